@@ -1,0 +1,23 @@
+/* error.h - one thread-local slot for the cause of the last failure.
+ *  (1) A function that fails writes the slot once, through gm_fail; callers pass the status on.
+ *  (2) gm_take_error (gomlx.h) reads and clears it. */
+#ifndef GOMLX_BASE_ERROR_H
+#define GOMLX_BASE_ERROR_H
+#include "gomlx.h"
+
+/* Stores {code, text} for this thread and returns code. The text says who, what came, what was expected. */
+gm_status gm_fail(gm_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same for a failed system call: appends strerror(errno) and keeps errno for OSError. Returns GM_EFILE. */
+gm_status gm_fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The code in the slot without clearing it; GM_OK when the slot is empty. */
+gm_status error_code(void);
+/* Puts a stored failure back into this thread's slot (errors that cross threads). */
+void error_restore(gm_status code, int os_errno, const char *text);
+
+#define GM_TRY(call)                      \
+    do {                                  \
+        gm_status status_ = (call);       \
+        if (status_ != GM_OK)             \
+            return status_;               \
+    } while (0)
+#endif

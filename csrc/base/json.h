@@ -1,0 +1,53 @@
+/* json.h - a pull reader for JSON texts that are big or hostile (tokenizer.json, safetensors headers).
+ *  (1) The text is borrowed, need not end in NUL, and is never written to.
+ *  (2) Each token is checked (grammar, UTF-8, escapes, depth <= 128); the first fault sticks and every later call
+ *      returns JSON_ERROR. gm_take_error then names the source and the byte offset.
+ *  (3) Nothing is allocated until a string with escapes is asked for.
+ * Use:  json_open(&r, text, n, "tokenizer.json");
+ *       if (json_next(&r) != JSON_OBJECT) ...
+ *       while (json_next(&r) == JSON_KEY) { if (json_is(&r, "vocab")) ...; else json_skip(&r); }      */
+#ifndef GOMLX_BASE_JSON_H
+#define GOMLX_BASE_JSON_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "gomlx.h"
+
+typedef enum {
+    JSON_ERROR = -1, JSON_END = 0,       /* end of text after one complete value */
+    JSON_OBJECT, JSON_OBJECT_END, JSON_ARRAY, JSON_ARRAY_END,
+    JSON_KEY, JSON_STRING, JSON_NUMBER, JSON_TRUE, JSON_FALSE, JSON_NULL,
+} json_token;
+
+#define JSON_MAX_DEPTH 128
+
+typedef struct {
+    const char *text, *at, *end, *name;
+    const char *token;        /* start of the current token's text: inside the quotes for strings and keys */
+    size_t token_length;      /* raw length, escapes not resolved */
+    bool escaped;             /* the current string or key has escapes */
+    json_token type;          /* of the current token */
+    int depth;
+    uint8_t stack[JSON_MAX_DEPTH]; /* 1 object, 0 array; 2 = object awaiting a value */
+    bool need_comma, failed;
+} json_reader;
+
+void json_open(json_reader *r, const char *text, size_t length, const char *name);
+json_token json_next(json_reader *r);
+/* After JSON_KEY: skips the key's value, whatever it is. After JSON_OBJECT/JSON_ARRAY: skips to its end. */
+gm_status json_skip(json_reader *r);
+/* The current key or string equals the text (escapes resolved). */
+bool json_is(const json_reader *r, const char *text);
+/* Resolved length of the current key or string in bytes of UTF-8; lone surrogates are an error; \u0000 is kept. */
+size_t json_string_length(const json_reader *r);
+/* Writes the resolved string (no NUL added) into out of at least json_string_length bytes. */
+void json_string_copy(const json_reader *r, char *out);
+/* Resolved, NUL-terminated copy from memory.h; *length may be NULL. */
+char *json_string_new(const json_reader *r, size_t *length);
+gm_status json_int(json_reader *r, int64_t *out);     /* the current number, an integer in range */
+gm_status json_double(json_reader *r, double *out);
+/* A fault found by the caller (wrong type, missing key) at the current token, worded like the reader's own. */
+gm_status json_fail(json_reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* json_next, then a check of the type. */
+gm_status json_expect(json_reader *r, json_token type);
+#endif

@@ -1,0 +1,232 @@
+/* gomlx.h - the one public C header of the engine.
+ *
+ * Contracts
+ *  - Functions return gm_status, or a pointer that is NULL on failure. The cause is in a slot of the calling thread until
+ *    gm_take_error reads it. The library never exits, aborts or prints.
+ *  - GM_AGAIN is no failure: the time slice of a long call is over; call again with the same handle. Between two calls
+ *    the caller may look at signals. Dropping the handle (close, free) instead cancels what is left.
+ *  - Handles are opaque and reference-counted; retain and release are atomic. Arguments are borrowed, nothing is stolen.
+ *  - Ops given NULL return NULL silently, so a chain is checked once, at its end. NULL never means "none": GM_NONE does.
+ *  - Sizes, strides (in elements) and shapes are int64. At most GM_MAX_NDIM dimensions. */
+#ifndef GOMLX_H
+#define GOMLX_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GM_VERSION "0.1.0"
+#define GM_MAX_NDIM 64
+
+/* ---- errors ---- */
+typedef enum {
+    GM_OK = 0,
+    GM_EVALUE,        /* ValueError */
+    GM_ESHAPE,        /* ValueError */
+    GM_ETYPE,         /* TypeError */
+    GM_EINDEX,        /* IndexError */
+    GM_EOVERFLOW,     /* OverflowError */
+    GM_ENOMEM,        /* MemoryError */
+    GM_EFILE,         /* OSError, with errno */
+    GM_EUNSUPPORTED,  /* NotImplementedError */
+    GM_ESTATE,        /* RuntimeError */
+    GM_EBADFILE,      /* gomlx.Error: a file that is not what it should be */
+    GM_EDEVICE,       /* gomlx.Error */
+    GM_ECANCELLED,    /* the work was cancelled from another thread */
+    GM_AGAIN,         /* not a failure: call again */
+    GM_END,           /* not a failure: a stream has no more tokens */
+} gm_status;
+
+typedef struct { gm_status code; int os_errno; char text[1024]; } gm_error;
+/* Copies the calling thread's error to *out and clears the slot; returns its code, GM_OK when there is none. */
+gm_status gm_take_error(gm_error *out);
+
+/* ---- element types ---- */
+typedef enum {
+    GM_BOOL, GM_UINT8, GM_UINT16, GM_UINT32, GM_UINT64, GM_INT8, GM_INT16, GM_INT32, GM_INT64,
+    GM_FLOAT16, GM_BFLOAT16, GM_FLOAT32, GM_FLOAT64, GM_COMPLEX64, GM_DTYPE_COUNT,
+    GM_PACKED,        /* an opaque weight matrix in panels, or packed activations: gm_array_format tells */
+} gm_dtype;
+const char *gm_dtype_name(gm_dtype type);     /* "float32" */
+size_t gm_dtype_size(gm_dtype type);          /* bytes; 0 for GM_PACKED */
+gm_dtype gm_promote(gm_dtype a, gm_dtype b);  /* MLX's promotion of two arrays */
+
+/* ---- arrays ---- */
+typedef struct gm_array gm_array;
+typedef struct gm_scope gm_scope;
+extern gm_array gm_none_array;
+#define GM_NONE (&gm_none_array)              /* an optional input that is absent */
+
+/* A scope owns the arrays made through it until it is closed; gm_retain outlives it. One thread at a time. */
+gm_scope *gm_scope_open(void);
+void gm_scope_close(gm_scope *scope);         /* NULL is fine */
+gm_array *gm_retain(gm_array *array);         /* returns its argument */
+void gm_release(gm_array *array);             /* NULL is fine */
+
+/* A new array with a copy of the data, contiguous, row-major. */
+gm_array *gm_array_from(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape, const void *data);
+/* Memory of somebody else, used in place and never written; release(payload) is called when the last view dies.
+ * On failure release is not called. Strides may be NULL for contiguous. */
+gm_array *gm_array_wrap(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape, const int64_t *strides,
+                        const void *data, void (*release)(void *payload), void *payload);
+gm_dtype gm_array_dtype(const gm_array *array);
+int gm_array_ndim(const gm_array *array);
+const int64_t *gm_array_shape(const gm_array *array);
+const int64_t *gm_array_strides(const gm_array *array); /* meaningful once evaluated */
+int64_t gm_array_size(const gm_array *array);
+const char *gm_array_format(const gm_array *array);     /* GM_PACKED: "Q4_0"; else NULL */
+bool gm_array_is_evaluated(const gm_array *array);
+/* The elements of an evaluated array, NULL otherwise. Valid while the array is retained. */
+void *gm_array_data(const gm_array *array);
+/* Pins the array's buffer for an export (NumPy, DLPack): it is not reused while pinned. *writable tells whether the array
+ * is the buffer's only owner. Evaluated arrays only. */
+gm_status gm_array_pin(gm_array *array, bool *writable);
+void gm_array_unpin(gm_array *array);
+
+/* ---- ops: one line of ops.def each ---- */
+#define GM_UNARY_PROTO(name)  gm_array *gm_##name(gm_scope *scope, gm_array *x);
+#define GM_BINARY_PROTO(name) gm_array *gm_##name(gm_scope *scope, gm_array *a, gm_array *b);
+#define GM_REDUCE_PROTO(name) gm_array *gm_##name(gm_scope *scope, gm_array *x, int n_axes, const int *axes, bool keepdims);
+#define UNARY(name, doc) GM_UNARY_PROTO(name)
+#define BINARY(name, doc) GM_BINARY_PROTO(name)
+#define REDUCE(name, doc) GM_REDUCE_PROTO(name)
+#define HAND(name, namespace_, prototype, signature, doc) gm_array *gm_##name prototype;
+#include "ops/ops.def"
+#undef UNARY
+#undef BINARY
+#undef REDUCE
+#undef HAND
+
+/* ---- evaluation ---- */
+typedef struct gm_run gm_run;
+/* Starts the evaluation of arrays (NULL entries are an error). Waits for the run lock at most slice_ms; *run is NULL and
+ * the status GM_AGAIN when another thread has it. Arrays that are evaluated already cost nothing. */
+gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_run **run);
+/* Works for about slice_ms: GM_OK when all is evaluated, GM_AGAIN when not yet. */
+gm_status gm_eval_step(gm_run *run, int slice_ms);
+/* Ends the run. Work that is not done is cancelled and its arrays raise GM_ESTATE from then on. */
+void gm_eval_end(gm_run *run);
+/* All of the above in one call, without time slices. */
+gm_status gm_eval(gm_array *const *arrays, size_t count);
+
+/* ---- machine ---- */
+gm_status gm_init(void);                      /* selects the kernels (GOMLX_ISA); every other call needs it once; thread-safe */
+const char *gm_isa(void);                     /* "avx512" */
+const char *gm_isa_reason(void);
+int gm_default_threads(void);
+const char *gm_default_threads_reason(void);
+gm_status gm_set_threads(int n);              /* for array evaluation; models have their own number */
+
+/* ---- memory: bytes ---- */
+size_t gm_active_memory(void);
+size_t gm_peak_memory(void);
+size_t gm_cache_memory(void);
+void gm_reset_peak_memory(void);
+size_t gm_set_memory_limit(size_t bytes);     /* returns the old one; an allocation above it is GM_ENOMEM */
+size_t gm_set_cache_limit(size_t bytes);
+size_t gm_memory_limit(void);
+void gm_clear_cache(void);
+
+/* ---- tokenizers (csrc/text) ---- */
+typedef struct gm_tokenizer gm_tokenizer;
+typedef struct gm_detokenizer gm_detokenizer;
+/* A tokenizer.json file's text. name is used in messages. */
+gm_status gm_tokenizer_from_json(const char *json, size_t length, const char *name, gm_tokenizer **out);
+/* The vocabulary in a GGUF file's metadata. */
+gm_status gm_tokenizer_from_gguf(const char *path, gm_tokenizer **out);
+gm_tokenizer *gm_tokenizer_retain(gm_tokenizer *t);
+void gm_tokenizer_release(gm_tokenizer *t);
+/* Ids of UTF-8 text; *ids is from gm_buffer_free's allocator. add_special: the post-processor's BOS/EOS.
+ * parse_special: text of special tokens becomes those tokens (as Hugging Face does). Invalid UTF-8 is GM_EVALUE. */
+gm_status gm_tokenizer_encode(gm_tokenizer *t, const char *text, size_t length, bool add_special, bool parse_special,
+                              int32_t **ids, size_t *count);
+/* Text of ids; bytes that are not UTF-8 become U+FFFD as in Hugging Face's decode. Not NUL-terminated. */
+gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text, size_t *length);
+int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t);    /* added tokens included: largest id + 1 */
+/* The token's own string; NULL for a hole. *length in bytes. Borrowed. */
+const char *gm_tokenizer_token(const gm_tokenizer *t, int32_t id, size_t *length);
+int32_t gm_tokenizer_id(const gm_tokenizer *t, const char *token, size_t length);   /* -1 when there is none */
+bool gm_tokenizer_is_special(const gm_tokenizer *t, int32_t id);
+void gm_buffer_free(void *buffer);
+/* Incremental decoding: each push gives the text that is certain now; never half a character, never U+FFFD early.
+ * The concatenation of all pushes and the finish equals the batch decode. *text is borrowed until the next call. */
+gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, gm_detokenizer **out);
+gm_status gm_detokenizer_push(gm_detokenizer *d, int32_t id, const char **text, size_t *length);
+gm_status gm_detokenizer_finish(gm_detokenizer *d, const char **text, size_t *length);
+void gm_detokenizer_free(gm_detokenizer *d);
+
+/* ---- models (csrc/models, csrc/nn) ---- */
+typedef struct gm_model gm_model;
+typedef struct {
+    const char *path;             /* a folder with config.json and safetensors, or a .gguf file (first of split ones) */
+    int64_t context_length;       /* 0: the model's own */
+    int weight_dtype;             /* -1: as in the file; GM_FLOAT32, GM_FLOAT16 or GM_BFLOAT16 for unquantised weights */
+    int kv_dtype;                 /* -1: GM_FLOAT32 with float32 activations, else GM_FLOAT16 */
+    int activations;              /* -1: int8 for block formats (GGUF), float32 else; 0: float32; 1: int8 */
+    int threads;                  /* 0: gm_default_threads() */
+} gm_load_options;
+/* Loading takes many calls: open, then step until it is not GM_AGAIN, then finish (or close at any time to give up). */
+typedef struct gm_loader gm_loader;
+gm_status gm_loader_open(const gm_load_options *options, gm_loader **out);
+gm_status gm_loader_step(gm_loader *loader, int slice_ms, double *progress); /* GM_OK when all weights are in memory */
+gm_status gm_loader_finish(gm_loader *loader, gm_model **out);
+void gm_loader_close(gm_loader *loader);
+gm_model *gm_model_retain(gm_model *m);
+void gm_model_release(gm_model *m);
+/* Everything known about the model, as a JSON object (from gm_buffer_free's allocator). */
+gm_status gm_model_info(gm_model *m, char **json);
+int64_t gm_model_vocab_size(const gm_model *m);
+int64_t gm_model_context_length(const gm_model *m);
+
+/* ---- sessions and streams (csrc/run): the one decode loop ---- */
+/* A session is one sequence: its KV cache and the tokens that are in it. Used by one stream at a time (else GM_ESTATE). */
+typedef struct gm_session gm_session;
+gm_status gm_session_new(gm_model *m, gm_session **out);
+void gm_session_free(gm_session *s);          /* NULL is fine */
+int64_t gm_session_length(const gm_session *s);
+gm_status gm_session_truncate(gm_session *s, int64_t length);
+
+typedef struct {
+    float temperature;            /* 0: greedy, ties to the lowest id */
+    int32_t top_k;                /* 0: off */
+    float top_p, min_p;           /* 1 and 0: off */
+    float repetition_penalty;     /* 1: off; over prompt and output */
+    uint64_t seed;
+    int64_t max_tokens;           /* -1: until a stop or the end of the context */
+    const int32_t *stop_ids; size_t n_stop_ids;
+    const char *const *stop_texts; size_t n_stop_texts;  /* UTF-8 */
+} gm_generate_options;
+void gm_generate_defaults(gm_generate_options *o);        /* greedy, nothing on, max_tokens -1 */
+
+typedef enum { GM_FINISH_NONE, GM_FINISH_STOP, GM_FINISH_LENGTH, GM_FINISH_CONTEXT, GM_FINISH_CANCELLED } gm_finish;
+typedef struct {
+    int32_t id;                   /* -1 on a last event that carries only held-back text */
+    float logprob;                /* of the untempered distribution */
+    const char *text; size_t length;   /* what became certain, valid until the next call */
+    gm_finish finish;             /* != NONE on the last event */
+} gm_token;
+typedef struct {
+    int64_t prompt_tokens, cached_tokens, generated_tokens;
+    double prefill_seconds, decode_seconds;
+    gm_finish finish;
+} gm_stream_stats;
+
+typedef struct gm_stream gm_stream;
+/* The prompt's ids are copied; a common prefix with the session's tokens is kept, the rest prefilled. tokenizer may be NULL:
+ * then texts are empty and stop_texts are refused. A prompt that leaves no room in the context is GM_EVALUE. */
+gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt,
+                         const gm_generate_options *options, gm_stream **out);
+/* The next token: GM_OK with *token filled, GM_AGAIN when the slice is over (prefill, or a slow step), GM_END after the last.
+ * A token whose text is held back (half a character, a possible stop text) still comes out at once, with less text. */
+gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token);
+void gm_stream_cancel(gm_stream *st);         /* from any thread; the next event is the last */
+gm_stream_stats gm_stream_get_stats(const gm_stream *st);
+void gm_stream_free(gm_stream *st);           /* the session stays usable */
+
+/* Logits of all n positions of ids in a fresh sequence: out float32 [n, vocab]. In slices, as loading. */
+typedef struct gm_scoring gm_scoring;
+gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *counts, size_t n_sequences, gm_scoring **out);
+gm_status gm_logits_step(gm_scoring *s, int slice_ms);
+/* Rows of the sequences one after another: float32 [sum of counts, vocab], owned by the scoring until freed. */
+const float *gm_logits_data(const gm_scoring *s);
+void gm_logits_free(gm_scoring *s);
+#endif

@@ -1,0 +1,195 @@
+/* kernels.h - the one interface between csrc and kernels: a table of functions on pointers.
+ *  (1) kernels see no array, allocate nothing and never fail: their callers have checked everything.
+ *  (2) A kernel is serial over [begin, end) of its range (kernels.def says of what); the launcher cuts ranges.
+ *  (3) Each output element is a fixed tree of operations given by its shape alone, never by the range, the tile,
+ *      the batch or the number of threads: the same bits always.
+ *  (4) Sums are float32 (or exact integers; float64 for float64), also over float16 and bfloat16.
+ * Strides and sizes are in elements. Pointers may be unaligned unless said otherwise. */
+#ifndef GOMLX_KERNELS_H
+#define GOMLX_KERNELS_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "quants.h"
+
+/* The element types; gomlx.h publishes the same numbers as gm_dtype. */
+enum {
+    GM_T_BOOL, GM_T_U8, GM_T_U16, GM_T_U32, GM_T_U64, GM_T_I8, GM_T_I16, GM_T_I32, GM_T_I64,
+    GM_T_F16, GM_T_BF16, GM_T_F32, GM_T_F64, GM_T_C64, GM_T_COUNT
+};
+
+typedef enum {
+    GM_U_ABS, GM_U_NEGATIVE, GM_U_SIGN, GM_U_SQUARE, GM_U_SQRT, GM_U_RSQRT, GM_U_RECIPROCAL, GM_U_EXP, GM_U_EXPM1,
+    GM_U_LOG, GM_U_LOG2, GM_U_LOG10, GM_U_LOG1P, GM_U_SIN, GM_U_COS, GM_U_TAN, GM_U_ARCSIN, GM_U_ARCCOS, GM_U_ARCTAN,
+    GM_U_SINH, GM_U_COSH, GM_U_TANH, GM_U_ARCSINH, GM_U_ARCCOSH, GM_U_ARCTANH, GM_U_ERF, GM_U_ERFINV, GM_U_SIGMOID,
+    GM_U_FLOOR, GM_U_CEIL, GM_U_TRUNC, GM_U_ROUND, GM_U_LOGICAL_NOT, GM_U_BITWISE_INVERT, GM_U_ISNAN, GM_U_ISINF,
+    GM_U_ISFINITE, GM_U_ISPOSINF, GM_U_ISNEGINF, GM_U_REAL, GM_U_IMAG, GM_U_CONJ, GM_U_COUNT
+} gm_unary_op;
+
+typedef enum {
+    GM_B_ADD, GM_B_SUBTRACT, GM_B_MULTIPLY, GM_B_DIVIDE, GM_B_FLOOR_DIVIDE, GM_B_REMAINDER, GM_B_POWER, GM_B_MAXIMUM,
+    GM_B_MINIMUM, GM_B_LOGADDEXP, GM_B_ARCTAN2, GM_B_EQUAL, GM_B_NOT_EQUAL, GM_B_LESS, GM_B_LESS_EQUAL, GM_B_GREATER,
+    GM_B_GREATER_EQUAL, GM_B_LOGICAL_AND, GM_B_LOGICAL_OR, GM_B_LOGICAL_XOR, GM_B_BITWISE_AND, GM_B_BITWISE_OR,
+    GM_B_BITWISE_XOR, GM_B_LEFT_SHIFT, GM_B_RIGHT_SHIFT, GM_B_COUNT
+} gm_binary_op;
+
+typedef enum { GM_R_SUM, GM_R_PROD, GM_R_MAX, GM_R_MIN, GM_R_ALL, GM_R_ANY, GM_R_LOGSUMEXP, GM_R_COUNT } gm_reduce_op;
+
+/* Elementwise kernels walk out's elements in row-major order of `shape`. Operand strides may be 0 (broadcast) or negative;
+ * the pointer is that of index (0, 0, ...). ndim 0 is one element; callers merge dimensions that are contiguous together,
+ * so the common case is ndim 1 with strides of 1 or 0. */
+typedef struct {
+    void *out; const void *in;
+    int out_type, in_type, ndim;
+    const int64_t *shape, *out_strides, *in_strides;
+} gm_copy_args;
+
+typedef struct {                 /* out contiguous */
+    void *out; const void *in;
+    gm_unary_op op; int type;    /* of in; the result's type follows from the op: bool for is*, float32 for real/imag of complex64 */
+    int ndim;
+    const int64_t *shape, *strides;
+} gm_unary_args;
+
+typedef struct {                 /* out contiguous; comparisons and logical ops give bool */
+    void *out; const void *a, *b;
+    gm_binary_op op; int type;   /* of a and b */
+    int ndim;
+    const int64_t *shape, *a_strides, *b_strides;
+} gm_binary_args;
+
+typedef struct {                 /* out contiguous */
+    void *out; const uint8_t *cond; const void *a, *b;
+    int item_bytes, ndim;
+    const int64_t *shape, *cond_strides, *a_strides, *b_strides;
+} gm_select_args;
+
+typedef struct { void *out; int type; double start, step; } gm_arange_args;
+
+/* out is contiguous over the kept axes. Sums are made in a fixed tree; sum/prod of bool and small integers give int32
+ * (out_type says), max/min keep the type and pass NaN on, all/any give bool. */
+typedef struct {
+    void *out; const void *in;
+    gm_reduce_op op; int in_type, out_type;
+    int n_kept; const int64_t *kept_shape, *kept_strides;
+    int n_reduced; const int64_t *reduced_shape, *reduced_strides;
+} gm_reduce_args;
+
+typedef struct {                 /* out: uint32, contiguous over the kept axes; first extreme wins, NaN counts as the extreme */
+    uint32_t *out; const void *in;
+    bool max; int type;
+    int n_kept; const int64_t *kept_shape, *kept_strides;
+    int64_t length, stride;      /* of the axis */
+} gm_arg_reduce_args;
+
+typedef struct {                 /* out [rows, row_bytes]; in has n_rows rows row_stride_bytes apart; an index out of range gives zeros */
+    void *out; const void *in; const void *index;
+    int index_type;
+    int64_t n_rows, row_bytes, row_stride_bytes;
+} gm_take_args;
+
+typedef struct { void *out; const void *in; int type; int64_t dim, in_stride; } gm_softmax_args; /* rows of dim contiguous values, in_stride apart */
+
+/* ---- packed matrices ---- */
+typedef struct {
+    void *out;                   /* packed panels: packed_bytes() of them */
+    const void *in;              /* rows in the file's format, row_bytes = k / values * bytes */
+    const int32_t *row_map;      /* packed row r holds file row row_map[r]; NULL = r */
+    int format;                  /* gm_quant of the panels */
+    int64_t rows, k;
+} gm_pack_args;
+typedef struct { void *out; const void *in; const int32_t *row_map; int format; int64_t rows, k; } gm_unpack_args;
+typedef struct { float *out; const void *in; int format; int64_t k; } gm_dequantize_args;  /* rows in the file's format */
+typedef struct {
+    float *out; const void *weight; const int32_t *tokens;   /* tokens were checked against rows */
+    int format; int64_t rows, k; float scale;                /* scale 1 for most models */
+} gm_embed_args;
+typedef struct { void *out; const float *x; int64_t x_stride, tokens, k; } gm_quantize_act_args;
+
+typedef struct {
+    float *out; int64_t out_stride;      /* [tokens, rows] */
+    const void *x; int64_t x_stride;     /* matmul_float: float32 rows; matmul_int8: packed activations, stride unused */
+    const void *weight; int format;
+    const float *bias;                   /* [rows] or NULL */
+    const float *residual;               /* [tokens, rows] with out_stride, added last; may be out itself; NULL */
+    int64_t rows, k, tokens;
+} gm_matmul_args;
+typedef gm_matmul_args gm_matmul_float_args;
+typedef gm_matmul_args gm_matmul_int8_args;
+
+/* ---- decoder parts: all float32 ---- */
+typedef struct {
+    float *out; const float *x, *weight;  /* weight NULL: none */
+    int64_t x_stride, out_stride, dim; float eps;
+} gm_rms_norm_args;
+typedef struct { float *out; const float *gate, *up; int64_t dim, gate_stride, up_stride; } gm_swiglu_args;
+
+/* angles: [rows][2][half]: cos then sin, both times factor. Position * inv_freq is rounded to float32 as in transformers. */
+typedef struct {
+    float *out; const int32_t *positions; const float *inv_freq; int64_t half; float factor;
+} gm_rope_angles_args;
+typedef struct {                          /* x, out: [rows, heads, dim]; the first 2*half of dim turn, the rest is copied */
+    float *out; const float *x, *angles;
+    int64_t heads, dim, half; bool interleaved; /* pairs (2i, 2i+1) instead of (i, i + half) */
+} gm_rope_args;
+
+typedef struct {                          /* half-split pairs; the first 2*half of head_dim turn */
+    float *q_out; const float *q, *k, *v, *angles;      /* q, q_out [rows, n_heads, head_dim]; k, v [rows, n_kv_heads, head_dim] */
+    int64_t q_stride, k_stride, v_stride;               /* between rows of q, k, v; q_out is contiguous */
+    void *const *k_cache, *const *v_cache;              /* one pointer per sequence */
+    const int32_t *sequence, *position;                 /* per row */
+    int kv_type;                                        /* GM_T_F32, GM_T_F16 or GM_T_BF16 */
+    int64_t n_heads, n_kv_heads, head_dim, half;
+} gm_rope_cache_args;
+
+/* Keys [0, position] of the row's sequence, or the last `window` of them. Head h reads kv head h / (n_heads / n_kv_heads).
+ * Partial results are per absolute block of GM_KV_BLOCK keys: scores, their maximum m, weights exp(s - m), their sum l,
+ * o = sum of weight * v in key order; blocks merge in block order. `attention` and split + merge give the same bits. */
+typedef struct {
+    float *out; const float *q;                         /* [rows, n_heads, head_dim] */
+    void *const *k_cache, *const *v_cache;
+    const int32_t *sequence, *position;                 /* per row */
+    int kv_type;
+    int64_t n_heads, n_kv_heads, head_dim;
+    int64_t window;                                     /* 0: no window */
+    float scale, softcap;                               /* softcap 0: none */
+    const float *sinks;                                 /* [n_heads] or NULL */
+    const int32_t *tiles; int64_t n_tiles;              /* attention: pairs {first row, rows <= GM_QUERY_TILE}, one sequence each */
+    float *partial; int64_t max_blocks;                 /* split and merge: [rows][n_heads][max_blocks][head_dim + 2]: o, m, l */
+    const int32_t *n_blocks;                            /* split: blocks now in use by the longest row; the range is rows x kv heads x *n_blocks */
+} gm_attention_args;
+typedef gm_attention_args gm_attention_split_args;
+typedef gm_attention_args gm_attention_merge_args;
+#define GM_QUERY_TILE 16
+
+typedef void (*gm_kernel)(const void *args, int64_t begin, int64_t end);
+
+typedef struct {
+    const char *isa;              /* "generic", "avx2", "avx512", "neon" */
+    int panel_rows;               /* rows of a panel of the block formats: 8 or 16 */
+#define KERNEL(name, range, doc) gm_kernel name;
+#include "kernels.def"
+#undef KERNEL
+} gm_kernels;
+
+/* The table chosen for this machine: the best that CPUID and XCR0 (or the auxiliary vector) allow, or the one that the
+ * environment's GOMLX_ISA names. NULL when GOMLX_ISA names one that is unknown or cannot run here; then *why says so. */
+const gm_kernels *kernels_select(const char **why);
+/* All names, in order of preference, NULL-terminated; kernels_get gives a table or NULL when it cannot run here. */
+const char *const *kernels_names(void);
+const gm_kernels *kernels_get(const char *isa);
+/* One line on what the CPU has and why this table was chosen, for `gomlx doctor`. */
+const char *kernels_reason(void);
+
+/* Bytes of [rows, k] packed with this table's panels: whole panels. */
+static inline int64_t kernels_panel(const gm_kernels *k, int format) {
+    return format <= GM_QUANT_bf16 ? GM_DENSE_PANEL : k->panel_rows;
+}
+static inline int64_t kernels_panels(const gm_kernels *k, int format, int64_t rows) {
+    int64_t p = kernels_panel(k, format);
+    return (rows + p - 1) / p;
+}
+static inline int64_t kernels_packed_bytes(const gm_kernels *k, int format, int64_t rows, int64_t row_values) {
+    return kernels_panels(k, format, rows) * kernels_panel(k, format) * (row_values / gm_quants[format].values) * gm_quants[format].bytes;
+}
+#endif

@@ -1,0 +1,47 @@
+/* quants.h - block formats of weights, how they are packed for streaming, and the packed activations.
+ *
+ * A weight matrix [rows, k] in a file is rows of blocks. At load it is packed into panels of panel_rows rows
+ * (gm_kernels.panel_rows for block formats, GM_DENSE_PANEL for f32/f16/bf16), each panel one forward stream over k,
+ * the same bytes as in the file in another order, padded with zero rows to whole panels. `unpack` gives the file's bytes
+ * back bit for bit. The order inside a panel belongs to the instruction set; only kernels look into it. */
+#ifndef GOMLX_KERNELS_QUANTS_H
+#define GOMLX_KERNELS_QUANTS_H
+#include <stdint.h>
+#include <stddef.h>
+
+typedef enum {
+#define QUANT(name, text, values, bytes, gguf, doc) GM_QUANT_##name,
+#include "quants.def"
+#undef QUANT
+    GM_QUANT_COUNT
+} gm_quant;
+
+typedef struct {
+    const char *name;     /* as users and files spell it: "Q4_K" */
+    int values, bytes;    /* per block */
+    int gguf_type;
+    const char *doc;
+} gm_quant_info;
+
+extern const gm_quant_info gm_quants[GM_QUANT_COUNT];
+/* The format with this GGUF type id, or -1. */
+int quant_from_gguf(int64_t gguf_type);
+/* GGUF's own name of a type id, known to the engine or not ("IQ4_XS"); NULL when nobody knows it. */
+const char *quant_gguf_name(int64_t gguf_type);
+
+#define GM_DENSE_PANEL 32 /* rows of a packed dense panel: [k][32], one value per row and k */
+
+/* Activations quantised to int8, one scale per 32 values: q = rint(x * 127/amax), scale = amax/127.
+ * Tokens go in tiles of GM_ACT_TILE (the last one narrower): tile t, then k block b, then for the W tokens of the tile
+ *   int8  q[W][32] | float scale[W] | float scaled_sum[W] | int32 neg_sum[W] | int32 neg_low[W]
+ * with scaled_sum = scale * sum(q), neg_sum = -sum(q), neg_low = -sum(q[0..15]).  GM_ACT_BYTES per token and block. */
+#define GM_ACT_TILE 16
+#define GM_ACT_BYTES 48
+static inline size_t act_bytes(int64_t tokens, int64_t k) { return (size_t)tokens * (size_t)(k / 32) * GM_ACT_BYTES; }
+
+/* The KV cache of one sequence and layer: blocks of GM_KV_BLOCK positions, so that it grows at its end.
+ *   K: [block][kv_head][GM_KV_BLOCK / 16][head_dim][16]   sixteen keys side by side: one lane per key
+ *   V: [block][kv_head][GM_KV_BLOCK][head_dim]                                                          */
+#define GM_KV_BLOCK 256
+#define GM_KV_LANES 16
+#endif
