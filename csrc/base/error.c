@@ -1,0 +1,57 @@
+/* error.c - the calling thread's slot for the cause of the last failure. */
+#include "base/error.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local gm_error slot;
+
+/* Stores a text that may be too long: it is cut between characters of UTF-8 and ends in "...". */
+static void store(gm_status code, int os_errno, const char *text) {
+    size_t length = strlen(text), room = sizeof slot.text - 1;
+    slot.code = code;
+    slot.os_errno = os_errno;
+    if (length <= room) {
+        memcpy(slot.text, text, length + 1);
+        return;
+    }
+    size_t kept = room - 3;
+    while (kept > 0 && ((unsigned char)text[kept] & 0xC0) == 0x80) kept--;
+    memcpy(slot.text, text, kept);
+    memcpy(slot.text + kept, "...", 4);
+}
+
+gm_status gm_fail(gm_status code, const char *format, ...) {
+    char text[sizeof slot.text + 64];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    store(code, 0, text);
+    return code;
+}
+
+gm_status gm_fail_errno(const char *format, ...) {
+    int os_errno = errno;
+    char text[sizeof slot.text + 64], reason[128];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (length >= 0 && (size_t)length < sizeof text)
+        snprintf(text + length, sizeof text - (size_t)length, ": %s", strerror_r(os_errno, reason, sizeof reason));
+    store(GM_EFILE, os_errno, text);
+    return GM_EFILE;
+}
+
+gm_status error_code(void) { return slot.code; }
+
+void error_restore(gm_status code, int os_errno, const char *text) { store(code, os_errno, text); }
+
+gm_status gm_take_error(gm_error *out) {
+    gm_status code = slot.code;
+    *out = slot;
+    slot = (gm_error){ .code = GM_OK };
+    return code;
+}
