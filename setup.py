@@ -1,0 +1,97 @@
+"""The build of the one extension, gomlx._gomlx; everything that is not about C stands in pyproject.toml.
+
+Each file of kernels/cpu named for an instruction set is compiled with that set's own flags and is chosen at run time, so
+the rest of the code keeps to the platform's baseline and one wheel runs on every machine of its architecture.
+"""
+import glob
+import os
+import platform
+import re
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+from setuptools.modified import newer_group
+
+FLAGS = ["-std=c11", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
+         "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
+X86 = {
+    "cpu_avx2.c": ["-mavx2", "-mfma", "-mf16c", "-mbmi2"],
+    "cpu_avx512.c": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16",
+                     "-mfma", "-mf16c", "-mbmi2"],
+}
+ARM = {"cpu_neon.c": []}
+MACHINE = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), {})
+ELSEWHERE = (X86.keys() | ARM.keys()) - MACHINE.keys()
+
+INSTALL = "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev"
+JOBS = 2
+
+
+def files(*patterns):
+    return sorted(path for pattern in patterns for path in glob.glob(pattern, recursive=True))
+
+
+def version():
+    with open("csrc/gomlx.h", encoding="utf-8") as header:
+        return re.search(r'^#define GM_VERSION "([^"]+)"', header.read(), re.M)[1]
+
+
+class BuildExt(build_ext):
+    """Compiles what is older than its source or any header, two files at a time, each with its own flags."""
+
+    def build_extension(self, ext):
+        self.probe(ext)
+        compile_one, link = self.compiler._compile, self.compiler.link_shared_object
+        with ThreadPoolExecutor(JOBS) as pool:
+            jobs = []
+
+            def queue(obj, src, suffix, cc_args, postargs, pp_opts):
+                if self.force or newer_group([src, *ext.depends], obj):
+                    own = ["-O3" if src.startswith("kernels") else "-O2", *MACHINE.get(os.path.basename(src), [])]
+                    jobs.append(pool.submit(compile_one, obj, src, suffix, cc_args, postargs + own, pp_opts))
+
+            def link_when_compiled(*args, **kwargs):
+                for job in jobs:
+                    job.result()
+                link(*args, **kwargs)
+
+            self.compiler._compile, self.compiler.link_shared_object = queue, link_when_compiled
+            super().build_extension(ext)
+        self.compiler._compile, self.compiler.link_shared_object = compile_one, link
+
+    def probe(self, ext):
+        """Stops with the line that installs what is missing, before a hundred compiler messages do."""
+        missing = []
+        with tempfile.TemporaryDirectory() as folder:
+            for header in ("stddef.h", "Python.h", "cjson/cJSON.h", "pcre2.h"):
+                source = os.path.join(folder, "probe.c")
+                with open(source, "w", encoding="ascii") as out:
+                    out.write(f"#define PCRE2_CODE_UNIT_WIDTH 8\n#include <stddef.h>\n#include <{header}>\n")
+                try:
+                    self.compiler.compile([source], output_dir=folder, include_dirs=ext.include_dirs)
+                except CompileError:
+                    missing.append("a C compiler" if header == "stddef.h" else header)
+        if missing:
+            raise SystemExit(f"gomlx cannot be built: {', '.join(missing)} not found. Install with:\n    {INSTALL}")
+
+
+setup(
+    version=version(),
+    ext_modules=[Extension(
+        "gomlx._gomlx",
+        sources=[path for path in files("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c")
+                 if os.path.basename(path) not in ELSEWHERE],
+        depends=["setup.py", *files("csrc/**/*.h", "csrc/**/*.def", "csrc/**/*.inc", "kernels/**/*.h",
+                                    "kernels/**/*.def", "kernels/**/*.inc")],
+        include_dirs=["csrc", "kernels", "."],
+        define_macros=[("_GNU_SOURCE", None), ("Py_LIMITED_API", "0x030B0000")],
+        extra_compile_args=FLAGS,
+        libraries=["cjson", "pcre2-8", "pthread", "m"],
+        py_limited_api=True,
+    )],
+    cmdclass={"build_ext": BuildExt},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)
