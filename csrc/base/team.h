@@ -23,6 +23,9 @@ const char *team_default_reason(void);
  * likes, and calls team_join. */
 int  team_start(int n_threads, team_fn fn, void *context);
 void team_join(void);
+/* In a child forked inside a run: the run's workers are gone, its barriers no longer wait, and what it computes is
+ * not complete. The owner of the run gives it up. Cleared by the next team_start. */
+bool team_lost(void);
 
 /* A barrier among the threads of one run: spin, then futex. Zero-initialise; reuse freely for one n. */
 typedef struct {
