@@ -1,0 +1,110 @@
+/* file.c - files mapped read-only or read whole. Only regular files: a pipe or a device has no size to check against. */
+#include "base/file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+/* O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. */
+static gm_status open_regular(const char *path, int *fd, size_t *size) {
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return gm_fail_errno("cannot open %s", path);
+    int fault = fstat(*fd, &st) != 0 ? errno : S_ISDIR(st.st_mode) ? EISDIR : S_ISREG(st.st_mode) ? 0 : ESPIPE;
+    if (fault == 0) {
+        *size = (size_t)st.st_size;
+        return GM_OK;
+    }
+    close(*fd);
+    errno = fault;
+    return gm_fail_errno("cannot read %s as a regular file", path);
+}
+
+gm_status file_map(const char *path, gm_file *out) {
+    int fd;
+    size_t size;
+    *out = (gm_file){ 0 };
+    GM_TRY(open_regular(path, &fd, &size));
+    char *name = memory_copy_text(path, strlen(path));
+    if (!name) {
+        close(fd);
+        return GM_ENOMEM;
+    }
+    void *data = size ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    int fault = errno;
+    close(fd);
+    if (data == MAP_FAILED) {
+        memory_free(name);
+        errno = fault;
+        return gm_fail_errno("cannot map %s (%zu bytes)", path, size);
+    }
+    *out = (gm_file){ .data = data, .size = size, .path = name };
+    return GM_OK;
+}
+
+void file_unmap(gm_file *file) {
+    if (file->data) munmap((void *)(uintptr_t)file->data, file->size);
+    memory_free(file->path);
+    *file = (gm_file){ 0 };
+}
+
+/* Advice about [begin, end) of the mapping; advice that is refused changes nothing. */
+static void advise(const gm_file *file, size_t begin, size_t end, int advice) {
+    if (begin < end) madvise((void *)(uintptr_t)(file->data + begin), end - begin, advice);
+}
+
+static size_t end_of(const gm_file *file, size_t offset, size_t bytes) {
+    if (offset > file->size) return file->size;
+    return bytes > file->size - offset ? file->size : offset + bytes;
+}
+
+/* Whole pages that hold some of the range. */
+void file_will_need(const gm_file *file, size_t offset, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    advise(file, offset & ~(page - 1), end_of(file, offset, bytes), MADV_WILLNEED);
+}
+
+/* Only pages that hold nothing else; the file's last page holds nothing else behind its end. */
+void file_done_with(const gm_file *file, size_t offset, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = end_of(file, offset, bytes);
+    if (offset > file->size) return;
+    advise(file, (offset + page - 1) & ~(page - 1), end == file->size ? end : end & ~(page - 1), MADV_DONTNEED);
+}
+
+static gm_status read_all(int fd, const char *path, char *text, size_t size, size_t *length) {
+    *length = 0;
+    while (*length < size) {
+        ssize_t n = read(fd, text + *length, size - *length);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return gm_fail_errno("cannot read %s", path);
+        if (n == 0) break;
+        *length += (size_t)n;
+    }
+    text[*length] = 0;
+    return GM_OK;
+}
+
+gm_status file_read(const char *path, size_t max_bytes, char **text, size_t *length) {
+    int fd;
+    size_t size, got;
+    *text = NULL;
+    GM_TRY(open_regular(path, &fd, &size));
+    if (size > max_bytes) {
+        close(fd);
+        return gm_fail(GM_EBADFILE, "%s: %zu bytes, expected at most %zu", path, size, max_bytes);
+    }
+    char *block = memory_new(size + 1);
+    gm_status status = block ? read_all(fd, path, block, size, &got) : GM_ENOMEM;
+    close(fd);
+    if (status != GM_OK) {
+        memory_free(block);
+        return status;
+    }
+    *text = block;
+    if (length) *length = got;
+    return GM_OK;
+}
