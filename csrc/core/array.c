@@ -1,0 +1,344 @@
+/* array.c - making, sharing and freeing nodes; scopes; dtypes. Invariants in array.h. */
+#include "core/array.h"
+#include <stdio.h>
+#include <string.h>
+#include "base/memory.h"
+#include "core/graph.h"
+#include "core/queue.h"
+
+gm_array gm_none_array = {.refs = 1, .ticket = 1};
+
+/* ---- dtypes ---- */
+static const struct { const char *name; uint8_t size, kind; } dtypes[GM_DTYPE_COUNT] = {
+    [GM_BOOL] = {"bool", 1, 0},      [GM_UINT8] = {"uint8", 1, 1},     [GM_UINT16] = {"uint16", 2, 1},
+    [GM_UINT32] = {"uint32", 4, 1},  [GM_UINT64] = {"uint64", 8, 1},   [GM_INT8] = {"int8", 1, 2},
+    [GM_INT16] = {"int16", 2, 2},    [GM_INT32] = {"int32", 4, 2},     [GM_INT64] = {"int64", 8, 2},
+    [GM_FLOAT16] = {"float16", 2, 3}, [GM_BFLOAT16] = {"bfloat16", 2, 3}, [GM_FLOAT32] = {"float32", 4, 3},
+    [GM_FLOAT64] = {"float64", 8, 3}, [GM_COMPLEX64] = {"complex64", 8, 4},
+};
+
+const char *gm_dtype_name(gm_dtype type) {
+    return type < GM_DTYPE_COUNT ? dtypes[type].name : type == GM_PACKED ? "packed" : "?";
+}
+size_t gm_dtype_size(gm_dtype type) { return type < GM_DTYPE_COUNT ? dtypes[type].size : 0; }
+
+/* MLX's table: within a kind the wider wins; bool < unsigned < signed < float < complex. A signed type takes in an unsigned
+ * one of its own width or wider by doubling (uint64 with signed gives float32); float16 with bfloat16 gives float32. */
+gm_dtype gm_promote(gm_dtype a, gm_dtype b) {
+    if (a == b)
+        return a;
+    if (a >= GM_DTYPE_COUNT || b >= GM_DTYPE_COUNT)
+        return GM_PACKED;
+    if (dtypes[a].kind > dtypes[b].kind) {
+        gm_dtype t = a;
+        a = b;
+        b = t;
+    }
+    int ka = dtypes[a].kind, kb = dtypes[b].kind;
+    if (kb == 4)
+        return GM_COMPLEX64;
+    if (ka == 3)
+        return (a == GM_FLOAT16 && b == GM_BFLOAT16) || (a == GM_BFLOAT16 && b == GM_FLOAT16) ? GM_FLOAT32
+               : dtypes[a].size >= dtypes[b].size ? a : b;
+    if (kb == 3 || ka == 0)
+        return b;
+    if (ka == kb)
+        return dtypes[a].size >= dtypes[b].size ? a : b;
+    if (dtypes[b].size > dtypes[a].size)   /* unsigned with a wider signed */
+        return b;
+    switch (dtypes[a].size) {
+    case 1: return GM_INT16;
+    case 2: return GM_INT32;
+    case 4: return GM_INT64;
+    default: return GM_FLOAT32;
+    }
+}
+
+/* ---- text ---- */
+void shape_text(int ndim, const int64_t *shape, char out[128]) {
+    int n = snprintf(out, 128, "(");
+    for (int i = 0; i < ndim && n < 100; i++)
+        n += snprintf(out + n, 128 - (size_t)n, i ? ",%lld" : "%lld", (long long)shape[i]);
+    snprintf(out + n, 128 - (size_t)n, n >= 100 ? ",...)" : ")");
+}
+
+void array_text(const gm_array *a, char out[128]) {
+    char shape[128];
+    if (array_is_none(a)) {
+        snprintf(out, 128, "none");
+        return;
+    }
+    shape_text(a->ndim, a->shape, shape);
+    const char *format = gm_array_format(a);
+    snprintf(out, 128, "%s%.100s", format ? format : gm_dtype_name((gm_dtype)a->dtype), shape);
+}
+
+/* ---- nodes ---- */
+static gm_array *make(const gm_spec *spec, const gm_op *op, gm_array *const *in, int n_in, const void *param) {
+    size_t n = (size_t)spec->ndim;
+    size_t param_size = op ? op->param_size : 0;
+    size_t bytes = sizeof(gm_array) + (size_t)n_in * sizeof(gm_array *) + 2 * n * sizeof(int64_t) + param_size;
+    gm_array *a = memory_new(bytes);
+    if (!a)
+        return NULL;
+    memset(a, 0, sizeof *a);
+    atomic_init(&a->refs, 1);
+    a->ndim = (int16_t)spec->ndim;
+    a->dtype = (uint8_t)spec->dtype;
+    a->format = (uint8_t)spec->format;
+    a->op = op;
+    a->n_in = (uint16_t)n_in;
+    a->in = (gm_array **)(a + 1);
+    a->shape = (int64_t *)(a->in + n_in);
+    a->strides = a->shape + n;
+    a->param = a->strides + n;
+    for (int i = 0; i < n_in; i++)
+        a->in[i] = gm_retain(in[i]);
+    int64_t size = 1;
+    for (size_t i = n; i-- > 0;) {
+        a->shape[i] = spec->shape[i];
+        a->strides[i] = size;
+        size *= spec->shape[i];
+    }
+    a->size = size;
+    if (param_size)
+        memcpy(a->param, param, param_size);
+    return a;
+}
+
+/* The number of elements and bytes must stay within int64; dimensions are not negative. */
+static gm_status check_spec(const gm_spec *spec) {
+    int64_t size = 1;
+    bool empty = false;
+    if (spec->ndim < 0 || spec->ndim > GM_MAX_NDIM)
+        return gm_fail(GM_EVALUE, "%d dimensions: at most %d are supported", spec->ndim, GM_MAX_NDIM);
+    for (int i = 0; i < spec->ndim; i++) {
+        if (spec->shape[i] < 0)
+            return gm_fail(GM_EVALUE, "dimension %d is %lld: it cannot be negative", i, (long long)spec->shape[i]);
+        empty |= spec->shape[i] == 0;
+        if (!empty && __builtin_mul_overflow(size, spec->shape[i], &size))
+            size = INT64_MAX;
+    }
+    if (!empty && size > (INT64_MAX >> 5))
+        return gm_fail(GM_EOVERFLOW, "an array of this shape has more elements than memory can hold");
+    return GM_OK;
+}
+
+gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param) {
+    for (int i = 0; i < n_in; i++)
+        if (!in[i])
+            return NULL;
+    gm_spec spec;
+    spec.format = 0;
+    if (op->infer(in, n_in, param, &spec) != GM_OK || check_spec(&spec) != GM_OK)
+        return NULL;
+    return array_own(s, make(&spec, op, in, n_in, param));
+}
+
+gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset) {
+    if (check_spec(spec) != GM_OK)
+        return NULL;
+    gm_array *a = make(spec, NULL, NULL, 0, NULL);
+    if (!a)
+        return NULL;
+    a->buf = buffer_retain(buf);
+    a->offset = offset;
+    atomic_store_explicit(&a->ticket, 1, memory_order_release);
+    return s ? array_own(s, a) : a;
+}
+
+gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape) {
+    gm_spec spec = {.dtype = type, .ndim = ndim};
+    if (ndim > GM_MAX_NDIM)
+        return gm_fail(GM_EVALUE, "%d dimensions: at most %d are supported", ndim, GM_MAX_NDIM), NULL;
+    int64_t size = 1;
+    for (int i = 0; i < ndim; i++)
+        spec.shape[i] = shape[i];
+    if (check_spec(&spec) != GM_OK)
+        return NULL;
+    for (int i = 0; i < ndim; i++)
+        size *= shape[i];
+    gm_buffer *buf = buffer_new((size_t)size * gm_dtype_size(type));
+    if (!buf)
+        return NULL;
+    gm_array *a = array_data(s, &spec, buf, 0);
+    buffer_release(buf);
+    return a;
+}
+
+gm_array *gm_retain(gm_array *a) {
+    if (a && a != GM_NONE)
+        atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
+    return a;
+}
+
+/* Iterative: a chain of a million nodes must not use a million stack frames. */
+void gm_release(gm_array *a) {
+    gm_array *dead = NULL;
+    if (a && a != GM_NONE && atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) == 1) {
+        a->next = NULL;
+        dead = a;
+    }
+    while (dead) {
+        a = dead;
+        dead = a->next;
+        for (int i = 0; i < a->n_in; i++) {
+            gm_array *in = a->in[i];
+            if (in != GM_NONE && atomic_fetch_sub_explicit(&in->refs, 1, memory_order_acq_rel) == 1) {
+                in->next = dead;
+                dead = in;
+            }
+        }
+        buffer_release(a->buf);
+        memory_free(a);
+    }
+}
+
+bool array_is_contiguous(const gm_array *a) {
+    int64_t expected = 1;
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        if (a->shape[i] != 1 && a->strides[i] != expected && a->size > 0)
+            return false;
+        expected *= a->shape[i];
+    }
+    return true;
+}
+
+int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k) {
+    if (type != GM_PACKED)
+        return rows * k * (int64_t)gm_dtype_size(type);
+    if (format == ARRAY_ACTIVATIONS)
+        return (int64_t)act_bytes(rows, k);
+    return kernels_packed_bytes(engine_kernels(), format, rows, k);
+}
+
+static int64_t array_bytes(const gm_array *a) {
+    if (a->dtype == GM_PACKED)
+        return array_packed_bytes(GM_PACKED, a->format, a->shape[0], a->shape[1]);
+    return a->size * (int64_t)array_item(a);
+}
+
+static void set_contiguous(gm_array *a) {
+    int64_t stride = 1;
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        a->strides[i] = stride;
+        stride *= a->shape[i];
+    }
+}
+
+gm_status array_alloc(gm_array *out, gm_queue *q) {
+    out->buf = queue_take(q, (size_t)array_bytes(out));
+    if (!out->buf)
+        return error_code();
+    out->offset = 0;
+    set_contiguous(out);
+    return queue_writes(q, out->buf);
+}
+
+gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor) {
+    gm_array *in = out->in[donor];
+    if (in != GM_NONE && atomic_load(&in->refs) == 1 && in->buf && atomic_load(&in->buf->refs) == 1 &&
+        atomic_load(&in->buf->pins) == 0 && in->buf->kind == BUFFER_OWNED && in->size == out->size &&
+        array_item(in) == array_item(out) && in->offset == 0 && array_is_contiguous(in)) {
+        out->buf = buffer_retain(in->buf);
+        out->offset = 0;
+        set_contiguous(out);
+        return queue_writes(q, out->buf);
+    }
+    return array_alloc(out, q);
+}
+
+void array_share(gm_array *out, const gm_array *in, const int64_t *strides, int64_t offset_bytes) {
+    out->buf = buffer_retain(in->buf);
+    out->offset = in->offset + offset_bytes;
+    for (int i = 0; i < out->ndim; i++)
+        out->strides[i] = strides[i];
+}
+
+/* ---- scopes ---- */
+struct gm_scope {
+    gm_array **items;
+    size_t count, capacity;
+};
+
+gm_scope *gm_scope_open(void) { return memory_zeroed(sizeof(gm_scope)); }
+
+void gm_scope_close(gm_scope *s) {
+    if (!s)
+        return;
+    while (s->count)                     /* youngest first: a chain then dies link by link */
+        gm_release(s->items[--s->count]);
+    memory_free(s->items);
+    memory_free(s);
+}
+
+gm_array *array_own(gm_scope *s, gm_array *a) {
+    if (!a)
+        return NULL;
+    if (s->count == s->capacity) {
+        size_t capacity = s->capacity ? s->capacity * 2 : 16;
+        gm_array **items = memory_resize(s->items, capacity * sizeof *items);
+        if (!items) {
+            gm_release(a);
+            return NULL;
+        }
+        s->items = items;
+        s->capacity = capacity;
+    }
+    return s->items[s->count++] = a;
+}
+
+/* ---- the public view ---- */
+gm_array *gm_array_from(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape, const void *data) {
+    gm_array *a = array_new(s, type, ndim, shape);
+    if (a && a->size)
+        memcpy(array_ptr(a), data, (size_t)a->size * array_item(a));
+    return a;
+}
+
+gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape, const int64_t *strides, const void *data,
+                        void (*release)(void *), void *payload) {
+    gm_spec spec = {.dtype = type, .ndim = ndim};
+    if (ndim > GM_MAX_NDIM)
+        return gm_fail(GM_EVALUE, "%d dimensions: at most %d are supported", ndim, GM_MAX_NDIM), NULL;
+    for (int i = 0; i < ndim; i++)
+        spec.shape[i] = shape[i];
+    if (check_spec(&spec) != GM_OK)
+        return NULL;
+    gm_buffer *buf = buffer_foreign((void *)(uintptr_t)data, 0, NULL, payload);
+    if (!buf)
+        return NULL;
+    gm_array *a = array_data(s, &spec, buf, 0);
+    if (a && strides)
+        for (int i = 0; i < ndim; i++)
+            a->strides[i] = strides[i];
+    if (a)
+        buf->release = release;   /* from here on ours to call */
+    buffer_release(buf);
+    return a;
+}
+
+gm_dtype gm_array_dtype(const gm_array *a) { return (gm_dtype)a->dtype; }
+int gm_array_ndim(const gm_array *a) { return a->ndim; }
+const int64_t *gm_array_shape(const gm_array *a) { return a->shape; }
+const int64_t *gm_array_strides(const gm_array *a) { return a->strides; }
+int64_t gm_array_size(const gm_array *a) { return a->size; }
+
+const char *gm_array_format(const gm_array *a) {
+    if (a->dtype != GM_PACKED)
+        return NULL;
+    return a->format == ARRAY_ACTIVATIONS ? "activations" : gm_quants[a->format].name;
+}
+
+void *gm_array_data(const gm_array *a) { return gm_array_is_evaluated(a) ? array_ptr(a) : NULL; }
+
+gm_status gm_array_pin(gm_array *a, bool *writable) {
+    if (!gm_array_is_evaluated(a) || !a->buf)
+        return gm_fail(GM_ESTATE, "array: an export needs an evaluated array");
+    atomic_fetch_add(&a->buf->pins, 1);
+    if (writable)
+        *writable = a->buf->kind == BUFFER_OWNED && atomic_load(&a->refs) == 1 && atomic_load(&a->buf->refs) == 1;
+    return GM_OK;
+}
+
+void gm_array_unpin(gm_array *a) { atomic_fetch_sub(&a->buf->pins, 1); }

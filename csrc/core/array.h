@@ -1,0 +1,89 @@
+/* array.h - the node: a value that is there, or how to make it.
+ *  (1) shape, dtype, op, param never change. buf, strides, in[] change once, when the node is evaluated, under the run lock.
+ *  (2) A node is evaluated when its ticket is published (queue.h); then in[] is empty and buf is set.
+ *  (3) refs are atomic; a node's memory is one block: header, in[], shape, strides, param. */
+#ifndef GOMLX_CORE_ARRAY_H
+#define GOMLX_CORE_ARRAY_H
+#include <stdatomic.h>
+#include <stdalign.h>
+#include "base/error.h"
+#include "core/buffer.h"
+#include "kernels.h"
+
+typedef struct gm_op gm_op;
+typedef struct gm_queue gm_queue;
+
+#define ARRAY_ACTIVATIONS GM_QUANT_COUNT   /* format of packed int8 activations */
+
+/* What an op's .infer fills in. */
+typedef struct {
+    gm_dtype dtype;
+    int format;                            /* GM_PACKED: a gm_quant or ARRAY_ACTIVATIONS */
+    int ndim;
+    int64_t shape[GM_MAX_NDIM];
+} gm_spec;
+
+struct gm_array {
+    _Atomic int32_t refs;
+    int16_t ndim;
+    uint8_t dtype, format;
+    uint16_t n_in;
+    _Atomic uint64_t ticket;               /* 0: not evaluated; else the batch that evaluates it */
+    const gm_op *op;                       /* NULL for data */
+    gm_array **in;
+    gm_buffer *buf;
+    int64_t offset;                        /* bytes from buf->data to element (0, 0, ...) */
+    int64_t size;
+    int64_t *shape, *strides;              /* strides in elements */
+    void *param;
+    uint64_t mark;                         /* the last ordering that visited it; run lock */
+    gm_array *next;                        /* while being freed */
+};
+
+/* A field of an op's parameters: for plan keys, common subexpressions, export and printing. */
+typedef enum { FIELD_END, FIELD_INT, FIELD_INT64, FIELD_FLOAT, FIELD_DOUBLE, FIELD_BOOL, FIELD_INTS } gm_field_kind;
+typedef struct { gm_field_kind kind; size_t offset; const char *name; int count; } gm_field;
+
+/* An operation. Parameters are zero-padded plain data, copied into the node. */
+struct gm_op {
+    const char *name;
+    int n_in;                              /* -1: any number */
+    int n_out;                             /* 1 unless said otherwise */
+    uint32_t nondiff;                      /* bit i: input i has no gradient */
+    size_t param_size;
+    const gm_field *fields;
+    /* Shapes and dtypes: the only place where such an error arises. Inputs may be GM_NONE where the op allows. */
+    gm_status (*infer)(gm_array *const *in, int n_in, const void *param, gm_spec *out);
+    /* Takes memory for out (array_alloc, array_share, ...) and launches kernels. */
+    gm_status (*eval)(gm_array *out, gm_queue *q);
+    /* grad[i] = cotangent of in[i], as ops; left NULL where there is none. */
+    void (*vjp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *cotangent, gm_array **grad);
+    gm_array *(*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents);
+    gm_array *(*vmap)(gm_scope *s, gm_array *const *in, int n_in, const void *param, const int *axes, int *out_axis);
+    /* The same value from primitive ops: fallback, gradient and oracle of a fused op. */
+    gm_array *(*compose)(gm_scope *s, gm_array *const *in, int n_in, const void *param);
+};
+
+/* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */
+gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param);
+/* An evaluated, contiguous array over a buffer (retained), `offset` bytes in. s NULL: the caller owns the reference. */
+gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset);
+/* An evaluated array with memory of its own, uninitialised. */
+gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape);
+/* The scope takes the caller's reference; on failure the array is released and NULL returned. */
+gm_array *array_own(gm_scope *s, gm_array *a);
+
+static inline bool array_is_none(const gm_array *a) { return a == GM_NONE; }
+static inline size_t array_item(const gm_array *a) { return gm_dtype_size((gm_dtype)a->dtype); }
+static inline void *array_ptr(const gm_array *a) { return a->buf ? (char *)a->buf->data + a->offset : NULL; }
+bool array_is_contiguous(const gm_array *a);          /* row-major without gaps; evaluated or being recorded */
+int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k);   /* of a GM_PACKED array */
+void array_text(const gm_array *a, char out[128]);    /* "float32(2,3)" for messages */
+void shape_text(int ndim, const int64_t *shape, char out[128]);
+
+/* Inside .eval only */
+gm_status array_alloc(gm_array *out, gm_queue *q);                    /* contiguous memory */
+gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor);    /* in[donor]'s memory when out is its last reader, else array_alloc */
+/* out is a view of in's memory. */
+void array_share(gm_array *out, const gm_array *in, const int64_t *strides, int64_t offset_bytes);
+#endif

@@ -1,0 +1,232 @@
+/* buffer.c - the caching allocator behind buffers. Invariants in buffer.h. */
+#include "core/buffer.h"
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+#define ALIGNMENT 64
+#define HUGE_BYTES ((size_t)4 << 20)   /* from here on transparent huge pages are asked for */
+#define N_BINS 64
+
+static struct {
+    pthread_mutex_t lock;
+    gm_buffer *bins[N_BINS];           /* free blocks, by rounded-down log2 of their size */
+    size_t cached, cache_limit;
+    _Atomic size_t active, peak, limit;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .cache_limit = (size_t)256 << 20, .limit = SIZE_MAX};
+
+/* fork copies the lock in whatever state it is in; nobody may hold it at that moment. */
+static void fork_prepare(void) { pthread_mutex_lock(&pool.lock); }
+static void fork_done(void) { pthread_mutex_unlock(&pool.lock); }
+__attribute__((constructor)) static void watch_fork(void) { pthread_atfork(fork_prepare, fork_done, fork_done); }
+
+static int bin_of(size_t bytes) { return 63 - __builtin_clzll((unsigned long long)bytes | 1); }
+
+/* Blocks come in steps of at most an eighth of their size, so that a freed one fits a near neighbour. */
+static size_t round_size(size_t bytes) {
+    size_t step = ALIGNMENT;
+    while (step * 16 < bytes)
+        step *= 2;
+    return (bytes + step - 1) / step * step;
+}
+
+static gm_status account(size_t bytes) {
+    size_t now = atomic_fetch_add(&pool.active, bytes) + bytes;
+    size_t limit = atomic_load(&pool.limit);
+    if (now > limit) {
+        atomic_fetch_sub(&pool.active, bytes);
+        return gm_fail(GM_ENOMEM, "memory limit: %zu bytes more would make %zu, above the limit of %zu", bytes, now, limit);
+    }
+    size_t peak = atomic_load(&pool.peak);
+    while (now > peak && !atomic_compare_exchange_weak(&pool.peak, &peak, now)) {
+    }
+    return GM_OK;
+}
+
+static gm_buffer *take_cached(size_t bytes) {
+    gm_buffer *found = NULL;
+    pthread_mutex_lock(&pool.lock);
+    for (int bin = bin_of(bytes); bin < N_BINS && bin <= bin_of(bytes) + 1 && !found; bin++) {
+        for (gm_buffer **at = &pool.bins[bin]; *at; at = &(*at)->next) {
+            if ((*at)->bytes >= bytes && (*at)->bytes <= bytes + bytes / 4 + 4096) {
+                found = *at;
+                *at = found->next;
+                pool.cached -= found->bytes;
+                break;
+            }
+        }
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return found;
+}
+
+static void destroy(gm_buffer *b) {
+    if (b->kind == BUFFER_OWNED)
+        memory_free(b->data);
+    else if (b->kind == BUFFER_RESERVED)
+        memory_unreserve(b->data, b->reserved);
+    else if (b->release)
+        b->release(b->payload);
+    memory_free(b);
+}
+
+/* Frees cached blocks, the largest bins first, until at most `keep` bytes are left. */
+static void trim(size_t keep) {
+    gm_buffer *dead = NULL;
+    pthread_mutex_lock(&pool.lock);
+    for (int bin = N_BINS - 1; bin >= 0 && pool.cached > keep; bin--) {
+        while (pool.bins[bin] && pool.cached > keep) {
+            gm_buffer *b = pool.bins[bin];
+            pool.bins[bin] = b->next;
+            pool.cached -= b->bytes;
+            b->next = dead;
+            dead = b;
+        }
+    }
+    pthread_mutex_unlock(&pool.lock);
+    while (dead) {
+        gm_buffer *next = dead->next;
+        destroy(dead);
+        dead = next;
+    }
+}
+
+static gm_buffer *make(buffer_kind kind, void *data, size_t bytes) {
+    gm_buffer *b = memory_zeroed(sizeof *b);
+    if (!b)
+        return NULL;
+    atomic_init(&b->refs, 1);
+    b->kind = kind;
+    b->data = data;
+    b->bytes = bytes;
+    return b;
+}
+
+gm_buffer *buffer_new(size_t bytes) {
+    if (bytes > SIZE_MAX / 2)
+        return gm_fail(GM_ENOMEM, "an array of %zu bytes does not fit the address space", bytes), NULL;
+    size_t size = round_size(bytes ? bytes : 1);
+    if (account(size) != GM_OK)
+        return NULL;
+    gm_buffer *b = take_cached(size);
+    if (b) {
+        if (b->bytes != size) { /* account for what the block really has */
+            atomic_fetch_add(&pool.active, b->bytes - size);
+        }
+        atomic_store(&b->refs, 1);
+        b->mark = 0;
+        return b;
+    }
+    void *data = memory_aligned(size, ALIGNMENT);
+    if (!data && pool.cached) { /* what is cached may be what is missing */
+        gm_error ignored;
+        gm_take_error(&ignored);
+        trim(0);
+        data = memory_aligned(size, ALIGNMENT);
+    }
+    if (data && size >= HUGE_BYTES) {
+        uintptr_t start = ((uintptr_t)data + 4095) & ~(uintptr_t)4095;
+        madvise((void *)start, (uintptr_t)data + size - start, MADV_HUGEPAGE);
+    }
+    b = data ? make(BUFFER_OWNED, data, size) : NULL;
+    if (!b) {
+        memory_free(data);
+        atomic_fetch_sub(&pool.active, size);
+    }
+    return b;
+}
+
+gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), void *payload) {
+    gm_buffer *b = make(BUFFER_FOREIGN, data, bytes);
+    if (b) {
+        b->release = release;
+        b->payload = payload;
+    }
+    return b;
+}
+
+gm_buffer *buffer_reserve(size_t bytes) {
+    void *data = memory_reserve(bytes ? bytes : 1);
+    gm_buffer *b = data ? make(BUFFER_RESERVED, data, 0) : NULL;
+    if (!b) {
+        if (data)
+            memory_unreserve(data, bytes ? bytes : 1);
+        return NULL;
+    }
+    b->reserved = bytes ? bytes : 1;
+    return b;
+}
+
+gm_status buffer_commit(gm_buffer *b, size_t bytes) {
+    if (bytes <= b->bytes)
+        return GM_OK;
+    if (bytes > b->reserved)
+        return gm_fail(GM_EVALUE, "a buffer of %zu reserved bytes cannot grow to %zu", b->reserved, bytes);
+    GM_TRY(account(bytes - b->bytes));
+    if (memory_commit(b->data, b->bytes, bytes) != 0) {
+        atomic_fetch_sub(&pool.active, bytes - b->bytes);
+        return error_code();
+    }
+    b->bytes = bytes;
+    return GM_OK;
+}
+
+gm_buffer *buffer_retain(gm_buffer *b) {
+    if (b)
+        atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    return b;
+}
+
+void buffer_release(gm_buffer *b) {
+    if (!b || atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (b->kind == BUFFER_FOREIGN) {
+        destroy(b);
+        return;
+    }
+    atomic_fetch_sub(&pool.active, b->bytes);
+    if (b->kind == BUFFER_RESERVED) {
+        destroy(b);
+        return;
+    }
+    bool keep;
+    pthread_mutex_lock(&pool.lock);
+    keep = b->bytes <= pool.cache_limit;
+    if (keep) {
+        b->next = pool.bins[bin_of(b->bytes)];
+        pool.bins[bin_of(b->bytes)] = b;
+        pool.cached += b->bytes;
+    }
+    bool over = pool.cached > pool.cache_limit;
+    size_t limit = pool.cache_limit;
+    pthread_mutex_unlock(&pool.lock);
+    if (!keep)
+        destroy(b);
+    else if (over)
+        trim(limit);
+}
+
+size_t gm_active_memory(void) { return atomic_load(&pool.active); }
+size_t gm_peak_memory(void) { return atomic_load(&pool.peak); }
+void gm_reset_peak_memory(void) { atomic_store(&pool.peak, atomic_load(&pool.active)); }
+size_t gm_memory_limit(void) { return atomic_load(&pool.limit); }
+size_t gm_set_memory_limit(size_t bytes) { return atomic_exchange(&pool.limit, bytes); }
+void gm_clear_cache(void) { trim(0); }
+
+size_t gm_cache_memory(void) {
+    pthread_mutex_lock(&pool.lock);
+    size_t bytes = pool.cached;
+    pthread_mutex_unlock(&pool.lock);
+    return bytes;
+}
+
+size_t gm_set_cache_limit(size_t bytes) {
+    pthread_mutex_lock(&pool.lock);
+    size_t old = pool.cache_limit;
+    pool.cache_limit = bytes;
+    pthread_mutex_unlock(&pool.lock);
+    trim(bytes);
+    return old;
+}

@@ -1,0 +1,32 @@
+/* buffer.h - memory of arrays: reference-counted blocks from a caching allocator with limits.
+ *  (1) A block's data starts on a 64-byte boundary. refs and pins are atomic; the free lists have their own leaf lock.
+ *  (2) Active bytes are those of living blocks, cached bytes those on the free lists; active above the limit is GM_ENOMEM. */
+#ifndef GOMLX_CORE_BUFFER_H
+#define GOMLX_CORE_BUFFER_H
+#include <stdatomic.h>
+#include <stddef.h>
+#include "gomlx.h"
+
+typedef enum { BUFFER_OWNED, BUFFER_FOREIGN, BUFFER_RESERVED } buffer_kind;
+
+typedef struct gm_buffer {
+    _Atomic int32_t refs;
+    _Atomic int32_t pins;          /* exports: a pinned block is never written by the engine again */
+    buffer_kind kind;
+    size_t bytes;                  /* usable; for BUFFER_RESERVED what is committed */
+    size_t reserved;               /* BUFFER_RESERVED: address space */
+    void *data;
+    void (*release)(void *payload);/* BUFFER_FOREIGN */
+    void *payload;
+    struct gm_buffer *next;        /* on a free list */
+    uint64_t mark;                 /* the batch that holds it already; run lock */
+} gm_buffer;
+
+gm_buffer *buffer_new(size_t bytes);
+gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), void *payload);
+/* Address space for `bytes`, nothing of it usable until buffer_commit; grows in place. */
+gm_buffer *buffer_reserve(size_t bytes);
+gm_status buffer_commit(gm_buffer *b, size_t bytes);
+gm_buffer *buffer_retain(gm_buffer *b);
+void buffer_release(gm_buffer *b);
+#endif

@@ -1,0 +1,379 @@
+/* graph.c - ordering nodes and evaluating them.
+ *  (1) A node is evaluated at most once; its inputs are dropped right after it was recorded; nothing recurses.
+ *  (2) buf, in[] and strides of nodes change only under the run lock, which is held by one thread at a time.
+ *  (3) Nothing here calls Python; who waits for the run lock has released the GIL.
+ *  (4) A node is visible as evaluated when its batch has run: tickets are batch numbers, published in order.
+ *  (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small. */
+#include "core/graph.h"
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include "base/memory.h"
+#include "base/team.h"
+
+#define BATCH_LAUNCHES 256
+
+typedef struct { gm_array *node; int next; } frame;
+typedef struct failure { struct failure *next; uint64_t ticket; } failure;
+
+static struct {
+    const gm_kernels *kernels;
+    _Atomic int threads;
+    /* the run lock */
+    pthread_mutex_t mutex;
+    pthread_cond_t released;
+    bool held;
+    pthread_t owner;
+    /* under the run lock */
+    gm_queue *queue;
+    uint64_t epoch;
+    _Atomic uint64_t completed;     /* batches up to this one have run */
+    uint64_t ticket;                /* of the batch being recorded */
+    frame *stack;
+    size_t stack_capacity;
+    gm_array **order;
+    size_t order_capacity;
+    _Atomic(failure *) failed;      /* batches that were cancelled; never freed: readers take no lock */
+    failure *spare;                 /* made before a run, so that cancelling cannot fail */
+} engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
+
+struct gm_run {
+    gm_array **roots;
+    size_t n_roots, n_order, at;
+    bool executing, cancelled;
+    gm_status failure;              /* of recording: reported after what was recorded has run */
+    gm_error error;
+};
+
+/* ---- the engine ---- */
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The child has one thread and no run: whatever another thread was doing is gone with it. */
+static void after_fork(void) {
+    pthread_mutex_init(&engine.mutex, NULL);
+    pthread_mutex_init(&init_lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine.released, &attr);
+    pthread_condattr_destroy(&attr);
+    engine.held = false;
+}
+
+gm_status gm_init(void) {
+    const char *why = NULL;
+    gm_status status = GM_OK;
+    pthread_mutex_lock(&init_lock);
+    if (!engine.kernels) {
+        const gm_kernels *k = kernels_select(&why);
+        if (!k) {
+            status = gm_fail(GM_EVALUE, "GOMLX_ISA: %s", why ? why : "no instruction set can run here");
+        } else {
+            after_fork();           /* the condition variable's clock */
+            pthread_atfork(NULL, NULL, after_fork);
+            atomic_store(&engine.threads, team_default_threads());
+            engine.kernels = k;
+        }
+    }
+    pthread_mutex_unlock(&init_lock);
+    return status;
+}
+
+const gm_kernels *engine_kernels(void) { return engine.kernels; }
+int engine_threads(void) { return atomic_load(&engine.threads); }
+const char *gm_isa(void) { return engine.kernels ? engine.kernels->isa : NULL; }
+const char *gm_isa_reason(void) { return kernels_reason(); }
+int gm_default_threads(void) { return team_default_threads(); }
+const char *gm_default_threads_reason(void) { return team_default_reason(); }
+
+gm_status gm_set_threads(int n) {
+    if (n < 1 || n > TEAM_MAX_THREADS)
+        return gm_fail(GM_EVALUE, "set_threads: got %d, expected 1 to %d", n, TEAM_MAX_THREADS);
+    atomic_store(&engine.threads, n);
+    return GM_OK;
+}
+
+/* ---- the run lock ---- */
+gm_status run_lock(int slice_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += slice_ms / 1000;
+    until.tv_nsec += (long)(slice_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    gm_status status = GM_OK;
+    pthread_mutex_lock(&engine.mutex);
+    if (engine.held && pthread_equal(engine.owner, pthread_self())) {
+        status = gm_fail(GM_ESTATE, "an evaluation is under way on this thread already (a signal handler cannot start another)");
+    } else {
+        while (engine.held && status == GM_OK) {
+            if (slice_ms < 0)
+                pthread_cond_wait(&engine.released, &engine.mutex);
+            else if (pthread_cond_timedwait(&engine.released, &engine.mutex, &until) == ETIMEDOUT && engine.held)
+                status = GM_AGAIN;
+        }
+        if (status == GM_OK) {
+            engine.held = true;
+            engine.owner = pthread_self();
+        }
+    }
+    pthread_mutex_unlock(&engine.mutex);
+    return status;
+}
+
+void run_unlock(void) {
+    pthread_mutex_lock(&engine.mutex);
+    engine.held = false;
+    pthread_cond_signal(&engine.released);
+    pthread_mutex_unlock(&engine.mutex);
+}
+
+/* ---- tickets ---- */
+static bool is_failed(uint64_t ticket) {
+    for (const failure *f = atomic_load(&engine.failed); f; f = f->next)
+        if (f->ticket == ticket)
+            return true;
+    return false;
+}
+
+bool gm_array_is_evaluated(const gm_array *a) {
+    uint64_t ticket = atomic_load_explicit(&a->ticket, memory_order_acquire);
+    return ticket && ticket <= atomic_load_explicit(&engine.completed, memory_order_acquire) && !is_failed(ticket);
+}
+
+static gm_status check_failed(const gm_array *a) {
+    uint64_t ticket = atomic_load_explicit(&a->ticket, memory_order_acquire);
+    if (ticket && is_failed(ticket))
+        return gm_fail(GM_ESTATE, "array: its evaluation was interrupted, so it has no value");
+    return GM_OK;
+}
+
+/* ---- order ---- */
+static gm_status reserve(void **items, size_t *capacity, size_t count, size_t item) {
+    if (count < *capacity)
+        return GM_OK;
+    size_t n = *capacity ? *capacity * 2 : 256;
+    void *p = memory_resize(*items, n * item);
+    if (!p)
+        return error_code();
+    *items = p;
+    *capacity = n;
+    return GM_OK;
+}
+
+/* Nodes below root that are not evaluated, inputs before readers, appended to engine.order. */
+static gm_status order_from(gm_array *root, size_t *n_order) {
+    size_t depth = 0;
+    if (root->mark == engine.epoch || atomic_load(&root->ticket))
+        return check_failed(root);
+    GM_TRY(reserve((void **)&engine.stack, &engine.stack_capacity, depth, sizeof *engine.stack));
+    root->mark = engine.epoch;
+    engine.stack[depth++] = (frame){root, 0};
+    while (depth) {
+        frame *top = &engine.stack[depth - 1];
+        gm_array *node = top->node;
+        if (top->next < node->n_in) {
+            gm_array *in = node->in[top->next++];
+            if (in == GM_NONE)
+                continue;
+            if (atomic_load(&in->ticket)) {
+                GM_TRY(check_failed(in));
+                continue;
+            }
+            if (in->mark == engine.epoch)
+                continue;
+            GM_TRY(reserve((void **)&engine.stack, &engine.stack_capacity, depth, sizeof *engine.stack));
+            in->mark = engine.epoch;
+            engine.stack[depth++] = (frame){in, 0};
+        } else {
+            GM_TRY(reserve((void **)&engine.order, &engine.order_capacity, *n_order, sizeof *engine.order));
+            engine.order[(*n_order)++] = node;
+            depth--;
+        }
+    }
+    return GM_OK;
+}
+
+/* ---- recording ---- */
+/* The node's reference to an input ends. What nobody else has may be reused by launches after this one. */
+static void drop_input(gm_queue *q, gm_array *in) {
+    if (in == GM_NONE)
+        return;
+    if (atomic_load(&in->refs) == 1) {
+        gm_buffer *buf = in->buf;
+        in->buf = NULL;
+        queue_drop(q, buf);
+    } else {
+        queue_hold(q, in->buf);
+    }
+    gm_release(in);
+}
+
+static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket) {
+    GM_TRY(queue_room(q, (size_t)node->n_in + 2));
+    for (int i = 0; i < node->n_in; i++)
+        GM_TRY(queue_reads(q, node->in[i]->buf));
+    gm_status status = node->op->eval(node, q);
+    queue_end_node(q);
+    if (status != GM_OK) {
+        buffer_release(node->buf);
+        node->buf = NULL;
+        return status;
+    }
+    for (int i = 0; i < node->n_in; i++)
+        drop_input(q, node->in[i]);
+    node->n_in = 0;
+    atomic_store_explicit(&node->ticket, ticket, memory_order_release);
+    return GM_OK;
+}
+
+/* ---- evaluation ---- */
+gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_run **out) {
+    bool needed = false;
+    *out = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (!arrays[i])
+            return gm_fail(GM_EVALUE, "eval: argument %zu is no array", i);
+        GM_TRY(check_failed(arrays[i]));
+        needed |= !gm_array_is_evaluated(arrays[i]);
+    }
+    if (!needed)
+        return GM_OK;
+    GM_TRY(run_lock(slice_ms));
+    gm_run *run = memory_zeroed(sizeof *run + count * sizeof *arrays);
+    gm_status status = run ? GM_OK : GM_ENOMEM;
+    if (status == GM_OK && !engine.queue && !(engine.queue = queue_new()))
+        status = error_code();
+    if (status == GM_OK && !engine.spare && !(engine.spare = memory_new(sizeof *engine.spare)))
+        status = GM_ENOMEM;
+    if (status != GM_OK) {
+        memory_free(run);
+        run_unlock();
+        return status;
+    }
+    run->roots = (gm_array **)(run + 1);
+    engine.epoch++;
+    for (size_t i = 0; i < count; i++) {
+        run->roots[run->n_roots++] = gm_retain(arrays[i]);
+        if (status == GM_OK)
+            status = order_from(arrays[i], &run->n_order);
+    }
+    if (status != GM_OK) {
+        gm_eval_end(run);
+        return status;
+    }
+    *out = run;
+    return GM_OK;
+}
+
+static void publish(bool cancelled) {
+    if (cancelled) {
+        failure *f = engine.spare;
+        engine.spare = NULL;
+        *f = (failure){atomic_load(&engine.failed), engine.ticket};
+        atomic_store(&engine.failed, f);
+    }
+    atomic_store_explicit(&engine.completed, engine.ticket++, memory_order_release);
+    queue_reset(engine.queue);
+}
+
+gm_status gm_eval_step(gm_run *run, int slice_ms) {
+    if (!run)
+        return GM_OK;
+    int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
+    for (;;) {
+        if (!run->executing) {
+            if (run->failure != GM_OK) {
+                error_restore(run->error.code, run->error.os_errno, run->error.text);
+                return run->failure;
+            }
+            if (run->at == run->n_order)
+                return GM_OK;
+            while (run->at < run->n_order && queue_length(engine.queue) < BATCH_LAUNCHES && run->failure == GM_OK) {
+                run->failure = record(engine.order[run->at], engine.queue, engine.ticket);
+                if (run->failure == GM_OK)
+                    run->at++;
+                else
+                    gm_take_error(&run->error);
+            }
+            GM_TRY(queue_start(engine.queue, engine_threads()));
+            run->executing = true;
+        }
+        if (queue_step(engine.queue, deadline) == GM_AGAIN)
+            return GM_AGAIN;
+        queue_finish(engine.queue);
+        run->executing = false;
+        publish(run->cancelled);
+    }
+}
+
+void gm_eval_end(gm_run *run) {
+    if (!run)
+        return;
+    if (run->executing) {
+        run->cancelled = true;
+        queue_cancel(engine.queue);
+        queue_step(engine.queue, 0);
+        queue_finish(engine.queue);
+        publish(true);
+    }
+    for (size_t i = 0; i < run->n_roots; i++)
+        gm_release(run->roots[i]);
+    memory_free(run);
+    run_unlock();
+}
+
+gm_status gm_eval(gm_array *const *arrays, size_t count) {
+    gm_run *run;
+    GM_TRY(gm_eval_begin(arrays, count, -1, &run));
+    gm_status status = gm_eval_step(run, 0);
+    gm_eval_end(run);
+    return status;
+}
+
+/* ---- plans ---- */
+struct gm_plan {
+    gm_queue *queue;
+};
+
+gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
+    *out = NULL;
+    gm_plan *p = memory_zeroed(sizeof *p);
+    gm_status status = p ? run_lock(-1) : GM_ENOMEM;
+    if (status != GM_OK) {
+        memory_free(p);
+        return status;
+    }
+    size_t n_order = 0;
+    p->queue = queue_new();
+    status = p->queue ? GM_OK : error_code();
+    engine.epoch++;
+    for (size_t i = 0; i < count && status == GM_OK; i++)
+        status = roots[i] ? order_from(roots[i], &n_order) : error_code();
+    for (size_t i = 0; i < n_order && status == GM_OK; i++)
+        status = record(engine.order[i], p->queue, 1);
+    if (status == GM_OK)
+        status = queue_room(p->queue, count);
+    for (size_t i = 0; i < count && status == GM_OK; i++)
+        queue_hold(p->queue, roots[i]->buf);
+    run_unlock();
+    if (status != GM_OK) {
+        plan_free(p);
+        return status;
+    }
+    *out = p;
+    return GM_OK;
+}
+
+void plan_free(gm_plan *p) {
+    if (!p)
+        return;
+    queue_free(p->queue);
+    memory_free(p);
+}
+
+gm_queue *plan_queue(gm_plan *p) { return p->queue; }
+int64_t plan_launches(const gm_plan *p) { return queue_length(p->queue); }

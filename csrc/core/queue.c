@@ -1,0 +1,426 @@
+/* queue.c - recording launches and working through them. Invariants in queue.h. */
+#include "core/queue.h"
+#include <string.h>
+#include <time.h>
+#include "base/memory.h"
+#include "base/team.h"
+#include "core/graph.h"
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#define ARENA_BLOCK ((size_t)64 << 10)
+#define STATIC_EIGHTHS 7        /* of a range that threads take as one contiguous share each; the rest goes to who is free */
+
+typedef struct {
+    gm_kernel fn;
+    const void *args;
+    int64_t n, grain;
+    const int32_t *factor;      /* range is n * *factor */
+    _Atomic int64_t next;       /* first index of the shared rest that nobody has taken */
+    bool barrier;               /* wait for all threads before this launch */
+    bool solo;                  /* runs on thread 0 alone */
+    bool ftz;
+} launch;
+
+typedef struct { gm_buffer *buf; bool solo; } access;
+
+typedef struct arena {
+    struct arena *next;
+    size_t used, size;
+    _Alignas(64) char data[];
+} arena;
+
+typedef struct { int64_t launch, at, end; int phase; } cursor;
+
+struct gm_queue {
+    launch *launches;
+    int64_t count, capacity;
+    arena *arenas, *spare;
+    /* recording: what the node at hand reads and writes, and what launches since the last barrier did */
+    access *reads, *writes, *past_reads, *past_writes;
+    size_t n_reads, n_writes, n_past_reads, n_past_writes;
+    size_t cap_reads, cap_writes, cap_past_reads, cap_past_writes;
+    bool fence, multi_since, any_multi;
+    /* memory in stream order */
+    gm_buffer **free_, **held, **scratch;
+    size_t n_free, n_held, n_scratch, cap_free, cap_held, cap_scratch, room;
+    uint64_t epoch;
+    /* running */
+    team_barrier barrier;
+    cursor main;
+    int n_threads;
+    bool joined;
+    _Atomic bool cancelled;
+    const _Atomic bool *watched;
+};
+
+int64_t clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+gm_queue *queue_new(void) {
+    static _Atomic uint64_t epochs = 1;
+    gm_queue *q = memory_aligned(sizeof *q, 64);
+    if (!q)
+        return NULL;
+    memset(q, 0, sizeof *q);
+    q->epoch = atomic_fetch_add(&epochs, 1);
+    return q;
+}
+
+static void free_arenas(arena *a) {
+    while (a) {
+        arena *next = a->next;
+        memory_free(a);
+        a = next;
+    }
+}
+
+/* Marks are written under the run lock only; a queue that dies outside it leaves them stale, which its unique epoch
+ * makes harmless. */
+static void release_memory(gm_queue *q, bool clear_marks) {
+    for (size_t i = 0; i < q->n_scratch; i++)
+        buffer_release(q->scratch[i]);
+    for (size_t i = 0; i < q->n_free; i++)
+        buffer_release(q->free_[i]);
+    for (size_t i = 0; i < q->n_held; i++) {
+        if (clear_marks)
+            q->held[i]->mark = 0;
+        buffer_release(q->held[i]);
+    }
+    q->n_scratch = q->n_free = q->n_held = 0;
+}
+
+void queue_reset(gm_queue *q) {
+    q->count = 0;
+    q->n_reads = q->n_writes = q->n_past_reads = q->n_past_writes = 0;
+    q->fence = q->multi_since = q->any_multi = false;
+    while (q->arenas) {
+        arena *a = q->arenas;
+        q->arenas = a->next;
+        a->used = 0;
+        a->next = q->spare;
+        q->spare = a;
+    }
+    release_memory(q, true);
+}
+
+void queue_free(gm_queue *q) {
+    if (!q)
+        return;
+    release_memory(q, false);
+    free_arenas(q->arenas);
+    free_arenas(q->spare);
+    memory_free(q->launches);
+    memory_free(q->reads);
+    memory_free(q->writes);
+    memory_free(q->past_reads);
+    memory_free(q->past_writes);
+    memory_free(q->free_);
+    memory_free(q->held);
+    memory_free(q->scratch);
+    memory_free(q);
+}
+
+const gm_kernels *queue_kernels(const gm_queue *q) {
+    (void)q;
+    return engine_kernels();
+}
+
+int64_t queue_length(const gm_queue *q) { return q->count; }
+
+void *queue_arena(gm_queue *q, size_t bytes) {
+    bytes = (bytes + 63) & ~(size_t)63;
+    if (!q->arenas || q->arenas->size - q->arenas->used < bytes) {
+        arena *a = q->spare;
+        if (a && a->size >= bytes) {
+            q->spare = a->next;
+        } else {
+            size_t size = bytes > ARENA_BLOCK ? bytes : ARENA_BLOCK;
+            a = memory_aligned(sizeof *a + size, 64);
+            if (!a)
+                return NULL;
+            a->size = size;
+            a->used = 0;
+        }
+        a->next = q->arenas;
+        q->arenas = a;
+    }
+    void *p = q->arenas->data + q->arenas->used;
+    q->arenas->used += bytes;
+    return p;
+}
+
+/* ---- hazards ---- */
+static gm_status grow(void **items, size_t *capacity, size_t count, size_t item) {
+    if (count < *capacity)
+        return GM_OK;
+    size_t n = *capacity ? *capacity * 2 : 32;
+    while (n <= count)
+        n *= 2;
+    void *p = memory_resize(*items, n * item);
+    if (!p)
+        return error_code();
+    *items = p;
+    *capacity = n;
+    return GM_OK;
+}
+
+static gm_status note(access **list, size_t *count, size_t *capacity, gm_buffer *b, bool solo) {
+    for (size_t i = *count; i-- > 0;)
+        if ((*list)[i].buf == b) {
+            (*list)[i].solo &= solo;
+            return GM_OK;
+        }
+    GM_TRY(grow((void **)list, capacity, *count, sizeof **list));
+    (*list)[(*count)++] = (access){b, solo};
+    return GM_OK;
+}
+
+gm_status queue_reads(gm_queue *q, gm_buffer *b) {
+    return b ? note(&q->reads, &q->n_reads, &q->cap_reads, b, true) : GM_OK;
+}
+
+gm_status queue_writes(gm_queue *q, gm_buffer *b) {
+    return b ? note(&q->writes, &q->n_writes, &q->cap_writes, b, true) : GM_OK;
+}
+
+/* Two launches on thread 0 alone need no barrier between them whatever they touch. */
+static bool conflicts(const access *now, size_t n_now, const access *past, size_t n_past, bool solo) {
+    for (size_t i = 0; i < n_now; i++)
+        for (size_t j = 0; j < n_past; j++)
+            if (now[i].buf == past[j].buf && !(solo && past[j].solo))
+                return true;
+    return false;
+}
+
+gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags) {
+    if (n <= 0)
+        return GM_OK;
+    GM_TRY(grow((void **)&q->launches, (size_t *)&q->capacity, (size_t)q->count, sizeof *q->launches));
+    void *copy = queue_arena(q, size);
+    if (!copy)
+        return error_code();
+    memcpy(copy, args, size);
+    bool solo = n <= grain;
+    bool barrier = (q->fence && (q->multi_since || !solo)) ||
+                   conflicts(q->reads, q->n_reads, q->past_writes, q->n_past_writes, solo) ||
+                   conflicts(q->writes, q->n_writes, q->past_writes, q->n_past_writes, solo) ||
+                   conflicts(q->writes, q->n_writes, q->past_reads, q->n_past_reads, solo);
+    if (barrier) {
+        q->n_past_reads = q->n_past_writes = 0;
+        q->multi_since = false;
+    }
+    q->fence = false;
+    for (size_t i = 0; i < q->n_reads; i++)
+        GM_TRY(note(&q->past_reads, &q->n_past_reads, &q->cap_past_reads, q->reads[i].buf, solo));
+    for (size_t i = 0; i < q->n_writes; i++)
+        GM_TRY(note(&q->past_writes, &q->n_past_writes, &q->cap_past_writes, q->writes[i].buf, solo));
+    q->multi_since |= !solo;
+    q->any_multi |= !solo;
+    q->launches[q->count++] = (launch){.fn = fn, .args = copy, .n = n, .grain = grain > 0 ? grain : 1,
+                                       .barrier = barrier, .solo = solo, .ftz = (flags & LAUNCH_FTZ) != 0};
+    return GM_OK;
+}
+
+void queue_scale(gm_queue *q, const int32_t *factor) {
+    launch *l = &q->launches[q->count - 1];
+    l->factor = factor;
+    l->solo = false;               /* how much it will be is not known now */
+    q->any_multi = q->multi_since = true;
+    for (size_t i = 0; i < q->n_reads; i++)
+        (void)note(&q->past_reads, &q->n_past_reads, &q->cap_past_reads, q->reads[i].buf, false); /* is in the list already */
+    for (size_t i = 0; i < q->n_writes; i++)
+        (void)note(&q->past_writes, &q->n_past_writes, &q->cap_past_writes, q->writes[i].buf, false);
+}
+
+void queue_fence(gm_queue *q) { q->fence = true; }
+
+/* ---- memory in stream order ---- */
+gm_buffer *queue_take(gm_queue *q, size_t bytes) {
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < q->n_free; i++) {
+        size_t have = q->free_[i]->bytes;
+        if (have >= bytes && have <= 2 * bytes + 4096 && (best == SIZE_MAX || have < q->free_[best]->bytes))
+            best = i;
+    }
+    if (best == SIZE_MAX)
+        return buffer_new(bytes);
+    gm_buffer *b = q->free_[best];
+    q->free_[best] = q->free_[--q->n_free];
+    return b;
+}
+
+static void forget_held(gm_queue *q, gm_buffer *b) {
+    for (size_t i = q->n_held; i-- > 0;)
+        if (q->held[i] == b) {
+            q->held[i] = q->held[--q->n_held];
+            break;
+        }
+    b->mark = 0;
+}
+
+void queue_drop(gm_queue *q, gm_buffer *b) {
+    if (!b)
+        return;
+    if (b->mark == q->epoch) {                 /* one reference is ours already */
+        atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel);
+        if (atomic_load(&b->refs) != 1)
+            return;
+        forget_held(q, b);
+    }
+    if (atomic_load(&b->refs) == 1 && b->kind == BUFFER_OWNED && atomic_load(&b->pins) == 0) {
+        q->free_[q->n_free++] = b;             /* queue_room made the place */
+        return;
+    }
+    queue_hold(q, b);
+    atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel);
+}
+
+void queue_hold(gm_queue *q, gm_buffer *b) {
+    if (!b || b->mark == q->epoch)
+        return;
+    b->mark = q->epoch;
+    q->held[q->n_held++] = buffer_retain(b);
+}
+
+gm_status queue_room(gm_queue *q, size_t buffers) {
+    q->room = buffers;
+    GM_TRY(grow((void **)&q->free_, &q->cap_free, q->n_free + q->n_scratch + buffers, sizeof *q->free_));
+    return grow((void **)&q->held, &q->cap_held, q->n_held + q->n_scratch + buffers, sizeof *q->held);
+}
+
+void *queue_scratch(gm_queue *q, size_t bytes) {
+    if (grow((void **)&q->scratch, &q->cap_scratch, q->n_scratch, sizeof *q->scratch) != GM_OK ||
+        queue_room(q, q->room + 1) != GM_OK)
+        return NULL;
+    gm_buffer *b = queue_take(q, bytes);
+    if (!b)
+        return NULL;
+    q->scratch[q->n_scratch++] = b;
+    return queue_writes(q, b) == GM_OK ? b->data : NULL;
+}
+
+void queue_end_node(gm_queue *q) {
+    while (q->n_scratch)
+        queue_drop(q, q->scratch[--q->n_scratch]);
+    q->n_reads = q->n_writes = 0;
+}
+
+/* ---- running ---- */
+static bool is_cancelled(const gm_queue *q) {
+    return atomic_load_explicit(&q->cancelled, memory_order_relaxed) ||
+           (q->watched && atomic_load_explicit(q->watched, memory_order_relaxed));
+}
+
+#if defined(__x86_64__)
+#define FTZ_BITS 0x8040u
+static unsigned float_state(void) { return _mm_getcsr(); }
+static void set_float_state(unsigned v) { _mm_setcsr(v); }
+#elif defined(__aarch64__)
+#define FTZ_BITS 0x1000000u
+static unsigned float_state(void) {
+    uint64_t v;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(v));
+    return (unsigned)v;
+}
+static void set_float_state(unsigned v) { __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)v)); }
+#else
+#define FTZ_BITS 0u
+static unsigned float_state(void) { return 0; }
+static void set_float_state(unsigned v) { (void)v; }
+#endif
+
+static int64_t range_of(const launch *l) { return l->factor ? l->n * *l->factor : l->n; }
+
+/* One thread's contiguous share, and where the shared rest begins. */
+static int64_t share_of(const launch *l, int64_t n, int n_threads) {
+    return n_threads == 1 ? n : n * STATIC_EIGHTHS / 8 / n_threads / l->grain * l->grain;
+}
+
+/* Works on until the queue's end or the deadline (thread 0 only). Phases of a launch: 0 barrier, 1 own share, 2 shared rest. */
+static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
+    unsigned saved = float_state();
+    bool done = true;
+    for (; c->launch < q->count; c->launch++, c->phase = 0) {
+        launch *l = &q->launches[c->launch];
+        if (c->phase == 0) {
+            if (l->barrier && n_threads > 1)
+                team_wait(&q->barrier, n_threads);
+            if (l->solo && thread != 0)
+                continue;
+            int64_t n = range_of(l), share = l->solo ? n : share_of(l, n, n_threads);
+            c->at = l->solo ? 0 : share * thread;
+            c->end = c->at + share;
+            c->phase = 1;
+        }
+        unsigned want = l->ftz ? saved | FTZ_BITS : saved;
+        if (float_state() != want)
+            set_float_state(want);
+        int64_t n = range_of(l);
+        for (;;) {
+            if (c->at >= c->end) {             /* take a piece of the rest */
+                if (l->solo || n_threads == 1)
+                    break;
+                int64_t rest = share_of(l, n, n_threads) * n_threads;
+                if (rest + atomic_load_explicit(&l->next, memory_order_relaxed) >= n)
+                    break;
+                int64_t got = rest + atomic_fetch_add_explicit(&l->next, l->grain, memory_order_relaxed);
+                if (got >= n)
+                    break;
+                c->at = got;
+                c->end = got + l->grain < n ? got + l->grain : n;
+            }
+            if (is_cancelled(q)) {
+                c->at = c->end;
+                if (l->solo || n_threads == 1)
+                    break;
+                atomic_store_explicit(&l->next, n, memory_order_relaxed);
+                continue;
+            }
+            if (deadline && clock_ns() >= deadline) {
+                done = false;
+                goto out;
+            }
+            int64_t stop = c->at + l->grain < c->end ? c->at + l->grain : c->end;
+            l->fn(l->args, c->at, stop);
+            c->at = stop;
+        }
+    }
+    if (n_threads > 1)
+        team_wait(&q->barrier, n_threads);
+out:
+    set_float_state(saved);
+    return done;
+}
+
+static void join_in(void *context, int thread, int n_threads) {
+    cursor c = {0};
+    work(context, thread, n_threads, &c, 0);
+}
+
+gm_status queue_start(gm_queue *q, int n_threads) {
+    for (int64_t i = 0; i < q->count; i++)
+        atomic_store_explicit(&q->launches[i].next, 0, memory_order_relaxed);
+    q->main = (cursor){0};
+    atomic_store(&q->cancelled, false);
+    q->joined = q->any_multi && n_threads > 1;
+    q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;
+    return GM_OK;
+}
+
+gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
+    return work(q, 0, q->n_threads, &q->main, deadline_ns) ? GM_OK : GM_AGAIN;
+}
+
+void queue_cancel(gm_queue *q) { atomic_store(&q->cancelled, true); }
+void queue_watch(gm_queue *q, const _Atomic bool *cancelled) { q->watched = cancelled; }
+
+void queue_finish(gm_queue *q) {
+    if (q->joined)
+        team_join();
+    q->joined = false;
+}

@@ -1,0 +1,54 @@
+/* queue.h - launches recorded in order, and the team that works through them.
+ *  (1) Recording computes where barriers are needed from the buffers that launches read and write; kernels between two
+ *      barriers run side by side. Memory is stream-ordered: a buffer that dies while recording may be reused by a later
+ *      launch of the same queue, by nobody else before the queue has run.
+ *  (2) A recorded queue can run any number of times (a plan): nothing in it changes but its counters.
+ *  (3) Work is cut by range; each thread checks for cancellation between pieces. Thread 0 is the caller, in time slices. */
+#ifndef GOMLX_CORE_QUEUE_H
+#define GOMLX_CORE_QUEUE_H
+#include "core/array.h"
+
+enum {
+    LAUNCH_FTZ = 1,        /* flush denormals to zero while it runs */
+};
+
+gm_queue *queue_new(void);
+void queue_free(gm_queue *q);                 /* returns what it holds to the allocator */
+void queue_reset(gm_queue *q);                /* forgets launches, keeps its own memory; not while running */
+const gm_kernels *queue_kernels(const gm_queue *q);
+int64_t queue_length(const gm_queue *q);      /* launches */
+
+/* Memory that lives as long as the recorded launches; for arguments. NULL with GM_ENOMEM. */
+void *queue_arena(gm_queue *q, size_t bytes);
+/* Scratch for the node being recorded: dies with it, in stream order. */
+void *queue_scratch(gm_queue *q, size_t bytes);
+/* Copies args and records fn over [0, n), in pieces of about `grain` (a launch of n <= grain stays on one thread). */
+gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags);
+/* The range of the last launch is n * *factor at run time. */
+void queue_scale(gm_queue *q, const int32_t *factor);
+/* Launches after this see the results of those before it. Needed only between launches of one node. */
+void queue_fence(gm_queue *q);
+/* The node being recorded writes this buffer besides its output. */
+gm_status queue_writes(gm_queue *q, gm_buffer *b);
+
+#define LAUNCH(q, name, n, grain, flags, ...)                                                        \
+    queue_launch(q, queue_kernels(q)->name, &(gm_##name##_args){__VA_ARGS__}, sizeof(gm_##name##_args), n, grain, flags)
+
+/* For graph.c */
+gm_status queue_reads(gm_queue *q, gm_buffer *b);
+void queue_end_node(gm_queue *q);
+/* Makes place for `buffers` drops and holds, which then cannot fail. */
+gm_status queue_room(gm_queue *q, size_t buffers);
+gm_buffer *queue_take(gm_queue *q, size_t bytes);      /* a buffer in stream order: from those that died here, or new */
+void queue_drop(gm_queue *q, gm_buffer *b);            /* the recording's reference to b ends here, in stream order */
+void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the launches have run */
+
+/* Running: start, step until it is not GM_AGAIN, end. The caller holds the run lock. */
+gm_status queue_start(gm_queue *q, int n_threads);
+gm_status queue_step(gm_queue *q, int64_t deadline_ns); /* 0: no deadline */
+void queue_cancel(gm_queue *q);                         /* the rest is skipped; still step to its end */
+void queue_finish(gm_queue *q);
+/* Set from another thread, looked at between pieces; NULL none. */
+void queue_watch(gm_queue *q, const _Atomic bool *cancelled);
+int64_t clock_ns(void);                                 /* monotonic */
+#endif

@@ -1,0 +1,112 @@
+/* loops.c - shapes, strides and checks that the op families share. */
+#include <string.h>
+#include "ops/ops.h"
+
+gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides, loop *out) {
+    int64_t dims[GM_MAX_NDIM], steps[MAX_OPERANDS][GM_MAX_NDIM];
+    int n = 0;
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] == 1)
+            continue;
+        bool merge = n > 0;
+        for (int k = 0; k < n_operands && merge; k++)
+            merge = steps[k][n - 1] == strides[k][i] * shape[i];
+        if (merge) {
+            dims[n - 1] *= shape[i];
+        } else {
+            dims[n++] = shape[i];
+        }
+        for (int k = 0; k < n_operands; k++)
+            steps[k][n - 1] = strides[k][i];
+    }
+    size_t row = (size_t)n * sizeof(int64_t);
+    int64_t *memory = queue_arena(q, row * (size_t)(1 + n_operands) + 1);
+    if (!memory)
+        return error_code();
+    out->ndim = n;
+    out->shape = memcpy(memory, dims, row);
+    for (int k = 0; k < n_operands; k++)
+        out->strides[k] = memcpy(memory + (size_t)(k + 1) * (size_t)n, steps[k], row);
+    return GM_OK;
+}
+
+void broadcast_strides(const gm_array *a, int ndim, const int64_t *shape, int64_t *strides) {
+    (void)shape;
+    for (int i = 0; i < ndim; i++) {
+        int j = i - (ndim - a->ndim);
+        strides[i] = j < 0 || a->shape[j] == 1 ? 0 : a->strides[j];
+    }
+}
+
+gm_status broadcast_shape(const char *op, const gm_array *a, const gm_array *b, gm_spec *out) {
+    int n = a->ndim > b->ndim ? a->ndim : b->ndim;
+    out->ndim = n;
+    for (int i = 0; i < n; i++) {
+        int ia = i - (n - a->ndim), ib = i - (n - b->ndim);
+        int64_t da = ia < 0 ? 1 : a->shape[ia], db = ib < 0 ? 1 : b->shape[ib];
+        if (da != db && da != 1 && db != 1) {
+            char ta[128], tb[128];
+            shape_text(a->ndim, a->shape, ta);
+            shape_text(b->ndim, b->shape, tb);
+            return gm_fail(GM_ESHAPE, "%s: shapes %s and %s cannot be broadcast together", op, ta, tb);
+        }
+        out->shape[i] = da == 1 ? db : da;
+    }
+    return GM_OK;
+}
+
+void spec_like(gm_spec *out, const gm_array *a, gm_dtype type) {
+    out->dtype = type;
+    out->ndim = a->ndim;
+    memcpy(out->shape, a->shape, (size_t)a->ndim * sizeof(int64_t));
+}
+
+gm_status check_axis(const char *op, int axis, int ndim, int *out) {
+    if (axis < -ndim || axis >= ndim)
+        return gm_fail(GM_EVALUE, "%s: axis %d is out of range for %d dimensions", op, axis, ndim);
+    *out = axis < 0 ? axis + ndim : axis;
+    return GM_OK;
+}
+
+bool dtype_is_float(gm_dtype t) { return t == GM_FLOAT16 || t == GM_BFLOAT16 || t == GM_FLOAT32 || t == GM_FLOAT64; }
+bool dtype_is_inexact(gm_dtype t) { return dtype_is_float(t) || t == GM_COMPLEX64; }
+bool dtype_is_integer(gm_dtype t) { return t > GM_BOOL && t < GM_FLOAT16; }
+gm_dtype dtype_inexact(gm_dtype t) { return dtype_is_inexact(t) ? t : GM_FLOAT32; }
+
+gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,
+                      gm_dtype in_type, const int64_t *in_strides, int ndim, const int64_t *shape) {
+    loop l;
+    int64_t size = 1;
+    for (int i = 0; i < ndim; i++)
+        size *= shape[i];
+    GM_TRY(loop_make(q, ndim, shape, 2, (const int64_t *const[]){out_strides, in_strides}, &l));
+    return LAUNCH(q, copy, size, GRAIN, 0, .out = out, .in = in, .out_type = (int)out_type, .in_type = (int)in_type,
+                  .ndim = l.ndim, .shape = l.shape, .out_strides = l.strides[0], .in_strides = l.strides[1]);
+}
+
+gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {
+    if (a->dtype == GM_FLOAT32 && array_is_contiguous(a)) {
+        *out = array_ptr(a);
+        return GM_OK;
+    }
+    int64_t strides[GM_MAX_NDIM], step = 1;
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        strides[i] = step;
+        step *= a->shape[i];
+    }
+    float *copy = queue_scratch(q, (size_t)a->size * sizeof(float));
+    if (!copy)
+        return error_code();
+    GM_TRY(launch_copy(q, copy, GM_FLOAT32, strides, array_ptr(a), (gm_dtype)a->dtype, a->strides, a->ndim, a->shape));
+    queue_fence(q);
+    *out = copy;
+    return GM_OK;
+}
+
+gm_array *scalar_array(gm_scope *s, double value, gm_dtype type) {
+    gm_array *a = array_new(s, GM_FLOAT64, 0, NULL);
+    if (!a)
+        return NULL;
+    *(double *)array_ptr(a) = value;
+    return gm_astype(s, a, type);
+}

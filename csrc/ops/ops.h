@@ -1,0 +1,39 @@
+/* ops.h - what the op families share: loops over strided operands, checks, and calls that C files make of each other. */
+#ifndef GOMLX_OPS_OPS_H
+#define GOMLX_OPS_OPS_H
+#include "core/queue.h"
+
+#define GRAIN 16384             /* elements of one piece of elementwise work: some microseconds */
+#define MAX_OPERANDS 4
+
+/* Dimensions merged where all operands allow it; memory from the queue's arena. */
+typedef struct {
+    int ndim;
+    const int64_t *shape;
+    const int64_t *strides[MAX_OPERANDS];
+} loop;
+gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides, loop *out);
+
+/* Strides of `a` seen as `shape` by broadcasting; strides has room for ndim. */
+void broadcast_strides(const gm_array *a, int ndim, const int64_t *shape, int64_t *strides);
+/* The common shape of two, as NumPy has it; GM_ESHAPE names op and both. */
+gm_status broadcast_shape(const char *op, const gm_array *a, const gm_array *b, gm_spec *out);
+void spec_like(gm_spec *out, const gm_array *a, gm_dtype type);
+/* 0 <= axis < ndim, negative ones counted from the end; GM_EVALUE names op. */
+gm_status check_axis(const char *op, int axis, int ndim, int *out);
+
+bool dtype_is_float(gm_dtype t);      /* float16, bfloat16, float32, float64 */
+bool dtype_is_inexact(gm_dtype t);    /* those and complex64 */
+bool dtype_is_integer(gm_dtype t);    /* not bool */
+/* The dtype that a floating-point function computes in: its own, or float32 for integers and bool. */
+gm_dtype dtype_inexact(gm_dtype t);
+
+/* Records out = (dtype of out) in over whole arrays or parts: pointers to element (0, ...), strides in elements. */
+gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,
+                      gm_dtype in_type, const int64_t *in_strides, int ndim, const int64_t *shape);
+/* A float32, contiguous, evaluated-in-stream-order pointer to a's elements: a itself or a copy in the node's scratch. */
+gm_status float_operand(gm_queue *q, const gm_array *a, const float **out);
+
+/* 0-d array of a value */
+gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);
+#endif
