@@ -1,4 +1,4 @@
-/* file.c - files mapped read-only or read whole. Only regular files: a pipe or a device has no size to check against. */
+/* file.c - files mapped read-only or read whole. Regular files only: a pipe has no size to check against. */
 #include "base/file.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -217,12 +217,12 @@ static gm_status read_count(reader *r, size_t least, const char *what, int64_t *
 }
 
 static gm_status read_header(gguf *g, reader *r) {
-    char magic[4];
+    uint8_t magic[4];
     uint32_t version = 0;
     GM_TRY(read_bytes(r, magic, 4, "the header"));
     if (memcmp(magic, "GGUF", 4) != 0)
         return gm_fail(GM_EBADFILE, "%s: starts with bytes %02x %02x %02x %02x, expected \"GGUF\"", g->file.path,
-                       (unsigned char)magic[0], (unsigned char)magic[1], (unsigned char)magic[2], (unsigned char)magic[3]);
+                       magic[0], magic[1], magic[2], magic[3]);
     GM_TRY(read_u32(r, &version, "the header"));
     if (version == 1)
         return gm_fail(GM_EUNSUPPORTED, "%s: GGUF version 1, expected 2 or 3; convert the model anew", g->file.path);
@@ -349,7 +349,8 @@ gm_status gguf_item_float(const gguf_entry *e, uint64_t i, double *out) {
 }
 
 /* The entry of a key that holds one value; *entry is NULL when the key is absent. */
-static gm_status find_single(const gguf *g, const char *key, const char *expected, const gguf_entry **entry, bool *found) {
+static gm_status find_single(const gguf *g, const char *key, const char *expected, const gguf_entry **entry,
+                             bool *found) {
     *entry = gguf_find(g, key);
     if (found) *found = *entry != NULL;
     return *entry && (*entry)->type == GGUF_ARRAY ? wrong_kind(*entry, expected) : GM_OK;

@@ -1,5 +1,5 @@
 /* json.c - the pull reader: one pass over the text, RFC 8259 to the letter.
- * Every string is checked when it is met (UTF-8, escapes, surrogate pairs), so that what resolves it later cannot fail. */
+ * Every string is checked when it is met (UTF-8, escapes, surrogate pairs), so that resolving it later cannot fail. */
 #include "base/json.h"
 #include <limits.h>
 #include <locale.h>
@@ -63,7 +63,7 @@ static const char *skip_plain(const char *at, const char *end) {
 
 static bool is_continuation(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
 
-/* Length of the well-formed UTF-8 sequence (not ASCII) at `at`: shortest form, no surrogates, up to U+10FFFF. 0 if none. */
+/* Length of the well-formed UTF-8 sequence (not ASCII) at `at`: shortest form, no surrogates. 0 if none. */
 static size_t utf8_length(const char *at, const char *end) {
     unsigned char lead = (unsigned char)at[0];
     size_t left = (size_t)(end - at);

@@ -242,7 +242,7 @@ static int physical_cores(const unsigned long *allowed, size_t mask_bytes) {
     return cores;
 }
 
-/* CPUs' worth of time that one control group's files allow; 0 for no limit. version 2: "max 100000" or "150000 100000". */
+/* CPUs' worth of time that one control group's files allow, 0 for no limit. Version 2: "150000 100000". */
 static double quota_of(const char *folder, int version) {
     char path[PATH_MAX + 32], line[64];
     double quota = 0, period = 0;
