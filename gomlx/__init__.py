@@ -1,0 +1,20 @@
+"""gomlx: open language models on CPUs, and MLX's array API, over one C engine.
+
+    with gomlx.load("path/to/model") as model:
+        for token in model.generate("Once upon a time", max_tokens=64):
+            print(token.text, end="", flush=True)
+
+`gomlx.core` holds the arrays. Importing gomlx imports neither NumPy, Jinja2 nor huggingface_hub, and the library writes
+nothing to standard output or error: what it has to say goes to `logging.getLogger("gomlx")`.
+"""
+import logging
+
+from gomlx._gomlx import Error, Session, Token
+from gomlx._gomlx import version as __version__
+from gomlx.loading import load
+from gomlx.model import Model, Result, TokenStream
+from gomlx.tokenizer import Tokenizer
+
+logging.getLogger("gomlx").addHandler(logging.NullHandler())
+
+__all__ = ["Error", "Model", "Result", "Session", "Token", "TokenStream", "Tokenizer", "__version__", "load"]

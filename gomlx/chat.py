@@ -1,0 +1,105 @@
+"""Chat templates: where a model's files keep them, and rendering them in Jinja's sandbox."""
+import functools
+import json
+import os
+import traceback
+
+from gomlx import _gomlx
+
+CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+
+def templates_in_folder(folder, tokenizer_config):
+    """{name: template}: chat_template.jinja, then chat_template.json, then tokenizer_config.json."""
+    templates = named(tokenizer_config.get("chat_template"))
+    from gomlx.loading import read_json
+    templates |= named(read_json(os.path.join(folder, "chat_template.json")).get("chat_template"))
+    try:
+        with open(os.path.join(folder, "chat_template.jinja"), encoding="utf-8") as file:
+            templates["default"] = file.read()
+    except FileNotFoundError:
+        pass
+    return templates
+
+
+def templates_in_gguf(metadata):
+    """{name: template}: tokenizer.chat_template and tokenizer.chat_template.<name>."""
+    key = "tokenizer.chat_template"
+    return {"default" if name == key else name[len(key) + 1:]: text for name, text in metadata.items()
+            if (name == key or name.startswith(key + ".")) and isinstance(text, str)}
+
+
+def named(value):
+    """A template is a string, or a list of {"name": ..., "template": ...}."""
+    if isinstance(value, str):
+        return {"default": value}
+    if isinstance(value, list):
+        return {one["name"]: one["template"] for one in value
+                if isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("template"), str)}
+    return {}
+
+
+def render(template, messages, **variables):
+    """The template's text for messages. ValueError when the template refuses them, gomlx.Error when it is broken."""
+    import jinja2
+    check_messages(messages)
+    try:
+        return compiled(template).render(messages=messages, **variables)
+    except jinja2.TemplateSyntaxError as error:
+        raise _gomlx.Error(f"chat template, line {error.lineno}: {error.message}") from None
+    except Refused as error:
+        roles = ", ".join(str(message.get("role")) for message in messages)
+        raise ValueError(f"the chat template refuses these messages ({roles}): {error}") from None
+    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
+            RecursionError) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+        where = f", line {lines[-1]}" if lines else ""
+        raise _gomlx.Error(f"chat template{where}: {type(error).__name__}: {error}") from error
+
+
+def check_messages(messages):
+    if isinstance(messages, (str, bytes, dict)):
+        raise TypeError(f"messages: expected a list of {{'role': ..., 'content': ...}}, got {type(messages).__name__}")
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise TypeError(f"messages[{i}]: expected a dict with a 'role', got {message!r:.80}")
+
+
+class Refused(Exception):
+    """raise_exception(text) in a template."""
+
+
+@functools.lru_cache(maxsize=16)
+def compiled(template):
+    return environment().from_string(template)
+
+
+@functools.cache
+def environment():
+    """Jinja as Hugging Face's templates expect it: block trimming, loop controls, five names of their own."""
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks the assistant's text for training; rendering passes it through."""
+        tags = {"generation"}
+
+        def parse(self, parser):
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def raise_exception(text):
+        raise Refused(text)
+
+    def strftime_now(form):
+        import datetime
+        return datetime.datetime.now().strftime(form)
+
+    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made.filters["tojson"] = tojson
+    made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
+    return made

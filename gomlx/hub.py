@@ -1,0 +1,232 @@
+"""Models by their names on the Hugging Face hub: which files a name needs, fetching them, and the cache.
+
+huggingface_hub does the work, so its cache, HF_TOKEN, HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE mean here what they mean
+there. Only the files that are needed are fetched, and they are checked against the sizes that the hub gave.
+"""
+import contextlib
+import glob
+import logging
+import os
+import re
+
+NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*?(?<!\.gguf)(?<!\.safetensors))(?::(?P<type>[\w.-]+)|/(?P<file>[^:]+\.gguf))?")
+SPLIT = re.compile(r"-(?P<part>\d{5})-of-(?P<count>\d{5})$")
+GGUF_TYPE = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|F16|F32|MXFP4\w*))(?=$|[-./])", re.I)
+DEFAULT_TYPE = "Q4_K_M"
+FOLDER_FILES = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                "special_tokens_map.json", "chat_template.jinja", "chat_template.json", "model.safetensors.index.json"}
+log = logging.getLogger("gomlx")
+
+
+def is_name(text):
+    return NAME.fullmatch(text) is not None
+
+
+def fetch(name, show_bars=False):
+    """The local path of a model of the hub: a folder, or a GGUF file (of split ones the first)."""
+    import huggingface_hub
+    parts = NAME.fullmatch(name)
+    if parts is None:
+        raise ValueError(f"{name!r} is not a name of the hub, which looks like 'org/name' or 'org/name:Q4_K_M'")
+    repo = parts["repo"]
+    with hub_errors(repo):
+        try:
+            sizes = {one.rfilename: one.size
+                     for one in huggingface_hub.HfApi().model_info(repo, files_metadata=True).siblings or ()}
+        except Exception as error:
+            if not unreachable(error):
+                raise
+            return from_cache(repo, parts, error)
+        files = choose(repo, sizes, parts["type"], parts["file"])
+        with bars(show_bars):
+            folder = huggingface_hub.snapshot_download(repo, allow_patterns=[glob.escape(file) for file in files])
+    for file in files:
+        check_size(repo, os.path.join(folder, file), sizes[file])
+    return path_of(folder, files)
+
+
+def from_cache(repo, parts, reason):
+    """What the cache holds of a model when the hub cannot be reached."""
+    folder = cached_folder(repo)
+    if folder is None:
+        raise OSError(f"cannot reach the hub for {repo!r}, and the cache does not have it: {brief(reason)}; "
+                      "connect (or unset HF_HUB_OFFLINE), or name a folder or .gguf file")
+    sizes = {os.path.relpath(os.path.join(where, file), folder): None for where, _, names in os.walk(folder)
+             for file in names}
+    try:
+        files = choose(repo, sizes, parts["type"], parts["file"])
+    except ValueError as error:
+        raise OSError(f"cannot reach the hub ({brief(reason)}), and the cache is incomplete: {error}") from None
+    log.warning("cannot reach the hub, using what the cache has of %s: %s", repo, brief(reason))
+    return path_of(folder, files)
+
+
+def path_of(folder, files):
+    return os.path.join(folder, files[0]) if files[0].endswith(".gguf") else folder
+
+
+def choose(repo, names, gguf_type=None, file=None):
+    """The files that are needed, of GGUF the first part first. ValueError says what there is instead."""
+    if file is not None:
+        models = [model for model in gguf_models(names) if file in model]
+        if not models:
+            raise ValueError(f"{repo!r} has no file {file!r}; it has {listing(names)}")
+        return whole(repo, models[0])
+    models = gguf_models(names)
+    if gguf_type is None:
+        weights = [name for name in names if name.endswith(".safetensors") and "/" not in name
+                   and not name.startswith("consolidated")]
+        if weights and "config.json" in names:
+            return sorted(FOLDER_FILES.intersection(names)) + sorted(weights)
+        if len(models) == 1:
+            return whole(repo, models[0])
+        gguf_type = DEFAULT_TYPE
+        if not models:
+            raise ValueError(f"{repo!r} has neither GGUF files nor config.json with safetensors; it has {listing(names)}")
+        log.info("%s: no GGUF type was named, using %s", repo, gguf_type)
+    exactly = re.compile(rf"(?:^|[-._/]){re.escape(gguf_type)}(?=$|[-./])", re.I)
+    matching = [model for model in models if exactly.search(SPLIT.sub("", model[0][:-len(".gguf")]))]
+    if not matching:
+        raise ValueError(f"{repo!r} has no GGUF of type {gguf_type}; it has {listing(names)}")
+    if len(matching) > 1:
+        raise ValueError(f"{repo!r} has several GGUFs of type {gguf_type}, name one: "
+                         + ", ".join(f"{repo}/{model[0]}" for model in matching))
+    return whole(repo, matching[0])
+
+
+def gguf_models(names):
+    """The GGUF models among file names, each as the list of its parts in order; projectors of images are none."""
+    models = {}
+    for name in sorted(names):
+        if name.endswith(".gguf") and not os.path.basename(name).startswith("mmproj"):
+            models.setdefault(SPLIT.sub("", name[:-len(".gguf")]), []).append(name)
+    return list(models.values())
+
+
+def whole(repo, parts):
+    """parts, if none of a split model's files is missing."""
+    split = SPLIT.search(parts[0][:-len(".gguf")])
+    if split and (len(parts) != int(split["count"]) or int(split["part"]) != 1):
+        raise ValueError(f"{repo!r}: a split GGUF of {int(split['count'])} files, of which {len(parts)} are there: "
+                         + ", ".join(parts))
+    return parts
+
+
+def listing(names):
+    """What a message says a repository has: its GGUF types, else its files."""
+    types = sorted({found[-1] for model in gguf_models(names)
+                    if (found := GGUF_TYPE.findall(SPLIT.sub("", model[0][:-len(".gguf")])))})
+    files = sorted(names)
+    return ", ".join(types) if types else ", ".join(files[:20]) + (", ..." if len(files) > 20 else "") or "no files"
+
+
+def check_size(repo, path, size):
+    cure = f"remove it with 'gomlx models rm {repo}' and load it again"
+    if not os.path.exists(path):
+        raise OSError(f"{repo!r}: {os.path.basename(path)} was not downloaded; {cure}")
+    if size is not None and os.path.getsize(path) != size:
+        raise OSError(f"{repo!r}: {os.path.basename(path)} has {os.path.getsize(path)} bytes, the hub says {size}: "
+                      f"the download was cut short; {cure}")
+
+
+def unreachable(error):
+    """Whether the hub could not be asked at all, as opposed to having said no."""
+    from huggingface_hub import errors
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.HfHubHTTPError):
+        return status is not None and status >= 500
+    if isinstance(error, (errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)):
+        return True
+    # The HTTP library below differs between versions of huggingface_hub; its own class names do not.
+    return any(kind.__name__ in ("TransportError", "RequestException") for kind in type(error).__mro__)
+
+
+@contextlib.contextmanager
+def hub_errors(repo):
+    """Turns what huggingface_hub raises into errors that name the model and what to do."""
+    from huggingface_hub import errors
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise PermissionError(f"{repo!r} is gated: accept its terms on the hub and set HF_TOKEN; {brief(error)}") from error
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(f"the hub has no model {repo!r}, or it is private: check the name, or set HF_TOKEN") from error
+    except errors.HFValidationError as error:
+        raise ValueError(f"{repo!r} is not a name of the hub: {brief(error)}") from error
+    except errors.HfHubHTTPError as error:
+        raise OSError(f"{repo!r}: the hub answered with an error, try again later: {brief(error)}") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise OSError(f"{repo!r}: the download was interrupted, load it again to resume: {brief(error)}") from error
+    except OSError as error:
+        if error.__class__.__module__ == "builtins" and error.errno is None and "Consistency" in str(error):
+            raise OSError(f"{repo!r}: the download was cut short, load it again: {brief(error)}") from error
+        raise
+    except Exception as error:
+        if unreachable(error):
+            raise OSError(f"{repo!r}: the download was interrupted, load it again to resume: {brief(error)}") from error
+        raise
+
+
+def brief(error):
+    """An exception in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def bars(show):
+    """The hub's progress bars, only where they were asked for."""
+    from huggingface_hub import utils
+    if show or utils.are_progress_bars_disabled():
+        yield
+        return
+    utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        utils.enable_progress_bars()
+
+
+def cached_folder(repo):
+    """The newest snapshot of a model in the cache, or None."""
+    from huggingface_hub import constants
+    base = os.path.join(constants.HF_HUB_CACHE, "models--" + repo.replace("/", "--"))
+    try:
+        with open(os.path.join(base, "refs", "main"), encoding="ascii") as ref:
+            folder = os.path.join(base, "snapshots", ref.read().strip())
+    except OSError:
+        return None
+    return folder if os.path.isdir(folder) else None
+
+
+def cached():
+    """The cached models: [{"name", "bytes", "path", "gguf": [files]}], largest first."""
+    found = []
+    info = cache_info()
+    for repo in info.repos if info else ():
+        if repo.repo_type == "model":
+            files = {file.file_name for revision in repo.revisions for file in revision.files}
+            found.append({"name": repo.repo_id, "bytes": repo.size_on_disk, "path": str(repo.repo_path),
+                          "gguf": sorted(file for file in files if file.endswith(".gguf"))})
+    return sorted(found, key=lambda one: (-one["bytes"], one["name"]))
+
+
+def remove(repo):
+    """Removes a model from the cache; returns the bytes that this frees."""
+    info = cache_info()
+    for one in info.repos if info else ():
+        if one.repo_type == "model" and one.repo_id == repo:
+            strategy = info.delete_revisions(*(revision.commit_hash for revision in one.revisions))
+            freed = max(strategy.expected_freed_size, one.size_on_disk)
+            strategy.execute()
+            return freed
+    raise FileNotFoundError(f"the cache has no model {repo!r}; 'gomlx models' lists what it has")
+
+
+def cache_info():
+    """huggingface_hub's view of its cache; None when there is no cache yet."""
+    import huggingface_hub
+    try:
+        return huggingface_hub.scan_cache_dir()
+    except huggingface_hub.CacheNotFound:
+        return None

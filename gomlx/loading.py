@@ -1,0 +1,94 @@
+"""load(): a path, a name of the hub or nothing at all becomes a Model."""
+import json
+import logging
+import os
+
+from gomlx import _gomlx, defaults
+from gomlx.model import Model
+from gomlx.tokenizer import Tokenizer
+
+PACKAGED = "fable"
+PACKAGED_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models", "fable-Q8_0.gguf")
+log = logging.getLogger("gomlx")
+
+
+def load(path_or_name=None, *, context_length=None, dtype=None, kv_dtype=None, activations=None, threads=None,
+         progress=None):
+    """Loads a model.
+
+    path_or_name    a folder with config.json, tokenizer.json and safetensors; a .gguf file (the first of split ones); a
+                    name of the Hugging Face hub, "org/name", "org/name:Q4_K_M" or "org/name/file.gguf"; None or "fable"
+                    is the small model inside the package.
+    context_length  tokens a session may hold; the model's own when None.
+    dtype           "float32", "float16" or "bfloat16" for weights that are not quantised; as in the file when None.
+    kv_dtype        of the KV cache: "float32" with float32 activations, else "float16", when None.
+    activations     "int8" (fast) or "float32" (exact) in products with quantised weights; when None, "int8" for GGUF's
+                    block formats and "float32" for everything else.
+    threads         when None, what `gomlx doctor` shows.
+    progress        called with a number from 0 to 1 while weights are read; when given, the hub shows its bars too.
+    """
+    path = locate(path_or_name, show_bars=progress is not None)
+    engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
+                               activations=activations, threads=threads or 0, progress=progress)
+    try:
+        info = engine.info()
+        info["path"] = path
+        if os.path.isdir(path):
+            tokenizer = Tokenizer.from_file(path)
+            generation = read_json(os.path.join(path, "generation_config.json"))
+            config = read_json(os.path.join(path, "config.json"))
+            sampling = defaults.sampling_from_config(generation)
+            stops = defaults.stop_ids(tokenizer, generation=generation, config=config)
+        else:
+            metadata = info.get("metadata", {})
+            tokenizer = Tokenizer.from_gguf(path, metadata)
+            sampling = defaults.sampling_from_gguf(metadata)
+            stops = defaults.stop_ids(tokenizer, metadata=metadata)
+        return Model(engine, tokenizer, info, sampling, stops)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def locate(path_or_name, show_bars=False):
+    """The path of a model; what is neither here nor in the package is fetched from the hub or its cache."""
+    if path_or_name is None or (path_or_name == PACKAGED and not os.path.exists(PACKAGED)):
+        log.info("using %s, the model in the package", PACKAGED)
+        return PACKAGED_FILE
+    path = os.path.expanduser(os.fspath(path_or_name))
+    if os.path.isdir(path):
+        return gguf_in(path)
+    if os.path.exists(path):
+        return path
+    from gomlx import hub
+    if not isinstance(path_or_name, str) or not hub.is_name(path_or_name):
+        raise FileNotFoundError(f"no such file or folder: {path!r}; a name of the hub looks like 'org/name' or "
+                                "'org/name:Q4_K_M'")
+    return hub.fetch(path_or_name, show_bars=show_bars)
+
+
+def gguf_in(folder):
+    """The folder itself, or the one GGUF file (of split ones the first) in a folder without a config.json."""
+    if os.path.exists(os.path.join(folder, "config.json")):
+        return folder
+    from gomlx import hub
+    models = hub.gguf_models(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name)))
+    if len(models) == 1:
+        return os.path.join(folder, models[0][0])
+    found = "no config.json and no .gguf file" if not models else \
+        f"no config.json and {len(models)} .gguf files, name one: " + ", ".join(files[0] for files in models)
+    raise FileNotFoundError(f"no model in {folder!r}: {found}")
+
+
+def read_json(path):
+    """The object in a JSON file; {} when there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise _gomlx.Error(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _gomlx.Error(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value

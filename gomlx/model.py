@@ -1,0 +1,175 @@
+"""Model and TokenStream: a prompt goes in, tokens come out, a result is left behind."""
+import os
+from dataclasses import dataclass
+
+from gomlx import _gomlx
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stream leaves when it has ended or was closed."""
+    text: str
+    tokens: list                # ids of the tokens that came out; the stop token is not among them
+    finish_reason: str          # "stop", "length" (max_tokens), "context" (full) or "cancelled" (also: closed early)
+    prompt_tokens: int
+    cached_tokens: int          # of the prompt, those the session already held
+    generated_tokens: int
+    prefill_tps: float | None   # tokens per second; None where no time was spent
+    decode_tps: float | None
+    seed: int
+
+
+class TokenStream:
+    """An iterator of Token(id, text, logprob, finish_reason). The last one has the finish_reason and the text that was
+    held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel() may be called
+    from another thread."""
+
+    def __init__(self, stream, seed, session):
+        self._stream = stream
+        self._seed = seed
+        self._session = session                 # closed with the stream when it was made for it, else None
+        self._texts = []
+        self._ids = []
+        self._finish_reason = None
+        self._result = None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._result is not None:
+            raise StopIteration
+        try:
+            token = next(self._stream)
+        except StopIteration:
+            self.close()
+            raise
+        self._texts.append(token.text)
+        if token.id >= 0:
+            self._ids.append(token.id)
+        if token.finish_reason is not None:
+            self._finish_reason = token.finish_reason
+            self.close()
+        return token
+
+    def cancel(self):
+        """Ends the stream at its next token, from any thread."""
+        self._stream.cancel()
+
+    def close(self):
+        """Ends the stream now; what it has made so far is in `result`."""
+        if self._result is not None:
+            return
+        stats = self._stream.stats()
+        self._stream.close()
+        if self._session is not None:
+            self._session.close()
+        prefilled = stats["prompt_tokens"] - stats["cached_tokens"]
+        self._result = Result(
+            text="".join(self._texts), tokens=self._ids, finish_reason=self._finish_reason or "cancelled",
+            prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
+            generated_tokens=stats["generated_tokens"],
+            prefill_tps=rate(prefilled, stats["prefill_seconds"]),
+            decode_tps=rate(stats["generated_tokens"], stats["decode_seconds"]), seed=self._seed)
+
+    @property
+    def result(self):
+        if self._result is None:
+            raise RuntimeError("the stream has not ended: read it to its end or close it first")
+        return self._result
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+def rate(count, seconds):
+    return count / seconds if seconds > 0 else None
+
+
+class Model:
+    """A loaded model; gomlx.load makes it. Any number of threads may use it, each stream in one thread at a time.
+
+    info        what is known about it, as a dict; "stop_ids" names each stop id with where it comes from
+    tokenizer   its Tokenizer
+    """
+
+    def __init__(self, engine, tokenizer, info, sampling, stops):
+        self._engine = engine
+        self._sampling = sampling
+        self._stop_ids = sorted(stops)
+        self.tokenizer = tokenizer
+        self.info = info | {
+            "sampling": sampling or {"temperature": 0.0},
+            "stop_ids": [{"id": i, "text": tokenizer.id_to_token(i), "sources": stops[i]} for i in sorted(stops)],
+            "chat_template": tokenizer.chat_template is not None,
+        }
+
+    def generate(self, prompt, *, max_tokens=None, temperature=None, top_p=None, top_k=None, min_p=None,
+                 repetition_penalty=None, seed=None, stop=None, session=None):
+        """Continues prompt, a text or token ids; returns a TokenStream.
+
+        What is None is the model's own default (model.info["sampling"]); temperature 0 is greedy. max_tokens: None goes
+        on to a stop or to the end of the context. seed: None draws one and leaves it in the result. stop: a text, or
+        several, that end the stream and are cut from it. session: from model.session(), keeps the KV cache, so that
+        a prompt's beginning that the session already holds is not computed again."""
+        ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
+                 "repetition_penalty": repetition_penalty}
+        sampling = self._sampling | {name: value for name, value in asked.items() if value is not None}
+        seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        own = None if session is not None else self._engine.new_session()
+        try:
+            stream = _gomlx.stream(
+                session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
+                stop_ids=self._stop_ids, stop_texts=[stop] if isinstance(stop, str) else list(stop or ()), **sampling)
+        except BaseException:
+            if own is not None:
+                own.close()
+            raise
+        return TokenStream(stream, seed, own)
+
+    def chat(self, messages, *, tools=None, add_generation_prompt=True, template_args=None, max_tokens=None,
+             temperature=None, top_p=None, top_k=None, min_p=None, repetition_penalty=None, seed=None, stop=None,
+             session=None):
+        """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
+        template_args: further variables for the template, such as {"enable_thinking": False}."""
+        text = self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
+                                                  **(template_args or {}))
+        return self.generate(text, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k,
+                             min_p=min_p, repetition_penalty=repetition_penalty, seed=seed, stop=stop, session=session)
+
+    def logits(self, ids):
+        """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in
+        one batch, with the same bits as one by one."""
+        ids = list(ids)
+        if ids and not isinstance(ids[0], int) and hasattr(ids[0], "__iter__"):
+            return self._engine.logits([list(one) for one in ids])
+        return self._engine.logits([ids])[0]
+
+    def session(self):
+        """A sequence that several generations share: its KV cache is kept between them."""
+        return self._engine.new_session()
+
+    @property
+    def vocab_size(self):
+        return self._engine.vocab_size
+
+    @property
+    def context_length(self):
+        return self._engine.context_length
+
+    def close(self):
+        """Frees the model now; closing twice is fine, using it afterwards raises ValueError."""
+        self._engine.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def __repr__(self):
+        return f"<gomlx.Model {self.info.get('architecture', '?')} from {self.info['path']!r}>"

@@ -1,0 +1,90 @@
+"""Tokenizer: the engine's tokenizer plus what a model's files say beside it: special tokens by role and the chat template."""
+import os
+
+from gomlx import _gomlx
+
+
+class Tokenizer(_gomlx.Tokenizer):
+    """encode, decode, stream and the vocabulary are the engine's; the chat template is the model's own Jinja.
+
+    chat_template           the template's text, or None
+    bos_token, eos_token    texts of these tokens, or None
+    """
+
+    _templates = {}
+    bos_token = eos_token = None
+
+    @classmethod
+    def from_file(cls, path):
+        """From a tokenizer.json or the folder that holds one; the files beside it give the chat template."""
+        path = os.fspath(path)
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
+        try:
+            with open(file, "rb") as source:
+                text = source.read()
+        except FileNotFoundError:
+            hint = "; tokenizer.model alone is not read, convert it with transformers" \
+                if os.path.exists(os.path.join(folder, "tokenizer.model")) else ""
+            raise FileNotFoundError(f"no tokenizer.json in {folder!r}{hint}") from None
+        self = cls.from_json(text, file)
+        from gomlx import chat
+        from gomlx.loading import read_json
+        config = read_json(os.path.join(folder, "tokenizer_config.json"))
+        names = read_json(os.path.join(folder, "special_tokens_map.json")) | config
+        self.bos_token, self.eos_token = token_text(names.get("bos_token")), token_text(names.get("eos_token"))
+        self._templates = chat.templates_in_folder(folder, config)
+        return self
+
+    @classmethod
+    def from_gguf(cls, path, metadata=None):
+        """From a GGUF file. metadata: its scalar keys, as in model.info["metadata"], for the chat template."""
+        self = super().from_gguf(os.fspath(path))
+        metadata = metadata or {}
+        from gomlx import chat
+        self.bos_token = self._token_of(metadata.get("tokenizer.ggml.bos_token_id"))
+        self.eos_token = self._token_of(metadata.get("tokenizer.ggml.eos_token_id"))
+        self._templates = chat.templates_in_gguf(metadata)
+        return self
+
+    def _token_of(self, token_id):
+        return self.id_to_token(token_id) if isinstance(token_id, int) and 0 <= token_id < self.vocab_size else None
+
+    @property
+    def chat_template(self):
+        return self._templates.get("default")
+
+    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, **kwargs):
+        """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}."""
+        from gomlx import chat
+        template = self._templates.get("tool_use") if tools else None
+        template = template or self.chat_template
+        if template is None:
+            if self.token_to_id("<|im_start|>") is None or self.token_to_id("<|im_end|>") is None:
+                raise _gomlx.Error("this model has no chat template, and its vocabulary has no <|im_start|> and "
+                                   "<|im_end|> for ChatML: use generate() with a prompt in the model's own format")
+            template = chat.CHATML
+        roles = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or ""}
+        return chat.render(template, messages, tools=tools, add_generation_prompt=add_generation_prompt,
+                           **(roles | kwargs))
+
+    def encode_prompt(self, text):
+        """Ids of a prompt: begins with BOS if this tokenizer adds one, once, and never ends with EOS."""
+        ids = self.encode(text, add_special_tokens=False)
+        prefix = self._prefix()
+        return ids if ids[:len(prefix)] == prefix else prefix + ids
+
+    def _prefix(self):
+        """What the post-processor puts before any text, found by looking."""
+        bare, full = self.encode("a", add_special_tokens=False), self.encode("a", add_special_tokens=True)
+        for start in range(len(full) - len(bare) + 1):
+            if full[start:start + len(bare)] == bare:
+                return full[:start]
+        return []
+
+
+def token_text(value):
+    """A token in a tokenizer_config.json: its text, or {"content": text, ...}."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

@@ -1,0 +1,184 @@
+"""Names of the hub, against a small server on the loopback address: what is fetched, and what is said when it fails."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hub_server import HubServer
+
+import gomlx
+from gomlx import hub
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+
+LLAMA = {name: name.encode() for name in (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    "model.safetensors.index.json")}
+LLAMA |= {"model-00001-of-00002.safetensors": b"a" * 4000, "model-00002-of-00002.safetensors": b"b" * 3000}
+UNWANTED = {"pytorch_model.bin": b"p", "consolidated.safetensors": b"c", "original/params.json": b"o", "README.md": b"r",
+            "consolidated.00.pth": b"q", "onnx/model.onnx": b"n", "original/model.safetensors": b"s"}
+GGUFS = {"tiny-Q4_K_M.gguf": b"4" * 500, "tiny-Q8_0.gguf": b"8" * 900, "mmproj-tiny-F16.gguf": b"m", "README.md": b"r",
+         "tiny-F16-00001-of-00002.gguf": b"1" * 100, "tiny-F16-00002-of-00002.gguf": b"2" * 100}
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    from huggingface_hub import constants
+    made = HubServer()
+    made.repos = {"org/llama": LLAMA | UNWANTED, "org/tiny-GGUF": GGUFS, "org/bin": {"pytorch_model.bin": b"p"}}
+    monkeypatch.setattr(constants, "ENDPOINT", made.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", made.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)      # huggingface_hub waits between its attempts
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    from huggingface_hub import constants
+    return lambda: monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def test_a_folder_is_fetched_without_what_is_not_needed(server):
+    folder = hub.fetch("org/llama")
+    assert sorted(os.listdir(folder)) == sorted(LLAMA)
+    assert sorted(server.fetched) == sorted(LLAMA)
+    with open(os.path.join(folder, "model-00002-of-00002.safetensors"), "rb") as file:
+        assert file.read() == b"b" * 3000
+    hub.fetch("org/llama")
+    assert sorted(server.fetched) == sorted(LLAMA)               # the second time nothing is
+
+
+@pytest.mark.parametrize("name, files", [
+    ("org/tiny-GGUF", ["tiny-Q4_K_M.gguf"]),
+    ("org/tiny-GGUF:Q4_K_M", ["tiny-Q4_K_M.gguf"]),
+    ("org/tiny-GGUF:q8_0", ["tiny-Q8_0.gguf"]),
+    ("org/tiny-GGUF/tiny-Q8_0.gguf", ["tiny-Q8_0.gguf"]),
+    ("org/tiny-GGUF:F16", ["tiny-F16-00001-of-00002.gguf", "tiny-F16-00002-of-00002.gguf"]),
+])
+def test_of_ggufs_one_type_is_fetched_with_all_its_parts(server, name, files):
+    path = hub.fetch(name)
+    assert os.path.basename(path) == files[0] and os.path.exists(path)
+    assert sorted(server.fetched) == files
+
+
+def test_a_missing_type_names_those_that_are_there(server):
+    with pytest.raises(ValueError, match="no GGUF of type Q5_K_M; it has F16, Q4_K_M, Q8_0"):
+        hub.fetch("org/tiny-GGUF:Q5_K_M")
+    with pytest.raises(ValueError, match="has no file 'other.gguf'"):
+        hub.fetch("org/tiny-GGUF/other.gguf")
+
+
+def test_an_ambiguous_type_names_the_choices(server):
+    server.repos["org/two"] = {"a-Q8_0.gguf": b"a", "b-Q8_0.gguf": b"b"}
+    with pytest.raises(ValueError, match="org/two/a-Q8_0.gguf, org/two/b-Q8_0.gguf"):
+        hub.fetch("org/two:Q8_0")
+
+
+def test_a_split_model_with_a_part_missing_is_refused(server):
+    server.repos["org/part"] = {"x-Q8_0-00001-of-00003.gguf": b"a", "x-Q8_0-00003-of-00003.gguf": b"b"}
+    with pytest.raises(ValueError, match="split GGUF of 3 files, of which 2"):
+        hub.fetch("org/part:Q8_0")
+
+
+def test_a_repository_without_a_model(server):
+    with pytest.raises(ValueError, match="neither GGUF files nor config.json with safetensors; it has pytorch_model.bin"):
+        hub.fetch("org/bin")
+
+
+def test_a_missing_repository(server):
+    with pytest.raises(FileNotFoundError, match="no model 'org/none'.*HF_TOKEN"):
+        gomlx.load("org/none")
+
+
+def test_a_gated_repository(server):
+    server.gated.add("org/llama")
+    with pytest.raises(PermissionError, match="'org/llama' is gated: accept its terms.*HF_TOKEN"):
+        hub.fetch("org/llama")
+
+
+def test_a_failing_server(server):
+    server.fail = 500
+    with pytest.raises(OSError, match="cannot reach the hub for 'org/llama', and the cache does not have it"):
+        hub.fetch("org/llama")
+
+
+def test_a_failing_server_does_not_matter_for_what_is_cached(server, caplog):
+    folder = hub.fetch("org/llama")
+    server.fail = 503
+    assert hub.fetch("org/llama") == folder
+    assert "using what the cache has" in caplog.text
+
+
+def test_a_truncated_file_is_an_error_and_is_fetched_again(server):
+    server.cut.add("model-00001-of-00002.safetensors")
+    with pytest.raises(OSError, match="'org/llama'.*(cut short|interrupted)"):
+        hub.fetch("org/llama")
+    server.cut.clear()
+    folder = hub.fetch("org/llama")
+    assert os.path.getsize(os.path.join(folder, "model-00001-of-00002.safetensors")) == 4000
+
+
+def test_offline_without_a_cache_asks_nobody(server, offline):
+    offline()
+    with pytest.raises(OSError, match="'org/llama', and the cache does not have it.*HF_HUB_OFFLINE"):
+        hub.fetch("org/llama")
+    assert server.requests == []
+
+
+def test_offline_with_a_cache(server, offline):
+    folder = hub.fetch("org/llama")
+    path = hub.fetch("org/tiny-GGUF:Q8_0")
+    offline()
+    server.requests.clear()
+    assert hub.fetch("org/llama") == folder
+    assert hub.fetch("org/tiny-GGUF:Q8_0") == path
+    with pytest.raises(OSError, match="cache is incomplete.*no GGUF of type Q4_K_M; it has Q8_0"):
+        hub.fetch("org/tiny-GGUF:Q4_K_M")
+    assert server.requests == []
+
+
+def test_a_dead_server(server):
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(OSError, match="cannot reach the hub for 'org/llama'"):
+        hub.fetch("org/llama")
+
+
+def test_listing_and_removing(server):
+    assert hub.cached() == []
+    hub.fetch("org/tiny-GGUF:Q8_0")
+    hub.fetch("org/llama")
+    listed = {one["name"]: one for one in hub.cached()}
+    assert listed.keys() == {"org/tiny-GGUF", "org/llama"}
+    assert listed["org/tiny-GGUF"]["bytes"] == 900 and listed["org/tiny-GGUF"]["gguf"] == ["tiny-Q8_0.gguf"]
+    assert hub.remove("org/tiny-GGUF") == 900
+    assert [one["name"] for one in hub.cached()] == ["org/llama"]
+    with pytest.raises(FileNotFoundError, match="no model 'org/tiny-GGUF'"):
+        hub.remove("org/tiny-GGUF")
+
+
+@pytest.mark.parametrize("text, is_one", [
+    ("org/name", True), ("org/name:Q4_K_M", True), ("org/name/sub/file.gguf", True), ("TheBloke/Llama-2-7B-GGUF:Q8_0", True),
+    ("name", False), ("./org/name", False), ("/org/name", False), ("folder/file.gguf", False), ("a/b/c", False),
+    ("org/name:", False), ("../name", False),
+])
+def test_what_a_name_looks_like(text, is_one):
+    assert hub.is_name(text) is is_one
+
+
+def test_the_environment_is_honoured(server, tmp_path):
+    """Through the command line, in a fresh process: HF_ENDPOINT and HF_HOME."""
+    environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    program = ("import json, sys; from gomlx import hub, cli; hub.fetch('org/tiny-GGUF:Q8_0'); "
+               "sys.exit(cli.main(['models', '--json']))")
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    names = [one["name"] for one in json.loads(done.stdout)["models"]]
+    assert names == ["fable", "org/tiny-GGUF"]
+    assert done.stderr == ""
+    assert (tmp_path / "home" / "hub" / "models--org--tiny-GGUF").is_dir()
