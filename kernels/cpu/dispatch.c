@@ -1,0 +1,136 @@
+/* dispatch.c - which table of kernels runs here. The CPU is asked for features, never for its family or model, and the
+ * operating system for the registers that it saves: a hypervisor may hide either. Nothing is cached, nothing is global. */
+#include "cpu/tables.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+typedef struct {
+    const gm_kernels *table;
+    bool (*usable)(void);
+    const char *needs;
+} candidate;
+
+static bool always(void) { return true; }
+
+#if defined(__x86_64__)
+enum { CPU_AVX2 = 1, CPU_AVX512 = 2 };
+
+/* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm. */
+static uint64_t saved_state(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static unsigned features(void)
+{
+    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;    /* leaf 1, ecx */
+    const unsigned avx2 = 1u << 5, bmi2 = 1u << 8;                                         /* leaf 7, ebx */
+    const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                     /* F, DQ, BW, VL */
+    const unsigned vnni = 1u << 11;                                                        /* leaf 7, ecx */
+    const unsigned bf16 = 1u << 5;                                                         /* leaf 7.1, eax */
+    const unsigned base = fma | osxsave | avx | f16c;
+    unsigned a, b, c, d, a1 = 0, b7, c7, found = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & base) != base) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d)) return 0;
+    if (a >= 1) __get_cpuid_count(7, 1, &a1, &b, &c, &d);
+    const uint64_t saved = saved_state();
+    if ((saved & 0x6) == 0x6 && (b7 & (avx2 | bmi2)) == (avx2 | bmi2)) found |= CPU_AVX2;
+    if (found && (saved & 0xe6) == 0xe6 && (b7 & avx512) == avx512 && (c7 & vnni) && (a1 & bf16)) found |= CPU_AVX512;
+    return found;
+}
+
+static bool has_avx2(void) { return features() & CPU_AVX2; }
+static bool has_avx512(void) { return features() & CPU_AVX512; }
+#elif defined(__aarch64__)
+#if defined(__linux__)
+static bool has_neon(void) { return getauxval(AT_HWCAP) & (1ul << 1); }    /* HWCAP_ASIMD */
+#else
+#define has_neon always
+#endif
+#endif
+
+/* In order of preference. */
+static const candidate candidates[] = {
+#if defined(__x86_64__)
+    { &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL, VNNI and BF16" },
+    { &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2" },
+#elif defined(__aarch64__)
+    { &kernels_neon, has_neon, "NEON" },
+#endif
+    { &kernels_generic, always, "nothing" },
+};
+enum { N_CANDIDATES = sizeof candidates / sizeof *candidates };
+
+static const char *const names[] = {
+#if defined(__x86_64__)
+    "avx512", "avx2",
+#elif defined(__aarch64__)
+    "neon",
+#endif
+    "generic", NULL
+};
+
+static const candidate *find(const char *isa)
+{
+    for (int i = 0; i < N_CANDIDATES; i++)
+        if (!strcmp(candidates[i].table->isa, isa)) return &candidates[i];
+    return NULL;
+}
+
+static const char *forced(void)
+{
+    const char *isa = getenv("GOMLX_ISA");
+    return isa && *isa ? isa : NULL;
+}
+
+static const candidate *best(void)
+{
+    const candidate *c = candidates;
+    while (!c->usable()) c++;
+    return c;
+}
+
+const char *const *kernels_names(void) { return names; }
+
+const gm_kernels *kernels_get(const char *isa)
+{
+    const candidate *c = find(isa);
+    return c && c->usable() ? c->table : NULL;
+}
+
+const gm_kernels *kernels_select(const char **why)
+{
+    static _Thread_local char text[192];
+    const char *isa = forced();
+    if (!isa) return best()->table;
+    const candidate *c = find(isa);
+    if (c && c->usable()) return c->table;
+    if (c) {
+        snprintf(text, sizeof text, "GOMLX_ISA=%s needs a CPU with %s, which this one lacks", isa, c->needs);
+    } else {
+        int n = snprintf(text, sizeof text, "GOMLX_ISA=%.32s is unknown; expected one of", isa);
+        for (int i = 0; names[i] && n > 0 && n < (int)sizeof text; i++)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s %s", i ? "," : "", names[i]);
+    }
+    if (why) *why = text;
+    return NULL;
+}
+
+const char *kernels_reason(void)
+{
+    static _Thread_local char text[192];
+    const char *isa = forced();
+    const candidate *c = best();
+    if (isa) snprintf(text, sizeof text, "GOMLX_ISA=%.32s, best usable here: %s", isa, c->table->isa);
+    else snprintf(text, sizeof text, "%s: best of this build that runs here, needs %s", c->table->isa, c->needs);
+    return text;
+}

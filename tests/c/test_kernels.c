@@ -1,0 +1,474 @@
+/* test_kernels.c - the packed formats of every table of kernels that this machine can run: packing, dequantising, and
+ * matrix products with int8 and float32 activations, against a scalar reading of the file's bytes.
+ * Every buffer that a kernel touches ends (or begins) at a page that may not be touched. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels.h"
+
+static int passed, failed;
+
+static void check(bool ok, const char *what, const char *isa, int format, int64_t rows, int64_t k, int64_t tokens)
+{
+    if (ok) {
+        passed++;
+        return;
+    }
+    if (failed++ < 40)
+        printf("FAILED %s: %s %s rows %d k %d tokens %d\n", what, isa, gm_quants[format].name, (int)rows, (int)k,
+               (int)tokens);
+}
+
+/* ---- memory between forbidden pages ---- */
+typedef struct { void *map; size_t map_bytes; } guarded;
+
+static bool at_end = true;    /* data ends at the forbidden page, or begins after one */
+
+static void *guarded_new(guarded *g, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    g->map_bytes = whole + 2 * page;
+    g->map = mmap(NULL, g->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g->map == MAP_FAILED || mprotect(g->map, page, PROT_NONE) ||
+        mprotect((char *)g->map + page + whole, page, PROT_NONE)) {
+        perror("mmap");
+        exit(2);
+    }
+    return (char *)g->map + page + (at_end ? whole - bytes : 0);
+}
+
+static void guarded_free(guarded *g) { munmap(g->map, g->map_bytes); }
+
+/* ---- numbers ---- */
+static uint64_t state = 1;
+static uint32_t random_bits(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+static float random_float(void) { return (float)(random_bits() & 0xffff) / 32768.0f - 1.0f; }
+
+static double half_value(const uint8_t *p)
+{
+    const int h = p[0] | p[1] << 8, e = h >> 10 & 31, m = h & 1023;
+    const double v = e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+    return h & 0x8000 ? -v : v;
+}
+
+/* Value i of a block as scale * q + min with q an integer, straight from the definition of each format. */
+static void block_value(int format, const uint8_t *b, int i, double *scale, int *q, double *min)
+{
+    const int nib16 = i % 16, high = i / 16 % 2, g = i / 32, l = i % 32;
+    *min = 0;
+    switch (format) {
+    case GM_QUANT_q4_0: *scale = half_value(b); *q = (b[2 + nib16] >> 4 * high & 15) - 8; return;
+    case GM_QUANT_q4_1: *scale = half_value(b); *min = half_value(b + 2); *q = b[4 + nib16] >> 4 * high & 15; return;
+    case GM_QUANT_q5_0:
+        *scale = half_value(b);
+        *q = (b[6 + nib16] >> 4 * high & 15) + 16 * (b[2 + i / 8] >> i % 8 & 1) - 16;
+        return;
+    case GM_QUANT_q5_1:
+        *scale = half_value(b); *min = half_value(b + 2);
+        *q = (b[8 + nib16] >> 4 * high & 15) + 16 * (b[4 + i / 8] >> i % 8 & 1);
+        return;
+    case GM_QUANT_q8_0: *scale = half_value(b); *q = (int8_t)b[2 + i]; return;
+    case GM_QUANT_q4_k: case GM_QUANT_q5_k: {
+        const uint8_t *s = b + 4, *qs = b + (format == GM_QUANT_q4_k ? 16 : 48);
+        const int sc = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+        const int mn = g < 4 ? s[g + 4] & 63 : (s[g + 4] >> 4) | (s[g] >> 6) << 4;
+        *scale = half_value(b) * sc;
+        *min = -half_value(b + 2) * mn;
+        *q = qs[32 * (g / 2) + l] >> 4 * (g % 2) & 15;
+        if (format == GM_QUANT_q5_k) *q += 16 * (b[16 + l] >> g & 1);
+        return;
+    }
+    default: {
+        const int n = i / 128, j = i % 128 / 32;
+        *scale = half_value(b + 208) * (int8_t)b[192 + 8 * n + 2 * j + l / 16];
+        *q = ((b[64 * n + 32 * (j % 2) + l] >> 4 * (j / 2) & 15) | (b[128 + 32 * n + l] >> 2 * j & 3) << 4) - 32;
+    }
+    }
+}
+
+static int scale_offset(int format) { return format == GM_QUANT_q6_k ? 208 : 0; }
+static bool has_min(int format)
+{
+    return format == GM_QUANT_q4_1 || format == GM_QUANT_q5_1 || format == GM_QUANT_q4_k || format == GM_QUANT_q5_k;
+}
+
+enum { FILL_RANDOM, FILL_ONES, FILL_ZEROS, FILL_TINY, FILL_COUNT };
+
+/* Rows of blocks with random or extreme payloads and scales of a sane size (FILL_TINY: subnormal ones). */
+static void fill_weights(int format, uint8_t *w, int64_t rows, int64_t k, int fill)
+{
+    const gm_quant_info *f = &gm_quants[format];
+    for (int64_t b = 0; b < rows * k / f->values; b++, w += f->bytes) {
+        for (int i = 0; i < f->bytes; i++)
+            w[i] = (uint8_t)(fill == FILL_ONES ? 255 : fill == FILL_ZEROS ? 0 : random_bits() >> 7);
+        if (fill == FILL_ZEROS) continue;
+        const int n = has_min(format) ? 2 : 1;
+        for (int i = 0; i < n; i++) {
+            const unsigned h = fill == FILL_TINY ? 1 + random_bits() % 7 : 0x1400 + random_bits() % 0x1000;
+            w[scale_offset(format) + 2 * i] = (uint8_t)h;
+            w[scale_offset(format) + 2 * i + 1] = (uint8_t)(h >> 8 | (random_bits() & 1) << 7);
+        }
+    }
+}
+
+/* ---- golden sums of each format (sums of y and of (i + 1) y for a fixed block) ---- */
+static void test_golden(const gm_kernels *t)
+{
+    static const struct { int format; double sum, weighted; } golden[] = {
+        { GM_QUANT_q4_0, -2.62756348, -64.8132324 }, { GM_QUANT_q4_1, 33.854126, 551.148315 },
+        { GM_QUANT_q5_0, 1.87683105, 14.0136719 },   { GM_QUANT_q5_1, 66.3858643, 1041.37659 },
+        { GM_QUANT_q8_0, -22.0214844, -1010.98633 }, { GM_QUANT_q4_k, 6495.56738, 911932.317 },
+        { GM_QUANT_q5_k, 14225.1084, 1969790.37 },   { GM_QUANT_q6_k, 577.062988, 98148.2544 },
+    };
+    for (size_t n = 0; n < sizeof golden / sizeof *golden; n++) {
+        const int format = golden[n].format;
+        uint8_t block[256];
+        float y[256];
+        for (int i = 0; i < 256; i++) block[i] = (uint8_t)(i * 37 + 11);
+        memcpy(block + scale_offset(format), "\x01\x30", 2);
+        if (has_min(format)) memcpy(block + 2, "\x66\x2e", 2);
+        const int64_t k = gm_quants[format].values;
+        t->dequantize(&(gm_dequantize_args){ .out = y, .in = block, .format = format, .k = k }, 0, 1);
+        double sum = 0, weighted = 0;
+        for (int i = 0; i < k; i++) sum += y[i], weighted += (i + 1) * (double)y[i];
+        check(fabs(sum - golden[n].sum) <= 1e-5 * fabs(golden[n].sum) &&
+              fabs(weighted - golden[n].weighted) <= 1e-5 * fabs(golden[n].weighted), "golden sums", t->isa, format, 1, k, 0);
+    }
+}
+
+/* ---- packing ---- */
+static void test_pack(const gm_kernels *t, int format, int64_t rows, int64_t k)
+{
+    guarded gw, gp, gu, ge;
+    const size_t row_bytes = (size_t)(k / gm_quants[format].values * gm_quants[format].bytes);
+    const int64_t panels = kernels_panels(t, format, rows);
+    const size_t packed_bytes = (size_t)kernels_packed_bytes(t, format, rows, k);
+    uint8_t *w = guarded_new(&gw, (size_t)rows * row_bytes), *packed = guarded_new(&gp, packed_bytes);
+    uint8_t *back = guarded_new(&gu, (size_t)rows * row_bytes);
+    float *out = guarded_new(&ge, (size_t)k * 4), *want = malloc((size_t)(rows * k) * 4);
+    uint8_t *whole = malloc(packed_bytes);
+    int32_t map[64], token;
+    for (int64_t r = 0; r < rows; r++) map[r] = (int32_t)((r * 5 + 3) % rows);
+    if (rows % 5 == 0)
+        for (int64_t r = 0; r < rows; r++) map[r] = (int32_t)(rows - 1 - r);
+
+    if (format <= GM_QUANT_bf16)    /* no infinities or NaN: they compare unequal below */
+        for (size_t i = 0; i < (size_t)rows * row_bytes; i++) w[i] = (uint8_t)(random_bits() >> 7 & 0xbb);
+    else
+        fill_weights(format, w, rows, k, FILL_RANDOM);
+    t->dequantize(&(gm_dequantize_args){ .out = want, .in = w, .format = format, .k = k }, 0, rows);
+    for (int mapped = 0; mapped < 2; mapped++) {
+        const int32_t *row_map = mapped ? map : NULL;
+        const gm_pack_args pack = { .out = packed, .in = w, .row_map = row_map, .format = format, .rows = rows, .k = k };
+        const gm_unpack_args unpack = { .out = back, .in = packed, .row_map = row_map, .format = format, .rows = rows,
+                                        .k = k };
+        memset(packed, 0x5a, packed_bytes);
+        memset(back, 0xa5, (size_t)rows * row_bytes);
+        t->pack(&pack, 0, panels);
+        memcpy(whole, packed, packed_bytes);
+        for (int64_t p = panels; p-- > 0;) t->pack(&pack, p, p + 1);
+        check(!memcmp(whole, packed, packed_bytes), "pack in any ranges", t->isa, format, rows, k, 0);
+        t->unpack(&unpack, 0, panels);
+        check(!memcmp(w, back, (size_t)rows * row_bytes), "unpack", t->isa, format, rows, k, 0);
+        for (int64_t r = 0; r < rows; r++) {
+            const float scale = r % 2 ? 1.0f : 2.5f;
+            token = (int32_t)r;
+            t->embed(&(gm_embed_args){ .out = out, .weight = packed, .tokens = &token, .format = format, .rows = rows,
+                                       .k = k, .scale = scale }, 0, 1);
+            const float *row = want + (mapped ? map[r] : r) * k;
+            bool same = true;
+            for (int64_t i = 0; i < k; i++) same &= out[i] == row[i] * scale;
+            check(same, "embed", t->isa, format, rows, k, r);
+        }
+    }
+    guarded_free(&gw), guarded_free(&gp), guarded_free(&gu), guarded_free(&ge);
+    free(want), free(whole);
+}
+
+/* ---- activations ---- */
+enum { ACT_RANDOM, ACT_EXTREME, ACT_CONSTANT, ACT_COUNT };
+
+static void fill_activations(float *x, int64_t n, int fill)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = fill == ACT_CONSTANT ? -3.0f
+             : fill == ACT_EXTREME ? (random_bits() & 64 ? 3.0f : -3.0f)
+                                   : random_float() * (float)(1 << (i / 32 % 7)) * 0.1f;
+}
+
+/* One token's block of packed activations. */
+typedef struct { const int8_t *q; float scale, scaled_sum; int32_t neg_sum, neg_low; } act;
+
+static act act_read(const uint8_t *packed, int64_t tokens, int64_t k, int64_t token, int64_t block)
+{
+    const int64_t first = token / GM_ACT_TILE * GM_ACT_TILE, i = token - first;
+    const int64_t width = tokens - first < GM_ACT_TILE ? tokens - first : GM_ACT_TILE;
+    const uint8_t *p = packed + act_bytes(first, k) + block * width * GM_ACT_BYTES, *after = p + 32 * width + 4 * i;
+    act a = { .q = (const int8_t *)p + 32 * i };
+    memcpy(&a.scale, after, 4);
+    memcpy(&a.scaled_sum, after + 4 * width, 4);
+    memcpy(&a.neg_sum, after + 8 * width, 4);
+    memcpy(&a.neg_low, after + 12 * width, 4);
+    return a;
+}
+
+static void test_activations(const gm_kernels *t, int64_t tokens, int64_t k)
+{
+    guarded gx, go;
+    const int64_t stride = k + 5, tiles = (tokens + GM_ACT_TILE - 1) / GM_ACT_TILE;
+    float *x = guarded_new(&gx, (size_t)((tokens - 1) * stride + k) * 4);
+    uint8_t *out = guarded_new(&go, act_bytes(tokens, k));
+    fill_activations(x, (tokens - 1) * stride + k, ACT_RANDOM);
+    memset(x, 0, 32 * 4);                      /* a block of zeros, then others that have no ordinary scale */
+    if (k > 160) {
+        for (int i = 32; i < 64; i++) x[i] = (float)i * 1e-42f;
+        x[70] = INFINITY, x[100] = NAN, x[130] = -INFINITY;
+    }
+    for (int64_t i = tiles; i-- > 0;)
+        t->quantize_act(&(gm_quantize_act_args){ .out = out, .x = x, .x_stride = stride, .tokens = tokens, .k = k },
+                        i, i + 1);
+    bool good = true;
+    for (int64_t n = 0; n < tokens; n++)
+        for (int64_t b = 0; b < k / 32; b++) {
+            const act a = act_read(out, tokens, k, n, b);
+            const float *v = x + n * stride + 32 * b;
+            float amax = 0;
+            bool finite = true;
+            int32_t sum = 0, low = 0;
+            for (int i = 0; i < 32; i++) finite &= isfinite(v[i]) != 0, amax = fmaxf(amax, fabsf(v[i]));
+            if (amax < 0x1p-118f) amax = 0;
+            const float factor = amax > 0 && finite ? 127 / amax : 0;
+            for (int i = 0; i < 32; i++) {
+                const int q = finite ? (int)rintf(v[i] * factor) : 0;
+                good &= a.q[i] == q;
+                sum += q;
+                if (i < 16) low += q;
+            }
+            good &= finite ? a.scale == amax / 127 && a.scaled_sum == a.scale * (float)sum : isnan(a.scale) && isnan(a.scaled_sum);
+            good &= a.neg_sum == -sum && a.neg_low == -low;
+        }
+    check(good, "quantize_act", t->isa, GM_QUANT_f32, 0, k, tokens);
+    guarded_free(&gx), guarded_free(&go);
+}
+
+/* ---- products ---- */
+typedef struct {
+    const gm_kernels *t;
+    int format;
+    int64_t rows, k, tokens;
+    guarded gw, gx, ga, go;
+    uint8_t *file, *packed, *act;
+    float *x, *out, *alone, *bias, *residual;
+    int64_t out_stride;
+} product;
+
+static product product_new(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int fill, int act_fill)
+{
+    product p = { .t = t, .format = format, .rows = rows, .k = k, .tokens = tokens, .out_stride = rows + 3 };
+    p.file = malloc((size_t)(rows * (k / gm_quants[format].values) * gm_quants[format].bytes));
+    fill_weights(format, p.file, rows, k, fill);
+    p.packed = guarded_new(&p.gw, (size_t)kernels_packed_bytes(t, format, rows, k));
+    t->pack(&(gm_pack_args){ .out = p.packed, .in = p.file, .format = format, .rows = rows, .k = k }, 0,
+            kernels_panels(t, format, rows));
+    p.x = guarded_new(&p.gx, (size_t)(tokens * k) * 4);
+    fill_activations(p.x, tokens * k, act_fill);
+    if (act_fill == ACT_RANDOM) memset(p.x, 0, 32 * 4);
+    p.act = guarded_new(&p.ga, act_bytes(tokens, k));
+    t->quantize_act(&(gm_quantize_act_args){ .out = p.act, .x = p.x, .x_stride = k, .tokens = tokens, .k = k }, 0,
+                    (tokens + GM_ACT_TILE - 1) / GM_ACT_TILE);
+    p.out = guarded_new(&p.go, (size_t)((tokens - 1) * p.out_stride + rows) * 4);
+    p.alone = malloc((size_t)(tokens * p.out_stride) * 4);
+    p.bias = malloc((size_t)rows * 4);
+    p.residual = malloc((size_t)(tokens * p.out_stride) * 4);
+    for (int64_t i = 0; i < rows; i++) p.bias[i] = random_float();
+    for (int64_t i = 0; i < tokens * p.out_stride; i++) p.residual[i] = random_float();
+    return p;
+}
+
+static void product_free(product *p)
+{
+    guarded_free(&p->gw), guarded_free(&p->gx), guarded_free(&p->ga), guarded_free(&p->go);
+    free(p->file), free(p->alone), free(p->bias), free(p->residual);
+}
+
+static const float untouched = -12345.5f;
+
+static void fill_out(product *p)
+{
+    for (int64_t i = 0; i < (p->tokens - 1) * p->out_stride + p->rows; i++) p->out[i] = untouched;
+}
+
+/* What lies between the rows of out was not written, and the rows hold the bits of `alone`. */
+static bool same_bits(const product *p)
+{
+    bool same = true;
+    for (int64_t n = 0; n < p->tokens; n++) {
+        same &= !memcmp(p->out + n * p->out_stride, p->alone + n * p->out_stride, (size_t)p->rows * 4);
+        for (int64_t i = p->rows; n < p->tokens - 1 && i < p->out_stride; i++)
+            same &= p->out[n * p->out_stride + i] == untouched;
+    }
+    return same;
+}
+
+static gm_matmul_args product_args(const product *p, bool int8)
+{
+    return (gm_matmul_args){ .out = p->out, .out_stride = p->out_stride, .x = int8 ? (const void *)p->act : p->x,
+                             .x_stride = p->k, .weight = p->packed, .format = p->format, .rows = p->rows, .k = p->k,
+                             .tokens = p->tokens };
+}
+
+/* Tokens one by one give the bits of all together; so do single panels, last to first, and bias with residual in place. */
+static void check_bits(product *p, bool int8)
+{
+    const gm_kernel kernel = int8 ? p->t->matmul_int8 : p->t->matmul_float;
+    const char *what = int8 ? "matmul_int8: alone = together" : "matmul_float: alone = together";
+    const int64_t panels = kernels_panels(p->t, p->format, p->rows);
+    gm_matmul_args a = product_args(p, int8);
+    uint8_t *one = malloc(act_bytes(1, p->k));
+    for (int64_t n = 0; n < p->tokens; n++) {
+        gm_matmul_args single = a;
+        p->t->quantize_act(&(gm_quantize_act_args){ .out = one, .x = p->x + n * p->k, .x_stride = p->k, .tokens = 1,
+                                                    .k = p->k }, 0, 1);
+        single.tokens = 1;
+        single.x = int8 ? (const void *)one : p->x + n * p->k;
+        single.out = p->alone + n * p->out_stride;
+        kernel(&single, 0, panels);
+    }
+    check(same_bits(p), what, p->t->isa, p->format, p->rows, p->k, p->tokens);
+    free(one);
+
+    fill_out(p);
+    for (int64_t i = panels; i-- > 0;) kernel(&a, i, i + 1);
+    check(same_bits(p), "any range of panels", p->t->isa, p->format, p->rows, p->k, p->tokens);
+
+    for (int64_t n = 0; n < p->tokens; n++)
+        for (int64_t r = 0; r < p->rows; r++) {
+            const int64_t at = n * p->out_stride + r;
+            const float with_bias = p->alone[at] + p->bias[r];
+            p->alone[at] = with_bias + p->residual[at];
+            p->out[at] = p->residual[at];
+        }
+    a.bias = p->bias;
+    a.residual = p->out;
+    kernel(&a, 0, panels);
+    check(same_bits(p), "bias and residual", p->t->isa, p->format, p->rows, p->k, p->tokens);
+}
+
+/* Both products against sums in double; the int8 one is exact within a block, so its tolerance counts blocks. */
+static void check_values(product *p, bool int8)
+{
+    const gm_quant_info *f = &gm_quants[p->format];
+    const int64_t panels = kernels_panels(p->t, p->format, p->rows), per_row = p->k / f->values;
+    const gm_matmul_args a = product_args(p, int8);
+    double *scale = malloc((size_t)p->k * 8), *min = malloc((size_t)p->k * 8);
+    int *q = malloc((size_t)p->k * sizeof *q);
+    bool good = true;
+    fill_out(p);
+    (int8 ? p->t->matmul_int8 : p->t->matmul_float)(&a, 0, panels);
+    for (int64_t r = 0; r < p->rows; r++) {
+        for (int64_t i = 0; i < p->k; i++)
+            block_value(p->format, p->file + (r * per_row + i / f->values) * f->bytes, (int)(i % f->values), scale + i,
+                        q + i, min + i);
+        for (int64_t n = 0; n < p->tokens; n++) {
+            double want = 0, size = 0;
+            for (int64_t b = 0; b < p->k / 16; b++) {
+                const act v = act_read(p->act, p->tokens, p->k, n, b / 2);
+                const int8_t *values = v.q + b % 2 * 16;
+                int64_t product_sum = 0, sum = 0;
+                if (int8) {
+                    for (int i = 0; i < 16; i++)
+                        product_sum += (int64_t)q[16 * b + i] * values[i], sum += values[i];
+                    const double main = scale[16 * b] * v.scale * (double)product_sum;
+                    const double rest = min[16 * b] * v.scale * (double)sum;
+                    want += main + rest;
+                    size += fabs(main) + fabs(rest);
+                } else {
+                    for (int64_t i = 16 * b; i < 16 * b + 16; i++) {
+                        const double y = (scale[i] * q[i] + min[i]) * p->x[n * p->k + i];
+                        want += y;
+                        size += fabs(y);
+                    }
+                }
+            }
+            const double blocks = int8 ? (double)(p->k / 32) : (double)(p->k < 64 ? p->k : 64);
+            good &= fabs(want - p->out[n * p->out_stride + r]) <= (2 + sqrt(blocks)) * 0x1p-23 * size + 1e-37;
+        }
+    }
+    check(good, int8 ? "matmul_int8 values" : "matmul_float values", p->t->isa, p->format, p->rows, p->k, p->tokens);
+    free(scale), free(min), free(q);
+}
+
+static void test_product(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int fill, int act_fill)
+{
+    at_end = !at_end;
+    product p = product_new(t, format, rows, k, tokens, fill, act_fill);
+    for (int int8 = 0; int8 < 2; int8++) {
+        check_values(&p, int8);
+        check_bits(&p, int8);
+    }
+    product_free(&p);
+}
+
+/* A NaN or infinity among the activations stays visible in that token's row and nowhere else. */
+static void test_not_finite(const gm_kernels *t, int format)
+{
+    const int64_t rows = 17, k = 256, tokens = 3;
+    product p = product_new(t, format, rows, k, tokens, FILL_RANDOM, ACT_RANDOM);
+    const gm_matmul_args a = product_args(&p, true);
+    p.x[k + 5] = NAN;
+    p.x[k + 100] = INFINITY;
+    t->quantize_act(&(gm_quantize_act_args){ .out = p.act, .x = p.x, .x_stride = k, .tokens = tokens, .k = k }, 0, 1);
+    t->matmul_int8(&a, 0, kernels_panels(t, format, rows));
+    bool good = true;
+    for (int64_t n = 0; n < tokens; n++)
+        for (int64_t r = 0; r < rows; r++) good &= !isnan(p.out[n * p.out_stride + r]) == (n != 1);
+    check(good, "NaN stays visible", t->isa, format, rows, k, tokens);
+    product_free(&p);
+}
+
+static void test_table(const gm_kernels *t)
+{
+    static const int64_t row_counts[] = { 1, 15, 16, 17, 33 }, token_counts[] = { 1, 2, 15, 16, 17, 33 };
+    static const int64_t small_k[] = { 32, 288, 512, 4352 }, large_k[] = { 256, 768, 512, 4352 };
+    test_golden(t);
+    for (int tokens = 1; tokens <= 33; tokens += 4) test_activations(t, tokens, tokens % 8 == 1 ? 32 : 288);
+    for (int format = 0; format < GM_QUANT_COUNT; format++) {
+        const bool dense = format <= GM_QUANT_bf16;
+        const int64_t *ks = gm_quants[format].values == 256 ? large_k : small_k;
+        for (int r = 0; r < 5; r++) {
+            at_end = !at_end;
+            test_pack(t, format, row_counts[r], dense ? 37 : ks[1]);
+            if (dense) continue;
+            for (int n = 0; n < 6; n++)
+                for (int k = 0; k < 4; k++)
+                    test_product(t, format, row_counts[r], ks[k], token_counts[n], FILL_RANDOM, ACT_RANDOM);
+        }
+        if (dense) continue;
+        for (int fill = FILL_RANDOM; fill < FILL_COUNT; fill++)
+            for (int act_fill = ACT_EXTREME; act_fill < ACT_COUNT; act_fill++)
+                test_product(t, format, 17, ks[2], 17, fill, act_fill);
+        for (int tokens = 3; tokens < 15; tokens++) test_product(t, format, 16, ks[0], tokens, FILL_RANDOM, ACT_RANDOM);
+        test_not_finite(t, format);
+    }
+}
+
+int main(void)
+{
+    for (const char *const *name = kernels_names(); *name; name++) {
+        const gm_kernels *t = kernels_get(*name);
+        const int before = passed;
+        if (t) test_table(t);
+        if (t) printf("%s: %d passed\n", *name, passed - before);
+        else printf("%s: skipped, this CPU cannot run it\n", *name);
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
