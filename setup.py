@@ -17,6 +17,8 @@ from setuptools.modified import newer_group
 
 FLAGS = ["-std=c11", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
+INCLUDES = ["csrc", "kernels", "."]
+LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
 X86 = {
     "cpu_avx2.c": ["-mavx2", "-mfma", "-mf16c", "-mbmi2"],
     "cpu_avx512.c": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16",
@@ -32,6 +34,15 @@ JOBS = 2
 
 def files(*patterns):
     return sorted(path for pattern in patterns for path in glob.glob(pattern, recursive=True))
+
+
+def sources(*patterns):
+    """The C files that this architecture compiles."""
+    return [path for path in files(*patterns) if os.path.basename(path) not in ELSEWHERE]
+
+
+def own_flags(source):
+    return ["-O3" if source.startswith("kernels") else "-O2", *MACHINE.get(os.path.basename(source), [])]
 
 
 def version():
@@ -50,8 +61,8 @@ class BuildExt(build_ext):
 
             def queue(obj, src, suffix, cc_args, postargs, pp_opts):
                 if self.force or newer_group([src, *ext.depends], obj):
-                    own = ["-O3" if src.startswith("kernels") else "-O2", *MACHINE.get(os.path.basename(src), [])]
-                    jobs.append(pool.submit(compile_one, obj, src, suffix, cc_args, postargs + own, pp_opts))
+                    flags = postargs + own_flags(src)
+                    jobs.append(pool.submit(compile_one, obj, src, suffix, cc_args, flags, pp_opts))
 
             def link_when_compiled(*args, **kwargs):
                 for job in jobs:
@@ -78,20 +89,20 @@ class BuildExt(build_ext):
             raise SystemExit(f"gomlx cannot be built: {', '.join(missing)} not found. Install with:\n    {INSTALL}")
 
 
-setup(
-    version=version(),
-    ext_modules=[Extension(
-        "gomlx._gomlx",
-        sources=[path for path in files("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c")
-                 if os.path.basename(path) not in ELSEWHERE],
-        depends=["setup.py", *files("csrc/**/*.h", "csrc/**/*.def", "csrc/**/*.inc", "kernels/**/*.h",
-                                    "kernels/**/*.def", "kernels/**/*.inc")],
-        include_dirs=["csrc", "kernels", "."],
-        define_macros=[("_GNU_SOURCE", None), ("Py_LIMITED_API", "0x030B0000")],
-        extra_compile_args=FLAGS,
-        libraries=["cjson", "pcre2-8", "pthread", "m"],
-        py_limited_api=True,
-    )],
-    cmdclass={"build_ext": BuildExt},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
-)
+if __name__ == "__main__":
+    setup(
+        version=version(),
+        ext_modules=[Extension(
+            "gomlx._gomlx",
+            sources=sources("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c"),
+            depends=["setup.py", *files("csrc/**/*.h", "csrc/**/*.def", "csrc/**/*.inc", "kernels/**/*.h",
+                                        "kernels/**/*.def", "kernels/**/*.inc")],
+            include_dirs=INCLUDES,
+            define_macros=[("_GNU_SOURCE", None), ("Py_LIMITED_API", "0x030B0000")],
+            extra_compile_args=FLAGS,
+            libraries=LIBRARIES,
+            py_limited_api=True,
+        )],
+        cmdclass={"build_ext": BuildExt},
+        options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    )

@@ -1,0 +1,134 @@
+"""The house's own rules: who may include and call whom, what the library never calls, and what stands at the top."""
+import os
+import re
+import subprocess
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# What each folder may see besides itself and gomlx.h: direct and indirect layers below it.
+BASE = {"base", "kernels"}
+CORE = BASE | {"core"}
+FILES_AND_OPS = CORE | {"ops", "io"}
+MAY_SEE = {
+    "kernels": set(), "base": set(), "core": BASE, "ops": CORE, "io": CORE, "text": BASE,
+    "transform": FILES_AND_OPS, "nn": FILES_AND_OPS | {"transform"},
+    "models": FILES_AND_OPS | {"transform", "nn"}, "train": FILES_AND_OPS | {"transform", "nn"},
+    "run": FILES_AND_OPS | {"transform", "nn", "models", "train", "text"},
+    "py": set(),
+}
+TOP = {".ci", ".gitignore", "LICENSE", "MANIFEST.in", "README.md", "benchmarks", "csrc", "gomlx", "kernels", "notebooks",
+       "pyproject.toml", "setup.py", "tests"}
+FORBIDDEN = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "vprintf", "puts",
+             "putchar", "fprintf", "__fprintf_chk", "vfprintf", "fputs", "fputc", "fwrite", "perror", "stdout", "stderr",
+             "signal", "sigaction", "system"}
+
+
+def folder_of(path):
+    """The layer of a source file: its folder in csrc, or 'kernels'."""
+    parts = path.split("/")
+    return "kernels" if parts[0] == "kernels" else parts[1] if len(parts) > 2 else "gomlx.h"
+
+
+def tracked(*suffixes):
+    found = []
+    for top in ("csrc", "kernels"):
+        for where, _, names in os.walk(os.path.join(ROOT, top)):
+            found += [os.path.relpath(os.path.join(where, name), ROOT) for name in names if name.endswith(suffixes)]
+    return sorted(found)
+
+
+def included(path):
+    """The project's own files that a file includes, as paths."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read(), re.M)
+    for name in names:
+        for base in (os.path.dirname(path), "csrc", "kernels", ""):
+            candidate = os.path.normpath(os.path.join(base, name))
+            if os.path.exists(os.path.join(ROOT, candidate)):
+                yield candidate
+                break
+        else:
+            raise AssertionError(f"{path} includes {name!r}, which is not a file of the project")
+
+
+def test_every_folder_has_its_place():
+    assert {folder_of(path) for path in tracked(".c", ".h", ".inc", ".def")} <= MAY_SEE.keys() | {"gomlx.h"}
+
+
+def test_includes_point_down():
+    wrong = []
+    for path in tracked(".c", ".h", ".inc", ".def"):
+        layer = folder_of(path)
+        for target in included(path):
+            allowed = MAY_SEE.get(layer, set()) | {layer}
+            allowed |= set() if layer == "kernels" else {"gomlx.h"}
+            if folder_of(target) not in allowed and not target.endswith("ops/ops.def"):
+                wrong.append(f"{path} includes {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def symbols(obj):
+    """(defined, undefined) global names of an object."""
+    lines = subprocess.run(["nm", "-g", obj], capture_output=True, text=True, check=True).stdout.splitlines()
+    words = [line.split() for line in lines if line.strip()]
+    return ({word[-1] for word in words if word[-2] not in "Uwv"}, {word[-1] for word in words if word[-2] in "Uwv"})
+
+
+@pytest.fixture(scope="module")
+def linked(engine):
+    """{source: (defined, undefined)} of the engine's objects."""
+    return {source: symbols(obj) for source, obj in engine.objects.items()}
+
+
+def test_symbols_point_down(linked):
+    home = {name: source for source, (defined, _) in linked.items() for name in defined}
+    wrong = []
+    for source, (_, undefined) in linked.items():
+        layer = folder_of(source)
+        for name in undefined & home.keys():
+            if folder_of(home[name]) not in MAY_SEE[layer] | {layer}:
+                wrong.append(f"{source} uses {name} of {home[name]}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_every_shared_name_is_defined_once(linked):
+    seen, twice = {}, []
+    for source, (defined, _) in linked.items():
+        for name in defined:
+            if name.startswith(("__odr_asan", "__start_", "__stop_")):
+                continue
+            if name in seen:
+                twice.append(f"{name} in {seen[name]} and {source}")
+            seen[name] = source
+    assert not twice, "\n".join(twice)
+
+
+def test_the_library_never_exits_aborts_or_prints(linked):
+    wrong = [f"{source} uses {name}" for source, (_, undefined) in linked.items() for name in sorted(undefined & FORBIDDEN)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_binding_uses_only_the_public_header():
+    """By the text: names that look like the engine's and are called in py/ are declared in gomlx.h or ops.def, or are
+    py/'s own."""
+    header = open(os.path.join(ROOT, "csrc", "gomlx.h"), encoding="utf-8").read()
+    header += "".join(f" gm_{name} " for name in re.findall(
+        r"^(?:UNARY|BINARY|REDUCE|HAND)\s*\((\w+)", open(os.path.join(ROOT, "csrc", "ops", "ops.def"), encoding="utf-8").read(),
+        re.M))
+    public, wrong = set(re.findall(r"\bgm_\w+", header)), []
+    for path in tracked(".c", ".h"):
+        if folder_of(path) == "py":
+            text = open(os.path.join(ROOT, path), encoding="utf-8").read()
+            text = re.sub(r"/\*.*?\*/|\"(?:\\.|[^\"\\])*\"", " ", text, flags=re.S)
+            wrong += [f"{path}: {name}" for name in sorted(set(re.findall(r"\bgm_\w+(?!\w|\s*##)", text)) - public - {"gm_"})]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_top_of_the_house():
+    try:
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    assert {name.split("/")[0] for name in listed if name} <= TOP
