@@ -74,9 +74,8 @@ void array_text(const gm_array *a, char out[128]) {
 }
 
 /* ---- nodes ---- */
-static gm_array *make(const gm_spec *spec, const gm_op *op, gm_array *const *in, int n_in, const void *param) {
+static gm_array *make(const gm_spec *spec, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size) {
     size_t n = (size_t)spec->ndim;
-    size_t param_size = op ? op->param_size : 0;
     size_t bytes = sizeof(gm_array) + (size_t)n_in * sizeof(gm_array *) + 2 * n * sizeof(int64_t) + param_size;
     gm_array *a = memory_new(bytes);
     if (!a)
@@ -125,6 +124,10 @@ static gm_status check_spec(const gm_spec *spec) {
 }
 
 gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param) {
+    return array_node_sized(s, op, in, n_in, param, op->param_size);
+}
+
+gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size) {
     for (int i = 0; i < n_in; i++)
         if (!in[i])
             return NULL;
@@ -132,13 +135,13 @@ gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in
     spec.format = 0;
     if (op->infer(in, n_in, param, &spec) != GM_OK || check_spec(&spec) != GM_OK)
         return NULL;
-    return array_own(s, make(&spec, op, in, n_in, param));
+    return array_own(s, make(&spec, op, in, n_in, param, param_size));
 }
 
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset) {
     if (check_spec(spec) != GM_OK)
         return NULL;
-    gm_array *a = make(spec, NULL, NULL, 0, NULL);
+    gm_array *a = make(spec, NULL, NULL, 0, NULL, 0);
     if (!a)
         return NULL;
     a->buf = buffer_retain(buf);

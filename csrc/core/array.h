@@ -66,6 +66,8 @@ struct gm_op {
 
 /* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */
 gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param);
+/* The same with the first param_size bytes of param only: lists of as many items as there are dimensions. */
+gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size);
 /* An evaluated, contiguous array over a buffer (retained), `offset` bytes in. s NULL: the caller owns the reference. */
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset);
 /* An evaluated array with memory of its own, uninitialised. */

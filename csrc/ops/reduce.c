@@ -1,0 +1,239 @@
+/* reduce.c - reductions over axes, argmax and argmin, softmax. */
+#include <math.h>
+#include <string.h>
+#include "ops/ops.h"
+
+typedef struct { int32_t function, out_type, keepdims, n_axes; uint64_t axes; } reduce_param;  /* axes: bit i = axis i */
+static const gm_field reduce_fields[] = {{FIELD_INT, offsetof(reduce_param, function), "function", 1},
+                                         {FIELD_INT64, offsetof(reduce_param, axes), "axes", 1},
+                                         {FIELD_BOOL, offsetof(reduce_param, keepdims), "keepdims", 1}, {0}};
+
+static gm_status reduce_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    const reduce_param *p = param;
+    const gm_array *x = in[0];
+    out->dtype = (gm_dtype)p->out_type;
+    out->ndim = 0;
+    for (int i = 0; i < x->ndim; i++) {
+        bool reduced = p->axes >> i & 1;
+        if (reduced && x->shape[i] == 0 && (p->function == GM_R_MAX || p->function == GM_R_MIN))
+            return gm_fail(GM_EVALUE, "%s: an empty axis has no extreme", p->function == GM_R_MAX ? "max" : "min");
+        if (!reduced || p->keepdims)
+            out->shape[out->ndim++] = reduced ? 1 : x->shape[i];
+    }
+    return GM_OK;
+}
+
+/* Kept and reduced dimensions of x, each merged where memory allows. */
+static gm_status split_axes(gm_queue *q, const gm_array *x, uint64_t axes, loop *kept, loop *reduced) {
+    int64_t shape[2][GM_MAX_NDIM], strides[2][GM_MAX_NDIM];
+    int n[2] = {0, 0};
+    for (int i = 0; i < x->ndim; i++) {
+        int side = (int)(axes >> i & 1);
+        shape[side][n[side]] = x->shape[i];
+        strides[side][n[side]++] = x->strides[i];
+    }
+    GM_TRY(loop_make(q, n[0], shape[0], 1, (const int64_t *const[]){strides[0]}, kept));
+    return loop_make(q, n[1], shape[1], 1, (const int64_t *const[]){strides[1]}, reduced);
+}
+
+static int64_t grain_for(int64_t work) { return work >= GRAIN ? 1 : GRAIN / (work > 0 ? work : 1); }
+
+static gm_status reduce_eval(gm_array *out, gm_queue *q) {
+    const reduce_param *p = out->param;
+    const gm_array *x = out->in[0];
+    loop kept, reduced;
+    GM_TRY(array_alloc(out, q));
+    GM_TRY(split_axes(q, x, p->axes, &kept, &reduced));
+    return LAUNCH(q, reduce, out->size, grain_for(out->size ? x->size / out->size : 1), 0, .out = array_ptr(out), .in = array_ptr(x),
+                  .op = (gm_reduce_op)p->function, .in_type = x->dtype, .out_type = out->dtype, .n_kept = kept.ndim,
+                  .kept_shape = kept.shape, .kept_strides = kept.strides[0], .n_reduced = reduced.ndim,
+                  .reduced_shape = reduced.shape, .reduced_strides = reduced.strides[0]);
+}
+
+static const gm_op reduce_op = {.name = "reduce", .n_in = 1, .n_out = 1, .param_size = sizeof(reduce_param),
+                                .fields = reduce_fields, .infer = reduce_infer, .eval = reduce_eval};
+
+static gm_status axes_mask(const char *op, const gm_array *x, int n_axes, const int *axes, uint64_t *mask) {
+    *mask = n_axes < 0 ? (x->ndim ? ~(uint64_t)0 >> (64 - x->ndim) : 0) : 0;
+    for (int i = 0; i < n_axes; i++) {
+        int axis;
+        GM_TRY(check_axis(op, axes[i], x->ndim, &axis));
+        if (*mask >> axis & 1)
+            return gm_fail(GM_EVALUE, "%s: axis %d is given twice", op, axes[i]);
+        *mask |= (uint64_t)1 << axis;
+    }
+    return GM_OK;
+}
+
+static gm_array *reduce(gm_scope *s, const char *name, gm_array *x, int n_axes, const int *axes, bool keepdims, gm_reduce_op function,
+                        gm_dtype out_type) {
+    reduce_param p;
+    if (!x)
+        return NULL;
+    if (x->dtype == GM_PACKED)
+        return gm_fail(GM_EVALUE, "%s: a packed matrix is read by matrix products only", name), NULL;
+    memset(&p, 0, sizeof p);
+    if (axes_mask(name, x, n_axes, axes, &p.axes) != GM_OK)
+        return NULL;
+    p.function = (int32_t)function;
+    p.out_type = (int32_t)out_type;
+    p.keepdims = keepdims;
+    return array_node(s, &reduce_op, &x, 1, &p);
+}
+
+/* bool and integers narrower than 32 bits add up in int32. */
+static gm_dtype sum_type(gm_dtype t) {
+    switch (t) {
+    case GM_BOOL: case GM_UINT8: case GM_UINT16: case GM_INT8: case GM_INT16: return GM_INT32;
+    default: return t;
+    }
+}
+
+gm_array *gm_sum(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    return x ? reduce(s, "sum", x, n, axes, keep, GM_R_SUM, sum_type((gm_dtype)x->dtype)) : NULL;
+}
+gm_array *gm_prod(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    return x ? reduce(s, "prod", x, n, axes, keep, GM_R_PROD, sum_type((gm_dtype)x->dtype)) : NULL;
+}
+gm_array *gm_max(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    return x ? reduce(s, "max", x, n, axes, keep, GM_R_MAX, (gm_dtype)x->dtype) : NULL;
+}
+gm_array *gm_min(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    return x ? reduce(s, "min", x, n, axes, keep, GM_R_MIN, (gm_dtype)x->dtype) : NULL;
+}
+gm_array *gm_all(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    return reduce(s, "all", x, n, axes, keep, GM_R_ALL, GM_BOOL);
+}
+gm_array *gm_any(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    return reduce(s, "any", x, n, axes, keep, GM_R_ANY, GM_BOOL);
+}
+gm_array *gm_logsumexp(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    if (!x)
+        return NULL;
+    x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
+    return x ? reduce(s, "logsumexp", x, n, axes, keep, GM_R_LOGSUMEXP, (gm_dtype)x->dtype) : NULL;
+}
+
+/* Half types are summed in float32 and rounded once, after the division. */
+gm_array *gm_mean(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
+    if (!x)
+        return NULL;
+    gm_dtype type = dtype_inexact((gm_dtype)x->dtype);
+    gm_dtype wide = type == GM_FLOAT16 || type == GM_BFLOAT16 ? GM_FLOAT32 : type;
+    gm_array *sum = gm_sum(s, gm_astype(s, x, wide), n, axes, keep);
+    if (!sum)
+        return NULL;
+    double count = sum->size ? (double)x->size / (double)sum->size : 1;
+    return gm_astype(s, gm_divide(s, sum, scalar_array(s, count, wide)), type);
+}
+
+/* ---- argmax, argmin ---- */
+typedef struct { int32_t axis, keepdims, max; } arg_param;
+static const gm_field arg_fields[] = {{FIELD_INT, offsetof(arg_param, axis), "axis", 1},
+                                      {FIELD_BOOL, offsetof(arg_param, keepdims), "keepdims", 1}, {0}};
+
+static gm_status arg_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    const arg_param *p = param;
+    const gm_array *x = in[0];
+    out->dtype = GM_UINT32;
+    out->ndim = 0;
+    if (x->shape[p->axis] == 0)
+        return gm_fail(GM_EVALUE, "%s: an empty axis has no extreme", p->max ? "argmax" : "argmin");
+    for (int i = 0; i < x->ndim; i++)
+        if (i != p->axis || p->keepdims)
+            out->shape[out->ndim++] = i == p->axis ? 1 : x->shape[i];
+    return GM_OK;
+}
+
+static gm_status arg_eval(gm_array *out, gm_queue *q) {
+    const arg_param *p = out->param;
+    const gm_array *x = out->in[0];
+    loop kept, reduced;
+    GM_TRY(array_alloc(out, q));
+    GM_TRY(split_axes(q, x, (uint64_t)1 << p->axis, &kept, &reduced));
+    return LAUNCH(q, arg_reduce, out->size, grain_for(x->shape[p->axis]), 0, .out = array_ptr(out), .in = array_ptr(x), .max = p->max != 0,
+                  .type = x->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape, .kept_strides = kept.strides[0],
+                  .length = x->shape[p->axis], .stride = x->strides[p->axis]);
+}
+
+static const gm_op arg_op = {.name = "arg_reduce", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(arg_param),
+                             .fields = arg_fields, .infer = arg_infer, .eval = arg_eval};
+
+static gm_array *arg_reduce(gm_scope *s, const char *name, gm_array *x, int axis, bool all, bool keepdims, bool max) {
+    int at = 0;
+    if (!x)
+        return NULL;
+    int ndim = x->ndim;
+    if (all || ndim == 0) {
+        x = gm_reshape(s, x, 1, (int64_t[]){x->size});
+    } else if (check_axis(name, axis, ndim, &at) != GM_OK) {
+        return NULL;
+    }
+    gm_array *out = array_node(s, &arg_op, &x, 1, &(arg_param){at, keepdims && !all, max});
+    if (out && all && keepdims) {
+        int64_t ones[GM_MAX_NDIM];
+        for (int i = 0; i < ndim; i++)
+            ones[i] = 1;
+        out = gm_reshape(s, out, ndim, ones);
+    }
+    return out;
+}
+
+gm_array *gm_argmax(gm_scope *s, gm_array *x, int axis, bool all, bool keepdims) {
+    return arg_reduce(s, "argmax", x, axis, all, keepdims, true);
+}
+gm_array *gm_argmin(gm_scope *s, gm_array *x, int axis, bool all, bool keepdims) {
+    return arg_reduce(s, "argmin", x, axis, all, keepdims, false);
+}
+
+/* ---- softmax: the kernel works along the last axis; other axes are brought there ---- */
+static gm_status softmax_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    (void)param;
+    spec_like(out, in[0], (gm_dtype)in[0]->dtype);
+    return GM_OK;
+}
+
+static gm_status softmax_eval(gm_array *out, gm_queue *q) {
+    const gm_array *x = out->in[0];
+    int64_t dim = x->shape[x->ndim - 1];
+    const void *data = array_ptr(x);
+    GM_TRY(array_alloc_like(out, q, 0));
+    if (!array_is_contiguous(x)) {
+        GM_TRY(launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, data, (gm_dtype)x->dtype, x->strides, x->ndim, x->shape));
+        queue_fence(q);
+        data = array_ptr(out);
+    }
+    return LAUNCH(q, softmax, dim ? out->size / dim : 0, grain_for(dim * 8), 0, .out = array_ptr(out), .in = data, .type = x->dtype,
+                  .dim = dim, .in_stride = dim);
+}
+
+static gm_array *softmax_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
+    (void)n_in;
+    (void)param;
+    int last[1] = {-1};
+    gm_array *e = gm_exp(s, gm_subtract(s, in[0], gm_max(s, in[0], 1, last, true)));
+    return gm_divide(s, e, gm_sum(s, e, 1, last, true));
+}
+
+static const gm_op softmax_op = {.name = "softmax", .n_in = 1, .n_out = 1, .infer = softmax_infer, .eval = softmax_eval,
+                                 .compose = softmax_compose};
+
+gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
+    uint64_t mask;
+    if (!x || axes_mask("softmax", x, n_axes, axes, &mask) != GM_OK)
+        return NULL;
+    x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
+    if (!x || mask == 0 || x->ndim == 0)
+        return x && mask == 0 && x->ndim == 0 ? softmax_compose(s, &(gm_array *){gm_reshape(s, x, 1, (int64_t[]){1})}, 1, NULL) : x;
+    if (mask == (uint64_t)1 << (x->ndim - 1) && x->dtype != GM_FLOAT64 && x->dtype != GM_COMPLEX64)
+        return array_node(s, &softmax_op, &x, 1, NULL);
+    int list[GM_MAX_NDIM], n = 0;
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            list[n++] = i;
+    gm_array *e = gm_exp(s, gm_subtract(s, x, gm_max(s, x, n, list, true)));
+    return gm_divide(s, e, gm_sum(s, e, n, list, true));
+}
