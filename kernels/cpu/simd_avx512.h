@@ -1,0 +1,123 @@
+/* simd_avx512.h - the vector vocabulary on AVX-512 (F, BW, DQ, VL).
+ * The same words with the same meaning are in simd_avx2.h, simd_neon.h and simd_generic.h; kernels (.inc) use only them.
+ *   vf, vi   V_N floats, V_N int32; vm: one truth value per lane. V_ACC: vectors that a tile may accumulate in registers.
+ *   _part    the first n lanes (0 <= n <= V_N) of memory; a load fills the others with zeros.
+ *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
+ *   vf_max, vf_min give b when a or b is NaN.
+ *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
+#ifndef GOMLX_SIMD_H
+#define GOMLX_SIMD_H
+#include <immintrin.h>
+#include <stdint.h>
+#include "cpu/compiler.h"
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+#define V_N 16
+#define V_ACC 24
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+ALWAYS_INLINE __mmask16 vm_first(int64_t n) { return (__mmask16)((1u << n) - 1); }
+
+ALWAYS_INLINE vf vf_set1(float x) { return _mm512_set1_ps(x); }
+ALWAYS_INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
+ALWAYS_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+ALWAYS_INLINE void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+ALWAYS_INLINE vf vf_load_part(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vm_first(n), p); }
+ALWAYS_INLINE void vf_store_part(float *p, vf v, int64_t n) { _mm512_mask_storeu_ps(p, vm_first(n), v); }
+
+ALWAYS_INLINE vf vf_from_f16(__m256i h) { return _mm512_cvtph_ps(h); }
+ALWAYS_INLINE vf vf_from_bf16(__m256i h) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+ALWAYS_INLINE __m256i vf_to_f16(vf v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+ALWAYS_INLINE __m256i vf_to_bf16(vf v) {
+    __m512i x = _mm512_castps_si512(v);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
+    __m512i even = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(even, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet));
+}
+ALWAYS_INLINE vf vf_load_f16(const uint16_t *p) { return vf_from_f16(_mm256_loadu_si256((const __m256i *)p)); }
+ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_from_bf16(_mm256_loadu_si256((const __m256i *)p)); }
+ALWAYS_INLINE vf vf_load_f16_part(const uint16_t *p, int64_t n) {
+    return vf_from_f16(_mm256_maskz_loadu_epi16(vm_first(n), p));
+}
+ALWAYS_INLINE vf vf_load_bf16_part(const uint16_t *p, int64_t n) {
+    return vf_from_bf16(_mm256_maskz_loadu_epi16(vm_first(n), p));
+}
+ALWAYS_INLINE void vf_store_f16(uint16_t *p, vf v) { _mm256_storeu_si256((__m256i *)p, vf_to_f16(v)); }
+ALWAYS_INLINE void vf_store_bf16(uint16_t *p, vf v) { _mm256_storeu_si256((__m256i *)p, vf_to_bf16(v)); }
+ALWAYS_INLINE void vf_store_f16_part(uint16_t *p, vf v, int64_t n) {
+    _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_f16(v));
+}
+ALWAYS_INLINE void vf_store_bf16_part(uint16_t *p, vf v, int64_t n) {
+    _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_bf16(v));
+}
+
+ALWAYS_INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+ALWAYS_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+ALWAYS_INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+ALWAYS_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+ALWAYS_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+ALWAYS_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+ALWAYS_INLINE vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+ALWAYS_INLINE vf vf_and(vf a, vf b) { return _mm512_and_ps(a, b); }
+ALWAYS_INLINE vf vf_or(vf a, vf b) { return _mm512_or_ps(a, b); }
+ALWAYS_INLINE vf vf_xor(vf a, vf b) { return _mm512_xor_ps(a, b); }
+ALWAYS_INLINE vf vf_floor(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+ALWAYS_INLINE vf vf_ceil(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
+ALWAYS_INLINE vf vf_trunc(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
+ALWAYS_INLINE vf vf_rint(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+ALWAYS_INLINE vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+ALWAYS_INLINE vm vf_le(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+ALWAYS_INLINE vm vf_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+ALWAYS_INLINE vm vf_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
+ALWAYS_INLINE vm vm_and(vm a, vm b) { return a & b; }
+ALWAYS_INLINE vm vm_or(vm a, vm b) { return a | b; }
+ALWAYS_INLINE int vm_any(vm a) { return a != 0; }
+ALWAYS_INLINE vf vf_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+/* One byte per lane: 1 where the lane is true. */
+ALWAYS_INLINE void vm_store(uint8_t *p, vm m) {
+    _mm_storeu_si128((__m128i *)p, _mm_and_si128(_mm_movm_epi8(m), _mm_set1_epi8(1)));
+}
+
+ALWAYS_INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+ALWAYS_INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+ALWAYS_INLINE void vi_store(int32_t *p, vi v) { _mm512_storeu_si512(p, v); }
+ALWAYS_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+ALWAYS_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+ALWAYS_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+ALWAYS_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+ALWAYS_INLINE vm vi_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+ALWAYS_INLINE vm vi_lt(vi a, vi b) { return _mm512_cmplt_epi32_mask(a, b); }
+#define vi_shl(a, n) _mm512_slli_epi32(a, n)
+#define vi_shr(a, n) _mm512_srai_epi32(a, n)
+ALWAYS_INLINE vi vf_to_vi(vf a) { return _mm512_cvtps_epi32(a); }      /* to nearest */
+ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
+ALWAYS_INLINE vi vf_bits(vf a) { return _mm512_castps_si512(a); }
+ALWAYS_INLINE vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
+
+/* p * 2^n for an integral n in [-160, 160]. */
+ALWAYS_INLINE vf vf_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+
+ALWAYS_INLINE __m256 v_high(vf v) { return _mm512_extractf32x8_ps(v, 1); }
+ALWAYS_INLINE float v_low_add(__m256 y) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+ALWAYS_INLINE float vf_reduce_add(vf v) { return v_low_add(_mm256_add_ps(_mm512_castps512_ps256(v), v_high(v))); }
+ALWAYS_INLINE float vf_reduce_max(vf v) {
+    __m256 y = _mm256_max_ps(_mm512_castps512_ps256(v), v_high(v));
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+#include "cpu/simd_math.h"
+#endif
