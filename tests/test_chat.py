@@ -1,0 +1,157 @@
+"""Chat templates: where they are found, what they may use, how they fail; prompts begin with BOS exactly once."""
+import datetime
+import json
+
+import pytest
+
+import gomlx
+from gomlx import chat, defaults
+from gomlx.tokenizer import Tokenizer
+
+pytest.importorskip("jinja2")
+HI = [{"role": "user", "content": "hi"}]
+
+
+def write(folder, **files):
+    for name, value in files.items():
+        path = folder / name.replace("__", ".")
+        path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+
+
+def test_blocks_are_trimmed_as_templates_expect():
+    template = "{% for m in messages %}\n    {% if true %}\n<{{ m.content }}>\n    {% endif %}\n{% endfor %}\nend"
+    assert chat.render(template, HI) == "<hi>\nend"
+
+
+def test_names_that_templates_use():
+    template = ("{% generation %}{% set a = 1 %}{% endgeneration %}{% for i in range(9) %}{% if i == 2 %}{% continue %}"
+                "{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %} {{ strftime_now('%Y') }} {{ tools | tojson }}")
+    year = str(datetime.date.today().year)
+    assert chat.render(template, HI, tools=[{"a": "<é>'&"}]) == f"013 {year} [{{\"a\": \"<é>'&\"}}]"
+    assert chat.render("{{ {'b': [1], 'a': 2} | tojson(indent=2, sort_keys=true) }}", HI) == \
+        '{\n  "a": 2,\n  "b": [\n    1\n  ]\n}'
+
+
+def test_a_template_that_refuses():
+    with pytest.raises(ValueError, match=r"refuses these messages \(user\): roles must alternate"):
+        chat.render("{{ raise_exception('roles must alternate') }}", HI)
+
+
+@pytest.mark.parametrize("template, line, words", [
+    ("a\n{% for %}", 2, "Expected"),
+    ("a\n\n{{ messages[0].x.y }}", 3, "UndefinedError"),
+    ("{{ 1 + 'a' }}", 1, "TypeError"),
+    ("a\n{{ ''.__class__.__mro__ }}", 2, "SecurityError"),
+    ("a\n{{ messages.append(1) }}", 2, "SecurityError"),
+])
+def test_a_broken_template_names_its_line(template, line, words):
+    with pytest.raises(gomlx.Error, match=f"chat template, line {line}: .*{words}"):
+        chat.render(template, HI)
+
+
+@pytest.mark.parametrize("messages", ["hi", {"role": "user"}, ["hi"], [{"content": "hi"}]])
+def test_what_messages_are(messages):
+    with pytest.raises(TypeError, match="messages"):
+        chat.render("x", messages)
+
+
+def test_where_templates_are_found(tmp_path):
+    write(tmp_path, tokenizer_config__json={"chat_template": "config"})
+    config = {"chat_template": "config"}
+    assert chat.templates_in_folder(tmp_path, config) == {"default": "config"}
+    write(tmp_path, chat_template__json={"chat_template": "json"})
+    assert chat.templates_in_folder(tmp_path, config) == {"default": "json"}
+    write(tmp_path, chat_template__jinja="jinja")
+    assert chat.templates_in_folder(tmp_path, config) == {"default": "jinja"}
+    several = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
+    assert chat.named(several) == {"default": "d", "tool_use": "t"}
+    assert chat.templates_in_gguf({"tokenizer.chat_template": "d", "tokenizer.chat_template.tool_use": "t", "x": 1}) == \
+        {"default": "d", "tool_use": "t"}
+
+
+class FakeTokenizer:
+    """Tokenizer's own methods over an engine whose ids are code points, with specials as given; BOS 1, EOS 2."""
+    specials, vocab_size, bos_token, eos_token, _templates = {"<bos>": 1}, 200000, None, None, {}
+    encode_prompt, apply_chat_template = Tokenizer.encode_prompt, Tokenizer.apply_chat_template
+    chat_template, _prefix = Tokenizer.chat_template, Tokenizer._prefix
+
+    def token_to_id(self, text):
+        return self.specials.get(text)
+
+    def is_special(self, token_id):
+        return token_id in self.specials.values()
+
+    def encode(self, text, add_special_tokens=True, parse_special=True):
+        ids = []
+        while text:
+            special = next((token for token in self.specials if text.startswith(token)), None)
+            ids.append(self.specials[special] if special else ord(text[0]))
+            text = text[len(special) if special else 1:]
+        return [1] * add_special_tokens + ids + [2] * add_special_tokens
+
+
+@pytest.fixture
+def tokenizer():
+    return FakeTokenizer()
+
+
+def test_bos_once_and_no_eos(tokenizer):
+    assert tokenizer.encode_prompt("xy") == [1, 120, 121]
+    assert tokenizer.encode_prompt("<bos>xy") == [1, 120, 121]
+    assert tokenizer.encode_prompt("") == [1]
+
+
+def test_templates_by_name_and_fallback(tokenizer):
+    with pytest.raises(gomlx.Error, match="no chat template"):
+        tokenizer.apply_chat_template(HI)
+    tokenizer.specials = {"<|im_start|>": 5, "<|im_end|>": 6}
+    assert tokenizer.apply_chat_template(HI) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.apply_chat_template(HI, add_generation_prompt=False) == "<|im_start|>user\nhi<|im_end|>\n"
+    tokenizer._templates = {"default": "d{{ bos_token }}{{ extra }}", "tool_use": "t"}
+    tokenizer.bos_token = "<bos>"
+    assert tokenizer.apply_chat_template(HI, extra=1) == "d<bos>1"
+    assert tokenizer.apply_chat_template(HI, tools=[{}]) == "t"
+
+
+def test_stop_ids_are_a_union_with_sources(tokenizer):
+    tokenizer.specials = {"<|im_end|>": 2, "<|endoftext|>": 0}
+    tokenizer.eos_token = "<|im_end|>"
+    stops = defaults.stop_ids(tokenizer, generation={"eos_token_id": [0, 7]}, config={"eos_token_id": 9})
+    assert stops == {0: ["generation_config.json", "special token <|endoftext|>"], 7: ["generation_config.json"],
+                     9: ["config.json"], 2: ["tokenizer_config.json", "special token <|im_end|>"]}
+    metadata = {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 8, "tokenizer.ggml.eom_token_id": 9}
+    assert defaults.stop_ids(tokenizer, metadata=metadata) == {
+        2: ["GGUF eos", "special token <|im_end|>"], 8: ["GGUF eot"], 9: ["GGUF eom"],
+        0: ["special token <|endoftext|>"]}
+
+
+@pytest.mark.parametrize("specials, ends", [
+    ({"<|end|>": 7, "<|return|>": 8, "<|call|>": 9}, {8, 9}),               # gpt-oss
+    ({"<|end|>": 7}, {7}),                                                  # Phi
+    ({"<turn|>": 106, "</s>": 3, "<|tool_response>": 50}, {106, 50}),       # Gemma 4
+    ({"</s>": 2, "<|tool_response>": 50}, {2}),
+])
+def test_turn_ends_of_families(tokenizer, specials, ends):
+    tokenizer.specials = specials
+    assert defaults.stop_ids(tokenizer).keys() == ends
+
+
+@pytest.mark.parametrize("generation, want", [
+    ({}, {}),
+    ({"do_sample": False, "temperature": 0.7}, {}),
+    ({"do_sample": True}, {"temperature": 1.0}),
+    ({"temperature": 0.7, "top_p": 0.95, "top_k": 20}, {"temperature": 0.7, "top_p": 0.95, "top_k": 20}),
+    ({"repetition_penalty": 1.05}, {"repetition_penalty": 1.05}),
+    ({"do_sample": True, "temperature": None, "min_p": 0.1}, {"temperature": 1.0, "min_p": 0.1}),
+])
+def test_sampling_defaults_of_generation_config(generation, want):
+    assert defaults.sampling_from_config(generation) == want
+
+
+def test_sampling_defaults_of_gguf():
+    metadata = {"general.sampling.temp": 0.699999988079071, "general.sampling.top_p": 0.949999988079071,
+                "general.sampling.top_k": 40, "general.name": "x"}
+    assert defaults.sampling_from_gguf(metadata) == {"temperature": 0.7, "top_p": 0.95, "top_k": 40}
+    assert defaults.sampling_from_gguf({"general.name": "x"}) == {}
+    with pytest.raises(gomlx.Error, match="general.sampling.temp is 'hot', expected a number"):
+        defaults.sampling_from_gguf({"general.sampling.temp": "hot"})

@@ -1,0 +1,83 @@
+"""What is installed: one version, one abi3 extension, the model, and a build that says what it lacks."""
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import gomlx
+from gomlx import _gomlx
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def installed():
+    try:
+        return metadata.distribution("gomlx")
+    except metadata.PackageNotFoundError:
+        pytest.skip("gomlx is imported from a folder, not installed")
+
+
+def test_there_is_one_version():
+    with open(os.path.join(ROOT, "csrc", "gomlx.h"), encoding="utf-8") as header:
+        version = re.search(r'#define GM_VERSION "(.+)"', header.read())[1]
+    assert gomlx.__version__ == _gomlx.version == version == installed().version
+
+
+def test_the_wheel_is_for_every_python_from_3_11():
+    assert "Tag: cp311-abi3-" in installed().read_text("WHEEL")
+    assert _gomlx.__file__.endswith(".abi3.so")
+
+
+def test_the_extension_exports_one_name_and_binds_no_interpreter():
+    if shutil.which("nm") is None:
+        pytest.skip("nm is not installed")
+    lines = subprocess.run(["nm", "-D", _gomlx.__file__], capture_output=True, text=True, check=True).stdout.splitlines()
+    defined = {line.split()[-1] for line in lines if line.split()[-2] in "TDBR"}
+    undefined = {line.split()[-1].split("@")[0] for line in lines if line.split()[-2] == "U"}
+    assert defined - {"_init", "_fini"} == {"PyInit__gomlx"}
+    assert not {name for name in undefined if name.startswith("_Py")} - LIMITED, "not in the limited API"
+
+
+# Names with an underscore that the limited API of 3.11 has, behind macros of its headers.
+LIMITED = {"_Py_NoneStruct", "_Py_TrueStruct", "_Py_FalseStruct", "_Py_EllipsisObject", "_Py_NotImplementedStruct",
+           "_Py_Dealloc", "_PyArg_ParseTuple_SizeT", "_PyArg_ParseTupleAndKeywords_SizeT", "_PyArg_Parse_SizeT",
+           "_Py_BuildValue_SizeT", "_PyObject_CallFunction_SizeT", "_PyObject_CallMethod_SizeT", "_PyObject_GC_New",
+           "_PyObject_New", "_PyObject_GC_NewVar", "_PyObject_NewVar", "_PyWeakref_RefType"}
+
+
+def test_abi3audit_finds_nothing():
+    pytest.importorskip("abi3audit")
+    done = subprocess.run([sys.executable, "-m", "abi3audit", "--assume-minimum-abi3", "3.11", _gomlx.__file__],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_the_package_carries():
+    files = {str(file) for file in installed().files}
+    assert {"gomlx/models/fable-Q8_0.gguf", "gomlx/models/fable.md", "gomlx/py.typed"} <= files
+    assert any(file.endswith("LICENSE") for file in files)
+    assert not any(file.startswith(("tests/", "csrc/", "benchmarks/")) for file in files)
+    needs = [line for line in installed().requires if "extra" not in line]
+    assert sorted(re.match(r"\w+", line)[0] for line in needs) == ["huggingface_hub", "jinja2", "numpy"]
+
+
+@pytest.mark.parametrize("header", ["cjson/cJSON.h", "pcre2.h", "Python.h"])
+def test_a_missing_header_stops_the_build_with_the_line_that_installs_it(tmp_path, header):
+    """A compiler that does not know the header stands in for a machine without it."""
+    pytest.importorskip("setuptools")
+    real = shutil.which("gcc") or pytest.skip("gcc is not installed")
+    fake = tmp_path / "gcc"
+    fake.write_text('#!/bin/sh\nfor a in "$@"; do case $a in *.c) grep -q "<%s>" "$a" && exit 1;; esac; done\n'
+                    'exec %s "$@"\n' % (header, real))
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--build-temp", str(tmp_path / "temp"),
+                           "--build-lib", str(tmp_path / "lib")], cwd=ROOT, env=os.environ | {"CC": str(fake)},
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert f"{header} not found" in done.stderr
+    assert "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev" in done.stderr
