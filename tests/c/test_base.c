@@ -25,7 +25,8 @@ static void test_error(void) {
     CHECK(error_code() == GM_OK);
     errno = ENOENT;
     CHECK(gm_fail_errno("cannot open %s", "x") == GM_EFILE);
-    CHECK(gm_take_error(&e) == GM_EFILE && e.os_errno == ENOENT && strcmp(e.text, "cannot open x: No such file or directory") == 0);
+    CHECK(gm_take_error(&e) == GM_EFILE && e.os_errno == ENOENT &&
+          strcmp(e.text, "cannot open x: No such file or directory") == 0);
     error_restore(GM_ESTATE, 7, "from another thread");
     CHECK(gm_take_error(&e) == GM_ESTATE && e.os_errno == 7 && strcmp(e.text, "from another thread") == 0);
     /* A text that is too long is cut between characters, whatever the cut falls on. */
@@ -100,7 +101,7 @@ static void test_names(void) {
 static bool accepts(const char *text, size_t length) {
     json_reader r;
     json_token token;
-    char *exact = malloc(length ? length : 1);   /* so that a sanitizer sees a byte read too far */
+    char *exact = malloc(length ? length : 1); /* so that a sanitizer sees a byte read too far */
     memcpy(exact, text, length);
     json_open(&r, exact, length, "t");
     do token = json_next(&r);
@@ -115,17 +116,80 @@ static bool accepts(const char *text, size_t length) {
 
 static void test_json_grammar(void) {
     static const char *const good[] = {
-        "0", " -0 ", "-1.5e+10", "1E400", "[]", "{}", "[[],{},\"\",null,true,false]", "{\"a\":1,\"b\":[2,3]}",
-        "\"\\u0000\\\"\\\\\\/\\b\\f\\n\\r\\t\\uD83D\\uDE00\\u20ac\"", "\"\x7F\"", "\"\xC2\x80\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\"",
-        "\"\xF0\x90\x80\x80\xF4\x8F\xBF\xBF\"", "\t[1\r,\n2 ]\n", "{\"\":{\"\":[]}}", "\"0123456701234567\xC3\xA9tail\"",
+        "0",
+        " -0 ",
+        "-1.5e+10",
+        "1E400",
+        "[]",
+        "{}",
+        "[[],{},\"\",null,true,false]",
+        "{\"a\":1,\"b\":[2,3]}",
+        "\"\\u0000\\\"\\\\\\/\\b\\f\\n\\r\\t\\uD83D\\uDE00\\u20ac\"",
+        "\"\x7F\"",
+        "\"\xC2\x80\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\"",
+        "\"\xF0\x90\x80\x80\xF4\x8F\xBF\xBF\"",
+        "\t[1\r,\n2 ]\n",
+        "{\"\":{\"\":[]}}",
+        "\"0123456701234567\xC3\xA9tail\"",
     };
     static const char *const bad[] = {
-        "", " ", "01", "-", "+1", "1.", ".5", "1e", "1e+", "0x1", "[1,]", "[,1]", "[1 2]", "[", "]", "{", "{\"a\"}", "{\"a\":}",
-        "{\"a\":1,}", "{a:1}", "{\"a\" 1}", "{1:2}", "[1}", "{\"a\":1]", "1 2", "nul", "nulll", "True", "NaN", "Infinity", "'a'",
-        "\"", "\"abcdefghijkl", "\"\\\"", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\uD800\"", "\"\\uDC00\"", "\"\\uD800\\n\"",
-        "\"\\uD800\\uD800\"", "\"a\nb\"", "\"\x1F\"", "\"\x80\"", "\"\xC0\xAF\"", "\"\xC3\"", "\"\xE2\x82\"", "\"\xE0\x9F\xBF\"",
-        "\"\xED\xA0\x80\"", "\"\xF0\x8F\xBF\xBF\"", "\"\xF4\x90\x80\x80\"", "\"\xF5\x80\x80\x80\"", "\"\xFF\"", "\xEF\xBB\xBF[]",
-        "/**/1", "\"01234567\x01\"", "\"0123456\xC3(\"",
+        "",
+        " ",
+        "01",
+        "-",
+        "+1",
+        "1.",
+        ".5",
+        "1e",
+        "1e+",
+        "0x1",
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "[",
+        "]",
+        "{",
+        "{\"a\"}",
+        "{\"a\":}",
+        "{\"a\":1,}",
+        "{a:1}",
+        "{\"a\" 1}",
+        "{1:2}",
+        "[1}",
+        "{\"a\":1]",
+        "1 2",
+        "nul",
+        "nulll",
+        "True",
+        "NaN",
+        "Infinity",
+        "'a'",
+        "\"",
+        "\"abcdefghijkl",
+        "\"\\\"",
+        "\"\\x\"",
+        "\"\\u12\"",
+        "\"\\u12g4\"",
+        "\"\\uD800\"",
+        "\"\\uDC00\"",
+        "\"\\uD800\\n\"",
+        "\"\\uD800\\uD800\"",
+        "\"a\nb\"",
+        "\"\x1F\"",
+        "\"\x80\"",
+        "\"\xC0\xAF\"",
+        "\"\xC3\"",
+        "\"\xE2\x82\"",
+        "\"\xE0\x9F\xBF\"",
+        "\"\xED\xA0\x80\"",
+        "\"\xF0\x8F\xBF\xBF\"",
+        "\"\xF4\x90\x80\x80\"",
+        "\"\xF5\x80\x80\x80\"",
+        "\"\xFF\"",
+        "\xEF\xBB\xBF[]",
+        "/**/1",
+        "\"01234567\x01\"",
+        "\"0123456\xC3(\"",
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         if (!accepts(good[i], strlen(good[i]))) printf("refused: %s\n", good[i]);
@@ -161,8 +225,9 @@ static void test_json_grammar(void) {
 }
 
 static void test_json_values(void) {
-    static const char text[] = "{\"a\\u0062\":\"x\\u20ac\\ud83d\\ude00\\u0000y\",\"n\":[-9223372036854775808,9223372036854775807,"
-                               "9223372036854775808,1.5,12],\"skip\":{\"a\":[1,{\"b\":2}]},\"z\":null}";
+    static const char text[] =
+        "{\"a\\u0062\":\"x\\u20ac\\ud83d\\ude00\\u0000y\",\"n\":[-9223372036854775808,9223372036854775807,"
+        "9223372036854775808,1.5,12],\"skip\":{\"a\":[1,{\"b\":2}]},\"z\":null}";
     json_reader r;
     int64_t value;
     size_t length;
@@ -189,7 +254,8 @@ static void test_json_values(void) {
     CHECK(json_next(&r) == JSON_ARRAY_END && json_next(&r) == JSON_KEY && json_is(&r, "skip"));
     CHECK(json_skip(&r) == GM_OK && json_next(&r) == JSON_KEY && json_is(&r, "z"));
     char message[80];
-    snprintf(message, sizeof message, "file.json: byte %d: null, expected a string", (int)(strstr(text, "null") - text));
+    snprintf(message, sizeof message, "file.json: byte %d: null, expected a string",
+             (int)(strstr(text, "null") - text));
     CHECK_ERROR(json_expect(&r, JSON_STRING), GM_EBADFILE, message);
     json_open(&r, "[{\"a\":[1,2],\"b\":{}},3]", 22, "t");
     CHECK(json_next(&r) == JSON_ARRAY && json_next(&r) == JSON_OBJECT && json_skip(&r) == GM_OK);
@@ -198,9 +264,27 @@ static void test_json_values(void) {
 
 static void test_json_doubles(void) {
     static const char *const texts[] = {
-        "0", "-0", "1", "0.1", "-8.3747", "3.14159265358979", "1e22", "1e23", "123456789012345678", "9007199254740993",
-        "1e-5", "4.9e-324", "1.7976931348623157e308", "2.2250738585072011e-308", "0.30000000000000004", "1E5", "1e-22", "5e-1",
-        "100000000000000000000000000000000000000000000000000", "0.000000000000000000000000000000000000000000001", "1e-400",
+        "0",
+        "-0",
+        "1",
+        "0.1",
+        "-8.3747",
+        "3.14159265358979",
+        "1e22",
+        "1e23",
+        "123456789012345678",
+        "9007199254740993",
+        "1e-5",
+        "4.9e-324",
+        "1.7976931348623157e308",
+        "2.2250738585072011e-308",
+        "0.30000000000000004",
+        "1E5",
+        "1e-22",
+        "5e-1",
+        "100000000000000000000000000000000000000000000000000",
+        "0.000000000000000000000000000000000000000000001",
+        "1e-400",
     };
     setlocale(LC_ALL, "C");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -228,8 +312,10 @@ static void test_file(void) {
     CHECK(mkdtemp(folder) != NULL);
     snprintf(path, sizeof path, "%s/file", folder);
     snprintf(pipe_path, sizeof pipe_path, "%s/pipe", folder);
-    CHECK(file_map(path, &f) == GM_EFILE && gm_take_error(&e) == GM_EFILE && e.os_errno == ENOENT && strstr(e.text, path));
-    CHECK(file_map(folder, &f) == GM_EFILE && gm_take_error(&e) == GM_EFILE && e.os_errno == EISDIR && strstr(e.text, folder));
+    CHECK(file_map(path, &f) == GM_EFILE && gm_take_error(&e) == GM_EFILE && e.os_errno == ENOENT &&
+          strstr(e.text, path));
+    CHECK(file_map(folder, &f) == GM_EFILE && gm_take_error(&e) == GM_EFILE && e.os_errno == EISDIR &&
+          strstr(e.text, folder));
     CHECK(mkfifo(pipe_path, 0600) == 0);
     CHECK_ERROR(file_map(pipe_path, &f), GM_EFILE, pipe_path);
     CHECK_ERROR(file_read("/dev/zero", 100, &text, &length), GM_EFILE, "/dev/zero");
@@ -252,7 +338,8 @@ static void test_file(void) {
     CHECK(same);
     file_unmap(&f);
     CHECK_ERROR(file_read(path, 9999, &text, &length), GM_EBADFILE, "expected at most 9999");
-    CHECK(file_read(path, 10000, &text, &length) == GM_OK && length == 10000 && text[10000] == 0 && text[250] == (char)250);
+    CHECK(file_read(path, 10000, &text, &length) == GM_OK && length == 10000 && text[10000] == 0 &&
+          text[250] == (char)250);
     memory_free(text);
     unlink(path);
     unlink(pipe_path);
@@ -266,7 +353,7 @@ static void test_file(void) {
 typedef struct {
     team_barrier barrier;
     _Atomic int arrived;
-    int written[TEAM_MAX_THREADS];   /* plain memory: the barrier and the join must order it */
+    int written[TEAM_MAX_THREADS]; /* plain memory: the barrier and the join must order it */
     int faults;
 } team_work;
 
@@ -299,7 +386,7 @@ static void test_team(void) {
     bool all = true;
     for (int i = 0; i < 400; i++) {
         all &= run_team(&w, 2);
-        if (i % 40 == 0) nap(200000);   /* long enough for the workers to fall asleep */
+        if (i % 40 == 0) nap(200000); /* long enough for the workers to fall asleep */
     }
     for (int i = 0; i < 40; i++) all &= run_team(&w, 1 + i % 5);
     CHECK(all);
@@ -312,11 +399,12 @@ static void test_team(void) {
     int64_t before = cpu.tv_sec * 1000000000L + cpu.tv_nsec;
     nap(100000000);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    CHECK(cpu.tv_sec * 1000000000L + cpu.tv_nsec - before < 50000000);   /* idle workers sleep: a spinning one takes 100 ms */
+    CHECK(cpu.tv_sec * 1000000000L + cpu.tv_nsec - before <
+          50000000); /* idle workers sleep: a spinning one takes 100 ms */
 }
 
 #if defined(__SANITIZE_THREAD__)
-#define FORKS 0   /* ThreadSanitizer does not follow threads made after a fork */
+#define FORKS 0 /* ThreadSanitizer does not follow threads made after a fork */
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define FORKS 0
@@ -343,7 +431,7 @@ static void test_team_fork(void) {
         CHECK(run_team(&w, 3));
         CHECK(child_result(child) == 0);
     }
-    for (int i = 0; i < FORKS; i++) {   /* inside a run: the child gives the run up and starts another */
+    for (int i = 0; i < FORKS; i++) { /* inside a run: the child gives the run up and starts another */
         w.arrived = 0;
         int n = team_start(3, step_together, &w);
         pid_t child = fork();
