@@ -89,7 +89,7 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
     }
 }
 
-ALWAYS_INLINE void prefetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+ALWAYS_INLINE void prefetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
 {

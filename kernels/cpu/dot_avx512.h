@@ -26,7 +26,7 @@ ALWAYS_INLINE words words_flip(words v) { return _mm512_xor_si512(v, _mm512_set1
 /* Two bits of each byte, from bit 2 * pair on, as bits 4 and 5. */
 ALWAYS_INLINE words words_top(words v, int pair)
 {
-    const words moved = pair < 2 ? _mm512_slli_epi16(v, 4 - 2 * pair) : pair > 2 ? _mm512_srli_epi16(v, 2) : v;
+    const words moved = pair < 2 ? _mm512_slli_epi16(v, (unsigned)(4 - 2 * pair)) : pair > 2 ? _mm512_srli_epi16(v, 2) : v;
     return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
 }
 /* Adds 16 to the bytes of v whose bit in a plane of PANEL_ROWS * 4 bits is set. */
@@ -84,8 +84,9 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
         UNROLL for (int t = 0; t < n; t++) sum[t] = dot_step(sum[t], weight[j], act + 32 * t + 4 * j);
 }
 
-/* Reads the block that follows in some microseconds; an address past the end of memory is harmless. */
-ALWAYS_INLINE void prefetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+/* Into the second-level cache, whose queue of misses is the longer one: the first level's alone would bound the stream.
+ * An address past the end of memory is harmless. */
+ALWAYS_INLINE void prefetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 /* The largest magnitude of 32 values as float bits: ordered as integers, infinities and then NaN above all. */
 ALWAYS_INLINE uint32_t magnitude_bits(const float *x)

@@ -83,7 +83,7 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
     }
 }
 
-ALWAYS_INLINE void prefetch(const uint8_t *p) { __builtin_prefetch(p); }
+ALWAYS_INLINE void prefetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 
 ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
 {
