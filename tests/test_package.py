@@ -1,6 +1,7 @@
 """The package's own face, with the model that is inside it: load, generate, chat, sessions, results, errors."""
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -216,3 +217,12 @@ def test_the_folder_form_says_the_same(shared):
         assert folder.tokenizer.chat_template == packaged.tokenizer.chat_template
         assert folder.info["sampling"] == packaged.info["sampling"]
         assert [one["id"] for one in folder.info["stop_ids"]] == [one["id"] for one in packaged.info["stop_ids"]]
+
+
+def test_the_example_of_the_readme_runs():
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with open(os.path.join(root, "README.md"), encoding="utf-8") as file:
+        (example,) = re.findall(r"```python\n(.*?)```", file.read(), re.S)
+    done = subprocess.run([sys.executable, "-I", "-c", example], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == ""
+    assert "tokens/s, ended by length" in done.stdout and len(done.stdout) > 300

@@ -1,9 +1,13 @@
 """The house's own rules: who may include and call whom, what the library never calls, and what stands at the top."""
 import os
 import re
+import shutil
 import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from engine import load_setup
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -12,7 +16,7 @@ BASE = {"base", "kernels"}
 CORE = BASE | {"core"}
 FILES_AND_OPS = CORE | {"ops", "io"}
 MAY_SEE = {
-    "kernels": set(), "base": set(), "core": BASE, "ops": CORE, "io": CORE, "text": BASE,
+    "kernels": set(), "base": {"kernels"}, "core": BASE, "ops": CORE, "io": CORE, "text": BASE,
     "transform": FILES_AND_OPS, "nn": FILES_AND_OPS | {"transform"},
     "models": FILES_AND_OPS | {"transform", "nn"}, "train": FILES_AND_OPS | {"transform", "nn"},
     "run": FILES_AND_OPS | {"transform", "nn", "models", "train", "text"},
@@ -132,3 +136,23 @@ def test_the_top_of_the_house():
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout")
     assert {name.split("/")[0] for name in listed if name} <= TOP
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_compiler_warns(compiler):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    build, python = load_setup(ROOT), sysconfig.get_paths()["include"]
+    flags = [*build.FLAGS, "-Werror", "-fsyntax-only", "-D_GNU_SOURCE", "-DPy_LIMITED_API=0x030B0000", "-isystem", python,
+             *(f"-I{folder}" for folder in build.INCLUDES)]
+    if not os.path.exists(os.path.join(python, "Python.h")):
+        pytest.skip("Python.h is not installed")
+    sources = [path for path in tracked(".c") if os.path.basename(path) not in build.ELSEWHERE]
+
+    def messages(source):
+        return subprocess.run([compiler, *flags, *build.own_flags(source), source], cwd=ROOT, capture_output=True,
+                              text=True).stderr
+
+    with ThreadPoolExecutor(build.JOBS) as pool:
+        said = "".join(pool.map(messages, sources))
+    assert not said, said
