@@ -7,6 +7,7 @@
  *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
+#undef _GNU_SOURCE /* kernels are C11 alone; POSIX's select has the name of one */
 #include <immintrin.h>
 #include <stdint.h>
 #include "cpu/compiler.h"

@@ -2,6 +2,7 @@
  * others. No fused multiply-add: vf_fma rounds twice. What the words mean is said in simd_avx512.h. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
+#undef _GNU_SOURCE /* kernels are C11 alone; POSIX's select has the name of one */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

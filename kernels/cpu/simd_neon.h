@@ -1,6 +1,7 @@
 /* simd_neon.h - the vector vocabulary on AArch64 Advanced SIMD. What the words mean is said in simd_avx512.h. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
+#undef _GNU_SOURCE /* kernels are C11 alone; POSIX's select has the name of one */
 #include <arm_neon.h>
 #include <stdint.h>
 #include <string.h>
