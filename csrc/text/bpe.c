@@ -1,0 +1,318 @@
+/* bpe.c - see bpe.h. */
+#include "text/bpe.h"
+#include "text/unicode.h"
+
+#define SHORT_PIECE 48              /* symbols; above it the heap is faster than scanning */
+#define NO_SYMBOL UINT32_MAX
+#define NO_RANK UINT32_MAX
+
+/* ---- GPT-2's alphabet ---- */
+/* Printable Latin-1 stands for itself; the 68 other bytes follow from U+0100 on, in order. */
+static bool is_printable(unsigned byte) {
+    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+uint32_t alphabet_char(uint8_t byte) {
+    if (is_printable(byte))
+        return byte;
+    if (byte <= 0x20)
+        return 0x100u + byte;
+    return byte == 0xAD ? 0x143 : 0x121u + (byte - 0x7Fu);
+}
+
+int alphabet_byte(uint32_t c) {
+    if (c < 0x100)
+        return is_printable(c) ? (int)c : -1;
+    if (c <= 0x120)
+        return (int)(c - 0x100);
+    if (c == 0x143)
+        return 0xAD;
+    return c < 0x143 ? (int)(c - 0x121 + 0x7F) : -1;
+}
+
+/* ---- the merge table ---- */
+static size_t slot_of(const bpe *b, int32_t left, int32_t right) {
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    key *= 0x9E3779B97F4A7C15u;
+    return (size_t)(key ^ key >> 32) & (b->n_slots - 1);
+}
+
+static const bpe_merge *find_merge(const bpe *b, int32_t left, int32_t right) {
+    if (b->n_slots == 0 || left < 0 || right < 0)
+        return NULL;
+    for (size_t at = slot_of(b, left, right); b->merges[at].left >= 0; at = (at + 1) & (b->n_slots - 1))
+        if (b->merges[at].left == left && b->merges[at].right == right)
+            return &b->merges[at];
+    return NULL;
+}
+
+static void place(bpe *b, bpe_merge merge) {
+    size_t at = slot_of(b, merge.left, merge.right);
+    while (b->merges[at].left >= 0 && !(b->merges[at].left == merge.left && b->merges[at].right == merge.right))
+        at = (at + 1) & (b->n_slots - 1);
+    b->n_merges += b->merges[at].left < 0;
+    b->merges[at] = merge;
+}
+
+static gm_status resize_slots(bpe *b, size_t n_slots) {
+    bpe_merge *old = b->merges;
+    size_t n_old = b->n_slots;
+    bpe_merge *merges = memory_array(n_slots, sizeof *merges);
+    if (merges == NULL)
+        return GM_ENOMEM;
+    memset(merges, 0xFF, n_slots * sizeof *merges);
+    b->merges = merges;
+    b->n_slots = n_slots;
+    b->n_merges = 0;
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i].left >= 0)
+            place(b, old[i]);
+    memory_free(old);
+    return GM_OK;
+}
+
+gm_status bpe_reserve(bpe *b, size_t n_merges) {
+    size_t n_slots = 64;
+    while (n_slots < 2 * n_merges && n_slots <= SIZE_MAX / 4 / sizeof(bpe_merge))
+        n_slots *= 2;
+    return n_slots > b->n_slots ? resize_slots(b, n_slots) : GM_OK;
+}
+
+gm_status bpe_add_merge(bpe *b, const vocab *v, int32_t left, int32_t right, uint32_t rank, byte_buffer *scratch) {
+    size_t n_left, n_right;
+    const char *left_text = vocab_text(v, left, &n_left), *right_text = vocab_text(v, right, &n_right);
+    scratch->size = 0;
+    GM_TRY(bytes_append(scratch, left_text, n_left));
+    GM_TRY(bytes_append(scratch, right_text, n_right));
+    int32_t id = vocab_find(v, scratch->data, scratch->size);
+    if (id < 0)
+        return gm_fail(GM_EBADFILE, "tokenizer: merge %u joins '%.*s' and '%.*s', but the vocabulary has no such token", rank,
+                       n_left < 64 ? (int)n_left : 64, left_text, n_right < 64 ? (int)n_right : 64, right_text);
+    if (2 * (b->n_merges + 1) > b->n_slots)
+        GM_TRY(resize_slots(b, b->n_slots == 0 ? 64 : 2 * b->n_slots));
+    place(b, (bpe_merge){ left, right, rank, id });
+    return GM_OK;
+}
+
+void bpe_prepare(bpe *b, const vocab *v) {
+    static const char digits[] = "0123456789ABCDEF";
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint8_t text[4];
+        char name[7] = { '<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>', 0 };
+        b->bytes[byte] = vocab_find(v, name, 6);
+        if (b->byte_level)
+            b->symbols[byte] = vocab_find(v, text, utf8_put(alphabet_char((uint8_t)byte), text));
+        else
+            b->symbols[byte] = byte < 0x80 ? vocab_find(v, &(uint8_t){ (uint8_t)byte }, 1) : -1;
+    }
+}
+
+void bpe_free(bpe *b) {
+    memory_free(b->merges);
+    *b = (bpe){ 0 };
+}
+
+void bpe_work_free(bpe_work *work) {
+    memory_free(work->symbols);
+    memory_free(work->heap);
+    memory_free(work->alphabet.data);
+}
+
+/* ---- the first symbols ---- */
+static gm_status push_symbol(bpe_work *work, int32_t id) {
+    if (work->n_symbols == work->symbol_capacity) {
+        void *symbols = work->symbols;
+        GM_TRY(buffer_grow(&symbols, work->n_symbols, &work->symbol_capacity, 1, sizeof(bpe_symbol)));
+        work->symbols = symbols;
+    }
+    work->symbols[work->n_symbols++].id = id;
+    return GM_OK;
+}
+
+/* All bytes of a character have tokens: they become symbols. */
+static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, size_t n, bool *done) {
+    *done = false;
+    for (size_t i = 0; i < n; i++)
+        if (b->bytes[bytes[i]] < 0)
+            return GM_OK;
+    for (size_t i = 0; i < n; i++)
+        GM_TRY(push_symbol(work, b->bytes[bytes[i]]));
+    *done = true;
+    return GM_OK;
+}
+
+/* One symbol per byte or character. A character that has none is its bytes, or unknown, or nothing. An unknown symbol is
+ * held until the next known one, so that neighbours can fuse; byte symbols do not release it (as in the reference). */
+static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length) {
+    bool held = false;
+    for (size_t at = 0; at < length;) {
+        size_t start = at;
+        int32_t id;
+        if (b->byte_level || piece[at] < 0x80) {
+            id = b->symbols[piece[at++]];
+        } else {
+            utf8_next(piece, &at);
+            id = vocab_find(v, piece + start, at - start);
+        }
+        if (id >= 0) {
+            if (held)
+                GM_TRY(push_symbol(work, b->unknown));
+            held = false;
+            GM_TRY(push_symbol(work, id));
+            continue;
+        }
+        if (b->byte_fallback) {
+            uint8_t mapped[4];
+            bool done;
+            if (b->byte_level)
+                GM_TRY(push_bytes(b, work, mapped, utf8_put(alphabet_char(piece[start]), mapped), &done));
+            else
+                GM_TRY(push_bytes(b, work, piece + start, at - start, &done));
+            if (done)
+                continue;
+        }
+        if (b->unknown == BPE_NO_UNKNOWN)
+            continue;
+        if (b->unknown == BPE_MISSING_UNKNOWN)
+            return gm_fail(GM_EVALUE, "tokenizer: a character has no token, and the unknown token is not in the vocabulary");
+        if (held && !b->fuse_unknown)
+            GM_TRY(push_symbol(work, b->unknown));
+        held = true;
+    }
+    return held ? push_symbol(work, b->unknown) : GM_OK;
+}
+
+/* ---- merging ---- */
+static gm_status merge_short(const bpe *b, bpe_work *work, id_buffer *out) {
+    int32_t ids[SHORT_PIECE + 1];
+    const bpe_merge *pairs[SHORT_PIECE];    /* pairs[i] joins ids[i] and ids[i + 1] */
+    size_t n = work->n_symbols;
+    for (size_t i = 0; i < n; i++)
+        ids[i] = work->symbols[i].id;
+    for (size_t i = 0; i + 1 < n; i++)
+        pairs[i] = find_merge(b, ids[i], ids[i + 1]);
+    for (;;) {
+        size_t best = n;
+        uint32_t rank = NO_RANK;
+        for (size_t i = 0; i + 1 < n; i++) {
+            if (pairs[i] != NULL && pairs[i]->rank < rank) {
+                rank = pairs[i]->rank;
+                best = i;
+            }
+        }
+        if (best == n)
+            break;
+        ids[best] = pairs[best]->id;
+        n--;
+        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof ids[0]);
+        if (best + 1 < n) {
+            memmove(pairs + best + 1, pairs + best + 2, (n - best - 2) * sizeof pairs[0]);
+            pairs[best] = find_merge(b, ids[best], ids[best + 1]);
+        }
+        if (best > 0)
+            pairs[best - 1] = find_merge(b, ids[best - 1], ids[best]);
+    }
+    for (size_t i = 0; i < n; i++)
+        GM_TRY(ids_append(out, ids[i]));
+    return GM_OK;
+}
+
+static bool before(bpe_candidate a, bpe_candidate b) { return a.rank != b.rank ? a.rank < b.rank : a.at < b.at; }
+
+static gm_status heap_push(bpe_work *work, bpe_candidate candidate) {
+    if (work->n_heap == work->heap_capacity) {
+        void *heap = work->heap;
+        GM_TRY(buffer_grow(&heap, work->n_heap, &work->heap_capacity, 1, sizeof(bpe_candidate)));
+        work->heap = heap;
+    }
+    size_t at = work->n_heap++;
+    while (at > 0 && before(candidate, work->heap[(at - 1) / 4])) {
+        work->heap[at] = work->heap[(at - 1) / 4];
+        at = (at - 1) / 4;
+    }
+    work->heap[at] = candidate;
+    return GM_OK;
+}
+
+static bpe_candidate heap_pop(bpe_work *work) {
+    bpe_candidate *heap = work->heap, top = heap[0], moved = heap[--work->n_heap];
+    size_t n = work->n_heap, at = 0;
+    for (;;) {
+        size_t first = 4 * at + 1, least = first;
+        if (first >= n)
+            break;
+        for (size_t i = first + 1; i < first + 4 && i < n; i++)
+            if (before(heap[i], heap[least]))
+                least = i;
+        if (!before(heap[least], moved))
+            break;
+        heap[at] = heap[least];
+        at = least;
+    }
+    heap[at] = moved;
+    return top;
+}
+
+/* The merge of the symbol at `at` with its right neighbour becomes a candidate. */
+static gm_status push_candidate(const bpe *b, bpe_work *work, uint32_t at) {
+    const bpe_symbol *s = work->symbols;
+    if (at == NO_SYMBOL || s[at].next == NO_SYMBOL)
+        return GM_OK;
+    const bpe_merge *merge = find_merge(b, s[at].id, s[s[at].next].id);
+    return merge == NULL ? GM_OK : heap_push(work, (bpe_candidate){ merge->rank, at, merge->id });
+}
+
+static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out) {
+    bpe_symbol *s = work->symbols;
+    size_t n = work->n_symbols;
+    for (size_t i = 0; i < n; i++) {
+        s[i].previous = i == 0 ? NO_SYMBOL : (uint32_t)(i - 1);
+        s[i].next = i + 1 == n ? NO_SYMBOL : (uint32_t)(i + 1);
+    }
+    work->n_heap = 0;
+    for (size_t i = 0; i + 1 < n; i++)
+        GM_TRY(push_candidate(b, work, (uint32_t)i));
+    while (work->n_heap > 0) {
+        bpe_candidate top = heap_pop(work);
+        bpe_symbol *left = &s[top.at];
+        if (left->id < 0 || left->next == NO_SYMBOL)
+            continue;
+        /* Entries are not taken out when a neighbour changes: the pair must still give the same token. */
+        bpe_symbol *right = &s[left->next];
+        const bpe_merge *merge = find_merge(b, left->id, right->id);
+        if (merge == NULL || merge->id != top.id)
+            continue;
+        left->id = top.id;
+        right->id = -1;
+        left->next = right->next;
+        if (right->next != NO_SYMBOL)
+            s[right->next].previous = top.at;
+        GM_TRY(push_candidate(b, work, left->previous));
+        GM_TRY(push_candidate(b, work, top.at));
+    }
+    for (size_t i = 0; i < n; i++)
+        if (s[i].id >= 0)
+            GM_TRY(ids_append(out, s[i].id));
+    return GM_OK;
+}
+
+gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length, id_buffer *out) {
+    if (b->ignore_merges) {
+        const uint8_t *text = piece;
+        size_t n = length;
+        if (b->byte_level) {
+            work->alphabet.size = 0;
+            GM_TRY(bytes_reserve(&work->alphabet, 2 * length));
+            for (size_t i = 0; i < length; i++)
+                work->alphabet.size += utf8_put(alphabet_char(piece[i]), work->alphabet.data + work->alphabet.size);
+            text = work->alphabet.data;
+            n = work->alphabet.size;
+        }
+        int32_t id = vocab_find(v, text, n);
+        if (id >= 0)
+            return ids_append(out, id);
+    }
+    work->n_symbols = 0;
+    GM_TRY(push_symbols(b, v, work, piece, length));
+    return work->n_symbols <= SHORT_PIECE ? merge_short(b, work, out) : merge_long(b, work, out);
+}

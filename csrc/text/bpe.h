@@ -1,0 +1,50 @@
+/* bpe.h - byte pair encoding of one piece.
+ *  (1) A bpe is built once (bpe_add_merge, then bpe_prepare) and then only read; bpe_work is one caller's scratch.
+ *  (2) The pair with the lowest rank is merged first, of equal ones the leftmost. Short pieces scan for it, long ones keep a
+ *      heap: no input takes more than O(n log n). */
+#ifndef GOMLX_TEXT_BPE_H
+#define GOMLX_TEXT_BPE_H
+#include <stdbool.h>
+#include "text/vocab.h"
+
+#define BPE_NO_UNKNOWN (-1)
+#define BPE_MISSING_UNKNOWN (-2)    /* the file names an unknown token that the vocabulary has not */
+
+typedef struct { int32_t left, right; uint32_t rank; int32_t id; } bpe_merge;    /* left -1: a free slot */
+
+typedef struct {
+    bool byte_level;       /* symbols are bytes, their strings in GPT-2's alphabet */
+    bool ignore_merges;    /* a piece that is a token is that token */
+    bool byte_fallback;    /* a character without a token becomes its bytes' <0xNN> tokens */
+    bool fuse_unknown;
+    int32_t unknown;
+    bpe_merge *merges;     /* open addressing, at most half full */
+    size_t n_slots, n_merges;
+    int32_t symbols[256];  /* by byte: its token (byte_level), or the ASCII character's */
+    int32_t bytes[256];    /* the <0xNN> tokens */
+} bpe;
+
+typedef struct { int32_t id; uint32_t previous, next; } bpe_symbol;    /* id -1: merged away */
+typedef struct { uint32_t rank, at; int32_t id; } bpe_candidate;
+
+typedef struct {
+    bpe_symbol *symbols;
+    size_t n_symbols, symbol_capacity;
+    bpe_candidate *heap;
+    size_t n_heap, heap_capacity;
+    byte_buffer alphabet;
+} bpe_work;
+
+gm_status bpe_reserve(bpe *b, size_t n_merges);    /* only saves time */
+/* The strings of both parts must be tokens, and so must the two in a row. The last merge of a pair counts. */
+gm_status bpe_add_merge(bpe *b, const vocab *v, int32_t left, int32_t right, uint32_t rank, byte_buffer *scratch);
+/* Looks up the single symbols; call once, when the flags are set. */
+void bpe_prepare(bpe *b, const vocab *v);
+gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length, id_buffer *out);
+void bpe_free(bpe *b);
+void bpe_work_free(bpe_work *work);
+
+/* GPT-2's alphabet: each byte has a printable character. */
+uint32_t alphabet_char(uint8_t byte);
+int alphabet_byte(uint32_t c);    /* -1 when c is not in it */
+#endif

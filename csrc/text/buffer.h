@@ -1,0 +1,40 @@
+/* buffer.h - growing arrays of bytes and of ids. Zero-initialise; free with buffer_free. */
+#ifndef GOMLX_TEXT_BUFFER_H
+#define GOMLX_TEXT_BUFFER_H
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+typedef struct { uint8_t *data; size_t size, capacity; } byte_buffer;
+typedef struct { int32_t *data; size_t size, capacity; } id_buffer;
+
+/* Makes room for `more` items behind `size`; *data keeps its contents. */
+gm_status buffer_grow(void **data, size_t size, size_t *capacity, size_t more, size_t item_bytes);
+
+static inline gm_status bytes_reserve(byte_buffer *b, size_t more) {
+    if (b->capacity - b->size >= more)
+        return GM_OK;
+    void *data = b->data;
+    GM_TRY(buffer_grow(&data, b->size, &b->capacity, more, 1));
+    b->data = data;
+    return GM_OK;
+}
+
+static inline gm_status bytes_append(byte_buffer *b, const void *bytes, size_t n) {
+    GM_TRY(bytes_reserve(b, n));
+    if (n > 0)
+        memcpy(b->data + b->size, bytes, n);
+    b->size += n;
+    return GM_OK;
+}
+
+static inline gm_status ids_append(id_buffer *b, int32_t id) {
+    if (b->size == b->capacity) {
+        void *data = b->data;
+        GM_TRY(buffer_grow(&data, b->size, &b->capacity, 1, sizeof(int32_t)));
+        b->data = data;
+    }
+    b->data[b->size++] = id;
+    return GM_OK;
+}
+#endif

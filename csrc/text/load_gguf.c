@@ -1,0 +1,308 @@
+/* load_gguf.c - a tokenizer from a GGUF file's metadata: tokenizer.ggml.model 'gpt2' (byte-level BPE, cut as
+ * tokenizer.ggml.pre says) and 'llama' (SentencePiece's BPE, whose scores become merges here).
+ * GGUF has no normalizer: for the `pre` types whose own files have NFC it is applied, so that ids are the original's. */
+#include <stdlib.h>
+#include "base/gguf.h"
+#include "text/tokenizer.h"
+
+enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
+
+#define MARKER "\xE2\x96\x81"       /* U+2581, SentencePiece's space */
+#define MAX_SPLIT_BYTES 1024        /* of a token that merges may make: keeps a hostile vocabulary from costing the square */
+
+typedef enum {
+    GROUP_LLAMA3, GROUP_CL100K, GROUP_QWEN2, GROUP_QWEN2_NFC, GROUP_QWEN35_NFC, GROUP_DEEPSEEK, GROUP_TEKKEN, GROUP_O200K,
+    GROUP_GPT2, GROUP_DIGITS_GPT2, GROUP_DIGITS_GPT2_NFC,
+} pre_group;
+
+static const struct { scanner scanners[3]; bool ignore_merges, add_bos, nfc; } groups[] = {
+    [GROUP_LLAMA3] = { { SCANNER_CL100K }, true, true, false },
+    [GROUP_CL100K] = { { SCANNER_CL100K }, false, false, false },
+    [GROUP_QWEN2] = { { SCANNER_QWEN2 }, false, false, false },
+    [GROUP_QWEN2_NFC] = { { SCANNER_QWEN2 }, false, false, true },
+    [GROUP_QWEN35_NFC] = { { SCANNER_QWEN35 }, false, false, true },
+    [GROUP_DEEPSEEK] = { { SCANNER_NUMBERS3, SCANNER_CJK, SCANNER_DEEPSEEK }, false, false, false },
+    [GROUP_TEKKEN] = { { SCANNER_TEKKEN }, true, true, false },
+    [GROUP_O200K] = { { SCANNER_O200K }, false, false, false },
+    [GROUP_GPT2] = { { SCANNER_GPT2 }, false, false, false },
+    [GROUP_DIGITS_GPT2] = { { SCANNER_NUMBER, SCANNER_GPT2 }, false, false, false },
+    [GROUP_DIGITS_GPT2_NFC] = { { SCANNER_NUMBER, SCANNER_GPT2 }, false, false, true },
+};
+
+static const struct { const char *name; pre_group group; } pre_types[] = {
+#define PRE(name, group) { name, GROUP_##group },
+#include "text/gguf_types.def"
+#undef PRE
+};
+
+static bool same(gguf_string a, const char *b) { return a.length == strlen(b) && memcmp(a.text, b, a.length) == 0; }
+
+/* An array of the given kind (strings, or any number); NULL with a message otherwise. */
+static gm_status find_array(const gguf *g, const char *key, bool strings, bool required, const gguf_entry **out) {
+    *out = gguf_find(g, key);
+    if (*out == NULL)
+        return required ? gm_fail(GM_EBADFILE, "%s: it has no '%s'", gguf_file(g)->path, key) : GM_OK;
+    if ((*out)->type == GGUF_ARRAY && ((*out)->item_type == GGUF_STRING) == strings && (*out)->item_type != GGUF_ARRAY)
+        return GM_OK;
+    return gm_fail(GM_EBADFILE, "%s: '%s' is not an array of %s", gguf_file(g)->path, key, strings ? "strings" : "numbers");
+}
+
+static gm_status read_tokens(const gguf *g, gm_tokenizer *t) {
+    const gguf_entry *tokens;
+    GM_TRY(find_array(g, "tokenizer.ggml.tokens", true, true, &tokens));
+    if (tokens->count > VOCAB_MAX)
+        return gm_fail(GM_EBADFILE, "%s: %llu tokens; at most %d are supported", gguf_file(g)->path,
+                       (unsigned long long)tokens->count, VOCAB_MAX);
+    GM_TRY(vocab_reserve(&t->vocab, tokens->count, tokens->bytes));
+    const uint8_t *cursor = tokens->data;
+    for (uint64_t i = 0; i < tokens->count; i++) {
+        gguf_string s = gguf_next_string(&cursor);
+        if (utf8_check((const uint8_t *)s.text, s.length) != s.length)
+            return gm_fail(GM_EBADFILE, "%s: token %llu is not UTF-8", gguf_file(g)->path, (unsigned long long)i);
+        GM_TRY(vocab_add(&t->vocab, s.text, s.length, (int64_t)i));
+    }
+    return GM_OK;
+}
+
+/* Control and user-defined tokens are matched in the text before all else. */
+static gm_status read_types(const gguf *g, gm_tokenizer *t, const gguf_entry **types) {
+    GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, types));
+    if (*types == NULL)
+        return GM_OK;
+    if ((*types)->count != t->vocab.n_ids)
+        return gm_fail(GM_EBADFILE, "%s: %llu token types for %zu tokens", gguf_file(g)->path,
+                       (unsigned long long)(*types)->count, t->vocab.n_ids);
+    for (uint64_t i = 0; i < (*types)->count; i++) {
+        int64_t type;
+        size_t length;
+        GM_TRY(gguf_item_int(*types, i, &type));
+        if (type != TYPE_CONTROL && type != TYPE_USER_DEFINED && type != TYPE_UNKNOWN)
+            continue;
+        const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
+        added_token flags = { .special = type != TYPE_USER_DEFINED };
+        GM_TRY(tokenizer_add(t, text, length, flags, false));
+    }
+    return GM_OK;
+}
+
+/* The id under `key` when the flag under `flag_key` (or its default) is set. */
+static gm_status read_end(const gguf *g, const gm_tokenizer *t, const char *flag_key, bool wanted, const char *key,
+                          int64_t id, id_buffer *out) {
+    bool flag_given, given;
+    GM_TRY(gguf_get_bool(g, flag_key, &wanted, &flag_given));
+    GM_TRY(gguf_get_int(g, key, &id, &given));
+    if (!wanted || (id < 0 && !flag_given))
+        return GM_OK;
+    if (id < 0 || (uint64_t)id >= t->vocab.n_ids)
+        return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' names none of the %zu tokens", gguf_file(g)->path, flag_key, key,
+                       t->vocab.n_ids);
+    return ids_append(out, (int32_t)id);
+}
+
+static gm_status add_replace(gm_tokenizer *t) {
+    normalize_step step = { .kind = NORMALIZE_REPLACE, .from = memory_copy_text(" ", 1), .from_length = 1,
+                            .to = memory_copy_text(MARKER, 3), .to_length = 3 };
+    bool made = step.from != NULL && step.to != NULL;
+    GM_TRY(normalizer_add(&t->normalizer, step));    /* owns both from here on */
+    return made ? GM_OK : GM_ENOMEM;
+}
+
+/* ---- 'gpt2' ---- */
+static gm_status read_pre(const gguf *g, gm_tokenizer *t, bool *add_bos) {
+    gguf_string pre = { 0 };
+    bool found;
+    GM_TRY(gguf_get_string(g, "tokenizer.ggml.pre", &pre, &found));
+    if (!found)
+        return gm_fail(GM_EUNSUPPORTED, "%s: it has no 'tokenizer.ggml.pre', so how text is cut is not known", gguf_file(g)->path);
+    for (size_t i = 0; i < sizeof pre_types / sizeof pre_types[0]; i++) {
+        if (!same(pre, pre_types[i].name))
+            continue;
+        pre_group group = pre_types[i].group;
+        for (int k = 0; k < 3 && groups[group].scanners[k] != SCANNER_NONE; k++)
+            t->pretokenizer.steps[t->pretokenizer.n_steps++] =
+                (pretokenize_step){ .match = MATCH_SCANNER, .scanner = groups[group].scanners[k] };
+        t->pretokenizer.byte_level = true;
+        t->bpe.ignore_merges = groups[group].ignore_merges;
+        *add_bos = groups[group].add_bos;
+        return groups[group].nfc ? normalizer_add(&t->normalizer, (normalize_step){ .kind = NORMALIZE_NFC }) : GM_OK;
+    }
+    return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.pre '%.*s' is not supported", gguf_file(g)->path,
+                   pre.length < 64 ? (int)pre.length : 64, pre.text);
+}
+
+/* "left right": the left part has at least one character, so a space at the very start is part of it. */
+static gm_status read_merges(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+    const gguf_entry *merges;
+    GM_TRY(find_array(g, "tokenizer.ggml.merges", true, true, &merges));
+    if (merges->count > UINT32_MAX / 4)
+        return gm_fail(GM_EBADFILE, "%s: %llu merges", gguf_file(g)->path, (unsigned long long)merges->count);
+    GM_TRY(bpe_reserve(&t->bpe, merges->count));
+    const uint8_t *cursor = merges->data;
+    for (uint64_t i = 0; i < merges->count; i++) {
+        gguf_string s = gguf_next_string(&cursor);
+        const char *space = s.length > 1 ? memchr(s.text + 1, ' ', s.length - 1) : NULL;
+        size_t left = space == NULL ? s.length : (size_t)(space - s.text);
+        int32_t a = space == NULL ? -1 : vocab_find(&t->vocab, s.text, left);
+        int32_t b = space == NULL ? -1 : vocab_find(&t->vocab, space + 1, s.length - left - 1);
+        if (a < 0 || b < 0)
+            return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens of the vocabulary", gguf_file(g)->path,
+                           (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
+        GM_TRY(bpe_add_merge(&t->bpe, &t->vocab, a, b, (uint32_t)i, joined));
+    }
+    return GM_OK;
+}
+
+static gm_status read_gpt2(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+    bool add_bos = false;
+    const gguf_entry *types;
+    GM_TRY(read_pre(g, t, &add_bos));
+    GM_TRY(read_tokens(g, t));
+    GM_TRY(read_merges(g, t, joined));
+    GM_TRY(read_types(g, t, &types));
+    GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", add_bos, "tokenizer.ggml.bos_token_id", -1, &t->before));
+    GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", -1, &t->after));
+    t->decoder.kind = DECODE_BYTES;
+    return GM_OK;
+}
+
+/* ---- 'llama' ---- */
+/* One way to make a token of two others. */
+typedef struct { float score; uint32_t left_chars, right_chars; int32_t token, left, right; } scored_merge;
+typedef struct { scored_merge *rows; size_t size, capacity; } scored_merges;
+
+#define COMPARE(a, b)          \
+    do {                       \
+        if ((a) != (b))        \
+            return (a) < (b) ? -1 : 1; \
+    } while (0)
+
+/* Best score first, then the longer left, then the longer right part; what is left is the vocabulary's order. */
+static int compare_merges(const void *a, const void *b) {
+    const scored_merge *x = a, *y = b;
+    COMPARE(y->score, x->score);
+    COMPARE(y->left_chars, x->left_chars);
+    COMPARE(y->right_chars, x->right_chars);
+    COMPARE(x->token, y->token);
+    COMPARE(x->left, y->left);
+    COMPARE(x->right, y->right);
+    return 0;
+}
+
+static gm_status score_splits(const gm_tokenizer *t, int32_t token, float score, scored_merges *out) {
+    size_t length;
+    const char *text = vocab_text(&t->vocab, token, &length);
+    uint32_t chars = 0, left_chars = 0;
+    if (length > MAX_SPLIT_BYTES)
+        return gm_fail(GM_EUNSUPPORTED, "tokenizer: token %d has %zu bytes; at most %d are supported with scores", token, length,
+                       MAX_SPLIT_BYTES);
+    for (size_t at = 0; at < length; chars++)
+        utf8_next((const uint8_t *)text, &at);
+    for (size_t at = 0; at < length;) {
+        utf8_next((const uint8_t *)text, &at);
+        left_chars++;
+        int32_t left = at == length ? -1 : vocab_find(&t->vocab, text, at);
+        int32_t right = left < 0 ? -1 : vocab_find(&t->vocab, text + at, length - at);
+        if (right < 0)
+            continue;
+        if (out->size == out->capacity) {
+            void *rows = out->rows;
+            GM_TRY(buffer_grow(&rows, out->size, &out->capacity, 1, sizeof(scored_merge)));
+            out->rows = rows;
+        }
+        out->rows[out->size++] = (scored_merge){ score, left_chars, chars - left_chars, token, left, right };
+    }
+    return GM_OK;
+}
+
+static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges *merges, byte_buffer *joined) {
+    const gguf_entry *scores;
+    GM_TRY(find_array(g, "tokenizer.ggml.scores", false, true, &scores));
+    if (scores->count != t->vocab.n_ids)
+        return gm_fail(GM_EBADFILE, "%s: %llu scores for %zu tokens", gguf_file(g)->path, (unsigned long long)scores->count,
+                       t->vocab.n_ids);
+    for (uint64_t i = 0; i < scores->count; i++) {
+        double score;
+        GM_TRY(gguf_item_float(scores, i, &score));
+        if (score != score)
+            return gm_fail(GM_EBADFILE, "%s: the score of token %llu is not a number", gguf_file(g)->path, (unsigned long long)i);
+        GM_TRY(score_splits(t, (int32_t)i, (float)score, merges));
+    }
+    qsort(merges->rows, merges->size, sizeof merges->rows[0], compare_merges);
+    GM_TRY(bpe_reserve(&t->bpe, merges->size));
+    for (size_t i = 0; i < merges->size; i++)
+        GM_TRY(bpe_add_merge(&t->bpe, &t->vocab, merges->rows[i].left, merges->rows[i].right, (uint32_t)i, joined));
+    return GM_OK;
+}
+
+static gm_status add_prefix(gm_tokenizer *t) {
+    normalize_step step = { .kind = NORMALIZE_PREPEND, .to = memory_copy_text(MARKER, 3), .to_length = 3 };
+    if (step.to == NULL)
+        return GM_ENOMEM;
+    t->decoder.strip = ' ';
+    t->decoder.strip_count = 1;
+    return normalizer_add(&t->normalizer, step);
+}
+
+static gm_status read_llama(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+    const gguf_entry *types;
+    int64_t unknown = 0;
+    bool add_prefix_space = true, given;
+    scored_merges merges = { 0 };
+    GM_TRY(read_tokens(g, t));
+    gm_status status = add_scored_merges(g, t, &merges, joined);
+    memory_free(merges.rows);
+    GM_TRY(status);
+    GM_TRY(gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &add_prefix_space, NULL));
+    if (add_prefix_space)
+        GM_TRY(add_prefix(t));
+    GM_TRY(add_replace(t));
+    GM_TRY(read_types(g, t, &types));
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &unknown, &given));
+    if (unknown < 0 || (uint64_t)unknown >= t->vocab.n_ids)
+        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens", gguf_file(g)->path,
+                       (long long)unknown, t->vocab.n_ids);
+    t->bpe.unknown = (int32_t)unknown;
+    t->bpe.byte_fallback = true;
+    t->bpe.fuse_unknown = true;
+    GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", true, "tokenizer.ggml.bos_token_id", 1, &t->before));
+    GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", 2, &t->after));
+    t->decoder.kind = DECODE_PIECES;
+    t->decoder.byte_fallback = true;
+    decode_replace replace = { memory_copy_text(MARKER, 3), memory_copy_text(" ", 1), 3, 1 };
+    bool made = replace.from != NULL && replace.to != NULL;
+    GM_TRY(decoder_add_replace(&t->decoder, replace));
+    return made ? GM_OK : GM_ENOMEM;
+}
+
+static gm_status read_file(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+    gguf_string model = { 0 };
+    bool found;
+    GM_TRY(gguf_get_string(g, "tokenizer.ggml.model", &model, &found));
+    if (!found)
+        return gm_fail(GM_EBADFILE, "%s: it has no tokenizer ('tokenizer.ggml.model')", gguf_file(g)->path);
+    if (same(model, "gpt2"))
+        GM_TRY(read_gpt2(g, t, joined));
+    else if (same(model, "llama"))
+        GM_TRY(read_llama(g, t, joined));
+    else
+        return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported", gguf_file(g)->path,
+                       model.length < 64 ? (int)model.length : 64, model.text);
+    return tokenizer_finish(t);
+}
+
+gm_status gm_tokenizer_from_gguf(const char *path, gm_tokenizer **out) {
+    *out = NULL;
+    gguf *g;
+    GM_TRY(gguf_open(path, &g));
+    byte_buffer joined = { 0 };
+    gm_tokenizer *t = tokenizer_new();
+    gm_status status = t == NULL ? GM_ENOMEM : read_file(g, t, &joined);
+    memory_free(joined.data);
+    gguf_close(g);
+    if (status != GM_OK) {
+        gm_tokenizer_release(t);
+        return status;
+    }
+    *out = t;
+    return GM_OK;
+}

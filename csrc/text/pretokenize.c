@@ -1,0 +1,230 @@
+/* pretokenize.c - see pretokenize.h.
+ *  (1) states[i] holds the piece that step i is cutting; its parts are pieces of step i + 1.
+ *  (2) A part's bytes lie in the text, or in the `changed` buffer of the step that changed them. */
+#include "text/pretokenize.h"
+
+void pretokenizer_free(pretokenizer *p) {
+    for (int i = 0; i < p->n_steps; i++) {
+        pretokenize_step *step = &p->steps[i];
+        memory_free(step->space);
+        memory_free(step->prefix);
+        memory_free(step->text);
+        regex_free(step->regex);
+    }
+    *p = (pretokenizer){ 0 };
+}
+
+void pretokens_free(pretoken_scan *scan) {
+    for (int i = 0; i < PRETOKENIZE_MAX_STEPS; i++) {
+        memory_free(scan->states[i].changed.data);
+        regex_work_free(scan->states[i].regex);
+    }
+}
+
+/* Step `step` begins to cut a piece. */
+static gm_status state_open(split_state *s, const pretokenize_step *step, const uint8_t *text, size_t length, bool first) {
+    byte_buffer *changed = &s->changed;
+    changed->size = 0;
+    if (step->space != NULL && memchr(text, ' ', length) != NULL) {
+        GM_TRY(replace_all(" ", 1, step->space, step->space_length, text, length, changed));
+        text = changed->data;
+        length = changed->size;
+    }
+    bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && first);
+    if (wants_prefix && !(length >= step->prefix_length && memcmp(text, step->prefix, step->prefix_length) == 0)) {
+        if (changed->size == 0)
+            GM_TRY(bytes_append(changed, text, length));
+        GM_TRY(bytes_reserve(changed, step->prefix_length));
+        memmove(changed->data + step->prefix_length, changed->data, length);
+        memcpy(changed->data, step->prefix, step->prefix_length);
+        changed->size += step->prefix_length;
+        text = changed->data;
+        length = changed->size;
+    }
+    if (step->match == MATCH_REGEX && s->regex == NULL)
+        GM_TRY(regex_work_new(step->regex, &s->regex));
+    s->text = text;
+    s->length = length;
+    s->at = s->last_end = 0;
+    s->first = first;
+    s->has_last = s->has_match = s->has_peeked = false;
+    return GM_OK;
+}
+
+/* The next match of a scanner or of the digits, looked for one scalar at a time. */
+static bool find_here(const pretokenize_step *step, const split_state *s, size_t *start, size_t *end) {
+    for (size_t at = s->at; at < s->length;) {
+        size_t behind = at;
+        uint32_t c = utf8_next(s->text, &behind);
+        size_t stop = at;
+        if (step->match == MATCH_SCANNER)
+            stop = scanner_match(step->scanner, s->text, s->length, at);
+        else if (unicode_class(c) & CLASS_NUMERIC)
+            stop = behind;
+        if (stop > at) {
+            *start = at;
+            *end = stop;
+            return true;
+        }
+        at = behind;
+    }
+    return false;
+}
+
+/* A regular expression's empty match right behind the last match is passed over by one scalar, as Oniguruma's iterator does. */
+static gm_status find_regex(const pretokenize_step *step, split_state *s, size_t *start, size_t *end, bool *found) {
+    for (;;) {
+        *found = false;
+        if (s->at > s->length)
+            return GM_OK;
+        GM_TRY(regex_search(step->regex, s->regex, s->text, s->length, s->at, start, end, found));
+        if (!*found || *start != *end || !s->has_last || *end != s->last_end)
+            return GM_OK;
+        size_t at = s->at;
+        if (at < s->length)
+            utf8_next(s->text, &at);
+        else
+            at++;
+        s->at = at;
+    }
+}
+
+/* The next gap or match. GM_END behind the last one. */
+static gm_status next_raw(const pretokenize_step *step, split_state *s, split_part *part) {
+    if (s->has_match) {
+        s->has_match = false;
+        *part = s->match;
+        return GM_OK;
+    }
+    size_t start = 0, end = 0, done = s->last_end;
+    bool found = false;
+    switch (step->match) {
+    case MATCH_NOTHING:
+        break;
+    case MATCH_SCANNER:
+    case MATCH_DIGIT:
+        found = find_here(step, s, &start, &end);
+        break;
+    case MATCH_REGEX:
+        GM_TRY(find_regex(step, s, &start, &end, &found));
+        break;
+    case MATCH_TEXT: {
+        const uint8_t *hit = memmem(s->text + s->at, s->length - s->at, step->text, step->text_length);
+        found = hit != NULL;
+        if (found) {
+            start = (size_t)(hit - s->text);
+            end = start + step->text_length;
+        }
+        break;
+    }
+    }
+    if (!found) {
+        s->at = s->length + 1;
+        s->last_end = s->length;
+        *part = (split_part){ done, s->length, step->invert };
+        return done < s->length ? GM_OK : GM_END;
+    }
+    s->at = s->last_end = end;
+    s->has_last = true;
+    split_part match = { start, end, !step->invert };
+    if (done == start) {
+        *part = match;
+        return GM_OK;
+    }
+    s->match = match;
+    s->has_match = true;
+    *part = (split_part){ done, start, step->invert };
+    return GM_OK;
+}
+
+/* The next gap or match again, from the one that was looked at if there is one. */
+static gm_status next_part(const pretokenize_step *step, split_state *s, split_part *part) {
+    if (s->has_peeked) {
+        s->has_peeked = false;
+        *part = s->peeked;
+        return GM_OK;
+    }
+    if (s->at > s->length && !s->has_match)
+        return GM_END;
+    return next_raw(step, s, part);
+}
+
+/* Whether `next` goes into the piece that ends with `last`. */
+static bool joins(split_behavior behavior, split_part last, split_part next) {
+    switch (behavior) {
+    case SPLIT_CONTIGUOUS:
+        return last.is_match == next.is_match;
+    case SPLIT_WITH_PREVIOUS:
+        return !last.is_match && next.is_match;
+    case SPLIT_WITH_NEXT:
+        return last.is_match && !next.is_match;
+    case SPLIT_ISOLATED:
+    case SPLIT_REMOVED:
+        break;
+    }
+    return false;
+}
+
+/* The step's next piece, after its behavior. */
+static gm_status next_piece(const pretokenize_step *step, split_state *s, size_t *start, size_t *end) {
+    split_part part;
+    do
+        GM_TRY(next_part(step, s, &part));
+    while ((step->behavior == SPLIT_REMOVED && part.is_match) || (step->behavior == SPLIT_ISOLATED && part.start == part.end));
+    *start = part.start;
+    *end = part.end;
+    while (step->behavior >= SPLIT_CONTIGUOUS) {
+        split_part next;
+        gm_status status = next_part(step, s, &next);
+        if (status == GM_END)
+            break;
+        GM_TRY(status);
+        if (!joins(step->behavior, part, next)) {
+            s->peeked = next;
+            s->has_peeked = true;
+            break;
+        }
+        *end = next.end;
+        part = next;
+    }
+    return GM_OK;
+}
+
+gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const uint8_t *text, size_t length, bool at_start) {
+    scan->p = p;
+    scan->whole = text;
+    scan->whole_length = length;
+    scan->level = 0;
+    return p->n_steps > 0 ? state_open(&scan->states[0], &p->steps[0], text, length, at_start) : GM_OK;
+}
+
+gm_status pretokens_next(pretoken_scan *scan, const uint8_t **piece, size_t *length) {
+    const pretokenizer *p = scan->p;
+    if (p->n_steps == 0) {
+        *piece = scan->whole;
+        *length = scan->whole_length;
+        scan->whole_length = 0;
+        return *length > 0 ? GM_OK : GM_END;
+    }
+    while (scan->level >= 0) {
+        split_state *s = &scan->states[scan->level];
+        size_t start, end;
+        gm_status status = next_piece(&p->steps[scan->level], s, &start, &end);
+        if (status == GM_END) {
+            scan->level--;
+            continue;
+        }
+        GM_TRY(status);
+        if (start == end)
+            continue;
+        if (scan->level == p->n_steps - 1) {
+            *piece = s->text + start;
+            *length = end - start;
+            return GM_OK;
+        }
+        scan->level++;
+        GM_TRY(state_open(&scan->states[scan->level], &p->steps[scan->level], s->text + start, end - start,
+                          s->first && start == 0));
+    }
+    return GM_END;
+}

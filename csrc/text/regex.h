@@ -1,0 +1,18 @@
+/* regex.h - split patterns that scanners.h does not know, run by PCRE2. The files' patterns are in Oniguruma's Ruby syntax:
+ * what means the same in both is copied, classes are written out as the exact ranges of unicode.h, and what neither holds
+ * for is refused with the construct's name. A compiled pattern is only read; each caller brings its own regex_work. */
+#ifndef GOMLX_TEXT_REGEX_H
+#define GOMLX_TEXT_REGEX_H
+#include "text/unicode.h"
+
+typedef struct regex regex;
+typedef struct regex_work regex_work;
+
+gm_status regex_new(const char *pattern, size_t length, regex **out);
+void regex_free(regex *r);
+gm_status regex_work_new(const regex *r, regex_work **out);
+void regex_work_free(regex_work *w);
+/* The first match that starts at or behind `at`; *found false when there is none. */
+gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_t length, size_t at,
+                       size_t *start, size_t *end, bool *found);
+#endif

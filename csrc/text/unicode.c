@@ -1,0 +1,257 @@
+/* unicode.c - UTF-8 steps, class lookup and canonical composition. See unicode.h. */
+#include "text/unicode.h"
+#include "text/tables.inc"
+
+#define BLOCK 128
+#define ROWS(table) (sizeof(table) / sizeof(table)[0] / 3)
+
+/* Hangul syllables are arithmetic, not tables (Unicode 3.12). */
+enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7, N_L = 19, N_V = 21, N_T = 28 };
+#define N_HANGUL ((uint32_t)(N_L * N_V * N_T))
+
+unsigned unicode_class(uint32_t c) {
+    return class_blocks[class_index[c / BLOCK] * BLOCK + c % BLOCK];
+}
+
+size_t utf8_put(uint32_t c, uint8_t *out) {
+    if (c < 0x80) {
+        out[0] = (uint8_t)c;
+        return 1;
+    }
+    if (c < 0x800) {
+        out[0] = (uint8_t)(0xC0 | c >> 6);
+        out[1] = (uint8_t)(0x80 | (c & 0x3F));
+        return 2;
+    }
+    if (c < 0x10000) {
+        out[0] = (uint8_t)(0xE0 | c >> 12);
+        out[1] = (uint8_t)(0x80 | (c >> 6 & 0x3F));
+        out[2] = (uint8_t)(0x80 | (c & 0x3F));
+        return 3;
+    }
+    out[0] = (uint8_t)(0xF0 | c >> 18);
+    out[1] = (uint8_t)(0x80 | (c >> 12 & 0x3F));
+    out[2] = (uint8_t)(0x80 | (c >> 6 & 0x3F));
+    out[3] = (uint8_t)(0x80 | (c & 0x3F));
+    return 4;
+}
+
+int utf8_step(const uint8_t *bytes, size_t n) {
+    uint8_t lead = bytes[0];
+    if (lead < 0x80)
+        return 1;
+    if (lead < 0xC2 || lead > 0xF4)
+        return -1;
+    int length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    /* The second byte is narrower where the scalar would be overlong, a surrogate or above U+10FFFF. */
+    uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    for (int i = 1; i < length; i++) {
+        if ((size_t)i == n)
+            return 0;
+        if (bytes[i] < low || bytes[i] > high)
+            return -i;
+        low = 0x80;
+        high = 0xBF;
+    }
+    return length;
+}
+
+size_t utf8_check(const uint8_t *bytes, size_t n) {
+    size_t at = 0;
+    while (at < n) {
+        int step = utf8_step(bytes + at, n - at);
+        if (step <= 0)
+            return at;
+        at += (size_t)step;
+    }
+    return n;
+}
+
+/* ---- NFC ---- */
+static unsigned combining_class(uint32_t c) {
+    size_t low = 0, high = ROWS(combining_runs);
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const uint32_t *run = combining_runs + 3 * middle;
+        if (c < run[0])
+            high = middle;
+        else if (c > run[1])
+            low = middle + 1;
+        else
+            return run[2];
+    }
+    return 0;
+}
+
+/* The two parts of c (second 0: only one), or NULL. */
+static const uint32_t *decomposition(uint32_t c) {
+    size_t low = 0, high = ROWS(decompositions);
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const uint32_t *row = decompositions + 3 * middle;
+        if (row[0] == c)
+            return row + 1;
+        if (c < row[0])
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+/* The composition of two scalars, or 0. */
+static uint32_t composition(uint32_t a, uint32_t b) {
+    if (a - HANGUL_L < N_L && b - HANGUL_V < N_V)
+        return HANGUL + ((a - HANGUL_L) * N_V + (b - HANGUL_V)) * N_T;
+    if (a - HANGUL < N_HANGUL && (a - HANGUL) % N_T == 0 && b - HANGUL_T - 1 < N_T - 1)
+        return a + (b - HANGUL_T);
+    size_t low = 0, high = ROWS(compositions);
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const uint32_t *row = compositions + 3 * middle;
+        if (row[0] == a && row[1] == b)
+            return row[2];
+        if (a < row[0] || (a == row[0] && b < row[1]))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return 0;
+}
+
+typedef struct { uint32_t c, combining; } nfc_char;
+typedef struct { nfc_char *chars, *sorted; size_t size, capacity; } nfc_run;
+
+/* One starter and the marks behind it, decomposed. */
+static gm_status run_append(nfc_run *run, uint32_t c) {
+    if (run->size == run->capacity) {
+        void *chars = run->chars;
+        GM_TRY(buffer_grow(&chars, run->size, &run->capacity, 1, sizeof(nfc_char)));
+        run->chars = chars;
+        void *sorted = memory_resize(run->sorted, run->capacity * sizeof(nfc_char));
+        if (sorted == NULL)
+            return GM_ENOMEM;
+        run->sorted = sorted;
+    }
+    run->chars[run->size++] = (nfc_char){ c, combining_class(c) };
+    return GM_OK;
+}
+
+/* Stable order of the marks by combining class. Counting keeps a hostile run of a million marks linear. */
+static void run_sort(nfc_run *run, size_t first) {
+    size_t n = run->size - first;
+    nfc_char *chars = run->chars + first;
+    if (n <= 8) {
+        for (size_t i = 1; i < n; i++) {
+            nfc_char moved = chars[i];
+            size_t j = i;
+            for (; j > 0 && chars[j - 1].combining > moved.combining; j--)
+                chars[j] = chars[j - 1];
+            chars[j] = moved;
+        }
+        return;
+    }
+    size_t start[257] = { 0 };
+    for (size_t i = 0; i < n; i++)
+        start[chars[i].combining + 1]++;
+    for (int k = 0; k < 256; k++)
+        start[k + 1] += start[k];
+    for (size_t i = 0; i < n; i++)
+        run->sorted[start[chars[i].combining]++] = chars[i];
+    memcpy(chars, run->sorted, n * sizeof(nfc_char));
+}
+
+static gm_status put(byte_buffer *out, uint32_t c) {
+    GM_TRY(bytes_reserve(out, 4));
+    out->size += utf8_put(c, out->data + out->size);
+    return GM_OK;
+}
+
+/* Composes the run and appends it. */
+static gm_status run_flush(nfc_run *run, byte_buffer *out) {
+    if (run->size == 0)
+        return GM_OK;
+    size_t first = run->chars[0].combining == 0 ? 1 : 0;
+    run_sort(run, first);
+    uint32_t last_combining = 0;
+    size_t kept = first;
+    for (size_t i = first; i < run->size; i++) {
+        nfc_char mark = run->chars[i];
+        uint32_t joined = 0;
+        /* A mark is blocked by an earlier one of its class that stayed. */
+        if (first == 1 && (kept == 1 || last_combining < mark.combining))
+            joined = composition(run->chars[0].c, mark.c);
+        if (joined != 0) {
+            run->chars[0].c = joined;
+        } else {
+            last_combining = mark.combining;
+            run->chars[kept++] = mark;
+        }
+    }
+    for (size_t i = 0; i < kept; i++)
+        GM_TRY(put(out, run->chars[i].c));
+    run->size = 0;
+    return GM_OK;
+}
+
+/* Appends one fully decomposed scalar, closing the run before it where it begins a new one. */
+static gm_status nfc_push(nfc_run *run, uint32_t c, byte_buffer *out) {
+    if (run->size > 0 && combining_class(c) == 0) {
+        /* Two starters compose only when no mark stayed between them: compose what is there first. */
+        uint32_t joined = 0;
+        if (run->size == 1 && run->chars[0].combining == 0)
+            joined = composition(run->chars[0].c, c);
+        if (joined != 0) {
+            run->chars[0].c = joined;
+            return GM_OK;
+        }
+        size_t before = out->size;
+        GM_TRY(run_flush(run, out));
+        size_t at = before;
+        uint32_t starter = utf8_next(out->data, &at);
+        if (at == out->size && combining_class(starter) == 0 && (joined = composition(starter, c)) != 0) {
+            out->size = before;    /* all marks went into the starter, and c joins it too */
+            c = joined;
+        }
+    }
+    return run_append(run, c);
+}
+
+static gm_status nfc_decompose(nfc_run *run, uint32_t c, byte_buffer *out) {
+    if (c - HANGUL < N_HANGUL) {
+        uint32_t s = c - HANGUL;
+        GM_TRY(nfc_push(run, HANGUL_L + s / (N_V * N_T), out));
+        GM_TRY(nfc_push(run, HANGUL_V + s % (N_V * N_T) / N_T, out));
+        return s % N_T != 0 ? nfc_push(run, HANGUL_T + s % N_T, out) : GM_OK;
+    }
+    const uint32_t *parts = decomposition(c);
+    if (parts == NULL)
+        return nfc_push(run, c, out);
+    GM_TRY(nfc_decompose(run, parts[0], out));    /* at most four deep: a property of the table */
+    return parts[1] != 0 ? nfc_decompose(run, parts[1], out) : GM_OK;
+}
+
+bool unicode_is_nfc(const uint8_t *text, size_t n) {
+    for (size_t at = 0; at < n;) {
+        if (text[at] < 0xCC) {    /* below U+0300 nothing needs a check */
+            at += text[at] < 0x80 ? 1 : 2;
+            continue;
+        }
+        if (unicode_class(utf8_next(text, &at)) & CLASS_NFC_CHECK)
+            return false;
+    }
+    return true;
+}
+
+gm_status unicode_nfc(const uint8_t *text, size_t n, byte_buffer *out) {
+    nfc_run run = { 0 };
+    gm_status status = bytes_reserve(out, n);
+    for (size_t at = 0; at < n && status == GM_OK;)
+        status = nfc_decompose(&run, utf8_next(text, &at), out);
+    if (status == GM_OK)
+        status = run_flush(&run, out);
+    memory_free(run.chars);
+    memory_free(run.sorted);
+    return status;
+}

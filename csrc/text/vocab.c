@@ -1,0 +1,116 @@
+/* vocab.c - a hash table of token strings. See vocab.h. */
+#include "text/vocab.h"
+
+/* Eight bytes at a time through a multiply; the tail is read as one padded word. */
+static uint32_t hash_text(const uint8_t *text, size_t length) {
+    uint64_t h = 0x9E3779B97F4A7C15u ^ length, word;
+    for (; length >= 8; text += 8, length -= 8) {
+        memcpy(&word, text, 8);
+        h = (h ^ word) * 0xD6E8FEB86659FD93u;
+        h ^= h >> 32;
+    }
+    word = 0;
+    for (size_t i = 0; i < length; i++)
+        word |= (uint64_t)text[i] << 8 * i;
+    h = (h ^ word) * 0xD6E8FEB86659FD93u;
+    h ^= h >> 32;
+    h *= 0xD6E8FEB86659FD93u;
+    return (uint32_t)(h >> 32);
+}
+
+static bool same_text(const vocab *v, int32_t id, const void *text, size_t length) {
+    const vocab_token *t = &v->tokens[id];
+    return t->length == length && (length == 0 || memcmp(v->blob.data + t->offset, text, length) == 0);
+}
+
+static gm_status resize_slots(vocab *v, size_t n_slots) {
+    vocab_slot *slots = memory_array(n_slots, sizeof *slots);
+    if (slots == NULL)
+        return GM_ENOMEM;
+    memset(slots, 0xFF, n_slots * sizeof *slots);
+    for (size_t i = 0; i < v->n_slots; i++) {
+        if (v->slots[i].id < 0)
+            continue;
+        size_t at = v->slots[i].hash & (n_slots - 1);
+        while (slots[at].id >= 0)
+            at = (at + 1) & (n_slots - 1);
+        slots[at] = v->slots[i];
+    }
+    memory_free(v->slots);
+    v->slots = slots;
+    v->n_slots = n_slots;
+    return GM_OK;
+}
+
+gm_status vocab_reserve(vocab *v, size_t n, size_t bytes) {
+    if (n > VOCAB_MAX)
+        n = VOCAB_MAX;
+    size_t n_slots = 64;
+    while (n_slots < 2 * n)
+        n_slots *= 2;
+    GM_TRY(bytes_reserve(&v->blob, bytes));
+    return n_slots > v->n_slots ? resize_slots(v, n_slots) : GM_OK;
+}
+
+/* Where the string is, or the free slot where it would be. */
+static vocab_slot *slot_of(const vocab *v, uint32_t hash, const void *text, size_t length) {
+    size_t at = hash & (v->n_slots - 1);
+    while (v->slots[at].id >= 0 && !(v->slots[at].hash == hash && same_text(v, v->slots[at].id, text, length)))
+        at = (at + 1) & (v->n_slots - 1);
+    return &v->slots[at];
+}
+
+gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
+    if (id < 0 || id >= VOCAB_MAX)
+        return gm_fail(GM_EBADFILE, "tokenizer: token id %lld of '%.*s' is outside 0..%d", (long long)id,
+                       length < 64 ? (int)length : 64, text, VOCAB_MAX - 1);
+    if (v->blob.size + length > UINT32_MAX / 2)
+        return gm_fail(GM_EBADFILE, "tokenizer: the vocabulary's strings are longer than 2 GiB together");
+    if (2 * (v->n_strings + 1) > v->n_slots)
+        GM_TRY(resize_slots(v, v->n_slots == 0 ? 64 : 2 * v->n_slots));
+    if ((size_t)id >= v->id_capacity) {
+        void *tokens = v->tokens;
+        size_t before = v->id_capacity;
+        GM_TRY(buffer_grow(&tokens, v->id_capacity, &v->id_capacity, (size_t)id + 1 - v->id_capacity, sizeof(vocab_token)));
+        v->tokens = tokens;
+        memset(v->tokens + before, 0xFF, (v->id_capacity - before) * sizeof(vocab_token));
+    }
+    uint32_t hash = hash_text((const uint8_t *)text, length);
+    vocab_slot *slot = slot_of(v, hash, text, length);
+    if (slot->id == id)
+        return GM_OK;
+    if (v->tokens[id].length != UINT32_MAX) {
+        size_t old_length;
+        const char *old = vocab_text(v, (int32_t)id, &old_length);
+        return gm_fail(GM_EBADFILE, "tokenizer: id %lld is given to '%.*s' and to '%.*s'", (long long)id,
+                       old_length < 64 ? (int)old_length : 64, old, length < 64 ? (int)length : 64, text);
+    }
+    vocab_token token = { (uint32_t)v->blob.size, (uint32_t)length };
+    GM_TRY(bytes_append(&v->blob, text, length));
+    v->tokens[id] = token;
+    v->n_strings += slot->id < 0;
+    *slot = (vocab_slot){ hash, (int32_t)id };
+    if ((size_t)id >= v->n_ids)
+        v->n_ids = (size_t)id + 1;
+    return GM_OK;
+}
+
+int32_t vocab_find(const vocab *v, const void *text, size_t length) {
+    if (v->n_slots == 0)
+        return -1;
+    return slot_of(v, hash_text(text, length), text, length)->id;
+}
+
+const char *vocab_text(const vocab *v, int32_t id, size_t *length) {
+    if (id < 0 || (size_t)id >= v->n_ids || v->tokens[id].length == UINT32_MAX)
+        return NULL;
+    *length = v->tokens[id].length;
+    return (const char *)v->blob.data + v->tokens[id].offset;
+}
+
+void vocab_free(vocab *v) {
+    memory_free(v->blob.data);
+    memory_free(v->tokens);
+    memory_free(v->slots);
+    *v = (vocab){ 0 };
+}

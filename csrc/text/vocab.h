@@ -1,0 +1,28 @@
+/* vocab.h - token strings and ids, both ways.
+ *  (1) Strings lie in one blob; ids may have holes; an id has one string; a string given twice is found under
+ *      its last id.
+ *  (2) Ids are below VOCAB_MAX: a hostile file cannot ask for gigabytes with one number. */
+#ifndef GOMLX_TEXT_VOCAB_H
+#define GOMLX_TEXT_VOCAB_H
+#include "text/buffer.h"
+
+#define VOCAB_MAX (1 << 22)
+
+typedef struct { uint32_t offset, length; } vocab_token;    /* length UINT32_MAX: a hole */
+typedef struct { uint32_t hash; int32_t id; } vocab_slot;   /* id -1: free */
+
+typedef struct {
+    byte_buffer blob;
+    vocab_token *tokens;      /* by id */
+    size_t n_ids, id_capacity;
+    vocab_slot *slots;        /* open addressing, at most half full */
+    size_t n_slots, n_strings;
+} vocab;
+
+/* Room for n strings of `bytes` bytes together; only saves time. */
+gm_status vocab_reserve(vocab *v, size_t n, size_t bytes);
+gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id);
+int32_t vocab_find(const vocab *v, const void *text, size_t length);             /* -1 when there is none */
+const char *vocab_text(const vocab *v, int32_t id, size_t *length);             /* NULL for a hole */
+void vocab_free(vocab *v);
+#endif
