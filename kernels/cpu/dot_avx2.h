@@ -24,7 +24,8 @@ ALWAYS_INLINE words words_six_bits(words v) { return _mm256_and_si256(v, _mm256_
 ALWAYS_INLINE words words_flip(words v) { return _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)); }
 ALWAYS_INLINE words words_top(words v, int pair)
 {
-    const words moved = pair < 2 ? _mm256_slli_epi16(v, 4 - 2 * pair) : pair > 2 ? _mm256_srli_epi16(v, 2) : v;
+    const words moved = pair == 0 ? _mm256_slli_epi16(v, 4) : pair == 1 ? _mm256_slli_epi16(v, 2)
+                      : pair == 3 ? _mm256_srli_epi16(v, 2) : v;
     return _mm256_and_si256(moved, _mm256_set1_epi8(0x30));
 }
 ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane)
@@ -68,24 +69,32 @@ ALWAYS_INLINE floats floats_from_signed(const uint8_t *p)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
 }
 
+/* Sixteen sums of int16. Not an intrinsic: gcc would regroup a chain of these into a tree that needs more registers
+ * than there are. */
+ALWAYS_INLINE __m256i add_pairs(__m256i sum, __m256i pairs)
+{
+    __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
+    return sum;
+}
+
 /* Pairs of products are summed in int16 for as many words as cannot overflow with activations in [-127, 127]:
  * 8 of 4 bits (30480), 4 of 5 bits (31496), 2 of 6 bits (32004). Signed weights lend their sign to the activation. */
 ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n)
 {
     const __m256i one = _mm256_set1_epi16(1);
     const int run = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
-    UNROLL for (int j = 0; j < n_words; j += run) {
-        const int end = j + run < n_words ? j + run : n_words;
-        UNROLL for (int t = 0; t < n; t++) {
-            __m256i pairs = _mm256_setzero_si256();
-            UNROLL for (int i = j; i < end; i++) {
-                const __m256i a = ints_broadcast(act + 32 * t + 4 * i), w = weight[i];
+    UNROLL for (int first = 0; first < n_words; first += run) {
+        const int end = first + run < n_words ? first + run : n_words;
+        __m256i pairs[4];
+        UNROLL for (int j = first; j < end; j++) {
+            UNROLL for (int t = 0; t < n; t++) {
+                const __m256i a = ints_broadcast(act + 32 * t + 4 * j), w = weight[j];
                 const __m256i p = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))
                                             : _mm256_maddubs_epi16(w, a);
-                pairs = i == j ? p : _mm256_add_epi16(pairs, p);
+                pairs[t] = j == first ? p : add_pairs(pairs[t], p);
             }
-            sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(pairs, one));
         }
+        UNROLL for (int t = 0; t < n; t++) sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(pairs[t], one));
     }
 }
 

@@ -26,7 +26,8 @@ ALWAYS_INLINE words words_flip(words v) { return _mm512_xor_si512(v, _mm512_set1
 /* Two bits of each byte, from bit 2 * pair on, as bits 4 and 5. */
 ALWAYS_INLINE words words_top(words v, int pair)
 {
-    const words moved = pair < 2 ? _mm512_slli_epi16(v, (unsigned)(4 - 2 * pair)) : pair > 2 ? _mm512_srli_epi16(v, 2) : v;
+    const words moved = pair == 0 ? _mm512_slli_epi16(v, 4) : pair == 1 ? _mm512_slli_epi16(v, 2)
+                      : pair == 3 ? _mm512_srli_epi16(v, 2) : v;
     return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
 }
 /* Adds 16 to the bytes of v whose bit in a plane of PANEL_ROWS * 4 bits is set. */
