@@ -25,6 +25,7 @@ def is_name(text):
 def fetch(name, show_bars=False):
     """The local path of a model of the hub: a folder, or a GGUF file (of split ones the first)."""
     import huggingface_hub
+    from huggingface_hub import constants
     parts = NAME.fullmatch(name)
     if parts is None:
         raise ValueError(f"{name!r} is not a name of the hub, which looks like 'org/name' or 'org/name:Q4_K_M'")
@@ -39,7 +40,8 @@ def fetch(name, show_bars=False):
             return from_cache(repo, parts, error)
         files = choose(repo, sizes, parts["type"], parts["file"])
         with bars(show_bars):
-            folder = huggingface_hub.snapshot_download(repo, allow_patterns=[glob.escape(file) for file in files])
+            folder = huggingface_hub.snapshot_download(repo, cache_dir=constants.HF_HUB_CACHE,
+                                                       allow_patterns=[glob.escape(file) for file in files])
     for file in files:
         check_size(repo, os.path.join(folder, file), sizes[file])
     return path_of(folder, files)
@@ -133,9 +135,9 @@ def unreachable(error):
     """Whether the hub could not be asked at all, as opposed to having said no."""
     from huggingface_hub import errors
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, errors.HfHubHTTPError):
+    if isinstance(error, errors.HfHubHTTPError) and not isinstance(error, errors.LocalEntryNotFoundError):
         return status is not None and status >= 500
-    if isinstance(error, (errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)):
+    if isinstance(error, (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)):
         return True
     # The HTTP library below differs between versions of huggingface_hub; its own class names do not.
     return any(kind.__name__ in ("TransportError", "RequestException") for kind in type(error).__mro__)
@@ -153,24 +155,18 @@ def hub_errors(repo):
         raise FileNotFoundError(f"the hub has no model {repo!r}, or it is private: check the name, or set HF_TOKEN") from error
     except errors.HFValidationError as error:
         raise ValueError(f"{repo!r} is not a name of the hub: {brief(error)}") from error
-    except errors.HfHubHTTPError as error:
-        raise OSError(f"{repo!r}: the hub answered with an error, try again later: {brief(error)}") from error
-    except errors.LocalEntryNotFoundError as error:
-        raise OSError(f"{repo!r}: the download was interrupted, load it again to resume: {brief(error)}") from error
-    except OSError as error:
-        if error.__class__.__module__ == "builtins" and error.errno is None and "Consistency" in str(error):
-            raise OSError(f"{repo!r}: the download was cut short, load it again: {brief(error)}") from error
-        raise
     except Exception as error:
-        if unreachable(error):
+        if unreachable(error) or "Consistency check failed" in str(error):
             raise OSError(f"{repo!r}: the download was interrupted, load it again to resume: {brief(error)}") from error
+        if isinstance(error, errors.HfHubHTTPError):
+            raise OSError(f"{repo!r}: the hub answered with an error: {brief(error)}") from error
         raise
 
 
 def brief(error):
     """An exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return lines[0][:300] if lines else type(error).__name__
 
 
 @contextlib.contextmanager
@@ -226,7 +222,8 @@ def remove(repo):
 def cache_info():
     """huggingface_hub's view of its cache; None when there is no cache yet."""
     import huggingface_hub
+    from huggingface_hub import constants
     try:
-        return huggingface_hub.scan_cache_dir()
+        return huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE)
     except huggingface_hub.CacheNotFound:
         return None

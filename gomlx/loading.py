@@ -1,7 +1,10 @@
 """load(): a path, a name of the hub or nothing at all becomes a Model."""
+from __future__ import annotations
+
 import json
 import logging
 import os
+from collections.abc import Callable
 
 from gomlx import _gomlx, defaults
 from gomlx.model import Model
@@ -12,8 +15,9 @@ PACKAGED_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models
 log = logging.getLogger("gomlx")
 
 
-def load(path_or_name=None, *, context_length=None, dtype=None, kv_dtype=None, activations=None, threads=None,
-         progress=None):
+def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
+         kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
+         progress: Callable[[float], None] | None = None) -> Model:
     """Loads a model.
 
     path_or_name    a folder with config.json, tokenizer.json and safetensors; a .gguf file (the first of split ones); a

@@ -1,5 +1,8 @@
 """Model and TokenStream: a prompt goes in, tokens come out, a result is left behind."""
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gomlx import _gomlx
@@ -9,7 +12,7 @@ from gomlx import _gomlx
 class Result:
     """What a stream leaves when it has ended or was closed."""
     text: str
-    tokens: list                # ids of the tokens that came out; the stop token is not among them
+    tokens: list[int]           # ids of the tokens that came out; the stop token is not among them
     finish_reason: str          # "stop", "length" (max_tokens), "context" (full) or "cancelled" (also: closed early)
     prompt_tokens: int
     cached_tokens: int          # of the prompt, those the session already held
@@ -33,10 +36,10 @@ class TokenStream:
         self._finish_reason = None
         self._result = None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[_gomlx.Token]:
         return self
 
-    def __next__(self):
+    def __next__(self) -> _gomlx.Token:
         if self._result is not None:
             raise StopIteration
         try:
@@ -52,11 +55,11 @@ class TokenStream:
             self.close()
         return token
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Ends the stream at its next token, from any thread."""
         self._stream.cancel()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the stream now; what it has made so far is in `result`."""
         if self._result is not None:
             return
@@ -73,12 +76,12 @@ class TokenStream:
             decode_tps=rate(stats["generated_tokens"], stats["decode_seconds"]), seed=self._seed)
 
     @property
-    def result(self):
+    def result(self) -> Result:
         if self._result is None:
             raise RuntimeError("the stream has not ended: read it to its end or close it first")
         return self._result
 
-    def __enter__(self):
+    def __enter__(self) -> TokenStream:
         return self
 
     def __exit__(self, *exc):
@@ -107,8 +110,10 @@ class Model:
             "chat_template": tokenizer.chat_template is not None,
         }
 
-    def generate(self, prompt, *, max_tokens=None, temperature=None, top_p=None, top_k=None, min_p=None,
-                 repetition_penalty=None, seed=None, stop=None, session=None):
+    def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, temperature: float | None = None,
+                 top_p: float | None = None, top_k: int | None = None, min_p: float | None = None,
+                 repetition_penalty: float | None = None, seed: int | None = None,
+                 stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None) -> TokenStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         What is None is the model's own default (model.info["sampling"]); temperature 0 is greedy. max_tokens: None goes
@@ -131,9 +136,11 @@ class Model:
             raise
         return TokenStream(stream, seed, own)
 
-    def chat(self, messages, *, tools=None, add_generation_prompt=True, template_args=None, max_tokens=None,
-             temperature=None, top_p=None, top_k=None, min_p=None, repetition_penalty=None, seed=None, stop=None,
-             session=None):
+    def chat(self, messages: Sequence[dict], *, tools: Sequence[dict] | None = None, add_generation_prompt: bool = True,
+             template_args: dict | None = None, max_tokens: int | None = None, temperature: float | None = None,
+             top_p: float | None = None, top_k: int | None = None, min_p: float | None = None,
+             repetition_penalty: float | None = None, seed: int | None = None,
+             stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None) -> TokenStream:
         """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
         template_args: further variables for the template, such as {"enable_thinking": False}."""
         text = self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
@@ -141,7 +148,7 @@ class Model:
         return self.generate(text, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k,
                              min_p=min_p, repetition_penalty=repetition_penalty, seed=seed, stop=stop, session=session)
 
-    def logits(self, ids):
+    def logits(self, ids: Sequence[int] | Sequence[Sequence[int]]) -> _gomlx.array | list[_gomlx.array]:
         """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in
         one batch, with the same bits as one by one."""
         ids = list(ids)
@@ -149,23 +156,23 @@ class Model:
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
 
-    def session(self):
+    def session(self) -> _gomlx.Session:
         """A sequence that several generations share: its KV cache is kept between them."""
         return self._engine.new_session()
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         return self._engine.vocab_size
 
     @property
-    def context_length(self):
+    def context_length(self) -> int:
         return self._engine.context_length
 
-    def close(self):
+    def close(self) -> None:
         """Frees the model now; closing twice is fine, using it afterwards raises ValueError."""
         self._engine.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Model:
         return self
 
     def __exit__(self, *exc):

@@ -1,4 +1,6 @@
 """Tokenizer: the engine's tokenizer plus what a model's files say beside it: special tokens by role and the chat template."""
+from __future__ import annotations
+
 import os
 
 from gomlx import _gomlx
@@ -15,7 +17,7 @@ class Tokenizer(_gomlx.Tokenizer):
     bos_token = eos_token = None
 
     @classmethod
-    def from_file(cls, path):
+    def from_file(cls, path: str | os.PathLike) -> Tokenizer:
         """From a tokenizer.json or the folder that holds one; the files beside it give the chat template."""
         path = os.fspath(path)
         folder = path if os.path.isdir(path) else os.path.dirname(path)
@@ -37,7 +39,7 @@ class Tokenizer(_gomlx.Tokenizer):
         return self
 
     @classmethod
-    def from_gguf(cls, path, metadata=None):
+    def from_gguf(cls, path: str | os.PathLike, metadata: dict | None = None) -> Tokenizer:
         """From a GGUF file. metadata: its scalar keys, as in model.info["metadata"], for the chat template."""
         self = super().from_gguf(os.fspath(path))
         metadata = metadata or {}
@@ -51,10 +53,10 @@ class Tokenizer(_gomlx.Tokenizer):
         return self.id_to_token(token_id) if isinstance(token_id, int) and 0 <= token_id < self.vocab_size else None
 
     @property
-    def chat_template(self):
+    def chat_template(self) -> str | None:
         return self._templates.get("default")
 
-    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, **kwargs):
+    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, **kwargs) -> str:
         """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}."""
         from gomlx import chat
         template = self._templates.get("tool_use") if tools else None
@@ -68,7 +70,7 @@ class Tokenizer(_gomlx.Tokenizer):
         return chat.render(template, messages, tools=tools, add_generation_prompt=add_generation_prompt,
                            **(roles | kwargs))
 
-    def encode_prompt(self, text):
+    def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt: begins with BOS if this tokenizer adds one, once, and never ends with EOS."""
         ids = self.encode(text, add_special_tokens=False)
         prefix = self._prefix()
