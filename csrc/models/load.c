@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "core/graph.h"
 #include "models/config.h"
+#include "ops/ops.h"
 
 #define CONFIG_BYTES ((size_t)16 << 20)
 
@@ -260,15 +261,12 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
     int format = t->format;
     const void *rows = t->data;
     if (format <= GM_QUANT_bf16 && l->options.weight_dtype != -1 && dense_format(l->options.weight_dtype) != format) {
-        int64_t shape[1] = {j->rows * j->columns}, one[1] = {1};
+        int64_t count = j->rows * j->columns, one = 1;
         format = dense_format(l->options.weight_dtype);
-        void *converted = queue_scratch(l->queue, (size_t)shape[0] * (size_t)gm_quants[format].bytes);
+        void *converted = queue_scratch(l->queue, (size_t)count * (size_t)gm_quants[format].bytes);
         if (!converted)
             return error_code();
-        GM_TRY(LAUNCH(l->queue, copy, shape[0], 65536, 0, .out = converted, .in = rows, .out_type = (int)dense_dtype(format),
-                      .in_type = (int)dense_dtype(t->format), .ndim = 1, .shape = memcpy(queue_arena(l->queue, 64), shape, sizeof shape),
-                      .out_strides = memcpy(queue_arena(l->queue, 64), one, sizeof one),
-                      .in_strides = memcpy(queue_arena(l->queue, 64), one, sizeof one)));
+        GM_TRY(launch_copy(l->queue, converted, dense_dtype(format), &one, rows, dense_dtype(t->format), &one, 1, &count));
         queue_fence(l->queue);
         rows = converted;
     }

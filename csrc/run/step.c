@@ -1,0 +1,163 @@
+/* step.c - see step.h. */
+#include "run/step.h"
+#include <string.h>
+#include "base/memory.h"
+
+struct gm_step {
+    const gm_model *model;
+    step_part *parts;
+    int n_parts;
+    gm_array *tokens, *positions, *rows, *logits, *sums, *best;
+    gm_plan *plan;
+    int32_t n;
+    bool running;
+};
+
+static int32_t *ints(const gm_array *a) { return array_ptr(a); }
+
+static gm_status record(gm_step *st, step_wanted wanted) {
+    gm_scope *s = gm_scope_open();
+    if (!s)
+        return GM_ENOMEM;
+    gm_cache *caches[GM_MAX_BATCH];
+    int32_t spans[GM_MAX_BATCH];
+    gm_array *last = NULL, *roots[3] = {NULL};
+    size_t n_roots = 1;
+    for (int i = 0; i < st->n_parts; i++) {
+        caches[i] = st->parts[i].cache;
+        spans[i] = st->parts[i].rows;
+    }
+    if (wanted == STEP_LAST && st->n > st->n_parts) {
+        last = array_new(s, GM_INT32, 1, (int64_t[]){st->n_parts});
+        for (int32_t i = 0, at = 0; last && i < st->n_parts; i++)
+            ints(last)[i] = (at += spans[i]) - 1;
+        if (!last) {
+            gm_scope_close(s);
+            return error_code();
+        }
+    }
+    gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last, .caches = caches,
+                      .spans = spans, .n_sequences = st->n_parts};
+    roots[0] = gm_retain(st->model->arch->forward(s, st->model, &batch, wanted == STEP_NONE));
+    if (wanted != STEP_NONE) {
+        roots[1] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
+        roots[2] = gm_retain(gm_argmax(s, roots[0], -1, false, false));
+        n_roots = 3;
+    }
+    gm_scope_close(s);       /* each temporary now dies at its last reader */
+    gm_status status = GM_OK;
+    for (size_t i = 0; i < n_roots; i++)
+        if (!roots[i])
+            status = error_code();
+    if (status == GM_OK)
+        status = plan_capture(roots, n_roots, &st->plan);
+    st->logits = roots[0];
+    st->sums = roots[1];
+    st->best = roots[2];
+    return status;
+}
+
+gm_status step_new(const gm_model *m, const step_part *parts, int n_parts, step_wanted wanted, gm_step **out) {
+    *out = NULL;
+    if (n_parts < 1 || n_parts > GM_MAX_BATCH)
+        return gm_fail(GM_EVALUE, "a forward pass of %d sequences: expected 1 to %d", n_parts, GM_MAX_BATCH);
+    gm_step *st = memory_zeroed(sizeof *st);
+    if (!st || !(st->parts = memory_array((size_t)n_parts, sizeof *parts))) {
+        memory_free(st);
+        return GM_ENOMEM;
+    }
+    st->model = m;
+    st->n_parts = n_parts;
+    memcpy(st->parts, parts, (size_t)n_parts * sizeof *parts);
+    for (int i = 0; i < n_parts; i++)
+        st->n += parts[i].rows;
+    int64_t n = st->n, n_rows = 2 * n + 1;
+    st->tokens = array_new(NULL, GM_INT32, 1, &n);
+    st->positions = array_new(NULL, GM_INT32, 1, &n);
+    st->rows = array_new(NULL, GM_INT32, 1, &n_rows);
+    gm_status status = st->tokens && st->positions && st->rows ? GM_OK : error_code();
+    if (status == GM_OK) {
+        memset(ints(st->rows), 0, (size_t)n_rows * sizeof(int32_t));
+        for (int32_t i = 0, at = 0; i < n_parts; i++)
+            for (int32_t r = 0; r < parts[i].rows; r++)
+                ints(st->rows)[at++] = i;
+        status = record(st, wanted);
+    }
+    if (status != GM_OK) {
+        step_free(st);
+        return status;
+    }
+    *out = st;
+    return GM_OK;
+}
+
+static void end_run(gm_step *st) {
+    queue_finish(plan_queue(st->plan));
+    queue_watch(plan_queue(st->plan), NULL);
+    run_unlock();
+    st->running = false;
+}
+
+bool step_is_running(const gm_step *st) { return st && st->running; }
+
+void step_abandon(gm_step *st) {
+    if (!step_is_running(st))
+        return;
+    queue_cancel(plan_queue(st->plan));
+    queue_step(plan_queue(st->plan), 0);
+    end_run(st);
+}
+
+void step_free(gm_step *st) {
+    if (!st)
+        return;
+    step_abandon(st);
+    gm_release(st->tokens);
+    gm_release(st->positions);
+    gm_release(st->rows);
+    gm_release(st->logits);
+    gm_release(st->sums);
+    gm_release(st->best);
+    plan_free(st->plan);
+    memory_free(st->parts);
+    memory_free(st);
+}
+
+gm_status step_fill(gm_step *st, int part, const int32_t *tokens, int64_t position) {
+    int32_t first = 0, count = st->parts[part].rows;
+    for (int i = 0; i < part; i++)
+        first += st->parts[i].rows;
+    for (int32_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || tokens[i] >= st->model->config.vocab)
+            return gm_fail(GM_EVALUE, "token id %d is outside the vocabulary of %lld", tokens[i], (long long)st->model->config.vocab);
+        ints(st->tokens)[first + i] = tokens[i];
+        ints(st->positions)[first + i] = (int32_t)(position + i);
+        ints(st->rows)[st->n + first + i] = (int32_t)(position + i);
+    }
+    GM_TRY(cache_reach(st->parts[part].cache, position + count));
+    int32_t blocks = (int32_t)((position + count + GM_KV_BLOCK - 1) / GM_KV_BLOCK), *used = &ints(st->rows)[2 * st->n];
+    *used = part == 0 || blocks > *used ? blocks : *used;
+    return GM_OK;
+}
+
+gm_status step_run(gm_step *st, int slice_ms, const _Atomic bool *cancelled) {
+    gm_queue *q = plan_queue(st->plan);
+    if (!st->running) {
+        GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
+        queue_watch(q, cancelled);
+        gm_status status = queue_start(q, st->model->threads);
+        if (status != GM_OK) {
+            run_unlock();
+            return status;
+        }
+        st->running = true;
+    }
+    if (queue_step(q, slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0) == GM_AGAIN)
+        return GM_AGAIN;
+    end_run(st);
+    return GM_OK;
+}
+
+const float *step_logits(const gm_step *st) { return array_ptr(st->logits); }
+const float *step_logsumexp(const gm_step *st) { return array_ptr(st->sums); }
+const uint32_t *step_argmax(const gm_step *st) { return array_ptr(st->best); }

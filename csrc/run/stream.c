@@ -1,0 +1,367 @@
+/* stream.c - sessions, and the one decode loop: prefill in chunks, then one token a step.
+ *  (1) session.tokens are the ids whose keys and values are in the cache; a run that is cut short leaves them as they were.
+ *  (2) A session is used by one stream at a time; the stream says so with an atomic flag.
+ *  (3) The last sampled token is not in the cache yet: the next step puts it there. */
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+#include "run/sample.h"
+#include "run/step.h"
+
+#define PREFILL_ROWS 512
+
+struct gm_session {
+    gm_model *model;
+    gm_cache *cache;
+    int32_t *tokens;
+    int64_t length, capacity;
+    gm_step *decode;                 /* the plan of one row, made at the first decode step */
+    _Atomic bool busy;
+};
+
+typedef struct { char *text; size_t length, capacity; } bytes;
+
+struct gm_stream {
+    gm_session *session;
+    gm_tokenizer *tokenizer;
+    gm_detokenizer *detokenizer;
+    gm_sampler sampler;
+    int32_t *prompt;
+    int64_t n_prompt, max_tokens, next;   /* next: prompt tokens that are in the cache */
+    int32_t *stop_ids;
+    size_t n_stop_ids;
+    bytes *stop_texts;
+    size_t n_stop_texts;
+    bytes held;                      /* text that may be the beginning of a stop text */
+    bytes out;                       /* the text of the event being returned */
+    gm_step *prefill;
+    int32_t prefill_rows;
+    bool prefill_last;
+    int32_t token;                   /* sampled last */
+    bool have_logits;
+    gm_stream_stats stats;
+    int64_t started;
+    bool done;
+    _Atomic bool cancelled;
+};
+
+/* ---- sessions ---- */
+gm_status gm_session_new(gm_model *m, gm_session **out) {
+    *out = NULL;
+    gm_session *s = memory_zeroed(sizeof *s);
+    if (!s)
+        return GM_ENOMEM;
+    const gm_config *c = &m->config;
+    gm_status status = cache_new((int)c->n_layers, c->n_kv_heads, c->head_dim, m->kv_type, c->context, &s->cache);
+    if (status != GM_OK) {
+        memory_free(s);
+        return status;
+    }
+    s->model = gm_model_retain(m);
+    *out = s;
+    return GM_OK;
+}
+
+void gm_session_free(gm_session *s) {
+    if (!s)
+        return;
+    step_free(s->decode);
+    cache_free(s->cache);
+    memory_free(s->tokens);
+    gm_model_release(s->model);
+    memory_free(s);
+}
+
+int64_t gm_session_length(const gm_session *s) { return s->length; }
+
+gm_status gm_session_truncate(gm_session *s, int64_t length) {
+    if (length < 0 || length > s->length)
+        return gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length, (long long)length);
+    if (atomic_load(&s->busy))
+        return gm_fail(GM_ESTATE, "session: a stream is using it");
+    s->length = length;
+    return GM_OK;
+}
+
+static gm_status session_append(gm_session *s, const int32_t *tokens, int64_t n) {
+    if (s->length + n > s->capacity) {
+        int64_t capacity = s->length + n + 256;
+        int32_t *grown = memory_resize(s->tokens, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return error_code();
+        s->tokens = grown;
+        s->capacity = capacity;
+    }
+    memcpy(s->tokens + s->length, tokens, (size_t)n * sizeof *tokens);
+    s->length += n;
+    return GM_OK;
+}
+
+/* ---- text ---- */
+static gm_status bytes_add(bytes *b, const char *text, size_t n) {
+    if (b->length + n + 1 > b->capacity) {
+        size_t capacity = 2 * (b->length + n) + 64;
+        char *grown = memory_resize(b->text, capacity);
+        if (!grown)
+            return error_code();
+        b->text = grown;
+        b->capacity = capacity;
+    }
+    memcpy(b->text + b->length, text, n);
+    b->length += n;
+    return GM_OK;
+}
+
+/* The first stop text within held text: true, and held text ends before it. Else *keep is the length of the longest end
+ * that may still become one. */
+static bool find_stop(gm_stream *st, size_t *keep) {
+    size_t first = st->held.length;
+    *keep = 0;
+    for (size_t i = 0; i < st->n_stop_texts; i++) {
+        const bytes *stop = &st->stop_texts[i];
+        for (size_t at = 0; at < st->held.length; at++) {
+            size_t left = st->held.length - at, n = left < stop->length ? left : stop->length;
+            if (memcmp(st->held.text + at, stop->text, n) != 0)
+                continue;
+            if (n == stop->length) {
+                first = at < first ? at : first;
+                break;
+            }
+            *keep = left > *keep ? left : *keep;
+        }
+    }
+    if (first == st->held.length)
+        return false;
+    st->held.length = first;
+    return true;
+}
+
+/* Text of the token just sampled (or of the end) goes through the stop texts into out. */
+static gm_status release_text(gm_stream *st, bool end, bool *stopped) {
+    const char *text = NULL;
+    size_t n = 0, keep = 0;
+    *stopped = false;
+    st->out.length = 0;
+    if (!st->tokenizer)
+        return GM_OK;
+    GM_TRY(end ? gm_detokenizer_finish(st->detokenizer, &text, &n) : gm_detokenizer_push(st->detokenizer, st->token, &text, &n));
+    GM_TRY(bytes_add(&st->held, text, n));
+    *stopped = find_stop(st, &keep);
+    size_t ready = *stopped || end ? st->held.length : st->held.length - keep;
+    GM_TRY(bytes_add(&st->out, st->held.text, ready));
+    memmove(st->held.text, st->held.text + ready, st->held.length - ready);
+    st->held.length -= ready;
+    return GM_OK;
+}
+
+/* ---- streams ---- */
+void gm_generate_defaults(gm_generate_options *o) {
+    *o = (gm_generate_options){.top_p = 1, .repetition_penalty = 1, .max_tokens = -1};
+}
+
+static gm_status copy_stops(gm_stream *st, const gm_generate_options *o) {
+    st->stop_ids = memory_array(o->n_stop_ids + 1, sizeof *st->stop_ids);
+    st->stop_texts = memory_zeroed((o->n_stop_texts + 1) * sizeof *st->stop_texts);
+    if (!st->stop_ids || !st->stop_texts)
+        return GM_ENOMEM;
+    if (o->n_stop_ids)
+        memcpy(st->stop_ids, o->stop_ids, o->n_stop_ids * sizeof *st->stop_ids);
+    st->n_stop_ids = o->n_stop_ids;
+    if (o->n_stop_texts && !st->tokenizer)
+        return gm_fail(GM_EVALUE, "stop texts need a tokenizer");
+    for (size_t i = 0; i < o->n_stop_texts; i++) {
+        if (!o->stop_texts[i][0])
+            return gm_fail(GM_EVALUE, "a stop text is empty");
+        GM_TRY(bytes_add(&st->stop_texts[st->n_stop_texts++], o->stop_texts[i], strlen(o->stop_texts[i])));
+    }
+    return GM_OK;
+}
+
+gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt, const gm_generate_options *o, gm_stream **out) {
+    int64_t context = s->model->config.context, n = (int64_t)n_prompt, shared = 0;
+    *out = NULL;
+    if (n == 0)
+        return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
+    if (n >= context)
+        return gm_fail(GM_EVALUE, "generate: the prompt has %lld tokens and leaves no room in the context of %lld", (long long)n, (long long)context);
+    for (int64_t i = 0; i < n; i++)
+        if (prompt[i] < 0 || prompt[i] >= s->model->config.vocab)
+            return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i], (long long)s->model->config.vocab);
+    if (atomic_exchange(&s->busy, true))
+        return gm_fail(GM_ESTATE, "session: another stream is using it");
+    gm_stream *st = memory_zeroed(sizeof *st);
+    gm_status status = st && (st->prompt = memory_array(n_prompt, sizeof *prompt)) ? GM_OK : GM_ENOMEM;
+    if (!st) {
+        atomic_store(&s->busy, false);
+        return status;
+    }
+    st->session = s;
+    if (t)
+        st->tokenizer = gm_tokenizer_retain(t);
+    if (status == GM_OK)
+        status = sampler_init(&st->sampler, o, s->model->config.vocab);
+    if (status == GM_OK)
+        status = copy_stops(st, o);
+    if (status == GM_OK && t)
+        status = gm_detokenizer_new(t, true, &st->detokenizer);
+    if (status != GM_OK) {
+        gm_stream_free(st);
+        return status;
+    }
+    memcpy(st->prompt, prompt, n_prompt * sizeof *prompt);
+    st->n_prompt = n;
+    st->max_tokens = o->max_tokens;
+    while (shared < s->length && shared < n - 1 && s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
+        shared++;
+    s->length = st->next = shared;
+    for (int64_t i = 0; i < n; i++)
+        sampler_saw(&st->sampler, prompt[i]);
+    st->stats = (gm_stream_stats){.prompt_tokens = n, .cached_tokens = shared};
+    *out = st;
+    return GM_OK;
+}
+
+void gm_stream_free(gm_stream *st) {
+    if (!st)
+        return;
+    step_free(st->prefill);
+    step_abandon(st->session->decode);
+    gm_detokenizer_free(st->detokenizer);
+    gm_tokenizer_release(st->tokenizer);
+    sampler_clear(&st->sampler);
+    for (size_t i = 0; i < st->n_stop_texts; i++)
+        memory_free(st->stop_texts[i].text);
+    memory_free(st->stop_texts);
+    memory_free(st->stop_ids);
+    memory_free(st->held.text);
+    memory_free(st->out.text);
+    memory_free(st->prompt);
+    atomic_store(&st->session->busy, false);
+    memory_free(st);
+}
+
+void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
+gm_stream_stats gm_stream_get_stats(const gm_stream *st) { return st->stats; }
+
+/* One chunk of the prompt at a time; the plan is kept while chunks have the same number of rows. */
+static gm_status run_prefill(gm_stream *st, int slice_ms) {
+    gm_session *s = st->session;
+    while (st->next < st->n_prompt) {
+        if (atomic_load(&st->cancelled) && !step_is_running(st->prefill))
+            return GM_ECANCELLED;
+        int64_t left = st->n_prompt - st->next;
+        int32_t rows = left < PREFILL_ROWS ? (int32_t)left : PREFILL_ROWS;
+        bool last = rows == left;
+        if (!st->prefill || st->prefill_rows != rows || st->prefill_last != last) {
+            step_free(st->prefill);
+            st->prefill = NULL;
+            GM_TRY(step_new(s->model, &(step_part){s->cache, rows}, 1, last ? STEP_LAST : STEP_NONE, &st->prefill));
+            st->prefill_rows = rows;
+            st->prefill_last = last;
+        }
+        if (!step_is_running(st->prefill))
+            GM_TRY(step_fill(st->prefill, 0, st->prompt + st->next, st->next));
+        gm_status status = step_run(st->prefill, slice_ms, &st->cancelled);
+        if (status != GM_OK)
+            return status;
+        if (atomic_load(&st->cancelled))
+            return GM_ECANCELLED;
+        GM_TRY(session_append(s, st->prompt + st->next, rows));
+        st->next += rows;
+    }
+    return GM_OK;
+}
+
+static gm_status run_decode(gm_stream *st, int slice_ms) {
+    gm_session *s = st->session;
+    if (!step_is_running(s->decode)) {
+        if (atomic_load(&st->cancelled))
+            return GM_ECANCELLED;
+        if (!s->decode)
+            GM_TRY(step_new(s->model, &(step_part){s->cache, 1}, 1, STEP_ALL, &s->decode));
+        GM_TRY(step_fill(s->decode, 0, &st->token, s->length));
+    }
+    gm_status status = step_run(s->decode, slice_ms, &st->cancelled);
+    if (status != GM_OK)
+        return status;
+    if (atomic_load(&st->cancelled))
+        return GM_ECANCELLED;
+    return session_append(s, &st->token, 1);
+}
+
+static gm_status end(gm_stream *st, gm_finish finish, gm_token *token) {
+    bool stopped;
+    if (finish == GM_FINISH_STOP || finish == GM_FINISH_CANCELLED)
+        token->id = -1;
+    st->done = true;
+    st->stats.finish = token->finish = finish;
+    GM_TRY(release_text(st, true, &stopped));
+    token->text = st->out.text;
+    token->length = st->out.length;
+    return GM_OK;
+}
+
+gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
+    gm_session *s = st->session;
+    gm_step *step;
+    bool stopped;
+    *token = (gm_token){.id = -1, .logprob = NAN, .text = ""};
+    if (st->done)
+        return GM_END;
+    if (!st->started)
+        st->started = clock_ns();
+    if (st->max_tokens == 0)
+        return end(st, GM_FINISH_LENGTH, token);
+    gm_status status = st->have_logits ? run_decode(st, slice_ms) : run_prefill(st, slice_ms);
+    if (status == GM_ECANCELLED)
+        return end(st, GM_FINISH_CANCELLED, token);
+    if (status != GM_OK)
+        return status;
+    int64_t now = clock_ns();
+    if (!st->have_logits) {
+        st->stats.prefill_seconds = (double)(now - st->started) * 1e-9;
+        st->started = now;
+        step = st->prefill;
+    } else {
+        st->stats.decode_seconds = (double)(now - st->started) * 1e-9;
+        step = s->decode;
+    }
+    st->have_logits = true;
+    const float *logits = step_logits(step);
+    st->token = sampler_is_greedy(&st->sampler) ? (int32_t)step_argmax(step)[0]
+                                                : sampler_draw(&st->sampler, logits, (uint64_t)st->stats.generated_tokens);
+    float logprob = logits[st->token] - step_logsumexp(step)[0];
+    step_free(st->prefill);
+    st->prefill = NULL;
+    sampler_saw(&st->sampler, st->token);
+    for (size_t i = 0; i < st->n_stop_ids; i++)
+        if (st->stop_ids[i] == st->token)
+            return end(st, GM_FINISH_STOP, token);
+    st->stats.generated_tokens++;
+    token->id = st->token;
+    token->logprob = logprob;
+    GM_TRY(release_text(st, false, &stopped));
+    token->text = st->out.text ? st->out.text : "";
+    token->length = st->out.length;
+    gm_finish finish = stopped ? GM_FINISH_STOP : st->stats.generated_tokens == st->max_tokens ? GM_FINISH_LENGTH
+                       : s->length + 1 >= s->model->config.context                             ? GM_FINISH_CONTEXT
+                                                                                               : GM_FINISH_NONE;
+    if (finish == GM_FINISH_NONE)
+        return GM_OK;
+    st->done = true;
+    st->stats.finish = token->finish = finish;
+    if (!stopped) {                  /* what was held back comes with the last token */
+        bytes first = st->out;
+        st->out = (bytes){0};
+        status = release_text(st, true, &stopped);
+        if (status == GM_OK)
+            status = bytes_add(&first, st->out.text ? st->out.text : "", st->out.length);
+        memory_free(st->out.text);
+        st->out = first;
+        token->text = st->out.text ? st->out.text : "";
+        token->length = st->out.length;
+        if (stopped)
+            st->stats.finish = token->finish = GM_FINISH_STOP;
+    }
+    return status;
+}
