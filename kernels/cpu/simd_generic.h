@@ -14,6 +14,7 @@
 #define V_ACC 12
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vu __attribute__((vector_size(16)));      /* arithmetic that wraps */
 typedef vi vm;
 
 ALWAYS_INLINE vi vf_bits(vf a) { return (vi)a; }
@@ -37,12 +38,12 @@ ALWAYS_INLINE vf v_from_f16(vi h) {
     vi magnitude = (h & 0x7fff) << 13, special = (h & 0x7c00) == 0x7c00;
     vf scaled = vf_of_bits(magnitude) * vf_set1(0x1p112f);
     vi bits = (special & (magnitude | 0x7f800000)) | (~special & vf_bits(scaled));
-    return vf_of_bits(bits | (h & 0x8000) << 16);
+    return vf_of_bits(bits | (vi)((vu)(h & 0x8000) << 16));
 }
 /* To nearest even by the float adder itself: adding 2^(e+13) drops the bits below float16's last one. */
 ALWAYS_INLINE vi v_to_f16(vf v) {
     vi bits = vf_bits(v), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
-    vi normal = (magnitude + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    vi normal = (vi)(((vu)magnitude + 0xfff + (((vu)magnitude >> 13) & 1)) >> 13);
     vi small = vf_bits(vf_of_bits(magnitude) + vf_set1(0.5f)) - 0x3f000000;
     vi nan = ((magnitude >> 13) & 0x3ff) | 0x7e00;
     vi h = normal - (112 << 10);
@@ -54,7 +55,7 @@ ALWAYS_INLINE vi v_to_f16(vf v) {
 }
 ALWAYS_INLINE vi v_to_bf16(vf v) {
     vi bits = vf_bits(v), nan = v != v, top = (bits >> 16) & 0xffff;
-    vi rounded = ((bits + 0x7fff + (top & 1)) >> 16) & 0xffff;
+    vi rounded = (vi)(((vu)bits + 0x7fff + (vu)(top & 1)) >> 16);
     return (nan & (top | 0x40)) | (~nan & rounded);
 }
 ALWAYS_INLINE vi v_load_u16(const uint16_t *p) { return (vi){ p[0], p[1], p[2], p[3] }; }
@@ -67,9 +68,9 @@ ALWAYS_INLINE void v_store_u16(uint16_t *p, vi h, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = (uint16_t)h[i];
 }
 ALWAYS_INLINE vf vf_load_f16(const uint16_t *p) { return v_from_f16(v_load_u16(p)); }
-ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_of_bits(v_load_u16(p) << 16); }
+ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_of_bits((vi)((vu)v_load_u16(p) << 16)); }
 ALWAYS_INLINE vf vf_load_f16_part(const uint16_t *p, int64_t n) { return v_from_f16(v_load_u16_part(p, n)); }
-ALWAYS_INLINE vf vf_load_bf16_part(const uint16_t *p, int64_t n) { return vf_of_bits(v_load_u16_part(p, n) << 16); }
+ALWAYS_INLINE vf vf_load_bf16_part(const uint16_t *p, int64_t n) { return vf_of_bits((vi)((vu)v_load_u16_part(p, n) << 16)); }
 ALWAYS_INLINE void vf_store_f16(uint16_t *p, vf v) { v_store_u16(p, v_to_f16(v), V_N); }
 ALWAYS_INLINE void vf_store_bf16(uint16_t *p, vf v) { v_store_u16(p, v_to_bf16(v), V_N); }
 ALWAYS_INLINE void vf_store_f16_part(uint16_t *p, vf v, int64_t n) { v_store_u16(p, v_to_f16(v), n); }
@@ -112,21 +113,24 @@ ALWAYS_INLINE void vm_store(uint8_t *p, vm m) {
 ALWAYS_INLINE vi vi_set1(int32_t x) { return (vi){ x, x, x, x }; }
 ALWAYS_INLINE vi vi_load(const int32_t *p) { vi v; memcpy(&v, p, sizeof v); return v; }
 ALWAYS_INLINE void vi_store(int32_t *p, vi v) { memcpy(p, &v, sizeof v); }
-ALWAYS_INLINE vi vi_add(vi a, vi b) { return a + b; }
-ALWAYS_INLINE vi vi_sub(vi a, vi b) { return a - b; }
+ALWAYS_INLINE vi vi_add(vi a, vi b) { return (vi)((vu)a + (vu)b); }
+ALWAYS_INLINE vi vi_sub(vi a, vi b) { return (vi)((vu)a - (vu)b); }
 ALWAYS_INLINE vi vi_and(vi a, vi b) { return a & b; }
 ALWAYS_INLINE vi vi_or(vi a, vi b) { return a | b; }
 ALWAYS_INLINE vm vi_eq(vi a, vi b) { return a == b; }
 ALWAYS_INLINE vm vi_lt(vi a, vi b) { return a < b; }
-ALWAYS_INLINE vi vi_shl(vi a, int n) { return a << n; }
+ALWAYS_INLINE vi vi_shl(vi a, int n) { return (vi)((vu)a << n); }
 ALWAYS_INLINE vi vi_shr(vi a, int n) { return a >> n; }
 /* To nearest, for |a| < 2^22: the integer is in the low bits of a + 1.5 * 2^23. */
-ALWAYS_INLINE vi vf_to_vi(vf a) { return vf_bits(a + vf_set1(0x1.8p23f)) - vf_bits(vf_set1(0x1.8p23f)); }
+ALWAYS_INLINE vi vf_to_vi(vf a) {
+    return vi_sub(vf_bits(a + vf_set1(0x1.8p23f)), vf_bits(vf_set1(0x1.8p23f)));
+}
 ALWAYS_INLINE vf vf_from_vi(vi a) { return (vf){ (float)a[0], (float)a[1], (float)a[2], (float)a[3] }; }
 
 ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
     vi whole = vf_to_vi(n), half = whole >> 1;
-    return p * vf_of_bits((half + 127) << 23) * vf_of_bits((whole - half + 127) << 23);
+    vf first = vf_of_bits(vi_shl(vi_add(half, vi_set1(127)), 23));
+    return p * first * vf_of_bits(vi_shl(vi_add(vi_sub(whole, half), vi_set1(127)), 23));
 }
 
 ALWAYS_INLINE float vf_reduce_add(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }

@@ -819,7 +819,6 @@ int main(void)
         test_rows();
         test_matmul();
         test_attention();
-        printf("%s: %ld passed, %ld failed so far\n", *name, passed, failed);
     }
     printf("%ld passed, %ld failed\n", passed, failed);
     return failed != 0;
