@@ -259,7 +259,7 @@ def show_table(values, indent=""):
             show_table(value, indent + "  ")
             continue
         if isinstance(value, list):
-            value = ", ".join(json.dumps(one, ensure_ascii=False) if isinstance(one, dict) else str(one) for one in value)
+            value = ", ".join(json.dumps(one, ensure_ascii=False) if isinstance(one, dict) else str(one) for one in value) or None
         elif name.endswith("bytes") and isinstance(value, int):
             value = size(value)
         print(f"{indent}{name + ':':{width}} {'-' if value is None else value}")

@@ -63,8 +63,11 @@ class TokenStream:
         """Ends the stream now; what it has made so far is in `result`."""
         if self._result is not None:
             return
-        stats = self._stream.stats()
         self._stream.close()
+        try:
+            stats = self._stream.stats()
+        except ValueError:                      # another thread is in its last step, and comes here after it
+            return
         if self._session is not None:
             self._session.close()
         prefilled = stats["prompt_tokens"] - stats["cached_tokens"]
@@ -120,6 +123,8 @@ class Model:
         on to a stop or to the end of the context. seed: None draws one and leaves it in the result. stop: a text, or
         several, that end the stream and are cut from it. session: from model.session(), keeps the KV cache, so that
         a prompt's beginning that the session already holds is not computed again."""
+        if max_tokens is not None and max_tokens < 0:
+            raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
         asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
                  "repetition_penalty": repetition_penalty}

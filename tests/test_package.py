@@ -11,6 +11,8 @@ import pytest
 import gomlx
 from gomlx import loading
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
 
 @pytest.fixture(scope="module")
 def model():
@@ -26,7 +28,8 @@ def finish(stream):
 def test_importing_brings_in_nothing_heavy():
     program = ("import sys, gomlx, gomlx.core, gomlx.cli; "
                "print([name for name in ('numpy', 'jinja2', 'huggingface_hub', 'torch') if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True,
+                          check=True)
     assert done.stdout == "[]\n" and done.stderr == ""
 
 
@@ -220,9 +223,8 @@ def test_the_folder_form_says_the_same(shared):
 
 
 def test_the_example_of_the_readme_runs():
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    with open(os.path.join(root, "README.md"), encoding="utf-8") as file:
+    with open(os.path.join(os.path.dirname(HERE), "README.md"), encoding="utf-8") as file:
         (example,) = re.findall(r"```python\n(.*?)```", file.read(), re.S)
-    done = subprocess.run([sys.executable, "-I", "-c", example], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", example], cwd=HERE, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stderr == ""
     assert "tokens/s, ended by length" in done.stdout and len(done.stdout) > 300
