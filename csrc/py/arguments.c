@@ -1,0 +1,193 @@
+/* arguments.c - arguments of the vectorcall convention: sorted by name, then read one kind at a time. */
+#include "py/py.h"
+#include <limits.h>
+
+static int name_index(const signature *sig, PyObject *name)
+{
+    for (int i = sig->n_positional_only; sig->names[i]; i++)
+        if (PyUnicode_CompareWithASCIIString(name, sig->names[i]) == 0)
+            return i;
+    return -1;
+}
+
+bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **values)
+{
+    for (int i = 0; sig->names[i]; i++)
+        values[i] = NULL;
+    if (n > sig->n_positional) {
+        PyErr_Format(PyExc_TypeError, "%s() takes at most %d positional arguments (%zd given)", sig->function,
+                     sig->n_positional, n);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        values[i] = args[i];
+    Py_ssize_t n_named = kwnames ? PyTuple_Size(kwnames) : 0;
+    for (Py_ssize_t i = 0; i < n_named; i++) {
+        PyObject *name = PyTuple_GetItem(kwnames, i);
+        int at = name_index(sig, name);
+        if (at < 0) {
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", sig->function, name);
+            return false;
+        }
+        if (values[at]) {
+            PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", sig->function, name);
+            return false;
+        }
+        values[at] = args[n + i];
+    }
+    for (int i = 0; sig->names[i]; i++) {
+        if (!values[i] && (sig->required >> i & 1)) {
+            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", sig->function, sig->names[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool read_bool(PyObject *value, bool *out)
+{
+    if (!value)
+        return true;
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0)
+        return false;
+    *out = truth;
+    return true;
+}
+
+bool read_int(PyObject *value, const char *what, int *out)
+{
+    if (!value)
+        return true;
+    if (!PyIndex_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "%s must be an int, not %R", what, (PyObject *)Py_TYPE(value));
+        return false;
+    }
+    PyObject *index = PyNumber_Index(value);
+    if (!index)
+        return false;
+    int overflow;
+    long number = PyLong_AsLongAndOverflow(index, &overflow);
+    Py_DECREF(index);
+    if (number == -1 && PyErr_Occurred())
+        return false;
+    if (overflow || number < INT_MIN || number > INT_MAX) {
+        PyErr_Format(PyExc_OverflowError, "%s is outside the range of int32", what);
+        return false;
+    }
+    *out = (int)number;
+    return true;
+}
+
+bool read_float(PyObject *value, const char *what, double *out)
+{
+    if (!value)
+        return true;
+    double number = PyFloat_AsDouble(value);
+    if (number == -1.0 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%s must be a number, not %R", what, (PyObject *)Py_TYPE(value));
+        return false;
+    }
+    *out = number;
+    return true;
+}
+
+/* At most GM_MAX_NDIM ints of a list or tuple. */
+static bool read_ints(PyObject *value, const char *what, int *count, int *out)
+{
+    PyObject *items = PySequence_Tuple(value);
+    if (!items) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%s must be an int or a sequence of ints, not %R", what, (PyObject *)Py_TYPE(value));
+        return false;
+    }
+    Py_ssize_t n = PyTuple_Size(items);
+    bool ok = n <= GM_MAX_NDIM;
+    if (!ok)
+        PyErr_Format(PyExc_ValueError, "%s: %zd items, at most %d dimensions are possible", what, n, GM_MAX_NDIM);
+    for (Py_ssize_t i = 0; ok && i < n; i++)
+        ok = read_int(PyTuple_GetItem(items, i), what, out + i);
+    Py_DECREF(items);
+    *count = (int)n;
+    return ok;
+}
+
+bool read_axes(PyObject *value, int *n_axes, int *axes)
+{
+    *n_axes = -1;
+    if (!value || value == Py_None)
+        return true;
+    if (PyIndex_Check(value)) {
+        *n_axes = 1;
+        return read_int(value, "axis", axes);
+    }
+    return read_ints(value, "axis", n_axes, axes);
+}
+
+bool read_shape(PyObject *value, int *ndim, int64_t *shape)
+{
+    if (PyIndex_Check(value) && !PySequence_Check(value))
+        return read_shape_items(&value, 1, ndim, shape);
+    int dims[GM_MAX_NDIM];
+    if (!read_ints(value, "shape", ndim, dims))
+        return false;
+    for (int i = 0; i < *ndim; i++)
+        shape[i] = dims[i];
+    return true;
+}
+
+bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape)
+{
+    if (n > GM_MAX_NDIM) {
+        PyErr_Format(PyExc_ValueError, "shape: %zd dimensions, at most %d are possible", n, GM_MAX_NDIM);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int dim;
+        if (!read_int(items[i], "shape", &dim))
+            return false;
+        shape[i] = dim;
+    }
+    *ndim = (int)n;
+    return true;
+}
+
+bool read_stream(PyObject *value)
+{
+    if (!value || value == Py_None)
+        return true;
+    PyErr_Format(PyExc_TypeError, "stream must be None, the default stream, not %R", (PyObject *)Py_TYPE(value));
+    return false;
+}
+
+bool read_ids(PyObject *value, int32_t **ids, size_t *count)
+{
+    if (PyUnicode_Check(value) || PyBytes_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "token ids must be a sequence of ints, not text; encode it first");
+        return false;
+    }
+    PyObject *items = PySequence_Tuple(value);
+    if (!items)
+        return false;
+    Py_ssize_t n = PyTuple_Size(items);
+    int32_t *list = PyMem_Malloc(sizeof *list * (size_t)(n ? n : 1));
+    if (!list) {
+        Py_DECREF(items);
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int id;
+        if (!read_int(PyTuple_GetItem(items, i), "token id", &id)) {
+            PyMem_Free(list);
+            Py_DECREF(items);
+            return false;
+        }
+        list[i] = id;
+    }
+    Py_DECREF(items);
+    *ids = list;
+    *count = (size_t)n;
+    return true;
+}

@@ -1,0 +1,443 @@
+/* array.c - gomlx.core.array: the handle, its operators and protocols. What a value means is in array_convert.c. */
+#include "py/py.h"
+#include <string.h>
+#include <structmember.h>
+
+/* ---- handles ---- */
+
+module_state *py_array_state(PyObject *self)
+{
+    return state_of(self, py_array_dealloc);
+}
+
+gm_array *py_array_node(module_state *state, PyObject *object)
+{
+    if (Py_IS_TYPE(object, state->array_type) || PyType_IsSubtype(Py_TYPE(object), state->array_type))
+        return ((array_object *)object)->node;
+    return NULL;
+}
+
+PyObject *py_array_handle(PyTypeObject *type, gm_array *node)
+{
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    array_object *array = (array_object *)allocate(type, 0);
+    if (!array) {
+        gm_release(node);
+        return NULL;
+    }
+    array->node = node;
+    return (PyObject *)array;
+}
+
+PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node)
+{
+    if (node)
+        gm_retain(node);
+    gm_scope_close(scope);
+    return node ? py_array_handle(state->array_type, node) : raise_gm(state);
+}
+
+void py_array_dealloc(PyObject *self)
+{
+    array_object *array = (array_object *)self;
+    if (array->weakrefs)
+        PyObject_ClearWeakRefs(self);
+    gm_release(array->node);
+    object_free(self);
+    foreign_drain();
+}
+
+static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"val", "dtype", NULL};
+    PyObject *value, *dtype_object = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:array", names, &value, &dtype_object))
+        return NULL;
+    PyTypeObject *base = type;     /* a subclass being made: its state is the base's */
+    while ((destructor)PyType_GetSlot(base, Py_tp_dealloc) != py_array_dealloc)
+        base = PyType_GetSlot(base, Py_tp_base);
+    module_state *state = PyType_GetModuleState(base);
+    gm_dtype dtype = GM_DTYPE_COUNT;
+    if (!read_dtype(state, dtype_object, &dtype))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope ? node_from_value(state, scope, value, dtype) : NULL;
+    if (node)
+        gm_retain(node);
+    gm_scope_close(scope);
+    return node ? py_array_handle(type, node) : raise_gm(state);
+}
+
+/* ---- operators ---- */
+
+/* Which side of a binary operator is the array, and so the state; neither only if Python is confused. */
+static module_state *operator_state(PyObject *a, PyObject *b)
+{
+    module_state *state = state_of(a, py_array_dealloc);
+    return state ? state : state_of(b, py_array_dealloc);
+}
+
+/* Operands of Python's own containers are an error, as in MLX; any other stranger may know what to do with an array. */
+static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, const char *name)
+{
+    PyObject *other = py_array_node(state, a) ? b : a;
+    if (PyList_Check(other) || PyTuple_Check(other) || PyUnicode_Check(other) || PyBytes_Check(other) || PyDict_Check(other)) {
+        PyErr_Format(PyExc_ValueError, "%s of an array and %R is not possible", name, (PyObject *)Py_TYPE(other));
+        return NULL;
+    }
+    Py_RETURN_NOTIMPLEMENTED;
+}
+
+static bool is_operand(module_state *state, PyObject *object)
+{
+    return py_array_node(state, object) || PyFloat_Check(object) || PyLong_Check(object) || PyComplex_Check(object)
+        || (PyObject_CheckBuffer(object) && !PyBytes_Check(object));
+}
+
+static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const char *name)
+{
+    module_state *state = operator_state(a, b);
+    if (!is_operand(state, a) || !is_operand(state, b))
+        return refuse_operand(state, a, b, name);
+    gm_array *x, *y;
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope && nodes_from_operands(state, scope, a, b, &x, &y) ? fn(scope, x, y) : NULL;
+    return py_array_result(state, scope, node);
+}
+
+/* The handle gets the result; its identity and its aliases stay. */
+static PyObject *binary_inplace(PyObject *self, PyObject *other, binary_fn fn, const char *name)
+{
+    module_state *state = py_array_state(self);
+    if (!is_operand(state, other))
+        return refuse_operand(state, self, other, name);
+    gm_array *x, *y;
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope && nodes_from_operands(state, scope, self, other, &x, &y) ? fn(scope, x, y) : NULL;
+    if (node)
+        gm_retain(node);
+    gm_scope_close(scope);
+    if (!node)
+        return raise_gm(state);
+    array_object *array = (array_object *)self;
+    gm_array *old = array->node;
+    array->node = node;
+    gm_release(old);
+    return Py_NewRef(self);
+}
+
+#define OPERATOR(name, fn, noun) \
+    static PyObject *array_##name(PyObject *a, PyObject *b) { return binary(a, b, fn, noun); } \
+    static PyObject *array_inplace_##name(PyObject *a, PyObject *b) { return binary_inplace(a, b, fn, noun); }
+OPERATOR(add, gm_add, "addition")
+OPERATOR(subtract, gm_subtract, "subtraction")
+OPERATOR(multiply, gm_multiply, "multiplication")
+OPERATOR(floor_divide, gm_floor_divide, "floor division")
+OPERATOR(remainder, gm_remainder, "modulus")
+OPERATOR(and, gm_bitwise_and, "bitwise and")
+OPERATOR(or, gm_bitwise_or, "bitwise or")
+OPERATOR(xor, gm_bitwise_xor, "bitwise xor")
+OPERATOR(lshift, gm_left_shift, "left shift")
+OPERATOR(rshift, gm_right_shift, "right shift")
+
+static PyObject *array_divide(PyObject *a, PyObject *b) { return binary(a, b, gm_divide, "division"); }
+
+static PyObject *array_inplace_divide(PyObject *a, PyObject *b)
+{
+    if (!py_dtype_is_inexact(gm_array_dtype(((array_object *)a)->node))) {
+        PyErr_SetString(PyExc_ValueError, "in-place division would change the dtype of an integer array; use a = a / b or //=");
+        return NULL;
+    }
+    return binary_inplace(a, b, gm_divide, "division");
+}
+
+static PyObject *array_matmul(PyObject *a, PyObject *b)
+{
+    module_state *state = operator_state(a, b);
+    if (!py_array_node(state, a) || !py_array_node(state, b))
+        Py_RETURN_NOTIMPLEMENTED;
+    return binary(a, b, gm_matmul, "matrix product");
+}
+
+static PyObject *array_inplace_matmul(PyObject *a, PyObject *b)
+{
+    if (!py_array_node(py_array_state(a), b))
+        Py_RETURN_NOTIMPLEMENTED;
+    return binary_inplace(a, b, gm_matmul, "matrix product");
+}
+
+static PyObject *array_power(PyObject *a, PyObject *b, PyObject *modulus)
+{
+    if (modulus != Py_None)
+        Py_RETURN_NOTIMPLEMENTED;
+    return binary(a, b, gm_power, "power");
+}
+
+static PyObject *array_inplace_power(PyObject *a, PyObject *b, PyObject *modulus)
+{
+    if (modulus != Py_None)
+        Py_RETURN_NOTIMPLEMENTED;
+    return binary_inplace(a, b, gm_power, "power");
+}
+
+static PyObject *unary(PyObject *self, unary_fn fn)
+{
+    module_state *state = py_array_state(self);
+    gm_scope *scope = gm_scope_open();
+    return py_array_result(state, scope, scope ? fn(scope, ((array_object *)self)->node) : NULL);
+}
+
+static PyObject *array_negative(PyObject *self) { return unary(self, gm_negative); }
+static PyObject *array_absolute(PyObject *self) { return unary(self, gm_abs); }
+static PyObject *array_invert(PyObject *self) { return unary(self, gm_bitwise_invert); }
+
+static PyObject *array_positive(PyObject *self)
+{
+    return py_array_handle(py_array_state(self)->array_type, gm_retain(((array_object *)self)->node));
+}
+
+static PyObject *array_compare(PyObject *a, PyObject *b, int how)
+{
+    static const struct { binary_fn fn; const char *name; } comparisons[] = {
+        [Py_LT] = {gm_less, "comparison"},     [Py_LE] = {gm_less_equal, "comparison"},
+        [Py_EQ] = {gm_equal, "comparison"},    [Py_NE] = {gm_not_equal, "comparison"},
+        [Py_GT] = {gm_greater, "comparison"},  [Py_GE] = {gm_greater_equal, "comparison"},
+    };
+    module_state *state = py_array_state(a);
+    if (!is_operand(state, b) && (how == Py_EQ || how == Py_NE))
+        Py_RETURN_NOTIMPLEMENTED;     /* a == "text" is False */
+    return binary(a, b, comparisons[how].fn, comparisons[how].name);
+}
+
+static Py_hash_t array_hash(PyObject *self)     /* identity: == makes arrays */
+{
+    uintptr_t address = (uintptr_t)self;
+    return (Py_hash_t)(address >> 4 | address << (8 * sizeof address - 4));
+}
+
+/* ---- scalars ---- */
+
+static int array_bool(PyObject *self)
+{
+    PyObject *item = py_array_item(self);
+    int truth = item ? PyObject_IsTrue(item) : -1;
+    Py_XDECREF(item);
+    return truth;
+}
+
+static PyObject *array_int(PyObject *self)
+{
+    PyObject *item = py_array_item(self);
+    PyObject *number = item ? PyNumber_Long(item) : NULL;
+    Py_XDECREF(item);
+    return number;
+}
+
+static PyObject *array_float(PyObject *self)
+{
+    PyObject *item = py_array_item(self);
+    PyObject *number = item ? PyNumber_Float(item) : NULL;
+    Py_XDECREF(item);
+    return number;
+}
+
+static PyObject *array_index(PyObject *self)
+{
+    gm_array *node = ((array_object *)self)->node;
+    if (gm_array_ndim(node) != 0 || !py_dtype_is_integer(gm_array_dtype(node))) {
+        PyErr_SetString(PyExc_TypeError, "only integer arrays without dimensions can be an index");
+        return NULL;
+    }
+    return py_array_item(self);
+}
+
+/* ---- iteration ---- */
+
+typedef struct { PyObject_HEAD PyObject *array; gm_array *node; int64_t next; } array_iterator;
+
+static PyObject *array_iter(PyObject *self)
+{
+    module_state *state = py_array_state(self);
+    gm_array *node = ((array_object *)self)->node;
+    if (gm_array_ndim(node) == 0) {
+        PyErr_SetString(PyExc_TypeError, "iteration over an array without dimensions");
+        return NULL;
+    }
+    array_iterator *iterator = (array_iterator *)PyType_GenericAlloc(state->array_iterator_type, 0);
+    if (!iterator)
+        return NULL;
+    iterator->array = Py_NewRef(self);
+    iterator->node = gm_retain(node);
+    return (PyObject *)iterator;
+}
+
+static PyObject *iterator_next(PyObject *self)
+{
+    array_iterator *iterator = (array_iterator *)self;
+    if (!iterator->node || iterator->next >= gm_array_shape(iterator->node)[0])
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    gm_array *row = scope ? node_row(scope, iterator->node, iterator->next) : NULL;
+    iterator->next++;
+    return py_array_result(py_array_state(iterator->array), scope, row);
+}
+
+static int iterator_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((array_iterator *)self)->array);
+    return 0;
+}
+
+static void iterator_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    array_iterator *iterator = (array_iterator *)self;
+    gm_release(iterator->node);
+    Py_XDECREF(iterator->array);
+    object_free(self);
+}
+
+static PyType_Slot iterator_slots[] = {
+    {Py_tp_dealloc, iterator_dealloc},
+    {Py_tp_traverse, iterator_traverse},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, iterator_next},
+    {0, NULL},
+};
+PyType_Spec py_array_iterator_spec = {"gomlx.core.ArrayIterator", sizeof(array_iterator), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, iterator_slots};
+
+static Py_ssize_t array_length(PyObject *self)
+{
+    gm_array *node = ((array_object *)self)->node;
+    if (gm_array_ndim(node) == 0) {
+        PyErr_SetString(PyExc_TypeError, "len() of an array without dimensions");
+        return -1;
+    }
+    return (Py_ssize_t)gm_array_shape(node)[0];
+}
+
+/* ---- properties ---- */
+
+PyObject *shape_tuple(const gm_array *node)
+{
+    int ndim = gm_array_ndim(node);
+    PyObject *shape = PyTuple_New(ndim);
+    for (int i = 0; shape && i < ndim; i++) {
+        PyObject *dim = PyLong_FromLongLong(gm_array_shape(node)[i]);
+        if (!dim)
+            Py_CLEAR(shape);
+        else
+            PyTuple_SetItem(shape, i, dim);
+    }
+    return shape;
+}
+
+static PyObject *get_shape(PyObject *self, void *unused)
+{
+    (void)unused;
+    return shape_tuple(((array_object *)self)->node);
+}
+
+static PyObject *get_ndim(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(gm_array_ndim(((array_object *)self)->node));
+}
+
+static PyObject *get_size(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLongLong(gm_array_size(((array_object *)self)->node));
+}
+
+static PyObject *get_dtype(PyObject *self, void *unused)
+{
+    (void)unused;
+    gm_array *node = ((array_object *)self)->node;
+    gm_dtype type = gm_array_dtype(node);
+    if (type == GM_PACKED)
+        return PyUnicode_FromString(gm_array_format(node));
+    return Py_NewRef(py_array_state(self)->dtypes[type]);
+}
+
+static PyObject *get_itemsize(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromSize_t(gm_dtype_size(gm_array_dtype(((array_object *)self)->node)));
+}
+
+static PyObject *get_nbytes(PyObject *self, void *unused)
+{
+    (void)unused;
+    gm_array *node = ((array_object *)self)->node;
+    return PyLong_FromLongLong(gm_array_size(node) * (int64_t)gm_dtype_size(gm_array_dtype(node)));
+}
+
+static PyObject *get_real(PyObject *self, void *unused) { (void)unused; return unary(self, gm_real); }
+static PyObject *get_imag(PyObject *self, void *unused) { (void)unused; return unary(self, gm_imag); }
+
+static PyObject *get_transposed(PyObject *self, void *unused)
+{
+    (void)unused;
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = ((array_object *)self)->node;
+    return py_array_result(py_array_state(self), scope, scope ? gm_transpose(scope, node, -1, NULL) : NULL);
+}
+
+static PyGetSetDef array_properties[] = {
+    {"shape", get_shape, NULL, "The dimensions, a tuple of ints.", NULL},
+    {"ndim", get_ndim, NULL, "The number of dimensions.", NULL},
+    {"size", get_size, NULL, "The number of elements.", NULL},
+    {"dtype", get_dtype, NULL, "The type of the elements.", NULL},
+    {"itemsize", get_itemsize, NULL, "Bytes of one element.", NULL},
+    {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
+    {"T", get_transposed, NULL, "The array with its axes reversed.", NULL},
+    {"real", get_real, NULL, "The real parts.", NULL},
+    {"imag", get_imag, NULL, "The imaginary parts.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyMemberDef array_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(array_object, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot array_slots[] = {
+    {Py_tp_doc, "array(val, dtype=None)\n--\n\n"
+                "An n-dimensional array, computed when its values are asked for. val: a number, nested lists or tuples, another\n"
+                "array, or anything with the buffer protocol or DLPack."},
+    {Py_tp_new, array_new},
+    {Py_tp_dealloc, py_array_dealloc},
+    {Py_tp_repr, py_array_repr},
+    {Py_tp_hash, array_hash},
+    {Py_tp_richcompare, array_compare},
+    {Py_tp_iter, array_iter},
+    {Py_tp_methods, py_array_methods},
+    {Py_tp_getset, array_properties},
+    {Py_tp_members, array_members},
+    {Py_mp_length, array_length},
+    {Py_mp_subscript, py_array_subscript},
+    {Py_mp_ass_subscript, py_array_assign_subscript},
+    {Py_bf_getbuffer, py_array_getbuffer},
+    {Py_bf_releasebuffer, py_array_releasebuffer},
+    {Py_nb_add, array_add},                      {Py_nb_inplace_add, array_inplace_add},
+    {Py_nb_subtract, array_subtract},            {Py_nb_inplace_subtract, array_inplace_subtract},
+    {Py_nb_multiply, array_multiply},            {Py_nb_inplace_multiply, array_inplace_multiply},
+    {Py_nb_true_divide, array_divide},           {Py_nb_inplace_true_divide, array_inplace_divide},
+    {Py_nb_floor_divide, array_floor_divide},    {Py_nb_inplace_floor_divide, array_inplace_floor_divide},
+    {Py_nb_remainder, array_remainder},          {Py_nb_inplace_remainder, array_inplace_remainder},
+    {Py_nb_power, array_power},                  {Py_nb_inplace_power, array_inplace_power},
+    {Py_nb_matrix_multiply, array_matmul},       {Py_nb_inplace_matrix_multiply, array_inplace_matmul},
+    {Py_nb_and, array_and},                      {Py_nb_inplace_and, array_inplace_and},
+    {Py_nb_or, array_or},                        {Py_nb_inplace_or, array_inplace_or},
+    {Py_nb_xor, array_xor},                      {Py_nb_inplace_xor, array_inplace_xor},
+    {Py_nb_lshift, array_lshift},                {Py_nb_inplace_lshift, array_inplace_lshift},
+    {Py_nb_rshift, array_rshift},                {Py_nb_inplace_rshift, array_inplace_rshift},
+    {Py_nb_negative, array_negative},            {Py_nb_positive, array_positive},
+    {Py_nb_absolute, array_absolute},            {Py_nb_invert, array_invert},
+    {Py_nb_bool, array_bool},                    {Py_nb_int, array_int},
+    {Py_nb_float, array_float},                  {Py_nb_index, array_index},
+    {0, NULL},
+};
+/* Not immutable: gomlx.core may add methods written in Python. */
+PyType_Spec py_array_spec = {"gomlx.core.array", sizeof(array_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, array_slots};

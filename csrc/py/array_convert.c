@@ -1,0 +1,407 @@
+/* array_convert.c - what a Python value means as an array: numbers, nested lists and tuples, and everything with a buffer.
+ * Numbers are weak beside an array: they take its dtype when that can hold their kind. */
+#include "py/py.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one number ---- */
+
+/* A C number of some kind; from it every dtype can be written. */
+typedef struct {
+    enum { TRUTH, SIGNED, UNSIGNED, REAL, COMPLEX } kind;
+    int64_t i;
+    uint64_t u;
+    double re, im;
+} number;
+
+static bool number_from_int(PyObject *value, number *out)
+{
+    int overflow;
+    out->kind = SIGNED;
+    out->i = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow > 0) {
+        out->kind = UNSIGNED;
+        out->u = PyLong_AsUnsignedLongLong(value);
+    } else if (overflow < 0) {
+        PyErr_SetString(PyExc_OverflowError, "array: an int below the range of int64");
+    }
+    if (PyErr_Occurred())
+        return false;
+    out->re = overflow ? (double)out->u : (double)out->i;
+    return true;
+}
+
+static bool is_number(PyObject *value)
+{
+    return PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);
+}
+
+static bool number_from(PyObject *value, number *out)
+{
+    *out = (number){.kind = REAL};
+    if (PyBool_Check(value)) {
+        out->kind = TRUTH;
+        out->i = value == Py_True;
+        out->re = (double)out->i;
+        return true;
+    }
+    if (PyLong_Check(value))
+        return number_from_int(value, out);
+    if (PyComplex_Check(value)) {
+        out->kind = COMPLEX;
+        out->im = PyComplex_ImagAsDouble(value);
+        out->re = PyComplex_RealAsDouble(value);
+    } else {
+        out->re = PyFloat_AsDouble(value);
+    }
+    return !PyErr_Occurred();
+}
+
+/* The dtype that a number has by itself. */
+static gm_dtype number_dtype(const number *n)
+{
+    switch (n->kind) {
+    case TRUTH:
+        return GM_BOOL;
+    case SIGNED:
+        return n->i >= INT32_MIN && n->i <= INT32_MAX ? GM_INT32 : GM_INT64;
+    case UNSIGNED:
+        return GM_UINT64;
+    case REAL:
+        return GM_FLOAT32;
+    case COMPLEX:
+        break;
+    }
+    return GM_COMPLEX64;
+}
+
+static int64_t truncated(const number *n)
+{
+    if (n->kind == UNSIGNED)
+        return (int64_t)n->u;
+    if (n->kind == TRUTH || n->kind == SIGNED)
+        return n->i;
+    return fabs(n->re) < 9.2e18 ? (int64_t)n->re : INT64_MIN;
+}
+
+#define WRITE(type, value) do { type v_ = (type)(value); memcpy(out, &v_, sizeof v_); } while (0)
+/* The number as an element: ints wrap, floats lose their fraction in ints. Half floats are not written here. */
+static void write_number(const number *n, gm_dtype type, void *out)
+{
+    switch (type) {
+    case GM_BOOL:
+        WRITE(uint8_t, n->re != 0 || n->im != 0);
+        break;
+    case GM_UINT8:
+    case GM_INT8:
+        WRITE(uint8_t, truncated(n));
+        break;
+    case GM_UINT16:
+    case GM_INT16:
+        WRITE(uint16_t, truncated(n));
+        break;
+    case GM_UINT32:
+    case GM_INT32:
+        WRITE(uint32_t, truncated(n));
+        break;
+    case GM_UINT64:
+    case GM_INT64:
+        WRITE(uint64_t, truncated(n));
+        break;
+    case GM_FLOAT64:
+        WRITE(double, n->re);
+        break;
+    case GM_COMPLEX64: {
+        float pair[2] = {(float)n->re, (float)n->im};
+        memcpy(out, pair, sizeof pair);
+        break;
+    }
+    case GM_FLOAT32:
+    case GM_FLOAT16:
+    case GM_BFLOAT16:
+    case GM_DTYPE_COUNT:
+    case GM_PACKED:
+        WRITE(float, n->re);
+        break;
+    }
+}
+
+static gm_dtype storage(gm_dtype type)      /* half floats are written as float32 and cast by the engine */
+{
+    return type == GM_FLOAT16 || type == GM_BFLOAT16 ? GM_FLOAT32 : type;
+}
+
+static gm_array *node_from_number(gm_scope *scope, const number *n, gm_dtype type)
+{
+    char element[16];
+    write_number(n, storage(type), element);
+    gm_array *node = gm_array_from(scope, storage(type), 0, NULL, element);
+    return storage(type) == type ? node : gm_astype(scope, node, type);
+}
+
+/* Whether an int has its value in an integer dtype. */
+static bool fits(const number *n, gm_dtype type)
+{
+    int bits = 8 * (int)gm_dtype_size(type);
+    bool is_signed = type >= GM_INT8;
+    if (n->kind == UNSIGNED)
+        return type == GM_UINT64;
+    if (n->i < 0)
+        return is_signed && (bits == 64 || n->i >= -((int64_t)1 << (bits - 1)));
+    return bits == 64 || n->i < (int64_t)1 << (bits - is_signed);
+}
+
+/* A scalar beside an array of dtype like. */
+static gm_array *weak_node(gm_scope *scope, PyObject *value, gm_dtype like)
+{
+    number n;
+    if (!number_from(value, &n))
+        return NULL;
+    gm_dtype type = number_dtype(&n);
+    bool takes = like != GM_DTYPE_COUNT && like != GM_PACKED
+              && (n.kind == TRUTH || (n.kind <= UNSIGNED && like != GM_BOOL) || (n.kind == REAL && py_dtype_is_inexact(like)));
+    if (takes) {
+        if ((n.kind == SIGNED || n.kind == UNSIGNED) && py_dtype_is_integer(like) && !fits(&n, like)) {
+            PyErr_Format(PyExc_ValueError, "%R does not fit into the other operand's dtype %s", value, gm_dtype_name(like));
+            return NULL;
+        }
+        type = like;
+    }
+    return node_from_number(scope, &n, type);
+}
+
+/* ---- nested lists ---- */
+
+static bool is_list(PyObject *value)
+{
+    return PyList_Check(value) || PyTuple_Check(value);
+}
+
+static Py_ssize_t list_size(PyObject *list)
+{
+    return PyList_Check(list) ? PyList_Size(list) : PyTuple_Size(list);
+}
+
+static PyObject *list_item(PyObject *list, Py_ssize_t i)     /* borrowed; NULL with an exception when the list shrank */
+{
+    return PyList_Check(list) ? PyList_GetItem(list, i) : PyTuple_GetItem(list, i);
+}
+
+typedef struct {
+    int ndim;
+    int64_t shape[GM_MAX_NDIM];      /* of the lists, without what is in them */
+    gm_dtype type;                   /* of the numbers: their promotion */
+    bool only_numbers;
+    size_t count;
+} list_plan;
+
+static bool ragged(void)
+{
+    PyErr_SetString(PyExc_ValueError, "array: nested lists of different lengths or depths");
+    return false;
+}
+
+/* First pass: shape and dtype. No Python code runs. */
+static bool plan_list(PyObject *value, int depth, list_plan *plan)
+{
+    if (!is_list(value)) {
+        if (depth != plan->ndim)
+            return ragged();
+        plan->count++;
+        number n;
+        if (!is_number(value)) {
+            plan->only_numbers = false;
+            return true;
+        }
+        if (!number_from(value, &n))
+            return false;
+        gm_dtype type = number_dtype(&n);
+        plan->type = plan->count == 1 ? type : gm_promote(plan->type, type);
+        return true;
+    }
+    if (depth >= plan->ndim || list_size(value) != (Py_ssize_t)plan->shape[depth])
+        return ragged();
+    for (Py_ssize_t i = 0; i < list_size(value); i++)
+        if (!plan_list(list_item(value, i), depth + 1, plan))
+            return false;
+    return true;
+}
+
+/* Second pass over numbers: *out moves on. */
+static bool write_list(PyObject *value, int depth, const list_plan *plan, gm_dtype type, char **out)
+{
+    if (depth == plan->ndim) {
+        number n;
+        if (!is_number(value) || !number_from(value, &n))
+            return PyErr_Occurred() ? false : ragged();
+        write_number(&n, type, *out);
+        *out += gm_dtype_size(type);
+        return true;
+    }
+    for (int64_t i = 0; i < plan->shape[depth]; i++) {
+        PyObject *item = is_list(value) ? list_item(value, (Py_ssize_t)i) : NULL;
+        if (!item)
+            return PyErr_Occurred() ? false : ragged();
+        if (!write_list(item, depth + 1, plan, type, out))
+            return false;
+    }
+    return true;
+}
+
+static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_plan *plan, gm_dtype type)
+{
+    /* Ints are kept exactly until the cast; only unsigned 64-bit ones are written as what they become. */
+    gm_dtype own = type == GM_UINT64 && py_dtype_is_integer(plan->type) ? GM_UINT64 : plan->type;
+    if (type == GM_FLOAT64 && own == GM_FLOAT32)
+        own = GM_FLOAT64;
+    char *data = malloc(plan->count * gm_dtype_size(own) + 1), *end = data;
+    if (!data) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    gm_array *node = NULL;
+    if (write_list(list, 0, plan, own, &end))
+        node = gm_array_from(scope, own, plan->ndim, plan->shape, data);
+    free(data);
+    return node && own != type ? gm_astype(scope, node, type) : node;
+}
+
+/* Lists with arrays, or objects with a buffer, in them: each becomes a node, all are joined. */
+static bool collect_nodes(module_state *state, gm_scope *scope, PyObject *value, int depth, const list_plan *plan, gm_array **nodes,
+                          size_t *count)
+{
+    if (depth == plan->ndim) {
+        gm_array *node = node_from_operand(state, scope, value, GM_DTYPE_COUNT);
+        if (!node)
+            return false;
+        const int64_t *shape = gm_array_shape(node);
+        int ndim = gm_array_ndim(node);
+        if (*count > 0 && (gm_array_ndim(nodes[0]) != ndim + 1
+                           || memcmp(gm_array_shape(nodes[0]) + 1, shape, (size_t)ndim * sizeof *shape) != 0))
+            return ragged();
+        int64_t row[GM_MAX_NDIM] = {1};
+        if (ndim + 1 > GM_MAX_NDIM)
+            return ragged();
+        if (ndim > 0)
+            memcpy(row + 1, shape, (size_t)ndim * sizeof *row);
+        return (nodes[(*count)++] = gm_reshape(scope, node, ndim + 1, row)) != NULL;
+    }
+    for (int64_t i = 0; i < plan->shape[depth]; i++) {
+        PyObject *item = is_list(value) ? list_item(value, (Py_ssize_t)i) : NULL;
+        if (!item)
+            return PyErr_Occurred() ? false : ragged();
+        Py_INCREF(item);
+        bool ok = *count < plan->count && collect_nodes(state, scope, item, depth + 1, plan, nodes, count);
+        Py_DECREF(item);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+static gm_array *node_from_parts(module_state *state, gm_scope *scope, PyObject *list, const list_plan *plan, gm_dtype type)
+{
+    gm_array **nodes = calloc(plan->count, sizeof(gm_array *));
+    size_t count = 0;
+    if (!nodes) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    gm_array *node = NULL;
+    if (collect_nodes(state, scope, list, 0, plan, nodes, &count) && count > 0 && count <= INT32_MAX) {
+        int inner = gm_array_ndim(nodes[0]) - 1;
+        if (plan->ndim + inner > GM_MAX_NDIM) {
+            ragged();
+        } else {
+            int64_t shape[GM_MAX_NDIM];
+            memcpy(shape, plan->shape, (size_t)plan->ndim * sizeof *shape);
+            memcpy(shape + plan->ndim, gm_array_shape(nodes[0]) + 1, (size_t)inner * sizeof *shape);
+            node = gm_reshape(scope, gm_concatenate(scope, nodes, (int)count, 0), plan->ndim + inner, shape);
+        }
+    }
+    free(nodes);
+    return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? gm_astype(scope, node, type) : node;
+}
+
+static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *list, gm_dtype type)
+{
+    list_plan plan = {.type = GM_FLOAT32, .only_numbers = true};
+    for (PyObject *inner = list; is_list(inner); inner = list_item(inner, 0)) {
+        if (plan.ndim == GM_MAX_NDIM) {
+            PyErr_Format(PyExc_ValueError, "array: lists nested deeper than %d", GM_MAX_NDIM);
+            return NULL;
+        }
+        plan.shape[plan.ndim++] = list_size(inner);
+        if (list_size(inner) == 0)
+            break;
+    }
+    if (!plan_list(list, 0, &plan))
+        return NULL;
+    if (!plan.only_numbers)
+        return node_from_parts(state, scope, list, &plan, type);
+    return node_from_numbers(scope, list, &plan, type == GM_DTYPE_COUNT ? plan.type : type);
+}
+
+/* ---- anything ---- */
+
+static gm_array *refuse_value(PyObject *value)
+{
+    PyErr_Format(value == Py_None ? PyExc_TypeError : PyExc_ValueError, "an array cannot be made of %R", (PyObject *)Py_TYPE(value));
+    return NULL;
+}
+
+gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type)
+{
+    gm_array *node = py_array_node(state, value);
+    if (node) {
+        return type == GM_DTYPE_COUNT || type == gm_array_dtype(node) ? node : gm_astype(scope, node, type);
+    } else if (is_number(value)) {
+        number n;
+        return number_from(value, &n) ? node_from_number(scope, &n, type == GM_DTYPE_COUNT ? number_dtype(&n) : type) : NULL;
+    } else if (is_list(value)) {
+        return node_from_list(state, scope, value, type);
+    } else if (PyObject_CheckBuffer(value)) {
+        return node_from_buffer(state, scope, value, type);
+    } else if (PyObject_HasAttrString(value, "__dlpack__")) {
+        node = node_from_dlpack(state, scope, value, true);
+        if (node && type == GM_DTYPE_COUNT && gm_array_dtype(node) == GM_FLOAT64)
+            type = GM_FLOAT32;
+        return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? gm_astype(scope, node, type) : node;
+    }
+    return refuse_value(value);
+}
+
+gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *value, gm_dtype like)
+{
+    gm_array *node = py_array_node(state, value);
+    if (node)
+        return node;
+    if (is_number(value))
+        return weak_node(scope, value, like);
+    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value)) {
+        node = node_from_buffer(state, scope, value, GM_DTYPE_COUNT);
+        /* A NumPy integer is a scalar like Python's. */
+        bool weak = node && gm_array_ndim(node) == 0 && py_dtype_is_integer(gm_array_dtype(node)) && py_dtype_is_integer(like);
+        if (!weak)
+            return node;
+        PyObject *index = PyNumber_Index(value);
+        node = index ? weak_node(scope, index, like) : NULL;
+        Py_XDECREF(index);
+        return node;
+    }
+    return refuse_value(value);
+}
+
+/* Strangers first: converting them may run Python code, and a node is borrowed from its handle only until that. */
+bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, gm_array **x, gm_array **y)
+{
+    gm_array *own_a = py_array_node(state, a), *own_b = py_array_node(state, b);
+    *x = own_a ? own_a : node_from_operand(state, scope, a, own_b ? gm_array_dtype(own_b) : GM_DTYPE_COUNT);
+    *y = own_b ? own_b : node_from_operand(state, scope, b, own_a ? gm_array_dtype(own_a) : GM_DTYPE_COUNT);
+    if (own_a && !own_b)
+        *x = py_array_node(state, a);
+    if (own_b && !own_a)
+        *y = py_array_node(state, b);
+    return *x && *y;
+}

@@ -1,0 +1,95 @@
+/* evaluate.c - evaluation from Python: trees to nodes, slices without the GIL, signals in between. */
+#include "py/py.h"
+
+bool evaluate(module_state *state, gm_array *const *nodes, size_t count)
+{
+    gm_run *run = NULL;
+    gm_status status = GM_OK;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        if (!run)
+            status = gm_eval_begin(nodes, count, SLICE_MS, &run);
+        if (run)
+            status = gm_eval_step(run, SLICE_MS);
+        Py_END_ALLOW_THREADS
+    } while (status == GM_AGAIN && PyErr_CheckSignals() == 0);
+    if (run) {
+        Py_BEGIN_ALLOW_THREADS
+        gm_eval_end(run);
+        Py_END_ALLOW_THREADS
+    }
+    if (status != GM_OK)     /* GM_AGAIN here: a signal's handler raised */
+        raise_gm(state);
+    foreign_drain();
+    return status == GM_OK;
+}
+
+bool evaluate_one(module_state *state, gm_array *node)
+{
+    if (gm_array_is_evaluated(node))
+        return true;
+    gm_retain(node);         /* the handle may be given another node meanwhile */
+    bool ok = evaluate(state, &node, 1);
+    gm_release(node);
+    return ok;
+}
+
+typedef struct { gm_array **nodes; size_t count, capacity; } node_list;
+
+static bool append(node_list *list, gm_array *node)
+{
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 16;
+        gm_array **nodes = PyMem_Realloc(list->nodes, capacity * sizeof *nodes);
+        if (!nodes) {
+            PyErr_NoMemory();
+            return false;
+        }
+        list->nodes = nodes;
+        list->capacity = capacity;
+    }
+    list->nodes[list->count++] = gm_retain(node);
+    return true;
+}
+
+/* Lists, tuples and dicts of lists, ... of arrays; what is not an array is passed over. */
+static bool collect(module_state *state, PyObject *tree, node_list *list)
+{
+    gm_array *node = py_array_node(state, tree);
+    if (node)
+        return append(list, node);
+    bool is_list = PyList_Check(tree), is_tuple = PyTuple_Check(tree), is_dict = PyDict_Check(tree);
+    if (!is_list && !is_tuple && !is_dict)
+        return true;
+    if (Py_EnterRecursiveCall(" in eval of a nested tree"))
+        return false;
+    bool ok = true;
+    if (is_dict) {
+        PyObject *key, *value;
+        Py_ssize_t at = 0;
+        while (ok && PyDict_Next(tree, &at, &key, &value))
+            ok = collect(state, value, list);
+    } else {
+        for (Py_ssize_t i = 0; ok && i < (is_list ? PyList_Size(tree) : PyTuple_Size(tree)); i++)
+            ok = collect(state, is_list ? PyList_GetItem(tree, i) : PyTuple_GetItem(tree, i), list);
+    }
+    Py_LeaveRecursiveCall();
+    return ok;
+}
+
+PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+    module_state *state = PyModule_GetState(module);
+    node_list list = {NULL, 0, 0};
+    bool ok = true;
+    for (Py_ssize_t i = 0; ok && i < n; i++)
+        ok = collect(state, args[i], &list);
+    if (ok && list.count > 0)
+        ok = evaluate(state, list.nodes, list.count);
+    for (size_t i = 0; i < list.count; i++)
+        gm_release(list.nodes[i]);
+    PyMem_Free(list.nodes);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}

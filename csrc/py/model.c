@@ -1,0 +1,301 @@
+/* model.c - Model: loading, information, scoring.
+ *  (1) A closed Model has no C model; every use but close() is a ValueError. What runs in another thread when it is closed
+ *      holds the C model until it is done.
+ *  (2) close() also ends the Model's sessions, so that the memory is given back at once and not when they are collected. */
+#include "py/py.h"
+#include <string.h>
+
+static void model_dealloc(PyObject *self);
+
+module_state *py_model_state(PyObject *self)
+{
+    return state_of(self, model_dealloc);
+}
+
+static PyObject *model_close(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    model_object *object = (model_object *)self;
+    while (object->sessions)
+        py_session_shut(object->sessions);      /* takes it off the list */
+    gm_model *model = object->model;
+    object->model = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    gm_model_release(model);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static void model_dealloc(PyObject *self)
+{
+    gm_model_release(((model_object *)self)->model);     /* sessions hold the Model: there are none */
+    object_free(self);
+}
+
+/* The C model, borrowed; NULL with ValueError when it is closed. */
+static gm_model *open_model(PyObject *self)
+{
+    gm_model *model = ((model_object *)self)->model;
+    if (!model)
+        PyErr_SetString(PyExc_ValueError, "the model is closed");
+    return model;
+}
+
+/* ---- loading ---- */
+
+/* A Dtype, or its name. */
+static bool read_dtype_name(module_state *state, PyObject *value, int *out)
+{
+    gm_dtype type = GM_DTYPE_COUNT;
+    if (!value || value == Py_None)
+        return true;
+    if (!PyUnicode_Check(value)) {
+        if (!read_dtype(state, value, &type))
+            return false;
+        *out = (int)type;
+        return true;
+    }
+    for (int i = 0; i < GM_DTYPE_COUNT; i++) {
+        if (PyUnicode_CompareWithASCIIString(value, gm_dtype_name((gm_dtype)i)) == 0) {
+            *out = i;
+            return true;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "there is no dtype '%U'", value);
+    return false;
+}
+
+static bool read_activations(PyObject *value, int *out)
+{
+    if (!value || value == Py_None)
+        return true;
+    bool text = PyUnicode_Check(value);
+    if (text && PyUnicode_CompareWithASCIIString(value, "float32") == 0)
+        *out = 0;
+    else if (text && PyUnicode_CompareWithASCIIString(value, "int8") == 0)
+        *out = 1;
+    else
+        PyErr_Format(PyExc_ValueError, "activations must be 'int8', 'float32' or None, not %R", value);
+    return !PyErr_Occurred();
+}
+
+static bool report(PyObject *callable, double progress)
+{
+    if (!callable || callable == Py_None)
+        return true;
+    PyObject *number = PyFloat_FromDouble(progress);
+    PyObject *answer = number ? PyObject_CallFunctionObjArgs(callable, number, NULL) : NULL;
+    Py_XDECREF(number);
+    Py_XDECREF(answer);
+    return answer != NULL;
+}
+
+/* Runs the loader to its end. On failure *model is NULL, and an exception or the engine's error is there. */
+static bool run_loader(const gm_load_options *options, PyObject *progress, gm_model **model)
+{
+    gm_loader *loader = NULL;
+    gm_status status;
+    double done = 0;
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_loader_open(options, &loader);
+    Py_END_ALLOW_THREADS
+    bool ok = status == GM_OK;
+    for (status = GM_AGAIN; ok && status == GM_AGAIN;) {
+        Py_BEGIN_ALLOW_THREADS
+        status = gm_loader_step(loader, SLICE_MS, &done);
+        Py_END_ALLOW_THREADS
+        ok = (status == GM_OK || status == GM_AGAIN) && PyErr_CheckSignals() == 0 && report(progress, done);
+    }
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        ok = gm_loader_finish(loader, model) == GM_OK;
+        Py_END_ALLOW_THREADS
+    }
+    if (loader) {
+        Py_BEGIN_ALLOW_THREADS
+        gm_loader_close(loader);
+        Py_END_ALLOW_THREADS
+    }
+    return ok;
+}
+
+PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    static const signature sig = {"load_model", 0, 1, 1,
+                                  {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[7], *path;
+    gm_load_options options = {.weight_dtype = -1, .kv_dtype = -1, .activations = -1};
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_dtype_name(state, v[2], &options.weight_dtype)
+        || !read_dtype_name(state, v[3], &options.kv_dtype) || !read_activations(v[4], &options.activations)
+        || (v[5] != Py_None && !read_int(v[5], "threads", &options.threads)))
+        return NULL;
+    if (v[1] && v[1] != Py_None) {
+        options.context_length = PyLong_AsLongLong(v[1]);
+        if (options.context_length == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    if (!PyUnicode_FSConverter(v[0], &path))
+        return NULL;
+    options.path = PyBytes_AsString(path);
+    gm_model *model = NULL;
+    bool ok = run_loader(&options, v[6], &model);
+    Py_DECREF(path);
+    if (!ok)
+        return raise_gm(state);
+    model_object *self = (model_object *)PyType_GenericAlloc(state->model_type, 0);
+    if (self)
+        self->model = model;
+    else
+        gm_model_release(model);
+    return (PyObject *)self;
+}
+
+/* ---- questions ---- */
+
+static PyObject *model_info(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    gm_model *model = open_model(self);
+    char *json = NULL;
+    if (!model)
+        return NULL;
+    if (gm_model_info(model, &json) != GM_OK)
+        return raise_gm(py_model_state(self));
+    PyObject *parser = PyImport_ImportModule("json");
+    PyObject *info = parser ? PyObject_CallMethod(parser, "loads", "s", json) : NULL;
+    Py_XDECREF(parser);
+    gm_buffer_free(json);
+    return info;
+}
+
+static PyObject *get_vocab_size(PyObject *self, void *unused)
+{
+    (void)unused;
+    gm_model *model = open_model(self);
+    return model ? PyLong_FromLongLong(gm_model_vocab_size(model)) : NULL;
+}
+
+static PyObject *get_context_length(PyObject *self, void *unused)
+{
+    (void)unused;
+    gm_model *model = open_model(self);
+    return model ? PyLong_FromLongLong(gm_model_context_length(model)) : NULL;
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((model_object *)self)->model == NULL);
+}
+
+/* ---- scoring ---- */
+
+typedef struct { int32_t **ids; size_t *counts; size_t n; } batch;
+
+static void batch_free(batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        PyMem_Free(b->ids[i]);
+    PyMem_Free(b->ids);
+    PyMem_Free(b->counts);
+}
+
+static bool batch_read(PyObject *value, batch *b)
+{
+    *b = (batch){NULL, NULL, 0};
+    PyObject *items = PySequence_Tuple(value);
+    if (!items)
+        return false;
+    size_t n = (size_t)PyTuple_Size(items);
+    b->ids = PyMem_Calloc(n + 1, sizeof *b->ids);
+    b->counts = PyMem_Calloc(n + 1, sizeof *b->counts);
+    bool ok = b->ids && b->counts;
+    if (!ok)
+        PyErr_NoMemory();
+    while (ok && b->n < n && (ok = read_ids(PyTuple_GetItem(items, (Py_ssize_t)b->n), &b->ids[b->n], &b->counts[b->n])))
+        b->n++;
+    Py_DECREF(items);
+    return ok;
+}
+
+/* The rows of each sequence as an array of its own. */
+static PyObject *logits_list(module_state *state, const float *rows, const batch *b, int64_t vocab)
+{
+    PyObject *list = PyList_New((Py_ssize_t)b->n);
+    for (size_t i = 0; list && i < b->n; i++) {
+        int64_t shape[2] = {(int64_t)b->counts[i], vocab};
+        gm_scope *scope = gm_scope_open();
+        gm_array *node = NULL;
+        if (scope) {
+            Py_BEGIN_ALLOW_THREADS
+            node = gm_array_from(scope, GM_FLOAT32, 2, shape, rows);
+            Py_END_ALLOW_THREADS
+        }
+        PyObject *array = py_array_result(state, scope, node);
+        if (!array)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, (Py_ssize_t)i, array);
+        rows += shape[0] * vocab;
+    }
+    return list;
+}
+
+static PyObject *model_logits(PyObject *self, PyObject *sequences)
+{
+    module_state *state = py_model_state(self);
+    batch b;
+    bool read = batch_read(sequences, &b);
+    gm_model *model = read ? open_model(self) : NULL;
+    if (!model) {
+        batch_free(&b);
+        return NULL;
+    }
+    gm_model_retain(model);
+    gm_scoring *scoring = NULL;
+    gm_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_logits_begin(model, (const int32_t *const *)b.ids, b.counts, b.n, &scoring);
+    Py_END_ALLOW_THREADS
+    bool ok = status == GM_OK;
+    for (status = GM_AGAIN; ok && status == GM_AGAIN;) {
+        Py_BEGIN_ALLOW_THREADS
+        status = gm_logits_step(scoring, SLICE_MS);
+        Py_END_ALLOW_THREADS
+        ok = (status == GM_OK || status == GM_AGAIN) && PyErr_CheckSignals() == 0;
+    }
+    PyObject *list = ok ? logits_list(state, gm_logits_data(scoring), &b, gm_model_vocab_size(model)) : raise_gm(state);
+    Py_BEGIN_ALLOW_THREADS
+    if (scoring)
+        gm_logits_free(scoring);
+    gm_model_release(model);
+    Py_END_ALLOW_THREADS
+    batch_free(&b);
+    return list;
+}
+
+#define SIG(text, doc) text "\n--\n\n" doc
+static PyMethodDef model_methods[] = {
+    {"info", model_info, METH_NOARGS, SIG("info($self)", "Everything known about the model, as a dict.")},
+    {"new_session", py_model_new_session, METH_NOARGS, SIG("new_session($self)", "An empty sequence with its own KV cache.")},
+    {"logits", model_logits, METH_O,
+     SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
+    {"close", model_close, METH_NOARGS, SIG("close($self)", "Gives the memory back; twice is fine.")},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef model_properties[] = {
+    {"vocab_size", get_vocab_size, NULL, "The number of logits.", NULL},
+    {"context_length", get_context_length, NULL, "The longest sequence, in tokens.", NULL},
+    {"closed", get_closed, NULL, "Whether close() was called.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot model_slots[] = {
+    {Py_tp_doc, "A model in memory, made by load_model."},
+    {Py_tp_dealloc, model_dealloc},
+    {Py_tp_methods, model_methods},
+    {Py_tp_getset, model_properties},
+    {0, NULL},
+};
+PyType_Spec py_model_spec = {"gomlx._gomlx.Model", sizeof(model_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                          model_slots};

@@ -1,0 +1,320 @@
+/* module.c - the extension module gomlx._gomlx: its state, its types, machine and memory functions. */
+#include "py/py.h"
+
+module_state *state_of(PyObject *self, destructor own)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    while (type && (destructor)PyType_GetSlot(type, Py_tp_dealloc) != own)
+        type = PyType_GetSlot(type, Py_tp_base);
+    return type ? PyType_GetModuleState(type) : NULL;
+}
+
+void object_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+PyTypeObject *type_add(PyObject *module, PyType_Spec *spec, bool public_name)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && public_name && PyModule_AddType(module, type) < 0) {
+        Py_DECREF(type);
+        return NULL;
+    }
+    return type;
+}
+
+/* ---- machine ---- */
+
+static PyObject *isa(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyUnicode_FromString(gm_isa());
+}
+
+static PyObject *isa_reason(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyUnicode_FromString(gm_isa_reason());
+}
+
+static PyObject *default_threads(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromLong(gm_default_threads());
+}
+
+static PyObject *default_threads_reason(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyUnicode_FromString(gm_default_threads_reason());
+}
+
+static PyObject *set_threads(PyObject *module, PyObject *value)
+{
+    int n;
+    if (!read_int(value, "the number of threads", &n))
+        return NULL;
+    if (gm_set_threads(n) != GM_OK)
+        return raise_gm(PyModule_GetState(module));
+    Py_RETURN_NONE;
+}
+
+/* ---- memory ---- */
+
+static PyObject *get_active_memory(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromSize_t(gm_active_memory());
+}
+
+static PyObject *get_peak_memory(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromSize_t(gm_peak_memory());
+}
+
+static PyObject *get_cache_memory(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromSize_t(gm_cache_memory());
+}
+
+static PyObject *reset_peak_memory(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    gm_reset_peak_memory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *clear_cache(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    gm_clear_cache();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_limit(PyObject *value, size_t (*set)(size_t))
+{
+    if (!PyLong_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "limit must be an int, not %R", (PyObject *)Py_TYPE(value));
+        return NULL;
+    }
+    size_t bytes = PyLong_AsSize_t(value);
+    if (bytes == (size_t)-1 && PyErr_Occurred())
+        return NULL;
+    return PyLong_FromSize_t(set(bytes));
+}
+
+static PyObject *set_memory_limit(PyObject *module, PyObject *value)
+{
+    (void)module;
+    return set_limit(value, gm_set_memory_limit);
+}
+
+static PyObject *set_cache_limit(PyObject *module, PyObject *value)
+{
+    (void)module;
+    return set_limit(value, gm_set_cache_limit);
+}
+
+/* ---- arrays from other libraries ---- */
+
+static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    static const signature sig = {"from_dlpack", 1, 1, 1, {"x", "copy", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[2];
+    bool copy = false;
+    if (!read_arguments(&sig, args, n, kwnames, v) || (v[1] != Py_None && !read_bool(v[1], &copy)))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    return py_array_result(state, scope, scope ? node_from_dlpack(state, scope, v[0], copy) : NULL);
+}
+
+/* Without a copy only what is an array, or has a buffer or DLPack in one of our dtypes. */
+static gm_array *shared_node(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type)
+{
+    gm_array *node = py_array_node(state, value);
+    if (!node && PyObject_CheckBuffer(value))
+        node = node_sharing_buffer(state, scope, value);
+    else if (!node && PyObject_HasAttrString(value, "__dlpack__"))
+        node = node_from_dlpack(state, scope, value, false);
+    if (node ? type != GM_DTYPE_COUNT && gm_array_dtype(node) != type : !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "asarray: copy=False, but this needs a copy");
+        return NULL;
+    }
+    return node;
+}
+
+static PyObject *asarray(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    static const signature sig = {"asarray", 0, 2, 1, {"a", "dtype", "copy", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[3];
+    gm_dtype type = GM_DTYPE_COUNT;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_dtype(state, v[1], &type))
+        return NULL;
+    bool share = v[2] && v[2] != Py_None && PyObject_IsTrue(v[2]) == 0;
+    gm_scope *scope = gm_scope_open();
+    if (!scope)
+        return raise_gm(state);
+    return py_array_result(state, scope, share ? shared_node(state, scope, v[0], type) : node_from_value(state, scope, v[0], type));
+}
+
+/* The inverse of array.__reduce__. */
+static PyObject *unpickle(PyObject *module, PyObject *args)
+{
+    module_state *state = PyModule_GetState(module);
+    PyObject *class, *dtype, *shape_object, *bytes;
+    if (!PyArg_ParseTuple(args, "OOOO!", &class, &dtype, &shape_object, &PyBytes_Type, &bytes))
+        return NULL;
+    gm_dtype type = GM_DTYPE_COUNT;
+    int ndim;
+    int64_t shape[GM_MAX_NDIM];
+    if (!read_dtype(state, dtype, &type) || !read_shape(shape_object, &ndim, shape))
+        return NULL;
+    int is_array = PyObject_IsSubclass(class, (PyObject *)state->array_type);
+    if (is_array < 0)
+        return NULL;
+    size_t want = type == GM_DTYPE_COUNT ? 0 : gm_dtype_size(type);
+    for (int i = 0; i < ndim && want; i++)
+        if (shape[i] < 0 || __builtin_mul_overflow(want, (size_t)shape[i], &want))
+            is_array = 0;
+    if (!is_array || type == GM_DTYPE_COUNT || want != (size_t)PyBytes_Size(bytes)) {
+        PyErr_SetString(PyExc_ValueError, "a pickled array whose bytes do not match its shape and dtype");
+        return NULL;
+    }
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope ? gm_array_from(scope, type, ndim, shape, PyBytes_AsString(bytes)) : NULL;
+    if (node)
+        gm_retain(node);
+    gm_scope_close(scope);
+    return node ? py_array_handle((PyTypeObject *)class, node) : raise_gm(state);
+}
+
+#define SIG(text, doc) text "\n--\n\n" doc
+/* Names of MLX: these go into __all__, which gomlx.core re-exports. */
+static PyMethodDef core_functions[] = {
+    {"eval", FUNCTION(eval_trees), METH_FASTCALL, SIG("eval(*trees)", "Computes every array in lists, tuples and dicts of arrays.")},
+    {"from_dlpack", FUNCTION(from_dlpack), FASTCALL,
+     SIG("from_dlpack(x, /, *, copy=None)", "An array on the memory of any object with DLPack.")},
+    {"asarray", FUNCTION(asarray), FASTCALL,
+     SIG("asarray(a, dtype=None, *, copy=None)", "An array of anything array() takes; copy=False shares memory or raises.")},
+    {"get_active_memory", get_active_memory, METH_NOARGS, SIG("get_active_memory()", "Bytes in use by arrays.")},
+    {"get_peak_memory", get_peak_memory, METH_NOARGS, SIG("get_peak_memory()", "The most bytes in use since the last reset.")},
+    {"get_cache_memory", get_cache_memory, METH_NOARGS, SIG("get_cache_memory()", "Bytes kept for reuse.")},
+    {"reset_peak_memory", reset_peak_memory, METH_NOARGS, SIG("reset_peak_memory()", "The peak becomes what is in use now.")},
+    {"set_memory_limit", set_memory_limit, METH_O,
+     SIG("set_memory_limit(limit, /)", "Bytes above which an allocation fails; returns the old limit.")},
+    {"set_cache_limit", set_cache_limit, METH_O,
+     SIG("set_cache_limit(limit, /)", "Bytes that may be kept for reuse; returns the old limit.")},
+    {"clear_cache", clear_cache, METH_NOARGS, SIG("clear_cache()", "Gives memory kept for reuse back to the system.")},
+    {NULL, NULL, 0, NULL},
+};
+static PyMethodDef module_functions[] = {
+    {"isa", isa, METH_NOARGS, SIG("isa()", "The instruction set in use: generic, avx2, avx512 or neon.")},
+    {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
+    {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},
+    {"default_threads_reason", default_threads_reason, METH_NOARGS, SIG("default_threads_reason()", "Why that many.")},
+    {"set_threads", set_threads, METH_O, SIG("set_threads(n, /)", "Threads for evaluating arrays; models have their own number.")},
+    {"load_model", FUNCTION(load_model), FASTCALL,
+     SIG("load_model(path, *, context_length=0, dtype=None, kv_dtype=None, activations=None, threads=0, progress=None)",
+         "Loads a model folder or a GGUF file.")},
+    {"stream", FUNCTION(open_stream), FASTCALL,
+     SIG("stream(session, tokenizer, prompt_ids, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, "
+         "seed=0, max_tokens=-1, stop_ids=(), stop_texts=())", "Generates from the ids: an iterator of Token.")},
+    {"_unpickle", unpickle, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static bool names_add(PyObject *names, const char *name)
+{
+    PyObject *text = PyUnicode_FromString(name);
+    bool ok = text && PyList_Append(names, text) == 0;
+    Py_XDECREF(text);
+    return ok;
+}
+
+static bool types_add(PyObject *module, module_state *state, PyObject *names)
+{
+    return (state->array_type = type_add(module, &py_array_spec, true)) && names_add(names, "array")
+        && (state->dtype_type = type_add(module, &py_dtype_spec, true)) && names_add(names, "Dtype")
+        && (state->array_iterator_type = type_add(module, &py_array_iterator_spec, false))
+        && (state->tokenizer_type = type_add(module, &py_tokenizer_spec, true))
+        && (state->detokenizer_type = type_add(module, &py_detokenizer_spec, true))
+        && (state->model_type = type_add(module, &py_model_spec, true))
+        && (state->session_type = type_add(module, &py_session_spec, true))
+        && (state->stream_type = type_add(module, &py_stream_spec, true))
+        && py_token_type_add(module, state);
+}
+
+static int module_execute(PyObject *module)
+{
+    module_state *state = PyModule_GetState(module);
+    state->error = PyErr_NewExceptionWithDoc("gomlx.Error", "A file that is not what it should be, or a device that fails.",
+                                             NULL, NULL);
+    if (!state->error || PyModule_AddObjectRef(module, "Error", state->error) < 0)
+        return -1;
+    if (gm_init() != GM_OK) {
+        raise_gm(state);
+        return -1;
+    }
+    PyObject *names = PyList_New(0);
+    bool ok = names && types_add(module, state, names) && py_dtypes_add(module, state, names) && ops_add(module, names)
+           && PyModule_AddFunctions(module, core_functions) == 0
+           && PyModule_AddStringConstant(module, "version", GM_VERSION) == 0;
+    for (PyMethodDef *f = core_functions; ok && f->ml_name; f++)
+        ok = names_add(names, f->ml_name);
+    ok = ok && PyModule_AddObjectRef(module, "__all__", names) == 0;
+    Py_XDECREF(names);
+    return ok ? 0 : -1;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    module_state *state = PyModule_GetState(module);
+#define X(name) Py_VISIT(state->name##_type);
+    STATE_TYPES(X)
+#undef X
+    Py_VISIT(state->error);
+    for (int i = 0; i < GM_DTYPE_COUNT; i++)
+        Py_VISIT(state->dtypes[i]);
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    module_state *state = PyModule_GetState(module);
+#define X(name) Py_CLEAR(state->name##_type);
+    STATE_TYPES(X)
+#undef X
+    Py_CLEAR(state->error);
+    for (int i = 0; i < GM_DTYPE_COUNT; i++)
+        Py_CLEAR(state->dtypes[i]);
+    return 0;
+}
+
+static void module_free(void *module)
+{
+    module_clear(module);
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_execute},
+    {0, NULL},
+};
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT, "gomlx._gomlx", "The engine of gomlx.", sizeof(module_state), module_functions, module_slots,
+    module_traverse, module_clear, module_free,
+};
+
+PyMODINIT_FUNC PyInit__gomlx(void)
+{
+    return PyModuleDef_Init(&module_definition);
+}

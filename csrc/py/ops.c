@@ -1,0 +1,514 @@
+/* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; a HAND row of the
+ * namespaces core and fast has its function here, op_<name>, and nothing else: the table, the docstring and the signature
+ * come from the row. */
+#include "py/py.h"
+#include <stdio.h>
+
+#define FUNCTION_OF(name) static PyObject *op_##name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+
+static PyObject *finish(PyObject *module, gm_scope *scope, gm_array *node)
+{
+    return py_array_result(PyModule_GetState(module), scope, node);
+}
+
+/* ---- classes ---- */
+
+static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    const signature sig = {name, 1, 1, 1, {"a", "stream", NULL}};
+    PyObject *v[2];
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[1]))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    gm_array *x = scope ? node_from_operand(PyModule_GetState(module), scope, v[0], GM_DTYPE_COUNT) : NULL;
+    return finish(module, scope, fn(scope, x));
+}
+
+static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    const signature sig = {name, 0, 2, 3, {"a", "b", "stream", NULL}};
+    PyObject *v[3];
+    gm_array *x, *y;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    bool ok = scope && nodes_from_operands(PyModule_GetState(module), scope, v[0], v[1], &x, &y);
+    return finish(module, scope, ok ? fn(scope, x, y) : NULL);
+}
+
+/* The node of an argument that must be an array; NULL with TypeError. */
+static gm_array *array_argument(module_state *state, PyObject *value, const char *name)
+{
+    gm_array *node = py_array_node(state, value);
+    if (!node)
+        PyErr_Format(PyExc_TypeError, "%s: an array is needed, not %R", name, (PyObject *)Py_TYPE(value));
+    return node;
+}
+
+/* As a method (self given) or as a function whose first argument is the array: the rest are axis, keepdims, stream. */
+PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObject *self, PyObject *const *args, Py_ssize_t n,
+                      PyObject *kwnames)
+{
+    const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
+    PyObject *v[3];
+    int n_axes, axes[GM_MAX_NDIM];
+    bool keepdims = false;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_axes(v[0], &n_axes, axes)
+        || !read_bool(v[1], &keepdims))
+        return NULL;
+    gm_array *x = array_argument(state, self, name);
+    gm_scope *scope = gm_scope_open();
+    return py_array_result(state, scope, scope ? fn(scope, x, n_axes, axes, keepdims) : NULL);
+}
+
+PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args, Py_ssize_t n,
+                         PyObject *kwnames)
+{
+    const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
+    PyObject *v[3];
+    int axis = 0;
+    bool keepdims = false;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_bool(v[1], &keepdims))
+        return NULL;
+    bool all = !v[0] || v[0] == Py_None;
+    if (!all && !read_int(v[0], "axis", &axis))
+        return NULL;
+    gm_array *x = array_argument(state, self, name);
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope ? (greatest ? gm_argmax : gm_argmin)(scope, x, axis, all, keepdims) : NULL;
+    return py_array_result(state, scope, node);
+}
+
+static bool first_argument(const char *name, Py_ssize_t n)
+{
+    if (n > 0)
+        return true;
+    PyErr_Format(PyExc_TypeError, "%s() missing required argument 'a'", name);
+    return false;
+}
+
+#define UNARY(name, doc) FUNCTION_OF(name) { return call_unary(module, #name, gm_##name, args, n, kwnames); }
+#define BINARY(name, doc) FUNCTION_OF(name) { return call_binary(module, #name, gm_##name, args, n, kwnames); }
+#define REDUCE(name, doc) \
+    FUNCTION_OF(name) \
+    { \
+        return first_argument(#name, n) \
+             ? call_reduce(PyModule_GetState(module), #name, gm_##name, args[0], args + 1, n - 1, kwnames) : NULL; \
+    }
+#define HAND(name, namespace_, prototype, text, doc)
+#include "ops/ops.def"
+#undef UNARY
+#undef BINARY
+#undef REDUCE
+#undef HAND
+
+/* ---- core, by hand ---- */
+
+FUNCTION_OF(argmax)
+{
+    return first_argument("argmax", n) ? call_argreduce(PyModule_GetState(module), "argmax", true, args[0], args + 1, n - 1, kwnames)
+                                       : NULL;
+}
+
+FUNCTION_OF(argmin)
+{
+    return first_argument("argmin", n) ? call_argreduce(PyModule_GetState(module), "argmin", false, args[0], args + 1, n - 1, kwnames)
+                                       : NULL;
+}
+
+/* The value of an arange bound; widens *type from int32 to int64 to float32 as the numbers ask. */
+static bool read_bound(PyObject *value, const char *what, double *out, gm_dtype *type)
+{
+    if (!PyFloat_Check(value) && !PyIndex_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "arange: %s must be an int or a float, not %R", what, (PyObject *)Py_TYPE(value));
+        return false;
+    }
+    if (!read_float(value, what, out))
+        return false;
+    if (PyFloat_Check(value))
+        *type = GM_FLOAT32;
+    else if (*type == GM_INT32 && (*out > INT32_MAX || *out < INT32_MIN))
+        *type = GM_INT64;
+    return true;
+}
+
+FUNCTION_OF(arange)
+{
+    static const signature sig = {"arange", 0, 4, 0, {"start", "stop", "step", "dtype", "stream", NULL}};
+    PyObject *v[5];
+    double start = 0, stop = 0, step = 1;
+    gm_dtype type = GM_INT32;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[4]))
+        return NULL;
+    if (!v[0] && !v[1]) {
+        PyErr_SetString(PyExc_TypeError, "arange: stop is missing");
+        return NULL;
+    }
+    bool only_stop = !v[1] || v[1] == Py_None;       /* arange(5) */
+    if (only_stop ? !read_bound(v[0], "stop", &stop, &type)
+                  : (v[0] && !read_bound(v[0], "start", &start, &type)) || !read_bound(v[1], "stop", &stop, &type))
+        return NULL;
+    if ((v[2] && v[2] != Py_None && !read_bound(v[2], "step", &step, &type)) || !read_dtype(PyModule_GetState(module), v[3], &type))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_arange(scope, start, stop, step, type) : NULL);
+}
+
+FUNCTION_OF(full)
+{
+    static const signature sig = {"full", 0, 3, 3, {"shape", "vals", "dtype", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[4];
+    int ndim;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_DTYPE_COUNT;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_shape(v[0], &ndim, shape)
+        || !read_dtype(state, v[2], &type))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    gm_array *value = scope ? node_from_operand(state, scope, v[1], type) : NULL;
+    if (value && type == GM_DTYPE_COUNT)
+        type = gm_array_dtype(value);
+    return finish(module, scope, value ? gm_full(scope, ndim, shape, value, type) : NULL);
+}
+
+FUNCTION_OF(astype)
+{
+    static const signature sig = {"astype", 1, 2, 3, {"a", "dtype", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[3];
+    gm_dtype type = GM_DTYPE_COUNT;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_dtype(state, v[1], &type))
+        return NULL;
+    gm_array *x = array_argument(state, v[0], "astype");
+    if (x && type == GM_DTYPE_COUNT)
+        PyErr_SetString(PyExc_TypeError, "astype: dtype must be a Dtype such as float32, not None");
+    if (PyErr_Occurred())
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_astype(scope, x, type) : NULL);
+}
+
+/* (a, /, shape, *, stream): reshape and broadcast_to. */
+static PyObject *call_shaped(PyObject *module, const char *name, gm_array *(*fn)(gm_scope *, gm_array *, int, const int64_t *),
+                             PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    const signature sig = {name, 1, 2, 3, {"a", "shape", "stream", NULL}};
+    PyObject *v[3];
+    int ndim;
+    int64_t shape[GM_MAX_NDIM];
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_shape(v[1], &ndim, shape))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    gm_array *x = scope ? node_from_operand(PyModule_GetState(module), scope, v[0], GM_DTYPE_COUNT) : NULL;
+    return finish(module, scope, x ? fn(scope, x, ndim, shape) : NULL);
+}
+
+FUNCTION_OF(reshape)
+{
+    return call_shaped(module, "reshape", gm_reshape, args, n, kwnames);
+}
+
+FUNCTION_OF(broadcast_to)
+{
+    return call_shaped(module, "broadcast_to", gm_broadcast_to, args, n, kwnames);
+}
+
+FUNCTION_OF(transpose)
+{
+    static const signature sig = {"transpose", 1, 2, 1, {"a", "axes", "stream", NULL}};
+    PyObject *v[3];
+    int n_axes, axes[GM_MAX_NDIM];
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_axes(v[1], &n_axes, axes))
+        return NULL;
+    gm_array *x = array_argument(PyModule_GetState(module), v[0], "transpose");
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_transpose(scope, x, n_axes, axes) : NULL);
+}
+
+/* slice(a, start, axes, sizes): the start is an array, and is evaluated for it. */
+FUNCTION_OF(slice)
+{
+    static const signature sig = {"slice", 0, 4, 15, {"a", "start_indices", "axes", "slice_size", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[5], *numbers = NULL;
+    int n_axes, n_starts, n_sizes, axes[GM_MAX_NDIM], starts[GM_MAX_NDIM];
+    int64_t sizes[GM_MAX_NDIM], start[GM_MAX_NDIM] = {0}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM];
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[4]) || !read_axes(v[2], &n_axes, axes)
+        || !read_shape(v[3], &n_sizes, sizes))
+        return NULL;
+    if (py_array_node(state, v[1]) && !(numbers = py_array_tolist(v[1], NULL)))
+        return NULL;
+    bool ok = read_axes(numbers ? numbers : v[1], &n_starts, starts);
+    Py_XDECREF(numbers);
+    gm_array *x = ok ? array_argument(state, v[0], "slice") : NULL;
+    if (!x)
+        return NULL;
+    int ndim = gm_array_ndim(x);
+    if (n_axes != n_starts || n_sizes != ndim) {
+        PyErr_Format(PyExc_ValueError, "slice: %d starts for %d axes, and %d sizes for an array with %d dimensions", n_starts, n_axes,
+                     n_sizes, ndim);
+        return NULL;
+    }
+    for (int i = 0; i < n_axes; i++) {
+        int axis = axes[i] < 0 ? axes[i] + ndim : axes[i];
+        if (axis < 0 || axis >= ndim) {
+            PyErr_Format(PyExc_IndexError, "slice: axis %d, but the array has %d dimensions", axes[i], ndim);
+            return NULL;
+        }
+        start[axis] = starts[i];
+    }
+    for (int i = 0; i < ndim; i++) {
+        stop[i] = start[i] + sizes[i], step[i] = 1;
+        if (start[i] < 0 || sizes[i] < 0 || stop[i] > gm_array_shape(x)[i]) {
+            PyErr_Format(PyExc_ValueError, "slice: items %lld to %lld of axis %d with %lld items", (long long)start[i],
+                         (long long)stop[i], i, (long long)gm_array_shape(x)[i]);
+            return NULL;
+        }
+    }
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_slice(scope, x, start, stop, step) : NULL);
+}
+
+FUNCTION_OF(concatenate)
+{
+    static const signature sig = {"concatenate", 0, 2, 1, {"arrays", "axis", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[3];
+    int axis = 0;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || (v[1] != Py_None && !read_int(v[1], "axis", &axis)))
+        return NULL;
+    PyObject *items = PySequence_Tuple(v[0]);
+    Py_ssize_t count = items ? PyTuple_Size(items) : 0;
+    if (!items || count == 0 || count > INT32_MAX) {
+        if (items)
+            PyErr_SetString(PyExc_ValueError, "concatenate: no arrays to join");
+        Py_XDECREF(items);
+        return NULL;
+    }
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = NULL, **nodes = PyMem_Malloc(sizeof *nodes * (size_t)count);
+    bool ok = scope && nodes;
+    for (Py_ssize_t i = 0; ok && i < count; i++) {
+        nodes[i] = array_argument(state, PyTuple_GetItem(items, i), "concatenate");
+        if (nodes[i] && v[1] == Py_None)
+            nodes[i] = gm_reshape(scope, nodes[i], 1, &(int64_t){-1});
+        ok = nodes[i] != NULL;
+    }
+    if (ok)
+        node = gm_concatenate(scope, nodes, (int)count, axis);
+    else if (!nodes)
+        PyErr_NoMemory();
+    PyObject *result = finish(module, scope, node);
+    PyMem_Free(nodes);
+    Py_DECREF(items);
+    return result;
+}
+
+/* allow_col_major permits another order than rows, it does not ask for it. */
+FUNCTION_OF(contiguous)
+{
+    static const signature sig = {"contiguous", 1, 2, 1, {"a", "allow_col_major", "stream", NULL}};
+    PyObject *v[3];
+    bool allow_col_major;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_bool(v[1], &allow_col_major))
+        return NULL;
+    gm_array *x = array_argument(PyModule_GetState(module), v[0], "contiguous");
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_contiguous(scope, x) : NULL);
+}
+
+FUNCTION_OF(where)
+{
+    static const signature sig = {"where", 0, 3, 7, {"condition", "x", "y", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[4];
+    gm_array *x, *y;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    bool ok = scope && nodes_from_operands(state, scope, v[1], v[2], &x, &y);
+    gm_array *condition = ok ? node_from_operand(state, scope, v[0], GM_DTYPE_COUNT) : NULL;
+    return finish(module, scope, condition ? gm_where(scope, condition, x, y) : NULL);
+}
+
+FUNCTION_OF(take)
+{
+    static const signature sig = {"take", 1, 3, 3, {"a", "indices", "axis", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[4];
+    int axis = 0;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]))
+        return NULL;
+    bool flat = !v[2] || v[2] == Py_None;
+    if (!flat && !read_int(v[2], "axis", &axis))
+        return NULL;
+    if (!py_array_node(state, v[1]) && !PyLong_Check(v[1])) {
+        PyErr_Format(PyExc_TypeError, "take: indices must be an int or an array, not %R", (PyObject *)Py_TYPE(v[1]));
+        return NULL;
+    }
+    gm_scope *scope = gm_scope_open();
+    gm_array *indices = scope ? node_from_operand(state, scope, v[1], GM_DTYPE_COUNT) : NULL;
+    gm_array *x = indices ? array_argument(state, v[0], "take") : NULL;
+    if (x && flat)
+        x = gm_reshape(scope, x, 1, &(int64_t){-1});
+    return finish(module, scope, x ? gm_take(scope, x, indices, axis) : NULL);
+}
+
+FUNCTION_OF(softmax)
+{
+    static const signature sig = {"softmax", 1, 2, 1, {"a", "axis", "precise", "stream", NULL}};
+    PyObject *v[4];
+    int n_axes, axes[GM_MAX_NDIM];
+    bool precise;        /* sums are in float32 in any case */
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_axes(v[1], &n_axes, axes)
+        || !read_bool(v[2], &precise))
+        return NULL;
+    gm_array *x = array_argument(PyModule_GetState(module), v[0], "softmax");
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_softmax(scope, x, n_axes, axes) : NULL);
+}
+
+FUNCTION_OF(matmul)
+{
+    static const signature sig = {"matmul", 2, 2, 3, {"a", "b", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[3];
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]))
+        return NULL;
+    gm_array *a = array_argument(state, v[0], "matmul");
+    gm_array *b = a ? array_argument(state, v[1], "matmul") : NULL;
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_matmul(scope, a, b) : NULL);
+}
+
+/* ---- fast ---- */
+
+/* An optional array: GM_NONE for None. */
+static gm_array *optional_argument(module_state *state, PyObject *value, const char *name)
+{
+    return !value || value == Py_None ? GM_NONE : array_argument(state, value, name);
+}
+
+FUNCTION_OF(rms_norm)
+{
+    static const signature sig = {"rms_norm", 0, 3, 7, {"x", "weight", "eps", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[4];
+    double eps;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_float(v[2], "eps", &eps))
+        return NULL;
+    gm_array *x = array_argument(state, v[0], "rms_norm");
+    gm_array *weight = x ? optional_argument(state, v[1], "rms_norm") : NULL;
+    gm_scope *scope = gm_scope_open();
+    return finish(module, scope, scope ? gm_rms_norm(scope, x, weight, (float)eps) : NULL);
+}
+
+FUNCTION_OF(rope)
+{
+    static const signature sig = {"rope", 1, 2, 1 | 2 | 4 | 8 | 16 | 32,
+                                  {"a", "dims", "traditional", "base", "scale", "offset", "freqs", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[8];
+    int dims;
+    bool traditional;
+    double base = 0, scale;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[7]) || !read_int(v[1], "dims", &dims)
+        || !read_bool(v[2], &traditional) || (v[3] != Py_None && !read_float(v[3], "base", &base))
+        || !read_float(v[4], "scale", &scale))
+        return NULL;
+    if ((v[3] == Py_None) == (!v[6] || v[6] == Py_None)) {
+        PyErr_SetString(PyExc_ValueError, "rope: exactly one of base and freqs must be given");
+        return NULL;
+    }
+    gm_scope *scope = gm_scope_open();
+    gm_array *offset = scope ? node_from_operand(state, scope, v[5], GM_DTYPE_COUNT) : NULL;
+    gm_array *freqs = offset ? optional_argument(state, v[6], "rope") : NULL;
+    gm_array *x = freqs ? array_argument(state, v[0], "rope") : NULL;
+    return finish(module, scope, x ? gm_rope(scope, x, dims, traditional, offset, freqs, (float)base, (float)scale) : NULL);
+}
+
+FUNCTION_OF(scaled_dot_product_attention)
+{
+    static const char name[] = "scaled_dot_product_attention";
+    static const signature sig = {name, 0, 3, 1 | 2 | 4 | 8, {"q", "k", "v", "scale", "mask", "sinks", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[7];
+    double scale;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[6]) || !read_float(v[3], "scale", &scale))
+        return NULL;
+    bool causal = v[4] && PyUnicode_Check(v[4]);
+    if (causal && PyUnicode_CompareWithASCIIString(v[4], "causal") != 0) {
+        PyErr_Format(PyExc_ValueError, "%s: mask must be 'causal', an array or None, not '%U'", name, v[4]);
+        return NULL;
+    }
+    gm_array *q = array_argument(state, v[0], name);
+    gm_array *k = q ? array_argument(state, v[1], name) : NULL;
+    gm_array *value = k ? array_argument(state, v[2], name) : NULL;
+    gm_array *mask = value ? causal ? GM_NONE : optional_argument(state, v[4], name) : NULL;
+    gm_array *sinks = mask ? optional_argument(state, v[5], name) : NULL;
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope && sinks
+                   ? gm_scaled_dot_product_attention(scope, q, k, value, (float)scale, mask, causal, sinks) : NULL;
+    return finish(module, scope, node);
+}
+
+/* ---- the tables ---- */
+
+#define ROW(name, text, doc) {#name, FUNCTION(op_##name), FASTCALL, #name text "\n--\n\n" doc},
+#define UNARY(name, doc) ROW(name, "(a, /, *, stream=None)", doc)
+#define BINARY(name, doc) ROW(name, "(a, b, *, stream=None)", doc)
+#define REDUCE(name, doc) ROW(name, "(a, /, axis=None, keepdims=False, *, stream=None)", doc)
+#define HAND(name, namespace_, prototype, text, doc) HAND_##namespace_(name, text, doc)
+#define HAND_engine(name, text, doc)
+
+#define HAND_core(name, text, doc) ROW(name, text, doc)
+#define HAND_fast(name, text, doc)
+static PyMethodDef core_ops[] = {
+#include "ops/ops.def"
+    {NULL, NULL, 0, NULL},
+};
+#undef HAND_core
+#undef HAND_fast
+#undef UNARY
+#undef BINARY
+#undef REDUCE
+#define UNARY(name, doc)
+#define BINARY(name, doc)
+#define REDUCE(name, doc)
+#define HAND_core(name, text, doc)
+#define HAND_fast(name, text, doc) ROW(name, text, doc)
+static PyMethodDef fast_ops[] = {
+#include "ops/ops.def"
+    {NULL, NULL, 0, NULL},
+};
+
+/* The functions get the extension module as self, wherever they are put: the state is there. */
+static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *functions, const char *module_name, PyObject *names)
+{
+    PyObject *where = PyUnicode_FromString(module_name);
+    for (PyMethodDef *f = functions; where && f->ml_name; f++) {
+        PyObject *function = PyCFunction_NewEx(f, module, where);
+        PyObject *name = PyUnicode_FromString(f->ml_name);
+        bool ok = function && name && PyModule_AddObjectRef(target, f->ml_name, function) == 0
+               && (!names || PyList_Append(names, name) == 0);
+        Py_XDECREF(name);
+        Py_XDECREF(function);
+        if (!ok)
+            Py_CLEAR(where);
+    }
+    Py_XDECREF(where);
+    return where != NULL;
+}
+
+bool ops_add(PyObject *module, PyObject *names)
+{
+    PyObject *fast = PyModule_New("gomlx.core.fast"), *name = PyUnicode_FromString("fast");
+    bool ok = fast && name && functions_add(module, module, core_ops, "gomlx.core", names)
+           && functions_add(fast, module, fast_ops, "gomlx.core.fast", NULL)
+           && PyModule_AddStringConstant(fast, "__doc__", "Fused operations.") == 0
+           && PyModule_AddObjectRef(module, "fast", fast) == 0 && PyList_Append(names, name) == 0;
+    Py_XDECREF(name);
+    Py_XDECREF(fast);
+    return ok;
+}

@@ -1,0 +1,170 @@
+/* py.h - what the files of the CPython binding share.
+ *  (1) py/ sees the engine only through gomlx.h, and Python only through the limited API of 3.11.
+ *  (2) All state is in the module; slots find it from the type of self (state_of), module functions from the module.
+ *  (3) A function that returns NULL or false has set a Python exception, or left a cause in the engine's error slot;
+ *      raise_gm turns either into the exception. No exception is ever replaced on the way.
+ *  (4) Whatever may take long runs without the GIL, in slices of at most 50 ms with signals looked at in between. What it
+ *      works on is retained first: while the GIL is released, other threads may change any handle. */
+#ifndef GOMLX_PY_PY_H
+#define GOMLX_PY_PY_H
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030B0000
+#endif
+#include <Python.h>
+#include "gomlx.h"
+
+#define SLICE_MS 50           /* evaluation, loading, scoring */
+#define STREAM_SLICE_MS 20    /* one step of a token stream */
+
+#define STATE_TYPES(X) X(array) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token)
+typedef struct {
+#define X(name) PyTypeObject *name##_type;
+    STATE_TYPES(X)
+#undef X
+    PyObject *error;                       /* gomlx.Error */
+    PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
+} module_state;
+
+typedef gm_array *(*unary_fn)(gm_scope *, gm_array *);
+typedef gm_array *(*binary_fn)(gm_scope *, gm_array *, gm_array *);
+typedef gm_array *(*reduce_fn)(gm_scope *, gm_array *, int, const int *, bool);
+
+/* ---- module.c ---- */
+/* The state of the module that made the type of self. own is the tp_dealloc of that type: subclasses have another one. */
+module_state *state_of(PyObject *self, destructor own);
+
+/* ---- errors.c ---- */
+/* Raises the engine's last error, unless an exception is set already. Returns NULL. */
+PyObject *raise_gm(module_state *state);
+
+/* ---- arguments.c ---- */
+/* How a function takes its arguments. names ends with NULL; required has bit i when names[i] must come. */
+typedef struct {
+    const char *function;
+    int n_positional_only, n_positional;
+    unsigned required;
+    const char *names[20];
+} signature;
+/* Sorts a vectorcall's arguments into values (borrowed; NULL where absent), one for each name. */
+bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **values);
+bool read_bool(PyObject *value, bool *out);                           /* NULL leaves *out */
+bool read_int(PyObject *value, const char *what, int *out);           /* NULL leaves *out */
+bool read_float(PyObject *value, const char *what, double *out);      /* NULL leaves *out */
+bool read_axes(PyObject *value, int *n_axes, int *axes);              /* None or NULL: n_axes = -1; int; sequence of ints */
+bool read_shape(PyObject *value, int *ndim, int64_t *shape);          /* an int or a sequence of ints within int32 */
+bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);
+bool read_stream(PyObject *value);                                    /* only None or NULL */
+/* Token ids of any sequence of ints; *ids is from PyMem_Malloc. */
+bool read_ids(PyObject *value, int32_t **ids, size_t *count);
+
+/* ---- dtype.c ---- */
+extern PyType_Spec py_dtype_spec;
+bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names);
+bool read_dtype(module_state *state, PyObject *value, gm_dtype *out); /* None and NULL leave *out */
+bool py_dtype_is_inexact(gm_dtype type);
+bool py_dtype_is_integer(gm_dtype type);                                 /* bool is not */
+
+/* ---- array.c: the type ---- */
+/* A mutable handle on a node: in-place operators and item assignment give the handle another node; whoever reads the old
+ * one keeps it. node is never NULL. */
+typedef struct {
+    PyObject_HEAD
+    gm_array *node;
+    PyObject *weakrefs;
+} array_object;
+extern PyType_Spec py_array_spec, py_array_iterator_spec;
+void py_array_dealloc(PyObject *self);
+module_state *py_array_state(PyObject *self);
+/* The node of an array, borrowed; NULL without an exception when the object is something else. */
+gm_array *py_array_node(module_state *state, PyObject *object);
+PyObject *shape_tuple(const gm_array *node);
+/* A new handle of the type; takes over the caller's reference to node, also on failure. */
+PyObject *py_array_handle(PyTypeObject *type, gm_array *node);
+/* The end of every op: keeps the node, closes the scope, makes the handle or raises. */
+PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node);
+
+/* ---- py_array_methods.c, array_print.c ---- */
+extern PyMethodDef py_array_methods[];
+PyObject *py_array_repr(PyObject *self);
+
+/* ---- array_read.c: values back to Python ---- */
+PyObject *py_array_item(PyObject *self);
+PyObject *py_array_tolist(PyObject *self, PyObject *unused);
+PyObject *py_array_item_method(PyObject *self, PyObject *unused);
+/* An evaluated node whose elements element_at can read (half floats become float32); retained for the caller. */
+gm_array *readable_node(module_state *state, gm_array *node);
+PyObject *element_at(gm_dtype type, const void *data, int64_t offset);
+
+/* ---- array_convert.c: Python values to nodes ---- */
+/* What array(value) means, in the scope; GM_DTYPE_COUNT as type: the value's own. Arrays are borrowed from their handle. */
+gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type);
+/* One operand: an array, or a scalar that takes the dtype of the array beside it (like; GM_DTYPE_COUNT: none) when it can. */
+gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *value, gm_dtype like);
+/* Two operands, scalars weak to the other one. */
+bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, gm_array **x, gm_array **y);
+
+/* ---- buffer.c ---- */
+int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags);
+void py_array_releasebuffer(PyObject *self, Py_buffer *view);
+/* The contents of an object with the buffer protocol, copied. float64 becomes float32 unless type says otherwise. */
+gm_array *node_from_buffer(module_state *state, gm_scope *scope, PyObject *object, gm_dtype type);
+/* The same memory, without a copy; NULL with an exception where that cannot be. */
+gm_array *node_sharing_buffer(module_state *state, gm_scope *scope, PyObject *object);
+PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
+/* ---- dlpack.c ---- */
+PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused);
+gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy);
+
+/* ---- foreign.c: memory of Python objects inside nodes ---- */
+/* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain gives back. */
+typedef struct foreign {
+    struct foreign *next;
+    void (*give_back)(struct foreign *);   /* called with the GIL; frees the record */
+} foreign;
+void foreign_push(void *record);           /* the release callback of gm_array_wrap */
+void foreign_drain(void);                  /* with the GIL */
+
+/* ---- evaluate.c ---- */
+bool evaluate(module_state *state, gm_array *const *nodes, size_t count);
+bool evaluate_one(module_state *state, gm_array *node);
+PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
+
+/* ---- indexing.c ---- */
+PyObject *py_array_subscript(PyObject *self, PyObject *key);
+int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value);
+gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index);      /* x[index] on the first axis */
+
+/* ---- ops.c ---- */
+bool ops_add(PyObject *module, PyObject *names);
+PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObject *self, PyObject *const *args,
+                      Py_ssize_t n, PyObject *kwnames);
+PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args,
+                         Py_ssize_t n, PyObject *kwnames);
+
+/* ---- tokenizer.c, model.c, stream.c ---- */
+typedef struct { PyObject_HEAD gm_tokenizer *tokenizer; } tokenizer_object;
+struct session_object;
+typedef struct {
+    PyObject_HEAD
+    gm_model *model;                       /* NULL when closed */
+    struct session_object *sessions;       /* the open ones: close() ends them too; borrowed */
+} model_object;
+extern PyType_Spec py_tokenizer_spec, py_detokenizer_spec, py_model_spec, py_session_spec, py_stream_spec;
+PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *py_model_new_session(PyObject *self, PyObject *unused);
+module_state *py_model_state(PyObject *self);
+void py_session_shut(struct session_object *session);   /* frees the C session now, or as soon as its stream lets go */
+bool py_token_type_add(PyObject *module, module_state *state);
+const char *finish_name(gm_finish finish);            /* NULL for GM_FINISH_NONE */
+
+/* A type of the spec, made for the module, stored in the state, and added under its name when names is not NULL. */
+PyTypeObject *type_add(PyObject *module, PyType_Spec *spec, bool public_name);
+/* tp_free and the reference to the type, as every dealloc of a heap type ends. */
+void object_free(PyObject *self);
+#define FASTCALL (METH_FASTCALL | METH_KEYWORDS)
+#define FUNCTION(f) ((PyCFunction)(void (*)(void))(f))
+#endif
