@@ -86,7 +86,8 @@ gm_status bpe_add_merge(bpe *b, const vocab *v, int32_t left, int32_t right, uin
     GM_TRY(bytes_append(scratch, right_text, n_right));
     int32_t id = vocab_find(v, scratch->data, scratch->size);
     if (id < 0)
-        return gm_fail(GM_EBADFILE, "tokenizer: merge %u joins '%.*s' and '%.*s', but the vocabulary has no such token", rank,
+        return gm_fail(GM_EBADFILE,
+                       "tokenizer: merge %u joins '%.*s' and '%.*s', but the vocabulary has no such token", rank,
                        n_left < 64 ? (int)n_left : 64, left_text, n_right < 64 ? (int)n_right : 64, right_text);
     if (2 * (b->n_merges + 1) > b->n_slots)
         GM_TRY(resize_slots(b, b->n_slots == 0 ? 64 : 2 * b->n_slots));
@@ -141,8 +142,9 @@ static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, 
     return GM_OK;
 }
 
-/* One symbol per byte or character. A character that has none is its bytes, or unknown, or nothing. An unknown symbol is
- * held until the next known one, so that neighbours can fuse; byte symbols do not release it (as in the reference). */
+/* One symbol per byte or character. A character that has none is its bytes, or unknown, or nothing. An unknown symbol
+ * is held until the next known one, so that neighbours can fuse; byte symbols do not release it (as in the
+ * reference). */
 static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length) {
     bool held = false;
     for (size_t at = 0; at < length;) {
@@ -174,7 +176,8 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
         if (b->unknown == BPE_NO_UNKNOWN)
             continue;
         if (b->unknown == BPE_MISSING_UNKNOWN)
-            return gm_fail(GM_EVALUE, "tokenizer: a character has no token, and the unknown token is not in the vocabulary");
+            return gm_fail(GM_EVALUE,
+                           "tokenizer: a character has no token, and the unknown token is not in the vocabulary");
         if (held && !b->fuse_unknown)
             GM_TRY(push_symbol(work, b->unknown));
         held = true;
@@ -296,7 +299,8 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out) {
     return GM_OK;
 }
 
-gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length, id_buffer *out) {
+gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length,
+                     id_buffer *out) {
     if (b->ignore_merges) {
         const uint8_t *text = piece;
         size_t n = length;

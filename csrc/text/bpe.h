@@ -1,7 +1,7 @@
 /* bpe.h - byte pair encoding of one piece.
  *  (1) A bpe is built once (bpe_add_merge, then bpe_prepare) and then only read; bpe_work is one caller's scratch.
- *  (2) The pair with the lowest rank is merged first, of equal ones the leftmost. Short pieces scan for it, long ones keep a
- *      heap: no input takes more than O(n log n). */
+ *  (2) The pair with the lowest rank is merged first, of equal ones the leftmost. Short pieces scan for it, long ones
+ *      keep a heap: no input takes more than O(n log n). */
 #ifndef GOMLX_TEXT_BPE_H
 #define GOMLX_TEXT_BPE_H
 #include <stdbool.h>

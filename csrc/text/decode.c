@@ -56,8 +56,8 @@ static gm_status put(decode_state *s, const void *text, size_t length, byte_buff
     return bytes_append(out, bytes + at, length - at);
 }
 
-/* Gives out the whole characters at the head of the pending bytes; an invalid part is one U+FFFD, or with each_byte one for
- * each of its bytes. */
+/* Gives out the whole characters at the head of the pending bytes; an invalid part is one U+FFFD, or with each_byte
+ * one for each of its bytes. */
 static gm_status drain(decode_state *s, bool each_byte, byte_buffer *out) {
     byte_buffer *p = &s->pending;
     size_t at = 0, valid = 0;    /* [valid, at) is good and not given out yet */

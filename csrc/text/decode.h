@@ -1,5 +1,5 @@
-/* decode.h - ids back to text. One machine serves both ways: batch decoding pushes all tokens and finishes; a stream does
- * so token by token. It holds back at most 3 bytes: a character that is not whole yet. */
+/* decode.h - ids back to text. One machine serves both ways: batch decoding pushes all tokens and finishes; a stream
+ * does so token by token. It holds back at most 3 bytes: a character that is not whole yet. */
 #ifndef GOMLX_TEXT_DECODE_H
 #define GOMLX_TEXT_DECODE_H
 #include "text/unicode.h"

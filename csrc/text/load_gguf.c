@@ -1,6 +1,6 @@
 /* load_gguf.c - a tokenizer from a GGUF file's metadata: tokenizer.ggml.model 'gpt2' (byte-level BPE, cut as
- * tokenizer.ggml.pre says) and 'llama' (SentencePiece's BPE, whose scores become merges here).
- * GGUF has no normalizer: for the `pre` types whose own files have NFC it is applied, so that ids are the original's. */
+ * tokenizer.ggml.pre says) and 'llama' (SentencePiece's BPE, whose scores become merges here). GGUF has no
+ * normalizer: for the `pre` types whose own files have NFC it is applied, so that ids are the original's. */
 #include <stdlib.h>
 #include "base/gguf.h"
 #include "text/tokenizer.h"
@@ -8,11 +8,11 @@
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
 
 #define MARKER "\xE2\x96\x81"       /* U+2581, SentencePiece's space */
-#define MAX_SPLIT_BYTES 1024        /* of a token that merges may make: keeps a hostile vocabulary from costing the square */
+#define MAX_SPLIT_BYTES 1024        /* of a token that merges make: trying all its splits costs the square of that */
 
 typedef enum {
-    GROUP_LLAMA3, GROUP_CL100K, GROUP_QWEN2, GROUP_QWEN2_NFC, GROUP_QWEN35_NFC, GROUP_DEEPSEEK, GROUP_TEKKEN, GROUP_O200K,
-    GROUP_GPT2, GROUP_DIGITS_GPT2, GROUP_DIGITS_GPT2_NFC,
+    GROUP_LLAMA3, GROUP_CL100K, GROUP_QWEN2, GROUP_QWEN2_NFC, GROUP_QWEN35_NFC, GROUP_DEEPSEEK, GROUP_TEKKEN,
+    GROUP_O200K, GROUP_GPT2, GROUP_DIGITS_GPT2, GROUP_DIGITS_GPT2_NFC,
 } pre_group;
 
 static const struct { scanner scanners[3]; bool ignore_merges, add_bos, nfc; } groups[] = {
@@ -44,7 +44,8 @@ static gm_status find_array(const gguf *g, const char *key, bool strings, bool r
         return required ? gm_fail(GM_EBADFILE, "%s: it has no '%s'", gguf_file(g)->path, key) : GM_OK;
     if ((*out)->type == GGUF_ARRAY && ((*out)->item_type == GGUF_STRING) == strings && (*out)->item_type != GGUF_ARRAY)
         return GM_OK;
-    return gm_fail(GM_EBADFILE, "%s: '%s' is not an array of %s", gguf_file(g)->path, key, strings ? "strings" : "numbers");
+    return gm_fail(GM_EBADFILE, "%s: '%s' is not an array of %s", gguf_file(g)->path, key,
+                   strings ? "strings" : "numbers");
 }
 
 static gm_status read_tokens(const gguf *g, gm_tokenizer *t) {
@@ -94,8 +95,8 @@ static gm_status read_end(const gguf *g, const gm_tokenizer *t, const char *flag
     if (!wanted || (id < 0 && !flag_given))
         return GM_OK;
     if (id < 0 || (uint64_t)id >= t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' names none of the %zu tokens", gguf_file(g)->path, flag_key, key,
-                       t->vocab.n_ids);
+        return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' names none of the %zu tokens", gguf_file(g)->path,
+                       flag_key, key, t->vocab.n_ids);
     return ids_append(out, (int32_t)id);
 }
 
@@ -113,7 +114,8 @@ static gm_status read_pre(const gguf *g, gm_tokenizer *t, bool *add_bos) {
     bool found;
     GM_TRY(gguf_get_string(g, "tokenizer.ggml.pre", &pre, &found));
     if (!found)
-        return gm_fail(GM_EUNSUPPORTED, "%s: it has no 'tokenizer.ggml.pre', so how text is cut is not known", gguf_file(g)->path);
+        return gm_fail(GM_EUNSUPPORTED, "%s: it has no 'tokenizer.ggml.pre', so how text is cut is not known",
+                       gguf_file(g)->path);
     for (size_t i = 0; i < sizeof pre_types / sizeof pre_types[0]; i++) {
         if (!same(pre, pre_types[i].name))
             continue;
@@ -145,8 +147,8 @@ static gm_status read_merges(const gguf *g, gm_tokenizer *t, byte_buffer *joined
         int32_t a = space == NULL ? -1 : vocab_find(&t->vocab, s.text, left);
         int32_t b = space == NULL ? -1 : vocab_find(&t->vocab, space + 1, s.length - left - 1);
         if (a < 0 || b < 0)
-            return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens of the vocabulary", gguf_file(g)->path,
-                           (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
+            return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens of the vocabulary",
+                           gguf_file(g)->path, (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
         GM_TRY(bpe_add_merge(&t->bpe, &t->vocab, a, b, (uint32_t)i, joined));
     }
     return GM_OK;
@@ -193,8 +195,8 @@ static gm_status score_splits(const gm_tokenizer *t, int32_t token, float score,
     const char *text = vocab_text(&t->vocab, token, &length);
     uint32_t chars = 0, left_chars = 0;
     if (length > MAX_SPLIT_BYTES)
-        return gm_fail(GM_EUNSUPPORTED, "tokenizer: token %d has %zu bytes; at most %d are supported with scores", token, length,
-                       MAX_SPLIT_BYTES);
+        return gm_fail(GM_EUNSUPPORTED, "tokenizer: token %d has %zu bytes; at most %d are supported with scores",
+                       token, length, MAX_SPLIT_BYTES);
     for (size_t at = 0; at < length; chars++)
         utf8_next((const uint8_t *)text, &at);
     for (size_t at = 0; at < length;) {
@@ -218,13 +220,14 @@ static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges
     const gguf_entry *scores;
     GM_TRY(find_array(g, "tokenizer.ggml.scores", false, true, &scores));
     if (scores->count != t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: %llu scores for %zu tokens", gguf_file(g)->path, (unsigned long long)scores->count,
-                       t->vocab.n_ids);
+        return gm_fail(GM_EBADFILE, "%s: %llu scores for %zu tokens", gguf_file(g)->path,
+                       (unsigned long long)scores->count, t->vocab.n_ids);
     for (uint64_t i = 0; i < scores->count; i++) {
         double score;
         GM_TRY(gguf_item_float(scores, i, &score));
         if (score != score)
-            return gm_fail(GM_EBADFILE, "%s: the score of token %llu is not a number", gguf_file(g)->path, (unsigned long long)i);
+            return gm_fail(GM_EBADFILE, "%s: the score of token %llu is not a number", gguf_file(g)->path,
+                           (unsigned long long)i);
         GM_TRY(score_splits(t, (int32_t)i, (float)score, merges));
     }
     qsort(merges->rows, merges->size, sizeof merges->rows[0], compare_merges);
@@ -259,8 +262,8 @@ static gm_status read_llama(const gguf *g, gm_tokenizer *t, byte_buffer *joined)
     GM_TRY(read_types(g, t, &types));
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &unknown, &given));
     if (unknown < 0 || (uint64_t)unknown >= t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens", gguf_file(g)->path,
-                       (long long)unknown, t->vocab.n_ids);
+        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens",
+                       gguf_file(g)->path, (long long)unknown, t->vocab.n_ids);
     t->bpe.unknown = (int32_t)unknown;
     t->bpe.byte_fallback = true;
     t->bpe.fuse_unknown = true;

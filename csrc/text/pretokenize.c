@@ -22,7 +22,8 @@ void pretokens_free(pretoken_scan *scan) {
 }
 
 /* Step `step` begins to cut a piece. */
-static gm_status state_open(split_state *s, const pretokenize_step *step, const uint8_t *text, size_t length, bool first) {
+static gm_status state_open(split_state *s, const pretokenize_step *step, const uint8_t *text, size_t length,
+                            bool first) {
     byte_buffer *changed = &s->changed;
     changed->size = 0;
     if (step->space != NULL && memchr(text, ' ', length) != NULL) {
@@ -71,7 +72,8 @@ static bool find_here(const pretokenize_step *step, const split_state *s, size_t
     return false;
 }
 
-/* A regular expression's empty match right behind the last match is passed over by one scalar, as Oniguruma's iterator does. */
+/* A regular expression's empty match right behind the last match is passed over by one scalar, as Oniguruma's
+ * iterator does. */
 static gm_status find_regex(const pretokenize_step *step, split_state *s, size_t *start, size_t *end, bool *found) {
     for (;;) {
         *found = false;
@@ -170,7 +172,7 @@ static gm_status next_piece(const pretokenize_step *step, split_state *s, size_t
     split_part part;
     do
         GM_TRY(next_part(step, s, &part));
-    while ((step->behavior == SPLIT_REMOVED && part.is_match) || (step->behavior == SPLIT_ISOLATED && part.start == part.end));
+    while (step->behavior == SPLIT_REMOVED && part.is_match);
     *start = part.start;
     *end = part.end;
     while (step->behavior >= SPLIT_CONTIGUOUS) {
@@ -190,7 +192,8 @@ static gm_status next_piece(const pretokenize_step *step, split_state *s, size_t
     return GM_OK;
 }
 
-gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const uint8_t *text, size_t length, bool at_start) {
+gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const uint8_t *text, size_t length,
+                         bool at_start) {
     scan->p = p;
     scan->whole = text;
     scan->whole_length = length;

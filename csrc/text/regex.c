@@ -88,8 +88,8 @@ typedef struct { const char *text; size_t length, at; byte_buffer out; } rewrite
 
 static gm_status refuse(const rewriter *r, size_t start, const char *why) {
     size_t n = r->length - start;
-    return gm_fail(GM_EUNSUPPORTED, "tokenizer: pattern '%.*s': '%.*s' %s", r->length < 300 ? (int)r->length : 300, r->text,
-                   n < 12 ? (int)n : 12, r->text + start, why);
+    return gm_fail(GM_EUNSUPPORTED, "tokenizer: pattern '%.*s': '%.*s' %s", r->length < 300 ? (int)r->length : 300,
+                   r->text, n < 12 ? (int)n : 12, r->text + start, why);
 }
 
 static bool starts(const rewriter *r, const char *what) {
@@ -125,7 +125,8 @@ static gm_status rewrite_word_boundary(rewriter *r, bool negated) {
     if (status == GM_OK)
         status = bytes_append(&word, "", 1);
     const char *w = (const char *)word.data;
-    const char *parts[] = { "(?:(?<=", w, negated ? ")(?=" : ")(?!", w, ")|(?<!", w, negated ? ")(?!" : ")(?=", w, "))" };
+    const char *parts[] = { "(?:(?<=", w, negated ? ")(?=" : ")(?!", w, ")|(?<!", w, negated ? ")(?!" : ")(?=", w,
+                            "))" };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == GM_OK; i++)
         status = put_text(&r->out, parts[i]);
     memory_free(word.data);
@@ -147,7 +148,8 @@ static gm_status rewrite_hex(rewriter *r, size_t start, char kind) {
         else
             break;
     }
-    if (n == 0 || (kind == 'u' && n < 4) || (braces && !starts(r, "}")) || c > 0x10FFFF || (!braces && kind == 'x' && c > 0x7F))
+    bool closed = !braces || starts(r, "}"), whole = n > 0 && (kind == 'x' || n == 4);
+    if (!closed || !whole || c > 0x10FFFF || (kind == 'x' && !braces && c > 0x7F))
         return refuse(r, start, "is not a character");
     r->at += braces;
     return put_scalar(&r->out, c);
@@ -355,6 +357,6 @@ gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_
         return GM_OK;
     char why[200];
     pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-    return gm_fail(code == PCRE2_ERROR_NOMEMORY ? GM_ENOMEM : GM_EUNSUPPORTED, "tokenizer: pattern '%.300s' on %zu bytes: %s",
-                   r->pattern, length, why);
+    return gm_fail(code == PCRE2_ERROR_NOMEMORY ? GM_ENOMEM : GM_EUNSUPPORTED,
+                   "tokenizer: pattern '%.300s' on %zu bytes: %s", r->pattern, length, why);
 }

@@ -1,5 +1,6 @@
-/* scanners.c - see scanners.h. Each function is one alternative of the patterns in scanners.def; the alternatives are tried
- * in the patterns' order, and where a regular expression would backtrack, the code says what the backtracking finds. */
+/* scanners.c - see scanners.h. Each function is one alternative of the patterns in scanners.def; the alternatives are
+ * tried in the patterns' order, and where a regular expression would backtrack, the code says what the backtracking
+ * finds. */
 #include "text/scanners.h"
 #include "text/unicode.h"
 
@@ -146,8 +147,8 @@ static size_t cl100k(scan_text t, size_t at, int most_digits, unsigned marks) {
     return spaces(t, at, true);
 }
 
-/* [upper]*[lower]+ from here: the uppers run as far as they can, and give back one character that is lower too (a mark, a
- * letter without case) when nothing lower follows. */
+/* [upper]*[lower]+ from here: the uppers run as far as they can, and give back one character that is lower too (a
+ * mark, a letter without case) when nothing lower follows. */
 static size_t uppers_lowers(scan_text t, size_t at) {
     size_t uppers = run_of(t, at, CLASS_UPPER);
     size_t end = run_of(t, uppers, CLASS_LOWER);

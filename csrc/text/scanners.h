@@ -1,5 +1,5 @@
-/* scanners.h - split patterns of real tokenizers, written by hand. Each gives exactly what the regular expression gives in
- * Hugging Face's engine; any other pattern goes through regex.h. */
+/* scanners.h - split patterns of real tokenizers, written by hand. Each gives exactly what the regular expression
+ * gives in Hugging Face's engine; any other pattern goes through regex.h. */
 #ifndef GOMLX_TEXT_SCANNERS_H
 #define GOMLX_TEXT_SCANNERS_H
 #include <stddef.h>

@@ -10,10 +10,12 @@ import json
 import sys
 
 # \p{Nd}: first digit of each run of ten, and of the two longer runs their length.
-DIGITS = """30 660 6F0 7C0 966 9E6 A66 AE6 B66 BE6 C66 CE6 D66 DE6 E50 ED0 F20 1040 1090 17E0 1810 1946 19D0 1A80 1A90 1B50
-1BB0 1C40 1C50 A620 A8D0 A900 A9D0 A9F0 AA50 ABF0 FF10 104A0 10D30 10D40 11066 110F0 11136 111D0 112F0 11450 114D0 11650
-116C0 116D0:20 11730 118E0 11950 11BF0 11C50 11D50 11DA0 11F50 16130 16A60 16AC0 16B50 16D70 1CCF0 1D7CE:50 1E140 1E2F0
-1E4F0 1E5F1 1E950 1FBF0"""
+DIGITS = """
+30 660 6F0 7C0 966 9E6 A66 AE6 B66 BE6 C66 CE6 D66 DE6 E50 ED0 F20 1040 1090 17E0 1810 1946 19D0 1A80 1A90 1B50 1BB0
+1C40 1C50 A620 A8D0 A900 A9D0 A9F0 AA50 ABF0 FF10 104A0 10D30 10D40 11066 110F0 11136 111D0 112F0 11450 114D0 11650
+116C0 116D0:20 11730 118E0 11950 11BF0 11C50 11D50 11DA0 11F50 16130 16A60 16AC0 16B50 16D70 1CCF0 1D7CE:50 1E140
+1E2F0 1E4F0 1E5F1 1E950 1FBF0
+"""
 LETTER_NUMBERS = [(0x16EE, 0x16F0), (0x2160, 0x2182), (0x2185, 0x2188), (0x3007, 0x3007), (0x3021, 0x3029),
                   (0x3038, 0x303A), (0xA6E6, 0xA6EF), (0x10140, 0x10174), (0x10341, 0x10341), (0x1034A, 0x1034A),
                   (0x103D1, 0x103D5), (0x12400, 0x1246E)]
@@ -86,7 +88,8 @@ def main(folder):
         index.append(blocks.setdefault(tuple(table[start:start + BLOCK]), len(blocks)))
     print("/* Written by tables.py; do not edit. */")
     write_numbers(f"static const uint16_t class_index[{len(index)}]", index)
-    write_numbers(f"static const uint16_t class_blocks[{len(blocks) * BLOCK}]", [bits for block in blocks for bits in block])
+    bits = [bits for block in blocks for bits in block]
+    write_numbers(f"static const uint16_t class_blocks[{len(bits)}]", bits)
     runs = []
     for c, combining in sorted(nfc["ccc"]):
         if runs and runs[-1][1] == c - 1 and runs[-1][2] == combining:

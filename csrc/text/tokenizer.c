@@ -1,6 +1,6 @@
 /* tokenizer.c - the tokenizer of gomlx.h: text to ids through the loaded parts, ids to text, and a stream of either.
- * Encoding: added tokens are cut out of the raw text; what lies between is normalized, cut at the added tokens that live in
- * normalized text, and its pieces go through the model. */
+ * Encoding: added tokens are cut out of the raw text; what lies between is normalized, cut at the added tokens that
+ * live in normalized text, and its pieces go through the model. */
 #include "text/tokenizer.h"
 
 gm_tokenizer *tokenizer_new(void) {
@@ -92,7 +92,8 @@ typedef struct {
     id_buffer ids;
 } encode_work;
 
-static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const uint8_t *text, size_t length, bool at_start) {
+static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const uint8_t *text, size_t length,
+                                bool at_start) {
     const uint8_t *piece;
     size_t n;
     GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, length, at_start));
@@ -106,8 +107,8 @@ static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const 
 }
 
 /* Text between two added tokens of the raw text. */
-static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, const uint8_t *raw, size_t raw_length, bool at_start,
-                            bool skip_special) {
+static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, const uint8_t *raw, size_t raw_length,
+                            bool at_start, bool skip_special) {
     const uint8_t *text;
     size_t length;
     GM_TRY(normalize(&t->normalizer, &work->normalize, raw, raw_length, &text, &length));
@@ -123,8 +124,8 @@ static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, const uint
     return GM_OK;
 }
 
-static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const uint8_t *text, size_t length, bool add_special,
-                             bool skip_special) {
+static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const uint8_t *text, size_t length,
+                             bool add_special, bool skip_special) {
     for (size_t i = 0; add_special && i < t->before.size; i++)
         GM_TRY(ids_append(&work->ids, t->before.data[i]));
     added_scan scan;
@@ -146,7 +147,8 @@ gm_status gm_tokenizer_encode(gm_tokenizer *t, const char *text, size_t length, 
     *ids = NULL;
     *count = 0;
     if (length > INT32_MAX)
-        return gm_fail(GM_EOVERFLOW, "encode: a text of %zu bytes; at most %d can be encoded at once", length, INT32_MAX);
+        return gm_fail(GM_EOVERFLOW, "encode: a text of %zu bytes; at most %d can be encoded at once", length,
+                       INT32_MAX);
     size_t fault = utf8_check((const uint8_t *)text, length);
     if (fault < length)
         return gm_fail(GM_EVALUE, "encode: the text is not UTF-8 at byte %zu", fault);
@@ -173,7 +175,8 @@ static const char *text_of(const gm_tokenizer *t, int32_t id, bool skip_special,
     return skip_special && gm_tokenizer_is_special(t, id) ? NULL : gm_tokenizer_token(t, id, length);
 }
 
-gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text, size_t *length) {
+gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text,
+                              size_t *length) {
     *text = NULL;
     *length = 0;
     byte_buffer out = { 0 };

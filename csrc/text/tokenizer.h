@@ -26,8 +26,8 @@ struct gm_tokenizer {
 };
 
 gm_tokenizer *tokenizer_new(void);
-/* Adds a token that is matched in the text, after the vocabulary and the normalizer are there. Its id is the vocabulary's
- * if it is in it, else the next one free. flags.id is not read. */
+/* Adds a token that is matched in the text, after the vocabulary and the normalizer are there. Its id is the
+ * vocabulary's if it is in it, else the next one free. flags.id is not read. */
 gm_status tokenizer_add(gm_tokenizer *t, const char *text, size_t length, added_token flags, bool normalized);
 /* Once everything is loaded. */
 gm_status tokenizer_finish(gm_tokenizer *t);

@@ -71,7 +71,8 @@ gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
     if ((size_t)id >= v->id_capacity) {
         void *tokens = v->tokens;
         size_t before = v->id_capacity;
-        GM_TRY(buffer_grow(&tokens, v->id_capacity, &v->id_capacity, (size_t)id + 1 - v->id_capacity, sizeof(vocab_token)));
+        GM_TRY(buffer_grow(&tokens, v->id_capacity, &v->id_capacity, (size_t)id + 1 - v->id_capacity,
+                           sizeof(vocab_token)));
         v->tokens = tokens;
         memset(v->tokens + before, 0xFF, (v->id_capacity - before) * sizeof(vocab_token));
     }
