@@ -1,5 +1,5 @@
-/* dispatch.c - which table of kernels runs here. The CPU is asked for features, never for its family or model, and the
- * operating system for the registers that it saves: a hypervisor may hide either. Nothing is cached, nothing is global. */
+/* dispatch.c - which table of kernels runs here. The CPU is asked for features, never for its family or model, and
+ * the operating system for the registers that it saves: a hypervisor may hide either. Nothing is cached. */
 #include "cpu/tables.h"
 
 #include <stdio.h>

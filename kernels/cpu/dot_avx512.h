@@ -1,4 +1,4 @@
-/* dot_avx512.h - the vocabulary of the quantised kernels: a panel of sixteen rows is one register, one 32-bit lane a row.
+/* dot_avx512.h - the vocabulary of the quantised kernels: a panel of sixteen rows is one register, a 32-bit lane a row.
  * Every dot_ header defines the same names. words: four payload bytes per row; ints, floats: one number per row. */
 #ifndef GOMLX_KERNELS_CPU_DOT_AVX512_H
 #define GOMLX_KERNELS_CPU_DOT_AVX512_H

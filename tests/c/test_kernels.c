@@ -1,6 +1,7 @@
 /* test_kernels.c - the packed formats of every table of kernels that this machine can run: packing, dequantising, and
  * matrix products with int8 and float32 activations, against a scalar reading of the file's bytes.
- * Every buffer that a kernel touches ends (or begins) at a page that may not be touched. */
+ * Every buffer that a kernel touches ends (or begins) at a page that may not be touched.
+ * test_kernels [ISA...]: only these tables. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,7 +141,8 @@ static void test_golden(const gm_kernels *t)
         double sum = 0, weighted = 0;
         for (int i = 0; i < k; i++) sum += y[i], weighted += (i + 1) * (double)y[i];
         check(fabs(sum - golden[n].sum) <= 1e-5 * fabs(golden[n].sum) &&
-              fabs(weighted - golden[n].weighted) <= 1e-5 * fabs(golden[n].weighted), "golden sums", t->isa, format, 1, k, 0);
+              fabs(weighted - golden[n].weighted) <= 1e-5 * fabs(golden[n].weighted),
+              "golden sums", t->isa, format, 1, k, 0);
     }
 }
 
@@ -167,7 +169,8 @@ static void test_pack(const gm_kernels *t, int format, int64_t rows, int64_t k)
     t->dequantize(&(gm_dequantize_args){ .out = want, .in = w, .format = format, .k = k }, 0, rows);
     for (int mapped = 0; mapped < 2; mapped++) {
         const int32_t *row_map = mapped ? map : NULL;
-        const gm_pack_args pack = { .out = packed, .in = w, .row_map = row_map, .format = format, .rows = rows, .k = k };
+        const gm_pack_args pack = { .out = packed, .in = w, .row_map = row_map, .format = format, .rows = rows,
+                                    .k = k };
         const gm_unpack_args unpack = { .out = back, .in = packed, .row_map = row_map, .format = format, .rows = rows,
                                         .k = k };
         memset(packed, 0x5a, packed_bytes);
@@ -252,7 +255,8 @@ static void test_activations(const gm_kernels *t, int64_t tokens, int64_t k)
                 sum += q;
                 if (i < 16) low += q;
             }
-            good &= finite ? a.scale == amax / 127 && a.scaled_sum == a.scale * (float)sum : isnan(a.scale) && isnan(a.scaled_sum);
+            if (finite) good &= a.scale == amax / 127 && a.scaled_sum == a.scale * (float)sum;
+            else good &= isnan(a.scale) && isnan(a.scaled_sum);
             good &= a.neg_sum == -sum && a.neg_low == -low;
         }
     check(good, "quantize_act", t->isa, GM_QUANT_f32, 0, k, tokens);
@@ -270,7 +274,8 @@ typedef struct {
     int64_t out_stride;
 } product;
 
-static product product_new(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int fill, int act_fill)
+static product product_new(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int fill,
+                           int act_fill)
 {
     product p = { .t = t, .format = format, .rows = rows, .k = k, .tokens = tokens, .out_stride = rows + 3 };
     p.file = malloc((size_t)(rows * (k / gm_quants[format].values) * gm_quants[format].bytes));
@@ -325,7 +330,7 @@ static gm_matmul_args product_args(const product *p, bool int8)
                              .tokens = p->tokens };
 }
 
-/* Tokens one by one give the bits of all together; so do single panels, last to first, and bias with residual in place. */
+/* Tokens one by one give the bits of all together; so do single panels, last to first; bias and residual come after. */
 static void check_bits(product *p, bool int8)
 {
     const gm_kernel kernel = int8 ? p->t->matmul_int8 : p->t->matmul_float;
@@ -406,7 +411,8 @@ static void check_values(product *p, bool int8)
     free(scale), free(min), free(q);
 }
 
-static void test_product(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int fill, int act_fill)
+static void test_product(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int fill,
+                         int act_fill)
 {
     at_end = !at_end;
     product p = product_new(t, format, rows, k, tokens, fill, act_fill);
@@ -460,9 +466,47 @@ static void test_table(const gm_kernels *t)
     }
 }
 
-int main(void)
+static void test_choice(void)
 {
+    bool good = true;
     for (const char *const *name = kernels_names(); *name; name++) {
+        const char *why = NULL;
+        setenv("GOMLX_ISA", *name, 1);
+        const gm_kernels *t = kernels_select(&why);
+        good &= t == kernels_get(*name) && (t ? !strcmp(t->isa, *name) : why && strstr(why, *name));
+        good &= strstr(kernels_reason(), *name) != NULL;
+    }
+    const char *why = NULL;
+    setenv("GOMLX_ISA", "sse9", 1);
+    good &= !kernels_select(&why) && why && strstr(why, "sse9") && strstr(why, "generic");
+    unsetenv("GOMLX_ISA");
+    for (const char *const *name = kernels_names(); *name; name++)    /* the first that can run is the choice */
+        if (kernels_get(*name)) {
+            good &= kernels_select(NULL) == kernels_get(*name);
+            break;
+        }
+    good &= kernels_get("generic") && !kernels_get("") && !kernels_get("AVX2");
+    check(good, "choice of a table", "all", GM_QUANT_f32, 0, 0, 0);
+
+    good = quant_from_gguf(12) == GM_QUANT_q4_k && quant_from_gguf(23) == -1 && quant_from_gguf(-1) == -1;
+    good &= !strcmp(quant_gguf_name(23), "IQ4_XS") && !quant_gguf_name(-1) && !quant_gguf_name(INT64_MAX);
+    for (int i = 0; i < GM_QUANT_COUNT; i++)
+        good &= !strcmp(quant_gguf_name(gm_quants[i].gguf_type), gm_quants[i].name);
+    check(good, "names of types", "all", GM_QUANT_f32, 0, 0, 0);
+}
+
+static bool asked_for(const char *isa, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], isa)) return true;
+    return argc == 1;
+}
+
+int main(int argc, char **argv)
+{
+    test_choice();
+    for (const char *const *name = kernels_names(); *name; name++) {
+        if (!asked_for(*name, argc, argv)) continue;
         const gm_kernels *t = kernels_get(*name);
         const int before = passed;
         if (t) test_table(t);
