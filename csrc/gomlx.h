@@ -174,6 +174,11 @@ gm_model *gm_model_retain(gm_model *m);
 void gm_model_release(gm_model *m);
 /* Everything known about the model, as a JSON object (from gm_buffer_free's allocator). */
 gm_status gm_model_info(gm_model *m, char **json);
+/* A weight by its Hugging Face name ("model.layers.0.self_attn.q_proj.weight") as a lazy float32 array: the values that the
+ * kernels multiply by, rows in Hugging Face's order whatever the container. GM_EINDEX when there is none. */
+gm_array *gm_model_weight(gm_scope *scope, gm_model *m, const char *name);
+/* The name of weight number i, borrowed until the thread's next call; GM_END after the last. */
+gm_status gm_model_weight_name(gm_model *m, int64_t i, const char **name);
 int64_t gm_model_vocab_size(const gm_model *m);
 int64_t gm_model_context_length(const gm_model *m);
 

@@ -1,7 +1,8 @@
 /* model.c - Model: loading, information, scoring.
- *  (1) A closed Model has no C model; every use but close() is a ValueError. What runs in another thread when it is closed
- *      holds the C model until it is done.
- *  (2) close() also ends the Model's sessions, so that the memory is given back at once and not when they are collected. */
+ *  (1) A closed Model has no C model; every use but close() is a ValueError. What runs in another thread when it is
+ *      closed holds the C model until it is done.
+ *  (2) close() also ends the Model's sessions, so that the memory is given back at once and not when they are
+ *      collected. */
 #include "py/py.h"
 #include <string.h>
 
@@ -121,8 +122,9 @@ static bool run_loader(const gm_load_options *options, PyObject *progress, gm_mo
 
 PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    static const signature sig = {"load_model", 0, 1, 1,
-                                  {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress", NULL}};
+    static const signature sig = {
+        "load_model", 0, 1, 1,
+        {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[7], *path;
     gm_load_options options = {.weight_dtype = -1, .kv_dtype = -1, .activations = -1};
@@ -167,6 +169,33 @@ static PyObject *model_info(PyObject *self, PyObject *unused)
     Py_XDECREF(parser);
     gm_buffer_free(json);
     return info;
+}
+
+static PyObject *model_weight_names(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    gm_model *model = open_model(self);
+    PyObject *list = model ? PyList_New(0) : NULL;
+    const char *name;
+    for (int64_t i = 0; list && gm_model_weight_name(model, i, &name) == GM_OK; i++) {
+        PyObject *text = PyUnicode_FromString(name);
+        if (!text || PyList_Append(list, text) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(text);
+    }
+    return list;
+}
+
+static PyObject *model_weight(PyObject *self, PyObject *name)
+{
+    gm_model *model = open_model(self);
+    PyObject *bytes = model ? PyUnicode_AsUTF8String(name) : NULL;
+    if (!bytes)
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope ? gm_model_weight(scope, model, PyBytes_AsString(bytes)) : NULL;
+    Py_DECREF(bytes);
+    return py_array_result(py_model_state(self), scope, node);
 }
 
 static PyObject *get_vocab_size(PyObject *self, void *unused)
@@ -278,9 +307,13 @@ static PyObject *model_logits(PyObject *self, PyObject *sequences)
 #define SIG(text, doc) text "\n--\n\n" doc
 static PyMethodDef model_methods[] = {
     {"info", model_info, METH_NOARGS, SIG("info($self)", "Everything known about the model, as a dict.")},
-    {"new_session", py_model_new_session, METH_NOARGS, SIG("new_session($self)", "An empty sequence with its own KV cache.")},
+    {"new_session", py_model_new_session, METH_NOARGS,
+     SIG("new_session($self)", "An empty sequence with its own KV cache.")},
     {"logits", model_logits, METH_O,
      SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
+    {"weight", model_weight, METH_O,
+     SIG("weight($self, name, /)", "A weight by its Hugging Face name as a lazy float32 array; IndexError when there is none.")},
+    {"weight_names", model_weight_names, METH_NOARGS, SIG("weight_names($self)", "The names that weight() knows, in file order.")},
     {"close", model_close, METH_NOARGS, SIG("close($self)", "Gives the memory back; twice is fine.")},
     {NULL, NULL, 0, NULL},
 };
@@ -297,5 +330,5 @@ static PyType_Slot model_slots[] = {
     {Py_tp_getset, model_properties},
     {0, NULL},
 };
-PyType_Spec py_model_spec = {"gomlx._gomlx.Model", sizeof(model_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                          model_slots};
+PyType_Spec py_model_spec = {"gomlx._gomlx.Model", sizeof(model_object), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, model_slots};
