@@ -3,6 +3,10 @@
 #include <pcre2.h>
 #include "text/regex.h"
 
+#define OUT_OF_MEMORY PCRE2_ERROR_HEAP_FAILED    /* of pcre2_compile */
+#define JIT_STACK_FIRST (32 << 10)
+#define JIT_STACK_MOST (4 << 20)
+
 struct regex {
     pcre2_code *code;
     char *pattern;
@@ -278,10 +282,12 @@ static gm_status compile(regex *r, const byte_buffer *pattern) {
     if (r->code == NULL) {
         char why[200];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-        return gm_fail(GM_EUNSUPPORTED, "tokenizer: pattern '%.300s': %s", r->pattern, why);
+        return gm_fail(code == OUT_OF_MEMORY ? GM_ENOMEM : GM_EUNSUPPORTED, "tokenizer: pattern '%.300s': %s", r->pattern,
+                       why);
     }
-    pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);    /* without it the interpreter runs: slower, the same matches */
-    return GM_OK;
+    /* Where there is no JIT the interpreter runs: slower, the same matches. */
+    code = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);
+    return code == PCRE2_ERROR_NOMEMORY ? gm_fail(GM_ENOMEM, "out of memory: a pattern's machine code") : GM_OK;
 }
 
 gm_status regex_new(const char *pattern, size_t length, regex **out) {
@@ -315,6 +321,11 @@ void regex_free(regex *r) {
     memory_free(r);
 }
 
+static bool has_jit(void) {
+    uint32_t yes = 0;
+    return pcre2_config(PCRE2_CONFIG_JIT, &yes) >= 0 && yes != 0;
+}
+
 gm_status regex_work_new(const regex *r, regex_work **out) {
     *out = NULL;
     regex_work *w = memory_zeroed(sizeof *w);
@@ -322,11 +333,11 @@ gm_status regex_work_new(const regex *r, regex_work **out) {
         return GM_ENOMEM;
     w->match = pcre2_match_data_create(1, r->memory);
     w->context = pcre2_match_context_create(r->memory);
-    if (w->match == NULL || w->context == NULL) {
+    w->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_MOST, r->memory);
+    if (w->match == NULL || w->context == NULL || (w->stack == NULL && has_jit())) {
         regex_work_free(w);
-        return GM_ENOMEM;
+        return gm_fail(GM_ENOMEM, "out of memory: what a pattern needs to run");
     }
-    w->stack = pcre2_jit_stack_create(32 << 10, 4 << 20, r->memory);    /* NULL: the machine stack's 32 KiB are used */
     pcre2_jit_stack_assign(w->context, NULL, w->stack);
     *out = w;
     return GM_OK;

@@ -1,0 +1,139 @@
+/* test_tokenizer.c - what Python cannot see of a tokenizer: that threads may share one, and that each allocation of its
+ * loading, encoding and decoding may fail. */
+#include <pthread.h>
+#include <stdlib.h>
+#include "base/memory.h"
+#include "check.h"
+
+/* Two patterns (a scanner's and PCRE2's), NFC, an added token in normalized text, a template, byte tokens. */
+static const char json[] =
+    "{\"added_tokens\":[{\"id\":9,\"content\":\"lo\",\"lstrip\":true,\"normalized\":true,\"special\":true}],"
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"x\"},\"content\":\"a\"}]},"
+    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}\"},\"behavior\":\"Isolated\"},"
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w+|,\"},\"behavior\":\"MergedWithNext\"}]},"
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"
+    "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[3]}}},"
+    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"b\"},\"content\":\"c\"},"
+    "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"byte_fallback\":true,\"merges\":[\"a b\",[\"ab\",\"ab\"]],"
+    "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<s>\":3,\"?\":4,\"abab\":5,\" \":6,\"<0xC3>\":7,\"<0xA9>\":8}}}";
+static const char text[] = " abab xb, e\xCC\x81 hi  lo 1234 \xE4\xB8\xAD";
+
+/* Long enough for the heap. */
+static void fill(char *out, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = "ab"[i % 2];
+}
+
+static gm_status round_trip(gm_tokenizer *t, const char *input, size_t length, char **out, size_t *out_length) {
+    int32_t *ids;
+    size_t count, n;
+    const char *part;
+    gm_detokenizer *d = NULL;
+    *out = NULL;
+    gm_status status = gm_tokenizer_encode(t, input, length, true, true, &ids, &count);
+    if (status != GM_OK)
+        return status;
+    status = gm_tokenizer_decode(t, ids, count, false, out, out_length);
+    if (status == GM_OK)
+        status = gm_detokenizer_new(t, true, &d);
+    for (size_t i = 0; i < count && status == GM_OK; i++)
+        status = gm_detokenizer_push(d, ids[i], &part, &n);
+    if (status == GM_OK)
+        status = gm_detokenizer_finish(d, &part, &n);
+    gm_detokenizer_free(d);
+    gm_buffer_free(ids);
+    return status;
+}
+
+/* The ids are Hugging Face's for the same file. */
+static void test_round_trip(void) {
+    static const int32_t wanted[] = { 3, 6, 5, 6, 2, 4, 6, 7, 8, 6, 4, 4, 9, 6, 4, 4, 4, 4, 6, 4 };
+    gm_tokenizer *t;
+    int32_t *ids;
+    size_t count;
+    CHECK(gm_tokenizer_from_json(json, sizeof json - 1, "test", &t) == GM_OK);
+    CHECK(gm_tokenizer_encode(t, text, sizeof text - 1, true, true, &ids, &count) == GM_OK);
+    CHECK(count == sizeof wanted / sizeof wanted[0] && memcmp(ids, wanted, sizeof wanted) == 0);
+    gm_buffer_free(ids);
+    CHECK(gm_tokenizer_vocab_size(t) == 10);
+    CHECK(gm_tokenizer_id(t, "lo", 2) == 9 && gm_tokenizer_is_special(t, 9));
+    CHECK_ERROR(gm_tokenizer_encode(t, "ab\xFF", 3, true, true, &ids, &count), GM_EVALUE, "byte 2");
+    gm_tokenizer_release(t);
+}
+
+enum { N_THREADS = 4, ROUNDS = 200 };
+static char shared_text[4096];
+static char *expected;
+static size_t expected_length;
+
+static void *use(void *tokenizer) {
+    size_t faults = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        char *out;
+        size_t n;
+        gm_status status = round_trip(tokenizer, shared_text, sizeof shared_text, &out, &n);
+        faults += status != GM_OK || n != expected_length || memcmp(out, expected, n) != 0;
+        gm_buffer_free(out);
+    }
+    gm_tokenizer_release(tokenizer);
+    return faults == 0 ? tokenizer : NULL;
+}
+
+static void test_threads_share_one(void) {
+    gm_tokenizer *t;
+    pthread_t threads[N_THREADS];
+    fill(shared_text, sizeof shared_text);
+    memcpy(shared_text + 2000, text, sizeof text - 1);
+    CHECK(gm_tokenizer_from_json(json, sizeof json - 1, "test", &t) == GM_OK);
+    CHECK(round_trip(t, shared_text, sizeof shared_text, &expected, &expected_length) == GM_OK);
+    for (int i = 0; i < N_THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, use, gm_tokenizer_retain(t)) == 0);
+    for (int i = 0; i < N_THREADS; i++) {
+        void *good = NULL;
+        CHECK(pthread_join(threads[i], &good) == 0 && good != NULL);
+    }
+    gm_buffer_free(expected);
+    gm_tokenizer_release(t);
+}
+
+#ifdef GOMLX_FAULT_INJECTION
+static gm_status whole_life(void) {
+    gm_tokenizer *t;
+    char *out, input[200];
+    size_t n;
+    gm_status status = gm_tokenizer_from_json(json, sizeof json - 1, "test", &t);
+    if (status != GM_OK)
+        return status;
+    fill(input, sizeof input);
+    memcpy(input + 150, text, sizeof text - 1);
+    status = round_trip(t, input, sizeof input, &out, &n);
+    gm_buffer_free(out);
+    gm_tokenizer_release(t);
+    return status;
+}
+
+static void test_each_allocation_fails(void) {
+    long k = 0;
+    for (gm_status status = GM_ENOMEM; status == GM_ENOMEM && k < 10000;) {
+        gm_error e;
+        memory_fail_at(++k);
+        status = whole_life();
+        gm_status code = gm_take_error(&e);
+        CHECK(code == status && (status == GM_OK || status == GM_ENOMEM));
+    }
+    memory_fail_at(0);
+    CHECK(k > 50 && k < 10000);
+}
+#endif
+
+int main(void) {
+    test_round_trip();
+    test_threads_share_one();
+#ifdef GOMLX_FAULT_INJECTION
+    test_each_allocation_fails();
+#endif
+    return check_summary();
+}
