@@ -1,0 +1,194 @@
+/* test_graph.c - evaluation: fused ops against their compositions, order, donation, plans, cancelling, threads. */
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include "check.h"
+#include "core/graph.h"
+#include "ops/ops.h"
+
+static float noise(unsigned *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(*state >> 8) / (1 << 23) - 1;
+}
+
+static gm_array *random_array(gm_scope *s, int ndim, const int64_t *shape, unsigned seed) {
+    gm_array *a = array_new(s, GM_FLOAT32, ndim, shape);
+    for (int64_t i = 0; a && i < a->size; i++)
+        ((float *)array_ptr(a))[i] = noise(&seed);
+    return a;
+}
+
+/* The fused op and the same value from primitives. */
+static void check_compose(gm_scope *s, gm_array *fused, double tolerance) {
+    CHECK(fused && fused->op->compose);
+    gm_array *plain = fused->op->compose(s, fused->in, fused->n_in, fused->param);
+    CHECK(plain && plain->size == fused->size && plain->dtype == fused->dtype);
+    gm_array *both[2] = {fused, plain};
+    CHECK(gm_eval(both, 2) == GM_OK);
+    double worst = 0;
+    for (int64_t i = 0; i < fused->size; i++)
+        worst = fmax(worst, fabs((double)((float *)array_ptr(fused))[i] - (double)((float *)array_ptr(plain))[i]));
+    CHECK(worst <= tolerance);
+}
+
+static void fused_ops_match_their_compositions(void) {
+    const int64_t dims[] = {1, 7, 8, 17, 33, 1000};
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++) {
+        gm_scope *s = gm_scope_open();
+        int64_t shape[2] = {5, dims[d]}, other[2] = {dims[d], 9};
+        gm_array *x = random_array(s, 2, shape, 1), *y = random_array(s, 2, shape, 2), *w = random_array(s, 1, shape + 1, 3);
+        check_compose(s, gm_rms_norm(s, x, w, 1e-5f), 4e-6);
+        check_compose(s, gm_rms_norm(s, x, GM_NONE, 1e-5f), 4e-6);
+        check_compose(s, gm_softmax(s, x, 1, (int[]){-1}), 1e-6);
+        check_compose(s, gm_swiglu(s, x, y), 1e-6);
+        check_compose(s, gm_matmul(s, x, random_array(s, 2, other, 4)), 1e-4);
+        gm_scope_close(s);
+    }
+}
+
+static void a_long_chain_needs_no_stack(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *one = scalar_array(s, 1, GM_FLOAT32), *x = gm_retain(scalar_array(s, 0, GM_FLOAT32));
+    for (int i = 0; i < 300000; i++) {
+        gm_scope *inner = gm_scope_open();
+        gm_array *next = gm_retain(gm_add(inner, x, one));
+        gm_release(x);
+        gm_scope_close(inner);
+        x = next;
+    }
+    CHECK(gm_eval(&x, 1) == GM_OK && *(float *)gm_array_data(x) == 300000);
+    gm_release(x);
+    x = gm_retain(one);                       /* and one that is freed without being evaluated */
+    for (int i = 0; i < 300000; i++) {
+        gm_scope *inner = gm_scope_open();
+        gm_array *next = gm_retain(gm_add(inner, x, one));
+        gm_release(x);
+        gm_scope_close(inner);
+        x = next;
+    }
+    gm_release(x);
+    gm_scope_close(s);
+}
+
+static void temporaries_share_memory(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *x = gm_retain(random_array(s, 1, (int64_t[]){1 << 20}, 5)), *y = x;
+    for (int i = 0; i < 50; i++)
+        y = gm_exp(s, gm_negative(s, y));
+    gm_retain(y);
+    gm_scope_close(s);
+    gm_reset_peak_memory();
+    size_t before = gm_active_memory();
+    CHECK(gm_eval(&y, 1) == GM_OK);
+    CHECK(gm_peak_memory() - before <= (size_t)3 << 22);   /* of 100 arrays of 4 MiB */
+    gm_release(x);
+    gm_release(y);
+}
+
+static void a_reader_keeps_its_value(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *a = gm_add(s, random_array(s, 1, (int64_t[]){1000}, 6), scalar_array(s, 1, GM_FLOAT32));
+    gm_array *all[3] = {gm_exp(s, a), gm_negative(s, a), gm_reshape(s, gm_transpose(s, gm_reshape(s, a, 2, (int64_t[]){10, 100}), -1, NULL), 1, (int64_t[]){-1})};
+    CHECK(gm_eval(all, 3) == GM_OK && gm_eval(&a, 1) == GM_OK);
+    bool right = true;
+    const float *v = gm_array_data(a), *e = gm_array_data(all[0]), *n = gm_array_data(all[1]), *t = gm_array_data(all[2]);
+    for (int i = 0; i < 1000; i++)
+        right &= fabsf(e[i] - expf(v[i])) < 1e-5f && n[i] == -v[i] && t[(i % 100) * 10 + i / 100] == v[i];
+    CHECK(right);
+    gm_scope_close(s);
+}
+
+static void a_plan_runs_again_with_other_inputs(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *x = gm_retain(array_new(s, GM_FLOAT32, 1, (int64_t[]){4096}));
+    gm_array *y = gm_retain(gm_add(s, gm_exp(s, x), gm_square(s, x)));
+    gm_scope_close(s);
+    gm_plan *plan;
+    CHECK(plan_capture(&y, 1, &plan) == GM_OK && plan_launches(plan) == 3);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4096; i++)
+            ((float *)array_ptr(x))[i] = (float)(round + i % 3);
+        CHECK(run_lock(-1) == GM_OK && queue_start(plan_queue(plan), 2) == GM_OK);
+        CHECK(queue_step(plan_queue(plan), 0) == GM_OK);
+        queue_finish(plan_queue(plan));
+        run_unlock();
+        bool right = true;
+        for (int i = 0; i < 4096; i++) {
+            float v = (float)(round + i % 3), want = expf(v) + v * v;
+            right &= fabsf(((float *)array_ptr(y))[i] - want) < 1e-5f * want;
+        }
+        CHECK(right);
+    }
+    plan_free(plan);
+    gm_release(x);
+    gm_release(y);
+}
+
+static void what_was_cancelled_says_so(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *x = random_array(s, 2, (int64_t[]){1024, 1024}, 7);
+    for (int i = 0; i < 20; i++)
+        x = gm_matmul(s, x, x);
+    gm_run *run;
+    CHECK(gm_eval_begin(&x, 1, -1, &run) == GM_OK);
+    CHECK(gm_eval_step(run, 1) == GM_AGAIN);
+    CHECK(gm_eval(&x, 1) == GM_ESTATE);       /* not from within, as a signal handler would */
+    gm_error e;
+    gm_take_error(&e);
+    gm_eval_end(run);
+    CHECK(!gm_array_is_evaluated(x) && gm_array_data(x) == NULL);
+    CHECK_ERROR(gm_eval(&x, 1), GM_ESTATE, "interrupted");
+    gm_array *y = gm_exp(s, random_array(s, 1, (int64_t[]){100}, 8));
+    CHECK(gm_eval(&y, 1) == GM_OK);
+    gm_scope_close(s);
+}
+
+static void an_error_leaves_the_graph_as_it_was(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *x = random_array(s, 1, (int64_t[]){1 << 20}, 9), *y = gm_sum(s, gm_exp(s, x), -1, NULL, false);
+    gm_clear_cache();
+    size_t old = gm_set_memory_limit(gm_active_memory() + (1 << 20));
+    CHECK_ERROR(gm_eval(&y, 1), GM_ENOMEM, "limit");
+    gm_set_memory_limit(old);
+    CHECK(gm_eval(&y, 1) == GM_OK);
+    CHECK(gm_add(s, x, random_array(s, 1, (int64_t[]){3}, 1)) == NULL);
+    gm_error e;
+    CHECK(gm_take_error(&e) == GM_ESHAPE && strstr(e.text, "(1048576)") && strstr(e.text, "(3)"));
+    CHECK(gm_exp(s, NULL) == NULL && gm_take_error(&e) == GM_OK);    /* NULL in, NULL out, silently */
+    gm_scope_close(s);
+}
+
+static void *evaluate(void *array) {
+    gm_array *a = array;
+    return gm_eval(&a, 1) == GM_OK && *(float *)gm_array_data(a) == 64 * 64 ? array : NULL;
+}
+
+static void threads_may_share_lazy_arrays(void) {
+    for (int round = 0; round < 50; round++) {
+        gm_scope *s = gm_scope_open();
+        gm_array *x = gm_full(s, 2, (int64_t[]){64, 64}, scalar_array(s, 1, GM_FLOAT32), GM_FLOAT32);
+        gm_array *sum = gm_sum(s, gm_multiply(s, x, x), -1, NULL, false);
+        pthread_t threads[8];
+        for (int i = 0; i < 8; i++)
+            pthread_create(&threads[i], NULL, evaluate, i % 2 ? sum : gm_add(s, sum, scalar_array(s, 0, GM_FLOAT32)));
+        for (int i = 0; i < 8; i++) {
+            void *held;
+            pthread_join(threads[i], &held);
+            CHECK(held);
+        }
+        gm_scope_close(s);
+    }
+}
+
+int main(void) {
+    CHECK(gm_init() == GM_OK);
+    fused_ops_match_their_compositions();
+    a_long_chain_needs_no_stack();
+    temporaries_share_memory();
+    a_reader_keeps_its_value();
+    a_plan_runs_again_with_other_inputs();
+    what_was_cancelled_says_so();
+    an_error_leaves_the_graph_as_it_was();
+    threads_may_share_lazy_arrays();
+    return check_summary();
+}
