@@ -66,6 +66,12 @@ def test_what_the_package_carries():
     assert sorted(re.match(r"\w+", line)[0] for line in needs) == ["huggingface_hub", "jinja2", "numpy"]
 
 
+def test_the_stub_says_what_the_extension_has():
+    import make_stub
+    with open(os.path.join(ROOT, "gomlx", "_gomlx.pyi"), encoding="utf-8") as file:
+        assert file.read() == make_stub.stub(_gomlx), "python tests/make_stub.py > gomlx/_gomlx.pyi"
+
+
 @pytest.mark.parametrize("header", ["cjson/cJSON.h", "pcre2.h", "Python.h"])
 def test_a_missing_header_stops_the_build_with_the_line_that_installs_it(tmp_path, header):
     """A compiler that does not know the header stands in for a machine without it."""

@@ -1,0 +1,97 @@
+"""Prints gomlx/_gomlx.pyi from the extension's own signatures:  python tests/make_stub.py > gomlx/_gomlx.pyi
+tests/test_packaging.py compares the two. Types stand below by name, where a signature alone does not tell them."""
+import inspect
+import types
+
+RETURNS = {
+    "isa": "str", "isa_reason": "str", "default_threads": "int", "default_threads_reason": "str", "load_model": "Model",
+    "stream": "TokenStream", "eval": "None", "set_threads": "None", "get_active_memory": "int", "get_peak_memory": "int",
+    "get_cache_memory": "int", "reset_peak_memory": "None", "set_memory_limit": "int", "set_cache_limit": "int",
+    "clear_cache": "None", "Model.info": "dict[str, Any]", "Model.new_session": "Session",
+    "Model.logits": "list[array]", "Model.close": "None", "Model.vocab_size": "int", "Model.context_length": "int",
+    "Session.length": "int", "Session.truncate": "None", "Session.close": "None", "Tokenizer.from_json": "Self",
+    "Tokenizer.from_gguf": "Self", "Tokenizer.encode": "list[int]", "Tokenizer.decode": "str",
+    "Tokenizer.token_to_id": "int | None", "Tokenizer.id_to_token": "str | None", "Tokenizer.is_special": "bool",
+    "Tokenizer.vocab_size": "int", "Tokenizer.stream": "Detokenizer", "Detokenizer.push": "str", "Detokenizer.finish": "str",
+    "TokenStream.__iter__": "Self", "TokenStream.__next__": "Token", "TokenStream.__enter__": "Self",
+    "TokenStream.cancel": "None", "TokenStream.close": "None", "TokenStream.stats": "dict[str, Any]",
+    "array.shape": "tuple[int, ...]", "array.ndim": "int", "array.size": "int", "array.itemsize": "int",
+    "array.nbytes": "int", "array.dtype": "Dtype", "array.item": "bool | int | float | complex", "array.__len__": "int",
+    "array.__bool__": "bool", "array.__int__": "int", "array.__float__": "float", "array.__repr__": "str",
+}
+# Not the same under every Python, or object's own.
+LEFT_OUT = {"__doc__", "__module__", "__new__", "__getattribute__", "__init__", "__weakref__", "__dict__", "__buffer__",
+            "__release_buffer__"}
+HEAD = '''# Made by tests/make_stub.py from the extension's own signatures.
+from typing import Any, NamedTuple, Self
+
+version: str
+
+class Error(Exception): ...
+
+class Token(NamedTuple):
+    id: int
+    text: str
+    logprob: float
+    finish_reason: str | None
+'''
+
+
+def parameters(value, is_method):
+    try:
+        text = str(inspect.signature(value))
+    except (TypeError, ValueError):
+        return "(self, *args: Any, **kwargs: Any)" if is_method else "(*args: Any, **kwargs: Any)"
+    if is_method and not text.startswith(("(self", "($self")):
+        text = "(self, " + text[1:] if text != "()" else "(self)"
+    return text
+
+
+def function(name, value, indent="", owner="", ops=()):
+    returns = RETURNS.get(owner + name, "array" if name in ops else "Any")
+    taken = "(self, *args: Any)" if name.startswith("__") else parameters(value, bool(owner))
+    return f"{indent}def {name}{taken} -> {returns}: ..."
+
+
+def stub_class(name, kind):
+    yield f"\nclass {name}:"
+    empty = True
+    for member, value in sorted(vars(kind).items()):
+        if member in LEFT_OUT:
+            continue
+        empty = False
+        if isinstance(value, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            yield f"    @property\n    def {member}(self) -> {RETURNS.get(f'{name}.{member}', 'Any')}: ..."
+        elif isinstance(value, types.ClassMethodDescriptorType):
+            text = parameters(getattr(kind, member), False)
+            yield "    @classmethod\n" + f"    def {member}(cls, {text[1:]} -> {RETURNS.get(f'{name}.{member}', 'Any')}: ..."
+        elif callable(value):
+            yield function(member, value, "    ", name + ".")
+        else:
+            yield f"    {member}: Any"
+    if empty:
+        yield "    ..."
+
+
+def stub(module):
+    members = {name: value for name, value in sorted(vars(module).items())
+               if not (name.startswith("__") or name in ("Error", "Token", "version"))}
+    ops = set(module.__all__) - RETURNS.keys()
+    lines = [HEAD.rstrip("\n")]
+    kinds = {name: value for name, value in members.items() if isinstance(value, type)}
+    for kind in dict.fromkeys(list(kinds.values()) + [type(value) for value in members.values()]):
+        if kind.__module__.startswith("gomlx") and kind.__name__ not in kinds:
+            kinds[kind.__name__] = kind
+    for name, kind in kinds.items():
+        lines += stub_class(name, kind)
+    lines.append("")
+    for name, value in members.items():
+        if name in kinds:
+            continue
+        lines.append(function(name, value, ops=ops) if callable(value) else f"{name}: {type(value).__name__}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    from gomlx import _gomlx
+    print(stub(_gomlx), end="")
