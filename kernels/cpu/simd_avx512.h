@@ -1,6 +1,6 @@
 /* simd_avx512.h - the vector vocabulary on AVX-512 (F, BW, DQ, VL).
- * The same words with the same meaning are in simd_avx2.h, simd_neon.h and simd_generic.h; kernels (.inc) use only them.
- *   vf, vi   V_N floats, V_N int32; vm: one truth value per lane. V_ACC: vectors that a tile may accumulate in registers.
+ * simd_avx2.h, simd_neon.h and simd_generic.h have the same words with the same meaning; kernels (.inc) use only them.
+ *   vf, vi   V_N floats, V_N int32; vm: one truth value per lane. V_ACC: accumulators of a tile that fit the registers.
  *   _part    the first n lanes (0 <= n <= V_N) of memory; a load fills the others with zeros.
  *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
  *   vf_max, vf_min give b when a or b is NaN.

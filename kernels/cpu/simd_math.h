@@ -1,5 +1,5 @@
 /* simd_math.h - exp, log, tanh, ... over the vector vocabulary: the same for every instruction set.
- * A lane's result depends on that lane alone, so an element's bits never depend on where a range was cut. NaN gives NaN.
+ * A lane's result depends on that lane alone, so an element's bits never depend on where a range was cut. NaN: NaN.
  * Errors are against the exact value, in units in the last place of a float32, largest found over the stated domain.
  * Polynomials are least-maximum fits made for these ranges, with coefficients rounded to float32 one after another. */
 #ifndef GOMLX_SIMD_MATH_H
@@ -32,7 +32,8 @@ ALWAYS_INLINE vf exp_reduce(vf x, vf *n) {
 }
 /* (e**r - 1 - r) / r**2 */
 ALWAYS_INLINE vf exp_series(vf r) {
-    static const float c[6] = { 0.5f, 0x1.555554p-3f, 0x1.5554e4p-5f, 0x1.11130cp-7f, 0x1.6d527cp-10f, 0x1.9e091ep-13f };
+    static const float c[6] = { 0.5f, 0x1.555554p-3f, 0x1.5554e4p-5f, 0x1.11130cp-7f, 0x1.6d527cp-10f,
+                                0x1.9e091ep-13f };
     return vf_poly(r, c, 6);
 }
 /* e**x; 1 ulp. Below -104 zero, above 88.73 infinity. */

@@ -153,7 +153,8 @@ static bool near_to(double got, double want, int type, double ulps)
 {
     if (want != want) return got != got;
     if (got == want) return true;
-    if (fabs(want) >= huge_of(type)) return got == copysign((double)INFINITY, want) || fabs(got) >= 0.99 * huge_of(type);
+    if (fabs(want) >= huge_of(type))
+        return got == copysign((double)INFINITY, want) || fabs(got) >= 0.99 * huge_of(type);
     return fabs(got - want) <= ulps * 2 * epsilon_of(type) * fabs(want) + tiny_of(type);
 }
 static bool same(const void *a, const void *b, size_t bytes) { return memcmp(a, b, bytes) == 0; }
@@ -217,9 +218,13 @@ static double unary_want(double x, gm_unary_op op)
     default: return x;
     }
 }
-static bool unary_is_test(gm_unary_op op) { return op == GM_U_LOGICAL_NOT || (op >= GM_U_ISNAN && op <= GM_U_ISNEGINF); }
+static bool unary_is_test(gm_unary_op op)
+{
+    return op == GM_U_LOGICAL_NOT || (op >= GM_U_ISNAN && op <= GM_U_ISNEGINF);
+}
 
-static const double special[] = { 0.0, -0.0, 1, -1, 0.5, 2.5, -2.5, 3.5, (double)INFINITY, -(double)INFINITY, (double)NAN,
+static const double special[] = { 0.0, -0.0, 1, -1, 0.5, 2.5, -2.5, 3.5, (double)INFINITY, -(double)INFINITY,
+    (double)NAN,
                                   88.7, 89.5, -87.5, -103, -150, 1e-30, -1e-30, 1e30, 3e38, 1e-40, 40000, -1e6, 0.92,
                                   -0.625, 7.999e-5, 0.9999 };
 #define N_SPECIAL ((int64_t)(sizeof special / sizeof *special))
@@ -251,7 +256,8 @@ static void test_unary(void)
                         if (type <= GM_T_I64) put(&wrapped, type, 0, want), wrapped = get(&wrapped, type, 0);
                         CHECK(got == wrapped, "op %d type %d x %g: %g, want %g", op, type, x, got, wrapped);
                     } else {
-                        CHECK(near_to(got, want, type, type == GM_T_F32 ? 2.5 : 2), "op %d type %d x %.9g: %.9g, want %.9g",
+                        CHECK(near_to(got, want, type, type == GM_T_F32 ? 2.5 : 2),
+                              "op %d type %d x %.9g: %.9g, want %.9g",
                               op, type, x, got, want);
                     }
                 }
@@ -267,7 +273,8 @@ static void test_unary(void)
     gm_unary_args a = { .out = x, .in = y, .op = GM_U_ERFINV, .type = GM_T_F32, .ndim = 1, .shape = (int64_t[]){ 5 },
                         .strides = &one_stride };
     kernels->unary(&a, 0, 5);
-    for (int i = 0; i < 5; i++) CHECK(near_to(erf((double)x[i]), (double)y[i], GM_T_F32, 4), "erfinv %g: %g", (double)y[i], (double)x[i]);
+    for (int i = 0; i < 5; i++) CHECK(near_to(erf((double)x[i]), (double)y[i], GM_T_F32, 4), "erfinv %g: %g",
+        (double)y[i], (double)x[i]);
     float z[4] = { 3, -4, 0.5f, 2 }, part[2];
     gm_unary_args c = { .out = part, .in = z, .op = GM_U_IMAG, .type = GM_T_C64, .ndim = 1, .shape = (int64_t[]){ 2 },
                         .strides = &one_stride };
@@ -362,7 +369,8 @@ static void test_binary(void)
     }
     int32_t a[6] = { -7, 7, -7, INT32_MIN, 5, 1 }, b[6] = { 2, -2, -2, -1, 40, -1 }, out[6];
     int64_t n = 6;
-    gm_binary_args args = { .out = out, .a = a, .b = b, .op = GM_B_FLOOR_DIVIDE, .type = GM_T_I32, .ndim = 1, .shape = &n,
+    gm_binary_args args = { .out = out, .a = a, .b = b, .op = GM_B_FLOOR_DIVIDE, .type = GM_T_I32, .ndim = 1,
+        .shape = &n,
                             .a_strides = &one_stride, .b_strides = &one_stride };
     kernels->binary(&args, 0, n);
     CHECK(out[0] == -4 && out[1] == -4 && out[2] == 3 && out[3] == INT32_MIN, "integer quotients are rounded down");
@@ -389,7 +397,8 @@ static int64_t offset_of(int ndim, const int64_t *shape, const int64_t *strides,
 }
 static void test_strides(void)
 {
-    static const int64_t shapes[][3] = { { 3, 5, 7 }, { 2, 33, 40 }, { 1, 300, 17 }, { 4, 2, 1000 }, { 0, 3, 4 }, { 40, 40, 3 } };
+    static const int64_t shapes[][3] = { { 3, 5, 7 }, { 2, 33, 40 }, { 1, 300, 17 }, { 4, 2, 1000 }, { 0, 3, 4 },
+        { 40, 40, 3 } };
     for (int s = 0; s < 6; s++) {
         for (int layout = 0; layout < 6; layout++) {
             const int64_t *shape = shapes[s], n = shape[0] * shape[1] * shape[2];
@@ -398,7 +407,8 @@ static void test_strides(void)
             case 0: memcpy(a_strides, (int64_t[]){ shape[1] * shape[2], shape[2], 1 }, sizeof a_strides); break;
             case 1: memcpy(a_strides, (int64_t[]){ shape[1] * shape[2], 1, shape[1] }, sizeof a_strides); break;
             case 2: memcpy(a_strides, (int64_t[]){ 1, shape[0], shape[0] * shape[1] }, sizeof a_strides); break;
-            case 3: memcpy(a_strides, (int64_t[]){ -shape[1] * shape[2], shape[2], -1 }, sizeof a_strides); a_base = all - 1 - (shape[1] - 1) * shape[2]; break;
+            case 3: memcpy(a_strides, (int64_t[]){ -shape[1] * shape[2], shape[2], -1 }, sizeof a_strides);
+                a_base = all - 1 - (shape[1] - 1) * shape[2]; break;
             case 4: memcpy(a_strides, (int64_t[]){ 0, 1, 0 }, sizeof a_strides); break;
             default: memcpy(a_strides, (int64_t[]){ 0, 0, 1 }, sizeof a_strides);
             }
@@ -415,9 +425,12 @@ static void test_strides(void)
             for (int64_t begin = 0, end; begin < n; begin = end) {
                 end = begin + 1 + (int64_t)(fabs(uniform()) * (double)n);
                 if (end > n) end = n;
-                kernels->binary(&(gm_binary_args){ sum, a, b, GM_B_ADD, GM_T_F32, 3, shape, a_strides, b_strides }, begin, end);
-                kernels->unary(&(gm_unary_args){ negative, a, GM_U_NEGATIVE, GM_T_F32, 3, shape, a_strides }, begin, end);
-                kernels->select(&(gm_select_args){ chosen, cond, a, b, 4, 3, shape, dense, a_strides, b_strides }, begin, end);
+                kernels->binary(&(gm_binary_args){ sum, a, b, GM_B_ADD, GM_T_F32, 3, shape, a_strides, b_strides },
+                    begin, end);
+                kernels->unary(&(gm_unary_args){ negative, a, GM_U_NEGATIVE, GM_T_F32, 3, shape, a_strides }, begin,
+                    end);
+                kernels->select(&(gm_select_args){ chosen, cond, a, b, 4, 3, shape, dense, a_strides, b_strides },
+                    begin, end);
                 kernels->copy(&(gm_copy_args){ copied, a, GM_T_F32, GM_T_F32, 3, shape, dense, a_strides }, begin, end);
                 kernels->copy(&(gm_copy_args){ half, a, GM_T_BF16, GM_T_F32, 3, shape, dense, a_strides }, begin, end);
                 kernels->copy(&(gm_copy_args){ spread, a, GM_T_F32, GM_T_F32, 3, shape, wide, a_strides }, begin, end);
@@ -466,7 +479,8 @@ static void test_casts(void)
         for (int64_t i = 0; i < n; i++) {
             double x = get(in, type, i);
             CHECK(x != x ? wide[i] != wide[i] : (double)wide[i] == x, "type %d bits %x", type, (int)i);
-            CHECK(x != x ? get(back, type, i) != get(back, type, i) : back[i] == in[i], "type %d bits %x back", type, (int)i);
+            CHECK(x != x ? get(back, type, i) != get(back, type, i) : back[i] == in[i], "type %d bits %x back", type,
+                  (int)i);
         }
         for (int64_t i = 0; i < n; i++) {                 /* ties and what lies beside them */
             uint32_t bits = (uint32_t)i << 16 | (i % 3 == 0 ? 0x8000u : i % 3 == 1 ? 0x1000u : 0x3001u);
@@ -475,7 +489,8 @@ static void test_casts(void)
         kernels->copy(&(gm_copy_args){ back, odd, type, GM_T_F32, 1, &n, &one_stride, &one_stride }, 0, n);
         for (int64_t i = 0; i < n; i++) {
             uint16_t want = type == GM_T_F16 ? half_of((double)odd[i]) : bfloat_of((double)odd[i]);
-            CHECK(odd[i] != odd[i] ? get(back, type, i) != get(back, type, i) : back[i] == want, "type %d round %a: %x, want %x",
+            CHECK(odd[i] != odd[i] ? get(back, type, i) != get(back, type, i) : back[i] == want,
+                  "type %d round %a: %x, want %x",
                   type, (double)odd[i], back[i], want);
         }
     }
@@ -493,7 +508,8 @@ static void test_reduce(void)
 {
     static const int64_t shapes[][3] = { { 3, 5, 7 }, { 2, 17, 33 }, { 1, 1, 5000 }, { 3, 3000, 5 }, { 2, 40, 130 } };
     static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64, GM_T_I32, GM_T_U8, GM_T_BOOL };
-    for (int s = 0; s < 5; s++) for (int kept = 0; kept < 8; kept++) for (int t = 0; t < 7; t++) for (int op = 0; op < GM_R_COUNT; op++) {
+    for (int s = 0; s < 5; s++) for (int kept = 0; kept < 8; kept++) for (int t = 0; t < 7; t++)
+    for (int op = 0; op < GM_R_COUNT; op++) {
         int type = types[t], out_type = type, n_kept = 0, n_reduced = 0;
         if (!is_float(type) && op == GM_R_LOGSUMEXP) continue;
         if (op <= GM_R_PROD && !is_float(type)) out_type = GM_T_I32;
@@ -523,7 +539,8 @@ static void test_reduce(void)
                 high = fmax(high, x), low = fmin(low, x), all &= x != 0, any |= x != 0;
             }
             double got = get(out, out_type, i), eps = epsilon_of(is_float(out_type) ? out_type : GM_T_F64);
-            double want = op == GM_R_SUM ? sum : op == GM_R_PROD ? product : op == GM_R_MAX ? high : op == GM_R_MIN ? low
+            double want = op == GM_R_SUM ? sum : op == GM_R_PROD ? product : op == GM_R_MAX ? high
+                : op == GM_R_MIN ? low
                 : op == GM_R_ALL ? all : op == GM_R_ANY ? any : log(exps);
             double room = op == GM_R_SUM ? 1e-6 * sizes_sum : op == GM_R_PROD ? 3e-7 * (double)count * fabs(product)
                 : op == GM_R_LOGSUMEXP ? 1e-6 * fabs(want) + 1e-6 : 0;
@@ -533,7 +550,8 @@ static void test_reduce(void)
         }
         a.out = cut;
         for (int64_t i = 0; i < outs; i += 3) kernels->reduce(&a, i, i + 3 < outs ? i + 3 : outs);
-        CHECK(same(cut, out, (size_t)(outs * item_of(out_type))), "reduce op %d type %d shape %d kept %d: cut", op, type, s, kept);
+        CHECK(same(cut, out, (size_t)(outs * item_of(out_type))), "reduce op %d type %d shape %d kept %d: cut", op,
+              type, s, kept);
         free_buffers();
     }
     for (int64_t place = 0; place < 40; place++) {          /* a NaN anywhere */
@@ -542,27 +560,33 @@ static void test_reduce(void)
         int64_t n = 40, stride = 1;
         for (int i = 0; i < 40; i++) x[i] = (float)i;
         x[place] = NAN;
-        kernels->reduce(&(gm_reduce_args){ &high, x, GM_R_MAX, GM_T_F32, GM_T_F32, 0, NULL, NULL, 1, &n, &stride }, 0, 1);
-        kernels->reduce(&(gm_reduce_args){ &low, x, GM_R_MIN, GM_T_F32, GM_T_F32, 0, NULL, NULL, 1, &n, &stride }, 0, 1);
+        kernels->reduce(&(gm_reduce_args){ &high, x, GM_R_MAX, GM_T_F32, GM_T_F32, 0, NULL, NULL, 1, &n, &stride }, 0,
+            1);
+        kernels->reduce(&(gm_reduce_args){ &low, x, GM_R_MIN, GM_T_F32, GM_T_F32, 0, NULL, NULL, 1, &n, &stride }, 0,
+            1);
         kernels->arg_reduce(&(gm_arg_reduce_args){ &index, x, true, GM_T_F32, 0, NULL, NULL, n, stride }, 0, 1);
         CHECK(high != high && low != low && index == (uint32_t)place, "NaN at %d", (int)place);
     }
     float empty_sum = 5, none[1];
     int64_t zero = 0;
-    kernels->reduce(&(gm_reduce_args){ &empty_sum, none, GM_R_SUM, GM_T_F32, GM_T_F32, 0, NULL, NULL, 1, &zero, &one_stride }, 0, 1);
+    kernels->reduce(&(gm_reduce_args){ &empty_sum, none, GM_R_SUM, GM_T_F32, GM_T_F32, 0, NULL, NULL, 1, &zero,
+        &one_stride }, 0, 1);
     CHECK(empty_sum == 0, "the sum of nothing: %g", (double)empty_sum);
 
     static const int arg_types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64, GM_T_I32, GM_T_U8, GM_T_U64 };
-    for (int t = 0; t < 7; t++) for (int s = 1; s < N_SIZES; s++) for (int max = 0; max < 2; max++) for (int across = 0; across < 2; across++) {
+    for (int t = 0; t < 7; t++) for (int s = 1; s < N_SIZES; s++) for (int max = 0; max < 2; max++)
+        for (int across = 0; across < 2; across++) {
         int64_t rows = 3, n = sizes[s] * 3 + 1, stride = across ? rows : 1, row_stride = across ? 1 : n;
         void *in = buffer((size_t)(rows * n * item_of(arg_types[t])));
         uint32_t got[3];
         for (int64_t i = 0; i < rows * n; i++) put(in, arg_types[t], i, fabs(trunc(uniform() * 50)));   /* ties */
-        kernels->arg_reduce(&(gm_arg_reduce_args){ got, in, max != 0, arg_types[t], 1, &rows, &row_stride, n, stride }, 0, rows);
+        kernels->arg_reduce(&(gm_arg_reduce_args){ got, in, max != 0, arg_types[t], 1, &rows, &row_stride, n, stride },
+            0, rows);
         for (int64_t r = 0; r < rows; r++) {
             int64_t want = 0;
             for (int64_t i = 1; i < n; i++) {
-                double x = get(in, arg_types[t], r * row_stride + i * stride), best = get(in, arg_types[t], r * row_stride + want * stride);
+                double x = get(in, arg_types[t], r * row_stride + i * stride), best;
+                best = get(in, arg_types[t], r * row_stride + want * stride);
                 if (max ? x > best : x < best) want = i;
             }
             CHECK(got[r] == want, "arg type %d n %d: %u, want %d", arg_types[t], (int)n, got[r], (int)want);
@@ -596,7 +620,8 @@ static void test_rows(void)
             for (int64_t i = 0; i < n; i++) sum += exp(get(in, types[t], r * n + i) - top);
             for (int64_t i = 0; i < n; i++) {
                 double want = exp(get(in, types[t], r * n + i) - top) / sum, value = get(out, types[t], r * n + i);
-                CHECK(want != want ? value != value : fabs(value - want) <= 3e-6 * want + 2 * epsilon_of(types[t]) * want + tiny_of(types[t]),
+                double room = (3e-6 + 2 * epsilon_of(types[t])) * want + tiny_of(types[t]);
+                CHECK(want != want ? value != value : fabs(value - want) <= room,
                       "softmax type %d n %d row %d: %g, want %g", types[t], (int)n, (int)r, value, want);
             }
         }
@@ -604,7 +629,8 @@ static void test_rows(void)
     }
     for (int s = 1; s < N_SIZES; s++) for (int weighted = 0; weighted < 2; weighted++) {
         int64_t n = sizes[s], rows = 5;
-        float *x = floats(rows * n, 3), *w = floats(n, 2), *out = buffer((size_t)(rows * n) * 4), *one = buffer((size_t)n * 4);
+        float *x = floats(rows * n, 3), *w = floats(n, 2), *out = buffer((size_t)(rows * n) * 4),
+            *one = buffer((size_t)n * 4);
         gm_rms_norm_args a = { out, x, weighted ? w : NULL, n, n, n, 1e-6f };
         kernels->rms_norm(&a, 0, rows);
         for (int64_t r = 0; r < rows; r++) {
@@ -620,7 +646,8 @@ static void test_rows(void)
         float *up = floats(rows * n, 3), *mixed = buffer((size_t)(rows * n) * 4);
         kernels->swiglu(&(gm_swiglu_args){ mixed, x, up, n, n, n }, 0, rows);
         for (int64_t i = 0; i < rows * n; i++)
-            CHECK(near_to((double)mixed[i], (double)x[i] * sigmoid((double)x[i]) * (double)up[i], GM_T_F32, 4), "swiglu");
+            CHECK(near_to((double)mixed[i], (double)x[i] * sigmoid((double)x[i]) * (double)up[i], GM_T_F32, 4),
+                  "swiglu");
         free_buffers();
     }
     for (int interleaved = 0; interleaved < 2; interleaved++) {
@@ -647,7 +674,8 @@ static void test_rows(void)
 /* ---- dense matmul ---- */
 static void test_matmul(void)
 {
-    static const int64_t shapes[][3] = { { 1, 1, 1 }, { 33, 7, 5 }, { 32, 64, 13 }, { 100, 513, 3 }, { 70, 1300, 50 }, { 40, 576, 97 } };
+    static const int64_t shapes[][3] = { { 1, 1, 1 }, { 33, 7, 5 }, { 32, 64, 13 }, { 100, 513, 3 }, { 70, 1300, 50 },
+        { 40, 576, 97 } };
     for (int format = GM_QUANT_f32; format <= GM_QUANT_bf16; format++) for (int s = 0; s < 6; s++) {
         int type = format == GM_QUANT_f32 ? GM_T_F32 : format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
         int64_t rows = shapes[s][0], k = shapes[s][1], tokens = shapes[s][2], panels = (rows + 31) / 32;
@@ -655,7 +683,8 @@ static void test_matmul(void)
         for (int64_t i = 0; i < panels * 32 * k; i++) put(w, type, i, uniform());
         float *x = floats(tokens * k, 1), *bias = floats(rows, 1), *residual = floats(tokens * rows, 1);
         float *out = floats(tokens * rows, 1), *one = buffer((size_t)rows * 4);
-        gm_matmul_args a = { .out = out, .out_stride = rows, .x = x, .x_stride = k, .weight = w, .format = format, .bias = bias,
+        gm_matmul_args a = { .out = out, .out_stride = rows, .x = x, .x_stride = k, .weight = w, .format = format,
+            .bias = bias,
                              .residual = residual, .rows = rows, .k = k, .tokens = tokens };
         kernels->matmul_float(&a, 0, panels);
         for (int64_t t = 0; t < tokens; t++) {
@@ -670,7 +699,8 @@ static void test_matmul(void)
             gm_matmul_args alone = a;
             alone.out = one, alone.x = x + t * k, alone.tokens = 1, alone.residual = residual + t * rows;
             kernels->matmul_float(&alone, 0, panels);
-            CHECK(same(one, out + t * rows, (size_t)rows * 4), "matmul format %d shape %d: token %d alone", format, s, (int)t);
+            CHECK(same(one, out + t * rows, (size_t)rows * 4), "matmul format %d shape %d: token %d alone", format, s,
+                  (int)t);
         }
         float *cut = buffer((size_t)(tokens * rows) * 4);
         memcpy(cut, residual, (size_t)(tokens * rows) * 4);
@@ -691,26 +721,36 @@ typedef struct {
 
 static void test_scene(const scene *sc)
 {
-    const int64_t blocks = (sc->length + GM_KV_BLOCK - 1) / GM_KV_BLOCK, n = sc->length, group = sc->heads / sc->kv_heads;
+    const int64_t blocks = (sc->length + GM_KV_BLOCK - 1) / GM_KV_BLOCK, n = sc->length,
+        group = sc->heads / sc->kv_heads;
     const size_t cache = (size_t)(blocks * GM_KV_BLOCK * sc->kv_heads * sc->dim * item_of(sc->type));
     const float scale = 1 / sqrtf((float)sc->dim);
-    float *q = floats(n * sc->heads * sc->dim, 2), *k = floats(n * sc->kv_heads * sc->dim, 2), *v = floats(n * sc->kv_heads * sc->dim, 1);
-    float *angles = buffer((size_t)(n * 2 * sc->half) * 4), *frequency = floats(sc->half, 1), *sinks = floats(sc->heads, 1);
-    float *turned = buffer((size_t)(n * sc->heads * sc->dim) * 4), *alone = buffer((size_t)(n * sc->heads * sc->dim) * 4);
-    float *out = buffer((size_t)(n * sc->heads * sc->dim) * 4), *chunked = buffer((size_t)(n * sc->heads * sc->dim) * 4);
+    float *q = floats(n * sc->heads * sc->dim, 2), *k = floats(n * sc->kv_heads * sc->dim, 2),
+        *v = floats(n * sc->kv_heads * sc->dim, 1);
+    float *angles = buffer((size_t)(n * 2 * sc->half) * 4), *frequency = floats(sc->half, 1),
+        *sinks = floats(sc->heads, 1);
+    float *turned = buffer((size_t)(n * sc->heads * sc->dim) * 4),
+        *alone = buffer((size_t)(n * sc->heads * sc->dim) * 4);
+    float *out = buffer((size_t)(n * sc->heads * sc->dim) * 4),
+        *chunked = buffer((size_t)(n * sc->heads * sc->dim) * 4);
     int32_t *position = buffer((size_t)n * 4), *sequence = buffer((size_t)n * 4), *tiles = buffer((size_t)n * 8);
     void *keys[2] = { NULL, buffer(cache) }, *values[2] = { NULL, buffer(cache) };
     for (int64_t i = 0; i < n; i++) position[i] = (int32_t)i, sequence[i] = 1;
     memset(keys[1], 0xff, cache);                           /* NaN in every type: nothing unwritten may be used */
     memset(values[1], 0xff, cache);
     kernels->rope_angles(&(gm_rope_angles_args){ angles, position, frequency, sc->half, 1 }, 0, n);
-    gm_rope_cache_args append = { .q_out = turned, .q = q, .k = k, .v = v, .angles = angles, .q_stride = sc->heads * sc->dim,
-                                  .k_stride = sc->kv_heads * sc->dim, .v_stride = sc->kv_heads * sc->dim, .k_cache = keys,
+    gm_rope_cache_args append = { .q_out = turned, .q = q, .k = k, .v = v, .angles = angles,
+        .q_stride = sc->heads * sc->dim,
+                                  .k_stride = sc->kv_heads * sc->dim, .v_stride = sc->kv_heads * sc->dim,
+                                      .k_cache = keys,
                                   .v_cache = values, .sequence = sequence, .position = position, .kv_type = sc->type,
-                                  .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim, .half = sc->half };
-    gm_attention_args a = { .out = alone, .q = turned, .k_cache = keys, .v_cache = values, .sequence = sequence, .position = position,
+                                  .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
+                                      .half = sc->half };
+    gm_attention_args a = { .out = alone, .q = turned, .k_cache = keys, .v_cache = values, .sequence = sequence,
+        .position = position,
                             .kv_type = sc->type, .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
-                            .window = sc->window, .scale = scale, .softcap = sc->softcap, .sinks = sc->sinks ? sinks : NULL,
+                            .window = sc->window, .scale = scale, .softcap = sc->softcap,
+                                .sinks = sc->sinks ? sinks : NULL,
                             .tiles = tiles };
     /* Token by token, the cache beyond still NaN. */
     for (int64_t i = 0; i < n; i++) {
@@ -739,7 +779,7 @@ static void test_scene(const scene *sc)
     }
     kernels->attention(&a, 0, a.n_tiles * sc->kv_heads);
     CHECK(same(chunked, alone, bytes), "attention: chunks against one by one, type %d dim %d", sc->type, (int)sc->dim);
-    /* Split and merged; the last eight rows and a few of the first. */
+    /* Split and merged, in two ranges each. */
     int32_t n_blocks = (int32_t)blocks;
     a.max_blocks = blocks + 1, a.n_blocks = &n_blocks;
     a.partial = buffer((size_t)(n * sc->heads * a.max_blocks * (sc->dim + 2)) * 4);
@@ -759,7 +799,8 @@ static void test_scene(const scene *sc)
         for (int64_t j = first; j <= r; j++) {
             double s = 0;
             for (int64_t d = 0; d < sc->dim; d++) {
-                int64_t at = (j / 256 * sc->kv_heads + kv) * 256 * sc->dim + j % 256 / 16 * 16 * sc->dim + d * 16 + j % 16;
+                int64_t block = (j / 256 * sc->kv_heads + kv) * 256 * sc->dim;
+                int64_t at = block + j % 256 / 16 * 16 * sc->dim + d * 16 + j % 16;
                 s += get(keys[1], sc->type, at) * (double)turned[(r * sc->heads + h) * sc->dim + d];
             }
             s *= (double)scale;
@@ -773,9 +814,11 @@ static void test_scene(const scene *sc)
         for (int64_t d = 0; d < sc->dim; d++) {
             double want = 0;
             for (int64_t j = first; j <= r; j++)
-                want += score[j] * get(values[1], sc->type, ((j / 256 * sc->kv_heads + kv) * 256 + j % 256) * sc->dim + d);
+                want += score[j] * get(values[1], sc->type,
+                    ((j / 256 * sc->kv_heads + kv) * 256 + j % 256) * sc->dim + d);
             double got = (double)alone[(r * sc->heads + h) * sc->dim + d];
-            CHECK(fabs(got - want / sum) <= 2e-6 * (2 + slack), "attention type %d dim %d row %d: %g, want %g", sc->type, (int)sc->dim,
+            CHECK(fabs(got - want / sum) <= 2e-6 * (2 + slack), "attention type %d dim %d row %d: %g, want %g",
+                  sc->type, (int)sc->dim,
                   (int)r, got, want / sum);
         }
     }
@@ -783,13 +826,15 @@ static void test_scene(const scene *sc)
     for (int64_t r = 0; r < n; r += 17) for (int64_t d = 0; d < sc->dim; d++) {
         float rotated[1024];
         int64_t kv = sc->kv_heads - 1;
-        kernels->rope(&(gm_rope_args){ rotated, k + (r * sc->kv_heads + kv) * sc->dim, angles + r * 2 * sc->half, 1, sc->dim, sc->half, false }, 0, 1);
+        kernels->rope(&(gm_rope_args){ rotated, k + (r * sc->kv_heads + kv) * sc->dim, angles + r * 2 * sc->half, 1,
+            sc->dim, sc->half, false }, 0, 1);
         double room = 0;
         put(&room, sc->type, 0, (double)rotated[d]);
         int64_t at = (r / 256 * sc->kv_heads + kv) * 256 * sc->dim + r % 256 / 16 * 16 * sc->dim + d * 16 + r % 16;
         CHECK(get(keys[1], sc->type, at) == get(&room, sc->type, 0), "rope_cache key");
         put(&room, sc->type, 0, (double)v[(r * sc->kv_heads + kv) * sc->dim + d]);
-        CHECK(get(values[1], sc->type, ((r / 256 * sc->kv_heads + kv) * 256 + r % 256) * sc->dim + d) == get(&room, sc->type, 0), "rope_cache value");
+        CHECK(get(values[1], sc->type, ((r / 256 * sc->kv_heads + kv) * 256 + r % 256) * sc->dim + d) == get(&room,
+              sc->type, 0), "rope_cache value");
     }
     free_buffers();
 }
