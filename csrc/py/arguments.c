@@ -99,7 +99,8 @@ static bool read_ints(PyObject *value, const char *what, int *count, int *out)
     PyObject *items = PySequence_Tuple(value);
     if (!items) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s must be an int or a sequence of ints, not %R", what, (PyObject *)Py_TYPE(value));
+            PyErr_Format(PyExc_TypeError, "%s must be an int or a sequence of ints, not %R", what,
+                         (PyObject *)Py_TYPE(value));
         return false;
     }
     Py_ssize_t n = PyTuple_Size(items);

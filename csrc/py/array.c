@@ -81,7 +81,8 @@ static module_state *operator_state(PyObject *a, PyObject *b)
 static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, const char *name)
 {
     PyObject *other = py_array_node(state, a) ? b : a;
-    if (PyList_Check(other) || PyTuple_Check(other) || PyUnicode_Check(other) || PyBytes_Check(other) || PyDict_Check(other)) {
+    if (PyList_Check(other) || PyTuple_Check(other) || PyUnicode_Check(other) || PyBytes_Check(other)
+        || PyDict_Check(other)) {
         PyErr_Format(PyExc_ValueError, "%s of an array and %R is not possible", name, (PyObject *)Py_TYPE(other));
         return NULL;
     }
@@ -145,7 +146,8 @@ static PyObject *array_divide(PyObject *a, PyObject *b) { return binary(a, b, gm
 static PyObject *array_inplace_divide(PyObject *a, PyObject *b)
 {
     if (!py_dtype_is_inexact(gm_array_dtype(((array_object *)a)->node))) {
-        PyErr_SetString(PyExc_ValueError, "in-place division would change the dtype of an integer array; use a = a / b or //=");
+        PyErr_SetString(PyExc_ValueError,
+                        "in-place division would change the dtype of an integer array; use a = a / b or //=");
         return NULL;
     }
     return binary_inplace(a, b, gm_divide, "division");
@@ -306,7 +308,8 @@ static PyType_Slot iterator_slots[] = {
     {0, NULL},
 };
 PyType_Spec py_array_iterator_spec = {"gomlx.core.ArrayIterator", sizeof(array_iterator), 0,
-                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, iterator_slots};
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                      iterator_slots};
 
 static Py_ssize_t array_length(PyObject *self)
 {
@@ -316,6 +319,17 @@ static Py_ssize_t array_length(PyObject *self)
         return -1;
     }
     return (Py_ssize_t)gm_array_shape(node)[0];
+}
+
+static PyObject *array_sequence_item(PyObject *self, Py_ssize_t index)      /* reversed() and the like */
+{
+    gm_array *node = ((array_object *)self)->node;
+    if (gm_array_ndim(node) == 0 || index < 0 || index >= (Py_ssize_t)gm_array_shape(node)[0]) {
+        PyErr_SetString(PyExc_IndexError, "index out of range");
+        return NULL;
+    }
+    gm_scope *scope = gm_scope_open();
+    return py_array_result(py_array_state(self), scope, scope ? node_row(scope, node, index) : NULL);
 }
 
 /* ---- properties ---- */
@@ -403,9 +417,10 @@ static PyMemberDef array_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot array_slots[] = {
-    {Py_tp_doc, "array(val, dtype=None)\n--\n\n"
-                "An n-dimensional array, computed when its values are asked for. val: a number, nested lists or tuples, another\n"
-                "array, or anything with the buffer protocol or DLPack."},
+    {Py_tp_doc,
+     "array(val, dtype=None)\n--\n\n"
+     "An n-dimensional array, computed when its values are asked for. val: a number, nested lists or tuples, another\n"
+     "array, or anything with the buffer protocol or DLPack."},
     {Py_tp_new, array_new},
     {Py_tp_dealloc, py_array_dealloc},
     {Py_tp_repr, py_array_repr},
@@ -415,7 +430,8 @@ static PyType_Slot array_slots[] = {
     {Py_tp_methods, py_array_methods},
     {Py_tp_getset, array_properties},
     {Py_tp_members, array_members},
-    {Py_mp_length, array_length},
+    {Py_mp_length, array_length},                {Py_sq_length, array_length},
+    {Py_sq_item, array_sequence_item},
     {Py_mp_subscript, py_array_subscript},
     {Py_mp_ass_subscript, py_array_assign_subscript},
     {Py_bf_getbuffer, py_array_getbuffer},
@@ -440,4 +456,5 @@ static PyType_Slot array_slots[] = {
     {0, NULL},
 };
 /* Not immutable: gomlx.core may add methods written in Python. */
-PyType_Spec py_array_spec = {"gomlx.core.array", sizeof(array_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, array_slots};
+PyType_Spec py_array_spec = {"gomlx.core.array", sizeof(array_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                             array_slots};

@@ -1,5 +1,5 @@
-/* array_convert.c - what a Python value means as an array: numbers, nested lists and tuples, and everything with a buffer.
- * Numbers are weak beside an array: they take its dtype when that can hold their kind. */
+/* array_convert.c - what a Python value means as an array: numbers, nested lists and tuples, and everything with a
+ * buffer. Numbers are weak beside an array: they take its dtype when that can hold their kind. */
 #include "py/py.h"
 #include <math.h>
 #include <stdlib.h>
@@ -160,10 +160,12 @@ static gm_array *weak_node(gm_scope *scope, PyObject *value, gm_dtype like)
         return NULL;
     gm_dtype type = number_dtype(&n);
     bool takes = like != GM_DTYPE_COUNT && like != GM_PACKED
-              && (n.kind == TRUTH || (n.kind <= UNSIGNED && like != GM_BOOL) || (n.kind == REAL && py_dtype_is_inexact(like)));
+                 && (n.kind == TRUTH || (n.kind <= UNSIGNED && like != GM_BOOL)
+                     || (n.kind == REAL && py_dtype_is_inexact(like)));
     if (takes) {
         if ((n.kind == SIGNED || n.kind == UNSIGNED) && py_dtype_is_integer(like) && !fits(&n, like)) {
-            PyErr_Format(PyExc_ValueError, "%R does not fit into the other operand's dtype %s", value, gm_dtype_name(like));
+            PyErr_Format(PyExc_ValueError, "%R does not fit into the other operand's dtype %s", value,
+                         gm_dtype_name(like));
             return NULL;
         }
         type = like;
@@ -268,8 +270,8 @@ static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_p
 }
 
 /* Lists with arrays, or objects with a buffer, in them: each becomes a node, all are joined. */
-static bool collect_nodes(module_state *state, gm_scope *scope, PyObject *value, int depth, const list_plan *plan, gm_array **nodes,
-                          size_t *count)
+static bool collect_nodes(module_state *state, gm_scope *scope, PyObject *value, int depth, const list_plan *plan,
+                          gm_array **nodes, size_t *count)
 {
     if (depth == plan->ndim) {
         gm_array *node = node_from_operand(state, scope, value, GM_DTYPE_COUNT);
@@ -300,7 +302,8 @@ static bool collect_nodes(module_state *state, gm_scope *scope, PyObject *value,
     return true;
 }
 
-static gm_array *node_from_parts(module_state *state, gm_scope *scope, PyObject *list, const list_plan *plan, gm_dtype type)
+static gm_array *node_from_parts(module_state *state, gm_scope *scope, PyObject *list, const list_plan *plan,
+                                 gm_dtype type)
 {
     gm_array **nodes = calloc(plan->count, sizeof(gm_array *));
     size_t count = 0;
@@ -347,7 +350,8 @@ static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *
 
 static gm_array *refuse_value(PyObject *value)
 {
-    PyErr_Format(value == Py_None ? PyExc_TypeError : PyExc_ValueError, "an array cannot be made of %R", (PyObject *)Py_TYPE(value));
+    PyErr_Format(value == Py_None ? PyExc_TypeError : PyExc_ValueError, "an array cannot be made of %R",
+                 (PyObject *)Py_TYPE(value));
     return NULL;
 }
 
@@ -358,7 +362,8 @@ gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value,
         return type == GM_DTYPE_COUNT || type == gm_array_dtype(node) ? node : gm_astype(scope, node, type);
     } else if (is_number(value)) {
         number n;
-        return number_from(value, &n) ? node_from_number(scope, &n, type == GM_DTYPE_COUNT ? number_dtype(&n) : type) : NULL;
+        return number_from(value, &n) ? node_from_number(scope, &n, type == GM_DTYPE_COUNT ? number_dtype(&n) : type)
+                                      : NULL;
     } else if (is_list(value)) {
         return node_from_list(state, scope, value, type);
     } else if (PyObject_CheckBuffer(value)) {
@@ -382,7 +387,8 @@ gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *valu
     if (PyObject_CheckBuffer(value) && !PyBytes_Check(value)) {
         node = node_from_buffer(state, scope, value, GM_DTYPE_COUNT);
         /* A NumPy integer is a scalar like Python's. */
-        bool weak = node && gm_array_ndim(node) == 0 && py_dtype_is_integer(gm_array_dtype(node)) && py_dtype_is_integer(like);
+        bool weak =
+            node && gm_array_ndim(node) == 0 && py_dtype_is_integer(gm_array_dtype(node)) && py_dtype_is_integer(like);
         if (!weak)
             return node;
         PyObject *index = PyNumber_Index(value);

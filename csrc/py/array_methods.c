@@ -1,4 +1,4 @@
-/* py_array_methods.c - the methods of gomlx.core.array. Those that are ops call the same readers as the module functions. */
+/* array_methods.c - the methods of gomlx.core.array. Those that are ops read their arguments as the functions do. */
 #include "py/py.h"
 #include <string.h>
 
@@ -8,7 +8,8 @@ static gm_array *self_node(PyObject *self)
 }
 
 /* Methods that take nothing but a stream. */
-static PyObject *unary_method(PyObject *self, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *unary_method(PyObject *self, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n,
+                              PyObject *kwnames)
 {
     const signature sig = {name, 0, 0, 0, {"stream", NULL}};
     PyObject *v[1];
@@ -18,7 +19,8 @@ static PyObject *unary_method(PyObject *self, const char *name, unary_fn fn, PyO
     return py_array_result(py_array_state(self), scope, scope ? fn(scope, self_node(self)) : NULL);
 }
 
-#define METHOD(name) static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+#define METHOD(name)                                                                                                   \
+    static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 #define UNARY_METHOD(name, op) METHOD(name) { return unary_method(self, #name, op, args, n, kwnames); }
 UNARY_METHOD(abs, gm_abs)
 UNARY_METHOD(square, gm_square)
@@ -34,7 +36,8 @@ UNARY_METHOD(sin, gm_sin)
 UNARY_METHOD(cos, gm_cos)
 UNARY_METHOD(conj, gm_conjugate)
 
-#define REDUCE_METHOD(name) METHOD(name) { return call_reduce(py_array_state(self), #name, gm_##name, self, args, n, kwnames); }
+#define REDUCE_METHOD(name)                                                                                            \
+    METHOD(name) { return call_reduce(py_array_state(self), #name, gm_##name, self, args, n, kwnames); }
 REDUCE_METHOD(sum)
 REDUCE_METHOD(prod)
 REDUCE_METHOD(max)
@@ -96,7 +99,8 @@ METHOD(transpose)
     if (n > 1)
         n_axes = (int)n;
     gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? gm_transpose(scope, self_node(self), n_axes, axes) : NULL);
+    return py_array_result(py_array_state(self), scope,
+                           scope ? gm_transpose(scope, self_node(self), n_axes, axes) : NULL);
 }
 
 /* An axis counted from the end when negative; false with IndexError where there is none. */
@@ -109,8 +113,8 @@ static bool normal_axis(const char *name, int axis, int ndim, int *out)
     return false;
 }
 
-static bool read_two_axes(const signature *sig, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int *one,
-                          int *other)
+static bool read_two_axes(const signature *sig, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                          int *one, int *other)
 {
     PyObject *v[3];
     int ndim = gm_array_ndim(self_node(self));
@@ -129,7 +133,8 @@ METHOD(swapaxes)
     for (int i = 0; i < ndim; i++)
         axes[i] = i == one ? other : i == other ? one : i;
     gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
+    return py_array_result(py_array_state(self), scope,
+                           scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
 }
 
 METHOD(moveaxis)
@@ -144,7 +149,8 @@ METHOD(moveaxis)
         axes[i] = i == destination ? source : from++;
     }
     gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
+    return py_array_result(py_array_state(self), scope,
+                           scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
 }
 
 METHOD(flatten)
@@ -194,7 +200,8 @@ METHOD(squeeze)
         if (!normal_axis("squeeze", axes[i], ndim, &axis))
             return NULL;
         if (gm_array_shape(node)[axis] != 1) {
-            PyErr_Format(PyExc_ValueError, "squeeze: axis %d has %lld items, not 1", axis, (long long)gm_array_shape(node)[axis]);
+            PyErr_Format(PyExc_ValueError, "squeeze: axis %d has %lld items, not 1", axis,
+                         (long long)gm_array_shape(node)[axis]);
             return NULL;
         }
         gone[axis] = true;
@@ -286,14 +293,17 @@ METHOD(namespace)
 #define SIG(text, doc) text "\n--\n\n" doc
 #define ROW(name, text, doc) {#name, FUNCTION(method_##name), FASTCALL, SIG(#name text, doc)}
 #define UNARY_ROW(name) ROW(name, "($self, *, stream=None)", "As the function of this name in gomlx.core.")
-#define REDUCE_ROW(name) ROW(name, "($self, /, axis=None, keepdims=False, *, stream=None)", "As the function of this name in gomlx.core.")
+#define REDUCE_ROW(name)                                                                                               \
+    ROW(name, "($self, /, axis=None, keepdims=False, *, stream=None)", "As the function of this name in gomlx.core.")
 PyMethodDef py_array_methods[] = {
-    {"item", py_array_item_method, METH_NOARGS, SIG("item($self)", "The value of an array of size 1, as a Python scalar.")},
-    {"tolist", py_array_tolist, METH_NOARGS, SIG("tolist($self)", "Nested lists of Python scalars; a scalar without dimensions.")},
-    UNARY_ROW(abs), UNARY_ROW(square), UNARY_ROW(sqrt), UNARY_ROW(rsqrt), UNARY_ROW(reciprocal), UNARY_ROW(exp), UNARY_ROW(log),
-    UNARY_ROW(log2), UNARY_ROW(log10), UNARY_ROW(log1p), UNARY_ROW(sin), UNARY_ROW(cos), UNARY_ROW(conj),
-    REDUCE_ROW(sum), REDUCE_ROW(prod), REDUCE_ROW(max), REDUCE_ROW(min), REDUCE_ROW(all), REDUCE_ROW(any),
-    REDUCE_ROW(logsumexp), REDUCE_ROW(mean), REDUCE_ROW(argmax), REDUCE_ROW(argmin),
+    {"item", py_array_item_method, METH_NOARGS,
+     SIG("item($self)", "The value of an array of size 1, as a Python scalar.")},
+    {"tolist", py_array_tolist, METH_NOARGS,
+     SIG("tolist($self)", "Nested lists of Python scalars; a scalar without dimensions.")},
+    UNARY_ROW(abs), UNARY_ROW(square), UNARY_ROW(sqrt), UNARY_ROW(rsqrt), UNARY_ROW(reciprocal), UNARY_ROW(exp),
+    UNARY_ROW(log), UNARY_ROW(log2), UNARY_ROW(log10), UNARY_ROW(log1p), UNARY_ROW(sin), UNARY_ROW(cos),
+    UNARY_ROW(conj), REDUCE_ROW(sum), REDUCE_ROW(prod), REDUCE_ROW(max), REDUCE_ROW(min), REDUCE_ROW(all),
+    REDUCE_ROW(any), REDUCE_ROW(logsumexp), REDUCE_ROW(mean), REDUCE_ROW(argmax), REDUCE_ROW(argmin),
     ROW(astype, "($self, /, dtype, stream=None)", "The values as another dtype."),
     ROW(reshape, "($self, /, *shape, stream=None)", "The same values in another shape; one dimension may be -1."),
     ROW(transpose, "($self, /, *axes, stream=None)", "Axes in another order; reversed without axes."),
@@ -310,7 +320,8 @@ PyMethodDef py_array_methods[] = {
      SIG("__array__($self, dtype=None, copy=None)", "A NumPy array, on the same memory where dtype and copy allow.")},
     {"__array_namespace__", FUNCTION(method_namespace), FASTCALL, NULL},
     {"__dlpack__", FUNCTION(py_array_dlpack), FASTCALL,
-     SIG("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)", "A DLPack capsule on the array's memory.")},
+     SIG("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
+         "A DLPack capsule on the array's memory.")},
     {"__dlpack_device__", py_array_dlpack_device, METH_NOARGS, SIG("__dlpack_device__($self)", "(kDLCPU, 0).")},
     {NULL, NULL, 0, NULL},
 };

@@ -91,14 +91,15 @@ PyObject *py_array_repr(PyObject *self)
 {
     gm_array *own = ((array_object *)self)->node;
     if (gm_array_dtype(own) == GM_PACKED)
-        return PyUnicode_FromFormat("array(<%lld packed weights>, format=%s)", (long long)gm_array_size(own), gm_array_format(own));
+        return PyUnicode_FromFormat("array(<%lld packed weights>, format=%s)", (long long)gm_array_size(own),
+                                    gm_array_format(own));
     const char *type = gm_dtype_name(gm_array_dtype(own));
     gm_array *node = readable_node(py_array_state(self), own);
     if (!node)
         return NULL;
     writer w = {NULL, 0, 0};
-    bool ok = write_text(&w, "array(") && write_axis(&w, node, 0, 0) && write_text(&w, ", dtype=") && write_text(&w, type)
-           && write_text(&w, ")");
+    bool ok = write_text(&w, "array(") && write_axis(&w, node, 0, 0) && write_text(&w, ", dtype=")
+              && write_text(&w, type) && write_text(&w, ")");
     gm_release(node);
     PyObject *text = ok ? PyUnicode_FromStringAndSize(w.text, (Py_ssize_t)w.length) : NULL;
     PyMem_Free(w.text);

@@ -26,13 +26,15 @@ gm_array *readable_node(module_state *state, gm_array *node)
     return node;
 }
 
-#define READ(type) (memcpy(&(value.type##_), (const char *)data + offset * (int64_t)sizeof value.type##_, sizeof value.type##_), value.type##_)
+#define READ(type) (memcpy(&value.type##_, at, sizeof value.type##_), value.type##_)
 PyObject *element_at(gm_dtype type, const void *data, int64_t offset)
 {
     union {
-        bool bool_; uint8_t u8_; uint16_t u16_; uint32_t u32_; uint64_t u64_; int8_t i8_; int16_t i16_; int32_t i32_; int64_t i64_;
+        uint8_t u8_; uint16_t u16_; uint32_t u32_; uint64_t u64_;
+        int8_t i8_; int16_t i16_; int32_t i32_; int64_t i64_;
         float f32_; double f64_; struct { float re, im; } c64_;
     } value;
+    const char *at = (const char *)data + offset * (int64_t)gm_dtype_size(type);
     switch (type) {
     case GM_BOOL:
         return PyBool_FromLong(READ(u8));

@@ -1,7 +1,7 @@
 /* buffer.c - the buffer protocol, both ways, and __array__.
- *  Out: the view pins the node's memory, so that the engine neither reuses nor writes it while the view lives; the handle may
- *  be given another node meanwhile. Writable only where no other array uses the memory.
- *  In: copied, or shared under a Py_buffer that is given back when the last node lets go (foreign.c). */
+ *  Out: the view pins the node's memory, so that the engine neither reuses nor writes it while the view lives; the
+ *       handle may be given another node meanwhile. Writable only where no other array uses the memory.
+ *  In:  copied, or shared under a Py_buffer that is given back when the last node lets go (foreign.c). */
 #include "py/py.h"
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,19 @@ typedef struct {
 static const char *format_of(gm_dtype type)
 {
     static const char *const formats[GM_DTYPE_COUNT] = {
-        [GM_BOOL] = "?",    [GM_UINT8] = "B",  [GM_UINT16] = "H", [GM_UINT32] = "I", [GM_UINT64] = sizeof(long) == 8 ? "L" : "Q",
-        [GM_INT8] = "b",    [GM_INT16] = "h",  [GM_INT32] = "i",  [GM_INT64] = sizeof(long) == 8 ? "l" : "q",
-        [GM_FLOAT16] = "e", [GM_FLOAT32] = "f", [GM_FLOAT64] = "d", [GM_COMPLEX64] = "Zf",
+        [GM_BOOL] = "?",
+        [GM_UINT8] = "B",
+        [GM_UINT16] = "H",
+        [GM_UINT32] = "I",
+        [GM_UINT64] = sizeof(long) == 8 ? "L" : "Q",
+        [GM_INT8] = "b",
+        [GM_INT16] = "h",
+        [GM_INT32] = "i",
+        [GM_INT64] = sizeof(long) == 8 ? "l" : "q",
+        [GM_FLOAT16] = "e",
+        [GM_FLOAT32] = "f",
+        [GM_FLOAT64] = "d",
+        [GM_COMPLEX64] = "Zf",
     };
     return type < GM_DTYPE_COUNT ? formats[type] : NULL;
 }
@@ -26,9 +36,11 @@ static const char *format_of(gm_dtype type)
 static bool refuse_export(const gm_array *node)
 {
     if (gm_array_dtype(node) == GM_PACKED)
-        PyErr_Format(PyExc_BufferError, "packed %s weights have no buffer; dequantize them first", gm_array_format(node));
+        PyErr_Format(PyExc_BufferError, "packed %s weights have no buffer; dequantize them first",
+                     gm_array_format(node));
     else
-        PyErr_Format(PyExc_BufferError, "%s has no buffer format; use astype(float32) first", gm_dtype_name(gm_array_dtype(node)));
+        PyErr_Format(PyExc_BufferError, "%s has no buffer format; use astype(float32) first",
+                     gm_dtype_name(gm_array_dtype(node)));
     return false;
 }
 
@@ -56,7 +68,8 @@ static bool describe(export *e, Py_buffer *view, int flags, bool writable)
     view->suboffsets = NULL;
     view->internal = e;
     if ((flags & PyBUF_WRITABLE) && !writable)
-        PyErr_SetString(PyExc_BufferError, "the array's memory is shared with other arrays and cannot be written; copy it");
+        PyErr_SetString(PyExc_BufferError,
+                        "the array's memory is shared with other arrays and cannot be written; copy it");
     else if (((flags & PyBUF_STRIDES) != PyBUF_STRIDES || (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS)
              && !PyBuffer_IsContiguous(view, 'C'))
         PyErr_SetString(PyExc_BufferError, "the array is not contiguous; use contiguous(a) first");
@@ -128,26 +141,21 @@ PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
 {
     static const signature sig = {"__array__", 0, 2, 0, {"dtype", "copy", NULL}};
     module_state *state = py_array_state(self);
-    PyObject *v[2], *numpy = NULL, *view = NULL, *source = NULL, *options = NULL, *arguments = NULL, *make = NULL, *result = NULL;
+    PyObject *v[2];
     if (!read_arguments(&sig, args, n, kwnames, v))
         return NULL;
     gm_array *node = ((array_object *)self)->node;
-    if (gm_array_dtype(node) == GM_BFLOAT16 && v[0] && v[0] != Py_None) {   /* the caller says what it shall become */
+    PyObject *dtype = v[0] ? v[0] : Py_None, *source;
+    if (gm_array_dtype(node) == GM_BFLOAT16 && dtype != Py_None && v[1] != Py_False) {   /* it is told what to become */
         gm_scope *scope = gm_scope_open();
         source = py_array_result(state, scope, scope ? gm_astype(scope, node, GM_FLOAT32) : NULL);
     } else {
         source = Py_NewRef(self);
     }
-    if (source && (view = PyMemoryView_FromObject(source)) && (numpy = PyImport_ImportModule("numpy"))
-        && (options = PyDict_New()) && (arguments = PyTuple_Pack(1, view))) {
-        bool copy = v[1] && v[1] != Py_None && PyObject_IsTrue(v[1]) == 1;
-        make = PyObject_GetAttrString(numpy, copy ? "array" : "asarray");
-        if (make && (!v[0] || PyDict_SetItemString(options, "dtype", v[0]) == 0))
-            result = PyObject_Call(make, arguments, options);
-    }
-    Py_XDECREF(make);
-    Py_XDECREF(arguments);
-    Py_XDECREF(options);
+    PyObject *view = source ? PyMemoryView_FromObject(source) : NULL;
+    PyObject *numpy = view ? PyImport_ImportModule("numpy") : NULL;
+    const char *make = v[1] == Py_True ? "array" : "asarray";
+    PyObject *result = numpy ? PyObject_CallMethod(numpy, make, "OO", view, dtype) : NULL;
     Py_XDECREF(numpy);
     Py_XDECREF(view);
     Py_XDECREF(source);
@@ -165,7 +173,15 @@ static void import_give_back(foreign *link)
     PyMem_Free(i);
 }
 
-/* The dtype of a buffer's elements; GM_DTYPE_COUNT with an exception when there is none. complex128 and the like are not ours. */
+static gm_dtype dtype_of_size(gm_dtype first, gm_dtype last, size_t size)
+{
+    for (gm_dtype type = first; type <= last; type++)
+        if (gm_dtype_size(type) == size)
+            return type;
+    return GM_DTYPE_COUNT;
+}
+
+/* The dtype of a buffer's elements; GM_DTYPE_COUNT with an exception when there is none, as for complex128. */
 static gm_dtype dtype_of_buffer(const Py_buffer *view)
 {
     const char *format = view->format ? view->format : "B";
@@ -177,14 +193,16 @@ static gm_dtype dtype_of_buffer(const Py_buffer *view)
         if (*format == '?' && size == 1)
             type = GM_BOOL;
         else if (strchr("bhilqn", *format))
-            type = size == 1 ? GM_INT8 : size == 2 ? GM_INT16 : size == 4 ? GM_INT32 : size == 8 ? GM_INT64 : GM_DTYPE_COUNT;
+            type = dtype_of_size(GM_INT8, GM_INT64, size);
         else if (strchr("BHILQN", *format))
-            type = size == 1 ? GM_UINT8 : size == 2 ? GM_UINT16 : size == 4 ? GM_UINT32 : size == 8 ? GM_UINT64 : GM_DTYPE_COUNT;
+            type = dtype_of_size(GM_UINT8, GM_UINT64, size);
         else if (strchr("efd", *format))
-            type = size == 2 ? GM_FLOAT16 : size == 4 ? GM_FLOAT32 : size == 8 ? GM_FLOAT64 : GM_DTYPE_COUNT;
+            type = size == 2 ? GM_FLOAT16 : size == 4 ? GM_FLOAT32 : GM_FLOAT64;
     } else if (!swapped && strcmp(format, "Zf") == 0 && size == 8) {
         type = GM_COMPLEX64;
     }
+    if (type != GM_DTYPE_COUNT && gm_dtype_size(type) != size)
+        type = GM_DTYPE_COUNT;
     if (type == GM_DTYPE_COUNT)
         PyErr_Format(PyExc_ValueError, "a buffer with elements of format '%s' (%zd bytes each) has no dtype here",
                      view->format ? view->format : "B", view->itemsize);

@@ -60,7 +60,9 @@ static void delete_versioned(dl_versioned *managed) { export_free(managed->conte
 /* A capsule that nobody consumed. */
 static void capsule_destroy(PyObject *capsule)
 {
-    const char *name = PyCapsule_IsValid(capsule, PLAIN) ? PLAIN : PyCapsule_IsValid(capsule, VERSIONED) ? VERSIONED : NULL;
+    const char *name = PyCapsule_IsValid(capsule, PLAIN)       ? PLAIN
+                       : PyCapsule_IsValid(capsule, VERSIONED) ? VERSIONED
+                                                               : NULL;
     if (name == NULL)
         return;
     if (strcmp(name, PLAIN) == 0)
@@ -77,8 +79,12 @@ static void fill_tensor(dl_tensor *tensor, export *e)
         e->shape[i] = gm_array_shape(node)[i];
         e->strides[i] = gm_array_strides(node)[i];
     }
-    *tensor = (dl_tensor){.data = gm_array_data(node), .device = {DL_CPU, 0}, .ndim = ndim, .dtype = dl_dtypes[gm_array_dtype(node)],
-                          .shape = e->shape, .strides = e->strides};
+    *tensor = (dl_tensor){.data = gm_array_data(node),
+                          .device = {DL_CPU, 0},
+                          .ndim = ndim,
+                          .dtype = dl_dtypes[gm_array_dtype(node)],
+                          .shape = e->shape,
+                          .strides = e->strides};
 }
 
 /* Pins the node, which the caller has evaluated, and makes the capsule. */
@@ -119,7 +125,8 @@ static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node)
         expected *= gm_array_shape(node)[i];
     }
     if (contiguous || gm_array_size(node) == 0)
-        return gm_array_from(scope, gm_array_dtype(node), gm_array_ndim(node), gm_array_shape(node), gm_array_data(node));
+        return gm_array_from(scope, gm_array_dtype(node), gm_array_ndim(node), gm_array_shape(node),
+                             gm_array_data(node));
     node = gm_contiguous(scope, node);
     return node && evaluate_one(state, node) ? node : NULL;
 }
@@ -143,7 +150,8 @@ PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, P
     }
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_dtype(node) == GM_PACKED) {
-        PyErr_Format(PyExc_BufferError, "packed %s weights have no DLPack type; dequantize them first", gm_array_format(node));
+        PyErr_Format(PyExc_BufferError, "packed %s weights have no DLPack type; dequantize them first",
+                     gm_array_format(node));
         return NULL;
     }
     while (!gm_array_is_evaluated(node = ((array_object *)self)->node))     /* another thread may change the handle */
@@ -211,11 +219,13 @@ static gm_dtype dtype_of_tensor(const dl_tensor *tensor)
 static bool tensor_usable(const dl_tensor *tensor)
 {
     if (tensor->device.device_type != DL_CPU) {
-        PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on device type %d, not on the CPU", tensor->device.device_type);
+        PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on device type %d, not on the CPU",
+                     tensor->device.device_type);
         return false;
     }
     if (tensor->ndim < 0 || tensor->ndim > GM_MAX_NDIM) {
-        PyErr_Format(PyExc_ValueError, "from_dlpack: %d dimensions, at most %d are possible", tensor->ndim, GM_MAX_NDIM);
+        PyErr_Format(PyExc_ValueError, "from_dlpack: %d dimensions, at most %d are possible", tensor->ndim,
+                     GM_MAX_NDIM);
         return false;
     }
     return dtype_of_tensor(tensor) != GM_DTYPE_COUNT;
@@ -239,7 +249,9 @@ gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *objec
         PyErr_NoMemory();
     gm_array *node = NULL;
     if (i) {
-        *i = (import){.link.give_back = import_give_back, .plain = versioned ? NULL : managed, .versioned = versioned ? managed : NULL};
+        *i = (import){.link.give_back = import_give_back,
+                      .plain = versioned ? NULL : managed,
+                      .versioned = versioned ? managed : NULL};
         const dl_tensor *tensor = versioned ? &i->versioned->tensor : &i->plain->tensor;
         if (versioned && i->versioned->version.major > 1)
             PyErr_SetString(PyExc_BufferError, "from_dlpack: a capsule of a DLPack version later than 1");

@@ -51,7 +51,8 @@ static PyType_Slot dtype_slots[] = {
     {Py_tp_getset, dtype_properties},
     {0, NULL},
 };
-PyType_Spec py_dtype_spec = {"gomlx.core.Dtype", sizeof(dtype_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, dtype_slots};
+PyType_Spec py_dtype_spec = {"gomlx.core.Dtype", sizeof(dtype_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+                             dtype_slots};
 
 bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names)
 {
@@ -63,7 +64,8 @@ bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names)
         state->dtypes[i] = (PyObject *)object;
         const char *attribute = attribute_name((gm_dtype)i);
         PyObject *name = PyUnicode_FromString(attribute);
-        bool ok = name && PyModule_AddObjectRef(module, attribute, state->dtypes[i]) == 0 && PyList_Append(names, name) == 0;
+        bool ok =
+            name && PyModule_AddObjectRef(module, attribute, state->dtypes[i]) == 0 && PyList_Append(names, name) == 0;
         Py_XDECREF(name);
         if (!ok)
             return false;

@@ -1,6 +1,6 @@
 /* indexing.c - a[...]: ints, slices, None, Ellipsis, and one integer array, as one slice, one take and one reshape.
- * An int beside the array counts as an array, as in NumPy: when a slice stands between them, the array's dimensions come
- * first. A result never aliases the array that it was read from, in the sense of item assignment. */
+ * An int beside the array counts as an array, as in NumPy: when a slice stands between them, the array's dimensions
+ * come first. A result never aliases the array that it was read from, in the sense of item assignment. */
 #include "py/py.h"
 #include <string.h>
 
@@ -42,7 +42,8 @@ static bool read_int_item(reader *r, PyObject *item)
         return false;
     int64_t at = i < 0 ? i + n : i;
     if (at < 0 || at >= n) {
-        PyErr_Format(PyExc_IndexError, "index %zd is out of range for axis %d with %lld items", i, r->axis, (long long)n);
+        PyErr_Format(PyExc_IndexError, "index %zd is out of range for axis %d with %lld items", i, r->axis,
+                     (long long)n);
         return false;
     }
     r->start[r->axis] = at;

@@ -312,8 +312,10 @@ static PyMethodDef model_methods[] = {
     {"logits", model_logits, METH_O,
      SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
     {"weight", model_weight, METH_O,
-     SIG("weight($self, name, /)", "A weight by its Hugging Face name as a lazy float32 array; IndexError when there is none.")},
-    {"weight_names", model_weight_names, METH_NOARGS, SIG("weight_names($self)", "The names that weight() knows, in file order.")},
+     SIG("weight($self, name, /)",
+         "A weight by its Hugging Face name as a lazy float32 array; IndexError when there is none.")},
+    {"weight_names", model_weight_names, METH_NOARGS,
+     SIG("weight_names($self)", "The names that weight() knows, in file order.")},
     {"close", model_close, METH_NOARGS, SIG("close($self)", "Gives the memory back; twice is fine.")},
     {NULL, NULL, 0, NULL},
 };

@@ -164,7 +164,8 @@ static PyObject *asarray(PyObject *module, PyObject *const *args, Py_ssize_t n, 
     gm_scope *scope = gm_scope_open();
     if (!scope)
         return raise_gm(state);
-    return py_array_result(state, scope, share ? shared_node(state, scope, v[0], type) : node_from_value(state, scope, v[0], type));
+    return py_array_result(state, scope,
+                           share ? shared_node(state, scope, v[0], type) : node_from_value(state, scope, v[0], type));
 }
 
 /* The inverse of array.__reduce__. */
@@ -201,15 +202,19 @@ static PyObject *unpickle(PyObject *module, PyObject *args)
 #define SIG(text, doc) text "\n--\n\n" doc
 /* Names of MLX: these go into __all__, which gomlx.core re-exports. */
 static PyMethodDef core_functions[] = {
-    {"eval", FUNCTION(eval_trees), METH_FASTCALL, SIG("eval(*trees)", "Computes every array in lists, tuples and dicts of arrays.")},
+    {"eval", FUNCTION(eval_trees), METH_FASTCALL,
+     SIG("eval(*trees)", "Computes every array in lists, tuples and dicts of arrays.")},
     {"from_dlpack", FUNCTION(from_dlpack), FASTCALL,
      SIG("from_dlpack(x, /, *, copy=None)", "An array on the memory of any object with DLPack.")},
     {"asarray", FUNCTION(asarray), FASTCALL,
-     SIG("asarray(a, dtype=None, *, copy=None)", "An array of anything array() takes; copy=False shares memory or raises.")},
+     SIG("asarray(a, dtype=None, *, copy=None)",
+         "An array of anything array() takes; copy=False shares memory or raises.")},
     {"get_active_memory", get_active_memory, METH_NOARGS, SIG("get_active_memory()", "Bytes in use by arrays.")},
-    {"get_peak_memory", get_peak_memory, METH_NOARGS, SIG("get_peak_memory()", "The most bytes in use since the last reset.")},
+    {"get_peak_memory", get_peak_memory, METH_NOARGS,
+     SIG("get_peak_memory()", "The most bytes in use since the last reset.")},
     {"get_cache_memory", get_cache_memory, METH_NOARGS, SIG("get_cache_memory()", "Bytes kept for reuse.")},
-    {"reset_peak_memory", reset_peak_memory, METH_NOARGS, SIG("reset_peak_memory()", "The peak becomes what is in use now.")},
+    {"reset_peak_memory", reset_peak_memory, METH_NOARGS,
+     SIG("reset_peak_memory()", "The peak becomes what is in use now.")},
     {"set_memory_limit", set_memory_limit, METH_O,
      SIG("set_memory_limit(limit, /)", "Bytes above which an allocation fails; returns the old limit.")},
     {"set_cache_limit", set_cache_limit, METH_O,
@@ -222,13 +227,15 @@ static PyMethodDef module_functions[] = {
     {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
     {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},
     {"default_threads_reason", default_threads_reason, METH_NOARGS, SIG("default_threads_reason()", "Why that many.")},
-    {"set_threads", set_threads, METH_O, SIG("set_threads(n, /)", "Threads for evaluating arrays; models have their own number.")},
+    {"set_threads", set_threads, METH_O,
+     SIG("set_threads(n, /)", "Threads for evaluating arrays; models have their own number.")},
     {"load_model", FUNCTION(load_model), FASTCALL,
      SIG("load_model(path, *, context_length=0, dtype=None, kv_dtype=None, activations=None, threads=0, progress=None)",
          "Loads a model folder or a GGUF file.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
-     SIG("stream(session, tokenizer, prompt_ids, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, "
-         "seed=0, max_tokens=-1, stop_ids=(), stop_texts=())", "Generates from the ids: an iterator of Token.")},
+     SIG("stream(session, tokenizer, prompt_ids, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, "
+         "repetition_penalty=1.0, seed=0, max_tokens=-1, stop_ids=(), stop_texts=())",
+         "Generates from the ids: an iterator of Token.")},
     {"_unpickle", unpickle, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -257,8 +264,8 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names)
 static int module_execute(PyObject *module)
 {
     module_state *state = PyModule_GetState(module);
-    state->error = PyErr_NewExceptionWithDoc("gomlx.Error", "A file that is not what it should be, or a device that fails.",
-                                             NULL, NULL);
+    state->error = PyErr_NewExceptionWithDoc(
+        "gomlx.Error", "A file that is not what it should be, or a device that fails.", NULL, NULL);
     if (!state->error || PyModule_AddObjectRef(module, "Error", state->error) < 0)
         return -1;
     if (gm_init() != GM_OK) {

@@ -1,10 +1,11 @@
 /* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; a HAND row of the
- * namespaces core and fast has its function here, op_<name>, and nothing else: the table, the docstring and the signature
- * come from the row. */
+ * namespaces core and fast has its function here, op_<name>, and nothing else: the table, the docstring and the
+ * signature come from the row. */
 #include "py/py.h"
 #include <stdio.h>
 
-#define FUNCTION_OF(name) static PyObject *op_##name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+#define FUNCTION_OF(name)                                                                                              \
+    static PyObject *op_##name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 
 static PyObject *finish(PyObject *module, gm_scope *scope, gm_array *node)
 {
@@ -13,7 +14,8 @@ static PyObject *finish(PyObject *module, gm_scope *scope, gm_array *node)
 
 /* ---- classes ---- */
 
-static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n,
+                            PyObject *kwnames)
 {
     const signature sig = {name, 1, 1, 1, {"a", "stream", NULL}};
     PyObject *v[2];
@@ -24,7 +26,8 @@ static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyO
     return finish(module, scope, fn(scope, x));
 }
 
-static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, PyObject *const *args, Py_ssize_t n,
+                             PyObject *kwnames)
 {
     const signature sig = {name, 0, 2, 3, {"a", "b", "stream", NULL}};
     PyObject *v[3];
@@ -46,8 +49,8 @@ static gm_array *array_argument(module_state *state, PyObject *value, const char
 }
 
 /* As a method (self given) or as a function whose first argument is the array: the rest are axis, keepdims, stream. */
-PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObject *self, PyObject *const *args, Py_ssize_t n,
-                      PyObject *kwnames)
+PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObject *self, PyObject *const *args,
+                      Py_ssize_t n, PyObject *kwnames)
 {
     const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
     PyObject *v[3];
@@ -61,8 +64,8 @@ PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObj
     return py_array_result(state, scope, scope ? fn(scope, x, n_axes, axes, keepdims) : NULL);
 }
 
-PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args, Py_ssize_t n,
-                         PyObject *kwnames)
+PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args,
+                         Py_ssize_t n, PyObject *kwnames)
 {
     const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
     PyObject *v[3];
@@ -106,14 +109,16 @@ static bool first_argument(const char *name, Py_ssize_t n)
 
 FUNCTION_OF(argmax)
 {
-    return first_argument("argmax", n) ? call_argreduce(PyModule_GetState(module), "argmax", true, args[0], args + 1, n - 1, kwnames)
-                                       : NULL;
+    return first_argument("argmax", n)
+               ? call_argreduce(PyModule_GetState(module), "argmax", true, args[0], args + 1, n - 1, kwnames)
+               : NULL;
 }
 
 FUNCTION_OF(argmin)
 {
-    return first_argument("argmin", n) ? call_argreduce(PyModule_GetState(module), "argmin", false, args[0], args + 1, n - 1, kwnames)
-                                       : NULL;
+    return first_argument("argmin", n)
+               ? call_argreduce(PyModule_GetState(module), "argmin", false, args[0], args + 1, n - 1, kwnames)
+               : NULL;
 }
 
 /* The value of an arange bound; widens *type from int32 to int64 to float32 as the numbers ask. */
@@ -148,10 +153,17 @@ FUNCTION_OF(arange)
     if (only_stop ? !read_bound(v[0], "stop", &stop, &type)
                   : (v[0] && !read_bound(v[0], "start", &start, &type)) || !read_bound(v[1], "stop", &stop, &type))
         return NULL;
-    if ((v[2] && v[2] != Py_None && !read_bound(v[2], "step", &step, &type)) || !read_dtype(PyModule_GetState(module), v[3], &type))
+    if ((v[2] && v[2] != Py_None && !read_bound(v[2], "step", &step, &type))
+        || !read_dtype(PyModule_GetState(module), v[3], &type))
         return NULL;
     gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_arange(scope, start, stop, step, type) : NULL);
+    gm_array *node = scope ? gm_arange(scope, start, stop, step, type) : NULL;
+    if (node && gm_array_size(node) > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "arange: %lld elements, at most 2147483647 are possible",
+                     (long long)gm_array_size(node));
+        node = NULL;
+    }
+    return finish(module, scope, node);
 }
 
 FUNCTION_OF(full)
@@ -190,8 +202,9 @@ FUNCTION_OF(astype)
 }
 
 /* (a, /, shape, *, stream): reshape and broadcast_to. */
-static PyObject *call_shaped(PyObject *module, const char *name, gm_array *(*fn)(gm_scope *, gm_array *, int, const int64_t *),
-                             PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *call_shaped(PyObject *module, const char *name,
+                             gm_array *(*fn)(gm_scope *, gm_array *, int, const int64_t *), PyObject *const *args,
+                             Py_ssize_t n, PyObject *kwnames)
 {
     const signature sig = {name, 1, 2, 3, {"a", "shape", "stream", NULL}};
     PyObject *v[3];
@@ -246,8 +259,8 @@ FUNCTION_OF(slice)
         return NULL;
     int ndim = gm_array_ndim(x);
     if (n_axes != n_starts || n_sizes != ndim) {
-        PyErr_Format(PyExc_ValueError, "slice: %d starts for %d axes, and %d sizes for an array with %d dimensions", n_starts, n_axes,
-                     n_sizes, ndim);
+        PyErr_Format(PyExc_ValueError, "slice: %d starts for %d axes, and %d sizes for an array with %d dimensions",
+                     n_starts, n_axes, n_sizes, ndim);
         return NULL;
     }
     for (int i = 0; i < n_axes; i++) {
@@ -276,7 +289,8 @@ FUNCTION_OF(concatenate)
     module_state *state = PyModule_GetState(module);
     PyObject *v[3];
     int axis = 0;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || (v[1] != Py_None && !read_int(v[1], "axis", &axis)))
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2])
+        || (v[1] != Py_None && !read_int(v[1], "axis", &axis)))
         return NULL;
     PyObject *items = PySequence_Tuple(v[0]);
     Py_ssize_t count = items ? PyTuple_Size(items) : 0;
@@ -425,7 +439,8 @@ FUNCTION_OF(rope)
     gm_array *offset = scope ? node_from_operand(state, scope, v[5], GM_DTYPE_COUNT) : NULL;
     gm_array *freqs = offset ? optional_argument(state, v[6], "rope") : NULL;
     gm_array *x = freqs ? array_argument(state, v[0], "rope") : NULL;
-    return finish(module, scope, x ? gm_rope(scope, x, dims, traditional, offset, freqs, (float)base, (float)scale) : NULL);
+    return finish(module, scope,
+                  x ? gm_rope(scope, x, dims, traditional, offset, freqs, (float)base, (float)scale) : NULL);
 }
 
 FUNCTION_OF(scaled_dot_product_attention)
@@ -484,7 +499,8 @@ static PyMethodDef fast_ops[] = {
 };
 
 /* The functions get the extension module as self, wherever they are put: the state is there. */
-static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *functions, const char *module_name, PyObject *names)
+static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *functions, const char *module_name,
+                          PyObject *names)
 {
     PyObject *where = PyUnicode_FromString(module_name);
     for (PyMethodDef *f = functions; where && f->ml_name; f++) {

@@ -3,8 +3,8 @@
  *  (2) All state is in the module; slots find it from the type of self (state_of), module functions from the module.
  *  (3) A function that returns NULL or false has set a Python exception, or left a cause in the engine's error slot;
  *      raise_gm turns either into the exception. No exception is ever replaced on the way.
- *  (4) Whatever may take long runs without the GIL, in slices of at most 50 ms with signals looked at in between. What it
- *      works on is retained first: while the GIL is released, other threads may change any handle. */
+ *  (4) Whatever may take long runs without the GIL, in slices of at most 50 ms with signals looked at in between.
+ *      What it works on is retained first: while the GIL is released, other threads may change any handle. */
 #ifndef GOMLX_PY_PY_H
 #define GOMLX_PY_PY_H
 #define PY_SSIZE_T_CLEAN
@@ -17,7 +17,8 @@
 #define SLICE_MS 50           /* evaluation, loading, scoring */
 #define STREAM_SLICE_MS 20    /* one step of a token stream */
 
-#define STATE_TYPES(X) X(array) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token)
+#define STATE_TYPES(X)                                                                                                 \
+    X(array) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token)
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
@@ -31,7 +32,8 @@ typedef gm_array *(*binary_fn)(gm_scope *, gm_array *, gm_array *);
 typedef gm_array *(*reduce_fn)(gm_scope *, gm_array *, int, const int *, bool);
 
 /* ---- module.c ---- */
-/* The state of the module that made the type of self. own is the tp_dealloc of that type: subclasses have another one. */
+/* The state of the module that made the type of self. own is the tp_dealloc of that type: subclasses have another one.
+ */
 module_state *state_of(PyObject *self, destructor own);
 
 /* ---- errors.c ---- */
@@ -51,7 +53,7 @@ bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, P
 bool read_bool(PyObject *value, bool *out);                           /* NULL leaves *out */
 bool read_int(PyObject *value, const char *what, int *out);           /* NULL leaves *out */
 bool read_float(PyObject *value, const char *what, double *out);      /* NULL leaves *out */
-bool read_axes(PyObject *value, int *n_axes, int *axes);              /* None or NULL: n_axes = -1; int; sequence of ints */
+bool read_axes(PyObject *value, int *n_axes, int *axes); /* None or NULL: n_axes = -1; int; sequence of ints */
 bool read_shape(PyObject *value, int *ndim, int64_t *shape);          /* an int or a sequence of ints within int32 */
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);
 bool read_stream(PyObject *value);                                    /* only None or NULL */
@@ -66,8 +68,8 @@ bool py_dtype_is_inexact(gm_dtype type);
 bool py_dtype_is_integer(gm_dtype type);                                 /* bool is not */
 
 /* ---- array.c: the type ---- */
-/* A mutable handle on a node: in-place operators and item assignment give the handle another node; whoever reads the old
- * one keeps it. node is never NULL. */
+/* A mutable handle on a node: in-place operators and item assignment give the handle another node; whoever reads the
+ * old one keeps it. node is never NULL. */
 typedef struct {
     PyObject_HEAD
     gm_array *node;
@@ -84,7 +86,7 @@ PyObject *py_array_handle(PyTypeObject *type, gm_array *node);
 /* The end of every op: keeps the node, closes the scope, makes the handle or raises. */
 PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node);
 
-/* ---- py_array_methods.c, array_print.c ---- */
+/* ---- array_methods.c, array_print.c ---- */
 extern PyMethodDef py_array_methods[];
 PyObject *py_array_repr(PyObject *self);
 
@@ -97,9 +99,11 @@ gm_array *readable_node(module_state *state, gm_array *node);
 PyObject *element_at(gm_dtype type, const void *data, int64_t offset);
 
 /* ---- array_convert.c: Python values to nodes ---- */
-/* What array(value) means, in the scope; GM_DTYPE_COUNT as type: the value's own. Arrays are borrowed from their handle. */
+/* What array(value) means, in the scope; GM_DTYPE_COUNT as type: the value's own. Arrays are borrowed from their
+ * handle. */
 gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type);
-/* One operand: an array, or a scalar that takes the dtype of the array beside it (like; GM_DTYPE_COUNT: none) when it can. */
+/* One operand: an array, or a scalar that takes the dtype of the array beside it (like; GM_DTYPE_COUNT: none) when it
+ * can. */
 gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *value, gm_dtype like);
 /* Two operands, scalars weak to the other one. */
 bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, gm_array **x, gm_array **y);
@@ -119,7 +123,8 @@ PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused);
 gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy);
 
 /* ---- foreign.c: memory of Python objects inside nodes ---- */
-/* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain gives back. */
+/* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain gives back.
+ */
 typedef struct foreign {
     struct foreign *next;
     void (*give_back)(struct foreign *);   /* called with the GIL; frees the record */

@@ -1,7 +1,7 @@
 /* stream.c - Session, TokenStream and Token: generation, one token for each next().
  *  (1) Objects hold each other one way: stream -> session -> model, stream -> tokenizer. Back pointers are borrowed.
- *  (2) A C stream is used by one thread at a time: busy is set, under the GIL, while a step runs without it. Only cancel
- *      may come in between. Whoever wants to free the C stream meanwhile leaves doomed, and the step frees it when done.
+ *  (2) A C stream is used by one thread at a time: busy is set, under the GIL, while a step runs without it. Only
+ *      cancel may come in between. Whoever wants to free the C stream meanwhile leaves doomed, and the step frees it.
  *  (3) A C session is freed after its C stream. */
 #include "py/py.h"
 #include <string.h>
@@ -213,8 +213,8 @@ bool py_token_type_add(PyObject *module, module_state *state)
 const char *finish_name(gm_finish finish)
 {
     static const char *const names[] = {
-        [GM_FINISH_NONE] = NULL, [GM_FINISH_STOP] = "stop", [GM_FINISH_LENGTH] = "length", [GM_FINISH_CONTEXT] = "context",
-        [GM_FINISH_CANCELLED] = "cancelled",
+        [GM_FINISH_NONE] = NULL,         [GM_FINISH_STOP] = "stop",           [GM_FINISH_LENGTH] = "length",
+        [GM_FINISH_CONTEXT] = "context", [GM_FINISH_CANCELLED] = "cancelled",
     };
     return names[finish];
 }
@@ -241,7 +241,13 @@ static PyObject *token_from(module_state *state, const gm_token *token)
 
 /* ---- streams ---- */
 
-typedef struct { gm_generate_options options; int32_t *prompt, *stop_ids; size_t n_prompt; PyObject *texts; const char **stop_texts; } request;
+typedef struct {
+    gm_generate_options options;
+    int32_t *prompt, *stop_ids;
+    size_t n_prompt;
+    PyObject *texts;
+    const char **stop_texts;
+} request;
 
 static void request_free(request *r)
 {
@@ -283,8 +289,8 @@ static bool read_request(PyObject *const *v, request *r)
     double temperature = (double)o->temperature, top_p = (double)o->top_p, min_p = (double)o->min_p;
     double penalty = (double)o->repetition_penalty;
     if (!read_ids(v[2], &r->prompt, &r->n_prompt) || !read_float(v[3], "temperature", &temperature)
-        || !read_int(v[4], "top_k", &o->top_k) || !read_float(v[5], "top_p", &top_p) || !read_float(v[6], "min_p", &min_p)
-        || !read_float(v[7], "repetition_penalty", &penalty))
+        || !read_int(v[4], "top_k", &o->top_k) || !read_float(v[5], "top_p", &top_p)
+        || !read_float(v[6], "min_p", &min_p) || !read_float(v[7], "repetition_penalty", &penalty))
         return false;
     o->temperature = (float)temperature;
     o->top_p = (float)top_p;
@@ -331,7 +337,8 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     gm_generate_defaults(&r.options);
     stream_object *stream = NULL;
     session_object *session = (session_object *)v[0];
-    bool ok = read_request(v, &r) && open_session(v[0]);     /* reading may run Python code: the session is looked at last */
+    bool ok =
+        read_request(v, &r) && open_session(v[0]); /* reading may run Python code: the session is looked at last */
     if (ok && (stream = (stream_object *)PyType_GenericAlloc(state->stream_type, 0))) {
         gm_tokenizer *tokenizer = v[1] == Py_None ? NULL : ((tokenizer_object *)v[1])->tokenizer;
         if (gm_stream_open(session->session, tokenizer, r.prompt, r.n_prompt, &r.options, &stream->stream) == GM_OK) {
@@ -401,9 +408,10 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused)
         return NULL;
     }
     gm_stream_stats s = stream->stream ? gm_stream_get_stats(stream->stream) : stream->stats;
-    return Py_BuildValue("{sLsLsLsdsdsz}", "prompt_tokens", (long long)s.prompt_tokens, "cached_tokens", (long long)s.cached_tokens,
-                         "generated_tokens", (long long)s.generated_tokens, "prefill_seconds", s.prefill_seconds, "decode_seconds",
-                         s.decode_seconds, "finish_reason", finish_name(s.finish));
+    return Py_BuildValue("{sLsLsLsdsdsz}", "prompt_tokens", (long long)s.prompt_tokens, "cached_tokens",
+                         (long long)s.cached_tokens, "generated_tokens", (long long)s.generated_tokens,
+                         "prefill_seconds", s.prefill_seconds, "decode_seconds", s.decode_seconds, "finish_reason",
+                         finish_name(s.finish));
 }
 
 static PyObject *stream_enter(PyObject *self, PyObject *unused)
@@ -433,7 +441,8 @@ static void stream_dealloc(PyObject *self)
 
 static PyMethodDef stream_methods[] = {
     {"cancel", stream_cancel, METH_NOARGS, SIG("cancel($self)", "From any thread: the next token is the last.")},
-    {"close", stream_close, METH_NOARGS, SIG("close($self)", "Ends the stream and frees its session for the next one.")},
+    {"close", stream_close, METH_NOARGS,
+     SIG("close($self)", "Ends the stream and frees its session for the next one.")},
     {"stats", stream_stats, METH_NOARGS, SIG("stats($self)", "Counts and seconds of prompt and decoding, as a dict.")},
     {"__enter__", stream_enter, METH_NOARGS, NULL},
     {"__exit__", stream_close, METH_VARARGS, NULL},

@@ -1,4 +1,5 @@
-/* tokenizer.c - Tokenizer and its incremental counterpart. A Tokenizer never changes, so any thread may use it at any time. */
+/* tokenizer.c - Tokenizer and its incremental counterpart. A Tokenizer never changes, so any thread may use it at any
+ * time. */
 #include "py/py.h"
 #include <string.h>
 
@@ -106,7 +107,8 @@ static PyObject *encode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     static const signature sig = {"encode", 0, 3, 1, {"text", "add_special_tokens", "parse_special", NULL}};
     PyObject *v[3];
     bool add_special = true, parse_special = true;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[1], &add_special) || !read_bool(v[2], &parse_special))
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[1], &add_special)
+        || !read_bool(v[2], &parse_special))
         return NULL;
     PyObject *bytes = utf8_of(v[0]);
     if (!bytes)
@@ -263,7 +265,8 @@ static PyObject *finish(PyObject *self, PyObject *unused)
 
 #define SIG(text, doc) text "\n--\n\n" doc
 static PyMethodDef detokenizer_methods[] = {
-    {"push", push, METH_O, SIG("push($self, id, /)", "The text that is certain once this token is there; never half a character.")},
+    {"push", push, METH_O,
+     SIG("push($self, id, /)", "The text that is certain once this token is there; never half a character.")},
     {"finish", finish, METH_NOARGS, SIG("finish($self)", "The text that was held back.")},
     {NULL, NULL, 0, NULL},
 };
@@ -275,16 +278,19 @@ static PyType_Slot detokenizer_slots[] = {
     {0, NULL},
 };
 PyType_Spec py_detokenizer_spec = {"gomlx._gomlx.Detokenizer", sizeof(detokenizer_object), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, detokenizer_slots};
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                   detokenizer_slots};
 
 static PyMethodDef tokenizer_methods[] = {
     {"from_json", FUNCTION(from_json), FASTCALL | METH_CLASS,
      SIG("from_json($type, json, name='tokenizer.json')", "From the bytes of a tokenizer.json; name is for messages.")},
-    {"from_gguf", from_gguf, METH_O | METH_CLASS, SIG("from_gguf($type, path, /)", "From the metadata of a GGUF file.")},
+    {"from_gguf", from_gguf, METH_O | METH_CLASS,
+     SIG("from_gguf($type, path, /)", "From the metadata of a GGUF file.")},
     {"encode", FUNCTION(encode), FASTCALL,
      SIG("encode($self, text, add_special_tokens=True, parse_special=True)", "The ids of a text.")},
     {"decode", FUNCTION(decode), FASTCALL, SIG("decode($self, ids, skip_special_tokens=False)", "The text of ids.")},
-    {"token_to_id", token_to_id, METH_O, SIG("token_to_id($self, token, /)", "The id of a token's own string, or None.")},
+    {"token_to_id", token_to_id, METH_O,
+     SIG("token_to_id($self, token, /)", "The id of a token's own string, or None.")},
     {"id_to_token", id_to_token, METH_O, SIG("id_to_token($self, id, /)", "The token's own string, or None.")},
     {"is_special", is_special, METH_O, SIG("is_special($self, id, /)", "Whether the token is a special one.")},
     {"stream", FUNCTION(detokenizer_stream), FASTCALL,
@@ -303,5 +309,5 @@ static PyType_Slot tokenizer_slots[] = {
     {Py_tp_getset, tokenizer_properties},
     {0, NULL},
 };
-PyType_Spec py_tokenizer_spec = {"gomlx._gomlx.Tokenizer", sizeof(tokenizer_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                              tokenizer_slots};
+PyType_Spec py_tokenizer_spec = {"gomlx._gomlx.Tokenizer", sizeof(tokenizer_object), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, tokenizer_slots};
