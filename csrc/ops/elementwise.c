@@ -42,7 +42,6 @@ static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function, result_ru
 #define FLOATING(name, id) gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, RESULT_FLOAT); }
 #define TRUTH(name, id)    gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, RESULT_BOOL); }
 #define REAL(name, id)     gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, RESULT_REAL); }
-REAL(abs, GM_U_ABS)
 SAME(sign, GM_U_SIGN)
 SAME(square, GM_U_SQUARE)
 FLOATING(sqrt, GM_U_SQRT)
@@ -80,6 +79,12 @@ TRUTH(isneginf, GM_U_ISNEGINF)
 REAL(real, GM_U_REAL)
 REAL(imag, GM_U_IMAG)
 SAME(conjugate, GM_U_CONJ)
+
+/* The kernel keeps the type: the modulus of complex64 comes with a zero imaginary part. */
+gm_array *gm_abs(gm_scope *s, gm_array *x) {
+    gm_array *y = unary(s, x, GM_U_ABS, RESULT_SAME);
+    return x && x->dtype == GM_COMPLEX64 ? gm_real(s, y) : y;
+}
 
 gm_array *gm_negative(gm_scope *s, gm_array *x) {
     if (x && x->dtype == GM_BOOL)
