@@ -3,7 +3,8 @@
  *  (2) buf, in[] and strides of nodes change only under the run lock, which is held by one thread at a time.
  *  (3) Nothing here calls Python; who waits for the run lock has released the GIL.
  *  (4) A node is visible as evaluated when its batch has run: tickets are batch numbers, published in order.
- *  (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small. */
+ *  (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small.
+ *  (6) fork waits until nobody records. In the child, what another thread was evaluating counts as interrupted. */
 #include "core/graph.h"
 #include <errno.h>
 #include <pthread.h>
@@ -23,8 +24,10 @@ static struct {
     /* the run lock */
     pthread_mutex_t mutex;
     pthread_cond_t released;
-    bool held;
+    bool held, reserved;            /* reserved: free, but for one of those who wait */
+    int waiting;
     pthread_t owner;
+    pthread_mutex_t recording;      /* fork takes it too: nodes and queues are never copied half changed */
     /* under the run lock */
     gm_queue *queue;
     uint64_t epoch;
@@ -36,29 +39,61 @@ static struct {
     size_t order_capacity;
     _Atomic(failure *) failed;      /* batches that were cancelled; never freed: readers take no lock */
     failure *spare;                 /* made before a run, so that cancelling cannot fail */
-} engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
+} engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .recording = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
 
 struct gm_run {
     gm_array **roots;
     size_t n_roots, n_order, at;
-    bool executing, cancelled;
+    bool executing;
     gm_status failure;              /* of recording: reported after what was recorded has run */
     gm_error error;
 };
 
+/* The batch at hand has run, or never will. */
+static void close_batch(bool cancelled) {
+    if (cancelled) {
+        failure *f = engine.spare;
+        engine.spare = NULL;
+        *f = (failure){atomic_load(&engine.failed), engine.ticket};
+        atomic_store(&engine.failed, f);
+    }
+    atomic_store_explicit(&engine.completed, engine.ticket++, memory_order_release);
+}
+
 /* ---- the engine ---- */
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The child has one thread and no run: whatever another thread was doing is gone with it. */
-static void after_fork(void) {
-    pthread_mutex_init(&engine.mutex, NULL);
-    pthread_mutex_init(&init_lock, NULL);
+static void make_condition(void) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&engine.released, &attr);
     pthread_condattr_destroy(&attr);
+}
+
+static void fork_prepare(void) {
+    pthread_mutex_lock(&engine.recording);
+    pthread_mutex_lock(&engine.mutex);
+}
+
+static void fork_parent(void) {
+    pthread_mutex_unlock(&engine.mutex);
+    pthread_mutex_unlock(&engine.recording);
+}
+
+/* The child has one thread. A run of its own goes on (and fails if it had helpers); that of another thread is over. */
+static void fork_child(void) {
+    pthread_mutex_init(&engine.mutex, NULL);
+    pthread_mutex_init(&engine.recording, NULL);
+    pthread_mutex_init(&init_lock, NULL);
+    make_condition();
+    engine.waiting = 0;
+    engine.reserved = false;
+    if (!engine.held || pthread_equal(engine.owner, pthread_self()))
+        return;
     engine.held = false;
+    if (engine.queue && queue_length(engine.queue) && engine.spare)
+        close_batch(true);          /* the next run resets the queue: buffers are not released in here */
 }
 
 gm_status gm_init(void) {
@@ -70,8 +105,8 @@ gm_status gm_init(void) {
         if (!k) {
             status = gm_fail(GM_EVALUE, "GOMLX_ISA: %s", why ? why : "no instruction set can run here");
         } else {
-            after_fork();           /* the condition variable's clock */
-            pthread_atfork(NULL, NULL, after_fork);
+            make_condition();
+            pthread_atfork(fork_prepare, fork_parent, fork_child);
             atomic_store(&engine.threads, team_default_threads());
             engine.kernels = k;
         }
@@ -109,12 +144,16 @@ gm_status run_lock(int slice_ms) {
     if (engine.held && pthread_equal(engine.owner, pthread_self())) {
         status = gm_fail(GM_ESTATE, "an evaluation is under way on this thread already (a signal handler cannot start another)");
     } else {
-        while (engine.held && status == GM_OK) {
+        engine.waiting++;
+        for (bool waited = false; (engine.held || (engine.reserved && !waited)) && status == GM_OK; waited = true) {
             if (slice_ms < 0)
                 pthread_cond_wait(&engine.released, &engine.mutex);
             else if (pthread_cond_timedwait(&engine.released, &engine.mutex, &until) == ETIMEDOUT && engine.held)
                 status = GM_AGAIN;
         }
+        engine.waiting--;
+        if (status == GM_OK || !engine.waiting)
+            engine.reserved = false;
         if (status == GM_OK) {
             engine.held = true;
             engine.owner = pthread_self();
@@ -127,6 +166,7 @@ gm_status run_lock(int slice_ms) {
 void run_unlock(void) {
     pthread_mutex_lock(&engine.mutex);
     engine.held = false;
+    engine.reserved = engine.waiting > 0;
     pthread_cond_signal(&engine.released);
     pthread_mutex_unlock(&engine.mutex);
 }
@@ -213,13 +253,15 @@ static void drop_input(gm_queue *q, gm_array *in) {
 }
 
 static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket) {
+    int64_t before = queue_length(q);
     GM_TRY(queue_room(q, (size_t)node->n_in + 2));
     for (int i = 0; i < node->n_in; i++)
         GM_TRY(queue_reads(q, node->in[i]->buf));
     gm_status status = node->op->eval(node, q);
     queue_end_node(q);
     if (status != GM_OK) {
-        buffer_release(node->buf);
+        queue_forget(q, before);
+        queue_drop(q, node->buf);     /* its memory may be used by launches before it */
         node->buf = NULL;
         return status;
     }
@@ -254,6 +296,7 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
         run_unlock();
         return status;
     }
+    queue_reset(engine.queue);
     run->roots = (gm_array **)(run + 1);
     engine.epoch++;
     for (size_t i = 0; i < count; i++) {
@@ -269,15 +312,13 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     return GM_OK;
 }
 
-static void publish(bool cancelled) {
-    if (cancelled) {
-        failure *f = engine.spare;
-        engine.spare = NULL;
-        *f = (failure){atomic_load(&engine.failed), engine.ticket};
-        atomic_store(&engine.failed, f);
-    }
-    atomic_store_explicit(&engine.completed, engine.ticket++, memory_order_release);
+static void finish_batch(gm_run *run, bool cancelled) {
+    queue_finish(engine.queue);
+    run->executing = false;
+    pthread_mutex_lock(&engine.recording);
+    close_batch(cancelled);
     queue_reset(engine.queue);
+    pthread_mutex_unlock(&engine.recording);
 }
 
 gm_status gm_eval_step(gm_run *run, int slice_ms) {
@@ -292,6 +333,7 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
             }
             if (run->at == run->n_order)
                 return GM_OK;
+            pthread_mutex_lock(&engine.recording);
             while (run->at < run->n_order && queue_length(engine.queue) < BATCH_LAUNCHES && run->failure == GM_OK) {
                 run->failure = record(engine.order[run->at], engine.queue, engine.ticket);
                 if (run->failure == GM_OK)
@@ -299,14 +341,16 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
                 else
                     gm_take_error(&run->error);
             }
+            pthread_mutex_unlock(&engine.recording);
             GM_TRY(queue_start(engine.queue, engine_threads()));
             run->executing = true;
         }
-        if (queue_step(engine.queue, deadline) == GM_AGAIN)
+        gm_status status = queue_step(engine.queue, deadline);
+        if (status == GM_AGAIN)
             return GM_AGAIN;
-        queue_finish(engine.queue);
-        run->executing = false;
-        publish(run->cancelled);
+        finish_batch(run, status != GM_OK);
+        if (status != GM_OK)
+            return status;
     }
 }
 
@@ -314,11 +358,9 @@ void gm_eval_end(gm_run *run) {
     if (!run)
         return;
     if (run->executing) {
-        run->cancelled = true;
         queue_cancel(engine.queue);
         queue_step(engine.queue, 0);
-        queue_finish(engine.queue);
-        publish(true);
+        finish_batch(run, true);
     }
     for (size_t i = 0; i < run->n_roots; i++)
         gm_release(run->roots[i]);
@@ -342,14 +384,12 @@ struct gm_plan {
 gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     *out = NULL;
     gm_plan *p = memory_zeroed(sizeof *p);
-    gm_status status = p ? run_lock(-1) : GM_ENOMEM;
-    if (status != GM_OK) {
-        memory_free(p);
-        return status;
-    }
+    if (!p)
+        return GM_ENOMEM;
     size_t n_order = 0;
     p->queue = queue_new();
-    status = p->queue ? GM_OK : error_code();
+    gm_status status = p->queue ? GM_OK : error_code();
+    pthread_mutex_lock(&engine.recording);
     engine.epoch++;
     for (size_t i = 0; i < count && status == GM_OK; i++)
         status = roots[i] ? order_from(roots[i], &n_order) : error_code();
@@ -359,7 +399,7 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
         status = queue_room(p->queue, count);
     for (size_t i = 0; i < count && status == GM_OK; i++)
         queue_hold(p->queue, roots[i]->buf);
-    run_unlock();
+    pthread_mutex_unlock(&engine.recording);
     if (status != GM_OK) {
         plan_free(p);
         return status;

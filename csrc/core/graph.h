@@ -3,17 +3,18 @@
 #define GOMLX_CORE_GRAPH_H
 #include "core/queue.h"
 
-/* The run lock: one evaluation at a time. Waits at most slice_ms (< 0: for ever); GM_AGAIN when another thread has it. Taking it again on
- * the thread that has it is GM_ESTATE. */
+/* The run lock: one evaluation at a time, threads that wait for it before those that come. Waits at most slice_ms (< 0: for
+ * ever); GM_AGAIN when another thread has it. Taking it again on the thread that has it is GM_ESTATE. */
 gm_status run_lock(int slice_ms);
 void run_unlock(void);
 
 /* A plan: the launches of a graph with their memory, recorded once, run many times. Inputs are evaluated arrays whose
  * contents change between runs; the roots' memory holds the results after each run. */
 typedef struct gm_plan gm_plan;
-gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out);   /* takes the run lock itself */
+/* With the run lock held. After a failure the roots are of no use. */
+gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out);
 void plan_free(gm_plan *p);
-/* With the run lock held; as queue_start, queue_step, queue_finish. */
+/* For queue_start, queue_step, queue_finish, with the run lock held. */
 gm_queue *plan_queue(gm_plan *p);
 int64_t plan_launches(const gm_plan *p);
 int engine_threads(void);

@@ -238,6 +238,7 @@ void queue_scale(gm_queue *q, const int32_t *factor) {
 }
 
 void queue_fence(gm_queue *q) { q->fence = true; }
+void queue_forget(gm_queue *q, int64_t count) { q->count = count; }
 
 /* ---- memory in stream order ---- */
 gm_buffer *queue_take(gm_queue *q, size_t bytes) {
@@ -413,6 +414,8 @@ gm_status queue_start(gm_queue *q, int n_threads) {
 }
 
 gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
+    if (q->joined && team_lost())
+        return gm_fail(GM_ESTATE, "the process was forked in the middle of this evaluation, which only the parent can finish");
     return work(q, 0, q->n_threads, &q->main, deadline_ns) ? GM_OK : GM_AGAIN;
 }
 

@@ -35,6 +35,8 @@ gm_status queue_writes(gm_queue *q, gm_buffer *b);
     queue_launch(q, queue_kernels(q)->name, &(gm_##name##_args){__VA_ARGS__}, sizeof(gm_##name##_args), n, grain, flags)
 
 /* For graph.c */
+/* Drops the launches from `count` on, of a node whose recording failed. Nothing more may be recorded before a reset. */
+void queue_forget(gm_queue *q, int64_t count);
 gm_status queue_reads(gm_queue *q, gm_buffer *b);
 void queue_end_node(gm_queue *q);
 /* Makes place for `buffers` drops and holds, which then cannot fail. */
@@ -45,7 +47,8 @@ void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the
 
 /* Running: start, step until it is not GM_AGAIN, end. The caller holds the run lock. */
 gm_status queue_start(gm_queue *q, int n_threads);
-gm_status queue_step(gm_queue *q, int64_t deadline_ns); /* 0: no deadline */
+/* GM_OK, GM_AGAIN at the deadline (0: none), or GM_ESTATE in a child forked meanwhile, which has not the other threads. */
+gm_status queue_step(gm_queue *q, int64_t deadline_ns);
 void queue_cancel(gm_queue *q);                         /* the rest is skipped; still step to its end */
 void queue_finish(gm_queue *q);
 /* Set from another thread, looked at between pieces; NULL none. */

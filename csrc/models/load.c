@@ -300,9 +300,10 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
     int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
     while (l->at < l->n_jobs) {
         job *j = &l->jobs[l->at];
+        gm_status status;
         if (!l->running) {
             GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
-            gm_status status = start_job(l);
+            status = start_job(l);
             if (status == GM_OK)
                 status = queue_start(l->queue, l->model->threads);
             if (status != GM_OK) {
@@ -313,12 +314,15 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
             }
             l->running = true;
         }
-        if (queue_step(l->queue, deadline) == GM_AGAIN)
+        status = queue_step(l->queue, deadline);
+        if (status == GM_AGAIN)
             return GM_AGAIN;
         queue_finish(l->queue);
         queue_reset(l->queue);
         run_unlock();
         l->running = false;
+        if (status != GM_OK)
+            return status;
         *j->to = l->result;
         l->result = NULL;
         clear_job(l);

@@ -89,9 +89,13 @@ static gm_status next_pass(gm_scoring *s) {
 
 gm_status gm_logits_step(gm_scoring *s, int slice_ms) {
     while (s->sequence < s->n) {
-        if (!s->step || !s->step_rows)
+        if (!s->step_rows)
             GM_TRY(next_pass(s));
-        GM_TRY(step_run(s->step, slice_ms, NULL));
+        gm_status status = step_run(s->step, slice_ms, NULL);
+        if (status != GM_OK && status != GM_AGAIN)
+            s->step_rows = 0;        /* the step is of no more use */
+        if (status != GM_OK)
+            return status;
         int64_t vocab = s->model->config.vocab;
         memcpy((float *)array_ptr(s->out) + s->done * vocab, step_logits(s->step), (size_t)(s->step_rows * vocab) * sizeof(float));
         s->done += s->step_rows;

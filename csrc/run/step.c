@@ -15,7 +15,7 @@ struct gm_step {
 
 static int32_t *ints(const gm_array *a) { return array_ptr(a); }
 
-static gm_status record(gm_step *st, step_wanted wanted) {
+static gm_status build(gm_step *st, step_wanted wanted) {
     gm_scope *s = gm_scope_open();
     if (!s)
         return GM_ENOMEM;
@@ -49,8 +49,6 @@ static gm_status record(gm_step *st, step_wanted wanted) {
     for (size_t i = 0; i < n_roots; i++)
         if (!roots[i])
             status = error_code();
-    if (status == GM_OK)
-        status = plan_capture(roots, n_roots, &st->plan);
     st->logits = roots[0];
     st->sums = roots[1];
     st->best = roots[2];
@@ -81,13 +79,23 @@ gm_status step_new(const gm_model *m, const step_part *parts, int n_parts, step_
         for (int32_t i = 0, at = 0; i < n_parts; i++)
             for (int32_t r = 0; r < parts[i].rows; r++)
                 ints(st->rows)[at++] = i;
-        status = record(st, wanted);
+        status = build(st, wanted);
     }
     if (status != GM_OK) {
         step_free(st);
         return status;
     }
     *out = st;
+    return GM_OK;
+}
+
+static gm_status start_run(gm_step *st, const _Atomic bool *cancelled) {
+    gm_array *roots[3] = {st->logits, st->sums, st->best};
+    if (!st->plan)
+        GM_TRY(plan_capture(roots, st->sums ? 3 : 1, &st->plan));
+    queue_watch(plan_queue(st->plan), cancelled);
+    GM_TRY(queue_start(plan_queue(st->plan), st->model->threads));
+    st->running = true;
     return GM_OK;
 }
 
@@ -141,21 +149,19 @@ gm_status step_fill(gm_step *st, int part, const int32_t *tokens, int64_t positi
 }
 
 gm_status step_run(gm_step *st, int slice_ms, const _Atomic bool *cancelled) {
-    gm_queue *q = plan_queue(st->plan);
+    gm_status status;
     if (!st->running) {
         GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
-        queue_watch(q, cancelled);
-        gm_status status = queue_start(q, st->model->threads);
+        status = start_run(st, cancelled);
         if (status != GM_OK) {
             run_unlock();
             return status;
         }
-        st->running = true;
     }
-    if (queue_step(q, slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0) == GM_AGAIN)
-        return GM_AGAIN;
-    end_run(st);
-    return GM_OK;
+    status = queue_step(plan_queue(st->plan), slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0);
+    if (status != GM_AGAIN)
+        end_run(st);
+    return status;
 }
 
 const float *step_logits(const gm_step *st) { return array_ptr(st->logits); }

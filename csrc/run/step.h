@@ -1,4 +1,4 @@
-/* step.h - one forward pass over rows of sequences, recorded once as a plan and run any number of times.
+/* step.h - one forward pass over rows of sequences, recorded as a plan at its first run and run any number of times.
  *  (1) What changes from run to run (tokens, positions, key blocks in use) lives in small arrays, never in the plan.
  *  (2) A run goes in slices and holds the run lock from its first slice to its last. */
 #ifndef GOMLX_RUN_STEP_H
@@ -16,7 +16,8 @@ bool step_is_running(const gm_step *step);
 void step_abandon(gm_step *step);                  /* the rest of a run that is under way is skipped; NULL is fine */
 /* The tokens of a part's rows, from this position on. Memory for them is committed here. */
 gm_status step_fill(gm_step *step, int part, const int32_t *tokens, int64_t position);
-/* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. */
+/* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the step is of
+ * no more use. */
 gm_status step_run(gm_step *step, int slice_ms, const _Atomic bool *cancelled);
 /* After a run: float32 [wanted rows, vocab], and of each row the log of the sum of exponentials and the first greatest id. */
 const float *step_logits(const gm_step *step);

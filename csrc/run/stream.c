@@ -243,6 +243,14 @@ void gm_stream_free(gm_stream *st) {
 void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
 gm_stream_stats gm_stream_get_stats(const gm_stream *st) { return st->stats; }
 
+static gm_status drop_failed(gm_step **step, gm_status status) {
+    if (status != GM_AGAIN) {
+        step_free(*step);
+        *step = NULL;
+    }
+    return status;
+}
+
 /* One chunk of the prompt at a time; the plan is kept while chunks have the same number of rows. */
 static gm_status run_prefill(gm_stream *st, int slice_ms) {
     gm_session *s = st->session;
@@ -263,7 +271,7 @@ static gm_status run_prefill(gm_stream *st, int slice_ms) {
             GM_TRY(step_fill(st->prefill, 0, st->prompt + st->next, st->next));
         gm_status status = step_run(st->prefill, slice_ms, &st->cancelled);
         if (status != GM_OK)
-            return status;
+            return drop_failed(&st->prefill, status);
         if (atomic_load(&st->cancelled))
             return GM_ECANCELLED;
         GM_TRY(session_append(s, st->prompt + st->next, rows));
@@ -283,7 +291,7 @@ static gm_status run_decode(gm_stream *st, int slice_ms) {
     }
     gm_status status = step_run(s->decode, slice_ms, &st->cancelled);
     if (status != GM_OK)
-        return status;
+        return drop_failed(&s->decode, status);
     if (atomic_load(&st->cancelled))
         return GM_ECANCELLED;
     return session_append(s, &st->token, 1);
