@@ -1,0 +1,284 @@
+"""Who keeps what alive: references, exports and imports, garbage cycles, threads, signals."""
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+import gomlx.core as mx
+
+
+def active():
+    gc.collect()
+    mx.eval(mx.array(0) + 1)       # gives back what waits for the GIL
+    return mx.get_active_memory()
+
+
+def exercise():
+    """Each kind of object and of failure once."""
+    a = mx.array(np.arange(12.0).reshape(3, 4))
+    b = (a + 1) * 2 - a.T.T
+    b += 1
+    b[1:, ::2].tolist(), list(b), repr(b), b.sum(), mx.exp(b), mx.where(b > 0, b, 0), b[mx.array([0, 1])], b[None]
+    np.asarray(b), memoryview(b), np.from_dlpack(b), mx.from_dlpack(np.arange(3.0)), mx.asarray(np.arange(3), copy=False)
+    b.__dlpack__(), b.__dlpack__(max_version=(1, 0)), b.__reduce__(), mx.array([a, b]), mx.array([[1, 2], [3, 4]])
+    for wrong in (lambda: a + "x", lambda: a[100], lambda: mx.array("x"), lambda: mx.array([[1], [1, 2]]),
+                  lambda: a + mx.array([1, 2]), lambda: mx.from_dlpack(1), lambda: memoryview(mx.array([1.0], mx.bfloat16)),
+                  lambda: mx.sum(a, axis="x"), lambda: mx.array([a, 1]), lambda: mx.concatenate([a, 1]), lambda: a.item(),
+                  lambda: mx.array(np.zeros(2, ">f4"))):
+        with pytest.raises((ValueError, IndexError, TypeError, BufferError)):
+            wrong()
+
+
+def test_nothing_leaks():
+    exercise()
+    before = active()
+    references = sys.gettotalrefcount() if hasattr(sys, "gettotalrefcount") else None
+    objects = len(gc.get_objects())
+    for _ in range(50):
+        exercise()
+    assert active() == before
+    assert len(gc.get_objects()) < objects + 50
+    assert references is None or sys.gettotalrefcount() < references + 200
+
+
+@pytest.mark.parametrize("make", [mx.array, lambda v: mx.array([v]), mx.exp, mx.from_dlpack, lambda v: mx.array(1) + v])
+def test_arguments_keep_their_reference_count(make):
+    value = np.arange(4.0)
+    count = sys.getrefcount(value)
+    for _ in range(10):
+        make(value)
+    active()
+    assert sys.getrefcount(value) == count
+
+
+def test_singletons_keep_their_reference_count():
+    a = mx.array([1.0])
+    def counts():
+        return [sys.getrefcount(x) for x in (mx.float32, mx.array, a)]
+    a.dtype, a + 1
+    before = counts()
+    for _ in range(100):
+        a.dtype, a + 1, mx.exp(a), a.astype(mx.float32), -a, a[0], a.sum(), [*a], a == 1, a.T, mx.add(a, a)
+    assert counts() == before
+
+
+def test_weak_references():
+    a = mx.array([1])
+    r = weakref.ref(a)
+    assert r() is a
+    del a
+    assert r() is None
+
+
+def test_export_outlives_the_array():
+    a = mx.array(np.arange(1000.0))
+    view, pack = np.asarray(a), np.from_dlpack(a + 0)
+    del a
+    gc.collect()
+    others = [mx.array(np.full(1000, float(i))) for i in range(20)]
+    mx.eval(others)
+    np.testing.assert_array_equal(view, np.arange(1000))
+    np.testing.assert_array_equal(pack, np.arange(1000))
+
+
+def test_export_memory_comes_back():
+    before = active()
+    a = mx.array(np.zeros(1 << 16, np.float32))
+    view = np.asarray(a)
+    del a
+    assert active() >= before + (1 << 18)
+    del view
+    assert active() <= before + 64
+
+
+def test_import_is_held_as_long_as_an_array_needs_it():
+    class Watched(np.ndarray):
+        pass
+    for share in (mx.from_dlpack, lambda x: mx.asarray(x, copy=False)):
+        x = np.arange(100.0).view(Watched)
+        gone = weakref.ref(x)
+        a = share(x)
+        del x
+        b = a[50:] + 1             # a node in between
+        del a
+        gc.collect()
+        assert gone() is not None
+        assert b[0].item() == 51
+        del b
+        active()
+        assert gone() is None
+
+
+def test_copy_does_not_hold_its_source():
+    class Watched(np.ndarray):
+        pass
+    for make in (lambda: np.arange(100.0), lambda: np.arange(100.0)[::-2], lambda: np.arange(100, dtype="i4")):
+        x = make().view(Watched)
+        gone = weakref.ref(x)
+        a = mx.array(x)
+        first = x[0].item()
+        x[0] = -1
+        del x
+        active()
+        assert gone() is None and a[0].item() == first
+
+
+def test_capsule_nobody_takes():
+    before = active()
+    for version in (None, (1, 0)):
+        capsule = mx.array(np.zeros(1 << 16, np.float32)).__dlpack__(max_version=version)
+        del capsule
+    assert active() <= before + 64
+
+
+def test_cycles_through_a_subclass_are_collected():
+    class Node(mx.array):
+        pass
+    a = Node([1])
+    a.me = a
+    gone = weakref.ref(a)
+    del a
+    gc.collect()
+    assert gone() is None
+
+
+def test_iterator_in_a_cycle_is_collected():
+    class Node(mx.array):
+        pass
+    a = Node([1, 2])
+    a.iterator = iter(a)
+    gone = weakref.ref(a)
+    del a
+    gc.collect()
+    assert gone() is None
+
+
+def test_long_chain_dies_without_recursion():
+    a = mx.array([0.0])
+    for _ in range(300000):
+        a = a + 1
+    del a
+    assert mx.array(1).item() == 1
+
+
+def run_threads(n, work):
+    errors = []
+
+    def guarded(i):
+        try:
+            work(i)
+        except BaseException as e:      # noqa: BLE001 - whatever it is, the test reports it
+            errors.append(e)
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors, errors
+
+
+def test_threads_evaluate_a_shared_lazy_array():
+    for _ in range(20):
+        a = mx.array(np.arange(1000.0))
+        for _ in range(20):
+            a = a * 0.5 + 1
+        results = [None] * 8
+
+        def work(i, a=a, results=results):
+            results[i] = (a + i).sum().item()
+        run_threads(8, work)
+        assert [r - results[0] for r in results] == pytest.approx([1000 * i for i in range(8)], rel=1e-4, abs=0.5)
+
+
+def test_threads_change_a_handle_that_others_read():
+    a = mx.array(np.zeros(100))
+    stop = time.monotonic() + 1
+
+    def work(i):
+        nonlocal a
+        while time.monotonic() < stop:
+            if i == 0:
+                a += 1
+            else:
+                values = {1: lambda: np.array(a), 2: lambda: np.array(a.tolist()), 3: lambda: np.array(a[::-1] * 1)}[i]()
+                assert (values == values[0]).all()
+    run_threads(4, work)
+
+
+def test_threads_export_and_import():
+    x = np.arange(1000.0)
+
+    def work(i):
+        for _ in range(200):
+            a = mx.from_dlpack(x) + i
+            view = np.asarray(a)
+            assert view[-1] == 999 + i
+            b = mx.from_dlpack(view)
+            del view
+            assert b[0].item() == i
+    run_threads(4, work)
+
+
+def test_evaluation_releases_the_gil():
+    """Another thread counts while a large product is computed."""
+    n = 1200
+    a = mx.array(np.random.default_rng(0).standard_normal((n, n)).astype(np.float32))
+    b = a
+    for _ in range(8):
+        b = (b @ a) * (1 / 40)
+    ticks, done = [0], threading.Event()
+
+    def count():
+        while not done.is_set():
+            ticks[0] += 1
+            time.sleep(0.0001)
+    t = threading.Thread(target=count)
+    t.start()
+    mx.eval(b)
+    done.set()
+    t.join()
+    assert ticks[0] > 10
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers")
+def test_signals_interrupt_evaluation():
+    class Stop(Exception):
+        pass
+
+    def handler(*_):
+        raise Stop
+    n = 1500
+    a = mx.array(np.random.default_rng(0).standard_normal((n, n)).astype(np.float32))
+    b = a
+    for _ in range(400):
+        b = (b @ a) * (1 / 40)
+    mx.eval(a)
+    old = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    start = time.monotonic()
+    try:
+        with pytest.raises(Stop):
+            mx.eval(b)
+        assert time.monotonic() - start < 5       # all of it takes much longer
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert (a[0, 0] + 0).item() == a[0, 0].item()       # the engine is usable
+    with pytest.raises(RuntimeError):
+        mx.eval(b)
+
+
+def test_fork_child_evaluates():
+    a = mx.array(np.arange(100000.0))
+    assert (a + 1).sum().item() > 0
+    pid = os.fork()
+    if pid == 0:
+        ok = abs((a * 2).sum().item() / (100000 * 99999) - 1) < 1e-5
+        os._exit(0 if ok else 1)
+    assert os.waitpid(pid, 0)[1] == 0

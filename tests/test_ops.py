@@ -1,0 +1,614 @@
+"""Every UNARY, BINARY and REDUCE row of ops.def against NumPy in float64: dtypes, sizes around the vector width, views and
+broadcasting. A new row fails here until it has a definition below.
+
+Tolerances are relative: a few units in the last place of the result's dtype, for the engine computes in float32 and rounds
+once (float32 itself: 4 ulp of the function's own error).
+"""
+import math
+import re
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gomlx.core as mx
+
+CATALOGUE = Path(__file__).parent.parent / "csrc" / "ops" / "ops.def"
+ROWS = re.findall(r"^(UNARY|BINARY|REDUCE|HAND)\((\w+), *(?:(\w+),\s*\(gm_scope)?", CATALOGUE.read_text(), re.M)
+UNARY, BINARY, REDUCE = ([name for kind, name, _ in ROWS if kind == wanted] for wanted in ("UNARY", "BINARY", "REDUCE"))
+
+SIZES = [1, 7, 8, 17, 33, 1000]
+FLOATS = ["float32", "float16", "bfloat16"]
+INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+RTOL = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2, "float64": 1e-14, "complex64": 4e-6}
+ATOL = {"float32": 1e-6, "float16": 1e-4, "bfloat16": 1e-4, "float64": 1e-300, "complex64": 4e-6}
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")     # NumPy's, about infinities
+
+
+def dtype_of(name, module=mx):
+    return getattr(module, "bool_" if name == "bool" else name)
+
+
+def make(values, dtype):
+    """An array of the dtype and what it holds, exactly, as NumPy sees it."""
+    a = mx.array(np.asarray(values)).astype(dtype_of(dtype))
+    return a, values_of(a)
+
+
+def values_of(a):
+    a = a.astype(mx.float32) if a.dtype in (mx.bfloat16, mx.float16) else a
+    n = np.array(a)
+    return n.astype(np.complex128 if n.dtype.kind == "c" else np.float64) if n.dtype.kind in "fc" else n
+
+
+def name_of(dtype):
+    return str(dtype).rpartition(".")[2]
+
+
+def check(got, want, dtype):
+    """got has the dtype and, within its precision, the values want."""
+    assert name_of(got.dtype) == dtype
+    assert got.shape == np.shape(want)
+    got, want = values_of(got), np.asarray(want)
+    if dtype in RTOL:
+        if dtype in ("float16", "bfloat16"):       # what overflows there is infinite
+            want = values_of(mx.array(want.astype(np.float32)).astype(dtype_of(dtype)))
+        np.testing.assert_allclose(got, want, rtol=RTOL[dtype], atol=ATOL[dtype])
+    else:
+        np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+def random_values(name, n, dtype, seed=0):
+    r = np.random.default_rng(seed + n)
+    low, high = DOMAIN.get(name, (-4, 4))
+    if dtype == "bool":
+        return r.integers(0, 2, n).astype(bool)
+    if dtype in INTS:
+        low, high = (max(math.ceil(low), 0) if dtype[0] == "u" else math.ceil(low)), math.floor(high)
+        return r.integers(low, high + 1, n)
+    return r.uniform(low, high, n)
+
+
+# ---- unary ----
+
+def erfinv(x):
+    inverse = statistics.NormalDist().inv_cdf
+    return np.array([inverse((v + 1) / 2) / math.sqrt(2) if abs(v) < 1 else math.copysign(np.inf, v) for v in x])
+
+
+KEEPS, FLOAT, BOOL, REAL = "keeps the dtype", "floating point", "bool", "the real part's dtype"
+UNARY_DEFINITION = {
+    "abs": (np.abs, REAL), "negative": (np.negative, KEEPS), "sign": (np.sign, KEEPS), "square": (np.square, KEEPS),
+    "sqrt": (np.sqrt, FLOAT), "rsqrt": (lambda x: 1 / np.sqrt(x), FLOAT), "reciprocal": (lambda x: 1 / x, FLOAT),
+    "exp": (np.exp, FLOAT), "expm1": (np.expm1, FLOAT), "log": (np.log, FLOAT), "log2": (np.log2, FLOAT),
+    "log10": (np.log10, FLOAT), "log1p": (np.log1p, FLOAT), "sin": (np.sin, FLOAT), "cos": (np.cos, FLOAT),
+    "tan": (np.tan, FLOAT), "arcsin": (np.arcsin, FLOAT), "arccos": (np.arccos, FLOAT), "arctan": (np.arctan, FLOAT),
+    "sinh": (np.sinh, FLOAT), "cosh": (np.cosh, FLOAT), "tanh": (np.tanh, FLOAT), "arcsinh": (np.arcsinh, FLOAT),
+    "arccosh": (np.arccosh, FLOAT), "arctanh": (np.arctanh, FLOAT), "erf": (np.vectorize(math.erf, otypes="d"), FLOAT),
+    "erfinv": (erfinv, FLOAT), "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), FLOAT), "floor": (np.floor, KEEPS),
+    "ceil": (np.ceil, KEEPS), "trunc": (np.trunc, KEEPS), "logical_not": (np.logical_not, BOOL),
+    "bitwise_invert": (np.invert, KEEPS), "isnan": (np.isnan, BOOL), "isinf": (np.isinf, BOOL),
+    "isfinite": (np.isfinite, BOOL), "isposinf": (lambda x: x == np.inf, BOOL), "isneginf": (lambda x: x == -np.inf, BOOL),
+    "real": (np.real, REAL), "imag": (np.imag, REAL), "conjugate": (np.conjugate, KEEPS),
+}
+DOMAIN = {
+    "sqrt": (0, 9), "rsqrt": (0.5, 9), "reciprocal": (0.5, 9), "log": (0.5, 9), "log2": (0.5, 9), "log10": (0.5, 9),
+    "log1p": (0, 9), "arcsin": (-0.99, 0.99), "arccos": (-0.99, 0.99), "arctanh": (-0.9, 0.9), "arccosh": (1.01, 9),
+    "erfinv": (-0.9, 0.9), "tan": (-1.2, 1.2), "left_shift": (0, 4), "right_shift": (0, 4), "logaddexp": (-4, 4),
+}
+INTEGERS_ONLY = {"bitwise_invert", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"}
+
+
+def expected_dtype(kind, dtype):
+    if kind == BOOL:
+        return "bool"
+    if kind == FLOAT:
+        return dtype if dtype in FLOATS + ["float64", "complex64"] else "float32"
+    if kind == REAL and dtype == "complex64":
+        return "float32"
+    return dtype
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [n for n in UNARY if n not in INTEGERS_ONLY])
+def test_unary_floats(name, dtype):
+    function, kind = UNARY_DEFINITION[name]
+    for n in SIZES:
+        a, x = make(random_values(name, n, dtype), dtype)
+        check(getattr(mx, name)(a), function(x), expected_dtype(kind, dtype))
+
+
+@pytest.mark.parametrize("dtype", [*INTS, "bool"])
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_integers(name, dtype):
+    function, kind = UNARY_DEFINITION[name]
+    if dtype == "bool" and name in ("negative", "sign", "abs", "square", "floor", "ceil", "trunc", "reciprocal"):
+        pytest.skip("not arithmetic of bool in NumPy")
+    a, x = make(random_values(name, 33, dtype), dtype)
+    if kind == FLOAT or name in ("floor", "ceil", "trunc"):
+        x = x.astype(np.float64)
+    check(getattr(mx, name)(a), function(x), expected_dtype(kind, dtype))
+
+
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite", "isposinf", "isneginf", "exp", "tanh", "sigmoid", "erf", "floor",
+                                  "abs", "sign", "sqrt", "log", "logical_not"])
+def test_unary_special_values(name):
+    x = np.array([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-30])
+    got, want = values_of(getattr(mx, name)(mx.array(x))), UNARY_DEFINITION[name][0](x.astype(np.float32).astype(np.float64))
+    np.testing.assert_allclose(got, np.asarray(want).astype(np.float32), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["negative", "square", "abs", "real", "imag", "conjugate", "exp"])
+def test_unary_complex(name):
+    function, kind = UNARY_DEFINITION[name]
+    x = (np.arange(9) - 4 + 1j * np.linspace(-2, 2, 9)).astype(np.complex64)
+    check(getattr(mx, name)(mx.array(x)), function(x.astype(np.complex128)), expected_dtype(kind, "complex64"))
+
+
+VIEWS = {
+    "transposed": lambda a: a.T,
+    "reversed": lambda a: a[::-1],
+    "stepped": lambda a: a[1::3, ::2],
+    "reversed inner": lambda a: a[:, ::-1],
+    "inner part": lambda a: a[2:20, 3:11],
+    "one column": lambda a: a[:, 5:6],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", ["exp", "negative", "floor", "logical_not", "astype"])
+def test_unary_of_views(name, view):
+    x = np.random.default_rng(1).uniform(-3, 3, (33, 17)).astype(np.float32)
+    a, x = VIEWS[view](mx.array(x)), VIEWS[view](x)
+    np.testing.assert_array_equal(np.array(a), x)
+    got = mx.astype(a, mx.int32) if name == "astype" else getattr(mx, name)(a)
+    want = x.astype(np.int32) if name == "astype" else UNARY_DEFINITION[name][0](x.astype(np.float64))
+    check(got, want, "int32" if name == "astype" else expected_dtype(UNARY_DEFINITION[name][1], "float32"))
+
+
+# ---- binary ----
+
+BINARY_DEFINITION = {
+    "add": (np.add, KEEPS), "subtract": (np.subtract, KEEPS), "multiply": (np.multiply, KEEPS), "divide": (np.divide, FLOAT),
+    "floor_divide": (np.floor_divide, KEEPS), "remainder": (np.remainder, KEEPS), "power": (np.power, KEEPS),
+    "maximum": (np.maximum, KEEPS), "minimum": (np.minimum, KEEPS), "logaddexp": (np.logaddexp, FLOAT),
+    "arctan2": (np.arctan2, FLOAT), "equal": (np.equal, BOOL), "not_equal": (np.not_equal, BOOL), "less": (np.less, BOOL),
+    "less_equal": (np.less_equal, BOOL), "greater": (np.greater, BOOL), "greater_equal": (np.greater_equal, BOOL),
+    "logical_and": (np.logical_and, BOOL), "logical_or": (np.logical_or, BOOL), "logical_xor": (np.logical_xor, BOOL),
+    "bitwise_and": (np.bitwise_and, KEEPS), "bitwise_or": (np.bitwise_or, KEEPS), "bitwise_xor": (np.bitwise_xor, KEEPS),
+    "left_shift": (np.left_shift, KEEPS), "right_shift": (np.right_shift, KEEPS),
+}
+
+
+def operands(name, n, dtype):
+    x, y = random_values(name, n, dtype, 3), random_values(name, n, dtype, 4)
+    if name in ("divide", "floor_divide", "remainder"):
+        y = np.where(np.abs(y) < 0.5, 2, y)
+    if name == "power":
+        x, y = np.abs(x) + 1, np.abs(y) if dtype in INTS else y
+    if name == "subtract" and dtype[0] == "u":
+        x = x + y
+    return x, y
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [n for n in BINARY if n not in INTEGERS_ONLY])
+def test_binary_floats(name, dtype):
+    function, kind = BINARY_DEFINITION[name]
+    for n in SIZES:
+        (a, x), (b, y) = (make(v, dtype) for v in operands(name, n, dtype))
+        got = getattr(mx, name)(a, b)
+        if name in ("floor_divide", "remainder"):       # the quotient is taken in float32: compare where that is sure
+            sure = np.abs(x / y - np.round(x / y)) > 1e-2
+            check(mx.where(mx.array(sure), got, 0), np.where(sure, function(x, y), 0), dtype)
+        else:
+            check(got, function(x, y), expected_dtype(kind, dtype))
+
+
+@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_integers(name, dtype):
+    function, kind = BINARY_DEFINITION[name]
+    (a, x), (b, y) = (make(v, dtype) for v in operands(name, 33, dtype))
+    if kind == FLOAT:
+        x, y = x.astype(np.float64), y.astype(np.float64)
+    check(getattr(mx, name)(a, b), function(x, y), expected_dtype(kind, dtype))
+
+
+BROADCASTS = [((33,), (1,)), ((4, 17), (17,)), ((4, 1), (1, 9)), ((2, 1, 5), (3, 1)), ((), (7,)), ((5, 1, 1), (1, 1, 33)),
+              ((0, 3), (3,))]
+
+
+@pytest.mark.parametrize("shapes", BROADCASTS, ids=str)
+@pytest.mark.parametrize("name", ["add", "subtract", "less", "maximum", "logical_and"])
+def test_broadcasting(name, shapes):
+    r = np.random.default_rng(2)
+    x, y = (r.integers(-3, 4, s).astype(np.float32) for s in shapes)
+    want = BINARY_DEFINITION[name][0](x, y)
+    for p, q, w in ((x, y, want), (y, x, BINARY_DEFINITION[name][0](y, x))):
+        got = getattr(mx, name)(mx.array(p), mx.array(q))
+        assert got.shape == w.shape
+        np.testing.assert_array_equal(np.array(got), w)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_binary_of_views(view):
+    r = np.random.default_rng(5)
+    x, y = r.standard_normal((2, 33, 17)).astype(np.float32)
+    got = VIEWS[view](mx.array(x)) + VIEWS[view](mx.array(y))
+    np.testing.assert_array_equal(np.array(got), VIEWS[view](x) + VIEWS[view](y))
+    if VIEWS[view](x).shape[0] != 33:
+        return
+    np.testing.assert_array_equal(np.array(VIEWS[view](mx.array(x)) * mx.array(y)[:, :1]), VIEWS[view](x) * y[:, :1])
+
+
+def test_shapes_that_do_not_broadcast():
+    with pytest.raises(ValueError, match=r"3,4.*\(?3"):
+        mx.array(np.zeros((3, 4))) + mx.array([1.0, 2.0, 3.0])
+
+
+ALL_DTYPES = ["bool", *INTS, *FLOATS, "float64", "complex64"]
+
+
+@pytest.mark.parametrize("b", ALL_DTYPES)
+@pytest.mark.parametrize("a", ALL_DTYPES)
+def test_promotion_is_mlx(a, b):
+    oracle = pytest.importorskip("mlx.core")
+    got, want = ((m.array(1, dtype_of(a, m)) + m.array(1, dtype_of(b, m))).dtype for m in (mx, oracle))
+    assert name_of(got) == name_of(want)
+
+
+# ---- reductions ----
+
+REDUCE_DEFINITION = {
+    "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "all": np.all, "any": np.any, "mean": np.mean,
+    "logsumexp": lambda x, axis, keepdims: np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims)),
+}
+
+
+def reduced_dtype(name, dtype):
+    if name in ("all", "any"):
+        return "bool"
+    if name in ("mean", "logsumexp"):
+        return expected_dtype(FLOAT, dtype)
+    if name in ("sum", "prod") and dtype in ("bool", "int8", "int16"):
+        return "int32"
+    if name in ("sum", "prod") and dtype in ("uint8", "uint16"):
+        return "uint32"
+    return dtype
+
+
+AXES = [None, 0, 1, -1, (0, 1), (0, 2), (1, 2), (0, 1, 2), ()]
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize("name", REDUCE)
+def test_reduce_axes(name, axis, keepdims):
+    x = np.random.default_rng(7).uniform(0.5, 1.5, (5, 17, 9)).astype(np.float32)
+    if name in ("all", "any"):
+        x = x > 0.6 if name == "all" else x > 1.45
+    got = getattr(mx, name)(mx.array(x), axis=axis, keepdims=keepdims)
+    want = REDUCE_DEFINITION[name](x if x.dtype == bool else x.astype(np.float64), axis=axis, keepdims=keepdims)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.array(got), want, rtol=1e-4 if name == "prod" else 3e-6)     # a product of 765 roundings
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, "bool"])
+@pytest.mark.parametrize("name", REDUCE)
+def test_reduce_dtypes(name, dtype):
+    for n in SIZES:
+        values = random_values(name, n, dtype) if name != "prod" else 1 + (np.arange(n) % 9 == 0) * (n < 40)
+        a, x = make(values, dtype)
+        out = reduced_dtype(name, dtype)
+        if name in ("mean", "logsumexp"):
+            x = x.astype(np.float64)
+        check(getattr(mx, name)(a), np.asarray(REDUCE_DEFINITION[name](x, axis=None, keepdims=False)), out)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", ["sum", "max", "argmax"])
+def test_reduce_of_views(name, view):
+    x = np.random.default_rng(8).integers(-50, 50, (33, 17)).astype(np.float32)
+    a, x = VIEWS[view](mx.array(x)), VIEWS[view](x)
+    for axis in (None, 0, 1):
+        np.testing.assert_array_equal(np.array(getattr(mx, name)(a, axis=axis)), getattr(np, name)(x, axis=axis))
+
+
+def test_sum_of_many_does_not_drift():
+    n = 1 << 22
+    total = mx.sum(mx.broadcast_to(mx.array(0.1), (n,))).item()
+    assert abs(total / (n * float(np.float32(0.1))) - 1) < 1e-6
+
+
+def test_nan_wins():
+    a = mx.array([1.0, float("nan"), 3.0])
+    assert math.isnan(mx.max(a).item()) and math.isnan(mx.min(a).item())
+    assert math.isnan(mx.maximum(a, 2.0)[1].item()) and math.isnan(mx.minimum(2.0, a)[1].item())
+
+
+def test_empty_reductions():
+    empty = mx.array([])
+    assert mx.sum(empty).item() == 0 and mx.prod(empty).item() == 1
+    assert mx.all(empty).item() is True and mx.any(empty).item() is False
+    for op in (mx.max, mx.min, mx.argmax):
+        with pytest.raises(ValueError):
+            op(empty)
+
+
+def test_axis_errors():
+    a = mx.array(np.zeros((2, 3)))
+    for call in (lambda: mx.sum(a, axis=2), lambda: mx.argmax(a, axis=-3), lambda: mx.softmax(a, 5), lambda: a.squeeze(3),
+                 lambda: mx.take(a, 0, axis=2), lambda: mx.transpose(a, (0, 5)), lambda: mx.concatenate([a, a], axis=2)):
+        with pytest.raises(IndexError):
+            call()
+    with pytest.raises(ValueError):
+        mx.sum(a, axis=(0, 0))
+    with pytest.raises(TypeError):
+        mx.sum(a, axis="x")
+
+
+# ---- the rows written by hand ----
+
+def test_argmax_ties_go_to_the_first():
+    x = np.array([[1, 3, 3], [2, 2, 0]], np.int32)
+    assert mx.argmax(mx.array(x)).item() == 1 and mx.argmin(mx.array(x)).item() == 5
+    assert mx.argmax(mx.array(x), axis=1).tolist() == [1, 0]
+    assert mx.argmax(mx.array(x), axis=0, keepdims=True).tolist() == [[1, 0, 0]]
+    assert mx.argmax(mx.array(x), axis=0).dtype == mx.uint32
+
+
+@pytest.mark.parametrize("arguments", [(5,), (2, 9), (1, 10, 3), (5, 1, -1), (5, 5), (0, 1, 0.25), (2.5,), (3, 0)], ids=str)
+def test_arange(arguments):
+    got, want = mx.arange(*arguments), np.arange(*arguments)
+    assert got.dtype == (mx.float32 if want.dtype.kind == "f" else mx.int32)
+    np.testing.assert_array_equal(np.array(got), want)
+
+
+def test_arange_dtypes():
+    assert mx.arange(3, dtype=mx.float16).dtype == mx.float16
+    assert mx.arange(2**40, 2**40 + 2).tolist() == [2**40, 2**40 + 1]
+    with pytest.raises(ValueError):
+        mx.arange(2**40)
+    with pytest.raises(ValueError):
+        mx.arange(0, 5, 0)
+    with pytest.raises(TypeError):
+        mx.arange()
+
+
+def test_full():
+    assert mx.full((2, 3), 7).tolist() == [[7] * 3] * 2
+    assert mx.full(2, 1.5, mx.bfloat16).dtype == mx.bfloat16
+    assert mx.full((2, 2), mx.array([1, 2])).tolist() == [[1, 2], [1, 2]]
+    assert mx.full((), True).item() is True
+    with pytest.raises(ValueError):
+        mx.full((-1,), 0)
+    with pytest.raises(OverflowError):
+        mx.full((2**40,), 0)
+    with pytest.raises(ValueError):
+        mx.full((2,), 300, mx.uint8)
+
+
+@pytest.mark.parametrize("to", ALL_DTYPES)
+@pytest.mark.parametrize("start", ALL_DTYPES)
+def test_astype(start, to):
+    x = np.array([0, 1, 2, 5, 100]).astype(bool if start == "bool" else np.int64)
+    a, _ = make(x, start)
+    got = mx.astype(a, dtype_of(to))
+    assert name_of(got.dtype) == to
+    np.testing.assert_array_equal(values_of(got), x.astype(bool) if to == "bool" else x)
+
+
+def test_astype_rounds_to_even():
+    assert mx.array([1 + 2**-11, 1 + 3 * 2**-11]).astype(mx.float16).tolist() == [1.0, 1 + 2 * 2**-10]
+    assert mx.array([1 + 2**-8, 1 + 3 * 2**-8]).astype(mx.bfloat16).tolist() == [1.0, 1 + 2 * 2**-7]
+    assert mx.array([1e9, -2.7, 2.7]).astype(mx.int32).tolist() == [10**9, -2, 2]
+
+
+def test_reshape_and_transpose():
+    x = np.arange(24).reshape(2, 3, 4)
+    a = mx.array(x)
+    np.testing.assert_array_equal(np.array(mx.reshape(a, (4, -1))), x.reshape(4, -1))
+    np.testing.assert_array_equal(np.array(mx.reshape(mx.transpose(a), (6, 4))), x.T.reshape(6, 4))
+    np.testing.assert_array_equal(np.array(mx.transpose(a, (1, 2, 0))), x.transpose(1, 2, 0))
+    np.testing.assert_array_equal(np.array(a.swapaxes(0, 2)), x.swapaxes(0, 2))
+    for source in range(-3, 3):
+        for destination in range(-3, 3):
+            np.testing.assert_array_equal(np.array(a.moveaxis(source, destination)), np.moveaxis(x, source, destination))
+    np.testing.assert_array_equal(np.array(a.flatten(1)), x.reshape(2, 12))
+    np.testing.assert_array_equal(np.array(a.T.flatten()), x.T.flatten())
+    for bad in ((5, 5), (-1, -1), (7, -1)):
+        with pytest.raises(ValueError):
+            mx.reshape(a, bad)
+    for bad in ((0, 1), (0, 0, 1)):
+        with pytest.raises(ValueError):
+            mx.transpose(a, bad)
+
+
+def test_broadcast_to():
+    np.testing.assert_array_equal(np.array(mx.broadcast_to(mx.array([1, 2, 3]), (2, 3))), [[1, 2, 3]] * 2)
+    assert mx.broadcast_to(2, (2, 2)).tolist() == [[2, 2], [2, 2]]
+    with pytest.raises(ValueError):
+        mx.broadcast_to(mx.array([1, 2, 3]), (3, 2))
+
+
+def test_slice():
+    x = np.arange(24).reshape(4, 6)
+    got = mx.slice(mx.array(x), mx.array([1, 2]), (0, 1), (2, 3))
+    np.testing.assert_array_equal(np.array(got), x[1:3, 2:5])
+    np.testing.assert_array_equal(np.array(mx.slice(mx.array(x), mx.array([2]), (1,), (4, 2))), x[:, 2:4])
+    with pytest.raises(ValueError):
+        mx.slice(mx.array(x), mx.array([3]), (0,), (2, 6))
+
+
+def test_concatenate():
+    x, y = np.arange(6).reshape(2, 3), np.arange(8).reshape(2, 4)
+    np.testing.assert_array_equal(np.array(mx.concatenate([mx.array(x), mx.array(y)], 1)), np.concatenate([x, y], 1))
+    np.testing.assert_array_equal(np.array(mx.concatenate([mx.array(x), mx.array(x).T.T[::-1]])), np.concatenate([x, x[::-1]]))
+    assert mx.concatenate([mx.array(x), mx.array(y)], axis=None).shape == (14,)
+    assert mx.concatenate([mx.array([1]), mx.array([1.5])]).tolist() == [1.0, 1.5]
+    for bad in ([], [mx.array(x), mx.array(y)], [mx.array(x), mx.array([1])]):
+        with pytest.raises(ValueError):
+            mx.concatenate(bad)
+
+
+def test_where():
+    x = np.arange(-4, 5).astype(np.float32)
+    np.testing.assert_array_equal(np.array(mx.where(mx.array(x) > 0, mx.array(x), 0)), np.where(x > 0, x, 0))
+    assert mx.where(mx.array([True, False]), 1, 2.5).tolist() == [1.0, 2.5]
+    assert mx.where(mx.array([[True], [False]]), mx.array([1, 2]), mx.array([3, 4])).tolist() == [[1, 2], [3, 4]]
+
+
+def test_take():
+    x = np.arange(60).reshape(3, 4, 5)
+    a = mx.array(x)
+    i = np.array([[0, 2], [1, -1]])
+    for axis in (0, 1, 2, -1):
+        np.testing.assert_array_equal(np.array(mx.take(a, mx.array(i), axis)), np.take(x, i, axis))
+        np.testing.assert_array_equal(np.array(mx.take(a, 1, axis=axis)), np.take(x, 1, axis))
+    np.testing.assert_array_equal(np.array(mx.take(a, mx.array([59, 0]))), [59, 0])
+    np.testing.assert_array_equal(np.array(mx.take(a[:, ::-1], mx.array([0, 3]), 1)), x[:, [3, 0]])
+    with pytest.raises((ValueError, RuntimeError, TypeError)):
+        mx.take(a, mx.array([0.5]), 0)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 1)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_softmax(axis, dtype):
+    a, x = make(np.random.default_rng(3).normal(0, 3, (7, 33)), dtype)
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    check(mx.softmax(a, axis), e / e.sum(axis=axis, keepdims=True), dtype)
+
+
+MATMULS = [((3, 4), (4, 5)), ((33, 17), (17, 65)), ((1, 128), (128, 100)), ((4,), (4, 3)), ((3, 4), (4,)), ((4,), (4,)),
+           ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((5, 1, 3, 4), (2, 4, 6)), ((0, 4), (4, 3)), ((3, 0), (0, 2))]
+
+
+@pytest.mark.parametrize("shapes", MATMULS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_matmul(shapes, dtype):
+    r = np.random.default_rng(4)
+    (a, x), (b, y) = (make(r.standard_normal(s), dtype) for s in shapes)
+    got = mx.matmul(a, b)
+    assert name_of(got.dtype) == dtype
+    want = x @ y
+    assert got.shape == want.shape
+    np.testing.assert_allclose(values_of(got), want, rtol=RTOL[dtype], atol=8 * RTOL[dtype] * math.sqrt(x.shape[-1] + 1))
+
+
+def test_matmul_of_views():
+    x = np.random.default_rng(4).standard_normal((2, 33, 17)).astype(np.float32)
+    a = mx.array(x)
+    np.testing.assert_allclose(np.array(a[0] @ a[1].T), x[0] @ x[1].T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.array(a[0].T @ a[1]), x[0].T @ x[1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.array(a[0, ::2] @ a[1, ::-1].T), x[0, ::2] @ x[1, ::-1].T, rtol=1e-5, atol=1e-5)
+
+
+def test_matmul_errors():
+    with pytest.raises(ValueError):
+        mx.matmul(mx.array(np.zeros((2, 3))), mx.array(np.zeros((2, 3))))
+    with pytest.raises(ValueError):
+        mx.matmul(mx.array([1, 2]), mx.array([1, 2]))
+    with pytest.raises(ValueError):
+        mx.matmul(mx.array(1.0), mx.array([1.0]))
+    with pytest.raises(TypeError):
+        mx.matmul(mx.array([1.0]), 2)
+
+
+# ---- fast ----
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("d", [1, 7, 8, 17, 33, 1000])
+def test_rms_norm_matches_definition(d, dtype):
+    r = np.random.default_rng(d)
+    (a, x), (b, w) = make(r.standard_normal((3, d)), dtype), make(r.standard_normal(d), dtype)
+    normal = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    check(mx.fast.rms_norm(a, b, 1e-5), normal * w, dtype)
+    check(mx.fast.rms_norm(a, None, eps=1e-5), normal, dtype)
+
+
+def rope_definition(x, dims, traditional, base, scale, offset, freqs=None):
+    half = dims // 2
+    freqs = base ** (np.arange(half) / half) if freqs is None else freqs
+    angle = (np.arange(x.shape[-2]) + offset)[:, None] * scale / freqs
+    c, s = np.cos(angle), np.sin(angle)
+    out = x.copy()
+    if traditional:
+        even, odd = x[..., 0:dims:2], x[..., 1:dims:2]
+        out[..., 0:dims:2], out[..., 1:dims:2] = even * c - odd * s, even * s + odd * c
+    else:
+        low, high = x[..., :half], x[..., half:dims]
+        out[..., :half], out[..., half:dims] = low * c - high * s, low * s + high * c
+    return out
+
+
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("dims", [16, 10])
+def test_rope_matches_definition(traditional, dims):
+    x = np.random.default_rng(1).standard_normal((2, 3, 5, 16)).astype(np.float32)
+    want = rope_definition(x.astype(np.float64), dims, traditional, 10000.0, 1.0, 7)
+    got = mx.fast.rope(mx.array(x), dims, traditional=traditional, base=10000.0, scale=1.0, offset=7)
+    np.testing.assert_allclose(np.array(got), want, rtol=1e-4, atol=2e-5)
+    freqs = np.linspace(1, 50, dims // 2).astype(np.float32)
+    got = mx.fast.rope(mx.array(x), dims, traditional=traditional, base=None, scale=0.5, offset=mx.array(3),
+                       freqs=mx.array(freqs))
+    want = rope_definition(x.astype(np.float64), dims, traditional, None, 0.5, 3, freqs)
+    np.testing.assert_allclose(np.array(got), want, rtol=1e-4, atol=2e-5)
+
+
+def test_rope_needs_a_base_or_freqs():
+    with pytest.raises(ValueError):
+        mx.fast.rope(mx.array(np.zeros((1, 1, 2, 4))), 4, traditional=False, base=None, scale=1.0, offset=0)
+    with pytest.raises(TypeError):
+        mx.fast.rope(mx.array(np.zeros((1, 1, 2, 4))), 4, base=10000.0, scale=1.0, offset=0)
+
+
+def attention_definition(q, k, v, scale, mask=None):
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat(groups, 1), v.repeat(groups, 1)
+    scores = scale * q @ k.swapaxes(-1, -2)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.parametrize("t, s", [(1, 1), (1, 300), (5, 5), (3, 33), (17, 17)])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (6, 1)])
+def test_attention_matches_definition(heads, t, s):
+    r = np.random.default_rng(t + s)
+    q = r.standard_normal((2, heads[0], t, 16)).astype(np.float32)
+    k, v = r.standard_normal((2, 2, heads[1], s, 16)).astype(np.float32)
+    q64, k64, v64 = (x.astype(np.float64) for x in (q, k, v))
+    causal = np.arange(s) <= np.arange(t)[:, None] + s - t
+    additive = r.standard_normal((t, s)).astype(np.float32)
+    for mask, want in ((None, None), ("causal", causal), (mx.array(causal), causal), (mx.array(additive), additive)):
+        got = mx.fast.scaled_dot_product_attention(mx.array(q), mx.array(k), mx.array(v), scale=0.25, mask=mask)
+        np.testing.assert_allclose(np.array(got), attention_definition(q64, k64, v64, 0.25, want), rtol=1e-4, atol=2e-6)
+
+
+# ---- the catalogue itself ----
+
+def test_every_row_has_a_function_with_a_signature():
+    for kind, name, namespace in ROWS:
+        if namespace == "engine":
+            assert not hasattr(mx, name) and not hasattr(mx.fast, name)
+            continue
+        function = getattr(mx.fast if namespace == "fast" else mx, name)
+        assert function.__doc__ and function.__text_signature__.startswith("(")
+        assert function.__text_signature__.endswith("stream=None)")
+        assert function.__module__ == ("gomlx.core.fast" if namespace == "fast" else "gomlx.core")
+        assert namespace == "fast" or name in mx.__all__
+
+
+def test_argument_errors():
+    a = mx.array([1.0])
+    for call in (lambda: mx.exp(), lambda: mx.exp(a, a), lambda: mx.exp(a=a), lambda: mx.exp(a, streem=None), lambda: mx.add(a),
+                 lambda: mx.add(a, b=a, c=1), lambda: mx.add(a, a, a=a), lambda: mx.exp(a, stream="x"), lambda: mx.exp(None)):
+        with pytest.raises(TypeError):
+            call()
+    for call in (lambda: mx.exp("x"), lambda: mx.add([1], a)):
+        with pytest.raises(ValueError):
+            call()
