@@ -1,9 +1,11 @@
-/* config.c - see config.h. cJSON parses config.json; every number is checked before it is used as a size. */
+/* config.c - see config.h. The pull reader checks config.json and says what is wrong with it, cJSON makes it a tree; every
+ * number is checked before it is used as a size. */
 #include "models/config.h"
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/json.h"
 #include "base/memory.h"
 
 #define MAX_SIZE (1 << 26)       /* no dimension of a real model comes near */
@@ -159,8 +161,6 @@ static gm_status read_rope(const source *s, gm_config *c) {
 
 static gm_status read_json(const source *s, const gm_architecture **arch, gm_config *c) {
     const cJSON *type = get(s->root, "model_type"), *act = get(s->root, "hidden_act");
-    if (!cJSON_IsObject(s->root))
-        return gm_fail(GM_EBADFILE, "%s: expected a JSON object", s->name);
     if (type && !cJSON_IsString(type))
         return gm_fail(GM_EBADFILE, "%s: model_type is no text", s->name);
     const char *model_type = type ? type->valuestring : "llama";
@@ -196,10 +196,15 @@ static gm_status read_json(const source *s, const gm_architecture **arch, gm_con
 }
 
 gm_status config_from_json(const char *text, size_t length, const char *name, const gm_architecture **arch, gm_config *out) {
-    source s = {.name = name, .root = cJSON_ParseWithLength(text, length)};
+    json_reader r;
     *out = (gm_config){0};
+    json_open(&r, text, length, name);
+    GM_TRY(json_expect(&r, JSON_OBJECT));
+    GM_TRY(json_skip(&r));
+    GM_TRY(json_expect(&r, JSON_END));
+    source s = {.name = name, .root = cJSON_ParseWithLength(text, length)};
     if (!s.root)
-        return gm_fail(GM_EBADFILE, "%s: not valid JSON", name);
+        return gm_fail(GM_ENOMEM, "%s: out of memory", name);
     gm_status status = read_json(&s, arch, out);
     cJSON_Delete((cJSON *)(uintptr_t)s.root);
     return status == GM_OK ? check(name, out) : status;

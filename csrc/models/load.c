@@ -188,11 +188,9 @@ gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
     l->path = memory_copy_text(options->path, strlen(options->path));
     l->model = memory_zeroed(sizeof *l->model);
     l->queue = queue_new();
-    gm_status status = l->path && l->model && l->queue ? GM_OK : GM_ENOMEM;
-    if (status == GM_OK) {
+    if (l->model)
         atomic_init(&l->model->refs, 1);
-        status = checkpoint_open(l->path, &l->checkpoint);
-    }
+    gm_status status = l->path && l->model && l->queue ? checkpoint_open(l->path, &l->checkpoint) : GM_ENOMEM;
     if (status == GM_OK && !(l->used = memory_zeroed((size_t)checkpoint_count(l->checkpoint) + 1)))
         status = GM_ENOMEM;
     if (status == GM_OK)
@@ -361,50 +359,61 @@ static gm_status settle(gm_loader *l) {
     return GM_OK;
 }
 
-static void add_metadata(cJSON *to, const gguf *g) {
-    for (int64_t i = 0; i < gguf_n_entries(g); i++) {
+static cJSON *metadata_value(const gguf_entry *e) {
+    static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
+    int64_t integer = 0;
+    double number = 0;
+    if (e->type == GGUF_STRING) {
+        const uint8_t *cursor = e->data;
+        gguf_string text = gguf_next_string(&cursor);
+        char *copy = memory_copy_text(text.text, text.length);
+        cJSON *value = copy ? cJSON_CreateString(copy) : NULL;
+        memory_free(copy);
+        return value;
+    }
+    if (e->type == GGUF_ARRAY) {
+        cJSON *value = cJSON_CreateObject();
+        if (value && cJSON_AddStringToObject(value, "type", names[e->item_type]) && cJSON_AddNumberToObject(value, "count", (double)e->count))
+            return value;
+        cJSON_Delete(value);
+        return NULL;
+    }
+    if (e->type == GGUF_BOOL)
+        return cJSON_CreateBool(e->data[0] != 0);
+    if (e->type == GGUF_F32 || e->type == GGUF_F64)
+        return gguf_item_float(e, 0, &number) == GM_OK && isfinite(number) ? cJSON_CreateNumber(number) : cJSON_CreateNull();
+    if (gguf_item_int(e, 0, &integer) == GM_OK)
+        return cJSON_CreateNumber((double)integer);
+    gm_error beyond_int64;
+    gm_take_error(&beyond_int64);
+    return cJSON_CreateNull();
+}
+
+static bool add_metadata(cJSON *o, const gguf *g) {
+    cJSON *metadata = cJSON_AddObjectToObject(o, "metadata");
+    bool ok = metadata != NULL;
+    for (int64_t i = 0; i < gguf_n_entries(g) && ok; i++) {
         const gguf_entry *e = gguf_entry_at(g, i);
         char *key = memory_copy_text(e->key.text, e->key.length);
-        int64_t integer;
-        double number;
-        bool truth;
-        gguf_string text;
-        if (!key)
-            return;
-        switch (e->type) {
-        case GGUF_STRING:
-            if (gguf_get_string(g, key, &text, NULL) == GM_OK) {
-                char *copy = memory_copy_text(text.text, text.length);
-                if (copy)
-                    cJSON_AddStringToObject(to, key, copy);
-                memory_free(copy);
-            }
-            break;
-        case GGUF_BOOL:
-            if (gguf_get_bool(g, key, &truth, NULL) == GM_OK)
-                cJSON_AddBoolToObject(to, key, truth);
-            break;
-        case GGUF_F32:
-        case GGUF_F64:
-            if (gguf_get_float(g, key, &number, NULL) == GM_OK && isfinite(number))
-                cJSON_AddNumberToObject(to, key, number);
-            break;
-        case GGUF_ARRAY: {
-            static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
-            cJSON *array = cJSON_AddObjectToObject(to, key);
-            if (array) {
-                cJSON_AddStringToObject(array, "type", names[e->item_type]);
-                cJSON_AddNumberToObject(array, "count", (double)e->count);
-            }
-            break;
-        }
-        default:
-            if (gguf_get_int(g, key, &integer, NULL) == GM_OK)
-                cJSON_AddNumberToObject(to, key, (double)integer);
-            break;
-        }
+        cJSON *value = key ? metadata_value(e) : NULL;
+        ok = value && cJSON_AddItemToObject(metadata, key, value);
+        if (!ok)
+            cJSON_Delete(value);
         memory_free(key);
     }
+    return ok;
+}
+
+static bool add_tensor_lists(cJSON *o, const gm_loader *l, const int64_t *counts) {
+    cJSON *types = cJSON_AddObjectToObject(o, "weight_types"), *unused = cJSON_AddArrayToObject(o, "unused_tensors");
+    bool ok = types && unused;
+    for (int i = 0; i < GM_QUANT_COUNT && ok; i++)
+        ok = !counts[i] || cJSON_AddNumberToObject(types, gm_quants[i].name, (double)counts[i]);
+    for (int64_t i = 0; i < checkpoint_count(l->checkpoint) && ok; i++) {
+        cJSON *name = l->used[i] ? NULL : cJSON_CreateString(checkpoint_at(l->checkpoint, i)->name);
+        ok = l->used[i] || (name && cJSON_AddItemToArray(unused, name));
+    }
+    return ok;
 }
 
 static gm_status make_info(gm_loader *l) {
@@ -421,9 +430,11 @@ static gm_status make_info(gm_loader *l) {
     cJSON *o = cJSON_CreateObject();
     if (!o)
         return gm_fail(GM_ENOMEM, "load: out of memory");
-    cJSON_AddStringToObject(o, "path", l->path);
-    cJSON_AddStringToObject(o, "architecture", m->arch->name);
-    cJSON_AddStringToObject(o, "container", g ? "gguf" : "safetensors");
+    const struct { const char *key, *value; } texts[] = {
+        {"path", l->path}, {"architecture", m->arch->name}, {"container", g ? "gguf" : "safetensors"},
+        {"rope_type", g && checkpoint_find(l->checkpoint, "rope_freqs.weight") ? "llama3" : ropes[c->rope.kind]},
+        {"activations", m->int8 ? "int8" : "float32"}, {"kv_dtype", gm_dtype_name(m->kv_type)}, {"isa", gm_isa()},
+    };
     const struct { const char *key; double value; } numbers[] = {
         {"parameters", (double)parameters}, {"weight_bytes", (double)m->weight_bytes}, {"vocab_size", (double)c->vocab},
         {"hidden_size", (double)c->hidden}, {"n_layers", (double)c->n_layers}, {"n_heads", (double)c->n_heads},
@@ -432,25 +443,13 @@ static gm_status make_info(gm_loader *l) {
         {"rope_theta", c->rope.theta}, {"threads", m->threads},
         {"kv_bytes_per_token", (double)(2 * c->n_layers * c->n_kv_heads * c->head_dim) * (double)gm_dtype_size(m->kv_type)},
     };
+    bool ok = true;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        ok = ok && cJSON_AddStringToObject(o, texts[i].key, texts[i].value);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
-    cJSON_AddStringToObject(o, "rope_type", g && checkpoint_find(l->checkpoint, "rope_freqs.weight") ? "llama3" : ropes[c->rope.kind]);
-    cJSON_AddBoolToObject(o, "tied", c->tied);
-    cJSON_AddStringToObject(o, "activations", m->int8 ? "int8" : "float32");
-    cJSON_AddStringToObject(o, "kv_dtype", gm_dtype_name(m->kv_type));
-    cJSON_AddStringToObject(o, "isa", gm_isa());
-    cJSON *types = cJSON_AddObjectToObject(o, "weight_types");
-    for (int i = 0; i < GM_QUANT_COUNT && types; i++)
-        if (counts[i])
-            cJSON_AddNumberToObject(types, gm_quants[i].name, (double)counts[i]);
-    cJSON *unused = cJSON_AddArrayToObject(o, "unused_tensors");
-    for (int64_t i = 0; i < checkpoint_count(l->checkpoint) && unused; i++)
-        if (!l->used[i])
-            cJSON_AddItemToArray(unused, cJSON_CreateString(checkpoint_at(l->checkpoint, i)->name));
-    cJSON *metadata = g ? cJSON_AddObjectToObject(o, "metadata") : NULL;
-    if (metadata)
-        add_metadata(metadata, g);
-    char *text = cJSON_PrintUnformatted(o);
+        ok = ok && cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
+    ok = ok && cJSON_AddBoolToObject(o, "tied", c->tied) && add_tensor_lists(o, l, counts) && (!g || add_metadata(o, g));
+    char *text = ok ? cJSON_PrintUnformatted(o) : NULL;
     cJSON_Delete(o);
     if (!text)
         return gm_fail(GM_ENOMEM, "load: out of memory");

@@ -165,7 +165,9 @@ static PyObject *model_info(PyObject *self, PyObject *unused)
     if (gm_model_info(model, &json) != GM_OK)
         return raise_gm(py_model_state(self));
     PyObject *parser = PyImport_ImportModule("json");
-    PyObject *info = parser ? PyObject_CallMethod(parser, "loads", "s", json) : NULL;
+    PyObject *text = PyUnicode_DecodeUTF8(json, (Py_ssize_t)strlen(json), "replace");     /* metadata may be anything */
+    PyObject *info = parser && text ? PyObject_CallMethod(parser, "loads", "O", text) : NULL;
+    Py_XDECREF(text);
     Py_XDECREF(parser);
     gm_buffer_free(json);
     return info;

@@ -230,7 +230,8 @@ static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges
                            (unsigned long long)i);
         GM_TRY(score_splits(t, (int32_t)i, (float)score, merges));
     }
-    qsort(merges->rows, merges->size, sizeof merges->rows[0], compare_merges);
+    if (merges->size > 0)
+        qsort(merges->rows, merges->size, sizeof merges->rows[0], compare_merges);
     GM_TRY(bpe_reserve(&t->bpe, merges->size));
     for (size_t i = 0; i < merges->size; i++)
         GM_TRY(bpe_add_merge(&t->bpe, &t->vocab, merges->rows[i].left, merges->rows[i].right, (uint32_t)i, joined));
