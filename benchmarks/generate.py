@@ -1,0 +1,163 @@
+"""Measures prefill and decode, ours and the peers', and prints one table.
+
+    pip install . numpy gguf
+    python benchmarks/generate.py                                     # everything: about an hour, 9 GB of disk
+    python benchmarks/generate.py --models smollm2 --quants Q4_0 --threads 1 --repeat 3
+
+Models have true shapes and random weights (models.py makes them in --folder, once). The peers are llama.cpp's and
+ik_llama.cpp's `llama-bench`, named llama-bench and ik-llama-bench in the folder of --peers, of the environment's
+GOMLX_PEERS, or ../shared/peers beside the repository; each is left out where it is not there. ik_llama.cpp runs with and
+without repacking (-rtr); both peers run with flash attention.
+
+In each round every engine runs once, one after the other, in a process of its own: it loads the model, warms up, then
+reads a prompt (prefill) and, from an empty cache, decodes. Ours is the installed package with its defaults. Cells are
+medians of the rounds with [least..greatest]; "x" is our median over the peer's; MB/token are the bytes of all weights
+in the file that a token reads; "of memory" is MB/token times our decoding rate, as a share of what bandwidth.c measured
+with as many threads before and after (the greater of the two)."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PEERS = {                              # column: program, its options
+    "llama.cpp": ("llama-bench", ["-fa", "1"]),
+    "ik": ("ik-llama-bench", ["-fa", "1", "-rtr", "0"]),
+    "ik -rtr": ("ik-llama-bench", ["-fa", "1", "-rtr", "1"]),
+}
+
+OURS = """
+import json, sys, time
+import gomlx
+
+path, threads, n_prompt, n_decode = sys.argv[1], *map(int, sys.argv[2:])
+with gomlx.load(path, threads=threads) as model:
+    def seconds(n_prompt, max_tokens):
+        prompt = [(i * 7919 + 1) % 256 for i in range(n_prompt)]
+        times = [time.perf_counter()]
+        for _ in model.generate(prompt, max_tokens=max_tokens, temperature=0):
+            times.append(time.perf_counter())
+        assert len(times) == max_tokens + 1, f"{len(times) - 1} tokens came, {max_tokens} were asked for"
+        return times[1] - times[0], times[-1] - times[1]
+
+    seconds(n_prompt, 2)
+    prefill, _ = seconds(n_prompt, 1)
+    _, decode = seconds(1, n_decode + 1)
+from gomlx import _gomlx
+print(json.dumps({"version": f"gomlx {gomlx.__version__} ({_gomlx.isa()})", "prefill": n_prompt / prefill,
+                  "decode": n_decode / decode}))
+"""
+
+
+def run(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command[:2])} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def measure_ours(path, threads, options):
+    numbers = [str(number) for number in (threads, options.prompt, options.generate)]
+    return json.loads(run([sys.executable, "-c", OURS, path, *numbers]))
+
+
+def measure_peer(name, path, threads, options):
+    """One prefill and one decode; llama-bench warms up by itself."""
+    program, flags = PEERS[name]
+    text = run([os.path.join(options.peers, program), "-m", path, "-t", str(threads), "-p", str(options.prompt),
+                "-n", str(options.generate), "-r", "1", "-o", "json", *flags])
+    rows = json.loads(text[text.index("["):])
+    rate = {"prefill" if row["n_prompt"] else "decode": row["avg_ts"] for row in rows}
+    return {"version": f"{name.split()[0]} {rows[0]['build_commit']} (build {rows[0]['build_number']})", **rate}
+
+
+class Bandwidth:
+    """What bandwidth.c measures, compiled here for this machine."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.program = os.path.join(self.folder.name, "bandwidth")
+        run([os.environ.get("CC", "cc"), "-O3", "-march=native", "-pthread", os.path.join(HERE, "bandwidth.c"), "-o",
+             self.program])
+
+    def __call__(self, threads):
+        return float(run([self.program, str(threads)]))
+
+
+def rounds(path, threads, options, versions):
+    """{engine: {"prefill": [...], "decode": [...]}} over all rounds, the engines taking turns."""
+    engines = ["gomlx"] + [name for name, (program, _) in PEERS.items()
+                           if os.path.exists(os.path.join(options.peers, program))]
+    found = {engine: {"prefill": [], "decode": []} for engine in engines}
+    for _ in range(options.repeat):
+        for engine in engines:
+            one = measure_ours(path, threads, options) if engine == "gomlx" else \
+                measure_peer(engine, path, threads, options)
+            versions.setdefault(one.pop("version"))
+            for test, rate in one.items():
+                found[engine][test].append(rate)
+    return found
+
+
+def cell(values):
+    digits = 0 if min(values) >= 1000 else 1
+    middle, least, greatest = (f"{v:.{digits}f}" for v in (statistics.median(values), min(values), max(values)))
+    return middle if len(values) == 1 else f"{middle} [{least}..{greatest}]"
+
+
+def lines_of(name, quant, threads, found, megabytes, bandwidth, options):
+    for test, count in (("prefill", options.prompt), ("decode", options.generate)):
+        ours = statistics.median(found["gomlx"][test])
+        line = [name, quant, str(threads), f"{test} {count}", cell(found["gomlx"][test])]
+        for peer in PEERS:
+            have = peer in found
+            line += [cell(found[peer][test]), f"{ours / statistics.median(found[peer][test]):.2f}"] if have else "--"
+        share = f"{100 * ours * megabytes / 1000 / max(bandwidth):.0f} %" if test == "decode" else ""
+        yield line + [f"{megabytes:.0f}", share]
+
+
+def print_table(header, lines):
+    widths = [max(len(row[i]) for row in [header, *lines]) for i in range(len(header))]
+    for row in [header, ["-" * width for width in widths], *lines]:
+        print("| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |")
+
+
+def main():
+    import models
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=models.SHAPES, default=list(models.SHAPES))
+    parser.add_argument("--quants", nargs="+", default=["Q4_0", "Q4_K_M", "Q8_0", "bf16"],
+                        help="types that llama-quantize knows")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--repeat", type=int, default=5, help="rounds")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt in prefill")
+    parser.add_argument("--generate", type=int, default=128, help="tokens to decode")
+    parser.add_argument("--peers", default=os.environ.get("GOMLX_PEERS", os.path.join(HERE, "../../shared/peers")))
+    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "gomlx-benchmarks"),
+                        help="of the models")
+    options = parser.parse_args()
+    probe, versions, lines, measured = Bandwidth(), {}, [], []
+    for name in options.models:
+        for quant in options.quants:
+            path = models.quantised(name, quant, options.folder, options.peers)
+            megabytes = models.bytes_per_token(path) / 1e6
+            for threads in options.threads:
+                bandwidth = [probe(threads)]
+                found = rounds(path, threads, options, versions)
+                bandwidth.append(probe(threads))
+                measured += [(threads, value) for value in bandwidth]
+                lines += lines_of(name, quant, threads, found, megabytes, bandwidth, options)
+                print(f"{name} {quant}, {threads} threads: done", file=sys.stderr)
+    print_table(["model", "type", "threads", "tokens/s", "gomlx", *(text for peer in PEERS for text in (peer, "x")),
+                 "MB/token", "of memory"], lines)
+    print("\nversions: " + ", ".join(versions))
+    for threads in options.threads:
+        values = [value for at, value in measured if at == threads]
+        print(f"memory read by {threads} threads: {cell(values)} GB/s over {len(values)} probes")
+
+
+if __name__ == "__main__":
+    main()

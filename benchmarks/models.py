@@ -1,0 +1,144 @@
+"""Writes models of true shapes with random weights, to measure speed where no weights can be fetched.
+
+    python benchmarks/models.py smollm2 smollm2-bf16.gguf
+
+The file is GGUF in BF16 with a byte-level vocabulary, and is written tensor by tensor. It names no end of text, so that
+a generation runs to the length it is given. `quantised` makes the other types with llama.cpp's llama-quantize.
+Needs numpy and PyPI's gguf."""
+import argparse
+import os
+import subprocess
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+
+POOL = 4_194_301        # random values that the tensors are cut from, each from a place of its own; a prime
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    hidden: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    theta: float
+    context: int
+
+
+SHAPES = {
+    "smollm2": Shape(30, 576, 1536, 9, 3, 64, 49152, 1e5, 8192),             # SmolLM2-135M
+    "qwen-vocab": Shape(28, 1024, 3072, 16, 8, 128, 151936, 1e6, 40960),     # Qwen's vocabulary on Llama's architecture
+    "llama1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, 5e5, 131072),        # Llama-3.2-1B
+}
+
+
+def tensors(shape):
+    """(name, rows, columns) of each matrix; rows is None for a norm's weight. The head is the embedding."""
+    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    yield "token_embd.weight", shape.vocab, shape.hidden
+    for i in range(shape.layers):
+        for name, rows, columns in (
+                ("attn_norm", None, shape.hidden), ("attn_q", wide, shape.hidden), ("attn_k", narrow, shape.hidden),
+                ("attn_v", narrow, shape.hidden), ("attn_output", shape.hidden, wide), ("ffn_norm", None, shape.hidden),
+                ("ffn_gate", shape.mlp, shape.hidden), ("ffn_up", shape.mlp, shape.hidden),
+                ("ffn_down", shape.hidden, shape.mlp)):
+            yield f"blk.{i}.{name}.weight", rows, columns
+    yield "output_norm.weight", None, shape.hidden
+
+
+def byte_tokens():
+    """One printable character for each byte, as byte-level BPE writes them: those that print stand for themselves,
+    the others are numbered from 256 on."""
+    prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in prints else next(others)) for byte in range(256)]
+
+
+def bfloat16(values):
+    """float32 rounded to the nearest bfloat16, as uint16."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def write(name, path):
+    shape = SHAPES[name]
+    rng = np.random.default_rng(0)
+    pool = bfloat16(rng.standard_normal(POOL, dtype=np.float32) * np.float32(0.02))
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(name)
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_feed_forward_length(shape.mlp)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.theta)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(shape.vocab)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    vocabulary = byte_tokens() + ["th"]
+    vocabulary += [f"<{i}>" for i in range(len(vocabulary), shape.vocab)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(vocabulary)
+    writer.add_token_types([gguf.TokenType.NORMAL] * shape.vocab)
+    writer.add_token_merges(["t h"])
+    writer.add_add_bos_token(False)
+    for tensor, rows, columns in tensors(shape):
+        if rows is None:
+            writer.add_tensor_info(tensor, (columns,), np.dtype(np.float32), 4 * columns)
+        else:
+            writer.add_tensor_info(tensor, (rows, 2 * columns), np.dtype(np.uint8), 2 * rows * columns,
+                                   raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for _, rows, columns in tensors(shape):
+        if rows is None:
+            writer.write_tensor_data(np.ones(columns, np.float32))
+        else:
+            cut = np.resize(np.roll(pool, int(rng.integers(POOL))), rows * columns)
+            writer.write_tensor_data(cut.view(np.uint8).reshape(rows, 2 * columns))
+    writer.close()
+
+
+def quantised(name, quant, folder, peers):
+    """The path of the model in this type ("bf16", "Q4_K_M", ...), made in the folder when it is not there yet."""
+    path = os.path.join(folder, f"{name}-{quant}.gguf")
+    if os.path.exists(path):
+        return path
+    os.makedirs(folder, exist_ok=True)
+    part = path + ".part"
+    if quant == "bf16":
+        write(name, part)
+    else:
+        program = os.path.join(peers, "llama-quantize")
+        if not os.path.exists(program):
+            raise FileNotFoundError(f"{program} is not there; it makes the type {quant} (--peers or GOMLX_PEERS)")
+        source = quantised(name, "bf16", folder, peers)
+        subprocess.run([program, source, part, quant.upper(), str(os.cpu_count())], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.rename(part, path)
+    return path
+
+
+def bytes_per_token(path):
+    """Bytes of weights that one decoded token reads: all tensors, but of an embedding that is not the head one row."""
+    found = gguf.GGUFReader(path).tensors
+    untied = any(tensor.name == "output.weight" for tensor in found)
+    return sum(int(tensor.n_bytes) for tensor in found if not (untied and tensor.name == "token_embd.weight"))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=SHAPES)
+    parser.add_argument("path")
+    arguments = parser.parse_args()
+    write(arguments.name, arguments.path)
