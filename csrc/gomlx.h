@@ -148,7 +148,8 @@ int32_t gm_tokenizer_id(const gm_tokenizer *t, const char *token, size_t length)
 bool gm_tokenizer_is_special(const gm_tokenizer *t, int32_t id);
 void gm_buffer_free(void *buffer);
 /* Incremental decoding: each push gives the text that is certain now; never half a character, never U+FFFD early.
- * The concatenation of all pushes and the finish equals the batch decode. *text is borrowed until the next call. */
+ * The concatenation of all pushes and the finish equals the batch decode, but for a run of <0xNN> tokens that is not UTF-8:
+ * of that the batch, as Hugging Face, keeps nothing, a stream what was whole. *text is borrowed until the next call. */
 gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, gm_detokenizer **out);
 gm_status gm_detokenizer_push(gm_detokenizer *d, int32_t id, const char **text, size_t *length);
 gm_status gm_detokenizer_finish(gm_detokenizer *d, const char **text, size_t *length);
