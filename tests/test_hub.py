@@ -176,7 +176,8 @@ def test_the_environment_is_honoured(server, tmp_path):
     environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
     program = ("import json, sys; from gomlx import hub, cli; hub.fetch('org/tiny-GGUF:Q8_0'); "
                "sys.exit(cli.main(['models', '--json']))")
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120,
+                          cwd=os.path.dirname(os.path.abspath(__file__)))
     assert done.returncode == 0, done.stderr
     names = [one["name"] for one in json.loads(done.stdout)["models"]]
     assert names == ["fable", "org/tiny-GGUF"]
