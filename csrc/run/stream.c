@@ -177,6 +177,15 @@ static gm_status copy_stops(gm_stream *st, const gm_generate_options *o) {
     return GM_OK;
 }
 
+/* What comes out continues the prompt's text: a SentencePiece space is dropped at the start of a text only. */
+static gm_status read_prompt(gm_detokenizer *d, const int32_t *prompt, size_t n) {
+    const char *text;
+    size_t length;
+    for (size_t i = 0; i < n; i++)
+        GM_TRY(gm_detokenizer_push(d, prompt[i], &text, &length));
+    return GM_OK;
+}
+
 gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt, const gm_generate_options *o, gm_stream **out) {
     int64_t context = s->model->config.context, n = (int64_t)n_prompt, shared = 0;
     *out = NULL;
@@ -204,6 +213,8 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
         status = copy_stops(st, o);
     if (status == GM_OK && t)
         status = gm_detokenizer_new(t, true, &st->detokenizer);
+    if (status == GM_OK && t)
+        status = read_prompt(st->detokenizer, prompt, n_prompt);
     if (status != GM_OK) {
         gm_stream_free(st);
         return status;
