@@ -1,0 +1,131 @@
+"""Every weight format of GGUF: the values are those of PyPI gguf bit for bit, the logits those of transformers on these
+values; formats that the engine does not read are named in the error."""
+import os
+
+import checkpoints
+import llama_reference
+import numpy as np
+import pytest
+from checkpoints import SMALL
+from llama_reference import difference
+
+import gomlx
+from gomlx import _gomlx, loading
+
+EXACT = {"activations": "float32", "kv_dtype": "float32"}
+FLOAT32 = 1e-5
+SUPPORTED = ("BF16", "Q4_0", "Q4_1", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K", "Q8_0")
+UNSUPPORTED = {"IQ4_NL": "IQ4_NL", "IQ4_XS": "IQ4_XS", "Q2_K": "Q2_K", "Q3_K_M": "Q3_K"}
+FORMATS = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+WIDE = SMALL | {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 101, "tie_word_embeddings": False}
+
+
+def fable(shared, kind):
+    return os.path.join(shared, "data", "models", "fable-gguf", f"fable-{kind}.gguf")
+
+
+def same_bits(model, weights):
+    names = set(model.weight_names())
+    assert names == weights.keys()
+    for name, want in weights.items():
+        got = np.asarray(model.weight(name))
+        assert got.shape == want.shape and got.dtype == np.float32, name
+        np.testing.assert_array_equal(got.view(np.uint32), np.ascontiguousarray(want).view(np.uint32), err_msg=name)
+
+
+# ---- trained weights, quantised by llama.cpp ----
+
+@pytest.fixture(scope="module", params=[*SUPPORTED, "in the package"])
+def file(request):
+    """(path, {name: type}, {name: values}) of a GGUF file of fable."""
+    path = loading.PACKAGED_FILE
+    if request.param in SUPPORTED:
+        path = fable(request.getfixturevalue("shared"), request.param)
+    return path, *checkpoints.dequantised(path)
+
+
+def test_values_of_fable(file):
+    path, types, weights = file
+    model = _gomlx.load_model(path)
+    same_bits(model, weights)
+    counts = {}
+    for name, kind in types.items():
+        counts[kind] = counts.get(kind, 0) + weights[name].size
+    assert model.info()["weight_types"] == counts
+    model.close()
+
+
+def test_logits_of_fable(file):
+    """Against NumPy in float64 on the same values."""
+    path, _, weights = file
+    with gomlx.load(path, **EXACT) as model:
+        metadata = model.info["metadata"]
+        config = SMALL | {"hidden_size": 256, "num_hidden_layers": metadata["llama.block_count"], "num_attention_heads": 4,
+                          "num_key_value_heads": 2, "head_dim": 64,
+                          "rms_norm_eps": metadata["llama.attention.layer_norm_rms_epsilon"]}
+        ids = model.tokenizer.encode("Once upon a time, there was a little girl named Lily. She loved to play outside. " * 8)
+        assert len(ids) > 150
+        assert difference(np.asarray(model.logits(ids)), llama_reference.logits(config, weights, ids)) <= FLOAT32
+
+
+def test_logits_of_fable_are_those_of_transformers(file, shared):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    path, _, weights = file
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(
+        os.path.join(shared, "data", "models", "fable"), dtype=torch.float32, attn_implementation="eager")
+    oracle.load_state_dict({"lm_head.weight": torch.from_numpy(weights["model.embed_tokens.weight"])} | {
+        name: torch.from_numpy(value) for name, value in weights.items()})
+    with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as text, \
+            gomlx.load(path, **EXACT) as model, torch.no_grad():
+        ids = model.tokenizer.encode(text.read(4000))[:256]
+        assert difference(np.asarray(model.logits(ids)), oracle(torch.tensor([ids])).logits[0].numpy()) <= FLOAT32
+
+
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_a_format_that_is_not_read_is_named(shared, kind):
+    with pytest.raises(NotImplementedError, match=rf"fable-{kind}.gguf: tensor \S+ is of type {UNSUPPORTED[kind]}, "):
+        gomlx.load(fable(shared, kind))
+
+
+# ---- random weights ----
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_values_and_logits_of_a_format(tmp_path, kind):
+    """101 rows in the head and the embedding: the last panel of a packed matrix is not full."""
+    path = tmp_path / "model.gguf"
+    weights = checkpoints.save_gguf(path, WIDE, checkpoints.random_weights(WIDE), kind)
+    assert checkpoints.dequantised(path)[0]["model.layers.0.mlp.up_proj.weight"] == kind
+    model = _gomlx.load_model(str(path), **EXACT)
+    same_bits(model, weights)
+    ids = np.random.default_rng(1).integers(0, WIDE["vocab_size"], 60).tolist()
+    want = llama_reference.logits(WIDE, weights, ids)
+    assert difference(np.asarray(model.logits([ids])[0]), want) <= FLOAT32
+    model.close()
+    fast = _gomlx.load_model(str(path))
+    dense = kind in ("F16", "BF16")
+    assert fast.info()["activations"] == ("float32" if dense else "int8")
+    assert fast.info()["kv_dtype"] == ("float32" if dense else "float16")
+    error = difference(np.asarray(fast.logits([ids])[0]), want)
+    assert error <= FLOAT32 if dense else FLOAT32 < error < 0.05    # random weights amplify: test_quality has the numbers
+    fast.close()
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "MXFP4"])
+def test_any_unread_format_is_named(tmp_path, kind):
+    gguf = checkpoints.gguf
+    path, wanted = tmp_path / "model.gguf", gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[wanted]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(256)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(256)
+    writer.add_head_count(4)
+    writer.add_vocab_size(32)
+    writer.add_tensor("token_embd.weight", np.zeros((32, 256 // block * size), np.uint8), raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(NotImplementedError, match=f"token_embd.weight is of type {kind}"):
+        _gomlx.load_model(str(path))
