@@ -10,7 +10,9 @@ import weakref
 import numpy as np
 import pytest
 
+import gomlx
 import gomlx.core as mx
+from gomlx import _gomlx
 
 
 def active():
@@ -282,3 +284,190 @@ def test_fork_child_evaluates():
         ok = abs((a * 2).sum().item() / (100000 * 99999) - 1) < 1e-5
         os._exit(0 if ok else 1)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+# ---- models, sessions, streams ----
+
+@pytest.fixture(scope="module")
+def fable():
+    path = os.path.join(os.path.dirname(gomlx.__file__), "models", "fable-Q8_0.gguf")
+    return path, _gomlx.Tokenizer.from_gguf(path)
+
+
+def test_close_frees_at_once(fable):
+    path, tokenizer = fable
+    model = _gomlx.load_model(path)
+    session = model.new_session()
+    stream = _gomlx.stream(session, tokenizer, tokenizer.encode("Once upon a time"))
+    next(stream)
+    model.close()
+    model.close()
+    assert model.closed and list(stream) == []
+    assert stream.stats()["prompt_tokens"] == 4
+    for use in (model.info, model.new_session, lambda: model.vocab_size, lambda: model.logits([[1]]), lambda: session.length,
+                lambda: session.truncate(0), lambda: _gomlx.stream(session, tokenizer, [1])):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+def test_sessions_close_one_by_one(fable):
+    path, tokenizer = fable
+    model = _gomlx.load_model(path)
+    sessions = [model.new_session() for _ in range(4)]
+    sessions[2].close()
+    del sessions[0]
+    gc.collect()
+    ids = tokenizer.encode("Once")
+    for s in sessions[:1] + sessions[2:]:
+        assert len(list(_gomlx.stream(s, tokenizer, ids, max_tokens=2))) == 2
+    sessions[0].close()
+    sessions[0].close()
+    model.close()
+
+
+def test_a_model_dies_with_its_last_user(fable):
+    path, tokenizer = fable
+    stream = _gomlx.stream(_gomlx.load_model(path).new_session(), tokenizer, tokenizer.encode("Once"), max_tokens=3)
+    gc.collect()
+    assert [t.finish_reason for t in stream] == [None, None, "length"]
+
+
+def test_one_stream_per_session(fable):
+    path, tokenizer = fable
+    session = _gomlx.load_model(path).new_session()
+    first = _gomlx.stream(session, tokenizer, [1, 2])
+    next(first)
+    with pytest.raises(RuntimeError):
+        _gomlx.stream(session, tokenizer, [1])
+    first.close()
+    assert list(first) == []
+    with _gomlx.stream(session, None, [1, 2, 3], max_tokens=1) as second:
+        assert next(second).text == ""
+    assert session.length == 3
+
+
+def test_a_stream_in_two_threads(fable):
+    """Every token comes once, the other thread is told that the stream is busy, cancel and close end it from anywhere."""
+    path, tokenizer = fable
+    model = _gomlx.load_model(path)
+    ids = tokenizer.encode("Once upon a time")
+    alone = [t.id for t in _gomlx.stream(model.new_session(), tokenizer, ids, max_tokens=200)]
+    for end in ("cancel", "close", None):
+        stream = _gomlx.stream(model.new_session(), tokenizer, ids, max_tokens=200)
+        got = []
+
+        def work(i, stream=stream, got=got, end=end):
+            while True:
+                try:
+                    token = next(stream, None)
+                except ValueError as e:
+                    assert "in use by another thread" in str(e)
+                    continue
+                if token is None:
+                    return
+                got.append(token.id)
+                if end and len(got) > 20:
+                    getattr(stream, end)()
+        run_threads(3, work)
+        got = [i for i in got if i >= 0]
+        assert sorted(got) == sorted(alone[:len(got)])
+        assert len(got) == len(alone) if end is None else 20 < len(got) < 60
+        assert stream.stats()["generated_tokens"] >= len(got)
+
+
+def test_model_closed_while_streams_run(fable):
+    path, tokenizer = fable
+    model = _gomlx.load_model(path)
+    ids = tokenizer.encode("Once upon a time")
+
+    def work(i):
+        if i == 0:
+            time.sleep(0.05)
+            model.close()
+            return
+        try:
+            while True:
+                for _ in _gomlx.stream(model.new_session(), tokenizer, ids, max_tokens=50):
+                    pass
+        except ValueError as e:
+            assert "closed" in str(e)
+    run_threads(4, work)
+
+
+def test_interrupted_stream_leaves_its_session(fable):
+    class Stop(Exception):
+        pass
+
+    def handler(*_):
+        raise Stop
+    path, tokenizer = fable
+    model = _gomlx.load_model(path)
+    session = model.new_session()
+    ids = tokenizer.encode("Once upon a time there was a fox. " * 60)
+    old = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+    try:
+        with pytest.raises(Stop):
+            while True:
+                session.truncate(0)
+                next(_gomlx.stream(session, tokenizer, ids))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert 0 <= session.length <= len(ids)
+    again = [t.id for t in _gomlx.stream(session, tokenizer, ids, max_tokens=5)]
+    assert again == [t.id for t in _gomlx.stream(model.new_session(), tokenizer, ids, max_tokens=5)]
+
+
+def test_progress_and_its_errors(fable):
+    path, _ = fable
+    seen = []
+    _gomlx.load_model(path, progress=seen.append).close()
+    assert seen == sorted(seen) and seen[-1] == 1.0
+
+    def fail(_):
+        raise KeyError("stop")
+    with pytest.raises(KeyError):
+        _gomlx.load_model(path, progress=fail)
+
+
+def test_load_arguments(fable, tmp_path):
+    path, _ = fable
+    for arguments, error in (({"dtype": "float7"}, ValueError), ({"activations": "int4"}, ValueError),
+                             ({"threads": "two"}, TypeError),
+                             ({"kv_dtype": 3}, TypeError), ({"context_length": "x"}, TypeError), ({"nonsense": 1}, TypeError)):
+        with pytest.raises(error):
+            _gomlx.load_model(path, **arguments)
+    with pytest.raises(FileNotFoundError):
+        _gomlx.load_model(tmp_path / "none.gguf")
+    with pytest.raises(TypeError):
+        _gomlx.load_model(None)
+    with _gomlx.stream(_gomlx.load_model(path, kv_dtype="float32", context_length=64).new_session(), None, [1]) as stream:
+        assert next(stream).id >= 0
+
+
+def test_tokenizer_object(fable):
+    path, tokenizer = fable
+
+    class Mine(_gomlx.Tokenizer):
+        pass
+    mine = Mine.from_gguf(path)
+    assert type(mine) is Mine and mine.vocab_size == tokenizer.vocab_size
+    text = "Once upon a time, a naïve 🦊."
+    ids = mine.encode(text)
+    assert mine.decode(ids) == text and mine.decode(iter(ids)) == text and mine.decode(np.array(ids)) == text
+    stream = mine.stream()
+    assert "".join([*map(stream.push, ids), stream.finish()]) == text
+    assert mine.encode("a\ud800b") == mine.encode("a\ufffdb")
+    assert mine.token_to_id(mine.id_to_token(ids[0])) == ids[0] and mine.token_to_id("no such token at all") is None
+    assert mine.id_to_token(10**6) is None and mine.id_to_token(-1) is None and not mine.is_special(ids[0])
+    with pytest.raises(TypeError):
+        _gomlx.Tokenizer()
+    for wrong in (None, b"text", 1):
+        with pytest.raises(TypeError):
+            mine.encode(wrong)
+    for wrong in ("text", [1.5], None, ["a"]):
+        with pytest.raises(TypeError):
+            mine.decode(wrong)
+    with pytest.raises(OverflowError):
+        mine.decode([2**40])
