@@ -307,7 +307,8 @@ def test_hash_is_identity():
 # ---- indexing ----
 
 KEYS = [0, -1, 2, (0, 1), (slice(None), 1), (slice(None, None, -1),), slice(1, 3), slice(-2, None), slice(2, -10, -1),
-        slice(5, 1), slice(-1, -4, -2), (Ellipsis, 0), (0, Ellipsis), (1, Ellipsis, 2), None, (None, 0), (0, None, 1), (Ellipsis, None), (),
+        slice(5, 1), slice(-1, -4, -2), (Ellipsis, 0), (0, Ellipsis), (1, Ellipsis, 2), None, (None, 0),
+        (0, None, 1), (Ellipsis, None), (),
         Ellipsis, (slice(None), None, slice(1, None)), (slice(None, None, 2), slice(None, None, -2), slice(0, 1)),
         (2, slice(None), slice(None, None, -1)), (1, 2, 3), np.int64(1), (slice(None), slice(None), -1)]
 
