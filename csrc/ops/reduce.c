@@ -82,10 +82,11 @@ static gm_array *reduce(gm_scope *s, const char *name, gm_array *x, int n_axes, 
     return array_node(s, &reduce_op, &x, 1, &p);
 }
 
-/* bool and integers narrower than 32 bits add up in int32. */
+/* Integers narrower than 32 bits add up in 32, bool in int32. */
 static gm_dtype sum_type(gm_dtype t) {
     switch (t) {
-    case GM_BOOL: case GM_UINT8: case GM_UINT16: case GM_INT8: case GM_INT16: return GM_INT32;
+    case GM_UINT8: case GM_UINT16: return GM_UINT32;
+    case GM_BOOL: case GM_INT8: case GM_INT16: return GM_INT32;
     default: return t;
     }
 }
@@ -226,8 +227,10 @@ gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     if (!x || axes_mask("softmax", x, n_axes, axes, &mask) != GM_OK)
         return NULL;
     x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
-    if (!x || mask == 0 || x->ndim == 0)
-        return x && mask == 0 && x->ndim == 0 ? softmax_compose(s, &(gm_array *){gm_reshape(s, x, 1, (int64_t[]){1})}, 1, NULL) : x;
+    if (!x)
+        return NULL;
+    if (mask == 0)                   /* over no axes: e**0 / e**0 */
+        return gm_exp(s, gm_subtract(s, x, x));
     if (mask == (uint64_t)1 << (x->ndim - 1) && x->dtype != GM_FLOAT64 && x->dtype != GM_COMPLEX64)
         return array_node(s, &softmax_op, &x, 1, NULL);
     int list[GM_MAX_NDIM], n = 0;
