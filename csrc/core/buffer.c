@@ -7,6 +7,7 @@
 #include "base/memory.h"
 
 #define ALIGNMENT 64
+#define MAPPED_BYTES ((size_t)1 << 20) /* from here on a block is a mapping of its own: freed, it is the system's again */
 #define HUGE_BYTES ((size_t)4 << 20)   /* from here on transparent huge pages are asked for */
 #define N_BINS 64
 
@@ -62,9 +63,27 @@ static gm_buffer *take_cached(size_t bytes) {
     return found;
 }
 
+static void block_free(void *data, size_t size) {
+    if (size < MAPPED_BYTES)
+        memory_free(data);
+    else
+        memory_unreserve(data, size);
+}
+
+static void *block_new(size_t size) {
+    if (size < MAPPED_BYTES)
+        return memory_aligned(size, ALIGNMENT);
+    void *data = memory_reserve(size);
+    if (data && memory_commit(data, 0, size) != 0) {
+        memory_unreserve(data, size);
+        return NULL;
+    }
+    return data;
+}
+
 static void destroy(gm_buffer *b) {
     if (b->kind == BUFFER_OWNED)
-        memory_free(b->data);
+        block_free(b->data, b->bytes);
     else if (b->kind == BUFFER_RESERVED)
         memory_unreserve(b->data, b->reserved);
     else if (b->release)
@@ -119,12 +138,12 @@ gm_buffer *buffer_new(size_t bytes) {
         b->mark = 0;
         return b;
     }
-    void *data = memory_aligned(size, ALIGNMENT);
+    void *data = block_new(size);
     if (!data && pool.cached) { /* what is cached may be what is missing */
         gm_error ignored;
         gm_take_error(&ignored);
         trim(0);
-        data = memory_aligned(size, ALIGNMENT);
+        data = block_new(size);
     }
     if (data && size >= HUGE_BYTES) {
         uintptr_t start = ((uintptr_t)data + 4095) & ~(uintptr_t)4095;
@@ -132,7 +151,7 @@ gm_buffer *buffer_new(size_t bytes) {
     }
     b = data ? make(BUFFER_OWNED, data, size) : NULL;
     if (!b) {
-        memory_free(data);
+        block_free(data, size);
         atomic_fetch_sub(&pool.active, size);
     }
     return b;

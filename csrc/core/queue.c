@@ -407,6 +407,7 @@ gm_status queue_start(gm_queue *q, int n_threads) {
     for (int64_t i = 0; i < q->count; i++)
         atomic_store_explicit(&q->launches[i].next, 0, memory_order_relaxed);
     q->main = (cursor){0};
+    q->barrier = (team_barrier){0};     /* a fork may have left threads in it that are not in this process */
     atomic_store(&q->cancelled, false);
     q->joined = q->any_multi && n_threads > 1;
     q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;

@@ -514,6 +514,7 @@ void gm_model_release(gm_model *m) {
     memory_free(m->layers);
     memory_free(m->info);
     memory_free(m);
+    gm_clear_cache();     /* blocks of a model's sizes are of use to nobody else */
 }
 
 int64_t gm_model_vocab_size(const gm_model *m) { return m->config.vocab; }
