@@ -39,15 +39,17 @@ void architecture_names(char *out, size_t size, bool gguf_names) {
 }
 
 /* What both containers have to satisfy, whatever their spelling. */
-static gm_status check(const char *name, const gm_config *c) {
-    const struct { const char *key; int64_t value; } sizes[] = {
-        {"vocab_size", c->vocab}, {"hidden_size", c->hidden}, {"num_hidden_layers", c->n_layers}, {"num_attention_heads", c->n_heads},
-        {"num_key_value_heads", c->n_kv_heads}, {"head_dim", c->head_dim}, {"intermediate_size", c->mlp},
-        {"max_position_embeddings", c->context},
+static gm_status check(const char *name, const gm_config *c, bool gguf_keys) {
+    const struct { const char *key, *gguf; int64_t value; } sizes[] = {
+        {"vocab_size", "vocab_size", c->vocab}, {"hidden_size", "embedding_length", c->hidden},
+        {"num_hidden_layers", "block_count", c->n_layers}, {"num_attention_heads", "attention.head_count", c->n_heads},
+        {"num_key_value_heads", "attention.head_count_kv", c->n_kv_heads}, {"head_dim", "attention.key_length", c->head_dim},
+        {"intermediate_size", "feed_forward_length", c->mlp}, {"max_position_embeddings", "context_length", c->context},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 1 || sizes[i].value > MAX_SIZE)
-            return gm_fail(GM_EBADFILE, "%s: %s is %lld, expected 1 to %d", name, sizes[i].key, (long long)sizes[i].value, MAX_SIZE);
+            return gm_fail(GM_EBADFILE, "%s: %s is %lld, expected 1 to %d", name, gguf_keys ? sizes[i].gguf : sizes[i].key,
+                           (long long)sizes[i].value, MAX_SIZE);
     if (c->n_heads % c->n_kv_heads)
         return gm_fail(GM_EBADFILE, "%s: %lld attention heads are not a multiple of %lld key/value heads", name, (long long)c->n_heads,
                        (long long)c->n_kv_heads);
@@ -56,14 +58,15 @@ static gm_status check(const char *name, const gm_config *c) {
     if (c->n_layers > 4096 || c->n_heads * c->head_dim > MAX_SIZE)
         return gm_fail(GM_EBADFILE, "%s: %lld layers of %lld heads are more than any model has", name, (long long)c->n_layers, (long long)c->n_heads);
     if (c->window < 0)
-        return gm_fail(GM_EBADFILE, "%s: sliding_window is %lld", name, (long long)c->window);
+        return gm_fail(GM_EBADFILE, "%s: sliding_window is %lld, expected 0 or more", name, (long long)c->window);
     if (!(c->eps >= 0 && c->eps < 1))
-        return gm_fail(GM_EBADFILE, "%s: rms_norm_eps is %g", name, c->eps);
+        return gm_fail(GM_EBADFILE, "%s: the epsilon of RMSNorm is %g, expected 0 to 1", name, c->eps);
     const rope_config *r = &c->rope;
     if (!(r->theta > 1 && isfinite(r->theta)) || r->dims < 2 || r->dims > c->head_dim || r->dims % 2)
-        return gm_fail(GM_EBADFILE, "%s: rope theta %g over %d of %lld dimensions", name, r->theta, r->dims, (long long)c->head_dim);
+        return gm_fail(GM_EBADFILE, "%s: rope theta %g over %d of %lld dimensions, expected more than 1 over an even number of them", name,
+                       r->theta, r->dims, (long long)c->head_dim);
     if (r->kind != ROPE_DEFAULT && !(r->factor > 0 && isfinite(r->factor)))
-        return gm_fail(GM_EBADFILE, "%s: rope scaling factor is %g", name, r->factor);
+        return gm_fail(GM_EBADFILE, "%s: rope scaling factor is %g, expected more than 0", name, r->factor);
     if (r->kind == ROPE_LLAMA3 && !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor && r->original_context > 0))
         return gm_fail(GM_EBADFILE, "%s: rope type llama3 with low_freq_factor %g, high_freq_factor %g, original context %g", name,
                        r->low_freq_factor, r->high_freq_factor, r->original_context);
@@ -154,7 +157,7 @@ static gm_status read_rope(const source *s, gm_config *c) {
             r->truncate = false;
     }
     if (!(partial > 0 && partial <= 1))
-        return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g", s->name, partial);
+        return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name, partial);
     r->dims = (int)((double)c->head_dim * partial);
     return GM_OK;
 }
@@ -191,7 +194,7 @@ static gm_status read_json(const source *s, const gm_architecture **arch, gm_con
         c->window = cJSON_HasObjectItem(s->root, "sliding_window") ? 0 : 4096;   /* transformers' default when the key is missing */
         GM_TRY(get_int(s, "sliding_window", &c->window));
     }
-    c->tied = cJSON_IsTrue(get(s->root, "tie_word_embeddings"));
+    c->tied = get(s->root, "tie_word_embeddings") ? cJSON_IsTrue(get(s->root, "tie_word_embeddings")) : -1;
     return read_rope(s, c);
 }
 
@@ -207,7 +210,7 @@ gm_status config_from_json(const char *text, size_t length, const char *name, co
         return gm_fail(GM_ENOMEM, "%s: out of memory", name);
     gm_status status = read_json(&s, arch, out);
     cJSON_Delete((cJSON *)(uintptr_t)s.root);
-    return status == GM_OK ? check(name, out) : status;
+    return status == GM_OK ? check(name, out, false) : status;
 }
 
 /* ---- GGUF ---- */
@@ -247,6 +250,7 @@ gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_confi
     }
     gguf_source s = {g, file, name};
     c->eps = 1e-5;
+    c->tied = -1;
     c->context = 2048;
     GM_TRY(gguf_int(&s, "embedding_length", &c->hidden, true));
     GM_TRY(gguf_int(&s, "block_count", &c->n_layers, true));
@@ -287,5 +291,5 @@ gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_confi
     const gguf_entry *tokens = gguf_find(g, "tokenizer.ggml.tokens");
     c->vocab = tokens ? (int64_t)tokens->count : 0;
     GM_TRY(gguf_int(&s, "vocab_size", &c->vocab, false));
-    return check(file, c);
+    return check(file, c, true);
 }

@@ -97,7 +97,7 @@ static gm_status list_jobs(gm_loader *l) {
     const gm_tensor *t = checkpoint_find(l->checkpoint, embed);
     if (is_gguf && t && t->ndim == 2)      /* the matrix is the truth: token lists may be shorter */
         c->vocab = t->shape[0];
-    if (is_gguf)
+    if (c->tied < 0)
         c->tied = !checkpoint_find(l->checkpoint, head);
     GM_TRY(add_job(l, embed, &m->embedding.weight, c->vocab, c->hidden, 0, false));
     for (int64_t i = 0; i < c->n_layers; i++)
@@ -142,7 +142,7 @@ static gm_status read_config(gm_loader *l) {
     gm_model *m = l->model;
     const gguf *g = checkpoint_gguf(l->checkpoint);
     if (g)
-        return config_from_gguf(g, &m->arch, &m->config);
+        return error_in_file(gguf_file(g)->path, config_from_gguf(g, &m->arch, &m->config));
     struct stat st;
     size_t folder = strlen(l->path), length;
     char *text, *name;

@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {                 /* what every decoder has; an architecture's own struct begins with it */
     int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, context, window;
     double eps;
-    bool tied;
+    int tied;                    /* the head is the embedding; -1: so when the checkpoint has no head */
     rope_config rope;
 } gm_config;
 
