@@ -32,7 +32,7 @@ def numbers(source, keys, where):
         value = source.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**31:
             raise _gomlx.Error(f"{where}: {key} is {value!r}, expected a number")
         found[name] = int(value) if name == "top_k" else float(f"{value:.6g}")   # 0.7 as float32 is 0.699999988
     return found

@@ -91,7 +91,7 @@ def read_json(path):
             value = json.load(file)
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _gomlx.Error(f"{path}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise _gomlx.Error(f"{path}: expected a JSON object, found {type(value).__name__}")

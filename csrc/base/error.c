@@ -49,6 +49,15 @@ gm_status error_code(void) { return slot.code; }
 
 void error_restore(gm_status code, int os_errno, const char *text) { store(code, os_errno, text); }
 
+gm_status error_in_file(const char *file, gm_status status) {
+    char text[sizeof slot.text];
+    if ((status == GM_EBADFILE || status == GM_EUNSUPPORTED) && strncmp(slot.text, file, strlen(file)) != 0) {
+        memcpy(text, slot.text, sizeof text);
+        gm_fail(status, "%s: %s", file, text);
+    }
+    return status;
+}
+
 gm_status gm_take_error(gm_error *out) {
     gm_status code = slot.code;
     *out = slot;

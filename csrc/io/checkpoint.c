@@ -198,7 +198,7 @@ static gm_status open_part(gm_checkpoint *c, const char *path, const split_name 
     else
         status = gguf_open(name, &c->parts[i].g);
     int64_t number, count, tensors;
-    if (status == GM_OK) status = read_split(c->parts[i].g, &number, &count, &tensors);
+    if (status == GM_OK) status = error_in_file(name, read_split(c->parts[i].g, &number, &count, &tensors));
     if (status == GM_OK && (number != i || count != split->count))
         status = gm_fail(GM_EBADFILE, "%s: says it is part %" PRId64 " of %" PRId64 ", expected part %d of %d", name,
                          number + 1, count, i + 1, split->count);
@@ -210,7 +210,7 @@ static gm_status open_gguf(gm_checkpoint *c, const char *path) {
     int64_t number, count, promised;
     gguf *given;
     GM_TRY(gguf_open(path, &given));
-    gm_status status = read_split(given, &number, &count, &promised);
+    gm_status status = error_in_file(path, read_split(given, &number, &count, &promised));
     if (status == GM_OK && (count < 1 || count > 99999))
         status = gm_fail(GM_EBADFILE, "%s: split.count is %" PRId64 ", expected 1 to 99999", path, count);
     split_name split = split_of(path, ".gguf");

@@ -305,7 +305,7 @@ gm_status gm_tokenizer_from_gguf(const char *path, gm_tokenizer **out) {
     gguf_close(g);
     if (status != GM_OK) {
         gm_tokenizer_release(t);
-        return status;
+        return error_in_file(path, status);
     }
     *out = t;
     return GM_OK;

@@ -227,7 +227,7 @@ gm_status gm_tokenizer_from_json(const char *json, size_t length, const char *na
     memory_free(joined.data);
     if (status != GM_OK) {
         gm_tokenizer_release(t);
-        return status;
+        return error_in_file(name, status);
     }
     *out = t;
     return GM_OK;
