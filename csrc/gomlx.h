@@ -212,8 +212,11 @@ typedef struct {
 } gm_token;
 typedef struct {
     int64_t prompt_tokens, cached_tokens, generated_tokens;
+    int64_t decode_steps;         /* forward passes of one token: the first token comes from prefill, a stop token from a step */
     double prefill_seconds, decode_seconds;
     gm_finish finish;
+    int32_t stop_id;              /* the stop token that ended it, or -1 */
+    int32_t stop_text;            /* the number of the stop text that ended it, or -1 */
 } gm_stream_stats;
 
 typedef struct gm_stream gm_stream;

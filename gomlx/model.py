@@ -17,9 +17,10 @@ class Result:
     prompt_tokens: int
     cached_tokens: int          # of the prompt, those the session already held
     generated_tokens: int
-    prefill_tps: float | None   # tokens per second; None where no time was spent
-    decode_tps: float | None
+    prefill_tps: float | None   # prompt tokens per second; None where no time was spent
+    decode_tps: float | None    # steps of one token per second; the first token is prefill's
     seed: int
+    stop: str | int | None      # what ended it, if something did: the stop text, or the id of the stop token
 
 
 class TokenStream:
@@ -27,9 +28,10 @@ class TokenStream:
     held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel() may be called
     from another thread."""
 
-    def __init__(self, stream, seed, session):
+    def __init__(self, stream, seed, session, stop_texts):
         self._stream = stream
         self._seed = seed
+        self._stop_texts = stop_texts
         self._session = session                 # closed with the stream when it was made for it, else None
         self._texts = []
         self._ids = []
@@ -76,7 +78,12 @@ class TokenStream:
             prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
             generated_tokens=stats["generated_tokens"],
             prefill_tps=rate(prefilled, stats["prefill_seconds"]),
-            decode_tps=rate(stats["generated_tokens"], stats["decode_seconds"]), seed=self._seed)
+            decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats))
+
+    def _stop(self, stats):
+        if stats["stop_text"] >= 0:
+            return self._stop_texts[stats["stop_text"]]
+        return stats["stop_id"] if stats["stop_id"] >= 0 else None
 
     @property
     def result(self) -> Result:
@@ -129,17 +136,18 @@ class Model:
         asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
                  "repetition_penalty": repetition_penalty}
         sampling = self._sampling | {name: value for name, value in asked.items() if value is not None}
+        stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         own = None if session is not None else self._engine.new_session()
         try:
             stream = _gomlx.stream(
                 session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
-                stop_ids=self._stop_ids, stop_texts=[stop] if isinstance(stop, str) else list(stop or ()), **sampling)
+                stop_ids=self._stop_ids, stop_texts=stop_texts, **sampling)
         except BaseException:
             if own is not None:
                 own.close()
             raise
-        return TokenStream(stream, seed, own)
+        return TokenStream(stream, seed, own, stop_texts)
 
     def chat(self, messages: Sequence[dict], *, tools: Sequence[dict] | None = None, add_generation_prompt: bool = True,
              template_args: dict | None = None, max_tokens: int | None = None, temperature: float | None = None,

@@ -72,6 +72,16 @@ def test_a_stream_and_its_result(model):
     assert all(token.logprob <= 0 for token in tokens if token.id >= 0)
 
 
+def test_the_result_names_what_stopped_it(model):
+    _, result = finish(model.generate("Once upon a time", max_tokens=24, temperature=0))
+    assert result.finish_reason == "length" and result.stop is None
+    word = result.text.split()[4]
+    _, result = finish(model.generate("Once upon a time", temperature=0, stop=["no such text", word]))
+    assert result.finish_reason == "stop" and result.stop == word and word not in result.text
+    _, result = finish(model.chat([{"role": "user", "content": "Tell me a story."}], temperature=0))
+    assert result.finish_reason == "stop" and result.stop in {stop["id"] for stop in model.info["stop_ids"]}
+
+
 def test_a_seed_repeats_and_a_drawn_seed_is_recorded(model):
     _, first = finish(model.generate("Once upon a time", max_tokens=32))
     _, again = finish(model.generate("Once upon a time", max_tokens=32, seed=first.seed))

@@ -124,7 +124,10 @@ static bool find_stop(gm_stream *st, size_t *keep) {
             if (memcmp(st->held.text + at, stop->text, n) != 0)
                 continue;
             if (n == stop->length) {
-                first = at < first ? at : first;
+                if (at < first) {
+                    first = at;
+                    st->stats.stop_text = (int32_t)i;
+                }
                 break;
             }
             *keep = left > *keep ? left : *keep;
@@ -227,7 +230,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     s->length = st->next = shared;
     for (int64_t i = 0; i < n; i++)
         sampler_saw(&st->sampler, prompt[i]);
-    st->stats = (gm_stream_stats){.prompt_tokens = n, .cached_tokens = shared};
+    st->stats = (gm_stream_stats){.prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1};
     *out = st;
     return GM_OK;
 }
@@ -343,6 +346,7 @@ gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
         step = st->prefill;
     } else {
         st->stats.decode_seconds = (double)(now - st->started) * 1e-9;
+        st->stats.decode_steps++;
         step = s->decode;
     }
     st->have_logits = true;
@@ -354,8 +358,10 @@ gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
     st->prefill = NULL;
     sampler_saw(&st->sampler, st->token);
     for (size_t i = 0; i < st->n_stop_ids; i++)
-        if (st->stop_ids[i] == st->token)
+        if (st->stop_ids[i] == st->token) {
+            st->stats.stop_id = st->token;
             return end(st, GM_FINISH_STOP, token);
+        }
     st->stats.generated_tokens++;
     token->id = st->token;
     token->logprob = logprob;
