@@ -81,7 +81,7 @@ gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
     if (slot->id == id)
         return GM_OK;
     if (v->tokens[id].length != UINT32_MAX) {
-        size_t old_length;
+        size_t old_length = 0;
         const char *old = vocab_text(v, (int32_t)id, &old_length);
         return gm_fail(GM_EBADFILE, "tokenizer: id %lld is given to '%.*s' and to '%.*s'", (long long)id,
                        old_length < 64 ? (int)old_length : 64, old, length < 64 ? (int)length : 64, text);
