@@ -24,7 +24,7 @@ X86 = {
     "cpu_avx512.c": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16",
                      "-mfma", "-mf16c", "-mbmi2"],
 }
-ARM = {"cpu_neon.c": []}
+ARM = {"cpu_neon.c": ["-march=armv8.2-a+dotprod+fp16"]}
 MACHINE = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), {})
 ELSEWHERE = (X86.keys() | ARM.keys()) - MACHINE.keys()
 

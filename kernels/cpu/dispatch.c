@@ -52,9 +52,13 @@ static bool has_avx2(void) { return features() & CPU_AVX2; }
 static bool has_avx512(void) { return features() & CPU_AVX512; }
 #elif defined(__aarch64__)
 #if defined(__linux__)
-static bool has_neon(void) { return getauxval(AT_HWCAP) & (1ul << 1); }    /* HWCAP_ASIMD */
+static bool has_neon(void)
+{
+    const unsigned long needed = HWCAP_ASIMD | HWCAP_FPHP | HWCAP_ASIMDHP | HWCAP_ASIMDDP;
+    return (getauxval(AT_HWCAP) & needed) == needed;
+}
 #else
-#define has_neon always
+#define has_neon always       /* Apple's, all of which have it; there is no auxiliary vector to ask */
 #endif
 #endif
 
@@ -64,7 +68,7 @@ static const candidate candidates[] = {
     { &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL, VNNI and BF16" },
     { &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2" },
 #elif defined(__aarch64__)
-    { &kernels_neon, has_neon, "NEON" },
+    { &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)" },
 #endif
     { &kernels_generic, always, "nothing" },
 };

@@ -1,7 +1,7 @@
 /* test_kernels.c - the packed formats of every table of kernels that this machine can run: packing, dequantising, and
  * matrix products with int8 and float32 activations, against a scalar reading of the file's bytes.
  * Every buffer that a kernel touches ends (or begins) at a page that may not be touched.
- * test_kernels [ISA...]: only these tables. */
+ * test_kernels [quick] [ISA...]: only these tables; quick, for emulators: fewer sizes of every format. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 #include "kernels.h"
 
 static int passed, failed;
+static bool quick;
 
 static void check(bool ok, const char *what, const char *isa, int format, int64_t rows, int64_t k, int64_t tokens)
 {
@@ -449,11 +450,11 @@ static void test_table(const gm_kernels *t)
     for (int format = 0; format < GM_QUANT_COUNT; format++) {
         const bool dense = format <= GM_QUANT_bf16;
         const int64_t *ks = gm_quants[format].values == 256 ? large_k : small_k;
-        for (int r = 0; r < 5; r++) {
+        for (int r = 0; r < 5; r += quick ? 3 : 1) {
             at_end = !at_end;
             test_pack(t, format, row_counts[r], dense ? 37 : ks[1]);
             if (dense) continue;
-            for (int n = 0; n < 6; n++)
+            for (int n = 0; n < 6; n += quick ? 4 : 1)
                 for (int k = 0; k < 4; k++)
                     test_product(t, format, row_counts[r], ks[k], token_counts[n], FILL_RANDOM, ACT_RANDOM);
         }
@@ -504,6 +505,7 @@ static bool asked_for(const char *isa, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "quick")) quick = true, argc--, argv++;
     test_choice();
     for (const char *const *name = kernels_names(); *name; name++) {
         if (!asked_for(*name, argc, argv)) continue;
