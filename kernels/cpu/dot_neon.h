@@ -74,10 +74,7 @@ ALWAYS_INLINE floats floats_broadcast(const void *p)
     __builtin_memcpy(&f, p, sizeof f);
     return floats_splat(f);
 }
-ALWAYS_INLINE floats floats_add(floats v, floats w)
-{
-    return (floats){ vaddq_f32(v.a, w.a), vaddq_f32(v.b, w.b) };
-}
+ALWAYS_INLINE floats floats_add(floats v, floats w) { return (floats){ vaddq_f32(v.a, w.a), vaddq_f32(v.b, w.b) }; }
 ALWAYS_INLINE floats floats_multiply(floats v, floats w)
 {
     return (floats){ vmulq_f32(v.a, w.a), vmulq_f32(v.b, w.b) };
@@ -104,7 +101,7 @@ ALWAYS_INLINE floats floats_from_signed(const uint8_t *p)
     return (floats){ vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v)) };
 }
 
-/* sum += four words of weights times word `lane` of the activations: a macro, as the lane is part of the instruction. */
+/* sum += a word of each row times word `lane` of the activations: a macro, as the instruction holds the lane. */
 #define DOT_STEP(sum, word, act, lane) do { \
     (sum).a = vdotq_laneq_s32((sum).a, vreinterpretq_s8_u8((word).a), act, lane); \
     (sum).b = vdotq_laneq_s32((sum).b, vreinterpretq_s8_u8((word).b), act, lane); \
