@@ -342,6 +342,13 @@ static int64_t share_of(const launch *l, int64_t n, int n_threads) {
     return n_threads == 1 ? n : n * STATIC_EIGHTHS / 8 / n_threads / l->grain * l->grain;
 }
 
+/* Behind clock_ns by a tick at most, and far cheaper: it is read between pieces of a microsecond. */
+static int64_t coarse_clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* Works on until the queue's end or the deadline (thread 0 only). Phases of a launch: 0 barrier, 1 own share, 2 shared rest. */
 static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
     unsigned saved = float_state();
@@ -382,7 +389,7 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
                 atomic_store_explicit(&l->next, n, memory_order_relaxed);
                 continue;
             }
-            if (deadline && clock_ns() >= deadline) {
+            if (deadline && coarse_clock_ns() >= deadline) {
                 done = false;
                 goto out;
             }
