@@ -116,13 +116,19 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     if (x->dtype == GM_FLOAT32)
         GM_TRY(float_operand(q, x, &x_data));
     GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
-    /* A piece is some microseconds of work, and of memory traffic when there is one token. */
-    int64_t per_panel = kernels_panel(kernels, w->format) * k * tokens;
-    int64_t grain = per_panel >= 262144 ? 1 : 262144 / (per_panel + 1);
+    /* A piece is at most some microseconds of work, and of memory traffic when there is one token. Within that a matrix is
+     * 16 pieces, for its threads to end together; a small one is not worth handing its parts from core to core. */
+    int64_t work = kernels_panel(kernels, w->format) * k * tokens + 1, most = 262144 / work, grain = panels / 16;
+    if (tokens > 1 && most < 4)
+        most = 4;
+    if (grain > most)
+        grain = most;
     if (grain > 4)
         grain = grain / 4 * 4;
-    else if (tokens > 1 && panels >= 32)
-        grain = 4;
+    if (panels * work < 140000)
+        grain = panels;
+    else if (grain < 1)
+        grain = 1;
     gm_matmul_args args = {.out = array_ptr(out), .out_stride = rows, .x = x_data ? (const void *)x_data : array_ptr(x), .x_stride = k,
                            .weight = array_ptr(w), .format = w->format, .bias = bias_data, .residual = residual_data, .rows = rows,
                            .k = k, .tokens = tokens};
