@@ -2,16 +2,14 @@
 #include "py/py.h"
 #include <limits.h>
 
-static int name_index(const signature *sig, PyObject *name)
-{
+static int name_index(const signature *sig, PyObject *name) {
     for (int i = sig->n_positional_only; sig->names[i]; i++)
         if (PyUnicode_CompareWithASCIIString(name, sig->names[i]) == 0)
             return i;
     return -1;
 }
 
-bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **values)
-{
+bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **values) {
     for (int i = 0; sig->names[i]; i++)
         values[i] = NULL;
     if (n > sig->n_positional) {
@@ -44,8 +42,7 @@ bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, P
     return true;
 }
 
-bool read_bool(PyObject *value, bool *out)
-{
+bool read_bool(PyObject *value, bool *out) {
     if (!value)
         return true;
     int truth = PyObject_IsTrue(value);
@@ -55,8 +52,7 @@ bool read_bool(PyObject *value, bool *out)
     return true;
 }
 
-bool read_int(PyObject *value, const char *what, int *out)
-{
+bool read_int(PyObject *value, const char *what, int *out) {
     if (!value)
         return true;
     if (!PyIndex_Check(value)) {
@@ -79,8 +75,7 @@ bool read_int(PyObject *value, const char *what, int *out)
     return true;
 }
 
-bool read_float(PyObject *value, const char *what, double *out)
-{
+bool read_float(PyObject *value, const char *what, double *out) {
     if (!value)
         return true;
     double number = PyFloat_AsDouble(value);
@@ -94,8 +89,7 @@ bool read_float(PyObject *value, const char *what, double *out)
 }
 
 /* At most GM_MAX_NDIM ints of a list or tuple. */
-static bool read_ints(PyObject *value, const char *what, int *count, int *out)
-{
+static bool read_ints(PyObject *value, const char *what, int *count, int *out) {
     PyObject *items = PySequence_Tuple(value);
     if (!items) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
@@ -114,8 +108,7 @@ static bool read_ints(PyObject *value, const char *what, int *count, int *out)
     return ok;
 }
 
-bool read_axes(PyObject *value, int *n_axes, int *axes)
-{
+bool read_axes(PyObject *value, int *n_axes, int *axes) {
     *n_axes = -1;
     if (!value || value == Py_None)
         return true;
@@ -126,8 +119,7 @@ bool read_axes(PyObject *value, int *n_axes, int *axes)
     return read_ints(value, "axis", n_axes, axes);
 }
 
-bool read_shape(PyObject *value, int *ndim, int64_t *shape)
-{
+bool read_shape(PyObject *value, int *ndim, int64_t *shape) {
     if (PyIndex_Check(value) && !PySequence_Check(value))
         return read_shape_items(&value, 1, ndim, shape);
     int dims[GM_MAX_NDIM];
@@ -138,8 +130,7 @@ bool read_shape(PyObject *value, int *ndim, int64_t *shape)
     return true;
 }
 
-bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape)
-{
+bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape) {
     if (n > GM_MAX_NDIM) {
         PyErr_Format(PyExc_ValueError, "shape: %zd dimensions, at most %d are possible", n, GM_MAX_NDIM);
         return false;
@@ -154,16 +145,14 @@ bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *
     return true;
 }
 
-bool read_stream(PyObject *value)
-{
+bool read_stream(PyObject *value) {
     if (!value || value == Py_None)
         return true;
     PyErr_Format(PyExc_TypeError, "stream must be None, the default stream, not %R", (PyObject *)Py_TYPE(value));
     return false;
 }
 
-bool read_ids(PyObject *value, int32_t **ids, size_t *count)
-{
+bool read_ids(PyObject *value, int32_t **ids, size_t *count) {
     if (PyUnicode_Check(value) || PyBytes_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "token ids must be a sequence of ints, not text; encode it first");
         return false;

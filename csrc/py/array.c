@@ -5,20 +5,17 @@
 
 /* ---- handles ---- */
 
-module_state *py_array_state(PyObject *self)
-{
+module_state *py_array_state(PyObject *self) {
     return state_of(self, py_array_dealloc);
 }
 
-gm_array *py_array_node(module_state *state, PyObject *object)
-{
+gm_array *py_array_node(module_state *state, PyObject *object) {
     if (Py_IS_TYPE(object, state->array_type) || PyType_IsSubtype(Py_TYPE(object), state->array_type))
         return ((array_object *)object)->node;
     return NULL;
 }
 
-PyObject *py_array_handle(PyTypeObject *type, gm_array *node)
-{
+PyObject *py_array_handle(PyTypeObject *type, gm_array *node) {
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     array_object *array = (array_object *)allocate(type, 0);
     if (!array) {
@@ -29,16 +26,14 @@ PyObject *py_array_handle(PyTypeObject *type, gm_array *node)
     return (PyObject *)array;
 }
 
-PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node)
-{
+PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node) {
     if (node)
         gm_retain(node);
     gm_scope_close(scope);
     return node ? py_array_handle(state->array_type, node) : raise_gm(state);
 }
 
-void py_array_dealloc(PyObject *self)
-{
+void py_array_dealloc(PyObject *self) {
     array_object *array = (array_object *)self;
     if (array->weakrefs)
         PyObject_ClearWeakRefs(self);
@@ -47,8 +42,7 @@ void py_array_dealloc(PyObject *self)
     foreign_drain();
 }
 
-static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"val", "dtype", NULL};
     PyObject *value, *dtype_object = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:array", names, &value, &dtype_object))
@@ -71,15 +65,13 @@ static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 /* ---- operators ---- */
 
 /* Which side of a binary operator is the array, and so the state; neither only if Python is confused. */
-static module_state *operator_state(PyObject *a, PyObject *b)
-{
+static module_state *operator_state(PyObject *a, PyObject *b) {
     module_state *state = state_of(a, py_array_dealloc);
     return state ? state : state_of(b, py_array_dealloc);
 }
 
 /* Operands of Python's own containers are an error, as in MLX; any other stranger may know what to do with an array. */
-static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, const char *name)
-{
+static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, const char *name) {
     PyObject *other = py_array_node(state, a) ? b : a;
     if (PyList_Check(other) || PyTuple_Check(other) || PyUnicode_Check(other) || PyBytes_Check(other)
         || PyDict_Check(other)) {
@@ -89,14 +81,12 @@ static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, c
     Py_RETURN_NOTIMPLEMENTED;
 }
 
-static bool is_operand(module_state *state, PyObject *object)
-{
+static bool is_operand(module_state *state, PyObject *object) {
     return py_array_node(state, object) || PyFloat_Check(object) || PyLong_Check(object) || PyComplex_Check(object)
         || (PyObject_CheckBuffer(object) && !PyBytes_Check(object));
 }
 
-static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const char *name)
-{
+static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const char *name) {
     module_state *state = operator_state(a, b);
     if (!is_operand(state, a) || !is_operand(state, b))
         return refuse_operand(state, a, b, name);
@@ -107,8 +97,7 @@ static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const char *name
 }
 
 /* The handle gets the result; its identity and its aliases stay. */
-static PyObject *binary_inplace(PyObject *self, PyObject *other, binary_fn fn, const char *name)
-{
+static PyObject *binary_inplace(PyObject *self, PyObject *other, binary_fn fn, const char *name) {
     module_state *state = py_array_state(self);
     if (!is_operand(state, other))
         return refuse_operand(state, self, other, name);
@@ -143,8 +132,7 @@ OPERATOR(rshift, gm_right_shift, "right shift")
 
 static PyObject *array_divide(PyObject *a, PyObject *b) { return binary(a, b, gm_divide, "division"); }
 
-static PyObject *array_inplace_divide(PyObject *a, PyObject *b)
-{
+static PyObject *array_inplace_divide(PyObject *a, PyObject *b) {
     if (!py_dtype_is_inexact(gm_array_dtype(((array_object *)a)->node))) {
         PyErr_SetString(PyExc_ValueError,
                         "in-place division would change the dtype of an integer array; use a = a / b or //=");
@@ -153,37 +141,32 @@ static PyObject *array_inplace_divide(PyObject *a, PyObject *b)
     return binary_inplace(a, b, gm_divide, "division");
 }
 
-static PyObject *array_matmul(PyObject *a, PyObject *b)
-{
+static PyObject *array_matmul(PyObject *a, PyObject *b) {
     module_state *state = operator_state(a, b);
     if (!py_array_node(state, a) || !py_array_node(state, b))
         Py_RETURN_NOTIMPLEMENTED;
     return binary(a, b, gm_matmul, "matrix product");
 }
 
-static PyObject *array_inplace_matmul(PyObject *a, PyObject *b)
-{
+static PyObject *array_inplace_matmul(PyObject *a, PyObject *b) {
     if (!py_array_node(py_array_state(a), b))
         Py_RETURN_NOTIMPLEMENTED;
     return binary_inplace(a, b, gm_matmul, "matrix product");
 }
 
-static PyObject *array_power(PyObject *a, PyObject *b, PyObject *modulus)
-{
+static PyObject *array_power(PyObject *a, PyObject *b, PyObject *modulus) {
     if (modulus != Py_None)
         Py_RETURN_NOTIMPLEMENTED;
     return binary(a, b, gm_power, "power");
 }
 
-static PyObject *array_inplace_power(PyObject *a, PyObject *b, PyObject *modulus)
-{
+static PyObject *array_inplace_power(PyObject *a, PyObject *b, PyObject *modulus) {
     if (modulus != Py_None)
         Py_RETURN_NOTIMPLEMENTED;
     return binary_inplace(a, b, gm_power, "power");
 }
 
-static PyObject *unary(PyObject *self, unary_fn fn)
-{
+static PyObject *unary(PyObject *self, unary_fn fn) {
     module_state *state = py_array_state(self);
     gm_scope *scope = gm_scope_open();
     return py_array_result(state, scope, scope ? fn(scope, ((array_object *)self)->node) : NULL);
@@ -193,13 +176,11 @@ static PyObject *array_negative(PyObject *self) { return unary(self, gm_negative
 static PyObject *array_absolute(PyObject *self) { return unary(self, gm_abs); }
 static PyObject *array_invert(PyObject *self) { return unary(self, gm_bitwise_invert); }
 
-static PyObject *array_positive(PyObject *self)
-{
+static PyObject *array_positive(PyObject *self) {
     return py_array_handle(py_array_state(self)->array_type, gm_retain(((array_object *)self)->node));
 }
 
-static PyObject *array_compare(PyObject *a, PyObject *b, int how)
-{
+static PyObject *array_compare(PyObject *a, PyObject *b, int how) {
     static const struct { binary_fn fn; const char *name; } comparisons[] = {
         [Py_LT] = {gm_less, "comparison"},     [Py_LE] = {gm_less_equal, "comparison"},
         [Py_EQ] = {gm_equal, "comparison"},    [Py_NE] = {gm_not_equal, "comparison"},
@@ -211,40 +192,36 @@ static PyObject *array_compare(PyObject *a, PyObject *b, int how)
     return binary(a, b, comparisons[how].fn, comparisons[how].name);
 }
 
-static Py_hash_t array_hash(PyObject *self)     /* identity: == makes arrays */
-{
+/* Identity: == makes arrays. */
+static Py_hash_t array_hash(PyObject *self) {
     uintptr_t address = (uintptr_t)self;
     return (Py_hash_t)(address >> 4 | address << (8 * sizeof address - 4));
 }
 
 /* ---- scalars ---- */
 
-static int array_bool(PyObject *self)
-{
+static int array_bool(PyObject *self) {
     PyObject *item = py_array_item(self);
     int truth = item ? PyObject_IsTrue(item) : -1;
     Py_XDECREF(item);
     return truth;
 }
 
-static PyObject *array_int(PyObject *self)
-{
+static PyObject *array_int(PyObject *self) {
     PyObject *item = py_array_item(self);
     PyObject *number = item ? PyNumber_Long(item) : NULL;
     Py_XDECREF(item);
     return number;
 }
 
-static PyObject *array_float(PyObject *self)
-{
+static PyObject *array_float(PyObject *self) {
     PyObject *item = py_array_item(self);
     PyObject *number = item ? PyNumber_Float(item) : NULL;
     Py_XDECREF(item);
     return number;
 }
 
-static PyObject *array_index(PyObject *self)
-{
+static PyObject *array_index(PyObject *self) {
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_ndim(node) != 0 || !py_dtype_is_integer(gm_array_dtype(node))) {
         PyErr_SetString(PyExc_TypeError, "only integer arrays without dimensions can be an index");
@@ -257,8 +234,7 @@ static PyObject *array_index(PyObject *self)
 
 typedef struct { PyObject_HEAD PyObject *array; gm_array *node; int64_t next; } array_iterator;
 
-static PyObject *array_iter(PyObject *self)
-{
+static PyObject *array_iter(PyObject *self) {
     module_state *state = py_array_state(self);
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_ndim(node) == 0) {
@@ -273,8 +249,7 @@ static PyObject *array_iter(PyObject *self)
     return (PyObject *)iterator;
 }
 
-static PyObject *iterator_next(PyObject *self)
-{
+static PyObject *iterator_next(PyObject *self) {
     array_iterator *iterator = (array_iterator *)self;
     if (!iterator->node || iterator->next >= gm_array_shape(iterator->node)[0])
         return NULL;
@@ -284,15 +259,13 @@ static PyObject *iterator_next(PyObject *self)
     return py_array_result(py_array_state(iterator->array), scope, row);
 }
 
-static int iterator_traverse(PyObject *self, visitproc visit, void *arg)
-{
+static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((array_iterator *)self)->array);
     return 0;
 }
 
-static void iterator_dealloc(PyObject *self)
-{
+static void iterator_dealloc(PyObject *self) {
     PyObject_GC_UnTrack(self);
     array_iterator *iterator = (array_iterator *)self;
     gm_release(iterator->node);
@@ -311,8 +284,7 @@ PyType_Spec py_array_iterator_spec = {"gomlx.core.ArrayIterator", sizeof(array_i
                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                                       iterator_slots};
 
-static Py_ssize_t array_length(PyObject *self)
-{
+static Py_ssize_t array_length(PyObject *self) {
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_ndim(node) == 0) {
         PyErr_SetString(PyExc_TypeError, "len() of an array without dimensions");
@@ -321,8 +293,8 @@ static Py_ssize_t array_length(PyObject *self)
     return (Py_ssize_t)gm_array_shape(node)[0];
 }
 
-static PyObject *array_sequence_item(PyObject *self, Py_ssize_t index)      /* reversed() and the like */
-{
+/* For reversed() and the like. */
+static PyObject *array_sequence_item(PyObject *self, Py_ssize_t index) {
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_ndim(node) == 0 || index < 0 || index >= (Py_ssize_t)gm_array_shape(node)[0]) {
         PyErr_SetString(PyExc_IndexError, "index out of range");
@@ -334,8 +306,7 @@ static PyObject *array_sequence_item(PyObject *self, Py_ssize_t index)      /* r
 
 /* ---- properties ---- */
 
-PyObject *shape_tuple(const gm_array *node)
-{
+PyObject *shape_tuple(const gm_array *node) {
     int ndim = gm_array_ndim(node);
     PyObject *shape = PyTuple_New(ndim);
     for (int i = 0; shape && i < ndim; i++) {
@@ -348,26 +319,22 @@ PyObject *shape_tuple(const gm_array *node)
     return shape;
 }
 
-static PyObject *get_shape(PyObject *self, void *unused)
-{
+static PyObject *get_shape(PyObject *self, void *unused) {
     (void)unused;
     return shape_tuple(((array_object *)self)->node);
 }
 
-static PyObject *get_ndim(PyObject *self, void *unused)
-{
+static PyObject *get_ndim(PyObject *self, void *unused) {
     (void)unused;
     return PyLong_FromLong(gm_array_ndim(((array_object *)self)->node));
 }
 
-static PyObject *get_size(PyObject *self, void *unused)
-{
+static PyObject *get_size(PyObject *self, void *unused) {
     (void)unused;
     return PyLong_FromLongLong(gm_array_size(((array_object *)self)->node));
 }
 
-static PyObject *get_dtype(PyObject *self, void *unused)
-{
+static PyObject *get_dtype(PyObject *self, void *unused) {
     (void)unused;
     gm_array *node = ((array_object *)self)->node;
     gm_dtype type = gm_array_dtype(node);
@@ -376,14 +343,12 @@ static PyObject *get_dtype(PyObject *self, void *unused)
     return Py_NewRef(py_array_state(self)->dtypes[type]);
 }
 
-static PyObject *get_itemsize(PyObject *self, void *unused)
-{
+static PyObject *get_itemsize(PyObject *self, void *unused) {
     (void)unused;
     return PyLong_FromSize_t(gm_dtype_size(gm_array_dtype(((array_object *)self)->node)));
 }
 
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
+static PyObject *get_nbytes(PyObject *self, void *unused) {
     (void)unused;
     gm_array *node = ((array_object *)self)->node;
     return PyLong_FromLongLong(gm_array_size(node) * (int64_t)gm_dtype_size(gm_array_dtype(node)));
@@ -392,8 +357,7 @@ static PyObject *get_nbytes(PyObject *self, void *unused)
 static PyObject *get_real(PyObject *self, void *unused) { (void)unused; return unary(self, gm_real); }
 static PyObject *get_imag(PyObject *self, void *unused) { (void)unused; return unary(self, gm_imag); }
 
-static PyObject *get_transposed(PyObject *self, void *unused)
-{
+static PyObject *get_transposed(PyObject *self, void *unused) {
     (void)unused;
     gm_scope *scope = gm_scope_open();
     gm_array *node = ((array_object *)self)->node;

@@ -15,8 +15,7 @@ typedef struct {
     double re, im;
 } number;
 
-static bool number_from_int(PyObject *value, number *out)
-{
+static bool number_from_int(PyObject *value, number *out) {
     int overflow;
     out->kind = SIGNED;
     out->i = PyLong_AsLongLongAndOverflow(value, &overflow);
@@ -32,13 +31,11 @@ static bool number_from_int(PyObject *value, number *out)
     return true;
 }
 
-static bool is_number(PyObject *value)
-{
+static bool is_number(PyObject *value) {
     return PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);
 }
 
-static bool number_from(PyObject *value, number *out)
-{
+static bool number_from(PyObject *value, number *out) {
     *out = (number){.kind = REAL};
     if (PyBool_Check(value)) {
         out->kind = TRUTH;
@@ -59,8 +56,7 @@ static bool number_from(PyObject *value, number *out)
 }
 
 /* The dtype that a number has by itself. */
-static gm_dtype number_dtype(const number *n)
-{
+static gm_dtype number_dtype(const number *n) {
     switch (n->kind) {
     case TRUTH:
         return GM_BOOL;
@@ -76,8 +72,7 @@ static gm_dtype number_dtype(const number *n)
     return GM_COMPLEX64;
 }
 
-static int64_t truncated(const number *n)
-{
+static int64_t truncated(const number *n) {
     if (n->kind == UNSIGNED)
         return (int64_t)n->u;
     if (n->kind == TRUTH || n->kind == SIGNED)
@@ -87,8 +82,7 @@ static int64_t truncated(const number *n)
 
 #define WRITE(type, value) do { type v_ = (type)(value); memcpy(out, &v_, sizeof v_); } while (0)
 /* The number as an element: ints wrap, floats lose their fraction in ints. Half floats are not written here. */
-static void write_number(const number *n, gm_dtype type, void *out)
-{
+static void write_number(const number *n, gm_dtype type, void *out) {
     switch (type) {
     case GM_BOOL:
         WRITE(uint8_t, n->re != 0 || n->im != 0);
@@ -127,13 +121,12 @@ static void write_number(const number *n, gm_dtype type, void *out)
     }
 }
 
-static gm_dtype storage(gm_dtype type)      /* half floats are written as float32 and cast by the engine */
-{
+/* Half floats are written as float32 and cast by the engine. */
+static gm_dtype storage(gm_dtype type) {
     return type == GM_FLOAT16 || type == GM_BFLOAT16 ? GM_FLOAT32 : type;
 }
 
-static gm_array *node_from_number(gm_scope *scope, const number *n, gm_dtype type)
-{
+static gm_array *node_from_number(gm_scope *scope, const number *n, gm_dtype type) {
     char element[16];
     write_number(n, storage(type), element);
     gm_array *node = gm_array_from(scope, storage(type), 0, NULL, element);
@@ -141,8 +134,7 @@ static gm_array *node_from_number(gm_scope *scope, const number *n, gm_dtype typ
 }
 
 /* Whether an int has its value in an integer dtype. */
-static bool fits(const number *n, gm_dtype type)
-{
+static bool fits(const number *n, gm_dtype type) {
     int bits = 8 * (int)gm_dtype_size(type);
     bool is_signed = type >= GM_INT8;
     if (n->kind == UNSIGNED)
@@ -153,8 +145,7 @@ static bool fits(const number *n, gm_dtype type)
 }
 
 /* A scalar beside an array of dtype like. */
-static gm_array *weak_node(gm_scope *scope, PyObject *value, gm_dtype like)
-{
+static gm_array *weak_node(gm_scope *scope, PyObject *value, gm_dtype like) {
     number n;
     if (!number_from(value, &n))
         return NULL;
@@ -175,18 +166,16 @@ static gm_array *weak_node(gm_scope *scope, PyObject *value, gm_dtype like)
 
 /* ---- nested lists ---- */
 
-static bool is_list(PyObject *value)
-{
+static bool is_list(PyObject *value) {
     return PyList_Check(value) || PyTuple_Check(value);
 }
 
-static Py_ssize_t list_size(PyObject *list)
-{
+static Py_ssize_t list_size(PyObject *list) {
     return PyList_Check(list) ? PyList_Size(list) : PyTuple_Size(list);
 }
 
-static PyObject *list_item(PyObject *list, Py_ssize_t i)     /* borrowed; NULL with an exception when the list shrank */
-{
+/* Borrowed; NULL with an exception when the list shrank. */
+static PyObject *list_item(PyObject *list, Py_ssize_t i) {
     return PyList_Check(list) ? PyList_GetItem(list, i) : PyTuple_GetItem(list, i);
 }
 
@@ -198,15 +187,13 @@ typedef struct {
     size_t count;
 } list_plan;
 
-static bool ragged(void)
-{
+static bool ragged(void) {
     PyErr_SetString(PyExc_ValueError, "array: nested lists of different lengths or depths");
     return false;
 }
 
 /* First pass: shape and dtype. No Python code runs. */
-static bool plan_list(PyObject *value, int depth, list_plan *plan)
-{
+static bool plan_list(PyObject *value, int depth, list_plan *plan) {
     if (!is_list(value)) {
         if (depth != plan->ndim)
             return ragged();
@@ -231,8 +218,7 @@ static bool plan_list(PyObject *value, int depth, list_plan *plan)
 }
 
 /* Second pass over numbers: *out moves on. */
-static bool write_list(PyObject *value, int depth, const list_plan *plan, gm_dtype type, char **out)
-{
+static bool write_list(PyObject *value, int depth, const list_plan *plan, gm_dtype type, char **out) {
     if (depth == plan->ndim) {
         number n;
         if (!is_number(value) || !number_from(value, &n))
@@ -251,8 +237,7 @@ static bool write_list(PyObject *value, int depth, const list_plan *plan, gm_dty
     return true;
 }
 
-static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_plan *plan, gm_dtype type)
-{
+static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_plan *plan, gm_dtype type) {
     /* Ints are kept exactly until the cast; only unsigned 64-bit ones are written as what they become. */
     gm_dtype own = type == GM_UINT64 && py_dtype_is_integer(plan->type) ? GM_UINT64 : plan->type;
     if (type == GM_FLOAT64 && own == GM_FLOAT32)
@@ -271,8 +256,7 @@ static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_p
 
 /* Lists with arrays, or objects with a buffer, in them: each becomes a node, all are joined. */
 static bool collect_nodes(module_state *state, gm_scope *scope, PyObject *value, int depth, const list_plan *plan,
-                          gm_array **nodes, size_t *count)
-{
+                          gm_array **nodes, size_t *count) {
     if (depth == plan->ndim) {
         gm_array *node = node_from_operand(state, scope, value, GM_DTYPE_COUNT);
         if (!node)
@@ -303,8 +287,7 @@ static bool collect_nodes(module_state *state, gm_scope *scope, PyObject *value,
 }
 
 static gm_array *node_from_parts(module_state *state, gm_scope *scope, PyObject *list, const list_plan *plan,
-                                 gm_dtype type)
-{
+                                 gm_dtype type) {
     gm_array **nodes = calloc(plan->count, sizeof(gm_array *));
     size_t count = 0;
     if (!nodes) {
@@ -327,8 +310,7 @@ static gm_array *node_from_parts(module_state *state, gm_scope *scope, PyObject 
     return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? gm_astype(scope, node, type) : node;
 }
 
-static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *list, gm_dtype type)
-{
+static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *list, gm_dtype type) {
     list_plan plan = {.type = GM_FLOAT32, .only_numbers = true};
     for (PyObject *inner = list; is_list(inner); inner = list_item(inner, 0)) {
         if (plan.ndim == GM_MAX_NDIM) {
@@ -348,15 +330,13 @@ static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *
 
 /* ---- anything ---- */
 
-static gm_array *refuse_value(PyObject *value)
-{
+static gm_array *refuse_value(PyObject *value) {
     PyErr_Format(value == Py_None ? PyExc_TypeError : PyExc_ValueError, "an array cannot be made of %R",
                  (PyObject *)Py_TYPE(value));
     return NULL;
 }
 
-gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type)
-{
+gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type) {
     gm_array *node = py_array_node(state, value);
     if (node) {
         return type == GM_DTYPE_COUNT || type == gm_array_dtype(node) ? node : gm_astype(scope, node, type);
@@ -377,8 +357,7 @@ gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value,
     return refuse_value(value);
 }
 
-gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *value, gm_dtype like)
-{
+gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *value, gm_dtype like) {
     gm_array *node = py_array_node(state, value);
     if (node)
         return node;
@@ -400,8 +379,7 @@ gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *valu
 }
 
 /* Strangers first: converting them may run Python code, and a node is borrowed from its handle only until that. */
-bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, gm_array **x, gm_array **y)
-{
+bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, gm_array **x, gm_array **y) {
     gm_array *own_a = py_array_node(state, a), *own_b = py_array_node(state, b);
     *x = own_a ? own_a : node_from_operand(state, scope, a, own_b ? gm_array_dtype(own_b) : GM_DTYPE_COUNT);
     *y = own_b ? own_b : node_from_operand(state, scope, b, own_a ? gm_array_dtype(own_a) : GM_DTYPE_COUNT);

@@ -2,15 +2,13 @@
 #include "py/py.h"
 #include <string.h>
 
-static gm_array *self_node(PyObject *self)
-{
+static gm_array *self_node(PyObject *self) {
     return ((array_object *)self)->node;
 }
 
 /* Methods that take nothing but a stream. */
 static PyObject *unary_method(PyObject *self, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n,
-                              PyObject *kwnames)
-{
+                              PyObject *kwnames) {
     const signature sig = {name, 0, 0, 0, {"stream", NULL}};
     PyObject *v[1];
     if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[0]))
@@ -49,8 +47,7 @@ REDUCE_METHOD(mean)
 METHOD(argmax) { return call_argreduce(py_array_state(self), "argmax", true, self, args, n, kwnames); }
 METHOD(argmin) { return call_argreduce(py_array_state(self), "argmin", false, self, args, n, kwnames); }
 
-METHOD(astype)
-{
+METHOD(astype) {
     static const signature sig = {"astype", 0, 2, 1, {"dtype", "stream", NULL}};
     module_state *state = py_array_state(self);
     PyObject *v[2];
@@ -66,8 +63,7 @@ METHOD(astype)
 }
 
 /* reshape(2, 3), reshape((2, 3)): the dimensions one by one, or one sequence of them. */
-METHOD(reshape)
-{
+METHOD(reshape) {
     static const signature sig = {"reshape", 0, 0, 0, {"stream", NULL}};
     PyObject *v[1];
     int ndim;
@@ -80,8 +76,7 @@ METHOD(reshape)
     return py_array_result(py_array_state(self), scope, scope ? gm_reshape(scope, self_node(self), ndim, shape) : NULL);
 }
 
-METHOD(transpose)
-{
+METHOD(transpose) {
     static const signature sig = {"transpose", 0, 0, 0, {"stream", NULL}};
     PyObject *v[1];
     int n_axes = -1, axes[GM_MAX_NDIM];
@@ -104,8 +99,7 @@ METHOD(transpose)
 }
 
 /* An axis counted from the end when negative; false with IndexError where there is none. */
-static bool normal_axis(const char *name, int axis, int ndim, int *out)
-{
+static bool normal_axis(const char *name, int axis, int ndim, int *out) {
     *out = axis < 0 ? axis + ndim : axis;
     if (*out >= 0 && *out < ndim)
         return true;
@@ -114,8 +108,7 @@ static bool normal_axis(const char *name, int axis, int ndim, int *out)
 }
 
 static bool read_two_axes(const signature *sig, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                          int *one, int *other)
-{
+                          int *one, int *other) {
     PyObject *v[3];
     int ndim = gm_array_ndim(self_node(self));
     return read_arguments(sig, args, n, kwnames, v) && read_stream(v[2]) && read_int(v[0], "axis", one)
@@ -123,8 +116,7 @@ static bool read_two_axes(const signature *sig, PyObject *self, PyObject *const 
         && normal_axis(sig->function, *other, ndim, other);
 }
 
-METHOD(swapaxes)
-{
+METHOD(swapaxes) {
     static const signature sig = {"swapaxes", 0, 2, 3, {"axis1", "axis2", "stream", NULL}};
     int one, other, axes[GM_MAX_NDIM];
     if (!read_two_axes(&sig, self, args, n, kwnames, &one, &other))
@@ -137,8 +129,7 @@ METHOD(swapaxes)
                            scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
 }
 
-METHOD(moveaxis)
-{
+METHOD(moveaxis) {
     static const signature sig = {"moveaxis", 0, 2, 3, {"source", "destination", "stream", NULL}};
     int source, destination, axes[GM_MAX_NDIM];
     if (!read_two_axes(&sig, self, args, n, kwnames, &source, &destination))
@@ -153,8 +144,7 @@ METHOD(moveaxis)
                            scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
 }
 
-METHOD(flatten)
-{
+METHOD(flatten) {
     static const signature sig = {"flatten", 0, 2, 0, {"start_axis", "end_axis", "stream", NULL}};
     PyObject *v[3];
     int start = 0, end = -1;
@@ -182,8 +172,7 @@ METHOD(flatten)
     return py_array_result(py_array_state(self), scope, scope ? gm_reshape(scope, node, out, shape) : NULL);
 }
 
-METHOD(squeeze)
-{
+METHOD(squeeze) {
     static const signature sig = {"squeeze", 0, 1, 0, {"axis", "stream", NULL}};
     PyObject *v[2];
     int n_axes, axes[GM_MAX_NDIM];
@@ -215,14 +204,12 @@ METHOD(squeeze)
 
 /* ---- protocols without a slot ---- */
 
-static PyObject *method_copy(PyObject *self, PyObject *unused)
-{
+static PyObject *method_copy(PyObject *self, PyObject *unused) {
     (void)unused;
     return py_array_handle(Py_TYPE(self), gm_retain(self_node(self)));
 }
 
-static PyObject *method_complex(PyObject *self, PyObject *unused)
-{
+static PyObject *method_complex(PyObject *self, PyObject *unused) {
     (void)unused;
     PyObject *item = py_array_item(self);
     PyObject *number = item ? PyObject_CallFunctionObjArgs((PyObject *)&PyComplex_Type, item, NULL) : NULL;
@@ -230,8 +217,7 @@ static PyObject *method_complex(PyObject *self, PyObject *unused)
     return number;
 }
 
-static PyObject *method_format(PyObject *self, PyObject *spec)
-{
+static PyObject *method_format(PyObject *self, PyObject *spec) {
     bool scalar = gm_array_ndim(self_node(self)) == 0;
     if (!scalar && PyUnicode_Check(spec) && PyUnicode_GetLength(spec) > 0) {
         PyErr_SetString(PyExc_TypeError, "only arrays without dimensions take a format");
@@ -244,8 +230,7 @@ static PyObject *method_format(PyObject *self, PyObject *spec)
 }
 
 /* (_unpickle, (class, dtype, shape, bytes)[, attributes of a subclass]). */
-static PyObject *method_reduce(PyObject *self, PyObject *unused)
-{
+static PyObject *method_reduce(PyObject *self, PyObject *unused) {
     (void)unused;
     module_state *state = py_array_state(self);
     gm_array *node = self_node(self);
@@ -280,8 +265,7 @@ static PyObject *method_reduce(PyObject *self, PyObject *unused)
     return result;
 }
 
-METHOD(namespace)
-{
+METHOD(namespace) {
     static const signature sig = {"__array_namespace__", 0, 1, 0, {"api_version", NULL}};
     PyObject *v[1];
     (void)self;

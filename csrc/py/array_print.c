@@ -8,8 +8,7 @@
 
 typedef struct { char *text; size_t length, capacity; } writer;
 
-static bool write_bytes(writer *w, const char *text, size_t length)
-{
+static bool write_bytes(writer *w, const char *text, size_t length) {
     if (w->length + length > w->capacity) {
         size_t capacity = 2 * (w->length + length) + 64;
         char *grown = PyMem_Realloc(w->text, capacity);
@@ -25,21 +24,18 @@ static bool write_bytes(writer *w, const char *text, size_t length)
     return true;
 }
 
-static bool write_text(writer *w, const char *text)
-{
+static bool write_text(writer *w, const char *text) {
     return write_bytes(w, text, strlen(text));
 }
 
-static bool write_double(writer *w, double value)
-{
+static bool write_double(writer *w, double value) {
     char *digits = PyOS_double_to_string(value, 'g', DIGITS, 0, NULL);
     bool ok = digits && write_text(w, digits);
     PyMem_Free(digits);
     return ok;
 }
 
-static bool write_element(writer *w, PyObject *element)
-{
+static bool write_element(writer *w, PyObject *element) {
     if (PyFloat_Check(element))
         return write_double(w, PyFloat_AsDouble(element));
     if (PyComplex_Check(element)) {
@@ -54,8 +50,7 @@ static bool write_element(writer *w, PyObject *element)
 }
 
 /* Between two items: a comma, and for anything above the last axis a new line under the opening bracket. */
-static bool write_separator(writer *w, int axis, int ndim)
-{
+static bool write_separator(writer *w, int axis, int ndim) {
     if (axis == ndim - 1)
         return write_text(w, ", ");
     bool ok = write_text(w, ",\n");
@@ -64,8 +59,7 @@ static bool write_separator(writer *w, int axis, int ndim)
     return ok;
 }
 
-static bool write_axis(writer *w, const gm_array *node, int axis, int64_t offset)
-{
+static bool write_axis(writer *w, const gm_array *node, int axis, int64_t offset) {
     int ndim = gm_array_ndim(node);
     if (axis == ndim) {
         PyObject *element = element_at(gm_array_dtype(node), gm_array_data(node), offset);
@@ -87,8 +81,7 @@ static bool write_axis(writer *w, const gm_array *node, int axis, int64_t offset
     return ok && write_text(w, "]");
 }
 
-PyObject *py_array_repr(PyObject *self)
-{
+PyObject *py_array_repr(PyObject *self) {
     gm_array *own = ((array_object *)self)->node;
     if (gm_array_dtype(own) == GM_PACKED)
         return PyUnicode_FromFormat("array(<%lld packed weights>, format=%s)", (long long)gm_array_size(own),

@@ -2,8 +2,7 @@
 #include "py/py.h"
 #include <string.h>
 
-gm_array *readable_node(module_state *state, gm_array *node)
-{
+gm_array *readable_node(module_state *state, gm_array *node) {
     gm_dtype type = gm_array_dtype(node);
     if (type == GM_PACKED) {
         PyErr_SetString(PyExc_TypeError, "packed weights have no elements to read; dequantize them first");
@@ -27,8 +26,7 @@ gm_array *readable_node(module_state *state, gm_array *node)
 }
 
 #define READ(type) (memcpy(&value.type##_, at, sizeof value.type##_), value.type##_)
-PyObject *element_at(gm_dtype type, const void *data, int64_t offset)
-{
+PyObject *element_at(gm_dtype type, const void *data, int64_t offset) {
     union {
         uint8_t u8_; uint16_t u16_; uint32_t u32_; uint64_t u64_;
         int8_t i8_; int16_t i16_; int32_t i32_; int64_t i64_;
@@ -71,8 +69,7 @@ PyObject *element_at(gm_dtype type, const void *data, int64_t offset)
     return NULL;
 }
 
-PyObject *py_array_item(PyObject *self)
-{
+PyObject *py_array_item(PyObject *self) {
     module_state *state = py_array_state(self);
     gm_array *node = ((array_object *)self)->node;
     if (gm_array_size(node) != 1) {
@@ -88,14 +85,12 @@ PyObject *py_array_item(PyObject *self)
     return item;
 }
 
-PyObject *py_array_item_method(PyObject *self, PyObject *unused)
-{
+PyObject *py_array_item_method(PyObject *self, PyObject *unused) {
     (void)unused;
     return py_array_item(self);
 }
 
-static PyObject *list_from(const gm_array *node, int axis, int64_t offset)
-{
+static PyObject *list_from(const gm_array *node, int axis, int64_t offset) {
     if (axis == gm_array_ndim(node))
         return element_at(gm_array_dtype(node), gm_array_data(node), offset);
     int64_t n = gm_array_shape(node)[axis], stride = gm_array_strides(node)[axis];
@@ -110,8 +105,7 @@ static PyObject *list_from(const gm_array *node, int axis, int64_t offset)
     return list;
 }
 
-PyObject *py_array_tolist(PyObject *self, PyObject *unused)
-{
+PyObject *py_array_tolist(PyObject *self, PyObject *unused) {
     (void)unused;
     gm_array *node = readable_node(py_array_state(self), ((array_object *)self)->node);
     if (!node)

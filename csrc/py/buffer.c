@@ -13,8 +13,7 @@ typedef struct {
     Py_ssize_t shape[GM_MAX_NDIM], strides[GM_MAX_NDIM];
 } export;
 
-static const char *format_of(gm_dtype type)
-{
+static const char *format_of(gm_dtype type) {
     static const char *const formats[GM_DTYPE_COUNT] = {
         [GM_BOOL] = "?",
         [GM_UINT8] = "B",
@@ -33,8 +32,7 @@ static const char *format_of(gm_dtype type)
     return type < GM_DTYPE_COUNT ? formats[type] : NULL;
 }
 
-static bool refuse_export(const gm_array *node)
-{
+static bool refuse_export(const gm_array *node) {
     if (gm_array_dtype(node) == GM_PACKED)
         PyErr_Format(PyExc_BufferError, "packed %s weights have no buffer; dequantize them first",
                      gm_array_format(node));
@@ -45,8 +43,7 @@ static bool refuse_export(const gm_array *node)
 }
 
 /* Fills what the view says about the array. false with BufferError when the flags ask for what it is not. */
-static bool describe(export *e, Py_buffer *view, int flags, bool writable)
-{
+static bool describe(export *e, Py_buffer *view, int flags, bool writable) {
     static char nothing[16];      /* where empty arrays point */
     gm_array *node = e->node;
     gm_dtype type = gm_array_dtype(node);
@@ -91,8 +88,7 @@ static bool describe(export *e, Py_buffer *view, int flags, bool writable)
 }
 
 /* The handle's node, evaluated and exportable; borrowed. Another thread may change the handle while we evaluate. */
-static gm_array *evaluated_node(PyObject *self)
-{
+static gm_array *evaluated_node(PyObject *self) {
     array_object *array = (array_object *)self;
     while (format_of(gm_array_dtype(array->node)) && !gm_array_is_evaluated(array->node))
         if (!evaluate_one(py_array_state(self), array->node))
@@ -100,8 +96,7 @@ static gm_array *evaluated_node(PyObject *self)
     return format_of(gm_array_dtype(array->node)) || refuse_export(array->node) ? array->node : NULL;
 }
 
-int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags)
-{
+int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     view->obj = NULL;
     gm_array *node = evaluated_node(self);
     if (!node)
@@ -128,8 +123,7 @@ int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return 0;
 }
 
-void py_array_releasebuffer(PyObject *self, Py_buffer *view)
-{
+void py_array_releasebuffer(PyObject *self, Py_buffer *view) {
     (void)self;
     export *e = view->internal;
     gm_array_unpin(e->node);
@@ -137,8 +131,7 @@ void py_array_releasebuffer(PyObject *self, Py_buffer *view)
     free(e);
 }
 
-PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"__array__", 0, 2, 0, {"dtype", "copy", NULL}};
     module_state *state = py_array_state(self);
     PyObject *v[2];
@@ -166,15 +159,13 @@ PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
 
 typedef struct { foreign link; Py_buffer view; } import;
 
-static void import_give_back(foreign *link)
-{
+static void import_give_back(foreign *link) {
     import *i = (import *)link;
     PyBuffer_Release(&i->view);
     PyMem_Free(i);
 }
 
-static gm_dtype dtype_of_size(gm_dtype first, gm_dtype last, size_t size)
-{
+static gm_dtype dtype_of_size(gm_dtype first, gm_dtype last, size_t size) {
     for (gm_dtype type = first; type <= last; type++)
         if (gm_dtype_size(type) == size)
             return type;
@@ -182,8 +173,7 @@ static gm_dtype dtype_of_size(gm_dtype first, gm_dtype last, size_t size)
 }
 
 /* The dtype of a buffer's elements; GM_DTYPE_COUNT with an exception when there is none, as for complex128. */
-static gm_dtype dtype_of_buffer(const Py_buffer *view)
-{
+static gm_dtype dtype_of_buffer(const Py_buffer *view) {
     const char *format = view->format ? view->format : "B";
     char order = strchr("@=<>!", *format) && *format ? *format++ : '@';
     size_t size = (size_t)view->itemsize;
@@ -210,8 +200,7 @@ static gm_dtype dtype_of_buffer(const Py_buffer *view)
 }
 
 /* Shape and strides in elements; false when the strides are no whole elements (then shape is right all the same). */
-static bool layout_of(const Py_buffer *view, int64_t *shape, int64_t *strides)
-{
+static bool layout_of(const Py_buffer *view, int64_t *shape, int64_t *strides) {
     bool whole = !view->suboffsets;
     for (int i = 0; i < view->ndim; i++) {
         shape[i] = view->shape[i];
@@ -221,8 +210,7 @@ static bool layout_of(const Py_buffer *view, int64_t *shape, int64_t *strides)
     return whole && (uintptr_t)view->buf % (uintptr_t)view->itemsize == 0;
 }
 
-static bool dims_fit(const Py_buffer *view)
-{
+static bool dims_fit(const Py_buffer *view) {
     if (view->ndim > GM_MAX_NDIM) {
         PyErr_Format(PyExc_ValueError, "a buffer with %d dimensions, at most %d are possible", view->ndim, GM_MAX_NDIM);
         return false;
@@ -231,8 +219,7 @@ static bool dims_fit(const Py_buffer *view)
 }
 
 /* A node on the view's memory; takes the view over, also on failure. */
-static gm_array *wrap_view(gm_scope *scope, Py_buffer *view, gm_dtype type)
-{
+static gm_array *wrap_view(gm_scope *scope, Py_buffer *view, gm_dtype type) {
     int64_t shape[GM_MAX_NDIM], strides[GM_MAX_NDIM];
     if (!layout_of(view, shape, strides)) {
         PyErr_SetString(PyExc_ValueError, "a buffer whose elements are not aligned cannot be shared; copy it");
@@ -254,8 +241,7 @@ static gm_array *wrap_view(gm_scope *scope, Py_buffer *view, gm_dtype type)
 }
 
 /* Any layout through Python's own copy. */
-static gm_array *copy_slowly(gm_scope *scope, Py_buffer *view, gm_dtype type)
-{
+static gm_array *copy_slowly(gm_scope *scope, Py_buffer *view, gm_dtype type) {
     int64_t shape[GM_MAX_NDIM];
     for (int i = 0; i < view->ndim; i++)
         shape[i] = view->shape[i];
@@ -270,8 +256,7 @@ static gm_array *copy_slowly(gm_scope *scope, Py_buffer *view, gm_dtype type)
 }
 
 /* NumPy's complex128 pairs: the one format that is not a dtype here and still means something. */
-static gm_array *copy_complex128(gm_scope *scope, Py_buffer *view)
-{
+static gm_array *copy_complex128(gm_scope *scope, Py_buffer *view) {
     int64_t shape[GM_MAX_NDIM];
     for (int i = 0; i < view->ndim; i++)
         shape[i] = view->shape[i];
@@ -292,8 +277,7 @@ static gm_array *copy_complex128(gm_scope *scope, Py_buffer *view)
 }
 
 /* bfloat16 of ml_dtypes has no buffer; its bits have one. */
-static PyObject *bfloat16_bits(PyObject *object)
-{
+static PyObject *bfloat16_bits(PyObject *object) {
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
     PyObject *name = dtype ? PyObject_GetAttrString(dtype, "name") : NULL;
     PyObject *bits = NULL;
@@ -305,8 +289,7 @@ static PyObject *bfloat16_bits(PyObject *object)
 }
 
 /* A view of the object in one of our dtypes; *type is GM_DTYPE_COUNT for complex128. false with an exception. */
-static bool open_view(PyObject *object, Py_buffer *view, gm_dtype *type)
-{
+static bool open_view(PyObject *object, Py_buffer *view, gm_dtype *type) {
     bool bfloat16 = false;
     if (PyObject_GetBuffer(object, view, PyBUF_FULL_RO) < 0) {
         PyObject *class, *error, *traceback;
@@ -333,8 +316,7 @@ static bool open_view(PyObject *object, Py_buffer *view, gm_dtype *type)
     return true;
 }
 
-gm_array *node_sharing_buffer(module_state *state, gm_scope *scope, PyObject *object)
-{
+gm_array *node_sharing_buffer(module_state *state, gm_scope *scope, PyObject *object) {
     (void)state;
     Py_buffer view;
     gm_dtype type;
@@ -349,8 +331,7 @@ gm_array *node_sharing_buffer(module_state *state, gm_scope *scope, PyObject *ob
 }
 
 /* A large block is copied without the GIL. */
-static gm_array *copy_contiguous(gm_scope *scope, Py_buffer *view, gm_dtype type)
-{
+static gm_array *copy_contiguous(gm_scope *scope, Py_buffer *view, gm_dtype type) {
     int64_t shape[GM_MAX_NDIM];
     for (int i = 0; i < view->ndim; i++)
         shape[i] = view->shape[i];
@@ -363,8 +344,7 @@ static gm_array *copy_contiguous(gm_scope *scope, Py_buffer *view, gm_dtype type
     return node;
 }
 
-gm_array *node_from_buffer(module_state *state, gm_scope *scope, PyObject *object, gm_dtype type)
-{
+gm_array *node_from_buffer(module_state *state, gm_scope *scope, PyObject *object, gm_dtype type) {
     Py_buffer view;
     gm_dtype own;
     if (!open_view(object, &view, &own))

@@ -47,8 +47,7 @@ typedef struct {
     int64_t shape[GM_MAX_NDIM], strides[GM_MAX_NDIM];
 } export;
 
-static void export_free(export *e)
-{
+static void export_free(export *e) {
     gm_array_unpin(e->node);
     gm_release(e->node);
     free(e);
@@ -58,8 +57,7 @@ static void delete_plain(dl_managed *managed) { export_free(managed->context); }
 static void delete_versioned(dl_versioned *managed) { export_free(managed->context); }
 
 /* A capsule that nobody consumed. */
-static void capsule_destroy(PyObject *capsule)
-{
+static void capsule_destroy(PyObject *capsule) {
     const char *name = PyCapsule_IsValid(capsule, PLAIN)       ? PLAIN
                        : PyCapsule_IsValid(capsule, VERSIONED) ? VERSIONED
                                                                : NULL;
@@ -71,8 +69,7 @@ static void capsule_destroy(PyObject *capsule)
         delete_versioned(PyCapsule_GetPointer(capsule, name));
 }
 
-static void fill_tensor(dl_tensor *tensor, export *e)
-{
+static void fill_tensor(dl_tensor *tensor, export *e) {
     gm_array *node = e->node;
     int ndim = gm_array_ndim(node);
     for (int i = 0; i < ndim; i++) {
@@ -88,8 +85,7 @@ static void fill_tensor(dl_tensor *tensor, export *e)
 }
 
 /* Pins the node, which the caller has evaluated, and makes the capsule. */
-static PyObject *capsule_from(module_state *state, gm_array *node, bool versioned, bool copied)
-{
+static PyObject *capsule_from(module_state *state, gm_array *node, bool versioned, bool copied) {
     bool writable = false;
     export *e = malloc(sizeof *e);
     if (!e)
@@ -116,8 +112,7 @@ static PyObject *capsule_from(module_state *state, gm_array *node, bool versione
 }
 
 /* A fresh, contiguous copy of an evaluated node, computed now: its source may be written once we return. */
-static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node)
-{
+static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node) {
     bool contiguous = true;
     int64_t expected = 1;
     for (int i = gm_array_ndim(node) - 1; i >= 0; i--) {
@@ -131,8 +126,7 @@ static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node)
     return node && evaluate_one(state, node) ? node : NULL;
 }
 
-PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"__dlpack__", 0, 0, 0, {"stream", "max_version", "dl_device", "copy", NULL}};
     module_state *state = py_array_state(self);
     PyObject *v[4];
@@ -169,8 +163,7 @@ PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, P
     return capsule;
 }
 
-PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused)
-{
+PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     return Py_BuildValue("(ii)", DL_CPU, 0);
 }
@@ -179,8 +172,7 @@ PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused)
 
 typedef struct { foreign link; dl_managed *plain; dl_versioned *versioned; } import;
 
-static void import_give_back(foreign *link)
-{
+static void import_give_back(foreign *link) {
     import *i = (import *)link;
     if (i->plain && i->plain->deleter)
         i->plain->deleter(i->plain);
@@ -190,8 +182,7 @@ static void import_give_back(foreign *link)
 }
 
 /* The capsule of an object; first as version 1, then, for producers that do not know the word, without. */
-static PyObject *capsule_of(PyObject *object)
-{
+static PyObject *capsule_of(PyObject *object) {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     PyObject *options = method ? Py_BuildValue("{s(ii)}", "max_version", 1, 0) : NULL;
     PyObject *none = options ? PyTuple_New(0) : NULL;
@@ -206,8 +197,7 @@ static PyObject *capsule_of(PyObject *object)
     return capsule;
 }
 
-static gm_dtype dtype_of_tensor(const dl_tensor *tensor)
-{
+static gm_dtype dtype_of_tensor(const dl_tensor *tensor) {
     for (int i = 0; i < GM_DTYPE_COUNT; i++)
         if (memcmp(&dl_dtypes[i], &tensor->dtype, sizeof tensor->dtype) == 0)
             return (gm_dtype)i;
@@ -216,8 +206,7 @@ static gm_dtype dtype_of_tensor(const dl_tensor *tensor)
     return GM_DTYPE_COUNT;
 }
 
-static bool tensor_usable(const dl_tensor *tensor)
-{
+static bool tensor_usable(const dl_tensor *tensor) {
     if (tensor->device.device_type != DL_CPU) {
         PyErr_Format(PyExc_ValueError, "from_dlpack: the tensor is on device type %d, not on the CPU",
                      tensor->device.device_type);
@@ -231,8 +220,7 @@ static bool tensor_usable(const dl_tensor *tensor)
     return dtype_of_tensor(tensor) != GM_DTYPE_COUNT;
 }
 
-gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy)
-{
+gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy) {
     if (!scope)
         return NULL;
     if (!PyObject_HasAttrString(object, "__dlpack__")) {

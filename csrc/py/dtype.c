@@ -3,32 +3,28 @@
 
 typedef struct { PyObject_HEAD gm_dtype type; } dtype_object;
 
-static const char *attribute_name(gm_dtype type)     /* gomlx.core.bool_, not bool: that would hide Python's own */
-{
+/* gomlx.core.bool_, not bool: that would hide Python's own. */
+static const char *attribute_name(gm_dtype type) {
     return type == GM_BOOL ? "bool_" : gm_dtype_name(type);
 }
 
 static void dtype_dealloc(PyObject *self) { object_free(self); }
 
-static PyObject *dtype_repr(PyObject *self)
-{
+static PyObject *dtype_repr(PyObject *self) {
     return PyUnicode_FromFormat("gomlx.core.%s", gm_dtype_name(((dtype_object *)self)->type));
 }
 
-static PyObject *dtype_reduce(PyObject *self, PyObject *unused)
-{
+static PyObject *dtype_reduce(PyObject *self, PyObject *unused) {
     (void)unused;
     return PyUnicode_FromString(attribute_name(((dtype_object *)self)->type));
 }
 
-static PyObject *dtype_size(PyObject *self, void *unused)
-{
+static PyObject *dtype_size(PyObject *self, void *unused) {
     (void)unused;
     return PyLong_FromSize_t(gm_dtype_size(((dtype_object *)self)->type));
 }
 
-static PyObject *dtype_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *dtype_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     (void)type, (void)args, (void)kwargs;
     PyErr_SetString(PyExc_TypeError, "Dtype objects are not made by calling: use float32, int8, ...");
     return NULL;
@@ -54,8 +50,7 @@ static PyType_Slot dtype_slots[] = {
 PyType_Spec py_dtype_spec = {"gomlx.core.Dtype", sizeof(dtype_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
                              dtype_slots};
 
-bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names)
-{
+bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names) {
     for (int i = 0; i < GM_DTYPE_COUNT; i++) {
         dtype_object *object = (dtype_object *)PyType_GenericAlloc(state->dtype_type, 0);
         if (!object)
@@ -73,8 +68,7 @@ bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names)
     return true;
 }
 
-bool read_dtype(module_state *state, PyObject *value, gm_dtype *out)
-{
+bool read_dtype(module_state *state, PyObject *value, gm_dtype *out) {
     if (!value || value == Py_None)
         return true;
     if (!Py_IS_TYPE(value, state->dtype_type)) {
@@ -85,12 +79,10 @@ bool read_dtype(module_state *state, PyObject *value, gm_dtype *out)
     return true;
 }
 
-bool py_dtype_is_inexact(gm_dtype type)
-{
+bool py_dtype_is_inexact(gm_dtype type) {
     return type >= GM_FLOAT16 && type <= GM_COMPLEX64;
 }
 
-bool py_dtype_is_integer(gm_dtype type)
-{
+bool py_dtype_is_integer(gm_dtype type) {
     return type >= GM_UINT8 && type <= GM_INT64;
 }

@@ -2,8 +2,7 @@
 #include "py/py.h"
 #include <string.h>
 
-static PyObject *exception_class(module_state *state, gm_status code)
-{
+static PyObject *exception_class(module_state *state, gm_status code) {
     switch (code) {
     case GM_EVALUE:
     case GM_ESHAPE:
@@ -33,8 +32,7 @@ static PyObject *exception_class(module_state *state, gm_status code)
     return PyExc_RuntimeError;
 }
 
-PyObject *raise_gm(module_state *state)
-{
+PyObject *raise_gm(module_state *state) {
     gm_error error;
     gm_status code = gm_take_error(&error);
     if (PyErr_Occurred())

@@ -1,8 +1,7 @@
 /* evaluate.c - evaluation from Python: trees to nodes, slices without the GIL, signals in between. */
 #include "py/py.h"
 
-bool evaluate(module_state *state, gm_array *const *nodes, size_t count)
-{
+bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
     gm_run *run = NULL;
     gm_status status = GM_OK;
     do {
@@ -24,8 +23,7 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count)
     return status == GM_OK;
 }
 
-bool evaluate_one(module_state *state, gm_array *node)
-{
+bool evaluate_one(module_state *state, gm_array *node) {
     if (gm_array_is_evaluated(node))
         return true;
     gm_retain(node);         /* the handle may be given another node meanwhile */
@@ -36,8 +34,7 @@ bool evaluate_one(module_state *state, gm_array *node)
 
 typedef struct { gm_array **nodes; size_t count, capacity; } node_list;
 
-static bool append(node_list *list, gm_array *node)
-{
+static bool append(node_list *list, gm_array *node) {
     if (list->count == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 16;
         gm_array **nodes = PyMem_Realloc(list->nodes, capacity * sizeof *nodes);
@@ -53,8 +50,7 @@ static bool append(node_list *list, gm_array *node)
 }
 
 /* Lists, tuples and dicts of lists, ... of arrays; what is not an array is passed over. */
-static bool collect(module_state *state, PyObject *tree, node_list *list)
-{
+static bool collect(module_state *state, PyObject *tree, node_list *list) {
     gm_array *node = py_array_node(state, tree);
     if (node)
         return append(list, node);
@@ -77,8 +73,7 @@ static bool collect(module_state *state, PyObject *tree, node_list *list)
     return ok;
 }
 
-PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
+PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
     module_state *state = PyModule_GetState(module);
     node_list list = {NULL, 0, 0};
     bool ok = true;

@@ -8,15 +8,13 @@
 
 static _Atomic(foreign *) waiting;
 
-static int drain_pending(void *unused)
-{
+static int drain_pending(void *unused) {
     (void)unused;
     foreign_drain();
     return 0;
 }
 
-void foreign_push(void *record)
-{
+void foreign_push(void *record) {
     foreign *entry = record;
     foreign *head = atomic_load(&waiting);
     do {
@@ -26,8 +24,7 @@ void foreign_push(void *record)
         Py_AddPendingCall(drain_pending, NULL);     /* a full queue is fine: somebody drains soon */
 }
 
-void foreign_drain(void)
-{
+void foreign_drain(void) {
     if (!atomic_load_explicit(&waiting, memory_order_relaxed))
         return;
     foreign *entry = atomic_exchange(&waiting, NULL);

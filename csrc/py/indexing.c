@@ -18,22 +18,19 @@ typedef struct {
     bool in_run;
 } reader;
 
-static bool refuse(const char *text)
-{
+static bool refuse(const char *text) {
     PyErr_SetString(PyExc_ValueError, text);
     return false;
 }
 
-static bool axis_left(const reader *r)
-{
+static bool axis_left(const reader *r) {
     if (r->axis < r->ndim)
         return true;
     PyErr_Format(PyExc_ValueError, "too many indices for an array with %d dimensions", r->ndim);
     return false;
 }
 
-static bool read_int_item(reader *r, PyObject *item)
-{
+static bool read_int_item(reader *r, PyObject *item) {
     if (!axis_left(r))
         return false;
     int64_t n = r->shape[r->axis];
@@ -56,8 +53,7 @@ static bool read_int_item(reader *r, PyObject *item)
     return true;
 }
 
-static bool read_slice_item(reader *r, PyObject *item)
-{
+static bool read_slice_item(reader *r, PyObject *item) {
     if (!axis_left(r))
         return false;
     Py_ssize_t start, stop, step;
@@ -76,8 +72,7 @@ static bool read_slice_item(reader *r, PyObject *item)
     return true;
 }
 
-static bool read_array_item(reader *r, module_state *state, gm_scope *scope, PyObject *item)
-{
+static bool read_array_item(reader *r, module_state *state, gm_scope *scope, PyObject *item) {
     if (!axis_left(r))
         return false;
     if (r->indices) {
@@ -98,8 +93,7 @@ static bool read_array_item(reader *r, module_state *state, gm_scope *scope, PyO
     return true;
 }
 
-static bool read_item(reader *r, module_state *state, gm_scope *scope, PyObject *item)
-{
+static bool read_item(reader *r, module_state *state, gm_scope *scope, PyObject *item) {
     if (item == Py_None) {
         if (r->new_axes[r->axis] + r->ndim >= GM_MAX_NDIM)
             return refuse("too many new axes");
@@ -120,13 +114,11 @@ static bool read_item(reader *r, module_state *state, gm_scope *scope, PyObject 
     return false;
 }
 
-static bool consumes_axis(PyObject *item)
-{
+static bool consumes_axis(PyObject *item) {
     return item != Py_None && item != Py_Ellipsis;
 }
 
-static bool read_key(reader *r, module_state *state, gm_scope *scope, PyObject *key)
-{
+static bool read_key(reader *r, module_state *state, gm_scope *scope, PyObject *key) {
     PyObject *items = PyTuple_Check(key) ? Py_NewRef(key) : PyTuple_Pack(1, key);
     if (!items)
         return false;
@@ -151,8 +143,7 @@ static bool read_key(reader *r, module_state *state, gm_scope *scope, PyObject *
 }
 
 /* The shape without dropped axes and with new ones; the array's dimensions first when its run was broken. */
-static gm_array *shaped(gm_scope *scope, const reader *r, gm_array *x, bool front)
-{
+static gm_array *shaped(gm_scope *scope, const reader *r, gm_array *x, bool front) {
     int64_t shape[2 * GM_MAX_NDIM + 1];
     int out = 0, n_indices = r->indices ? gm_array_ndim(r->indices) : 0;
     bool same = !front;
@@ -178,16 +169,14 @@ static gm_array *shaped(gm_scope *scope, const reader *r, gm_array *x, bool fron
 }
 
 /* After take the axis is n_indices axes; these to the front. */
-static gm_array *indices_first(gm_scope *scope, const reader *r, gm_array *x)
-{
+static gm_array *indices_first(gm_scope *scope, const reader *r, gm_array *x) {
     int n_indices = gm_array_ndim(r->indices), ndim = gm_array_ndim(x), axes[GM_MAX_NDIM];
     for (int i = 0; i < ndim; i++)
         axes[i] = i < n_indices ? r->indices_axis + i : i - n_indices < r->indices_axis ? i - n_indices : i;
     return gm_transpose(scope, x, ndim, axes);
 }
 
-static gm_array *read_node(module_state *state, gm_scope *scope, gm_array *x, PyObject *key)
-{
+static gm_array *read_node(module_state *state, gm_scope *scope, gm_array *x, PyObject *key) {
     reader r = {.indices_axis = -1};
     r.shape = gm_array_shape(x);
     r.ndim = gm_array_ndim(x);
@@ -206,8 +195,7 @@ static gm_array *read_node(module_state *state, gm_scope *scope, gm_array *x, Py
     return x ? shaped(scope, &r, x, front) : NULL;
 }
 
-PyObject *py_array_subscript(PyObject *self, PyObject *key)
-{
+PyObject *py_array_subscript(PyObject *self, PyObject *key) {
     module_state *state = py_array_state(self);
     gm_array *own = gm_retain(((array_object *)self)->node);     /* reading the key may run Python code */
     gm_scope *scope = gm_scope_open();
@@ -216,15 +204,13 @@ PyObject *py_array_subscript(PyObject *self, PyObject *key)
     return result;
 }
 
-int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value)
-{
+int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value) {
     (void)self, (void)key, (void)value;
     PyErr_SetString(PyExc_NotImplementedError, "item assignment (array.__setitem__)");
     return -1;
 }
 
-gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index)
-{
+gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index) {
     int ndim = gm_array_ndim(x);
     const int64_t *shape = gm_array_shape(x);
     int64_t start[GM_MAX_NDIM] = {index}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM];

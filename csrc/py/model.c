@@ -8,13 +8,11 @@
 
 static void model_dealloc(PyObject *self);
 
-module_state *py_model_state(PyObject *self)
-{
+module_state *py_model_state(PyObject *self) {
     return state_of(self, model_dealloc);
 }
 
-static PyObject *model_close(PyObject *self, PyObject *unused)
-{
+static PyObject *model_close(PyObject *self, PyObject *unused) {
     (void)unused;
     model_object *object = (model_object *)self;
     while (object->sessions)
@@ -27,15 +25,13 @@ static PyObject *model_close(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static void model_dealloc(PyObject *self)
-{
+static void model_dealloc(PyObject *self) {
     gm_model_release(((model_object *)self)->model);     /* sessions hold the Model: there are none */
     object_free(self);
 }
 
 /* The C model, borrowed; NULL with ValueError when it is closed. */
-static gm_model *open_model(PyObject *self)
-{
+static gm_model *open_model(PyObject *self) {
     gm_model *model = ((model_object *)self)->model;
     if (!model)
         PyErr_SetString(PyExc_ValueError, "the model is closed");
@@ -45,8 +41,7 @@ static gm_model *open_model(PyObject *self)
 /* ---- loading ---- */
 
 /* A Dtype, or its name. */
-static bool read_dtype_name(module_state *state, PyObject *value, int *out)
-{
+static bool read_dtype_name(module_state *state, PyObject *value, int *out) {
     gm_dtype type = GM_DTYPE_COUNT;
     if (!value || value == Py_None)
         return true;
@@ -66,8 +61,7 @@ static bool read_dtype_name(module_state *state, PyObject *value, int *out)
     return false;
 }
 
-static bool read_activations(PyObject *value, int *out)
-{
+static bool read_activations(PyObject *value, int *out) {
     if (!value || value == Py_None)
         return true;
     bool text = PyUnicode_Check(value);
@@ -80,8 +74,7 @@ static bool read_activations(PyObject *value, int *out)
     return !PyErr_Occurred();
 }
 
-static bool report(PyObject *callable, double progress)
-{
+static bool report(PyObject *callable, double progress) {
     if (!callable || callable == Py_None)
         return true;
     PyObject *number = PyFloat_FromDouble(progress);
@@ -92,8 +85,7 @@ static bool report(PyObject *callable, double progress)
 }
 
 /* Runs the loader to its end. On failure *model is NULL, and an exception or the engine's error is there. */
-static bool run_loader(const gm_load_options *options, PyObject *progress, gm_model **model)
-{
+static bool run_loader(const gm_load_options *options, PyObject *progress, gm_model **model) {
     gm_loader *loader = NULL;
     gm_status status;
     double done = 0;
@@ -120,8 +112,7 @@ static bool run_loader(const gm_load_options *options, PyObject *progress, gm_mo
     return ok;
 }
 
-PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {
         "load_model", 0, 1, 1,
         {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress", NULL}};
@@ -155,8 +146,7 @@ PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyOb
 
 /* ---- questions ---- */
 
-static PyObject *model_info(PyObject *self, PyObject *unused)
-{
+static PyObject *model_info(PyObject *self, PyObject *unused) {
     (void)unused;
     gm_model *model = open_model(self);
     char *json = NULL;
@@ -173,8 +163,7 @@ static PyObject *model_info(PyObject *self, PyObject *unused)
     return info;
 }
 
-static PyObject *model_weight_names(PyObject *self, PyObject *unused)
-{
+static PyObject *model_weight_names(PyObject *self, PyObject *unused) {
     (void)unused;
     gm_model *model = open_model(self);
     PyObject *list = model ? PyList_New(0) : NULL;
@@ -188,8 +177,7 @@ static PyObject *model_weight_names(PyObject *self, PyObject *unused)
     return list;
 }
 
-static PyObject *model_weight(PyObject *self, PyObject *name)
-{
+static PyObject *model_weight(PyObject *self, PyObject *name) {
     gm_model *model = open_model(self);
     PyObject *bytes = model ? PyUnicode_AsUTF8String(name) : NULL;
     if (!bytes)
@@ -200,22 +188,19 @@ static PyObject *model_weight(PyObject *self, PyObject *name)
     return py_array_result(py_model_state(self), scope, node);
 }
 
-static PyObject *get_vocab_size(PyObject *self, void *unused)
-{
+static PyObject *get_vocab_size(PyObject *self, void *unused) {
     (void)unused;
     gm_model *model = open_model(self);
     return model ? PyLong_FromLongLong(gm_model_vocab_size(model)) : NULL;
 }
 
-static PyObject *get_context_length(PyObject *self, void *unused)
-{
+static PyObject *get_context_length(PyObject *self, void *unused) {
     (void)unused;
     gm_model *model = open_model(self);
     return model ? PyLong_FromLongLong(gm_model_context_length(model)) : NULL;
 }
 
-static PyObject *get_closed(PyObject *self, void *unused)
-{
+static PyObject *get_closed(PyObject *self, void *unused) {
     (void)unused;
     return PyBool_FromLong(((model_object *)self)->model == NULL);
 }
@@ -224,16 +209,14 @@ static PyObject *get_closed(PyObject *self, void *unused)
 
 typedef struct { int32_t **ids; size_t *counts; size_t n; } batch;
 
-static void batch_free(batch *b)
-{
+static void batch_free(batch *b) {
     for (size_t i = 0; i < b->n; i++)
         PyMem_Free(b->ids[i]);
     PyMem_Free(b->ids);
     PyMem_Free(b->counts);
 }
 
-static bool batch_read(PyObject *value, batch *b)
-{
+static bool batch_read(PyObject *value, batch *b) {
     *b = (batch){NULL, NULL, 0};
     PyObject *items = PySequence_Tuple(value);
     if (!items)
@@ -251,8 +234,7 @@ static bool batch_read(PyObject *value, batch *b)
 }
 
 /* The rows of each sequence as an array of its own. */
-static PyObject *logits_list(module_state *state, const float *rows, const batch *b, int64_t vocab)
-{
+static PyObject *logits_list(module_state *state, const float *rows, const batch *b, int64_t vocab) {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
     for (size_t i = 0; list && i < b->n; i++) {
         int64_t shape[2] = {(int64_t)b->counts[i], vocab};
@@ -273,8 +255,7 @@ static PyObject *logits_list(module_state *state, const float *rows, const batch
     return list;
 }
 
-static PyObject *model_logits(PyObject *self, PyObject *sequences)
-{
+static PyObject *model_logits(PyObject *self, PyObject *sequences) {
     module_state *state = py_model_state(self);
     batch b;
     bool read = batch_read(sequences, &b);

@@ -1,24 +1,21 @@
 /* module.c - the extension module gomlx._gomlx: its state, its types, machine and memory functions. */
 #include "py/py.h"
 
-module_state *state_of(PyObject *self, destructor own)
-{
+module_state *state_of(PyObject *self, destructor own) {
     PyTypeObject *type = Py_TYPE(self);
     while (type && (destructor)PyType_GetSlot(type, Py_tp_dealloc) != own)
         type = PyType_GetSlot(type, Py_tp_base);
     return type ? PyType_GetModuleState(type) : NULL;
 }
 
-void object_free(PyObject *self)
-{
+void object_free(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
 }
 
-PyTypeObject *type_add(PyObject *module, PyType_Spec *spec, bool public_name)
-{
+PyTypeObject *type_add(PyObject *module, PyType_Spec *spec, bool public_name) {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
     if (type && public_name && PyModule_AddType(module, type) < 0) {
         Py_DECREF(type);
@@ -29,32 +26,27 @@ PyTypeObject *type_add(PyObject *module, PyType_Spec *spec, bool public_name)
 
 /* ---- machine ---- */
 
-static PyObject *isa(PyObject *module, PyObject *unused)
-{
+static PyObject *isa(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyUnicode_FromString(gm_isa());
 }
 
-static PyObject *isa_reason(PyObject *module, PyObject *unused)
-{
+static PyObject *isa_reason(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyUnicode_FromString(gm_isa_reason());
 }
 
-static PyObject *default_threads(PyObject *module, PyObject *unused)
-{
+static PyObject *default_threads(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyLong_FromLong(gm_default_threads());
 }
 
-static PyObject *default_threads_reason(PyObject *module, PyObject *unused)
-{
+static PyObject *default_threads_reason(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyUnicode_FromString(gm_default_threads_reason());
 }
 
-static PyObject *set_threads(PyObject *module, PyObject *value)
-{
+static PyObject *set_threads(PyObject *module, PyObject *value) {
     int n;
     if (!read_int(value, "the number of threads", &n))
         return NULL;
@@ -65,33 +57,28 @@ static PyObject *set_threads(PyObject *module, PyObject *value)
 
 /* ---- memory ---- */
 
-static PyObject *get_active_memory(PyObject *module, PyObject *unused)
-{
+static PyObject *get_active_memory(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyLong_FromSize_t(gm_active_memory());
 }
 
-static PyObject *get_peak_memory(PyObject *module, PyObject *unused)
-{
+static PyObject *get_peak_memory(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyLong_FromSize_t(gm_peak_memory());
 }
 
-static PyObject *get_cache_memory(PyObject *module, PyObject *unused)
-{
+static PyObject *get_cache_memory(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyLong_FromSize_t(gm_cache_memory());
 }
 
-static PyObject *reset_peak_memory(PyObject *module, PyObject *unused)
-{
+static PyObject *reset_peak_memory(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     gm_reset_peak_memory();
     Py_RETURN_NONE;
 }
 
-static PyObject *clear_cache(PyObject *module, PyObject *unused)
-{
+static PyObject *clear_cache(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     Py_BEGIN_ALLOW_THREADS
     gm_clear_cache();
@@ -99,8 +86,7 @@ static PyObject *clear_cache(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *set_limit(PyObject *value, size_t (*set)(size_t))
-{
+static PyObject *set_limit(PyObject *value, size_t (*set)(size_t)) {
     if (!PyLong_Check(value)) {
         PyErr_Format(PyExc_TypeError, "limit must be an int, not %R", (PyObject *)Py_TYPE(value));
         return NULL;
@@ -111,22 +97,19 @@ static PyObject *set_limit(PyObject *value, size_t (*set)(size_t))
     return PyLong_FromSize_t(set(bytes));
 }
 
-static PyObject *set_memory_limit(PyObject *module, PyObject *value)
-{
+static PyObject *set_memory_limit(PyObject *module, PyObject *value) {
     (void)module;
     return set_limit(value, gm_set_memory_limit);
 }
 
-static PyObject *set_cache_limit(PyObject *module, PyObject *value)
-{
+static PyObject *set_cache_limit(PyObject *module, PyObject *value) {
     (void)module;
     return set_limit(value, gm_set_cache_limit);
 }
 
 /* ---- arrays from other libraries ---- */
 
-static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"from_dlpack", 1, 1, 1, {"x", "copy", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[2];
@@ -138,8 +121,7 @@ static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t
 }
 
 /* Without a copy only what is an array, or has a buffer or DLPack in one of our dtypes. */
-static gm_array *shared_node(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type)
-{
+static gm_array *shared_node(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type) {
     gm_array *node = py_array_node(state, value);
     if (!node && PyObject_CheckBuffer(value))
         node = node_sharing_buffer(state, scope, value);
@@ -152,8 +134,7 @@ static gm_array *shared_node(module_state *state, gm_scope *scope, PyObject *val
     return node;
 }
 
-static PyObject *asarray(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+static PyObject *asarray(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"asarray", 0, 2, 1, {"a", "dtype", "copy", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[3];
@@ -169,8 +150,7 @@ static PyObject *asarray(PyObject *module, PyObject *const *args, Py_ssize_t n, 
 }
 
 /* The inverse of array.__reduce__. */
-static PyObject *unpickle(PyObject *module, PyObject *args)
-{
+static PyObject *unpickle(PyObject *module, PyObject *args) {
     module_state *state = PyModule_GetState(module);
     PyObject *class, *dtype, *shape_object, *bytes;
     if (!PyArg_ParseTuple(args, "OOOO!", &class, &dtype, &shape_object, &PyBytes_Type, &bytes))
@@ -240,16 +220,14 @@ static PyMethodDef module_functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static bool names_add(PyObject *names, const char *name)
-{
+static bool names_add(PyObject *names, const char *name) {
     PyObject *text = PyUnicode_FromString(name);
     bool ok = text && PyList_Append(names, text) == 0;
     Py_XDECREF(text);
     return ok;
 }
 
-static bool types_add(PyObject *module, module_state *state, PyObject *names)
-{
+static bool types_add(PyObject *module, module_state *state, PyObject *names) {
     return (state->array_type = type_add(module, &py_array_spec, true)) && names_add(names, "array")
         && (state->dtype_type = type_add(module, &py_dtype_spec, true)) && names_add(names, "Dtype")
         && (state->array_iterator_type = type_add(module, &py_array_iterator_spec, false))
@@ -261,8 +239,7 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names)
         && py_token_type_add(module, state);
 }
 
-static int module_execute(PyObject *module)
-{
+static int module_execute(PyObject *module) {
     module_state *state = PyModule_GetState(module);
     state->error = PyErr_NewExceptionWithDoc(
         "gomlx.Error", "A file that is not what it should be, or a device that fails.", NULL, NULL);
@@ -283,8 +260,7 @@ static int module_execute(PyObject *module)
     return ok ? 0 : -1;
 }
 
-static int module_traverse(PyObject *module, visitproc visit, void *arg)
-{
+static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     module_state *state = PyModule_GetState(module);
 #define X(name) Py_VISIT(state->name##_type);
     STATE_TYPES(X)
@@ -295,8 +271,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     return 0;
 }
 
-static int module_clear(PyObject *module)
-{
+static int module_clear(PyObject *module) {
     module_state *state = PyModule_GetState(module);
 #define X(name) Py_CLEAR(state->name##_type);
     STATE_TYPES(X)
@@ -307,8 +282,7 @@ static int module_clear(PyObject *module)
     return 0;
 }
 
-static void module_free(void *module)
-{
+static void module_free(void *module) {
     module_clear(module);
 }
 
@@ -321,7 +295,6 @@ static struct PyModuleDef module_definition = {
     module_traverse, module_clear, module_free,
 };
 
-PyMODINIT_FUNC PyInit__gomlx(void)
-{
+PyMODINIT_FUNC PyInit__gomlx(void) {
     return PyModuleDef_Init(&module_definition);
 }

@@ -7,16 +7,14 @@
 #define FUNCTION_OF(name)                                                                                              \
     static PyObject *op_##name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 
-static PyObject *finish(PyObject *module, gm_scope *scope, gm_array *node)
-{
+static PyObject *finish(PyObject *module, gm_scope *scope, gm_array *node) {
     return py_array_result(PyModule_GetState(module), scope, node);
 }
 
 /* ---- classes ---- */
 
 static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n,
-                            PyObject *kwnames)
-{
+                            PyObject *kwnames) {
     const signature sig = {name, 1, 1, 1, {"a", "stream", NULL}};
     PyObject *v[2];
     if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[1]))
@@ -27,8 +25,7 @@ static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyO
 }
 
 static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, PyObject *const *args, Py_ssize_t n,
-                             PyObject *kwnames)
-{
+                             PyObject *kwnames) {
     const signature sig = {name, 0, 2, 3, {"a", "b", "stream", NULL}};
     PyObject *v[3];
     gm_array *x, *y;
@@ -40,8 +37,7 @@ static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, P
 }
 
 /* The node of an argument that must be an array; NULL with TypeError. */
-static gm_array *array_argument(module_state *state, PyObject *value, const char *name)
-{
+static gm_array *array_argument(module_state *state, PyObject *value, const char *name) {
     gm_array *node = py_array_node(state, value);
     if (!node)
         PyErr_Format(PyExc_TypeError, "%s: an array is needed, not %R", name, (PyObject *)Py_TYPE(value));
@@ -50,8 +46,7 @@ static gm_array *array_argument(module_state *state, PyObject *value, const char
 
 /* As a method (self given) or as a function whose first argument is the array: the rest are axis, keepdims, stream. */
 PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObject *self, PyObject *const *args,
-                      Py_ssize_t n, PyObject *kwnames)
-{
+                      Py_ssize_t n, PyObject *kwnames) {
     const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
     PyObject *v[3];
     int n_axes, axes[GM_MAX_NDIM];
@@ -65,8 +60,7 @@ PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObj
 }
 
 PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args,
-                         Py_ssize_t n, PyObject *kwnames)
-{
+                         Py_ssize_t n, PyObject *kwnames) {
     const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
     PyObject *v[3];
     int axis = 0;
@@ -82,8 +76,7 @@ PyObject *call_argreduce(module_state *state, const char *name, bool greatest, P
     return py_array_result(state, scope, node);
 }
 
-static bool first_argument(const char *name, Py_ssize_t n)
-{
+static bool first_argument(const char *name, Py_ssize_t n) {
     if (n > 0)
         return true;
     PyErr_Format(PyExc_TypeError, "%s() missing required argument 'a'", name);
@@ -107,23 +100,20 @@ static bool first_argument(const char *name, Py_ssize_t n)
 
 /* ---- core, by hand ---- */
 
-FUNCTION_OF(argmax)
-{
+FUNCTION_OF(argmax) {
     return first_argument("argmax", n)
                ? call_argreduce(PyModule_GetState(module), "argmax", true, args[0], args + 1, n - 1, kwnames)
                : NULL;
 }
 
-FUNCTION_OF(argmin)
-{
+FUNCTION_OF(argmin) {
     return first_argument("argmin", n)
                ? call_argreduce(PyModule_GetState(module), "argmin", false, args[0], args + 1, n - 1, kwnames)
                : NULL;
 }
 
 /* The value of an arange bound; widens *type from int32 to int64 to float32 as the numbers ask. */
-static bool read_bound(PyObject *value, const char *what, double *out, gm_dtype *type)
-{
+static bool read_bound(PyObject *value, const char *what, double *out, gm_dtype *type) {
     if (!PyFloat_Check(value) && !PyIndex_Check(value)) {
         PyErr_Format(PyExc_TypeError, "arange: %s must be an int or a float, not %R", what, (PyObject *)Py_TYPE(value));
         return false;
@@ -137,8 +127,7 @@ static bool read_bound(PyObject *value, const char *what, double *out, gm_dtype 
     return true;
 }
 
-FUNCTION_OF(arange)
-{
+FUNCTION_OF(arange) {
     static const signature sig = {"arange", 0, 4, 0, {"start", "stop", "step", "dtype", "stream", NULL}};
     PyObject *v[5];
     double start = 0, stop = 0, step = 1;
@@ -166,8 +155,7 @@ FUNCTION_OF(arange)
     return finish(module, scope, node);
 }
 
-FUNCTION_OF(full)
-{
+FUNCTION_OF(full) {
     static const signature sig = {"full", 0, 3, 3, {"shape", "vals", "dtype", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[4];
@@ -184,8 +172,7 @@ FUNCTION_OF(full)
     return finish(module, scope, value ? gm_full(scope, ndim, shape, value, type) : NULL);
 }
 
-FUNCTION_OF(astype)
-{
+FUNCTION_OF(astype) {
     static const signature sig = {"astype", 1, 2, 3, {"a", "dtype", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[3];
@@ -204,8 +191,7 @@ FUNCTION_OF(astype)
 /* (a, /, shape, *, stream): reshape and broadcast_to. */
 static PyObject *call_shaped(PyObject *module, const char *name,
                              gm_array *(*fn)(gm_scope *, gm_array *, int, const int64_t *), PyObject *const *args,
-                             Py_ssize_t n, PyObject *kwnames)
-{
+                             Py_ssize_t n, PyObject *kwnames) {
     const signature sig = {name, 1, 2, 3, {"a", "shape", "stream", NULL}};
     PyObject *v[3];
     int ndim;
@@ -217,18 +203,15 @@ static PyObject *call_shaped(PyObject *module, const char *name,
     return finish(module, scope, x ? fn(scope, x, ndim, shape) : NULL);
 }
 
-FUNCTION_OF(reshape)
-{
+FUNCTION_OF(reshape) {
     return call_shaped(module, "reshape", gm_reshape, args, n, kwnames);
 }
 
-FUNCTION_OF(broadcast_to)
-{
+FUNCTION_OF(broadcast_to) {
     return call_shaped(module, "broadcast_to", gm_broadcast_to, args, n, kwnames);
 }
 
-FUNCTION_OF(transpose)
-{
+FUNCTION_OF(transpose) {
     static const signature sig = {"transpose", 1, 2, 1, {"a", "axes", "stream", NULL}};
     PyObject *v[3];
     int n_axes, axes[GM_MAX_NDIM];
@@ -240,8 +223,7 @@ FUNCTION_OF(transpose)
 }
 
 /* slice(a, start, axes, sizes): the start is an array, and is evaluated for it. */
-FUNCTION_OF(slice)
-{
+FUNCTION_OF(slice) {
     static const signature sig = {"slice", 0, 4, 15, {"a", "start_indices", "axes", "slice_size", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[5], *numbers = NULL;
@@ -283,8 +265,7 @@ FUNCTION_OF(slice)
     return finish(module, scope, scope ? gm_slice(scope, x, start, stop, step) : NULL);
 }
 
-FUNCTION_OF(concatenate)
-{
+FUNCTION_OF(concatenate) {
     static const signature sig = {"concatenate", 0, 2, 1, {"arrays", "axis", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[3];
@@ -320,8 +301,7 @@ FUNCTION_OF(concatenate)
 }
 
 /* allow_col_major permits another order than rows, it does not ask for it. */
-FUNCTION_OF(contiguous)
-{
+FUNCTION_OF(contiguous) {
     static const signature sig = {"contiguous", 1, 2, 1, {"a", "allow_col_major", "stream", NULL}};
     PyObject *v[3];
     bool allow_col_major;
@@ -332,8 +312,7 @@ FUNCTION_OF(contiguous)
     return finish(module, scope, scope ? gm_contiguous(scope, x) : NULL);
 }
 
-FUNCTION_OF(where)
-{
+FUNCTION_OF(where) {
     static const signature sig = {"where", 0, 3, 7, {"condition", "x", "y", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[4];
@@ -346,8 +325,7 @@ FUNCTION_OF(where)
     return finish(module, scope, condition ? gm_where(scope, condition, x, y) : NULL);
 }
 
-FUNCTION_OF(take)
-{
+FUNCTION_OF(take) {
     static const signature sig = {"take", 1, 3, 3, {"a", "indices", "axis", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[4];
@@ -369,8 +347,7 @@ FUNCTION_OF(take)
     return finish(module, scope, x ? gm_take(scope, x, indices, axis) : NULL);
 }
 
-FUNCTION_OF(softmax)
-{
+FUNCTION_OF(softmax) {
     static const signature sig = {"softmax", 1, 2, 1, {"a", "axis", "precise", "stream", NULL}};
     PyObject *v[4];
     int n_axes, axes[GM_MAX_NDIM];
@@ -383,8 +360,7 @@ FUNCTION_OF(softmax)
     return finish(module, scope, scope ? gm_softmax(scope, x, n_axes, axes) : NULL);
 }
 
-FUNCTION_OF(matmul)
-{
+FUNCTION_OF(matmul) {
     static const signature sig = {"matmul", 2, 2, 3, {"a", "b", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[3];
@@ -399,13 +375,11 @@ FUNCTION_OF(matmul)
 /* ---- fast ---- */
 
 /* An optional array: GM_NONE for None. */
-static gm_array *optional_argument(module_state *state, PyObject *value, const char *name)
-{
+static gm_array *optional_argument(module_state *state, PyObject *value, const char *name) {
     return !value || value == Py_None ? GM_NONE : array_argument(state, value, name);
 }
 
-FUNCTION_OF(rms_norm)
-{
+FUNCTION_OF(rms_norm) {
     static const signature sig = {"rms_norm", 0, 3, 7, {"x", "weight", "eps", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[4];
@@ -418,8 +392,7 @@ FUNCTION_OF(rms_norm)
     return finish(module, scope, scope ? gm_rms_norm(scope, x, weight, (float)eps) : NULL);
 }
 
-FUNCTION_OF(rope)
-{
+FUNCTION_OF(rope) {
     static const signature sig = {"rope", 1, 2, 1 | 2 | 4 | 8 | 16 | 32,
                                   {"a", "dims", "traditional", "base", "scale", "offset", "freqs", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
@@ -443,8 +416,7 @@ FUNCTION_OF(rope)
                   x ? gm_rope(scope, x, dims, traditional, offset, freqs, (float)base, (float)scale) : NULL);
 }
 
-FUNCTION_OF(scaled_dot_product_attention)
-{
+FUNCTION_OF(scaled_dot_product_attention) {
     static const char name[] = "scaled_dot_product_attention";
     static const signature sig = {name, 0, 3, 1 | 2 | 4 | 8, {"q", "k", "v", "scale", "mask", "sinks", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
@@ -500,8 +472,7 @@ static PyMethodDef fast_ops[] = {
 
 /* The functions get the extension module as self, wherever they are put: the state is there. */
 static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *functions, const char *module_name,
-                          PyObject *names)
-{
+                          PyObject *names) {
     PyObject *where = PyUnicode_FromString(module_name);
     for (PyMethodDef *f = functions; where && f->ml_name; f++) {
         PyObject *function = PyCFunction_NewEx(f, module, where);
@@ -517,8 +488,7 @@ static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *funct
     return where != NULL;
 }
 
-bool ops_add(PyObject *module, PyObject *names)
-{
+bool ops_add(PyObject *module, PyObject *names) {
     PyObject *fast = PyModule_New("gomlx.core.fast"), *name = PyUnicode_FromString("fast");
     bool ok = fast && name && functions_add(module, module, core_ops, "gomlx.core", names)
            && functions_add(fast, module, fast_ops, "gomlx.core.fast", NULL)

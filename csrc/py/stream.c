@@ -28,8 +28,7 @@ static void stream_dealloc(PyObject *self);
 
 /* ---- sessions ---- */
 
-PyObject *py_model_new_session(PyObject *self, PyObject *unused)
-{
+PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
     (void)unused;
     module_state *state = py_model_state(self);
     model_object *model = (model_object *)self;
@@ -55,8 +54,7 @@ PyObject *py_model_new_session(PyObject *self, PyObject *unused)
 }
 
 /* Frees the C session, and off the model's list with it. Only when no C stream uses it. */
-static void session_release(session_object *session)
-{
+static void session_release(session_object *session) {
     gm_session *c_session = session->session;
     session->session = NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -64,8 +62,7 @@ static void session_release(session_object *session)
     Py_END_ALLOW_THREADS
 }
 
-static void session_unlink(session_object *session)
-{
+static void session_unlink(session_object *session) {
     model_object *model = (model_object *)session->model;
     if (session->previous)
         session->previous->next = session->next;
@@ -77,8 +74,7 @@ static void session_unlink(session_object *session)
 }
 
 /* Frees the C stream now; the statistics stay. Not while a step runs. */
-static void stream_release(stream_object *stream)
-{
+static void stream_release(stream_object *stream) {
     gm_stream *c_stream = stream->stream;
     session_object *session = (session_object *)stream->session;
     if (!c_stream)
@@ -96,8 +92,7 @@ static void stream_release(stream_object *stream)
 }
 
 /* Frees the C stream, or has the thread that runs a step do it. */
-static void stream_shut(stream_object *stream)
-{
+static void stream_shut(stream_object *stream) {
     if (stream->busy) {
         stream->doomed = true;
         gm_stream_cancel(stream->stream);
@@ -106,8 +101,7 @@ static void stream_shut(stream_object *stream)
     }
 }
 
-void py_session_shut(session_object *session)
-{
+void py_session_shut(session_object *session) {
     session_unlink(session);
     if (!session->session)
         return;
@@ -118,8 +112,7 @@ void py_session_shut(session_object *session)
         session_release(session);
 }
 
-static gm_session *open_session(PyObject *self)
-{
+static gm_session *open_session(PyObject *self) {
     session_object *session = (session_object *)self;
     if (!session->session || session->doomed) {
         PyErr_SetString(PyExc_ValueError, "the session is closed");
@@ -128,15 +121,13 @@ static gm_session *open_session(PyObject *self)
     return session->session;
 }
 
-static PyObject *session_close(PyObject *self, PyObject *unused)
-{
+static PyObject *session_close(PyObject *self, PyObject *unused) {
     (void)unused;
     py_session_shut((session_object *)self);
     Py_RETURN_NONE;
 }
 
-static PyObject *session_truncate(PyObject *self, PyObject *value)
-{
+static PyObject *session_truncate(PyObject *self, PyObject *value) {
     gm_session *session = open_session(self);
     if (!session)
         return NULL;
@@ -148,22 +139,19 @@ static PyObject *session_truncate(PyObject *self, PyObject *value)
     Py_RETURN_NONE;
 }
 
-static PyObject *session_length(PyObject *self, void *unused)
-{
+static PyObject *session_length(PyObject *self, void *unused) {
     (void)unused;
     gm_session *session = open_session(self);
     return session ? PyLong_FromLongLong(gm_session_length(session)) : NULL;
 }
 
-static int session_traverse(PyObject *self, visitproc visit, void *arg)
-{
+static int session_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((session_object *)self)->model);
     return 0;
 }
 
-static void session_dealloc(PyObject *self)
-{
+static void session_dealloc(PyObject *self) {
     PyObject_GC_UnTrack(self);
     session_object *session = (session_object *)self;     /* no stream: it would hold the session */
     session_unlink(session);
@@ -204,14 +192,12 @@ static PyStructSequence_Field token_fields[] = {
 };
 static PyStructSequence_Desc token_description = {"gomlx.Token", "One step of a TokenStream.", token_fields, 4};
 
-bool py_token_type_add(PyObject *module, module_state *state)
-{
+bool py_token_type_add(PyObject *module, module_state *state) {
     state->token_type = PyStructSequence_NewType(&token_description);
     return state->token_type && PyModule_AddObjectRef(module, "Token", (PyObject *)state->token_type) == 0;
 }
 
-const char *finish_name(gm_finish finish)
-{
+const char *finish_name(gm_finish finish) {
     static const char *const names[] = {
         [GM_FINISH_NONE] = NULL,         [GM_FINISH_STOP] = "stop",           [GM_FINISH_LENGTH] = "length",
         [GM_FINISH_CONTEXT] = "context", [GM_FINISH_CANCELLED] = "cancelled",
@@ -219,8 +205,7 @@ const char *finish_name(gm_finish finish)
     return names[finish];
 }
 
-static PyObject *token_from(module_state *state, const gm_token *token)
-{
+static PyObject *token_from(module_state *state, const gm_token *token) {
     const char *finish = finish_name(token->finish);
     PyObject *items[4] = {
         PyLong_FromLong(token->id),
@@ -249,16 +234,14 @@ typedef struct {
     const char **stop_texts;
 } request;
 
-static void request_free(request *r)
-{
+static void request_free(request *r) {
     PyMem_Free(r->prompt);
     PyMem_Free(r->stop_ids);
     PyMem_Free(r->stop_texts);
     Py_XDECREF(r->texts);
 }
 
-static bool read_stop_texts(PyObject *value, request *r)
-{
+static bool read_stop_texts(PyObject *value, request *r) {
     if (PyUnicode_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "stop_texts must be a sequence of str");
         return false;
@@ -283,8 +266,7 @@ static bool read_stop_texts(PyObject *value, request *r)
     return true;
 }
 
-static bool read_request(PyObject *const *v, request *r)
-{
+static bool read_request(PyObject *const *v, request *r) {
     gm_generate_options *o = &r->options;
     double temperature = (double)o->temperature, top_p = (double)o->top_p, min_p = (double)o->min_p;
     double penalty = (double)o->repetition_penalty;
@@ -312,16 +294,14 @@ static bool read_request(PyObject *const *v, request *r)
     return !v[11] || read_stop_texts(v[11], r);
 }
 
-static bool is_tokenizer(module_state *state, PyObject *value)
-{
+static bool is_tokenizer(module_state *state, PyObject *value) {
     if (value == Py_None || PyType_IsSubtype(Py_TYPE(value), state->tokenizer_type))
         return true;
     PyErr_Format(PyExc_TypeError, "tokenizer must be a Tokenizer or None, not %R", (PyObject *)Py_TYPE(value));
     return false;
 }
 
-PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"stream", 0, 12, 7,
                                   {"session", "tokenizer", "prompt_ids", "temperature", "top_k", "top_p", "min_p",
                                    "repetition_penalty", "seed", "max_tokens", "stop_ids", "stop_texts", NULL}};
@@ -355,8 +335,7 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     return (PyObject *)stream;
 }
 
-static PyObject *stream_next(PyObject *self)
-{
+static PyObject *stream_next(PyObject *self) {
     stream_object *stream = (stream_object *)self;
     if (stream->busy) {
         PyErr_SetString(PyExc_ValueError, "stream is in use by another thread");
@@ -383,8 +362,7 @@ static PyObject *stream_next(PyObject *self)
     return result;
 }
 
-static PyObject *stream_cancel(PyObject *self, PyObject *unused)
-{
+static PyObject *stream_cancel(PyObject *self, PyObject *unused) {
     (void)unused;
     stream_object *stream = (stream_object *)self;
     if (stream->stream)
@@ -392,15 +370,13 @@ static PyObject *stream_cancel(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *stream_close(PyObject *self, PyObject *unused)
-{
+static PyObject *stream_close(PyObject *self, PyObject *unused) {
     (void)unused;
     stream_shut((stream_object *)self);
     Py_RETURN_NONE;
 }
 
-static PyObject *stream_stats(PyObject *self, PyObject *unused)
-{
+static PyObject *stream_stats(PyObject *self, PyObject *unused) {
     (void)unused;
     stream_object *stream = (stream_object *)self;
     if (stream->busy) {
@@ -408,29 +384,31 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused)
         return NULL;
     }
     gm_stream_stats s = stream->stream ? gm_stream_get_stats(stream->stream) : stream->stats;
-    return Py_BuildValue("{sLsLsLsLsdsdszsisi}", "prompt_tokens", (long long)s.prompt_tokens, "cached_tokens",
-                         (long long)s.cached_tokens, "generated_tokens", (long long)s.generated_tokens,
-                         "decode_steps", (long long)s.decode_steps, "prefill_seconds", s.prefill_seconds, "decode_seconds",
-                         s.decode_seconds, "finish_reason", finish_name(s.finish), "stop_id", (int)s.stop_id, "stop_text",
-                         (int)s.stop_text);
+    return Py_BuildValue("{sLsLsLsLsdsdszsisi}",
+                         "prompt_tokens", (long long)s.prompt_tokens,
+                         "cached_tokens", (long long)s.cached_tokens,
+                         "generated_tokens", (long long)s.generated_tokens,
+                         "decode_steps", (long long)s.decode_steps,
+                         "prefill_seconds", s.prefill_seconds,
+                         "decode_seconds", s.decode_seconds,
+                         "finish_reason", finish_name(s.finish),
+                         "stop_id", (int)s.stop_id,
+                         "stop_text", (int)s.stop_text);
 }
 
-static PyObject *stream_enter(PyObject *self, PyObject *unused)
-{
+static PyObject *stream_enter(PyObject *self, PyObject *unused) {
     (void)unused;
     return Py_NewRef(self);
 }
 
-static int stream_traverse(PyObject *self, visitproc visit, void *arg)
-{
+static int stream_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((stream_object *)self)->session);
     Py_VISIT(((stream_object *)self)->tokenizer);
     return 0;
 }
 
-static void stream_dealloc(PyObject *self)
-{
+static void stream_dealloc(PyObject *self) {
     PyObject_GC_UnTrack(self);
     stream_object *stream = (stream_object *)self;
     if (stream->session)

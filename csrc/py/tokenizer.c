@@ -3,32 +3,27 @@
 #include "py/py.h"
 #include <string.h>
 
-static void tokenizer_dealloc(PyObject *self)
-{
+static void tokenizer_dealloc(PyObject *self) {
     gm_tokenizer_release(((tokenizer_object *)self)->tokenizer);
     object_free(self);
 }
 
-static module_state *tokenizer_state(PyObject *self)
-{
+static module_state *tokenizer_state(PyObject *self) {
     return state_of(self, tokenizer_dealloc);
 }
 
-static gm_tokenizer *tokenizer_of(PyObject *self)
-{
+static gm_tokenizer *tokenizer_of(PyObject *self) {
     return ((tokenizer_object *)self)->tokenizer;
 }
 
-static PyObject *tokenizer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *tokenizer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     (void)type, (void)args, (void)kwargs;
     PyErr_SetString(PyExc_TypeError, "a Tokenizer is made by from_json or from_gguf");
     return NULL;
 }
 
 /* An object of the class (a subclass, maybe) around the C tokenizer, which it takes over. */
-static PyObject *tokenizer_wrap(PyObject *class, gm_tokenizer *tokenizer)
-{
+static PyObject *tokenizer_wrap(PyObject *class, gm_tokenizer *tokenizer) {
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)class, Py_tp_alloc);
     tokenizer_object *self = (tokenizer_object *)allocate((PyTypeObject *)class, 0);
     if (self)
@@ -39,16 +34,14 @@ static PyObject *tokenizer_wrap(PyObject *class, gm_tokenizer *tokenizer)
 }
 
 /* The module's state from the class itself: no instance is there yet. */
-static module_state *state_of_class(PyObject *class)
-{
+static module_state *state_of_class(PyObject *class) {
     PyTypeObject *type = (PyTypeObject *)class;
     while ((destructor)PyType_GetSlot(type, Py_tp_dealloc) != tokenizer_dealloc)
         type = PyType_GetSlot(type, Py_tp_base);
     return PyType_GetModuleState(type);
 }
 
-static PyObject *from_json(PyObject *class, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+static PyObject *from_json(PyObject *class, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"from_json", 0, 2, 1, {"json", "name", NULL}};
     PyObject *v[2];
     const char *name = "tokenizer.json";
@@ -66,8 +59,7 @@ static PyObject *from_json(PyObject *class, PyObject *const *args, Py_ssize_t n,
     return status == GM_OK ? tokenizer_wrap(class, tokenizer) : raise_gm(state_of_class(class));
 }
 
-static PyObject *from_gguf(PyObject *class, PyObject *path)
-{
+static PyObject *from_gguf(PyObject *class, PyObject *path) {
     PyObject *bytes;
     if (!PyUnicode_FSConverter(path, &bytes))
         return NULL;
@@ -82,8 +74,7 @@ static PyObject *from_gguf(PyObject *class, PyObject *path)
 }
 
 /* UTF-8 of a str as bytes. Lone surrogates, which UTF-8 has no form for, become U+FFFD: three bytes for three. */
-static PyObject *utf8_of(PyObject *text)
-{
+static PyObject *utf8_of(PyObject *text) {
     if (!PyUnicode_Check(text)) {
         PyErr_Format(PyExc_TypeError, "text must be a str, not %R", (PyObject *)Py_TYPE(text));
         return NULL;
@@ -102,8 +93,7 @@ static PyObject *utf8_of(PyObject *text)
     return bytes;
 }
 
-static PyObject *encode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+static PyObject *encode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"encode", 0, 3, 1, {"text", "add_special_tokens", "parse_special", NULL}};
     PyObject *v[3];
     bool add_special = true, parse_special = true;
@@ -135,8 +125,7 @@ static PyObject *encode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     return list;
 }
 
-static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"decode", 0, 2, 1, {"ids", "skip_special_tokens", NULL}};
     PyObject *v[2], *result = NULL;
     bool skip_special = false;
@@ -157,8 +146,7 @@ static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     return result;
 }
 
-static PyObject *token_to_id(PyObject *self, PyObject *token)
-{
+static PyObject *token_to_id(PyObject *self, PyObject *token) {
     PyObject *bytes = utf8_of(token);
     if (!bytes)
         return NULL;
@@ -169,8 +157,7 @@ static PyObject *token_to_id(PyObject *self, PyObject *token)
     return PyLong_FromLong(id);
 }
 
-static PyObject *id_to_token(PyObject *self, PyObject *value)
-{
+static PyObject *id_to_token(PyObject *self, PyObject *value) {
     int id;
     size_t length = 0;
     if (!read_int(value, "token id", &id))
@@ -181,16 +168,14 @@ static PyObject *id_to_token(PyObject *self, PyObject *value)
     return PyUnicode_DecodeUTF8(token, (Py_ssize_t)length, "replace");
 }
 
-static PyObject *is_special(PyObject *self, PyObject *value)
-{
+static PyObject *is_special(PyObject *self, PyObject *value) {
     int id;
     if (!read_int(value, "token id", &id))
         return NULL;
     return PyBool_FromLong(gm_tokenizer_is_special(tokenizer_of(self), id));
 }
 
-static PyObject *get_vocab_size(PyObject *self, void *unused)
-{
+static PyObject *get_vocab_size(PyObject *self, void *unused) {
     (void)unused;
     return PyLong_FromLongLong(gm_tokenizer_vocab_size(tokenizer_of(self)));
 }
@@ -199,8 +184,7 @@ static PyObject *get_vocab_size(PyObject *self, void *unused)
 
 typedef struct { PyObject_HEAD gm_detokenizer *detokenizer; PyObject *tokenizer; } detokenizer_object;
 
-static PyObject *detokenizer_stream(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
+static PyObject *detokenizer_stream(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"stream", 0, 1, 0, {"skip_special_tokens", NULL}};
     module_state *state = tokenizer_state(self);
     PyObject *v[1];
@@ -220,15 +204,13 @@ static PyObject *detokenizer_stream(PyObject *self, PyObject *const *args, Py_ss
     return (PyObject *)stream;
 }
 
-static int detokenizer_traverse(PyObject *self, visitproc visit, void *arg)
-{
+static int detokenizer_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((detokenizer_object *)self)->tokenizer);
     return 0;
 }
 
-static void detokenizer_dealloc(PyObject *self)
-{
+static void detokenizer_dealloc(PyObject *self) {
     PyObject_GC_UnTrack(self);
     detokenizer_object *stream = (detokenizer_object *)self;
     gm_detokenizer_free(stream->detokenizer);
@@ -236,15 +218,13 @@ static void detokenizer_dealloc(PyObject *self)
     object_free(self);
 }
 
-static PyObject *text_or_raise(PyObject *self, gm_status status, const char *text, size_t length)
-{
+static PyObject *text_or_raise(PyObject *self, gm_status status, const char *text, size_t length) {
     if (status != GM_OK)
         return raise_gm(state_of(self, detokenizer_dealloc));
     return PyUnicode_DecodeUTF8(text ? text : "", (Py_ssize_t)length, "replace");
 }
 
-static PyObject *push(PyObject *self, PyObject *value)
-{
+static PyObject *push(PyObject *self, PyObject *value) {
     int id;
     const char *text = NULL;
     size_t length = 0;
@@ -254,8 +234,7 @@ static PyObject *push(PyObject *self, PyObject *value)
     return text_or_raise(self, status, text, length);
 }
 
-static PyObject *finish(PyObject *self, PyObject *unused)
-{
+static PyObject *finish(PyObject *self, PyObject *unused) {
     (void)unused;
     const char *text = NULL;
     size_t length = 0;
