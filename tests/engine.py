@@ -47,8 +47,8 @@ class Engine:
         def one(source):
             obj = os.path.join(self.folder, source.replace("/", "_")[:-1] + "o")
             own = [flag for flag in self.build.own_flags(source) if not flag.startswith("-O")]
-            self.run([*self.compiler, *self.build.FLAGS, "-D_GNU_SOURCE", "-g1", *includes, *own, *flags,
-                      "-c", source, "-o", obj])
+            self.run([*self.compiler, *self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", *includes, *own,
+                      *flags, "-c", source, "-o", obj])
             return source, obj
 
         with ThreadPoolExecutor(self.build.JOBS) as pool:

@@ -1,5 +1,5 @@
-"""Files from outside are hostile: cut short, damaged, contradicting themselves. Each is an exception that names the file and
-what is wrong with it; nothing crashes, hangs or takes memory that the file's size does not explain."""
+"""Files from outside are hostile: cut short, damaged, contradicting themselves. Each is an exception that names the
+file and what is wrong with it; nothing crashes, hangs or takes memory that the file's size does not explain."""
 import json
 import os
 import shutil
@@ -65,8 +65,9 @@ def entry(key, value):
     return text_bytes(key) + body
 
 
-METADATA = {"general.architecture": "llama", "llama.embedding_length": 32, "llama.block_count": 1, "llama.feed_forward_length": 64,
-            "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1, "llama.context_length": 256, "llama.vocab_size": 40}
+METADATA = {"general.architecture": "llama", "llama.embedding_length": 32, "llama.block_count": 1,
+            "llama.feed_forward_length": 64, "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1,
+            "llama.context_length": 256, "llama.vocab_size": 40}
 TENSORS = {"token_embd.weight": (40, 32), "blk.0.attn_norm.weight": (32,), "blk.0.attn_q.weight": (32, 32),
            "blk.0.attn_k.weight": (16, 32), "blk.0.attn_v.weight": (16, 32), "blk.0.attn_output.weight": (32, 32),
            "blk.0.ffn_norm.weight": (32,), "blk.0.ffn_gate.weight": (64, 32), "blk.0.ffn_up.weight": (64, 32),
@@ -142,7 +143,8 @@ def test_gguf_metadata(tmp_path, key, value, words):
 
 @pytest.mark.parametrize("scaling", [
     {"type": "linear", "factor": 0.0}, {"type": "linear", "factor": float("nan")}, {"type": "yarn", "factor": -2.0},
-    {"type": "yarn", "factor": 4.0, "original_context_length": 0}, {"type": "yarn", "factor": 4.0, "yarn_beta_fast": float("nan")},
+    {"type": "yarn", "factor": 4.0, "original_context_length": 0},
+    {"type": "yarn", "factor": 4.0, "yarn_beta_fast": float("nan")},
 ])
 def test_gguf_rope_scaling(tmp_path, scaling):
     metadata = METADATA | {f"llama.rope.scaling.{key}": value for key, value in scaling.items()}
@@ -157,10 +159,11 @@ def test_gguf_tensors(tmp_path):
         refused(write_gguf(path, tensors=TENSORS | {name: (*shape[:-1], shape[-1] + 32)}), name, "expected")
         refused(write_gguf(path, tensors=TENSORS | {name: (*shape, 1)}), name, "expected")
         refused(write_gguf(path, types={name: (999, bytes(16))}), name, "999", kind=NotImplementedError)
-        refused(write_gguf(path, types={name: (16, bytes(4096 * 4))}), name, kind=REFUSALS)       # IQ2_XXS
+        refused(write_gguf(path, types={name: (16, bytes(4096 * 4))}), name)      # IQ2_XXS
     refused(write_gguf(path, tensors=TENSORS | {"rope_freqs.weight": (3,)}), "rope_freqs.weight", "3", "8")
     for value in (0.0, -1.0, float("nan"), float("inf")):
-        refused(write_gguf(path, tensors=TENSORS | {"rope_freqs.weight": (8,)}, fill={"rope_freqs.weight": value}), "rope_freqs.weight")
+        path = write_gguf(path, tensors=TENSORS | {"rope_freqs.weight": (8,)}, fill={"rope_freqs.weight": value})
+        refused(path, "rope_freqs.weight")
     for shape in ((2**62, 4), (2**31, 2**31, 2**31)):
         refused(write_gguf(path, tensors=TENSORS | {"more": shape}, types={"more": (0, b"")}), "more")
 
@@ -175,7 +178,8 @@ def test_values_that_are_no_numbers(tmp_path, value):
 def test_block_scales_that_are_no_numbers(tmp_path):
     """Q8_0 and Q4_0 with each bit set: float16 scales are NaN then."""
     for kind, size in ((8, 34), (2, 18)):
-        types = {name: (kind, b"\xff" * (shape[0] * shape[1] // 32 * size)) for name, shape in TENSORS.items() if len(shape) == 2}
+        types = {name: (kind, b"\xff" * (shape[0] * shape[1] // 32 * size)) for name, shape in TENSORS.items()
+                 if len(shape) == 2}
         for options in ({}, {"activations": "float32"}):
             works(_gomlx.load_model(write_gguf(tmp_path / "nan.gguf", types=types), threads=1, **options))
 
@@ -199,7 +203,8 @@ def test_gguf_cut_short(tmp_path):
 
 def test_gguf_damaged(tmp_path):
     """Some bytes of the header at a time."""
-    good = write_gguf(tmp_path / "good.gguf", METADATA | {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [f"t{i}" for i in range(40)]})
+    tokens = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [f"t{i}" for i in range(40)]}
+    good = write_gguf(tmp_path / "good.gguf", METADATA | tokens)
     with open(good, "rb") as file:
         raw = file.read()
     header, rng, outcomes = raw.index(b"output_norm.weight") + 50, np.random.default_rng(1), []
@@ -289,7 +294,8 @@ def test_safetensors_damaged(folder):
     ("rope_parameters", {"rope_type": "linear", "factor": 0}, ["factor"]),
     ("rope_parameters", {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1}, ["llama3"]),
     ("rope_parameters", {"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 0}, ["yarn"]),
-    ("rope_parameters", {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0}, ["partial_rotary_factor"]),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0},
+     ["partial_rotary_factor"]),
     ("tie_word_embeddings", False, ["lm_head.weight", "missing"]),
     ("quantization_config", {"bits": 4}, ["quanti"]),
 ])
@@ -303,7 +309,8 @@ def test_config(folder, key, value, words):
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("", []), ("{", []), ("[]", []), ("nul", []), ("{}", ["missing"]), ('{"a": NaN}', []), ("{'a': 1}", []), ('{"a": 1} x', []),
+    ("", []), ("{", []), ("[]", []), ("nul", []), ("{}", ["missing"]), ('{"a": NaN}', []), ("{'a': 1}", []),
+    ('{"a": 1} x', []),
     ("[" * 100000, []), ('{"a":' * 100000, ["nested"]), ('{"a": "\\ud800"}', []), ("\ufeff{}", []), ('{"a": 1, }', []),
 ], ids=range(13))
 def test_config_that_is_no_json(folder, text, words):
@@ -335,9 +342,11 @@ def test_folders_that_are_no_models(tmp_path, folder):
 
 def test_index_that_lies(folder):
     index = folder / "model.safetensors.index.json"
-    for text, words in [("{}", []), ('{"weight_map": {}}', []), ('{"weight_map": {"a": "../../etc/passwd"}}', ["passwd"]),
+    for text, words in [("{}", []), ('{"weight_map": {}}', []),
+                        ('{"weight_map": {"a": "../../etc/passwd"}}', ["passwd"]),
                         ('{"weight_map": {"a": "absent.safetensors"}}', ["absent.safetensors"]),
-                        ('{"weight_map": {"a": "model.safetensors"}}', ["a"]), ('{"weight_map": [1]}', []), ('{"weight_map": {"a": 1}}', [])]:
+                        ('{"weight_map": {"a": "model.safetensors"}}', ["a"]), ('{"weight_map": [1]}', []),
+                        ('{"weight_map": {"a": 1}}', [])]:
         index.write_text(text)
         refused(folder, *words)
 
@@ -381,7 +390,8 @@ def test_tokenizer_smaller_than_the_model(folder):
 
 
 def test_tokenizer_files(folder):
-    for text in (b"", b"{", b"[]", b"{}", b'{"model": {"type": "Sorcery"}}', b"\xff\xfe", b"[" * 100000, b'{"model":' * 100000,
+    for text in (b"", b"{", b"[]", b"{}", b'{"model": {"type": "Sorcery"}}', b"\xff\xfe",
+                 b"[" * 100000, b'{"model":' * 100000,
                  json.dumps({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}).encode(),
                  json.dumps({"model": {"type": "BPE", "vocab": {"a": 2**63}, "merges": []}}).encode(),
                  json.dumps({"model": {"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": [["a", "c"]]}}).encode()):
@@ -399,8 +409,8 @@ def test_side_files(folder, name):
             gomlx.load(folder)
 
 
-@pytest.mark.parametrize("config", [{"temperature": "hot"}, {"top_k": float("inf")}, {"top_p": float("nan")}, {"temperature": [1]},
-                                    {"top_k": True}])
+@pytest.mark.parametrize("config", [{"temperature": "hot"}, {"top_k": float("inf")}, {"top_p": float("nan")},
+                                    {"temperature": [1]}, {"top_k": True}])
 def test_generation_config(folder, config):
     write_tokenizer(folder)
     with open(folder / "generation_config.json", "w", encoding="utf-8") as file:
@@ -417,8 +427,9 @@ def test_eos_ids_that_are_none(folder):
 
 
 def test_options(folder):
-    refused_options = [{"context_length": -1}, {"context_length": 2**40}, {"threads": -1}, {"threads": 257}, {"dtype": "int8"},
-                       {"dtype": "nonsense"}, {"kv_dtype": "uint8"}, {"activations": "int4"}, {"activations": "int8"}]
+    refused_options = [{"context_length": -1}, {"context_length": 2**40}, {"threads": -1}, {"threads": 257},
+                       {"dtype": "int8"}, {"dtype": "nonsense"}, {"kv_dtype": "uint8"},
+                       {"activations": "int4"}, {"activations": "int8"}]
     for options in refused_options:
         with pytest.raises(ValueError):
             _gomlx.load_model(str(folder), **options)

@@ -18,9 +18,9 @@ from gomlx import _gomlx
 
 PROMPT = "Once upon a time there was a small boat that wanted to see the whole wide sea. "
 PATIENCE = 1.0      # seconds; on an idle machine an interruption takes a few hundredths
-BIG = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 8,
-       "num_key_value_heads": 4, "vocab_size": 2000, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-       "hidden_act": "silu", "tie_word_embeddings": True}
+BIG = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6,
+       "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 2000, "max_position_embeddings": 8192,
+       "rms_norm_eps": 1e-5, "rope_theta": 1e4, "hidden_act": "silu", "tie_word_embeddings": True}
 LONG = [(7 * i * i + 3) % 2000 for i in range(3000)]      # a second or more of prefill
 
 
@@ -498,11 +498,11 @@ def test_close_gives_the_memory_back_at_once(big_folder):
     session = model.new_session()
     stream = _gomlx.stream(session, None, LONG[:600], max_tokens=10)
     next(stream)
-    assert mx.get_active_memory() - active > 50 << 20 and resident() - rss > 50 << 20
+    assert mx.get_active_memory() - active > 30 << 20 and resident() - rss > 30 << 20
     model.close()
     model.close()
     assert mx.get_active_memory() == active
-    assert resident() - rss < 20 << 20
+    assert resident() - rss < 10 << 20
     with pytest.raises(ValueError, match="closed"):
         model.info()
     assert list(stream) == []

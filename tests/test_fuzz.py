@@ -1,0 +1,97 @@
+"""Each tests/fuzz/fuzz_*.c, built with libFuzzer, ASan and UBSan, runs for a moment from small seeds. For long runs:
+GOMLX_FUZZ_SECONDS=3600 pytest tests/test_fuzz.py; what it finds stays in the folder that the failure names."""
+import glob
+import json
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from checkpoints import SMALL, random_weights, save_gguf, save_safetensors
+from engine import load_setup
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ENTRIES = sorted(os.path.basename(path)[5:-2] for path in glob.glob(os.path.join(ROOT, "tests", "fuzz", "fuzz_*.c")))
+SECONDS = os.environ.get("GOMLX_FUZZ_SECONDS", "3")
+SANITIZE = "address,undefined"
+TINY = SMALL | {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 8}
+TOKENIZER = {
+    "added_tokens": [{"id": 4, "content": "<s>", "special": True}], "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+    "decoder": {"type": "ByteLevel"},
+    "post_processor": {
+        "type": "TemplateProcessing", "pair": [],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}},
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": [["a", "b"]]}}
+
+
+@pytest.fixture(scope="session")
+def parsers(tmp_path_factory):
+    """link(name): a fuzzer of tests/fuzz/fuzz_name.c and of all that reads files; returns its path."""
+    clang = shutil.which("clang")
+    folder = tmp_path_factory.mktemp("fuzz")
+    if not clang:
+        pytest.skip("no clang")
+    probe = folder / "probe.c"
+    probe.write_text("int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n > 1u << 30; }\n")
+    command = [clang, f"-fsanitize=fuzzer,{SANITIZE}", probe, "-o", folder / "probe"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("clang has no libFuzzer or sanitizers (libclang-rt-dev)")
+    build = load_setup(ROOT)
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Itests/fuzz",
+             *(f"-I{name}" for name in build.INCLUDES), f"-fsanitize=fuzzer-no-link,{SANITIZE}",
+             "-fno-sanitize-recover=all"]
+
+    def run(*command):
+        done = subprocess.run([clang, *command], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def compile_one(source):
+        obj = str(folder / source.replace("/", "_")) + ".o"
+        run(*flags, "-c", source, "-o", obj)
+        return obj
+
+    sources = [os.path.relpath(path, ROOT) for name in ("base", "text", "io")
+               for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c"))]
+    with ThreadPoolExecutor(build.JOBS) as pool:
+        objects = list(pool.map(compile_one, [*sources, "csrc/models/config.c", "kernels/quants.c"]))
+    config = objects[-2]
+
+    def link(name):
+        own = compile_one(f"tests/fuzz/fuzz_{name}.c")
+        used = objects if name == "config" else [obj for obj in objects if obj != config]
+        program = str(folder / name)
+        run(f"-fsanitize=fuzzer,{SANITIZE}", own, *used, *(f"-l{one}" for one in build.LIBRARIES), "-o", program)
+        return program
+
+    return link
+
+
+@pytest.fixture(scope="session")
+def seeds(tmp_path_factory):
+    """{entry: [bytes]}"""
+    folder = tmp_path_factory.mktemp("seeds")
+    weights = random_weights(TINY)
+    save_safetensors(str(folder / "model"), TINY, weights)
+    save_gguf(str(folder / "tiny.gguf"), TINY, weights)
+    config, tokenizer = json.dumps(TINY).encode(), json.dumps(TOKENIZER).encode()
+    gguf, safetensors = (folder / "tiny.gguf").read_bytes(), (folder / "model" / "model.safetensors").read_bytes()
+    return {"gguf": [gguf], "safetensors": [safetensors], "json": [config, tokenizer],
+            "config": [b"\0" + config, b"\1" + gguf],
+            "tokenizer": [b"\0" + tokenizer, b"\1" + gguf, b"\2ab <s> a\xc3\xa9"]}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_fuzz(parsers, seeds, name, tmp_path):
+    program = parsers(name)
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for i, seed in enumerate(seeds[name]):
+        (corpus / str(i)).write_bytes(seed)
+    options = [f"-max_total_time={SECONDS}", "-timeout=20", "-rss_limit_mb=3000", "-max_len=8192", "-seed=1"]
+    done = subprocess.run([program, *options, f"-artifact_prefix={tmp_path}/", str(corpus)], capture_output=True,
+                          text=True, errors="replace")
+    assert done.returncode == 0, f"{tmp_path}\n{done.stderr[-4000:]}"
+    assert "Done" in done.stderr, done.stderr[-2000:]
