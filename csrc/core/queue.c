@@ -229,6 +229,7 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
 void queue_scale(gm_queue *q, const int32_t *factor) {
     launch *l = &q->launches[q->count - 1];
     l->factor = factor;
+    l->barrier |= l->solo;         /* none was found needed for a launch of thread 0 alone */
     l->solo = false;               /* how much it will be is not known now */
     q->any_multi = q->multi_since = true;
     for (size_t i = 0; i < q->n_reads; i++)

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 #include "check.h"
 #include "core/graph.h"
 #include "ops/ops.h"
@@ -125,6 +126,40 @@ static void a_plan_runs_again_with_other_inputs(void) {
     gm_release(y);
 }
 
+/* A node of two launches: a slow one on one thread alone, and one whose range is known when it runs, which reads. */
+typedef struct { _Atomic int written, early; } two_steps;
+
+static void write_slowly(const void *args, int64_t begin, int64_t end) {
+    two_steps *t = *(two_steps *const *)args;
+    (void)begin, (void)end;
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    t->written = 1;
+}
+
+static void read_written(const void *args, int64_t begin, int64_t end) {
+    two_steps *t = *(two_steps *const *)args;
+    t->early += t->written ? 0 : (int)(end - begin);
+}
+
+static void a_scaled_launch_waits_for_what_it_reads(void) {
+    two_steps steps = {0}, *t = &steps;
+    const int32_t factor = 64;
+    gm_queue *q = queue_new();
+    gm_buffer *b = buffer_new(1);
+    CHECK(run_lock(-1) == GM_OK && queue_writes(q, b) == GM_OK);
+    CHECK(queue_launch(q, write_slowly, &t, sizeof t, 1, 1, 0) == GM_OK);
+    queue_fence(q);
+    CHECK(queue_launch(q, read_written, &t, sizeof t, 1, 1, 0) == GM_OK);
+    queue_scale(q, &factor);
+    queue_end_node(q);
+    CHECK(queue_start(q, 4) == GM_OK && queue_step(q, 0) == GM_OK);
+    queue_finish(q);
+    run_unlock();
+    CHECK(steps.written == 1 && steps.early == 0);
+    queue_free(q);
+    buffer_release(b);
+}
+
 static void what_was_cancelled_says_so(void) {
     gm_scope *s = gm_scope_open();
     gm_array *x = random_array(s, 2, (int64_t[]){1024, 1024}, 7);
@@ -188,6 +223,7 @@ int main(void) {
     temporaries_share_memory();
     a_reader_keeps_its_value();
     a_plan_runs_again_with_other_inputs();
+    a_scaled_launch_waits_for_what_it_reads();
     what_was_cancelled_says_so();
     an_error_leaves_the_graph_as_it_was();
     threads_may_share_lazy_arrays();
