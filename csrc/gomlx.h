@@ -83,12 +83,9 @@ gm_status gm_array_pin(gm_array *array, bool *writable);
 void gm_array_unpin(gm_array *array);
 
 /* ---- ops: one line of ops.def each ---- */
-#define GM_UNARY_PROTO(name)  gm_array *gm_##name(gm_scope *scope, gm_array *x);
-#define GM_BINARY_PROTO(name) gm_array *gm_##name(gm_scope *scope, gm_array *a, gm_array *b);
-#define GM_REDUCE_PROTO(name) gm_array *gm_##name(gm_scope *scope, gm_array *x, int n_axes, const int *axes, bool keepdims);
-#define UNARY(name, doc) GM_UNARY_PROTO(name)
-#define BINARY(name, doc) GM_BINARY_PROTO(name)
-#define REDUCE(name, doc) GM_REDUCE_PROTO(name)
+#define UNARY(name, doc)  gm_array *gm_##name(gm_scope *scope, gm_array *x);
+#define BINARY(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *a, gm_array *b);
+#define REDUCE(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *x, int n_axes, const int *axes, bool keepdims);
 #define HAND(name, namespace_, prototype, signature, doc) gm_array *gm_##name prototype;
 #include "ops/ops.def"
 #undef UNARY
@@ -123,7 +120,6 @@ size_t gm_cache_memory(void);
 void gm_reset_peak_memory(void);
 size_t gm_set_memory_limit(size_t bytes);     /* returns the old one; an allocation above it is GM_ENOMEM */
 size_t gm_set_cache_limit(size_t bytes);
-size_t gm_memory_limit(void);
 void gm_clear_cache(void);
 
 /* ---- tokenizers (csrc/text) ---- */
@@ -213,7 +209,7 @@ typedef struct {
 typedef struct {
     int64_t prompt_tokens, cached_tokens, generated_tokens;
     int64_t decode_steps;         /* forward passes of one token: the first token comes from prefill, a stop token from a step */
-    double prefill_seconds, decode_seconds;
+    double prefill_seconds, decode_seconds;   /* inside gm_stream_next */
     gm_finish finish;
     int32_t stop_id;              /* the stop token that ended it, or -1 */
     int32_t stop_text;            /* the number of the stop text that ended it, or -1 */

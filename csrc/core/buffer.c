@@ -33,6 +33,12 @@ static size_t round_size(size_t bytes) {
     return (bytes + step - 1) / step * step;
 }
 
+static void raise_peak(size_t now) {
+    size_t peak = atomic_load(&pool.peak);
+    while (now > peak && !atomic_compare_exchange_weak(&pool.peak, &peak, now)) {
+    }
+}
+
 static gm_status account(size_t bytes) {
     size_t now = atomic_fetch_add(&pool.active, bytes) + bytes;
     size_t limit = atomic_load(&pool.limit);
@@ -40,9 +46,7 @@ static gm_status account(size_t bytes) {
         atomic_fetch_sub(&pool.active, bytes);
         return gm_fail(GM_ENOMEM, "memory limit: %zu bytes more would make %zu, above the limit of %zu", bytes, now, limit);
     }
-    size_t peak = atomic_load(&pool.peak);
-    while (now > peak && !atomic_compare_exchange_weak(&pool.peak, &peak, now)) {
-    }
+    raise_peak(now);
     return GM_OK;
 }
 
@@ -131,15 +135,14 @@ gm_buffer *buffer_new(size_t bytes) {
         return NULL;
     gm_buffer *b = take_cached(size);
     if (b) {
-        if (b->bytes != size) { /* account for what the block really has */
-            atomic_fetch_add(&pool.active, b->bytes - size);
-        }
+        size_t more = b->bytes - size;       /* what the block has above what was asked for */
+        raise_peak(atomic_fetch_add(&pool.active, more) + more);
         atomic_store(&b->refs, 1);
         b->mark = 0;
         return b;
     }
     void *data = block_new(size);
-    if (!data && pool.cached) { /* what is cached may be what is missing */
+    if (!data && gm_cache_memory()) { /* what is cached may be what is missing */
         gm_error ignored;
         gm_take_error(&ignored);
         trim(0);
@@ -230,7 +233,6 @@ void buffer_release(gm_buffer *b) {
 size_t gm_active_memory(void) { return atomic_load(&pool.active); }
 size_t gm_peak_memory(void) { return atomic_load(&pool.peak); }
 void gm_reset_peak_memory(void) { atomic_store(&pool.peak, atomic_load(&pool.active)); }
-size_t gm_memory_limit(void) { return atomic_load(&pool.limit); }
 size_t gm_set_memory_limit(size_t bytes) { return atomic_exchange(&pool.limit, bytes); }
 void gm_clear_cache(void) { trim(0); }
 

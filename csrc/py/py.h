@@ -32,7 +32,7 @@ typedef gm_array *(*binary_fn)(gm_scope *, gm_array *, gm_array *);
 typedef gm_array *(*reduce_fn)(gm_scope *, gm_array *, int, const int *, bool);
 
 /* ---- module.c ---- */
-/* The state of the module that made the type of self. own is the tp_dealloc of that type: subclasses have another one. */
+/* The state of the module that made the type of self. own is the tp_dealloc of that type: subclasses have another. */
 module_state *state_of(PyObject *self, destructor own);
 
 /* ---- errors.c ---- */
@@ -122,7 +122,7 @@ PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused);
 gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy);
 
 /* ---- foreign.c: memory of Python objects inside nodes ---- */
-/* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain gives back. */
+/* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain does it. */
 typedef struct foreign {
     struct foreign *next;
     void (*give_back)(struct foreign *);   /* called with the GIL; frees the record */

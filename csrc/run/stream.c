@@ -14,7 +14,8 @@ struct gm_session {
     gm_model *model;
     gm_cache *cache;
     int32_t *tokens;
-    int64_t length, capacity;
+    _Atomic int64_t length;          /* other threads may ask while a stream runs */
+    int64_t capacity;
     gm_step *decode;                 /* the plan of one row, made at the first decode step */
     _Atomic bool busy;
 };
@@ -40,7 +41,7 @@ struct gm_stream {
     int32_t token;                   /* sampled last */
     bool have_logits;
     gm_stream_stats stats;
-    int64_t started;
+    int64_t started;                 /* when the event under way was first asked for; 0: none is */
     bool done;
     _Atomic bool cancelled;
 };
@@ -75,10 +76,10 @@ void gm_session_free(gm_session *s) {
 int64_t gm_session_length(const gm_session *s) { return s->length; }
 
 gm_status gm_session_truncate(gm_session *s, int64_t length) {
-    if (length < 0 || length > s->length)
-        return gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length, (long long)length);
     if (atomic_load(&s->busy))
         return gm_fail(GM_ESTATE, "session: a stream is using it");
+    if (length < 0 || length > s->length)
+        return gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length, (long long)length);
     s->length = length;
     return GM_OK;
 }
@@ -139,12 +140,11 @@ static bool find_stop(gm_stream *st, size_t *keep) {
     return true;
 }
 
-/* Text of the token just sampled (or of the end) goes through the stop texts into out. */
+/* Text of the token just sampled (or of the end) goes through the stop texts to the end of out. */
 static gm_status release_text(gm_stream *st, bool end, bool *stopped) {
     const char *text = NULL;
     size_t n = 0, keep = 0;
     *stopped = false;
-    st->out.length = 0;
     if (!st->tokenizer)
         return GM_OK;
     GM_TRY(end ? gm_detokenizer_finish(st->detokenizer, &text, &n) : gm_detokenizer_push(st->detokenizer, st->token, &text, &n));
@@ -311,23 +311,26 @@ static gm_status run_decode(gm_stream *st, int slice_ms) {
     return session_append(s, &st->token, 1);
 }
 
+static void give_text(const gm_stream *st, gm_token *token) {
+    token->text = st->out.text ? st->out.text : "";
+    token->length = st->out.length;
+}
+
+/* The last event, with no token of its own. */
 static gm_status end(gm_stream *st, gm_finish finish, gm_token *token) {
     bool stopped;
-    if (finish == GM_FINISH_STOP || finish == GM_FINISH_CANCELLED)
-        token->id = -1;
     st->done = true;
     st->stats.finish = token->finish = finish;
     GM_TRY(release_text(st, true, &stopped));
-    token->text = st->out.text;
-    token->length = st->out.length;
+    give_text(st, token);
     return GM_OK;
 }
 
 gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
     gm_session *s = st->session;
-    gm_step *step;
     bool stopped;
     *token = (gm_token){.id = -1, .logprob = NAN, .text = ""};
+    st->out.length = 0;
     if (st->done)
         return GM_END;
     if (!st->started)
@@ -339,23 +342,22 @@ gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
         return end(st, GM_FINISH_CANCELLED, token);
     if (status != GM_OK)
         return status;
-    int64_t now = clock_ns();
-    if (!st->have_logits) {
-        st->stats.prefill_seconds = (double)(now - st->started) * 1e-9;
-        st->started = now;
-        step = st->prefill;
-    } else {
-        st->stats.decode_seconds = (double)(now - st->started) * 1e-9;
-        st->stats.decode_steps++;
-        step = s->decode;
-    }
-    st->have_logits = true;
+    gm_step *step = st->have_logits ? s->decode : st->prefill;
     const float *logits = step_logits(step);
     st->token = sampler_is_greedy(&st->sampler) ? (int32_t)step_argmax(step)[0]
                                                 : sampler_draw(&st->sampler, logits, (uint64_t)st->stats.generated_tokens);
     float logprob = logits[st->token] - step_logsumexp(step)[0];
-    step_free(st->prefill);
-    st->prefill = NULL;
+    double seconds = (double)(clock_ns() - st->started) * 1e-9;
+    st->started = 0;                 /* the time until the next call is the caller's */
+    if (st->have_logits) {
+        st->stats.decode_seconds += seconds;
+        st->stats.decode_steps++;
+    } else {
+        st->stats.prefill_seconds = seconds;
+        st->have_logits = true;
+        step_free(st->prefill);
+        st->prefill = NULL;
+    }
     sampler_saw(&st->sampler, st->token);
     for (size_t i = 0; i < st->n_stop_ids; i++)
         if (st->stop_ids[i] == st->token) {
@@ -366,27 +368,16 @@ gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
     token->id = st->token;
     token->logprob = logprob;
     GM_TRY(release_text(st, false, &stopped));
-    token->text = st->out.text ? st->out.text : "";
-    token->length = st->out.length;
     gm_finish finish = stopped ? GM_FINISH_STOP : st->stats.generated_tokens == st->max_tokens ? GM_FINISH_LENGTH
                        : s->length + 1 >= s->model->config.context                             ? GM_FINISH_CONTEXT
                                                                                                : GM_FINISH_NONE;
-    if (finish == GM_FINISH_NONE)
-        return GM_OK;
-    st->done = true;
-    st->stats.finish = token->finish = finish;
-    if (!stopped) {                  /* what was held back comes with the last token */
-        bytes first = st->out;
-        st->out = (bytes){0};
-        status = release_text(st, true, &stopped);
-        if (status == GM_OK)
-            status = bytes_add(&first, st->out.text ? st->out.text : "", st->out.length);
-        memory_free(st->out.text);
-        st->out = first;
-        token->text = st->out.text ? st->out.text : "";
-        token->length = st->out.length;
+    if (finish != GM_FINISH_NONE && !stopped) {      /* what was held back comes with the last token */
+        GM_TRY(release_text(st, true, &stopped));
         if (stopped)
-            st->stats.finish = token->finish = GM_FINISH_STOP;
+            finish = GM_FINISH_STOP;
     }
-    return status;
+    st->done = finish != GM_FINISH_NONE;
+    st->stats.finish = token->finish = finish;
+    give_text(st, token);
+    return GM_OK;
 }
