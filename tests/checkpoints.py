@@ -6,9 +6,9 @@ import gguf
 import numpy as np
 
 SMALL = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-    "hidden_act": "silu", "tie_word_embeddings": True,
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5, "rope_theta": 1e4, "hidden_act": "silu", "tie_word_embeddings": True,
 }
 
 
@@ -22,9 +22,9 @@ def random_weights(config, seed=0, attention_bias=False, mlp_bias=False):
     hidden, mlp = config["hidden_size"], config["intermediate_size"]
     q = config["num_attention_heads"] * head_dim(config)
     kv = (config.get("num_key_value_heads") or config["num_attention_heads"]) * head_dim(config)
-    matrices = {"self_attn.q_proj": (q, hidden, 2), "self_attn.k_proj": (kv, hidden, 2), "self_attn.v_proj": (kv, hidden, 1),
-                "self_attn.o_proj": (hidden, q, 1), "mlp.gate_proj": (mlp, hidden, 1), "mlp.up_proj": (mlp, hidden, 1),
-                "mlp.down_proj": (hidden, mlp, 1)}
+    matrices = {"self_attn.q_proj": (q, hidden, 2), "self_attn.k_proj": (kv, hidden, 2),
+                "self_attn.v_proj": (kv, hidden, 1), "self_attn.o_proj": (hidden, q, 1),
+                "mlp.gate_proj": (mlp, hidden, 1), "mlp.up_proj": (mlp, hidden, 1), "mlp.down_proj": (hidden, mlp, 1)}
     weights = {"model.embed_tokens.weight": rng.normal(size=(config["vocab_size"], hidden))}
     for i in range(config["num_hidden_layers"]):
         for name, (rows, columns, gain) in matrices.items():
@@ -62,7 +62,8 @@ def save_safetensors(folder, config, weights, dtype="F32", shards=1):
         header, data = {}, b""
         for name in names[shard::shards]:
             raw, held[name] = stored(weights[name], dtype)
-            header[name] = {"dtype": dtype, "shape": list(weights[name].shape), "data_offsets": [len(data), len(data) + len(raw)]}
+            header[name] = {"dtype": dtype, "shape": list(weights[name].shape),
+                            "data_offsets": [len(data), len(data) + len(raw)]}
             data += raw
             index[name] = file_name
         text = json.dumps(header).encode()
@@ -77,9 +78,10 @@ def save_safetensors(folder, config, weights, dtype="F32", shards=1):
 # ---- GGUF ----
 
 GGUF_NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }
 HF_NAMES = {ours: theirs for theirs, ours in GGUF_NAMES.items()}
 
@@ -117,8 +119,8 @@ def is_permuted(name):
 
 
 def save_gguf(path, config, weights, kind="F32", rope_freqs=None, split=0):
-    """Writes the file, matrices as `kind`, vectors as F32; returns the weights as they are in it (rows in Hugging Face's
-    order). A block format that PyPI gguf cannot write (the K ones) gets random blocks instead of the given values."""
+    """Writes the file, matrices as `kind`, vectors as F32; returns the weights as they are in it, rows in Hugging Face's
+    order. A block format that PyPI gguf cannot write (the K ones) gets random blocks instead of the given values."""
     kind = gguf.GGMLQuantizationType[kind]
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
@@ -180,7 +182,7 @@ def random_blocks(kind, shape, seed):
 
 
 def dequantised(path):
-    """({name: type name}, {name: float32 array}) of a GGUF file as PyPI gguf reads it; Hugging Face's names and row order."""
+    """({name: type name}, {name: float32 array}) of a GGUF file as PyPI gguf reads it, in Hugging Face's terms."""
     reader = gguf.GGUFReader(path)
     dim = reader.fields["llama.attention.key_length"].contents()
     types, weights = {}, {}

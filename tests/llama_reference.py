@@ -1,5 +1,5 @@
 """Llama in NumPy float64, written as the papers say it and as slowly as they do: no cache, no tiles, whole matrices.
-Takes config.json's own keys, in the old and the new spelling. Differs from the engine in everything but the mathematics."""
+Takes config.json's own keys, in the old and the new spelling. Shares nothing with the engine but the mathematics."""
 import numpy as np
 
 

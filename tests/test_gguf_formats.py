@@ -60,10 +60,9 @@ def test_logits_of_fable(file):
     path, _, weights = file
     with gomlx.load(path, **EXACT) as model:
         metadata = model.info["metadata"]
-        config = SMALL | {"hidden_size": 256, "num_hidden_layers": metadata["llama.block_count"], "num_attention_heads": 4,
-                          "num_key_value_heads": 2, "head_dim": 64,
+        config = SMALL | {"hidden_size": 256, "num_hidden_layers": metadata["llama.block_count"], "head_dim": 64,
                           "rms_norm_eps": metadata["llama.attention.layer_norm_rms_epsilon"]}
-        ids = model.tokenizer.encode("Once upon a time, there was a little girl named Lily. She loved to play outside. " * 8)
+        ids = model.tokenizer.encode("Once upon a time, there was a little girl named Lily. She loved to play. " * 9)
         assert len(ids) > 150
         assert difference(np.asarray(model.logits(ids)), llama_reference.logits(config, weights, ids)) <= FLOAT32
 
@@ -107,7 +106,7 @@ def test_values_and_logits_of_a_format(tmp_path, kind):
     assert fast.info()["activations"] == ("float32" if dense else "int8")
     assert fast.info()["kv_dtype"] == ("float32" if dense else "float16")
     error = difference(np.asarray(fast.logits([ids])[0]), want)
-    assert error <= FLOAT32 if dense else FLOAT32 < error < 0.05    # random weights amplify: test_quality has the numbers
+    assert error <= FLOAT32 if dense else FLOAT32 < error < 0.05    # random weights amplify: see test_quality
     fast.close()
 
 

@@ -158,7 +158,8 @@ def test_configurations_differ(tmp_path):
     names = list(seen)
     for i, a in enumerate(names):
         for b in names[i + 1:]:
-            assert (difference(seen[a], seen[b]) == 0 if (a, b) in alike else difference(seen[a], seen[b]) > 1e-4), (a, b)
+            apart = difference(seen[a], seen[b])
+            assert apart == 0 if (a, b) in alike else apart > 1e-4, (a, b)
 
 
 @pytest.mark.parametrize("attention, mlp", [(True, False), (False, True), (True, True)])
@@ -237,8 +238,8 @@ def test_a_narrow_kv_cache_costs_its_rounding(tmp_path, kv_dtype, bound):
 
 # ---- the same weights as GGUF ----
 
-GGUF_CONFIGS = ["as it is", "one key/value head", "wide heads", "heads of 256", "sizes that nothing divides", "a head of its own",
-                "another base", "linear", "yarn", "window"]
+GGUF_CONFIGS = ["as it is", "one key/value head", "wide heads", "heads of 256", "sizes that nothing divides",
+                "a head of its own", "another base", "linear", "yarn", "window"]
 
 
 @pytest.mark.parametrize("name", GGUF_CONFIGS)
@@ -260,7 +261,8 @@ def test_gguf_with_divisors_of_the_frequencies(tmp_path):
     assert divisors[0] == 1 and divisors[-1] == pytest.approx(8)
     checkpoints.save_gguf(tmp_path / "model.gguf", config, weights, rope_freqs=divisors)
     ids = tokens(config, 70)
-    assert difference(exact_logits(tmp_path / "model.gguf", ids), llama_reference.logits(config, weights, ids)) <= FLOAT32
+    want = llama_reference.logits(config, weights, ids)
+    assert difference(exact_logits(tmp_path / "model.gguf", ids), want) <= FLOAT32
 
 
 def test_gguf_in_parts(tmp_path):

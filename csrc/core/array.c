@@ -54,12 +54,20 @@ gm_dtype gm_promote(gm_dtype a, gm_dtype b) {
     }
 }
 
-/* ---- text ---- */
+/* ---- shapes ---- */
 void shape_text(int ndim, const int64_t *shape, char out[128]) {
     int n = snprintf(out, 128, "(");
     for (int i = 0; i < ndim && n < 100; i++)
         n += snprintf(out + n, 128 - (size_t)n, i ? ",%lld" : "%lld", (long long)shape[i]);
     snprintf(out + n, 128 - (size_t)n, n >= 100 ? ",...)" : ")");
+}
+
+void shape_strides(int ndim, const int64_t *shape, int64_t *strides) {
+    int64_t stride = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        strides[i] = stride;
+        stride *= shape[i];
+    }
 }
 
 void array_text(const gm_array *a, char out[128]) {
@@ -93,13 +101,10 @@ static gm_array *make(const gm_spec *spec, const gm_op *op, gm_array *const *in,
     a->param = a->strides + n;
     for (int i = 0; i < n_in; i++)
         a->in[i] = gm_retain(in[i]);
-    int64_t size = 1;
-    for (size_t i = n; i-- > 0;) {
-        a->shape[i] = spec->shape[i];
-        a->strides[i] = size;
-        size *= spec->shape[i];
-    }
-    a->size = size;
+    a->size = 1;
+    for (size_t i = 0; i < n; i++)
+        a->size *= a->shape[i] = spec->shape[i];
+    shape_strides(a->ndim, a->shape, a->strides);
     if (param_size)
         memcpy(a->param, param, param_size);
     return a;
@@ -221,20 +226,12 @@ static int64_t array_bytes(const gm_array *a) {
     return a->size * (int64_t)array_item(a);
 }
 
-static void set_contiguous(gm_array *a) {
-    int64_t stride = 1;
-    for (int i = a->ndim - 1; i >= 0; i--) {
-        a->strides[i] = stride;
-        stride *= a->shape[i];
-    }
-}
-
 gm_status array_alloc(gm_array *out, gm_queue *q) {
     out->buf = queue_take(q, (size_t)array_bytes(out));
     if (!out->buf)
         return error_code();
     out->offset = 0;
-    set_contiguous(out);
+    shape_strides(out->ndim, out->shape, out->strides);
     return queue_writes(q, out->buf);
 }
 
@@ -245,7 +242,7 @@ gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor) {
         array_item(in) == array_item(out) && in->offset == 0 && array_is_contiguous(in)) {
         out->buf = buffer_retain(in->buf);
         out->offset = 0;
-        set_contiguous(out);
+        shape_strides(out->ndim, out->shape, out->strides);
         return queue_writes(q, out->buf);
     }
     return array_alloc(out, q);

@@ -1,6 +1,6 @@
 /* array.h - the node: a value that is there, or how to make it.
  *  (1) shape, dtype, op, param never change. buf, strides, in[] change once, when the node is evaluated, under the run lock.
- *  (2) A node is evaluated when its ticket is published (queue.h); then in[] is empty and buf is set.
+ *  (2) A node is evaluated when its ticket is published (graph.c); then in[] is empty and buf is set.
  *  (3) refs are atomic; a node's memory is one block: header, in[], shape, strides, param. */
 #ifndef GOMLX_CORE_ARRAY_H
 #define GOMLX_CORE_ARRAY_H
@@ -41,7 +41,7 @@ struct gm_array {
 };
 
 /* A field of an op's parameters: for plan keys, common subexpressions, export and printing. */
-typedef enum { FIELD_END, FIELD_INT, FIELD_INT64, FIELD_FLOAT, FIELD_DOUBLE, FIELD_BOOL, FIELD_INTS } gm_field_kind;
+typedef enum { FIELD_END, FIELD_INT8, FIELD_INT, FIELD_INT64, FIELD_FLOAT, FIELD_DOUBLE } gm_field_kind;
 typedef struct { gm_field_kind kind; size_t offset; const char *name; int count; } gm_field;
 
 /* An operation. Parameters are zero-padded plain data, copied into the node. */
@@ -82,6 +82,7 @@ bool array_is_contiguous(const gm_array *a);          /* row-major without gaps;
 int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k);   /* of a GM_PACKED array */
 void array_text(const gm_array *a, char out[128]);    /* "float32(2,3)" for messages */
 void shape_text(int ndim, const int64_t *shape, char out[128]);
+void shape_strides(int ndim, const int64_t *shape, int64_t *strides);   /* row-major, without gaps */
 
 /* Inside .eval only */
 gm_status array_alloc(gm_array *out, gm_queue *q);                    /* contiguous memory */

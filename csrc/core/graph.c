@@ -81,7 +81,7 @@ static void fork_parent(void) {
     pthread_mutex_unlock(&engine.recording);
 }
 
-/* The child has one thread. A run of its own goes on (and fails if it had helpers); that of another thread is over. */
+/* The child has one thread. A run of its own goes on (and fails if it had other threads); that of another thread is over. */
 static void fork_child(void) {
     pthread_mutex_init(&engine.mutex, NULL);
     pthread_mutex_init(&engine.recording, NULL);
@@ -416,4 +416,3 @@ void plan_free(gm_plan *p) {
 }
 
 gm_queue *plan_queue(gm_plan *p) { return p->queue; }
-int64_t plan_launches(const gm_plan *p) { return queue_length(p->queue); }

@@ -16,7 +16,6 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out);
 void plan_free(gm_plan *p);
 /* For queue_start, queue_step, queue_finish, with the run lock held. */
 gm_queue *plan_queue(gm_plan *p);
-int64_t plan_launches(const gm_plan *p);
 int engine_threads(void);
 const gm_kernels *engine_kernels(void);                /* NULL before gm_init */
 #endif

@@ -28,7 +28,6 @@ struct gm_checkpoint {
     int64_t count;
     name_table names;
     char *text;                   /* GGUF: names and types with a NUL behind them */
-    size_t bytes;
 };
 
 /* ---- lists of texts ---- */
@@ -128,7 +127,6 @@ static gm_status list_tensor(gm_checkpoint *c, int file, const gm_tensor *t) {
                        part_file(c, c->tensors[earlier].file)->path, part_file(c, file)->path);
     c->tensors[c->count] = *t;
     c->tensors[c->count++].file = file;
-    c->bytes += t->bytes;
     return GM_OK;
 }
 
@@ -500,7 +498,6 @@ void checkpoint_close(gm_checkpoint *c) {
 int64_t checkpoint_count(const gm_checkpoint *c) { return c->count; }
 const gm_tensor *checkpoint_at(const gm_checkpoint *c, int64_t i) { return &c->tensors[i]; }
 const gguf *checkpoint_gguf(const gm_checkpoint *c) { return c->parts[0].g; }
-size_t checkpoint_bytes(const gm_checkpoint *c) { return c->bytes; }
 
 const gm_tensor *checkpoint_find(const gm_checkpoint *c, const char *name) {
     int64_t i = names_find(&c->names, name, strlen(name));

@@ -26,7 +26,6 @@ int64_t checkpoint_count(const gm_checkpoint *c);
 const gm_tensor *checkpoint_at(const gm_checkpoint *c, int64_t i);
 const gm_tensor *checkpoint_find(const gm_checkpoint *c, const char *name);   /* NULL when absent */
 const gguf *checkpoint_gguf(const gm_checkpoint *c);                          /* metadata; NULL for safetensors */
-size_t checkpoint_bytes(const gm_checkpoint *c);                              /* of all tensors */
 /* Paging hints around one tensor's use. */
 void checkpoint_will_need(const gm_checkpoint *c, const gm_tensor *t);
 void checkpoint_done_with(const gm_checkpoint *c, const gm_tensor *t);

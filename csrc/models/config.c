@@ -190,8 +190,8 @@ static gm_status read_json(const source *s, const gm_architecture **arch, gm_con
     GM_TRY(get_int(s, "head_dim", &c->head_dim));
     GM_TRY(get_int(s, "max_position_embeddings", &c->context));
     GM_TRY(get_number(s, s->root, "rms_norm_eps", &c->eps));
-    if (*arch == &mistral_architecture) {
-        c->window = cJSON_HasObjectItem(s->root, "sliding_window") ? 0 : 4096;   /* transformers' default when the key is missing */
+    if ((*arch)->window) {           /* null turns it off, a missing key does not */
+        c->window = cJSON_HasObjectItem(s->root, "sliding_window") ? 0 : (*arch)->window;
         GM_TRY(get_int(s, "sliding_window", &c->window));
     }
     c->tied = get(s->root, "tie_word_embeddings") ? cJSON_IsTrue(get(s->root, "tie_word_embeddings")) : -1;

@@ -84,5 +84,5 @@ const gm_architecture llama_architecture = {.name = "llama", .gguf = "llama", .t
 
 /* GGUF files of Mistral say "llama". */
 static const char *const mistral_types[] = {"mistral", NULL};
-const gm_architecture mistral_architecture = {.name = "mistral", .gguf = NULL, .types = mistral_types, .layer_size = sizeof(layer),
-                                              .fields = fields, .shape = shape, .forward = forward};
+const gm_architecture mistral_architecture = {.name = "mistral", .gguf = NULL, .types = mistral_types, .window = 4096,
+                                              .layer_size = sizeof(layer), .fields = fields, .shape = shape, .forward = forward};

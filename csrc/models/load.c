@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/memory.h"
+#include "base/team.h"
 #include "core/graph.h"
 #include "models/config.h"
 #include "ops/ops.h"
@@ -27,7 +28,7 @@ struct gm_loader {
     gm_model *model;
     job *jobs;
     size_t n_jobs, capacity, at;
-    bool *used;                  /* which tensors of the checkpoint a job reads */
+    bool *used;                  /* which tensors of the checkpoint the model is made of */
     gm_queue *queue;
     bool running;                /* the queue has the current job and the run lock is held */
     gm_array *result;
@@ -60,9 +61,7 @@ static gm_status add_job(gm_loader *l, const char *name, gm_array **to, int64_t 
         l->jobs = jobs;
         l->capacity = n;
     }
-    for (int64_t i = 0; i < checkpoint_count(l->checkpoint); i++)
-        if (checkpoint_at(l->checkpoint, i) == t)
-            l->used[i] = true;
+    l->used[t - checkpoint_at(l->checkpoint, 0)] = true;
     l->jobs[l->n_jobs++] = (job){t, to, rows, columns, permuted_heads, vector};
     l->bytes_total += t->bytes;
     return GM_OK;
@@ -124,12 +123,10 @@ static gm_status make_frequencies(gm_loader *l) {
             float divisor;
             memcpy(&divisor, t->data + (size_t)i * sizeof divisor, sizeof divisor);
             if (!(divisor > 0 && isfinite(divisor)))
-                return gm_fail(GM_EBADFILE, "%s: rope_freqs.weight[%lld] is %g", l->path, (long long)i, (double)divisor);
+                return gm_fail(GM_EBADFILE, "%s: rope_freqs.weight[%lld] is %g, expected more than 0", l->path, (long long)i, (double)divisor);
             freq[i] = (float)(pow(m->config.rope.theta, -2.0 * (double)i / m->config.rope.dims) / (double)divisor);
         }
-        for (int64_t i = 0; i < checkpoint_count(l->checkpoint); i++)
-            if (checkpoint_at(l->checkpoint, i) == t)
-                l->used[i] = true;
+        l->used[t - checkpoint_at(l->checkpoint, 0)] = true;
     }
     m->inv_freq = array_new(NULL, GM_FLOAT32, 1, &half);
     if (!m->inv_freq)
@@ -165,15 +162,15 @@ static gm_status read_config(gm_loader *l) {
 
 static gm_status check_options(const gm_load_options *o) {
     if (o->weight_dtype != -1 && o->weight_dtype != GM_FLOAT32 && o->weight_dtype != GM_FLOAT16 && o->weight_dtype != GM_BFLOAT16)
-        return gm_fail(GM_EVALUE, "load: dtype must be float32, float16 or bfloat16");
+        return gm_fail(GM_EVALUE, "load: dtype is %s, expected float32, float16 or bfloat16", gm_dtype_name((gm_dtype)o->weight_dtype));
     if (o->kv_dtype != -1 && o->kv_dtype != GM_FLOAT32 && o->kv_dtype != GM_FLOAT16 && o->kv_dtype != GM_BFLOAT16)
-        return gm_fail(GM_EVALUE, "load: kv_dtype must be float32, float16 or bfloat16");
+        return gm_fail(GM_EVALUE, "load: kv_dtype is %s, expected float32, float16 or bfloat16", gm_dtype_name((gm_dtype)o->kv_dtype));
     if (o->activations < -1 || o->activations > 1)
-        return gm_fail(GM_EVALUE, "load: activations must be int8 or float32");
-    if (o->threads < 0 || o->threads > 256)
-        return gm_fail(GM_EVALUE, "load: threads is %d, expected 1 to 256, or 0 to choose", o->threads);
+        return gm_fail(GM_EVALUE, "load: activations is %d, expected 0 (float32), 1 (int8) or -1 to choose", o->activations);
+    if (o->threads < 0 || o->threads > TEAM_MAX_THREADS)
+        return gm_fail(GM_EVALUE, "load: threads is %d, expected 1 to %d, or 0 to choose", o->threads, TEAM_MAX_THREADS);
     if (o->context_length < 0)
-        return gm_fail(GM_EVALUE, "load: context_length is %lld", (long long)o->context_length);
+        return gm_fail(GM_EVALUE, "load: context_length is %lld, expected 1 or more, or 0 for the model's own", (long long)o->context_length);
     return GM_OK;
 }
 
@@ -238,7 +235,7 @@ static gm_status make_row_map(gm_loader *l, const job *j) {
 static gm_status record_vector(gm_loader *l, const job *j) {
     int64_t n = j->rows;
     if (gm_quants[j->tensor->format].values != 1)
-        return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is a vector of type %s", l->path, j->tensor->name, j->tensor->type);
+        return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is a vector of type %s, expected F32, F16 or BF16", l->path, j->tensor->name, j->tensor->type);
     l->result = array_new(NULL, GM_FLOAT32, 1, &n);
     if (!l->result)
         return error_code();
@@ -280,6 +277,8 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
 
 static gm_status start_job(gm_loader *l) {
     const job *j = &l->jobs[l->at];
+    if (l->at + 1 < l->n_jobs)
+        checkpoint_will_need(l->checkpoint, j[1].tensor);   /* read ahead while this one is packed */
     if (j->permuted_heads)
         GM_TRY(make_row_map(l, j));
     gm_status status = j->vector ? record_vector(l, j) : record_matrix(l, j);

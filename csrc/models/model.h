@@ -1,7 +1,6 @@
 /* model.h - a model: its config, its weights as tables of fields, and its forward pass as ops.
  *  (1) A model does not change once it is loaded; any number of threads may read it.
- *  (2) What an architecture has is data: a table of config keys and a table of layer fields. Loading, freeing and listing
- *      walk the tables. */
+ *  (2) What an architecture has is data: one gm_config, and a table of layer fields that loading, freeing and listing walk. */
 #ifndef GOMLX_MODELS_MODEL_H
 #define GOMLX_MODELS_MODEL_H
 #include "io/checkpoint.h"
@@ -22,7 +21,7 @@ typedef struct {
 
 #define GM_MAX_BATCH 1024        /* sequences in one forward pass */
 
-typedef struct {                 /* what every decoder has; an architecture's own struct begins with it */
+typedef struct {                 /* what every decoder has */
     int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, context, window;
     double eps;
     int tied;                    /* the head is the embedding; -1: so when the checkpoint has no head */
@@ -30,7 +29,7 @@ typedef struct {                 /* what every decoder has; an architecture's ow
 } gm_config;
 
 typedef enum { FIELD_LINEAR, FIELD_NORM } gm_weight_kind;
-/* One weight of a layer: where it goes, its names in the containers, and its shape as offsets into gm_config (int64). */
+/* One weight of a layer: where it goes and its names in the containers; gm_architecture.shape has its shape. */
 typedef struct {
     gm_weight_kind kind;
     size_t offset;
@@ -60,6 +59,7 @@ struct gm_architecture {
     const char *name;            /* "llama" */
     const char *gguf;            /* general.architecture */
     const char *const *types;    /* model_type values of config.json, NULL-terminated */
+    int64_t window;              /* sliding_window when config.json has no such key; 0: the key means nothing here */
     size_t layer_size;
     const gm_weight_field *fields;   /* ends with name NULL */
     /* The rows and columns a field must have. */

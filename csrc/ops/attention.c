@@ -68,14 +68,15 @@ gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k,
 
 /* ---- over caches ----
  * Inputs: q, k, v, angles, rows (sequence and position of each row, and after them the number of key blocks in use),
- * then K and V of each sequence. The caches are written in place: rows at and beyond the positions given are nobody's yet. */
+ * how many rows each sequence has, then K and V of each sequence. The caches are written in place: rows at and beyond the positions given are nobody's yet. */
 typedef struct { int32_t n_sequences, n_heads, n_kv_heads, head_dim, window; float scale; int32_t one_row_each; } cached_param;
 static const gm_field cached_fields[] = {{FIELD_INT, offsetof(cached_param, n_sequences), "n_sequences", 1},
                                          {FIELD_INT, offsetof(cached_param, n_heads), "n_heads", 1},
                                          {FIELD_INT, offsetof(cached_param, n_kv_heads), "n_kv_heads", 1},
                                          {FIELD_INT, offsetof(cached_param, head_dim), "head_dim", 1},
                                          {FIELD_INT, offsetof(cached_param, window), "window", 1},
-                                         {FIELD_FLOAT, offsetof(cached_param, scale), "scale", 1}, {0}};
+                                         {FIELD_FLOAT, offsetof(cached_param, scale), "scale", 1},
+                                         {FIELD_INT, offsetof(cached_param, one_row_each), "one_row_each", 1}, {0}};
 enum { IN_Q, IN_K, IN_V, IN_ANGLES, IN_ROWS, IN_SPANS, IN_CACHES };
 
 static gm_status cached_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {

@@ -6,7 +6,8 @@
 typedef struct { double start, step; int64_t count; int32_t type; int32_t unused; } arange_param;
 static const gm_field arange_fields[] = {{FIELD_DOUBLE, offsetof(arange_param, start), "start", 1},
                                          {FIELD_DOUBLE, offsetof(arange_param, step), "step", 1},
-                                         {FIELD_INT64, offsetof(arange_param, count), "count", 1}, {0}};
+                                         {FIELD_INT64, offsetof(arange_param, count), "count", 1},
+                                         {FIELD_INT, offsetof(arange_param, type), "dtype", 1}, {0}};
 
 static gm_status arange_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)in;

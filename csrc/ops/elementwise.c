@@ -118,8 +118,8 @@ static gm_status binary_eval(gm_array *out, gm_queue *q) {
     const gm_array *a = out->in[0], *b = out->in[1];
     int64_t sa[GM_MAX_NDIM], sb[GM_MAX_NDIM];
     loop l;
-    broadcast_strides(a, out->ndim, out->shape, sa);
-    broadcast_strides(b, out->ndim, out->shape, sb);
+    broadcast_strides(a, out->ndim, sa);
+    broadcast_strides(b, out->ndim, sb);
     const void *pa = array_ptr(a), *pb = array_ptr(b);
     if (out->dtype == a->dtype && a != b)
         GM_TRY(array_alloc_like(out, q, a->size == out->size ? 0 : 1));
@@ -196,7 +196,7 @@ static gm_status where_eval(gm_array *out, gm_queue *q) {
     loop l;
     GM_TRY(array_alloc(out, q));
     for (int i = 0; i < 3; i++)
-        broadcast_strides(out->in[i], out->ndim, out->shape, strides[i]);
+        broadcast_strides(out->in[i], out->ndim, strides[i]);
     GM_TRY(loop_make(q, out->ndim, out->shape, 3, (const int64_t *const[]){strides[0], strides[1], strides[2]}, &l));
     return LAUNCH(q, select, out->size, GRAIN, 0, .out = array_ptr(out), .cond = array_ptr(out->in[0]), .a = array_ptr(out->in[1]),
                   .b = array_ptr(out->in[2]), .item_bytes = (int)array_item(out), .ndim = l.ndim, .shape = l.shape,

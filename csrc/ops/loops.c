@@ -30,8 +30,7 @@ gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands,
     return GM_OK;
 }
 
-void broadcast_strides(const gm_array *a, int ndim, const int64_t *shape, int64_t *strides) {
-    (void)shape;
+void broadcast_strides(const gm_array *a, int ndim, int64_t *strides) {
     for (int i = 0; i < ndim; i++) {
         int j = i - (ndim - a->ndim);
         strides[i] = j < 0 || a->shape[j] == 1 ? 0 : a->strides[j];
@@ -89,11 +88,8 @@ gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {
         *out = array_ptr(a);
         return GM_OK;
     }
-    int64_t strides[GM_MAX_NDIM], step = 1;
-    for (int i = a->ndim - 1; i >= 0; i--) {
-        strides[i] = step;
-        step *= a->shape[i];
-    }
+    int64_t strides[GM_MAX_NDIM];
+    shape_strides(a->ndim, a->shape, strides);
     float *copy = queue_scratch(q, (size_t)a->size * sizeof(float));
     if (!copy)
         return error_code();

@@ -14,8 +14,8 @@ typedef struct {
 } loop;
 gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides, loop *out);
 
-/* Strides of `a` seen as `shape` by broadcasting; strides has room for ndim. */
-void broadcast_strides(const gm_array *a, int ndim, const int64_t *shape, int64_t *strides);
+/* Strides of `a` seen by broadcasting as ndim dimensions; strides has room for them. */
+void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
 /* The common shape of two, as NumPy has it; GM_ESHAPE names op and both. */
 gm_status broadcast_shape(const char *op, const gm_array *a, const gm_array *b, gm_spec *out);
 void spec_like(gm_spec *out, const gm_array *a, gm_dtype type);

@@ -3,10 +3,11 @@
 #include <string.h>
 #include "ops/ops.h"
 
-typedef struct { int32_t function, out_type, keepdims, n_axes; uint64_t axes; } reduce_param;  /* axes: bit i = axis i */
+typedef struct { uint64_t axes; int32_t function, out_type, keepdims, padding; } reduce_param;  /* axes: bit i = axis i */
 static const gm_field reduce_fields[] = {{FIELD_INT, offsetof(reduce_param, function), "function", 1},
                                          {FIELD_INT64, offsetof(reduce_param, axes), "axes", 1},
-                                         {FIELD_BOOL, offsetof(reduce_param, keepdims), "keepdims", 1}, {0}};
+                                         {FIELD_INT, offsetof(reduce_param, out_type), "dtype", 1},
+                                         {FIELD_INT, offsetof(reduce_param, keepdims), "keepdims", 1}, {0}};
 
 static gm_status reduce_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
@@ -132,7 +133,8 @@ gm_array *gm_mean(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
 /* ---- argmax, argmin ---- */
 typedef struct { int32_t axis, keepdims, max; } arg_param;
 static const gm_field arg_fields[] = {{FIELD_INT, offsetof(arg_param, axis), "axis", 1},
-                                      {FIELD_BOOL, offsetof(arg_param, keepdims), "keepdims", 1}, {0}};
+                                      {FIELD_INT, offsetof(arg_param, keepdims), "keepdims", 1},
+                                      {FIELD_INT, offsetof(arg_param, max), "max", 1}, {0}};
 
 static gm_status arg_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;

@@ -52,7 +52,7 @@ gm_array *gm_rope_angles(gm_scope *s, gm_array *positions, gm_array *inv_freq, f
 
 /* ---- rotation by angles: x [..., T, D] as rows, angles [rows, 2, half] ---- */
 typedef struct { int32_t interleaved; } rotate_param;
-static const gm_field rotate_fields[] = {{FIELD_BOOL, offsetof(rotate_param, interleaved), "traditional", 1}, {0}};
+static const gm_field rotate_fields[] = {{FIELD_INT, offsetof(rotate_param, interleaved), "traditional", 1}, {0}};
 
 static gm_status rotate_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
@@ -90,11 +90,14 @@ gm_array *gm_rope(gm_scope *s, gm_array *x, int dims, bool traditional, gm_array
         return gm_fail(GM_EVALUE, "rope: x has %d dimensions of %s, expected floating point [..., T, D]", n, gm_dtype_name((gm_dtype)x->dtype)), NULL;
     if (dims < 2 || dims % 2 || dims > x->shape[n - 1])
         return gm_fail(GM_EVALUE, "rope: dims %d, expected an even number up to the last axis of %lld", dims, (long long)x->shape[n - 1]), NULL;
-    if (!dtype_is_integer((gm_dtype)offset->dtype) || offset->ndim > 1 || (offset->size != 1 && offset->size != x->shape[0]))
-        return gm_fail(GM_EVALUE, "rope: offset must be an integer, or one for each of the %lld batches", (long long)x->shape[0]), NULL;
+    int64_t half = dims / 2, steps = x->shape[n - 2], batches = n > 2 ? x->shape[0] : 1, per_batch = 1;
+    if (!dtype_is_integer((gm_dtype)offset->dtype) || offset->ndim > 1 || (offset->size != 1 && offset->size != batches)) {
+        char text[128];
+        array_text(offset, text);
+        return gm_fail(GM_EVALUE, "rope: offset is %s, expected one integer, or one for each of the %lld batches", text, (long long)batches), NULL;
+    }
     if (!array_is_none(freqs) && (freqs->ndim != 1 || freqs->shape[0] != dims / 2))
         return gm_fail(GM_EVALUE, "rope: freqs must have dims / 2 = %d items", dims / 2), NULL;
-    int64_t half = dims / 2, steps = x->shape[n - 2], batches = n > 2 ? x->shape[0] : 1, per_batch = 1;
     for (int i = 1; i < n - 2; i++)
         per_batch *= x->shape[i];
     gm_array *inv_freq;

@@ -39,20 +39,13 @@ static gm_status reshape_infer(gm_array *const *in, int n_in, const void *param,
 
 static gm_status reshape_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
+    int64_t strides[GM_MAX_NDIM];
     if (array_is_contiguous(x)) {
-        int64_t strides[GM_MAX_NDIM], step = 1;
-        for (int i = out->ndim - 1; i >= 0; i--) {
-            strides[i] = step;
-            step *= out->shape[i];
-        }
+        shape_strides(out->ndim, out->shape, strides);
         array_share(out, x, strides, 0);
         return GM_OK;
     }
-    int64_t strides[GM_MAX_NDIM], step = 1;
-    for (int i = x->ndim - 1; i >= 0; i--) {
-        strides[i] = step;
-        step *= x->shape[i];
-    }
+    shape_strides(x->ndim, x->shape, strides);
     GM_TRY(array_alloc(out, q));
     return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, strides, array_ptr(x), (gm_dtype)x->dtype, x->strides, x->ndim, x->shape);
 }
@@ -75,7 +68,7 @@ gm_array *gm_reshape(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
 
 /* ---- transpose ---- */
 typedef struct { int8_t axes[GM_MAX_NDIM]; } transpose_param;
-static const gm_field transpose_fields[] = {{FIELD_INTS, offsetof(transpose_param, axes), "axes", GM_MAX_NDIM}, {0}};
+static const gm_field transpose_fields[] = {{FIELD_INT8, offsetof(transpose_param, axes), "axes", GM_MAX_NDIM}, {0}};
 
 static gm_status transpose_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
@@ -139,7 +132,7 @@ static gm_status broadcast_infer(gm_array *const *in, int n_in, const void *para
 static gm_status broadcast_eval(gm_array *out, gm_queue *q) {
     (void)q;
     int64_t strides[GM_MAX_NDIM];
-    broadcast_strides(out->in[0], out->ndim, out->shape, strides);
+    broadcast_strides(out->in[0], out->ndim, strides);
     array_share(out, out->in[0], strides, 0);
     return GM_OK;
 }

@@ -298,7 +298,7 @@ static PyMethodDef model_methods[] = {
      SIG("weight($self, name, /)",
          "A weight by its Hugging Face name as a lazy float32 array; IndexError when there is none.")},
     {"weight_names", model_weight_names, METH_NOARGS,
-     SIG("weight_names($self)", "The names that weight() knows, in file order.")},
+     SIG("weight_names($self)", "The names that weight() knows, in the order of the layers.")},
     {"close", model_close, METH_NOARGS, SIG("close($self)", "Gives the memory back; twice is fine.")},
     {NULL, NULL, 0, NULL},
 };

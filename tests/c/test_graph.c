@@ -105,7 +105,7 @@ static void a_plan_runs_again_with_other_inputs(void) {
     gm_array *y = gm_retain(gm_add(s, gm_exp(s, x), gm_square(s, x)));
     gm_scope_close(s);
     gm_plan *plan;
-    CHECK(run_lock(-1) == GM_OK && plan_capture(&y, 1, &plan) == GM_OK && plan_launches(plan) == 3);
+    CHECK(run_lock(-1) == GM_OK && plan_capture(&y, 1, &plan) == GM_OK && queue_length(plan_queue(plan)) == 3);
     run_unlock();
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 4096; i++)

@@ -4,7 +4,7 @@
 
 Each NAME.npz holds: ids, the tokens of some text; rows, positions among them, and logits, the float32 logits there;
 logsumexp and argmax of the logits of every position; for each prompt its ids, its greedy continuation without the stop
-token, whether there was one, and the text of both. fable-Q8_0 is transformers on the values in the packaged GGUF file."""
+token, whether there was one, and the text of both. fable-Q8_0: transformers on the values in the packaged GGUF file."""
 import os
 import sys
 
@@ -31,7 +31,8 @@ def make(name, folder, text, weights=None):
     logits = model(torch.tensor([ids])).logits[0]
     rows = np.linspace(0, TOKENS - 1, 12).astype(np.int32)
     golden = {"ids": np.array(ids, np.int32), "rows": rows, "logits": logits[rows].numpy(),
-              "logsumexp": torch.logsumexp(logits.double(), -1).numpy(), "argmax": logits.argmax(-1).numpy().astype(np.int32)}
+              "logsumexp": torch.logsumexp(logits.double(), -1).numpy(),
+              "argmax": logits.argmax(-1).numpy().astype(np.int32)}
     for i, prompt in enumerate(PROMPTS):
         start = tokenizer(prompt).input_ids
         out = model.generate(torch.tensor([start]), max_new_tokens=NEW, do_sample=False)[0].tolist()
