@@ -1,12 +1,14 @@
 /* gomlx.h - the one public C header of the engine.
  *
  * Contracts
- *  - Functions return gm_status, or a pointer that is NULL on failure. The cause is in a slot of the calling thread until
- *    gm_take_error reads it. The library never exits, aborts or prints.
+ *  - Functions return gm_status, or a pointer that is NULL on failure. The cause is in a slot of the calling thread
+ *    until gm_take_error reads it. The library never exits, aborts or prints.
  *  - GM_AGAIN is no failure: the time slice of a long call is over; call again with the same handle. Between two calls
  *    the caller may look at signals. Dropping the handle (close, free) instead cancels what is left.
- *  - Handles are opaque and reference-counted; retain and release are atomic. Arguments are borrowed, nothing is stolen.
- *  - Ops given NULL return NULL silently, so a chain is checked once, at its end. NULL never means "none": GM_NONE does.
+ *  - Handles are opaque and reference-counted; retain and release are atomic. Arguments are borrowed, nothing is
+ *    stolen.
+ *  - Ops given NULL return NULL silently, so a chain is checked once, at its end. NULL never means "none": GM_NONE
+ *    does.
  *  - Sizes, strides (in elements) and shapes are int64. At most GM_MAX_NDIM dimensions. */
 #ifndef GOMLX_H
 #define GOMLX_H
@@ -77,8 +79,8 @@ const char *gm_array_format(const gm_array *array);     /* GM_PACKED: "Q4_0"; el
 bool gm_array_is_evaluated(const gm_array *array);
 /* The elements of an evaluated array, NULL otherwise. Valid while the array is retained. */
 void *gm_array_data(const gm_array *array);
-/* Pins the array's buffer for an export (NumPy, DLPack): it is not reused while pinned. *writable tells whether the array
- * is the buffer's only owner. Evaluated arrays only. */
+/* Pins the array's buffer for an export (NumPy, DLPack): it is not reused while pinned. *writable tells whether the
+ * array is the buffer's only owner. Evaluated arrays only. */
 gm_status gm_array_pin(gm_array *array, bool *writable);
 void gm_array_unpin(gm_array *array);
 
@@ -95,8 +97,8 @@ void gm_array_unpin(gm_array *array);
 
 /* ---- evaluation ---- */
 typedef struct gm_run gm_run;
-/* Starts the evaluation of arrays (NULL entries are an error). Waits for the run lock at most slice_ms; *run is NULL and
- * the status GM_AGAIN when another thread has it. Arrays that are evaluated already cost nothing. */
+/* Starts the evaluation of arrays (NULL entries are an error). Waits for the run lock at most slice_ms; *run is NULL
+ * and the status GM_AGAIN when another thread has it. Arrays that are evaluated already cost nothing. */
 gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_run **run);
 /* Works for about slice_ms: GM_OK when all is evaluated, GM_AGAIN when not yet. */
 gm_status gm_eval_step(gm_run *run, int slice_ms);
@@ -106,7 +108,8 @@ void gm_eval_end(gm_run *run);
 gm_status gm_eval(gm_array *const *arrays, size_t count);
 
 /* ---- machine ---- */
-gm_status gm_init(void);                      /* selects the kernels (GOMLX_ISA); every other call needs it once; thread-safe */
+/* selects the kernels (GOMLX_ISA); every other call needs it once; thread-safe */
+gm_status gm_init(void);
 const char *gm_isa(void);                     /* "avx512" */
 const char *gm_isa_reason(void);
 int gm_default_threads(void);
@@ -136,7 +139,8 @@ void gm_tokenizer_release(gm_tokenizer *t);
 gm_status gm_tokenizer_encode(gm_tokenizer *t, const char *text, size_t length, bool add_special, bool parse_special,
                               int32_t **ids, size_t *count);
 /* Text of ids; bytes that are not UTF-8 become U+FFFD as in Hugging Face's decode. Not NUL-terminated. */
-gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text, size_t *length);
+gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text,
+                              size_t *length);
 int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t);    /* added tokens included: largest id + 1 */
 /* The token's own string; NULL for a hole. *length in bytes. Borrowed. */
 const char *gm_tokenizer_token(const gm_tokenizer *t, int32_t id, size_t *length);
@@ -144,8 +148,9 @@ int32_t gm_tokenizer_id(const gm_tokenizer *t, const char *token, size_t length)
 bool gm_tokenizer_is_special(const gm_tokenizer *t, int32_t id);
 void gm_buffer_free(void *buffer);
 /* Incremental decoding: each push gives the text that is certain now; never half a character, never U+FFFD early.
- * The concatenation of all pushes and the finish equals the batch decode, but for a run of <0xNN> tokens that is not UTF-8:
- * of that the batch, as Hugging Face, keeps nothing, a stream what was whole. *text is borrowed until the next call. */
+ * The concatenation of all pushes and the finish equals the batch decode, but for a run of <0xNN> tokens that is not
+ * UTF-8: of that the batch, as Hugging Face, keeps nothing, a stream what was whole. *text is borrowed until the next
+ * call. */
 gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, gm_detokenizer **out);
 gm_status gm_detokenizer_push(gm_detokenizer *d, int32_t id, const char **text, size_t *length);
 gm_status gm_detokenizer_finish(gm_detokenizer *d, const char **text, size_t *length);
@@ -156,7 +161,8 @@ typedef struct gm_model gm_model;
 typedef struct {
     const char *path;             /* a folder with config.json and safetensors, or a .gguf file (first of split ones) */
     int64_t context_length;       /* 0: the model's own */
-    int weight_dtype;             /* -1: as in the file; GM_FLOAT32, GM_FLOAT16 or GM_BFLOAT16 for unquantised weights */
+    /* -1: as in the file; GM_FLOAT32, GM_FLOAT16 or GM_BFLOAT16 for unquantised weights */
+    int weight_dtype;
     int kv_dtype;                 /* -1: GM_FLOAT32 with float32 activations, else GM_FLOAT16 */
     int activations;              /* -1: int8 for block formats (GGUF), float32 else; 0: float32; 1: int8 */
     int threads;                  /* 0: gm_default_threads() */
@@ -171,8 +177,8 @@ gm_model *gm_model_retain(gm_model *m);
 void gm_model_release(gm_model *m);
 /* Everything known about the model, as a JSON object (from gm_buffer_free's allocator). */
 gm_status gm_model_info(gm_model *m, char **json);
-/* A weight by its Hugging Face name ("model.layers.0.self_attn.q_proj.weight") as a lazy float32 array: the values that the
- * kernels multiply by, rows in Hugging Face's order whatever the container. GM_EINDEX when there is none. */
+/* A weight by its Hugging Face name ("model.layers.0.self_attn.q_proj.weight") as a lazy float32 array: the values that
+ * the kernels multiply by, rows in Hugging Face's order whatever the container. GM_EINDEX when there is none. */
 gm_array *gm_model_weight(gm_scope *scope, gm_model *m, const char *name);
 /* The name of weight number i, borrowed until the thread's next call; GM_END after the last. */
 gm_status gm_model_weight_name(gm_model *m, int64_t i, const char **name);
@@ -180,7 +186,8 @@ int64_t gm_model_vocab_size(const gm_model *m);
 int64_t gm_model_context_length(const gm_model *m);
 
 /* ---- sessions and streams (csrc/run): the one decode loop ---- */
-/* A session is one sequence: its KV cache and the tokens that are in it. Used by one stream at a time (else GM_ESTATE). */
+/* A session is one sequence: its KV cache and the tokens that are in it. Used by one stream at a time (else
+ * GM_ESTATE). */
 typedef struct gm_session gm_session;
 gm_status gm_session_new(gm_model *m, gm_session **out);
 void gm_session_free(gm_session *s);          /* NULL is fine */
@@ -208,7 +215,8 @@ typedef struct {
 } gm_token;
 typedef struct {
     int64_t prompt_tokens, cached_tokens, generated_tokens;
-    int64_t decode_steps;         /* forward passes of one token: the first token comes from prefill, a stop token from a step */
+    /* forward passes of one token: the first token comes from prefill, a stop token from a step */
+    int64_t decode_steps;
     double prefill_seconds, decode_seconds;   /* inside gm_stream_next */
     gm_finish finish;
     int32_t stop_id;              /* the stop token that ended it, or -1 */
@@ -216,12 +224,13 @@ typedef struct {
 } gm_stream_stats;
 
 typedef struct gm_stream gm_stream;
-/* The prompt's ids are copied; a common prefix with the session's tokens is kept, the rest prefilled. tokenizer may be NULL:
- * then texts are empty and stop_texts are refused. A prompt that leaves no room in the context is GM_EVALUE. */
+/* The prompt's ids are copied; a common prefix with the session's tokens is kept, the rest prefilled. tokenizer may be
+ * NULL: then texts are empty and stop_texts are refused. A prompt that leaves no room in the context is GM_EVALUE. */
 gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt,
                          const gm_generate_options *options, gm_stream **out);
-/* The next token: GM_OK with *token filled, GM_AGAIN when the slice is over (prefill, or a slow step), GM_END after the last.
- * A token whose text is held back (half a character, a possible stop text) still comes out at once, with less text. */
+/* The next token: GM_OK with *token filled, GM_AGAIN when the slice is over (prefill, or a slow step), GM_END after the
+ * last. A token whose text is held back (half a character, a possible stop text) still comes out at once, with less
+ * text. */
 gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token);
 void gm_stream_cancel(gm_stream *st);         /* from any thread; the next event is the last */
 gm_stream_stats gm_stream_get_stats(const gm_stream *st);
@@ -229,7 +238,8 @@ void gm_stream_free(gm_stream *st);           /* the session stays usable */
 
 /* Logits of all n positions of ids in a fresh sequence: out float32 [n, vocab]. In slices, as loading. */
 typedef struct gm_scoring gm_scoring;
-gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *counts, size_t n_sequences, gm_scoring **out);
+gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *counts, size_t n_sequences,
+                          gm_scoring **out);
 gm_status gm_logits_step(gm_scoring *s, int slice_ms);
 /* Rows of the sequences one after another: float32 [sum of counts, vocab], owned by the scoring until freed. */
 const float *gm_logits_data(const gm_scoring *s);

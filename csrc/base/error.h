@@ -11,7 +11,8 @@ gm_status gm_fail(gm_status code, const char *format, ...) __attribute__((format
 gm_status gm_fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The code in the slot without clearing it; GM_OK when the slot is empty. */
 gm_status error_code(void);
-/* A failure about a file: its text shall begin with the file's name (GM_EBADFILE and GM_EUNSUPPORTED only). Returns status. */
+/* A failure about a file: its text shall begin with the file's name (GM_EBADFILE and GM_EUNSUPPORTED only). Returns
+ * status. */
 gm_status error_in_file(const char *file, gm_status status);
 /* Puts a stored failure back into this thread's slot (errors that cross threads). */
 void error_restore(gm_status code, int os_errno, const char *text);

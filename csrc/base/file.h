@@ -12,7 +12,8 @@ typedef struct {
     char *path;
 } gm_file;
 
-gm_status file_map(const char *path, gm_file *out);   /* GM_EFILE with errno when it cannot be opened; directories refused */
+/* GM_EFILE with errno when it cannot be opened; directories refused */
+gm_status file_map(const char *path, gm_file *out);
 void file_unmap(gm_file *file);                       /* safe on a zeroed struct */
 void file_will_need(const gm_file *file, size_t offset, size_t bytes);   /* read ahead */
 void file_done_with(const gm_file *file, size_t offset, size_t bytes);   /* drop the mapped pages */

@@ -1,5 +1,6 @@
 /* gguf.h - a GGUF file (v2, v3, little-endian) opened and checked: metadata and where the tensors are.
- * Every length is checked against the file before it is used. Split files are one gguf each; io/checkpoint joins them. */
+ * Every length is checked against the file before it is used. Split files are one gguf each; io/checkpoint joins
+ * them. */
 #ifndef GOMLX_BASE_GGUF_H
 #define GOMLX_BASE_GGUF_H
 #include <stdbool.h>
@@ -40,12 +41,14 @@ int64_t gguf_n_tensors(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, int64_t i);
 
 /* Typed reads. `*out` is left as it is when the key is absent (returns GM_OK, *found false); a value of another kind is
- * GM_EBADFILE and names key, kind found and kind expected. found may be NULL. Integers of any width convert when in range. */
+ * GM_EBADFILE and names key, kind found and kind expected. found may be NULL. Integers of any width convert when in
+ * range. */
 gm_status gguf_get_int(const gguf *g, const char *key, int64_t *out, bool *found);
 gm_status gguf_get_float(const gguf *g, const char *key, double *out, bool *found);
 gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found);
 gm_status gguf_get_string(const gguf *g, const char *key, gguf_string *out, bool *found);
-/* Item i of a numeric array as integer or float; strings of an array one after another (cursor starts as entry->data). */
+/* Item i of a numeric array as integer or float; strings of an array one after another (cursor starts as
+ * entry->data). */
 gm_status gguf_item_int(const gguf_entry *e, uint64_t i, int64_t *out);
 gm_status gguf_item_float(const gguf_entry *e, uint64_t i, double *out);
 gguf_string gguf_next_string(const uint8_t **cursor);

@@ -12,7 +12,8 @@ void  memory_free(void *block);
 char *memory_copy_text(const char *text, size_t length);   /* NUL-terminated copy */
 void *memory_aligned(size_t bytes, size_t alignment);      /* for small tables; free with memory_free */
 
-/* Address space reserved without memory behind it; commit makes [0, bytes) usable (page-rounded, never shrinks here). */
+/* Address space reserved without memory behind it; commit makes [0, bytes) usable (page-rounded, never shrinks
+ * here). */
 void *memory_reserve(size_t bytes);
 int   memory_commit(void *base, size_t committed, size_t bytes); /* 0 or -1 with the error slot set */
 void  memory_unreserve(void *base, size_t bytes);

@@ -22,8 +22,9 @@ const char *gm_dtype_name(gm_dtype type) {
 }
 size_t gm_dtype_size(gm_dtype type) { return type < GM_DTYPE_COUNT ? dtypes[type].size : 0; }
 
-/* MLX's table: within a kind the wider wins; bool < unsigned < signed < float < complex. A signed type takes in an unsigned
- * one of its own width or wider by doubling (uint64 with signed gives float32); float16 with bfloat16 gives float32. */
+/* MLX's table: within a kind the wider wins; bool < unsigned < signed < float < complex. A signed type takes in an
+ * unsigned one of its own width or wider by doubling (uint64 with signed gives float32); float16 with bfloat16 gives
+ * float32. */
 gm_dtype gm_promote(gm_dtype a, gm_dtype b) {
     if (a == b)
         return a;
@@ -82,7 +83,8 @@ void array_text(const gm_array *a, char out[128]) {
 }
 
 /* ---- nodes ---- */
-static gm_array *make(const gm_spec *spec, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size) {
+static gm_array *make(const gm_spec *spec, const gm_op *op, gm_array *const *in, int n_in, const void *param,
+                      size_t param_size) {
     size_t n = (size_t)spec->ndim;
     size_t bytes = sizeof(gm_array) + (size_t)n_in * sizeof(gm_array *) + 2 * n * sizeof(int64_t) + param_size;
     gm_array *a = memory_new(bytes);
@@ -132,7 +134,8 @@ gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in
     return array_node_sized(s, op, in, n_in, param, op->param_size);
 }
 
-gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size) {
+gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
+                           size_t param_size) {
     for (int i = 0; i < n_in; i++)
         if (!in[i])
             return NULL;
@@ -296,8 +299,8 @@ gm_array *gm_array_from(gm_scope *s, gm_dtype type, int ndim, const int64_t *sha
     return a;
 }
 
-gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape, const int64_t *strides, const void *data,
-                        void (*release)(void *), void *payload) {
+gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape, const int64_t *strides,
+                        const void *data, void (*release)(void *), void *payload) {
     gm_spec spec = {.dtype = type, .ndim = ndim};
     if (ndim > GM_MAX_NDIM)
         return gm_fail(GM_EVALUE, "%d dimensions: at most %d are supported", ndim, GM_MAX_NDIM), NULL;

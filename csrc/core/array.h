@@ -1,5 +1,6 @@
 /* array.h - the node: a value that is there, or how to make it.
- *  (1) shape, dtype, op, param never change. buf, strides, in[] change once, when the node is evaluated, under the run lock.
+ *  (1) shape, dtype, op, param never change. buf, strides, in[] change once, when the node is evaluated, under the run
+ *      lock.
  *  (2) A node is evaluated when its ticket is published (graph.c); then in[] is empty and buf is set.
  *  (3) refs are atomic; a node's memory is one block: header, in[], shape, strides, param. */
 #ifndef GOMLX_CORE_ARRAY_H
@@ -67,7 +68,8 @@ struct gm_op {
 /* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */
 gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param);
 /* The same with the first param_size bytes of param only: lists of as many items as there are dimensions. */
-gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size);
+gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
+                           size_t param_size);
 /* An evaluated, contiguous array over a buffer (retained), `offset` bytes in. s NULL: the caller owns the reference. */
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset);
 /* An evaluated array with memory of its own, uninitialised. */
@@ -86,7 +88,8 @@ void shape_strides(int ndim, const int64_t *shape, int64_t *strides);   /* row-m
 
 /* Inside .eval only */
 gm_status array_alloc(gm_array *out, gm_queue *q);                    /* contiguous memory */
-gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor);    /* in[donor]'s memory when out is its last reader, else array_alloc */
+/* in[donor]'s memory when out is its last reader, else array_alloc */
+gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor);
 /* out is a view of in's memory. */
 void array_share(gm_array *out, const gm_array *in, const int64_t *strides, int64_t offset_bytes);
 #endif

@@ -7,8 +7,10 @@
 #include "base/memory.h"
 
 #define ALIGNMENT 64
-#define MAPPED_BYTES ((size_t)1 << 20) /* from here on a block is a mapping of its own: freed, it is the system's again */
-#define HUGE_BYTES ((size_t)4 << 20)   /* from here on transparent huge pages are asked for */
+/* From MAPPED_BYTES on a block is a mapping of its own: freed, it is the system's again; from HUGE_BYTES on transparent
+ * huge pages are asked for. */
+#define MAPPED_BYTES ((size_t)1 << 20)
+#define HUGE_BYTES ((size_t)4 << 20)
 #define N_BINS 64
 
 static struct {
@@ -44,7 +46,8 @@ static gm_status account(size_t bytes) {
     size_t limit = atomic_load(&pool.limit);
     if (now > limit) {
         atomic_fetch_sub(&pool.active, bytes);
-        return gm_fail(GM_ENOMEM, "memory limit: %zu bytes more would make %zu, above the limit of %zu", bytes, now, limit);
+        return gm_fail(GM_ENOMEM, "memory limit: %zu bytes more would make %zu, above the limit of %zu", bytes, now,
+                       limit);
     }
     raise_peak(now);
     return GM_OK;

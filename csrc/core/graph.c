@@ -81,7 +81,8 @@ static void fork_parent(void) {
     pthread_mutex_unlock(&engine.recording);
 }
 
-/* The child has one thread. A run of its own goes on (and fails if it had other threads); that of another thread is over. */
+/* The child has one thread. A run of its own goes on (and fails if it had other threads); that of another thread is
+ * over. */
 static void fork_child(void) {
     pthread_mutex_init(&engine.mutex, NULL);
     pthread_mutex_init(&engine.recording, NULL);
@@ -142,7 +143,8 @@ gm_status run_lock(int slice_ms) {
     gm_status status = GM_OK;
     pthread_mutex_lock(&engine.mutex);
     if (engine.held && pthread_equal(engine.owner, pthread_self())) {
-        status = gm_fail(GM_ESTATE, "an evaluation is under way on this thread already (a signal handler cannot start another)");
+        status = gm_fail(GM_ESTATE, "an evaluation is under way on this thread already: a signal handler or a progress "
+                         "callback cannot start another");
     } else {
         engine.waiting++;
         for (bool waited = false; (engine.held || (engine.reserved && !waited)) && status == GM_OK; waited = true) {

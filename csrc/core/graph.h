@@ -3,8 +3,8 @@
 #define GOMLX_CORE_GRAPH_H
 #include "core/queue.h"
 
-/* The run lock: one evaluation at a time, threads that wait for it before those that come. Waits at most slice_ms (< 0: for
- * ever); GM_AGAIN when another thread has it. Taking it again on the thread that has it is GM_ESTATE. */
+/* The run lock: one evaluation at a time, threads that wait for it before those that come. Waits at most slice_ms (< 0:
+ * for ever); GM_AGAIN when another thread has it. Taking it again on the thread that has it is GM_ESTATE. */
 gm_status run_lock(int slice_ms);
 void run_unlock(void);
 

@@ -10,7 +10,8 @@
 #endif
 
 #define ARENA_BLOCK ((size_t)64 << 10)
-#define STATIC_EIGHTHS 7        /* of a range that threads take as one contiguous share each; the rest goes to who is free */
+/* Eighths of a range that threads take as one contiguous share each; the rest goes to who is free. */
+#define STATIC_EIGHTHS 7
 
 typedef struct {
     gm_kernel fn;
@@ -232,8 +233,9 @@ void queue_scale(gm_queue *q, const int32_t *factor) {
     l->barrier |= l->solo;         /* none was found needed for a launch of thread 0 alone */
     l->solo = false;               /* how much it will be is not known now */
     q->any_multi = q->multi_since = true;
+    /* These cannot fail: what the launch reads and writes is in the lists already. */
     for (size_t i = 0; i < q->n_reads; i++)
-        (void)note(&q->past_reads, &q->n_past_reads, &q->cap_past_reads, q->reads[i].buf, false); /* is in the list already */
+        (void)note(&q->past_reads, &q->n_past_reads, &q->cap_past_reads, q->reads[i].buf, false);
     for (size_t i = 0; i < q->n_writes; i++)
         (void)note(&q->past_writes, &q->n_past_writes, &q->cap_past_writes, q->writes[i].buf, false);
 }
@@ -350,7 +352,8 @@ static int64_t coarse_clock_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Works on until the queue's end or the deadline (thread 0 only). Phases of a launch: 0 barrier, 1 own share, 2 shared rest. */
+/* Works on until the queue's end or the deadline (thread 0 only). Phases of a launch: 0 barrier, 1 own share, 2 shared
+ * rest. */
 static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
     unsigned saved = float_state();
     bool done = true;
@@ -424,7 +427,8 @@ gm_status queue_start(gm_queue *q, int n_threads) {
 
 gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
     if (q->joined && team_lost())
-        return gm_fail(GM_ESTATE, "the process was forked in the middle of this evaluation, which only the parent can finish");
+        return gm_fail(GM_ESTATE, "the process was forked in the middle of this evaluation, which only the parent can "
+                       "finish");
     return work(q, 0, q->n_threads, &q->main, deadline_ns) ? GM_OK : GM_AGAIN;
 }
 

@@ -1,5 +1,5 @@
-/* checkpoint.h - the tensors of a model on disk, by name: a GGUF file (split ones joined) or safetensors (sharded ones joined).
- * Tensors are views of read-only mappings; every extent was checked when the files were opened. */
+/* checkpoint.h - the tensors of a model on disk, by name: a GGUF file (split ones joined) or safetensors (sharded ones
+ * joined). Tensors are views of read-only mappings; every extent was checked when the files were opened. */
 #ifndef GOMLX_IO_CHECKPOINT_H
 #define GOMLX_IO_CHECKPOINT_H
 #include "base/file.h"

@@ -1,5 +1,5 @@
-/* config.c - see config.h. The pull reader checks config.json and says what is wrong with it, cJSON makes it a tree; every
- * number is checked before it is used as a size. */
+/* config.c - see config.h. The pull reader checks config.json and says what is wrong with it, cJSON makes it a tree;
+ * every number is checked before it is used as a size. */
 #include "models/config.h"
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -43,42 +43,48 @@ static gm_status check(const char *name, const gm_config *c, bool gguf_keys) {
     const struct { const char *key, *gguf; int64_t value; } sizes[] = {
         {"vocab_size", "vocab_size", c->vocab}, {"hidden_size", "embedding_length", c->hidden},
         {"num_hidden_layers", "block_count", c->n_layers}, {"num_attention_heads", "attention.head_count", c->n_heads},
-        {"num_key_value_heads", "attention.head_count_kv", c->n_kv_heads}, {"head_dim", "attention.key_length", c->head_dim},
+        {"num_key_value_heads", "attention.head_count_kv", c->n_kv_heads},
+        {"head_dim", "attention.key_length", c->head_dim},
         {"intermediate_size", "feed_forward_length", c->mlp}, {"max_position_embeddings", "context_length", c->context},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 1 || sizes[i].value > MAX_SIZE)
-            return gm_fail(GM_EBADFILE, "%s: %s is %lld, expected 1 to %d", name, gguf_keys ? sizes[i].gguf : sizes[i].key,
-                           (long long)sizes[i].value, MAX_SIZE);
+            return gm_fail(GM_EBADFILE, "%s: %s is %lld, expected 1 to %d", name,
+                           gguf_keys ? sizes[i].gguf : sizes[i].key, (long long)sizes[i].value, MAX_SIZE);
     if (c->n_heads % c->n_kv_heads)
-        return gm_fail(GM_EBADFILE, "%s: %lld attention heads are not a multiple of %lld key/value heads", name, (long long)c->n_heads,
-                       (long long)c->n_kv_heads);
+        return gm_fail(GM_EBADFILE, "%s: %lld attention heads are not a multiple of %lld key/value heads", name,
+                       (long long)c->n_heads, (long long)c->n_kv_heads);
     if (c->head_dim % 2 || c->head_dim > 1024)
-        return gm_fail(GM_EBADFILE, "%s: head_dim is %lld, expected an even number up to 1024", name, (long long)c->head_dim);
+        return gm_fail(GM_EBADFILE, "%s: head_dim is %lld, expected an even number up to 1024", name,
+                       (long long)c->head_dim);
     if (c->n_layers > 4096 || c->n_heads * c->head_dim > MAX_SIZE)
-        return gm_fail(GM_EBADFILE, "%s: %lld layers of %lld heads are more than any model has", name, (long long)c->n_layers, (long long)c->n_heads);
+        return gm_fail(GM_EBADFILE, "%s: %lld layers of %lld heads are more than any model has", name,
+                       (long long)c->n_layers, (long long)c->n_heads);
     if (c->window < 0)
         return gm_fail(GM_EBADFILE, "%s: sliding_window is %lld, expected 0 or more", name, (long long)c->window);
     if (!(c->eps >= 0 && c->eps < 1))
         return gm_fail(GM_EBADFILE, "%s: the epsilon of RMSNorm is %g, expected 0 to 1", name, c->eps);
     const rope_config *r = &c->rope;
     if (!(r->theta > 1 && isfinite(r->theta)) || r->dims < 2 || r->dims > c->head_dim || r->dims % 2)
-        return gm_fail(GM_EBADFILE, "%s: rope theta %g over %d of %lld dimensions, expected more than 1 over an even number of them", name,
-                       r->theta, r->dims, (long long)c->head_dim);
+        return gm_fail(GM_EBADFILE, "%s: rope theta %g over %d of %lld dimensions, expected more than 1 over an even "
+                       "number of them", name, r->theta, r->dims, (long long)c->head_dim);
     if (r->kind != ROPE_DEFAULT && !(r->factor > 0 && isfinite(r->factor)))
         return gm_fail(GM_EBADFILE, "%s: rope scaling factor is %g, expected more than 0", name, r->factor);
-    if (r->kind == ROPE_LLAMA3 && !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor && r->original_context > 0))
-        return gm_fail(GM_EBADFILE, "%s: rope type llama3 with low_freq_factor %g, high_freq_factor %g, original context %g", name,
-                       r->low_freq_factor, r->high_freq_factor, r->original_context);
+    if (r->kind == ROPE_LLAMA3 && !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor &&
+                                    r->original_context > 0))
+        return gm_fail(GM_EBADFILE, "%s: rope type llama3 with low_freq_factor %g, high_freq_factor %g, original "
+                       "context %g, expected 0 < low < high and a context", name, r->low_freq_factor, r->high_freq_factor,
+                       r->original_context);
     if (r->kind == ROPE_YARN && !(r->original_context > 0 && r->beta_fast > 0 && r->beta_slow > 0))
-        return gm_fail(GM_EBADFILE, "%s: rope type yarn with original context %g, beta_fast %g, beta_slow %g", name, r->original_context,
-                       r->beta_fast, r->beta_slow);
+        return gm_fail(GM_EBADFILE, "%s: rope type yarn with original context %g, beta_fast %g, beta_slow %g, "
+                       "expected more than 0", name, r->original_context, r->beta_fast, r->beta_slow);
     return GM_OK;
 }
 
 static gm_status rope_type(const char *name, const char *type, rope_kind *out) {
     static const struct { const char *text; rope_kind kind; } kinds[] = {
-        {"default", ROPE_DEFAULT}, {"none", ROPE_DEFAULT}, {"mrope", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"llama3", ROPE_LLAMA3},
+        {"default", ROPE_DEFAULT}, {"none", ROPE_DEFAULT}, {"mrope", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},
+        {"llama3", ROPE_LLAMA3},
         {"yarn", ROPE_YARN}, {"dynamic", ROPE_DYNAMIC},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -130,7 +136,8 @@ static gm_status read_rope(const source *s, gm_config *c) {
     double partial = 1;
     if (!p)
         p = get(s->root, "rope_scaling");
-    *r = (rope_config){.theta = 10000, .factor = 1, .low_freq_factor = 1, .high_freq_factor = 4, .beta_fast = 32, .beta_slow = 1, .truncate = true};
+    *r = (rope_config){.theta = 10000, .factor = 1, .low_freq_factor = 1, .high_freq_factor = 4, .beta_fast = 32,
+                       .beta_slow = 1, .truncate = true};
     r->original_context = (double)c->context;
     GM_TRY(get_number(s, s->root, "rope_theta", &r->theta));
     GM_TRY(get_number(s, s->root, "partial_rotary_factor", &partial));
@@ -157,7 +164,8 @@ static gm_status read_rope(const source *s, gm_config *c) {
             r->truncate = false;
     }
     if (!(partial > 0 && partial <= 1))
-        return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name, partial);
+        return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name,
+                       partial);
     r->dims = (int)((double)c->head_dim * partial);
     return GM_OK;
 }
@@ -171,12 +179,15 @@ static gm_status read_json(const source *s, const gm_architecture **arch, gm_con
     if (!*arch) {
         char names[256];
         architecture_names(names, sizeof names, false);
-        return gm_fail(GM_EUNSUPPORTED, "%s: model_type \"%.60s\" is not supported; supported are %s", s->name, model_type, names);
+        return gm_fail(GM_EUNSUPPORTED, "%s: model_type \"%.60s\" is not supported; supported are %s", s->name,
+                       model_type, names);
     }
     if (get(s->root, "quantization") || get(s->root, "quantization_config"))
-        return gm_fail(GM_EUNSUPPORTED, "%s: quantised safetensors checkpoints are not supported; use the original or a GGUF file", s->name);
+        return gm_fail(GM_EUNSUPPORTED, "%s: quantised safetensors checkpoints are not supported; use the original or "
+                       "a GGUF file", s->name);
     if (act && !(cJSON_IsString(act) && strcmp(act->valuestring, "silu") == 0))
-        return gm_fail(GM_EUNSUPPORTED, "%s: hidden_act is \"%.60s\", expected silu", s->name, cJSON_IsString(act) ? act->valuestring : "?");
+        return gm_fail(GM_EUNSUPPORTED, "%s: hidden_act is \"%.60s\", expected silu", s->name,
+                       cJSON_IsString(act) ? act->valuestring : "?");
     c->context = 2048;
     c->eps = 1e-6;
     GM_TRY(need_int(s, "vocab_size", &c->vocab));
@@ -198,7 +209,8 @@ static gm_status read_json(const source *s, const gm_architecture **arch, gm_con
     return read_rope(s, c);
 }
 
-gm_status config_from_json(const char *text, size_t length, const char *name, const gm_architecture **arch, gm_config *out) {
+gm_status config_from_json(const char *text, size_t length, const char *name, const gm_architecture **arch,
+                           gm_config *out) {
     json_reader r;
     *out = (gm_config){0};
     json_open(&r, text, length, name);
@@ -246,7 +258,8 @@ gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_confi
     if (!*arch) {
         char names[256];
         architecture_names(names, sizeof names, true);
-        return gm_fail(GM_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; supported are %s", file, name, names);
+        return gm_fail(GM_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; supported are %s", file, name,
+                       names);
     }
     gguf_source s = {g, file, name};
     c->eps = 1e-5;
@@ -263,17 +276,20 @@ gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_confi
     int64_t value_length = c->head_dim, dims = c->head_dim;
     GM_TRY(gguf_int(&s, "attention.value_length", &value_length, false));
     if (value_length != c->head_dim)
-        return gm_fail(GM_EUNSUPPORTED, "%s: key_length %lld and value_length %lld differ", file, (long long)c->head_dim, (long long)value_length);
+        return gm_fail(GM_EUNSUPPORTED, "%s: key_length %lld and value_length %lld differ", file,
+                       (long long)c->head_dim, (long long)value_length);
     GM_TRY(gguf_int(&s, "context_length", &c->context, false));
     GM_TRY(gguf_int(&s, "attention.sliding_window", &c->window, false));
     GM_TRY(gguf_int(&s, "rope.dimension_count", &dims, false));
     int64_t experts = 0;
     GM_TRY(gguf_int(&s, "expert_count", &experts, false));
     if (experts > 0)
-        return gm_fail(GM_EUNSUPPORTED, "%s: mixtures of experts (%lld experts) of architecture %s are not supported", file, (long long)experts, name);
+        return gm_fail(GM_EUNSUPPORTED, "%s: mixtures of experts (%lld experts) of architecture %s are not supported",
+                       file, (long long)experts, name);
     GM_TRY(gguf_number(&s, "attention.layer_norm_rms_epsilon", &c->eps));
     rope_config *r = &c->rope;
-    *r = (rope_config){.theta = 10000, .factor = 1, .beta_fast = 32, .beta_slow = 1, .truncate = true, .original_context = (double)c->context};
+    *r = (rope_config){.theta = 10000, .factor = 1, .beta_fast = 32, .beta_slow = 1, .truncate = true,
+                       .original_context = (double)c->context};
     r->dims = dims > 0 && dims <= 4096 ? (int)dims : 0;
     GM_TRY(gguf_number(&s, "rope.freq_base", &r->theta));
     GM_TRY(gguf_number(&s, "rope.scaling.factor", &r->factor));

@@ -3,7 +3,9 @@
 #define GOMLX_MODELS_CONFIG_H
 #include "models/model.h"
 
-/* text: the whole config.json; name is used in messages. Old and new spelling (rope_theta and rope_scaling; rope_parameters). */
-gm_status config_from_json(const char *text, size_t length, const char *name, const gm_architecture **arch, gm_config *out);
+/* text: the whole config.json; name is used in messages. Old and new spelling (rope_theta and rope_scaling;
+ * rope_parameters). */
+gm_status config_from_json(const char *text, size_t length, const char *name, const gm_architecture **arch,
+                           gm_config *out);
 gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_config *out);
 #endif

@@ -37,7 +37,8 @@ static void shape(const gm_config *c, const gm_weight_field *field, int64_t *row
     }
 }
 
-static gm_array *attention(gm_scope *s, const gm_model *m, const layer *l, int i, gm_array *x, gm_array *angles, const gm_batch *b) {
+static gm_array *attention(gm_scope *s, const gm_model *m, const layer *l, int i, gm_array *x, gm_array *angles,
+                           const gm_batch *b) {
     const gm_config *c = &m->config;
     gm_array *caches[2 * GM_MAX_BATCH];
     gm_activation in = {.x = gm_rms_norm(s, x, l->attention_norm, (float)c->eps)};
@@ -48,9 +49,9 @@ static gm_array *attention(gm_scope *s, const gm_model *m, const layer *l, int i
         caches[2 * n] = b->caches[n]->arrays[2 * i];
         caches[2 * n + 1] = b->caches[n]->arrays[2 * i + 1];
     }
-    gm_activation mixed = {.x = gm_cached_attention(s, q, k, v, angles, b->rows, caches, b->n_sequences, b->spans, (int)c->n_heads,
-                                                    (int)c->n_kv_heads, (int)c->head_dim, (int)c->window,
-                                                    (float)(1 / sqrt((double)c->head_dim)))};
+    gm_activation mixed = {.x = gm_cached_attention(s, q, k, v, angles, b->rows, caches, b->n_sequences, b->spans,
+                                                    (int)c->n_heads, (int)c->n_kv_heads, (int)c->head_dim,
+                                                    (int)c->window, (float)(1 / sqrt((double)c->head_dim)))};
     return linear_apply(s, &l->o, &mixed, x);
 }
 
@@ -79,10 +80,12 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 }
 
 static const char *const llama_types[] = {"llama", NULL};
-const gm_architecture llama_architecture = {.name = "llama", .gguf = "llama", .types = llama_types, .layer_size = sizeof(layer),
-                                            .fields = fields, .shape = shape, .forward = forward};
+const gm_architecture llama_architecture = {.name = "llama", .gguf = "llama", .types = llama_types,
+                                            .layer_size = sizeof(layer), .fields = fields, .shape = shape,
+                                            .forward = forward};
 
 /* GGUF files of Mistral say "llama". */
 static const char *const mistral_types[] = {"mistral", NULL};
 const gm_architecture mistral_architecture = {.name = "mistral", .gguf = NULL, .types = mistral_types, .window = 4096,
-                                              .layer_size = sizeof(layer), .fields = fields, .shape = shape, .forward = forward};
+                                              .layer_size = sizeof(layer), .fields = fields, .shape = shape,
+                                              .forward = forward};

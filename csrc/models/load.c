@@ -37,7 +37,8 @@ struct gm_loader {
 };
 
 /* ---- the list of jobs ---- */
-static gm_status add_job(gm_loader *l, const char *name, gm_array **to, int64_t rows, int64_t columns, int64_t permuted_heads, bool optional) {
+static gm_status add_job(gm_loader *l, const char *name, gm_array **to, int64_t rows, int64_t columns,
+                         int64_t permuted_heads, bool optional) {
     const gm_tensor *t = checkpoint_find(l->checkpoint, name);
     char want[128], got[128];
     if (!t && optional)
@@ -117,13 +118,14 @@ static gm_status make_frequencies(gm_loader *l) {
     const gm_tensor *t = checkpoint_gguf(l->checkpoint) ? checkpoint_find(l->checkpoint, "rope_freqs.weight") : NULL;
     if (t) {
         if (t->format != GM_QUANT_f32 || t->ndim != 1 || t->shape[0] != half)
-            return gm_fail(GM_EBADFILE, "%s: tensor rope_freqs.weight is %s of %lld items, expected F32 of %lld", l->path, t->type,
-                           (long long)t->shape[0], (long long)half);
+            return gm_fail(GM_EBADFILE, "%s: tensor rope_freqs.weight is %s of %lld items, expected F32 of %lld",
+                           l->path, t->type, (long long)t->shape[0], (long long)half);
         for (int64_t i = 0; i < half; i++) {
             float divisor;
             memcpy(&divisor, t->data + (size_t)i * sizeof divisor, sizeof divisor);
             if (!(divisor > 0 && isfinite(divisor)))
-                return gm_fail(GM_EBADFILE, "%s: rope_freqs.weight[%lld] is %g, expected more than 0", l->path, (long long)i, (double)divisor);
+                return gm_fail(GM_EBADFILE, "%s: rope_freqs.weight[%lld] is %g, expected more than 0", l->path,
+                               (long long)i, (double)divisor);
             freq[i] = (float)(pow(m->config.rope.theta, -2.0 * (double)i / m->config.rope.dims) / (double)divisor);
         }
         l->used[t - checkpoint_at(l->checkpoint, 0)] = true;
@@ -161,16 +163,22 @@ static gm_status read_config(gm_loader *l) {
 }
 
 static gm_status check_options(const gm_load_options *o) {
-    if (o->weight_dtype != -1 && o->weight_dtype != GM_FLOAT32 && o->weight_dtype != GM_FLOAT16 && o->weight_dtype != GM_BFLOAT16)
-        return gm_fail(GM_EVALUE, "load: dtype is %s, expected float32, float16 or bfloat16", gm_dtype_name((gm_dtype)o->weight_dtype));
+    if (o->weight_dtype != -1 && o->weight_dtype != GM_FLOAT32 && o->weight_dtype != GM_FLOAT16 &&
+        o->weight_dtype != GM_BFLOAT16)
+        return gm_fail(GM_EVALUE, "load: dtype is %s, expected float32, float16 or bfloat16",
+                       gm_dtype_name((gm_dtype)o->weight_dtype));
     if (o->kv_dtype != -1 && o->kv_dtype != GM_FLOAT32 && o->kv_dtype != GM_FLOAT16 && o->kv_dtype != GM_BFLOAT16)
-        return gm_fail(GM_EVALUE, "load: kv_dtype is %s, expected float32, float16 or bfloat16", gm_dtype_name((gm_dtype)o->kv_dtype));
+        return gm_fail(GM_EVALUE, "load: kv_dtype is %s, expected float32, float16 or bfloat16",
+                       gm_dtype_name((gm_dtype)o->kv_dtype));
     if (o->activations < -1 || o->activations > 1)
-        return gm_fail(GM_EVALUE, "load: activations is %d, expected 0 (float32), 1 (int8) or -1 to choose", o->activations);
+        return gm_fail(GM_EVALUE, "load: activations is %d, expected 0 (float32), 1 (int8) or -1 to choose",
+                       o->activations);
     if (o->threads < 0 || o->threads > TEAM_MAX_THREADS)
-        return gm_fail(GM_EVALUE, "load: threads is %d, expected 1 to %d, or 0 to choose", o->threads, TEAM_MAX_THREADS);
+        return gm_fail(GM_EVALUE, "load: threads is %d, expected 1 to %d, or 0 to choose", o->threads,
+                       TEAM_MAX_THREADS);
     if (o->context_length < 0)
-        return gm_fail(GM_EVALUE, "load: context_length is %lld, expected 1 or more, or 0 for the model's own", (long long)o->context_length);
+        return gm_fail(GM_EVALUE, "load: context_length is %lld, expected 1 or more, or 0 for the model's own",
+                       (long long)o->context_length);
     return GM_OK;
 }
 
@@ -195,8 +203,8 @@ gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
     gm_model *m = l->model;
     if (status == GM_OK) {
         if (options->context_length > m->config.context)
-            status = gm_fail(GM_EVALUE, "load: context_length %lld is more than the model's %lld", (long long)options->context_length,
-                             (long long)m->config.context);
+            status = gm_fail(GM_EVALUE, "load: context_length %lld is more than the model's %lld",
+                             (long long)options->context_length, (long long)m->config.context);
         else if (options->context_length)
             m->config.context = options->context_length;
     }
@@ -216,8 +224,12 @@ gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
 }
 
 /* ---- the work ---- */
-static int dense_format(int dtype) { return dtype == GM_FLOAT16 ? GM_QUANT_f16 : dtype == GM_BFLOAT16 ? GM_QUANT_bf16 : GM_QUANT_f32; }
-static gm_dtype dense_dtype(int format) { return format == GM_QUANT_f16 ? GM_FLOAT16 : format == GM_QUANT_bf16 ? GM_BFLOAT16 : GM_FLOAT32; }
+static int dense_format(int dtype) {
+    return dtype == GM_FLOAT16 ? GM_QUANT_f16 : dtype == GM_BFLOAT16 ? GM_QUANT_bf16 : GM_QUANT_f32;
+}
+static gm_dtype dense_dtype(int format) {
+    return format == GM_QUANT_f16 ? GM_FLOAT16 : format == GM_QUANT_bf16 ? GM_BFLOAT16 : GM_FLOAT32;
+}
 
 /* HF row j of a head is file row 2j, HF row j + D/2 is file row 2j + 1. */
 static gm_status make_row_map(gm_loader *l, const job *j) {
@@ -235,19 +247,21 @@ static gm_status make_row_map(gm_loader *l, const job *j) {
 static gm_status record_vector(gm_loader *l, const job *j) {
     int64_t n = j->rows;
     if (gm_quants[j->tensor->format].values != 1)
-        return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is a vector of type %s, expected F32, F16 or BF16", l->path, j->tensor->name, j->tensor->type);
+        return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is a vector of type %s, expected F32, F16 or BF16", l->path,
+                       j->tensor->name, j->tensor->type);
     l->result = array_new(NULL, GM_FLOAT32, 1, &n);
     if (!l->result)
         return error_code();
     float *to = array_ptr(l->result), *from = to;
     if (l->row_map && !(from = queue_scratch(l->queue, (size_t)n * sizeof *from)))
         return error_code();
-    GM_TRY(LAUNCH(l->queue, dequantize, 1, 1, 0, .out = from, .in = j->tensor->data, .format = j->tensor->format, .k = n));
+    GM_TRY(LAUNCH(l->queue, dequantize, 1, 1, 0, .out = from, .in = j->tensor->data, .format = j->tensor->format,
+                  .k = n));
     if (!l->row_map)
         return GM_OK;
     queue_fence(l->queue);
-    return LAUNCH(l->queue, take, n, n, 0, .out = to, .in = from, .index = l->row_map, .index_type = GM_INT32, .n_rows = n,
-                  .row_bytes = sizeof *to, .row_stride_bytes = sizeof *to);
+    return LAUNCH(l->queue, take, n, n, 0, .out = to, .in = from, .index = l->row_map, .index_type = GM_INT32,
+                  .n_rows = n, .row_bytes = sizeof *to, .row_stride_bytes = sizeof *to);
 }
 
 static gm_status record_matrix(gm_loader *l, const job *j) {
@@ -261,7 +275,8 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
         void *converted = queue_scratch(l->queue, (size_t)count * (size_t)gm_quants[format].bytes);
         if (!converted)
             return error_code();
-        GM_TRY(launch_copy(l->queue, converted, dense_dtype(format), &one, rows, dense_dtype(t->format), &one, 1, &count));
+        GM_TRY(launch_copy(l->queue, converted, dense_dtype(format), &one, rows, dense_dtype(t->format), &one, 1,
+                           &count));
         queue_fence(l->queue);
         rows = converted;
     }
@@ -271,8 +286,8 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
     buffer_release(buf);
     if (!l->result)
         return error_code();
-    return LAUNCH(l->queue, pack, kernels_panels(k, format, j->rows), 4, 0, .out = array_ptr(l->result), .in = rows, .row_map = l->row_map,
-                  .format = format, .rows = j->rows, .k = j->columns);
+    return LAUNCH(l->queue, pack, kernels_panels(k, format, j->rows), 4, 0, .out = array_ptr(l->result), .in = rows,
+                  .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns);
 }
 
 static gm_status start_job(gm_loader *l) {
@@ -338,7 +353,8 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
 /* Which linear layers multiply int8 activations, what the KV cache holds: the options, or the container's default. */
 static gm_status settle(gm_loader *l) {
     gm_model *m = l->model;
-    bool wanted = l->options.activations == -1 ? checkpoint_gguf(l->checkpoint) != NULL : l->options.activations == 1, any = false;
+    bool wanted = l->options.activations == -1 ? checkpoint_gguf(l->checkpoint) != NULL : l->options.activations == 1,
+        any = false;
     if (m->config.tied)
         m->head.weight = gm_retain(m->embedding.weight);
     for (int64_t i = 0; i < m->config.n_layers; i++)
@@ -351,7 +367,8 @@ static gm_status settle(gm_loader *l) {
     m->head.int8 = wanted && m->head.weight->format > GM_QUANT_bf16;
     any |= m->head.int8;
     if (l->options.activations == 1 && !any)
-        return gm_fail(GM_EVALUE, "load: activations=\"int8\" needs weights in a block format; those of %s are dense", l->path);
+        return gm_fail(GM_EVALUE, "load: activations=\"int8\" needs weights in a block format; those of %s are dense",
+                       l->path);
     m->int8 = any;
     m->kv_type = l->options.kv_dtype != -1 ? (gm_dtype)l->options.kv_dtype : any ? GM_FLOAT16 : GM_FLOAT32;
     m->weight_bytes = (int64_t)l->bytes_total;
@@ -359,7 +376,8 @@ static gm_status settle(gm_loader *l) {
 }
 
 static cJSON *metadata_value(const gguf_entry *e) {
-    static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
+    static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64",
+                                        "i64", "f64"};
     int64_t integer = 0;
     double number = 0;
     if (e->type == GGUF_STRING) {
@@ -372,7 +390,8 @@ static cJSON *metadata_value(const gguf_entry *e) {
     }
     if (e->type == GGUF_ARRAY) {
         cJSON *value = cJSON_CreateObject();
-        if (value && cJSON_AddStringToObject(value, "type", names[e->item_type]) && cJSON_AddNumberToObject(value, "count", (double)e->count))
+        if (value && cJSON_AddStringToObject(value, "type", names[e->item_type]) &&
+            cJSON_AddNumberToObject(value, "count", (double)e->count))
             return value;
         cJSON_Delete(value);
         return NULL;
@@ -380,7 +399,8 @@ static cJSON *metadata_value(const gguf_entry *e) {
     if (e->type == GGUF_BOOL)
         return cJSON_CreateBool(e->data[0] != 0);
     if (e->type == GGUF_F32 || e->type == GGUF_F64)
-        return gguf_item_float(e, 0, &number) == GM_OK && isfinite(number) ? cJSON_CreateNumber(number) : cJSON_CreateNull();
+        return gguf_item_float(e, 0, &number) == GM_OK && isfinite(number) ? cJSON_CreateNumber(number)
+                                                                           : cJSON_CreateNull();
     if (gguf_item_int(e, 0, &integer) == GM_OK)
         return cJSON_CreateNumber((double)integer);
     gm_error beyond_int64;
@@ -440,14 +460,16 @@ static gm_status make_info(gm_loader *l) {
         {"n_kv_heads", (double)c->n_kv_heads}, {"head_dim", (double)c->head_dim}, {"mlp_size", (double)c->mlp},
         {"context_length", (double)c->context}, {"sliding_window", (double)c->window}, {"rms_norm_eps", c->eps},
         {"rope_theta", c->rope.theta}, {"threads", m->threads},
-        {"kv_bytes_per_token", (double)(2 * c->n_layers * c->n_kv_heads * c->head_dim) * (double)gm_dtype_size(m->kv_type)},
+        {"kv_bytes_per_token", 2.0 * (double)(c->n_layers * c->n_kv_heads * c->head_dim) *
+                               (double)gm_dtype_size(m->kv_type)},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         ok = ok && cJSON_AddStringToObject(o, texts[i].key, texts[i].value);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         ok = ok && cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
-    ok = ok && cJSON_AddBoolToObject(o, "tied", c->tied) && add_tensor_lists(o, l, counts) && (!g || add_metadata(o, g));
+    ok = ok && cJSON_AddBoolToObject(o, "tied", c->tied) && add_tensor_lists(o, l, counts) &&
+        (!g || add_metadata(o, g));
     char *text = ok ? cJSON_PrintUnformatted(o) : NULL;
     cJSON_Delete(o);
     if (!text)

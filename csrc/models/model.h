@@ -1,6 +1,7 @@
 /* model.h - a model: its config, its weights as tables of fields, and its forward pass as ops.
  *  (1) A model does not change once it is loaded; any number of threads may read it.
- *  (2) What an architecture has is data: one gm_config, and a table of layer fields that loading, freeing and listing walk. */
+ *  (2) What an architecture has is data: one gm_config, and a table of layer fields that loading, freeing and listing
+ *      walk. */
 #ifndef GOMLX_MODELS_MODEL_H
 #define GOMLX_MODELS_MODEL_H
 #include "io/checkpoint.h"
@@ -64,7 +65,8 @@ struct gm_architecture {
     const gm_weight_field *fields;   /* ends with name NULL */
     /* The rows and columns a field must have. */
     void (*shape)(const gm_config *c, const gm_weight_field *field, int64_t *rows, int64_t *columns);
-    /* float32 logits [wanted, vocab]; with hidden: the last layer's output instead, for passes that only fill caches. */
+    /* float32 logits [wanted, vocab]; with hidden: the last layer's output instead, for passes that only fill
+     * caches. */
     gm_array *(*forward)(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
 };
 

@@ -2,7 +2,8 @@
 #include "nn/cache.h"
 #include "base/memory.h"
 
-gm_status cache_new(int n_layers, int64_t n_kv_heads, int64_t head_dim, gm_dtype type, int64_t context, gm_cache **out) {
+gm_status cache_new(int n_layers, int64_t n_kv_heads, int64_t head_dim, gm_dtype type, int64_t context,
+                    gm_cache **out) {
     gm_cache *c = memory_zeroed(sizeof *c);
     int64_t blocks = (context + GM_KV_BLOCK - 1) / GM_KV_BLOCK;
     gm_spec spec = {.dtype = type, .ndim = 4, .shape = {blocks, n_kv_heads, GM_KV_BLOCK, head_dim}};
@@ -40,7 +41,8 @@ gm_status cache_reach(gm_cache *c, int64_t length) {
     if (length <= c->committed)
         return GM_OK;
     if (length > c->capacity)
-        return gm_fail(GM_EVALUE, "KV cache: %lld positions, the context holds %lld", (long long)length, (long long)c->capacity);
+        return gm_fail(GM_EVALUE, "KV cache: %lld positions, the context holds %lld", (long long)length,
+                       (long long)c->capacity);
     int64_t blocks = (length + GM_KV_BLOCK - 1) / GM_KV_BLOCK;
     for (int i = 0; i < 2 * c->n_layers; i++)
         GM_TRY(buffer_commit(c->arrays[i]->buf, (size_t)(blocks * c->block_bytes)));

@@ -1,5 +1,6 @@
 /* cache.h - the KV cache of one sequence: K and V of every layer, in blocks of GM_KV_BLOCK positions.
- * Address space for the whole context is reserved once; memory comes block by block, in place, so pointers stay good. */
+ * Address space for the whole context is reserved once; memory comes block by block, in place, so pointers stay
+ * good. */
 #ifndef GOMLX_NN_CACHE_H
 #define GOMLX_NN_CACHE_H
 #include "core/array.h"

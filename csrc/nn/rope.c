@@ -1,4 +1,5 @@
-/* rope.c - see rope.h. Sources: the Llama 3.1 model card's scaling rule; Peng et al., YaRN, 2023; checked against transformers. */
+/* rope.c - see rope.h. Sources: the Llama 3.1 model card's scaling rule; Peng et al., YaRN, 2023; checked against
+ * transformers. */
 #include "nn/rope.h"
 #include <math.h>
 
@@ -37,7 +38,7 @@ void rope_frequencies(const rope_config *c, float *inv_freq, float *factor) {
         double inv = pow(c->theta, -2.0 * i / c->dims);
         switch (c->kind) {
         case ROPE_DEFAULT:
-        case ROPE_DYNAMIC:      /* differs only beyond the original context, where this engine does not go */
+        case ROPE_DYNAMIC:      /* differs beyond the original context alone */
             break;
         case ROPE_LINEAR:
             inv /= c->factor;
@@ -47,7 +48,8 @@ void rope_frequencies(const rope_config *c, float *inv_freq, float *factor) {
             if (wavelength > c->original_context / c->low_freq_factor) {
                 inv /= c->factor;
             } else if (wavelength >= c->original_context / c->high_freq_factor) {
-                double m = (c->original_context / wavelength - c->low_freq_factor) / (c->high_freq_factor - c->low_freq_factor);
+                double range = c->high_freq_factor - c->low_freq_factor;
+                double m = (c->original_context / wavelength - c->low_freq_factor) / range;
                 inv = (1 - m) * inv / c->factor + m * inv;
             }
             break;

@@ -6,8 +6,8 @@
 #include "ops/ops.h"
 
 /* ---- over arrays: composed from primitives ---- */
-gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, float scale, gm_array *mask, bool causal,
-                                          gm_array *sinks) {
+gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, float scale,
+                                          gm_array *mask, bool causal, gm_array *sinks) {
     if (!q || !k || !v || !mask || !sinks)
         return NULL;
     char tq[128], tk[128], tv[128];
@@ -17,13 +17,15 @@ gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k,
     if (q->ndim != 4 || k->ndim != 4 || v->ndim != 4 || q->shape[0] != k->shape[0] || k->shape[0] != v->shape[0] ||
         q->shape[3] != k->shape[3] || k->shape[1] != v->shape[1] || k->shape[2] != v->shape[2] || k->shape[1] == 0 ||
         q->shape[1] % k->shape[1])
-        return gm_fail(GM_ESHAPE, "scaled_dot_product_attention: q %s, k %s, v %s; expected [B, Hq, T, D], [B, Hkv, S, D], [B, Hkv, S, Dv] "
-                       "with Hq a multiple of Hkv", tq, tk, tv), NULL;
+        return gm_fail(GM_ESHAPE, "scaled_dot_product_attention: q %s, k %s, v %s; expected [B, Hq, T, D], "
+                       "[B, Hkv, S, D], [B, Hkv, S, Dv] with Hq a multiple of Hkv", tq, tk, tv), NULL;
     gm_dtype type = gm_promote(gm_promote((gm_dtype)q->dtype, (gm_dtype)k->dtype), (gm_dtype)v->dtype);
     if (!dtype_is_float(type))
-        return gm_fail(GM_EVALUE, "scaled_dot_product_attention: got %s, expected floating point", gm_dtype_name(type)), NULL;
+        return gm_fail(GM_EVALUE, "scaled_dot_product_attention: got %s, expected floating point",
+                       gm_dtype_name(type)), NULL;
     gm_dtype wide = type == GM_FLOAT64 ? GM_FLOAT64 : GM_FLOAT32;
-    int64_t B = q->shape[0], heads = q->shape[1], T = q->shape[2], D = q->shape[3], kv = k->shape[1], S = k->shape[2], Dv = v->shape[3];
+    int64_t B = q->shape[0], heads = q->shape[1], T = q->shape[2], D = q->shape[3], kv = k->shape[1], S = k->shape[2],
+        Dv = v->shape[3];
     int64_t group = heads / kv;
     int swap[5] = {0, 1, 2, 4, 3};
     /* [B, kv, group, T, D] against [B, kv, 1, S, D]: K and V are not repeated */
@@ -44,17 +46,19 @@ gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k,
         if (m->dtype == GM_BOOL) {
             scores = gm_where(s, m, scores, scalar_array(s, -INFINITY, wide));
         } else if (gm_promote((gm_dtype)m->dtype, type) != type) {
-            return gm_fail(GM_EVALUE, "scaled_dot_product_attention: a mask of %s does not promote to %s", gm_dtype_name((gm_dtype)m->dtype),
-                           gm_dtype_name(type)), NULL;
+            return gm_fail(GM_EVALUE, "scaled_dot_product_attention: a mask of %s does not promote to %s",
+                           gm_dtype_name((gm_dtype)m->dtype), gm_dtype_name(type)), NULL;
         } else {
             scores = gm_add(s, scores, gm_astype(s, m, wide));
         }
     }
     if (!array_is_none(sinks)) {
         if (sinks->ndim != 1 || sinks->shape[0] != heads)
-            return gm_fail(GM_ESHAPE, "scaled_dot_product_attention: sinks must have one item for each of the %lld heads", (long long)heads), NULL;
+            return gm_fail(GM_ESHAPE, "scaled_dot_product_attention: expected one sink for each of the %lld heads",
+                           (long long)heads), NULL;
         int64_t column[5] = {B, kv, group, T, 1};
-        gm_array *extra = gm_broadcast_to(s, gm_reshape(s, gm_astype(s, sinks, wide), 5, (int64_t[]){1, kv, group, 1, 1}), 5, column);
+        gm_array *extra = gm_broadcast_to(s, gm_reshape(s, gm_astype(s, sinks, wide), 5,
+                                                        (int64_t[]){1, kv, group, 1, 1}), 5, column);
         gm_array *both[2] = {scores, extra};
         scores = gm_softmax(s, gm_concatenate(s, both, 2, -1), 1, (int[]){-1});
         int64_t start[5] = {0}, stop[5] = {B, kv, group, T, S}, step[5] = {1, 1, 1, 1, 1};
@@ -68,8 +72,13 @@ gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k,
 
 /* ---- over caches ----
  * Inputs: q, k, v, angles, rows (sequence and position of each row, and after them the number of key blocks in use),
- * how many rows each sequence has, then K and V of each sequence. The caches are written in place: rows at and beyond the positions given are nobody's yet. */
-typedef struct { int32_t n_sequences, n_heads, n_kv_heads, head_dim, window; float scale; int32_t one_row_each; } cached_param;
+ * how many rows each sequence has, then K and V of each sequence. The caches are written in place: rows at and beyond
+ * the positions given are nobody's yet. */
+typedef struct {
+    int32_t n_sequences, n_heads, n_kv_heads, head_dim, window;
+    float scale;
+    int32_t one_row_each;
+} cached_param;
 static const gm_field cached_fields[] = {{FIELD_INT, offsetof(cached_param, n_sequences), "n_sequences", 1},
                                          {FIELD_INT, offsetof(cached_param, n_heads), "n_heads", 1},
                                          {FIELD_INT, offsetof(cached_param, n_kv_heads), "n_kv_heads", 1},
@@ -88,18 +97,22 @@ static gm_status cached_infer(gm_array *const *in, int n_in, const void *param, 
         if (in[i]->dtype != GM_FLOAT32 || in[i]->ndim != 2 || in[i]->shape[0] != n || in[i]->shape[1] != widths[i]) {
             char text[128];
             array_text(in[i], text);
-            return gm_fail(GM_ESHAPE, "cached_attention: %c is %s, expected float32(%lld,%lld)", "qkv"[i], text, (long long)n, (long long)widths[i]);
+            return gm_fail(GM_ESHAPE, "cached_attention: %c is %s, expected float32(%lld,%lld)", "qkv"[i], text,
+                           (long long)n, (long long)widths[i]);
         }
     if (n_in != IN_CACHES + 2 * p->n_sequences || in[IN_ROWS]->dtype != GM_INT32 || in[IN_ROWS]->size < 2 * n + 1 ||
         in[IN_ANGLES]->ndim != 3 || in[IN_ANGLES]->shape[0] != n || 2 * in[IN_ANGLES]->shape[2] > p->head_dim)
-        return gm_fail(GM_ESHAPE, "cached_attention: rows, angles or caches do not fit %lld rows of %d sequences", (long long)n, p->n_sequences);
+        return gm_fail(GM_ESHAPE, "cached_attention: rows, angles or caches do not fit %lld rows of %d sequences",
+                       (long long)n, p->n_sequences);
     for (int i = 0; i < 2 * p->n_sequences; i++) {
         const gm_array *c = in[IN_CACHES + i];
-        if (c->dtype != in[IN_CACHES]->dtype || (c->dtype != GM_FLOAT32 && c->dtype != GM_FLOAT16 && c->dtype != GM_BFLOAT16) ||
+        if (c->dtype != in[IN_CACHES]->dtype || (c->dtype != GM_FLOAT32 && c->dtype != GM_FLOAT16 &&
+                                                 c->dtype != GM_BFLOAT16) ||
             c->size % ((int64_t)GM_KV_BLOCK * kv_dim) || c->size == 0) {
             char text[128];
             array_text(c, text);
-            return gm_fail(GM_ESHAPE, "cached_attention: cache %d is %s, expected whole blocks of %d keys", i, text, GM_KV_BLOCK);
+            return gm_fail(GM_ESHAPE, "cached_attention: cache %d is %s, expected whole blocks of %d keys", i, text,
+                           GM_KV_BLOCK);
         }
     }
     spec_like(out, in[IN_Q], GM_FLOAT32);
@@ -133,14 +146,16 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
     float *turned = queue_scratch(q, (size_t)(n * q_dim) * sizeof(float) + 1);
     if (!turned)
         return error_code();
-    GM_TRY(LAUNCH(q, rope_cache, n, 1 + 8192 / (q_dim + 2 * kv_dim), 0, .q_out = turned, .q = qd, .k = kd, .v = vd, .angles = angles,
-                  .q_stride = q_dim, .k_stride = kv_dim, .v_stride = kv_dim, .k_cache = pointers, .v_cache = pointers + sequences,
-                  .sequence = rows, .position = rows + n, .kv_type = caches[0]->dtype, .n_heads = p->n_heads,
-                  .n_kv_heads = p->n_kv_heads, .head_dim = p->head_dim, .half = out->in[IN_ANGLES]->shape[2]));
+    GM_TRY(LAUNCH(q, rope_cache, n, 1 + 8192 / (q_dim + 2 * kv_dim), 0, .q_out = turned, .q = qd, .k = kd, .v = vd,
+                  .angles = angles, .q_stride = q_dim, .k_stride = kv_dim, .v_stride = kv_dim, .k_cache = pointers,
+                  .v_cache = pointers + sequences, .sequence = rows, .position = rows + n, .kv_type = caches[0]->dtype,
+                  .n_heads = p->n_heads, .n_kv_heads = p->n_kv_heads, .head_dim = p->head_dim,
+                  .half = out->in[IN_ANGLES]->shape[2]));
     queue_fence(q);
-    gm_attention_args args = {.out = array_ptr(out), .q = turned, .k_cache = pointers, .v_cache = pointers + sequences, .sequence = rows,
-                              .position = rows + n, .kv_type = caches[0]->dtype, .n_heads = p->n_heads, .n_kv_heads = p->n_kv_heads,
-                              .head_dim = p->head_dim, .window = p->window, .scale = p->scale};
+    gm_attention_args args = {.out = array_ptr(out), .q = turned, .k_cache = pointers, .v_cache = pointers + sequences,
+                              .sequence = rows, .position = rows + n, .kv_type = caches[0]->dtype,
+                              .n_heads = p->n_heads, .n_kv_heads = p->n_kv_heads, .head_dim = p->head_dim,
+                              .window = p->window, .scale = p->scale};
     const gm_kernels *kernels = queue_kernels(q);
     if (p->one_row_each) {
         /* One query a sequence: the keys are split into blocks, so that long contexts keep all threads busy. */
@@ -170,12 +185,13 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
     return queue_launch(q, kernels->attention, &args, sizeof args, n_tiles * p->n_kv_heads, 1, 0);
 }
 
-static const gm_op cached_op = {.name = "cached_attention", .n_in = -1, .n_out = 1, .nondiff = 0xfffffff0u, .param_size = sizeof(cached_param),
-                                .fields = cached_fields, .infer = cached_infer, .eval = cached_eval};
+static const gm_op cached_op = {.name = "cached_attention", .n_in = -1, .n_out = 1, .nondiff = 0xfffffff0u,
+                                .param_size = sizeof(cached_param), .fields = cached_fields, .infer = cached_infer,
+                                .eval = cached_eval};
 
 gm_array *gm_cached_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *angles, gm_array *rows,
-                              gm_array *const *caches, int n_sequences, const int32_t *spans, int n_heads, int n_kv_heads, int head_dim,
-                              int window, float scale) {
+                              gm_array *const *caches, int n_sequences, const int32_t *spans, int n_heads,
+                              int n_kv_heads, int head_dim, int window, float scale) {
     cached_param p;
     bool one_each = true;
     int64_t total = 0;
@@ -186,8 +202,8 @@ gm_array *gm_cached_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v
         total += spans[i];
     }
     if (n_sequences < 1 || n_sequences > 8192 || total != q->shape[0])
-        return gm_fail(GM_EVALUE, "cached_attention: spans of %d sequences add up to %lld rows, q has %lld", n_sequences, (long long)total,
-                       (long long)q->shape[0]), NULL;
+        return gm_fail(GM_EVALUE, "cached_attention: spans of %d sequences add up to %lld rows, q has %lld",
+                       n_sequences, (long long)total, (long long)q->shape[0]), NULL;
     memset(&p, 0, sizeof p);
     p.n_sequences = n_sequences;
     p.n_heads = n_heads;

@@ -1,4 +1,4 @@
-/* elementwise.c - unary and binary functions, where, astype. One block serves each class; the row says which function. */
+/* elementwise.c - unary and binary functions, where, astype. One block for each class; the row says which function. */
 #include "ops/ops.h"
 
 /* ---- unary ---- */
@@ -11,7 +11,11 @@ static gm_status unary_infer(gm_array *const *in, int n_in, const void *param, g
     (void)n_in;
     const unary_param *p = param;
     gm_dtype t = (gm_dtype)in[0]->dtype;
-    spec_like(out, in[0], p->result == RESULT_BOOL ? GM_BOOL : p->result == RESULT_REAL && t == GM_COMPLEX64 ? GM_FLOAT32 : t);
+    if (p->result == RESULT_BOOL)
+        t = GM_BOOL;
+    else if (p->result == RESULT_REAL && t == GM_COMPLEX64)
+        t = GM_FLOAT32;
+    spec_like(out, in[0], t);
     return GM_OK;
 }
 
@@ -21,8 +25,9 @@ static gm_status unary_eval(gm_array *out, gm_queue *q) {
     loop l;
     GM_TRY(out->dtype == x->dtype ? array_alloc_like(out, q, 0) : array_alloc(out, q));
     GM_TRY(loop_make(q, x->ndim, x->shape, 1, (const int64_t *const[]){x->strides}, &l));
-    return LAUNCH(q, unary, out->size, GRAIN, 0, .out = array_ptr(out), .in = array_ptr(x), .op = (gm_unary_op)p->function,
-                  .type = x->dtype, .ndim = l.ndim, .shape = l.shape, .strides = l.strides[0]);
+    return LAUNCH(q, unary, out->size, GRAIN, 0, .out = array_ptr(out), .in = array_ptr(x),
+                  .op = (gm_unary_op)p->function, .type = x->dtype, .ndim = l.ndim, .shape = l.shape,
+                  .strides = l.strides[0]);
 }
 
 static const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
@@ -98,7 +103,8 @@ gm_array *gm_logical_not(gm_scope *s, gm_array *x) {
 
 gm_array *gm_bitwise_invert(gm_scope *s, gm_array *x) {
     if (x && dtype_is_inexact((gm_dtype)x->dtype))
-        return gm_fail(GM_EVALUE, "bitwise_invert: got %s, expected integers or bool", gm_dtype_name((gm_dtype)x->dtype)), NULL;
+        return gm_fail(GM_EVALUE, "bitwise_invert: got %s, expected integers or bool",
+                       gm_dtype_name((gm_dtype)x->dtype)), NULL;
     return unary(s, x, GM_U_BITWISE_INVERT, RESULT_SAME);
 }
 
@@ -126,8 +132,9 @@ static gm_status binary_eval(gm_array *out, gm_queue *q) {
     else
         GM_TRY(array_alloc(out, q));
     GM_TRY(loop_make(q, out->ndim, out->shape, 2, (const int64_t *const[]){sa, sb}, &l));
-    return LAUNCH(q, binary, out->size, GRAIN, 0, .out = array_ptr(out), .a = pa, .b = pb, .op = (gm_binary_op)p->function,
-                  .type = a->dtype, .ndim = l.ndim, .shape = l.shape, .a_strides = l.strides[0], .b_strides = l.strides[1]);
+    return LAUNCH(q, binary, out->size, GRAIN, 0, .out = array_ptr(out), .a = pa, .b = pb,
+                  .op = (gm_binary_op)p->function, .type = a->dtype, .ndim = l.ndim, .shape = l.shape,
+                  .a_strides = l.strides[0], .b_strides = l.strides[1]);
 }
 
 static const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
@@ -146,8 +153,8 @@ static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op func
     if (rule == OPERANDS_BOOL)
         t = GM_BOOL;
     if (rule == OPERANDS_INTEGER && dtype_is_inexact(t))
-        return gm_fail(GM_ESTATE, "bitwise operation on %s and %s: expected integers or bool", gm_dtype_name((gm_dtype)a->dtype),
-                       gm_dtype_name((gm_dtype)b->dtype)), NULL;
+        return gm_fail(GM_ESTATE, "bitwise operation on %s and %s: expected integers or bool",
+                       gm_dtype_name((gm_dtype)a->dtype), gm_dtype_name((gm_dtype)b->dtype)), NULL;
     gm_array *in[2] = {gm_astype(s, a, t), gm_astype(s, b, t)};
     return array_node(s, &binary_op, in, 2, &(binary_param){(int32_t)function, truth});
 }
@@ -198,12 +205,14 @@ static gm_status where_eval(gm_array *out, gm_queue *q) {
     for (int i = 0; i < 3; i++)
         broadcast_strides(out->in[i], out->ndim, strides[i]);
     GM_TRY(loop_make(q, out->ndim, out->shape, 3, (const int64_t *const[]){strides[0], strides[1], strides[2]}, &l));
-    return LAUNCH(q, select, out->size, GRAIN, 0, .out = array_ptr(out), .cond = array_ptr(out->in[0]), .a = array_ptr(out->in[1]),
-                  .b = array_ptr(out->in[2]), .item_bytes = (int)array_item(out), .ndim = l.ndim, .shape = l.shape,
-                  .cond_strides = l.strides[0], .a_strides = l.strides[1], .b_strides = l.strides[2]);
+    return LAUNCH(q, select, out->size, GRAIN, 0, .out = array_ptr(out), .cond = array_ptr(out->in[0]),
+                  .a = array_ptr(out->in[1]), .b = array_ptr(out->in[2]), .item_bytes = (int)array_item(out),
+                  .ndim = l.ndim, .shape = l.shape, .cond_strides = l.strides[0], .a_strides = l.strides[1],
+                  .b_strides = l.strides[2]);
 }
 
-static const gm_op where_op = {.name = "where", .n_in = 3, .n_out = 1, .nondiff = 1, .infer = where_infer, .eval = where_eval};
+static const gm_op where_op = {.name = "where", .n_in = 3, .n_out = 1, .nondiff = 1, .infer = where_infer,
+                               .eval = where_eval};
 
 gm_array *gm_where(gm_scope *s, gm_array *condition, gm_array *x, gm_array *y) {
     if (!condition || !x || !y)
@@ -226,8 +235,8 @@ static gm_status astype_infer(gm_array *const *in, int n_in, const void *param, 
 static gm_status astype_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
     GM_TRY(array_alloc(out, q));
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
-                       x->ndim, x->shape);
+    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype,
+                       x->strides, x->ndim, x->shape);
 }
 
 static const gm_op astype_op = {.name = "astype", .n_in = 1, .n_out = 1, .param_size = sizeof(astype_param),

@@ -29,7 +29,8 @@ static gm_status rows_eval(gm_array *out, gm_queue *q) {
         char *copy = queue_scratch(q, (size_t)(x->size * item));
         if (!copy)
             return error_code();
-        GM_TRY(launch_copy(q, copy, (gm_dtype)x->dtype, (int64_t[]){x->shape[1], 1}, data, (gm_dtype)x->dtype, x->strides, 2, x->shape));
+        GM_TRY(launch_copy(q, copy, (gm_dtype)x->dtype, (int64_t[]){x->shape[1], 1}, data, (gm_dtype)x->dtype,
+                           x->strides, 2, x->shape));
         queue_fence(q);
         data = copy;
         step = row;
@@ -38,15 +39,18 @@ static gm_status rows_eval(gm_array *out, gm_queue *q) {
         char *copy = queue_scratch(q, (size_t)index->size * array_item(index));
         if (!copy)
             return error_code();
-        GM_TRY(launch_copy(q, copy, (gm_dtype)index->dtype, (int64_t[]){1}, ids, (gm_dtype)index->dtype, index->strides, 1, index->shape));
+        GM_TRY(launch_copy(q, copy, (gm_dtype)index->dtype, (int64_t[]){1}, ids, (gm_dtype)index->dtype, index->strides,
+                           1, index->shape));
         queue_fence(q);
         ids = copy;
     }
-    return LAUNCH(q, take, out->shape[0], row ? 65536 / (row < 65536 ? row : 65536) : GRAIN, 0, .out = array_ptr(out), .in = data,
-                  .index = ids, .index_type = index->dtype, .n_rows = x->shape[0], .row_bytes = row, .row_stride_bytes = step);
+    return LAUNCH(q, take, out->shape[0], row ? 65536 / (row < 65536 ? row : 65536) : GRAIN, 0, .out = array_ptr(out),
+                  .in = data, .index = ids, .index_type = index->dtype, .n_rows = x->shape[0], .row_bytes = row,
+                  .row_stride_bytes = step);
 }
 
-static const gm_op rows_op = {.name = "take_rows", .n_in = 2, .n_out = 1, .nondiff = 2, .infer = rows_infer, .eval = rows_eval};
+static const gm_op rows_op = {.name = "take_rows", .n_in = 2, .n_out = 1, .nondiff = 2, .infer = rows_infer,
+                              .eval = rows_eval};
 
 gm_array *gm_take_rows(gm_scope *s, gm_array *x, gm_array *indices) {
     gm_array *in[2] = {x, indices};
@@ -60,7 +64,8 @@ gm_array *gm_take(gm_scope *s, gm_array *x, gm_array *indices, int axis) {
     if (!x || !indices || check_axis("take", axis, x->ndim, &at) != GM_OK)
         return NULL;
     if (!dtype_is_integer((gm_dtype)indices->dtype))
-        return gm_fail(GM_EVALUE, "take: indices are %s, expected integers", gm_dtype_name((gm_dtype)indices->dtype)), NULL;
+        return gm_fail(GM_EVALUE, "take: indices are %s, expected integers",
+                       gm_dtype_name((gm_dtype)indices->dtype)), NULL;
     if (x->shape[at] == 0 && indices->size > 0)
         return gm_fail(GM_EVALUE, "take: cannot take from an empty axis"), NULL;
     int ndim = x->ndim, n_index = indices->ndim, out_ndim = ndim - 1 + n_index;

@@ -2,7 +2,8 @@
 #include <string.h>
 #include "ops/ops.h"
 
-gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides, loop *out) {
+gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides,
+                    loop *out) {
     int64_t dims[GM_MAX_NDIM], steps[MAX_OPERANDS][GM_MAX_NDIM];
     int n = 0;
     for (int i = 0; i < ndim; i++) {

@@ -1,4 +1,5 @@
-/* matmul.c - products of dense matrices. The right operand is packed into panels as weights are, so one kernel serves both. */
+/* matmul.c - products of dense matrices. The right operand is packed into panels as weights are, so one kernel serves
+ * both. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -21,7 +22,9 @@ static gm_status matmul_infer(gm_array *const *in, int n_in, const void *param, 
     return GM_OK;
 }
 
-static int format_of(gm_dtype t) { return t == GM_FLOAT16 ? GM_QUANT_f16 : t == GM_BFLOAT16 ? GM_QUANT_bf16 : GM_QUANT_f32; }
+static int format_of(gm_dtype t) {
+    return t == GM_FLOAT16 ? GM_QUANT_f16 : t == GM_BFLOAT16 ? GM_QUANT_bf16 : GM_QUANT_f32;
+}
 
 /* Byte offset of batch index `i` (over the leading dimensions of out) in an operand. */
 static int64_t batch_offset(const gm_array *out, const gm_array *x, int64_t i) {
@@ -64,7 +67,8 @@ static gm_status matmul_eval(gm_array *out, gm_queue *q) {
             GM_TRY(launch_copy(q, rows, type, (int64_t[]){k, 1}, (const char *)array_ptr(b) + at_b, type,
                                (int64_t[]){b->strides[nb - 1], b->strides[nb - 2]}, 2, (int64_t[]){n, k}));
             queue_fence(q);
-            GM_TRY(LAUNCH(q, pack, kernels_panels(kernels, format, n), 4, 0, .out = panels, .in = rows, .format = format, .rows = n, .k = k));
+            GM_TRY(LAUNCH(q, pack, kernels_panels(kernels, format, n), 4, 0, .out = panels, .in = rows,
+                          .format = format, .rows = n, .k = k));
             last_b = at_b;
         }
         int64_t x_stride = k;
@@ -72,15 +76,17 @@ static gm_status matmul_eval(gm_array *out, gm_queue *q) {
             left = (const float *)(const void *)pa;
             x_stride = a->strides[na - 2];
         } else {
-            GM_TRY(launch_copy(q, x, GM_FLOAT32, (int64_t[]){k, 1}, pa, (gm_dtype)a->dtype, a->strides + na - 2, 2, (int64_t[]){m, k}));
+            GM_TRY(launch_copy(q, x, GM_FLOAT32, (int64_t[]){k, 1}, pa, (gm_dtype)a->dtype, a->strides + na - 2, 2,
+                               (int64_t[]){m, k}));
         }
         queue_fence(q);
-        GM_TRY(LAUNCH(q, matmul_float, kernels_panels(kernels, format, n), 1 + 65536 / (m * k + 1), 0, .out = to, .out_stride = n,
-                      .x = left, .x_stride = x_stride, .weight = panels, .format = format, .rows = n, .k = k, .tokens = m));
+        GM_TRY(LAUNCH(q, matmul_float, kernels_panels(kernels, format, n), 1 + 65536 / (m * k + 1), 0, .out = to,
+                      .out_stride = n, .x = left, .x_stride = x_stride, .weight = panels, .format = format, .rows = n,
+                      .k = k, .tokens = m));
         if (y) {
             queue_fence(q);
-            GM_TRY(launch_copy(q, (char *)array_ptr(out) + i * m * n * (int64_t)array_item(out), type, (int64_t[]){1}, y, GM_FLOAT32,
-                               (int64_t[]){1}, 1, (int64_t[]){m * n}));
+            GM_TRY(launch_copy(q, (char *)array_ptr(out) + i * m * n * (int64_t)array_item(out), type, (int64_t[]){1},
+                               y, GM_FLOAT32, (int64_t[]){1}, 1, (int64_t[]){m * n}));
         }
     }
     return GM_OK;

@@ -32,19 +32,21 @@ static gm_status rms_norm_eval(gm_array *out, gm_queue *q) {
     float *to = out->dtype == GM_FLOAT32 ? array_ptr(out) : queue_scratch(q, (size_t)out->size * sizeof(float) + 1);
     if (!to)
         return error_code();
-    GM_TRY(LAUNCH(q, rms_norm, rows, 1 + 8192 / (dim + 1), 0, .out = to, .x = data, .weight = weight, .x_stride = dim, .out_stride = dim,
-                  .dim = dim, .eps = p->eps));
+    GM_TRY(LAUNCH(q, rms_norm, rows, 1 + 8192 / (dim + 1), 0, .out = to, .x = data, .weight = weight, .x_stride = dim,
+                  .out_stride = dim, .dim = dim, .eps = p->eps));
     if (out->dtype == GM_FLOAT32)
         return GM_OK;
     queue_fence(q);
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, (int64_t[]){1}, to, GM_FLOAT32, (int64_t[]){1}, 1, (int64_t[]){out->size});
+    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, (int64_t[]){1}, to, GM_FLOAT32, (int64_t[]){1}, 1,
+                       (int64_t[]){out->size});
 }
 
 static gm_array *rms_norm_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
     (void)n_in;
     gm_array *x = gm_astype(s, in[0], GM_FLOAT32);
     gm_array *mean = gm_mean(s, gm_square(s, x), 1, (int[]){-1}, true);
-    gm_array *scale = gm_rsqrt(s, gm_add(s, mean, scalar_array(s, (double)((const rms_norm_param *)param)->eps, GM_FLOAT32)));
+    gm_array *scale = gm_rsqrt(s, gm_add(s, mean,
+                                         scalar_array(s, (double)((const rms_norm_param *)param)->eps, GM_FLOAT32)));
     gm_array *y = gm_multiply(s, x, scale);
     if (!array_is_none(in[1]))
         y = gm_multiply(s, y, gm_astype(s, in[1], GM_FLOAT32));
@@ -52,13 +54,15 @@ static gm_array *rms_norm_compose(gm_scope *s, gm_array *const *in, int n_in, co
 }
 
 static const gm_op rms_norm_op = {.name = "rms_norm", .n_in = 2, .n_out = 1, .param_size = sizeof(rms_norm_param),
-                                  .fields = rms_norm_fields, .infer = rms_norm_infer, .eval = rms_norm_eval, .compose = rms_norm_compose};
+                                  .fields = rms_norm_fields, .infer = rms_norm_infer, .eval = rms_norm_eval,
+                                  .compose = rms_norm_compose};
 
 gm_array *gm_rms_norm(gm_scope *s, gm_array *x, gm_array *weight, float eps) {
     if (!x || !weight)
         return NULL;
     if (!dtype_is_float((gm_dtype)x->dtype))
-        return gm_fail(GM_EVALUE, "rms_norm: x is %s, expected floating point", gm_dtype_name((gm_dtype)x->dtype)), NULL;
+        return gm_fail(GM_EVALUE, "rms_norm: x is %s, expected floating point",
+                       gm_dtype_name((gm_dtype)x->dtype)), NULL;
     gm_array *in[2] = {x, weight};
     return array_node(s, &rms_norm_op, in, 2, &(rms_norm_param){eps});
 }

@@ -1,4 +1,5 @@
-/* ops.h - what the op families share: loops over strided operands, checks, and calls that C files make of each other. */
+/* ops.h - what the op families share: loops over strided operands, checks, and calls that C files make of each
+ * other. */
 #ifndef GOMLX_OPS_OPS_H
 #define GOMLX_OPS_OPS_H
 #include "core/queue.h"
@@ -12,7 +13,8 @@ typedef struct {
     const int64_t *shape;
     const int64_t *strides[MAX_OPERANDS];
 } loop;
-gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides, loop *out);
+gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides,
+                    loop *out);
 
 /* Strides of `a` seen by broadcasting as ndim dimensions; strides has room for them. */
 void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
@@ -31,7 +33,8 @@ gm_dtype dtype_inexact(gm_dtype t);
 /* Records out = (dtype of out) in over whole arrays or parts: pointers to element (0, ...), strides in elements. */
 gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,
                       gm_dtype in_type, const int64_t *in_strides, int ndim, const int64_t *shape);
-/* A float32, contiguous, evaluated-in-stream-order pointer to a's elements: a itself or a copy in the node's scratch. */
+/* A float32, contiguous, evaluated-in-stream-order pointer to a's elements: a itself or a copy in the node's
+ * scratch. */
 gm_status float_operand(gm_queue *q, const gm_array *a, const float **out);
 
 /* 0-d array of a value */

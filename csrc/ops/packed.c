@@ -1,4 +1,5 @@
-/* packed.c - matrices packed into panels, block formats and dense ones alike: embedding, activations, products, SwiGLU. */
+/* packed.c - matrices packed into panels, block formats and dense ones alike: embedding, activations, products,
+ * SwiGLU. */
 #include "ops/ops.h"
 
 static gm_status check_packed(const char *op, const gm_array *w) {
@@ -32,12 +33,14 @@ static gm_status embedding_infer(gm_array *const *in, int n_in, const void *para
 static gm_status embedding_eval(gm_array *out, gm_queue *q) {
     const gm_array *w = out->in[0];
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, embed, out->shape[0], 8, LAUNCH_FTZ, .out = array_ptr(out), .weight = array_ptr(w), .tokens = array_ptr(out->in[1]),
-                  .format = w->format, .rows = w->shape[0], .k = w->shape[1], .scale = ((const embedding_param *)out->param)->scale);
+    return LAUNCH(q, embed, out->shape[0], 8, LAUNCH_FTZ, .out = array_ptr(out), .weight = array_ptr(w),
+                  .tokens = array_ptr(out->in[1]), .format = w->format, .rows = w->shape[0], .k = w->shape[1],
+                  .scale = ((const embedding_param *)out->param)->scale);
 }
 
-static const gm_op embedding_op = {.name = "packed_embedding", .n_in = 2, .n_out = 1, .nondiff = 3, .param_size = sizeof(embedding_param),
-                                   .fields = embedding_fields, .infer = embedding_infer, .eval = embedding_eval};
+static const gm_op embedding_op = {.name = "packed_embedding", .n_in = 2, .n_out = 1, .nondiff = 3,
+                                   .param_size = sizeof(embedding_param), .fields = embedding_fields,
+                                   .infer = embedding_infer, .eval = embedding_eval};
 
 gm_array *gm_packed_embedding(gm_scope *s, gm_array *weight, gm_array *tokens, float scale) {
     gm_array *in[2] = {weight, tokens};
@@ -52,7 +55,7 @@ static gm_status activations_infer(gm_array *const *in, int n_in, const void *pa
     if (x->dtype != GM_FLOAT32 || x->ndim != 2 || x->shape[1] % 32) {
         char text[128];
         array_text(x, text);
-        return gm_fail(GM_ESHAPE, "quantize_activations: got %s, expected float32 [n, k] with k a multiple of 32", text);
+        return gm_fail(GM_ESHAPE, "quantize_activations: got %s, expected float32 [n, k], k a multiple of 32", text);
     }
     spec_like(out, x, GM_PACKED);
     out->format = ARRAY_ACTIVATIONS;
@@ -65,11 +68,12 @@ static gm_status activations_eval(gm_array *out, gm_queue *q) {
     const float *data;
     GM_TRY(float_operand(q, x, &data));
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, quantize_act, tiles, 1, LAUNCH_FTZ, .out = array_ptr(out), .x = data, .x_stride = k, .tokens = tokens, .k = k);
+    return LAUNCH(q, quantize_act, tiles, 1, LAUNCH_FTZ, .out = array_ptr(out), .x = data, .x_stride = k,
+                  .tokens = tokens, .k = k);
 }
 
-static const gm_op activations_op = {.name = "quantize_activations", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = activations_infer,
-                                     .eval = activations_eval};
+static const gm_op activations_op = {.name = "quantize_activations", .n_in = 1, .n_out = 1, .nondiff = 1,
+                                     .infer = activations_infer, .eval = activations_eval};
 
 gm_array *gm_quantize_activations(gm_scope *s, gm_array *x) { return array_node(s, &activations_op, &x, 1, NULL); }
 
@@ -84,7 +88,8 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
     array_text(x, a);
     array_text(w, b);
     if (!(int8 || x->dtype == GM_FLOAT32) || x->ndim != 2 || x->shape[1] != w->shape[1])
-        return gm_fail(GM_ESHAPE, "packed_matmul: x is %s and weight %s; expected float32 or activations of the same k", a, b);
+        return gm_fail(GM_ESHAPE, "packed_matmul: x is %s and weight %s; expected float32 or activations of the same k",
+                       a, b);
     if (int8 && w->format <= GM_QUANT_bf16)
         return gm_fail(GM_EVALUE, "packed_matmul: int8 activations multiply block formats only, the weight is %s", b);
     out->dtype = GM_FLOAT32;
@@ -95,11 +100,11 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
         array_text(bias, a);
         return gm_fail(GM_ESHAPE, "packed_matmul: bias is %s for weight %s", a, b);
     }
-    if (!array_is_none(residual) && (residual->dtype != GM_FLOAT32 || residual->ndim != 2 || residual->shape[0] != x->shape[0] ||
-                                     residual->shape[1] != w->shape[0])) {
+    if (!array_is_none(residual) && (residual->dtype != GM_FLOAT32 || residual->ndim != 2 ||
+                                     residual->shape[0] != x->shape[0] || residual->shape[1] != w->shape[0])) {
         array_text(residual, a);
-        return gm_fail(GM_ESHAPE, "packed_matmul: residual is %s for a product of %lld by %lld", a, (long long)x->shape[0],
-                       (long long)w->shape[0]);
+        return gm_fail(GM_ESHAPE, "packed_matmul: residual is %s for a product of %lld by %lld", a,
+                       (long long)x->shape[0], (long long)w->shape[0]);
     }
     return GM_OK;
 }
@@ -107,7 +112,8 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
 static gm_status product_eval(gm_array *out, gm_queue *q) {
     const gm_kernels *kernels = queue_kernels(q);
     const gm_array *x = out->in[0], *w = out->in[1], *bias = out->in[2], *residual = out->in[3];
-    int64_t tokens = x->shape[0], k = w->shape[1], rows = w->shape[0], panels = kernels_panels(kernels, w->format, rows);
+    int64_t tokens = x->shape[0], k = w->shape[1], rows = w->shape[0],
+        panels = kernels_panels(kernels, w->format, rows);
     const float *bias_data = NULL, *residual_data = NULL, *x_data = NULL;
     if (!array_is_none(bias))
         GM_TRY(float_operand(q, bias, &bias_data));
@@ -116,8 +122,8 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     if (x->dtype == GM_FLOAT32)
         GM_TRY(float_operand(q, x, &x_data));
     GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
-    /* A piece is at most some microseconds of work, and of memory traffic when there is one token. Within that a matrix is
-     * 16 pieces, for its threads to end together; a small one is not worth handing its parts from core to core. */
+    /* A piece is at most some microseconds of work, and of memory traffic when there is one token. Within that a matrix
+     * is 16 pieces, for its threads to end together; a small one is not worth handing its parts from core to core. */
     int64_t work = kernels_panel(kernels, w->format) * k * tokens + 1, most = 262144 / work, grain = panels / 16;
     if (tokens > 1 && most < 4)
         most = 4;
@@ -129,14 +135,15 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
         grain = panels;
     else if (grain < 1)
         grain = 1;
-    gm_matmul_args args = {.out = array_ptr(out), .out_stride = rows, .x = x_data ? (const void *)x_data : array_ptr(x), .x_stride = k,
-                           .weight = array_ptr(w), .format = w->format, .bias = bias_data, .residual = residual_data, .rows = rows,
-                           .k = k, .tokens = tokens};
+    gm_matmul_args args = {.out = array_ptr(out), .out_stride = rows, .x = x_data ? (const void *)x_data : array_ptr(x),
+                           .x_stride = k, .weight = array_ptr(w), .format = w->format, .bias = bias_data,
+                           .residual = residual_data, .rows = rows, .k = k, .tokens = tokens};
     return queue_launch(q, x_data ? kernels->matmul_float : kernels->matmul_int8, &args, sizeof args, panels, grain,
                         w->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0);
 }
 
-static const gm_op product_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer, .eval = product_eval};
+static const gm_op product_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer,
+                                 .eval = product_eval};
 
 gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual) {
     gm_array *in[4] = {x, weight, bias, residual};
@@ -148,8 +155,8 @@ static gm_status swiglu_infer(gm_array *const *in, int n_in, const void *param, 
     (void)n_in;
     (void)param;
     const gm_array *gate = in[0], *up = in[1];
-    if (gate->dtype != GM_FLOAT32 || up->dtype != GM_FLOAT32 || gate->ndim != 2 || up->ndim != 2 || gate->shape[0] != up->shape[0] ||
-        gate->shape[1] != up->shape[1]) {
+    if (gate->dtype != GM_FLOAT32 || up->dtype != GM_FLOAT32 || gate->ndim != 2 || up->ndim != 2 ||
+        gate->shape[0] != up->shape[0] || gate->shape[1] != up->shape[1]) {
         char a[128], b[128];
         array_text(gate, a);
         array_text(up, b);
@@ -165,8 +172,8 @@ static gm_status swiglu_eval(gm_array *out, gm_queue *q) {
     GM_TRY(float_operand(q, out->in[0], &gate));
     GM_TRY(float_operand(q, out->in[1], &up));
     GM_TRY(array_alloc_like(out, q, 0));
-    return LAUNCH(q, swiglu, out->shape[0], 1 + 8192 / (dim + 1), 0, .out = array_ptr(out), .gate = gate, .up = up, .dim = dim,
-                  .gate_stride = dim, .up_stride = dim);
+    return LAUNCH(q, swiglu, out->shape[0], 1 + 8192 / (dim + 1), 0, .out = array_ptr(out), .gate = gate, .up = up,
+                  .dim = dim, .gate_stride = dim, .up_stride = dim);
 }
 
 static gm_array *swiglu_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
@@ -175,7 +182,8 @@ static gm_array *swiglu_compose(gm_scope *s, gm_array *const *in, int n_in, cons
     return gm_multiply(s, gm_multiply(s, in[0], gm_sigmoid(s, in[0])), in[1]);
 }
 
-static const gm_op swiglu_op = {.name = "swiglu", .n_in = 2, .n_out = 1, .infer = swiglu_infer, .eval = swiglu_eval, .compose = swiglu_compose};
+static const gm_op swiglu_op = {.name = "swiglu", .n_in = 2, .n_out = 1, .infer = swiglu_infer, .eval = swiglu_eval,
+                                .compose = swiglu_compose};
 
 gm_array *gm_swiglu(gm_scope *s, gm_array *gate, gm_array *up) {
     gm_array *in[2] = {gate, up};

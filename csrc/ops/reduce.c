@@ -3,7 +3,8 @@
 #include <string.h>
 #include "ops/ops.h"
 
-typedef struct { uint64_t axes; int32_t function, out_type, keepdims, padding; } reduce_param;  /* axes: bit i = axis i */
+/* axes: bit i = axis i */
+typedef struct { uint64_t axes; int32_t function, out_type, keepdims, padding; } reduce_param;
 static const gm_field reduce_fields[] = {{FIELD_INT, offsetof(reduce_param, function), "function", 1},
                                          {FIELD_INT64, offsetof(reduce_param, axes), "axes", 1},
                                          {FIELD_INT, offsetof(reduce_param, out_type), "dtype", 1},
@@ -46,10 +47,10 @@ static gm_status reduce_eval(gm_array *out, gm_queue *q) {
     loop kept, reduced;
     GM_TRY(array_alloc(out, q));
     GM_TRY(split_axes(q, x, p->axes, &kept, &reduced));
-    return LAUNCH(q, reduce, out->size, grain_for(out->size ? x->size / out->size : 1), 0, .out = array_ptr(out), .in = array_ptr(x),
-                  .op = (gm_reduce_op)p->function, .in_type = x->dtype, .out_type = out->dtype, .n_kept = kept.ndim,
-                  .kept_shape = kept.shape, .kept_strides = kept.strides[0], .n_reduced = reduced.ndim,
-                  .reduced_shape = reduced.shape, .reduced_strides = reduced.strides[0]);
+    return LAUNCH(q, reduce, out->size, grain_for(out->size ? x->size / out->size : 1), 0, .out = array_ptr(out),
+                  .in = array_ptr(x), .op = (gm_reduce_op)p->function, .in_type = x->dtype, .out_type = out->dtype,
+                  .n_kept = kept.ndim, .kept_shape = kept.shape, .kept_strides = kept.strides[0],
+                  .n_reduced = reduced.ndim, .reduced_shape = reduced.shape, .reduced_strides = reduced.strides[0]);
 }
 
 static const gm_op reduce_op = {.name = "reduce", .n_in = 1, .n_out = 1, .param_size = sizeof(reduce_param),
@@ -67,8 +68,8 @@ static gm_status axes_mask(const char *op, const gm_array *x, int n_axes, const 
     return GM_OK;
 }
 
-static gm_array *reduce(gm_scope *s, const char *name, gm_array *x, int n_axes, const int *axes, bool keepdims, gm_reduce_op function,
-                        gm_dtype out_type) {
+static gm_array *reduce(gm_scope *s, const char *name, gm_array *x, int n_axes, const int *axes, bool keepdims,
+                        gm_reduce_op function, gm_dtype out_type) {
     reduce_param p;
     if (!x)
         return NULL;
@@ -156,9 +157,9 @@ static gm_status arg_eval(gm_array *out, gm_queue *q) {
     loop kept, reduced;
     GM_TRY(array_alloc(out, q));
     GM_TRY(split_axes(q, x, (uint64_t)1 << p->axis, &kept, &reduced));
-    return LAUNCH(q, arg_reduce, out->size, grain_for(x->shape[p->axis]), 0, .out = array_ptr(out), .in = array_ptr(x), .max = p->max != 0,
-                  .type = x->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape, .kept_strides = kept.strides[0],
-                  .length = x->shape[p->axis], .stride = x->strides[p->axis]);
+    return LAUNCH(q, arg_reduce, out->size, grain_for(x->shape[p->axis]), 0, .out = array_ptr(out), .in = array_ptr(x),
+                  .max = p->max != 0, .type = x->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape,
+                  .kept_strides = kept.strides[0], .length = x->shape[p->axis], .stride = x->strides[p->axis]);
 }
 
 static const gm_op arg_op = {.name = "arg_reduce", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(arg_param),
@@ -205,12 +206,13 @@ static gm_status softmax_eval(gm_array *out, gm_queue *q) {
     const void *data = array_ptr(x);
     GM_TRY(array_alloc_like(out, q, 0));
     if (!array_is_contiguous(x)) {
-        GM_TRY(launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, data, (gm_dtype)x->dtype, x->strides, x->ndim, x->shape));
+        GM_TRY(launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, data, (gm_dtype)x->dtype, x->strides,
+                           x->ndim, x->shape));
         queue_fence(q);
         data = array_ptr(out);
     }
-    return LAUNCH(q, softmax, dim ? out->size / dim : 0, grain_for(dim * 8), 0, .out = array_ptr(out), .in = data, .type = x->dtype,
-                  .dim = dim, .in_stride = dim);
+    return LAUNCH(q, softmax, dim ? out->size / dim : 0, grain_for(dim * 8), 0, .out = array_ptr(out), .in = data,
+                  .type = x->dtype, .dim = dim, .in_stride = dim);
 }
 
 static gm_array *softmax_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {

@@ -14,7 +14,8 @@ static gm_status angles_infer(gm_array *const *in, int n_in, const void *param, 
         char a[128], b[128];
         array_text(positions, a);
         array_text(inv_freq, b);
-        return gm_fail(GM_ESHAPE, "rope_angles: got positions %s and inv_freq %s, expected int32 [n] and float32 [half]", a, b);
+        return gm_fail(GM_ESHAPE, "rope_angles: positions are %s and inv_freq %s, expected int32 [n], float32 [half]",
+                       a, b);
     }
     out->dtype = GM_FLOAT32;
     out->ndim = 3;
@@ -38,12 +39,14 @@ static gm_status angles_eval(gm_array *out, gm_queue *q) {
         at = copy;
     }
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, rope_angles, out->shape[0], 1 + 2048 / (out->shape[2] + 1), 0, .out = array_ptr(out), .positions = at,
-                  .inv_freq = inv_freq, .half = out->shape[2], .factor = ((const angles_param *)out->param)->factor);
+    return LAUNCH(q, rope_angles, out->shape[0], 1 + 2048 / (out->shape[2] + 1), 0, .out = array_ptr(out),
+                  .positions = at, .inv_freq = inv_freq, .half = out->shape[2],
+                  .factor = ((const angles_param *)out->param)->factor);
 }
 
-static const gm_op angles_op = {.name = "rope_angles", .n_in = 2, .n_out = 1, .nondiff = 3, .param_size = sizeof(angles_param),
-                                .fields = angles_fields, .infer = angles_infer, .eval = angles_eval};
+static const gm_op angles_op = {.name = "rope_angles", .n_in = 2, .n_out = 1, .nondiff = 3,
+                                .param_size = sizeof(angles_param), .fields = angles_fields, .infer = angles_infer,
+                                .eval = angles_eval};
 
 gm_array *gm_rope_angles(gm_scope *s, gm_array *positions, gm_array *inv_freq, float factor) {
     gm_array *in[2] = {positions, inv_freq};
@@ -72,29 +75,36 @@ static gm_status rotate_eval(gm_array *out, gm_queue *q) {
     if (!to)
         return error_code();
     GM_TRY(LAUNCH(q, rope, rows, 1 + 8192 / (dim + 1), 0, .out = to, .x = data, .angles = turn, .heads = 1, .dim = dim,
-                  .half = angles->shape[angles->ndim - 1], .interleaved = ((const rotate_param *)out->param)->interleaved != 0));
+                  .half = angles->shape[angles->ndim - 1],
+                  .interleaved = ((const rotate_param *)out->param)->interleaved != 0));
     if (out->dtype == GM_FLOAT32)
         return GM_OK;
     queue_fence(q);
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, (int64_t[]){1}, to, GM_FLOAT32, (int64_t[]){1}, 1, (int64_t[]){out->size});
+    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, (int64_t[]){1}, to, GM_FLOAT32, (int64_t[]){1}, 1,
+                       (int64_t[]){out->size});
 }
 
 static const gm_op rotate_op = {.name = "rope", .n_in = 2, .n_out = 1, .nondiff = 2, .param_size = sizeof(rotate_param),
                                 .fields = rotate_fields, .infer = rotate_infer, .eval = rotate_eval};
 
-gm_array *gm_rope(gm_scope *s, gm_array *x, int dims, bool traditional, gm_array *offset, gm_array *freqs, float base, float scale) {
+gm_array *gm_rope(gm_scope *s, gm_array *x, int dims, bool traditional, gm_array *offset, gm_array *freqs, float base,
+                  float scale) {
     if (!x || !offset || !freqs)
         return NULL;
     int n = x->ndim;
     if (n < 2 || !dtype_is_float((gm_dtype)x->dtype))
-        return gm_fail(GM_EVALUE, "rope: x has %d dimensions of %s, expected floating point [..., T, D]", n, gm_dtype_name((gm_dtype)x->dtype)), NULL;
+        return gm_fail(GM_EVALUE, "rope: x has %d dimensions of %s, expected floating point [..., T, D]", n,
+                       gm_dtype_name((gm_dtype)x->dtype)), NULL;
     if (dims < 2 || dims % 2 || dims > x->shape[n - 1])
-        return gm_fail(GM_EVALUE, "rope: dims %d, expected an even number up to the last axis of %lld", dims, (long long)x->shape[n - 1]), NULL;
+        return gm_fail(GM_EVALUE, "rope: dims %d, expected an even number up to the last axis of %lld", dims,
+                       (long long)x->shape[n - 1]), NULL;
     int64_t half = dims / 2, steps = x->shape[n - 2], batches = n > 2 ? x->shape[0] : 1, per_batch = 1;
-    if (!dtype_is_integer((gm_dtype)offset->dtype) || offset->ndim > 1 || (offset->size != 1 && offset->size != batches)) {
+    if (!dtype_is_integer((gm_dtype)offset->dtype) || offset->ndim > 1 ||
+        (offset->size != 1 && offset->size != batches)) {
         char text[128];
         array_text(offset, text);
-        return gm_fail(GM_EVALUE, "rope: offset is %s, expected one integer, or one for each of the %lld batches", text, (long long)batches), NULL;
+        return gm_fail(GM_EVALUE, "rope: offset is %s, expected one integer, or one for each of the %lld batches", text,
+                       (long long)batches), NULL;
     }
     if (!array_is_none(freqs) && (freqs->ndim != 1 || freqs->shape[0] != dims / 2))
         return gm_fail(GM_EVALUE, "rope: freqs must have dims / 2 = %d items", dims / 2), NULL;

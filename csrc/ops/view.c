@@ -32,7 +32,8 @@ static gm_status reshape_infer(gm_array *const *in, int n_in, const void *param,
         char from[128], to[128];
         shape_text(x->ndim, x->shape, from);
         shape_text(p->ndim, p->shape, to);
-        return gm_fail(GM_ESHAPE, "reshape: an array of shape %s and size %lld cannot become %s", from, (long long)x->size, to);
+        return gm_fail(GM_ESHAPE, "reshape: an array of shape %s and size %lld cannot become %s", from,
+                       (long long)x->size, to);
     }
     return GM_OK;
 }
@@ -47,7 +48,8 @@ static gm_status reshape_eval(gm_array *out, gm_queue *q) {
     }
     shape_strides(x->ndim, x->shape, strides);
     GM_TRY(array_alloc(out, q));
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, strides, array_ptr(x), (gm_dtype)x->dtype, x->strides, x->ndim, x->shape);
+    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
+                       x->ndim, x->shape);
 }
 
 static const gm_op reshape_op = {.name = "reshape", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
@@ -171,8 +173,8 @@ static gm_status slice_infer(gm_array *const *in, int n_in, const void *param, g
         if (step < 0 && start > stop)
             count = 1 + (start - 1 - stop) / -step;
         if (count > 0 && (start < 0 || start >= n || start + (count - 1) * step < 0 || start + (count - 1) * step >= n))
-            return gm_fail(GM_EVALUE, "slice: %lld:%lld:%lld is outside dimension %d of size %lld", (long long)start, (long long)stop,
-                           (long long)step, i, (long long)n);
+            return gm_fail(GM_EVALUE, "slice: %lld:%lld:%lld is outside dimension %d of size %lld", (long long)start,
+                           (long long)stop, (long long)step, i, (long long)n);
         out->shape[i] = count;
     }
     return GM_OK;
@@ -218,10 +220,12 @@ static gm_status contiguous_eval(gm_array *out, gm_queue *q) {
         return GM_OK;
     }
     GM_TRY(array_alloc(out, q));
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype, x->strides, x->ndim, x->shape);
+    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype,
+                       x->strides, x->ndim, x->shape);
 }
 
-static const gm_op contiguous_op = {.name = "contiguous", .n_in = 1, .n_out = 1, .infer = same_infer, .eval = contiguous_eval};
+static const gm_op contiguous_op = {.name = "contiguous", .n_in = 1, .n_out = 1, .infer = same_infer,
+                                    .eval = contiguous_eval};
 
 gm_array *gm_contiguous(gm_scope *s, gm_array *x) { return array_node(s, &contiguous_op, &x, 1, NULL); }
 
@@ -254,14 +258,16 @@ static gm_status concatenate_eval(gm_array *out, gm_queue *q) {
     to = array_ptr(out);
     for (int i = 0; i < out->n_in; i++) {
         const gm_array *x = out->in[i];
-        GM_TRY(launch_copy(q, to, (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype, x->strides, x->ndim, x->shape));
+        GM_TRY(launch_copy(q, to, (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
+                           x->ndim, x->shape));
         to += x->shape[axis] * out->strides[axis] * (int64_t)array_item(out);
     }
     return GM_OK;
 }
 
-static const gm_op concatenate_op = {.name = "concatenate", .n_in = -1, .n_out = 1, .param_size = sizeof(concatenate_param),
-                                     .fields = concatenate_fields, .infer = concatenate_infer, .eval = concatenate_eval};
+static const gm_op concatenate_op = {.name = "concatenate", .n_in = -1, .n_out = 1,
+                                     .param_size = sizeof(concatenate_param), .fields = concatenate_fields,
+                                     .infer = concatenate_infer, .eval = concatenate_eval};
 
 gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int axis) {
     int at;

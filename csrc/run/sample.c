@@ -63,7 +63,9 @@ static double uniform(uint64_t seed, uint64_t step) {
     return (double)(x >> 11) * 0x1p-53;
 }
 
-static bool before(sample_candidate a, sample_candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+static bool before(sample_candidate a, sample_candidate b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
 
 static void sift(sample_candidate *heap, int64_t n, int64_t at) {
     sample_candidate item = heap[at];
@@ -96,11 +98,14 @@ static void penalise(gm_sampler *s, const float *logits) {
         return;
     for (int64_t i = 0; i < s->vocab; i++)
         if (s->seen[i])
-            s->adjusted[i] = s->adjusted[i] > 0 ? s->adjusted[i] / s->repetition_penalty : s->adjusted[i] * s->repetition_penalty;
+            s->adjusted[i] = s->adjusted[i] > 0 ? s->adjusted[i] / s->repetition_penalty
+                                                : s->adjusted[i] * s->repetition_penalty;
 }
 
 /* How likely a candidate is, relative to the best. */
-static double weight(const gm_sampler *s, double top, sample_candidate c) { return exp(((double)c.logit - top) / (double)s->temperature); }
+static double weight(const gm_sampler *s, double top, sample_candidate c) {
+    return exp(((double)c.logit - top) / (double)s->temperature);
+}
 
 static int32_t argmax(const float *z, int64_t n) {
     int64_t best = 0;

@@ -35,8 +35,8 @@ gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *
     for (size_t i = 0; i < n && status == GM_OK; i++) {
         int64_t count = (int64_t)counts[i];
         if (count < 1 || count > m->config.context)
-            status = gm_fail(GM_EVALUE, "logits: sequence %zu has %lld tokens, expected 1 to the context of %lld", i, (long long)count,
-                             (long long)m->config.context);
+            status = gm_fail(GM_EVALUE, "logits: sequence %zu has %lld tokens, expected 1 to the context of %lld", i,
+                             (long long)count, (long long)m->config.context);
         else if (!(s->ids[i] = memory_array(counts[i], sizeof(int32_t))))
             status = GM_ENOMEM;
         else {
@@ -44,7 +44,8 @@ gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *
             s->counts[i] = count;
             shape[0] += count;
             s->n = (int64_t)i + 1;
-            status = cache_new((int)m->config.n_layers, m->config.n_kv_heads, m->config.head_dim, m->kv_type, count, &s->caches[i]);
+            status = cache_new((int)m->config.n_layers, m->config.n_kv_heads, m->config.head_dim, m->kv_type, count,
+                               &s->caches[i]);
         }
     }
     if (status == GM_OK && !(s->out = array_new(NULL, GM_FLOAT32, 2, shape)))
@@ -97,7 +98,8 @@ gm_status gm_logits_step(gm_scoring *s, int slice_ms) {
         if (status != GM_OK)
             return status;
         int64_t vocab = s->model->config.vocab;
-        memcpy((float *)array_ptr(s->out) + s->done * vocab, step_logits(s->step), (size_t)(s->step_rows * vocab) * sizeof(float));
+        memcpy((float *)array_ptr(s->out) + s->done * vocab, step_logits(s->step),
+               (size_t)(s->step_rows * vocab) * sizeof(float));
         s->done += s->step_rows;
         s->step_rows = 0;
         s->sequence = s->next_sequence;

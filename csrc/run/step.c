@@ -36,8 +36,8 @@ static gm_status build(gm_step *st, step_wanted wanted) {
             return error_code();
         }
     }
-    gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last, .caches = caches,
-                      .spans = spans, .n_sequences = st->n_parts};
+    gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last,
+                      .caches = caches, .spans = spans, .n_sequences = st->n_parts};
     roots[0] = gm_retain(st->model->arch->forward(s, st->model, &batch, wanted == STEP_NONE));
     if (wanted != STEP_NONE) {
         roots[1] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
@@ -137,7 +137,8 @@ gm_status step_fill(gm_step *st, int part, const int32_t *tokens, int64_t positi
         first += st->parts[i].rows;
     for (int32_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= st->model->config.vocab)
-            return gm_fail(GM_EVALUE, "token id %d is outside the vocabulary of %lld", tokens[i], (long long)st->model->config.vocab);
+            return gm_fail(GM_EVALUE, "token id %d is outside the vocabulary of %lld", tokens[i],
+                           (long long)st->model->config.vocab);
         ints(st->tokens)[first + i] = tokens[i];
         ints(st->positions)[first + i] = (int32_t)(position + i);
         ints(st->rows)[st->n + first + i] = (int32_t)(position + i);

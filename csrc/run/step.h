@@ -7,7 +7,8 @@
 #include "models/model.h"
 
 typedef struct { gm_cache *cache; int32_t rows; } step_part;
-typedef enum { STEP_LAST, STEP_ALL, STEP_NONE } step_wanted;   /* whose logits: the last row of each part, every row, nobody's */
+/* whose logits: the last row of each part, every row, nobody's */
+typedef enum { STEP_LAST, STEP_ALL, STEP_NONE } step_wanted;
 
 typedef struct gm_step gm_step;
 gm_status step_new(const gm_model *m, const step_part *parts, int n_parts, step_wanted wanted, gm_step **out);
@@ -16,10 +17,11 @@ bool step_is_running(const gm_step *step);
 void step_abandon(gm_step *step);                  /* the rest of a run that is under way is skipped; NULL is fine */
 /* The tokens of a part's rows, from this position on. Memory for them is committed here. */
 gm_status step_fill(gm_step *step, int part, const int32_t *tokens, int64_t position);
-/* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the step is of
- * no more use. */
+/* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the
+ * step is of no more use. */
 gm_status step_run(gm_step *step, int slice_ms, const _Atomic bool *cancelled);
-/* After a run: float32 [wanted rows, vocab], and of each row the log of the sum of exponentials and the first greatest id. */
+/* After a run: float32 [wanted rows, vocab], and of each row the log of the sum of exponentials and the first greatest
+ * id. */
 const float *step_logits(const gm_step *step);
 const float *step_logsumexp(const gm_step *step);
 const uint32_t *step_argmax(const gm_step *step);

@@ -1,5 +1,6 @@
 /* stream.c - sessions, and the one decode loop: prefill in chunks, then one token a step.
- *  (1) session.tokens are the ids whose keys and values are in the cache; a run that is cut short leaves them as they were.
+ *  (1) session.tokens are the ids whose keys and values are in the cache; a run that is cut short leaves them as they
+ *      were.
  *  (2) A session is used by one stream at a time; the stream says so with an atomic flag.
  *  (3) The last sampled token is not in the cache yet: the next step puts it there. */
 #include <math.h>
@@ -79,7 +80,8 @@ gm_status gm_session_truncate(gm_session *s, int64_t length) {
     if (atomic_load(&s->busy))
         return gm_fail(GM_ESTATE, "session: a stream is using it");
     if (length < 0 || length > s->length)
-        return gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length, (long long)length);
+        return gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length,
+                       (long long)length);
     s->length = length;
     return GM_OK;
 }
@@ -147,7 +149,8 @@ static gm_status release_text(gm_stream *st, bool end, bool *stopped) {
     *stopped = false;
     if (!st->tokenizer)
         return GM_OK;
-    GM_TRY(end ? gm_detokenizer_finish(st->detokenizer, &text, &n) : gm_detokenizer_push(st->detokenizer, st->token, &text, &n));
+    GM_TRY(end ? gm_detokenizer_finish(st->detokenizer, &text, &n)
+               : gm_detokenizer_push(st->detokenizer, st->token, &text, &n));
     GM_TRY(bytes_add(&st->held, text, n));
     *stopped = find_stop(st, &keep);
     size_t ready = *stopped || end ? st->held.length : st->held.length - keep;
@@ -189,16 +192,19 @@ static gm_status read_prompt(gm_detokenizer *d, const int32_t *prompt, size_t n)
     return GM_OK;
 }
 
-gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt, const gm_generate_options *o, gm_stream **out) {
+gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt,
+                         const gm_generate_options *o, gm_stream **out) {
     int64_t context = s->model->config.context, n = (int64_t)n_prompt, shared = 0;
     *out = NULL;
     if (n == 0)
         return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
     if (n >= context)
-        return gm_fail(GM_EVALUE, "generate: the prompt has %lld tokens and leaves no room in the context of %lld", (long long)n, (long long)context);
+        return gm_fail(GM_EVALUE, "generate: the prompt has %lld tokens and leaves no room in the context of %lld",
+                       (long long)n, (long long)context);
     for (int64_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= s->model->config.vocab)
-            return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i], (long long)s->model->config.vocab);
+            return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i],
+                           (long long)s->model->config.vocab);
     if (atomic_exchange(&s->busy, true))
         return gm_fail(GM_ESTATE, "session: another stream is using it");
     gm_stream *st = memory_zeroed(sizeof *st);
@@ -225,7 +231,8 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     memcpy(st->prompt, prompt, n_prompt * sizeof *prompt);
     st->n_prompt = n;
     st->max_tokens = o->max_tokens;
-    while (shared < s->length && shared < n - 1 && s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
+    while (shared < s->length && shared < n - 1 &&
+           s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
         shared++;
     s->length = st->next = shared;
     for (int64_t i = 0; i < n; i++)
@@ -344,8 +351,9 @@ gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
         return status;
     gm_step *step = st->have_logits ? s->decode : st->prefill;
     const float *logits = step_logits(step);
-    st->token = sampler_is_greedy(&st->sampler) ? (int32_t)step_argmax(step)[0]
-                                                : sampler_draw(&st->sampler, logits, (uint64_t)st->stats.generated_tokens);
+    st->token = sampler_is_greedy(&st->sampler)
+                    ? (int32_t)step_argmax(step)[0]
+                    : sampler_draw(&st->sampler, logits, (uint64_t)st->stats.generated_tokens);
     float logprob = logits[st->token] - step_logsumexp(step)[0];
     double seconds = (double)(clock_ns() - st->started) * 1e-9;
     st->started = 0;                 /* the time until the next call is the caller's */

@@ -282,8 +282,8 @@ static gm_status compile(regex *r, const byte_buffer *pattern) {
     if (r->code == NULL) {
         char why[200];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-        return gm_fail(code == OUT_OF_MEMORY ? GM_ENOMEM : GM_EUNSUPPORTED, "tokenizer: pattern '%.300s': %s", r->pattern,
-                       why);
+        return gm_fail(code == OUT_OF_MEMORY ? GM_ENOMEM : GM_EUNSUPPORTED, "tokenizer: pattern '%.300s': %s",
+                       r->pattern, why);
     }
     /* Where there is no JIT the interpreter runs: slower, the same matches. */
     code = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);
