@@ -1,6 +1,6 @@
-"""What the fast path costs: int8 activations and a float16 KV cache against float32 throughout, the same weights in both.
-The bounds are twice what one int8 scale per 32 values costs on these models (0.0046, 0.00006, 99.6 %); one per 256 costs
-0.0084, 0.00019 and 99.3 %, so a coarser scale or a lossy product is seen."""
+"""What the fast path costs: int8 activations and a float16 KV cache against float32 throughout, on the same weights.
+One int8 scale per 32 values costs 0.0046 (relative RMS of the logits), 0.00006 (mean KL) and 99.6 % (the same first
+choice) on these models, one per 256 costs 0.0084, 0.00019 and 99.3 %: anything that is lossier still is seen."""
 import os
 
 import numpy as np
@@ -34,12 +34,13 @@ def compare(path, ids_of):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_stories(shared, kind):
+    count, least = (24, 0.99) if "GOMLX_ISA" not in os.environ else (2, 0.97)   # others are slow
     with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
-        stories = [story.strip("\n") for story in file.read().split("<|endoftext|>")[:24]]
+        stories = [story.strip("\n") for story in file.read().split("<|endoftext|>")[:count]]
     path = os.path.join(shared, "data", "models", "fable-gguf", f"fable-{kind}.gguf")
     n, rms, kl, agreement = compare(path, lambda tokenizer: [tokenizer.encode(story)[:256] for story in stories])
-    assert n > 4000
-    assert rms <= 0.010 and kl <= 0.0003 and agreement >= 0.99, (rms, kl, agreement)
+    assert n > 150 * count
+    assert rms <= 0.010 and kl <= 0.0003 and agreement >= least, (rms, kl, agreement)
     assert rms > 0.001                          # the fast path was taken
 
 
