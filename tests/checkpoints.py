@@ -120,7 +120,7 @@ def is_permuted(name):
 
 def save_gguf(path, config, weights, kind="F32", rope_freqs=None, split=0):
     """Writes the file, matrices as `kind`, vectors as F32; returns the weights as they are in it, rows as Hugging Face
-    orders them. A block format that PyPI gguf cannot write (the K ones) gets random blocks instead of the given values."""
+    orders them. A block format that PyPI gguf cannot write (the K ones) gets random blocks instead of these values."""
     kind = gguf.GGMLQuantizationType[kind]
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
