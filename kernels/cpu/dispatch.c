@@ -23,15 +23,13 @@ static bool always(void) { return true; }
 enum { CPU_AVX2 = 1, CPU_AVX512 = 2 };
 
 /* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm. */
-static uint64_t saved_state(void)
-{
+static uint64_t saved_state(void) {
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
 }
 
-static unsigned features(void)
-{
+static unsigned features(void) {
     const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;    /* leaf 1, ecx */
     const unsigned avx2 = 1u << 5, bmi2 = 1u << 8;                                         /* leaf 7, ebx */
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                     /* F, DQ, BW, VL */
@@ -52,8 +50,7 @@ static bool has_avx2(void) { return features() & CPU_AVX2; }
 static bool has_avx512(void) { return features() & CPU_AVX512; }
 #elif defined(__aarch64__)
 #if defined(__linux__)
-static bool has_neon(void)
-{
+static bool has_neon(void) {
     const unsigned long needed = HWCAP_ASIMD | HWCAP_FPHP | HWCAP_ASIMDHP | HWCAP_ASIMDDP;
     return (getauxval(AT_HWCAP) & needed) == needed;
 }
@@ -83,21 +80,18 @@ static const char *const names[] = {
     "generic", NULL
 };
 
-static const candidate *find(const char *isa)
-{
+static const candidate *find(const char *isa) {
     for (int i = 0; i < N_CANDIDATES; i++)
         if (!strcmp(candidates[i].table->isa, isa)) return &candidates[i];
     return NULL;
 }
 
-static const char *forced(void)
-{
+static const char *forced(void) {
     const char *isa = getenv("GOMLX_ISA");
     return isa && *isa ? isa : NULL;
 }
 
-static const candidate *best(void)
-{
+static const candidate *best(void) {
     const candidate *c = candidates;
     while (!c->usable()) c++;
     return c;
@@ -105,14 +99,12 @@ static const candidate *best(void)
 
 const char *const *kernels_names(void) { return names; }
 
-const gm_kernels *kernels_get(const char *isa)
-{
+const gm_kernels *kernels_get(const char *isa) {
     const candidate *c = find(isa);
     return c && c->usable() ? c->table : NULL;
 }
 
-const gm_kernels *kernels_select(const char **why)
-{
+const gm_kernels *kernels_select(const char **why) {
     static _Thread_local char text[192];
     const char *isa = forced();
     if (!isa) return best()->table;
@@ -129,8 +121,7 @@ const gm_kernels *kernels_select(const char **why)
     return NULL;
 }
 
-const char *kernels_reason(void)
-{
+const char *kernels_reason(void) {
     static _Thread_local char text[192];
     const char *isa = forced();
     const candidate *c = best();

@@ -22,14 +22,12 @@ ALWAYS_INLINE words words_high(words v) { return words_low(_mm256_srli_epi16(v, 
 ALWAYS_INLINE words words_or(words a, words b) { return _mm256_or_si256(a, b); }
 ALWAYS_INLINE words words_six_bits(words v) { return _mm256_and_si256(v, _mm256_set1_epi8(0x3f)); }
 ALWAYS_INLINE words words_flip(words v) { return _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)); }
-ALWAYS_INLINE words words_top(words v, int pair)
-{
+ALWAYS_INLINE words words_top(words v, int pair) {
     const words moved = pair == 0 ? _mm256_slli_epi16(v, 4) : pair == 1 ? _mm256_slli_epi16(v, 2)
                       : pair == 3 ? _mm256_srli_epi16(v, 2) : v;
     return _mm256_and_si256(moved, _mm256_set1_epi8(0x30));
 }
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane)
-{
+ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
     const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
                                             2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
@@ -42,8 +40,7 @@ ALWAYS_INLINE ints ints_splat(int v) { return _mm256_set1_epi32(v); }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_at *)p); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { return _mm256_slli_epi32(v, by); }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { return _mm256_sub_epi32(a, b); }
-ALWAYS_INLINE ints ints_byte(words v, int e)
-{
+ALWAYS_INLINE ints ints_byte(words v, int e) {
     return _mm256_and_si256(_mm256_srli_epi32(v, 8 * e), _mm256_set1_epi32(255));
 }
 
@@ -56,31 +53,26 @@ ALWAYS_INLINE floats floats_multiply(floats a, floats b) { return _mm256_mul_ps(
 ALWAYS_INLINE floats floats_multiply_add(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
 ALWAYS_INLINE floats floats_negate(floats v) { return _mm256_sub_ps(_mm256_set1_ps(-0.0f), v); }
 ALWAYS_INLINE floats floats_from_ints(ints v) { return _mm256_cvtepi32_ps(v); }
-ALWAYS_INLINE floats floats_from_halves(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 }
-ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)));
 }
-ALWAYS_INLINE floats floats_from_signed(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
 }
 
 /* Sixteen sums of int16. Not an intrinsic: gcc would regroup a chain of these into a tree that needs more registers
  * than there are. */
-ALWAYS_INLINE __m256i add_pairs(__m256i sum, __m256i pairs)
-{
+ALWAYS_INLINE __m256i add_pairs(__m256i sum, __m256i pairs) {
     __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
     return sum;
 }
 
 /* Pairs of products are summed in int16 for as many words as cannot overflow with activations in [-127, 127]:
  * 8 of 4 bits (30480), 4 of 5 bits (31496), 2 of 6 bits (32004). Signed weights lend their sign to the activation. */
-ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n)
-{
+ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
     const __m256i one = _mm256_set1_epi16(1);
     const int run = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
     UNROLL for (int first = 0; first < n_words; first += run) {
@@ -100,8 +92,7 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
 
 ALWAYS_INLINE void prefetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
-ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
-{
+ALWAYS_INLINE uint32_t magnitude_bits(const float *x) {
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
     __m256i m = _mm256_setzero_si256();
     UNROLL for (int i = 0; i < 32; i += 8)
@@ -111,15 +102,13 @@ ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
     return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
-ALWAYS_INLINE int32_t sum_lanes(__m256i v)
-{
+ALWAYS_INLINE int32_t sum_lanes(__m256i v) {
     __m128i h = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
 }
 
-ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high)
-{
+ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high) {
     const __m256 f = _mm256_set1_ps(factor);
     __m256i v[4];
     UNROLL for (int i = 0; i < 4; i++) v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), f));

@@ -24,15 +24,13 @@ ALWAYS_INLINE words words_or(words a, words b) { return _mm512_or_si512(a, b); }
 ALWAYS_INLINE words words_six_bits(words v) { return _mm512_and_si512(v, _mm512_set1_epi8(0x3f)); }
 ALWAYS_INLINE words words_flip(words v) { return _mm512_xor_si512(v, _mm512_set1_epi8((char)0x80)); }
 /* Two bits of each byte, from bit 2 * pair on, as bits 4 and 5. */
-ALWAYS_INLINE words words_top(words v, int pair)
-{
+ALWAYS_INLINE words words_top(words v, int pair) {
     const words moved = pair == 0 ? _mm512_slli_epi16(v, 4) : pair == 1 ? _mm512_slli_epi16(v, 2)
                       : pair == 3 ? _mm512_srli_epi16(v, 2) : v;
     return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
 }
 /* Adds 16 to the bytes of v whose bit in a plane of PANEL_ROWS * 4 bits is set. */
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane)
-{
+ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
     uint64_t bits;
     __builtin_memcpy(&bits, plane, sizeof bits);
     return _mm512_mask_add_epi8(v, bits, v, _mm512_set1_epi8(16));
@@ -42,8 +40,8 @@ ALWAYS_INLINE ints ints_splat(int v) { return _mm512_set1_epi32(v); }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return _mm512_set1_epi32(*(const int32_at *)p); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { return _mm512_slli_epi32(v, (unsigned)by); }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { return _mm512_sub_epi32(a, b); }
-ALWAYS_INLINE ints ints_byte(words v, int e)     /* byte e of each word, unsigned */
-{
+/* Byte e of each word, unsigned. */
+ALWAYS_INLINE ints ints_byte(words v, int e) {
     return _mm512_and_si512(_mm512_srli_epi32(v, 8 * (unsigned)e), _mm512_set1_epi32(255));
 }
 
@@ -56,30 +54,25 @@ ALWAYS_INLINE floats floats_multiply(floats a, floats b) { return _mm512_mul_ps(
 ALWAYS_INLINE floats floats_multiply_add(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
 ALWAYS_INLINE floats floats_negate(floats v) { return _mm512_sub_ps(_mm512_set1_ps(-0.0f), v); }
 ALWAYS_INLINE floats floats_from_ints(ints v) { return _mm512_cvtepi32_ps(v); }
-ALWAYS_INLINE floats floats_from_halves(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
-ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
 }
-ALWAYS_INLINE floats floats_from_signed(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
 }
 
 /* One instruction with the activations broadcast from memory: gcc 12 would load and spread them apart. */
-ALWAYS_INLINE ints dot_step(ints sum, words weight, const uint8_t *act)
-{
+ALWAYS_INLINE ints dot_step(ints sum, words weight, const uint8_t *act) {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weight), "m"(*(const int32_at *)act));
     return sum;
 }
 
 /* sum[t] += the products of n_words words with as many words of activations, for n tokens 32 bytes apart. `bits` bounds
  * the weights: below 2^bits, or any int8 at 8 bits unless Q8_BIAS makes them unsigned. */
-ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n)
-{
+ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
     (void)bits;
     UNROLL for (int j = 0; j < n_words; j++)
         UNROLL for (int t = 0; t < n; t++) sum[t] = dot_step(sum[t], weight[j], act + 32 * t + 4 * j);
@@ -90,8 +83,7 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
 ALWAYS_INLINE void prefetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 /* The largest magnitude of 32 values as float bits: ordered as integers, infinities and then NaN above all. */
-ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
-{
+ALWAYS_INLINE uint32_t magnitude_bits(const float *x) {
     const __m512i mask = _mm512_set1_epi32(0x7fffffff);
     const __m512i a = _mm512_and_si512(_mm512_loadu_si512(x), mask);
     const __m512i b = _mm512_and_si512(_mm512_loadu_si512(x + 16), mask);
@@ -99,8 +91,7 @@ ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
 }
 
 /* q = rint(x * factor) for 32 values; *low and *high are the sums of both halves. */
-ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high)
-{
+ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high) {
     const __m512 f = _mm512_set1_ps(factor);
     const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), f));
     const __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), f));

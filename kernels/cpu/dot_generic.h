@@ -24,13 +24,11 @@ ALWAYS_INLINE words words_high(words v) { EACH_BYTE v.b[i] >>= 4; return v; }
 ALWAYS_INLINE words words_or(words a, words b) { EACH_BYTE a.b[i] |= b.b[i]; return a; }
 ALWAYS_INLINE words words_six_bits(words v) { EACH_BYTE v.b[i] &= 0x3f; return v; }
 ALWAYS_INLINE words words_flip(words v) { EACH_BYTE v.b[i] ^= 0x80; return v; }
-ALWAYS_INLINE words words_top(words v, int pair)
-{
+ALWAYS_INLINE words words_top(words v, int pair) {
     EACH_BYTE v.b[i] = (uint8_t)((v.b[i] >> 2 * pair & 3) << 4);
     return v;
 }
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane)
-{
+ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
     EACH_BYTE v.b[i] = (uint8_t)(v.b[i] + ((plane[i / 8] >> i % 8 & 1) << 4));
     return v;
 }
@@ -44,8 +42,7 @@ ALWAYS_INLINE ints ints_byte(words v, int e) { ints x; EACH_ROW x.v[r] = v.b[4 *
 ALWAYS_INLINE floats floats_zero(void) { floats x; EACH_ROW x.v[r] = 0; return x; }
 ALWAYS_INLINE floats floats_load(const float *p) { floats x; memcpy(x.v, p, sizeof x.v); return x; }
 ALWAYS_INLINE void floats_store(float *p, floats v) { memcpy(p, v.v, sizeof v.v); }
-ALWAYS_INLINE floats floats_broadcast(const void *p)
-{
+ALWAYS_INLINE floats floats_broadcast(const void *p) {
     float f;
     floats x;
     memcpy(&f, p, sizeof f);
@@ -55,14 +52,12 @@ ALWAYS_INLINE floats floats_broadcast(const void *p)
 ALWAYS_INLINE floats floats_add(floats a, floats b) { EACH_ROW a.v[r] += b.v[r]; return a; }
 ALWAYS_INLINE floats floats_multiply(floats a, floats b) { EACH_ROW a.v[r] *= b.v[r]; return a; }
 /* Two roundings: a fused one would be a call into the mathematical library for each value. */
-ALWAYS_INLINE floats floats_multiply_add(floats a, floats b, floats c)
-{
+ALWAYS_INLINE floats floats_multiply_add(floats a, floats b, floats c) {
     return floats_add(floats_multiply(a, b), c);
 }
 ALWAYS_INLINE floats floats_negate(floats v) { EACH_ROW v.v[r] = -v.v[r]; return v; }
 ALWAYS_INLINE floats floats_from_ints(ints v) { floats x; EACH_ROW x.v[r] = (float)v.v[r]; return x; }
-ALWAYS_INLINE floats floats_from_halves(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     floats x;
     EACH_ROW x.v[r] = half_load(p + 2 * r);
     return x;
@@ -70,8 +65,7 @@ ALWAYS_INLINE floats floats_from_halves(const uint8_t *p)
 ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) { floats x; EACH_ROW x.v[r] = p[r]; return x; }
 ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) { floats x; EACH_ROW x.v[r] = (int8_t)p[r]; return x; }
 
-ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n)
-{
+ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
     for (int t = 0; t < n; t++) {
         int32_t lane[4 * PANEL_ROWS] = { 0 };
         for (int j = 0; j < n_words; j++) {
@@ -85,8 +79,7 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
 
 ALWAYS_INLINE void prefetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 
-ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
-{
+ALWAYS_INLINE uint32_t magnitude_bits(const float *x) {
     int32_t bits[32], m = 0;
     memcpy(bits, x, sizeof bits);
     for (int i = 0; i < 32; i++) {
@@ -97,8 +90,7 @@ ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
 }
 
 /* Adding 1.5 * 2^23 leaves no bits for a fraction: what stays is the nearest integer, ties to even. */
-ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high)
-{
+ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high) {
     int32_t v[32];
     for (int i = 0; i < 32; i++) {
         const float product = x[i] * factor;

@@ -14,8 +14,7 @@ typedef struct { uint8x16_t a, b; } words;      /* rows 0 to 3, rows 4 to 7 */
 typedef struct { int32x4_t a, b; } ints;
 typedef struct { float32x4_t a, b; } floats;
 
-ALWAYS_INLINE int32_t load_int(const uint8_t *p)
-{
+ALWAYS_INLINE int32_t load_int(const uint8_t *p) {
     int32_t v;
     __builtin_memcpy(&v, p, sizeof v);
     return v;
@@ -23,25 +22,21 @@ ALWAYS_INLINE int32_t load_int(const uint8_t *p)
 
 ALWAYS_INLINE words words_load(const uint8_t *p) { return (words){ vld1q_u8(p), vld1q_u8(p + 16) }; }
 ALWAYS_INLINE void words_store(uint8_t *p, words v) { vst1q_u8(p, v.a), vst1q_u8(p + 16, v.b); }
-ALWAYS_INLINE words words_and(words v, uint8_t bits)
-{
+ALWAYS_INLINE words words_and(words v, uint8_t bits) {
     return (words){ vandq_u8(v.a, vdupq_n_u8(bits)), vandq_u8(v.b, vdupq_n_u8(bits)) };
 }
 ALWAYS_INLINE words words_low(words v) { return words_and(v, 15); }
 ALWAYS_INLINE words words_high(words v) { return (words){ vshrq_n_u8(v.a, 4), vshrq_n_u8(v.b, 4) }; }
 ALWAYS_INLINE words words_or(words v, words w) { return (words){ vorrq_u8(v.a, w.a), vorrq_u8(v.b, w.b) }; }
 ALWAYS_INLINE words words_six_bits(words v) { return words_and(v, 0x3f); }
-ALWAYS_INLINE words words_flip(words v)
-{
+ALWAYS_INLINE words words_flip(words v) {
     return (words){ veorq_u8(v.a, vdupq_n_u8(0x80)), veorq_u8(v.b, vdupq_n_u8(0x80)) };
 }
-ALWAYS_INLINE words words_top(words v, int pair)
-{
+ALWAYS_INLINE words words_top(words v, int pair) {
     const int8x16_t left = vdupq_n_s8((int8_t)(4 - 2 * pair));      /* to the right where negative */
     return words_and((words){ vshlq_u8(v.a, left), vshlq_u8(v.b, left) }, 0x30);
 }
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane)
-{
+ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
     const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u)), sixteen = vdupq_n_u8(16);
     const uint8x16_t bits = vreinterpretq_u8_s32(vdupq_n_s32(load_int(plane)));
     const uint8x16_t low = vqtbl1q_u8(bits, vcombine_u8(vdup_n_u8(0), vdup_n_u8(1)));
@@ -51,13 +46,11 @@ ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane)
 
 ALWAYS_INLINE ints ints_splat(int v) { return (ints){ vdupq_n_s32(v), vdupq_n_s32(v) }; }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return ints_splat(load_int(p)); }
-ALWAYS_INLINE ints ints_shift(ints v, int by)
-{
+ALWAYS_INLINE ints ints_shift(ints v, int by) {
     return (ints){ vshlq_s32(v.a, vdupq_n_s32(by)), vshlq_s32(v.b, vdupq_n_s32(by)) };
 }
 ALWAYS_INLINE ints ints_subtract(ints v, ints w) { return (ints){ vsubq_s32(v.a, w.a), vsubq_s32(v.b, w.b) }; }
-ALWAYS_INLINE ints ints_byte(words v, int e)
-{
+ALWAYS_INLINE ints ints_byte(words v, int e) {
     const uint32x4_t a = vreinterpretq_u32_u8(v.a), b = vreinterpretq_u32_u8(v.b), mask = vdupq_n_u32(255);
     const int32x4_t right = vdupq_n_s32(-8 * e);
     return (ints){ vreinterpretq_s32_u32(vandq_u32(vshlq_u32(a, right), mask)),
@@ -68,35 +61,29 @@ ALWAYS_INLINE floats floats_splat(float f) { return (floats){ vdupq_n_f32(f), vd
 ALWAYS_INLINE floats floats_zero(void) { return floats_splat(0); }
 ALWAYS_INLINE floats floats_load(const float *p) { return (floats){ vld1q_f32(p), vld1q_f32(p + 4) }; }
 ALWAYS_INLINE void floats_store(float *p, floats v) { vst1q_f32(p, v.a), vst1q_f32(p + 4, v.b); }
-ALWAYS_INLINE floats floats_broadcast(const void *p)
-{
+ALWAYS_INLINE floats floats_broadcast(const void *p) {
     float f;
     __builtin_memcpy(&f, p, sizeof f);
     return floats_splat(f);
 }
 ALWAYS_INLINE floats floats_add(floats v, floats w) { return (floats){ vaddq_f32(v.a, w.a), vaddq_f32(v.b, w.b) }; }
-ALWAYS_INLINE floats floats_multiply(floats v, floats w)
-{
+ALWAYS_INLINE floats floats_multiply(floats v, floats w) {
     return (floats){ vmulq_f32(v.a, w.a), vmulq_f32(v.b, w.b) };
 }
-ALWAYS_INLINE floats floats_multiply_add(floats v, floats w, floats sum)
-{
+ALWAYS_INLINE floats floats_multiply_add(floats v, floats w, floats sum) {
     return (floats){ vfmaq_f32(sum.a, v.a, w.a), vfmaq_f32(sum.b, v.b, w.b) };
 }
 ALWAYS_INLINE floats floats_negate(floats v) { return (floats){ vnegq_f32(v.a), vnegq_f32(v.b) }; }
 ALWAYS_INLINE floats floats_from_ints(ints v) { return (floats){ vcvtq_f32_s32(v.a), vcvtq_f32_s32(v.b) }; }
-ALWAYS_INLINE floats floats_from_halves(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(p));
     return (floats){ vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h) };
 }
-ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) {
     const uint16x8_t v = vmovl_u8(vld1_u8(p));
     return (floats){ vcvtq_f32_u32(vmovl_u16(vget_low_u16(v))), vcvtq_f32_u32(vmovl_high_u16(v)) };
 }
-ALWAYS_INLINE floats floats_from_signed(const uint8_t *p)
-{
+ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) {
     const int16x8_t v = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
     return (floats){ vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v)) };
 }
@@ -108,8 +95,7 @@ ALWAYS_INLINE floats floats_from_signed(const uint8_t *p)
 } while (0)
 
 /* n_words is a multiple of four. */
-ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n)
-{
+ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
     (void)bits;
     UNROLL for (int j = 0; j < n_words; j += 4) {
         UNROLL for (int t = 0; t < n; t++) {
@@ -125,15 +111,13 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
 
 ALWAYS_INLINE void prefetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 
-ALWAYS_INLINE uint32_t magnitude_bits(const float *x)
-{
+ALWAYS_INLINE uint32_t magnitude_bits(const float *x) {
     uint32x4_t m = vdupq_n_u32(0);
     UNROLL for (int i = 0; i < 32; i += 4) m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i))));
     return vmaxvq_u32(m);
 }
 
-ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high)
-{
+ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high) {
     int16x8_t v[4];
     UNROLL for (int i = 0; i < 4; i++) {
         const int32x4_t a = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8 * i), factor));

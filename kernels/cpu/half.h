@@ -5,15 +5,13 @@
 #include <string.h>
 #include "cpu/compiler.h"
 
-ALWAYS_INLINE float float_from_bits(uint32_t bits)
-{
+ALWAYS_INLINE float float_from_bits(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
-ALWAYS_INLINE float half_to_float(uint16_t h)
-{
+ALWAYS_INLINE float half_to_float(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
     if (magnitude >= 0x7c00) return float_from_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
     /* A subnormal is an integer times 2^-24; all else has its exponent rebased by 127 - 15. */
@@ -24,13 +22,11 @@ ALWAYS_INLINE float half_to_float(uint16_t h)
     return float_from_bits(sign | ((magnitude << 13) + 0x38000000));
 }
 
-ALWAYS_INLINE float half_load(const uint8_t *p)
-{
+ALWAYS_INLINE float half_load(const uint8_t *p) {
     return half_to_float((uint16_t)(p[0] | p[1] << 8));
 }
 
-ALWAYS_INLINE float bfloat_load(const uint8_t *p)
-{
+ALWAYS_INLINE float bfloat_load(const uint8_t *p) {
     return float_from_bits((uint32_t)p[0] << 16 | (uint32_t)p[1] << 24);
 }
 #endif
