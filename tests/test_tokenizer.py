@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-gomlx = pytest.importorskip("gomlx")
+import gomlx
 
 SHARED = pathlib.Path(os.environ.get("GOMLX_SHARED", pathlib.Path(__file__).parents[2] / "shared")) / "data"
 NAMES = ["gpt2", "llama3_2", "qwen3", "deepseek_v3", "mistral_nemo", "gemma3"]

@@ -73,7 +73,7 @@ static gm_status check(const char *name, const gm_config *c, bool gguf_keys) {
     if (r->kind == ROPE_LLAMA3 && !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor &&
                                     r->original_context > 0))
         return gm_fail(GM_EBADFILE, "%s: rope type llama3 with low_freq_factor %g, high_freq_factor %g, original "
-                       "context %g, expected 0 < low < high and a context", name, r->low_freq_factor, r->high_freq_factor,
+                       "context %g, expected 0 < low < high", name, r->low_freq_factor, r->high_freq_factor,
                        r->original_context);
     if (r->kind == ROPE_YARN && !(r->original_context > 0 && r->beta_fast > 0 && r->beta_slow > 0))
         return gm_fail(GM_EBADFILE, "%s: rope type yarn with original context %g, beta_fast %g, beta_slow %g, "

@@ -316,8 +316,7 @@ static bool open_view(PyObject *object, Py_buffer *view, gm_dtype *type) {
     return true;
 }
 
-gm_array *node_sharing_buffer(module_state *state, gm_scope *scope, PyObject *object) {
-    (void)state;
+gm_array *node_sharing_buffer(gm_scope *scope, PyObject *object) {
     Py_buffer view;
     gm_dtype type;
     if (!open_view(object, &view, &type))

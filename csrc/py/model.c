@@ -166,7 +166,10 @@ static PyObject *model_info(PyObject *self, PyObject *unused) {
 static PyObject *model_weight_names(PyObject *self, PyObject *unused) {
     (void)unused;
     gm_model *model = open_model(self);
-    PyObject *list = model ? PyList_New(0) : NULL;
+    if (!model)
+        return NULL;
+    gm_model_retain(model);              /* making the list may run a finalizer, which may close the model */
+    PyObject *list = PyList_New(0);
     const char *name;
     for (int64_t i = 0; list && gm_model_weight_name(model, i, &name) == GM_OK; i++) {
         PyObject *text = PyUnicode_FromString(name);
@@ -174,6 +177,7 @@ static PyObject *model_weight_names(PyObject *self, PyObject *unused) {
             Py_CLEAR(list);
         Py_XDECREF(text);
     }
+    gm_model_release(model);
     return list;
 }
 

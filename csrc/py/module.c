@@ -124,7 +124,7 @@ static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t
 static gm_array *shared_node(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type) {
     gm_array *node = py_array_node(state, value);
     if (!node && PyObject_CheckBuffer(value))
-        node = node_sharing_buffer(state, scope, value);
+        node = node_sharing_buffer(scope, value);
     else if (!node && PyObject_HasAttrString(value, "__dlpack__"))
         node = node_from_dlpack(state, scope, value, false);
     if (node ? type != GM_DTYPE_COUNT && gm_array_dtype(node) != type : !PyErr_Occurred()) {

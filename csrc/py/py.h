@@ -113,7 +113,7 @@ void py_array_releasebuffer(PyObject *self, Py_buffer *view);
 /* The contents of an object with the buffer protocol, copied. float64 becomes float32 unless type says otherwise. */
 gm_array *node_from_buffer(module_state *state, gm_scope *scope, PyObject *object, gm_dtype type);
 /* The same memory, without a copy; NULL with an exception where that cannot be. */
-gm_array *node_sharing_buffer(module_state *state, gm_scope *scope, PyObject *object);
+gm_array *node_sharing_buffer(gm_scope *scope, PyObject *object);
 PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 /* ---- dlpack.c ---- */
