@@ -383,24 +383,48 @@ struct gm_plan {
     gm_queue *queue;
 };
 
+/* What the ordered nodes read and do not make. A reference more each while they are recorded: what would die at its last
+ * reader is then neither donated nor reused but held, for the plan's next run reads it again. */
+static gm_status retain_inputs(size_t n_order, gm_array ***out, size_t *n_out) {
+    size_t n = 0, most = 0;
+    for (size_t i = 0; i < n_order; i++)
+        most += engine.order[i]->n_in;
+    gm_array **inputs = memory_array(most, sizeof *inputs);
+    if (!inputs)
+        return error_code();
+    for (size_t i = 0; i < n_order; i++)
+        for (int k = 0; k < engine.order[i]->n_in; k++)
+            if (engine.order[i]->in[k] != GM_NONE && atomic_load(&engine.order[i]->in[k]->ticket))
+                inputs[n++] = gm_retain(engine.order[i]->in[k]);
+    *out = inputs;
+    *n_out = n;
+    return GM_OK;
+}
+
 gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     *out = NULL;
     gm_plan *p = memory_zeroed(sizeof *p);
     if (!p)
         return GM_ENOMEM;
-    size_t n_order = 0;
+    gm_array **inputs = NULL;
+    size_t n_order = 0, n_inputs = 0;
     p->queue = queue_new();
     gm_status status = p->queue ? GM_OK : error_code();
     pthread_mutex_lock(&engine.recording);
     engine.epoch++;
     for (size_t i = 0; i < count && status == GM_OK; i++)
         status = roots[i] ? order_from(roots[i], &n_order) : error_code();
+    if (status == GM_OK)
+        status = retain_inputs(n_order, &inputs, &n_inputs);
     for (size_t i = 0; i < n_order && status == GM_OK; i++)
         status = record(engine.order[i], p->queue, 1);
     if (status == GM_OK)
         status = queue_room(p->queue, count);
     for (size_t i = 0; i < count && status == GM_OK; i++)
         queue_hold(p->queue, roots[i]->buf);
+    for (size_t i = 0; i < n_inputs; i++)
+        gm_release(inputs[i]);
+    memory_free(inputs);
     pthread_mutex_unlock(&engine.recording);
     if (status != GM_OK) {
         plan_free(p);

@@ -126,6 +126,28 @@ static void a_plan_runs_again_with_other_inputs(void) {
     gm_release(y);
 }
 
+static void a_plan_keeps_its_constants(void) {
+    gm_scope *s = gm_scope_open();
+    int64_t shape[1] = {4096};
+    gm_array *x = gm_retain(random_array(s, 1, shape, 1)), *constant = random_array(s, 1, shape, 2);
+    gm_array *sum = gm_add(s, x, constant), *y = gm_retain(gm_multiply(s, gm_exp(s, sum), gm_square(s, sum)));
+    gm_scope_close(s);                   /* the plan's own is the last reader of the constant */
+    gm_plan *plan;
+    float first = 0;
+    CHECK(run_lock(-1) == GM_OK && plan_capture(&y, 1, &plan) == GM_OK);
+    for (int round = 0; round < 3; round++) {
+        CHECK(queue_start(plan_queue(plan), 2) == GM_OK && queue_step(plan_queue(plan), 0) == GM_OK);
+        queue_finish(plan_queue(plan));
+        float got = ((float *)array_ptr(y))[7];
+        CHECK(round == 0 || got == first);
+        first = got;
+    }
+    run_unlock();
+    plan_free(plan);
+    gm_release(x);
+    gm_release(y);
+}
+
 /* A node of two launches: a slow one on one thread alone, and one whose range is known when it runs, which reads. */
 typedef struct { _Atomic int written, early; } two_steps;
 
@@ -223,6 +245,7 @@ int main(void) {
     temporaries_share_memory();
     a_reader_keeps_its_value();
     a_plan_runs_again_with_other_inputs();
+    a_plan_keeps_its_constants();
     a_scaled_launch_waits_for_what_it_reads();
     what_was_cancelled_says_so();
     an_error_leaves_the_graph_as_it_was();
