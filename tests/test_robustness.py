@@ -118,7 +118,7 @@ def test_interrupted_prefill(big):
 
 def test_interrupted_decode(fable):
     engine, ids = fable._engine, fable.tokenizer.encode_prompt(PROMPT)
-    whole = run(engine, ids, 400)
+    whole = run(engine, ids, 420)     # a stream of 400 may be all but over
     for delay in (0.01, 0.02, 0.05, 0.1):
         session, seen = engine.new_session(), []
 
