@@ -43,7 +43,7 @@ def named(value):
 def render(template, messages, **variables):
     """The template's text for messages. ValueError when the template refuses them, gomlx.Error when it is broken."""
     import jinja2
-    check_messages(messages)
+    messages = check_messages(messages)
     try:
         return compiled(template).render(messages=messages, **variables)
     except jinja2.TemplateSyntaxError as error:
@@ -59,11 +59,14 @@ def render(template, messages, **variables):
 
 
 def check_messages(messages):
+    """messages as a list, also when an iterator brings them."""
     if isinstance(messages, (str, bytes, dict)):
         raise TypeError(f"messages: expected a list of {{'role': ..., 'content': ...}}, got {type(messages).__name__}")
+    messages = list(messages)
     for i, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise TypeError(f"messages[{i}]: expected a dict with a 'role', got {message!r:.80}")
+    return messages
 
 
 class Refused(Exception):

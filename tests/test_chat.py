@@ -55,6 +55,11 @@ def test_what_messages_are(messages):
         chat.render("x", messages)
 
 
+def test_messages_of_an_iterator():
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    assert chat.render(chat.CHATML, iter(messages)) == chat.render(chat.CHATML, messages) != ""
+
+
 def test_where_templates_are_found(tmp_path):
     write(tmp_path, tokenizer_config__json={"chat_template": "config"})
     config = {"chat_template": "config"}
