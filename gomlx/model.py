@@ -132,11 +132,15 @@ class Model:
         a prompt's beginning that the session already holds is not computed again."""
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
+        if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
+            raise TypeError(f"prompt: expected a str or token ids, got {type(prompt).__name__}")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
         asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
                  "repetition_penalty": repetition_penalty}
         sampling = self._sampling | {name: value for name, value in asked.items() if value is not None}
         stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
+        if not all(isinstance(one, str) for one in stop_texts):
+            raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         own = None if session is not None else self._engine.new_session()
         try:

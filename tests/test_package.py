@@ -187,6 +187,12 @@ def test_wrong_arguments(model):
         model.generate([])
     with pytest.raises((ValueError, IndexError)):
         model.generate([2048])
+    for wrong in (b"Once", bytearray(b"Once"), None, 5):
+        with pytest.raises(TypeError, match="prompt"):
+            model.generate(wrong)
+    for wrong in (b".", [3], [".", None]):
+        with pytest.raises(TypeError, match="stop"):
+            model.generate("x", stop=wrong)
 
 
 def test_closing_is_idempotent_and_final():
