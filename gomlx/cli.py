@@ -13,6 +13,9 @@ FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError,
 
 def main(argv=None):
     """Runs one command; returns the exit status: 0, 1 after an error, 2 for wrong usage, 128 + signal when interrupted."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:          # closed by the shell, as in `gomlx ... >&-`
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     args = parser().parse_args(argv)
     sys.stdout.reconfigure(errors="replace")
     try:

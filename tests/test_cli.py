@@ -50,6 +50,13 @@ def test_a_prompt_from_standard_input(capfd, monkeypatch):
     assert out == want
 
 
+@pytest.mark.parametrize("closed, want", [("<&-", " upon a time\n"), (">&-", ""), ("2>&-", " upon a time\n")])
+def test_closed_standard_streams(closed, want):
+    done = subprocess.run(["/bin/sh", "-c", f'exec "$0" -m gomlx generate Once -n 3 -t 0 {closed}', sys.executable],
+                          capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
+    assert (done.returncode, done.stdout) == (0, want) and "Traceback" not in done.stderr
+
+
 def test_stop_and_sampling_flags_arrive(capfd):
     _, whole, _ = run(capfd, "generate", "Once upon a time", "-n", "40", "-t", "0")
     word = whole.split()[4]
