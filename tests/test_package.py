@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import gomlx
+import gomlx.core
 from gomlx import loading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -111,6 +112,13 @@ def test_logits_of_a_batch_are_those_of_each(model):
     ids = [model.tokenizer.encode(text) for text in ("Once upon a time", "Tom", "The cat sat on the mat and")]
     for one, alone in zip(model.logits(ids), map(model.logits, ids)):
         assert np.array_equal(np.asarray(one), np.asarray(alone))
+
+
+def test_ids_may_be_an_array(model):
+    ids = gomlx.core.array([1, 2, 3])
+    assert model.logits(ids).tolist() == model.logits([1, 2, 3]).tolist()
+    assert finish(model.generate(ids, max_tokens=4, seed=1))[1].tokens == \
+        finish(model.generate([1, 2, 3], max_tokens=4, seed=1))[1].tokens
 
 
 def test_stop_text_is_cut_and_ends_the_stream(model):
