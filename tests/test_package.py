@@ -152,6 +152,11 @@ def test_a_session_computes_only_what_is_new(model):
     session.close()
 
 
+def test_a_session_belongs_to_its_model(model):
+    with gomlx.load() as other, pytest.raises(ValueError, match="another model"):
+        model.generate("Once", session=other.session())
+
+
 def test_cancelling_from_another_thread(model):
     stream = model.generate("Once upon a time", temperature=0.7, seed=5)
     first = next(stream)

@@ -145,6 +145,11 @@ static PyObject *session_length(PyObject *self, void *unused) {
     return session ? PyLong_FromLongLong(gm_session_length(session)) : NULL;
 }
 
+static PyObject *session_model(PyObject *self, void *unused) {
+    (void)unused;
+    return Py_NewRef(((session_object *)self)->model);
+}
+
 static int session_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((session_object *)self)->model);
@@ -168,6 +173,7 @@ static PyMethodDef session_methods[] = {
 };
 static PyGetSetDef session_properties[] = {
     {"length", session_length, NULL, "Tokens in the KV cache.", NULL},
+    {"model", session_model, NULL, "The engine's model that made it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot session_slots[] = {
