@@ -141,7 +141,7 @@ class Model:
         stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
         if not all(isinstance(one, str) for one in stop_texts):
             raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
-        if session is not None and session.model is not self._engine:
+        if isinstance(session, _gomlx.Session) and session.model is not self._engine:
             raise ValueError("the session belongs to another model")
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         own = None if session is not None else self._engine.new_session()

@@ -155,6 +155,8 @@ def test_a_session_computes_only_what_is_new(model):
 def test_a_session_belongs_to_its_model(model):
     with gomlx.load() as other, pytest.raises(ValueError, match="another model"):
         model.generate("Once", session=other.session())
+    with pytest.raises(TypeError):
+        model.generate("Once", session=5)
 
 
 def test_cancelling_from_another_thread(model):
