@@ -113,7 +113,8 @@ def sampling_of(args):
 
 
 def read_text(text):
-    return sys.stdin.read() if text == "-" else text
+    """The text, or for - standard input without the newline that `echo` and editors end it with."""
+    return sys.stdin.read().removesuffix("\n") if text == "-" else text
 
 
 def generate(args):

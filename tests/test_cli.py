@@ -45,9 +45,10 @@ def test_generate_as_json(capfd):
 
 def test_a_prompt_from_standard_input(capfd, monkeypatch):
     _, want, _ = run(capfd, "generate", "Once upon", "-n", "5", "-t", "0")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("Once upon"))
-    _, out, _ = run(capfd, "generate", "-", "-n", "5", "-t", "0")
-    assert out == want
+    for text in ("Once upon", "Once upon\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        _, out, _ = run(capfd, "generate", "-", "-n", "5", "-t", "0")
+        assert out == want
 
 
 @pytest.mark.parametrize("closed, want", [("<&-", " upon a time\n"), (">&-", ""), ("2>&-", " upon a time\n")])
