@@ -61,7 +61,7 @@ def run(command):
 
 def measure_ours(path, threads, options):
     numbers = [str(number) for number in (threads, options.prompt, options.generate)]
-    return json.loads(run([sys.executable, "-c", OURS, path, *numbers]))
+    return json.loads(run([sys.executable, "-P", "-c", OURS, path, *numbers]))
 
 
 def measure_peer(name, path, threads, options):
