@@ -104,7 +104,7 @@ gm_status gm_init(void) {
     if (!engine.kernels) {
         const gm_kernels *k = kernels_select(&why);
         if (!k) {
-            status = gm_fail(GM_EVALUE, "GOMLX_ISA: %s", why ? why : "no instruction set can run here");
+            status = gm_fail(GM_EVALUE, "%s", why ? why : "no instruction set can run here");
         } else {
             make_condition();
             pthread_atfork(fork_prepare, fork_parent, fork_child);
