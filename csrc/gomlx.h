@@ -62,6 +62,7 @@ extern gm_array gm_none_array;
 gm_scope *gm_scope_open(void);
 void gm_scope_close(gm_scope *scope);         /* NULL is fine */
 gm_array *gm_retain(gm_array *array);         /* returns its argument */
+gm_array *gm_scope_keep(gm_scope *scope, gm_array *array);   /* the scope holds a reference more; returns the array */
 void gm_release(gm_array *array);             /* NULL is fine */
 
 /* A new array with a copy of the data, contiguous, row-major. */
@@ -94,6 +95,13 @@ void gm_array_unpin(gm_array *array);
 #undef BINARY
 #undef REDUCE
 #undef HAND
+
+/* ---- tracing: the ground of the transforms (csrc/transform) ----
+ * Between enter and leave (they nest) the calling thread traces: arrays made from a tracer are tracers. */
+void gm_trace_enter(void);
+void gm_trace_leave(void);
+gm_array *gm_tracer(gm_scope *scope, gm_array *x);     /* x as a traced input: the same value */
+bool gm_array_is_tracer(const gm_array *array);        /* false outside of a trace */
 
 /* ---- evaluation ---- */
 typedef struct gm_run gm_run;

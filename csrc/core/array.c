@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "core/graph.h"
 #include "core/queue.h"
+#include "core/trace.h"
 
 gm_array gm_none_array = {.refs = 1, .ticket = 1};
 
@@ -83,30 +84,47 @@ void array_text(const gm_array *a, char out[128]) {
 }
 
 /* ---- nodes ---- */
-static gm_array *make(const gm_spec *spec, const gm_op *op, gm_array *const *in, int n_in, const void *param,
-                      size_t param_size) {
-    size_t n = (size_t)spec->ndim;
-    size_t bytes = sizeof(gm_array) + (size_t)n_in * sizeof(gm_array *) + 2 * n * sizeof(int64_t) + param_size;
-    gm_array *a = memory_new(bytes);
-    if (!a)
-        return NULL;
-    memset(a, 0, sizeof *a);
-    atomic_init(&a->refs, 1);
+static void set_spec(gm_array *a, const gm_spec *spec, int64_t *dims) {
     a->ndim = (int16_t)spec->ndim;
     a->dtype = (uint8_t)spec->dtype;
     a->format = (uint8_t)spec->format;
-    a->op = op;
-    a->n_in = (uint16_t)n_in;
-    a->in = (gm_array **)(a + 1);
-    a->shape = (int64_t *)(a->in + n_in);
-    a->strides = a->shape + n;
-    a->param = a->strides + n;
-    for (int i = 0; i < n_in; i++)
-        a->in[i] = gm_retain(in[i]);
+    a->shape = dims;
+    a->strides = dims + spec->ndim;
     a->size = 1;
-    for (size_t i = 0; i < n; i++)
+    for (int i = 0; i < spec->ndim; i++)
         a->size *= a->shape[i] = spec->shape[i];
     shape_strides(a->ndim, a->shape, a->strides);
+}
+
+static gm_array *make(const gm_spec *specs, int n_out, const gm_op *op, gm_array *const *in, int n_in,
+                      const void *param, size_t param_size) {
+    size_t dims = 0;
+    for (int k = 0; k < n_out; k++)
+        dims += 2 * (size_t)specs[k].ndim;
+    size_t bytes = (size_t)n_out * sizeof(gm_array) + (size_t)n_in * sizeof(gm_array *) + dims * sizeof(int64_t) +
+                   param_size;
+    gm_array *a = memory_new(bytes);
+    if (!a)
+        return NULL;
+    memset(a, 0, (size_t)n_out * sizeof *a);
+    atomic_init(&a->refs, 1);
+    a->op = op;
+    a->n_in = (uint16_t)n_in;
+    a->n_extra = (uint16_t)(n_out - 1);
+    a->extra = a + 1;
+    a->in = (gm_array **)(a + n_out);
+    int64_t *at = (int64_t *)(a->in + n_in);
+    for (int k = 0; k < n_out; k++) {
+        set_spec(array_output(a, k), &specs[k], at);
+        at += 2 * specs[k].ndim;
+    }
+    a->param = at;
+    a->param_size = (uint32_t)param_size;
+    bool tracing = trace_depth() > 0;
+    for (int i = 0; i < n_in; i++) {
+        a->in[i] = gm_retain(in[i]);
+        a->tracer |= tracing && in[i]->tracer;
+    }
     if (param_size)
         memcpy(a->param, param, param_size);
     return a;
@@ -143,13 +161,66 @@ gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, in
     spec.format = 0;
     if (op->infer(in, n_in, param, &spec) != GM_OK || check_spec(&spec) != GM_OK)
         return NULL;
-    return array_own(s, make(&spec, op, in, n_in, param, param_size));
+    return array_own(s, make(&spec, 1, op, in, n_in, param, param_size));
+}
+
+gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
+                      size_t param_size, int n_out, gm_array **outs) {
+    for (int i = 0; i < n_in; i++)
+        if (!in[i])
+            return error_code();
+    gm_spec *specs = memory_zeroed((size_t)n_out * sizeof *specs);
+    gm_status status = specs ? op->infer(in, n_in, param, specs) : GM_ENOMEM;
+    for (int k = 0; k < n_out && status == GM_OK; k++)
+        status = check_spec(&specs[k]);
+    if (status == GM_OK) {
+        outs[0] = array_own(s, make(specs, n_out, op, in, n_in, param, param_size));
+        for (int k = 1; k < n_out; k++)
+            outs[k] = array_pick(s, outs[0], k);
+        status = outs[n_out - 1] ? GM_OK : error_code();
+    }
+    memory_free(specs);
+    return status;
+}
+
+gm_array *array_again(gm_scope *s, const gm_array *node, gm_array *const *in) {
+    return array_node_sized(s, node->op, in, node->n_in, node->param, node->param_size);
+}
+
+/* ---- pick: one of several outputs ---- */
+typedef struct { int32_t index; } pick_param;
+static const gm_field pick_fields[] = {{FIELD_INT, offsetof(pick_param, index), "index", 1}, {0}};
+
+static gm_status pick_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    const gm_array *a = array_output(in[0], ((const pick_param *)param)->index);
+    out->dtype = (gm_dtype)a->dtype;
+    out->format = a->format;
+    out->ndim = a->ndim;
+    memcpy(out->shape, a->shape, (size_t)a->ndim * sizeof *a->shape);
+    return GM_OK;
+}
+
+static gm_status pick_eval(gm_array *out, gm_queue *q) {
+    (void)q;
+    const gm_array *from = array_output(out->in[0], pick_index(out));
+    array_share(out, from, from->strides, 0);
+    return GM_OK;
+}
+
+const gm_op pick_op = {.name = "pick", .n_in = 1, .n_out = 1, .param_size = sizeof(pick_param), .fields = pick_fields,
+                       .infer = pick_infer, .eval = pick_eval};
+
+int pick_index(const gm_array *pick) { return ((const pick_param *)pick->param)->index; }
+
+gm_array *array_pick(gm_scope *s, gm_array *node, int k) {
+    return k ? array_node(s, &pick_op, &node, 1, &(pick_param){k}) : node;
 }
 
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset) {
     if (check_spec(spec) != GM_OK)
         return NULL;
-    gm_array *a = make(spec, NULL, NULL, 0, NULL, 0);
+    gm_array *a = make(spec, 1, NULL, NULL, 0, NULL, 0);
     if (!a)
         return NULL;
     a->buf = buffer_retain(buf);
@@ -200,7 +271,10 @@ void gm_release(gm_array *a) {
                 dead = in;
             }
         }
-        buffer_release(a->buf);
+        for (int k = 0; k <= a->n_extra; k++)
+            buffer_release(array_output(a, k)->buf);
+        if (a->op && a->op->drop)
+            a->op->drop(a->param);
         memory_free(a);
     }
 }
@@ -290,6 +364,8 @@ gm_array *array_own(gm_scope *s, gm_array *a) {
     }
     return s->items[s->count++] = a;
 }
+
+gm_array *gm_scope_keep(gm_scope *s, gm_array *a) { return a && a != GM_NONE ? array_own(s, gm_retain(a)) : a; }
 
 /* ---- the public view ---- */
 gm_array *gm_array_from(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape, const void *data) {

@@ -1,8 +1,11 @@
 /* array.h - the node: a value that is there, or how to make it.
  *  (1) shape, dtype, op, param never change. buf, strides, in[] change once, when the node is evaluated, under the run
  *      lock.
- *  (2) A node is evaluated when its ticket is published (graph.c); then in[] is empty and buf is set.
- *  (3) refs are atomic; a node's memory is one block: header, in[], shape, strides, param. */
+ *  (2) A node is evaluated when its ticket is published (graph.c); then in[] is empty and buf is set. Only a node that
+ *      is evaluated while its own trace is under way (core/trace.h) keeps its inputs: the gradient walks them.
+ *  (3) refs are atomic; a node's memory is one block: header, in[], extra[], shape, strides, param.
+ *  (4) An op of several outputs is one node whose value is output 0; the others are stored in extra[] and read through
+ *      nodes of pick_op. Who evaluates it fills array_output(node, k) for every k. */
 #ifndef GOMLX_CORE_ARRAY_H
 #define GOMLX_CORE_ARRAY_H
 #include <stdatomic.h>
@@ -28,10 +31,13 @@ struct gm_array {
     _Atomic int32_t refs;
     int16_t ndim;
     uint8_t dtype, format;
-    uint16_t n_in;
+    uint16_t n_in, n_extra;
+    bool tracer;                           /* depends on an input of a transform that was being traced */
+    uint32_t param_size;
     _Atomic uint64_t ticket;               /* 0: not evaluated; else the batch that evaluates it */
     const gm_op *op;                       /* NULL for data */
     gm_array **in;
+    gm_array *extra;                       /* outputs 1 .. n_extra: storage only, never in a graph by themselves */
     gm_buffer *buf;
     int64_t offset;                        /* bytes from buf->data to element (0, 0, ...) */
     int64_t size;
@@ -49,20 +55,28 @@ typedef struct { gm_field_kind kind; size_t offset; const char *name; int count;
 struct gm_op {
     const char *name;
     int n_in;                              /* -1: any number */
-    int n_out;                             /* 1 unless said otherwise */
+    int n_out;                             /* outputs: 1 or more; -1: said when a node is made */
     uint32_t nondiff;                      /* bit i: input i has no gradient */
     size_t param_size;
     const gm_field *fields;
-    /* Shapes and dtypes: the only place where such an error arises. Inputs may be GM_NONE where the op allows. */
+    /* Shapes and dtypes: the only place where such an error arises. Inputs may be GM_NONE where the op allows. out has
+     * n_out specs. */
     gm_status (*infer)(gm_array *const *in, int n_in, const void *param, gm_spec *out);
-    /* Takes memory for out (array_alloc, array_share, ...) and launches kernels. */
+    /* Takes memory for the outputs (array_alloc, array_share, ...) and launches kernels. */
     gm_status (*eval)(gm_array *out, gm_queue *q);
-    /* grad[i] = cotangent of in[i], as ops; left NULL where there is none. */
-    void (*vjp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *cotangent, gm_array **grad);
-    gm_array *(*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents);
-    gm_array *(*vmap)(gm_scope *s, gm_array *const *in, int n_in, const void *param, const int *axes, int *out_axis);
-    /* The same value from primitive ops: fallback, gradient and oracle of a fused op. */
+    /* grad[i] = cotangent of in[i], as ops; left NULL where there is none. cotangents[k] belongs to output k: the
+     * shape and dtype of that output; NULL (only with several outputs) where nothing depends on it. `out` may be read
+     * (exp does), other outputs through array_pick. */
+    void (*vjp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad);
+    /* The outputs for inputs of which some have a batch axis in front (batched[i]: axis 0 is the batch); every outs[k]
+     * gets the batch axis in front. in[i] that are not batched are as they were. `out` is the node without batch: its
+     * op, param and shapes. */
+    gm_status (*vmap)(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
+    /* tangents[i] NULL: constant. Only where the generic way (transform/jvp.c, by vjp twice) will not do. */
+    gm_status (*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents, gm_array **outs);
+    /* The same value from primitive ops: gradient of a fused op without .vjp, batching without .vmap, oracle of tests. */
     gm_array *(*compose)(gm_scope *s, gm_array *const *in, int n_in, const void *param);
+    void (*drop)(void *param);             /* the node dies: gives back what its parameters hold */
 };
 
 /* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */
@@ -70,6 +84,15 @@ gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in
 /* The same with the first param_size bytes of param only: lists of as many items as there are dimensions. */
 gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
                            size_t param_size);
+/* A node of several outputs; outs[0 .. n_out) get them. param_size bytes of param. */
+gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
+                      size_t param_size, int n_out, gm_array **outs);
+/* The same op and parameters over other inputs; single output. */
+gm_array *array_again(gm_scope *s, const gm_array *node, gm_array *const *in);
+/* Output k of a node of several. */
+gm_array *array_pick(gm_scope *s, gm_array *node, int k);
+extern const gm_op pick_op;
+int pick_index(const gm_array *pick);                 /* which output of in[0] it is */
 /* An evaluated, contiguous array over a buffer (retained), `offset` bytes in. s NULL: the caller owns the reference. */
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset);
 /* An evaluated array with memory of its own, uninitialised. */
@@ -77,6 +100,9 @@ gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape);
 /* The scope takes the caller's reference; on failure the array is released and NULL returned. */
 gm_array *array_own(gm_scope *s, gm_array *a);
 
+/* Where the evaluation of a node of several outputs puts output k. */
+static inline gm_array *array_output(gm_array *node, int k) { return k ? &node->extra[k - 1] : node; }
+static inline int array_n_out(const gm_array *node) { return 1 + node->n_extra; }
 static inline bool array_is_none(const gm_array *a) { return a == GM_NONE; }
 static inline size_t array_item(const gm_array *a) { return gm_dtype_size((gm_dtype)a->dtype); }
 static inline void *array_ptr(const gm_array *a) { return a->buf ? (char *)a->buf->data + a->offset : NULL; }

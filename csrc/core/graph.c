@@ -12,6 +12,7 @@
 #include <time.h>
 #include "base/memory.h"
 #include "base/team.h"
+#include "core/trace.h"
 
 #define BATCH_LAUNCHES 256
 
@@ -44,7 +45,7 @@ static struct {
 struct gm_run {
     gm_array **roots;
     size_t n_roots, n_order, at;
-    bool executing;
+    bool executing, tracing;        /* tracing: begun by a thread that traces; tracers keep their inputs */
     gm_status failure;              /* of recording: reported after what was recorded has run */
     gm_error error;
 };
@@ -244,32 +245,50 @@ static gm_status order_from(gm_array *root, size_t *n_order) {
 static void drop_input(gm_queue *q, gm_array *in) {
     if (in == GM_NONE)
         return;
-    if (atomic_load(&in->refs) == 1) {
-        gm_buffer *buf = in->buf;
-        in->buf = NULL;
-        queue_drop(q, buf);
-    } else {
-        queue_hold(q, in->buf);
+    bool last = atomic_load(&in->refs) == 1;
+    for (int k = 0; k < array_n_out(in); k++) {
+        gm_array *o = array_output(in, k);
+        if (last) {
+            gm_buffer *buf = o->buf;
+            o->buf = NULL;
+            queue_drop(q, buf);
+        } else {
+            queue_hold(q, o->buf);
+        }
     }
     gm_release(in);
 }
 
-static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket) {
+/* A reference more for each input: what the node's gradient will read must not be donated to the node. */
+static void guard_inputs(gm_array *node) {
+    for (int i = 0; i < node->n_in; i++)
+        gm_retain(node->in[i]);
+}
+
+static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_inputs) {
     int64_t before = queue_length(q);
-    GM_TRY(queue_room(q, (size_t)node->n_in + 2));
+    size_t buffers = (size_t)node->n_in + node->n_extra + 2;
+    for (int i = 0; i < node->n_in; i++)
+        buffers += node->in[i]->n_extra;
+    GM_TRY(queue_room(q, buffers));
     for (int i = 0; i < node->n_in; i++)
         GM_TRY(queue_reads(q, node->in[i]->buf));
+    if (keep_inputs)
+        guard_inputs(node);
     gm_status status = node->op->eval(node, q);
     queue_end_node(q);
     if (status != GM_OK) {
         queue_forget(q, before);
-        queue_drop(q, node->buf);     /* its memory may be used by launches before it */
-        node->buf = NULL;
-        return status;
+        for (int k = 0; k < array_n_out(node); k++) {
+            queue_drop(q, array_output(node, k)->buf);     /* its memory may be used by launches before it */
+            array_output(node, k)->buf = NULL;
+        }
     }
-    for (int i = 0; i < node->n_in; i++)
-        drop_input(q, node->in[i]);
-    node->n_in = 0;
+    for (int i = 0; i < node->n_in && (status == GM_OK || keep_inputs); i++)
+        drop_input(q, node->in[i]);            /* the guard's reference, or the node's own */
+    GM_TRY(status);
+    if (!keep_inputs)
+        node->n_in = 0;
     atomic_store_explicit(&node->ticket, ticket, memory_order_release);
     return GM_OK;
 }
@@ -300,6 +319,7 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     }
     queue_reset(engine.queue);
     run->roots = (gm_array **)(run + 1);
+    run->tracing = trace_depth() > 0;
     engine.epoch++;
     for (size_t i = 0; i < count; i++) {
         run->roots[run->n_roots++] = gm_retain(arrays[i]);
@@ -337,7 +357,8 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
                 return GM_OK;
             pthread_mutex_lock(&engine.recording);
             while (run->at < run->n_order && queue_length(engine.queue) < BATCH_LAUNCHES && run->failure == GM_OK) {
-                run->failure = record(engine.order[run->at], engine.queue, engine.ticket);
+                run->failure = record(engine.order[run->at], engine.queue, engine.ticket,
+                                      run->tracing && engine.order[run->at]->tracer);
                 if (run->failure == GM_OK)
                     run->at++;
                 else
@@ -417,7 +438,7 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     if (status == GM_OK)
         status = retain_inputs(n_order, &inputs, &n_inputs);
     for (size_t i = 0; i < n_order && status == GM_OK; i++)
-        status = record(engine.order[i], p->queue, 1);
+        status = record(engine.order[i], p->queue, 1, false);
     if (status == GM_OK)
         status = queue_room(p->queue, count);
     for (size_t i = 0; i < count && status == GM_OK; i++)

@@ -185,7 +185,7 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
     return queue_launch(q, kernels->attention, &args, sizeof args, n_tiles * p->n_kv_heads, 1, 0);
 }
 
-static const gm_op cached_op = {.name = "cached_attention", .n_in = -1, .n_out = 1, .nondiff = 0xfffffff0u,
+const gm_op cached_attention_op = {.name = "cached_attention", .n_in = -1, .n_out = 1, .nondiff = 0xfffffff0u,
                                 .param_size = sizeof(cached_param), .fields = cached_fields, .infer = cached_infer,
                                 .eval = cached_eval};
 
@@ -224,7 +224,7 @@ gm_array *gm_cached_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v
     in[IN_ROWS] = rows;
     in[IN_SPANS] = span_array;
     memcpy(in + IN_CACHES, caches, (size_t)(2 * n_sequences) * sizeof *in);
-    gm_array *out = array_node(s, &cached_op, in, n_in, &p);
+    gm_array *out = array_node(s, &cached_attention_op, in, n_in, &p);
     if (in != few)
         memory_free(in);
     return out;

@@ -26,7 +26,7 @@ static gm_status arange_eval(gm_array *out, gm_queue *q) {
                   .step = p->step);
 }
 
-static const gm_op arange_op = {.name = "arange", .n_in = 0, .n_out = 1, .param_size = sizeof(arange_param),
+const gm_op arange_op = {.name = "arange", .n_in = 0, .n_out = 1, .param_size = sizeof(arange_param),
                                 .fields = arange_fields, .infer = arange_infer, .eval = arange_eval};
 
 gm_array *gm_arange(gm_scope *s, double start, double stop, double step, gm_dtype type) {

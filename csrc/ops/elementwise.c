@@ -30,7 +30,7 @@ static gm_status unary_eval(gm_array *out, gm_queue *q) {
                   .strides = l.strides[0]);
 }
 
-static const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
+const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
                                .fields = unary_fields, .infer = unary_infer, .eval = unary_eval};
 
 static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function, result_rule rule) {
@@ -137,7 +137,7 @@ static gm_status binary_eval(gm_array *out, gm_queue *q) {
                   .a_strides = l.strides[0], .b_strides = l.strides[1]);
 }
 
-static const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
+const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
                                 .fields = binary_fields, .infer = binary_infer, .eval = binary_eval};
 
 typedef enum { OPERANDS_ANY, OPERANDS_FLOAT, OPERANDS_INTEGER, OPERANDS_BOOL } operand_rule;
@@ -211,7 +211,7 @@ static gm_status where_eval(gm_array *out, gm_queue *q) {
                   .b_strides = l.strides[2]);
 }
 
-static const gm_op where_op = {.name = "where", .n_in = 3, .n_out = 1, .nondiff = 1, .infer = where_infer,
+const gm_op where_op = {.name = "where", .n_in = 3, .n_out = 1, .nondiff = 1, .infer = where_infer,
                                .eval = where_eval};
 
 gm_array *gm_where(gm_scope *s, gm_array *condition, gm_array *x, gm_array *y) {
@@ -239,7 +239,7 @@ static gm_status astype_eval(gm_array *out, gm_queue *q) {
                        x->strides, x->ndim, x->shape);
 }
 
-static const gm_op astype_op = {.name = "astype", .n_in = 1, .n_out = 1, .param_size = sizeof(astype_param),
+const gm_op astype_op = {.name = "astype", .n_in = 1, .n_out = 1, .param_size = sizeof(astype_param),
                                 .fields = astype_fields, .infer = astype_infer, .eval = astype_eval};
 
 gm_array *gm_astype(gm_scope *s, gm_array *x, gm_dtype type) {

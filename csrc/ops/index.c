@@ -49,12 +49,12 @@ static gm_status rows_eval(gm_array *out, gm_queue *q) {
                   .row_stride_bytes = step);
 }
 
-static const gm_op rows_op = {.name = "take_rows", .n_in = 2, .n_out = 1, .nondiff = 2, .infer = rows_infer,
+const gm_op take_rows_op = {.name = "take_rows", .n_in = 2, .n_out = 1, .nondiff = 2, .infer = rows_infer,
                               .eval = rows_eval};
 
 gm_array *gm_take_rows(gm_scope *s, gm_array *x, gm_array *indices) {
     gm_array *in[2] = {x, indices};
-    return array_node(s, &rows_op, in, 2, NULL);
+    return array_node(s, &take_rows_op, in, 2, NULL);
 }
 
 /* Along any axis: the axis is brought to the front, rows are taken, and it goes back. */

@@ -117,7 +117,7 @@ static gm_array *matmul_compose(gm_scope *s, gm_array *const *in, int n_in, cons
     return gm_sum(s, gm_multiply(s, a, b), 1, (int[]){-1}, false);
 }
 
-static const gm_op matmul_op = {.name = "matmul", .n_in = 2, .n_out = 1, .infer = matmul_infer, .eval = matmul_eval,
+const gm_op matmul_op = {.name = "matmul", .n_in = 2, .n_out = 1, .infer = matmul_infer, .eval = matmul_eval,
                                 .compose = matmul_compose};
 
 gm_array *gm_matmul(gm_scope *s, gm_array *a, gm_array *b) {

@@ -53,7 +53,7 @@ static gm_array *rms_norm_compose(gm_scope *s, gm_array *const *in, int n_in, co
     return gm_astype(s, y, (gm_dtype)in[0]->dtype);
 }
 
-static const gm_op rms_norm_op = {.name = "rms_norm", .n_in = 2, .n_out = 1, .param_size = sizeof(rms_norm_param),
+const gm_op rms_norm_op = {.name = "rms_norm", .n_in = 2, .n_out = 1, .param_size = sizeof(rms_norm_param),
                                   .fields = rms_norm_fields, .infer = rms_norm_infer, .eval = rms_norm_eval,
                                   .compose = rms_norm_compose};
 

@@ -3,6 +3,15 @@
 #ifndef GOMLX_OPS_OPS_H
 #define GOMLX_OPS_OPS_H
 #include "core/queue.h"
+#include "core/trace.h"
+
+/* The operations themselves, by the names of records.def. */
+#define RECORD(name) extern const gm_op name##_op;
+#include "ops/records.def"
+#undef RECORD
+extern const gm_op *const op_records[];
+extern const int op_record_count;
+const gm_op *op_record(const char *name);     /* NULL when there is none */
 
 #define GRAIN 16384             /* elements of one piece of elementwise work: some microseconds */
 #define MAX_OPERANDS 4
@@ -39,4 +48,17 @@ gm_status float_operand(gm_queue *q, const gm_array *a, const float **out);
 
 /* 0-d array of a value */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);
+
+/* ---- rules that .vjp and .vmap of many ops share (rules.c) ---- */
+/* A cotangent of a broadcast result brought back to the shape of the operand: summed over the axes that were
+ * repeated. */
+gm_array *unbroadcast(gm_scope *s, gm_array *cotangent, const gm_array *operand);
+/* in[i] with the batch axis in front, whether it has one or not (then it is broadcast to the batch). */
+gm_array *batched_input(gm_scope *s, gm_array *in, bool batched, int64_t batch);
+/* The size of the batch, from the first input that has one. */
+int64_t batch_size(gm_array *const *in, int n_in, const bool *batched);
+/* .vmap of ops whose inputs broadcast against each other (elementwise): ranks are aligned behind the batch axis. */
+gm_status vmap_broadcasting(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
+/* .vmap of ops that treat all leading axes alike, as rows: every input gets the batch axis and the op runs again. */
+gm_status vmap_leading(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
 #endif

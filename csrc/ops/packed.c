@@ -38,13 +38,13 @@ static gm_status embedding_eval(gm_array *out, gm_queue *q) {
                   .scale = ((const embedding_param *)out->param)->scale);
 }
 
-static const gm_op embedding_op = {.name = "packed_embedding", .n_in = 2, .n_out = 1, .nondiff = 3,
+const gm_op packed_embedding_op = {.name = "packed_embedding", .n_in = 2, .n_out = 1, .nondiff = 3,
                                    .param_size = sizeof(embedding_param), .fields = embedding_fields,
                                    .infer = embedding_infer, .eval = embedding_eval};
 
 gm_array *gm_packed_embedding(gm_scope *s, gm_array *weight, gm_array *tokens, float scale) {
     gm_array *in[2] = {weight, tokens};
-    return array_node(s, &embedding_op, in, 2, &(embedding_param){scale});
+    return array_node(s, &packed_embedding_op, in, 2, &(embedding_param){scale});
 }
 
 /* ---- activations ---- */
@@ -72,10 +72,10 @@ static gm_status activations_eval(gm_array *out, gm_queue *q) {
                   .tokens = tokens, .k = k);
 }
 
-static const gm_op activations_op = {.name = "quantize_activations", .n_in = 1, .n_out = 1, .nondiff = 1,
+const gm_op quantize_activations_op = {.name = "quantize_activations", .n_in = 1, .n_out = 1, .nondiff = 1,
                                      .infer = activations_infer, .eval = activations_eval};
 
-gm_array *gm_quantize_activations(gm_scope *s, gm_array *x) { return array_node(s, &activations_op, &x, 1, NULL); }
+gm_array *gm_quantize_activations(gm_scope *s, gm_array *x) { return array_node(s, &quantize_activations_op, &x, 1, NULL); }
 
 /* ---- product ---- */
 static gm_status product_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -142,12 +142,12 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
                         w->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0);
 }
 
-static const gm_op product_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer,
+const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer,
                                  .eval = product_eval};
 
 gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual) {
     gm_array *in[4] = {x, weight, bias, residual};
-    return array_node(s, &product_op, in, 4, NULL);
+    return array_node(s, &packed_matmul_op, in, 4, NULL);
 }
 
 /* ---- SwiGLU. Source: Shazeer, GLU Variants Improve Transformer, 2020. ---- */
@@ -182,7 +182,7 @@ static gm_array *swiglu_compose(gm_scope *s, gm_array *const *in, int n_in, cons
     return gm_multiply(s, gm_multiply(s, in[0], gm_sigmoid(s, in[0])), in[1]);
 }
 
-static const gm_op swiglu_op = {.name = "swiglu", .n_in = 2, .n_out = 1, .infer = swiglu_infer, .eval = swiglu_eval,
+const gm_op swiglu_op = {.name = "swiglu", .n_in = 2, .n_out = 1, .infer = swiglu_infer, .eval = swiglu_eval,
                                 .compose = swiglu_compose};
 
 gm_array *gm_swiglu(gm_scope *s, gm_array *gate, gm_array *up) {

@@ -53,7 +53,7 @@ static gm_status reduce_eval(gm_array *out, gm_queue *q) {
                   .n_reduced = reduced.ndim, .reduced_shape = reduced.shape, .reduced_strides = reduced.strides[0]);
 }
 
-static const gm_op reduce_op = {.name = "reduce", .n_in = 1, .n_out = 1, .param_size = sizeof(reduce_param),
+const gm_op reduce_op = {.name = "reduce", .n_in = 1, .n_out = 1, .param_size = sizeof(reduce_param),
                                 .fields = reduce_fields, .infer = reduce_infer, .eval = reduce_eval};
 
 static gm_status axes_mask(const char *op, const gm_array *x, int n_axes, const int *axes, uint64_t *mask) {
@@ -162,7 +162,7 @@ static gm_status arg_eval(gm_array *out, gm_queue *q) {
                   .kept_strides = kept.strides[0], .length = x->shape[p->axis], .stride = x->strides[p->axis]);
 }
 
-static const gm_op arg_op = {.name = "arg_reduce", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(arg_param),
+const gm_op arg_reduce_op = {.name = "arg_reduce", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(arg_param),
                              .fields = arg_fields, .infer = arg_infer, .eval = arg_eval};
 
 static gm_array *arg_reduce(gm_scope *s, const char *name, gm_array *x, int axis, bool all, bool keepdims, bool max) {
@@ -175,7 +175,7 @@ static gm_array *arg_reduce(gm_scope *s, const char *name, gm_array *x, int axis
     } else if (check_axis(name, axis, ndim, &at) != GM_OK) {
         return NULL;
     }
-    gm_array *out = array_node(s, &arg_op, &x, 1, &(arg_param){at, keepdims && !all, max});
+    gm_array *out = array_node(s, &arg_reduce_op, &x, 1, &(arg_param){at, keepdims && !all, max});
     if (out && all && keepdims) {
         int64_t ones[GM_MAX_NDIM];
         for (int i = 0; i < ndim; i++)
@@ -223,7 +223,7 @@ static gm_array *softmax_compose(gm_scope *s, gm_array *const *in, int n_in, con
     return gm_divide(s, e, gm_sum(s, e, 1, last, true));
 }
 
-static const gm_op softmax_op = {.name = "softmax", .n_in = 1, .n_out = 1, .infer = softmax_infer, .eval = softmax_eval,
+const gm_op softmax_op = {.name = "softmax", .n_in = 1, .n_out = 1, .infer = softmax_infer, .eval = softmax_eval,
                                  .compose = softmax_compose};
 
 gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {

@@ -44,13 +44,13 @@ static gm_status angles_eval(gm_array *out, gm_queue *q) {
                   .factor = ((const angles_param *)out->param)->factor);
 }
 
-static const gm_op angles_op = {.name = "rope_angles", .n_in = 2, .n_out = 1, .nondiff = 3,
+const gm_op rope_angles_op = {.name = "rope_angles", .n_in = 2, .n_out = 1, .nondiff = 3,
                                 .param_size = sizeof(angles_param), .fields = angles_fields, .infer = angles_infer,
                                 .eval = angles_eval};
 
 gm_array *gm_rope_angles(gm_scope *s, gm_array *positions, gm_array *inv_freq, float factor) {
     gm_array *in[2] = {positions, inv_freq};
-    return array_node(s, &angles_op, in, 2, &(angles_param){factor});
+    return array_node(s, &rope_angles_op, in, 2, &(angles_param){factor});
 }
 
 /* ---- rotation by angles: x [..., T, D] as rows, angles [rows, 2, half] ---- */
@@ -84,7 +84,7 @@ static gm_status rotate_eval(gm_array *out, gm_queue *q) {
                        (int64_t[]){out->size});
 }
 
-static const gm_op rotate_op = {.name = "rope", .n_in = 2, .n_out = 1, .nondiff = 2, .param_size = sizeof(rotate_param),
+const gm_op rope_op = {.name = "rope", .n_in = 2, .n_out = 1, .nondiff = 2, .param_size = sizeof(rotate_param),
                                 .fields = rotate_fields, .infer = rotate_infer, .eval = rotate_eval};
 
 gm_array *gm_rope(gm_scope *s, gm_array *x, int dims, bool traditional, gm_array *offset, gm_array *freqs, float base,
@@ -129,5 +129,5 @@ gm_array *gm_rope(gm_scope *s, gm_array *x, int dims, bool traditional, gm_array
     angles = gm_reshape(s, angles, 5, (int64_t[]){offset->size == 1 ? 1 : batches, 1, steps, 2, half});
     angles = gm_reshape(s, gm_contiguous(s, gm_broadcast_to(s, angles, 5, wanted)), 3, (int64_t[]){-1, 2, half});
     gm_array *in[2] = {x, angles};
-    return array_node(s, &rotate_op, in, 2, &(rotate_param){traditional});
+    return array_node(s, &rope_op, in, 2, &(rotate_param){traditional});
 }

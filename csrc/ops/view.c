@@ -52,7 +52,7 @@ static gm_status reshape_eval(gm_array *out, gm_queue *q) {
                        x->ndim, x->shape);
 }
 
-static const gm_op reshape_op = {.name = "reshape", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
+const gm_op reshape_op = {.name = "reshape", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
                                  .fields = reshape_fields, .infer = reshape_infer, .eval = reshape_eval};
 
 gm_array *gm_reshape(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
@@ -92,7 +92,7 @@ static gm_status transpose_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
-static const gm_op transpose_op = {.name = "transpose", .n_in = 1, .n_out = 1, .param_size = sizeof(transpose_param),
+const gm_op transpose_op = {.name = "transpose", .n_in = 1, .n_out = 1, .param_size = sizeof(transpose_param),
                                    .fields = transpose_fields, .infer = transpose_infer, .eval = transpose_eval};
 
 gm_array *gm_transpose(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
@@ -139,7 +139,7 @@ static gm_status broadcast_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
-static const gm_op broadcast_op = {.name = "broadcast_to", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
+const gm_op broadcast_to_op = {.name = "broadcast_to", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
                                    .fields = reshape_fields, .infer = broadcast_infer, .eval = broadcast_eval};
 
 gm_array *gm_broadcast_to(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
@@ -152,7 +152,7 @@ gm_array *gm_broadcast_to(gm_scope *s, gm_array *x, int ndim, const int64_t *sha
         return x;
     p = (reshape_param){.ndim = ndim};
     memcpy(p.shape, shape, (size_t)ndim * sizeof *shape);
-    return array_node_sized(s, &broadcast_op, &x, 1, &p, offsetof(reshape_param, shape) + (size_t)ndim * sizeof *shape);
+    return array_node_sized(s, &broadcast_to_op, &x, 1, &p, offsetof(reshape_param, shape) + (size_t)ndim * sizeof *shape);
 }
 
 /* ---- slice ---- */
@@ -193,7 +193,7 @@ static gm_status slice_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
-static const gm_op slice_op = {.name = "slice", .n_in = 1, .n_out = 1, .param_size = GM_MAX_NDIM * sizeof(slice_range),
+const gm_op slice_op = {.name = "slice", .n_in = 1, .n_out = 1, .param_size = GM_MAX_NDIM * sizeof(slice_range),
                                .fields = slice_fields, .infer = slice_infer, .eval = slice_eval};
 
 gm_array *gm_slice(gm_scope *s, gm_array *x, const int64_t *start, const int64_t *stop, const int64_t *step) {
@@ -224,7 +224,7 @@ static gm_status contiguous_eval(gm_array *out, gm_queue *q) {
                        x->strides, x->ndim, x->shape);
 }
 
-static const gm_op contiguous_op = {.name = "contiguous", .n_in = 1, .n_out = 1, .infer = same_infer,
+const gm_op contiguous_op = {.name = "contiguous", .n_in = 1, .n_out = 1, .infer = same_infer,
                                     .eval = contiguous_eval};
 
 gm_array *gm_contiguous(gm_scope *s, gm_array *x) { return array_node(s, &contiguous_op, &x, 1, NULL); }
@@ -265,7 +265,7 @@ static gm_status concatenate_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
-static const gm_op concatenate_op = {.name = "concatenate", .n_in = -1, .n_out = 1,
+const gm_op concatenate_op = {.name = "concatenate", .n_in = -1, .n_out = 1,
                                      .param_size = sizeof(concatenate_param), .fields = concatenate_fields,
                                      .infer = concatenate_infer, .eval = concatenate_eval};
 

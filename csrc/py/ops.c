@@ -1,11 +1,18 @@
-/* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; a HAND row of the
- * namespaces core and fast has its function here, op_<name>, and nothing else: the table, the docstring and the
- * signature come from the row. */
-#include "py/py.h"
-#include <stdio.h>
+/* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; a HAND row has its
+ * function op_<name> here or in an ops_<family>.c, and nothing else: the table, the docstring and the signature come
+ * from the row. */
+#include "py/bind.h"
 
-#define FUNCTION_OF(name)                                                                                              \
-    static PyObject *op_##name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+/* The signature texts of the rows. */
+#define UNARY(name, doc)
+#define BINARY(name, doc)
+#define REDUCE(name, doc)
+#define HAND(name, namespace_, prototype, text, doc) const char op_text_##name[] = text;
+#include "ops/ops.def"
+#undef UNARY
+#undef BINARY
+#undef REDUCE
+#undef HAND
 
 static PyObject *finish(PyObject *module, gm_scope *scope, gm_array *node) {
     return py_array_result(PyModule_GetState(module), scope, node);
@@ -449,23 +456,53 @@ FUNCTION_OF(scaled_dot_product_attention) {
 #define HAND(name, namespace_, prototype, text, doc) HAND_##namespace_(name, text, doc)
 #define HAND_engine(name, text, doc)
 
+/* One table for each namespace: the rows of the others expand to nothing. */
 #define HAND_core(name, text, doc) ROW(name, text, doc)
 #define HAND_fast(name, text, doc)
+#define HAND_linalg(name, text, doc)
+#define HAND_fft(name, text, doc)
+#define HAND_random(name, text, doc)
 static PyMethodDef core_ops[] = {
 #include "ops/ops.def"
     {NULL, NULL, 0, NULL},
 };
-#undef HAND_core
-#undef HAND_fast
 #undef UNARY
 #undef BINARY
 #undef REDUCE
 #define UNARY(name, doc)
 #define BINARY(name, doc)
 #define REDUCE(name, doc)
+#undef HAND_core
+#undef HAND_fast
 #define HAND_core(name, text, doc)
 #define HAND_fast(name, text, doc) ROW(name, text, doc)
 static PyMethodDef fast_ops[] = {
+#include "ops/ops.def"
+    {NULL, NULL, 0, NULL},
+};
+#undef HAND_fast
+#undef HAND_linalg
+#define HAND_fast(name, text, doc)
+#define HAND_linalg(name, text, doc) ROW(name, text, doc)
+static PyMethodDef linalg_ops[] = {
+#include "ops/ops.def"
+    {NULL, NULL, 0, NULL},
+};
+#undef HAND_linalg
+#undef HAND_fft
+#define HAND_linalg(name, text, doc)
+#define HAND_fft(name, text, doc) ROW(name, text, doc)
+static PyMethodDef fft_ops[] = {
+#include "ops/ops.def"
+    {NULL, NULL, 0, NULL},
+};
+#undef HAND_fft
+#undef HAND_random
+#define HAND_fft(name, text, doc)
+/* random_normal is gomlx.core.random.normal */
+#define HAND_random(name, text, doc) {#name + sizeof "random", FUNCTION(op_##name), FASTCALL, \
+                                      (#name text "\n--\n\n" doc) + sizeof "random"},
+static PyMethodDef random_ops[] = {
 #include "ops/ops.def"
     {NULL, NULL, 0, NULL},
 };
@@ -488,13 +525,22 @@ static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *funct
     return where != NULL;
 }
 
-bool ops_add(PyObject *module, PyObject *names) {
-    PyObject *fast = PyModule_New("gomlx.core.fast"), *name = PyUnicode_FromString("fast");
-    bool ok = fast && name && functions_add(module, module, core_ops, "gomlx.core", names)
-           && functions_add(fast, module, fast_ops, "gomlx.core.fast", NULL)
-           && PyModule_AddStringConstant(fast, "__doc__", "Fused operations.") == 0
-           && PyModule_AddObjectRef(module, "fast", fast) == 0 && PyList_Append(names, name) == 0;
-    Py_XDECREF(name);
-    Py_XDECREF(fast);
+static bool namespace_add(PyObject *module, const char *name, const char *doc, PyMethodDef *functions, PyObject *names) {
+    char full[64];
+    PyOS_snprintf(full, sizeof full, "gomlx.core.%s", name);
+    PyObject *space = PyModule_New(full), *text = PyUnicode_FromString(name);
+    bool ok = space && text && functions_add(space, module, functions, full, NULL)
+           && PyModule_AddStringConstant(space, "__doc__", doc) == 0
+           && PyModule_AddObjectRef(module, name, space) == 0 && PyList_Append(names, text) == 0;
+    Py_XDECREF(text);
+    Py_XDECREF(space);
     return ok;
+}
+
+bool ops_add(PyObject *module, PyObject *names) {
+    return functions_add(module, module, core_ops, "gomlx.core", names)
+        && namespace_add(module, "fast", "Fused operations.", fast_ops, names)
+        && namespace_add(module, "linalg", "Linear algebra.", linalg_ops, names)
+        && namespace_add(module, "fft", "Fourier transforms.", fft_ops, names)
+        && namespace_add(module, "random", "Random numbers.", random_ops, names);
 }

@@ -1,0 +1,58 @@
+/* rules.c - parts of gradients and of batching that ops share. */
+#include <string.h>
+#include "ops/ops.h"
+
+gm_array *unbroadcast(gm_scope *s, gm_array *cotangent, const gm_array *operand) {
+    if (!cotangent)
+        return NULL;
+    int axes[GM_MAX_NDIM], n = 0, lead = cotangent->ndim - operand->ndim;
+    for (int i = 0; i < cotangent->ndim; i++)
+        if (i < lead || (operand->shape[i - lead] == 1 && cotangent->shape[i] != 1))
+            axes[n++] = i;
+    if (n)
+        cotangent = gm_sum(s, cotangent, n, axes, true);
+    return gm_reshape(s, gm_astype(s, cotangent, (gm_dtype)operand->dtype), operand->ndim, operand->shape);
+}
+
+int64_t batch_size(gm_array *const *in, int n_in, const bool *batched) {
+    for (int i = 0; i < n_in; i++)
+        if (batched[i])
+            return in[i]->shape[0];
+    return 1;
+}
+
+gm_array *batched_input(gm_scope *s, gm_array *in, bool batched, int64_t batch) {
+    if (!in || batched || array_is_none(in))
+        return in;
+    int64_t shape[GM_MAX_NDIM + 1];
+    shape[0] = batch;
+    memcpy(shape + 1, in->shape, (size_t)in->ndim * sizeof *shape);
+    return gm_broadcast_to(s, in, in->ndim + 1, shape);
+}
+
+gm_status vmap_broadcasting(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    gm_array *aligned[MAX_OPERANDS];
+    int64_t shape[2 * GM_MAX_NDIM];
+    for (int i = 0; i < out->n_in; i++) {
+        aligned[i] = in[i];
+        int pad = out->ndim - (in[i]->ndim - 1);
+        if (!batched[i] || pad <= 0)
+            continue;
+        shape[0] = in[i]->shape[0];
+        for (int d = 0; d < pad; d++)
+            shape[1 + d] = 1;
+        memcpy(shape + 1 + pad, in[i]->shape + 1, (size_t)(in[i]->ndim - 1) * sizeof *shape);
+        aligned[i] = gm_reshape(s, in[i], 1 + out->ndim, shape);
+    }
+    outs[0] = array_again(s, out, aligned);
+    return outs[0] ? GM_OK : error_code();
+}
+
+gm_status vmap_leading(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    gm_array *all[MAX_OPERANDS];
+    int64_t batch = batch_size(in, out->n_in, batched);
+    for (int i = 0; i < out->n_in; i++)
+        all[i] = batched_input(s, in[i], batched[i], batch);
+    outs[0] = array_again(s, out, all);
+    return outs[0] ? GM_OK : error_code();
+}

@@ -1,0 +1,70 @@
+/* bind.h - how a row of ops.def becomes a Python function: BIND reads the arguments, call_finish gives the result.
+ *
+ *     FUNCTION_OF(partition) {
+ *         gm_array *x; int kth = 0, axis = -1; bool flat = false;
+ *         BIND(partition, "Aia", &x, &kth, &axis, &flat);
+ *         return call_finish(&c, gm_partition(c.scope, x, kth, axis, flat));
+ *     }
+ *
+ * One letter for each argument of the row's signature, in order ("stream" has none, it is read by its name):
+ *   A array                          gm_array **          TypeError for anything else
+ *   V array or scalar                gm_array **
+ *   O optional array                 gm_array **          GM_NONE for None or absent
+ *   Q optional array or scalar       gm_array **          GM_NONE for None or absent
+ *   W two arguments at once          gm_array **, **      arrays or scalars, scalars weak to the other one
+ *   L sequence of arrays             gm_array ***, int *  freed by call_finish
+ *   i int   b bool   f double        int *, bool *, double *
+ *   a axis: None or int              int *, bool *all
+ *   x axes: None, int or ints        int *n (-1: None), int axes[GM_MAX_NDIM]
+ *   s shape: int or ints             int *ndim, int64_t shape[GM_MAX_NDIM]
+ *   n int or ints                    int *n (-1: one int), int64_t [BIND_INTS]
+ *   d dtype or None                  gm_dtype *
+ *   t str                            const char **
+ *   p any object, borrowed           PyObject **
+ * A variable whose argument is absent or None keeps its value; of O and Q it becomes GM_NONE, of p NULL. */
+#ifndef GOMLX_PY_BIND_H
+#define GOMLX_PY_BIND_H
+#include "py/py.h"
+
+#define BIND_ARGUMENTS 20
+#define BIND_INTS 256
+
+typedef struct {
+    signature base;
+    int n;
+    char storage[256];             /* the names */
+} bind_signature;
+
+typedef struct {
+    module_state *state;
+    gm_scope *scope;
+    const char *function;
+    gm_array **list;               /* of an L argument */
+} call;
+
+/* False: an exception is set and nothing is to be freed. */
+bool call_bind(call *c, bind_signature *sig, const char *function, const char *text, PyObject *const *args,
+               Py_ssize_t n, PyObject *kwnames, const char *kinds, ...);
+/* The end of a call: the array (NULL: the exception), with the scope closed. */
+PyObject *call_finish(call *c, gm_array *node);
+/* The same for several arrays, as a list or a tuple; status not GM_OK: the exception. */
+PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, int count, bool as_list);
+
+#define FUNCTION_OF(name) PyObject *op_##name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+#define BIND(name, ...)                                                                                                \
+    static bind_signature sig_;                                                                                        \
+    call c = {PyModule_GetState(module), NULL, NULL, NULL};                                                            \
+    if (!call_bind(&c, &sig_, #name, op_text_##name, args, n, kwnames, __VA_ARGS__))                                   \
+        return NULL
+
+/* Of each row: its function op_<name>, and its signature text op_text_<name>. Rows of the namespace engine have none. */
+#define UNARY(name, doc) FUNCTION_OF(name);
+#define BINARY(name, doc) FUNCTION_OF(name);
+#define REDUCE(name, doc) FUNCTION_OF(name);
+#define HAND(name, namespace_, prototype, text, doc) FUNCTION_OF(name); extern const char op_text_##name[];
+#include "ops/ops.def"
+#undef UNARY
+#undef BINARY
+#undef REDUCE
+#undef HAND
+#endif
