@@ -117,8 +117,41 @@ static gm_array *matmul_compose(gm_scope *s, gm_array *const *in, int n_in, cons
     return gm_sum(s, gm_multiply(s, a, b), 1, (int[]){-1}, false);
 }
 
+/* x with its last two axes exchanged; complex values conjugated, as gradients take them. */
+static gm_array *adjoint(gm_scope *s, gm_array *x) {
+    int axes[GM_MAX_NDIM], n = x->ndim;
+    for (int i = 0; i < n; i++)
+        axes[i] = i;
+    axes[n - 1] = n - 2;
+    axes[n - 2] = n - 1;
+    return gm_transpose(s, x->dtype == GM_COMPLEX64 ? gm_conjugate(s, x) : x, n, axes);
+}
+
+/* [..., r, c] as [rows, c]: the leading axes are rows. */
+static gm_array *flat_rows(gm_scope *s, gm_array *x) {
+    int64_t c = x->shape[x->ndim - 1], r = x->shape[x->ndim - 2];
+    for (int i = 0; i < x->ndim - 2; i++)
+        r *= x->shape[i];
+    return gm_reshape(s, x, 2, (int64_t[]){r, c});
+}
+
+/* out = a b: da = cot b', db = a' cot, summed over the axes that an operand was repeated along. A matrix b that all of
+ * a's batches share needs no sum of products: the batches are rows. */
+static void matmul_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
+    gm_array *a = in[0], *b = in[1], *cot = cotangents[0];
+    (void)out;
+    grad[0] = unbroadcast(s, gm_matmul(s, cot, adjoint(s, b)), a);
+    if (b->ndim == 2 && a->ndim > 2) {
+        a = flat_rows(s, a);
+        cot = flat_rows(s, cot);
+        if (!a)
+            return;
+    }
+    grad[1] = unbroadcast(s, gm_matmul(s, adjoint(s, a), cot), b);
+}
+
 const gm_op matmul_op = {.name = "matmul", .n_in = 2, .n_out = 1, .infer = matmul_infer, .eval = matmul_eval,
-                                .compose = matmul_compose};
+                         .vjp = matmul_vjp, .vmap = vmap_broadcasting, .compose = matmul_compose};
 
 gm_array *gm_matmul(gm_scope *s, gm_array *a, gm_array *b) {
     int64_t shape[GM_MAX_NDIM];
