@@ -1,5 +1,17 @@
-/* elementwise.c - unary and binary functions, where, astype. One block for each class; the row says which function. */
+/* elementwise.c - unary and binary functions, where, astype. One block for each class; the row says which function.
+ * Gradients of complex functions: the cotangent times the conjugate of the derivative. */
 #include "ops/ops.h"
+
+/* cot * conj(derivative) */
+static gm_array *chain(gm_scope *s, gm_array *cot, gm_array *derivative) {
+    if (derivative && derivative->dtype == GM_COMPLEX64)
+        derivative = gm_conjugate(s, derivative);
+    return gm_multiply(s, cot, derivative);
+}
+
+static gm_array *constant(gm_scope *s, double value, const gm_array *like) {
+    return scalar_array(s, value, (gm_dtype)like->dtype);
+}
 
 /* ---- unary ---- */
 typedef enum { RESULT_SAME, RESULT_FLOAT, RESULT_BOOL, RESULT_REAL } result_rule;
@@ -30,8 +42,72 @@ static gm_status unary_eval(gm_array *out, gm_queue *q) {
                   .strides = l.strides[0]);
 }
 
+/* c + sign * x**2 */
+static gm_array *plus_square(gm_scope *s, double c, double sign, gm_array *x) {
+    gm_array *square = gm_square(s, x), *one = constant(s, c, x);
+    return sign < 0 ? gm_subtract(s, one, square) : gm_add(s, one, square);
+}
+
+static gm_array *imaginary_unit(gm_scope *s) {
+    return gm_array_from(s, GM_COMPLEX64, 0, NULL, (float[2]){0, 1});
+}
+
+/* d function(x) / dx; y is the function's value. NULL: zero everywhere. */
+static gm_array *unary_derivative(gm_scope *s, gm_unary_op function, gm_array *x, gm_array *y) {
+    switch (function) {
+    case GM_U_SQUARE: return gm_add(s, x, x);
+    case GM_U_SQRT: return gm_divide(s, constant(s, 0.5, x), y);
+    case GM_U_RSQRT: return gm_divide(s, gm_multiply(s, constant(s, -0.5, x), y), x);
+    case GM_U_RECIPROCAL: return gm_negative(s, gm_square(s, y));
+    case GM_U_EXP: return y;
+    case GM_U_EXPM1: return gm_add(s, y, constant(s, 1, x));
+    case GM_U_LOG: return gm_reciprocal(s, x);
+    case GM_U_LOG2: return gm_divide(s, constant(s, 1.44269504088896340736, x), x);       /* 1 / ln 2 */
+    case GM_U_LOG10: return gm_divide(s, constant(s, 0.434294481903251827651, x), x);     /* 1 / ln 10 */
+    case GM_U_LOG1P: return gm_reciprocal(s, gm_add(s, x, constant(s, 1, x)));
+    case GM_U_SIN: return gm_cos(s, x);
+    case GM_U_COS: return gm_negative(s, gm_sin(s, x));
+    case GM_U_TAN: return plus_square(s, 1, 1, y);
+    case GM_U_ARCSIN: return gm_rsqrt(s, plus_square(s, 1, -1, x));
+    case GM_U_ARCCOS: return gm_negative(s, gm_rsqrt(s, plus_square(s, 1, -1, x)));
+    case GM_U_ARCTAN: return gm_reciprocal(s, plus_square(s, 1, 1, x));
+    case GM_U_SINH: return gm_cosh(s, x);
+    case GM_U_COSH: return gm_sinh(s, x);
+    case GM_U_TANH: return plus_square(s, 1, -1, y);
+    case GM_U_ARCSINH: return gm_rsqrt(s, plus_square(s, 1, 1, x));
+    case GM_U_ARCCOSH: {               /* one root for each factor of x**2 - 1: their product is on the right branch */
+        gm_array *one = constant(s, 1, x);
+        return gm_multiply(s, gm_rsqrt(s, gm_subtract(s, x, one)), gm_rsqrt(s, gm_add(s, x, one)));
+    }
+    case GM_U_ARCTANH: return gm_reciprocal(s, plus_square(s, 1, -1, x));
+    case GM_U_ERF:                                                                        /* 2 / sqrt(pi) e**-x**2 */
+        return gm_multiply(s, constant(s, 1.12837916709551257390, x), gm_exp(s, gm_negative(s, gm_square(s, x))));
+    case GM_U_ERFINV:                                                                     /* sqrt(pi) / 2 e**y**2 */
+        return gm_multiply(s, constant(s, 0.886226925452758013649, x), gm_exp(s, gm_square(s, y)));
+    case GM_U_SIGMOID: return gm_multiply(s, y, gm_subtract(s, constant(s, 1, x), y));
+    default: return NULL;
+    }
+}
+
+static void unary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    gm_unary_op function = (gm_unary_op)((const unary_param *)out->param)->function;
+    gm_array *x = in[0], *cot = cots[0], *derivative;
+    bool is_complex = x->dtype == GM_COMPLEX64;
+    switch (function) {
+    case GM_U_ABS: grad[0] = gm_multiply(s, cot, gm_sign(s, x)); break;     /* x / |x|, not its conjugate */
+    case GM_U_NEGATIVE: grad[0] = gm_negative(s, cot); break;
+    case GM_U_CONJ: grad[0] = gm_conjugate(s, cot); break;
+    case GM_U_REAL: grad[0] = gm_astype(s, cot, (gm_dtype)x->dtype); break;
+    case GM_U_IMAG: grad[0] = is_complex ? gm_multiply(s, cot, imaginary_unit(s)) : NULL; break;
+    default:
+        derivative = unary_derivative(s, function, x, out);
+        grad[0] = derivative ? chain(s, cot, derivative) : NULL;
+    }
+}
+
 const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
-                               .fields = unary_fields, .infer = unary_infer, .eval = unary_eval};
+                        .fields = unary_fields, .infer = unary_infer, .eval = unary_eval, .vjp = unary_vjp,
+                        .vmap = vmap_leading};
 
 static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function, result_rule rule) {
     if (!x)
@@ -137,8 +213,45 @@ static gm_status binary_eval(gm_array *out, gm_queue *q) {
                   .a_strides = l.strides[0], .b_strides = l.strides[1]);
 }
 
+/* What reaches operand i of out = function(a, b), in the shape of out; NULL: nothing. */
+static gm_array *binary_cotangent(gm_scope *s, gm_binary_op function, gm_array *out, gm_array *a, gm_array *b,
+                                  gm_array *cot, int i) {
+    switch (function) {
+    case GM_B_ADD: return cot;
+    case GM_B_SUBTRACT: return i ? gm_negative(s, cot) : cot;
+    case GM_B_MULTIPLY: return chain(s, cot, i ? a : b);
+    case GM_B_DIVIDE:                                            /* 1 / b, -a / b**2 */
+        return i ? gm_negative(s, chain(s, cot, gm_divide(s, out, b))) : chain(s, cot, gm_reciprocal(s, b));
+    case GM_B_REMAINDER:                                         /* a - floor(a / b) b */
+        return i ? gm_negative(s, gm_multiply(s, cot, gm_floor_divide(s, a, b))) : cot;
+    case GM_B_POWER:                                             /* b a**(b - 1), a**b ln a; 0**b stays 0 */
+        if (i == 0)
+            return chain(s, cot, gm_multiply(s, b, gm_power(s, a, gm_subtract(s, b, constant(s, 1, b)))));
+        return gm_where(s, gm_equal(s, out, constant(s, 0, out)), constant(s, 0, cot),
+                        chain(s, cot, gm_astype(s, gm_multiply(s, out, gm_log(s, a)), (gm_dtype)out->dtype)));
+    case GM_B_MAXIMUM:                                           /* of equals the second one gets it */
+        return gm_where(s, i ? gm_less_equal(s, a, b) : gm_greater(s, a, b), cot, constant(s, 0, cot));
+    case GM_B_MINIMUM:
+        return gm_where(s, i ? gm_greater_equal(s, a, b) : gm_less(s, a, b), cot, constant(s, 0, cot));
+    case GM_B_LOGADDEXP:                                         /* e**a / (e**a + e**b) */
+        return chain(s, cot, gm_sigmoid(s, i ? gm_subtract(s, b, a) : gm_subtract(s, a, b)));
+    case GM_B_ARCTAN2: {                                         /* (b, -a) / (a**2 + b**2) */
+        gm_array *slope = gm_divide(s, i ? a : b, gm_add(s, gm_square(s, a), gm_square(s, b)));
+        return gm_multiply(s, cot, i ? gm_negative(s, slope) : slope);
+    }
+    default: return NULL;
+    }
+}
+
+static void binary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    gm_binary_op function = (gm_binary_op)((const binary_param *)out->param)->function;
+    for (int i = 0; i < 2; i++)
+        grad[i] = unbroadcast(s, binary_cotangent(s, function, out, in[0], in[1], cots[0], i), in[i]);
+}
+
 const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
-                                .fields = binary_fields, .infer = binary_infer, .eval = binary_eval};
+                         .fields = binary_fields, .infer = binary_infer, .eval = binary_eval, .vjp = binary_vjp,
+                         .vmap = vmap_broadcasting};
 
 typedef enum { OPERANDS_ANY, OPERANDS_FLOAT, OPERANDS_INTEGER, OPERANDS_BOOL } operand_rule;
 
@@ -211,8 +324,15 @@ static gm_status where_eval(gm_array *out, gm_queue *q) {
                   .b_strides = l.strides[2]);
 }
 
-const gm_op where_op = {.name = "where", .n_in = 3, .n_out = 1, .nondiff = 1, .infer = where_infer,
-                               .eval = where_eval};
+static void where_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    (void)out;
+    gm_array *zero = constant(s, 0, cots[0]);
+    grad[1] = unbroadcast(s, gm_where(s, in[0], cots[0], zero), in[1]);
+    grad[2] = unbroadcast(s, gm_where(s, in[0], zero, cots[0]), in[2]);
+}
+
+const gm_op where_op = {.name = "where", .n_in = 3, .n_out = 1, .nondiff = 1, .infer = where_infer, .eval = where_eval,
+                        .vjp = where_vjp, .vmap = vmap_broadcasting};
 
 gm_array *gm_where(gm_scope *s, gm_array *condition, gm_array *x, gm_array *y) {
     if (!condition || !x || !y)
@@ -239,8 +359,14 @@ static gm_status astype_eval(gm_array *out, gm_queue *q) {
                        x->strides, x->ndim, x->shape);
 }
 
+static void astype_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    (void)out;
+    grad[0] = gm_astype(s, cots[0], (gm_dtype)in[0]->dtype);
+}
+
 const gm_op astype_op = {.name = "astype", .n_in = 1, .n_out = 1, .param_size = sizeof(astype_param),
-                                .fields = astype_fields, .infer = astype_infer, .eval = astype_eval};
+                         .fields = astype_fields, .infer = astype_infer, .eval = astype_eval, .vjp = astype_vjp,
+                         .vmap = vmap_leading};
 
 gm_array *gm_astype(gm_scope *s, gm_array *x, gm_dtype type) {
     if (!x || x->dtype == (uint8_t)type)

@@ -53,8 +53,66 @@ static gm_status reduce_eval(gm_array *out, gm_queue *q) {
                   .n_reduced = reduced.ndim, .reduced_shape = reduced.shape, .reduced_strides = reduced.strides[0]);
 }
 
+/* y, a result of the reduction of x or its cotangent, with the reduced axes kept as 1. */
+static gm_array *kept_shape(gm_scope *s, gm_array *y, const gm_array *x, uint64_t axes) {
+    int64_t shape[GM_MAX_NDIM];
+    for (int i = 0; i < x->ndim; i++)
+        shape[i] = axes >> i & 1 ? 1 : x->shape[i];
+    return gm_reshape(s, y, x->ndim, shape);
+}
+
+/* The product of all the others: out / x where nothing is zero; where exactly one is, that one gets the product of the
+ * rest and the others nothing. */
+static gm_array *prod_others(gm_scope *s, gm_array *x, gm_array *out, int n_axes, const int *axes) {
+    gm_array *zero = scalar_array(s, 0, (gm_dtype)x->dtype), *one = scalar_array(s, 1, (gm_dtype)x->dtype);
+    gm_array *is_zero = gm_equal(s, x, zero);
+    gm_array *zeros = gm_sum(s, is_zero, n_axes, axes, true);
+    gm_array *nonzero = gm_where(s, is_zero, one, x);
+    gm_array *rest = gm_astype(s, gm_prod(s, nonzero, n_axes, axes, true), (gm_dtype)x->dtype);
+    gm_array *single = gm_logical_and(s, is_zero, gm_equal(s, zeros, scalar_array(s, 1, GM_INT32)));
+    gm_array *none = gm_equal(s, zeros, scalar_array(s, 0, GM_INT32));
+    gm_array *quotient = gm_astype(s, gm_divide(s, out, nonzero), (gm_dtype)x->dtype);
+    return gm_where(s, none, quotient, gm_where(s, single, rest, zero));
+}
+
+static void reduce_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    const reduce_param *p = out->param;
+    gm_array *x = in[0], *cot = kept_shape(s, gm_astype(s, cots[0], (gm_dtype)x->dtype), x, p->axes);
+    gm_array *y = gm_astype(s, kept_shape(s, out, x, p->axes), (gm_dtype)x->dtype);
+    int axes[GM_MAX_NDIM], n = 0;
+    for (int i = 0; i < x->ndim; i++)
+        if (p->axes >> i & 1)
+            axes[n++] = i;
+    gm_array *derivative = NULL;
+    switch (p->function) {
+    case GM_R_SUM: grad[0] = gm_broadcast_to(s, cot, x->ndim, x->shape); return;
+    case GM_R_PROD: derivative = prod_others(s, x, y, n, axes); break;
+    case GM_R_MAX:
+    case GM_R_MIN: {                              /* equals share it */
+        gm_array *mask = gm_astype(s, gm_equal(s, x, y), (gm_dtype)x->dtype);
+        gm_array *share = gm_divide(s, cot, gm_sum(s, mask, n, axes, true));
+        grad[0] = gm_astype(s, gm_multiply(s, mask, share), (gm_dtype)x->dtype);
+        return;
+    }
+    case GM_R_LOGSUMEXP: derivative = gm_exp(s, gm_subtract(s, x, y)); break;
+    default: return;                              /* all, any */
+    }
+    if (derivative && x->dtype == GM_COMPLEX64)
+        derivative = gm_conjugate(s, derivative);
+    grad[0] = gm_multiply(s, cot, derivative);
+}
+
+static gm_status reduce_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    (void)batched;
+    reduce_param p = *(const reduce_param *)out->param;
+    p.axes <<= 1;
+    outs[0] = array_node(s, &reduce_op, in, 1, &p);
+    return outs[0] ? GM_OK : error_code();
+}
+
 const gm_op reduce_op = {.name = "reduce", .n_in = 1, .n_out = 1, .param_size = sizeof(reduce_param),
-                                .fields = reduce_fields, .infer = reduce_infer, .eval = reduce_eval};
+                         .fields = reduce_fields, .infer = reduce_infer, .eval = reduce_eval, .vjp = reduce_vjp,
+                         .vmap = reduce_vmap};
 
 static gm_status axes_mask(const char *op, const gm_array *x, int n_axes, const int *axes, uint64_t *mask) {
     *mask = n_axes < 0 ? (x->ndim ? ~(uint64_t)0 >> (64 - x->ndim) : 0) : 0;
@@ -162,8 +220,16 @@ static gm_status arg_eval(gm_array *out, gm_queue *q) {
                   .kept_strides = kept.strides[0], .length = x->shape[p->axis], .stride = x->strides[p->axis]);
 }
 
+static gm_status arg_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    (void)batched;
+    arg_param p = *(const arg_param *)out->param;
+    p.axis++;
+    outs[0] = array_node(s, &arg_reduce_op, in, 1, &p);
+    return outs[0] ? GM_OK : error_code();
+}
+
 const gm_op arg_reduce_op = {.name = "arg_reduce", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(arg_param),
-                             .fields = arg_fields, .infer = arg_infer, .eval = arg_eval};
+                             .fields = arg_fields, .infer = arg_infer, .eval = arg_eval, .vmap = arg_vmap};
 
 static gm_array *arg_reduce(gm_scope *s, const char *name, gm_array *x, int axis, bool all, bool keepdims, bool max) {
     int at = 0;
@@ -223,8 +289,16 @@ static gm_array *softmax_compose(gm_scope *s, gm_array *const *in, int n_in, con
     return gm_divide(s, e, gm_sum(s, e, 1, last, true));
 }
 
+/* d softmax: y * (cot - sum(cot * y)) */
+static void softmax_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    (void)in;
+    gm_array *weighted = gm_multiply(s, cots[0], out);
+    gm_array *total = gm_sum(s, weighted, 1, (int[]){-1}, true);
+    grad[0] = gm_subtract(s, weighted, gm_multiply(s, out, total));
+}
+
 const gm_op softmax_op = {.name = "softmax", .n_in = 1, .n_out = 1, .infer = softmax_infer, .eval = softmax_eval,
-                                 .compose = softmax_compose};
+                          .vjp = softmax_vjp, .vmap = vmap_leading, .compose = softmax_compose};
 
 gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     uint64_t mask;
