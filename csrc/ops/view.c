@@ -1,4 +1,4 @@
-/* view.c - ops that show the same memory otherwise, and those that lay it out anew. */
+/* view.c - ops that show the same memory otherwise: reshape, transpose, broadcast_to; and contiguous, which does not. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -38,11 +38,39 @@ static gm_status reshape_infer(gm_array *const *in, int n_in, const void *param,
     return GM_OK;
 }
 
+/* Strides by which x's memory reads as the shape; false where it cannot without a copy. Both have the same number of
+ * elements, more than none. Runs of x's dimensions that lie in memory like one are met by runs of the new shape. */
+static bool reshape_strides(const gm_array *x, int ndim, const int64_t *shape, int64_t *strides) {
+    int d = x->ndim - 1, i = ndim - 1;
+    while (i >= 0 || d >= 0) {
+        while (d >= 0 && x->shape[d] == 1)
+            d--;
+        if (d < 0) {
+            for (; i >= 0; i--)
+                strides[i] = 1;
+            return true;
+        }
+        int64_t run = x->shape[d], step = x->strides[d], taken = 1;
+        for (; d > 0 && (x->shape[d - 1] == 1 || x->strides[d - 1] == run * step); d--)
+            run *= x->shape[d - 1];
+        d--;
+        for (; i >= 0 && taken < run; i--) {
+            strides[i] = taken * step;
+            taken *= shape[i];
+        }
+        if (taken != run)
+            return false;
+        for (; i >= 0 && shape[i] == 1; i--)
+            strides[i] = step;
+    }
+    return true;
+}
+
 static gm_status reshape_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
     int64_t strides[GM_MAX_NDIM];
-    if (array_is_contiguous(x)) {
-        shape_strides(out->ndim, out->shape, strides);
+    shape_strides(out->ndim, out->shape, strides);
+    if (out->size == 0 || reshape_strides(x, out->ndim, out->shape, strides)) {
         array_share(out, x, strides, 0);
         return GM_OK;
     }
@@ -52,8 +80,28 @@ static gm_status reshape_eval(gm_array *out, gm_queue *q) {
                        x->ndim, x->shape);
 }
 
+static void reshape_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
+    (void)out;
+    grad[0] = gm_reshape(s, cotangents[0], in[0]->ndim, in[0]->shape);
+}
+
+/* The shape behind a batch axis. */
+static int batched_shape(const gm_array *out, int64_t batch, int64_t *shape) {
+    shape[0] = batch;
+    memcpy(shape + 1, out->shape, (size_t)out->ndim * sizeof *shape);
+    return out->ndim + 1;
+}
+
+static gm_status reshape_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    int64_t shape[GM_MAX_NDIM + 1];
+    (void)batched;
+    outs[0] = gm_reshape(s, in[0], batched_shape(out, in[0]->shape[0], shape), shape);
+    return outs[0] ? GM_OK : error_code();
+}
+
 const gm_op reshape_op = {.name = "reshape", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
-                                 .fields = reshape_fields, .infer = reshape_infer, .eval = reshape_eval};
+                          .fields = reshape_fields, .infer = reshape_infer, .eval = reshape_eval,
+                          .vjp = reshape_vjp, .vmap = reshape_vmap};
 
 gm_array *gm_reshape(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
     reshape_param p;
@@ -92,8 +140,30 @@ static gm_status transpose_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
+static void transpose_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
+                          gm_array **grad) {
+    const transpose_param *p = out->param;
+    int back[GM_MAX_NDIM];
+    (void)in;
+    for (int i = 0; i < out->ndim; i++)
+        back[p->axes[i]] = i;
+    grad[0] = gm_transpose(s, cotangents[0], out->ndim, back);
+}
+
+static gm_status transpose_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched,
+                                gm_array **outs) {
+    const transpose_param *p = out->param;
+    int axes[GM_MAX_NDIM + 1] = {0};
+    (void)batched;
+    for (int i = 0; i < out->ndim; i++)
+        axes[i + 1] = p->axes[i] + 1;
+    outs[0] = gm_transpose(s, in[0], out->ndim + 1, axes);
+    return outs[0] ? GM_OK : error_code();
+}
+
 const gm_op transpose_op = {.name = "transpose", .n_in = 1, .n_out = 1, .param_size = sizeof(transpose_param),
-                                   .fields = transpose_fields, .infer = transpose_infer, .eval = transpose_eval};
+                            .fields = transpose_fields, .infer = transpose_infer, .eval = transpose_eval,
+                            .vjp = transpose_vjp, .vmap = transpose_vmap};
 
 gm_array *gm_transpose(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     transpose_param p;
@@ -139,8 +209,29 @@ static gm_status broadcast_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
+static void broadcast_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
+                          gm_array **grad) {
+    (void)out;
+    grad[0] = unbroadcast(s, cotangents[0], in[0]);
+}
+
+/* New dimensions come between the batch axis and x's own. */
+static gm_status broadcast_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched,
+                                gm_array **outs) {
+    int64_t shape[GM_MAX_NDIM + 1];
+    int ndim = batched_shape(out, in[0]->shape[0], shape), own = in[0]->ndim - 1;
+    int64_t aligned[GM_MAX_NDIM + 1];
+    (void)batched;
+    aligned[0] = shape[0];
+    for (int i = 1; i < ndim; i++)
+        aligned[i] = i < ndim - own ? 1 : in[0]->shape[i - (ndim - own) + 1];
+    outs[0] = gm_broadcast_to(s, gm_reshape(s, in[0], ndim, aligned), ndim, shape);
+    return outs[0] ? GM_OK : error_code();
+}
+
 const gm_op broadcast_to_op = {.name = "broadcast_to", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
-                                   .fields = reshape_fields, .infer = broadcast_infer, .eval = broadcast_eval};
+                               .fields = reshape_fields, .infer = broadcast_infer, .eval = broadcast_eval,
+                               .vjp = broadcast_vjp, .vmap = broadcast_vmap};
 
 gm_array *gm_broadcast_to(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
     reshape_param p;
@@ -152,57 +243,8 @@ gm_array *gm_broadcast_to(gm_scope *s, gm_array *x, int ndim, const int64_t *sha
         return x;
     p = (reshape_param){.ndim = ndim};
     memcpy(p.shape, shape, (size_t)ndim * sizeof *shape);
-    return array_node_sized(s, &broadcast_to_op, &x, 1, &p, offsetof(reshape_param, shape) + (size_t)ndim * sizeof *shape);
-}
-
-/* ---- slice ---- */
-typedef struct { int64_t start, stop, step; } slice_range;   /* one for each dimension */
-static const gm_field slice_fields[] = {{FIELD_INT64, 0, "start, stop, step of each axis", 3 * GM_MAX_NDIM}, {0}};
-
-static gm_status slice_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    (void)n_in;
-    const slice_range *range = param;
-    out->dtype = (gm_dtype)in[0]->dtype;
-    out->ndim = in[0]->ndim;
-    for (int i = 0; i < out->ndim; i++) {
-        int64_t n = in[0]->shape[i], start = range[i].start, stop = range[i].stop, step = range[i].step, count = 0;
-        if (step == 0)
-            return gm_fail(GM_EVALUE, "slice: a step of 0");
-        if (step > 0 && start < stop)
-            count = 1 + (stop - 1 - start) / step;
-        if (step < 0 && start > stop)
-            count = 1 + (start - 1 - stop) / -step;
-        if (count > 0 && (start < 0 || start >= n || start + (count - 1) * step < 0 || start + (count - 1) * step >= n))
-            return gm_fail(GM_EVALUE, "slice: %lld:%lld:%lld is outside dimension %d of size %lld", (long long)start,
-                           (long long)stop, (long long)step, i, (long long)n);
-        out->shape[i] = count;
-    }
-    return GM_OK;
-}
-
-static gm_status slice_eval(gm_array *out, gm_queue *q) {
-    (void)q;
-    const slice_range *range = out->param;
-    const gm_array *x = out->in[0];
-    int64_t strides[GM_MAX_NDIM], offset = 0;
-    for (int i = 0; i < out->ndim; i++) {
-        strides[i] = x->strides[i] * range[i].step;
-        offset += x->strides[i] * range[i].start;
-    }
-    array_share(out, x, strides, out->size ? offset * (int64_t)array_item(x) : 0);
-    return GM_OK;
-}
-
-const gm_op slice_op = {.name = "slice", .n_in = 1, .n_out = 1, .param_size = GM_MAX_NDIM * sizeof(slice_range),
-                               .fields = slice_fields, .infer = slice_infer, .eval = slice_eval};
-
-gm_array *gm_slice(gm_scope *s, gm_array *x, const int64_t *start, const int64_t *stop, const int64_t *step) {
-    slice_range range[GM_MAX_NDIM];
-    if (!x)
-        return NULL;
-    for (int i = 0; i < x->ndim; i++)
-        range[i] = (slice_range){start[i], stop[i], step[i]};
-    return array_node_sized(s, &slice_op, &x, 1, range, (size_t)x->ndim * sizeof *range);
+    return array_node_sized(s, &broadcast_to_op, &x, 1, &p,
+                            offsetof(reshape_param, shape) + (size_t)ndim * sizeof *shape);
 }
 
 /* ---- contiguous ---- */
@@ -224,71 +266,15 @@ static gm_status contiguous_eval(gm_array *out, gm_queue *q) {
                        x->strides, x->ndim, x->shape);
 }
 
+static void contiguous_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
+                           gm_array **grad) {
+    (void)s;
+    (void)out;
+    (void)in;
+    grad[0] = cotangents[0];
+}
+
 const gm_op contiguous_op = {.name = "contiguous", .n_in = 1, .n_out = 1, .infer = same_infer,
-                                    .eval = contiguous_eval};
+                             .eval = contiguous_eval, .vjp = contiguous_vjp, .vmap = vmap_leading};
 
 gm_array *gm_contiguous(gm_scope *s, gm_array *x) { return array_node(s, &contiguous_op, &x, 1, NULL); }
-
-/* ---- concatenate ---- */
-typedef struct { int32_t axis; } concatenate_param;
-static const gm_field concatenate_fields[] = {{FIELD_INT, offsetof(concatenate_param, axis), "axis", 1}, {0}};
-
-static gm_status concatenate_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    int axis = ((const concatenate_param *)param)->axis;
-    spec_like(out, in[0], (gm_dtype)in[0]->dtype);
-    for (int i = 1; i < n_in; i++) {
-        bool fits = in[i]->ndim == in[0]->ndim;
-        for (int d = 0; d < in[0]->ndim && fits; d++)
-            fits = d == axis || in[i]->shape[d] == in[0]->shape[d];
-        if (!fits) {
-            char a[128], b[128];
-            shape_text(in[0]->ndim, in[0]->shape, a);
-            shape_text(in[i]->ndim, in[i]->shape, b);
-            return gm_fail(GM_ESHAPE, "concatenate: shapes %s and %s differ outside axis %d", a, b, axis);
-        }
-        out->shape[axis] += in[i]->shape[axis];
-    }
-    return GM_OK;
-}
-
-static gm_status concatenate_eval(gm_array *out, gm_queue *q) {
-    int axis = ((const concatenate_param *)out->param)->axis;
-    char *to;
-    GM_TRY(array_alloc(out, q));
-    to = array_ptr(out);
-    for (int i = 0; i < out->n_in; i++) {
-        const gm_array *x = out->in[i];
-        GM_TRY(launch_copy(q, to, (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
-                           x->ndim, x->shape));
-        to += x->shape[axis] * out->strides[axis] * (int64_t)array_item(out);
-    }
-    return GM_OK;
-}
-
-const gm_op concatenate_op = {.name = "concatenate", .n_in = -1, .n_out = 1,
-                                     .param_size = sizeof(concatenate_param), .fields = concatenate_fields,
-                                     .infer = concatenate_infer, .eval = concatenate_eval};
-
-gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int axis) {
-    int at;
-    if (count < 1 || count > UINT16_MAX)
-        return gm_fail(GM_EVALUE, "concatenate: %d arrays; expected 1 to %d", count, UINT16_MAX), NULL;
-    for (int i = 0; i < count; i++)
-        if (!arrays[i])
-            return NULL;
-    if (check_axis("concatenate", axis, arrays[0]->ndim, &at) != GM_OK)
-        return NULL;
-    gm_dtype type = (gm_dtype)arrays[0]->dtype;
-    for (int i = 1; i < count; i++)
-        type = gm_promote(type, (gm_dtype)arrays[i]->dtype);
-    gm_array *in[64];
-    if (count <= 64) {
-        for (int i = 0; i < count; i++)
-            in[i] = gm_astype(s, arrays[i], type);
-        return array_node(s, &concatenate_op, in, count, &(concatenate_param){at});
-    }
-    /* long lists join in two levels, so that the list of promoted arrays fits the stack */
-    int half = count / 2;
-    gm_array *two[2] = {gm_concatenate(s, arrays, half, at), gm_concatenate(s, arrays + half, count - half, at)};
-    return gm_concatenate(s, two, 2, at);
-}
