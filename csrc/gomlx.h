@@ -102,6 +102,37 @@ void gm_trace_enter(void);
 void gm_trace_leave(void);
 gm_array *gm_tracer(gm_scope *scope, gm_array *x);     /* x as a traced input: the same value */
 bool gm_array_is_tracer(const gm_array *array);        /* false outside of a trace */
+/* A traced input without a value: evaluating what depends on it is GM_EVALUE. */
+gm_array *gm_placeholder(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape);
+
+/* ---- transforms: graph in, graph out (csrc/transform) ---- */
+/* grads[i] = the gradient of sum(cotangents * outputs) with respect to primals[i], a traced input; NULL where nothing
+ * depends on it. cotangents have the outputs' shapes. */
+gm_status gm_vjp(gm_scope *scope, gm_array *const *outputs, gm_array *const *cotangents, int n_outputs,
+                 gm_array *const *primals, int n_primals, gm_array **grads);
+/* out_tangents[k] = the derivative of outputs[k] along tangents of the primals; NULL where it is zero. */
+gm_status gm_jvp(gm_scope *scope, gm_array *const *outputs, int n_outputs, gm_array *const *primals,
+                 gm_array *const *tangents, int n_primals, gm_array **out_tangents);
+/* The outputs with each traced input replaced by values[i], which has a batch axis in front where batched[i].
+ * out_batched[k]: outs[k] has one. */
+gm_status gm_vmap(gm_scope *scope, gm_array *const *outputs, int n_outputs, gm_array *const *inputs,
+                  gm_array *const *values, const bool *batched, int n_inputs, gm_array **outs, bool *out_batched);
+/* Rules of its own for a function that was run already: results[k] is outputs[k], but gradients go by the closure.
+ * Callbacks NULL: the graph of outputs is differentiated or batched as usual. They are called while gm_vjp, gm_jvp or
+ * gm_vmap run, on that thread, never while evaluating. */
+typedef struct {
+    gm_status (*vjp)(void *payload, gm_scope *scope, gm_array *const *inputs, int n_inputs, gm_array *const *cotangents,
+                     gm_array *const *outputs, int n_outputs, gm_array **grads);
+    gm_status (*jvp)(void *payload, gm_scope *scope, gm_array *const *inputs, gm_array *const *tangents, int n_inputs,
+                     int n_outputs, gm_array **out_tangents);
+    gm_status (*vmap)(void *payload, gm_scope *scope, gm_array *const *inputs, const bool *batched, int n_inputs,
+                      int n_outputs, gm_array **outs);
+    void (*free)(void *payload);              /* on any thread */
+    void *payload;
+} gm_closure;
+/* The closure is taken over, also on failure. */
+gm_status gm_custom(gm_scope *scope, const gm_closure *closure, gm_array *const *inputs, int n_inputs,
+                    gm_array *const *outputs, int n_outputs, gm_array **results);
 
 /* ---- evaluation ---- */
 typedef struct gm_run gm_run;

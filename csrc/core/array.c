@@ -123,10 +123,13 @@ static gm_array *make(const gm_spec *specs, int n_out, const gm_op *op, gm_array
     bool tracing = trace_depth() > 0;
     for (int i = 0; i < n_in; i++) {
         a->in[i] = gm_retain(in[i]);
-        a->tracer |= tracing && in[i]->tracer;
+        if (tracing && in[i]->trace > a->trace)
+            a->trace = in[i]->trace;
     }
     if (param_size)
         memcpy(a->param, param, param_size);
+    if (op && op->hold)
+        op->hold(a->param);
     return a;
 }
 

@@ -32,7 +32,7 @@ struct gm_array {
     int16_t ndim;
     uint8_t dtype, format;
     uint16_t n_in, n_extra;
-    bool tracer;                           /* depends on an input of a transform that was being traced */
+    uint32_t trace;                        /* 0, or the greatest serial of the traced inputs it depends on (trace.h) */
     uint32_t param_size;
     _Atomic uint64_t ticket;               /* 0: not evaluated; else the batch that evaluates it */
     const gm_op *op;                       /* NULL for data */
@@ -76,7 +76,8 @@ struct gm_op {
     gm_status (*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents, gm_array **outs);
     /* The same value from primitive ops: gradient of a fused op without .vjp, batching without .vmap, oracle of tests. */
     gm_array *(*compose)(gm_scope *s, gm_array *const *in, int n_in, const void *param);
-    void (*drop)(void *param);             /* the node dies: gives back what its parameters hold */
+    void (*hold)(void *param);             /* a node with a copy of these parameters exists: takes what they hold */
+    void (*drop)(void *param);             /* and dies: gives it back */
 };
 
 /* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */

@@ -358,7 +358,7 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
             pthread_mutex_lock(&engine.recording);
             while (run->at < run->n_order && queue_length(engine.queue) < BATCH_LAUNCHES && run->failure == GM_OK) {
                 run->failure = record(engine.order[run->at], engine.queue, engine.ticket,
-                                      run->tracing && engine.order[run->at]->tracer);
+                                      run->tracing && engine.order[run->at]->trace);
                 if (run->failure == GM_OK)
                     run->at++;
                 else

@@ -3,11 +3,12 @@
 #include <string.h>
 
 static _Thread_local int depth;
+static _Thread_local uint32_t serial;
 
 int trace_depth(void) { return depth; }
 void gm_trace_enter(void) { depth++; }
 void gm_trace_leave(void) { depth--; }
-bool gm_array_is_tracer(const gm_array *a) { return a->tracer && depth > 0; }
+bool gm_array_is_tracer(const gm_array *a) { return a->trace && depth > 0; }
 
 static gm_status same_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
@@ -46,7 +47,7 @@ const gm_op trace_op = {.name = "trace", .n_in = 1, .n_out = 1, .infer = same_in
 gm_array *gm_tracer(gm_scope *s, gm_array *x) {
     gm_array *a = array_node(s, &trace_op, &x, 1, NULL);
     if (a)
-        a->tracer = true;
+        a->trace = ++serial;
     return a;
 }
 
@@ -68,7 +69,7 @@ static gm_status placeholder_eval(gm_array *out, gm_queue *q) {
 const gm_op placeholder_op = {.name = "placeholder", .n_in = 0, .n_out = 1, .param_size = sizeof(gm_spec),
                               .infer = placeholder_infer, .eval = placeholder_eval};
 
-gm_array *trace_placeholder(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape) {
+gm_array *gm_placeholder(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape) {
     gm_spec spec;
     memset(&spec, 0, sizeof spec);
     spec.dtype = type;
@@ -76,6 +77,6 @@ gm_array *trace_placeholder(gm_scope *s, gm_dtype type, int ndim, const int64_t 
     memcpy(spec.shape, shape, (size_t)ndim * sizeof *shape);
     gm_array *a = array_node_sized(s, &placeholder_op, NULL, 0, &spec, offsetof(gm_spec, shape));
     if (a)
-        a->tracer = true;
+        a->trace = ++serial;
     return a;
 }

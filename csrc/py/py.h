@@ -135,6 +135,9 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count);
 bool evaluate_one(module_state *state, gm_array *node);
 PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 
+/* ---- transform.c ---- */
+extern PyMethodDef transform_functions[];
+
 /* ---- indexing.c ---- */
 PyObject *py_array_subscript(PyObject *self, PyObject *key);
 int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value);

@@ -1,0 +1,108 @@
+/* grad.c - reverse mode: cotangents carried from outputs to traced inputs, each step as ops. */
+#include "base/memory.h"
+#include "transform/walk.h"
+
+/* The gradient of an op that has no .vjp: that of its composition. */
+static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, gm_array **grads) {
+    gm_array **traced = memory_array((size_t)node->n_in, sizeof *traced);
+    gm_array **inner = memory_array((size_t)node->n_in, sizeof *inner);
+    gm_status status = traced && inner ? GM_OK : GM_ENOMEM;
+    gm_array *out = NULL;
+    if (status == GM_OK) {
+        int n = 0;
+        gm_trace_enter();
+        for (int i = 0; i < node->n_in; i++) {
+            traced[i] = node->in[i] == GM_NONE ? GM_NONE : gm_tracer(s, node->in[i]);
+            if (traced[i] != GM_NONE)
+                inner[n++] = traced[i];
+        }
+        out = node->op->compose(s, traced, node->n_in, node->param);
+        gm_trace_leave();
+        gm_array **found = memory_array((size_t)n + 1, sizeof *found);
+        status = !out ? error_code() : !found ? GM_ENOMEM
+                 : gm_vjp(s, &out, &cotangent, 1, inner, n, found);
+        for (int i = 0, k = 0; i < node->n_in && status == GM_OK; i++)
+            grads[i] = node->in[i] == GM_NONE ? NULL : found[k++];
+        memory_free(found);
+    }
+    memory_free(traced);
+    memory_free(inner);
+    return status;
+}
+
+typedef struct {
+    walk w;
+    int64_t *first;                /* slot of each node's output 0 */
+    gm_array **slots;              /* cotangents; NULL: none so far */
+} reverse;
+
+static gm_status accumulate(gm_scope *s, gm_array **slot, gm_array *cotangent) {
+    *slot = *slot ? gm_add(s, *slot, cotangent) : cotangent;
+    return *slot ? GM_OK : error_code();
+}
+
+static gm_status step(gm_scope *s, reverse *r, int64_t at) {
+    gm_array *node = r->w.nodes[at], **cotangents = r->slots + r->first[at];
+    int n_out = array_n_out(node);
+    bool any = false;
+    for (int k = 0; k < n_out; k++)
+        any |= cotangents[k] != NULL;
+    if (!any)
+        return GM_OK;
+    if (node->op == &pick_op) {
+        int64_t from = walk_find(&r->w, node->in[0]);
+        return from < 0 ? GM_OK : accumulate(s, r->slots + r->first[from] + pick_index(node), cotangents[0]);
+    }
+    gm_array **grads = memory_zeroed((size_t)(node->n_in + 1) * sizeof *grads);
+    if (!grads)
+        return GM_ENOMEM;
+    gm_status status = GM_OK;
+    if (node->op->vjp)
+        node->op->vjp(s, node, node->in, cotangents, grads);
+    else if (node->op->compose)
+        status = compose_vjp(s, node, cotangents[0], grads);
+    else
+        status = gm_fail(GM_EUNSUPPORTED, "%s has no gradient", node->op->name);
+    if (status == GM_OK)
+        status = error_code();
+    for (int i = 0; i < node->n_in && status == GM_OK; i++) {
+        int64_t from = node->in[i] == GM_NONE || !grads[i] ? -1 : walk_find(&r->w, node->in[i]);
+        if (from >= 0 && r->w.reached[from])
+            status = accumulate(s, r->slots + r->first[from], grads[i]);
+    }
+    memory_free(grads);
+    return status;
+}
+
+gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotangents, int n_outputs,
+                 gm_array *const *primals, int n_primals, gm_array **grads) {
+    reverse r = {.first = NULL};
+    GM_TRY(walk_make(outputs, n_outputs, primals, n_primals, true, &r.w));
+    int64_t n = 0;
+    gm_status status = (r.first = memory_array((size_t)r.w.count + 1, sizeof *r.first)) ? GM_OK : GM_ENOMEM;
+    for (int64_t i = 0; i < r.w.count && status == GM_OK; i++) {
+        r.first[i] = n;
+        n += array_n_out(r.w.nodes[i]);
+    }
+    if (status == GM_OK && !(r.slots = memory_zeroed((size_t)(n + 1) * sizeof *r.slots)))
+        status = GM_ENOMEM;
+    for (int k = 0; k < n_outputs && status == GM_OK; k++) {
+        int64_t at = walk_find(&r.w, outputs[k]);
+        if (at >= 0 && r.w.reached[at] && cotangents[k])
+            status = accumulate(s, r.slots + r.first[at],
+                                gm_astype(s, cotangents[k], (gm_dtype)outputs[k]->dtype));
+    }
+    for (int64_t i = r.w.count - 1; i >= 0 && status == GM_OK; i--) {
+        bool primal = false;
+        for (int p = 0; p < n_primals && !primal; p++)
+            primal = primals[p] == r.w.nodes[i];
+        if (r.w.reached[i] && !primal)
+            status = step(s, &r, i);
+    }
+    for (int p = 0; p < n_primals && status == GM_OK; p++)
+        grads[p] = r.slots[r.first[walk_find(&r.w, primals[p])]];
+    memory_free(r.first);
+    memory_free(r.slots);
+    walk_free(&r.w);
+    return status;
+}
