@@ -6,6 +6,8 @@ import math as _math
 
 from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
 from ._gomlx import __all__ as _names
+from .transforms import *  # noqa: F403
+from .transforms import __all__ as _transforms
 
 e = _math.e
 pi = _math.pi
@@ -14,4 +16,4 @@ nan = _math.nan
 euler_gamma = 0.5772156649015329
 newaxis = None
 
-__all__ = [*_names, "e", "euler_gamma", "inf", "nan", "newaxis", "pi"]
+__all__ = [*_names, *_transforms, "e", "euler_gamma", "inf", "nan", "newaxis", "pi"]
