@@ -109,11 +109,27 @@ const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = si
                         .fields = unary_fields, .infer = unary_infer, .eval = unary_eval, .vjp = unary_vjp,
                         .vmap = vmap_leading};
 
+/* The name of a function that MLX refuses for complex numbers, else NULL. */
+static const char *not_for_complex(gm_unary_op function) {
+    switch (function) {
+    case GM_U_EXPM1: return "expm1";
+    case GM_U_ERF: return "erf";
+    case GM_U_ERFINV: return "erfinv";
+    case GM_U_SIGMOID: return "sigmoid";
+    case GM_U_FLOOR: return "floor";
+    case GM_U_CEIL: return "ceil";
+    case GM_U_TRUNC: return "trunc";
+    default: return NULL;
+    }
+}
+
 static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function, result_rule rule) {
     if (!x)
         return NULL;
     if (x->dtype == GM_PACKED)
         return gm_fail(GM_EVALUE, "a packed matrix is read by matrix products only; dequantize it first"), NULL;
+    if (x->dtype == GM_COMPLEX64 && not_for_complex(function))
+        return gm_fail(GM_EVALUE, "%s: not defined for complex64", not_for_complex(function)), NULL;
     if (rule == RESULT_FLOAT)
         x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
     return array_node(s, &unary_op, &x, 1, &(unary_param){(int32_t)function, (int32_t)rule});
@@ -160,6 +176,8 @@ TRUTH(isneginf, GM_U_ISNEGINF)
 REAL(real, GM_U_REAL)
 REAL(imag, GM_U_IMAG)
 SAME(conjugate, GM_U_CONJ)
+
+gm_array *round_even(gm_scope *s, gm_array *x) { return unary(s, x, GM_U_ROUND, RESULT_SAME); }
 
 /* The kernel keeps the type: the modulus of complex64 comes with a zero imaginary part. */
 gm_array *gm_abs(gm_scope *s, gm_array *x) {
@@ -253,7 +271,7 @@ const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = 
                          .fields = binary_fields, .infer = binary_infer, .eval = binary_eval, .vjp = binary_vjp,
                          .vmap = vmap_broadcasting};
 
-typedef enum { OPERANDS_ANY, OPERANDS_FLOAT, OPERANDS_INTEGER, OPERANDS_BOOL } operand_rule;
+typedef enum { OPERANDS_ANY, OPERANDS_FLOAT, OPERANDS_BOOL, OPERANDS_INTEGER, OPERANDS_SHIFT } operand_rule;
 
 static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op function, operand_rule rule, bool truth) {
     if (!a || !b)
@@ -265,9 +283,14 @@ static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op func
         t = dtype_inexact(t);
     if (rule == OPERANDS_BOOL)
         t = GM_BOOL;
-    if (rule == OPERANDS_INTEGER && dtype_is_inexact(t))
+    if (rule >= OPERANDS_INTEGER && dtype_is_inexact(t))
         return gm_fail(GM_ESTATE, "bitwise operation on %s and %s: expected integers or bool",
                        gm_dtype_name((gm_dtype)a->dtype), gm_dtype_name((gm_dtype)b->dtype)), NULL;
+    if (t == GM_COMPLEX64 && (function == GM_B_REMAINDER || function == GM_B_ARCTAN2))
+        return gm_fail(GM_EVALUE, "%s: not defined for complex64",
+                       function == GM_B_ARCTAN2 ? "arctan2" : "remainder"), NULL;
+    if (t == GM_BOOL && rule == OPERANDS_SHIFT)
+        t = GM_UINT8;
     gm_array *in[2] = {gm_astype(s, a, t), gm_astype(s, b, t)};
     return array_node(s, &binary_op, in, 2, &(binary_param){(int32_t)function, truth});
 }
@@ -297,8 +320,8 @@ BINARY_OP(logical_xor, GM_B_LOGICAL_XOR, OPERANDS_BOOL, true)
 BINARY_OP(bitwise_and, GM_B_BITWISE_AND, OPERANDS_INTEGER, false)
 BINARY_OP(bitwise_or, GM_B_BITWISE_OR, OPERANDS_INTEGER, false)
 BINARY_OP(bitwise_xor, GM_B_BITWISE_XOR, OPERANDS_INTEGER, false)
-BINARY_OP(left_shift, GM_B_LEFT_SHIFT, OPERANDS_INTEGER, false)
-BINARY_OP(right_shift, GM_B_RIGHT_SHIFT, OPERANDS_INTEGER, false)
+BINARY_OP(left_shift, GM_B_LEFT_SHIFT, OPERANDS_SHIFT, false)
+BINARY_OP(right_shift, GM_B_RIGHT_SHIFT, OPERANDS_SHIFT, false)
 
 /* ---- where ---- */
 static gm_status where_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -374,23 +397,4 @@ gm_array *gm_astype(gm_scope *s, gm_array *x, gm_dtype type) {
     if (x->dtype == GM_PACKED || type >= GM_DTYPE_COUNT)
         return gm_fail(GM_EVALUE, "astype: a packed matrix has no element type; dequantize it first"), NULL;
     return array_node(s, &astype_op, &x, 1, &(astype_param){(int32_t)type});
-}
-
-/* ---- as steps of a fused chain ---- */
-bool elementwise_step(const gm_array *node, gm_fused_step *out) {
-    const bool one = node->op == &unary_op || node->op == &astype_op;
-    if (!one && node->op != &binary_op && node->op != &where_op)
-        return false;
-    const gm_array *value = node->in[node->op == &where_op ? 1 : 0];
-    *out = (gm_fused_step){.type = (int16_t)value->dtype, .out_type = (int16_t)node->dtype};
-    if (node->op == &unary_op) {
-        out->kind = GM_FUSED_UNARY;
-        out->function = (int16_t)((const unary_param *)node->param)->function;
-    } else if (node->op == &binary_op) {
-        out->kind = GM_FUSED_BINARY;
-        out->function = (int16_t)((const binary_param *)node->param)->function;
-    } else {
-        out->kind = one ? GM_FUSED_CONVERT : GM_FUSED_SELECT;
-    }
-    return true;
 }

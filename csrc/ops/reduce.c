@@ -126,6 +126,13 @@ static gm_status axes_mask(const char *op, const gm_array *x, int n_axes, const 
     return GM_OK;
 }
 
+/* ValueError, unlike other reductions. */
+static bool has_axes(const char *op, const gm_array *x, int n_axes) {
+    if (x->ndim == 0 && n_axes > 0)
+        return gm_fail(GM_EVALUE, "%s: %d axes given for an array with 0 dimensions", op, n_axes), false;
+    return true;
+}
+
 static gm_array *reduce(gm_scope *s, const char *name, gm_array *x, int n_axes, const int *axes, bool keepdims,
                         gm_reduce_op function, gm_dtype out_type) {
     reduce_param p;
@@ -151,11 +158,12 @@ static gm_dtype sum_type(gm_dtype t) {
     }
 }
 
+/* Over no axes, nothing is summed and the dtype stays. */
 gm_array *gm_sum(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return x ? reduce(s, "sum", x, n, axes, keep, GM_R_SUM, sum_type((gm_dtype)x->dtype)) : NULL;
+    return n == 0 ? x : x ? reduce(s, "sum", x, n, axes, keep, GM_R_SUM, sum_type((gm_dtype)x->dtype)) : NULL;
 }
 gm_array *gm_prod(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return x ? reduce(s, "prod", x, n, axes, keep, GM_R_PROD, sum_type((gm_dtype)x->dtype)) : NULL;
+    return n == 0 ? x : x ? reduce(s, "prod", x, n, axes, keep, GM_R_PROD, sum_type((gm_dtype)x->dtype)) : NULL;
 }
 gm_array *gm_max(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
     return x ? reduce(s, "max", x, n, axes, keep, GM_R_MAX, (gm_dtype)x->dtype) : NULL;
@@ -170,23 +178,10 @@ gm_array *gm_any(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
     return reduce(s, "any", x, n, axes, keep, GM_R_ANY, GM_BOOL);
 }
 gm_array *gm_logsumexp(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    if (!x)
+    if (!x || !has_axes("logsumexp", x, n))
         return NULL;
     x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
     return x ? reduce(s, "logsumexp", x, n, axes, keep, GM_R_LOGSUMEXP, (gm_dtype)x->dtype) : NULL;
-}
-
-/* Half types are summed in float32 and rounded once, after the division. */
-gm_array *gm_mean(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    if (!x)
-        return NULL;
-    gm_dtype type = dtype_inexact((gm_dtype)x->dtype);
-    gm_dtype wide = type == GM_FLOAT16 || type == GM_BFLOAT16 ? GM_FLOAT32 : type;
-    gm_array *sum = gm_sum(s, gm_astype(s, x, wide), n, axes, keep);
-    if (!sum)
-        return NULL;
-    double count = sum->size ? (double)x->size / (double)sum->size : 1;
-    return gm_astype(s, gm_divide(s, sum, scalar_array(s, count, wide)), type);
 }
 
 /* ---- argmax, argmin ---- */
@@ -236,7 +231,7 @@ static gm_array *arg_reduce(gm_scope *s, const char *name, gm_array *x, int axis
     if (!x)
         return NULL;
     int ndim = x->ndim;
-    if (all || ndim == 0) {
+    if (all) {
         x = gm_reshape(s, x, 1, (int64_t[]){x->size});
     } else if (check_axis(name, axis, ndim, &at) != GM_OK) {
         return NULL;
@@ -302,7 +297,7 @@ const gm_op softmax_op = {.name = "softmax", .n_in = 1, .n_out = 1, .infer = sof
 
 gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     uint64_t mask;
-    if (!x || axes_mask("softmax", x, n_axes, axes, &mask) != GM_OK)
+    if (!x || !has_axes("softmax", x, n_axes) || axes_mask("softmax", x, n_axes, axes, &mask) != GM_OK)
         return NULL;
     x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
     if (!x)

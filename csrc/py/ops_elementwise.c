@@ -1,0 +1,91 @@
+/* ops_elementwise.c - Python functions of elementwise ops, comparisons and statistics that are HAND rows. */
+#include "py/bind.h"
+
+FUNCTION_OF(round) {
+    gm_array *x;
+    int decimals = 0;
+    BIND(round, "Vi", &x, &decimals);
+    return call_finish(&c, gm_round(c.scope, x, decimals));
+}
+
+/* A number that may be None: NULL then. False with an exception. */
+static bool read_optional(PyObject *value, const char *what, double *number, const double **out) {
+    *out = value && value != Py_None ? number : NULL;
+    return !*out || read_float(value, what, number);
+}
+
+FUNCTION_OF(nan_to_num) {
+    gm_array *x;
+    double nan = 0, above, below;
+    const double *posinf, *neginf;
+    PyObject *high, *low;
+    BIND(nan_to_num, "Vfpp", &x, &nan, &high, &low);
+    bool ok = read_optional(high, "posinf", &above, &posinf) && read_optional(low, "neginf", &below, &neginf);
+    return call_finish(&c, ok ? gm_nan_to_num(c.scope, x, nan, posinf, neginf) : NULL);
+}
+
+/* Bounds that are scalars are weak to the array. */
+FUNCTION_OF(clip) {
+    gm_array *x, *bounds[2] = {GM_NONE, GM_NONE};
+    PyObject *values[2];
+    BIND(clip, "App", &x, &values[0], &values[1]);
+    bool ok = true;
+    for (int i = 0; ok && i < 2; i++)
+        if (values[i] != Py_None)
+            ok = (bounds[i] = node_from_operand(c.state, c.scope, values[i], gm_array_dtype(x))) != NULL;
+    return call_finish(&c, ok ? gm_clip(c.scope, x, bounds[0], bounds[1]) : NULL);
+}
+
+FUNCTION_OF(divmod) {
+    gm_array *a, *b, *both[2];
+    BIND(divmod, "W", &a, &b);
+    both[0] = gm_divmod(c.scope, a, b, &both[1]);
+    return call_finish_many(&c, both[0] && both[1] ? GM_OK : GM_EVALUE, both, 2, true);
+}
+
+FUNCTION_OF(isclose) {
+    gm_array *a, *b;
+    double rtol = 1e-5, atol = 1e-8;
+    bool equal_nan = false;
+    BIND(isclose, "AAffb", &a, &b, &rtol, &atol, &equal_nan);
+    return call_finish(&c, gm_isclose(c.scope, a, b, rtol, atol, equal_nan));
+}
+
+FUNCTION_OF(allclose) {
+    gm_array *a, *b;
+    double rtol = 1e-5, atol = 1e-8;
+    bool equal_nan = false;
+    BIND(allclose, "AAffb", &a, &b, &rtol, &atol, &equal_nan);
+    return call_finish(&c, gm_allclose(c.scope, a, b, rtol, atol, equal_nan));
+}
+
+FUNCTION_OF(array_equal) {
+    gm_array *a, *b;
+    bool equal_nan = false;
+    BIND(array_equal, "Wb", &a, &b, &equal_nan);
+    return call_finish(&c, gm_array_equal(c.scope, a, b, equal_nan));
+}
+
+FUNCTION_OF(var) {
+    gm_array *x;
+    int n_axes = -1, axes[GM_MAX_NDIM], ddof = 0;
+    bool keepdims = false;
+    BIND(var, "Axbi", &x, &n_axes, axes, &keepdims, &ddof);
+    return call_finish(&c, gm_var(c.scope, x, n_axes, axes, keepdims, ddof));
+}
+
+FUNCTION_OF(std) {
+    gm_array *x;
+    int n_axes = -1, axes[GM_MAX_NDIM], ddof = 0;
+    bool keepdims = false;
+    BIND(std, "Axbi", &x, &n_axes, axes, &keepdims, &ddof);
+    return call_finish(&c, gm_std(c.scope, x, n_axes, axes, keepdims, ddof));
+}
+
+FUNCTION_OF(count_nonzero) {
+    gm_array *x;
+    int n_axes = -1, axes[GM_MAX_NDIM];
+    bool keepdims = false;
+    BIND(count_nonzero, "Axb", &x, &n_axes, axes, &keepdims);
+    return call_finish(&c, gm_count_nonzero(c.scope, x, n_axes, axes, keepdims));
+}
