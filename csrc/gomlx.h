@@ -134,6 +134,15 @@ typedef struct {
 gm_status gm_custom(gm_scope *scope, const gm_closure *closure, gm_array *const *inputs, int n_inputs,
                     gm_array *const *outputs, int n_outputs, gm_array **results);
 
+/* A traced graph, simplified and with its elementwise chains fused, that runs again over other inputs. shapeless: their
+ * shapes may differ from the traced ones, in the same number of dimensions. */
+typedef struct gm_graph gm_graph;
+gm_status gm_graph_new(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, bool shapeless,
+                       gm_graph **out);
+gm_status gm_graph_call(gm_scope *scope, const gm_graph *graph, gm_array *const *inputs, int n_inputs, gm_array **outs);
+int gm_graph_outputs(const gm_graph *graph);
+void gm_graph_free(gm_graph *graph);
+
 /* ---- evaluation ---- */
 typedef struct gm_run gm_run;
 /* Starts the evaluation of arrays (NULL entries are an error). Waits for the run lock at most slice_ms; *run is NULL

@@ -64,6 +64,26 @@ typedef struct {                 /* out contiguous */
     const int64_t *shape, *cond_strides, *a_strides, *b_strides;
 } gm_select_args;
 
+/* A chain of elementwise steps over tiles that stay in the nearest cache. Operand i of a step is input i, or register
+ * i - n_inputs; the last step writes out. */
+enum { GM_FUSED_UNARY, GM_FUSED_BINARY, GM_FUSED_SELECT, GM_FUSED_CONVERT };
+#define GM_FUSED_INPUTS 16
+#define GM_FUSED_REGISTERS 16
+#define GM_FUSED_STEPS 64
+typedef struct {
+    int16_t kind, function;      /* function: gm_unary_op or gm_binary_op */
+    int16_t type, out_type;      /* of the operands (of the chosen values for select) and of the result */
+    int16_t in[3], out;          /* out: a register */
+} gm_fused_step;
+typedef struct {                 /* out contiguous */
+    void *out;
+    int n_inputs, n_steps, out_type, ndim;
+    const void *inputs[GM_FUSED_INPUTS];
+    int16_t input_types[GM_FUSED_INPUTS];
+    const int64_t *shape, *strides[GM_FUSED_INPUTS];
+    const gm_fused_step *steps;
+} gm_fused_args;
+
 typedef struct { void *out; int type; double start, step; } gm_arange_args;
 
 /* out is contiguous over the kept axes. Sums are made in a fixed tree; sum/prod of bool and small integers give int32

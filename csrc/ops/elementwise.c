@@ -398,3 +398,22 @@ gm_array *gm_astype(gm_scope *s, gm_array *x, gm_dtype type) {
         return gm_fail(GM_EVALUE, "astype: a packed matrix has no element type; dequantize it first"), NULL;
     return array_node(s, &astype_op, &x, 1, &(astype_param){(int32_t)type});
 }
+
+/* ---- as steps of a fused chain ---- */
+bool elementwise_step(const gm_array *node, gm_fused_step *out) {
+    const bool one = node->op == &unary_op || node->op == &astype_op;
+    if (!one && node->op != &binary_op && node->op != &where_op)
+        return false;
+    const gm_array *value = node->in[node->op == &where_op ? 1 : 0];
+    *out = (gm_fused_step){.type = (int16_t)value->dtype, .out_type = (int16_t)node->dtype};
+    if (node->op == &unary_op) {
+        out->kind = GM_FUSED_UNARY;
+        out->function = (int16_t)((const unary_param *)node->param)->function;
+    } else if (node->op == &binary_op) {
+        out->kind = GM_FUSED_BINARY;
+        out->function = (int16_t)((const binary_param *)node->param)->function;
+    } else {
+        out->kind = one ? GM_FUSED_CONVERT : GM_FUSED_SELECT;
+    }
+    return true;
+}

@@ -46,6 +46,14 @@ gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *
  * scratch. */
 gm_status float_operand(gm_queue *q, const gm_array *a, const float **out);
 
+/* The step that the node is, without its operands; false when it is not elementwise. */
+bool elementwise_step(const gm_array *node, gm_fused_step *out);
+/* A chain of steps over inputs that broadcast against each other. */
+gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs);
+
+/* Whether a reshape node has a dimension of -1, which follows its input's size. */
+bool reshape_is_free(const gm_array *node);
+
 gm_array *round_even(gm_scope *s, gm_array *x);      /* to the nearest integer, halves to even; keeps the dtype */
 /* 0-d array of a value */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);

@@ -103,6 +103,14 @@ const gm_op reshape_op = {.name = "reshape", .n_in = 1, .n_out = 1, .param_size 
                           .fields = reshape_fields, .infer = reshape_infer, .eval = reshape_eval,
                           .vjp = reshape_vjp, .vmap = reshape_vmap};
 
+bool reshape_is_free(const gm_array *node) {
+    const reshape_param *p = node->param;
+    for (int i = 0; i < p->ndim; i++)
+        if (p->shape[i] == -1)
+            return true;
+    return false;
+}
+
 gm_array *gm_reshape(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
     reshape_param p;
     if (!x)

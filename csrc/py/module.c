@@ -230,6 +230,7 @@ static bool names_add(PyObject *names, const char *name) {
 static bool types_add(PyObject *module, module_state *state, PyObject *names) {
     return (state->array_type = type_add(module, &py_array_spec, true)) && names_add(names, "array")
         && (state->dtype_type = type_add(module, &py_dtype_spec, true)) && names_add(names, "Dtype")
+        && (state->graph_type = type_add(module, &py_graph_spec, false))
         && (state->array_iterator_type = type_add(module, &py_array_iterator_spec, false))
         && (state->tokenizer_type = type_add(module, &py_tokenizer_spec, true))
         && (state->detokenizer_type = type_add(module, &py_detokenizer_spec, true))

@@ -18,7 +18,7 @@
 #define STREAM_SLICE_MS 20    /* one step of a token stream */
 
 #define STATE_TYPES(X)                                                                                                 \
-    X(array) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token)
+    X(array) X(graph) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token)
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
@@ -137,6 +137,7 @@ PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 
 /* ---- transform.c ---- */
 extern PyMethodDef transform_functions[];
+extern PyType_Spec py_graph_spec;
 
 /* ---- indexing.c ---- */
 PyObject *py_array_subscript(PyObject *self, PyObject *key);

@@ -298,7 +298,69 @@ static PyObject *custom(PyObject *module, PyObject *args) {
     return result ? result : raise_gm(state);
 }
 
+/* ---- compiled graphs ---- */
+typedef struct { PyObject_HEAD gm_graph *graph; } graph_object;
+
+static void graph_dealloc(PyObject *self) {
+    gm_graph_free(((graph_object *)self)->graph);
+    object_free(self);
+}
+
+static PyObject *graph_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+    (void)kwargs;
+    module_state *state = state_of(self, graph_dealloc);
+    const gm_graph *graph = ((graph_object *)self)->graph;
+    PyObject *list, *result = NULL;
+    node_list in = {NULL, 0};
+    if (!PyArg_ParseTuple(args, "O", &list))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    int n_out = gm_graph_outputs(graph);
+    gm_array **outs = PyMem_Calloc((size_t)n_out + 1, sizeof *outs);
+    if (scope && outs && read_nodes(state, scope, list, false, &in)
+        && gm_graph_call(scope, graph, in.nodes, (int)in.count, outs) == GM_OK)
+        result = handles(state, outs, n_out);
+    PyMem_Free(in.nodes);
+    PyMem_Free(outs);
+    gm_scope_close(scope);
+    return result ? result : raise_gm(state);
+}
+
+static PyType_Slot graph_slots[] = {
+    {Py_tp_doc, "A traced graph of arrays: called with a list of arrays, gives a list of arrays."},
+    {Py_tp_dealloc, graph_dealloc},
+    {Py_tp_call, graph_call},
+    {0, NULL},
+};
+PyType_Spec py_graph_spec = {"gomlx.core.Graph", sizeof(graph_object), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, graph_slots};
+
+/* (inputs, outputs, shapeless) -> Graph */
+static PyObject *make_graph(PyObject *module, PyObject *args) {
+    module_state *state = PyModule_GetState(module);
+    PyObject *inputs, *outputs;
+    int shapeless;
+    node_list in = {NULL, 0}, o = {NULL, 0};
+    gm_graph *graph = NULL;
+    if (!PyArg_ParseTuple(args, "OOp", &inputs, &outputs, &shapeless))
+        return NULL;
+    gm_scope *scope = open_scope();
+    if (scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o))
+        gm_graph_new(in.nodes, (int)in.count, o.nodes, (int)o.count, shapeless, &graph);
+    PyMem_Free(in.nodes);
+    PyMem_Free(o.nodes);
+    gm_scope_close(scope);
+    graph_object *object = graph ? (graph_object *)PyType_GenericAlloc(state->graph_type, 0) : NULL;
+    if (!object) {
+        gm_graph_free(graph);
+        return raise_gm(state);
+    }
+    object->graph = graph;
+    return (PyObject *)object;
+}
+
 PyMethodDef transform_functions[] = {
+    {"_graph", make_graph, METH_VARARGS, NULL},
     {"_trace_enter", trace_enter, METH_NOARGS, NULL},
     {"_trace_leave", trace_leave, METH_NOARGS, NULL},
     {"_tracers", tracers, METH_O, NULL},

@@ -1,0 +1,86 @@
+/* fused.c - a chain of elementwise steps as one node: what compile makes of elementwise parts of a graph. */
+#include <string.h>
+#include "ops/ops.h"
+
+typedef struct { int32_t n_steps; int32_t unused; gm_fused_step steps[GM_FUSED_STEPS]; } fused_param;
+static const gm_field fused_fields[] = {{FIELD_INT, offsetof(fused_param, n_steps), "n_steps", 1}, {0}};
+
+static gm_status fused_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const fused_param *p = param;
+    gm_spec shape = {.ndim = 0};
+    for (int i = 0; i < n_in; i++) {
+        gm_array so_far = {.ndim = (int16_t)shape.ndim, .shape = shape.shape};
+        gm_spec next;
+        GM_TRY(broadcast_shape("elementwise", &so_far, in[i], &next));
+        shape.ndim = next.ndim;
+        memcpy(shape.shape, next.shape, (size_t)next.ndim * sizeof *next.shape);
+    }
+    out->dtype = (gm_dtype)p->steps[p->n_steps - 1].out_type;
+    out->ndim = shape.ndim;
+    memcpy(out->shape, shape.shape, (size_t)shape.ndim * sizeof *shape.shape);
+    return GM_OK;
+}
+
+/* Dimensions merged where all inputs allow it. */
+static int merge(int ndim, int64_t *shape, int n, int64_t (*strides)[GM_MAX_NDIM]) {
+    int m = 0;
+    for (int d = 0; d < ndim; d++) {
+        if (shape[d] == 1)
+            continue;
+        bool joins = m > 0;
+        for (int i = 0; i < n && joins; i++)
+            joins = strides[i][m - 1] == strides[i][d] * shape[d];
+        m += !joins;
+        shape[m - 1] = joins ? shape[m - 1] * shape[d] : shape[d];
+        for (int i = 0; i < n; i++)
+            strides[i][m - 1] = strides[i][d];
+    }
+    if (m == 0) {                      /* one element */
+        shape[0] = 1;
+        for (int i = 0; i < n; i++)
+            strides[i][0] = 1;
+        m = 1;
+    }
+    return m;
+}
+
+static gm_status fused_eval(gm_array *out, gm_queue *q) {
+    const fused_param *p = out->param;
+    int64_t shape[GM_MAX_NDIM], strides[GM_FUSED_INPUTS][GM_MAX_NDIM];
+    gm_fused_args a = {.n_inputs = out->n_in, .n_steps = p->n_steps, .out_type = out->dtype};
+    memcpy(shape, out->shape, (size_t)out->ndim * sizeof *shape);
+    for (int i = 0; i < out->n_in; i++) {
+        broadcast_strides(out->in[i], out->ndim, strides[i]);
+        a.inputs[i] = array_ptr(out->in[i]);
+        a.input_types[i] = (int16_t)out->in[i]->dtype;
+    }
+    a.ndim = merge(out->ndim, shape, out->n_in, strides);
+    const size_t row = (size_t)a.ndim * sizeof(int64_t), steps = (size_t)p->n_steps * sizeof *p->steps;
+    char *memory = queue_arena(q, row * (1 + (size_t)out->n_in) + steps);
+    if (!memory)
+        return error_code();
+    a.shape = memcpy(memory, shape, row);
+    for (int i = 0; i < out->n_in; i++)
+        a.strides[i] = memcpy(memory + row * (1 + (size_t)i), strides[i], row);
+    a.steps = memcpy(memory + row * (1 + (size_t)out->n_in), p->steps, steps);
+    /* An input of the output's shape and item size may give its memory: a tile is read before it is written. */
+    int donor = -1;
+    for (int i = 0; i < out->n_in && donor < 0; i++)
+        if (out->in[i]->size == out->size && array_item(out->in[i]) == array_item(out))
+            donor = i;
+    GM_TRY(donor < 0 || a.ndim > 1 ? array_alloc(out, q) : array_alloc_like(out, q, donor));
+    a.out = array_ptr(out);
+    return queue_launch(q, queue_kernels(q)->fused, &a, sizeof a, out->size, GRAIN, 0);
+}
+
+const gm_op fused_op = {.name = "fused", .n_in = -1, .n_out = 1, .param_size = sizeof(fused_param),
+                        .fields = fused_fields, .infer = fused_infer, .eval = fused_eval};
+
+gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs) {
+    fused_param p;
+    memset(&p, 0, sizeof p);
+    p.n_steps = n_steps;
+    memcpy(p.steps, steps, (size_t)n_steps * sizeof *steps);
+    return array_node_sized(s, &fused_op, inputs, n_inputs, &p,
+                            offsetof(fused_param, steps) + (size_t)n_steps * sizeof *steps);
+}

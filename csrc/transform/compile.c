@@ -1,0 +1,251 @@
+/* compile.c - making and running compiled graphs.
+ *  (1) The code is in an order that can run: operands before their readers.
+ *  (2) What does not depend on the inputs stays as the nodes that were traced: they are evaluated once, for all runs.
+ *  (3) Equal instructions over equal operands are one; nodes with a payload (custom functions) are never merged. */
+#include "transform/compile.h"
+#include <string.h>
+#include "base/memory.h"
+
+typedef struct {
+    gm_graph *g;
+    const walk *w;
+    operand *of_node;              /* of each node of the walk: its output 0 */
+    int64_t *same;                 /* hash table over instructions: index + 1 */
+    int64_t same_size;
+    int64_t constants_capacity;
+} builder;
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h ^= v + 0x9E3779B97F4A7C15u + (h << 6) + (h >> 2);
+    return h * 0xBF58476D1CE4E5B9u;
+}
+
+static uint64_t hash_of(const instruction *i) {
+    uint64_t h = mix((uint64_t)(uintptr_t)i->node->op, i->node->dtype);
+    for (int k = 0; k < i->n_in; k++)
+        h = mix(h, (uint64_t)(uint32_t)i->in[k]);
+    const unsigned char *bytes = i->node->param;
+    for (uint32_t k = 0; k < i->node->param_size; k++)
+        h = mix(h, bytes[k]);
+    return h;
+}
+
+static bool equal(const instruction *a, const instruction *b) {
+    return a->node->op == b->node->op && a->n_in == b->n_in && a->n_out == b->n_out &&
+           memcmp(a->in, b->in, (size_t)a->n_in * sizeof *a->in) == 0 && a->node->param_size == b->node->param_size &&
+           (a->node->param_size == 0 || memcmp(a->node->param, b->node->param, a->node->param_size) == 0);
+}
+
+/* The instruction that computes the same already; else *at is where it is to be noted. */
+static const instruction *find_same(builder *b, const instruction *i, size_t *at) {
+    *at = (size_t)hash_of(i) & (size_t)(b->same_size - 1);
+    for (; b->same[*at]; *at = (*at + 1) & (size_t)(b->same_size - 1)) {
+        const instruction *other = &b->g->code[b->same[*at] - 1];
+        if (equal(i, other))
+            return other;
+    }
+    return NULL;
+}
+
+static bool same_scalar(const gm_array *a, const gm_array *b) {
+    return a->ndim == 0 && b->ndim == 0 && a->dtype == b->dtype && gm_array_is_evaluated(a) &&
+           gm_array_is_evaluated(b) && memcmp(array_ptr(a), array_ptr(b), array_item(a)) == 0;
+}
+
+/* Scalars that functions are written with (2 * x) come as a node each: equal ones are one constant. */
+static gm_status add_constant(builder *b, gm_array *node, operand *out) {
+    gm_graph *g = b->g;
+    for (int64_t i = 0; i < g->n_constants; i++) {
+        if (g->constants[i] == node || same_scalar(g->constants[i], node)) {
+            *out = (operand)(-1 - i);
+            return GM_OK;
+        }
+    }
+    if (g->n_constants == b->constants_capacity) {
+        int64_t capacity = b->constants_capacity ? 2 * b->constants_capacity : 16;
+        gm_array **grown = memory_resize(g->constants, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return error_code();
+        g->constants = grown;
+        b->constants_capacity = capacity;
+    }
+    g->constants[g->n_constants] = gm_retain(node);
+    *out = (operand)(-1 - g->n_constants++);
+    return GM_OK;
+}
+
+static gm_status operand_of(builder *b, gm_array *node, operand *out) {
+    int64_t at = node == GM_NONE ? -1 : walk_find(b->w, node);
+    if (at >= 0 && b->w->reached[at]) {
+        *out = b->of_node[at];
+        return GM_OK;
+    }
+    return add_constant(b, node, out);
+}
+
+static gm_status add_node(builder *b, int64_t at) {
+    gm_graph *g = b->g;
+    gm_array *node = b->w->nodes[at];
+    if (node->op == &pick_op) {
+        GM_TRY(operand_of(b, node->in[0], &b->of_node[at]));
+        b->of_node[at] += pick_index(node);
+        return GM_OK;
+    }
+    if (node->op == &trace_op)
+        return operand_of(b, node->in[0], &b->of_node[at]);
+    instruction *i = &g->code[g->n_code];
+    *i = (instruction){.node = node, .n_in = node->n_in, .n_out = array_n_out(node), .first_out = (int)g->n_slots};
+    if (!(i->in = memory_zeroed((size_t)(node->n_in + 1) * sizeof *i->in)))
+        return GM_ENOMEM;
+    gm_status status = GM_OK;
+    for (int k = 0; k < node->n_in && status == GM_OK; k++)
+        status = operand_of(b, node->in[k], &i->in[k]);
+    size_t slot = 0;
+    const instruction *same = status == GM_OK && !node->op->drop ? find_same(b, i, &slot) : NULL;
+    if (status != GM_OK || same) {
+        memory_free(i->in);
+        if (same)
+            b->of_node[at] = same->first_out;
+        return status;
+    }
+    gm_retain(node);
+    b->of_node[at] = i->first_out;
+    g->n_slots += i->n_out;
+    g->n_code++;
+    if (!node->op->drop)
+        b->same[slot] = g->n_code;
+    return GM_OK;
+}
+
+static gm_status build(builder *b, gm_array *const *inputs, gm_array *const *outputs) {
+    gm_graph *g = b->g;
+    b->same_size = 64;
+    while (b->same_size < 2 * b->w->count)
+        b->same_size *= 2;
+    b->of_node = memory_zeroed((size_t)(b->w->count + 1) * sizeof *b->of_node);
+    b->same = memory_zeroed((size_t)b->same_size * sizeof *b->same);
+    g->code = memory_zeroed((size_t)(b->w->count + 1) * sizeof *g->code);
+    g->inputs = memory_zeroed((size_t)(g->n_inputs + 1) * sizeof *g->inputs);
+    g->outputs = memory_zeroed((size_t)(g->n_outputs + 1) * sizeof *g->outputs);
+    if (!b->of_node || !b->same || !g->code || !g->inputs || !g->outputs)
+        return GM_ENOMEM;
+    if (b->w->count > INT32_MAX / 4)
+        return gm_fail(GM_EUNSUPPORTED, "compile: a graph of %lld nodes", (long long)b->w->count);
+    for (int i = 0; i < g->n_inputs; i++) {
+        g->inputs[i] = gm_retain(inputs[i]);
+        b->of_node[walk_find(b->w, inputs[i])] = i;
+    }
+    g->n_slots = g->n_inputs;
+    for (int64_t i = 0; i < b->w->count; i++) {
+        bool given = false;
+        for (int p = 0; p < g->n_inputs && !given; p++)
+            given = inputs[p] == b->w->nodes[i];
+        if (!given && b->w->reached[i])
+            GM_TRY(add_node(b, i));
+    }
+    for (int k = 0; k < g->n_outputs; k++)
+        GM_TRY(operand_of(b, outputs[k], &g->outputs[k]));
+    return GM_OK;
+}
+
+gm_status gm_graph_new(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, bool shapeless,
+                       gm_graph **out) {
+    walk w;
+    *out = NULL;
+    GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, false, &w));
+    gm_graph *g = memory_zeroed(sizeof *g);
+    builder b = {.g = g, .w = &w};
+    gm_status status = GM_ENOMEM;
+    if (g) {
+        g->n_inputs = n_inputs;
+        g->n_outputs = n_outputs;
+        g->shapeless = shapeless;
+        status = build(&b, inputs, outputs);
+    }
+    memory_free(b.of_node);
+    memory_free(b.same);
+    walk_free(&w);
+    if (status == GM_OK)
+        status = compile_fuse(g);
+    if (status != GM_OK) {
+        gm_graph_free(g);
+        return status;
+    }
+    *out = g;
+    return GM_OK;
+}
+
+void gm_graph_free(gm_graph *g) {
+    if (!g)
+        return;
+    for (int64_t i = 0; i < g->n_code; i++) {
+        gm_release(g->code[i].node);
+        memory_free(g->code[i].in);
+        memory_free(g->code[i].steps);
+    }
+    for (int64_t i = 0; i < g->n_constants; i++)
+        gm_release(g->constants[i]);
+    for (int i = 0; g->inputs && i < g->n_inputs; i++)
+        gm_release(g->inputs[i]);
+    memory_free(g->code);
+    memory_free(g->constants);
+    memory_free(g->inputs);
+    memory_free(g->outputs);
+    memory_free(g);
+}
+
+int gm_graph_outputs(const gm_graph *g) { return g->n_outputs; }
+
+/* ---- running ---- */
+static gm_array *value_of(const gm_graph *g, gm_array *const *slots, operand o) {
+    return o >= 0 ? slots[o] : g->constants[-1 - o];
+}
+
+static gm_status run_one(gm_scope *s, const gm_graph *g, const instruction *i, gm_array **slots) {
+    gm_array *few[32], **in = i->n_in <= 32 ? few : memory_array((size_t)i->n_in, sizeof *in);
+    if (!in)
+        return error_code();
+    for (int k = 0; k < i->n_in; k++)
+        in[k] = value_of(g, slots, i->in[k]);
+    gm_status status = GM_OK;
+    gm_array **outs = slots + i->first_out;
+    if (!i->node)
+        outs[0] = fused_chain(s, i->steps, i->n_steps, in, i->n_in);
+    else if (i->n_out > 1)
+        status = array_nodes(s, i->node->op, in, i->n_in, i->node->param, i->node->param_size, i->n_out, outs);
+    else
+        outs[0] = g->shapeless ? compile_reshaped(s, i->node, in) : array_again(s, i->node, in);
+    if (in != few)
+        memory_free(in);
+    return status == GM_OK && !outs[0] ? error_code() : status;
+}
+
+static gm_status check_input(const gm_graph *g, int k, const gm_array *x) {
+    const gm_array *traced = g->inputs[k];
+    bool fits = x->ndim == traced->ndim && x->dtype == traced->dtype;
+    for (int d = 0; d < x->ndim && fits && !g->shapeless; d++)
+        fits = x->shape[d] == traced->shape[d];
+    if (fits)
+        return GM_OK;
+    char got[128], want[128];
+    array_text(x, got);
+    array_text(traced, want);
+    return gm_fail(GM_EVALUE, "a traced function was given %s as input %d; it was traced with %s", got, k, want);
+}
+
+gm_status gm_graph_call(gm_scope *s, const gm_graph *g, gm_array *const *inputs, int n_inputs, gm_array **outs) {
+    if (n_inputs != g->n_inputs)
+        return gm_fail(GM_EVALUE, "a traced function was given %d arrays; it was traced with %d", n_inputs, g->n_inputs);
+    gm_array **slots = memory_zeroed((size_t)(g->n_slots + 1) * sizeof *slots);
+    gm_status status = slots ? GM_OK : GM_ENOMEM;
+    for (int k = 0; k < n_inputs && status == GM_OK; k++) {
+        status = check_input(g, k, inputs[k]);
+        slots[k] = inputs[k];
+    }
+    for (int64_t i = 0; i < g->n_code && status == GM_OK; i++)
+        status = run_one(s, g, &g->code[i], slots);
+    for (int k = 0; k < g->n_outputs && status == GM_OK; k++)
+        outs[k] = value_of(g, slots, g->outputs[k]);
+    memory_free(slots);
+    return status;
+}
