@@ -154,6 +154,10 @@ gm_status gm_eval_step(gm_run *run, int slice_ms);
 void gm_eval_end(gm_run *run);
 /* All of the above in one call, without time slices. */
 gm_status gm_eval(gm_array *const *arrays, size_t count);
+/* Hands the arrays to the evaluator thread and returns (waits when it is far behind). Who needs their values evaluates
+ * them as any others: that waits for the thread, and gives the error if there was one. */
+gm_status gm_async_eval(gm_array *const *arrays, size_t count);
+void gm_synchronize(void);                    /* until everything handed in is done */
 
 /* ---- machine ---- */
 /* selects the kernels (GOMLX_ISA); every other call needs it once; thread-safe */

@@ -73,18 +73,43 @@ static bool collect(module_state *state, PyObject *tree, node_list *list) {
     return ok;
 }
 
-PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+static PyObject *with_trees(PyObject *module, PyObject *const *args, Py_ssize_t n,
+                            bool (*fn)(module_state *, gm_array *const *, size_t)) {
     module_state *state = PyModule_GetState(module);
     node_list list = {NULL, 0, 0};
     bool ok = true;
     for (Py_ssize_t i = 0; ok && i < n; i++)
         ok = collect(state, args[i], &list);
     if (ok && list.count > 0)
-        ok = evaluate(state, list.nodes, list.count);
+        ok = fn(state, list.nodes, list.count);
     for (size_t i = 0; i < list.count; i++)
         gm_release(list.nodes[i]);
     PyMem_Free(list.nodes);
     if (!ok)
         return NULL;
     Py_RETURN_NONE;
+}
+
+PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+    return with_trees(module, args, n, evaluate);
+}
+
+static bool hand_in(module_state *state, gm_array *const *nodes, size_t count) {
+    gm_status status;
+    for (size_t i = 0; i < count; i++) {
+        if (gm_array_is_tracer(nodes[i])) {
+            PyErr_SetString(PyExc_ValueError, "async_eval: not inside a function that is being transformed");
+            return false;
+        }
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_async_eval(nodes, count);
+    Py_END_ALLOW_THREADS
+    if (status != GM_OK)
+        raise_gm(state);
+    return status == GM_OK;
+}
+
+PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+    return with_trees(module, args, n, hand_in);
 }

@@ -184,6 +184,8 @@ static PyObject *unpickle(PyObject *module, PyObject *args) {
 static PyMethodDef core_functions[] = {
     {"eval", FUNCTION(eval_trees), METH_FASTCALL,
      SIG("eval(*trees)", "Computes every array in lists, tuples and dicts of arrays.")},
+    {"async_eval", FUNCTION(async_eval_trees), METH_FASTCALL,
+     SIG("async_eval(*trees)", "Starts computing every array in lists, tuples and dicts of arrays, and returns.")},
     {"from_dlpack", FUNCTION(from_dlpack), FASTCALL,
      SIG("from_dlpack(x, /, *, copy=None)", "An array on the memory of any object with DLPack.")},
     {"asarray", FUNCTION(asarray), FASTCALL,
