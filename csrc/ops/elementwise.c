@@ -417,3 +417,20 @@ bool elementwise_step(const gm_array *node, gm_fused_step *out) {
     }
     return true;
 }
+
+gm_array *elementwise_node(gm_scope *s, const gm_fused_step *step, gm_array *const *in) {
+    switch (step->kind) {
+    case GM_FUSED_UNARY: {
+        const bool same = step->out_type == step->type;
+        const int32_t rule = step->out_type == GM_BOOL ? RESULT_BOOL : same ? RESULT_SAME : RESULT_REAL;
+        return array_node(s, &unary_op, in, 1, &(unary_param){step->function, rule});
+    }
+    case GM_FUSED_BINARY:
+        return array_node(s, &binary_op, in, 2,
+                          &(binary_param){step->function, step->out_type == GM_BOOL && step->type != GM_BOOL});
+    case GM_FUSED_SELECT:
+        return array_node(s, &where_op, in, 3, NULL);
+    default:
+        return gm_astype(s, in[0], (gm_dtype)step->out_type);
+    }
+}

@@ -73,8 +73,22 @@ static gm_status fused_eval(gm_array *out, gm_queue *q) {
     return queue_launch(q, queue_kernels(q)->fused, &a, sizeof a, out->size, GRAIN, 0);
 }
 
+static gm_array *fused_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
+    const fused_param *p = param;
+    gm_array *values[GM_FUSED_INPUTS + GM_FUSED_STEPS];
+    memcpy(values, in, (size_t)n_in * sizeof *in);
+    for (int k = 0; k < p->n_steps; k++) {
+        const gm_fused_step *step = &p->steps[k];
+        gm_array *operands[3] = {values[step->in[0]], values[step->in[1]], values[step->in[2]]};
+        if (!(values[n_in + step->out] = elementwise_node(s, step, operands)))
+            return NULL;
+    }
+    return values[n_in + p->steps[p->n_steps - 1].out];
+}
+
 const gm_op fused_op = {.name = "fused", .n_in = -1, .n_out = 1, .param_size = sizeof(fused_param),
-                        .fields = fused_fields, .infer = fused_infer, .eval = fused_eval};
+                        .fields = fused_fields, .infer = fused_infer, .eval = fused_eval,
+                        .compose = fused_compose};
 
 gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs) {
     fused_param p;

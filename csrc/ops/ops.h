@@ -48,6 +48,8 @@ gm_status float_operand(gm_queue *q, const gm_array *a, const float **out);
 
 /* The step that the node is, without its operands; false when it is not elementwise. */
 bool elementwise_step(const gm_array *node, gm_fused_step *out);
+/* The node that a step was. */
+gm_array *elementwise_node(gm_scope *s, const gm_fused_step *step, gm_array *const *in);
 /* A chain of steps over inputs that broadcast against each other. */
 gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs);
 
