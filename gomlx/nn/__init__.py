@@ -1,0 +1,7 @@
+"""Neural networks over gomlx.core, with the names of mlx.nn: modules, layers, losses, initialisers."""
+from gomlx.nn import init, losses
+from gomlx.nn.layers import *  # noqa: F403 - its __all__ is the list
+from gomlx.nn.layers import __all__ as _layers
+from gomlx.nn.utils import average_gradients, value_and_grad
+
+__all__ = [*_layers, "average_gradients", "init", "losses", "value_and_grad"]

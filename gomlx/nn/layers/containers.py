@@ -1,0 +1,15 @@
+"""Modules that are only other modules in a row."""
+from gomlx.nn.layers.base import Module
+
+
+class Sequential(Module):
+    """Calls its modules (or any callables) one after the other, each on what the last returned."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.layers = list(modules)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x

@@ -1,0 +1,139 @@
+"""Trees: nested lists, tuples and dicts whose leaves are anything else.
+
+A leaf's path joins the keys and positions that lead to it with dots. `is_leaf` may declare a container to be a leaf.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+__all__ = ["tree_flatten", "tree_map", "tree_map_with_path", "tree_merge", "tree_reduce", "tree_unflatten"]
+
+CONTAINERS = (list, tuple, dict)
+
+
+def rebuild(like, values):
+    """A sequence of the type of `like`; a named tuple takes its fields one by one."""
+    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
+
+
+def tree_map(fn: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = None) -> Any:
+    """The tree of fn(leaf, ...) over the leaves of `tree`.
+
+    Each tree of `rest` contains `tree`'s structure, and gives fn one more argument.
+    """
+    if is_leaf is not None and is_leaf(tree):
+        return fn(tree, *rest)
+    if isinstance(tree, (list, tuple)):
+        return rebuild(tree, [tree_map(fn, child, *(r[i] for r in rest), is_leaf=is_leaf)
+                              for i, child in enumerate(tree)])
+    if isinstance(tree, dict):
+        return {k: tree_map(fn, child, *(r[k] for r in rest), is_leaf=is_leaf) for k, child in tree.items()}
+    return fn(tree, *rest)
+
+
+def tree_map_with_path(fn: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = None,
+                       path: Any | None = None) -> Any:
+    """tree_map whose fn takes the leaf's path first; `path` is where the tree itself hangs."""
+    if is_leaf is not None and is_leaf(tree):
+        return fn(path, tree, *rest)
+
+    def below(key):
+        return f"{path}.{key}" if path else str(key)
+
+    if isinstance(tree, (list, tuple)):
+        return rebuild(tree, [tree_map_with_path(fn, child, *(r[i] for r in rest), is_leaf=is_leaf, path=below(i))
+                              for i, child in enumerate(tree)])
+    if isinstance(tree, dict):
+        return {k: tree_map_with_path(fn, child, *(r[k] for r in rest), is_leaf=is_leaf, path=below(k))
+                for k, child in tree.items()}
+    return fn(path, tree, *rest)
+
+
+def tree_flatten(tree: Any, prefix: str = "", is_leaf: Callable | None = None,
+                 destination: list[tuple[str, Any]] | dict[str, Any] | None = None
+                 ) -> list[tuple[str, Any]] | dict[str, Any]:
+    """The leaves with their paths, appended to `destination` (a new list; a dict makes it a flat dict).
+
+    The first character of `prefix` is dropped: it is the dot before the first key.
+    """
+    if destination is None:
+        destination = []
+    if isinstance(destination, list):
+        def keep(path, leaf):
+            destination.append((path[1:], leaf))
+    elif isinstance(destination, dict):
+        keep = None
+    else:
+        raise ValueError("Destination should be either a list or a dictionary or None, "
+                         f"not {type(destination).__name__}")
+
+    def walk(node, path):
+        if isinstance(node, CONTAINERS) and (is_leaf is None or not is_leaf(node)):
+            for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+                walk(child, f"{path}.{key}")
+        elif keep is None:
+            destination[path[1:]] = node
+        else:
+            keep(path, node)
+
+    walk(tree, prefix)
+    return destination
+
+
+def tree_unflatten(tree: list[tuple[str, Any]] | dict[str, Any]) -> Any:
+    """The tree that tree_flatten flattened. Where all keys of a level are integers it is a list, gaps filled with {}."""
+    pairs = list(tree.items() if isinstance(tree, dict) else tree)
+    return grow(pairs) if pairs else []
+
+
+def grow(pairs):
+    if len(pairs) == 1 and pairs[0][0] == "":
+        return pairs[0][1]
+    children = {}
+    for path, leaf in pairs:
+        key, _, below = path.partition(".")
+        children.setdefault(key, []).append((below, leaf))
+    try:
+        places = sorted((int(key), key) for key in children)
+    except ValueError:
+        return {key: grow(below) for key, below in children.items()}
+    out = []
+    for place, key in places:
+        out.extend({} for _ in range(place - len(out)))
+        out.append(grow(children[key]))
+    return out
+
+
+def tree_reduce(fn, tree, initializer=None, is_leaf=None):
+    """fn(accumulated, leaf) over all leaves in order, from `initializer`, or from the first leaf where that is None."""
+    total = initializer
+    if isinstance(tree, CONTAINERS) and (is_leaf is None or not is_leaf(tree)):
+        for child in tree.values() if isinstance(tree, dict) else tree:
+            total = tree_reduce(fn, child, total, is_leaf)
+        return total
+    return tree if total is None else fn(total, tree)
+
+
+def tree_merge(tree_a, tree_b, merge_fn=None):
+    """The tree with the leaves of both; where both have something at one place, merge_fn(a, b) decides.
+
+    None and empty containers count as nothing there.
+    """
+    if absent(tree_a):
+        return tree_b
+    if absent(tree_b):
+        return tree_a
+    if isinstance(tree_a, (list, tuple)) and isinstance(tree_b, (list, tuple)):
+        return type(tree_a)([tree_merge(a, b, merge_fn) for a, b in zip_longest(tree_a, tree_b)])
+    if isinstance(tree_a, dict) and isinstance(tree_b, dict):
+        return {key: tree_merge(tree_a.get(key), tree_b.get(key), merge_fn)
+                for key in [*tree_a, *(k for k in tree_b if k not in tree_a)]}
+    if merge_fn is None:
+        raise ValueError("Trees contain elements at the same locations but no merge function was provided")
+    return merge_fn(tree_a, tree_b)
+
+
+def absent(tree):
+    return tree is None or (isinstance(tree, CONTAINERS) and not tree)
