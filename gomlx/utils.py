@@ -83,7 +83,10 @@ def tree_flatten(tree: Any, prefix: str = "", is_leaf: Callable | None = None,
 
 
 def tree_unflatten(tree: list[tuple[str, Any]] | dict[str, Any]) -> Any:
-    """The tree that tree_flatten flattened. Where all keys of a level are integers it is a list, gaps filled with {}."""
+    """The tree that tree_flatten flattened.
+
+    Where all keys of a level are integers it is a list, its gaps filled with {}.
+    """
     pairs = list(tree.items() if isinstance(tree, dict) else tree)
     return grow(pairs) if pairs else []
 

@@ -56,7 +56,10 @@ def chosen_fan(x, mode):
 
 
 def glorot_normal(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, float], mx.array]:
-    """Normal samples of deviation gain * sqrt(2 / (fan_in + fan_out)): https://proceedings.mlr.press/v9/glorot10a.html."""
+    """Normal samples of deviation gain * sqrt(2 / (fan_in + fan_out)).
+
+    https://proceedings.mlr.press/v9/glorot10a.html.
+    """
     def initializer(a: mx.array, gain: float = 1.0) -> mx.array:
         std = gain * math.sqrt(2 / sum(fans(a)))
         return mx.random.normal(shape=a.shape, scale=std, dtype=dtype)
@@ -93,7 +96,10 @@ def he_uniform(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, Literal["fan
 
 def sparse(sparsity: float, mean: float = 0.0, std: float = 1.0,
            dtype: mx.Dtype = mx.float32) -> Callable[[mx.array], mx.array]:
-    """Normal samples, of which each row has the same fraction set to zero: Martens 2010, "Hessian-free optimization"."""
+    """Normal samples, of which each row has the same fraction set to zero.
+
+    Martens 2010, "Deep learning via Hessian-free optimization".
+    """
     def initializer(a: mx.array) -> mx.array:
         if a.ndim != 2:
             raise ValueError("Only tensors with 2 dimensions are supported")

@@ -59,7 +59,10 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array | None 
 
 def binary_cross_entropy(inputs: mx.array, targets: mx.array, weights: mx.array | None = None,
                          with_logits: bool = True, reduction: Reduction = "mean") -> mx.array:
-    """-log of the probability of the binary target; `inputs` are logits, or probabilities whose logs are held at -100."""
+    """-log of the probability of the binary target.
+
+    `inputs` are logits, or else probabilities, the logs of which count as at least -100.
+    """
     same_shape(inputs, targets, ("Inputs", "targets"))
     if with_logits:
         loss = mx.logaddexp(0.0, inputs) - inputs * targets
@@ -119,7 +122,10 @@ def smooth_l1_loss(predictions: mx.array, targets: mx.array, beta: float = 1.0,
 
 def triplet_loss(anchors: mx.array, positives: mx.array, negatives: mx.array, axis: int = -1, p: int = 2,
                  margin: float = 1.0, eps: float = 1e-6, reduction: Reduction = "none") -> mx.array:
-    """max(0, distance to the positive - distance to the negative + margin), in the p-norm: https://arxiv.org/abs/1503.03832."""
+    """max(0, distance to the positive - distance to the negative + margin), in the p-norm.
+
+    https://arxiv.org/abs/1503.03832.
+    """
     def distance(x):
         return mx.power(mx.sum(mx.power(mx.abs(anchors - x), p), axis) + eps, 1 / p)
 

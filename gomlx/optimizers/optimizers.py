@@ -317,7 +317,10 @@ class Adamax(Adam):
 
 
 class Lion(Optimizer):
-    """w - rate * (sign(c) + weight_decay * w), where c mixes g into the running mean m: https://arxiv.org/abs/2302.06675."""
+    """w - rate * (sign(c) + weight_decay * w), where c mixes g into the running mean m.
+
+    https://arxiv.org/abs/2302.06675.
+    """
 
     def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.99], weight_decay: float = 0.0):
         super().__init__()

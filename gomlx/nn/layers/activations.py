@@ -1,4 +1,7 @@
-"""Activation functions, and each as a layer."""
+"""Activation functions, and each as a layer.
+
+Those of several operations are compiled: one pass over memory.
+"""
 import math
 from functools import partial
 
@@ -8,13 +11,11 @@ from gomlx.nn.layers.base import Module
 fused = partial(mx.compile, shapeless=True)
 
 
-@fused
 def sigmoid(x):
     """1 / (1 + e**-x)."""
     return mx.sigmoid(x)
 
 
-@fused
 def relu(x):
     """max(x, 0)."""
     return mx.maximum(x, 0)
@@ -50,19 +51,16 @@ def elu(x, alpha=1.0):
     return mx.where(x > 0, x, alpha * (mx.exp(x) - 1))
 
 
-@fused
 def softmax(x, axis=-1):
     """e**x / sum(e**x) along the axis."""
     return mx.softmax(x, axis=axis)
 
 
-@fused
 def softmin(x, axis=-1):
     """softmax(-x)."""
     return mx.softmax(-x, axis=axis)
 
 
-@fused
 def softplus(x):
     """log(1 + e**x)."""
     return mx.logaddexp(x, 0)
@@ -128,7 +126,6 @@ def glu(x: mx.array, axis: int = -1) -> mx.array:
     return a * mx.sigmoid(b)
 
 
-@fused
 def step(x: mx.array, threshold: float = 0.0):
     """1 where x >= threshold, 0 elsewhere."""
     return mx.where(x >= threshold, 1, 0)

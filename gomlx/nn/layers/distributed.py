@@ -58,7 +58,10 @@ def predicate_of(sharding, segments):
 
 
 def shards(parameters: dict, predicate: Callable, group):
-    """The tree of this process's part of each parameter; predicate(path, weight) is an axis, (axis, segments), or None."""
+    """The tree of this process's part of each parameter.
+
+    predicate(path, weight) is the axis to cut, (axis, segments), or None: the whole.
+    """
     size, rank = group.size(), group.rank()
 
     def shard(path, weight):
@@ -263,9 +266,9 @@ def gatherer(group, dtype):
 
 
 class FullyShardedModule(Module):
-    """A module of whose parameters this process keeps its part, cut at the first axis: https://arxiv.org/abs/2304.11277.
+    """A module of whose parameters this process keeps its part, cut at the first axis.
 
-    The whole parameters exist only during a call, in `compute_dtype` if that is given; gradients are averaged over the
+    https://arxiv.org/abs/2304.11277. The whole parameters exist only during a call, in `compute_dtype` if that is given; gradients are averaged over the
     group and cut like the parameters.
     """
 

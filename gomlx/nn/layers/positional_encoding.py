@@ -6,9 +6,9 @@ from gomlx.nn.layers.base import Module
 
 
 class RoPE(Module):
-    """Rotates pairs of the first `dims` features by angles that grow with the position: https://arxiv.org/abs/2104.09864.
+    """Rotates pairs of the first `dims` features by angles that grow with the position.
 
-    A pair is feature i and i + dims / 2; with `traditional`, 2i and 2i + 1.
+    https://arxiv.org/abs/2104.09864. A pair is feature i and i + dims / 2; with `traditional`, 2i and 2i + 1.
     """
 
     def __init__(self, dims: int, traditional: bool = False, base: float = 10000, scale: float = 1.0):
