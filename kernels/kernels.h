@@ -110,6 +110,17 @@ typedef struct {                 /* out [rows, row_bytes]; in has n_rows rows ro
 
 typedef struct { void *out; const void *in; int type; int64_t dim, in_stride; } gm_softmax_args; /* rows of dim contiguous values, in_stride apart */
 
+/* ---- random numbers (cpu/random.inc) ---- */
+typedef enum { GM_RANDOM_BITS, GM_RANDOM_UNIFORM, GM_RANDOM_NORMAL, GM_RANDOM_GUMBEL, GM_RANDOM_COUNT } gm_random_kind;
+/* out [n_keys, words]; the range is n_keys * ceil(words / 2). bits: uint32. Else float32, float16 or bfloat16 values
+ * u * factor + shift, rounded to the type at each step: u in [0, 1), erfinv of u in (-1, 1), or -log(-log(u)). */
+typedef struct {
+    void *out; const uint32_t *keys;      /* [n_keys, 2] */
+    gm_random_kind kind; int type;
+    int64_t words;                        /* of each key */
+    float factor, shift;
+} gm_threefry_args;
+
 /* ---- packed matrices ---- */
 typedef struct {
     void *out;                   /* packed panels: packed_bytes() of them */

@@ -542,5 +542,5 @@ bool ops_add(PyObject *module, PyObject *names) {
         && namespace_add(module, "fast", "Fused operations.", fast_ops, names)
         && namespace_add(module, "linalg", "Linear algebra.", linalg_ops, names)
         && namespace_add(module, "fft", "Fourier transforms.", fft_ops, names)
-        && namespace_add(module, "random", "Random numbers.", random_ops, names);
+        && namespace_add(module, "random", "Random numbers.", random_ops, names) && random_state_add(module);
 }

@@ -18,13 +18,15 @@
 #define STREAM_SLICE_MS 20    /* one step of a token stream */
 
 #define STATE_TYPES(X)                                                                                                 \
-    X(array) X(graph) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token)
+    X(array) X(graph) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token) \
+    X(random_state)
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
 #undef X
     PyObject *error;                       /* gomlx.Error */
     PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
+    uint64_t random_seed;                  /* where each thread's random state begins */
 } module_state;
 
 typedef gm_array *(*unary_fn)(gm_scope *, gm_array *);
@@ -151,6 +153,14 @@ PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObj
                       Py_ssize_t n, PyObject *kwnames);
 PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args,
                          Py_ssize_t n, PyObject *kwnames);
+
+/* ---- random_state.c ---- */
+bool random_state_add(PyObject *module);
+/* gomlx.core.random.state of the calling thread: a list of one key, borrowed. Whoever walks trees of arrays takes this
+ * one for any object of random_state_type: a tree made by one thread and used by another means the user's. */
+PyObject *random_state(module_state *state);
+/* A key to draw with: the one given, or (GM_NONE) one split off the thread's state. */
+gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 
 /* ---- tokenizer.c, model.c, stream.c ---- */
 typedef struct { PyObject_HEAD gm_tokenizer *tokenizer; } tokenizer_object;

@@ -122,6 +122,25 @@ ALWAYS_INLINE vf vf_erf(vf x) {
     return vf_select(vf_lt(magnitude, vf_set1(0.92f)), small, vf_copysign(big, x));
 }
 
+/* The inverse of erf; 3 ulp. x times a polynomial in w = -ln(1 - x**2), or in sqrt(w) towards the ends, as M. Giles
+ * has it (Approximating the erfinv function, 2010). 1 gives infinity, beyond 1 NaN. */
+ALWAYS_INLINE vf vf_erfinv(vf x) {
+    static const float middle[10] = { 0x1.805c5ep+0f, 0x1.f91e8ap-3f, -0x1.11c994p-8f, -0x1.4866f8p-10f, 0x1.ca61ccp-13f,
+                                      -0x1.4bca9ap-18f, -0x1.d8cdbap-19f, 0x1.ee0c88p-22f, 0x1.e2dc84p-26f,
+                                      -0x1.1b80b4p-27f };
+    static const float ends[10] = { 0x1.6a9efcp+1f, 0x1.006dc8p+0f, 0x1.357f96p-7f, -0x1.f49d94p-8f, 0x1.74bcacp-8f,
+                                    -0x1.d6f96ep-9f, 0x1.84f868p-10f, -0x1.fe32c6p-15f, -0x1.435130p-12f,
+                                    0x1.e8e5e4p-14f };
+    vf one = vf_set1(1.0f), magnitude = vf_abs(x);
+    vf w = vf_neg(vf_log(vf_mul(vf_sub(one, magnitude), vf_add(one, magnitude))));
+    vf root = vf_sub(vf_sqrt(w), vf_set1(3.0f));
+    vm inner = vf_lt(w, vf_set1(5.0f));
+    vf value = vf_mul(x, vf_poly(vf_select(inner, vf_sub(w, vf_set1(2.5f)), vf_zero()), middle, 10));
+    value = vf_select(inner, value, vf_mul(x, vf_poly(root, ends, 10)));
+    value = vf_select(vf_eq(magnitude, one), vf_mul(x, vf_set1(INFINITY)), value);
+    return vf_select(vf_lt(one, magnitude), vf_set1(NAN), value);
+}
+
 /* sin and cos for |x| <= V_SINCOS_LIMIT, 1-2 ulp there; callers take libm beyond. */
 #define V_SINCOS_LIMIT 32768.0f
 ALWAYS_INLINE void vf_sincos(vf x, vf *sine, vf *cosine) {

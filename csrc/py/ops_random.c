@@ -1,0 +1,105 @@
+/* ops_random.c - the Python functions of gomlx.core.random. Without a key they draw from the thread's state. */
+#include "py/bind.h"
+
+/* The parameter, or its default. */
+static gm_array *number(call *c, gm_array *given, double value) {
+    float x = (float)value;
+    return given == GM_NONE ? gm_array_from(c->scope, GM_FLOAT32, 0, NULL, &x) : given;
+}
+
+static gm_array *key_of(call *c, gm_array *given) { return random_draw_key(c->state, c->scope, given); }
+
+FUNCTION_OF(random_key) {
+    PyObject *value;
+    BIND(random_key, "p", &value);
+    if (!PyLong_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "key: the seed must be an int, not %R", (PyObject *)Py_TYPE(value));
+        return call_finish(&c, NULL);
+    }
+    uint64_t seed = PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "key: %R is not an unsigned 64-bit number", value);
+        return call_finish(&c, NULL);
+    }
+    return call_finish(&c, gm_random_key(c.scope, seed));
+}
+
+FUNCTION_OF(random_split) {
+    gm_array *key;
+    int num = 2;
+    BIND(random_split, "Ai", &key, &num);
+    return call_finish(&c, gm_random_split(c.scope, key, num));
+}
+
+FUNCTION_OF(random_uniform) {
+    gm_array *low, *high, *key;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_FLOAT32;
+    BIND(random_uniform, "QQsdO", &low, &high, &ndim, shape, &type, &key);
+    low = number(&c, low, 0);
+    high = number(&c, high, 1);
+    return call_finish(&c, gm_random_uniform(c.scope, low, high, ndim, shape, type, key_of(&c, key)));
+}
+
+FUNCTION_OF(random_normal) {
+    gm_array *loc, *scale, *key;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_FLOAT32;
+    BIND(random_normal, "sdQQO", &ndim, shape, &type, &loc, &scale, &key);
+    return call_finish(&c, gm_random_normal(c.scope, ndim, shape, type, loc, scale, key_of(&c, key)));
+}
+
+FUNCTION_OF(random_truncated_normal) {
+    gm_array *lower, *upper, *key;
+    int ndim = -1;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_FLOAT32;
+    BIND(random_truncated_normal, "VVsdO", &lower, &upper, &ndim, shape, &type, &key);
+    return call_finish(&c, gm_random_truncated_normal(c.scope, lower, upper, ndim, shape, type, key_of(&c, key)));
+}
+
+FUNCTION_OF(random_gumbel) {
+    gm_array *key;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_FLOAT32;
+    BIND(random_gumbel, "sdO", &ndim, shape, &type, &key);
+    return call_finish(&c, gm_random_gumbel(c.scope, ndim, shape, type, key_of(&c, key)));
+}
+
+FUNCTION_OF(random_laplace) {
+    gm_array *key;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_FLOAT32;
+    double loc = 0, scale = 1;
+    BIND(random_laplace, "sdffO", &ndim, shape, &type, &loc, &scale, &key);
+    return call_finish(&c, gm_random_laplace(c.scope, ndim, shape, type, loc, scale, key_of(&c, key)));
+}
+
+FUNCTION_OF(random_randint) {
+    gm_array *low, *high, *key;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_INT32;
+    BIND(random_randint, "VVsdO", &low, &high, &ndim, shape, &type, &key);
+    return call_finish(&c, gm_random_randint(c.scope, low, high, ndim, shape, type, key_of(&c, key)));
+}
+
+FUNCTION_OF(random_bernoulli) {
+    gm_array *p, *key;
+    int ndim = -1;
+    int64_t shape[GM_MAX_NDIM];
+    BIND(random_bernoulli, "QsO", &p, &ndim, shape, &key);
+    return call_finish(&c, gm_random_bernoulli(c.scope, number(&c, p, 0.5), ndim, shape, key_of(&c, key)));
+}
+
+FUNCTION_OF(random_categorical) {
+    gm_array *logits, *key;
+    int axis = -1, ndim = -1, samples = INT32_MIN;
+    int64_t shape[GM_MAX_NDIM];
+    BIND(random_categorical, "AisiO", &logits, &axis, &ndim, shape, &samples, &key);
+    return call_finish(&c, gm_random_categorical(c.scope, logits, axis, ndim, shape, samples, key_of(&c, key)));
+}

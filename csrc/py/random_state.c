@@ -1,0 +1,116 @@
+/* random_state.c - the key that random functions draw from when none is given: one for each thread, kept in a list of
+ * one array, gomlx.core.random.state. A draw replaces the array in the list; an array that was read from it stays what
+ * it was. */
+#include "py/py.h"
+#include <time.h>
+
+static PyType_Slot random_state_slots[] = {
+    {Py_tp_doc, "The calling thread's random key, a list of one array."},
+    {0, NULL},
+};
+static PyType_Spec random_state_spec = {"gomlx.core.random._RandomState", 0, 0, Py_TPFLAGS_DEFAULT, random_state_slots};
+
+/* list[0] = the node as an array. */
+static bool store_key(module_state *state, PyObject *list, gm_array *node) {
+    PyObject *key = node ? py_array_handle(state->array_type, gm_retain(node)) : raise_gm(state);
+    bool ok = key && PyList_SetSlice(list, 0, PyList_Size(list), NULL) == 0 && PyList_Append(list, key) == 0;
+    Py_XDECREF(key);
+    return ok;
+}
+
+static bool store_seed(module_state *state, PyObject *list, uint64_t seed) {
+    gm_scope *scope = gm_scope_open();
+    bool ok = scope ? store_key(state, list, gm_random_key(scope, seed)) : raise_gm(state) != NULL;
+    gm_scope_close(scope);
+    return ok;
+}
+
+PyObject *random_state(module_state *state) {
+    PyObject *threads = PyThreadState_GetDict();             /* of this thread alone */
+    if (!threads) {
+        PyErr_SetString(PyExc_RuntimeError, "random: this thread has no Python state");
+        return NULL;
+    }
+    PyObject *type = (PyObject *)state->random_state_type;
+    PyObject *list = PyDict_GetItemWithError(threads, type);
+    if (list || PyErr_Occurred())
+        return list;
+    list = PyObject_CallNoArgs(type);
+    bool ok = list && store_seed(state, list, state->random_seed) && PyDict_SetItem(threads, type, list) == 0;
+    Py_XDECREF(list);
+    return ok ? list : NULL;
+}
+
+gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key) {
+    if (!scope || !key || key != GM_NONE)
+        return key;
+    PyObject *list = random_state(state), *item = list ? PyList_GetItem(list, 0) : NULL;
+    gm_array *node = item ? py_array_node(state, item) : NULL;
+    if (!node) {
+        if (list && !PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "random: the state must be a list of one array, a key");
+        return NULL;
+    }
+    gm_array *keys = gm_random_split(scope, node, 2);
+    gm_array *next = keys ? node_row(scope, keys, 0) : NULL;
+    return next && store_key(state, list, next) ? node_row(scope, keys, 1) : NULL;
+}
+
+/* ---- module functions ---- */
+
+static PyObject *seed(PyObject *module, PyObject *value) {
+    module_state *state = PyModule_GetState(module);
+    PyObject *list;
+    if (!PyLong_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "seed: expected an int, not %R", (PyObject *)Py_TYPE(value));
+        return NULL;
+    }
+    uint64_t number = PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "seed: %R is not an unsigned 64-bit number", value);
+        return NULL;
+    }
+    if (!(list = random_state(state)) || !store_seed(state, list, number))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* random.state is made when it is asked for. */
+static PyObject *get_attribute(PyObject *module, PyObject *name) {
+    PyObject *list = NULL;
+    if (PyUnicode_CompareWithASCIIString(name, "state") == 0)
+        list = random_state(PyModule_GetState(module));
+    else
+        PyErr_Format(PyExc_AttributeError, "module 'gomlx.core.random' has no attribute '%U'", name);
+    Py_XINCREF(list);
+    return list;
+}
+
+static PyMethodDef functions[] = {
+    {"seed", seed, METH_O, "seed(seed, /)\n--\n\nMakes the calling thread's random state the key of the seed."},
+    {"__getattr__", get_attribute, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+bool random_state_add(PyObject *module) {
+    module_state *state = PyModule_GetState(module);
+    PyObject *space = PyObject_GetAttrString(module, "random");
+    PyObject *bases = PyTuple_Pack(1, (PyObject *)&PyList_Type), *where = PyUnicode_FromString("gomlx.core.random");
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    state->random_seed = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    bool ok = space && bases && where;
+    if (ok)
+        state->random_state_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &random_state_spec, bases);
+    ok = ok && state->random_state_type
+      && PyModule_AddObjectRef(space, "_RandomState", (PyObject *)state->random_state_type) == 0;
+    for (PyMethodDef *f = functions; ok && f->ml_name; f++) {
+        PyObject *function = PyCFunction_NewEx(f, module, where);
+        ok = function && PyModule_AddObjectRef(space, f->ml_name, function) == 0;
+        Py_XDECREF(function);
+    }
+    Py_XDECREF(where);
+    Py_XDECREF(bases);
+    Py_XDECREF(space);
+    return ok;
+}
