@@ -599,11 +599,12 @@ def test_every_row_has_a_function_with_a_signature():
         if namespace == "engine":
             assert not hasattr(mx, name) and not hasattr(mx.fast, name)
             continue
-        function = getattr(mx.fast if namespace == "fast" else mx, name)
+        space = mx if namespace == "core" else getattr(mx, namespace)
+        function = getattr(space, name.removeprefix("random_") if namespace == "random" else name)
         assert function.__doc__ and function.__text_signature__.startswith("(")
-        assert function.__text_signature__.endswith("stream=None)")
-        assert function.__module__ == ("gomlx.core.fast" if namespace == "fast" else "gomlx.core")
-        assert namespace == "fast" or name in mx.__all__
+        assert function.__text_signature__.endswith("stream=None)") or name == "random_key"
+        assert function.__module__ == ("gomlx.core" if namespace == "core" else f"gomlx.core.{namespace}")
+        assert namespace != "core" or name in mx.__all__
 
 
 def test_argument_errors():

@@ -500,8 +500,8 @@ static PyMethodDef fft_ops[] = {
 #undef HAND_random
 #define HAND_fft(name, text, doc)
 /* random_normal is gomlx.core.random.normal */
-#define HAND_random(name, text, doc) {#name + sizeof "random", FUNCTION(op_##name), FASTCALL, \
-                                      (#name text "\n--\n\n" doc) + sizeof "random"},
+#define HAND_random(name, text, doc) {&#name[sizeof "random"], FUNCTION(op_##name), FASTCALL, \
+                                      &(#name text "\n--\n\n" doc)[sizeof "random"]},
 static PyMethodDef random_ops[] = {
 #include "ops/ops.def"
     {NULL, NULL, 0, NULL},
