@@ -599,6 +599,7 @@ def test_every_row_has_a_function_with_a_signature():
         if namespace == "engine":
             assert not hasattr(mx, name) and not hasattr(mx.fast, name)
             continue
+        namespace = namespace or "core"
         space = mx if namespace == "core" else getattr(mx, namespace)
         function = getattr(space, name.removeprefix("random_") if namespace == "random" else name)
         assert function.__doc__ and function.__text_signature__.startswith("(")
