@@ -86,23 +86,47 @@ def test_state_is_the_thread_s():
 
     def other():
         mx.random.seed(5)
+        seen.append(list(state)[0].tolist())
         seen.append(mx.random.normal((4,)).tolist())
-        seen.append(mx.random.state is state)
+        seen.append(state[0].tolist() == [0, 5])
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert seen == [first.tolist(), False]
+    assert seen == [[0, 5], first.tolist(), False] and state[0].tolist() != [0, 5]
     mx.random.seed(5)
     assert mx.random.normal((4,)).tolist() == first.tolist()
     keys = mx.random.split(mx.random.key(5))
     assert mx.random.normal((4,), key=keys[1]).tolist() == first.tolist()
     state[0] = mx.random.key(5)
     assert mx.random.normal((4,)).tolist() == first.tolist()
-    state.clear()
+    state[0] = "no key"
+    with pytest.raises(TypeError):
+        mx.random.normal()
+    del state[0]
     with pytest.raises(IndexError):
         mx.random.normal()
     mx.random.seed(0)
+
+
+def test_compiled_functions_keep_the_state():
+    draw = mx.compile(lambda n: mx.random.uniform(shape=(3,)) + n, inputs=mx.random.state, outputs=mx.random.state)
+    zero = mx.array(0.0)
+
+    def three():
+        mx.random.seed(9)
+        got = [draw(zero).tolist() for _ in range(3)]
+        mx.random.seed(9)
+        assert got == [mx.random.uniform(shape=(3,)).tolist() for _ in range(3)]
+        assert got[0] != got[1] != got[2]
+        results.append(got)
+
+    results = []
+    three()
+    thread = threading.Thread(target=three)
+    thread.start()
+    thread.join()
+    assert len(results) == 2 and results[0] == results[1]
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)

@@ -156,9 +156,6 @@ PyObject *call_argreduce(module_state *state, const char *name, bool greatest, P
 
 /* ---- random_state.c ---- */
 bool random_state_add(PyObject *module);
-/* gomlx.core.random.state of the calling thread: a list of one key, borrowed. Whoever walks trees of arrays takes this
- * one for any object of random_state_type: a tree made by one thread and used by another means the user's. */
-PyObject *random_state(module_state *state);
 /* A key to draw with: the one given, or (GM_NONE) one split off the thread's state. */
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 

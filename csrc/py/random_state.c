@@ -1,14 +1,12 @@
 /* random_state.c - the key that random functions draw from when none is given: one for each thread, kept in a list of
- * one array, gomlx.core.random.state. A draw replaces the array in the list; an array that was read from it stays what
- * it was. */
+ * one array. A draw replaces the array in the list; an array that was read from it stays what it was.
+ * gomlx.core.random.state is one object for all threads that looks like the list of whichever thread asks, so that a
+ * tree of arrays made by one thread (the state of a compiled function) is the right one in every other. It is a list by
+ * type, for those who walk trees, and has no items of its own. */
 #include "py/py.h"
 #include <time.h>
 
-static PyType_Slot random_state_slots[] = {
-    {Py_tp_doc, "The calling thread's random key, a list of one array."},
-    {0, NULL},
-};
-static PyType_Spec random_state_spec = {"gomlx.core.random._RandomState", 0, 0, Py_TPFLAGS_DEFAULT, random_state_slots};
+/* ---- the list of the calling thread, borrowed ---- */
 
 /* list[0] = the node as an array. */
 static bool store_key(module_state *state, PyObject *list, gm_array *node) {
@@ -25,18 +23,18 @@ static bool store_seed(module_state *state, PyObject *list, uint64_t seed) {
     return ok;
 }
 
-PyObject *random_state(module_state *state) {
+static PyObject *thread_list(module_state *state) {
     PyObject *threads = PyThreadState_GetDict();             /* of this thread alone */
     if (!threads) {
         PyErr_SetString(PyExc_RuntimeError, "random: this thread has no Python state");
         return NULL;
     }
-    PyObject *type = (PyObject *)state->random_state_type;
-    PyObject *list = PyDict_GetItemWithError(threads, type);
+    PyObject *name = (PyObject *)state->random_state_type;
+    PyObject *list = PyDict_GetItemWithError(threads, name);
     if (list || PyErr_Occurred())
         return list;
-    list = PyObject_CallNoArgs(type);
-    bool ok = list && store_seed(state, list, state->random_seed) && PyDict_SetItem(threads, type, list) == 0;
+    list = PyList_New(0);
+    bool ok = list && store_seed(state, list, state->random_seed) && PyDict_SetItem(threads, name, list) == 0;
     Py_XDECREF(list);
     return ok ? list : NULL;
 }
@@ -44,7 +42,7 @@ PyObject *random_state(module_state *state) {
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key) {
     if (!scope || !key || key != GM_NONE)
         return key;
-    PyObject *list = random_state(state), *item = list ? PyList_GetItem(list, 0) : NULL;
+    PyObject *list = thread_list(state), *item = list ? PyList_GetItem(list, 0) : NULL;
     gm_array *node = item ? py_array_node(state, item) : NULL;
     if (!node) {
         if (list && !PyErr_Occurred())
@@ -55,6 +53,59 @@ gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key) {
     gm_array *next = keys ? node_row(scope, keys, 0) : NULL;
     return next && store_key(state, list, next) ? node_row(scope, keys, 1) : NULL;
 }
+
+/* ---- random.state ---- */
+
+static PyObject *list_of(PyObject *self) { return thread_list(PyType_GetModuleState(Py_TYPE(self))); }
+
+static PyObject *state_iter(PyObject *self) {
+    PyObject *list = list_of(self);
+    return list ? PyObject_GetIter(list) : NULL;
+}
+
+static PyObject *state_repr(PyObject *self) {
+    PyObject *list = list_of(self);
+    return list ? PyObject_Repr(list) : NULL;
+}
+
+static Py_ssize_t state_length(PyObject *self) {
+    PyObject *list = list_of(self);
+    return list ? PyList_Size(list) : -1;
+}
+
+static PyObject *state_item(PyObject *self, Py_ssize_t i) {
+    PyObject *list = list_of(self);
+    return list ? PySequence_GetItem(list, i) : NULL;
+}
+
+static int state_assign_item(PyObject *self, Py_ssize_t i, PyObject *value) {
+    PyObject *list = list_of(self);
+    return list ? PySequence_SetItem(list, i, value) : -1;
+}
+
+static PyObject *state_subscript(PyObject *self, PyObject *key) {
+    PyObject *list = list_of(self);
+    return list ? PyObject_GetItem(list, key) : NULL;
+}
+
+static int state_assign_subscript(PyObject *self, PyObject *key, PyObject *value) {
+    PyObject *list = list_of(self);
+    return !list ? -1 : value ? PyObject_SetItem(list, key, value) : PyObject_DelItem(list, key);
+}
+
+static PyType_Slot random_state_slots[] = {
+    {Py_tp_doc, "The calling thread's random key, a list of one array."},
+    {Py_tp_iter, state_iter},
+    {Py_tp_repr, state_repr},
+    {Py_sq_length, state_length},
+    {Py_sq_item, state_item},
+    {Py_sq_ass_item, state_assign_item},
+    {Py_mp_length, state_length},
+    {Py_mp_subscript, state_subscript},
+    {Py_mp_ass_subscript, state_assign_subscript},
+    {0, NULL},
+};
+static PyType_Spec random_state_spec = {"gomlx.core.random._RandomState", 0, 0, Py_TPFLAGS_DEFAULT, random_state_slots};
 
 /* ---- module functions ---- */
 
@@ -70,25 +121,13 @@ static PyObject *seed(PyObject *module, PyObject *value) {
         PyErr_Format(PyExc_TypeError, "seed: %R is not an unsigned 64-bit number", value);
         return NULL;
     }
-    if (!(list = random_state(state)) || !store_seed(state, list, number))
+    if (!(list = thread_list(state)) || !store_seed(state, list, number))
         return NULL;
     Py_RETURN_NONE;
 }
 
-/* random.state is made when it is asked for. */
-static PyObject *get_attribute(PyObject *module, PyObject *name) {
-    PyObject *list = NULL;
-    if (PyUnicode_CompareWithASCIIString(name, "state") == 0)
-        list = random_state(PyModule_GetState(module));
-    else
-        PyErr_Format(PyExc_AttributeError, "module 'gomlx.core.random' has no attribute '%U'", name);
-    Py_XINCREF(list);
-    return list;
-}
-
 static PyMethodDef functions[] = {
     {"seed", seed, METH_O, "seed(seed, /)\n--\n\nMakes the calling thread's random state the key of the seed."},
-    {"__getattr__", get_attribute, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -102,8 +141,10 @@ bool random_state_add(PyObject *module) {
     bool ok = space && bases && where;
     if (ok)
         state->random_state_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &random_state_spec, bases);
-    ok = ok && state->random_state_type
+    PyObject *instance = ok && state->random_state_type ? PyObject_CallNoArgs((PyObject *)state->random_state_type) : NULL;
+    ok = instance && PyModule_AddObjectRef(space, "state", instance) == 0
       && PyModule_AddObjectRef(space, "_RandomState", (PyObject *)state->random_state_type) == 0;
+    Py_XDECREF(instance);
     for (PyMethodDef *f = functions; ok && f->ml_name; f++) {
         PyObject *function = PyCFunction_NewEx(f, module, where);
         ok = function && PyModule_AddObjectRef(space, f->ml_name, function) == 0;
