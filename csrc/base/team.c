@@ -85,19 +85,20 @@ static bool changes_soon(_Atomic uint32_t *word, uint32_t value) {
     }
 }
 
-void team_wait(team_barrier *barrier, int n_threads) {
-    if (n_threads <= 1 || !atomic_load_explicit(&team.active, memory_order_relaxed)) return;
-    uint32_t generation = atomic_load_explicit(&barrier->generation, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&barrier->waiting, 1, memory_order_acq_rel) + 1 == (uint32_t)n_threads) {
-        atomic_store_explicit(&barrier->waiting, 0, memory_order_relaxed);
-        atomic_store(&barrier->generation, generation + 1);
-        if (atomic_load(&barrier->sleepers)) futex_wake(&barrier->generation, INT_MAX);
-        return;
+void team_gate_wait(team_gate *gate) {
+    uint32_t left;
+    while ((left = atomic_load_explicit(&gate->left, memory_order_acquire)) != 0) {
+        if (!atomic_load_explicit(&team.active, memory_order_relaxed)) return;
+        if (changes_soon(&gate->left, left)) continue;
+        atomic_fetch_add(&gate->sleepers, 1);
+        while ((left = atomic_load(&gate->left)) != 0) futex_wait(&gate->left, left);
+        atomic_fetch_sub(&gate->sleepers, 1);
     }
-    if (changes_soon(&barrier->generation, generation)) return;
-    atomic_fetch_add(&barrier->sleepers, 1);
-    while (atomic_load(&barrier->generation) == generation) futex_wait(&barrier->generation, generation);
-    atomic_fetch_sub(&barrier->sleepers, 1);
+}
+
+void team_gate_done(team_gate *gate, uint32_t pieces) {
+    if (atomic_fetch_sub(&gate->left, pieces) == pieces && atomic_load(&gate->sleepers))
+        futex_wake(&gate->left, INT_MAX);
 }
 
 /* ---- workers and runs ---- */

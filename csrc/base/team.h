@@ -27,11 +27,12 @@ void team_join(void);
  * not complete. The owner of the run gives it up. Cleared by the next team_start. */
 bool team_lost(void);
 
-/* A barrier among the threads of one run: spin, then futex. Zero-initialise; reuse freely for one n. */
+/* A gate that opens when `left` pieces of work are done, by whichever threads: a thread that is not running holds up
+ * nobody but the piece it has. Waiting spins, then sleeps on a futex. In a forked child all gates are open. */
 typedef struct {
-    _Alignas(64) _Atomic uint32_t generation;
-    _Alignas(64) _Atomic uint32_t waiting;
-    _Alignas(64) _Atomic uint32_t sleepers;
-} team_barrier;
-void team_wait(team_barrier *barrier, int n_threads);
+    _Alignas(64) _Atomic uint32_t left;
+    _Atomic uint32_t sleepers;
+} team_gate;
+void team_gate_wait(team_gate *gate);
+void team_gate_done(team_gate *gate, uint32_t pieces);
 #endif

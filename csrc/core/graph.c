@@ -365,7 +365,7 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
                     gm_take_error(&run->error);
             }
             pthread_mutex_unlock(&engine.recording);
-            GM_TRY(queue_start(engine.queue, engine_threads()));
+            queue_start(engine.queue, engine_threads());
             run->executing = true;
         }
         gm_status status = queue_step(engine.queue, deadline);

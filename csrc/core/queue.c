@@ -10,16 +10,18 @@
 #endif
 
 #define ARENA_BLOCK ((size_t)64 << 10)
-/* Eighths of a range that threads take as one contiguous share each; the rest goes to who is free. */
-#define STATIC_EIGHTHS 7
 
 typedef struct {
     gm_kernel fn;
     const void *args;
     int64_t n, grain;
     const int32_t *factor;      /* range is n * *factor */
-    _Atomic int64_t next;       /* first index of the shared rest that nobody has taken */
-    bool barrier;               /* wait for all threads before this launch */
+    int64_t range;              /* of this run */
+    uint32_t pieces;            /* of `grain` indices each, in this run */
+    _Atomic uint32_t next;      /* the first piece that nobody has taken */
+    uint32_t stage;             /* number of waits before and at this launch */
+    bool barrier;               /* what was launched before must be done before this one begins */
+    bool waits;                 /* the same in this run, where launches without pieces are left out */
     bool solo;                  /* runs on thread 0 alone */
     bool ftz;
 } launch;
@@ -32,7 +34,7 @@ typedef struct arena {
     _Alignas(64) char data[];
 } arena;
 
-typedef struct { int64_t launch, at, end; int phase; } cursor;
+typedef struct { int64_t launch, at, end; uint32_t taken; bool inside; } cursor;
 
 struct gm_queue {
     launch *launches;
@@ -48,7 +50,9 @@ struct gm_queue {
     size_t n_free, n_held, n_scratch, cap_free, cap_held, cap_scratch, room;
     uint64_t epoch;
     /* running */
-    team_barrier barrier;
+    team_gate *gates;           /* one for each stage: open when all its pieces are done */
+    int64_t gates_capacity;
+    uint32_t last_stage;
     cursor main;
     int n_threads;
     bool joined;
@@ -116,6 +120,7 @@ void queue_free(gm_queue *q) {
     free_arenas(q->arenas);
     free_arenas(q->spare);
     memory_free(q->launches);
+    memory_free(q->gates);
     memory_free(q->reads);
     memory_free(q->writes);
     memory_free(q->past_reads);
@@ -338,13 +343,6 @@ static unsigned float_state(void) { return 0; }
 static void set_float_state(unsigned v) { (void)v; }
 #endif
 
-static int64_t range_of(const launch *l) { return l->factor ? l->n * *l->factor : l->n; }
-
-/* One thread's contiguous share, and where the shared rest begins. */
-static int64_t share_of(const launch *l, int64_t n, int n_threads) {
-    return n_threads == 1 ? n : n * STATIC_EIGHTHS / 8 / n_threads / l->grain * l->grain;
-}
-
 /* Behind clock_ns by a tick at most, and far cheaper: it is read between pieces of a microsecond. */
 static int64_t coarse_clock_ns(void) {
     struct timespec t;
@@ -352,58 +350,57 @@ static int64_t coarse_clock_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Works on until the queue's end or the deadline (thread 0 only). Phases of a launch: 0 barrier, 1 own share, 2 shared
- * rest. */
+/* Pieces for one thread: much while there is much left, at last one by one, so that all end together. */
+static bool take(launch *l, int n_threads, cursor *c) {
+    uint32_t next = atomic_load_explicit(&l->next, memory_order_relaxed), want;
+    do {
+        if (next >= l->pieces)
+            return false;
+        want = n_threads == 1 || l->solo ? l->pieces - next : (l->pieces - next) / (2 * (uint32_t)n_threads);
+        want = want ? want : 1;
+    } while (!atomic_compare_exchange_weak_explicit(&l->next, &next, next + want, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    c->taken = want;
+    c->at = (int64_t)next * l->grain;
+    c->end = next + want == l->pieces ? l->range : (int64_t)(next + want) * l->grain;
+    return true;
+}
+
+static bool is_exhausted(const launch *l) {
+    return atomic_load_explicit(&l->next, memory_order_relaxed) >= l->pieces;
+}
+
+/* Works on until the queue's end or the deadline (thread 0 only). Cancelled work counts as done. */
 static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
     unsigned saved = float_state();
     bool done = true;
-    for (; c->launch < q->count; c->launch++, c->phase = 0) {
+    for (; c->launch < q->count; c->launch++) {
         launch *l = &q->launches[c->launch];
-        if (c->phase == 0) {
-            if (l->barrier && n_threads > 1)
-                team_wait(&q->barrier, n_threads);
-            if (l->solo && thread != 0)
-                continue;
-            int64_t n = range_of(l), share = l->solo ? n : share_of(l, n, n_threads);
-            c->at = l->solo ? 0 : share * thread;
-            c->end = c->at + share;
-            c->phase = 1;
-        }
+        if (!c->inside && ((l->solo && thread != 0) || is_exhausted(l)))
+            continue;
+        if (!c->inside && l->waits && n_threads > 1)
+            team_gate_wait(&q->gates[l->stage - 1]);
         unsigned want = l->ftz ? saved | FTZ_BITS : saved;
         if (float_state() != want)
             set_float_state(want);
-        int64_t n = range_of(l);
-        for (;;) {
-            if (c->at >= c->end) {             /* take a piece of the rest */
-                if (l->solo || n_threads == 1)
-                    break;
-                int64_t rest = share_of(l, n, n_threads) * n_threads;
-                if (rest + atomic_load_explicit(&l->next, memory_order_relaxed) >= n)
-                    break;
-                int64_t got = rest + atomic_fetch_add_explicit(&l->next, l->grain, memory_order_relaxed);
-                if (got >= n)
-                    break;
-                c->at = got;
-                c->end = got + l->grain < n ? got + l->grain : n;
+        while (c->inside || take(l, n_threads, c)) {
+            c->inside = true;
+            while (c->at < c->end && !is_cancelled(q)) {
+                if (deadline && coarse_clock_ns() >= deadline) {
+                    done = false;
+                    goto out;
+                }
+                int64_t stop = c->at + l->grain < c->end ? c->at + l->grain : c->end;
+                l->fn(l->args, c->at, stop);
+                c->at = stop;
             }
-            if (is_cancelled(q)) {
-                c->at = c->end;
-                if (l->solo || n_threads == 1)
-                    break;
-                atomic_store_explicit(&l->next, n, memory_order_relaxed);
-                continue;
-            }
-            if (deadline && coarse_clock_ns() >= deadline) {
-                done = false;
-                goto out;
-            }
-            int64_t stop = c->at + l->grain < c->end ? c->at + l->grain : c->end;
-            l->fn(l->args, c->at, stop);
-            c->at = stop;
+            c->inside = false;
+            if (n_threads > 1)
+                team_gate_done(&q->gates[l->stage], c->taken);
         }
     }
-    if (n_threads > 1)
-        team_wait(&q->barrier, n_threads);
+    if (thread == 0 && n_threads > 1)
+        team_gate_wait(&q->gates[q->last_stage]);
 out:
     set_float_state(saved);
     return done;
@@ -414,15 +411,57 @@ static void join_in(void *context, int thread, int n_threads) {
     work(context, thread, n_threads, &c, 0);
 }
 
-gm_status queue_start(gm_queue *q, int n_threads) {
+/* Cuts the launches into pieces and stages; returns the last stage. Each stage has pieces, so that its gate opens only
+ * after those before it. */
+static uint32_t cut(gm_queue *q) {
+    uint32_t stage = 0;
+    bool barrier = false, any = false;
+    for (int64_t i = 0; i < q->count; i++) {
+        launch *l = &q->launches[i];
+        l->range = l->factor ? l->n * *l->factor : l->n;
+        if (l->range / l->grain >= INT32_MAX)
+            l->grain = l->range / (INT32_MAX - 1);
+        l->pieces = l->solo ? 1 : (uint32_t)((l->range + l->grain - 1) / l->grain);
+        atomic_store_explicit(&l->next, 0, memory_order_relaxed);
+        barrier |= l->barrier;
+        if (l->pieces == 0)
+            continue;
+        l->waits = barrier && any;
+        stage += l->waits;
+        l->stage = stage;
+        any = true;
+        barrier = false;
+    }
+    q->last_stage = stage;
+    return stage;
+}
+
+/* False when there is no memory for the gates: one thread needs none. */
+static bool make_gates(gm_queue *q, uint32_t last) {
+    if (q->gates_capacity <= last) {
+        int64_t capacity = (int64_t)last + 64;
+        team_gate *gates = memory_aligned((size_t)capacity * sizeof *gates, 64);
+        gm_error forgotten;
+        if (!gates)
+            return gm_take_error(&forgotten), false;
+        memory_free(q->gates);
+        q->gates = gates;
+        q->gates_capacity = capacity;
+    }
+    memset(q->gates, 0, ((size_t)last + 1) * sizeof *q->gates);
     for (int64_t i = 0; i < q->count; i++)
-        atomic_store_explicit(&q->launches[i].next, 0, memory_order_relaxed);
+        if (q->launches[i].pieces)
+            atomic_fetch_add_explicit(&q->gates[q->launches[i].stage].left, q->launches[i].pieces,
+                                      memory_order_relaxed);
+    return true;
+}
+
+void queue_start(gm_queue *q, int n_threads) {
+    const uint32_t last = cut(q);
     q->main = (cursor){0};
-    q->barrier = (team_barrier){0};     /* a fork may have left threads in it that are not in this process */
     atomic_store(&q->cancelled, false);
-    q->joined = q->any_multi && n_threads > 1;
+    q->joined = q->any_multi && n_threads > 1 && make_gates(q, last);
     q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;
-    return GM_OK;
 }
 
 gm_status queue_step(gm_queue *q, int64_t deadline_ns) {

@@ -3,8 +3,8 @@
  *      barriers run side by side. Memory is stream-ordered: a buffer that dies while recording may be reused by a later
  *      launch of the same queue, by nobody else before the queue has run.
  *  (2) A recorded queue can run any number of times (a plan): nothing in it changes but its counters.
- *  (3) Work is cut by range; each thread checks for cancellation between pieces. Thread 0 is the caller, in time
- *      slices. */
+ *  (3) Work is cut by range; threads take pieces as they come, so a thread that is not running holds up nobody. Each
+ *      checks for cancellation between pieces. Thread 0 is the caller, in time slices. */
 #ifndef GOMLX_CORE_QUEUE_H
 #define GOMLX_CORE_QUEUE_H
 #include "core/array.h"
@@ -47,7 +47,7 @@ void queue_drop(gm_queue *q, gm_buffer *b);            /* the recording's refere
 void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the launches have run */
 
 /* Running: start, step until it is not GM_AGAIN, end. The caller holds the run lock. */
-gm_status queue_start(gm_queue *q, int n_threads);
+void queue_start(gm_queue *q, int n_threads);
 /* GM_OK, GM_AGAIN at the deadline (0: none), or GM_ESTATE in a child forked meanwhile, which has not the other
  * threads. */
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);

@@ -316,14 +316,13 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
         if (!l->running) {
             GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
             status = start_job(l);
-            if (status == GM_OK)
-                status = queue_start(l->queue, l->model->threads);
             if (status != GM_OK) {
                 queue_reset(l->queue);
                 run_unlock();
                 clear_job(l);
                 return status;
             }
+            queue_start(l->queue, l->model->threads);
             l->running = true;
         }
         status = queue_step(l->queue, deadline);

@@ -94,7 +94,7 @@ static gm_status start_run(gm_step *st, const _Atomic bool *cancelled) {
     if (!st->plan)
         GM_TRY(plan_capture(roots, st->sums ? 3 : 1, &st->plan));
     queue_watch(plan_queue(st->plan), cancelled);
-    GM_TRY(queue_start(plan_queue(st->plan), st->model->threads));
+    queue_start(plan_queue(st->plan), st->model->threads);
     st->running = true;
     return GM_OK;
 }

@@ -351,11 +351,20 @@ static void test_file(void) {
 #define TEAM_STEPS 50
 
 typedef struct {
-    team_barrier barrier;
+    team_gate gates[2 * TEAM_STEPS];
     _Atomic int arrived;
-    int written[TEAM_MAX_THREADS]; /* plain memory: the barrier and the join must order it */
+    int written[TEAM_MAX_THREADS]; /* plain memory: the gates and the join must order it */
     int faults;
 } team_work;
+
+static void meet(team_gate *gate) {
+    team_gate_done(gate, 1);
+    team_gate_wait(gate);
+}
+
+static void close_gates(team_work *w, int n_threads) {
+    for (int i = 0; i < 2 * TEAM_STEPS; i++) w->gates[i].left = (uint32_t)n_threads;
+}
 
 /* Each step: every thread writes its cell, all meet, every thread reads all cells, all meet again. */
 static void step_together(void *context, int thread, int n_threads) {
@@ -363,9 +372,9 @@ static void step_together(void *context, int thread, int n_threads) {
     int faults = 0;
     for (int step = 1; step <= TEAM_STEPS; step++) {
         w->written[thread] = step;
-        team_wait(&w->barrier, n_threads);
+        meet(&w->gates[2 * step - 2]);
         for (int i = 0; i < n_threads; i++) faults += w->written[i] != step;
-        team_wait(&w->barrier, n_threads);
+        meet(&w->gates[2 * step - 1]);
     }
     if (thread == 0) w->faults += faults;
     w->arrived += n_threads + (faults ? 1000000 : 0);
@@ -373,6 +382,7 @@ static void step_together(void *context, int thread, int n_threads) {
 
 static bool run_team(team_work *w, int n_threads) {
     w->arrived = 0;
+    close_gates(w, n_threads);
     int n = team_start(n_threads, step_together, w);
     step_together(w, 0, n);
     team_join();
@@ -433,11 +443,12 @@ static void test_team_fork(void) {
     }
     for (int i = 0; i < FORKS; i++) { /* inside a run: the child gives the run up and starts another */
         w.arrived = 0;
+        close_gates(&w, 3);
         int n = team_start(3, step_together, &w);
         pid_t child = fork();
         if (child == 0) {
             alarm(20);
-            team_wait(&w.barrier, n);
+            team_gate_wait(&w.gates[0]);
             bool lost = team_lost();
             team_join();
             memset(&w, 0, sizeof w);
