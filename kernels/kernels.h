@@ -193,6 +193,19 @@ typedef gm_attention_args gm_attention_split_args;
 typedef gm_attention_args gm_attention_merge_args;
 #define GM_QUERY_TILE 16
 
+/* For each token t of a sequence, with S a row of the state [n_keys]: S *= gamma; d = (value - S . k) * beta; S += d * k;
+ * out[t] = S . q. A row of out holds the n_tokens outputs and then the last state. Row r is value component r % n_values of
+ * head r / n_values % n_heads; head h reads key head h / (n_heads / n_key_heads). All float32, contiguous. */
+typedef struct {
+    float *out;                           /* [batch, n_heads, n_values, n_tokens + n_keys] */
+    const float *q, *k;                   /* [batch, n_tokens, n_key_heads, n_keys] */
+    const float *v;                       /* [batch, n_tokens, n_heads, n_values] */
+    const float *gamma, *beta;            /* [batch, n_tokens, n_heads] */
+    const float *state;                   /* [batch, n_heads, n_values, n_keys]; NULL: zeros */
+    const uint8_t *mask;                  /* [batch, n_tokens]; 0: the token gives 0 and changes nothing. NULL: none */
+    int64_t n_tokens, n_heads, n_key_heads, n_keys, n_values;
+} gm_gated_delta_args;
+
 typedef void (*gm_kernel)(const void *args, int64_t begin, int64_t end);
 
 typedef struct {
