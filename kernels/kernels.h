@@ -43,6 +43,15 @@ typedef struct {
     int out_type, in_type, ndim;
     const int64_t *shape, *out_strides, *in_strides;
 } gm_copy_args;
+/* A copy from or to a region that begins where an array says: in steps[k] elements for each of start[k], which is moved into
+ * [0, limits[k]]. */
+typedef struct {
+    gm_copy_args copy;
+    bool on_out;                 /* the region is that of out, else of in */
+    int n_starts, start_type;
+    const void *start; int64_t start_step;
+    const int64_t *steps, *limits;
+} gm_copy_at_args;
 
 typedef struct {                 /* out contiguous */
     void *out; const void *in;
@@ -102,11 +111,37 @@ typedef struct {                 /* out: uint32, contiguous over the kept axes; 
     int64_t length, stride;      /* of the axis */
 } gm_arg_reduce_args;
 
-typedef struct {                 /* out [rows, row_bytes]; in has n_rows rows row_stride_bytes apart; an index out of range gives zeros */
+/* Where the elements that several index arrays choose together lie: out[i] is the sum of index * step, or INT64_MIN when one
+ * is out of range. Strides are those of the index arrays over their common shape. */
+typedef struct { const void *data; int type; int64_t size, step; const int64_t *strides; } gm_positions_index;
+typedef struct {
+    int64_t *out;
+    int n_indices, ndim;
+    const gm_positions_index *indices;
+    const int64_t *shape;
+} gm_positions_args;
+
+/* A dense side of shape [lead dimensions][count][run] and a sparse side of which one axis is addressed by an index: element
+ * (lead, i, r) lies there at lead . sparse_strides + index(lead, i, r) * step + r * sparse_run. Indices count from the end
+ * when negative; size < 0: they are int64 positions already (step 1), INT64_MIN for none.
+ * take: out is dense, in is sparse; out of range gives zeros. scatter: out is sparse, in is dense; out of range is left out;
+ * where several meet they come in the order of i. The sparse side is of `type`; in of scatter may be a half float while type
+ * is float32. */
+typedef enum { GM_S_UPDATE, GM_S_ADD, GM_S_MULTIPLY, GM_S_MAX, GM_S_MIN, GM_S_COUNT } gm_scatter_mode;
+typedef struct {
     void *out; const void *in; const void *index;
-    int index_type;
-    int64_t n_rows, row_bytes, row_stride_bytes;
-} gm_take_args;
+    int type, in_type, index_type, mode;                 /* mode of scatter: gm_scatter_mode */
+    int64_t size, step;
+    int ndim;                                            /* of the lead */
+    const int64_t *shape, *sparse_strides, *dense_strides, *index_strides;
+    int64_t count, dense_step, index_step;
+    int64_t run, sparse_run, dense_run, index_run;       /* index_run 0: one index for a whole run */
+    /* scatter only. Its range is parts * columns; columns are those of lead and run; part p takes the positions in
+     * [span * p / parts, span * (p + 1) / parts). */
+    int64_t columns, parts, span;
+} gm_index_args;
+typedef gm_index_args gm_take_args;
+typedef gm_index_args gm_scatter_args;
 
 typedef struct { void *out; const void *in; int type; int64_t dim, in_stride; } gm_softmax_args; /* rows of dim contiguous values, in_stride apart */
 

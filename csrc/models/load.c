@@ -260,8 +260,8 @@ static gm_status record_vector(gm_loader *l, const job *j) {
     if (!l->row_map)
         return GM_OK;
     queue_fence(l->queue);
-    return LAUNCH(l->queue, take, n, n, 0, .out = to, .in = from, .index = l->row_map, .index_type = GM_INT32,
-                  .n_rows = n, .row_bytes = sizeof *to, .row_stride_bytes = sizeof *to);
+    return LAUNCH(l->queue, take, n, n, 0, .out = to, .in = from, .type = GM_T_F32, .index = l->row_map,
+                  .index_type = GM_INT32, .size = n, .step = 1, .count = n, .dense_step = 1, .index_step = 1, .run = 1);
 }
 
 static gm_status record_matrix(gm_loader *l, const job *j) {

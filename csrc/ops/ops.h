@@ -25,6 +25,11 @@ typedef struct {
 gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides,
                     loop *out);
 
+/* What a slice takes of one axis. */
+typedef struct { int64_t start, stop, step; } slice_range;
+/* The shape of x[range], of one range for each axis; GM_EVALUE when it reaches outside. */
+gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out);
+
 /* Strides of `a` seen by broadcasting as ndim dimensions; strides has room for them. */
 void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
 /* The common shape of two, as NumPy has it; GM_ESHAPE names op and both. */

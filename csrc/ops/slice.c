@@ -2,16 +2,13 @@
 #include <string.h>
 #include "ops/ops.h"
 
-typedef struct { int64_t start, stop, step; } slice_range;   /* one for each dimension */
 static const gm_field slice_fields[] = {{FIELD_INT64, 0, "start, stop, step of each axis", 3 * GM_MAX_NDIM}, {0}};
 
-static gm_status slice_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    (void)n_in;
-    const slice_range *range = param;
-    out->dtype = (gm_dtype)in[0]->dtype;
-    out->ndim = in[0]->ndim;
+gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out) {
+    out->dtype = (gm_dtype)x->dtype;
+    out->ndim = x->ndim;
     for (int i = 0; i < out->ndim; i++) {
-        int64_t n = in[0]->shape[i], start = range[i].start, stop = range[i].stop, step = range[i].step, count = 0;
+        int64_t n = x->shape[i], start = range[i].start, stop = range[i].stop, step = range[i].step, count = 0;
         if (step == 0)
             return gm_fail(GM_EVALUE, "slice: a step of 0");
         if (step > 0 && start < stop)
@@ -24,6 +21,11 @@ static gm_status slice_infer(gm_array *const *in, int n_in, const void *param, g
         out->shape[i] = count;
     }
     return GM_OK;
+}
+
+static gm_status slice_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    return slice_shape(in[0], param, out);
 }
 
 static gm_status slice_eval(gm_array *out, gm_queue *q) {

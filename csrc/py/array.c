@@ -372,6 +372,7 @@ static PyGetSetDef array_properties[] = {
     {"itemsize", get_itemsize, NULL, "Bytes of one element.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
     {"T", get_transposed, NULL, "The array with its axes reversed.", NULL},
+    {"at", py_array_at, NULL, "Updates of chosen items: x.at[index].add(value).", NULL},
     {"real", get_real, NULL, "The real parts.", NULL},
     {"imag", get_imag, NULL, "The imaginary parts.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -1,198 +1,23 @@
-/* indexing.c - a[...]: ints, slices, None, Ellipsis, and one integer array, as one slice, one take and one reshape.
- * An int beside the array counts as an array, as in NumPy: when a slice stands between them, the array's dimensions
- * come first. A result never aliases the array that it was read from, in the sense of item assignment. */
-#include "py/py.h"
+/* indexing.c - a[key], a[key] = value and a.at[key].
+ *  (1) Reading is one slice, one gather and one reshape; what of these does nothing is left out. A result never
+ *      aliases the array that it was read from, in the sense of item assignment.
+ *  (2) Assignment gives the handle a new node, slice_update or scatter over the old one, and lets the old one go:
+ *      when nobody else has it, the engine writes in place. */
+#include "py/index_key.h"
 #include <string.h>
 
-typedef struct {
-    const int64_t *shape;                 /* of the array being read */
-    int ndim;
-    int64_t start[GM_MAX_NDIM], stop[GM_MAX_NDIM], step[GM_MAX_NDIM], length[GM_MAX_NDIM];
-    bool dropped[GM_MAX_NDIM];            /* by an int */
-    bool sliced;                          /* anything but whole axes */
-    int new_axes[GM_MAX_NDIM + 1];        /* how many None stand before axis i */
-    int axis;                             /* the next one */
-    gm_array *indices;                    /* the one array, and its axis */
-    int indices_axis;
-    int advanced_runs;                    /* neighbouring ints and arrays are one run */
-    bool in_run;
-} reader;
-
-static bool refuse(const char *text) {
-    PyErr_SetString(PyExc_ValueError, text);
-    return false;
-}
-
-static bool axis_left(const reader *r) {
-    if (r->axis < r->ndim)
-        return true;
-    PyErr_Format(PyExc_ValueError, "too many indices for an array with %d dimensions", r->ndim);
-    return false;
-}
-
-static bool read_int_item(reader *r, PyObject *item) {
-    if (!axis_left(r))
-        return false;
-    int64_t n = r->shape[r->axis];
-    Py_ssize_t i = PyNumber_AsSsize_t(item, PyExc_IndexError);
-    if (i == -1 && PyErr_Occurred())
-        return false;
-    int64_t at = i < 0 ? i + n : i;
-    if (at < 0 || at >= n) {
-        PyErr_Format(PyExc_IndexError, "index %zd is out of range for axis %d with %lld items", i, r->axis,
-                     (long long)n);
-        return false;
-    }
-    r->start[r->axis] = at;
-    r->stop[r->axis] = at + 1;
-    r->length[r->axis] = 1;
-    r->dropped[r->axis++] = true;
-    r->sliced = true;
-    r->advanced_runs += !r->in_run;
-    r->in_run = true;
-    return true;
-}
-
-static bool read_slice_item(reader *r, PyObject *item) {
-    if (!axis_left(r))
-        return false;
-    Py_ssize_t start, stop, step;
-    if (PySlice_Unpack(item, &start, &stop, &step) < 0)
-        return false;
-    Py_ssize_t length = PySlice_AdjustIndices((Py_ssize_t)r->shape[r->axis], &start, &stop, step);
-    if (length == 0)
-        start = stop = 0, step = 1;
-    r->start[r->axis] = start;
-    r->stop[r->axis] = stop;
-    r->step[r->axis] = step;
-    r->length[r->axis] = length;
-    r->sliced = r->sliced || step != 1 || length != r->shape[r->axis];
-    r->axis++;
-    r->in_run = false;
-    return true;
-}
-
-static bool read_array_item(reader *r, module_state *state, gm_scope *scope, PyObject *item) {
-    if (!axis_left(r))
-        return false;
-    if (r->indices) {
-        PyErr_SetString(PyExc_NotImplementedError, "indexing with more than one array");
-        return false;
-    }
-    r->indices = node_from_value(state, scope, item, GM_DTYPE_COUNT);
-    if (!r->indices)
-        return false;
-    gm_dtype type = gm_array_dtype(r->indices);
-    if (type == GM_BOOL)
-        return refuse("boolean indices cannot be read with: their number of items is not known before evaluation");
-    if (!py_dtype_is_integer(type))
-        return refuse("an index array must have an integer dtype");
-    r->indices_axis = r->axis++;
-    r->advanced_runs += !r->in_run;
-    r->in_run = true;
-    return true;
-}
-
-static bool read_item(reader *r, module_state *state, gm_scope *scope, PyObject *item) {
-    if (item == Py_None) {
-        if (r->new_axes[r->axis] + r->ndim >= GM_MAX_NDIM)
-            return refuse("too many new axes");
-        r->new_axes[r->axis]++;
-        r->in_run = false;
-        return true;
-    }
-    if (PySlice_Check(item))
-        return read_slice_item(r, item);
-    if (py_array_node(state, item) || PyList_Check(item))
-        return read_array_item(r, state, scope, item);
-    if (PyObject_CheckBuffer(item) && !PyBytes_Check(item) && !PyByteArray_Check(item) && !PyMemoryView_Check(item)
-        && PySequence_Check(item))
-        return read_array_item(r, state, scope, item);
-    if (PyIndex_Check(item) && !PyBool_Check(item))
-        return read_int_item(r, item);
-    PyErr_Format(PyExc_ValueError, "an array cannot be indexed with %R", (PyObject *)Py_TYPE(item));
-    return false;
-}
-
-static bool consumes_axis(PyObject *item) {
-    return item != Py_None && item != Py_Ellipsis;
-}
-
-static bool read_key(reader *r, module_state *state, gm_scope *scope, PyObject *key) {
-    PyObject *items = PyTuple_Check(key) ? Py_NewRef(key) : PyTuple_Pack(1, key);
-    if (!items)
-        return false;
-    Py_ssize_t n = PyTuple_Size(items);
-    int used = 0, ellipses = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        used += consumes_axis(PyTuple_GetItem(items, i));
-        ellipses += PyTuple_GetItem(items, i) == Py_Ellipsis;
-    }
-    bool ok = ellipses <= 1 || refuse("an index can have only one ellipsis (...)");
-    for (Py_ssize_t i = 0; ok && i < n; i++) {
-        PyObject *item = PyTuple_GetItem(items, i);
-        if (item == Py_Ellipsis) {
-            r->axis += r->ndim > used ? r->ndim - used : 0;
-            r->in_run = false;
-        } else {
-            ok = read_item(r, state, scope, item);
-        }
-    }
-    Py_DECREF(items);
-    return ok;
-}
-
-/* The shape without dropped axes and with new ones; the array's dimensions first when its run was broken. */
-static gm_array *shaped(gm_scope *scope, const reader *r, gm_array *x, bool front) {
-    int64_t shape[2 * GM_MAX_NDIM + 1];
-    int out = 0, n_indices = r->indices ? gm_array_ndim(r->indices) : 0;
-    bool same = !front;
-    if (front) {
-        for (int i = 0; i < n_indices && out < GM_MAX_NDIM; i++)
-            shape[out++] = gm_array_shape(r->indices)[i];
-    }
-    for (int i = 0; i <= r->ndim && out < GM_MAX_NDIM; i++) {
-        for (int j = 0; j < r->new_axes[i] && out < GM_MAX_NDIM; j++, same = false)
-            shape[out++] = 1;
-        if (i == r->ndim)
-            break;
-        if (r->indices && i == r->indices_axis) {
-            for (int j = 0; !front && j < n_indices && out < GM_MAX_NDIM; j++)
-                shape[out++] = gm_array_shape(r->indices)[j];
-        } else if (r->dropped[i]) {
-            same = false;
-        } else {
-            shape[out++] = r->length[i];
-        }
-    }
-    return same ? x : gm_reshape(scope, x, out, shape);
-}
-
-/* After take the axis is n_indices axes; these to the front. */
-static gm_array *indices_first(gm_scope *scope, const reader *r, gm_array *x) {
-    int n_indices = gm_array_ndim(r->indices), ndim = gm_array_ndim(x), axes[GM_MAX_NDIM];
-    for (int i = 0; i < ndim; i++)
-        axes[i] = i < n_indices ? r->indices_axis + i : i - n_indices < r->indices_axis ? i - n_indices : i;
-    return gm_transpose(scope, x, ndim, axes);
-}
-
+/* ---- reading ---- */
 static gm_array *read_node(module_state *state, gm_scope *scope, gm_array *x, PyObject *key) {
-    reader r = {.indices_axis = -1};
-    r.shape = gm_array_shape(x);
-    r.ndim = gm_array_ndim(x);
-    for (int i = 0; i < r.ndim; i++)
-        r.stop[i] = r.length[i] = r.shape[i], r.step[i] = 1;
-    if (!read_key(&r, state, scope, key))
+    index_key k;
+    int ndim, from[GM_MAX_NDIM + 1];
+    int64_t shape[GM_MAX_NDIM + 1];
+    if (!read_key(state, scope, x, key, false, &k) || !key_shape(&k, &ndim, shape, from))
         return NULL;
-    if (r.sliced)
-        x = gm_slice(scope, x, r.start, r.stop, r.step);
-    if (!r.indices)
-        return shaped(scope, &r, x, false);
-    bool front = r.advanced_runs > 1;
-    x = gm_take(scope, x, r.indices, r.indices_axis);
-    if (x && front)
-        x = indices_first(scope, &r, x);
-    return x ? shaped(scope, &r, x, front) : NULL;
+    if (k.sliced)
+        x = gm_slice(scope, x, k.start, k.stop, k.step);
+    if (k.n_arrays)
+        x = gm_gather(scope, x, k.arrays, k.n_arrays, k.array_axes, key_place(&k));
+    return gm_reshape(scope, x, ndim, shape);
 }
 
 PyObject *py_array_subscript(PyObject *self, PyObject *key) {
@@ -204,12 +29,6 @@ PyObject *py_array_subscript(PyObject *self, PyObject *key) {
     return result;
 }
 
-int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value) {
-    (void)self, (void)key, (void)value;
-    PyErr_SetString(PyExc_NotImplementedError, "item assignment (array.__setitem__)");
-    return -1;
-}
-
 gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index) {
     int ndim = gm_array_ndim(x);
     const int64_t *shape = gm_array_shape(x);
@@ -218,3 +37,217 @@ gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index) {
         stop[i] = i == 0 ? index + 1 : shape[i], step[i] = 1;
     return gm_reshape(scope, gm_slice(scope, x, start, stop, step), ndim - 1, shape + 1);
 }
+
+/* ---- writing ---- */
+/* What at[key] does to the elements; the modes of gm_scatter, in its order. */
+typedef enum { WRITE_UPDATE, WRITE_ADD, WRITE_MULTIPLY, WRITE_MAX, WRITE_MIN } write_mode;
+static const binary_fn write_functions[] = {[WRITE_ADD] = gm_add, [WRITE_MULTIPLY] = gm_multiply,
+                                            [WRITE_MAX] = gm_maximum, [WRITE_MIN] = gm_minimum};
+
+static gm_array *refuse_update(const gm_array *value, int ndim, const int64_t *shape) {
+    PyObject *got = shape_tuple(value), *want = PyTuple_New(ndim);
+    for (int i = 0; want && i < ndim; i++)
+        PyTuple_SetItem(want, i, PyLong_FromLongLong(shape[i]));
+    if (got && want)
+        PyErr_Format(PyExc_ValueError, "a value of shape %R cannot be broadcast to the %R that is assigned to", got, want);
+    Py_XDECREF(got);
+    Py_XDECREF(want);
+    return NULL;
+}
+
+/* The value, which broadcasts to the shape of a[key], with the dimensions that the region of x has: those of ints are
+ * there, those of None are not, and the arrays' stand where gm_gather puts them. */
+static gm_array *fit_value(gm_scope *scope, const index_key *k, gm_array *value) {
+    int ndim, from[GM_MAX_NDIM + 1], n = 0;
+    int64_t shape[GM_MAX_NDIM + 1], out[2 * GM_MAX_NDIM];
+    int64_t axis_size[GM_MAX_NDIM], array_size[GM_MAX_NDIM];     /* the value's dimension, for each of x and the arrays */
+    if (!key_shape(k, &ndim, shape, from))
+        return NULL;
+    int have = gm_array_ndim(value), extra = have - ndim;
+    const int64_t *own = gm_array_shape(value);
+    for (int i = 0; i < extra; i++)
+        if (own[i] != 1)
+            return refuse_update(value, ndim, shape);
+    for (int i = 0; i < k->ndim; i++)
+        axis_size[i] = 1;
+    for (int i = 0; i < ndim; i++) {
+        int64_t dim = i + extra < 0 ? 1 : own[i + extra];
+        if (dim != 1 && dim != shape[i])
+            return refuse_update(value, ndim, shape);
+        if (from[i] >= GM_MAX_NDIM)
+            array_size[from[i] - GM_MAX_NDIM] = dim;
+        else if (from[i] >= 0)
+            axis_size[from[i]] = dim;
+    }
+    int place = k->n_arrays ? key_place(k) : -1;
+    for (int i = 0, kept = 0; i <= k->ndim; i++) {
+        for (int j = 0; kept == place && j < k->index_ndim; j++)
+            out[n++] = array_size[j];
+        if (kept == place)
+            place = -1;
+        if (i < k->ndim && k->kind[i] != AXIS_ARRAY) {
+            out[n++] = axis_size[i];
+            kept++;
+        }
+    }
+    if (n > GM_MAX_NDIM) {
+        PyErr_SetString(PyExc_ValueError, "the value has more dimensions than are supported");
+        return NULL;
+    }
+    return gm_reshape(scope, value, n, out);
+}
+
+/* x with the value where the mask is true. A value with one dimension more than the mask leaves of x has a row for each
+ * true item, in order. */
+static gm_array *write_masked(gm_scope *scope, gm_array *x, gm_array *mask, gm_array *value, write_mode mode) {
+    int ndim = gm_array_ndim(x), n = gm_array_ndim(mask), rest = ndim - n;
+    const int64_t *shape = gm_array_shape(x);
+    if (rest < 0 || memcmp(gm_array_shape(mask), shape, (size_t)n * sizeof *shape) != 0) {
+        PyErr_SetString(PyExc_ValueError, "a mask must have the shape of the array's first dimensions");
+        return NULL;
+    }
+    int64_t wide[GM_MAX_NDIM], items = gm_array_size(mask);
+    for (int i = 0; i < ndim; i++)
+        wide[i] = i < n ? shape[i] : 1;
+    gm_array *where = gm_reshape(scope, mask, ndim, wide);
+    if (gm_array_ndim(value) > rest + 1)
+        return refuse_update(value, rest, shape + n);
+    if (mode != WRITE_UPDATE)
+        value = write_functions[mode](scope, x, value);
+    return gm_where(scope, where, gm_broadcast_to(scope, value, ndim, shape), x);
+}
+
+static gm_array *write_node(module_state *state, gm_scope *scope, gm_array *x, PyObject *key, gm_array *value,
+                            write_mode mode) {
+    index_key k;
+    if (!value || !read_key(state, scope, x, key, true, &k))
+        return NULL;
+    value = gm_astype(scope, value, gm_array_dtype(x));
+    if (!value)
+        return NULL;
+    if (k.mask)
+        return write_masked(scope, x, k.mask, value, mode);
+    value = fit_value(scope, &k, value);
+    if (!value)
+        return NULL;
+    if (k.n_arrays)
+        return gm_scatter(scope, x, k.arrays, k.n_arrays, k.array_axes, key_place(&k), value, (int)mode, k.start, k.stop,
+                          k.step);
+    if (mode != WRITE_UPDATE)
+        value = write_functions[mode](scope, gm_slice(scope, x, k.start, k.stop, k.step), value);
+    return gm_slice_update(scope, x, value, k.start, k.stop, k.step);
+}
+
+/* A number is weak to the array: it takes its dtype. */
+static gm_array *value_node(module_state *state, gm_scope *scope, const gm_array *x, PyObject *value) {
+    gm_array *node = py_array_node(state, value);
+    if (node)
+        return gm_scope_keep(scope, node);
+    bool number = PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);
+    return number ? node_from_operand(state, scope, value, gm_array_dtype(x))
+                  : gm_scope_keep(scope, node_from_value(state, scope, value, GM_DTYPE_COUNT));
+}
+
+int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value) {
+    module_state *state = py_array_state(self);
+    array_object *array = (array_object *)self;
+    if (!value) {
+        PyErr_SetString(PyExc_TypeError, "items of an array cannot be deleted");
+        return -1;
+    }
+    gm_array *own = gm_retain(array->node);
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope ? write_node(state, scope, own, key, value_node(state, scope, own, value), WRITE_UPDATE) : NULL;
+    if (node)
+        gm_retain(node);
+    gm_scope_close(scope);
+    gm_release(own);
+    if (!node) {
+        raise_gm(state);
+        return -1;
+    }
+    gm_array *old = array->node;
+    array->node = node;
+    gm_release(old);
+    return 0;
+}
+
+/* ---- at ---- */
+typedef struct { PyObject_HEAD PyObject *array, *key; } at_object;     /* key NULL: not given yet */
+
+PyObject *py_array_at(PyObject *self, void *unused) {
+    (void)unused;
+    at_object *at = (at_object *)PyType_GenericAlloc(py_array_state(self)->array_at_type, 0);
+    if (at)
+        at->array = Py_NewRef(self);
+    return (PyObject *)at;
+}
+
+static PyObject *at_subscript(PyObject *self, PyObject *key) {
+    PyObject *array = ((at_object *)self)->array;
+    at_object *at = (at_object *)py_array_at(array, NULL);
+    if (at)
+        at->key = Py_NewRef(key);
+    return (PyObject *)at;
+}
+
+static PyObject *at_write(PyObject *self, PyObject *value, write_mode mode, unary_fn prepare) {
+    at_object *at = (at_object *)self;
+    module_state *state = py_array_state(at->array);
+    if (!at->key) {
+        PyErr_SetString(PyExc_ValueError, "at needs an index first, as in x.at[0].add(4)");
+        return NULL;
+    }
+    gm_array *own = gm_retain(((array_object *)at->array)->node);
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = scope ? value_node(state, scope, own, value) : NULL;
+    if (node && prepare)
+        node = prepare(scope, node);
+    PyObject *result = py_array_result(state, scope, node ? write_node(state, scope, own, at->key, node, mode) : NULL);
+    gm_release(own);
+    return result;
+}
+
+static PyObject *at_add(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_ADD, NULL); }
+static PyObject *at_subtract(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_ADD, gm_negative); }
+static PyObject *at_multiply(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_MULTIPLY, NULL); }
+static PyObject *at_divide(PyObject *self, PyObject *value) {
+    return at_write(self, value, WRITE_MULTIPLY, gm_reciprocal);
+}
+static PyObject *at_maximum(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_MAX, NULL); }
+static PyObject *at_minimum(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_MIN, NULL); }
+
+static int at_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((at_object *)self)->array);
+    Py_VISIT(((at_object *)self)->key);
+    return 0;
+}
+
+static void at_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(((at_object *)self)->array);
+    Py_XDECREF(((at_object *)self)->key);
+    object_free(self);
+}
+
+#define AT_ROW(name, doc) {#name, at_##name, METH_O, #name "($self, value, /)\n--\n\n" doc}
+static PyMethodDef at_methods[] = {
+    AT_ROW(add, "The array with value added to the items; where an index comes twice, twice."),
+    AT_ROW(subtract, "The array with value subtracted from the items."),
+    AT_ROW(multiply, "The array with the items multiplied by value."),
+    AT_ROW(divide, "The array with the items multiplied by 1 / value, in the array's dtype."),
+    AT_ROW(maximum, "The array with the greater of item and value."),
+    AT_ROW(minimum, "The array with the lesser of item and value."),
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot at_slots[] = {
+    {Py_tp_doc, "x.at[index].add(value) and the like: x with all updates applied, also those that meet."},
+    {Py_tp_dealloc, at_dealloc},
+    {Py_tp_traverse, at_traverse},
+    {Py_tp_methods, at_methods},
+    {Py_mp_subscript, at_subscript},
+    {0, NULL},
+};
+PyType_Spec py_array_at_spec = {"gomlx.core.ArrayAt", sizeof(at_object), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, at_slots};

@@ -229,49 +229,6 @@ FUNCTION_OF(transpose) {
     return finish(module, scope, scope ? gm_transpose(scope, x, n_axes, axes) : NULL);
 }
 
-/* slice(a, start, axes, sizes): the start is an array, and is evaluated for it. */
-FUNCTION_OF(slice) {
-    static const signature sig = {"slice", 0, 4, 15, {"a", "start_indices", "axes", "slice_size", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[5], *numbers = NULL;
-    int n_axes, n_starts, n_sizes, axes[GM_MAX_NDIM], starts[GM_MAX_NDIM];
-    int64_t sizes[GM_MAX_NDIM], start[GM_MAX_NDIM] = {0}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM];
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[4]) || !read_axes(v[2], &n_axes, axes)
-        || !read_shape(v[3], &n_sizes, sizes))
-        return NULL;
-    if (py_array_node(state, v[1]) && !(numbers = py_array_tolist(v[1], NULL)))
-        return NULL;
-    bool ok = read_axes(numbers ? numbers : v[1], &n_starts, starts);
-    Py_XDECREF(numbers);
-    gm_array *x = ok ? array_argument(state, v[0], "slice") : NULL;
-    if (!x)
-        return NULL;
-    int ndim = gm_array_ndim(x);
-    if (n_axes != n_starts || n_sizes != ndim) {
-        PyErr_Format(PyExc_ValueError, "slice: %d starts for %d axes, and %d sizes for an array with %d dimensions",
-                     n_starts, n_axes, n_sizes, ndim);
-        return NULL;
-    }
-    for (int i = 0; i < n_axes; i++) {
-        int axis = axes[i] < 0 ? axes[i] + ndim : axes[i];
-        if (axis < 0 || axis >= ndim) {
-            PyErr_Format(PyExc_IndexError, "slice: axis %d, but the array has %d dimensions", axes[i], ndim);
-            return NULL;
-        }
-        start[axis] = starts[i];
-    }
-    for (int i = 0; i < ndim; i++) {
-        stop[i] = start[i] + sizes[i], step[i] = 1;
-        if (start[i] < 0 || sizes[i] < 0 || stop[i] > gm_array_shape(x)[i]) {
-            PyErr_Format(PyExc_ValueError, "slice: items %lld to %lld of axis %d with %lld items", (long long)start[i],
-                         (long long)stop[i], i, (long long)gm_array_shape(x)[i]);
-            return NULL;
-        }
-    }
-    gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_slice(scope, x, start, stop, step) : NULL);
-}
-
 FUNCTION_OF(concatenate) {
     static const signature sig = {"concatenate", 0, 2, 1, {"arrays", "axis", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
@@ -330,28 +287,6 @@ FUNCTION_OF(where) {
     bool ok = scope && nodes_from_operands(state, scope, v[1], v[2], &x, &y);
     gm_array *condition = ok ? node_from_operand(state, scope, v[0], GM_DTYPE_COUNT) : NULL;
     return finish(module, scope, condition ? gm_where(scope, condition, x, y) : NULL);
-}
-
-FUNCTION_OF(take) {
-    static const signature sig = {"take", 1, 3, 3, {"a", "indices", "axis", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[4];
-    int axis = 0;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]))
-        return NULL;
-    bool flat = !v[2] || v[2] == Py_None;
-    if (!flat && !read_int(v[2], "axis", &axis))
-        return NULL;
-    if (!py_array_node(state, v[1]) && !PyLong_Check(v[1])) {
-        PyErr_Format(PyExc_TypeError, "take: indices must be an int or an array, not %R", (PyObject *)Py_TYPE(v[1]));
-        return NULL;
-    }
-    gm_scope *scope = gm_scope_open();
-    gm_array *indices = scope ? node_from_operand(state, scope, v[1], GM_DTYPE_COUNT) : NULL;
-    gm_array *x = indices ? array_argument(state, v[0], "take") : NULL;
-    if (x && flat)
-        x = gm_reshape(scope, x, 1, &(int64_t){-1});
-    return finish(module, scope, x ? gm_take(scope, x, indices, axis) : NULL);
 }
 
 FUNCTION_OF(softmax) {

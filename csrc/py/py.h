@@ -18,8 +18,8 @@
 #define STREAM_SLICE_MS 20    /* one step of a token stream */
 
 #define STATE_TYPES(X)                                                                                                 \
-    X(array) X(graph) X(array_iterator) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) X(token) \
-    X(random_state)
+    X(array) X(graph) X(array_iterator) X(array_at) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream)    \
+    X(token) X(random_state)
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
@@ -145,6 +145,8 @@ extern PyType_Spec py_graph_spec;
 /* ---- indexing.c ---- */
 PyObject *py_array_subscript(PyObject *self, PyObject *key);
 int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value);
+PyObject *py_array_at(PyObject *self, void *unused);                 /* x.at */
+extern PyType_Spec py_array_at_spec;
 gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index);      /* x[index] on the first axis */
 
 /* ---- ops.c ---- */

@@ -603,7 +603,9 @@ static void test_rows(void)
 {
     int32_t table[12] = { 0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32 }, got[15];
     int64_t index[5] = { 2, -1, 4, 0, -5 };
-    kernels->take(&(gm_take_args){ got, table, index, GM_T_I64, 4, 12, 12 }, 0, 5);
+    kernels->take(&(gm_take_args){ .out = got, .in = table, .index = index, .type = GM_T_I32, .index_type = GM_T_I64, .size = 4,
+                                   .step = 3, .count = 5, .dense_step = 3, .index_step = 1, .run = 3, .sparse_run = 1,
+                                   .dense_run = 1 }, 0, 5);
     CHECK(got[0] == 20 && got[3] == 30 && got[6] == 0 && got[11] == 2 && got[14] == 0, "take");
 
     static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64 };
