@@ -124,8 +124,8 @@ static bool read_items(index_key *k, module_state *state, gm_scope *scope, PyObj
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = PyTuple_GetItem(items, i);
         if (item == Py_Ellipsis) {
+            k->in_run = k->in_run && k->ndim <= used;
             k->axis += k->ndim > used ? k->ndim - used : 0;
-            k->in_run = false;
         } else if (!read_item(k, state, scope, item)) {
             return false;
         }

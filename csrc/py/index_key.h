@@ -1,7 +1,8 @@
 /* index_key.h - what the key in a[key] says about each axis of a.
  *  (1) Ints, slices and arrays take one axis each, in order; an Ellipsis stands for the axes that nothing else takes.
  *  (2) Arrays are broadcast together. Their dimensions take the place of the arrays when these (ints among them) are
- *      neighbours, and come first when anything stands between them: as in NumPy.
+ *      neighbours, and come first when anything stands between them: as in NumPy, but that an
+ *      Ellipsis which stands for no axis does not count, as in MLX.
  *  (3) A boolean mask is a key by itself: it takes as many axes as it has dimensions. */
 #ifndef GOMLX_PY_INDEX_KEY_H
 #define GOMLX_PY_INDEX_KEY_H

@@ -106,7 +106,7 @@ static gm_array *write_masked(gm_scope *scope, gm_array *x, gm_array *mask, gm_a
         PyErr_SetString(PyExc_ValueError, "a mask must have the shape of the array's first dimensions");
         return NULL;
     }
-    int64_t wide[GM_MAX_NDIM], items = gm_array_size(mask);
+    int64_t wide[GM_MAX_NDIM];
     for (int i = 0; i < ndim; i++)
         wide[i] = i < n ? shape[i] : 1;
     gm_array *where = gm_reshape(scope, mask, ndim, wide);

@@ -1,0 +1,314 @@
+"""Indexing: a[key], a[key] = value, a.at[key] and the functions that take index arrays, with NumPy as the oracle."""
+import numpy as np
+import pytest
+
+import gomlx.core as mx
+
+KEYS = 250          # generated keys for each seed
+
+
+class Keys:
+    """Random shapes, keys and values of a seed."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def below(self, n):
+        return int(self.rng.integers(n))
+
+    def shape(self):
+        return tuple(int(n) for n in self.rng.integers(1, 5, self.below(4) + 1))
+
+    def slice(self, n):
+        ends = [None if self.below(3) == 0 else int(self.rng.integers(-n - 1, n + 2)) for _ in range(2)]
+        return slice(*ends, (None, 1, 2, -1, -2, 3)[self.below(6)])
+
+    def key(self, shape):
+        """A key of ints, slices, None, Ellipsis and index arrays that broadcast together. The Ellipsis stands for an axis
+        at least: what it means between arrays when it stands for none is MLX's, not NumPy's."""
+        index_shape = ((3,), (1,), (2, 3), (2, 1), ())[self.below(5)]
+        with_arrays, key, axis, ellipsis = self.below(3) > 0, [], 0, False
+        while axis < len(shape) or self.below(4) == 0:
+            kind = self.below(8)
+            if kind == 0:
+                key.append(None)
+            elif axis == len(shape):
+                continue
+            elif kind == 1:
+                if not ellipsis:
+                    key.append(Ellipsis)
+                    ellipsis, axis = True, axis + 1 + self.below(len(shape) - axis)
+            else:
+                n, axis = shape[axis], axis + 1
+                if kind <= 3:
+                    key.append(int(self.rng.integers(-n, n)))
+                elif kind <= 5 and with_arrays:
+                    key.append(self.rng.integers(-n, n, index_shape if self.below(2) else index_shape[-1:]))
+                else:
+                    key.append(self.slice(n))
+            if self.below(5) == 0:
+                break
+        taken = sum(item is not None and item is not Ellipsis for item in key)
+        if ellipsis and taken >= len(shape):
+            return Ellipsis
+        return key[0] if len(key) == 1 and self.below(2) else tuple(key)
+
+    def value(self, shape):
+        """A value that broadcasts to the shape, sometimes with a dimension more or less."""
+        shape = [1 if self.below(4) == 0 else n for n in shape]
+        if self.below(3) == 0:
+            shape = shape[self.below(len(shape) + 1):]
+        elif self.below(5) == 0:
+            shape = [1, *shape]
+        return self.rng.integers(0, 999, shape).astype(np.int32)
+
+
+def ours(key):
+    if isinstance(key, tuple):
+        return tuple(map(ours, key))
+    return mx.array(key.astype(np.int32)) if isinstance(key, np.ndarray) else key
+
+
+def same(got, want):
+    got = np.array(got)
+    assert got.shape == want.shape and got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_generated_keys(seed):
+    keys = Keys(seed)
+    for _ in range(KEYS):
+        shape = keys.shape()
+        x, key = keys.rng.integers(0, 1000, shape).astype(np.int32), keys.key(shape)
+        value = keys.value(x[key].shape)
+        a = mx.array(x)
+        alias, before = a, a[...]
+        same(a[ours(key)], x[key])
+
+        want = x.copy()
+        want[key] = value
+        a[ours(key)] = mx.array(value)
+        assert alias is a
+        same(alias, want)
+        same(before, x)
+
+        want = x.copy()
+        squeezed = value.reshape(value.shape[max(value.ndim - x[key].ndim, 0):])
+        np.add.at(want, key, np.broadcast_to(squeezed, x[key].shape))
+        same(mx.array(x).at[ours(key)].add(mx.array(value)), want)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_functions_along_an_axis(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(100):
+        shape = tuple(int(n) for n in rng.integers(1, 6, rng.integers(1, 5)))
+        order = [int(i) for i in rng.permutation(len(shape))]
+        x = rng.integers(0, 1000, shape).astype(np.int32)
+        a = mx.transpose(mx.array(x.transpose(order).copy()), [int(i) for i in np.argsort(order)])   # not contiguous
+        axis = int(rng.integers(-len(shape), len(shape)))
+        n = shape[axis]
+        index = rng.integers(-n, n, tuple(int(k) for k in rng.integers(0, 4, rng.integers(0, 3))))
+        same(mx.take(a, mx.array(index), axis=axis), np.take(x, index, axis=axis))
+        along = list(shape)
+        along[axis] = int(rng.integers(0, 5))
+        index = rng.integers(-n, n, along)
+        values = rng.integers(0, 99, along).astype(np.int32)
+        same(mx.take_along_axis(a, mx.array(index), axis=axis), np.take_along_axis(x, index, axis=axis))
+        want = x.copy()
+        np.put_along_axis(want, index, values, axis=axis)
+        same(mx.put_along_axis(a, mx.array(index), mx.array(values), axis=axis), want)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_slices_that_begin_at_an_array(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(60):
+        shape = [int(n) for n in rng.integers(1, 6, rng.integers(1, 5))]
+        x = rng.integers(0, 1000, shape).astype(np.int32)
+        start = [int(rng.integers(n)) for n in shape]
+        size = [int(rng.integers(n - s + 1)) for n, s in zip(shape, start, strict=True)]
+        region = tuple(slice(s, s + n) for s, n in zip(start, size, strict=True))
+        axes = tuple(range(len(shape)))
+        same(mx.slice(mx.array(x), mx.array(start), axes, size), x[region])
+        update, want = rng.integers(0, 9, size).astype(np.int32), x.copy()
+        want[region] = update
+        same(mx.slice_update(mx.array(x), mx.array(update), mx.array(start), axes), want)
+
+
+def test_a_slice_stays_inside():
+    x = mx.arange(6)
+    assert mx.slice(x, mx.array([4]), (0,), (3,)).tolist() == [3, 4, 5]
+    assert mx.slice(x, mx.array([-9]), (0,), (2,)).tolist() == [0, 1]
+    assert mx.slice_update(x, mx.array([7, 7]), mx.array([99]), (0,)).tolist() == [0, 1, 2, 3, 7, 7]
+
+
+def test_slice_update_without_leading_axes():
+    x = mx.full((2, 3, 4), 0)
+    got = np.array(mx.slice_update(x, mx.array([9]), mx.array([1, 1]), (1, 2)))
+    want = np.zeros((2, 3, 4), np.int32)
+    want[:, 1, 1] = 9
+    np.testing.assert_array_equal(got, want)
+
+
+def test_out_of_range_reads_zero_and_writes_nothing():
+    x = mx.array([[1, 2], [3, 4]])
+    far = mx.array([0, 2, -3, 2**31 - 1, -2**31])
+    assert x[far].tolist() == [[1, 2]] + [[0, 0]] * 4
+    assert x[far, mx.array([1, 1, 1, 1, 1])].tolist() == [2, 0, 0, 0, 0]
+    assert mx.take_along_axis(x, mx.array([[5, 0], [1, -7]]), axis=1).tolist() == [[0, 1], [4, 0]]
+    assert x.at[far].add(10).tolist() == [[11, 12], [3, 4]]
+    x[far] = 5
+    assert x.tolist() == [[5, 5], [3, 4]]
+
+
+DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
+          "complex64"]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("method", ["add", "multiply", "maximum", "minimum"])
+def test_updates_that_meet(name, method):
+    if name == "complex64" and method in ("maximum", "minimum"):
+        pytest.skip("complex numbers have no order")
+    rng = np.random.default_rng(3)
+    for shape, count in (((7,), 50), ((7, 1), 33), ((5, 40), 12), ((3, 2, 4), 9)):
+        x, index = rng.integers(1, 3, shape), rng.integers(-shape[0], shape[0], count)
+        update = rng.integers(1, 3, (count, *shape[1:]))
+        if method == "multiply":
+            update = np.where(rng.random(update.shape) < 0.8, 1, update)
+        want = x.copy()
+        getattr(np, method).at(want, index, update)
+        dtype = getattr(mx, name)
+        got = getattr(mx.array(x).astype(dtype).at[mx.array(index)], method)(mx.array(update).astype(dtype))
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(np.array(got.astype(mx.float32)), want)
+
+
+@pytest.mark.parametrize("shape", [(100,), (100, 1), (100, 3), (20, 100)])
+def test_large_updates_come_in_order(shape):
+    """Above the sizes from which threads share the work; and each update in turn, so the last one stays."""
+    rng = np.random.default_rng(5)
+    count = 40000
+    index, update = rng.integers(0, shape[0], count), rng.random((count, *shape[1:])).astype(np.float32)
+    want = np.zeros(shape, np.float32)
+    want[index] = update
+    x = mx.full(shape, 0.0)
+    x[mx.array(index)] = mx.array(update)
+    np.testing.assert_array_equal(np.array(x), want)
+    want = np.zeros(shape, np.float32)
+    np.add.at(want, index, update)
+    np.testing.assert_array_equal(np.array(mx.full(shape, 0.0).at[mx.array(index)].add(mx.array(update))), want)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_floats_are_summed_in_float32(dtype):
+    dtype = getattr(mx, dtype)
+    ones = mx.full((10000, 4), 1.0, dtype)
+    got = mx.full((3, 4), 0.0, dtype).at[mx.array([1] * 10000)].add(ones)
+    assert got.astype(mx.float32).tolist() == [[0] * 4, mx.array([10000.0] * 4).astype(dtype).astype(mx.float32).tolist(), [0] * 4]
+
+
+def test_at():
+    x = mx.array([1.0, 2.0, 3.0, 4.0])
+    assert x.at[1].add(5).tolist() == [1, 7, 3, 4]
+    assert x.at[mx.array([0, 0])].subtract(mx.array([1.0, 2.0])).tolist() == [-2, 2, 3, 4]
+    assert x.at[mx.array([3, 3])].divide(2).tolist() == [1, 2, 3, 1]
+    assert x.at[1:3].divide(2).tolist() == [1, 1, 1.5, 4]
+    assert x.at[::-2].maximum(3).tolist() == [1, 3, 3, 4]
+    assert x.at[x > 2].multiply(0).tolist() == [1, 2, 0, 0]
+    assert x.at[...].minimum(2).tolist() == [1, 2, 2, 2]
+    assert x.tolist() == [1, 2, 3, 4]
+    assert type(x.at[0]).__name__ == "ArrayAt"
+    with pytest.raises(ValueError):
+        x.at.add(1)
+
+
+def test_masks_are_written_by():
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    for mask in (x > 2, np.array([True, False]), np.array([False, False])):
+        for m in (mx.array(mask), mask, mask.tolist()):
+            a, want = mx.array(x), x.copy()
+            a[m] = 9
+            want[mask] = 9
+            same(a, want)
+    a = mx.array(x)
+    a[mx.array([True, False])] = mx.array([7, 8, 9])
+    a[False] = 3
+    assert a.tolist() == [[7, 8, 9], [3, 4, 5]]
+    a[True] = 1
+    assert a.tolist() == [[1, 1, 1], [1, 1, 1]]
+    for mask in (mx.array([True, False, True]), mx.array([[True]]), mx.array([[[True]]])):
+        with pytest.raises(ValueError):
+            a[mask] = 1
+    for read in (mx.array([True, False]), True, [True, False], np.array([True, False])):
+        with pytest.raises(ValueError):
+            a[read]
+
+
+def test_values_of_other_dtypes_are_cast():
+    a = mx.array([1, 2, 3])
+    a[0] = 7.9
+    a[1:] = mx.array([1.5, -2.5])
+    assert a.tolist() == [7, 1, -2] and a.dtype == mx.int32
+    a[0] = True
+    assert a.tolist() == [1, 1, -2]
+    with pytest.raises(ValueError):
+        a[0] = 2**40
+    for bad in ("x", {}, object()):
+        with pytest.raises(ValueError):
+            a[0] = bad
+
+
+def test_errors_of_assignment():
+    a = mx.full((2, 3), 0)
+    for key, value in ((0, mx.array([1, 2])), ((slice(None), 0), mx.array([1, 2, 3])), (slice(None), mx.full((2, 3, 1), 1)),
+                       ((0, 0, 0), 1), ((Ellipsis, Ellipsis), 1), ("x", 1), (1.5, 1), ([0.5], 1), (slice(None, None, 0), 1)):
+        with pytest.raises(ValueError):
+            a[key] = value
+    with pytest.raises(IndexError):
+        a[5] = 1
+    with pytest.raises(TypeError):
+        del a[0]
+    assert a.tolist() == [[0] * 3] * 2
+
+
+def test_errors_of_functions():
+    x = mx.full((2, 3), 1.0)
+    i = mx.array([0, 1])
+    for call in (lambda: mx.take(x, mx.array([0.5]), axis=0), lambda: mx.take(mx.full((0, 3), 1), i, axis=0),
+                 lambda: mx.take_along_axis(x, i, axis=0), lambda: mx.put_along_axis(x, i, x, axis=0),
+                 lambda: mx.slice(x, i, (0,), (1, 1)), lambda: mx.slice(x, i, (0, 0), (1, 1)),
+                 lambda: mx.slice(x, i, (0, 1), (3, 1)), lambda: mx.slice(x, mx.array([0.5]), (0,), (1, 1)),
+                 lambda: mx.slice_update(x, mx.full((3, 3), 1.0), i, (0, 1)), lambda: x[i, mx.array([0, 1, 2])]):
+        with pytest.raises(ValueError):
+            call()
+    for call in (lambda: mx.take(x, i, axis=2), lambda: mx.take_along_axis(x, mx.full((2, 3), 0), axis=-3),
+                 lambda: mx.slice(x, i, (0, 2), (1, 1))):
+        with pytest.raises(IndexError):
+            call()
+    for call in (lambda: mx.take(x, [0, 1], axis=0), lambda: mx.take([1.0], i), lambda: mx.slice(x, [0], (0,), (1, 1))):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_assignment_in_a_loop_writes_in_place():
+    cache = mx.full((4, 256, 64), 0.0)
+    mx.eval(cache)
+    size = cache.nbytes
+    step = mx.full((4, 1, 64), 1.0)
+    rows = mx.array([3, 200])
+    mx.eval(step, rows)
+    mx.reset_peak_memory()
+    before = mx.get_peak_memory()
+    for i in range(20):
+        cache[:, i:i + 1, :] = step
+        mx.eval(cache)
+    cache[:, rows, :] = 2
+    mx.eval(cache)
+    assert mx.get_peak_memory() - before < size
+    want = np.zeros((4, 256, 64))
+    want[:, :20] = 1
+    want[:, [3, 200]] = 2
+    np.testing.assert_array_equal(np.array(cache), want)
