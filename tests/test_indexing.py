@@ -86,16 +86,16 @@ def test_generated_keys(seed):
         alias, before = a, a[...]
         same(a[ours(key)], x[key])
 
+        fitted = np.broadcast_to(value.reshape(value.shape[max(value.ndim - x[key].ndim, 0):]), x[key].shape)
         want = x.copy()
-        want[key] = value
+        want[key] = fitted
         a[ours(key)] = mx.array(value)
         assert alias is a
         same(alias, want)
         same(before, x)
 
         want = x.copy()
-        squeezed = value.reshape(value.shape[max(value.ndim - x[key].ndim, 0):])
-        np.add.at(want, key, np.broadcast_to(squeezed, x[key].shape))
+        np.add.at(want, key, fitted)
         same(mx.array(x).at[ours(key)].add(mx.array(value)), want)
 
 
