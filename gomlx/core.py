@@ -1,11 +1,16 @@
 """The array library, with the names of mlx.core.
 
-Everything comes from the engine's catalogue (csrc/ops/ops.def) through the extension: a new op needs no line here.
+The operations come from the engine's catalogue (csrc/ops/ops.def) through the extension: a new one needs no line here.
 """
 import math as _math
+import sys as _sys
 
+from . import cuda, devices as _devices, distributed, metal, printing as _printing
 from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
 from ._gomlx import __all__ as _names
+from ._gomlx import fast, fft, linalg, random
+from .devices import *  # noqa: F403
+from .printing import *  # noqa: F403
 from .transforms import *  # noqa: F403
 from .transforms import __all__ as _transforms
 
@@ -16,4 +21,9 @@ nan = _math.nan
 euler_gamma = 0.5772156649015329
 newaxis = None
 
-__all__ = [*_names, *_transforms, "e", "euler_gamma", "inf", "nan", "newaxis", "pi"]
+# So that `import gomlx.core.random` finds what `gomlx.core.random` is.
+for _module in (cuda, distributed, fast, fft, linalg, metal, random):
+    _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module
+
+__all__ = [*_names, *_devices.__all__, *_printing.__all__, *_transforms, "cuda", "distributed", "metal", "e", "euler_gamma",
+           "inf", "nan", "newaxis", "pi"]

@@ -145,11 +145,15 @@ bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *
     return true;
 }
 
+/* There is one engine, which all streams share: what is given is only checked, by gomlx.devices. */
 bool read_stream(PyObject *value) {
     if (!value || value == Py_None)
         return true;
-    PyErr_Format(PyExc_TypeError, "stream must be None, the default stream, not %R", (PyObject *)Py_TYPE(value));
-    return false;
+    PyObject *devices = PyImport_ImportModule("gomlx.devices");
+    PyObject *stream = devices ? PyObject_CallMethod(devices, "_stream", "O", value) : NULL;
+    Py_XDECREF(devices);
+    Py_XDECREF(stream);
+    return stream != NULL;
 }
 
 bool read_ids(PyObject *value, int32_t **ids, size_t *count) {

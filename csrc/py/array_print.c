@@ -1,4 +1,5 @@
-/* array_print.c - repr of an array as MLX writes it: six digits, and the first and last three of long axes. */
+/* array_print.c - repr of an array as MLX writes it: six digits, or as many behind the point as set_printoptions says, and
+ * the first and last three items of long axes. */
 #include "py/py.h"
 #include <math.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 #define EDGE 3           /* items kept on each side of an axis longer than 2 * EDGE */
 #define DIGITS 6
 
-typedef struct { char *text; size_t length, capacity; } writer;
+typedef struct { char *text; size_t length, capacity; int precision; } writer;
 
 static bool write_bytes(writer *w, const char *text, size_t length) {
     if (w->length + length > w->capacity) {
@@ -29,7 +30,8 @@ static bool write_text(writer *w, const char *text) {
 }
 
 static bool write_double(writer *w, double value) {
-    char *digits = PyOS_double_to_string(value, 'g', DIGITS, 0, NULL);
+    bool fixed = w->precision >= 0;
+    char *digits = PyOS_double_to_string(value, fixed ? 'f' : 'g', fixed ? w->precision : DIGITS, 0, NULL);
     bool ok = digits && write_text(w, digits);
     PyMem_Free(digits);
     return ok;
@@ -40,7 +42,7 @@ static bool write_element(writer *w, PyObject *element) {
         return write_double(w, PyFloat_AsDouble(element));
     if (PyComplex_Check(element)) {
         double re = PyComplex_RealAsDouble(element), im = PyComplex_ImagAsDouble(element);
-        return write_double(w, re) && (signbit(im) || write_text(w, "+")) && write_double(w, im) && write_text(w, "j");
+        return write_double(w, re) && (im < 0 || write_text(w, "+")) && write_double(w, im) && write_text(w, "j");
     }
     PyObject *text = PyObject_Str(element);
     const char *utf8 = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
@@ -90,8 +92,9 @@ PyObject *py_array_repr(PyObject *self) {
     gm_array *node = readable_node(py_array_state(self), own);
     if (!node)
         return NULL;
-    writer w = {NULL, 0, 0};
-    bool ok = write_text(&w, "array(") && write_axis(&w, node, 0, 0) && write_text(&w, ", dtype=")
+    writer w = {.precision = py_array_state(self)->print_precision};
+    bool empty = gm_array_ndim(node) && gm_array_shape(node)[0] == 0;
+    bool ok = write_text(&w, "array(") && (empty ? write_text(&w, "[]") : write_axis(&w, node, 0, 0)) && write_text(&w, ", dtype=")
               && write_text(&w, type) && write_text(&w, ")");
     gm_release(node);
     PyObject *text = ok ? PyUnicode_FromStringAndSize(w.text, (Py_ssize_t)w.length) : NULL;

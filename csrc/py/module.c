@@ -87,13 +87,12 @@ static PyObject *clear_cache(PyObject *module, PyObject *unused) {
 }
 
 static PyObject *set_limit(PyObject *value, size_t (*set)(size_t)) {
-    if (!PyLong_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "limit must be an int, not %R", (PyObject *)Py_TYPE(value));
+    size_t bytes = PyLong_Check(value) ? PyLong_AsSize_t(value) : 0;
+    if (!PyLong_Check(value) || (bytes == (size_t)-1 && PyErr_Occurred())) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError, "limit must be a number of bytes, not %R", value);
         return NULL;
     }
-    size_t bytes = PyLong_AsSize_t(value);
-    if (bytes == (size_t)-1 && PyErr_Occurred())
-        return NULL;
     return PyLong_FromSize_t(set(bytes));
 }
 
@@ -105,6 +104,34 @@ static PyObject *set_memory_limit(PyObject *module, PyObject *value) {
 static PyObject *set_cache_limit(PyObject *module, PyObject *value) {
     (void)module;
     return set_limit(value, gm_set_cache_limit);
+}
+
+static PyObject *set_wired_limit(PyObject *module, PyObject *value) {
+    (void)module, (void)value;
+    return PyLong_FromLong(0);             /* no memory is wired */
+}
+
+/* ---- for the Python files of the package ---- */
+
+static PyObject *synchronize(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    gm_synchronize();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *check_stream(PyObject *module, PyObject *value) {
+    (void)module;
+    return read_stream(value) ? Py_NewRef(Py_None) : NULL;
+}
+
+/* The precision of printing, changed unless the value is None. */
+static PyObject *set_print_precision(PyObject *module, PyObject *value) {
+    module_state *state = PyModule_GetState(module);
+    if (value != Py_None && !read_int(value, "precision", &state->print_precision))
+        return NULL;
+    return PyLong_FromLong(state->print_precision);
 }
 
 /* ---- arrays from other libraries ---- */
@@ -201,6 +228,8 @@ static PyMethodDef core_functions[] = {
      SIG("set_memory_limit(limit, /)", "Bytes above which an allocation fails; returns the old limit.")},
     {"set_cache_limit", set_cache_limit, METH_O,
      SIG("set_cache_limit(limit, /)", "Bytes that may be kept for reuse; returns the old limit.")},
+    {"set_wired_limit", set_wired_limit, METH_O,
+     SIG("set_wired_limit(limit, /)", "Nothing: memory is never wired. Returns 0.")},
     {"clear_cache", clear_cache, METH_NOARGS, SIG("clear_cache()", "Gives memory kept for reuse back to the system.")},
     {NULL, NULL, 0, NULL},
 };
@@ -218,6 +247,9 @@ static PyMethodDef module_functions[] = {
      SIG("stream(session, tokenizer, prompt_ids, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, "
          "repetition_penalty=1.0, seed=0, max_tokens=-1, stop_ids=(), stop_texts=())",
          "Generates from the ids: an iterator of Token.")},
+    {"_synchronize", synchronize, METH_NOARGS, NULL},
+    {"_check_stream", check_stream, METH_O, NULL},
+    {"_set_print_precision", set_print_precision, METH_O, NULL},
     {"_unpickle", unpickle, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -246,6 +278,7 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names) {
 
 static int module_execute(PyObject *module) {
     module_state *state = PyModule_GetState(module);
+    state->print_precision = -1;
     state->error = PyErr_NewExceptionWithDoc(
         "gomlx.Error", "A file that is not what it should be, or a device that fails.", NULL, NULL);
     if (!state->error || PyModule_AddObjectRef(module, "Error", state->error) < 0)

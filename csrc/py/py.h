@@ -26,6 +26,7 @@ typedef struct {
 #undef X
     PyObject *error;                       /* gomlx.Error */
     PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
+    int print_precision;                   /* digits behind the point; < 0: six significant ones */
     uint64_t random_seed;                  /* where each thread's random state begins */
 } module_state;
 
@@ -57,7 +58,7 @@ bool read_float(PyObject *value, const char *what, double *out);      /* NULL le
 bool read_axes(PyObject *value, int *n_axes, int *axes); /* None or NULL: n_axes = -1; int; sequence of ints */
 bool read_shape(PyObject *value, int *ndim, int64_t *shape);          /* an int or a sequence of ints within int32 */
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);
-bool read_stream(PyObject *value);                                    /* only None or NULL */
+bool read_stream(PyObject *value);            /* None, NULL, a Stream, a Device or a DeviceType */
 /* Token ids of any sequence of ints; *ids is from PyMem_Malloc. */
 bool read_ids(PyObject *value, int32_t **ids, size_t *count);
 

@@ -1,0 +1,99 @@
+"""Communication between processes, with the names of mlx.core.distributed, for the one process that there is: a group of
+size 1, whose collective operations give back what they were given."""
+from . import _gomlx
+
+_BACKENDS = ("any", "mpi", "nccl", "jaccl", "ring")
+
+
+class Group:
+    """Processes that communicate; made by init."""
+
+    __slots__ = ()
+
+    def __init__(self, *_):
+        raise TypeError("Group: made by init, not by calling")
+
+    def rank(self):
+        """The number of this process in the group."""
+        return 0
+
+    def size(self):
+        """How many processes the group has."""
+        return 1
+
+    def split(self, color, key=-1):
+        """Groups of those with the same color: of one process there are none."""
+        raise RuntimeError("a group of one process cannot be split")
+
+
+_group = object.__new__(Group)
+
+
+def is_available(backend="any"):
+    """Whether there is a backend that communicates."""
+    return False
+
+
+def init(strict=False, backend="any", *, all_gather_factory=None):
+    """The group of all processes: this one. With strict it must be of several, which it cannot be."""
+    if backend not in _BACKENDS:
+        raise ValueError(f"distributed.init: backend is {backend!r}, expected one of {', '.join(_BACKENDS)}")
+    if strict:
+        raise RuntimeError(f"distributed.init: there is no backend {backend!r} in this build")
+    return _group
+
+
+def _identity(name, x, group, stream):
+    if group is not None and not isinstance(group, Group):
+        raise TypeError(f"{name}: group must be a Group or None, not {type(group)!r}")
+    _gomlx._check_stream(stream)
+    return x if isinstance(x, _gomlx.array) else _gomlx.array(x)
+
+
+def all_sum(x, *, group=None, stream=None):
+    """The sum over the processes."""
+    return _identity("all_sum", x, group, stream)
+
+
+def all_max(x, *, group=None, stream=None):
+    """The maximum over the processes."""
+    return _identity("all_max", x, group, stream)
+
+
+def all_min(x, *, group=None, stream=None):
+    """The minimum over the processes."""
+    return _identity("all_min", x, group, stream)
+
+
+def all_gather(x, *, group=None, stream=None):
+    """The arrays of all processes, one behind another along the first axis."""
+    return _identity("all_gather", x, group, stream)
+
+
+def sum_scatter(x, *, group=None, stream=None):
+    """This process's share of the sum over the processes."""
+    return _identity("sum_scatter", x, group, stream)
+
+
+def _alone(name, x, group, stream):
+    _identity(name, x, group, stream)
+    raise ValueError(f"{name}: a group of one process has nobody to talk to")
+
+
+def send(x, dst, *, group=None, stream=None):
+    """Sends an array to another process."""
+    return _alone("send", x, group, stream)
+
+
+def recv(shape, dtype, src, *, group=None, stream=None):
+    """Receives an array from another process."""
+    return _alone("recv", 0, group, stream)
+
+
+def recv_like(x, src, *, group=None, stream=None):
+    """Receives an array of the shape and dtype of x from another process."""
+    return _alone("recv_like", x, group, stream)
+
+
+__all__ = ["Group", "all_gather", "all_max", "all_min", "all_sum", "init", "is_available", "recv", "recv_like", "send",
+           "sum_scatter"]

@@ -1,0 +1,42 @@
+"""How arrays are printed, with MLX's names."""
+from . import _gomlx
+
+
+class PrintOptions:
+    """precision: digits behind the point, or -1 for six significant ones."""
+
+    def __init__(self, precision=-1):
+        if not isinstance(precision, int):
+            raise TypeError(f"precision must be an int, not {type(precision)!r}")
+        self.precision = precision
+
+
+def set_printoptions(precision=-1):
+    """Digits behind the point of the numbers in printed arrays; -1 for six significant ones."""
+    _gomlx._set_print_precision(PrintOptions(precision).precision)
+
+
+def get_printoptions():
+    """The options in use."""
+    return PrintOptions(_gomlx._set_print_precision(None))
+
+
+class _PrintOptionsContext:
+    def __init__(self, precision):
+        self._options, self._kept = PrintOptions(precision), []
+
+    def __enter__(self):
+        self._kept.append(get_printoptions().precision)
+        set_printoptions(self._options.precision)
+        return self
+
+    def __exit__(self, *_):
+        set_printoptions(self._kept.pop())
+
+
+def printoptions(precision=-1):
+    """The options for the time of a with statement."""
+    return _PrintOptionsContext(precision)
+
+
+__all__ = ["PrintOptions", "get_printoptions", "printoptions", "set_printoptions"]
