@@ -77,6 +77,7 @@ const int64_t *gm_array_shape(const gm_array *array);
 const int64_t *gm_array_strides(const gm_array *array); /* meaningful once evaluated */
 int64_t gm_array_size(const gm_array *array);
 const char *gm_array_format(const gm_array *array);     /* GM_PACKED: "Q4_0"; else NULL */
+const char *gm_array_op_name(const gm_array *array);    /* what makes it; NULL for data */
 bool gm_array_is_evaluated(const gm_array *array);
 /* The elements of an evaluated array, NULL otherwise. Valid while the array is retained. */
 void *gm_array_data(const gm_array *array);
@@ -102,6 +103,10 @@ void gm_trace_enter(void);
 void gm_trace_leave(void);
 gm_array *gm_tracer(gm_scope *scope, gm_array *x);     /* x as a traced input: the same value */
 bool gm_array_is_tracer(const gm_array *array);        /* false outside of a trace */
+/* Between these, which stand inside of a trace, what is traced is to serve inputs of other shapes too: ops whose parameters
+ * would hold the traced sizes take another way, or fail with GM_EVALUE. */
+void gm_shapeless_enter(void);
+void gm_shapeless_leave(void);
 /* A traced input without a value: evaluating what depends on it is GM_EVALUE. */
 gm_array *gm_placeholder(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape);
 

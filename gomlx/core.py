@@ -11,6 +11,8 @@ from ._gomlx import __all__ as _names
 from ._gomlx import fast, fft, linalg, random
 from .devices import *  # noqa: F403
 from .printing import *  # noqa: F403
+from .compiled import *  # noqa: F403
+from .compiled import __all__ as _compiled
 from .transforms import *  # noqa: F403
 from .transforms import __all__ as _transforms
 
@@ -25,5 +27,5 @@ newaxis = None
 for _module in (cuda, distributed, fast, fft, linalg, metal, random):
     _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module
 
-__all__ = [*_names, *_devices.__all__, *_printing.__all__, *_transforms, "cuda", "distributed", "metal", "e", "euler_gamma",
-           "inf", "nan", "newaxis", "pi"]
+__all__ = [*_names, *_devices.__all__, *_printing.__all__, *_transforms, *_compiled, "cuda", "distributed", "metal", "e",
+           "euler_gamma", "inf", "nan", "newaxis", "pi"]

@@ -1,24 +1,49 @@
-"""Function transforms: grad, vjp, jvp, vmap, checkpoint, custom_function, compile. They trace a Python function over arrays
-that stand for its inputs; what they do with the traced graph is the engine's (csrc/transform)."""
+"""Function transforms: grad, vjp, jvp, vmap, checkpoint, custom_function. They trace a Python function over arrays that
+stand for its inputs; what they do with the traced graph is the engine's (csrc/transform).
+
+A traced function is given handles of its own: assignments to its arguments change neither the caller's arrays nor what
+the gradient is taken with respect to."""
 import functools
-import os
-from contextlib import contextmanager
+import threading
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
-from gomlx.trees import fill, flatten, unflatten
+from gomlx.trees import flatten, hollow, unflatten
 
-__all__ = ["checkpoint", "compile", "custom_function", "disable_compile", "enable_compile", "grad", "jvp",
-           "value_and_grad", "vjp", "vmap"]
+__all__ = ["checkpoint", "custom_function", "grad", "jvp", "value_and_grad", "vjp", "vmap"]
 
 
-@contextmanager
-def _tracing():
-    _gomlx._trace_enter()
-    try:
-        yield
-    finally:
-        _gomlx._trace_leave()
+class _Tracing:
+    """While in its `with` block the calling thread traces: arrays made from tracers are tracers, and keep their inputs.
+    shapeless: what is traced is to serve arrays of other shapes too."""
+
+    def __init__(self, shapeless):
+        self.shapeless = shapeless
+
+    def __enter__(self):
+        _gomlx._trace_enter(self.shapeless)
+
+    def __exit__(self, *exception):
+        _gomlx._trace_leave(self.shapeless)
+
+
+tracing, shapeless_tracing = _Tracing(False), _Tracing(True)
+
+
+class _Transformed:
+    """What a transform returns. As an attribute of a class it is not bound to instances."""
+
+    def __init__(self, fun, call):
+        functools.update_wrapper(self, fun, updated=())
+        self._call = call
+
+    def __call__(self, *args, **kwargs):
+        return self._call(*args, **kwargs)
+
+
+def need_function(what, f):
+    if not callable(f):
+        raise TypeError(f"{what}: a function is needed, not {type(f).__name__}")
 
 
 def _zeros_where_none(found, like):
@@ -40,20 +65,36 @@ def _only_arrays(tree, leaves):
     return leaves
 
 
+def _array_list(what, items):
+    """A list of arrays from a list or tuple of them."""
+    if not isinstance(items, (list, tuple)) or not all(isinstance(x, array) for x in items):
+        raise TypeError(f"{what} must be a list or tuple of arrays")
+    return list(items)
+
+
 # ---- reverse mode ----
 
-def _numbers(argnums):
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+def _numbers(argnums, name):
+    if not isinstance(argnums, int):
+        argnums = list(argnums)
+        if not all(isinstance(n, int) for n in argnums):
+            raise TypeError(f"{name}: argnums must be an int or ints")
+    numbers = [argnums] if isinstance(argnums, int) else sorted(argnums)
     for n in numbers:
         if n < 0:
-            raise ValueError(f"grad: argnums must not be negative, got {n}")
+            raise ValueError(f"{name}: argnums must not be negative, got {n}")
         if numbers.count(n) > 1:
-            raise ValueError(f"grad: argument {n} is given more than once in argnums")
+            raise ValueError(f"{name}: argument {n} is given more than once in argnums")
     return numbers
 
 
-def _is_scalar(value):
-    return isinstance(value, array) and value.ndim == 0
+def _names(argnames, name):
+    names = [argnames] if isinstance(argnames, str) else list(argnames)
+    if not all(isinstance(key, str) for key in names):
+        raise TypeError(f"{name}: argnames must be a string or strings")
+    if len(set(names)) != len(names):
+        raise ValueError(f"{name}: a name is given more than once in argnames")
+    return sorted(names)
 
 
 def value_and_grad(fun, argnums=None, argnames=()):
@@ -61,29 +102,33 @@ def value_and_grad(fun, argnums=None, argnames=()):
 
     fun returns a scalar array, or a tuple whose first item is one. argnums: an int or ints; by default the first argument.
     argnames: names of keyword arguments. The gradient has the structure of the argument; with several argnums it is a
-    tuple, with argnames a pair (positional gradients, dict by name)."""
-    return _differentiate(fun, argnums, argnames, "value_and_grad", True)
+    tuple, in the arguments' order; with argnames a pair (positional gradients, dict by name)."""
+    return _Transformed(fun, _differentiate(fun, argnums, argnames, "value_and_grad", True))
 
 
 def grad(fun, argnums=None, argnames=()):
     """A function that returns the gradient of fun, which returns a scalar array. See value_and_grad."""
     differentiated = _differentiate(fun, argnums, argnames, "grad", False)
+    return _Transformed(fun, lambda *args, **kwargs: differentiated(*args, **kwargs)[1])
 
-    @functools.wraps(fun, updated=())
-    def gradient(*args, **kwargs):
-        return differentiated(*args, **kwargs)[1]
-    return gradient
+
+def _loss_of(value, name, tuples):
+    loss = value[0] if tuples and isinstance(value, tuple) and value else value
+    if not isinstance(loss, array):
+        kind = "a scalar array or a tuple that begins with one" if tuples else "a scalar array"
+        raise ValueError(f"{name}: the function must return {kind}, not {type(value).__name__}")
+    if loss.ndim != 0:
+        raise ValueError(f"{name}: the function must return an array without dimensions, not one of shape {loss.shape}")
+    return loss
 
 
 def _differentiate(fun, argnums, argnames, name, tuples):
-    if not callable(fun):
-        raise TypeError(f"{name}: a function is needed, not {type(fun).__name__}")
-    names = [argnames] if isinstance(argnames, str) else list(argnames)
-    if len(set(names)) != len(names):
-        raise ValueError(f"{name}: a name is given more than once in argnames")
-    numbers = _numbers(argnums if argnums is not None else [] if names else 0)
+    need_function(name, fun)
+    names = _names(argnames, name)
+    numbers = _numbers(argnums if argnums is not None else [] if names else 0, name)
+    if not numbers and not names:
+        raise ValueError(f"{name}: no argument is named by argnums or argnames")
 
-    @functools.wraps(fun, updated=())
     def differentiated(*args, **kwargs):
         for n in numbers:
             if n >= len(args):
@@ -96,22 +141,20 @@ def _differentiate(fun, argnums, argnames, name, tuples):
             _only_arrays(args[n], leaves)
         for key in names:
             _only_arrays(kwargs[key], leaves)
-        with _tracing():
+        if not leaves:
+            raise ValueError(f"{name}: there is no array in the chosen arguments")
+        with tracing:
             primals = _gomlx._tracers(leaves)
-            each = iter(primals)
+            each = iter(_gomlx._copies(primals))
             traced = list(args)
             for n in numbers:
                 traced[n] = unflatten(args[n], each)
             named = {key: unflatten(kwargs[key], each) for key in names}
             value = fun(*traced, **{**kwargs, **named})
-            loss = value[0] if tuples and isinstance(value, tuple) and value else value
-            if not isinstance(loss, array):
-                kind = "a scalar array or a tuple that begins with one" if tuples else "a scalar array"
-                raise ValueError(f"{name}: the function must return {kind}, not {type(value).__name__}")
-            if loss.ndim != 0:
-                raise ValueError(f"{name}: the function must return an array without dimensions, not one of shape {loss.shape}")
-        one = _gomlx.full((), 1, loss.dtype)
-        found = iter(_zeros_where_none(_gomlx._vjp([loss], [one], primals), primals))
+            loss = _loss_of(value, name, tuples)
+            one = _gomlx.full((), 1, loss.dtype)
+            found = _gomlx._vjp([loss], [one], primals)
+        found = iter(_zeros_where_none(found, primals))
         by_number = tuple(unflatten(args[n], found) for n in numbers)
         gradient = by_number[0] if len(by_number) == 1 else by_number if by_number else None
         if names:
@@ -120,124 +163,164 @@ def _differentiate(fun, argnums, argnames, name, tuples):
     return differentiated
 
 
-def _run(fun, tracers):
+def _run(name, fun, tracers):
     """The arrays that fun returns: an array, or a list or tuple of them."""
-    out = fun(*tracers)
-    return [out] if isinstance(out, array) else _only_arrays(out, [])
+    out = fun(*_gomlx._copies(tracers))
+    if isinstance(out, array):
+        return [out]
+    if not isinstance(out, (list, tuple)) or not all(isinstance(x, array) for x in out):
+        raise ValueError(f"{name}: the function must return an array, or a list or tuple of arrays")
+    return list(out)
 
 
 def vjp(fun, primals, cotangents):
     """(outputs, vector-Jacobian products): lists of arrays. primals and cotangents: lists or tuples of arrays; a cotangent
-    for each output, of its shape."""
-    primals, cotangents = _only_arrays(primals, []), _only_arrays(cotangents, [])
-    with _tracing():
+    for each output, of its shape. Outputs of stop_gradient need none."""
+    need_function("vjp", fun)
+    primals, cotangents = _array_list("vjp: primals", primals), _array_list("vjp: cotangents", cotangents)
+    with tracing:
         traced = _gomlx._tracers(primals)
-        outputs = _run(fun, traced)
-    if len(outputs) != len(cotangents):
-        raise ValueError(f"vjp: {len(cotangents)} cotangents for {len(outputs)} outputs")
-    for out, cotangent in zip(outputs, cotangents):
-        if out.shape != cotangent.shape:
-            raise ValueError(f"vjp: an output of shape {out.shape} with a cotangent of shape {cotangent.shape}")
-    return outputs, _zeros_where_none(_gomlx._vjp(outputs, cotangents, traced), traced)
+        outputs = _run("vjp", fun, traced)
+        moving = [out for out in outputs if _gomlx._op_name(out) != "stop_gradient"]
+        if len(cotangents) == len(outputs):
+            moving = outputs
+        if len(cotangents) != len(moving):
+            raise ValueError(f"vjp: {len(cotangents)} cotangents for {len(moving)} outputs")
+        for out, cotangent in zip(moving, cotangents):
+            if out.shape != cotangent.shape:
+                raise ValueError(f"vjp: an output of shape {out.shape} with a cotangent of shape {cotangent.shape}")
+        found = _gomlx._vjp(moving, cotangents, traced)
+    return outputs, _zeros_where_none(found, traced)
 
 
 def jvp(fun, primals, tangents):
     """(outputs, Jacobian-vector products): lists of arrays. A tangent for each primal, of its shape."""
-    primals, tangents = _only_arrays(primals, []), _only_arrays(tangents, [])
+    need_function("jvp", fun)
+    primals, tangents = _array_list("jvp: primals", primals), _array_list("jvp: tangents", tangents)
     if len(primals) != len(tangents):
         raise ValueError(f"jvp: {len(tangents)} tangents for {len(primals)} primals")
     for primal, tangent in zip(primals, tangents):
         if primal.shape != tangent.shape:
             raise ValueError(f"jvp: a primal of shape {primal.shape} with a tangent of shape {tangent.shape}")
-    with _tracing():
+    with tracing:
         traced = _gomlx._tracers(primals)
-        outputs = _run(fun, traced)
-    return outputs, _zeros_where_none(_gomlx._jvp(outputs, traced, tangents), outputs)
+        outputs = _run("jvp", fun, traced)
+        found = _gomlx._jvp(outputs, traced, tangents)
+    return outputs, _zeros_where_none(found, outputs)
 
 
 # ---- vmap ----
 
-def _axes_for(tree, axes, out):
-    """One axis (or None) for each array of the tree, from an int, None or a prefix of the tree."""
-    if isinstance(axes, (list, tuple)):
-        if not isinstance(tree, (list, tuple)) or len(tree) != len(axes):
-            raise ValueError("vmap: the axes are not a prefix of the tree that they are given for")
-        for item, axis in zip(tree, axes):
-            _axes_for(item, axis, out)
-    elif isinstance(axes, dict):
-        if not isinstance(tree, dict) or tree.keys() != axes.keys():
-            raise ValueError("vmap: the axes are not a prefix of the tree that they are given for")
-        for key, item in tree.items():
-            _axes_for(item, axes[key], out)
-    elif axes is None or (isinstance(axes, int) and not isinstance(axes, bool)):
-        out += [axes] * len(_only_arrays(tree, []))
-    else:
-        raise ValueError(f"vmap: an axis must be an int or None, not {type(axes).__name__}")
-    return out
+def _is_axis(axis):
+    return axis is None or isinstance(axis, int)
 
 
 def _valid_axes(tree):
     if isinstance(tree, (list, tuple)):
-        return all(_valid_axes(item) for item in tree)
+        return all(map(_valid_axes, tree))
     if isinstance(tree, dict):
-        return all(_valid_axes(item) for item in tree.values())
-    return tree is None or isinstance(tree, int)
+        return all(map(_valid_axes, tree.values()))
+    return _is_axis(tree)
 
 
-def _front(x, axis):
-    """(the array with the axis in front, its size)"""
+def _axes_below(tree, axes, out):
+    if _is_axis(axes):
+        out += [axes] * len(_only_arrays(tree, []))
+    elif isinstance(axes, dict) and isinstance(tree, dict) and tree.keys() == axes.keys():
+        for key, item in tree.items():
+            _axes_below(item, axes[key], out)
+    elif isinstance(axes, (list, tuple)) and isinstance(tree, list if isinstance(axes, list) else tuple) \
+            and len(tree) == len(axes):
+        for item, axis in zip(tree, axes):
+            _axes_below(item, axis, out)
+    else:
+        raise ValueError("vmap: the axes are not a prefix of the tree that they are given for")
+
+
+def _axes_for(tree, axes):
+    """One axis (or None) for each array of the tree, from an int, None or a tree that is a prefix of it. For one array a
+    tuple of one axis will do."""
+    if isinstance(tree, array) and isinstance(axes, tuple) and len(axes) == 1:
+        axes = axes[0]
+    out = []
+    _axes_below(tree, axes, out)
+    return out
+
+
+def _front(x, axis, what):
     if not -x.ndim <= axis < x.ndim:
-        raise IndexError(f"vmap: axis {axis} of an array of shape {x.shape}")
-    axis %= x.ndim
-    return (x.moveaxis(axis, 0) if axis else x), x.shape[axis]
+        raise IndexError(f"vmap: axis {axis} of an {what} of shape {x.shape}")
+    return x.moveaxis(axis, 0) if axis % x.ndim else x
+
+
+class _Batches(threading.local):
+    """Of the vmaps that this thread is in: (array, axis) as the caller gave them, by the node with its batch in front."""
+
+    def __init__(self):
+        self.given = []
+
+    def find(self, x, batched):
+        if batched:
+            node = _gomlx._node_id(x)
+            for given in reversed(self.given):
+                if node in given:
+                    return given[node]
+        return x, 0 if batched else None
+
+
+_batches = _Batches()
 
 
 def vmap(fun, in_axes=0, out_axes=0):
     """fun over a batch: each array of its arguments has an axis of the batch, or None where it has not. in_axes and
-    out_axes: an int, or a tree that is a prefix of the arguments or of what fun returns."""
+    out_axes: an int, or a tree of ints and None that is a prefix of the arguments (of the one argument, where there is
+    one) or of what fun returns. An output with None has no batch axis; it must not depend on the batch."""
+    need_function("vmap", fun)
     for axes in (in_axes, out_axes):
         if axes is None:
             raise TypeError("vmap: the axes must be an int or a tree of ints and None, not None")
         if not _valid_axes(axes):
             raise ValueError("vmap: an axis must be an int or None")
 
-    @functools.wraps(fun, updated=())
     def mapped(*args):
         inputs = _only_arrays(args, [])
-        tree = args if isinstance(in_axes, (list, tuple)) else args if not isinstance(in_axes, dict) else args[0]
-        axes = _axes_for(tree, in_axes, [])
-        if len(axes) != len(inputs):
-            raise ValueError("vmap: in_axes does not fit the arguments")
-        values, sizes = [], set()
-        for x, axis in zip(inputs, axes):
-            value, size = (x, None) if axis is None else _front(x, axis)
-            values.append(value)
-            sizes.add(size)
-        sizes.discard(None)
+        axes = _axes_for(args[0] if len(args) == 1 else args, in_axes)
+        if all(axis is None for axis in axes):
+            raise ValueError("vmap: an axis of the batch is needed for at least one array")
+        values = [x if axis is None else _front(x, axis, "array") for x, axis in zip(inputs, axes)]
+        batches = [v for v, axis in zip(values, axes) if axis is not None]
+        sizes = {x.shape[0] for x in batches}
         if len(sizes) > 1:
             raise ValueError(f"vmap: batch axes of different sizes {sorted(sizes)}")
-        batched = [axis is not None for axis in axes]
-        with _tracing():
+        with tracing:
             # What has no batch axis keeps its value: only the batch is unknown inside the function.
-            places = _gomlx._placeholders([v for v, b in zip(values, batched) if b], [0] * sum(batched))
-            each = iter(places)
-            traced = [next(each) if b else v for v, b in zip(values, batched)]
-            result = fun(*unflatten(args, iter(traced)))
+            places = _gomlx._placeholders(batches, [0] * len(batches))
+            each = iter(_gomlx._copies(places))
+            result = fun(*unflatten(args, iter([v if axis is None else next(each) for v, axis in zip(values, axes)])))
             outputs = _only_arrays(result, [])
-        out_places = _axes_for(result, out_axes, [])
-        arrays, flags = _gomlx._vmap(outputs, places, [v for v, b in zip(values, batched) if b], [True] * len(places))
-        done = []
-        for x, has_batch, axis in zip(arrays, flags, out_places):
-            if axis is None:
-                done.append(x)
-                continue
-            if not has_batch and sizes:
-                x = _gomlx.broadcast_to(x, (*sizes, *x.shape))
-            if axis and not -x.ndim <= axis < x.ndim:
-                raise IndexError(f"vmap: out axis {axis} of an array of shape {x.shape}")
-            done.append(x.moveaxis(0, axis % x.ndim) if axis else x)
-        return unflatten(result, iter(done))
-    return mapped
+            out_places = _axes_for(result, out_axes)
+            _batches.given.append({_gomlx._node_id(v): (x, axis) for x, v, axis in zip(inputs, values, axes)
+                                   if axis is not None})
+            try:
+                arrays, flags = _gomlx._vmap(outputs, places, batches, [True] * len(places))
+            finally:
+                _batches.given.pop()
+        return unflatten(result, iter([_placed(x, batched, axis, *sizes)
+                                       for x, batched, axis in zip(arrays, flags, out_places)]))
+    return _Transformed(fun, mapped)
+
+
+def _placed(x, batched, axis, size):
+    """A result with the batch axis where it is wanted."""
+    if axis is None:
+        if batched:
+            raise ValueError("vmap: an output with axis None depends on the batch")
+        return x
+    if not batched:
+        x = _gomlx.broadcast_to(x, (size, *x.shape))
+    if not -x.ndim <= axis < x.ndim:
+        raise IndexError(f"vmap: out axis {axis} of an output of shape {x.shape}")
+    return x.moveaxis(0, axis % x.ndim) if axis % x.ndim else x
 
 
 # ---- rules of one's own ----
@@ -249,91 +332,108 @@ def _single(items):
 class custom_function:
     """A function with rules of its own for gradients and batching: a decorator, whose methods vjp, jvp and vmap decorate the
     rules. vjp(primals, cotangents, outputs) gives a gradient for each primal; jvp(primals, tangents) a tangent for each
-    output; vmap(inputs, axes) gives (outputs, their axes). What is not given is derived as usual; captured arrays have no
-    gradient where vjp is given."""
+    output; vmap(inputs, axes) gives (outputs, their axes). What is not given is derived as usual. A function with rules is
+    pure: arrays that it captures have no gradient."""
 
     def __init__(self, f):
-        if not callable(f):
-            raise TypeError(f"custom_function: a function is needed, not {type(f).__name__}")
+        need_function("custom_function", f)
         functools.update_wrapper(self, f, updated=())
         self._fun = f
         self._vjp = self._jvp = self._vmap = None
 
     def vjp(self, f):
         """Decorates the rule of the gradient."""
+        need_function("custom_function.vjp", f)
         self._vjp = f
         return self
 
     def jvp(self, f):
         """Decorates the rule of the forward derivative."""
+        need_function("custom_function.jvp", f)
         self._jvp = f
         return self
 
     def vmap(self, f):
         """Decorates the rule of batching."""
+        need_function("custom_function.vmap", f)
         self._vmap = f
         return self
 
     def __call__(self, *args, **kwargs):
-        if not (self._vjp or self._jvp or self._vmap):
-            return self._fun(*args, **kwargs)
-        positional = list(args)
-        inputs = flatten((positional, kwargs), [])
         out = self._fun(*args, **kwargs)
-        outputs = _only_arrays(out, [])
-
-        def arguments(leaves):
-            again, named = unflatten((positional, kwargs), iter(leaves))
-            return again, named
-
-        def on_vjp(primals, cotangents, results):
-            again, named = arguments(primals)
-            each = iter(cotangents)
-            grads = self._vjp(_single(again), unflatten(out, each), unflatten(out, iter(results)), **named)
-            return self._aligned(grads, again, named)
-
-        def on_jvp(primals, tangents):
-            again, _ = arguments(primals)
-            given, _ = arguments(_zeros_where_none(tangents, primals))
-            return flatten(self._jvp(_single(again), _single(given)), [])
-
-        def on_vmap(values, batched):
-            again, _ = arguments(values)
-            axes, _ = _unflatten_any((positional, kwargs), iter([0 if b else None for b in batched]))
-            batch = next(v.shape[0] for v, b in zip(values, batched) if b)
-            results, out_axes = self._vmap(_single(again), _single(axes))
-            done = []
-            for x, axis in zip(flatten(results, []), _axes_for(results, out_axes, [])):
-                done.append(_gomlx.broadcast_to(x, (batch, *x.shape)) if axis is None else _front(x, axis)[0])
-            return done
-
-        made = _gomlx._custom(inputs, outputs, on_vjp if self._vjp else None, on_jvp if self._jvp else None,
-                              on_vmap if self._vmap else None)
+        if not (self._vjp or self._jvp or self._vmap):
+            return out
+        rules = _Rules(self._fun, self._vjp, self._jvp, self._vmap, args, kwargs, out)
+        made = _gomlx._custom(flatten((args, kwargs), []), _only_arrays(out, []), rules.on_vjp, rules.on_jvp,
+                              rules.on_vmap if self._vmap else None)
         return unflatten(out, iter(made))
 
-    @staticmethod
-    def _aligned(grads, again, named):
-        """The rule's gradients in the order of the inputs: one for each positional argument, and a dict for named ones."""
+
+class _Rules:
+    """The rules of one call of a custom function, over flat lists of arrays as the engine has them. It keeps the structure
+    of arguments and results, not their arrays: those would keep the graph alive that holds these rules."""
+
+    def __init__(self, fun, vjp_rule, jvp_rule, vmap_rule, args, kwargs, out):
+        self.fun, self.vjp_rule, self.jvp_rule, self.vmap_rule = fun, vjp_rule, jvp_rule, vmap_rule
+        self.arguments, self.n_named, self.results = hollow((args, kwargs)), len(kwargs), hollow(out)
+
+    def again(self, *leaves):
+        """The function itself, from arrays to arrays."""
+        args, kwargs = unflatten(self.arguments, iter(leaves))
+        return flatten(self.fun(*args, **kwargs), [])
+
+    def on_vjp(self, primals, cotangents, outputs):
+        if not self.vjp_rule:
+            return vjp(self.again, primals, cotangents)[1]
+        args, kwargs = unflatten(self.arguments, iter(primals))
+        grads = self.vjp_rule(_single(args), unflatten(self.results, iter(cotangents)),
+                              unflatten(self.results, iter(outputs)), **kwargs)
         by_name = {}
-        if named and isinstance(grads, tuple) and len(grads) == 2 and isinstance(grads[1], dict):
+        if kwargs and isinstance(grads, tuple) and len(grads) == 2 and isinstance(grads[1], dict):
             grads, by_name = grads
-        listed = list(grads) if len(again) != 1 and isinstance(grads, (list, tuple)) else [grads]
-        if len(again) == 1 and isinstance(grads, (list, tuple)) and isinstance(again[0], array):
-            listed = list(grads)
-        if len(listed) < len(again):
-            raise ValueError(f"custom_function: the vjp gave {len(listed)} gradients for {len(again)} arguments")
-        out = []
-        for argument, gradient in zip(again, listed):
-            _match(argument, gradient, out)
-        for key, argument in named.items():
-            _match(argument, by_name.get(key), out)
-        return out
+        found = []
+        if len(args) == 1 and not (isinstance(args[0], array) and isinstance(grads, (list, tuple))):
+            grads = [grads]
+        elif not isinstance(grads, (list, tuple)):
+            grads = [grads]
+        for i, argument in enumerate(args):
+            _match(argument, grads[i] if i < len(grads) else None, found)
+        for key, argument in kwargs.items():
+            _match(argument, by_name.get(key), found)
+        return found
+
+    def on_jvp(self, primals, tangents):
+        if not self.jvp_rule:
+            return jvp(self.again, primals, _zeros_where_none(tangents, primals))[1]
+        args, kwargs = unflatten(self.arguments, iter(primals))
+        if kwargs:
+            raise ValueError("custom_function: a jvp rule takes positional arguments only; the function had "
+                             f"{sorted(kwargs)} by name")
+        given, _ = unflatten(self.arguments, iter(tangents))
+        return flatten(self.jvp_rule(_single(args), _single(given)), [])
+
+    def on_vmap(self, values, batched):
+        size = next(v.shape[0] for v, b in zip(values, batched) if b)
+        given = [_batches.find(v, b) for v, b in zip(values, batched)]
+        args, kwargs = unflatten(self.arguments, iter([x for x, _ in given]))
+        axes, _ = unflatten(self.arguments, iter([axis for _, axis in given]))
+        if kwargs:
+            raise ValueError("custom_function: a vmap rule takes positional arguments only; the function had "
+                             f"{sorted(kwargs)} by name")
+        pair = self.vmap_rule(_single(args), _single(axes))
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise ValueError("custom_function: a vmap rule gives a pair: outputs, and their axes")
+        return [_gomlx.broadcast_to(x, (size, *x.shape)) if axis is None else _front(x, axis, "output")
+                for x, axis in zip(flatten(pair[0], []), _axes_for(*pair))]
 
 
 def _match(argument, gradient, out):
     """Appends for each array of the argument its gradient, or None."""
     if isinstance(argument, array):
-        out.append(gradient if isinstance(gradient, array) else None)
+        if gradient is not None and not isinstance(gradient, array):
+            raise ValueError("custom_function: a vjp rule gives arrays or None where the primals have arrays, not "
+                             f"{type(gradient).__name__}")
+        out.append(gradient)
     elif isinstance(argument, (list, tuple)):
         for i, item in enumerate(argument):
             _match(item, gradient[i] if isinstance(gradient, (list, tuple)) and i < len(gradient) else None, out)
@@ -342,127 +442,20 @@ def _match(argument, gradient, out):
             _match(item, gradient.get(key) if isinstance(gradient, dict) else None, out)
 
 
-def _unflatten_any(tree, leaves):
-    """As unflatten, with leaves that are no arrays."""
-    if isinstance(tree, array):
-        return next(leaves)
-    if isinstance(tree, (list, tuple)):
-        return [_unflatten_any(item, leaves) for item in tree]
-    if isinstance(tree, dict):
-        return {key: _unflatten_any(item, leaves) for key, item in tree.items()}
-    return tree
-
-
 def checkpoint(fun):
-    """fun, of which only inputs and outputs are kept for the gradient: what lies between is computed again there."""
-    if not callable(fun):
-        raise TypeError(f"checkpoint: a function is needed, not {type(fun).__name__}")
+    """fun, of which only inputs and outputs are kept for the gradient: what lies between is computed again there. Arrays
+    that fun captures have no gradient."""
+    need_function("checkpoint", fun)
 
-    @functools.wraps(fun, updated=())
     def checkpointed(*args, **kwargs):
-        inputs = flatten((args, kwargs), [])
         out = fun(*args, **kwargs)
-
-        def again(*leaves):
-            new_args, new_kwargs = unflatten((args, kwargs), iter(leaves))
-            return flatten(fun(*new_args, **new_kwargs), [])
+        rules = _Rules(fun, None, None, None, args, kwargs, out)
 
         def on_vjp(primals, cotangents, _):
             # Not before the cotangents are there: else the second run would keep alive what the first let go of.
-            primals = _gomlx.depends(primals, cotangents)
-            return vjp(again, primals, cotangents)[1]
+            return vjp(rules.again, _gomlx.depends(primals, cotangents), cotangents)[1]
 
-        made = _gomlx._custom(inputs, flatten(out, []), on_vjp, None, None)
+        outputs = flatten(out, [])
+        made = _gomlx._custom(flatten((args, kwargs), []), outputs, on_vjp, None, None) if outputs else []
         return unflatten(out, iter(made))
-    return checkpointed
-
-
-# ---- compile ----
-
-_compiling = {"on": "MLX_DISABLE_COMPILE" not in os.environ}
-
-
-def disable_compile():
-    """Compiled functions run as they are written from now on."""
-    _compiling["on"] = False
-
-
-def enable_compile():
-    """Undoes disable_compile."""
-    _compiling["on"] = True
-
-
-def _key_of(tree, shapeless, leaves):
-    """What a compiled graph depends on: structure, constants, dtypes and shapes; arrays go to leaves."""
-    if isinstance(tree, array):
-        leaves.append(tree)
-        return tree.dtype, tree.ndim if shapeless else tree.shape
-    if isinstance(tree, (list, tuple)):
-        return type(tree), *[_key_of(item, shapeless, leaves) for item in tree]
-    if isinstance(tree, dict):
-        return dict, *[(key, _key_of(item, shapeless, leaves)) for key, item in tree.items()]
-    if tree is None or isinstance(tree, (str, int, float)):
-        return type(tree), tree
-    raise ValueError("compile: arguments must be trees of arrays and constants (numbers, strings, None), not "
-                     f"{type(tree).__name__}")
-
-
-class _Compiled:
-    """A function compiled for each combination of structure, constants, dtypes and shapes that it is called with."""
-
-    def __init__(self, fun, inputs, outputs, shapeless):
-        functools.update_wrapper(self, fun, updated=())
-        self._fun, self._inputs, self._outputs, self._shapeless = fun, inputs, outputs, shapeless
-        self._graphs = {}
-
-    def __get__(self, instance, owner=None):
-        return self if instance is None else functools.partial(self, instance)
-
-    def __call__(self, *args, **kwargs):
-        leaves = []
-        key = _key_of((args, kwargs), self._shapeless, leaves)
-        n_arguments = len(leaves)
-        if self._inputs is not None:
-            flatten(self._inputs, leaves)
-            key = key, tuple((x.dtype, x.ndim if self._shapeless else x.shape) for x in leaves[n_arguments:])
-        if not _compiling["on"] or any(map(_gomlx._is_tracer, leaves)):
-            return self._fun(*args, **kwargs)
-        if key not in self._graphs:
-            self._graphs[key] = self._trace(args, kwargs, leaves, n_arguments)
-        graph, result = self._graphs[key]
-        each = iter(graph(leaves))
-        value = unflatten(result, each)
-        if self._outputs is not None:
-            fill(self._outputs, each)
-        return value
-
-    def _trace(self, args, kwargs, leaves, n_arguments):
-        before = flatten(self._outputs, []) if self._outputs is not None else []
-        with _tracing():
-            places = _gomlx._placeholders(leaves, [None] * len(leaves))
-            new_args, new_kwargs = unflatten((args, kwargs), iter(places[:n_arguments]))
-            if self._inputs is not None:
-                fill(self._inputs, iter(places[n_arguments:]))
-            try:
-                result = self._fun(*new_args, **new_kwargs)
-                outputs = flatten(result, [])
-                if self._outputs is not None:
-                    flatten(self._outputs, outputs)
-            finally:
-                if self._inputs is not None:
-                    fill(self._inputs, iter(leaves[n_arguments:]))
-                if self._outputs is not None and len(flatten(self._outputs, [])) == len(before):
-                    fill(self._outputs, iter(before))
-                    if self._inputs is not None:
-                        fill(self._inputs, iter(leaves[n_arguments:]))
-        skeleton = unflatten(result, iter([array(0)] * len(outputs)))
-        return _gomlx._graph(places, outputs, self._shapeless), skeleton
-
-
-def compile(fun, inputs=None, outputs=None, shapeless=False):
-    """fun as a graph that is traced once for each structure, dtypes and shapes of its arguments, simplified, and with its
-    elementwise chains fused. inputs, outputs: lists or dicts of state whose arrays the function reads and updates.
-    shapeless: a graph serves any shapes of the same number of dimensions. Printing and the like happens while tracing."""
-    if not callable(fun):
-        raise TypeError(f"compile: a function is needed, not {type(fun).__name__}")
-    return _Compiled(fun, inputs, outputs, shapeless)
+    return _Transformed(fun, checkpointed)

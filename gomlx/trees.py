@@ -3,7 +3,7 @@ from gomlx._gomlx import array
 
 
 def flatten(tree, leaves):
-    """Appends the arrays of a tree to leaves, in order; dicts in their own order."""
+    """Appends the arrays of a tree to leaves, in order; dicts in their own order. Other leaves are passed over."""
     if isinstance(tree, array):
         leaves.append(tree)
     elif isinstance(tree, (list, tuple)):
@@ -16,7 +16,7 @@ def flatten(tree, leaves):
 
 
 def unflatten(tree, leaves):
-    """The tree with its arrays replaced by those of the iterator leaves; other values stay."""
+    """The tree with its arrays replaced by the items of the iterator leaves; other values stay."""
     if isinstance(tree, array):
         return next(leaves)
     if isinstance(tree, tuple):
@@ -29,8 +29,17 @@ def unflatten(tree, leaves):
     return tree
 
 
+_hole = array(0)
+
+
+def hollow(tree):
+    """The tree with one and the same array in place of its arrays: its structure, which keeps nothing alive."""
+    return unflatten(tree, iter([_hole] * len(flatten(tree, []))))
+
+
 def fill(tree, leaves):
-    """Puts the arrays of the iterator leaves into the lists and dicts of a tree, in place; tuples are made anew."""
+    """Puts the items of the iterator leaves in place of the arrays of a tree: lists and dicts keep their identity,
+    tuples that hold arrays are made anew. Returns the tree."""
     if isinstance(tree, array):
         return next(leaves)
     if isinstance(tree, list):
@@ -40,5 +49,56 @@ def fill(tree, leaves):
         for key, item in tree.items():
             tree[key] = fill(item, leaves)
     elif isinstance(tree, tuple):
-        return unflatten(tree, leaves)
+        items = [fill(item, leaves) for item in tree]
+        if any(new is not old for new, old in zip(items, tree)):
+            return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     return tree
+
+
+def become(tree, like, leaves):
+    """Makes `tree` what `like` is, with the items of leaves in place of the arrays of `like`: lists and dicts that are
+    there are changed in place and keep what `like` does not have; what is no array stays where there is something."""
+    if isinstance(like, array):
+        return next(leaves)
+    if isinstance(like, dict) and isinstance(tree, dict):
+        for key, item in like.items():
+            tree[key] = become(tree[key], item, leaves) if key in tree else unflatten(item, leaves)
+        return tree
+    if isinstance(like, list) and isinstance(tree, list):
+        for i, item in enumerate(like):
+            if i < len(tree):
+                tree[i] = become(tree[i], item, leaves)
+            else:
+                tree.append(unflatten(item, leaves))
+        return tree
+    if isinstance(like, tuple) and isinstance(tree, tuple) and len(like) == len(tree):
+        items = [become(old, item, leaves) for old, item in zip(tree, like)]
+        if all(new is old for new, old in zip(items, tree)):
+            return tree
+        return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+    return unflatten(like, leaves) if isinstance(like, (dict, list, tuple)) else tree
+
+
+def containers(tree, found):
+    """Appends (list or dict, a copy of its items) for each one in the tree."""
+    if isinstance(tree, (list, tuple)):
+        if isinstance(tree, list):
+            found.append((tree, list(tree)))
+        for item in tree:
+            containers(item, found)
+    elif isinstance(tree, dict):
+        found.append((tree, dict(tree)))
+        for item in tree.values():
+            containers(item, found)
+    return found
+
+
+def restore(found):
+    """Gives each container of `containers` the items that it had."""
+    for container, items in found:
+        if isinstance(container, dict):
+            for key in [key for key in container if key not in items]:
+                del container[key]
+            container.update(items)
+        else:
+            container[:] = items

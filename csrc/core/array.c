@@ -412,6 +412,8 @@ const char *gm_array_format(const gm_array *a) {
     return a->format == ARRAY_ACTIVATIONS ? "activations" : gm_quants[a->format].name;
 }
 
+const char *gm_array_op_name(const gm_array *a) { return a->op ? a->op->name : NULL; }
+
 void *gm_array_data(const gm_array *a) { return gm_array_is_evaluated(a) ? array_ptr(a) : NULL; }
 
 gm_status gm_array_pin(gm_array *a, bool *writable) {

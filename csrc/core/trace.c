@@ -3,11 +3,15 @@
 #include <string.h>
 
 static _Thread_local int depth;
+static _Thread_local int shapeless;
 static _Thread_local uint32_t serial;
 
 int trace_depth(void) { return depth; }
+bool trace_shapeless(const gm_array *x) { return shapeless > 0 && x->trace; }
 void gm_trace_enter(void) { depth++; }
 void gm_trace_leave(void) { depth--; }
+void gm_shapeless_enter(void) { shapeless++; }
+void gm_shapeless_leave(void) { shapeless--; }
 bool gm_array_is_tracer(const gm_array *a) { return a->trace && depth > 0; }
 
 static gm_status same_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -62,8 +66,11 @@ static gm_status placeholder_infer(gm_array *const *in, int n_in, const void *pa
 static gm_status placeholder_eval(gm_array *out, gm_queue *q) {
     (void)out;
     (void)q;
-    return gm_fail(GM_EVALUE, "eval: an array inside a function that is being compiled or vectorised has no value yet; "
-                   "its values cannot be read there");
+    if (depth > 0)
+        return gm_fail(GM_EVALUE, "eval: an array inside a function that is being compiled or vectorised has no value "
+                       "yet; its values cannot be read there");
+    return gm_fail(GM_ESTATE, "eval: an array left over from a function that was compiled or vectorised has no value; "
+                   "what the function changes must be among the inputs and outputs that compile is given");
 }
 
 const gm_op placeholder_op = {.name = "placeholder", .n_in = 0, .n_out = 1, .param_size = sizeof(gm_spec),

@@ -10,6 +10,8 @@
 #include "core/array.h"
 
 int trace_depth(void);
+/* Whether x's shape may be another one when what is traced now runs again (gm_shapeless_enter). */
+bool trace_shapeless(const gm_array *x);
 /* x as an input of the function being traced: the same value, evaluable (gm_tracer). */
 extern const gm_op trace_op;
 /* An input without a value: what depends on it cannot be evaluated (gm_placeholder). */

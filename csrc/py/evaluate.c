@@ -32,9 +32,9 @@ bool evaluate_one(module_state *state, gm_array *node) {
     return ok;
 }
 
-typedef struct { gm_array **nodes; size_t count, capacity; } node_list;
+typedef struct { gm_array **nodes; size_t count, capacity; } collected;
 
-static bool append(node_list *list, gm_array *node) {
+static bool append(collected *list, gm_array *node) {
     if (list->count == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 16;
         gm_array **nodes = PyMem_Realloc(list->nodes, capacity * sizeof *nodes);
@@ -50,7 +50,7 @@ static bool append(node_list *list, gm_array *node) {
 }
 
 /* Lists, tuples and dicts of lists, ... of arrays; what is not an array is passed over. */
-static bool collect(module_state *state, PyObject *tree, node_list *list) {
+static bool collect(module_state *state, PyObject *tree, collected *list) {
     gm_array *node = py_array_node(state, tree);
     if (node)
         return append(list, node);
@@ -76,7 +76,7 @@ static bool collect(module_state *state, PyObject *tree, node_list *list) {
 static PyObject *with_trees(PyObject *module, PyObject *const *args, Py_ssize_t n,
                             bool (*fn)(module_state *, gm_array *const *, size_t)) {
     module_state *state = PyModule_GetState(module);
-    node_list list = {NULL, 0, 0};
+    collected list = {NULL, 0, 0};
     bool ok = true;
     for (Py_ssize_t i = 0; ok && i < n; i++)
         ok = collect(state, args[i], &list);

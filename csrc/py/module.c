@@ -291,6 +291,7 @@ static int module_execute(PyObject *module) {
     bool ok = names && types_add(module, state, names) && py_dtypes_add(module, state, names) && ops_add(module, names)
            && PyModule_AddFunctions(module, core_functions) == 0
            && PyModule_AddFunctions(module, transform_functions) == 0
+           && PyModule_AddFunctions(module, graph_functions) == 0
            && PyModule_AddStringConstant(module, "version", GM_VERSION) == 0;
     for (PyMethodDef *f = core_functions; ok && f->ml_name; f++)
         ok = names_add(names, f->ml_name);

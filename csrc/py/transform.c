@@ -3,18 +3,13 @@
 #include "py/py.h"
 
 /* ---- lists of arrays ---- */
-/* A scope for a transform. What an earlier call left in the error slot is forgotten: a transform looks at the slot after
- * each rule, which gives no status. */
-static gm_scope *open_scope(void) {
+gm_scope *transform_scope(void) {
     gm_error stale;
     gm_take_error(&stale);
     return gm_scope_open();
 }
 
-typedef struct { gm_array **nodes; Py_ssize_t count; } node_list;
-
-/* The nodes of a list of arrays; with `optional`, None gives NULL. Kept by the scope. */
-static bool read_nodes(module_state *state, gm_scope *scope, PyObject *list, bool optional, node_list *out) {
+bool read_nodes(module_state *state, gm_scope *scope, PyObject *list, bool optional, node_list *out) {
     out->nodes = NULL;
     if (!PyList_Check(list)) {
         PyErr_Format(PyExc_TypeError, "a list of arrays is needed, not %R", (PyObject *)Py_TYPE(list));
@@ -40,8 +35,7 @@ static bool read_nodes(module_state *state, gm_scope *scope, PyObject *list, boo
     return true;
 }
 
-/* A list of new handles; None where there is no node. */
-static PyObject *handles(module_state *state, gm_array *const *nodes, Py_ssize_t count) {
+PyObject *node_handles(module_state *state, gm_array *const *nodes, Py_ssize_t count) {
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list && i < count; i++) {
         PyObject *item = nodes[i] ? py_array_handle(state->array_type, gm_retain(nodes[i])) : Py_NewRef(Py_None);
@@ -70,14 +64,18 @@ static bool read_flags(PyObject *list, Py_ssize_t count, bool **out) {
 }
 
 /* ---- tracing ---- */
-static PyObject *trace_enter(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
+static PyObject *trace_enter(PyObject *module, PyObject *shapeless) {
+    (void)module;
     gm_trace_enter();
+    if (shapeless == Py_True)
+        gm_shapeless_enter();
     Py_RETURN_NONE;
 }
 
-static PyObject *trace_leave(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
+static PyObject *trace_leave(PyObject *module, PyObject *shapeless) {
+    (void)module;
+    if (shapeless == Py_True)
+        gm_shapeless_leave();
     gm_trace_leave();
     Py_RETURN_NONE;
 }
@@ -91,7 +89,7 @@ static PyObject *tracers(PyObject *module, PyObject *list) {
         bool ok = true;
         for (Py_ssize_t i = 0; ok && i < in.count; i++)
             ok = (in.nodes[i] = gm_tracer(scope, in.nodes[i])) != NULL;
-        result = ok ? handles(state, in.nodes, in.count) : NULL;
+        result = ok ? node_handles(state, in.nodes, in.count) : NULL;
     }
     PyMem_Free(in.nodes);
     gm_scope_close(scope);
@@ -117,15 +115,45 @@ static PyObject *placeholders(PyObject *module, PyObject *args) {
                 shape[n++] = gm_array_shape(in.nodes[i])[d];
         ok = ok && (in.nodes[i] = gm_placeholder(scope, gm_array_dtype(in.nodes[i]), n, shape));
     }
-    result = ok ? handles(state, in.nodes, in.count) : NULL;
+    result = ok ? node_handles(state, in.nodes, in.count) : NULL;
     PyMem_Free(in.nodes);
     gm_scope_close(scope);
     return result ? result : raise_gm(state);
 }
 
-static PyObject *is_tracer(PyObject *module, PyObject *array) {
-    gm_array *node = py_array_node(PyModule_GetState(module), array);
-    return PyBool_FromLong(node && gm_array_is_tracer(node));
+/* New handles on the same nodes: what is assigned to them leaves the others as they are. */
+static PyObject *copies(PyObject *module, PyObject *list) {
+    module_state *state = PyModule_GetState(module);
+    node_list in = {NULL, 0};
+    gm_scope *scope = gm_scope_open();
+    PyObject *result = scope && read_nodes(state, scope, list, false, &in) ? node_handles(state, in.nodes, in.count) : NULL;
+    PyMem_Free(in.nodes);
+    gm_scope_close(scope);
+    return result ? result : raise_gm(state);
+}
+
+static PyObject *any_tracer(PyObject *module, PyObject *list) {
+    module_state *state = PyModule_GetState(module);
+    if (!PyList_Check(list))
+        return raise_gm(state);
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
+        gm_array *node = py_array_node(state, PyList_GetItem(list, i));
+        if (node && gm_array_is_tracer(node))
+            Py_RETURN_TRUE;
+    }
+    Py_RETURN_FALSE;
+}
+
+/* A number that is the same for two handles exactly when their node is. */
+static PyObject *node_id(PyObject *module, PyObject *array) {
+    return PyLong_FromVoidPtr(py_array_node(PyModule_GetState(module), array));
+}
+
+/* What makes the array; None for data. */
+static PyObject *op_name(PyObject *module, PyObject *array) {
+    const gm_array *node = py_array_node(PyModule_GetState(module), array);
+    const char *name = node ? gm_array_op_name(node) : NULL;
+    return name ? PyUnicode_FromString(name) : Py_NewRef(Py_None);
 }
 
 /* ---- transforms ---- */
@@ -135,12 +163,12 @@ static PyObject *vjp(PyObject *module, PyObject *args) {
     node_list o = {NULL, 0}, c = {NULL, 0}, p = {NULL, 0};
     if (!PyArg_ParseTuple(args, "OOO", &outputs, &cotangents, &primals))
         return NULL;
-    gm_scope *scope = open_scope();
+    gm_scope *scope = transform_scope();
     if (scope && read_nodes(state, scope, outputs, false, &o) && read_nodes(state, scope, cotangents, false, &c)
         && read_nodes(state, scope, primals, false, &p) && o.count == c.count) {
         gm_array **grads = PyMem_Calloc((size_t)p.count + 1, sizeof *grads);
         if (grads && gm_vjp(scope, o.nodes, c.nodes, (int)o.count, p.nodes, (int)p.count, grads) == GM_OK)
-            result = handles(state, grads, p.count);
+            result = node_handles(state, grads, p.count);
         PyMem_Free(grads);
     }
     PyMem_Free(o.nodes);
@@ -156,12 +184,12 @@ static PyObject *jvp(PyObject *module, PyObject *args) {
     node_list o = {NULL, 0}, p = {NULL, 0}, t = {NULL, 0};
     if (!PyArg_ParseTuple(args, "OOO", &outputs, &primals, &tangents))
         return NULL;
-    gm_scope *scope = open_scope();
+    gm_scope *scope = transform_scope();
     if (scope && read_nodes(state, scope, outputs, false, &o) && read_nodes(state, scope, primals, false, &p)
         && read_nodes(state, scope, tangents, false, &t) && p.count == t.count) {
         gm_array **out = PyMem_Calloc((size_t)o.count + 1, sizeof *out);
         if (out && gm_jvp(scope, o.nodes, (int)o.count, p.nodes, t.nodes, (int)p.count, out) == GM_OK)
-            result = handles(state, out, o.count);
+            result = node_handles(state, out, o.count);
         PyMem_Free(out);
     }
     PyMem_Free(o.nodes);
@@ -179,7 +207,7 @@ static PyObject *vmap(PyObject *module, PyObject *args) {
     bool *batched = NULL;
     if (!PyArg_ParseTuple(args, "OOOO", &outputs, &inputs, &values, &flags))
         return NULL;
-    gm_scope *scope = open_scope();
+    gm_scope *scope = transform_scope();
     if (scope && read_nodes(state, scope, outputs, false, &o) && read_nodes(state, scope, inputs, false, &in)
         && read_nodes(state, scope, values, false, &v) && in.count == v.count
         && read_flags(flags, in.count, &batched)) {
@@ -188,7 +216,7 @@ static PyObject *vmap(PyObject *module, PyObject *args) {
         if (out && out_batched
             && gm_vmap(scope, o.nodes, (int)o.count, in.nodes, v.nodes, batched, (int)in.count, out, out_batched)
                    == GM_OK) {
-            PyObject *arrays = handles(state, out, o.count), *truths = PyList_New(o.count);
+            PyObject *arrays = node_handles(state, out, o.count), *truths = PyList_New(o.count);
             for (Py_ssize_t i = 0; truths && i < o.count; i++)
                 PyList_SetItem(truths, i, PyBool_FromLong(out_batched[i]));
             result = arrays && truths ? PyTuple_Pack(2, arrays, truths) : NULL;
@@ -243,15 +271,15 @@ static gm_status call_python(callables *c, gm_scope *scope, PyObject *fn, PyObje
 static gm_status call_vjp(void *payload, gm_scope *scope, gm_array *const *inputs, int n_inputs,
                           gm_array *const *cotangents, gm_array *const *outputs, int n_outputs, gm_array **grads) {
     callables *c = payload;
-    PyObject *args = Py_BuildValue("(NNN)", handles(c->state, inputs, n_inputs),
-                                   handles(c->state, cotangents, n_outputs), handles(c->state, outputs, n_outputs));
+    PyObject *args = Py_BuildValue("(NNN)", node_handles(c->state, inputs, n_inputs),
+                                   node_handles(c->state, cotangents, n_outputs), node_handles(c->state, outputs, n_outputs));
     return call_python(c, scope, c->vjp, args, n_inputs, grads);
 }
 
 static gm_status call_jvp(void *payload, gm_scope *scope, gm_array *const *inputs, gm_array *const *tangents,
                           int n_inputs, int n_outputs, gm_array **outs) {
     callables *c = payload;
-    PyObject *args = Py_BuildValue("(NN)", handles(c->state, inputs, n_inputs), handles(c->state, tangents, n_inputs));
+    PyObject *args = Py_BuildValue("(NN)", node_handles(c->state, inputs, n_inputs), node_handles(c->state, tangents, n_inputs));
     return call_python(c, scope, c->jvp, args, n_outputs, outs);
 }
 
@@ -261,7 +289,7 @@ static gm_status call_vmap(void *payload, gm_scope *scope, gm_array *const *inpu
     PyObject *flags = PyList_New(n_inputs);
     for (int i = 0; flags && i < n_inputs; i++)
         PyList_SetItem(flags, i, PyBool_FromLong(batched[i]));
-    PyObject *args = Py_BuildValue("(NN)", handles(c->state, inputs, n_inputs), flags);
+    PyObject *args = Py_BuildValue("(NN)", node_handles(c->state, inputs, n_inputs), flags);
     return call_python(c, scope, c->vmap, args, n_outputs, outs);
 }
 
@@ -276,7 +304,7 @@ static PyObject *custom(PyObject *module, PyObject *args) {
     node_list in = {NULL, 0}, o = {NULL, 0};
     if (!PyArg_ParseTuple(args, "OOOOO", &inputs, &outputs, &on_vjp, &on_jvp, &on_vmap))
         return NULL;
-    gm_scope *scope = open_scope();
+    gm_scope *scope = transform_scope();
     if (scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o)) {
         callables *c = PyMem_Calloc(1, sizeof *c);
         gm_array **results = PyMem_Calloc((size_t)o.count + 1, sizeof *results);
@@ -285,7 +313,7 @@ static PyObject *custom(PyObject *module, PyObject *args) {
             gm_closure closure = {c->vjp ? call_vjp : NULL, c->jvp ? call_jvp : NULL, c->vmap ? call_vmap : NULL,
                                   foreign_push, c};
             if (gm_custom(scope, &closure, in.nodes, (int)in.count, o.nodes, (int)o.count, results) == GM_OK)
-                result = handles(state, results, o.count);
+                result = node_handles(state, results, o.count);
         } else {
             PyMem_Free(c);
             PyErr_NoMemory();
@@ -298,74 +326,15 @@ static PyObject *custom(PyObject *module, PyObject *args) {
     return result ? result : raise_gm(state);
 }
 
-/* ---- compiled graphs ---- */
-typedef struct { PyObject_HEAD gm_graph *graph; } graph_object;
-
-static void graph_dealloc(PyObject *self) {
-    gm_graph_free(((graph_object *)self)->graph);
-    object_free(self);
-}
-
-static PyObject *graph_call(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)kwargs;
-    module_state *state = state_of(self, graph_dealloc);
-    const gm_graph *graph = ((graph_object *)self)->graph;
-    PyObject *list, *result = NULL;
-    node_list in = {NULL, 0};
-    if (!PyArg_ParseTuple(args, "O", &list))
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    int n_out = gm_graph_outputs(graph);
-    gm_array **outs = PyMem_Calloc((size_t)n_out + 1, sizeof *outs);
-    if (scope && outs && read_nodes(state, scope, list, false, &in)
-        && gm_graph_call(scope, graph, in.nodes, (int)in.count, outs) == GM_OK)
-        result = handles(state, outs, n_out);
-    PyMem_Free(in.nodes);
-    PyMem_Free(outs);
-    gm_scope_close(scope);
-    return result ? result : raise_gm(state);
-}
-
-static PyType_Slot graph_slots[] = {
-    {Py_tp_doc, "A traced graph of arrays: called with a list of arrays, gives a list of arrays."},
-    {Py_tp_dealloc, graph_dealloc},
-    {Py_tp_call, graph_call},
-    {0, NULL},
-};
-PyType_Spec py_graph_spec = {"gomlx.core.Graph", sizeof(graph_object), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, graph_slots};
-
-/* (inputs, outputs, shapeless) -> Graph */
-static PyObject *make_graph(PyObject *module, PyObject *args) {
-    module_state *state = PyModule_GetState(module);
-    PyObject *inputs, *outputs;
-    int shapeless;
-    node_list in = {NULL, 0}, o = {NULL, 0};
-    gm_graph *graph = NULL;
-    if (!PyArg_ParseTuple(args, "OOp", &inputs, &outputs, &shapeless))
-        return NULL;
-    gm_scope *scope = open_scope();
-    if (scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o))
-        gm_graph_new(in.nodes, (int)in.count, o.nodes, (int)o.count, shapeless, &graph);
-    PyMem_Free(in.nodes);
-    PyMem_Free(o.nodes);
-    gm_scope_close(scope);
-    graph_object *object = graph ? (graph_object *)PyType_GenericAlloc(state->graph_type, 0) : NULL;
-    if (!object) {
-        gm_graph_free(graph);
-        return raise_gm(state);
-    }
-    object->graph = graph;
-    return (PyObject *)object;
-}
-
 PyMethodDef transform_functions[] = {
-    {"_graph", make_graph, METH_VARARGS, NULL},
-    {"_trace_enter", trace_enter, METH_NOARGS, NULL},
-    {"_trace_leave", trace_leave, METH_NOARGS, NULL},
+    {"_trace_enter", trace_enter, METH_O, NULL},
+    {"_trace_leave", trace_leave, METH_O, NULL},
     {"_tracers", tracers, METH_O, NULL},
     {"_placeholders", placeholders, METH_VARARGS, NULL},
-    {"_is_tracer", is_tracer, METH_O, NULL},
+    {"_copies", copies, METH_O, NULL},
+    {"_any_tracer", any_tracer, METH_O, NULL},
+    {"_node_id", node_id, METH_O, NULL},
+    {"_op_name", op_name, METH_O, NULL},
     {"_vjp", vjp, METH_VARARGS, NULL},
     {"_jvp", jvp, METH_VARARGS, NULL},
     {"_vmap", vmap, METH_VARARGS, NULL},

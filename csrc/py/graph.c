@@ -1,0 +1,201 @@
+/* graph.c - traced graphs as Python objects, and the signatures by which they are found again. */
+#include "py/py.h"
+#include <string.h>
+
+/* ---- signatures ---- */
+/* What a traced graph depends on, as bytes: the structure of a tree, its constants, the dtypes and shapes of its arrays.
+ * Every item tells its own end, so signatures may be joined. */
+typedef struct {
+    module_state *state;
+    PyObject *leaves;              /* the tree's arrays are appended to it */
+    bool shapeless;                /* the number of dimensions instead of the shape */
+    bool constants;                /* what is no array belongs to it; else that is passed over */
+    unsigned char *bytes;
+    size_t size, capacity;
+} signer;
+
+static bool put(signer *s, const void *bytes, size_t n) {
+    if (s->size + n > s->capacity) {
+        size_t capacity = 2 * (s->size + n) + 64;
+        unsigned char *grown = PyMem_Realloc(s->bytes, capacity);
+        if (!grown) {
+            PyErr_NoMemory();
+            return false;
+        }
+        s->bytes = grown;
+        s->capacity = capacity;
+    }
+    memcpy(s->bytes + s->size, bytes, n);
+    s->size += n;
+    return true;
+}
+
+static bool put_tag(signer *s, char tag, int64_t number) {
+    return put(s, &tag, 1) && put(s, &number, sizeof number);
+}
+
+static bool put_text(signer *s, char tag, PyObject *text) {
+    Py_ssize_t n;
+    PyObject *encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+    char *bytes;
+    bool ok = encoded && PyBytes_AsStringAndSize(encoded, &bytes, &n) == 0 && put_tag(s, tag, n) && put(s, bytes, (size_t)n);
+    Py_XDECREF(encoded);
+    return ok;
+}
+
+static bool put_repr(signer *s, char tag, PyObject *value) {
+    PyObject *text = PyObject_Repr(value);
+    bool ok = text && put_text(s, tag, text);
+    Py_XDECREF(text);
+    return ok;
+}
+
+static bool put_array(signer *s, PyObject *array, const gm_array *node) {
+    char head[3] = {'a', (char)gm_array_dtype(node), (char)gm_array_ndim(node)};
+    return put(s, head, sizeof head)
+        && (s->shapeless || put(s, gm_array_shape(node), (size_t)gm_array_ndim(node) * sizeof(int64_t)))
+        && PyList_Append(s->leaves, array) == 0;
+}
+
+static bool put_constant(signer *s, PyObject *value) {
+    if (value == Py_None)
+        return put(s, "n", 1);
+    if (PyBool_Check(value))
+        return put_tag(s, 'b', value == Py_True);
+    if (PyFloat_Check(value)) {
+        double number = PyFloat_AsDouble(value);
+        return put(s, "f", 1) && put(s, &number, sizeof number);
+    }
+    if (PyLong_Check(value)) {
+        int overflow;
+        int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        return overflow ? put_repr(s, 'I', value) : put_tag(s, 'i', number);
+    }
+    if (PyUnicode_Check(value))
+        return put_text(s, 's', value);
+    PyErr_Format(PyExc_ValueError, "compile: arguments must be trees of arrays and constants (numbers, strings, None), "
+                 "not %R", (PyObject *)Py_TYPE(value));
+    return false;
+}
+
+static bool put_tree(signer *s, PyObject *tree);
+
+static bool put_dict(signer *s, PyObject *tree) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    bool ok = put_tag(s, '{', PyDict_Size(tree));
+    while (ok && PyDict_Next(tree, &at, &key, &value)) {
+        Py_INCREF(key), Py_INCREF(value);
+        ok = (PyUnicode_Check(key) ? put_text(s, 's', key) : put_repr(s, 'k', key)) && put_tree(s, value);
+        Py_DECREF(key), Py_DECREF(value);
+    }
+    return ok;
+}
+
+static bool put_sequence(signer *s, PyObject *tree) {
+    PyObject *items = PySequence_Fast(tree, "a list or tuple is needed");
+    PyTypeObject *type = Py_TYPE(tree);
+    Py_ssize_t n = items ? PySequence_Size(items) : 0;
+    bool ok = items && put_tag(s, PyList_Check(tree) ? '[' : '(', n)
+           && (!PyTuple_Check(tree) || PyTuple_CheckExact(tree) || put(s, &type, sizeof type));
+    for (Py_ssize_t i = 0; ok && i < n; i++) {
+        PyObject *item = PySequence_GetItem(items, i);
+        ok = item && put_tree(s, item);
+        Py_XDECREF(item);
+    }
+    Py_XDECREF(items);
+    return ok;
+}
+
+static bool put_tree(signer *s, PyObject *tree) {
+    const gm_array *node = py_array_node(s->state, tree);
+    if (node)
+        return put_array(s, tree, node);
+    bool is_dict = PyDict_Check(tree);
+    if (!is_dict && !PyList_Check(tree) && !PyTuple_Check(tree))
+        return s->constants ? put_constant(s, tree) : put(s, ".", 1);
+    if (Py_EnterRecursiveCall(" in a nested tree"))
+        return false;
+    bool ok = is_dict ? put_dict(s, tree) : put_sequence(s, tree);
+    Py_LeaveRecursiveCall();
+    return ok;
+}
+
+/* (tree, shapeless, leaves, constants) -> bytes */
+static PyObject *signature_of(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+    if (n != 4 || !PyList_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "_signature: a tree, a bool, a list and a bool are needed");
+        return NULL;
+    }
+    signer s = {PyModule_GetState(module), args[2], args[1] == Py_True, args[3] == Py_True, NULL, 0, 0};
+    PyObject *result = put_tree(&s, args[0]) ? PyBytes_FromStringAndSize((char *)s.bytes, (Py_ssize_t)s.size) : NULL;
+    PyMem_Free(s.bytes);
+    return result;
+}
+
+/* ---- graphs ---- */
+typedef struct { PyObject_HEAD gm_graph *graph; } graph_object;
+
+static void graph_dealloc(PyObject *self) {
+    gm_graph_free(((graph_object *)self)->graph);
+    object_free(self);
+}
+
+static PyObject *graph_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+    (void)kwargs;
+    module_state *state = state_of(self, graph_dealloc);
+    const gm_graph *graph = ((graph_object *)self)->graph;
+    PyObject *list, *result = NULL;
+    node_list in = {NULL, 0};
+    if (!PyArg_ParseTuple(args, "O", &list))
+        return NULL;
+    gm_scope *scope = gm_scope_open();
+    int n_out = gm_graph_outputs(graph);
+    gm_array **outs = PyMem_Calloc((size_t)n_out + 1, sizeof *outs);
+    if (scope && outs && read_nodes(state, scope, list, false, &in)
+        && gm_graph_call(scope, graph, in.nodes, (int)in.count, outs) == GM_OK)
+        result = node_handles(state, outs, n_out);
+    PyMem_Free(in.nodes);
+    PyMem_Free(outs);
+    gm_scope_close(scope);
+    return result ? result : raise_gm(state);
+}
+
+static PyType_Slot graph_slots[] = {
+    {Py_tp_doc, "A traced graph of arrays: called with a list of arrays, gives a list of arrays."},
+    {Py_tp_dealloc, graph_dealloc},
+    {Py_tp_call, graph_call},
+    {0, NULL},
+};
+PyType_Spec py_graph_spec = {"gomlx.core.Graph", sizeof(graph_object), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, graph_slots};
+
+/* (inputs, outputs, shapeless) -> Graph */
+static PyObject *make_graph(PyObject *module, PyObject *args) {
+    module_state *state = PyModule_GetState(module);
+    PyObject *inputs, *outputs;
+    int shapeless;
+    node_list in = {NULL, 0}, o = {NULL, 0};
+    gm_graph *graph = NULL;
+    if (!PyArg_ParseTuple(args, "OOp", &inputs, &outputs, &shapeless))
+        return NULL;
+    gm_scope *scope = transform_scope();
+    if (scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o))
+        gm_graph_new(in.nodes, (int)in.count, o.nodes, (int)o.count, shapeless, &graph);
+    PyMem_Free(in.nodes);
+    PyMem_Free(o.nodes);
+    gm_scope_close(scope);
+    graph_object *object = graph ? (graph_object *)PyType_GenericAlloc(state->graph_type, 0) : NULL;
+    if (!object) {
+        gm_graph_free(graph);
+        return raise_gm(state);
+    }
+    object->graph = graph;
+    return (PyObject *)object;
+}
+
+PyMethodDef graph_functions[] = {
+    {"_signature", FUNCTION(signature_of), METH_FASTCALL, NULL},
+    {"_graph", make_graph, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
