@@ -87,6 +87,7 @@ gm_status gm_array_pin(gm_array *array, bool *writable);
 void gm_array_unpin(gm_array *array);
 
 /* ---- ops: one line of ops.def each ---- */
+typedef enum { GM_PAD_CONSTANT, GM_PAD_EDGE, GM_PAD_REFLECT, GM_PAD_SYMMETRIC } gm_pad_mode;
 #define UNARY(name, doc)  gm_array *gm_##name(gm_scope *scope, gm_array *x);
 #define BINARY(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *a, gm_array *b);
 #define REDUCE(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *x, int n_axes, const int *axes, bool keepdims);

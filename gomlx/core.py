@@ -27,5 +27,9 @@ newaxis = None
 for _module in (cuda, distributed, fast, fft, linalg, metal, random):
     _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module
 
-__all__ = [*_names, *_devices.__all__, *_printing.__all__, *_transforms, *_compiled, "cuda", "distributed", "metal", "e",
+# Second names, of the Array API: alias = function.
+_aliases = {"concat": "concatenate", "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose"}
+globals().update({alias: globals()[name] for alias, name in _aliases.items()})
+
+__all__ = [*_names, *_devices.__all__, *_printing.__all__, *_transforms, *_compiled, *_aliases, "cuda", "distributed", "metal", "e",
            "euler_gamma", "inf", "nan", "newaxis", "pi"]

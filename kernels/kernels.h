@@ -111,6 +111,12 @@ typedef struct {                 /* out: uint32, contiguous over the kept axes; 
     int64_t length, stride;      /* of the axis */
 } gm_arg_reduce_args;
 
+typedef struct {                 /* out contiguous, of `shape`; in, of in_shape, begins at `low` of it; ndim at least 1 */
+    void *out; const void *in, *value;
+    int item_bytes, ndim;
+    const int64_t *shape, *in_shape, *low, *in_strides;
+} gm_pad_args;
+
 /* Where the elements that several index arrays choose together lie: out[i] is the sum of index * step, or INT64_MIN when one
  * is out of range. Strides are those of the index arrays over their common shape. */
 typedef struct { const void *data; int type; int64_t size, step; const int64_t *strides; } gm_positions_index;

@@ -1,4 +1,4 @@
-/* join.c - arrays put side by side: concatenate. */
+/* join.c - arrays put side by side, and taken apart: concatenate, stack, split, unstack; broadcast_arrays. */
 #include <string.h>
 #include "base/memory.h"
 #include "ops/ops.h"
@@ -94,4 +94,113 @@ gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int ax
     gm_array *out = array_node(s, &concatenate_op, in, count, &(concatenate_param){at});
     memory_free(in);
     return out;
+}
+
+gm_array *gm_stack(gm_scope *s, gm_array *const *arrays, int count, int axis) {
+    if (count < 1)
+        return gm_fail(GM_EVALUE, "stack: no arrays to stack"), NULL;
+    gm_array **in = memory_array((size_t)count, sizeof *in), *out = NULL;
+    bool ok = in != NULL;
+    for (int i = 0; i < count && ok; i++) {
+        ok = arrays[i] && arrays[0];
+        if (ok && (arrays[i]->ndim != arrays[0]->ndim ||
+                   memcmp(arrays[i]->shape, arrays[0]->shape, (size_t)arrays[0]->ndim * sizeof(int64_t)) != 0)) {
+            char a[128], b[128];
+            shape_text(arrays[0]->ndim, arrays[0]->shape, a);
+            shape_text(arrays[i]->ndim, arrays[i]->shape, b);
+            ok = gm_fail(GM_ESHAPE, "stack: array 0 has shape %s, array %d has %s; expected one", a, i, b) == GM_OK;
+        }
+        ok = ok && (in[i] = gm_expand_dims(s, arrays[i], 1, &axis)) != NULL;
+    }
+    if (ok)
+        out = gm_concatenate(s, in, count, axis);
+    memory_free(in);
+    return out;
+}
+
+/* ---- taken apart ---- */
+/* Items [from, to) of one axis. */
+static gm_array *part_of(gm_scope *s, gm_array *x, int axis, int64_t from, int64_t to) {
+    int64_t start[GM_MAX_NDIM] = {0}, step[GM_MAX_NDIM];
+    int64_t stop[GM_MAX_NDIM];
+    for (int d = 0; d < x->ndim; d++) {
+        stop[d] = x->shape[d];
+        step[d] = 1;
+    }
+    start[axis] = from;
+    stop[axis] = to > from ? to : from;
+    return gm_slice(s, x, start, stop, step);
+}
+
+/* As the bounds of a Python slice. */
+static int64_t clip_index(int64_t i, int64_t n) {
+    i = i < 0 ? i + n : i;
+    return i < 0 ? 0 : i > n ? n : i;
+}
+
+gm_array *gm_split(gm_scope *s, gm_array *x, int n_indices, const int64_t *indices, int axis, gm_array **pieces) {
+    int at;
+    if (!x || check_axis("split", axis, x->ndim, &at) != GM_OK)
+        return NULL;
+    int64_t n = x->shape[at];
+    for (int i = 0; i <= n_indices; i++) {
+        int64_t from = i ? clip_index(indices[i - 1], n) : 0, to = i < n_indices ? clip_index(indices[i], n) : n;
+        if (!(pieces[i] = part_of(s, x, at, from, to)))
+            return NULL;
+    }
+    return pieces[0];
+}
+
+gm_array *gm_split_evenly(gm_scope *s, gm_array *x, int sections, int axis, gm_array **pieces) {
+    int at;
+    if (!x || check_axis("split", axis, x->ndim, &at) != GM_OK)
+        return NULL;
+    if (sections < 1 || x->shape[at] % sections != 0) {
+        char text[128];
+        shape_text(x->ndim, x->shape, text);
+        return gm_fail(GM_EVALUE, "split: %d parts of axis %d of shape %s; expected a number that divides it", sections,
+                       at, text), NULL;
+    }
+    int64_t part = x->shape[at] / sections;
+    for (int i = 0; i < sections; i++)
+        if (!(pieces[i] = part_of(s, x, at, i * part, (i + 1) * part)))
+            return NULL;
+    return pieces[0];
+}
+
+gm_array *gm_unstack(gm_scope *s, gm_array *x, int axis, gm_array **pieces) {
+    int at;
+    if (!x || check_axis("unstack", axis, x->ndim, &at) != GM_OK)
+        return NULL;
+    for (int64_t i = 0; i < x->shape[at]; i++)
+        if (!(pieces[i] = gm_squeeze(s, part_of(s, x, at, i, i + 1), 1, &at)))
+            return NULL;
+    return x;
+}
+
+/* ---- broadcast_arrays, broadcast_shapes ---- */
+gm_array *gm_broadcast_arrays(gm_scope *s, gm_array *const *arrays, int count, gm_array **outs) {
+    gm_spec all = {.ndim = 0};
+    for (int i = 0; i < count; i++) {
+        gm_array common = {.ndim = (int16_t)all.ndim, .shape = all.shape};
+        gm_spec next;
+        if (!arrays[i] || broadcast_shape("broadcast_arrays", &common, arrays[i], &next) != GM_OK)
+            return NULL;
+        all = next;
+    }
+    for (int i = 0; i < count; i++)
+        if (!(outs[i] = gm_broadcast_to(s, arrays[i], all.ndim, all.shape)))
+            return NULL;
+    return count ? outs[0] : GM_NONE;
+}
+
+gm_array *gm_broadcast_shapes(gm_scope *s, int count, const int *ndims, const int64_t *const *shapes) {
+    gm_array *value = scalar_array(s, 0, GM_FLOAT32), *all = value;
+    if (count < 1)
+        return gm_fail(GM_EVALUE, "broadcast_shapes: no shapes"), NULL;
+    for (int i = 0; i < count && all; i++) {
+        gm_array *two[2] = {all, gm_broadcast_to(s, value, ndims[i], shapes[i])};
+        all = two[1] ? gm_broadcast_arrays(s, two, 2, two) : NULL;
+    }
+    return all;
 }

@@ -1,4 +1,5 @@
 /* loops.c - shapes, strides and checks that the op families share. */
+#include <math.h>
 #include <string.h>
 #include "ops/ops.h"
 
@@ -100,10 +101,20 @@ gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {
     return GM_OK;
 }
 
+/* The common dtypes at once, the others by a cast when evaluated. */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type) {
-    gm_array *a = array_new(s, GM_FLOAT64, 0, NULL);
+    bool whole = value >= -0x1p31 && value < 0x1p31 && trunc(value) == value;
+    bool at_once = type == GM_FLOAT32 || type == GM_BOOL || (type == GM_INT32 && whole);
+    gm_array *a = array_new(s, at_once ? type : GM_FLOAT64, 0, NULL);
     if (!a)
         return NULL;
-    *(double *)array_ptr(a) = value;
-    return gm_astype(s, a, type);
+    if (!at_once)
+        *(double *)array_ptr(a) = value;
+    else if (type == GM_FLOAT32)
+        *(float *)array_ptr(a) = (float)value;
+    else if (type == GM_INT32)
+        *(int32_t *)array_ptr(a) = (int32_t)value;
+    else
+        *(uint8_t *)array_ptr(a) = value != 0;
+    return at_once ? a : gm_astype(s, a, type);
 }

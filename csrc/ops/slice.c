@@ -50,12 +50,8 @@ static gm_array *update_by(gm_scope *s, gm_array *x, gm_array *update, const sli
     return x ? array_node_sized(s, &slice_update_op, in, 2, range, (size_t)x->ndim * sizeof *range) : NULL;
 }
 
-static gm_array *zeros_like(gm_scope *s, const gm_array *x) {
-    return gm_full(s, x->ndim, x->shape, scalar_array(s, 0, (gm_dtype)x->dtype), (gm_dtype)x->dtype);
-}
-
 static void slice_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
-    grad[0] = update_by(s, zeros_like(s, in[0]), cotangents[0], out->param);
+    grad[0] = update_by(s, gm_zeros(s, in[0]->ndim, in[0]->shape, (gm_dtype)in[0]->dtype), cotangents[0], out->param);
 }
 
 /* The ranges behind a batch axis that is taken whole. */
@@ -119,7 +115,7 @@ static gm_status update_eval(gm_array *out, gm_queue *q) {
 }
 
 static void update_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
-    grad[0] = update_by(s, cotangents[0], zeros_like(s, in[1]), out->param);
+    grad[0] = update_by(s, cotangents[0], gm_zeros(s, in[1]->ndim, in[1]->shape, (gm_dtype)in[1]->dtype), out->param);
     grad[1] = slice_by(s, cotangents[0], out->param);
 }
 
@@ -127,7 +123,8 @@ static gm_status update_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     slice_range range[GM_MAX_NDIM + 1];
     int64_t batch = batch_size(in, 2, batched);
     batched_ranges(out->ndim, out->param, batch, range);
-    outs[0] = update_by(s, batched_input(s, in[0], batched[0], batch), batched_input(s, in[1], batched[1], batch), range);
+    gm_array *x = batched_input(s, in[0], batched[0], batch), *update = batched_input(s, in[1], batched[1], batch);
+    outs[0] = update_by(s, x, update, range);
     return outs[0] ? GM_OK : error_code();
 }
 

@@ -1,4 +1,5 @@
-/* view.c - ops that show the same memory otherwise: reshape, transpose, broadcast_to; and contiguous, which does not. */
+/* view.c - ops that show the same memory otherwise: reshape and its kin, transpose, broadcast_to; and contiguous, which
+ * does not. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -124,6 +125,166 @@ gm_array *gm_reshape(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
     return array_node_sized(s, &reshape_op, &x, 1, &p, offsetof(reshape_param, shape) + (size_t)ndim * sizeof *shape);
 }
 
+/* ---- flatten, unflatten, expand_dims, squeeze ----
+ * Reshapes that say what becomes of each dimension, so that they hold for other sizes too (of a shapeless compile). */
+typedef struct { int32_t start, end; } flatten_param;
+static const gm_field flatten_fields[] = {{FIELD_INT, offsetof(flatten_param, start), "start_axis", 1},
+                                          {FIELD_INT, offsetof(flatten_param, end), "end_axis", 1}, {0}};
+
+static gm_status flatten_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    const flatten_param *p = param;
+    const gm_array *x = in[0];
+    out->dtype = (gm_dtype)x->dtype;
+    out->ndim = 0;
+    for (int i = 0; i < x->ndim; i++) {
+        if (i > p->start && i <= p->end)
+            out->shape[out->ndim - 1] *= x->shape[i];
+        else
+            out->shape[out->ndim++] = x->shape[i];
+    }
+    if (x->ndim == 0)
+        out->shape[out->ndim++] = 1;
+    return GM_OK;
+}
+
+const gm_op flatten_op = {.name = "flatten", .n_in = 1, .n_out = 1, .param_size = sizeof(flatten_param),
+                          .fields = flatten_fields, .infer = flatten_infer, .eval = reshape_eval, .vjp = reshape_vjp,
+                          .vmap = reshape_vmap};
+
+/* Axes beyond the dimensions count as the first or the last one, as in MLX. */
+gm_array *gm_flatten(gm_scope *s, gm_array *x, int start, int end) {
+    if (!x)
+        return NULL;
+    int last = x->ndim ? x->ndim - 1 : 0;
+    int from = start < 0 ? start + x->ndim : start, to = end < 0 ? end + x->ndim : end;
+    from = from < 0 ? 0 : from;
+    to = to > last ? last : to;
+    if (x->ndim && from > to)
+        return gm_fail(GM_EVALUE, "flatten: start_axis %d comes after end_axis %d for %d dimensions", start, end,
+                       x->ndim), NULL;
+    if (x->ndim && from == to)
+        return x;
+    return array_node(s, &flatten_op, &x, 1, &(flatten_param){from, to});
+}
+
+typedef struct { int32_t axis, ndim; int64_t shape[GM_MAX_NDIM]; } unflatten_param;
+static const gm_field unflatten_fields[] = {{FIELD_INT, offsetof(unflatten_param, axis), "axis", 1},
+                                            {FIELD_INT, offsetof(unflatten_param, ndim), "ndim", 1},
+                                            {FIELD_INT64, offsetof(unflatten_param, shape), "shape", GM_MAX_NDIM}, {0}};
+
+static gm_status unflatten_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    const unflatten_param *p = param;
+    const gm_array *x = in[0];
+    gm_array axis = {.ndim = 1, .dtype = x->dtype, .shape = &x->shape[p->axis], .size = x->shape[p->axis]};
+    reshape_param part = {.ndim = p->ndim};
+    memcpy(part.shape, p->shape, (size_t)p->ndim * sizeof *p->shape);
+    gm_array *one = &axis;
+    gm_spec split;
+    if (x->ndim - 1 + p->ndim > GM_MAX_NDIM)
+        return gm_fail(GM_EVALUE, "unflatten: at most %d dimensions are supported", GM_MAX_NDIM);
+    GM_TRY(reshape_infer(&one, 1, &part, &split));
+    out->dtype = (gm_dtype)x->dtype;
+    out->ndim = x->ndim - 1 + p->ndim;
+    memcpy(out->shape, x->shape, (size_t)p->axis * sizeof *x->shape);
+    memcpy(out->shape + p->axis, split.shape, (size_t)p->ndim * sizeof *x->shape);
+    memcpy(out->shape + p->axis + p->ndim, x->shape + p->axis + 1, (size_t)(x->ndim - 1 - p->axis) * sizeof *x->shape);
+    return GM_OK;
+}
+
+const gm_op unflatten_op = {.name = "unflatten", .n_in = 1, .n_out = 1, .param_size = sizeof(unflatten_param),
+                            .fields = unflatten_fields, .infer = unflatten_infer, .eval = reshape_eval,
+                            .vjp = reshape_vjp, .vmap = reshape_vmap};
+
+gm_array *gm_unflatten(gm_scope *s, gm_array *x, int axis, int ndim, const int64_t *shape) {
+    int at;
+    if (!x)
+        return NULL;
+    if (ndim < 1 || ndim > GM_MAX_NDIM)
+        return gm_fail(GM_EVALUE, "unflatten: a shape of %d dimensions; expected 1 to %d", ndim, GM_MAX_NDIM), NULL;
+    if (check_axis("unflatten", axis, x->ndim, &at) != GM_OK)
+        return NULL;
+    unflatten_param p = {.axis = at, .ndim = ndim};
+    memcpy(p.shape, shape, (size_t)ndim * sizeof *shape);
+    return array_node_sized(s, &unflatten_op, &x, 1, &p,
+                            offsetof(unflatten_param, shape) + (size_t)ndim * sizeof *shape);
+}
+
+/* axes: bit i = axis i, of the result for expand_dims, of x for squeeze */
+typedef struct { uint64_t axes; } axes_param;
+static const gm_field axes_fields[] = {{FIELD_INT64, offsetof(axes_param, axes), "axes", 1}, {0}};
+
+static gm_status expand_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    uint64_t axes = ((const axes_param *)param)->axes;
+    const gm_array *x = in[0];
+    out->dtype = (gm_dtype)x->dtype;
+    out->ndim = x->ndim + __builtin_popcountll(axes);
+    for (int i = 0, from = 0; i < out->ndim; i++)
+        out->shape[i] = axes >> i & 1 ? 1 : x->shape[from++];
+    return GM_OK;
+}
+
+const gm_op expand_dims_op = {.name = "expand_dims", .n_in = 1, .n_out = 1, .param_size = sizeof(axes_param),
+                              .fields = axes_fields, .infer = expand_infer, .eval = reshape_eval, .vjp = reshape_vjp,
+                              .vmap = reshape_vmap};
+
+static bool distinct_axes(const char *op, int n_axes, const int *axes, int ndim, uint64_t *mask) {
+    *mask = 0;
+    for (int i = 0; i < n_axes; i++) {
+        int axis;
+        if (check_axis(op, axes[i], ndim, &axis) != GM_OK)
+            return false;
+        if (*mask >> axis & 1)
+            return gm_fail(GM_EVALUE, "%s: axis %d is given twice", op, axes[i]), false;
+        *mask |= (uint64_t)1 << axis;
+    }
+    return true;
+}
+
+gm_array *gm_expand_dims(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
+    axes_param p;
+    if (!x || n_axes <= 0)
+        return x;
+    if (x->ndim + n_axes > GM_MAX_NDIM)
+        return gm_fail(GM_EVALUE, "expand_dims: %d dimensions: at most %d are supported", x->ndim + n_axes,
+                       GM_MAX_NDIM), NULL;
+    return distinct_axes("expand_dims", n_axes, axes, x->ndim + n_axes, &p.axes)
+               ? array_node(s, &expand_dims_op, &x, 1, &p) : NULL;
+}
+
+static gm_status squeeze_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    uint64_t axes = ((const axes_param *)param)->axes;
+    const gm_array *x = in[0];
+    out->dtype = (gm_dtype)x->dtype;
+    out->ndim = 0;
+    for (int i = 0; i < x->ndim; i++) {
+        if (!(axes >> i & 1))
+            out->shape[out->ndim++] = x->shape[i];
+        else if (x->shape[i] != 1)
+            return gm_fail(GM_EVALUE, "squeeze: axis %d has %lld items, only one of 1 can go", i,
+                           (long long)x->shape[i]);
+    }
+    return GM_OK;
+}
+
+const gm_op squeeze_op = {.name = "squeeze", .n_in = 1, .n_out = 1, .param_size = sizeof(axes_param),
+                          .fields = axes_fields, .infer = squeeze_infer, .eval = reshape_eval, .vjp = reshape_vjp,
+                          .vmap = reshape_vmap};
+
+gm_array *gm_squeeze(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
+    axes_param p = {0};
+    if (!x)
+        return NULL;
+    for (int i = 0; n_axes < 0 && i < x->ndim; i++)
+        p.axes |= x->shape[i] == 1 ? (uint64_t)1 << i : 0;
+    if (n_axes >= 0 && !distinct_axes("squeeze", n_axes, axes, x->ndim, &p.axes))
+        return NULL;
+    return p.axes ? array_node(s, &squeeze_op, &x, 1, &p) : x;
+}
+
 /* ---- transpose ---- */
 typedef struct { int8_t axes[GM_MAX_NDIM]; } transpose_param;
 static const gm_field transpose_fields[] = {{FIELD_INT8, offsetof(transpose_param, axes), "axes", GM_MAX_NDIM}, {0}};
@@ -191,6 +352,36 @@ gm_array *gm_transpose(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
         p.axes[i] = (int8_t)axis;
     }
     return array_node(s, &transpose_op, &x, 1, &p);
+}
+
+static bool axis_of(const char *op, const gm_array *x, int axis, int *out) {
+    return x && check_axis(op, axis, x->ndim, out) == GM_OK;
+}
+
+gm_array *gm_moveaxis(gm_scope *s, gm_array *x, int source, int destination) {
+    int from, to, axes[GM_MAX_NDIM];
+    if (!axis_of("moveaxis", x, source, &from) || !axis_of("moveaxis", x, destination, &to))
+        return NULL;
+    for (int i = 0, next = 0; i < x->ndim; i++) {
+        next += next == from;
+        axes[i] = i == to ? from : next++;
+    }
+    return from == to ? x : gm_transpose(s, x, x->ndim, axes);
+}
+
+gm_array *gm_swapaxes(gm_scope *s, gm_array *x, int axis1, int axis2) {
+    int one, other, axes[GM_MAX_NDIM];
+    if (!axis_of("swapaxes", x, axis1, &one) || !axis_of("swapaxes", x, axis2, &other))
+        return NULL;
+    for (int i = 0; i < x->ndim; i++)
+        axes[i] = i == one ? other : i == other ? one : i;
+    return one == other ? x : gm_transpose(s, x, x->ndim, axes);
+}
+
+gm_array *gm_matrix_transpose(gm_scope *s, gm_array *x) {
+    if (x && x->ndim < 2)
+        return gm_fail(GM_EVALUE, "matrix_transpose: an array with %d dimensions; expected at least 2", x->ndim), NULL;
+    return gm_swapaxes(s, x, -2, -1);
 }
 
 /* ---- broadcast_to ---- */
@@ -286,3 +477,17 @@ const gm_op contiguous_op = {.name = "contiguous", .n_in = 1, .n_out = 1, .infer
                              .eval = contiguous_eval, .vjp = contiguous_vjp, .vmap = vmap_leading};
 
 gm_array *gm_contiguous(gm_scope *s, gm_array *x) { return array_node(s, &contiguous_op, &x, 1, NULL); }
+
+/* ---- atleast_1d, _2d, _3d ---- */
+gm_array *gm_atleast_1d(gm_scope *s, gm_array *x) {
+    return x && x->ndim == 0 ? gm_expand_dims(s, x, 1, (const int[]){0}) : x;
+}
+gm_array *gm_atleast_2d(gm_scope *s, gm_array *x) {
+    return x && x->ndim < 2 ? gm_expand_dims(s, x, 2 - x->ndim, (const int[]){0, 1}) : x;
+}
+gm_array *gm_atleast_3d(gm_scope *s, gm_array *x) {
+    if (!x || x->ndim > 2)
+        return x;
+    const int axes[3][3] = {{0, 1, 2}, {0, 2}, {2}};
+    return gm_expand_dims(s, x, 3 - x->ndim, axes[x->ndim]);
+}

@@ -229,6 +229,16 @@ bool call_bind(call *c, bind_signature *sig, const char *function, const char *t
     return true;
 }
 
+bool call_arrays(call *c, PyObject *const *args, Py_ssize_t n, const char *what, gm_array ***out) {
+    *out = c->list = PyMem_Malloc(sizeof **out * (size_t)(n ? n : 1));
+    if (!c->list)
+        return PyErr_NoMemory(), false;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!(c->list[i] = read_array(c, args[i], what, false)))
+            return false;
+    return true;
+}
+
 PyObject *call_finish(call *c, gm_array *node) {
     PyMem_Free(c->list);
     c->list = NULL;

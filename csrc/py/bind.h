@@ -45,6 +45,8 @@ typedef struct {
 /* False: an exception is set and nothing is to be freed. */
 bool call_bind(call *c, bind_signature *sig, const char *function, const char *text, PyObject *const *args,
                Py_ssize_t n, PyObject *kwnames, const char *kinds, ...);
+/* The positional arguments of a row that begins with *arrays; freed by call_finish. False: an exception is set. */
+bool call_arrays(call *c, PyObject *const *args, Py_ssize_t n, const char *what, gm_array ***out);
 /* The end of a call: the array (NULL: the exception), with the scope closed. */
 PyObject *call_finish(call *c, gm_array *node);
 /* The same for several arrays, as a list or a tuple; status not GM_OK: the exception. */
@@ -55,6 +57,13 @@ PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, in
     static bind_signature sig_;                                                                                        \
     call c = {PyModule_GetState(module), NULL, NULL, NULL};                                                            \
     if (!call_bind(&c, &sig_, #name, op_text_##name, args, n, kwnames, __VA_ARGS__))                                   \
+        return NULL
+
+/* The same where the row begins with *arrays: what comes after them, by name. */
+#define BIND_NAMED(name, ...)                                                                                          \
+    static bind_signature sig_;                                                                                        \
+    call c = {PyModule_GetState(module), NULL, NULL, NULL};                                                            \
+    if (!call_bind(&c, &sig_, #name, op_text_##name, args + n, 0, kwnames, __VA_ARGS__))                               \
         return NULL
 
 /* Of each row: its function op_<name>, and its signature text op_text_<name>. Rows of the namespace engine have none. */

@@ -119,66 +119,6 @@ FUNCTION_OF(argmin) {
                : NULL;
 }
 
-/* The value of an arange bound; widens *type from int32 to int64 to float32 as the numbers ask. */
-static bool read_bound(PyObject *value, const char *what, double *out, gm_dtype *type) {
-    if (!PyFloat_Check(value) && !PyIndex_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "arange: %s must be an int or a float, not %R", what, (PyObject *)Py_TYPE(value));
-        return false;
-    }
-    if (!read_float(value, what, out))
-        return false;
-    if (PyFloat_Check(value))
-        *type = GM_FLOAT32;
-    else if (*type == GM_INT32 && (*out > INT32_MAX || *out < INT32_MIN))
-        *type = GM_INT64;
-    return true;
-}
-
-FUNCTION_OF(arange) {
-    static const signature sig = {"arange", 0, 4, 0, {"start", "stop", "step", "dtype", "stream", NULL}};
-    PyObject *v[5];
-    double start = 0, stop = 0, step = 1;
-    gm_dtype type = GM_INT32;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[4]))
-        return NULL;
-    if (!v[0] && !v[1]) {
-        PyErr_SetString(PyExc_TypeError, "arange: stop is missing");
-        return NULL;
-    }
-    bool only_stop = !v[1] || v[1] == Py_None;       /* arange(5) */
-    if (only_stop ? !read_bound(v[0], "stop", &stop, &type)
-                  : (v[0] && !read_bound(v[0], "start", &start, &type)) || !read_bound(v[1], "stop", &stop, &type))
-        return NULL;
-    if ((v[2] && v[2] != Py_None && !read_bound(v[2], "step", &step, &type))
-        || !read_dtype(PyModule_GetState(module), v[3], &type))
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    gm_array *node = scope ? gm_arange(scope, start, stop, step, type) : NULL;
-    if (node && gm_array_size(node) > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "arange: %lld elements, at most 2147483647 are possible",
-                     (long long)gm_array_size(node));
-        node = NULL;
-    }
-    return finish(module, scope, node);
-}
-
-FUNCTION_OF(full) {
-    static const signature sig = {"full", 0, 3, 3, {"shape", "vals", "dtype", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[4];
-    int ndim;
-    int64_t shape[GM_MAX_NDIM];
-    gm_dtype type = GM_DTYPE_COUNT;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_shape(v[0], &ndim, shape)
-        || !read_dtype(state, v[2], &type))
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    gm_array *value = scope ? node_from_operand(state, scope, v[1], type) : NULL;
-    if (value && type == GM_DTYPE_COUNT)
-        type = gm_array_dtype(value);
-    return finish(module, scope, value ? gm_full(scope, ndim, shape, value, type) : NULL);
-}
-
 FUNCTION_OF(astype) {
     static const signature sig = {"astype", 1, 2, 3, {"a", "dtype", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
@@ -227,53 +167,6 @@ FUNCTION_OF(transpose) {
     gm_array *x = array_argument(PyModule_GetState(module), v[0], "transpose");
     gm_scope *scope = gm_scope_open();
     return finish(module, scope, scope ? gm_transpose(scope, x, n_axes, axes) : NULL);
-}
-
-FUNCTION_OF(concatenate) {
-    static const signature sig = {"concatenate", 0, 2, 1, {"arrays", "axis", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[3];
-    int axis = 0;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2])
-        || (v[1] != Py_None && !read_int(v[1], "axis", &axis)))
-        return NULL;
-    PyObject *items = PySequence_Tuple(v[0]);
-    Py_ssize_t count = items ? PyTuple_Size(items) : 0;
-    if (!items || count == 0 || count > INT32_MAX) {
-        if (items)
-            PyErr_SetString(PyExc_ValueError, "concatenate: no arrays to join");
-        Py_XDECREF(items);
-        return NULL;
-    }
-    gm_scope *scope = gm_scope_open();
-    gm_array *node = NULL, **nodes = PyMem_Malloc(sizeof *nodes * (size_t)count);
-    bool ok = scope && nodes;
-    for (Py_ssize_t i = 0; ok && i < count; i++) {
-        nodes[i] = array_argument(state, PyTuple_GetItem(items, i), "concatenate");
-        if (nodes[i] && v[1] == Py_None)
-            nodes[i] = gm_reshape(scope, nodes[i], 1, &(int64_t){-1});
-        ok = nodes[i] != NULL;
-    }
-    if (ok)
-        node = gm_concatenate(scope, nodes, (int)count, axis);
-    else if (!nodes)
-        PyErr_NoMemory();
-    PyObject *result = finish(module, scope, node);
-    PyMem_Free(nodes);
-    Py_DECREF(items);
-    return result;
-}
-
-/* allow_col_major permits another order than rows, it does not ask for it. */
-FUNCTION_OF(contiguous) {
-    static const signature sig = {"contiguous", 1, 2, 1, {"a", "allow_col_major", "stream", NULL}};
-    PyObject *v[3];
-    bool allow_col_major;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_bool(v[1], &allow_col_major))
-        return NULL;
-    gm_array *x = array_argument(PyModule_GetState(module), v[0], "contiguous");
-    gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_contiguous(scope, x) : NULL);
 }
 
 FUNCTION_OF(where) {
