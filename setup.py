@@ -1,6 +1,6 @@
 """The build of the one extension, gomlx._gomlx; everything that is not about C stands in pyproject.toml.
 
-Each file of kernels/cpu named for an instruction set is compiled with that set's own flags and is chosen at run time, so
+The parts of the kernels are compiled for each instruction set with that set's own flags, and a set is chosen at run time, so
 the rest of the code keeps to the platform's baseline and one wheel runs on every machine of its architecture.
 """
 import glob
@@ -19,14 +19,15 @@ FLAGS = ["-std=c11", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=of
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
+# The instruction sets of an architecture; each part of the kernels (kernels/cpu/part_*.c) is compiled for every one.
 X86 = {
-    "cpu_avx2.c": ["-mavx2", "-mfma", "-mf16c", "-mbmi2"],
-    "cpu_avx512.c": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16",
-                     "-mfma", "-mf16c", "-mbmi2"],
+    "generic": [],
+    "avx2": ["-mavx2", "-mfma", "-mf16c", "-mbmi2"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16",
+               "-mfma", "-mf16c", "-mbmi2"],
 }
-ARM = {"cpu_neon.c": ["-march=armv8.2-a+dotprod+fp16"]}
-MACHINE = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), {})
-ELSEWHERE = (X86.keys() | ARM.keys()) - MACHINE.keys()
+ARM = {"generic": [], "neon": ["-march=armv8.2-a+dotprod+fp16"]}
+ISAS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), {"generic": []})
 
 INSTALL = "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev"
 JOBS = 2
@@ -37,12 +38,22 @@ def files(*patterns):
 
 
 def sources(*patterns):
-    """The C files that this architecture compiles."""
-    return [path for path in files(*patterns) if os.path.basename(path) not in ELSEWHERE]
+    """The C files that are compiled once: all but the parts of the kernels."""
+    return [path for path in files(*patterns) if not is_part(path)]
 
 
-def own_flags(source):
-    return ["-O3" if source.startswith("kernels") else "-O2", *MACHINE.get(os.path.basename(source), [])]
+def is_part(path):
+    return os.path.basename(path).startswith("part_")
+
+
+def parts(isas=ISAS):
+    """(source, instruction set, flags) of each part of the kernels."""
+    return [(path, isa, [f"-DKERNELS_{isa}", *flags])
+            for path in files("kernels/cpu/part_*.c") for isa, flags in isas.items()]
+
+
+def level(source):
+    return "-O3" if source.startswith("kernels") else "-O2"
 
 
 def version():
@@ -59,10 +70,19 @@ class BuildExt(build_ext):
         with ThreadPoolExecutor(JOBS) as pool:
             jobs = []
 
-            def queue(obj, src, suffix, cc_args, postargs, pp_opts):
+            def queue(obj, src, suffix, cc_args, postargs, pp_opts, own=()):
                 if self.force or newer_group([src, *ext.depends], obj):
-                    flags = postargs + own_flags(src)
+                    flags = [*postargs, level(src), *own]
                     jobs.append(pool.submit(compile_one, obj, src, suffix, cc_args, flags, pp_opts))
+
+            macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
+            includes = [f"-I{folder}" for folder in ext.include_dirs]
+            ext.extra_objects = []
+            for source, isa, flags in parts():
+                obj = os.path.join(self.build_temp, f"{source[:-2]}.{isa}.o")
+                os.makedirs(os.path.dirname(obj), exist_ok=True)
+                queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags)
+                ext.extra_objects.append(obj)
 
             def link_when_compiled(*args, **kwargs):
                 for job in jobs:

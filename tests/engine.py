@@ -23,7 +23,16 @@ class Engine:
         self.sanitize = SANITIZE if self.compiles("int main(void) { return 0; }", *SANITIZE) else []
         sources = [path for path in self.relative("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c")
                    if not path.startswith("csrc/py/")]
-        self.objects = self.compile(sources, "-O1", *self.sanitize)
+        self.objects = self.compile([*sources, *self.parts(self.build.ISAS)], "-O1", *self.sanitize)
+
+    def parts(self, isas):
+        """The parts of the kernels, as compile takes them."""
+        here = os.getcwd()
+        os.chdir(self.root)
+        try:
+            return self.build.parts(isas)
+        finally:
+            os.chdir(here)
 
     def relative(self, *patterns):
         """Sources by pattern, relative to the root, as setup.py finds them."""
@@ -41,15 +50,15 @@ class Engine:
         return subprocess.run([*self.compiler, *flags, path, "-o", path + ".out"], capture_output=True).returncode == 0
 
     def compile(self, sources, *flags):
-        """{source: object}, two at a time."""
+        """{source: object}, two at a time; a part of the kernels, (source, instruction set, flags), as source@set."""
         includes = [f"-I{folder}" for folder in self.build.INCLUDES]
 
-        def one(source):
-            obj = os.path.join(self.folder, source.replace("/", "_")[:-1] + "o")
-            own = [flag for flag in self.build.own_flags(source) if not flag.startswith("-O")]
+        def one(unit):
+            source, isa, own = unit if isinstance(unit, tuple) else (unit, "", [])
+            obj = os.path.join(self.folder, source.replace("/", "_")[:-1] + isa + ".o")
             self.run([*self.compiler, *self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", *includes, *own,
                       *flags, "-c", source, "-o", obj])
-            return source, obj
+            return (f"{source}@{isa}" if isa else source), obj
 
         with ThreadPoolExecutor(self.build.JOBS) as pool:
             return dict(pool.map(one, sources))

@@ -12,7 +12,7 @@ from engine import load_setup
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-KERNELS = ["kernels/quants.c", "kernels/cpu/dispatch.c", "kernels/cpu/cpu_generic.c", "kernels/cpu/cpu_neon.c"]
+KERNELS = ["kernels/quants.c", "kernels/cpu/dispatch.c"]        # and the parts
 # Quantised products of the generic kernels are the same C on every machine, and slow in an emulator.
 PROGRAMS = {"tests/c/test_kernels.c": ["quick", "neon"], "tests/c/test_float_kernels.c": ["quick"]}
 
@@ -27,16 +27,26 @@ class Cross:
 
     def compile(self, sources):
         """{source: object}, two at a time."""
-        def one(source):
-            obj = os.path.join(self.folder, source.replace("/", "_")[:-1] + "o")
+        def one(unit):
+            source, isa, own = unit if isinstance(unit, tuple) else (unit, "", [])
+            obj = os.path.join(self.folder, source.replace("/", "_")[:-1] + isa + ".o")
             # The generic kernels are what others are held against: not worth the optimiser's half minute.
-            level = ["-O1"] if source.endswith("cpu_generic.c") else self.build.own_flags(source)
-            own = self.build.ARM.get(os.path.basename(source), [])
-            call([COMPILER, *self.flags, *level, *own, "-c", source, "-o", obj])
-            return source, obj
+            level = "-O1" if isa == "generic" else self.build.level(source)
+            call([COMPILER, *self.flags, level, *own, "-c", source, "-o", obj])
+            return (f"{source}@{isa}" if isa else source), obj
 
         with ThreadPoolExecutor(self.build.JOBS) as pool:
             return dict(pool.map(one, sources))
+
+
+def in_root(cross):
+    """The parts of the kernels for AArch64."""
+    here = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        return cross.build.parts(cross.build.ARM)
+    finally:
+        os.chdir(here)
 
 
 def call(command):
@@ -65,10 +75,11 @@ def programs(cross):
     """{source: program}"""
     if shutil.which(EMULATOR) is None:
         pytest.skip(f"{EMULATOR} is not installed (Debian: qemu-user)")
-    objects = cross.compile([*KERNELS, *PROGRAMS])
+    kernels = cross.compile([*KERNELS, *in_root(cross)])
+    objects = cross.compile(PROGRAMS)
     built = {source: objects[source][:-2] for source in PROGRAMS}
     for source, program in built.items():
-        call([COMPILER, "-static", objects[source], *(objects[name] for name in KERNELS), "-lm", "-o", program])
+        call([COMPILER, "-static", objects[source], *kernels.values(), "-lm", "-o", program])
     return built
 
 

@@ -147,14 +147,21 @@ def test_no_compiler_warns(compiler):
              *(f"-I{folder}" for folder in build.INCLUDES)]
     if not os.path.exists(os.path.join(python, "Python.h")):
         pytest.skip("Python.h is not installed")
-    sources = [path for path in tracked(".c") if os.path.basename(path) not in build.ELSEWHERE]
+    here = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        units = [(path, []) for path in tracked(".c") if not build.is_part(path)]
+        units += [(path, own) for path, _, own in build.parts()]
+    finally:
+        os.chdir(here)
 
-    def messages(source):
+    def messages(unit):
+        source, own = unit
         # Some warnings need the optimiser; for the kernels, which take it minutes, the others must do.
         action = ["-fsyntax-only"] if source.startswith("kernels/cpu/") else ["-c", "-o", os.devnull]
-        return subprocess.run([compiler, *flags, *build.own_flags(source), *action, source], cwd=ROOT, capture_output=True,
+        return subprocess.run([compiler, *flags, build.level(source), *own, *action, source], cwd=ROOT, capture_output=True,
                               text=True).stderr
 
     with ThreadPoolExecutor(build.JOBS) as pool:
-        said = "".join(pool.map(messages, sources))
+        said = "".join(pool.map(messages, units))
     assert not said, said

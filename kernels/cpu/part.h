@@ -1,0 +1,24 @@
+/* part.h - what each part_*.c begins with. A part is compiled once for each instruction set, with that set's flags and
+ * KERNELS_<set> defined. Everything in it is static, so that no code of one instruction set is shared with another; EXPORT
+ * publishes a kernel under the name that the set's table (table.c) knows it by. */
+#ifndef GOMLX_KERNELS_CPU_PART_H
+#define GOMLX_KERNELS_CPU_PART_H
+/* A part need not use all of what the shared files hold. */
+#pragma GCC diagnostic ignored "-Wunused-function"
+#if defined(KERNELS_generic)
+#include "cpu/simd_generic.h"
+#include "cpu/dot_generic.h"
+#elif defined(KERNELS_avx2)
+#include "cpu/simd_avx2.h"
+#include "cpu/dot_avx2.h"
+#elif defined(KERNELS_avx512)
+#include "cpu/simd_avx512.h"
+#include "cpu/dot_avx512.h"
+#elif defined(KERNELS_neon)
+#include "cpu/simd_neon.h"
+#include "cpu/dot_neon.h"
+#endif
+#include "cpu/tables.h"
+
+#define EXPORT(name) extern void KERNEL_NAME(name)(const void *, int64_t, int64_t) __attribute__((alias(#name)));
+#endif

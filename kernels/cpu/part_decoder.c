@@ -1,0 +1,13 @@
+/* part_decoder.c - fused parts of decoders. See part.h. */
+#include "cpu/part.h"
+#include "cpu/rope.inc"
+#include "cpu/attention.inc"
+#include "cpu/gated_delta.inc"
+
+EXPORT(rope_angles)
+EXPORT(rope)
+EXPORT(rope_cache)
+EXPORT(attention)
+EXPORT(attention_split)
+EXPORT(attention_merge)
+EXPORT(gated_delta)

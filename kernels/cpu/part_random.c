@@ -1,0 +1,5 @@
+/* part_random.c - random numbers. See part.h. */
+#include "cpu/part.h"
+#include "cpu/random.inc"
+
+EXPORT(threefry)

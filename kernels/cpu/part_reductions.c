@@ -1,0 +1,11 @@
+/* part_reductions.c - reductions, softmax, norms. See part.h. */
+#include "cpu/part.h"
+#include "cpu/reduce.inc"
+#include "cpu/softmax.inc"
+#include "cpu/norm.inc"
+
+EXPORT(reduce)
+EXPORT(arg_reduce)
+EXPORT(softmax)
+EXPORT(rms_norm)
+EXPORT(swiglu)

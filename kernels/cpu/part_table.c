@@ -1,0 +1,14 @@
+/* part_table.c - the table of an instruction set: the kernels of all its parts. */
+#include "cpu/part.h"
+
+#define KERNEL(name, range, doc) extern void KERNEL_NAME(name)(const void *, int64_t, int64_t);
+#include "kernels.def"
+#undef KERNEL
+
+const gm_kernels KERNEL_NAME(kernels) = {
+    .isa = KERNELS_ISA,
+    .panel_rows = PANEL_ROWS,
+#define KERNEL(name, range, doc) .name = KERNEL_NAME(name),
+#include "kernels.def"
+#undef KERNEL
+};
