@@ -116,7 +116,7 @@ if __name__ == "__main__":
             "gomlx._gomlx",
             sources=sources("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c"),
             depends=["setup.py", *files("csrc/**/*.h", "csrc/**/*.def", "csrc/**/*.inc", "kernels/**/*.h",
-                                        "kernels/**/*.def", "kernels/**/*.inc")],
+                                        "kernels/**/*.def", "kernels/**/*.inc", "kernels/cpu/part_*.c")],
             include_dirs=INCLUDES,
             define_macros=[("_GNU_SOURCE", None), ("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=FLAGS,

@@ -1,5 +1,7 @@
 /* part_reductions.c - reductions, softmax, norms. See part.h. */
 #include "cpu/part.h"
+#include "cpu/copy.inc"
+#include "cpu/elementwise.inc"
 #include "cpu/reduce.inc"
 #include "cpu/softmax.inc"
 #include "cpu/norm.inc"
