@@ -180,7 +180,10 @@ size_t gm_peak_memory(void);
 size_t gm_cache_memory(void);
 void gm_reset_peak_memory(void);
 size_t gm_set_memory_limit(size_t bytes);     /* returns the old one; an allocation above it is GM_ENOMEM */
+size_t gm_memory_limit(void);
 size_t gm_set_cache_limit(size_t bytes);
+/* Bytes of the memory behind an evaluated array, which other arrays may share: *identity tells which it is. */
+size_t gm_array_memory(const gm_array *array, const void **identity);
 void gm_clear_cache(void);
 
 /* ---- tokenizers (csrc/text) ---- */

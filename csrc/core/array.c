@@ -425,4 +425,10 @@ gm_status gm_array_pin(gm_array *a, bool *writable) {
     return GM_OK;
 }
 
+size_t gm_array_memory(const gm_array *a, const void **identity) {
+    const gm_buffer *b = gm_array_is_evaluated(a) ? a->buf : NULL;
+    *identity = b;
+    return !b ? 0 : b->kind == BUFFER_FOREIGN ? (size_t)a->size * array_item(a) : b->bytes;
+}
+
 void gm_array_unpin(gm_array *a) { atomic_fetch_sub(&a->buf->pins, 1); }

@@ -184,6 +184,11 @@ gm_array *gm_logsumexp(gm_scope *s, gm_array *x, int n, const int *axes, bool ke
     return x ? reduce(s, "logsumexp", x, n, axes, keep, GM_R_LOGSUMEXP, (gm_dtype)x->dtype) : NULL;
 }
 
+gm_array *gm_minmax(gm_scope *s, gm_array *x, int n, const int *axes, bool keep, gm_array **max) {
+    *max = gm_max(s, x, n, axes, keep);
+    return *max ? gm_min(s, x, n, axes, keep) : NULL;
+}
+
 /* ---- argmax, argmin ---- */
 typedef struct { int32_t axis, keepdims, max; } arg_param;
 static const gm_field arg_fields[] = {{FIELD_INT, offsetof(arg_param, axis), "axis", 1},

@@ -364,6 +364,20 @@ static PyObject *get_transposed(PyObject *self, void *unused) {
     return py_array_result(py_array_state(self), scope, scope ? gm_transpose(scope, node, -1, NULL) : NULL);
 }
 
+static PyObject *get_matrix_transposed(PyObject *self, void *unused) {
+    (void)unused;
+    gm_array *node = ((array_object *)self)->node;
+    int axes[GM_MAX_NDIM], ndim = gm_array_ndim(node);
+    if (ndim < 2) {
+        PyErr_Format(PyExc_ValueError, "mT: an array of at least two dimensions is needed, not of %d", ndim);
+        return NULL;
+    }
+    for (int i = 0; i < ndim; i++)
+        axes[i] = i < ndim - 2 ? i : 2 * ndim - 3 - i;
+    gm_scope *scope = gm_scope_open();
+    return py_array_result(py_array_state(self), scope, scope ? gm_transpose(scope, node, ndim, axes) : NULL);
+}
+
 static PyGetSetDef array_properties[] = {
     {"shape", get_shape, NULL, "The dimensions, a tuple of ints.", NULL},
     {"ndim", get_ndim, NULL, "The number of dimensions.", NULL},
@@ -373,6 +387,7 @@ static PyGetSetDef array_properties[] = {
     {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
     {"T", get_transposed, NULL, "The array with its axes reversed.", NULL},
     {"at", py_array_at, NULL, "Updates of chosen items: x.at[index].add(value).", NULL},
+    {"mT", get_matrix_transposed, NULL, "The array with its last two axes exchanged.", NULL},
     {"real", get_real, NULL, "The real parts.", NULL},
     {"imag", get_imag, NULL, "The imaginary parts.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -113,3 +113,30 @@ static bool hand_in(module_state *state, gm_array *const *nodes, size_t count) {
 PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
     return with_trees(module, args, n, hand_in);
 }
+
+/* Blocks are few or the arrays many: a set of their addresses, kept by Python. */
+PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+    module_state *state = PyModule_GetState(module);
+    node_list list = {NULL, 0, 0};
+    PyObject *seen = PySet_New(NULL);
+    size_t total = 0;
+    bool ok = seen != NULL;
+    for (Py_ssize_t i = 0; ok && i < n; i++)
+        ok = collect(state, args[i], &list);
+    for (size_t i = 0; ok && i < list.count; i++) {
+        const void *identity;
+        size_t bytes = gm_array_memory(list.nodes[i], &identity);
+        PyObject *address = PyLong_FromVoidPtr((void *)(uintptr_t)identity);
+        ok = address != NULL;
+        if (ok && PySet_Contains(seen, address) == 0) {
+            total += bytes;
+            ok = PySet_Add(seen, address) == 0;
+        }
+        Py_XDECREF(address);
+    }
+    for (size_t i = 0; i < list.count; i++)
+        gm_release(list.nodes[i]);
+    PyMem_Free(list.nodes);
+    Py_XDECREF(seen);
+    return ok ? PyLong_FromSize_t(total) : NULL;
+}

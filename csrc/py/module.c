@@ -96,6 +96,11 @@ static PyObject *set_limit(PyObject *value, size_t (*set)(size_t)) {
     return PyLong_FromSize_t(set(bytes));
 }
 
+static PyObject *get_memory_limit(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyLong_FromSize_t(gm_memory_limit());
+}
+
 static PyObject *set_memory_limit(PyObject *module, PyObject *value) {
     (void)module;
     return set_limit(value, gm_set_memory_limit);
@@ -224,6 +229,10 @@ static PyMethodDef core_functions[] = {
     {"get_cache_memory", get_cache_memory, METH_NOARGS, SIG("get_cache_memory()", "Bytes kept for reuse.")},
     {"reset_peak_memory", reset_peak_memory, METH_NOARGS,
      SIG("reset_peak_memory()", "The peak becomes what is in use now.")},
+    {"get_array_buffer_size", FUNCTION(memory_of_trees), METH_FASTCALL,
+     SIG("get_array_buffer_size(*trees)", "Bytes of the memory behind evaluated arrays, each block counted once.")},
+    {"get_memory_limit", get_memory_limit, METH_NOARGS,
+     SIG("get_memory_limit()", "Bytes above which an allocation fails.")},
     {"set_memory_limit", set_memory_limit, METH_O,
      SIG("set_memory_limit(limit, /)", "Bytes above which an allocation fails; returns the old limit.")},
     {"set_cache_limit", set_cache_limit, METH_O,

@@ -89,3 +89,12 @@ FUNCTION_OF(count_nonzero) {
     BIND(count_nonzero, "Axb", &x, &n_axes, axes, &keepdims);
     return call_finish(&c, gm_count_nonzero(c.scope, x, n_axes, axes, keepdims));
 }
+
+FUNCTION_OF(minmax) {
+    gm_array *x, *both[2];
+    int n_axes = -1, axes[GM_MAX_NDIM];
+    bool keepdims = false;
+    BIND(minmax, "Axb", &x, &n_axes, axes, &keepdims);
+    both[0] = gm_minmax(c.scope, x, n_axes, axes, keepdims, &both[1]);
+    return call_finish_many(&c, both[0] ? GM_OK : GM_ESTATE, both, 2, false);
+}

@@ -137,6 +137,7 @@ void foreign_drain(void);                  /* with the GIL */
 bool evaluate(module_state *state, gm_array *const *nodes, size_t count);
 bool evaluate_one(module_state *state, gm_array *node);
 PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 
 /* ---- transform.c ---- */
