@@ -117,7 +117,7 @@ PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n
 /* Blocks are few or the arrays many: a set of their addresses, kept by Python. */
 PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
     module_state *state = PyModule_GetState(module);
-    node_list list = {NULL, 0, 0};
+    collected list = {NULL, 0, 0};
     PyObject *seen = PySet_New(NULL);
     size_t total = 0;
     bool ok = seen != NULL;
