@@ -47,6 +47,16 @@ static gm_array *strided(gm_scope *s, gm_array *x, const strided_param *p) {
                                                          (size_t)p->ndim * sizeof *p->axes);
 }
 
+/* Each element gets the sum over its readings: the same strides read which element it was. */
+static void strided_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
+    gm_array *x = in[0], *place = gm_arange(s, 0, (double)x->size, 1, x->size > INT32_MAX ? GM_INT64 : GM_INT32);
+    if (!place || !(place = strided(s, place, out->param)))
+        return;
+    gm_array *flat = gm_zeros(s, 1, &x->size, (gm_dtype)x->dtype);
+    flat = gm_scatter(s, flat, &place, 1, (const int[]){0}, 0, cotangents[0], GM_S_ADD, NULL, NULL, NULL);
+    grad[0] = gm_reshape(s, flat, x->ndim, x->shape);
+}
+
 /* The batch is an axis more, as far apart as x is long. */
 static gm_status strided_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     const strided_param *p = out->param;
@@ -63,7 +73,7 @@ static gm_status strided_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
 
 const gm_op as_strided_op = {.name = "as_strided", .n_in = 1, .n_out = 1, .param_size = sizeof(strided_param),
                              .fields = strided_fields, .infer = strided_infer, .eval = strided_eval,
-                             .vmap = strided_vmap};
+                             .vjp = strided_vjp, .vmap = strided_vmap};
 
 gm_array *gm_as_strided(gm_scope *s, gm_array *x, int ndim, const int64_t *shape, const int64_t *strides,
                         int64_t offset) {
