@@ -1,6 +1,7 @@
 /* team.c - the persistent team of worker threads.
- *  (1) Each worker has a mailbox of its own: `posted` counts the runs it has been given. Only workers of a run read the
- *      run's description, and it changes only while none of them is inside a run.
+ *  (1) Each worker has a mailbox of its own: `posted` counts the runs it has been given, `claim` is set while a run waits
+ *      for it to enter. Who takes the claim back first decides: the worker, and it is inside; or the caller at the join,
+ *      who then does not wait for a worker that was too slow to wake. Only who is inside reads the run's description.
  *  (2) Who sleeps says so first and looks again; who posts writes first and then looks for sleepers. Both sides are
  *      sequentially consistent, so no wake is lost.
  *  (3) Spinning is bounded: SPIN_NS, and hardly at all when there are more threads than CPUs to run them. */
@@ -28,6 +29,7 @@
 typedef struct {
     _Alignas(64) _Atomic uint32_t posted;
     _Atomic uint32_t asleep;
+    _Atomic uint32_t claim;
 } mailbox;
 
 static struct {
@@ -112,6 +114,7 @@ static void *work(void *argument) {
             while (atomic_load(&box->posted) == seen) futex_wait(&box->posted, seen);
             atomic_store(&box->asleep, 0);
         }
+        if (!atomic_exchange(&box->claim, 0)) continue;
         team.fn(team.context, thread, team.n_threads);
         if (atomic_fetch_sub(&team.busy, 1) == 1 && atomic_load(&team.joiner_asleep)) futex_wake(&team.busy, 1);
     }
@@ -123,6 +126,7 @@ static void forget_workers(void) {
     for (int i = 0; i < TEAM_MAX_THREADS; i++) {
         atomic_store_explicit(&team.boxes[i].posted, 0, memory_order_relaxed);
         atomic_store_explicit(&team.boxes[i].asleep, 0, memory_order_relaxed);
+        atomic_store_explicit(&team.boxes[i].claim, 0, memory_order_relaxed);
     }
     atomic_store(&team.busy, 0);
     atomic_store(&team.joiner_asleep, 0);
@@ -178,6 +182,7 @@ int team_start(int n_threads, team_fn fn, void *context) {
     atomic_store(&team.busy, (uint32_t)(n_threads - 1));
     for (int i = 1; i < n_threads; i++) {
         mailbox *box = &team.boxes[i];
+        atomic_store(&box->claim, 1);
         atomic_fetch_add(&box->posted, 1);
         if (atomic_load(&box->asleep)) futex_wake(&box->posted, 1);
     }
@@ -186,6 +191,8 @@ int team_start(int n_threads, team_fn fn, void *context) {
 
 void team_join(void) {
     uint32_t busy;
+    for (int i = 1; i < team.n_threads; i++)
+        if (atomic_exchange(&team.boxes[i].claim, 0)) atomic_fetch_sub(&team.busy, 1);
     while ((busy = atomic_load_explicit(&team.busy, memory_order_acquire)) != 0) {
         if (changes_soon(&team.busy, busy)) continue;
         atomic_store(&team.joiner_asleep, 1);
