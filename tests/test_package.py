@@ -253,9 +253,23 @@ def test_the_folder_form_says_the_same(shared):
         assert [one["id"] for one in folder.info["stop_ids"]] == [one["id"] for one in packaged.info["stop_ids"]]
 
 
-def test_the_example_of_the_readme_runs():
+def readme_examples():
     with open(os.path.join(os.path.dirname(HERE), "README.md"), encoding="utf-8") as file:
-        (example,) = re.findall(r"```python\n(.*?)```", file.read(), re.S)
-    done = subprocess.run([sys.executable, "-c", example], cwd=HERE, capture_output=True, text=True, timeout=120)
+        return re.findall(r"```python\n(.*?)```", file.read(), re.S)
+
+
+def run_example(number):
+    done = subprocess.run([sys.executable, "-c", readme_examples()[number]], cwd=HERE, capture_output=True, text=True,
+                          timeout=120)
     assert done.returncode == 0 and done.stderr == ""
-    assert "tokens/s, ended by length" in done.stdout and len(done.stdout) > 300
+    return done.stdout
+
+
+def test_the_first_example_of_the_readme_tells_stories():
+    said = run_example(0)
+    assert "tokens/s, ended by length" in said and len(said) > 300
+
+
+def test_the_second_example_of_the_readme_learns():
+    loss, right = re.fullmatch(r"loss ([0-9.]+), right ([0-9]+)%\n", run_example(1)).groups()
+    assert float(loss) < 0.3 and int(right) > 90
