@@ -5,16 +5,20 @@ The operations come from the engine's catalogue (csrc/ops/ops.def) through the e
 import math as _math
 import sys as _sys
 
-from . import cuda, devices as _devices, distributed, metal, printing as _printing
+from . import compiled as _compiled
+from . import cuda, distributed, metal
+from . import devices as _devices
+from . import dtypes as _dtypes
+from . import printing as _printing
+from . import transforms as _transforms
 from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
-from ._gomlx import __all__ as _names
+from ._gomlx import __all__ as _catalogue
 from ._gomlx import fast, fft, linalg, random
-from .devices import *  # noqa: F403
-from .printing import *  # noqa: F403
 from .compiled import *  # noqa: F403
-from .compiled import __all__ as _compiled
+from .devices import *  # noqa: F403
+from .dtypes import *  # noqa: F403
+from .printing import *  # noqa: F403
 from .transforms import *  # noqa: F403
-from .transforms import __all__ as _transforms
 
 e = _math.e
 pi = _math.pi
@@ -23,13 +27,16 @@ nan = _math.nan
 euler_gamma = 0.5772156649015329
 newaxis = None
 
-# So that `import gomlx.core.random` finds what `gomlx.core.random` is.
-for _module in (cuda, distributed, fast, fft, linalg, metal, random):
-    _sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module
-
 # Second names, of the Array API: alias = function.
-_aliases = {"concat": "concatenate", "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose"}
+_aliases = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2",
+            "atanh": "arctanh", "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift",
+            "concat": "concatenate", "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
 globals().update({alias: globals()[name] for alias, name in _aliases.items()})
 
-__all__ = [*_names, *_devices.__all__, *_printing.__all__, *_transforms, *_compiled, *_aliases, "cuda", "distributed", "metal", "e",
-           "euler_gamma", "inf", "nan", "newaxis", "pi"]
+# So that `import gomlx.core.random` finds what `gomlx.core.random` is.
+_submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": fft, "linalg": linalg, "metal": metal,
+               "random": random}
+_sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
+
+__all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "nan", "newaxis", "pi",
+                  *(name for part in (_compiled, _devices, _dtypes, _printing, _transforms) for name in part.__all__)})

@@ -83,7 +83,8 @@ static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, c
 
 static bool is_operand(module_state *state, PyObject *object) {
     return py_array_node(state, object) || PyFloat_Check(object) || PyLong_Check(object) || PyComplex_Check(object)
-        || (PyObject_CheckBuffer(object) && !PyBytes_Check(object));
+        || (PyObject_CheckBuffer(object) && !PyBytes_Check(object)) || PyObject_HasAttrString(object, "__mlx_array__")
+        || PyObject_HasAttrString(object, "__dlpack__");
 }
 
 static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const char *name) {
@@ -124,11 +125,25 @@ OPERATOR(subtract, gm_subtract, "subtraction")
 OPERATOR(multiply, gm_multiply, "multiplication")
 OPERATOR(floor_divide, gm_floor_divide, "floor division")
 OPERATOR(remainder, gm_remainder, "modulus")
-OPERATOR(and, gm_bitwise_and, "bitwise and")
-OPERATOR(or, gm_bitwise_or, "bitwise or")
-OPERATOR(xor, gm_bitwise_xor, "bitwise xor")
-OPERATOR(lshift, gm_left_shift, "left shift")
-OPERATOR(rshift, gm_right_shift, "right shift")
+
+/* Bitwise operators refuse floating-point operands with another error than the functions do. */
+#define BITWISE(name, fn, noun)                                                                                        \
+    static gm_array *bitwise_##name(gm_scope *s, gm_array *a, gm_array *b) {                                           \
+        return integer_operands(a, b, noun) ? fn(s, a, b) : NULL;                                                      \
+    }                                                                                                                  \
+    OPERATOR(name, bitwise_##name, noun)
+static bool integer_operands(const gm_array *a, const gm_array *b, const char *noun) {
+    if (!py_dtype_is_inexact(gm_array_dtype(a)) && !py_dtype_is_inexact(gm_array_dtype(b)))
+        return true;
+    PyErr_Format(PyExc_ValueError, "%s of %s and %s: expected integers or bool", noun, gm_dtype_name(gm_array_dtype(a)),
+                 gm_dtype_name(gm_array_dtype(b)));
+    return false;
+}
+BITWISE(and, gm_bitwise_and, "bitwise and")
+BITWISE(or, gm_bitwise_or, "bitwise or")
+BITWISE(xor, gm_bitwise_xor, "bitwise xor")
+BITWISE(lshift, gm_left_shift, "left shift")
+BITWISE(rshift, gm_right_shift, "right shift")
 
 static PyObject *array_divide(PyObject *a, PyObject *b) { return binary(a, b, gm_divide, "division"); }
 

@@ -139,8 +139,8 @@ static bool fits(const number *n, gm_dtype type) {
     bool is_signed = type >= GM_INT8;
     if (n->kind == UNSIGNED)
         return type == GM_UINT64;
-    if (n->i < 0)
-        return is_signed && (bits == 64 || n->i >= -((int64_t)1 << (bits - 1)));
+    if (n->i < 0)                          /* uint64 takes negative ones as they are, modulo 2**64 */
+        return type == GM_UINT64 || (is_signed && (bits == 64 || n->i >= -((int64_t)1 << (bits - 1))));
     return bits == 64 || n->i < (int64_t)1 << (bits - is_signed);
 }
 
@@ -330,9 +330,25 @@ static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *
 
 /* ---- anything ---- */
 
+/* What an object's own __mlx_array__ gives, kept by the scope; NULL without an exception when it has none. */
+static gm_array *node_from_method(module_state *state, gm_scope *scope, PyObject *value) {
+    PyObject *method = PyObject_GetAttrString(value, "__mlx_array__");
+    if (!method) {
+        if (PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Clear();
+        return NULL;
+    }
+    PyObject *made = PyObject_CallFunctionObjArgs(method, NULL);
+    gm_array *node = made ? gm_scope_keep(scope, py_array_node(state, made)) : NULL;
+    if (made && !node)
+        PyErr_Format(PyExc_TypeError, "__mlx_array__ of %R gave no array", (PyObject *)Py_TYPE(value));
+    Py_XDECREF(made);
+    Py_DECREF(method);
+    return node;
+}
+
 static gm_array *refuse_value(PyObject *value) {
-    PyErr_Format(value == Py_None ? PyExc_TypeError : PyExc_ValueError, "an array cannot be made of %R",
-                 (PyObject *)Py_TYPE(value));
+    PyErr_Format(PyExc_ValueError, "an array cannot be made of %R", (PyObject *)Py_TYPE(value));
     return NULL;
 }
 
@@ -354,7 +370,10 @@ gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value,
             type = GM_FLOAT32;
         return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? gm_astype(scope, node, type) : node;
     }
-    return refuse_value(value);
+    node = node_from_method(state, scope, value);
+    if (node)
+        return type == GM_DTYPE_COUNT ? node : gm_astype(scope, node, type);
+    return PyErr_Occurred() ? NULL : refuse_value(value);
 }
 
 gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *value, gm_dtype like) {
@@ -363,18 +382,14 @@ gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *valu
         return node;
     if (is_number(value))
         return weak_node(scope, value, like);
-    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value)) {
-        node = node_from_buffer(state, scope, value, GM_DTYPE_COUNT);
-        /* A NumPy integer is a scalar like Python's. */
-        bool weak =
-            node && gm_array_ndim(node) == 0 && py_dtype_is_integer(gm_array_dtype(node)) && py_dtype_is_integer(like);
-        if (!weak)
-            return node;
-        PyObject *index = PyNumber_Index(value);
-        node = index ? weak_node(scope, index, like) : NULL;
-        Py_XDECREF(index);
+    /* NumPy's arrays and scalars take the dtype of the array beside them too, as in MLX. */
+    if (PyObject_CheckBuffer(value) && !PyBytes_Check(value))
+        return node_from_buffer(state, scope, value, like == GM_PACKED ? GM_DTYPE_COUNT : like);
+    node = node_from_method(state, scope, value);
+    if (node || PyErr_Occurred())
         return node;
-    }
+    if (PyObject_HasAttrString(value, "__dlpack__"))
+        return node_from_value(state, scope, value, like == GM_PACKED ? GM_DTYPE_COUNT : like);
     return refuse_value(value);
 }
 

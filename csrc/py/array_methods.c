@@ -1,102 +1,14 @@
-/* array_methods.c - the methods of gomlx.core.array. Those that are ops read their arguments as the functions do. */
-#include "py/py.h"
+/* array_methods.c - the methods of gomlx.core.array: those of methods.def, which are functions of the catalogue, and the
+ * protocols that have no slot. */
+#include "py/bind.h"
 #include <string.h>
 
 static gm_array *self_node(PyObject *self) {
     return ((array_object *)self)->node;
 }
 
-/* Methods that take nothing but a stream. */
-static PyObject *unary_method(PyObject *self, const char *name, unary_fn fn, PyObject *const *args, Py_ssize_t n,
-                              PyObject *kwnames) {
-    const signature sig = {name, 0, 0, 0, {"stream", NULL}};
-    PyObject *v[1];
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[0]))
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? fn(scope, self_node(self)) : NULL);
-}
-
 #define METHOD(name)                                                                                                   \
     static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-#define UNARY_METHOD(name, op) METHOD(name) { return unary_method(self, #name, op, args, n, kwnames); }
-UNARY_METHOD(abs, gm_abs)
-UNARY_METHOD(square, gm_square)
-UNARY_METHOD(sqrt, gm_sqrt)
-UNARY_METHOD(rsqrt, gm_rsqrt)
-UNARY_METHOD(reciprocal, gm_reciprocal)
-UNARY_METHOD(exp, gm_exp)
-UNARY_METHOD(log, gm_log)
-UNARY_METHOD(log2, gm_log2)
-UNARY_METHOD(log10, gm_log10)
-UNARY_METHOD(log1p, gm_log1p)
-UNARY_METHOD(sin, gm_sin)
-UNARY_METHOD(cos, gm_cos)
-UNARY_METHOD(conj, gm_conjugate)
-
-#define REDUCE_METHOD(name)                                                                                            \
-    METHOD(name) { return call_reduce(py_array_state(self), #name, gm_##name, self, args, n, kwnames); }
-REDUCE_METHOD(sum)
-REDUCE_METHOD(prod)
-REDUCE_METHOD(max)
-REDUCE_METHOD(min)
-REDUCE_METHOD(all)
-REDUCE_METHOD(any)
-REDUCE_METHOD(logsumexp)
-REDUCE_METHOD(mean)
-METHOD(argmax) { return call_argreduce(py_array_state(self), "argmax", true, self, args, n, kwnames); }
-METHOD(argmin) { return call_argreduce(py_array_state(self), "argmin", false, self, args, n, kwnames); }
-
-METHOD(astype) {
-    static const signature sig = {"astype", 0, 2, 1, {"dtype", "stream", NULL}};
-    module_state *state = py_array_state(self);
-    PyObject *v[2];
-    gm_dtype type = GM_DTYPE_COUNT;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[1]) || !read_dtype(state, v[0], &type))
-        return NULL;
-    if (type == GM_DTYPE_COUNT) {
-        PyErr_SetString(PyExc_TypeError, "astype: dtype must be a Dtype such as float32, not None");
-        return NULL;
-    }
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(state, scope, scope ? gm_astype(scope, self_node(self), type) : NULL);
-}
-
-/* reshape(2, 3), reshape((2, 3)): the dimensions one by one, or one sequence of them. */
-METHOD(reshape) {
-    static const signature sig = {"reshape", 0, 0, 0, {"stream", NULL}};
-    PyObject *v[1];
-    int ndim;
-    int64_t shape[GM_MAX_NDIM];
-    if (!read_arguments(&sig, args + n, 0, kwnames, v) || !read_stream(v[0]))
-        return NULL;
-    if (n == 1 ? !read_shape(args[0], &ndim, shape) : !read_shape_items(args, n, &ndim, shape))
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? gm_reshape(scope, self_node(self), ndim, shape) : NULL);
-}
-
-METHOD(transpose) {
-    static const signature sig = {"transpose", 0, 0, 0, {"stream", NULL}};
-    PyObject *v[1];
-    int n_axes = -1, axes[GM_MAX_NDIM];
-    if (!read_arguments(&sig, args + n, 0, kwnames, v) || !read_stream(v[0]))
-        return NULL;
-    if (n > GM_MAX_NDIM) {
-        PyErr_Format(PyExc_ValueError, "transpose: %zd axes, at most %d are possible", n, GM_MAX_NDIM);
-        return NULL;
-    }
-    if (n == 1 && !read_axes(args[0], &n_axes, axes))
-        return NULL;
-    for (Py_ssize_t i = 0; n > 1 && i < n; i++)
-        if (!read_int(args[i], "axis", axes + i))
-            return NULL;
-    if (n > 1)
-        n_axes = (int)n;
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope,
-                           scope ? gm_transpose(scope, self_node(self), n_axes, axes) : NULL);
-}
 
 /* An axis counted from the end when negative; false with IndexError where there is none. */
 static bool normal_axis(const char *name, int axis, int ndim, int *out) {
@@ -274,23 +186,58 @@ METHOD(namespace) {
     return PyImport_ImportModule("gomlx.core");
 }
 
+/* ---- functions of the catalogue ---- */
+
+typedef PyObject *(*op_function)(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
+/* function(self, ...). With as_list several positional arguments are one tuple, and none is the empty one unless
+ * nothing stands for all. */
+static PyObject *call_method(PyObject *self, op_function function, PyObject *const *args, Py_ssize_t n,
+                             PyObject *kwnames, bool as_list) {
+    PyObject *all[BIND_ARGUMENTS + 1] = {self}, *list = NULL;
+    Py_ssize_t named = kwnames ? PyTuple_Size(kwnames) : 0, positional = n;
+    if (as_list && n != 1) {
+        list = PyTuple_New(n);
+        for (Py_ssize_t i = 0; list && i < n; i++)
+            PyTuple_SetItem(list, i, Py_NewRef(args[i]));
+        if (!list)
+            return NULL;
+        all[1] = n || function == op_reshape ? list : Py_None;
+        positional = 1;
+    }
+    if (positional + named > BIND_ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "%zd arguments are more than any method takes", n + named);
+        return NULL;
+    }
+    for (Py_ssize_t i = list ? 1 : 0; i < positional + named; i++)
+        all[1 + i] = args[i + n - positional];
+    PyObject *result = function(PyType_GetModule(py_array_state(self)->array_type), all, positional + 1, kwnames);
+    Py_XDECREF(list);
+    return result;
+}
+
+#undef METHOD
+#define AS_FUNCTION(name, function, as_list)                                                                           \
+    static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {           \
+        return call_method(self, op_##function, args, n, kwnames, as_list);                                            \
+    }
+#define METHOD(name, function, text) AS_FUNCTION(name, function, false)
+#define LIST_METHOD(name, function, text) AS_FUNCTION(name, function, true)
+#include "py/methods.def"
+#undef METHOD
+#undef LIST_METHOD
+
 #define SIG(text, doc) text "\n--\n\n" doc
 #define ROW(name, text, doc) {#name, FUNCTION(method_##name), FASTCALL, SIG(#name text, doc)}
-#define UNARY_ROW(name) ROW(name, "($self, *, stream=None)", "As the function of this name in gomlx.core.")
-#define REDUCE_ROW(name)                                                                                               \
-    ROW(name, "($self, /, axis=None, keepdims=False, *, stream=None)", "As the function of this name in gomlx.core.")
 PyMethodDef py_array_methods[] = {
     {"item", py_array_item_method, METH_NOARGS,
      SIG("item($self)", "The value of an array of size 1, as a Python scalar.")},
     {"tolist", py_array_tolist, METH_NOARGS,
      SIG("tolist($self)", "Nested lists of Python scalars; a scalar without dimensions.")},
-    UNARY_ROW(abs), UNARY_ROW(square), UNARY_ROW(sqrt), UNARY_ROW(rsqrt), UNARY_ROW(reciprocal), UNARY_ROW(exp),
-    UNARY_ROW(log), UNARY_ROW(log2), UNARY_ROW(log10), UNARY_ROW(log1p), UNARY_ROW(sin), UNARY_ROW(cos),
-    UNARY_ROW(conj), REDUCE_ROW(sum), REDUCE_ROW(prod), REDUCE_ROW(max), REDUCE_ROW(min), REDUCE_ROW(all),
-    REDUCE_ROW(any), REDUCE_ROW(logsumexp), REDUCE_ROW(mean), REDUCE_ROW(argmax), REDUCE_ROW(argmin),
-    ROW(astype, "($self, /, dtype, stream=None)", "The values as another dtype."),
-    ROW(reshape, "($self, /, *shape, stream=None)", "The same values in another shape; one dimension may be -1."),
-    ROW(transpose, "($self, /, *axes, stream=None)", "Axes in another order; reversed without axes."),
+#define METHOD(name, function, text)                                                                                   \
+    {#name, FUNCTION(method_##name), FASTCALL, #name text "\n--\n\nAs gomlx.core." #function " of the array."},
+#define LIST_METHOD(name, function, text) METHOD(name, function, text)
+#include "py/methods.def"
     ROW(swapaxes, "($self, /, axis1, axis2, *, stream=None)", "Two axes in each other's place."),
     ROW(moveaxis, "($self, /, source, destination, *, stream=None)", "One axis at another place."),
     ROW(flatten, "($self, /, start_axis=0, end_axis=-1, *, stream=None)", "The axes from start to end as one."),

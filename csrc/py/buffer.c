@@ -19,11 +19,11 @@ static const char *format_of(gm_dtype type) {
         [GM_UINT8] = "B",
         [GM_UINT16] = "H",
         [GM_UINT32] = "I",
-        [GM_UINT64] = sizeof(long) == 8 ? "L" : "Q",
+        [GM_UINT64] = "Q",
         [GM_INT8] = "b",
         [GM_INT16] = "h",
         [GM_INT32] = "i",
-        [GM_INT64] = sizeof(long) == 8 ? "l" : "q",
+        [GM_INT64] = "q",
         [GM_FLOAT16] = "e",
         [GM_FLOAT32] = "f",
         [GM_FLOAT64] = "d",
@@ -138,6 +138,10 @@ PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
     if (!read_arguments(&sig, args, n, kwnames, v))
         return NULL;
     gm_array *node = ((array_object *)self)->node;
+    if (gm_array_dtype(node) == GM_BFLOAT16 && (!v[0] || v[0] == Py_None)) {
+        PyErr_SetString(PyExc_ValueError, "NumPy has no bfloat16; use astype(float32) first");
+        return NULL;
+    }
     PyObject *dtype = v[0] ? v[0] : Py_None, *source;
     if (gm_array_dtype(node) == GM_BFLOAT16 && dtype != Py_None && v[1] != Py_False) {   /* it is told what to become */
         gm_scope *scope = gm_scope_open();

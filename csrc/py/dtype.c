@@ -10,8 +10,9 @@ static const char *attribute_name(gm_dtype type) {
 
 static void dtype_dealloc(PyObject *self) { object_free(self); }
 
+/* MLX's own text: programs written for it take dtypes apart by their repr. */
 static PyObject *dtype_repr(PyObject *self) {
-    return PyUnicode_FromFormat("gomlx.core.%s", gm_dtype_name(((dtype_object *)self)->type));
+    return PyUnicode_FromFormat("mlx.core.%s", gm_dtype_name(((dtype_object *)self)->type));
 }
 
 static PyObject *dtype_reduce(PyObject *self, PyObject *unused) {

@@ -131,6 +131,16 @@ static PyObject *check_stream(PyObject *module, PyObject *value) {
     return read_stream(value) ? Py_NewRef(Py_None) : NULL;
 }
 
+static PyObject *promote(PyObject *module, PyObject *args) {
+    module_state *state = PyModule_GetState(module);
+    PyObject *a, *b;
+    gm_dtype x = GM_DTYPE_COUNT, y = GM_DTYPE_COUNT;
+    if (!PyArg_ParseTuple(args, "O!O!", state->dtype_type, &a, state->dtype_type, &b) || !read_dtype(state, a, &x)
+        || !read_dtype(state, b, &y))
+        return NULL;
+    return Py_NewRef(state->dtypes[gm_promote(x, y)]);
+}
+
 /* The precision of printing, changed unless the value is None. */
 static PyObject *set_print_precision(PyObject *module, PyObject *value) {
     module_state *state = PyModule_GetState(module);
@@ -257,6 +267,7 @@ static PyMethodDef module_functions[] = {
          "repetition_penalty=1.0, seed=0, max_tokens=-1, stop_ids=(), stop_texts=())",
          "Generates from the ids: an iterator of Token.")},
     {"_synchronize", synchronize, METH_NOARGS, NULL},
+    {"_promote", promote, METH_VARARGS, NULL},
     {"_check_stream", check_stream, METH_O, NULL},
     {"_set_print_precision", set_print_precision, METH_O, NULL},
     {"_unpickle", unpickle, METH_VARARGS, NULL},
