@@ -381,16 +381,7 @@ static PyObject *get_transposed(PyObject *self, void *unused) {
 
 static PyObject *get_matrix_transposed(PyObject *self, void *unused) {
     (void)unused;
-    gm_array *node = ((array_object *)self)->node;
-    int axes[GM_MAX_NDIM], ndim = gm_array_ndim(node);
-    if (ndim < 2) {
-        PyErr_Format(PyExc_ValueError, "mT: an array of at least two dimensions is needed, not of %d", ndim);
-        return NULL;
-    }
-    for (int i = 0; i < ndim; i++)
-        axes[i] = i < ndim - 2 ? i : 2 * ndim - 3 - i;
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? gm_transpose(scope, node, ndim, axes) : NULL);
+    return unary(self, gm_matrix_transpose);
 }
 
 static PyGetSetDef array_properties[] = {
@@ -401,8 +392,8 @@ static PyGetSetDef array_properties[] = {
     {"itemsize", get_itemsize, NULL, "Bytes of one element.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
     {"T", get_transposed, NULL, "The array with its axes reversed.", NULL},
+    {"mT", get_matrix_transposed, NULL, "The array with its last two axes swapped.", NULL},
     {"at", py_array_at, NULL, "Updates of chosen items: x.at[index].add(value).", NULL},
-    {"mT", get_matrix_transposed, NULL, "The array with its last two axes exchanged.", NULL},
     {"real", get_real, NULL, "The real parts.", NULL},
     {"imag", get_imag, NULL, "The imaginary parts.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

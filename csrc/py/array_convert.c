@@ -194,15 +194,17 @@ static bool ragged(void) {
 
 /* First pass: shape and dtype. No Python code runs. */
 static bool plan_list(PyObject *value, int depth, list_plan *plan) {
+    if (!plan->only_numbers)
+        return true;
     if (!is_list(value)) {
-        if (depth != plan->ndim)
-            return ragged();
-        plan->count++;
         number n;
         if (!is_number(value)) {
             plan->only_numbers = false;
             return true;
         }
+        if (depth != plan->ndim)
+            return ragged();
+        plan->count++;
         if (!number_from(value, &n))
             return false;
         gm_dtype type = number_dtype(&n);
@@ -254,60 +256,49 @@ static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_p
     return node && own != type ? gm_astype(scope, node, type) : node;
 }
 
-/* Lists with arrays, or objects with a buffer, in them: each becomes a node, all are joined. */
-static bool collect_nodes(module_state *state, gm_scope *scope, PyObject *value, int depth, const list_plan *plan,
-                          gm_array **nodes, size_t *count) {
-    if (depth == plan->ndim) {
-        gm_array *node = node_from_operand(state, scope, value, GM_DTYPE_COUNT);
-        if (!node)
-            return false;
-        const int64_t *shape = gm_array_shape(node);
-        int ndim = gm_array_ndim(node);
-        if (*count > 0 && (gm_array_ndim(nodes[0]) != ndim + 1
-                           || memcmp(gm_array_shape(nodes[0]) + 1, shape, (size_t)ndim * sizeof *shape) != 0))
-            return ragged();
-        int64_t row[GM_MAX_NDIM] = {1};
-        if (ndim + 1 > GM_MAX_NDIM)
-            return ragged();
-        if (ndim > 0)
-            memcpy(row + 1, shape, (size_t)ndim * sizeof *row);
-        return (nodes[(*count)++] = gm_reshape(scope, node, ndim + 1, row)) != NULL;
-    }
-    for (int64_t i = 0; i < plan->shape[depth]; i++) {
-        PyObject *item = is_list(value) ? list_item(value, (Py_ssize_t)i) : NULL;
-        if (!item)
-            return PyErr_Occurred() ? false : ragged();
-        Py_INCREF(item);
-        bool ok = *count < plan->count && collect_nodes(state, scope, item, depth + 1, plan, nodes, count);
-        Py_DECREF(item);
-        if (!ok)
-            return false;
-    }
-    return true;
+static gm_array *refuse_value(PyObject *value) {
+    PyErr_Format(value == Py_None ? PyExc_TypeError : PyExc_ValueError, "an array cannot be made of %R",
+                 (PyObject *)Py_TYPE(value));
+    return NULL;
 }
 
-static gm_array *node_from_parts(module_state *state, gm_scope *scope, PyObject *list, const list_plan *plan,
-                                 gm_dtype type) {
-    gm_array **nodes = calloc(plan->count, sizeof(gm_array *));
-    size_t count = 0;
-    if (!nodes) {
-        PyErr_NoMemory();
+/* Lists with arrays, or with what can become one, in them: items of one shape, joined along a new first axis. */
+static gm_array *node_from_items(module_state *state, gm_scope *scope, PyObject *list, int depth) {
+    Py_ssize_t n = list_size(list);
+    int64_t shape[GM_MAX_NDIM + 1];
+    int ndim = 0;
+    if (n == 0 || n > UINT16_MAX || depth >= GM_MAX_NDIM) {
+        PyErr_Format(PyExc_ValueError, "array: a list of %zd arrays, or of lists of them, at depth %d", n, depth);
         return NULL;
     }
-    gm_array *node = NULL;
-    if (collect_nodes(state, scope, list, 0, plan, nodes, &count) && count > 0 && count <= INT32_MAX) {
-        int inner = gm_array_ndim(nodes[0]) - 1;
-        if (plan->ndim + inner > GM_MAX_NDIM) {
-            ragged();
-        } else {
-            int64_t shape[GM_MAX_NDIM];
-            memcpy(shape, plan->shape, (size_t)plan->ndim * sizeof *shape);
-            memcpy(shape + plan->ndim, gm_array_shape(nodes[0]) + 1, (size_t)inner * sizeof *shape);
-            node = gm_reshape(scope, gm_concatenate(scope, nodes, (int)count, 0), plan->ndim + inner, shape);
+    gm_array **nodes = PyMem_Malloc((size_t)n * sizeof *nodes), *node = NULL;
+    bool ok = nodes != NULL;
+    if (!ok)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; ok && i < n; i++) {
+        PyObject *item = list_size(list) == n ? Py_NewRef(list_item(list, i)) : NULL;      /* converting runs code */
+        if (item == Py_None)
+            PyErr_SetString(PyExc_ValueError, "an array cannot be made of a list with None in it");
+        else if (item)
+            node = is_list(item) ? node_from_items(state, scope, item, depth + 1)
+                                 : gm_scope_keep(scope, node_from_operand(state, scope, item, GM_DTYPE_COUNT));
+        ok = item && node && !PyErr_Occurred();
+        Py_XDECREF(item);
+        if (!ok)
+            break;
+        const int64_t *own = gm_array_shape(node);
+        if (i == 0) {
+            ndim = gm_array_ndim(node);
+            shape[0] = 1;
+            memcpy(shape + 1, own, (size_t)ndim * sizeof *own);
         }
+        ok = (ndim < GM_MAX_NDIM && gm_array_ndim(node) == ndim
+              && memcmp(own, shape + 1, (size_t)ndim * sizeof *own) == 0) || ragged();
+        ok = ok && (nodes[i] = gm_reshape(scope, node, ndim + 1, shape));
     }
-    free(nodes);
-    return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? gm_astype(scope, node, type) : node;
+    node = ok ? gm_concatenate(scope, nodes, (int)n, 0) : NULL;
+    PyMem_Free(nodes);
+    return node;
 }
 
 static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *list, gm_dtype type) {
@@ -323,8 +314,10 @@ static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *
     }
     if (!plan_list(list, 0, &plan))
         return NULL;
-    if (!plan.only_numbers)
-        return node_from_parts(state, scope, list, &plan, type);
+    if (!plan.only_numbers) {
+        gm_array *node = node_from_items(state, scope, list, 0);
+        return node && type != GM_DTYPE_COUNT ? gm_astype(scope, node, type) : node;
+    }
     return node_from_numbers(scope, list, &plan, type == GM_DTYPE_COUNT ? plan.type : type);
 }
 
@@ -345,11 +338,6 @@ static gm_array *node_from_method(module_state *state, gm_scope *scope, PyObject
     Py_XDECREF(made);
     Py_DECREF(method);
     return node;
-}
-
-static gm_array *refuse_value(PyObject *value) {
-    PyErr_Format(PyExc_ValueError, "an array cannot be made of %R", (PyObject *)Py_TYPE(value));
-    return NULL;
 }
 
 gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type) {

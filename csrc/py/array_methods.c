@@ -7,113 +7,6 @@ static gm_array *self_node(PyObject *self) {
     return ((array_object *)self)->node;
 }
 
-#define METHOD(name)                                                                                                   \
-    static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-
-/* An axis counted from the end when negative; false with IndexError where there is none. */
-static bool normal_axis(const char *name, int axis, int ndim, int *out) {
-    *out = axis < 0 ? axis + ndim : axis;
-    if (*out >= 0 && *out < ndim)
-        return true;
-    PyErr_Format(PyExc_IndexError, "%s: axis %d, but the array has %d dimensions", name, axis, ndim);
-    return false;
-}
-
-static bool read_two_axes(const signature *sig, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                          int *one, int *other) {
-    PyObject *v[3];
-    int ndim = gm_array_ndim(self_node(self));
-    return read_arguments(sig, args, n, kwnames, v) && read_stream(v[2]) && read_int(v[0], "axis", one)
-        && read_int(v[1], "axis", other) && normal_axis(sig->function, *one, ndim, one)
-        && normal_axis(sig->function, *other, ndim, other);
-}
-
-METHOD(swapaxes) {
-    static const signature sig = {"swapaxes", 0, 2, 3, {"axis1", "axis2", "stream", NULL}};
-    int one, other, axes[GM_MAX_NDIM];
-    if (!read_two_axes(&sig, self, args, n, kwnames, &one, &other))
-        return NULL;
-    int ndim = gm_array_ndim(self_node(self));
-    for (int i = 0; i < ndim; i++)
-        axes[i] = i == one ? other : i == other ? one : i;
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope,
-                           scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
-}
-
-METHOD(moveaxis) {
-    static const signature sig = {"moveaxis", 0, 2, 3, {"source", "destination", "stream", NULL}};
-    int source, destination, axes[GM_MAX_NDIM];
-    if (!read_two_axes(&sig, self, args, n, kwnames, &source, &destination))
-        return NULL;
-    int ndim = gm_array_ndim(self_node(self));
-    for (int i = 0, from = 0; i < ndim; i++) {
-        from += from == source;
-        axes[i] = i == destination ? source : from++;
-    }
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope,
-                           scope ? gm_transpose(scope, self_node(self), ndim, axes) : NULL);
-}
-
-METHOD(flatten) {
-    static const signature sig = {"flatten", 0, 2, 0, {"start_axis", "end_axis", "stream", NULL}};
-    PyObject *v[3];
-    int start = 0, end = -1;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_int(v[0], "start_axis", &start)
-        || !read_int(v[1], "end_axis", &end))
-        return NULL;
-    gm_array *node = self_node(self);
-    int ndim = gm_array_ndim(node), out = 0;
-    int64_t shape[GM_MAX_NDIM] = {1};
-    start = start < 0 ? start + ndim : start;
-    end = end < 0 ? end + ndim : end >= ndim ? ndim - 1 : end;
-    if (ndim == 0) {
-        out = 1;
-    } else if (start < 0 || start > end) {
-        PyErr_Format(PyExc_ValueError, "flatten: axes %d to %d of an array with %d dimensions", start, end, ndim);
-        return NULL;
-    }
-    for (int i = 0; i < ndim; i++) {
-        if (i > start && i <= end)
-            shape[out - 1] *= gm_array_shape(node)[i];
-        else
-            shape[out++] = gm_array_shape(node)[i];
-    }
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? gm_reshape(scope, node, out, shape) : NULL);
-}
-
-METHOD(squeeze) {
-    static const signature sig = {"squeeze", 0, 1, 0, {"axis", "stream", NULL}};
-    PyObject *v[2];
-    int n_axes, axes[GM_MAX_NDIM];
-    bool gone[GM_MAX_NDIM] = {false};
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[1]) || !read_axes(v[0], &n_axes, axes))
-        return NULL;
-    gm_array *node = self_node(self);
-    int ndim = gm_array_ndim(node), out = 0;
-    int64_t shape[GM_MAX_NDIM];
-    for (int i = 0; n_axes < 0 && i < ndim; i++)
-        gone[i] = gm_array_shape(node)[i] == 1;
-    for (int i = 0; i < n_axes; i++) {
-        int axis;
-        if (!normal_axis("squeeze", axes[i], ndim, &axis))
-            return NULL;
-        if (gm_array_shape(node)[axis] != 1) {
-            PyErr_Format(PyExc_ValueError, "squeeze: axis %d has %lld items, not 1", axis,
-                         (long long)gm_array_shape(node)[axis]);
-            return NULL;
-        }
-        gone[axis] = true;
-    }
-    for (int i = 0; i < ndim; i++)
-        if (!gone[i])
-            shape[out++] = gm_array_shape(node)[i];
-    gm_scope *scope = gm_scope_open();
-    return py_array_result(py_array_state(self), scope, scope ? gm_reshape(scope, node, out, shape) : NULL);
-}
-
 /* ---- protocols without a slot ---- */
 
 static PyObject *method_copy(PyObject *self, PyObject *unused) {
@@ -177,12 +70,16 @@ static PyObject *method_reduce(PyObject *self, PyObject *unused) {
     return result;
 }
 
-METHOD(namespace) {
+static PyObject *method_namespace(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"__array_namespace__", 0, 1, 0, {"api_version", NULL}};
     PyObject *v[1];
     (void)self;
     if (!read_arguments(&sig, args, n, kwnames, v))
         return NULL;
+    if (v[0] && v[0] != Py_None) {
+        PyErr_SetString(PyExc_ValueError, "__array_namespace__: no api_version can be asked for");
+        return NULL;
+    }
     return PyImport_ImportModule("gomlx.core");
 }
 
@@ -216,7 +113,6 @@ static PyObject *call_method(PyObject *self, op_function function, PyObject *con
     return result;
 }
 
-#undef METHOD
 #define AS_FUNCTION(name, function, as_list)                                                                           \
     static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {           \
         return call_method(self, op_##function, args, n, kwnames, as_list);                                            \
@@ -228,7 +124,6 @@ static PyObject *call_method(PyObject *self, op_function function, PyObject *con
 #undef LIST_METHOD
 
 #define SIG(text, doc) text "\n--\n\n" doc
-#define ROW(name, text, doc) {#name, FUNCTION(method_##name), FASTCALL, SIG(#name text, doc)}
 PyMethodDef py_array_methods[] = {
     {"item", py_array_item_method, METH_NOARGS,
      SIG("item($self)", "The value of an array of size 1, as a Python scalar.")},
@@ -238,10 +133,6 @@ PyMethodDef py_array_methods[] = {
     {#name, FUNCTION(method_##name), FASTCALL, #name text "\n--\n\nAs gomlx.core." #function " of the array."},
 #define LIST_METHOD(name, function, text) METHOD(name, function, text)
 #include "py/methods.def"
-    ROW(swapaxes, "($self, /, axis1, axis2, *, stream=None)", "Two axes in each other's place."),
-    ROW(moveaxis, "($self, /, source, destination, *, stream=None)", "One axis at another place."),
-    ROW(flatten, "($self, /, start_axis=0, end_axis=-1, *, stream=None)", "The axes from start to end as one."),
-    ROW(squeeze, "($self, /, axis=None, *, stream=None)", "Without axes of size 1."),
     {"__copy__", method_copy, METH_NOARGS, NULL},
     {"__deepcopy__", method_copy, METH_O, NULL},
     {"__complex__", method_complex, METH_NOARGS, NULL},
