@@ -45,6 +45,9 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array | None 
     if targets.shape != tuple(expected):
         raise ValueError(f"Targets shape {targets.shape} does not match logits shape {logits.shape}.")
 
+    if not probabilities and label_smoothing == 0 and axis in (-1, logits.ndim - 1):
+        loss = mx.fast.cross_entropy(logits, targets).astype(logits.dtype)
+        return reduce(weighted(loss, weights), reduction)
     if probabilities or logits.dtype != mx.float32:
         # With the largest at zero, nothing is lost where a half-precision score is taken from a large sum.
         logits = logits - mx.stop_gradient(mx.max(logits, axis=axis, keepdims=True))
