@@ -130,9 +130,18 @@ def test_objects_that_can_become_arrays():
     assert (a + one).tolist() == (one + a).tolist() == mx.add(a, one).tolist() == [11, 22]
     assert (a == one).tolist() == [False, False] and mx.array(one, mx.float16).dtype == mx.float16
     assert mx.array(mx.ArrayLike(one)).tolist() == [1, 2]
-    one.__class__.__mlx_array__ = lambda self: 3
+
+    class Wrong:
+        def __mlx_array__(self):
+            return 3
+
+    class NumPyArray:
+        def __array__(self):
+            return np.array([1.5, 2.5])
+
     with pytest.raises(TypeError):
-        mx.array(one)
+        mx.array(Wrong())
+    assert mx.array(NumPyArray()).tolist() == [1.5, 2.5] and mx.array(NumPyArray(), mx.int8).tolist() == [1, 2]
 
 
 def test_bitwise_operators_refuse_floats():
