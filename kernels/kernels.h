@@ -162,6 +162,41 @@ typedef struct {
     float factor, shift;
 } gm_threefry_args;
 
+/* ---- linear algebra: contiguous row-major float64 matrices, one after another; a is overwritten ----
+ * width 2: complex numbers, pairs of doubles. *failed becomes 1 when a matrix has no answer; work is scratch. */
+typedef enum { GM_PART_ALL, GM_PART_LOWER, GM_PART_UPPER } gm_matrix_part;
+typedef struct {
+    double *a; uint32_t *pivots;     /* [min(rows, cols)]: row i was exchanged with row pivots[i] */
+    uint32_t *order;                 /* [rows]: row i of a is row order[i] of L U */
+    int64_t rows, cols;
+} gm_lu_args;
+typedef struct { double *a; uint32_t *pivots; double *sign, *log_abs, *value; int64_t n; } gm_determinant_args;
+typedef struct {
+    double *a, *b; uint32_t *pivots; /* a [n, n], b [n, cols] */
+    int64_t n, cols;
+    gm_matrix_part part;             /* the triangle of a that counts */
+    bool identity;                   /* b is filled in as the identity */
+    int32_t *failed;                 /* singular; NULL: then infinities come out */
+} gm_linear_solve_args;
+typedef struct { double *a; int64_t n; bool upper; } gm_cholesky_args;
+typedef struct {                     /* q [rows, k], r [k, cols], k the lesser; work [rows + cols + k] */
+    double *a, *q, *r, *work; int64_t rows, cols;
+} gm_qr_args;
+typedef struct {                     /* rows >= cols; s [cols]; ut [rows, rows], columns of u as rows; vh [cols, cols]; both or none */
+    double *a, *s, *ut, *vh, *work; int64_t rows, cols; int width; int32_t *failed;
+} gm_svd_args;
+#define GM_SVD_WORK(rows, cols, width) ((cols) + 2 * ((rows) + (cols)) * (width))
+typedef struct { double *a, *out, *work; int64_t n; } gm_cofactor_args;   /* out [n, n] */
+#define GM_COFACTOR_WORK(n) (GM_SVD_WORK(n, n, 1) + 3 * (n) * (n) + 2 * (n))
+typedef struct {                     /* values [n] in rising order; vectors [n, n] as rows, or NULL; upper: the triangle that counts */
+    double *a, *values, *vectors, *work; int64_t n; int width; bool upper; int32_t *failed;
+} gm_eigh_args;
+#define GM_EIGH_WORK(n, width) ((n) + 5 * (n) * (width))
+typedef struct {                     /* values [n] and vectors [n, n] (as rows, or NULL) are complex */
+    double *a, *values, *vectors, *work; int64_t n; int width; int32_t *failed;
+} gm_eig_args;
+#define GM_EIG_WORK(n, width) (2 * (n) + (3 * (n) + (n) * (n)) * (width))
+
 /* ---- packed matrices ---- */
 typedef struct {
     void *out;                   /* packed panels: packed_bytes() of them */

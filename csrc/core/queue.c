@@ -28,6 +28,12 @@ typedef struct {
 
 typedef struct { gm_buffer *buf; bool solo; } access;
 
+typedef struct flag {
+    struct flag *next;
+    const char *message;
+    int32_t raised;
+} flag;
+
 typedef struct arena {
     struct arena *next;
     size_t used, size;
@@ -40,6 +46,7 @@ struct gm_queue {
     launch *launches;
     int64_t count, capacity;
     arena *arenas, *spare;
+    flag *flags;                /* in the arenas */
     /* recording: what the node at hand reads and writes, and what launches since the last barrier did */
     access *reads, *writes, *past_reads, *past_writes;
     size_t n_reads, n_writes, n_past_reads, n_past_writes;
@@ -101,6 +108,7 @@ static void release_memory(gm_queue *q, bool clear_marks) {
 
 void queue_reset(gm_queue *q) {
     q->count = 0;
+    q->flags = NULL;
     q->n_reads = q->n_writes = q->n_past_reads = q->n_past_writes = 0;
     q->fence = q->multi_since = q->any_multi = false;
     while (q->arenas) {
@@ -158,6 +166,15 @@ void *queue_arena(gm_queue *q, size_t bytes) {
     void *p = q->arenas->data + q->arenas->used;
     q->arenas->used += bytes;
     return p;
+}
+
+int32_t *queue_flag(gm_queue *q, const char *message) {
+    flag *f = queue_arena(q, sizeof *f);
+    if (!f)
+        return NULL;
+    *f = (flag){q->flags, message, 0};
+    q->flags = f;
+    return &f->raised;
 }
 
 /* ---- hazards ---- */
@@ -459,6 +476,8 @@ static bool make_gates(gm_queue *q, uint32_t last) {
 void queue_start(gm_queue *q, int n_threads) {
     const uint32_t last = cut(q);
     q->main = (cursor){0};
+    for (flag *f = q->flags; f; f = f->next)
+        f->raised = 0;
     atomic_store(&q->cancelled, false);
     q->joined = q->any_multi && n_threads > 1 && make_gates(q, last);
     q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;
@@ -468,7 +487,12 @@ gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
     if (q->joined && team_lost())
         return gm_fail(GM_ESTATE, "the process was forked in the middle of this evaluation, which only the parent can "
                        "finish");
-    return work(q, 0, q->n_threads, &q->main, deadline_ns) ? GM_OK : GM_AGAIN;
+    if (!work(q, 0, q->n_threads, &q->main, deadline_ns))
+        return GM_AGAIN;
+    for (const flag *f = q->flags; f && !is_cancelled(q); f = f->next)
+        if (f->raised)
+            return gm_fail(GM_ESTATE, "%s", f->message);
+    return GM_OK;
 }
 
 void queue_cancel(gm_queue *q) { atomic_store(&q->cancelled, true); }

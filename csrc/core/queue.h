@@ -29,6 +29,9 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
 void queue_scale(gm_queue *q, const int32_t *factor);
 /* Launches after this see the results of those before it. Needed only between launches of one node. */
 void queue_fence(gm_queue *q);
+/* A word that a kernel sets to 1 where it finds no answer: then the queue's run ends with GM_ESTATE and the message, a
+ * constant. NULL with GM_ENOMEM. */
+int32_t *queue_flag(gm_queue *q, const char *message);
 /* The node being recorded writes this buffer besides its output. */
 gm_status queue_writes(gm_queue *q, gm_buffer *b);
 

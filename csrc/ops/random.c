@@ -13,7 +13,8 @@ typedef struct {
 } random_param;
 static const gm_field random_fields[] = {
     {FIELD_INT, offsetof(random_param, kind), "kind", 1}, {FIELD_INT, offsetof(random_param, type), "dtype", 1},
-    {FIELD_FLOAT, offsetof(random_param, factor), "factor", 1}, {FIELD_FLOAT, offsetof(random_param, shift), "shift", 1},
+    {FIELD_FLOAT, offsetof(random_param, factor), "factor", 1},
+    {FIELD_FLOAT, offsetof(random_param, shift), "shift", 1},
     {FIELD_INT64, offsetof(random_param, ndim), "ndim", 1},
     {FIELD_INT64, offsetof(random_param, shape), "shape", GM_MAX_NDIM}, {0}};
 
@@ -61,9 +62,8 @@ static gm_status random_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op random_op = {.name = "random", .n_in = 1, .n_out = 1, .nondiff = 1, .fixed = FIXED_ALL,
-                         .param_size = sizeof(random_param), .fields = random_fields, .infer = random_infer,
-                         .eval = random_eval, .vmap = random_vmap};
+const gm_op random_op = {.name = "random", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(random_param),
+                         .fields = random_fields, .infer = random_infer, .eval = random_eval, .vmap = random_vmap};
 
 static gm_array *draw(gm_scope *s, gm_random_kind kind, int ndim, const int64_t *shape, gm_dtype type, float factor,
                       float shift, gm_array *key) {
@@ -79,7 +79,8 @@ static gm_array *draw(gm_scope *s, gm_random_kind kind, int ndim, const int64_t 
     }
     for (int i = 0; i < ndim; i++)
         if (shape[i] < 0)
-            return gm_fail(GM_EVALUE, "random: dimension %d is %lld: it cannot be negative", i, (long long)shape[i]), NULL;
+            return gm_fail(GM_EVALUE, "random: dimension %d is %lld: it cannot be negative", i,
+                           (long long)shape[i]), NULL;
     memcpy(p.shape, shape, (size_t)ndim * sizeof *shape);
     return array_node_sized(s, &random_op, &key, 1, &p, offsetof(random_param, shape) + (size_t)ndim * sizeof *shape);
 }
@@ -107,7 +108,8 @@ static gm_status check_fits(const char *name, const gm_array *a, const gm_array 
         char asked[128], got[128];
         shape_text(ndim, shape, asked);
         shape_text(both.ndim, both.shape, got);
-        return gm_fail(GM_ESHAPE, "%s: parameters of shape %s do not broadcast to values of shape %s", name, got, asked);
+        return gm_fail(GM_ESHAPE, "%s: parameters of shape %s do not broadcast to values of shape %s", name, got,
+                       asked);
     }
     return GM_OK;
 }
@@ -185,7 +187,8 @@ gm_array *gm_random_normal(gm_scope *s, int ndim, const int64_t *shape, gm_dtype
     if (!loc || !scale)
         return NULL;
     if (!dtype_is_inexact(type))
-        return gm_fail(GM_EVALUE, "normal: got dtype %s, expected floating point or complex64", gm_dtype_name(type)), NULL;
+        return gm_fail(GM_EVALUE, "normal: got dtype %s, expected floating point or complex64",
+                       gm_dtype_name(type)), NULL;
     bool no_scale = array_is_none(scale), no_loc = array_is_none(loc);
     if (type == GM_FLOAT32 && (no_scale || is_number(scale, &factor)) && (no_loc || is_number(loc, &shift)))
         return draw(s, GM_RANDOM_NORMAL, ndim, shape, type, root_2(type) * factor, shift, key);
@@ -194,7 +197,8 @@ gm_array *gm_random_normal(gm_scope *s, int ndim, const int64_t *shape, gm_dtype
         x = no_scale ? x : gm_multiply(s, x, gm_astype(s, scale, type));
     } else if (type == GM_FLOAT64 || !no_scale) {
         gm_array *root = scalar_array(s, type == GM_FLOAT64 ? 1.41421356237309504880 : (double)root_2(type), type);
-        x = gm_astype(s, draw(s, GM_RANDOM_NORMAL, ndim, shape, type == GM_FLOAT64 ? GM_FLOAT32 : type, 1, 0, key), type);
+        gm_dtype drawn = type == GM_FLOAT64 ? GM_FLOAT32 : type;
+        x = gm_astype(s, draw(s, GM_RANDOM_NORMAL, ndim, shape, drawn, 1, 0, key), type);
         x = gm_multiply(s, x, no_scale ? root : gm_multiply(s, root, gm_astype(s, scale, type)));
     } else {
         x = draw(s, GM_RANDOM_NORMAL, ndim, shape, type, root_2(type), 0, key);
@@ -263,7 +267,8 @@ gm_array *gm_random_bernoulli(gm_scope *s, gm_array *p, int ndim, const int64_t 
     if (!p)
         return NULL;
     if (!dtype_is_float((gm_dtype)p->dtype))
-        return gm_fail(GM_EVALUE, "bernoulli: p is %s, expected floating point", gm_dtype_name((gm_dtype)p->dtype)), NULL;
+        return gm_fail(GM_EVALUE, "bernoulli: p is %s, expected floating point",
+                       gm_dtype_name((gm_dtype)p->dtype)), NULL;
     if (ndim < 0) {                                  /* none was asked for */
         ndim = p->ndim;
         shape = p->shape;

@@ -11,9 +11,7 @@ gm_array *unbroadcast(gm_scope *s, gm_array *cotangent, const gm_array *operand)
             axes[n++] = i;
     if (n)
         cotangent = gm_sum(s, cotangent, n, axes, true);
-    for (int i = 0; i < lead; i++)
-        axes[i] = i;
-    return gm_astype(s, gm_squeeze(s, cotangent, lead, axes), (gm_dtype)operand->dtype);
+    return gm_reshape(s, gm_astype(s, cotangent, (gm_dtype)operand->dtype), operand->ndim, operand->shape);
 }
 
 int64_t batch_size(gm_array *const *in, int n_in, const bool *batched) {

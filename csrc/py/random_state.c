@@ -141,9 +141,9 @@ bool random_state_add(PyObject *module) {
     bool ok = space && bases && where;
     if (ok)
         state->random_state_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &random_state_spec, bases);
-    PyObject *instance = ok && state->random_state_type ? PyObject_CallNoArgs((PyObject *)state->random_state_type) : NULL;
+    PyObject *type = (PyObject *)state->random_state_type, *instance = ok && type ? PyObject_CallNoArgs(type) : NULL;
     ok = instance && PyModule_AddObjectRef(space, "state", instance) == 0
-      && PyModule_AddObjectRef(space, "_RandomState", (PyObject *)state->random_state_type) == 0;
+      && PyModule_AddObjectRef(space, "_RandomState", type) == 0;
     Py_XDECREF(instance);
     for (PyMethodDef *f = functions; ok && f->ml_name; f++) {
         PyObject *function = PyCFunction_NewEx(f, module, where);

@@ -125,9 +125,9 @@ ALWAYS_INLINE vf vf_erf(vf x) {
 /* The inverse of erf; 3 ulp. x times a polynomial in w = -ln(1 - x**2), or in sqrt(w) towards the ends, as M. Giles
  * has it (Approximating the erfinv function, 2010). 1 gives infinity, beyond 1 NaN. */
 ALWAYS_INLINE vf vf_erfinv(vf x) {
-    static const float middle[10] = { 0x1.805c5ep+0f, 0x1.f91e8ap-3f, -0x1.11c994p-8f, -0x1.4866f8p-10f, 0x1.ca61ccp-13f,
-                                      -0x1.4bca9ap-18f, -0x1.d8cdbap-19f, 0x1.ee0c88p-22f, 0x1.e2dc84p-26f,
-                                      -0x1.1b80b4p-27f };
+    static const float middle[10] = { 0x1.805c5ep+0f, 0x1.f91e8ap-3f, -0x1.11c994p-8f, -0x1.4866f8p-10f,
+                                      0x1.ca61ccp-13f, -0x1.4bca9ap-18f, -0x1.d8cdbap-19f, 0x1.ee0c88p-22f,
+                                      0x1.e2dc84p-26f, -0x1.1b80b4p-27f };
     static const float ends[10] = { 0x1.6a9efcp+1f, 0x1.006dc8p+0f, 0x1.357f96p-7f, -0x1.f49d94p-8f, 0x1.74bcacp-8f,
                                     -0x1.d6f96ep-9f, 0x1.84f868p-10f, -0x1.fe32c6p-15f, -0x1.435130p-12f,
                                     0x1.e8e5e4p-14f };
