@@ -224,20 +224,33 @@ typedef struct {
 typedef gm_matmul_args gm_matmul_float_args;
 typedef gm_matmul_args gm_matmul_int8_args;
 
-/* ---- decoder parts: all float32 ---- */
+/* ---- rows of f32, f16 or bf16, in float32: out has rows of dim side by side, x x_stride apart ---- */
 typedef struct {
-    float *out; const float *x, *weight;  /* weight NULL: none */
-    int64_t x_stride, out_stride, dim; float eps;
+    void *out; const void *x, *weight;    /* weight NULL: none */
+    int type; int64_t x_stride, dim; float eps;
 } gm_rms_norm_args;
+typedef struct {
+    void *out; const void *x, *weight, *bias;   /* weight, bias NULL: none */
+    int type; int64_t x_stride, dim; float eps;
+} gm_layer_norm_args;
+
+/* ---- decoder parts: all float32 unless a type says otherwise ---- */
 typedef struct { float *out; const float *gate, *up; int64_t dim, gate_stride, up_stride; } gm_swiglu_args;
 
 /* angles: [rows][2][half]: cos then sin, both times factor. Position * inv_freq is rounded to float32 as in transformers. */
 typedef struct {
     float *out; const int32_t *positions; const float *inv_freq; int64_t half; float factor;
 } gm_rope_angles_args;
-typedef struct {                          /* x, out: [rows, heads, dim]; the first 2*half of dim turn, the rest is copied */
-    float *out; const float *x, *angles;
-    int64_t heads, dim, half; bool interleaved; /* pairs (2i, 2i+1) instead of (i, i + half) */
+typedef struct {                          /* out: [batches * steps][2][half]: cos then sin of (offset[batch] + step) * frequency */
+    float *out; const int32_t *offset;
+    int64_t steps, half;
+    const float *freqs; float base, scale; /* frequency i: scale / freqs[i], or scale * base^(-i / half) where freqs is NULL */
+    bool inverse;                         /* the sines negated */
+} gm_rope_table_args;
+typedef struct {                          /* x [batches, heads, steps, dim], the last axis contiguous; out contiguous */
+    void *out; const void *x; const float *angles;   /* angles [steps][2][half], angle_stride apart from batch to batch */
+    int type; int64_t heads, steps, dim, half, batch_stride, head_stride, step_stride, angle_stride;
+    bool interleaved;                     /* pairs (2i, 2i+1) instead of (i, i + half); the rest of dim is copied */
 } gm_rope_args;
 
 typedef struct {                          /* half-split pairs; the first 2*half of head_dim turn */
@@ -281,6 +294,34 @@ typedef struct {
     const uint8_t *mask;                  /* [batch, n_tokens]; 0: the token gives 0 and changes nothing. NULL: none */
     int64_t n_tokens, n_heads, n_key_heads, n_keys, n_values;
 } gm_gated_delta_args;
+
+/* Attention over plain arrays of f32, f16 or bf16: q [batches, n_heads, queries, dim], k, v [batches, n_kv_heads, keys, ...],
+ * rows contiguous, strides of batch, head and row; out contiguous. A masked score is the lowest float32, so that a query
+ * that sees no key has the mean of the values. */
+#define GM_SDPA_DIM 512                                 /* the most that dim and value_dim may be */
+#define GM_SDPA_BLOCK 256                               /* keys of a share */
+#define GM_SDPA_LANES 16                                /* packed_k: [batches * n_kv_heads][tile][dim][GM_SDPA_LANES] */
+#define GM_SDPA_FEW 8                                   /* sdpa_split: queries of one kv head, at most */
+typedef struct {
+    void *out; const void *q, *k, *v; int type;
+    int64_t q_strides[3], k_strides[3], v_strides[3];
+    const void *mask; int mask_type; int64_t mask_strides[4];   /* NULL: none; bool, or added; the last stride is 0 or 1 */
+    const float *sinks;                                 /* [n_heads] or NULL */
+    int64_t batches, n_heads, n_kv_heads, queries, keys, dim, value_dim;
+    float scale; bool causal;                           /* causal: query t sees keys to t + keys - queries */
+    float *packed_k, *packed_v;                         /* sdpa; packed_v NULL: v is float32 and read in place */
+    float *partial;                                     /* sdpa_split: [query of a kv head][block][value_dim + 2]: o, m, l */
+} gm_sdpa_args;
+typedef gm_sdpa_args gm_sdpa_pack_args;
+typedef gm_sdpa_args gm_sdpa_split_args;
+typedef gm_sdpa_args gm_sdpa_merge_args;
+static inline int64_t gm_sdpa_tiles(int64_t keys) { return (keys + GM_SDPA_LANES - 1) / GM_SDPA_LANES; }
+static inline int64_t gm_sdpa_blocks(int64_t keys) { return (keys + GM_SDPA_BLOCK - 1) / GM_SDPA_BLOCK; }
+/* Queries of one kv head that sdpa does together. */
+static inline int64_t gm_sdpa_tile(int64_t value_dim) {
+    int64_t fit = 12 * GM_SDPA_DIM / (value_dim > 0 ? value_dim : 1) / 12 * 12;
+    return fit < 12 ? 12 : fit > 48 ? 48 : fit;
+}
 
 typedef void (*gm_kernel)(const void *args, int64_t begin, int64_t end);
 

@@ -1,74 +1,9 @@
-/* attention.c - softmax(q k^T) v: over arrays, and over the KV caches of sequences.
+/* attention.c - softmax(q k^T) v over the KV caches of sequences; over plain arrays it is in sdpa.c.
  * Source of the block-wise form: Milakov and Gimelshein 2018; Dao et al., FlashAttention, 2022. */
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
 #include "ops/ops.h"
-
-/* ---- over arrays: composed from primitives ---- */
-gm_array *gm_scaled_dot_product_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, float scale,
-                                          gm_array *mask, bool causal, gm_array *sinks) {
-    if (!q || !k || !v || !mask || !sinks)
-        return NULL;
-    char tq[128], tk[128], tv[128];
-    array_text(q, tq);
-    array_text(k, tk);
-    array_text(v, tv);
-    if (q->ndim != 4 || k->ndim != 4 || v->ndim != 4 || q->shape[0] != k->shape[0] || k->shape[0] != v->shape[0] ||
-        q->shape[3] != k->shape[3] || k->shape[1] != v->shape[1] || k->shape[2] != v->shape[2] || k->shape[1] == 0 ||
-        q->shape[1] % k->shape[1])
-        return gm_fail(GM_ESHAPE, "scaled_dot_product_attention: q %s, k %s, v %s; expected [B, Hq, T, D], "
-                       "[B, Hkv, S, D], [B, Hkv, S, Dv] with Hq a multiple of Hkv", tq, tk, tv), NULL;
-    gm_dtype type = gm_promote(gm_promote((gm_dtype)q->dtype, (gm_dtype)k->dtype), (gm_dtype)v->dtype);
-    if (!dtype_is_float(type))
-        return gm_fail(GM_EVALUE, "scaled_dot_product_attention: got %s, expected floating point",
-                       gm_dtype_name(type)), NULL;
-    gm_dtype wide = type == GM_FLOAT64 ? GM_FLOAT64 : GM_FLOAT32;
-    int64_t B = q->shape[0], heads = q->shape[1], T = q->shape[2], D = q->shape[3], kv = k->shape[1], S = k->shape[2],
-        Dv = v->shape[3];
-    int64_t group = heads / kv;
-    int swap[5] = {0, 1, 2, 4, 3};
-    /* [B, kv, group, T, D] against [B, kv, 1, S, D]: K and V are not repeated */
-    gm_array *qg = gm_reshape(s, gm_multiply(s, gm_astype(s, q, wide), scalar_array(s, (double)scale, wide)), 5,
-                              (int64_t[]){B, kv, group, T, D});
-    gm_array *kg = gm_transpose(s, gm_reshape(s, gm_astype(s, k, wide), 5, (int64_t[]){B, kv, 1, S, D}), 5, swap);
-    gm_array *scores = gm_matmul(s, qg, kg);
-    if (causal) {
-        gm_array *row = gm_reshape(s, gm_arange(s, (double)(S - T), (double)S, 1, GM_INT32), 2, (int64_t[]){T, 1});
-        gm_array *column = gm_reshape(s, gm_arange(s, 0, (double)S, 1, GM_INT32), 2, (int64_t[]){1, S});
-        scores = gm_where(s, gm_less_equal(s, column, row), scores, scalar_array(s, -INFINITY, wide));
-    }
-    if (!array_is_none(mask)) {
-        int64_t full[4] = {B, heads, T, S};
-        gm_array *m = gm_reshape(s, gm_broadcast_to(s, mask, 4, full), 5, (int64_t[]){B, kv, group, T, S});
-        if (!m)
-            return NULL;
-        if (m->dtype == GM_BOOL) {
-            scores = gm_where(s, m, scores, scalar_array(s, -INFINITY, wide));
-        } else if (gm_promote((gm_dtype)m->dtype, type) != type) {
-            return gm_fail(GM_EVALUE, "scaled_dot_product_attention: a mask of %s does not promote to %s",
-                           gm_dtype_name((gm_dtype)m->dtype), gm_dtype_name(type)), NULL;
-        } else {
-            scores = gm_add(s, scores, gm_astype(s, m, wide));
-        }
-    }
-    if (!array_is_none(sinks)) {
-        if (sinks->ndim != 1 || sinks->shape[0] != heads)
-            return gm_fail(GM_ESHAPE, "scaled_dot_product_attention: expected one sink for each of the %lld heads",
-                           (long long)heads), NULL;
-        int64_t column[5] = {B, kv, group, T, 1};
-        gm_array *extra = gm_broadcast_to(s, gm_reshape(s, gm_astype(s, sinks, wide), 5,
-                                                        (int64_t[]){1, kv, group, 1, 1}), 5, column);
-        gm_array *both[2] = {scores, extra};
-        scores = gm_softmax(s, gm_concatenate(s, both, 2, -1), 1, (int[]){-1});
-        int64_t start[5] = {0}, stop[5] = {B, kv, group, T, S}, step[5] = {1, 1, 1, 1, 1};
-        scores = gm_slice(s, scores, start, stop, step);
-    } else {
-        scores = gm_softmax(s, scores, 1, (int[]){-1});
-    }
-    gm_array *vg = gm_reshape(s, gm_astype(s, v, wide), 5, (int64_t[]){B, kv, 1, S, Dv});
-    return gm_astype(s, gm_reshape(s, gm_matmul(s, scores, vg), 4, (int64_t[]){B, heads, T, Dv}), type);
-}
 
 /* ---- over caches ----
  * Inputs: q, k, v, angles, rows (sequence and position of each row, and after them the number of key blocks in use),

@@ -101,6 +101,36 @@ gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {
     return GM_OK;
 }
 
+gm_status dense_operand(gm_queue *q, const gm_array *a, const void **out) {
+    *out = array_ptr(a);
+    if (array_is_contiguous(a))
+        return GM_OK;
+    int64_t strides[GM_MAX_NDIM];
+    gm_dtype type = (gm_dtype)a->dtype;
+    shape_strides(a->ndim, a->shape, strides);
+    void *copy = queue_scratch(q, (size_t)a->size * array_item(a) + 1);
+    if (!copy)
+        return error_code();
+    GM_TRY(launch_copy(q, copy, type, strides, array_ptr(a), type, a->strides, a->ndim, a->shape));
+    queue_fence(q);
+    *out = copy;
+    return GM_OK;
+}
+
+gm_status row_operand(gm_queue *q, const gm_array *a, const void **out, int64_t *stride) {
+    int last = a->ndim - 1;
+    loop l;
+    *out = array_ptr(a);
+    *stride = a->shape[last];
+    if (array_is_contiguous(a))
+        return GM_OK;
+    GM_TRY(loop_make(q, last, a->shape, 1, (const int64_t *const[]){a->strides}, &l));
+    if (l.ndim > 1 || (a->strides[last] != 1 && a->shape[last] > 1))
+        return dense_operand(q, a, out);
+    *stride = l.ndim ? l.strides[0][0] : 0;
+    return GM_OK;
+}
+
 /* The common dtypes at once, the others by a cast when evaluated. */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type) {
     bool whole = value >= -0x1p31 && value < 0x1p31 && trunc(value) == value;

@@ -51,6 +51,11 @@ gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *
  * scratch. */
 gm_status float_operand(gm_queue *q, const gm_array *a, const float **out);
 
+/* A pointer to a's elements side by side in its own dtype: a itself or a copy in the node's scratch. */
+gm_status dense_operand(gm_queue *q, const gm_array *a, const void **out);
+/* The same for rows along the last axis, *stride elements apart. */
+gm_status row_operand(gm_queue *q, const gm_array *a, const void **out, int64_t *stride);
+
 /* The step that the node is, without its operands; false when it is not elementwise. */
 bool elementwise_step(const gm_array *node, gm_fused_step *out);
 /* The node that a step was. */

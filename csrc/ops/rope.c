@@ -1,5 +1,5 @@
 /* rope.c - rotary position embedding. Source: Su et al., RoFormer, 2021; fast.rope has MLX's arguments. */
-#include <math.h>
+#include <string.h>
 #include "ops/ops.h"
 
 /* ---- angles ---- */
@@ -53,81 +53,132 @@ gm_array *gm_rope_angles(gm_scope *s, gm_array *positions, gm_array *inv_freq, f
     return array_node(s, &rope_angles_op, in, 2, &(angles_param){factor});
 }
 
-/* ---- rotation by angles: x [..., T, D] as rows, angles [rows, 2, half] ---- */
-typedef struct { int32_t interleaved; } rotate_param;
-static const gm_field rotate_fields[] = {{FIELD_INT, offsetof(rotate_param, interleaved), "traditional", 1}, {0}};
+/* ---- rope: x [B, ..., T, D], offset one integer or one for each of B, freqs or none ---- */
+typedef struct { int32_t dims, traditional, inverse; float base, scale; } rope_param;
+static const gm_field rope_fields[] = {{FIELD_INT, offsetof(rope_param, dims), "dims", 1},
+                                       {FIELD_INT, offsetof(rope_param, traditional), "traditional", 1},
+                                       {FIELD_INT, offsetof(rope_param, inverse), "inverse", 1},
+                                       {FIELD_FLOAT, offsetof(rope_param, base), "base", 1},
+                                       {FIELD_FLOAT, offsetof(rope_param, scale), "scale", 1}, {0}};
+enum { IN_X, IN_OFFSET, IN_FREQS };
 
-static gm_status rotate_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+static gm_status rope_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
-    (void)param;
-    spec_like(out, in[0], (gm_dtype)in[0]->dtype);
+    const rope_param *p = param;
+    const gm_array *x = in[IN_X], *offset = in[IN_OFFSET], *freqs = in[IN_FREQS];
+    int n = x->ndim;
+    char text[128];
+    array_text(offset, text);
+    if (n < 3 || !dtype_is_float((gm_dtype)x->dtype))
+        return gm_fail(GM_EVALUE, "rope: x has %d dimensions of %s, expected floating point [B, ..., T, D]", n,
+                       gm_dtype_name((gm_dtype)x->dtype));
+    if (p->dims < 2 || p->dims % 2 || p->dims > x->shape[n - 1])
+        return gm_fail(GM_EVALUE, "rope: dims %d, expected an even number up to the last axis of %lld", p->dims,
+                       (long long)x->shape[n - 1]);
+    if (offset->ndim > 1 || (offset->size != 1 && offset->size != x->shape[0]))
+        return gm_fail(GM_EVALUE, "rope: offset is %s, expected one integer, or one for each of the %lld batches", text,
+                       (long long)x->shape[0]);
+    if (!array_is_none(freqs) && (freqs->ndim != 1 || freqs->shape[0] != p->dims / 2))
+        return gm_fail(GM_EVALUE, "rope: freqs must have one dimension of dims / 2 = %d items", p->dims / 2);
+    spec_like(out, x, (gm_dtype)x->dtype);
     return GM_OK;
 }
 
-static gm_status rotate_eval(gm_array *out, gm_queue *q) {
-    const gm_array *x = out->in[0], *angles = out->in[1];
-    int64_t dim = x->shape[x->ndim - 1], rows = dim ? x->size / dim : 0;
-    const float *data, *turn;
-    GM_TRY(float_operand(q, x, &data));
-    GM_TRY(float_operand(q, angles, &turn));
-    GM_TRY(array_alloc(out, q));
-    float *to = out->dtype == GM_FLOAT32 ? array_ptr(out) : queue_scratch(q, (size_t)out->size * sizeof(float) + 1);
-    if (!to)
-        return error_code();
-    GM_TRY(LAUNCH(q, rope, rows, 1 + 8192 / (dim + 1), 0, .out = to, .x = data, .angles = turn, .heads = 1, .dim = dim,
-                  .half = angles->shape[angles->ndim - 1],
-                  .interleaved = ((const rotate_param *)out->param)->interleaved != 0));
-    if (out->dtype == GM_FLOAT32)
+/* x as [batches, heads, steps, dim] with the last axis contiguous; a copy where it cannot be seen so. */
+static gm_status four_axes(gm_queue *q, const gm_array *x, const void **data, int64_t heads, int64_t strides[3]) {
+    int n = x->ndim;
+    loop middle;
+    GM_TRY(loop_make(q, n - 3, x->shape + 1, 1, (const int64_t *const[]){x->strides + 1}, &middle));
+    *data = array_ptr(x);
+    strides[0] = x->strides[0];
+    strides[1] = middle.ndim ? middle.strides[0][0] : 0;
+    strides[2] = x->strides[n - 2];
+    if (middle.ndim <= 1 && (x->strides[n - 1] == 1 || x->shape[n - 1] == 1))
         return GM_OK;
-    queue_fence(q);
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, (int64_t[]){1}, to, GM_FLOAT32, (int64_t[]){1}, 1,
-                       (int64_t[]){out->size});
+    GM_TRY(dense_operand(q, x, data));
+    strides[2] = x->shape[n - 1];
+    strides[1] = strides[2] * x->shape[n - 2];
+    strides[0] = strides[1] * heads;
+    return GM_OK;
 }
 
-const gm_op rope_op = {.name = "rope", .n_in = 2, .n_out = 1, .nondiff = 2, .param_size = sizeof(rotate_param),
-                                .fields = rotate_fields, .infer = rotate_infer, .eval = rotate_eval};
+static gm_status rope_eval(gm_array *out, gm_queue *q) {
+    const rope_param *p = out->param;
+    const gm_array *x = out->in[IN_X], *offset = out->in[IN_OFFSET];
+    int n = x->ndim;
+    int64_t steps = x->shape[n - 2], heads = 1, half = p->dims / 2, strides[3];
+    const void *data, *start;
+    const float *freqs = NULL;
+    if (out->size == 0)
+        return array_alloc(out, q);
+    for (int i = 1; i < n - 2; i++)
+        heads *= x->shape[i];
+    GM_TRY(four_axes(q, x, &data, heads, strides));
+    GM_TRY(dense_operand(q, offset, &start));
+    if (!array_is_none(out->in[IN_FREQS]))
+        GM_TRY(float_operand(q, out->in[IN_FREQS], &freqs));
+    GM_TRY(array_alloc_like(out, q, IN_X));
+    float *angles = queue_scratch(q, (size_t)(offset->size * steps * p->dims) * sizeof(float));
+    if (!angles)
+        return error_code();
+    GM_TRY(LAUNCH(q, rope_table, offset->size * steps, 1 + 4096 / half, 0, .out = angles, .offset = start,
+                  .steps = steps, .half = half, .freqs = freqs, .base = p->base, .scale = p->scale,
+                  .inverse = p->inverse != 0));
+    queue_fence(q);
+    return LAUNCH(q, rope, x->shape[0] * heads * steps, 1 + 8192 / x->shape[n - 1], 0, .out = array_ptr(out),
+                  .x = data, .angles = angles, .type = out->dtype, .heads = heads, .steps = steps,
+                  .dim = x->shape[n - 1], .half = half, .batch_stride = strides[0], .head_stride = strides[1],
+                  .step_stride = strides[2], .angle_stride = offset->size == 1 ? 0 : steps * p->dims,
+                  .interleaved = p->traditional != 0);
+}
 
+/* A rotation's transpose is its inverse. */
+static void rope_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    rope_param p = *(const rope_param *)out->param;
+    p.inverse = !p.inverse;
+    grad[IN_X] = array_node(s, &rope_op, (gm_array *[]){cots[0], in[IN_OFFSET], in[IN_FREQS]}, 3, &p);
+}
+
+/* Lanes and batches become one axis; each gets its own offset unless there is one for all. */
+static gm_status rope_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    gm_array *x = in[IN_X], *offset = in[IN_OFFSET];
+    int64_t lanes = batch_size(in, 3, batched), shape[GM_MAX_NDIM + 1];
+    if (batched[IN_FREQS])
+        return gm_fail(GM_EUNSUPPORTED, "vmap: rope over frequencies");
+    x = batched_input(s, x, batched[IN_X], lanes);
+    if (!x)
+        return error_code();
+    int64_t batches = x->shape[1];
+    if (batched[IN_OFFSET]) {
+        offset = gm_reshape(s, offset, 2, (int64_t[]){lanes, -1});
+    }
+    if (batched[IN_OFFSET] || offset->size != 1) {
+        offset = gm_broadcast_to(s, offset, 2, (int64_t[]){lanes, batches});
+        offset = gm_reshape(s, offset, 1, (int64_t[]){lanes * batches});
+    }
+    memcpy(shape, x->shape, (size_t)x->ndim * sizeof *shape);
+    shape[1] *= lanes;
+    gm_array *rows = gm_reshape(s, x, x->ndim - 1, shape + 1);
+    gm_array *y = array_again(s, out, (gm_array *[]){rows, offset, in[IN_FREQS]});
+    outs[0] = gm_reshape(s, y, x->ndim, x->shape);
+    return outs[0] ? GM_OK : error_code();
+}
+
+const gm_op rope_op = {.name = "rope", .n_in = 3, .n_out = 1, .nondiff = 6, .param_size = sizeof(rope_param),
+                       .fields = rope_fields, .infer = rope_infer, .eval = rope_eval, .vjp = rope_vjp,
+                       .vmap = rope_vmap};
+
+/* float64 is rotated in float32. */
 gm_array *gm_rope(gm_scope *s, gm_array *x, int dims, bool traditional, gm_array *offset, gm_array *freqs, float base,
                   float scale) {
     if (!x || !offset || !freqs)
         return NULL;
-    int n = x->ndim;
-    if (n < 2 || !dtype_is_float((gm_dtype)x->dtype))
-        return gm_fail(GM_EVALUE, "rope: x has %d dimensions of %s, expected floating point [..., T, D]", n,
-                       gm_dtype_name((gm_dtype)x->dtype)), NULL;
-    if (dims < 2 || dims % 2 || dims > x->shape[n - 1])
-        return gm_fail(GM_EVALUE, "rope: dims %d, expected an even number up to the last axis of %lld", dims,
-                       (long long)x->shape[n - 1]), NULL;
-    int64_t half = dims / 2, steps = x->shape[n - 2], batches = n > 2 ? x->shape[0] : 1, per_batch = 1;
-    if (!dtype_is_integer((gm_dtype)offset->dtype) || offset->ndim > 1 ||
-        (offset->size != 1 && offset->size != batches)) {
-        char text[128];
-        array_text(offset, text);
-        return gm_fail(GM_EVALUE, "rope: offset is %s, expected one integer, or one for each of the %lld batches", text,
-                       (long long)batches), NULL;
-    }
-    if (!array_is_none(freqs) && (freqs->ndim != 1 || freqs->shape[0] != dims / 2))
-        return gm_fail(GM_EVALUE, "rope: freqs must have dims / 2 = %d items", dims / 2), NULL;
-    for (int i = 1; i < n - 2; i++)
-        per_batch *= x->shape[i];
-    gm_array *inv_freq;
-    if (array_is_none(freqs)) {
-        inv_freq = array_new(s, GM_FLOAT32, 1, &half);
-        if (!inv_freq)
-            return NULL;
-        for (int64_t i = 0; i < half; i++)
-            ((float *)array_ptr(inv_freq))[i] = (float)(pow((double)base, -2.0 * (double)i / dims) * (double)scale);
-    } else {
-        inv_freq = gm_divide(s, scalar_array(s, (double)scale, GM_FLOAT32), gm_astype(s, freqs, GM_FLOAT32));
-    }
-    /* positions [batches, 1, steps], one row of angles for each row of x */
-    gm_array *start = gm_reshape(s, gm_astype(s, offset, GM_INT32), 2, (int64_t[]){-1, 1});
-    gm_array *positions = gm_add(s, start, gm_arange(s, 0, (double)steps, 1, GM_INT32));
-    positions = gm_reshape(s, positions, 1, (int64_t[]){-1});
-    gm_array *angles = gm_rope_angles(s, positions, inv_freq, 1);
-    int64_t wanted[5] = {batches, per_batch, steps, 2, half};
-    angles = gm_reshape(s, angles, 5, (int64_t[]){offset->size == 1 ? 1 : batches, 1, steps, 2, half});
-    angles = gm_reshape(s, gm_contiguous(s, gm_broadcast_to(s, angles, 5, wanted)), 3, (int64_t[]){-1, 2, half});
-    gm_array *in[2] = {x, angles};
-    return array_node(s, &rope_op, in, 2, &(rotate_param){traditional});
+    gm_dtype type = (gm_dtype)x->dtype;
+    if (!dtype_is_integer((gm_dtype)offset->dtype))
+        return gm_fail(GM_EVALUE, "rope: offset is %s, expected an integer",
+                       gm_dtype_name((gm_dtype)offset->dtype)), NULL;
+    rope_param p = {.dims = dims, .traditional = traditional, .base = base, .scale = scale};
+    gm_array *in[3] = {type == GM_FLOAT64 ? gm_astype(s, x, GM_FLOAT32) : x, gm_astype(s, offset, GM_INT32), freqs};
+    gm_array *y = array_node(s, &rope_op, in, 3, &p);
+    return y ? gm_astype(s, y, type) : NULL;
 }

@@ -182,19 +182,6 @@ FUNCTION_OF(where) {
     return finish(module, scope, condition ? gm_where(scope, condition, x, y) : NULL);
 }
 
-FUNCTION_OF(softmax) {
-    static const signature sig = {"softmax", 1, 2, 1, {"a", "axis", "precise", "stream", NULL}};
-    PyObject *v[4];
-    int n_axes, axes[GM_MAX_NDIM];
-    bool precise;        /* sums are in float32 in any case */
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_axes(v[1], &n_axes, axes)
-        || !read_bool(v[2], &precise))
-        return NULL;
-    gm_array *x = array_argument(PyModule_GetState(module), v[0], "softmax");
-    gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_softmax(scope, x, n_axes, axes) : NULL);
-}
-
 FUNCTION_OF(matmul) {
     static const signature sig = {"matmul", 2, 2, 3, {"a", "b", "stream", NULL}};
     module_state *state = PyModule_GetState(module);
@@ -205,74 +192,6 @@ FUNCTION_OF(matmul) {
     gm_array *b = a ? array_argument(state, v[1], "matmul") : NULL;
     gm_scope *scope = gm_scope_open();
     return finish(module, scope, scope ? gm_matmul(scope, a, b) : NULL);
-}
-
-/* ---- fast ---- */
-
-/* An optional array: GM_NONE for None. */
-static gm_array *optional_argument(module_state *state, PyObject *value, const char *name) {
-    return !value || value == Py_None ? GM_NONE : array_argument(state, value, name);
-}
-
-FUNCTION_OF(rms_norm) {
-    static const signature sig = {"rms_norm", 0, 3, 7, {"x", "weight", "eps", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[4];
-    double eps;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_float(v[2], "eps", &eps))
-        return NULL;
-    gm_array *x = array_argument(state, v[0], "rms_norm");
-    gm_array *weight = x ? optional_argument(state, v[1], "rms_norm") : NULL;
-    gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_rms_norm(scope, x, weight, (float)eps) : NULL);
-}
-
-FUNCTION_OF(rope) {
-    static const signature sig = {"rope", 1, 2, 1 | 2 | 4 | 8 | 16 | 32,
-                                  {"a", "dims", "traditional", "base", "scale", "offset", "freqs", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[8];
-    int dims;
-    bool traditional;
-    double base = 0, scale;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[7]) || !read_int(v[1], "dims", &dims)
-        || !read_bool(v[2], &traditional) || (v[3] != Py_None && !read_float(v[3], "base", &base))
-        || !read_float(v[4], "scale", &scale))
-        return NULL;
-    if ((v[3] == Py_None) == (!v[6] || v[6] == Py_None)) {
-        PyErr_SetString(PyExc_ValueError, "rope: exactly one of base and freqs must be given");
-        return NULL;
-    }
-    gm_scope *scope = gm_scope_open();
-    gm_array *offset = scope ? node_from_operand(state, scope, v[5], GM_DTYPE_COUNT) : NULL;
-    gm_array *freqs = offset ? optional_argument(state, v[6], "rope") : NULL;
-    gm_array *x = freqs ? array_argument(state, v[0], "rope") : NULL;
-    return finish(module, scope,
-                  x ? gm_rope(scope, x, dims, traditional, offset, freqs, (float)base, (float)scale) : NULL);
-}
-
-FUNCTION_OF(scaled_dot_product_attention) {
-    static const char name[] = "scaled_dot_product_attention";
-    static const signature sig = {name, 0, 3, 1 | 2 | 4 | 8, {"q", "k", "v", "scale", "mask", "sinks", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[7];
-    double scale;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[6]) || !read_float(v[3], "scale", &scale))
-        return NULL;
-    bool causal = v[4] && PyUnicode_Check(v[4]);
-    if (causal && PyUnicode_CompareWithASCIIString(v[4], "causal") != 0) {
-        PyErr_Format(PyExc_ValueError, "%s: mask must be 'causal', an array or None, not '%U'", name, v[4]);
-        return NULL;
-    }
-    gm_array *q = array_argument(state, v[0], name);
-    gm_array *k = q ? array_argument(state, v[1], name) : NULL;
-    gm_array *value = k ? array_argument(state, v[2], name) : NULL;
-    gm_array *mask = value ? causal ? GM_NONE : optional_argument(state, v[4], name) : NULL;
-    gm_array *sinks = mask ? optional_argument(state, v[5], name) : NULL;
-    gm_scope *scope = gm_scope_open();
-    gm_array *node = scope && sinks
-                   ? gm_scaled_dot_product_attention(scope, q, k, value, (float)scale, mask, causal, sinks) : NULL;
-    return finish(module, scope, node);
 }
 
 /* ---- the tables ---- */

@@ -98,3 +98,11 @@ FUNCTION_OF(minmax) {
     both[0] = gm_minmax(c.scope, x, n_axes, axes, keepdims, &both[1]);
     return call_finish_many(&c, both[0] ? GM_OK : GM_ESTATE, both, 2, false);
 }
+
+FUNCTION_OF(softmax) {
+    gm_array *x;
+    int n_axes = -1, axes[GM_MAX_NDIM];
+    bool precise = false;              /* sums are in float32 in any case */
+    BIND(softmax, "Axb", &x, &n_axes, axes, &precise);
+    return call_finish(&c, gm_softmax(c.scope, x, n_axes, axes));
+}

@@ -181,7 +181,7 @@ static double unary_want(double x, gm_unary_op op)
     switch (op) {
     case GM_U_ABS: return fabs(x);
     case GM_U_NEGATIVE: return -x;
-    case GM_U_SIGN: return x != x ? x : (x > 0) - (x < 0);
+    case GM_U_SIGN: return (x > 0) - (x < 0);
     case GM_U_SQUARE: return x * x;
     case GM_U_SQRT: return sqrt(x);
     case GM_U_RSQRT: return 1 / sqrt(x);
@@ -354,7 +354,8 @@ static void test_binary(void)
                 for (int64_t i = 0; i < n; i++) {
                     double x = get(a, type, i), y = get(b, type, i), want = binary_want(x, y, (gm_binary_op)op);
                     double got = get(out, out_type, i);
-                    if (!is_float(type) && y == 0 && (op == GM_B_FLOOR_DIVIDE || op == GM_B_REMAINDER)) want = 0;
+                    if (!is_float(type) && y == 0 && op == GM_B_FLOOR_DIVIDE) want = 0;
+                    if (!is_float(type) && y == 0 && op == GM_B_REMAINDER) want = x;
                     /* the quotient is rounded before its floor; log1p's argument carries an absolute error */
                     if (op == GM_B_FLOOR_DIVIDE && type == GM_T_F32) want = floor((double)((float)x / (float)y));
                     if (op == GM_B_FLOOR_DIVIDE && type < GM_T_F32 && is_float(type) && fabs(got - want) <= 1) continue;
@@ -636,7 +637,7 @@ static void test_rows(void)
         int64_t n = sizes[s], rows = 5;
         float *x = floats(rows * n, 3), *w = floats(n, 2), *out = buffer((size_t)(rows * n) * 4),
             *one = buffer((size_t)n * 4);
-        gm_rms_norm_args a = { out, x, weighted ? w : NULL, n, n, n, 1e-6f };
+        gm_rms_norm_args a = { out, x, weighted ? w : NULL, GM_T_F32, n, n, 1e-6f };
         kernels->rms_norm(&a, 0, rows);
         for (int64_t r = 0; r < rows; r++) {
             double sum = 0;
@@ -645,7 +646,7 @@ static void test_rows(void)
                 double want = (double)x[r * n + i] / sqrt(sum / (double)n + 1e-6) * (weighted ? (double)w[i] : 1);
                 CHECK(near_to((double)out[r * n + i], want, GM_T_F32, 4), "rms_norm n %d", (int)n);
             }
-            kernels->rms_norm(&(gm_rms_norm_args){ one, x + r * n, weighted ? w : NULL, n, n, n, 1e-6f }, 0, 1);
+            kernels->rms_norm(&(gm_rms_norm_args){ one, x + r * n, weighted ? w : NULL, GM_T_F32, n, n, 1e-6f }, 0, 1);
             CHECK(same(one, out + r * n, (size_t)n * 4), "rms_norm alone, n %d", (int)n);
         }
         float *up = floats(rows * n, 3), *mixed = buffer((size_t)(rows * n) * 4);
@@ -656,12 +657,14 @@ static void test_rows(void)
         free_buffers();
     }
     for (int interleaved = 0; interleaved < 2; interleaved++) {
-        int64_t rows = 4, heads = 3, dim = 22, half = 9;
+        int64_t rows = 4, heads = 3, dim = 22, half = 9;       /* rows are batches of one step */
         int32_t positions[4] = { 0, 1, 77, 100000 };
         float *frequency = floats(half, 1), *angles = buffer((size_t)(rows * 2 * half) * 4);
         float *x = floats(rows * heads * dim, 1), *out = buffer((size_t)(rows * heads * dim) * 4);
         kernels->rope_angles(&(gm_rope_angles_args){ angles, positions, frequency, half, 1.5f }, 0, rows);
-        kernels->rope(&(gm_rope_args){ out, x, angles, heads, dim, half, interleaved != 0 }, 0, rows);
+        kernels->rope(&(gm_rope_args){ .out = out, .x = x, .angles = angles, .type = GM_T_F32, .heads = heads, .steps = 1,
+            .dim = dim, .half = half, .batch_stride = heads * dim, .head_stride = dim, .angle_stride = 2 * half,
+            .interleaved = interleaved != 0 }, 0, rows * heads);
         for (int64_t r = 0; r < rows; r++) for (int64_t h = 0; h < heads; h++) {
             const float *in = x + (r * heads + h) * dim, *to = out + (r * heads + h) * dim;
             for (int64_t i = 0; i < half; i++) {
@@ -671,6 +674,16 @@ static void test_rows(void)
                 CHECK(fabs((double)to[q] - ((double)in[q] * c + (double)in[p] * s)) < 6e-7, "rope high %g", angle);
             }
             for (int64_t i = 2 * half; i < dim; i++) CHECK(to[i] == in[i], "rope passes the rest on");
+        }
+        int32_t offset[2] = { 5, 100000 };
+        float *table = buffer((size_t)(2 * 3 * 2 * half) * 4);
+        kernels->rope_table(&(gm_rope_table_args){ .out = table, .offset = offset, .steps = 3, .half = half,
+            .freqs = interleaved ? frequency : NULL, .base = 100, .scale = 0.5f, .inverse = true }, 0, 6);
+        for (int64_t r = 0; r < 6; r++) for (int64_t i = 0; i < half; i++) {
+            float each = interleaved ? 0.5f / frequency[i] : (float)(0.5 * pow(100, -(double)i / (double)half));
+            double angle = (double)((float)(offset[r / 3] + r % 3) * each), room = 3e-7;
+            CHECK(fabs((double)table[r * 2 * half + i] - cos(angle)) < room, "rope_table cos %g", angle);
+            CHECK(fabs((double)table[(r * 2 + 1) * half + i] + sin(angle)) < room, "rope_table sin %g", angle);
         }
         free_buffers();
     }

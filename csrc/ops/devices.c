@@ -1,0 +1,11 @@
+/* devices.c - kernels given as source for a GPU: there is none here that could run them. */
+#include "ops/ops.h"
+
+static gm_array *no_device(gm_scope *s, const char *op, const char *device) {
+    (void)s;
+    return gm_fail(GM_ESTATE, "%s: there is no %s device here", op, device), NULL;
+}
+
+gm_array *gm_metal_kernel(gm_scope *s) { return no_device(s, "metal_kernel", "Metal"); }
+gm_array *gm_cuda_kernel(gm_scope *s) { return no_device(s, "cuda_kernel", "CUDA"); }
+gm_array *gm_precompiled_cuda_kernel(gm_scope *s) { return no_device(s, "precompiled_cuda_kernel", "CUDA"); }
