@@ -140,12 +140,15 @@ typedef struct {
 gm_status gm_custom(gm_scope *scope, const gm_closure *closure, gm_array *const *inputs, int n_inputs,
                     gm_array *const *outputs, int n_outputs, gm_array **results);
 
-/* A traced graph, simplified and with its elementwise chains fused, that runs again over other inputs. shapeless: their
- * shapes may differ from the traced ones, in the same number of dimensions. */
+/* A traced graph, simplified, that runs again over other inputs. shapeless: their shapes may differ from the traced ones,
+ * in the same number of dimensions. */
 typedef struct gm_graph gm_graph;
 gm_status gm_graph_new(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, bool shapeless,
                        gm_graph **out);
 gm_status gm_graph_call(gm_scope *scope, const gm_graph *graph, gm_array *const *inputs, int n_inputs, gm_array **outs);
+gm_status gm_graph_fuse(gm_graph *graph);               /* elementwise chains become one op each */
+gm_status gm_graph_check_shapeless(const gm_graph *graph);  /* GM_EVALUE when some op can only have the traced shapes */
+bool gm_graph_captures_tracer(const gm_graph *graph);   /* of a trace that goes on around the traced function */
 int gm_graph_outputs(const gm_graph *graph);
 void gm_graph_free(gm_graph *graph);
 

@@ -80,7 +80,8 @@ class _Compiled:
             raise
         written = {id(container) for container, _ in containers(self._outputs, [])}
         restore([pair for pair in before if id(pair[0]) not in written])
-        self._graphs.by_signature[signature] = traced
+        if not traced[0].captures_tracer():      # it would outlive what it holds
+            self._graphs.by_signature[signature] = traced
         return self._finish(values, *traced[1:])
 
     def _trace(self, args, kwargs, leaves, n_arguments):

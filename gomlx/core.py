@@ -20,6 +20,8 @@ from .dtypes import *  # noqa: F403
 from .printing import *  # noqa: F403
 from .transforms import *  # noqa: F403
 
+__version__ = "0.32.4"    # of mlx.core, whose names and behaviour these are; gomlx's own is gomlx.__version__
+
 e = _math.e
 pi = _math.pi
 inf = _math.inf

@@ -5,7 +5,9 @@ import ctypes
 import hashlib
 import math
 import operator
+import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -105,6 +107,48 @@ def test_lists_of_arrays():
     for bad in ([a, 3], [a, mx.array([1, 2, 3])], [[a], a]):
         with pytest.raises(ValueError):
             mx.array(bad)
+
+
+def test_lists_that_mix_arrays_and_lists():
+    a = mx.array([1, 2])
+    assert mx.array([a, [3, 4]]).tolist() == mx.array([[1, 2], mx.array([3, 4])]).tolist() == [[1, 2], [3, 4]]
+    assert mx.array([1, mx.array(2.5)]).dtype == mx.float32
+    assert mx.array([[[1], mx.array([2])], mx.array([[3], [4]])]).tolist() == [[[1], [2]], [[3], [4]]]
+    for ragged in ([a, [3]], [a, 3], [[a], a], [a, []], [a, None], [a, "x"]):
+        with pytest.raises(ValueError):
+            mx.array(ragged)
+
+
+class MlxArray:
+    def __mlx_array__(self):
+        return mx.array([1, 2])
+
+
+def test_objects_that_can_become_arrays():
+    a, one = mx.array([10, 20]), MlxArray()
+    assert mx.array(one).tolist() == mx.asarray(one).tolist() == mx.abs(one).tolist() == [1, 2]
+    assert (a + one).tolist() == (one + a).tolist() == mx.add(a, one).tolist() == [11, 22]
+    assert (a == one).tolist() == [False, False] and mx.array(one, mx.float16).dtype == mx.float16
+    assert mx.array(mx.ArrayLike(one)).tolist() == [1, 2]
+
+    class Wrong:
+        def __mlx_array__(self):
+            return 3
+
+    class NumPyArray:
+        def __array__(self):
+            return np.array([1.5, 2.5])
+
+    with pytest.raises(TypeError):
+        mx.array(Wrong())
+    assert mx.array(NumPyArray()).tolist() == [1.5, 2.5] and mx.array(NumPyArray(), mx.int8).tolist() == [1, 2]
+
+
+def test_bitwise_operators_refuse_floats():
+    a, b = mx.array([1, 2]), mx.array([1.0, 2.0])
+    for call in (lambda: a & b, lambda: b | 1, lambda: a ^ 1.5, lambda: b << 1, lambda: a >> b):
+        with pytest.raises(ValueError):
+            call()
 
 
 def test_what_is_no_array():
@@ -392,6 +436,29 @@ def test_repr():
     assert repr(mx.float32) == "mlx.core.float32" and repr(mx.bool_) == "mlx.core.bool"
 
 
+def test_print_options():
+    x = mx.array([1.23456789, 1e10, 0.5 - 1e-9])
+    plain = repr(x)
+    assert mx.get_printoptions().precision == mx.PrintOptions().precision == -1
+    with mx.printoptions(precision=2) as inside:
+        assert type(inside).__name__ == "_PrintOptionsContext" and mx.get_printoptions().precision == 2
+        assert repr(x) == "array([1.23, 10000000000.00, 0.50], dtype=float32)"
+        assert str(mx.array(1.5 - 2.25j)) == "array(1.50-2.25j, dtype=complex64)" and str(mx.array(3)) == "array(3, dtype=int32)"
+        mx.set_printoptions(precision=0)
+        assert repr(x) == "array([1, 10000000000, 0], dtype=float32)"
+    assert repr(x) == plain
+    for bad in ("2", None, 1.5):
+        with pytest.raises(TypeError):
+            mx.set_printoptions(bad)
+
+
+def test_complex_numbers_and_nothing_in_print():
+    assert str(mx.array([1 + 2j, complex(1, -0.0), complex(float("nan"), float("inf"))])) == (
+        "array([1+2j, 1+-0j, nan+infj], dtype=complex64)")
+    assert str(mx.array([])) == str(mx.full((0, 3), 1.0)) == "array([], dtype=float32)"
+    assert str(mx.full((2, 0), 1.0)) == "array([[],\n       []], dtype=float32)"
+
+
 def test_format():
     assert f"{mx.array(1.5):.2f}" == "1.50" and f"{mx.array(3):03d}" == "003" and f"{mx.array(3)}" == "3"
     assert f"{mx.array([1])}" == "array([1], dtype=int32)"
@@ -551,7 +618,8 @@ def test_dlpack_round_trip(dtype):
     if dtype == "bool" and np.lib.NumpyVersion(np.__version__) < "1.25.0":
         pytest.skip("NumPy before 1.25 has no bool in DLPack")
     a = mx.from_dlpack(x)
-    assert name_of(a.dtype) == dtype
+    assert name_of(a.dtype) == ("float32" if dtype == "float64" else dtype)
+    assert name_of(mx.from_dlpack(x, copy=False).dtype) == dtype
     np.testing.assert_array_equal(np.asarray(a), x)
     np.testing.assert_array_equal(np.from_dlpack(mx.array(x)), mx.array(x).tolist())
     np.testing.assert_array_equal(np.from_dlpack(a.T), x.T)
@@ -611,13 +679,29 @@ def test_torch():
 
 # ---- methods are the functions ----
 
-@pytest.mark.parametrize("name", ["abs", "square", "sqrt", "rsqrt", "reciprocal", "exp", "log", "log2", "log10", "log1p", "sin",
-                                  "cos", "sum", "prod", "max", "min", "all", "any", "logsumexp", "mean", "argmax", "argmin"])
-def test_methods_are_the_functions(name):
+def methods():
+    """Name, function and signature of each method that is a function of the catalogue."""
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "csrc", "py", "methods.def")
+    with open(path, encoding="utf-8") as file:
+        return re.findall(r'^(?:LIST_)?METHOD\((\w+), +(\w+), +"(.*)"\)$', file.read(), re.M)
+
+
+ARGUMENTS = {"astype": (mx.float16,), "view": (mx.int8,), "moveaxis": (0, 1), "swapaxes": (0, 1), "split": (2,), "reshape": ((4,),),
+             "round": (1,), "transpose": ((1, 0),), "diagonal": (1,), "diag": (1,)}
+
+
+@pytest.mark.parametrize("name, function, signature", methods())
+def test_methods_are_the_functions(name, function, signature):
     a = mx.array([[1.0, 2.0], [3.0, 0.5]])
-    assert getattr(a, name)().tolist() == getattr(mx, name)(a).tolist()
-    if name in ("sum", "prod", "max", "min", "all", "any", "logsumexp", "mean", "argmax", "argmin"):
-        assert getattr(a, name)(1, keepdims=True).tolist() == getattr(mx, name)(a, axis=1, keepdims=True).tolist()
+    args = ARGUMENTS.get(name, ())
+    got, want = getattr(a, name)(*args), getattr(mx, function)(a, *args)
+    for g, w in zip(got, want, strict=True) if isinstance(want, list) else [(got, want)]:
+        assert g.dtype == w.dtype and mx.array_equal(g, w)
+    keywords = {"axis": 1} if "axis=None" in signature and name != "squeeze" else {}
+    keywords |= {"keepdims": True} if "keepdims" in signature else {}
+    if keywords:
+        assert mx.array_equal(getattr(a, name)(**keywords), getattr(mx, function)(a, **keywords))
+    assert "stream" in signature
     with pytest.raises(TypeError):
         getattr(a, name)(nonsense=1)
 

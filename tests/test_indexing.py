@@ -312,3 +312,94 @@ def test_assignment_in_a_loop_writes_in_place():
     want[:, :20] = 1
     want[:, [3, 200]] = 2
     np.testing.assert_array_equal(np.array(cache), want)
+
+
+# ---- gradients and batching ----
+
+def written(key, mode):
+    """x with u written to x[key]."""
+    def write(x, u):
+        if mode is not None:
+            return getattr(x.at[key], mode)(u)
+        x = x * 1
+        x[key] = u
+        return x
+    return write
+
+
+I, J, K = mx.array([0, 2, 1]), mx.array([[1], [3]]), mx.array([0, 0, 2, 1])
+READERS = [lambda x: x[I], lambda x: x[:, K], lambda x: x[..., K], lambda x: x[I, :, J], lambda x: x[I, 1:3, 0], lambda x: x[-1],
+           lambda x: x[::-1, None, 1:3], lambda x: mx.take(x, K, axis=1), lambda x: mx.take(x, K), lambda x: mx.take(x, 2, axis=-1),
+           lambda x: mx.take_along_axis(x, mx.array([[[0], [3], [3]]]), axis=1),
+           lambda x: mx.slice(x, mx.array([1, 2]), (0, 2), (1, 4, 2))]
+WRITERS = [(written(0, None), (4, 5)), (written((slice(None), 1), None), (3, 5)), (written(I, None), (3, 1, 5)),
+           (written((I, I), "subtract"), (3, 5)), (written((slice(None), K), "add"), (3, 4, 5)),
+           (written((I, slice(1, 3), mx.array([0, 0, 4])), "add"), (3, 2)), (written(K, "multiply"), (4, 4, 5)),
+           (written(K, "maximum"), (4, 4, 5)), (written(I, "minimum"), (5,)), (written(slice(0, 3, 2), "divide"), (2, 4, 5)),
+           (lambda x, u: mx.put_along_axis(x, mx.array([[[0], [3]]]), u, axis=1), (3, 2, 5)),
+           (lambda x, u: mx.slice_update(x, u, mx.array([1, 2]), (0, 2)), (1, 4, 2))]
+
+
+def check_gradient(function, arrays, rng):
+    """Along a random direction: the gradient's component against a central difference, in float64."""
+    directions = [mx.array(rng.normal(size=a.shape), mx.float64) for a in arrays]
+    weights = mx.array(rng.normal(size=function(*arrays).shape), mx.float64)
+
+    def scalar(*args):
+        return (function(*args) * weights).sum()
+
+    gradients = mx.vjp(scalar, arrays, [mx.array(1.0, mx.float64)])[1]
+    got = sum((g * d).sum().item() for g, d in zip(gradients, directions, strict=True))
+    step = mx.array(1e-6, mx.float64)
+    up = scalar(*(a + step * d for a, d in zip(arrays, directions, strict=True))).item()
+    down = scalar(*(a - step * d for a, d in zip(arrays, directions, strict=True))).item()
+    np.testing.assert_allclose(got, (up - down) / 2e-6, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("number", range(len(READERS)))
+def test_gradients_of_reading(number):
+    rng = np.random.default_rng(number)
+    check_gradient(READERS[number], [mx.array(rng.normal(size=(3, 4, 5)), mx.float64)], rng)
+
+
+@pytest.mark.parametrize("number", range(len(WRITERS)))
+def test_gradients_of_writing(number):
+    rng = np.random.default_rng(number)
+    function, shape = WRITERS[number]
+    check_gradient(function, [mx.array(rng.normal(size=s), mx.float64) for s in ((3, 4, 5), shape)], rng)
+
+
+def batches(*arrays):
+    """Every choice of arrays that are batched (the others lose their first axis)."""
+    for choice in range(1, 1 << len(arrays)):
+        yield [0 if choice >> i & 1 else None for i in range(len(arrays))]
+
+
+X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+U = np.random.default_rng(1).normal(size=(3, 2, 5)).astype(np.float32)
+N = np.array([[0, 0], [1, 3], [-1, 2]], np.int32)
+BATCHED = {
+    "first axis": (lambda x, n: x[n], X, N),
+    "last axis": (lambda x, n: x[:, n], X, N),
+    "one index": (lambda x, n: x[n[0]], X, N),
+    "two arrays": (lambda x, n: x[n[:, None], n], X, N),
+    "arrays apart": (lambda x, n: x[None][mx.array([0]), :, n], X, N),
+    "take": (lambda x, n: mx.take(x, n, axis=-1), X, N),
+    "along": (lambda x, n: mx.take_along_axis(x, n[:, None], axis=0), X, N),
+    "add": (lambda x, n, u: x.at[n].add(u), X, N, U),
+    "add behind": (lambda x, n, u: x.at[1:3, n].add(u[:, :2]), X, N, U),
+    "write": (lambda x, n, u: mx.put_along_axis(x, mx.broadcast_to(n[:1, None], (1, 5)), u[:1], axis=0), X, N, U),
+    "slice": (lambda x, n: mx.slice(x, n, (0, 1), (2, 3)), X, N),
+    "slice of one axis": (lambda x, n: mx.slice(x, n[:1], (1,), (3, 2)), X, N),
+    "slice update": (lambda x, n, u: mx.slice_update(x, u[:, :3], n, (0, 1)), X, N, U),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_batching(name):
+    function, *arrays = BATCHED[name]
+    for axes in batches(*arrays):
+        args = [mx.array(a if axis == 0 else a[1]) for a, axis in zip(arrays, axes, strict=True)]
+        got = mx.vmap(function, in_axes=tuple(axes))(*args)
+        want = [np.array(function(*(a[i] if axis == 0 else a for a, axis in zip(args, axes, strict=True)))) for i in range(3)]
+        np.testing.assert_array_equal(np.array(got), np.stack(want))

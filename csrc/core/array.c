@@ -96,6 +96,16 @@ static void set_spec(gm_array *a, const gm_spec *spec, int64_t *dims) {
     shape_strides(a->ndim, a->shape, a->strides);
 }
 
+/* Nodes count their inputs in 16 bits. */
+static gm_status check_inputs(const gm_op *op, gm_array *const *in, int n_in) {
+    for (int i = 0; i < n_in; i++)
+        if (!in[i])
+            return error_code() != GM_OK ? error_code() : gm_fail(GM_EVALUE, "%s: an input is missing", op->name);
+    if (n_in > UINT16_MAX)
+        return gm_fail(GM_EUNSUPPORTED, "%s: %d inputs; at most %d are possible", op->name, n_in, UINT16_MAX);
+    return GM_OK;
+}
+
 static gm_array *make(const gm_spec *specs, int n_out, const gm_op *op, gm_array *const *in, int n_in,
                       const void *param, size_t param_size) {
     size_t dims = 0;
@@ -157,21 +167,16 @@ gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in
 
 gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
                            size_t param_size) {
-    for (int i = 0; i < n_in; i++)
-        if (!in[i])
-            return NULL;
     gm_spec spec;
     spec.format = 0;
-    if (op->infer(in, n_in, param, &spec) != GM_OK || check_spec(&spec) != GM_OK)
+    if (check_inputs(op, in, n_in) != GM_OK || op->infer(in, n_in, param, &spec) != GM_OK || check_spec(&spec) != GM_OK)
         return NULL;
     return array_own(s, make(&spec, 1, op, in, n_in, param, param_size));
 }
 
 gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
                       size_t param_size, int n_out, gm_array **outs) {
-    for (int i = 0; i < n_in; i++)
-        if (!in[i])
-            return error_code();
+    GM_TRY(check_inputs(op, in, n_in));
     gm_spec *specs = memory_zeroed((size_t)n_out * sizeof *specs);
     gm_status status = specs ? op->infer(in, n_in, param, specs) : GM_ENOMEM;
     for (int k = 0; k < n_out && status == GM_OK; k++)

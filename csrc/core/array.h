@@ -42,7 +42,7 @@ struct gm_array {
     int64_t offset;                        /* bytes from buf->data to element (0, 0, ...) */
     int64_t size;
     int64_t *shape, *strides;              /* strides in elements */
-    void *param;
+    void *param;                           /* constant but for what op->drop gives back */
     uint64_t mark;                         /* the last ordering that visited it; run lock */
     gm_array *next;                        /* while being freed */
 };
@@ -57,6 +57,8 @@ struct gm_op {
     int n_in;                              /* -1: any number */
     int n_out;                             /* outputs: 1 or more; -1: said when a node is made */
     uint32_t nondiff;                      /* bit i: input i has no gradient */
+    uint32_t fixed;                        /* bit i: parameters hold sizes of input i, so a shapeless graph wants it as it
+                                            * was traced; FIXED_ALL: the op cannot be in such a graph */
     size_t param_size;
     const gm_field *fields;
     /* Shapes and dtypes: the only place where such an error arises. Inputs may be GM_NONE where the op allows. out has
@@ -77,8 +79,9 @@ struct gm_op {
     /* The same value from primitive ops: gradient of a fused op without .vjp, batching without .vmap, oracle of tests. */
     gm_array *(*compose)(gm_scope *s, gm_array *const *in, int n_in, const void *param);
     void (*hold)(void *param);             /* a node with a copy of these parameters exists: takes what they hold */
-    void (*drop)(void *param);             /* and dies: gives it back */
+    void (*drop)(void *param);             /* it needs that no more (evaluated, and again when it dies): gives it back */
 };
+#define FIXED_ALL UINT32_MAX
 
 /* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */
 gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param);

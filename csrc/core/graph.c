@@ -287,8 +287,11 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
     for (int i = 0; i < node->n_in && (status == GM_OK || keep_inputs); i++)
         drop_input(q, node->in[i]);            /* the guard's reference, or the node's own */
     GM_TRY(status);
-    if (!keep_inputs)
+    if (!keep_inputs) {
         node->n_in = 0;
+        if (node->op->drop)            /* nothing goes through the node any more: a closure may die before it */
+            node->op->drop(node->param);
+    }
     atomic_store_explicit(&node->ticket, ticket, memory_order_release);
     return GM_OK;
 }

@@ -9,7 +9,13 @@ static _Thread_local uint32_t serial;
 int trace_depth(void) { return depth; }
 bool trace_shapeless(const gm_array *x) { return shapeless > 0 && x->trace; }
 void gm_trace_enter(void) { depth++; }
-void gm_trace_leave(void) { depth--; }
+
+/* Outside of all traces the numbers may begin again: who walks back from later inputs then looks at more nodes than it
+ * needs, no more. */
+void gm_trace_leave(void) {
+    if (--depth == 0)
+        serial = 0;
+}
 void gm_shapeless_enter(void) { shapeless++; }
 void gm_shapeless_leave(void) { shapeless--; }
 bool gm_array_is_tracer(const gm_array *a) { return a->trace && depth > 0; }

@@ -117,7 +117,7 @@ gm_array *gm_full(gm_scope *s, int ndim, const int64_t *shape, gm_array *value, 
 }
 
 gm_array *gm_full_like(gm_scope *s, gm_array *x, gm_array *value, gm_dtype type) {
-    if (!x || !gm_array_is_tracer(x))
+    if (!x || !trace_shapeless(x))
         return x ? gm_full(s, x->ndim, x->shape, value, type) : NULL;
     gm_array *in[2] = {gm_astype(s, value, type), x};
     return array_node_sized(s, &full_op, in, 2, &(full_param){0}, offsetof(full_param, shape));

@@ -185,7 +185,7 @@ static gm_status slice_vmap(gm_scope *s, gm_array *out, gm_array *const *in, con
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, .nondiff = 2,
+const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, .nondiff = 2, .fixed = 1,
                                 .param_size = sizeof(dynamic_param), .fields = dynamic_fields, .infer = slice_infer,
                                 .eval = slice_eval, .vjp = slice_vjp, .vmap = slice_vmap};
 
@@ -263,7 +263,7 @@ static gm_status update_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op dynamic_slice_update_op = {.name = "dynamic_slice_update", .n_in = 3, .n_out = 1, .nondiff = 4,
+const gm_op dynamic_slice_update_op = {.name = "dynamic_slice_update", .n_in = 3, .n_out = 1, .nondiff = 4, .fixed = 1,
                                        .param_size = sizeof(dynamic_param), .fields = dynamic_fields,
                                        .infer = update_infer, .eval = update_eval, .vjp = update_vjp,
                                        .vmap = update_vmap};

@@ -219,7 +219,7 @@ static gm_status gather_eval(gm_array *out, gm_queue *q) {
     GM_TRY(index_locate(q, out->in + 1, p->n_axes, sizes, steps, &a));
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, none, rows, &a));
     return queue_launch(q, queue_kernels(q)->take, &a, sizeof a, index_lead_count(&a) * a.count,
-                        1 + GRAIN / a.run, 0);
+                        1 + 4 * GRAIN / a.run, 0);
 }
 
 static gm_array *zeros_like(gm_scope *s, const gm_array *x) {
@@ -323,7 +323,7 @@ static gm_status along_eval(gm_array *out, gm_queue *q) {
                        .count = out->shape[axis], .dense_step = out->strides[axis],
                        .index_step = index->strides[axis]};
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, strides, rows, &a));
-    return queue_launch(q, queue_kernels(q)->take, &a, sizeof a, index_lead_count(&a) * a.count, 1 + GRAIN / a.run, 0);
+    return queue_launch(q, queue_kernels(q)->take, &a, sizeof a, index_lead_count(&a) * a.count, 1 + 4 * GRAIN / a.run, 0);
 }
 
 static void along_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {

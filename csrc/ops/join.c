@@ -181,16 +181,27 @@ gm_array *gm_unstack(gm_scope *s, gm_array *x, int axis, gm_array **pieces) {
 /* ---- broadcast_arrays, broadcast_shapes ---- */
 gm_array *gm_broadcast_arrays(gm_scope *s, gm_array *const *arrays, int count, gm_array **outs) {
     gm_spec all = {.ndim = 0};
+    bool shapeless = false;
     for (int i = 0; i < count; i++) {
         gm_array common = {.ndim = (int16_t)all.ndim, .shape = all.shape};
         gm_spec next;
         if (!arrays[i] || broadcast_shape("broadcast_arrays", &common, arrays[i], &next) != GM_OK)
             return NULL;
         all = next;
+        shapeless |= trace_shapeless(arrays[i]);
     }
-    for (int i = 0; i < count; i++)
-        if (!(outs[i] = gm_broadcast_to(s, arrays[i], all.ndim, all.shape)))
-            return NULL;
+    gm_array **made = memory_array((size_t)count + 1, sizeof *made);      /* outs may be arrays */
+    bool ok = made != NULL;
+    for (int i = 0; i < count && ok; i++) {
+        made[i] = shapeless ? broadcast_with(s, arrays[i], arrays, count)
+                            : gm_broadcast_to(s, arrays[i], all.ndim, all.shape);
+        ok = made[i] != NULL;
+    }
+    for (int i = 0; i < count && ok; i++)
+        outs[i] = made[i];
+    memory_free(made);
+    if (!ok)
+        return NULL;
     return count ? outs[0] : GM_NONE;
 }
 

@@ -63,6 +63,13 @@ gm_array *elementwise_node(gm_scope *s, const gm_fused_step *step, gm_array *con
 /* A chain of steps over inputs that broadcast against each other. */
 gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs);
 
+/* x broadcast to the shape of another array, whatever shape that has when a shapeless function runs again. */
+gm_array *broadcast_like(gm_scope *s, gm_array *x, gm_array *like);
+/* x broadcast to the shape that the others have together. */
+gm_array *broadcast_with(gm_scope *s, gm_array *x, gm_array *const *others, int n);
+/* How many elements of x lie along the axes (n < 0: all): a float scalar, counted anew when a shapeless function runs
+ * again. */
+gm_array *element_count(gm_scope *s, gm_array *x, int n, const int *axes, gm_dtype type);
 /* Whether a reshape node has a dimension of -1, which follows its input's size. */
 bool reshape_is_free(const gm_array *node);
 

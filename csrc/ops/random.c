@@ -62,8 +62,9 @@ static gm_status random_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op random_op = {.name = "random", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(random_param),
-                         .fields = random_fields, .infer = random_infer, .eval = random_eval, .vmap = random_vmap};
+const gm_op random_op = {.name = "random", .n_in = 1, .n_out = 1, .nondiff = 1, .fixed = FIXED_ALL,
+                         .param_size = sizeof(random_param), .fields = random_fields, .infer = random_infer,
+                         .eval = random_eval, .vmap = random_vmap};
 
 static gm_array *draw(gm_scope *s, gm_random_kind kind, int ndim, const int64_t *shape, gm_dtype type, float factor,
                       float shift, gm_array *key) {

@@ -54,11 +54,8 @@ static gm_status reduce_eval(gm_array *out, gm_queue *q) {
 }
 
 /* y, a result of the reduction of x or its cotangent, with the reduced axes kept as 1. */
-static gm_array *kept_shape(gm_scope *s, gm_array *y, const gm_array *x, uint64_t axes) {
-    int64_t shape[GM_MAX_NDIM];
-    for (int i = 0; i < x->ndim; i++)
-        shape[i] = axes >> i & 1 ? 1 : x->shape[i];
-    return gm_reshape(s, y, x->ndim, shape);
+static gm_array *kept_shape(gm_scope *s, gm_array *y, const gm_array *x, int n_axes, const int *axes) {
+    return y && y->ndim != x->ndim ? gm_expand_dims(s, y, n_axes, axes) : y;
 }
 
 /* The product of all the others: out / x where nothing is zero; where exactly one is, that one gets the product of the
@@ -77,15 +74,16 @@ static gm_array *prod_others(gm_scope *s, gm_array *x, gm_array *out, int n_axes
 
 static void reduce_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
     const reduce_param *p = out->param;
-    gm_array *x = in[0], *cot = kept_shape(s, gm_astype(s, cots[0], (gm_dtype)x->dtype), x, p->axes);
-    gm_array *y = gm_astype(s, kept_shape(s, out, x, p->axes), (gm_dtype)x->dtype);
     int axes[GM_MAX_NDIM], n = 0;
-    for (int i = 0; i < x->ndim; i++)
+    for (int i = 0; i < in[0]->ndim; i++)
         if (p->axes >> i & 1)
             axes[n++] = i;
+    gm_array *x = in[0], *cot = kept_shape(s, gm_astype(s, cots[0], (gm_dtype)x->dtype), x, n, axes);
+    gm_array *y = p->function == GM_R_SUM ? NULL
+                  : gm_astype(s, kept_shape(s, out, x, n, axes), (gm_dtype)x->dtype);
     gm_array *derivative = NULL;
     switch (p->function) {
-    case GM_R_SUM: grad[0] = gm_broadcast_to(s, cot, x->ndim, x->shape); return;
+    case GM_R_SUM: grad[0] = broadcast_like(s, cot, x); return;
     case GM_R_PROD: derivative = prod_others(s, x, y, n, axes); break;
     case GM_R_MAX:
     case GM_R_MIN: {                              /* equals share it */
@@ -237,7 +235,7 @@ static gm_array *arg_reduce(gm_scope *s, const char *name, gm_array *x, int axis
         return NULL;
     int ndim = x->ndim;
     if (all) {
-        x = gm_reshape(s, x, 1, (int64_t[]){x->size});
+        x = gm_flatten(s, x, 0, -1);
     } else if (check_axis(name, axis, ndim, &at) != GM_OK) {
         return NULL;
     }

@@ -11,7 +11,9 @@ gm_array *unbroadcast(gm_scope *s, gm_array *cotangent, const gm_array *operand)
             axes[n++] = i;
     if (n)
         cotangent = gm_sum(s, cotangent, n, axes, true);
-    return gm_reshape(s, gm_astype(s, cotangent, (gm_dtype)operand->dtype), operand->ndim, operand->shape);
+    for (int i = 0; i < lead; i++)
+        axes[i] = i;
+    return gm_astype(s, gm_squeeze(s, cotangent, lead, axes), (gm_dtype)operand->dtype);
 }
 
 int64_t batch_size(gm_array *const *in, int n_in, const bool *batched) {

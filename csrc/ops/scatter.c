@@ -230,7 +230,7 @@ static gm_status scatter_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op scatter_op = {.name = "scatter", .n_in = -1, .n_out = 1, .param_size = sizeof(index_param),
+const gm_op scatter_op = {.name = "scatter", .n_in = -1, .n_out = 1, .fixed = 1, .param_size = sizeof(index_param),
                           .fields = scatter_fields, .infer = scatter_infer, .eval = scatter_eval, .vjp = scatter_vjp,
                           .vmap = scatter_vmap};
 

@@ -71,7 +71,7 @@ static gm_status strided_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op as_strided_op = {.name = "as_strided", .n_in = 1, .n_out = 1, .param_size = sizeof(strided_param),
+const gm_op as_strided_op = {.name = "as_strided", .n_in = 1, .n_out = 1, .fixed = FIXED_ALL, .param_size = sizeof(strided_param),
                              .fields = strided_fields, .infer = strided_infer, .eval = strided_eval,
                              .vjp = strided_vjp, .vmap = strided_vmap};
 

@@ -1,6 +1,7 @@
 /* view.c - ops that show the same memory otherwise: reshape and its kin, transpose, broadcast_to; and contiguous, which
  * does not. */
 #include <string.h>
+#include "base/memory.h"
 #include "ops/ops.h"
 
 /* ---- reshape ---- */
@@ -384,17 +385,23 @@ gm_array *gm_matrix_transpose(gm_scope *s, gm_array *x) {
     return gm_swapaxes(s, x, -2, -1);
 }
 
-/* ---- broadcast_to ---- */
+/* ---- broadcast_to: in[1 ...], where there are any, are arrays that make up the shape (trace_shapeless) ---- */
 static gm_status broadcast_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    (void)n_in;
     const reshape_param *p = param;
-    gm_array target = {.ndim = (int16_t)p->ndim, .shape = (int64_t *)(uintptr_t)p->shape};
+    int64_t shape[GM_MAX_NDIM];
+    gm_array target = {.ndim = (int16_t)p->ndim, .shape = shape};
+    memcpy(shape, p->shape, (size_t)p->ndim * sizeof *shape);
+    for (int i = 1; i < n_in; i++) {
+        GM_TRY(broadcast_shape("broadcast_to", &target, in[i], out));
+        target.ndim = (int16_t)out->ndim;
+        memcpy(shape, out->shape, (size_t)out->ndim * sizeof *shape);
+    }
     out->dtype = (gm_dtype)in[0]->dtype;
     GM_TRY(broadcast_shape("broadcast_to", in[0], &target, out));
-    if (out->ndim != p->ndim || memcmp(out->shape, p->shape, (size_t)p->ndim * sizeof(int64_t)) != 0) {
+    if (out->ndim != target.ndim || memcmp(out->shape, shape, (size_t)out->ndim * sizeof *shape) != 0) {
         char from[128], to[128];
         shape_text(in[0]->ndim, in[0]->shape, from);
-        shape_text(p->ndim, p->shape, to);
+        shape_text(target.ndim, shape, to);
         return gm_fail(GM_ESHAPE, "broadcast_to: shape %s cannot become %s", from, to);
     }
     return GM_OK;
@@ -417,20 +424,21 @@ static void broadcast_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_ar
 /* New dimensions come between the batch axis and x's own. */
 static gm_status broadcast_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched,
                                 gm_array **outs) {
-    int64_t shape[GM_MAX_NDIM + 1];
-    int ndim = batched_shape(out, in[0]->shape[0], shape), own = in[0]->ndim - 1;
-    int64_t aligned[GM_MAX_NDIM + 1];
-    (void)batched;
+    int64_t shape[GM_MAX_NDIM + 1], aligned[GM_MAX_NDIM + 1], batch = batch_size(in, out->n_in, batched);
+    gm_array *x = batched_input(s, in[0], batched[0], batch);
+    if (!x)
+        return error_code();
+    int ndim = batched_shape(out, batch, shape), own = x->ndim - 1;
     aligned[0] = shape[0];
     for (int i = 1; i < ndim; i++)
-        aligned[i] = i < ndim - own ? 1 : in[0]->shape[i - (ndim - own) + 1];
-    outs[0] = gm_broadcast_to(s, gm_reshape(s, in[0], ndim, aligned), ndim, shape);
+        aligned[i] = i < ndim - own ? 1 : x->shape[i - (ndim - own) + 1];
+    outs[0] = gm_broadcast_to(s, gm_reshape(s, x, ndim, aligned), ndim, shape);
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op broadcast_to_op = {.name = "broadcast_to", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
-                               .fields = reshape_fields, .infer = broadcast_infer, .eval = broadcast_eval,
-                               .vjp = broadcast_vjp, .vmap = broadcast_vmap};
+const gm_op broadcast_to_op = {.name = "broadcast_to", .n_in = -1, .n_out = 1, .nondiff = ~1u,
+                               .param_size = sizeof(reshape_param), .fields = reshape_fields, .infer = broadcast_infer,
+                               .eval = broadcast_eval, .vjp = broadcast_vjp, .vmap = broadcast_vmap};
 
 gm_array *gm_broadcast_to(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
     reshape_param p;
@@ -444,6 +452,24 @@ gm_array *gm_broadcast_to(gm_scope *s, gm_array *x, int ndim, const int64_t *sha
     memcpy(p.shape, shape, (size_t)ndim * sizeof *shape);
     return array_node_sized(s, &broadcast_to_op, &x, 1, &p,
                             offsetof(reshape_param, shape) + (size_t)ndim * sizeof *shape);
+}
+
+gm_array *broadcast_like(gm_scope *s, gm_array *x, gm_array *like) {
+    if (!x || !like)
+        return NULL;
+    return trace_shapeless(like) ? broadcast_with(s, x, &like, 1) : gm_broadcast_to(s, x, like->ndim, like->shape);
+}
+
+gm_array *broadcast_with(gm_scope *s, gm_array *x, gm_array *const *others, int n) {
+    reshape_param p = {.ndim = 0};
+    gm_array **in = memory_array((size_t)n + 1, sizeof *in), *out = NULL;
+    if (in) {
+        in[0] = x;
+        memcpy(in + 1, others, (size_t)n * sizeof *in);
+        out = array_node_sized(s, &broadcast_to_op, in, n + 1, &p, offsetof(reshape_param, shape));
+    }
+    memory_free(in);
+    return out;
 }
 
 /* ---- contiguous ---- */

@@ -359,6 +359,14 @@ gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value,
         return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? gm_astype(scope, node, type) : node;
     }
     node = node_from_method(state, scope, value);
+    if (!node && !PyErr_Occurred() && !PyType_Check(value) && PyObject_HasAttrString(value, "__array__")) {
+        PyObject *made = PyObject_CallMethod(value, "__array__", NULL);
+        if (made && PyObject_CheckBuffer(made))
+            node = node_from_buffer(state, scope, made, type);
+        else if (made)
+            PyErr_Format(PyExc_TypeError, "__array__ of %R gave no NumPy array", (PyObject *)Py_TYPE(value));
+        Py_XDECREF(made);
+    }
     if (node)
         return type == GM_DTYPE_COUNT ? node : gm_astype(scope, node, type);
     return PyErr_Occurred() ? NULL : refuse_value(value);

@@ -43,6 +43,10 @@ static void parse(bind_signature *sig, const char *function, const char *text) {
     }
     sig->base.names[n] = NULL;
     sig->n = n;
+    sig->stream = -1;
+    for (int i = 0; i < n; i++)
+        if (strcmp(sig->base.names[i], "stream") == 0)
+            sig->stream = i;
 }
 
 static bool is_given(PyObject *value) {
@@ -206,7 +210,7 @@ bool call_bind(call *c, bind_signature *sig, const char *function, const char *t
     bool ok = c->scope != NULL;
     va_start(list, kinds);
     for (int i = 0; ok && i < sig->n; i++) {
-        if (strcmp(sig->base.names[i], "stream") == 0) {
+        if (i == sig->stream) {
             ok = read_stream(v[i]);
         } else if (*kinds == 'W') {                 /* two operands, scalars weak to the other */
             gm_array **a = va_arg(list, gm_array **), **b = va_arg(list, gm_array **);

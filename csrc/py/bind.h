@@ -31,7 +31,7 @@
 
 typedef struct {
     signature base;
-    int n;
+    int n, stream;                 /* arguments; which of them is stream, or -1 */
     char storage[256];             /* the names */
 } bind_signature;
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 /* ---- signatures ---- */
-/* What a traced graph depends on, as bytes: the structure of a tree, its constants, the dtypes and shapes of its arrays.
- * Every item tells its own end, so signatures may be joined. */
+/* What a traced graph depends on, as bytes: the structure of a tree, its constants, the dtypes and shapes of its
+ * arrays. Every item tells its own end, so signatures may be joined. */
 typedef struct {
     module_state *state;
     PyObject *leaves;              /* the tree's arrays are appended to it */
@@ -38,7 +38,8 @@ static bool put_text(signer *s, char tag, PyObject *text) {
     Py_ssize_t n;
     PyObject *encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
     char *bytes;
-    bool ok = encoded && PyBytes_AsStringAndSize(encoded, &bytes, &n) == 0 && put_tag(s, tag, n) && put(s, bytes, (size_t)n);
+    bool ok = encoded && PyBytes_AsStringAndSize(encoded, &bytes, &n) == 0 && put_tag(s, tag, n)
+           && put(s, bytes, (size_t)n);
     Py_XDECREF(encoded);
     return ok;
 }
@@ -161,7 +162,17 @@ static PyObject *graph_call(PyObject *self, PyObject *args, PyObject *kwargs) {
     return result ? result : raise_gm(state);
 }
 
+static PyObject *captures_tracer(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(gm_graph_captures_tracer(((graph_object *)self)->graph));
+}
+
+static PyMethodDef graph_methods[] = {
+    {"captures_tracer", captures_tracer, METH_NOARGS, "Whether it holds an array of a trace that is under way now."},
+    {NULL, NULL, 0, NULL},
+};
 static PyType_Slot graph_slots[] = {
+    {Py_tp_methods, graph_methods},
     {Py_tp_doc, "A traced graph of arrays: called with a list of arrays, gives a list of arrays."},
     {Py_tp_dealloc, graph_dealloc},
     {Py_tp_call, graph_call},
@@ -180,8 +191,12 @@ static PyObject *make_graph(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOp", &inputs, &outputs, &shapeless))
         return NULL;
     gm_scope *scope = transform_scope();
-    if (scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o))
-        gm_graph_new(in.nodes, (int)in.count, o.nodes, (int)o.count, shapeless, &graph);
+    if (scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o)
+        && gm_graph_new(in.nodes, (int)in.count, o.nodes, (int)o.count, shapeless, &graph) == GM_OK
+        && ((shapeless && gm_graph_check_shapeless(graph) != GM_OK) || gm_graph_fuse(graph) != GM_OK)) {
+        gm_graph_free(graph);
+        graph = NULL;
+    }
     PyMem_Free(in.nodes);
     PyMem_Free(o.nodes);
     gm_scope_close(scope);

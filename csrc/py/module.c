@@ -158,8 +158,14 @@ static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t
     bool copy = false;
     if (!read_arguments(&sig, args, n, kwnames, v) || (v[1] != Py_None && !read_bool(v[1], &copy)))
         return NULL;
+    bool must_share = v[1] && v[1] != Py_None && !copy;
     gm_scope *scope = gm_scope_open();
-    return py_array_result(state, scope, scope ? node_from_dlpack(state, scope, v[0], copy) : NULL);
+    gm_array *node = scope ? node_from_dlpack(state, scope, v[0], copy) : NULL;
+    if (node && gm_array_dtype(node) == GM_FLOAT64 && !must_share)
+        node = gm_astype(scope, node, GM_FLOAT32);         /* as array() does; now, for the owner may write it later */
+    if (node && !evaluate_one(state, node))
+        node = NULL;
+    return py_array_result(state, scope, node);
 }
 
 /* Without a copy only what is an array, or has a buffer or DLPack in one of our dtypes. */
@@ -229,7 +235,8 @@ static PyMethodDef core_functions[] = {
     {"async_eval", FUNCTION(async_eval_trees), METH_FASTCALL,
      SIG("async_eval(*trees)", "Starts computing every array in lists, tuples and dicts of arrays, and returns.")},
     {"from_dlpack", FUNCTION(from_dlpack), FASTCALL,
-     SIG("from_dlpack(x, /, *, copy=None)", "An array on the memory of any object with DLPack.")},
+     SIG("from_dlpack(x, /, *, copy=None)",
+         "An array on the memory of any object with DLPack; float64 becomes float32 unless copy=False.")},
     {"asarray", FUNCTION(asarray), FASTCALL,
      SIG("asarray(a, dtype=None, *, copy=None)",
          "An array of anything array() takes; copy=False shares memory or raises.")},

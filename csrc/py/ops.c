@@ -51,53 +51,24 @@ static gm_array *array_argument(module_state *state, PyObject *value, const char
     return node;
 }
 
-/* As a method (self given) or as a function whose first argument is the array: the rest are axis, keepdims, stream. */
-PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObject *self, PyObject *const *args,
-                      Py_ssize_t n, PyObject *kwnames) {
-    const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
-    PyObject *v[3];
+static PyObject *call_reduce(PyObject *module, const char *name, reduce_fn fn, PyObject *const *args, Py_ssize_t n,
+                             PyObject *kwnames) {
+    const signature sig = {name, 1, 3, 1, {"a", "axis", "keepdims", "stream", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[4];
     int n_axes, axes[GM_MAX_NDIM];
     bool keepdims = false;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_axes(v[0], &n_axes, axes)
-        || !read_bool(v[1], &keepdims))
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_axes(v[1], &n_axes, axes)
+        || !read_bool(v[2], &keepdims))
         return NULL;
-    gm_array *x = array_argument(state, self, name);
+    gm_array *x = array_argument(state, v[0], name);
     gm_scope *scope = gm_scope_open();
     return py_array_result(state, scope, scope ? fn(scope, x, n_axes, axes, keepdims) : NULL);
 }
 
-PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args,
-                         Py_ssize_t n, PyObject *kwnames) {
-    const signature sig = {name, 0, 2, 0, {"axis", "keepdims", "stream", NULL}};
-    PyObject *v[3];
-    int axis = 0;
-    bool keepdims = false;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_bool(v[1], &keepdims))
-        return NULL;
-    bool all = !v[0] || v[0] == Py_None;
-    if (!all && !read_int(v[0], "axis", &axis))
-        return NULL;
-    gm_array *x = array_argument(state, self, name);
-    gm_scope *scope = gm_scope_open();
-    gm_array *node = scope ? (greatest ? gm_argmax : gm_argmin)(scope, x, axis, all, keepdims) : NULL;
-    return py_array_result(state, scope, node);
-}
-
-static bool first_argument(const char *name, Py_ssize_t n) {
-    if (n > 0)
-        return true;
-    PyErr_Format(PyExc_TypeError, "%s() missing required argument 'a'", name);
-    return false;
-}
-
 #define UNARY(name, doc) FUNCTION_OF(name) { return call_unary(module, #name, gm_##name, args, n, kwnames); }
 #define BINARY(name, doc) FUNCTION_OF(name) { return call_binary(module, #name, gm_##name, args, n, kwnames); }
-#define REDUCE(name, doc) \
-    FUNCTION_OF(name) \
-    { \
-        return first_argument(#name, n) \
-             ? call_reduce(PyModule_GetState(module), #name, gm_##name, args[0], args + 1, n - 1, kwnames) : NULL; \
-    }
+#define REDUCE(name, doc) FUNCTION_OF(name) { return call_reduce(module, #name, gm_##name, args, n, kwnames); }
 #define HAND(name, namespace_, prototype, text, doc)
 #include "ops/ops.def"
 #undef UNARY
@@ -108,90 +79,65 @@ static bool first_argument(const char *name, Py_ssize_t n) {
 /* ---- core, by hand ---- */
 
 FUNCTION_OF(argmax) {
-    return first_argument("argmax", n)
-               ? call_argreduce(PyModule_GetState(module), "argmax", true, args[0], args + 1, n - 1, kwnames)
-               : NULL;
+    gm_array *x;
+    int axis = 0;
+    bool all = true, keepdims = false;
+    BIND(argmax, "Aab", &x, &axis, &all, &keepdims);
+    return call_finish(&c, gm_argmax(c.scope, x, axis, all, keepdims));
 }
 
 FUNCTION_OF(argmin) {
-    return first_argument("argmin", n)
-               ? call_argreduce(PyModule_GetState(module), "argmin", false, args[0], args + 1, n - 1, kwnames)
-               : NULL;
+    gm_array *x;
+    int axis = 0;
+    bool all = true, keepdims = false;
+    BIND(argmin, "Aab", &x, &axis, &all, &keepdims);
+    return call_finish(&c, gm_argmin(c.scope, x, axis, all, keepdims));
 }
 
 FUNCTION_OF(astype) {
-    static const signature sig = {"astype", 1, 2, 3, {"a", "dtype", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[3];
+    gm_array *x;
     gm_dtype type = GM_DTYPE_COUNT;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_dtype(state, v[1], &type))
-        return NULL;
-    gm_array *x = array_argument(state, v[0], "astype");
-    if (x && type == GM_DTYPE_COUNT)
+    BIND(astype, "Ad", &x, &type);
+    if (type == GM_DTYPE_COUNT) {
         PyErr_SetString(PyExc_TypeError, "astype: dtype must be a Dtype such as float32, not None");
-    if (PyErr_Occurred())
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_astype(scope, x, type) : NULL);
-}
-
-/* (a, /, shape, *, stream): reshape and broadcast_to. */
-static PyObject *call_shaped(PyObject *module, const char *name,
-                             gm_array *(*fn)(gm_scope *, gm_array *, int, const int64_t *), PyObject *const *args,
-                             Py_ssize_t n, PyObject *kwnames) {
-    const signature sig = {name, 1, 2, 3, {"a", "shape", "stream", NULL}};
-    PyObject *v[3];
-    int ndim;
-    int64_t shape[GM_MAX_NDIM];
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_shape(v[1], &ndim, shape))
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    gm_array *x = scope ? node_from_operand(PyModule_GetState(module), scope, v[0], GM_DTYPE_COUNT) : NULL;
-    return finish(module, scope, x ? fn(scope, x, ndim, shape) : NULL);
+        return call_finish(&c, NULL);
+    }
+    return call_finish(&c, gm_astype(c.scope, x, type));
 }
 
 FUNCTION_OF(reshape) {
-    return call_shaped(module, "reshape", gm_reshape, args, n, kwnames);
+    gm_array *x;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    BIND(reshape, "Vs", &x, &ndim, shape);
+    return call_finish(&c, gm_reshape(c.scope, x, ndim, shape));
 }
 
 FUNCTION_OF(broadcast_to) {
-    return call_shaped(module, "broadcast_to", gm_broadcast_to, args, n, kwnames);
+    gm_array *x;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    BIND(broadcast_to, "Vs", &x, &ndim, shape);
+    return call_finish(&c, gm_broadcast_to(c.scope, x, ndim, shape));
 }
 
 FUNCTION_OF(transpose) {
-    static const signature sig = {"transpose", 1, 2, 1, {"a", "axes", "stream", NULL}};
-    PyObject *v[3];
-    int n_axes, axes[GM_MAX_NDIM];
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]) || !read_axes(v[1], &n_axes, axes))
-        return NULL;
-    gm_array *x = array_argument(PyModule_GetState(module), v[0], "transpose");
-    gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_transpose(scope, x, n_axes, axes) : NULL);
+    gm_array *x;
+    int n_axes = -1, axes[GM_MAX_NDIM];
+    BIND(transpose, "Ax", &x, &n_axes, axes);
+    return call_finish(&c, gm_transpose(c.scope, x, n_axes, axes));
 }
 
 FUNCTION_OF(where) {
-    static const signature sig = {"where", 0, 3, 7, {"condition", "x", "y", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[4];
-    gm_array *x, *y;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]))
-        return NULL;
-    gm_scope *scope = gm_scope_open();
-    bool ok = scope && nodes_from_operands(state, scope, v[1], v[2], &x, &y);
-    gm_array *condition = ok ? node_from_operand(state, scope, v[0], GM_DTYPE_COUNT) : NULL;
-    return finish(module, scope, condition ? gm_where(scope, condition, x, y) : NULL);
+    gm_array *condition, *x, *y;
+    BIND(where, "VW", &condition, &x, &y);
+    return call_finish(&c, gm_where(c.scope, condition, x, y));
 }
 
 FUNCTION_OF(matmul) {
-    static const signature sig = {"matmul", 2, 2, 3, {"a", "b", "stream", NULL}};
-    module_state *state = PyModule_GetState(module);
-    PyObject *v[3];
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]))
-        return NULL;
-    gm_array *a = array_argument(state, v[0], "matmul");
-    gm_array *b = a ? array_argument(state, v[1], "matmul") : NULL;
-    gm_scope *scope = gm_scope_open();
-    return finish(module, scope, scope ? gm_matmul(scope, a, b) : NULL);
+    gm_array *a, *b;
+    BIND(matmul, "AA", &a, &b);
+    return call_finish(&c, gm_matmul(c.scope, a, b));
 }
 
 /* ---- the tables ---- */

@@ -164,10 +164,6 @@ gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index);      /* x[index
 
 /* ---- ops.c ---- */
 bool ops_add(PyObject *module, PyObject *names);
-PyObject *call_reduce(module_state *state, const char *name, reduce_fn fn, PyObject *self, PyObject *const *args,
-                      Py_ssize_t n, PyObject *kwnames);
-PyObject *call_argreduce(module_state *state, const char *name, bool greatest, PyObject *self, PyObject *const *args,
-                         Py_ssize_t n, PyObject *kwnames);
 
 /* ---- random_state.c ---- */
 bool random_state_add(PyObject *module);

@@ -1,5 +1,5 @@
-/* transform.c - what gomlx/transforms.py stands on: lists of arrays in, lists of arrays out. The trees of Python values and
- * the tracing of functions are Python's side; graphs are the engine's. */
+/* transform.c - what gomlx/transforms.py stands on: lists of arrays in, lists of arrays out. The trees of Python values
+ * and the tracing of functions are Python's side; graphs are the engine's. */
 #include "py/py.h"
 
 /* ---- lists of arrays ---- */
@@ -126,7 +126,8 @@ static PyObject *copies(PyObject *module, PyObject *list) {
     module_state *state = PyModule_GetState(module);
     node_list in = {NULL, 0};
     gm_scope *scope = gm_scope_open();
-    PyObject *result = scope && read_nodes(state, scope, list, false, &in) ? node_handles(state, in.nodes, in.count) : NULL;
+    bool ok = scope && read_nodes(state, scope, list, false, &in);
+    PyObject *result = ok ? node_handles(state, in.nodes, in.count) : NULL;
     PyMem_Free(in.nodes);
     gm_scope_close(scope);
     return result ? result : raise_gm(state);
@@ -257,7 +258,8 @@ static gm_status call_python(callables *c, gm_scope *scope, PyObject *fn, PyObje
     node_list nodes = {NULL, 0};
     bool ok = list && read_nodes(c->state, scope, list, true, &nodes);
     if (ok && nodes.count != count) {
-        PyErr_Format(PyExc_ValueError, "a rule of a custom function gave %zd arrays; %d are needed", nodes.count, count);
+        PyErr_Format(PyExc_ValueError, "a rule of a custom function gave %zd arrays; %d are needed", nodes.count,
+                     count);
         ok = false;
     }
     for (int i = 0; ok && i < count; i++)
@@ -272,14 +274,16 @@ static gm_status call_vjp(void *payload, gm_scope *scope, gm_array *const *input
                           gm_array *const *cotangents, gm_array *const *outputs, int n_outputs, gm_array **grads) {
     callables *c = payload;
     PyObject *args = Py_BuildValue("(NNN)", node_handles(c->state, inputs, n_inputs),
-                                   node_handles(c->state, cotangents, n_outputs), node_handles(c->state, outputs, n_outputs));
+                                   node_handles(c->state, cotangents, n_outputs),
+                                   node_handles(c->state, outputs, n_outputs));
     return call_python(c, scope, c->vjp, args, n_inputs, grads);
 }
 
 static gm_status call_jvp(void *payload, gm_scope *scope, gm_array *const *inputs, gm_array *const *tangents,
                           int n_inputs, int n_outputs, gm_array **outs) {
     callables *c = payload;
-    PyObject *args = Py_BuildValue("(NN)", node_handles(c->state, inputs, n_inputs), node_handles(c->state, tangents, n_inputs));
+    PyObject *args = Py_BuildValue("(NN)", node_handles(c->state, inputs, n_inputs),
+                                   node_handles(c->state, tangents, n_inputs));
     return call_python(c, scope, c->jvp, args, n_outputs, outs);
 }
 

@@ -12,7 +12,8 @@ typedef struct {
     operand *of_node;              /* of each node of the walk: its output 0 */
     int64_t *same;                 /* hash table over instructions: index + 1 */
     int64_t same_size;
-    int64_t constants_capacity;
+    int64_t *constants;            /* the same over constants */
+    int64_t constants_size;
 } builder;
 
 static uint64_t mix(uint64_t h, uint64_t v) {
@@ -47,30 +48,59 @@ static const instruction *find_same(builder *b, const instruction *i, size_t *at
     return NULL;
 }
 
-static bool same_scalar(const gm_array *a, const gm_array *b) {
-    return a->ndim == 0 && b->ndim == 0 && a->dtype == b->dtype && gm_array_is_evaluated(a) &&
-           gm_array_is_evaluated(b) && memcmp(array_ptr(a), array_ptr(b), array_item(a)) == 0;
+/* Scalars that functions are written with (2 * x) come as a node each: equal ones are one constant. */
+static bool is_scalar(const gm_array *a) { return a->ndim == 0 && a->dtype < GM_DTYPE_COUNT && gm_array_data(a); }
+
+static bool same_constant(const gm_array *a, const gm_array *b) {
+    return a == b || (is_scalar(a) && is_scalar(b) && a->dtype == b->dtype &&
+                      memcmp(array_ptr(a), array_ptr(b), array_item(a)) == 0);
 }
 
-/* Scalars that functions are written with (2 * x) come as a node each: equal ones are one constant. */
+static uint64_t hash_of_constant(const gm_array *a) {
+    uint64_t value = (uint64_t)(uintptr_t)a;
+    if (is_scalar(a)) {
+        value = a->dtype;
+        memcpy((char *)&value, array_ptr(a), array_item(a));
+    }
+    return mix(a->dtype, value);
+}
+
+static size_t constant_place(const builder *b, const gm_array *node) {
+    size_t at = (size_t)(hash_of_constant(node) >> 16) & (size_t)(b->constants_size - 1);
+    while (b->constants[at] && !same_constant(b->g->constants[b->constants[at] - 1], node))
+        at = (at + 1) & (size_t)(b->constants_size - 1);
+    return at;
+}
+
+/* The table has twice as many places as there is room for constants. */
+static gm_status grow_constants(builder *b) {
+    gm_graph *g = b->g;
+    int64_t room = b->constants_size ? b->constants_size : 16;
+    int64_t *table = memory_zeroed((size_t)(2 * room) * sizeof *table);
+    gm_array **grown = table ? memory_resize(g->constants, (size_t)room * sizeof *grown) : NULL;
+    if (!grown) {
+        memory_free(table);
+        return GM_ENOMEM;
+    }
+    g->constants = grown;
+    memory_free(b->constants);
+    b->constants = table;
+    b->constants_size = 2 * room;
+    for (int64_t i = 0; i < g->n_constants; i++)
+        b->constants[constant_place(b, g->constants[i])] = i + 1;
+    return GM_OK;
+}
+
 static gm_status add_constant(builder *b, gm_array *node, operand *out) {
     gm_graph *g = b->g;
-    for (int64_t i = 0; i < g->n_constants; i++) {
-        if (g->constants[i] == node || same_scalar(g->constants[i], node)) {
-            *out = (operand)(-1 - i);
-            return GM_OK;
-        }
+    if (2 * g->n_constants >= b->constants_size)
+        GM_TRY(grow_constants(b));
+    size_t at = constant_place(b, node);
+    if (!b->constants[at]) {
+        g->constants[g->n_constants] = gm_retain(node);
+        b->constants[at] = ++g->n_constants;
     }
-    if (g->n_constants == b->constants_capacity) {
-        int64_t capacity = b->constants_capacity ? 2 * b->constants_capacity : 16;
-        gm_array **grown = memory_resize(g->constants, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return error_code();
-        g->constants = grown;
-        b->constants_capacity = capacity;
-    }
-    g->constants[g->n_constants] = gm_retain(node);
-    *out = (operand)(-1 - g->n_constants++);
+    *out = (operand)-b->constants[at];
     return GM_OK;
 }
 
@@ -136,23 +166,19 @@ static gm_status build(builder *b, gm_array *const *inputs, gm_array *const *out
         b->of_node[walk_find(b->w, inputs[i])] = i;
     }
     g->n_slots = g->n_inputs;
-    for (int64_t i = 0; i < b->w->count; i++) {
-        bool given = false;
-        for (int p = 0; p < g->n_inputs && !given; p++)
-            given = inputs[p] == b->w->nodes[i];
-        if (!given && b->w->reached[i])
+    for (int64_t i = b->w->n_inputs; i < b->w->count; i++)
+        if (b->w->reached[i])
             GM_TRY(add_node(b, i));
-    }
     for (int k = 0; k < g->n_outputs; k++)
         GM_TRY(operand_of(b, outputs[k], &g->outputs[k]));
     return GM_OK;
 }
 
-gm_status gm_graph_new(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, bool shapeless,
-                       gm_graph **out) {
+gm_status compile_graph(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, walk_kind kind,
+                        bool shapeless, gm_graph **out) {
     walk w;
     *out = NULL;
-    GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, false, &w));
+    GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, kind, &w));
     gm_graph *g = memory_zeroed(sizeof *g);
     builder b = {.g = g, .w = &w};
     gm_status status = GM_ENOMEM;
@@ -164,15 +190,19 @@ gm_status gm_graph_new(gm_array *const *inputs, int n_inputs, gm_array *const *o
     }
     memory_free(b.of_node);
     memory_free(b.same);
+    memory_free(b.constants);
     walk_free(&w);
-    if (status == GM_OK)
-        status = compile_fuse(g);
     if (status != GM_OK) {
         gm_graph_free(g);
         return status;
     }
     *out = g;
     return GM_OK;
+}
+
+gm_status gm_graph_new(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, bool shapeless,
+                       gm_graph **out) {
+    return compile_graph(inputs, n_inputs, outputs, n_outputs, WALK_VALUES, shapeless, out);
 }
 
 void gm_graph_free(gm_graph *g) {
@@ -196,6 +226,13 @@ void gm_graph_free(gm_graph *g) {
 
 int gm_graph_outputs(const gm_graph *g) { return g->n_outputs; }
 
+bool gm_graph_captures_tracer(const gm_graph *g) {
+    for (int64_t i = 0; i < g->n_constants; i++)
+        if (gm_array_is_tracer(g->constants[i]))
+            return true;
+    return false;
+}
+
 /* ---- running ---- */
 static gm_array *value_of(const gm_graph *g, gm_array *const *slots, operand o) {
     return o >= 0 ? slots[o] : g->constants[-1 - o];
@@ -211,10 +248,10 @@ static gm_status run_one(gm_scope *s, const gm_graph *g, const instruction *i, g
     gm_array **outs = slots + i->first_out;
     if (!i->node)
         outs[0] = fused_chain(s, i->steps, i->n_steps, in, i->n_in);
-    else if (i->n_out > 1)
-        status = array_nodes(s, i->node->op, in, i->n_in, i->node->param, i->node->param_size, i->n_out, outs);
+    else if (g->shapeless)
+        status = compile_reshaped(s, i->node, in, outs);
     else
-        outs[0] = g->shapeless ? compile_reshaped(s, i->node, in) : array_again(s, i->node, in);
+        status = array_nodes(s, i->node->op, in, i->n_in, i->node->param, i->node->param_size, i->n_out, outs);
     if (in != few)
         memory_free(in);
     return status == GM_OK && !outs[0] ? error_code() : status;
@@ -235,7 +272,8 @@ static gm_status check_input(const gm_graph *g, int k, const gm_array *x) {
 
 gm_status gm_graph_call(gm_scope *s, const gm_graph *g, gm_array *const *inputs, int n_inputs, gm_array **outs) {
     if (n_inputs != g->n_inputs)
-        return gm_fail(GM_EVALUE, "a traced function was given %d arrays; it was traced with %d", n_inputs, g->n_inputs);
+        return gm_fail(GM_EVALUE, "a traced function was given %d arrays; it was traced with %d", n_inputs,
+                       g->n_inputs);
     gm_array **slots = memory_zeroed((size_t)(g->n_slots + 1) * sizeof *slots);
     gm_status status = slots ? GM_OK : GM_ENOMEM;
     for (int k = 0; k < n_inputs && status == GM_OK; k++) {

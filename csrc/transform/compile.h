@@ -27,8 +27,9 @@ struct gm_graph {
     bool shapeless;
 };
 
-/* Joins elementwise instructions whose values nobody else reads into chains. */
-gm_status compile_fuse(gm_graph *g);
-/* The parameters of an instruction for inputs of other shapes than the traced ones. */
-gm_array *compile_reshaped(gm_scope *s, const gm_array *node, gm_array *const *in);
+/* gm_graph_new; with WALK_ALL what does not depend on the inputs is in the code too, but for evaluated arrays. */
+gm_status compile_graph(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, walk_kind kind,
+                        bool shapeless, gm_graph **out);
+/* The node again, over inputs that may have other shapes than the traced ones. */
+gm_status compile_reshaped(gm_scope *s, gm_array *node, gm_array *const *in, gm_array **outs);
 #endif

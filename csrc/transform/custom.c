@@ -5,7 +5,7 @@
 #include "transform/walk.h"
 
 typedef struct { gm_closure closure; _Atomic int32_t refs; } shared;
-typedef struct { shared *shared; int32_t n_inputs, n_outputs; } custom_param;
+typedef struct { _Atomic(shared *) shared; int32_t n_inputs, n_outputs; } custom_param;
 static const gm_field custom_fields[] = {{FIELD_INT, offsetof(custom_param, n_inputs), "n_inputs", 1},
                                          {FIELD_INT, offsetof(custom_param, n_outputs), "n_outputs", 1}, {0}};
 
@@ -34,7 +34,7 @@ static gm_status ruled(gm_status status) {
 
 static void custom_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     const custom_param *p = out->param;
-    const gm_closure *c = &p->shared->closure;
+    const gm_closure *c = &atomic_load(&p->shared)->closure;
     if (!c->vjp) {
         for (int k = 0; k < p->n_outputs; k++)
             grad[p->n_inputs + k] = cotangents[k];
@@ -56,7 +56,7 @@ static void custom_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
 static gm_status custom_jvp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents,
                             gm_array **outs) {
     const custom_param *p = out->param;
-    const gm_closure *c = &p->shared->closure;
+    const gm_closure *c = &atomic_load(&p->shared)->closure;
     if (c->jvp)
         return ruled(c->jvp(c->payload, s, in, tangents, p->n_inputs, p->n_outputs, outs));
     for (int k = 0; k < p->n_outputs; k++)
@@ -66,7 +66,7 @@ static gm_status custom_jvp(gm_scope *s, gm_array *out, gm_array *const *in, gm_
 
 static gm_status custom_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     const custom_param *p = out->param;
-    const gm_closure *c = &p->shared->closure;
+    const gm_closure *c = &atomic_load(&p->shared)->closure;
     if (c->vmap)
         return ruled(c->vmap(c->payload, s, in, batched, p->n_inputs, p->n_outputs, outs));
     int64_t batch = batch_size(in, out->n_in, batched);
@@ -75,11 +75,13 @@ static gm_status custom_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return GM_OK;
 }
 
-static void custom_hold(void *param) { atomic_fetch_add(&((custom_param *)param)->shared->refs, 1); }
+static void custom_hold(void *param) {
+    atomic_fetch_add(&atomic_load(&((custom_param *)param)->shared)->refs, 1);
+}
 
 static void custom_drop(void *param) {
-    shared *sh = ((custom_param *)param)->shared;
-    if (atomic_fetch_sub(&sh->refs, 1) == 1) {
+    shared *sh = atomic_exchange(&((custom_param *)param)->shared, NULL);
+    if (sh && atomic_fetch_sub(&sh->refs, 1) == 1) {
         sh->closure.free(sh->closure.payload);
         memory_free(sh);
     }
@@ -94,15 +96,16 @@ gm_status gm_custom(gm_scope *s, const gm_closure *closure, gm_array *const *inp
     custom_param p;
     memset(&p, 0, sizeof p);
     gm_array **in = memory_array((size_t)n_inputs + (size_t)n_outputs + 1, sizeof *in);
-    p.shared = in ? memory_zeroed(sizeof *p.shared) : NULL;
-    if (!p.shared || n_outputs < 1) {
+    shared *sh = in ? memory_zeroed(sizeof *sh) : NULL;
+    if (!sh || n_outputs < 1) {
         memory_free(in);
-        memory_free(p.shared);
+        memory_free(sh);
         closure->free(closure->payload);
         return n_outputs < 1 ? gm_fail(GM_EVALUE, "custom function: it has no outputs") : GM_ENOMEM;
     }
-    p.shared->closure = *closure;
-    atomic_init(&p.shared->refs, 1);
+    sh->closure = *closure;
+    atomic_init(&sh->refs, 1);
+    atomic_init(&p.shared, sh);
     p.n_inputs = n_inputs;
     p.n_outputs = n_outputs;
     memcpy(in, inputs, (size_t)n_inputs * sizeof *in);

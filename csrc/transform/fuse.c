@@ -123,7 +123,7 @@ static gm_status put_chain(gm_graph *g, const chain *c, int64_t root) {
     return GM_OK;
 }
 
-gm_status compile_fuse(gm_graph *g) {
+gm_status gm_graph_fuse(gm_graph *g) {
     fuser f = {.g = g};
     f.maker = memory_array((size_t)g->n_slots + 1, sizeof *f.maker);
     f.group = memory_array((size_t)g->n_code + 1, sizeof *f.group);

@@ -77,7 +77,7 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
 gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotangents, int n_outputs,
                  gm_array *const *primals, int n_primals, gm_array **grads) {
     reverse r = {.first = NULL};
-    GM_TRY(walk_make(outputs, n_outputs, primals, n_primals, true, &r.w));
+    GM_TRY(walk_make(outputs, n_outputs, primals, n_primals, WALK_GRADIENTS, &r.w));
     int64_t n = 0;
     gm_status status = (r.first = memory_array((size_t)r.w.count + 1, sizeof *r.first)) ? GM_OK : GM_ENOMEM;
     for (int64_t i = 0; i < r.w.count && status == GM_OK; i++) {
@@ -92,13 +92,9 @@ gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotange
             status = accumulate(s, r.slots + r.first[at],
                                 gm_astype(s, cotangents[k], (gm_dtype)outputs[k]->dtype));
     }
-    for (int64_t i = r.w.count - 1; i >= 0 && status == GM_OK; i--) {
-        bool primal = false;
-        for (int p = 0; p < n_primals && !primal; p++)
-            primal = primals[p] == r.w.nodes[i];
-        if (r.w.reached[i] && !primal)
+    for (int64_t i = r.w.count - 1; i >= r.w.n_inputs && status == GM_OK; i--)
+        if (r.w.reached[i])
             status = step(s, &r, i);
-    }
     for (int p = 0; p < n_primals && status == GM_OK; p++)
         grads[p] = r.slots[r.first[walk_find(&r.w, primals[p])]];
     memory_free(r.first);

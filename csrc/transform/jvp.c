@@ -1,5 +1,5 @@
-/* jvp.c - forward mode. An op's derivative along tangents comes from its vjp: g(u) = vjp(u) is linear in the cotangent u,
- * and the transpose of that map, which is gm_vjp of g, is the jvp. So no op needs a rule of its own. */
+/* jvp.c - forward mode. An op's derivative along tangents comes from its vjp: g(u) = vjp(u) is linear in the cotangent
+ * u, and the transpose of that map, which is gm_vjp of g, is the jvp. So no op needs a rule of its own. */
 #include "base/memory.h"
 #include "transform/walk.h"
 
@@ -82,7 +82,7 @@ static gm_status forward(gm_scope *s, const walk *w, const int64_t *first, gm_ar
 gm_status gm_jvp(gm_scope *s, gm_array *const *outputs, int n_outputs, gm_array *const *primals,
                  gm_array *const *tangents, int n_primals, gm_array **out_tangents) {
     walk w;
-    GM_TRY(walk_make(outputs, n_outputs, primals, n_primals, true, &w));
+    GM_TRY(walk_make(outputs, n_outputs, primals, n_primals, WALK_GRADIENTS, &w));
     int64_t n = 0, *first = memory_array((size_t)w.count + 1, sizeof *first);
     gm_status status = first ? GM_OK : GM_ENOMEM;
     for (int64_t i = 0; i < w.count && status == GM_OK; i++) {
@@ -94,13 +94,9 @@ gm_status gm_jvp(gm_scope *s, gm_array *const *outputs, int n_outputs, gm_array 
         status = GM_ENOMEM;
     for (int p = 0; p < n_primals && status == GM_OK; p++)
         slots[first[walk_find(&w, primals[p])]] = gm_astype(s, tangents[p], (gm_dtype)primals[p]->dtype);
-    for (int64_t i = 0; i < w.count && status == GM_OK; i++) {
-        bool primal = false;
-        for (int p = 0; p < n_primals && !primal; p++)
-            primal = primals[p] == w.nodes[i];
-        if (w.reached[i] && !primal)
+    for (int64_t i = w.n_inputs; i < w.count && status == GM_OK; i++)
+        if (w.reached[i])
             status = forward(s, &w, first, slots, i);
-    }
     for (int k = 0; k < n_outputs && status == GM_OK; k++) {
         int64_t at = walk_find(&w, outputs[k]);
         out_tangents[k] = at >= 0 ? slots[first[at]] : NULL;

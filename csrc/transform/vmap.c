@@ -125,7 +125,7 @@ static gm_status run_again(gm_scope *s, const walk *w, const int64_t *first, lan
 gm_status gm_vmap(gm_scope *s, gm_array *const *outputs, int n_outputs, gm_array *const *inputs,
                   gm_array *const *values, const bool *batched, int n_inputs, gm_array **outs, bool *out_batched) {
     walk w;
-    GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, false, &w));
+    GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, WALK_VALUES, &w));
     int64_t n = 0, *first = memory_array((size_t)w.count + 1, sizeof *first);
     gm_status status = first ? GM_OK : GM_ENOMEM;
     for (int64_t i = 0; i < w.count && status == GM_OK; i++) {
@@ -137,13 +137,8 @@ gm_status gm_vmap(gm_scope *s, gm_array *const *outputs, int n_outputs, gm_array
         status = GM_ENOMEM;
     for (int i = 0; i < n_inputs && status == GM_OK; i++)
         lanes[first[walk_find(&w, inputs[i])]] = (lane){values[i], batched[i]};
-    for (int64_t i = 0; i < w.count && status == GM_OK; i++) {
-        bool given = false;
-        for (int p = 0; p < n_inputs && !given; p++)
-            given = inputs[p] == w.nodes[i];
-        if (!given)
-            status = run_again(s, &w, first, lanes, i);
-    }
+    for (int64_t i = w.n_inputs; i < w.count && status == GM_OK; i++)
+        status = run_again(s, &w, first, lanes, i);
     for (int k = 0; k < n_outputs && status == GM_OK; k++) {
         int64_t at = walk_find(&w, outputs[k]);
         outs[k] = at < 0 ? outputs[k] : lanes[first[at]].value;

@@ -41,23 +41,16 @@ static gm_status add(walk *w, gm_array *node) {
     return GM_OK;
 }
 
-static bool is_one_of(gm_array *const *list, int n, const gm_array *node) {
-    for (int i = 0; i < n; i++)
-        if (list[i] == node)
-            return true;
-    return false;
-}
-
 /* Depth first, inputs before readers. A node on the stack is not met again: graphs have no cycles. */
-static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, gm_array *const *inputs, int n_inputs,
-                       uint32_t oldest) {
+static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, walk_kind kind, uint32_t oldest) {
     frame *stack = NULL;
     size_t depth = 0, capacity = 0;
     gm_status status = GM_OK;
     for (int k = 0; k < n_outputs && status == GM_OK; k++) {
         gm_array *next = outputs[k];
         for (;;) {
-            if (next && next != GM_NONE && next->trace >= oldest && walk_find(w, next) < 0) {
+            if (next && next != GM_NONE && walk_find(w, next) < 0 &&
+                (kind == WALK_ALL ? !atomic_load(&next->ticket) : next->trace >= oldest)) {
                 if (depth == capacity) {
                     capacity = capacity ? 2 * capacity : 256;
                     frame *grown = memory_resize(stack, capacity * sizeof *stack);
@@ -72,8 +65,7 @@ static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, gm_arra
             if (!depth)
                 break;
             frame *top = &stack[depth - 1];
-            bool leaf = is_one_of(inputs, n_inputs, top->node);
-            if (!leaf && top->next < top->node->n_in) {
+            if (top->next < top->node->n_in) {
                 next = top->node->in[top->next++];
                 continue;
             }
@@ -87,7 +79,7 @@ static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, gm_arra
     return status;
 }
 
-gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *inputs, int n_inputs, bool gradients,
+gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *inputs, int n_inputs, walk_kind kind,
                     walk *out) {
     uint32_t oldest = UINT32_MAX;
     memset(out, 0, sizeof *out);
@@ -98,17 +90,17 @@ gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *in
     for (int i = 0; i < n_inputs && status == GM_OK; i++)
         if (walk_find(out, inputs[i]) < 0)
             status = add(out, inputs[i]);
-    int64_t n_inputs_there = out->count;
+    out->n_inputs = out->count;
     if (status == GM_OK)
-        status = order(out, outputs, n_outputs, inputs, n_inputs, oldest ? oldest : 1);
+        status = order(out, outputs, n_outputs, kind, oldest ? oldest : 1);
     if (status == GM_OK && !(out->reached = memory_zeroed((size_t)out->count + 1)))
         status = GM_ENOMEM;
     for (int64_t i = 0; i < out->count && status == GM_OK; i++) {
         const gm_array *node = out->nodes[i];
-        out->reached[i] = i < n_inputs_there;
+        out->reached[i] = i < out->n_inputs || kind == WALK_ALL;
         for (int k = 0; k < node->n_in && !out->reached[i]; k++) {
-            int64_t at = node->in[k] == GM_NONE || (gradients && k < 32 && node->op->nondiff >> k & 1)
-                             ? -1 : walk_find(out, node->in[k]);
+            bool cut = kind == WALK_GRADIENTS && k < 32 && node->op->nondiff >> k & 1;
+            int64_t at = node->in[k] == GM_NONE || cut ? -1 : walk_find(out, node->in[k]);
             out->reached[i] = at >= 0 && out->reached[at];
         }
     }

@@ -4,16 +4,20 @@
 #include "ops/ops.h"
 
 typedef struct {
-    gm_array **nodes;              /* inputs before readers; borrowed */
-    bool *reached;                 /* depends on one of the inputs */
+    gm_array **nodes;              /* the traced inputs, then the others, inputs before readers; borrowed */
+    int64_t n_inputs;              /* so many of nodes are the traced inputs, each once */
+    bool *reached;                 /* depends on one of the inputs, or (WALK_ALL) is not evaluated */
     int64_t count;
     int64_t *table;                /* open addressing: node to index + 1 */
     int64_t table_size;
 } walk;
 
-/* Nodes from which the outputs are made and whose trace is not older than the inputs'. Edges that an op declares
- * nondifferentiable are left out when `gradients` asks for it. */
-gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *inputs, int n_inputs, bool gradients,
+typedef enum {
+    WALK_VALUES,                   /* what the outputs are made from and whose trace is not older than the inputs' */
+    WALK_GRADIENTS,                /* the same without edges that an op declares nondifferentiable */
+    WALK_ALL,                      /* all nodes that are not evaluated; with the run lock held, so that none will be */
+} walk_kind;
+gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *inputs, int n_inputs, walk_kind kind,
                     walk *out);
 void walk_free(walk *w);
 int64_t walk_find(const walk *w, const gm_array *node);      /* -1: not among them */
