@@ -19,24 +19,30 @@ static bool number_from_int(PyObject *value, number *out) {
     int overflow;
     out->kind = SIGNED;
     out->i = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow > 0) {
+    out->re = (double)out->i;
+    if (overflow < 0) {
+        PyErr_SetString(PyExc_OverflowError, "array: an int below the range of int64");
+    } else if (overflow > 0) {
         out->kind = UNSIGNED;
         out->u = PyLong_AsUnsignedLongLong(value);
-    } else if (overflow < 0) {
-        PyErr_SetString(PyExc_OverflowError, "array: an int below the range of int64");
+        out->re = (double)out->u;
     }
-    if (PyErr_Occurred())
-        return false;
-    out->re = overflow ? (double)out->u : (double)out->i;
-    return true;
+    return (!overflow && out->i != -1) || !PyErr_Occurred();
 }
 
 static bool is_number(PyObject *value) {
-    return PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);
+    PyTypeObject *type = Py_TYPE(value);
+    return type == &PyFloat_Type || type == &PyLong_Type || PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);
 }
 
 static bool number_from(PyObject *value, number *out) {
     *out = (number){.kind = REAL};
+    if (Py_IS_TYPE(value, &PyFloat_Type)) {
+        out->re = PyFloat_AsDouble(value);
+        return true;
+    }
+    if (Py_IS_TYPE(value, &PyLong_Type))
+        return number_from_int(value, out);
     if (PyBool_Check(value)) {
         out->kind = TRUTH;
         out->i = value == Py_True;
@@ -192,6 +198,22 @@ static bool ragged(void) {
     return false;
 }
 
+/* An exact int of int32. */
+static bool is_int32(PyObject *value, int32_t *out) {
+    int overflow;
+    if (!Py_IS_TYPE(value, &PyLong_Type))
+        return false;
+    long long i = PyLong_AsLongLongAndOverflow(value, &overflow);
+    *out = (int32_t)i;
+    return !overflow && i == *out;
+}
+
+/* The common case: floats after floats, small ints after small ints. */
+static bool is_more_of(PyObject *value, gm_dtype type) {
+    int32_t ignored;
+    return type == GM_FLOAT32 ? Py_IS_TYPE(value, &PyFloat_Type) : type == GM_INT32 && is_int32(value, &ignored);
+}
+
 /* First pass: shape and dtype. No Python code runs. */
 static bool plan_list(PyObject *value, int depth, list_plan *plan) {
     if (!plan->only_numbers)
@@ -208,14 +230,21 @@ static bool plan_list(PyObject *value, int depth, list_plan *plan) {
         if (!number_from(value, &n))
             return false;
         gm_dtype type = number_dtype(&n);
-        plan->type = plan->count == 1 ? type : gm_promote(plan->type, type);
+        if (type != plan->type || plan->count == 1)
+            plan->type = plan->count == 1 ? type : gm_promote(plan->type, type);
         return true;
     }
-    if (depth >= plan->ndim || list_size(value) != (Py_ssize_t)plan->shape[depth])
+    Py_ssize_t n = list_size(value);
+    if (depth >= plan->ndim || n != (Py_ssize_t)plan->shape[depth])
         return ragged();
-    for (Py_ssize_t i = 0; i < list_size(value); i++)
-        if (!plan_list(list_item(value, i), depth + 1, plan))
+    bool last = depth == plan->ndim - 1, list = PyList_Check(value);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i);
+        if (last && plan->count > 0 && is_more_of(item, plan->type))
+            plan->count++;
+        else if (!plan_list(item, depth + 1, plan))
             return false;
+    }
     return true;
 }
 
@@ -229,12 +258,24 @@ static bool write_list(PyObject *value, int depth, const list_plan *plan, gm_dty
         *out += gm_dtype_size(type);
         return true;
     }
+    bool list = PyList_Check(value);
+    if (!list && !PyTuple_Check(value))
+        return ragged();
     for (int64_t i = 0; i < plan->shape[depth]; i++) {
-        PyObject *item = is_list(value) ? list_item(value, (Py_ssize_t)i) : NULL;
+        PyObject *item = list ? PyList_GetItem(value, (Py_ssize_t)i) : PyTuple_GetItem(value, (Py_ssize_t)i);
         if (!item)
-            return PyErr_Occurred() ? false : ragged();
-        if (!write_list(item, depth + 1, plan, type, out))
             return false;
+        int32_t whole;
+        if (type == GM_FLOAT32 && depth == plan->ndim - 1 && Py_IS_TYPE(item, &PyFloat_Type)) {
+            float element = (float)PyFloat_AsDouble(item);
+            memcpy(*out, &element, sizeof element);
+            *out += sizeof element;
+        } else if (type == GM_INT32 && depth == plan->ndim - 1 && is_int32(item, &whole)) {
+            memcpy(*out, &whole, sizeof whole);
+            *out += sizeof whole;
+        } else if (!write_list(item, depth + 1, plan, type, out)) {
+            return false;
+        }
     }
     return true;
 }
