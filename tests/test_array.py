@@ -482,6 +482,20 @@ class Labelled(mx.array):
     label = "none"
 
 
+def test_before_init_an_array_is_empty():
+    a = mx.array.__new__(mx.array)
+    assert a.shape == (0,) and a.tolist() == [] and "array(" in repr(a)
+    a.__init__([1, 2], mx.float32)
+    assert a.tolist() == [1, 2] and a.dtype == mx.float32
+
+    class Pair(mx.array):
+        def __init__(self, first, second):
+            super().__init__([first, second])
+            self.first = first
+
+    assert Pair(3, 4).tolist() == [3, 4] and Pair(3, 4).first == 3 and type(Pair(3, 4) + 1) is mx.array
+
+
 def test_subclass():
     a = Labelled([1, 2])
     a.label = "x"

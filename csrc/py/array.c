@@ -42,24 +42,41 @@ void py_array_dealloc(PyObject *self) {
     foreign_drain();
 }
 
+/* The state of the module whose array type, or a subclass of it, this is. */
+static module_state *state_of_class(PyTypeObject *type) {
+    while ((destructor)PyType_GetSlot(type, Py_tp_dealloc) != py_array_dealloc)
+        type = PyType_GetSlot(type, Py_tp_base);
+    return PyType_GetModuleState(type);
+}
+
+/* Until __init__ has run the array is the module's empty one. */
 static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    (void)args, (void)kwargs;
+    return py_array_handle(type, gm_retain(state_of_class(type)->blank));
+}
+
+static int array_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"val", "dtype", NULL};
     PyObject *value, *dtype_object = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:array", names, &value, &dtype_object))
-        return NULL;
-    PyTypeObject *base = type;     /* a subclass being made: its state is the base's */
-    while ((destructor)PyType_GetSlot(base, Py_tp_dealloc) != py_array_dealloc)
-        base = PyType_GetSlot(base, Py_tp_base);
-    module_state *state = PyType_GetModuleState(base);
+    module_state *state = py_array_state(self);
     gm_dtype dtype = GM_DTYPE_COUNT;
-    if (!read_dtype(state, dtype_object, &dtype))
-        return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:array", names, &value, &dtype_object)
+        || !read_dtype(state, dtype_object, &dtype))
+        return -1;
     gm_scope *scope = gm_scope_open();
     gm_array *node = scope ? node_from_value(state, scope, value, dtype) : NULL;
     if (node)
         gm_retain(node);
     gm_scope_close(scope);
-    return node ? py_array_handle(type, node) : raise_gm(state);
+    if (!node) {
+        raise_gm(state);
+        return -1;
+    }
+    array_object *array = (array_object *)self;
+    gm_array *old = array->node;
+    array->node = node;
+    gm_release(old);
+    return 0;
 }
 
 /* ---- operators ---- */
@@ -408,6 +425,7 @@ static PyType_Slot array_slots[] = {
      "An n-dimensional array, computed when its values are asked for. val: a number, nested lists or tuples, another\n"
      "array, or anything with the buffer protocol or DLPack."},
     {Py_tp_new, array_new},
+    {Py_tp_init, array_init},
     {Py_tp_dealloc, py_array_dealloc},
     {Py_tp_repr, py_array_repr},
     {Py_tp_hash, array_hash},

@@ -314,6 +314,13 @@ static int module_execute(PyObject *module) {
         raise_gm(state);
         return -1;
     }
+    gm_scope *scope = gm_scope_open();
+    state->blank = gm_retain(scope ? gm_array_from(scope, GM_FLOAT32, 1, &(int64_t){0}, NULL) : NULL);
+    gm_scope_close(scope);
+    if (!state->blank) {
+        raise_gm(state);
+        return -1;
+    }
     PyObject *names = PyList_New(0);
     bool ok = names && types_add(module, state, names) && py_dtypes_add(module, state, names) && ops_add(module, names)
            && PyModule_AddFunctions(module, core_functions) == 0
@@ -350,7 +357,10 @@ static int module_clear(PyObject *module) {
 }
 
 static void module_free(void *module) {
+    module_state *state = PyModule_GetState(module);
     module_clear(module);
+    gm_release(state->blank);
+    state->blank = NULL;
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -26,6 +26,7 @@ typedef struct {
 #undef X
     PyObject *error;                       /* gomlx.Error */
     PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
+    gm_array *blank;                       /* what an array is before __init__: empty */
     int print_precision;                   /* digits behind the point; < 0: six significant ones */
     uint64_t random_seed;                  /* where each thread's random state begins */
 } module_state;
