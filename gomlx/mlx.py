@@ -21,7 +21,6 @@ import gomlx.nn
 import gomlx.optimizers
 import gomlx.utils
 
-VERSION = "0.32.4"
 USAGE = "usage: python -m gomlx.mlx (SCRIPT | -m MODULE) [ARGUMENT ...]"
 
 
@@ -29,7 +28,7 @@ class Metadata(importlib.metadata.Distribution):
     """What importlib.metadata says of the package "mlx"."""
 
     def read_text(self, filename):
-        return f"Metadata-Version: 2.1\nName: mlx\nVersion: {VERSION}\n" if filename == "METADATA" else None
+        return f"Metadata-Version: 2.1\nName: mlx\nVersion: {gomlx.core.__version__}\n" if filename == "METADATA" else None
 
     def locate_file(self, path):
         return os.path.join(os.path.dirname(os.path.abspath(__file__)), path)
