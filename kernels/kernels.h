@@ -162,6 +162,28 @@ typedef struct {
     float factor, shift;
 } gm_threefry_args;
 
+/* ---- Fourier transforms (cpu/fft.inc) ---- */
+typedef struct {                     /* of a length without prime factors above 13 */
+    int64_t n; const double *roots;  /* exp(-2 pi i k / n) for k < n, pairs */
+    int n_factors; int32_t factors[64];
+} gm_fft_plan;
+typedef struct { double *roots; int64_t n; } gm_fft_roots_args;
+typedef struct {                     /* for other lengths n: plan is of a length m of at least 2 n - 1 */
+    double *chirp, *spectrum, *work; /* [2 n], [2 m], [2 m] */
+    int64_t n; gm_fft_plan plan;
+} gm_fft_chirp_args;
+typedef enum { GM_FFT_COMPLEX, GM_FFT_FROM_REAL, GM_FFT_TO_REAL } gm_fft_kind;
+typedef struct {                     /* lines of in_items: cut or filled up with zeros; n / 2 + 1 items make or come of n real ones */
+    float *out; const float *in;     /* complex64 as pairs */
+    gm_fft_kind kind; bool inverse;
+    int64_t n, in_items; double scale;
+    gm_fft_plan plan;
+    const double *chirp, *spectrum;  /* NULL: plan.n is n */
+    double *work;                    /* GM_FFT_WORK for each line; NULL: n is at most GM_FFT_STACK and plan.n is n */
+} gm_fft_args;
+#define GM_FFT_STACK 1024
+#define GM_FFT_WORK(n, plan_n) ((n) == (plan_n) ? 4 * (n) : 2 * (n) + 4 * (plan_n))
+
 /* ---- linear algebra: contiguous row-major float64 matrices, one after another; a is overwritten ----
  * width 2: complex numbers, pairs of doubles. *failed becomes 1 when a matrix has no answer; work is scratch. */
 typedef enum { GM_PART_ALL, GM_PART_LOWER, GM_PART_UPPER } gm_matrix_part;
