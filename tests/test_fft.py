@@ -78,8 +78,8 @@ def test_errors():
     for call in (lambda: mx.fft.fft(a, n=0), lambda: mx.fft.fft(a, n=-1), lambda: mx.fft.fft(a, norm="x"),
                  lambda: mx.fft.fft2(a, s=[3]), lambda: mx.fft.fftn(a, axes=[0, 0]), lambda: mx.fft.fftn(a, s=[3, 4]),
                  lambda: mx.fft.fftn(a, s=[3, 4], axes=[0]), lambda: mx.fft.irfft(a[:, :1]),
-                 lambda: mx.fft.fftn(mx.array(1.0)), lambda: mx.fft.fft(mx.array([])), lambda: mx.fft.fftfreq(0), lambda: mx.fft.rfftfreq(-1),
-                 lambda: mx.fft.fftfreq(5, 0)):
+                 lambda: mx.fft.fftn(mx.array(1.0)), lambda: mx.fft.fft(mx.array([])), lambda: mx.fft.fftfreq(0),
+                 lambda: mx.fft.rfftfreq(-1), lambda: mx.fft.fftfreq(5, 0)):
         with pytest.raises(ValueError):
             call()
     for call in (lambda: mx.fft.fft(a, axis=2), lambda: mx.fft.fft(a, axis=-3), lambda: mx.fft.fft(mx.array(1.0)),
@@ -113,7 +113,8 @@ REAL = {
     "rfft longer": lambda x: mx.fft.rfft(x, n=11), "fft cut": lambda x: mx.fft.fft(x, n=3),
     "irfft cut": lambda x: mx.fft.irfft(x, n=5),
     "fft longer": lambda x: mx.fft.fft(x, n=13, norm="ortho"), "fft along": lambda x: mx.fft.fft(x, axis=0),
-    "rfftn": lambda x: mx.fft.rfftn(x), "irfftn": lambda x: mx.fft.irfftn(x), "fft2": lambda x: mx.fft.fft2(x, norm="forward"),
+    "rfftn": lambda x: mx.fft.rfftn(x), "irfftn": lambda x: mx.fft.irfftn(x),
+    "fft2": lambda x: mx.fft.fft2(x, norm="forward"),
 }
 
 
