@@ -72,7 +72,8 @@ static gm_array *region_index(gm_scope *s, const dynamic_param *p, const gm_arra
 
 typedef struct {
     gm_array *x, *index[GM_MAX_NDIM + 1];
-    int n, axes[GM_MAX_NDIM + 1], order[GM_MAX_NDIM + 1];  /* order[i]: where axis i of the batched region lies in the dense side */
+    int n, axes[GM_MAX_NDIM + 1];
+    int order[GM_MAX_NDIM + 1];            /* where each axis of the batched region lies in the dense side */
 } region_plan;
 
 /* x [batch, ...] and start [batch, n]. */
@@ -189,7 +190,8 @@ const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, 
                                 .param_size = sizeof(dynamic_param), .fields = dynamic_fields, .infer = slice_infer,
                                 .eval = slice_eval, .vjp = slice_vjp, .vmap = slice_vmap};
 
-gm_array *gm_dynamic_slice(gm_scope *s, gm_array *x, gm_array *start, int n_axes, const int *axes, const int64_t *size) {
+gm_array *gm_dynamic_slice(gm_scope *s, gm_array *x, gm_array *start, int n_axes, const int *axes,
+                           const int64_t *size) {
     return dynamic_node(s, &dynamic_slice_op, (gm_array *[]){x, start}, 2, n_axes, axes, size);
 }
 

@@ -187,6 +187,12 @@ static gm_status gather_infer(gm_array *const *in, int n_in, const void *param, 
     return index_dense_shape("gather", p, x->ndim, x->shape, &shape, out);
 }
 
+/* Copies go at the speed of memory: pieces are larger than those of arithmetic. */
+static gm_status launch_take(gm_queue *q, const gm_index_args *a) {
+    return queue_launch(q, queue_kernels(q)->take, a, sizeof *a, index_lead_count(a) * a->count,
+                        1 + 4 * GRAIN / a->run, 0);
+}
+
 static gm_status gather_eval(gm_array *out, gm_queue *q) {
     const index_param *p = out->param;
     const gm_array *x = out->in[0];
@@ -218,8 +224,7 @@ static gm_status gather_eval(gm_array *out, gm_queue *q) {
     }
     GM_TRY(index_locate(q, out->in + 1, p->n_axes, sizes, steps, &a));
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, none, rows, &a));
-    return queue_launch(q, queue_kernels(q)->take, &a, sizeof a, index_lead_count(&a) * a.count,
-                        1 + 4 * GRAIN / a.run, 0);
+    return launch_take(q, &a);
 }
 
 static gm_array *zeros_like(gm_scope *s, const gm_array *x) {
@@ -231,8 +236,8 @@ static void gather_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
     int axes[GM_MAX_NDIM];
     for (int k = 0; k < p->n_axes; k++)
         axes[k] = p->axes[k];
-    grad[0] = gm_scatter(s, zeros_like(s, in[0]), in + 1, p->n_axes, axes, p->place, cotangents[0], GM_S_ADD, NULL, NULL,
-                         NULL);
+    grad[0] = gm_scatter(s, zeros_like(s, in[0]), in + 1, p->n_axes, axes, p->place, cotangents[0], GM_S_ADD, NULL,
+                         NULL, NULL);
 }
 
 /* Batched indices get the batch as the first of their dimensions, which goes to the front afterwards; with x batched
@@ -323,7 +328,7 @@ static gm_status along_eval(gm_array *out, gm_queue *q) {
                        .count = out->shape[axis], .dense_step = out->strides[axis],
                        .index_step = index->strides[axis]};
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, strides, rows, &a));
-    return queue_launch(q, queue_kernels(q)->take, &a, sizeof a, index_lead_count(&a) * a.count, 1 + 4 * GRAIN / a.run, 0);
+    return launch_take(q, &a);
 }
 
 static void along_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {

@@ -32,7 +32,8 @@ static bool number_from_int(PyObject *value, number *out) {
 
 static bool is_number(PyObject *value) {
     PyTypeObject *type = Py_TYPE(value);
-    return type == &PyFloat_Type || type == &PyLong_Type || PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);
+    return type == &PyFloat_Type || type == &PyLong_Type || PyFloat_Check(value) || PyLong_Check(value)
+        || PyComplex_Check(value);
 }
 
 static bool number_from(PyObject *value, number *out) {

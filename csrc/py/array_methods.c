@@ -1,5 +1,5 @@
-/* array_methods.c - the methods of gomlx.core.array: those of methods.def, which are functions of the catalogue, and the
- * protocols that have no slot. */
+/* array_methods.c - the methods of gomlx.core.array: those of methods.def, which are functions of the catalogue, and
+ * the protocols that have no slot. */
 #include "py/bind.h"
 #include <string.h>
 

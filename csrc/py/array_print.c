@@ -1,5 +1,5 @@
-/* array_print.c - repr of an array as MLX writes it: six digits, or as many behind the point as set_printoptions says, and
- * the first and last three items of long axes. */
+/* array_print.c - repr of an array as MLX writes it: six digits, or as many behind the point as set_printoptions says,
+ * and the first and last three items of long axes. */
 #include "py/py.h"
 #include <math.h>
 #include <string.h>
@@ -94,8 +94,8 @@ PyObject *py_array_repr(PyObject *self) {
         return NULL;
     writer w = {.precision = py_array_state(self)->print_precision};
     bool empty = gm_array_ndim(node) && gm_array_shape(node)[0] == 0;
-    bool ok = write_text(&w, "array(") && (empty ? write_text(&w, "[]") : write_axis(&w, node, 0, 0)) && write_text(&w, ", dtype=")
-              && write_text(&w, type) && write_text(&w, ")");
+    bool ok = write_text(&w, "array(") && (empty ? write_text(&w, "[]") : write_axis(&w, node, 0, 0))
+              && write_text(&w, ", dtype=") && write_text(&w, type) && write_text(&w, ")");
     gm_release(node);
     PyObject *text = ok ? PyUnicode_FromStringAndSize(w.text, (Py_ssize_t)w.length) : NULL;
     PyMem_Free(w.text);

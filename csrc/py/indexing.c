@@ -49,7 +49,8 @@ static gm_array *refuse_update(const gm_array *value, int ndim, const int64_t *s
     for (int i = 0; want && i < ndim; i++)
         PyTuple_SetItem(want, i, PyLong_FromLongLong(shape[i]));
     if (got && want)
-        PyErr_Format(PyExc_ValueError, "a value of shape %R cannot be broadcast to the %R that is assigned to", got, want);
+        PyErr_Format(PyExc_ValueError, "a value of shape %R cannot be broadcast to the %R that is assigned to", got,
+                     want);
     Py_XDECREF(got);
     Py_XDECREF(want);
     return NULL;
@@ -60,7 +61,7 @@ static gm_array *refuse_update(const gm_array *value, int ndim, const int64_t *s
 static gm_array *fit_value(gm_scope *scope, const index_key *k, gm_array *value) {
     int ndim, from[GM_MAX_NDIM + 1], n = 0;
     int64_t shape[GM_MAX_NDIM + 1], out[2 * GM_MAX_NDIM];
-    int64_t axis_size[GM_MAX_NDIM], array_size[GM_MAX_NDIM];     /* the value's dimension, for each of x and the arrays */
+    int64_t axis_size[GM_MAX_NDIM], array_size[GM_MAX_NDIM]; /* of the value, for each axis of x and of the arrays */
     if (!key_shape(k, &ndim, shape, from))
         return NULL;
     int have = gm_array_ndim(value), extra = have - ndim;
@@ -131,8 +132,8 @@ static gm_array *write_node(module_state *state, gm_scope *scope, gm_array *x, P
     if (!value)
         return NULL;
     if (k.n_arrays)
-        return gm_scatter(scope, x, k.arrays, k.n_arrays, k.array_axes, key_place(&k), value, (int)mode, k.start, k.stop,
-                          k.step);
+        return gm_scatter(scope, x, k.arrays, k.n_arrays, k.array_axes, key_place(&k), value, (int)mode, k.start,
+                          k.stop, k.step);
     if (mode != WRITE_UPDATE)
         value = write_functions[mode](scope, gm_slice(scope, x, k.start, k.stop, k.step), value);
     return gm_slice_update(scope, x, value, k.start, k.stop, k.step);
@@ -157,7 +158,8 @@ int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value) {
     }
     gm_array *own = gm_retain(array->node);
     gm_scope *scope = gm_scope_open();
-    gm_array *node = scope ? write_node(state, scope, own, key, value_node(state, scope, own, value), WRITE_UPDATE) : NULL;
+    gm_array *update = scope ? value_node(state, scope, own, value) : NULL;
+    gm_array *node = update ? write_node(state, scope, own, key, update, WRITE_UPDATE) : NULL;
     if (node)
         gm_retain(node);
     gm_scope_close(scope);
