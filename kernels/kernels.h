@@ -246,6 +246,61 @@ typedef struct {
 typedef gm_matmul_args gm_matmul_float_args;
 typedef gm_matmul_args gm_matmul_int8_args;
 
+/* ---- MLX's quantised matrices: a row is a stream of fields, lowest bits first, and every group of values in it has a
+ * scale (and, for GM_AFFINE, a bias) in arrays beside it; all contiguous, [matrices, rows, ...] ---- */
+typedef enum { GM_AFFINE, GM_MXFP4, GM_MXFP8, GM_NVFP4 } gm_group_mode;
+typedef struct {
+    const void *weight, *scales, *biases;     /* biases: GM_AFFINE alone, of the scales' type */
+    int mode, bits, group;
+    int scale_type;                           /* GM_AFFINE: GM_T_F32, GM_T_F16 or GM_T_BF16; else bytes, E8M0 or E4M3 */
+    int64_t matrices, rows, k;                /* k: values of a row, a multiple of group */
+} gm_grouped;
+
+typedef struct {                              /* in: contiguous f32, f16 or bf16; the scales of GM_AFFINE have its type */
+    void *weight, *scales, *biases; const void *in;
+    int mode, bits, group, in_type;
+    const float *global;                      /* GM_NVFP4: one scale more, of the whole matrix, or NULL */
+} gm_group_quantize_args;
+typedef struct {                              /* out of the scales' type, float32 but for GM_AFFINE */
+    gm_grouped from; void *out; const float *global;
+} gm_group_dequantize_args;
+typedef struct { void *out; const void *in; int type; } gm_fp8_encode_args;   /* E4M3 bytes of f32, f16, bf16 */
+typedef struct { void *out; const void *in; int type; } gm_fp8_decode_args;
+
+/* x [items, tokens, n] and matrix [rows, k] give [items, tokens, m]; item i has x number x_index[i] and matrix number
+ * matrix_index[i] (both 0 when NULL). One that is not there gives zeros. n and m are k and rows for group_matmul, rows
+ * and k for group_matmul_columns. */
+typedef struct {
+    gm_grouped w;
+    const float *x;                           /* group_matmul: as group_arrange leaves it; else float32 rows */
+    int64_t x_count, items, tokens;
+    const int64_t *x_index, *matrix_index;
+    void *out; int out_type;                  /* f32, f16 or bf16, contiguous */
+} gm_group_matmul_args;
+typedef gm_group_matmul_args gm_group_matmul_columns_args;
+/* Rows of x in the order in which group_matmul reads them; group_arranged() floats for each. */
+typedef struct {
+    float *out; const void *in; int in_type; int64_t k; int mode, bits, group;
+} gm_group_arrange_args;
+#define GM_GROUP_ROWS 16                      /* rows of a matrix that are one unit of group_matmul's range */
+#define GM_GROUP_TOKENS 64                    /* tokens of one unit of group_matmul_columns' range */
+/* Whole values in a window, the 32 bits or less of a row that one lane takes. */
+static inline int64_t group_fields(int bits) {
+    return bits == 1 ? 32 : bits == 2 ? 16 : bits == 3 || bits == 4 ? 8 : 4;
+}
+/* Floats of an arranged row: for every `lanes` groups (a span; the last may be shorter) their sums of x, GM_AFFINE
+ * alone, then lanes windows after lanes windows: field 0 of each, field 1 of each, ... */
+static inline int64_t group_arranged(int lanes, int mode, int bits, int group, int64_t k) {
+    const int64_t sums = mode == GM_AFFINE ? lanes : 0, unit = lanes * group_fields(bits), span = (int64_t)lanes * group;
+    const int64_t rest = k % span;
+    return k / span * (span + sums) + (rest ? (rest + unit - 1) / unit * unit + sums : 0);
+}
+/* Units of group_matmul_columns' range: columns that one register's windows hold, times GM_GROUP_TOKENS tokens. */
+static inline int64_t group_column_units(int lanes, int bits, int64_t k, int64_t tokens) {
+    const int64_t unit = lanes * group_fields(bits);
+    return (k + unit - 1) / unit * ((tokens + GM_GROUP_TOKENS - 1) / GM_GROUP_TOKENS);
+}
+
 /* ---- rows of f32, f16 or bf16, in float32: out has rows of dim side by side, x x_stride apart ---- */
 typedef struct {
     void *out; const void *x, *weight;    /* weight NULL: none */
@@ -350,6 +405,7 @@ typedef void (*gm_kernel)(const void *args, int64_t begin, int64_t end);
 typedef struct {
     const char *isa;              /* "generic", "avx2", "avx512", "neon" */
     int panel_rows;               /* rows of a panel of the block formats: 8 or 16 */
+    int lanes;                    /* floats in a vector */
 #define KERNEL(name, range, doc) gm_kernel name;
 #include "kernels.def"
 #undef KERNEL

@@ -8,6 +8,7 @@
 const gm_kernels KERNEL_NAME(kernels) = {
     .isa = KERNELS_ISA,
     .panel_rows = PANEL_ROWS,
+    .lanes = V_N,
 #define KERNEL(name, range, doc) .name = KERNEL_NAME(name),
 #include "kernels.def"
 #undef KERNEL
