@@ -48,7 +48,7 @@ static bool same_but_last(const gm_array *a, const gm_array *b) {
     return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)(a->ndim - 1) * sizeof *a->shape) == 0;
 }
 
-static bool is_real_float(int dtype) { return dtype_is_float((gm_dtype)dtype); }
+static bool is_real_float(uint32_t dtype) { return dtype_is_float((gm_dtype)dtype); }
 
 gm_status quantized_operands(gm_scope *s, const char *op, const quantized_param *p, gm_array *w, gm_array **scales,
                              gm_array **biases) {
