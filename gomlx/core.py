@@ -9,6 +9,7 @@ from . import compiled as _compiled
 from . import cuda, distributed, metal
 from . import devices as _devices
 from . import dtypes as _dtypes
+from . import io as _io
 from . import printing as _printing
 from . import transforms as _transforms
 from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
@@ -17,6 +18,7 @@ from ._gomlx import fast, fft, linalg, random
 from .compiled import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .dtypes import *  # noqa: F403
+from .io import *  # noqa: F403
 from .printing import *  # noqa: F403
 from .transforms import *  # noqa: F403
 
@@ -41,4 +43,4 @@ _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": ff
 _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
 
 __all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "nan", "newaxis", "pi",
-                  *(name for part in (_compiled, _devices, _dtypes, _printing, _transforms) for name in part.__all__)})
+                  *(name for part in (_compiled, _devices, _dtypes, _io, _printing, _transforms) for name in part.__all__)})
