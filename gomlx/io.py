@@ -242,7 +242,7 @@ def _parse_safetensors(data, name):
     try:
         header = json.loads(bytes(data[8:8 + length]))
         metadata = header.pop("__metadata__", None) or {}
-    except (ValueError, RecursionError, AttributeError) as error:
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise bad("its header is no JSON object") from error
     body, arrays = data[8 + length:], {}
     for key, entry in header.items():
