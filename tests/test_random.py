@@ -181,6 +181,23 @@ def test_other_distributions():
     assert mx.random.bernoulli().shape == () and mx.random.bernoulli().dtype == mx.bool_
 
 
+def test_multivariate_normal():
+    mean, cov = np.array([1.0, -2, 3], "f4"), np.array([[2.0, 0.5, 0], [0.5, 1, 0.3], [0, 0.3, 0.5]], "f4")
+    x = np.asarray(mx.random.multivariate_normal(mx.array(mean), mx.array(cov), (200, 250), key=mx.random.key(KEY)))
+    assert x.shape == (200, 250, 3)
+    np.testing.assert_allclose(x.reshape(-1, 3).mean(0), mean, atol=0.02)
+    np.testing.assert_allclose(np.cov(x.reshape(-1, 3).T), cov, atol=0.03)
+    eye = np.eye(3, dtype="f4")
+    for mean_shape, batch, shape, want in (((3,), (), (), ()), ((2, 3), (), (), (2,)), ((2, 3), (), (5, 2), (5, 2)),
+                                           ((2, 3), (5, 1), (), (5, 2))):
+        covs = mx.array(np.broadcast_to(eye, batch + (3, 3)).copy())
+        assert mx.random.multivariate_normal(mx.array(np.zeros(mean_shape, "f4")), covs, shape).shape == want + (3,)
+    for m, c, more in ((mean, cov[:2], {}), (mean, cov[0], {}), (mean[0], cov, {}), (mean, np.eye(2, dtype="f4"), {}),
+                       (mean, cov, dict(dtype=mx.float16)), (np.zeros((2, 3), "f4"), cov, dict(shape=(3,)))):
+        with pytest.raises(ValueError):
+            mx.random.multivariate_normal(mx.array(m), mx.array(c), **more)
+
+
 @pytest.mark.parametrize("dtype", [mx.int32, mx.int8, mx.uint8, mx.int64, mx.uint32], ids=str)
 def test_randint(dtype):
     x = mx.random.randint(3, 12, (10000,), dtype, mx.random.key(KEY))
@@ -274,6 +291,7 @@ ORACLE = [
     "m.random.categorical(x, shape=(6, 4, 7), axis=1, key=k)",
     "m.random.normal((3, 4), m.complex64, 1.0+2j, 2.0, key=k)",
     "m.random.normal((301,), m.float64, key=k)",
+    "m.random.multivariate_normal(x[0, 0], x[0].T @ x[0] + m.eye(7), (9,), key=k)",
 ]
 
 

@@ -229,6 +229,54 @@ gm_array *gm_random_truncated_normal(gm_scope *s, gm_array *lower, gm_array *upp
     return gm_maximum(s, gm_minimum(s, x, upper), lower);
 }
 
+/* mean + z a, where a is the symmetric root of the covariance: u diag(sqrt(s)) vh of its singular values. */
+gm_array *gm_random_multivariate_normal(gm_scope *s, gm_array *mean, gm_array *cov, int ndim, const int64_t *shape,
+                                        gm_dtype type, gm_array *key) {
+    gm_array *parts[3];
+    gm_spec lead, both;
+    if (!mean || !cov)
+        return NULL;
+    if (type != GM_FLOAT32)
+        return gm_fail(GM_EVALUE, "multivariate_normal: got dtype %s, expected float32", gm_dtype_name(type)), NULL;
+    if (mean->ndim < 1 || cov->ndim < 2)
+        return gm_fail(GM_EVALUE, "multivariate_normal: mean has %d dimensions, expected at least 1; cov %d, expected "
+                       "at least 2", mean->ndim, cov->ndim), NULL;
+    int64_t n = mean->shape[mean->ndim - 1], dims[GM_MAX_NDIM + 2];
+    if (cov->shape[cov->ndim - 1] != n || cov->shape[cov->ndim - 2] != n) {
+        char a[128], b[128];
+        shape_text(mean->ndim, mean->shape, a);
+        shape_text(cov->ndim, cov->shape, b);
+        return gm_fail(GM_ESHAPE, "multivariate_normal: mean %s and cov %s do not fit", a, b), NULL;
+    }
+    gm_array of_mean = {.ndim = (int16_t)(mean->ndim - 1), .shape = mean->shape};
+    gm_array of_cov = {.ndim = (int16_t)(cov->ndim - 2), .shape = cov->shape};
+    if (broadcast_shape("multivariate_normal", &of_mean, &of_cov, &lead) != GM_OK)
+        return NULL;
+    if (ndim == 0) {
+        both = lead;
+    } else {
+        gm_array asked = {.ndim = (int16_t)ndim, .shape = (int64_t *)(uintptr_t)shape};
+        gm_array batch = {.ndim = (int16_t)lead.ndim, .shape = lead.shape};
+        if (broadcast_shape("multivariate_normal", &asked, &batch, &both) != GM_OK)
+            return NULL;
+    }
+    memcpy(dims, both.shape, (size_t)both.ndim * sizeof *dims);
+    dims[both.ndim] = 1;                                     /* a row for each matrix */
+    dims[both.ndim + 1] = n;
+    gm_array *z = draw(s, GM_RANDOM_NORMAL, both.ndim + 2, dims, GM_FLOAT32, root_2(GM_FLOAT32), 0, key);
+    if (!gm_svd(s, gm_astype(s, cov, GM_FLOAT32), true, parts))
+        return NULL;
+    memcpy(dims, parts[1]->shape, (size_t)(parts[1]->ndim - 1) * sizeof *dims);
+    dims[parts[1]->ndim - 1] = 1;
+    dims[parts[1]->ndim] = n;
+    gm_array *root = gm_reshape(s, gm_sqrt(s, parts[1]), parts[1]->ndim + 1, dims);
+    root = gm_matmul(s, gm_multiply(s, parts[0], root), parts[2]);
+    z = gm_matmul(s, z, root);
+    dims[both.ndim] = n;
+    memcpy(dims, both.shape, (size_t)both.ndim * sizeof *dims);
+    return gm_add(s, gm_reshape(s, z, both.ndim + 1, dims), gm_astype(s, mean, GM_FLOAT32));
+}
+
 gm_array *gm_random_gumbel(gm_scope *s, int ndim, const int64_t *shape, gm_dtype type, gm_array *key) {
     if (type == GM_FLOAT32)
         return draw(s, GM_RANDOM_GUMBEL, ndim, shape, type, 1, 0, key);

@@ -60,6 +60,16 @@ FUNCTION_OF(random_truncated_normal) {
     return call_finish(&c, gm_random_truncated_normal(c.scope, lower, upper, ndim, shape, type, key_of(&c, key)));
 }
 
+FUNCTION_OF(random_multivariate_normal) {
+    gm_array *mean, *cov, *key;
+    int ndim = 0;
+    int64_t shape[GM_MAX_NDIM];
+    gm_dtype type = GM_FLOAT32;
+    BIND(random_multivariate_normal, "AAsdO", &mean, &cov, &ndim, shape, &type, &key);
+    key = key_of(&c, key);
+    return call_finish(&c, gm_random_multivariate_normal(c.scope, mean, cov, ndim, shape, type, key));
+}
+
 FUNCTION_OF(random_gumbel) {
     gm_array *key;
     int ndim = 0;
