@@ -86,6 +86,12 @@ void *gm_array_data(const gm_array *array);
 gm_status gm_array_pin(gm_array *array, bool *writable);
 void gm_array_unpin(gm_array *array);
 
+/* Sizes of a convolution, one for each spatial axis; n_... is how many were given, -1: one for all. */
+typedef struct {
+    int n_stride, n_low, n_high, n_dilation, n_input_dilation;
+    int64_t stride[3], low[3], high[3], dilation[3], input_dilation[3];
+} gm_conv_sizes;
+
 /* ---- ops: one line of ops.def each ---- */
 typedef enum { GM_PAD_CONSTANT, GM_PAD_EDGE, GM_PAD_REFLECT, GM_PAD_SYMMETRIC } gm_pad_mode;
 #define UNARY(name, doc)  gm_array *gm_##name(gm_scope *scope, gm_array *x);

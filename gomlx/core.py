@@ -6,6 +6,7 @@ import math as _math
 import sys as _sys
 
 from . import compiled as _compiled
+from . import contraction as _contraction
 from . import cuda, distributed, metal
 from . import devices as _devices
 from . import dtypes as _dtypes
@@ -16,6 +17,7 @@ from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
 from ._gomlx import __all__ as _catalogue
 from ._gomlx import fast, fft, linalg, random
 from .compiled import *  # noqa: F403
+from .contraction import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .dtypes import *  # noqa: F403
 from .io import *  # noqa: F403
@@ -43,4 +45,5 @@ _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": ff
 _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
 
 __all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "nan", "newaxis", "pi",
-                  *(name for part in (_compiled, _devices, _dtypes, _io, _printing, _transforms) for name in part.__all__)})
+                  *(name for part in (_compiled, _contraction, _devices, _dtypes, _io, _printing, _transforms)
+                    for name in part.__all__)})

@@ -102,7 +102,7 @@ static bool read_text(call *c, PyObject *value, const char *what, const char **o
 }
 
 /* int or sequence of ints, each int64: *n = 1 and not a sequence is told by *n = -1 with out[0]. */
-static bool read_int64s(PyObject *value, const char *what, int *n, int64_t *out) {
+bool read_int64s(PyObject *value, const char *what, int *n, int64_t *out) {
     if (PyIndex_Check(value) && !PySequence_Check(value)) {
         *n = -1;
         out[0] = PyLong_AsLongLong(value);

@@ -42,6 +42,8 @@ typedef struct {
     gm_array **list;               /* of an L argument */
 } call;
 
+/* An int (*n is -1) or at most BIND_INTS of them. */
+bool read_int64s(PyObject *value, const char *what, int *n, int64_t *out);
 /* False: an exception is set and nothing is to be freed. */
 bool call_bind(call *c, bind_signature *sig, const char *function, const char *text, PyObject *const *args,
                Py_ssize_t n, PyObject *kwnames, const char *kinds, ...);

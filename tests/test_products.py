@@ -1,0 +1,156 @@
+"""Products of tensors and convolutions against NumPy in float64, and their gradients against finite differences."""
+import itertools
+
+import numpy as np
+import pytest
+
+import gomlx.core as mx
+
+
+def f32(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("f4")
+
+
+def close(got, want, tolerance=2e-5):
+    got, want = np.array(got), np.asarray(want)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, np.abs(want).max(initial=0)))
+
+
+@pytest.mark.parametrize("subscripts, shapes", [
+    ("ij,jk->ik", [(3, 4), (4, 5)]), ("ij,jk", [(3, 4), (4, 5)]), ("ij->ji", [(3, 4)]), ("ij->", [(3, 4)]), ("ii", [(4, 4)]),
+    ("ii->i", [(4, 4)]), ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("...ij,...jk->...ik", [(2, 3, 4), (2, 4, 5)]),
+    ("i,j->ij", [(3,), (4,)]), ("ij,kl->ijkl", [(2, 3), (4, 5)]), ("abc,cd,de->abe", [(2, 3, 4), (4, 5), (5, 6)]),
+    ("ij,ij->i", [(3, 4), (3, 4)]), ("ijk,ilm,njm,nlk,abc->", [(2, 3, 4), (2, 3, 4), (2, 3, 4), (2, 3, 4), (2, 2, 2)]),
+    ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]), ("ij,j->i", [(3, 4), (4,)]), ("a,ab,abc->abc", [(2,), (2, 3), (2, 3, 4)]),
+])
+def test_einsum(subscripts, shapes):
+    values = [f32(*shape, seed=i) for i, shape in enumerate(shapes)]
+    close(mx.einsum(subscripts, *map(mx.array, values)), np.einsum(subscripts, *(v.astype("f8") for v in values)))
+
+
+@pytest.mark.parametrize("subscripts, shapes", [
+    ("ij,jk->iz", [(2, 3), (3, 4)]), ("ij,jk->ik", [(2, 3)]), ("ij,jk->ikk", [(2, 3), (3, 4)]), ("i1->i", [(2, 3)]),
+    ("ijk->ij", [(2, 3)]), ("ij,ij->ij", [(2, 3), (3, 3)])])
+def test_einsum_refuses(subscripts, shapes):
+    with pytest.raises(ValueError, match="einsum"):
+        mx.einsum(subscripts, *(mx.array(f32(*shape)) for shape in shapes))
+
+
+def test_einsum_path_is_cheaper_than_all_at_once():
+    path, text = mx.einsum_path("ij,jk,kl->il", *(mx.array(f32(*s)) for s in ((2, 30), (30, 4), (4, 50))))
+    assert path[0] == (0, 1) and "Optimized FLOP count" in text
+
+
+@pytest.mark.parametrize("a, b, axes", [((2, 3, 4), (3, 4, 5), 2), ((2, 3), (4,), 0), ((2, 3, 4), (4, 3, 5), [[1, 2], [1, 0]]),
+                                        ((3,), (3,), 1)])
+def test_tensordot(a, b, axes):
+    x, y = f32(*a), f32(*b, seed=1)
+    close(mx.tensordot(mx.array(x), mx.array(y), axes), np.tensordot(x.astype("f8"), y.astype("f8"), axes))
+
+
+def test_small_products():
+    x, y, c = f32(3, 4), f32(5, 4, seed=1), f32(5, seed=2)
+    close(mx.inner(mx.array(x), mx.array(y)), np.inner(x, y))
+    close(mx.outer(mx.array(x), mx.array(c)), np.outer(x, c))
+    close(mx.vecdot(mx.array(x), mx.array(x)), (x * x).sum(-1))
+    close(mx.addmm(mx.array(c), mx.array(x), mx.array(y).T, 0.5, 2.0), 0.5 * x @ y.T + 2 * c)
+    with pytest.raises(ValueError, match="addmm"):
+        mx.addmm(mx.zeros((2, 3, 5)), mx.array(x), mx.array(y).T)
+
+
+def test_products_of_chosen_matrices():
+    a, b = f32(3, 4, 5), f32(6, 5, 7, seed=1)
+    left, right = np.array([0, 2, 2, 1]), np.array([5, 0, 3, 3])
+    close(mx.gather_mm(mx.array(a), mx.array(b), mx.array(left), mx.array(right)), a[left] @ b[right])
+    close(mx.gather_mm(mx.array(a[0]), mx.array(b), None, mx.array(right)), a[0] @ b[right])
+    x, y = f32(4, 10), f32(10, 3, seed=2)
+    segments = np.array([[0, 3], [3, 3], [2, 10]])
+    close(mx.segmented_mm(mx.array(x), mx.array(y), mx.array(segments)), np.stack([x[:, i:j] @ y[i:j] for i, j in segments]))
+    p, q, mask = f32(64, 40), f32(40, 70, seed=3), np.array([[True, False, True], [False, True, True]])
+    full = np.repeat(np.repeat(mask, 32, 0), 32, 1)[:, :70]
+    close(mx.block_masked_mm(mx.array(p), mx.array(q), 32, mx.array(mask)), np.where(full, p @ q, 0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 12, 40, 56, 64])
+def test_hadamard_is_orthogonal(n):
+    h = np.array(mx.hadamard_transform(mx.eye(n)))
+    np.testing.assert_allclose(h @ h.T, np.eye(n), atol=1e-5)
+    np.testing.assert_allclose(np.abs(h), 1 / np.sqrt(n), rtol=1e-5)
+    with pytest.raises(ValueError, match="hadamard"):
+        mx.hadamard_transform(mx.zeros((2, 7)))
+
+
+def convolution(x, w, stride, low, high, dilation, spread, groups, flip):
+    """The definition, item by item."""
+    n = x.ndim - 2
+    wide = np.zeros([x.shape[0], *((s - 1) * d + 1 for s, d in zip(x.shape[1:-1], spread)), x.shape[-1]])
+    wide[(slice(None), *(slice(None, None, d) for d in spread))] = x
+    wide = np.pad(wide, [(0, 0), *zip(low, high), (0, 0)])
+    if flip:
+        w = np.flip(w, tuple(range(1, n + 1)))
+    sizes = [(wide.shape[i + 1] - dilation[i] * (w.shape[i + 1] - 1) - 1) // stride[i] + 1 for i in range(n)]
+    out = np.zeros([x.shape[0], *sizes, w.shape[0]])
+    per, filters = x.shape[-1] // groups, w.shape[0] // groups
+    for place in itertools.product(*map(range, sizes)):
+        at = tuple(slice(p * s, p * s + d * (k - 1) + 1, d) for p, s, d, k in zip(place, stride, dilation, w.shape[1:-1]))
+        window = wide[(slice(None), *at)]
+        for g in range(groups):
+            part = window[..., g * per:(g + 1) * per].reshape(x.shape[0], -1)
+            out[(slice(None), *place, slice(g * filters, (g + 1) * filters))] = part @ w[g * filters:(g + 1) * filters].reshape(
+                filters, -1).T
+    return out
+
+
+CASES = [dict(n=1), dict(n=1, stride=2, low=1, high=1), dict(n=1, dilation=2, groups=2), dict(n=2), dict(n=2, stride=2, low=1, high=1),
+         dict(n=2, low=2, high=0, spread=2, flip=True), dict(n=2, groups=2, dilation=2, low=1, high=2), dict(n=3, low=1, high=1)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_convolution(case):
+    n, groups, flip = case["n"], case.get("groups", 1), case.get("flip", False)
+    stride, low, high, dilation, spread = ([case.get(k, d)] * n for k, d in (("stride", 1), ("low", 0), ("high", 0), ("dilation", 1),
+                                                                           ("spread", 1)))
+    x, w = f32(2, *[7, 6, 5][:n], 4), f32(6, *[3, 2, 3][:n], 4 // groups, seed=1)
+    got = mx.conv_general(mx.array(x), mx.array(w), stride, (low, high), dilation, spread, groups, flip)
+    close(got, convolution(x.astype("f8"), w.astype("f8"), stride, low, high, dilation, spread, groups, flip))
+
+
+@pytest.mark.parametrize("n, stride, padding, dilation, output_padding", [(1, 1, 0, 1, 0), (1, 2, 1, 1, 1), (2, 2, 1, 2, 0), (3, 2, 0, 1, 1)])
+def test_transposed_convolution_is_the_adjoint(n, stride, padding, dilation, output_padding):
+    """<conv(y), x> = <y, conv_transpose(x)> for weights with their channels exchanged."""
+    conv, transposed = getattr(mx, f"conv{n}d"), getattr(mx, f"conv_transpose{n}d")
+    x, w = mx.array(f32(2, *[4, 5, 3][:n], 3)), mx.array(f32(6, *[3, 2, 3][:n], 3, seed=1))
+    out = transposed(x, w, stride, padding, dilation, output_padding)
+    y = mx.array(f32(*out.shape, seed=2))
+    back = conv(y, mx.swapaxes(w, 0, n + 1), stride, padding, dilation)
+    assert back.shape == x.shape
+    assert abs((back * x).sum().item() - (out * y).sum().item()) < 1e-3 * np.sqrt(y.size)
+
+
+def test_gradients_of_a_convolution():
+    x, w = mx.array(f32(1, 5, 6, 2)), mx.array(f32(3, 3, 2, 2, seed=1))
+    loss = lambda x, w: mx.conv2d(x, w, stride=(2, 1), padding=1).square().sum()    # noqa: E731
+    for i, g in enumerate(mx.grad(loss, argnums=(0, 1))(x, w)):
+        direction = mx.array(f32(*(x, w)[i].shape, seed=3))
+        step = [0 * x, 0 * w]
+        step[i] = direction * 1e-2
+        slope = (loss(x + step[0], w + step[1]) - loss(x - step[0], w - step[1])).item() / 2e-2
+        assert abs((g * direction).sum().item() - slope) < 2e-2 * max(1, abs(slope))
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_convolve(mode):
+    for a, v in ((7, 3), (3, 7), (8, 4), (1, 1)):
+        x, y = f32(a), f32(v, seed=1)
+        close(mx.convolve(mx.array(x), mx.array(y), mode), np.convolve(x, y, mode))
+
+
+def test_refusals():
+    x, w = mx.zeros((2, 8, 3)), mx.zeros((4, 3, 3))
+    for wrong in (lambda: mx.conv1d(x, mx.zeros((4, 3, 2))), lambda: mx.conv1d(x, w, stride=0), lambda: mx.conv1d(x, w, groups=2),
+                  lambda: mx.conv1d(x, mx.zeros((4, 13, 3))), lambda: mx.conv2d(x, w), lambda: mx.conv1d(x.astype(mx.int32), w)):
+        with pytest.raises(ValueError, match="conv"):
+            wrong()
+    with pytest.raises(TypeError, match="conv2d"):
+        mx.conv2d(mx.zeros((1, 5, 5, 2)), mx.zeros((2, 3, 3, 2)), stride=(1, 2, 3))
