@@ -156,7 +156,58 @@ gm_status gm_graph_fuse(gm_graph *graph);               /* elementwise chains be
 gm_status gm_graph_check_shapeless(const gm_graph *graph);  /* GM_EVALUE when some op can only have the traced shapes */
 bool gm_graph_captures_tracer(const gm_graph *graph);   /* of a trace that goes on around the traced function */
 int gm_graph_outputs(const gm_graph *graph);
+/* A look at the code of a graph that is not fused. Operands: the number of a value (inputs first, then results as they
+ * come), or -1 - number of a constant. Everything is borrowed. */
+typedef struct {
+    const char *name;                         /* "exp" */
+    int n_in, n_out, first_out;               /* the results are values first_out ... */
+    const int32_t *in;
+    int n_parameters;
+} gm_instruction;
+typedef struct {
+    const char *name;
+    int count;                                /* 1, or that of a list */
+    bool is_list, is_real;
+    int64_t integers[256];
+    double reals[256];
+} gm_parameter;
+int gm_graph_inputs(const gm_graph *graph);
+const gm_array *gm_graph_input(const gm_graph *graph, int k);          /* dtype and shape */
+const int32_t *gm_graph_output_operands(const gm_graph *graph);
+int64_t gm_graph_constants(const gm_graph *graph);
+gm_array *gm_graph_constant(const gm_graph *graph, int64_t k);         /* may be GM_NONE */
+int64_t gm_graph_instructions(const gm_graph *graph);
+gm_instruction gm_graph_instruction(const gm_graph *graph, int64_t i);
+const gm_array *gm_graph_result(const gm_graph *graph, int64_t i, int k);  /* dtype and shape of an instruction's result k */
+void gm_graph_parameter(const gm_graph *graph, int64_t i, int k, gm_parameter *out);
 void gm_graph_free(gm_graph *graph);
+
+/* The same with everything in it that is not evaluated, whether it depends on the inputs or not; simplified only. */
+gm_status gm_graph_whole(gm_array *const *inputs, int n_inputs, gm_array *const *outputs, int n_outputs, gm_graph **out);
+
+/* ---- exported functions: files of traced graphs ---- */
+/* Failures of files are GM_ESTATE here. What cannot be exported (functions with rules of their own) is GM_EVALUE. */
+typedef struct gm_exporter gm_exporter;
+/* The file gets its name when the exporter is closed. metadata: text or NULL. */
+gm_status gm_export_open(const char *path, bool shapeless, const char *metadata, gm_exporter **out);
+/* Adds what was traced from inputs (placeholders) to outputs. names[i]: of a keyword input, or NULL. */
+gm_status gm_export_trace(gm_exporter *exporter, gm_array *const *inputs, const char *const *names, int n_inputs,
+                          gm_array *const *outputs, int n_outputs);
+gm_status gm_export_close(gm_exporter *exporter, bool keep);      /* keep false: no file */
+typedef struct gm_import gm_import;
+gm_status gm_import_open(const char *path, gm_import **out);
+const char *gm_import_metadata(const gm_import *import);          /* NULL: none */
+bool gm_import_is_shapeless(const gm_import *import);
+int gm_import_traces(const gm_import *import);
+typedef struct {
+    gm_array *const *inputs;                  /* placeholders */
+    const char *const *names;
+    int n_inputs;
+    gm_array *const *outputs;
+    int n_outputs;
+} gm_traced;                                  /* borrowed from the import */
+gm_traced gm_import_trace(const gm_import *import, int k);
+void gm_import_close(gm_import *import);
 
 /* ---- evaluation ---- */
 typedef struct gm_run gm_run;

@@ -38,6 +38,8 @@ class _Graphs:
         self.by_signature = {}
 
 
+PLAIN, FUSED, WHOLE = range(3)              # what _gomlx._graph makes of a trace: graph_kind of csrc/py/graph.c
+
 _graphs = weakref.WeakValueDictionary()    # by the ids of what a _Compiled holds, so the ids are of living objects
 
 
@@ -94,7 +96,7 @@ class _Compiled:
             result = self._fun(*new_args, **new_kwargs)
             outputs = flatten(result, [])
             flatten(self._outputs, outputs)
-            graph = _gomlx._graph(places, outputs, self._shapeless)
+            graph = _gomlx._graph(places, outputs, self._shapeless, FUSED)
         return graph, hollow(result), None if self._outputs is None else hollow(self._outputs)
 
 

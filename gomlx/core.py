@@ -10,6 +10,7 @@ from . import contraction as _contraction
 from . import cuda, distributed, metal
 from . import devices as _devices
 from . import dtypes as _dtypes
+from . import exported as _exported
 from . import io as _io
 from . import printing as _printing
 from . import transforms as _transforms
@@ -20,6 +21,7 @@ from .compiled import *  # noqa: F403
 from .contraction import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .dtypes import *  # noqa: F403
+from .exported import *  # noqa: F403
 from .io import *  # noqa: F403
 from .printing import *  # noqa: F403
 from .transforms import *  # noqa: F403
@@ -45,5 +47,5 @@ _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": ff
 _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
 
 __all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "nan", "newaxis", "pi",
-                  *(name for part in (_compiled, _contraction, _devices, _dtypes, _io, _printing, _transforms)
+                  *(name for part in (_compiled, _contraction, _devices, _dtypes, _exported, _io, _printing, _transforms)
                     for name in part.__all__)})

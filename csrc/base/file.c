@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -107,4 +109,84 @@ gm_status file_read(const char *path, size_t max_bytes, char **text, size_t *len
     *text = block;
     if (length) *length = got;
     return GM_OK;
+}
+
+/* ---- writing ---- */
+#define WRITER_BUFFER ((size_t)64 << 10)
+
+static bool is_special(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+gm_status file_create(const char *path, gm_file_writer *out) {
+    static _Atomic unsigned count;
+    const size_t room = strlen(path) + 48;
+    *out = (gm_file_writer){ .fd = -1 };
+    out->path = memory_copy_text(path, strlen(path));
+    out->temporary = out->path ? memory_new(room) : NULL;
+    out->buffer = out->temporary ? memory_new(WRITER_BUFFER) : NULL;
+    if (!out->buffer) {
+        file_discard(out);
+        return GM_ENOMEM;
+    }
+    if (is_special(path)) {
+        out->temporary[0] = 0;
+        out->fd = open(path, O_WRONLY | O_CLOEXEC);
+    } else {
+        snprintf(out->temporary, room, "%s.%ld-%u.part", path, (long)getpid(), atomic_fetch_add(&count, 1));
+        out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+    if (out->fd < 0) {
+        out->temporary[0] = 0;
+        gm_status status = gm_fail_errno("cannot write %s", path);
+        file_discard(out);
+        return status;
+    }
+    return GM_OK;
+}
+
+static gm_status write_all(gm_file_writer *w, const uint8_t *bytes, size_t size) {
+    while (size) {
+        ssize_t n = write(w->fd, bytes, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return gm_fail_errno("cannot write %s", w->path);
+        bytes += n;
+        size -= (size_t)n;
+    }
+    return GM_OK;
+}
+
+gm_status file_write(gm_file_writer *w, const void *bytes, size_t size) {
+    if (w->used + size > WRITER_BUFFER) {
+        GM_TRY(write_all(w, w->buffer, w->used));
+        w->used = 0;
+    }
+    if (size > WRITER_BUFFER) return write_all(w, bytes, size);
+    memcpy(w->buffer + w->used, bytes, size);
+    w->used += size;
+    return GM_OK;
+}
+
+gm_status file_commit(gm_file_writer *w) {
+    gm_status status = write_all(w, w->buffer, w->used);
+    if (close(w->fd) != 0 && status == GM_OK) status = gm_fail_errno("cannot write %s", w->path);
+    w->fd = -1;
+    if (status == GM_OK && w->temporary[0]) {
+        if (rename(w->temporary, w->path) == 0)
+            w->temporary[0] = 0;
+        else
+            status = gm_fail_errno("cannot rename %s to %s", w->temporary, w->path);
+    }
+    file_discard(w);
+    return status;
+}
+
+void file_discard(gm_file_writer *w) {
+    if (w->fd >= 0) close(w->fd);
+    if (w->temporary && w->temporary[0]) unlink(w->temporary);
+    memory_free(w->path);
+    memory_free(w->temporary);
+    memory_free(w->buffer);
+    *w = (gm_file_writer){ .fd = -1 };
 }

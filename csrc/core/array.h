@@ -78,6 +78,11 @@ struct gm_op {
     gm_status (*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents, gm_array **outs);
     /* The same value from primitive ops: gradient of a fused op without .vjp, batching without .vmap, oracle of tests. */
     gm_array *(*compose)(gm_scope *s, gm_array *const *in, int n_in, const void *param);
+    /* The node made anew from inputs and parameters of a file, through the checks that the op's functions make: values
+     * may be anything, param has param_size bytes. NULL: the op cannot be exported. */
+    gm_status (*rebuild)(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out, gm_array **outs);
+    const char *(*title)(const void *param);      /* what the node does, where op->name does not tell: "exp" */
+    uint32_t optional;                     /* bit i: input i may be GM_NONE (rebuild) */
     void (*hold)(void *param);             /* a node with a copy of these parameters exists: takes what they hold */
     void (*drop)(void *param);             /* it needs that no more (evaluated, and again when it dies): gives it back */
 };

@@ -1,4 +1,5 @@
 /* arrange.c - elements in other places: flip, roll, tile, repeat, pad, diagonals, differences, Kronecker products. */
+#include <limits.h>
 #include <string.h>
 #include "ops/ops.h"
 
@@ -214,8 +215,24 @@ static gm_status pad_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status pad_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                             gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const pad_width *width = param;
+    int64_t low[GM_MAX_NDIM], high[GM_MAX_NDIM];
+    for (int d = 0; d < in[0]->ndim; d++) {
+        low[d] = width[d].low;
+        high[d] = width[d].high;
+        if (low[d] > INT64_MAX / 4 || high[d] > INT64_MAX / 4)
+            return rebuild_refuse("pad");
+    }
+    return rebuilt(gm_pad(s, in[0], low, high, GM_PAD_CONSTANT, in[1]), outs);
+}
+
 const gm_op pad_op = {.name = "pad", .n_in = 2, .n_out = 1, .param_size = GM_MAX_NDIM * sizeof(pad_width),
-                      .fields = pad_fields, .infer = pad_infer, .eval = pad_eval, .vjp = pad_vjp, .vmap = pad_vmap};
+                      .fields = pad_fields, .infer = pad_infer, .eval = pad_eval, .vjp = pad_vjp, .vmap = pad_vmap,
+                      .rebuild = pad_rebuild};
 
 static gm_array *pad_edge(gm_scope *s, gm_array *x, int axis, int64_t low, int64_t high) {
     if (!x || (!low && !high))
@@ -357,9 +374,20 @@ static gm_status diagonal_vmap(gm_scope *s, gm_array *out, gm_array *const *in, 
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status diagonal_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                  gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const diagonal_param *p = param;
+    if (p->offset < INT_MIN / 2 || p->offset > INT_MAX / 2)
+        return rebuild_refuse("diagonal");
+    return rebuilt(gm_diagonal(s, in[0], (int)p->offset, p->axis1, p->axis2), outs);
+}
+
 const gm_op diagonal_op = {.name = "diagonal", .n_in = 1, .n_out = 1, .param_size = sizeof(diagonal_param),
                            .fields = diagonal_fields, .infer = diagonal_infer, .eval = diagonal_eval,
-                           .vjp = diagonal_vjp, .vmap = diagonal_vmap};
+                           .vjp = diagonal_vjp, .vmap = diagonal_vmap,
+                           .rebuild = diagonal_rebuild};
 
 static gm_array *diagonal(gm_scope *s, const char *op, gm_array *x, int offset, int axis1, int axis2) {
     diagonal_param p = {.offset = offset};

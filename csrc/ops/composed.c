@@ -122,7 +122,16 @@ static gm_status stop_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
+static gm_status stop_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    (void)param;
+    return rebuilt(gm_stop_gradient(s, in[0]), outs);
+}
+
 const gm_op stop_gradient_op = {.name = "stop_gradient", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = stop_infer,
-                                .eval = stop_eval, .vmap = vmap_leading};
+                                .eval = stop_eval, .vmap = vmap_leading,
+                                .rebuild = stop_rebuild};
 
 gm_array *gm_stop_gradient(gm_scope *s, gm_array *x) { return array_node(s, &stop_gradient_op, &x, 1, NULL); }

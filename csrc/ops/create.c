@@ -26,8 +26,20 @@ static gm_status arange_eval(gm_array *out, gm_queue *q) {
                   .step = p->step);
 }
 
+static gm_status arange_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    (void)in;
+    const arange_param *p = param;
+    if (!within(p->type, GM_DTYPE_COUNT) || p->type == GM_BOOL)
+        return rebuild_refuse("arange");
+    return rebuilt(array_node(s, &arange_op, NULL, 0, p), outs);
+}
+
 const gm_op arange_op = {.name = "arange", .n_in = 0, .n_out = 1, .param_size = sizeof(arange_param),
-                                .fields = arange_fields, .infer = arange_infer, .eval = arange_eval};
+                                .fields = arange_fields, .infer = arange_infer, .eval = arange_eval,
+                         .rebuild = arange_rebuild};
 
 /* Whole numbers go from int(start) in steps of int(start + step) - int(start), as in MLX. */
 gm_array *gm_arange(gm_scope *s, double start, double stop, double step, gm_dtype type) {
@@ -99,9 +111,20 @@ static gm_status full_vmap(gm_scope *s, gm_array *out, gm_array *const *in, cons
 }
 
 /* in[0] the value; in[1] an array of the shape, when a traced function takes the shape from its argument */
+static gm_status full_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_out;
+    const full_param *p = param;
+    if (n_in == 2)
+        return rebuilt(array_node_sized(s, &full_op, in, 2, &(full_param){0}, offsetof(full_param, shape)), outs);
+    return n_in == 1 && within(p->ndim, GM_MAX_NDIM + 1)
+               ? rebuilt(gm_full(s, p->ndim, p->shape, in[0], (gm_dtype)in[0]->dtype), outs) : rebuild_refuse("full");
+}
+
 const gm_op full_op = {.name = "full", .n_in = -1, .n_out = 1, .nondiff = 2, .param_size = sizeof(full_param),
                        .fields = full_fields, .infer = full_infer, .eval = full_eval, .vjp = full_vjp,
-                       .vmap = full_vmap};
+                       .vmap = full_vmap,
+                       .rebuild = full_rebuild};
 
 gm_array *gm_full(gm_scope *s, int ndim, const int64_t *shape, gm_array *value, gm_dtype type) {
     full_param p = {.ndim = ndim};

@@ -186,9 +186,26 @@ static gm_status slice_vmap(gm_scope *s, gm_array *out, gm_array *const *in, con
     return outs[0] ? GM_OK : error_code();
 }
 
+static bool dynamic_axes(const dynamic_param *p, int *axes) {
+    for (int k = 0; k < p->n_axes && k < GM_MAX_NDIM; k++)
+        axes[k] = p->axes[k];
+    return within(p->n_axes, GM_MAX_NDIM + 1);
+}
+
+static gm_status slice_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const dynamic_param *p = param;
+    int axes[GM_MAX_NDIM];
+    return dynamic_axes(p, axes) ? rebuilt(gm_dynamic_slice(s, in[0], in[1], p->n_axes, axes, p->size), outs)
+                                 : rebuild_refuse("dynamic_slice");
+}
+
 const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, .nondiff = 2, .fixed = 1,
                                 .param_size = sizeof(dynamic_param), .fields = dynamic_fields, .infer = slice_infer,
-                                .eval = slice_eval, .vjp = slice_vjp, .vmap = slice_vmap};
+                                .eval = slice_eval, .vjp = slice_vjp, .vmap = slice_vmap,
+                                .rebuild = slice_rebuild};
 
 gm_array *gm_dynamic_slice(gm_scope *s, gm_array *x, gm_array *start, int n_axes, const int *axes,
                            const int64_t *size) {
@@ -265,10 +282,21 @@ static gm_status update_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status update_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const dynamic_param *p = param;
+    int axes[GM_MAX_NDIM];
+    return dynamic_axes(p, axes) ? rebuilt(gm_dynamic_slice_update(s, in[0], in[1], in[2], p->n_axes, axes), outs)
+                                 : rebuild_refuse("dynamic_slice_update");
+}
+
 const gm_op dynamic_slice_update_op = {.name = "dynamic_slice_update", .n_in = 3, .n_out = 1, .nondiff = 4, .fixed = 1,
                                        .param_size = sizeof(dynamic_param), .fields = dynamic_fields,
                                        .infer = update_infer, .eval = update_eval, .vjp = update_vjp,
-                                       .vmap = update_vmap};
+                                       .vmap = update_vmap,
+                                       .rebuild = update_rebuild};
 
 gm_array *gm_dynamic_slice_update(gm_scope *s, gm_array *x, gm_array *update, gm_array *start, int n_axes,
                                   const int *axes) {

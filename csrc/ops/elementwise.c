@@ -105,10 +105,6 @@ static void unary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
     }
 }
 
-const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
-                        .fields = unary_fields, .infer = unary_infer, .eval = unary_eval, .vjp = unary_vjp,
-                        .vmap = vmap_leading};
-
 /* The name of a function that MLX refuses for complex numbers, else NULL. */
 static const char *not_for_complex(gm_unary_op function) {
     switch (function) {
@@ -135,47 +131,29 @@ static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function, result_ru
     return array_node(s, &unary_op, &x, 1, &(unary_param){(int32_t)function, (int32_t)rule});
 }
 
-#define SAME(name, id)     gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, RESULT_SAME); }
-#define FLOATING(name, id) gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, RESULT_FLOAT); }
-#define TRUTH(name, id)    gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, RESULT_BOOL); }
-#define REAL(name, id)     gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, RESULT_REAL); }
-SAME(sign, GM_U_SIGN)
-SAME(square, GM_U_SQUARE)
-FLOATING(sqrt, GM_U_SQRT)
-FLOATING(rsqrt, GM_U_RSQRT)
-FLOATING(reciprocal, GM_U_RECIPROCAL)
-FLOATING(exp, GM_U_EXP)
-FLOATING(expm1, GM_U_EXPM1)
-FLOATING(log, GM_U_LOG)
-FLOATING(log2, GM_U_LOG2)
-FLOATING(log10, GM_U_LOG10)
-FLOATING(log1p, GM_U_LOG1P)
-FLOATING(sin, GM_U_SIN)
-FLOATING(cos, GM_U_COS)
-FLOATING(tan, GM_U_TAN)
-FLOATING(arcsin, GM_U_ARCSIN)
-FLOATING(arccos, GM_U_ARCCOS)
-FLOATING(arctan, GM_U_ARCTAN)
-FLOATING(sinh, GM_U_SINH)
-FLOATING(cosh, GM_U_COSH)
-FLOATING(tanh, GM_U_TANH)
-FLOATING(arcsinh, GM_U_ARCSINH)
-FLOATING(arccosh, GM_U_ARCCOSH)
-FLOATING(arctanh, GM_U_ARCTANH)
-FLOATING(erf, GM_U_ERF)
-FLOATING(erfinv, GM_U_ERFINV)
-FLOATING(sigmoid, GM_U_SIGMOID)
-SAME(floor, GM_U_FLOOR)
-SAME(ceil, GM_U_CEIL)
-SAME(trunc, GM_U_TRUNC)
-TRUTH(isnan, GM_U_ISNAN)
-TRUTH(isinf, GM_U_ISINF)
-TRUTH(isfinite, GM_U_ISFINITE)
-TRUTH(isposinf, GM_U_ISPOSINF)
-TRUTH(isneginf, GM_U_ISNEGINF)
-REAL(real, GM_U_REAL)
-REAL(imag, GM_U_IMAG)
-SAME(conjugate, GM_U_CONJ)
+#define UNARY_ROWS(X) \
+    X(sign, GM_U_SIGN, RESULT_SAME) X(square, GM_U_SQUARE, RESULT_SAME) \
+    X(sqrt, GM_U_SQRT, RESULT_FLOAT) X(rsqrt, GM_U_RSQRT, RESULT_FLOAT) \
+    X(reciprocal, GM_U_RECIPROCAL, RESULT_FLOAT) X(exp, GM_U_EXP, RESULT_FLOAT) \
+    X(expm1, GM_U_EXPM1, RESULT_FLOAT) X(log, GM_U_LOG, RESULT_FLOAT) \
+    X(log2, GM_U_LOG2, RESULT_FLOAT) X(log10, GM_U_LOG10, RESULT_FLOAT) \
+    X(log1p, GM_U_LOG1P, RESULT_FLOAT) X(sin, GM_U_SIN, RESULT_FLOAT) \
+    X(cos, GM_U_COS, RESULT_FLOAT) X(tan, GM_U_TAN, RESULT_FLOAT) \
+    X(arcsin, GM_U_ARCSIN, RESULT_FLOAT) X(arccos, GM_U_ARCCOS, RESULT_FLOAT) \
+    X(arctan, GM_U_ARCTAN, RESULT_FLOAT) X(sinh, GM_U_SINH, RESULT_FLOAT) \
+    X(cosh, GM_U_COSH, RESULT_FLOAT) X(tanh, GM_U_TANH, RESULT_FLOAT) \
+    X(arcsinh, GM_U_ARCSINH, RESULT_FLOAT) X(arccosh, GM_U_ARCCOSH, RESULT_FLOAT) \
+    X(arctanh, GM_U_ARCTANH, RESULT_FLOAT) X(erf, GM_U_ERF, RESULT_FLOAT) \
+    X(erfinv, GM_U_ERFINV, RESULT_FLOAT) X(sigmoid, GM_U_SIGMOID, RESULT_FLOAT) \
+    X(floor, GM_U_FLOOR, RESULT_SAME) X(ceil, GM_U_CEIL, RESULT_SAME) \
+    X(trunc, GM_U_TRUNC, RESULT_SAME) X(isnan, GM_U_ISNAN, RESULT_BOOL) \
+    X(isinf, GM_U_ISINF, RESULT_BOOL) X(isfinite, GM_U_ISFINITE, RESULT_BOOL) \
+    X(isposinf, GM_U_ISPOSINF, RESULT_BOOL) X(isneginf, GM_U_ISNEGINF, RESULT_BOOL) \
+    X(real, GM_U_REAL, RESULT_REAL) X(imag, GM_U_IMAG, RESULT_REAL) \
+    X(conjugate, GM_U_CONJ, RESULT_SAME)
+#define X(name, id, rule) gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, rule); }
+UNARY_ROWS(X)
+#undef X
 
 gm_array *round_even(gm_scope *s, gm_array *x) { return unary(s, x, GM_U_ROUND, RESULT_SAME); }
 
@@ -201,6 +179,29 @@ gm_array *gm_bitwise_invert(gm_scope *s, gm_array *x) {
                        gm_dtype_name((gm_dtype)x->dtype)), NULL;
     return unary(s, x, GM_U_BITWISE_INVERT, RESULT_SAME);
 }
+
+#define X(name, id, rule) [id] = {#name, rule},
+static const struct { const char *name; result_rule rule; } unary_rows[GM_U_COUNT] = {
+    UNARY_ROWS(X) [GM_U_ABS] = {"abs", RESULT_SAME}, [GM_U_NEGATIVE] = {"negative", RESULT_SAME},
+    [GM_U_ROUND] = {"round", RESULT_SAME}, [GM_U_LOGICAL_NOT] = {"logical_not", RESULT_BOOL},
+    [GM_U_BITWISE_INVERT] = {"bitwise_invert", RESULT_SAME}};
+#undef X
+
+static const char *unary_title(const void *param) { return unary_rows[((const unary_param *)param)->function].name; }
+
+static gm_status unary_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    const unary_param *p = param;
+    (void)n_in;
+    (void)n_out;
+    if (!within(p->function, GM_U_COUNT) || !unary_rows[p->function].name)
+        return rebuild_refuse("unary");
+    return rebuilt(unary(s, in[0], (gm_unary_op)p->function, unary_rows[p->function].rule), outs);
+}
+
+const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
+                        .fields = unary_fields, .infer = unary_infer, .eval = unary_eval, .vjp = unary_vjp,
+                        .vmap = vmap_leading, .rebuild = unary_rebuild, .title = unary_title};
 
 /* ---- binary ---- */
 typedef struct { int32_t function; int32_t truth; } binary_param;
@@ -267,10 +268,6 @@ static void binary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
         grad[i] = unbroadcast(s, binary_cotangent(s, function, out, in[0], in[1], cots[0], i), in[i]);
 }
 
-const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
-                         .fields = binary_fields, .infer = binary_infer, .eval = binary_eval, .vjp = binary_vjp,
-                         .vmap = vmap_broadcasting};
-
 typedef enum { OPERANDS_ANY, OPERANDS_FLOAT, OPERANDS_BOOL, OPERANDS_INTEGER, OPERANDS_SHIFT } operand_rule;
 
 static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op function, operand_rule rule, bool truth) {
@@ -295,33 +292,56 @@ static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op func
     return array_node(s, &binary_op, in, 2, &(binary_param){(int32_t)function, truth});
 }
 
-#define BINARY_OP(name, id, rule, truth) \
+#define BINARY_ROWS(X) \
+    X(add, GM_B_ADD, OPERANDS_ANY, false) \
+    X(subtract, GM_B_SUBTRACT, OPERANDS_ANY, false) \
+    X(multiply, GM_B_MULTIPLY, OPERANDS_ANY, false) \
+    X(divide, GM_B_DIVIDE, OPERANDS_FLOAT, false) \
+    X(floor_divide, GM_B_FLOOR_DIVIDE, OPERANDS_ANY, false) \
+    X(remainder, GM_B_REMAINDER, OPERANDS_ANY, false) \
+    X(power, GM_B_POWER, OPERANDS_ANY, false) \
+    X(maximum, GM_B_MAXIMUM, OPERANDS_ANY, false) \
+    X(minimum, GM_B_MINIMUM, OPERANDS_ANY, false) \
+    X(logaddexp, GM_B_LOGADDEXP, OPERANDS_FLOAT, false) \
+    X(arctan2, GM_B_ARCTAN2, OPERANDS_FLOAT, false) \
+    X(equal, GM_B_EQUAL, OPERANDS_ANY, true) \
+    X(not_equal, GM_B_NOT_EQUAL, OPERANDS_ANY, true) \
+    X(less, GM_B_LESS, OPERANDS_ANY, true) \
+    X(less_equal, GM_B_LESS_EQUAL, OPERANDS_ANY, true) \
+    X(greater, GM_B_GREATER, OPERANDS_ANY, true) \
+    X(greater_equal, GM_B_GREATER_EQUAL, OPERANDS_ANY, true) \
+    X(logical_and, GM_B_LOGICAL_AND, OPERANDS_BOOL, true) \
+    X(logical_or, GM_B_LOGICAL_OR, OPERANDS_BOOL, true) \
+    X(logical_xor, GM_B_LOGICAL_XOR, OPERANDS_BOOL, true) \
+    X(bitwise_and, GM_B_BITWISE_AND, OPERANDS_INTEGER, false) \
+    X(bitwise_or, GM_B_BITWISE_OR, OPERANDS_INTEGER, false) \
+    X(bitwise_xor, GM_B_BITWISE_XOR, OPERANDS_INTEGER, false) \
+    X(left_shift, GM_B_LEFT_SHIFT, OPERANDS_SHIFT, false) \
+    X(right_shift, GM_B_RIGHT_SHIFT, OPERANDS_SHIFT, false)
+#define X(name, id, rule, truth) \
     gm_array *gm_##name(gm_scope *s, gm_array *a, gm_array *b) { return binary(s, a, b, id, rule, truth); }
-BINARY_OP(add, GM_B_ADD, OPERANDS_ANY, false)
-BINARY_OP(subtract, GM_B_SUBTRACT, OPERANDS_ANY, false)
-BINARY_OP(multiply, GM_B_MULTIPLY, OPERANDS_ANY, false)
-BINARY_OP(divide, GM_B_DIVIDE, OPERANDS_FLOAT, false)
-BINARY_OP(floor_divide, GM_B_FLOOR_DIVIDE, OPERANDS_ANY, false)
-BINARY_OP(remainder, GM_B_REMAINDER, OPERANDS_ANY, false)
-BINARY_OP(power, GM_B_POWER, OPERANDS_ANY, false)
-BINARY_OP(maximum, GM_B_MAXIMUM, OPERANDS_ANY, false)
-BINARY_OP(minimum, GM_B_MINIMUM, OPERANDS_ANY, false)
-BINARY_OP(logaddexp, GM_B_LOGADDEXP, OPERANDS_FLOAT, false)
-BINARY_OP(arctan2, GM_B_ARCTAN2, OPERANDS_FLOAT, false)
-BINARY_OP(equal, GM_B_EQUAL, OPERANDS_ANY, true)
-BINARY_OP(not_equal, GM_B_NOT_EQUAL, OPERANDS_ANY, true)
-BINARY_OP(less, GM_B_LESS, OPERANDS_ANY, true)
-BINARY_OP(less_equal, GM_B_LESS_EQUAL, OPERANDS_ANY, true)
-BINARY_OP(greater, GM_B_GREATER, OPERANDS_ANY, true)
-BINARY_OP(greater_equal, GM_B_GREATER_EQUAL, OPERANDS_ANY, true)
-BINARY_OP(logical_and, GM_B_LOGICAL_AND, OPERANDS_BOOL, true)
-BINARY_OP(logical_or, GM_B_LOGICAL_OR, OPERANDS_BOOL, true)
-BINARY_OP(logical_xor, GM_B_LOGICAL_XOR, OPERANDS_BOOL, true)
-BINARY_OP(bitwise_and, GM_B_BITWISE_AND, OPERANDS_INTEGER, false)
-BINARY_OP(bitwise_or, GM_B_BITWISE_OR, OPERANDS_INTEGER, false)
-BINARY_OP(bitwise_xor, GM_B_BITWISE_XOR, OPERANDS_INTEGER, false)
-BINARY_OP(left_shift, GM_B_LEFT_SHIFT, OPERANDS_SHIFT, false)
-BINARY_OP(right_shift, GM_B_RIGHT_SHIFT, OPERANDS_SHIFT, false)
+BINARY_ROWS(X)
+#undef X
+
+#define X(name, id, rule, truth) [id] = {#name, rule, truth},
+static const struct { const char *name; operand_rule rule; bool truth; } binary_rows[GM_B_COUNT] = {BINARY_ROWS(X)};
+#undef X
+
+static const char *binary_title(const void *param) { return binary_rows[((const binary_param *)param)->function].name; }
+
+static gm_status binary_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    const int32_t f = ((const binary_param *)param)->function;
+    (void)n_in;
+    (void)n_out;
+    if (!within(f, GM_B_COUNT) || !binary_rows[f].name)
+        return rebuild_refuse("binary");
+    return rebuilt(binary(s, in[0], in[1], (gm_binary_op)f, binary_rows[f].rule, binary_rows[f].truth), outs);
+}
+
+const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
+                         .fields = binary_fields, .infer = binary_infer, .eval = binary_eval, .vjp = binary_vjp,
+                         .vmap = vmap_broadcasting, .rebuild = binary_rebuild, .title = binary_title};
 
 /* ---- where ---- */
 static gm_status where_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -354,8 +374,17 @@ static void where_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
     grad[2] = unbroadcast(s, gm_where(s, in[0], zero, cots[0]), in[2]);
 }
 
+static gm_status where_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    (void)param;
+    return rebuilt(gm_where(s, in[0], in[1], in[2]), outs);
+}
+
 const gm_op where_op = {.name = "where", .n_in = 3, .n_out = 1, .nondiff = 1, .infer = where_infer, .eval = where_eval,
-                        .vjp = where_vjp, .vmap = vmap_broadcasting};
+                        .vjp = where_vjp, .vmap = vmap_broadcasting,
+                        .rebuild = where_rebuild};
 
 gm_array *gm_where(gm_scope *s, gm_array *condition, gm_array *x, gm_array *y) {
     if (!condition || !x || !y)
@@ -387,9 +416,20 @@ static void astype_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
     grad[0] = gm_astype(s, cots[0], (gm_dtype)in[0]->dtype);
 }
 
+static gm_status astype_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const int32_t type = ((const astype_param *)param)->type;
+    if (!within(type, GM_DTYPE_COUNT))
+        return rebuild_refuse("astype");
+    return rebuilt(gm_astype(s, in[0], (gm_dtype)type), outs);
+}
+
 const gm_op astype_op = {.name = "astype", .n_in = 1, .n_out = 1, .param_size = sizeof(astype_param),
                          .fields = astype_fields, .infer = astype_infer, .eval = astype_eval, .vjp = astype_vjp,
-                         .vmap = vmap_leading};
+                         .vmap = vmap_leading,
+                         .rebuild = astype_rebuild};
 
 gm_array *gm_astype(gm_scope *s, gm_array *x, gm_dtype type) {
     if (!x || x->dtype == (uint8_t)type)

@@ -23,6 +23,17 @@ bool index_is_kept(const index_param *p, int axis) {
     return true;
 }
 
+bool index_read_axes(const index_param *p, const gm_array *x, int *axes) {
+    uint64_t seen = 0;
+    for (int k = 0; k < p->n_axes; k++) {
+        if (k == x->ndim || !within(p->axes[k], x->ndim) || seen >> p->axes[k] & 1)
+            return false;
+        seen |= (uint64_t)1 << p->axes[k];
+        axes[k] = p->axes[k];
+    }
+    return true;
+}
+
 gm_status index_dense_shape(const char *op, const index_param *p, int ndim, const int64_t *kept, const gm_spec *shape,
                             gm_spec *out) {
     out->ndim = ndim - p->n_axes + shape->ndim;
@@ -265,9 +276,20 @@ static gm_status gather_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status gather_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_out;
+    const index_param *p = param;
+    int axes[GM_MAX_NDIM];
+    if (n_in < 2 || p->n_axes != n_in - 1 || !index_read_axes(p, in[0], axes))
+        return rebuild_refuse("gather");
+    return rebuilt(gm_gather(s, in[0], in + 1, n_in - 1, axes, p->place), outs);
+}
+
 const gm_op gather_op = {.name = "gather", .n_in = -1, .n_out = 1, .nondiff = ~1u,
                          .param_size = offsetof(index_param, region), .fields = gather_fields, .infer = gather_infer,
-                         .eval = gather_eval, .vjp = gather_vjp, .vmap = gather_vmap};
+                         .eval = gather_eval, .vjp = gather_vjp, .vmap = gather_vmap,
+                         .rebuild = gather_rebuild};
 
 gm_array *gm_gather(gm_scope *s, gm_array *x, gm_array *const *indices, int n, const int *axes, int place) {
     index_param p;
@@ -336,9 +358,17 @@ static void along_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
                                GM_S_ADD);
 }
 
+static gm_status along_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(gm_take_along_axis(s, in[0], in[1], ((const along_param *)param)->axis), outs);
+}
+
 const gm_op take_along_axis_op = {.name = "take_along_axis", .n_in = 2, .n_out = 1, .nondiff = 2,
                                   .param_size = sizeof(along_param), .fields = along_fields, .infer = along_infer,
-                                  .eval = along_eval, .vjp = along_vjp, .vmap = vmap_leading};
+                                  .eval = along_eval, .vjp = along_vjp, .vmap = vmap_leading,
+                                  .rebuild = along_rebuild};
 
 gm_status index_along(const char *op, const gm_array *x, const gm_array *index, int axis, int *at) {
     GM_TRY(check_axis(op, axis, x->ndim, at));

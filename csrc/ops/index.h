@@ -19,6 +19,8 @@ typedef struct {
 gm_status index_shape(const char *op, gm_array *const *index, int n, gm_spec *out);
 gm_status index_dense_shape(const char *op, const index_param *p, int ndim, const int64_t *kept, const gm_spec *shape,
                             gm_spec *out);
+/* The axes of parameters from a file; false where x has them not, or not each once. */
+bool index_read_axes(const index_param *p, const gm_array *x, int *axes);
 bool index_is_kept(const index_param *p, int axis);
 
 /* Parts of the kernels' arguments. Where the indices point to; sizes and steps are those of the axes that they

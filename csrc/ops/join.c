@@ -67,10 +67,17 @@ static gm_status concatenate_vmap(gm_scope *s, gm_array *out, gm_array *const *i
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status concatenate_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                     gm_array **outs) {
+    (void)n_out;
+    return rebuilt(gm_concatenate(s, in, n_in, ((const concatenate_param *)param)->axis), outs);
+}
+
 const gm_op concatenate_op = {.name = "concatenate", .n_in = -1, .n_out = 1,
                               .param_size = sizeof(concatenate_param), .fields = concatenate_fields,
                               .infer = concatenate_infer, .eval = concatenate_eval, .vjp = concatenate_vjp,
-                              .vmap = concatenate_vmap};
+                              .vmap = concatenate_vmap,
+                              .rebuild = concatenate_rebuild};
 
 gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int axis) {
     int at;

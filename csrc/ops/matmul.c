@@ -150,8 +150,17 @@ static void matmul_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
     grad[1] = unbroadcast(s, gm_matmul(s, adjoint(s, a), cot), b);
 }
 
+static gm_status matmul_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    (void)param;
+    return rebuilt(gm_matmul(s, in[0], in[1]), outs);
+}
+
 const gm_op matmul_op = {.name = "matmul", .n_in = 2, .n_out = 1, .infer = matmul_infer, .eval = matmul_eval,
-                         .vjp = matmul_vjp, .vmap = vmap_broadcasting, .compose = matmul_compose};
+                         .vjp = matmul_vjp, .vmap = vmap_broadcasting, .compose = matmul_compose,
+                         .rebuild = matmul_rebuild};
 
 gm_array *gm_matmul(gm_scope *s, gm_array *a, gm_array *b) {
     int64_t shape[GM_MAX_NDIM];

@@ -29,6 +29,7 @@ gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands,
 typedef struct { int64_t start, stop, step; } slice_range;
 /* The shape of x[range], of one range for each axis; GM_EVALUE when it reaches outside. */
 gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out);
+bool slice_is_sane(const slice_range *range, int ndim);       /* of a file: no sum of its numbers overflows */
 
 /* Strides of `a` seen by broadcasting as ndim dimensions; strides has room for them. */
 void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
@@ -76,6 +77,12 @@ bool reshape_is_free(const gm_array *node);
 gm_array *round_even(gm_scope *s, gm_array *x);      /* to the nearest integer, halves to even; keeps the dtype */
 /* 0-d array of a value */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);
+
+/* ---- .rebuild: parameters that come from a file ---- */
+static inline bool within(int64_t value, int64_t count) { return value >= 0 && value < count; }
+/* The end of a .rebuild: its one output. */
+gm_status rebuilt(gm_array *made, gm_array **outs);
+gm_status rebuild_refuse(const char *op);              /* parameters that no function of the op makes */
 
 /* ---- rules that .vjp and .vmap of many ops share (rules.c) ---- */
 /* A cotangent of a broadcast result brought back to the shape of the operand: summed over the axes that were

@@ -62,9 +62,23 @@ static gm_status random_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status random_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const random_param *p = param;
+    const gm_array *key = in[0];
+    bool fits = key->dtype == GM_UINT32 && key->ndim >= 1 && key->shape[key->ndim - 1] == 2 &&
+                within(p->kind, GM_RANDOM_COUNT) && within(p->ndim, GM_MAX_NDIM + 1);
+    bool type = p->kind == GM_RANDOM_BITS ? p->type == GM_UINT32
+                : p->type == GM_FLOAT16 || p->type == GM_BFLOAT16 || p->type == GM_FLOAT32;
+    return fits && type ? rebuilt(array_node(s, &random_op, in, 1, p), outs) : rebuild_refuse("random");
+}
+
 const gm_op random_op = {.name = "random", .n_in = 1, .n_out = 1, .nondiff = 1, .fixed = FIXED_ALL,
                          .param_size = sizeof(random_param), .fields = random_fields, .infer = random_infer,
-                         .eval = random_eval, .vmap = random_vmap};
+                         .eval = random_eval, .vmap = random_vmap,
+                         .rebuild = random_rebuild};
 
 static gm_array *draw(gm_scope *s, gm_random_kind kind, int ndim, const int64_t *shape, gm_dtype type, float factor,
                       float shift, gm_array *key) {

@@ -108,9 +108,32 @@ static gm_status reduce_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
+static const char *reduce_title(const void *param) {
+    static const char *const names[GM_R_COUNT] = {"sum", "prod", "max", "min", "all", "any", "logsumexp"};
+    return names[((const reduce_param *)param)->function];
+}
+
+static gm_status reduce_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    static gm_array *(*const functions[GM_R_COUNT])(gm_scope *, gm_array *, int, const int *, bool) = {
+        gm_sum, gm_prod, gm_max, gm_min, gm_all, gm_any, gm_logsumexp};
+    const reduce_param *p = param;
+    int axes[64], n = 0;
+    for (int i = 0; i < 64; i++)
+        if (p->axes >> i & 1)
+            axes[n++] = i;
+    if (!within(p->function, GM_R_COUNT))
+        return rebuild_refuse("reduce");
+    return rebuilt(functions[p->function](s, in[0], n, axes, p->keepdims != 0), outs);
+}
+
 const gm_op reduce_op = {.name = "reduce", .n_in = 1, .n_out = 1, .param_size = sizeof(reduce_param),
                          .fields = reduce_fields, .infer = reduce_infer, .eval = reduce_eval, .vjp = reduce_vjp,
-                         .vmap = reduce_vmap};
+                         .vmap = reduce_vmap,
+                         .rebuild = reduce_rebuild,
+                         .title = reduce_title};
 
 static gm_status axes_mask(const char *op, const gm_array *x, int n_axes, const int *axes, uint64_t *mask) {
     *mask = n_axes < 0 ? (x->ndim ? ~(uint64_t)0 >> (64 - x->ndim) : 0) : 0;
@@ -226,8 +249,17 @@ static gm_status arg_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status arg_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                             gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const arg_param *p = param;
+    return rebuilt((p->max ? gm_argmax : gm_argmin)(s, in[0], p->axis, false, p->keepdims != 0), outs);
+}
+
 const gm_op arg_reduce_op = {.name = "arg_reduce", .n_in = 1, .n_out = 1, .nondiff = 1, .param_size = sizeof(arg_param),
-                             .fields = arg_fields, .infer = arg_infer, .eval = arg_eval, .vmap = arg_vmap};
+                             .fields = arg_fields, .infer = arg_infer, .eval = arg_eval, .vmap = arg_vmap,
+                             .rebuild = arg_rebuild};
 
 static gm_array *arg_reduce(gm_scope *s, const char *name, gm_array *x, int axis, bool all, bool keepdims, bool max) {
     int at = 0;
@@ -295,8 +327,17 @@ static void softmax_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arra
     grad[0] = gm_subtract(s, weighted, gm_multiply(s, out, total));
 }
 
+static gm_status softmax_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    (void)param;
+    return rebuilt(gm_softmax(s, in[0], 1, (int[]){-1}), outs);
+}
+
 const gm_op softmax_op = {.name = "softmax", .n_in = 1, .n_out = 1, .infer = softmax_infer, .eval = softmax_eval,
-                          .vjp = softmax_vjp, .vmap = vmap_leading, .compose = softmax_compose};
+                          .vjp = softmax_vjp, .vmap = vmap_leading, .compose = softmax_compose,
+                          .rebuild = softmax_rebuild};
 
 gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     uint64_t mask;

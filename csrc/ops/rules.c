@@ -16,6 +16,15 @@ gm_array *unbroadcast(gm_scope *s, gm_array *cotangent, const gm_array *operand)
     return gm_astype(s, gm_squeeze(s, cotangent, lead, axes), (gm_dtype)operand->dtype);
 }
 
+gm_status rebuilt(gm_array *made, gm_array **outs) {
+    outs[0] = made;
+    return made ? GM_OK : error_code() != GM_OK ? error_code() : rebuild_refuse("operation");
+}
+
+gm_status rebuild_refuse(const char *op) {
+    return gm_fail(GM_EVALUE, "%s: it cannot have the parameters that the file gives it", op);
+}
+
 int64_t batch_size(gm_array *const *in, int n_in, const bool *batched) {
     for (int i = 0; i < n_in; i++)
         if (batched[i])

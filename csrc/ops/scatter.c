@@ -230,9 +230,27 @@ static gm_status scatter_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status scatter_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_out;
+    const index_param *p = param;
+    int64_t start[GM_MAX_NDIM], stop[GM_MAX_NDIM], step[GM_MAX_NDIM];
+    int axes[GM_MAX_NDIM];
+    if (n_in < 3 || p->n_axes != n_in - 2 || !within(p->mode, GM_S_COUNT) || !index_read_axes(p, in[0], axes) ||
+        !slice_is_sane(p->region, in[0]->ndim))
+        return rebuild_refuse("scatter");
+    for (int i = 0; i < in[0]->ndim; i++) {
+        start[i] = p->region[i].start;
+        stop[i] = p->region[i].stop;
+        step[i] = p->region[i].step;
+    }
+    return rebuilt(gm_scatter(s, in[0], in + 1, n_in - 2, axes, p->place, in[n_in - 1], p->mode, start, stop, step), outs);
+}
+
 const gm_op scatter_op = {.name = "scatter", .n_in = -1, .n_out = 1, .fixed = 1, .param_size = sizeof(index_param),
                           .fields = scatter_fields, .infer = scatter_infer, .eval = scatter_eval, .vjp = scatter_vjp,
-                          .vmap = scatter_vmap};
+                          .vmap = scatter_vmap,
+                          .rebuild = scatter_rebuild};
 
 gm_array *gm_scatter(gm_scope *s, gm_array *x, gm_array *const *indices, int n, const int *axes, int place,
                      gm_array *updates, int mode, const int64_t *start, const int64_t *stop, const int64_t *step) {
@@ -314,9 +332,19 @@ static void along_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
     grad[2] = gm_take_along_axis(s, cotangents[0], in[1], p->axis);
 }
 
+static gm_status along_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const along_param *p = param;
+    return within(p->mode, GM_S_COUNT) ? rebuilt(gm_scatter_along(s, in[0], in[1], in[2], p->axis, p->mode), outs)
+                                       : rebuild_refuse("scatter_along");
+}
+
 const gm_op scatter_along_op = {.name = "scatter_along", .n_in = 3, .n_out = 1, .nondiff = 2,
                                 .param_size = sizeof(along_param), .fields = along_fields, .infer = along_infer,
-                                .eval = along_eval, .vjp = along_vjp, .vmap = vmap_leading};
+                                .eval = along_eval, .vjp = along_vjp, .vmap = vmap_leading,
+                                .rebuild = along_rebuild};
 
 gm_array *gm_scatter_along(gm_scope *s, gm_array *x, gm_array *indices, gm_array *updates, int axis, int mode) {
     int at;

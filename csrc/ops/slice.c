@@ -23,6 +23,15 @@ gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out)
     return GM_OK;
 }
 
+bool slice_is_sane(const slice_range *range, int ndim) {
+    const int64_t far = INT64_MAX / 4;
+    for (int i = 0; i < ndim; i++)
+        if (!within(range[i].start + 1, far) || !within(range[i].stop + far / 2, far) ||
+            !within(range[i].step + far / 2, far))
+            return false;
+    return true;
+}
+
 static gm_status slice_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     return slice_shape(in[0], param, out);
@@ -68,9 +77,17 @@ static gm_status slice_vmap(gm_scope *s, gm_array *out, gm_array *const *in, con
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status slice_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return slice_is_sane(param, in[0]->ndim) ? rebuilt(slice_by(s, in[0], param), outs) : rebuild_refuse("slice");
+}
+
 const gm_op slice_op = {.name = "slice", .n_in = 1, .n_out = 1, .param_size = GM_MAX_NDIM * sizeof(slice_range),
                         .fields = slice_fields, .infer = slice_infer, .eval = slice_eval, .vjp = slice_vjp,
-                        .vmap = slice_vmap};
+                        .vmap = slice_vmap,
+                        .rebuild = slice_rebuild};
 
 gm_array *gm_slice(gm_scope *s, gm_array *x, const int64_t *start, const int64_t *stop, const int64_t *step) {
     slice_range range[GM_MAX_NDIM];
@@ -128,9 +145,18 @@ static gm_status update_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status update_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return slice_is_sane(param, in[0]->ndim) ? rebuilt(update_by(s, in[0], in[1], param), outs)
+                                             : rebuild_refuse("slice_update");
+}
+
 const gm_op slice_update_op = {.name = "slice_update", .n_in = 2, .n_out = 1,
                                .param_size = GM_MAX_NDIM * sizeof(slice_range), .fields = slice_fields,
-                               .infer = update_infer, .eval = update_eval, .vjp = update_vjp, .vmap = update_vmap};
+                               .infer = update_infer, .eval = update_eval, .vjp = update_vjp, .vmap = update_vmap,
+                               .rebuild = update_rebuild};
 
 gm_array *gm_slice_update(gm_scope *s, gm_array *x, gm_array *update, const int64_t *start, const int64_t *stop,
                           const int64_t *step) {

@@ -38,9 +38,17 @@ static gm_status count_vmap(gm_scope *s, gm_array *out, gm_array *const *in, con
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status count_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(array_node(s, &element_count_op, in, 1, param), outs);
+}
+
 const gm_op element_count_op = {.name = "element_count", .n_in = 1, .n_out = 1, .nondiff = 1,
                                 .param_size = sizeof(count_param), .fields = count_fields, .infer = count_infer,
-                                .eval = count_eval, .vmap = count_vmap};
+                                .eval = count_eval, .vmap = count_vmap,
+                                .rebuild = count_rebuild};
 
 gm_array *element_count(gm_scope *s, gm_array *x, int n, const int *axes, gm_dtype type) {
     count_param p = {.axes = n < 0 ? ~(uint64_t)0 : 0};

@@ -71,9 +71,21 @@ static gm_status strided_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status strided_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const strided_param *p = param;
+    bool fits = within(p->ndim, GM_MAX_NDIM + 1);
+    for (int i = 0; fits && i < p->ndim; i++)
+        fits = p->axes[i].size >= 0;
+    return fits ? rebuilt(strided(s, in[0], p), outs) : rebuild_refuse("as_strided");
+}
+
 const gm_op as_strided_op = {.name = "as_strided", .n_in = 1, .n_out = 1, .fixed = FIXED_ALL, .param_size = sizeof(strided_param),
                              .fields = strided_fields, .infer = strided_infer, .eval = strided_eval,
-                             .vjp = strided_vjp, .vmap = strided_vmap};
+                             .vjp = strided_vjp, .vmap = strided_vmap,
+                             .rebuild = strided_rebuild};
 
 gm_array *gm_as_strided(gm_scope *s, gm_array *x, int ndim, const int64_t *shape, const int64_t *strides,
                         int64_t offset) {
@@ -145,8 +157,17 @@ static gm_status view_vmap(gm_scope *s, gm_array *out, gm_array *const *in, cons
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status view_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const int32_t type = ((const view_param *)param)->type;
+    return within(type, GM_DTYPE_COUNT) ? rebuilt(gm_view(s, in[0], (gm_dtype)type), outs) : rebuild_refuse("view");
+}
+
 const gm_op view_op = {.name = "view", .n_in = 1, .n_out = 1, .param_size = sizeof(view_param),
-                       .fields = view_fields, .infer = view_infer, .eval = view_eval, .vmap = view_vmap};
+                       .fields = view_fields, .infer = view_infer, .eval = view_eval, .vmap = view_vmap,
+                       .rebuild = view_rebuild};
 
 gm_array *gm_view(gm_scope *s, gm_array *x, gm_dtype type) {
     if (!x || (gm_dtype)x->dtype == type)
@@ -192,9 +213,18 @@ static gm_status depends_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return GM_OK;
 }
 
+static gm_status depends_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)param;
+    if (n_out > n_in)
+        return rebuild_refuse("depends");
+    return gm_depends(s, in, n_in, n_out, outs) ? GM_OK : error_code();
+}
+
 const gm_op depends_op = {.name = "depends", .n_in = -1, .n_out = -1, .param_size = sizeof(depends_param),
                           .fields = depends_fields, .infer = depends_infer, .eval = depends_eval, .vjp = depends_vjp,
-                          .vmap = depends_vmap};
+                          .vmap = depends_vmap,
+                          .rebuild = depends_rebuild};
 
 gm_array *gm_depends(gm_scope *s, gm_array *const *arrays, int count, int n_outputs, gm_array **outs) {
     if (n_outputs == 0)

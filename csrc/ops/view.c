@@ -101,9 +101,19 @@ static gm_status reshape_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status reshape_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const reshape_param *p = param;
+    return within(p->ndim, GM_MAX_NDIM + 1) ? rebuilt(gm_reshape(s, in[0], p->ndim, p->shape), outs)
+                                            : rebuild_refuse("reshape");
+}
+
 const gm_op reshape_op = {.name = "reshape", .n_in = 1, .n_out = 1, .param_size = sizeof(reshape_param),
                           .fields = reshape_fields, .infer = reshape_infer, .eval = reshape_eval,
-                          .vjp = reshape_vjp, .vmap = reshape_vmap};
+                          .vjp = reshape_vjp, .vmap = reshape_vmap,
+                          .rebuild = reshape_rebuild};
 
 bool reshape_is_free(const gm_array *node) {
     const reshape_param *p = node->param;
@@ -149,9 +159,19 @@ static gm_status flatten_infer(gm_array *const *in, int n_in, const void *param,
     return GM_OK;
 }
 
+static gm_status flatten_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const flatten_param *p = param;
+    return p->start >= 0 && p->end >= 0 ? rebuilt(gm_flatten(s, in[0], p->start, p->end), outs)
+                                        : rebuild_refuse("flatten");
+}
+
 const gm_op flatten_op = {.name = "flatten", .n_in = 1, .n_out = 1, .param_size = sizeof(flatten_param),
                           .fields = flatten_fields, .infer = flatten_infer, .eval = reshape_eval, .vjp = reshape_vjp,
-                          .vmap = reshape_vmap};
+                          .vmap = reshape_vmap,
+                          .rebuild = flatten_rebuild};
 
 /* Axes beyond the dimensions count as the first or the last one, as in MLX. */
 gm_array *gm_flatten(gm_scope *s, gm_array *x, int start, int end) {
@@ -194,9 +214,19 @@ static gm_status unflatten_infer(gm_array *const *in, int n_in, const void *para
     return GM_OK;
 }
 
+static gm_status unflatten_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                   gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const unflatten_param *p = param;
+    return within(p->ndim, GM_MAX_NDIM + 1) ? rebuilt(gm_unflatten(s, in[0], p->axis, p->ndim, p->shape), outs)
+                                            : rebuild_refuse("unflatten");
+}
+
 const gm_op unflatten_op = {.name = "unflatten", .n_in = 1, .n_out = 1, .param_size = sizeof(unflatten_param),
                             .fields = unflatten_fields, .infer = unflatten_infer, .eval = reshape_eval,
-                            .vjp = reshape_vjp, .vmap = reshape_vmap};
+                            .vjp = reshape_vjp, .vmap = reshape_vmap,
+                            .rebuild = unflatten_rebuild};
 
 gm_array *gm_unflatten(gm_scope *s, gm_array *x, int axis, int ndim, const int64_t *shape) {
     int at;
@@ -227,9 +257,26 @@ static gm_status expand_infer(gm_array *const *in, int n_in, const void *param, 
     return GM_OK;
 }
 
+static int listed_axes(const axes_param *p, int *axes) {
+    int n = 0;
+    for (int i = 0; i < 64; i++)
+        if (p->axes >> i & 1)
+            axes[n++] = i;
+    return n;
+}
+
+static gm_status expand_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    int axes[64];
+    return rebuilt(gm_expand_dims(s, in[0], listed_axes(param, axes), axes), outs);
+}
+
 const gm_op expand_dims_op = {.name = "expand_dims", .n_in = 1, .n_out = 1, .param_size = sizeof(axes_param),
                               .fields = axes_fields, .infer = expand_infer, .eval = reshape_eval, .vjp = reshape_vjp,
-                              .vmap = reshape_vmap};
+                              .vmap = reshape_vmap,
+                              .rebuild = expand_rebuild};
 
 static bool distinct_axes(const char *op, int n_axes, const int *axes, int ndim, uint64_t *mask) {
     *mask = 0;
@@ -271,9 +318,18 @@ static gm_status squeeze_infer(gm_array *const *in, int n_in, const void *param,
     return GM_OK;
 }
 
+static gm_status squeeze_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    int axes[64];
+    return rebuilt(gm_squeeze(s, in[0], listed_axes(param, axes), axes), outs);
+}
+
 const gm_op squeeze_op = {.name = "squeeze", .n_in = 1, .n_out = 1, .param_size = sizeof(axes_param),
                           .fields = axes_fields, .infer = squeeze_infer, .eval = reshape_eval, .vjp = reshape_vjp,
-                          .vmap = reshape_vmap};
+                          .vmap = reshape_vmap,
+                          .rebuild = squeeze_rebuild};
 
 gm_array *gm_squeeze(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     axes_param p = {0};
@@ -331,9 +387,21 @@ static gm_status transpose_vmap(gm_scope *s, gm_array *out, gm_array *const *in,
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status transpose_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                   gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const transpose_param *p = param;
+    int axes[GM_MAX_NDIM];
+    for (int i = 0; i < in[0]->ndim; i++)
+        axes[i] = p->axes[i];
+    return rebuilt(gm_transpose(s, in[0], in[0]->ndim, axes), outs);
+}
+
 const gm_op transpose_op = {.name = "transpose", .n_in = 1, .n_out = 1, .param_size = sizeof(transpose_param),
                             .fields = transpose_fields, .infer = transpose_infer, .eval = transpose_eval,
-                            .vjp = transpose_vjp, .vmap = transpose_vmap};
+                            .vjp = transpose_vjp, .vmap = transpose_vmap,
+                            .rebuild = transpose_rebuild};
 
 gm_array *gm_transpose(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     transpose_param p;
@@ -436,9 +504,20 @@ static gm_status broadcast_vmap(gm_scope *s, gm_array *out, gm_array *const *in,
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status broadcast_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                   gm_array **outs) {
+    (void)n_out;
+    const reshape_param *p = param;
+    if (n_in > 1)
+        return rebuilt(broadcast_with(s, in[0], in + 1, n_in - 1), outs);
+    return n_in == 1 && within(p->ndim, GM_MAX_NDIM + 1) ? rebuilt(gm_broadcast_to(s, in[0], p->ndim, p->shape), outs)
+                                                         : rebuild_refuse("broadcast_to");
+}
+
 const gm_op broadcast_to_op = {.name = "broadcast_to", .n_in = -1, .n_out = 1, .nondiff = ~1u,
                                .param_size = sizeof(reshape_param), .fields = reshape_fields, .infer = broadcast_infer,
-                               .eval = broadcast_eval, .vjp = broadcast_vjp, .vmap = broadcast_vmap};
+                               .eval = broadcast_eval, .vjp = broadcast_vjp, .vmap = broadcast_vmap,
+                               .rebuild = broadcast_rebuild};
 
 gm_array *gm_broadcast_to(gm_scope *s, gm_array *x, int ndim, const int64_t *shape) {
     reshape_param p;
@@ -499,8 +578,17 @@ static void contiguous_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_a
     grad[0] = cotangents[0];
 }
 
+static gm_status contiguous_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                    gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    (void)param;
+    return rebuilt(gm_contiguous(s, in[0]), outs);
+}
+
 const gm_op contiguous_op = {.name = "contiguous", .n_in = 1, .n_out = 1, .infer = same_infer,
-                             .eval = contiguous_eval, .vjp = contiguous_vjp, .vmap = vmap_leading};
+                             .eval = contiguous_eval, .vjp = contiguous_vjp, .vmap = vmap_leading,
+                             .rebuild = contiguous_rebuild};
 
 gm_array *gm_contiguous(gm_scope *s, gm_array *x) { return array_node(s, &contiguous_op, &x, 1, NULL); }
 

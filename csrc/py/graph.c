@@ -181,32 +181,54 @@ static PyType_Slot graph_slots[] = {
 PyType_Spec py_graph_spec = {"gomlx.core.Graph", sizeof(graph_object), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, graph_slots};
 
-/* (inputs, outputs, shapeless) -> Graph */
+/* What becomes of a traced graph. */
+typedef enum {
+    GRAPH_PLAIN,                   /* simplified */
+    GRAPH_FUSED,                   /* and elementwise chains made one */
+    GRAPH_WHOLE,                   /* plain, with what does not depend on the inputs too */
+} graph_kind;
+
+static gm_status build_graph(const node_list *in, const node_list *out, bool shapeless, graph_kind kind,
+                             gm_graph **graph) {
+    gm_status status;
+    if (kind == GRAPH_WHOLE) {
+        Py_BEGIN_ALLOW_THREADS     /* it waits for evaluations that are under way */
+        status = gm_graph_whole(in->nodes, (int)in->count, out->nodes, (int)out->count, graph);
+        Py_END_ALLOW_THREADS
+        return status;
+    }
+    status = gm_graph_new(in->nodes, (int)in->count, out->nodes, (int)out->count, shapeless, graph);
+    if (status == GM_OK && kind == GRAPH_FUSED && shapeless)
+        status = gm_graph_check_shapeless(*graph);
+    return status == GM_OK && kind == GRAPH_FUSED ? gm_graph_fuse(*graph) : status;
+}
+
+/* (inputs, outputs, shapeless, kind) -> Graph */
 static PyObject *make_graph(PyObject *module, PyObject *args) {
     module_state *state = PyModule_GetState(module);
     PyObject *inputs, *outputs;
-    int shapeless;
+    int shapeless, kind;
     node_list in = {NULL, 0}, o = {NULL, 0};
     gm_graph *graph = NULL;
-    if (!PyArg_ParseTuple(args, "OOp", &inputs, &outputs, &shapeless))
+    if (!PyArg_ParseTuple(args, "OOpi", &inputs, &outputs, &shapeless, &kind))
         return NULL;
     gm_scope *scope = transform_scope();
-    if (scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o)
-        && gm_graph_new(in.nodes, (int)in.count, o.nodes, (int)o.count, shapeless, &graph) == GM_OK
-        && ((shapeless && gm_graph_check_shapeless(graph) != GM_OK) || gm_graph_fuse(graph) != GM_OK)) {
-        gm_graph_free(graph);
-        graph = NULL;
-    }
+    bool ok = scope && read_nodes(state, scope, inputs, false, &in) && read_nodes(state, scope, outputs, false, &o)
+           && build_graph(&in, &o, shapeless, (graph_kind)kind, &graph) == GM_OK;
     PyMem_Free(in.nodes);
     PyMem_Free(o.nodes);
     gm_scope_close(scope);
-    graph_object *object = graph ? (graph_object *)PyType_GenericAlloc(state->graph_type, 0) : NULL;
+    graph_object *object = ok ? (graph_object *)PyType_GenericAlloc(state->graph_type, 0) : NULL;
     if (!object) {
         gm_graph_free(graph);
         return raise_gm(state);
     }
     object->graph = graph;
     return (PyObject *)object;
+}
+
+const gm_graph *py_graph(module_state *state, PyObject *object) {
+    return Py_IS_TYPE(object, state->graph_type) ? ((graph_object *)object)->graph : NULL;
 }
 
 PyMethodDef graph_functions[] = {

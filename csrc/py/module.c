@@ -292,6 +292,7 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names) {
     return (state->array_type = type_add(module, &py_array_spec, true)) && names_add(names, "array")
         && (state->dtype_type = type_add(module, &py_dtype_spec, true)) && names_add(names, "Dtype")
         && (state->graph_type = type_add(module, &py_graph_spec, false))
+        && (state->exporter_type = type_add(module, &py_exporter_spec, false))
         && (state->array_iterator_type = type_add(module, &py_array_iterator_spec, true))
         && names_add(names, "ArrayIterator")
         && (state->array_at_type = type_add(module, &py_array_at_spec, true)) && names_add(names, "ArrayAt")
@@ -326,6 +327,7 @@ static int module_execute(PyObject *module) {
            && PyModule_AddFunctions(module, core_functions) == 0
            && PyModule_AddFunctions(module, transform_functions) == 0
            && PyModule_AddFunctions(module, graph_functions) == 0
+           && PyModule_AddFunctions(module, export_functions) == 0
            && PyModule_AddStringConstant(module, "version", GM_VERSION) == 0;
     for (PyMethodDef *f = core_functions; ok && f->ml_name; f++)
         ok = names_add(names, f->ml_name);

@@ -19,7 +19,7 @@
 
 #define STATE_TYPES(X)                                                                                                 \
     X(array) X(graph) X(array_iterator) X(array_at) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream)    \
-    X(token) X(random_state)
+    X(token) X(random_state) X(exporter)
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
@@ -155,6 +155,11 @@ PyObject *node_handles(module_state *state, gm_array *const *nodes, Py_ssize_t c
 /* ---- graph.c ---- */
 extern PyMethodDef graph_functions[];
 extern PyType_Spec py_graph_spec;
+const gm_graph *py_graph(module_state *state, PyObject *object);     /* NULL without an exception: it is none */
+
+/* ---- export.c ---- */
+extern PyMethodDef export_functions[];
+extern PyType_Spec py_exporter_spec;
 
 /* ---- indexing.c ---- */
 PyObject *py_array_subscript(PyObject *self, PyObject *key);

@@ -1,0 +1,242 @@
+"""Functions in files: export_function, exporter, import_function; and export_to_dot, which draws a graph.
+
+A file holds one graph for each kind of arguments that the function was traced with, and the constants of all. It is a
+program: load it from sources that are trusted as code is."""
+import os
+
+from gomlx import _gomlx
+from gomlx._gomlx import array
+from gomlx.compiled import FUSED, PLAIN, WHOLE
+from gomlx.transforms import need_function, shapeless_tracing, tracing
+from gomlx.trees import flatten
+
+__all__ = ["FunctionExporter", "export_function", "export_to_dot", "exporter", "import_function"]
+
+
+def _arguments(what, args, kwargs):
+    """(positional arrays, arrays by name) of arrays, or of one list or tuple and/or one dict of them."""
+    if not kwargs:
+        if len(args) == 2 and isinstance(args[0], (list, tuple)) and isinstance(args[1], dict):
+            args, kwargs = args
+        elif len(args) == 1 and isinstance(args[0], (list, tuple)):
+            args = args[0]
+        elif len(args) == 1 and isinstance(args[0], dict):
+            args, kwargs = (), args[0]
+    if not all(isinstance(x, array) for x in (*args, *kwargs.values())) or not all(isinstance(k, str) for k in kwargs):
+        raise ValueError(f"{what}: the inputs are arrays, by position or by name, or one tuple and/or one dict of arrays")
+    return list(args), {key: kwargs[key] for key in sorted(kwargs)}
+
+
+def _kind(positional, named, shapeless):
+    """What tells one trace of a function from another."""
+    arrays = [*positional, *named.values()]
+    return len(positional), tuple(named), tuple((x.dtype, x.ndim if shapeless else x.shape) for x in arrays)
+
+
+def _traced(fun, positional, named, shapeless):
+    """(placeholders, outputs) of the function over such arguments."""
+    arrays = [*positional, *named.values()]
+    with shapeless_tracing if shapeless else tracing:
+        places = _gomlx._placeholders(arrays, [None] * len(arrays))
+        given = _gomlx._copies(places)
+        out = fun(*given[:len(positional)], **dict(zip(named, given[len(positional):])))
+        outputs = [out] if isinstance(out, array) else out
+        if not isinstance(outputs, (list, tuple)) or not all(isinstance(x, array) for x in outputs):
+            raise ValueError("export_function: the function must return an array, or a list or tuple of arrays")
+        return places, list(outputs)
+
+
+class FunctionExporter:
+    """Writes traces of one function to a file: each call adds what the function does with arguments of such shapes and
+    dtypes. Made by exporter(); as a context manager it closes the file at the end, and leaves none after an exception."""
+
+    def __init__(self, file, fun, shapeless, metadata):
+        self._fun, self._shapeless, self._kinds = fun, shapeless, set()
+        self._file = _gomlx._exporter(file, shapeless, metadata)
+
+    def __call__(self, *args, **kwargs):
+        if self._file is None:
+            raise RuntimeError("exporter: it is closed")
+        positional, named = _arguments("exporter", args, kwargs)
+        kind = _kind(positional, named, self._shapeless)
+        if kind in self._kinds:
+            raise RuntimeError("exporter: the function was traced with such arguments already")
+        places, outputs = _traced(self._fun, positional, named, self._shapeless)
+        self._file.trace(places, [None] * len(positional) + list(named), outputs)
+        self._kinds.add(kind)
+
+    def close(self):
+        """Completes the file. It has its name from then on."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close(True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, exc_type=None, exc_value=None, traceback=None):
+        if exc_type is None:
+            self.close()
+        elif self._file is not None:
+            self._file.close(False)
+            self._file = None
+
+    def __del__(self):
+        if getattr(self, "_file", None) is not None:
+            self.close()
+
+
+def exporter(file, fun, *, shapeless=False, metadata=None):
+    """A FunctionExporter, which exports several traces of a function to a file.
+
+    shapeless: a trace serves any shapes of the same numbers of dimensions. metadata: a text that is saved with it."""
+    need_function("exporter", fun)
+    return FunctionExporter(_path("exporter", file), fun, bool(shapeless), _metadata(metadata))
+
+
+def export_function(file_or_callback, fun, *args, shapeless=False, metadata=None, **kwargs):
+    """Exports what a function does with arguments like these (arrays by position or by name, or one tuple and/or one dict
+    of arrays) to a file, for import_function.
+
+    With a callable in the file's place nothing is written: it is called with dictionaries that describe the graph, those
+    of "type" inputs, keyword_inputs, outputs, constants, and one of "primitive" for each operation. shapeless: the file
+    serves any shapes of the same numbers of dimensions. metadata: a text that is saved with it.
+
+    Functions that use custom_function or checkpoint cannot be exported."""
+    need_function("export_function", fun)
+    if callable(file_or_callback):
+        if metadata is not None:
+            raise ValueError("export_function: metadata goes to files; there is none with a callback")
+        _show(file_or_callback, fun, *_arguments("export_function", args, kwargs), shapeless)
+        return
+    with exporter(file_or_callback, fun, shapeless=shapeless, metadata=metadata) as export:
+        export(*args, **kwargs)
+
+
+def _path(what, file):
+    if not isinstance(file, (str, os.PathLike)):
+        raise TypeError(f"{what}: the file is a path, not {type(file).__name__}")
+    return os.fspath(file)
+
+
+def _metadata(metadata):
+    if metadata is not None and (not isinstance(metadata, str) or "\0" in metadata):
+        raise TypeError("exporter: metadata is a text without zero characters")
+    return metadata
+
+
+# ---- reading ----
+
+class _Imported:
+    """The functions of a file: one graph for each kind of arguments."""
+
+    def __init__(self, shapeless, traces):
+        self._shapeless, self._graphs = shapeless, {}
+        for places, names, outputs in traces:
+            n = names.index(None) if None in names else 0
+            n = sum(name is None for name in names[n:])
+            kind = _kind(places[:n], dict(zip(names[n:], places[n:])), shapeless)
+            # The plain one is for arguments that are traced themselves: gradients go through it op by op.
+            self._graphs[kind] = tuple(_gomlx._graph(places, outputs, shapeless, how) for how in (FUSED, PLAIN))
+
+    def __call__(self, *args, **kwargs):
+        positional, named = _arguments("import_function", args, kwargs)
+        graphs = self._graphs.get(_kind(positional, named, self._shapeless))
+        if graphs is None and len(named) == 1:         # the last positional argument may come by name
+            positional, named = [*positional, *named.values()], {}
+            graphs = self._graphs.get(_kind(positional, named, self._shapeless))
+        if graphs is None:
+            raise ValueError("import_function: the function was not exported for "
+                             f"{[(x.dtype, x.shape) for x in positional]} and {({k: (x.dtype, x.shape) for k, x in named.items()})}")
+        arrays = [*positional, *named.values()]
+        return tuple(graphs[_gomlx._any_tracer(arrays)](arrays))
+
+
+def import_function(file, return_metadata=False):
+    """The function of a file that export_function wrote: it takes arrays as export_function does, and returns a tuple of
+    arrays. With return_metadata a pair: the function, and the text that was saved with it ("" when there was none).
+
+    A file that is damaged, cut short or of another version is RuntimeError. One that is whole is a program: it is checked
+    so that it stays inside its memory, but it may ask for any amount of work, so load what you would run."""
+    metadata, shapeless, traces = _gomlx._import(_path("import_function", file))
+    function = _Imported(shapeless, traces)
+    return (function, metadata) if return_metadata else function
+
+
+# ---- showing graphs ----
+
+def _letters():
+    """A, B, ..., Z, AA, AB, ..."""
+    n = 0
+    while True:
+        name, k = "", n
+        while k >= 0:
+            name, k = chr(ord("A") + k % 26) + name, k // 26 - 1
+        yield name
+        n += 1
+
+
+class _Names:
+    """A name for each value (operands >= 0) and constant (< 0) of a graph, given when it is first asked for."""
+
+    def __init__(self, given=()):
+        self.letters, self.of = _letters(), dict(given)
+
+    def __getitem__(self, operand):
+        if operand not in self.of:
+            taken = set(self.of.values())
+            self.of[operand] = next(name for name in self.letters if name not in taken)
+        return self.of[operand]
+
+
+def _show(callback, fun, positional, named, shapeless):
+    places, outputs = _traced(fun, positional, named, shapeless)
+    inputs, constants, code, results = _gomlx._describe(_gomlx._graph(places, outputs, shapeless, WHOLE))
+    specs = dict(enumerate(inputs)) | {-1 - k: (x.shape, x.dtype) for k, x in enumerate(constants) if x is not None}
+    for _, _, _, first, made in code:
+        specs |= {first + k: spec for k, spec in enumerate(made)}
+    names = _Names()
+
+    def entries(operands):
+        return [(names[o], *specs[o]) for o in operands if o in specs]
+
+    callback({"inputs": entries(range(len(inputs))), "type": "inputs"})
+    callback({"keywords": [(name, names[len(positional) + k]) for k, name in enumerate(named)], "type": "keyword_inputs"})
+    callback({"outputs": entries(results), "type": "outputs"})
+    callback({"constants": [(names[-1 - k], x) for k, x in enumerate(constants) if x is not None], "type": "constants"})
+    for name, parameters, operands, first, made in code:
+        callback({"arguments": parameters, "outputs": entries(range(first, first + len(made))),
+                  "inputs": entries(operands), "name": name, "type": "primitive"})
+
+
+def _dot(outputs, named):
+    _, constants, code, results = _gomlx._describe(_gomlx._graph([], [*outputs, *named.values()], False, WHOLE))
+    names = _Names(zip(results[len(outputs):], named))
+    sinks, seen = set(results[:len(outputs)]), set()
+    lines = ["digraph {"]
+    for i, (name, _, operands, first, made) in enumerate(code):
+        for o in operands:
+            if o < 0 and constants[-1 - o] is not None and o not in seen:
+                seen.add(o)
+                lines.append(f'{{ rank=source; "{names[o]}"; }}')
+        lines.append(f'{{ {i} [label ="{name}", shape=rectangle]; }}')
+        lines += [f'"{names[o]}" -> {i}' for o in operands if o >= 0 or constants[-1 - o] is not None]
+        for o in range(first, first + len(made)):
+            lines.append(f'{{ {"rank=sink; " if o in sinks else ""}"{names[o]}"; }}')
+            lines.append(f'{i} -> "{names[o]}"')
+    return "\n".join([*lines, "}"])
+
+
+def export_to_dot(file, *args, **kwargs):
+    """Writes the graph of what is not evaluated yet in the DOT language, for drawing. file: a path, or an object with
+    write(). args: (trees of) the output arrays. kwargs: arrays of the graph by the names they shall have in it."""
+    outputs = flatten(args, [])
+    for value in args:
+        if not isinstance(value, (array, list, tuple, dict)):
+            raise ValueError(f"export_to_dot: the outputs are arrays, not {type(value).__name__}")
+    text = _dot(outputs, kwargs)
+    if hasattr(file, "write"):
+        file.write(text)
+    else:
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(text)
