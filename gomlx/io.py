@@ -136,7 +136,8 @@ def _parse_npy(data, name):
     if start > len(data):
         raise bad(f"a header of {length} bytes in a file of {len(data)}")
     try:
-        header = ast.literal_eval(bytes(data[12 if wide else 10:start]).decode("utf-8" if data[6] == 3 else "latin1").strip())
+        text = bytes(data[12 if wide else 10:start]).decode("utf-8" if data[6] == 3 else "latin1")
+        header = ast.literal_eval(text.strip())
         kind, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
         dtype = NPY.get(kind[1:]) if isinstance(kind, str) and kind[0] in "<>|=" else None
     except (ValueError, SyntaxError, KeyError, TypeError, IndexError, MemoryError, RecursionError) as error:
@@ -218,7 +219,8 @@ def save_safetensors(file, arrays, metadata=None):
     words = {repr(dtype): word for word, dtype in reversed(SAFETENSORS.items()) if word != "F8_E4M3"}
     for name in names:
         array = arrays[name]
-        header[name] = {"dtype": words[repr(array.dtype)], "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        header[name] = {"dtype": words[repr(array.dtype)], "shape": list(array.shape),
+                        "data_offsets": [at, at + array.nbytes]}
         at += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

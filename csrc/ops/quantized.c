@@ -32,8 +32,8 @@ gm_status quantized_coding(const char *op, const char *mode, int group, int bits
 gm_status quantized_check(const char *op, const quantized_param *p) {
     if (p->mode != GM_AFFINE) {
         if (p->group != modes[p->mode].group || p->bits != modes[p->mode].bits)
-            return gm_fail(GM_EVALUE, "%s: mode %s has group size %d and %d bits, got %d and %d", op, modes[p->mode].name,
-                           modes[p->mode].group, modes[p->mode].bits, p->group, p->bits);
+            return gm_fail(GM_EVALUE, "%s: mode %s has group size %d and %d bits, got %d and %d", op,
+                           modes[p->mode].name, modes[p->mode].group, modes[p->mode].bits, p->group, p->bits);
         return GM_OK;
     }
     if (p->group != 32 && p->group != 64 && p->group != 128)
@@ -69,7 +69,8 @@ gm_status quantized_operands(gm_scope *s, const char *op, const quantized_param 
         (*scales)->shape[w->ndim - 1] * p->group != words / p->bits)
         return gm_fail(GM_ESHAPE, "%s: a matrix %s and scales %s do not belong together with group size %d and %d bits",
                        op, tw, ts, p->group, p->bits);
-    if (biased && (!same_but_last(*biases, *scales) || (*biases)->shape[w->ndim - 1] != (*scales)->shape[w->ndim - 1])) {
+    if (biased && (!same_but_last(*biases, *scales) ||
+                   (*biases)->shape[w->ndim - 1] != (*scales)->shape[w->ndim - 1])) {
         shape_text((*biases)->ndim, (*biases)->shape, tw);
         return gm_fail(GM_ESHAPE, "%s: scales %s and biases %s have different shapes", op, ts, tw);
     }
@@ -115,8 +116,7 @@ gm_status quantized_matrix(gm_queue *q, const quantized_param *p, const gm_array
     return array_is_none(biases) ? GM_OK : contiguous_operand(q, biases, (gm_dtype)biases->dtype, &out->biases);
 }
 
-/* A global scale is one float32 of mode nvfp4, or GM_NONE. */
-static gm_status check_global(const char *op, const quantized_param *p, const gm_array *scale) {
+gm_status quantized_global(const char *op, const quantized_param *p, const gm_array *scale) {
     if (array_is_none(scale))
         return GM_OK;
     if (p->mode != GM_NVFP4)
@@ -153,8 +153,8 @@ static gm_status quantize_eval(gm_array *out, gm_queue *q) {
         GM_TRY(array_alloc(array_output(out, k), q));
     return LAUNCH(q, group_quantize, w->size / p->group, 1 + GRAIN / 4 / p->group, 0, .weight = array_ptr(out),
                   .scales = array_ptr(array_output(out, 1)),
-                  .biases = p->mode == GM_AFFINE ? array_ptr(array_output(out, 2)) : NULL, .in = values, .mode = p->mode,
-                  .bits = p->bits, .group = p->group, .in_type = w->dtype,
+                  .biases = p->mode == GM_AFFINE ? array_ptr(array_output(out, 2)) : NULL, .in = values,
+                  .mode = p->mode, .bits = p->bits, .group = p->group, .in_type = w->dtype,
                   .global = array_is_none(global) ? NULL : array_ptr(global));
 }
 
@@ -173,7 +173,8 @@ static gm_array *each_group(gm_scope *s, gm_array *x) { return in_groups(s, x, 1
 
 /* The bias is the group's value of greatest magnitude, the scale that value over a whole number of steps, which is held
  * fixed; groups whose bias is zero have no such value. */
-static void quantize_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
+static void quantize_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
+                         gm_array **grad) {
     const quantized_param *p = out->param;
     if (p->mode != GM_AFFINE || !(cotangents[1] || cotangents[2]))
         return;
@@ -185,7 +186,8 @@ static void quantize_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arr
     if (cotangents[2])
         of_edge = of_edge ? gm_add(s, of_edge, cotangents[2]) : cotangents[2];
     gm_array *zero = bias ? scalar_array(s, 0, (gm_dtype)bias->dtype) : NULL, *edge = each_group(s, bias);
-    gm_array *at_edge = gm_logical_and(s, gm_equal(s, in_groups(s, in[0], p->group), edge), gm_not_equal(s, edge, zero));
+    gm_array *at_edge = gm_equal(s, in_groups(s, in[0], p->group), edge);
+    at_edge = gm_logical_and(s, at_edge, gm_not_equal(s, edge, zero));
     gm_array *share = gm_where(s, at_edge, each_group(s, of_edge), zero);
     grad[0] = gm_reshape(s, share, in[0]->ndim, in[0]->shape);
 }
@@ -209,8 +211,9 @@ static gm_status check_values(const char *op, const quantized_param *p, const gm
     char text[128];
     shape_text(w->ndim, w->shape, text);
     if (w->shape[w->ndim - 1] % p->group)
-        return gm_fail(GM_ESHAPE, "%s: the last dimension of %s is no multiple of the group size %d", op, text, p->group);
-    return check_global(op, p, global);
+        return gm_fail(GM_ESHAPE, "%s: the last dimension of %s is no multiple of the group size %d", op, text,
+                       p->group);
+    return quantized_global(op, p, global);
 }
 
 gm_array *gm_quantize(gm_scope *s, gm_array *w, int group_size, int bits, const char *mode, gm_array *global_scale,
@@ -297,7 +300,7 @@ gm_array *gm_dequantize(gm_scope *s, gm_array *w, gm_array *scales, gm_array *bi
     if (type != GM_DTYPE_COUNT && !is_real_float(type))
         return gm_fail(GM_EVALUE, "dequantize: got dtype %s, expected floating point", gm_dtype_name(type)), NULL;
     if (quantized_operands(s, "dequantize", &p, w, &scales, &biases) != GM_OK ||
-        check_global("dequantize", &p, global_scale) != GM_OK)
+        quantized_global("dequantize", &p, global_scale) != GM_OK)
         return NULL;
     if (type == GM_DTYPE_COUNT)
         type = p.mode == GM_AFFINE ? (gm_dtype)scales->dtype : array_is_none(global_scale) ? GM_BFLOAT16 : GM_FLOAT32;
@@ -335,8 +338,8 @@ static gm_status round_eval(gm_array *out, gm_queue *q) {
         return error_code();
     between.weight = fields;
     between.scales = scales;
-    GM_TRY(LAUNCH(q, group_quantize, groups, grain, 0, .weight = fields, .scales = scales, .in = values, .mode = p->mode,
-                  .bits = p->bits, .group = p->group, .in_type = x->dtype, .global = global));
+    GM_TRY(LAUNCH(q, group_quantize, groups, grain, 0, .weight = fields, .scales = scales, .in = values,
+                  .mode = p->mode, .bits = p->bits, .group = p->group, .in_type = x->dtype, .global = global));
     queue_fence(q);
     return LAUNCH(q, group_dequantize, groups, grain, 0, .from = between, .out = array_ptr(out), .global = global);
 }

@@ -24,6 +24,8 @@ const char *quantized_mode_name(int mode);
 static inline int64_t quantized_columns(const quantized_param *p, const gm_array *w) {
     return w->shape[w->ndim - 1] * 32 / p->bits;
 }
+/* A global scale is one float32 of mode nvfp4, or GM_NONE. */
+gm_status quantized_global(const char *op, const quantized_param *p, const gm_array *scale);
 /* For kernels: the arrays, contiguous (they or copies in the node's scratch). biases may be GM_NONE. */
 gm_status quantized_matrix(gm_queue *q, const quantized_param *p, const gm_array *w, const gm_array *scales,
                            const gm_array *biases, gm_grouped *out);

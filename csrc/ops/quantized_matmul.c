@@ -1,6 +1,7 @@
 /* quantized_matmul.c - products with MLX's quantised matrices, one for all rows of x or one chosen for each.
- * Activations are floats and sums float32, whatever the dtypes. One node serves quantized_matmul and gather_qmm: its inputs
- * are x, fields, scales, biases, and the indices of x and of matrices (both GM_NONE: batch dimensions broadcast). */
+ * Activations are floats and sums float32, whatever the dtypes. One node serves quantized_matmul and gather_qmm: its
+ * inputs are x, fields, scales, biases, and the indices of x and of matrices (both GM_NONE: batch dimensions
+ * broadcast). */
 #include <string.h>
 #include "ops/quantized.h"
 
@@ -36,14 +37,16 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
         GM_TRY(broadcast_shape("quantized_matmul", &lx, &lw, out));
     }
     if (out->ndim + 2 > GM_MAX_NDIM)
-        return gm_fail(GM_EVALUE, "quantized_matmul: %d dimensions, at most %d are possible", out->ndim + 2, GM_MAX_NDIM);
+        return gm_fail(GM_EVALUE, "quantized_matmul: %d dimensions, at most %d are possible", out->ndim + 2,
+                       GM_MAX_NDIM);
     out->shape[out->ndim++] = rows_of(x);
     out->shape[out->ndim++] = result_columns(p, w);
     return GM_OK;
 }
 
 /* Which matrix of a's batch each item of out's batch takes, a's batch dimensions broadcast to out's. */
-static gm_status batch_index(gm_queue *q, const gm_array *out, const gm_array *a, int64_t items, const int64_t **index) {
+static gm_status batch_index(gm_queue *q, const gm_array *out, const gm_array *a, int64_t items,
+                             const int64_t **index) {
     int64_t *at = queue_arena(q, (size_t)(items + 1) * sizeof *at);
     if (!at)
         return error_code();
@@ -112,8 +115,8 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     a.out = array_ptr(out);
     if (p->transpose) {
         int64_t blocks = (a.w.rows + GM_GROUP_ROWS - 1) / GM_GROUP_ROWS;
-        return queue_launch(q, kernels->group_matmul, &a, sizeof a, blocks, piece(blocks, GM_GROUP_ROWS * a.w.k * tokens),
-                            0);
+        return queue_launch(q, kernels->group_matmul, &a, sizeof a, blocks,
+                            piece(blocks, GM_GROUP_ROWS * a.w.k * tokens), 0);
     }
     int64_t units = group_column_units(kernels->lanes, p->bits, a.w.k, tokens);
     return queue_launch(q, kernels->group_matmul_columns, &a, sizeof a, units,
@@ -178,8 +181,9 @@ static void product_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arra
     gm_array *x = in[0], *scales = in[2], *biases = in[3], *cotangent = cotangents[0];
     bool gathered = !array_is_none(in[4]);
     other.transpose = !p->transpose;
-    gm_array *own = gathered ? gm_reshape(s, gm_arange(s, 0, (double)in[4]->size, 1, GM_INT64), in[4]->ndim, in[4]->shape)
-                             : GM_NONE;
+    gm_array *own = GM_NONE;
+    if (gathered)
+        own = gm_reshape(s, gm_arange(s, 0, (double)in[4]->size, 1, GM_INT64), in[4]->ndim, in[4]->shape);
     gm_array *back[6] = {cotangent, in[1], scales, biases, own, in[5]};
     gm_array *left = array_node(s, out->op, back, 6, &other);
     if (gathered && left)
@@ -273,8 +277,8 @@ static gm_array *left_operand(gm_scope *s, const char *op, const quantized_param
         char tx[128], tw[128];
         shape_text(x->ndim, x->shape, tx);
         shape_text(w->ndim, w->shape, tw);
-        return gm_fail(GM_ESHAPE, "%s: the last dimension of x %s is not the %lld that a matrix %s of %d bits takes with "
-                       "transpose=%s", op, tx, (long long)want, tw, p->bits, p->transpose ? "True" : "False"), NULL;
+        return gm_fail(GM_ESHAPE, "%s: the last dimension of x %s is not the %lld that a matrix %s of %d bits takes "
+                       "with transpose=%s", op, tx, (long long)want, tw, p->bits, p->transpose ? "True" : "False"), NULL;
     }
     return dtype_is_float((gm_dtype)x->dtype) ? x : gm_astype(s, x, type);
 }
@@ -336,7 +340,9 @@ static gm_array *scaled_items(gm_scope *s, gm_array *y, gm_array *scale, gm_arra
     if (!y || !scale || array_is_none(scale))
         return y;
     gm_dtype type = (gm_dtype)y->dtype;
-    gm_array *each = scale->size > 1 || scale->ndim == 1 ? gm_take(s, gm_reshape(s, scale, 1, &scale->size), rhs, 0) : scale;
+    gm_array *each = scale;
+    if (scale->size > 1 || scale->ndim == 1)
+        each = gm_take(s, gm_reshape(s, scale, 1, &scale->size), rhs, 0);
     if (!each)
         return NULL;
     memcpy(shape, each->shape, (size_t)each->ndim * sizeof *shape);
@@ -346,9 +352,9 @@ static gm_array *scaled_items(gm_scope *s, gm_array *y, gm_array *scale, gm_arra
     return gm_astype(s, y, type);
 }
 
-gm_array *gm_gather_qmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales, gm_array *biases, gm_array *lhs_indices,
-                        gm_array *rhs_indices, bool transpose, int group_size, int bits, const char *mode,
-                        gm_array *global_scale) {
+gm_array *gm_gather_qmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales, gm_array *biases,
+                        gm_array *lhs_indices, gm_array *rhs_indices, bool transpose, int group_size, int bits,
+                        const char *mode, gm_array *global_scale) {
     quantized_param p;
     if (!x || !w || !scales || !biases || !lhs_indices || !rhs_indices || !global_scale ||
         quantized_coding("gather_qmm", mode, group_size, bits, &p) != GM_OK)
@@ -373,8 +379,8 @@ gm_array *gm_gather_qmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales,
 }
 
 /* ---- x quantised too ---- */
-/* The checked operands of qqmm and gather_qqmm: x and, when it came so, w rounded to what the mode can hold, as float32.
- * scales not GM_NONE: w is quantised, and stays as it is. */
+/* The checked operands of qqmm and gather_qqmm: x and, unless it is quantised, w rounded to what the mode can hold, as
+ * float32. scales not GM_NONE: w is quantised, and stays as it is. */
 static gm_status rounded_operands(gm_scope *s, const char *op, const quantized_param *p, gm_array **x, gm_array **w,
                                   gm_array **scales, gm_array *global_x, gm_array *global_w) {
     gm_array *none = GM_NONE;
@@ -392,6 +398,7 @@ static gm_status rounded_operands(gm_scope *s, const char *op, const quantized_p
         GM_TRY(quantized_operands(s, op, p, *w, scales, &none));
         if (!left_operand(s, op, p, *x, *w, *scales))
             return error_code();
+        GM_TRY(quantized_global(op, p, global_w));
     } else {
         *scales = GM_NONE;
         if ((*x)->shape[(*x)->ndim - 1] != (*w)->shape[(*w)->ndim - 1]) {
@@ -406,6 +413,11 @@ static gm_status rounded_operands(gm_scope *s, const char *op, const quantized_p
     return *x && *w ? GM_OK : error_code();
 }
 
+/* A scale of one item without its dimensions; GM_NONE stays. */
+static gm_array *one_number(gm_scope *s, gm_array *scale) {
+    return array_is_none(scale) ? GM_NONE : gm_reshape(s, scale, 0, NULL);
+}
+
 gm_array *gm_qqmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales, int group_size, int bits, const char *mode,
                   gm_array *global_scale_x, gm_array *global_scale_w) {
     quantized_param p;
@@ -413,7 +425,8 @@ gm_array *gm_qqmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales, int g
         quantized_coding("qqmm", mode, group_size, bits, &p) != GM_OK)
         return NULL;
     if (x->ndim < 1 || w->ndim != 2)
-        return gm_fail(GM_ESHAPE, "qqmm: x has %d dimensions and w %d, expected 1 or more and 2", x->ndim, w->ndim), NULL;
+        return gm_fail(GM_ESHAPE, "qqmm: x has %d dimensions and w %d, expected 1 or more and 2", x->ndim,
+                       w->ndim), NULL;
     p.transpose = 1;
     bool row = x->ndim == 1;
     gm_dtype type = (gm_dtype)x->dtype;
@@ -425,7 +438,7 @@ gm_array *gm_qqmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales, int g
     if (array_is_none(scales))
         out = gm_matmul(s, x, swapped(s, w));
     else
-        out = scaled_items(s, array_node(s, &quantized_matmul_op, in, 6, &p), gm_reshape(s, global_scale_w, 0, NULL), NULL);
+        out = scaled_items(s, array_node(s, &quantized_matmul_op, in, 6, &p), one_number(s, global_scale_w), NULL);
     if (out && row)
         out = gm_reshape(s, out, 1, (int64_t[]){out->shape[out->ndim - 1]});
     return gm_astype(s, out, type);
@@ -439,7 +452,8 @@ gm_array *gm_gather_qqmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales
         quantized_coding("gather_qqmm", mode, group_size, bits, &p) != GM_OK)
         return NULL;
     if (x->ndim < 2 || w->ndim < 2)
-        return gm_fail(GM_ESHAPE, "gather_qqmm: x has %d dimensions and w %d, expected 2 or more", x->ndim, w->ndim), NULL;
+        return gm_fail(GM_ESHAPE, "gather_qqmm: x has %d dimensions and w %d, expected 2 or more", x->ndim,
+                       w->ndim), NULL;
     p.transpose = 1;
     gm_dtype type = (gm_dtype)x->dtype;
     if (item_indices(s, "gather_qqmm", x, w, &lhs_indices, &rhs_indices) != GM_OK ||
@@ -448,7 +462,7 @@ gm_array *gm_gather_qqmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales
     gm_array *in[6] = {x, w, scales, GM_NONE, lhs_indices, rhs_indices};
     if (!array_is_none(scales))
         return gm_astype(s, scaled_items(s, array_node(s, &quantized_matmul_op, in, 6, &p),
-                                         gm_reshape(s, global_scale_w, 0, NULL), rhs_indices), type);
+                                         one_number(s, global_scale_w), rhs_indices), type);
     gm_array *left = gm_take(s, as_items(s, x), lhs_indices, 0), *right = gm_take(s, as_items(s, w), rhs_indices, 0);
     return gm_astype(s, gm_matmul(s, left, swapped(s, right)), type);
 }
