@@ -618,3 +618,36 @@ def test_argument_errors():
     for call in (lambda: mx.exp("x"), lambda: mx.add([1], a)):
         with pytest.raises(ValueError):
             call()
+
+
+# ---- long reductions, which are cut into blocks ----
+
+LONG = [((300_001,), None), ((3, 150_001), 1), ((150_001, 3), 0), ((70_000, 9), 0), ((2, 70_003, 5), 1), ((2049, 1030), 0), ((70_003, 4), None)]
+
+
+@pytest.mark.parametrize("shape, axis", LONG, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8", "int64", "uint64", "bool", "complex64"])
+def test_long_reductions(shape, axis, dtype):
+    r = np.random.default_rng(3)
+    a = mx.array(r.integers(0, 3, shape).astype(np.float32) - (0 if dtype[0] in "ub" else 1)).astype(dtype_of(dtype))
+    x = values_of(a)
+    for name in ("sum", "max", "min", "all", "any"):
+        if dtype == "complex64" and name in ("max", "min"):
+            continue
+        want = getattr(np, name)(x, axis=axis)
+        got = values_of(getattr(mx, name)(a, axis=axis))
+        np.testing.assert_allclose(got, want, rtol=1e-2 if dtype == "bfloat16" else 1e-5, err_msg=name)
+    if dtype in ("float32", "float64"):
+        want = np.log(np.exp(x).sum(axis=axis))
+        np.testing.assert_allclose(values_of(mx.logsumexp(a, axis=axis)), want, rtol=1e-5)
+
+
+def test_threads_do_not_change_the_bits_of_long_reductions():
+    from gomlx import _gomlx
+    a = mx.array(np.random.default_rng(4).standard_normal((2500, 300)).astype(np.float32))
+    results = []
+    for n in (1, 2, 3):
+        _gomlx.set_threads(n)
+        results.append([np.array(f).tobytes() for f in (mx.sum(a), mx.sum(a, axis=0), mx.sum(a, axis=1), mx.logsumexp(a))])
+    _gomlx.set_threads(2)
+    assert results[0] == results[1] == results[2]

@@ -14,6 +14,7 @@ extern const int op_record_count;
 const gm_op *op_record(const char *name);     /* NULL when there is none */
 
 #define GRAIN 16384             /* elements of one piece of elementwise work: some microseconds */
+#define GRAIN_LIGHT 131072      /* where memory is the limit: waking a thread costs more than it brings */
 #define MAX_OPERANDS 4
 
 /* Dimensions merged where all operands allow it; memory from the queue's arena. */
