@@ -58,7 +58,9 @@ static gm_dtype block_type(gm_reduce_op op, gm_dtype in) {
 static gm_status launch_reduce(gm_queue *q, gm_reduce_args a, int64_t outputs, int64_t work) {
     /* Columns are read in wide strips of rows. */
     bool columns = a.n_kept && a.kept_strides[a.n_kept - 1] == 1;
-    int64_t grain = grain_for(work), strip = columns ? a.kept_shape[a.n_kept - 1] / 4 : 0;
+    int64_t light = a.op == GM_R_LOGSUMEXP ? GRAIN : GRAIN_LIGHT;
+    int64_t grain = work >= light ? 1 : light / (work > 0 ? work : 1);
+    int64_t strip = columns ? a.kept_shape[a.n_kept - 1] / 2 : 0;
     strip = strip > 1024 ? 1024 : strip;
     return queue_launch(q, queue_kernels(q)->reduce, &a, sizeof a, outputs, grain > strip ? grain : strip, 0);
 }
