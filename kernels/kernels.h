@@ -162,6 +162,8 @@ typedef struct {
     float factor, shift;
 } gm_threefry_args;
 
+typedef struct { uint32_t *out; const uint32_t *in; uint32_t *work; int64_t n; } gm_word_order_args;  /* lines of n */
+
 /* ---- Fourier transforms (cpu/fft.inc) ---- */
 typedef struct {                     /* of a length without prime factors above 13 */
     int64_t n; const double *roots;  /* exp(-2 pi i k / n) for k < n, pairs */

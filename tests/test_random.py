@@ -227,6 +227,23 @@ def test_categorical():
             mx.random.categorical(logits, axis=axis)
 
 
+def test_permutation():
+    key = mx.random.key(KEY)
+    for n in (0, 1, 2, 7, 1000, 70001):
+        order = np.asarray(mx.random.permutation(n, key=key))
+        np.testing.assert_array_equal(order, np.argsort(words((0, KEY), n), kind="stable"))
+    a = np.arange(24).reshape(4, 6)
+    for axis in (0, 1, -1):
+        np.testing.assert_array_equal(np.asarray(mx.random.permutation(mx.array(a), axis, key)),
+                                      np.take(a, np.asarray(mx.random.permutation(a.shape[axis], key=key)), axis))
+    with pytest.raises(ValueError):
+        mx.random.permutation(-1)
+    with pytest.raises(IndexError):
+        mx.random.permutation(mx.array(a), axis=2)
+    with pytest.raises(TypeError):
+        mx.random.permutation(2.5)
+
+
 def test_errors():
     for call in (lambda: mx.random.uniform(dtype=mx.int32), lambda: mx.random.uniform(dtype=mx.complex64),
                  lambda: mx.random.normal(dtype=mx.int32), lambda: mx.random.laplace(dtype=mx.uint8),

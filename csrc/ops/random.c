@@ -374,3 +374,35 @@ gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndi
     gm_array *noise = gm_random_gumbel(s, rank, dims, GM_FLOAT32, key);
     return gm_argmax(s, gm_add(s, logits, noise), axis, false, false);
 }
+
+/* ---- permutations ---- */
+static gm_status word_order_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    (void)param;
+    spec_like(out, in[0], GM_UINT32);
+    return GM_OK;
+}
+
+/* The words are a node's own output: contiguous. */
+static gm_status word_order_eval(gm_array *out, gm_queue *q) {
+    int64_t n = out->shape[out->ndim - 1];
+    uint32_t *work = queue_scratch(q, (size_t)out->size * sizeof *work + 1);
+    if (!work)
+        return error_code();
+    GM_TRY(array_alloc(out, q));
+    return LAUNCH(q, word_order, n ? out->size / n : 0, 1 + 4096 / (n + 1), 0, .out = array_ptr(out),
+                  .in = array_ptr(out->in[0]), .work = work, .n = n);
+}
+
+const gm_op word_order_op = {.name = "word_order", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = word_order_infer,
+                             .eval = word_order_eval, .vmap = random_vmap};
+
+/* x GM_NONE: of the numbers below n. */
+gm_array *gm_random_permutation(gm_scope *s, gm_array *x, int n, int axis, gm_array *key) {
+    if (!x || (!array_is_none(x) && check_axis("permutation", axis, x->ndim, &axis) != GM_OK))
+        return NULL;
+    int64_t items = array_is_none(x) ? n : x->shape[axis];
+    gm_array *words = draw(s, GM_RANDOM_BITS, 1, &items, GM_UINT32, 1, 0, key);
+    gm_array *order = array_node(s, &word_order_op, &words, 1, NULL);
+    return array_is_none(x) ? order : gm_take(s, x, order, axis);
+}

@@ -113,3 +113,14 @@ FUNCTION_OF(random_categorical) {
     BIND(random_categorical, "AisiO", &logits, &axis, &ndim, shape, &samples, &key);
     return call_finish(&c, gm_random_categorical(c.scope, logits, axis, ndim, shape, samples, key_of(&c, key)));
 }
+
+FUNCTION_OF(random_permutation) {
+    PyObject *what;
+    gm_array *key;
+    int axis = 0, count = 0;
+    BIND(random_permutation, "piO", &what, &axis, &key);
+    gm_array *x = py_array_node(c.state, what);
+    if (!x && !read_int(what, "permutation: x", &count))
+        return call_finish(&c, NULL);
+    return call_finish(&c, gm_random_permutation(c.scope, x ? x : GM_NONE, count, axis, key_of(&c, key)));
+}

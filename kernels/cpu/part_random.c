@@ -3,3 +3,4 @@
 #include "cpu/random.inc"
 
 EXPORT(threefry)
+EXPORT(word_order)
