@@ -38,7 +38,8 @@ newaxis = None
 # Second names, of the Array API: alias = function.
 _aliases = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2",
             "atanh": "arctanh", "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift",
-            "concat": "concatenate", "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
+            "concat": "concatenate", "cumulative_prod": "cumprod", "cumulative_sum": "cumsum",
+            "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
 globals().update({alias: globals()[name] for alias, name in _aliases.items()})
 
 # So that `import gomlx.core.random` finds what `gomlx.core.random` is.

@@ -111,6 +111,53 @@ typedef struct {                 /* out: uint32, contiguous over the kept axes; 
     int64_t length, stride;      /* of the axis */
 } gm_arg_reduce_args;
 
+/* in and out contiguous, [rows, length, inner], the scan along length; out may be in. op: sum, prod, max, min, logsumexp.
+ * scan (inner 1) goes over rows, or, with carry, over blocks of GM_SCAN_BLOCK elements of rows: then scan_totals and
+ * scan_carries went before it. The bits are the same. */
+#define GM_SCAN_BLOCK 2048
+typedef struct {
+    void *out; const void *in;
+    int op, type;                /* gm_reduce_op; logsumexp of floats and complex64 only */
+    bool reverse, exclusive;
+    int64_t length, inner;
+    float *carry;                /* NULL, or [rows][blocks]: float16, bfloat16 and float32 only */
+} gm_scan_args;
+typedef gm_scan_args gm_scan_totals_args;
+typedef gm_scan_args gm_scan_carries_args;
+typedef gm_scan_args gm_scan_columns_args;
+
+/* Rows of `length` contiguous elements, in ascending order; NaN last, stable. */
+typedef struct {
+    void *out; const void *in;   /* out: the elements, or with places uint32 */
+    void *scratch;               /* bytes for each element: 8, or 16 for types of 64 bits and with places */
+    int type;
+    bool places;
+    int64_t length;
+} gm_sort_args;
+/* One long row of a type of at most 32 bits. Items: keys (width 4), or keys above places (width 8). radix_keys makes items of
+ * elements; for each digit, from the last one, radix_count counts it in each chunk, radix_offsets makes places of the counts,
+ * radix_place moves the items; radix_values makes elements, or places, of items. */
+typedef struct {
+    void *to; const void *from;
+    uint32_t *counts;            /* [chunks][1 << bits] */
+    int type, width, shift, bits;
+    int64_t length, chunk;
+} gm_radix_args;
+typedef gm_radix_args gm_radix_keys_args;
+typedef gm_radix_args gm_radix_count_args;
+typedef gm_radix_args gm_radix_offsets_args;
+typedef gm_radix_args gm_radix_place_args;
+typedef gm_radix_args gm_radix_values_args;
+
+/* Rows of `length` contiguous elements of a type of at most 32 bits: those below the k-th in order (from 0), those equal to
+ * it, those above; out as in gm_sort_args. */
+typedef struct { void *out; const void *in; int type; bool places; int64_t length, k; } gm_partition_args;
+/* The last k elements of partition at length - k; floats of at most 32 bits, k at most GM_TOPK_MOST. */
+#define GM_TOPK_MOST 1024
+typedef struct { void *out; const void *in; int type; int64_t length, k; } gm_topk_args;
+/* Where values belong in a sorted row: before the first element that is not less (or, right, that is greater). */
+typedef struct { uint32_t *out; const void *sorted, *values; int type; bool right; int64_t length; } gm_search_args;
+
 typedef struct {                 /* out contiguous, of `shape`; in, of in_shape, begins at `low` of it; ndim at least 1 */
     void *out; const void *in, *value;
     int item_bytes, ndim;

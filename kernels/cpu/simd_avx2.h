@@ -108,6 +108,18 @@ ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
 ALWAYS_INLINE vi vf_bits(vf a) { return _mm256_castps_si256(a); }
 ALWAYS_INLINE vf vf_of_bits(vi a) { return _mm256_castsi256_ps(a); }
 
+ALWAYS_INLINE vi vi_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
+ALWAYS_INLINE vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
+ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_permutevar8x32_epi32(v, _mm256_xor_si256(lane, _mm256_set1_epi32(m)));
+}
+ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), from = _mm256_sub_epi32(lane, _mm256_set1_epi32(n));
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(v, from), fill, _mm256_castsi256_ps(from));
+}
+ALWAYS_INLINE vf vf_last(vf v) { return _mm256_permutevar8x32_ps(v, _mm256_set1_epi32(7)); }
+
 /* Two factors, as 2^n alone leaves the range of float32; only the second one can round. */
 ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
     __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);

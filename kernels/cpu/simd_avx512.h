@@ -4,6 +4,7 @@
  *   _part    the first n lanes (0 <= n <= V_N) of memory; a load fills the others with zeros.
  *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
  *   vf_max, vf_min give b when a or b is NaN.
+ *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last lane in all.
  *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
@@ -103,6 +104,17 @@ ALWAYS_INLINE vi vf_to_vi(vf a) { return _mm512_cvtps_epi32(a); }      /* to nea
 ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 ALWAYS_INLINE vi vf_bits(vf a) { return _mm512_castps_si512(a); }
 ALWAYS_INLINE vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
+
+ALWAYS_INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
+ALWAYS_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+/* Lane i gets lane i ^ m. */
+ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
+    __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_epi32(_mm512_xor_si512(lane, _mm512_set1_epi32(m)), v);
+}
+#define vf_slide(v, fill, n) \
+    _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(v), _mm512_castps_si512(fill), 16 - (n)))
+ALWAYS_INLINE vf vf_last(vf v) { return _mm512_permutexvar_ps(_mm512_set1_epi32(15), v); }
 
 /* p * 2^n for an integral n in [-160, 160]. */
 ALWAYS_INLINE vf vf_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }

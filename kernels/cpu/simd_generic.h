@@ -135,6 +135,16 @@ ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
     return p * first * vf_of_bits(vi_shl(vi_add(vi_sub(whole, half), vi_set1(127)), 23));
 }
 
+ALWAYS_INLINE vi vi_min(vi a, vi b) { vi less = a < b; return (less & a) | (~less & b); }
+ALWAYS_INLINE vi vi_max(vi a, vi b) { vi less = a < b; return (less & b) | (~less & a); }
+ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) { return (vi){ v[0 ^ m], v[1 ^ m], v[2 ^ m], v[3 ^ m] }; }
+ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
+    vf slid = fill;
+    for (int i = n; i < V_N; i++) slid[i] = v[i - n];
+    return slid;
+}
+ALWAYS_INLINE vf vf_last(vf v) { return vf_set1(v[V_N - 1]); }
+
 ALWAYS_INLINE float vf_reduce_add(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 ALWAYS_INLINE float v_greater(float a, float b) { return a > b ? a : b; }
 ALWAYS_INLINE float vf_reduce_max(vf v) { return v_greater(v_greater(v[0], v[2]), v_greater(v[1], v[3])); }

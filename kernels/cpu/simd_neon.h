@@ -106,6 +106,15 @@ ALWAYS_INLINE vm vi_lt(vi a, vi b) { return vcltq_s32(a, b); }
 ALWAYS_INLINE vi vf_to_vi(vf a) { return vcvtnq_s32_f32(a); }
 ALWAYS_INLINE vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
 
+ALWAYS_INLINE vi vi_min(vi a, vi b) { return vminq_s32(a, b); }
+ALWAYS_INLINE vi vi_max(vi a, vi b) { return vmaxq_s32(a, b); }
+ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
+    vi pairs = m & 1 ? vrev64q_s32(v) : v;
+    return m & 2 ? vextq_s32(pairs, pairs, 2) : pairs;
+}
+#define vf_slide(v, fill, n) vextq_f32(fill, v, 4 - (n))
+ALWAYS_INLINE vf vf_last(vf v) { return vdupq_laneq_f32(v, 3); }
+
 /* Two factors, as 2^n alone leaves the range of float32; only the second one can round. */
 ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
     vi whole = vcvtnq_s32_f32(n), half = vshrq_n_s32(whole, 1), bias = vdupq_n_s32(127);

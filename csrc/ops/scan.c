@@ -1,0 +1,170 @@
+/* scan.c - cumulative sums, products, extremes and log-sums along an axis. */
+#include <math.h>
+#include <string.h>
+#include "ops/ops.h"
+
+typedef struct { int32_t function, axis, reverse, exclusive; } scan_param;      /* function: a gm_reduce_op */
+static const gm_field scan_fields[] = {{FIELD_INT, offsetof(scan_param, function), "function", 1},
+                                       {FIELD_INT, offsetof(scan_param, axis), "axis", 1},
+                                       {FIELD_INT, offsetof(scan_param, reverse), "reverse", 1},
+                                       {FIELD_INT, offsetof(scan_param, exclusive), "exclusive", 1}, {0}};
+
+static gm_status scan_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    (void)param;
+    spec_like(out, in[0], (gm_dtype)in[0]->dtype);
+    return GM_OK;
+}
+
+#define FEW_ROWS 8             /* rows fewer than that are worked on by blocks when they are long */
+#define LONG_ROW (128 * GM_SCAN_BLOCK)
+
+static gm_status scan_eval(gm_array *out, gm_queue *q) {
+    const scan_param *p = out->param;
+    const gm_array *x = out->in[0];
+    gm_dtype type = (gm_dtype)out->dtype;
+    const void *data = array_ptr(x);
+    GM_TRY(array_alloc_like(out, q, 0));
+    if (out->size == 0)
+        return GM_OK;
+    if (!array_is_contiguous(x)) {
+        GM_TRY(launch_copy(q, array_ptr(out), type, out->strides, data, type, x->strides, x->ndim, x->shape));
+        queue_fence(q);
+        data = array_ptr(out);
+    }
+    int64_t length = out->shape[p->axis], inner = out->strides[p->axis], rows = out->size / length / inner;
+    gm_scan_args a = {.out = array_ptr(out), .in = data, .op = p->function, .type = out->dtype,
+                      .reverse = p->reverse != 0, .exclusive = p->exclusive != 0, .length = length, .inner = inner};
+    if (inner > 1) {
+        int64_t grain = GRAIN / length / 64 * 64;
+        return queue_launch(q, queue_kernels(q)->scan_columns, &a, sizeof a, rows * inner, grain < 64 ? 64 : grain, 0);
+    }
+    bool is_float = type == GM_FLOAT32 || type == GM_FLOAT16 || type == GM_BFLOAT16;
+    if (!is_float || rows >= FEW_ROWS || length < LONG_ROW)
+        return queue_launch(q, queue_kernels(q)->scan, &a, sizeof a, rows, length < GRAIN ? GRAIN / length : 1, 0);
+    int64_t blocks = (length + GM_SCAN_BLOCK - 1) / GM_SCAN_BLOCK;
+    a.carry = queue_scratch(q, (size_t)(rows * blocks) * sizeof *a.carry);
+    if (!a.carry)
+        return error_code();
+    GM_TRY(queue_launch(q, queue_kernels(q)->scan_totals, &a, sizeof a, rows * blocks, 8, 0));
+    queue_fence(q);
+    GM_TRY(queue_launch(q, queue_kernels(q)->scan_carries, &a, sizeof a, rows, rows, 0));
+    queue_fence(q);
+    return queue_launch(q, queue_kernels(q)->scan, &a, sizeof a, rows * blocks, 8, 0);
+}
+
+static gm_array *scan_by(gm_scope *s, gm_array *x, gm_reduce_op function, int axis, bool reverse, bool exclusive) {
+    return array_node(s, &scan_op, &x, 1, &(scan_param){(int32_t)function, axis, reverse, exclusive});
+}
+
+/* ---- gradients ---- */
+static gm_array *constant(gm_scope *s, double value, const gm_array *like) {
+    return scalar_array(s, value, (gm_dtype)like->dtype);
+}
+
+/* Each output goes back to the last element that was the extreme then. */
+static gm_array *extreme_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, const scan_param *p) {
+    int64_t n = x->shape[p->axis], shape[GM_MAX_NDIM];
+    for (int d = 0; d < x->ndim; d++)
+        shape[d] = d == p->axis ? n : 1;
+    gm_array *places = gm_reshape(s, gm_arange(s, 0, (double)n, 1, GM_INT32), x->ndim, shape);
+    gm_array *top = scan_by(s, x, (gm_reduce_op)p->function, p->axis, p->reverse, false);
+    /* In the scan's direction places rise (or, reversed, fall): the last one is the greatest (or least) so far. */
+    gm_array *none = scalar_array(s, p->reverse ? (double)n : -1, GM_INT32);
+    gm_array *record = gm_where(s, gm_equal(s, x, top), places, none);
+    gm_array *source = scan_by(s, record, p->reverse ? GM_R_MIN : GM_R_MAX, p->axis, p->reverse, p->exclusive);
+    gm_array *zero = constant(s, 0, x);
+    if (p->exclusive) {                  /* the first output comes from no element */
+        gm_array *inside = gm_logical_and(s, gm_greater_equal(s, source, scalar_array(s, 0, GM_INT32)),
+                                          gm_less(s, source, scalar_array(s, (double)n, GM_INT32)));
+        cotangent = gm_where(s, inside, cotangent, zero);
+        source = gm_where(s, inside, source, scalar_array(s, 0, GM_INT32));
+    }
+    return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), source, cotangent, p->axis, GM_S_ADD);
+}
+
+/* d y_i / d x_j = y_i / x_j where x_j is not zero. From the first zero on all y are zero, but that zero's own share is the
+ * product of the others: y1, the scan with a one in its place. Behind it everything is constant. */
+static gm_array *product_vjp(gm_scope *s, gm_array *x, gm_array *y, gm_array *cotangent, const scan_param *p) {
+    gm_array *zero = constant(s, 0, x), *one = constant(s, 1, x);
+    gm_array *is_zero = gm_equal(s, x, zero);
+    gm_array *zeros = is_zero ? scan_by(s, gm_astype(s, is_zero, GM_INT32), GM_R_SUM, p->axis, p->reverse, false) : NULL;
+    gm_array *first = gm_logical_and(s, is_zero, gm_equal(s, zeros, scalar_array(s, 1, GM_INT32)));
+    gm_array *y1 = scan_by(s, gm_where(s, first, one, x), GM_R_PROD, p->axis, p->reverse, p->exclusive);
+    gm_array *all = scan_by(s, gm_multiply(s, cotangent, y), GM_R_SUM, p->axis, !p->reverse, p->exclusive);
+    gm_array *others = scan_by(s, gm_multiply(s, cotangent, y1), GM_R_SUM, p->axis, !p->reverse, p->exclusive);
+    gm_array *before = gm_divide(s, all, gm_where(s, is_zero, one, x));
+    gm_array *none = gm_equal(s, zeros, scalar_array(s, 0, GM_INT32));
+    return gm_where(s, none, before, gm_where(s, first, others, zero));
+}
+
+/* d y_i / d x_j = e**(x_j - y_i). Summed as logarithms, the positive and the negative cotangents apart. */
+static gm_array *logarithm_vjp(gm_scope *s, gm_array *x, gm_array *y, gm_array *cotangent, const scan_param *p) {
+    gm_array *zero = constant(s, 0, x), *one = constant(s, 1, x), *nothing = constant(s, -INFINITY, x);
+    gm_array *sides[2];
+    for (int i = 0; i < 2; i++) {
+        gm_array *size = i ? gm_negative(s, cotangent) : cotangent;
+        gm_array *counts = gm_logical_and(s, gm_greater(s, size, zero), gm_not_equal(s, y, nothing));
+        gm_array *logs = gm_log(s, gm_where(s, counts, size, one));
+        logs = gm_where(s, counts, gm_subtract(s, logs, gm_where(s, counts, y, zero)), nothing);
+        gm_array *sum = scan_by(s, logs, GM_R_LOGSUMEXP, p->axis, !p->reverse, p->exclusive);
+        gm_array *is_some = gm_not_equal(s, sum, nothing);
+        gm_array *value = gm_exp(s, gm_add(s, x, gm_where(s, is_some, sum, zero)));
+        sides[i] = gm_where(s, is_some, value, zero);
+    }
+    return gm_subtract(s, sides[0], sides[1]);
+}
+
+static void scan_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
+    const scan_param *p = out->param;
+    switch (p->function) {
+    case GM_R_SUM: grad[0] = scan_by(s, cotangents[0], GM_R_SUM, p->axis, !p->reverse, p->exclusive); break;
+    case GM_R_PROD: grad[0] = product_vjp(s, in[0], out, cotangents[0], p); break;
+    case GM_R_LOGSUMEXP: grad[0] = logarithm_vjp(s, in[0], out, cotangents[0], p); break;
+    default: grad[0] = extreme_vjp(s, in[0], cotangents[0], p);
+    }
+}
+
+static gm_status scan_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    const scan_param *p = out->param;
+    (void)batched;
+    outs[0] = scan_by(s, in[0], (gm_reduce_op)p->function, p->axis + 1, p->reverse, p->exclusive);
+    return outs[0] ? GM_OK : error_code();
+}
+
+const gm_op scan_op = {.name = "scan", .n_in = 1, .n_out = 1, .param_size = sizeof(scan_param), .fields = scan_fields,
+                       .infer = scan_infer, .eval = scan_eval, .vjp = scan_vjp, .vmap = scan_vmap};
+
+/* ---- the ops ---- */
+static gm_array *scan(gm_scope *s, const char *op, gm_array *x, gm_reduce_op function, int axis, bool all, bool reverse,
+                      bool inclusive) {
+    int at = 0;
+    if (all)
+        x = gm_flatten(s, x, 0, -1);
+    if (!x || (!all && check_axis(op, axis, x->ndim, &at) != GM_OK))
+        return NULL;
+    return scan_by(s, x, function, at, reverse, !inclusive);
+}
+
+static gm_array *cast(gm_scope *s, gm_array *x, gm_dtype type) {
+    return x && type < GM_DTYPE_COUNT ? gm_astype(s, x, type) : x;
+}
+
+gm_array *gm_cumsum(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive, gm_dtype type) {
+    x = cast(s, x, type);
+    x = cast(s, x, x && x->dtype == GM_BOOL ? GM_INT32 : GM_DTYPE_COUNT);
+    return scan(s, "cumsum", x, GM_R_SUM, axis, all, reverse, inclusive);
+}
+gm_array *gm_cumprod(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive, gm_dtype type) {
+    return scan(s, "cumprod", cast(s, x, type), GM_R_PROD, axis, all, reverse, inclusive);
+}
+gm_array *gm_cummax(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive) {
+    return scan(s, "cummax", x, GM_R_MAX, axis, all, reverse, inclusive);
+}
+gm_array *gm_cummin(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive) {
+    return scan(s, "cummin", x, GM_R_MIN, axis, all, reverse, inclusive);
+}
+gm_array *gm_logcumsumexp(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive) {
+    x = cast(s, x, x ? dtype_inexact((gm_dtype)x->dtype) : GM_DTYPE_COUNT);
+    return scan(s, "logcumsumexp", x, GM_R_LOGSUMEXP, axis, all, reverse, inclusive);
+}
