@@ -11,9 +11,6 @@ import gomlx.core as mx
 import gomlx.nn as nn
 from gomlx.utils import tree_flatten
 
-pytestmark = pytest.mark.skipif(not all(hasattr(mx, name) for name in ("conv1d", "quantize", "zeros", "distributed")),
-                                reason="gomlx.core lacks conv1d, quantize, zeros or distributed")
-
 
 def f32(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
@@ -419,6 +416,7 @@ def test_losses_refuse():
             wrong()
 
 
+@pytest.mark.skipif(not hasattr(mx, "argsort"), reason="gomlx.core has no argsort yet")
 def test_initialisers():
     mx.random.seed(1)
     big = mx.zeros((200, 400))

@@ -16,9 +16,6 @@ import gomlx.nn as nn
 from gomlx.nn.layers.distributed import shard_inplace, shard_linear, sum_gradients
 from gomlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_merge, tree_reduce, tree_unflatten
 
-pytestmark = pytest.mark.skipif(not all(hasattr(mx, name) for name in ("conv1d", "quantize", "zeros", "distributed")),
-                                reason="gomlx.core lacks conv1d, quantize, zeros or distributed")
-
 
 def f32(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -14,9 +14,6 @@ import gomlx.nn as nn
 import gomlx.optimizers as opt
 from gomlx.utils import tree_flatten, tree_map, tree_unflatten
 
-pytestmark = pytest.mark.skipif(not all(hasattr(mx, name) for name in ("conv1d", "quantize", "zeros", "distributed")),
-                                reason="gomlx.core lacks conv1d, quantize, zeros or distributed")
-
 RATE = 0.1
 
 
