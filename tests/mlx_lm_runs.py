@@ -28,7 +28,7 @@ def keep(name, value):
     results[name] = np.array(value.astype(mx.float32) if isinstance(value, mx.array) else value)
 
 
-def greedy(model, tokenizer, prompt, **options):
+def generated(model, tokenizer, prompt, **options):
     return [r.token for r in stream_generate(model, tokenizer, prompt, max_tokens=16, **options)]
 
 
@@ -39,16 +39,17 @@ def inference(folder, texts, prompt, names):
         keep(f"{name} logits", model(ids))
         model.set_dtype(mx.float32)
         keep(f"{name} float32 logits", model(ids))
-        keep(f"{name} tokens", greedy(model, tokenizer, prompt))
-        keep(f"{name} tokens by chunks", greedy(model, tokenizer, prompt, prefill_step_size=4))
+        keep(f"{name} tokens", generated(model, tokenizer, prompt))
+        keep(f"{name} tokens by chunks", generated(model, tokenizer, prompt, prefill_step_size=4))
         if name == "fable":
-            keep("quantised cache", greedy(model, tokenizer, prompt, kv_bits=8, kv_group_size=32, quantized_kv_start=0))
-            keep("rotating cache", greedy(model, tokenizer, prompt, max_kv_size=16))
+            keep("quantised cache", generated(model, tokenizer, prompt, kv_bits=8, kv_group_size=32, quantized_kv_start=0))
+            keep("rotating cache", generated(model, tokenizer, prompt, max_kv_size=16))
             processors = make_logits_processors(repetition_penalty=1.3, repetition_context_size=20)
-            keep("penalty", greedy(model, tokenizer, prompt, logits_processors=processors))
-            mx.random.seed(11)
-            sampler = make_sampler(temp=0.8, top_p=0.9, min_p=0.02, top_k=40)
-            keep("sampled", greedy(model, tokenizer, prompt, sampler=sampler))
+            keep("penalty", generated(model, tokenizer, prompt, logits_processors=processors))
+            for label in ("sampled", "sampled again"):
+                mx.random.seed(11)
+                sampler = make_sampler(temp=0.8, top_p=0.9, min_p=0.02, top_k=40)
+                keep(label, generated(model, tokenizer, prompt, sampler=sampler))
             tokens = mx.array(tokenizer.encode(" ".join(texts[1:8]))[:256]).reshape(4, 64)
             keep("perplexity", eval_ppl(model, tokens, batch_size=2))
 
@@ -69,7 +70,7 @@ def conversion(folder, prompt, out):
         keep(f"{label} step logits", model(ids[:, :1]))
         model.set_dtype(mx.float32)
         keep(f"{label} float32 logits", model(ids))
-        keep(f"{label} tokens", greedy(model, tokenizer, prompt))
+        keep(f"{label} tokens", generated(model, tokenizer, prompt))
 
 
 class Losses:
