@@ -416,7 +416,6 @@ def test_losses_refuse():
             wrong()
 
 
-@pytest.mark.skipif(not hasattr(mx, "argsort"), reason="gomlx.core has no argsort yet")
 def test_initialisers():
     mx.random.seed(1)
     big = mx.zeros((200, 400))
