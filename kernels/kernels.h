@@ -120,7 +120,7 @@ typedef struct {
     int op, type;                /* gm_reduce_op; logsumexp of floats and complex64 only */
     bool reverse, exclusive;
     int64_t length, inner;
-    float *carry;                /* NULL, or [rows][blocks]: float16, bfloat16 and float32 only */
+    double *carry;               /* NULL, or [rows][blocks]: float16, bfloat16 and float32 only */
 } gm_scan_args;
 typedef gm_scan_args gm_scan_totals_args;
 typedef gm_scan_args gm_scan_carries_args;

@@ -44,7 +44,7 @@ static gm_status sort_long_row(gm_queue *q, void *out, const void *in, gm_dtype 
     const gm_kernels *k = queue_kernels(q);
     gm_radix_args a = {.type = (int)type, .width = places ? 8 : 4, .length = length, .chunk = CHUNK};
     int64_t chunks = (length + CHUNK - 1) / CHUNK;
-    int total = key_bits(type), digit = total > 16 ? 11 : 8;
+    int total = key_bits(type), digit = 8;
     char *items = queue_scratch(q, (size_t)(2 * length * a.width));
     a.counts = items ? queue_scratch(q, (size_t)(chunks << digit) * sizeof *a.counts) : NULL;
     if (!a.counts)

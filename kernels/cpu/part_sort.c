@@ -1,7 +1,6 @@
 /* part_sort.c - scans, sorts, selections. See part.h. */
 #include "cpu/part.h"
 #include "cpu/scan.inc"
-#include "cpu/sort.inc"
 #include "cpu/select.inc"
 
 EXPORT(scan)

@@ -114,6 +114,11 @@ ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
     __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_permutevar8x32_epi32(v, _mm256_xor_si256(lane, _mm256_set1_epi32(m)));
 }
+ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
+    const __m256i least = _mm256_min_epi32(a, b), most = _mm256_max_epi32(a, b);
+    return bit == 1 ? _mm256_blend_epi32(least, most, 0xaa) : bit == 2 ? _mm256_blend_epi32(least, most, 0xcc)
+                                                            : _mm256_blend_epi32(least, most, 0xf0);
+}
 ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
     __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), from = _mm256_sub_epi32(lane, _mm256_set1_epi32(n));
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(v, from), fill, _mm256_castsi256_ps(from));

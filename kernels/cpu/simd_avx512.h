@@ -5,6 +5,8 @@
  *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
  *   vf_max, vf_min give b when a or b is NaN.
  *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last lane in all.
+ *   vi_xor_lanes(v, m)  lane i gets lane i ^ m; vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the
+ *   greater one.
  *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
@@ -107,10 +109,20 @@ ALWAYS_INLINE vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
 
 ALWAYS_INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
 ALWAYS_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
-/* Lane i gets lane i ^ m. */
 ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
     __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_permutexvar_epi32(_mm512_xor_si512(lane, _mm512_set1_epi32(m)), v);
+    switch (m) {
+    case 1: return _mm512_shuffle_epi32(v, 0xb1);
+    case 2: return _mm512_shuffle_epi32(v, 0x4e);
+    case 3: return _mm512_shuffle_epi32(v, 0x1b);
+    case 4: return _mm512_shuffle_i32x4(v, v, 0xb1);
+    case 8: return _mm512_shuffle_i32x4(v, v, 0x4e);
+    default: return _mm512_permutexvar_epi32(_mm512_xor_si512(lane, _mm512_set1_epi32(m)), v);
+    }
+}
+ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
+    const __mmask16 low = bit == 1 ? 0x5555 : bit == 2 ? 0x3333 : bit == 4 ? 0x0f0f : 0x00ff;
+    return _mm512_mask_min_epi32(_mm512_max_epi32(a, b), low, a, b);
 }
 #define vf_slide(v, fill, n) \
     _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(v), _mm512_castps_si512(fill), 16 - (n)))

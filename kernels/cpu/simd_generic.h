@@ -138,6 +138,10 @@ ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
 ALWAYS_INLINE vi vi_min(vi a, vi b) { vi less = a < b; return (less & a) | (~less & b); }
 ALWAYS_INLINE vi vi_max(vi a, vi b) { vi less = a < b; return (less & b) | (~less & a); }
 ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) { return (vi){ v[0 ^ m], v[1 ^ m], v[2 ^ m], v[3 ^ m] }; }
+ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
+    vi least = vi_min(a, b), most = vi_max(a, b);
+    return bit == 1 ? (vi){ least[0], most[1], least[2], most[3] } : (vi){ least[0], least[1], most[2], most[3] };
+}
 ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
     vf slid = fill;
     for (int i = n; i < V_N; i++) slid[i] = v[i - n];

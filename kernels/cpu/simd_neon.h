@@ -112,6 +112,10 @@ ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
     vi pairs = m & 1 ? vrev64q_s32(v) : v;
     return m & 2 ? vextq_s32(pairs, pairs, 2) : pairs;
 }
+ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
+    const uint32_t odd[4] = { 0, bit & 1 ? ~0u : 0, bit & 2 ? ~0u : 0, ~0u };
+    return vbslq_s32(vld1q_u32(odd), vmaxq_s32(a, b), vminq_s32(a, b));
+}
 #define vf_slide(v, fill, n) vextq_f32(fill, v, 4 - (n))
 ALWAYS_INLINE vf vf_last(vf v) { return vdupq_laneq_f32(v, 3); }
 
