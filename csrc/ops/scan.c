@@ -132,8 +132,32 @@ static gm_status scan_vmap(gm_scope *s, gm_array *out, gm_array *const *in, cons
     return outs[0] ? GM_OK : error_code();
 }
 
+static const char *scan_title(const void *param) {
+    switch (((const scan_param *)param)->function) {
+    case GM_R_PROD: return "cumprod";
+    case GM_R_MAX: return "cummax";
+    case GM_R_MIN: return "cummin";
+    case GM_R_LOGSUMEXP: return "logcumsumexp";
+    default: return "cumsum";
+    }
+}
+
+static gm_status scan_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    const scan_param *p = param;
+    (void)n_in;
+    (void)n_out;
+    bool is_known = p->function == GM_R_SUM || p->function == GM_R_PROD || p->function == GM_R_MAX ||
+                    p->function == GM_R_MIN || p->function == GM_R_LOGSUMEXP;
+    bool fits = p->function != GM_R_LOGSUMEXP || dtype_is_inexact((gm_dtype)in[0]->dtype);
+    if (!is_known || !fits || !within(p->axis, in[0]->ndim) || in[0]->dtype >= GM_DTYPE_COUNT)
+        return rebuild_refuse("scan");
+    return rebuilt(scan_by(s, in[0], (gm_reduce_op)p->function, p->axis, p->reverse != 0, p->exclusive != 0), outs);
+}
+
 const gm_op scan_op = {.name = "scan", .n_in = 1, .n_out = 1, .param_size = sizeof(scan_param), .fields = scan_fields,
-                       .infer = scan_infer, .eval = scan_eval, .vjp = scan_vjp, .vmap = scan_vmap};
+                       .infer = scan_infer, .eval = scan_eval, .vjp = scan_vjp, .vmap = scan_vmap,
+                       .rebuild = scan_rebuild, .title = scan_title};
 
 /* ---- the ops ---- */
 static gm_array *scan(gm_scope *s, const char *op, gm_array *x, gm_reduce_op function, int axis, bool all, bool reverse,

@@ -117,10 +117,26 @@ static void sort_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
     grad[0] = scattered(s, in[0], gm_argsort(s, in[0], -1, false), cotangents[0]);
 }
 
+static gm_status sort_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    (void)param;
+    (void)n_out;
+    return rebuilt(gm_sort(s, in[0], -1, false), outs);
+}
+
+static gm_status argsort_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_in;
+    (void)param;
+    (void)n_out;
+    return rebuilt(gm_argsort(s, in[0], -1, false), outs);
+}
+
 const gm_op sort_op = {.name = "sort", .n_in = 1, .n_out = 1, .infer = same_infer, .eval = sort_eval, .vjp = sort_vjp,
-                       .vmap = vmap_leading};
+                       .vmap = vmap_leading, .rebuild = sort_rebuild};
 const gm_op argsort_op = {.name = "argsort", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = places_infer,
-                          .eval = argsort_eval, .vmap = vmap_leading};
+                          .eval = argsort_eval, .vmap = vmap_leading, .rebuild = argsort_rebuild};
 
 /* ---- partition, argpartition, topk ---- */
 typedef struct { int64_t k; } choice_param;
@@ -157,12 +173,34 @@ static void partition_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_ar
     grad[0] = scattered(s, in[0], places, cotangents[0]);
 }
 
+static bool is_choice(const gm_array *x, const void *param) {
+    return x->ndim > 0 && x->dtype < GM_DTYPE_COUNT && within(((const choice_param *)param)->k, x->shape[x->ndim - 1]);
+}
+
+static gm_status partition_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                   gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    if (!is_choice(in[0], param))
+        return rebuild_refuse("partition");
+    return rebuilt(choose(s, &partition_op, in[0], ((const choice_param *)param)->k), outs);
+}
+
+static gm_status argpartition_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                      gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    if (!is_choice(in[0], param))
+        return rebuild_refuse("argpartition");
+    return rebuilt(choose(s, &argpartition_op, in[0], ((const choice_param *)param)->k), outs);
+}
+
 const gm_op partition_op = {.name = "partition", .n_in = 1, .n_out = 1, .param_size = sizeof(choice_param),
                             .fields = choice_fields, .infer = same_infer, .eval = partition_eval,
-                            .vjp = partition_vjp, .vmap = vmap_leading};
+                            .vjp = partition_vjp, .vmap = vmap_leading, .rebuild = partition_rebuild};
 const gm_op argpartition_op = {.name = "argpartition", .n_in = 1, .n_out = 1, .nondiff = 1,
                                .param_size = sizeof(choice_param), .fields = choice_fields, .infer = places_infer,
-                               .eval = argpartition_eval, .vmap = vmap_leading};
+                               .eval = argpartition_eval, .vmap = vmap_leading, .rebuild = argpartition_rebuild};
 
 /* Items [from, n) of the last axis. */
 static gm_array *tail(gm_scope *s, gm_array *x, int64_t from) {
@@ -199,9 +237,24 @@ static void topk_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
     grad[0] = scattered(s, in[0], tail(s, choose(s, &argpartition_op, in[0], from), from), cotangents[0]);
 }
 
+/* What the kernel takes: floats, and few of them. */
+static bool is_filtered(const gm_array *x, int64_t k) {
+    return dtype_is_float((gm_dtype)x->dtype) && x->dtype != GM_FLOAT64 && k > 0 && k <= GM_TOPK_MOST &&
+           k <= x->shape[x->ndim - 1] / 8;
+}
+
+static gm_status topk_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    int64_t k = ((const choice_param *)param)->k;
+    return in[0]->ndim > 0 && is_filtered(in[0], k) ? rebuilt(choose(s, &topk_op, in[0], k), outs)
+                                                    : rebuild_refuse("topk");
+}
+
 const gm_op topk_op = {.name = "topk", .n_in = 1, .n_out = 1, .param_size = sizeof(choice_param),
                        .fields = choice_fields, .infer = topk_infer, .eval = topk_eval, .vjp = topk_vjp,
-                       .vmap = vmap_leading};
+                       .vmap = vmap_leading, .rebuild = topk_rebuild};
 
 /* ---- along any axis ---- */
 /* x with the axis last; *at: where it was, or -1 for the flattened array. */
@@ -256,9 +309,8 @@ gm_array *gm_topk(gm_scope *s, gm_array *x, int k, int axis, bool all) {
     int64_t n = x->shape[x->ndim - 1];
     if (k < 0 || k > n)
         return gm_fail(GM_EVALUE, "topk: k %d of %lld items", k, (long long)n), NULL;
-    bool is_float = dtype_is_float((gm_dtype)x->dtype) && x->dtype != GM_FLOAT64;
     gm_array *top = k == n ? x : k == 0 ? tail(s, x, n)
-                  : is_float && k <= GM_TOPK_MOST && k <= n / 8 ? choose(s, &topk_op, x, k)
+                  : is_filtered(x, k) ? choose(s, &topk_op, x, k)
                   : tail(s, choose(s, &partition_op, x, n - k), n - k);
     return bring_back(s, top, at);
 }
@@ -305,14 +357,23 @@ static gm_status search_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status search_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(gm_searchsorted(s, in[0], in[1], ((const search_param *)param)->right != 0), outs);
+}
+
 const gm_op searchsorted_op = {.name = "searchsorted", .n_in = 2, .n_out = 1, .nondiff = 3,
                                .param_size = sizeof(search_param), .fields = search_fields, .infer = search_infer,
-                               .eval = search_eval, .vmap = search_vmap};
+                               .eval = search_eval, .vmap = search_vmap, .rebuild = search_rebuild};
 
 gm_array *gm_searchsorted(gm_scope *s, gm_array *sorted, gm_array *values, bool right) {
     if (!sorted || !values)
         return NULL;
     gm_dtype type = gm_promote((gm_dtype)sorted->dtype, (gm_dtype)values->dtype);
+    if (type >= GM_DTYPE_COUNT)
+        return gm_fail(GM_EVALUE, "searchsorted: a packed matrix is read by matrix products only"), NULL;
     gm_array *in[2] = {gm_astype(s, sorted, type), gm_astype(s, values, type)};
     return array_node(s, &searchsorted_op, in, 2, &(search_param){right});
 }
