@@ -41,12 +41,13 @@ _aliases = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "ar
             "concat": "concatenate", "cumulative_prod": "cumprod", "cumulative_sum": "cumsum",
             "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
 globals().update({alias: globals()[name] for alias, name in _aliases.items()})
+matrix_norm = linalg.norm
 
 # So that `import gomlx.core.random` finds what `gomlx.core.random` is.
 _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": fft, "linalg": linalg, "metal": metal,
                "random": random}
 _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
 
-__all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "nan", "newaxis", "pi",
+__all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "matrix_norm", "nan", "newaxis", "pi",
                   *(name for part in (_compiled, _contraction, _devices, _dtypes, _exported, _io, _printing, _transforms)
                     for name in part.__all__)})

@@ -39,4 +39,4 @@ def printoptions(precision=-1):
     return _PrintOptionsContext(precision)
 
 
-__all__ = ["PrintOptions", "get_printoptions", "printoptions", "set_printoptions"]
+__all__ = ["PrintOptions", "_PrintOptionsContext", "get_printoptions", "printoptions", "set_printoptions"]

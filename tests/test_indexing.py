@@ -239,12 +239,46 @@ def test_masks_are_written_by():
     assert a.tolist() == [[7, 8, 9], [3, 4, 5]]
     a[True] = 1
     assert a.tolist() == [[1, 1, 1], [1, 1, 1]]
+    a[mx.array(False)] = 5
+    assert a.tolist() == [[1, 1, 1], [1, 1, 1]]
     for mask in (mx.array([True, False, True]), mx.array([[True]]), mx.array([[[True]]])):
         with pytest.raises(ValueError):
             a[mask] = 1
     for read in (mx.array([True, False]), True, [True, False], np.array([True, False])):
         with pytest.raises(ValueError):
             a[read]
+
+
+def added(x, mask, rows):
+    want = x.copy()
+    want[mask] += rows[:-2]
+    return want
+
+
+def test_masks_choose_places_for_rows_in_order():
+    rng = np.random.default_rng(0)
+    for shape, n in (((2, 3), 1), ((2, 3), 2), ((5,), 1), ((4, 3, 2), 2), ((4, 3, 2), 1), ((300, 7), 2)):
+        x, mask = rng.integers(0, 9, shape).astype(np.int32), rng.random(shape[:n]) < 0.5
+        mask.flat[0] = mask.flat[-1] = True
+        rows = rng.integers(10, 99, (int(mask.sum()) + 2, *shape[n:])).astype(np.int32)
+        a, want = mx.array(x), x.copy()
+        a[mx.array(mask)] = mx.array(rows)
+        want[mask] = rows[:-2]
+        same(a, want)
+        same(mx.array(x).at[mx.array(mask)].add(mx.array(rows)), added(x, mask, rows))
+        a = mx.array(x)
+        a[mx.array(mask)] = mx.array(rows[:, :1]) if rows.ndim > 1 else mx.array(rows[:1])
+        want[mask] = rows[:-2, :1] if rows.ndim > 1 else rows[:1]
+        same(a, want)
+    a = mx.array([1, 2, 3, 4])
+    a[a > 1] = mx.array([7, 8])         # too few: what is left keeps its value
+    assert a.tolist() == [1, 7, 8, 4]
+    x0, w = mx.array([1.0, -1.0, 2.0]), mx.array([10.0, 20.0, 30.0])
+    gradients = mx.grad(lambda x, u: (written(x0 > 0, None)(x, u) * w).sum(), argnums=(0, 1))
+    assert [g.tolist() for g in gradients(x0, mx.array([5.0, 6.0]))] == [[0, 20, 0], [10, 30]]
+    for wrong in (mx.full((2, 2), 1), mx.full((1, 1, 1), 1)):
+        with pytest.raises(ValueError):
+            a[a > 1] = wrong
 
 
 def test_values_of_other_dtypes_are_cast():

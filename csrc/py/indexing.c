@@ -113,6 +113,17 @@ static gm_array *write_masked(gm_scope *scope, gm_array *x, gm_array *mask, gm_a
     gm_array *where = gm_reshape(scope, mask, ndim, wide);
     if (gm_array_ndim(value) > rest + 1)
         return refuse_update(value, rest, shape + n);
+    int64_t count = gm_array_ndim(value) == rest + 1 ? gm_array_shape(value)[0] : 1;
+    if (count != 1) {
+        int64_t rows[GM_MAX_NDIM + 1] = {count}, one = 1;
+        memcpy(rows + 1, shape + n, (size_t)rest * sizeof *rows);
+        gm_array *order = gm_cumsum(scope, gm_astype(scope, mask, GM_INT64), 0, true, false, true, GM_INT64);
+        order = gm_subtract(scope, order, gm_array_from(scope, GM_INT64, 0, NULL, &one));
+        gm_array *there = gm_less(scope, order, gm_array_from(scope, GM_INT64, 0, NULL, &count));
+        where = gm_logical_and(scope, where, gm_reshape(scope, there, ndim, wide));
+        value = gm_take(scope, gm_broadcast_to(scope, value, rest + 1, rows), order, 0);
+        value = gm_reshape(scope, value, ndim, shape);
+    }
     if (mode != WRITE_UPDATE)
         value = write_functions[mode](scope, x, value);
     return gm_where(scope, where, gm_broadcast_to(scope, value, ndim, shape), x);
