@@ -4,7 +4,7 @@
 #include "ops/ops.h"
 
 static gm_array *constant(gm_scope *s, double value, const gm_array *like) {
-    return scalar_array(s, value, (gm_dtype)like->dtype);
+    return like ? scalar_array(s, value, (gm_dtype)like->dtype) : NULL;
 }
 
 static gm_array *scaled(gm_scope *s, gm_array *x, double factor) {

@@ -10,7 +10,7 @@ static gm_array *chain(gm_scope *s, gm_array *cot, gm_array *derivative) {
 }
 
 static gm_array *constant(gm_scope *s, double value, const gm_array *like) {
-    return scalar_array(s, value, (gm_dtype)like->dtype);
+    return like ? scalar_array(s, value, (gm_dtype)like->dtype) : NULL;
 }
 
 /* ---- unary ---- */

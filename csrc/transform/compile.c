@@ -282,8 +282,11 @@ gm_status gm_graph_call(gm_scope *s, const gm_graph *g, gm_array *const *inputs,
     }
     for (int64_t i = 0; i < g->n_code && status == GM_OK; i++)
         status = run_one(s, g, &g->code[i], slots);
-    for (int k = 0; k < g->n_outputs && status == GM_OK; k++)
+    for (int k = 0; k < g->n_outputs && status == GM_OK; k++) {
         outs[k] = value_of(g, slots, g->outputs[k]);
+        if (g->outputs[k] < 0 && !gm_scope_keep(s, outs[k]))      /* a constant outlives the graph */
+            status = error_code();
+    }
     memory_free(slots);
     return status;
 }

@@ -197,6 +197,7 @@ static gm_status read_inputs(gm_import *m, reader *r, slots *s, trace *t) {
     if (!t->inputs || !t->names)
         return GM_ENOMEM;
     for (uint32_t k = 0; k < n; k++) {
+        t->n_inputs++;             /* first: from here on gm_import_close frees the name */
         GM_TRY(take_shape(r, &spec));
         GM_TRY(take_u32(r, &length));
         if (length)
@@ -204,7 +205,6 @@ static gm_status read_inputs(gm_import *m, reader *r, slots *s, trace *t) {
         if (!(t->inputs[k] = gm_placeholder(m->scope, spec.dtype, spec.ndim, spec.shape)))
             return error_code();
         GM_TRY(add_value(s, t->inputs[k]));
-        t->n_inputs++;
     }
     return GM_OK;
 }

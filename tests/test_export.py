@@ -1,0 +1,193 @@
+"""Exported functions: what comes back from the file is the function; what is no such file is refused."""
+import io
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import gomlx.core as mx
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "function.gomlxfn")
+
+
+X = mx.arange(6.0).reshape(2, 3)
+
+
+def test_forms_of_arguments(path):
+    mx.export_function(path, lambda x, y: x - 2 * y, X, X)
+    f = mx.import_function(path)
+    for out in (f(X, X), f((X, X)), f([X, X])):
+        assert isinstance(out, tuple) and out[0].tolist() == (-X).tolist()
+    for wrong in [(X,), (X, X, X), (X, X[0]), (X, X.astype(mx.int32)), (X, 1.0), ("a",), ((X,), X)]:
+        with pytest.raises(ValueError):
+            f(*wrong)
+    mx.export_function(path, lambda x, *, y: x - 2 * y, (X,), {"y": X})
+    f = mx.import_function(path)
+    assert f(X, y=X)[0].tolist() == f((X,), {"y": X})[0].tolist() == (-X).tolist()
+    for args, kwargs in [((X, X), {}), ((X,), {"z": X}), ((), {"x": X, "y": X})]:
+        with pytest.raises(ValueError):
+            f(*args, **kwargs)
+
+
+def test_every_kind_of_operation_comes_back(path):
+    def f(x):
+        i = mx.array([1, 0])
+        y = mx.array(x)
+        y[0, 1:] = 7.0
+        return [mx.softmax(x, axis=-1), x.T, x[:, ::2], x.reshape(3, -1), mx.concatenate([x, x], 1), x.var(axis=0),
+                mx.argmax(x, axis=1), x @ x.T, x.astype(mx.float16), mx.where(x > 3, x, -x), mx.broadcast_to(x[0], (4, 3)),
+                mx.stop_gradient(x), mx.arange(3.0) + x, x[i], mx.take_along_axis(x, mx.zeros((2, 1), dtype=mx.int32), 1), y,
+                x.at[i].add(x), mx.pad(x, 1), mx.flatten(x), mx.expand_dims(x, 1), mx.depends(x, x * 2), mx.isnan(x),
+                mx.random.uniform(shape=(2,), key=mx.random.key(3)), mx.diagonal(x), mx.full((2,), 3.0), mx.view(x, mx.int32)]
+    mx.export_function(path, f, X)
+    got = mx.import_function(path)(X)
+    want = f(X)
+    assert len(got) == len(want)
+    for a, b in zip(got, want):
+        assert a.dtype == b.dtype and a.shape == b.shape and mx.array_equal(a, b).item()
+
+
+def test_constants_of_every_dtype_come_back(path):
+    for dtype in (mx.bool_, mx.int8, mx.uint64, mx.float16, mx.bfloat16, mx.float32, mx.float64, mx.complex64):
+        constant = mx.array([[1, 0], [2, 3]]).astype(dtype).T
+        mx.export_function(path, lambda x: (constant, x), X)
+        (got, _) = mx.import_function(path)(X)
+        assert got.dtype == dtype and mx.array_equal(got, constant).item()
+
+
+def test_several_traces_share_their_constants(path):
+    weights = mx.ones((1000,))
+    with mx.exporter(path, lambda *a: sum(a) * weights) as export:
+        assert isinstance(export, mx.FunctionExporter)
+        for n in (1, 2, 3):
+            assert export(*[weights] * n) is None
+        with pytest.raises(RuntimeError):
+            export(weights)
+    with pytest.raises(RuntimeError):
+        export(weights)
+    export.close()
+    assert os.path.getsize(path) < 6000
+    f = mx.import_function(path)
+    assert [f(*[weights] * n)[0][0].item() for n in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_shapeless(path):
+    mx.export_function(path, lambda x: mx.exp(x).mean(axis=-1), X, shapeless=True)
+    f = mx.import_function(path)
+    x = mx.arange(20.0).reshape(4, 5) / 9
+    np.testing.assert_allclose(np.asarray(f(x)[0]), np.exp(np.asarray(x)).mean(-1), rtol=1e-5)
+    with pytest.raises(ValueError):
+        f(x[0])
+    mx.export_function(path, lambda x: x * 2, X)
+    with pytest.raises(ValueError):
+        mx.import_function(path)(x)
+
+
+def test_metadata(path):
+    mx.export_function(path, lambda x: x, X, metadata="gr\u00fc\u00dfe")
+    f, text = mx.import_function(path, return_metadata=True)
+    assert text == "gr\u00fc\u00dfe" and f(X)[0].tolist() == X.tolist()
+    mx.export_function(path, lambda x: x, X)
+    assert mx.import_function(path, return_metadata=True)[1] == ""
+    with pytest.raises(ValueError):
+        mx.export_function(lambda d: None, lambda x: x, X, metadata="a")
+
+
+def test_imported_functions_are_transformed_like_others(path):
+    mx.export_function(path, lambda x: (mx.sin(x) * x).sum(), X)
+    f = mx.import_function(path)
+    want = np.sin(np.asarray(X)) + np.cos(np.asarray(X)) * np.asarray(X)
+    np.testing.assert_allclose(np.asarray(mx.grad(lambda x: f(x)[0])(X)), want, rtol=1e-5)
+    assert mx.vmap(f)(mx.stack([X, X]))[0].shape == (2,)
+    again = path + "2"
+    mx.export_function(again, mx.compile(mx.grad(lambda x: f(x)[0])), X)
+    np.testing.assert_allclose(np.asarray(mx.import_function(again)(X)[0]), want, rtol=1e-5)
+
+
+def test_what_cannot_be_exported(path):
+    @mx.custom_function
+    def ruled(x):
+        return x * x
+    ruled.vjp(lambda primal, cotangent, output: cotangent)
+    for function in (ruled, mx.checkpoint(lambda x: x * x), lambda x: 2.0, lambda x: {"a": x}, lambda x: (x, [x]),
+                     lambda x: x * x.sum().item()):
+        with pytest.raises(ValueError):
+            mx.export_function(path, function, X)
+        assert os.listdir(os.path.dirname(path)) == []         # neither the file nor a part of it
+    with pytest.raises(TypeError):
+        mx.export_function(path, 3, X)
+    for missing in ("/nonexistent/x", os.path.join(path, "x")):
+        with pytest.raises(RuntimeError):
+            mx.export_function(missing, lambda x: x, X)
+        with pytest.raises(RuntimeError):
+            mx.import_function(missing)
+
+
+def test_a_file_is_replaced_only_when_the_new_one_is_whole(path):
+    mx.export_function(path, lambda x: x + 1, X)
+    export = mx.exporter(path, lambda x: x + 2)
+    export(X)
+    assert mx.import_function(path)(X)[0][0, 0].item() == 1
+    export.close()
+    assert mx.import_function(path)(X)[0][0, 0].item() == 2
+    with pytest.raises(KeyError), mx.exporter(path, lambda x: x + 3) as export:
+        export(X)
+        raise KeyError
+    assert mx.import_function(path)(X)[0][0, 0].item() == 2 and len(os.listdir(os.path.dirname(path))) == 1
+
+
+def test_damaged_files_are_refused(path):
+    mx.export_function(path, lambda x: mx.softmax(x @ x.T, axis=-1), X)
+    with open(path, "rb") as file:
+        data = file.read()
+    changes = [data[:n] for n in range(0, len(data), 37)] + [data + b"\0"]
+    changes += [data[:n] + bytes([data[n] ^ 4]) + data[n + 1:] for n in range(0, len(data), 11)]
+    for changed in changes:
+        with open(path, "wb") as file:
+            file.write(changed)
+        with pytest.raises(RuntimeError):
+            mx.import_function(path)
+
+
+def test_callback_is_told_the_graph():
+    told = []
+    w = mx.array([10.0, 20.0, 30.0])
+    mx.export_function(told.append, lambda x, *, y: mx.exp(x) * w + y, X, y=X)
+    assert [entry["type"] for entry in told[:4]] == ["inputs", "keyword_inputs", "outputs", "constants"]
+    assert told[0]["inputs"] == [("A", (2, 3), mx.float32), ("B", (2, 3), mx.float32)]
+    assert told[1]["keywords"] == [("y", "B")] and told[2]["outputs"] == [("C", (2, 3), mx.float32)]
+    assert told[3]["constants"][0][0] == "D" and told[3]["constants"][0][1].tolist() == [10, 20, 30]
+    assert [entry["name"] for entry in told[4:]] == ["exp", "multiply", "add"]
+    assert told[-1]["outputs"] == told[2]["outputs"] and told[4]["inputs"] == told[0]["inputs"][:1]
+
+
+def test_dot(tmp_path):
+    y = X + 0.5
+    out = io.StringIO()
+    mx.export_to_dot(out, mx.exp(y) * 2, (y.sum(),), middle=y)
+    text = out.getvalue()
+    assert text.startswith("digraph {") and text.endswith("}") and '"middle"' in text and 'label ="exp"' in text
+    file = tmp_path / "graph.dot"
+    mx.export_to_dot(str(file), y)
+    assert 'label ="add"' in file.read_text()
+    with pytest.raises(ValueError):
+        mx.export_to_dot(str(file), 3)
+
+
+def test_threads_call_one_imported_function(path):
+    mx.export_function(path, lambda x: mx.exp(x) * 2 + x, X)
+    f = mx.import_function(path)
+    want, wrong = f(X)[0].tolist(), []
+
+    def work():
+        wrong.extend(1 for _ in range(50) if f(X)[0].tolist() != want)
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

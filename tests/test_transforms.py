@@ -1,0 +1,512 @@
+"""Function transforms: what they give, what they refuse, what they leave behind. Values are known in closed form."""
+import gc
+import math
+import threading
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+import gomlx.core as mx
+
+Pair = namedtuple("Pair", "x y")
+
+
+def scalar(value):
+    return mx.array(float(value))
+
+
+def close(got, want, rtol=1e-5):
+    np.testing.assert_allclose(np.asarray(got), want, rtol=rtol, atol=1e-6)
+
+
+def counted(fun):
+    """(fun, the list of its calls): how often a compiled function is traced."""
+    calls = []
+
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        return fun(*args, **kwargs)
+    return wrapped, calls
+
+
+# ---- reverse mode ----
+
+def test_grad_chooses_arguments_by_number_and_name():
+    def f(x, y):
+        return x * y * y
+    x, y = scalar(2), scalar(3)
+    assert mx.grad(f)(x, y).item() == 9 and mx.grad(f, argnums=1)(x, y).item() == 12
+    assert [g.item() for g in mx.grad(f, argnums=[1, 0])(x, y)] == [9, 12]        # in the arguments' order
+    positional, named = mx.grad(f, argnames="y")(x, y=y)
+    assert positional is None and named["y"].item() == 12
+    positional, named = mx.grad(f, argnums=0, argnames=["y"])(x, y=y)
+    assert positional.item() == 9 and named["y"].item() == 12
+
+
+@pytest.mark.parametrize("argnums", [[], -1, (0, 0)])
+def test_grad_refuses_argnums(argnums):
+    with pytest.raises(ValueError):
+        mx.grad(lambda x: x, argnums=argnums)(scalar(1))
+
+
+@pytest.mark.parametrize("result", [None, 2.0, mx.array([1.0])])
+def test_grad_needs_a_scalar(result):
+    with pytest.raises(ValueError):
+        mx.grad(lambda x: result)(scalar(1))
+
+
+def test_grad_keeps_the_structure_of_trees():
+    tree = {"b": (scalar(3), [scalar(4)]), "a": Pair(scalar(2), scalar(5))}
+    got = mx.grad(lambda t: t["b"][0] * t["b"][1][0] * t["a"].x)(tree)
+    assert list(got) == ["b", "a"] and isinstance(got["a"], Pair)
+    assert [got["b"][0].item(), got["b"][1][0].item(), got["a"].x.item(), got["a"].y.item()] == [8, 6, 12, 0]
+    with pytest.raises(ValueError):
+        mx.grad(lambda t: t["a"])({"a": scalar(1), "n": 3})
+
+
+def test_value_and_grad_passes_the_rest_through():
+    (loss, extra), gradient = mx.value_and_grad(lambda x: (x * x, {"twice": x * 2}))(scalar(3))
+    assert (loss.item(), extra["twice"].item(), gradient.item()) == (9, 6, 6)
+
+
+def test_arguments_that_a_function_changes_are_the_callers_no_more():
+    x = mx.array([1.0, 2.0, 3.0])
+
+    def f(a):
+        a *= a
+        a[0] = a[1] * 3
+        return a.sum()
+    assert mx.grad(f)(x).tolist() == [0, 16, 6] and x.tolist() == [1, 2, 3]
+
+
+def test_higher_gradients_and_values_read_inside():
+    assert mx.grad(mx.grad(mx.grad(lambda x: x**4)))(scalar(2)).item() == pytest.approx(48)
+    assert mx.grad(lambda x: x * mx.grad(lambda z: z * z * x)(x))(scalar(2)).item() == pytest.approx(24)
+    assert mx.grad(lambda x: x * x * x if (x * x).item() > 3 else x)(scalar(2)).item() == 12
+
+
+def test_vjp_counts_the_outputs_that_move():
+    outputs, grads = mx.vjp(lambda x: (mx.stop_gradient(x), x * x), [scalar(2)], [scalar(1)])
+    assert [o.item() for o in outputs] == [2, 4] and grads[0].item() == 4
+    with pytest.raises(ValueError):
+        mx.vjp(lambda x: (x, x * x), [scalar(2)], [scalar(1)])
+    with pytest.raises(ValueError):
+        mx.vjp(lambda x: x, [mx.array([1.0])], [scalar(1)])
+    with pytest.raises(TypeError):
+        mx.vjp(lambda x: x, scalar(1), scalar(1))
+
+
+def test_jvp_is_the_transpose_of_vjp():
+    rng = np.random.default_rng(0)
+    a, b = (mx.array(rng.standard_normal((3, 3)).astype("f4")) for _ in range(2))
+    ta, tb, c = (mx.array(rng.standard_normal((3, 3)).astype("f4")) for _ in range(3))
+
+    def f(a, b):
+        return mx.softmax(a @ b, axis=-1) * mx.sin(a).sum(0) + mx.concatenate([b[:1], a[1:]]).max(axis=1, keepdims=True)
+    (forward,) = mx.jvp(f, [a, b], [ta, tb])[1]
+    back = mx.vjp(f, [a, b], [c])[1]
+    close((forward * c).sum(), ((back[0] * ta) + (back[1] * tb)).sum().item(), rtol=1e-4)
+
+
+# ---- vmap ----
+
+@pytest.mark.parametrize("in_axes, out_axes", [((0, 1), 0), ((-2, -1), 1), ((None, 1), -1)])
+def test_vmap_axes(in_axes, out_axes):
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((4, 3)).astype("f4"), rng.standard_normal((3, 4)).astype("f4")
+    if in_axes[0] is None:
+        x = x[0]
+    rows = [(x if in_axes[0] is None else x[i]) * y[:, i] for i in range(4)]
+    got = mx.vmap(lambda a, b: a * b, in_axes=in_axes, out_axes=out_axes)(mx.array(x), mx.array(y))
+    close(got, np.stack(rows, axis=out_axes))
+
+
+def test_vmap_of_trees_and_of_outputs_without_batch():
+    p = {"a": mx.arange(6.0).reshape(2, 3), "b": mx.arange(3.0)}
+    got = mx.vmap(lambda p, q: (p["a"] + p["b"], q * 2), in_axes=({"a": 0, "b": None}, None), out_axes=(0, None))(p, p["b"])
+    assert got[0].tolist() == [[0, 2, 4], [3, 5, 7]] and got[1].tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("in_axes, error", [((None,), ValueError), ([0], ValueError), (2, IndexError), ("a", ValueError),
+                                            (None, TypeError), ((0, 0), ValueError)])
+def test_vmap_refuses_axes(in_axes, error):
+    with pytest.raises(error):
+        mx.vmap(lambda x: x, in_axes=in_axes)(mx.zeros((2, 3)))
+
+
+def test_vmap_refuses_an_output_without_axis_that_depends_on_the_batch():
+    with pytest.raises(ValueError):
+        mx.vmap(lambda x: (x,), out_axes=(None,))(mx.zeros((2, 3)))
+    with pytest.raises(ValueError):
+        mx.vmap(lambda x, y: x + y)(mx.zeros((2,)), mx.zeros((3,)))
+
+
+def test_vmap_composes_with_gradients():
+    x = mx.arange(6.0).reshape(2, 3)
+    assert mx.vmap(mx.grad(lambda r: (r**3).sum()))(x).tolist() == (3 * np.asarray(x) ** 2).tolist()
+    assert mx.grad(lambda z: mx.vmap(lambda r: (r * r).sum(), in_axes=1)(z).sum())(x).tolist() == (2 * np.asarray(x)).tolist()
+    outer = mx.vmap(lambda a: mx.vmap(lambda b: a * b)(mx.arange(4.0)))(mx.arange(3.0))
+    assert outer.tolist() == np.outer(range(3), range(4)).tolist()
+
+
+# ---- rules of one's own ----
+
+def test_each_rule_is_used_where_it_belongs():
+    @mx.custom_function
+    def f(x, y):
+        return mx.sin(x) * y
+    f.vjp(lambda primals, cotangent, output: (cotangent * primals[0], cotangent * output))
+    f.jvp(lambda primals, tangents: tangents[0] * 100 + tangents[1])
+    f.vmap(lambda inputs, axes: (inputs[0] - inputs[1], 0))
+    x, y = mx.array([1.0, 2.0]), mx.array([3.0, 4.0])
+    close(f(x, y), np.sin([1, 2]) * [3, 4])
+    grads = mx.grad(lambda x, y: f(x, y).sum(), argnums=(0, 1))(x, y)
+    close(grads[0], [1, 2])
+    close(grads[1], np.sin([1, 2]) * [3, 4])
+    assert mx.jvp(f, [x, y], [x, y])[1][0].tolist() == [103, 204] and mx.vmap(f)(x, y).tolist() == [-2, -2]
+    close(mx.compile(mx.grad(lambda x: f(x, y).sum()))(x), [1, 2])
+
+
+def test_a_function_with_rules_is_pure():
+    def g(x, y, rule):
+        @mx.custom_function
+        def f(x):
+            return x * y
+        rule(f)
+        return f(x)
+    x, y = scalar(2), scalar(3)
+    assert mx.grad(g, argnums=1)(x, y, lambda f: None).item() == 2
+    assert mx.grad(g, argnums=1)(x, y, lambda f: f.vjp(lambda p, c, o: c * 9)).item() == 0
+    assert mx.grad(g, argnums=(0, 1))(x, y, lambda f: f.jvp(lambda p, t: t))[0].item() == 3
+
+
+def test_rules_see_the_callers_axes_and_absent_tangents():
+    seen = []
+
+    @mx.custom_function
+    def f(x, y):
+        return x + y
+
+    @f.vmap
+    def rule(inputs, axes):
+        seen.append((axes, inputs[0].shape))
+        return inputs[0].T + inputs[1], 0
+
+    @f.jvp
+    def forward(primals, tangents):
+        seen.append(tangents[1])
+        return tangents[0]
+    assert mx.vmap(f, in_axes=(1, None))(mx.zeros((2, 3)), mx.zeros((2,))).shape == (3, 2)
+    mx.jvp(lambda x: f(x, scalar(1)), [scalar(2)], [scalar(1)])
+    assert seen == [((1, None), (2, 3)), None]
+
+
+@pytest.mark.parametrize("kind", ["vjp", "jvp", "vmap"])
+def test_an_exception_of_a_rule_arrives(kind):
+    @mx.custom_function
+    def f(x):
+        return x * x
+
+    def rule(*args):
+        raise KeyError("of the rule")
+    getattr(f, kind)(rule)
+    x = mx.array([1.0])
+    with pytest.raises(KeyError, match="of the rule"):
+        {"vjp": lambda: mx.grad(lambda x: f(x).sum())(x), "jvp": lambda: mx.jvp(f, [x], [x]),
+         "vmap": lambda: mx.vmap(f)(x)}[kind]()
+
+
+def test_a_rule_may_evaluate_what_it_is_given():
+    @mx.custom_function
+    def f(x):
+        return mx.exp(x)
+
+    @f.vjp
+    def rule(primal, cotangent, output):
+        mx.eval(primal, cotangent, output)
+        return cotangent * output
+    assert mx.grad(lambda x: mx.sin(f(mx.cos(x))))(scalar(1)).item() == pytest.approx(
+        -math.cos(math.exp(math.cos(1))) * math.exp(math.cos(1)) * math.sin(1), rel=1e-5)
+
+
+def test_checkpoint_gives_the_same_gradients_and_frees_memory():
+    x = mx.ones((1 << 16,)) * 0.5
+    mx.eval(x)
+
+    def block(x):
+        for _ in range(16):
+            x = mx.sin(x) + x
+        return x
+
+    def peak(f):
+        gradient = mx.grad(lambda x: f(f(f(f(x)))).sum())
+        mx.eval(gradient(x))
+        mx.reset_peak_memory()
+        result = gradient(x)
+        mx.eval(result)
+        return mx.get_peak_memory(), np.asarray(result)
+    whole, want = peak(block)
+    part, got = peak(mx.checkpoint(block))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert part < 0.7 * whole
+
+
+# ---- compile ----
+
+def test_one_trace_for_each_kind_of_arguments():
+    f, calls = counted(lambda x, k=1: x * k + 1)
+    g = mx.compile(f)
+    for args in [(mx.zeros(2),), (mx.ones(2),), (mx.zeros(2), 1), (mx.ones(2), 1)]:
+        g(*args)
+    assert len(calls) == 2
+    for args in [(mx.zeros(3),), (mx.zeros(2, dtype=mx.float16),), (mx.zeros(2), 2), (mx.zeros(2), 2.0), (mx.zeros(2), None or 3)]:
+        g(*args)
+    assert len(calls) == 7
+    assert g(mx.ones(2), 2).tolist() == [3, 3] and len(calls) == 7
+
+
+def test_constants_that_compare_equal_are_not_the_same():
+    g = mx.compile(lambda x, k: mx.full((1,), k) / mx.abs(x))
+    x = mx.array([math.inf])
+    assert math.copysign(1, g(x, 0.0).item()) == 1 and math.copysign(1, g(x, -0.0).item()) == -1
+    f, calls = counted(lambda x, k: x)
+    g = mx.compile(f)
+    g(x, math.nan), g(x, math.nan)
+    assert len(calls) == 1
+    with pytest.raises(ValueError):
+        g(x, object())
+
+
+def test_state_is_read_and_updated():
+    state = {"n": scalar(0), "deep": [{"w": scalar(1)}]}
+
+    def step(x):
+        state["n"] += 1
+        state["deep"][0]["w"] = state["deep"][0]["w"] * x
+        return state["n"] * 10
+    f, calls = counted(step)
+    g = mx.compile(f, inputs=state, outputs=state)
+    inner = state["deep"][0]
+    assert [g(scalar(2)).item() for _ in range(3)] == [10, 20, 30] and len(calls) == 1
+    assert state["n"].item() == 3 and inner["w"].item() == 8 and state["deep"][0] is inner
+    state["n"] = scalar(10)
+    assert g(scalar(2)).item() == 110
+
+
+def test_state_that_grows_while_it_is_traced():
+    state = {}
+
+    def step(x):
+        state["sum"] = state.get("sum", 0) + x
+        return x
+    f, calls = counted(step)
+    g = mx.compile(f, inputs=state, outputs=state)
+    for n in range(1, 4):
+        g(scalar(1))
+        assert state["sum"].item() == n
+    assert len(calls) == 2
+    state.clear()
+    g(scalar(5))
+    assert state["sum"].item() == 5
+
+
+def test_an_exception_while_tracing_leaves_the_state():
+    state = [scalar(1)]
+    fail = [True]
+
+    def step(x):
+        state[0] = state[0] + x
+        state.append(x)
+        if fail:
+            raise KeyError("x")
+        state.pop()
+        return state[0]
+    g = mx.compile(step, inputs=state, outputs=state)
+    with pytest.raises(KeyError):
+        g(scalar(1))
+    assert len(state) == 1 and state[0].item() == 1
+    fail.clear()
+    assert g(scalar(1)).item() == 2 and state[0].item() == 2
+
+
+def test_random_state_is_a_state():
+    g = mx.compile(lambda: mx.random.uniform(shape=(4,)), inputs=mx.random.state, outputs=mx.random.state)
+    mx.random.seed(3)
+    first, second = g().tolist(), g().tolist()
+    mx.random.seed(3)
+    assert g().tolist() == first != second
+    plain = mx.compile(lambda: mx.random.uniform(shape=(4,)))          # nothing tells one call from another
+    assert plain().tolist() != plain().tolist()
+
+
+@pytest.mark.parametrize("read", [lambda x: x.item(), lambda x: mx.eval(x), lambda x: x.tolist(), bool,
+                                  lambda x: mx.async_eval(x), np.asarray])
+@pytest.mark.parametrize("transform", [mx.compile, mx.vmap])
+def test_values_cannot_be_read_while_tracing(transform, read):
+    def f(x):
+        read(x.sum())
+        return x
+    with pytest.raises(ValueError):
+        transform(f)(mx.zeros((2, 2)))
+
+
+def test_what_leaks_out_of_a_trace_has_no_value():
+    kept = []
+    mx.compile(lambda x: (kept.append(x * 2), x)[1])(scalar(1))
+    with pytest.raises(RuntimeError):
+        kept[0].item()
+
+
+def test_compile_within_other_transforms_and_around_them():
+    x = mx.array([0.5, 1.5])
+    f = mx.compile(lambda x: (mx.sin(x) * x).sum())
+    want = np.sin([0.5, 1.5]) + np.cos([0.5, 1.5]) * [0.5, 1.5]
+    close(mx.grad(f)(x), want)
+    close(mx.compile(mx.grad(f))(x), want)
+    close(mx.compile(mx.vmap(mx.grad(mx.compile(lambda x: mx.sin(x) * x))))(x), want)
+    inner, calls = counted(lambda x: x * 2)
+    inner = mx.compile(inner)
+    outer = mx.compile(lambda x: inner(x) + inner(x + 1))
+    assert outer(x).tolist() == outer(x).tolist() == [4, 8] and len(calls) == 2
+    captured = mx.grad(lambda w: mx.compile(lambda y: y * w)(scalar(3)))
+    assert captured(scalar(1)).item() == 3 and captured(scalar(2)).item() == 3
+
+
+def test_shapeless_functions_serve_other_shapes():
+    f, calls = counted(lambda x, w: mx.softmax(x @ w, axis=-1).mean(axis=0) + mx.var(x, axis=0).sum() + mx.zeros_like(x).sum())
+    g = mx.compile(f, shapeless=True)
+    for n in (2, 5, 1):
+        x, w = mx.arange(n * 3.0).reshape(n, 3) / 7, mx.arange(12.0).reshape(3, 4) / 5
+        close(g(x, w), np.asarray(f(x, w)))
+    assert len(calls) == 1 + 3
+    gradient = mx.compile(mx.grad(lambda x: (x * x).mean()), shapeless=True)
+    for n in (2, 6):
+        close(gradient(mx.ones((n, n))), np.full((n, n), 2 / n**2))
+
+
+@pytest.mark.parametrize("f", [lambda x, key: x[1:3], lambda x, key: x + mx.random.uniform(shape=x.shape, key=key)])
+def test_what_no_shapeless_function_can_hold(f):
+    with pytest.raises(ValueError):
+        mx.compile(f, shapeless=True)(mx.zeros((4, 2)), mx.random.key(1))
+
+
+def test_shapeless_sizes_are_right_or_refused():
+    g = mx.compile(lambda x: x.reshape(x.shape[0] * x.shape[1], -1), shapeless=True)
+    assert g(mx.zeros((2, 3, 4))).shape == (6, 4)
+    with pytest.raises(ValueError):
+        g(mx.zeros((5, 5, 3)))
+    last = mx.compile(lambda x: x[-1], shapeless=True)
+    assert last(mx.arange(4.0)).item() == 3
+    with pytest.raises(ValueError):
+        last(mx.arange(6.0))
+
+
+def test_disable_compile():
+    f, calls = counted(lambda x: x * 2)
+    g = mx.compile(f)
+    g(scalar(1)), g(scalar(1))
+    mx.disable_compile()
+    try:
+        g(scalar(1)), g(scalar(1))
+    finally:
+        mx.enable_compile()
+    g(scalar(1))
+    assert len(calls) == 3
+
+
+def test_transformed_functions_are_not_methods():
+    class Holder:
+        compiled, gradient = mx.compile(lambda x: x * 2), mx.grad(lambda x: x * x)
+        batched, ruled = mx.vmap(lambda x: x + 1), mx.custom_function(lambda x: x * 3)
+    h = Holder()
+    assert (h.compiled(scalar(2)).item(), h.gradient(scalar(2)).item(), h.ruled(scalar(2)).item()) == (4, 4, 6)
+    assert h.batched(mx.array([1.0])).tolist() == [2]
+
+
+@pytest.mark.parametrize("transform", [mx.grad, mx.value_and_grad, mx.vmap, mx.compile, mx.checkpoint, mx.custom_function])
+def test_only_functions_are_transformed(transform):
+    with pytest.raises(TypeError):
+        transform(3)
+
+
+def test_chains_that_are_fused_give_the_same_bits():
+    rng = np.random.default_rng(5)
+    x = mx.array(rng.standard_normal((33, 70)).astype("f4"))
+
+    def f(x, half, n, z):
+        y = mx.where(x > 0, mx.exp(-x) * 2, mx.tanh(x)).astype(half.dtype) + half
+        k = mx.bitwise_and(n << 2, n + 3) * (x > 1)
+        return y * k, mx.abs(z * mx.conjugate(z) + x), mx.maximum(y, mx.rsqrt(mx.abs(x)).astype(y.dtype))
+    args = x, x[:1].astype(mx.bfloat16), mx.arange(70), (x[:, :1] + 1j * x[:, 1:2]).astype(mx.complex64)
+    for want, got in zip(f(*args), mx.compile(f)(*args)):
+        assert want.dtype == got.dtype and mx.array_equal(want, got, equal_nan=True).item()
+
+
+# ---- what is left behind ----
+
+def test_nothing_is_left_per_call():
+    x = mx.arange(100.0)
+    state = [scalar(1)]
+
+    @mx.custom_function
+    def ruled(x):
+        return x * 2
+    kept = {}
+
+    @ruled.vjp
+    def rule(primal, cotangent, output):
+        return cotangent * kept.get("of a former call", 1)
+
+    def step(y):
+        state[0] = state[0] + y.sum()
+        return state[0]
+    compiled = mx.compile(step, inputs=state, outputs=state)
+
+    def everything():
+        mx.eval(mx.grad(lambda y: (mx.sin(ruled(y)) * y).sum())(x), mx.vmap(lambda y: y * y)(x), compiled(x), state,
+                mx.jvp(mx.softmax, [x], [x]), mx.compile(lambda y: mx.exp(y) + x)(x),
+                mx.grad(mx.checkpoint(lambda y: (y * y).sum()))(x))
+        kept["of a former call"] = ruled(x)       # an array that its own rule holds: free once it is evaluated
+        mx.eval(kept)
+        kept.clear()
+    for _ in range(3):
+        everything()
+    gc.collect()
+    before = mx.get_active_memory(), len(gc.get_objects())
+    for _ in range(20):
+        everything()
+    gc.collect()
+    assert mx.get_active_memory() == before[0] and abs(len(gc.get_objects()) - before[1]) < 20
+
+
+def test_deep_graphs_need_no_deep_stack():
+    def chain(x):
+        for _ in range(100_000):
+            x = x + 1.0
+        return x
+    value, gradient = mx.value_and_grad(chain)(scalar(0))
+    assert (value.item(), gradient.item()) == (100_000, 1)
+    assert mx.vmap(chain)(mx.zeros(2)).tolist() == [100_000] * 2
+    assert mx.compile(chain)(scalar(0)).item() == 100_000
+    del value, gradient
+
+
+def test_threads_compile_and_differentiate_at_once():
+    shared = mx.compile(lambda x, k: mx.sin(x) * k)
+    failures = []
+
+    def work(n):
+        try:
+            for i in range(30):
+                x = mx.arange(float(n + i % 3 + 1))
+                close(shared(x, n), np.sin(np.asarray(x)) * n)
+                close(mx.grad(lambda x: (mx.compile(lambda y: y * y)(x) * n).sum())(x), 2 * n * np.asarray(x))
+        except BaseException as failure:
+            failures.append(failure)
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
