@@ -38,8 +38,10 @@ class MlxLm:
 
     def version(self):
         from importlib.metadata import version
-        gomlx = f"gomlx {__import__('gomlx').__version__}" if "gomlx.mlx" in sys.modules else None
-        return f"mlx-lm {version('mlx-lm')} on {gomlx or 'mlx ' + version('mlx')}"
+        library = f"mlx {version('mlx')}"
+        if self.mx.__name__ == "gomlx.core":
+            library = f"gomlx {sys.modules['gomlx'].__version__}"
+        return f"mlx-lm {version('mlx-lm')} on {library}"
 
     def model(self, kind):
         if kind not in self.loaded:
