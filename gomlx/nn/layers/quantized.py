@@ -65,8 +65,8 @@ def unpack(module, rows=...):
 
 def multiply(module, x):
     """x times the transposed weight."""
-    return mx.quantized_matmul(x, module["weight"], scales=module["scales"], biases=module.get("biases"),
-                               transpose=True, group_size=module.group_size, bits=module.bits, mode=module.mode)
+    return mx.quantized_matmul(x, module["weight"], module["scales"], module.get("biases"), True, module.group_size,
+                               module.bits, module.mode)
 
 
 def describe(module):
