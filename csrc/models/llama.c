@@ -74,7 +74,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     if (hidden)
         return x;
     if (b->wanted)
-        x = gm_take_rows(s, x, b->wanted);
+        x = gm_take(s, x, b->wanted, 0);
     gm_activation out = {.x = gm_rms_norm(s, x, m->norm, (float)m->config.eps)};
     return linear_apply(s, &m->head, &out, GM_NONE);
 }

@@ -315,8 +315,6 @@ gm_array *gm_take(gm_scope *s, gm_array *x, gm_array *indices, int axis) {
     return gm_gather(s, x, &indices, 1, &at, at);
 }
 
-gm_array *gm_take_rows(gm_scope *s, gm_array *x, gm_array *indices) { return gm_take(s, x, indices, 0); }
-
 /* ---- take_along_axis: x and indices are of one shape but for the axis ---- */
 typedef struct { int32_t axis; } along_param;              /* counted from the end: a batch in front changes nothing */
 static const gm_field along_fields[] = {{FIELD_INT, offsetof(along_param, axis), "axis", 1}, {0}};
