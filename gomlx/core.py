@@ -12,6 +12,7 @@ from . import devices as _devices
 from . import dtypes as _dtypes
 from . import exported as _exported
 from . import io as _io
+from . import ordered as _ordered
 from . import printing as _printing
 from . import transforms as _transforms
 from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
@@ -23,6 +24,7 @@ from .devices import *  # noqa: F403
 from .dtypes import *  # noqa: F403
 from .exported import *  # noqa: F403
 from .io import *  # noqa: F403
+from .ordered import *  # noqa: F403
 from .printing import *  # noqa: F403
 from .transforms import *  # noqa: F403
 
@@ -49,5 +51,5 @@ _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": ff
 _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
 
 __all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "matrix_norm", "nan", "newaxis", "pi",
-                  *(name for part in (_compiled, _contraction, _devices, _dtypes, _exported, _io, _printing, _transforms)
+                  *(name for part in (_compiled, _contraction, _devices, _dtypes, _exported, _io, _ordered, _printing, _transforms)
                     for name in part.__all__)})

@@ -1,0 +1,66 @@
+"""median and unique: what is read off a sorted array."""
+import math
+
+from gomlx import _gomlx
+from gomlx._gomlx import array
+
+__all__ = ["median", "unique"]
+
+
+def median(a, /, axis=None, keepdims=False, *, stream=None):
+    """The middle value over axes, the mean of both middle ones of an even number; floating point. NaN when any is NaN."""
+    if not isinstance(a, array):
+        raise TypeError(f"median: an array is needed, not {type(a).__name__}")
+    axes = range(a.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+    for i in axes:
+        if not -a.ndim <= i < a.ndim:
+            raise IndexError(f"median: axis {i} is out of range for {a.ndim} dimensions")
+    axes = sorted(i % a.ndim for i in axes)
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"median: an axis is given twice in {axis}")
+    n = math.prod(a.shape[i] for i in axes)
+    if n == 0:
+        raise ValueError("median: an axis without items has none")
+    kept = [i for i in range(a.ndim) if i not in axes]
+    if a.dtype not in (_gomlx.float16, _gomlx.bfloat16, _gomlx.float32, _gomlx.float64):
+        a = a.astype(_gomlx.float32)
+    lines = _gomlx.sort(a.transpose([*kept, *axes]).reshape([*(a.shape[i] for i in kept), n]))
+    out = (lines[..., (n - 1) // 2] + lines[..., n // 2]) / 2 if n % 2 == 0 else lines[..., n // 2]
+    out = _gomlx.where(_gomlx.isnan(lines[..., n - 1]), lines[..., n - 1], out)      # NaN is sorted last
+    return out.reshape([1 if i in axes else d for i, d in enumerate(a.shape)]) if keepdims else out
+
+
+def unique(a, /, size, return_index=False, return_inverse=False, return_counts=False, fill_value=None, *, stream=None):
+    """The sorted distinct values of the flattened array: exactly `size` of them, the smallest, padded with fill_value (the first
+    of them) where there are fewer. Asked for, in this order behind the values: the index of each one's first occurrence, the
+    index among the values of each item of a (in a's shape), and how often each occurs."""
+    if size < 0:
+        raise ValueError(f"unique: size must not be negative, got {size}")
+    flat = a.reshape([a.size])
+    if a.size == 0 and size > 0 and fill_value is None:
+        raise ValueError("unique: an array without items needs a fill_value")
+    if a.size == 0:
+        fill = _gomlx.full([size], 0 if fill_value is None else fill_value, a.dtype)
+        values, index = fill, _gomlx.zeros([size], _gomlx.uint32)
+        inverse, counts = _gomlx.zeros(a.shape, _gomlx.uint32), _gomlx.zeros([size], _gomlx.int32)
+    else:
+        order = _gomlx.argsort(flat)
+        ordered = flat[order]
+        starts = _gomlx.concatenate([_gomlx.ones([1], _gomlx.bool_), ordered[1:] != ordered[:-1]])
+        group = _gomlx.cumsum(starts.astype(_gomlx.int32)) - 1
+        place = _gomlx.where(starts, _gomlx.minimum(group, size), size)      # slot `size` takes what is not wanted
+        values = _gomlx.broadcast_to(ordered[0] if fill_value is None else array(fill_value).astype(a.dtype), [size + 1])
+        index = _gomlx.broadcast_to(order[0], [size + 1])
+        values, index = _scattered(values, place, ordered)[:size], _scattered(index, place, order)[:size]
+        counts = _gomlx.zeros([size + 1], _gomlx.int32).at[_gomlx.minimum(group, size)].add(1)[:size]
+        inverse = _gomlx.zeros([a.size], _gomlx.uint32)
+        inverse[order] = _gomlx.minimum(group, max(size - 1, 0)).astype(_gomlx.uint32)
+        inverse = inverse.reshape(a.shape)
+    wanted = [x for x, asked in ((index, return_index), (inverse, return_inverse), (counts, return_counts)) if asked]
+    return (values, *wanted) if wanted else values
+
+
+def _scattered(target, places, values):
+    target = target + 0 if target.dtype != _gomlx.bool_ else _gomlx.contiguous(target)
+    target[places] = values
+    return target
