@@ -30,7 +30,7 @@ gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands,
 typedef struct { int64_t start, stop, step; } slice_range;
 /* The shape of x[range], of one range for each axis; GM_EVALUE when it reaches outside. */
 gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out);
-bool slice_is_sane(const slice_range *range, int ndim);       /* of a file: no sum of its numbers overflows */
+bool slice_is_sane(const slice_range *range, const gm_array *x);      /* of a file: within x, or nothing of it */
 
 /* Strides of `a` seen by broadcasting as ndim dimensions; strides has room for them. */
 void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);

@@ -239,7 +239,7 @@ static gm_status scatter_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
     int64_t start[GM_MAX_NDIM], stop[GM_MAX_NDIM], step[GM_MAX_NDIM];
     int axes[GM_MAX_NDIM];
     if (n_in < 3 || p->n_axes != n_in - 2 || !within(p->mode, GM_S_COUNT) || !index_read_axes(p, in[0], axes) ||
-        !slice_is_sane(p->region, in[0]->ndim))
+        !slice_is_sane(p->region, in[0]))
         return rebuild_refuse("scatter");
     for (int i = 0; i < in[0]->ndim; i++) {
         start[i] = p->region[i].start;

@@ -23,11 +23,10 @@ gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out)
     return GM_OK;
 }
 
-bool slice_is_sane(const slice_range *range, int ndim) {
-    const int64_t far = INT64_MAX / 4;
-    for (int i = 0; i < ndim; i++)
-        if (!within(range[i].start + 1, far) || !within(range[i].stop + far / 2, far) ||
-            !within(range[i].step + far / 2, far))
+bool slice_is_sane(const slice_range *range, const gm_array *x) {
+    for (int i = 0; i < x->ndim; i++)
+        if (!within(range[i].start, x->shape[i] + 1) || range[i].stop < -x->shape[i] - 1 || range[i].stop > x->shape[i] ||
+            range[i].step < -INT32_MAX || range[i].step > INT32_MAX)
             return false;
     return true;
 }
@@ -81,7 +80,7 @@ static gm_status slice_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
                                gm_array **outs) {
     (void)n_in;
     (void)n_out;
-    return slice_is_sane(param, in[0]->ndim) ? rebuilt(slice_by(s, in[0], param), outs) : rebuild_refuse("slice");
+    return slice_is_sane(param, in[0]) ? rebuilt(slice_by(s, in[0], param), outs) : rebuild_refuse("slice");
 }
 
 const gm_op slice_op = {.name = "slice", .n_in = 1, .n_out = 1, .param_size = GM_MAX_NDIM * sizeof(slice_range),
@@ -149,7 +148,7 @@ static gm_status update_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
                                 gm_array **outs) {
     (void)n_in;
     (void)n_out;
-    return slice_is_sane(param, in[0]->ndim) ? rebuilt(update_by(s, in[0], in[1], param), outs)
+    return slice_is_sane(param, in[0]) ? rebuilt(update_by(s, in[0], in[1], param), outs)
                                              : rebuild_refuse("slice_update");
 }
 

@@ -231,7 +231,7 @@ static gm_status read_body(gm_import *m, reader *r, slots *s, trace *t) {
 static gm_status read_trace(gm_import *m, reader *r) {
     slots s = {NULL, 0, 0};
     GM_TRY(grow((void **)&m->traces, m->n_traces, sizeof *m->traces));
-    m->traces[m->n_traces] = (trace){NULL};
+    m->traces[m->n_traces] = (trace){.n_outputs = 0};
     gm_trace_enter();
     gm_status status = read_body(m, r, &s, &m->traces[m->n_traces++]);
     gm_trace_leave();
