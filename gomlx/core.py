@@ -14,6 +14,7 @@ from . import exported as _exported
 from . import io as _io
 from . import ordered as _ordered
 from . import printing as _printing
+from . import spectrogram as _spectrogram
 from . import transforms as _transforms
 from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
 from ._gomlx import __all__ as _catalogue
@@ -44,6 +45,7 @@ _aliases = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "ar
             "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
 globals().update({alias: globals()[name] for alias, name in _aliases.items()})
 matrix_norm = linalg.norm
+fft.stft, fft.istft = _spectrogram.stft, _spectrogram.istft
 
 # So that `import gomlx.core.random` finds what `gomlx.core.random` is.
 _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": fft, "linalg": linalg, "metal": metal,
