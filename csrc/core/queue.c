@@ -220,10 +220,24 @@ static bool conflicts(const access *now, size_t n_now, const access *past, size_
     return false;
 }
 
+/* A gate for each launch at most. What is in them is of no use before a run. */
+static gm_status place_gates(gm_queue *q) {
+    if (q->gates_capacity >= q->capacity)
+        return GM_OK;
+    team_gate *gates = memory_aligned((size_t)q->capacity * sizeof *gates, 64);
+    if (!gates)
+        return error_code();
+    memory_free(q->gates);
+    q->gates = gates;
+    q->gates_capacity = q->capacity;
+    return GM_OK;
+}
+
 gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags) {
     if (n <= 0)
         return GM_OK;
     GM_TRY(grow((void **)&q->launches, (size_t *)&q->capacity, (size_t)q->count, sizeof *q->launches));
+    GM_TRY(place_gates(q));
     void *copy = queue_arena(q, size);
     if (!copy)
         return error_code();
@@ -453,24 +467,13 @@ static uint32_t cut(gm_queue *q) {
     return stage;
 }
 
-/* False when there is no memory for the gates: one thread needs none. */
-static bool make_gates(gm_queue *q, uint32_t last) {
-    if (q->gates_capacity <= last) {
-        int64_t capacity = (int64_t)last + 64;
-        team_gate *gates = memory_aligned((size_t)capacity * sizeof *gates, 64);
-        gm_error forgotten;
-        if (!gates)
-            return gm_take_error(&forgotten), false;
-        memory_free(q->gates);
-        q->gates = gates;
-        q->gates_capacity = capacity;
-    }
+/* Each gate's count of pieces. queue_launch made the place. */
+static void close_gates(gm_queue *q, uint32_t last) {
     memset(q->gates, 0, ((size_t)last + 1) * sizeof *q->gates);
     for (int64_t i = 0; i < q->count; i++)
         if (q->launches[i].pieces)
             atomic_fetch_add_explicit(&q->gates[q->launches[i].stage].left, q->launches[i].pieces,
                                       memory_order_relaxed);
-    return true;
 }
 
 void queue_start(gm_queue *q, int n_threads) {
@@ -479,7 +482,9 @@ void queue_start(gm_queue *q, int n_threads) {
     for (flag *f = q->flags; f; f = f->next)
         f->raised = 0;
     atomic_store(&q->cancelled, false);
-    q->joined = q->any_multi && n_threads > 1 && make_gates(q, last);
+    q->joined = q->any_multi && n_threads > 1;
+    if (q->joined)
+        close_gates(q, last);
     q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;
 }
 

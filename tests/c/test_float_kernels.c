@@ -844,8 +844,9 @@ static void test_scene(const scene *sc)
     for (int64_t r = 0; r < n; r += 17) for (int64_t d = 0; d < sc->dim; d++) {
         float rotated[1024];
         int64_t kv = sc->kv_heads - 1;
-        kernels->rope(&(gm_rope_args){ rotated, k + (r * sc->kv_heads + kv) * sc->dim, angles + r * 2 * sc->half, 1,
-            sc->dim, sc->half, false }, 0, 1);
+        kernels->rope(&(gm_rope_args){ .out = rotated, .x = k + (r * sc->kv_heads + kv) * sc->dim,
+            .angles = angles + r * 2 * sc->half, .type = GM_T_F32, .heads = 1, .steps = 1, .dim = sc->dim,
+            .half = sc->half }, 0, 1);
         double room = 0;
         put(&room, sc->type, 0, (double)rotated[d]);
         int64_t at = (r / 256 * sc->kv_heads + kv) * 256 * sc->dim + r % 256 / 16 * 16 * sc->dim + d * 16 + r % 16;
