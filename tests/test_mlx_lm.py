@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
 
 def python(*arguments, path=(), **options):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([ROOT, *path])}
-    return subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True,
+    return subprocess.run([sys.executable, "-P", *map(str, arguments)], env=environment, capture_output=True, text=True,
                           **options)
 
 

@@ -288,7 +288,7 @@ for a in (mx.random.normal((300001,), key=k), mx.random.uniform(shape=(7, 50001)
 
 
 def test_the_same_bits_for_any_number_of_threads():
-    runs = {subprocess.run([sys.executable, "-c", THREADS.format(threads=n)], capture_output=True, text=True,
+    runs = {subprocess.run([sys.executable, "-P", "-c", THREADS.format(threads=n)], capture_output=True, text=True,
                            check=True).stdout for n in (1, 2, 5)}
     assert len(runs) == 1 and len(runs.pop().split()) == 3
 
