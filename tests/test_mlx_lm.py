@@ -24,8 +24,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
 
 def python(*arguments, path=(), **options):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([ROOT, *path])}
-    return subprocess.run([sys.executable, "-P", *map(str, arguments)], env=environment, capture_output=True, text=True,
-                          **options)
+    return subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True,
+                          **{"cwd": HERE, **options})     # not the checkout: it would be imported
 
 
 def output(*arguments, **options):
