@@ -676,14 +676,14 @@ static void test_rows(void)
             for (int64_t i = 2 * half; i < dim; i++) CHECK(to[i] == in[i], "rope passes the rest on");
         }
         int32_t offset[2] = { 5, 100000 };
-        float *table = buffer((size_t)(2 * 3 * 2 * half) * 4);
-        kernels->rope_table(&(gm_rope_table_args){ .out = table, .offset = offset, .steps = 3, .half = half,
+        float *made = buffer((size_t)(2 * 3 * 2 * half) * 4);
+        kernels->rope_table(&(gm_rope_table_args){ .out = made, .offset = offset, .steps = 3, .half = half,
             .freqs = interleaved ? frequency : NULL, .base = 100, .scale = 0.5f, .inverse = true }, 0, 6);
         for (int64_t r = 0; r < 6; r++) for (int64_t i = 0; i < half; i++) {
             float each = interleaved ? 0.5f / frequency[i] : (float)(0.5 * pow(100, -(double)i / (double)half));
             double angle = (double)((float)(offset[r / 3] + r % 3) * each), room = 3e-7;
-            CHECK(fabs((double)table[r * 2 * half + i] - cos(angle)) < room, "rope_table cos %g", angle);
-            CHECK(fabs((double)table[(r * 2 + 1) * half + i] + sin(angle)) < room, "rope_table sin %g", angle);
+            CHECK(fabs((double)made[r * 2 * half + i] - cos(angle)) < room, "rope_table cos %g", angle);
+            CHECK(fabs((double)made[(r * 2 + 1) * half + i] + sin(angle)) < room, "rope_table sin %g", angle);
         }
         free_buffers();
     }
