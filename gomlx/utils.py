@@ -122,21 +122,25 @@ def tree_reduce(fn, tree, initializer=None, is_leaf=None):
 def tree_merge(tree_a, tree_b, merge_fn=None):
     """The tree with the leaves of both; where both have something at one place, merge_fn(a, b) decides.
 
-    None and empty containers count as nothing there.
+    None and empty containers count as nothing there; with nothing in both, merge_fn(None, None) decides, but two empty
+    containers of one type stay what they are.
     """
-    if absent(tree_a):
-        return tree_b
-    if absent(tree_b):
-        return tree_a
-    if isinstance(tree_a, (list, tuple)) and isinstance(tree_b, (list, tuple)):
-        return type(tree_a)([tree_merge(a, b, merge_fn) for a, b in zip_longest(tree_a, tree_b)])
-    if isinstance(tree_a, dict) and isinstance(tree_b, dict):
-        return {key: tree_merge(tree_a.get(key), tree_b.get(key), merge_fn)
-                for key in [*tree_a, *(k for k in tree_b if k not in tree_a)]}
+    a, b = present(tree_a), present(tree_b)
+    if a is None and b is None and tree_a is not None and tree_b is not None:
+        if isinstance(tree_a, type(tree_b)):
+            return tree_a
+        raise ValueError(f"Cannot merge {type(tree_a).__name__} with {type(tree_b).__name__}")
+    if (a is None) != (b is None):
+        return tree_b if a is None else tree_a
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return rebuild(a, [tree_merge(*pair, merge_fn) for pair in zip_longest(a, b)])
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {key: tree_merge(a.get(key), b.get(key), merge_fn) for key in [*a, *(k for k in b if k not in a)]}
     if merge_fn is None:
         raise ValueError("Trees contain elements at the same locations but no merge function was provided")
-    return merge_fn(tree_a, tree_b)
+    return merge_fn(a, b)
 
 
-def absent(tree):
-    return tree is None or (isinstance(tree, CONTAINERS) and not tree)
+def present(tree):
+    """The tree, or None for an empty container."""
+    return None if isinstance(tree, CONTAINERS) and not tree else tree

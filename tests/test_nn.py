@@ -3,6 +3,7 @@ same weights against mlx.nn's: outputs, gradients, names, signatures and descrip
 
 Tolerances: float32 sums of at most a few hundred terms agree within 1e-5; chains of such layers within 2e-4.
 """
+import collections
 import copy
 import importlib
 import inspect
@@ -61,8 +62,13 @@ def test_trees_merge():
                                                                                        "l": [1, 2]}
     assert tree_merge({}, 3) == 3 and tree_merge(3, None) == 3
     assert tree_merge((1, 2), (3, 4), lambda a, b: a * b) == (3, 8)
-    with pytest.raises(ValueError):
-        tree_merge({"a": 1}, {"a": 2})
+    assert tree_merge([], {"a": 1}) == {"a": 1} and tree_merge([], []) == []
+    assert tree_merge([None], [()], lambda a, b: (a, b)) == [(None, None)]
+    pair = collections.namedtuple("pair", "x y")
+    assert tree_merge(pair(1, {}), pair(None, 2)) == pair(1, 2)
+    for a, b in (({"a": 1}, {"a": 2}), (None, None), ({}, None), ({}, []), ((), [])):
+        with pytest.raises(ValueError):
+            tree_merge(a, b)
 
 
 # -------------------------------------------------------------------------------------------------------- modules
@@ -442,3 +448,10 @@ def test_names_and_signatures_against_mlx():
                 for method, value in vars(one).items():
                     if inspect.isfunction(value) and (method == "__call__" or not method.startswith("_")):
                         assert arguments(getattr(other, method)) == arguments(value), (name, method)
+
+
+def test_files_of_layers_are_attributes():
+    assert nn.activations.relu is nn.relu and nn.base.Module is nn.Module and nn.quantized is nn.layers.quantized
+    assert {"containers", "convolution", "convolution_transpose", "distributed", "dropout", "embedding", "linear",
+            "normalization", "pooling", "positional_encoding", "recurrent", "transformer", "upsample",
+            "utils"} <= set(dir(nn))

@@ -336,9 +336,11 @@ def test_empty_reductions():
     empty = mx.array([])
     assert mx.sum(empty).item() == 0 and mx.prod(empty).item() == 1
     assert mx.all(empty).item() is True and mx.any(empty).item() is False
-    for op in (mx.max, mx.min, mx.argmax):
+    for op in (mx.max, mx.min, mx.argmax, mx.logsumexp):
         with pytest.raises(ValueError):
             op(empty)
+    for axis in (0, 1, None):
+        assert mx.softmax(mx.zeros((0, 3)), axis).shape == (0, 3)
 
 
 def test_axis_errors():

@@ -156,6 +156,13 @@ def test_muon_makes_singular_values_alike():
     assert 0.6 < s.min() and s.max() < 1.3
 
 
+def test_muon_steps_of_filters_are_longer_by_their_own_shape():
+    g, rows = mx.array(values(4, 2, 6, 2)), lambda x: x.reshape(4, -1)
+    steps = [opt.Muon(1.0, momentum=0.0, weight_decay=0.0).apply_gradients({"w": x}, {"w": mx.zeros(x.shape)})["w"]
+             for x in (g, rows(g))]
+    close(rows(steps[0]), math.sqrt(6 / 2) * np.array(steps[1]))
+
+
 def test_state_holds_step_rate_and_a_dict_for_each_parameter():
     optimizer = opt.Adam(RATE)
     assert optimizer.state.keys() == {"step", "learning_rate"} and optimizer.step.dtype == mx.uint64
@@ -198,6 +205,7 @@ def test_a_run_goes_on_from_a_saved_state(tmp_path):
 def test_wrong_arguments():
     for wrong in (lambda: opt.SGD(RATE, nesterov=True), lambda: opt.RMSprop(RATE, alpha=-1),
                   lambda: opt.Adagrad(RATE, eps=-1), lambda: opt.AdaDelta(RATE, rho=-1),
+                  lambda: opt.RMSprop(RATE, eps=0), lambda: opt.Adagrad(RATE, eps=0), lambda: opt.AdaDelta(RATE, eps=0),
                   lambda: opt.Adam(RATE, betas=[1.5, 0.9]), lambda: opt.Adamax(RATE, eps=-1),
                   lambda: opt.Lion(RATE, betas=[2, 3]), lambda: opt.linear_schedule(0, 1, 0),
                   lambda: opt.cosine_decay(1, 0), lambda: opt.step_decay(1, 0.5, 0),
@@ -257,6 +265,14 @@ def test_clipping_the_norm():
     close(clipped["b"][0], [12 / 13])
     same, _ = opt.clip_grad_norm(gradients, 20.0)
     close(same["a"], [3.0, 4.0])
+
+
+@pytest.mark.parametrize("clip", [opt.clip_grad_norm, nn.utils.clip_grad_norm_sharded])
+def test_clipping_float16_does_not_overflow_and_keeps_the_dtype(clip):
+    clipped, norm = clip({"a": mx.array([300.0, 400.0], dtype=mx.float16), "b": mx.array([0.0])}, 1.0)
+    close(norm, 500.0)
+    close(clipped["a"], [0.6, 0.8], 1e-3)
+    assert (clipped["a"].dtype, clipped["b"].dtype, norm.dtype) == (mx.float16, mx.float32, mx.float32)
 
 
 @pytest.mark.parametrize("make", [lambda: opt.SGD(0.1, momentum=0.9), lambda: opt.AdamW(0.01),

@@ -230,3 +230,18 @@ def test_errors(call):
     w = mx.array(normal(4, 64))
     with pytest.raises(ValueError):
         call(w, mx.quantize(w))
+
+
+def test_quantised_weights_have_no_gradient():
+    w, scales, biases = mx.quantize(mx.array(np.ones((64, 64), "f4")))
+    x = mx.ones((2, 64))
+
+    def product(x, w):
+        return mx.quantized_matmul(x, w, scales, biases).sum()
+
+    assert mx.grad(product)(x, w).shape == (2, 64)
+    for call in (lambda: mx.grad(product, argnums=1)(x, w), lambda: mx.grad(product, argnums=(0, 1))(x, w),
+                 lambda: mx.compile(mx.grad(product, argnums=1))(x, w),
+                 lambda: mx.grad(lambda w: mx.gather_qmm(x, w[None], scales[None], biases[None]).sum())(w)):
+        with pytest.raises(RuntimeError):
+            call()

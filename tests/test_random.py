@@ -207,6 +207,20 @@ def test_randint(dtype):
     assert (y[:, 0] < [5, 20]).all() and 10 <= y[1, 1] < 20 and y[0, 1] == 10
 
 
+def test_one_line_of_logits_is_drawn_by_its_cumulative_sum():
+    logits = mx.array([0.0, 2.0, -float("inf"), 1.0, -float("inf")])
+    sums = np.cumsum(np.exp(np.array(logits, dtype="f8")))
+    for shape, x in (((3000,), logits), ((1, 3000), logits[None])):
+        u = np.array(mx.random.uniform(shape=shape, key=mx.random.key(2)))
+        got = mx.random.categorical(x, num_samples=3000, key=mx.random.key(2))
+        assert got.dtype == mx.uint32 and got.shape == shape and set(np.array(got).flat) == {0, 1, 3}
+        assert (np.array(got) == np.searchsorted(sums / sums[-1], u, "right")).mean() > 0.999
+    assert mx.random.categorical(logits[None]).shape == (1,) and mx.random.categorical(logits).shape == ()
+    assert mx.random.categorical(logits[:, None], axis=0, shape=(2, 1)).shape == (2, 1)
+    lines = mx.concatenate([logits[None], mx.array([[-float("inf")] * 4 + [0.0]])])
+    assert np.array(mx.vmap(lambda line: mx.random.categorical(line[None], key=mx.random.key(1)))(lines))[1] == 4
+
+
 def test_categorical():
     logits = mx.log(mx.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]]))
     key = mx.random.key(KEY)

@@ -57,6 +57,7 @@ struct gm_op {
     int n_in;                              /* -1: any number */
     int n_out;                             /* outputs: 1 or more; -1: said when a node is made */
     uint32_t nondiff;                      /* bit i: input i has no gradient */
+    uint32_t refused;                      /* bit i: asking for the gradient of input i is an error */
     uint32_t fixed;                        /* bit i: parameters hold sizes of input i, so a shapeless graph wants it as it
                                             * was traced; FIXED_ALL: the op cannot be in such a graph */
     size_t param_size;

@@ -255,7 +255,7 @@ static gm_status product_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op quantized_matmul_op = {.name = "quantized_matmul", .n_in = 6, .n_out = 1, .nondiff = 2 | 16 | 32,
+const gm_op quantized_matmul_op = {.name = "quantized_matmul", .n_in = 6, .n_out = 1, .nondiff = 16 | 32, .refused = 2,
                                    .param_size = sizeof(quantized_param), .fields = quantized_fields,
                                    .infer = product_infer, .eval = product_eval, .vjp = product_vjp,
                                    .vmap = product_vmap};

@@ -341,6 +341,16 @@ gm_array *gm_random_bernoulli(gm_scope *s, gm_array *p, int ndim, const int64_t 
     return gm_less(s, draw(s, GM_RANDOM_UNIFORM, ndim, shape, GM_FLOAT32, 1, 0, key), p);
 }
 
+/* Draws from the one line of logits that there is: where uniform values of this shape stand in its cumulative sum. A
+ * place whose probability is zero is never drawn, whatever is rounded. */
+static gm_array *draws_of_line(gm_scope *s, gm_array *logits, int ndim, const int64_t *shape, gm_array *key) {
+    gm_array *line = gm_astype(s, gm_reshape(s, logits, 1, (int64_t[]){-1}), GM_FLOAT32);
+    gm_array *sums = gm_cumsum(s, gm_softmax(s, line, 1, (int[]){0}), 0, false, false, true, GM_FLOAT32);
+    gm_array *total = gm_max(s, sums, 1, (int[]){0}, true);
+    gm_array *u = gm_multiply(s, draw(s, GM_RANDOM_UNIFORM, ndim, shape, GM_FLOAT32, 1, 0, key), total);
+    return gm_minimum(s, gm_searchsorted(s, sums, u, true), gm_searchsorted(s, sums, total, false));
+}
+
 /* The place of the greatest logit plus noise: one for each line of logits, n of them, or of a shape that the lines
  * broadcast to. */
 gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndim, const int64_t *shape, int n,
@@ -370,6 +380,10 @@ gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndi
         memcpy(dims, shape, (size_t)axis * sizeof *dims);
         dims[axis] = length;
         memcpy(dims + axis + 1, shape + axis, (size_t)(ndim - axis) * sizeof *dims);
+    }
+    if (rank > 1 && logits->size == dims[axis] && dims[axis] > 0) {
+        memmove(dims + axis, dims + axis + 1, (size_t)(rank - 1 - axis) * sizeof *dims);
+        return draws_of_line(s, logits, rank - 1, dims, key);
     }
     gm_array *noise = gm_random_gumbel(s, rank, dims, GM_FLOAT32, key);
     return gm_argmax(s, gm_add(s, logits, noise), axis, false, false);

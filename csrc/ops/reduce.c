@@ -271,6 +271,10 @@ gm_array *gm_any(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
 gm_array *gm_logsumexp(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
     if (!x || !has_axes("logsumexp", x, n))
         return NULL;
+    if (x->size == 0) {
+        gm_fail(GM_EVALUE, "logsumexp: an array without elements");
+        return NULL;
+    }
     x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
     return x ? reduce(s, "logsumexp", x, n, axes, keep, GM_R_LOGSUMEXP, (gm_dtype)x->dtype) : NULL;
 }
@@ -416,6 +420,8 @@ gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
     x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
     if (!x)
         return NULL;
+    if (x->size == 0)
+        return x;
     if (mask == 0)                   /* over no axes: e**0 / e**0 */
         return gm_exp(s, gm_subtract(s, x, x));
     if (mask == (uint64_t)1 << (x->ndim - 1) && x->dtype != GM_FLOAT64 && x->dtype != GM_COMPLEX64)

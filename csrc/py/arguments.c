@@ -88,22 +88,26 @@ bool read_float(PyObject *value, const char *what, double *out) {
     return true;
 }
 
+PyObject *read_sequence(PyObject *value, const char *what, int most) {
+    PyObject *items = PySequence_Tuple(value);
+    if (!items && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "%s must be an int or a sequence of ints, not %R", what,
+                     (PyObject *)Py_TYPE(value));
+    if (items && PyTuple_Size(items) > most) {
+        PyErr_Format(PyExc_ValueError, "%s: %zd items, at most %d are possible", what, PyTuple_Size(items), most);
+        Py_CLEAR(items);
+    }
+    return items;
+}
+
 /* At most GM_MAX_NDIM ints of a list or tuple. */
 static bool read_ints(PyObject *value, const char *what, int *count, int *out) {
-    PyObject *items = PySequence_Tuple(value);
-    if (!items) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s must be an int or a sequence of ints, not %R", what,
-                         (PyObject *)Py_TYPE(value));
-        return false;
-    }
-    Py_ssize_t n = PyTuple_Size(items);
-    bool ok = n <= GM_MAX_NDIM;
-    if (!ok)
-        PyErr_Format(PyExc_ValueError, "%s: %zd items, at most %d dimensions are possible", what, n, GM_MAX_NDIM);
+    PyObject *items = read_sequence(value, what, GM_MAX_NDIM);
+    Py_ssize_t n = items ? PyTuple_Size(items) : 0;
+    bool ok = items != NULL;
     for (Py_ssize_t i = 0; ok && i < n; i++)
         ok = read_int(PyTuple_GetItem(items, i), what, out + i);
-    Py_DECREF(items);
+    Py_XDECREF(items);
     *count = (int)n;
     return ok;
 }

@@ -108,24 +108,16 @@ bool read_int64s(PyObject *value, const char *what, int *n, int64_t *out) {
         out[0] = PyLong_AsLongLong(value);
         return !PyErr_Occurred();
     }
-    PyObject *items = PySequence_Tuple(value);
-    if (!items) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s must be an int or a sequence of ints, not %R", what,
-                         (PyObject *)Py_TYPE(value));
-        return false;
-    }
-    Py_ssize_t count = PyTuple_Size(items);
-    bool ok = count <= BIND_INTS;
-    if (!ok)
-        PyErr_Format(PyExc_ValueError, "%s: %zd items, at most %d are possible", what, count, BIND_INTS);
+    PyObject *items = read_sequence(value, what, BIND_INTS);
+    Py_ssize_t count = items ? PyTuple_Size(items) : 0;
+    bool ok = items != NULL;
     for (Py_ssize_t i = 0; ok && i < count; i++) {
         PyObject *index = PyNumber_Index(PyTuple_GetItem(items, i));
         out[i] = index ? PyLong_AsLongLong(index) : 0;
         Py_XDECREF(index);
         ok = !PyErr_Occurred();
     }
-    Py_DECREF(items);
+    Py_XDECREF(items);
     *n = (int)count;
     return ok;
 }
@@ -264,4 +256,47 @@ PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, in
     c->list = NULL;
     gm_scope_close(c->scope);
     return result ? result : raise_gm(c->state);
+}
+
+/* ---- wrappers that rows of several families share ---- */
+
+PyObject *wrap_array(const invocation *in, unary_fn fn) {
+    gm_array *x;
+    BIND_IN(in, "A", &x);
+    return call_finish(&c, fn(c.scope, x));
+}
+
+PyObject *wrap_arrays(const invocation *in, binary_fn fn) {
+    gm_array *a, *b;
+    BIND_IN(in, "AA", &a, &b);
+    return call_finish(&c, fn(c.scope, a, b));
+}
+
+PyObject *wrap_axes(const invocation *in, axes_fn fn) {
+    gm_array *x;
+    int n_axes = -1, axes[GM_MAX_NDIM];
+    BIND_IN(in, "Ax", &x, &n_axes, axes);
+    return call_finish(&c, fn(c.scope, x, n_axes, axes));
+}
+
+PyObject *wrap_int(const invocation *in, int_fn fn) {
+    gm_array *x;
+    int k = 0;
+    BIND_IN(in, "Ai", &x, &k);
+    return call_finish(&c, fn(c.scope, x, k));
+}
+
+PyObject *wrap_flag(const invocation *in, flag_fn fn) {
+    gm_array *x;
+    bool flag = false;
+    BIND_IN(in, "Ab", &x, &flag);
+    return call_finish(&c, fn(c.scope, x, flag));
+}
+
+PyObject *wrap_reduction(const invocation *in, reduce_fn fn) {
+    gm_array *x;
+    int n_axes = -1, axes[GM_MAX_NDIM];
+    bool keepdims = false;
+    BIND_IN(in, "Axb", &x, &n_axes, axes, &keepdims);
+    return call_finish(&c, fn(c.scope, x, n_axes, axes, keepdims));
 }

@@ -68,7 +68,40 @@ PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, in
     if (!call_bind(&c, &sig_, #name, op_text_##name, args + n, 0, kwnames, __VA_ARGS__))                               \
         return NULL
 
-/* Of each row: its function op_<name>, and its signature text op_text_<name>. Rows of the namespace engine have none. */
+/* Rows whose arguments are alike share a wrapper, which is given the call and what the rows differ in:
+ *     static PyObject *wrap_place(const invocation *in, place_fn fn) { ... BIND_IN(in, "Aab", ...); ... }
+ *     WRAPPED(argmax, wrap_place, gm_argmax) */
+typedef struct {
+    PyObject *module, *const *args, *kwnames;
+    Py_ssize_t n;
+    bind_signature *sig;
+    const char *name, *text;
+} invocation;
+
+#define WRAPPED(name, wrapper, ...)                                                                                    \
+    FUNCTION_OF(name) {                                                                                                \
+        static bind_signature sig_;                                                                                    \
+        return wrapper(&(invocation){module, args, kwnames, n, &sig_, #name, op_text_##name}, __VA_ARGS__);            \
+    }
+#define CALL_BIND(in, ...)                                                                                             \
+    call_bind(&c, (in)->sig, (in)->name, (in)->text, (in)->args, (in)->n, (in)->kwnames, __VA_ARGS__)
+#define BIND_IN(in, ...)                                                                                               \
+    call c = {PyModule_GetState((in)->module), NULL, NULL, NULL};                                                      \
+    if (!CALL_BIND(in, __VA_ARGS__))                                                                                   \
+        return NULL
+
+typedef gm_array *(*axes_fn)(gm_scope *, gm_array *, int, const int *);
+typedef gm_array *(*int_fn)(gm_scope *, gm_array *, int);
+typedef gm_array *(*flag_fn)(gm_scope *, gm_array *, bool);
+PyObject *wrap_array(const invocation *in, unary_fn fn);                   /* "A" */
+PyObject *wrap_arrays(const invocation *in, binary_fn fn);                 /* "AA" */
+PyObject *wrap_axes(const invocation *in, axes_fn fn);                     /* "Ax" */
+PyObject *wrap_int(const invocation *in, int_fn fn);                       /* "Ai", 0 by default */
+PyObject *wrap_flag(const invocation *in, flag_fn fn);                     /* "Ab", false by default */
+PyObject *wrap_reduction(const invocation *in, reduce_fn fn);              /* "Axb" */
+
+/* Of each row: its function op_<name>, and its signature text op_text_<name>. Rows of the namespace engine have
+ * none. */
 #define UNARY(name, doc) FUNCTION_OF(name);
 #define BINARY(name, doc) FUNCTION_OF(name);
 #define REDUCE(name, doc) FUNCTION_OF(name);

@@ -1,6 +1,7 @@
-/* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; a HAND row has its
- * function op_<name> here or in an ops_<family>.c, and nothing else: the table, the docstring and the signature come
- * from the row. */
+/* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; a HAND row has
+ * its function op_<name> here or in an ops_<family>.c, and nothing else: the table, the docstring and the signature
+ * come from the row. */
+#include <string.h>
 #include "py/bind.h"
 
 /* The signature texts of the rows. */
@@ -78,21 +79,16 @@ static PyObject *call_reduce(PyObject *module, const char *name, reduce_fn fn, P
 
 /* ---- core, by hand ---- */
 
-FUNCTION_OF(argmax) {
+/* The place of the greatest or least, along one axis or (axis None) in the flattened array. */
+static PyObject *wrap_place(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, int, bool, bool)) {
     gm_array *x;
     int axis = 0;
     bool all = true, keepdims = false;
-    BIND(argmax, "Aab", &x, &axis, &all, &keepdims);
-    return call_finish(&c, gm_argmax(c.scope, x, axis, all, keepdims));
+    BIND_IN(in, "Aab", &x, &axis, &all, &keepdims);
+    return call_finish(&c, fn(c.scope, x, axis, all, keepdims));
 }
-
-FUNCTION_OF(argmin) {
-    gm_array *x;
-    int axis = 0;
-    bool all = true, keepdims = false;
-    BIND(argmin, "Aab", &x, &axis, &all, &keepdims);
-    return call_finish(&c, gm_argmin(c.scope, x, axis, all, keepdims));
-}
+WRAPPED(argmax, wrap_place, gm_argmax)
+WRAPPED(argmin, wrap_place, gm_argmin)
 
 FUNCTION_OF(astype) {
     gm_array *x;
@@ -105,28 +101,17 @@ FUNCTION_OF(astype) {
     return call_finish(&c, gm_astype(c.scope, x, type));
 }
 
-FUNCTION_OF(reshape) {
+static PyObject *wrap_shape(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, int, const int64_t *)) {
     gm_array *x;
     int ndim = 0;
     int64_t shape[GM_MAX_NDIM];
-    BIND(reshape, "Vs", &x, &ndim, shape);
-    return call_finish(&c, gm_reshape(c.scope, x, ndim, shape));
+    BIND_IN(in, "Vs", &x, &ndim, shape);
+    return call_finish(&c, fn(c.scope, x, ndim, shape));
 }
+WRAPPED(reshape, wrap_shape, gm_reshape)
+WRAPPED(broadcast_to, wrap_shape, gm_broadcast_to)
 
-FUNCTION_OF(broadcast_to) {
-    gm_array *x;
-    int ndim = 0;
-    int64_t shape[GM_MAX_NDIM];
-    BIND(broadcast_to, "Vs", &x, &ndim, shape);
-    return call_finish(&c, gm_broadcast_to(c.scope, x, ndim, shape));
-}
-
-FUNCTION_OF(transpose) {
-    gm_array *x;
-    int n_axes = -1, axes[GM_MAX_NDIM];
-    BIND(transpose, "Ax", &x, &n_axes, axes);
-    return call_finish(&c, gm_transpose(c.scope, x, n_axes, axes));
-}
+WRAPPED(transpose, wrap_axes, gm_transpose)
 
 FUNCTION_OF(where) {
     gm_array *condition, *x, *y;
@@ -134,77 +119,40 @@ FUNCTION_OF(where) {
     return call_finish(&c, gm_where(c.scope, condition, x, y));
 }
 
-FUNCTION_OF(matmul) {
-    gm_array *a, *b;
-    BIND(matmul, "AA", &a, &b);
-    return call_finish(&c, gm_matmul(c.scope, a, b));
-}
+WRAPPED(matmul, wrap_arrays, gm_matmul)
 
-/* ---- the tables ---- */
+/* ---- the table: every row, with the module that it belongs to ---- */
 
-#define ROW(name, text, doc) {#name, FUNCTION(op_##name), FASTCALL, #name text "\n--\n\n" doc},
-#define UNARY(name, doc) ROW(name, "(a, /, *, stream=None)", doc)
-#define BINARY(name, doc) ROW(name, "(a, b, *, stream=None)", doc)
-#define REDUCE(name, doc) ROW(name, "(a, /, axis=None, keepdims=False, *, stream=None)", doc)
+typedef struct {
+    const char *space;
+    PyMethodDef method;
+} row;
+
+#define ROW(space, name, text, doc) {#space, {#name, FUNCTION(op_##name), FASTCALL, #name text "\n--\n\n" doc}},
+#define UNARY(name, doc) ROW(core, name, "(a, /, *, stream=None)", doc)
+#define BINARY(name, doc) ROW(core, name, "(a, b, *, stream=None)", doc)
+#define REDUCE(name, doc) ROW(core, name, "(a, /, axis=None, keepdims=False, *, stream=None)", doc)
 #define HAND(name, namespace_, prototype, text, doc) HAND_##namespace_(name, text, doc)
-#define HAND_engine(name, text, doc)
-
-/* One table for each namespace: the rows of the others expand to nothing. */
-#define HAND_core(name, text, doc) ROW(name, text, doc)
-#define HAND_fast(name, text, doc)
-#define HAND_linalg(name, text, doc)
-#define HAND_fft(name, text, doc)
-#define HAND_random(name, text, doc)
-static PyMethodDef core_ops[] = {
-#include "ops/ops.def"
-    {NULL, NULL, 0, NULL},
-};
-#undef UNARY
-#undef BINARY
-#undef REDUCE
-#define UNARY(name, doc)
-#define BINARY(name, doc)
-#define REDUCE(name, doc)
-#undef HAND_core
-#undef HAND_fast
-#define HAND_core(name, text, doc)
-#define HAND_fast(name, text, doc) ROW(name, text, doc)
-static PyMethodDef fast_ops[] = {
-#include "ops/ops.def"
-    {NULL, NULL, 0, NULL},
-};
-#undef HAND_fast
-#undef HAND_linalg
-#define HAND_fast(name, text, doc)
-#define HAND_linalg(name, text, doc) ROW(name, text, doc)
-static PyMethodDef linalg_ops[] = {
-#include "ops/ops.def"
-    {NULL, NULL, 0, NULL},
-};
-#undef HAND_linalg
-#undef HAND_fft
-#define HAND_linalg(name, text, doc)
-#define HAND_fft(name, text, doc) ROW(name, text, doc)
-static PyMethodDef fft_ops[] = {
-#include "ops/ops.def"
-    {NULL, NULL, 0, NULL},
-};
-#undef HAND_fft
-#undef HAND_random
-#define HAND_fft(name, text, doc)
+#define HAND_core(name, text, doc) ROW(core, name, text, doc)
+#define HAND_fast(name, text, doc) ROW(fast, name, text, doc)
+#define HAND_linalg(name, text, doc) ROW(linalg, name, text, doc)
+#define HAND_fft(name, text, doc) ROW(fft, name, text, doc)
 /* random_normal is gomlx.core.random.normal */
-#define HAND_random(name, text, doc) {&#name[sizeof "random"], FUNCTION(op_##name), FASTCALL, \
-                                      &(#name text "\n--\n\n" doc)[sizeof "random"]},
-static PyMethodDef random_ops[] = {
+#define HAND_random(name, text, doc) {"random", {&#name[sizeof "random"], FUNCTION(op_##name), FASTCALL, \
+                                                 &(#name text "\n--\n\n" doc)[sizeof "random"]}},
+#define HAND_engine(name, text, doc)
+static row rows[] = {
 #include "ops/ops.def"
-    {NULL, NULL, 0, NULL},
 };
 
 /* The functions get the extension module as self, wherever they are put: the state is there. */
-static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *functions, const char *module_name,
+static bool functions_add(PyObject *target, PyObject *module, const char *space, const char *module_name,
                           PyObject *names) {
     PyObject *where = PyUnicode_FromString(module_name);
-    for (PyMethodDef *f = functions; where && f->ml_name; f++) {
+    for (size_t i = 0; where && i < sizeof rows / sizeof *rows; i++) {
+        PyMethodDef *f = &rows[i].method;
+        if (strcmp(rows[i].space, space) != 0)
+            continue;
         PyObject *function = PyCFunction_NewEx(f, module, where);
         PyObject *name = PyUnicode_FromString(f->ml_name);
         bool ok = function && name && PyModule_AddObjectRef(target, f->ml_name, function) == 0
@@ -218,11 +166,11 @@ static bool functions_add(PyObject *target, PyObject *module, PyMethodDef *funct
     return where != NULL;
 }
 
-static bool namespace_add(PyObject *module, const char *name, const char *doc, PyMethodDef *functions, PyObject *names) {
+static bool namespace_add(PyObject *module, const char *name, const char *doc, PyObject *names) {
     char full[64];
     PyOS_snprintf(full, sizeof full, "gomlx.core.%s", name);
     PyObject *space = PyModule_New(full), *text = PyUnicode_FromString(name);
-    bool ok = space && text && functions_add(space, module, functions, full, NULL)
+    bool ok = space && text && functions_add(space, module, name, full, NULL)
            && PyModule_AddStringConstant(space, "__doc__", doc) == 0
            && PyModule_AddObjectRef(module, name, space) == 0 && PyList_Append(names, text) == 0;
     Py_XDECREF(text);
@@ -231,9 +179,9 @@ static bool namespace_add(PyObject *module, const char *name, const char *doc, P
 }
 
 bool ops_add(PyObject *module, PyObject *names) {
-    return functions_add(module, module, core_ops, "gomlx.core", names)
-        && namespace_add(module, "fast", "Fused operations.", fast_ops, names)
-        && namespace_add(module, "linalg", "Linear algebra.", linalg_ops, names)
-        && namespace_add(module, "fft", "Fourier transforms.", fft_ops, names)
-        && namespace_add(module, "random", "Random numbers.", random_ops, names) && random_state_add(module);
+    return functions_add(module, module, "core", "gomlx.core", names)
+        && namespace_add(module, "fast", "Fused operations.", names)
+        && namespace_add(module, "linalg", "Linear algebra.", names)
+        && namespace_add(module, "fft", "Fourier transforms.", names)
+        && namespace_add(module, "random", "Random numbers.", names) && random_state_add(module);
 }

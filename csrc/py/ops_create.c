@@ -66,43 +66,34 @@ FUNCTION_OF(full_like) {
     return call_finish(&c, value ? gm_full_like(c.scope, x, value, type) : NULL);
 }
 
-FUNCTION_OF(zeros) {
+static PyObject *wrap_filled(const invocation *in, gm_array *(*fn)(gm_scope *, int, const int64_t *, gm_dtype)) {
     int ndim = 0;
     int64_t shape[GM_MAX_NDIM];
     gm_dtype type = GM_FLOAT32;
-    BIND(zeros, "sd", &ndim, shape, &type);
-    return call_finish(&c, gm_zeros(c.scope, ndim, shape, type));
+    BIND_IN(in, "sd", &ndim, shape, &type);
+    return call_finish(&c, fn(c.scope, ndim, shape, type));
 }
+WRAPPED(zeros, wrap_filled, gm_zeros)
+WRAPPED(ones, wrap_filled, gm_ones)
 
-FUNCTION_OF(ones) {
-    int ndim = 0;
-    int64_t shape[GM_MAX_NDIM];
-    gm_dtype type = GM_FLOAT32;
-    BIND(ones, "sd", &ndim, shape, &type);
-    return call_finish(&c, gm_ones(c.scope, ndim, shape, type));
-}
-
-FUNCTION_OF(zeros_like) {
+static PyObject *wrap_like(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, gm_dtype)) {
     gm_array *x;
     gm_dtype type = GM_DTYPE_COUNT;
-    BIND(zeros_like, "Ad", &x, &type);
-    return call_finish(&c, gm_zeros_like(c.scope, x, type));
+    BIND_IN(in, "Ad", &x, &type);
+    return call_finish(&c, fn(c.scope, x, type));
 }
-
-FUNCTION_OF(ones_like) {
-    gm_array *x;
-    gm_dtype type = GM_DTYPE_COUNT;
-    BIND(ones_like, "Ad", &x, &type);
-    return call_finish(&c, gm_ones_like(c.scope, x, type));
-}
+WRAPPED(zeros_like, wrap_like, gm_zeros_like)
+WRAPPED(ones_like, wrap_like, gm_ones_like)
 
 /* ---- matrices; m is n unless it is given ---- */
-FUNCTION_OF(eye) {
+static PyObject *wrap_matrix(const invocation *in, gm_array *(*fn)(gm_scope *, int, int, int, gm_dtype)) {
     int rows = 0, columns = INT_MIN, k = 0;
     gm_dtype type = GM_FLOAT32;
-    BIND(eye, "iiid", &rows, &columns, &k, &type);
-    return call_finish(&c, gm_eye(c.scope, rows, columns == INT_MIN ? rows : columns, k, type));
+    BIND_IN(in, "iiid", &rows, &columns, &k, &type);
+    return call_finish(&c, fn(c.scope, rows, columns == INT_MIN ? rows : columns, k, type));
 }
+WRAPPED(eye, wrap_matrix, gm_eye)
+WRAPPED(tri, wrap_matrix, gm_tri)
 
 FUNCTION_OF(identity) {
     int rows = 0;
@@ -111,26 +102,8 @@ FUNCTION_OF(identity) {
     return call_finish(&c, gm_identity(c.scope, rows, type));
 }
 
-FUNCTION_OF(tri) {
-    int rows = 0, columns = INT_MIN, k = 0;
-    gm_dtype type = GM_FLOAT32;
-    BIND(tri, "iiid", &rows, &columns, &k, &type);
-    return call_finish(&c, gm_tri(c.scope, rows, columns == INT_MIN ? rows : columns, k, type));
-}
-
-FUNCTION_OF(tril) {
-    gm_array *x;
-    int k = 0;
-    BIND(tril, "Ai", &x, &k);
-    return call_finish(&c, gm_tril(c.scope, x, k));
-}
-
-FUNCTION_OF(triu) {
-    gm_array *x;
-    int k = 0;
-    BIND(triu, "Ai", &x, &k);
-    return call_finish(&c, gm_triu(c.scope, x, k));
-}
+WRAPPED(tril, wrap_int, gm_tril)
+WRAPPED(triu, wrap_int, gm_triu)
 
 /* ---- sequences ---- */
 FUNCTION_OF(linspace) {
@@ -158,13 +131,12 @@ FUNCTION_OF(meshgrid) {
     return call_finish_many(&c, ok ? GM_OK : GM_EVALUE, outs, (int)n, false);
 }
 
-#define WINDOW(name)                                                                                                   \
-    FUNCTION_OF(name) {                                                                                                \
-        int count = 0;                                                                                                 \
-        BIND(name, "i", &count);                                                                                       \
-        return call_finish(&c, gm_##name(c.scope, count));                                                             \
-    }
-WINDOW(bartlett)
-WINDOW(hanning)
-WINDOW(hamming)
-WINDOW(blackman)
+static PyObject *wrap_window(const invocation *in, gm_array *(*fn)(gm_scope *, int)) {
+    int count = 0;
+    BIND_IN(in, "i", &count);
+    return call_finish(&c, fn(c.scope, count));
+}
+WRAPPED(bartlett, wrap_window, gm_bartlett)
+WRAPPED(hanning, wrap_window, gm_hanning)
+WRAPPED(hamming, wrap_window, gm_hamming)
+WRAPPED(blackman, wrap_window, gm_blackman)

@@ -43,21 +43,16 @@ FUNCTION_OF(divmod) {
     return call_finish_many(&c, both[0] && both[1] ? GM_OK : GM_EVALUE, both, 2, true);
 }
 
-FUNCTION_OF(isclose) {
+static PyObject *wrap_close(const invocation *in,
+                            gm_array *(*fn)(gm_scope *, gm_array *, gm_array *, double, double, bool)) {
     gm_array *a, *b;
     double rtol = 1e-5, atol = 1e-8;
     bool equal_nan = false;
-    BIND(isclose, "AAffb", &a, &b, &rtol, &atol, &equal_nan);
-    return call_finish(&c, gm_isclose(c.scope, a, b, rtol, atol, equal_nan));
+    BIND_IN(in, "AAffb", &a, &b, &rtol, &atol, &equal_nan);
+    return call_finish(&c, fn(c.scope, a, b, rtol, atol, equal_nan));
 }
-
-FUNCTION_OF(allclose) {
-    gm_array *a, *b;
-    double rtol = 1e-5, atol = 1e-8;
-    bool equal_nan = false;
-    BIND(allclose, "AAffb", &a, &b, &rtol, &atol, &equal_nan);
-    return call_finish(&c, gm_allclose(c.scope, a, b, rtol, atol, equal_nan));
-}
+WRAPPED(isclose, wrap_close, gm_isclose)
+WRAPPED(allclose, wrap_close, gm_allclose)
 
 FUNCTION_OF(array_equal) {
     gm_array *a, *b;
@@ -66,29 +61,18 @@ FUNCTION_OF(array_equal) {
     return call_finish(&c, gm_array_equal(c.scope, a, b, equal_nan));
 }
 
-FUNCTION_OF(var) {
+static PyObject *wrap_spread(const invocation *in,
+                             gm_array *(*fn)(gm_scope *, gm_array *, int, const int *, bool, int)) {
     gm_array *x;
     int n_axes = -1, axes[GM_MAX_NDIM], ddof = 0;
     bool keepdims = false;
-    BIND(var, "Axbi", &x, &n_axes, axes, &keepdims, &ddof);
-    return call_finish(&c, gm_var(c.scope, x, n_axes, axes, keepdims, ddof));
+    BIND_IN(in, "Axbi", &x, &n_axes, axes, &keepdims, &ddof);
+    return call_finish(&c, fn(c.scope, x, n_axes, axes, keepdims, ddof));
 }
+WRAPPED(var, wrap_spread, gm_var)
+WRAPPED(std, wrap_spread, gm_std)
 
-FUNCTION_OF(std) {
-    gm_array *x;
-    int n_axes = -1, axes[GM_MAX_NDIM], ddof = 0;
-    bool keepdims = false;
-    BIND(std, "Axbi", &x, &n_axes, axes, &keepdims, &ddof);
-    return call_finish(&c, gm_std(c.scope, x, n_axes, axes, keepdims, ddof));
-}
-
-FUNCTION_OF(count_nonzero) {
-    gm_array *x;
-    int n_axes = -1, axes[GM_MAX_NDIM];
-    bool keepdims = false;
-    BIND(count_nonzero, "Axb", &x, &n_axes, axes, &keepdims);
-    return call_finish(&c, gm_count_nonzero(c.scope, x, n_axes, axes, keepdims));
-}
+WRAPPED(count_nonzero, wrap_reduction, gm_count_nonzero)
 
 FUNCTION_OF(minmax) {
     gm_array *x, *both[2];

@@ -29,62 +29,27 @@ FUNCTION_OF(cross) {
     return call_finish(&c, gm_cross(c.scope, a, b, axis));
 }
 
-FUNCTION_OF(lu) {
+/* The `count` factors of a matrix. */
+static PyObject *wrap_factors(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, gm_array **), int count) {
     gm_array *x, *outs[3];
-    BIND(lu, "A", &x);
-    return finish_outputs(&c, gm_lu(c.scope, x, outs), outs, 3);
+    BIND_IN(in, "A", &x);
+    return finish_outputs(&c, fn(c.scope, x, outs), outs, count);
 }
+WRAPPED(lu, wrap_factors, gm_lu, 3)
+WRAPPED(lu_factor, wrap_factors, gm_lu_factor, 2)
+WRAPPED(qr, wrap_factors, gm_qr, 2)
 
-FUNCTION_OF(lu_factor) {
-    gm_array *x, *outs[2];
-    BIND(lu_factor, "A", &x);
-    return finish_outputs(&c, gm_lu_factor(c.scope, x, outs), outs, 2);
-}
+WRAPPED(cholesky, wrap_flag, gm_cholesky)
 
-FUNCTION_OF(qr) {
-    gm_array *x, *outs[2];
-    BIND(qr, "A", &x);
-    return finish_outputs(&c, gm_qr(c.scope, x, outs), outs, 2);
-}
+WRAPPED(cholesky_inv, wrap_flag, gm_cholesky_inv)
 
-FUNCTION_OF(cholesky) {
-    gm_array *x;
-    bool upper = false;
-    BIND(cholesky, "Ab", &x, &upper);
-    return call_finish(&c, gm_cholesky(c.scope, x, upper));
-}
+WRAPPED(inv, wrap_array, gm_inv)
 
-FUNCTION_OF(cholesky_inv) {
-    gm_array *x;
-    bool upper = false;
-    BIND(cholesky_inv, "Ab", &x, &upper);
-    return call_finish(&c, gm_cholesky_inv(c.scope, x, upper));
-}
+WRAPPED(tri_inv, wrap_flag, gm_tri_inv)
 
-FUNCTION_OF(inv) {
-    gm_array *x;
-    BIND(inv, "A", &x);
-    return call_finish(&c, gm_inv(c.scope, x));
-}
+WRAPPED(pinv, wrap_array, gm_pinv)
 
-FUNCTION_OF(tri_inv) {
-    gm_array *x;
-    bool upper = false;
-    BIND(tri_inv, "Ab", &x, &upper);
-    return call_finish(&c, gm_tri_inv(c.scope, x, upper));
-}
-
-FUNCTION_OF(pinv) {
-    gm_array *x;
-    BIND(pinv, "A", &x);
-    return call_finish(&c, gm_pinv(c.scope, x));
-}
-
-FUNCTION_OF(solve) {
-    gm_array *a, *b;
-    BIND(solve, "AA", &a, &b);
-    return call_finish(&c, gm_solve(c.scope, a, b));
-}
+WRAPPED(solve, wrap_arrays, gm_solve)
 
 FUNCTION_OF(solve_triangular) {
     gm_array *a, *b;
@@ -93,17 +58,9 @@ FUNCTION_OF(solve_triangular) {
     return call_finish(&c, gm_solve_triangular(c.scope, a, b, upper));
 }
 
-FUNCTION_OF(det) {
-    gm_array *x;
-    BIND(det, "A", &x);
-    return call_finish(&c, gm_det(c.scope, x));
-}
+WRAPPED(det, wrap_array, gm_det)
 
-FUNCTION_OF(slogdet) {
-    gm_array *x, *outs[2];
-    BIND(slogdet, "A", &x);
-    return finish_outputs(&c, gm_slogdet(c.scope, x, outs), outs, 2);
-}
+WRAPPED(slogdet, wrap_factors, gm_slogdet, 2)
 
 FUNCTION_OF(svd) {
     gm_array *x, *outs[3];
@@ -130,14 +87,6 @@ FUNCTION_OF(eigvalsh) {
     return call_finish(&c, gm_eigvalsh(c.scope, x, is_upper(triangle)));
 }
 
-FUNCTION_OF(eig) {
-    gm_array *x, *outs[2];
-    BIND(eig, "A", &x);
-    return finish_outputs(&c, gm_eig(c.scope, x, outs), outs, 2);
-}
+WRAPPED(eig, wrap_factors, gm_eig, 2)
 
-FUNCTION_OF(eigvals) {
-    gm_array *x;
-    BIND(eigvals, "A", &x);
-    return call_finish(&c, gm_eigvals(c.scope, x));
-}
+WRAPPED(eigvals, wrap_array, gm_eigvals)

@@ -8,17 +8,9 @@ FUNCTION_OF(addmm) {
     return call_finish(&c, gm_addmm(c.scope, added, a, b, alpha, beta));
 }
 
-FUNCTION_OF(inner) {
-    gm_array *a, *b;
-    BIND(inner, "AA", &a, &b);
-    return call_finish(&c, gm_inner(c.scope, a, b));
-}
+WRAPPED(inner, wrap_arrays, gm_inner)
 
-FUNCTION_OF(outer) {
-    gm_array *a, *b;
-    BIND(outer, "AA", &a, &b);
-    return call_finish(&c, gm_outer(c.scope, a, b));
-}
+WRAPPED(outer, wrap_arrays, gm_outer)
 
 FUNCTION_OF(vecdot) {
     gm_array *a, *b;
@@ -139,18 +131,15 @@ FUNCTION_OF(conv_general) {
 
 static const char *const size_names[4] = {"stride", "padding", "dilation", "output_padding"};
 
-/* conv1d to conv_transpose3d: the number of spatial axes is the function's; lists of another length are a TypeError, as in
- * MLX. */
-static PyObject *call_conv(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, bind_signature *sig,
-                           const char *name, const char *text, int axes, bool transposed) {
-    call c = {PyModule_GetState(module), NULL, NULL, NULL};
+/* conv1d to conv_transpose3d: the number of spatial axes is the function's; lists of another length are a TypeError, as
+ * in MLX. */
+static PyObject *wrap_conv(const invocation *in, int axes, bool transposed) {
+    call c = {PyModule_GetState(in->module), NULL, NULL, NULL};
     gm_array *x, *w;
     PyObject *lists[4];
     int groups = 1;
-    bool ok = transposed ? call_bind(&c, sig, name, text, args, n, kwnames, "AAppppi", &x, &w, &lists[0], &lists[1],
-                                     &lists[2], &lists[3], &groups)
-                         : call_bind(&c, sig, name, text, args, n, kwnames, "AApppi", &x, &w, &lists[0], &lists[1],
-                                     &lists[2], &groups);
+    bool ok = transposed ? CALL_BIND(in, "AAppppi", &x, &w, &lists[0], &lists[1], &lists[2], &lists[3], &groups)
+                         : CALL_BIND(in, "AApppi", &x, &w, &lists[0], &lists[1], &lists[2], &groups);
     if (!ok)
         return NULL;
     gm_conv_sizes sizes = plain_sizes;
@@ -161,8 +150,8 @@ static PyObject *call_conv(PyObject *module, PyObject *const *args, Py_ssize_t n
     for (int i = 0; ok && i < (transposed ? 4 : 3); i++) {
         ok = read_sizes(lists[i], size_names[i], counts[i], values[i]);
         if (ok && *counts[i] >= 0 && *counts[i] != axes) {
-            PyErr_Format(PyExc_TypeError, "%s: %d numbers as %s, expected an int or %d", name, *counts[i], size_names[i],
-                         axes);
+            PyErr_Format(PyExc_TypeError, "%s: %d numbers as %s, expected an int or %d", in->name, *counts[i],
+                         size_names[i], axes);
             ok = false;
         }
         if (*counts[i] < 0)
@@ -172,25 +161,19 @@ static PyObject *call_conv(PyObject *module, PyObject *const *args, Py_ssize_t n
     for (int k = 0; k < 3; k++)
         sizes.high[k] = sizes.low[k];
     if (ok && (gm_array_ndim(x) != axes + 2 || gm_array_ndim(w) != axes + 2)) {
-        PyErr_Format(PyExc_ValueError, "%s: an input of %d and a weight of %d dimensions, expected %d", name,
+        PyErr_Format(PyExc_ValueError, "%s: an input of %d and a weight of %d dimensions, expected %d", in->name,
                      gm_array_ndim(x), gm_array_ndim(w), axes + 2);
         ok = false;
     }
     return call_finish(&c, !ok ? NULL : transposed ? gm_conv_transpose(c.scope, x, w, &sizes, groups)
                                                    : gm_conv_general(c.scope, x, w, &sizes, groups, false));
 }
-
-#define CONV(name, axes, transposed)                                                                                   \
-    FUNCTION_OF(name) {                                                                                                \
-        static bind_signature sig;                                                                                     \
-        return call_conv(module, args, n, kwnames, &sig, #name, op_text_##name, axes, transposed);                     \
-    }
-CONV(conv1d, 1, false)
-CONV(conv2d, 2, false)
-CONV(conv3d, 3, false)
-CONV(conv_transpose1d, 1, true)
-CONV(conv_transpose2d, 2, true)
-CONV(conv_transpose3d, 3, true)
+WRAPPED(conv1d, wrap_conv, 1, false)
+WRAPPED(conv2d, wrap_conv, 2, false)
+WRAPPED(conv3d, wrap_conv, 3, false)
+WRAPPED(conv_transpose1d, wrap_conv, 1, true)
+WRAPPED(conv_transpose2d, wrap_conv, 2, true)
+WRAPPED(conv_transpose3d, wrap_conv, 3, true)
 
 FUNCTION_OF(convolve) {
     gm_array *a, *v;

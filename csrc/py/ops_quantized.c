@@ -60,11 +60,7 @@ FUNCTION_OF(gather_qqmm) {
     return call_finish(&c, gm_gather_qqmm(c.scope, x, w, scales, lhs, rhs, group_size, bits, mode, global_x, global_w));
 }
 
-FUNCTION_OF(to_fp8) {
-    gm_array *x;
-    BIND(to_fp8, "A", &x);
-    return call_finish(&c, gm_to_fp8(c.scope, x));
-}
+WRAPPED(to_fp8, wrap_array, gm_to_fp8)
 
 FUNCTION_OF(from_fp8) {
     gm_array *x;

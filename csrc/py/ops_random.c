@@ -51,14 +51,16 @@ FUNCTION_OF(random_normal) {
     return call_finish(&c, gm_random_normal(c.scope, ndim, shape, type, loc, scale, key_of(&c, key)));
 }
 
-FUNCTION_OF(random_truncated_normal) {
-    gm_array *lower, *upper, *key;
-    int ndim = -1;
+/* Values between two bounds; a shape that is not given is that of the bounds (ndim -1) or empty (0). */
+typedef gm_array *(*bounded_fn)(gm_scope *, gm_array *, gm_array *, int, const int64_t *, gm_dtype, gm_array *);
+static PyObject *wrap_bounds(const invocation *in, bounded_fn fn, int ndim, gm_dtype type) {
+    gm_array *low, *high, *key;
     int64_t shape[GM_MAX_NDIM];
-    gm_dtype type = GM_FLOAT32;
-    BIND(random_truncated_normal, "VVsdO", &lower, &upper, &ndim, shape, &type, &key);
-    return call_finish(&c, gm_random_truncated_normal(c.scope, lower, upper, ndim, shape, type, key_of(&c, key)));
+    BIND_IN(in, "VVsdO", &low, &high, &ndim, shape, &type, &key);
+    return call_finish(&c, fn(c.scope, low, high, ndim, shape, type, key_of(&c, key)));
 }
+WRAPPED(random_truncated_normal, wrap_bounds, gm_random_truncated_normal, -1, GM_FLOAT32)
+WRAPPED(random_randint, wrap_bounds, gm_random_randint, 0, GM_INT32)
 
 FUNCTION_OF(random_multivariate_normal) {
     gm_array *mean, *cov, *key;
@@ -87,15 +89,6 @@ FUNCTION_OF(random_laplace) {
     double loc = 0, scale = 1;
     BIND(random_laplace, "sdffO", &ndim, shape, &type, &loc, &scale, &key);
     return call_finish(&c, gm_random_laplace(c.scope, ndim, shape, type, loc, scale, key_of(&c, key)));
-}
-
-FUNCTION_OF(random_randint) {
-    gm_array *low, *high, *key;
-    int ndim = 0;
-    int64_t shape[GM_MAX_NDIM];
-    gm_dtype type = GM_INT32;
-    BIND(random_randint, "VVsdO", &low, &high, &ndim, shape, &type, &key);
-    return call_finish(&c, gm_random_randint(c.scope, low, high, ndim, shape, type, key_of(&c, key)));
 }
 
 FUNCTION_OF(random_bernoulli) {

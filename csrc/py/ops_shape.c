@@ -18,12 +18,7 @@ FUNCTION_OF(unflatten) {
     return call_finish(&c, gm_unflatten(c.scope, x, axis, ndim, shape));
 }
 
-FUNCTION_OF(squeeze) {
-    gm_array *x;
-    int n_axes = -1, axes[GM_MAX_NDIM];
-    BIND(squeeze, "Ax", &x, &n_axes, axes);
-    return call_finish(&c, gm_squeeze(c.scope, x, n_axes, axes));
-}
+WRAPPED(squeeze, wrap_axes, gm_squeeze)
 
 FUNCTION_OF(expand_dims) {
     gm_array *x;
@@ -36,25 +31,16 @@ FUNCTION_OF(expand_dims) {
     return call_finish(&c, gm_expand_dims(c.scope, x, n_axes, axes));
 }
 
-FUNCTION_OF(matrix_transpose) {
-    gm_array *x;
-    BIND(matrix_transpose, "A", &x);
-    return call_finish(&c, gm_matrix_transpose(c.scope, x));
-}
+WRAPPED(matrix_transpose, wrap_array, gm_matrix_transpose)
 
-FUNCTION_OF(moveaxis) {
-    gm_array *x;
-    int source = 0, destination = 0;
-    BIND(moveaxis, "Aii", &x, &source, &destination);
-    return call_finish(&c, gm_moveaxis(c.scope, x, source, destination));
-}
-
-FUNCTION_OF(swapaxes) {
+static PyObject *wrap_two_axes(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, int, int)) {
     gm_array *x;
     int axis1 = 0, axis2 = 0;
-    BIND(swapaxes, "Aii", &x, &axis1, &axis2);
-    return call_finish(&c, gm_swapaxes(c.scope, x, axis1, axis2));
+    BIND_IN(in, "Aii", &x, &axis1, &axis2);
+    return call_finish(&c, fn(c.scope, x, axis1, axis2));
 }
+WRAPPED(moveaxis, wrap_two_axes, gm_moveaxis)
+WRAPPED(swapaxes, wrap_two_axes, gm_swapaxes)
 
 /* One array for one, a list for several. */
 static PyObject *finish_each(call *c, gm_array **arrays, Py_ssize_t n, gm_array *(*fn)(gm_scope *, gm_array *)) {
@@ -66,17 +52,17 @@ static PyObject *finish_each(call *c, gm_array **arrays, Py_ssize_t n, gm_array 
     return call_finish_many(c, ok ? GM_OK : GM_EVALUE, arrays, (int)n, true);
 }
 
-#define EACH(name)                                                                                                     \
-    FUNCTION_OF(name) {                                                                                                \
-        gm_array **arrays;                                                                                             \
-        BIND_NAMED(name, "");                                                                                          \
-        if (!call_arrays(&c, args, n, "each argument", &arrays))                                                       \
-            return call_finish(&c, NULL);                                                                              \
-        return finish_each(&c, arrays, n, gm_##name);                                                                  \
-    }
-EACH(atleast_1d)
-EACH(atleast_2d)
-EACH(atleast_3d)
+static PyObject *wrap_each(const invocation *in, unary_fn fn) {
+    gm_array **arrays;
+    const invocation named = {in->module, in->args + in->n, in->kwnames, 0, in->sig, in->name, in->text};
+    BIND_IN(&named, "");
+    if (!call_arrays(&c, in->args, in->n, "each argument", &arrays))
+        return call_finish(&c, NULL);
+    return finish_each(&c, arrays, in->n, fn);
+}
+WRAPPED(atleast_1d, wrap_each, gm_atleast_1d)
+WRAPPED(atleast_2d, wrap_each, gm_atleast_2d)
+WRAPPED(atleast_3d, wrap_each, gm_atleast_3d)
 
 FUNCTION_OF(broadcast_arrays) {
     gm_array **arrays;
@@ -206,12 +192,7 @@ FUNCTION_OF(repeat) {
     return call_finish(&c, gm_repeat(c.scope, x, repeats, axis, all));
 }
 
-FUNCTION_OF(flip) {
-    gm_array *x;
-    int n_axes = -1, axes[GM_MAX_NDIM];
-    BIND(flip, "Ax", &x, &n_axes, axes);
-    return call_finish(&c, gm_flip(c.scope, x, n_axes, axes));
-}
+WRAPPED(flip, wrap_axes, gm_flip)
 
 /* One shift serves all axes, several shifts of one axis follow each other. */
 FUNCTION_OF(roll) {
@@ -282,12 +263,7 @@ FUNCTION_OF(pad) {
     return call_finish(&c, gm_pad(c.scope, x, low, high, (gm_pad_mode)kind, value));
 }
 
-FUNCTION_OF(diag) {
-    gm_array *x;
-    int k = 0;
-    BIND(diag, "Ai", &x, &k);
-    return call_finish(&c, gm_diag(c.scope, x, k));
-}
+WRAPPED(diag, wrap_int, gm_diag)
 
 FUNCTION_OF(diagonal) {
     gm_array *x;
@@ -311,11 +287,7 @@ FUNCTION_OF(diff) {
     return call_finish(&c, gm_diff(c.scope, x, times, axis));
 }
 
-FUNCTION_OF(kron) {
-    gm_array *a, *b;
-    BIND(kron, "AA", &a, &b);
-    return call_finish(&c, gm_kron(c.scope, a, b));
-}
+WRAPPED(kron, wrap_arrays, gm_kron)
 
 /* ---- memory ---- */
 /* allow_col_major permits another order than rows, it does not ask for it. */

@@ -56,6 +56,9 @@ bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, P
 bool read_bool(PyObject *value, bool *out);                           /* NULL leaves *out */
 bool read_int(PyObject *value, const char *what, int *out);           /* NULL leaves *out */
 bool read_float(PyObject *value, const char *what, double *out);      /* NULL leaves *out */
+/* An iterable's items, at most `most`, as a tuple; NULL with TypeError ("an int or a sequence of ints") or
+ * ValueError. */
+PyObject *read_sequence(PyObject *value, const char *what, int most);
 bool read_axes(PyObject *value, int *n_axes, int *axes); /* None or NULL: n_axes = -1; int; sequence of ints */
 bool read_shape(PyObject *value, int *ndim, int64_t *shape);          /* an int or a sequence of ints within int32 */
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);

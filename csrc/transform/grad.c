@@ -66,8 +66,13 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
     if (status == GM_OK)
         status = error_code();
     for (int i = 0; i < node->n_in && status == GM_OK; i++) {
-        int64_t from = node->in[i] == GM_NONE || !grads[i] ? -1 : walk_find(&r->w, node->in[i]);
-        if (from >= 0 && r->w.reached[from])
+        bool refused = i < 32 && node->op->refused >> i & 1;
+        int64_t from = node->in[i] == GM_NONE || !(grads[i] || refused) ? -1 : walk_find(&r->w, node->in[i]);
+        if (from < 0 || !r->w.reached[from])
+            continue;
+        if (refused)
+            status = gm_fail(GM_ESTATE, "%s: there is no gradient with respect to its input %d", node->op->name, i);
+        else
             status = accumulate(s, r->slots + r->first[from], grads[i]);
     }
     memory_free(grads);

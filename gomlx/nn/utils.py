@@ -95,13 +95,25 @@ def batches(flat, limit):
         yield batch
 
 
+def sum_of_squares(gradients):
+    """The sum of the squares of all elements; those of float16, which would overflow, in float32."""
+    def add(total, g):
+        return total + mx.sum(mx.square(g.astype(mx.float32) if g.dtype == mx.float16 else g))
+
+    return tree_reduce(add, gradients, 0.0)
+
+
+def scale_to_norm(gradients, norm, max_norm):
+    """The gradients, whose norm is `norm`, scaled to max_norm where that is less; each keeps its dtype."""
+    scale = mx.minimum(max_norm / (norm + 1e-6), 1.0)
+    return tree_map(lambda g: (g * scale).astype(g.dtype), gradients)
+
+
 def clip_grad_norm_sharded(gradients: Any, max_norm: float, group: mx.distributed.Group | None = None):
     """Gradients of which this process has its part, scaled so that their norm over all processes is at most max_norm.
 
     Returns them and the norm they had.
     """
     group = group or mx.distributed.init()
-    squares = tree_reduce(lambda total, g: total + g.square().sum(), gradients, mx.array(0.0))
-    norm = mx.sqrt(mx.distributed.all_sum(squares, group=group))
-    scale = mx.minimum(max_norm / (norm + 1e-6), 1.0)
-    return tree_map(lambda g: g * scale, gradients), norm
+    norm = mx.sqrt(mx.distributed.all_sum(mx.array(sum_of_squares(gradients)), group=group))
+    return scale_to_norm(gradients, norm, max_norm), norm

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
-from gomlx.utils import tree_flatten, tree_map, tree_merge, tree_reduce, tree_unflatten
+from gomlx.nn.utils import scale_to_norm, sum_of_squares
+from gomlx.utils import tree_flatten, tree_map, tree_merge, tree_unflatten
 
 Rate = float | Callable[[mx.array], mx.array]
 
@@ -90,9 +91,9 @@ class Optimizer:
             param = param(self.step)
         self.state[name] = mx.array(param)
 
-    def _check(self, name, value, minimum, sign=">="):
-        """`value`, which must be at least `minimum`."""
-        if value < minimum:
+    def _check(self, name, value, sign):
+        """`value`, which must be ">" or ">=" 0."""
+        if value < 0 or (value == 0 and sign == ">"):
             raise ValueError(f"{type(self).__name__} {name} should be {sign}0, {value} was provided instead")
 
 
@@ -191,8 +192,8 @@ class RMSprop(Optimizer):
         self._maybe_schedule("learning_rate", learning_rate)
         self.alpha = alpha
         self.eps = eps
-        self._check("alpha", alpha, 0)
-        self._check("epsilon", eps, 0, ">")
+        self._check("alpha", alpha, ">=")
+        self._check("epsilon", eps, ">")
 
     def init_single(self, parameter: mx.array, state: dict):
         state["v"] = mx.zeros_like(parameter)
@@ -211,7 +212,7 @@ class Adagrad(Optimizer):
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.eps = eps
-        self._check("epsilon", eps, 0, ">")
+        self._check("epsilon", eps, ">")
 
     def init_single(self, parameter: mx.array, state: dict):
         state["v"] = mx.zeros_like(parameter)
@@ -234,8 +235,8 @@ class AdaDelta(Optimizer):
         self._maybe_schedule("learning_rate", learning_rate)
         self.rho = rho
         self.eps = eps
-        self._check("rho", rho, 0)
-        self._check("epsilon", eps, 0, ">")
+        self._check("rho", rho, ">=")
+        self._check("epsilon", eps, ">")
 
     def init_single(self, parameter: mx.array, state: dict):
         state["v"] = mx.zeros_like(parameter)
@@ -262,8 +263,7 @@ class Adam(Optimizer):
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         check_betas("Adam", betas)
-        if eps < 0:
-            raise ValueError(f"Adam epsilon should be >=0, {eps} was provided instead")
+        self._check("epsilon", eps, ">=")
         self.betas = betas
         self.eps = eps
         self.bias_correction = bias_correction
@@ -450,7 +450,7 @@ class Muon(Optimizer):
         if update.ndim >= 2:
             shape = update.shape
             matrix = self._orthogonalize(update.reshape(shape[0], -1))
-            rate = rate * max(1, matrix.shape[-2] / matrix.shape[-1]) ** 0.5
+            rate = rate * max(1, shape[-2] / shape[-1]) ** 0.5
             update = matrix.reshape(shape)
         return parameter - rate * update
 
@@ -469,9 +469,7 @@ def rms(x):
 def clip_grad_norm(grads, max_norm):
     """The gradients scaled so that their global norm is at most max_norm, and the norm they had.
 
-    https://arxiv.org/abs/1211.5063.
+    Each keeps its dtype; the squares of float16 are summed in float32. https://arxiv.org/abs/1211.5063.
     """
-    squares = tree_reduce(lambda total, g: total + g.square().sum(), grads, 0.0)
-    norm = mx.sqrt(squares)
-    scale = mx.minimum(max_norm / (norm + 1e-6), 1.0)
-    return tree_map(lambda g: g * scale, grads), norm
+    norm = mx.sqrt(sum_of_squares(grads))
+    return scale_to_norm(grads, norm, max_norm), norm

@@ -8,46 +8,16 @@ import gomlx.core as mx
 from gomlx.nn.layers.base import Module
 
 
-def per_axis(value, n):
-    """An int for each of n axes; a tuple is taken as it is."""
-    return (value,) * n if isinstance(value, int) else value
+class Convolution(Module):
+    """What the convolutions and the transposed ones share.
 
+    A class says how many spatial axes it has, which function of gomlx.core computes it, and which of its attributes
+    that function takes after x and the weight; the repr shows them in the same order.
+    """
 
-def weight_shape(weight, groups):
-    """(in_channels, out_channels, kernel) of a convolution's weight."""
-    return weight.shape[-1] * groups, weight.shape[0], weight.shape[1:-1]
-
-
-class Conv1d(Module):
-    """Convolution of sequences: (N, L, C) to (N, L', out_channels)."""
-
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0,
-                 dilation: int = 1, groups: int = 1, bias: bool = True):
-        super().__init__()
-        if in_channels % groups != 0:
-            raise ValueError(f"The number of input channels ({in_channels}) must be divisible by the number of groups "
-                             f"({groups})")
-        scale = math.sqrt(groups / (in_channels * kernel_size))
-        self.weight = mx.random.uniform(-scale, scale, (out_channels, kernel_size, in_channels // groups))
-        if bias:
-            self.bias = mx.zeros((out_channels,))
-        self.padding = padding
-        self.dilation = dilation
-        self.stride = stride
-        self.groups = groups
-
-    def _extra_repr(self):
-        in_channels, out_channels, (kernel,) = weight_shape(self.weight, self.groups)
-        return (f"{in_channels}, {out_channels}, kernel_size={kernel}, stride={self.stride}, padding={self.padding}, "
-                f"dilation={self.dilation}, groups={self.groups}, bias={'bias' in self}")
-
-    def __call__(self, x):
-        y = mx.conv1d(x, self.weight, self.stride, self.padding, self.dilation, self.groups)
-        return y + self.bias if "bias" in self else y
-
-
-class Conv2d(Module):
-    """Convolution of images: (N, H, W, C) to (N, H', W', out_channels)."""
+    _axes = 1
+    _function = None
+    _options = ("stride", "padding", "dilation", "groups")
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | tuple, stride: int | tuple = 1,
                  padding: int | tuple = 0, dilation: int | tuple = 1, groups: int = 1, bias: bool = True):
@@ -55,46 +25,57 @@ class Conv2d(Module):
         if in_channels % groups != 0:
             raise ValueError(f"The number of input channels ({in_channels}) must be divisible by the number of groups "
                              f"({groups})")
-        kernel_size = per_axis(kernel_size, 2)
-        scale = math.sqrt(groups / (in_channels * math.prod(kernel_size)))
-        self.weight = mx.random.uniform(-scale, scale, (out_channels, *kernel_size, in_channels // groups))
+        self._build(in_channels, out_channels, kernel_size, bias, padding=padding, stride=stride, dilation=dilation,
+                    groups=groups)
+
+    def _build(self, in_channels, out_channels, kernel_size, bias, **options):
+        """Makes the parameters and keeps the options: paddings and strides as one number for each axis."""
+        groups = options.get("groups", 1)
+        kernel = self._per_axis(kernel_size)
+        kernel = (kernel,) if self._axes == 1 else kernel
+        scale = math.sqrt(groups / (in_channels * math.prod(kernel)))
+        self.weight = mx.random.uniform(-scale, scale, (out_channels, *kernel, in_channels // groups))
         if bias:
             self.bias = mx.zeros((out_channels,))
-        self.padding = per_axis(padding, 2)
-        self.stride = per_axis(stride, 2)
-        self.dilation = dilation
-        self.groups = groups
+        for name, value in options.items():
+            setattr(self, name, value if name in ("dilation", "groups") else self._per_axis(value))
+
+    def _per_axis(self, value):
+        """An int for each axis, where there are several; a tuple is taken as it is."""
+        return (value,) * self._axes if isinstance(value, int) and self._axes > 1 else value
 
     def _extra_repr(self):
-        in_channels, out_channels, kernel = weight_shape(self.weight, self.groups)
-        return (f"{in_channels}, {out_channels}, kernel_size={kernel}, stride={self.stride}, padding={self.padding}, "
-                f"dilation={self.dilation}, groups={self.groups}, bias={'bias' in self}")
+        out_channels, *kernel, in_channels = self.weight.shape
+        options = ", ".join(f"{name}={getattr(self, name)}" for name in self._options)
+        return (f"{in_channels * getattr(self, 'groups', 1)}, {out_channels}, "
+                f"kernel_size={kernel[0] if self._axes == 1 else tuple(kernel)}, {options}, bias={'bias' in self}")
 
     def __call__(self, x):
-        y = mx.conv2d(x, self.weight, self.stride, self.padding, self.dilation, self.groups)
+        y = self._function(x, self.weight, *(getattr(self, name) for name in self._options))
         return y + self.bias if "bias" in self else y
 
 
-class Conv3d(Module):
-    """Convolution of volumes: (N, D, H, W, C) to (N, D', H', W', out_channels)."""
+class Conv1d(Convolution):
+    """Convolution of sequences: (N, L, C) to (N, L', out_channels)."""
+
+    _function = staticmethod(mx.conv1d)
+
+
+class Conv2d(Convolution):
+    """Convolution of images: (N, H, W, C) to (N, H', W', out_channels)."""
+
+    _axes = 2
+    _function = staticmethod(mx.conv2d)
+
+
+class Conv3d(Convolution):
+    """Convolution of volumes: (N, D, H, W, C) to (N, D', H', W', out_channels). It has no groups."""
+
+    _axes = 3
+    _function = staticmethod(mx.conv3d)
+    _options = ("stride", "padding", "dilation")
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | tuple, stride: int | tuple = 1,
                  padding: int | tuple = 0, dilation: int | tuple = 1, bias: bool = True):
-        super().__init__()
-        kernel_size = per_axis(kernel_size, 3)
-        scale = math.sqrt(1 / (in_channels * math.prod(kernel_size)))
-        self.weight = mx.random.uniform(-scale, scale, (out_channels, *kernel_size, in_channels))
-        if bias:
-            self.bias = mx.zeros((out_channels,))
-        self.padding = per_axis(padding, 3)
-        self.stride = per_axis(stride, 3)
-        self.dilation = dilation
-
-    def _extra_repr(self):
-        in_channels, out_channels, kernel = weight_shape(self.weight, 1)
-        return (f"{in_channels}, {out_channels}, kernel_size={kernel}, stride={self.stride}, padding={self.padding}, "
-                f"dilation={self.dilation}, bias={'bias' in self}")
-
-    def __call__(self, x):
-        y = mx.conv3d(x, self.weight, self.stride, self.padding, self.dilation)
-        return y + self.bias if "bias" in self else y
+        Module.__init__(self)
+        self._build(in_channels, out_channels, kernel_size, bias, padding=padding, stride=stride, dilation=dilation)

@@ -84,7 +84,7 @@ def shard_inplace(module: Module, sharding: str | Callable, *, segments: int | l
     with its segments (3 for fused queries, keys and values), or None. The module itself must do the communication.
     """
     group = group or mx.distributed.init()
-    predicate = sharding if callable(sharding) else predicate_of(sharding, segments)
+    predicate = predicate_of(sharding, segments) if isinstance(sharding, str) else sharding
     module.update(shards(module.parameters(), predicate, group))
 
 
