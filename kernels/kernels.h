@@ -267,6 +267,26 @@ typedef struct {                     /* values [n] and vectors [n, n] (as rows, 
     double *a, *values, *vectors, *work; int64_t n; int width; int32_t *failed;
 } gm_eig_args;
 #define GM_EIG_WORK(n, width) (2 * (n) + (3 * (n) + (n) * (n)) * (width))
+/* ---- dense products ---- */
+/* out[row][lane] = sum over k of x[row][k] * w[k][lane] for every matrix of a batch; with add alpha * that + beta * add.
+ * One piece of the range is block_rows rows by block_panels panels of one matrix; the bits do not depend on either. */
+typedef struct {
+    void *out; const void *x, *w, *add;                  /* add NULL: none */
+    int type;                                            /* of all: f16, bf16, f32, f64, c64 (without add) */
+    bool few;                                            /* for at most GM_GEMM_FEW rows of floats of 16 or 32 bits */
+    bool packed, aligned;                                /* w is what gemm_pack makes, x what gemm_align makes; then
+                                                            their strides of the batch count matrices */
+    int64_t rows, lanes, k;
+    int64_t out_row, out_lane, x_row, x_k, w_lane, w_k, add_row, add_lane;
+    int ndim; const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides;    /* of the batch */
+    int64_t block_rows, block_panels;
+    float alpha, beta;
+} gm_gemm_args;
+#define GM_GEMM_FEW 4
+#define GM_GEMM_FEW_PANELS 64                            /* at most in a block of few rows; else GM_GEMM_PANELS */
+#define GM_GEMM_PANELS 8
+typedef gm_gemm_args gm_gemm_pack_args;                  /* out: w's lanes as panels, of all matrices of the batch */
+typedef gm_gemm_args gm_gemm_align_args;                 /* out: x's rows as items, side by side */
 
 /* ---- packed matrices ---- */
 typedef struct {
@@ -455,6 +475,7 @@ typedef struct {
     const char *isa;              /* "generic", "avx2", "avx512", "neon" */
     int panel_rows;               /* rows of a panel of the block formats: 8 or 16 */
     int lanes;                    /* floats in a vector */
+    int gemm_rows, gemm_lanes;    /* rows of a block of dense products, float32 lanes of a panel */
 #define KERNEL(name, range, doc) gm_kernel name;
 #include "kernels.def"
 #undef KERNEL
@@ -468,6 +489,21 @@ const char *const *kernels_names(void);
 const gm_kernels *kernels_get(const char *isa);
 /* One line on what the CPU has and why this table was chosen, for `gomlx doctor`. */
 const char *kernels_reason(void);
+
+/* Lanes of a panel of gemm_pack; bytes of a packed or aligned matrix, with room for any kind of items. */
+static inline int64_t kernels_gemm_lanes(const gm_kernels *k, int type) {
+    return type == GM_T_F64 ? k->gemm_lanes / 2 : k->gemm_lanes;
+}
+static inline int64_t kernels_gemm_panels(const gm_kernels *k, int type, int64_t lanes) {
+    const int64_t width = kernels_gemm_lanes(k, type);
+    return (lanes + width - 1) / width;
+}
+static inline int64_t kernels_gemm_pack_bytes(const gm_kernels *k, int type, int64_t lanes, int64_t row_values) {
+    return kernels_gemm_panels(k, type, lanes) * k->gemm_lanes * 4 * (type == GM_T_C64 ? 2 : 1) * row_values;
+}
+static inline int64_t kernels_gemm_align_bytes(int type, int64_t rows, int64_t row_values) {
+    return rows * (row_values * (type == GM_T_F64 || type == GM_T_C64 ? 8 : 4) + 128) * (type == GM_T_C64 ? 2 : 1);
+}
 
 /* Bytes of [rows, k] packed with this table's panels: whole panels. */
 static inline int64_t kernels_panel(const gm_kernels *k, int format) {

@@ -1,7 +1,14 @@
-/* matmul.c - products of dense matrices. The right operand is packed into panels as weights are, so one kernel serves
- * both. */
+/* matmul.c - products of dense matrices. */
 #include <string.h>
-#include "ops/ops.h"
+#include "ops/product.h"
+
+/* Strides of x's leading axes, all but the last two, as n - 2 axes of the result: 0 where it is repeated. */
+static void matrix_strides(const gm_array *x, int n, int64_t *strides) {
+    for (int i = 0; i < n - 2; i++) {
+        const int axis = i - (n - x->ndim);
+        strides[i] = axis >= 0 && x->shape[axis] != 1 ? x->strides[axis] : 0;
+    }
+}
 
 static gm_status matmul_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
@@ -22,99 +29,19 @@ static gm_status matmul_infer(gm_array *const *in, int n_in, const void *param, 
     return GM_OK;
 }
 
-static int format_of(gm_dtype t) {
-    return t == GM_FLOAT16 ? GM_QUANT_f16 : t == GM_BFLOAT16 ? GM_QUANT_bf16 : GM_QUANT_f32;
-}
-
-/* Byte offset of batch index `i` (over the leading dimensions of out) in an operand. */
-static int64_t batch_offset(const gm_array *out, const gm_array *x, int64_t i) {
-    int64_t offset = 0;
-    for (int d = out->ndim - 3, e = x->ndim - 3; d >= 0; d--, e--) {
-        int64_t at = i % out->shape[d];
-        i /= out->shape[d];
-        if (e >= 0 && x->shape[e] != 1)
-            offset += at * x->strides[e];
-    }
-    return offset * (int64_t)array_item(x);
-}
-
 static gm_status matmul_eval(gm_array *out, gm_queue *q) {
-    const gm_kernels *kernels = queue_kernels(q);
     const gm_array *a = out->in[0], *b = out->in[1];
-    int na = a->ndim, nb = b->ndim;
-    gm_dtype type = (gm_dtype)out->dtype;
-    int64_t m = a->shape[na - 2], k = a->shape[na - 1], n = b->shape[nb - 1], batches = 1;
-    int format = format_of(type);
-    for (int i = 0; i < out->ndim - 2; i++)
-        batches *= out->shape[i];
+    const int na = a->ndim, nb = b->ndim, n = out->ndim;
+    int64_t a_strides[GM_MAX_NDIM], b_strides[GM_MAX_NDIM];
     GM_TRY(array_alloc(out, q));
-    if (out->size == 0)
-        return GM_OK;
-    char *rows = queue_scratch(q, (size_t)(n * k) * array_item(b) + 1);
-    char *panels = queue_scratch(q, (size_t)kernels_packed_bytes(kernels, format, n, k) + 1);
-    float *x = queue_scratch(q, (size_t)(m * k) * sizeof(float) + 1);
-    float *y = type == GM_FLOAT32 ? NULL : queue_scratch(q, (size_t)(m * n) * sizeof(float));
-    if (!rows || !panels || !x || (type != GM_FLOAT32 && !y))
-        return error_code();
-    int64_t last_b = -1;
-    for (int64_t i = 0; i < batches; i++) {
-        const char *pa = (const char *)array_ptr(a) + batch_offset(out, a, i);
-        int64_t at_b = batch_offset(out, b, i);
-        float *to = y ? y : (float *)array_ptr(out) + i * m * n;
-        const float *left = x;
-        queue_fence(q);
-        if (at_b != last_b) {
-            GM_TRY(launch_copy(q, rows, type, (int64_t[]){k, 1}, (const char *)array_ptr(b) + at_b, type,
-                               (int64_t[]){b->strides[nb - 1], b->strides[nb - 2]}, 2, (int64_t[]){n, k}));
-            queue_fence(q);
-            GM_TRY(LAUNCH(q, pack, kernels_panels(kernels, format, n), 4, 0, .out = panels, .in = rows,
-                          .format = format, .rows = n, .k = k));
-            last_b = at_b;
-        }
-        int64_t x_stride = k;
-        if (type == GM_FLOAT32 && (k == 1 || a->strides[na - 1] == 1) && (m == 1 || a->strides[na - 2] >= k)) {
-            left = (const float *)(const void *)pa;
-            x_stride = a->strides[na - 2];
-        } else {
-            GM_TRY(launch_copy(q, x, GM_FLOAT32, (int64_t[]){k, 1}, pa, (gm_dtype)a->dtype, a->strides + na - 2, 2,
-                               (int64_t[]){m, k}));
-        }
-        queue_fence(q);
-        GM_TRY(LAUNCH(q, matmul_float, kernels_panels(kernels, format, n), 1 + 65536 / (m * k + 1), 0, .out = to,
-                      .out_stride = n, .x = left, .x_stride = x_stride, .weight = panels, .format = format, .rows = n,
-                      .k = k, .tokens = m));
-        if (y) {
-            queue_fence(q);
-            GM_TRY(launch_copy(q, (char *)array_ptr(out) + i * m * n * (int64_t)array_item(out), type, (int64_t[]){1},
-                               y, GM_FLOAT32, (int64_t[]){1}, 1, (int64_t[]){m * n}));
-        }
-    }
-    return GM_OK;
-}
-
-static gm_array *matmul_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
-    (void)n_in;
-    (void)param;
-    gm_array *a = in[0], *b = in[1];
-    int64_t shape[GM_MAX_NDIM];
-    int axes[GM_MAX_NDIM], na = a->ndim, nb = b->ndim;
-    if (na + 1 > GM_MAX_NDIM || nb + 1 > GM_MAX_NDIM)
-        return gm_fail(GM_EVALUE, "matmul: too many dimensions"), NULL;
-    memcpy(shape, a->shape, (size_t)na * sizeof *shape);             /* [..., m, 1, k] */
-    shape[na] = shape[na - 1];
-    shape[na - 1] = 1;
-    a = gm_reshape(s, a, na + 1, shape);
-    for (int i = 0; i < nb; i++)
-        axes[i] = i < nb - 2 ? i : i == nb - 2 ? nb - 1 : nb - 2;
-    b = gm_transpose(s, b, nb, axes);                                /* [..., 1, n, k] */
-    if (!b)
-        return NULL;
-    memcpy(shape, b->shape, (size_t)nb * sizeof *shape);
-    shape[nb] = shape[nb - 1];
-    shape[nb - 1] = shape[nb - 2];
-    shape[nb - 2] = 1;
-    b = gm_reshape(s, b, nb + 1, shape);
-    return gm_sum(s, gm_multiply(s, a, b), 1, (int[]){-1}, false);
+    matrix_strides(a, n, a_strides);
+    matrix_strides(b, n, b_strides);
+    return launch_product(q, &(product){
+        .type = (gm_dtype)out->dtype, .out = array_ptr(out), .x = array_ptr(a), .w = array_ptr(b),
+        .rows = a->shape[na - 2], .lanes = b->shape[nb - 1], .k = a->shape[na - 1], .out_row = out->strides[n - 2],
+        .out_lane = 1, .x_row = a->strides[na - 2], .x_k = a->strides[na - 1], .w_lane = b->strides[nb - 1],
+        .w_k = b->strides[nb - 2], .ndim = n - 2, .shape = out->shape, .out_batch = out->strides,
+        .x_batch = a_strides, .w_batch = b_strides});
 }
 
 /* x with its last two axes exchanged; complex values conjugated, as gradients take them. */
@@ -159,8 +86,7 @@ static gm_status matmul_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
 }
 
 const gm_op matmul_op = {.name = "matmul", .n_in = 2, .n_out = 1, .infer = matmul_infer, .eval = matmul_eval,
-                         .vjp = matmul_vjp, .vmap = vmap_broadcasting, .compose = matmul_compose,
-                         .rebuild = matmul_rebuild};
+                         .vjp = matmul_vjp, .vmap = vmap_broadcasting, .rebuild = matmul_rebuild};
 
 gm_array *gm_matmul(gm_scope *s, gm_array *a, gm_array *b) {
     int64_t shape[GM_MAX_NDIM];
@@ -183,8 +109,6 @@ gm_array *gm_matmul(gm_scope *s, gm_array *a, gm_array *b) {
         b = gm_reshape(s, b, 2, (int64_t[]){b ? b->shape[0] : 0, 1});
     gm_array *in[2] = {a, b};
     gm_array *out = array_node(s, &matmul_op, in, 2, NULL);
-    if (out && (type == GM_FLOAT64 || type == GM_COMPLEX64))
-        out = matmul_compose(s, in, 2, NULL);
     if (!out || !(row || column))
         return out;
     int n = out->ndim - 2;

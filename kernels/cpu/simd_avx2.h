@@ -11,6 +11,7 @@
 #endif
 #define V_N 8
 #define V_ACC 12
+#define V_MASKS 1
 typedef __m256 vf;
 typedef __m256i vi;
 typedef __m256 vm;
@@ -133,6 +134,34 @@ ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
     return _mm256_mul_ps(_mm256_mul_ps(p, first),
                          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
 }
+
+ALWAYS_INLINE void vf_transpose(vf *r) {
+    vf t[V_N];
+    UNROLL for (int i = 0; i < V_N; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < V_N; i += 4) {
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m256d a = _mm256_castps_pd(t[i + h]), b = _mm256_castps_pd(t[i + h + 2]);
+            r[i + 2 * h] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            r[i + 2 * h + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x20);
+        t[4 + i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x31);
+    }
+    UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
+}
+
+typedef __m256d vd;
+ALWAYS_INLINE vd vd_zero(void) { return _mm256_setzero_pd(); }
+ALWAYS_INLINE vd vd_set1(double x) { return _mm256_set1_pd(x); }
+ALWAYS_INLINE vd vd_load(const double *p) { return _mm256_loadu_pd(p); }
+ALWAYS_INLINE void vd_store(double *p, vd v) { _mm256_storeu_pd(p, v); }
+ALWAYS_INLINE vd vd_add(vd a, vd b) { return _mm256_add_pd(a, b); }
+ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
 
 ALWAYS_INLINE float vf_reduce_add(vf v) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -1,12 +1,14 @@
 /* simd_avx512.h - the vector vocabulary on AVX-512 (F, BW, DQ, VL).
  * simd_avx2.h, simd_neon.h and simd_generic.h have the same words with the same meaning; kernels (.inc) use only them.
  *   vf, vi   V_N floats, V_N int32; vm: one truth value per lane. V_ACC: accumulators of a tile that fit the registers.
+ *   V_MASKS  says that _part costs little more than the whole.
  *   _part    the first n lanes (0 <= n <= V_N) of memory; a load fills the others with zeros.
  *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
  *   vf_max, vf_min give b when a or b is NaN.
  *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last lane in all.
  *   vi_xor_lanes(v, m)  lane i gets lane i ^ m; vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the
  *   greater one.
+ *   vf_transpose  V_N vectors as the rows of a matrix become its columns.
  *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
@@ -19,6 +21,7 @@
 #endif
 #define V_N 16
 #define V_ACC 24
+#define V_MASKS 1
 typedef __m512 vf;
 typedef __m512i vi;
 typedef __mmask16 vm;
@@ -130,6 +133,67 @@ ALWAYS_INLINE vf vf_last(vf v) { return _mm512_permutexvar_ps(_mm512_set1_epi32(
 
 /* p * 2^n for an integral n in [-160, 160]. */
 ALWAYS_INLINE vf vf_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+
+/* r[i] lane j becomes r[j] lane i: within 2 x 2, 4 x 4, then quarters by quarters. */
+ALWAYS_INLINE void vf_transpose(vf *r) {
+    vf t[V_N];
+    UNROLL for (int i = 0; i < V_N; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < V_N; i += 4) {
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m512d a = _mm512_castps_pd(t[i + h]), b = _mm512_castps_pd(t[i + h + 2]);
+            r[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            r[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        vf a = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88), b = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
+        vf c = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88), d = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
+        t[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+        t[4 + i] = _mm512_shuffle_f32x4(b, d, 0x88);
+        t[8 + i] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        t[12 + i] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+    UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
+}
+
+/* float64: vectors of V_N / 2. */
+typedef __m512d vd;
+ALWAYS_INLINE vd vd_zero(void) { return _mm512_setzero_pd(); }
+ALWAYS_INLINE vd vd_set1(double x) { return _mm512_set1_pd(x); }
+ALWAYS_INLINE vd vd_load(const double *p) { return _mm512_loadu_pd(p); }
+ALWAYS_INLINE void vd_store(double *p, vd v) { _mm512_storeu_pd(p, v); }
+ALWAYS_INLINE vd vd_add(vd a, vd b) { return _mm512_add_pd(a, b); }
+ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
+
+/* Pairs of bfloat16 in the lanes of a vf: c + a.high * b.high + a.low * b.low, each sum rounded; denormal numbers are
+ * zeros. V_PAIRS says that the instruction set has this. */
+#define V_PAIRS 1
+ALWAYS_INLINE vf vf_pairs(vf a, vf b, vf c) {
+    return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+}
+/* As bfloat16, denormal numbers as zeros. */
+ALWAYS_INLINE void vf_store_pairs_bf16(uint16_t *p, vf v) {
+    _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(v));
+}
+ALWAYS_INLINE void vf_store_pairs_bf16_part(uint16_t *p, vf v, int64_t n) {
+    _mm256_mask_storeu_epi16(p, vm_first(n), (__m256i)_mm512_cvtneps_pbh(v));
+}
+/* out: 2 * V_N pairs of the first n items (n <= 2 * V_N) of two rows; those of an odd row that is NULL are zeros. */
+ALWAYS_INLINE void vf_pair_rows(const uint16_t *even, const uint16_t *odd, int64_t n, vf *out) {
+    const __mmask32 m = n >= 32 ? 0xffffffffu : (1u << n) - 1;
+    const __m512i a = _mm512_maskz_loadu_epi16(m, even);
+    const __m512i b = odd ? _mm512_maskz_loadu_epi16(m, odd) : _mm512_setzero_si512();
+    const __m512i step = _mm512_set1_epi32(0x00010001);
+    __m512i index = _mm512_or_si512(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                    _mm512_slli_epi32(_mm512_setr_epi32(32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
+                                                                        44, 45, 46, 47), 16));
+    out[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
+    index = _mm512_add_epi16(index, _mm512_slli_epi16(step, 4));
+    out[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
+}
 
 ALWAYS_INLINE __m256 v_high(vf v) { return _mm512_extractf32x8_ps(v, 1); }
 ALWAYS_INLINE float v_low_add(__m256 y) {

@@ -148,6 +148,19 @@ ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
     return slid;
 }
 ALWAYS_INLINE vf vf_last(vf v) { return vf_set1(v[V_N - 1]); }
+ALWAYS_INLINE void vf_transpose(vf *r) {
+    vf t[V_N];
+    for (int i = 0; i < V_N; i++) t[i] = (vf){ r[0][i], r[1][i], r[2][i], r[3][i] };
+    for (int i = 0; i < V_N; i++) r[i] = t[i];
+}
+
+typedef double vd __attribute__((vector_size(16)));
+ALWAYS_INLINE vd vd_zero(void) { return (vd){ 0, 0 }; }
+ALWAYS_INLINE vd vd_set1(double x) { return (vd){ x, x }; }
+ALWAYS_INLINE vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); return v; }
+ALWAYS_INLINE void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
+ALWAYS_INLINE vd vd_add(vd a, vd b) { return a + b; }
+ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { vd product = a * b; return product + c; }
 
 ALWAYS_INLINE float vf_reduce_add(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 ALWAYS_INLINE float v_greater(float a, float b) { return a > b ? a : b; }

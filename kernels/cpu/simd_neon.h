@@ -126,6 +126,22 @@ ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
     return vmulq_f32(vmulq_f32(p, first), vf_of_bits(vshlq_n_s32(vaddq_s32(vsubq_s32(whole, half), bias), 23)));
 }
 
+ALWAYS_INLINE void vf_transpose(vf *r) {
+    float32x4x2_t a = vtrnq_f32(r[0], r[1]), b = vtrnq_f32(r[2], r[3]);
+    r[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
+    r[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
+    r[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
+    r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
+}
+
+typedef float64x2_t vd;
+ALWAYS_INLINE vd vd_zero(void) { return vdupq_n_f64(0); }
+ALWAYS_INLINE vd vd_set1(double x) { return vdupq_n_f64(x); }
+ALWAYS_INLINE vd vd_load(const double *p) { return vld1q_f64(p); }
+ALWAYS_INLINE void vd_store(double *p, vd v) { vst1q_f64(p, v); }
+ALWAYS_INLINE vd vd_add(vd a, vd b) { return vaddq_f64(a, b); }
+ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { return vfmaq_f64(c, a, b); }
+
 ALWAYS_INLINE float vf_reduce_add(vf v) {
     float32x2_t x = vadd_f32(vget_low_f32(v), vget_high_f32(v));
     return vget_lane_f32(x, 0) + vget_lane_f32(x, 1);

@@ -1,0 +1,173 @@
+/* product.c - how a dense product is cut: which operand becomes lanes, what is packed first, how large a piece is.
+ * None of it changes a bit of the result. */
+#include "ops/product.h"
+#include <string.h>
+
+#define PIECE_FLOPS 200000.0          /* some microseconds: not worth another thread below it */
+#define TASK_FLOPS 5e7                /* at most, so that threads end together */
+#define FEW_BYTES (16 << 10)          /* of a matrix for few rows, from which on it is not treated as small */
+#define DIRECT_BYTES (256 << 10)      /* lanes side by side are read in place while the matrix fits the nearer caches */
+
+/* out' = w' x': rows become lanes. */
+static void swap_sides(gm_gemm_args *a) {
+    gm_gemm_args b = *a;
+    b.rows = a->lanes;
+    b.lanes = a->rows;
+    b.x = a->w;
+    b.w = a->x;
+    b.out_row = a->out_lane;
+    b.out_lane = a->out_row;
+    b.x_row = a->w_lane;
+    b.x_k = a->w_k;
+    b.w_lane = a->x_row;
+    b.w_k = a->x_k;
+    b.add_row = a->add_lane;
+    b.add_lane = a->add_row;
+    b.x_strides = a->w_strides;
+    b.w_strides = a->x_strides;
+    *a = b;
+}
+
+/* Matrices that share w are more rows of one, where they lie one behind the other. */
+static void fold_batch_into_rows(gm_gemm_args *a) {
+    while (a->ndim > 0) {
+        const int d = a->ndim - 1;
+        const int64_t n = a->shape[d], rows = a->rows;
+        if (a->w_strides[d] != 0)
+            return;
+        if (rows != 1 && (a->x_strides[d] != rows * a->x_row || a->out_strides[d] != rows * a->out_row ||
+                          (a->add && a->add_strides[d] != rows * a->add_row)))
+            return;
+        if (rows == 1) {
+            a->x_row = a->x_strides[d];
+            a->out_row = a->out_strides[d];
+            a->add_row = a->add ? a->add_strides[d] : 0;
+        }
+        a->rows = n * rows;
+        a->ndim--;
+    }
+}
+
+/* The matrices of an operand, each once however often the batch repeats it: their shape and strides to *distinct, their
+ * number returned; places gets the number of the matrix for each axis of the batch. 0: no memory. */
+static int64_t distinct_matrices(gm_queue *q, const gm_gemm_args *a, const int64_t *strides, gm_gemm_args *distinct,
+                                 int64_t **places) {
+    int64_t *shape = queue_arena(q, (size_t)(a->ndim + 1) * 3 * sizeof *shape), matrices = 1;
+    if (!shape)
+        return 0;
+    int64_t *steps = shape + a->ndim;
+    *places = steps + a->ndim;
+    *distinct = *a;
+    distinct->ndim = 0;
+    for (int d = 0; d < a->ndim; d++)
+        if (strides[d] != 0) {
+            shape[distinct->ndim] = a->shape[d];
+            steps[distinct->ndim++] = strides[d];
+        }
+    for (int d = a->ndim - 1; d >= 0; d--) {
+        (*places)[d] = strides[d] != 0 ? matrices : 0;
+        matrices *= strides[d] != 0 ? a->shape[d] : 1;
+    }
+    distinct->shape = shape;
+    distinct->x_strides = distinct->w_strides = steps;
+    return matrices;
+}
+
+/* w's lanes as panels in scratch memory. */
+static gm_status pack_lanes(gm_queue *q, gm_gemm_args *a) {
+    const gm_kernels *kernels = queue_kernels(q);
+    gm_gemm_args pack;
+    int64_t *places, matrices = distinct_matrices(q, a, a->w_strides, &pack, &places);
+    if (!matrices)
+        return error_code();
+    pack.out = queue_scratch(q, (size_t)(matrices * kernels_gemm_pack_bytes(kernels, a->type, a->lanes, a->k)));
+    if (!pack.out)
+        return error_code();
+    const int64_t panels = matrices * kernels_gemm_panels(kernels, a->type, a->lanes);
+    int64_t grain = 1 + GRAIN / (a->k * kernels->gemm_lanes);
+    grain = panels >= 64 && grain < 8 ? 8 : grain;
+    GM_TRY(queue_launch(q, kernels->gemm_pack, &pack, sizeof pack, panels, grain, 0));
+    a->w = pack.out;
+    a->packed = true;
+    a->w_strides = places;
+    return GM_OK;
+}
+
+/* x's rows as items in scratch memory. */
+static gm_status align_rows(gm_queue *q, gm_gemm_args *a) {
+    gm_gemm_args align;
+    int64_t *places, matrices = distinct_matrices(q, a, a->x_strides, &align, &places);
+    if (!matrices)
+        return error_code();
+    align.out = queue_scratch(q, (size_t)(matrices * kernels_gemm_align_bytes(a->type, a->rows, a->k)));
+    if (!align.out)
+        return error_code();
+    GM_TRY(queue_launch(q, queue_kernels(q)->gemm_align, &align, sizeof align, matrices * a->rows,
+                        64 + GRAIN / (a->k + 1), 0));
+    a->x = align.out;
+    a->aligned = true;
+    a->x_strides = places;
+    return GM_OK;
+}
+
+/* The operands' roles and their batch in as few dimensions as can be. */
+static gm_status arrange(gm_queue *q, const product *p, gm_gemm_args *a) {
+    const int64_t *add_batch = p->add ? p->add_batch : p->out_batch;
+    const int64_t *const batch[4] = {p->out_batch, p->x_batch, p->w_batch, add_batch};
+    loop l;
+    GM_TRY(loop_make(q, p->ndim, p->shape, 4, batch, &l));
+    *a = (gm_gemm_args){
+        .out = p->out, .x = p->x, .w = p->w, .add = p->add, .type = (int)p->type, .rows = p->rows, .lanes = p->lanes,
+        .k = p->k, .out_row = p->out_row, .out_lane = p->out_lane, .x_row = p->x_row, .x_k = p->x_k,
+        .w_lane = p->w_lane, .w_k = p->w_k, .add_row = p->add_row, .add_lane = p->add_lane, .ndim = l.ndim,
+        .shape = l.shape, .out_strides = l.strides[0], .x_strides = l.strides[1], .w_strides = l.strides[2],
+        .add_strides = l.strides[3], .alpha = p->alpha, .beta = p->beta};
+    fold_batch_into_rows(a);
+    swap_sides(a);
+    fold_batch_into_rows(a);
+    swap_sides(a);
+    const int64_t width = kernels_gemm_lanes(queue_kernels(q), a->type);
+    if (a->lanes * 4 <= width && a->rows > width)
+        swap_sides(a);
+    return GM_OK;
+}
+
+gm_status launch_product(gm_queue *q, const product *p) {
+    const gm_kernels *kernels = queue_kernels(q);
+    gm_gemm_args a;
+    double batches = 1;
+    if (p->rows == 0 || p->lanes == 0)
+        return GM_OK;
+    GM_TRY(arrange(q, p, &a));
+    for (int d = 0; d < a.ndim; d++)
+        batches *= (double)a.shape[d];
+    const bool complex = a.type == GM_COMPLEX64, wide = complex || a.type == GM_FLOAT64;
+    const bool items = a.type == GM_FLOAT32 || a.type == GM_FLOAT64;      /* elements are what tiles multiply */
+    const int64_t item = (int64_t)gm_dtype_size(p->type), bytes = a.k * a.lanes * item;
+    const int64_t block = wide ? kernels->gemm_rows / 2 : kernels->gemm_rows;
+    const int64_t panels = kernels_gemm_panels(kernels, a.type, a.lanes);
+    const double flops = (complex ? 8 : 2) * (double)a.k, total = flops * (double)a.rows * (double)a.lanes * batches;
+    /* A block is a thirty-second of the work, but neither too little to be worth it nor too much to end together. */
+    a.block_rows = a.rows < block ? a.rows : block;
+    double task = total / 32;
+    task = task < PIECE_FLOPS ? PIECE_FLOPS : task > TASK_FLOPS ? TASK_FLOPS : task;
+    const double panel = flops * (double)(a.block_rows * kernels_gemm_lanes(kernels, a.type)) + 1;
+    a.block_panels = task > GM_GEMM_PANELS * panel ? GM_GEMM_PANELS : task < panel ? 1 : (int64_t)(task / panel);
+    a.few = a.rows <= GM_GEMM_FEW && !wide && (a.w_lane == 1 || a.w_k == 1) && bytes >= FEW_BYTES;
+    if (a.few) {           /* memory's speed counts: long runs of lanes side by side */
+        const int64_t least = a.w_lane == 1 ? 16 : 1, share = panels / 8;
+        a.block_panels = share < least ? least : share < GM_GEMM_FEW_PANELS ? share : GM_GEMM_FEW_PANELS;
+    }
+    if (a.block_panels > panels)
+        a.block_panels = panels;
+    if (a.rows > block && a.k > 0 && !(items && a.w_lane == 1 && bytes <= DIRECT_BYTES)) {
+        GM_TRY(pack_lanes(q, &a));
+        if (panels > a.block_panels && !(items && a.x_k == 1 && a.x_row * item % 2048 != 0))
+            GM_TRY(align_rows(q, &a));
+        queue_fence(q);
+    }
+    const int64_t row_blocks = (a.rows + a.block_rows - 1) / a.block_rows;
+    const int64_t pieces = row_blocks * ((panels + a.block_panels - 1) / a.block_panels) * (int64_t)batches;
+    const double grain = (a.few ? PIECE_FLOPS / 10 : PIECE_FLOPS) / (total / (double)pieces + 1);
+    return queue_launch(q, kernels->gemm, &a, sizeof a, pieces, 1 + (int64_t)grain, 0);
+}

@@ -1,0 +1,9 @@
+/* gemm_sizes.h - the sizes of dense products that follow from the instruction set. */
+#ifndef GOMLX_KERNELS_CPU_GEMM_SIZES_H
+#define GOMLX_KERNELS_CPU_GEMM_SIZES_H
+
+#define GEMM_VECTORS (V_N == 4 ? 4 : 2)            /* of lanes, in a register tile */
+#define GEMM_ROWS (V_ACC / GEMM_VECTORS)
+#define GEMM_LANES (GEMM_VECTORS * V_N)            /* of a panel: floats or pairs; half as many doubles */
+#define GEMM_BLOCK_ROWS (4 * GEMM_ROWS)            /* of floats or pairs; half as many doubles or complex numbers */
+#endif
