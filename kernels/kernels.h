@@ -269,7 +269,9 @@ typedef struct {                     /* values [n] and vectors [n, n] (as rows, 
 #define GM_EIG_WORK(n, width) (2 * (n) + (3 * (n) + (n) * (n)) * (width))
 /* ---- dense products ---- */
 /* out[row][lane] = sum over k of x[row][k] * w[k][lane] for every matrix of a batch; with add alpha * that + beta * add.
- * One piece of the range is block_rows rows by block_panels panels of one matrix; the bits do not depend on either. */
+ * One piece of the range is block_rows rows by block_panels panels of one matrix; the bits do not depend on either.
+ * block_rows is at most the table's gemm_rows (half of it for f64 and c64), but any number where tiles read x and write
+ * out where they are: kernels_gemm_in_place. */
 typedef struct {
     void *out; const void *x, *w, *add;                  /* add NULL: none */
     int type;                                            /* of all: f16, bf16, f32, f64, c64 (without add) */
@@ -284,9 +286,21 @@ typedef struct {
 } gm_gemm_args;
 #define GM_GEMM_FEW 4
 #define GM_GEMM_FEW_PANELS 64                            /* at most in a block of few rows; else GM_GEMM_PANELS */
-#define GM_GEMM_PANELS 8
+#define GM_GEMM_PANELS 4
+#define GM_GEMM_STEPS 128                                /* of k in a chain: gemm_tile.inc */
 typedef gm_gemm_args gm_gemm_pack_args;                  /* out: w's lanes as panels, of all matrices of the batch */
 typedef gm_gemm_args gm_gemm_align_args;                 /* out: x's rows as items, side by side */
+
+/* out[place][filter] = sum over taps and channels of image[place * stride + tap * dilation - low] * w, for images of three
+ * spatial axes, whose items lie `spread` apart with zeros between. In `product`, rows are the places of all images, x is
+ * the image, k = taps * channels, and the batch are groups of channels. */
+typedef struct {
+    gm_gemm_args product;
+    int64_t in[3], out[3], taps[3], stride[3], low[3], dilation[3], spread[3];
+    int64_t channels, image, places[3];                  /* of a group; elements from one image, place to the next */
+} gm_conv_args;
+typedef gm_conv_args gm_conv_depthwise_args;             /* product.w: [taps][lanes] float32, w_k apart; f16, bf16, f32 */
+#define GM_CONV_TAPS 512                                 /* at most for conv_depthwise */
 
 /* ---- packed matrices ---- */
 typedef struct {
@@ -476,6 +490,7 @@ typedef struct {
     int panel_rows;               /* rows of a panel of the block formats: 8 or 16 */
     int lanes;                    /* floats in a vector */
     int gemm_rows, gemm_lanes;    /* rows of a block of dense products, float32 lanes of a panel */
+    bool gemm_pairs;              /* bfloat16 is multiplied in pairs along k, not as float32 */
 #define KERNEL(name, range, doc) gm_kernel name;
 #include "kernels.def"
 #undef KERNEL
@@ -490,6 +505,18 @@ const gm_kernels *kernels_get(const char *isa);
 /* One line on what the CPU has and why this table was chosen, for `gomlx doctor`. */
 const char *kernels_reason(void);
 
+/* Whether tiles read rows of x as they lie. */
+static inline bool kernels_gemm_reads_rows(bool has_pairs, int type, int64_t rows, int64_t k, int64_t x_row, int64_t x_k) {
+    const bool pairs = type == GM_T_BF16 && has_pairs && k % 2 == 0;
+    const bool crowded = x_row * (pairs ? 2 : type == GM_T_F64 ? 8 : 4) % 2048 == 0 && rows > 4;   /* few of the cache's sets */
+    return x_k == 1 && !crowded && (pairs || type == GM_T_F32 || type == GM_T_F64);
+}
+/* And write what they add up: then a block has any number of rows. */
+static inline bool kernels_gemm_in_place(const gm_kernels *t, const gm_gemm_args *a) {
+    const int64_t width = t->gemm_lanes / 2;
+    return kernels_gemm_reads_rows(t->gemm_pairs, a->type, a->rows, a->k, a->x_row, a->x_k) && a->out_lane == 1 && !a->add &&
+           (a->type == GM_T_F32 || (a->type == GM_T_F64 ? a->lanes % width == 0 : a->k <= 2 * GM_GEMM_STEPS));
+}
 /* Lanes of a panel of gemm_pack; bytes of a packed or aligned matrix, with room for any kind of items. */
 static inline int64_t kernels_gemm_lanes(const gm_kernels *k, int type) {
     return type == GM_T_F64 ? k->gemm_lanes / 2 : k->gemm_lanes;

@@ -9,32 +9,6 @@ static bool needs_floats(const char *op, gm_dtype type) {
     return true;
 }
 
-gm_array *gm_addmm(gm_scope *s, gm_array *c, gm_array *a, gm_array *b, double alpha, double beta) {
-    if (!c || !a || !b)
-        return NULL;
-    gm_dtype type = gm_promote(gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype), (gm_dtype)c->dtype);
-    if (needs_floats("addmm", type))
-        return NULL;
-    gm_array *product = gm_matmul(s, gm_astype(s, a, type), gm_astype(s, b, type));
-    gm_array *added = gm_astype(s, c, type);
-    if (!product || !added)
-        return NULL;
-    gm_spec both;
-    if (broadcast_shape("addmm", added, product, &both) != GM_OK)
-        return NULL;
-    if (both.ndim != product->ndim || memcmp(both.shape, product->shape, (size_t)both.ndim * sizeof *both.shape) != 0) {
-        char ct[128], pt[128];
-        shape_text(added->ndim, added->shape, ct);
-        shape_text(product->ndim, product->shape, pt);
-        return gm_fail(GM_ESHAPE, "addmm: c %s does not broadcast to the product's shape %s", ct, pt), NULL;
-    }
-    if (alpha != 1)
-        product = gm_multiply(s, product, scalar_array(s, alpha, type));
-    if (beta != 1)
-        added = gm_multiply(s, added, scalar_array(s, beta, type));
-    return gm_add(s, product, added);
-}
-
 gm_array *gm_tensordot(gm_scope *s, gm_array *a, gm_array *b, int n, const int *a_axes, const int *b_axes) {
     int order_a[GM_MAX_NDIM], order_b[GM_MAX_NDIM], free_a = 0, free_b = 0, out = 0;
     int64_t shape[2 * GM_MAX_NDIM], contracted = 1, rows = 1, columns = 1;

@@ -1,4 +1,4 @@
-/* matmul.c - products of dense matrices. */
+/* matmul.c - products of dense matrices: matmul, and addmm, which adds another in the same pass. */
 #include <string.h>
 #include "ops/product.h"
 
@@ -29,20 +29,32 @@ static gm_status matmul_infer(gm_array *const *in, int n_in, const void *param, 
     return GM_OK;
 }
 
-static gm_status matmul_eval(gm_array *out, gm_queue *q) {
-    const gm_array *a = out->in[0], *b = out->in[1];
+/* out = alpha * a b + beta * added, or a b. */
+static gm_status launch(gm_array *out, gm_queue *q, const gm_array *a, const gm_array *b, const gm_array *added,
+                        float alpha, float beta) {
     const int na = a->ndim, nb = b->ndim, n = out->ndim;
-    int64_t a_strides[GM_MAX_NDIM], b_strides[GM_MAX_NDIM];
+    int64_t a_strides[GM_MAX_NDIM], b_strides[GM_MAX_NDIM], added_strides[GM_MAX_NDIM];
     GM_TRY(array_alloc(out, q));
     matrix_strides(a, n, a_strides);
     matrix_strides(b, n, b_strides);
-    return launch_product(q, &(product){
+    if (added)
+        broadcast_strides(added, n, added_strides);
+    product p = {
         .type = (gm_dtype)out->dtype, .out = array_ptr(out), .x = array_ptr(a), .w = array_ptr(b),
         .rows = a->shape[na - 2], .lanes = b->shape[nb - 1], .k = a->shape[na - 1], .out_row = out->strides[n - 2],
         .out_lane = 1, .x_row = a->strides[na - 2], .x_k = a->strides[na - 1], .w_lane = b->strides[nb - 1],
         .w_k = b->strides[nb - 2], .ndim = n - 2, .shape = out->shape, .out_batch = out->strides,
-        .x_batch = a_strides, .w_batch = b_strides});
+        .x_batch = a_strides, .w_batch = b_strides, .alpha = alpha, .beta = beta};
+    if (added) {
+        p.add = array_ptr(added);
+        p.add_row = added_strides[n - 2];
+        p.add_lane = added_strides[n - 1];
+        p.add_batch = added_strides;
+    }
+    return launch_product(q, &p);
 }
+
+static gm_status matmul_eval(gm_array *out, gm_queue *q) { return launch(out, q, out->in[0], out->in[1], NULL, 1, 0); }
 
 /* x with its last two axes exchanged; complex values conjugated, as gradients take them. */
 static gm_array *adjoint(gm_scope *s, gm_array *x) {
@@ -118,4 +130,83 @@ gm_array *gm_matmul(gm_scope *s, gm_array *a, gm_array *b) {
     if (!column)
         shape[n++] = out->shape[out->ndim - 1];
     return gm_reshape(s, out, n, shape);
+}
+
+/* ---- alpha * a b + beta * added ---- */
+typedef struct { float alpha, beta; } addmm_param;
+static const gm_field addmm_fields[] = {{FIELD_FLOAT, offsetof(addmm_param, alpha), "alpha", 1},
+                                        {FIELD_FLOAT, offsetof(addmm_param, beta), "beta", 1}, {0}};
+enum { IN_ADDED, IN_A, IN_B };
+
+/* c broadcasts to the product. */
+static gm_status check_added(const gm_array *c, int ndim, const int64_t *shape) {
+    const int lead = ndim - c->ndim;
+    bool fits = lead >= 0;
+    for (int i = 0; fits && i < c->ndim; i++)
+        fits = c->shape[i] == 1 || c->shape[i] == shape[lead + i];
+    if (fits)
+        return GM_OK;
+    char tc[128], tp[128];
+    shape_text(c->ndim, c->shape, tc);
+    shape_text(ndim, shape, tp);
+    return gm_fail(GM_ESHAPE, "addmm: c %s does not broadcast to the product's shape %s", tc, tp);
+}
+
+static gm_status addmm_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    GM_TRY(matmul_infer(in + IN_A, n_in - 1, param, out));
+    return check_added(in[IN_ADDED], out->ndim, out->shape);
+}
+
+static gm_status addmm_eval(gm_array *out, gm_queue *q) {
+    const addmm_param *p = out->param;
+    return launch(out, q, out->in[IN_A], out->in[IN_B], out->in[IN_ADDED], p->alpha, p->beta);
+}
+
+static gm_array *scaled(gm_scope *s, gm_array *x, float factor) {
+    return factor == 1 || !x ? x : gm_multiply(s, x, scalar_array(s, (double)factor, (gm_dtype)x->dtype));
+}
+
+static void addmm_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
+    const addmm_param *p = out->param;
+    gm_array *cot = scaled(s, cotangents[0], p->alpha);
+    if (cot)
+        matmul_vjp(s, out, in + IN_A, &cot, grad + IN_A);
+    grad[IN_ADDED] = unbroadcast(s, scaled(s, cotangents[0], p->beta), in[IN_ADDED]);
+}
+
+/* The product has the batch, also where only c has one. */
+static gm_status addmm_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    gm_array *all[3] = {in[IN_ADDED], in[IN_A], in[IN_B]};
+    bool has[3] = {batched[IN_ADDED], batched[IN_A] || !batched[IN_B], batched[IN_B]};
+    all[IN_A] = has[IN_A] ? batched_input(s, in[IN_A], batched[IN_A], batch_size(in, 3, batched)) : in[IN_A];
+    return all[IN_A] ? vmap_broadcasting(s, out, all, has, outs) : error_code();
+}
+
+static gm_status addmm_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    const addmm_param *p = param;
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(gm_addmm(s, in[IN_ADDED], in[IN_A], in[IN_B], (double)p->alpha, (double)p->beta), outs);
+}
+
+const gm_op addmm_op = {.name = "addmm", .n_in = 3, .n_out = 1, .param_size = sizeof(addmm_param),
+                        .fields = addmm_fields, .infer = addmm_infer, .eval = addmm_eval, .vjp = addmm_vjp,
+                        .vmap = addmm_vmap, .rebuild = addmm_rebuild};
+
+gm_array *gm_addmm(gm_scope *s, gm_array *c, gm_array *a, gm_array *b, double alpha, double beta) {
+    if (!c || !a || !b)
+        return NULL;
+    const gm_dtype type = gm_promote(gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype), (gm_dtype)c->dtype);
+    if (!dtype_is_inexact(type))
+        return gm_fail(GM_EVALUE, "addmm: got %s, expected floating point", gm_dtype_name(type)), NULL;
+    gm_array *in[3] = {gm_astype(s, c, type), gm_astype(s, a, type), gm_astype(s, b, type)};
+    if (a->ndim >= 2 && b->ndim >= 2 && type != GM_COMPLEX64)
+        return array_node(s, &addmm_op, in, 3, &(addmm_param){(float)alpha, (float)beta});
+    /* Vectors and complex numbers: two passes. */
+    gm_array *unadded = scaled(s, gm_matmul(s, in[IN_A], in[IN_B]), (float)alpha);
+    gm_array *added = scaled(s, in[IN_ADDED], (float)beta);
+    if (!unadded || !added || check_added(added, unadded->ndim, unadded->shape) != GM_OK)
+        return NULL;
+    return gm_add(s, unadded, added);
 }

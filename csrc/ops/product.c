@@ -6,6 +6,8 @@
 #define PIECE_FLOPS 200000.0          /* some microseconds: not worth another thread below it */
 #define TASK_FLOPS 5e7                /* at most, so that threads end together */
 #define FEW_BYTES (16 << 10)          /* of a matrix for few rows, from which on it is not treated as small */
+#define WHOLE_BYTES (256 << 10)       /* of x, which then stays near while panel after panel goes over all its rows */
+#define LEAST_ROWS 192                /* of a block that packs panels as it goes */
 #define DIRECT_BYTES (256 << 10)      /* lanes side by side are read in place while the matrix fits the nearer caches */
 
 /* out' = w' x': rows become lanes. */
@@ -122,12 +124,15 @@ static gm_status arrange(gm_queue *q, const product *p, gm_gemm_args *a) {
         .w_lane = p->w_lane, .w_k = p->w_k, .add_row = p->add_row, .add_lane = p->add_lane, .ndim = l.ndim,
         .shape = l.shape, .out_strides = l.strides[0], .x_strides = l.strides[1], .w_strides = l.strides[2],
         .add_strides = l.strides[3], .alpha = p->alpha, .beta = p->beta};
+    if (p->image)
+        return GM_OK;
     fold_batch_into_rows(a);
     swap_sides(a);
     fold_batch_into_rows(a);
     swap_sides(a);
     const int64_t width = kernels_gemm_lanes(queue_kernels(q), a->type);
-    if (a->lanes * 4 <= width && a->rows > width)
+    /* Not complex numbers: the two terms of an imaginary part would be added the other way round. */
+    if (a->lanes * 4 <= width && a->rows > width && a->type != GM_COMPLEX64)
         swap_sides(a);
     return GM_OK;
 }
@@ -136,24 +141,30 @@ gm_status launch_product(gm_queue *q, const product *p) {
     const gm_kernels *kernels = queue_kernels(q);
     gm_gemm_args a;
     double batches = 1;
-    if (p->rows == 0 || p->lanes == 0)
-        return GM_OK;
     GM_TRY(arrange(q, p, &a));
     for (int d = 0; d < a.ndim; d++)
         batches *= (double)a.shape[d];
+    if (a.rows == 0 || a.lanes == 0 || batches == 0)
+        return GM_OK;
     const bool complex = a.type == GM_COMPLEX64, wide = complex || a.type == GM_FLOAT64;
     const bool items = a.type == GM_FLOAT32 || a.type == GM_FLOAT64;      /* elements are what tiles multiply */
     const int64_t item = (int64_t)gm_dtype_size(p->type), bytes = a.k * a.lanes * item;
-    const int64_t block = wide ? kernels->gemm_rows / 2 : kernels->gemm_rows;
+    const bool whole = !p->image && kernels_gemm_in_place(kernels, &a) && a.rows * a.k * item <= WHOLE_BYTES;
+    const int64_t block = whole ? a.rows : wide ? kernels->gemm_rows / 2 : kernels->gemm_rows;
     const int64_t panels = kernels_gemm_panels(kernels, a.type, a.lanes);
     const double flops = (complex ? 8 : 2) * (double)a.k, total = flops * (double)a.rows * (double)a.lanes * batches;
     /* A block is a thirty-second of the work, but neither too little to be worth it nor too much to end together. */
-    a.block_rows = a.rows < block ? a.rows : block;
     double task = total / 32;
     task = task < PIECE_FLOPS ? PIECE_FLOPS : task > TASK_FLOPS ? TASK_FLOPS : task;
+    a.block_rows = a.rows < block ? a.rows : block;
+    if (whole) {           /* rows enough that packing a panel for them does not count */
+        const double rows = task / (flops * (double)kernels_gemm_lanes(kernels, a.type) + 1);
+        const int64_t least = LEAST_ROWS > (int64_t)rows ? LEAST_ROWS : (int64_t)rows;
+        a.block_rows = a.rows < least ? a.rows : least;
+    }
     const double panel = flops * (double)(a.block_rows * kernels_gemm_lanes(kernels, a.type)) + 1;
     a.block_panels = task > GM_GEMM_PANELS * panel ? GM_GEMM_PANELS : task < panel ? 1 : (int64_t)(task / panel);
-    a.few = a.rows <= GM_GEMM_FEW && !wide && (a.w_lane == 1 || a.w_k == 1) && bytes >= FEW_BYTES;
+    a.few = !p->image && a.rows <= GM_GEMM_FEW && !complex && (a.w_lane == 1 || a.w_k == 1) && bytes >= FEW_BYTES;
     if (a.few) {           /* memory's speed counts: long runs of lanes side by side */
         const int64_t least = a.w_lane == 1 ? 16 : 1, share = panels / 8;
         a.block_panels = share < least ? least : share < GM_GEMM_FEW_PANELS ? share : GM_GEMM_FEW_PANELS;
@@ -162,12 +173,17 @@ gm_status launch_product(gm_queue *q, const product *p) {
         a.block_panels = panels;
     if (a.rows > block && a.k > 0 && !(items && a.w_lane == 1 && bytes <= DIRECT_BYTES)) {
         GM_TRY(pack_lanes(q, &a));
-        if (panels > a.block_panels && !(items && a.x_k == 1 && a.x_row * item % 2048 != 0))
+        if (!p->image && panels > a.block_panels && !(items && a.x_k == 1 && a.x_row * item % 2048 != 0))
             GM_TRY(align_rows(q, &a));
         queue_fence(q);
     }
     const int64_t row_blocks = (a.rows + a.block_rows - 1) / a.block_rows;
     const int64_t pieces = row_blocks * ((panels + a.block_panels - 1) / a.block_panels) * (int64_t)batches;
     const double grain = (a.few ? PIECE_FLOPS / 10 : PIECE_FLOPS) / (total / (double)pieces + 1);
+    if (p->image) {
+        gm_conv_args image = *p->image;
+        image.product = a;
+        return queue_launch(q, kernels->conv, &image, sizeof image, pieces, 1 + (int64_t)grain, 0);
+    }
     return queue_launch(q, kernels->gemm, &a, sizeof a, pieces, 1 + (int64_t)grain, 0);
 }

@@ -14,6 +14,7 @@ typedef struct {
     int ndim;                                  /* of the batch */
     const int64_t *shape, *out_batch, *x_batch, *w_batch, *add_batch;
     float alpha, beta;
+    const gm_conv_args *image;                 /* of a convolution, all but .product; x_row and x_k do not count */
 } product;
 /* Every element has the same bits whatever the batch and the layout of its operands. */
 gm_status launch_product(gm_queue *q, const product *p);

@@ -6,4 +6,9 @@
 #define GEMM_ROWS (V_ACC / GEMM_VECTORS)
 #define GEMM_LANES (GEMM_VECTORS * V_N)            /* of a panel: floats or pairs; half as many doubles */
 #define GEMM_BLOCK_ROWS (4 * GEMM_ROWS)            /* of floats or pairs; half as many doubles or complex numbers */
+#ifdef V_PAIRS
+#define GEMM_IN_PAIRS true
+#else
+#define GEMM_IN_PAIRS false
+#endif
 #endif

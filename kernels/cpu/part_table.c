@@ -12,6 +12,7 @@ const gm_kernels KERNEL_NAME(kernels) = {
     .lanes = V_N,
     .gemm_rows = GEMM_BLOCK_ROWS,
     .gemm_lanes = GEMM_LANES,
+    .gemm_pairs = GEMM_IN_PAIRS,
 #define KERNEL(name, range, doc) .name = KERNEL_NAME(name),
 #include "kernels.def"
 #undef KERNEL

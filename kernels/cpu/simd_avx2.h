@@ -155,6 +155,23 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
 }
 
+ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+    UNROLL for (int q = 0; q < 2; q++) {
+        vf v[4];
+        UNROLL for (int i = 0; i < 4; i++) {               /* rows i and 4 + i: a half of each */
+            const float *at = (const float *)(const void *)(p + i * stride + 16 * q);
+            const float *far = (const float *)(const void *)(p + (4 + i) * stride + 16 * q);
+            v[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at)), _mm_loadu_ps(far), 1);
+        }
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m256d a = _mm256_castps_pd(h ? _mm256_unpackhi_ps(v[0], v[1]) : _mm256_unpacklo_ps(v[0], v[1]));
+            __m256d b = _mm256_castps_pd(h ? _mm256_unpackhi_ps(v[2], v[3]) : _mm256_unpacklo_ps(v[2], v[3]));
+            r[4 * q + 2 * h] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            r[4 * q + 2 * h + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    }
+}
+
 typedef __m256d vd;
 ALWAYS_INLINE vd vd_zero(void) { return _mm256_setzero_pd(); }
 ALWAYS_INLINE vd vd_set1(double x) { return _mm256_set1_pd(x); }
@@ -162,6 +179,14 @@ ALWAYS_INLINE vd vd_load(const double *p) { return _mm256_loadu_pd(p); }
 ALWAYS_INLINE void vd_store(double *p, vd v) { _mm256_storeu_pd(p, v); }
 ALWAYS_INLINE vd vd_add(vd a, vd b) { return _mm256_add_pd(a, b); }
 ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
+ALWAYS_INLINE void vd_transpose(vd *r) {
+    vd a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);
+    vd c = _mm256_unpacklo_pd(r[2], r[3]), d = _mm256_unpackhi_pd(r[2], r[3]);
+    r[0] = _mm256_permute2f128_pd(a, c, 0x20);
+    r[1] = _mm256_permute2f128_pd(b, d, 0x20);
+    r[2] = _mm256_permute2f128_pd(a, c, 0x31);
+    r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+}
 
 ALWAYS_INLINE float vf_reduce_add(vf v) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -8,7 +8,8 @@
  *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last lane in all.
  *   vi_xor_lanes(v, m)  lane i gets lane i ^ m; vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the
  *   greater one.
- *   vf_transpose  V_N vectors as the rows of a matrix become its columns.
+ *   vf_transpose  V_N vectors as the rows of a matrix become its columns; vd_transpose: V_N / 2 vectors of doubles.
+ *   vf_load_turned(r, p, stride)  the same of rows in memory, stride bytes apart.
  *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
@@ -159,6 +160,25 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
 }
 
+ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+    UNROLL for (int q = 0; q < 4; q++) {
+        vf v[4];
+        UNROLL for (int i = 0; i < 4; i++) {               /* rows i, 4 + i, 8 + i, 12 + i: a quarter of each */
+            const char *at = p + i * stride + 16 * q;
+            v[i] = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)at));
+            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0x00f0, _mm_loadu_ps((const float *)(const void *)(at + 4 * stride)));
+            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0x0f00, _mm_loadu_ps((const float *)(const void *)(at + 8 * stride)));
+            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0xf000, _mm_loadu_ps((const float *)(const void *)(at + 12 * stride)));
+        }
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m512d a = _mm512_castps_pd(h ? _mm512_unpackhi_ps(v[0], v[1]) : _mm512_unpacklo_ps(v[0], v[1]));
+            __m512d b = _mm512_castps_pd(h ? _mm512_unpackhi_ps(v[2], v[3]) : _mm512_unpacklo_ps(v[2], v[3]));
+            r[4 * q + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            r[4 * q + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+}
+
 /* float64: vectors of V_N / 2. */
 typedef __m512d vd;
 ALWAYS_INLINE vd vd_zero(void) { return _mm512_setzero_pd(); }
@@ -167,6 +187,21 @@ ALWAYS_INLINE vd vd_load(const double *p) { return _mm512_loadu_pd(p); }
 ALWAYS_INLINE void vd_store(double *p, vd v) { _mm512_storeu_pd(p, v); }
 ALWAYS_INLINE vd vd_add(vd a, vd b) { return _mm512_add_pd(a, b); }
 ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
+ALWAYS_INLINE void vd_transpose(vd *r) {
+    vd t[V_N / 2];
+    UNROLL for (int i = 0; i < V_N / 2; i += 2) {
+        t[i] = _mm512_unpacklo_pd(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_pd(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        vd a = _mm512_shuffle_f64x2(t[i], t[2 + i], 0x88), b = _mm512_shuffle_f64x2(t[i], t[2 + i], 0xdd);
+        vd c = _mm512_shuffle_f64x2(t[4 + i], t[6 + i], 0x88), d = _mm512_shuffle_f64x2(t[4 + i], t[6 + i], 0xdd);
+        r[i] = _mm512_shuffle_f64x2(a, c, 0x88);
+        r[2 + i] = _mm512_shuffle_f64x2(b, d, 0x88);
+        r[4 + i] = _mm512_shuffle_f64x2(a, c, 0xdd);
+        r[6 + i] = _mm512_shuffle_f64x2(b, d, 0xdd);
+    }
+}
 
 /* Pairs of bfloat16 in the lanes of a vf: c + a.high * b.high + a.low * b.low, each sum rounded; denormal numbers are
  * zeros. V_PAIRS says that the instruction set has this. */

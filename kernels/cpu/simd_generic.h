@@ -153,6 +153,10 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     for (int i = 0; i < V_N; i++) t[i] = (vf){ r[0][i], r[1][i], r[2][i], r[3][i] };
     for (int i = 0; i < V_N; i++) r[i] = t[i];
 }
+ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+    UNROLL for (int i = 0; i < V_N; i++) r[i] = vf_load((const float *)(const void *)(p + i * stride));
+    vf_transpose(r);
+}
 
 typedef double vd __attribute__((vector_size(16)));
 ALWAYS_INLINE vd vd_zero(void) { return (vd){ 0, 0 }; }
@@ -161,6 +165,11 @@ ALWAYS_INLINE vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); retur
 ALWAYS_INLINE void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
 ALWAYS_INLINE vd vd_add(vd a, vd b) { return a + b; }
 ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { vd product = a * b; return product + c; }
+ALWAYS_INLINE void vd_transpose(vd *r) {
+    vd second = { r[0][1], r[1][1] };
+    r[0] = (vd){ r[0][0], r[1][0] };
+    r[1] = second;
+}
 
 ALWAYS_INLINE float vf_reduce_add(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 ALWAYS_INLINE float v_greater(float a, float b) { return a > b ? a : b; }

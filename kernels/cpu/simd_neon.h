@@ -133,6 +133,10 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     r[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
     r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
+ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+    UNROLL for (int i = 0; i < V_N; i++) r[i] = vf_load((const float *)(const void *)(p + i * stride));
+    vf_transpose(r);
+}
 
 typedef float64x2_t vd;
 ALWAYS_INLINE vd vd_zero(void) { return vdupq_n_f64(0); }
@@ -141,6 +145,11 @@ ALWAYS_INLINE vd vd_load(const double *p) { return vld1q_f64(p); }
 ALWAYS_INLINE void vd_store(double *p, vd v) { vst1q_f64(p, v); }
 ALWAYS_INLINE vd vd_add(vd a, vd b) { return vaddq_f64(a, b); }
 ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c) { return vfmaq_f64(c, a, b); }
+ALWAYS_INLINE void vd_transpose(vd *r) {
+    vd second = vtrn2q_f64(r[0], r[1]);
+    r[0] = vtrn1q_f64(r[0], r[1]);
+    r[1] = second;
+}
 
 ALWAYS_INLINE float vf_reduce_add(vf v) {
     float32x2_t x = vadd_f32(vget_low_f32(v), vget_high_f32(v));

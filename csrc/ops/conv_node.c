@@ -1,0 +1,282 @@
+/* conv_node.c - the convolution as a node: input [N, spatial ..., groups * C], weight [groups * F, taps ..., C], result
+ * [N, spatial ..., groups * F]. Its gradients are convolutions too. What users call is in conv.c. */
+#include <string.h>
+#include "ops/conv.h"
+#include "ops/product.h"
+
+enum { IN_X, IN_W };
+static const gm_field conv_fields[] = {{FIELD_INT64, offsetof(conv_param, groups), "groups", 1},
+                                       {FIELD_INT64, offsetof(conv_param, stride), "stride", CONV_AXES},
+                                       {FIELD_INT64, offsetof(conv_param, low), "padding before", CONV_AXES},
+                                       {FIELD_INT64, offsetof(conv_param, high), "padding after", CONV_AXES},
+                                       {FIELD_INT64, offsetof(conv_param, dilation), "dilation", CONV_AXES},
+                                       {FIELD_INT64, offsetof(conv_param, spread), "input dilation", CONV_AXES},
+                                       {0}};
+
+/* Items of an axis with the zeros between them and the padding around. */
+static int64_t padded_items(const conv_param *p, int axis, int64_t items) {
+    const int64_t wide = items > 0 ? (items - 1) * p->spread[axis] + 1 : 0;
+    return wide + p->low[axis] + p->high[axis];
+}
+
+static gm_status conv_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    const conv_param *p = param;
+    const gm_array *x = in[IN_X], *w = in[IN_W];
+    out->dtype = (gm_dtype)x->dtype;
+    out->ndim = x->ndim;
+    out->shape[0] = x->shape[0];
+    out->shape[x->ndim - 1] = w->shape[0];
+    for (int i = 0; i < x->ndim - 2; i++) {
+        const int64_t items = padded_items(p, i, x->shape[i + 1]), reach = p->dilation[i] * (w->shape[i + 1] - 1) + 1;
+        if (items < reach)
+            return gm_fail(GM_ESHAPE, "conv: %lld items of spatial axis %d after padding; the weight reaches over %lld",
+                           (long long)items, i, (long long)reach);
+        out->shape[i + 1] = (items - reach) / p->stride[i] + 1;
+    }
+    return GM_OK;
+}
+
+/* Sizes and strides of three spatial axes: those that x has not are of one item. */
+static gm_conv_args geometry(const gm_array *out, const int64_t *x_strides) {
+    const gm_array *x = out->in[IN_X], *w = out->in[IN_W];
+    const conv_param *p = out->param;
+    const int n = out->ndim - 2;
+    gm_conv_args g = {.channels = w->shape[n + 1], .image = x_strides[0]};
+    for (int d = 0; d < 3; d++) {
+        const int i = d - (3 - n);
+        g.in[d] = i < 0 ? 1 : x->shape[i + 1];
+        g.out[d] = i < 0 ? 1 : out->shape[i + 1];
+        g.taps[d] = i < 0 ? 1 : w->shape[i + 1];
+        g.stride[d] = i < 0 ? 1 : p->stride[i];
+        g.low[d] = i < 0 ? 0 : p->low[i];
+        g.dilation[d] = i < 0 ? 1 : p->dilation[i];
+        g.spread[d] = i < 0 ? 1 : p->spread[i];
+        g.places[d] = i < 0 ? 0 : x_strides[i + 1];
+    }
+    return g;
+}
+
+static bool is_product(const gm_conv_args *g, const gm_array *x) {
+    bool plain = array_is_contiguous(x);
+    for (int d = 0; d < 3; d++)
+        plain = plain && g->taps[d] == 1 && g->stride[d] == 1 && g->low[d] == 0 && g->out[d] == g->in[d];
+    return plain;
+}
+
+/* Weights as [taps][channels] in float32 for the kernel of separate channels. */
+static gm_status launch_depthwise(gm_queue *q, gm_array *out, gm_conv_args *g, const void *w, int64_t taps) {
+    const int64_t channels = out->shape[out->ndim - 1];
+    const int64_t shape[2] = {channels, taps}, given[2] = {taps, 1}, turned[2] = {1, channels};
+    float *weights = queue_scratch(q, (size_t)(channels * taps) * sizeof *weights);
+    if (!weights)
+        return error_code();
+    GM_TRY(launch_copy(q, weights, GM_FLOAT32, turned, w, (gm_dtype)out->dtype, given, 2, shape));
+    queue_fence(q);
+    g->product.w = weights;
+    g->product.w_k = g->product.lanes = channels;
+    g->product.k = taps;
+    g->product.out_row = channels;
+    return queue_launch(q, queue_kernels(q)->conv_depthwise, g, sizeof *g, out->size / channels,
+                        1 + 4 * GRAIN / (channels * taps), 0);
+}
+
+static gm_status conv_eval(gm_array *out, gm_queue *q) {
+    gm_array *x = out->in[IN_X], *w = out->in[IN_W];
+    const int last = out->ndim - 1;
+    const conv_param *p = out->param;
+    const void *image = array_ptr(x), *weights;
+    int64_t strides[GM_MAX_NDIM], taps = 1;
+    memcpy(strides, x->strides, (size_t)x->ndim * sizeof *strides);
+    GM_TRY(array_alloc(out, q));
+    if (out->size == 0)
+        return GM_OK;
+    if (x->strides[last] != 1 && x->shape[last] > 1) {
+        GM_TRY(dense_operand(q, x, &image));
+        shape_strides(x->ndim, x->shape, strides);
+    }
+    GM_TRY(dense_operand(q, w, &weights));
+    gm_conv_args g = geometry(out, strides);
+    for (int d = 0; d < 3; d++)
+        taps *= g.taps[d];
+    const int64_t filters = w->shape[0] / p->groups, k = taps * g.channels, all = out->shape[last];
+    g.product.type = out->dtype;
+    g.product.out = array_ptr(out);
+    g.product.x = image;
+    if (g.channels == 1 && filters == 1 && p->groups > 1 && out->dtype != GM_FLOAT64 && taps <= GM_CONV_TAPS)
+        return launch_depthwise(q, out, &g, weights, taps);
+    const bool plain = k == 0 || is_product(&g, x);
+    return launch_product(q, &(product){
+        .type = (gm_dtype)out->dtype, .out = array_ptr(out), .x = image, .w = weights, .rows = out->size / all,
+        .lanes = filters, .k = k, .out_row = all, .out_lane = 1, .x_row = x->shape[last], .x_k = 1, .w_lane = k,
+        .w_k = 1, .ndim = 1, .shape = &p->groups, .out_batch = &filters, .x_batch = &g.channels,
+        .w_batch = &(int64_t){filters * k}, .image = plain ? NULL : &g});
+}
+
+static gm_array *conv_node(gm_scope *s, gm_array *x, gm_array *w, const conv_param *p) {
+    gm_array *in[2] = {x, w};
+    return array_node(s, &conv_op, in, 2, p);
+}
+
+/* [a * groups, ..., b] as [b * groups, ..., a]: each group's outer axes exchanged. */
+static gm_array *exchanged(gm_scope *s, gm_array *x, int64_t groups) {
+    int64_t shape[CONV_AXES + 3];
+    int axes[CONV_AXES + 3], n = x ? x->ndim : 0;
+    if (!x)
+        return NULL;
+    shape[0] = groups;
+    shape[1] = x->shape[0] / groups;
+    axes[0] = 0;
+    axes[1] = n;
+    axes[n] = 1;
+    for (int i = 1; i < n; i++) {
+        shape[i + 1] = x->shape[i];
+        if (i < n - 1)
+            axes[i + 1] = i + 1;
+    }
+    x = gm_transpose(s, gm_reshape(s, x, n + 1, shape), n + 1, axes);
+    if (!x)
+        return NULL;
+    memcpy(shape, x->shape + 1, (size_t)n * sizeof *shape);
+    shape[0] *= groups;
+    return gm_reshape(s, x, n, shape);
+}
+
+/* [N, ..., groups * c] as [c, ..., groups * N]. */
+static gm_array *images_as_channels(gm_scope *s, gm_array *x, int64_t groups) {
+    int64_t shape[CONV_AXES + 3];
+    int axes[CONV_AXES + 3], n = x->ndim;
+    memcpy(shape, x->shape, (size_t)n * sizeof *shape);
+    shape[n] = shape[n - 1] / groups;
+    shape[n - 1] = groups;
+    for (int i = 0; i <= n; i++)
+        axes[i] = i;
+    axes[0] = n;
+    axes[n] = 0;
+    x = gm_transpose(s, gm_reshape(s, x, n + 1, shape), n + 1, axes);
+    if (!x)
+        return NULL;
+    memcpy(shape, x->shape, (size_t)n * sizeof *shape);
+    shape[n - 1] = groups * x->shape[n];
+    return gm_reshape(s, x, n, shape);
+}
+
+static gm_array *first_and_last_exchanged(gm_scope *s, gm_array *x) {
+    return x ? gm_swapaxes(s, x, 0, x->ndim - 1) : NULL;
+}
+
+/* With K taps, I items of x and O of the result along an axis: item p of the spread, padded x meets tap t in place o where
+ * p = o * stride + t * dilation.
+ *   dx: the cotangents, spread by the stride, under the taps in reverse; every spread-th item is one of x.
+ *   dw: x under the cotangents, taken as taps `stride` apart; steps of `dilation` lead from tap to tap. Images and
+ *       channels change places. */
+static void conv_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
+    gm_array *x = in[IN_X], *w = in[IN_W], *cot = cotangents[0];
+    const conv_param *p = out->param;
+    const int n = x->ndim - 2;
+    const int axes[CONV_AXES] = {1, 2, 3};
+    conv_param to_x = {.groups = p->groups}, to_w = {.groups = p->groups};
+    for (int i = 0; i < CONV_AXES; i++) {
+        const bool here = i < n;
+        const int64_t taps = here ? w->shape[i + 1] : 1, items = here ? x->shape[i + 1] : 1;
+        const int64_t places = here ? out->shape[i + 1] : 1, reach = p->dilation[i] * (taps - 1);
+        const int64_t end = (items - 1) * p->spread[i], last = (places - 1) * p->stride[i];
+        to_x.stride[i] = p->spread[i];
+        to_x.spread[i] = p->stride[i];
+        to_x.dilation[i] = p->dilation[i];
+        to_x.low[i] = reach - p->low[i];
+        to_x.high[i] = end + p->low[i] - last;
+        to_w.stride[i] = p->dilation[i];
+        to_w.spread[i] = p->spread[i];
+        to_w.dilation[i] = p->stride[i];
+        to_w.low[i] = p->low[i];
+        to_w.high[i] = reach + last - end - p->low[i];
+    }
+    if (x->size == 0 || w->size == 0 || cot->size == 0) {
+        grad[IN_X] = gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype);
+        grad[IN_W] = gm_zeros(s, w->ndim, w->shape, (gm_dtype)w->dtype);
+        return;
+    }
+    grad[IN_X] = conv_node(s, cot, gm_flip(s, exchanged(s, w, p->groups), n, axes), &to_x);
+    grad[IN_W] = first_and_last_exchanged(s, conv_node(s, images_as_channels(s, x, p->groups),
+                                                       first_and_last_exchanged(s, cot), &to_w));
+}
+
+/* [batch, ..., c] as [..., batch * c]. */
+static gm_array *batch_into_channels(gm_scope *s, gm_array *x) {
+    int64_t shape[CONV_AXES + 3];
+    x = gm_moveaxis(s, x, 0, x ? x->ndim - 2 : 0);
+    if (!x)
+        return NULL;
+    memcpy(shape, x->shape, (size_t)(x->ndim - 1) * sizeof *shape);
+    shape[x->ndim - 2] *= x->shape[x->ndim - 1];
+    return gm_reshape(s, x, x->ndim - 1, shape);
+}
+
+/* A batch of images is more images; of weights, more groups. */
+static gm_status conv_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
+    conv_param p = *(const conv_param *)out->param;
+    const int64_t batch = batch_size(in, 2, batched);
+    const int n = out->ndim;
+    int64_t shape[CONV_AXES + 3];
+    gm_array *x = batched_input(s, in[IN_X], batched[IN_X], batch), *w = in[IN_W];
+    if (!x)
+        return error_code();
+    if (!batched[IN_W]) {
+        memcpy(shape, x->shape + 1, (size_t)n * sizeof *shape);
+        shape[0] *= batch;
+        gm_array *y = conv_node(s, gm_reshape(s, x, n, shape), w, &p);
+        shape[0] = batch;
+        memcpy(shape + 1, out->shape, (size_t)n * sizeof *shape);
+        outs[0] = gm_reshape(s, y, n + 1, shape);
+    } else {
+        memcpy(shape, w->shape + 1, (size_t)n * sizeof *shape);
+        shape[0] *= batch;
+        p.groups *= batch;
+        gm_array *y = conv_node(s, batch_into_channels(s, x), gm_reshape(s, w, n, shape), &p);
+        memcpy(shape, out->shape, (size_t)(n - 1) * sizeof *shape);
+        shape[n - 1] = batch;
+        shape[n] = out->shape[n - 1];
+        outs[0] = gm_moveaxis(s, gm_reshape(s, y, n + 1, shape), n - 1, 0);
+    }
+    return outs[0] ? GM_OK : error_code();
+}
+
+static gm_status conv_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    const conv_param *p = param;
+    const int64_t most = INT32_MAX;
+    (void)n_in;
+    (void)n_out;
+    for (int i = 0; i < CONV_AXES; i++)
+        if (p->stride[i] < 1 || p->dilation[i] < 1 || p->spread[i] < 1 || p->stride[i] > most || p->dilation[i] > most ||
+            p->spread[i] > most || p->low[i] < -most || p->low[i] > most || p->high[i] < -most || p->high[i] > most)
+            return rebuild_refuse("conv");
+    return rebuilt(conv_checked(s, in[IN_X], in[IN_W], p), outs);
+}
+
+const gm_op conv_op = {.name = "conv", .n_in = 2, .n_out = 1, .fixed = FIXED_ALL, .param_size = sizeof(conv_param),
+                       .fields = conv_fields, .infer = conv_infer, .eval = conv_eval, .vjp = conv_vjp,
+                       .vmap = conv_vmap, .rebuild = conv_rebuild};
+
+gm_array *conv_checked(gm_scope *s, gm_array *x, gm_array *w, const conv_param *p) {
+    char tx[128], tw[128];
+    if (!x || !w)
+        return NULL;
+    const int n = x->ndim - 2;
+    const gm_dtype type = gm_promote((gm_dtype)x->dtype, (gm_dtype)w->dtype);
+    shape_text(x->ndim, x->shape, tx);
+    shape_text(w->ndim, w->shape, tw);
+    if (!dtype_is_float(type) || !dtype_is_float((gm_dtype)x->dtype))
+        return gm_fail(GM_EVALUE, "conv: got %s, expected floating point", gm_dtype_name((gm_dtype)x->dtype)), NULL;
+    if (n < 1 || n > CONV_AXES || w->ndim != n + 2)
+        return gm_fail(GM_EVALUE, "conv: input %s and weight %s; expected [N, ..., C_in] and [C_out, ..., C_in / groups]",
+                       tx, tw), NULL;
+    if (p->groups < 1 || x->shape[n + 1] % p->groups || w->shape[0] % p->groups)
+        return gm_fail(GM_EVALUE, "conv: the channels of input %s and weight %s are not divisible by %lld groups", tx,
+                       tw, (long long)p->groups), NULL;
+    if (x->shape[n + 1] / p->groups != w->shape[n + 1])
+        return gm_fail(GM_ESHAPE, "conv: the channels of input %s and weight %s do not match for %lld groups", tx, tw,
+                       (long long)p->groups), NULL;
+    return conv_node(s, gm_astype(s, x, type), gm_astype(s, w, type), p);
+}
