@@ -36,13 +36,12 @@ static void fused_ops_match_their_compositions(void) {
     const int64_t dims[] = {1, 7, 8, 17, 33, 1000};
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++) {
         gm_scope *s = gm_scope_open();
-        int64_t shape[2] = {5, dims[d]}, other[2] = {dims[d], 9};
+        int64_t shape[2] = {5, dims[d]};
         gm_array *x = random_array(s, 2, shape, 1), *y = random_array(s, 2, shape, 2), *w = random_array(s, 1, shape + 1, 3);
         check_compose(s, gm_rms_norm(s, x, w, 1e-5f), 4e-6);
         check_compose(s, gm_rms_norm(s, x, GM_NONE, 1e-5f), 4e-6);
         check_compose(s, gm_softmax(s, x, 1, (int[]){-1}), 1e-6);
         check_compose(s, gm_swiglu(s, x, y), 1e-6);
-        check_compose(s, gm_matmul(s, x, random_array(s, 2, other, 4)), 1e-4);
         gm_scope_close(s);
     }
 }
