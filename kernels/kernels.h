@@ -284,8 +284,8 @@ typedef struct {
     int64_t block_rows, block_panels;
     float alpha, beta;
 } gm_gemm_args;
-#define GM_GEMM_FEW 4
-#define GM_GEMM_FEW_PANELS 64                            /* at most in a block of few rows; else GM_GEMM_PANELS */
+#define GM_GEMM_FEW 8
+#define GM_GEMM_FEW_PANELS 128                           /* rows * panels at most in a block of few; else GM_GEMM_PANELS */
 #define GM_GEMM_PANELS 4
 #define GM_GEMM_STEPS 128                                /* of k in a chain: gemm_tile.inc */
 typedef gm_gemm_args gm_gemm_pack_args;                  /* out: w's lanes as panels, of all matrices of the batch */

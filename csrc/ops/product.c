@@ -166,8 +166,10 @@ gm_status launch_product(gm_queue *q, const product *p) {
     a.block_panels = task > GM_GEMM_PANELS * panel ? GM_GEMM_PANELS : task < panel ? 1 : (int64_t)(task / panel);
     a.few = !p->image && a.rows <= GM_GEMM_FEW && !complex && (a.w_lane == 1 || a.w_k == 1) && bytes >= FEW_BYTES;
     if (a.few) {           /* memory's speed counts: long runs of lanes side by side */
-        const int64_t least = a.w_lane == 1 ? 16 : 1, share = panels / 8;
-        a.block_panels = share < least ? least : share < GM_GEMM_FEW_PANELS ? share : GM_GEMM_FEW_PANELS;
+        const int64_t share = a.w_lane == 1 ? panels / 2 : panels / 8, least = a.w_lane == 1 ? 16 : 1;
+        const int64_t most = a.w_lane == 1 ? GM_GEMM_FEW_PANELS / a.rows : 4;
+        a.block_panels = share < least ? least : share;
+        a.block_panels = a.block_panels < most ? a.block_panels : most;
     }
     if (a.block_panels > panels)
         a.block_panels = panels;
