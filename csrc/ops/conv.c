@@ -1,5 +1,5 @@
-/* conv.c - convolutions as users call them: input [N, spatial ..., C_in], weight [C_out, spatial ..., C_in / groups]. All
- * of them are the node of conv_node.c. */
+/* conv.c - convolutions as users call them: input [N, spatial ..., C_in], weight [C_out, spatial ..., C_in / groups].
+ * All of them are the node of conv_node.c. */
 #include <string.h>
 #include "ops/conv.h"
 
@@ -28,7 +28,8 @@ static bool check_sizes(gm_conv_sizes *c, int n) {
     return true;
 }
 
-gm_array *gm_conv_general(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_sizes *given, int64_t groups, bool flip) {
+gm_array *gm_conv_general(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_sizes *given, int64_t groups,
+                          bool flip) {
     if (!x || !w)
         return NULL;
     const int n = x->ndim - 2, axes[CONV_AXES] = {1, 2, 3};
@@ -71,16 +72,16 @@ gm_array *gm_conv_transpose(gm_scope *s, gm_array *x, gm_array *w, const gm_conv
     return gm_conv_general(s, x, w, &c, groups, true);
 }
 
-#define CONV(name)                                                                                                     \
-    gm_array *gm_##name(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_sizes *sizes, int64_t groups) {            \
-        return gm_conv_general(s, x, w, sizes, groups, false);                                                         \
+#define CONV(name)                                                                                                   \
+    gm_array *gm_##name(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_sizes *sizes, int64_t groups) {         \
+        return gm_conv_general(s, x, w, sizes, groups, false);                                                       \
     }
 CONV(conv1d)
 CONV(conv2d)
 CONV(conv3d)
-#define TRANSPOSED(name)                                                                                               \
-    gm_array *gm_##name(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_sizes *sizes, int64_t groups) {            \
-        return gm_conv_transpose(s, x, w, sizes, groups);                                                              \
+#define TRANSPOSED(name)                                                                                             \
+    gm_array *gm_##name(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_sizes *sizes, int64_t groups) {         \
+        return gm_conv_transpose(s, x, w, sizes, groups);                                                            \
     }
 TRANSPOSED(conv_transpose1d)
 TRANSPOSED(conv_transpose2d)

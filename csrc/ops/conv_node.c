@@ -165,8 +165,8 @@ static gm_array *first_and_last_exchanged(gm_scope *s, gm_array *x) {
     return x ? gm_swapaxes(s, x, 0, x->ndim - 1) : NULL;
 }
 
-/* With K taps, I items of x and O of the result along an axis: item p of the spread, padded x meets tap t in place o where
- * p = o * stride + t * dilation.
+/* With K taps, I items of x and O of the result along an axis: item p of the spread, padded x meets tap t in place o
+ * where p = o * stride + t * dilation.
  *   dx: the cotangents, spread by the stride, under the taps in reverse; every spread-th item is one of x.
  *   dw: x under the cotangents, taken as taps `stride` apart; steps of `dilation` lead from tap to tap. Images and
  *       channels change places. */
@@ -249,8 +249,9 @@ static gm_status conv_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
     (void)n_in;
     (void)n_out;
     for (int i = 0; i < CONV_AXES; i++)
-        if (p->stride[i] < 1 || p->dilation[i] < 1 || p->spread[i] < 1 || p->stride[i] > most || p->dilation[i] > most ||
-            p->spread[i] > most || p->low[i] < -most || p->low[i] > most || p->high[i] < -most || p->high[i] > most)
+        if (p->stride[i] < 1 || p->dilation[i] < 1 || p->spread[i] < 1 || p->stride[i] > most ||
+            p->dilation[i] > most || p->spread[i] > most || p->low[i] < -most || p->low[i] > most ||
+            p->high[i] < -most || p->high[i] > most)
             return rebuild_refuse("conv");
     return rebuilt(conv_checked(s, in[IN_X], in[IN_W], p), outs);
 }
@@ -270,8 +271,8 @@ gm_array *conv_checked(gm_scope *s, gm_array *x, gm_array *w, const conv_param *
     if (!dtype_is_float(type) || !dtype_is_float((gm_dtype)x->dtype))
         return gm_fail(GM_EVALUE, "conv: got %s, expected floating point", gm_dtype_name((gm_dtype)x->dtype)), NULL;
     if (n < 1 || n > CONV_AXES || w->ndim != n + 2)
-        return gm_fail(GM_EVALUE, "conv: input %s and weight %s; expected [N, ..., C_in] and [C_out, ..., C_in / groups]",
-                       tx, tw), NULL;
+        return gm_fail(GM_EVALUE, "conv: input %s and weight %s; expected [N, ..., C_in] and "
+                       "[C_out, ..., C_in / groups]", tx, tw), NULL;
     if (p->groups < 1 || x->shape[n + 1] % p->groups || w->shape[0] % p->groups)
         return gm_fail(GM_EVALUE, "conv: the channels of input %s and weight %s are not divisible by %lld groups", tx,
                        tw, (long long)p->groups), NULL;

@@ -164,7 +164,8 @@ gm_status launch_product(gm_queue *q, const product *p) {
     }
     const double panel = flops * (double)(a.block_rows * kernels_gemm_lanes(kernels, a.type)) + 1;
     a.block_panels = task > GM_GEMM_PANELS * panel ? GM_GEMM_PANELS : task < panel ? 1 : (int64_t)(task / panel);
-    a.few = !p->image && a.rows <= GM_GEMM_FEW && !complex && (a.w_lane == 1 || a.w_k == 1) && bytes >= FEW_BYTES;
+    a.few = !p->image && !complex && bytes >= FEW_BYTES &&
+            ((a.rows <= GM_GEMM_FEW && a.w_lane == 1) || (a.rows <= GM_GEMM_FEW / 2 && a.w_k == 1));
     if (a.few) {           /* memory's speed counts: long runs of lanes side by side */
         const int64_t share = a.w_lane == 1 ? panels / 2 : panels / 8, least = a.w_lane == 1 ? 16 : 1;
         const int64_t most = a.w_lane == 1 ? GM_GEMM_FEW_PANELS / a.rows : 4;

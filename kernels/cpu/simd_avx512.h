@@ -160,21 +160,28 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
 }
 
+/* By halves of rows i and 4 + i, so that quarters need not be exchanged but once. */
 ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
-    UNROLL for (int q = 0; q < 4; q++) {
-        vf v[4];
-        UNROLL for (int i = 0; i < 4; i++) {               /* rows i, 4 + i, 8 + i, 12 + i: a quarter of each */
-            const char *at = p + i * stride + 16 * q;
-            v[i] = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)at));
-            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0x00f0, _mm_loadu_ps((const float *)(const void *)(at + 4 * stride)));
-            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0x0f00, _mm_loadu_ps((const float *)(const void *)(at + 8 * stride)));
-            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0xf000, _mm_loadu_ps((const float *)(const void *)(at + 12 * stride)));
+    UNROLL for (int h = 0; h < 2; h++) {
+        vf c[2][4];
+        UNROLL for (int g = 0; g < 2; g++) {
+            vf v[4];
+            UNROLL for (int i = 0; i < 4; i++) {
+                const float *at = (const float *)(const void *)(p + (8 * g + i) * stride + 32 * h);
+                const float *far = (const float *)(const void *)(p + (8 * g + 4 + i) * stride + 32 * h);
+                v[i] = _mm512_castps256_ps512(_mm256_loadu_ps(at));
+                v[i] = _mm512_mask_broadcast_f32x8(v[i], 0xff00, _mm256_loadu_ps(far));
+            }
+            UNROLL for (int k = 0; k < 2; k++) {
+                __m512d a = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[0], v[1]) : _mm512_unpacklo_ps(v[0], v[1]));
+                __m512d b = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[2], v[3]) : _mm512_unpacklo_ps(v[2], v[3]));
+                c[g][2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                c[g][2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+            }
         }
-        UNROLL for (int h = 0; h < 2; h++) {
-            __m512d a = _mm512_castps_pd(h ? _mm512_unpackhi_ps(v[0], v[1]) : _mm512_unpacklo_ps(v[0], v[1]));
-            __m512d b = _mm512_castps_pd(h ? _mm512_unpackhi_ps(v[2], v[3]) : _mm512_unpacklo_ps(v[2], v[3]));
-            r[4 * q + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-            r[4 * q + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        UNROLL for (int i = 0; i < 4; i++) {
+            r[8 * h + i] = _mm512_shuffle_f32x4(c[0][i], c[1][i], 0x88);
+            r[8 * h + 4 + i] = _mm512_shuffle_f32x4(c[0][i], c[1][i], 0xdd);
         }
     }
 }
