@@ -86,7 +86,8 @@ def convolution(x, w, stride, low, high, dilation, spread, groups, flip):
     n = x.ndim - 2
     wide = np.zeros([x.shape[0], *((s - 1) * d + 1 for s, d in zip(x.shape[1:-1], spread)), x.shape[-1]])
     wide[(slice(None), *(slice(None, None, d) for d in spread))] = x
-    wide = np.pad(wide, [(0, 0), *zip(low, high), (0, 0)])
+    wide = np.pad(wide, [(0, 0), *((max(a, 0), max(b, 0)) for a, b in zip(low, high)), (0, 0)])
+    wide = wide[(slice(None), *(slice(max(-a, 0), s + min(b, 0)) for a, b, s in zip(low, high, wide.shape[1:-1])))]
     if flip:
         w = np.flip(w, tuple(range(1, n + 1)))
     sizes = [(wide.shape[i + 1] - dilation[i] * (w.shape[i + 1] - 1) - 1) // stride[i] + 1 for i in range(n)]
@@ -102,7 +103,9 @@ def convolution(x, w, stride, low, high, dilation, spread, groups, flip):
     return out
 
 
-CASES = [dict(n=1), dict(n=1, stride=2, low=1, high=1), dict(n=1, dilation=2, groups=2), dict(n=2), dict(n=2, stride=2, low=1, high=1),
+CASES = [dict(n=1), dict(n=1, groups=4, filters=4, low=2), dict(n=2, groups=4, filters=4, stride=2, low=1, high=2, spread=2),
+         dict(n=3, groups=4, filters=8), dict(n=2, low=-1, high=-2), dict(n=2, spread=3, dilation=2, low=3, high=1, stride=2),
+         dict(n=1, stride=2, low=1, high=1), dict(n=1, dilation=2, groups=2), dict(n=2), dict(n=2, stride=2, low=1, high=1),
          dict(n=2, low=2, high=0, spread=2, flip=True), dict(n=2, groups=2, dilation=2, low=1, high=2), dict(n=3, low=1, high=1)]
 
 
@@ -111,7 +114,7 @@ def test_convolution(case):
     n, groups, flip = case["n"], case.get("groups", 1), case.get("flip", False)
     stride, low, high, dilation, spread = ([case.get(k, d)] * n for k, d in (("stride", 1), ("low", 0), ("high", 0), ("dilation", 1),
                                                                            ("spread", 1)))
-    x, w = f32(2, *[7, 6, 5][:n], 4), f32(6, *[3, 2, 3][:n], 4 // groups, seed=1)
+    x, w = f32(2, *[7, 6, 5][:n], 4), f32(case.get("filters", 6), *[3, 2, 3][:n], 4 // groups, seed=1)
     got = mx.conv_general(mx.array(x), mx.array(w), stride, (low, high), dilation, spread, groups, flip)
     close(got, convolution(x.astype("f8"), w.astype("f8"), stride, low, high, dilation, spread, groups, flip))
 
@@ -126,6 +129,52 @@ def test_transposed_convolution_is_the_adjoint(n, stride, padding, dilation, out
     back = conv(y, mx.swapaxes(w, 0, n + 1), stride, padding, dilation)
     assert back.shape == x.shape
     assert abs((back * x).sum().item() - (out * y).sum().item()) < 1e-3 * np.sqrt(y.size)
+
+
+# More channels, taps and places than a tile, a panel or a chunk of the sum takes; in the image's edges and out of them.
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 1e-2), ("float64", 1e-13)])
+@pytest.mark.parametrize("shape, filters, taps, groups", [((2, 9, 13, 70), 35, (3, 3), 1), ((1, 6, 7, 96), 96, (3, 2), 96),
+                                                          ((3, 5, 5, 40), 50, (1, 1), 1), ((1, 20, 30, 3), 17, (5, 7), 1),
+                                                          ((1, 4, 5, 66), 44, (3, 3), 2)])
+def test_larger_convolutions(shape, filters, taps, groups, dtype, tolerance):
+    x = mx.array(f32(*shape)).astype(getattr(mx, dtype))
+    w = mx.array(f32(filters, *taps, shape[-1] // groups, seed=1)).astype(getattr(mx, dtype))
+    exact = [np.array(a.astype(mx.float64)) for a in (x, w)]
+    for stride, pad, dilation in ((1, 1, 1), (2, 3, 1), (1, 4, 2)):
+        if taps == (1, 1) and pad != 1:
+            pad = 0
+        got = mx.conv2d(x, w, stride, pad, dilation, groups)
+        want = convolution(*exact, [stride] * 2, [pad] * 2, [pad] * 2, [dilation] * 2, [1, 1], groups, False)
+        assert got.dtype == x.dtype
+        close(got.astype(mx.float64), want, tolerance)
+        turned = mx.contiguous(x.transpose(0, 3, 2, 1)).transpose(0, 3, 2, 1)               # the same values, channels apart
+        assert mx.array_equal(mx.conv2d(turned, w, stride, pad, dilation, groups), got).item()
+        alone = mx.conv2d(x[-1:], w, stride, pad, dilation, groups)
+        assert mx.array_equal(alone, got[-1:]).item()                                        # a batch gives the bits of one
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_and_batches_of_convolutions(case):
+    """The gradients are linear in the other operand and adjoint to it: <y, conv(x, w)> = <dx, x> = <dw, w>."""
+    n, groups, flip = case["n"], case.get("groups", 1), case.get("flip", False)
+    sizes = [[case.get(k, d)] * n for k, d in (("stride", 1), ("low", 0), ("high", 0), ("dilation", 1), ("spread", 1))]
+    x, w = f32(2, *[7, 6, 5][:n], 4), f32(case.get("filters", 6), *[3, 2, 3][:n], 4 // groups, seed=1)
+    conv = lambda x, w: mx.conv_general(x, w, sizes[0], (sizes[1], sizes[2]), sizes[3], sizes[4], groups, flip)  # noqa: E731
+    x, w = mx.array(x), mx.array(w)
+    y = mx.array(f32(*conv(x, w).shape, seed=2))
+    value = (conv(x, w) * y).sum().item()
+    dx, dw = mx.grad(lambda x, w: (conv(x, w) * y).sum(), (0, 1))(x, w)
+    assert dx.shape == x.shape and dw.shape == w.shape
+    for gradient, operand in ((dx, x), (dw, w)):
+        assert abs((gradient * operand).sum().item() - value) < 2e-4 * (1 + abs(value))
+    other_x, other_w = mx.array(f32(*x.shape, seed=3)), mx.array(f32(*w.shape, seed=4))
+    assert abs((dx * other_x).sum().item() - (conv(other_x, w) * y).sum().item()) < 2e-3
+    assert abs((dw * other_w).sum().item() - (conv(x, other_w) * y).sum().item()) < 2e-3
+    xs, ws = mx.stack([x, other_x]), mx.stack([w, other_w])
+    for axes, want in (((0, None), [conv(x, w), conv(other_x, w)]), ((None, 0), [conv(x, w), conv(x, other_w)]),
+                       ((0, 0), [conv(x, w), conv(other_x, other_w)])):
+        got = mx.vmap(conv, in_axes=axes)(xs if axes[0] == 0 else x, ws if axes[1] == 0 else w)
+        close(got, np.stack([np.array(one) for one in want]))
 
 
 def test_gradients_of_a_convolution():
