@@ -304,6 +304,18 @@ def test_quantize_chooses_layers():
         nn.QuantizedLinear(64, 64, mode="other")
 
 
+def test_layers_of_others_are_quantised_with_the_arguments_they_know():
+    class Experts(nn.Module):
+        def to_quantized(self, group_size=64, bits=4, mode="affine"):
+            return nn.Sequential(group_size, bits, mode)
+
+    m = nn.Sequential(Experts())
+    nn.quantize(m, 32, mode="mxfp4")
+    assert m.layers[0].layers == [32, None, "mxfp4"]
+    with pytest.raises(TypeError):
+        nn.quantize(nn.Sequential(Experts()), mode="mxfp8", quantize_input=True)
+
+
 @pytest.mark.parametrize("mode", ["nvfp4", "mxfp8"])
 def test_inputs_and_weights_quantised(mode):
     layer = nn.QQLinear(64, 32, mode=mode)

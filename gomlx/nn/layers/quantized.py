@@ -31,6 +31,10 @@ def quantize(model: Module, group_size: int = None, bits: int = None, *, mode: s
         def class_predicate(_, module):
             return hasattr(module, "to_quantized")
 
+    options = {"group_size": group_size, "bits": bits, "mode": mode}
+    if quantize_input:                  # other packages' layers need not know it
+        options["quantize_input"] = True
+
     def convert(path, module):
         choice = class_predicate(path, module)
         if not choice:
@@ -42,7 +46,7 @@ def quantize(model: Module, group_size: int = None, bits: int = None, *, mode: s
         if not isinstance(choice, bool):
             raise ValueError("``class_predicate`` must return a bool or a dict of parameters to pass to "
                              f"``to_quantized``, not {choice!r}")
-        return module.to_quantized(group_size=group_size, bits=bits, mode=mode, quantize_input=quantize_input)
+        return module.to_quantized(**options)
 
     leaves = model.leaf_modules()
     model.update_modules(tree_map_with_path(convert, leaves, is_leaf=Module.is_module))
