@@ -19,9 +19,8 @@ typedef struct {
     int64_t range;              /* of this run */
     uint32_t pieces;            /* of `grain` indices each, in this run */
     _Atomic uint32_t next;      /* the first piece that nobody has taken */
-    uint32_t stage;             /* number of waits before and at this launch */
+    uint32_t stage;             /* of this run: begins when all pieces of the stage before are done */
     bool barrier;               /* what was launched before must be done before this one begins */
-    bool waits;                 /* the same in this run, where launches without pieces are left out */
     bool solo;                  /* runs on thread 0 alone */
     bool ftz;
 } launch;
@@ -40,7 +39,8 @@ typedef struct arena {
     _Alignas(64) char data[];
 } arena;
 
-typedef struct { int64_t launch, at, end; uint32_t taken; bool inside; } cursor;
+/* stage: the last one whose gate was awaited. A thread may come to a stage at any of its launches. */
+typedef struct { int64_t launch, at, end; uint32_t taken, stage; bool inside; } cursor;
 
 struct gm_queue {
     launch *launches;
@@ -409,8 +409,10 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
         launch *l = &q->launches[c->launch];
         if (!c->inside && ((l->solo && thread != 0) || is_exhausted(l)))
             continue;
-        if (!c->inside && l->waits && n_threads > 1)
+        if (l->stage > c->stage && n_threads > 1) {
             team_gate_wait(&q->gates[l->stage - 1]);
+            c->stage = l->stage;
+        }
         unsigned want = l->ftz ? saved | FTZ_BITS : saved;
         if (float_state() != want)
             set_float_state(want);
@@ -457,8 +459,7 @@ static uint32_t cut(gm_queue *q) {
         barrier |= l->barrier;
         if (l->pieces == 0)
             continue;
-        l->waits = barrier && any;
-        stage += l->waits;
+        stage += barrier && any;
         l->stage = stage;
         any = true;
         barrier = false;

@@ -184,6 +184,42 @@ static void a_scaled_launch_waits_for_what_it_reads(void) {
     buffer_release(b);
 }
 
+/* Behind a barrier a launch of one thread alone, which the others pass by, and then one that needs the barrier as well:
+ * all pieces of the first launch are done before one of the last begins. */
+typedef struct { _Atomic int written, early; } shared_steps;
+
+static void write_pieces(const void *args, int64_t begin, int64_t end) {
+    shared_steps *t = *(shared_steps *const *)args;
+    if (begin == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    t->written += (int)(end - begin);
+}
+
+static void pass(const void *args, int64_t begin, int64_t end) { (void)args, (void)begin, (void)end; }
+
+static void read_pieces(const void *args, int64_t begin, int64_t end) {
+    shared_steps *t = *(shared_steps *const *)args;
+    t->early += t->written < 2 ? (int)(end - begin) : 0;
+}
+
+static void a_barrier_holds_for_all_that_comes_behind_it(void) {
+    for (int round = 0; round < 20; round++) {
+        shared_steps steps = {0}, *t = &steps;
+        gm_queue *q = queue_new();
+        CHECK(run_lock(-1) == GM_OK);
+        CHECK(queue_launch(q, write_pieces, &t, sizeof t, 2, 1, 0) == GM_OK);
+        queue_fence(q);
+        CHECK(queue_launch(q, pass, &t, sizeof t, 1, 1, 0) == GM_OK);
+        CHECK(queue_launch(q, read_pieces, &t, sizeof t, 8, 1, 0) == GM_OK);
+        queue_start(q, 2);
+        CHECK(queue_step(q, 0) == GM_OK);
+        queue_finish(q);
+        run_unlock();
+        CHECK(steps.written == 2 && steps.early == 0);
+        queue_free(q);
+    }
+}
+
 static void what_was_cancelled_says_so(void) {
     gm_scope *s = gm_scope_open();
     gm_array *x = random_array(s, 2, (int64_t[]){1024, 1024}, 7);
@@ -249,6 +285,7 @@ int main(void) {
     a_plan_runs_again_with_other_inputs();
     a_plan_keeps_its_constants();
     a_scaled_launch_waits_for_what_it_reads();
+    a_barrier_holds_for_all_that_comes_behind_it();
     what_was_cancelled_says_so();
     an_error_leaves_the_graph_as_it_was();
     threads_may_share_lazy_arrays();
