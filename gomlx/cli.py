@@ -8,11 +8,13 @@ import sys
 import gomlx
 from gomlx import loading
 
-FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError, gomlx.Error)
+FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
+            gomlx.Error)
 
 
 def main(argv=None):
-    """Runs one command; returns the exit status: 0, 1 after an error, 2 for wrong usage, 128 + signal when interrupted."""
+    """Runs one command; returns the exit status: 0, 1 after an error, 2 for wrong usage, 128 + signal when
+    interrupted."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:          # closed by the shell, as in `gomlx ... >&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
@@ -56,7 +58,8 @@ def parser():
     sampling.add_argument("--min-p", type=float, metavar="P")
     sampling.add_argument("--repetition-penalty", type=float, metavar="R")
     sampling.add_argument("--seed", type=int, metavar="N")
-    sampling.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be given several times")
+    sampling.add_argument("--stop", action="append", metavar="TEXT",
+                          help="end at this text; may be given several times")
 
     top = argparse.ArgumentParser(prog="gomlx", description="Runs open language models on this machine's CPUs.")
     top.add_argument("--version", action="version", version="gomlx " + gomlx.__version__)
@@ -101,7 +104,8 @@ def load(args):
 
     try:
         return gomlx.load(args.model, context_length=args.context, dtype=args.dtype, kv_dtype=args.kv_dtype,
-                          activations=args.activations, threads=args.threads, progress=progress if on_terminal else None)
+                          activations=args.activations, threads=args.threads,
+                          progress=progress if on_terminal else None)
     finally:
         if shown >= 0:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
@@ -217,7 +221,8 @@ def info(args):
 
 def models(args):
     from gomlx import hub
-    packaged = {"name": loading.PACKAGED, "bytes": os.path.getsize(loading.PACKAGED_FILE), "path": loading.PACKAGED_FILE,
+    packaged = {"name": loading.PACKAGED, "bytes": os.path.getsize(loading.PACKAGED_FILE),
+                "path": loading.PACKAGED_FILE,
                 "gguf": [os.path.basename(loading.PACKAGED_FILE)]}
     found = [packaged, *hub.cached()]
     if args.json:
@@ -263,7 +268,8 @@ def show_table(values, indent=""):
             show_table(value, indent + "  ")
             continue
         if isinstance(value, list):
-            value = ", ".join(json.dumps(one, ensure_ascii=False) if isinstance(one, dict) else str(one) for one in value) or None
+            value = ", ".join(json.dumps(one, ensure_ascii=False) if isinstance(one, dict) else str(one)
+                              for one in value) or None
         elif name.endswith("bytes") and isinstance(value, int):
             value = size(value)
         print(f"{indent}{name + ':':{width}} {'-' if value is None else value}")

@@ -101,8 +101,9 @@ class _Compiled:
 
 
 def compile(fun, inputs=None, outputs=None, shapeless=False):
-    """fun as a graph that is traced once for each structure, dtypes and shapes of its arguments, simplified, and with its
-    elementwise chains fused. inputs, outputs: lists or dicts of state whose arrays the function reads and updates.
-    shapeless: a graph serves any shapes of the same number of dimensions. Printing and the like happens while tracing."""
+    """fun as a graph that is traced once for each structure, dtypes and shapes of its arguments, simplified, and with
+    its elementwise chains fused. inputs, outputs: lists or dicts of state whose arrays the function reads and updates.
+    shapeless: a graph serves any shapes of the same number of dimensions. Printing and the like happens while
+    tracing."""
     need_function("compile", fun)
     return _Compiled(fun, inputs, outputs, shapeless)

@@ -76,8 +76,8 @@ def _flops(letters, contracted, n_terms, sizes):
 
 
 def _greedy(terms, output, sizes):
-    """Pairs, each the one whose result is smallest against what it takes away; positions as in NumPy: the pair is removed, its
-    result appended."""
+    """Pairs, each the one whose result is smallest against what it takes away; positions as in NumPy: the pair is
+    removed, its result appended."""
     terms, path = list(terms), []
     while len(terms) > 2:
         best = None
@@ -171,8 +171,8 @@ def _product(x, tx, y, ty, keep, sizes):
 
 
 def einsum(subscripts, *operands, stream=None):
-    """The sum of products that the subscripts say: "ij,jk->ik" is a matrix product. "..." stands for leading dimensions that
-    broadcast; without "->" the output has the subscripts that occur once, in alphabetical order."""
+    """The sum of products that the subscripts say: "ij,jk->ik" is a matrix product. "..." stands for leading dimensions
+    that broadcast; without "->" the output has the subscripts that occur once, in alphabetical order."""
     if not isinstance(subscripts, str):
         raise TypeError(f"einsum: subscripts must be a str, not {type(subscripts).__name__}")
     for x in operands:

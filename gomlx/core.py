@@ -39,10 +39,10 @@ euler_gamma = 0.5772156649015329
 newaxis = None
 
 # Second names, of the Array API: alias = function.
-_aliases = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2",
-            "atanh": "arctanh", "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift",
-            "concat": "concatenate", "cumulative_prod": "cumprod", "cumulative_sum": "cumsum",
-            "empty": "zeros", "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
+_aliases = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
+            "atan2": "arctan2", "atanh": "arctanh", "bitwise_left_shift": "left_shift",
+            "bitwise_right_shift": "right_shift", "concat": "concatenate", "cumulative_prod": "cumprod", "cumulative_sum": "cumsum", "empty": "zeros",
+            "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
 globals().update({alias: globals()[name] for alias, name in _aliases.items()})
 matrix_norm = linalg.norm
 fft.stft, fft.istft = _spectrogram.stft, _spectrogram.istft
@@ -52,6 +52,6 @@ _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": ff
                "random": random}
 _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
 
-__all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "matrix_norm", "nan", "newaxis", "pi",
-                  *(name for part in (_compiled, _contraction, _devices, _dtypes, _exported, _io, _ordered, _printing, _transforms)
-                    for name in part.__all__)})
+_parts = (_compiled, _contraction, _devices, _dtypes, _exported, _io, _ordered, _printing, _transforms)
+__all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "matrix_norm", "nan", "newaxis",
+                  "pi", *(name for part in _parts for name in part.__all__)})

@@ -1,4 +1,5 @@
-"""What a model's files say about generating: the ids that end it, and how to sample. Every stop id knows its sources."""
+"""What a model's files say about generating: the ids that end it, and how to sample. Every stop id knows its
+sources."""
 from gomlx import _gomlx
 
 # Tokens that end a turn wherever they exist as special tokens, for files that name too few of them.

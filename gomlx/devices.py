@@ -184,7 +184,8 @@ def new_thread_unsafe_stream(device):
 
 def new_thread_local_stream(device):
     """A stream that is another one in each thread."""
-    stream = _make_stream(ThreadLocalStream, _device("new_thread_local_stream", device, usable=False), next(_local_numbers))
+    stream = _make_stream(ThreadLocalStream, _device("new_thread_local_stream", device, usable=False),
+                          next(_local_numbers))
     stream._own = threading.local()
     return stream
 
@@ -225,6 +226,7 @@ def synchronize(stream=None):
     _gomlx._synchronize()
 
 
-__all__ = ["Device", "DeviceType", "Stream", "StreamContext", "ThreadLocalStream", "clear_streams", "cpu", "default_device",
-           "default_stream", "device_count", "device_info", "gpu", "is_available", "new_stream", "new_thread_local_stream",
-           "new_thread_unsafe_stream", "set_default_device", "set_default_stream", "stream", "synchronize"]
+__all__ = ["Device", "DeviceType", "Stream", "StreamContext", "ThreadLocalStream", "clear_streams", "cpu",
+           "default_device", "default_stream", "device_count", "device_info", "gpu", "is_available", "new_stream",
+           "new_thread_local_stream", "new_thread_unsafe_stream", "set_default_device", "set_default_stream", "stream",
+           "synchronize"]

@@ -1,5 +1,5 @@
-"""Communication between processes, with the names of mlx.core.distributed, for the one process that there is: a group of
-size 1, whose collective operations give back what they were given."""
+"""Communication between processes, with the names of mlx.core.distributed, for the one process that there is: a group
+of size 1, whose collective operations give back what they were given."""
 from . import _gomlx
 
 _BACKENDS = ("any", "mpi", "nccl", "jaccl", "ring")

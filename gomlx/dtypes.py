@@ -37,12 +37,13 @@ integer = DtypeCategory.integer
 number = DtypeCategory.number
 generic = DtypeCategory.generic
 
-_PARENT = {complexfloating: inexact, floating: inexact, inexact: number, signedinteger: integer, unsignedinteger: integer,
-           integer: number, number: generic, generic: None, _gomlx.bool_: generic,
+_PARENT = {complexfloating: inexact, floating: inexact, inexact: number, signedinteger: integer,
+           unsignedinteger: integer, integer: number, number: generic, generic: None, _gomlx.bool_: generic,
            **dict.fromkeys(_UNSIGNED, unsignedinteger), **dict.fromkeys(_SIGNED, signedinteger),
            **dict.fromkeys(_FLOATING, floating), **dict.fromkeys(_COMPLEX, complexfloating)}
-_KINDS = {"bool": (_gomlx.bool_,), "signed integer": _SIGNED, "unsigned integer": _UNSIGNED, "integral": _SIGNED + _UNSIGNED,
-          "real floating": _FLOATING, "complex floating": _COMPLEX, "numeric": _SIGNED + _UNSIGNED + _FLOATING + _COMPLEX}
+_KINDS = {"bool": (_gomlx.bool_,), "signed integer": _SIGNED, "unsigned integer": _UNSIGNED,
+          "integral": _SIGNED + _UNSIGNED, "real floating": _FLOATING, "complex floating": _COMPLEX,
+          "numeric": _SIGNED + _UNSIGNED + _FLOATING + _COMPLEX}
 
 
 def _name(dtype):
@@ -92,7 +93,8 @@ def isdtype(dtype, kind):
         return dtype in _KINDS[kind]
     if isinstance(kind, Dtype):
         return dtype == kind
-    raise ValueError(f"isdtype: kind must be a Dtype, one of {', '.join(map(repr, _KINDS))}, or a tuple of these, not {kind!r}")
+    raise ValueError(f"isdtype: kind must be a Dtype, one of {', '.join(map(repr, _KINDS))}, or a tuple of these, "
+                     f"not {kind!r}")
 
 
 class finfo:
@@ -147,5 +149,5 @@ class ArrayLike:
         return array(self._object)
 
 
-__all__ = ["ArrayLike", "DtypeCategory", "can_cast", "complexfloating", "finfo", "floating", "generic", "iinfo", "inexact",
-           "integer", "isdtype", "issubdtype", "number", "result_type", "signedinteger", "unsignedinteger"]
+__all__ = ["ArrayLike", "DtypeCategory", "can_cast", "complexfloating", "finfo", "floating", "generic", "iinfo",
+           "inexact", "integer", "isdtype", "issubdtype", "number", "result_type", "signedinteger", "unsignedinteger"]

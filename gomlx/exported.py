@@ -23,7 +23,8 @@ def _arguments(what, args, kwargs):
         elif len(args) == 1 and isinstance(args[0], dict):
             args, kwargs = (), args[0]
     if not all(isinstance(x, array) for x in (*args, *kwargs.values())) or not all(isinstance(k, str) for k in kwargs):
-        raise ValueError(f"{what}: the inputs are arrays, by position or by name, or one tuple and/or one dict of arrays")
+        raise ValueError(f"{what}: the inputs are arrays, by position or by name, or one tuple and/or one dict of "
+                         "arrays")
     return list(args), {key: kwargs[key] for key in sorted(kwargs)}
 
 
@@ -48,7 +49,8 @@ def _traced(fun, positional, named, shapeless):
 
 class FunctionExporter:
     """Writes traces of one function to a file: each call adds what the function does with arguments of such shapes and
-    dtypes. Made by exporter(); as a context manager it closes the file at the end, and leaves none after an exception."""
+    dtypes. Made by exporter(); as a context manager it closes the file at the end, and leaves none after an
+    exception."""
 
     def __init__(self, file, fun, shapeless, metadata):
         self._fun, self._shapeless, self._kinds = fun, shapeless, set()
@@ -95,12 +97,12 @@ def exporter(file, fun, *, shapeless=False, metadata=None):
 
 
 def export_function(file_or_callback, fun, *args, shapeless=False, metadata=None, **kwargs):
-    """Exports what a function does with arguments like these (arrays by position or by name, or one tuple and/or one dict
-    of arrays) to a file, for import_function.
+    """Exports what a function does with arguments like these (arrays by position or by name, or one tuple and/or one
+    dict of arrays) to a file, for import_function.
 
-    With a callable in the file's place nothing is written: it is called with dictionaries that describe the graph, those
-    of "type" inputs, keyword_inputs, outputs, constants, and one of "primitive" for each operation. shapeless: the file
-    serves any shapes of the same numbers of dimensions. metadata: a text that is saved with it.
+    With a callable in the file's place nothing is written: it is called with dictionaries that describe the graph,
+    those of "type" inputs, keyword_inputs, outputs, constants, and one of "primitive" for each operation. shapeless:
+    the file serves any shapes of the same numbers of dimensions. metadata: a text that is saved with it.
 
     Functions that use custom_function or checkpoint cannot be exported."""
     need_function("export_function", fun)
@@ -147,17 +149,18 @@ class _Imported:
             graphs = self._graphs.get(_kind(positional, named, self._shapeless))
         if graphs is None:
             raise ValueError("import_function: the function was not exported for "
-                             f"{[(x.dtype, x.shape) for x in positional]} and {({k: (x.dtype, x.shape) for k, x in named.items()})}")
+                             f"{[(x.dtype, x.shape) for x in positional]} and "
+                             f"{({k: (x.dtype, x.shape) for k, x in named.items()})}")
         arrays = [*positional, *named.values()]
         return tuple(graphs[_gomlx._any_tracer(arrays)](arrays))
 
 
 def import_function(file, return_metadata=False):
-    """The function of a file that export_function wrote: it takes arrays as export_function does, and returns a tuple of
-    arrays. With return_metadata a pair: the function, and the text that was saved with it ("" when there was none).
+    """The function of a file that export_function wrote: it takes arrays as export_function does, and returns a tuple
+    of arrays. With return_metadata a pair: the function, and the text that was saved with it ("" when there was none).
 
-    A file that is damaged, cut short or of another version is RuntimeError. One that is whole is a program: it is checked
-    so that it stays inside its memory, but it may ask for any amount of work, so load what you would run."""
+    A file that is damaged, cut short or of another version is RuntimeError. One that is whole is a program: it is
+    checked so that it stays inside its memory, but it may ask for any amount of work, so load what you would run."""
     metadata, shapeless, traces = _gomlx._import(_path("import_function", file))
     function = _Imported(shapeless, traces)
     return (function, metadata) if return_metadata else function
@@ -201,7 +204,8 @@ def _show(callback, fun, positional, named, shapeless):
         return [(names[o], *specs[o]) for o in operands if o in specs]
 
     callback({"inputs": entries(range(len(inputs))), "type": "inputs"})
-    callback({"keywords": [(name, names[len(positional) + k]) for k, name in enumerate(named)], "type": "keyword_inputs"})
+    callback({"keywords": [(name, names[len(positional) + k]) for k, name in enumerate(named)],
+              "type": "keyword_inputs"})
     callback({"outputs": entries(results), "type": "outputs"})
     callback({"constants": [(names[-1 - k], x) for k, x in enumerate(constants) if x is not None], "type": "constants"})
     for name, parameters, operands, first, made in code:

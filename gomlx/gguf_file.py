@@ -107,7 +107,8 @@ def parse(data, name):
     body, arrays = r.data[-(-r.at // alignment) * alignment:], {}
     for key, shape, kind, offset in infos:
         if kind not in PLAIN and kind not in BLOCKS:
-            raise r.bad(f"tensor {key!r} is of type {kind}; readable are F32, F16, BF16, F64, integers, Q4_0, Q4_1 and Q8_0")
+            raise r.bad(f"tensor {key!r} is of type {kind}; readable are F32, F16, BF16, F64, integers, Q4_0, Q4_1 "
+                        "and Q8_0")
         size = math.prod(shape) * PLAIN[kind].size if kind in PLAIN else math.prod(shape) // 32 * BLOCKS[kind][1]
         if any(n >= 1 << 31 for n in shape) or offset > len(body) or size > len(body) - offset:
             raise r.bad(f"tensor {key!r} of shape {shape} is not inside")
@@ -136,7 +137,8 @@ def _entry(key, value):
         raise RuntimeError(f"save_gguf: metadata {key!r} is {type(value).__name__}, expected str, list of str or array")
     kind = next((kind for kind, (_, dtype) in VALUES.items() if dtype == value.dtype), None)
     if kind is None or value.ndim > 1:
-        raise RuntimeError(f"save_gguf: metadata {key!r} is {value.dtype} of {value.ndim} dimensions, expected at most one")
+        raise RuntimeError(f"save_gguf: metadata {key!r} is {value.dtype} of {value.ndim} dimensions, expected at most "
+                           "one")
     items = [value.item()] if value.ndim == 0 else value.tolist()
     data = struct.pack(f"<{len(items)}{VALUES[kind][0]}", *items)
     if value.ndim == 0:
@@ -152,7 +154,8 @@ def layout(arrays, metadata):
     for name, array in arrays.items():
         kind = next((kind for kind, dtype in PLAIN.items() if dtype == array.dtype), None)
         if kind is None or array.ndim > 4:
-            raise RuntimeError(f"save_gguf: {name!r} is {array.dtype} of {array.ndim} dimensions, which GGUF cannot hold")
+            raise RuntimeError(f"save_gguf: {name!r} is {array.dtype} of {array.ndim} dimensions, which GGUF cannot "
+                               "hold")
         head.append(_string(name) + struct.pack(f"<I{array.ndim}QIQ", array.ndim, *reversed(array.shape), kind, at))
         at += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     text = b"".join(head)

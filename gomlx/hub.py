@@ -84,7 +84,8 @@ def choose(repo, names, gguf_type=None, file=None):
             return whole(repo, models[0])
         gguf_type = DEFAULT_TYPE
         if not models:
-            raise ValueError(f"{repo!r} has neither GGUF files nor config.json with safetensors; it has {listing(names)}")
+            raise ValueError(f"{repo!r} has neither GGUF files nor config.json with safetensors; it has "
+                             f"{listing(names)}")
         log.info("%s: no GGUF type was named, using %s", repo, gguf_type)
     exactly = re.compile(rf"(?:^|[-._/]){re.escape(gguf_type)}(?=$|[-./])", re.I)
     matching = [model for model in models if exactly.search(SPLIT.sub("", model[0][:-len(".gguf")]))]
@@ -150,9 +151,11 @@ def hub_errors(repo):
     try:
         yield
     except errors.GatedRepoError as error:
-        raise PermissionError(f"{repo!r} is gated: accept its terms on the hub and set HF_TOKEN; {brief(error)}") from error
+        raise PermissionError(f"{repo!r} is gated: accept its terms on the hub and set HF_TOKEN; "
+                              f"{brief(error)}") from error
     except errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(f"the hub has no model {repo!r}, or it is private: check the name, or set HF_TOKEN") from error
+        raise FileNotFoundError(f"the hub has no model {repo!r}, or it is private: check the name, or set "
+                                "HF_TOKEN") from error
     except errors.HFValidationError as error:
         raise ValueError(f"{repo!r} is not a name of the hub: {brief(error)}") from error
     except Exception as error:

@@ -1,7 +1,7 @@
 """Arrays in files: npy, npz, safetensors and GGUF, with the functions of mlx.core.
 
-Every length in a file is checked against what is there before it is used. Files are written under a temporary name beside
-their own and renamed at the end: what read the old file goes on reading it.
+Every length in a file is checked against what is there before it is used. Files are written under a temporary name
+beside their own and renamed at the end: what read the old file goes on reading it.
 """
 import ast
 import json
@@ -16,8 +16,8 @@ from . import _gomlx as mx
 __all__ = ["load", "save", "save_gguf", "save_safetensors", "savez", "savez_compressed"]
 
 SAFETENSORS = {"BOOL": mx.bool_, "U8": mx.uint8, "U16": mx.uint16, "U32": mx.uint32, "U64": mx.uint64, "I8": mx.int8,
-               "I16": mx.int16, "I32": mx.int32, "I64": mx.int64, "F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32,
-               "F64": mx.float64, "C64": mx.complex64, "F8_E4M3": mx.uint8}
+               "I16": mx.int16, "I32": mx.int32, "I64": mx.int64, "F16": mx.float16, "BF16": mx.bfloat16,
+               "F32": mx.float32, "F64": mx.float64, "C64": mx.complex64, "F8_E4M3": mx.uint8}
 NPY = {"b1": mx.bool_, "u1": mx.uint8, "u2": mx.uint16, "u4": mx.uint32, "u8": mx.uint64, "i1": mx.int8, "i2": mx.int16,
        "i4": mx.int32, "i8": mx.int64, "f2": mx.float16, "V2": mx.bfloat16, "f4": mx.float32, "f8": mx.float64,
        "c8": mx.complex64}
@@ -66,7 +66,8 @@ def _write(function, file, extension, writer):
     """writer(stream), to a file object or to a path."""
     if not _is_path(file):
         if not hasattr(file, "write"):
-            raise ValueError(f"{function}: expected a path or a file object opened for writing, got {type(file).__name__}")
+            raise ValueError(f"{function}: expected a path or a file object opened for writing, got "
+                             f"{type(file).__name__}")
         writer(file)
         return
     path = _path(file, extension)

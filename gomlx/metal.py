@@ -39,4 +39,5 @@ set_wired_limit = _moved("set_wired_limit", _gomlx.set_wired_limit)
 device_info = _moved("device_info", lambda: devices.device_info(devices.gpu))
 
 __all__ = ["clear_cache", "device_info", "get_active_memory", "get_cache_memory", "get_peak_memory", "is_available",
-           "reset_peak_memory", "set_cache_limit", "set_memory_limit", "set_wired_limit", "start_capture", "stop_capture"]
+           "reset_peak_memory", "set_cache_limit", "set_memory_limit", "set_wired_limit", "start_capture",
+           "stop_capture"]

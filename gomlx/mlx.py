@@ -28,7 +28,8 @@ class Metadata(importlib.metadata.Distribution):
     """What importlib.metadata says of the package "mlx"."""
 
     def read_text(self, filename):
-        return f"Metadata-Version: 2.1\nName: mlx\nVersion: {gomlx.core.__version__}\n" if filename == "METADATA" else None
+        text = f"Metadata-Version: 2.1\nName: mlx\nVersion: {gomlx.core.__version__}\n"
+        return text if filename == "METADATA" else None
 
     def locate_file(self, path):
         return os.path.join(os.path.dirname(os.path.abspath(__file__)), path)

@@ -171,7 +171,7 @@ class Model:
         """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in
         one batch, with the same bits as one by one."""
         ids = list(ids)
-        if ids and hasattr(ids[0], "__iter__") and getattr(ids[0], "ndim", 1):     # an array's items are arrays of ndim 0
+        if ids and hasattr(ids[0], "__iter__") and getattr(ids[0], "ndim", 1):   # an array's items are arrays: ndim 0
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
 

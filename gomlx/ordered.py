@@ -8,7 +8,8 @@ __all__ = ["median", "unique"]
 
 
 def median(a, /, axis=None, keepdims=False, *, stream=None):
-    """The middle value over axes, the mean of both middle ones of an even number; floating point. NaN when any is NaN."""
+    """The middle value over axes, the mean of both middle ones of an even number; floating point. NaN when any is
+    NaN."""
     if not isinstance(a, array):
         raise TypeError(f"median: an array is needed, not {type(a).__name__}")
     axes = range(a.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
@@ -31,9 +32,9 @@ def median(a, /, axis=None, keepdims=False, *, stream=None):
 
 
 def unique(a, /, size, return_index=False, return_inverse=False, return_counts=False, fill_value=None, *, stream=None):
-    """The sorted distinct values of the flattened array: exactly `size` of them, the smallest, padded with fill_value (the first
-    of them) where there are fewer. Asked for, in this order behind the values: the index of each one's first occurrence, the
-    index among the values of each item of a (in a's shape), and how often each occurs."""
+    """The sorted distinct values of the flattened array: exactly `size` of them, the smallest, padded with fill_value
+    (the first of them) where there are fewer. Asked for, in this order behind the values: the index of each one's first
+    occurrence, the index among the values of each item of a (in a's shape), and how often each occurs."""
     if size < 0:
         raise ValueError(f"unique: size must not be negative, got {size}")
     flat = a.reshape([a.size])

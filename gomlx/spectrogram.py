@@ -22,10 +22,10 @@ def _sizes(name, n_fft, hop_length, win_length, window):
 
 def stft(x, n_fft=2048, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect", norm="backward",
          onesided=None, stream=None):
-    """The Fourier transforms of overlapping frames of the last axis: complex64 [..., n_freq, n_frames]. Frames are n_fft long
-    and hop_length (n_fft // 4) apart, times a window of win_length (n_fft) centred in them; with center both ends are padded by
-    pad_mode ('reflect', 'constant', 'edge') so that frame i is centred at i * hop_length. onesided: only the frequencies that
-    are not negative, for real input unless said otherwise."""
+    """The Fourier transforms of overlapping frames of the last axis: complex64 [..., n_freq, n_frames]. Frames are
+    n_fft long and hop_length (n_fft // 4) apart, times a window of win_length (n_fft) centred in them; with center both
+    ends are padded by pad_mode ('reflect', 'constant', 'edge') so that frame i is centred at i * hop_length. onesided:
+    only the frequencies that are not negative, for real input unless said otherwise."""
     if not isinstance(x, array) or x.ndim < 1:
         raise ValueError("stft: an array of at least one dimension is needed")
     hop, window = _sizes("stft", n_fft, hop_length, win_length, window)
@@ -48,8 +48,9 @@ def stft(x, n_fft=2048, hop_length=None, win_length=None, window=None, center=Tr
 
 def istft(stft_matrix, n_fft=None, hop_length=None, win_length=None, window=None, center=True, norm="backward", onesided=None,
           length=None, stream=None):
-    """The signal whose stft is given: frames transformed back, windowed, added where they overlap, and divided by the sum of
-    the squared windows. n_fft is inferred from the number of frequencies (an even one); length cuts or pads the result."""
+    """The signal whose stft is given: frames transformed back, windowed, added where they overlap, and divided by the
+    sum of the squared windows. n_fft is inferred from the number of frequencies (an even one); length cuts or pads the
+    result."""
     if not isinstance(stft_matrix, array) or stft_matrix.ndim < 2:
         raise ValueError("istft: an array of at least two dimensions [..., n_freq, n_frames] is needed")
     onesided = True if onesided is None else onesided
@@ -72,5 +73,6 @@ def istft(stft_matrix, n_fft=None, hop_length=None, win_length=None, window=None
         signal = signal[:, n_fft // 2:]
         signal = signal if length is not None else signal[:, :max(total - 2 * (n_fft // 2), 0)]
     if length is not None:
-        signal = signal[:, :length] if signal.shape[1] >= length else _gomlx.pad(signal, [(0, 0), (0, length - signal.shape[1])])
+        missing = max(0, length - signal.shape[1])
+        signal = _gomlx.pad(signal[:, :length], [(0, 0), (0, missing)])
     return signal.reshape([*lead, signal.shape[1]])

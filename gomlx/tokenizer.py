@@ -1,4 +1,5 @@
-"""Tokenizer: the engine's tokenizer plus what a model's files say beside it: special tokens by role and the chat template."""
+"""Tokenizer: the engine's tokenizer plus what a model's files say beside it: special tokens by role and the chat
+template."""
 from __future__ import annotations
 
 import os

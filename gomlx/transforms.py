@@ -100,9 +100,9 @@ def _names(argnames, name):
 def value_and_grad(fun, argnums=None, argnames=()):
     """A function that returns (value of fun, its gradient) with respect to the chosen arguments.
 
-    fun returns a scalar array, or a tuple whose first item is one. argnums: an int or ints; by default the first argument.
-    argnames: names of keyword arguments. The gradient has the structure of the argument; with several argnums it is a
-    tuple, in the arguments' order; with argnames a pair (positional gradients, dict by name)."""
+    fun returns a scalar array, or a tuple whose first item is one. argnums: an int or ints; by default the first
+    argument. argnames: names of keyword arguments. The gradient has the structure of the argument; with several argnums
+    it is a tuple, in the arguments' order; with argnames a pair (positional gradients, dict by name)."""
     return _Transformed(fun, _differentiate(fun, argnums, argnames, "value_and_grad", True))
 
 
@@ -132,7 +132,8 @@ def _differentiate(fun, argnums, argnames, name, tuples):
     def differentiated(*args, **kwargs):
         for n in numbers:
             if n >= len(args):
-                raise ValueError(f"{name}: argnums has {n}, but the function was called with {len(args)} positional arguments")
+                raise ValueError(f"{name}: argnums has {n}, but the function was called with {len(args)} positional "
+                                 "arguments")
         for key in names:
             if key not in kwargs:
                 raise ValueError(f"{name}: argnames has {key!r}, but the function was called with {sorted(kwargs)}")
@@ -174,8 +175,8 @@ def _run(name, fun, tracers):
 
 
 def vjp(fun, primals, cotangents):
-    """(outputs, vector-Jacobian products): lists of arrays. primals and cotangents: lists or tuples of arrays; a cotangent
-    for each output, of its shape. Outputs of stop_gradient need none."""
+    """(outputs, vector-Jacobian products): lists of arrays. primals and cotangents: lists or tuples of arrays; a
+    cotangent for each output, of its shape. Outputs of stop_gradient need none."""
     need_function("vjp", fun)
     primals, cotangents = _array_list("vjp: primals", primals), _array_list("vjp: cotangents", cotangents)
     with tracing:
@@ -238,8 +239,8 @@ def _axes_below(tree, axes, out):
 
 
 def _axes_for(tree, axes):
-    """One axis (or None) for each array of the tree, from an int, None or a tree that is a prefix of it. For one array a
-    tuple of one axis will do."""
+    """One axis (or None) for each array of the tree, from an int, None or a tree that is a prefix of it. For one array
+    a tuple of one axis will do."""
     if isinstance(tree, array) and isinstance(axes, tuple) and len(axes) == 1:
         axes = axes[0]
     out = []
@@ -254,7 +255,8 @@ def _front(x, axis, what):
 
 
 class _Batches(threading.local):
-    """Of the vmaps that this thread is in: (array, axis) as the caller gave them, by the node with its batch in front."""
+    """Of the vmaps that this thread is in: (array, axis) as the caller gave them, by the node with its batch in
+    front."""
 
     def __init__(self):
         self.given = []
@@ -330,10 +332,10 @@ def _single(items):
 
 
 class custom_function:
-    """A function with rules of its own for gradients and batching: a decorator, whose methods vjp, jvp and vmap decorate the
-    rules. vjp(primals, cotangents, outputs) gives a gradient for each primal; jvp(primals, tangents) a tangent for each
-    output; vmap(inputs, axes) gives (outputs, their axes). What is not given is derived as usual. A function with rules is
-    pure: arrays that it captures have no gradient."""
+    """A function with rules of its own for gradients and batching: a decorator, whose methods vjp, jvp and vmap
+    decorate the rules. vjp(primals, cotangents, outputs) gives a gradient for each primal; jvp(primals, tangents) a
+    tangent for each output; vmap(inputs, axes) gives (outputs, their axes). What is not given is derived as usual. A
+    function with rules is pure: arrays that it captures have no gradient."""
 
     def __init__(self, f):
         need_function("custom_function", f)
@@ -370,8 +372,8 @@ class custom_function:
 
 
 class _Rules:
-    """The rules of one call of a custom function, over flat lists of arrays as the engine has them. It keeps the structure
-    of arguments and results, not their arrays: those would keep the graph alive that holds these rules."""
+    """The rules of one call of a custom function, over flat lists of arrays as the engine has them. It keeps the
+    structure of arguments and results, not their arrays: those would keep the graph alive that holds these rules."""
 
     def __init__(self, fun, vjp_rule, jvp_rule, vmap_rule, args, kwargs, out):
         self.fun, self.vjp_rule, self.jvp_rule, self.vmap_rule = fun, vjp_rule, jvp_rule, vmap_rule
@@ -443,8 +445,8 @@ def _match(argument, gradient, out):
 
 
 def checkpoint(fun):
-    """fun, of which only inputs and outputs are kept for the gradient: what lies between is computed again there. Arrays
-    that fun captures have no gradient."""
+    """fun, of which only inputs and outputs are kept for the gradient: what lies between is computed again there.
+    Arrays that fun captures have no gradient."""
     need_function("checkpoint", fun)
 
     def checkpointed(*args, **kwargs):

@@ -1,8 +1,8 @@
-"""The rows of ops.def that have a class (UNARY, BINARY, REDUCE) side by side with the installed MLX: the same inputs of every
-dtype give the same values, shape and dtype, or an error of the same class.
+"""The rows of ops.def that have a class (UNARY, BINARY, REDUCE) side by side with the installed MLX: the same inputs of
+every dtype give the same values, shape and dtype, or an error of the same class.
 
-What MLX computes in another precision or order agrees within a few units of the last place of the dtype. Known differences
-are listed in DIFFERS, each with its reason.
+What MLX computes in another precision or order agrees within a few units of the last place of the dtype. Known
+differences are listed in DIFFERS, each with its reason.
 """
 import re
 from pathlib import Path

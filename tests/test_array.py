@@ -1,5 +1,5 @@
-"""gomlx.core.array as an object: how it is made, read, indexed, printed, and what Python's protocols see of it. The values
-of MLX's own array beside it where mlx is installed."""
+"""gomlx.core.array as an object: how it is made, read, indexed, printed, and what Python's protocols see of it. The
+values of MLX's own array beside it where mlx is installed."""
 import copy
 import ctypes
 import hashlib

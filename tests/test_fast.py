@@ -1,5 +1,5 @@
-"""gomlx.core.fast against its definitions in float64, against the installed MLX for errors and dtypes, and its gradients
-against finite differences.
+"""gomlx.core.fast against its definitions in float64, against the installed MLX for errors and dtypes, and its
+gradients against finite differences.
 
 Tolerances: the engine computes in float32 and rounds once, so results are within a few units of the last place of the
 dtype; attention adds up to a thousand terms.

@@ -1,7 +1,8 @@
-"""Gradients against finite differences, in float64, for every differentiable row of ops.def and the functions made of them;
-second derivatives against differences of the first; and vmap against a loop.
+"""Gradients against finite differences, in float64, for every differentiable row of ops.def and the functions made of
+them; second derivatives against differences of the first; and vmap against a loop.
 
-A central difference with step h has an error of h**2 times the third derivative: 1e-6 relative is what it can be held to.
+A central difference with step h has an error of h**2 times the third derivative: 1e-6 relative is what it can be held
+to.
 """
 import re
 from pathlib import Path

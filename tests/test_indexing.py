@@ -24,8 +24,8 @@ class Keys:
         return slice(*ends, (None, 1, 2, -1, -2, 3)[self.below(6)])
 
     def key(self, shape):
-        """A key of ints, slices, None, Ellipsis and index arrays that broadcast together. The Ellipsis stands for an axis
-        at least: what it means between arrays when it stands for none is MLX's, not NumPy's."""
+        """A key of ints, slices, None, Ellipsis and index arrays that broadcast together. The Ellipsis stands for an
+        axis at least: what it means between arrays when it stands for none is MLX's, not NumPy's."""
         index_shape = ((3,), (1,), (2, 3), (2, 1), ())[self.below(5)]
         with_arrays, key, axis, ellipsis = self.below(3) > 0, [], 0, False
         while axis < len(shape) or self.below(4) == 0:

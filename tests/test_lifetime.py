@@ -347,7 +347,8 @@ def test_one_stream_per_session(fable):
 
 
 def test_a_stream_in_two_threads(fable):
-    """Every token comes once, the other thread is told that the stream is busy, cancel and close end it from anywhere."""
+    """Every token comes once, the other thread is told that the stream is busy, cancel and close end it from
+    anywhere."""
     path, tokenizer = fable
     model = _gomlx.load_model(path)
     ids = tokenizer.encode("Once upon a time")

@@ -1,5 +1,5 @@
-"""Dense products against NumPy in float64, and what is promised of their bits: an element is added up in an order that only
-k gives, whatever rows, columns, batches, layouts and threads come with it."""
+"""Dense products against NumPy in float64, and what is promised of their bits: an element is added up in an order that
+only k gives, whatever rows, columns, batches, layouts and threads come with it."""
 import numpy as np
 import pytest
 
@@ -64,7 +64,8 @@ def test_layouts(m, k, n, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_columns_and_batches_do_not_change_bits(dtype):
-    """A row or a column alone, among few, among many; a matrix alone and in a batch; the same values in another layout."""
+    """A row or a column alone, among few, among many; a matrix alone and in a batch; the same values in another
+    layout."""
     for k in (1, 100, 129, 700):
         a, b = make((4, 70, k), dtype)[0], make((4, k, 75), dtype, 1)[0]
         whole = bits(a @ b)

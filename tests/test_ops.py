@@ -1,8 +1,8 @@
-"""Every UNARY, BINARY and REDUCE row of ops.def against NumPy in float64: dtypes, sizes around the vector width, views and
-broadcasting. A new row fails here until it has a definition below.
+"""Every UNARY, BINARY and REDUCE row of ops.def against NumPy in float64: dtypes, sizes around the vector width, views
+and broadcasting. A new row fails here until it has a definition below.
 
-Tolerances are relative: a few units in the last place of the result's dtype, for the engine computes in float32 and rounds
-once (float32 itself: 4 ulp of the function's own error).
+Tolerances are relative: a few units in the last place of the result's dtype, for the engine computes in float32 and
+rounds once (float32 itself: 4 ulp of the function's own error).
 """
 import math
 import re

@@ -1,5 +1,5 @@
-"""Quantised matrices: the formats by NumPy definitions of their own, the values by the installed MLX bit for bit, products
-against float64, gradients against finite differences of the same function."""
+"""Quantised matrices: the formats by NumPy definitions of their own, the values by the installed MLX bit for bit,
+products against float64, gradients against finite differences of the same function."""
 import numpy as np
 import pytest
 

@@ -1,5 +1,5 @@
-"""Creation, shape and view ops: the same expression over gomlx, over NumPy where it has the function, and over the installed
-MLX; errors by class; gradients against finite differences; vmap against a loop."""
+"""Creation, shape and view ops: the same expression over gomlx, over NumPy where it has the function, and over the
+installed MLX; errors by class; gradients against finite differences; vmap against a loop."""
 import numpy as np
 import pytest
 from test_gradients import check_gradient

@@ -1,5 +1,6 @@
-"""Scans, sorts and selections against NumPy: every dtype, sizes around the vector widths, blocks and digits, NaN and infinities,
-views, empty arrays; errors by class; gradients against finite differences; vmap against a loop; bits whatever the threads."""
+"""Scans, sorts and selections against NumPy: every dtype, sizes around the vector widths, blocks and digits, NaN and
+infinities, views, empty arrays; errors by class; gradients against finite differences; vmap against a loop; bits
+whatever the threads."""
 import numpy as np
 import pytest
 from test_gradients import check_gradient

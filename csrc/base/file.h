@@ -17,8 +17,9 @@ gm_status file_map(const char *path, gm_file *out);
 void file_unmap(gm_file *file);                       /* safe on a zeroed struct */
 void file_will_need(const gm_file *file, size_t offset, size_t bytes);   /* read ahead */
 void file_done_with(const gm_file *file, size_t offset, size_t bytes);   /* drop the mapped pages */
-/* A file that is written under a temporary name beside its own, which it takes at the end; so nobody sees half of it, and
- * what was there before stays until then. A path that is no regular file (a pipe, a terminal) is written to directly. */
+/* A file that is written under a temporary name beside its own, which it takes at the end; so nobody sees half of it,
+ * and what was there before stays until then. A path that is no regular file (a pipe, a terminal) is written to
+ * directly. */
 typedef struct { int fd; char *path, *temporary; uint8_t *buffer; size_t used; } gm_file_writer;
 gm_status file_create(const char *path, gm_file_writer *out);
 gm_status file_write(gm_file_writer *w, const void *bytes, size_t size);

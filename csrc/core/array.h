@@ -77,7 +77,7 @@ struct gm_op {
     gm_status (*vmap)(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
     /* tangents[i] NULL: constant. Only where the generic way (transform/jvp.c, by vjp twice) will not do. */
     gm_status (*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents, gm_array **outs);
-    /* The same value from primitive ops: gradient of a fused op without .vjp, batching without .vmap, oracle of tests. */
+    /* The same value from primitive ops: gradient of a fused op without .vjp, batching without .vmap, tests' oracle. */
     gm_array *(*compose)(gm_scope *s, gm_array *const *in, int n_in, const void *param);
     /* The node made anew from inputs and parameters of a file, through the checks that the op's functions make: values
      * may be anything, param has param_size bytes. NULL: the op cannot be exported. */

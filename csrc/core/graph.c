@@ -407,8 +407,8 @@ struct gm_plan {
     gm_queue *queue;
 };
 
-/* What the ordered nodes read and do not make. A reference more each while they are recorded: what would die at its last
- * reader is then neither donated nor reused but held, for the plan's next run reads it again. */
+/* What the ordered nodes read and do not make. A reference more each while they are recorded: what would die at its
+ * last reader is then neither donated nor reused but held, for the plan's next run reads it again. */
 static gm_status retain_inputs(size_t n_order, gm_array ***out, size_t *n_out) {
     size_t n = 0, most = 0;
     for (size_t i = 0; i < n_order; i++)

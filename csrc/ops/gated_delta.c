@@ -1,5 +1,5 @@
-/* gated_delta.c - linear attention with the gated delta rule. Source: Yang, Kautz, Hatamizadeh, Gated Delta Networks, 2024.
- * One node computes [B, H, Dv, T + Dk]: for each row of the state its outputs and what it is at the end. */
+/* gated_delta.c - linear attention with the gated delta rule. Source: Yang, Kautz, Hatamizadeh, Gated Delta Networks,
+ * 2024. One node computes [B, H, Dv, T + Dk]: for each row of the state its outputs and what it is at the end. */
 #include <string.h>
 #include "ops/ops.h"
 

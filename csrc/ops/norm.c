@@ -70,7 +70,7 @@ static gm_array *norm_compose(gm_scope *s, gm_array *const *in, int n_in, const 
 }
 
 /* With n = x / size (rms_norm) or (x - mean) / deviation (layer_norm), y = n * weight + bias, and g = cot * weight:
- * dx = (g - mean(g n) n) / size, for layer_norm less mean(g) / size; dweight = sum(cot n), dbias = sum(cot) over rows. */
+ * dx = (g - mean(g n) n) / size, layer_norm: less mean(g) / size; dweight = sum(cot n), dbias = sum(cot) over rows. */
 static void norm_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
     bool centered = out->n_in == 3, weighted = !array_is_none(in[IN_WEIGHT]);
     gm_array *x = widened(s, in[IN_X]), *cot = widened(s, cots[0]);

@@ -83,8 +83,8 @@ static gm_array *extreme_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, cons
     return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), source, cotangent, p->axis, GM_S_ADD);
 }
 
-/* d y_i / d x_j = y_i / x_j where x_j is not zero. From the first zero on all y are zero, but that zero's own share is the
- * product of the others: y1, the scan with a one in its place. Behind it everything is constant. */
+/* d y_i / d x_j = y_i / x_j where x_j is not zero. From the first zero on all y are zero, but that zero's own share is
+ * the product of the others: y1, the scan with a one in its place. Behind it everything is constant. */
 static gm_array *product_vjp(gm_scope *s, gm_array *x, gm_array *y, gm_array *cotangent, const scan_param *p) {
     gm_array *zero = constant(s, 0, x), *one = constant(s, 1, x);
     gm_array *is_zero = gm_equal(s, x, zero);

@@ -146,8 +146,8 @@ PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n
 
 /* ---- transform.c ---- */
 extern PyMethodDef transform_functions[];
-/* A scope for a transform. What an earlier call left in the error slot is forgotten: a transform looks at the slot after
- * each rule, which gives no status. */
+/* A scope for a transform. What an earlier call left in the error slot is forgotten: a transform looks at the slot
+ * after each rule, which gives no status. */
 gm_scope *transform_scope(void);
 typedef struct { gm_array **nodes; Py_ssize_t count; } node_list;     /* PyMem_Free(nodes) */
 /* The nodes of a list of arrays; with `optional`, None gives NULL. Kept by the scope. */

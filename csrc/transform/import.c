@@ -1,6 +1,6 @@
-/* import.c - functions read back from the file of export.c. The file is from outside: every length is checked before it is
- * used, and each operation is made anew through its .rebuild, which checks what its parameters may be. What is read is a
- * program all the same: it may ask for any amount of memory and work. */
+/* import.c - functions read back from the file of export.c. The file is from outside: every length is checked before it
+ * is used, and each operation is made anew through its .rebuild, which checks what its parameters may be. What is read
+ * is a program all the same: it may ask for any amount of memory and work. */
 #include <string.h>
 #include "base/file.h"
 #include "base/memory.h"

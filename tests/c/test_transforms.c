@@ -1,7 +1,7 @@
-/* test_transforms.c - gradients, batching, compiled and exported graphs with every allocation made to fail in turn: each
- * failure is GM_ENOMEM, leaves nothing behind (the sanitizer looks at the end; live array memory is compared each time),
- * and the next run gives the same values. And files of exported functions, cut and changed at random: what comes of them
- * is refused, or runs inside its memory. */
+/* test_transforms.c - gradients, batching, compiled and exported graphs with every allocation made to fail in turn:
+ * each failure is GM_ENOMEM, leaves nothing behind (the sanitizer looks at the end; live array memory is compared each
+ * time), and the next run gives the same values. And files of exported functions, cut and changed at random: what comes
+ * of them is refused, or runs inside its memory. */
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/memory.h"
@@ -27,8 +27,8 @@ static gm_array *values(gm_scope *s, int ndim, const int64_t *shape) {
 }
 
 /* ---- a function with rules of its own: cotangents and tangents doubled ---- */
-static gm_status rule_vjp(void *payload, gm_scope *s, gm_array *const *inputs, int n_inputs, gm_array *const *cotangents,
-                          gm_array *const *outputs, int n_outputs, gm_array **grads) {
+static gm_status rule_vjp(void *payload, gm_scope *s, gm_array *const *inputs, int n_inputs,
+                          gm_array *const *cotangents, gm_array *const *outputs, int n_outputs, gm_array **grads) {
     (void)payload, (void)outputs, (void)n_inputs, (void)n_outputs;
     grads[0] = gm_add(s, cotangents[0], gm_multiply(s, cotangents[0], inputs[0]));
     return grads[0] ? GM_OK : GM_ENOMEM;
@@ -47,7 +47,9 @@ static void rule_free(void *payload) { free(payload), freed++; }
 static gm_array *with_rules(gm_scope *s, gm_array *x) {
     gm_array *out = gm_square(s, x), *made = NULL;
     gm_closure closure = {rule_vjp, rule_jvp, NULL, rule_free, malloc(1)};
-    return out && gm_custom(s, &closure, &x, 1, &out, 1, &made) == GM_OK ? made : (out ? NULL : (rule_free(closure.payload), NULL));
+    if (!out)
+        rule_free(closure.payload);
+    return out && gm_custom(s, &closure, &x, 1, &out, 1, &made) == GM_OK ? made : NULL;
 }
 
 /* ---- the function under test: two inputs [ROWS, COLUMNS], two outputs ---- */
@@ -70,7 +72,8 @@ static bool function(gm_scope *s, gm_array *x, gm_array *y, bool rules, gm_array
 }
 
 static gm_array *ones_like(gm_scope *s, gm_array *a) {
-    return a ? gm_full(s, gm_array_ndim(a), gm_array_shape(a), gm_array_from(s, GM_FLOAT32, 0, NULL, &(float){1}), GM_FLOAT32) : NULL;
+    gm_array *one = gm_array_from(s, GM_FLOAT32, 0, NULL, &(float){1});
+    return a ? gm_full(s, gm_array_ndim(a), gm_array_shape(a), one, GM_FLOAT32) : NULL;
 }
 
 /* ---- the transforms: results go to outs; false after a failure ---- */
@@ -208,7 +211,8 @@ static void fail_each(const char *name, transform t, gm_array *const *in) {
         memory_fail_at(0);
         bool right = r.status == GM_OK ? memcmp(r.sums, want.sums, sizeof r.sums) == 0 : r.status == GM_ENOMEM;
         if (!right || gm_active_memory() != before) {
-            printf("%s: allocation %ld: status %d, %zu bytes left\n", name, n, (int)r.status, gm_active_memory() - before);
+            printf("%s: allocation %ld: status %d, %zu bytes left\n", name, n, (int)r.status,
+                   gm_active_memory() - before);
             wrong++;
         }
     }

@@ -268,8 +268,8 @@ def gatherer(group, dtype):
 class FullyShardedModule(Module):
     """A module of whose parameters this process keeps its part, cut at the first axis.
 
-    https://arxiv.org/abs/2304.11277. The whole parameters exist only during a call, in `compute_dtype` if that is given;
-    gradients are averaged over the group and cut like the parameters.
+    https://arxiv.org/abs/2304.11277. The whole parameters exist only during a call, in `compute_dtype` if that is
+    given; gradients are averaged over the group and cut like the parameters.
     """
 
     def __init__(self, module: Module, group=None, compute_dtype: mx.Dtype | None = None):
