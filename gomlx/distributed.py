@@ -30,8 +30,8 @@ _group = object.__new__(Group)
 
 
 def is_available(backend="any"):
-    """Whether there is a backend that communicates."""
-    return False
+    """Whether a group can be asked for from the backend. One of one process, which needs no partner, is a ring."""
+    return backend in ("any", "ring")
 
 
 def init(strict=False, backend="any", *, all_gather_factory=None):

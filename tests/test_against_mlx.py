@@ -23,7 +23,6 @@ RTOL = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-5, "co
 MLX_BUG = "MLX reduces integers without converting them where it has no kernel for the axes"
 DIFFERS = {
     **{("logsumexp", dtype): MLX_BUG for dtype in ("bool_", "uint8", "uint16", "uint32", "uint64")},
-    ("floor_divide", "complex64"): "MLX rounds neither part of some quotients",
 }
 
 

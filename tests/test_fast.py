@@ -4,6 +4,7 @@ gradients against finite differences.
 Tolerances: the engine computes in float32 and rounds once, so results are within a few units of the last place of the
 dtype; attention adds up to a thousand terms.
 """
+import functools
 import numpy as np
 import pytest
 
@@ -295,6 +296,14 @@ def test_vmap(name, which):
     got = mx.vmap(function, in_axes=tuple(0 if b else None for b in batched))(*(mx.array(x) for x in xs))
     want = [np.array(function(*(mx.array(x[lane] if b else x) for x, b in zip(xs, batched)))) for lane in range(3)]
     np.testing.assert_allclose(np.array(got), np.stack(want), rtol=1e-5, atol=1e-6)
+
+
+def test_vmap_of_rope_frequencies():
+    x, freqs = mx.random.normal((3, 1, 2, 4)), mx.array([[1.0, 9.0], [2.0, 5.0], [3.0, 4.0]])
+    one = functools.partial(mx.fast.rope, dims=4, traditional=False, base=None, scale=1.0, offset=2)
+    got = mx.vmap(lambda x, f: one(x, freqs=f))(x, freqs)
+    want = mx.stack([one(a, freqs=f) for a, f in zip(x, freqs)])
+    assert mx.array_equal(got, want).item()
 
 
 def test_vmap_of_rope_offsets():

@@ -653,3 +653,23 @@ def test_threads_do_not_change_the_bits_of_long_reductions():
         results.append([np.array(f).tobytes() for f in (mx.sum(a), mx.sum(a, axis=0), mx.sum(a, axis=1), mx.logsumexp(a))])
     _gomlx.set_threads(2)
     assert results[0] == results[1] == results[2]
+
+
+def test_correction_is_ddof():
+    x = mx.array([1.0, 2, 4])
+    for f, g in ((mx.var, x.var), (mx.std, x.std)):
+        assert f(x, correction=1).item() == f(x, ddof=1).item() == g(correction=1).item() != f(x).item()
+
+
+def test_empty_arrays_have_no_extremes():
+    for f in (mx.argmax, mx.argmin, mx.logsumexp):
+        for shape, axis in (((0,), 0), ((3, 0), 0), ((0, 3), 1), ((0,), None)):
+            with pytest.raises(ValueError):
+                f(mx.zeros(shape), axis=axis)
+    with pytest.raises(ValueError):
+        mx.pad(mx.zeros((0, 0)), 1, "edge")
+
+
+def test_floor_division_of_complex_numbers_is_division():
+    a, b = mx.array([1 + 2j, -3.5 + 1j]), mx.array([2, 1 + 1j])
+    assert mx.array_equal(a // b, a / b).item()

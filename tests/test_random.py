@@ -241,6 +241,29 @@ def test_categorical():
             mx.random.categorical(logits, axis=axis)
 
 
+@pytest.mark.parametrize("arguments, shape", [({"num_samples": 500}, (500,)), ({"shape": (20, 30)}, (20, 30)), ({}, (1,))])
+def test_categorical_of_one_line_is_where_uniform_values_fall(arguments, shape):
+    logits = mx.array([0.5, float("-inf"), 2.0, -1.0, float("-inf")])
+    if not arguments:
+        logits = logits.reshape(1, 5)
+    key = mx.random.key(7)
+    got = mx.random.categorical(logits, key=key, **arguments)
+    sums = np.cumsum(np.asarray(mx.softmax(logits.reshape(5))))
+    u = np.asarray(mx.random.uniform(shape=shape, key=key))
+    assert got.dtype == mx.uint32 and got.shape == shape
+    assert np.mean(np.asarray(got) == np.searchsorted(sums, u, side="right")) > 0.99      # the sums' last bits are our own
+    assert not {1, 4} & set(got.flatten().tolist())
+
+
+def test_shapes_are_sequences():
+    for call in ("uniform(shape=3)", "normal(3)", "randint(0, 9, 3)", "bernoulli(0.5, 3)", "gumbel(3)", "laplace(3)",
+                 "truncated_normal(-1, 1, 3)", "categorical(mx.zeros(5), shape=3)"):
+        with pytest.raises(TypeError):
+            eval("mx.random." + call)
+    mx.random.seed(seed=3)
+    assert mx.eval(mx.random.state, [mx.random.state]) is None and mx.random.state[0].tolist() == [0, 3]
+
+
 def test_permutation():
     key = mx.random.key(KEY)
     for n in (0, 1, 2, 7, 1000, 70001):

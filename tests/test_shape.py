@@ -125,6 +125,18 @@ def value_of(m, text):
     return eval(text, {"m": m, **arrays(m)})
 
 
+def test_more_arrays_than_a_node_takes():
+    many = [mx.array([7]), mx.array([8])] * 33000
+    want = 7 + mx.arange(66000) % 2
+    assert mx.array_equal(mx.concatenate(many), want).item()
+    assert mx.array_equal(mx.array(many), want[:, None]).item()
+
+
+def test_many_arrays_are_joined_in_little_time():
+    many = [mx.array([i]) for i in range(4000)]        # minutes, if each copy were compared with all that were read
+    assert mx.array_equal(mx.stack(many)[:, 0], mx.arange(4000)).item()
+
+
 @pytest.mark.parametrize("text", [text for text in EXPRESSIONS if not text.startswith(NOT_NUMPY)])
 def test_as_numpy(text):
     check_same(plain(mx, value_of(mx, text)), plain(np, value_of(np, text)))

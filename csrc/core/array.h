@@ -73,7 +73,7 @@ struct gm_op {
     void (*vjp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad);
     /* The outputs for inputs of which some have a batch axis in front (batched[i]: axis 0 is the batch); every outs[k]
      * gets the batch axis in front. in[i] that are not batched are as they were. `out` is the node without batch: its
-     * op, param and shapes. */
+     * op, param and shapes. GM_AGAIN: of these inputs the members go one by one. */
     gm_status (*vmap)(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
     /* tangents[i] NULL: constant. Only where the generic way (transform/jvp.c, by vjp twice) will not do. */
     gm_status (*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents, gm_array **outs);

@@ -51,6 +51,8 @@ struct gm_queue {
     access *reads, *writes, *past_reads, *past_writes;
     size_t n_reads, n_writes, n_past_reads, n_past_writes;
     size_t cap_reads, cap_writes, cap_past_reads, cap_past_writes;
+    size_t noted_reads, noted_writes;    /* of the node's last launch, which is among the past ones */
+    bool noted;                 /* there is one since the last barrier, and it was solo */
     bool fence, multi_since, any_multi;
     /* memory in stream order */
     gm_buffer **free_, **held, **scratch;
@@ -110,7 +112,7 @@ void queue_reset(gm_queue *q) {
     q->count = 0;
     q->flags = NULL;
     q->n_reads = q->n_writes = q->n_past_reads = q->n_past_writes = 0;
-    q->fence = q->multi_since = q->any_multi = false;
+    q->fence = q->multi_since = q->any_multi = q->noted = false;
     while (q->arenas) {
         arena *a = q->arenas;
         q->arenas = a->next;
@@ -243,19 +245,25 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
         return error_code();
     memcpy(copy, args, size);
     bool solo = n <= grain;
+    /* A node of many launches (thousands of arrays joined) compares and notes what it touches once. */
+    bool again = solo && q->noted && q->noted_reads == q->n_reads && q->noted_writes == q->n_writes;
     bool barrier = (q->fence && (q->multi_since || !solo)) ||
-                   conflicts(q->reads, q->n_reads, q->past_writes, q->n_past_writes, solo) ||
-                   conflicts(q->writes, q->n_writes, q->past_writes, q->n_past_writes, solo) ||
-                   conflicts(q->writes, q->n_writes, q->past_reads, q->n_past_reads, solo);
+                   (!again && (conflicts(q->reads, q->n_reads, q->past_writes, q->n_past_writes, solo) ||
+                               conflicts(q->writes, q->n_writes, q->past_writes, q->n_past_writes, solo) ||
+                               conflicts(q->writes, q->n_writes, q->past_reads, q->n_past_reads, solo)));
     if (barrier) {
         q->n_past_reads = q->n_past_writes = 0;
         q->multi_since = false;
+        again = false;
     }
     q->fence = false;
-    for (size_t i = 0; i < q->n_reads; i++)
+    for (size_t i = 0; i < q->n_reads && !again; i++)
         GM_TRY(note(&q->past_reads, &q->n_past_reads, &q->cap_past_reads, q->reads[i].buf, solo));
-    for (size_t i = 0; i < q->n_writes; i++)
+    for (size_t i = 0; i < q->n_writes && !again; i++)
         GM_TRY(note(&q->past_writes, &q->n_past_writes, &q->cap_past_writes, q->writes[i].buf, solo));
+    q->noted = solo;
+    q->noted_reads = q->n_reads;
+    q->noted_writes = q->n_writes;
     q->multi_since |= !solo;
     q->any_multi |= !solo;
     q->launches[q->count++] = (launch){.fn = fn, .args = copy, .n = n, .grain = grain > 0 ? grain : 1,
@@ -269,6 +277,7 @@ void queue_scale(gm_queue *q, const int32_t *factor) {
     l->barrier |= l->solo;         /* none was found needed for a launch of thread 0 alone */
     l->solo = false;               /* how much it will be is not known now */
     q->any_multi = q->multi_since = true;
+    q->noted = false;
     /* These cannot fail: what the launch reads and writes is in the lists already. */
     for (size_t i = 0; i < q->n_reads; i++)
         (void)note(&q->past_reads, &q->n_past_reads, &q->cap_past_reads, q->reads[i].buf, false);
@@ -348,6 +357,7 @@ void queue_end_node(gm_queue *q) {
     while (q->n_scratch)
         queue_drop(q, q->scratch[--q->n_scratch]);
     q->n_reads = q->n_writes = 0;
+    q->noted = false;
 }
 
 /* ---- running ---- */

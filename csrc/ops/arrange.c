@@ -296,7 +296,7 @@ gm_array *gm_pad(gm_scope *s, gm_array *x, const int64_t *low, const int64_t *hi
             return gm_fail(GM_EVALUE, "pad: constant_values has %lld items; expected 1", (long long)value->size), NULL;
         return pad_by(s, x, gm_reshape(s, gm_astype(s, value, (gm_dtype)x->dtype), 0, NULL), width);
     }
-    for (int d = 0; d < x->ndim && x; d++)
+    for (int d = 0; x && d < x->ndim; d++)
         x = mode == GM_PAD_EDGE ? pad_edge(s, x, d, low[d], high[d])
                                 : pad_mirrored(s, x, d, low[d], high[d], mode == GM_PAD_REFLECT);
     return x;

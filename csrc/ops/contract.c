@@ -167,8 +167,8 @@ gm_array *gm_block_masked_mm(gm_scope *s, gm_array *a, gm_array *b, int block, g
                              gm_array *mask_rhs) {
     if (!a || !b || !mask_out || !mask_lhs || !mask_rhs)
         return NULL;
-    if (block != 32 && block != 64)
-        return gm_fail(GM_EVALUE, "block_masked_mm: block size %d, expected 32 or 64", block), NULL;
+    if (block < 1)
+        return gm_fail(GM_EVALUE, "block_masked_mm: block size %d, expected 1 or more", block), NULL;
     if (a->ndim < 2 || b->ndim < 2)
         return gm_fail(GM_EVALUE, "block_masked_mm: operands of %d and %d dimensions, expected at least 2", a->ndim,
                        b->ndim), NULL;

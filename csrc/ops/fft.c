@@ -132,8 +132,21 @@ static void fft_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *c
     grad[0] = fitted(s, x, items);
 }
 
+static gm_status fft_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                             gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    const fft_param *p = param;
+    bool known = p->kind == GM_FFT_COMPLEX || p->kind == GM_FFT_FROM_REAL || p->kind == GM_FFT_TO_REAL;
+    gm_dtype type = p->kind == GM_FFT_FROM_REAL ? GM_FLOAT32 : GM_COMPLEX64;
+    if (!known || in[0]->dtype != type || in[0]->ndim < 1 || p->n < 1 || p->n > INT32_MAX)
+        return rebuild_refuse("fft");
+    return rebuilt(transform(s, in[0], (gm_fft_kind)p->kind, p->inverse != 0, p->n, p->scale), outs);
+}
+
 const gm_op fft_op = {.name = "fft", .n_in = 1, .n_out = 1, .param_size = sizeof(fft_param), .fields = fft_fields,
-                      .infer = fft_infer, .eval = fft_eval, .vjp = fft_vjp, .vmap = vmap_leading};
+                      .fixed = 1, .infer = fft_infer, .eval = fft_eval, .vjp = fft_vjp, .vmap = vmap_leading,
+                      .rebuild = fft_rebuild};
 
 /* ---- along any axes ---- */
 static gm_array *swapped(gm_scope *s, gm_array *x, int axis) {

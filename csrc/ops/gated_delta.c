@@ -3,9 +3,33 @@
 #include <string.h>
 #include "ops/ops.h"
 
+static gm_status check_shapes(gm_array *const *in) {
+    const gm_array *q = in[0], *k = in[1], *v = in[2], *state = in[5], *mask = in[6];
+    bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4 && in[3]->ndim == 3 && in[4]->ndim == 3;
+    for (int d = 0; d < 4 && fits; d++)
+        fits = q->shape[d] == k->shape[d] && (d > 1 || k->shape[d] == v->shape[d]);
+    for (int d = 0; d < 3 && fits; d++)
+        fits = in[3]->shape[d] == v->shape[d] && in[4]->shape[d] == v->shape[d];
+    fits = fits && k->shape[2] > 0 && v->shape[2] % k->shape[2] == 0;
+    if (fits && !array_is_none(state))
+        fits = state->ndim == 4 && state->shape[0] == v->shape[0] && state->shape[1] == v->shape[2] &&
+               state->shape[2] == v->shape[3] && state->shape[3] == k->shape[3];
+    if (fits && !array_is_none(mask))
+        fits = mask->ndim == 2 && mask->shape[0] == v->shape[0] && mask->shape[1] == v->shape[1];
+    if (fits)
+        return GM_OK;
+    char text[4][128];
+    for (int i = 0; i < 4; i++)
+        array_text(in[i], text[i]);
+    return gm_fail(GM_ESHAPE, "gated_delta_update: got q %s, k %s, v %s, gamma %s; expected [B, T, Hk, Dk] twice, "
+                   "[B, T, Hv, Dv], [B, T, Hv] twice, a state [B, Hv, Dv, Dk] and a mask [B, T]", text[0], text[1],
+                   text[2], text[3]);
+}
+
 static gm_status gated_delta_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     (void)param;
+    GM_TRY(check_shapes(in));
     const int64_t *k = in[1]->shape, *v = in[2]->shape;
     out->dtype = GM_FLOAT32;
     out->ndim = 4;
@@ -97,31 +121,19 @@ static gm_array *gated_delta_compose(gm_scope *s, gm_array *const *in, int n_in,
     return joined ? gm_concatenate(s, parts, 2, 3) : state;
 }
 
-const gm_op gated_delta_op = {.name = "gated_delta", .n_in = 7, .n_out = 1, .nondiff = 1u << 6,
-                              .infer = gated_delta_infer, .eval = gated_delta_eval, .compose = gated_delta_compose};
-
-static gm_status check_shapes(gm_array *const *in) {
-    const gm_array *q = in[0], *k = in[1], *v = in[2], *state = in[5], *mask = in[6];
-    bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4 && in[3]->ndim == 3 && in[4]->ndim == 3;
-    for (int d = 0; d < 4 && fits; d++)
-        fits = q->shape[d] == k->shape[d] && (d > 1 || k->shape[d] == v->shape[d]);
-    for (int d = 0; d < 3 && fits; d++)
-        fits = in[3]->shape[d] == v->shape[d] && in[4]->shape[d] == v->shape[d];
-    fits = fits && k->shape[2] > 0 && v->shape[2] % k->shape[2] == 0;
-    if (fits && !array_is_none(state))
-        fits = state->ndim == 4 && state->shape[0] == v->shape[0] && state->shape[1] == v->shape[2] &&
-               state->shape[2] == v->shape[3] && state->shape[3] == k->shape[3];
-    if (fits && !array_is_none(mask))
-        fits = mask->ndim == 2 && mask->shape[0] == v->shape[0] && mask->shape[1] == v->shape[1];
-    if (fits)
-        return GM_OK;
-    char text[4][128];
-    for (int i = 0; i < 4; i++)
-        array_text(in[i], text[i]);
-    return gm_fail(GM_ESHAPE, "gated_delta_update: got q %s, k %s, v %s, gamma %s; expected [B, T, Hk, Dk] twice, "
-                   "[B, T, Hv, Dv], [B, T, Hv] twice, a state [B, Hv, Dv, Dk] and a mask [B, T]", text[0], text[1],
-                   text[2], text[3]);
+static gm_status gated_delta_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                     gm_array **outs) {
+    bool fits = array_is_none(in[6]) || in[6]->dtype == GM_BOOL;
+    (void)param;
+    (void)n_out;
+    for (int i = 0; i < 6; i++)
+        fits = fits && (array_is_none(in[i]) || in[i]->dtype == GM_FLOAT32);
+    return fits ? rebuilt(array_node(s, &gated_delta_op, in, n_in, NULL), outs) : rebuild_refuse("gated_delta");
 }
+
+const gm_op gated_delta_op = {.name = "gated_delta", .n_in = 7, .n_out = 1, .nondiff = 1u << 6,
+                              .infer = gated_delta_infer, .eval = gated_delta_eval, .compose = gated_delta_compose,
+                              .rebuild = gated_delta_rebuild, .optional = 1u << 5 | 1u << 6};
 
 gm_array *gm_gated_delta_update(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *gamma, gm_array *beta,
                                 gm_array *state, gm_array *mask, gm_array **final_state) {

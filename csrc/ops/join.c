@@ -79,17 +79,31 @@ const gm_op concatenate_op = {.name = "concatenate", .n_in = -1, .n_out = 1,
                               .vmap = concatenate_vmap,
                               .rebuild = concatenate_rebuild};
 
+/* A node takes so many inputs only: more are joined in several steps. arrays is used up. */
+static gm_array *join(gm_scope *s, gm_array **arrays, int count, int axis) {
+    while (count > UINT16_MAX) {
+        int parts = 0;
+        for (int at = 0; at < count; at += UINT16_MAX) {
+            int n = count - at < UINT16_MAX ? count - at : UINT16_MAX;
+            if (!(arrays[parts++] = array_node(s, &concatenate_op, arrays + at, n, &(concatenate_param){axis})))
+                return NULL;
+        }
+        count = parts;
+    }
+    return array_node(s, &concatenate_op, arrays, count, &(concatenate_param){axis});
+}
+
 gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int axis) {
     int at;
-    if (count < 1 || count > UINT16_MAX)
-        return gm_fail(GM_EVALUE, "concatenate: %d arrays; expected 1 to %d", count, UINT16_MAX), NULL;
+    if (count < 1)
+        return gm_fail(GM_EVALUE, "concatenate: no arrays to join"), NULL;
     for (int i = 0; i < count; i++)
         if (!arrays[i])
             return NULL;
-    if (check_axis("concatenate", axis, arrays[0]->ndim, &at) != GM_OK)
-        return NULL;
     if (count == 1)
         return arrays[0];
+    if (check_axis("concatenate", axis, arrays[0]->ndim, &at) != GM_OK)
+        return NULL;
     gm_dtype type = (gm_dtype)arrays[0]->dtype;
     for (int i = 1; i < count; i++)
         type = gm_promote(type, (gm_dtype)arrays[i]->dtype);
@@ -98,7 +112,7 @@ gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int ax
         return NULL;
     for (int i = 0; i < count; i++)
         in[i] = gm_astype(s, arrays[i], type);
-    gm_array *out = array_node(s, &concatenate_op, in, count, &(concatenate_param){at});
+    gm_array *out = join(s, in, count, at);
     memory_free(in);
     return out;
 }

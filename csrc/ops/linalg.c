@@ -89,12 +89,19 @@ void matrices_spec(gm_spec *out, const gm_array *x, gm_dtype type, int n, const 
     out->format = 0;
     out->ndim = x->ndim - 2 + n;
     memcpy(out->shape, x->shape, (size_t)(x->ndim - 2) * sizeof *last);
-    memcpy(out->shape + x->ndim - 2, last, (size_t)n * sizeof *last);
+    for (int i = 0; i < n; i++)
+        out->shape[x->ndim - 2 + i] = last[i];
 }
 
 gm_status vmap_matrices(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     (void)batched;
     return array_nodes(s, out->op, in, 1, out->param, out->param_size, array_n_out(out), outs);
+}
+
+gm_status matrices_rebuild(gm_scope *s, const gm_op *op, gm_array *const *in, bool square, bool complex,
+                           const void *param, int n_out, gm_array **outs) {
+    GM_TRY(matrices_check(op->name, in[0], square, complex));
+    return array_nodes(s, op, in, 1, param, (uint32_t)op->param_size, n_out, outs);
 }
 
 gm_array *transposed(gm_scope *s, gm_array *x) {
@@ -153,8 +160,15 @@ static gm_status lu_eval(gm_array *out, gm_queue *q) {
     return matrices_store(q, out, a, false);
 }
 
+static gm_status lu_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                            gm_array **outs) {
+    (void)n_in;
+    return matrices_rebuild(s, &lu_op, in, false, false, param, n_out, outs);
+}
+
 /* outputs: L and U in one matrix, row exchanges, row order */
-const gm_op lu_op = {.name = "lu", .n_in = 1, .n_out = 3, .infer = lu_infer, .eval = lu_eval, .vmap = vmap_matrices};
+const gm_op lu_op = {.name = "lu", .n_in = 1, .n_out = 3, .infer = lu_infer, .eval = lu_eval, .vmap = vmap_matrices,
+                     .rebuild = lu_rebuild};
 
 static gm_status lu_node(gm_scope *s, const char *name, gm_array *x, gm_array **outs) {
     if (!x)
@@ -219,9 +233,15 @@ static void cholesky_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arr
     grad[0] = gm_multiply(s, half, gm_add(s, da, transposed(s, da)));
 }
 
+static gm_status cholesky_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                  gm_array **outs) {
+    (void)n_in;
+    return matrices_rebuild(s, &cholesky_op, in, true, false, param, n_out, outs);
+}
+
 const gm_op cholesky_op = {.name = "cholesky", .n_in = 1, .n_out = 1, .param_size = sizeof(cholesky_param),
                            .fields = cholesky_fields, .infer = matrices_infer_same, .eval = cholesky_eval,
-                           .vjp = cholesky_vjp, .vmap = vmap_matrices};
+                           .vjp = cholesky_vjp, .vmap = vmap_matrices, .rebuild = cholesky_rebuild};
 
 gm_array *gm_cholesky(gm_scope *s, gm_array *x, bool upper) {
     if (!x || matrices_check("cholesky", x, true, false) != GM_OK)
@@ -254,7 +274,14 @@ static gm_status qr_eval(gm_array *out, gm_queue *q) {
     return matrices_store(q, array_output(out, 1), r, false);
 }
 
-const gm_op qr_op = {.name = "qr", .n_in = 1, .n_out = 2, .infer = qr_infer, .eval = qr_eval, .vmap = vmap_matrices};
+static gm_status qr_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                            gm_array **outs) {
+    (void)n_in;
+    return matrices_rebuild(s, &qr_op, in, false, false, param, n_out, outs);
+}
+
+const gm_op qr_op = {.name = "qr", .n_in = 1, .n_out = 2, .infer = qr_infer, .eval = qr_eval, .vmap = vmap_matrices,
+                     .rebuild = qr_rebuild};
 
 gm_array *gm_qr(gm_scope *s, gm_array *x, gm_array **outs) {
     if (!x || matrices_check("qr", x, false, false) != GM_OK)

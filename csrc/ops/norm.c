@@ -112,9 +112,18 @@ static gm_status norm_vmap(gm_scope *s, gm_array *out, gm_array *const *in, cons
     return y ? GM_OK : error_code();
 }
 
+static gm_status norm_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    const float eps = ((const norm_param *)param)->eps;
+    (void)n_out;
+    return rebuilt(n_in == 3 ? gm_layer_norm(s, in[IN_X], in[IN_WEIGHT], in[IN_BIAS], eps)
+                             : gm_rms_norm(s, in[IN_X], in[IN_WEIGHT], eps), outs);
+}
+
 #define NORM_OP(title, inputs)                                                                                         \
     {.name = title, .n_in = inputs, .n_out = 1, .param_size = sizeof(norm_param), .fields = norm_fields,               \
-     .infer = norm_infer, .eval = norm_eval, .vjp = norm_vjp, .vmap = norm_vmap, .compose = norm_compose}
+     .infer = norm_infer, .eval = norm_eval, .vjp = norm_vjp, .vmap = norm_vmap, .compose = norm_compose,              \
+     .rebuild = norm_rebuild, .optional = 1u << IN_WEIGHT | 1u << IN_BIAS}
 const gm_op rms_norm_op = NORM_OP("rms_norm", 2);
 const gm_op layer_norm_op = NORM_OP("layer_norm", 3);
 

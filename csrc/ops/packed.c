@@ -182,8 +182,16 @@ static gm_array *swiglu_compose(gm_scope *s, gm_array *const *in, int n_in, cons
     return gm_multiply(s, gm_multiply(s, in[0], gm_sigmoid(s, in[0])), in[1]);
 }
 
+static gm_status swiglu_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)param;
+    (void)n_out;
+    return rebuilt(gm_swiglu(s, in[0], in[1]), outs);
+}
+
 const gm_op swiglu_op = {.name = "swiglu", .n_in = 2, .n_out = 1, .infer = swiglu_infer, .eval = swiglu_eval,
-                                .compose = swiglu_compose};
+                         .compose = swiglu_compose, .rebuild = swiglu_rebuild};
 
 gm_array *gm_swiglu(gm_scope *s, gm_array *gate, gm_array *up) {
     gm_array *in[2] = {gate, up};

@@ -131,6 +131,11 @@ gm_status quantized_global(const char *op, const quantized_param *p, const gm_ar
     return gm_fail(GM_ESHAPE, "%s: the global scale has shape %s, expected one number", op, text);
 }
 
+/* ---- parameters of a file ---- */
+bool quantized_is_known(const quantized_param *p) {
+    return within(p->mode, N_MODES) && within(p->transpose, 2);
+}
+
 /* ---- quantize: w, global scale; out: fields, scales and, of GM_AFFINE, biases ---- */
 static gm_status quantize_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
@@ -194,13 +199,9 @@ static void quantize_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arr
 
 static gm_status quantize_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     if (batched[1])
-        return gm_fail(GM_EUNSUPPORTED, "quantize: one global scale for each of a batch is not possible");
+        return GM_AGAIN;
     return array_nodes(s, out->op, in, 2, out->param, out->param_size, array_n_out(out), outs);
 }
-
-const gm_op quantize_op = {.name = "quantize", .n_in = 2, .n_out = -1, .nondiff = 2,
-                           .param_size = sizeof(quantized_param), .fields = quantized_fields, .infer = quantize_infer,
-                           .eval = quantize_eval, .vjp = quantize_vjp, .vmap = quantize_vmap};
 
 static gm_status check_values(const char *op, const quantized_param *p, const gm_array *w, const gm_array *global) {
     GM_TRY(quantized_check(op, p));
@@ -215,6 +216,20 @@ static gm_status check_values(const char *op, const quantized_param *p, const gm
                        p->group);
     return quantized_global(op, p, global);
 }
+
+static gm_status quantize_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                  gm_array **outs) {
+    const quantized_param *p = param;
+    if (!quantized_is_known(p) || in[0]->dtype == GM_FLOAT64 || n_out != (p->mode == GM_AFFINE ? 3 : 2))
+        return rebuild_refuse("quantize");
+    GM_TRY(check_values("quantize", p, in[0], in[1]));
+    return array_nodes(s, &quantize_op, in, n_in, p, sizeof *p, n_out, outs);
+}
+
+const gm_op quantize_op = {.name = "quantize", .n_in = 2, .n_out = -1, .nondiff = 2,
+                           .param_size = sizeof(quantized_param), .fields = quantized_fields, .infer = quantize_infer,
+                           .eval = quantize_eval, .vjp = quantize_vjp, .vmap = quantize_vmap,
+                           .rebuild = quantize_rebuild, .optional = 2};
 
 gm_array *gm_quantize(gm_scope *s, gm_array *w, int group_size, int bits, const char *mode, gm_array *global_scale,
                       gm_array **scales, gm_array **biases) {
@@ -266,7 +281,7 @@ static void dequantize_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_a
 static gm_status dequantize_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched,
                                  gm_array **outs) {
     if (batched[3])
-        return gm_fail(GM_EUNSUPPORTED, "dequantize: one global scale for each of a batch is not possible");
+        return GM_AGAIN;
     gm_array *all[4];
     int64_t batch = batch_size(in, 3, batched);
     for (int i = 0; i < 4; i++)
@@ -275,10 +290,22 @@ static gm_status dequantize_vmap(gm_scope *s, gm_array *out, gm_array *const *in
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status dequantize_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                    gm_array **outs) {
+    gm_array *all[4] = {in[0], in[1], in[2], in[3]};
+    const quantized_param *p = param;
+    (void)n_out;
+    if (!quantized_is_known(p) || in[1]->dtype == GM_FLOAT64)
+        return rebuild_refuse("dequantize");
+    GM_TRY(quantized_operands(s, "dequantize", p, in[0], &all[1], &all[2]));
+    GM_TRY(quantized_global("dequantize", p, in[3]));
+    return rebuilt(array_node(s, &dequantize_op, all, n_in, p), outs);
+}
+
 const gm_op dequantize_op = {.name = "dequantize", .n_in = 4, .n_out = 1, .nondiff = 9,
                              .param_size = sizeof(quantized_param), .fields = quantized_fields,
                              .infer = dequantize_infer, .eval = dequantize_eval, .vjp = dequantize_vjp,
-                             .vmap = dequantize_vmap};
+                             .vmap = dequantize_vmap, .rebuild = dequantize_rebuild, .optional = 4 | 8};
 
 gm_array *quantized_integers(gm_scope *s, const quantized_param *p, gm_array *w, gm_array *scales) {
     if (!w || !scales)
@@ -349,9 +376,20 @@ static void round_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
     grad[0] = gm_astype(s, cotangents[0], (gm_dtype)in[0]->dtype);
 }
 
+static gm_status round_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    const quantized_param *p = param;
+    (void)n_in;
+    (void)n_out;
+    if (!quantized_is_known(p) || p->mode == GM_AFFINE || in[0]->dtype == GM_FLOAT64)
+        return rebuild_refuse("quantized_round");
+    return rebuilt(quantized_round(s, "quantized_round", p, in[0], in[1]), outs);
+}
+
 const gm_op quantized_round_op = {.name = "quantized_round", .n_in = 2, .n_out = 1, .nondiff = 2,
                                   .param_size = sizeof(quantized_param), .fields = quantized_fields,
-                                  .infer = round_infer, .eval = round_eval, .vjp = round_vjp};
+                                  .infer = round_infer, .eval = round_eval, .vjp = round_vjp, .rebuild = round_rebuild,
+                                  .optional = 2};
 
 gm_array *quantized_round(gm_scope *s, const char *op, const quantized_param *p, gm_array *x, gm_array *global_scale) {
     if (!x || !global_scale || check_values(op, p, x, global_scale) != GM_OK)
@@ -397,11 +435,28 @@ static gm_status fp8_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const
     return outs[0] ? GM_OK : error_code();
 }
 
-const gm_op to_fp8_op = {.name = "to_fp8", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = to_fp8_infer,
-                         .eval = to_fp8_eval, .vmap = fp8_vmap};
-const gm_op from_fp8_op = {.name = "from_fp8", .n_in = 1, .n_out = 1, .nondiff = 1,
+static gm_status to_fp8_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)param;
+    (void)n_out;
+    return rebuilt(gm_to_fp8(s, in[0]), outs);
+}
+
+static gm_status from_fp8_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                  gm_array **outs) {
+    const int32_t type = ((const from_fp8_param *)param)->type;
+    (void)n_in;
+    (void)n_out;
+    return within(type, GM_DTYPE_COUNT) ? rebuilt(gm_from_fp8(s, in[0], (gm_dtype)type), outs)
+                                        : rebuild_refuse("from_fp8");
+}
+
+const gm_op to_fp8_op = {.name = "to_fp8", .n_in = 1, .n_out = 1, .infer = to_fp8_infer,
+                         .eval = to_fp8_eval, .vmap = fp8_vmap, .rebuild = to_fp8_rebuild};
+const gm_op from_fp8_op = {.name = "from_fp8", .n_in = 1, .n_out = 1,
                            .param_size = sizeof(from_fp8_param), .fields = from_fp8_fields, .infer = from_fp8_infer,
-                           .eval = from_fp8_eval, .vmap = fp8_vmap};
+                           .eval = from_fp8_eval, .vmap = fp8_vmap, .rebuild = from_fp8_rebuild};
 
 gm_array *gm_to_fp8(gm_scope *s, gm_array *x) {
     if (!x)

@@ -16,6 +16,8 @@ extern const gm_field quantized_fields[];
 gm_status quantized_coding(const char *op, const char *mode, int group, int bits, quantized_param *out);
 /* Whether there is such a coding; GM_EVALUE says what the mode allows. */
 gm_status quantized_check(const char *op, const quantized_param *p);
+/* Whether parameters of a file name a mode at all: what else they say is checked as that of arguments. */
+bool quantized_is_known(const quantized_param *p);
 /* Weight, scales and biases of one or more matrices; GM_ESHAPE, GM_EVALUE. Scales and biases get one dtype. */
 gm_status quantized_operands(gm_scope *s, const char *op, const quantized_param *p, gm_array *w, gm_array **scales,
                              gm_array **biases);

@@ -20,10 +20,22 @@ static int64_t result_columns(const quantized_param *p, const gm_array *w) {
     return p->transpose ? w->shape[w->ndim - 2] : quantized_columns(p, w);
 }
 
+static gm_status check_columns(const char *op, const quantized_param *p, const gm_array *x, const gm_array *w) {
+    int64_t want = p->transpose ? quantized_columns(p, w) : w->shape[w->ndim - 2];
+    if (x->shape[x->ndim - 1] == want)
+        return GM_OK;
+    char tx[128], tw[128];
+    shape_text(x->ndim, x->shape, tx);
+    shape_text(w->ndim, w->shape, tw);
+    return gm_fail(GM_ESHAPE, "%s: the last dimension of x %s is not the %lld that a matrix %s of %d bits takes with "
+                   "transpose=%s", op, tx, (long long)want, tw, p->bits, p->transpose ? "True" : "False");
+}
+
 static gm_status product_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     const quantized_param *p = param;
     const gm_array *x = in[0], *w = in[1];
+    GM_TRY(check_columns("quantized_matmul", p, x, w));
     out->dtype = p->mode == GM_AFFINE ? gm_promote((gm_dtype)x->dtype, (gm_dtype)in[2]->dtype) : (gm_dtype)x->dtype;
     if (!array_is_none(in[4])) {
         out->ndim = in[4]->ndim;
@@ -255,10 +267,31 @@ static gm_status product_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
     return outs[0] ? GM_OK : error_code();
 }
 
+/* Indices of items: both or neither, integers of one shape. */
+static bool indices_belong(const gm_array *lhs, const gm_array *rhs) {
+    if (array_is_none(lhs) || array_is_none(rhs))
+        return array_is_none(lhs) && array_is_none(rhs);
+    return dtype_is_integer((gm_dtype)lhs->dtype) && dtype_is_integer((gm_dtype)rhs->dtype) && lhs->ndim == rhs->ndim &&
+           memcmp(lhs->shape, rhs->shape, (size_t)lhs->ndim * sizeof *lhs->shape) == 0;
+}
+
+static gm_status product_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    gm_array *all[6];
+    const quantized_param *p = param;
+    (void)n_out;
+    memcpy(all, in, sizeof all);
+    if (!quantized_is_known(p) || in[0]->ndim < 2 || !dtype_is_float((gm_dtype)in[0]->dtype) ||
+        in[0]->dtype == GM_FLOAT64 || in[2]->dtype == GM_FLOAT64 || !indices_belong(in[4], in[5]))
+        return rebuild_refuse("quantized_matmul");
+    GM_TRY(quantized_operands(s, "quantized_matmul", p, in[1], &all[2], &all[3]));
+    return rebuilt(array_node(s, &quantized_matmul_op, all, n_in, p), outs);
+}
+
 const gm_op quantized_matmul_op = {.name = "quantized_matmul", .n_in = 6, .n_out = 1, .nondiff = 16 | 32, .refused = 2,
                                    .param_size = sizeof(quantized_param), .fields = quantized_fields,
                                    .infer = product_infer, .eval = product_eval, .vjp = product_vjp,
-                                   .vmap = product_vmap};
+                                   .vmap = product_vmap, .rebuild = product_rebuild, .optional = 8 | 16 | 32};
 
 /* ---- functions ---- */
 /* x as floats that the product can take; GM_EVALUE, GM_ESHAPE. */
@@ -272,14 +305,8 @@ static gm_array *left_operand(gm_scope *s, const char *op, const quantized_param
     if (type == GM_FLOAT64)
         return gm_fail(GM_ESTATE, "%s: x is %s and scales %s, float64 is not supported", op,
                        gm_dtype_name((gm_dtype)x->dtype), gm_dtype_name((gm_dtype)scales->dtype)), NULL;
-    int64_t want = p->transpose ? quantized_columns(p, w) : w->shape[w->ndim - 2];
-    if (x->shape[x->ndim - 1] != want) {
-        char tx[128], tw[128];
-        shape_text(x->ndim, x->shape, tx);
-        shape_text(w->ndim, w->shape, tw);
-        return gm_fail(GM_ESHAPE, "%s: the last dimension of x %s is not the %lld that a matrix %s of %d bits takes "
-                       "with transpose=%s", op, tx, (long long)want, tw, p->bits, p->transpose ? "True" : "False"), NULL;
-    }
+    if (check_columns(op, p, x, w) != GM_OK)
+        return NULL;
     return dtype_is_float((gm_dtype)x->dtype) ? x : gm_astype(s, x, type);
 }
 

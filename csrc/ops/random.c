@@ -352,7 +352,7 @@ static gm_array *draws_of_line(gm_scope *s, gm_array *logits, int ndim, const in
 }
 
 /* The place of the greatest logit plus noise: one for each line of logits, n of them, or of a shape that the lines
- * broadcast to. */
+ * broadcast to. Several values of one line go by categorical_line, as in MLX. */
 gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndim, const int64_t *shape, int n,
                                 gm_array *key) {
     int64_t dims[GM_MAX_NDIM], rest[GM_MAX_NDIM];
@@ -397,19 +397,28 @@ static gm_status word_order_infer(gm_array *const *in, int n_in, const void *par
     return GM_OK;
 }
 
-/* The words are a node's own output: contiguous. */
 static gm_status word_order_eval(gm_array *out, gm_queue *q) {
     int64_t n = out->shape[out->ndim - 1];
+    const void *words;
+    GM_TRY(dense_operand(q, out->in[0], &words));
     uint32_t *work = queue_scratch(q, (size_t)out->size * sizeof *work + 1);
     if (!work)
         return error_code();
     GM_TRY(array_alloc(out, q));
     return LAUNCH(q, word_order, n ? out->size / n : 0, 1 + 4096 / (n + 1), 0, .out = array_ptr(out),
-                  .in = array_ptr(out->in[0]), .work = work, .n = n);
+                  .in = words, .work = work, .n = n);
+}
+
+static gm_status word_order_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                    gm_array **outs) {
+    (void)param;
+    (void)n_out;
+    return in[0]->dtype == GM_UINT32 && in[0]->ndim >= 1 ? rebuilt(array_node(s, &word_order_op, in, n_in, NULL), outs)
+                                                         : rebuild_refuse("word_order");
 }
 
 const gm_op word_order_op = {.name = "word_order", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = word_order_infer,
-                             .eval = word_order_eval, .vmap = random_vmap};
+                             .eval = word_order_eval, .vmap = random_vmap, .rebuild = word_order_rebuild};
 
 /* x GM_NONE: of the numbers below n. */
 gm_array *gm_random_permutation(gm_scope *s, gm_array *x, int n, int axis, gm_array *key) {

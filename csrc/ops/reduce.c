@@ -296,8 +296,8 @@ static gm_status arg_infer(gm_array *const *in, int n_in, const void *param, gm_
     const gm_array *x = in[0];
     out->dtype = GM_UINT32;
     out->ndim = 0;
-    if (x->shape[p->axis] == 0)
-        return gm_fail(GM_EVALUE, "%s: an empty axis has no extreme", p->max ? "argmax" : "argmin");
+    if (x->size == 0)
+        return gm_fail(GM_EVALUE, "%s: an empty array has no extreme", p->max ? "argmax" : "argmin");
     for (int i = 0; i < x->ndim; i++)
         if (i != p->axis || p->keepdims)
             out->shape[out->ndim++] = i == p->axis ? 1 : x->shape[i];

@@ -44,9 +44,16 @@ static gm_status angles_eval(gm_array *out, gm_queue *q) {
                   .factor = ((const angles_param *)out->param)->factor);
 }
 
+static gm_status angles_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(gm_rope_angles(s, in[0], in[1], ((const angles_param *)param)->factor), outs);
+}
+
 const gm_op rope_angles_op = {.name = "rope_angles", .n_in = 2, .n_out = 1, .nondiff = 3,
                                 .param_size = sizeof(angles_param), .fields = angles_fields, .infer = angles_infer,
-                                .eval = angles_eval};
+                                .eval = angles_eval, .rebuild = angles_rebuild};
 
 gm_array *gm_rope_angles(gm_scope *s, gm_array *positions, gm_array *inv_freq, float factor) {
     gm_array *in[2] = {positions, inv_freq};
@@ -144,7 +151,7 @@ static gm_status rope_vmap(gm_scope *s, gm_array *out, gm_array *const *in, cons
     gm_array *x = in[IN_X], *offset = in[IN_OFFSET];
     int64_t lanes = batch_size(in, 3, batched), shape[GM_MAX_NDIM + 1];
     if (batched[IN_FREQS])
-        return gm_fail(GM_EUNSUPPORTED, "vmap: rope over frequencies");
+        return GM_AGAIN;
     x = batched_input(s, x, batched[IN_X], lanes);
     if (!x)
         return error_code();
@@ -164,9 +171,18 @@ static gm_status rope_vmap(gm_scope *s, gm_array *out, gm_array *const *in, cons
     return outs[0] ? GM_OK : error_code();
 }
 
+static gm_status rope_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    if (in[IN_X]->dtype == GM_FLOAT64 || in[IN_OFFSET]->dtype != GM_INT32)
+        return rebuild_refuse("rope");
+    return rebuilt(array_node(s, &rope_op, in, 3, param), outs);
+}
+
 const gm_op rope_op = {.name = "rope", .n_in = 3, .n_out = 1, .nondiff = 6, .param_size = sizeof(rope_param),
                        .fields = rope_fields, .infer = rope_infer, .eval = rope_eval, .vjp = rope_vjp,
-                       .vmap = rope_vmap};
+                       .vmap = rope_vmap, .rebuild = rope_rebuild, .optional = 1u << IN_FREQS};
 
 /* float64 is rotated in float32. */
 gm_array *gm_rope(gm_scope *s, gm_array *x, int dims, bool traditional, gm_array *offset, gm_array *freqs, float base,

@@ -10,9 +10,35 @@ static const gm_field sdpa_fields[] = {{FIELD_FLOAT, offsetof(sdpa_param, scale)
 enum { IN_Q, IN_K, IN_V, IN_MASK, IN_SINKS, INPUTS };
 static const char NAME[] = "scaled_dot_product_attention";
 
+static gm_status check_shapes(const gm_array *q, const gm_array *k, const gm_array *v) {
+    if (q->ndim == 4 && k->ndim == 4 && v->ndim == 4 && q->shape[0] == k->shape[0] && k->shape[0] == v->shape[0] &&
+        q->shape[3] == k->shape[3] && k->shape[1] == v->shape[1] && k->shape[2] == v->shape[2] && k->shape[1] != 0 &&
+        q->shape[1] % k->shape[1] == 0)
+        return GM_OK;
+    char tq[128], tk[128], tv[128];
+    array_text(q, tq);
+    array_text(k, tk);
+    array_text(v, tv);
+    return gm_fail(GM_ESHAPE, "%s: q %s, k %s, v %s; expected [B, Hq, T, D], [B, Hkv, S, D], [B, Hkv, S, Dv] with Hq a "
+                   "multiple of Hkv", NAME, tq, tk, tv);
+}
+
+/* All that the kernels count on: shapes may be others than those that gm_scaled_dot_product_attention saw, when a traced
+ * function runs again or comes from a file. */
 static gm_status sdpa_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const gm_array *q = in[IN_Q], *k = in[IN_K], *v = in[IN_V], *mask = in[IN_MASK], *sinks = in[IN_SINKS];
     (void)n_in;
     (void)param;
+    GM_TRY(check_shapes(q, k, v));
+    bool fits = q->dtype == k->dtype && q->dtype == v->dtype && dtype_is_float((gm_dtype)q->dtype) &&
+                q->dtype != GM_FLOAT64 && q->shape[3] <= GM_SDPA_DIM && v->shape[3] <= GM_SDPA_DIM;
+    if (!array_is_none(mask))
+        fits = fits && (mask->dtype == GM_BOOL || mask->dtype == q->dtype) && mask->ndim == 4 &&
+               memcmp(mask->shape, q->shape, 3 * sizeof *q->shape) == 0 && mask->shape[3] == k->shape[2];
+    if (!array_is_none(sinks))
+        fits = fits && sinks->ndim == 1 && sinks->shape[0] == q->shape[1] && sinks->dtype < GM_DTYPE_COUNT;
+    if (!fits)
+        return gm_fail(GM_ESHAPE, "%s: mask, sinks or dtypes do not fit the shapes of q and k", NAME);
     spec_like(out, in[IN_Q], (gm_dtype)in[IN_Q]->dtype);
     out->shape[3] = in[IN_V]->shape[3];
     return GM_OK;
@@ -117,22 +143,18 @@ static gm_array *sdpa_compose(gm_scope *s, gm_array *const *in, int n_in, const 
     return gm_astype(s, y, (gm_dtype)q->dtype);
 }
 
+static gm_status sdpa_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(array_node(s, &scaled_dot_product_attention_op, in, INPUTS, param), outs);
+}
+
 const gm_op scaled_dot_product_attention_op = {.name = NAME, .n_in = INPUTS, .n_out = 1,
                                                .param_size = sizeof(sdpa_param), .fields = sdpa_fields,
-                                               .infer = sdpa_infer, .eval = sdpa_eval, .compose = sdpa_compose};
-
-static gm_status check_shapes(const gm_array *q, const gm_array *k, const gm_array *v) {
-    if (q->ndim == 4 && k->ndim == 4 && v->ndim == 4 && q->shape[0] == k->shape[0] && k->shape[0] == v->shape[0] &&
-        q->shape[3] == k->shape[3] && k->shape[1] == v->shape[1] && k->shape[2] == v->shape[2] && k->shape[1] != 0 &&
-        q->shape[1] % k->shape[1] == 0)
-        return GM_OK;
-    char tq[128], tk[128], tv[128];
-    array_text(q, tq);
-    array_text(k, tk);
-    array_text(v, tv);
-    return gm_fail(GM_ESHAPE, "%s: q %s, k %s, v %s; expected [B, Hq, T, D], [B, Hkv, S, D], [B, Hkv, S, Dv] with Hq a "
-                   "multiple of Hkv", NAME, tq, tk, tv);
-}
+                                               .infer = sdpa_infer, .eval = sdpa_eval, .compose = sdpa_compose,
+                                               .rebuild = sdpa_rebuild,
+                                               .optional = 1u << IN_MASK | 1u << IN_SINKS};
 
 /* An addition to the scores must not widen the result. */
 static gm_status check_promotes(const char *what, const gm_array *a, gm_dtype type) {

@@ -44,9 +44,17 @@ static void inverse_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arra
                       ((const inverse_param *)out->param)->part);
 }
 
+static gm_status inverse_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                 gm_array **outs) {
+    (void)n_in;
+    if (!within(((const inverse_param *)param)->part, GM_PART_UPPER + 1))
+        return rebuild_refuse("inverse");
+    return matrices_rebuild(s, &inverse_op, in, true, false, param, n_out, outs);
+}
+
 const gm_op inverse_op = {.name = "inverse", .n_in = 1, .n_out = 1, .param_size = sizeof(inverse_param),
                           .fields = inverse_fields, .infer = matrices_infer_same, .eval = inverse_eval,
-                          .vjp = inverse_vjp, .vmap = vmap_matrices};
+                          .vjp = inverse_vjp, .vmap = vmap_matrices, .rebuild = inverse_rebuild};
 
 static gm_array *inverse(gm_scope *s, const char *name, gm_array *x, gm_matrix_part part, bool checked) {
     if (!x || matrices_check(name, x, true, false) != GM_OK)
@@ -70,8 +78,17 @@ typedef struct { int32_t part; int32_t unused; } solve_param;
 static const gm_field solve_fields[] = {{FIELD_INT, offsetof(solve_param, part), "part", 1}, {0}};
 
 static gm_status solve_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const gm_array *a = in[0], *b = in[1];
     (void)n_in;
     (void)param;
+    GM_TRY(matrices_check("solve", a, true, false));
+    if (b->dtype != a->dtype || b->ndim != a->ndim ||
+        memcmp(a->shape, b->shape, (size_t)(a->ndim - 1) * sizeof *a->shape) != 0) {
+        char ta[128], tb[128];
+        array_text(a, ta);
+        array_text(b, tb);
+        return gm_fail(GM_ESHAPE, "solve: the matrices %s and the right hand sides %s do not fit", ta, tb);
+    }
     spec_like(out, in[1], (gm_dtype)in[1]->dtype);
     return GM_OK;
 }
@@ -99,9 +116,17 @@ static void solve_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
     grad[0] = part_of(s, gm_negative(s, gm_matmul(s, grad[1], transposed(s, out))), part);
 }
 
+static gm_status solve_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                               gm_array **outs) {
+    const int32_t part = ((const solve_param *)param)->part;
+    (void)n_in;
+    (void)n_out;
+    return within(part, GM_PART_UPPER + 1) ? rebuilt(solve_node(s, in[0], in[1], part), outs) : rebuild_refuse("solve");
+}
+
 const gm_op solve_op = {.name = "solve", .n_in = 2, .n_out = 1, .param_size = sizeof(solve_param),
                         .fields = solve_fields, .infer = solve_infer, .eval = solve_eval, .vjp = solve_vjp,
-                        .vmap = vmap_leading};
+                        .vmap = vmap_leading, .rebuild = solve_rebuild};
 
 /* b, if it has one axis only, is one column; the leading axes of a and b broadcast. */
 static gm_array *solve(gm_scope *s, const char *name, gm_array *a, gm_array *b, gm_matrix_part part) {
@@ -200,8 +225,15 @@ static gm_array *cofactor_compose(gm_scope *s, gm_array *const *in, int n_in, co
     return gm_multiply(s, per_matrix(s, gm_det(s, in[0])), transposed(s, gm_inv(s, in[0])));
 }
 
+static gm_status cofactor_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                  gm_array **outs) {
+    (void)n_in;
+    return matrices_rebuild(s, &cofactor_op, in, true, false, param, n_out, outs);
+}
+
 const gm_op cofactor_op = {.name = "cofactor", .n_in = 1, .n_out = 1, .infer = matrices_infer_same,
-                           .eval = cofactor_eval, .vmap = vmap_matrices, .compose = cofactor_compose};
+                           .eval = cofactor_eval, .vmap = vmap_matrices, .compose = cofactor_compose,
+                           .rebuild = cofactor_rebuild};
 
 /* d log|det a| = a'^-1, d det a = cofactors of a; the sign has no slope. */
 static void determinant_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
@@ -216,9 +248,16 @@ static void determinant_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_
     grad[0] = log_part && part ? gm_add(s, log_part, part) : log_part ? log_part : part;
 }
 
+static gm_status determinant_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                                     gm_array **outs) {
+    (void)n_in;
+    return matrices_rebuild(s, &determinant_op, in, true, false, param, n_out, outs);
+}
+
 /* outputs: sign, logarithm of the absolute value, value */
 const gm_op determinant_op = {.name = "determinant", .n_in = 1, .n_out = 3, .infer = determinant_infer,
-                              .eval = determinant_eval, .vjp = determinant_vjp, .vmap = vmap_matrices};
+                              .eval = determinant_eval, .vjp = determinant_vjp, .vmap = vmap_matrices,
+                              .rebuild = determinant_rebuild};
 
 static gm_array *determinant(gm_scope *s, const char *name, gm_array *x, gm_array **outs) {
     if (!x)

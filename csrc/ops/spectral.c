@@ -68,8 +68,17 @@ static void svd_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *c
     grad[0] = gm_matmul(s, gm_multiply(s, u, gm_reshape(s, ds, x->ndim, shape)), vh);
 }
 
+static gm_status svd_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                             gm_array **outs) {
+    (void)n_in;
+    if (n_out != (((const svd_param *)param)->vectors ? 3 : 1) || !within(((const svd_param *)param)->vectors, 2))
+        return rebuild_refuse("svd");
+    return matrices_rebuild(s, &svd_op, in, false, true, param, n_out, outs);
+}
+
 const gm_op svd_op = {.name = "svd", .n_in = 1, .n_out = -1, .param_size = sizeof(svd_param), .fields = svd_fields,
-                      .infer = svd_infer, .eval = svd_eval, .vjp = svd_vjp, .vmap = vmap_matrices};
+                      .infer = svd_infer, .eval = svd_eval, .vjp = svd_vjp, .vmap = vmap_matrices,
+                      .rebuild = svd_rebuild};
 
 gm_array *gm_svd(gm_scope *s, gm_array *x, bool vectors, gm_array **outs) {
     svd_param p = {vectors, 0};
@@ -146,9 +155,19 @@ static void eigh_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
     grad[0] = gm_multiply(s, scalar_array(s, 0.5, type), gm_add(s, da, transposed(s, da)));
 }
 
+static gm_status eigh_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    const eigh_param *p = param;
+    if (!within(p->vectors, 2) || !within(p->upper, 2) || n_out != 1 + p->vectors)
+        return rebuild_refuse("eigh");
+    return matrices_rebuild(s, &eigh_op, in, true, true, param, n_out, outs);
+}
+
 /* outputs: values, vectors; or values alone */
 const gm_op eigh_op = {.name = "eigh", .n_in = 1, .n_out = -1, .param_size = sizeof(eigh_param), .fields = eigh_fields,
-                       .infer = eigh_infer, .eval = eigh_eval, .vjp = eigh_vjp, .vmap = vmap_matrices};
+                       .infer = eigh_infer, .eval = eigh_eval, .vjp = eigh_vjp, .vmap = vmap_matrices,
+                       .rebuild = eigh_rebuild};
 
 static gm_array *eigh(gm_scope *s, const char *name, gm_array *x, bool upper, bool vectors, gm_array **outs) {
     eigh_param p = {vectors, upper};
@@ -197,9 +216,18 @@ static gm_status eig_eval(gm_array *out, gm_queue *q) {
     return matrices_store(q, out, values, false);
 }
 
+static gm_status eig_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                             gm_array **outs) {
+    (void)n_in;
+    const eig_param *p = param;
+    if (!within(p->vectors, 2) || n_out != 1 + p->vectors)
+        return rebuild_refuse("eig");
+    return matrices_rebuild(s, &eig_op, in, true, true, param, n_out, outs);
+}
+
 /* outputs: values, vectors; or values alone */
 const gm_op eig_op = {.name = "eig", .n_in = 1, .n_out = -1, .param_size = sizeof(eig_param), .fields = eig_fields,
-                      .infer = eig_infer, .eval = eig_eval, .vmap = vmap_matrices};
+                      .infer = eig_infer, .eval = eig_eval, .vmap = vmap_matrices, .rebuild = eig_rebuild};
 
 static gm_array *eig(gm_scope *s, const char *name, gm_array *x, bool vectors, gm_array **outs) {
     eig_param p = {vectors, 0};

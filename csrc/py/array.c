@@ -81,18 +81,23 @@ static int array_init(PyObject *self, PyObject *args, PyObject *kwargs) {
 
 /* ---- operators ---- */
 
+/* What an operator is called in messages, and the method of the right operand that stands in for it. */
+typedef struct { const char *noun, *reflected; } operation;
+
 /* Which side of a binary operator is the array, and so the state; neither only if Python is confused. */
 static module_state *operator_state(PyObject *a, PyObject *b) {
     module_state *state = state_of(a, py_array_dealloc);
     return state ? state : state_of(b, py_array_dealloc);
 }
 
-/* Operands of Python's own containers are an error, as in MLX; any other stranger may know what to do with an array. */
-static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, const char *name) {
-    PyObject *other = py_array_node(state, a) ? b : a;
-    if (PyList_Check(other) || PyTuple_Check(other) || PyUnicode_Check(other) || PyBytes_Check(other)
-        || PyDict_Check(other)) {
-        PyErr_Format(PyExc_ValueError, "%s of an array and %R is not possible", name, (PyObject *)Py_TYPE(other));
+/* An operand that is no number and no array: ValueError, as in MLX, unless its type has the operation's other side. None
+ * is TypeError. */
+static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, const operation *op) {
+    PyObject *other = py_array_node(state, a) ? b : a, *type = (PyObject *)Py_TYPE(other);
+    bool container = PyList_Check(other) || PyTuple_Check(other) || PyUnicode_Check(other) || PyBytes_Check(other)
+                  || PyDict_Check(other);
+    if (other == b && other != Py_None && (container || !op->reflected || !PyObject_HasAttrString(type, op->reflected))) {
+        PyErr_Format(PyExc_ValueError, "%s of an array and %R is not possible", op->noun, type);
         return NULL;
     }
     Py_RETURN_NOTIMPLEMENTED;
@@ -104,10 +109,10 @@ static bool is_operand(module_state *state, PyObject *object) {
         || PyObject_HasAttrString(object, "__dlpack__");
 }
 
-static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const char *name) {
+static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const operation *op) {
     module_state *state = operator_state(a, b);
     if (!is_operand(state, a) || !is_operand(state, b))
-        return refuse_operand(state, a, b, name);
+        return refuse_operand(state, a, b, op);
     gm_array *x, *y;
     gm_scope *scope = gm_scope_open();
     gm_array *node = scope && nodes_from_operands(state, scope, a, b, &x, &y) ? fn(scope, x, y) : NULL;
@@ -115,10 +120,10 @@ static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const char *name
 }
 
 /* The handle gets the result; its identity and its aliases stay. */
-static PyObject *binary_inplace(PyObject *self, PyObject *other, binary_fn fn, const char *name) {
+static PyObject *binary_inplace(PyObject *self, PyObject *other, binary_fn fn, const operation *op) {
     module_state *state = py_array_state(self);
     if (!is_operand(state, other))
-        return refuse_operand(state, self, other, name);
+        return refuse_operand(state, self, other, op);
     gm_array *x, *y;
     gm_scope *scope = gm_scope_open();
     gm_array *node = scope && nodes_from_operands(state, scope, self, other, &x, &y) ? fn(scope, x, y) : NULL;
@@ -134,21 +139,24 @@ static PyObject *binary_inplace(PyObject *self, PyObject *other, binary_fn fn, c
     return Py_NewRef(self);
 }
 
-#define OPERATOR(name, fn, noun) \
-    static PyObject *array_##name(PyObject *a, PyObject *b) { return binary(a, b, fn, noun); } \
-    static PyObject *array_inplace_##name(PyObject *a, PyObject *b) { return binary_inplace(a, b, fn, noun); }
-OPERATOR(add, gm_add, "addition")
-OPERATOR(subtract, gm_subtract, "subtraction")
-OPERATOR(multiply, gm_multiply, "multiplication")
-OPERATOR(floor_divide, gm_floor_divide, "floor division")
-OPERATOR(remainder, gm_remainder, "modulus")
+#define OPERATOR(name, fn, noun, reflected)                                                                            \
+    static const operation operation_##name = {noun, reflected};                                                       \
+    static PyObject *array_##name(PyObject *a, PyObject *b) { return binary(a, b, fn, &operation_##name); }            \
+    static PyObject *array_inplace_##name(PyObject *a, PyObject *b) {                                                  \
+        return binary_inplace(a, b, fn, &operation_##name);                                                            \
+    }
+OPERATOR(add, gm_add, "addition", "__radd__")
+OPERATOR(subtract, gm_subtract, "subtraction", "__rsub__")
+OPERATOR(multiply, gm_multiply, "multiplication", "__rmul__")
+OPERATOR(floor_divide, gm_floor_divide, "floor division", "__rfloordiv__")
+OPERATOR(remainder, gm_remainder, "modulus", "__rmod__")
 
 /* Bitwise operators refuse floating-point operands with another error than the functions do. */
-#define BITWISE(name, fn, noun)                                                                                        \
+#define BITWISE(name, fn, noun, reflected)                                                                             \
     static gm_array *bitwise_##name(gm_scope *s, gm_array *a, gm_array *b) {                                           \
         return integer_operands(a, b, noun) ? fn(s, a, b) : NULL;                                                      \
     }                                                                                                                  \
-    OPERATOR(name, bitwise_##name, noun)
+    OPERATOR(name, bitwise_##name, noun, reflected)
 static bool integer_operands(const gm_array *a, const gm_array *b, const char *noun) {
     if (!py_dtype_is_inexact(gm_array_dtype(a)) && !py_dtype_is_inexact(gm_array_dtype(b)))
         return true;
@@ -156,13 +164,16 @@ static bool integer_operands(const gm_array *a, const gm_array *b, const char *n
                  gm_dtype_name(gm_array_dtype(b)));
     return false;
 }
-BITWISE(and, gm_bitwise_and, "bitwise and")
-BITWISE(or, gm_bitwise_or, "bitwise or")
-BITWISE(xor, gm_bitwise_xor, "bitwise xor")
-BITWISE(lshift, gm_left_shift, "left shift")
-BITWISE(rshift, gm_right_shift, "right shift")
+BITWISE(and, gm_bitwise_and, "bitwise and", "__rand__")
+BITWISE(or, gm_bitwise_or, "bitwise or", "__ror__")
+BITWISE(xor, gm_bitwise_xor, "bitwise xor", "__rxor__")
+BITWISE(lshift, gm_left_shift, "left shift", "__rlshift__")
+BITWISE(rshift, gm_right_shift, "right shift", "__rrshift__")
 
-static PyObject *array_divide(PyObject *a, PyObject *b) { return binary(a, b, gm_divide, "division"); }
+static const operation division = {"division", "__rtruediv__"}, product = {"matrix product", NULL};
+static const operation exponent = {"power", "__rpow__"};
+
+PyObject *py_array_divide(PyObject *a, PyObject *b) { return binary(a, b, gm_divide, &division); }
 
 static PyObject *array_inplace_divide(PyObject *a, PyObject *b) {
     if (!py_dtype_is_inexact(gm_array_dtype(((array_object *)a)->node))) {
@@ -170,32 +181,32 @@ static PyObject *array_inplace_divide(PyObject *a, PyObject *b) {
                         "in-place division would change the dtype of an integer array; use a = a / b or //=");
         return NULL;
     }
-    return binary_inplace(a, b, gm_divide, "division");
+    return binary_inplace(a, b, gm_divide, &division);
 }
 
 static PyObject *array_matmul(PyObject *a, PyObject *b) {
     module_state *state = operator_state(a, b);
     if (!py_array_node(state, a) || !py_array_node(state, b))
         Py_RETURN_NOTIMPLEMENTED;
-    return binary(a, b, gm_matmul, "matrix product");
+    return binary(a, b, gm_matmul, &product);
 }
 
 static PyObject *array_inplace_matmul(PyObject *a, PyObject *b) {
     if (!py_array_node(py_array_state(a), b))
         Py_RETURN_NOTIMPLEMENTED;
-    return binary_inplace(a, b, gm_matmul, "matrix product");
+    return binary_inplace(a, b, gm_matmul, &product);
 }
 
 static PyObject *array_power(PyObject *a, PyObject *b, PyObject *modulus) {
     if (modulus != Py_None)
         Py_RETURN_NOTIMPLEMENTED;
-    return binary(a, b, gm_power, "power");
+    return binary(a, b, gm_power, &exponent);
 }
 
 static PyObject *array_inplace_power(PyObject *a, PyObject *b, PyObject *modulus) {
     if (modulus != Py_None)
         Py_RETURN_NOTIMPLEMENTED;
-    return binary_inplace(a, b, gm_power, "power");
+    return binary_inplace(a, b, gm_power, &exponent);
 }
 
 static PyObject *unary(PyObject *self, unary_fn fn) {
@@ -213,15 +224,13 @@ static PyObject *array_positive(PyObject *self) {
 }
 
 static PyObject *array_compare(PyObject *a, PyObject *b, int how) {
-    static const struct { binary_fn fn; const char *name; } comparisons[] = {
-        [Py_LT] = {gm_less, "comparison"},     [Py_LE] = {gm_less_equal, "comparison"},
-        [Py_EQ] = {gm_equal, "comparison"},    [Py_NE] = {gm_not_equal, "comparison"},
-        [Py_GT] = {gm_greater, "comparison"},  [Py_GE] = {gm_greater_equal, "comparison"},
-    };
+    static const binary_fn comparisons[] = {[Py_LT] = gm_less,      [Py_LE] = gm_less_equal, [Py_EQ] = gm_equal,
+                                            [Py_NE] = gm_not_equal, [Py_GT] = gm_greater,    [Py_GE] = gm_greater_equal};
+    static const operation comparison = {"comparison", NULL};
     module_state *state = py_array_state(a);
     if (!is_operand(state, b) && (how == Py_EQ || how == Py_NE))
         Py_RETURN_NOTIMPLEMENTED;     /* a == "text" is False */
-    return binary(a, b, comparisons[how].fn, comparisons[how].name);
+    return binary(a, b, comparisons[how], &comparison);
 }
 
 /* Identity: == makes arrays. */
@@ -443,7 +452,7 @@ static PyType_Slot array_slots[] = {
     {Py_nb_add, array_add},                      {Py_nb_inplace_add, array_inplace_add},
     {Py_nb_subtract, array_subtract},            {Py_nb_inplace_subtract, array_inplace_subtract},
     {Py_nb_multiply, array_multiply},            {Py_nb_inplace_multiply, array_inplace_multiply},
-    {Py_nb_true_divide, array_divide},           {Py_nb_inplace_true_divide, array_inplace_divide},
+    {Py_nb_true_divide, py_array_divide},           {Py_nb_inplace_true_divide, array_inplace_divide},
     {Py_nb_floor_divide, array_floor_divide},    {Py_nb_inplace_floor_divide, array_inplace_floor_divide},
     {Py_nb_remainder, array_remainder},          {Py_nb_inplace_remainder, array_inplace_remainder},
     {Py_nb_power, array_power},                  {Py_nb_inplace_power, array_inplace_power},

@@ -309,7 +309,7 @@ static gm_array *node_from_items(module_state *state, gm_scope *scope, PyObject 
     Py_ssize_t n = list_size(list);
     int64_t shape[GM_MAX_NDIM + 1];
     int ndim = 0;
-    if (n == 0 || n > UINT16_MAX || depth >= GM_MAX_NDIM) {
+    if (n == 0 || n > INT32_MAX || depth >= GM_MAX_NDIM) {
         PyErr_Format(PyExc_ValueError, "array: a list of %zd arrays, or of lists of them, at depth %d", n, depth);
         return NULL;
     }

@@ -34,6 +34,19 @@ static PyObject *method_format(PyObject *self, PyObject *spec) {
     return text;
 }
 
+/* Python 2's names of /, which MLX has too. */
+static PyObject *method_div(PyObject *self, PyObject *other) { return py_array_divide(self, other); }
+static PyObject *method_rdiv(PyObject *self, PyObject *other) { return py_array_divide(other, self); }
+
+/* The elements in row-major order: bytes(a) would else take an array without dimensions for a number. */
+static PyObject *method_bytes(PyObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *view = PyMemoryView_FromObject(self);
+    PyObject *bytes = view ? PyObject_CallMethod(view, "tobytes", NULL) : NULL;
+    Py_XDECREF(view);
+    return bytes;
+}
+
 /* (_unpickle, (class, dtype, shape, bytes)[, attributes of a subclass]). */
 static PyObject *method_reduce(PyObject *self, PyObject *unused) {
     (void)unused;
@@ -68,6 +81,39 @@ static PyObject *method_reduce(PyObject *self, PyObject *unused) {
     }
     gm_scope_close(scope);
     return result;
+}
+
+/* (dtype, shape, bytes): what __setstate__ takes. */
+static PyObject *method_getstate(PyObject *self, PyObject *unused) {
+    PyObject *reduced = method_reduce(self, unused);
+    PyObject *state = reduced ? PySequence_GetSlice(PyTuple_GetItem(reduced, 1), 1, 4) : NULL;
+    Py_XDECREF(reduced);
+    return state;
+}
+
+/* The array becomes another one; a dict, which is what pickle keeps of a subclass, holds attributes. */
+static PyObject *method_setstate(PyObject *self, PyObject *given) {
+    module_state *state = py_array_state(self);
+    if (PyDict_Check(given)) {
+        PyObject *attributes = PyObject_GetAttrString(self, "__dict__");
+        bool ok = attributes && PyDict_Update(attributes, given) == 0;
+        Py_XDECREF(attributes);
+        return ok ? Py_NewRef(Py_None) : NULL;
+    }
+    PyObject *dtype, *shape, *bytes;
+    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "OOO", &dtype, &shape, &bytes)) {
+        PyErr_SetString(PyExc_ValueError, "__setstate__: expected what __getstate__ of an array gave");
+        return NULL;
+    }
+    PyObject *made = PyObject_CallMethod(PyType_GetModule(state->array_type), "_unpickle", "OOOO", state->array_type,
+                                         dtype, shape, bytes);
+    if (!made)
+        return NULL;
+    gm_array *old = self_node(self);
+    ((array_object *)self)->node = gm_retain(self_node(made));
+    gm_release(old);
+    Py_DECREF(made);
+    Py_RETURN_NONE;
 }
 
 static PyObject *method_namespace(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
@@ -135,9 +181,14 @@ PyMethodDef py_array_methods[] = {
 #include "py/methods.def"
     {"__copy__", method_copy, METH_NOARGS, NULL},
     {"__deepcopy__", method_copy, METH_O, NULL},
+    {"__bytes__", method_bytes, METH_NOARGS, NULL},
     {"__complex__", method_complex, METH_NOARGS, NULL},
+    {"__div__", method_div, METH_O, NULL},
     {"__format__", method_format, METH_O, NULL},
+    {"__getstate__", method_getstate, METH_NOARGS, NULL},
+    {"__rdiv__", method_rdiv, METH_O, NULL},
     {"__reduce__", method_reduce, METH_NOARGS, NULL},
+    {"__setstate__", method_setstate, METH_O, NULL},
     {"__array__", FUNCTION(py_array_numpy), FASTCALL,
      SIG("__array__($self, dtype=None, copy=None)", "A NumPy array, on the same memory where dtype and copy allow.")},
     {"__array_namespace__", FUNCTION(method_namespace), FASTCALL, NULL},

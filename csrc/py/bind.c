@@ -67,12 +67,12 @@ static gm_array *read_array(call *c, PyObject *value, const char *what, bool sca
 static bool read_arrays(call *c, PyObject *value, const char *what, gm_array ***out, int *count) {
     PyObject *items = py_array_node(c->state, value) ? NULL : PySequence_Tuple(value);
     Py_ssize_t n = items ? PyTuple_Size(items) : 0;
-    if (!items || n > 65535) {
+    if (!items || n > INT_MAX) {
         if (!items && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)))
             PyErr_Format(PyExc_TypeError, "%s: %s must be a sequence of arrays, not %R", c->function, what,
                          (PyObject *)Py_TYPE(value));
         else if (items)
-            PyErr_Format(PyExc_ValueError, "%s: %zd arrays, at most 65535 are possible", c->function, n);
+            PyErr_Format(PyExc_ValueError, "%s: %zd arrays are too many", c->function, n);
         Py_XDECREF(items);
         return false;
     }
@@ -163,9 +163,15 @@ static bool read_one(call *c, char kind, PyObject *value, const char *what, va_l
         int *n = va_arg(*list, int *), *axes = va_arg(*list, int *);
         return !value || read_axes(value, n, axes);
     }
-    case 's': {
+    case 's':
+    case 'S': {
         int *ndim = va_arg(*list, int *);
         int64_t *shape = va_arg(*list, int64_t *);
+        if (given && kind == 'S' && PyIndex_Check(value) && !PySequence_Check(value)) {
+            PyErr_Format(PyExc_TypeError, "%s: %s must be a sequence of ints, not %R", c->function, what,
+                         (PyObject *)Py_TYPE(value));
+            return false;
+        }
         return !given || read_shape(value, ndim, shape);
     }
     case 'n': {

@@ -17,6 +17,7 @@
  *   a axis: None or int              int *, bool *all
  *   x axes: None, int or ints        int *n (-1: None), int axes[GM_MAX_NDIM]
  *   s shape: int or ints             int *ndim, int64_t shape[GM_MAX_NDIM]
+ *   S shape: ints, not one int       the same
  *   n int or ints                    int *n (-1: one int), int64_t [BIND_INTS]
  *   d dtype or None                  gm_dtype *
  *   t str                            const char **

@@ -25,6 +25,7 @@ static const char *format_of(gm_dtype type) {
         [GM_INT32] = "i",
         [GM_INT64] = "q",
         [GM_FLOAT16] = "e",
+        [GM_BFLOAT16] = "bfloat16",      /* as MLX has it: struct's letters know none */
         [GM_FLOAT32] = "f",
         [GM_FLOAT64] = "d",
         [GM_COMPLEX64] = "Zf",
@@ -33,12 +34,7 @@ static const char *format_of(gm_dtype type) {
 }
 
 static bool refuse_export(const gm_array *node) {
-    if (gm_array_dtype(node) == GM_PACKED)
-        PyErr_Format(PyExc_BufferError, "packed %s weights have no buffer; dequantize them first",
-                     gm_array_format(node));
-    else
-        PyErr_Format(PyExc_BufferError, "%s has no buffer format; use astype(float32) first",
-                     gm_dtype_name(gm_array_dtype(node)));
+    PyErr_Format(PyExc_BufferError, "packed %s weights have no buffer; dequantize them first", gm_array_format(node));
     return false;
 }
 
@@ -194,6 +190,8 @@ static gm_dtype dtype_of_buffer(const Py_buffer *view) {
             type = size == 2 ? GM_FLOAT16 : size == 4 ? GM_FLOAT32 : GM_FLOAT64;
     } else if (!swapped && strcmp(format, "Zf") == 0 && size == 8) {
         type = GM_COMPLEX64;
+    } else if (!swapped && strcmp(format, "bfloat16") == 0 && size == 2) {
+        type = GM_BFLOAT16;
     }
     if (type != GM_DTYPE_COUNT && gm_dtype_size(type) != size)
         type = GM_DTYPE_COUNT;

@@ -60,7 +60,11 @@ static bool collect(module_state *state, PyObject *tree, collected *list) {
     if (Py_EnterRecursiveCall(" in eval of a nested tree"))
         return false;
     bool ok = true;
-    if (is_dict) {
+    if (is_list && !PyList_CheckExact(tree)) {        /* random.state is a list that has its items elsewhere */
+        PyObject *items = PySequence_Tuple(tree);
+        ok = items && collect(state, items, list);
+        Py_XDECREF(items);
+    } else if (is_dict) {
         PyObject *key, *value;
         Py_ssize_t at = 0;
         while (ok && PyDict_Next(tree, &at, &key, &value))

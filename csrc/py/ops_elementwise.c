@@ -66,7 +66,7 @@ static PyObject *wrap_spread(const invocation *in,
     gm_array *x;
     int n_axes = -1, axes[GM_MAX_NDIM], ddof = 0;
     bool keepdims = false;
-    BIND_IN(in, "Axbi", &x, &n_axes, axes, &keepdims, &ddof);
+    BIND_IN(in, "Axbii", &x, &n_axes, axes, &keepdims, &ddof, &ddof);      /* correction: its other name */
     return call_finish(&c, fn(c.scope, x, n_axes, axes, keepdims, ddof));
 }
 WRAPPED(var, wrap_spread, gm_var)

@@ -10,7 +10,7 @@ FUNCTION_OF(quantize) {
     const char *mode = "affine";
     BIND(quantize, "AiitO", &w, &group_size, &bits, &mode, &global_scale);
     out[0] = gm_quantize(c.scope, w, group_size, bits, mode, global_scale, &out[1], &out[2]);
-    return call_finish_many(&c, out[0] && out[1] && out[2] ? GM_OK : GM_EVALUE, out, out[2] == GM_NONE ? 2 : 3, false);
+    return call_finish_many(&c, out[0] && out[1] && out[2] ? GM_OK : GM_EVALUE, out, out[2] == GM_NONE ? 2 : 3, true);
 }
 
 FUNCTION_OF(dequantize) {

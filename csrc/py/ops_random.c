@@ -36,7 +36,7 @@ FUNCTION_OF(random_uniform) {
     int ndim = 0;
     int64_t shape[GM_MAX_NDIM];
     gm_dtype type = GM_FLOAT32;
-    BIND(random_uniform, "QQsdO", &low, &high, &ndim, shape, &type, &key);
+    BIND(random_uniform, "QQSdO", &low, &high, &ndim, shape, &type, &key);
     low = number(&c, low, 0);
     high = number(&c, high, 1);
     return call_finish(&c, gm_random_uniform(c.scope, low, high, ndim, shape, type, key_of(&c, key)));
@@ -47,7 +47,7 @@ FUNCTION_OF(random_normal) {
     int ndim = 0;
     int64_t shape[GM_MAX_NDIM];
     gm_dtype type = GM_FLOAT32;
-    BIND(random_normal, "sdQQO", &ndim, shape, &type, &loc, &scale, &key);
+    BIND(random_normal, "SdQQO", &ndim, shape, &type, &loc, &scale, &key);
     return call_finish(&c, gm_random_normal(c.scope, ndim, shape, type, loc, scale, key_of(&c, key)));
 }
 
@@ -56,7 +56,7 @@ typedef gm_array *(*bounded_fn)(gm_scope *, gm_array *, gm_array *, int, const i
 static PyObject *wrap_bounds(const invocation *in, bounded_fn fn, int ndim, gm_dtype type) {
     gm_array *low, *high, *key;
     int64_t shape[GM_MAX_NDIM];
-    BIND_IN(in, "VVsdO", &low, &high, &ndim, shape, &type, &key);
+    BIND_IN(in, "VVSdO", &low, &high, &ndim, shape, &type, &key);
     return call_finish(&c, fn(c.scope, low, high, ndim, shape, type, key_of(&c, key)));
 }
 WRAPPED(random_truncated_normal, wrap_bounds, gm_random_truncated_normal, -1, GM_FLOAT32)
@@ -67,7 +67,7 @@ FUNCTION_OF(random_multivariate_normal) {
     int ndim = 0;
     int64_t shape[GM_MAX_NDIM];
     gm_dtype type = GM_FLOAT32;
-    BIND(random_multivariate_normal, "AAsdO", &mean, &cov, &ndim, shape, &type, &key);
+    BIND(random_multivariate_normal, "AASdO", &mean, &cov, &ndim, shape, &type, &key);
     key = key_of(&c, key);
     return call_finish(&c, gm_random_multivariate_normal(c.scope, mean, cov, ndim, shape, type, key));
 }
@@ -77,7 +77,7 @@ FUNCTION_OF(random_gumbel) {
     int ndim = 0;
     int64_t shape[GM_MAX_NDIM];
     gm_dtype type = GM_FLOAT32;
-    BIND(random_gumbel, "sdO", &ndim, shape, &type, &key);
+    BIND(random_gumbel, "SdO", &ndim, shape, &type, &key);
     return call_finish(&c, gm_random_gumbel(c.scope, ndim, shape, type, key_of(&c, key)));
 }
 
@@ -87,7 +87,7 @@ FUNCTION_OF(random_laplace) {
     int64_t shape[GM_MAX_NDIM];
     gm_dtype type = GM_FLOAT32;
     double loc = 0, scale = 1;
-    BIND(random_laplace, "sdffO", &ndim, shape, &type, &loc, &scale, &key);
+    BIND(random_laplace, "SdffO", &ndim, shape, &type, &loc, &scale, &key);
     return call_finish(&c, gm_random_laplace(c.scope, ndim, shape, type, loc, scale, key_of(&c, key)));
 }
 
@@ -95,7 +95,7 @@ FUNCTION_OF(random_bernoulli) {
     gm_array *p, *key;
     int ndim = -1;
     int64_t shape[GM_MAX_NDIM];
-    BIND(random_bernoulli, "QsO", &p, &ndim, shape, &key);
+    BIND(random_bernoulli, "QSO", &p, &ndim, shape, &key);
     return call_finish(&c, gm_random_bernoulli(c.scope, number(&c, p, 0.5), ndim, shape, key_of(&c, key)));
 }
 
@@ -103,7 +103,7 @@ FUNCTION_OF(random_categorical) {
     gm_array *logits, *key;
     int axis = -1, ndim = -1, samples = INT32_MIN;
     int64_t shape[GM_MAX_NDIM];
-    BIND(random_categorical, "AisiO", &logits, &axis, &ndim, shape, &samples, &key);
+    BIND(random_categorical, "AiSiO", &logits, &axis, &ndim, shape, &samples, &key);
     return call_finish(&c, gm_random_categorical(c.scope, logits, axis, ndim, shape, samples, key_of(&c, key)));
 }
 

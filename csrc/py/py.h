@@ -92,6 +92,8 @@ PyObject *py_array_handle(PyTypeObject *type, gm_array *node);
 /* The end of every op: keeps the node, closes the scope, makes the handle or raises. */
 PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node);
 
+PyObject *py_array_divide(PyObject *a, PyObject *b);      /* a / b, of which one is an array */
+
 /* ---- array_methods.c, array_print.c ---- */
 extern PyMethodDef py_array_methods[];
 PyObject *py_array_repr(PyObject *self);

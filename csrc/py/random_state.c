@@ -109,9 +109,12 @@ static PyType_Spec random_state_spec = {"gomlx.core.random._RandomState", 0, 0, 
 
 /* ---- module functions ---- */
 
-static PyObject *seed(PyObject *module, PyObject *value) {
+static PyObject *seed(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"seed", 0, 1, 1, {"seed", NULL}};
     module_state *state = PyModule_GetState(module);
-    PyObject *list;
+    PyObject *list, *value;
+    if (!read_arguments(&sig, args, n, kwnames, &value))
+        return NULL;
     if (!PyLong_Check(value)) {
         PyErr_Format(PyExc_TypeError, "seed: expected an int, not %R", (PyObject *)Py_TYPE(value));
         return NULL;
@@ -127,7 +130,7 @@ static PyObject *seed(PyObject *module, PyObject *value) {
 }
 
 static PyMethodDef functions[] = {
-    {"seed", seed, METH_O, "seed(seed, /)\n--\n\nMakes the calling thread's random state the key of the seed."},
+    {"seed", FUNCTION(seed), FASTCALL, "seed(seed)\n--\n\nMakes the calling thread's random state the key of the seed."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -62,7 +62,7 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
     else if (node->op->compose)
         status = compose_vjp(s, node, cotangents[0], grads);
     else
-        status = gm_fail(GM_EUNSUPPORTED, "%s has no gradient", node->op->name);
+        status = gm_fail(GM_EVALUE, "%s has no gradient", node->op->name);
     if (status == GM_OK)
         status = error_code();
     for (int i = 0; i < node->n_in && status == GM_OK; i++) {

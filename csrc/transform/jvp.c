@@ -34,7 +34,7 @@ static gm_status transposed(gm_scope *s, gm_array *node, gm_array *const *tangen
             for (int i = 0, k = 0; i < node->n_in && status == GM_OK; i++)
                 grads[i] = node->in[i] == GM_NONE ? NULL : found[k++];
         } else {
-            status = gm_fail(GM_EUNSUPPORTED, "%s has no derivative", node->op->name);
+            status = gm_fail(GM_EVALUE, "%s has no derivative", node->op->name);
         }
         gm_trace_leave();
     }

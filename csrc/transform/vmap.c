@@ -35,8 +35,8 @@ static gm_status one_by_one(gm_scope *s, gm_array *node, gm_array *const *in, co
     gm_array **one = memory_array((size_t)node->n_in + (size_t)n_out, sizeof *one);
     gm_array **rows = memory_array((size_t)batch * (size_t)n_out + 1, sizeof *rows);
     gm_status status = !one || !rows ? GM_ENOMEM
-                       : batch > UINT16_MAX ? gm_fail(GM_EUNSUPPORTED, "vmap of %s: a batch of %lld", node->op->name,
-                                                      (long long)batch) : GM_OK;
+                       : batch > INT32_MAX ? gm_fail(GM_EVALUE, "vmap of %s: a batch of %lld", node->op->name,
+                                                     (long long)batch) : GM_OK;
     for (int64_t b = 0; b < batch && status == GM_OK; b++) {
         for (int i = 0; i < node->n_in; i++)
             one[i] = batched[i] ? member(s, in[i], b) : in[i];
@@ -110,7 +110,9 @@ static gm_status run_again(gm_scope *s, const walk *w, const int64_t *first, lan
         else
             status = node->op->vmap      ? node->op->vmap(s, node, in, batched, outs)
                      : node->op->compose ? compose_vmap(s, node, in, batched, outs)
-                                         : one_by_one(s, node, in, batched, outs);
+                                         : GM_AGAIN;
+        if (status == GM_AGAIN)
+            status = one_by_one(s, node, in, batched, outs);
     }
     for (int k = 0; k < n_out && status == GM_OK; k++) {
         if (!outs[k])

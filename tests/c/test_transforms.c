@@ -71,6 +71,41 @@ static bool function(gm_scope *s, gm_array *x, gm_array *y, bool rules, gm_array
     return outs[0] && outs[1];
 }
 
+/* ---- another one, of what else files hold: fused operations, transforms, linear algebra, quantised matrices ---- */
+static bool fused_function(gm_scope *s, gm_array *x, gm_array *y, gm_array **outs) {
+    const int64_t wide_shape[3] = {ROWS, COLUMNS, 32};
+    gm_array *parts[12], *lu[3], *svd[3], *fields[3], *sum = NULL;
+    gm_array *heads = gm_reshape(s, x, 4, (int64_t[]){1, 1, ROWS, COLUMNS});
+    gm_array *offset = gm_array_from(s, GM_INT32, 0, NULL, &(int32_t){2});
+    gm_array *square = gm_add(s, gm_matmul(s, gm_transpose(s, x, 2, (int[]){1, 0}), y),
+                              gm_eye(s, COLUMNS, COLUMNS, 0, GM_FLOAT32));
+    gm_array *wide = gm_broadcast_to(s, gm_reshape(s, x, 3, (int64_t[]){ROWS, COLUMNS, 1}), 3, wide_shape);
+    wide = gm_reshape(s, wide, 2, (int64_t[]){ROWS, 32 * COLUMNS});
+    fields[0] = gm_quantize(s, wide, 32, 4, "affine", GM_NONE, &fields[1], &fields[2]);
+    if (!fields[0] || !gm_lu(s, square, lu) || !gm_svd(s, square, true, svd))
+        return false;
+    parts[0] = gm_rope(s, heads, 4, false, offset, GM_NONE, 100, 1);
+    parts[1] = gm_rms_norm(s, x, GM_NONE, 1e-5f);
+    parts[2] = gm_layer_norm(s, x, GM_NONE, GM_NONE, 1e-5f);
+    parts[3] = gm_abs(s, gm_rfft(s, x, -1, NULL, 1, (int[]){-1}, "backward"));
+    parts[4] = gm_from_fp8(s, gm_to_fp8(s, x), GM_FLOAT32);
+    parts[5] = gm_solve(s, square, square);
+    parts[6] = lu[1];
+    parts[7] = svd[1];
+    parts[8] = gm_det(s, square);
+    parts[9] = gm_dequantize(s, fields[0], fields[1], fields[2], 32, 4, "affine", GM_NONE, GM_DTYPE_COUNT);
+    parts[10] = gm_quantized_matmul(s, wide, fields[0], fields[1], fields[2], true, 32, 4, "affine");
+    parts[11] = gm_eigvalsh(s, square, true);
+    for (int i = 0; i < 12; i++) {
+        if (!(parts[i] = gm_sum(s, parts[i], -1, NULL, false)))
+            return false;
+        sum = i ? gm_add(s, sum, parts[i]) : parts[i];
+    }
+    outs[0] = sum;
+    outs[1] = gm_scaled_dot_product_attention(s, heads, heads, heads, 1, GM_NONE, true, GM_NONE);
+    return outs[0] && outs[1];
+}
+
 static gm_array *ones_like(gm_scope *s, gm_array *a) {
     gm_array *one = gm_array_from(s, GM_FLOAT32, 0, NULL, &(float){1});
     return a ? gm_full(s, gm_array_ndim(a), gm_array_shape(a), one, GM_FLOAT32) : NULL;
@@ -117,12 +152,15 @@ static bool batched(gm_scope *s, gm_array *const *in, gm_array **outs, int *n) {
     return ok;
 }
 
-static bool traced(gm_scope *s, bool rules, gm_array **places, gm_array **made) {
+typedef enum { WITH_RULES, WITHOUT_RULES, FUSED } which;
+
+static bool traced(gm_scope *s, which f, gm_array **places, gm_array **made) {
     const int64_t shape[2] = {ROWS, COLUMNS};
     gm_trace_enter();
     places[0] = gm_placeholder(s, GM_FLOAT32, 2, shape);
     places[1] = gm_placeholder(s, GM_FLOAT32, 2, shape);
-    bool ok = places[0] && places[1] && function(s, places[0], places[1], rules, made);
+    bool ok = places[0] && places[1] && (f == FUSED ? fused_function(s, places[0], places[1], made)
+                                                    : function(s, places[0], places[1], f == WITH_RULES, made));
     gm_trace_leave();
     return ok;
 }
@@ -130,7 +168,7 @@ static bool traced(gm_scope *s, bool rules, gm_array **places, gm_array **made) 
 static bool compiled_as(gm_scope *s, gm_array *const *in, gm_array **outs, bool shapeless) {
     gm_array *made[2] = {NULL}, *places[2];
     gm_graph *graph = NULL;
-    bool ok = traced(s, true, places, made) && gm_graph_new(places, 2, made, 2, shapeless, &graph) == GM_OK &&
+    bool ok = traced(s, WITH_RULES, places, made) && gm_graph_new(places, 2, made, 2, shapeless, &graph) == GM_OK &&
               gm_graph_fuse(graph) == GM_OK && gm_graph_call(s, graph, in, 2, outs) == GM_OK;
     gm_graph_free(graph);
     return ok;
@@ -146,11 +184,11 @@ static bool shapeless(gm_scope *s, gm_array *const *in, gm_array **outs, int *n)
     return compiled_as(s, in, outs, true);
 }
 
-static bool save(gm_scope *s) {
+static bool save(gm_scope *s, which f) {
     const char *names[2] = {NULL, "y"};
     gm_array *made[2] = {NULL}, *places[2];
     gm_exporter *exporter;
-    if (!traced(s, false, places, made) || gm_export_open(path, false, "about it", &exporter) != GM_OK)
+    if (!traced(s, f, places, made) || gm_export_open(path, false, "about it", &exporter) != GM_OK)
         return false;
     bool ok = gm_export_trace(exporter, places, names, 2, made, 2) == GM_OK;
     return gm_export_close(exporter, ok) == GM_OK && ok;
@@ -173,7 +211,12 @@ static bool load_and_call(gm_scope *s, gm_array *const *in, gm_array **outs) {
 
 static bool exported(gm_scope *s, gm_array *const *in, gm_array **outs, int *n) {
     *n = 2;
-    return save(s) && load_and_call(s, in, outs);
+    return save(s, WITHOUT_RULES) && load_and_call(s, in, outs);
+}
+
+static bool exported_fused(gm_scope *s, gm_array *const *in, gm_array **outs, int *n) {
+    *n = 2;
+    return save(s, FUSED) && load_and_call(s, in, outs);
 }
 
 /* ---- faults ---- */
@@ -318,7 +361,7 @@ static void survive_programs(gm_array *const *in, int rounds) {
 int main(void) {
     static const struct { const char *name; transform t; } transforms[] = {
         {"vjp", reverse}, {"jvp", forward}, {"vmap", batched}, {"compile", compiled}, {"shapeless", shapeless},
-        {"export", exported}};
+        {"fused export", exported_fused}, {"export", exported}};
     gm_set_cache_limit(0);
     CHECK(gm_init() == GM_OK && mkdtemp(folder));
     snprintf(path, sizeof path, "%s/f", folder);
@@ -329,7 +372,10 @@ int main(void) {
     for (size_t i = 0; i < sizeof transforms / sizeof *transforms; i++)
         fail_each(transforms[i].name, transforms[i].t, in);
     refuse_damage();
-    survive_programs(in, getenv("GOMLX_FUZZ_ROUNDS") ? atoi(getenv("GOMLX_FUZZ_ROUNDS")) : 3000);
+    int rounds = getenv("GOMLX_FUZZ_ROUNDS") ? atoi(getenv("GOMLX_FUZZ_ROUNDS")) : 3000;
+    survive_programs(in, rounds);
+    CHECK(save(s, FUSED));
+    survive_programs(in, rounds);
     gm_scope_close(s);
     unlink(path);
     CHECK(rmdir(folder) == 0);       /* nothing else was left in it */
