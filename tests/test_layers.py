@@ -6,18 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from arrays import close, f32
 
 import gomlx.core as mx
 import gomlx.nn as nn
 from gomlx.utils import tree_flatten
-
-
-def f32(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def close(got, want, tol=1e-5):
-    np.testing.assert_allclose(np.array(got), want, rtol=tol, atol=tol)
 
 
 def names(tree):

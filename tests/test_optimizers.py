@@ -8,6 +8,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+from arrays import close
+from arrays import f32 as values
 
 import gomlx.core as mx
 import gomlx.nn as nn
@@ -15,14 +17,6 @@ import gomlx.optimizers as opt
 from gomlx.utils import tree_flatten, tree_map, tree_unflatten
 
 RATE = 0.1
-
-
-def values(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def close(got, want, tol=1e-5):
-    np.testing.assert_allclose(np.array(got), want, rtol=tol, atol=tol)
 
 
 def rms(x):
