@@ -729,6 +729,170 @@ static void test_matmul(void)
     }
 }
 
+/* ---- dense products and convolutions ---- */
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Sum of k products and of their sizes; of complex numbers, whose second part is half the first, the real part. */
+static double exact_product(const gm_gemm_args *a, int64_t row, int64_t lane, double *size)
+{
+    double sum = *size = 0;
+    for (int64_t k = 0; k < a->k; k++) {
+        double term = get(a->x, a->type, row * a->x_row + k * a->x_k);
+        term *= get(a->w, a->type, k * a->w_k + lane * a->w_lane);
+        if (a->type == GM_T_C64) term *= 0.75;
+        sum += term, *size += fabs(term);
+    }
+    return sum;
+}
+/* For a sum of terms of that size in all, stored as the type. */
+static double bound_of(int type, double sum, double size)
+{
+    const double rounding = item_of(type) == 2 ? epsilon_of(type) * fabs(sum) * 1.01 + 1e-7 : 0;
+    return (type == GM_T_F64 ? 1e-14 : 3e-6) * size + rounding;
+}
+
+/* The ways to the same bits: blocks of rows and panels, x and w packed ahead, few rows straight from memory. */
+enum { GEMM_BLOCKS, GEMM_ONE_BY_ONE, GEMM_PACKED, GEMM_ALIGNED, GEMM_FEW, GEMM_WAYS };
+static void *run_gemm(gm_gemm_args a, int way, bool *possible)
+{
+    const bool halved = a.type == GM_T_F64 || a.type == GM_T_C64;
+    const int64_t panels = kernels_gemm_panels(kernels, a.type, a.lanes);
+    gm_gemm_args copy = a;
+    a.block_rows = way == GEMM_ONE_BY_ONE ? 1 : least(a.rows, halved ? kernels->gemm_rows / 2 : kernels->gemm_rows);
+    a.block_panels = way == GEMM_ONE_BY_ONE ? 1 : way == GEMM_FEW ? least(panels, GM_GEMM_FEW_PANELS / GM_GEMM_FEW)
+                                                                  : least(panels, GM_GEMM_PANELS);
+    a.out = buffer((size_t)(a.rows * a.lanes * item_of(a.type)));
+    if (way == GEMM_PACKED || way == GEMM_ALIGNED) {
+        copy.out = buffer((size_t)kernels_gemm_pack_bytes(kernels, a.type, a.lanes, a.k));
+        kernels->gemm_pack(&copy, 0, panels);
+        a.w = copy.out;
+        a.packed = true;
+    }
+    if (way == GEMM_ALIGNED) {
+        copy.out = buffer((size_t)kernels_gemm_align_bytes(a.type, a.rows, a.k));
+        kernels->gemm_align(&copy, 0, a.rows);
+        a.x = copy.out;
+        a.aligned = true;
+    }
+    a.few = way == GEMM_FEW;
+    *possible = !a.few || (a.rows <= GM_GEMM_FEW && a.type != GM_T_C64 && (a.w_lane == 1 || a.w_k == 1));
+    if (!*possible) return NULL;
+    const int64_t row_blocks = (a.rows + a.block_rows - 1) / a.block_rows;
+    kernels->gemm(&a, 0, row_blocks * ((panels + a.block_panels - 1) / a.block_panels));
+    return a.out;
+}
+static void test_gemm(void)
+{
+    static const int64_t shapes[][3] = { { 1, 1, 1 }, { 1, 300, 70 }, { 3, 129, 33 }, { 5, 17, 100 }, { 13, 128, 31 },
+        { 50, 65, 64 }, { 8, 257, 17 }, { 97, 20, 5 } };
+    static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64, GM_T_C64 };
+    for (int run = 0; run < 5 * 8 * 3; run++) {
+        const int type = types[run / 24], s = run / 3 % 8, layout = run % 3;
+        const int64_t rows = shapes[s][0], k = shapes[s][1], lanes = shapes[s][2], step = layout == 2 ? 2 : 1;
+        void *x = buffer((size_t)(rows * k * step * item_of(type)));
+        void *w = buffer((size_t)(lanes * k * step * item_of(type)));
+        for (int64_t i = 0; i < rows * k * step; i++) put(x, type, i, uniform());
+        for (int64_t i = 0; i < lanes * k * step; i++) put(w, type, i, uniform());
+        gm_gemm_args a = { .x = x, .w = w, .type = type, .rows = rows, .lanes = lanes, .k = k, .out_row = lanes,
+            .out_lane = 1, .x_row = layout == 1 ? 1 : k * step, .x_k = layout == 1 ? rows : step,
+            .w_lane = layout == 1 ? 1 : k * step,
+            .w_k = layout == 1 ? lanes : step };
+        bool possible;
+        void *out = run_gemm(a, GEMM_BLOCKS, &possible);
+        for (int64_t r = 0; r < rows; r++) for (int64_t l = 0; l < lanes; l++) {
+            double size, sum = exact_product(&a, r, l, &size);
+            CHECK(fabs(get(out, type, r * lanes + l) - sum) <= bound_of(type, sum, size),
+                  "gemm type %d shape %d layout %d", type, s, layout);
+        }
+        for (int way = GEMM_ONE_BY_ONE; way < GEMM_WAYS; way++) {
+            void *again = run_gemm(a, way, &possible);
+            CHECK(!possible || same(again, out, (size_t)(rows * lanes * item_of(type))),
+                  "gemm type %d shape %d layout %d way %d", type, s, layout, way);
+        }
+        if (type != GM_T_C64) {
+            a.add = buffer((size_t)(lanes * item_of(type)));
+            for (int64_t i = 0; i < lanes; i++) put((void *)(uintptr_t)a.add, type, i, uniform());
+            a.add_lane = 1, a.alpha = 0.5f, a.beta = 2;
+            out = run_gemm(a, GEMM_BLOCKS, &possible);
+            for (int64_t r = 0; r < rows; r++) for (int64_t l = 0; l < lanes; l++) {
+                double size, sum = 0.5 * exact_product(&a, r, l, &size), added = 2 * get(a.add, type, l);
+                double bound = bound_of(type, sum + added, size + fabs(added));
+                CHECK(fabs(get(out, type, r * lanes + l) - sum - added) <= bound,
+                      "gemm with a term: type %d shape %d", type, s);
+            }
+        }
+        free_buffers();
+    }
+}
+/* Two axes; a definition item by item. `own`: each channel has its filter. */
+static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t stride, int64_t low, int64_t dilation,
+                           int64_t spread, bool own)
+{
+    const int64_t in[2] = { 7, 9 }, taps[2] = { 3, 2 }, groups = own ? channels : 1, per = own ? 1 : channels;
+    int64_t out[2], k = taps[0] * taps[1] * per;
+    for (int d = 0; d < 2; d++)
+        out[d] = ((in[d] - 1) * spread + 1 + 2 * low - dilation * (taps[d] - 1) - 1) / stride + 1;
+    const int64_t places = out[0] * out[1], rows = 2 * places;
+    void *x = buffer((size_t)(2 * in[0] * in[1] * channels * item_of(type)));
+    void *w = buffer((size_t)(filters * k * item_of(type)));
+    void *result = buffer((size_t)(rows * filters * item_of(type)));
+    for (int64_t i = 0; i < 2 * in[0] * in[1] * channels; i++) put(x, type, i, uniform());
+    for (int64_t i = 0; i < filters * k; i++) put(w, type, i, uniform());
+    gm_conv_args a = { .product = { .out = result, .x = x, .w = w, .type = type, .rows = rows,
+            .lanes = filters / groups, .k = k, .out_row = filters, .out_lane = 1, .w_lane = k, .w_k = 1 },
+        .in = { 1, in[0], in[1] }, .out = { 1, out[0], out[1] }, .taps = { 1, taps[0], taps[1] },
+        .stride = { 1, stride, stride }, .low = { 0, low, low }, .dilation = { 1, dilation, dilation },
+        .spread = { 1, spread, spread },
+        .channels = per, .image = in[0] * in[1] * channels, .places = { 0, in[1] * channels, channels } };
+    if (own) {
+        float *turned = buffer((size_t)(filters * k) * 4);
+        for (int64_t i = 0; i < filters * k; i++) turned[i % k * filters + i / k] = (float)get(w, type, i);
+        a.product.w = turned, a.product.w_k = a.product.lanes = filters;
+        kernels->conv_depthwise(&a, 0, 5);
+        kernels->conv_depthwise(&a, 5, rows);
+    } else {
+        const int64_t panels = kernels_gemm_panels(kernels, type, filters);
+        a.product.block_rows = least(rows, type == GM_T_F64 ? kernels->gemm_rows / 2 : kernels->gemm_rows);
+        a.product.block_panels = least(panels, GM_GEMM_PANELS);
+        const int64_t blocks = (rows + a.product.block_rows - 1) / a.product.block_rows;
+        kernels->conv(&a, 0, blocks * ((panels + a.product.block_panels - 1) / a.product.block_panels));
+    }
+    for (int64_t r = 0; r < rows; r++) for (int64_t f = 0; f < filters; f++) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < k; i++) {
+            const int64_t tap = i / per, c = own ? f : i % per, at[2] = { tap / taps[1], tap % taps[1] };
+            const int64_t place[2] = { r % places / out[1], r % places % out[1] };
+            int64_t from[2];
+            bool inside = true;
+            for (int d = 0; d < 2; d++) {
+                from[d] = place[d] * stride + at[d] * dilation - low;
+                inside = inside && from[d] >= 0 && from[d] % spread == 0 && from[d] / spread < in[d];
+                from[d] /= spread;
+            }
+            if (!inside) continue;
+            double term = get(x, type, ((r / places * in[0] + from[0]) * in[1] + from[1]) * channels + c);
+            term *= get(w, type, f * k + i);
+            sum += term, size += fabs(term);
+        }
+        CHECK(fabs(get(result, type, r * filters + f) - sum) <= bound_of(type, sum, size),
+              "conv type %d channels %d stride %d low %d", type, (int)channels, (int)stride, (int)low);
+    }
+    free_buffers();
+}
+static void test_conv(void)
+{
+    static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64 };
+    for (int run = 0; run < 4 * 4; run++) {
+        static const int64_t widths[] = { 1, 4, 13, 70 };
+        const int type = types[run / 4];
+        const int64_t channels = widths[run % 4];
+        test_conv_case(type, channels, 5, 1, 1, 1, 1, false);
+        test_conv_case(type, channels, 35, 2, 0, 2, 1, false);
+        test_conv_case(type, channels, 3, 1, 3, 1, 2, false);
+        if (type != GM_T_F64) test_conv_case(type, channels, channels, 2, 2, 1, 1, true);
+    }
+}
+
 /* ---- attention ---- */
 typedef struct {
     int type;
@@ -883,6 +1047,8 @@ int main(int argc, char **argv)
         test_reduce();
         test_rows();
         test_matmul();
+        test_gemm();
+        test_conv();
         test_attention();
     }
     printf("%ld passed, %ld failed\n", passed, failed);
