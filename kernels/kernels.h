@@ -291,6 +291,14 @@ typedef struct {
 typedef gm_gemm_args gm_gemm_pack_args;                  /* out: w's lanes as panels, of all matrices of the batch */
 typedef gm_gemm_args gm_gemm_align_args;                 /* out: x's rows as items, side by side */
 
+/* out[item] = x[x_index[item]] @ w[w_index[item]]: product.rows are of one item, out's of all of them; its batch does not
+ * count. A piece is block_panels panels of one matrix of w, at most GM_GEMM_FEW_PANELS / GM_GEMM_FEW. */
+typedef struct {
+    gm_gemm_args product;
+    const int32_t *x_index, *w_index;                    /* beyond the matrices: the first or the last */
+    int64_t items, x_matrices, w_matrices, x_matrix, w_matrix;      /* how many; elements from one to the next */
+} gm_gather_gemm_args;
+
 /* out[place][filter] = sum over taps and channels of image[place * stride + tap * dilation - low] * w, for images of three
  * spatial axes, whose items lie `spread` apart with zeros between. In `product`, rows are the places of all images, x is
  * the image, k = taps * channels, and the batch are groups of channels. */

@@ -72,6 +72,42 @@ def test_products_of_chosen_matrices():
     close(mx.block_masked_mm(mx.array(p), mx.array(q), 32, mx.array(mask)), np.where(full, p @ q, 0))
 
 
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 1e-2), ("float64", 1e-13)])
+@pytest.mark.parametrize("rows", [1, 3, 50])
+def test_chosen_matrices_where_they_lie(rows, dtype, tolerance):
+    """Against NumPy, and the bits of each product alone: by runs of one matrix or not, transposed, of strided stacks."""
+    a, b = f32(40, rows, 70), f32(5, 70, 45, seed=1)
+    a, b = (mx.array(v).astype(getattr(mx, dtype)) for v in (a, b))
+    x, y = (np.array(v.astype(mx.float64)) for v in (a, b))
+    flipped = mx.contiguous(b.swapaxes(1, 2)).swapaxes(1, 2)
+    r = np.random.default_rng(2)
+    for rhs in (np.sort(r.integers(0, 5, 40)), r.integers(0, 5, 40), np.zeros(40, int)):
+        got = mx.gather_mm(a, b, None, mx.array(rhs))
+        close(got.astype(mx.float64), x @ y[rhs], tolerance)
+        for w in (flipped, mx.stack([b, b])[1]):
+            assert mx.array_equal(mx.gather_mm(a, w, None, mx.array(rhs.astype(np.uint32)), sorted_indices=True), got).item()
+        for i in (0, 17, 39):
+            assert mx.array_equal(a[i] @ b[int(rhs[i])], got[i]).item()
+    lhs, rhs = r.integers(0, 40, (4, 1)), r.integers(0, 5, (3,))
+    close(mx.gather_mm(a, b, mx.array(lhs), mx.array(rhs)).astype(mx.float64), x[lhs] @ y[rhs], tolerance)
+    close(mx.gather_mm(a[::2], b[::-1], mx.array(lhs // 2), mx.array(rhs)).astype(mx.float64), x[::2][lhs // 2] @ y[::-1][rhs],
+          tolerance)
+
+
+def test_gradients_and_batches_of_chosen_matrices():
+    a, b, rhs = mx.array(f32(6, 2, 5)), mx.array(f32(3, 5, 4, seed=1)), mx.array([2, 0, 0, 1, 2, 2])
+    gathered = lambda a, b: mx.gather_mm(a, b, None, rhs)                               # noqa: E731
+    for got, want in zip(mx.grad(lambda a, b: gathered(a, b).square().sum(), (0, 1))(a, b),
+                         mx.grad(lambda a, b: (a @ b[rhs]).square().sum(), (0, 1))(a, b)):
+        close(got, np.array(want))
+    many = mx.stack([a, 2 * a])
+    close(mx.vmap(gathered, in_axes=(0, None))(many, b), np.array(many @ b[rhs]))
+    with pytest.raises(ValueError, match="gather_mm"):
+        mx.gather_mm(a, b, None, mx.array([0.5] * 6))
+    with pytest.raises(ValueError, match="gather_mm"):
+        mx.gather_mm(a, b.swapaxes(1, 2), None, rhs)
+
+
 @pytest.mark.parametrize("n", [1, 2, 8, 12, 40, 56, 64])
 def test_hadamard_is_orthogonal(n):
     h = np.array(mx.hadamard_transform(mx.eye(n)))

@@ -74,35 +74,7 @@ gm_array *gm_vecdot(gm_scope *s, gm_array *a, gm_array *b, int axis) {
     return gm_sum(s, gm_multiply(s, a->dtype == GM_COMPLEX64 ? gm_conjugate(s, a) : a, b), 1, &axis, false);
 }
 
-/* ---- products of chosen matrices ---- */
-/* The matrices of x [..., m, n] chosen by indices into its leading axes taken as one. */
-static gm_array *chosen(gm_scope *s, gm_array *x, gm_array *indices) {
-    if (!x || !indices || array_is_none(indices))
-        return x;
-    int64_t shape[3] = {-1, x->shape[x->ndim - 2], x->shape[x->ndim - 1]};
-    if (x->ndim == 2)
-        shape[0] = 1;
-    return gm_take(s, gm_reshape(s, x, 3, shape), indices, 0);
-}
-
-gm_array *gm_gather_mm(gm_scope *s, gm_array *a, gm_array *b, gm_array *lhs, gm_array *rhs, bool sorted) {
-    (void)sorted;                  /* a promise that this way of computing does not use */
-    if (!a || !b || !lhs || !rhs)
-        return NULL;
-    if (a->ndim < 2 || b->ndim < 2)
-        return gm_fail(GM_EVALUE, "gather_mm: operands of %d and %d dimensions, expected at least 2", a->ndim,
-                       b->ndim), NULL;
-    if (needs_floats("gather_mm", gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype)))
-        return NULL;
-    for (int i = 0; i < 2; i++) {
-        gm_array *index = i ? rhs : lhs;
-        if (!array_is_none(index) && !dtype_is_integer((gm_dtype)index->dtype))
-            return gm_fail(GM_EVALUE, "gather_mm: indices are %s, expected integers",
-                           gm_dtype_name((gm_dtype)index->dtype)), NULL;
-    }
-    return gm_matmul(s, chosen(s, a, lhs), chosen(s, b, rhs));
-}
-
+/* ---- products of parts ---- */
 gm_array *gm_segmented_mm(gm_scope *s, gm_array *a, gm_array *b, gm_array *segments) {
     if (!a || !b || !segments)
         return NULL;
