@@ -20,7 +20,9 @@ import numpy as np
 
 SIZES = {"1k": 1 << 10, "64k": 1 << 16, "4M": 1 << 22}
 SAMPLE = 0.004               # seconds that one sample takes at least
-SLOW = 0.2                   # a call of so many seconds is sampled three times only
+WARM = 0.003                 # seconds of calls before each sample: caches are filled, sleeping threads and CPUs awake
+SLOW = 0.2                   # a call of so many seconds is sampled three times only,
+ENDLESS = 2.0                # and such a one once
 PAUSE = 0.012                # between libraries: threads that spin after their work (torch's) go to sleep
 
 
@@ -56,6 +58,11 @@ def row(name, inputs, mlx, numpy=None, torch=None, sizes=tuple(SIZES), dtypes=("
     ROWS[name] = {"inputs": inputs, "mlx": mlx, "numpy": numpy, "torch": torch, "sizes": sizes, "dtypes": dtypes}
 
 
+def neural(mx):
+    """mlx.nn of mlx.core, gomlx.nn of gomlx.core."""
+    return sys.modules[mx.__name__.replace(".core", ".nn")]
+
+
 def add_rows():
     one, two = lambda n: [flat(n)], lambda n: [flat(n), flat(n)[::-1].copy()]
     matrix = lambda n: [square(n)]
@@ -66,8 +73,7 @@ def add_rows():
     row("tanh", one, lambda mx, a: mx.tanh(a), lambda np, a: np.tanh(a), lambda t, a: t.tanh(a))
     row("erf", one, lambda mx, a: mx.erf(a), None, lambda t, a: t.erf(a))
     row("sigmoid", one, lambda mx, a: mx.sigmoid(a), None, lambda t, a: t.sigmoid(a))
-    row("gelu", one, lambda mx, a: a * (1 + mx.erf(a * (1 / math.sqrt(2)))) * 0.5, None,
-        lambda t, a: t.nn.functional.gelu(a))
+    row("gelu", one, lambda mx, a: neural(mx).gelu(a), None, lambda t, a: t.nn.functional.gelu(a))
     row("where", lambda n: [flat(n) > 0, *two(n)], lambda mx, c, a, b: mx.where(c, a, b),
         lambda np, c, a, b: np.where(c, a, b), lambda t, c, a, b: t.where(c, a, b))
     row("less", two, lambda mx, a, b: a < b, lambda np, a, b: a < b, lambda t, a, b: a < b)
@@ -199,11 +205,13 @@ class Torch:
 def libraries(threads):
     import gomlx
     import gomlx.core
+    import gomlx.nn
     from gomlx import _gomlx
     _gomlx.set_threads(threads)
     found = [MLX("gomlx", gomlx.core, f"gomlx {gomlx.__version__} ({_gomlx.isa()})")]
     try:
         import mlx.core
+        import mlx.nn
         found.append(MLX("mlx", mlx.core, f"mlx {mlx.core.__version__}"))
     except ImportError:
         pass
@@ -242,21 +250,30 @@ def seconds(call, count):
     return (time.perf_counter() - start) / count
 
 
+def pause():
+    """Waits without sleep: a CPU that was idle is slow at first."""
+    end = time.perf_counter() + PAUSE
+    while time.perf_counter() < end:
+        pass
+
+
 def measure(what, n, dtype, found, repeat):
     """{library: median seconds of one call}, the libraries taking turns; raises what gomlx raises."""
     calls = {lib.name: call for lib in found if (call := prepared(lib, what, n, dtype)) is not None}
-    counts, samples = {}, {name: [] for name in calls}
+    once, samples = {}, {}
     for name, call in calls.items():
-        once = min(seconds(call, 1) for _ in range(3))
-        counts[name] = max(1, math.ceil(SAMPLE / once)) if once < SLOW else 0
+        first = seconds(call, 1)
+        samples[name] = [first]
+        once[name] = first if first > ENDLESS else min(first, seconds(call, 1), seconds(call, 1))
     for i in range(repeat):
         for name, call in calls.items():
-            if counts[name] == 0 and i >= 3:
+            if once[name] > ENDLESS or (once[name] > SLOW and i >= 3):
                 continue
-            time.sleep(PAUSE)
-            call()
-            samples[name].append(seconds(call, max(1, counts[name])))
-    return {name: statistics.median(values) for name, values in samples.items()}
+            pause()
+            for _ in range(math.ceil(WARM / once[name])):
+                call()
+            samples[name].append(seconds(call, math.ceil(SAMPLE / once[name])))
+    return {name: statistics.median(values[1:] or values) for name, values in samples.items()}
 
 
 def overhead(found, repeat):
@@ -265,7 +282,7 @@ def overhead(found, repeat):
     samples = {name: [] for name in operands}
     for _ in range(max(repeat, 5)):
         for name, (a, b) in operands.items():
-            time.sleep(PAUSE)
+            pause()
             samples[name].append(1e9 * seconds(lambda: a + b, 20000))
     return {name: statistics.median(values) for name, values in samples.items()}
 

@@ -43,6 +43,11 @@ typedef struct {
     int out_type, in_type, ndim;
     const int64_t *shape, *out_strides, *in_strides;
 } gm_copy_args;
+/* Copies to places that do not overlap, one after another: part k has the elements starts[k] up to starts[k + 1]. */
+typedef struct {
+    const gm_copy_args *parts;
+    const int64_t *starts;
+} gm_copy_parts_args;
 /* A copy from or to a region that begins where an array says: in steps[k] elements for each of start[k], which is moved into
  * [0, limits[k]]. */
 typedef struct {

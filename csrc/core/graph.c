@@ -19,6 +19,14 @@
 typedef struct { gm_array *node; int next; } frame;
 typedef struct failure { struct failure *next; uint64_t ticket; } failure;
 
+struct gm_run {
+    gm_array **roots;               /* kept from run to run */
+    size_t n_roots, roots_capacity, n_order, at;
+    bool executing, tracing;        /* tracing: begun by a thread that traces; tracers keep their inputs */
+    gm_status failure;              /* of recording: reported after what was recorded has run */
+    gm_error error;
+};
+
 static struct {
     const gm_kernels *kernels;
     _Atomic int threads;
@@ -30,6 +38,7 @@ static struct {
     pthread_t owner;
     pthread_mutex_t recording;      /* fork takes it too: nodes and queues are never copied half changed */
     /* under the run lock */
+    gm_run run;
     gm_queue *queue;
     uint64_t epoch;
     _Atomic uint64_t completed;     /* batches up to this one have run */
@@ -41,14 +50,6 @@ static struct {
     _Atomic(failure *) failed;      /* batches that were cancelled; never freed: readers take no lock */
     failure *spare;                 /* made before a run, so that cancelling cannot fail */
 } engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .recording = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
-
-struct gm_run {
-    gm_array **roots;
-    size_t n_roots, n_order, at;
-    bool executing, tracing;        /* tracing: begun by a thread that traces; tracers keep their inputs */
-    gm_status failure;              /* of recording: reported after what was recorded has run */
-    gm_error error;
-};
 
 /* The batch at hand has run, or never will. */
 static void close_batch(bool cancelled) {
@@ -132,35 +133,46 @@ gm_status gm_set_threads(int n) {
 }
 
 /* ---- the run lock ---- */
-gm_status run_lock(int slice_ms) {
+static struct timespec time_in(int ms) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += slice_ms / 1000;
-    until.tv_nsec += (long)(slice_ms % 1000) * 1000000;
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
     if (until.tv_nsec >= 1000000000) {
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
+    return until;
+}
+
+/* Until the lock is free, or reserved for who waits; under the mutex. */
+static gm_status await_run(int slice_ms) {
+    const struct timespec until = time_in(slice_ms < 0 ? 0 : slice_ms);
+    gm_status status = GM_OK;
+    engine.waiting++;
+    do {
+        if (slice_ms < 0)
+            pthread_cond_wait(&engine.released, &engine.mutex);
+        else if (pthread_cond_timedwait(&engine.released, &engine.mutex, &until) == ETIMEDOUT && engine.held)
+            status = GM_AGAIN;
+    } while (engine.held && status == GM_OK);
+    engine.waiting--;
+    if (status == GM_OK || !engine.waiting)
+        engine.reserved = false;
+    return status;
+}
+
+gm_status run_lock(int slice_ms) {
     gm_status status = GM_OK;
     pthread_mutex_lock(&engine.mutex);
-    if (engine.held && pthread_equal(engine.owner, pthread_self())) {
+    if (engine.held && pthread_equal(engine.owner, pthread_self()))
         status = gm_fail(GM_ESTATE, "an evaluation is under way on this thread already: a signal handler or a progress "
                          "callback cannot start another");
-    } else {
-        engine.waiting++;
-        for (bool waited = false; (engine.held || (engine.reserved && !waited)) && status == GM_OK; waited = true) {
-            if (slice_ms < 0)
-                pthread_cond_wait(&engine.released, &engine.mutex);
-            else if (pthread_cond_timedwait(&engine.released, &engine.mutex, &until) == ETIMEDOUT && engine.held)
-                status = GM_AGAIN;
-        }
-        engine.waiting--;
-        if (status == GM_OK || !engine.waiting)
-            engine.reserved = false;
-        if (status == GM_OK) {
-            engine.held = true;
-            engine.owner = pthread_self();
-        }
+    else if (engine.held || engine.reserved)
+        status = await_run(slice_ms);
+    if (status == GM_OK) {
+        engine.held = true;
+        engine.owner = pthread_self();
     }
     pthread_mutex_unlock(&engine.mutex);
     return status;
@@ -170,7 +182,8 @@ void run_unlock(void) {
     pthread_mutex_lock(&engine.mutex);
     engine.held = false;
     engine.reserved = engine.waiting > 0;
-    pthread_cond_signal(&engine.released);
+    if (engine.reserved)
+        pthread_cond_signal(&engine.released);
     pthread_mutex_unlock(&engine.mutex);
 }
 
@@ -199,6 +212,8 @@ static gm_status reserve(void **items, size_t *capacity, size_t count, size_t it
     if (count < *capacity)
         return GM_OK;
     size_t n = *capacity ? *capacity * 2 : 256;
+    while (n <= count)
+        n *= 2;
     void *p = memory_resize(*items, n * item);
     if (!p)
         return error_code();
@@ -309,19 +324,22 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     if (!needed)
         return GM_OK;
     GM_TRY(run_lock(slice_ms));
-    gm_run *run = memory_zeroed(sizeof *run + count * sizeof *arrays);
-    gm_status status = run ? GM_OK : GM_ENOMEM;
+    gm_run *run = &engine.run;
+    gm_status status = GM_OK;
+    run->n_roots = run->n_order = run->at = 0;
+    run->executing = false;
+    run->failure = GM_OK;
+    if (count > 0)
+        status = reserve((void **)&run->roots, &run->roots_capacity, count - 1, sizeof *run->roots);
     if (status == GM_OK && !engine.queue && !(engine.queue = queue_new()))
         status = error_code();
     if (status == GM_OK && !engine.spare && !(engine.spare = memory_new(sizeof *engine.spare)))
         status = GM_ENOMEM;
     if (status != GM_OK) {
-        memory_free(run);
         run_unlock();
         return status;
     }
     queue_reset(engine.queue);
-    run->roots = (gm_array **)(run + 1);
     run->tracing = trace_depth() > 0;
     engine.epoch++;
     for (size_t i = 0; i < count; i++) {
@@ -349,7 +367,7 @@ static void finish_batch(gm_run *run, bool cancelled) {
 gm_status gm_eval_step(gm_run *run, int slice_ms) {
     if (!run)
         return GM_OK;
-    int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
+    int64_t deadline = slice_ms > 0 ? coarse_clock_ns() + (int64_t)slice_ms * 1000000 : 0;
     for (;;) {
         if (!run->executing) {
             if (run->failure != GM_OK) {
@@ -390,7 +408,6 @@ void gm_eval_end(gm_run *run) {
     }
     for (size_t i = 0; i < run->n_roots; i++)
         gm_release(run->roots[i]);
-    memory_free(run);
     run_unlock();
 }
 

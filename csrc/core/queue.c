@@ -384,8 +384,8 @@ static unsigned float_state(void) { return 0; }
 static void set_float_state(unsigned v) { (void)v; }
 #endif
 
-/* Behind clock_ns by a tick at most, and far cheaper: it is read between pieces of a microsecond. */
-static int64_t coarse_clock_ns(void) {
+/* Read between pieces of a microsecond. */
+int64_t coarse_clock_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
@@ -414,7 +414,7 @@ static bool is_exhausted(const launch *l) {
 /* Works on until the queue's end or the deadline (thread 0 only). Cancelled work counts as done. */
 static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
     unsigned saved = float_state();
-    bool done = true;
+    bool done = true, worked = false;
     for (; c->launch < q->count; c->launch++) {
         launch *l = &q->launches[c->launch];
         if (!c->inside && ((l->solo && thread != 0) || is_exhausted(l)))
@@ -429,13 +429,14 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
         while (c->inside || take(l, n_threads, c)) {
             c->inside = true;
             while (c->at < c->end && !is_cancelled(q)) {
-                if (deadline && coarse_clock_ns() >= deadline) {
+                if (worked && deadline && coarse_clock_ns() >= deadline) {
                     done = false;
                     goto out;
                 }
                 int64_t stop = c->at + l->grain < c->end ? c->at + l->grain : c->end;
                 l->fn(l->args, c->at, stop);
                 c->at = stop;
+                worked = true;
             }
             c->inside = false;
             if (n_threads > 1)

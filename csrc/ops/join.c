@@ -26,16 +26,18 @@ static gm_status concatenate_infer(gm_array *const *in, int n_in, const void *pa
 
 static gm_status concatenate_eval(gm_array *out, gm_queue *q) {
     int axis = ((const concatenate_param *)out->param)->axis;
-    char *to;
+    copy_part *parts = queue_arena(q, (size_t)out->n_in * sizeof *parts);
+    if (!parts)
+        return error_code();
     GM_TRY(array_alloc(out, q));
-    to = array_ptr(out);
+    char *to = array_ptr(out);
     for (int i = 0; i < out->n_in; i++) {
         const gm_array *x = out->in[i];
-        GM_TRY(launch_copy(q, to, (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
-                           x->ndim, x->shape));
+        parts[i] = (copy_part){to, array_ptr(x), (gm_dtype)out->dtype, (gm_dtype)x->dtype, x->ndim, x->shape,
+                               out->strides, x->strides};
         to += x->shape[axis] * out->strides[axis] * (int64_t)array_item(out);
     }
-    return GM_OK;
+    return launch_copies(q, parts, out->n_in);
 }
 
 static void concatenate_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,

@@ -74,15 +74,41 @@ bool dtype_is_inexact(gm_dtype t) { return dtype_is_float(t) || t == GM_COMPLEX6
 bool dtype_is_integer(gm_dtype t) { return t > GM_BOOL && t < GM_FLOAT16; }
 gm_dtype dtype_inexact(gm_dtype t) { return dtype_is_inexact(t) ? t : GM_FLOAT32; }
 
+/* Elements of one piece of a copy. A transposing one goes by bands of 64 rows, so that its tiles are whole. */
+static int64_t copy_grain(const loop *l) {
+    const int last = l->ndim - 1;
+    if (last < 1 || l->strides[1][last - 1] != 1 || l->strides[1][last] == 1)
+        return GRAIN_LIGHT;
+    const int64_t band = 64 * l->shape[last];
+    return GRAIN_LIGHT > band ? GRAIN_LIGHT / band * band : band;
+}
+
+gm_status launch_copies(gm_queue *q, const copy_part *parts, int count) {
+    gm_copy_args *copies = queue_arena(q, (size_t)count * sizeof *copies);
+    int64_t *starts = queue_arena(q, (size_t)(count + 1) * sizeof *starts);
+    if (!copies || !starts)
+        return error_code();
+    starts[0] = 0;
+    for (int k = 0; k < count; k++) {
+        const copy_part *p = &parts[k];
+        loop l;
+        int64_t size = 1;
+        for (int i = 0; i < p->ndim; i++)
+            size *= p->shape[i];
+        GM_TRY(loop_make(q, p->ndim, p->shape, 2, (const int64_t *const[]){p->out_strides, p->in_strides}, &l));
+        copies[k] = (gm_copy_args){.out = p->out, .in = p->in, .out_type = (int)p->out_type, .in_type = (int)p->in_type,
+                                   .ndim = l.ndim, .shape = l.shape, .out_strides = l.strides[0],
+                                   .in_strides = l.strides[1]};
+        starts[k + 1] = starts[k] + size;
+        if (count == 1)
+            return queue_launch(q, queue_kernels(q)->copy, copies, sizeof *copies, size, copy_grain(&l), 0);
+    }
+    return LAUNCH(q, copy_parts, starts[count], GRAIN_LIGHT, 0, .parts = copies, .starts = starts);
+}
+
 gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,
                       gm_dtype in_type, const int64_t *in_strides, int ndim, const int64_t *shape) {
-    loop l;
-    int64_t size = 1;
-    for (int i = 0; i < ndim; i++)
-        size *= shape[i];
-    GM_TRY(loop_make(q, ndim, shape, 2, (const int64_t *const[]){out_strides, in_strides}, &l));
-    return LAUNCH(q, copy, size, GRAIN, 0, .out = out, .in = in, .out_type = (int)out_type, .in_type = (int)in_type,
-                  .ndim = l.ndim, .shape = l.shape, .out_strides = l.strides[0], .in_strides = l.strides[1]);
+    return launch_copies(q, &(copy_part){out, in, out_type, in_type, ndim, shape, out_strides, in_strides}, 1);
 }
 
 gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {

@@ -14,7 +14,7 @@ extern const int op_record_count;
 const gm_op *op_record(const char *name);     /* NULL when there is none */
 
 #define GRAIN 16384             /* elements of one piece of elementwise work: some microseconds */
-#define GRAIN_LIGHT 131072      /* where memory is the limit: waking a thread costs more than it brings */
+#define GRAIN_LIGHT 32768       /* where memory is the limit */
 #define MAX_OPERANDS 4
 
 /* Dimensions merged where all operands allow it; memory from the queue's arena. */
@@ -47,6 +47,15 @@ bool dtype_is_integer(gm_dtype t);    /* not bool */
 gm_dtype dtype_inexact(gm_dtype t);
 
 /* Records out = (dtype of out) in over whole arrays or parts: pointers to element (0, ...), strides in elements. */
+typedef struct {
+    void *out;
+    const void *in;
+    gm_dtype out_type, in_type;
+    int ndim;
+    const int64_t *shape, *out_strides, *in_strides;
+} copy_part;
+/* Copies to places that do not overlap, as one launch. */
+gm_status launch_copies(gm_queue *q, const copy_part *parts, int count);
 gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,
                       gm_dtype in_type, const int64_t *in_strides, int ndim, const int64_t *shape);
 /* A float32, contiguous, evaluated-in-stream-order pointer to a's elements: a itself or a copy in the node's

@@ -1,4 +1,5 @@
 /* evaluate.c - evaluation from Python: trees to nodes, slices without the GIL, signals in between. */
+#include <string.h>
 #include "py/py.h"
 
 bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
@@ -10,6 +11,10 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
             status = gm_eval_begin(nodes, count, SLICE_MS, &run);
         if (run)
             status = gm_eval_step(run, SLICE_MS);
+        if (status != GM_AGAIN) {
+            gm_eval_end(run);
+            run = NULL;
+        }
         Py_END_ALLOW_THREADS
     } while (status == GM_AGAIN && PyErr_CheckSignals() == 0);
     if (run) {
@@ -32,16 +37,20 @@ bool evaluate_one(module_state *state, gm_array *node) {
     return ok;
 }
 
-typedef struct { gm_array **nodes; size_t count, capacity; } collected;
+/* Few nodes lie in the list itself. */
+typedef struct { gm_array **nodes; size_t count, capacity; gm_array *few[8]; } collected;
 
 static bool append(collected *list, gm_array *node) {
     if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 16;
-        gm_array **nodes = PyMem_Realloc(list->nodes, capacity * sizeof *nodes);
-        if (!nodes) {
+        size_t capacity = list->capacity ? 2 * list->capacity : sizeof list->few / sizeof *list->few;
+        gm_array **few = list->few, **nodes = few;
+        if (list->capacity && !(nodes = PyMem_Realloc(list->nodes == few ? NULL : list->nodes,
+                                                      capacity * sizeof *nodes))) {
             PyErr_NoMemory();
             return false;
         }
+        if (list->nodes == few)
+            memcpy(nodes, few, list->count * sizeof *nodes);
         list->nodes = nodes;
         list->capacity = capacity;
     }
@@ -80,7 +89,7 @@ static bool collect(module_state *state, PyObject *tree, collected *list) {
 static PyObject *with_trees(PyObject *module, PyObject *const *args, Py_ssize_t n,
                             bool (*fn)(module_state *, gm_array *const *, size_t)) {
     module_state *state = PyModule_GetState(module);
-    collected list = {NULL, 0, 0};
+    collected list = {NULL, 0, 0, {NULL}};
     bool ok = true;
     for (Py_ssize_t i = 0; ok && i < n; i++)
         ok = collect(state, args[i], &list);
@@ -88,7 +97,8 @@ static PyObject *with_trees(PyObject *module, PyObject *const *args, Py_ssize_t 
         ok = fn(state, list.nodes, list.count);
     for (size_t i = 0; i < list.count; i++)
         gm_release(list.nodes[i]);
-    PyMem_Free(list.nodes);
+    if (list.nodes != list.few)
+        PyMem_Free(list.nodes);
     if (!ok)
         return NULL;
     Py_RETURN_NONE;
@@ -121,7 +131,7 @@ PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n
 /* Blocks are few or the arrays many: a set of their addresses, kept by Python. */
 PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
     module_state *state = PyModule_GetState(module);
-    collected list = {NULL, 0, 0};
+    collected list = {NULL, 0, 0, {NULL}};
     PyObject *seen = PySet_New(NULL);
     size_t total = 0;
     bool ok = seen != NULL;
@@ -140,7 +150,8 @@ PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n)
     }
     for (size_t i = 0; i < list.count; i++)
         gm_release(list.nodes[i]);
-    PyMem_Free(list.nodes);
+    if (list.nodes != list.few)
+        PyMem_Free(list.nodes);
     Py_XDECREF(seen);
     return ok ? PyLong_FromSize_t(total) : NULL;
 }

@@ -1,12 +1,14 @@
-/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through, and full unrolling,
- * without which arrays of vectors would live in memory. */
+/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through; full unrolling, without
+ * which arrays of vectors would live in memory; SHUFFLE_2, lanes of two vectors (of the extension's types) by number. */
 #ifndef GOMLX_KERNELS_CPU_COMPILER_H
 #define GOMLX_KERNELS_CPU_COMPILER_H
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define SHUFFLE_2(T, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#define SHUFFLE_2(T, a, b, ...) __builtin_shuffle(a, b, (T){ __VA_ARGS__ })
 #endif
 #endif

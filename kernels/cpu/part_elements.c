@@ -8,6 +8,7 @@
 EXPORT(copy)
 EXPORT(pad)
 EXPORT(copy_at)
+EXPORT(copy_parts)
 EXPORT(unary)
 EXPORT(binary)
 EXPORT(select)

@@ -98,11 +98,10 @@ ALWAYS_INLINE vf vf_log1p(vf x) {
 
 /* tanh x; 2 ulp. */
 ALWAYS_INLINE vf vf_tanh(vf x) {
-    static const float c[5] = { -0x1.555530p-2f, 0x1.110684p-3f, -0x1.b82630p-5f, 0x1.5190d0p-6f, -0x1.733092p-8f };
-    vf magnitude = vf_abs(x), square = vf_mul(x, x), one = vf_set1(1.0f);
-    vf small = vf_fma(vf_mul(x, square), vf_poly(square, c, 5), x);
-    vf big = vf_sub(one, vf_div(vf_set1(2.0f), vf_add(vf_exp(vf_add(magnitude, magnitude)), one)));
-    return vf_select(vf_lt(magnitude, vf_set1(0.625f)), vf_select(vf_eq(x, vf_zero()), x, small), vf_copysign(big, x));
+    vf n, twice = vf_max(vf_set1(-20.0f), vf_mul(vf_abs(x), vf_set1(-2.0f))), r = exp_reduce(twice, &n);
+    vf p = vf_fma(vf_mul(r, r), exp_series(r), r), power = vf_scale2(vf_set1(1.0f), n);
+    vf rest = vf_fma(power, p, vf_sub(power, vf_set1(1.0f)));              /* e**-2|x| - 1 */
+    return vf_copysign(vf_div(rest, vf_add(rest, vf_set1(2.0f))), x);
 }
 /* 1 / (1 + e**-x); 2 ulp. */
 ALWAYS_INLINE vf vf_sigmoid(vf x) {
