@@ -212,8 +212,10 @@ void gm_import_close(gm_import *import);
 /* ---- evaluation ---- */
 typedef struct gm_run gm_run;
 /* Starts the evaluation of arrays (NULL entries are an error). Waits for the run lock at most slice_ms; *run is NULL
- * and the status GM_AGAIN when another thread has it. Arrays that are evaluated already cost nothing. */
+ * and the status GM_AGAIN when another thread has it (at once for a slice of 0). Arrays that are evaluated already cost nothing. */
 gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_run **run);
+/* Whether the run is a matter of microseconds. */
+bool gm_eval_is_small(const gm_run *run);
 /* Works for about slice_ms: GM_OK when all is evaluated, GM_AGAIN when not yet. */
 gm_status gm_eval_step(gm_run *run, int slice_ms);
 /* Ends the run. Work that is not done is cancelled and its arrays raise GM_ESTATE from then on. */

@@ -169,7 +169,7 @@ gm_status run_lock(int slice_ms) {
         status = gm_fail(GM_ESTATE, "an evaluation is under way on this thread already: a signal handler or a progress "
                          "callback cannot start another");
     else if (engine.held || engine.reserved)
-        status = await_run(slice_ms);
+        status = slice_ms == 0 ? GM_AGAIN : await_run(slice_ms);
     if (status == GM_OK) {
         engine.held = true;
         engine.owner = pthread_self();
@@ -353,6 +353,23 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     }
     *out = run;
     return GM_OK;
+}
+
+/* The elements that a run of a few nodes reads and writes. */
+#define FEW_NODES 4
+#define FEW_ELEMENTS 8192
+
+bool gm_eval_is_small(const gm_run *run) {
+    int64_t elements = 0;
+    if (!run)
+        return true;
+    for (size_t i = 0; i < run->n_order && i <= FEW_NODES && elements <= FEW_ELEMENTS; i++) {
+        const gm_array *node = engine.order[i];
+        elements += node->size;
+        for (int k = 0; k < node->n_in; k++)
+            elements += node->in[k] == GM_NONE ? 0 : node->in[k]->size;
+    }
+    return run->n_order <= FEW_NODES && elements <= FEW_ELEMENTS;
 }
 
 static void finish_batch(gm_run *run, bool cancelled) {

@@ -48,9 +48,9 @@ static gm_status unary_eval(gm_array *out, gm_queue *q) {
     loop l;
     GM_TRY(out->dtype == x->dtype ? array_alloc_like(out, q, 0) : array_alloc(out, q));
     GM_TRY(loop_make(q, x->ndim, x->shape, 1, (const int64_t *const[]){x->strides}, &l));
-    return LAUNCH(q, unary, out->size, is_light((gm_unary_op)p->function) ? GRAIN_LIGHT : GRAIN, 0, .out = array_ptr(out), .in = array_ptr(x),
-                  .op = (gm_unary_op)p->function, .type = x->dtype, .ndim = l.ndim, .shape = l.shape,
-                  .strides = l.strides[0]);
+    const int64_t grain = is_light((gm_unary_op)p->function) ? GRAIN_LIGHT : GRAIN;
+    return LAUNCH(q, unary, out->size, grain, 0, .out = array_ptr(out), .in = array_ptr(x), .op = (gm_unary_op)p->function,
+                  .type = x->dtype, .ndim = l.ndim, .shape = l.shape, .strides = l.strides[0]);
 }
 
 /* c + sign * x**2 */
@@ -96,6 +96,12 @@ static gm_array *unary_derivative(gm_scope *s, gm_unary_op function, gm_array *x
     case GM_U_ERFINV:                                                                     /* sqrt(pi) / 2 e**y**2 */
         return gm_multiply(s, constant(s, 0.886226925452758013649, x), gm_exp(s, gm_square(s, y)));
     case GM_U_SIGMOID: return gm_multiply(s, y, gm_subtract(s, constant(s, 1, x), y));
+    case GM_U_GELU: {                                              /* the normal distribution, and x times its density */
+        gm_array *below = gm_add(s, gm_erf(s, gm_multiply(s, x, constant(s, 0.70710678118654752440, x))), constant(s, 1, x));
+        gm_array *bell = gm_exp(s, gm_multiply(s, constant(s, -0.5, x), gm_square(s, x)));
+        return gm_add(s, gm_multiply(s, constant(s, 0.5, x), below),
+                      gm_multiply(s, gm_multiply(s, constant(s, 0.398942280401432677939946, x), x), bell));
+    }
     default: return NULL;
     }
 }
@@ -123,6 +129,7 @@ static const char *not_for_complex(gm_unary_op function) {
     case GM_U_ERF: return "erf";
     case GM_U_ERFINV: return "erfinv";
     case GM_U_SIGMOID: return "sigmoid";
+    case GM_U_GELU: return "gelu";
     case GM_U_FLOOR: return "floor";
     case GM_U_CEIL: return "ceil";
     case GM_U_TRUNC: return "trunc";
@@ -156,6 +163,7 @@ static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function, result_ru
     X(arcsinh, GM_U_ARCSINH, RESULT_FLOAT) X(arccosh, GM_U_ARCCOSH, RESULT_FLOAT) \
     X(arctanh, GM_U_ARCTANH, RESULT_FLOAT) X(erf, GM_U_ERF, RESULT_FLOAT) \
     X(erfinv, GM_U_ERFINV, RESULT_FLOAT) X(sigmoid, GM_U_SIGMOID, RESULT_FLOAT) \
+    X(gelu, GM_U_GELU, RESULT_FLOAT) \
     X(floor, GM_U_FLOOR, RESULT_SAME) X(ceil, GM_U_CEIL, RESULT_SAME) \
     X(trunc, GM_U_TRUNC, RESULT_SAME) X(isnan, GM_U_ISNAN, RESULT_BOOL) \
     X(isinf, GM_U_ISINF, RESULT_BOOL) X(isfinite, GM_U_ISFINITE, RESULT_BOOL) \

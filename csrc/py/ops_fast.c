@@ -1,6 +1,12 @@
 /* ops_fast.c - Python functions of gomlx.core.fast. */
 #include "py/bind.h"
 
+FUNCTION_OF(gelu) {
+    gm_array *x;
+    BIND(gelu, "A", &x);
+    return call_finish(&c, gm_gelu(c.scope, x));
+}
+
 FUNCTION_OF(rms_norm) {
     gm_array *x, *weight;
     double eps = 0;

@@ -41,7 +41,9 @@ ALWAYS_INLINE vf vf_from_bf16(__m256i h) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 ALWAYS_INLINE __m256i vf_to_f16(vf v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* The instruction takes a denormal for zero: rare, and rounded by hand. */
 ALWAYS_INLINE __m256i vf_to_bf16(vf v) {
+    if (__builtin_expect(!_mm512_fpclass_ps_mask(v, 0x20), 1)) return (__m256i)_mm512_cvtneps_pbh(v);
     __m512i x = _mm512_castps_si512(v);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
     __m512i even = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);

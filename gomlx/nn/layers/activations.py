@@ -102,10 +102,9 @@ def log_sigmoid(x):
     return -softplus(-x)
 
 
-@fused
 def gelu(x) -> mx.array:
     """x times the normal distribution's cumulative function: https://arxiv.org/abs/1606.08415."""
-    return x * (1 + mx.erf(x / math.sqrt(2))) / 2
+    return mx.fast.gelu(x)
 
 
 @fused
