@@ -77,7 +77,7 @@ gm_dtype dtype_inexact(gm_dtype t) { return dtype_is_inexact(t) ? t : GM_FLOAT32
 /* Elements of one piece of a copy. A transposing one goes by bands of 64 rows, so that its tiles are whole. */
 static int64_t copy_grain(const loop *l) {
     const int last = l->ndim - 1;
-    if (last < 1 || l->strides[1][last - 1] != 1 || l->strides[1][last] == 1)
+    if (last < 1 || l->shape[last] == 0 || l->strides[1][last - 1] != 1 || l->strides[1][last] == 1)
         return GRAIN_LIGHT;
     const int64_t band = 64 * l->shape[last];
     return GRAIN_LIGHT > band ? GRAIN_LIGHT / band * band : band;
