@@ -102,6 +102,7 @@ def test_gradients_and_batches_of_chosen_matrices():
         close(got, np.array(want))
     many = mx.stack([a, 2 * a])
     close(mx.vmap(gathered, in_axes=(0, None))(many, b), np.array(many @ b[rhs]))
+    close(mx.gather_mm(a[0, 0], b, None, rhs), np.array(a[0, 0] @ b[rhs]))
     with pytest.raises(ValueError, match="gather_mm"):
         mx.gather_mm(a, b, None, mx.array([0.5] * 6))
     with pytest.raises(ValueError, match="gather_mm"):

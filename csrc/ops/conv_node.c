@@ -1,5 +1,5 @@
 /* conv_node.c - the convolution as a node: input [N, spatial ..., groups * C], weight [groups * F, taps ..., C], result
- * [N, spatial ..., groups * F]. Its gradients are convolutions too. What users call is in conv.c. */
+ * [N, spatial ..., groups * F]. What users call is in conv.c. */
 #include <string.h>
 #include "ops/conv.h"
 #include "ops/product.h"
@@ -142,64 +142,137 @@ static gm_array *exchanged(gm_scope *s, gm_array *x, int64_t groups) {
     return gm_reshape(s, x, n, shape);
 }
 
-/* [N, ..., groups * c] as [c, ..., groups * N]. */
-static gm_array *images_as_channels(gm_scope *s, gm_array *x, int64_t groups) {
-    int64_t shape[CONV_AXES + 3];
-    int axes[CONV_AXES + 3], n = x->ndim;
-    memcpy(shape, x->shape, (size_t)n * sizeof *shape);
-    shape[n] = shape[n - 1] / groups;
-    shape[n - 1] = groups;
+/* `spread` - 1 zeros after each item of an axis but the last. */
+static gm_array *spread_out(gm_scope *s, gm_array *x, int axis, int64_t spread) {
+    int64_t shape[CONV_AXES + 3], low[CONV_AXES + 3] = {0}, high[CONV_AXES + 3] = {0}, step[CONV_AXES + 3];
+    if (!x || spread == 1)
+        return x;
+    const int n = x->ndim;
     for (int i = 0; i <= n; i++)
-        axes[i] = i;
-    axes[0] = n;
-    axes[n] = 0;
-    x = gm_transpose(s, gm_reshape(s, x, n + 1, shape), n + 1, axes);
+        shape[i] = i <= axis ? x->shape[i] : i == axis + 1 ? 1 : x->shape[i - 1];
+    gm_array *wide = gm_reshape(s, x, n + 1, shape);
+    high[axis + 1] = spread - 1;
+    wide = gm_pad(s, wide, low, high, GM_PAD_CONSTANT, scalar_array(s, 0, (gm_dtype)x->dtype));
+    for (int i = 0; i < n; i++) {
+        shape[i] = i == axis ? x->shape[i] * spread : x->shape[i];
+        high[i] = i == axis ? (x->shape[i] - 1) * spread + 1 : x->shape[i];
+        step[i] = 1;
+    }
+    return gm_slice(s, gm_reshape(s, wide, n, shape), low, high, step);
+}
+
+/* x with its zeros in between and around; negative padding cuts. */
+static gm_array *padded(gm_scope *s, gm_array *x, const conv_param *p) {
+    int64_t low[CONV_AXES + 2] = {0}, high[CONV_AXES + 2] = {0}, start[CONV_AXES + 2] = {0}, stop[CONV_AXES + 2];
+    int64_t step[CONV_AXES + 2];
+    const int n = x->ndim - 2;
+    for (int i = 0; i < n; i++)
+        x = spread_out(s, x, i + 1, p->spread[i]);
     if (!x)
         return NULL;
-    memcpy(shape, x->shape, (size_t)n * sizeof *shape);
-    shape[n - 1] = groups * x->shape[n];
-    return gm_reshape(s, x, n, shape);
+    for (int i = 0; i < n + 2; i++) {
+        const bool spatial = i >= 1 && i <= n;
+        const int64_t before = spatial ? p->low[i - 1] : 0, after = spatial ? p->high[i - 1] : 0;
+        low[i] = before > 0 ? before : 0;
+        high[i] = after > 0 ? after : 0;
+        start[i] = before < 0 ? -before : 0;
+        stop[i] = x->shape[i] + (after < 0 ? after : 0);
+        step[i] = 1;
+    }
+    x = gm_slice(s, x, start, stop, step);
+    return gm_pad(s, x, low, high, GM_PAD_CONSTANT, scalar_array(s, 0, x ? (gm_dtype)x->dtype : GM_FLOAT32));
 }
 
-static gm_array *first_and_last_exchanged(gm_scope *s, gm_array *x) {
-    return x ? gm_swapaxes(s, x, 0, x->ndim - 1) : NULL;
+/* The weight's gradient: the cotangents of all places times the windows of the padded input, laid out in memory. */
+static gm_array *grad_of_dense(gm_scope *s, gm_array *out, gm_array *x, gm_array *w, gm_array *cot) {
+    const conv_param *p = out->param;
+    const int n = out->ndim - 2;
+    const int64_t channels = w->shape[n + 1], filters = w->shape[0] / p->groups;
+    int64_t own[CONV_AXES + 2], shape[2 * CONV_AXES + 3], strides[2 * CONV_AXES + 3], places = out->shape[0];
+    x = padded(s, x, p);
+    if (!x)
+        return NULL;
+    shape_strides(n + 2, x->shape, own);
+    shape[0] = p->groups;
+    strides[0] = channels;
+    shape[1] = x->shape[0];
+    strides[1] = own[0];
+    for (int i = 0; i < n; i++) {
+        shape[2 + i] = out->shape[i + 1];
+        strides[2 + i] = own[i + 1] * p->stride[i];
+        shape[2 + n + i] = w->shape[i + 1];
+        strides[2 + n + i] = own[i + 1] * p->dilation[i];
+        places *= out->shape[i + 1];
+    }
+    shape[2 + 2 * n] = channels;
+    strides[2 + 2 * n] = 1;
+    gm_array *windows = gm_as_strided(s, x, 3 + 2 * n, shape, strides, 0);
+    windows = gm_reshape(s, windows, 3, (int64_t[]){p->groups, places, w->size / w->shape[0]});
+    gm_array *filter = gm_reshape(s, cot, 3, (int64_t[]){places, p->groups, filters});
+    filter = gm_transpose(s, filter, 3, (int[]){1, 2, 0});
+    return gm_reshape(s, gm_matmul(s, filter, windows), n + 2, w->shape);
 }
 
-/* With K taps, I items of x and O of the result along an axis: item p of the spread, padded x meets tap t in place o
- * where p = o * stride + t * dilation.
- *   dx: the cotangents, spread by the stride, under the taps in reverse; every spread-th item is one of x.
- *   dw: x under the cotangents, taken as taps `stride` apart; steps of `dilation` lead from tap to tap. Images and
- *       channels change places. */
+/* The same where each channel has a filter of its own: tap by tap, sums over all places, of products that are not
+ * rounded to 16 bits. */
+static gm_array *grad_of_separate(gm_scope *s, gm_array *out, gm_array *x, gm_array *w, gm_array *cot, int64_t taps) {
+    const conv_param *p = out->param;
+    const int n = out->ndim - 2;
+    gm_array *sums[GM_CONV_TAPS];
+    const gm_dtype type = (gm_dtype)x->dtype, wide = type == GM_FLOAT64 ? type : GM_FLOAT32;
+    x = gm_astype(s, padded(s, x, p), wide);
+    cot = gm_astype(s, cot, wide);
+    if (!x)
+        return NULL;
+    for (int64_t t = 0; t < taps; t++) {
+        int64_t start[CONV_AXES + 2] = {0}, stop[CONV_AXES + 2], step[CONV_AXES + 2];
+        int axes[CONV_AXES + 1];
+        for (int64_t i = n + 1, rest = t; i >= 0; i--) {
+            const bool spatial = i >= 1 && i <= n;
+            step[i] = spatial ? p->stride[i - 1] : 1;
+            start[i] = spatial ? rest % w->shape[i] * p->dilation[i - 1] : 0;
+            stop[i] = spatial ? start[i] + (out->shape[i] - 1) * step[i] + 1 : x->shape[i];
+            if (spatial)
+                rest /= w->shape[i];
+            if (i <= n)
+                axes[i] = (int)i;
+        }
+        sums[t] = gm_sum(s, gm_multiply(s, gm_slice(s, x, start, stop, step), cot), n + 1, axes, false);
+        if (!sums[t])
+            return NULL;
+    }
+    return gm_astype(s, gm_reshape(s, gm_stack(s, sums, (int)taps, 1), n + 2, w->shape), type);
+}
+
+/* With K taps, I items of x and O of the result along an axis, item p of the spread, padded x meets tap t in place o
+ * where p = o * stride + t * dilation. So dx is the cotangents, spread by the stride, under the taps in reverse; every
+ * spread-th item is one of x. */
 static void conv_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     gm_array *x = in[IN_X], *w = in[IN_W], *cot = cotangents[0];
     const conv_param *p = out->param;
-    const int n = x->ndim - 2;
-    const int axes[CONV_AXES] = {1, 2, 3};
-    conv_param to_x = {.groups = p->groups}, to_w = {.groups = p->groups};
-    for (int i = 0; i < CONV_AXES; i++) {
-        const bool here = i < n;
-        const int64_t taps = here ? w->shape[i + 1] : 1, items = here ? x->shape[i + 1] : 1;
-        const int64_t places = here ? out->shape[i + 1] : 1, reach = p->dilation[i] * (taps - 1);
-        const int64_t end = (items - 1) * p->spread[i], last = (places - 1) * p->stride[i];
-        to_x.stride[i] = p->spread[i];
-        to_x.spread[i] = p->stride[i];
-        to_x.dilation[i] = p->dilation[i];
-        to_x.low[i] = reach - p->low[i];
-        to_x.high[i] = end + p->low[i] - last;
-        to_w.stride[i] = p->dilation[i];
-        to_w.spread[i] = p->spread[i];
-        to_w.dilation[i] = p->stride[i];
-        to_w.low[i] = p->low[i];
-        to_w.high[i] = reach + last - end - p->low[i];
-    }
+    const int n = x->ndim - 2, axes[CONV_AXES] = {1, 2, 3};
+    conv_param to_x = {.groups = p->groups};
+    int64_t taps = 1;
     if (x->size == 0 || w->size == 0 || cot->size == 0) {
         grad[IN_X] = gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype);
         grad[IN_W] = gm_zeros(s, w->ndim, w->shape, (gm_dtype)w->dtype);
         return;
     }
+    for (int i = 0; i < CONV_AXES; i++) {
+        const bool here = i < n;
+        const int64_t reach = here ? p->dilation[i] * (w->shape[i + 1] - 1) : 0;
+        const int64_t end = here ? (x->shape[i + 1] - 1) * p->spread[i] : 0;
+        const int64_t last = here ? (out->shape[i + 1] - 1) * p->stride[i] : 0;
+        to_x.stride[i] = p->spread[i];
+        to_x.spread[i] = p->stride[i];
+        to_x.dilation[i] = p->dilation[i];
+        to_x.low[i] = reach - p->low[i];
+        to_x.high[i] = end + p->low[i] - last;
+        taps *= here ? w->shape[i + 1] : 1;
+    }
     grad[IN_X] = conv_node(s, cot, gm_flip(s, exchanged(s, w, p->groups), n, axes), &to_x);
-    grad[IN_W] = first_and_last_exchanged(s, conv_node(s, images_as_channels(s, x, p->groups),
-                                                       first_and_last_exchanged(s, cot), &to_w));
+    const bool separate = w->shape[n + 1] == 1 && w->shape[0] == p->groups && p->groups > 1 && taps <= GM_CONV_TAPS;
+    grad[IN_W] = separate ? grad_of_separate(s, out, x, w, cot, taps) : grad_of_dense(s, out, x, w, cot);
 }
 
 /* [batch, ..., c] as [..., batch * c]. */

@@ -82,7 +82,8 @@ static gm_status gather_mm_eval(gm_array *out, gm_queue *q) {
     const bool wide = type == GM_FLOAT64 || type == GM_COMPLEX64;
     gm_gather_gemm_args g = {
         .product = {.out = array_ptr(out), .x = x.first, .w = w.first, .type = type, .rows = rows, .lanes = lanes,
-                    .k = k, .out_row = lanes, .out_lane = 1, .x_row = x.row, .x_k = x.column, .w_lane = w.column, .w_k = w.row,
+                    .k = k, .out_row = lanes, .out_lane = 1, .x_row = x.row, .x_k = x.column,
+                    .w_lane = w.column, .w_k = w.row,
                     .block_rows = wide ? kernels->gemm_rows / 2 : kernels->gemm_rows},
         .x_index = lhs, .w_index = rhs, .items = items, .x_matrices = x.count, .w_matrices = w.count,
         .x_matrix = x.apart, .w_matrix = w.apart};
@@ -128,12 +129,11 @@ static gm_array *all_matrices(gm_scope *s, const gm_array *x) {
 }
 
 gm_array *gm_gather_mm(gm_scope *s, gm_array *a, gm_array *b, gm_array *lhs, gm_array *rhs, bool sorted) {
-    (void)sorted;                  /* found out on the way */
+    /* Whether they are sorted is found out on the way. */
     if (!a || !b || !lhs || !rhs)
         return NULL;
-    if (a->ndim < 2 || b->ndim < 2)
-        return gm_fail(GM_EVALUE, "gather_mm: operands of %d and %d dimensions, expected at least 2", a->ndim,
-                       b->ndim), NULL;
+    if (a->ndim < 1 || b->ndim < 1)
+        return gm_fail(GM_EVALUE, "gather_mm: 0-dimensional operands have no product"), NULL;
     const gm_dtype type = gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype);
     if (!dtype_is_inexact(type))
         return gm_fail(GM_EVALUE, "gather_mm: got %s, expected floating point", gm_dtype_name(type)), NULL;
@@ -142,6 +142,12 @@ gm_array *gm_gather_mm(gm_scope *s, gm_array *a, gm_array *b, gm_array *lhs, gm_
         if (!array_is_none(index) && !dtype_is_integer((gm_dtype)index->dtype))
             return gm_fail(GM_EVALUE, "gather_mm: indices are %s, expected integers",
                            gm_dtype_name((gm_dtype)index->dtype)), NULL;
+    }
+    if (a->ndim == 1 || b->ndim == 1) {      /* vectors are rows and columns that the result has not */
+        const int at = a->ndim == 1 && b->ndim == 1 ? 2 : 1, axes[2] = {a->ndim == 1 ? -2 : -1, -1};
+        a = a->ndim == 1 ? gm_reshape(s, a, 2, (int64_t[]){1, a->size}) : a;
+        b = b->ndim == 1 ? gm_reshape(s, b, 2, (int64_t[]){b->size, 1}) : b;
+        return gm_squeeze(s, gm_gather_mm(s, a, b, lhs, rhs, sorted), at, axes);
     }
     if (array_is_none(lhs) && array_is_none(rhs))
         return gm_matmul(s, a, b);
