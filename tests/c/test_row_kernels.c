@@ -1,0 +1,441 @@
+/* test_row_kernels.c - the kernels of rows: take, softmax, norms, swiglu, rope, dense products, convolutions, attention,
+ * in every table that this machine runs, against their definitions in double, and bit for bit against themselves
+ * however ranges, batches and blocks are cut. */
+#include "kernel_check.h"
+
+/* ---- take, softmax, norm, swiglu, rope ---- */
+static void test_rows(void)
+{
+    int32_t table[12] = { 0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32 }, got[15];
+    int64_t index[5] = { 2, -1, 4, 0, -5 };
+    kernels->take(&(gm_take_args){ .out = got, .in = table, .index = index, .type = GM_T_I32, .index_type = GM_T_I64, .size = 4,
+                                   .step = 3, .count = 5, .dense_step = 3, .index_step = 1, .run = 3, .sparse_run = 1,
+                                   .dense_run = 1 }, 0, 5);
+    CHECK(got[0] == 20 && got[3] == 30 && got[6] == 0 && got[11] == 2 && got[14] == 0, "take");
+
+    static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64 };
+    for (int t = 0; t < 4; t++) for (int s = 1; s < N_SIZES; s++) {
+        int64_t n = sizes[s], rows = 6, item = item_of(types[t]);
+        char *in = buffer((size_t)(rows * n * item)), *out = buffer((size_t)(rows * n * item));
+        for (int64_t i = 0; i < rows * n; i++) put(in, types[t], i, uniform() * 10);
+        put(in, types[t], n, -(double)INFINITY);
+        for (int64_t i = 0; i < n; i++) put(in, types[t], 3 * n + i, -(double)INFINITY);
+        put(in, types[t], 4 * n, (double)INFINITY);
+        put(in, types[t], 5 * n + n / 2, (double)NAN);
+        gm_softmax_args a = { out, in, types[t], n, n };
+        kernels->softmax(&a, 0, rows);
+        for (int64_t r = 0; r < rows; r++) {
+            double top = -(double)INFINITY, sum = 0;
+            for (int64_t i = 0; i < n; i++) top = fmax(top, get(in, types[t], r * n + i));
+            for (int64_t i = 0; i < n; i++) sum += exp(get(in, types[t], r * n + i) - top);
+            for (int64_t i = 0; i < n; i++) {
+                double want = exp(get(in, types[t], r * n + i) - top) / sum, value = get(out, types[t], r * n + i);
+                double room = (3e-6 + 2 * epsilon_of(types[t])) * want + tiny_of(types[t]);
+                CHECK(want != want ? value != value : fabs(value - want) <= room,
+                      "softmax type %d n %d row %d: %g, want %g", types[t], (int)n, (int)r, value, want);
+            }
+        }
+        free_buffers();
+    }
+    for (int s = 1; s < N_SIZES; s++) for (int weighted = 0; weighted < 2; weighted++) {
+        int64_t n = sizes[s], rows = 5;
+        float *x = floats(rows * n, 3), *w = floats(n, 2), *out = buffer((size_t)(rows * n) * 4),
+            *one = buffer((size_t)n * 4);
+        gm_rms_norm_args a = { out, x, weighted ? w : NULL, GM_T_F32, n, n, 1e-6f };
+        kernels->rms_norm(&a, 0, rows);
+        for (int64_t r = 0; r < rows; r++) {
+            double sum = 0;
+            for (int64_t i = 0; i < n; i++) sum += (double)x[r * n + i] * (double)x[r * n + i];
+            for (int64_t i = 0; i < n; i++) {
+                double want = (double)x[r * n + i] / sqrt(sum / (double)n + 1e-6) * (weighted ? (double)w[i] : 1);
+                CHECK(near_to((double)out[r * n + i], want, GM_T_F32, 4), "rms_norm n %d", (int)n);
+            }
+            kernels->rms_norm(&(gm_rms_norm_args){ one, x + r * n, weighted ? w : NULL, GM_T_F32, n, n, 1e-6f }, 0, 1);
+            CHECK(same(one, out + r * n, (size_t)n * 4), "rms_norm alone, n %d", (int)n);
+        }
+        float *up = floats(rows * n, 3), *mixed = buffer((size_t)(rows * n) * 4);
+        kernels->swiglu(&(gm_swiglu_args){ mixed, x, up, n, n, n }, 0, rows);
+        for (int64_t i = 0; i < rows * n; i++)
+            CHECK(near_to((double)mixed[i], (double)x[i] * sigmoid((double)x[i]) * (double)up[i], GM_T_F32, 4),
+                  "swiglu");
+        free_buffers();
+    }
+    for (int interleaved = 0; interleaved < 2; interleaved++) {
+        int64_t rows = 4, heads = 3, dim = 22, half = 9;       /* rows are batches of one step */
+        int32_t positions[4] = { 0, 1, 77, 100000 };
+        float *frequency = floats(half, 1), *angles = buffer((size_t)(rows * 2 * half) * 4);
+        float *x = floats(rows * heads * dim, 1), *out = buffer((size_t)(rows * heads * dim) * 4);
+        kernels->rope_angles(&(gm_rope_angles_args){ angles, positions, frequency, half, 1.5f }, 0, rows);
+        kernels->rope(&(gm_rope_args){ .out = out, .x = x, .angles = angles, .type = GM_T_F32, .heads = heads, .steps = 1,
+            .dim = dim, .half = half, .batch_stride = heads * dim, .head_stride = dim, .angle_stride = 2 * half,
+            .interleaved = interleaved != 0 }, 0, rows * heads);
+        for (int64_t r = 0; r < rows; r++) for (int64_t h = 0; h < heads; h++) {
+            const float *in = x + (r * heads + h) * dim, *to = out + (r * heads + h) * dim;
+            for (int64_t i = 0; i < half; i++) {
+                double angle = (double)((float)positions[r] * frequency[i]), c = cos(angle) * 1.5, s = sin(angle) * 1.5;
+                int64_t p = interleaved ? 2 * i : i, q = interleaved ? 2 * i + 1 : i + half;
+                CHECK(fabs((double)to[p] - ((double)in[p] * c - (double)in[q] * s)) < 6e-7, "rope low %g", angle);
+                CHECK(fabs((double)to[q] - ((double)in[q] * c + (double)in[p] * s)) < 6e-7, "rope high %g", angle);
+            }
+            for (int64_t i = 2 * half; i < dim; i++) CHECK(to[i] == in[i], "rope passes the rest on");
+        }
+        int32_t offset[2] = { 5, 100000 };
+        float *made = buffer((size_t)(2 * 3 * 2 * half) * 4);
+        kernels->rope_table(&(gm_rope_table_args){ .out = made, .offset = offset, .steps = 3, .half = half,
+            .freqs = interleaved ? frequency : NULL, .base = 100, .scale = 0.5f, .inverse = true }, 0, 6);
+        for (int64_t r = 0; r < 6; r++) for (int64_t i = 0; i < half; i++) {
+            float each = interleaved ? 0.5f / frequency[i] : (float)(0.5 * pow(100, -(double)i / (double)half));
+            double angle = (double)((float)(offset[r / 3] + r % 3) * each), room = 3e-7;
+            CHECK(fabs((double)made[r * 2 * half + i] - cos(angle)) < room, "rope_table cos %g", angle);
+            CHECK(fabs((double)made[(r * 2 + 1) * half + i] + sin(angle)) < room, "rope_table sin %g", angle);
+        }
+        free_buffers();
+    }
+}
+
+/* ---- dense matmul ---- */
+static void test_matmul(void)
+{
+    static const int64_t shapes[][3] = { { 1, 1, 1 }, { 33, 7, 5 }, { 32, 64, 13 }, { 100, 513, 3 }, { 70, 1300, 50 },
+        { 40, 576, 97 } };
+    for (int format = GM_QUANT_f32; format <= GM_QUANT_bf16; format++) for (int s = 0; s < 6; s++) {
+        int type = format == GM_QUANT_f32 ? GM_T_F32 : format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
+        int64_t rows = shapes[s][0], k = shapes[s][1], tokens = shapes[s][2], panels = (rows + 31) / 32;
+        void *w = buffer((size_t)(panels * 32 * k * item_of(type)));
+        for (int64_t i = 0; i < panels * 32 * k; i++) put(w, type, i, uniform());
+        float *x = floats(tokens * k, 1), *bias = floats(rows, 1), *residual = floats(tokens * rows, 1);
+        float *out = floats(tokens * rows, 1), *one = buffer((size_t)rows * 4);
+        gm_matmul_args a = { .out = out, .out_stride = rows, .x = x, .x_stride = k, .weight = w, .format = format,
+            .bias = bias,
+                             .residual = residual, .rows = rows, .k = k, .tokens = tokens };
+        kernels->matmul_float(&a, 0, panels);
+        for (int64_t t = 0; t < tokens; t++) {
+            for (int64_t r = 0; r < rows; r++) {
+                double sum = (double)bias[r] + (double)residual[t * rows + r], size = fabs(sum);
+                for (int64_t i = 0; i < k; i++) {
+                    double term = get(w, type, (r / 32 * k + i) * 32 + r % 32) * (double)x[t * k + i];
+                    sum += term, size += fabs(term);
+                }
+                CHECK(fabs((double)out[t * rows + r] - sum) <= 1e-6 * size, "matmul format %d shape %d", format, s);
+            }
+            gm_matmul_args alone = a;
+            alone.out = one, alone.x = x + t * k, alone.tokens = 1, alone.residual = residual + t * rows;
+            kernels->matmul_float(&alone, 0, panels);
+            CHECK(same(one, out + t * rows, (size_t)rows * 4), "matmul format %d shape %d: token %d alone", format, s,
+                  (int)t);
+        }
+        float *cut = buffer((size_t)(tokens * rows) * 4);
+        memcpy(cut, residual, (size_t)(tokens * rows) * 4);
+        a.out = cut, a.residual = cut;                      /* in place, panel by panel */
+        for (int64_t p = 0; p < panels; p++) kernels->matmul_float(&a, p, p + 1);
+        CHECK(same(cut, out, (size_t)(tokens * rows) * 4), "matmul format %d shape %d: cut", format, s);
+        free_buffers();
+    }
+}
+
+/* ---- dense products and convolutions ---- */
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Sum of k products and of their sizes; of complex numbers, whose second part is half the first, the real part. */
+static double exact_product(const gm_gemm_args *a, int64_t row, int64_t lane, double *size)
+{
+    double sum = *size = 0;
+    for (int64_t k = 0; k < a->k; k++) {
+        double term = get(a->x, a->type, row * a->x_row + k * a->x_k);
+        term *= get(a->w, a->type, k * a->w_k + lane * a->w_lane);
+        if (a->type == GM_T_C64) term *= 0.75;
+        sum += term, *size += fabs(term);
+    }
+    return sum;
+}
+/* For a sum of terms of that size in all, stored as the type. */
+static double bound_of(int type, double sum, double size)
+{
+    const double rounding = item_of(type) == 2 ? epsilon_of(type) * fabs(sum) * 1.01 + 1e-7 : 0;
+    return (type == GM_T_F64 ? 1e-14 : 3e-6) * size + rounding;
+}
+
+/* The ways to the same bits: blocks of rows and panels, x and w packed ahead, few rows straight from memory. */
+enum { GEMM_BLOCKS, GEMM_ONE_BY_ONE, GEMM_PACKED, GEMM_ALIGNED, GEMM_FEW, GEMM_WAYS };
+static void *run_gemm(gm_gemm_args a, int way, bool *possible)
+{
+    const bool halved = a.type == GM_T_F64 || a.type == GM_T_C64;
+    const int64_t panels = kernels_gemm_panels(kernels, a.type, a.lanes);
+    gm_gemm_args copy = a;
+    a.block_rows = way == GEMM_ONE_BY_ONE ? 1 : least(a.rows, halved ? kernels->gemm_rows / 2 : kernels->gemm_rows);
+    a.block_panels = way == GEMM_ONE_BY_ONE ? 1 : way == GEMM_FEW ? least(panels, GM_GEMM_FEW_PANELS / GM_GEMM_FEW)
+                                                                  : least(panels, GM_GEMM_PANELS);
+    a.out = buffer((size_t)(a.rows * a.lanes * item_of(a.type)));
+    if (way == GEMM_PACKED || way == GEMM_ALIGNED) {
+        copy.out = buffer((size_t)kernels_gemm_pack_bytes(kernels, a.type, a.lanes, a.k));
+        kernels->gemm_pack(&copy, 0, panels);
+        a.w = copy.out;
+        a.packed = true;
+    }
+    if (way == GEMM_ALIGNED) {
+        copy.out = buffer((size_t)kernels_gemm_align_bytes(a.type, a.rows, a.k));
+        kernels->gemm_align(&copy, 0, a.rows);
+        a.x = copy.out;
+        a.aligned = true;
+    }
+    a.few = way == GEMM_FEW;
+    *possible = !a.few || (a.rows <= GM_GEMM_FEW && a.type != GM_T_C64 && (a.w_lane == 1 || a.w_k == 1));
+    if (!*possible) return NULL;
+    const int64_t row_blocks = (a.rows + a.block_rows - 1) / a.block_rows;
+    kernels->gemm(&a, 0, row_blocks * ((panels + a.block_panels - 1) / a.block_panels));
+    return a.out;
+}
+static void test_gemm(void)
+{
+    static const int64_t shapes[][3] = { { 1, 1, 1 }, { 1, 300, 70 }, { 3, 129, 33 }, { 5, 17, 100 }, { 13, 128, 31 },
+        { 50, 65, 64 }, { 8, 257, 17 }, { 97, 20, 5 } };
+    static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64, GM_T_C64 };
+    for (int run = 0; run < 5 * 8 * 3; run++) {
+        const int type = types[run / 24], s = run / 3 % 8, layout = run % 3;
+        const int64_t rows = shapes[s][0], k = shapes[s][1], lanes = shapes[s][2], step = layout == 2 ? 2 : 1;
+        void *x = buffer((size_t)(rows * k * step * item_of(type)));
+        void *w = buffer((size_t)(lanes * k * step * item_of(type)));
+        for (int64_t i = 0; i < rows * k * step; i++) put(x, type, i, uniform());
+        for (int64_t i = 0; i < lanes * k * step; i++) put(w, type, i, uniform());
+        gm_gemm_args a = { .x = x, .w = w, .type = type, .rows = rows, .lanes = lanes, .k = k, .out_row = lanes,
+            .out_lane = 1, .x_row = layout == 1 ? 1 : k * step, .x_k = layout == 1 ? rows : step,
+            .w_lane = layout == 1 ? 1 : k * step,
+            .w_k = layout == 1 ? lanes : step };
+        bool possible;
+        void *out = run_gemm(a, GEMM_BLOCKS, &possible);
+        for (int64_t r = 0; r < rows; r++) for (int64_t l = 0; l < lanes; l++) {
+            double size, sum = exact_product(&a, r, l, &size);
+            CHECK(fabs(get(out, type, r * lanes + l) - sum) <= bound_of(type, sum, size),
+                  "gemm type %d shape %d layout %d", type, s, layout);
+        }
+        for (int way = GEMM_ONE_BY_ONE; way < GEMM_WAYS; way++) {
+            void *again = run_gemm(a, way, &possible);
+            CHECK(!possible || same(again, out, (size_t)(rows * lanes * item_of(type))),
+                  "gemm type %d shape %d layout %d way %d", type, s, layout, way);
+        }
+        if (type != GM_T_C64) {
+            a.add = buffer((size_t)(lanes * item_of(type)));
+            for (int64_t i = 0; i < lanes; i++) put((void *)(uintptr_t)a.add, type, i, uniform());
+            a.add_lane = 1, a.alpha = 0.5f, a.beta = 2;
+            out = run_gemm(a, GEMM_BLOCKS, &possible);
+            for (int64_t r = 0; r < rows; r++) for (int64_t l = 0; l < lanes; l++) {
+                double size, sum = 0.5 * exact_product(&a, r, l, &size), added = 2 * get(a.add, type, l);
+                double bound = bound_of(type, sum + added, size + fabs(added));
+                CHECK(fabs(get(out, type, r * lanes + l) - sum - added) <= bound,
+                      "gemm with a term: type %d shape %d", type, s);
+            }
+        }
+        free_buffers();
+    }
+}
+/* Two axes; a definition item by item. `own`: each channel has its filter. */
+static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t stride, int64_t low, int64_t dilation,
+                           int64_t spread, bool own)
+{
+    const int64_t in[2] = { 7, 9 }, taps[2] = { 3, 2 }, groups = own ? channels : 1, per = own ? 1 : channels;
+    int64_t out[2], k = taps[0] * taps[1] * per;
+    for (int d = 0; d < 2; d++)
+        out[d] = ((in[d] - 1) * spread + 1 + 2 * low - dilation * (taps[d] - 1) - 1) / stride + 1;
+    const int64_t places = out[0] * out[1], rows = 2 * places;
+    void *x = buffer((size_t)(2 * in[0] * in[1] * channels * item_of(type)));
+    void *w = buffer((size_t)(filters * k * item_of(type)));
+    void *result = buffer((size_t)(rows * filters * item_of(type)));
+    for (int64_t i = 0; i < 2 * in[0] * in[1] * channels; i++) put(x, type, i, uniform());
+    for (int64_t i = 0; i < filters * k; i++) put(w, type, i, uniform());
+    gm_conv_args a = { .product = { .out = result, .x = x, .w = w, .type = type, .rows = rows,
+            .lanes = filters / groups, .k = k, .out_row = filters, .out_lane = 1, .w_lane = k, .w_k = 1 },
+        .in = { 1, in[0], in[1] }, .out = { 1, out[0], out[1] }, .taps = { 1, taps[0], taps[1] },
+        .stride = { 1, stride, stride }, .low = { 0, low, low }, .dilation = { 1, dilation, dilation },
+        .spread = { 1, spread, spread },
+        .channels = per, .image = in[0] * in[1] * channels, .places = { 0, in[1] * channels, channels } };
+    if (own) {
+        float *turned = buffer((size_t)(filters * k) * 4);
+        for (int64_t i = 0; i < filters * k; i++) turned[i % k * filters + i / k] = (float)get(w, type, i);
+        a.product.w = turned, a.product.w_k = a.product.lanes = filters;
+        kernels->conv_depthwise(&a, 0, 5);
+        kernels->conv_depthwise(&a, 5, rows);
+    } else {
+        const int64_t panels = kernels_gemm_panels(kernels, type, filters);
+        a.product.block_rows = least(rows, type == GM_T_F64 ? kernels->gemm_rows / 2 : kernels->gemm_rows);
+        a.product.block_panels = least(panels, GM_GEMM_PANELS);
+        const int64_t blocks = (rows + a.product.block_rows - 1) / a.product.block_rows;
+        kernels->conv(&a, 0, blocks * ((panels + a.product.block_panels - 1) / a.product.block_panels));
+    }
+    for (int64_t r = 0; r < rows; r++) for (int64_t f = 0; f < filters; f++) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < k; i++) {
+            const int64_t tap = i / per, c = own ? f : i % per, at[2] = { tap / taps[1], tap % taps[1] };
+            const int64_t place[2] = { r % places / out[1], r % places % out[1] };
+            int64_t from[2];
+            bool inside = true;
+            for (int d = 0; d < 2; d++) {
+                from[d] = place[d] * stride + at[d] * dilation - low;
+                inside = inside && from[d] >= 0 && from[d] % spread == 0 && from[d] / spread < in[d];
+                from[d] /= spread;
+            }
+            if (!inside) continue;
+            double term = get(x, type, ((r / places * in[0] + from[0]) * in[1] + from[1]) * channels + c);
+            term *= get(w, type, f * k + i);
+            sum += term, size += fabs(term);
+        }
+        CHECK(fabs(get(result, type, r * filters + f) - sum) <= bound_of(type, sum, size),
+              "conv type %d channels %d stride %d low %d", type, (int)channels, (int)stride, (int)low);
+    }
+    free_buffers();
+}
+static void test_conv(void)
+{
+    static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64 };
+    for (int run = 0; run < 4 * 4; run++) {
+        static const int64_t widths[] = { 1, 4, 13, 70 };
+        const int type = types[run / 4];
+        const int64_t channels = widths[run % 4];
+        test_conv_case(type, channels, 5, 1, 1, 1, 1, false);
+        test_conv_case(type, channels, 35, 2, 0, 2, 1, false);
+        test_conv_case(type, channels, 3, 1, 3, 1, 2, false);
+        if (type != GM_T_F64) test_conv_case(type, channels, channels, 2, 2, 1, 1, true);
+    }
+}
+
+/* ---- attention ---- */
+typedef struct {
+    int type;
+    int64_t heads, kv_heads, dim, half, length, window;
+    float softcap;
+    bool sinks;
+} scene;
+
+static void test_scene(const scene *sc)
+{
+    const int64_t blocks = (sc->length + GM_KV_BLOCK - 1) / GM_KV_BLOCK, n = sc->length,
+        group = sc->heads / sc->kv_heads;
+    const size_t cache = (size_t)(blocks * GM_KV_BLOCK * sc->kv_heads * sc->dim * item_of(sc->type));
+    const float scale = 1 / sqrtf((float)sc->dim);
+    float *q = floats(n * sc->heads * sc->dim, 2), *k = floats(n * sc->kv_heads * sc->dim, 2),
+        *v = floats(n * sc->kv_heads * sc->dim, 1);
+    float *angles = buffer((size_t)(n * 2 * sc->half) * 4), *frequency = floats(sc->half, 1),
+        *sinks = floats(sc->heads, 1);
+    float *turned = buffer((size_t)(n * sc->heads * sc->dim) * 4),
+        *alone = buffer((size_t)(n * sc->heads * sc->dim) * 4);
+    float *out = buffer((size_t)(n * sc->heads * sc->dim) * 4),
+        *chunked = buffer((size_t)(n * sc->heads * sc->dim) * 4);
+    int32_t *position = buffer((size_t)n * 4), *sequence = buffer((size_t)n * 4), *tiles = buffer((size_t)n * 8);
+    void *keys[2] = { NULL, buffer(cache) }, *values[2] = { NULL, buffer(cache) };
+    for (int64_t i = 0; i < n; i++) position[i] = (int32_t)i, sequence[i] = 1;
+    memset(keys[1], 0xff, cache);                           /* NaN in every type: nothing unwritten may be used */
+    memset(values[1], 0xff, cache);
+    kernels->rope_angles(&(gm_rope_angles_args){ angles, position, frequency, sc->half, 1 }, 0, n);
+    gm_rope_cache_args append = { .q_out = turned, .q = q, .k = k, .v = v, .angles = angles,
+        .q_stride = sc->heads * sc->dim,
+                                  .k_stride = sc->kv_heads * sc->dim, .v_stride = sc->kv_heads * sc->dim,
+                                      .k_cache = keys,
+                                  .v_cache = values, .sequence = sequence, .position = position, .kv_type = sc->type,
+                                  .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
+                                      .half = sc->half };
+    gm_attention_args a = { .out = alone, .q = turned, .k_cache = keys, .v_cache = values, .sequence = sequence,
+        .position = position,
+                            .kv_type = sc->type, .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
+                            .window = sc->window, .scale = scale, .softcap = sc->softcap,
+                                .sinks = sc->sinks ? sinks : NULL,
+                            .tiles = tiles };
+    /* Token by token, the cache beyond still NaN. */
+    for (int64_t i = 0; i < n; i++) {
+        kernels->rope_cache(&append, i, i + 1);
+        tiles[0] = (int32_t)i, tiles[1] = 1, a.n_tiles = 1;
+        kernels->attention(&a, 0, sc->kv_heads);
+    }
+    /* In tiles, kv heads in two ranges. */
+    a.out = out, a.n_tiles = 0;
+    for (int64_t i = 0; i < n; i += GM_QUERY_TILE) {
+        tiles[2 * a.n_tiles] = (int32_t)i;
+        tiles[2 * a.n_tiles + 1] = (int32_t)(n - i < GM_QUERY_TILE ? n - i : GM_QUERY_TILE);
+        a.n_tiles++;
+    }
+    kernels->attention(&a, 0, 1);
+    kernels->attention(&a, 1, a.n_tiles * sc->kv_heads);
+    const size_t bytes = (size_t)(n * sc->heads * sc->dim) * 4;
+    CHECK(same(out, alone, bytes), "attention: tiles against one by one, type %d dim %d", sc->type, (int)sc->dim);
+    /* In tiles of another cut, as a prefill in chunks makes them. */
+    a.out = chunked, a.n_tiles = 0;
+    for (int64_t i = 0, w; i < n; i += w) {
+        w = 1 + i % 13;
+        w = w > n - i ? n - i : w;
+        tiles[2 * a.n_tiles] = (int32_t)i, tiles[2 * a.n_tiles + 1] = (int32_t)w;
+        a.n_tiles++;
+    }
+    kernels->attention(&a, 0, a.n_tiles * sc->kv_heads);
+    CHECK(same(chunked, alone, bytes), "attention: chunks against one by one, type %d dim %d", sc->type, (int)sc->dim);
+    /* Split and merged, in two ranges each. */
+    int32_t n_blocks = (int32_t)blocks;
+    a.max_blocks = blocks + 1, a.n_blocks = &n_blocks;
+    a.partial = buffer((size_t)(n * sc->heads * a.max_blocks * (sc->dim + 2)) * 4);
+    memset(a.partial, 0xff, (size_t)(n * sc->heads * a.max_blocks * (sc->dim + 2)) * 4);
+    memset(chunked, 0, bytes);
+    const int64_t per_row = sc->kv_heads * blocks;
+    kernels->attention_split(&a, 0, 3 * per_row + 1);
+    kernels->attention_split(&a, 3 * per_row + 1, n * per_row);
+    kernels->attention_merge(&a, 0, 5);
+    kernels->attention_merge(&a, 5, n * sc->heads);
+    CHECK(same(chunked, alone, bytes), "attention: split against one by one, type %d dim %d", sc->type, (int)sc->dim);
+    /* The definition, for some rows. */
+    double *score = buffer((size_t)n * 8);
+    for (int64_t r = 0; r < n; r += n > 60 ? n / 23 : 1) for (int64_t h = 0; h < sc->heads; h++) {
+        int64_t kv = h / group, first = sc->window > 0 && r + 1 > sc->window ? r + 1 - sc->window : 0;
+        double top = sc->sinks ? (double)sinks[h] : -(double)INFINITY, sum = 0, slack = 0;
+        for (int64_t j = first; j <= r; j++) {
+            double s = 0;
+            for (int64_t d = 0; d < sc->dim; d++) {
+                int64_t block = (j / 256 * sc->kv_heads + kv) * 256 * sc->dim;
+                int64_t at = block + j % 256 / 16 * 16 * sc->dim + d * 16 + j % 16;
+                s += get(keys[1], sc->type, at) * (double)turned[(r * sc->heads + h) * sc->dim + d];
+            }
+            s *= (double)scale;
+            slack = fmax(slack, fabs(s));
+            if (sc->softcap != 0) s = (double)sc->softcap * tanh(s / (double)sc->softcap);
+            score[j] = s;
+            top = fmax(top, s);
+        }
+        for (int64_t j = first; j <= r; j++) sum += score[j] = exp(score[j] - top);
+        if (sc->sinks) sum += exp((double)sinks[h] - top);
+        for (int64_t d = 0; d < sc->dim; d++) {
+            double want = 0;
+            for (int64_t j = first; j <= r; j++)
+                want += score[j] * get(values[1], sc->type,
+                    ((j / 256 * sc->kv_heads + kv) * 256 + j % 256) * sc->dim + d);
+            double got = (double)alone[(r * sc->heads + h) * sc->dim + d];
+            CHECK(fabs(got - want / sum) <= 2e-6 * (2 + slack), "attention type %d dim %d row %d: %g, want %g",
+                  sc->type, (int)sc->dim,
+                  (int)r, got, want / sum);
+        }
+    }
+    /* What rope_cache wrote: rotated, rounded, in its place; the rest untouched. */
+    for (int64_t r = 0; r < n; r += 17) for (int64_t d = 0; d < sc->dim; d++) {
+        float rotated[1024];
+        int64_t kv = sc->kv_heads - 1;
+        kernels->rope(&(gm_rope_args){ .out = rotated, .x = k + (r * sc->kv_heads + kv) * sc->dim,
+            .angles = angles + r * 2 * sc->half, .type = GM_T_F32, .heads = 1, .steps = 1, .dim = sc->dim,
+            .half = sc->half }, 0, 1);
+        double room = 0;
+        put(&room, sc->type, 0, (double)rotated[d]);
+        int64_t at = (r / 256 * sc->kv_heads + kv) * 256 * sc->dim + r % 256 / 16 * 16 * sc->dim + d * 16 + r % 16;
+        CHECK(get(keys[1], sc->type, at) == get(&room, sc->type, 0), "rope_cache key");
+        put(&room, sc->type, 0, (double)v[(r * sc->kv_heads + kv) * sc->dim + d]);
+        CHECK(get(values[1], sc->type, ((r / 256 * sc->kv_heads + kv) * 256 + r % 256) * sc->dim + d) == get(&room,
+              sc->type, 0), "rope_cache value");
+    }
+    free_buffers();
+}
+static void test_attention(void)
+{
+    static const scene scenes[] = {
+        { GM_T_F32, 4, 2, 64, 32, 300, 0, 0, false },  { GM_T_F16, 4, 1, 64, 32, 270, 0, 0, false },
+        { GM_T_BF16, 3, 3, 8, 4, 530, 0, 0, true },    { GM_T_F32, 7, 1, 80, 40, 33, 0, 0, false },
+        { GM_T_F16, 6, 2, 96, 20, 40, 5, 0, true },    { GM_T_BF16, 2, 1, 128, 64, 290, 100, 0, false },
+        { GM_T_F32, 16, 1, 24, 12, 280, 270, 30, false }, { GM_T_F16, 2, 2, 256, 128, 20, 0, 50, false },
+        { GM_T_F32, 5, 1, 7, 3, 270, 0, 0, false },    { GM_T_BF16, 2, 1, 600, 64, 270, 0, 0, false },
+        { GM_T_F16, 30, 1, 13, 6, 50, 20, 0, true },   { GM_T_F32, 1, 1, 512, 256, 35, 1, 0, false },
+    };
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1) test_scene(&scenes[i]);
+}
+
+int main(int argc, char **argv) { return RUN_TESTS(test_rows, test_matmul, test_gemm, test_conv, test_attention); }
