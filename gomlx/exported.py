@@ -192,6 +192,11 @@ class _Names:
         return self.of[operand]
 
 
+def _title(name):
+    """An operation's name as MLX writes it: TakeAlongAxis."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
 def _show(callback, fun, positional, named, shapeless):
     places, outputs = _traced(fun, positional, named, shapeless)
     inputs, constants, code, results = _gomlx._describe(_gomlx._graph(places, outputs, shapeless, WHOLE))
@@ -210,7 +215,7 @@ def _show(callback, fun, positional, named, shapeless):
     callback({"constants": [(names[-1 - k], x) for k, x in enumerate(constants) if x is not None], "type": "constants"})
     for name, parameters, operands, first, made in code:
         callback({"arguments": parameters, "outputs": entries(range(first, first + len(made))),
-                  "inputs": entries(operands), "name": name, "type": "primitive"})
+                  "inputs": entries(operands), "name": _title(name), "type": "primitive"})
 
 
 def _dot(outputs, named):
@@ -223,7 +228,7 @@ def _dot(outputs, named):
             if o < 0 and constants[-1 - o] is not None and o not in seen:
                 seen.add(o)
                 lines.append(f'{{ rank=source; "{names[o]}"; }}')
-        lines.append(f'{{ {i} [label ="{name}", shape=rectangle]; }}')
+        lines.append(f'{{ {i} [label ="{_title(name)}", shape=rectangle]; }}')
         lines += [f'"{names[o]}" -> {i}' for o in operands if o >= 0 or constants[-1 - o] is not None]
         for o in range(first, first + len(made)):
             lines.append(f'{{ {"rank=sink; " if o in sinks else ""}"{names[o]}"; }}')

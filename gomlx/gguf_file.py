@@ -1,4 +1,5 @@
-"""GGUF: metadata and tensors to bytes and back. Q4_0, Q4_1 and Q8_0 become MLX's weight, scales and biases.
+"""GGUF: metadata and tensors to bytes and back. Q4_0, Q4_1 and Q8_0 become MLX's weight, scales and biases; other block
+formats float16.
 
 Source: the GGUF specification, version 3.
 """
@@ -24,7 +25,7 @@ class _Reader:
         self.data, self.name, self.at = memoryview(data), name, 0
 
     def bad(self, what):
-        return ValueError(f"load: {self.name} is no GGUF file: {what}")
+        return RuntimeError(f"load: {self.name} is no GGUF file: {what}")
 
     def take(self, n):
         if n > len(self.data) - self.at:
@@ -78,6 +79,73 @@ def _blocks(kind, data, shape):
     return weight, mx.reshape(scales, [*lead, groups]), mx.reshape(biases, [*lead, groups])
 
 
+def _half(blocks, at):
+    return mx.view(mx.contiguous(blocks[:, at:at + 2]), mx.float16).astype(mx.float32)
+
+
+def _shifted(x, by):
+    return mx.right_shift(x, by if isinstance(by, mx.array) else mx.array(by, mx.uint8))
+
+
+def _fields(x, mask, by=0):
+    return mx.bitwise_and(_shifted(x, by), mx.array(mask, mx.uint8)).astype(mx.int32)
+
+
+def _q5(blocks, high, low):
+    """The five-bit fields of blocks of 32: bit i of the bytes from `high` on is the top of value i."""
+    bits = _fields(mx.repeat(blocks[:, high:high + 4], 8, axis=1), 1, mx.arange(32).astype(mx.uint8) % 8)
+    return mx.concatenate([_fields(blocks[:, low:], 15), _fields(blocks[:, low:], 15, 4)], axis=1) + 16 * bits
+
+
+def _q5_0(blocks):
+    return (_q5(blocks, 2, 6) - 16) * _half(blocks, 0)
+
+
+def _q5_1(blocks):
+    return _q5(blocks, 4, 8) * _half(blocks, 0) + _half(blocks, 2)
+
+
+def _k_groups(blocks, fields):
+    """Values of 8 groups of 32 fields: six-bit scales and minimums, twelve bytes of them from byte 4 on."""
+    first, second, last = (blocks[:, at:at + 4] for at in (4, 8, 12))
+    scales = mx.concatenate([_fields(first, 63), _fields(last, 15) + 16 * _fields(first, 3, 6)], axis=1)
+    minimums = mx.concatenate([_fields(second, 63), _fields(last, 15, 4) + 16 * _fields(second, 3, 6)], axis=1)
+    values = fields * (scales * _half(blocks, 0))[..., None] - (minimums * _half(blocks, 2))[..., None]
+    return mx.reshape(values, [-1, 256])
+
+
+def _k_nibbles(blocks, at):
+    halves = mx.reshape(blocks[:, at:at + 128], [-1, 4, 1, 32])
+    return mx.reshape(mx.concatenate([_fields(halves, 15), _fields(halves, 15, 4)], axis=2), [-1, 8, 32])
+
+
+def _q4_k(blocks):
+    return _k_groups(blocks, _k_nibbles(blocks, 16))
+
+
+def _q5_k(blocks):
+    top = _fields(blocks[:, None, 16:48], 1, mx.arange(8).astype(mx.uint8)[:, None])
+    return _k_groups(blocks, _k_nibbles(blocks, 48) + 16 * top)
+
+
+def _q6_k(blocks):
+    low, high = mx.reshape(blocks[:, :128], [-1, 2, 2, 32]), mx.reshape(blocks[:, 128:192], [-1, 2, 1, 32])
+    fields = mx.concatenate([_fields(low, 15), _fields(low, 15, 4)], axis=2)
+    fields += 16 * _fields(high, 3, mx.array([[0], [2], [4], [6]], mx.uint8))
+    scales = mx.view(mx.contiguous(blocks[:, 192:208]), mx.int8) * _half(blocks, 208)
+    return mx.reshape((mx.reshape(fields, [-1, 16, 16]) - 32) * scales[..., None], [-1, 256])
+
+
+# Types whose values MLX's quantised matrices cannot hold, and which become float16: name, values and bytes of a block.
+WIDENED = {6: ("Q5_0", 32, 22, _q5_0), 7: ("Q5_1", 32, 24, _q5_1), 12: ("Q4_K", 256, 144, _q4_k),
+           13: ("Q5_K", 256, 176, _q5_k), 14: ("Q6_K", 256, 210, _q6_k)}
+
+
+def _row_bytes(kind):
+    """(values, bytes) of the smallest part of a tensor of the type."""
+    return (1, PLAIN[kind].size) if kind in PLAIN else (32, BLOCKS[kind][1]) if kind in BLOCKS else WIDENED[kind][1:3]
+
+
 def parse(data, name):
     """(arrays, metadata) of a whole file."""
     from .io import _array
@@ -106,18 +174,23 @@ def parse(data, name):
         raise r.bad("general.alignment is no number")
     body, arrays = r.data[-(-r.at // alignment) * alignment:], {}
     for key, shape, kind, offset in infos:
-        if kind not in PLAIN and kind not in BLOCKS:
-            raise r.bad(f"tensor {key!r} is of type {kind}; readable are F32, F16, BF16, F64, integers, Q4_0, Q4_1 "
-                        "and Q8_0")
-        size = math.prod(shape) * PLAIN[kind].size if kind in PLAIN else math.prod(shape) // 32 * BLOCKS[kind][1]
+        if kind not in PLAIN and kind not in BLOCKS and kind not in WIDENED:
+            raise r.bad(f"tensor {key!r} is of type {kind}; readable are F32, F16, BF16, F64, integers, Q4_0, Q4_1, Q5_0, "
+                        "Q5_1, Q8_0, Q4_K, Q5_K and Q6_K")
+        values, block = _row_bytes(kind)
+        size = math.prod(shape) // values * block
         if any(n >= 1 << 31 for n in shape) or offset > len(body) or size > len(body) - offset:
             raise r.bad(f"tensor {key!r} of shape {shape} is not inside")
         part = body[offset:offset + size]
         if kind in PLAIN:
             arrays[key] = _array(part, PLAIN[kind], shape)
             continue
-        if not shape or shape[-1] % 32 or not size:
-            raise r.bad(f"tensor {key!r} of type {BLOCKS[kind][0]} has shape {shape}")
+        if not shape or shape[-1] % values or not size:
+            raise r.bad(f"tensor {key!r} of type {kind} has shape {shape}")
+        if kind in WIDENED:
+            blocks = mx.reshape(mx.array(part), [-1, block])
+            arrays[key] = mx.reshape(WIDENED[kind][3](blocks).astype(mx.float16), shape)
+            continue
         stem = key.removesuffix(".weight")
         arrays[stem + ".weight"], arrays[stem + ".scales"], arrays[stem + ".biases"] = _blocks(kind, part, shape)
     return arrays, metadata
@@ -136,9 +209,10 @@ def _entry(key, value):
     if not isinstance(value, mx.array):
         raise RuntimeError(f"save_gguf: metadata {key!r} is {type(value).__name__}, expected str, list of str or array")
     kind = next((kind for kind, (_, dtype) in VALUES.items() if dtype == value.dtype), None)
-    if kind is None or value.ndim > 1:
-        raise RuntimeError(f"save_gguf: metadata {key!r} is {value.dtype} of {value.ndim} dimensions, expected at most "
-                           "one")
+    if value.ndim > 1:
+        raise RuntimeError(f"save_gguf: metadata {key!r} has {value.ndim} dimensions, expected at most one")
+    if kind is None:
+        raise ValueError(f"save_gguf: metadata {key!r} is {value.dtype}, which GGUF cannot hold")
     items = [value.item()] if value.ndim == 0 else value.tolist()
     data = struct.pack(f"<{len(items)}{VALUES[kind][0]}", *items)
     if value.ndim == 0:

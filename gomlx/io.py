@@ -98,7 +98,10 @@ def _umask():
 
 def _read(function, file, error=RuntimeError):
     if not _is_path(file):
-        return file.read()
+        data = file.read()
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise ValueError(f"{function}: the file object gives {type(data).__name__}; open it for reading bytes")
+        return data
     try:
         with open(file, "rb") as stream:
             return stream.read()

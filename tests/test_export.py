@@ -218,7 +218,7 @@ def test_callback_is_told_the_graph():
     assert told[0]["inputs"] == [("A", (2, 3), mx.float32), ("B", (2, 3), mx.float32)]
     assert told[1]["keywords"] == [("y", "B")] and told[2]["outputs"] == [("C", (2, 3), mx.float32)]
     assert told[3]["constants"][0][0] == "D" and told[3]["constants"][0][1].tolist() == [10, 20, 30]
-    assert [entry["name"] for entry in told[4:]] == ["exp", "multiply", "add"]
+    assert [entry["name"] for entry in told[4:]] == ["Exp", "Multiply", "Add"]
     assert told[-1]["outputs"] == told[2]["outputs"] and told[4]["inputs"] == told[0]["inputs"][:1]
 
 
@@ -227,10 +227,13 @@ def test_dot(tmp_path):
     out = io.StringIO()
     mx.export_to_dot(out, mx.exp(y) * 2, (y.sum(),), middle=y)
     text = out.getvalue()
-    assert text.startswith("digraph {") and text.endswith("}") and '"middle"' in text and 'label ="exp"' in text
+    assert text.startswith("digraph {") and text.endswith("}") and '"middle"' in text and 'label ="Exp"' in text
     file = tmp_path / "graph.dot"
     mx.export_to_dot(str(file), y)
-    assert 'label ="add"' in file.read_text()
+    assert 'label ="Add"' in file.read_text()
+    one = mx.array(1.0)
+    mx.export_to_dot(out := io.StringIO(), one + 1.0, one=one)
+    assert '"one" -> 0' in out.getvalue() and '"A" -> 0' in out.getvalue()       # two constants, though they are equal
     with pytest.raises(ValueError):
         mx.export_to_dot(str(file), 3)
 

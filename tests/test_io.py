@@ -195,6 +195,28 @@ LIES = {
 }
 
 
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+def test_other_blocks_of_gguf_become_float16(tmp_path, kind):
+    gguf = pytest.importorskip("gguf")
+    kind = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[kind]
+    r = np.random.default_rng(3)
+    blocks = r.integers(0, 256, (3, 2, size), dtype=np.uint8)
+    for at in {"Q5_0": (0,), "Q5_1": (0, 2), "Q6_K": (208,)}.get(kind.name, (0, 2)):
+        blocks[..., at:at + 2] = r.uniform(-0.02, 0.02, (3, 2, 1)).astype(np.float16).view(np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "k.gguf", "test")
+    writer.add_tensor("layer.weight", blocks.reshape(3, 2 * size), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    got = mx.load(tmp_path / "k.gguf")
+    want = gguf.quants.dequantize(blocks.reshape(3, 2 * size), kind)
+    assert list(got) == ["layer.weight"] and got["layer.weight"].dtype == mx.float16
+    assert got["layer.weight"].shape == (3, 2 * values)
+    np.testing.assert_allclose(np.asarray(got["layer.weight"]), want.astype(np.float16), atol=1e-3, rtol=1e-3)
+
+
 @pytest.mark.parametrize("format, index", [(format, i) for format, files in LIES.items() for i in range(len(files))])
 def test_files_that_lie(tmp_path, format, index):
     path = tmp_path / f"x.{format}"

@@ -14,6 +14,7 @@ typedef struct {
     int64_t same_size;
     int64_t *constants;            /* the same over constants */
     int64_t constants_size;
+    bool apart;                    /* equal scalars stay two constants: who looks at the graph knows them by name */
 } builder;
 
 static uint64_t mix(uint64_t h, uint64_t v) {
@@ -51,8 +52,8 @@ static const instruction *find_same(builder *b, const instruction *i, size_t *at
 /* Scalars that functions are written with (2 * x) come as a node each: equal ones are one constant. */
 static bool is_scalar(const gm_array *a) { return a->ndim == 0 && a->dtype < GM_DTYPE_COUNT && gm_array_data(a); }
 
-static bool same_constant(const gm_array *a, const gm_array *b) {
-    return a == b || (is_scalar(a) && is_scalar(b) && a->dtype == b->dtype &&
+static bool same_constant(const builder *at, const gm_array *a, const gm_array *b) {
+    return a == b || (!at->apart && is_scalar(a) && is_scalar(b) && a->dtype == b->dtype &&
                       memcmp(array_ptr(a), array_ptr(b), array_item(a)) == 0);
 }
 
@@ -67,7 +68,7 @@ static uint64_t hash_of_constant(const gm_array *a) {
 
 static size_t constant_place(const builder *b, const gm_array *node) {
     size_t at = (size_t)(hash_of_constant(node) >> 16) & (size_t)(b->constants_size - 1);
-    while (b->constants[at] && !same_constant(b->g->constants[b->constants[at] - 1], node))
+    while (b->constants[at] && !same_constant(b, b->g->constants[b->constants[at] - 1], node))
         at = (at + 1) & (size_t)(b->constants_size - 1);
     return at;
 }
@@ -180,7 +181,7 @@ gm_status compile_graph(gm_array *const *inputs, int n_inputs, gm_array *const *
     *out = NULL;
     GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, kind, &w));
     gm_graph *g = memory_zeroed(sizeof *g);
-    builder b = {.g = g, .w = &w};
+    builder b = {.g = g, .w = &w, .apart = kind == WALK_ALL};
     gm_status status = GM_ENOMEM;
     if (g) {
         g->n_inputs = n_inputs;
