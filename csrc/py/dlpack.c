@@ -138,8 +138,8 @@ PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, P
         return NULL;
     if (v[2] && v[2] != Py_None && !PyArg_ParseTuple(v[2], "ii", &device, &id))
         return NULL;
-    if (device != DL_CPU || (v[0] && v[0] != Py_None)) {
-        PyErr_SetString(PyExc_BufferError, "__dlpack__: only the CPU, which has no streams");
+    if (device != DL_CPU) {              /* a stream would say what to wait for: everything is done when we return */
+        PyErr_SetString(PyExc_BufferError, "__dlpack__: the array is on the CPU");
         return NULL;
     }
     gm_array *node = ((array_object *)self)->node;
@@ -197,6 +197,18 @@ static PyObject *capsule_of(PyObject *object) {
     return capsule;
 }
 
+/* torch's tensors that take part in a gradient give none themselves; what they are detached to does. */
+static PyObject *detached_capsule_of(PyObject *object) {
+    PyObject *capsule = capsule_of(object);
+    if (capsule || !PyErr_ExceptionMatches(PyExc_BufferError) || !PyObject_HasAttrString((PyObject *)Py_TYPE(object), "detach"))
+        return capsule;
+    PyErr_Clear();
+    PyObject *detached = PyObject_CallMethod(object, "detach", NULL);
+    capsule = detached ? capsule_of(detached) : NULL;
+    Py_XDECREF(detached);
+    return capsule;
+}
+
 static gm_dtype dtype_of_tensor(const dl_tensor *tensor) {
     for (int i = 0; i < GM_DTYPE_COUNT; i++)
         if (memcmp(&dl_dtypes[i], &tensor->dtype, sizeof tensor->dtype) == 0)
@@ -204,6 +216,10 @@ static gm_dtype dtype_of_tensor(const dl_tensor *tensor) {
     PyErr_Format(PyExc_ValueError, "from_dlpack: elements of code %d with %d bits and %d lanes have no dtype here",
                  tensor->dtype.code, tensor->dtype.bits, tensor->dtype.lanes);
     return GM_DTYPE_COUNT;
+}
+
+static bool is_complex128(const dl_tensor *tensor) {
+    return tensor->dtype.code == DL_COMPLEX && tensor->dtype.bits == 128 && tensor->dtype.lanes == 1;
 }
 
 static bool tensor_usable(const dl_tensor *tensor) {
@@ -217,7 +233,31 @@ static bool tensor_usable(const dl_tensor *tensor) {
                      GM_MAX_NDIM);
         return false;
     }
-    return dtype_of_tensor(tensor) != GM_DTYPE_COUNT;
+    return (is_complex128(tensor) && tensor->ndim < GM_MAX_NDIM) || dtype_of_tensor(tensor) != GM_DTYPE_COUNT;
+}
+
+/* The tensor's own memory; of complex128, which is no dtype here, as pairs of float64. Takes i over unless it fails. */
+static gm_array *wrap_tensor(gm_scope *scope, const dl_tensor *tensor, import *i) {
+    const char *data = (const char *)tensor->data + tensor->byte_offset;
+    int64_t shape[GM_MAX_NDIM], strides[GM_MAX_NDIM], expected = 2;
+    int n = tensor->ndim;
+    if (!is_complex128(tensor))
+        return gm_array_wrap(scope, dtype_of_tensor(tensor), n, tensor->shape, tensor->strides, data, foreign_push, i);
+    shape[n] = 2;
+    strides[n] = 1;
+    for (int d = n - 1; d >= 0; d--) {
+        shape[d] = tensor->shape[d];
+        strides[d] = tensor->strides ? 2 * tensor->strides[d] : expected;
+        expected *= shape[d];
+    }
+    return gm_array_wrap(scope, GM_FLOAT64, n + 1, shape, strides, data, foreign_push, i);
+}
+
+/* Pairs of float64 as complex64, computed before their owner may write them again. */
+static gm_array *complex_of_pairs(module_state *state, gm_scope *scope, gm_array *pairs) {
+    gm_array *node = gm_view(scope, gm_contiguous(scope, gm_astype(scope, pairs, GM_FLOAT32)), GM_COMPLEX64);
+    node = gm_reshape(scope, node, gm_array_ndim(pairs) - 1, gm_array_shape(pairs));
+    return node && evaluate_one(state, node) ? node : NULL;
 }
 
 gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy) {
@@ -227,7 +267,7 @@ gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *objec
         PyErr_Format(PyExc_TypeError, "from_dlpack: %R has no __dlpack__", (PyObject *)Py_TYPE(object));
         return NULL;
     }
-    PyObject *capsule = capsule_of(object);
+    PyObject *capsule = detached_capsule_of(object);
     if (!capsule)
         return NULL;
     bool versioned = PyCapsule_IsValid(capsule, VERSIONED);
@@ -236,6 +276,7 @@ gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *objec
     if (managed && !i)
         PyErr_NoMemory();
     gm_array *node = NULL;
+    bool pairs = false;
     if (i) {
         *i = (import){.link.give_back = import_give_back,
                       .plain = versioned ? NULL : managed,
@@ -244,13 +285,13 @@ gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *objec
         if (versioned && i->versioned->version.major > 1)
             PyErr_SetString(PyExc_BufferError, "from_dlpack: a capsule of a DLPack version later than 1");
         else if (tensor_usable(tensor))
-            node = gm_array_wrap(scope, dtype_of_tensor(tensor), tensor->ndim, tensor->shape, tensor->strides,
-                                 (const char *)tensor->data + tensor->byte_offset, foreign_push, i);
+            node = wrap_tensor(scope, tensor, i);
+        pairs = node && is_complex128(tensor);
         if (node)
             PyCapsule_SetName(capsule, versioned ? "used_dltensor_versioned" : "used_dltensor");
         else
             PyMem_Free(i);          /* the capsule still owns the tensor */
     }
     Py_DECREF(capsule);
-    return node && copy ? copied(state, scope, node) : node;
+    return pairs ? complex_of_pairs(state, scope, node) : node && copy ? copied(state, scope, node) : node;
 }
