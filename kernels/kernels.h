@@ -291,7 +291,7 @@ typedef struct {
 } gm_gemm_args;
 #define GM_GEMM_FEW 8
 #define GM_GEMM_FEW_PANELS 128                           /* rows * panels at most in a block of few; else GM_GEMM_PANELS */
-#define GM_GEMM_PANELS 4
+#define GM_GEMM_PANELS 8
 #define GM_GEMM_STEPS 128                                /* of k in a chain: gemm_tile.inc */
 typedef gm_gemm_args gm_gemm_pack_args;                  /* out: w's lanes as panels, of all matrices of the batch */
 typedef gm_gemm_args gm_gemm_align_args;                 /* out: x's rows as items, side by side */
