@@ -4,12 +4,14 @@ Every length in a file is checked against what is there before it is used. Files
 beside their own and renamed at the end: what read the old file goes on reading it.
 """
 import ast
+import io
 import json
 import math
 import os
 import struct
 import tempfile
 import zipfile
+import zlib
 
 from . import _gomlx as mx
 
@@ -96,17 +98,22 @@ def _umask():
     return mask
 
 
-def _read(function, file, error=RuntimeError):
+def _opened(function, file, error=RuntimeError):
+    """A stream over a path, or over what is left of a file object."""
     if not _is_path(file):
         data = file.read()
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise ValueError(f"{function}: the file object gives {type(data).__name__}; open it for reading bytes")
-        return data
+        return io.BytesIO(data)
     try:
-        with open(file, "rb") as stream:
-            return stream.read()
+        return open(file, "rb")
     except OSError as cause:
         raise error(f"{function}: cannot open {os.fspath(file)}: {cause.strerror}") from cause
+
+
+def _read(function, file, error=RuntimeError):
+    with _opened(function, file, error) as stream:
+        return stream.read()
 
 
 # ---- npy ----
@@ -202,7 +209,7 @@ def _load_npz(file):
     try:
         with zipfile.ZipFile(file) as archive:
             return {name.removesuffix(".npy"): _parse_npy(archive.read(name), name) for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"load: {file} is no zip file that can be read: {error}") from error
 
 
@@ -237,20 +244,28 @@ def save_safetensors(file, arrays, metadata=None):
     _write("save_safetensors", file, ".safetensors", write)
 
 
-def _parse_safetensors(data, name):
+def _parse_safetensors(stream, name):
+    """(arrays, metadata); beside the arrays no more of the file than one tensor is in memory."""
     def bad(what):
         return RuntimeError(f"load: {name} is no safetensors file: {what}")
 
-    data = memoryview(data)
-    length = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else 0
-    if not 2 <= length <= min(MAX_HEADER, len(data) - 8):
-        raise bad(f"a header of {length} bytes in a file of {len(data)}")
+    def part(begin, n):
+        stream.seek(begin)
+        data = stream.read(n)
+        if len(data) != n:
+            raise bad("it became shorter while it was read")
+        return data
+
+    size = stream.seek(0, os.SEEK_END)
+    length = struct.unpack("<Q", part(0, 8))[0] if size >= 8 else 0
+    if not 2 <= length <= min(MAX_HEADER, size - 8):
+        raise bad(f"a header of {length} bytes in a file of {size}")
     try:
-        header = json.loads(bytes(data[8:8 + length]))
+        header = json.loads(part(8, length))
         metadata = header.pop("__metadata__", None) or {}
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise bad("its header is no JSON object") from error
-    body, arrays = data[8 + length:], {}
+    start, arrays = 8 + length, {}
     for key, entry in header.items():
         try:
             dtype, shape, (begin, end) = SAFETENSORS.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
@@ -259,10 +274,10 @@ def _parse_safetensors(data, name):
         if dtype is None:
             raise bad(f"tensor {key!r} has dtype {entry['dtype']!r}")
         numbers = [begin, end, *shape] if isinstance(shape, list) else [-1]
-        if any(type(n) is not int or n < 0 for n in numbers) or not begin <= end <= len(body) \
+        if any(type(n) is not int or n < 0 for n in numbers) or not begin <= end <= size - start \
                 or any(n >= 1 << 31 for n in shape) or math.prod(shape) * dtype.size != end - begin:
-            raise bad(f"tensor {key!r} of shape {shape} cannot be bytes {begin} to {end} of {len(body)}")
-        arrays[key] = _array(body[begin:end], dtype, shape)
+            raise bad(f"tensor {key!r} of shape {shape} cannot be bytes {begin} to {end} of {size - start}")
+        arrays[key] = _array(part(start + begin, end - begin), dtype, shape)
     return arrays, metadata
 
 
@@ -285,7 +300,8 @@ def load(file, /, format=None, return_metadata=False, *, stream=None):
     if format == "npz":
         return _load_npz(file)
     if format == "safetensors":
-        arrays, metadata = _parse_safetensors(_read("load", file), name)
+        with _opened("load", file) as opened:
+            arrays, metadata = _parse_safetensors(opened, name)
     elif format == "gguf":
         if not _is_path(file):
             raise ValueError("load: GGUF is read from a path")

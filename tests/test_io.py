@@ -3,6 +3,7 @@ import io
 import json
 import os
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -238,3 +239,58 @@ def test_errors(call, error):
     assert not Path("no").exists()
     with pytest.raises(error):
         call()
+
+
+def mutations(data, r, rounds):
+    """Copies of the bytes with some changed, cut out, put in, or made numbers that are too large."""
+    numbers = [0, 1, 1 << 31, 1 << 40, (1 << 63) - 1, (1 << 64) - 1, len(data), len(data) + 1]
+    for _ in range(rounds):
+        changed = bytearray(data)
+        for _ in range(int(r.integers(1, 5))):
+            at, kind = int(r.integers(0, min(len(changed), 400) + 1)), int(r.integers(0, 5))
+            if kind == 0:
+                changed[at:at + 1] = bytes([int(r.integers(0, 256))])
+            elif kind == 1:
+                changed[at:at + 8] = struct.pack("<Q", numbers[int(r.integers(0, len(numbers)))])
+            elif kind == 2:
+                del changed[int(r.integers(0, len(changed) + 1)):]
+            elif kind == 3:
+                del changed[at:at + int(r.integers(1, 9))]
+            else:
+                changed[at:at] = r.bytes(int(r.integers(1, 9)))
+        yield bytes(changed)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "stored.npz", "deflated.npz", "x.safetensors", "x.gguf"])
+def test_damaged_files_are_refused_or_read(tmp_path, name):
+    arrays = {"a": mx.arange(12).reshape(3, 4), "b.weight": mx.ones((2, 32), mx.float16), "e": mx.zeros((0, 3)),
+              "s": mx.array(2.5)}
+    path = tmp_path / name
+    {"x.npy": lambda: mx.save(path, arrays["a"]), "stored.npz": lambda: mx.savez(path, **arrays),
+     "deflated.npz": lambda: mx.savez_compressed(path, **arrays),
+     "x.safetensors": lambda: mx.save_safetensors(path, arrays, {"k": "v"}),
+     "x.gguf": lambda: mx.save_gguf(path, arrays, {"name": "x", "list": ["a", "b"], "n": mx.array([1, 2])})}[name]()
+    whole = path.read_bytes()
+    outcomes = set()
+    for data in mutations(whole, np.random.default_rng(1), 400):
+        path.write_bytes(data)
+        try:
+            loaded = mx.load(path)
+        except (RuntimeError, ValueError) as error:
+            outcomes.add("refused")
+            assert str(error)
+            continue
+        for array in [loaded] if isinstance(loaded, mx.array) else loaded.values():
+            assert array.nbytes <= len(data) and np.asarray(array.astype(mx.float32)).size == array.size
+        outcomes.add("read")
+    assert outcomes == {"refused", "read"}
+
+
+def test_tensors_of_a_file_are_read_one_by_one(tmp_path):
+    path = tmp_path / "x.safetensors"
+    mx.save_safetensors(path, {str(i): mx.full((1 << 18,), i, mx.float32) for i in range(16)})
+    tracemalloc.start()
+    loaded = mx.load(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 4 << 20 and all(array[-1].item() == int(name) for name, array in loaded.items())

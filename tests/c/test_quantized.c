@@ -1,6 +1,6 @@
-/* test_quantized.c - quantised matrices: every coding, shapes that straddle the kernels' vectors and blocks, operands that
- * are views, batches chosen by indices that may be out of range, against dense products with what dequantize gives; their
- * gradients and batches; and every allocation made to fail. Under ASan nothing outside of an array is touched. */
+/* test_quantized.c - quantised matrices: every coding, shapes that straddle the kernels' vectors and blocks, operands
+ * that are views, batches chosen by indices that may be out of range, against dense products with what dequantize
+ * gives; and every allocation made to fail, gradients among them. Under ASan nothing outside of an array is touched. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/memory.h"
@@ -83,7 +83,8 @@ static void products(int which, int round) {
     CHECK(near_to(got, want, 1e-5f));
     int64_t n = 1 + below(8);
     gm_array *lhs = indices(s, n, -batch, batch), *rhs = indices(s, n, -batch, batch);
-    gm_array *chosen = gm_gather_qmm(s, x, q, scales, biases, lhs, rhs, transposed, c->group, c->bits, c->mode, GM_NONE);
+    gm_array *chosen = gm_gather_qmm(s, x, q, scales, biases, lhs, rhs, transposed, c->group, c->bits, c->mode,
+                                     GM_NONE);
     gm_array *some = gm_take(s, dense, rhs, 0);
     gm_array *each = gm_matmul(s, gm_take(s, x, lhs, 0), transposed ? swapped(s, some) : some);
     gm_array *wild = gm_gather_qmm(s, x, q, scales, biases, indices(s, n, -9, 9), indices(s, n, -9, 9), transposed,
