@@ -52,16 +52,10 @@ def _zeros_where_none(found, like):
 
 def _only_arrays(tree, leaves):
     """Appends the arrays of a tree of nothing but arrays."""
-    if isinstance(tree, array):
-        leaves.append(tree)
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            _only_arrays(item, leaves)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            _only_arrays(item, leaves)
-    else:
-        raise ValueError(f"expected a tree of arrays only, got {type(tree).__name__} in it")
+    others = []
+    flatten(tree, leaves, others)
+    if others:
+        raise ValueError(f"expected a tree of arrays only, got {type(others[0]).__name__} in it")
     return leaves
 
 

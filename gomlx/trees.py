@@ -2,16 +2,18 @@
 from gomlx._gomlx import array
 
 
-def flatten(tree, leaves):
-    """Appends the arrays of a tree to leaves, in order; dicts in their own order. Other leaves are passed over."""
+def flatten(tree, leaves, others=None):
+    """Appends the arrays of a tree to leaves, in order; dicts in their own order. Other leaves go to others, if given."""
     if isinstance(tree, array):
         leaves.append(tree)
     elif isinstance(tree, (list, tuple)):
         for item in tree:
-            flatten(item, leaves)
+            flatten(item, leaves, others)
     elif isinstance(tree, dict):
         for item in tree.values():
-            flatten(item, leaves)
+            flatten(item, leaves, others)
+    elif others is not None:
+        others.append(tree)
     return leaves
 
 

@@ -83,12 +83,9 @@ gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotange
                  gm_array *const *primals, int n_primals, gm_array **grads) {
     reverse r = {.first = NULL};
     GM_TRY(walk_make(outputs, n_outputs, primals, n_primals, WALK_GRADIENTS, &r.w));
-    int64_t n = 0;
-    gm_status status = (r.first = memory_array((size_t)r.w.count + 1, sizeof *r.first)) ? GM_OK : GM_ENOMEM;
-    for (int64_t i = 0; i < r.w.count && status == GM_OK; i++) {
-        r.first[i] = n;
-        n += array_n_out(r.w.nodes[i]);
-    }
+    int64_t n;
+    r.first = walk_slots(&r.w, &n);
+    gm_status status = r.first ? GM_OK : GM_ENOMEM;
     if (status == GM_OK && !(r.slots = memory_zeroed((size_t)(n + 1) * sizeof *r.slots)))
         status = GM_ENOMEM;
     for (int k = 0; k < n_outputs && status == GM_OK; k++) {

@@ -83,12 +83,8 @@ gm_status gm_jvp(gm_scope *s, gm_array *const *outputs, int n_outputs, gm_array 
                  gm_array *const *tangents, int n_primals, gm_array **out_tangents) {
     walk w;
     GM_TRY(walk_make(outputs, n_outputs, primals, n_primals, WALK_GRADIENTS, &w));
-    int64_t n = 0, *first = memory_array((size_t)w.count + 1, sizeof *first);
+    int64_t n, *first = walk_slots(&w, &n);
     gm_status status = first ? GM_OK : GM_ENOMEM;
-    for (int64_t i = 0; i < w.count && status == GM_OK; i++) {
-        first[i] = n;
-        n += array_n_out(w.nodes[i]);
-    }
     gm_array **slots = status == GM_OK ? memory_zeroed((size_t)(n + 1) * sizeof *slots) : NULL;
     if (status == GM_OK && !slots)
         status = GM_ENOMEM;

@@ -128,12 +128,8 @@ gm_status gm_vmap(gm_scope *s, gm_array *const *outputs, int n_outputs, gm_array
                   gm_array *const *values, const bool *batched, int n_inputs, gm_array **outs, bool *out_batched) {
     walk w;
     GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, WALK_VALUES, &w));
-    int64_t n = 0, *first = memory_array((size_t)w.count + 1, sizeof *first);
+    int64_t n, *first = walk_slots(&w, &n);
     gm_status status = first ? GM_OK : GM_ENOMEM;
-    for (int64_t i = 0; i < w.count && status == GM_OK; i++) {
-        first[i] = n;
-        n += array_n_out(w.nodes[i]);
-    }
     lane *lanes = status == GM_OK ? memory_zeroed((size_t)(n + 1) * sizeof *lanes) : NULL;
     if (status == GM_OK && !lanes)
         status = GM_ENOMEM;

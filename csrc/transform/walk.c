@@ -109,6 +109,16 @@ gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *in
     return status;
 }
 
+int64_t *walk_slots(const walk *w, int64_t *n) {
+    int64_t *first = memory_array((size_t)w->count + 1, sizeof *first);
+    *n = 0;
+    for (int64_t i = 0; first && i < w->count; i++) {
+        first[i] = *n;
+        *n += array_n_out(w->nodes[i]);
+    }
+    return first;
+}
+
 void walk_free(walk *w) {
     memory_free(w->nodes);
     memory_free(w->reached);

@@ -21,4 +21,6 @@ gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *in
                     walk *out);
 void walk_free(walk *w);
 int64_t walk_find(const walk *w, const gm_array *node);      /* -1: not among them */
+/* Where the outputs of each node begin when those of all nodes stand in a row of *n; memory_free. NULL with GM_ENOMEM. */
+int64_t *walk_slots(const walk *w, int64_t *n);
 #endif
