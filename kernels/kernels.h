@@ -368,7 +368,7 @@ typedef struct { void *out; const void *in; int type; } gm_fp8_decode_args;
  * and k for group_matmul_columns. */
 typedef struct {
     gm_grouped w;
-    const float *x;                           /* group_matmul: as group_arrange leaves it; else float32 rows */
+    const float *x; int x_type;               /* group_matmul: as group_arrange leaves those of x_type; else float32 rows */
     int64_t x_count, items, tokens;
     const int64_t *x_index, *matrix_index;
     void *out; int out_type;                  /* f32, f16 or bf16, contiguous */
@@ -384,7 +384,7 @@ typedef struct {
 static inline int64_t group_fields(int bits) {
     return bits == 1 ? 32 : bits == 2 ? 16 : bits == 3 || bits == 4 ? 8 : 4;
 }
-/* Floats of an arranged row: for every `lanes` groups (a span; the last may be shorter) their sums of x, GM_AFFINE
+/* Floats of an arranged row, which need not use all of them: for every `lanes` groups (a span; the last may be shorter) their sums of x, GM_AFFINE
  * alone, then lanes windows after lanes windows: field 0 of each, field 1 of each, ... */
 static inline int64_t group_arranged(int lanes, int mode, int bits, int group, int64_t k) {
     const int64_t sums = mode == GM_AFFINE ? lanes : 0, unit = lanes * group_fields(bits), span = (int64_t)lanes * group;

@@ -103,7 +103,7 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     const quantized_param *p = out->param;
     const gm_kernels *kernels = queue_kernels(q);
     const gm_array *x = out->in[0];
-    gm_group_matmul_args a = {.out_type = out->dtype};
+    gm_group_matmul_args a = {.x_type = x->dtype, .out_type = out->dtype};
     if (out->size == 0)
         return array_alloc(out, q);
     GM_TRY(quantized_matrix(q, p, out->in[1], out->in[2], out->in[3], &a.w));

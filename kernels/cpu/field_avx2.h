@@ -37,4 +37,7 @@ ALWAYS_INLINE vf fp4_values(vi v) {
     const vf sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(v, 28)), _mm256_set1_ps(-0.0f));
     return _mm256_xor_ps(vf_permute(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6), v), sign);
 }
+#define FIELD_HALF_4 0
+ALWAYS_INLINE vi field_halves(vi windows, int f) { (void)f; return windows; }
+ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) { (void)fields; (void)x; return sum; }
 #endif

@@ -1,7 +1,8 @@
 /* field_avx512.h - the vocabulary of MLX's packed rows on AVX-512. Every field_ header defines the same names.
  *   windows   one window a lane: the next whole values of a row's bit stream, the first in the lowest bits. Those of 3
  *             and 6 bits take 24 bits, those of 5 bits 20, all others 32; what stands above is anything.
- *   _part     of the first n windows; no byte behind them is touched, the other lanes are zero. */
+ *   _part     of the first n windows; no byte behind them is touched, the other lanes are zero.
+ *   field_halves, field_halves_dot   where FIELD_HALF_4 is not 0. */
 #ifndef GOMLX_KERNELS_CPU_FIELD_H
 #define GOMLX_KERNELS_CPU_FIELD_H
 #include <immintrin.h>
@@ -42,5 +43,16 @@ ALWAYS_INLINE vf vf_permute(vf table, vi index) { return _mm512_permutexvar_ps(i
 /* The E2M1 number in the low four bits of each lane. */
 ALWAYS_INLINE vf fp4_values(vi v) {
     return vf_permute(_mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6), v);
+}
+/* Fields f and f + 4 of windows of four bits as a pair of bfloat16 a lane, and the sum of products with another pair. */
+#define FIELD_HALF_4 1
+ALWAYS_INLINE vi field_halves(vi windows, int f) {
+    /* 0 to 15, and again: the index has five bits, the fifth of which is a neighbour's. */
+    const __m256i numbers = _mm256_setr_epi16(0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
+                                              0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
+    return _mm512_permutexvar_epi16(_mm512_srl_epi16(windows, _mm_cvtsi32_si128(4 * f)), _mm512_broadcast_i64x4(numbers));
+}
+ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)fields, (__m512bh)x);
 }
 #endif

@@ -27,4 +27,7 @@ ALWAYS_INLINE vf fp4_values(vi v) {
     static const float values[16] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6 };
     return (vf){ values[v[0] & 15], values[v[1] & 15], values[v[2] & 15], values[v[3] & 15] };
 }
+#define FIELD_HALF_4 0
+ALWAYS_INLINE vi field_halves(vi windows, int f) { (void)f; return windows; }
+ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) { (void)fields; (void)x; return sum; }
 #endif

@@ -48,4 +48,7 @@ ALWAYS_INLINE vf fp4_values(vi v) {
     const uint32x4_t next = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(low), lane));
     return vreinterpretq_f32_u32(vorrq_u32(vshlq_n_u32(top, 24), vshlq_n_u32(vandq_u32(next, vdupq_n_u32(255)), 16)));
 }
+#define FIELD_HALF_4 0
+ALWAYS_INLINE vi field_halves(vi windows, int f) { (void)f; return windows; }
+ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) { (void)fields; (void)x; return sum; }
 #endif
