@@ -472,3 +472,27 @@ def test_tokenizer_object(fable):
             mine.decode(wrong)
     with pytest.raises(OverflowError):
         mine.decode([2**40])
+
+
+def test_steps_of_one_evaluation_work_in_the_memory_of_one_array():
+    def peak(f):
+        gc.collect()
+        mx.clear_cache()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        mx.eval(f())
+        return mx.get_peak_memory() - before
+
+    def chain():
+        x = mx.arange(1 << 20).astype(mx.float32)
+        for _ in range(5):
+            x = mx.sin(x).reshape(1024, 1024).reshape(-1) + 1
+        return x
+
+    def filled():
+        x = mx.zeros((16, 1 << 16))
+        for i in range(16):
+            x[i] = i
+        return x
+    size = 4 << 20
+    assert size <= peak(chain) < 2.5 * size and size <= peak(filled) < 1.5 * size

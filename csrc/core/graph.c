@@ -256,8 +256,18 @@ static gm_status order_from(gm_array *root, size_t *n_order) {
 }
 
 /* ---- recording ---- */
+/* Whether memory that is about to lose an input is now the node's alone: donated to it, or seen by it as a view. */
+static bool passes_on(const gm_array *node, const gm_buffer *buf) {
+    if (!buf || atomic_load(&buf->refs) != 2)
+        return false;
+    for (int k = 0; k < 1 + node->n_extra; k++)
+        if ((k ? &node->extra[k - 1] : node)->buf == buf)
+            return true;
+    return false;
+}
+
 /* The node's reference to an input ends. What nobody else has may be reused by launches after this one. */
-static void drop_input(gm_queue *q, gm_array *in) {
+static void drop_input(gm_queue *q, const gm_array *node, gm_array *in) {
     if (in == GM_NONE)
         return;
     bool last = atomic_load(&in->refs) == 1;
@@ -266,7 +276,10 @@ static void drop_input(gm_queue *q, gm_array *in) {
         if (last) {
             gm_buffer *buf = o->buf;
             o->buf = NULL;
-            queue_drop(q, buf);
+            if (passes_on(node, buf))
+                buffer_release(buf);           /* held by the queue it could not be donated further */
+            else
+                queue_drop(q, buf);
         } else {
             queue_hold(q, o->buf);
         }
@@ -300,7 +313,7 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
         }
     }
     for (int i = 0; i < node->n_in && (status == GM_OK || keep_inputs); i++)
-        drop_input(q, node->in[i]);            /* the guard's reference, or the node's own */
+        drop_input(q, node, node->in[i]);      /* the guard's reference, or the node's own */
     GM_TRY(status);
     if (!keep_inputs) {
         node->n_in = 0;
