@@ -249,6 +249,12 @@ def test_masks_are_written_by():
             a[read]
 
 
+def test_nothing_is_written_where_a_mask_is_false():
+    a = mx.arange(4)
+    a[a > 9] = mx.array([], mx.int32)
+    assert a.tolist() == [0, 1, 2, 3]
+
+
 def added(x, mask, rows):
     want = x.copy()
     want[mask] += rows[:-2]

@@ -114,6 +114,8 @@ static gm_array *write_masked(gm_scope *scope, gm_array *x, gm_array *mask, gm_a
     if (gm_array_ndim(value) > rest + 1)
         return refuse_update(value, rest, shape + n);
     int64_t count = gm_array_ndim(value) == rest + 1 ? gm_array_shape(value)[0] : 1;
+    if (count == 0)                        /* for a mask that is false everywhere */
+        return x;
     if (count != 1) {
         int64_t rows[GM_MAX_NDIM + 1] = {count}, one = 1;
         memcpy(rows + 1, shape + n, (size_t)rest * sizeof *rows);
