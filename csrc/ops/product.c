@@ -127,6 +127,8 @@ static gm_status arrange(gm_queue *q, const product *p, gm_gemm_args *a) {
     if (p->image)
         return GM_OK;
     fold_batch_into_rows(a);
+    if (p->lanes == 1 && a->type != GM_COMPLEX64)          /* its own order of adding up: see launch_column */
+        return GM_OK;
     swap_sides(a);
     fold_batch_into_rows(a);
     swap_sides(a);
@@ -135,6 +137,54 @@ static gm_status arrange(gm_queue *q, const product *p, gm_gemm_args *a) {
     if (a->lanes * 4 <= width && a->rows > width && a->type != GM_COMPLEX64)
         swap_sides(a);
     return GM_OK;
+}
+
+/* Lines of k elements side by side: in memory, or as a copy. *batch gets the strides then. */
+static gm_status dense_lines(gm_queue *q, const gm_gemm_args *a, const void **p, int64_t lines, int64_t *line,
+                             int64_t along, const int64_t **batch) {
+    if (along == 1 || a->k <= 1)
+        return GM_OK;
+    int64_t shape[GM_MAX_NDIM + 2], given[GM_MAX_NDIM + 2], dense[GM_MAX_NDIM + 2], size = lines * a->k;
+    int64_t *steps = queue_arena(q, (size_t)(a->ndim + 1) * sizeof *steps);
+    if (!steps)
+        return error_code();
+    for (int d = a->ndim - 1; d >= 0; d--) {               /* what the batch repeats is copied once */
+        shape[d] = (*batch)[d] ? a->shape[d] : 1;
+        given[d] = (*batch)[d];
+        dense[d] = size;
+        steps[d] = (*batch)[d] ? size : 0;
+        size *= shape[d];
+    }
+    shape[a->ndim] = lines;
+    given[a->ndim] = *line;
+    dense[a->ndim] = a->k;
+    shape[a->ndim + 1] = a->k;
+    given[a->ndim + 1] = along;
+    dense[a->ndim + 1] = 1;
+    void *copy = queue_scratch(q, (size_t)size * gm_dtype_size((gm_dtype)a->type));
+    if (!copy)
+        return error_code();
+    GM_TRY(launch_copy(q, copy, (gm_dtype)a->type, dense, *p, (gm_dtype)a->type, given, a->ndim + 2, shape));
+    queue_fence(q);
+    *p = copy;
+    *line = a->k;
+    *batch = steps;
+    return GM_OK;
+}
+
+/* A matrix times a vector: k as lanes. Its bits are not those of a column among others, but those of a row among
+ * others, and of a batch. */
+static gm_status launch_column(gm_queue *q, gm_gemm_args *a, double batches) {
+    const int64_t rows = 1 + (int64_t)(PIECE_FLOPS / 10) / (2 * a->k + 1);
+    GM_TRY(dense_lines(q, a, &a->x, a->rows, &a->x_row, a->x_k, &a->x_strides));
+    GM_TRY(dense_lines(q, a, &a->w, 1, &a->w_lane, a->w_k, &a->w_strides));
+    a->x_k = a->w_k = 1;
+    a->few = true;
+    a->block_panels = 1;
+    a->block_rows = (rows + 3) / 4 * 4 < a->rows ? (rows + 3) / 4 * 4 : a->rows;
+    const int64_t blocks = (a->rows + a->block_rows - 1) / a->block_rows * (int64_t)batches;
+    const int64_t flops = 2 * a->k * a->block_rows + 1;
+    return queue_launch(q, queue_kernels(q)->gemm, a, sizeof *a, blocks, 1 + (int64_t)(PIECE_FLOPS / 10) / flops, 0);
 }
 
 gm_status launch_product(gm_queue *q, const product *p) {
@@ -146,6 +196,8 @@ gm_status launch_product(gm_queue *q, const product *p) {
         batches *= (double)a.shape[d];
     if (a.rows == 0 || a.lanes == 0 || batches == 0)
         return GM_OK;
+    if (p->lanes == 1 && !p->image && a.type != GM_COMPLEX64)
+        return launch_column(q, &a, batches);
     const bool complex = a.type == GM_COMPLEX64, wide = complex || a.type == GM_FLOAT64;
     const bool items = a.type == GM_FLOAT32 || a.type == GM_FLOAT64;      /* elements are what tiles multiply */
     const int64_t item = (int64_t)gm_dtype_size(p->type), bytes = a.k * a.lanes * item;
