@@ -129,7 +129,8 @@ def add_products():
     row("matmul 128", lambda n: [batch(128, 128), batch(128, 128)], *product, sizes=("",))
     row("matmul 1024", lambda n: [batch(1024, 1024), batch(1024, 1024)], *product, sizes=("",))
     row("matmul 32x128", lambda n: [batch(32, 128, 128), batch(32, 128, 128)], *product, sizes=("",))
-    row("conv2d 3x3", lambda n: [batch(1, 56, 56, 64), batch(64, 3, 3, 64)], lambda mx, a, w: mx.conv2d(a, w, padding=1),
+    row("conv2d 3x3", lambda n: [batch(1, 56, 56, 64), batch(64, 3, 3, 64)],
+        lambda mx, a, w: mx.conv2d(a, w, padding=1),
         None, lambda t, a, w: t.nn.functional.conv2d(a.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), padding=1),
         sizes=("",))
 
@@ -147,7 +148,8 @@ def add_products():
     row("attention 1k", heads, lambda mx, q, k, v: mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125), None,
         lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.125), sizes=("",))
     row("random normal", lambda n: [flat(n)], lambda mx, a: mx.random.normal(a.shape, dtype=a.dtype),
-        lambda np, a: NUMPY_RANDOM.standard_normal(a.shape, dtype=np.float32), lambda t, a: t.randn(a.shape, dtype=a.dtype))
+        lambda np, a: NUMPY_RANDOM.standard_normal(a.shape, dtype=np.float32),
+        lambda t, a: t.randn(a.shape, dtype=a.dtype))
 
 
 QUANTISED = {}
@@ -342,7 +344,8 @@ def main():
     print("versions: " + ", ".join(library.version for library in found) + f"; {options.threads} threads")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as out:
-            json.dump({"records": records, "overhead_ns": lazy, "versions": [lib.version for lib in found]}, out, indent=1)
+            json.dump({"records": records, "overhead_ns": lazy, "versions": [lib.version for lib in found]}, out,
+                      indent=1)
 
 
 if __name__ == "__main__":

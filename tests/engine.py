@@ -56,7 +56,8 @@ class Engine:
         def one(unit):
             source, isa, own = unit if isinstance(unit, tuple) else (unit, "", [])
             obj = os.path.join(self.folder, source.replace("/", "_")[:-1] + isa + ".o")
-            self.run([*self.compiler, *self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", *includes, *own,
+            self.run([*self.compiler, *self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", *includes,
+                      *own,
                       *flags, "-c", source, "-o", obj])
             return (f"{source}@{isa}" if isa else source), obj
 

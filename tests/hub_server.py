@@ -52,7 +52,8 @@ class Handler(BaseHTTPRequestHandler):
                 value = [{"type": "file", "path": file, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
                          for file, data in files.items()]
             else:
-                value = {"id": name, "modelId": name, "sha": commit_of(name), "private": False, "tags": [], "downloads": 0,
+                value = {"id": name, "modelId": name, "sha": commit_of(name), "private": False, "tags": [],
+                         "downloads": 0,
                          "siblings": [{"rfilename": file, "size": len(data)} for file, data in files.items()]}
             return self.send(200, json.dumps(value).encode(), with_body)
         name, file = "/".join(words[:2]), "/".join(words[4:])
@@ -63,7 +64,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(404, b"no such file", with_body, {"X-Error-Code": "EntryNotFound"})
         if with_body:
             hub.fetched.append(file)
-        extra = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": commit_of(name), "Accept-Ranges": "none"}
+        extra = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": commit_of(name),
+                 "Accept-Ranges": "none"}
         return self.send(200, data, with_body, extra, cut=file in hub.cut)
 
     def send(self, status, body, with_body, headers=None, cut=False):

@@ -5,7 +5,8 @@ import types
 
 RETURNS = {
     "isa": "str", "isa_reason": "str", "default_threads": "int", "default_threads_reason": "str", "load_model": "Model",
-    "stream": "TokenStream", "eval": "None", "set_threads": "None", "get_active_memory": "int", "get_peak_memory": "int",
+    "stream": "TokenStream", "eval": "None", "set_threads": "None", "get_active_memory": "int",
+    "get_peak_memory": "int",
     "get_cache_memory": "int", "reset_peak_memory": "None", "set_memory_limit": "int", "set_cache_limit": "int",
     "clear_cache": "None", "Model.info": "dict[str, Any]", "Model.new_session": "Session",
     "Model.logits": "list[array]", "Model.close": "None", "Model.vocab_size": "int", "Model.context_length": "int",
@@ -13,7 +14,8 @@ RETURNS = {
     "Tokenizer.from_json": "Self", "Tokenizer.from_gguf": "Self",
     "Tokenizer.encode": "list[int]", "Tokenizer.decode": "str",
     "Tokenizer.token_to_id": "int | None", "Tokenizer.id_to_token": "str | None", "Tokenizer.is_special": "bool",
-    "Tokenizer.vocab_size": "int", "Tokenizer.stream": "Detokenizer", "Detokenizer.push": "str", "Detokenizer.finish": "str",
+    "Tokenizer.vocab_size": "int", "Tokenizer.stream": "Detokenizer", "Detokenizer.push": "str",
+    "Detokenizer.finish": "str",
     "TokenStream.__iter__": "Self", "TokenStream.__next__": "Token", "TokenStream.__enter__": "Self",
     "TokenStream.cancel": "None", "TokenStream.close": "None", "TokenStream.stats": "dict[str, Any]",
     "array.shape": "tuple[int, ...]", "array.ndim": "int", "array.size": "int", "array.itemsize": "int",

@@ -42,7 +42,8 @@ def inference(folder, texts, prompt, names):
         keep(f"{name} tokens", generated(model, tokenizer, prompt))
         keep(f"{name} tokens by chunks", generated(model, tokenizer, prompt, prefill_step_size=4))
         if name == "fable":
-            keep("quantised cache", generated(model, tokenizer, prompt, kv_bits=8, kv_group_size=32, quantized_kv_start=0))
+            keep("quantised cache", generated(model, tokenizer, prompt, kv_bits=8, kv_group_size=32,
+                                              quantized_kv_start=0))
             keep("rotating cache", generated(model, tokenizer, prompt, max_kv_size=16))
             processors = make_logits_processors(repetition_penalty=1.3, repetition_context_size=20)
             keep("penalty", generated(model, tokenizer, prompt, logits_processors=processors))

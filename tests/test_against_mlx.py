@@ -116,7 +116,8 @@ def test_reduce(name, dtype, axis):
     if name == "prod":
         values = values % 3 if values.dtype.kind in "iu" else values
     for keepdims in (False, True):
-        same(lambda m: getattr(m, name)(array_of(m, values, dtype), axis=axis, keepdims=keepdims), f"keepdims={keepdims}")
+        same(lambda m: getattr(m, name)(array_of(m, values, dtype), axis=axis, keepdims=keepdims),
+             f"keepdims={keepdims}")
 
 
 # ---- functions with arguments of their own ----
@@ -147,15 +148,18 @@ CASES = {
     "clip of a scalar": lambda m: m.clip(1, 2, 3),
     "clip beyond the dtype": lambda m: m.clip(m.array([1], m.uint8), -1, 3),
     "clip of another integer type": lambda m: m.clip(m.array([1, 5], m.int8), m.array(3, m.int32), None),
-    "divmod": lambda m: m.divmod(m.array([5.0, -5.0]), 3) + m.divmod(m.array([[5], [-7]]), m.array([2, 3])) + m.divmod(7, 2),
+    "divmod": lambda m: m.divmod(m.array([5.0, -5.0]), 3) + m.divmod(m.array([[5], [-7]]),
+                                                                     m.array([2, 3])) + m.divmod(7, 2),
     "divmod of complex": lambda m: m.divmod(m.array(np.array([1j], np.complex64)), 2),
-    "isclose": lambda m: [m.isclose(m.array([INF, -INF, INF, NAN, 1.0, 1.0]), m.array([INF, -INF, -INF, NAN, 1.000001, 1.1]),
+    "isclose": lambda m: [m.isclose(m.array([INF, -INF, INF, NAN, 1.0, 1.0]),
+                                    m.array([INF, -INF, -INF, NAN, 1.000001, 1.1]),
                                     equal_nan=equal_nan) for equal_nan in (False, True)],
     "isclose of integers": lambda m: m.isclose(m.array([1, 2]), m.array([[1], [3]])),
     "isclose with tolerances": lambda m: m.isclose(m.array([1.0]), m.array([1.1]), 0.2, 0.0),
     "isclose of a scalar": lambda m: m.isclose(m.array([1.0]), 1.0),
     "allclose": lambda m: [m.allclose(m.array([1.0, 2.0]), m.array([1.0, x])) for x in (2.0, 2.1, NAN)],
-    "array_equal": lambda m: [m.array_equal(m.array([1, 2]), m.array(x)) for x in ([1, 2], [1, 3], [[1, 2]], [1.0, 2.0])],
+    "array_equal": lambda m: [m.array_equal(m.array([1, 2]), m.array(x))
+                              for x in ([1, 2], [1, 3], [[1, 2]], [1.0, 2.0])],
     "array_equal of nan": lambda m: [m.array_equal(m.array([NAN]), m.array([NAN]), equal_nan=e) for e in (False, True)],
     "array_equal of scalars": lambda m: m.array_equal(1, m.array(1)),
     "var": lambda m: [m.var(grid(m, t), axis=a, keepdims=k, ddof=d) for t in ("float32", "int32", "uint8", "float64")
@@ -166,7 +170,8 @@ CASES = {
     "var beyond the count": lambda m: m.var(grid(m, "float32"), axis=0, ddof=5),
     "count_nonzero": lambda m: [m.count_nonzero(grid(m, "int32") - 2, axis=a, keepdims=k) for a, k in
                                 ((None, False), (0, False), ((0, 1), True))],
-    "logical functions of numbers": lambda m: [m.logical_and(m.array([0, 2, 3]), 1), m.logical_or(m.array([0.0, 2.0]), 0),
+    "logical functions of numbers": lambda m: [m.logical_and(m.array([0, 2, 3]), 1),
+                                               m.logical_or(m.array([0.0, 2.0]), 0),
                                                m.logical_xor(True, m.array([1, 0]))],
     "power of weak scalars": lambda m: [m.array([1, 2]) ** 2, 2.0 ** m.array([1, 2]), m.array([2.0], m.float16) ** 2],
     "an axis beyond": lambda m: m.sum(grid(m, "int32"), axis=2),
@@ -179,7 +184,8 @@ CASES = {
     "softmax of axes": lambda m: [m.softmax(grid(m, "float32"), axis=a) for a in (None, 0, 1, -1, (0, 1))],
     "softmax of halves": lambda m: [m.softmax(grid(m, "float16"), axis=-1, precise=p) for p in (False, True)],
     "softmax of complex": lambda m: m.softmax(grid(m, "complex64"), axis=-1),
-    "argmax": lambda m: [m.argmax(grid(m, t), axis=a, keepdims=k) for t in ("float32", "int8", "uint64", "bool_", "float64")
+    "argmax": lambda m: [m.argmax(grid(m, t), axis=a, keepdims=k)
+                         for t in ("float32", "int8", "uint64", "bool_", "float64")
                          for a, k in ((None, False), (0, True), (-1, False), (None, True))],
     "extremes of nothing": lambda m: m.max(m.array([])),
     "argmax of nothing": lambda m: m.argmax(m.array([])),

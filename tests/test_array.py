@@ -17,11 +17,13 @@ import gomlx.core as mx
 # ---- creation ----
 
 @pytest.mark.parametrize("value, dtype", [
-    (1, "int32"), (-2**31, "int32"), (2**31, "int64"), (2**40, "int64"), (2**63, "uint64"), (True, "bool"), (1.5, "float32"),
+    (1, "int32"), (-2**31, "int32"), (2**31, "int64"), (2**40, "int64"), (2**63, "uint64"), (True, "bool"),
+    (1.5, "float32"),
     (1j, "complex64"), ([1, 2.5], "float32"), ([True, 2], "int32"), ([True, False], "bool"), ([1, 2**40], "int64"),
     ([1, True, 2.5, 1j], "complex64"), ((1, (2)), "int32"), ([], "float32"), ([[], []], "float32"),
     ([[1, 2], (3, 4)], "int32"), (np.float64(2), "float32"), (np.int64(3), "int64"), (np.float16(1), "float16"),
-    (np.bool_(True), "bool"), (b"abc", "uint8"), (bytearray(b"abc"), "uint8"), ([np.float32(1), np.float32(2)], "float32"),
+    (np.bool_(True), "bool"), (b"abc", "uint8"), (bytearray(b"abc"), "uint8"),
+    ([np.float32(1), np.float32(2)], "float32"),
 ], ids=repr)
 def test_natural_dtypes(value, dtype):
     a = mx.array(value)
@@ -44,8 +46,10 @@ def test_numpy_round_trip(dtype):
     assert wide.dtype == mx.float64 and np.asarray(wide).dtype == np.float64
 
 
-@pytest.mark.parametrize("make", [lambda x: x.T, lambda x: x[::-1], lambda x: x[:, ::2], lambda x: x[:, ::-1].T, lambda x: x[1:1],
-                                  lambda x: np.broadcast_to(x[:, :1], x.shape), lambda x: x[3:4, 2:3], np.asfortranarray])
+@pytest.mark.parametrize("make", [lambda x: x.T, lambda x: x[::-1], lambda x: x[:, ::2], lambda x: x[:, ::-1].T,
+                                  lambda x: x[1:1],
+                                  lambda x: np.broadcast_to(x[:, :1], x.shape), lambda x: x[3:4, 2:3],
+                                  np.asfortranarray])
 @pytest.mark.parametrize("dtype", ["int32", "float64", "float16", "uint8", "complex64", "complex128"])
 def test_any_strides_are_read(make, dtype):
     x = make(np.arange(35).reshape(5, 7).astype(dtype))
@@ -56,7 +60,8 @@ def test_misaligned_and_foreign_layouts():
     raw = np.zeros(5, dtype=[("a", "u1"), ("b", "f4")])
     raw["b"] = [1, 2, 3, 4, 5]
     assert mx.array(raw["b"]).tolist() == [1, 2, 3, 4, 5]
-    for bad in (np.zeros(3, ">f4"), np.array(["a"]), np.zeros(2, "V4"), np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble)):
+    for bad in (np.zeros(3, ">f4"), np.array(["a"]), np.zeros(2, "V4"), np.zeros(2, "M8[s]"),
+                np.zeros(2, np.longdouble)):
         with pytest.raises((ValueError, TypeError)):
             mx.array(bad)
     assert mx.array(np.zeros((2, 0, 3))).shape == (2, 0, 3)
@@ -140,7 +145,8 @@ def test_bitwise_operators_refuse_floats():
 
 
 def test_what_is_no_array():
-    for bad in ("abc", {}, {1}, range(3), object(), ["a"], [1, [2]], [[1], [1, 2]], [[1, 2], 3], (x for x in [1]), [[1], None]):
+    for bad in ("abc", {}, {1}, range(3), object(), ["a"], [1, [2]], [[1], [1, 2]], [[1, 2], 3], (x for x in [1]),
+                [[1], None]):
         with pytest.raises((ValueError, TypeError)):
             mx.array(bad)
     for call in (lambda: mx.array(), lambda: mx.array(None), lambda: mx.array(1, 2, 3), lambda: mx.array(value=1)):
@@ -173,9 +179,11 @@ def test_properties():
 def test_scalars():
     assert mx.array(3).item() == 3 and mx.array([[2.5]]).item() == 2.5
     assert type(mx.array(True).item()) is bool and type(mx.array(1j).item()) is complex
-    assert (int(mx.array(2.7)), float(mx.array(3)), bool(mx.array(0)), complex(mx.array(1 + 2j))) == (2, 3.0, False, 1 + 2j)
+    assert (int(mx.array(2.7)), float(mx.array(3)), bool(mx.array(0)), complex(mx.array(1 + 2j))) == (2, 3.0, False,
+                                                                                                      1 + 2j)
     assert operator.index(mx.array(3)) == 3 and [5, 6, 7][mx.array(1)] == 6
-    for call in (lambda: operator.index(mx.array([3])), lambda: operator.index(mx.array(3.0)), lambda: float(mx.array(1j)),
+    for call in (lambda: operator.index(mx.array([3])), lambda: operator.index(mx.array(3.0)),
+                 lambda: float(mx.array(1j)),
                  lambda: len(mx.array(1)), lambda: iter(mx.array(1))):
         with pytest.raises(TypeError):
             call()
@@ -384,7 +392,8 @@ def test_index_errors():
     for key in (2, -3, (0, 2), (slice(None), -3), 2**70):
         with pytest.raises(IndexError):
             a[key]
-    for bad, key in ((a, 1.5), (a, "a"), (a, True), (a, (0, 0, 0)), (a, (Ellipsis, Ellipsis)), (s, 0), (a, slice(None, None, 0)),
+    for bad, key in ((a, 1.5), (a, "a"), (a, True), (a, (0, 0, 0)), (a, (Ellipsis, Ellipsis)), (s, 0),
+                     (a, slice(None, None, 0)),
                      (a, mx.array([True, False])), (a, mx.array([0.5])), (a, [0.5]), (a, {}), (a, b"a")):
         with pytest.raises(ValueError):
             bad[key]
@@ -404,7 +413,8 @@ def test_reading_does_not_alias():
 
 # ---- printing ----
 
-PRINTED = [1, 1.5, True, 1j, [1, 2, 3], [1.0, 2.5, -0.1], [True, False], list(range(6)), list(range(7)), [[1, 2], [3, 4]],
+PRINTED = [1, 1.5, True, 1j, [1, 2, 3], [1.0, 2.5, -0.1], [True, False], list(range(6)), list(range(7)),
+           [[1, 2], [3, 4]],
            [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], [], [[], []], [1e10, 1e-10, 123456789.0, 100000.0, 1234567.0],
            [float("inf"), float("nan"), -float("inf")], [1 + 2j, -1 - 2j], [[i] for i in range(8)],
            [[[0.5] * 8] * 8] * 8, 3.14159265, -0.0]
@@ -498,7 +508,8 @@ def methods():
         return re.findall(r'^(?:LIST_)?METHOD\((\w+), +(\w+), +"(.*)"\)$', file.read(), re.M)
 
 
-ARGUMENTS = {"astype": (mx.float16,), "view": (mx.int8,), "moveaxis": (0, 1), "swapaxes": (0, 1), "split": (2,), "reshape": ((4,),),
+ARGUMENTS = {"astype": (mx.float16,), "view": (mx.int8,), "moveaxis": (0, 1), "swapaxes": (0, 1), "split": (2,),
+             "reshape": ((4,),),
              "round": (1,), "transpose": ((1, 0),), "diagonal": (1,), "diag": (1,)}
 
 

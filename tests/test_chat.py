@@ -70,7 +70,8 @@ def test_where_templates_are_found(tmp_path):
     assert chat.templates_in_folder(tmp_path, config) == {"default": "jinja"}
     several = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
     assert chat.named(several) == {"default": "d", "tool_use": "t"}
-    assert chat.templates_in_gguf({"tokenizer.chat_template": "d", "tokenizer.chat_template.tool_use": "t", "x": 1}) == \
+    assert chat.templates_in_gguf({"tokenizer.chat_template": "d", "tokenizer.chat_template.tool_use": "t",
+                                   "x": 1}) == \
         {"default": "d", "tool_use": "t"}
 
 

@@ -23,7 +23,8 @@ def run(capfd, *argv):
 
 def start(*argv, **kwargs):
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen([*COMMAND, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    return subprocess.Popen([*COMMAND, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment,
                             cwd=os.path.dirname(os.path.abspath(__file__)), **kwargs)
 
 
@@ -99,7 +100,8 @@ def test_doctor(capfd):
     status, out, err = run(capfd, "doctor", "--json")
     found = json.loads(out)
     assert status == 0 and err == "" and found["gomlx"] == gomlx.__version__
-    assert found["instruction set"]["chosen"] in ("generic", "avx2", "avx512", "neon") and found["instruction set"]["why"]
+    assert found["instruction set"]["chosen"] in ("generic", "avx2", "avx512",
+                                                  "neon") and found["instruction set"]["why"]
     assert found["threads"]["chosen"] >= 1 and found["threads"]["why"] and found["memory"]["total bytes"] > 0
     status, out, _ = run(capfd, "doctor")
     assert status == 0 and found["threads"]["why"] in out
@@ -115,7 +117,8 @@ def test_models_without_a_cache(capfd, monkeypatch, tmp_path):
         "gomlx: error: the cache has no model 'org/name'; 'gomlx models' lists what it has\n"
 
 
-@pytest.mark.parametrize("argv", [["generate"], ["nothing"], [], ["generate", "x", "--top-k", "many"], ["chat", "--wrong"]])
+@pytest.mark.parametrize("argv", [["generate"], ["nothing"], [], ["generate", "x", "--top-k", "many"],
+                                  ["chat", "--wrong"]])
 def test_wrong_usage_is_status_2(capfd, argv):
     with pytest.raises(SystemExit) as raised:
         cli.main(argv)

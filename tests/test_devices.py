@@ -23,7 +23,8 @@ def test_devices():
 
 
 def test_what_is_not_there():
-    for call in (lambda: mx.set_default_device(mx.gpu), lambda: mx.default_stream(mx.gpu), lambda: mx.new_stream(mx.gpu),
+    for call in (lambda: mx.set_default_device(mx.gpu), lambda: mx.default_stream(mx.gpu),
+                 lambda: mx.new_stream(mx.gpu),
                  lambda: mx.add(1, 2, stream=mx.gpu)):
         with pytest.raises(ValueError):
             call()

@@ -32,7 +32,8 @@ def promoted(a, b):
     """MLX's table, stated again: within a kind the wider; integers of both kinds what holds both, or float32."""
     if a == b:
         return a
-    rank = {"bool_": 0, **dict.fromkeys(UNSIGNED, 1), **dict.fromkeys(SIGNED, 2), **dict.fromkeys(FLOATING, 3), "complex64": 4}
+    rank = {"bool_": 0, **dict.fromkeys(UNSIGNED, 1), **dict.fromkeys(SIGNED, 2), **dict.fromkeys(FLOATING, 3),
+            "complex64": 4}
     a, b = sorted((a, b), key=lambda name: (rank[name], dtype(name).size))
     if {a, b} == {"float16", "bfloat16"}:
         return "float32"
@@ -82,14 +83,16 @@ def test_numbers_that_do_not_fit():
 
 
 CATEGORIES = {"generic": NAMES, "number": NAMES[1:], "integer": UNSIGNED + SIGNED, "unsignedinteger": UNSIGNED,
-              "signedinteger": SIGNED, "inexact": [*FLOATING, "complex64"], "floating": FLOATING, "complexfloating": ["complex64"]}
+              "signedinteger": SIGNED, "inexact": [*FLOATING, "complex64"], "floating": FLOATING,
+              "complexfloating": ["complex64"]}
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_categories(category):
     one = dtype(category)
     assert repr(one) == f"DtypeCategory.{category}" and one is getattr(mx.DtypeCategory, category)
-    assert [name for name in NAMES if mx.issubdtype(dtype(name), one)] == [name for name in NAMES if name in CATEGORIES[category]]
+    assert [name for name in NAMES if mx.issubdtype(dtype(name), one)] == [name for name in NAMES
+                                                                           if name in CATEGORIES[category]]
     for other in CATEGORIES:
         assert mx.issubdtype(one, dtype(other)) == (set(CATEGORIES[category]) <= set(CATEGORIES[other]))
     assert not any(mx.issubdtype(one, dtype(name)) for name in NAMES)
@@ -126,7 +129,8 @@ def test_limits_of_floats(name):
     assert limits.dtype == dtype(name) and limits.bits == 8 * dtype(name).size and limits.min == -limits.max
     if name != "bfloat16":
         want = np.finfo(name)
-        assert (limits.max, limits.eps, limits.smallest_normal) == (float(want.max), float(want.eps), float(want.smallest_normal))
+        assert (limits.max, limits.eps, limits.smallest_normal) == (float(want.max), float(want.eps),
+                                                                    float(want.smallest_normal))
     for value in (limits.max, limits.eps, limits.smallest_normal):
         assert mx.array(value, dtype(name)).item() == value
     one = mx.array(1, dtype(name))
@@ -138,7 +142,8 @@ def test_limits_of_complex_and_of_others():
     assert mx.finfo(mx.complex64).dtype == mx.float32 and mx.finfo(mx.complex64).max == mx.finfo(mx.float32).max
     assert repr(mx.finfo(mx.float16)) == "finfo(min=-65504, max=65504, dtype=float16)"
     assert repr(mx.iinfo(mx.int8)) == "iinfo(min=-128, max=127, dtype=int8)"
-    for call in (lambda: mx.finfo(mx.int32), lambda: mx.finfo(mx.bool_), lambda: mx.iinfo(mx.float32), lambda: mx.iinfo(mx.bool_)):
+    for call in (lambda: mx.finfo(mx.int32), lambda: mx.finfo(mx.bool_), lambda: mx.iinfo(mx.float32),
+                 lambda: mx.iinfo(mx.bool_)):
         with pytest.raises(ValueError):
             call()
     for call in (lambda: mx.finfo("float32"), lambda: mx.iinfo(3)):

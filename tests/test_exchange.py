@@ -65,8 +65,10 @@ def test_state_methods():
 
 def test_hostile_pickles():
     make = mx.array([1]).__reduce__()[0]
-    for arguments in ((mx.array, mx.int32, (2,), b"1234"), (mx.array, mx.int32, (-1,), b""), (int, mx.int32, (1,), b"1234"),
-                      (mx.array, None, (1,), b"1234"), (mx.array, mx.int32, (2**31 - 1,) * 3, b""), (mx.array, 1, (1,), b"1")):
+    for arguments in ((mx.array, mx.int32, (2,), b"1234"), (mx.array, mx.int32, (-1,), b""),
+                      (int, mx.int32, (1,), b"1234"),
+                      (mx.array, None, (1,), b"1234"), (mx.array, mx.int32, (2**31 - 1,) * 3, b""),
+                      (mx.array, 1, (1,), b"1")):
         with pytest.raises((ValueError, TypeError)):
             make(*arguments)
 

@@ -39,10 +39,13 @@ def test_every_kind_of_operation_comes_back(path):
         y = mx.array(x)
         y[0, 1:] = 7.0
         return [mx.softmax(x, axis=-1), x.T, x[:, ::2], x.reshape(3, -1), mx.concatenate([x, x], 1), x.var(axis=0),
-                mx.argmax(x, axis=1), x @ x.T, x.astype(mx.float16), mx.where(x > 3, x, -x), mx.broadcast_to(x[0], (4, 3)),
-                mx.stop_gradient(x), mx.arange(3.0) + x, x[i], mx.take_along_axis(x, mx.zeros((2, 1), dtype=mx.int32), 1), y,
+                mx.argmax(x, axis=1), x @ x.T, x.astype(mx.float16), mx.where(x > 3, x, -x),
+                mx.broadcast_to(x[0], (4, 3)),
+                mx.stop_gradient(x), mx.arange(3.0) + x, x[i],
+                mx.take_along_axis(x, mx.zeros((2, 1), dtype=mx.int32), 1), y,
                 x.at[i].add(x), mx.pad(x, 1), mx.flatten(x), mx.expand_dims(x, 1), mx.depends(x, x * 2), mx.isnan(x),
-                mx.random.uniform(shape=(2,), key=mx.random.key(3)), mx.diagonal(x), mx.full((2,), 3.0), mx.view(x, mx.int32)]
+                mx.random.uniform(shape=(2,), key=mx.random.key(3)), mx.diagonal(x), mx.full((2,), 3.0),
+                mx.view(x, mx.int32)]
     mx.export_function(path, f, X)
     got = mx.import_function(path)(X)
     want = f(X)
@@ -70,7 +73,8 @@ MATRIX = mx.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 2]])
     lambda x: mx.fast.rms_norm(x, mx.ones(8), 1e-5), lambda x: mx.fast.rms_norm(x, None, 1e-5),
     lambda x: mx.fast.layer_norm(x, mx.ones(8), mx.ones(8), 1e-5), lambda x: mx.fast.layer_norm(x, None, None, 1e-5),
     lambda x: mx.fast.rope(x, 4, traditional=True, base=100.0, scale=0.5, offset=3),
-    lambda x: mx.fast.rope(x, 8, traditional=False, base=None, scale=1.0, offset=mx.array([1, 2]), freqs=mx.arange(1, 5.0)),
+    lambda x: mx.fast.rope(x, 8, traditional=False, base=None, scale=1.0, offset=mx.array([1, 2]),
+                           freqs=mx.arange(1, 5.0)),
     lambda x: mx.grad(lambda y: mx.fast.rope(y, 8, traditional=False, base=9.0, scale=1.0, offset=3)[0, 0, 0, 0])(x),
     lambda x: mx.fast.scaled_dot_product_attention(x, x[:, :2], x[:, :2], scale=0.3),
     lambda x: mx.fast.scaled_dot_product_attention(x, x, x, scale=0.3, mask="causal", sinks=mx.zeros(4)),
@@ -86,7 +90,8 @@ def test_fused_operations_come_back(path, f):
 
 @pytest.mark.parametrize("f", [
     lambda a: [*mx.linalg.lu(a), *mx.linalg.lu_factor(a)], lambda a: mx.linalg.qr(a), mx.linalg.cholesky,
-    lambda a: mx.linalg.cholesky(a, upper=True), mx.linalg.inv, lambda a: mx.linalg.tri_inv(a, upper=True), mx.linalg.pinv,
+    lambda a: mx.linalg.cholesky(a, upper=True), mx.linalg.inv, lambda a: mx.linalg.tri_inv(a, upper=True),
+    mx.linalg.pinv,
     lambda a: mx.linalg.solve(a, mx.ones(3)), lambda a: mx.linalg.solve_triangular(a, a, upper=True),
     lambda a: [mx.linalg.det(a), *mx.linalg.slogdet(a)], lambda a: mx.grad(mx.linalg.det)(a),
     lambda a: mx.linalg.svd(a), lambda a: mx.linalg.svd(a, compute_uv=False), lambda a: mx.linalg.eigh(a, "U"),
@@ -101,7 +106,8 @@ def test_quantised_operations_come_back(path, mode):
 
     def f(x):
         indices = mx.array([2, 0])
-        return [*mx.quantize(x, mode=mode), mx.dequantize(*fields, mode=mode), mx.quantized_matmul(x, *fields, mode=mode),
+        return [*mx.quantize(x, mode=mode), mx.dequantize(*fields, mode=mode),
+                mx.quantized_matmul(x, *fields, mode=mode),
                 mx.quantized_matmul(x[..., :8], *[part[0] for part in fields], transpose=False, mode=mode),
                 mx.gather_qmm(x, *fields, lhs_indices=indices, rhs_indices=indices, mode=mode),
                 *([mx.qqmm(x[0], fields[0][0], fields[1][0], mode=mode)] if mode in ("mxfp8", "nvfp4") else [])]

@@ -61,7 +61,8 @@ def test_layer_norm(dtype, parts):
 
 
 VIEWS = {"transposed": lambda a: a.T, "every other row": lambda a: a[::2], "part of a row": lambda a: a[:, 3:11],
-         "reversed rows": lambda a: a[:, ::-1], "repeated": lambda a: (mx if isinstance(a, mx.array) else np).broadcast_to(a[:1], (4, 20))}
+         "reversed rows": lambda a: a[:, ::-1], "repeated": lambda a: (mx if isinstance(a, mx.array)
+                                                                       else np).broadcast_to(a[:1], (4, 20))}
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -126,7 +127,8 @@ def test_rope_of_a_transposed_array():
     a, x = make((2, 5, 3, 8))
     got = mx.fast.rope(a.transpose(0, 2, 1, 3), 8, traditional=False, base=100.0, scale=1.0, offset=1)
     check(got, rope(x.transpose(0, 2, 1, 3), 8, False, 100.0, 1.0, 1), scale=4)
-    check(mx.fast.rope(a.T, 2, traditional=False, base=100.0, scale=1.0, offset=1), rope(x.T, 2, False, 100.0, 1.0, 1), scale=4)
+    check(mx.fast.rope(a.T, 2, traditional=False, base=100.0, scale=1.0, offset=1), rope(x.T, 2, False, 100.0, 1.0, 1),
+          scale=4)
 
 
 def test_rope_far_away():
@@ -157,8 +159,10 @@ def operands(batch, heads, kv_heads, queries, keys, dim, value_dim, dtype="float
     return [make(shape, dtype, seed) for seed, shape in enumerate(shapes)]
 
 
-SHAPES = [(1, 1, 1, 1, 1, 1, 1), (2, 4, 2, 3, 5, 8, 8), (1, 2, 2, 33, 70, 16, 24), (1, 8, 2, 1, 300, 64, 64), (2, 3, 1, 50, 257, 40, 7),
-          (1, 2, 1, 1, 1000, 128, 128), (1, 1, 1, 60, 513, 96, 512), (1, 6, 2, 100, 30, 64, 64), (1, 2, 2, 5, 3, 600, 8)]
+SHAPES = [(1, 1, 1, 1, 1, 1, 1), (2, 4, 2, 3, 5, 8, 8), (1, 2, 2, 33, 70, 16, 24), (1, 8, 2, 1, 300, 64, 64),
+          (2, 3, 1, 50, 257, 40, 7),
+          (1, 2, 1, 1, 1000, 128, 128), (1, 1, 1, 60, 513, 96, 512), (1, 6, 2, 100, 30, 64, 64),
+          (1, 2, 2, 5, 3, 600, 8)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -173,7 +177,8 @@ def test_attention(shape, dtype):
 
 
 @pytest.mark.parametrize("rows", [2, 30])
-@pytest.mark.parametrize("shape", [(1,), (300,), (1, 300), ("T", 300), ("T", 1), (4, "T", 300), (2, 1, 1, 300), (2, 4, "T", 300)], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (300,), (1, 300), ("T", 300), ("T", 1), (4, "T", 300), (2, 1, 1, 300),
+                                   (2, 4, "T", 300)], ids=str)
 def test_attention_masks(shape, rows):
     (q, x), (k, y), (v, z) = operands(2, 4, 2, rows, 300, 16, 16)
     shape = tuple(rows if n == "T" else n for n in shape)
@@ -261,8 +266,10 @@ FUNCTIONS = {
     "layer_norm": (lambda x, w, b: mx.fast.layer_norm(x, w, b, 1e-5), (2, 3, 5), (5,), (5,)),
     "layer_norm without weight": (lambda x, b: mx.fast.layer_norm(x, None, b, 1e-5), (3, 5), (5,)),
     "rope": (lambda x: mx.fast.rope(x, 4, traditional=False, base=100.0, scale=1.0, offset=2), (1, 2, 3, 6)),
-    "traditional rope": (lambda x: mx.fast.rope(x, 6, traditional=True, base=100.0, scale=1.0, offset=mx.array([2, 5])), (2, 3, 6)),
-    "attention": (lambda q, k, v: mx.fast.scaled_dot_product_attention(q, k, v, scale=0.5), (1, 2, 3, 4), (1, 1, 5, 4), (1, 1, 5, 3)),
+    "traditional rope": (lambda x: mx.fast.rope(x, 6, traditional=True, base=100.0, scale=1.0, offset=mx.array([2, 5])),
+                         (2, 3, 6)),
+    "attention": (lambda q, k, v: mx.fast.scaled_dot_product_attention(q, k, v, scale=0.5), (1, 2, 3, 4), (1, 1, 5, 4),
+                  (1, 1, 5, 3)),
     "causal attention": (lambda q, k, v: mx.fast.scaled_dot_product_attention(q, k, v, scale=0.5, mask="causal"),
                          (1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 3)),
     "attention with a mask and sinks": (
@@ -275,7 +282,8 @@ FUNCTIONS = {
 def test_gradients(name):
     function, *shapes = FUNCTIONS[name]
     xs = [np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i, shape in enumerate(shapes)]
-    weights = mx.array(np.random.default_rng(9).uniform(0.5, 1.5, function(*(mx.array(x) for x in xs)).shape).astype(np.float32))
+    weights = mx.array(np.random.default_rng(9).uniform(0.5, 1.5,
+                                                        function(*(mx.array(x) for x in xs)).shape).astype(np.float32))
 
     def total(*arrays):
         return (function(*arrays) * weights).sum()
@@ -290,7 +298,8 @@ def test_gradients(name):
 @pytest.mark.parametrize("which", ["first", "all", "last"])
 def test_vmap(name, which):
     function, *shapes = FUNCTIONS[name]
-    batched = [which == "all" or (which == "first") == (i == 0) for i in range(len(shapes))] if len(shapes) > 1 else [True]
+    batched = [which == "all" or (which == "first") == (i == 0)
+               for i in range(len(shapes))] if len(shapes) > 1 else [True]
     xs = [np.random.default_rng(i).standard_normal(((3,) if b else ()) + shape).astype(np.float32)
           for i, (shape, b) in enumerate(zip(shapes, batched))]
     got = mx.vmap(function, in_axes=tuple(0 if b else None for b in batched))(*(mx.array(x) for x in xs))
@@ -337,8 +346,10 @@ CASES = {f"norms of {x}, {w}, {b}": lambda m, x=x, w=w, b=b: [
 CASES |= {
     "rms_norm of a scalar": lambda m: m.fast.rms_norm(m.array(1.0), None, 1e-5),
     "rms_norm with a matrix": lambda m: m.fast.rms_norm(filled(m, np.ones, (2, 8)), filled(m, np.ones, (1, 8)), 1e-5),
-    "rms_norm with too few weights": lambda m: m.fast.rms_norm(filled(m, np.ones, (2, 8)), filled(m, np.ones, (1,)), 1e-5),
-    "layer_norm with a short bias": lambda m: m.fast.layer_norm(filled(m, np.ones, (2, 8)), None, filled(m, np.ones, (3,)), 1e-5),
+    "rms_norm with too few weights": lambda m: m.fast.rms_norm(filled(m, np.ones, (2, 8)), filled(m, np.ones, (1,)),
+                                                               1e-5),
+    "layer_norm with a short bias": lambda m: m.fast.layer_norm(filled(m, np.ones, (2, 8)), None,
+                                                                filled(m, np.ones, (3,)), 1e-5),
     "rms_norm without eps": lambda m: m.fast.rms_norm(filled(m, np.ones, (2, 8)), None),
     "rope of a matrix": lambda m: turned(m, filled(m, np.ones, (4, 8))),
     "rope of integers": lambda m: turned(m, filled(m, np.ones, (1, 4, 8), "int32")),
@@ -350,8 +361,10 @@ CASES |= {
     "rope with a matrix of offsets": lambda m: turned(m, filled(m, np.ones, (2, 4, 8)), offset=m.array([[1], [2]])),
     "rope without base": lambda m: turned(m, filled(m, np.ones, (1, 4, 8)), base=None),
     "rope with base and freqs": lambda m: turned(m, filled(m, np.ones, (1, 4, 8)), freqs=filled(m, np.ones, (4,))),
-    "rope with too few freqs": lambda m: turned(m, filled(m, np.ones, (1, 4, 8)), base=None, freqs=filled(m, np.ones, (3,))),
-    "rope with integer freqs": lambda m: turned(m, filled(m, np.ones, (1, 4, 8)), base=None, freqs=m.array([1, 2, 3, 4])),
+    "rope with too few freqs": lambda m: turned(m, filled(m, np.ones, (1, 4, 8)), base=None,
+                                                freqs=filled(m, np.ones, (3,))),
+    "rope with integer freqs": lambda m: turned(m, filled(m, np.ones, (1, 4, 8)), base=None,
+                                                freqs=m.array([1, 2, 3, 4])),
     "cuda_kernel": lambda m: m.fast.cuda_kernel(name="a", input_names=["x"], output_names=["y"], source=""),
     "attention of three types": lambda m: attended(m, ("float32", "float16", "bfloat16")),
     "attention of integers": lambda m: attended(m, ("int32",) * 3),
@@ -365,7 +378,8 @@ CASES |= {
     "a mask of kv heads": lambda m: attended(m, mask=lambda m: filled(m, np.zeros, (2, 2, 3, 5))),
     "a mask of integers": lambda m: attended(m, mask=lambda m: filled(m, np.zeros, (3, 5), "int32")),
     "a mask that is wider": lambda m: attended(m, ("float16",) * 3, mask=lambda m: filled(m, np.zeros, (3, 5))),
-    "a mask of another half": lambda m: attended(m, ("float16",) * 3, mask=lambda m: filled(m, np.zeros, (3, 5), "bfloat16")),
+    "a mask of another half": lambda m: attended(m, ("float16",) * 3,
+                                                 mask=lambda m: filled(m, np.zeros, (3, 5), "bfloat16")),
     "a mask that is a word": lambda m: attended(m, mask=lambda m: "window"),
     "a mask that is a number": lambda m: attended(m, mask=lambda m: 1.0),
     "too few sinks": lambda m: attended(m, sinks=lambda m: filled(m, np.zeros, (2,))),

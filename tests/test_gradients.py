@@ -17,11 +17,13 @@ ROWS = re.findall(r"^(UNARY|BINARY|REDUCE)\((\w+)", CATALOGUE.read_text(), re.M)
 UNARY, BINARY, REDUCE = ([name for kind, name in ROWS if kind == wanted] for wanted in ("UNARY", "BINARY", "REDUCE"))
 
 # Zero everywhere, or no function of real numbers.
-CONSTANT = {"sign", "floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "equal",
+CONSTANT = {"sign", "floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not",
+            "equal",
             "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
             "floor_divide", "all", "any", "imag", "stop_gradient"}
 INTEGERS_ONLY = {"bitwise_invert", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"}
-DOMAIN = {"arcsin": (-0.9, 0.9), "arccos": (-0.9, 0.9), "arctanh": (-0.9, 0.9), "erfinv": (-0.8, 0.8), "arccosh": (1.2, 4),
+DOMAIN = {"arcsin": (-0.9, 0.9), "arccos": (-0.9, 0.9), "arctanh": (-0.9, 0.9), "erfinv": (-0.8, 0.8),
+          "arccosh": (1.2, 4),
           "tan": (-1.2, 1.2)}
 STEP = 1e-5
 

@@ -16,7 +16,8 @@ LLAMA = {name: name.encode() for name in (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
     "model.safetensors.index.json")}
 LLAMA |= {"model-00001-of-00002.safetensors": b"a" * 4000, "model-00002-of-00002.safetensors": b"b" * 3000}
-UNWANTED = {"pytorch_model.bin": b"p", "consolidated.safetensors": b"c", "original/params.json": b"o", "README.md": b"r",
+UNWANTED = {"pytorch_model.bin": b"p", "consolidated.safetensors": b"c", "original/params.json": b"o",
+            "README.md": b"r",
             "consolidated.00.pth": b"q", "onnx/model.onnx": b"n", "original/model.safetensors": b"s"}
 GGUFS = {"tiny-Q4_K_M.gguf": b"4" * 500, "tiny-Q8_0.gguf": b"8" * 900, "mmproj-tiny-F16.gguf": b"m", "README.md": b"r",
          "tiny-F16-00001-of-00002.gguf": b"1" * 100, "tiny-F16-00002-of-00002.gguf": b"2" * 100}
@@ -163,7 +164,8 @@ def test_listing_and_removing(server):
 
 
 @pytest.mark.parametrize("text, is_one", [
-    ("org/name", True), ("org/name:Q4_K_M", True), ("org/name/sub/file.gguf", True), ("TheBloke/Llama-2-7B-GGUF:Q8_0", True),
+    ("org/name", True), ("org/name:Q4_K_M", True), ("org/name/sub/file.gguf", True),
+    ("TheBloke/Llama-2-7B-GGUF:Q8_0", True),
     ("name", False), ("./org/name", False), ("/org/name", False), ("folder/file.gguf", False), ("a/b/c", False),
     ("org/name:", False), ("../name", False),
 ])

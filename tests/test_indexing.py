@@ -163,7 +163,8 @@ def test_out_of_range_reads_zero_and_writes_nothing():
     assert x.tolist() == [[5, 5], [3, 4]]
 
 
-DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64",
+DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
+          "float64",
           "complex64"]
 
 
@@ -207,7 +208,9 @@ def test_half_floats_are_summed_in_float32(dtype):
     dtype = getattr(mx, dtype)
     ones = mx.full((10000, 4), 1.0, dtype)
     got = mx.full((3, 4), 0.0, dtype).at[mx.array([1] * 10000)].add(ones)
-    assert got.astype(mx.float32).tolist() == [[0] * 4, mx.array([10000.0] * 4).astype(dtype).astype(mx.float32).tolist(), [0] * 4]
+    assert got.astype(mx.float32).tolist() == [[0] * 4,
+                                               mx.array([10000.0] * 4).astype(dtype).astype(mx.float32).tolist(),
+                                               [0] * 4]
 
 
 def test_at():
@@ -303,8 +306,10 @@ def test_values_of_other_dtypes_are_cast():
 
 def test_errors_of_assignment():
     a = mx.full((2, 3), 0)
-    for key, value in ((0, mx.array([1, 2])), ((slice(None), 0), mx.array([1, 2, 3])), (slice(None), mx.full((2, 3, 1), 1)),
-                       ((0, 0, 0), 1), ((Ellipsis, Ellipsis), 1), ("x", 1), (1.5, 1), ([0.5], 1), (slice(None, None, 0), 1)):
+    for key, value in ((0, mx.array([1, 2])), ((slice(None), 0), mx.array([1, 2, 3])),
+                       (slice(None), mx.full((2, 3, 1), 1)),
+                       ((0, 0, 0), 1), ((Ellipsis, Ellipsis), 1), ("x", 1), (1.5, 1), ([0.5], 1),
+                       (slice(None, None, 0), 1)):
         with pytest.raises(ValueError):
             a[key] = value
     with pytest.raises(IndexError):
@@ -368,14 +373,17 @@ def written(key, mode):
 
 
 I, J, K = mx.array([0, 2, 1]), mx.array([[1], [3]]), mx.array([0, 0, 2, 1])
-READERS = [lambda x: x[I], lambda x: x[:, K], lambda x: x[..., K], lambda x: x[I, :, J], lambda x: x[I, 1:3, 0], lambda x: x[-1],
-           lambda x: x[::-1, None, 1:3], lambda x: mx.take(x, K, axis=1), lambda x: mx.take(x, K), lambda x: mx.take(x, 2, axis=-1),
+READERS = [lambda x: x[I], lambda x: x[:, K], lambda x: x[..., K], lambda x: x[I, :, J], lambda x: x[I, 1:3, 0],
+           lambda x: x[-1],
+           lambda x: x[::-1, None, 1:3], lambda x: mx.take(x, K, axis=1), lambda x: mx.take(x, K),
+           lambda x: mx.take(x, 2, axis=-1),
            lambda x: mx.take_along_axis(x, mx.array([[[0], [3], [3]]]), axis=1),
            lambda x: mx.slice(x, mx.array([1, 2]), (0, 2), (1, 4, 2))]
 WRITERS = [(written(0, None), (4, 5)), (written((slice(None), 1), None), (3, 5)), (written(I, None), (3, 1, 5)),
            (written((I, I), "subtract"), (3, 5)), (written((slice(None), K), "add"), (3, 4, 5)),
            (written((I, slice(1, 3), mx.array([0, 0, 4])), "add"), (3, 2)), (written(K, "multiply"), (4, 4, 5)),
-           (written(K, "maximum"), (4, 4, 5)), (written(I, "minimum"), (5,)), (written(slice(0, 3, 2), "divide"), (2, 4, 5)),
+           (written(K, "maximum"), (4, 4, 5)), (written(I, "minimum"), (5,)),
+           (written(slice(0, 3, 2), "divide"), (2, 4, 5)),
            (lambda x, u: mx.put_along_axis(x, mx.array([[[0], [3]]]), u, axis=1), (3, 2, 5)),
            (lambda x, u: mx.slice_update(x, u, mx.array([1, 2]), (0, 2)), (1, 4, 2))]
 
@@ -441,5 +449,6 @@ def test_batching(name):
     for axes in batches(*arrays):
         args = [mx.array(a if axis == 0 else a[1]) for a, axis in zip(arrays, axes, strict=True)]
         got = mx.vmap(function, in_axes=tuple(axes))(*args)
-        want = [np.array(function(*(a[i] if axis == 0 else a for a, axis in zip(args, axes, strict=True)))) for i in range(3)]
+        want = [np.array(function(*(a[i] if axis == 0 else a for a, axis in zip(args, axes, strict=True))))
+                for i in range(3)]
         np.testing.assert_array_equal(np.array(got), np.stack(want))

@@ -11,7 +11,8 @@ import pytest
 
 import gomlx.core as mx
 
-DTYPES = ["bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+DTYPES = ["bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16",
+          "float32",
           "float64", "complex64"]
 SHAPES = [(), (0, 3), (5,), (2, 3), (4, 1, 7)]
 
@@ -53,7 +54,8 @@ def test_numpy(tmp_path, dtype):
     for got in (np.load(tmp_path / "a.npy"), np.load(tmp_path / "a.npz")["arr_0"]):
         np.testing.assert_array_equal(got, want)
         assert got.dtype == want.dtype
-    for name, other in (("f", np.asfortranarray(want)), ("big", want.astype(want.dtype.newbyteorder(">"))), ("row", want[1:, ::2])):
+    for name, other in (("f", np.asfortranarray(want)), ("big", want.astype(want.dtype.newbyteorder(">"))),
+                        ("row", want[1:, ::2])):
         np.save(tmp_path / name, other)
         got = mx.load(str(tmp_path / f"{name}.npy"))
         assert str(got.dtype).endswith(dtype) and got.tolist() == other.tolist()
@@ -66,7 +68,8 @@ def test_numpy(tmp_path, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mlx(tmp_path, dtype):
     mlx = pytest.importorskip("mlx.core")
-    path = {name: str(tmp_path / f"{name}") for name in ("a.npy", "b.npz", "c.safetensors", "d.npy", "e.npz", "f.safetensors")}
+    path = {name: str(tmp_path / f"{name}") for name in ("a.npy", "b.npz", "c.safetensors", "d.npy", "e.npz",
+                                                         "f.safetensors")}
     ours, theirs = sample(dtype, (2, 3)), sample(dtype, (2, 3), mlx)
     mx.save(path["a.npy"], ours)
     mx.savez(path["b.npz"], ours)
@@ -94,7 +97,8 @@ def test_gguf(tmp_path):
     gguf = pytest.importorskip("gguf")
     arrays = {"w": sample("float32", (2, 3)), "h": sample("float16", (4,)), "b": sample("bfloat16", (2, 2, 2)),
               "i": sample("int32", (5,)), "j": sample("int8", (3,)), "k": sample("int16", (3, 1))}
-    metadata = {"s": "text", "list": ["a", "", "ä"], "n": mx.array(5, mx.uint32), "v": mx.array([1.5, 2.5]), "t": mx.array(True)}
+    metadata = {"s": "text", "list": ["a", "", "ä"], "n": mx.array(5, mx.uint32), "v": mx.array([1.5, 2.5]),
+                "t": mx.array(True)}
     mx.save_gguf(str(tmp_path / "a"), arrays, metadata)
     loaded, found = mx.load(str(tmp_path / "a.gguf"), return_metadata=True)
     assert loaded.keys() == arrays.keys() and all(same(loaded[name], a) for name, a in arrays.items())
@@ -118,11 +122,13 @@ def test_quantised_gguf(tmp_path, kind, bits):
     writer.write_tensors_to_file()
     writer.close()
     loaded = mx.load(str(tmp_path / "q.gguf"))
-    assert loaded.keys() == {"layer.weight", "layer.scales", "layer.biases"} and loaded["layer.scales"].dtype == mx.float16
+    assert loaded.keys() == {"layer.weight", "layer.scales",
+                             "layer.biases"} and loaded["layer.scales"].dtype == mx.float16
     triple = [loaded[f"layer.{part}"].astype(mx.float32) if part != "weight" else loaded["layer.weight"]
               for part in ("weight", "scales", "biases")]
     got = mx.dequantize(*triple, group_size=32, bits=bits)
-    np.testing.assert_allclose(np.array(got), gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]), atol=2e-3)
+    np.testing.assert_allclose(np.array(got), gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]),
+                               atol=2e-3)
 
 
 def test_file_objects(tmp_path):
@@ -185,8 +191,10 @@ LIES = {
             npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1 << 70,)}"),
             npy("{'descr': '<f4', 'fortran_order': False, 'shape': 'abc'}")],
     "safetensors": [b"", b"\0" * 8, struct.pack("<Q", 1 << 60) + b"{}", safetensors(b"{"), safetensors(b"[]"),
-                    safetensors(b"[" * 100000), safetensors({"x": 3}), safetensors({"x": {}}), safetensors(tensor(dtype="F7")),
-                    safetensors(tensor(shape=(5,))), safetensors(tensor(offsets=(8, 24))), safetensors(tensor(offsets=(-4, 12))),
+                    safetensors(b"[" * 100000), safetensors({"x": 3}), safetensors({"x": {}}),
+                    safetensors(tensor(dtype="F7")),
+                    safetensors(tensor(shape=(5,))), safetensors(tensor(offsets=(8, 24))),
+                    safetensors(tensor(offsets=(-4, 12))),
                     safetensors(tensor(shape=(1 << 40, 0), offsets=(0, 0))), safetensors(tensor(offsets=("a", 3)))],
     "gguf": [b"", b"GGUF", b"GGUF" + struct.pack("<IQQ", 9, 0, 0), b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0),
              b"GGUF" + struct.pack("<IQQ", 3, 0, 1), b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 62),
@@ -228,9 +236,12 @@ def test_files_that_lie(tmp_path, format, index):
 
 
 @pytest.mark.parametrize("call, error", [
-    (lambda: mx.load("no.npy"), RuntimeError), (lambda: mx.load("no.npz"), ValueError), (lambda: mx.load("no.gguf"), ValueError),
-    (lambda: mx.load("no.safetensors"), RuntimeError), (lambda: mx.load("no.txt"), ValueError), (lambda: mx.load("no"), ValueError),
-    (lambda: mx.load(3), ValueError), (lambda: mx.save(3, mx.array(1)), ValueError), (lambda: mx.save("x", 1), TypeError),
+    (lambda: mx.load("no.npy"), RuntimeError), (lambda: mx.load("no.npz"), ValueError),
+    (lambda: mx.load("no.gguf"), ValueError),
+    (lambda: mx.load("no.safetensors"), RuntimeError), (lambda: mx.load("no.txt"), ValueError),
+    (lambda: mx.load("no"), ValueError),
+    (lambda: mx.load(3), ValueError), (lambda: mx.save(3, mx.array(1)), ValueError),
+    (lambda: mx.save("x", 1), TypeError),
     (lambda: mx.save_safetensors(io.BytesIO(), {"x": mx.array(1)}, {"k": 1}), ValueError),
     (lambda: mx.save_safetensors(io.BytesIO(), [1]), TypeError),
     (lambda: mx.save_gguf(io.BytesIO(), {"x": mx.array([1], mx.uint8)}), RuntimeError),

@@ -27,11 +27,14 @@ def exercise():
     b = (a + 1) * 2 - a.T.T
     b += 1
     b[1:, ::2].tolist(), list(b), repr(b), b.sum(), mx.exp(b), mx.where(b > 0, b, 0), b[mx.array([0, 1])], b[None]
-    np.asarray(b), memoryview(b), np.from_dlpack(b), mx.from_dlpack(np.arange(3.0)), mx.asarray(np.arange(3), copy=False)
+    np.asarray(b), memoryview(b), np.from_dlpack(b), mx.from_dlpack(np.arange(3.0)), mx.asarray(np.arange(3),
+                                                                                                copy=False)
     b.__dlpack__(), b.__dlpack__(max_version=(1, 0)), b.__reduce__(), mx.array([a, b]), mx.array([[1, 2], [3, 4]])
     for wrong in (lambda: a + "x", lambda: a[100], lambda: mx.array("x"), lambda: mx.array([[1], [1, 2]]),
-                  lambda: a + mx.array([1, 2]), lambda: mx.from_dlpack(1), lambda: np.asarray(mx.array([1.0], mx.bfloat16)),
-                  lambda: mx.sum(a, axis="x"), lambda: mx.array([a, 1]), lambda: mx.concatenate([a, 1]), lambda: a.item(),
+                  lambda: a + mx.array([1, 2]), lambda: mx.from_dlpack(1),
+                  lambda: np.asarray(mx.array([1.0], mx.bfloat16)),
+                  lambda: mx.sum(a, axis="x"), lambda: mx.array([a, 1]), lambda: mx.concatenate([a, 1]),
+                  lambda: a.item(),
                   lambda: mx.array(np.zeros(2, ">f4"))):
         with pytest.raises((ValueError, IndexError, TypeError, BufferError)):
             wrong()
@@ -208,7 +211,8 @@ def test_threads_change_a_handle_that_others_read():
             if i == 0:
                 a += 1
             else:
-                values = {1: lambda: np.array(a), 2: lambda: np.array(a.tolist()), 3: lambda: np.array(a[::-1] * 1)}[i]()
+                values = {1: lambda: np.array(a), 2: lambda: np.array(a.tolist()),
+                          3: lambda: np.array(a[::-1] * 1)}[i]()
                 assert (values == values[0]).all()
     run_threads(4, work)
 
@@ -304,7 +308,8 @@ def test_close_frees_at_once(fable):
     model.close()
     assert model.closed and list(stream) == []
     assert stream.stats()["prompt_tokens"] == 4
-    for use in (model.info, model.new_session, lambda: model.vocab_size, lambda: model.logits([[1]]), lambda: session.length,
+    for use in (model.info, model.new_session, lambda: model.vocab_size, lambda: model.logits([[1]]),
+                lambda: session.length,
                 lambda: session.truncate(0), lambda: _gomlx.stream(session, tokenizer, [1])):
         with pytest.raises(ValueError, match="closed"):
             use()
@@ -436,14 +441,16 @@ def test_load_arguments(fable, tmp_path):
     path, _ = fable
     for arguments, error in (({"dtype": "float7"}, ValueError), ({"activations": "int4"}, ValueError),
                              ({"threads": "two"}, TypeError),
-                             ({"kv_dtype": 3}, TypeError), ({"context_length": "x"}, TypeError), ({"nonsense": 1}, TypeError)):
+                             ({"kv_dtype": 3}, TypeError), ({"context_length": "x"}, TypeError),
+                             ({"nonsense": 1}, TypeError)):
         with pytest.raises(error):
             _gomlx.load_model(path, **arguments)
     with pytest.raises(FileNotFoundError):
         _gomlx.load_model(tmp_path / "none.gguf")
     with pytest.raises(TypeError):
         _gomlx.load_model(None)
-    with _gomlx.stream(_gomlx.load_model(path, kv_dtype="float32", context_length=64).new_session(), None, [1]) as stream:
+    with _gomlx.stream(_gomlx.load_model(path, kv_dtype="float32", context_length=64).new_session(), None,
+                       [1]) as stream:
         assert next(stream).id >= 0
 
 

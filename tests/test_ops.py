@@ -90,9 +90,11 @@ UNARY_DEFINITION = {
     "erfinv": (erfinv, FLOAT), "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), FLOAT), "floor": (np.floor, KEEPS),
     "ceil": (np.ceil, KEEPS), "trunc": (np.trunc, KEEPS), "logical_not": (np.logical_not, BOOL),
     "bitwise_invert": (np.invert, KEEPS), "isnan": (np.isnan, BOOL), "isinf": (np.isinf, BOOL),
-    "isfinite": (np.isfinite, BOOL), "isposinf": (lambda x: x == np.inf, BOOL), "isneginf": (lambda x: x == -np.inf, BOOL),
+    "isfinite": (np.isfinite, BOOL), "isposinf": (lambda x: x == np.inf, BOOL),
+    "isneginf": (lambda x: x == -np.inf, BOOL),
     "positive": (lambda x: x, KEEPS), "degrees": (np.degrees, FLOAT), "radians": (np.radians, FLOAT),
-    "conj": (np.conjugate, KEEPS), "stop_gradient": (lambda x: x, KEEPS), "real": (np.real, REAL), "imag": (np.imag, REAL), "conjugate": (np.conjugate, KEEPS),
+    "conj": (np.conjugate, KEEPS), "stop_gradient": (lambda x: x, KEEPS), "real": (np.real, REAL),
+    "imag": (np.imag, REAL), "conjugate": (np.conjugate, KEEPS),
 }
 DOMAIN = {
     "sqrt": (0, 9), "rsqrt": (0.5, 9), "reciprocal": (0.5, 9), "log": (0.5, 9), "log2": (0.5, 9), "log10": (0.5, 9),
@@ -133,7 +135,8 @@ def test_unary_integers(name, dtype):
     check(getattr(mx, name)(a), function(x), expected_dtype(kind, dtype))
 
 
-@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite", "isposinf", "isneginf", "exp", "tanh", "sigmoid", "erf", "floor",
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite", "isposinf", "isneginf", "exp", "tanh", "sigmoid", "erf",
+                                  "floor",
                                   "abs", "sign", "sqrt", "log", "logical_not"])
 def test_unary_special_values(name):
     x = np.array([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-30])
@@ -174,13 +177,16 @@ def test_unary_of_views(name, view):
 # ---- binary ----
 
 BINARY_DEFINITION = {
-    "add": (np.add, KEEPS), "subtract": (np.subtract, KEEPS), "multiply": (np.multiply, KEEPS), "divide": (np.divide, FLOAT),
+    "add": (np.add, KEEPS), "subtract": (np.subtract, KEEPS), "multiply": (np.multiply, KEEPS),
+    "divide": (np.divide, FLOAT),
     "floor_divide": (np.floor_divide, KEEPS), "remainder": (np.remainder, KEEPS), "power": (np.power, KEEPS),
     "maximum": (np.maximum, KEEPS), "minimum": (np.minimum, KEEPS), "logaddexp": (np.logaddexp, FLOAT),
-    "arctan2": (np.arctan2, FLOAT), "equal": (np.equal, BOOL), "not_equal": (np.not_equal, BOOL), "less": (np.less, BOOL),
+    "arctan2": (np.arctan2, FLOAT), "equal": (np.equal, BOOL), "not_equal": (np.not_equal, BOOL),
+    "less": (np.less, BOOL),
     "less_equal": (np.less_equal, BOOL), "greater": (np.greater, BOOL), "greater_equal": (np.greater_equal, BOOL),
     "logical_and": (np.logical_and, BOOL), "logical_or": (np.logical_or, BOOL), "logical_xor": (np.logical_xor, BOOL),
-    "bitwise_and": (np.bitwise_and, KEEPS), "bitwise_or": (np.bitwise_or, KEEPS), "bitwise_xor": (np.bitwise_xor, KEEPS),
+    "bitwise_and": (np.bitwise_and, KEEPS), "bitwise_or": (np.bitwise_or, KEEPS),
+    "bitwise_xor": (np.bitwise_xor, KEEPS),
     "left_shift": (np.left_shift, KEEPS), "right_shift": (np.right_shift, KEEPS),
 }
 
@@ -220,7 +226,8 @@ def test_binary_integers(name, dtype):
     check(getattr(mx, name)(a, b), function(x, y), expected_dtype(kind, dtype))
 
 
-BROADCASTS = [((33,), (1,)), ((4, 17), (17,)), ((4, 1), (1, 9)), ((2, 1, 5), (3, 1)), ((), (7,)), ((5, 1, 1), (1, 1, 33)),
+BROADCASTS = [((33,), (1,)), ((4, 17), (17,)), ((4, 1), (1, 9)), ((2, 1, 5), (3, 1)), ((), (7,)),
+              ((5, 1, 1), (1, 1, 33)),
               ((0, 3), (3,))]
 
 
@@ -296,7 +303,8 @@ def test_reduce_axes(name, axis, keepdims):
     got = getattr(mx, name)(mx.array(x), axis=axis, keepdims=keepdims)
     want = REDUCE_DEFINITION[name](x if x.dtype == bool else x.astype(np.float64), axis=axis, keepdims=keepdims)
     assert got.shape == want.shape
-    np.testing.assert_allclose(np.array(got), want, rtol=1e-4 if name == "prod" else 3e-6)     # a product of 765 roundings
+    np.testing.assert_allclose(np.array(got), want, rtol=1e-4 if name == "prod"
+                               else 3e-6)     # a product of 765 roundings
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, "bool"])
@@ -345,8 +353,10 @@ def test_empty_reductions():
 
 def test_axis_errors():
     a = mx.array(np.zeros((2, 3)))
-    for call in (lambda: mx.sum(a, axis=2), lambda: mx.argmax(a, axis=-3), lambda: mx.softmax(a, 5), lambda: a.squeeze(3),
-                 lambda: mx.take(a, 0, axis=2), lambda: mx.transpose(a, (0, 5)), lambda: mx.concatenate([a, a], axis=2)):
+    for call in (lambda: mx.sum(a, axis=2), lambda: mx.argmax(a, axis=-3), lambda: mx.softmax(a, 5),
+                 lambda: a.squeeze(3),
+                 lambda: mx.take(a, 0, axis=2), lambda: mx.transpose(a, (0, 5)),
+                 lambda: mx.concatenate([a, a], axis=2)):
         with pytest.raises(IndexError):
             call()
     with pytest.raises(ValueError):
@@ -365,7 +375,8 @@ def test_argmax_ties_go_to_the_first():
     assert mx.argmax(mx.array(x), axis=0).dtype == mx.uint32
 
 
-@pytest.mark.parametrize("arguments", [(5,), (2, 9), (1, 10, 3), (5, 1, -1), (5, 5), (0, 1, 0.25), (2.5,), (3, 0)], ids=str)
+@pytest.mark.parametrize("arguments", [(5,), (2, 9), (1, 10, 3), (5, 1, -1), (5, 5), (0, 1, 0.25), (2.5,), (3, 0)],
+                         ids=str)
 def test_arange(arguments):
     got, want = mx.arange(*arguments), np.arange(*arguments)
     assert got.dtype == (mx.float32 if want.dtype.kind == "f" else mx.int32)
@@ -421,7 +432,8 @@ def test_reshape_and_transpose():
     np.testing.assert_array_equal(np.array(a.swapaxes(0, 2)), x.swapaxes(0, 2))
     for source in range(-3, 3):
         for destination in range(-3, 3):
-            np.testing.assert_array_equal(np.array(a.moveaxis(source, destination)), np.moveaxis(x, source, destination))
+            np.testing.assert_array_equal(np.array(a.moveaxis(source, destination)),
+                                          np.moveaxis(x, source, destination))
     np.testing.assert_array_equal(np.array(a.flatten(1)), x.reshape(2, 12))
     np.testing.assert_array_equal(np.array(a.T.flatten()), x.T.flatten())
     for bad in ((5, 5), (-1, -1), (7, -1)):
@@ -449,7 +461,8 @@ def test_slice():
 def test_concatenate():
     x, y = np.arange(6).reshape(2, 3), np.arange(8).reshape(2, 4)
     np.testing.assert_array_equal(np.array(mx.concatenate([mx.array(x), mx.array(y)], 1)), np.concatenate([x, y], 1))
-    np.testing.assert_array_equal(np.array(mx.concatenate([mx.array(x), mx.array(x).T.T[::-1]])), np.concatenate([x, x[::-1]]))
+    np.testing.assert_array_equal(np.array(mx.concatenate([mx.array(x), mx.array(x).T.T[::-1]])),
+                                  np.concatenate([x, x[::-1]]))
     assert mx.concatenate([mx.array(x), mx.array(y)], axis=None).shape == (14,)
     assert mx.concatenate([mx.array([1]), mx.array([1.5])]).tolist() == [1.0, 1.5]
     for bad in ([], [mx.array(x), mx.array(y)], [mx.array(x), mx.array([1])]):
@@ -498,7 +511,8 @@ def test_matmul(shapes, dtype):
     assert name_of(got.dtype) == dtype
     want = x @ y
     assert got.shape == want.shape
-    np.testing.assert_allclose(values_of(got), want, rtol=RTOL[dtype], atol=8 * RTOL[dtype] * math.sqrt(x.shape[-1] + 1))
+    np.testing.assert_allclose(values_of(got), want, rtol=RTOL[dtype],
+                               atol=8 * RTOL[dtype] * math.sqrt(x.shape[-1] + 1))
 
 
 def test_matmul_of_views():
@@ -613,8 +627,10 @@ def test_every_row_has_a_function_with_a_signature():
 
 def test_argument_errors():
     a = mx.array([1.0])
-    for call in (lambda: mx.exp(), lambda: mx.exp(a, a), lambda: mx.exp(a=a), lambda: mx.exp(a, streem=None), lambda: mx.add(a),
-                 lambda: mx.add(a, b=a, c=1), lambda: mx.add(a, a, a=a), lambda: mx.exp(a, stream="x"), lambda: mx.exp(None)):
+    for call in (lambda: mx.exp(), lambda: mx.exp(a, a), lambda: mx.exp(a=a), lambda: mx.exp(a, streem=None),
+                 lambda: mx.add(a),
+                 lambda: mx.add(a, b=a, c=1), lambda: mx.add(a, a, a=a), lambda: mx.exp(a, stream="x"),
+                 lambda: mx.exp(None)):
         with pytest.raises(TypeError):
             call()
     for call in (lambda: mx.exp("x"), lambda: mx.add([1], a)):
@@ -624,7 +640,8 @@ def test_argument_errors():
 
 # ---- long reductions, which are cut into blocks ----
 
-LONG = [((300_001,), None), ((3, 150_001), 1), ((150_001, 3), 0), ((70_000, 9), 0), ((2, 70_003, 5), 1), ((2049, 1030), 0), ((70_003, 4), None)]
+LONG = [((300_001,), None), ((3, 150_001), 1), ((150_001, 3), 0), ((70_000, 9), 0), ((2, 70_003, 5), 1),
+        ((2049, 1030), 0), ((70_003, 4), None)]
 
 
 @pytest.mark.parametrize("shape, axis", LONG, ids=str)
@@ -650,7 +667,8 @@ def test_threads_do_not_change_the_bits_of_long_reductions():
     results = []
     for n in (1, 2, 3):
         _gomlx.set_threads(n)
-        results.append([np.array(f).tobytes() for f in (mx.sum(a), mx.sum(a, axis=0), mx.sum(a, axis=1), mx.logsumexp(a))])
+        results.append([np.array(f).tobytes() for f in (mx.sum(a), mx.sum(a, axis=0), mx.sum(a, axis=1),
+                                                        mx.logsumexp(a))])
     _gomlx.set_threads(2)
     assert results[0] == results[1] == results[2]
 

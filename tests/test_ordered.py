@@ -26,7 +26,8 @@ def test_unique(size):
     values, index, inverse, counts = map(np.array, mx.unique(mx.array(x), size, True, True, True))
     want, want_index, want_inverse, want_counts = np.unique(x, True, True, True)
     n = min(size, want.size)
-    assert values.shape == (size,) and np.array_equal(values[:n], want[:n]) and np.array_equal(index[:n], want_index[:n])
+    assert values.shape == (size,) and np.array_equal(values[:n], want[:n]) and np.array_equal(index[:n],
+                                                                                               want_index[:n])
     assert np.array_equal(counts[:n], want_counts[:n]) and not counts[n:].any()
     assert (values[n:] == want[0]).all()
     if size >= want.size:

@@ -57,7 +57,8 @@ def test_the_model_card_belongs_to_the_model(model):
         assert words in card
     metadata = model.info["metadata"]
     assert [metadata["llama." + key] for key in ("block_count", "embedding_length", "attention.head_count",
-                                                 "attention.head_count_kv", "attention.key_length", "feed_forward_length")] \
+                                                 "attention.head_count_kv", "attention.key_length",
+                                                 "feed_forward_length")] \
         == [6, 256, 4, 2, 64, 512]
 
 

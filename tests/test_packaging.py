@@ -36,7 +36,8 @@ def test_the_wheel_is_for_every_python_from_3_11():
 def test_the_extension_exports_one_name_and_binds_no_interpreter():
     if shutil.which("nm") is None:
         pytest.skip("nm is not installed")
-    lines = subprocess.run(["nm", "-D", _gomlx.__file__], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(["nm", "-D", _gomlx.__file__], capture_output=True, text=True,
+                           check=True).stdout.splitlines()
     defined = {line.split()[-1] for line in lines if line.split()[-2] in "TDBR"}
     undefined = {line.split()[-1].split("@")[0] for line in lines if line.split()[-2] == "U"}
     assert defined - {"_init", "_fini"} == {"PyInit__gomlx"}

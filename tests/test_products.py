@@ -18,11 +18,13 @@ def close(got, want, tolerance=2e-5):
 
 
 @pytest.mark.parametrize("subscripts, shapes", [
-    ("ij,jk->ik", [(3, 4), (4, 5)]), ("ij,jk", [(3, 4), (4, 5)]), ("ij->ji", [(3, 4)]), ("ij->", [(3, 4)]), ("ii", [(4, 4)]),
+    ("ij,jk->ik", [(3, 4), (4, 5)]), ("ij,jk", [(3, 4), (4, 5)]), ("ij->ji", [(3, 4)]), ("ij->", [(3, 4)]),
+    ("ii", [(4, 4)]),
     ("ii->i", [(4, 4)]), ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("...ij,...jk->...ik", [(2, 3, 4), (2, 4, 5)]),
     ("i,j->ij", [(3,), (4,)]), ("ij,kl->ijkl", [(2, 3), (4, 5)]), ("abc,cd,de->abe", [(2, 3, 4), (4, 5), (5, 6)]),
     ("ij,ij->i", [(3, 4), (3, 4)]), ("ijk,ilm,njm,nlk,abc->", [(2, 3, 4), (2, 3, 4), (2, 3, 4), (2, 3, 4), (2, 2, 2)]),
-    ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]), ("ij,j->i", [(3, 4), (4,)]), ("a,ab,abc->abc", [(2,), (2, 3), (2, 3, 4)]),
+    ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]), ("ij,j->i", [(3, 4), (4,)]),
+    ("a,ab,abc->abc", [(2,), (2, 3), (2, 3, 4)]),
 ])
 def test_einsum(subscripts, shapes):
     values = [f32(*shape, seed=i) for i, shape in enumerate(shapes)]
@@ -42,7 +44,8 @@ def test_einsum_path_is_cheaper_than_all_at_once():
     assert path[0] == (0, 1) and "Optimized FLOP count" in text
 
 
-@pytest.mark.parametrize("a, b, axes", [((2, 3, 4), (3, 4, 5), 2), ((2, 3), (4,), 0), ((2, 3, 4), (4, 3, 5), [[1, 2], [1, 0]]),
+@pytest.mark.parametrize("a, b, axes", [((2, 3, 4), (3, 4, 5), 2), ((2, 3), (4,), 0),
+                                        ((2, 3, 4), (4, 3, 5), [[1, 2], [1, 0]]),
                                         ((3,), (3,), 1)])
 def test_tensordot(a, b, axes):
     x, y = f32(*a), f32(*b, seed=1)
@@ -66,13 +69,15 @@ def test_products_of_chosen_matrices():
     close(mx.gather_mm(mx.array(a[0]), mx.array(b), None, mx.array(right)), a[0] @ b[right])
     x, y = f32(4, 10), f32(10, 3, seed=2)
     segments = np.array([[0, 3], [3, 3], [2, 10]])
-    close(mx.segmented_mm(mx.array(x), mx.array(y), mx.array(segments)), np.stack([x[:, i:j] @ y[i:j] for i, j in segments]))
+    close(mx.segmented_mm(mx.array(x), mx.array(y), mx.array(segments)),
+          np.stack([x[:, i:j] @ y[i:j] for i, j in segments]))
     p, q, mask = f32(64, 40), f32(40, 70, seed=3), np.array([[True, False, True], [False, True, True]])
     full = np.repeat(np.repeat(mask, 32, 0), 32, 1)[:, :70]
     close(mx.block_masked_mm(mx.array(p), mx.array(q), 32, mx.array(mask)), np.where(full, p @ q, 0))
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 1e-2), ("float64", 1e-13)])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 1e-2),
+                                              ("float64", 1e-13)])
 @pytest.mark.parametrize("rows", [1, 3, 50])
 def test_chosen_matrices_where_they_lie(rows, dtype, tolerance):
     """Against NumPy, and the bits of each product alone: by runs of one matrix or not, transposed, of strided stacks."""
@@ -85,12 +90,14 @@ def test_chosen_matrices_where_they_lie(rows, dtype, tolerance):
         got = mx.gather_mm(a, b, None, mx.array(rhs))
         close(got.astype(mx.float64), x @ y[rhs], tolerance)
         for w in (flipped, mx.stack([b, b])[1]):
-            assert mx.array_equal(mx.gather_mm(a, w, None, mx.array(rhs.astype(np.uint32)), sorted_indices=True), got).item()
+            assert mx.array_equal(mx.gather_mm(a, w, None, mx.array(rhs.astype(np.uint32)), sorted_indices=True),
+                                  got).item()
         for i in (0, 17, 39):
             assert mx.array_equal(a[i] @ b[int(rhs[i])], got[i]).item()
     lhs, rhs = r.integers(0, 40, (4, 1)), r.integers(0, 5, (3,))
     close(mx.gather_mm(a, b, mx.array(lhs), mx.array(rhs)).astype(mx.float64), x[lhs] @ y[rhs], tolerance)
-    close(mx.gather_mm(a[::2], b[::-1], mx.array(lhs // 2), mx.array(rhs)).astype(mx.float64), x[::2][lhs // 2] @ y[::-1][rhs],
+    close(mx.gather_mm(a[::2], b[::-1], mx.array(lhs // 2), mx.array(rhs)).astype(mx.float64),
+          x[::2][lhs // 2] @ y[::-1][rhs],
           tolerance)
 
 
@@ -131,32 +138,40 @@ def convolution(x, w, stride, low, high, dilation, spread, groups, flip):
     out = np.zeros([x.shape[0], *sizes, w.shape[0]])
     per, filters = x.shape[-1] // groups, w.shape[0] // groups
     for place in itertools.product(*map(range, sizes)):
-        at = tuple(slice(p * s, p * s + d * (k - 1) + 1, d) for p, s, d, k in zip(place, stride, dilation, w.shape[1:-1]))
+        at = tuple(slice(p * s, p * s + d * (k - 1) + 1, d) for p, s, d,
+                   k in zip(place, stride, dilation, w.shape[1:-1]))
         window = wide[(slice(None), *at)]
         for g in range(groups):
             part = window[..., g * per:(g + 1) * per].reshape(x.shape[0], -1)
-            out[(slice(None), *place, slice(g * filters, (g + 1) * filters))] = part @ w[g * filters:(g + 1) * filters].reshape(
+            out[(slice(None), *place, slice(g * filters,
+                                            (g + 1) * filters))] = part @ w[g * filters:(g + 1) * filters].reshape(
                 filters, -1).T
     return out
 
 
-CASES = [dict(n=1), dict(n=1, groups=4, filters=4, low=2), dict(n=2, groups=4, filters=4, stride=2, low=1, high=2, spread=2),
-         dict(n=3, groups=4, filters=8), dict(n=2, low=-1, high=-2), dict(n=2, spread=3, dilation=2, low=3, high=1, stride=2),
-         dict(n=1, stride=2, low=1, high=1), dict(n=1, dilation=2, groups=2), dict(n=2), dict(n=2, stride=2, low=1, high=1),
-         dict(n=2, low=2, high=0, spread=2, flip=True), dict(n=2, groups=2, dilation=2, low=1, high=2), dict(n=3, low=1, high=1)]
+CASES = [dict(n=1), dict(n=1, groups=4, filters=4, low=2),
+         dict(n=2, groups=4, filters=4, stride=2, low=1, high=2, spread=2),
+         dict(n=3, groups=4, filters=8), dict(n=2, low=-1, high=-2),
+         dict(n=2, spread=3, dilation=2, low=3, high=1, stride=2),
+         dict(n=1, stride=2, low=1, high=1), dict(n=1, dilation=2, groups=2), dict(n=2),
+         dict(n=2, stride=2, low=1, high=1),
+         dict(n=2, low=2, high=0, spread=2, flip=True), dict(n=2, groups=2, dilation=2, low=1, high=2),
+         dict(n=3, low=1, high=1)]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_convolution(case):
     n, groups, flip = case["n"], case.get("groups", 1), case.get("flip", False)
-    stride, low, high, dilation, spread = ([case.get(k, d)] * n for k, d in (("stride", 1), ("low", 0), ("high", 0), ("dilation", 1),
+    stride, low, high, dilation, spread = ([case.get(k, d)] * n for k,
+                                           d in (("stride", 1), ("low", 0), ("high", 0), ("dilation", 1),
                                                                            ("spread", 1)))
     x, w = f32(2, *[7, 6, 5][:n], 4), f32(case.get("filters", 6), *[3, 2, 3][:n], 4 // groups, seed=1)
     got = mx.conv_general(mx.array(x), mx.array(w), stride, (low, high), dilation, spread, groups, flip)
     close(got, convolution(x.astype("f8"), w.astype("f8"), stride, low, high, dilation, spread, groups, flip))
 
 
-@pytest.mark.parametrize("n, stride, padding, dilation, output_padding", [(1, 1, 0, 1, 0), (1, 2, 1, 1, 1), (2, 2, 1, 2, 0), (3, 2, 0, 1, 1)])
+@pytest.mark.parametrize("n, stride, padding, dilation, output_padding",
+                         [(1, 1, 0, 1, 0), (1, 2, 1, 1, 1), (2, 2, 1, 2, 0), (3, 2, 0, 1, 1)])
 def test_transposed_convolution_is_the_adjoint(n, stride, padding, dilation, output_padding):
     """<conv(y), x> = <y, conv_transpose(x)> for weights with their channels exchanged."""
     conv, transposed = getattr(mx, f"conv{n}d"), getattr(mx, f"conv_transpose{n}d")
@@ -169,9 +184,12 @@ def test_transposed_convolution_is_the_adjoint(n, stride, padding, dilation, out
 
 
 # More channels, taps and places than a tile, a panel or a chunk of the sum takes; in the image's edges and out of them.
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 1e-2), ("float64", 1e-13)])
-@pytest.mark.parametrize("shape, filters, taps, groups", [((2, 9, 13, 70), 35, (3, 3), 1), ((1, 6, 7, 96), 96, (3, 2), 96),
-                                                          ((3, 5, 5, 40), 50, (1, 1), 1), ((1, 20, 30, 3), 17, (5, 7), 1),
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2e-3), ("bfloat16", 1e-2),
+                                              ("float64", 1e-13)])
+@pytest.mark.parametrize("shape, filters, taps, groups",
+                         [((2, 9, 13, 70), 35, (3, 3), 1), ((1, 6, 7, 96), 96, (3, 2), 96),
+                                                          ((3, 5, 5, 40), 50, (1, 1), 1),
+                                                          ((1, 20, 30, 3), 17, (5, 7), 1),
                                                           ((1, 4, 5, 66), 44, (3, 3), 2)])
 def test_larger_convolutions(shape, filters, taps, groups, dtype, tolerance):
     x = mx.array(f32(*shape)).astype(getattr(mx, dtype))
@@ -184,7 +202,8 @@ def test_larger_convolutions(shape, filters, taps, groups, dtype, tolerance):
         want = convolution(*exact, [stride] * 2, [pad] * 2, [pad] * 2, [dilation] * 2, [1, 1], groups, False)
         assert got.dtype == x.dtype
         close(got.astype(mx.float64), want, tolerance)
-        turned = mx.contiguous(x.transpose(0, 3, 2, 1)).transpose(0, 3, 2, 1)               # the same values, channels apart
+        turned = mx.contiguous(x.transpose(0, 3, 2, 1)).transpose(0, 3, 2,
+                                                                  1)               # the same values, channels apart
         assert mx.array_equal(mx.conv2d(turned, w, stride, pad, dilation, groups), got).item()
         alone = mx.conv2d(x[-1:], w, stride, pad, dilation, groups)
         assert mx.array_equal(alone, got[-1:]).item()                                        # a batch gives the bits of one
@@ -196,7 +215,8 @@ def test_gradients_and_batches_of_convolutions(case):
     n, groups, flip = case["n"], case.get("groups", 1), case.get("flip", False)
     sizes = [[case.get(k, d)] * n for k, d in (("stride", 1), ("low", 0), ("high", 0), ("dilation", 1), ("spread", 1))]
     x, w = f32(2, *[7, 6, 5][:n], 4), f32(case.get("filters", 6), *[3, 2, 3][:n], 4 // groups, seed=1)
-    conv = lambda x, w: mx.conv_general(x, w, sizes[0], (sizes[1], sizes[2]), sizes[3], sizes[4], groups, flip)  # noqa: E731
+    conv = lambda x, w: mx.conv_general(x, w, sizes[0], (sizes[1], sizes[2]), sizes[3], sizes[4], groups,
+                                        flip)  # noqa: E731
     x, w = mx.array(x), mx.array(w)
     y = mx.array(f32(*conv(x, w).shape, seed=2))
     value = (conv(x, w) * y).sum().item()
@@ -234,8 +254,10 @@ def test_convolve(mode):
 
 def test_refusals():
     x, w = mx.zeros((2, 8, 3)), mx.zeros((4, 3, 3))
-    for wrong in (lambda: mx.conv1d(x, mx.zeros((4, 3, 2))), lambda: mx.conv1d(x, w, stride=0), lambda: mx.conv1d(x, w, groups=2),
-                  lambda: mx.conv1d(x, mx.zeros((4, 13, 3))), lambda: mx.conv2d(x, w), lambda: mx.conv1d(x.astype(mx.int32), w)):
+    for wrong in (lambda: mx.conv1d(x, mx.zeros((4, 3, 2))), lambda: mx.conv1d(x, w, stride=0),
+                  lambda: mx.conv1d(x, w, groups=2),
+                  lambda: mx.conv1d(x, mx.zeros((4, 13, 3))), lambda: mx.conv2d(x, w),
+                  lambda: mx.conv1d(x.astype(mx.int32), w)):
         with pytest.raises(ValueError, match="conv"):
             wrong()
     with pytest.raises(TypeError, match="conv2d"):

@@ -68,7 +68,8 @@ def test_same_bits_as_mlx(coding, dtype):
         want += (mlx.dequantize(*want, **options(coding)),)
         for g, w in zip(got, want, strict=True):
             assert str(g.dtype).split(".")[-1] == str(w.dtype).split(".")[-1]
-            g, w = (np.array(a.astype(m.float32)) if a.dtype == m.bfloat16 else np.array(a) for a, m in ((g, mx), (w, mlx)))
+            g, w = (np.array(a.astype(m.float32)) if a.dtype == m.bfloat16 else np.array(a) for a,
+                    m in ((g, mx), (w, mlx)))
             np.testing.assert_array_equal(g, w)
 
 
@@ -114,7 +115,8 @@ def test_products(coding, dtype):
                                        atol=np.abs(want).max() * (3e-6 if dtype == mx.float32 else 5e-3))
 
 
-@pytest.mark.parametrize("coding", [("affine", 64, 4), ("affine", 32, 5), ("affine", 128, 8), ("mxfp4", 32, 4)], ids=str)
+@pytest.mark.parametrize("coding", [("affine", 64, 4), ("affine", 32, 5), ("affine", 128, 8), ("mxfp4", 32, 4)],
+                         ids=str)
 @pytest.mark.parametrize("transpose", [True, False])
 def test_rows_are_the_same_alone_and_together(coding, transpose):
     quantised = mx.quantize(mx.array(normal(192, 256)), **options(coding))
@@ -139,7 +141,8 @@ def test_batches_of_matrices():
     y = normal(4, 1, 32, seed=5)
     rhs = np.array([0, 0, 2, 1])
     for sorted_indices in (False, True):
-        got = mx.gather_qmm(mx.array(y), *quantised, rhs_indices=mx.array(rhs), transpose=False, sorted_indices=sorted_indices)
+        got = mx.gather_qmm(mx.array(y), *quantised, rhs_indices=mx.array(rhs), transpose=False,
+                            sorted_indices=sorted_indices)
         np.testing.assert_allclose(np.array(got), y @ dense[rhs], atol=1e-4)
 
 
@@ -217,12 +220,15 @@ def test_vmap():
 # ---- errors ----
 
 @pytest.mark.parametrize("call", [
-    lambda w, q: mx.quantize(w, bits=7), lambda w, q: mx.quantize(w, group_size=16), lambda w, q: mx.quantize(w, mode="int4"),
+    lambda w, q: mx.quantize(w, bits=7), lambda w, q: mx.quantize(w, group_size=16),
+    lambda w, q: mx.quantize(w, mode="int4"),
     lambda w, q: mx.quantize(w[:, :33]), lambda w, q: mx.quantize(w[0]), lambda w, q: mx.quantize(w.astype(mx.int32)),
     lambda w, q: mx.quantize(w, mode="mxfp4", group_size=64), lambda w, q: mx.quantize(w, global_scale=mx.array(1.0)),
-    lambda w, q: mx.dequantize(*q[:2]), lambda w, q: mx.dequantize(q[0], q[1][:2], q[2]), lambda w, q: mx.dequantize(*q, bits=8),
+    lambda w, q: mx.dequantize(*q[:2]), lambda w, q: mx.dequantize(q[0], q[1][:2], q[2]),
+    lambda w, q: mx.dequantize(*q, bits=8),
     lambda w, q: mx.dequantize(*q, dtype=mx.int32), lambda w, q: mx.quantized_matmul(w[:, :32], *q),
-    lambda w, q: mx.quantized_matmul(w, *q, transpose=False), lambda w, q: mx.quantized_matmul(w, q[0], q[1][:2], q[2][:2]),
+    lambda w, q: mx.quantized_matmul(w, *q, transpose=False),
+    lambda w, q: mx.quantized_matmul(w, q[0], q[1][:2], q[2][:2]),
     lambda w, q: mx.quantized_matmul(w, w, *q[1:]), lambda w, q: mx.quantized_matmul(w, *q, mode="mxfp4"),
     lambda w, q: mx.gather_qmm(w, *q, rhs_indices=mx.array([0.5])), lambda w, q: mx.to_fp8(w.astype(mx.int32)),
     lambda w, q: mx.from_fp8(w), lambda w, q: mx.qqmm(w, q[0])])

@@ -241,7 +241,8 @@ def test_categorical():
             mx.random.categorical(logits, axis=axis)
 
 
-@pytest.mark.parametrize("arguments, shape", [({"num_samples": 500}, (500,)), ({"shape": (20, 30)}, (20, 30)), ({}, (1,))])
+@pytest.mark.parametrize("arguments, shape", [({"num_samples": 500}, (500,)), ({"shape": (20, 30)}, (20, 30)),
+                                              ({}, (1,))])
 def test_categorical_of_one_line_is_where_uniform_values_fall(arguments, shape):
     logits = mx.array([0.5, float("-inf"), 2.0, -1.0, float("-inf")])
     if not arguments:
@@ -251,7 +252,8 @@ def test_categorical_of_one_line_is_where_uniform_values_fall(arguments, shape):
     sums = np.cumsum(np.asarray(mx.softmax(logits.reshape(5))))
     u = np.asarray(mx.random.uniform(shape=shape, key=key))
     assert got.dtype == mx.uint32 and got.shape == shape
-    assert np.mean(np.asarray(got) == np.searchsorted(sums, u, side="right")) > 0.99      # the sums' last bits are our own
+    assert np.mean(np.asarray(got) == np.searchsorted(sums, u,
+                                                      side="right")) > 0.99      # the sums' last bits are our own
     assert not {1, 4} & set(got.flatten().tolist())
 
 

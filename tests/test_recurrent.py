@@ -49,7 +49,8 @@ def test_in_two_parts_is_in_one():
     whole, end = mx.fast.gated_delta_update(*values)
     first, middle = mx.fast.gated_delta_update(*[x[:, :4] for x in values])
     second, last = mx.fast.gated_delta_update(*[x[:, 4:] for x in values], middle)
-    assert np.array_equal(np.array(whole[:, :4]), np.array(first)) and np.array_equal(np.array(whole[:, 4:]), np.array(second))
+    assert np.array_equal(np.array(whole[:, :4]), np.array(first)) and np.array_equal(np.array(whole[:, 4:]),
+                                                                                      np.array(second))
     assert np.array_equal(np.array(end), np.array(last))
 
 

@@ -20,18 +20,22 @@ m.eye(3)   m.eye(2, 3, 1)   m.eye(4, 2, -1)   m.eye(0)   m.eye(3, k=10)   m.iden
 m.tri(4, 2, -2)   m.tril(a)   m.tril(c, 1)   m.triu(a)   m.triu(c, -1)   m.linspace(0, 1, 5)   m.linspace(-3.3, 7.7, 17)
 m.linspace(0, 1, 4, endpoint=False)   m.linspace(5, 5, 3)   m.linspace(0, 10, 1)   m.linspace(0, 10, 0)   m.bartlett(5)
 m.bartlett(1)   m.hanning(6)   m.hamming(7)   m.blackman(8)   m.hanning(0)   m.arange(3)   m.arange(1, 10, 3)
-m.arange(10, 0, -3)   m.arange(1.0, 3.0, 0.5)   m.arange(10, 0, 3)   m.arange(2**31 - 2, 2**31 + 2)   m.meshgrid(f, a[0])
+m.arange(10, 0, -3)   m.arange(1.0, 3.0, 0.5)   m.arange(10, 0, 3)   m.arange(2**31 - 2, 2**31 + 2)
+m.meshgrid(f, a[0])
 m.meshgrid(f, a[0], indexing='ij')   m.meshgrid(f, a[0], f[:2], sparse=True)   m.meshgrid(f)   m.reshape(c, (4, 6))
 m.reshape(c, (-1, 3))   m.reshape(m.transpose(c, (2, 0, 1)), (8, 3))   m.reshape(e, (0, 7))   m.squeeze(c[:1])
 m.squeeze(c[:, :1], 1)   m.squeeze(c[:1, :, :1], (0, -1))   m.expand_dims(a, 0)   m.expand_dims(a, (0, -1))
 m.expand_dims(a, (1, 3))   m.moveaxis(c, 0, 2)   m.moveaxis(c, -1, 0)   m.moveaxis(c, 1, 1)   m.swapaxes(c, 0, 2)
 m.swapaxes(c, -1, 1)   m.transpose(c)   m.transpose(c, (1, 2, 0))   m.matrix_transpose(c)   m.permute_dims(c, (2, 0, 1))
-m.atleast_1d(f[0])   m.atleast_2d(f)   m.atleast_3d(f)   m.atleast_3d(a)   m.atleast_3d(f[1])   m.broadcast_to(f, (3, 5))
-m.broadcast_to(a[:, None], (2, 4, 3))   m.broadcast_arrays(a, a[:, :1], f[0])   m.broadcast_shapes((2, 1), (3,), (7, 1, 1))
+m.atleast_1d(f[0])   m.atleast_2d(f)   m.atleast_3d(f)   m.atleast_3d(a)   m.atleast_3d(f[1])
+m.broadcast_to(f, (3, 5))
+m.broadcast_to(a[:, None], (2, 4, 3))   m.broadcast_arrays(a, a[:, :1], f[0])
+m.broadcast_shapes((2, 1), (3,), (7, 1, 1))
 m.concatenate([a, a])   m.concatenate([a, a[:, :1]], 1)   m.concatenate([c, c[:, ::-1]], axis=-1)
 m.concatenate([a, c], axis=None)   m.concatenate([e, c[:, :, :3]], 1)   m.concat([a, a], axis=1)   m.stack([a, a])
 m.stack([a, a], axis=-1)   m.stack([a, a, a], axis=1)   m.unstack(c)   m.unstack(c, axis=1)   m.split(f[:4], 2)
-m.split(c, 2, axis=-1)   m.split(f, [1, 3])   m.split(f, [])   m.split(f, [3, 1])   m.split(f, [2, 9])   m.split(f, [-2])
+m.split(c, 2, axis=-1)   m.split(f, [1, 3])   m.split(f, [])   m.split(f, [3, 1])   m.split(f, [2, 9])
+m.split(f, [-2])
 m.tile(a, 2)   m.tile(a, (2, 1))   m.tile(f, (2, 3))   m.tile(f[0], 3)   m.tile(a, (2, 1, 1))   m.tile(a, 0)
 m.tile(c, (1, 2))   m.repeat(a, 2)   m.repeat(a, 3, axis=0)   m.repeat(c, 2, axis=-1)   m.repeat(a, 0, axis=1)
 m.repeat(f[0], 2)   m.flip(c)   m.flip(c, 0)   m.flip(c, (0, -1))   m.roll(a, 1)   m.roll(a, -7)   m.roll(c, 2, -1)
@@ -43,22 +47,28 @@ m.pad(a, ((0, 0), (7, 9)), mode='reflect')   m.pad(f[:1], 3, mode='reflect')   m
 m.pad(a, ((0, 0), (7, 8)), mode='symmetric')   m.pad(c, 0)   m.diag(f)   m.diag(f, 2)   m.diag(f, -1)   m.diag(a)
 m.diag(a, 1)   m.diag(a, -5)   m.diagonal(a)   m.diagonal(c, 1, 1, 2)   m.diagonal(c, -1, 2, 0)   m.diagonal(c, 9)
 m.trace(a)   m.trace(c, 1)   m.trace(c, 0, 1, 2)   m.diff(f)   m.diff(c, 2)   m.diff(c, axis=0)   m.diff(a, n=0)
-m.diff(a > 2)   m.diff(f, 9)   m.kron(f, f)   m.kron(a, c[0])   m.kron(a, f)   m.kron(f[1], a)   m.contiguous(m.transpose(c))
+m.diff(a > 2)   m.diff(f, 9)   m.kron(f, f)   m.kron(a, c[0])   m.kron(a, f)   m.kron(f[1], a)
+m.contiguous(m.transpose(c))
 m.flatten(c, 1, 2)   m.flatten(c, -2)   m.flatten(f[0])   m.flatten(c, -7, 9)   m.flatten(e)   m.unflatten(c, 2, (2, 2))
 m.unflatten(c, 2, (2, -1))   m.unflatten(c, 0, (2, 1, -1))   m.as_strided(a, (3, 2), (1, 2))   m.as_strided(a)
 m.as_strided(a, (4,))   m.as_strided(a, (2, 2), (-1, 1), 3)   m.as_strided(m.transpose(a), (6,), (1,))
-m.as_strided(a, (0,), (1,))   m.view(a, m.float32)   m.view(a, m.int16)   m.view(c, m.int64)   m.view(m.transpose(c), m.int16)
+m.as_strided(a, (0,), (1,))   m.view(a, m.float32)   m.view(a, m.int16)   m.view(c, m.int64)
+m.view(m.transpose(c), m.int16)
 m.view(m.transpose(c), m.int64)   m.view(c[:, :, ::2], m.int64)   m.view(c[:, :, 1:3], m.int64)   m.view(e, m.int8)
-m.view(f[0], m.int32)   m.view(f, m.uint8)   m.depends([a, f], [c])   m.depends(a, f)   m.linspace(0, 10, 5, dtype=m.int32)
+m.view(f[0], m.int32)   m.view(f, m.uint8)   m.depends([a, f], [c])   m.depends(a, f)
+m.linspace(0, 10, 5, dtype=m.int32)
 m.linspace(0, 1, 5, False, m.float16)   m.arange(0, 5, 1.5, m.int32)   m.arange(-0.9, 5, 1.9, m.int32)
 m.arange(0, 2, dtype=m.complex64)   m.arange(255, 260, dtype=m.uint8)   m.arange(1, 10, float('inf'))   m.arange(stop=4)
 m.full_like(a, 7.5)   m.trace(m.ones((2, 2), m.int8))   m.atleast_1d(f[0], a)   m.empty((2, 2))   m.empty_like(a)
 """.replace("\n", "   ").split("   ")
 EXPRESSIONS = [text for text in EXPRESSIONS if text]
 # NumPy has no such function, or another meaning.
-NOT_NUMPY = ("m.flatten", "m.unflatten", "m.as_strided", "m.view", "m.depends", "m.contiguous", "m.full_like(a, 7.5", "m.empty",
-             "m.arange(0, 5, 1.5", "m.arange(-0.9", "m.arange(1, 10, float", "m.linspace(0, 10, 5", "m.atleast_1d(f[0], a)",
-             "m.zeros_like", "m.linspace(0, 1, 5, False", "m.arange(0, 2, dtype=m.complex", "m.arange(255", "m.diag(a, -5")
+NOT_NUMPY = ("m.flatten", "m.unflatten", "m.as_strided", "m.view", "m.depends", "m.contiguous", "m.full_like(a, 7.5",
+             "m.empty",
+             "m.arange(0, 5, 1.5", "m.arange(-0.9", "m.arange(1, 10, float", "m.linspace(0, 10, 5",
+             "m.atleast_1d(f[0], a)",
+             "m.zeros_like", "m.linspace(0, 1, 5, False", "m.arange(0, 2, dtype=m.complex", "m.arange(255",
+             "m.diag(a, -5")
 
 ERRORS = {
     ValueError: """
@@ -92,7 +102,8 @@ def arrays(m):
     make = m.array if m is not np else np.asarray
     names = {"a": m.reshape(m.arange(6), (2, 3)), "c": c, "f": make(np.arange(5, dtype=np.float32)),
              "e": m.zeros((2, 0, 3))}
-    return names if m is not np else {name: x.astype(np.int32) if x.dtype == np.int64 else x for name, x in names.items()}
+    return names if m is not np else {name: x.astype(np.int32) if x.dtype == np.int64 else x for name,
+                                      x in names.items()}
 
 
 def plain(m, value):
@@ -198,7 +209,8 @@ def test_what_a_constant_makes_is_its_own():
 
 def test_as_strided_stays_inside():
     a = mx.arange(6)
-    for shape, strides, offset in [((7,), (1,), 0), ((2,), (6,), 0), ((2,), (-1,), 0), ((1,), (1,), 6), ((1,), (1,), -1),
+    for shape, strides, offset in [((7,), (1,), 0), ((2,), (6,), 0), ((2,), (-1,), 0), ((1,), (1,), 6),
+                                   ((1,), (1,), -1),
                                    ((2, 2), (2**62, 2**62), 0)]:
         with pytest.raises((ValueError, OverflowError)):
             mx.as_strided(a, shape, strides, offset)
@@ -232,7 +244,8 @@ def test_gradients(name):
     check_gradient(DIFFERENTIABLE[name], np.random.default_rng(3).uniform(0.3, 2.0, (3, 4)), second=False)
 
 
-BATCHED = {"view": lambda x: mx.view(x, mx.int16), "as_strided": lambda x: mx.as_strided(x, (4, 3), (1, 2), 1), **DIFFERENTIABLE}
+BATCHED = {"view": lambda x: mx.view(x, mx.int16), "as_strided": lambda x: mx.as_strided(x, (4, 3), (1, 2), 1),
+           **DIFFERENTIABLE}
 
 
 @pytest.mark.parametrize("name", BATCHED)

@@ -14,7 +14,8 @@ try:
 except ImportError:
     mlx = None
 
-DTYPES = ["bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+DTYPES = ["bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16",
+          "float32",
           "float64", "complex64"]
 SIZES = [1, 2, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 1000, 1025, 4095, 4097, 20000]
 
@@ -115,7 +116,8 @@ def test_partition(dtype, ties):
             places = np.array(mx.argpartition(a, k - size))
             assert places.dtype == np.uint32
             np.testing.assert_array_equal(np.sort(places, axis=-1), np.broadcast_to(np.arange(size), (3, size)))
-            np.testing.assert_array_equal(np.take_along_axis(n, places.astype(np.int64), -1), numbers(got).astype(n.dtype))
+            np.testing.assert_array_equal(np.take_along_axis(n, places.astype(np.int64), -1),
+                                          numbers(got).astype(n.dtype))
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -176,7 +178,8 @@ def scan_with_numpy(name, n, axis, reverse, inclusive, dtype):
 def test_scans(name, reverse, inclusive):
     r = np.random.default_rng(0)
     for dtype in ("float32", "bfloat16", "int32", "uint8", "float64"):
-        for shape, axis in [((1,), 0), ((17,), 0), ((3, 33), 1), ((3, 33), 0), ((5, 7, 20), 1), ((2, 5000), 1), ((5000, 3), 0),
+        for shape, axis in [((1,), 0), ((17,), 0), ((3, 33), 1), ((3, 33), 0), ((5, 7, 20), 1), ((2, 5000), 1),
+                            ((5000, 3), 0),
                             ((4, 2100, 70), 1)]:
             if dtype in ("int32", "uint8") and name == "logcumsumexp":
                 continue
@@ -210,7 +213,8 @@ def test_scans_of_special_values():
     assert np.isnan(np.array(mx.cummax(a))[1:]).all() and np.isnan(np.array(mx.cummin(a))[1:]).all()
     got = np.array(mx.logcumsumexp(mx.array([-np.inf, -np.inf, 0.0, np.inf, 1.0])))
     np.testing.assert_array_equal(got, [-np.inf, -np.inf, 0, np.inf, np.inf])
-    assert mx.cumsum(mx.array([True, True])).tolist() == [1, 2] and mx.cumprod(mx.array([True, False])).dtype == mx.bool_
+    assert mx.cumsum(mx.array([True, True])).tolist() == [1,
+                                                          2] and mx.cumprod(mx.array([True, False])).dtype == mx.bool_
     assert mx.cumsum(mx.zeros((2, 0, 3)), axis=1).shape == (2, 0, 3) and mx.cumsum(mx.array(3)).tolist() == [3]
     assert mx.cumsum(mx.array([1.5]), dtype=mx.int32).tolist() == [1]
     z = mx.array([1 + 1j, 2, 0.5j])
@@ -220,10 +224,14 @@ def test_scans_of_special_values():
 
 # ---- errors, gradients, batches, bits ----
 
-ERRORS = [(IndexError, text) for text in ("m.sort(a, axis=2)", "m.sort(m.array(3))", "m.argsort(a, axis=-3)", "m.cumsum(a, axis=2)",
-                                          "m.partition(a, 0, axis=2)", "m.topk(a, 1, axis=2)", "m.cummax(m.array(3), axis=0)")]
-ERRORS += [(ValueError, text) for text in ("m.partition(a, 3)", "m.partition(a, -4)", "m.argpartition(a, 3)", "m.topk(a, 4)",
-                                           "m.topk(a, -1)", "m.searchsorted(a, a)", "m.searchsorted(a[0], a, side='x')")]
+ERRORS = [(IndexError, text) for text in ("m.sort(a, axis=2)", "m.sort(m.array(3))", "m.argsort(a, axis=-3)",
+                                          "m.cumsum(a, axis=2)",
+                                          "m.partition(a, 0, axis=2)", "m.topk(a, 1, axis=2)",
+                                          "m.cummax(m.array(3), axis=0)")]
+ERRORS += [(ValueError, text) for text in ("m.partition(a, 3)", "m.partition(a, -4)", "m.argpartition(a, 3)",
+                                           "m.topk(a, 4)",
+                                           "m.topk(a, -1)", "m.searchsorted(a, a)",
+                                           "m.searchsorted(a[0], a, side='x')")]
 ERRORS += [(TypeError, text) for text in ("m.sort(1)", "m.cumsum(1)", "m.cumsum(a, 1, True)", "m.searchsorted(a[0], 2)",
                                           "m.topk(a, 1.5)")]
 
@@ -237,8 +245,10 @@ def test_errors(error, text):
 
 
 DIFFERENTIABLE = {
-    "sort": lambda x: mx.sort(x), "sort columns": lambda x: mx.sort(x, axis=0), "sort all": lambda x: mx.sort(x, axis=None),
-    "partition": lambda x: mx.partition(x, 2), "topk": lambda x: mx.topk(x, 2), "topk columns": lambda x: mx.topk(x, 1, axis=0),
+    "sort": lambda x: mx.sort(x), "sort columns": lambda x: mx.sort(x, axis=0),
+    "sort all": lambda x: mx.sort(x, axis=None),
+    "partition": lambda x: mx.partition(x, 2), "topk": lambda x: mx.topk(x, 2),
+    "topk columns": lambda x: mx.topk(x, 1, axis=0),
     "cumsum": lambda x: mx.cumsum(x, 1), "cumsum back": lambda x: mx.cumsum(x, 0, reverse=True, inclusive=False),
     "cumprod": lambda x: mx.cumprod(x, 1), "cumprod back": lambda x: mx.cumprod(x, 0, reverse=True, inclusive=False),
     "cummax": lambda x: mx.cummax(x, 1), "cummin back": lambda x: mx.cummin(x[:, ::-1], 1, reverse=True),
@@ -257,7 +267,8 @@ def test_gradient_of_exclusive_extremes_and_logs():
     for function in (mx.cummax, mx.cummin, mx.logcumsumexp):
         for reverse in (False, True):
             rest = slice(None, -1) if reverse else slice(1, None)          # the first one is infinite
-            check_gradient(lambda x, f=function, b=reverse, r=rest: f(x, reverse=b, inclusive=False)[r], n, second=False)
+            check_gradient(lambda x, f=function, b=reverse, r=rest: f(x, reverse=b, inclusive=False)[r], n,
+                           second=False)
 
 
 @pytest.mark.parametrize("inclusive", [True, False])
@@ -277,7 +288,8 @@ def test_topk_gradient_by_the_filter():
     np.testing.assert_array_equal(got, want)
 
 
-BATCHED = {"argsort": lambda x: mx.argsort(x, axis=0), "argpartition": lambda x: mx.argpartition(x, 1), **DIFFERENTIABLE}
+BATCHED = {"argsort": lambda x: mx.argsort(x, axis=0), "argpartition": lambda x: mx.argpartition(x, 1),
+           **DIFFERENTIABLE}
 
 
 @pytest.mark.parametrize("name", BATCHED)
@@ -286,7 +298,8 @@ def test_vmap(name):
 
 
 def test_vmap_of_searchsorted():
-    rows, values = mx.sort(mx.array(np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32))), mx.array([0.0, 1.0])
+    rows, values = mx.sort(mx.array(np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32))), mx.array([0.0,
+                                                                                                                  1.0])
     want = np.stack([np.searchsorted(row, [0, 1]) for row in np.array(rows)])
     np.testing.assert_array_equal(np.array(mx.vmap(mx.searchsorted, in_axes=(0, None))(rows, values)), want)
     one = mx.array([0.0, 1.0, 2.0])
@@ -302,7 +315,8 @@ def test_bits_do_not_depend_on_threads():
         for threads in (1, 2, 3):
             _gomlx.set_threads(threads)
             found.append([np.array(x).tobytes() for x in (
-                mx.cumsum(a), mx.cumsum(a, reverse=True), mx.cumsum(b, 0), mx.cumsum(b, 1), mx.logcumsumexp(a), mx.sort(a),
+                mx.cumsum(a), mx.cumsum(a, reverse=True), mx.cumsum(b, 0), mx.cumsum(b, 1), mx.logcumsumexp(a),
+                mx.sort(a),
                 mx.argsort(a), mx.topk(a, 50), mx.partition(a, 1000))])
     finally:
         _gomlx.set_threads(_gomlx.default_threads())

@@ -28,7 +28,8 @@ def test_istft_gives_the_signal_back(n_fft, hop, onesided):
 
 def test_refusals():
     x = mx.array(SIGNAL)
-    for wrong in (lambda: mx.fft.stft(x, 640, center=False), lambda: mx.fft.stft(x, 64, 0), lambda: mx.fft.stft(x, 64, win_length=65),
+    for wrong in (lambda: mx.fft.stft(x, 640, center=False), lambda: mx.fft.stft(x, 64, 0),
+                  lambda: mx.fft.stft(x, 64, win_length=65),
                   lambda: mx.fft.stft(x, 64, pad_mode="wrap"), lambda: mx.fft.istft(x, 64)):
         with pytest.raises(ValueError, match="stft"):
             wrong()

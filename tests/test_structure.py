@@ -22,10 +22,13 @@ MAY_SEE = {
     "run": FILES_AND_OPS | {"transform", "nn", "models", "train", "text"},
     "py": set(),
 }
-TOP = {".ci", ".gitignore", "LICENSE", "MANIFEST.in", "README.md", "benchmarks", "csrc", "gomlx", "kernels", "notebooks",
+TOP = {".ci", ".gitignore", "LICENSE", "MANIFEST.in", "README.md", "benchmarks", "csrc", "gomlx", "kernels",
+       "notebooks",
        "pyproject.toml", "setup.py", "tests"}
-FORBIDDEN = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "vprintf", "puts",
-             "putchar", "fprintf", "__fprintf_chk", "vfprintf", "fputs", "fputc", "fwrite", "perror", "stdout", "stderr",
+FORBIDDEN = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "vprintf",
+             "puts",
+             "putchar", "fprintf", "__fprintf_chk", "vfprintf", "fputs", "fputc", "fwrite", "perror", "stdout",
+             "stderr",
              "signal", "sigaction", "system"}
 
 
@@ -110,7 +113,8 @@ def test_every_shared_name_is_defined_once(linked):
 
 
 def test_the_library_never_exits_aborts_or_prints(linked):
-    wrong = [f"{source} uses {name}" for source, (_, undefined) in linked.items() for name in sorted(undefined & FORBIDDEN)]
+    wrong = [f"{source} uses {name}" for source, (_, undefined) in linked.items()
+             for name in sorted(undefined & FORBIDDEN)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -119,20 +123,23 @@ def test_the_binding_uses_only_the_public_header():
     py/'s own."""
     header = open(os.path.join(ROOT, "csrc", "gomlx.h"), encoding="utf-8").read()
     header += "".join(f" gm_{name} " for name in re.findall(
-        r"^(?:UNARY|BINARY|REDUCE|HAND)\s*\((\w+)", open(os.path.join(ROOT, "csrc", "ops", "ops.def"), encoding="utf-8").read(),
+        r"^(?:UNARY|BINARY|REDUCE|HAND)\s*\((\w+)",
+        open(os.path.join(ROOT, "csrc", "ops", "ops.def"), encoding="utf-8").read(),
         re.M))
     public, wrong = set(re.findall(r"\bgm_\w+", header)), []
     for path in tracked(".c", ".h"):
         if folder_of(path) == "py":
             text = open(os.path.join(ROOT, path), encoding="utf-8").read()
             text = re.sub(r"/\*.*?\*/|\"(?:\\.|[^\"\\])*\"", " ", text, flags=re.S)
-            wrong += [f"{path}: {name}" for name in sorted(set(re.findall(r"\bgm_\w+(?!\w|\s*##)", text)) - public - {"gm_"})]
+            wrong += [f"{path}: {name}" for name in sorted(set(re.findall(r"\bgm_\w+(?!\w|\s*##)",
+                                                                          text)) - public - {"gm_"})]
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_top_of_the_house():
     try:
-        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True,
+                                check=True).stdout.split("\n")
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout")
     assert {name.split("/")[0] for name in listed if name} <= TOP
@@ -159,7 +166,8 @@ def test_no_compiler_warns(compiler):
         source, own = unit
         # Some warnings need the optimiser; for the kernels, which take it minutes, the others must do.
         action = ["-fsyntax-only"] if source.startswith("kernels/cpu/") else ["-c", "-o", os.devnull]
-        return subprocess.run([compiler, *flags, build.level(source), *own, *action, source], cwd=ROOT, capture_output=True,
+        return subprocess.run([compiler, *flags, build.level(source), *own, *action, source], cwd=ROOT,
+                              capture_output=True,
                               text=True).stderr
 
     with ThreadPoolExecutor(build.JOBS) as pool:

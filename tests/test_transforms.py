@@ -128,7 +128,8 @@ def test_vmap_of_trees_and_of_outputs_without_batch():
     assert got[0].tolist() == [[0, 2, 4], [3, 5, 7]] and got[1].tolist() == [0, 2, 4]
 
 
-@pytest.mark.parametrize("in_axes, error", [((None,), ValueError), ([0], ValueError), (2, IndexError), ("a", ValueError),
+@pytest.mark.parametrize("in_axes, error", [((None,), ValueError), ([0], ValueError), (2, IndexError),
+                                            ("a", ValueError),
                                             (None, TypeError), ((0, 0), ValueError)])
 def test_vmap_refuses_axes(in_axes, error):
     with pytest.raises(error):
@@ -145,7 +146,8 @@ def test_vmap_refuses_an_output_without_axis_that_depends_on_the_batch():
 def test_vmap_composes_with_gradients():
     x = mx.arange(6.0).reshape(2, 3)
     assert mx.vmap(mx.grad(lambda r: (r**3).sum()))(x).tolist() == (3 * np.asarray(x) ** 2).tolist()
-    assert mx.grad(lambda z: mx.vmap(lambda r: (r * r).sum(), in_axes=1)(z).sum())(x).tolist() == (2 * np.asarray(x)).tolist()
+    assert mx.grad(lambda z: mx.vmap(lambda r: (r * r).sum(),
+                                     in_axes=1)(z).sum())(x).tolist() == (2 * np.asarray(x)).tolist()
     outer = mx.vmap(lambda a: mx.vmap(lambda b: a * b)(mx.arange(4.0)))(mx.arange(3.0))
     assert outer.tolist() == np.outer(range(3), range(4)).tolist()
 
@@ -260,7 +262,8 @@ def test_one_trace_for_each_kind_of_arguments():
     for args in [(mx.zeros(2),), (mx.ones(2),), (mx.zeros(2), 1), (mx.ones(2), 1)]:
         g(*args)
     assert len(calls) == 2
-    for args in [(mx.zeros(3),), (mx.zeros(2, dtype=mx.float16),), (mx.zeros(2), 2), (mx.zeros(2), 2.0), (mx.zeros(2), None or 3)]:
+    for args in [(mx.zeros(3),), (mx.zeros(2, dtype=mx.float16),), (mx.zeros(2), 2), (mx.zeros(2), 2.0),
+                 (mx.zeros(2), None or 3)]:
         g(*args)
     assert len(calls) == 7
     assert g(mx.ones(2), 2).tolist() == [3, 3] and len(calls) == 7
@@ -424,7 +427,8 @@ def test_transformed_functions_are_not_methods():
     assert h.batched(mx.array([1.0])).tolist() == [2]
 
 
-@pytest.mark.parametrize("transform", [mx.grad, mx.value_and_grad, mx.vmap, mx.compile, mx.checkpoint, mx.custom_function])
+@pytest.mark.parametrize("transform", [mx.grad, mx.value_and_grad, mx.vmap, mx.compile, mx.checkpoint,
+                                       mx.custom_function])
 def test_only_functions_are_transformed(transform):
     with pytest.raises(TypeError):
         transform(3)
