@@ -137,6 +137,12 @@ def value_of(m, text):
     return eval(text, {"m": m, **arrays(m)})
 
 
+def test_arange_of_a_bool():
+    with pytest.raises(ValueError):
+        mx.arange(True)
+    assert mx.arange(True, dtype=mx.int32).tolist() == mx.arange(False, 1).tolist() == [0]
+
+
 def test_more_arrays_than_a_node_takes():
     many = [mx.array([7]), mx.array([8])] * 33000
     want = 7 + mx.arange(66000) % 2

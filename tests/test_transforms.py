@@ -514,3 +514,28 @@ def test_threads_compile_and_differentiate_at_once():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_triangles_in_shapeless_functions():
+    f = mx.compile(lambda x: (mx.tril(x), mx.triu(x, 1)), shapeless=True)
+    for shape in ((2, 3), (4, 4), (3, 1)):
+        x = np.arange(1, 1 + np.prod(shape)).reshape(shape)
+        low, high = f(mx.array(x))
+        assert low.tolist() == np.tril(x).tolist() and high.tolist() == np.triu(x, 1).tolist()
+
+
+def test_convolutions_in_shapeless_functions():
+    w = mx.random.normal((2, 3, 1))
+    for conv in (lambda x, w: mx.conv1d(x, w, stride=2, padding=1), lambda x, w: mx.conv_transpose1d(x, w, stride=2)):
+        f = mx.compile(lambda x: conv(x, w), shapeless=True)
+        for shape in ((1, 5, 1), (2, 9, 1), (1, 4, 1)):
+            x = mx.random.normal(shape)
+            assert mx.allclose(f(x), conv(x, w)).item()
+    g = mx.compile(lambda x: mx.conv1d(x, w), shapeless=True)
+    g(mx.ones((1, 5, 1)))
+    for shape in ((1, 5, 2), (1, 2, 1)):
+        with pytest.raises(ValueError):
+            g(mx.ones(shape))
+    gradient = mx.grad(lambda x: (mx.conv1d(x, w, stride=2) ** 2).sum())
+    with pytest.raises(ValueError):
+        mx.compile(gradient, shapeless=True)(mx.ones((1, 6, 1)))

@@ -60,6 +60,7 @@ struct gm_op {
     uint32_t refused;                      /* bit i: asking for the gradient of input i is an error */
     uint32_t fixed;                        /* bit i: parameters hold sizes of input i, so a shapeless graph wants it as it
                                             * was traced; FIXED_ALL: the op cannot be in such a graph */
+    bool (*is_fixed)(const void *param);   /* whether `fixed` is said of nodes with these parameters; NULL: of all */
     size_t param_size;
     const gm_field *fields;
     /* Shapes and dtypes: the only place where such an error arises. Inputs may be GM_NONE where the op allows. out has

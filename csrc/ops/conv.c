@@ -33,7 +33,7 @@ gm_array *gm_conv_general(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_s
     if (!x || !w)
         return NULL;
     const int n = x->ndim - 2, axes[CONV_AXES] = {1, 2, 3};
-    conv_param p = {groups, {1, 1, 1}, {0}, {0}, {1, 1, 1}, {1, 1, 1}};
+    conv_param p = {groups, {1, 1, 1}, {0}, {0}, {1, 1, 1}, {1, 1, 1}, 0};
     gm_conv_sizes c = *given;
     if (n < 1 || n > CONV_AXES || w->ndim != x->ndim)
         return conv_checked(s, x, w, &p);                 /* says what is wrong */

@@ -11,6 +11,7 @@ static const gm_field conv_fields[] = {{FIELD_INT64, offsetof(conv_param, groups
                                        {FIELD_INT64, offsetof(conv_param, high), "padding after", CONV_AXES},
                                        {FIELD_INT64, offsetof(conv_param, dilation), "dilation", CONV_AXES},
                                        {FIELD_INT64, offsetof(conv_param, spread), "input dilation", CONV_AXES},
+                                       {FIELD_INT64, offsetof(conv_param, sized), "sized", 1},
                                        {0}};
 
 /* Items of an axis with the zeros between them and the padding around. */
@@ -23,6 +24,9 @@ static gm_status conv_infer(gm_array *const *in, int n_in, const void *param, gm
     (void)n_in;
     const conv_param *p = param;
     const gm_array *x = in[IN_X], *w = in[IN_W];
+    if (x->shape[x->ndim - 1] != p->groups * w->shape[x->ndim - 1])      /* of a shapeless function: not seen before */
+        return gm_fail(GM_ESHAPE, "conv: %lld channels for a weight of %lld in %lld groups",
+                       (long long)x->shape[x->ndim - 1], (long long)w->shape[x->ndim - 1], (long long)p->groups);
     out->dtype = (gm_dtype)x->dtype;
     out->ndim = x->ndim;
     out->shape[0] = x->shape[0];
@@ -251,7 +255,7 @@ static void conv_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
     gm_array *x = in[IN_X], *w = in[IN_W], *cot = cotangents[0];
     const conv_param *p = out->param;
     const int n = x->ndim - 2, axes[CONV_AXES] = {1, 2, 3};
-    conv_param to_x = {.groups = p->groups};
+    conv_param to_x = {.groups = p->groups, .sized = 1};
     int64_t taps = 1;
     if (x->size == 0 || w->size == 0 || cot->size == 0) {
         grad[IN_X] = gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype);
@@ -326,10 +330,13 @@ static gm_status conv_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
             p->dilation[i] > most || p->spread[i] > most || p->low[i] < -most || p->low[i] > most ||
             p->high[i] < -most || p->high[i] > most)
             return rebuild_refuse("conv");
-    return rebuilt(conv_checked(s, in[IN_X], in[IN_W], p), outs);
+    return within(p->sized, 2) ? rebuilt(conv_checked(s, in[IN_X], in[IN_W], p), outs) : rebuild_refuse("conv");
 }
 
-const gm_op conv_op = {.name = "conv", .n_in = 2, .n_out = 1, .fixed = FIXED_ALL, .param_size = sizeof(conv_param),
+static bool conv_is_fixed(const void *param) { return ((const conv_param *)param)->sized != 0; }
+
+const gm_op conv_op = {.name = "conv", .n_in = 2, .n_out = 1, .fixed = FIXED_ALL,
+                       .is_fixed = conv_is_fixed, .param_size = sizeof(conv_param),
                        .fields = conv_fields, .infer = conv_infer, .eval = conv_eval, .vjp = conv_vjp,
                        .vmap = conv_vmap, .rebuild = conv_rebuild};
 

@@ -185,13 +185,23 @@ gm_array *gm_tri(gm_scope *s, int n, int m, int k, gm_dtype type) {
     return t ? gm_astype(s, t, type) : NULL;
 }
 
+/* The same for matrices of whatever size x has when a shapeless function runs again: places are counted. */
+static gm_array *compared_again(gm_scope *s, gm_array *x, int k,
+                                gm_array *(*compare)(gm_scope *, gm_array *, gm_array *)) {
+    gm_array *ones = gm_ones_like(s, x, GM_INT32);
+    gm_array *row = gm_cumsum(s, ones, -2, false, false, true, GM_INT32);
+    gm_array *column = gm_cumsum(s, ones, -1, false, false, true, GM_INT32);
+    return compare(s, gm_add(s, row, scalar_array(s, k, GM_INT32)), column);
+}
+
 static gm_array *triangle(gm_scope *s, const char *op, gm_array *x, int k, bool lower) {
     if (!x)
         return NULL;
     if (x->ndim < 2)
         return gm_fail(GM_EVALUE, "%s: an array with %d dimensions; expected at least 2", op, x->ndim), NULL;
-    gm_array *mask = compared(s, x->shape[x->ndim - 2], x->shape[x->ndim - 1], k,
-                              lower ? gm_greater_equal : gm_less_equal);
+    gm_array *(*compare)(gm_scope *, gm_array *, gm_array *) = lower ? gm_greater_equal : gm_less_equal;
+    gm_array *mask = trace_shapeless(x) ? compared_again(s, x, k, compare)
+                                        : compared(s, x->shape[x->ndim - 2], x->shape[x->ndim - 1], k, compare);
     return gm_where(s, mask, x, scalar_array(s, 0, (gm_dtype)x->dtype));
 }
 gm_array *gm_tril(gm_scope *s, gm_array *x, int k) { return triangle(s, "tril", x, k, true); }

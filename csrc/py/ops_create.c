@@ -29,6 +29,10 @@ FUNCTION_OF(arange) {
         PyErr_SetString(PyExc_TypeError, "arange: stop is missing");
         return call_finish(&c, NULL);
     }
+    if (only_stop && first && PyBool_Check(first) && given == GM_DTYPE_COUNT) {
+        PyErr_SetString(PyExc_ValueError, "arange: up to a bool: its values would have no dtype");
+        return call_finish(&c, NULL);
+    }
     bool ok = only_stop ? read_bound(first, "stop", &stop, &type)
                         : (!first || read_bound(first, "start", &start, &type)) &&
                               read_bound(second, "stop", &stop, &type);

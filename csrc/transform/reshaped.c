@@ -109,9 +109,15 @@ static gm_status slice_again(gm_scope *s, const gm_array *node, gm_array *const 
     return GM_OK;
 }
 
+/* op->fixed, where it holds for the node. */
+static uint32_t fixed_of(const gm_array *node) {
+    return node->op->is_fixed && !node->op->is_fixed(node->param) ? 0 : node->op->fixed;
+}
+
 static gm_status check_fixed(const gm_array *node, gm_array *const *in) {
+    const uint32_t fixed = fixed_of(node);
     for (int i = 0; i < node->n_in; i++) {
-        if ((node->op->fixed == FIXED_ALL || (i < 32 && node->op->fixed >> i & 1)) && !same_shape(in[i], node->in[i])) {
+        if ((fixed == FIXED_ALL || (i < 32 && fixed >> i & 1)) && !same_shape(in[i], node->in[i])) {
             char got[128], want[128];
             array_text(in[i], got);
             array_text(node->in[i], want);
@@ -146,7 +152,7 @@ gm_status gm_graph_check_shapeless(const gm_graph *g) {
     for (int64_t i = 0; i < g->n_code; i++) {
         const gm_array *node = g->code[i].node;
         bool slices = node && (node->op == &slice_op || node->op == &slice_update_op);
-        if (node && (node->op->fixed == FIXED_ALL || (slices && !is_movable(node))))
+        if (node && (fixed_of(node) == FIXED_ALL || (slices && !is_movable(node))))
             return gm_fail(GM_EVALUE, "%s: it depends on sizes in a way that no shapeless function can have",
                            node->op->name);
     }
