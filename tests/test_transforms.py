@@ -539,3 +539,18 @@ def test_convolutions_in_shapeless_functions():
     gradient = mx.grad(lambda x: (mx.conv1d(x, w, stride=2) ** 2).sum())
     with pytest.raises(ValueError):
         mx.compile(gradient, shapeless=True)(mx.ones((1, 6, 1)))
+
+
+def test_slices_with_starts_in_shapeless_functions():
+    def parts(x, i):
+        return mx.slice(x, i, (0,), (2, 3)), mx.slice_update(x, mx.full((1, 2), 7.0), i, (1,))
+    f = mx.compile(parts, shapeless=True)
+    for shape, i in (((4, 3), 1), ((6, 3), 3), ((2, 5), 0)):
+        x, start = mx.arange(float(np.prod(shape))).reshape(shape), mx.array([i])
+        want = x + 0
+        at = min(i, shape[1] - 2)
+        want[:1, at:at + 2] = 7
+        part, whole = f(x, start)
+        assert part.tolist() == x[i:i + 2, :3].tolist() and whole.tolist() == want.tolist()
+    with pytest.raises(ValueError):
+        f(mx.ones((1, 3)), mx.array([0]))

@@ -202,7 +202,7 @@ static gm_status slice_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
                                  : rebuild_refuse("dynamic_slice");
 }
 
-const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, .nondiff = 2, .fixed = 1,
+const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, .nondiff = 2,
                                 .param_size = sizeof(dynamic_param), .fields = dynamic_fields, .infer = slice_infer,
                                 .eval = slice_eval, .vjp = slice_vjp, .vmap = slice_vmap,
                                 .rebuild = slice_rebuild};
@@ -292,7 +292,7 @@ static gm_status update_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
                                  : rebuild_refuse("dynamic_slice_update");
 }
 
-const gm_op dynamic_slice_update_op = {.name = "dynamic_slice_update", .n_in = 3, .n_out = 1, .nondiff = 4, .fixed = 1,
+const gm_op dynamic_slice_update_op = {.name = "dynamic_slice_update", .n_in = 3, .n_out = 1, .nondiff = 4,
                                        .param_size = sizeof(dynamic_param), .fields = dynamic_fields,
                                        .infer = update_infer, .eval = update_eval, .vjp = update_vjp,
                                        .vmap = update_vmap,
