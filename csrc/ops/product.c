@@ -7,6 +7,7 @@
 #define TASK_FLOPS 5e7                /* at most, so that threads end together */
 #define FEW_BYTES (16 << 10)          /* of a matrix for few rows, from which on it is not treated as small */
 #define WHOLE_BYTES (256 << 10)       /* of x, which then stays near while panel after panel goes over all its rows */
+#define TURNED_ROWS 64                /* times a vector, from which on rows side by side are read as they lie */
 #define LEAST_ROWS 192                /* of a block that packs panels as it goes */
 #define DIRECT_BYTES (256 << 10)      /* lanes side by side are read in place while the matrix fits the nearer caches */
 
@@ -176,12 +177,17 @@ static gm_status dense_lines(gm_queue *q, const gm_gemm_args *a, const void **p,
  * others, and of a batch. */
 static gm_status launch_column(gm_queue *q, gm_gemm_args *a, double batches) {
     const int64_t rows = 1 + (int64_t)(PIECE_FLOPS / 10) / (2 * a->k + 1);
-    GM_TRY(dense_lines(q, a, &a->x, a->rows, &a->x_row, a->x_k, &a->x_strides));
+    const bool turned = a->x_row == 1 && a->rows >= TURNED_ROWS;       /* read as it lies, in long runs of rows */
+    if (!turned) {
+        GM_TRY(dense_lines(q, a, &a->x, a->rows, &a->x_row, a->x_k, &a->x_strides));
+        a->x_k = 1;
+    }
     GM_TRY(dense_lines(q, a, &a->w, 1, &a->w_lane, a->w_k, &a->w_strides));
-    a->x_k = a->w_k = 1;
+    a->w_k = 1;
     a->few = true;
     a->block_panels = 1;
-    a->block_rows = (rows + 3) / 4 * 4 < a->rows ? (rows + 3) / 4 * 4 : a->rows;
+    a->block_rows = turned ? TURNED_ROWS * (a->rows >= 8 * TURNED_ROWS ? 4 : 1) : (rows + 3) / 4 * 4;
+    a->block_rows = a->block_rows < a->rows ? a->block_rows : a->rows;
     const int64_t blocks = (a->rows + a->block_rows - 1) / a->block_rows * (int64_t)batches;
     const int64_t flops = 2 * a->k * a->block_rows + 1;
     return queue_launch(q, queue_kernels(q)->gemm, a, sizeof *a, blocks, 1 + (int64_t)(PIECE_FLOPS / 10) / flops, 0);
