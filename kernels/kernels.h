@@ -22,7 +22,8 @@ typedef enum {
     GM_U_ABS, GM_U_NEGATIVE, GM_U_SIGN, GM_U_SQUARE, GM_U_SQRT, GM_U_RSQRT, GM_U_RECIPROCAL, GM_U_EXP, GM_U_EXPM1,
     GM_U_LOG, GM_U_LOG2, GM_U_LOG10, GM_U_LOG1P, GM_U_SIN, GM_U_COS, GM_U_TAN, GM_U_ARCSIN, GM_U_ARCCOS, GM_U_ARCTAN,
     GM_U_SINH, GM_U_COSH, GM_U_TANH, GM_U_ARCSINH, GM_U_ARCCOSH, GM_U_ARCTANH, GM_U_ERF, GM_U_ERFINV, GM_U_SIGMOID,
-    GM_U_GELU, GM_U_FLOOR, GM_U_CEIL, GM_U_TRUNC, GM_U_ROUND, GM_U_LOGICAL_NOT, GM_U_BITWISE_INVERT, GM_U_ISNAN, GM_U_ISINF,
+    GM_U_GELU,
+    GM_U_FLOOR, GM_U_CEIL, GM_U_TRUNC, GM_U_ROUND, GM_U_LOGICAL_NOT, GM_U_BITWISE_INVERT, GM_U_ISNAN, GM_U_ISINF,
     GM_U_ISFINITE, GM_U_ISPOSINF, GM_U_ISNEGINF, GM_U_REAL, GM_U_IMAG, GM_U_CONJ, GM_U_COUNT
 } gm_unary_op;
 
@@ -384,8 +385,8 @@ typedef struct {
 static inline int64_t group_fields(int bits) {
     return bits == 1 ? 32 : bits == 2 ? 16 : bits == 3 || bits == 4 ? 8 : 4;
 }
-/* Floats of an arranged row, which need not use all of them: for every `lanes` groups (a span; the last may be shorter) their sums of x, GM_AFFINE
- * alone, then lanes windows after lanes windows: field 0 of each, field 1 of each, ... */
+/* Floats of an arranged row, which need not use all of them: for every `lanes` groups (a span; the last may be
+ * shorter) their sums of x, GM_AFFINE alone, then lanes windows after lanes windows: field 0 of each, field 1 of each, ... */
 static inline int64_t group_arranged(int lanes, int mode, int bits, int group, int64_t k) {
     const int64_t sums = mode == GM_AFFINE ? lanes : 0, unit = lanes * group_fields(bits), span = (int64_t)lanes * group;
     const int64_t rest = k % span;

@@ -5,6 +5,7 @@ Tolerances: the engine computes in float32 and rounds once, so results are withi
 dtype; attention adds up to a thousand terms.
 """
 import functools
+import math
 import numpy as np
 import pytest
 
@@ -30,6 +31,27 @@ def values(a):
 def check(got, want, dtype="float32", scale=1.0):
     assert got.dtype == getattr(mx, dtype) and got.shape == want.shape
     np.testing.assert_allclose(values(got), want, rtol=RTOL[dtype] * scale, atol=ATOL[dtype] * scale)
+
+
+# ---- gelu ----
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu(dtype):
+    for n in SIZES:
+        a, x = make(n, dtype)
+        check(mx.fast.gelu(a * 3), (y := values(a * 3)) * (1 + np.vectorize(math.erf)(y / math.sqrt(2))) / 2, dtype, 2)
+    ends = mx.array([-6e4, -40, -0.0, 0, 40, 6e4, math.inf, math.nan]).astype(getattr(mx, dtype))
+    np.testing.assert_array_equal(values(mx.fast.gelu(ends)), [0, 0, 0, 0, 40, *values(ends)[5:7], math.nan])
+    with pytest.raises(ValueError, match="gelu"):
+        mx.fast.gelu(mx.array(1j))
+
+
+def test_gelu_gradients():
+    a, x = make(33, "float64")
+    cdf, density = (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2, np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    check(mx.grad(lambda v: mx.fast.gelu(v).sum())(a), cdf + x * density, "float64")
+    second = mx.grad(lambda v: mx.grad(lambda u: mx.fast.gelu(u).sum())(v).sum())(a)
+    check(second, (2 - x * x) * density, "float64")
 
 
 # ---- norms ----

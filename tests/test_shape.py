@@ -273,3 +273,24 @@ def test_pad_value_has_a_gradient_and_a_batch():
     got = mx.vmap(lambda v: mx.pad(x, 1, constant_values=v))(mx.array([3.0, 4.0]))
     for i, v in enumerate((3, 4)):
         np.testing.assert_array_equal(np.array(got[i]), np.pad(np.ones((2, 3)), 1, constant_values=v))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "complex64"])
+def test_transposed_copies(dtype):
+    # A cache line holds 64, 32, 16 or 8 of them: tiles that are whole, one short and one over.
+    for rows, columns in ((1, 70), (7, 8), (8, 7), (15, 33), (16, 16), (31, 32), (64, 65), (65, 64), (129, 200)):
+        a = mx.arange(2 * rows * columns).reshape(2, rows, columns).astype(getattr(mx, dtype))
+        as_lists = a.astype(mx.float32).tolist()
+        for moved, want in ((a.swapaxes(1, 2), [list(map(list, zip(*m))) for m in as_lists]),
+                            (a[:, ::-1].swapaxes(1, 2), [list(map(list, zip(*m[::-1]))) for m in as_lists]),
+                            (a[:, :, 1:].swapaxes(1, 2), [list(map(list, zip(*m)))[1:] for m in as_lists])):
+            assert mx.contiguous(moved).astype(mx.float32).tolist() == want
+
+
+def test_concatenated_pieces():
+    # As one launch: more elements than one thread takes, pieces of nothing, other strides and dtypes among them.
+    a, b = mx.arange(300 * 200).reshape(300, 200), mx.arange(300 * 77, dtype=mx.float32).reshape(77, 300).T
+    got = mx.concatenate([a, mx.zeros((300, 0)), b, a[::-1]], axis=1)
+    assert got.shape == (300, 477) and got.dtype == mx.float32
+    assert got[:, :200].tolist() == a.tolist() and got[:, 200:277].tolist() == b.tolist()
+    assert got[:, 277:].tolist() == a[::-1].tolist()

@@ -49,8 +49,8 @@ static gm_status unary_eval(gm_array *out, gm_queue *q) {
     GM_TRY(out->dtype == x->dtype ? array_alloc_like(out, q, 0) : array_alloc(out, q));
     GM_TRY(loop_make(q, x->ndim, x->shape, 1, (const int64_t *const[]){x->strides}, &l));
     const int64_t grain = is_light((gm_unary_op)p->function) ? GRAIN_LIGHT : GRAIN;
-    return LAUNCH(q, unary, out->size, grain, 0, .out = array_ptr(out), .in = array_ptr(x), .op = (gm_unary_op)p->function,
-                  .type = x->dtype, .ndim = l.ndim, .shape = l.shape, .strides = l.strides[0]);
+    return LAUNCH(q, unary, out->size, grain, 0, .out = array_ptr(out), .in = array_ptr(x),
+                  .op = (gm_unary_op)p->function, .type = x->dtype, .ndim = l.ndim, .shape = l.shape, .strides = l.strides[0]);
 }
 
 /* c + sign * x**2 */
@@ -96,8 +96,9 @@ static gm_array *unary_derivative(gm_scope *s, gm_unary_op function, gm_array *x
     case GM_U_ERFINV:                                                                     /* sqrt(pi) / 2 e**y**2 */
         return gm_multiply(s, constant(s, 0.886226925452758013649, x), gm_exp(s, gm_square(s, y)));
     case GM_U_SIGMOID: return gm_multiply(s, y, gm_subtract(s, constant(s, 1, x), y));
-    case GM_U_GELU: {                                              /* the normal distribution, and x times its density */
-        gm_array *below = gm_add(s, gm_erf(s, gm_multiply(s, x, constant(s, 0.70710678118654752440, x))), constant(s, 1, x));
+    case GM_U_GELU: {                                            /* the normal distribution, and x times its density */
+        gm_array *error = gm_erf(s, gm_multiply(s, x, constant(s, 0.70710678118654752440, x)));
+        gm_array *below = gm_add(s, error, constant(s, 1, x));
         gm_array *bell = gm_exp(s, gm_multiply(s, constant(s, -0.5, x), gm_square(s, x)));
         return gm_add(s, gm_multiply(s, constant(s, 0.5, x), below),
                       gm_multiply(s, gm_multiply(s, constant(s, 0.398942280401432677939946, x), x), bell));
