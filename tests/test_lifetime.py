@@ -280,6 +280,30 @@ def test_signals_interrupt_evaluation():
         mx.eval(b)
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers")
+def test_random_numbers_are_drawn_after_an_interruption():
+    class Stop(Exception):
+        pass
+
+    def handler(*_):
+        raise Stop
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        b = mx.random.normal((1500, 1500))
+        for _ in range(10):                             # keys that nobody evaluates follow the one that is lost
+            mx.random.normal((2,))
+        for _ in range(400):
+            b = (b @ b) * (1 / 40)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Stop):
+            mx.eval(b)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert np.isfinite(np.array(mx.random.normal((3,)))).all()
+    mx.eval(mx.random.state)
+
+
 def test_fork_child_evaluates():
     a = mx.array(np.arange(100000.0))
     assert (a + 1).sum().item() > 0

@@ -245,6 +245,12 @@ def test_gradients_of_a_convolution():
         assert abs((g * direction).sum().item() - slope) < 2e-2 * max(1, abs(slope))
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_weight_without_taps(groups):
+    out = mx.conv2d(mx.ones((1, 4, 4, 3)), mx.ones((3, 0, 2, 3 // groups)), groups=groups)
+    assert out.shape == (1, 5, 3, 3) and not np.array(out).any()
+
+
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolve(mode):
     for a, v in ((7, 3), (3, 7), (8, 4), (1, 1)):

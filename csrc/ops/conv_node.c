@@ -107,7 +107,8 @@ static gm_status conv_eval(gm_array *out, gm_queue *q) {
     g.product.type = out->dtype;
     g.product.out = array_ptr(out);
     g.product.x = image;
-    if (g.channels == 1 && filters == 1 && p->groups > 1 && out->dtype != GM_FLOAT64 && taps <= GM_CONV_TAPS)
+    if (g.channels == 1 && filters == 1 && p->groups > 1 && out->dtype != GM_FLOAT64 && taps > 0 &&
+        taps <= GM_CONV_TAPS)
         return launch_depthwise(q, out, &g, weights, taps);
     const bool plain = k == 0 || is_product(&g, x);
     return launch_product(q, &(product){

@@ -32,8 +32,10 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
         gm_eval_end(run);
         Py_END_ALLOW_THREADS
     }
-    if (status != GM_OK)     /* GM_AGAIN here: a signal's handler raised */
+    if (status != GM_OK) {   /* GM_AGAIN here: a signal's handler raised */
         raise_gm(state);
+        random_state_renew(state);
+    }
     foreign_drain();
     return status == GM_OK;
 }

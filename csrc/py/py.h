@@ -178,6 +178,7 @@ bool ops_add(PyObject *module, PyObject *names);
 
 /* ---- random_state.c ---- */
 bool random_state_add(PyObject *module);
+void random_state_renew(module_state *state);  /* after an evaluation that failed; keeps Python's error */
 /* A key to draw with: the one given, or (GM_NONE) one split off the thread's state. */
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 

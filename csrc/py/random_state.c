@@ -8,6 +8,12 @@
 
 /* ---- the list of the calling thread, borrowed ---- */
 
+static uint64_t clock_seed(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* list[0] = the node as an array. */
 static bool store_key(module_state *state, PyObject *list, gm_array *node) {
     PyObject *key = node ? py_array_handle(state->array_type, gm_retain(node)) : raise_gm(state);
@@ -37,6 +43,32 @@ static PyObject *thread_list(module_state *state) {
     bool ok = list && store_seed(state, list, state->random_seed) && PyDict_SetItem(threads, name, list) == 0;
     Py_XDECREF(list);
     return ok ? list : NULL;
+}
+
+/* A key that is made from something whose evaluation was interrupted never has a value: the thread goes on from a seed
+ * of the clock, as one that was given none. */
+void random_state_renew(module_state *state) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *threads = PyThreadState_GetDict();
+    PyObject *list = threads ? PyDict_GetItemWithError(threads, (PyObject *)state->random_state_type) : NULL;
+    PyObject *item = list && PyList_Size(list) == 1 ? PyList_GetItem(list, 0) : NULL;
+    gm_array *node = item ? gm_retain(py_array_node(state, item)) : NULL;
+    if (node && !gm_array_is_tracer(node)) {
+        gm_run *run = NULL;
+        gm_error why;
+        gm_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = gm_eval_begin(&node, 1, SLICE_MS, &run);       /* finds what has no value; nothing is run */
+        gm_eval_end(run);
+        Py_END_ALLOW_THREADS
+        if (status != GM_OK) {
+            gm_take_error(&why);
+            store_seed(state, list, clock_seed());
+        }
+    }
+    gm_release(node);
+    PyErr_Restore(type, value, traceback);                      /* whatever went wrong in here */
 }
 
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key) {
@@ -138,9 +170,7 @@ bool random_state_add(PyObject *module) {
     module_state *state = PyModule_GetState(module);
     PyObject *space = PyObject_GetAttrString(module, "random");
     PyObject *bases = PyTuple_Pack(1, (PyObject *)&PyList_Type), *where = PyUnicode_FromString("gomlx.core.random");
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    state->random_seed = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    state->random_seed = clock_seed();
     bool ok = space && bases && where;
     if (ok)
         state->random_state_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &random_state_spec, bases);
