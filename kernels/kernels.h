@@ -281,7 +281,7 @@ typedef struct {                     /* values [n] and vectors [n, n] (as rows, 
 typedef struct {
     void *out; const void *x, *w, *add;                  /* add NULL: none */
     int type;                                            /* of all: f16, bf16, f32, f64, c64 (without add) */
-    bool few;                                            /* for at most GM_GEMM_FEW rows of floats of 16 or 32 bits */
+    bool few;                                            /* for at most GM_GEMM_FEW rows, or one lane; not c64 */
     bool packed, aligned;                                /* w is what gemm_pack makes, x what gemm_align makes; then
                                                             their strides of the batch count matrices */
     int64_t rows, lanes, k;

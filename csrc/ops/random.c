@@ -352,7 +352,7 @@ static gm_array *draws_of_line(gm_scope *s, gm_array *logits, int ndim, const in
 }
 
 /* The place of the greatest logit plus noise: one for each line of logits, n of them, or of a shape that the lines
- * broadcast to. Several values of one line go by categorical_line, as in MLX. */
+ * broadcast to. Several values of one line are draws_of_line, as in MLX. */
 gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndim, const int64_t *shape, int n,
                                 gm_array *key) {
     int64_t dims[GM_MAX_NDIM], rest[GM_MAX_NDIM];

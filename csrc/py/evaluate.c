@@ -1,4 +1,4 @@
-/* evaluate.c - evaluation from Python: trees to nodes, slices without the GIL, signals in between. */
+/* evaluate.c - evaluation from Python: trees to nodes, slices without the GIL (small runs with it), signals between. */
 #include <string.h>
 #include "py/py.h"
 
