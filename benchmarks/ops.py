@@ -7,7 +7,7 @@
 Peers are mlx[cpu], NumPy and torch, all in this process, with --threads threads where they have any; each is left out
 where it is not installed, cannot do the operation or has not the dtype. In each round every library runs a row once, one
 after the other, for some milliseconds; cells are medians of the rounds, in microseconds for one evaluated call. "ratio" is
-the best peer's time over ours: above 1 we are faster. The last lines: the geometric mean of all ratios, the least one,
+the best peer's time over ours in the same round, the median of the rounds: above 1 we are faster. The last lines: the geometric mean of all ratios, the least one,
 and what one lazy `a + b` on small arrays costs from Python."""
 import argparse
 import json
@@ -23,7 +23,8 @@ SAMPLE = 0.004               # seconds that one sample takes at least
 WARM = 0.003                 # seconds of calls before each sample: caches are filled, sleeping threads and CPUs awake
 SLOW = 0.2                   # a call of so many seconds is sampled three times only,
 ENDLESS = 2.0                # and such a one once
-PAUSE = 0.012                # between libraries: threads that spin after their work (torch's) go to sleep
+QUIET = 0.004                # between libraries: so long no thread but this one has worked, or
+PATIENCE = 1.0               # it is not waited for any longer
 
 
 # ---- inputs: float32 arrays are cast to the row's dtype, integers stay ----
@@ -253,14 +254,22 @@ def seconds(call, count):
 
 
 def pause():
-    """Waits without sleep: a CPU that was idle is slow at first."""
-    end = time.perf_counter() + PAUSE
-    while time.perf_counter() < end:
-        pass
+    """Until the other threads sleep: pools go on spinning after their work (NumPy's OpenBLAS for a tenth of a second).
+    This one does not: a CPU that was idle is slow at first."""
+    def others():
+        return time.process_time() - time.thread_time()
+
+    give_up = time.perf_counter() + PATIENCE
+    while time.perf_counter() < give_up:
+        before, end = others(), time.perf_counter() + QUIET
+        while time.perf_counter() < end:
+            pass
+        if others() - before < QUIET / 20:
+            return
 
 
 def measure(what, n, dtype, found, repeat):
-    """{library: median seconds of one call}, the libraries taking turns; raises what gomlx raises."""
+    """{library: seconds of one call in each round}, the libraries taking turns; raises what gomlx raises."""
     calls = {lib.name: call for lib in found if (call := prepared(lib, what, n, dtype)) is not None}
     once, samples = {}, {}
     for name, call in calls.items():
@@ -275,7 +284,17 @@ def measure(what, n, dtype, found, repeat):
             for _ in range(math.ceil(WARM / once[name])):
                 call()
             samples[name].append(seconds(call, math.ceil(SAMPLE / once[name])))
-    return {name: statistics.median(values[1:] or values) for name, values in samples.items()}
+    return {name: values[1:] or values for name, values in samples.items()}
+
+
+def ratio_of(samples):
+    """The best peer's time over ours: the median of the rounds, for a shared machine is not the same from round to round.
+    None without a peer."""
+    peers = {name: values for name, values in samples.items() if name != "gomlx"}
+    if not peers:
+        return None
+    best = min(peers, key=lambda name: statistics.median(peers[name]))
+    return statistics.median(peer / own for peer, own in zip(peers[best], samples["gomlx"]))
 
 
 def overhead(found, repeat):
@@ -326,8 +345,7 @@ def main():
                     records.append({"row": name, "size": size, "dtype": dtype, "error": repr(error)})
                     print(f"{head}  {type(error).__name__}: {error}", flush=True)
                     continue
-                peers = [value for library, value in times.items() if library != "gomlx"]
-                ratio = min(peers) / times["gomlx"] if peers else None
+                ratio, times = ratio_of(times), {name: statistics.median(values) for name, values in times.items()}
                 records.append({"row": name, "size": size, "dtype": dtype, "seconds": times, "ratio": ratio})
                 cells = "".join(f"{text_of(times[c]) if c in times else '--':>10}" for c in columns)
                 print(f"{head}{cells}{f'{ratio:8.2f}' if ratio else '      --'}{' <' if ratio and ratio < 0.9 else ''}",
