@@ -2,8 +2,14 @@
 #include <string.h>
 #include "py/py.h"
 
+/* Slices of work after a signal's handler raised: about a second, in which a training step ends and its arrays, whose
+ * inputs are gone, get their values. What is not done then is cancelled; so is all when a second signal raises. */
+#define GRACE_SLICES 20
+
 bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
     gm_run *run = NULL;
+    PyObject *raised = NULL, *value = NULL, *traceback = NULL;
+    int grace = 0;
     /* Giving the GIL away costs as much as a few small operations. */
     gm_status status = gm_eval_begin(nodes, count, 0, &run);
     if (status == GM_OK && gm_eval_is_small(run)) {
@@ -13,7 +19,14 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
     } else if (status == GM_OK) {
         status = GM_AGAIN;
     }
-    while (status == GM_AGAIN && PyErr_CheckSignals() == 0) {
+    while (status == GM_AGAIN) {
+        bool raises = PyErr_CheckSignals() != 0;
+        if (raises && (raised || !run))
+            break;
+        if (raises)
+            PyErr_Fetch(&raised, &value, &traceback);
+        if (raised && ++grace > GRACE_SLICES)
+            break;
         Py_BEGIN_ALLOW_THREADS
         if (!run)
             status = gm_eval_begin(nodes, count, SLICE_MS, &run);
@@ -32,12 +45,20 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
         gm_eval_end(run);
         Py_END_ALLOW_THREADS
     }
+    bool second = raised && PyErr_Occurred();
+    if (second) {
+        Py_DECREF(raised);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    } else if (raised) {
+        PyErr_Restore(raised, value, traceback);
+    }
     if (status != GM_OK) {   /* GM_AGAIN here: a signal's handler raised */
         raise_gm(state);
         random_state_renew(state);
     }
     foreign_drain();
-    return status == GM_OK;
+    return status == GM_OK && !raised;
 }
 
 bool evaluate_one(module_state *state, gm_array *node) {
