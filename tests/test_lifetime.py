@@ -282,7 +282,7 @@ def test_signals_interrupt_evaluation():
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers")
 def test_an_interrupted_step_ends_first():
-    """What takes less than a second more is not lost: the arrays of a training step have no others behind them."""
+    """What takes less than half a second more is not lost: the arrays of a training step have no others behind them."""
     def handler(*_):
         raise KeyboardInterrupt
     a = mx.array(np.random.default_rng(0).standard_normal((400, 400)).astype(np.float32))

@@ -2,9 +2,9 @@
 #include <string.h>
 #include "py/py.h"
 
-/* Slices of work after a signal's handler raised: about a second, in which a training step ends and its arrays, whose
+/* Slices of work after a signal's handler raised: half a second, in which a training step ends and its arrays, whose
  * inputs are gone, get their values. What is not done then is cancelled; so is all when a second signal raises. */
-#define GRACE_SLICES 20
+#define GRACE_SLICES 10
 
 bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
     gm_run *run = NULL;
