@@ -5,10 +5,10 @@
     python benchmarks/ops.py --only sort,argsort --sizes 4M --dtypes float32
 
 Peers are mlx[cpu], NumPy and torch, all in this process, with --threads threads where they have any; each is left out
-where it is not installed, cannot do the operation or has not the dtype. In each round every library runs a row once, one
-after the other, for some milliseconds; cells are medians of the rounds, in microseconds for one evaluated call. "ratio" is
-the best peer's time over ours in the same round, the median of the rounds: above 1 we are faster. The last lines: the geometric mean of all ratios, the least one,
-and what one lazy `a + b` on small arrays costs from Python."""
+where it is not installed, cannot do the operation or has not the dtype. In each round every library runs a row once,
+one after the other, for some milliseconds; cells are medians of the rounds, in microseconds for one evaluated call.
+"ratio" is the best peer's time over ours in the same round, the median of the rounds: above 1 we are faster. The last
+lines: the geometric mean of all ratios, the least one, and what one lazy `a + b` on small arrays costs from Python."""
 import argparse
 import json
 import math
