@@ -326,6 +326,7 @@ typedef struct {
 } gm_pack_args;
 typedef struct { void *out; const void *in; const int32_t *row_map; int format; int64_t rows, k; } gm_unpack_args;
 typedef struct { float *out; const void *in; int format; int64_t k; } gm_dequantize_args;  /* rows in the file's format */
+typedef struct { void *out; const float *in; int format; } gm_block_quantize_args;         /* a block format */
 typedef struct {
     float *out; const void *weight; const int32_t *tokens;   /* tokens were checked against rows */
     int format; int64_t rows, k; float scale;                /* scale 1 for most models */

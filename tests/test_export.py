@@ -82,6 +82,7 @@ MATRIX = mx.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 2]])
     lambda x: mx.fast.gated_delta_update(x, x, x, x[..., 0], x[..., 1], None, None),
     lambda x: mx.fast.gated_delta_update(x, x, x, x[..., 0], x[..., 1], mx.ones((2, 5, 8, 8)), x[:, :, 0, 0] > 0),
     lambda x: [mx.fft.fft(x), mx.fft.ifft2(x), mx.fft.rfft(x, n=11), mx.fft.irfft(x)],
+    lambda x: mx.fast.dequantize_blocks(mx.fast.quantize_blocks(mx.reshape(x, [5, -1]), "Q8_0"), "Q8_0"),
     lambda x: [mx.to_fp8(x), mx.from_fp8(mx.to_fp8(x), mx.float16)],
     lambda x: mx.random.permutation(x, axis=2, key=mx.random.key(3))])
 def test_fused_operations_come_back(path, f):

@@ -60,6 +60,20 @@ FUNCTION_OF(gather_qqmm) {
     return call_finish(&c, gm_gather_qqmm(c.scope, x, w, scales, lhs, rhs, group_size, bits, mode, global_x, global_w));
 }
 
+FUNCTION_OF(quantize_blocks) {
+    gm_array *w;
+    const char *format = "";
+    BIND(quantize_blocks, "At", &w, &format);
+    return call_finish(&c, gm_quantize_blocks(c.scope, w, format));
+}
+
+FUNCTION_OF(dequantize_blocks) {
+    gm_array *blocks;
+    const char *format = "";
+    BIND(dequantize_blocks, "At", &blocks, &format);
+    return call_finish(&c, gm_dequantize_blocks(c.scope, blocks, format));
+}
+
 WRAPPED(to_fp8, wrap_array, gm_to_fp8)
 
 FUNCTION_OF(from_fp8) {
