@@ -14,7 +14,8 @@ from gomlx._gomlx import version as __version__
 from gomlx.loading import load
 from gomlx.model import Model, Result, TokenStream
 from gomlx.tokenizer import Tokenizer
+from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
-__all__ = ["Error", "Model", "Result", "Session", "Token", "TokenStream", "Tokenizer", "__version__", "load"]
+__all__ = ["Error", "Model", "Result", "Session", "Token", "TokenStream", "Tokenizer", "ToolCall", "__version__", "load"]

@@ -1,13 +1,12 @@
 """Chat templates: where a model's files keep them, and rendering them in Jinja's sandbox."""
+from __future__ import annotations
+
 import functools
 import json
 import os
 import traceback
 
 from gomlx import _gomlx
-
-CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 
 def templates_in_folder(folder, tokenizer_config):
@@ -56,6 +55,29 @@ def render(template, messages, **variables):
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
         where = f", line {lines[-1]}" if lines else ""
         raise _gomlx.Error(f"chat template{where}: {type(error).__name__}: {error}") from error
+
+
+# What templates call the switch for reasoning.
+THINKING = ("enable_thinking", "thinking")
+
+
+def thinking_variable(template, enable):
+    """{name: enable} for the switch that the template has; ValueError when it has none."""
+    for name in THINKING:
+        if name in variables(template):
+            return {name: bool(enable)}
+    raise ValueError(f"enable_thinking is {enable}, but this model's chat template has no such switch")
+
+
+@functools.lru_cache(maxsize=16)
+def variables(template):
+    """The names that a template takes from outside; none when it cannot be read, which rendering will say."""
+    import jinja2
+    from jinja2 import meta
+    try:
+        return meta.find_undeclared_variables(environment().parse(template))
+    except jinja2.TemplateSyntaxError:
+        return frozenset()
 
 
 def check_messages(messages):

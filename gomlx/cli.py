@@ -1,5 +1,6 @@
 """The command gomlx. Standard output carries only what was asked for; everything else goes to standard error."""
 import argparse
+import dataclasses
 import json
 import os
 import signal
@@ -135,7 +136,7 @@ def show(stream, as_json=False):
             print(token.text, end="", flush=True)
             end = token.text[-1]
     if as_json:
-        print(json.dumps(vars(stream.result), ensure_ascii=False))
+        print(json.dumps(dataclasses.asdict(stream.result), ensure_ascii=False))
     elif end != "\n":
         print(flush=True)
     if sys.stderr.isatty() and not as_json:
@@ -203,7 +204,7 @@ def answer(model, args, messages, session):
         except KeyboardInterrupt:
             stream.close()
             print(flush=True)
-    messages.append({"role": "assistant", "content": stream.result.text})
+    messages.append(stream.result.message)
 
 
 # ---- the rest ----

@@ -43,11 +43,13 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             config = read_json(os.path.join(path, "config.json"))
             sampling = defaults.sampling_from_config(generation)
             stops = defaults.stop_ids(tokenizer, generation=generation, config=config)
+            tokenizer.model_type = config.get("model_type")
         else:
             metadata = info.get("metadata", {})
             tokenizer = Tokenizer.from_gguf(path, metadata)
             sampling = defaults.sampling_from_gguf(metadata)
             stops = defaults.stop_ids(tokenizer, metadata=metadata)
+            tokenizer.model_type = metadata.get("general.architecture")
         return Model(engine, tokenizer, info, sampling, stops)
     except BaseException:
         engine.close()

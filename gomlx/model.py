@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gomlx import _gomlx
+from gomlx import _gomlx, chat
+from gomlx.parsing import Parsed, Parser, Part, TokenReader, detect
+from gomlx.tool_calls import ToolCall
 
 
 @dataclass(frozen=True)
@@ -21,15 +23,34 @@ class Result:
     decode_tps: float | None    # steps of one token per second; the first token is prefill's
     seed: int
     stop: str | int | None      # what ended it, if something did: the stop text, or the id of the stop token
+    reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
+    answer: str = ""                    # the text without reasoning, calls of tools and their markup
+    tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
+
+    @property
+    def message(self) -> dict:
+        """The turn as a message, to go on with: chat(messages + [result.message, ...])."""
+        made = {"role": "assistant", "content": self.answer}
+        if self.reasoning:              # templates of different families look for it under different names
+            made |= {"reasoning_content": self.reasoning, "thinking": self.reasoning}
+        calls = [{"type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+                 for one in self.tool_calls if one.name is not None and one.arguments is not None]
+        return made | {"tool_calls": calls} if calls else made
 
 
 class TokenStream:
     """An iterator of Token(id, text, logprob, finish_reason). The last one has the finish_reason and the text that was
     held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel() may be called
-    from another thread."""
+    from another thread.
 
-    def __init__(self, stream, seed, session, stop_texts):
+    parts()     iterates Part(channel, text) instead: the text as reasoning, answer and calls of tools, without markup
+    channel     where the last token's text went: "reasoning", "answer" or "tool"
+    """
+
+    def __init__(self, stream, seed, session, stop_texts, reader=None):
         self._stream = stream
+        self._reader = reader                   # of reasoning and calls; None: all text is the answer
+        self._parts = []                        # those of the last token
         self._seed = seed
         self._stop_texts = stop_texts
         self._session = session                 # closed with the stream when it was made for it, else None
@@ -50,6 +71,7 @@ class TokenStream:
             self.close()
             raise
         self._texts.append(token.text)
+        self._parts = self._reader.feed(token.id, token.text) if self._reader else [Part("answer", token.text)]
         if token.id >= 0:
             self._ids.append(token.id)
         if token.finish_reason is not None:
@@ -72,18 +94,35 @@ class TokenStream:
             return
         if self._session is not None:
             self._session.close()
+        text = "".join(self._texts)
+        parsed = Parsed(None, text, [])
+        if self._reader is not None:
+            self._parts += self._reader.parser.finish()
+            parsed = self._reader.parser.parsed
         prefilled = stats["prompt_tokens"] - stats["cached_tokens"]
         self._result = Result(
-            text="".join(self._texts), tokens=self._ids, finish_reason=self._finish_reason or "cancelled",
+            text=text, tokens=self._ids, finish_reason=self._finish_reason or "cancelled",
             prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
             generated_tokens=stats["generated_tokens"],
             prefill_tps=rate(prefilled, stats["prefill_seconds"]),
-            decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats))
+            decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats),
+            **vars(parsed))
 
     def _stop(self, stats):
         if stats["stop_text"] >= 0:
             return self._stop_texts[stats["stop_text"]]
         return stats["stop_id"] if stats["stop_id"] >= 0 else None
+
+    def parts(self) -> Iterator[Part]:
+        for _ in self:
+            yield from self._parts
+            self._parts = []
+
+    @property
+    def channel(self) -> str:
+        if self._reader is None:
+            return "answer"
+        return self._parts[-1].channel if self._parts else self._reader.parser.channel
 
     @property
     def result(self) -> Result:
@@ -123,13 +162,16 @@ class Model:
     def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, temperature: float | None = None,
                  top_p: float | None = None, top_k: int | None = None, min_p: float | None = None,
                  repetition_penalty: float | None = None, seed: int | None = None,
-                 stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None) -> TokenStream:
+                 stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None,
+                 parser: str | Parser | None = None) -> TokenStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         What is None is the model's own default (model.info["sampling"]); temperature 0 is greedy. max_tokens: None goes
         on to a stop or to the end of the context. seed: None draws one and leaves it in the result. stop: a text, or
         several, that end the stream and are cut from it. session: from model.session(), keeps the KV cache, so that
-        a prompt's beginning that the session already holds is not computed again."""
+        a prompt's beginning that the session already holds is not computed again. parser: what takes reasoning and
+        calls of tools out of the text, a name of gomlx.parsing.FORMATS or a Parser; None leaves all of it in the
+        answer."""
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
@@ -143,6 +185,9 @@ class Model:
             raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
         if isinstance(session, _gomlx.Session) and session.model is not self._engine:
             raise ValueError("the session belongs to another model")
+        if isinstance(parser, str):
+            parser = Parser(parser, prompt=prompt if isinstance(prompt, str) else self.tokenizer.decode(ids))
+        reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         own = None if session is not None else self._engine.new_session()
         try:
@@ -153,19 +198,37 @@ class Model:
             if own is not None:
                 own.close()
             raise
-        return TokenStream(stream, seed, own, stop_texts)
+        return TokenStream(stream, seed, own, stop_texts, reader)
 
     def chat(self, messages: Sequence[dict], *, tools: Sequence[dict] | None = None, add_generation_prompt: bool = True,
              template_args: dict | None = None, max_tokens: int | None = None, temperature: float | None = None,
              top_p: float | None = None, top_k: int | None = None, min_p: float | None = None,
              repetition_penalty: float | None = None, seed: int | None = None,
-             stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None) -> TokenStream:
+             stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None,
+             enable_thinking: bool | None = None, chat_format: str | None = None,
+             parser: str | Parser | None = "auto") -> TokenStream:
         """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
-        template_args: further variables for the template, such as {"enable_thinking": False}."""
+
+        template_args: further variables for the template. enable_thinking: the template's switch for reasoning; None is
+        the template's own default, and a template without one raises ValueError. tools: as in OpenAI's API; ValueError
+        when the template takes none. chat_format: a built-in format (gomlx.chat_formats) instead of the model's
+        template. parser: "auto" takes reasoning and calls of tools out of the text as the template writes them; else as
+        in generate()."""
+        template = self.tokenizer.template_for(tools, chat_format)
+        variables = dict(template_args or {})
+        if enable_thinking is not None:
+            variables |= chat.thinking_variable(template, enable_thinking)
+        if tools and "tools" not in chat.variables(template):
+            raise ValueError("tools were given, but this model's chat template takes none")
         text = self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
-                                                  **(template_args or {}))
+                                                  chat_format=chat_format, **variables)
+        if parser == "auto":
+            parser = detect(template, lambda token: self.tokenizer.token_to_id(token) is not None)
+        if isinstance(parser, str):
+            parser = Parser(parser, tools, text)
         return self.generate(text, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k,
-                             min_p=min_p, repetition_penalty=repetition_penalty, seed=seed, stop=stop, session=session)
+                             min_p=min_p, repetition_penalty=repetition_penalty, seed=seed, stop=stop, session=session,
+                             parser=parser)
 
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]]) -> _gomlx.array | list[_gomlx.array]:
         """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in

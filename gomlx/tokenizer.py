@@ -12,10 +12,11 @@ class Tokenizer(_gomlx.Tokenizer):
 
     chat_template           the template's text, or None
     bos_token, eos_token    texts of these tokens, or None
+    model_type              what config.json or GGUF's architecture calls the model, or None: see chat_format
     """
 
     _templates = {}
-    bos_token = eos_token = None
+    bos_token = eos_token = model_type = None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Tokenizer:
@@ -57,19 +58,35 @@ class Tokenizer(_gomlx.Tokenizer):
     def chat_template(self) -> str | None:
         return self._templates.get("default")
 
-    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, **kwargs) -> str:
-        """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}."""
-        from gomlx import chat
+    @property
+    def chat_format(self) -> str | None:
+        """The family's built-in format (chat_formats.py), used only where the model brings no template."""
+        from gomlx import chat_formats
+        return chat_formats.choose(lambda token: self.token_to_id(token) is not None, self.model_type)
+
+    def template_for(self, tools=None, chat_format: str | None = None) -> str:
+        """The template's text that apply_chat_template would render."""
         template = self._templates.get("tool_use") if tools else None
         template = template or self.chat_template
-        if template is None:
-            if self.token_to_id("<|im_start|>") is None or self.token_to_id("<|im_end|>") is None:
-                raise _gomlx.Error("this model has no chat template, and its vocabulary has no <|im_start|> and "
-                                   "<|im_end|> for ChatML: use generate() with a prompt in the model's own format")
-            template = chat.CHATML
+        if template is not None and chat_format is None:
+            return template
+        from gomlx import chat_formats
+        name = chat_format or self.chat_format
+        if name is None:
+            raise _gomlx.Error("this model has no chat template, and its vocabulary has the turn markers of no family: "
+                               "use generate() with a prompt in the model's own format, or chat_format=, one of "
+                               + ", ".join(chat_formats.FORMATS))
+        if name not in chat_formats.FORMATS:
+            raise ValueError(f"there is no chat format {name!r}; there are: " + ", ".join(chat_formats.FORMATS))
+        return chat_formats.FORMATS[name]
+
+    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, chat_format=None, **kwargs) -> str:
+        """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}. chat_format
+        names a built-in format that is used instead."""
+        from gomlx import chat
         roles = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or ""}
-        return chat.render(template, messages, tools=tools, add_generation_prompt=add_generation_prompt,
-                           **(roles | kwargs))
+        return chat.render(self.template_for(tools, chat_format), messages, tools=tools,
+                           add_generation_prompt=add_generation_prompt, **(roles | kwargs))
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt: begins with BOS if this tokenizer adds one, once, and never ends with EOS."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import gomlx
-from gomlx import chat, defaults
+from gomlx import chat, chat_formats, defaults
 from gomlx.tokenizer import Tokenizer
 
 pytest.importorskip("jinja2")
@@ -57,7 +57,11 @@ def test_what_messages_are(messages):
 
 def test_messages_of_an_iterator():
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-    assert chat.render(chat.CHATML, iter(messages)) == chat.render(chat.CHATML, messages) != ""
+    assert chat.render(
+    chat_formats.FORMATS["chatml"],
+    iter(messages)) == chat.render(
+        chat_formats.FORMATS["chatml"],
+         messages) != ""
 
 
 def test_where_templates_are_found(tmp_path):
@@ -77,9 +81,10 @@ def test_where_templates_are_found(tmp_path):
 
 class FakeTokenizer:
     """Tokenizer's own methods over an engine whose ids are code points, with specials as given; BOS 1, EOS 2."""
-    specials, vocab_size, bos_token, eos_token, _templates = {"<bos>": 1}, 200000, None, None, {}
+    specials, vocab_size, bos_token, eos_token, model_type, _templates = {"<bos>": 1}, 200000, None, None, None, {}
     encode_prompt, apply_chat_template = Tokenizer.encode_prompt, Tokenizer.apply_chat_template
-    chat_template, _prefix = Tokenizer.chat_template, Tokenizer._prefix
+    chat_template, chat_format, template_for = Tokenizer.chat_template, Tokenizer.chat_format, Tokenizer.template_for
+    _prefix = Tokenizer._prefix
 
     def token_to_id(self, text):
         return self.specials.get(text)
@@ -161,3 +166,101 @@ def test_sampling_defaults_of_gguf():
     assert defaults.sampling_from_gguf({"general.name": "x"}) == {}
     with pytest.raises(gomlx.Error, match="general.sampling.temp is 'hot', expected a number"):
         defaults.sampling_from_gguf({"general.sampling.temp": "hot"})
+
+
+# ---- built-in formats; renderings of the families' own templates ----
+
+A = [{"role": "user", "content": "U1"}]
+B = [{"role": "system", "content": "SYS"}, {"role": "user", "content": " U1 "}, {"role": "assistant", "content": "A1"},
+     {"role": "user", "content": "U2"}]
+
+
+@pytest.mark.parametrize("name, a, b", [
+    ("chatml", "<|im_start|>user\nU1<|im_end|>\n<|im_start|>assistant\n",
+     "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n U1 <|im_end|>\n<|im_start|>assistant\nA1<|im_end|>\n"
+     "<|im_start|>user\nU2<|im_end|>\n<|im_start|>assistant\n"),
+    ("llama3", "<bos><|start_header_id|>user<|end_header_id|>\n\nU1<|eot_id|>"
+     "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     "<bos><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU1"
+     "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA1<|eot_id|>"
+     "<|start_header_id|>user<|end_header_id|>\n\n"
+     "U2<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"),
+    ("gemma", "<bos><start_of_turn>user\nU1<end_of_turn>\n<start_of_turn>model\n",
+     "<bos><start_of_turn>user\nSYS\n\nU1<end_of_turn>\n<start_of_turn>model\nA1<end_of_turn>\n"
+     "<start_of_turn>user\nU2<end_of_turn>\n<start_of_turn>model\n"),
+    ("gemma4", "<bos><|turn>user\nU1<turn|>\n<|turn>model\n",
+     "<bos><|turn>system\nSYS<turn|>\n<|turn>user\nU1<turn|>\n<|turn>model\nA1<turn|>\n<|turn>user\nU2<turn|>\n"
+     "<|turn>model\n"),
+    ("deepseek", "<bos><｜User｜>U1<｜Assistant｜><think>\n",
+     "<bos>SYS<｜User｜> U1 <｜Assistant｜>A1<｜end▁of▁sentence｜><｜User｜>U2<｜Assistant｜><think>\n"),
+    ("mistral", "<bos>[INST] U1 [/INST]", "<bos>[INST] SYS\n\n U1  [/INST]A1<eos>[INST] U2 [/INST]"),
+    ("llama2", "<bos>[INST] U1 [/INST]",
+     "<bos>[INST] <<SYS>>\nSYS\n<</SYS>>\n\nU1 [/INST] A1 <eos><bos>[INST] U2 [/INST]"),
+])
+def test_built_in_formats(tokenizer, name, a, b):
+    tokenizer.bos_token, tokenizer.eos_token = "<bos>", "<eos>"
+    assert tokenizer.apply_chat_template(A, chat_format=name) == a
+    assert tokenizer.apply_chat_template(B, chat_format=name) == b
+    if b.startswith("<bos>"):
+        assert tokenizer.encode_prompt(b).count(1) == b.count("<bos>")        # those of the template, none besides
+
+
+def test_the_built_in_format_of_gpt_oss(tokenizer):
+    text = tokenizer.apply_chat_template(B, chat_format="harmony")
+    head, _, rest = text.partition("<|start|>developer")
+    assert head.startswith("<|start|>system<|message|>You are ChatGPT") and "Reasoning: medium" in head
+    assert rest == ("<|message|># Instructions\n\nSYS\n\n<|end|><|start|>user<|message|> U1 <|end|>"
+                    "<|start|>assistant<|channel|>final<|message|>A1<|end|><|start|>user<|message|>U2<|end|>"
+                    "<|start|>assistant")
+    assert "Reasoning: high" in tokenizer.apply_chat_template(A, chat_format="harmony", reasoning_effort="high")
+
+
+def test_gemma_4_thinks_when_asked(tokenizer):
+    assert tokenizer.apply_chat_template(A, chat_format="gemma4", enable_thinking=True) == \
+        "<|turn>system\n<|think|>\n<turn|>\n<|turn>user\nU1<turn|>\n<|turn>model\n"
+    history = [*A, {"role": "assistant", "content": "<|channel>thought\nhm\n<channel|>A1"}]
+    assert tokenizer.apply_chat_template(history, chat_format="gemma4", add_generation_prompt=False) == \
+        "<|turn>user\nU1<turn|>\n<|turn>model\nA1<turn|>\n"
+
+
+@pytest.mark.parametrize("specials, model_type, want", [
+    (("<|start|>", "<|message|>", "<|channel|>"), None, "harmony"), (("<|turn>", "<turn|>"), "gemma4", "gemma4"),
+    (("<start_of_turn>", "<end_of_turn>"), "gemma2", "gemma"),
+    (("<|start_header_id|>", "<|eot_id|>"), "llama", "llama3"),
+    (("<｜User｜>", "<｜Assistant｜>"), "llama", "deepseek"), (("<|im_start|>", "<|im_end|>"), "qwen2", "chatml"),
+    (("[INST]", "[/INST]"), None, "mistral"), ((), "mistral", "mistral"), ((), "llama", None),
+])
+def test_which_built_in_format(tokenizer, specials, model_type, want):
+    tokenizer.specials = {token: 10 + i for i, token in enumerate(specials)}
+    tokenizer.model_type = model_type
+    assert tokenizer.chat_format == want
+
+
+def test_the_models_own_template_goes_first(tokenizer):
+    tokenizer.specials = {"<|im_start|>": 5, "<|im_end|>": 6}
+    tokenizer._templates = {"default": "own"}
+    assert tokenizer.apply_chat_template(HI) == "own"
+    assert tokenizer.apply_chat_template(HI, chat_format="chatml").startswith("<|im_start|>user")
+    with pytest.raises(ValueError, match="no chat format 'alpaca'; there are: chatml, llama3"):
+        tokenizer.apply_chat_template(HI, chat_format="alpaca")
+
+
+def test_the_switch_for_reasoning():
+    assert chat.thinking_variable("{{ enable_thinking }}", False) == {"enable_thinking": False}
+    assert chat.thinking_variable("{% if thinking %}x{% endif %}", True) == {"thinking": True}
+    for template in ("{{ messages }}", "{% set enable_thinking = 1 %}{{ enable_thinking }}", "a {# enable_thinking #}"):
+        with pytest.raises(ValueError, match="no such switch"):
+            chat.thinking_variable(template, True)
+
+
+def test_switches_and_tools_that_the_template_does_not_know():
+    with gomlx.load() as model:
+        with pytest.raises(ValueError, match="enable_thinking is False, but .* no such switch"):
+            model.chat(HI, enable_thinking=False)
+        with pytest.raises(ValueError, match="chat template takes none"):
+            model.chat(HI, tools=[{"name": "f"}])
+        stream = model.chat(HI, max_tokens=8, temperature=0)
+        assert {part.channel for part in stream.parts()} == {"answer"}
+        result = stream.result
+        assert (result.reasoning, result.answer, result.tool_calls) == (None, result.text, [])
+        assert result.message == {"role": "assistant", "content": result.text}

@@ -1,0 +1,331 @@
+"""What a model writes around its answer, taken apart while it comes: reasoning, the answer, calls of tools.
+
+    parser = Parser("qwen", tools=tools, prompt=rendered)
+    for text in stream: for part in parser.feed(text): print(part.channel, part.text)
+    parser.finish(); parser.parsed.answer, parser.parsed.reasoning, parser.parsed.tool_calls
+
+A Format is a table: in each state, the markers that end it and the state that follows. Text that may be the beginning
+of a marker is held back until it is clear. Nothing is lost: what is no markup is part of a channel, and a call that
+cannot be read keeps its raw text and says why. Source of the formats: the chat templates of the models.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gomlx import tool_calls
+from gomlx.tool_calls import ToolCall
+
+ANSWER, REASONING, TOOL, HEADER = "answer", "reasoning", "tool", "header"
+
+
+@dataclass(frozen=True)
+class Part:
+    channel: str                                # "reasoning", "answer" or "tool"
+    text: str
+
+
+@dataclass(frozen=True)
+class Parsed:
+    reasoning: str | None                       # None: there was no such markup
+    answer: str                                 # without reasoning, calls and markup
+    tool_calls: list[ToolCall]
+
+
+@dataclass(frozen=True)
+class Format:
+    """name          what detect() and the option parser= call it
+    marks         {state: {marker: state that follows}}
+    read          (body, raw, schemas) -> [ToolCall], of what stands between a tool's markers
+    leading       markers that count only while the answer is still blank: models write about <think>, too
+    start         the state before anything came, for a prompt that says nothing
+    bare          a tool's call may come without markers, as the whole answer, if tools were offered
+    """
+    name: str
+    marks: dict[str, dict[str, str]]
+    read: Callable[[str, str, dict], list[ToolCall]] | None = None
+    leading: frozenset[str] = frozenset()
+    start: str = ANSWER
+    bare: bool = False
+
+
+def think(opening, closing, answer=(), read=None, tool_end=(), **options):
+    """A Format of tags: reasoning between two, a tool's call after one of `answer` up to one of `tool_end`."""
+    marks = {ANSWER: {opening: REASONING} | dict.fromkeys(answer, TOOL), REASONING: {closing: ANSWER}}
+    if answer:
+        marks[TOOL] = dict.fromkeys(tool_end, ANSWER)
+    return lambda name: Format(name, marks, read, frozenset((opening,)), **options)
+
+
+FORMATS = {name: make(name) for name, make in {
+    "think": think("<think>", "</think>"),
+    "qwen": think("<think>", "</think>", ("<tool_call>",), tool_calls.read_tagged, ("</tool_call>",)),
+    "deepseek": think("<think>", "</think>", ("<｜tool▁calls▁begin｜>",), tool_calls.read_deepseek,
+                      ("<｜tool▁calls▁end｜>",)),
+    "llama3": think("<think>", "</think>", ("<|python_tag|>",), tool_calls.read_llama, ("<|eom_id|>", "<|eot_id|>"),
+                    bare=True),
+    "mistral": think("[THINK]", "[/THINK]", ("[TOOL_CALLS]",), tool_calls.read_mistral, ("</s>",)),
+    "gemma4": lambda name: Format(name, {
+        ANSWER: {"<|channel>": HEADER, "<|tool_call>": TOOL, "<channel|>": ANSWER},
+        HEADER: {"\n": ANSWER, "<channel|>": ANSWER},          # a header's end: header_leads_to() says where it leads
+        REASONING: {"<channel|>": ANSWER, "<|tool_call>": TOOL},
+        TOOL: {"<tool_call|>": ANSWER}}, tool_calls.read_gemma),
+    "harmony": lambda name: Format(name, {
+        HEADER: {"<|message|>": ANSWER, "<|start|>": HEADER},
+        **dict.fromkeys((ANSWER, REASONING, TOOL), {"<|end|>": HEADER, "<|return|>": HEADER, "<|call|>": HEADER,
+                                                    "<|start|>": HEADER})}, tool_calls.read_harmony, start=HEADER),
+}.items()}
+FORMATS["mistral"].marks[TOOL]["[TOOL_CALLS]"] = TOOL          # the next call ends this one
+
+# A turn of the assistant begins after the last of these; what a user wrote about markup stands before it.
+TURNS = ("<|im_start|>", "<|end_header_id|>", "<｜Assistant｜>", "<|turn>", "[/INST]", "<start_of_turn>")
+# What a chat template's text says about the format: the first that occurs decides.
+SIGNS = (("<|channel|>", "harmony"), ("<|channel>", "gemma4"), ("<|tool_call>", "gemma4"), ("<｜tool▁", "deepseek"),
+         ("<｜Assistant｜>", "deepseek"), ("[TOOL_CALLS]", "mistral"), ("[THINK]", "mistral"), ("<tool_call>", "qwen"),
+         ("<|python_tag|>", "llama3"), ("<|start_header_id|>", "llama3"), ("<think>", "think"))
+
+
+def detect(template: str, has_token: Callable[[str], bool] = lambda text: False) -> str | None:
+    """The name of the format that a chat template, and then the vocabulary, speak of; None: plain text."""
+    for sign, name in SIGNS:
+        if sign in template:
+            return name
+    for sign, name in (("<tool_call>", "qwen"), ("<think>", "think")):
+        if has_token(sign):
+            return name
+    return None
+
+
+class Parser:
+    """Takes text as it comes; feed(), special() and finish() return what has become clear, as Parts.
+
+    tools   as the template got them: bare parameters are typed by their schemas, and calls checked against them
+    prompt  the rendered prompt: it may end inside a block, as Qwen3.5's and DeepSeek's do
+    """
+
+    def __init__(self, format: str | Format, tools: Sequence[dict] | None = None, prompt: str = ""):
+        if isinstance(format, str):
+            if format not in FORMATS:
+                raise ValueError(f"parser: there is no format {format!r}; there are: " + ", ".join(FORMATS))
+            format = FORMATS[format]
+        self._format = format
+        self._tools = tool_calls.schemas(tools)
+        self._bare = format.bare and bool(self._tools)
+        self._held = ""                         # may be the beginning of a marker
+        self._body = ""                         # of the header or the call under way
+        self._opening = ""                      # the marker and header before a call, for its raw text
+        self._header = ""                       # of the call under way, where a header names the tool
+        self._prompted = 0                      # of the body, what the prompt gave
+        self._spoken = False                    # a header was read: the model speaks the format
+        self._blank = True                      # nothing but blanks in the answer so far
+        self._trim = False                      # blanks right after a marker are its own
+        self._marked = False                    # any marker was seen, or the prompt ended inside a block
+        self._segments = {REASONING: [], ANSWER: [""]}
+        self._calls = []
+        self._finished = False
+        self.state = format.start
+        self._enter_prompt(prompt)
+
+    def _enter_prompt(self, prompt):
+        if self._format.start == HEADER:        # harmony: what follows the last <|start|> is our header so far
+            head, start, tail = prompt.rpartition("<|start|>")
+            if start:
+                self.feed(tail)
+                self._segments = {REASONING: [""] if self.state == REASONING else [], ANSWER: [""]}
+                self._prompted, self._blank = len(self._body), True
+            return
+        tail = prompt[max(prompt.rfind(turn) for turn in TURNS) + 1:]
+        for opening, state in self._format.marks[ANSWER].items():
+            inside = opening in self._format.leading or state == HEADER
+            if inside and opening in tail:
+                after = tail[tail.rfind(opening) + len(opening):]
+                closing = [mark for mark, to in self._format.marks[REASONING].items() if to == ANSWER]
+                if not any(mark in after for mark in closing):
+                    self._enter(REASONING)
+
+    # -------------------------------------------------------------------------------------------------- what comes in
+
+    def feed(self, text: str) -> list[Part]:
+        """Parts that are clear after this piece of text."""
+        parts, held = [], self._held + text
+        while True:
+            marks = self._marks()
+            found = min(((at, -len(mark), mark) for mark in marks if (at := held.find(mark)) >= 0), default=None)
+            if found is None:
+                break
+            at, _, mark = found
+            state = self.state
+            self._add(held[:at], parts)
+            held = held[at:]
+            if self.state != state:             # what came before began a call without markers
+                continue
+            held = held[len(mark):]
+            if self._counts(mark):
+                self._leave(mark, parts)
+            else:
+                self._add(mark, parts)
+        keep = max((n for mark in marks for n in range(1, len(mark)) if held.endswith(mark[:n])), default=0)
+        self._add(held[:len(held) - keep], parts)
+        self._held = held[len(held) - keep:]
+        return parts
+
+    def special(self, text: str) -> list[Part]:
+        """A special token came, which the text does not show. One that is no marker is kept inside a call only."""
+        parts = self._release()
+        if text in self._marks() and self._counts(text):
+            self._leave(text, parts)
+        elif self.state in (TOOL, HEADER):
+            self._add(text, parts)
+        return parts
+
+    def finish(self) -> list[Part]:
+        """The end: gives out what was held back, and reads a call that was not closed."""
+        parts = self._release()
+        self._finished = True
+        if self.state == TOOL:
+            self._read_call("", parts)
+        elif self.state == HEADER and not self._spoken and "<|channel|>" not in self._body:
+            self._put(ANSWER, self._body[self._prompted:], parts)      # no header: the model speaks another format
+        return parts
+
+    @property
+    def channel(self) -> str:
+        """Where text would go now; a header belongs to what it announces, and is answer until then."""
+        return ANSWER if self.state == HEADER else self.state
+
+    @property
+    def parsed(self) -> Parsed:
+        answers, reasoning = self._segments[ANSWER], self._segments[REASONING]
+        if self._marked:
+            answers = [one for part in answers if (one := part.strip())]
+        return Parsed("\n".join(one.strip() for one in reasoning) if reasoning else None, "\n".join(answers),
+                      list(self._calls))
+
+    # --------------------------------------------------------------------------------------------------- the machine
+
+    def _marks(self):
+        return self._format.marks.get(self.state, {})
+
+    def _counts(self, mark):
+        return self.state != ANSWER or mark not in self._format.leading or self._blank
+
+    def _release(self):
+        parts, held = [], self._held
+        self._held = ""
+        self._add(held, parts)
+        return parts
+
+    def _add(self, text, parts):
+        """Text without markers, to where the state wants it."""
+        if not text:
+            return
+        if self.state == ANSWER and self._bare and self._blank and text.lstrip().startswith("{"):
+            self.state, self._body, self._opening = TOOL, "", ""       # or an answer that is JSON: the end tells
+        if self.state in (TOOL, HEADER):
+            self._body += text
+            if self.state == TOOL and self._opening:
+                parts.append(Part(TOOL, text))
+        else:
+            self._put(self.state, text, parts)
+
+    def _put(self, channel, text, parts):
+        if self._trim:
+            text = text.lstrip()
+            self._trim = not text
+        if not text:
+            return
+        if not self._segments[channel]:
+            self._segments[channel].append("")
+        self._segments[channel][-1] += text
+        self._blank = self._blank and (channel != ANSWER or not text.strip())
+        parts.append(Part(channel, text))
+
+    def _enter(self, state, opening=""):
+        self.state, self._body, self._opening = state, "", opening
+        self._marked = self._marked or state != ANSWER or bool(opening)
+        self._trim = state in (ANSWER, REASONING)
+        if self._trim:
+            self._segments[state].append("")
+
+    def _leave(self, mark, parts):
+        """A marker ends the state."""
+        state, following = self.state, self._format.marks[self.state][mark]
+        if state == TOOL:
+            self._read_call(mark if following != TOOL else "", parts)
+        self._header = ""
+        if state == HEADER and following != HEADER:
+            self._spoken, following = True, header_leads_to(self._body)
+            if following == TOOL:
+                self._header, mark = self._body + mark, "<|start|>" + self._body + mark
+        self._enter(following, mark)
+
+    def _read_call(self, closing, parts):
+        raw, body = self._opening + self._body + closing, self._body
+        calls = self._format.read(self._header + body, raw, self._tools)
+        if not self._opening:
+            parts.append(Part(TOOL if self._is_call(calls) else ANSWER, body))
+            if not self._is_call(calls):
+                self.state = ANSWER
+                self._put(ANSWER, body, [])
+                return
+            self._marked = True
+        if self._finished and not closing:
+            calls = [replace(one, error=f"the text ends within the call: {one.error}")
+                     if one.error and one.arguments is None else one for one in calls]
+        self._calls += calls
+
+    def _is_call(self, calls):
+        """Whether JSON without markers is a call: it names a tool, or has a call's members."""
+        found = CALL.match(self._body)
+        return any(one.name in self._tools for one in calls) or \
+            found is not None and (found[1] in self._tools or found[2] is not None)
+
+
+CALL = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"]*)"(\s*,\s*"(?:parameters|arguments)"\s*:)?')
+
+
+def header_leads_to(header):
+    """The state after a header: Gemma 4's `thought`, gpt-oss' `assistant<|channel|>commentary to=functions.f json`."""
+    if re.search(r"\bto=[^\s<]", header):
+        return TOOL
+    name = header.rpartition("<|channel|>")[2].strip()
+    return REASONING if name.startswith(("thought", "analysis", "commentary")) else ANSWER
+
+
+def parse(text: str, format: str | Format, tools: Sequence[dict] | None = None, prompt: str = "") -> Parsed:
+    """The same for a whole text, special tokens written out."""
+    parser = Parser(format, tools, prompt)
+    parser.feed(text)
+    parser.finish()
+    return parser.parsed
+
+
+@dataclass
+class TokenReader:
+    """Feeds a Parser from a stream of tokens. Special tokens are not in the stream's text, which may also come late
+    (stop texts hold it back); where they belong is counted in a text of our own that is never late."""
+    parser: Parser
+    tokenizer: object
+    prompt: Sequence[int] = ()
+    _made: int = 0                              # characters of our own text
+    _given: int = 0                             # characters of the stream's
+    _specials: list[tuple[int, str]] = field(default_factory=list)
+
+    def __post_init__(self):
+        self._text = self.tokenizer.stream(skip_special_tokens=True)
+        for token_id in self.prompt[-4:]:       # enough for a character that the prompt left unfinished
+            self._text.push(token_id)
+
+    def feed(self, token_id: int, text: str) -> list[Part]:
+        if token_id >= 0:
+            self._made += len(self._text.push(token_id))
+            if self.tokenizer.is_special(token_id):
+                self._specials.append((self._made, self.tokenizer.id_to_token(token_id)))
+        parts, start = [], self._given
+        self._given += len(text)
+        while self._specials and self._specials[0][0] <= self._given:
+            at, mark = self._specials.pop(0)
+            parts += self.parser.feed(text[:at - start]) + self.parser.special(mark)
+            text, start = text[at - start:], at
+        return parts + self.parser.feed(text)
