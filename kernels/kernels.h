@@ -410,8 +410,50 @@ typedef struct {
 } gm_layer_norm_args;
 
 /* ---- decoder parts: all float32 unless a type says otherwise ---- */
-typedef struct { float *out; const float *gate, *up; int64_t dim, gate_stride, up_stride; } gm_swiglu_args;
+/* act(gate) * up. GM_GLU_CLAMPED: g = min(gate, limit), u = up within limit of 0: g * sigmoid(alpha g) * (u + 1). */
+typedef enum { GM_GLU_SILU, GM_GLU_GELU /* the tanh form */, GM_GLU_CLAMPED } gm_glu_kind;
+typedef struct {
+    float *out; const float *gate, *up; int64_t dim, gate_stride, up_stride;
+    gm_glu_kind kind; float alpha, limit;
+} gm_glu_args;
+typedef struct { float *out; const float *x; float cap; } gm_softcap_args;       /* cap * tanh(x / cap) */
 
+/* ---- mixtures of experts: a pair is a token and one of its `slots` chosen experts, number token * slots + slot ---- */
+#define GM_ROUTE_MOST 64                     /* experts of a token, at most */
+typedef struct {                             /* ids [rows, k] by descending logit, ties and NaN by rising id */
+    int32_t *ids; float *weights; const float *logits, *scale;   /* logits [rows, experts]; scale [experts] or NULL */
+    int64_t experts, k; bool normalise;      /* the softmax is over the chosen alone */
+} gm_route_args;
+/* Pairs sorted by expert, what expert_sort finds: sorted pair i is pair order[i], and pair p is sorted pair place[p].
+ * Group g, of *count, has the pairs of expert[g], sorted pairs begin[g] up to begin[g + 1]; owner[i] is the group of
+ * sorted pair i. cost[g] is what the groups before g cost in one panel of a matrix. */
+typedef struct {
+    int32_t *order, *place, *owner;          /* [pairs] */
+    int32_t *expert, *begin, *count;         /* [groups], [groups + 1], [1]; groups: the lesser of experts and pairs */
+    int64_t *cost;                           /* [groups + 1] */
+} gm_expert_groups;
+typedef struct {                             /* ids beyond the experts count as the first or the last */
+    gm_expert_groups groups; const int32_t *ids; int32_t *counts;   /* counts [experts]: scratch */
+    int64_t pairs, experts;
+} gm_expert_sort_args;
+/* Rows of `dim` values, sorted: float32, or int8 activations in tiles of one group each. */
+typedef struct {
+    gm_expert_groups groups; void *out; const float *x; int64_t slots, dim; bool int8;
+} gm_expert_gather_args;
+typedef struct {
+    gm_expert_groups groups; void *out; gm_glu_args glu; bool int8;
+} gm_expert_glu_args;
+/* Rows of sorted pairs times their group's matrix, for one or two stacks: product has the first matrix and its bias, x and
+ * out of all pairs. Units [0, units) are of stack 0, those from there on of stack 1. */
+typedef struct { gm_matmul_args product; int64_t matrix_bytes, panels; bool int8; } gm_expert_stack;
+typedef struct { gm_expert_groups groups; gm_expert_stack stack[2]; int64_t units; } gm_expert_matmul_args;
+typedef struct {                             /* out[t] = sum over slots, in their order, of weights[t][slot] * y[place] */
+    float *out; const float *y, *weights; const int32_t *place;     /* place [pairs] or NULL: y is not sorted */
+    int64_t slots, dim;
+} gm_expert_sum_args;
+#define GM_EXPERT_COLUMNS 512                /* columns of one unit of expert_sum */
+
+/* ---- positions and attention ---- */
 /* angles: [rows][2][half]: cos then sin, both times factor. Position * inv_freq is rounded to float32 as in transformers. */
 typedef struct {
     float *out; const int32_t *positions; const float *inv_freq; int64_t half; float factor;
@@ -469,6 +511,28 @@ typedef struct {
     const uint8_t *mask;                  /* [batch, n_tokens]; 0: the token gives 0 and changes nothing. NULL: none */
     int64_t n_tokens, n_heads, n_key_heads, n_keys, n_values;
 } gm_gated_delta_args;
+
+/* Layers with a state, over rows of sequences: row r is of sequence[r] at position[r]; span s, of one sequence and side by
+ * side, are rows first[s] up to first[s + 1]. states: the address of each sequence's state, which is zeros where a span
+ * begins at position 0. */
+typedef struct {                          /* out = silu of a causal convolution of each channel; all float32 */
+    float *out; const float *x, *weight;  /* [rows, channels]; weight [channels, taps] */
+    const int64_t *states;                /* [taps - 1, channels]: the rows before, oldest first */
+    const int32_t *sequence, *position, *first;
+    int64_t channels, taps;
+} gm_cached_conv_args;
+#define GM_CONV_CHANNELS 128              /* of one unit of cached_conv */
+#define GM_CACHED_TAPS 64                 /* at most */
+typedef struct {                          /* the rule of gated_delta; all float32 */
+    float *out;                           /* [rows, n_heads, n_values] */
+    const float *q, *k, *v;               /* [rows, n_key_heads, n_keys] twice, [rows, n_heads, n_values] */
+    const float *decay, *beta;            /* [rows, n_heads] */
+    const int64_t *states;                /* [n_heads, n_values, n_keys] */
+    const int32_t *sequence, *position, *first;
+    int64_t n_heads, n_key_heads, n_keys, n_values;
+    bool tiled;                           /* head h reads key head h % n_key_heads, else h / (n_heads / n_key_heads) */
+} gm_cached_gated_delta_args;
+#define GM_DELTA_ROWS 16                  /* of the state, of one unit of cached_gated_delta */
 
 /* Attention over plain arrays of f32, f16 or bf16: q [batches, n_heads, queries, dim], k, v [batches, n_kv_heads, keys, ...],
  * rows contiguous, strides of batch, head and row; out contiguous. A masked score is the lowest float32, so that a query

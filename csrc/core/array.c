@@ -307,7 +307,8 @@ int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k) {
 
 static int64_t array_bytes(const gm_array *a) {
     if (a->dtype == GM_PACKED)
-        return array_packed_bytes(GM_PACKED, a->format, a->shape[0], a->shape[1]);
+        return (a->ndim == 3 ? a->shape[0] : 1) *
+               array_packed_bytes(GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1]);
     return a->size * (int64_t)array_item(a);
 }
 

@@ -1,5 +1,4 @@
-/* packed.c - matrices packed into panels, block formats and dense ones alike: embedding, activations, products,
- * SwiGLU. */
+/* packed.c - matrices packed into panels, block formats and dense ones alike: embedding, activations, products. */
 #include "ops/ops.h"
 
 static gm_status check_packed(const char *op, const gm_array *w) {
@@ -148,52 +147,4 @@ const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, 
 gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual) {
     gm_array *in[4] = {x, weight, bias, residual};
     return array_node(s, &packed_matmul_op, in, 4, NULL);
-}
-
-/* ---- SwiGLU. Source: Shazeer, GLU Variants Improve Transformer, 2020. ---- */
-static gm_status swiglu_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    (void)n_in;
-    (void)param;
-    const gm_array *gate = in[0], *up = in[1];
-    if (gate->dtype != GM_FLOAT32 || up->dtype != GM_FLOAT32 || gate->ndim != 2 || up->ndim != 2 ||
-        gate->shape[0] != up->shape[0] || gate->shape[1] != up->shape[1]) {
-        char a[128], b[128];
-        array_text(gate, a);
-        array_text(up, b);
-        return gm_fail(GM_ESHAPE, "swiglu: got %s and %s, expected two float32 [n, k]", a, b);
-    }
-    spec_like(out, gate, GM_FLOAT32);
-    return GM_OK;
-}
-
-static gm_status swiglu_eval(gm_array *out, gm_queue *q) {
-    int64_t dim = out->shape[1];
-    const float *gate, *up;
-    GM_TRY(float_operand(q, out->in[0], &gate));
-    GM_TRY(float_operand(q, out->in[1], &up));
-    GM_TRY(array_alloc_like(out, q, 0));
-    return LAUNCH(q, swiglu, out->shape[0], 1 + 8192 / (dim + 1), 0, .out = array_ptr(out), .gate = gate, .up = up,
-                  .dim = dim, .gate_stride = dim, .up_stride = dim);
-}
-
-static gm_array *swiglu_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
-    (void)n_in;
-    (void)param;
-    return gm_multiply(s, gm_multiply(s, in[0], gm_sigmoid(s, in[0])), in[1]);
-}
-
-static gm_status swiglu_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
-                                gm_array **outs) {
-    (void)n_in;
-    (void)param;
-    (void)n_out;
-    return rebuilt(gm_swiglu(s, in[0], in[1]), outs);
-}
-
-const gm_op swiglu_op = {.name = "swiglu", .n_in = 2, .n_out = 1, .infer = swiglu_infer, .eval = swiglu_eval,
-                         .compose = swiglu_compose, .rebuild = swiglu_rebuild};
-
-gm_array *gm_swiglu(gm_scope *s, gm_array *gate, gm_array *up) {
-    gm_array *in[2] = {gate, up};
-    return array_node(s, &swiglu_op, in, 2, NULL);
 }

@@ -4,6 +4,7 @@
 #include "cpu/attention.inc"
 #include "cpu/sdpa.inc"
 #include "cpu/gated_delta.inc"
+#include "cpu/cached_conv.inc"
 
 EXPORT(rope_angles)
 EXPORT(rope_table)
@@ -17,3 +18,5 @@ EXPORT(sdpa)
 EXPORT(sdpa_split)
 EXPORT(sdpa_merge)
 EXPORT(gated_delta)
+EXPORT(cached_gated_delta)
+EXPORT(cached_conv)

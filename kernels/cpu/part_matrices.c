@@ -5,6 +5,8 @@
 #include "cpu/pack.inc"
 #include "cpu/act.inc"
 #include "cpu/qmatmul.inc"
+#include "cpu/glu.inc"
+#include "cpu/experts.inc"
 
 EXPORT(pack)
 EXPORT(unpack)
@@ -13,3 +15,8 @@ EXPORT(embed)
 EXPORT(quantize_act)
 EXPORT(matmul_float)
 EXPORT(matmul_int8)
+EXPORT(expert_sort)
+EXPORT(expert_gather)
+EXPORT(expert_matmul)
+EXPORT(expert_glu)
+EXPORT(expert_sum)

@@ -1,14 +1,18 @@
-/* part_reductions.c - reductions, softmax, norms. See part.h. */
+/* part_reductions.c - reductions, softmax, norms, gated linear units, routing. See part.h. */
 #include "cpu/part.h"
 #include "cpu/copy.inc"
 #include "cpu/elementwise.inc"
 #include "cpu/reduce.inc"
 #include "cpu/softmax.inc"
 #include "cpu/norm.inc"
+#include "cpu/glu.inc"
+#include "cpu/route.inc"
 
 EXPORT(reduce)
 EXPORT(arg_reduce)
 EXPORT(softmax)
 EXPORT(rms_norm)
 EXPORT(layer_norm)
-EXPORT(swiglu)
+EXPORT(glu)
+EXPORT(softcap)
+EXPORT(route)

@@ -42,6 +42,9 @@ static void fused_ops_match_their_compositions(void) {
         check_compose(s, gm_rms_norm(s, x, GM_NONE, 1e-5f), 4e-6);
         check_compose(s, gm_softmax(s, x, 1, (int[]){-1}), 1e-6);
         check_compose(s, gm_swiglu(s, x, y), 1e-6);
+        check_compose(s, gm_geglu(s, x, y), 1e-6);
+        check_compose(s, gm_clamped_swiglu(s, x, y, 1.702f, 0.6f), 2e-6);
+        check_compose(s, gm_softcap(s, x, 0.7f), 1e-6);
         gm_scope_close(s);
     }
 }

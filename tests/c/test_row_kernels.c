@@ -1,9 +1,9 @@
-/* test_row_kernels.c - the kernels of rows: take, softmax, norms, swiglu, rope, dense products, convolutions, attention,
+/* test_row_kernels.c - the kernels of rows: take, softmax, norms, gated units, routing, rope, dense products, convolutions, attention,
  * in every table that this machine runs, against their definitions in double, and bit for bit against themselves
  * however ranges, batches and blocks are cut. */
 #include "kernel_check.h"
 
-/* ---- take, softmax, norm, swiglu, rope ---- */
+/* ---- take, softmax, norm, rope ---- */
 static void test_rows(void)
 {
     int32_t table[12] = { 0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32 }, got[15];
@@ -53,11 +53,6 @@ static void test_rows(void)
             kernels->rms_norm(&(gm_rms_norm_args){ one, x + r * n, weighted ? w : NULL, GM_T_F32, n, n, 1e-6f }, 0, 1);
             CHECK(same(one, out + r * n, (size_t)n * 4), "rms_norm alone, n %d", (int)n);
         }
-        float *up = floats(rows * n, 3), *mixed = buffer((size_t)(rows * n) * 4);
-        kernels->swiglu(&(gm_swiglu_args){ mixed, x, up, n, n, n }, 0, rows);
-        for (int64_t i = 0; i < rows * n; i++)
-            CHECK(near_to((double)mixed[i], (double)x[i] * sigmoid((double)x[i]) * (double)up[i], GM_T_F32, 4),
-                  "swiglu");
         free_buffers();
     }
     for (int interleaved = 0; interleaved < 2; interleaved++) {
@@ -88,6 +83,86 @@ static void test_rows(void)
             double angle = (double)((float)(offset[r / 3] + r % 3) * each), room = 3e-7;
             CHECK(fabs((double)made[r * 2 * half + i] - cos(angle)) < room, "rope_table cos %g", angle);
             CHECK(fabs((double)made[(r * 2 + 1) * half + i] + sin(angle)) < room, "rope_table sin %g", angle);
+        }
+        free_buffers();
+    }
+}
+
+/* ---- gated units, soft caps, routing ---- */
+static double glu_of(gm_glu_kind kind, double g, double u, double alpha, double limit)
+{
+    if (kind == GM_GLU_SILU) return g * sigmoid(g) * u;
+    if (kind == GM_GLU_GELU) return g * sigmoid(2 * sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g)) * u;
+    g = g > limit ? limit : g;
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    return g * sigmoid(alpha * g) * (u + 1);
+}
+static void test_gated_units(void)
+{
+    static const gm_glu_kind kinds[] = { GM_GLU_SILU, GM_GLU_GELU, GM_GLU_CLAMPED };
+    for (int s = 1; s < N_SIZES; s++) for (int k = 0; k < 3; k++) {
+        int64_t n = sizes[s], rows = 3;
+        float *gate = floats(rows * n, 9), *up = floats(rows * n, 9), *out = buffer((size_t)(rows * n) * 4);
+        gm_glu_args a = { .out = out, .gate = gate, .up = up, .dim = n, .gate_stride = n, .up_stride = n,
+                          .kind = kinds[k], .alpha = 1.702f, .limit = 7 };
+        gate[0] = NAN, up[rows * n - 1] = NAN;
+        kernels->glu(&a, 0, 1);
+        kernels->glu(&a, 1, rows);
+        for (int64_t i = 0; i < rows * n; i++) {
+            double want = glu_of(kinds[k], (double)gate[i], (double)up[i], (double)1.702f, 7);
+            /* What rounding does to the argument of e**x is as large as that is. */
+            CHECK(near_to((double)out[i], want, GM_T_F32, gate[i] < 0 ? 250 : 8) ||
+                  (k == 2 && fabs((double)out[i] - want) < 1e-6), "glu %d: %g of %g, want %g", (int)kinds[k],
+                  (double)out[i], (double)gate[i], want);
+        }
+        float *capped = buffer((size_t)n * 4);
+        kernels->softcap(&(gm_softcap_args){ capped, up, 3.5f }, 0, n / 2);
+        kernels->softcap(&(gm_softcap_args){ capped, up, 3.5f }, n / 2, n);
+        for (int64_t i = 0; i < n; i++)
+            CHECK(near_to((double)capped[i], 3.5 * tanh((double)up[i] / 3.5), GM_T_F32, 6), "softcap");
+        free_buffers();
+    }
+}
+static void test_route(void)
+{
+    static const int64_t experts[] = { 1, 2, 7, 16, 17, 64, 127, 1024 };
+    for (size_t c = 0; c < sizeof experts / sizeof *experts; c++) for (int mode = 0; mode < 4; mode++) {
+        const int64_t n = experts[c], rows = 9, k = n < 3 ? n : c % 2 ? (n < 64 ? n : 64) : 3;
+        float *logits = floats(rows * n, 4), *scale = floats(n, 2), *weights = buffer((size_t)(rows * k) * 4);
+        int32_t *ids = buffer((size_t)(rows * k) * 4);
+        for (int64_t i = n; i < 2 * n; i++) logits[i] = (float)(i % 3);         /* ties */
+        for (int64_t i = 2 * n; i < 3 * n; i++) logits[i] = NAN;
+        for (int64_t i = 3 * n; i < 4 * n; i += 2) logits[i] = NAN;
+        for (int64_t i = 4 * n; i < 5 * n; i++) logits[i] = -INFINITY;
+        logits[5 * n] = INFINITY;
+        gm_route_args a = { .ids = ids, .weights = weights, .logits = logits, .scale = mode & 2 ? scale : NULL,
+                            .experts = n, .k = k, .normalise = mode & 1 };
+        kernels->route(&a, 0, 4);
+        kernels->route(&a, 4, rows);
+        for (int64_t r = 0; r < rows; r++) {
+            const float *x = logits + r * n;
+            bool taken[1024] = { false };
+            double top = -(double)INFINITY, all = 0, some = 0;
+            for (int64_t i = 0; i < k; i++) {
+                const int32_t id = ids[r * k + i];
+                int64_t want = -1;
+                for (int64_t e = 0; e < n; e++) {       /* the greatest not taken, the first of equals */
+                    const float left = want < 0 || x[want] != x[want] ? -INFINITY : x[want];
+                    if (!taken[e] && (want < 0 || (x[e] == x[e] ? x[e] : -INFINITY) > left)) want = e;
+                }
+                CHECK(id == want, "route %d experts, row %d: id %d is %d, want %d", (int)n, (int)r, (int)i, id, (int)want);
+                if (id < 0 || id >= n) return;
+                taken[id] = true;
+                some += exp((double)x[id] - (double)x[ids[r * k]]);
+            }
+            top = (double)x[ids[r * k]];
+            for (int64_t e = 0; e < n; e++) all += exp((double)x[e] - top);
+            for (int64_t i = 0; i < k && r != 2 && r != 3 && r != 4 && r != 5; i++) {
+                double want = exp((double)x[ids[r * k + i]] - top) / (mode & 1 ? some : all);
+                if (mode & 2) want *= (double)scale[ids[r * k + i]];
+                CHECK(near_to((double)weights[r * k + i], want, GM_T_F32, 12), "route weight %g, want %g",
+                      (double)weights[r * k + i], want);
+            }
         }
         free_buffers();
     }
@@ -438,4 +513,4 @@ static void test_attention(void)
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1) test_scene(&scenes[i]);
 }
 
-int main(int argc, char **argv) { return RUN_TESTS(test_rows, test_matmul, test_gemm, test_conv, test_attention); }
+int main(int argc, char **argv) { return RUN_TESTS(test_rows, test_gated_units, test_route, test_matmul, test_gemm, test_conv, test_attention); }
