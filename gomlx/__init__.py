@@ -11,11 +11,14 @@ import logging
 
 from gomlx._gomlx import Error, Session, Token
 from gomlx._gomlx import version as __version__
+from gomlx.discovery import FoundModel, discover
 from gomlx.loading import load
+from gomlx.memory_plan import MemoryPlan, plan_memory
 from gomlx.model import Model, Result, TokenStream
 from gomlx.tokenizer import Tokenizer
 from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
-__all__ = ["Error", "Model", "Result", "Session", "Token", "TokenStream", "Tokenizer", "ToolCall", "__version__", "load"]
+__all__ = ["Error", "FoundModel", "MemoryPlan", "Model", "Result", "Session", "Token", "TokenStream", "Tokenizer",
+           "ToolCall", "__version__", "discover", "load", "plan_memory"]

@@ -1,0 +1,72 @@
+"""discover(): the models below a folder, from their headers alone."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gomlx import _gomlx, headers, hub
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model, or something that would be one: then error says what is wrong, and what is not known is None."""
+    path: str                                   # what gomlx.load takes
+    model_type: str | None = None               # as config.json or GGUF's general.architecture calls it
+    format: str | None = None                   # "safetensors", "mlx" or "gguf"
+    quant_bits: int | None = None               # of most of the weights; None: plain floats
+    quant_group: int | None = None
+    quant_type: str | None = None               # "affine", "mxfp4", "Q4_K", ...; of plain floats their type
+    n_files: int = 0                            # with weights
+    bytes: int = 0                              # of these files
+    context_length: int | None = None
+    error: str | None = None
+
+
+def discover(path: str | os.PathLike) -> list[FoundModel]:
+    """All models in a folder and the folders below it, sorted by path: folders with config.json and safetensors, and
+    GGUF files (split ones count once, projectors of images not at all). No weights are read. Links are followed, each
+    folder is visited once. FileNotFoundError when there is no such path."""
+    path = os.path.expanduser(os.fspath(path))
+    if os.path.isfile(path):
+        return [described(path)]
+    if not os.path.isdir(path):
+        raise FileNotFoundError(f"no such file or folder: {path!r}")
+    return sorted(in_folders(path), key=lambda one: one.path)
+
+
+def in_folders(top) -> Iterator[FoundModel]:
+    visited, unreadable = set(), []
+    for folder, folders, files in os.walk(top, followlinks=True, onerror=unreadable.append):
+        state = os.stat(folder)
+        if (state.st_dev, state.st_ino) in visited:
+            folders.clear()                     # a link that leads back, or a second way to the same folder
+            continue
+        visited.add((state.st_dev, state.st_ino))
+        folders.sort()
+        folders[:] = [one for one in folders if one not in (".git", "__pycache__")]
+        if is_model_folder(folder, files):
+            yield described(folder)
+        for parts in hub.gguf_models(files):
+            yield described(os.path.join(folder, parts[0]))
+    for error in unreadable:
+        yield FoundModel(error.filename, error=f"cannot be read: {error.strerror}")
+
+
+def is_model_folder(folder, files):
+    """With config.json and weights, or with one of them and signs that the other is missing."""
+    weights = any(one.endswith(".safetensors") for one in files)
+    if "config.json" in files:
+        return weights or "model.safetensors.index.json" in files
+    return "model.safetensors" in files or "model.safetensors.index.json" in files
+
+
+def described(path):
+    try:
+        header = headers.read(path)
+        kind = headers.quantisation(header)
+        error = None if header.model_type else "the model type is not named"
+        return FoundModel(path, header.model_type, header.format, kind["bits"], kind["group"], kind["type"],
+                          len(header.files), header.bytes, headers.context_length(header), error)
+    except (_gomlx.Error, OSError, ValueError, TypeError) as error:
+        return FoundModel(path, format="gguf" if path.endswith(".gguf") else None, error=str(error))

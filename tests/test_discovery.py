@@ -1,0 +1,140 @@
+"""discover(): what is found below a folder, what is said of it, and what becomes of broken files and links."""
+import dataclasses
+import json
+import os
+import struct
+
+import pytest
+from checkpoints import SMALL, random_weights, save_gguf, save_safetensors
+
+import gomlx
+from gomlx import headers
+
+
+def small(folder, dtype="F32", shards=1, **changes):
+    save_safetensors(folder, SMALL | changes, random_weights(SMALL), dtype, shards)
+    return str(folder)
+
+
+def found(path):
+    return {os.path.relpath(one.path, path): one for one in gomlx.discover(path)}
+
+
+def test_what_is_found(tmp_path):
+    small(tmp_path / "b" / "plain", "BF16", shards=3)
+    small(tmp_path / "a" / "mlx", quantization={"group_size": 64, "bits": 4})
+    save_gguf(str(tmp_path / "b" / "small-Q8_0.gguf"), SMALL, random_weights(SMALL), "Q8_0")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "config.json").write_text("{}")            # no weights beside it: some other program's
+    (tmp_path / "b" / "mmproj-F16.gguf").write_bytes(b"a projector of images")
+    models = gomlx.discover(tmp_path)
+    assert [os.path.relpath(one.path, tmp_path) for one in models] == ["a/mlx", "b/plain", "b/small-Q8_0.gguf"]
+    mlx, plain, gguf = models
+    assert (mlx.format, mlx.quant_bits, mlx.quant_group, mlx.quant_type) == ("mlx", 4, 64, "affine")
+    assert (plain.format, plain.model_type, plain.quant_type) == ("safetensors", "llama", "BF16")
+    assert plain.quant_bits is None and plain.quant_group is None
+    assert plain.n_files == 3 and plain.context_length == 1024 and plain.error is None
+    assert plain.bytes == sum(os.path.getsize(one) for one in (tmp_path / "b" / "plain").glob("*.safetensors"))
+    assert (gguf.format, gguf.model_type, gguf.quant_bits, gguf.quant_group) == ("gguf", "llama", 8, 32)
+    assert gguf.bytes == os.path.getsize(gguf.path) and gguf.context_length == 1024
+    assert json.loads(json.dumps(dataclasses.asdict(gguf)))["quant_type"] == "Q8_0"
+
+
+def test_a_file_and_the_packaged_model():
+    [model] = gomlx.discover(gomlx.loading.PACKAGED_FILE)
+    assert (model.model_type, model.quant_type, model.context_length) == ("llama", "Q8_0", 2048)
+    with pytest.raises(FileNotFoundError, match="no such file or folder"):
+        gomlx.discover("/nowhere/at/all")
+
+
+def test_split_files_are_one_model(tmp_path):
+    save_gguf(str(tmp_path / "small.gguf"), SMALL, random_weights(SMALL), split=8)
+    parts = sorted(os.listdir(tmp_path))
+    assert len(parts) > 1
+    [model] = gomlx.discover(tmp_path)
+    assert os.path.basename(model.path) == parts[0] and model.n_files == len(parts) and model.error is None
+    os.remove(tmp_path / parts[-1])
+    [model] = gomlx.discover(tmp_path)
+    assert "are missing: " + parts[-1] in model.error
+
+
+def test_links_are_followed_once(tmp_path):
+    small(tmp_path / "models" / "one")
+    os.symlink(tmp_path / "models", tmp_path / "models" / "one" / "back")
+    os.symlink(tmp_path / "models" / "one", tmp_path / "again")
+    os.symlink(tmp_path / "nothing", tmp_path / "broken.gguf")
+    by_path = found(tmp_path)
+    assert len(by_path) == 2 and by_path["broken.gguf"].error
+    assert sum(one.error is None for one in by_path.values()) == 1
+
+
+BROKEN = {
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json: no such file"),
+    "no type": (lambda f: (f / "config.json").write_text("{}"), "model type is not named"),
+    "cut": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 20), "no safetensors file: a header of"),
+    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "no safetensors file"),
+    "no header": (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"[]"), "is no JSON object"),
+    "tensor": (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 70) + json.dumps(
+        {"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}).ljust(70).encode()), "tensor 'a'"),
+    "index": (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x.safetensors"}}'),
+              "1 of 1 files are missing: x.safetensors"),
+    "escape": (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x.safetensors"}}'),
+               "files are missing"),
+    "map": (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": [1]}'),
+            "expected an object weight_map"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_folders_are_entries_with_an_error(tmp_path, case):
+    small(tmp_path / "model")
+    small(tmp_path / "good")
+    harm, error = BROKEN[case]
+    harm(tmp_path / "model")
+    by_path = found(tmp_path)
+    assert by_path["good"].error is None and error in by_path["model"].error
+
+
+@pytest.mark.parametrize("cut", [0, 3, 10, 23, 24, 40, 200, 1500, -70000])
+def test_gguf_files_that_were_cut_short(tmp_path, cut):
+    path = tmp_path / "small.gguf"
+    save_gguf(str(path), SMALL, random_weights(SMALL))
+    data = path.read_bytes()
+    path.write_bytes(data[:cut])
+    [model] = gomlx.discover(tmp_path)
+    assert str(path) in model.error and (model.format, model.model_type) == ("gguf", None)
+
+
+@pytest.mark.parametrize("head, error", [
+    (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"), (b"GGML" + bytes(40), "does not begin with its magic"),
+    (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "tensors and 0 entries"),
+    (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 63), "are beyond its end"),
+    (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<IIQ", 9, 8, 1 << 40), "a list of"),
+    (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<IIQ", 9, 4, 1 << 61), "are beyond its end"),
+    (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<II", 99, 0), "metadata of type 99"),
+])
+def test_hostile_gguf_headers(tmp_path, head, error):
+    (tmp_path / "x.gguf").write_bytes(head + bytes(64))
+    [model] = gomlx.discover(tmp_path)
+    assert error in model.error
+
+
+def test_a_vocabulary_is_counted_not_read():
+    header = headers.read(gomlx.loading.PACKAGED_FILE)
+    with gomlx.load() as model:
+        assert header.weight_bytes == model.info["weight_bytes"]
+        assert header.tensors["token_embd.weight"].shape == (2048, 256)
+        tokens = header.config["tokenizer.ggml.tokens"]
+        assert (len(tokens) if isinstance(tokens, list) else tokens) == model.vocab_size
+    data = struct.pack("<Q", 1) + b"a" + struct.pack("<Q", 2) + b"bc"
+    assert headers.Cursor(data, "x").skip_strings(2) == 2
+    for cut in range(1, len(data)):
+        with pytest.raises(gomlx.Error, match="not inside"):
+            headers.Cursor(data[:cut], "x").skip_strings(2)
+
+
+def test_shared_models(shared):
+    models = {os.path.basename(one.path): one for one in gomlx.discover(os.path.join(shared, "data", "models"))}
+    assert len(models) >= 25 and not [one for one in models.values() if one.error]
+    assert models["gemma4"].model_type == "gemma4_text" and models["fable-Q4_K_M.gguf"].quant_bits == 4

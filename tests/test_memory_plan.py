@@ -1,0 +1,171 @@
+"""Memory planning: what layers keep, by each family's config; which context fits; what is said when none does."""
+import json
+import os
+import struct
+
+import pytest
+
+import gomlx
+from gomlx import doctor, headers, memory_plan
+from gomlx.memory_plan import Layer, default_kv_cache_q8_enabled, kv_cache_bytes_per_token, layers_of, plan_memory
+
+GB = 10**9
+LLAMA_1B = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072}
+GEMMA4 = {"model_type": "gemma4", "text_config": {
+    "model_type": "gemma4_text", "hidden_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 8,
+    "num_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512, "sliding_window": 512, "num_kv_shared_layers": 4,
+    "max_position_embeddings": 131072}}
+
+
+def folder(path, config, weight_bytes=0):
+    """A folder whose safetensors file has one tensor; the bytes are a hole in the file."""
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    header = json.dumps({"model.embed_tokens.weight": {"dtype": "BF16", "shape": [1000, weight_bytes // 2000],
+                                                       "data_offsets": [0, weight_bytes]}}).encode()
+    with open(path / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + weight_bytes)
+    return str(path)
+
+
+def layers(tmp_path, config):
+    return layers_of(headers.read(folder(tmp_path / "model", config)))
+
+
+def test_what_the_engine_says():
+    with gomlx.load(context_length=512) as model:
+        plan = plan_memory(context=512)
+        assert plan.kv_bytes_per_token == model.info["kv_bytes_per_token"]
+        assert (plan.kv_dtype, plan.weight_bytes) == (model.info["kv_dtype"], model.info["weight_bytes"])
+        assert plan.kv_bytes == 512 * plan.kv_bytes_per_token and plan.fits
+        assert plan.remaining(500) == 12 and plan.completion(500, 100) == 12 and plan.completion(500) == 12
+        assert plan.completion(500, 5) == 5 and plan.remaining(600) == 0
+
+
+@pytest.mark.parametrize("config, want", [
+    (LLAMA_1B, [Layer(8, 64)] * 16),
+    ({**LLAMA_1B, "head_dim": None, "num_key_value_heads": None}, [Layer(32, 64)] * 16),
+    ({**LLAMA_1B, "model_type": "mistral", "sliding_window": 4096}, [Layer(8, 64, 4096)] * 16),
+    ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, [Layer(8, 64)] * 16),
+    ({**LLAMA_1B, "model_type": "qwen3", "head_dim": None}, [Layer(8, 128)] * 16),
+    ({**LLAMA_1B, "model_type": "gemma2", "num_hidden_layers": 4, "sliding_window": 64},
+     [Layer(8, 64, 64), Layer(8, 64)] * 2),
+    ({**LLAMA_1B, "model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": 512},
+     [*[Layer(8, 64, 512)] * 5, Layer(8, 64), Layer(8, 64, 512)]),
+    ({**LLAMA_1B, "model_type": "gpt_oss", "num_hidden_layers": 2}, [Layer(8, 64, 128), Layer(8, 64)]),
+    ({**LLAMA_1B, "num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 9},
+     [Layer(8, 64), Layer(8, 64, 9)]),
+    (GEMMA4, [*[Layer(1, 256, 512)] * 5, Layer(1, 512), Layer(1, 256, 512), Layer(1, 256, 512),
+              *[Layer(1, 256, 512, True)] * 3, Layer(1, 512, 0, True)]),
+    ({"model_type": "gemma4_text", **{**GEMMA4["text_config"], "attention_k_eq_v": True, "num_hidden_layers": 1,
+                                      "num_kv_shared_layers": 0, "num_global_key_value_heads": 4}}, [Layer(4, 512)]),
+    ({**LLAMA_1B, "model_type": "qwen3_5", "num_hidden_layers": 4, "linear_num_key_heads": 4,
+      "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 32},
+     [*[Layer(state_bytes=4 * (3 * (2 * 4 * 32 + 8 * 32) + 8 * 32 * 32))] * 3, Layer(8, 64)]),
+])
+def test_what_layers_keep(tmp_path, config, want):
+    assert layers(tmp_path, config) == want
+
+
+def test_a_layer_in_bytes():
+    assert Layer(8, 64).bytes(1000, "float16") == 1024 * 2 * 512 * 2          # whole blocks of 256
+    assert Layer(8, 64, 128).bytes(100000, "float32") == 768 * 2 * 512 * 4    # window and one prefill chunk
+    assert Layer(8, 64, 128, shared=True).bytes(100000, "float32") == 0
+    assert Layer(state_bytes=77).bytes(5000, "q8_0") == 77
+    assert Layer(8, 64).bytes(256, "q8_0") == 256 * 2 * 512 // 32 * 34
+
+
+@pytest.mark.parametrize("budget, least, most", [
+    (4 * GB, 14000, 16000),     # 85 % of it, less 2.3 GB of weights and 60 MB of working memory, at 65536 bytes a token
+    (6 * GB, 39000, 43000), (100 * GB, 131072, 131072), (GB // 2, 4096, 4096)])
+def test_the_context_that_fits(tmp_path, budget, least, most):
+    path = folder(tmp_path / "model", {**LLAMA_1B, "torch_dtype": "bfloat16"}, 2_300_000_000)
+    plan = plan_memory(path, budget=budget, kv_dtype="float32")
+    per_token = 16 * 2 * 8 * 64 * 4
+    assert plan.kv_bytes_per_token == per_token and plan.weight_bytes == 2_300_000_000
+    room = int(0.85 * budget) - plan.weight_bytes - plan.working_bytes
+    assert plan.context == max(4096, min(131072, room // per_token // 512 * 512))
+    assert plan.context % 512 == 0 and plan.fits == (budget > GB)
+    assert least <= plan.context <= most
+    assert plan_memory(path, budget=budget, kv_dtype="q8_0").context >= plan.context
+
+
+def test_the_ceilings(tmp_path):
+    config = {**LLAMA_1B, "max_position_embeddings": 10**6}
+    assert plan_memory(folder(tmp_path / "long", config), budget=1000 * GB).context == 262144
+    config["max_position_embeddings"] = 2000            # below the floor, and no multiple of 512
+    path = folder(tmp_path / "short", config)
+    assert plan_memory(path, budget=1000 * GB).context == plan_memory(path, budget=1).context == 2000
+    plan = plan_memory(path, budget=1000 * GB, context=2001)
+    assert not plan.fits and plan.why == "a context of 2001 tokens is longer than the architecture's 2000"
+
+
+def test_what_does_not_fit_is_said_with_numbers(tmp_path):
+    path = folder(tmp_path / "model", LLAMA_1B, 2_300_000_000)
+    plan = plan_memory(path, budget=2 * GB)
+    assert not plan.fits and plan.max_batch == 0
+    assert plan.why.startswith("weights 2.30 GB + working memory") and "are more than 2.00 GB (given)" in plan.why
+    with pytest.raises(MemoryError, match="weights 2.30 GB"):
+        plan.check()
+    plan = plan_memory(path, budget=4 * GB, context=100000, kv_dtype="float16", batch=2)
+    assert not plan.fits and "(2 x 100000 tokens, float16)" in plan.why
+    assert "fewer sequences, a shorter context" in plan.why
+    plan = plan_memory(path, budget=4 * GB, context=4096, kv_dtype="float16")
+    assert plan.fits and plan.max_batch >= 2 and plan.check() is None
+    assert plan_memory(path, budget=4 * GB, context=4096, kv_dtype="float16", batch=plan.max_batch).fits
+    assert not plan_memory(path, budget=4 * GB, context=4096, kv_dtype="float16", batch=plan.max_batch + 1).fits
+
+
+def test_dtype_of_weights(tmp_path):
+    path = folder(tmp_path / "model", LLAMA_1B, 1_000_000)
+    assert [plan_memory(path, dtype=one).weight_bytes for one in ("float32", "float16", None)] == [2_000_000, 1_000_000,
+                                                                                                   1_000_000]
+
+
+@pytest.mark.parametrize("options, error", [
+    ({"kv_dtype": "q4"}, "kv_dtype is 'q4', expected one of float32"), ({"dtype": "int8"}, "dtype is 'int8'"),
+    ({"batch": 0}, "expected 1 or more"), ({"context": 0}, "expected 1 or more"),
+    ({"budget": 0}, "expected 1 or more")])
+def test_wrong_options(options, error):
+    with pytest.raises(ValueError, match=error):
+        plan_memory(**options)
+
+
+@pytest.mark.parametrize("change", [{"num_hidden_layers": "many"}, {"num_hidden_layers": 10**9},
+                                    {"num_attention_heads": None}, {"num_hidden_layers": -1}, {"hidden_size": [], "head_dim": None}])
+def test_hostile_configs(tmp_path, change):
+    with pytest.raises(ValueError, match="expected a number|layers"):
+        plan_memory(folder(tmp_path / "model", {**LLAMA_1B, **change}))
+
+
+def test_the_rule_for_q8_entries():
+    assert kv_cache_bytes_per_token(8, 64, True) == 8 * 64 // 32 * 34 and kv_cache_bytes_per_token(8, 64, False) == 2048
+    assert default_kv_cache_q8_enabled("llama", 8, 64) and default_kv_cache_q8_enabled("gemma4", 1, 256)
+    for arguments in (("gpt-oss", 8, 64), ("gpt_oss", 8, 64), ("gemma4", 1, 256, 512), ("llama", 8, 80),
+                      ("llama", 0, 64)):
+        assert not default_kv_cache_q8_enabled(*arguments)
+    assert not default_kv_cache_q8_enabled("llama", 8, 64, debug=True)
+
+
+@pytest.mark.parametrize("files, want", [
+    ({}, (7000, "available memory")),
+    ({"memory.max": "5000", "memory.current": "1000"}, (4000, "left by the cgroup's limit")),
+    ({"memory.max": "5000", "memory.current": "4000", "memory.stat": "anon 1\ninactive_file 500\n"}, (1500, "left by")),
+    ({"memory.max": "max", "memory.current": "1000"}, (7000, "available memory")),
+    ({"memory.max": "5000", "memory.current": "9000"}, (0, "left by")),
+])
+def test_available_memory(monkeypatch, tmp_path, files, want):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(doctor, "cgroup_folders", lambda: [str(tmp_path)])
+    monkeypatch.setattr(doctor, "memory", lambda: {"available bytes": 7000, "cgroup limit bytes": None})
+    found = memory_plan.available_memory()
+    assert found[0] == want[0] and want[1] in found[1]
+
+
+def test_shared_models(shared):
+    for name in ("gemma3", "gemma4", "gpt_oss", "qwen3_5", "mistral"):
+        plan = plan_memory(os.path.join(shared, "data", "models", name), budget=GB)
+        assert plan.fits and plan.context == 2048 and plan.kv_bytes > 0
