@@ -17,7 +17,7 @@ log = logging.getLogger("gomlx")
 
 def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
          kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
-         progress: Callable[[float], None] | None = None) -> Model:
+         progress: Callable[[float], None] | None = None, backend: str | None = None, **backend_options) -> Model:
     """Loads a model.
 
     path_or_name    a folder with config.json, tokenizer.json and safetensors; a .gguf file (the first of split ones); a
@@ -30,7 +30,18 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
                     block formats and "float32" for everything else.
     threads         when None, what `gomlx doctor` shows.
     progress        called with a number from 0 to 1 while weights are read; when given, the hub shows its bars too.
+    backend         who runs it, a name of gomlx.backends.names(): "native" (this engine) when None and GOMLX_BACKEND is
+                    not set. The others take options of their own, and refuse those above that they do not know.
     """
+    backend = backend or os.environ.get("GOMLX_BACKEND") or "native"
+    if backend != "native":
+        from gomlx import backends
+        own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
+               "threads": threads}
+        return backends.get(backend).load(path_or_name, **backend_options,
+                                          **{name: value for name, value in own.items() if value is not None})
+    if backend_options:
+        raise TypeError(f"load: the native backend has no option {', '.join(backend_options)}")
     path = locate(path_or_name, show_bars=progress is not None)
     engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
                                activations=activations, threads=threads or 0, progress=progress)

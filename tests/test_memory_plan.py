@@ -134,7 +134,8 @@ def test_wrong_options(options, error):
 
 
 @pytest.mark.parametrize("change", [{"num_hidden_layers": "many"}, {"num_hidden_layers": 10**9},
-                                    {"num_attention_heads": None}, {"num_hidden_layers": -1}, {"hidden_size": [], "head_dim": None}])
+                                    {"num_attention_heads": None}, {"num_hidden_layers": -1},
+                                    {"hidden_size": [], "head_dim": None}])
 def test_hostile_configs(tmp_path, change):
     with pytest.raises(ValueError, match="expected a number|layers"):
         plan_memory(folder(tmp_path / "model", {**LLAMA_1B, **change}))
