@@ -13,5 +13,7 @@ gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
 void linear_clear(gm_linear *l) {
     gm_release(l->weight);
     gm_release(l->bias);
+    gm_release(l->scales);
+    gm_release(l->biases);
     *l = (gm_linear){0};
 }

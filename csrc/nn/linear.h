@@ -4,9 +4,12 @@
 #include "core/array.h"
 
 typedef struct {
-    gm_array *weight;            /* packed [rows, k] */
+    gm_array *weight;            /* packed [rows, k]; with bits > 0 uint32 [rows, k * bits / 32]. Experts: [E, ...] */
     gm_array *bias;              /* float32 [rows], or NULL */
     bool int8;                   /* multiplies int8 activations */
+    gm_array *scales, *biases;   /* MLX's layout: one for each group of a row; biases NULL but for mode affine */
+    int bits, group;
+    const char *mode;            /* as mx.quantized_matmul names it */
 } gm_linear;
 
 /* An input of several linear layers: quantised once, when the first of them wants it. */

@@ -1,0 +1,449 @@
+/* test_moe.c - mixtures of experts: every format of weights, dense and int8 activations, sizes that straddle panels,
+ * tokens from one to many, all of them at one expert and experts without any: against the definition in double, and bit
+ * for bit against the products of each row alone, on any number of threads; one captured plan for every routing. */
+#include <math.h>
+#include <stdlib.h>
+#include "base/memory.h"
+#include "check.h"
+#include "core/graph.h"
+#include "nn/moe.h"
+#include "ops/moe.h"
+
+static uint32_t below(uint32_t n) {
+    static uint64_t state = 88172645463325252u;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 33) % n;
+}
+static float noise(void) { return (float)below(1 << 20) / (1 << 19) - 1; }
+
+/* A stack of matrices in a format, and what its values are as float32. */
+typedef struct {
+    int format;
+    int64_t experts, rows, k;
+    float *values, *bias;                    /* [experts][rows][k], [experts][rows] or NULL */
+    gm_linear packed, *one;                  /* the stack, and each expert as a layer by itself */
+} stack;
+
+static void to_format(int format, const float *in, int64_t n, void *out) {
+    static const int types[] = {GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16};
+    const gm_kernels *k = engine_kernels();
+    const int64_t one = 1;
+    if (format <= GM_QUANT_bf16)
+        k->copy(&(gm_copy_args){.out = out, .in = in, .out_type = types[format], .in_type = GM_FLOAT32, .ndim = 1,
+                                .shape = &n, .out_strides = &one, .in_strides = &one}, 0, n);
+    else
+        k->block_quantize(&(gm_block_quantize_args){.out = out, .in = in, .format = format}, 0,
+                          n / gm_quants[format].values);
+}
+
+static gm_array *packed_array(const stack *t, int ndim, const int64_t *shape, int64_t bytes) {
+    gm_spec spec = {.dtype = GM_PACKED, .format = t->format, .ndim = ndim};
+    memcpy(spec.shape, shape, (size_t)ndim * sizeof *shape);
+    gm_buffer *buf = buffer_new((size_t)bytes);
+    gm_array *a = array_data(NULL, &spec, buf, 0);
+    buffer_release(buf);
+    return a;
+}
+
+static gm_array *floats_array(int ndim, const int64_t *shape, const float *data) {
+    gm_scope *s = gm_scope_open();
+    gm_array *a = gm_retain(gm_array_from(s, GM_FLOAT32, ndim, shape, data));
+    gm_scope_close(s);
+    return a;
+}
+
+static stack make_stack(int format, bool int8, bool biased, int64_t experts, int64_t rows, int64_t k) {
+    stack t = {.format = format, .experts = experts, .rows = rows, .k = k};
+    const gm_kernels *kernels = engine_kernels();
+    const int64_t bytes = kernels_packed_bytes(kernels, format, rows, k), panels = kernels_panels(kernels, format, rows);
+    char *file = malloc((size_t)(rows * k * 4));
+    t.values = malloc((size_t)(experts * rows * k) * sizeof *t.values);
+    t.one = calloc((size_t)experts, sizeof *t.one);
+    t.packed = (gm_linear){.weight = packed_array(&t, 3, (int64_t[]){experts, rows, k}, experts * bytes), .int8 = int8};
+    for (int64_t e = 0; e < experts; e++) {
+        float *values = t.values + e * rows * k;
+        for (int64_t i = 0; i < rows * k; i++)
+            values[i] = noise() / sqrtf((float)k) * 2;
+        to_format(format, values, rows * k, file);
+        kernels->dequantize(&(gm_dequantize_args){.out = values, .in = file, .format = format, .k = k}, 0, rows);
+        t.one[e] = (gm_linear){.weight = packed_array(&t, 2, (int64_t[]){rows, k}, bytes), .int8 = int8};
+        gm_pack_args pack = {.out = array_ptr(t.one[e].weight), .in = file, .format = format, .rows = rows, .k = k};
+        kernels->pack(&pack, 0, panels);
+        memcpy((char *)array_ptr(t.packed.weight) + e * bytes, array_ptr(t.one[e].weight), (size_t)bytes);
+    }
+    free(file);
+    if (!biased)
+        return t;
+    t.bias = malloc((size_t)(experts * rows) * sizeof *t.bias);
+    for (int64_t i = 0; i < experts * rows; i++)
+        t.bias[i] = noise();
+    t.packed.bias = floats_array(2, (int64_t[]){experts, rows}, t.bias);
+    for (int64_t e = 0; e < experts; e++)
+        t.one[e].bias = floats_array(1, &rows, t.bias + e * rows);
+    return t;
+}
+
+static void free_stack(stack *t) {
+    linear_clear(&t->packed);
+    for (int64_t e = 0; t->one && e < t->experts; e++)
+        linear_clear(&t->one[e]);
+    free(t->one);
+    free(t->values);
+    free(t->bias);
+}
+
+/* ---- the definition ---- */
+typedef struct {
+    stack gate, up, down;
+    moe_activation act;
+    float alpha, limit;
+} mixture;
+
+static double activation_of(const mixture *m, double g, double u) {
+    switch (m->act) {
+    case MOE_SWIGLU: return g / (1 + exp(-g)) * u;
+    case MOE_GEGLU: return g / (1 + exp(-2 * sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g))) * u;
+    default:
+        g = fmin(g, (double)m->limit);
+        u = fmax(-(double)m->limit, fmin((double)m->limit, u));
+        return g / (1 + exp(-(double)m->alpha * g)) * (u + 1);
+    }
+}
+
+static void multiply_exactly(const stack *t, int64_t expert, const double *x, double *y) {
+    for (int64_t r = 0; r < t->rows; r++) {
+        y[r] = t->bias ? (double)t->bias[expert * t->rows + r] : 0;
+        for (int64_t i = 0; i < t->k; i++)
+            y[r] += x[i] * (double)t->values[(expert * t->rows + r) * t->k + i];
+    }
+}
+
+/* Worst difference of out [n, down.rows] from the definition, of the size of the largest. */
+static double error_of(const mixture *m, int64_t n, int64_t k, const float *x, const int32_t *ids, const float *weights,
+                       const float *out) {
+    const int64_t h = m->gate.k, inner = m->gate.rows, rows = m->down.rows;
+    double *row = malloc((size_t)(h + 2 * inner + 2 * rows) * sizeof *row), worst = 0, most = 1e-3;
+    double *g = row + h, *u = g + inner, *y = u + inner, *sum = y + rows;
+    for (int64_t t = 0; t < n; t++) {
+        for (int64_t i = 0; i < h; i++)
+            row[i] = (double)x[t * h + i];
+        memset(sum, 0, (size_t)rows * sizeof *sum);
+        for (int64_t j = 0; j < k; j++) {
+            const int64_t e = ids[t * k + j];
+            multiply_exactly(&m->gate, e, row, g);
+            multiply_exactly(&m->up, e, row, u);
+            for (int64_t i = 0; i < inner; i++)
+                g[i] = activation_of(m, g[i], u[i]);
+            multiply_exactly(&m->down, e, g, y);
+            for (int64_t i = 0; i < rows; i++)
+                sum[i] += (double)weights[t * k + j] * y[i];
+        }
+        for (int64_t i = 0; i < rows; i++) {
+            worst = fmax(worst, fabs(sum[i] - (double)out[t * rows + i]));
+            most = fmax(most, fabs(sum[i]));
+        }
+    }
+    free(row);
+    return worst / most;
+}
+
+/* ---- the same row by row: dense layers, each for one row ---- */
+static gm_array *one_row(gm_scope *s, const mixture *m, int64_t k, const float *x, const int32_t *ids,
+                         const float *weights) {
+    gm_array *parts[64];
+    int32_t place[64];
+    for (int64_t j = 0; j < k; j++) {
+        gm_activation in = {.x = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){1, m->gate.k}, x)}, hidden = {0};
+        gm_array *g = linear_apply(s, &m->gate.one[ids[j]], &in, GM_NONE);
+        gm_array *u = linear_apply(s, &m->up.one[ids[j]], &in, GM_NONE);
+        hidden.x = m->act == MOE_SWIGLU ? gm_swiglu(s, g, u)
+                 : m->act == MOE_GEGLU ? gm_geglu(s, g, u) : gm_clamped_swiglu(s, g, u, m->alpha, m->limit);
+        parts[j] = linear_apply(s, &m->down.one[ids[j]], &hidden, GM_NONE);
+        place[j] = (int32_t)j;
+    }
+    return moe_sum(s, gm_concatenate(s, parts, (int)k, 0), gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){1, k}, weights),
+                   gm_array_from(s, GM_INT32, 1, &k, place));
+}
+
+typedef enum { SPREAD, ONE_EXPERT, LAST_FIRST, ROUTINGS } routing;
+
+static void route_rows(routing kind, int64_t n, int64_t k, int64_t experts, int32_t *ids) {
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t j = 0; j < k; j++) {
+            bool again = true;
+            while (again) {
+                ids[t * k + j] = (int32_t)(kind == SPREAD ? below((uint32_t)experts)
+                                           : kind == ONE_EXPERT ? experts / 2 : experts - 1 - j % experts);
+                again = false;
+                for (int64_t i = 0; i < j && kind == SPREAD && k < experts; i++)
+                    again |= ids[t * k + i] == ids[t * k + j];
+            }
+        }
+}
+
+static gm_array *apply(gm_scope *s, const mixture *m, int64_t n, int64_t k, const float *x, const int32_t *ids,
+                       const float *weights) {
+    return moe_apply(s, gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, m->gate.k}, x),
+                     gm_array_from(s, GM_INT32, 2, (int64_t[]){n, k}, ids),
+                     gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, k}, weights), &m->gate.packed, &m->up.packed,
+                     &m->down.packed, m->act, m->alpha, m->limit);
+}
+
+static void check_mixture(const mixture *m, int64_t n, int64_t k, routing kind, double tolerance) {
+    const int64_t h = m->gate.k, rows = m->down.rows;
+    float *x = malloc((size_t)(n * h) * sizeof *x), *weights = malloc((size_t)(n * k) * sizeof *x);
+    int32_t *ids = malloc((size_t)(n * k) * sizeof *ids);
+    for (int64_t i = 0; i < n * h; i++)
+        x[i] = noise();
+    for (int64_t i = 0; i < n * k; i++)
+        weights[i] = noise();
+    route_rows(kind, n, k, m->gate.experts, ids);
+    for (int threads = 1; threads <= 3; threads++) {
+        gm_scope *s = gm_scope_open();
+        CHECK(gm_set_threads(threads) == GM_OK);
+        gm_array *out = apply(s, m, n, k, x, ids, weights);
+        CHECK(out && gm_eval(&out, 1) == GM_OK);
+        const float *got = out ? gm_array_data(out) : NULL;
+        if (got && threads == 1) {
+            const double worst = error_of(m, n, k, x, ids, weights, got);
+            CHECK(worst <= tolerance);
+            if (worst > tolerance)
+                printf("%s int8 %d n %d k %d routing %d: %g\n", gm_quants[m->gate.format].name, m->gate.packed.int8,
+                       (int)n, (int)k, (int)kind, worst);
+        }
+        for (int64_t t = 0; got && t < n; t += threads) {
+            gm_array *alone = one_row(s, m, k, x + t * h, ids + t * k, weights + t * k);
+            CHECK(alone && gm_eval(&alone, 1) == GM_OK &&
+                  memcmp(gm_array_data(alone), got + t * rows, (size_t)rows * sizeof *got) == 0);
+        }
+        gm_scope_close(s);
+    }
+    free(x);
+    free(weights);
+    free(ids);
+}
+
+static void free_mixture(mixture *m) {
+    free_stack(&m->gate);
+    free_stack(&m->up);
+    free_stack(&m->down);
+}
+
+static void formats(void) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++)
+        for (int int8 = 0; int8 < 1 + (format > GM_QUANT_bf16); int8++) {
+            const int64_t values = gm_quants[format].values, k = values == 1 ? 37 : values == 32 ? 96 : 256;
+            const int64_t inner = values == 1 ? 45 : k, h = values == 32 ? 160 : k;
+            mixture m = {.gate = make_stack(format, int8, format % 2, 5, inner, h),
+                         .up = make_stack(format, int8, format % 2, 5, inner, h),
+                         .down = make_stack(format, int8, format % 2, 5, 41, inner),
+                         .act = (moe_activation)(format % 3), .alpha = 1.702f, .limit = 0.8f};
+            const double tolerance = int8 ? 3e-2 : 2e-5;
+            for (int kind = 0; kind < ROUTINGS; kind++)
+                check_mixture(&m, kind == SPREAD ? 40 : 19, 2, (routing)kind, tolerance);
+            check_mixture(&m, 1, 2, SPREAD, tolerance);
+            free_mixture(&m);
+        }
+}
+
+/* Formats that differ, and forms of activations. */
+static void shapes(void) {
+    static const int64_t experts[] = {1, 2, 7, 64}, tokens[] = {1, 2, 3, 16, 17, 33};
+    for (size_t e = 0; e < sizeof experts / sizeof *experts; e++) {
+        const int64_t n_experts = experts[e];
+        mixture m = {.gate = make_stack(GM_QUANT_q4_0, true, true, n_experts, 64, 96),
+                     .up = make_stack(GM_QUANT_f16, false, false, n_experts, 64, 96),
+                     .down = make_stack(GM_QUANT_q8_0, e % 2, true, n_experts, 100, 64), .act = MOE_GEGLU};
+        for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
+            for (int kind = 0; kind < ROUTINGS; kind++)
+                check_mixture(&m, tokens[t], n_experts < 8 ? (n_experts + 1) / 2 : 8, (routing)kind, 3e-2);
+        free_mixture(&m);
+    }
+}
+
+/* A plan that was captured with one routing serves the others. */
+static void one_plan_for_every_routing(void) {
+    enum { TOKENS = 9, SLOTS = 3, EXPERTS = 16 };
+    mixture m = {.gate = make_stack(GM_QUANT_q4_k, true, false, EXPERTS, 256, 256),
+                 .up = make_stack(GM_QUANT_q4_k, true, false, EXPERTS, 256, 256),
+                 .down = make_stack(GM_QUANT_q6_k, true, false, EXPERTS, 256, 256)};
+    float x[TOKENS * 256], weights[TOKENS * SLOTS];
+    int32_t ids[TOKENS * SLOTS] = {0};
+    for (int i = 0; i < TOKENS * 256; i++)
+        x[i] = noise();
+    for (int i = 0; i < TOKENS * SLOTS; i++)
+        weights[i] = noise();
+    gm_scope *s = gm_scope_open();
+    gm_array *in[3] = {gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){TOKENS, 256}, x),
+                       gm_array_from(s, GM_INT32, 2, (int64_t[]){TOKENS, SLOTS}, ids),
+                       gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){TOKENS, SLOTS}, weights)};
+    gm_array *out = moe_apply(s, in[0], in[1], in[2], &m.gate.packed, &m.up.packed, &m.down.packed, m.act, 0, 0);
+    gm_plan *plan = NULL;
+    gm_retain(in[1]);
+    gm_retain(out);
+    gm_scope_close(s);
+    CHECK(run_lock(-1) == GM_OK && plan_capture(&out, 1, &plan) == GM_OK);
+    run_unlock();
+    for (int round = 0; round < 12 && plan; round++) {
+        route_rows((routing)(round % ROUTINGS), TOKENS, SLOTS, EXPERTS, array_ptr(in[1]));
+        memcpy(ids, array_ptr(in[1]), sizeof ids);
+        CHECK(run_lock(-1) == GM_OK);
+        queue_start(plan_queue(plan), 1 + round % 3);
+        CHECK(queue_step(plan_queue(plan), 0) == GM_OK);
+        queue_finish(plan_queue(plan));
+        run_unlock();
+        s = gm_scope_open();
+        for (int t = 0; t < TOKENS; t++) {
+            gm_array *alone = one_row(s, &m, SLOTS, x + t * 256, ids + t * SLOTS, weights + t * SLOTS);
+            CHECK(alone && gm_eval(&alone, 1) == GM_OK &&
+                  memcmp(gm_array_data(alone), (float *)array_ptr(out) + t * 256, 256 * sizeof *x) == 0);
+        }
+        gm_scope_close(s);
+    }
+    plan_free(plan);
+    gm_release(in[1]);
+    gm_release(out);
+    free_mixture(&m);
+}
+
+/* ---- MLX's layout ---- */
+static gm_linear grouped(gm_scope *s, int64_t experts, int64_t rows, int64_t k, int bits, const char *mode, int group,
+                         stack *plain, bool biased) {
+    *plain = make_stack(GM_QUANT_f32, false, biased, experts, rows, k);
+    gm_linear l = {.bits = bits, .group = group, .mode = mode, .bias = plain->packed.bias};
+    l.weight = gm_quantize(s, gm_array_from(s, GM_FLOAT32, 3, (int64_t[]){experts, rows, k}, plain->values), group, bits,
+                           mode, GM_NONE, &l.scales, &l.biases);
+    gm_array *biases = l.biases && l.biases != GM_NONE ? l.biases : GM_NONE;
+    gm_array *back = gm_dequantize(s, l.weight, l.scales, biases, group, bits, mode, GM_NONE, GM_FLOAT32);
+    CHECK(back && gm_eval(&back, 1) == GM_OK && gm_eval((gm_array *[]){l.weight, l.scales}, 2) == GM_OK);
+    memcpy(plain->values, gm_array_data(back), (size_t)(experts * rows * k) * sizeof(float));
+    l.biases = biases == GM_NONE ? NULL : biases;
+    return l;
+}
+
+static void grouped_experts(void) {
+    static const struct { const char *mode; int bits, group; } codings[] = {
+        {"affine", 4, 64}, {"affine", 8, 32}, {"affine", 3, 64}, {"mxfp4", 4, 32}, {"nvfp4", 4, 16}};
+    enum { EXPERTS = 6, SLOTS = 2, TOKENS = 21, WIDE = 192, INNER = 64, OUT = 96 };
+    for (size_t c = 0; c < sizeof codings / sizeof *codings; c++) {
+        const int bits = codings[c].bits, group = codings[c].group;
+        gm_scope *s = gm_scope_open();
+        mixture m = {.act = MOE_CLAMPED_SWIGLU, .alpha = 1.702f, .limit = 7};
+        gm_linear gate = grouped(s, EXPERTS, INNER, WIDE, bits, codings[c].mode, group, &m.gate, true);
+        gm_linear up = grouped(s, EXPERTS, INNER, WIDE, bits, codings[c].mode, group, &m.up, true);
+        gm_linear down = grouped(s, EXPERTS, OUT, INNER, bits, codings[c].mode, group, &m.down, false);
+        float x[TOKENS * WIDE], weights[TOKENS * SLOTS];
+        int32_t ids[TOKENS * SLOTS];
+        for (int i = 0; i < TOKENS * WIDE; i++)
+            x[i] = noise();
+        for (int i = 0; i < TOKENS * SLOTS; i++)
+            weights[i] = noise();
+        route_rows(SPREAD, TOKENS, SLOTS, EXPERTS, ids);
+        float *all = NULL;
+        for (int n = TOKENS; n > 0; n -= n == TOKENS ? 4 : n > 3 ? 7 : 1)
+            for (int first = 0; first + n <= TOKENS; first += n) {
+                gm_array *out = moe_apply(s, gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, WIDE}, x + first * WIDE),
+                                          gm_array_from(s, GM_INT32, 2, (int64_t[]){n, SLOTS}, ids + first * SLOTS),
+                                          gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, SLOTS}, weights + first * SLOTS),
+                                          &gate, &up, &down, m.act, m.alpha, m.limit);
+                CHECK(out && gm_eval(&out, 1) == GM_OK);
+                if (!all) {
+                    all = gm_array_data(out);
+                    CHECK(error_of(&m, n, SLOTS, x, ids, weights, all) < 2e-5);
+                }
+                CHECK(memcmp(gm_array_data(out), all + first * OUT, (size_t)(n * OUT) * sizeof *x) == 0);
+            }
+        gm_scope_close(s);
+        free_mixture(&m);
+    }
+}
+
+/* ---- what does not fit, and what fails ---- */
+static void refusals(void) {
+    mixture m = {.gate = make_stack(GM_QUANT_q4_0, true, true, 3, 64, 96),
+                 .up = make_stack(GM_QUANT_q4_0, true, false, 3, 64, 96),
+                 .down = make_stack(GM_QUANT_f32, false, false, 3, 50, 64)};
+    mixture bad = {.gate = make_stack(GM_QUANT_q4_0, true, true, 2, 64, 96),
+                   .up = make_stack(GM_QUANT_q4_0, true, true, 3, 32, 96)};
+    gm_scope *s = gm_scope_open();
+    float zeros[4 * 96] = {0}, ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    int32_t ids[8] = {-5, 0, 99, 2, 0, 0, 2, 2}, inside[8] = {0, 0, 2, 2, 0, 0, 2, 2};
+    gm_array *x = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){4, 96}, zeros);
+    gm_array *i = gm_array_from(s, GM_INT32, 2, (int64_t[]){4, 2}, ids);
+    gm_array *w = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){4, 2}, ones);
+    gm_array *w3 = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){2, 4}, ones);
+    gm_linear wrong = m.down.packed, mixed = m.up.packed;
+    CHECK(!moe_apply(s, x, i, w3, &m.gate.packed, &m.up.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "weights float32(2,4)");
+    CHECK(!moe_apply(s, x, i, w, &m.gate.packed, &bad.gate.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "up is Q4_0(2,64,96)");
+    CHECK(!moe_apply(s, x, i, w, &m.gate.packed, &bad.up.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "gate has 64 rows and up 32");
+    wrong.int8 = true;
+    CHECK(!moe_apply(s, x, i, w, &m.gate.packed, &m.up.packed, &wrong, MOE_SWIGLU, 0, 0));
+    CHECK_ERROR(GM_EVALUE, GM_EVALUE, "block formats only");
+    mixed.bits = 4;
+    CHECK(!moe_apply(s, x, i, w, &m.gate.packed, &mixed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK_ERROR(GM_EVALUE, GM_EVALUE, "MLX's layout");
+    CHECK(!moe_apply(s, NULL, i, w, &m.gate.packed, &m.up.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    /* An id that is none counts as the nearest. */
+    gm_array *both[2] = {apply(s, &m, 4, 2, zeros, ids, ones), apply(s, &m, 4, 2, zeros, inside, ones)};
+    CHECK(both[0] && both[1] && gm_eval(both, 2) == GM_OK &&
+          memcmp(gm_array_data(both[0]), gm_array_data(both[1]), 4 * 50 * sizeof(float)) == 0);
+    gm_array *none = apply(s, &m, 0, 2, zeros, ids, ones);
+    CHECK(none && gm_eval(&none, 1) == GM_OK && gm_array_size(none) == 0);
+    /* Routing. */
+    gm_array *out[2];
+    CHECK(!gm_route(s, x, 97, true, GM_NONE, &out[0], &out[1]) && !out[0] && !out[1]);
+    CHECK_ERROR(GM_EVALUE, GM_EVALUE, "97 experts");
+    CHECK(!gm_route(s, x, 2, true, w, &out[0], &out[1]));
+    CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "scale is float32(4,2)");
+    CHECK(gm_route(s, x, 2, true, GM_NONE, &out[0], &out[1]) && gm_eval(out, 2) == GM_OK);
+    CHECK(((int32_t *)gm_array_data(out[0]))[3] == 1 && ((float *)gm_array_data(out[1]))[7] == 0.5f);
+    gm_scope_close(s);
+    free_mixture(&m);
+    free_mixture(&bad);
+}
+
+static void failures(void) {
+    mixture m = {.gate = make_stack(GM_QUANT_q4_0, true, true, 3, 64, 96),
+                 .up = make_stack(GM_QUANT_f32, false, false, 3, 64, 96),
+                 .down = make_stack(GM_QUANT_q4_0, true, false, 3, 50, 64)};
+    float x[5 * 96], weights[10];
+    int32_t ids[10];
+    gm_error e;
+    for (int i = 0; i < 5 * 96; i++)
+        x[i] = noise();
+    for (int i = 0; i < 10; i++)
+        weights[i] = noise();
+    route_rows(SPREAD, 5, 2, 3, ids);
+    const size_t before = gm_active_memory();
+    gm_status status = GM_ENOMEM;
+    long n = 1;
+    for (; status != GM_OK && n < 500; n++) {
+        memory_fail_at(n);
+        gm_scope *s = gm_scope_open();
+        gm_array *out = s ? apply(s, &m, 5, 2, x, ids, weights) : NULL;
+        status = out ? gm_eval(&out, 1) : GM_ENOMEM;
+        gm_scope_close(s);
+        memory_fail_at(0);
+        gm_take_error(&e);
+        CHECK((status == GM_OK || (status == GM_ENOMEM && e.code == GM_ENOMEM)) && gm_active_memory() == before);
+    }
+    CHECK(n > 12 && n < 500);
+    free_mixture(&m);
+}
+
+int main(void) {
+    CHECK(gm_init() == GM_OK);
+    formats();
+    shapes();
+    one_plan_for_every_routing();
+    grouped_experts();
+    refusals();
+    gm_set_cache_limit(0);
+    failures();
+    return check_summary();
+}
