@@ -36,6 +36,7 @@ typedef enum {
     GM_ECANCELLED,    /* the work was cancelled from another thread */
     GM_AGAIN,         /* not a failure: call again */
     GM_END,           /* not a failure: a stream has no more tokens */
+    GM_LOGITS,        /* not a failure: a stream's logits wait for gm_stream_sample */
 } gm_status;
 
 typedef struct { gm_status code; int os_errno; char text[1024]; } gm_error;
@@ -308,6 +309,49 @@ gm_status gm_model_weight_name(gm_model *m, int64_t i, const char **name);
 int64_t gm_model_vocab_size(const gm_model *m);
 int64_t gm_model_context_length(const gm_model *m);
 
+/* ---- sampling (csrc/run/sample.c): logits become one id ----
+ * First the biases, then what is forbidden, then the samplers in their order, then the draw. */
+/* In the default order, which is that of transformers; what it does not have stands where llama.cpp has it. */
+typedef enum {
+    GM_SAMPLER_PENALTIES,         /* repetition, frequency and presence */
+    GM_SAMPLER_DRY, GM_SAMPLER_TOP_N_SIGMA, GM_SAMPLER_TEMPERATURE, GM_SAMPLER_TOP_K, GM_SAMPLER_TOP_P,
+    GM_SAMPLER_MIN_P, GM_SAMPLER_TYPICAL_P, GM_SAMPLER_XTC,
+    GM_SAMPLER_MIROSTAT,          /* only as the last one */
+    GM_SAMPLER_KINDS,
+} gm_sampler_kind;
+const char *gm_sampler_name(gm_sampler_kind kind);    /* "top_k" */
+typedef struct { const int32_t *ids; const size_t *lengths; size_t n; } gm_sequences;   /* ids one after another */
+typedef struct {
+    const gm_sampler_kind *order; size_t n_order;     /* NULL: all in the default order; what is set must be in it */
+    float temperature;            /* 0: greedy, ties to the lowest id, after penalties; the other samplers do nothing */
+    int32_t top_k;                /* 0: off */
+    float top_p, min_p;           /* 1 and 0: off */
+    float typical_p;              /* 1: off */
+    float top_n_sigma;            /* 0: off */
+    float xtc_probability, xtc_threshold;             /* 0: off */
+    float dry_multiplier, dry_base;                   /* 0: off */
+    int32_t dry_allowed_length, dry_last_n;           /* last ids looked at; 0: off, -1: all */
+    gm_sequences dry_breakers;
+    float mirostat_tau, mirostat_eta;                 /* 0: off */
+    float repetition_penalty;     /* 1: off */
+    float frequency_penalty, presence_penalty;        /* 0: off */
+    int32_t penalty_last_n;       /* the last ids that the penalties look at; 0: off, -1: all */
+    bool repetition_of_prompt;    /* the repetition penalty looks at the prompt too */
+    bool counts_of_prompt;        /* the other two as well */
+    const int32_t *bias_ids; const float *biases; size_t n_biases;     /* added to the logits */
+    gm_sequences bad_words;       /* a sequence's last id is forbidden after the others */
+    const int32_t *suppressed; size_t n_suppressed;   /* forbidden ids */
+    uint64_t seed;
+} gm_sampling;
+void gm_sampling_defaults(gm_sampling *o);            /* greedy, nothing on */
+/* n draws, number `step` and on, each from these logits, float32 [vocab]; ids are those so far, the first n_prompt of
+ * them the prompt's. The ids are not appended; mirostat learns from draw to draw. GM_EVALUE when no token is left. */
+gm_status gm_sample(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids, size_t n_ids,
+                    size_t n_prompt, uint64_t step, int32_t *out, size_t n);
+/* The distribution that draw is made from: out float32 [vocab]. With temperature 0, 1 for one id. */
+gm_status gm_sample_probabilities(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids,
+                                  size_t n_ids, size_t n_prompt, uint64_t step, float *out);
+
 /* ---- sessions and streams (csrc/run): the one decode loop ---- */
 /* A session is one sequence: its KV cache and the tokens that are in it. Used by one stream at a time (else
  * GM_ESTATE). */
@@ -318,21 +362,24 @@ int64_t gm_session_length(const gm_session *s);
 gm_status gm_session_truncate(gm_session *s, int64_t length);
 
 typedef struct {
-    float temperature;            /* 0: greedy, ties to the lowest id */
-    int32_t top_k;                /* 0: off */
-    float top_p, min_p;           /* 1 and 0: off */
-    float repetition_penalty;     /* 1: off; over prompt and output */
-    uint64_t seed;
-    int64_t max_tokens;           /* -1: until a stop or the end of the context */
+    gm_sampling sampling;
+    int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: the prompt is computed, nothing else */
+    int64_t min_tokens;           /* stop ids cannot be drawn before so many tokens */
     const int32_t *stop_ids; size_t n_stop_ids;
     const char *const *stop_texts; size_t n_stop_texts;  /* UTF-8 */
+    int32_t top_logprobs;         /* alternatives reported with each token, at most GM_MAX_LOGPROBS */
+    bool hand_out_logits;         /* gm_stream_next returns GM_LOGITS before each token */
 } gm_generate_options;
 void gm_generate_defaults(gm_generate_options *o);        /* greedy, nothing on, max_tokens -1 */
 
 typedef enum { GM_FINISH_NONE, GM_FINISH_STOP, GM_FINISH_LENGTH, GM_FINISH_CONTEXT, GM_FINISH_CANCELLED } gm_finish;
+#define GM_MAX_LOGPROBS 256
+typedef struct { int32_t id; float logprob; } gm_logprob;
 typedef struct {
     int32_t id;                   /* -1 on a last event that carries only held-back text */
-    float logprob;                /* of the untempered distribution */
+    float logprob;                /* under the model's own distribution: no sampler, penalty or bias counts */
+    const gm_logprob *top;        /* the likeliest under it, best first, valid until the next call */
+    int32_t n_top;
     const char *text; size_t length;   /* what became certain, valid until the next call */
     gm_finish finish;             /* != NONE on the last event */
 } gm_token;
@@ -355,6 +402,12 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
  * last. A token whose text is held back (half a character, a possible stop text) still comes out at once, with less
  * text. */
 gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token);
+/* After GM_LOGITS: the ids so far (prompt and output) and the model's logits, float32 [vocab]; borrowed until the
+ * token is drawn. */
+typedef struct { const int32_t *ids; size_t n_ids; const float *logits; int64_t vocab; } gm_pending_logits;
+gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out);
+/* The token drawn from these logits, float32 [vocab], in place of the model's: as gm_stream_next fills it. */
+gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token);
 void gm_stream_cancel(gm_stream *st);         /* from any thread; the next event is the last */
 gm_stream_stats gm_stream_get_stats(const gm_stream *st);
 void gm_stream_free(gm_stream *st);           /* the session stays usable */

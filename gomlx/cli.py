@@ -53,14 +53,16 @@ def parser():
 
     sampling = argparse.ArgumentParser(add_help=False)
     sampling.add_argument("-n", "--max-tokens", type=int, metavar="N")
-    sampling.add_argument("-t", "--temperature", type=float, metavar="T", help="0 is greedy (default: the model's own)")
-    sampling.add_argument("--top-p", type=float, metavar="P")
-    sampling.add_argument("--top-k", type=int, metavar="K")
-    sampling.add_argument("--min-p", type=float, metavar="P")
-    sampling.add_argument("--repetition-penalty", type=float, metavar="R")
+    sampling.add_argument("--min-tokens", type=int, default=0, metavar="N", help="do not stop by itself before so many")
     sampling.add_argument("--seed", type=int, metavar="N")
     sampling.add_argument("--stop", action="append", metavar="TEXT",
                           help="end at this text; may be given several times")
+    sampling.add_argument("--stop-id", action="append", type=int, default=[], metavar="ID",
+                          help="end at this token; may be given several times")
+    sampling.add_argument("--ignore-eos", action="store_true", help="go on after the model's own stop tokens")
+    sampling.add_argument("--top-logprobs", type=int, default=0, metavar="K",
+                          help="with --json, the K likeliest tokens at each place")
+    add_sampling_flags(sampling.add_argument_group("sampling", "what is not given is the model's own"))
 
     top = argparse.ArgumentParser(prog="gomlx", description="Runs open language models on this machine's CPUs.")
     top.add_argument("--version", action="version", version="gomlx " + gomlx.__version__)
@@ -88,6 +90,36 @@ def parser():
     return top
 
 
+def bias(text):
+    """ID=BIAS"""
+    token_id, _, value = text.partition("=")
+    try:
+        return int(token_id), float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS") from None
+
+
+# Fields of Sampling that are several things: the flag of one of them, and how it is read.
+SEVERAL = {"dry_sequence_breakers": ("--dry-sequence-breaker", str), "bad_words": ("--bad-word", str),
+           "suppress_tokens": ("--suppress-token", int), "logit_bias": ("--logit-bias", bias)}
+
+
+def add_sampling_flags(group):
+    """One flag for each field of Sampling; all are None when not given."""
+    for one in dataclasses.fields(gomlx.Sampling):
+        flag, help_text, metavar = "--" + one.name.replace("_", "-"), one.metadata["help"], one.metadata["metavar"]
+        if one.name in SEVERAL:
+            flag, read = SEVERAL[one.name]
+            group.add_argument(flag, action="append", type=read, dest=one.name, metavar=metavar,
+                               help=help_text + "; may be given several times")
+        elif one.name == "penalty_prompt":
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, help=help_text)
+        else:
+            short = ["-t"] if one.name == "temperature" else []
+            read = str if isinstance(one.default, str) else type(one.default)
+            group.add_argument(*short, flag, type=read, metavar=metavar, help=help_text)
+
+
 # ---- models ----
 
 def load(args):
@@ -113,8 +145,13 @@ def load(args):
 
 
 def sampling_of(args):
-    return {"max_tokens": args.max_tokens, "temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k,
-            "min_p": args.min_p, "repetition_penalty": args.repetition_penalty, "seed": args.seed, "stop": args.stop}
+    changes = {one.name: getattr(args, one.name) for one in dataclasses.fields(gomlx.Sampling)}
+    if changes["samplers"] and "," in changes["samplers"]:
+        changes["samplers"] = changes["samplers"].split(",")
+    if changes["logit_bias"]:
+        changes["logit_bias"] = dict(changes["logit_bias"])
+    return changes | {"max_tokens": args.max_tokens, "min_tokens": args.min_tokens, "seed": args.seed, "stop": args.stop,
+                      "stop_ids": args.stop_id, "ignore_eos": args.ignore_eos, "top_logprobs": args.top_logprobs}
 
 
 def read_text(text):

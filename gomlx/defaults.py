@@ -7,24 +7,52 @@ TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<
              "<|endoftext|>", "<|eom_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<|tool_response>")
 
 CONFIG_KEYS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
-               "repetition_penalty": "repetition_penalty"}
+               "typical_p": "typical_p", "repetition_penalty": "repetition_penalty"}
+CONFIG_LISTS = {"suppress_tokens": "suppress_tokens", "bad_words_ids": "bad_words"}
 GGUF_KEYS = {"general.sampling.temp": "temperature", "general.sampling.top_p": "top_p",
              "general.sampling.top_k": "top_k", "general.sampling.min_p": "min_p",
-             "general.sampling.penalty_repeat": "repetition_penalty"}
+             "general.sampling.xtc_probability": "xtc_probability", "general.sampling.xtc_threshold": "xtc_threshold",
+             "general.sampling.penalty_last_n": "penalty_last_n", "general.sampling.penalty_repeat": "repetition_penalty"}
+GGUF_MIROSTAT = {"general.sampling.mirostat_tau": "mirostat_tau", "general.sampling.mirostat_eta": "mirostat_eta"}
+# What has its effect in greedy decoding too.
+WITHOUT_DRAWS = {"repetition_penalty", "penalty_last_n", "suppress_tokens", "bad_words"}
+# Keys of generation_config.json that say nothing about which token comes next, or are used elsewhere.
+NOT_SAMPLING = {"eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version", "do_sample",
+                "use_cache", "cache_implementation", "cache_config", "return_legacy_cache", "return_dict_in_generate",
+                "output_attentions", "output_hidden_states", "output_scores", "output_logits"}
+NEUTRAL = {"num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "encoder_repetition_penalty": 1,
+           "length_penalty": 1, "guidance_scale": 1}
 
 
 def sampling_from_config(generation):
     """generation_config.json: greedy when do_sample is false or nothing is said about sampling."""
-    found = numbers(generation, CONFIG_KEYS, "generation_config.json")
-    if generation.get("do_sample", bool(found.keys() - {"repetition_penalty"})):
+    found = numbers(generation, CONFIG_KEYS, "generation_config.json") | lists(generation)
+    if generation.get("do_sample", bool(found.keys() - WITHOUT_DRAWS)):
         return {"temperature": 1.0} | found
-    return {key: value for key, value in found.items() if key == "repetition_penalty"}
+    return {key: value for key, value in found.items() if key in WITHOUT_DRAWS}
+
+
+def sampling_ignored_in_config(generation, applied):
+    """{key: value} of what a generation_config.json says about generating and sampling_from_config did not apply."""
+    used = {key for key, name in (CONFIG_KEYS | CONFIG_LISTS).items() if name in applied}
+    return {key: value for key, value in generation.items()
+            if key not in used | NOT_SAMPLING and not key.startswith("_") and value and value != NEUTRAL.get(key)}
 
 
 def sampling_from_gguf(metadata):
     """GGUF's general.sampling.*: greedy when there is none."""
     found = numbers(metadata, GGUF_KEYS, "GGUF metadata")
+    if metadata.get("general.sampling.mirostat") == 2:
+        found |= {"mirostat_tau": 5.0} | numbers(metadata, GGUF_MIROSTAT, "GGUF metadata")
     return {"temperature": 1.0} | found if found else {}
+
+
+def sampling_ignored_in_gguf(metadata, applied):
+    """{key: value} of the general.sampling.* that sampling_from_gguf did not apply."""
+    used = {key for key, name in (GGUF_KEYS | GGUF_MIROSTAT).items() if name in applied}
+    if "mirostat_tau" in applied or not metadata.get("general.sampling.mirostat"):
+        used |= {"general.sampling.mirostat", *GGUF_MIROSTAT}
+    return {key: value for key, value in metadata.items() if key.startswith("general.sampling.") and key not in used}
 
 
 def numbers(source, keys, where):
@@ -35,7 +63,22 @@ def numbers(source, keys, where):
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**31:
             raise _gomlx.Error(f"{where}: {key} is {value!r}, expected a number")
-        found[name] = int(value) if name == "top_k" else float(f"{value:.6g}")   # 0.7 as float32 is 0.699999988
+        found[name] = int(value) if name in ("top_k", "penalty_last_n") else float(f"{value:.6g}")   # not 0.699999988
+    return found
+
+
+def lists(generation):
+    """Ids and sequences of ids; an empty list says nothing."""
+    found = {}
+    for key, name in CONFIG_LISTS.items():
+        value = generation.get(key)
+        if not value:
+            continue
+        flat = value if key == "suppress_tokens" else [one for word in value for one in word] \
+            if isinstance(value, list) and all(isinstance(word, list) and word for word in value) else None
+        if not isinstance(flat, list) or not all(type(one) is int and 0 <= one < 2**31 for one in flat):
+            raise _gomlx.Error(f"generation_config.json: {key} is {value!r:.80}, expected token ids")
+        found[name] = value
     return found
 
 

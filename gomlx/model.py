@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gomlx import _gomlx, chat
 from gomlx.parsing import Parsed, Parser, Part, TokenReader, detect
+from gomlx.sampling import Sampling
 from gomlx.tool_calls import ToolCall
 
 
@@ -23,6 +24,8 @@ class Result:
     decode_tps: float | None    # steps of one token per second; the first token is prefill's
     seed: int
     stop: str | int | None      # what ended it, if something did: the stop text, or the id of the stop token
+    logprobs: list[float]       # of each token, in the model's own distribution
+    top_logprobs: list[tuple]   # of each token: (id, logprob) of the likeliest, where they were asked for
     reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
     answer: str = ""                    # the text without reasoning, calls of tools and their markup
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
@@ -39,9 +42,12 @@ class Result:
 
 
 class TokenStream:
-    """An iterator of Token(id, text, logprob, finish_reason). The last one has the finish_reason and the text that was
-    held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel() may be called
-    from another thread.
+    """An iterator of Token(id, text, logprob, finish_reason, top_logprobs). The last one has the finish_reason and the text
+    that was held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel() may be
+    called from another thread.
+
+    logprob and top_logprobs are of the model's own distribution, the softmax of its logits, before any bias, penalty,
+    processor or sampler.
 
     parts()     iterates Part(channel, text) instead: the text as reasoning, answer and calls of tools, without markup
     channel     where the last token's text went: "reasoning", "answer" or "tool"
@@ -56,6 +62,8 @@ class TokenStream:
         self._session = session                 # closed with the stream when it was made for it, else None
         self._texts = []
         self._ids = []
+        self._logprobs = []
+        self._top_logprobs = []
         self._finish_reason = None
         self._result = None
 
@@ -74,6 +82,8 @@ class TokenStream:
         self._parts = self._reader.feed(token.id, token.text) if self._reader else [Part("answer", token.text)]
         if token.id >= 0:
             self._ids.append(token.id)
+            self._logprobs.append(token.logprob)
+            self._top_logprobs += [token.top_logprobs] if token.top_logprobs else []
         if token.finish_reason is not None:
             self._finish_reason = token.finish_reason
             self.close()
@@ -106,7 +116,7 @@ class TokenStream:
             generated_tokens=stats["generated_tokens"],
             prefill_tps=rate(prefilled, stats["prefill_seconds"]),
             decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats),
-            **vars(parsed))
+            logprobs=self._logprobs, top_logprobs=self._top_logprobs, **vars(parsed))
 
     def _stop(self, stats):
         if stats["stop_text"] >= 0:
@@ -144,14 +154,16 @@ def rate(count, seconds):
 class Model:
     """A loaded model; gomlx.load makes it. Any number of threads may use it, each stream in one thread at a time.
 
-    info        what is known about it, as a dict; "stop_ids" names each stop id with where it comes from
+    info        what is known about it, as a dict; "stop_ids" names each stop id with where it comes from,
+                "sampling_ignored" what its files say about generating that is not applied
+    sampling    its own Sampling: what generate() does unless told otherwise
     tokenizer   its Tokenizer
     """
 
     def __init__(self, engine, tokenizer, info, sampling, stops):
         self._engine = engine
-        self._sampling = sampling
-        self._stop_ids = sorted(stops)
+        self.sampling = Sampling(**sampling)
+        self._stop_ids = [i for i in sorted(stops) if i < engine.vocab_size]
         self.tokenizer = tokenizer
         self.info = info | {
             "sampling": sampling or {"temperature": 0.0},
@@ -159,27 +171,39 @@ class Model:
             "chat_template": tokenizer.chat_template is not None,
         }
 
-    def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, temperature: float | None = None,
-                 top_p: float | None = None, top_k: int | None = None, min_p: float | None = None,
-                 repetition_penalty: float | None = None, seed: int | None = None,
-                 stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None,
-                 parser: str | Parser | None = None) -> TokenStream:
+    def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, min_tokens: int = 0,
+                 sampling: Sampling | None = None, seed: int | None = None, stop: str | Sequence[str] | None = None,
+                 stop_ids: Sequence[int] = (), ignore_eos: bool = False, top_logprobs: int = 0,
+                 logits_processors: Sequence[Callable] = (), session: _gomlx.Session | None = None,
+                 parser: str | Parser | None = None, **changes) -> TokenStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
-        What is None is the model's own default (model.info["sampling"]); temperature 0 is greedy. max_tokens: None goes
-        on to a stop or to the end of the context. seed: None draws one and leaves it in the result. stop: a text, or
-        several, that end the stream and are cut from it. session: from model.session(), keeps the KV cache, so that
-        a prompt's beginning that the session already holds is not computed again. parser: what takes reasoning and
-        calls of tools out of the text, a name of gomlx.parsing.FORMATS or a Parser; None leaves all of it in the
-        answer."""
+        max_tokens          None goes on to a stop or to the end of the context; 0 computes the prompt, for the session
+        min_tokens          stop ids cannot come before so many tokens
+        sampling            a Sampling in place of the model's own (model.sampling)
+        temperature=..., top_p=..., top_k=..., min_p=..., repetition_penalty=..., ...
+                            any field of Sampling by name changes that field; None changes nothing
+        seed                0 to 2**64 - 1; None draws one and leaves it in the result
+        stop                a text, or several, that end the stream and are cut from it; the text of a special token is that
+                            token's id. Where several are possible, the one that is complete first
+        stop_ids            ids that end the stream, besides those of model.info["stop_ids"]
+        ignore_eos          the model's own stop ids end nothing
+        top_logprobs        so many of the likeliest tokens are reported with each token, up to 256
+        logits_processors   callables f(ids, logits), called for each token before any bias, penalty or sampler: ids is an
+                            int32 memoryview of prompt and output, logits a writable float32 memoryview [vocab] without a
+                            copy (numpy.asarray(logits) is one), valid during the call. What f returns, when it is not
+                            None, takes its place: float32 [vocab]. An exception ends the stream and is raised there
+        session             from model.session(), keeps the KV cache, so that a prompt's beginning that the session already
+                            holds is not computed again
+        parser              what takes reasoning and calls of tools out of the text, a name of gomlx.parsing.FORMATS or
+                            a Parser; None leaves all of it in the answer
+        """
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
             raise TypeError(f"prompt: expected a str or token ids, got {type(prompt).__name__}")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
-        asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
-                 "repetition_penalty": repetition_penalty}
-        sampling = self._sampling | {name: value for name, value in asked.items() if value is not None}
+        options = (sampling or self.sampling).replace(**changes).engine_options(self.tokenizer)
         stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
         if not all(isinstance(one, str) for one in stop_texts):
             raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
@@ -188,32 +212,36 @@ class Model:
         if isinstance(parser, str):
             parser = Parser(parser, prompt=prompt if isinstance(prompt, str) else self.tokenizer.decode(ids))
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
+        ends = [] if ignore_eos else self._stop_ids
+        ends = [*ends, *stop_ids, *self._special_ids(stop_texts)]
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         own = None if session is not None else self._engine.new_session()
         try:
             stream = _gomlx.stream(
                 session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
-                stop_ids=self._stop_ids, stop_texts=stop_texts, **sampling)
+                min_tokens=min_tokens, stop_ids=ends, stop_texts=stop_texts, top_logprobs=top_logprobs,
+                processors=logits_processors, **options)
         except BaseException:
             if own is not None:
                 own.close()
             raise
         return TokenStream(stream, seed, own, stop_texts, reader)
 
+    def _special_ids(self, texts):
+        """The ids of those texts that are special tokens: these have no text in the output."""
+        ids = [self.tokenizer.token_to_id(text) for text in texts]
+        return [i for i in ids if i is not None and i < self.vocab_size and self.tokenizer.is_special(i)]
+
     def chat(self, messages: Sequence[dict], *, tools: Sequence[dict] | None = None, add_generation_prompt: bool = True,
-             template_args: dict | None = None, max_tokens: int | None = None, temperature: float | None = None,
-             top_p: float | None = None, top_k: int | None = None, min_p: float | None = None,
-             repetition_penalty: float | None = None, seed: int | None = None,
-             stop: str | Sequence[str] | None = None, session: _gomlx.Session | None = None,
-             enable_thinking: bool | None = None, chat_format: str | None = None,
-             parser: str | Parser | None = "auto") -> TokenStream:
+             template_args: dict | None = None, enable_thinking: bool | None = None, chat_format: str | None = None,
+             parser: str | Parser | None = "auto", **options) -> TokenStream:
         """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
 
         template_args: further variables for the template. enable_thinking: the template's switch for reasoning; None is
         the template's own default, and a template without one raises ValueError. tools: as in OpenAI's API; ValueError
         when the template takes none. chat_format: a built-in format (gomlx.chat_formats) instead of the model's
         template. parser: "auto" takes reasoning and calls of tools out of the text as the template writes them; else as
-        in generate()."""
+        in generate(). options: the other ones of generate()."""
         template = self.tokenizer.template_for(tools, chat_format)
         variables = dict(template_args or {})
         if enable_thinking is not None:
@@ -226,9 +254,7 @@ class Model:
             parser = detect(template, lambda token: self.tokenizer.token_to_id(token) is not None)
         if isinstance(parser, str):
             parser = Parser(parser, tools, text)
-        return self.generate(text, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k,
-                             min_p=min_p, repetition_penalty=repetition_penalty, seed=seed, stop=stop, session=session,
-                             parser=parser)
+        return self.generate(text, parser=parser, **options)
 
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]]) -> _gomlx.array | list[_gomlx.array]:
         """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in

@@ -3,6 +3,7 @@ template."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from gomlx import _gomlx
 
@@ -93,6 +94,23 @@ class Tokenizer(_gomlx.Tokenizer):
         ids = self.encode(text, add_special_tokens=False)
         prefix = self._prefix()
         return ids if ids[:len(prefix)] == prefix else prefix + ids
+
+    def sequences_with(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids after which one of the texts may have come: every token that has it inside, and every token that ends with its
+        beginning, with the tokens of its rest. The vocabulary is read once for each combination of texts."""
+        known, key = self.__dict__.setdefault("_sequences", {}), tuple(texts)
+        if key not in known:
+            rests = {text: [self.encode(text[i:], add_special_tokens=False) for i in range(1, len(text))] for text in key}
+            found = []
+            for i in range(self.vocab_size):
+                token = self.decode([i])
+                if any(text in token for text in key):
+                    found.append([i])
+                else:
+                    found += [[i, *rest] for text in key for at, rest in enumerate(rests[text], 1)
+                              if token.endswith(text[:at])]
+            known[key] = found
+        return known[key]
 
     def _prefix(self):
         """What the post-processor puts before any text, found by looking."""

@@ -5,7 +5,7 @@ import types
 
 RETURNS = {
     "isa": "str", "isa_reason": "str", "default_threads": "int", "default_threads_reason": "str", "load_model": "Model",
-    "stream": "TokenStream", "eval": "None", "set_threads": "None", "get_active_memory": "int",
+    "stream": "TokenStream", "sample": "list[int]", "sample_probabilities": "array", "eval": "None", "set_threads": "None", "get_active_memory": "int",
     "get_peak_memory": "int",
     "get_cache_memory": "int", "reset_peak_memory": "None", "set_memory_limit": "int", "set_cache_limit": "int",
     "clear_cache": "None", "Model.info": "dict[str, Any]", "Model.new_session": "Session",
@@ -37,6 +37,7 @@ class Token(NamedTuple):
     text: str
     logprob: float
     finish_reason: str | None
+    top_logprobs: tuple[tuple[int, float], ...]
 '''
 
 

@@ -27,6 +27,7 @@ static PyObject *exception_class(module_state *state, gm_status code) {
     case GM_ECANCELLED:
     case GM_AGAIN:
     case GM_END:
+    case GM_LOGITS:
         break;
     }
     return PyExc_RuntimeError;

@@ -270,9 +270,16 @@ static PyMethodDef module_functions[] = {
      SIG("load_model(path, *, context_length=0, dtype=None, kv_dtype=None, activations=None, threads=0, progress=None)",
          "Loads a model folder or a GGUF file.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
-     SIG("stream(session, tokenizer, prompt_ids, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, "
-         "repetition_penalty=1.0, seed=0, max_tokens=-1, stop_ids=(), stop_texts=())",
-         "Generates from the ids: an iterator of Token.")},
+     SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
+         "top_logprobs=0, processors=(), **sampling)",
+         "Generates from the ids: an iterator of Token. sampling: as in sample().")},
+    {"sample", FUNCTION(sample_ids), FASTCALL,
+     SIG("sample(logits, ids=(), *, n_prompt=None, step=0, n=1, **sampling)",
+         "n ids drawn from logits [vocab]: draws number step, step + 1, ... after ids, of which the first n_prompt (all) "
+         "are the prompt's.")},
+    {"sample_probabilities", FUNCTION(sample_probabilities), FASTCALL,
+     SIG("sample_probabilities(logits, ids=(), *, n_prompt=None, step=0, **sampling)",
+         "The distribution that sample() draws from: float32 [vocab].")},
     {"_synchronize", synchronize, METH_NOARGS, NULL},
     {"_promote", promote, METH_VARARGS, NULL},
     {"_check_stream", check_stream, METH_O, NULL},

@@ -66,6 +66,17 @@ bool read_stream(PyObject *value);            /* None, NULL, a Stream, a Device 
 /* Token ids of any sequence of ints; *ids is from PyMem_Malloc. */
 bool read_ids(PyObject *value, int32_t **ids, size_t *count);
 
+/* ---- sampling.c ---- */
+bool read_count(PyObject *value, const char *name, int64_t *out);
+/* The options of sampling that a call names, and the memory behind them. */
+typedef struct { gm_sampling options; void *blocks[12]; int n_blocks; } sampling_arguments;
+/* read_arguments for a function that also takes the options of sampling by name; sampling_free in any case. */
+bool sampling_read(sampling_arguments *a, const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                   PyObject **values);
+void sampling_free(sampling_arguments *a);
+PyObject *sample_ids(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *sample_probabilities(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
 /* ---- dtype.c ---- */
 extern PyType_Spec py_dtype_spec;
 bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names);

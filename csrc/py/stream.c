@@ -2,7 +2,9 @@
  *  (1) Objects hold each other one way: stream -> session -> model, stream -> tokenizer. Back pointers are borrowed.
  *  (2) A C stream is used by one thread at a time: busy is set, under the GIL, while a step runs without it. Only
  *      cancel may come in between. Whoever wants to free the C stream meanwhile leaves doomed, and the step frees it.
- *  (3) A C session is freed after its C stream. */
+ *  (3) A C session is freed after its C stream.
+ *  (4) Logits processors run between two calls of the engine, while busy is set. They see memory of a bytearray; a view
+ *      that one of them keeps keeps that bytearray, and the next token gets another. */
 #include "py/py.h"
 #include <string.h>
 
@@ -19,6 +21,8 @@ struct stream_object {
     PyObject_HEAD
     gm_stream *stream;                      /* NULL when closed or at its end */
     PyObject *session, *tokenizer;
+    PyObject *processors;                   /* a tuple; NULL: none */
+    PyObject *logits;                       /* a bytearray: what the processors may change */
     bool busy, doomed;
     gm_stream_stats stats;                  /* the last ones, once stream is NULL */
 };
@@ -192,11 +196,12 @@ PyType_Spec py_session_spec = {"gomlx._gomlx.Session", sizeof(session_object), 0
 static PyStructSequence_Field token_fields[] = {
     {"id", "The token, or -1 when only text that was held back comes."},
     {"text", "What became certain with it."},
-    {"logprob", "Its log probability, before temperature."},
+    {"logprob", "The logarithm of its probability in the model's own distribution, before any sampler."},
     {"finish_reason", "On the last one 'stop', 'length', 'context' or 'cancelled'; else None."},
+    {"top_logprobs", "As many of the likeliest tokens as were asked for, best first: (id, logprob) each."},
     {NULL, NULL},
 };
-static PyStructSequence_Desc token_description = {"gomlx.Token", "One step of a TokenStream.", token_fields, 4};
+static PyStructSequence_Desc token_description = {"gomlx.Token", "One step of a TokenStream.", token_fields, 5};
 
 bool py_token_type_add(PyObject *module, module_state *state) {
     state->token_type = PyStructSequence_NewType(&token_description);
@@ -211,17 +216,29 @@ const char *finish_name(gm_finish finish) {
     return names[finish];
 }
 
+static PyObject *top_logprobs(const gm_token *token) {
+    PyObject *all = PyTuple_New(token->n_top);
+    for (int32_t i = 0; all && i < token->n_top; i++) {
+        PyObject *pair = Py_BuildValue("(id)", (int)token->top[i].id, (double)token->top[i].logprob);
+        if (!pair || PyTuple_SetItem(all, i, pair) < 0)
+            Py_CLEAR(all);
+    }
+    return all;
+}
+
 static PyObject *token_from(module_state *state, const gm_token *token) {
+    enum { FIELDS = 5 };
     const char *finish = finish_name(token->finish);
-    PyObject *items[4] = {
+    PyObject *items[FIELDS] = {
         PyLong_FromLong(token->id),
         PyUnicode_DecodeUTF8(token->text ? token->text : "", (Py_ssize_t)token->length, "replace"),
         PyFloat_FromDouble((double)token->logprob),
         finish ? PyUnicode_FromString(finish) : Py_NewRef(Py_None),
+        top_logprobs(token),
     };
-    bool ok = items[0] && items[1] && items[2] && items[3];
+    bool ok = items[0] && items[1] && items[2] && items[3] && items[4];
     PyObject *result = ok ? PyStructSequence_New(state->token_type) : NULL;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < FIELDS; i++) {
         if (result)
             PyStructSequence_SetItem(result, i, items[i]);
         else
@@ -234,13 +251,16 @@ static PyObject *token_from(module_state *state, const gm_token *token) {
 
 typedef struct {
     gm_generate_options options;
+    sampling_arguments sampling;
     int32_t *prompt, *stop_ids;
     size_t n_prompt;
-    PyObject *texts;
+    PyObject *texts, *processors;
     const char **stop_texts;
 } request;
 
 static void request_free(request *r) {
+    sampling_free(&r->sampling);
+    Py_XDECREF(r->processors);
     PyMem_Free(r->prompt);
     PyMem_Free(r->stop_ids);
     PyMem_Free(r->stop_texts);
@@ -272,32 +292,28 @@ static bool read_stop_texts(PyObject *value, request *r) {
     return true;
 }
 
+static bool read_processors(PyObject *value, request *r) {
+    r->processors = PySequence_Tuple(value);
+    for (Py_ssize_t i = 0; r->processors && i < PyTuple_Size(r->processors); i++)
+        if (!PyCallable_Check(PyTuple_GetItem(r->processors, i))) {
+            PyErr_Format(PyExc_TypeError, "processors: expected callables, found %R",
+                         (PyObject *)Py_TYPE(PyTuple_GetItem(r->processors, i)));
+            return false;
+        }
+    r->options.hand_out_logits = r->processors && PyTuple_Size(r->processors) > 0;
+    return r->processors != NULL;
+}
+
 static bool read_request(PyObject *const *v, request *r) {
     gm_generate_options *o = &r->options;
-    double temperature = (double)o->temperature, top_p = (double)o->top_p, min_p = (double)o->min_p;
-    double penalty = (double)o->repetition_penalty;
-    if (!read_ids(v[2], &r->prompt, &r->n_prompt) || !read_float(v[3], "temperature", &temperature)
-        || !read_int(v[4], "top_k", &o->top_k) || !read_float(v[5], "top_p", &top_p)
-        || !read_float(v[6], "min_p", &min_p) || !read_float(v[7], "repetition_penalty", &penalty))
-        return false;
-    o->temperature = (float)temperature;
-    o->top_p = (float)top_p;
-    o->min_p = (float)min_p;
-    o->repetition_penalty = (float)penalty;
-    if (v[8]) {
-        o->seed = PyLong_AsUnsignedLongLongMask(v[8]);
-        if (PyErr_Occurred())
-            return false;
-    }
-    if (v[9]) {
-        o->max_tokens = PyLong_AsLongLong(v[9]);
-        if (PyErr_Occurred())
-            return false;
-    }
-    if (v[10] && !read_ids(v[10], &r->stop_ids, &o->n_stop_ids))
+    o->sampling = r->sampling.options;
+    if (!read_ids(v[2], &r->prompt, &r->n_prompt) || (v[3] && !read_count(v[3], "max_tokens", &o->max_tokens))
+        || (v[4] && !read_count(v[4], "min_tokens", &o->min_tokens))
+        || (v[5] && !read_ids(v[5], &r->stop_ids, &o->n_stop_ids)) || (v[6] && !read_stop_texts(v[6], r))
+        || !read_int(v[7], "top_logprobs", &o->top_logprobs))
         return false;
     o->stop_ids = r->stop_ids;
-    return !v[11] || read_stop_texts(v[11], r);
+    return !v[8] || read_processors(v[8], r);
 }
 
 static bool is_tokenizer(module_state *state, PyObject *value) {
@@ -308,19 +324,22 @@ static bool is_tokenizer(module_state *state, PyObject *value) {
 }
 
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"stream", 0, 12, 7,
-                                  {"session", "tokenizer", "prompt_ids", "temperature", "top_k", "top_p", "min_p",
-                                   "repetition_penalty", "seed", "max_tokens", "stop_ids", "stop_texts", NULL}};
+    static const signature sig = {"stream", 0, 3, 7,
+                                  {"session", "tokenizer", "prompt_ids", "max_tokens", "min_tokens", "stop_ids",
+                                   "stop_texts", "top_logprobs", "processors", NULL}};
     module_state *state = PyModule_GetState(module);
-    PyObject *v[12];
-    if (!read_arguments(&sig, args, n, kwnames, v) || !is_tokenizer(state, v[1]))
-        return NULL;
-    if (!Py_IS_TYPE(v[0], state->session_type)) {
-        PyErr_Format(PyExc_TypeError, "session must be a Session, not %R", (PyObject *)Py_TYPE(v[0]));
-        return NULL;
-    }
+    PyObject *v[9];
     request r = {.prompt = NULL};
     gm_generate_defaults(&r.options);
+    if (!sampling_read(&r.sampling, &sig, args, n, kwnames, v) || !is_tokenizer(state, v[1])) {
+        request_free(&r);
+        return NULL;
+    }
+    if (!Py_IS_TYPE(v[0], state->session_type)) {
+        PyErr_Format(PyExc_TypeError, "session must be a Session, not %R", (PyObject *)Py_TYPE(v[0]));
+        request_free(&r);
+        return NULL;
+    }
     stream_object *stream = NULL;
     session_object *session = (session_object *)v[0];
     bool ok =
@@ -330,6 +349,7 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
         if (gm_stream_open(session->session, tokenizer, r.prompt, r.n_prompt, &r.options, &stream->stream) == GM_OK) {
             stream->session = Py_NewRef(v[0]);
             stream->tokenizer = Py_NewRef(v[1]);
+            stream->processors = r.options.hand_out_logits ? Py_NewRef(r.processors) : NULL;
             session->stream = stream;
         } else {
             stream->stream = NULL;
@@ -339,6 +359,85 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     }
     request_free(&r);
     return (PyObject *)stream;
+}
+
+/* ---- logits processors ---- */
+
+/* memoryview(bytes).cast(format) */
+static PyObject *cast_view(PyObject *bytes, const char *format) {
+    PyObject *view = bytes ? PyMemoryView_FromObject(bytes) : NULL;
+    PyObject *cast = view ? PyObject_CallMethod(view, "cast", "s", format) : NULL;
+    Py_XDECREF(view);
+    return cast;
+}
+
+/* A writable float32 view of a copy of the logits, in a bytearray of the stream's that nobody else holds. */
+static PyObject *view_logits(stream_object *stream, const gm_pending_logits *pending) {
+    Py_ssize_t bytes = (Py_ssize_t)pending->vocab * (Py_ssize_t)sizeof *pending->logits;
+    if (!stream->logits && !(stream->logits = PyByteArray_FromStringAndSize(NULL, bytes)))
+        return NULL;
+    memcpy(PyByteArray_AsString(stream->logits), pending->logits, (size_t)bytes);
+    return cast_view(stream->logits, "f");
+}
+
+/* Ends the view; a bytearray that something else looks at, an array made of the view say, is left to it. */
+static void end_view(stream_object *stream, PyObject *view) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *done = view ? PyObject_CallMethod(view, "release", NULL) : NULL;
+    Py_XDECREF(done);
+    Py_XDECREF(view);
+    PyErr_Restore(type, value, traceback);
+    if (stream->logits && Py_REFCNT(stream->logits) > 1)
+        Py_CLEAR(stream->logits);
+}
+
+/* What a processor returned, when it is not None, takes the place of the logits. */
+static bool take_returned(stream_object *stream, PyObject *view, PyObject *returned) {
+    Py_buffer buffer;
+    if (returned == Py_None || returned == view)
+        return true;
+    if (PyObject_GetBuffer(returned, &buffer, PyBUF_CONTIG_RO | PyBUF_FORMAT) < 0) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "a logits processor returned %R, expected None or float32 [vocab]",
+                         (PyObject *)Py_TYPE(returned));
+        return false;
+    }
+    Py_ssize_t bytes = PyByteArray_Size(stream->logits);
+    bool ok = buffer.format && strcmp(buffer.format, "f") == 0 && buffer.len == bytes;
+    if (ok)
+        memmove(PyByteArray_AsString(stream->logits), buffer.buf, (size_t)bytes);
+    else
+        PyErr_Format(PyExc_ValueError, "a logits processor returned %zd bytes of format '%s', expected %zd of float32",
+                     buffer.len, buffer.format ? buffer.format : "B", bytes);
+    PyBuffer_Release(&buffer);
+    return ok;
+}
+
+/* The answer to GM_LOGITS: the processors, one after another, and the draw. The GIL is held, so that nobody changes the
+ * logits meanwhile. GM_ESTATE with an exception set: a processor's. */
+static gm_status process_logits(stream_object *stream, gm_token *token) {
+    gm_pending_logits pending;
+    gm_status status = gm_stream_logits(stream->stream, &pending);
+    if (status != GM_OK)
+        return status;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)pending.ids,
+                                                (Py_ssize_t)(pending.n_ids * sizeof *pending.ids));
+    PyObject *ids = cast_view(bytes, "i"), *view = ids ? view_logits(stream, &pending) : NULL;
+    bool ok = view != NULL;
+    Py_ssize_t n = stream->processors ? PyTuple_Size(stream->processors) : 0;     /* none left: collected as garbage */
+    for (Py_ssize_t i = 0; ok && i < n; i++) {
+        PyObject *processor = PyTuple_GetItem(stream->processors, i);
+        PyObject *returned = PyObject_CallFunctionObjArgs(processor, ids, view, NULL);
+        ok = returned && take_returned(stream, view, returned);
+        Py_XDECREF(returned);
+    }
+    status = ok ? gm_stream_sample(stream->stream, (const float *)(void *)PyByteArray_AsString(stream->logits), token)
+                : GM_ESTATE;
+    end_view(stream, view);
+    Py_XDECREF(ids);
+    Py_XDECREF(bytes);
+    return status;
 }
 
 static PyObject *stream_next(PyObject *self) {
@@ -357,6 +456,8 @@ static PyObject *stream_next(PyObject *self) {
         status = gm_stream_next(stream->stream, STREAM_SLICE_MS, &token);
         Py_END_ALLOW_THREADS
     } while (status == GM_AGAIN && PyErr_CheckSignals() == 0);
+    if (status == GM_LOGITS)
+        status = process_logits(stream, &token);
     stream->busy = false;
     PyObject *result = NULL;
     if (status == GM_OK)
@@ -411,6 +512,12 @@ static int stream_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((stream_object *)self)->session);
     Py_VISIT(((stream_object *)self)->tokenizer);
+    Py_VISIT(((stream_object *)self)->processors);
+    return 0;
+}
+
+static int stream_clear(PyObject *self) {
+    Py_CLEAR(((stream_object *)self)->processors);
     return 0;
 }
 
@@ -421,6 +528,8 @@ static void stream_dealloc(PyObject *self) {
         stream_release(stream);
     Py_XDECREF(stream->session);
     Py_XDECREF(stream->tokenizer);
+    Py_XDECREF(stream->processors);
+    Py_XDECREF(stream->logits);
     object_free(self);
 }
 
@@ -437,6 +546,7 @@ static PyType_Slot stream_slots[] = {
     {Py_tp_doc, "An iterator of Token, made by stream()."},
     {Py_tp_dealloc, stream_dealloc},
     {Py_tp_traverse, stream_traverse},
+    {Py_tp_clear, stream_clear},
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, stream_next},
     {Py_tp_methods, stream_methods},

@@ -1,58 +1,230 @@
-/* sample.c - see sample.h. Definitions and order as in transformers: penalty, temperature, top-k, top-p, min-p. */
+/* sample.c - see sample.h: the options, the chain, the draw. */
 #include "run/sample.h"
 #include <math.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 
-gm_status sampler_init(gm_sampler *s, const gm_generate_options *o, int64_t vocab) {
+/* ---- options ---- */
+static const char *const names[GM_SAMPLER_KINDS] = {
+    [GM_SAMPLER_PENALTIES] = "penalties",     [GM_SAMPLER_DRY] = "dry",
+    [GM_SAMPLER_TOP_N_SIGMA] = "top_n_sigma", [GM_SAMPLER_TEMPERATURE] = "temperature",
+    [GM_SAMPLER_TOP_K] = "top_k",             [GM_SAMPLER_TOP_P] = "top_p",
+    [GM_SAMPLER_MIN_P] = "min_p",             [GM_SAMPLER_TYPICAL_P] = "typical_p",
+    [GM_SAMPLER_XTC] = "xtc",                 [GM_SAMPLER_MIROSTAT] = "mirostat",
+};
+
+const char *gm_sampler_name(gm_sampler_kind kind) { return names[kind]; }
+
+void gm_sampling_defaults(gm_sampling *o) {
+    *o = (gm_sampling){
+        .top_p = 1, .typical_p = 1, .xtc_threshold = 0.1f, .dry_base = 1.75f, .dry_allowed_length = 2, .dry_last_n = -1,
+        .mirostat_eta = 0.1f, .repetition_penalty = 1, .penalty_last_n = -1, .repetition_of_prompt = true,
+    };
+}
+
+typedef struct { const char *name, *expected; float value, low, high; bool open; } range;   /* open: low is outside */
+
+static gm_status check_numbers(const gm_sampling *o) {
+    const float most = 3e38f;
+    const range ranges[] = {
+        {"temperature", "0 or more", o->temperature, 0, most, false},
+        {"top_p", "more than 0 and up to 1", o->top_p, 0, 1, true},
+        {"min_p", "0 to 1", o->min_p, 0, 1, false},
+        {"typical_p", "more than 0 and up to 1", o->typical_p, 0, 1, true},
+        {"top_n_sigma", "0 (off) or more", o->top_n_sigma, 0, most, false},
+        {"xtc_probability", "0 to 1", o->xtc_probability, 0, 1, false},
+        {"xtc_threshold", "more than 0 and up to 0.5, above which no two tokens can be", o->xtc_threshold, 0, 0.5f, true},
+        {"dry_multiplier", "0 (off) or more", o->dry_multiplier, 0, most, false},
+        {"dry_base", "1 or more", o->dry_base, 1, most, false},
+        {"mirostat_tau", "0 (off) or more", o->mirostat_tau, 0, most, false},
+        {"mirostat_eta", "0 or more", o->mirostat_eta, 0, most, false},
+        {"repetition_penalty", "more than 0", o->repetition_penalty, 0, most, true},
+        {"frequency_penalty", "a number", o->frequency_penalty, -most, most, false},
+        {"presence_penalty", "a number", o->presence_penalty, -most, most, false},
+        {"top_k", "0 (off) or more", (float)o->top_k, 0, most, false},
+        {"dry_allowed_length", "1 or more", (float)o->dry_allowed_length, 1, most, false},
+        {"dry_last_n", "-1 (all), 0 (off) or more", (float)o->dry_last_n, -1, most, false},
+        {"penalty_last_n", "-1 (all), 0 (off) or more", (float)o->penalty_last_n, -1, most, false},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        const range *r = &ranges[i];
+        if (!(r->value >= r->low && r->value <= r->high && (r->value > r->low || !r->open)))
+            return gm_fail(GM_EVALUE, "%s is %g, expected %s", r->name, (double)r->value, r->expected);
+    }
+    return GM_OK;
+}
+
+static gm_status check_ids(const char *what, const int32_t *ids, size_t n, int64_t vocab) {
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return gm_fail(GM_EVALUE, "%s: token id %d is outside the vocabulary of %lld", what, ids[i],
+                           (long long)vocab);
+    return GM_OK;
+}
+
+static size_t ids_of(const gm_sequences *q) {
+    size_t total = 0;
+    for (size_t i = 0; i < q->n; i++)
+        total += q->lengths[i];
+    return total;
+}
+
+static gm_status check_sequences(const char *what, const gm_sequences *q, int64_t vocab) {
+    for (size_t i = 0; i < q->n; i++)
+        if (q->lengths[i] == 0)
+            return gm_fail(GM_EVALUE, "%s: a sequence without a token", what);
+    return check_ids(what, q->ids, ids_of(q), vocab);
+}
+
+static gm_status check_lists(const gm_sampling *o, int64_t vocab) {
+    GM_TRY(check_ids("logit_bias", o->bias_ids, o->n_biases, vocab));
+    for (size_t i = 0; i < o->n_biases; i++)
+        if (isnan(o->biases[i]))
+            return gm_fail(GM_EVALUE, "logit_bias: the bias of token %d is not a number", o->bias_ids[i]);
+    GM_TRY(check_ids("suppress_tokens", o->suppressed, o->n_suppressed, vocab));
+    GM_TRY(check_sequences("bad_words", &o->bad_words, vocab));
+    return check_sequences("dry_breakers", &o->dry_breakers, vocab);
+}
+
+/* ---- the chain ---- */
+static bool is_on(const gm_sampling *o, gm_sampler_kind kind) {
+    switch (kind) {
+    case GM_SAMPLER_PENALTIES:
+        return o->penalty_last_n != 0
+            && (o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0);
+    case GM_SAMPLER_DRY:
+        return o->dry_multiplier > 0 && o->dry_last_n != 0;
+    case GM_SAMPLER_TOP_N_SIGMA:
+        return o->top_n_sigma > 0;
+    case GM_SAMPLER_TEMPERATURE:
+        return o->temperature != 1;
+    case GM_SAMPLER_TOP_K:
+        return o->top_k > 0;
+    case GM_SAMPLER_TOP_P:
+        return o->top_p < 1;
+    case GM_SAMPLER_MIN_P:
+        return o->min_p > 0;
+    case GM_SAMPLER_TYPICAL_P:
+        return o->typical_p < 1;
+    case GM_SAMPLER_XTC:
+        return o->xtc_probability > 0;
+    case GM_SAMPLER_MIROSTAT:
+        return o->mirostat_tau > 0;
+    case GM_SAMPLER_KINDS:
+        break;
+    }
+    return false;
+}
+
+static gm_status make_chain(gm_sampler *s, const gm_sampling *o) {
+    bool named[GM_SAMPLER_KINDS] = {false};
+    size_t n = o->order ? o->n_order : GM_SAMPLER_KINDS;
+    for (size_t i = 0; i < n; i++) {
+        gm_sampler_kind kind = o->order ? o->order[i] : (gm_sampler_kind)i;
+        if (named[kind])
+            return gm_fail(GM_EVALUE, "samplers: %s stands there twice", names[kind]);
+        named[kind] = true;
+        if (kind == GM_SAMPLER_MIROSTAT && i + 1 < n && is_on(o, kind))
+            return gm_fail(GM_EVALUE, "samplers: mirostat must be the last one, as it looks at what is drawn");
+        /* Greedy is the likeliest after penalties: the rest would change nothing, or what greedy means. */
+        if (is_on(o, kind) && (o->temperature > 0 || kind <= GM_SAMPLER_DRY))
+            s->chain[s->n_chain++] = kind;
+    }
+    for (int kind = 0; kind < GM_SAMPLER_KINDS; kind++)
+        if (!named[kind] && is_on(o, kind) && !(kind == GM_SAMPLER_TEMPERATURE && o->temperature == 0))
+            return gm_fail(GM_EVALUE, "samplers: %s is set, but it is not in the order given", names[kind]);
+    return GM_OK;
+}
+
+/* ---- making and freeing ---- */
+static bool copy_ids(const int32_t **ids, size_t n) {
+    int32_t *copy = memory_array(n + 1, sizeof *copy);
+    if (copy && n)
+        memcpy(copy, *ids, n * sizeof *copy);
+    *ids = copy;
+    return copy != NULL;
+}
+
+static bool copy_sequences(gm_sequences *q) {
+    size_t *lengths = memory_array(q->n + 1, sizeof *lengths);
+    bool ok = copy_ids(&q->ids, ids_of(q)) && lengths;
+    if (lengths && q->n)
+        memcpy(lengths, q->lengths, q->n * sizeof *lengths);
+    q->lengths = lengths;
+    return ok;
+}
+
+/* Each pointer of the options becomes the sampler's own, or NULL. */
+static gm_status own_options(gm_sampler *s, const gm_sampling *o) {
+    gm_sampling *own = &s->options;
+    float *biases = memory_array(o->n_biases + 1, sizeof *biases);
+    *own = *o;
+    own->order = NULL;
+    if (biases && o->n_biases)
+        memcpy(biases, o->biases, o->n_biases * sizeof *biases);
+    own->biases = biases;
+    bool ok = biases != NULL;
+    ok = copy_ids(&own->bias_ids, o->n_biases) && ok;
+    ok = copy_ids(&own->suppressed, o->n_suppressed) && ok;
+    ok = copy_sequences(&own->bad_words) && ok;
+    ok = copy_sequences(&own->dry_breakers) && ok;
+    return ok ? GM_OK : GM_ENOMEM;
+}
+
+gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab) {
     memset(s, 0, sizeof *s);
-    if (!(o->temperature >= 0 && isfinite(o->temperature)))
-        return gm_fail(GM_EVALUE, "temperature is %g, expected 0 or more", (double)o->temperature);
-    if (!(o->top_p > 0 && o->top_p <= 1))
-        return gm_fail(GM_EVALUE, "top_p is %g, expected more than 0 and up to 1", (double)o->top_p);
-    if (!(o->min_p >= 0 && o->min_p <= 1))
-        return gm_fail(GM_EVALUE, "min_p is %g, expected 0 to 1", (double)o->min_p);
-    if (o->top_k < 0)
-        return gm_fail(GM_EVALUE, "top_k is %d, expected 0 (off) or more", o->top_k);
-    if (!(o->repetition_penalty > 0 && isfinite(o->repetition_penalty)))
-        return gm_fail(GM_EVALUE, "repetition_penalty is %g, expected more than 0", (double)o->repetition_penalty);
-    s->temperature = o->temperature;
-    s->top_p = o->top_p;
-    s->min_p = o->min_p;
-    s->top_k = o->top_k;
-    s->repetition_penalty = o->repetition_penalty;
-    s->seed = o->seed;
     s->vocab = vocab;
-    if (sampler_is_greedy(s))
-        return GM_OK;
-    s->adjusted = memory_array((size_t)vocab, sizeof *s->adjusted);
-    s->candidates = memory_array((size_t)vocab, sizeof *s->candidates);
-    s->seen = memory_zeroed((size_t)vocab);
-    if (s->adjusted && s->candidates && s->seen)
-        return GM_OK;
-    sampler_clear(s);
-    return GM_ENOMEM;
+    s->surprise_limit = 2 * o->mirostat_tau;
+    GM_TRY(check_numbers(o));
+    GM_TRY(check_lists(o, vocab));
+    GM_TRY(make_chain(s, o));
+    gm_status status = own_options(s, o);
+    if (status == GM_OK)
+        status = penalty_reserve(s);
+    if (status != GM_OK)
+        sampler_clear(s);
+    return status;
 }
 
 void sampler_clear(gm_sampler *s) {
-    memory_free(s->adjusted);
-    memory_free(s->candidates);
-    memory_free(s->seen);
-    s->adjusted = NULL;
-    s->candidates = NULL;
-    s->seen = NULL;
+    void *const owned[] = {
+        (void *)(uintptr_t)s->options.bias_ids,      (void *)(uintptr_t)s->options.biases,
+        (void *)(uintptr_t)s->options.suppressed,    (void *)(uintptr_t)s->options.bad_words.ids,
+        (void *)(uintptr_t)s->options.bad_words.lengths, (void *)(uintptr_t)s->options.dry_breakers.ids,
+        (void *)(uintptr_t)s->options.dry_breakers.lengths, s->history, s->repeated.counts, s->counted.counts,
+        s->dry_lengths, s->dry_breaks, s->matches, s->logits, s->candidates,
+    };
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        memory_free(owned[i]);
+    memset(s, 0, sizeof *s);
 }
 
-void sampler_saw(gm_sampler *s, int32_t id) {
-    if (s->seen)
-        s->seen[id] = 1;
+gm_status sampler_saw(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt) {
+    if (s->n_history + n > s->history_capacity) {
+        int64_t capacity = s->n_history + n + s->n_history / 2 + 256;
+        int32_t *grown = memory_resize(s->history, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return error_code();
+        s->history = grown;
+        s->history_capacity = capacity;
+    }
+    if (n)
+        memcpy(s->history + s->n_history, ids, (size_t)n * sizeof *ids);
+    s->n_history += n;
+    penalty_saw(s, s->n_history - n, prompt);
+    return GM_OK;
 }
 
-bool sampler_is_greedy(const gm_sampler *s) { return s->temperature == 0 && s->repetition_penalty == 1; }
+bool sampler_is_greedy(const gm_sampler *s) {
+    return s->options.temperature == 0 && s->n_chain == 0 && s->options.n_biases == 0 && s->options.n_suppressed == 0
+        && s->options.bad_words.n == 0;
+}
 
-/* Uniform in [0, 1) from (seed, step): two rounds of the splitmix64 finaliser (Steele, Lea and Flood, 2014). */
-static double uniform(uint64_t seed, uint64_t step) {
+/* ---- drawing ---- */
+
+/* From (seed, step): two rounds of the splitmix64 finaliser (Steele, Lea and Flood, 2014). */
+double sampler_uniform(uint64_t seed, uint64_t step) {
     uint64_t x = seed * 0x9E3779B97F4A7C15u + step;
     for (int round = 0; round < 2; round++) {
         x += 0x9E3779B97F4A7C15u;
@@ -63,95 +235,167 @@ static double uniform(uint64_t seed, uint64_t step) {
     return (double)(x >> 11) * 0x1p-53;
 }
 
-static bool before(sample_candidate a, sample_candidate b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+/* The logits with biases and bans in them; the ones given where there are none. */
+static gm_status adjust(gm_sampler *s, const float *logits, const int32_t *forbidden, size_t n_forbidden,
+                        const float **adjusted) {
+    const gm_sampling *o = &s->options;
+    *adjusted = logits;
+    if (!o->n_biases && !o->n_suppressed && !o->bad_words.n && !n_forbidden)
+        return GM_OK;
+    if (!s->logits && !(s->logits = memory_array((size_t)s->vocab, sizeof *s->logits)))
+        return GM_ENOMEM;
+    memcpy(s->logits, logits, (size_t)s->vocab * sizeof *logits);
+    for (size_t i = 0; i < o->n_biases; i++)
+        s->logits[o->bias_ids[i]] += o->biases[i];
+    penalty_ban(s, s->logits);
+    for (size_t i = 0; i < n_forbidden; i++)
+        s->logits[forbidden[i]] = -INFINITY;
+    *adjusted = s->logits;
+    return GM_OK;
 }
 
-static void sift(sample_candidate *heap, int64_t n, int64_t at) {
-    sample_candidate item = heap[at];
-    for (;;) {
-        int64_t child = 2 * at + 1;
-        if (child >= n)
+static gm_status run_chain(gm_sampler *s, uint64_t step) {
+    for (int i = 0; i < s->n_chain; i++) {
+        switch (s->chain[i]) {
+        case GM_SAMPLER_PENALTIES:
+            penalty_apply(s);
             break;
-        if (child + 1 < n && before(heap[child + 1], heap[child]))
-            child++;
-        if (!before(heap[child], item))
+        case GM_SAMPLER_DRY:
+            GM_TRY(penalty_dry(s));
             break;
-        heap[at] = heap[child];
-        at = child;
+        case GM_SAMPLER_TOP_N_SIGMA:
+            filter_top_n_sigma(s);
+            break;
+        case GM_SAMPLER_TEMPERATURE:
+            filter_temperature(s);
+            break;
+        case GM_SAMPLER_TOP_K:
+            filter_top_k(s);
+            break;
+        case GM_SAMPLER_TOP_P:
+            filter_top_p(s);
+            break;
+        case GM_SAMPLER_MIN_P:
+            filter_min_p(s);
+            break;
+        case GM_SAMPLER_TYPICAL_P:
+            filter_typical_p(s);
+            break;
+        case GM_SAMPLER_XTC:
+            filter_xtc(s, step);
+            break;
+        case GM_SAMPLER_MIROSTAT:
+            filter_mirostat(s);
+            break;
+        case GM_SAMPLER_KINDS:
+            break;
+        }
     }
-    heap[at] = item;
+    return GM_OK;
 }
 
-/* The likeliest of the n candidates that are left, removed to the array's end. */
-static sample_candidate pop(sample_candidate *heap, int64_t n) {
-    sample_candidate top = heap[0];
-    heap[0] = heap[n - 1];
-    heap[n - 1] = top;
-    sift(heap, n - 1, 0);
-    return top;
-}
-
-static void penalise(gm_sampler *s, const float *logits) {
-    memcpy(s->adjusted, logits, (size_t)s->vocab * sizeof *logits);
-    if (s->repetition_penalty == 1)
-        return;
+/* The candidates that the chain leaves, with their weights; *total is the weights' sum, more than 0. Greedy leaves one. */
+static gm_status distribute(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden,
+                            size_t n_forbidden, double *total) {
+    const float *z;
+    if (!s->candidates && !(s->candidates = memory_array((size_t)s->vocab, sizeof *s->candidates)))
+        return GM_ENOMEM;
+    GM_TRY(adjust(s, logits, forbidden, n_forbidden, &z));
+    s->n = 0;
     for (int64_t i = 0; i < s->vocab; i++)
-        if (s->seen[i])
-            s->adjusted[i] = s->adjusted[i] > 0 ? s->adjusted[i] / s->repetition_penalty
-                                                : s->adjusted[i] * s->repetition_penalty;
-}
-
-/* How likely a candidate is, relative to the best. */
-static double weight(const gm_sampler *s, double top, sample_candidate c) {
-    return exp(((double)c.logit - top) / (double)s->temperature);
-}
-
-static int32_t argmax(const float *z, int64_t n) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (z[i] > z[best] || (isnan(z[best]) && !isnan(z[i])))
-            best = i;
-    return (int32_t)best;
-}
-
-int32_t sampler_draw(gm_sampler *s, const float *logits, uint64_t step) {
-    penalise(s, logits);
-    const float *z = s->adjusted;
-    int32_t best = argmax(z, s->vocab);
-    if (s->temperature == 0)
-        return best;
-    /* What is e^-42 as likely as the best is less than 1e-12 of the mass over any vocabulary: left out. */
-    double top = (double)z[best], total = 0, reach = 0;
-    float least = (float)(top - 42 * (double)s->temperature);
-    sample_candidate *heap = s->candidates;
-    int64_t n = 0, popped = 0, kept = 0;
-    for (int64_t i = 0; i < s->vocab; i++)
-        if (z[i] >= least)
-            heap[n++] = (sample_candidate){z[i], (int32_t)i};
-    for (int64_t i = n / 2; i-- > 0;)
-        sift(heap, n, i);
-    /* Popped candidates gather at the array's end, the likeliest last: number i is heap[n - 1 - i]. */
-    int64_t limit = s->top_k > 0 && s->top_k < n ? s->top_k : n;
-    if (limit < n)
-        while (popped < limit)
-            total += weight(s, top, pop(heap, n - popped++));
-    else
-        for (int64_t i = 0; i < n; i++)
-            total += weight(s, top, heap[i]);
-    for (bool ordered = s->top_p < 1 || s->min_p > 0; kept < limit; kept++) {
-        if (ordered && kept == popped)
-            pop(heap, n - popped++);
-        double p = weight(s, top, heap[n - 1 - kept]);
-        if (ordered && kept > 0 && (reach >= (double)s->top_p * total || p < (double)s->min_p))
-            break;
-        reach += p;
+        if (z[i] > -INFINITY)
+            s->candidates[s->n++] = (sample_candidate){z[i], 0, 0, (int32_t)i};
+    GM_TRY(run_chain(s, step));
+    if (s->options.temperature == 0 && s->n > 0) {
+        sample_candidate best = s->candidates[0];       /* in the order of ids: no stage has moved any */
+        for (int64_t i = 1; i < s->n; i++)
+            if (s->candidates[i].logit > best.logit)
+                best = s->candidates[i];
+        s->candidates[0] = best;
+        s->n = 1;
     }
-    double at = uniform(s->seed, step) * reach;
-    for (int64_t i = 0; i < kept; i++) {
-        at -= weight(s, top, heap[n - 1 - i]);
-        if (at < 0)
-            return heap[n - 1 - i].id;
+    *total = filter_weigh(s, NULL);
+    if (!(*total > 0))
+        return gm_fail(GM_EVALUE, "no token is left to draw: all %lld logits are forbidden, -inf or not numbers",
+                       (long long)s->vocab);
+    return GM_OK;
+}
+
+gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden, size_t n_forbidden,
+                       int32_t *id) {
+    double total;
+    GM_TRY(distribute(s, logits, step, forbidden, n_forbidden, &total));
+    double at = sampler_uniform(s->options.seed, step) * total;
+    const sample_candidate *drawn = NULL;
+    for (int64_t i = 0; i < s->n && at >= 0; i++) {
+        const sample_candidate *c = &s->candidates[i];
+        at -= (double)c->weight;
+        if (c->weight > 0)
+            drawn = c;
     }
-    return best;
+    *id = drawn->id;
+    if (s->options.mirostat_tau > 0) {
+        double surprise = log2(total / (double)drawn->weight);
+        s->surprise_limit -= s->options.mirostat_eta * ((float)surprise - s->options.mirostat_tau);
+    }
+    return GM_OK;
+}
+
+void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k) {
+    int32_t n = 0;
+    for (int64_t i = 0; i < vocab; i++) {
+        if (isnan(logits[i]) || (n == k && !(logits[i] > top[n - 1].logprob)))
+            continue;
+        int32_t at = n < k ? n++ : k - 1;
+        for (; at > 0 && logits[i] > top[at - 1].logprob; at--)
+            top[at] = top[at - 1];
+        top[at] = (gm_logprob){(int32_t)i, logits[i]};
+    }
+    for (int32_t i = 0; i < n; i++)
+        top[i].logprob -= logsumexp;
+    for (int32_t i = n; i < k; i++)
+        top[i] = (gm_logprob){-1, NAN};
+}
+
+/* ---- without a model ---- */
+static gm_status open_for(gm_sampler *s, const gm_sampling *o, int64_t vocab, const int32_t *ids, size_t n_ids,
+                          size_t n_prompt) {
+    if (vocab < 1 || vocab > INT32_MAX)
+        return gm_fail(GM_EVALUE, "sample: %lld logits, expected 1 to 2^31 - 1", (long long)vocab);
+    if (n_prompt > n_ids)
+        return gm_fail(GM_EVALUE, "sample: a prompt of %zu of the %zu ids", n_prompt, n_ids);
+    GM_TRY(check_ids("sample", ids, n_ids, vocab));
+    GM_TRY(sampler_init(s, o, vocab));
+    gm_status status = sampler_saw(s, ids, (int64_t)n_prompt, true);
+    if (status == GM_OK)
+        status = sampler_saw(s, ids + n_prompt, (int64_t)(n_ids - n_prompt), false);
+    if (status != GM_OK)
+        sampler_clear(s);
+    return status;
+}
+
+gm_status gm_sample(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids, size_t n_ids,
+                    size_t n_prompt, uint64_t step, int32_t *out, size_t n) {
+    gm_sampler s;
+    GM_TRY(open_for(&s, o, vocab, ids, n_ids, n_prompt));
+    gm_status status = GM_OK;
+    for (size_t i = 0; i < n && status == GM_OK; i++)
+        status = sampler_draw(&s, logits, step + i, NULL, 0, &out[i]);
+    sampler_clear(&s);
+    return status;
+}
+
+gm_status gm_sample_probabilities(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids,
+                                  size_t n_ids, size_t n_prompt, uint64_t step, float *out) {
+    gm_sampler s;
+    double total;
+    GM_TRY(open_for(&s, o, vocab, ids, n_ids, n_prompt));
+    gm_status status = distribute(&s, logits, step, NULL, 0, &total);
+    if (status == GM_OK) {
+        memset(out, 0, (size_t)vocab * sizeof *out);
+        for (int64_t i = 0; i < s.n; i++)
+            out[s.candidates[i].id] = (float)((double)s.candidates[i].weight / total);
+    }
+    sampler_clear(&s);
+    return status;
 }

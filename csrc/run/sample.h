@@ -1,23 +1,65 @@
-/* sample.h - logits become one id. The chain: repetition penalty, temperature, top-k, top-p, min-p, draw. */
+/* sample.h - logits become one id: biases, what is forbidden, a chain of samplers as data, a draw.
+ *  (1) A sampler belongs to one sequence and knows its ids; there is no state beside it.
+ *  (2) After sampler_init the options' arrays are the sampler's own.
+ *  (3) candidates[0, n) are the ids that may still be drawn, in no order that means anything but the same on every run.
+ *      Each stage (filter.c, penalty.c) changes their logits or drops some, never all. */
 #ifndef GOMLX_RUN_SAMPLE_H
 #define GOMLX_RUN_SAMPLE_H
 #include "gomlx.h"
 
-typedef struct { float logit; int32_t id; } sample_candidate;
+/* weight: likelihood relative to the best; key: what a stage orders by. Both are set by who needs them. */
+typedef struct { float logit, weight, key; int32_t id; } sample_candidate;
+/* How often each id is in a window of the history that ends at its end. */
+typedef struct { int32_t *counts; int64_t begin; } sample_tally;
+
 typedef struct {
-    float temperature, top_p, min_p, repetition_penalty;
-    int32_t top_k;
-    uint64_t seed;
+    gm_sampling options;
+    gm_sampler_kind chain[GM_SAMPLER_KINDS];   /* those that do something, in order */
+    int n_chain;
     int64_t vocab;
-    float *adjusted;                 /* logits after the penalty */
-    sample_candidate *candidates;    /* a heap: the likeliest first */
-    uint8_t *seen;                   /* ids in prompt and output */
+    int32_t *history;                          /* prompt and output */
+    int64_t n_history, history_capacity;
+    sample_tally repeated, counted;            /* for the repetition penalty; for frequency and presence */
+    int32_t *dry_lengths;                      /* [vocab], zero between draws */
+    uint8_t *dry_breaks;                       /* [vocab], 1: the id alone is a breaker */
+    int32_t *matches;                          /* dry's work: as long as the history */
+    int64_t matches_capacity;
+    float *logits;                             /* a copy, when biases or bans change it */
+    sample_candidate *candidates;
+    int64_t n;
+    float surprise_limit;                      /* mirostat's mu, in bits */
 } gm_sampler;
 
-gm_status sampler_init(gm_sampler *s, const gm_generate_options *o, int64_t vocab);
+/* ---- sample.c ---- */
+gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab);
 void sampler_clear(gm_sampler *s);
-void sampler_saw(gm_sampler *s, int32_t id);                       /* for the repetition penalty */
-bool sampler_is_greedy(const gm_sampler *s);                       /* the first greatest logit, nothing else */
-/* The id of draw number `step`: the same logits, options, seed and step give the same id. */
-int32_t sampler_draw(gm_sampler *s, const float *logits, uint64_t step);
+gm_status sampler_saw(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt);   /* appends to the history */
+bool sampler_is_greedy(const gm_sampler *s);             /* the first greatest logit, nothing else */
+/* The id of draw number `step`: the same logits, history, options and step give the same id. forbidden ids are not
+ * drawn. GM_EVALUE when no id is left. */
+gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden, size_t n_forbidden,
+                       int32_t *id);
+/* Uniform in [0, 1), a function of the two numbers. */
+double sampler_uniform(uint64_t seed, uint64_t step);
+/* The k ids with the greatest logits, ties to the lowest id, best first, and their logarithms of probability. */
+void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k);
+
+/* ---- filter.c: which candidates stay ---- */
+/* Fills the weights; returns their sum, and the best logit in *best when it is not NULL. 0: no candidate has one. */
+double filter_weigh(gm_sampler *s, float *best);
+void filter_temperature(gm_sampler *s);
+void filter_top_k(gm_sampler *s);
+void filter_top_p(gm_sampler *s);
+void filter_min_p(gm_sampler *s);
+void filter_typical_p(gm_sampler *s);
+void filter_top_n_sigma(gm_sampler *s);
+void filter_xtc(gm_sampler *s, uint64_t step);
+void filter_mirostat(gm_sampler *s);
+
+/* ---- penalty.c: what depends on the ids so far ---- */
+gm_status penalty_reserve(gm_sampler *s);                /* memory for the tallies and dry, where they are on */
+void penalty_saw(gm_sampler *s, int64_t first, bool prompt);       /* history from first on is new */
+void penalty_apply(gm_sampler *s);
+gm_status penalty_dry(gm_sampler *s);
+void penalty_ban(const gm_sampler *s, float *logits);    /* bad words and suppressed ids: -inf */
 #endif

@@ -2,7 +2,9 @@
  *  (1) session.tokens are the ids whose keys and values are in the cache; a run that is cut short leaves them as they
  *      were.
  *  (2) A session is used by one stream at a time; the stream says so with an atomic flag.
- *  (3) The last sampled token is not in the cache yet: the next step puts it there. */
+ *  (3) The last sampled token is not in the cache yet: the next step puts it there.
+ *  (4) Logits become a token in gm_stream_sample, which gm_stream_next calls itself unless they are handed out first:
+ *      whoever wants to change them answers GM_LOGITS, and nothing is ever called back. */
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
@@ -29,7 +31,7 @@ struct gm_stream {
     gm_detokenizer *detokenizer;
     gm_sampler sampler;
     int32_t *prompt;
-    int64_t n_prompt, max_tokens, next;   /* next: prompt tokens that are in the cache */
+    int64_t n_prompt, max_tokens, min_tokens, next;   /* next: prompt tokens that are in the cache */
     int32_t *stop_ids;
     size_t n_stop_ids;
     bytes *stop_texts;
@@ -40,7 +42,10 @@ struct gm_stream {
     int32_t prefill_rows;
     bool prefill_last;
     int32_t token;                   /* sampled last */
-    bool have_logits;
+    gm_logprob *top;
+    int32_t n_top;
+    bool have_logits;                /* the prompt's: from then on it decodes */
+    bool hand_out, waiting;          /* logits are given out first; they wait for gm_stream_sample */
     gm_stream_stats stats;
     int64_t started;                 /* when the event under way was first asked for; 0: none is */
     bool done;
@@ -115,44 +120,48 @@ static gm_status bytes_add(bytes *b, const char *text, size_t n) {
     return GM_OK;
 }
 
-/* The first stop text within held text: true, and held text ends before it. Else *keep is the length of the longest end
- * that may still become one. */
-static bool find_stop(gm_stream *st, size_t *keep) {
-    size_t first = st->held.length;
+/* The stop text within held text that ends first, the longest of those: wherever tokens end, it is the same one. True, and
+ * held text ends before it. Else *keep is the length of the longest end that may still become one. The first `old` bytes
+ * were searched before. */
+static bool find_stop(gm_stream *st, size_t old, size_t *keep) {
+    const bytes *held = &st->held;
+    for (size_t end = old + 1; end <= held->length; end++) {
+        size_t longest = 0;
+        for (size_t i = 0; i < st->n_stop_texts; i++) {
+            const bytes *stop = &st->stop_texts[i];
+            if (stop->length > longest && stop->length <= end
+                && memcmp(held->text + end - stop->length, stop->text, stop->length) == 0) {
+                longest = stop->length;
+                st->stats.stop_text = (int32_t)i;
+            }
+        }
+        if (longest) {
+            st->held.length = end - longest;
+            return true;
+        }
+    }
     *keep = 0;
     for (size_t i = 0; i < st->n_stop_texts; i++) {
         const bytes *stop = &st->stop_texts[i];
-        for (size_t at = 0; at < st->held.length; at++) {
-            size_t left = st->held.length - at, n = left < stop->length ? left : stop->length;
-            if (memcmp(st->held.text + at, stop->text, n) != 0)
-                continue;
-            if (n == stop->length) {
-                if (at < first) {
-                    first = at;
-                    st->stats.stop_text = (int32_t)i;
-                }
-                break;
-            }
-            *keep = left > *keep ? left : *keep;
-        }
+        size_t n = stop->length - 1 < held->length ? stop->length - 1 : held->length;
+        for (; n > *keep; n--)
+            if (memcmp(held->text + held->length - n, stop->text, n) == 0)
+                *keep = n;
     }
-    if (first == st->held.length)
-        return false;
-    st->held.length = first;
-    return true;
+    return false;
 }
 
 /* Text of the token just sampled (or of the end) goes through the stop texts to the end of out. */
 static gm_status release_text(gm_stream *st, bool end, bool *stopped) {
     const char *text = NULL;
-    size_t n = 0, keep = 0;
+    size_t n = 0, keep = 0, old = st->held.length;
     *stopped = false;
     if (!st->tokenizer)
         return GM_OK;
     GM_TRY(end ? gm_detokenizer_finish(st->detokenizer, &text, &n)
                : gm_detokenizer_push(st->detokenizer, st->token, &text, &n));
     GM_TRY(bytes_add(&st->held, text, n));
-    *stopped = find_stop(st, &keep);
+    *stopped = find_stop(st, old, &keep);
     size_t ready = *stopped || end ? st->held.length : st->held.length - keep;
     GM_TRY(bytes_add(&st->out, st->held.text, ready));
     memmove(st->held.text, st->held.text + ready, st->held.length - ready);
@@ -162,7 +171,21 @@ static gm_status release_text(gm_stream *st, bool end, bool *stopped) {
 
 /* ---- streams ---- */
 void gm_generate_defaults(gm_generate_options *o) {
-    *o = (gm_generate_options){.top_p = 1, .repetition_penalty = 1, .max_tokens = -1};
+    *o = (gm_generate_options){.max_tokens = -1};
+    gm_sampling_defaults(&o->sampling);
+}
+
+static gm_status check_options(const gm_generate_options *o, int64_t vocab) {
+    for (size_t i = 0; i < o->n_stop_ids; i++)
+        if (o->stop_ids[i] < 0 || o->stop_ids[i] >= vocab)
+            return gm_fail(GM_EVALUE, "generate: stop id %d is outside the vocabulary of %lld", o->stop_ids[i],
+                           (long long)vocab);
+    if (o->min_tokens < 0 || (o->max_tokens >= 0 && o->min_tokens > o->max_tokens))
+        return gm_fail(GM_EVALUE, "generate: min_tokens is %lld, expected 0 to max_tokens (%lld)",
+                       (long long)o->min_tokens, (long long)o->max_tokens);
+    if (o->top_logprobs < 0 || o->top_logprobs > GM_MAX_LOGPROBS)
+        return gm_fail(GM_EVALUE, "generate: top_logprobs is %d, expected 0 to %d", o->top_logprobs, GM_MAX_LOGPROBS);
+    return GM_OK;
 }
 
 static gm_status copy_stops(gm_stream *st, const gm_generate_options *o) {
@@ -205,6 +228,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
         if (prompt[i] < 0 || prompt[i] >= s->model->config.vocab)
             return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i],
                            (long long)s->model->config.vocab);
+    GM_TRY(check_options(o, s->model->config.vocab));
     if (atomic_exchange(&s->busy, true))
         return gm_fail(GM_ESTATE, "session: another stream is using it");
     gm_stream *st = memory_zeroed(sizeof *st);
@@ -217,7 +241,14 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (t)
         st->tokenizer = gm_tokenizer_retain(t);
     if (status == GM_OK)
-        status = sampler_init(&st->sampler, o, s->model->config.vocab);
+        status = sampler_init(&st->sampler, &o->sampling, s->model->config.vocab);
+    if (status == GM_OK)
+        status = sampler_saw(&st->sampler, prompt, n, true);
+    if (status == GM_OK && o->top_logprobs) {
+        st->n_top = o->top_logprobs < s->model->config.vocab ? o->top_logprobs : (int32_t)s->model->config.vocab;
+        st->top = memory_array((size_t)st->n_top, sizeof *st->top);
+        status = st->top ? GM_OK : GM_ENOMEM;
+    }
     if (status == GM_OK)
         status = copy_stops(st, o);
     if (status == GM_OK && t)
@@ -231,12 +262,12 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     memcpy(st->prompt, prompt, n_prompt * sizeof *prompt);
     st->n_prompt = n;
     st->max_tokens = o->max_tokens;
+    st->min_tokens = o->min_tokens;
+    st->hand_out = o->hand_out_logits;
     while (shared < s->length && shared < n - 1 &&
            s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
         shared++;
     s->length = st->next = shared;
-    for (int64_t i = 0; i < n; i++)
-        sampler_saw(&st->sampler, prompt[i]);
     st->stats = (gm_stream_stats){.prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1};
     *out = st;
     return GM_OK;
@@ -257,6 +288,7 @@ void gm_stream_free(gm_stream *st) {
     memory_free(st->held.text);
     memory_free(st->out.text);
     memory_free(st->prompt);
+    memory_free(st->top);
     atomic_store(&st->session->busy, false);
     memory_free(st);
 }
@@ -327,46 +359,59 @@ static void give_text(const gm_stream *st, gm_token *token) {
 static gm_status end(gm_stream *st, gm_finish finish, gm_token *token) {
     bool stopped;
     st->done = true;
-    st->stats.finish = token->finish = finish;
     GM_TRY(release_text(st, true, &stopped));
+    st->stats.finish = token->finish = stopped ? GM_FINISH_STOP : finish;
     give_text(st, token);
     return GM_OK;
 }
 
-gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
-    gm_session *s = st->session;
-    bool stopped;
+/* The time since the last call that had nothing to do belongs to prefill or decode; until the next call it is the
+ * caller's. */
+static void account(gm_stream *st) {
+    double seconds = (double)(clock_ns() - st->started) * 1e-9;
+    *(st->have_logits ? &st->stats.decode_seconds : &st->stats.prefill_seconds) += seconds;
+    st->started = 0;
+}
+
+static gm_step *step_of(const gm_stream *st) { return st->have_logits ? st->session->decode : st->prefill; }
+
+static void begin_event(gm_stream *st, gm_token *token) {
     *token = (gm_token){.id = -1, .logprob = NAN, .text = ""};
     st->out.length = 0;
-    if (st->done)
-        return GM_END;
     if (!st->started)
         st->started = clock_ns();
-    if (st->max_tokens == 0)
-        return end(st, GM_FINISH_LENGTH, token);
-    gm_status status = st->have_logits ? run_decode(st, slice_ms) : run_prefill(st, slice_ms);
-    if (status == GM_ECANCELLED)
-        return end(st, GM_FINISH_CANCELLED, token);
-    if (status != GM_OK)
-        return status;
-    gm_step *step = st->have_logits ? s->decode : st->prefill;
-    const float *logits = step_logits(step);
-    st->token = sampler_is_greedy(&st->sampler)
-                    ? (int32_t)step_argmax(step)[0]
-                    : sampler_draw(&st->sampler, logits, (uint64_t)st->stats.generated_tokens);
-    float logprob = logits[st->token] - step_logsumexp(step)[0];
-    double seconds = (double)(clock_ns() - st->started) * 1e-9;
-    st->started = 0;                 /* the time until the next call is the caller's */
-    if (st->have_logits) {
-        st->stats.decode_seconds += seconds;
-        st->stats.decode_steps++;
-    } else {
-        st->stats.prefill_seconds = seconds;
-        st->have_logits = true;
-        step_free(st->prefill);
-        st->prefill = NULL;
+}
+
+/* From logits that the stream computed, or others in their place (not NULL). */
+static gm_status draw(gm_stream *st, const float *logits) {
+    const gm_step *step = step_of(st);
+    int64_t drawn = st->stats.generated_tokens;
+    size_t n_forbidden = drawn < st->min_tokens ? st->n_stop_ids : 0;
+    if (!logits && n_forbidden == 0 && sampler_is_greedy(&st->sampler)) {
+        st->token = (int32_t)step_argmax(step)[0];
+        if (step_logits(step)[st->token] > -INFINITY)    /* else it is not a number: the sampler tells what to do */
+            return GM_OK;
     }
-    sampler_saw(&st->sampler, st->token);
+    return sampler_draw(&st->sampler, logits ? logits : step_logits(step), (uint64_t)drawn, st->stop_ids, n_forbidden,
+                        &st->token);
+}
+
+static gm_status take_token(gm_stream *st, const float *logits, gm_token *token) {
+    gm_session *s = st->session;
+    bool stopped;
+    st->waiting = false;
+    GM_TRY(draw(st, logits));
+    const gm_step *step = step_of(st);
+    float logsumexp = step_logsumexp(step)[0], logprob = step_logits(step)[st->token] - logsumexp;
+    if (st->n_top)
+        sampler_likeliest(step_logits(step), s->model->config.vocab, logsumexp, st->top, st->n_top);
+    account(st);
+    if (st->have_logits)
+        st->stats.decode_steps++;
+    st->have_logits = true;
+    step_free(st->prefill);
+    st->prefill = NULL;
+    GM_TRY(sampler_saw(&st->sampler, &st->token, 1, false));
     for (size_t i = 0; i < st->n_stop_ids; i++)
         if (st->stop_ids[i] == st->token) {
             st->stats.stop_id = st->token;
@@ -375,6 +420,8 @@ gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
     st->stats.generated_tokens++;
     token->id = st->token;
     token->logprob = logprob;
+    token->top = st->top;
+    token->n_top = st->n_top;
     GM_TRY(release_text(st, false, &stopped));
     gm_finish finish = stopped ? GM_FINISH_STOP : st->stats.generated_tokens == st->max_tokens ? GM_FINISH_LENGTH
                        : s->length + 1 >= s->model->config.context                             ? GM_FINISH_CONTEXT
@@ -388,4 +435,41 @@ gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
     st->stats.finish = token->finish = finish;
     give_text(st, token);
     return GM_OK;
+}
+
+gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
+    begin_event(st, token);
+    if (st->done)
+        return GM_END;
+    if (st->waiting)
+        return gm_fail(GM_ESTATE, "stream: its logits wait for gm_stream_sample");
+    gm_status status = st->have_logits ? run_decode(st, slice_ms) : run_prefill(st, slice_ms);
+    if (status == GM_ECANCELLED)
+        return end(st, GM_FINISH_CANCELLED, token);
+    if (status != GM_OK)
+        return status;
+    if (st->max_tokens == 0) {
+        account(st);
+        return end(st, GM_FINISH_LENGTH, token);
+    }
+    if (!st->hand_out)
+        return take_token(st, NULL, token);
+    account(st);
+    st->waiting = true;
+    return GM_LOGITS;
+}
+
+gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out) {
+    if (!st->waiting)
+        return gm_fail(GM_ESTATE, "stream: there are no logits before gm_stream_next gives GM_LOGITS");
+    *out = (gm_pending_logits){st->sampler.history, (size_t)st->sampler.n_history, step_logits(step_of(st)),
+                               st->session->model->config.vocab};
+    return GM_OK;
+}
+
+gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token) {
+    begin_event(st, token);
+    if (!st->waiting)
+        return gm_fail(GM_ESTATE, "stream: there are no logits before gm_stream_next gives GM_LOGITS");
+    return take_token(st, logits, token);
 }

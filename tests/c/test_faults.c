@@ -61,8 +61,8 @@ static gm_status do_run(run *r, const char *path, result *out) {
     STEP(gm_session_new(r->model, &r->session));
     gm_generate_defaults(&g);
     g.max_tokens = TOKENS;
-    g.temperature = 0.7f;
-    g.repetition_penalty = 1.1f;
+    g.sampling.temperature = 0.7f;
+    g.sampling.repetition_penalty = 1.1f;
     g.stop_texts = (const char *const[]){"never in there"};
     g.n_stop_texts = 1;
     STEP(gm_stream_open(r->session, r->tokenizer, r->ids, r->n_ids, &g, &r->stream));

@@ -39,8 +39,8 @@ static gm_stream *open_stream(gm_session *session, int32_t first) {
         prompt[i] = (first + 7 * i) % VOCAB;
     gm_generate_defaults(&options);
     options.max_tokens = TOKENS;
-    options.temperature = 1;
-    options.seed = 5;
+    options.sampling.temperature = 1;
+    options.sampling.seed = 5;
     return gm_stream_open(session, NULL, prompt, 30, &options, &stream) == GM_OK ? stream : NULL;
 }
 
