@@ -120,6 +120,8 @@ class Sampling:
 
 def order_of(samplers):
     if not isinstance(samplers, str):
+        if not hasattr(samplers, "__iter__"):
+            raise TypeError(f"samplers: expected a name or several, got {samplers!r:.80}")
         return list(samplers)
     if samplers not in ORDERS:
         raise ValueError(f"samplers is {samplers!r}, expected one of {', '.join(ORDERS)}, or a list of names")
