@@ -93,6 +93,9 @@ typedef struct {
     int64_t stride[3], low[3], high[3], dilation[3], input_dilation[3];
 } gm_conv_sizes;
 
+/* One layer's attention over a slot of the caches. window: keys that a row sees, 0 all; softcap 0: none. */
+typedef struct { int slot, n_heads, n_kv_heads, head_dim, window; float scale, softcap; } gm_attention_spec;
+
 /* ---- ops: one line of ops.def each ---- */
 typedef enum { GM_PAD_CONSTANT, GM_PAD_EDGE, GM_PAD_REFLECT, GM_PAD_SYMMETRIC } gm_pad_mode;
 #define UNARY(name, doc)  gm_array *gm_##name(gm_scope *scope, gm_array *x);

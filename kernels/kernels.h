@@ -470,10 +470,12 @@ typedef struct {                          /* x [batches, heads, steps, dim], the
     bool interleaved;                     /* pairs (2i, 2i+1) instead of (i, i + half); the rest of dim is copied */
 } gm_rope_args;
 
+/* Blocks of the cache, laid out as quants.h says: k_tables[sequence] is the address of an array of pointers, that of
+ * block b of the sequence's keys at b; v_tables the same of its values. What is not used may be anything, NULL too. */
 typedef struct {                          /* half-split pairs; the first 2*half of head_dim turn */
     float *q_out; const float *q, *k, *v, *angles;      /* q, q_out [rows, n_heads, head_dim]; k, v [rows, n_kv_heads, head_dim] */
-    int64_t q_stride, k_stride, v_stride;               /* between rows of q, k, v; q_out is contiguous */
-    void *const *k_cache, *const *v_cache;              /* one pointer per sequence */
+    int64_t q_stride, k_stride, v_stride;               /* between rows of q, k, v; q_out is contiguous. k NULL: nothing to append */
+    const int64_t *k_tables, *v_tables;                 /* one per sequence */
     const int32_t *sequence, *position;                 /* per row */
     int kv_type;                                        /* GM_T_F32, GM_T_F16 or GM_T_BF16 */
     int64_t n_heads, n_kv_heads, head_dim, half;
@@ -484,7 +486,7 @@ typedef struct {                          /* half-split pairs; the first 2*half 
  * o = sum of weight * v in key order; blocks merge in block order. `attention` and split + merge give the same bits. */
 typedef struct {
     float *out; const float *q;                         /* [rows, n_heads, head_dim] */
-    void *const *k_cache, *const *v_cache;
+    const int64_t *k_tables, *v_tables;
     const int32_t *sequence, *position;                 /* per row */
     int kv_type;
     int64_t n_heads, n_kv_heads, head_dim;
@@ -492,8 +494,9 @@ typedef struct {
     float scale, softcap;                               /* softcap 0: none */
     const float *sinks;                                 /* [n_heads] or NULL */
     const int32_t *tiles; int64_t n_tiles;              /* attention: pairs {first row, rows <= GM_QUERY_TILE}, one sequence each */
-    float *partial; int64_t max_blocks;                 /* split and merge: [rows][n_heads][max_blocks][head_dim + 2]: o, m, l */
-    const int32_t *n_blocks;                            /* split: blocks now in use by the longest row; the range is rows x kv heads x *n_blocks */
+    /* split and merge: [rows][n_heads][max_blocks][head_dim + 2]: o, m, l of the blocks from the first that the row sees */
+    float *partial; int64_t max_blocks;
+    const int32_t *n_blocks;                            /* split: blocks a row may see now, NULL: max_blocks; the range is rows x kv heads x these */
 } gm_attention_args;
 typedef gm_attention_args gm_attention_split_args;
 typedef gm_attention_args gm_attention_merge_args;

@@ -39,9 +39,9 @@ const char *quant_gguf_name(int64_t gguf_type);
 #define GM_ACT_BYTES 48
 static inline size_t act_bytes(int64_t tokens, int64_t k) { return (size_t)tokens * (size_t)(k / 32) * GM_ACT_BYTES; }
 
-/* The KV cache of one sequence and layer: blocks of GM_KV_BLOCK positions, so that it grows at its end.
- *   K: [block][kv_head][GM_KV_BLOCK / 16][head_dim][16]   sixteen keys side by side: one lane per key
- *   V: [block][kv_head][GM_KV_BLOCK][head_dim]                                                          */
+/* The KV cache of one sequence and layer is blocks of GM_KV_BLOCK positions, each anywhere in memory.
+ *   K: [kv_head][GM_KV_BLOCK / 16][head_dim][16]   sixteen keys side by side: one lane per key
+ *   V: [kv_head][GM_KV_BLOCK][head_dim]                                                          */
 #define GM_KV_BLOCK 256
 #define GM_KV_LANES 16
 #endif

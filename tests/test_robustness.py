@@ -461,7 +461,8 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="residen
 
 @linux
 def test_a_thousand_tokens_need_no_more_than_a_hundred(fable):
-    """But for the KV cache, which grows by 256 positions at a time."""
+    """But for the KV cache, which grows by 256 positions at a time, and the plan, made anew when it has no room for the
+    partial results of so many keys."""
     ids = fable.tokenizer.encode_prompt(PROMPT)
     cache = 256 * fable.info["kv_bytes_per_token"]
     mx.reset_peak_memory()
@@ -472,7 +473,7 @@ def test_a_thousand_tokens_need_no_more_than_a_hundred(fable):
             grown = mx.get_active_memory() - active
     assert count == 1000
     blocks = -(-(len(ids) + 999) // 256) - -(-(len(ids) + 99) // 256)
-    assert grown == blocks * cache and mx.get_peak_memory() - peak <= grown
+    assert abs(grown - blocks * cache) < 64 << 10 and mx.get_peak_memory() - peak < grown + (64 << 10)
     assert resident() - rss < blocks * cache + (2 << 20)
 
 

@@ -91,8 +91,6 @@ static void *block_new(size_t size) {
 static void destroy(gm_buffer *b) {
     if (b->kind == BUFFER_OWNED)
         block_free(b->data, b->bytes);
-    else if (b->kind == BUFFER_RESERVED)
-        memory_unreserve(b->data, b->reserved);
     else if (b->release)
         b->release(b->payload);
     memory_free(b);
@@ -172,32 +170,6 @@ gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), voi
     return b;
 }
 
-gm_buffer *buffer_reserve(size_t bytes) {
-    void *data = memory_reserve(bytes ? bytes : 1);
-    gm_buffer *b = data ? make(BUFFER_RESERVED, data, 0) : NULL;
-    if (!b) {
-        if (data)
-            memory_unreserve(data, bytes ? bytes : 1);
-        return NULL;
-    }
-    b->reserved = bytes ? bytes : 1;
-    return b;
-}
-
-gm_status buffer_commit(gm_buffer *b, size_t bytes) {
-    if (bytes <= b->bytes)
-        return GM_OK;
-    if (bytes > b->reserved)
-        return gm_fail(GM_EVALUE, "a buffer of %zu reserved bytes cannot grow to %zu", b->reserved, bytes);
-    GM_TRY(account(bytes - b->bytes));
-    if (memory_commit(b->data, b->bytes, bytes) != 0) {
-        atomic_fetch_sub(&pool.active, bytes - b->bytes);
-        return error_code();
-    }
-    b->bytes = bytes;
-    return GM_OK;
-}
-
 gm_buffer *buffer_retain(gm_buffer *b) {
     if (b)
         atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
@@ -212,10 +184,6 @@ void buffer_release(gm_buffer *b) {
         return;
     }
     atomic_fetch_sub(&pool.active, b->bytes);
-    if (b->kind == BUFFER_RESERVED) {
-        destroy(b);
-        return;
-    }
     bool keep;
     pthread_mutex_lock(&pool.lock);
     keep = b->bytes <= pool.cache_limit;

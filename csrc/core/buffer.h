@@ -8,14 +8,13 @@
 #include <stddef.h>
 #include "gomlx.h"
 
-typedef enum { BUFFER_OWNED, BUFFER_FOREIGN, BUFFER_RESERVED } buffer_kind;
+typedef enum { BUFFER_OWNED, BUFFER_FOREIGN } buffer_kind;
 
 typedef struct gm_buffer {
     _Atomic int32_t refs;
     _Atomic int32_t pins;          /* exports: a pinned block is never written by the engine again */
     buffer_kind kind;
-    size_t bytes;                  /* usable; for BUFFER_RESERVED what is committed */
-    size_t reserved;               /* BUFFER_RESERVED: address space */
+    size_t bytes;                  /* usable */
     void *data;
     void (*release)(void *payload);/* BUFFER_FOREIGN */
     void *payload;
@@ -25,9 +24,6 @@ typedef struct gm_buffer {
 
 gm_buffer *buffer_new(size_t bytes);
 gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), void *payload);
-/* Address space for `bytes`, nothing of it usable until buffer_commit; grows in place. */
-gm_buffer *buffer_reserve(size_t bytes);
-gm_status buffer_commit(gm_buffer *b, size_t bytes);
 gm_buffer *buffer_retain(gm_buffer *b);
 void buffer_release(gm_buffer *b);
 #endif

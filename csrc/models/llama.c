@@ -40,18 +40,16 @@ static void shape(const gm_config *c, const gm_weight_field *field, int64_t *row
 static gm_array *attention(gm_scope *s, const gm_model *m, const layer *l, int i, gm_array *x, gm_array *angles,
                            const gm_batch *b) {
     const gm_config *c = &m->config;
-    gm_array *caches[2 * GM_MAX_BATCH];
+    const cache_slot *slot = &m->layout.slots[i];
     gm_activation in = {.x = gm_rms_norm(s, x, l->attention_norm, (float)c->eps)};
     gm_array *q = linear_apply(s, &l->q, &in, GM_NONE);
     gm_array *k = linear_apply(s, &l->k, &in, GM_NONE);
     gm_array *v = linear_apply(s, &l->v, &in, GM_NONE);
-    for (int n = 0; n < b->n_sequences; n++) {
-        caches[2 * n] = b->caches[n]->arrays[2 * i];
-        caches[2 * n + 1] = b->caches[n]->arrays[2 * i + 1];
-    }
-    gm_activation mixed = {.x = gm_cached_attention(s, q, k, v, angles, b->rows, caches, b->n_sequences, b->spans,
-                                                    (int)c->n_heads, (int)c->n_kv_heads, (int)c->head_dim,
-                                                    (int)c->window, (float)(1 / sqrt((double)c->head_dim)))};
+    const gm_attention_spec spec = {.slot = i, .n_heads = (int)c->n_heads, .n_kv_heads = (int)slot->n_kv_heads,
+                                    .head_dim = (int)slot->head_dim, .window = (int)slot->window,
+                                    .scale = (float)(1 / sqrt((double)c->head_dim))};
+    gm_activation mixed = {.x = gm_cached_attention(s, q, k, v, angles, GM_NONE, b->rows, b->tables, b->n_sequences,
+                                                    b->spans, &spec)};
     return linear_apply(s, &l->o, &mixed, x);
 }
 

@@ -349,6 +349,19 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
 }
 
 /* ---- the finished model ---- */
+/* What a cache of the model holds: keys and values of each layer. */
+static gm_status lay_out(gm_model *m, int kv_type) {
+    const gm_config *c = &m->config;
+    cache_slot *slots = memory_zeroed((size_t)c->n_layers * sizeof *slots);
+    if (!slots)
+        return GM_ENOMEM;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        slots[i] = (cache_slot){.kind = CACHE_KV, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
+                                .window = c->window};
+    m->layout = (cache_layout){.slots = slots, .n_slots = (int)c->n_layers, .kv_type = kv_type, .context = c->context};
+    return GM_OK;
+}
+
 /* Which linear layers multiply int8 activations, what the KV cache holds: the options, or the container's default. */
 static gm_status settle(gm_loader *l) {
     gm_model *m = l->model;
@@ -369,9 +382,8 @@ static gm_status settle(gm_loader *l) {
         return gm_fail(GM_EVALUE, "load: activations=\"int8\" needs weights in a block format; those of %s are dense",
                        l->path);
     m->int8 = any;
-    m->kv_type = l->options.kv_dtype != -1 ? (gm_dtype)l->options.kv_dtype : any ? GM_FLOAT16 : GM_FLOAT32;
     m->weight_bytes = (int64_t)l->bytes_total;
-    return GM_OK;
+    return lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype : any ? GM_FLOAT16 : GM_FLOAT32);
 }
 
 static cJSON *metadata_value(const gguf_entry *e) {
@@ -451,7 +463,7 @@ static gm_status make_info(gm_loader *l) {
     const struct { const char *key, *value; } texts[] = {
         {"path", l->path}, {"architecture", m->arch->name}, {"container", g ? "gguf" : "safetensors"},
         {"rope_type", g && checkpoint_find(l->checkpoint, "rope_freqs.weight") ? "llama3" : ropes[c->rope.kind]},
-        {"activations", m->int8 ? "int8" : "float32"}, {"kv_dtype", gm_dtype_name(m->kv_type)}, {"isa", gm_isa()},
+        {"activations", m->int8 ? "int8" : "float32"}, {"kv_dtype", gm_dtype_name((gm_dtype)m->layout.kv_type)}, {"isa", gm_isa()},
     };
     const struct { const char *key; double value; } numbers[] = {
         {"parameters", (double)parameters}, {"weight_bytes", (double)m->weight_bytes}, {"vocab_size", (double)c->vocab},
@@ -459,8 +471,7 @@ static gm_status make_info(gm_loader *l) {
         {"n_kv_heads", (double)c->n_kv_heads}, {"head_dim", (double)c->head_dim}, {"mlp_size", (double)c->mlp},
         {"context_length", (double)c->context}, {"sliding_window", (double)c->window}, {"rms_norm_eps", c->eps},
         {"rope_theta", c->rope.theta}, {"threads", m->threads},
-        {"kv_bytes_per_token", 2.0 * (double)(c->n_layers * c->n_kv_heads * c->head_dim) *
-                               (double)gm_dtype_size(m->kv_type)},
+        {"kv_bytes_per_token", (double)cache_position_bytes(&m->layout)},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
@@ -532,6 +543,7 @@ void gm_model_release(gm_model *m) {
     gm_release(m->norm);
     gm_release(m->inv_freq);
     memory_free(m->layers);
+    memory_free((void *)(uintptr_t)m->layout.slots);
     memory_free(m->info);
     memory_free(m);
     gm_clear_cache();     /* blocks of a model's sizes are of use to nobody else */

@@ -9,13 +9,13 @@
 #include "nn/linear.h"
 #include "nn/rope.h"
 
-/* The rows of one forward pass: parts of sequences one after another. All arrays are int32 and evaluated. */
+/* The rows of one forward pass: parts of sequences one after another. All arrays are evaluated. */
 typedef struct {
-    gm_array *tokens;            /* [n] */
-    gm_array *positions;         /* [n] */
-    gm_array *rows;              /* [2n + 1]: sequence of each row, position of each row, key blocks in use */
+    gm_array *tokens;            /* int32 [n] */
+    gm_array *positions;         /* int32 [n] */
+    gm_array *rows;              /* int32 [2n + 3]: sequence and position of each row, and more (ops.def, cached_attention) */
     gm_array *wanted;            /* rows whose logits are asked for [m], or NULL: all */
-    gm_cache *const *caches;     /* one a sequence */
+    gm_array *tables;            /* int64 [slots, 2, n_sequences]: addresses (nn/cache.h), other ones in each run */
     const int32_t *spans;        /* rows of each sequence */
     int n_sequences;
 } gm_batch;
@@ -50,7 +50,7 @@ struct gm_model {
     float rope_factor;
     char *layers;                /* n_layers structs of arch->layer_size */
     int threads;
-    gm_dtype kv_type;
+    cache_layout layout;         /* its slots are memory of the model */
     bool int8;
     int64_t weight_bytes;
     char *info;                  /* JSON object */

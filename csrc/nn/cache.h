@@ -1,19 +1,46 @@
-/* cache.h - the KV cache of one sequence: K and V of every layer, in blocks of GM_KV_BLOCK positions.
- * Address space for the whole context is reserved once; memory comes block by block, in place, so pointers stay
- * good. */
+/* cache.h - what a model keeps of one sequence: keys and values of its positions, states of recurrent layers.
+ *  (1) A layout says what: one slot for each layer that keeps something (layers that share keys and values share the
+ *      slot). The model owns the layout; it outlives the caches.
+ *  (2) Keys and values lie in blocks of GM_KV_BLOCK positions behind tables of pointers (kernels/quants.h); block b of
+ *      a sequence holds positions from b * GM_KV_BLOCK on. Blocks and states are counted references: a fork shares
+ *      them, and whoever is about to write one that is shared takes a copy first.
+ *  (3) A block that no row to come sees through its slot's window goes back. */
 #ifndef GOMLX_NN_CACHE_H
 #define GOMLX_NN_CACHE_H
 #include "core/array.h"
 
+/* CACHE_KV: keys and values [n_kv_heads, head_dim] of every position, or of those that `window` rows see (0: all).
+ * CACHE_STATE: two arrays of floats, zeros before the first position. */
+typedef enum { CACHE_KV, CACHE_STATE } cache_kind;
 typedef struct {
-    int n_layers;
-    int64_t capacity;            /* positions reserved: whole blocks */
-    int64_t committed;           /* positions with memory behind them: whole blocks */
-    int64_t block_bytes;         /* of one layer's K, or V, for one block */
-    gm_array **arrays;           /* K0, V0, K1, V1, ...: [blocks, n_kv_heads, GM_KV_BLOCK, head_dim] */
-} gm_cache;
+    cache_kind kind;
+    int64_t n_kv_heads, head_dim, window;
+    int64_t conv_floats, state_floats;
+} cache_slot;
 
-gm_status cache_new(int n_layers, int64_t n_kv_heads, int64_t head_dim, gm_dtype type, int64_t context, gm_cache **out);
+typedef struct {
+    const cache_slot *slots;
+    int n_slots;
+    int kv_type;                 /* GM_FLOAT32, GM_FLOAT16 or GM_BFLOAT16 */
+    int64_t context;             /* positions that a sequence may have */
+    bool rotate;                 /* or any number of them: every window is at most the context then */
+} cache_layout;
+/* Bytes of a position that stays in every slot. */
+int64_t cache_position_bytes(const cache_layout *layout);
+
+typedef struct gm_cache gm_cache;
+gm_status cache_new(const cache_layout *layout, gm_cache **out);
 void cache_free(gm_cache *c);    /* NULL is fine */
-gm_status cache_reach(gm_cache *c, int64_t length);   /* memory for positions [0, length) */
+/* The same sequence once more: shares everything until one of both writes. */
+gm_status cache_fork(const gm_cache *c, gm_cache **out);
+/* Positions [from, to) are about to be computed: memory of their own for them. from is the sequence's length, or, where
+ * no slot is a state, below it. After a pass that did not end, cache_trim(c, from). */
+gm_status cache_reach(gm_cache *c, int64_t from, int64_t to);
+/* Forgets positions from `length` on, and as many before it as it must: a state falls back to its last checkpoint, a
+ * window to where its keys are all there. What is left: a length <= `length`. */
+int64_t cache_trim(gm_cache *c, int64_t length);
+int64_t cache_bytes(const gm_cache *c);            /* memory that it holds, what it shares included */
+/* What stands in the tables of a forward pass for this sequence: arrays of pointers to blocks of keys and of values,
+ * or the two arrays of a state. Good until the next call that changes the cache. */
+void cache_addresses(const gm_cache *c, int slot, void **first, void **second);
 #endif

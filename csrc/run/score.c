@@ -44,8 +44,7 @@ gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *
             s->counts[i] = count;
             shape[0] += count;
             s->n = (int64_t)i + 1;
-            status = cache_new((int)m->config.n_layers, m->config.n_kv_heads, m->config.head_dim, m->kv_type, count,
-                               &s->caches[i]);
+            status = cache_new(&m->layout, &s->caches[i]);
         }
     }
     if (status == GM_OK && !(s->out = array_new(NULL, GM_FLOAT32, 2, shape)))
@@ -61,13 +60,13 @@ gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *
 
 /* The next SCORE_ROWS rows, however many sequences they are parts of. */
 static gm_status next_pass(gm_scoring *s) {
-    step_part parts[SCORE_ROWS];
+    int32_t spans[SCORE_ROWS];
     int64_t sequence = s->sequence, at = s->at;
     int32_t rows = 0, n_parts = 0;
     while (sequence < s->n && rows < SCORE_ROWS) {
         int64_t left = s->counts[sequence] - at;
         int32_t take = left < SCORE_ROWS - rows ? (int32_t)left : SCORE_ROWS - rows;
-        parts[n_parts++] = (step_part){s->caches[sequence], take};
+        spans[n_parts++] = take;
         rows += take;
         at += take;
         if (at == s->counts[sequence]) {
@@ -77,10 +76,10 @@ static gm_status next_pass(gm_scoring *s) {
     }
     step_free(s->step);
     s->step = NULL;
-    GM_TRY(step_new(s->model, parts, n_parts, STEP_ALL, &s->step));
+    GM_TRY(step_new(s->model, spans, n_parts, STEP_ALL, &s->step));
     for (int32_t i = 0; i < n_parts; i++) {
         int64_t from = i == 0 ? s->at : 0;
-        GM_TRY(step_fill(s->step, i, s->ids[s->sequence + i] + from, from));
+        GM_TRY(step_fill(s->step, i, s->caches[s->sequence + i], s->ids[s->sequence + i] + from, from));
     }
     s->step_rows = rows;
     s->next_sequence = sequence;

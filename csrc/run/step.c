@@ -2,44 +2,41 @@
 #include "run/step.h"
 #include <string.h>
 #include "base/memory.h"
+#include "ops/ops.h"
 
 struct gm_step {
     const gm_model *model;
-    step_part *parts;
+    int32_t *spans;
     int n_parts;
-    gm_array *tokens, *positions, *rows, *logits, *sums, *best;
+    step_wanted wanted;
+    gm_array *tokens, *positions, *rows, *tables, *logits, *sums, *best;
     gm_plan *plan;
     int32_t n;
     bool running;
 };
 
 static int32_t *ints(const gm_array *a) { return array_ptr(a); }
+static int32_t *fixed(const gm_step *st) { return ints(st->rows) + 2 * st->n; }
 
-static gm_status build(gm_step *st, step_wanted wanted) {
+static gm_status build(gm_step *st) {
     gm_scope *s = gm_scope_open();
     if (!s)
         return GM_ENOMEM;
-    gm_cache *caches[GM_MAX_BATCH];
-    int32_t spans[GM_MAX_BATCH];
     gm_array *last = NULL, *roots[3] = {NULL};
     size_t n_roots = 1;
-    for (int i = 0; i < st->n_parts; i++) {
-        caches[i] = st->parts[i].cache;
-        spans[i] = st->parts[i].rows;
-    }
-    if (wanted == STEP_LAST && st->n > st->n_parts) {
+    if (st->wanted == STEP_LAST && st->n > st->n_parts) {
         last = array_new(s, GM_INT32, 1, (int64_t[]){st->n_parts});
         for (int32_t i = 0, at = 0; last && i < st->n_parts; i++)
-            ints(last)[i] = (at += spans[i]) - 1;
+            ints(last)[i] = (at += st->spans[i]) - 1;
         if (!last) {
             gm_scope_close(s);
             return error_code();
         }
     }
     gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last,
-                      .caches = caches, .spans = spans, .n_sequences = st->n_parts};
-    roots[0] = gm_retain(st->model->arch->forward(s, st->model, &batch, wanted == STEP_NONE));
-    if (wanted != STEP_NONE) {
+                      .tables = st->tables, .spans = st->spans, .n_sequences = st->n_parts};
+    roots[0] = gm_retain(st->model->arch->forward(s, st->model, &batch, st->wanted == STEP_NONE));
+    if (st->wanted != STEP_NONE) {
         roots[1] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
         roots[2] = gm_retain(gm_argmax(s, roots[0], -1, false, false));
         n_roots = 3;
@@ -55,31 +52,34 @@ static gm_status build(gm_step *st, step_wanted wanted) {
     return status;
 }
 
-gm_status step_new(const gm_model *m, const step_part *parts, int n_parts, step_wanted wanted, gm_step **out) {
+gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_step **out) {
     *out = NULL;
     if (n_parts < 1 || n_parts > GM_MAX_BATCH)
         return gm_fail(GM_EVALUE, "a forward pass of %d sequences: expected 1 to %d", n_parts, GM_MAX_BATCH);
     gm_step *st = memory_zeroed(sizeof *st);
-    if (!st || !(st->parts = memory_array((size_t)n_parts, sizeof *parts))) {
+    if (!st || !(st->spans = memory_array((size_t)n_parts, sizeof *spans))) {
         memory_free(st);
         return GM_ENOMEM;
     }
     st->model = m;
     st->n_parts = n_parts;
-    memcpy(st->parts, parts, (size_t)n_parts * sizeof *parts);
+    st->wanted = wanted;
+    memcpy(st->spans, spans, (size_t)n_parts * sizeof *spans);
     for (int i = 0; i < n_parts; i++)
-        st->n += parts[i].rows;
-    int64_t n = st->n, n_rows = 2 * n + 1;
+        st->n += spans[i];
+    int64_t n = st->n, n_rows = 2 * n + ROWS_FIXED;
     st->tokens = array_new(NULL, GM_INT32, 1, &n);
     st->positions = array_new(NULL, GM_INT32, 1, &n);
     st->rows = array_new(NULL, GM_INT32, 1, &n_rows);
-    gm_status status = st->tokens && st->positions && st->rows ? GM_OK : error_code();
+    st->tables = array_new(NULL, GM_INT64, 3, (int64_t[]){m->layout.n_slots, 2, n_parts});
+    gm_status status = st->tokens && st->positions && st->rows && st->tables ? GM_OK : error_code();
     if (status == GM_OK) {
         memset(ints(st->rows), 0, (size_t)n_rows * sizeof(int32_t));
         for (int32_t i = 0, at = 0; i < n_parts; i++)
-            for (int32_t r = 0; r < parts[i].rows; r++)
+            for (int32_t r = 0; r < spans[i]; r++)
                 ints(st->rows)[at++] = i;
-        status = build(st, wanted);
+        fixed(st)[ROWS_KV_TYPE] = m->layout.kv_type;
+        status = build(st);
     }
     if (status != GM_OK) {
         step_free(st);
@@ -89,7 +89,29 @@ gm_status step_new(const gm_model *m, const step_part *parts, int n_parts, step_
     return GM_OK;
 }
 
+static void release_roots(gm_step *st) {
+    gm_release(st->logits);
+    gm_release(st->sums);
+    gm_release(st->best);
+    st->logits = st->sums = st->best = NULL;
+    plan_free(st->plan);
+    st->plan = NULL;
+}
+
+/* A plan with room for the key blocks in use, and then some: only passes of one row a sequence need it. */
+static gm_status make_room(gm_step *st) {
+    int32_t *more = fixed(st);
+    if (more[ROWS_BLOCKS] <= more[ROWS_ROOM] || (st->plan && st->n > st->n_parts))
+        return GM_OK;
+    more[ROWS_ROOM] = more[ROWS_BLOCKS] + more[ROWS_BLOCKS] / 2 + 2;
+    if (!st->plan)
+        return GM_OK;
+    release_roots(st);
+    return build(st);
+}
+
 static gm_status start_run(gm_step *st, const _Atomic bool *cancelled) {
+    GM_TRY(make_room(st));
     gm_array *roots[3] = {st->logits, st->sums, st->best};
     if (!st->plan)
         GM_TRY(plan_capture(roots, st->sums ? 3 : 1, &st->plan));
@@ -123,18 +145,16 @@ void step_free(gm_step *st) {
     gm_release(st->tokens);
     gm_release(st->positions);
     gm_release(st->rows);
-    gm_release(st->logits);
-    gm_release(st->sums);
-    gm_release(st->best);
-    plan_free(st->plan);
-    memory_free(st->parts);
+    gm_release(st->tables);
+    release_roots(st);
+    memory_free(st->spans);
     memory_free(st);
 }
 
-gm_status step_fill(gm_step *st, int part, const int32_t *tokens, int64_t position) {
-    int32_t first = 0, count = st->parts[part].rows;
+gm_status step_fill(gm_step *st, int part, gm_cache *cache, const int32_t *tokens, int64_t position) {
+    int32_t first = 0, count = st->spans[part];
     for (int i = 0; i < part; i++)
-        first += st->parts[i].rows;
+        first += st->spans[i];
     for (int32_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= st->model->config.vocab)
             return gm_fail(GM_EVALUE, "token id %d is outside the vocabulary of %lld", tokens[i],
@@ -143,8 +163,15 @@ gm_status step_fill(gm_step *st, int part, const int32_t *tokens, int64_t positi
         ints(st->positions)[first + i] = (int32_t)(position + i);
         ints(st->rows)[st->n + first + i] = (int32_t)(position + i);
     }
-    GM_TRY(cache_reach(st->parts[part].cache, position + count));
-    int32_t blocks = (int32_t)((position + count + GM_KV_BLOCK - 1) / GM_KV_BLOCK), *used = &ints(st->rows)[2 * st->n];
+    GM_TRY(cache_reach(cache, position, position + count));
+    int64_t *tables = array_ptr(st->tables);
+    for (int i = 0; i < st->model->layout.n_slots; i++) {
+        void *keys, *values;
+        cache_addresses(cache, i, &keys, &values);
+        tables[2 * i * st->n_parts + part] = (int64_t)(intptr_t)keys;
+        tables[(2 * i + 1) * st->n_parts + part] = (int64_t)(intptr_t)values;
+    }
+    int32_t blocks = (int32_t)((position + count + GM_KV_BLOCK - 1) / GM_KV_BLOCK), *used = &fixed(st)[ROWS_BLOCKS];
     *used = part == 0 || blocks > *used ? blocks : *used;
     return GM_OK;
 }

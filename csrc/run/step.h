@@ -1,22 +1,24 @@
 /* step.h - one forward pass over rows of sequences, recorded as a plan at its first run and run any number of times.
- *  (1) What changes from run to run (tokens, positions, key blocks in use) lives in small arrays, never in the plan.
+ *  (1) What changes from run to run (tokens, positions, which caches) lives in small arrays, never in the plan: it serves
+ *      any caches whose parts have these numbers of rows. It is recorded anew where it has no room for so many keys.
  *  (2) A run goes in slices and holds the run lock from its first slice to its last. */
 #ifndef GOMLX_RUN_STEP_H
 #define GOMLX_RUN_STEP_H
 #include "core/graph.h"
 #include "models/model.h"
 
-typedef struct { gm_cache *cache; int32_t rows; } step_part;
 /* whose logits: the last row of each part, every row, nobody's */
 typedef enum { STEP_LAST, STEP_ALL, STEP_NONE } step_wanted;
 
 typedef struct gm_step gm_step;
-gm_status step_new(const gm_model *m, const step_part *parts, int n_parts, step_wanted wanted, gm_step **out);
+/* spans: rows of each part. */
+gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_step **out);
 void step_free(gm_step *step);                     /* NULL is fine; abandons a run that is under way */
 bool step_is_running(const gm_step *step);
 void step_abandon(gm_step *step);                  /* the rest of a run that is under way is skipped; NULL is fine */
-/* The tokens of a part's rows, from this position on. Memory for them is committed here. */
-gm_status step_fill(gm_step *step, int part, const int32_t *tokens, int64_t position);
+/* The sequence of a part, and the tokens of its rows, from this position on; the cache reaches for them here. All parts
+ * before each run. */
+gm_status step_fill(gm_step *step, int part, gm_cache *cache, const int32_t *tokens, int64_t position);
 /* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the
  * step is of no more use. */
 gm_status step_run(gm_step *step, int slice_ms, const _Atomic bool *cancelled);

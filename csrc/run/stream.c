@@ -1,6 +1,6 @@
 /* stream.c - sessions, and the one decode loop: prefill in chunks, then one token a step.
- *  (1) session.tokens are the ids whose keys and values are in the cache; a run that is cut short leaves them as they
- *      were.
+ *  (1) session.tokens are the ids whose positions are in the cache; a run that is cut short leaves them as they were,
+ *      and the next trim takes what it did out of the cache.
  *  (2) A session is used by one stream at a time; the stream says so with an atomic flag.
  *  (3) The last sampled token is not in the cache yet: the next step puts it there.
  *  (4) Logits become a token in gm_stream_sample, which gm_stream_next calls itself unless they are handed out first:
@@ -58,8 +58,7 @@ gm_status gm_session_new(gm_model *m, gm_session **out) {
     gm_session *s = memory_zeroed(sizeof *s);
     if (!s)
         return GM_ENOMEM;
-    const gm_config *c = &m->config;
-    gm_status status = cache_new((int)c->n_layers, c->n_kv_heads, c->head_dim, m->kv_type, c->context, &s->cache);
+    gm_status status = cache_new(&m->layout, &s->cache);
     if (status != GM_OK) {
         memory_free(s);
         return status;
@@ -87,7 +86,7 @@ gm_status gm_session_truncate(gm_session *s, int64_t length) {
     if (length < 0 || length > s->length)
         return gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length,
                        (long long)length);
-    s->length = length;
+    s->length = cache_trim(s->cache, length);
     return GM_OK;
 }
 
@@ -267,7 +266,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     while (shared < s->length && shared < n - 1 &&
            s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
         shared++;
-    s->length = st->next = shared;
+    s->length = st->next = shared = cache_trim(s->cache, shared);
     st->stats = (gm_stream_stats){.prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1};
     *out = st;
     return GM_OK;
@@ -316,12 +315,12 @@ static gm_status run_prefill(gm_stream *st, int slice_ms) {
         if (!st->prefill || st->prefill_rows != rows || st->prefill_last != last) {
             step_free(st->prefill);
             st->prefill = NULL;
-            GM_TRY(step_new(s->model, &(step_part){s->cache, rows}, 1, last ? STEP_LAST : STEP_NONE, &st->prefill));
+            GM_TRY(step_new(s->model, &rows, 1, last ? STEP_LAST : STEP_NONE, &st->prefill));
             st->prefill_rows = rows;
             st->prefill_last = last;
         }
         if (!step_is_running(st->prefill))
-            GM_TRY(step_fill(st->prefill, 0, st->prompt + st->next, st->next));
+            GM_TRY(step_fill(st->prefill, 0, s->cache, st->prompt + st->next, st->next));
         gm_status status = step_run(st->prefill, slice_ms, &st->cancelled);
         if (status != GM_OK)
             return drop_failed(&st->prefill, status);
@@ -339,8 +338,8 @@ static gm_status run_decode(gm_stream *st, int slice_ms) {
         if (atomic_load(&st->cancelled))
             return GM_ECANCELLED;
         if (!s->decode)
-            GM_TRY(step_new(s->model, &(step_part){s->cache, 1}, 1, STEP_ALL, &s->decode));
-        GM_TRY(step_fill(s->decode, 0, &st->token, s->length));
+            GM_TRY(step_new(s->model, &(int32_t){1}, 1, STEP_ALL, &s->decode));
+        GM_TRY(step_fill(s->decode, 0, s->cache, &st->token, s->length));
     }
     gm_status status = step_run(s->decode, slice_ms, &st->cancelled);
     if (status != GM_OK)

@@ -396,6 +396,13 @@ static void test_scene(const scene *sc)
         *chunked = buffer((size_t)(n * sc->heads * sc->dim) * 4);
     int32_t *position = buffer((size_t)n * 4), *sequence = buffer((size_t)n * 4), *tiles = buffer((size_t)n * 8);
     void *keys[2] = { NULL, buffer(cache) }, *values[2] = { NULL, buffer(cache) };
+    /* The blocks stand in the tables side by side, those of the sequence that is not used nowhere. */
+    char **blocks_at = buffer((size_t)(2 * blocks) * sizeof *blocks_at);
+    for (int64_t b = 0; b < blocks; b++) {
+        blocks_at[b] = (char *)keys[1] + b * (int64_t)cache / blocks;
+        blocks_at[blocks + b] = (char *)values[1] + b * (int64_t)cache / blocks;
+    }
+    const int64_t k_tables[2] = { 0, (int64_t)(intptr_t)blocks_at }, v_tables[2] = { 0, (int64_t)(intptr_t)(blocks_at + blocks) };
     for (int64_t i = 0; i < n; i++) position[i] = (int32_t)i, sequence[i] = 1;
     memset(keys[1], 0xff, cache);                           /* NaN in every type: nothing unwritten may be used */
     memset(values[1], 0xff, cache);
@@ -403,11 +410,11 @@ static void test_scene(const scene *sc)
     gm_rope_cache_args append = { .q_out = turned, .q = q, .k = k, .v = v, .angles = angles,
         .q_stride = sc->heads * sc->dim,
                                   .k_stride = sc->kv_heads * sc->dim, .v_stride = sc->kv_heads * sc->dim,
-                                      .k_cache = keys,
-                                  .v_cache = values, .sequence = sequence, .position = position, .kv_type = sc->type,
+                                      .k_tables = k_tables,
+                                  .v_tables = v_tables, .sequence = sequence, .position = position, .kv_type = sc->type,
                                   .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
                                       .half = sc->half };
-    gm_attention_args a = { .out = alone, .q = turned, .k_cache = keys, .v_cache = values, .sequence = sequence,
+    gm_attention_args a = { .out = alone, .q = turned, .k_tables = k_tables, .v_tables = v_tables, .sequence = sequence,
         .position = position,
                             .kv_type = sc->type, .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
                             .window = sc->window, .scale = scale, .softcap = sc->softcap,
