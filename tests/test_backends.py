@@ -220,12 +220,21 @@ def test_chat_and_options_arrive(load):
     assert stream.result.reasoning == "Hm" and {part.channel for part in parts} == {"reasoning", "answer"}
     prompt, sampler, processors = stream.result.answer.split("|")
     assert prompt == "[hi]<think>" and sampler == "{'temp': 0.5, 'top_p': 1.0, 'min_p': 0.0, 'top_k': 3}"
-    assert "'repetition_penalty': 1.5" in processors
+    assert "'repetition_penalty': 1.5" in processors and "'logit_bias': None" in processors
+    model.generate("x").close()
+    stream = model.chat(HI, logit_bias={5: 2.0}, suppress_tokens=[7], penalty_last_n=9)
+    list(stream)
+    assert "'logit_bias': {5: 2.0, 7: -1000000000.0}" in stream.result.answer
+    assert "'repetition_context_size': 9" in stream.result.answer
+    with pytest.raises(NotImplementedError, match="the backend mlx_lm has no mirostat_tau, typical_p: use the native"):
+        model.generate("x", typical_p=0.5, mirostat_tau=3.0)
 
 
 @pytest.mark.parametrize("options, text, finish, stop", [
     ({"max_tokens": 4}, "hell", "length", None), ({"max_tokens": 0}, "", "length", None),
     ({"stop": "o w"}, "hell", "stop", "o w"), ({"stop": ["xyz", "world!"]}, "hello world", "stop", 256),
+    ({"stop_ids": [111]}, "hell", "stop", 111), ({"ignore_eos": True, "max_tokens": 12}, "hello world", "length", None),
+    ({"stop": "<end>", "ignore_eos": True}, "hello world", "stop", 256),
     ({"stop": "ld", "max_tokens": 10}, "hello worl", "length", None), ({"stop": ["lo", "hello"]}, "", "stop", "hello"),
 ])
 def test_ends(load, options, text, finish, stop):
@@ -425,7 +434,7 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path, folder, python):
         gomlx.load(gomlx.loading.PACKAGED_FILE, backend="mlx_lm", python=python)
     with pytest.raises(ValueError, match="expected 'mlx' or 'gomlx'"):
         gomlx.load(path, backend="mlx_lm", python=python, mlx="cuda")
-    with pytest.raises(TypeError, match="threads"):
+    with pytest.raises(ValueError, match="has no option threads"):
         gomlx.load(path, backend="mlx_lm", python=python, threads=3)
 
 

@@ -60,9 +60,10 @@ class Bridge:
         if self.model is None:
             raise RuntimeError("no model is loaded")
         self.mx.random.seed(request["seed"])
-        penalty = request["repetition_penalty"]
-        processors = make_logits_processors(repetition_penalty=penalty, repetition_context_size=1 << 20) \
-            if penalty != 1 else None
+        penalty, bias = request["repetition_penalty"], request["logit_bias"]
+        processors = make_logits_processors(
+            logit_bias={int(i): value for i, value in bias.items()} or None,
+            repetition_penalty=None if penalty == 1 else penalty, repetition_context_size=request["penalty_last_n"])
         sampler = make_sampler(temp=request["temperature"], top_p=request["top_p"], min_p=request["min_p"],
                                top_k=request["top_k"])
         self.steps = generate_step(self.mx.array(request["prompt"]), self.model, max_tokens=request["max_tokens"],

@@ -2,11 +2,12 @@
 
 The process computes tokens; prompts, chat templates, text, stops, reasoning and calls of tools are gomlx's own, so
 Token and Result are what the native backend gives. The process is asked for one token at a time, so a stream that is
-closed or cancelled costs at most one more. It runs in a session of its own (Ctrl-C does not reach it), ends with its standard
-input, and its death is an error that has the end of what it wrote to standard error.
+closed or cancelled costs at most one more. It runs in a session of its own (Ctrl-C does not reach it), ends with its
+standard input, and its death is an error that has the end of what it wrote to standard error.
 """
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import selectors
@@ -20,6 +21,7 @@ import weakref
 from gomlx import _gomlx, defaults
 from gomlx.model import Model, TokenStream
 from gomlx.parsing import Parser, TokenReader
+from gomlx.sampling import Sampling
 from gomlx.tokenizer import Tokenizer
 
 BRIDGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bridge.py")
@@ -36,6 +38,9 @@ def version(name):
         return None
 print(json.dumps({"mlx_lm": version("mlx-lm"), "mlx": version("mlx")}))
 """
+# The fields of Sampling that mlx-lm has; "samplers" is not among them: the order is its own.
+APPLIED = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "penalty_last_n", "logit_bias",
+           "suppress_tokens"}
 KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, FileNotFoundError, MemoryError, NotImplementedError)}
 
 
@@ -59,8 +64,10 @@ class MlxLm:
         return None
 
     def load(self, path_or_name=None, *, python: str | None = None, mlx: str | None = None,
-             load_timeout: float = LOAD_SECONDS, token_timeout: float = TOKEN_SECONDS) -> BridgeModel:
+             load_timeout: float = LOAD_SECONDS, token_timeout: float = TOKEN_SECONDS, **others) -> BridgeModel:
         """Timeouts are in seconds; after one, the process is ended and the model closed."""
+        if others:
+            raise ValueError(f"the backend mlx_lm has no option {', '.join(others)}")
         if mlx not in (None, "mlx", "gomlx"):
             raise ValueError(f"mlx is {mlx!r}, expected 'mlx' or 'gomlx'")
         missing = self.why_not(python, mlx)
@@ -262,13 +269,13 @@ class BridgeStream:
         self._ended = finish is not None
         if self._ended:
             self.close()
-        return _gomlx.Token((token, text, answer["logprob"], finish))
+        return _gomlx.Token((token, text, answer["logprob"], finish, ()))
 
     def _end(self, finish):
         text, stopped = self._release(self._text.finish(), finish)
         self._ended = True
         self.close()
-        return _gomlx.Token((-1, text, float("nan"), "stop" if stopped else finish))
+        return _gomlx.Token((-1, text, float("nan"), "stop" if stopped else finish, ()))
 
     def _release(self, text, finish):
         """(the text that is clear, whether a stop text came): what may become one is held back until the end."""
@@ -320,7 +327,9 @@ class BridgeModel(Model):
         self.tokenizer = Tokenizer.from_file(path)
         config, generation = (read_json(os.path.join(path, name)) for name in ("config.json", "generation_config.json"))
         self.tokenizer.model_type = config.get("model_type")
-        self._sampling = defaults.sampling_from_config(generation)
+        found = defaults.sampling_from_config(generation)
+        own = {name: value for name, value in found.items() if name in APPLIED}
+        self.sampling = Sampling(**own)
         stops = defaults.stop_ids(self.tokenizer, generation=generation, config=config)
         self._stop_ids = sorted(stops)
         text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
@@ -336,17 +345,21 @@ class BridgeModel(Model):
             "mlx": "gomlx" if library == "gomlx" else loaded["mlx"], "mlx_lm": probe(python)["mlx_lm"],
             "device": loaded["device"], "n_layers": text.get("num_hidden_layers"),
             "hidden_size": text.get("hidden_size"), "vocab_size": self.tokenizer.vocab_size,
-            "context_length": self._context, "sampling": self._sampling or {"temperature": 0.0},
+            "context_length": self._context, "sampling": own or {"temperature": 0.0},
+            "sampling_ignored": defaults.sampling_ignored_in_config(generation, own),
             "stop_ids": [{"id": i, "text": self.tokenizer.id_to_token(i), "sources": stops[i]} for i in self._stop_ids],
             "chat_template": self.tokenizer.chat_template is not None,
         }
 
-    def generate(self, prompt, *, max_tokens=None, seed=None, stop=None, parser=None, **sampling) -> TokenStream:
-        """As Model.generate, with temperature, top_p, top_k, min_p and repetition_penalty of the sampling options."""
-        known = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        others = [name for name, value in sampling.items() if name not in known and value not in (None, (), 0, False)]
+    def generate(self, prompt, *, max_tokens=None, sampling=None, seed=None, stop=None, stop_ids=(), ignore_eos=False,
+                 parser=None, **changes) -> TokenStream:
+        """As Model.generate. Of Sampling, the fields of APPLIED; the samplers' order is mlx-lm's own."""
+        fields = {one.name for one in dataclasses.fields(Sampling)}
+        others = [name for name in changes.keys() - fields if changes[name] not in (None, (), [], 0)]
+        chosen = (sampling or self.sampling).replace(**{name: changes[name] for name in changes.keys() & fields})
+        others += [name for name in fields - APPLIED if getattr(chosen, name) != getattr(Sampling(), name)]
         if others:
-            raise NotImplementedError(f"the backend mlx_lm has no {', '.join(others)}: use the native backend")
+            raise NotImplementedError(f"the backend mlx_lm has no {', '.join(sorted(others))}: use the native backend")
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(one) for one in prompt]
@@ -361,12 +374,10 @@ class BridgeModel(Model):
         if isinstance(parser, str):
             parser = Parser(parser, prompt=prompt if isinstance(prompt, str) else self.tokenizer.decode(ids))
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
+        ends = [*([] if ignore_eos else self._stop_ids), *stop_ids, *self._special_ids(stop_texts)]
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        options = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0} \
-            | self._sampling | {name: value for name, value in sampling.items() if name in known and value is not None}
         stream = BridgeStream(self._process, self.tokenizer, ids, self._context,
-                              -1 if max_tokens is None else max_tokens, self._stop_ids, stop_texts,
-                              options | {"seed": seed})
+                              -1 if max_tokens is None else max_tokens, ends, stop_texts, request_of(chosen, seed))
         return TokenStream(stream, seed, None, stop_texts, reader)
 
     def metrics(self) -> dict:
@@ -386,6 +397,14 @@ class BridgeModel(Model):
 
     def close(self):
         self._process.close()
+
+
+def request_of(sampling, seed):
+    """What the bridge takes of a Sampling."""
+    made = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    bias = dict(sampling.logit_bias or {}) | dict.fromkeys(sampling.suppress_tokens, -1e9)
+    return made | {"logit_bias": bias, "seed": seed,
+                   "penalty_last_n": 1 << 20 if sampling.penalty_last_n < 0 else sampling.penalty_last_n}
 
 
 def refused(name):

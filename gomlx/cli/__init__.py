@@ -1,0 +1,71 @@
+"""The command gomlx. Standard output carries only what was asked for; everything else goes to standard error.
+
+To add a command: a function `run(args)` that returns the exit status, in the file of its group (or a new one, listed in
+GROUPS), and in that file's add() a line
+
+    made = commands.add("name", run, "One sentence, with a full stop.", options.model, options.json)
+    made.add_argument("file", metavar="FILE")
+
+Rules: options that several commands have stand in options.py, once, and mean the same everywhere (-m, --json,
+--backend, -n, ...); a text argument `-` reads standard input; --json prints one object (or one a line where results
+come one by one) and nothing else; long work shows output.progress; errors are raised, and become one line and status 1
+here.
+"""
+import argparse
+import os
+import signal
+import sys
+
+import gomlx
+from gomlx.cli import generation, machine, models, tokens
+from gomlx.cli.output import say
+
+GROUPS = (generation, tokens, models, machine)
+FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
+            gomlx.Error)
+
+
+class Commands:
+    """The subparsers of the command line."""
+
+    def __init__(self, subparsers):
+        self._subparsers = subparsers
+
+    def add(self, name, run, help_text, *parents):
+        """A command whose options are those of `parents`, and what is added to the parser that is returned."""
+        made = self._subparsers.add_parser(name, help=help_text, description=help_text,
+                                           parents=[one() for one in parents])
+        made.set_defaults(run=run)
+        return made
+
+
+def parser():
+    top = argparse.ArgumentParser(prog="gomlx", description="Runs open language models on this machine's CPUs.")
+    top.add_argument("--version", action="version", version="gomlx " + gomlx.__version__)
+    commands = Commands(top.add_subparsers(required=True, metavar="COMMAND"))
+    for group in GROUPS:
+        group.add(commands)
+    return top
+
+
+def main(argv=None):
+    """Runs one command; returns the exit status: 0, 1 after an error, 2 for wrong usage, 128 + signal when
+    interrupted."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:          # closed by the shell, as in `gomlx ... >&-`
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+    args = parser().parse_args(argv)
+    sys.stdout.reconfigure(errors="replace")
+    try:
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # What is left in the buffer has nowhere to go; without this Python complains about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except FAILURES as error:
+        say("error: " + (" ".join(str(error).split()) or type(error).__name__))
+        return 1

@@ -1,0 +1,137 @@
+"""generate and chat: text, a token at a time."""
+import dataclasses
+import json
+import sys
+
+from gomlx.cli import options
+from gomlx.cli.output import coloured, print_json, say
+
+
+def add(commands):
+    made = commands.add("generate", generate, "Continue a text.", options.model, options.sampling, options.json)
+    made.add_argument("text", help="the text to continue; - reads standard input")
+    made = commands.add("chat", chat, "Answer once, or talk when no text is given.", options.model, options.sampling,
+                        options.json)
+    made.add_argument("text", nargs="?", help="the question; - reads standard input")
+    made.add_argument("--system", metavar="TEXT", help="the system message")
+    made.add_argument("--think", action="store_true", default=None, help="reason before answering, where the model can")
+    made.add_argument("--no-think", action="store_false", dest="think", help="answer at once")
+    made.add_argument("--show-reasoning", action="store_true", help="print reasoning also where standard output is no "
+                      "terminal")
+    made.add_argument("--tools", metavar="FILE", help="a JSON list of the tools that the model may call")
+    made.add_argument("--chat-format", metavar="NAME", help="a built-in format instead of the model's template")
+
+
+def generate(args):
+    with options.load(args) as model, \
+            model.generate(options.read_text(args.text), **options.sampling_of(args)) as stream:
+        show(stream, args)
+    return 0
+
+
+def show(stream, args):
+    """Prints a stream as it comes, reasoning dimmed, calls of tools at the end as JSON; or its result as JSON."""
+    reasoning, end = sys.stdout.isatty() or getattr(args, "show_reasoning", False), "\n"
+    channel = None
+    for part in stream.parts():
+        if args.json or not part.text or part.channel == "tool" or part.channel == "reasoning" and not reasoning:
+            continue
+        if channel not in (None, part.channel) and end != "\n":
+            print()
+        channel, end = part.channel, part.text[-1]
+        print(coloured(part.text, "dim") if channel == "reasoning" else part.text, end="", flush=True)
+    result = stream.result
+    if args.json:
+        print_json(dataclasses.asdict(result))
+        return
+    if end != "\n":
+        print(flush=True)
+    for call in result.tool_calls:
+        if call.error:
+            say(f"a call that cannot be used: {call.error}")
+        print(json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) if call.name is not None
+              and call.arguments is not None else call.raw, flush=True)
+    if result.reasoning and not result.answer and not result.tool_calls:
+        say(f"ended by {result.finish_reason} within the reasoning"
+            + ("" if reasoning else "; --show-reasoning prints it"))
+    if sys.stderr.isatty():
+        speed = f", {result.decode_tps:.1f} tokens/s" if result.decode_tps else ""
+        say(f"{result.generated_tokens} tokens{speed}, ended by {result.finish_reason}, seed {result.seed}")
+
+
+def chat_options(args):
+    tools = options.read_json_file(args.tools) if args.tools else None
+    if tools is not None and not isinstance(tools, list):
+        raise ValueError(f"{args.tools}: expected a list of tools")
+    return options.sampling_of(args) | {"tools": tools, "enable_thinking": args.think, "chat_format": args.chat_format}
+
+
+def chat(args):
+    system = [{"role": "system", "content": args.system}] if args.system else []
+    with options.load(args) as model:
+        if args.text is None:
+            return talk(model, args, system)
+        messages = system + [{"role": "user", "content": options.read_text(args.text)}]
+        with model.chat(messages, **chat_options(args)) as stream:
+            show(stream, args)
+    return 0
+
+
+def talk(model, args, system):
+    """Questions and answers until the input ends. One session holds the conversation, so each turn computes only what
+    is new; Ctrl-C ends an answer, not the conversation."""
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if on_terminal:
+        import readline  # noqa: F401 - gives input() line editing and history
+        say("/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer")
+    session, messages = new_session(model), list(system)
+    while True:
+        try:
+            text = input("> ") if on_terminal else sys.stdin.readline()
+        except EOFError:
+            print(file=sys.stderr)
+            return 0
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            if on_terminal:
+                continue
+            raise
+        if not on_terminal and text == "":
+            return 0
+        text = text.strip()
+        if text == "/exit":
+            return 0
+        if text == "/reset":
+            if session is not None:
+                session.truncate(0)
+            messages = list(system)
+        elif text.startswith("/"):
+            say(f"no command {text.split()[0]}: there are /reset and /exit")
+        elif text:
+            messages.append({"role": "user", "content": text})
+            answer(model, args, messages, session)
+
+
+def new_session(model):
+    """A session, or None where the backend has none: then each turn computes the whole conversation."""
+    try:
+        return model.session()
+    except NotImplementedError:
+        return None
+
+
+def answer(model, args, messages, session):
+    """One answer, appended to messages; a question that cannot be answered is taken back."""
+    try:
+        stream = model.chat(messages, session=session, **chat_options(args))
+    except ValueError as error:
+        messages.pop()
+        say(f"error: {error}; /reset starts anew")
+        return
+    with stream:
+        try:
+            show(stream, args)
+        except KeyboardInterrupt:
+            stream.close()
+            print(flush=True)
+    messages.append(stream.result.message)

@@ -1,0 +1,39 @@
+"""This machine and this shell: doctor, backends, completion."""
+import dataclasses
+
+from gomlx.cli import options
+from gomlx.cli.output import coloured, print_json, show_rows, show_table
+
+
+def add(commands):
+    commands.add("doctor", doctor, "Show what was found on this machine, what was chosen, and why.", options.json)
+    commands.add("backends", backends, "List who can run models here, and what the others lack.", options.json)
+    made = commands.add("completion", completion, "Print what makes a shell complete gomlx's commands and options.")
+    made.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def doctor(args):
+    from gomlx.doctor import report
+    found = report()
+    if args.json:
+        print_json(found)
+    else:
+        show_table(found)
+    return 0
+
+
+def backends(args):
+    from gomlx import backends as registry
+    found = registry.available()
+    if args.json:
+        print_json({"default": registry.default().name, "backends": [dataclasses.asdict(one) for one in found]})
+        return 0
+    show_rows(["NAME", "AVAILABLE", "FROM", "WHY"],
+              [(one.name, "yes" if one.available else "no", one.source, coloured(one.why, "dim")) for one in found])
+    return 0
+
+
+def completion(args):
+    from gomlx.cli import complete, parser
+    print(complete.script(args.shell, parser()), end="")
+    return 0

@@ -1,0 +1,116 @@
+"""Models as files: what is known about one, what memory it takes, which there are."""
+import argparse
+import dataclasses
+import os
+import re
+
+import gomlx
+from gomlx import loading, memory_plan
+from gomlx.cli import options
+from gomlx.cli.output import print_json, say, show_rows, show_table, size
+
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
+         "ti": 1 << 40}
+
+
+def add(commands):
+    commands.add("info", info, "Show what is known about a model.", options.model, options.json)
+    made = commands.add("plan", plan, "Show what memory a model takes, before it is loaded; status 1 when it does not "
+                        "fit.", options.source, options.json)
+    made.add_argument("--context", type=int, metavar="N", help="tokens of a sequence (default: what fits)")
+    made.add_argument("--kv-dtype", choices=tuple(memory_plan.KV_BYTES), help="of the KV cache")
+    made.add_argument("--dtype", choices=tuple(memory_plan.FLOAT_BYTES), help="of weights that are not quantised")
+    made.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
+    made.add_argument("--budget", type=byte_count, metavar="BYTES", help="such as 8GB or 512MiB (default: what is "
+                      "available)")
+    made = commands.add("discover", discover, "List the models in a folder and below.", options.json)
+    made.add_argument("path", nargs="?", default=".", help="(default: this folder)")
+    made = commands.add("models", models, "List the cached models, or remove some.", options.json)
+    actions = made.add_subparsers(metavar="ACTION")
+    remove = actions.add_parser("rm", help="remove models from the cache", description="Remove models from the cache.")
+    remove.add_argument("names", nargs="+", metavar="NAME")
+    remove.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    remove.set_defaults(run=models_remove)
+
+
+def byte_count(text):
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if found is None or found[2] not in UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 8GB or 512MiB")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def info(args):
+    with options.load(args) as model:
+        known = model.info
+    if args.json:
+        print_json(known)
+        return 0
+    metadata = known.get("metadata", {})
+    show_table(known | {"metadata": f"{len(metadata)} keys (--json shows them)"} if metadata else known)
+    return 0
+
+
+def plan(args):
+    if args.model is None:
+        say(f"using {loading.PACKAGED}, the model in the package")
+    made = gomlx.plan_memory(args.model, context=args.context, kv_dtype=args.kv_dtype, dtype=args.dtype,
+                             batch=args.batch, budget=args.budget)
+    values = dataclasses.asdict(made)
+    if args.json:
+        print_json(values)
+    else:
+        del values["layers"]
+        show_table(values)
+    return 0 if made.fits else 1
+
+
+def discover(args):
+    found = gomlx.discover(args.path)
+    if args.json:
+        print_json({"models": [dataclasses.asdict(one) for one in found]})
+        return 0
+    good = [one for one in found if not one.error]
+    if good:
+        show_rows(["SIZE", "TYPE", "FORMAT", "WEIGHTS", "CONTEXT", "PATH"],
+                  [(size(one.bytes), one.model_type, one.format, weights(one), one.context_length, one.path)
+                   for one in good])
+    for one in found:
+        if one.error:
+            say(f"broken: {one.error}" if one.path in one.error else f"broken: {one.path}: {one.error}")
+    return 0
+
+
+def weights(one):
+    if one.format == "gguf" or one.quant_bits is None:
+        return one.quant_type
+    return f"{one.quant_bits}-bit {one.quant_type}" + (f"/{one.quant_group}" if one.quant_group else "")
+
+
+def models(args):
+    from gomlx import hub
+    packaged = {"name": loading.PACKAGED, "bytes": os.path.getsize(loading.PACKAGED_FILE),
+                "path": loading.PACKAGED_FILE, "gguf": [os.path.basename(loading.PACKAGED_FILE)]}
+    found = [packaged, *hub.cached()]
+    if args.json:
+        print_json({"models": found})
+        return 0
+    for one in found:
+        note = " (in the package)" if one is packaged else ""
+        print(f"{size(one['bytes']):>9}  {one['name']}{note}")
+        if one is not packaged:
+            for file in one["gguf"]:
+                print(f"{'':11}{one['name']}/{file}")
+    print(f"{size(sum(one['bytes'] for one in found[1:])):>9}  in the cache")
+    return 0
+
+
+def models_remove(args):
+    from gomlx import hub
+    freed = {name: hub.remove(name) for name in args.names}
+    if args.json:
+        print_json({"removed": freed})
+    else:
+        for name, count in freed.items():
+            say(f"removed {name}, {size(count)}")
+    return 0

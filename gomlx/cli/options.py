@@ -1,0 +1,120 @@
+"""Options that several commands have, each once, as parents for argparse; and what commands do with them."""
+import argparse
+import dataclasses
+import json as json_module
+import sys
+
+import gomlx
+from gomlx import loading
+from gomlx.cli.output import progress, say
+
+
+def group():
+    return argparse.ArgumentParser(add_help=False)
+
+
+def json():
+    made = group()
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def source():
+    """Which model."""
+    made = group()
+    made.add_argument("-m", "--model", metavar="MODEL", help="a folder, a .gguf file, or a name of the Hugging Face "
+                      "hub: org/name, org/name:Q4_K_M (default: fable, the model in the package)")
+    return made
+
+
+def model():
+    """Which model, and how it is loaded."""
+    made = source()
+    made.add_argument("--backend", metavar="NAME", help="who runs it (default: native; `gomlx backends` lists them)")
+    made.add_argument("--python", metavar="PATH", help="the interpreter of the backend mlx_lm")
+    made.add_argument("--threads", type=int, metavar="N", help="(default: what `gomlx doctor` shows)")
+    made.add_argument("--context", type=int, metavar="N", help="tokens of context to hold (default: the model's own)")
+    made.add_argument("--activations", choices=("int8", "float32"), help="of products with quantised weights")
+    made.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="of weights that are not quantised")
+    made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16"), help="of the KV cache")
+    return made
+
+
+def sampling():
+    """What ends a text, and how tokens are drawn."""
+    made = group()
+    made.add_argument("-n", "--max-tokens", type=int, metavar="N", help="end after so many tokens")
+    made.add_argument("--min-tokens", type=int, default=0, metavar="N", help="do not stop by itself before so many")
+    made.add_argument("--seed", type=int, metavar="N", help="of the draws (default: a new one, shown at the end)")
+    made.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be given several times")
+    made.add_argument("--stop-id", action="append", type=int, default=[], metavar="ID",
+                      help="end at this token; may be given several times")
+    made.add_argument("--ignore-eos", action="store_true", help="go on after the model's own stop tokens")
+    made.add_argument("--top-logprobs", type=int, default=0, metavar="K",
+                      help="with --json, the K likeliest tokens at each place")
+    add_sampling_flags(made.add_argument_group("sampling", "what is not given is the model's own"))
+    return made
+
+
+def bias(text):
+    """ID=BIAS"""
+    token_id, _, value = text.partition("=")
+    try:
+        return int(token_id), float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS") from None
+
+
+# Fields of Sampling that are several things: the flag of one of them, and how it is read.
+SEVERAL = {"dry_sequence_breakers": ("--dry-sequence-breaker", str), "bad_words": ("--bad-word", str),
+           "suppress_tokens": ("--suppress-token", int), "logit_bias": ("--logit-bias", bias)}
+
+
+def add_sampling_flags(group):
+    """One flag for each field of Sampling; all are None when not given."""
+    for one in dataclasses.fields(gomlx.Sampling):
+        flag, help_text, metavar = "--" + one.name.replace("_", "-"), one.metadata["help"], one.metadata["metavar"]
+        if one.name in SEVERAL:
+            flag, read = SEVERAL[one.name]
+            group.add_argument(flag, action="append", type=read, dest=one.name, metavar=metavar,
+                               help=help_text + "; may be given several times")
+        elif one.name == "penalty_prompt":
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, help=help_text)
+        else:
+            short = ["-t"] if one.name == "temperature" else []
+            read = str if isinstance(one.default, str) else type(one.default)
+            group.add_argument(*short, flag, type=read, metavar=metavar, help=help_text)
+
+
+def sampling_of(args):
+    changes = {one.name: getattr(args, one.name) for one in dataclasses.fields(gomlx.Sampling)}
+    if changes["samplers"] and "," in changes["samplers"]:
+        changes["samplers"] = changes["samplers"].split(",")
+    if changes["logit_bias"]:
+        changes["logit_bias"] = dict(changes["logit_bias"])
+    return changes | {"max_tokens": args.max_tokens, "min_tokens": args.min_tokens, "seed": args.seed,
+                      "stop": args.stop, "stop_ids": args.stop_id, "ignore_eos": args.ignore_eos, "top_logprobs": args.top_logprobs}
+
+
+def load(args):
+    """The model of options.model, with a progress bar on a terminal."""
+    if args.model is None:
+        say(f"using {loading.PACKAGED}, the model in the package")
+    others = {"python": args.python} if args.python is not None else {}
+    with progress("loading") as report:
+        return gomlx.load(args.model, context_length=args.context, dtype=args.dtype, kv_dtype=args.kv_dtype,
+                          activations=args.activations, threads=args.threads, progress=report, backend=args.backend,
+                          **others)
+
+
+def read_text(text):
+    """The text, or for - standard input without the newline that `echo` and editors end it with."""
+    return sys.stdin.read().removesuffix("\n") if text == "-" else text
+
+
+def read_json_file(path):
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json_module.load(file)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: not JSON: {error}") from None

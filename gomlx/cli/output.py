@@ -1,0 +1,82 @@
+"""How commands show things: messages, tables, progress, colours."""
+import contextlib
+import json
+import os
+import sys
+
+BAR = 30
+CODES = {"dim": "2", "bold": "1", "reverse": "7", "red": "31", "green": "32", "cyan": "36"}
+
+
+def say(text):
+    print("gomlx: " + text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(label):
+    """A bar on standard error while the block runs: gives a function that takes a number from 0 to 1, or None where
+    nobody would see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    shown = -1
+
+    def report(fraction):
+        nonlocal shown
+        percent = int(100 * max(0.0, min(1.0, fraction)))
+        if percent != shown:
+            shown = percent
+            filled = BAR * percent // 100
+            bar = "#" * filled + "-" * (BAR - filled)
+            print(f"\rgomlx: {label} [{bar}] {percent:3} %", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield report
+    finally:
+        if shown >= 0:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def coloured(text, *names):
+    """The text in colours, on a terminal that wants them (https://no-color.org)."""
+    if not text or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\033[{';'.join(CODES[one] for one in names)}m{text}\033[0m"
+
+
+def print_json(value):
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def show_table(values, indent=""):
+    """A dict as lines of `name: value`, sub-dicts indented, byte counts readable."""
+    width = max(map(len, values), default=0) + 1
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            print(f"{indent}{name}:")
+            show_table(value, indent + "  ")
+            continue
+        if isinstance(value, list):
+            value = ", ".join(json.dumps(one, ensure_ascii=False) if isinstance(one, dict) else str(one)
+                              for one in value) or None
+        elif name.endswith("bytes") and isinstance(value, int):
+            value = size(value)
+        print(f"{indent}{name + ':':{width}} {'-' if value is None else value}")
+
+
+def show_rows(titles, rows):
+    """Rows of texts under titles, in columns as wide as they must be; the last one as long as it is."""
+    lines = [titles, *([("-" if one is None else str(one)) for one in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(titles) - 1)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+        print("  ".join([*cells, line[-1]]).rstrip())
+
+
+def size(count):
+    """Bytes as people read them: 4.4 MB."""
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"

@@ -1,0 +1,270 @@
+"""Commands that generate nothing: tokens, plan, discover, backends, completion; and what chat shows."""
+import argparse
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import gomlx
+from gomlx import cli
+from gomlx.cli import complete, generation, models, output, tokens
+from gomlx.model import Result
+from gomlx.parsing import Part
+from gomlx.tool_calls import ToolCall
+
+
+def run(capfd, *argv):
+    """(status, standard output, standard error) of one command, in this process."""
+    status = cli.main(list(argv))
+    out, err = capfd.readouterr()
+    return status, out, err
+
+
+def subparsers():
+    [found] = [one for one in cli.parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    return found.choices
+
+
+# ------------------------------------------------------------------------------------------------------------- tokens
+
+def test_tokens(capfd):
+    text = "Once upon a wörld<|im_end|>"
+    status, out, err = run(capfd, "tokens", text, "--json")
+    found = json.loads(out)
+    with gomlx.load() as model:
+        ids = model.tokenizer.encode_prompt(text)
+    assert status == 0 and [one["id"] for one in found["tokens"]] == ids and found["count"] == len(ids)
+    assert "".join(one["text"] for one in found["tokens"]) == text
+    assert [one["token"] for one in found["tokens"] if one["special"]] == ["<|im_end|>"]
+    assert "" in [one["text"] for one in found["tokens"]]               # ö is two tokens: the second completes it
+    status, out, err = run(capfd, "tokens", text)
+    lines = out.splitlines()
+    assert status == 0 and [int(line.split()[0]) for line in lines] == ids and "\033" not in out
+    assert lines[-1].endswith("<|im_end|>") and f"{len(ids)} tokens, {len(text)} characters" in err
+
+
+def test_tokens_of_a_chat(capfd):
+    _, out, _ = run(capfd, "tokens", "Hi", "--chat", "--json")
+    shown = [one["text"] for one in json.loads(out)["tokens"]]
+    assert "".join(shown) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_tokens_in_colour(capfd, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    _, out, _ = run(capfd, "tokens", "Hi<|im_end|>")
+    assert "\033[7;36m<|im_end|>\033[0m" in out
+    monkeypatch.setenv("NO_COLOR", "1")
+    _, out, _ = run(capfd, "tokens", "Hi<|im_end|>")
+    assert "\033" not in out
+
+
+def test_the_tokenizer_of_a_folder(shared):
+    path = os.path.join(shared, "data", "models", "fable")
+    assert tokens.pieces(tokens.tokenizer_of(path), [41, 784]) == [
+        {"id": 41, "token": "G", "text": "G", "special": False},
+        {"id": 784, "token": "ood", "text": "ood", "special": False}]
+
+
+# ------------------------------------------------------------------------------------------- plan, discover, backends
+
+def test_plan(capfd):
+    status, out, _ = run(capfd, "plan", "--json", "--context", "512")
+    found = json.loads(out)
+    assert status == 0 and found["fits"] and found["context"] == 512 and len(found["layers"]) == 6
+    status, out, _ = run(capfd, "plan", "--budget", "5MB")
+    assert status == 1 and re.search(r"fits: +False", out) and "more than 5.0 MB (given)" in out
+
+
+@pytest.mark.parametrize("text, want", [("512", 512), ("8GB", 8 * 10**9), ("1.5 GiB", 3 << 29), ("2k", 2000),
+                                        ("1Ti", 1 << 40)])
+def test_byte_counts(text, want):
+    assert models.byte_count(text) == want
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "8 apples", "1ib"])
+def test_what_is_no_byte_count(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="no number of bytes"):
+        models.byte_count(text)
+
+
+def test_discover(capfd, tmp_path):
+    shutil.copy(gomlx.loading.PACKAGED_FILE, tmp_path / "good.gguf")
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF and no more")
+    status, out, err = run(capfd, "discover", str(tmp_path))
+    lines = out.splitlines()
+    assert status == 0 and len(lines) == 2 and lines[1].split()[2:5] == ["llama", "gguf", "Q8_0"]
+    assert len(err.splitlines()) == 1 and err.startswith("gomlx: broken: ") and "bad.gguf" in err
+    status, out, _ = run(capfd, "discover", str(tmp_path), "--json")
+    assert [os.path.basename(one["path"]) for one in json.loads(out)["models"]] == ["bad.gguf", "good.gguf"]
+    status, out, err = run(capfd, "discover", str(tmp_path / "none"))
+    assert status == 1 and out == "" and "no such file or folder" in err
+
+
+def test_backends(capfd, monkeypatch):
+    monkeypatch.delenv("GOMLX_BACKEND", raising=False)
+    monkeypatch.setenv("GOMLX_MLX_PYTHON", "/no/python")
+    status, out, _ = run(capfd, "backends", "--json")
+    found = json.loads(out)
+    rows = {one["name"]: one for one in found["backends"]}
+    assert status == 0 and found["default"] == "native" and rows["native"]["available"]
+    assert not rows["mlx_lm"]["available"] and "'/no/python' cannot be run" in rows["mlx_lm"]["why"]
+    status, out, _ = run(capfd, "backends")
+    assert status == 0 and len(out.splitlines()) == 1 + len(rows)
+
+
+def test_a_backend_that_is_not_there(capfd):
+    status, out, err = run(capfd, "generate", "x", "--backend", "metal")
+    assert status == 1 and out == "" and "no backend 'metal'; there are: native, mlx_lm" in err
+
+
+# ---------------------------------------------------------------------------------------------------- what chat shows
+
+class FakeStream:
+    def __init__(self, *parts, **result):
+        self._parts = parts
+        plain = {one.name: None for one in dataclasses.fields(Result) if one.default is dataclasses.MISSING
+                 and one.default_factory is dataclasses.MISSING}
+        plain |= {"finish_reason": "stop", "generated_tokens": 1, "seed": 1}
+        self.result = Result(**plain | result)
+
+    def parts(self):
+        return iter(self._parts)
+
+
+@pytest.mark.parametrize("show_reasoning, want", [(False, "Yes.\n"), (True, "Hm.\nYes.\n")])
+def test_reasoning_is_shown_where_it_is_wanted(capfd, show_reasoning, want):
+    stream = FakeStream(Part("reasoning", "Hm."), Part("answer", "Yes."), reasoning="Hm.", answer="Yes.")
+    generation.show(stream, argparse.Namespace(json=False, show_reasoning=show_reasoning))
+    assert capfd.readouterr().out == want
+
+
+def test_an_answer_that_ends_within_its_reasoning(capfd):
+    stream = FakeStream(Part("reasoning", "Hm."), reasoning="Hm.", finish_reason="length")
+    generation.show(stream, argparse.Namespace(json=False))
+    out, err = capfd.readouterr()
+    assert out == "" and err == "gomlx: ended by length within the reasoning; --show-reasoning prints it\n"
+
+
+def test_calls_of_tools_are_lines_of_json(capfd):
+    calls = [ToolCall("f", {"é": 1}, "raw"), ToolCall(None, None, "broken raw", "the call is not JSON")]
+    stream = FakeStream(Part("answer", "Well."), Part("tool", "..."), answer="Well.", tool_calls=calls)
+    generation.show(stream, argparse.Namespace(json=False))
+    out, err = capfd.readouterr()
+    assert out == 'Well.\n{"name": "f", "arguments": {"é": 1}}\nbroken raw\n' and "the call is not JSON" in err
+    generation.show(stream, argparse.Namespace(json=True))
+    assert json.loads(capfd.readouterr().out)["tool_calls"][0] == {"name": "f", "arguments": {"é": 1}, "raw": "raw",
+                                                                   "error": None}
+
+
+def test_switches_that_the_model_does_not_have(capfd, tmp_path):
+    status, out, err = run(capfd, "chat", "Hi", "--no-think")
+    assert status == 1 and out == "" and "enable_thinking is False" in err
+    (tmp_path / "tools.json").write_text('[{"name": "f"}]')
+    status, out, err = run(capfd, "chat", "Hi", "--tools", str(tmp_path / "tools.json"))
+    assert status == 1 and "chat template takes none" in err
+    (tmp_path / "tools.json").write_text("{")
+    status, out, err = run(capfd, "chat", "Hi", "--tools", str(tmp_path / "tools.json"))
+    assert status == 1 and "tools.json: not JSON" in err
+
+
+def test_a_built_in_format(capfd):
+    status, out, _ = run(capfd, "chat", "Hi", "--chat-format", "llama2", "-n", "3", "-t", "0", "--json")
+    with gomlx.load() as model:
+        assert json.loads(out)["prompt_tokens"] == len(model.tokenizer.encode_prompt("<|im_end|>[INST] Hi [/INST]")) - 1
+
+
+# ------------------------------------------------------------------------------------------------------------ progress
+
+def test_progress_is_for_terminals(capfd, monkeypatch):
+    with output.progress("working") as report:
+        assert report is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with output.progress("working") as report:
+        for fraction in (0, 0.5, 0.501, 1, 7):
+            report(fraction)
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\rgomlx: working [") == 3 and "] 100 %" in err and err.endswith("\r\033[K")
+    with output.progress("nothing happens"):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+# ------------------------------------------------------------------------------------------- consistency, completion
+
+def test_options_mean_the_same_everywhere():
+    """A flag has one meaning: the same destination, kind of value and choices in every command that has it."""
+    meanings = {}
+    for name, one in subparsers().items():
+        for action in one._actions:
+            for flag in action.option_strings:
+                meanings.setdefault(flag, {}).setdefault((action.dest, action.nargs, action.type), []).append(name)
+    assert not {flag: found for flag, found in meanings.items() if len(found) > 1}
+    for name, one in subparsers().items():
+        assert one.description.endswith("."), name
+        assert name == "completion" or "--json" in one._option_string_actions, name
+        for action in one._actions:
+            assert action.help or not action.option_strings, (name, action)
+
+
+def test_the_tree_has_all_commands():
+    commands = {one.path: one for one in complete.tree(cli.parser())}
+    assert {("generate",), ("models", "rm"), ("completion",), ()} <= commands.keys()
+    assert {path[0] for path in commands if path} == set(subparsers())
+    [option] = [one for one in commands["generate",].options if "--dtype" in one.flags]
+    assert option.takes_value and option.choices == ["float32", "float16", "bfloat16"]
+    [option] = [one for one in commands["generate",].options if "--json" in one.flags]
+    assert not option.takes_value
+    assert [word for word, _ in commands["completion",].words] == ["bash", "zsh", "fish"]
+
+
+def bash_offers(capfd, tmp_path, *words):
+    _, script, _ = run(capfd, "completion", "bash")
+    line = "COMP_WORDS=(" + " ".join(complete.quoted(one) for one in words) + f"); COMP_CWORD={len(words) - 1}\n"
+    done = subprocess.run(["bash", "--norc", "-c", script + line + '_gomlx; printf "%s\\n" "${COMPREPLY[@]}"'],
+                          capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("words, want", [
+    (["gomlx", "ge"], ["generate"]), (["gomlx", "models", ""], ["rm"]),
+    (["gomlx", "completion", ""], ["bash", "zsh", "fish"]),
+    (["gomlx", "generate", "--dty"], ["--dtype"]), (["gomlx", "chat", "--no-t"], ["--no-think"]),
+    (["gomlx", "generate", "--dtype", "b"], ["bfloat16"]), (["gomlx", "generate", "-m", "mod"], ["model.gguf"]),
+    (["gomlx", "--ver"], ["--version"]), (["gomlx", "discover", "fol"], ["folder"]), (["gomlx", "nothing", "--x"], []),
+])
+def test_bash_completes(capfd, tmp_path, words, want):
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    (tmp_path / "model.gguf").touch()
+    (tmp_path / "folder").mkdir()
+    assert bash_offers(capfd, tmp_path, *words) == want
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_are_good_shell(capfd, shell, tmp_path):
+    _, script, _ = run(capfd, "completion", shell)
+    assert "generate" in script and "--top-k" in script if shell != "fish" else "-l top-k" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "script").write_text(script)
+    done = subprocess.run([shell, "-n", str(tmp_path / "script")], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_fish_offers_each_option_with_its_command(capfd):
+    _, script, _ = run(capfd, "completion", "fish")
+    lines = script.splitlines()
+    assert "complete -c gomlx -n '__fish_seen_subcommand_from generate' -l dtype -x -a 'float32 float16 bfloat16' " \
+        "-d 'of weights that are not quantised'" in lines
+    assert [line for line in lines if "-a 'rm'" in line] == [
+        "complete -c gomlx -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from rm' -f -a 'rm' "
+        "-d 'remove models from the cache'"]
+    assert complete.quoted("it's") == "'it'\\''s'"
