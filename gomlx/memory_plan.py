@@ -36,8 +36,9 @@ class Layer:
     def bytes(self, context: int, kv_dtype: str) -> int:
         if self.shared:
             return 0
-        rows = min(context, self.window + PREFILL_ROWS) if self.window else context
-        rows = -(-rows // BLOCK) * BLOCK
+        rows = -(-context // BLOCK) * BLOCK
+        if self.window:                         # and one block more: the window's two ends are within blocks
+            rows = min(rows, -(-(self.window + PREFILL_ROWS) // BLOCK) * BLOCK + BLOCK)
         return self.state_bytes + int(rows * 2 * self.n_kv_heads * self.head_dim * KV_BYTES[kv_dtype])
 
 

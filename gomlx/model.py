@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gomlx import _gomlx, chat
-from gomlx.parsing import Parsed, Parser, Part, TokenReader, detect
+from gomlx.parsing import Parsed, Parser, Part, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.sampling import Sampling
 from gomlx.tool_calls import ToolCall
 
@@ -33,11 +33,13 @@ class Result:
     @property
     def message(self) -> dict:
         """The turn as a message, to go on with: chat(messages + [result.message, ...])."""
-        made = {"role": "assistant", "content": self.answer}
+        lost = [one.raw for one in self.tool_calls if one.name is None or one.arguments is None]
+        made = {"role": "assistant", "content": "\n".join([self.answer] * bool(self.answer) + lost)}
         if self.reasoning:              # templates of different families look for it under different names
             made |= {"reasoning_content": self.reasoning, "thinking": self.reasoning}
-        calls = [{"type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-                 for one in self.tool_calls if one.name is not None and one.arguments is not None]
+        calls = [{"id": f"call{i:05}", "type": "function",         # nine characters, as Mistral's template wants them
+                  "function": {"name": one.name, "arguments": one.arguments}}
+                 for i, one in enumerate(self.tool_calls) if one.name is not None and one.arguments is not None]
         return made | {"tool_calls": calls} if calls else made
 
 
@@ -233,15 +235,22 @@ class Model:
         return [i for i in ids if i is not None and i < self.vocab_size and self.tokenizer.is_special(i)]
 
     def chat(self, messages: Sequence[dict], *, tools: Sequence[dict] | None = None, add_generation_prompt: bool = True,
-             template_args: dict | None = None, enable_thinking: bool | None = None, chat_format: str | None = None,
+             template_args: dict | None = None, enable_thinking: bool | None = None,
+             thinking_budget: int | None = None, chat_format: str | None = None,
              parser: str | Parser | None = "auto", **options) -> TokenStream:
         """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
 
-        template_args: further variables for the template. enable_thinking: the template's switch for reasoning; None is
-        the template's own default, and a template without one raises ValueError. tools: as in OpenAI's API; ValueError
-        when the template takes none. chat_format: a built-in format (gomlx.chat_formats) instead of the model's
-        template. parser: "auto" takes reasoning and calls of tools out of the text as the template writes them; else as
-        in generate(). options: the other ones of generate()."""
+        template_args       further variables for the template
+        enable_thinking     the template's switch for reasoning; None is its own default, and a template without one
+                            raises ValueError
+        thinking_budget     after so many tokens of reasoning the model is made to end it and to answer; ValueError when
+                            its template knows no reasoning
+        tools               as in OpenAI's API; ValueError when the template takes none
+        chat_format         a built-in format (gomlx.chat_formats) instead of the model's template
+        parser              "auto" takes reasoning and calls of tools out of the text as the template writes them; else as
+                            in generate()
+        options             the other ones of generate()
+        """
         template = self.tokenizer.template_for(tools, chat_format)
         variables = dict(template_args or {})
         if enable_thinking is not None:
@@ -254,7 +263,18 @@ class Model:
             parser = detect(template, lambda token: self.tokenizer.token_to_id(token) is not None)
         if isinstance(parser, str):
             parser = Parser(parser, tools, text)
+        if thinking_budget is not None:
+            options["logits_processors"] = [*options.get("logits_processors", ()),
+                                            self._thinking_budget(parser, thinking_budget)]
         return self.generate(text, parser=parser, **options)
+
+    def _thinking_budget(self, parser, budget):
+        if parser is None:
+            raise ValueError(f"thinking_budget is {budget}, but this model's template knows no reasoning")
+        if budget < 0:
+            raise ValueError(f"thinking_budget is {budget}, expected 0 or more")
+        closing = self.tokenizer.encode(closing_of(parser.format), add_special_tokens=False)
+        return ThinkingBudget(parser, budget, closing)
 
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]]) -> _gomlx.array | list[_gomlx.array]:
         """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in

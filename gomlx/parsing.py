@@ -78,6 +78,10 @@ FORMATS = {name: make(name) for name, make in {
 }.items()}
 FORMATS["mistral"].marks[TOOL]["[TOOL_CALLS]"] = TOOL          # the next call ends this one
 
+# What ends reasoning, where it is more than the first marker that leads to the answer.
+CLOSINGS = {"think": "</think>\n\n", "qwen": "</think>\n\n", "deepseek": "</think>\n\n",
+            "harmony": "<|end|><|start|>assistant<|channel|>final<|message|>"}
+
 # A turn of the assistant begins after the last of these; what a user wrote about markup stands before it.
 TURNS = ("<|im_start|>", "<|end_header_id|>", "<｜Assistant｜>", "<|turn>", "[/INST]", "<start_of_turn>")
 # What a chat template's text says about the format: the first that occurs decides.
@@ -109,7 +113,7 @@ class Parser:
             if format not in FORMATS:
                 raise ValueError(f"parser: there is no format {format!r}; there are: " + ", ".join(FORMATS))
             format = FORMATS[format]
-        self._format = format
+        self.format = format
         self._tools = tool_calls.schemas(tools)
         self._bare = format.bare and bool(self._tools)
         self._held = ""                         # may be the beginning of a marker
@@ -121,26 +125,26 @@ class Parser:
         self._blank = True                      # nothing but blanks in the answer so far
         self._trim = False                      # blanks right after a marker are its own
         self._marked = False                    # any marker was seen, or the prompt ended inside a block
-        self._segments = {REASONING: [], ANSWER: [""]}
+        self._segments = {REASONING: [], ANSWER: [[]]}     # each the pieces of its text
         self._calls = []
         self._finished = False
         self.state = format.start
         self._enter_prompt(prompt)
 
     def _enter_prompt(self, prompt):
-        if self._format.start == HEADER:        # harmony: what follows the last <|start|> is our header so far
+        if self.format.start == HEADER:        # harmony: what follows the last <|start|> is our header so far
             head, start, tail = prompt.rpartition("<|start|>")
             if start:
                 self.feed(tail)
-                self._segments = {REASONING: [""] if self.state == REASONING else [], ANSWER: [""]}
+                self._segments = {REASONING: [[]] if self.state == REASONING else [], ANSWER: [[]]}
                 self._prompted, self._blank = len(self._body), True
             return
         tail = prompt[max(prompt.rfind(turn) for turn in TURNS) + 1:]
-        for opening, state in self._format.marks[ANSWER].items():
-            inside = opening in self._format.leading or state == HEADER
+        for opening, state in self.format.marks[ANSWER].items():
+            inside = opening in self.format.leading or state == HEADER
             if inside and opening in tail:
                 after = tail[tail.rfind(opening) + len(opening):]
-                closing = [mark for mark, to in self._format.marks[REASONING].items() if to == ANSWER]
+                closing = [mark for mark, to in self.format.marks[REASONING].items() if to == ANSWER]
                 if not any(mark in after for mark in closing):
                     self._enter(REASONING)
 
@@ -196,7 +200,7 @@ class Parser:
 
     @property
     def parsed(self) -> Parsed:
-        answers, reasoning = self._segments[ANSWER], self._segments[REASONING]
+        answers, reasoning = (["".join(pieces) for pieces in self._segments[one]] for one in (ANSWER, REASONING))
         if self._marked:
             answers = [one for part in answers if (one := part.strip())]
         return Parsed("\n".join(one.strip() for one in reasoning) if reasoning else None, "\n".join(answers),
@@ -205,10 +209,10 @@ class Parser:
     # --------------------------------------------------------------------------------------------------- the machine
 
     def _marks(self):
-        return self._format.marks.get(self.state, {})
+        return self.format.marks.get(self.state, {})
 
     def _counts(self, mark):
-        return self.state != ANSWER or mark not in self._format.leading or self._blank
+        return self.state != ANSWER or mark not in self.format.leading or self._blank
 
     def _release(self):
         parts, held = [], self._held
@@ -236,8 +240,8 @@ class Parser:
         if not text:
             return
         if not self._segments[channel]:
-            self._segments[channel].append("")
-        self._segments[channel][-1] += text
+            self._segments[channel].append([])
+        self._segments[channel][-1].append(text)
         self._blank = self._blank and (channel != ANSWER or not text.strip())
         parts.append(Part(channel, text))
 
@@ -246,11 +250,11 @@ class Parser:
         self._marked = self._marked or state != ANSWER or bool(opening)
         self._trim = state in (ANSWER, REASONING)
         if self._trim:
-            self._segments[state].append("")
+            self._segments[state].append([])
 
     def _leave(self, mark, parts):
         """A marker ends the state."""
-        state, following = self.state, self._format.marks[self.state][mark]
+        state, following = self.state, self.format.marks[self.state][mark]
         if state == TOOL:
             self._read_call(mark if following != TOOL else "", parts)
         self._header = ""
@@ -262,7 +266,7 @@ class Parser:
 
     def _read_call(self, closing, parts):
         raw, body = self._opening + self._body + closing, self._body
-        calls = self._format.read(self._header + body, raw, self._tools)
+        calls = self.format.read(self._header + body, raw, self._tools)
         if not self._opening:
             parts.append(Part(TOOL if self._is_call(calls) else ANSWER, body))
             if not self._is_call(calls):
@@ -299,6 +303,31 @@ def parse(text: str, format: str | Format, tools: Sequence[dict] | None = None, 
     parser.feed(text)
     parser.finish()
     return parser.parsed
+
+
+def closing_of(format: Format) -> str:
+    """What a model writes to end its reasoning and begin its answer."""
+    return CLOSINGS.get(format.name) or next(mark for mark, to in format.marks[REASONING].items() if to == ANSWER)
+
+
+class ThinkingBudget:
+    """A logits processor: after `budget` tokens of reasoning, those that end it are the only ones possible."""
+
+    def __init__(self, parser: Parser, budget: int, closing: Sequence[int]):
+        self._parser, self._left, self._closing = parser, budget, list(closing)
+        self._ending = False
+
+    def __call__(self, ids, logits):
+        if not self._ending and self._parser.state == REASONING:
+            self._ending = self._left == 0
+            self._left -= 1
+        if not self._ending or not self._closing:
+            return
+        import numpy as np
+        forced = self._closing.pop(0)
+        logits = np.asarray(logits)
+        logits[:] = -np.inf
+        logits[forced] = 0
 
 
 @dataclass

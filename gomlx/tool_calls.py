@@ -268,6 +268,7 @@ def read_harmony(body, raw, offered):
 
 # ---- Llama 3: bare JSON, or after <|python_tag|> JSON, a built-in call, or code ----
 
+CALL_LENGTH = 4096                              # of a built-in call: Python's own parser recurses without a limit
 BUILT_IN = re.compile(r"\s*(\w+)\.call\((.*)\)\s*", re.S)
 
 
@@ -292,6 +293,8 @@ def read_python_tag(body, raw):
     found = BUILT_IN.fullmatch(body)
     if found is None:
         return ToolCall("python", {"code": body}, raw)
+    if len(body) > CALL_LENGTH:
+        return ToolCall(found[1], None, raw, f"{found[1]}: {len(body)} characters, expected {CALL_LENGTH} or fewer")
     try:
         keywords = ast.parse(f"f({found[2]})", mode="eval").body.keywords
         arguments = {one.arg: ast.literal_eval(one.value) for one in keywords if one.arg}
@@ -319,19 +322,19 @@ def read_mistral(body, raw, offered):
 
 # ---- DeepSeek: TYPE<｜tool▁sep｜>NAME, then fenced JSON; since V3.1 NAME<｜tool▁sep｜>JSON ----
 
-DEEPSEEK = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(.*?)"
-                      r"(?:<｜tool▁call▁end｜>|(?=<｜tool▁call▁begin｜>)|\Z)", re.S)
 FENCED = re.compile(r"([^\n]*)\n```(?:json)?\n(.*?)\n?```\s*", re.S)
 
 
 def read_deepseek(body, raw, offered):
-    calls = []
-    for found in DEEPSEEK.finditer(body):
-        fenced = FENCED.fullmatch(found[2])
-        name, text = (fenced[1], fenced[2]) if fenced else (found[1], found[2])
+    calls, begin, end = [], "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+    for one in body.split(begin)[1:]:
+        own, closing, _ = one.partition(end)
+        name, _, text = own.partition("<｜tool▁sep｜>")
+        fenced = FENCED.fullmatch(text)
+        name, text = (fenced[1], fenced[2]) if fenced else (name, text)
+        name, whole = name.strip(), begin + own + closing
         try:
-            arguments = json_value(text, "arguments")
-            calls.append(from_object({"name": name.strip(), "arguments": arguments}, found[0], offered))
+            calls.append(from_object({"name": name, "arguments": json_value(text, "arguments")}, whole, offered))
         except Unreadable as error:
-            calls.append(ToolCall(name.strip(), None, found[0], f"{name.strip()}: {error}"))
+            calls.append(ToolCall(name, None, whole, f"{name}: {error}"))
     return calls or [broken(raw, "expected <｜tool▁call▁begin｜>")]

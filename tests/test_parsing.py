@@ -411,6 +411,52 @@ def test_a_stream_takes_its_text_apart():
             model.generate("x", parser="xml")
 
 
+@pytest.mark.parametrize("budget", [0, 5])
+def test_a_thinking_budget(budget, monkeypatch):
+    """The packaged model's template made to end within reasoning: it would go on, and has to answer."""
+    with gomlx.load() as model:
+        own = model.tokenizer.chat_template
+        monkeypatch.setattr(type(model.tokenizer), "chat_template", own + "<think>\n")
+        messages = [{"role": "user", "content": "Tell me a story about a frog."}]
+        stream = model.chat(messages, max_tokens=60, temperature=0, thinking_budget=budget)
+        parts = list(stream.parts())
+        result = stream.result
+        closing = model.tokenizer.encode("</think>\n\n", add_special_tokens=False)
+        assert result.tokens[budget:budget + len(closing)] == closing
+        assert result.reasoning == model.tokenizer.decode(result.tokens[:budget]).strip()
+        assert result.answer and "</think>" not in result.answer and parts[-1].channel == "answer"
+        without = model.chat(messages, max_tokens=60, temperature=0)
+        list(without)
+        assert without.result.tokens[:budget] == result.tokens[:budget] and without.result.answer == ""
+        with pytest.raises(ValueError, match="expected 0 or more"):
+            model.chat(messages, thinking_budget=-1)
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match="knows no reasoning"):
+            model.chat(messages, thinking_budget=5)
+
+
+def test_how_reasoning_is_ended():
+    ends = {name: parsing.closing_of(made) for name, made in parsing.FORMATS.items()}
+    assert ends["mistral"] == "[/THINK]" and ends["gemma4"] == "<channel|>" and ends["qwen"] == "</think>\n\n"
+    for name, closing in ends.items():
+        parser = Parser(name, prompt="<|start|>assistant" if name == "harmony" else "")
+        opening = {"mistral": "[THINK]", "gemma4": "<|channel>thought\n",
+                   "harmony": "<|channel|>analysis<|message|>"}.get(name, "<think>")
+        parser.feed(opening + "Hm")
+        assert parser.state == "reasoning"
+        parser.feed(closing + "Yes")
+        assert parser.state == "answer" and parser.parsed.answer == "Yes"
+
+
+def test_the_message_of_a_result():
+    """Calls have an id of nine characters (Mistral's template wants that); what could not be read stays text."""
+    result = gomlx.Result(**{name: None for name in gomlx.Result.__dataclass_fields__} | {
+        "answer": "Well.", "reasoning": None,
+        "tool_calls": [tool_calls.ToolCall("f", {"a": 1}, "raw"), tool_calls.ToolCall(None, None, "<cut", "cut")]})
+    assert result.message == {"role": "assistant", "content": "Well.\n<cut", "tool_calls": [
+        {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}
+
+
 def test_closing_early_leaves_what_was_read():
     with (
         gomlx.load() as model,

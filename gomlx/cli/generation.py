@@ -16,6 +16,7 @@ def add(commands):
     made.add_argument("--system", metavar="TEXT", help="the system message")
     made.add_argument("--think", action="store_true", default=None, help="reason before answering, where the model can")
     made.add_argument("--no-think", action="store_false", dest="think", help="answer at once")
+    made.add_argument("--thinking-budget", type=int, metavar="N", help="end the reasoning after so many tokens")
     made.add_argument("--show-reasoning", action="store_true", help="print reasoning also where standard output is no "
                       "terminal")
     made.add_argument("--tools", metavar="FILE", help="a JSON list of the tools that the model may call")
@@ -63,7 +64,8 @@ def chat_options(args):
     tools = options.read_json_file(args.tools) if args.tools else None
     if tools is not None and not isinstance(tools, list):
         raise ValueError(f"{args.tools}: expected a list of tools")
-    return options.sampling_of(args) | {"tools": tools, "enable_thinking": args.think, "chat_format": args.chat_format}
+    return options.sampling_of(args) | {"tools": tools, "enable_thinking": args.think, "chat_format": args.chat_format,
+                                        "thinking_budget": args.thinking_budget}
 
 
 def chat(args):

@@ -93,7 +93,8 @@ def sampling_of(args):
     if changes["logit_bias"]:
         changes["logit_bias"] = dict(changes["logit_bias"])
     return changes | {"max_tokens": args.max_tokens, "min_tokens": args.min_tokens, "seed": args.seed,
-                      "stop": args.stop, "stop_ids": args.stop_id, "ignore_eos": args.ignore_eos, "top_logprobs": args.top_logprobs}
+                      "stop": args.stop, "stop_ids": args.stop_id, "ignore_eos": args.ignore_eos,
+                      "top_logprobs": args.top_logprobs}
 
 
 def load(args):
