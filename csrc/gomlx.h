@@ -366,7 +366,7 @@ gm_status gm_session_truncate(gm_session *s, int64_t length);
 
 typedef struct {
     gm_sampling sampling;
-    int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: the prompt is computed, nothing else */
+    int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: only the prompt is computed */
     int64_t min_tokens;           /* stop ids cannot be drawn before so many tokens */
     const int32_t *stop_ids; size_t n_stop_ids;
     const char *const *stop_texts; size_t n_stop_texts;  /* UTF-8 */

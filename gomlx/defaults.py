@@ -12,14 +12,16 @@ CONFIG_LISTS = {"suppress_tokens": "suppress_tokens", "bad_words_ids": "bad_word
 GGUF_KEYS = {"general.sampling.temp": "temperature", "general.sampling.top_p": "top_p",
              "general.sampling.top_k": "top_k", "general.sampling.min_p": "min_p",
              "general.sampling.xtc_probability": "xtc_probability", "general.sampling.xtc_threshold": "xtc_threshold",
-             "general.sampling.penalty_last_n": "penalty_last_n", "general.sampling.penalty_repeat": "repetition_penalty"}
+             "general.sampling.penalty_last_n": "penalty_last_n",
+             "general.sampling.penalty_repeat": "repetition_penalty"}
 GGUF_MIROSTAT = {"general.sampling.mirostat_tau": "mirostat_tau", "general.sampling.mirostat_eta": "mirostat_eta"}
 # What has its effect in greedy decoding too.
 WITHOUT_DRAWS = {"repetition_penalty", "penalty_last_n", "suppress_tokens", "bad_words"}
 # Keys of generation_config.json that say nothing about which token comes next, or are used elsewhere.
-NOT_SAMPLING = {"eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version", "do_sample",
-                "use_cache", "cache_implementation", "cache_config", "return_legacy_cache", "return_dict_in_generate",
-                "output_attentions", "output_hidden_states", "output_scores", "output_logits"}
+NOT_SAMPLING = {"eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version",
+                "do_sample", "use_cache", "cache_implementation", "cache_config", "return_legacy_cache",
+                "return_dict_in_generate", "output_attentions", "output_hidden_states", "output_scores",
+                "output_logits"}
 NEUTRAL = {"num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "encoder_repetition_penalty": 1,
            "length_penalty": 1, "guidance_scale": 1}
 

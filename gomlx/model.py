@@ -44,9 +44,9 @@ class Result:
 
 
 class TokenStream:
-    """An iterator of Token(id, text, logprob, finish_reason, top_logprobs). The last one has the finish_reason and the text
-    that was held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel() may be
-    called from another thread.
+    """An iterator of Token(id, text, logprob, finish_reason, top_logprobs). The last one has the finish_reason and the
+    text that was held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel()
+    may be called from another thread.
 
     logprob and top_logprobs are of the model's own distribution, the softmax of its logits, before any bias, penalty,
     processor or sampler.
@@ -186,17 +186,17 @@ class Model:
         temperature=..., top_p=..., top_k=..., min_p=..., repetition_penalty=..., ...
                             any field of Sampling by name changes that field; None changes nothing
         seed                0 to 2**64 - 1; None draws one and leaves it in the result
-        stop                a text, or several, that end the stream and are cut from it; the text of a special token is that
-                            token's id. Where several are possible, the one that is complete first
+        stop                a text, or several, that end the stream and are cut from it; the text of a special token is
+                            that token's id. Where several are possible, the one that is complete first
         stop_ids            ids that end the stream, besides those of model.info["stop_ids"]
         ignore_eos          the model's own stop ids end nothing
         top_logprobs        so many of the likeliest tokens are reported with each token, up to 256
-        logits_processors   callables f(ids, logits), called for each token before any bias, penalty or sampler: ids is an
-                            int32 memoryview of prompt and output, logits a writable float32 memoryview [vocab] without a
-                            copy (numpy.asarray(logits) is one), valid during the call. What f returns, when it is not
+        logits_processors   callables f(ids, logits), called for each token before any bias, penalty or sampler: ids is
+                            an int32 memoryview of prompt and output, logits a writable float32 memoryview [vocab] that
+                            numpy.asarray takes without a copy, valid during the call. What f returns, when it is not
                             None, takes its place: float32 [vocab]. An exception ends the stream and is raised there
-        session             from model.session(), keeps the KV cache, so that a prompt's beginning that the session already
-                            holds is not computed again
+        session             from model.session(), keeps the KV cache, so that a prompt's beginning that the session
+                            already holds is not computed again
         parser              what takes reasoning and calls of tools out of the text, a name of gomlx.parsing.FORMATS or
                             a Parser; None leaves all of it in the answer
         """

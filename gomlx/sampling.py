@@ -21,6 +21,7 @@ ORDERS = {
     "legacy": ("penalties", "dry", "top_n_sigma", "top_p", "min_p", "top_k", "typical_p", "xtc", "temperature",
                "mirostat"),
 }
+BREAKERS = ("\n", ":", '"', "*")     # llama.cpp's
 
 
 def option(default, help_text, metavar="X"):
@@ -32,43 +33,46 @@ class Sampling:
     """How one token is chosen. A field at its default does nothing; `Sampling()` is greedy.
 
     First logit_bias is added to the logits, then bad_words, suppress_tokens and (before min_tokens) stop ids are made
-    impossible; then the samplers work one after another in the order of `samplers`, and one token is drawn from what they
-    leave. Draw number i of a generation is a function of the logits, these fields, the seed and i, and of nothing else.
+    impossible; then the samplers work one after another in the order of `samplers`, and one token is drawn from what
+    they leave. Draw number i of a generation is a function of the logits, these fields, the seed and i, and of nothing
+    else.
 
-    samplers            the order: "transformers" (temperature, top_k, top_p, min_p), "llama.cpp" (top_k, typical_p, top_p,
-                        min_p, xtc, temperature), "mlx_lm" (top_p, min_p, xtc, top_k, temperature), "go-mlx" (temperature,
-                        top_p, top_k, min_p) or "legacy" (top_p, min_p, top_k, temperature), each with penalties and dry
-                        before; or names in an order of your own: penalties, dry, top_n_sigma, temperature, top_k, top_p,
-                        min_p, typical_p, xtc, mirostat. What is set and not among them is a ValueError.
-    temperature         logits are divided by it. 0 is greedy: the likeliest token after biases and penalties, of equal ones
-                        the one with the lowest id; then the other samplers do nothing.
+    samplers            the order: "transformers" (temperature, top_k, top_p, min_p), "llama.cpp" (top_k, typical_p,
+                        top_p, min_p, xtc, temperature), "mlx_lm" (top_p, min_p, xtc, top_k, temperature), "go-mlx"
+                        (temperature, top_p, top_k, min_p) or "legacy" (top_p, min_p, top_k, temperature), each with
+                        penalties and dry before; or names in an order of your own: penalties, dry, top_n_sigma,
+                        temperature, top_k, top_p, min_p, typical_p, xtc, mirostat. What is set and not among them is a
+                        ValueError.
+    temperature         logits are divided by it. 0 is greedy: the likeliest token after biases and penalties, of equal
+                        ones the one with the lowest id; then the other samplers do nothing.
     top_k               the k likeliest stay; of equal ones those with the lowest ids. 0: off.
     top_p               the fewest of the likeliest stay that have this probability together (Holtzman et al., 2019).
                         1: off.
-    min_p               those stay that have at least this share of the likeliest one's probability (Nguyen et al., 2024).
+    min_p               those stay that have at least this share of the likeliest one's probability (Nguyen et al.,
+                        2024).
     typical_p           the fewest stay that have this probability together, those first whose -log p is nearest to the
                         entropy (Meister et al., 2022). 1: off.
     top_n_sigma         those stay whose logit is at most so many standard deviations of all logits below the greatest
                         (Tang et al., 2024).
-    xtc_probability     the chance that, of the tokens with at least xtc_threshold (0 to 0.5) of the probability, all but the
-                        least likely are dropped (p-e-w; as in llama.cpp).
+    xtc_probability     the chance that, of the tokens with at least xtc_threshold (0 to 0.5) of the probability, all
+                        but the least likely are dropped (p-e-w; as in llama.cpp).
     dry_multiplier      tokens that would prolong a repetition of dry_allowed_length or more tokens lose multiplier *
-                        dry_base ** (length - dry_allowed_length) of their logit (p-e-w; as in llama.cpp). It looks at the
-                        last dry_last_n tokens of prompt and output (0: off, -1: all), back to the last of
+                        dry_base ** (length - dry_allowed_length) of their logit (p-e-w; as in llama.cpp). It looks at
+                        the last dry_last_n tokens of prompt and output (0: off, -1: all), back to the last of
                         dry_sequence_breakers, texts or sequences of ids.
-    mirostat_tau        mirostat 2: the surprise, in bits, that drawn tokens shall have on average; tokens beyond a limit are
-                        dropped, which starts at 2 * tau and learns at the rate mirostat_eta (Basu et al., 2021). It must
-                        be the last of the samplers; what stands before it still works.
-    repetition_penalty  the logit of a token that was there is divided by it, or multiplied when negative (Keskar et al.,
-                        2019; as in transformers). 1: off.
+    mirostat_tau        mirostat 2: the surprise, in bits, that drawn tokens shall have on average; tokens beyond a
+                        limit are dropped, which starts at 2 * tau and learns at the rate mirostat_eta (Basu et al.,
+                        2021). It must be the last of the samplers; what stands before it still works.
+    repetition_penalty  the logit of a token that was there is divided by it, or multiplied when negative (Keskar et
+                        al., 2019; as in transformers). 1: off.
     frequency_penalty   a token's logit loses so much for each time it was there,
     presence_penalty    and so much once when it was there at all (OpenAI).
     penalty_last_n      the penalties look at the last n tokens only; 0: off, -1: all.
-    penalty_prompt      whether the penalties look at the prompt. None: the repetition penalty does (transformers), frequency
-                        and presence do not (OpenAI); True: all do (llama.cpp); False: none does (go-mlx).
+    penalty_prompt      whether the penalties look at the prompt. None: the repetition penalty does (transformers),
+                        frequency and presence do not (OpenAI); True: all do (llama.cpp); False: none does (go-mlx).
     logit_bias          {token id: what is added to its logit}.
-    bad_words           texts or sequences of ids that cannot come: a sequence's last id is impossible after the others. A
-                        text stands for its tokens with and without a space before.
+    bad_words           texts or sequences of ids that cannot come: a sequence's last id is impossible after the
+                        others. A text stands for its tokens with and without a space before.
     suppress_tokens     ids that cannot come.
     """
     temperature: float = option(0.0, "0 is greedy", "T")
@@ -83,8 +87,7 @@ class Sampling:
     dry_base: float = option(1.75, "its growth with the length")
     dry_allowed_length: int = option(2, "the longest repetition without it", "N")
     dry_last_n: int = option(-1, "the last tokens that it looks at; -1: all", "N")
-    dry_sequence_breakers: Sequence[str | Sequence[int]] = option(("\n", ":", '"', "*"), "a text that ends its sequences",
-                                                                  "TEXT")
+    dry_sequence_breakers: Sequence[str | Sequence[int]] = option(BREAKERS, "a text that ends its sequences", "TEXT")
     mirostat_tau: float = option(0.0, "mirostat 2: the surprise asked for, in bits", "BITS")
     mirostat_eta: float = option(0.1, "mirostat 2: the learning rate")
     repetition_penalty: float = option(1.0, "divides the logits of tokens that were there", "R")
@@ -147,11 +150,11 @@ def bad_word_ids(word, tokenizer):
 
 
 def breaker_ids(breakers, tokenizer):
-    """Sequences of ids, of texts as llama.cpp has them: every token with the text in it, and every token that ends with its
-    beginning, followed by the tokens of its rest."""
+    """Sequences of ids, of texts as llama.cpp has them: every token with the text in it, and every token that ends with
+    its beginning, followed by the tokens of its rest."""
     texts = tuple(one for one in breakers if isinstance(one, str))
     if texts and tokenizer is None:      # sample() without a tokenizer: the default texts break nothing
-        if texts != Sampling().dry_sequence_breakers:
+        if texts != BREAKERS:
             raise ValueError("dry_sequence_breakers: texts need a tokenizer; give ids")
         texts = ()
     if "" in texts:
@@ -160,16 +163,16 @@ def breaker_ids(breakers, tokenizer):
     return found + (tokenizer.sequences_with(texts) if texts else [])
 
 
-def sample(logits, ids: Sequence[int] = (), sampling: Sampling | None = None, *, n: int = 1, seed: int = 0, step: int = 0,
-           n_prompt: int | None = None, **changes) -> list[int]:
+def sample(logits, ids: Sequence[int] = (), sampling: Sampling | None = None, *, n: int = 1, seed: int = 0,
+           step: int = 0, n_prompt: int | None = None, **changes) -> list[int]:
     """n ids drawn from logits, an array-like of numbers [vocab].
 
     ids         the ids so far, for penalties, dry and bad_words; n_prompt: how many of them are the prompt's (all)
     sampling    how; or fields of Sampling by name, as in generate()
     seed, step  draws number step, step + 1, ... of that seed: model.generate makes its i-th token with draw i
 
-    The draws are independent, but for mirostat, which learns from one to the next. ValueError for options out of range, and
-    when no token is left to draw."""
+    The draws are independent, but for mirostat, which learns from one to the next. ValueError for options out of range,
+    and when no token is left to draw."""
     options = (sampling or Sampling()).replace(**changes).engine_options()
     return _gomlx.sample(logits, ids, n=n, seed=seed, step=step, n_prompt=n_prompt, **options)
 

@@ -96,11 +96,12 @@ class Tokenizer(_gomlx.Tokenizer):
         return ids if ids[:len(prefix)] == prefix else prefix + ids
 
     def sequences_with(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids after which one of the texts may have come: every token that has it inside, and every token that ends with its
-        beginning, with the tokens of its rest. The vocabulary is read once for each combination of texts."""
+        """Ids after which one of the texts may have come: every token that has it inside, and every token that ends
+        with its beginning, with the tokens of its rest. The vocabulary is read once for each combination of texts."""
         known, key = self.__dict__.setdefault("_sequences", {}), tuple(texts)
         if key not in known:
-            rests = {text: [self.encode(text[i:], add_special_tokens=False) for i in range(1, len(text))] for text in key}
+            rests = {text: [self.encode(text[i:], add_special_tokens=False) for i in range(1, len(text))]
+                     for text in key}
             found = []
             for i in range(self.vocab_size):
                 token = self.decode([i])

@@ -1,5 +1,5 @@
-"""Samplers against their definitions (sampling_reference.py), draws against distributions, and what follows from them in a
-generation: processors, log probabilities, seeds."""
+"""Samplers against their definitions (sampling_reference.py), draws against distributions, and what follows from them in
+a generation: processors, log probabilities, seeds."""
 import math
 import threading
 
@@ -334,14 +334,16 @@ def test_several_threads_draw_as_one():
 
 @pytest.mark.parametrize("options, words", [
     ({"temperature": -1}, "temperature is -1, expected 0 or more"), ({"temperature": math.nan}, "temperature"),
-    ({"temperature": math.inf}, "temperature"), ({"top_p": 0}, "top_p is 0, expected more than 0"), ({"top_p": 1.1}, "top_p"),
-    ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"typical_p": 0}, "typical_p"), ({"top_k": -1}, "top_k"),
-    ({"top_n_sigma": -1}, "top_n_sigma"), ({"xtc_probability": 2}, "xtc_probability"), ({"xtc_threshold": 0.6}, "xtc_thr"),
-    ({"dry_multiplier": -1}, "dry_multiplier"), ({"dry_base": 0.5}, "dry_base"), ({"dry_allowed_length": 0}, "dry_allowed"),
-    ({"dry_last_n": -2}, "dry_last_n"), ({"penalty_last_n": -2}, "penalty_last_n"), ({"mirostat_tau": -1}, "mirostat_tau"),
+    ({"temperature": math.inf}, "temperature"), ({"top_p": 0}, "top_p is 0, expected more than 0"),
+    ({"top_p": 1.1}, "top_p"), ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"typical_p": 0}, "typical_p"), ({"top_k": -1}, "top_k"),
+    ({"top_n_sigma": -1}, "top_n_sigma"), ({"xtc_probability": 2}, "xtc_probability"),
+    ({"xtc_threshold": 0.6}, "xtc_threshold"), ({"dry_multiplier": -1}, "dry_multiplier"), ({"dry_base": 0.5}, "dry_base"),
+    ({"dry_allowed_length": 0}, "dry_allowed_length"), ({"dry_last_n": -2}, "dry_last_n"),
+    ({"penalty_last_n": -2}, "penalty_last_n"), ({"mirostat_tau": -1}, "mirostat_tau"),
     ({"repetition_penalty": 0}, "repetition_penalty"), ({"frequency_penalty": math.nan}, "frequency_penalty"),
     ({"samplers": "best"}, "samplers is 'best', expected one of transformers"),
-    ({"samplers": ["top_k", "sorcery"]}, "no sampler 'sorcery'; there are penalties"), ({"samplers": [3]}, "no sampler 3"),
+    ({"samplers": ["top_k", "sorcery"]}, "no sampler 'sorcery'; there are penalties"),
+    ({"samplers": [3]}, "no sampler 3"),
     ({"samplers": ["temperature", "temperature"]}, "twice"),
     ({"samplers": ["temperature"], "top_k": 5}, "top_k is set, but it is not in the order"),
     ({"samplers": ["top_k"], "temperature": 0.5}, "temperature is set"),
@@ -394,7 +396,8 @@ def finish(stream):
 
 
 def test_a_generation_draws_as_sample_does(model):
-    prompt, options = model.tokenizer.encode("Once upon a time"), {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.3}
+    prompt = model.tokenizer.encode("Once upon a time")
+    options = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.3}
     made = finish(model.generate(prompt, max_tokens=12, seed=4, **options))
     ids = prompt + made.tokens
     logits = np.asarray(model.logits(ids))
@@ -428,7 +431,8 @@ def log_softmax(z):
     return z - z.max() - np.log(np.exp(z - z.max()).sum())
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.5, "top_k": 30, "logit_bias": {5: 9.0}}], ids=str)
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.5, "top_k": 30, "logit_bias": {5: 9.0}}],
+                         ids=str)
 def test_log_probabilities_are_the_model_s(model, options):
     prompt = model.tokenizer.encode("The little dog")
     tokens = list(model.generate(prompt, max_tokens=10, seed=2, top_logprobs=7, **options))
@@ -479,7 +483,8 @@ def test_a_processor_sees_the_ids_and_changes_the_logits(model):
     assert [ids for ids, _ in seen] == [prompt + plain.tokens[:i] for i in range(6)]
     logits = np.asarray(model.logits(prompt + plain.tokens))
     np.testing.assert_allclose(np.stack([z for _, z in seen]), logits[len(prompt) - 1:-1], rtol=1e-4, atol=1e-4)
-    forced = finish(model.generate(prompt, max_tokens=6, seed=1, logits_processors=[processor, force([5, 6, 7, 8, 9, 10])]))
+    both = [processor, force([5, 6, 7, 8, 9, 10])]
+    forced = finish(model.generate(prompt, max_tokens=6, seed=1, logits_processors=both))
     assert forced.tokens == [5, 6, 7, 8, 9, 10] and min(forced.logprobs) < -5     # the model's own, not the forced ones
 
 
@@ -491,9 +496,11 @@ def test_what_a_processor_returns_takes_the_place(model):
                 logits[77] = 1e6
                 return logits
             return returned(logits)
-        assert finish(model.generate("Once", max_tokens=3, temperature=1.0, logits_processors=[processor])).tokens == [77] * 3
+        result = finish(model.generate("Once", max_tokens=3, temperature=1.0, logits_processors=[processor]))
+        assert result.tokens == [77] * 3
     for wrong, kind in ((5, TypeError), (np.zeros(3, np.float32), ValueError),
-                        (np.zeros(model.vocab_size, np.float64), ValueError), (np.zeros(model.vocab_size, "i4"), ValueError)):
+                        (np.zeros(model.vocab_size, np.float64), ValueError),
+                        (np.zeros(model.vocab_size, "i4"), ValueError)):
         with pytest.raises(kind, match="a logits processor returned"):
             finish(model.generate("Once", max_tokens=3, logits_processors=[lambda ids, logits: wrong]))
     with pytest.raises(TypeError, match="callable"):
@@ -503,7 +510,8 @@ def test_what_a_processor_returns_takes_the_place(model):
 def test_penalties_and_bans_come_after_processors(model):
     def processor(ids, logits):
         logits[5] = logits[6] = 1e6
-    result = finish(model.generate("Once", max_tokens=3, temperature=0, suppress_tokens=[5], logits_processors=[processor]))
+    result = finish(model.generate("Once", max_tokens=3, temperature=0, suppress_tokens=[5],
+                                   logits_processors=[processor]))
     assert result.tokens == [6] * 3
 
 

@@ -84,8 +84,8 @@ static int sampler_named(PyObject *name) {
     for (int kind = 0; kind < GM_SAMPLER_KINDS; kind++)
         if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, gm_sampler_name(kind)) == 0)
             return kind;
-    PyErr_Format(PyExc_ValueError, "samplers: no sampler %R; there are penalties, dry, top_n_sigma, temperature, top_k, "
-                 "top_p, min_p, typical_p, xtc, mirostat", name);
+    PyErr_Format(PyExc_ValueError, "samplers: no sampler %R; there are penalties, dry, top_n_sigma, temperature, "
+                 "top_k, top_p, min_p, typical_p, xtc, mirostat", name);
     return -1;
 }
 
@@ -287,7 +287,8 @@ static bool read_draw(module_state *state, const signature *sig, PyObject *const
            && (!v[1] || read_ids(v[1], &r->ids, &r->n_ids));
     n_prompt = (int64_t)r->n_ids;
     ok = ok && (!v[2] || v[2] == Py_None || read_count(v[2], "n_prompt", &n_prompt))
-      && (!v[3] || read_seed(NULL, v[3], "step", &r->step)) && (!sig->names[4] || !v[4] || read_count(v[4], "n", &r->n));
+      && (!v[3] || read_seed(NULL, v[3], "step", &r->step))
+      && (!sig->names[4] || !v[4] || read_count(v[4], "n", &r->n));
     if (ok && (n_prompt < 0 || r->n < 0 || r->n > PY_SSIZE_T_MAX / 8)) {
         PyErr_SetString(PyExc_ValueError, "n_prompt and n must be 0 or more");
         ok = false;
@@ -342,11 +343,11 @@ PyObject *sample_probabilities(PyObject *module, PyObject *const *args, Py_ssize
         PyErr_NoMemory();
     } else {
         Py_BEGIN_ALLOW_THREADS
-        status = gm_sample_probabilities(&r.sampling.options, gm_array_data(r.logits), vocab, r.ids, r.n_ids, r.n_prompt,
-                                         r.step, out);
+        status = gm_sample_probabilities(&r.sampling.options, gm_array_data(r.logits), vocab, r.ids, r.n_ids,
+                                         r.n_prompt, r.step, out);
         Py_END_ALLOW_THREADS
         gm_scope *scope = status == GM_OK ? gm_scope_open() : NULL;
-        result = scope ? py_array_result(state, scope, gm_array_from(scope, GM_FLOAT32, 1, &vocab, out)) : raise_gm(state);
+        result = py_array_result(state, scope, scope ? gm_array_from(scope, GM_FLOAT32, 1, &vocab, out) : NULL);
     }
     PyMem_Free(out);
     draw_request_free(&r);

@@ -101,8 +101,8 @@ static int64_t select_mass(sample_candidate *c, int64_t n, double total, double 
 
 /* ---- the samplers ---- */
 
-/* Logits divided by T: probabilities to the power of 1/T, normalised. Of a T so small that the best overflows, only what
- * is below the best is divided: the same distribution. */
+/* Logits divided by T: probabilities to the power of 1/T, normalised. Of a T so small that the best overflows, only
+ * what is below the best is divided: the same distribution. */
 void filter_temperature(gm_sampler *s) {
     float t = s->options.temperature, best = best_logit(s), shift = isinf(best / t) && !isinf(best) ? best : 0;
     for (int64_t i = 0; i < s->n; i++)
@@ -189,8 +189,8 @@ void filter_xtc(gm_sampler *s, uint64_t step) {
     s->n = kept;
 }
 
-/* Mirostat 2 (Basu et al., 2021, as in llama.cpp): those whose surprise -log2(p) is within a limit, which each draw moves
- * towards the surprise asked for. */
+/* Mirostat 2 (Basu et al., 2021, as in llama.cpp): those whose surprise -log2(p) is within a limit, which each draw
+ * moves towards the surprise asked for. */
 void filter_mirostat(gm_sampler *s) {
     float best;
     double total = filter_weigh(s, &best);

@@ -1,6 +1,6 @@
 /* penalty.c - what depends on the ids so far: penalties, dry, bad words.
- *  (1) A tally counts history[begin, n_history): at most penalty_last_n ids, and none of the prompt where the prompt does
- *      not count. */
+ *  (1) A tally counts history[begin, n_history): at most penalty_last_n ids, and none of the prompt where the prompt
+ *      does not count. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -101,9 +101,9 @@ static int64_t since_breaker(const gm_sampler *s, int64_t n) {
     return n;
 }
 
-/* "Don't repeat yourself" (p-e-w, 2024, as in llama.cpp): where the last ids, back to a breaker, stood before already, the
- * id that followed then is made less likely by multiplier * base^(length - allowed_length), length being how many ids
- * agree. */
+/* "Don't repeat yourself" (p-e-w, 2024, as in llama.cpp): where the last ids, back to a breaker, stood before already,
+ * the id that followed then is made less likely by multiplier * base^(length - allowed_length), length being how many
+ * ids agree. */
 gm_status penalty_dry(gm_sampler *s) {
     const gm_sampling *o = &s->options;
     int64_t n = s->n_history;
@@ -120,7 +120,7 @@ gm_status penalty_dry(gm_sampler *s) {
         s->matches = grown;
         s->matches_capacity = capacity;
     }
-    /* back[i] is the i-th id from the end; match[i] how many ids from i on agree with those from 0 on (the Z function). */
+    /* Ids counted from the end: match[i] is how many from i on agree with those from 0 on (the Z function). */
     const int32_t *last = s->history + s->n_history - 1;
     int32_t *match = s->matches;
     for (int64_t i = 1, left = 0, right = 0; i < n; i++) {

@@ -34,7 +34,7 @@ static gm_status check_numbers(const gm_sampling *o) {
         {"typical_p", "more than 0 and up to 1", o->typical_p, 0, 1, true},
         {"top_n_sigma", "0 (off) or more", o->top_n_sigma, 0, most, false},
         {"xtc_probability", "0 to 1", o->xtc_probability, 0, 1, false},
-        {"xtc_threshold", "more than 0 and up to 0.5, above which no two tokens can be", o->xtc_threshold, 0, 0.5f, true},
+        {"xtc_threshold", "more than 0 and up to 0.5 (more have no two tokens)", o->xtc_threshold, 0, 0.5f, true},
         {"dry_multiplier", "0 (off) or more", o->dry_multiplier, 0, most, false},
         {"dry_base", "1 or more", o->dry_base, 1, most, false},
         {"mirostat_tau", "0 (off) or more", o->mirostat_tau, 0, most, false},
@@ -294,7 +294,7 @@ static gm_status run_chain(gm_sampler *s, uint64_t step) {
     return GM_OK;
 }
 
-/* The candidates that the chain leaves, with their weights; *total is the weights' sum, more than 0. Greedy leaves one. */
+/* The candidates that the chain leaves, with their weights; *total is their sum, more than 0. Greedy leaves one. */
 static gm_status distribute(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden,
                             size_t n_forbidden, double *total) {
     const float *z;

@@ -119,9 +119,9 @@ static gm_status bytes_add(bytes *b, const char *text, size_t n) {
     return GM_OK;
 }
 
-/* The stop text within held text that ends first, the longest of those: wherever tokens end, it is the same one. True, and
- * held text ends before it. Else *keep is the length of the longest end that may still become one. The first `old` bytes
- * were searched before. */
+/* The stop text within held text that ends first, the longest of those: wherever tokens end, it is the same one. True,
+ * and held text ends before it. Else *keep is the length of the longest end that may still become one. The first `old`
+ * bytes were searched before. */
 static bool find_stop(gm_stream *st, size_t old, size_t *keep) {
     const bytes *held = &st->held;
     for (size_t end = old + 1; end <= held->length; end++) {

@@ -62,12 +62,33 @@ static gm_status do_run(run *r, const char *path, result *out) {
     gm_generate_defaults(&g);
     g.max_tokens = TOKENS;
     g.sampling.temperature = 0.7f;
+    g.sampling.top_p = 0.95f;
     g.sampling.repetition_penalty = 1.1f;
+    g.sampling.presence_penalty = 0.1f;
+    g.sampling.dry_multiplier = 0.5f;
+    g.sampling.dry_allowed_length = 1;
+    g.sampling.dry_breakers = (gm_sequences){(const int32_t[]){1, 2, 3}, (const size_t[]){1, 2}, 2};
+    g.sampling.bad_words = (gm_sequences){(const int32_t[]){4, 5, 6}, (const size_t[]){2, 1}, 2};
+    g.sampling.suppressed = (const int32_t[]){7};
+    g.sampling.n_suppressed = 1;
+    g.sampling.bias_ids = (const int32_t[]){8};
+    g.sampling.biases = (const float[]){0.5f};
+    g.sampling.n_biases = 1;
+    g.stop_ids = (const int32_t[]){9};
+    g.n_stop_ids = 1;
+    g.min_tokens = TOKENS;
+    g.top_logprobs = 3;
+    g.hand_out_logits = true;
     g.stop_texts = (const char *const[]){"never in there"};
     g.n_stop_texts = 1;
     STEP(gm_stream_open(r->session, r->tokenizer, r->ids, r->n_ids, &g, &r->stream));
     for (int i = 0; i < TOKENS; i++) {
-        STEP(gm_stream_next(r->stream, 0, &token));
+        gm_pending_logits pending;
+        gm_status status = gm_stream_next(r->stream, 0, &token);
+        if (status != GM_LOGITS)
+            return status;
+        STEP(gm_stream_logits(r->stream, &pending));
+        STEP(gm_stream_sample(r->stream, pending.logits, &token));
         out->ids[i] = token.id;
         size_t used = strlen(out->text), room = sizeof out->text - used - 1;
         memcpy(out->text + used, token.text, token.length < room ? token.length : room);
