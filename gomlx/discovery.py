@@ -38,7 +38,11 @@ def discover(path: str | os.PathLike) -> list[FoundModel]:
 def in_folders(top) -> Iterator[FoundModel]:
     visited, unreadable = set(), []
     for folder, folders, files in os.walk(top, followlinks=True, onerror=unreadable.append):
-        state = os.stat(folder)
+        try:
+            state = os.stat(folder)
+        except OSError as error:                # it is gone meanwhile
+            unreadable.append(error)
+            continue
         if (state.st_dev, state.st_ino) in visited:
             folders.clear()                     # a link that leads back, or a second way to the same folder
             continue

@@ -57,12 +57,18 @@ def bad(file, what):
     return _gomlx.Error(f"{file}: {what}")
 
 
+def check_file(file):
+    """A pipe by the name of a model would be waited for without end."""
+    if not os.path.isfile(file):
+        raise bad(file, "is no file" if os.path.exists(file) else "no such file")
+
+
 # ---- folders ----
 
 def weight_files(folder):
     """The safetensors files of a folder: those of the index if there is one."""
     index = os.path.join(folder, "model.safetensors.index.json")
-    if os.path.exists(index):
+    if os.path.isfile(index):
         from gomlx.loading import read_json
         named = read_json(index).get("weight_map")
         if not isinstance(named, dict) or not all(isinstance(one, str) for one in named.values()):
@@ -81,8 +87,7 @@ def weight_files(folder):
 def read_folder(folder):
     from gomlx.loading import read_json
     config_file = os.path.join(folder, "config.json")
-    if not os.path.exists(config_file):
-        raise bad(config_file, "no such file")
+    check_file(config_file)
     config = read_json(config_file)
     files = weight_files(folder)
     if not files:
@@ -90,8 +95,8 @@ def read_folder(folder):
     tensors, total, made_by_mlx = {}, 0, False
     for name in files:
         file = os.path.join(folder, name)
-        total += os.path.getsize(file)
         metadata = safetensors_header(file, tensors)
+        total += os.path.getsize(file)
         made_by_mlx = made_by_mlx or metadata.get("format") == "mlx"
     text = config.get("text_config")
     merged = config | text if isinstance(text, dict) else config
@@ -104,6 +109,7 @@ def read_folder(folder):
 
 def safetensors_header(file, tensors):
     """Puts the file's tensors into `tensors`; returns its metadata."""
+    check_file(file)
     size = os.path.getsize(file)
     with open(file, "rb") as source:
         head = source.read(8)
@@ -146,8 +152,8 @@ def split_files(path):
 def read_gguf(path):
     files, metadata, tensors, total = split_files(path), {}, {}, 0
     for file in files:
-        total += os.path.getsize(file)
         own = gguf_header(file, tensors)
+        total += os.path.getsize(file)
         metadata = metadata or own
     kind = metadata.get("general.architecture")
     return Header(path, "gguf", kind if isinstance(kind, str) else None, metadata,
@@ -213,6 +219,7 @@ class Cursor:
 
 def gguf_header(file, tensors):
     """Puts the file's tensors into `tensors`; returns its metadata, of long arrays the count."""
+    check_file(file)
     if os.path.getsize(file) < 24:
         raise bad(file, "no GGUF file: it is too short")
     with open(file, "rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -229,7 +229,7 @@ def layers_of(header: headers.Header) -> list[Layer]:
     dim = read.number("head_dim", "attention.key_length",
                       CLASS_HEAD_DIM.get(read.family, read.number("hidden_size", "embedding_length") // max(1, heads)))
     window = read.number("sliding_window", "attention.sliding_window", CLASS_WINDOW.get(read.family, 0))
-    if read.config.get("use_sliding_window") is False:
+    if read.config.get("use_sliding_window", read.gguf or not read.family.startswith("qwen")) is False:
         window = 0
     kinds = layer_kinds(read, n_layers, window)
     shared_from = n_layers - read.number("num_kv_shared_layers", "attention.shared_kv_layers", 0)

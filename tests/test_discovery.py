@@ -96,6 +96,14 @@ def test_broken_folders_are_entries_with_an_error(tmp_path, case):
     assert by_path["good"].error is None and error in by_path["model"].error
 
 
+def test_pipes_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.gguf")
+    small(tmp_path / "model")
+    os.remove(tmp_path / "model" / "model.safetensors")
+    os.mkfifo(tmp_path / "model" / "model.safetensors")
+    assert all("is no file" in one.error for one in gomlx.discover(tmp_path)) and len(gomlx.discover(tmp_path)) == 2
+
+
 @pytest.mark.parametrize("cut", [0, 3, 10, 23, 24, 40, 200, 1500, -70000])
 def test_gguf_files_that_were_cut_short(tmp_path, cut):
     path = tmp_path / "small.gguf"

@@ -49,6 +49,8 @@ def test_what_the_engine_says():
     ({**LLAMA_1B, "head_dim": None, "num_key_value_heads": None}, [Layer(32, 64)] * 16),
     ({**LLAMA_1B, "model_type": "mistral", "sliding_window": 4096}, [Layer(8, 64, 4096)] * 16),
     ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, [Layer(8, 64)] * 16),
+    ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 4096}, [Layer(8, 64)] * 16),
+    ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True}, [Layer(8, 64, 64)] * 16),
     ({**LLAMA_1B, "model_type": "qwen3", "head_dim": None}, [Layer(8, 128)] * 16),
     ({**LLAMA_1B, "model_type": "gemma2", "num_hidden_layers": 4, "sliding_window": 64},
      [Layer(8, 64, 64), Layer(8, 64)] * 2),
