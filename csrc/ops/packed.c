@@ -32,8 +32,8 @@ static gm_status embedding_infer(gm_array *const *in, int n_in, const void *para
 static gm_status embedding_eval(gm_array *out, gm_queue *q) {
     const gm_array *w = out->in[0];
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, embed, out->shape[0], 8, LAUNCH_FTZ, .out = array_ptr(out), .weight = array_ptr(w),
-                  .tokens = array_ptr(out->in[1]), .format = w->format, .rows = w->shape[0], .k = w->shape[1],
+    return LAUNCH(q, embed, out->shape[0], 8, w->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0, .out = array_ptr(out),
+                  .weight = array_ptr(w), .tokens = array_ptr(out->in[1]), .format = w->format, .rows = w->shape[0], .k = w->shape[1],
                   .scale = ((const embedding_param *)out->param)->scale);
 }
 
