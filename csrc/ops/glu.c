@@ -66,7 +66,7 @@ static gm_array *glu_compose(gm_scope *s, gm_array *const *in, int n_in, const v
 
 static gm_array *glu(gm_scope *s, gm_array *gate, gm_array *up, gm_glu_kind kind, float alpha, float limit) {
     gm_array *in[2] = {gate, up};
-    return array_node(s, &glu_op, in, 2, &(glu_param){kind, alpha, limit});
+    return array_node(s, &glu_op, in, 2, &(glu_param){(int32_t)kind, alpha, limit});
 }
 
 static gm_status glu_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,

@@ -357,7 +357,7 @@ gm_array *moe_experts(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights
     gm_array *in[INPUTS] = {x, ids, weights, matrices[0], matrices[1], matrices[2], biases[0], biases[1], biases[2]};
     experts_param p;
     memset(&p, 0, sizeof p);
-    p.act = act;
+    p.act = (int32_t)act;
     p.alpha = alpha;
     p.limit = limit;
     for (int i = 0; i < 3; i++)
