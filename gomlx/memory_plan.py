@@ -19,6 +19,8 @@ CONTEXT_STEP = 512
 SHARE = 0.85                                    # of the budget that a context of its own choice may fill
 PREFILL_ROWS = 512                              # tokens that run at once; a window keeps them beside what it sees
 BLOCK = 256                                     # positions by which a cache grows
+BEHIND = BLOCK                                  # positions kept behind a window, to fall back to (csrc/nn/cache.c)
+STATES = 5                                      # of a recurrent layer: the current one and checkpoints
 MAX_BATCH = 64
 KV_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "q8_0": 34 / 32}
 FLOAT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -31,15 +33,15 @@ class Layer:
     head_dim: int = 0
     window: int = 0                             # positions that it sees; 0: all
     shared: bool = False                        # uses an earlier layer's keys and values
-    state_bytes: int = 0                        # of a recurrent layer, whatever the length
+    state_bytes: int = 0                        # of a recurrent layer's state, whatever the length
 
     def bytes(self, context: int, kv_dtype: str) -> int:
         if self.shared:
             return 0
         rows = -(-context // BLOCK) * BLOCK
         if self.window:                         # and one block more: the window's two ends are within blocks
-            rows = min(rows, -(-(self.window + PREFILL_ROWS) // BLOCK) * BLOCK + BLOCK)
-        return self.state_bytes + int(rows * 2 * self.n_kv_heads * self.head_dim * KV_BYTES[kv_dtype])
+            rows = min(rows, -(-(self.window + BEHIND + PREFILL_ROWS) // BLOCK) * BLOCK + BLOCK)
+        return STATES * self.state_bytes + int(rows * 2 * self.n_kv_heads * self.head_dim * KV_BYTES[kv_dtype])
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class MemoryPlan:
     weight_bytes: int
     kv_bytes: int                               # of all sequences, full, with recurrent states
     kv_bytes_per_token: int                     # of one sequence, once windows are full
-    state_bytes: int                            # of one sequence's recurrent layers
+    state_bytes: int                            # of one sequence's recurrent layers, checkpoints included
     working_bytes: int                          # activations of prefill and logits, an estimate
     total_bytes: int
     budget_bytes: int
@@ -119,7 +121,7 @@ def plan_memory(path: str | os.PathLike | None = None, *, context: int | None = 
         header.path, fits, reason(fits, chosen, ceiling, batch, weights, working, sequence(chosen), available, source,
                                   kv_dtype),
         chosen, ceiling, batch, max_batch, kv_dtype, weights, batch * sequence(chosen), per_token,
-        sum(layer.state_bytes for layer in layers), working, total(chosen), available, source, layers)
+        sum(STATES * layer.state_bytes for layer in layers), working, total(chosen), available, source, layers)
 
 
 def auto_context(total, available, ceiling):
