@@ -274,3 +274,8 @@ def test_the_first_example_of_the_readme_tells_stories():
 def test_the_second_example_of_the_readme_learns():
     loss, right = re.fullmatch(r"loss ([0-9.]+), right ([0-9]+)%\n", run_example(1)).groups()
     assert float(loss) < 0.3 and int(right) > 90
+
+
+def test_the_third_example_of_the_readme_avoids_a_letter():
+    text, probability = run_example(2).rstrip("\n").rsplit("\n", 1)
+    assert len(text) > 40 and "e" not in text and "array(" in probability

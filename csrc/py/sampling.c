@@ -82,7 +82,8 @@ static PyObject *tuple_of(PyObject *value, const char *name, const char *expecte
 
 static int sampler_named(PyObject *name) {
     for (int kind = 0; kind < GM_SAMPLER_KINDS; kind++)
-        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, gm_sampler_name(kind)) == 0)
+        if (PyUnicode_Check(name)
+            && PyUnicode_CompareWithASCIIString(name, gm_sampler_name((gm_sampler_kind)kind)) == 0)
             return kind;
     PyErr_Format(PyExc_ValueError, "samplers: no sampler %R; there are penalties, dry, top_n_sigma, temperature, "
                  "top_k, top_p, min_p, typical_p, xtc, mirostat", name);

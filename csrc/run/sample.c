@@ -132,7 +132,7 @@ static gm_status make_chain(gm_sampler *s, const gm_sampling *o) {
             s->chain[s->n_chain++] = kind;
     }
     for (int kind = 0; kind < GM_SAMPLER_KINDS; kind++)
-        if (!named[kind] && is_on(o, kind) && !(kind == GM_SAMPLER_TEMPERATURE && o->temperature == 0))
+        if (!named[kind] && is_on(o, (gm_sampler_kind)kind) && !(kind == GM_SAMPLER_TEMPERATURE && o->temperature == 0))
             return gm_fail(GM_EVALUE, "samplers: %s is set, but it is not in the order given", names[kind]);
     return GM_OK;
 }

@@ -1,0 +1,189 @@
+/* test_sample.c - the sampler under sanitizers: any options over any logits give an id that is not forbidden, or the
+ * error that none is left; each allocation of its life may fail; samplers of two sequences are apart. */
+#include <math.h>
+#include <stdlib.h>
+#include "base/memory.h"
+#include "check.h"
+#include "run/sample.h"
+
+enum { VOCAB = 300, STEPS = 12 };
+
+static uint64_t state = 88172645463325252u;
+static uint32_t next_number(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 32);
+}
+static int below(int n) { return (int)(next_number() % (uint32_t)n); }
+static float share(void) { return (float)below(1000) / 1000; }
+static bool sometimes(void) { return below(3) == 0; }
+
+/* ---- options ---- */
+static const int32_t words[] = {4, 5, 6, 5, 4, 4, 200}, breakers[] = {1, 2, 3, 9}, suppressed[] = {7, 299},
+                     bias_ids[] = {8, 4, 9, 10};
+static const size_t word_lengths[] = {2, 1, 3, 1}, breaker_lengths[] = {1, 2, 1};
+static const float biases[] = {0.5f, INFINITY, -INFINITY, -3e38f};
+
+static void any_options(gm_sampling *o, gm_sampler_kind *order) {
+    gm_sampling_defaults(o);
+    o->temperature = sometimes() ? 0 : sometimes() ? 1e-40f : 3 * share();
+    o->top_k = sometimes() ? below(VOCAB + 50) : 0;
+    o->top_p = sometimes() ? share() + 0.001f : 1;
+    o->min_p = sometimes() ? share() : 0;
+    o->typical_p = sometimes() ? share() + 0.001f : 1;
+    o->top_n_sigma = sometimes() ? 3 * share() : 0;
+    o->xtc_probability = sometimes() ? share() : 0;
+    o->dry_multiplier = sometimes() ? 1e38f * share() : 0;
+    o->dry_base = 1 + 1e10f * share();
+    o->dry_last_n = below(20) - 1;
+    o->dry_allowed_length = 1 + below(3);
+    o->dry_breakers = (gm_sequences){breakers, breaker_lengths, (size_t)below(4)};
+    o->mirostat_tau = sometimes() ? 5 * share() : 0;
+    o->mirostat_eta = 1e3f * share();
+    o->repetition_penalty = sometimes() ? 1e-40f + 3 * share() : 1;
+    o->frequency_penalty = sometimes() ? 3e38f * (share() - 0.5f) : 0;
+    o->presence_penalty = sometimes() ? share() : 0;
+    o->penalty_last_n = below(10) - 1;
+    o->counts_of_prompt = sometimes();
+    o->repetition_of_prompt = sometimes();
+    o->bad_words = (gm_sequences){words, word_lengths, (size_t)below(5)};
+    o->suppressed = suppressed;
+    o->n_suppressed = (size_t)below(3);
+    o->bias_ids = bias_ids;
+    o->biases = biases;
+    o->n_biases = (size_t)below(5);
+    for (int i = 0; i < GM_SAMPLER_KINDS; i++)
+        order[i] = (gm_sampler_kind)i;
+    for (int i = GM_SAMPLER_KINDS - 2; i > 0; i--) {        /* mirostat stays the last one */
+        int other = below(i + 1);
+        gm_sampler_kind kind = order[i];
+        order[i] = order[other];
+        order[other] = kind;
+    }
+    o->order = sometimes() ? NULL : order;
+    o->n_order = GM_SAMPLER_KINDS;
+}
+
+static void any_logits(float *z) {
+    int kind = below(6);
+    for (int i = 0; i < VOCAB; i++) {
+        z[i] = kind == 0 ? 0 : kind == 1 ? -INFINITY : 20 * (share() - 0.5f) * (kind == 2 ? 1e37f : 1);
+        if (kind == 3 && sometimes())
+            z[i] = (const float[]){NAN, INFINITY, -INFINITY}[below(3)];
+    }
+    if (kind == 1 && sometimes())
+        z[below(VOCAB)] = 1;
+}
+
+static bool is_forbidden(const gm_sampling *o, int32_t id) {
+    for (size_t i = 0; i < o->n_suppressed; i++)
+        if (o->suppressed[i] == id)
+            return true;
+    return (o->bad_words.n > 1 && id == 6) || id == 17;
+}
+
+/* ---- tests ---- */
+static void test_any_options(void) {
+    static float z[VOCAB];
+    const int32_t forbidden[] = {17}, prompt[] = {1, 2, 3, 1, 2, 4, 5};
+    for (int round = 0; round < 3000; round++) {
+        gm_sampler s;
+        gm_sampling o;
+        gm_sampler_kind order[GM_SAMPLER_KINDS];
+        any_options(&o, order);
+        CHECK(sampler_init(&s, &o, VOCAB) == GM_OK);
+        CHECK(sampler_saw(&s, prompt, below(8), true) == GM_OK);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            int32_t id = -1;
+            any_logits(z);
+            gm_status status = sampler_draw(&s, z, step, forbidden, 1, &id);
+            if (status != GM_OK) {
+                CHECK_ERROR(status, GM_EVALUE, "no token is left");
+                continue;
+            }
+            CHECK(id >= 0 && id < VOCAB && !is_forbidden(&o, id) && !isnan(z[id]));
+            CHECK(sampler_saw(&s, &id, 1, false) == GM_OK);
+        }
+        sampler_clear(&s);
+    }
+}
+
+static gm_status one_life(gm_sampler *s, const gm_sampling *o, const float *z, int32_t *drawn) {
+    const int32_t prompt[] = {1, 2, 1, 2, 1};
+    gm_status status = sampler_init(s, o, VOCAB);
+    if (status == GM_OK)
+        status = sampler_saw(s, prompt, 5, true);
+    for (uint64_t step = 0; status == GM_OK && step < STEPS; step++) {
+        status = sampler_draw(s, z, step, prompt, 1, &drawn[step]);
+        if (status == GM_OK)
+            status = sampler_saw(s, &drawn[step], 1, false);
+    }
+    return status;
+}
+
+static void test_each_allocation_fails(void) {
+    static float z[VOCAB];
+    gm_sampling o;
+    gm_sampler s;
+    int32_t want[STEPS], got[STEPS];
+    for (int i = 0; i < VOCAB; i++)
+        z[i] = 4 * share();
+    gm_sampling_defaults(&o);
+    o.temperature = 0.9f;
+    o.top_p = 0.95f;
+    o.repetition_penalty = 1.2f;
+    o.presence_penalty = 0.1f;
+    o.dry_multiplier = 0.5f;
+    o.dry_allowed_length = 1;
+    o.dry_breakers = (gm_sequences){breakers, breaker_lengths, 3};
+    o.bad_words = (gm_sequences){words, word_lengths, 4};
+    CHECK(one_life(&s, &o, z, want) == GM_OK);
+    sampler_clear(&s);
+    gm_status status = GM_ENOMEM;
+    for (long n = 1; status == GM_ENOMEM && n < 200; n++) {
+        memory_fail_at(n);
+        status = one_life(&s, &o, z, got);
+        memory_fail_at(0);
+        sampler_clear(&s);
+        if (status != GM_OK) {
+            CHECK_ERROR(status, GM_ENOMEM, "");
+        }
+    }
+    CHECK(status == GM_OK && memcmp(got, want, sizeof want) == 0);
+}
+
+static void test_samplers_are_apart(void) {
+    static float z[2][VOCAB];
+    gm_sampler s[2];
+    gm_sampling o[2];
+    int32_t alone[2][STEPS], together[2][STEPS];
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < VOCAB; i++)
+            z[k][i] = 4 * share();
+        gm_sampling_defaults(&o[k]);
+        o[k].temperature = 1;
+        o[k].mirostat_tau = k ? 3 : 0;
+        o[k].repetition_penalty = 1.5f;
+        o[k].seed = (uint64_t)k;
+        CHECK(one_life(&s[k], &o[k], z[k], alone[k]) == GM_OK);
+        sampler_clear(&s[k]);
+        CHECK(sampler_init(&s[k], &o[k], VOCAB) == GM_OK);
+        CHECK(sampler_saw(&s[k], (int32_t[]){1, 2, 1, 2, 1}, 5, true) == GM_OK);
+    }
+    for (uint64_t step = 0; step < STEPS; step++)
+        for (int k = 0; k < 2; k++) {
+            CHECK(sampler_draw(&s[k], z[k], step, (int32_t[]){1}, 1, &together[k][step]) == GM_OK);
+            CHECK(sampler_saw(&s[k], &together[k][step], 1, false) == GM_OK);
+        }
+    CHECK(memcmp(alone, together, sizeof alone) == 0);
+    sampler_clear(&s[0]);
+    sampler_clear(&s[1]);
+}
+
+int main(void) {
+    test_any_options();
+    test_each_allocation_fails();
+    test_samplers_are_apart();
+    return check_summary();
+}
