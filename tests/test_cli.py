@@ -1,4 +1,5 @@
 """The command gomlx: what goes to which output, what it returns, and how it is interrupted."""
+import dataclasses
 import io
 import json
 import os
@@ -65,6 +66,38 @@ def test_stop_and_sampling_flags_arrive(capfd):
     _, out, _ = run(capfd, "generate", "Once upon a time", "-n", "40", "-t", "0", "--stop", word, "--top-p", "0.9",
                     "--top-k", "5", "--min-p", "0.1", "--repetition-penalty", "1", "--threads", "1", "--context", "256")
     assert out.rstrip("\n") == whole[:whole.index(word)].rstrip("\n")
+
+
+def test_every_field_of_sampling_has_a_flag(capfd):
+    flags = ("--temperature 0.9 --top-k 50 --top-p 0.95 --min-p 0.01 --typical-p 0.98 --top-n-sigma 3 --xtc-probability 0.3 "
+             "--xtc-threshold 0.2 --dry-multiplier 0.5 --dry-base 1.5 --dry-allowed-length 1 --dry-last-n 50 "
+             "--dry-sequence-breaker . --dry-sequence-breaker , --mirostat-tau 4 --mirostat-eta 0.2 "
+             "--repetition-penalty 1.1 --frequency-penalty 0.1 --presence-penalty 0.2 --penalty-last-n 20 "
+             "--no-penalty-prompt --logit-bias 300=2.5 --logit-bias 301=-1 --bad-word upon --suppress-token 302 "
+             "--samplers penalties,dry,top_n_sigma,top_k,typical_p,top_p,min_p,xtc,temperature,mirostat").split()
+    options = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.01, "typical_p": 0.98, "top_n_sigma": 3.0,
+               "xtc_probability": 0.3, "xtc_threshold": 0.2, "dry_multiplier": 0.5, "dry_base": 1.5,
+               "dry_allowed_length": 1, "dry_last_n": 50, "dry_sequence_breakers": [".", ","], "mirostat_tau": 4.0,
+               "mirostat_eta": 0.2, "repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.2,
+               "penalty_last_n": 20, "penalty_prompt": False, "logit_bias": {300: 2.5, 301: -1.0}, "bad_words": ["upon"],
+               "suppress_tokens": [302], "samplers": "llama.cpp"}
+    assert options.keys() == {one.name for one in dataclasses.fields(gomlx.Sampling)}
+    _, out, _ = run(capfd, "generate", "Once", "-n", "20", "--seed", "7", "--min-tokens", "20", "--top-logprobs", "2", "--json",
+                    *flags)
+    with gomlx.load() as model:
+        stream = model.generate("Once", max_tokens=20, seed=7, min_tokens=20, top_logprobs=2, **options)
+        list(stream)
+    result = json.loads(out)
+    assert result["tokens"] == stream.result.tokens and result["logprobs"] == stream.result.logprobs
+    assert [len(one) for one in result["top_logprobs"]] == [2] * 20
+    _, out, _ = run(capfd, "generate", "Once", "-n", "9", "-t", "0", "--ignore-eos", "--stop-id",
+                    str(result["tokens"][0]), "--logit-bias", f"{result['tokens'][0]}=99", "--json")
+    assert json.loads(out)["stop"] == result["tokens"][0]
+    status, _, err = run(capfd, "generate", "Once", "--samplers", "best")
+    assert status == 1 and "expected one of transformers, llama.cpp" in err
+    with pytest.raises(SystemExit):
+        run(capfd, "generate", "Once", "--logit-bias", "5:1")
+    assert "'5:1' is not ID=BIAS" in capfd.readouterr().err
 
 
 def test_one_answer(capfd):
