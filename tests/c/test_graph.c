@@ -49,6 +49,41 @@ static void fused_ops_match_their_compositions(void) {
     }
 }
 
+/* One of the units that have no gradient of their own, but a composition. */
+static gm_array *unit(gm_scope *s, int which, gm_array *gate, gm_array *up) {
+    gm_array *y = which == 0 ? gm_geglu(s, gate, up) : which == 1 ? gm_clamped_swiglu(s, gate, up, 1.702f, 0.9f)
+                                                                  : gm_multiply(s, gm_softcap(s, gate, 0.7f), up);
+    return gm_sum(s, y, -1, NULL, false);
+}
+
+static void gated_units_have_gradients(void) {
+    const int64_t shape[2] = {3, 5};
+    for (int which = 0; which < 3; which++) {
+        gm_scope *s = gm_scope_open();
+        gm_array *x[2] = {random_array(s, 2, shape, 11), random_array(s, 2, shape, 12)}, *in[2], *grad[2] = {NULL};
+        gm_trace_enter();
+        in[0] = gm_tracer(s, x[0]);
+        in[1] = gm_tracer(s, x[1]);
+        gm_array *sum = unit(s, which, in[0], in[1]), *one = scalar_array(s, 1, GM_FLOAT32);
+        CHECK(gm_vjp(s, &sum, &one, 1, in, 2, grad) == GM_OK);
+        gm_trace_leave();
+        CHECK(gm_eval(grad, 2) == GM_OK);
+        for (int i = 0; i < 2 * 15; i++) {
+            float *at = (float *)array_ptr(x[i / 15]) + i % 15, old = *at, value[2];
+            for (int side = 0; side < 2; side++) {
+                *at = old + (side ? 4e-3f : -4e-3f);
+                gm_array *moved = unit(s, which, gm_array_from(s, GM_FLOAT32, 2, shape, array_ptr(x[0])),
+                                       gm_array_from(s, GM_FLOAT32, 2, shape, array_ptr(x[1])));
+                CHECK(gm_eval(&moved, 1) == GM_OK);
+                value[side] = *(float *)array_ptr(moved);
+            }
+            *at = old;
+            CHECK(fabsf((value[1] - value[0]) / 8e-3f - ((float *)array_ptr(grad[i / 15]))[i % 15]) < 4e-3f);
+        }
+        gm_scope_close(s);
+    }
+}
+
 static void a_long_chain_needs_no_stack(void) {
     gm_scope *s = gm_scope_open();
     gm_array *one = scalar_array(s, 1, GM_FLOAT32), *x = gm_retain(scalar_array(s, 0, GM_FLOAT32));
@@ -282,6 +317,7 @@ static void threads_may_share_lazy_arrays(void) {
 int main(void) {
     CHECK(gm_init() == GM_OK);
     fused_ops_match_their_compositions();
+    gated_units_have_gradients();
     a_long_chain_needs_no_stack();
     temporaries_share_memory();
     a_reader_keeps_its_value();
