@@ -5,6 +5,7 @@ of turns are tokens of their own. Mistral's first versions and Llama 2 have none
 Llama 2, which nothing tells from a base model, only on demand.
 """
 
+# Of Gemma 4 the small ones, which have per-layer inputs, take no empty thought: it would bring them to reason untagged.
 # Gemma and the older Mistral have no system turn: its text goes before the first user's.
 HEAD = ("{%- set headed = messages and messages[0].role in ('system', 'developer') -%}"
         "{%- set system = messages[0].content | trim if headed else '' -%}"
@@ -13,6 +14,11 @@ HEAD = ("{%- set headed = messages and messages[0].role in ('system', 'developer
 FORMATS = {
     "chatml": "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    "chatml_think": "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+                    "{{ (m.content.split('</think>')[-1] | trim if m.role == 'assistant' else m.content) }}"
+                    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+                    "{% if enable_thinking is defined %}"
+                    "{{ '<think>\n' if enable_thinking else '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}",
     "llama3": "{{ bos_token }}{% for m in messages %}"
               "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' + m.content | trim + '<|eot_id|>' }}"
               "{% endfor %}"
@@ -25,7 +31,9 @@ FORMATS = {
               "{{ '<|turn>system\n' + ('<|think|>\n' if enable_thinking else '') + system + '<turn|>\n' }}{% endif %}"
               "{% for m in turns %}{{ '<|turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
               "{{ (m.content.split('<channel|>')[-1] if m.role == 'assistant' else m.content) | trim + '<turn|>\n' }}"
-              "{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}",
+              "{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}"
+              "{% if not enable_thinking and not per_layer_inputs %}{{ '<|channel>thought\n<channel|>' }}{% endif %}"
+              "{% endif %}",
     "harmony": "{{ '<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n'"
                " 'Knowledge cutoff: 2024-06\nCurrent date: ' + strftime_now('%Y-%m-%d') + '\n\nReasoning: '"
                " + (reasoning_effort or 'medium') + '\n\n# Valid channels: analysis, commentary, final. Channel must be"
@@ -51,7 +59,8 @@ FORMATS = {
 # Tokens that only one family has; the first pair whose tokens all exist decides.
 MARKERS = ((("<|start|>", "<|message|>", "<|channel|>"), "harmony"), (("<|turn>", "<turn|>"), "gemma4"),
            (("<start_of_turn>", "<end_of_turn>"), "gemma"), (("<|start_header_id|>", "<|eot_id|>"), "llama3"),
-           (("<｜User｜>", "<｜Assistant｜>"), "deepseek"), (("<|im_start|>", "<|im_end|>"), "chatml"),
+           (("<｜User｜>", "<｜Assistant｜>"), "deepseek"),
+           (("<|im_start|>", "<|im_end|>", "<think>"), "chatml_think"), (("<|im_start|>", "<|im_end|>"), "chatml"),
            (("[INST]", "[/INST]"), "mistral"))
 MODEL_TYPES = {"mistral": "mistral", "ministral": "mistral"}
 

@@ -55,7 +55,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             sampling = defaults.sampling_from_config(generation)
             info["sampling_ignored"] = defaults.sampling_ignored_in_config(generation, sampling)
             stops = defaults.stop_ids(tokenizer, generation=generation, config=config)
-            tokenizer.model_type = config.get("model_type")
+            describe(tokenizer, config)
         else:
             metadata = info.get("metadata", {})
             tokenizer = Tokenizer.from_gguf(path, metadata)
@@ -63,10 +63,19 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             info["sampling_ignored"] = defaults.sampling_ignored_in_gguf(metadata, sampling)
             stops = defaults.stop_ids(tokenizer, metadata=metadata)
             tokenizer.model_type = metadata.get("general.architecture")
+            key = f"{tokenizer.model_type}.embedding_length_per_layer_input"
+            tokenizer.per_layer_inputs = bool(metadata.get(key))
         return Model(engine, tokenizer, info, sampling, stops)
     except BaseException:
         engine.close()
         raise
+
+
+def describe(tokenizer, config):
+    """What a config.json tells the built-in chat formats."""
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    tokenizer.model_type = config.get("model_type")
+    tokenizer.per_layer_inputs = bool(text.get("hidden_size_per_layer_input"))
 
 
 def locate(path_or_name, show_bars=False):

@@ -14,10 +14,12 @@ class Tokenizer(_gomlx.Tokenizer):
     chat_template           the template's text, or None
     bos_token, eos_token    texts of these tokens, or None
     model_type              what config.json or GGUF's architecture calls the model, or None: see chat_format
+    per_layer_inputs        whether the model has them (Gemma 4's small ones), which its built-in chat format asks
     """
 
     _templates = {}
     bos_token = eos_token = model_type = None
+    per_layer_inputs = False
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Tokenizer:
@@ -85,7 +87,8 @@ class Tokenizer(_gomlx.Tokenizer):
         """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}. chat_format
         names a built-in format that is used instead."""
         from gomlx import chat
-        roles = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or ""}
+        roles = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or "",
+                 "per_layer_inputs": self.per_layer_inputs}
         return chat.render(self.template_for(tools, chat_format), messages, tools=tools,
                            add_generation_prompt=add_generation_prompt, **(roles | kwargs))
 

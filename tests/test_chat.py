@@ -84,7 +84,7 @@ class FakeTokenizer:
     specials, vocab_size, bos_token, eos_token, model_type, _templates = {"<bos>": 1}, 200000, None, None, None, {}
     encode_prompt, apply_chat_template = Tokenizer.encode_prompt, Tokenizer.apply_chat_template
     chat_template, chat_format, template_for = Tokenizer.chat_template, Tokenizer.chat_format, Tokenizer.template_for
-    _prefix = Tokenizer._prefix
+    _prefix, per_layer_inputs = Tokenizer._prefix, False
 
     def token_to_id(self, text):
         return self.specials.get(text)
@@ -188,9 +188,9 @@ B = [{"role": "system", "content": "SYS"}, {"role": "user", "content": " U1 "}, 
     ("gemma", "<bos><start_of_turn>user\nU1<end_of_turn>\n<start_of_turn>model\n",
      "<bos><start_of_turn>user\nSYS\n\nU1<end_of_turn>\n<start_of_turn>model\nA1<end_of_turn>\n"
      "<start_of_turn>user\nU2<end_of_turn>\n<start_of_turn>model\n"),
-    ("gemma4", "<bos><|turn>user\nU1<turn|>\n<|turn>model\n",
+    ("gemma4", "<bos><|turn>user\nU1<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
      "<bos><|turn>system\nSYS<turn|>\n<|turn>user\nU1<turn|>\n<|turn>model\nA1<turn|>\n<|turn>user\nU2<turn|>\n"
-     "<|turn>model\n"),
+     "<|turn>model\n<|channel>thought\n<channel|>"),
     ("deepseek", "<bos><｜User｜>U1<｜Assistant｜><think>\n",
      "<bos>SYS<｜User｜> U1 <｜Assistant｜>A1<｜end▁of▁sentence｜><｜User｜>U2<｜Assistant｜><think>\n"),
     ("mistral", "<bos>[INST] U1 [/INST]", "<bos>[INST] SYS\n\n U1  [/INST]A1<eos>[INST] U2 [/INST]"),
@@ -218,12 +218,25 @@ def test_the_built_in_format_of_gpt_oss(tokenizer):
 def test_gemma_4_thinks_when_asked(tokenizer):
     assert tokenizer.apply_chat_template(A, chat_format="gemma4", enable_thinking=True) == \
         "<|turn>system\n<|think|>\n<turn|>\n<|turn>user\nU1<turn|>\n<|turn>model\n"
+    tokenizer.per_layer_inputs = True
+    assert tokenizer.apply_chat_template(A, chat_format="gemma4").endswith("<|turn>model\n")
     history = [*A, {"role": "assistant", "content": "<|channel>thought\nhm\n<channel|>A1"}]
     assert tokenizer.apply_chat_template(history, chat_format="gemma4", add_generation_prompt=False) == \
         "<|turn>user\nU1<turn|>\n<|turn>model\nA1<turn|>\n"
 
 
+@pytest.mark.parametrize("switch, end", [({}, ""), ({"enable_thinking": True}, "<think>\n"),
+                                         ({"enable_thinking": False}, "<think>\n\n</think>\n\n")])
+def test_chatml_that_thinks(tokenizer, switch, end):
+    history = [*A, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nA1"}, *A]
+    assert tokenizer.apply_chat_template(history, chat_format="chatml_think", **switch) == \
+        "<|im_start|>user\nU1<|im_end|>\n<|im_start|>assistant\nA1<|im_end|>\n<|im_start|>user\nU1<|im_end|>\n" \
+        "<|im_start|>assistant\n" + end
+    assert chat.thinking_variable(chat_formats.FORMATS["chatml_think"], True) == {"enable_thinking": True}
+
+
 @pytest.mark.parametrize("specials, model_type, want", [
+    (("<|im_start|>", "<|im_end|>", "<think>"), "qwen3", "chatml_think"),
     (("<|start|>", "<|message|>", "<|channel|>"), None, "harmony"), (("<|turn>", "<turn|>"), "gemma4", "gemma4"),
     (("<start_of_turn>", "<end_of_turn>"), "gemma2", "gemma"),
     (("<|start_header_id|>", "<|eot_id|>"), "llama", "llama3"),
@@ -241,7 +254,7 @@ def test_the_models_own_template_goes_first(tokenizer):
     tokenizer._templates = {"default": "own"}
     assert tokenizer.apply_chat_template(HI) == "own"
     assert tokenizer.apply_chat_template(HI, chat_format="chatml").startswith("<|im_start|>user")
-    with pytest.raises(ValueError, match="no chat format 'alpaca'; there are: chatml, llama3"):
+    with pytest.raises(ValueError, match="no chat format 'alpaca'; there are: chatml, "):
         tokenizer.apply_chat_template(HI, chat_format="alpaca")
 
 

@@ -323,10 +323,10 @@ class BridgeModel(Model):
     NotImplementedError."""
 
     def __init__(self, path, python, library, load_timeout, token_timeout):
-        from gomlx.loading import read_json
+        from gomlx.loading import describe, read_json
         self.tokenizer = Tokenizer.from_file(path)
         config, generation = (read_json(os.path.join(path, name)) for name in ("config.json", "generation_config.json"))
-        self.tokenizer.model_type = config.get("model_type")
+        describe(self.tokenizer, config)
         found = defaults.sampling_from_config(generation)
         own = {name: value for name, value in found.items() if name in APPLIED}
         self.sampling = Sampling(**own)
