@@ -364,6 +364,9 @@ void gm_session_free(gm_session *s);          /* NULL is fine */
 int64_t gm_session_length(const gm_session *s);
 gm_status gm_session_truncate(gm_session *s, int64_t length);
 
+/* How a prompt is computed: in passes of many rows, or of one; VALIDATE does both, goes on with the second and tells how
+ * far the last logits are apart. */
+typedef enum { GM_PREFILL_BATCHED, GM_PREFILL_TOKEN, GM_PREFILL_VALIDATE } gm_prefill;
 typedef struct {
     gm_sampling sampling;
     int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: only the prompt is computed */
@@ -372,10 +375,14 @@ typedef struct {
     const char *const *stop_texts; size_t n_stop_texts;  /* UTF-8 */
     int32_t top_logprobs;         /* alternatives reported with each token, at most GM_MAX_LOGPROBS */
     bool hand_out_logits;         /* gm_stream_next returns GM_LOGITS before each token */
+    double timeout_seconds;       /* from gm_stream_open on; 0: none */
+    gm_prefill prefill;
 } gm_generate_options;
 void gm_generate_defaults(gm_generate_options *o);        /* greedy, nothing on, max_tokens -1 */
 
-typedef enum { GM_FINISH_NONE, GM_FINISH_STOP, GM_FINISH_LENGTH, GM_FINISH_CONTEXT, GM_FINISH_CANCELLED } gm_finish;
+typedef enum {
+    GM_FINISH_NONE, GM_FINISH_STOP, GM_FINISH_LENGTH, GM_FINISH_CONTEXT, GM_FINISH_CANCELLED, GM_FINISH_TIMEOUT,
+} gm_finish;
 #define GM_MAX_LOGPROBS 256
 typedef struct { int32_t id; float logprob; } gm_logprob;
 typedef struct {
@@ -390,7 +397,9 @@ typedef struct {
     int64_t prompt_tokens, cached_tokens, generated_tokens;
     /* forward passes of one token: the first token comes from prefill, a stop token from a step */
     int64_t decode_steps;
-    double prefill_seconds, decode_seconds;   /* inside gm_stream_next */
+    /* Of the forward passes that had rows of it, whole, and its own sampling. */
+    double prefill_seconds, decode_seconds;
+    double prefill_difference;    /* GM_PREFILL_VALIDATE: the largest one between last logits; else -1 */
     gm_finish finish;
     int32_t stop_id;              /* the stop token that ended it, or -1 */
     int32_t stop_text;            /* the number of the stop text that ended it, or -1 */
@@ -414,6 +423,19 @@ gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token);
 void gm_stream_cancel(gm_stream *st);         /* from any thread; the next event is the last */
 gm_stream_stats gm_stream_get_stats(const gm_stream *st);
 void gm_stream_free(gm_stream *st);           /* the session stays usable */
+
+/* ---- decoders: streams of one model, decoded together ----
+ * A stream on its own is a decoder's only member; gm_decoder_add makes it one of several. Members enter and leave between
+ * forward passes; each gets the bits that it would get alone. One thread at a time. */
+typedef struct gm_decoder gm_decoder;
+gm_status gm_decoder_new(gm_model *m, gm_decoder **out);
+void gm_decoder_free(gm_decoder *d);          /* the members stay as they are; NULL is fine */
+/* The stream, which must live until its last event or gm_stream_free; at most 1024 at a time. */
+gm_status gm_decoder_add(gm_decoder *d, gm_stream *st);
+/* The next event of any member, as gm_stream_next gives it, and whose it is. A failure with *which set is that member's
+ * alone, and its last event; the others go on. GM_END: there are no members. */
+gm_status gm_decoder_next(gm_decoder *d, int slice_ms, gm_stream **which, gm_token *token);
+void gm_decoder_pause(gm_decoder *d);         /* gives up the pass under way; it is computed again when asked for */
 
 /* Logits of all n positions of ids in a fresh sequence: out float32 [n, vocab]. In slices, as loading. */
 typedef struct gm_scoring gm_scoring;

@@ -18,6 +18,8 @@ RETURNS = {
     "Detokenizer.finish": "str",
     "TokenStream.__iter__": "Self", "TokenStream.__next__": "Token", "TokenStream.__enter__": "Self",
     "TokenStream.cancel": "None", "TokenStream.close": "None", "TokenStream.stats": "dict[str, Any]",
+    "Model.new_decoder": "Decoder", "Decoder.add": "None",
+    "Decoder.step": "tuple[TokenStream, Token | Exception] | None",
     "array.shape": "tuple[int, ...]", "array.ndim": "int", "array.size": "int", "array.itemsize": "int",
     "array.nbytes": "int", "array.dtype": "Dtype", "array.item": "bool | int | float | complex", "array.__len__": "int",
     "array.__bool__": "bool", "array.__int__": "int", "array.__float__": "float", "array.__repr__": "str",

@@ -66,7 +66,6 @@ struct gm_queue {
     int n_threads;
     bool joined;
     _Atomic bool cancelled;
-    const _Atomic bool *watched;
 };
 
 int64_t clock_ns(void) {
@@ -361,10 +360,7 @@ void queue_end_node(gm_queue *q) {
 }
 
 /* ---- running ---- */
-static bool is_cancelled(const gm_queue *q) {
-    return atomic_load_explicit(&q->cancelled, memory_order_relaxed) ||
-           (q->watched && atomic_load_explicit(q->watched, memory_order_relaxed));
-}
+static bool is_cancelled(const gm_queue *q) { return atomic_load_explicit(&q->cancelled, memory_order_relaxed); }
 
 #if defined(__x86_64__)
 #define FTZ_BITS 0x8040u
@@ -513,7 +509,6 @@ gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
 }
 
 void queue_cancel(gm_queue *q) { atomic_store(&q->cancelled, true); }
-void queue_watch(gm_queue *q, const _Atomic bool *cancelled) { q->watched = cancelled; }
 
 void queue_finish(gm_queue *q) {
     if (q->joined)

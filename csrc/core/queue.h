@@ -56,8 +56,6 @@ void queue_start(gm_queue *q, int n_threads);
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);
 void queue_cancel(gm_queue *q);                         /* the rest is skipped; still step to its end */
 void queue_finish(gm_queue *q);
-/* Set from another thread, looked at between pieces; NULL none. */
-void queue_watch(gm_queue *q, const _Atomic bool *cancelled);
 int64_t clock_ns(void);                                 /* monotonic */
 int64_t coarse_clock_ns(void);                          /* behind clock_ns by a tick at most, and cheaper */
 #endif

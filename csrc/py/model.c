@@ -296,6 +296,7 @@ static PyMethodDef model_methods[] = {
     {"info", model_info, METH_NOARGS, SIG("info($self)", "Everything known about the model, as a dict.")},
     {"new_session", py_model_new_session, METH_NOARGS,
      SIG("new_session($self)", "An empty sequence with its own KV cache.")},
+    {"new_decoder", py_model_new_decoder, METH_NOARGS, SIG("new_decoder($self)", "A Decoder without streams.")},
     {"logits", model_logits, METH_O,
      SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
     {"weight", model_weight, METH_O,

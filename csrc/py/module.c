@@ -271,7 +271,7 @@ static PyMethodDef module_functions[] = {
          "Loads a model folder or a GGUF file.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
-         "top_logprobs=0, processors=(), **sampling)",
+         "top_logprobs=0, processors=(), timeout=0, prefill='auto', **sampling)",
          "Generates from the ids: an iterator of Token. sampling: as in sample().")},
     {"sample", FUNCTION(sample_ids), FASTCALL,
      SIG("sample(logits, ids=(), *, n_prompt=None, step=0, n=1, **sampling)",
@@ -308,6 +308,7 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names) {
         && (state->model_type = type_add(module, &py_model_spec, true))
         && (state->session_type = type_add(module, &py_session_spec, true))
         && (state->stream_type = type_add(module, &py_stream_spec, true))
+        && (state->decoder_type = type_add(module, &py_decoder_spec, true))
         && py_token_type_add(module, state);
 }
 

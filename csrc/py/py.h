@@ -19,7 +19,7 @@
 
 #define STATE_TYPES(X)                                                                                                 \
     X(array) X(graph) X(array_iterator) X(array_at) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream)    \
-    X(token) X(random_state) X(exporter)
+    X(decoder) X(token) X(random_state) X(exporter)
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
@@ -193,7 +193,7 @@ void random_state_renew(module_state *state);  /* after an evaluation that faile
 /* A key to draw with: the one given, or (GM_NONE) one split off the thread's state. */
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 
-/* ---- tokenizer.c, model.c, stream.c ---- */
+/* ---- tokenizer.c, model.c, stream.c, decoder.c ---- */
 typedef struct { PyObject_HEAD gm_tokenizer *tokenizer; } tokenizer_object;
 struct session_object;
 typedef struct {
@@ -202,9 +202,11 @@ typedef struct {
     struct session_object *sessions;       /* the open ones: close() ends them too; borrowed */
 } model_object;
 extern PyType_Spec py_tokenizer_spec, py_detokenizer_spec, py_model_spec, py_session_spec, py_stream_spec;
+extern PyType_Spec py_decoder_spec;
 PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *py_model_new_session(PyObject *self, PyObject *unused);
+PyObject *py_model_new_decoder(PyObject *self, PyObject *unused);
 module_state *py_model_state(PyObject *self);
 void py_session_shut(struct session_object *session);   /* frees the C session now, or as soon as its stream lets go */
 bool py_token_type_add(PyObject *module, module_state *state);

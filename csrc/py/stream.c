@@ -5,27 +5,8 @@
  *  (3) A C session is freed after its C stream.
  *  (4) Logits processors run between two calls of the engine, while busy is set. They see memory of a bytearray; a view
  *      that one of them keeps keeps that bytearray, and the next token gets another. */
-#include "py/py.h"
+#include "py/stream.h"
 #include <string.h>
-
-typedef struct stream_object stream_object;
-typedef struct session_object {
-    PyObject_HEAD
-    gm_session *session;                    /* NULL when closed */
-    PyObject *model;
-    struct session_object *previous, *next; /* the model's open sessions */
-    stream_object *stream;                  /* the open one, borrowed */
-    bool doomed;                            /* to be freed with its stream */
-} session_object;
-struct stream_object {
-    PyObject_HEAD
-    gm_stream *stream;                      /* NULL when closed or at its end */
-    PyObject *session, *tokenizer;
-    PyObject *processors;                   /* a tuple; NULL: none */
-    PyObject *logits;                       /* a bytearray: what the processors may change */
-    bool busy, doomed;
-    gm_stream_stats stats;                  /* the last ones, once stream is NULL */
-};
 
 static void session_dealloc(PyObject *self);
 static void stream_dealloc(PyObject *self);
@@ -77,17 +58,20 @@ static void session_unlink(session_object *session) {
     session->previous = session->next = NULL;
 }
 
-/* Frees the C stream now; the statistics stay. Not while a step runs. */
-static void stream_release(stream_object *stream) {
+void py_stream_release(stream_object *stream) {
     gm_stream *c_stream = stream->stream;
     session_object *session = (session_object *)stream->session;
     if (!c_stream)
         return;
     stream->stats = gm_stream_get_stats(c_stream);
     stream->stream = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    gm_stream_free(c_stream);
-    Py_END_ALLOW_THREADS
+    if (stream->member) {               /* it leaves a decoder that others may use */
+        gm_stream_free(c_stream);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        gm_stream_free(c_stream);
+        Py_END_ALLOW_THREADS
+    }
     if (session->stream != stream)      /* another stream was opened while we freed this one */
         return;
     session->stream = NULL;
@@ -101,7 +85,7 @@ static void stream_shut(stream_object *stream) {
         stream->doomed = true;
         gm_stream_cancel(stream->stream);
     } else {
-        stream_release(stream);
+        py_stream_release(stream);
     }
 }
 
@@ -197,7 +181,7 @@ static PyStructSequence_Field token_fields[] = {
     {"id", "The token, or -1 when only text that was held back comes."},
     {"text", "What became certain with it."},
     {"logprob", "The logarithm of its probability in the model's own distribution, before any sampler."},
-    {"finish_reason", "On the last one 'stop', 'length', 'context' or 'cancelled'; else None."},
+    {"finish_reason", "On the last one 'stop', 'length', 'context', 'cancelled' or 'timeout'; else None."},
     {"top_logprobs", "As many of the likeliest tokens as were asked for, best first: (id, logprob) each."},
     {NULL, NULL},
 };
@@ -212,6 +196,7 @@ const char *finish_name(gm_finish finish) {
     static const char *const names[] = {
         [GM_FINISH_NONE] = NULL,         [GM_FINISH_STOP] = "stop",           [GM_FINISH_LENGTH] = "length",
         [GM_FINISH_CONTEXT] = "context", [GM_FINISH_CANCELLED] = "cancelled",
+        [GM_FINISH_TIMEOUT] = "timeout",
     };
     return names[finish];
 }
@@ -226,7 +211,7 @@ static PyObject *top_logprobs(const gm_token *token) {
     return all;
 }
 
-static PyObject *token_from(module_state *state, const gm_token *token) {
+PyObject *py_token_from(module_state *state, const gm_token *token) {
     enum { FIELDS = 5 };
     const char *finish = finish_name(token->finish);
     PyObject *items[FIELDS] = {
@@ -304,13 +289,27 @@ static bool read_processors(PyObject *value, request *r) {
     return r->processors != NULL;
 }
 
+static bool read_prefill(PyObject *value, gm_prefill *out) {
+    static const char *const names[] = {"auto", "batched", "token", "validate"};
+    static const gm_prefill modes[] = {GM_PREFILL_BATCHED, GM_PREFILL_BATCHED, GM_PREFILL_TOKEN, GM_PREFILL_VALIDATE};
+    for (int i = 0; value && i < 4; i++)
+        if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, names[i]) == 0) {
+            *out = modes[i];
+            return true;
+        }
+    if (value)
+        PyErr_Format(PyExc_ValueError, "prefill is %R, expected 'auto', 'batched', 'token' or 'validate'", value);
+    return !value;
+}
+
 static bool read_request(PyObject *const *v, request *r) {
     gm_generate_options *o = &r->options;
     o->sampling = r->sampling.options;
     if (!read_ids(v[2], &r->prompt, &r->n_prompt) || (v[3] && !read_count(v[3], "max_tokens", &o->max_tokens))
         || (v[4] && !read_count(v[4], "min_tokens", &o->min_tokens))
         || (v[5] && !read_ids(v[5], &r->stop_ids, &o->n_stop_ids)) || (v[6] && !read_stop_texts(v[6], r))
-        || !read_int(v[7], "top_logprobs", &o->top_logprobs))
+        || !read_int(v[7], "top_logprobs", &o->top_logprobs)
+        || !read_float(v[9], "timeout", &o->timeout_seconds) || !read_prefill(v[10], &o->prefill))
         return false;
     o->stop_ids = r->stop_ids;
     return !v[8] || read_processors(v[8], r);
@@ -326,9 +325,9 @@ static bool is_tokenizer(module_state *state, PyObject *value) {
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"stream", 0, 3, 7,
                                   {"session", "tokenizer", "prompt_ids", "max_tokens", "min_tokens", "stop_ids",
-                                   "stop_texts", "top_logprobs", "processors", NULL}};
+                                   "stop_texts", "top_logprobs", "processors", "timeout", "prefill", NULL}};
     module_state *state = PyModule_GetState(module);
-    PyObject *v[9];
+    PyObject *v[11];
     request r = {.prompt = NULL};
     gm_generate_defaults(&r.options);
     if (!sampling_read(&r.sampling, &sig, args, n, kwnames, v) || !is_tokenizer(state, v[1])) {
@@ -416,7 +415,7 @@ static bool take_returned(stream_object *stream, PyObject *view, PyObject *retur
 
 /* The answer to GM_LOGITS: the processors, one after another, and the draw. The GIL is held, so that nobody changes the
  * logits meanwhile. GM_ESTATE with an exception set: a processor's. */
-static gm_status process_logits(stream_object *stream, gm_token *token) {
+gm_status py_stream_process(stream_object *stream, gm_token *token) {
     gm_pending_logits pending;
     gm_status status = gm_stream_logits(stream->stream, &pending);
     if (status != GM_OK)
@@ -457,15 +456,15 @@ static PyObject *stream_next(PyObject *self) {
         Py_END_ALLOW_THREADS
     } while (status == GM_AGAIN && PyErr_CheckSignals() == 0);
     if (status == GM_LOGITS)
-        status = process_logits(stream, &token);
+        status = py_stream_process(stream, &token);
     stream->busy = false;
     PyObject *result = NULL;
     if (status == GM_OK)
-        result = token_from(state_of(self, stream_dealloc), &token);     /* before the text's memory goes */
+        result = py_token_from(state_of(self, stream_dealloc), &token);     /* before the text's memory goes */
     else if (status != GM_END && status != GM_AGAIN)
         raise_gm(state_of(self, stream_dealloc));
     if (status != GM_OK || token.finish != GM_FINISH_NONE || stream->doomed)
-        stream_release(stream);        /* an interrupted step is dropped; the session keeps what was committed */
+        py_stream_release(stream);        /* an interrupted step is dropped; the session keeps what was committed */
     return result;
 }
 
@@ -491,13 +490,14 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused) {
         return NULL;
     }
     gm_stream_stats s = stream->stream ? gm_stream_get_stats(stream->stream) : stream->stats;
-    return Py_BuildValue("{sLsLsLsLsdsdszsisi}",
+    return Py_BuildValue("{sLsLsLsLsdsdsdszsisi}",
                          "prompt_tokens", (long long)s.prompt_tokens,
                          "cached_tokens", (long long)s.cached_tokens,
                          "generated_tokens", (long long)s.generated_tokens,
                          "decode_steps", (long long)s.decode_steps,
                          "prefill_seconds", s.prefill_seconds,
                          "decode_seconds", s.decode_seconds,
+                         "prefill_difference", s.prefill_difference,
                          "finish_reason", finish_name(s.finish),
                          "stop_id", (int)s.stop_id,
                          "stop_text", (int)s.stop_text);
@@ -525,7 +525,7 @@ static void stream_dealloc(PyObject *self) {
     PyObject_GC_UnTrack(self);
     stream_object *stream = (stream_object *)self;
     if (stream->session)
-        stream_release(stream);
+        py_stream_release(stream);
     Py_XDECREF(stream->session);
     Py_XDECREF(stream->tokenizer);
     Py_XDECREF(stream->processors);

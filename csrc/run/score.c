@@ -91,7 +91,7 @@ gm_status gm_logits_step(gm_scoring *s, int slice_ms) {
     while (s->sequence < s->n) {
         if (!s->step_rows)
             GM_TRY(next_pass(s));
-        gm_status status = step_run(s->step, slice_ms, NULL);
+        gm_status status = step_run(s->step, slice_ms);
         if (status != GM_OK && status != GM_AGAIN)
             s->step_rows = 0;        /* the step is of no more use */
         if (status != GM_OK)

@@ -110,12 +110,11 @@ static gm_status make_room(gm_step *st) {
     return build(st);
 }
 
-static gm_status start_run(gm_step *st, const _Atomic bool *cancelled) {
+static gm_status start_run(gm_step *st) {
     GM_TRY(make_room(st));
     gm_array *roots[3] = {st->logits, st->sums, st->best};
     if (!st->plan)
         GM_TRY(plan_capture(roots, st->sums ? 3 : 1, &st->plan));
-    queue_watch(plan_queue(st->plan), cancelled);
     queue_start(plan_queue(st->plan), st->model->threads);
     st->running = true;
     return GM_OK;
@@ -123,7 +122,6 @@ static gm_status start_run(gm_step *st, const _Atomic bool *cancelled) {
 
 static void end_run(gm_step *st) {
     queue_finish(plan_queue(st->plan));
-    queue_watch(plan_queue(st->plan), NULL);
     run_unlock();
     st->running = false;
 }
@@ -176,11 +174,11 @@ gm_status step_fill(gm_step *st, int part, gm_cache *cache, const int32_t *token
     return GM_OK;
 }
 
-gm_status step_run(gm_step *st, int slice_ms, const _Atomic bool *cancelled) {
+gm_status step_run(gm_step *st, int slice_ms) {
     gm_status status;
     if (!st->running) {
         GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
-        status = start_run(st, cancelled);
+        status = start_run(st);
         if (status != GM_OK) {
             run_unlock();
             return status;

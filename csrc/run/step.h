@@ -21,7 +21,7 @@ void step_abandon(gm_step *step);                  /* the rest of a run that is 
 gm_status step_fill(gm_step *step, int part, gm_cache *cache, const int32_t *tokens, int64_t position);
 /* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the
  * step is of no more use. */
-gm_status step_run(gm_step *step, int slice_ms, const _Atomic bool *cancelled);
+gm_status step_run(gm_step *step, int slice_ms);
 /* After a run: float32 [wanted rows, vocab], and of each row the log of the sum of exponentials and the first greatest
  * id. */
 const float *step_logits(const gm_step *step);

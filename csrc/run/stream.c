@@ -1,111 +1,15 @@
-/* stream.c - sessions, and the one decode loop: prefill in chunks, then one token a step.
- *  (1) session.tokens are the ids whose positions are in the cache; a run that is cut short leaves them as they were,
- *      and the next trim takes what it did out of the cache.
- *  (2) A session is used by one stream at a time; the stream says so with an atomic flag.
- *  (3) The last sampled token is not in the cache yet: the next step puts it there.
- *  (4) Logits become a token in gm_stream_sample, which gm_stream_next calls itself unless they are handed out first:
- *      whoever wants to change them answers GM_LOGITS, and nothing is ever called back. */
+/* stream.c - one sequence on its way through a decoder: prompt, sampler, text, stops.
+ *  (1) The last sampled token is not in the session yet: the next pass puts it there.
+ *  (2) Logits become a token in gm_stream_sample, which a decoder calls itself unless they are handed out first: whoever
+ *      wants to change them answers GM_LOGITS, and nothing is ever called back. */
+#include "run/stream.h"
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
-#include "run/sample.h"
-#include "run/step.h"
-
-#define PREFILL_ROWS 512
-
-struct gm_session {
-    gm_model *model;
-    gm_cache *cache;
-    int32_t *tokens;
-    _Atomic int64_t length;          /* other threads may ask while a stream runs */
-    int64_t capacity;
-    gm_step *decode;                 /* the plan of one row, made at the first decode step */
-    _Atomic bool busy;
-};
-
-typedef struct { char *text; size_t length, capacity; } bytes;
-
-struct gm_stream {
-    gm_session *session;
-    gm_tokenizer *tokenizer;
-    gm_detokenizer *detokenizer;
-    gm_sampler sampler;
-    int32_t *prompt;
-    int64_t n_prompt, max_tokens, min_tokens, next;   /* next: prompt tokens that are in the cache */
-    int32_t *stop_ids;
-    size_t n_stop_ids;
-    bytes *stop_texts;
-    size_t n_stop_texts;
-    bytes held;                      /* text that may be the beginning of a stop text */
-    bytes out;                       /* the text of the event being returned */
-    gm_step *prefill;
-    int32_t prefill_rows;
-    bool prefill_last;
-    int32_t token;                   /* sampled last */
-    gm_logprob *top;
-    int32_t n_top;
-    bool have_logits;                /* the prompt's: from then on it decodes */
-    bool hand_out, waiting;          /* logits are given out first; they wait for gm_stream_sample */
-    gm_stream_stats stats;
-    int64_t started;                 /* when the event under way was first asked for; 0: none is */
-    bool done;
-    _Atomic bool cancelled;
-};
-
-/* ---- sessions ---- */
-gm_status gm_session_new(gm_model *m, gm_session **out) {
-    *out = NULL;
-    gm_session *s = memory_zeroed(sizeof *s);
-    if (!s)
-        return GM_ENOMEM;
-    gm_status status = cache_new(&m->layout, &s->cache);
-    if (status != GM_OK) {
-        memory_free(s);
-        return status;
-    }
-    s->model = gm_model_retain(m);
-    *out = s;
-    return GM_OK;
-}
-
-void gm_session_free(gm_session *s) {
-    if (!s)
-        return;
-    step_free(s->decode);
-    cache_free(s->cache);
-    memory_free(s->tokens);
-    gm_model_release(s->model);
-    memory_free(s);
-}
-
-int64_t gm_session_length(const gm_session *s) { return s->length; }
-
-gm_status gm_session_truncate(gm_session *s, int64_t length) {
-    if (atomic_load(&s->busy))
-        return gm_fail(GM_ESTATE, "session: a stream is using it");
-    if (length < 0 || length > s->length)
-        return gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length,
-                       (long long)length);
-    s->length = cache_trim(s->cache, length);
-    return GM_OK;
-}
-
-static gm_status session_append(gm_session *s, const int32_t *tokens, int64_t n) {
-    if (s->length + n > s->capacity) {
-        int64_t capacity = s->length + n + 256;
-        int32_t *grown = memory_resize(s->tokens, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return error_code();
-        s->tokens = grown;
-        s->capacity = capacity;
-    }
-    memcpy(s->tokens + s->length, tokens, (size_t)n * sizeof *tokens);
-    s->length += n;
-    return GM_OK;
-}
+#include "run/decoder.h"
 
 /* ---- text ---- */
-static gm_status bytes_add(bytes *b, const char *text, size_t n) {
+static gm_status bytes_add(stream_bytes *b, const char *text, size_t n) {
     if (b->length + n + 1 > b->capacity) {
         size_t capacity = 2 * (b->length + n) + 64;
         char *grown = memory_resize(b->text, capacity);
@@ -123,11 +27,11 @@ static gm_status bytes_add(bytes *b, const char *text, size_t n) {
  * and held text ends before it. Else *keep is the length of the longest end that may still become one. The first `old`
  * bytes were searched before. */
 static bool find_stop(gm_stream *st, size_t old, size_t *keep) {
-    const bytes *held = &st->held;
+    const stream_bytes *held = &st->held;
     for (size_t end = old + 1; end <= held->length; end++) {
         size_t longest = 0;
         for (size_t i = 0; i < st->n_stop_texts; i++) {
-            const bytes *stop = &st->stop_texts[i];
+            const stream_bytes *stop = &st->stop_texts[i];
             if (stop->length > longest && stop->length <= end
                 && memcmp(held->text + end - stop->length, stop->text, stop->length) == 0) {
                 longest = stop->length;
@@ -141,7 +45,7 @@ static bool find_stop(gm_stream *st, size_t old, size_t *keep) {
     }
     *keep = 0;
     for (size_t i = 0; i < st->n_stop_texts; i++) {
-        const bytes *stop = &st->stop_texts[i];
+        const stream_bytes *stop = &st->stop_texts[i];
         size_t n = stop->length - 1 < held->length ? stop->length - 1 : held->length;
         for (; n > *keep; n--)
             if (memcmp(held->text + held->length - n, stop->text, n) == 0)
@@ -182,6 +86,8 @@ static gm_status check_options(const gm_generate_options *o, int64_t vocab) {
     if (o->min_tokens < 0 || (o->max_tokens >= 0 && o->min_tokens > o->max_tokens))
         return gm_fail(GM_EVALUE, "generate: min_tokens is %lld, expected 0 to max_tokens (%lld)",
                        (long long)o->min_tokens, (long long)o->max_tokens);
+    if (!(o->timeout_seconds >= 0))
+        return gm_fail(GM_EVALUE, "generate: the timeout is %g s, expected 0 (none) or more", o->timeout_seconds);
     if (o->top_logprobs < 0 || o->top_logprobs > GM_MAX_LOGPROBS)
         return gm_fail(GM_EVALUE, "generate: top_logprobs is %d, expected 0 to %d", o->top_logprobs, GM_MAX_LOGPROBS);
     return GM_OK;
@@ -231,10 +137,10 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (atomic_exchange(&s->busy, true))
         return gm_fail(GM_ESTATE, "session: another stream is using it");
     gm_stream *st = memory_zeroed(sizeof *st);
-    gm_status status = st && (st->prompt = memory_array(n_prompt, sizeof *prompt)) ? GM_OK : GM_ENOMEM;
+    gm_status status = GM_OK;
     if (!st) {
         atomic_store(&s->busy, false);
-        return status;
+        return GM_ENOMEM;
     }
     st->session = s;
     if (t)
@@ -258,16 +164,18 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
         gm_stream_free(st);
         return status;
     }
-    memcpy(st->prompt, prompt, n_prompt * sizeof *prompt);
-    st->n_prompt = n;
     st->max_tokens = o->max_tokens;
     st->min_tokens = o->min_tokens;
     st->hand_out = o->hand_out_logits;
+    st->prefill = o->prefill;
+    if (o->timeout_seconds > 0)
+        st->deadline = clock_ns() + (int64_t)(fmin(o->timeout_seconds, 1e9) * 1e9);
     while (shared < s->length && shared < n - 1 &&
            s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
         shared++;
-    s->length = st->next = shared = cache_trim(s->cache, shared);
-    st->stats = (gm_stream_stats){.prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1};
+    s->length = st->begin = shared = cache_trim(s->cache, shared);
+    st->stats = (gm_stream_stats){
+        .prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1, .prefill_difference = -1};
     *out = st;
     return GM_OK;
 }
@@ -275,8 +183,8 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
 void gm_stream_free(gm_stream *st) {
     if (!st)
         return;
-    step_free(st->prefill);
-    step_abandon(st->session->decode);
+    if (st->decoder)
+        decoder_remove(st->decoder, st);
     gm_detokenizer_free(st->detokenizer);
     gm_tokenizer_release(st->tokenizer);
     sampler_clear(&st->sampler);
@@ -286,7 +194,7 @@ void gm_stream_free(gm_stream *st) {
     memory_free(st->stop_ids);
     memory_free(st->held.text);
     memory_free(st->out.text);
-    memory_free(st->prompt);
+    memory_free(st->first_logits);
     memory_free(st->top);
     atomic_store(&st->session->busy, false);
     memory_free(st);
@@ -295,60 +203,83 @@ void gm_stream_free(gm_stream *st) {
 void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
 gm_stream_stats gm_stream_get_stats(const gm_stream *st) { return st->stats; }
 
-static gm_status drop_failed(gm_step **step, gm_status status) {
-    if (status != GM_AGAIN) {
-        step_free(*step);
-        *step = NULL;
-    }
-    return status;
+
+/* ---- rows and logits ---- */
+int64_t stream_rows(const gm_stream *st) {
+    if (st->state != STREAM_ROWS)
+        return 0;
+    bool one_by_one = st->prefill == GM_PREFILL_TOKEN || st->first_logits;
+    return one_by_one ? 1 : st->sampler.n_history - st->session->length;
 }
 
-/* One chunk of the prompt at a time; the plan is kept while chunks have the same number of rows. */
-static gm_status run_prefill(gm_stream *st, int slice_ms) {
+gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position) {
     gm_session *s = st->session;
-    while (st->next < st->n_prompt) {
-        if (atomic_load(&st->cancelled) && !step_is_running(st->prefill))
-            return GM_ECANCELLED;
-        int64_t left = st->n_prompt - st->next;
-        int32_t rows = left < PREFILL_ROWS ? (int32_t)left : PREFILL_ROWS;
-        bool last = rows == left;
-        if (!st->prefill || st->prefill_rows != rows || st->prefill_last != last) {
-            step_free(st->prefill);
-            st->prefill = NULL;
-            GM_TRY(step_new(s->model, &rows, 1, last ? STEP_LAST : STEP_NONE, &st->prefill));
-            st->prefill_rows = rows;
-            st->prefill_last = last;
+    if (s->length + rows > s->capacity) {
+        int64_t capacity = s->length + rows + 256;
+        int32_t *grown = memory_resize(s->tokens, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return error_code();
+        s->tokens = grown;
+        s->capacity = capacity;
+    }
+    *position = s->length;
+    *tokens = st->sampler.history + s->length;
+    return GM_OK;
+}
+
+bool stream_is_over(const gm_stream *st) {
+    return atomic_load(&st->cancelled) || (st->deadline && clock_ns() >= st->deadline);
+}
+
+static void account(gm_stream *st, double seconds) {
+    *(st->decodes ? &st->stats.decode_seconds : &st->stats.prefill_seconds) += seconds;
+}
+
+void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_step *step, int64_t row) {
+    gm_session *s = st->session;
+    memcpy(s->tokens + s->length, st->sampler.history + s->length, (size_t)rows * sizeof *s->tokens);
+    s->length += rows;
+    account(st, seconds);
+    if (s->length < st->sampler.n_history)
+        return;
+    st->state = STREAM_LOGITS;
+    st->step = step;
+    st->row = row;
+}
+
+void stream_lost(gm_stream *st) { st->session->length = cache_trim(st->session->cache, st->session->length); }
+
+static const float *logits_of(const gm_stream *st) {
+    return step_logits(st->step) + st->row * st->session->model->config.vocab;
+}
+
+/* The prompt's logits from large passes are kept and the prompt is computed again, token by token; then they are
+ * compared. True: there is more to compute. */
+static gm_status validate(gm_stream *st, bool *more) {
+    int64_t vocab = st->session->model->config.vocab;
+    const float *logits = logits_of(st);
+    *more = st->stats.prefill_difference < 0 && !st->first_logits;
+    if (*more) {
+        if (!(st->first_logits = memory_array((size_t)vocab, sizeof(float))))
+            return error_code();
+        memcpy(st->first_logits, logits, (size_t)vocab * sizeof(float));
+        st->session->length = cache_trim(st->session->cache, st->begin);
+        st->state = STREAM_ROWS;
+    } else if (st->first_logits) {
+        double most = 0;
+        for (int64_t i = 0; i < vocab; i++) {
+            bool same = memcmp(&logits[i], &st->first_logits[i], sizeof(float)) == 0;
+            double difference = same ? 0 : fabs((double)logits[i] - (double)st->first_logits[i]);
+            most = isnan(difference) ? INFINITY : fmax(most, difference);
         }
-        if (!step_is_running(st->prefill))
-            GM_TRY(step_fill(st->prefill, 0, s->cache, st->prompt + st->next, st->next));
-        gm_status status = step_run(st->prefill, slice_ms, &st->cancelled);
-        if (status != GM_OK)
-            return drop_failed(&st->prefill, status);
-        if (atomic_load(&st->cancelled))
-            return GM_ECANCELLED;
-        GM_TRY(session_append(s, st->prompt + st->next, rows));
-        st->next += rows;
+        st->stats.prefill_difference = most;
+        memory_free(st->first_logits);
+        st->first_logits = NULL;
     }
     return GM_OK;
 }
 
-static gm_status run_decode(gm_stream *st, int slice_ms) {
-    gm_session *s = st->session;
-    if (!step_is_running(s->decode)) {
-        if (atomic_load(&st->cancelled))
-            return GM_ECANCELLED;
-        if (!s->decode)
-            GM_TRY(step_new(s->model, &(int32_t){1}, 1, STEP_ALL, &s->decode));
-        GM_TRY(step_fill(s->decode, 0, s->cache, &st->token, s->length));
-    }
-    gm_status status = step_run(s->decode, slice_ms, &st->cancelled);
-    if (status != GM_OK)
-        return drop_failed(&s->decode, status);
-    if (atomic_load(&st->cancelled))
-        return GM_ECANCELLED;
-    return session_append(s, &st->token, 1);
-}
-
+/* ---- events ---- */
 static void give_text(const gm_stream *st, gm_token *token) {
     token->text = st->out.text ? st->out.text : "";
     token->length = st->out.length;
@@ -357,59 +288,44 @@ static void give_text(const gm_stream *st, gm_token *token) {
 /* The last event, with no token of its own. */
 static gm_status end(gm_stream *st, gm_finish finish, gm_token *token) {
     bool stopped;
-    st->done = true;
+    st->state = STREAM_DONE;
     GM_TRY(release_text(st, true, &stopped));
     st->stats.finish = token->finish = stopped ? GM_FINISH_STOP : finish;
     give_text(st, token);
     return GM_OK;
 }
 
-/* The time since the last call that had nothing to do belongs to prefill or decode; until the next call it is the
- * caller's. */
-static void account(gm_stream *st) {
-    double seconds = (double)(clock_ns() - st->started) * 1e-9;
-    *(st->have_logits ? &st->stats.decode_seconds : &st->stats.prefill_seconds) += seconds;
-    st->started = 0;
-}
-
-static gm_step *step_of(const gm_stream *st) { return st->have_logits ? st->session->decode : st->prefill; }
-
 static void begin_event(gm_stream *st, gm_token *token) {
     *token = (gm_token){.id = -1, .logprob = NAN, .text = ""};
     st->out.length = 0;
-    if (!st->started)
-        st->started = clock_ns();
 }
 
 /* From logits that the stream computed, or others in their place (not NULL). */
 static gm_status draw(gm_stream *st, const float *logits) {
-    const gm_step *step = step_of(st);
     int64_t drawn = st->stats.generated_tokens;
     size_t n_forbidden = drawn < st->min_tokens ? st->n_stop_ids : 0;
     if (!logits && n_forbidden == 0 && sampler_is_greedy(&st->sampler)) {
-        st->token = (int32_t)step_argmax(step)[0];
-        if (step_logits(step)[st->token] > -INFINITY)    /* else it is not a number: the sampler tells what to do */
+        st->token = (int32_t)step_argmax(st->step)[st->row];
+        if (logits_of(st)[st->token] > -INFINITY)        /* else it is not a number: the sampler tells what to do */
             return GM_OK;
     }
-    return sampler_draw(&st->sampler, logits ? logits : step_logits(step), (uint64_t)drawn, st->stop_ids, n_forbidden,
+    return sampler_draw(&st->sampler, logits ? logits : logits_of(st), (uint64_t)drawn, st->stop_ids, n_forbidden,
                         &st->token);
 }
 
 static gm_status take_token(gm_stream *st, const float *logits, gm_token *token) {
     gm_session *s = st->session;
+    int64_t started = clock_ns();
     bool stopped;
-    st->waiting = false;
     GM_TRY(draw(st, logits));
-    const gm_step *step = step_of(st);
-    float logsumexp = step_logsumexp(step)[0], logprob = step_logits(step)[st->token] - logsumexp;
+    float logsumexp = step_logsumexp(st->step)[st->row], logprob = logits_of(st)[st->token] - logsumexp;
     if (st->n_top)
-        sampler_likeliest(step_logits(step), s->model->config.vocab, logsumexp, st->top, st->n_top);
-    account(st);
-    if (st->have_logits)
+        sampler_likeliest(logits_of(st), s->model->config.vocab, logsumexp, st->top, st->n_top);
+    account(st, (double)(clock_ns() - started) * 1e-9);
+    if (st->decodes)
         st->stats.decode_steps++;
-    st->have_logits = true;
-    step_free(st->prefill);
-    st->prefill = NULL;
+    st->decodes = true;
+    st->state = STREAM_ROWS;
     GM_TRY(sampler_saw(&st->sampler, &st->token, 1, false));
     for (size_t i = 0; i < st->n_stop_ids; i++)
         if (st->stop_ids[i] == st->token) {
@@ -430,45 +346,60 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
         if (stopped)
             finish = GM_FINISH_STOP;
     }
-    st->done = finish != GM_FINISH_NONE;
+    if (finish != GM_FINISH_NONE)
+        st->state = STREAM_DONE;
     st->stats.finish = token->finish = finish;
     give_text(st, token);
     return GM_OK;
 }
 
-gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
+gm_status stream_event(gm_stream *st, gm_token *token) {
     begin_event(st, token);
-    if (st->done)
-        return GM_END;
-    if (st->waiting)
-        return gm_fail(GM_ESTATE, "stream: its logits wait for gm_stream_sample");
-    gm_status status = st->have_logits ? run_decode(st, slice_ms) : run_prefill(st, slice_ms);
-    if (status == GM_ECANCELLED)
-        return end(st, GM_FINISH_CANCELLED, token);
-    if (status != GM_OK)
-        return status;
-    if (st->max_tokens == 0) {
-        account(st);
-        return end(st, GM_FINISH_LENGTH, token);
+    if (stream_is_over(st))
+        return end(st, atomic_load(&st->cancelled) ? GM_FINISH_CANCELLED : GM_FINISH_TIMEOUT, token);
+    if (st->prefill == GM_PREFILL_VALIDATE) {
+        bool more;
+        GM_TRY(validate(st, &more));
+        if (more)
+            return GM_AGAIN;
     }
+    if (st->max_tokens == 0)
+        return end(st, GM_FINISH_LENGTH, token);
     if (!st->hand_out)
         return take_token(st, NULL, token);
-    account(st);
-    st->waiting = true;
+    st->state = STREAM_WAITING;
     return GM_LOGITS;
 }
 
+gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
+    gm_session *s = st->session;
+    gm_stream *which;
+    begin_event(st, token);
+    if (st->state == STREAM_DONE)
+        return GM_END;
+    if (!s->decoder)
+        GM_TRY(gm_decoder_new(s->model, &s->decoder));
+    if (!st->decoder)
+        GM_TRY(gm_decoder_add(s->decoder, st));
+    if (st->decoder != s->decoder)
+        return gm_fail(GM_ESTATE, "stream: it is a member of a decoder, which gives its tokens");
+    return gm_decoder_next(s->decoder, slice_ms, &which, token);
+}
+
 gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out) {
-    if (!st->waiting)
+    if (st->state != STREAM_WAITING)
         return gm_fail(GM_ESTATE, "stream: there are no logits before gm_stream_next gives GM_LOGITS");
-    *out = (gm_pending_logits){st->sampler.history, (size_t)st->sampler.n_history, step_logits(step_of(st)),
+    *out = (gm_pending_logits){st->sampler.history, (size_t)st->sampler.n_history, logits_of(st),
                                st->session->model->config.vocab};
     return GM_OK;
 }
 
 gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token) {
     begin_event(st, token);
-    if (!st->waiting)
+    if (st->state != STREAM_WAITING)
         return gm_fail(GM_ESTATE, "stream: there are no logits before gm_stream_next gives GM_LOGITS");
-    return take_token(st, logits, token);
+    gm_status status = take_token(st, logits, token);
+    if (status != GM_OK)
+        st->state = STREAM_DONE;
+    return status;
 }

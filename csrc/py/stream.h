@@ -1,0 +1,31 @@
+/* stream.h - the objects Session and TokenStream, for the files that work with them: stream.c, which says who holds whom,
+ * and decoder.c. */
+#ifndef GOMLX_PY_STREAM_H
+#define GOMLX_PY_STREAM_H
+#include "py/py.h"
+
+typedef struct stream_object stream_object;
+typedef struct session_object {
+    PyObject_HEAD
+    gm_session *session;                    /* NULL when closed */
+    PyObject *model;
+    struct session_object *previous, *next; /* the model's open sessions */
+    stream_object *stream;                  /* the open one, borrowed */
+    bool doomed;                            /* to be freed with its stream */
+} session_object;
+struct stream_object {
+    PyObject_HEAD
+    gm_stream *stream;                      /* NULL when closed or at its end */
+    PyObject *session, *tokenizer;
+    PyObject *processors;                   /* a tuple; NULL: none */
+    PyObject *logits;                       /* a bytearray: what the processors may change */
+    bool busy, doomed;
+    bool member;                            /* of a Decoder */
+    gm_stream_stats stats;                  /* the last ones, once stream is NULL */
+};
+
+void py_stream_release(stream_object *stream);       /* frees the C stream now; the statistics stay; not while busy */
+/* The answer to GM_LOGITS. GM_ESTATE with an exception set: a processor's. */
+gm_status py_stream_process(stream_object *stream, gm_token *token);
+PyObject *py_token_from(module_state *state, const gm_token *token);
+#endif
