@@ -9,6 +9,7 @@ nothing to standard output or error: what it has to say goes to `logging.getLogg
 """
 import logging
 
+from gomlx import backends
 from gomlx._gomlx import Error, Session, Token
 from gomlx._gomlx import version as __version__
 from gomlx.discovery import FoundModel, discover
@@ -22,4 +23,5 @@ from gomlx.tool_calls import ToolCall
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 __all__ = ["Error", "FoundModel", "MemoryPlan", "Model", "Result", "Sampling", "Session", "Token", "TokenStream",
-           "Tokenizer", "ToolCall", "__version__", "discover", "load", "plan_memory", "sample", "sample_probabilities"]
+           "Tokenizer", "ToolCall", "__version__", "backends", "discover", "load", "plan_memory", "sample",
+           "sample_probabilities"]

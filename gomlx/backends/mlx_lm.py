@@ -125,9 +125,10 @@ class Process:
     def send(self, **request):
         if not self.close.alive:
             raise ValueError("the model is closed")
+        line = json.dumps(request).encode() + b"\n"
         try:
             with self._writing:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.write(line)
                 self._process.stdin.flush()
         except (BrokenPipeError, OSError):
             raise self.death() from None
@@ -213,6 +214,8 @@ class BridgeStream:
     """What gomlx.model.TokenStream drives: next tokens with their text, cancel, close, stats."""
 
     def __init__(self, process, tokenizer, prompt, context, max_tokens, stop_ids, stop_texts, sampling):
+        self._closed = True                     # until it is open
+        self._guard = threading.Lock()          # a stop that is sent late must not end the next stream
         self._process, self._context = process, context
         self._stop_ids, self._stop_texts = frozenset(stop_ids), stop_texts
         self._text = tokenizer.stream(skip_special_tokens=True)
@@ -220,11 +223,9 @@ class BridgeStream:
             self._text.push(token_id)
         self._held = ""
         self._max_tokens = max_tokens
-        self._cancelled = self._ended = self._closed = False
-        self._guard = threading.Lock()          # a stop that is sent late must not end the next stream
+        self._cancelled = self._ended = False
         self._stats = {"prompt_tokens": len(prompt), "cached_tokens": 0, "generated_tokens": 0, "prefill_seconds": 0.0,
                        "decode_seconds": 0.0, "decode_steps": 0, "stop_id": -1, "stop_text": -1}
-        self._closed = True                     # until it is open
         if process.owner == threading.get_ident() and process.turn.locked():
             raise RuntimeError("mlx_lm: another stream of this model is open in this thread: end or close it first")
         process.turn.acquire()                  # another thread's generation ends first
