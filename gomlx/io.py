@@ -220,64 +220,77 @@ def save_safetensors(file, arrays, metadata=None):
     if not isinstance(arrays, dict):
         raise TypeError(f"save_safetensors: expected a dict of arrays, got {type(arrays).__name__}")
     _checked("save_safetensors", arrays)
-    header, at = {}, 0
-    if metadata is not None:
-        if not isinstance(metadata, dict) or any(not isinstance(v, str) for pair in metadata.items() for v in pair):
-            raise ValueError("save_safetensors: metadata must be a dict of str to str")
-        header["__metadata__"] = metadata
+    if metadata is not None and (not isinstance(metadata, dict) or
+                                 any(not isinstance(v, str) for pair in metadata.items() for v in pair)):
+        raise ValueError("save_safetensors: metadata must be a dict of str to str")
     # Widest first, so that every tensor lies at a multiple of its element's size.
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     words = {repr(dtype): word for word, dtype in reversed(SAFETENSORS.items()) if word != "F8_E4M3"}
-    for name in names:
-        array = arrays[name]
-        header[name] = {"dtype": words[repr(array.dtype)], "shape": list(array.shape),
-                        "data_offsets": [at, at + array.nbytes]}
-        at += array.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    head = safetensors_head([(name, words[repr(arrays[name].dtype)], arrays[name].shape, arrays[name].nbytes)
+                             for name in names], metadata)
 
     def write(stream):
-        stream.write(struct.pack("<Q", len(text)) + text)
+        stream.write(head)
         for name in names:
             stream.write(_bytes(arrays[name]))
 
     _write("save_safetensors", file, ".safetensors", write)
 
 
-def _parse_safetensors(stream, name):
-    """(arrays, metadata); beside the arrays no more of the file than one tensor is in memory."""
+def safetensors_head(tensors, metadata=None):
+    """What comes before the bytes of tensors, (name, dtype word, shape, bytes) one after another."""
+    header, at = {} if metadata is None else {"__metadata__": metadata}, 0
+    for name, word, shape, size in tensors:
+        header[name] = {"dtype": word, "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def safetensors_header(stream, name):
+    """({name: (dtype word, shape, first byte, end)}, metadata) of a stream; every extent lies within it."""
     def bad(what):
         return RuntimeError(f"load: {name} is no safetensors file: {what}")
 
-    def part(begin, n):
-        stream.seek(begin)
-        data = stream.read(n)
-        if len(data) != n:
-            raise bad("it became shorter while it was read")
-        return data
-
     size = stream.seek(0, os.SEEK_END)
-    length = struct.unpack("<Q", part(0, 8))[0] if size >= 8 else 0
+    stream.seek(0)
+    first = stream.read(8)
+    length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
     if not 2 <= length <= min(MAX_HEADER, size - 8):
         raise bad(f"a header of {length} bytes in a file of {size}")
     try:
-        header = json.loads(part(8, length))
+        header = json.loads(stream.read(length))
         metadata = header.pop("__metadata__", None) or {}
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise bad("its header is no JSON object") from error
-    start, arrays = 8 + length, {}
+    start, tensors = 8 + length, {}
     for key, entry in header.items():
         try:
-            dtype, shape, (begin, end) = SAFETENSORS.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
+            word, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            dtype = SAFETENSORS.get(word)
         except (TypeError, KeyError, ValueError) as error:
             raise bad(f"tensor {key!r} lacks dtype, shape or data_offsets") from error
         if dtype is None:
-            raise bad(f"tensor {key!r} has dtype {entry['dtype']!r}")
+            raise bad(f"tensor {key!r} has dtype {word!r}")
         numbers = [begin, end, *shape] if isinstance(shape, list) else [-1]
         if any(type(n) is not int or n < 0 for n in numbers) or not begin <= end <= size - start \
                 or any(n >= 1 << 31 for n in shape) or math.prod(shape) * dtype.size != end - begin:
             raise bad(f"tensor {key!r} of shape {shape} cannot be bytes {begin} to {end} of {size - start}")
-        arrays[key] = _array(part(start + begin, end - begin), dtype, shape)
+        tensors[key] = (word, shape, start + begin, start + end)
+    return tensors, metadata
+
+
+def _parse_safetensors(stream, name):
+    """(arrays, metadata); beside the arrays no more of the file than one tensor is in memory."""
+    tensors, metadata = safetensors_header(stream, name)
+    arrays = {}
+    for key, (word, shape, begin, end) in tensors.items():
+        stream.seek(begin)
+        data = stream.read(end - begin)
+        if len(data) != end - begin:
+            raise RuntimeError(f"load: {name} is no safetensors file: it became shorter while it was read")
+        arrays[key] = _array(data, SAFETENSORS[word], shape)
     return arrays, metadata
 
 
@@ -325,6 +338,6 @@ def save_gguf(file, arrays, metadata=None):
         for array in bodies:
             data = _bytes(array)
             stream.write(data)
-            stream.write(bytes(-len(data) % gguf_file.ALIGNMENT))
+            stream.write(gguf_file.padding(len(data)))
 
     _write("save_gguf", file, ".gguf", write)
