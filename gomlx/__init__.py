@@ -23,5 +23,13 @@ from gomlx.tool_calls import ToolCall
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 __all__ = ["Error", "FoundModel", "MemoryPlan", "Model", "Result", "Sampling", "Session", "Token", "TokenStream",
-           "Tokenizer", "ToolCall", "__version__", "backends", "discover", "load", "plan_memory", "sample",
-           "sample_probabilities"]
+           "Tokenizer", "ToolCall", "__version__", "backends", "convert", "discover", "load", "plan_memory",
+           "sample", "sample_probabilities"]
+
+
+def __getattr__(name):
+    """convert comes when it is asked for: few programs need it."""
+    if name == "convert":
+        from gomlx.conversion import convert
+        return convert
+    raise AttributeError(f"module 'gomlx' has no attribute {name!r}")

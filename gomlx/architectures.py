@@ -1,0 +1,600 @@
+"""What each architecture is called in Hugging Face folders, MLX folders and GGUF files: one table for tensors and one for
+hyperparameters.
+
+Between containers weights have the names of Hugging Face (model.layers.0.self_attn.q_proj.weight), experts stacked as
+[E, out, in] under mlp.experts.gate_proj.weight and the like, norms as transformers stores them, gate and up apart.
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from gomlx import _gomlx as mx
+from gomlx import gguf_file, weights
+
+TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+ATTENTION = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+             "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output"}
+MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+LLAMA = ATTENTION | MLP | {"post_attention_layernorm": "ffn_norm"}
+HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+EXPERTS = {"mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
+           "mlp.experts.down_proj": "ffn_down_exps"}
+ROUTER = {"mlp.gate": "ffn_gate_inp"}
+SHARED_EXPERT = {"mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+                 "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+GEMMA = ATTENTION | MLP | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                           "post_feedforward_layernorm": "post_ffw_norm"}
+GATED_DELTA = ATTENTION | MLP | HEAD_NORMS | ROUTER | EXPERTS | SHARED_EXPERT | {
+    "post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out"}
+GATED_DELTA_WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+
+# Hyperparameters: GGUF's key behind the architecture's name, type, and key in config.json.
+COUNTS = [("context_length", "u32", "max_position_embeddings"), ("embedding_length", "u32", "hidden_size"),
+          ("block_count", "u32", "num_hidden_layers"), ("feed_forward_length", "u32", "intermediate_size"),
+          ("attention.head_count", "u32", "num_attention_heads"),
+          ("attention.head_count_kv", "u32", "num_key_value_heads"), ("attention.key_length", "u32", "head_dim"),
+          ("attention.value_length", "u32", "head_dim"), ("attention.layer_norm_rms_epsilon", "f32", "rms_norm_eps"),
+          ("rope.freq_base", "f32", "rope_theta"), ("vocab_size", "u32", "vocab_size"),
+          ("attention.sliding_window", "u32", "sliding_window")]
+EXPERT_COUNTS = [("expert_count", "u32", "num_experts"), ("expert_used_count", "u32", "num_experts_per_tok"),
+                 ("expert_feed_forward_length", "u32", "moe_intermediate_size"),
+                 ("expert_shared_feed_forward_length", "u32", "shared_expert_intermediate_size")]
+SOFTCAPS = [("attn_logit_softcapping", "f32", "attn_logit_softcapping"),
+            ("final_logit_softcapping", "f32", "final_logit_softcapping")]
+GATED_DELTA_COUNTS = [("ssm.conv_kernel", "u32", "linear_conv_kernel_dim"), ("ssm.state_size", "u32", "linear_key_head_dim"),
+                      ("ssm.group_count", "u32", "linear_num_key_heads"),
+                      ("ssm.time_step_rank", "u32", "linear_num_value_heads"),
+                      ("full_attention_interval", "u32", "full_attention_interval")]
+
+
+@dataclasses.dataclass
+class Architecture:
+    """layer: names within a layer, without .weight or .bias; whole: those that have no such ending. experts: how Hugging
+    Face stores them, "each", "fused" (gate over up) or "interleaved" (gpt-oss)."""
+    model_type: str
+    gguf: str
+    hf_class: str
+    layer: dict
+    counts: list = dataclasses.field(default_factory=lambda: COUNTS)
+    whole: dict = dataclasses.field(default_factory=dict)
+    defaults: dict = dataclasses.field(default_factory=dict)
+    experts: str = "each"
+    permuted: bool = False             # queries and keys in GGUF: pairs side by side
+    zero_centred: bool = False         # norms hold w where GGUF has 1 + w
+    pattern: int = 0                   # each so many layers one is full, where nothing else is said; 0: none is special
+
+
+GEMMA_DEFAULTS = {"head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "query_pre_attn_scalar": 256,
+                  "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+                  "num_key_value_heads": 4, "sliding_window": 4096, "hidden_activation": "gelu_pytorch_tanh"}
+QWEN = {"rms_norm_eps": 1e-6, "rope_theta": 1e4}
+GATED_DELTA_DEFAULTS = {"head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+                        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+                        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "full_attention_interval": 4}
+
+ARCHITECTURES = [
+    Architecture("llama", "llama", "LlamaForCausalLM", LLAMA, permuted=True,
+                 defaults={"rms_norm_eps": 1e-6, "rope_theta": 1e4}),
+    Architecture("mistral", "llama", "MistralForCausalLM", LLAMA, permuted=True,
+                 defaults={"rms_norm_eps": 1e-6, "rope_theta": 1e4, "sliding_window": 4096}),
+    Architecture("qwen2", "qwen2", "Qwen2ForCausalLM", LLAMA, defaults=QWEN),
+    Architecture("qwen3", "qwen3", "Qwen3ForCausalLM", LLAMA | HEAD_NORMS, defaults=QWEN | {"head_dim": 128}),
+    Architecture("qwen3_moe", "qwen3moe", "Qwen3MoeForCausalLM", LLAMA | HEAD_NORMS | ROUTER | EXPERTS,
+                 counts=COUNTS + EXPERT_COUNTS, defaults=QWEN | {"num_experts": 128, "num_experts_per_tok": 8}),
+    Architecture("gemma2", "gemma2", "Gemma2ForCausalLM", GEMMA, counts=COUNTS + SOFTCAPS, zero_centred=True, pattern=2,
+                 defaults=GEMMA_DEFAULTS | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+                                            "max_position_embeddings": 8192}),
+    Architecture("gemma3_text", "gemma3", "Gemma3ForCausalLM", GEMMA | HEAD_NORMS, counts=COUNTS + SOFTCAPS,
+                 zero_centred=True, pattern=6,
+                 defaults=GEMMA_DEFAULTS | {"rope_theta": 1e6, "rope_local_base_freq": 1e4,
+                                            "max_position_embeddings": 131072}),
+    Architecture("gpt_oss", "gpt-oss", "GptOssForCausalLM",
+                 ATTENTION | EXPERTS | {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
+                 counts=COUNTS + EXPERT_COUNTS, whole={"self_attn.sinks": "attn_sinks.weight"}, experts="interleaved",
+                 pattern=2, defaults={"head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 1.5e5, "sliding_window": 128}),
+    Architecture("qwen3_next", "qwen3next", "Qwen3NextForCausalLM", GATED_DELTA, whole=GATED_DELTA_WHOLE,
+                 counts=COUNTS + EXPERT_COUNTS + GATED_DELTA_COUNTS, zero_centred=True, defaults=GATED_DELTA_DEFAULTS),
+    Architecture("qwen3_5_text", "qwen35", "Qwen3_5ForCausalLM", GATED_DELTA, whole=GATED_DELTA_WHOLE,
+                 counts=COUNTS + GATED_DELTA_COUNTS, zero_centred=True, defaults=GATED_DELTA_DEFAULTS),
+    Architecture("qwen3_5_moe_text", "qwen35moe", "Qwen3_5MoeForCausalLM", GATED_DELTA, whole=GATED_DELTA_WHOLE,
+                 counts=COUNTS + EXPERT_COUNTS + GATED_DELTA_COUNTS, zero_centred=True, experts="fused",
+                 defaults=GATED_DELTA_DEFAULTS),
+]
+ALIASES = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
+ROPE_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+
+
+def of_config(config, path):
+    """(architecture, hyperparameters) of a config.json: flat, rope in the old spelling, defaults filled in."""
+    text = config.get("text_config")
+    c = dict(text if isinstance(text, dict) else config)
+    model_type = c.get("model_type") or config.get("model_type")
+    found = [a for a in ARCHITECTURES if a.model_type == ALIASES.get(model_type, model_type)]
+    if not found:
+        raise NotImplementedError(f"{path}: model_type {model_type!r} cannot be converted; convertible are "
+                                  + ", ".join(a.model_type for a in ARCHITECTURES))
+    arch = found[0]
+    rope = c.pop("rope_parameters", None) or {}
+    for kind, prefix in (("full_attention", ""), ("sliding_attention", "local_")):
+        inner = rope.get(kind) if isinstance(rope.get(kind), dict) else rope if kind == "full_attention" else {}
+        if inner.get("rope_theta") is not None:
+            c["rope_theta" if not prefix else "rope_local_base_freq"] = inner["rope_theta"]
+        if not prefix and inner:
+            c.setdefault("partial_rotary_factor", inner.get("partial_rotary_factor"))
+            if inner.get("rope_type", inner.get("type", "default")) not in ("default", "mrope", None):
+                c["rope_scaling"] = {k: v for k, v in inner.items() if k not in ("rope_theta", "partial_rotary_factor")}
+    for key, newer in (("num_experts", "num_local_experts"), ("num_experts_per_tok", "experts_per_token")):
+        if c.get(key) is None and c.get(newer) is not None:
+            c[key] = c[newer]
+    c = arch.defaults | {key: value for key, value in c.items() if value is not None or key in ("sliding_window",)}
+    if arch.model_type == "gpt_oss":
+        c["moe_intermediate_size"] = c.get("moe_intermediate_size", c.get("intermediate_size"))
+    c.setdefault("num_key_value_heads", c.get("num_attention_heads"))
+    if c.get("use_sliding_window") is False:
+        c["sliding_window"] = None
+    for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"):
+        if type(c.get(key)) is not int or not 0 < c[key] < 1 << 24:
+            raise mx.Error(f"{path}: {key} is {c.get(key)!r}, expected a positive number")
+    c.setdefault("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    if type(c["head_dim"]) is not int or not 0 < c["head_dim"] < 1 << 16:
+        raise mx.Error(f"{path}: head_dim is {c['head_dim']!r}, expected a positive number")
+    return arch, c
+
+
+# ---- hyperparameters ----
+
+def metadata(arch, c, path):
+    """GGUF's keys, as gguf_file.read_header gives them."""
+    made = {}
+    for suffix, kind, key in arch.counts:
+        if c.get(key) is not None:
+            made[f"{arch.gguf}.{suffix}"] = typed(kind, c[key], f"{path}: {key}")
+    rotary = int(c["head_dim"] * c.get("partial_rotary_factor", 1))
+    made[f"{arch.gguf}.rope.dimension_count"] = typed("u32", rotary, path)
+    if arch.whole is GATED_DELTA_WHOLE:
+        made[f"{arch.gguf}.ssm.inner_size"] = typed("u32", c["linear_num_value_heads"] * c["linear_value_head_dim"], path)
+    sections = (c.get("mrope_section") or (c.get("rope_scaling") or {}).get("mrope_section"))
+    if arch.gguf in ("qwen35", "qwen35moe"):
+        sections = sections or [rotary // 2, 0, 0]
+        made[f"{arch.gguf}.rope.dimension_sections"] = (gguf_file.ARRAY, 5, [*sections, 0][:4])
+    if arch.model_type == "gemma3_text":
+        made["gemma3.rope.freq_base_swa"] = typed("f32", c["rope_local_base_freq"], path)
+    kinds = layer_kinds(arch, c)
+    if kinds and arch.whole is not GATED_DELTA_WHOLE:
+        made[f"{arch.gguf}.attention.sliding_window_pattern"] = (gguf_file.ARRAY, 7, [k == "s" for k in kinds])
+    scaling = c.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind in ("linear", "yarn"):
+        made[f"{arch.gguf}.rope.scaling.type"] = (gguf_file.STRING, None, kind)
+        made[f"{arch.gguf}.rope.scaling.factor"] = typed("f32", scaling.get("factor"), f"{path}: rope_scaling.factor")
+    if kind == "yarn":
+        original = scaling.get("original_max_position_embeddings", c.get("max_position_embeddings"))
+        made[f"{arch.gguf}.rope.scaling.original_context_length"] = typed("u32", original, path)
+        for key, suffix in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow"),
+                            ("attention_factor", "attn_factor")):
+            if scaling.get(key) is not None:
+                made[f"{arch.gguf}.rope.scaling.{suffix}"] = typed("f32", scaling[key], f"{path}: rope_scaling.{key}")
+    elif kind not in ("default", "linear", "llama3", "mrope", None):
+        raise NotImplementedError(f"{path}: rope type {kind!r} cannot be written to GGUF")
+    return made
+
+
+def typed(kind, value, where):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or kind == "u32" and not 0 <= value < 1 << 32:
+        raise mx.Error(f"{where} is {value!r}, expected a number")
+    return (4, None, int(value)) if kind == "u32" else (6, None, float(value))
+
+
+def layer_kinds(arch, c):
+    """A letter for each layer, s for a sliding window; "" when all are alike."""
+    types = c.get("layer_types")
+    n = c["num_hidden_layers"]
+    if isinstance(types, list) and len(types) == n and all(isinstance(t, str) for t in types):
+        kinds = "".join(t[0] for t in types)
+    elif arch.pattern:
+        pattern = c.get("sliding_window_pattern") or c.get("_sliding_window_pattern") or arch.pattern
+        kinds = "".join("f" if (i + 1) % pattern == 0 else "s" for i in range(n))
+    else:
+        return ""
+    return kinds if arch.pattern or "l" in kinds else ""
+
+
+def of_metadata(header, path):
+    """(architecture, hyperparameters as config.json has them) of a GGUF file."""
+    values = {key: value for key, (_, _, value) in header.items()}
+    name = values.get("general.architecture")
+    found = [a for a in ARCHITECTURES if a.gguf == name]
+    if not found:
+        raise NotImplementedError(f"{path}: architecture {name!r} cannot be converted; convertible are "
+                                  + ", ".join(dict.fromkeys(a.gguf for a in ARCHITECTURES)))
+    arch = found[1] if name == "llama" and values.get("llama.attention.sliding_window") else found[0]
+    c = {"architectures": [arch.hf_class], "model_type": arch.model_type}
+    for suffix, _, key in arch.counts:
+        value = values.get(f"{name}.{suffix}")
+        if isinstance(value, (int, float)):
+            c[key] = float(f"{value:.7g}") if isinstance(value, float) else value
+    tokens = values.get("tokenizer.ggml.tokens")
+    c.setdefault("vocab_size", len(tokens) if isinstance(tokens, list) else None)
+    for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        if type(c.get(key)) is not int or c[key] < 1:
+            raise mx.Error(f"{path}: {[s for s, _, k in arch.counts if k == key][0]} is {c.get(key)!r}, expected a number")
+    c.setdefault("num_key_value_heads", c["num_attention_heads"])
+    c.setdefault("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    c["hidden_act" if "hidden_activation" not in arch.defaults else "hidden_activation"] = \
+        arch.defaults.get("hidden_activation", "silu")
+    rotary = values.get(f"{name}.rope.dimension_count", c["head_dim"])
+    if rotary != c["head_dim"]:
+        c["partial_rotary_factor"] = rotary / c["head_dim"]
+    pattern = values.get(f"{name}.attention.sliding_window_pattern")
+    if isinstance(pattern, list) and len(pattern) == c["num_hidden_layers"]:
+        c["layer_types"] = ["sliding_attention" if one else "full_attention" for one in pattern]
+    elif arch.pattern:
+        kinds = layer_kinds(arch, c | ({"sliding_window_pattern": pattern} if isinstance(pattern, int) else {}))
+        c["layer_types"] = ["sliding_attention" if kind == "s" else "full_attention" for kind in kinds]
+    if arch.model_type == "gemma3_text":
+        c["rope_local_base_freq"] = float(f"{values.get('gemma3.rope.freq_base_swa', 1e4):.7g}")
+    if arch.model_type.startswith("gemma"):
+        heads = c["num_attention_heads"]
+        large = c["num_hidden_layers"] == (46 if arch.model_type == "gemma2" else 62)
+        c["query_pre_attn_scalar"] = c["hidden_size"] // heads if large else c["head_dim"]
+    if arch.whole is GATED_DELTA_WHOLE:
+        c["linear_value_head_dim"] = values[f"{name}.ssm.inner_size"] // c["linear_num_value_heads"]
+    if arch.model_type == "gpt_oss":
+        c["num_local_experts"] = c.pop("num_experts", None)
+        c["intermediate_size"] = c.pop("moe_intermediate_size", c.get("intermediate_size"))
+    if arch.model_type == "qwen3_moe":
+        c |= {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    scaling = values.get(f"{name}.rope.scaling.type")
+    if scaling in ("linear", "yarn"):
+        c["rope_scaling"] = {"rope_type": scaling, "factor": values.get(f"{name}.rope.scaling.factor")}
+        for key, suffix in (("original_max_position_embeddings", "original_context_length"),
+                            ("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow"),
+                            ("attention_factor", "attn_factor")):
+            if f"{name}.rope.scaling.{suffix}" in values:
+                c["rope_scaling"][key] = values[f"{name}.rope.scaling.{suffix}"]
+    return arch, c
+
+
+# ---- Llama 3's rope scaling: config.json has parameters, GGUF divisors of the frequencies ----
+
+def rope_divisors(c, scaling):
+    dim, factor = c["head_dim"], scaling["factor"]
+    low, high = scaling.get("low_freq_factor", 1), scaling.get("high_freq_factor", 4)
+    original, out = scaling["original_max_position_embeddings"], []
+    for i in range(dim // 2):
+        wavelength = 2 * math.pi * c["rope_theta"] ** (2 * i / dim)
+        if wavelength > original / low:
+            out.append(float(factor))
+        elif wavelength < original / high:
+            out.append(1.0)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            out.append(1 / ((1 - smooth) / factor + smooth))
+    return out
+
+
+def rope_scaling_of(c, divisors, path):
+    """The parameters that give these divisors."""
+    factor = float(f"{max(divisors):.6g}")
+    for original in [8192, *(1 << n for n in range(6, 20))]:
+        scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": original}
+        if len(divisors) == c["head_dim"] // 2 and \
+                all(abs(a - b) < 1e-4 * b for a, b in zip(rope_divisors(c, scaling), divisors)):
+            return scaling
+    raise NotImplementedError(f"{path}: rope_freqs.weight is no table of Llama 3's rope scaling")
+
+
+# ---- names ----
+
+DROPPED = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower|embed_audio|embed_vision|vision_embedder|"
+                     r"visual|mtp)\.|.*(rotary_emb|inv_freq|(in|out)put_(min|max)$)")
+PREFIXES = (("model.language_model.", "model."), ("language_model.model.", "model."),
+            ("language_model.lm_head.", "lm_head."), ("language_model.", "model."))
+LAYER = re.compile(r"(model\.layers\.|blk\.)(\d+)\.(.+)$")
+EXPERT = re.compile(r"(.*experts)\.(\d+)\.((?:gate|up|down)_proj\.(?:weight|bias))$")
+
+
+def gguf_name(arch, name):
+    """GGUF's name of a weight, or None."""
+    layer = LAYER.match(name)
+    table, whole = (arch.layer, arch.whole) if layer else (TOP, {})
+    rest = layer[3] if layer else name
+    prefix = f"blk.{layer[2]}." if layer else ""
+    if rest in whole:
+        return prefix + whole[rest]
+    base, _, ending = rest.rpartition(".")
+    return f"{prefix}{table[base]}.{ending}" if base in table and ending in ("weight", "bias") else None
+
+
+def hf_name(arch, name):
+    """The way back."""
+    layer = LAYER.match(name)
+    table, whole = (arch.layer, arch.whole) if layer else (TOP, {})
+    rest = layer[3] if layer else name
+    prefix = f"model.layers.{layer[2]}." if layer else ""
+    for ours, theirs in whole.items():
+        if theirs == rest:
+            return prefix + ours
+    base, _, ending = rest.rpartition(".")
+    found = [ours for ours, theirs in table.items() if theirs == base]
+    return f"{prefix}{found[0]}.{ending}" if found and ending in ("weight", "bias") else None
+
+
+# ---- Hugging Face and MLX folders ----
+
+def gathered(tensors, arch, c):
+    """The weights of a folder under our names: prefixes and towers cut off, experts stacked, gate and up apart."""
+    out, experts = {}, {}
+    for name, w in tensors.items():
+        for old, new in PREFIXES:
+            if name.startswith(old):
+                name = new + name[len(old):]
+                break
+        if DROPPED.match(name) or name == "lm_head.weight" and c.get("tie_word_embeddings"):
+            continue
+        name = name.replace(".switch_mlp.", ".experts.").replace(".experts.switch_glu.", ".experts.")
+        one = EXPERT.match(name)
+        if one:
+            experts.setdefault((one[1], one[3]), {})[int(one[2])] = w
+            continue
+        out[name] = w
+    for (prefix, rest), each in experts.items():
+        if sorted(each) != list(range(len(each))):
+            raise mx.Error(f"{each[max(each)].origin}: {len(each)} experts, and one numbered {max(each)}")
+        out[f"{prefix}.{rest}"] = weights.stack([each[i] for i in range(len(each))])
+    out = dict(pair for name, w in out.items() for pair in apart(name, w, arch, c))
+    demand_shapes(out, c)
+    return unshifted(out, arch) if arch.whole is GATED_DELTA_WHOLE else out
+
+
+def demand_shapes(tensors, c):
+    """What moves by heads, and what reads the residual stream, must be as wide as config.json says."""
+    hidden, dim = c["hidden_size"], c["head_dim"]
+    widths = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head")
+    for name, w in tensors.items():
+        stem = name.removesuffix(".weight").rpartition(".")[2]
+        if name.endswith(".weight") and stem in widths and (len(w.shape) < 2 or w.shape[-1] != hidden):
+            raise mx.Error(f"{w.origin}: shape {list(w.shape)}, expected rows of hidden_size {hidden}")
+        if stem in ("q_proj", "k_proj", "v_proj") and (dim % 2 or w.shape[-2] % dim):
+            raise mx.Error(f"{w.origin}: shape {list(w.shape)}, expected rows in heads of {dim}")
+
+
+def apart(name, w, arch, c):
+    """(name, weight) pairs of a tensor that Hugging Face keeps fused."""
+    stem, _, last = name.rpartition(".")
+    if arch.experts == "interleaved" and stem.endswith("experts") and last.startswith(("gate_up_proj", "down_proj")):
+        if not last.endswith("_bias") and w.form in weights.DENSE:
+            w = w.moved(lambda a: mx.swapaxes(a, -1, -2), (*w.shape[:-2], w.shape[-1], w.shape[-2]))
+        w.is_bias = last.endswith("_bias")
+        ending = "bias" if w.is_bias else "weight"
+        if last.startswith("down"):
+            return [(f"{stem}.down_proj.{ending}", w)]
+        n = w.shape[-1 if w.is_bias else -2]
+        return [(f"{stem}.gate_proj.{ending}", w.rows(list(range(0, n, 2)))),
+                (f"{stem}.up_proj.{ending}", w.rows(list(range(1, n, 2))))]
+    if stem.endswith("experts") and last in ("gate_up_proj", "down_proj"):
+        if last == "down_proj":
+            return [(name + ".weight", w)]
+        n = w.shape[-2]
+        return [(f"{stem}.gate_proj.weight", w.rows(list(range(n // 2)))),
+                (f"{stem}.up_proj.weight", w.rows(list(range(n // 2, n))))]
+    if last == "weight" and stem.endswith("linear_attn.in_proj_qkvz"):
+        index = qkvz_rows(c)
+        keys = 2 * c["linear_num_key_heads"] * c["linear_key_head_dim"]
+        values = c["linear_num_value_heads"] * c["linear_value_head_dim"]
+        stem = stem.removesuffix("qkvz")
+        return [(f"{stem}qkv.weight", w.rows(index[:keys + values])), (f"{stem}z.weight", w.rows(index[keys + values:]))]
+    return [(name, w)]
+
+
+def qkvz_rows(c):
+    """For the rows q | k | v | z, heads in order, the rows of Qwen3-Next's file, which has all four of a key head together."""
+    keys, values = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    dk, dv, ratio = c["linear_key_head_dim"], c["linear_value_head_dim"], values // keys
+    group = 2 * dk + 2 * ratio * dv
+    parts = ((0, dk), (dk, dk), (2 * dk, ratio * dv), (2 * dk + ratio * dv, ratio * dv))
+    return [g * group + start + i for start, n in parts for g in range(keys) for i in range(n)]
+
+
+def unshifted(tensors, arch):
+    """MLX's files of gated delta nets have 1 + w and the convolution's last two axes swapped."""
+    mlx = any(name.endswith("conv1d.weight") and w.shape[-1] == 1 for name, w in tensors.items())
+    for name, w in tensors.items() if mlx else ():
+        if name.endswith("conv1d.weight"):
+            tensors[name] = w.reshaped((w.shape[0], 1, w.shape[1]))
+        elif is_shifted(arch, name):
+            tensors[name] = w.computed(lambda x: x - 1, w.form)
+    return tensors
+
+
+def is_shifted(arch, name):
+    """Whether it is a norm that holds w where GGUF has 1 + w."""
+    return arch.zero_centred and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+
+
+def for_hugging_face(tensors, arch, c):
+    """Our weights under the names of transformers."""
+    out = {}
+    for name, w in tensors.items():
+        stem, _, ending = name.rpartition(".")
+        if ".experts." not in name:
+            out[name] = w
+        elif arch.experts == "each":
+            base = stem[:stem.index(".experts.") + 9]
+            out |= {f"{base}{i}.{name[len(base):]}": w.part(i) for i in range(w.shape[0])}
+        elif stem.endswith("down_proj"):
+            base = stem.removesuffix(".down_proj")
+            if arch.experts == "fused":
+                out[f"{base}.down_proj"] = w
+            elif ending == "bias":
+                out[f"{base}.down_proj_bias"] = w
+            else:
+                out[f"{base}.down_proj"] = swapped(w)
+        elif stem.endswith("gate_proj"):
+            base = stem.removesuffix(".gate_proj")
+            up = tensors[f"{base}.up_proj.{ending}"]
+            out[f"{base}.gate_up_proj" + ("_bias" if ending == "bias" else "")] = fused(w, up, arch.experts, ending)
+    if arch.model_type == "qwen3_next":
+        for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
+            stem = name.removesuffix("qkv.weight")
+            out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
+    return out
+
+
+def swapped(w):
+    return w.moved(lambda a: mx.swapaxes(a, -1, -2), (*w.shape[:-2], w.shape[-1], w.shape[-2]))
+
+
+def values_of(w):
+    return w.read()[0] if w.form in weights.DENSE else weights.decode(w.form, w.read())
+
+
+def fused(gate, up, experts, ending):
+    """gate over up, or their rows in turns and, of matrices, input-major."""
+    form = gate.form if gate.form in weights.DENSE else "F32"
+    if experts == "fused":
+        return gate.derived(lambda: [mx.concatenate([values_of(gate), values_of(up)], axis=-2)],
+                            (*gate.shape[:-2], 2 * gate.shape[-2], gate.shape[-1]), form)
+    if ending == "bias":
+        shape = (*gate.shape[:-1], 2 * gate.shape[-1])
+        return gate.derived(lambda: [mx.reshape(mx.stack([values_of(gate), values_of(up)], axis=-1), list(shape))], shape,
+                            form)
+    shape = (*gate.shape[:-2], 2 * gate.shape[-2], gate.shape[-1])
+    return swapped(gate.derived(lambda: [mx.reshape(mx.stack([values_of(gate), values_of(up)], axis=-2), list(shape))],
+                                shape, form))
+
+
+def regrouped(qkv, z, c):
+    index = qkvz_rows(c)
+    back = [0] * len(index)
+    for place, row in enumerate(index):
+        back[row] = place
+    form = qkv.form if qkv.form in weights.DENSE else "F32"
+    both = qkv.derived(lambda: [mx.concatenate([values_of(qkv), values_of(z)], axis=0)], (len(index), qkv.shape[1]), form)
+    return both.rows(back)
+
+
+def for_mlx(tensors, arch, c):
+    """Our weights under the names of mlx-lm."""
+    out = {}
+    for name, w in tensors.items():
+        if arch.experts != "interleaved":
+            name = name.replace(".experts.", ".switch_mlp.")
+        if arch.whole is GATED_DELTA_WHOLE:
+            if name.endswith("conv1d.weight"):
+                w = w.reshaped((w.shape[0], w.shape[-1], 1))
+            elif is_shifted(arch, name):
+                w = w.computed(lambda x: x + 1, w.form)
+        out[name] = w
+    if arch.model_type == "qwen3_next":
+        for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
+            stem = name.removesuffix("qkv.weight")
+            out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
+    return out
+
+
+# ---- GGUF ----
+
+def for_gguf(tensors, arch, c):
+    """Our weights under GGUF's names, in its layouts."""
+    out = {}
+    for name, w in tensors.items():
+        theirs = gguf_name(arch, name)
+        if theirs is None:
+            raise NotImplementedError(f"{w.origin}: no tensor of {arch.model_type} that GGUF has a name for")
+        out[theirs] = to_layout(w, name, arch, c)
+    scaling = c.get("rope_scaling") or {}
+    if scaling.get("rope_type", scaling.get("type")) == "llama3":
+        divisors = rope_divisors(c, scaling)
+        out["rope_freqs.weight"] = weights.Weight((len(divisors),), "F32", lambda: [mx.array(divisors, mx.float32)])
+    return out
+
+
+def from_gguf(tensors, arch, c, path):
+    """The weights of a GGUF file under our names, in our layouts; c learns about rope scaling."""
+    out = {}
+    for theirs, w in tensors.items():
+        if theirs == "rope_freqs.weight" and arch.gguf == "llama":
+            c["rope_scaling"] = rope_scaling_of(c, w.read()[0].tolist(), path)
+            continue
+        if theirs.endswith("ffn_gate_up_exps.weight"):
+            base, n = LAYER.match(theirs), w.shape[-2]
+            stem = f"model.layers.{base[2]}.mlp.experts."
+            out[stem + "gate_proj.weight"] = w.rows(list(range(n // 2)))
+            out[stem + "up_proj.weight"] = w.rows(list(range(n // 2, n)))
+            continue
+        name = hf_name(arch, theirs)
+        if name is None:
+            raise NotImplementedError(f"{w.origin}: no tensor of {arch.gguf} that Hugging Face has a name for")
+        out[name] = from_layout(w, name, arch, c)
+    return out
+
+
+def to_layout(w, name, arch, c):
+    rest = LAYER.match(name)[3] if LAYER.match(name) else name
+    base = rest.rpartition(".")[0]
+    if arch.permuted and base in ("self_attn.q_proj", "self_attn.k_proj"):
+        return w.rows(pairs_together(w.shape[0], c["head_dim"]))
+    if is_shifted(arch, name):
+        return w.computed(lambda x: x + 1)
+    if rest.startswith("linear_attn."):
+        return gated_delta_layout(w, rest, base, arch, c, False)
+    if base == "mlp.shared_expert_gate":
+        return w.reshaped((w.shape[-1],)) if w.form in weights.DENSE else w
+    return w
+
+
+def from_layout(w, name, arch, c):
+    rest = LAYER.match(name)[3] if LAYER.match(name) else name
+    base = rest.rpartition(".")[0]
+    if arch.permuted and base in ("self_attn.q_proj", "self_attn.k_proj"):
+        return w.rows(halves_apart(w.shape[0], c["head_dim"]))
+    if is_shifted(arch, name):
+        return w.computed(lambda x: x - 1)
+    if rest.startswith("linear_attn."):
+        return gated_delta_layout(w, rest, base, arch, c, True)
+    if base == "mlp.shared_expert_gate" and len(w.shape) == 1:
+        return w.reshaped((1, w.shape[0]))
+    return w
+
+
+def gated_delta_layout(w, rest, base, arch, c, back):
+    """qwen35's value heads go through the key heads in turns; decay is stored as -exp(A_log)."""
+    keys, values, dv = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_value_head_dim"]
+    flat = 2 * keys * c["linear_key_head_dim"]
+    if base == "linear_attn.conv1d":
+        w = w.reshaped((w.shape[0], w.shape[-1]))
+    heads = list(range(values))
+    if arch.gguf != "qwen3next":
+        heads = [g * (values // keys) + j for j in range(values // keys) for g in range(keys)]
+        heads = [heads.index(h) for h in range(values)] if back else heads
+    wide = [h * dv + i for h in heads for i in range(dv)]
+    if base in ("linear_attn.in_proj_qkv", "linear_attn.conv1d"):
+        w = w.rows([*range(flat), *(flat + i for i in wide)])
+    elif base == "linear_attn.in_proj_z":
+        w = w.rows(wide)
+    elif base in ("linear_attn.in_proj_b", "linear_attn.in_proj_a") or rest in ("linear_attn.A_log", "linear_attn.dt_bias"):
+        w = w.rows(heads)
+    elif base == "linear_attn.out_proj" and heads != list(range(values)):
+        columns = mx.array(wide, mx.int32)
+        w = w.moved(lambda a: mx.take(a, columns, axis=-1), w.shape)
+    if rest == "linear_attn.A_log":
+        return w.computed(lambda x: mx.log(-x)) if back else w.computed(lambda x: -mx.exp(x))
+    if base == "linear_attn.conv1d" and back:
+        return w.reshaped((w.shape[0], 1, w.shape[-1]))
+    return w
+
+
+def pairs_together(rows, dim):
+    """For each row of GGUF the row of Hugging Face: of a head, j and j + dim / 2 side by side."""
+    return [h + j + half for h in range(0, rows, dim) for j in range(dim // 2) for half in (0, dim // 2)]
+
+
+def halves_apart(rows, dim):
+    return [h + 2 * j + half for h in range(0, rows, dim) for half in (0, 1) for j in range(dim // 2)]
