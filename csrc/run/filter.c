@@ -44,8 +44,9 @@ static void insertion_sort(sample_candidate *c, int64_t n) {
     }
 }
 
-/* A pivot that the wanted place is likely to be just before: from a sample, a little behind where the sample says. */
-static sample_candidate pivot_of(const sample_candidate *c, int64_t n, double share) {
+/* A pivot that the wanted place is likely to be just before: from a sample, a little behind where the sample says; or,
+ * after one that has misled, its median. */
+static sample_candidate pivot_of(const sample_candidate *c, int64_t n, double share, bool median) {
     enum { SAMPLE = 64 };
     sample_candidate picked[SAMPLE];
     int64_t m = n < 4 * SAMPLE ? (n < 3 ? n : 3) : SAMPLE;
@@ -55,7 +56,7 @@ static sample_candidate pivot_of(const sample_candidate *c, int64_t n, double sh
         sum += (double)picked[i].weight;
     }
     insertion_sort(picked, m);
-    if (m < SAMPLE)
+    if (m < SAMPLE || median)
         return picked[m / 2];
     int64_t at = 0;
     for (; at < m - 1 && reach + (double)picked[at].weight < share * sum; at++)
@@ -68,10 +69,11 @@ static sample_candidate pivot_of(const sample_candidate *c, int64_t n, double sh
 static int64_t select_mass(sample_candidate *c, int64_t n, double total, double mass) {
     int64_t low = 0, high = n;       /* [0, low) stay, and have less than mass together; [high, n) go */
     double have = 0;
+    bool misled = false;
     while (high - low > 1) {
         double left = total - have, upper = 0;
-        sample_candidate pivot = pivot_of(c + low, high - low, left > 0 ? (mass - have) / left : 1);
-        int64_t mid = low, at_pivot = low;
+        int64_t mid = low, at_pivot = low, span = high - low;
+        sample_candidate pivot = pivot_of(c + low, span, left > 0 ? (mass - have) / left : 1, misled);
         for (int64_t i = low; i < high; i++) {
             if (before(&pivot, &c[i]))
                 continue;
@@ -95,6 +97,7 @@ static int64_t select_mass(sample_candidate *c, int64_t n, double total, double 
             low = mid;
             have += upper + (double)pivot.weight;
         }
+        misled = high - low > span / 2;
     }
     return high;
 }
