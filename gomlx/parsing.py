@@ -154,17 +154,15 @@ class Parser:
         """Parts that are clear after this piece of text."""
         parts, held = [], self._held + text
         while True:
+            if self._bare and self._blank and self.state == ANSWER and held.lstrip().startswith("{"):
+                self.state, self._body, self._opening = TOOL, "", ""   # or an answer that is JSON: the end tells
             marks = self._marks()
             found = min(((at, -len(mark), mark) for mark in marks if (at := held.find(mark)) >= 0), default=None)
             if found is None:
                 break
             at, _, mark = found
-            state = self.state
             self._add(held[:at], parts)
-            held = held[at:]
-            if self.state != state:             # what came before began a call without markers
-                continue
-            held = held[len(mark):]
+            held = held[at + len(mark):]
             if self._counts(mark):
                 self._leave(mark, parts)
             else:
@@ -224,8 +222,6 @@ class Parser:
         """Text without markers, to where the state wants it."""
         if not text:
             return
-        if self.state == ANSWER and self._bare and self._blank and text.lstrip().startswith("{"):
-            self.state, self._body, self._opening = TOOL, "", ""       # or an answer that is JSON: the end tells
         if self.state in (TOOL, HEADER):
             self._body += text
             if self.state == TOOL and self._opening:

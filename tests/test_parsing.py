@@ -1,5 +1,7 @@
 """Reasoning and calls of tools as data: each family's notation, any cut of the text into pieces, and what is broken."""
 
+import random
+
 import pytest
 
 import gomlx
@@ -204,6 +206,31 @@ def test_families(case, step):
     }
     assert (given["reasoning"].strip(), given["answer"].strip()) == ((reasoning or "").strip(), answer.strip())
     assert all(call.raw in prompt + text for call in parsed.tool_calls)
+
+
+MARKUP = [mark for made in parsing.FORMATS.values() for marks in made.marks.values() for mark in marks] + [
+    '{"name": "weather", ', '"arguments": {"city": "Rome"}}', "<function=weather>", "<parameter=city>", "</parameter>",
+    "</function>", "thought\n", "call:weather{", "city:", '<|"|>', "}", "[1,", "{", "analysis", "final",
+    "commentary to=functions.weather", "<|channel|>", "assistant", "x.call(a=1)", "[ARGS]", "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>", "hello", " ", "é", "<", "|"]
+
+
+@pytest.mark.parametrize("name", parsing.FORMATS)
+def test_any_text_in_any_pieces(name):
+    """Markup in any order raises nothing, and how the text is cut into pieces changes nothing."""
+    rng = random.Random(name)
+    for _ in range(400):
+        text = "".join(rng.choice(MARKUP) for _ in range(rng.randint(1, 14)))
+        prompt = rng.choice(["", "<|start|>assistant",
+                             "<|im_start|>assistant\n<think>\n", "<|turn>model\n<|channel>thought\n"])
+        tools = rng.choice([TOOLS, None])
+        parser, at = Parser(name, tools, prompt), 0
+        while at < len(text):
+            step = rng.randint(1, 9)
+            parser.feed(text[at:at + step])
+            at += step
+        parser.finish()
+        assert parser.parsed == parse(text, name, tools, prompt), text
 
 
 # format, text -> name, arguments, a part of the error
