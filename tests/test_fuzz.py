@@ -55,13 +55,16 @@ def parsers(tmp_path_factory):
 
     sources = [os.path.relpath(path, ROOT) for name in ("base", "text", "io")
                for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c"))]
+    # Configs are read by the architectures too, whose forward passes need all ops: those are left unresolved.
+    configs = [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "csrc", "models", "*.c"))
+               if os.path.basename(path) not in ("load.c", "fields.c", "experts.c", "info.c", "weights.c")]
     with ThreadPoolExecutor(build.JOBS) as pool:
-        objects = list(pool.map(compile_one, [*sources, "csrc/models/config.c", "kernels/quants.c"]))
-    config = objects[-2]
+        objects = list(pool.map(compile_one, [*sources, "kernels/quants.c"]))
+        config_objects = list(pool.map(compile_one, configs))
 
     def link(name):
         own = compile_one(f"tests/fuzz/fuzz_{name}.c")
-        used = objects if name == "config" else [obj for obj in objects if obj != config]
+        used = [*objects, *config_objects, "-Wl,--unresolved-symbols=ignore-all"] if name == "config" else objects
         program = str(folder / name)
         run(f"-fsanitize=fuzzer,{SANITIZE}", own, *used, *(f"-l{one}" for one in build.LIBRARIES), "-o", program)
         return program

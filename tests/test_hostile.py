@@ -301,7 +301,7 @@ def test_safetensors_damaged(folder):
     ("rope_parameters", {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0},
      ["partial_rotary_factor"]),
     ("tie_word_embeddings", False, ["lm_head.weight", "missing"]),
-    ("quantization_config", {"bits": 4}, ["quanti"]),
+    ("quantization_config", {"bits": 4, "quant_method": "gptq"}, ["quanti", "gptq"]),
 ])
 def test_config(folder, key, value, words):
     config = {**SMALL, key: value}

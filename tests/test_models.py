@@ -13,7 +13,9 @@ import gomlx
 from gomlx import _gomlx, loading
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
-MODELS = ("fable", "llama3", "mistral", "stories260k")
+MODELS = ("fable", "llama3", "mistral", "stories260k", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4", "gpt_oss",
+          "qwen3_5")
+LIKE_LLAMA = ("fable", "llama3", "mistral", "stories260k", "qwen2")
 EXACT = {"activations": "float32", "kv_dtype": "float32"}
 # Float32 sums over some hundred terms, rounded some hundred times on the way to the logits: 3e-7 to 2e-6 are seen.
 FLOAT32 = 1e-5
@@ -36,7 +38,7 @@ def known(request):
 def test_logits_are_those_of_transformers(known):
     model, want = known
     logits = np.asarray(model.logits(want["ids"].tolist()))
-    assert logits.shape == (220, model.vocab_size) and logits.dtype == np.float32
+    assert logits.shape == (300, model.vocab_size) and logits.dtype == np.float32
     assert difference(logits[want["rows"]], want["logits"]) <= FLOAT32
     np.testing.assert_allclose(np.logaddexp.reduce(logits.astype("f8"), -1), want["logsumexp"], rtol=1e-5)
     np.testing.assert_array_equal(logits.argmax(-1), want["argmax"])
@@ -47,12 +49,12 @@ def test_greedy_text_is_that_of_transformers(known, number):
     model, want = known
     prompt, ids, text = want[f"prompt{number}"].tolist(), want[f"greedy{number}"].tolist(), str(want[f"text{number}"])
     said = model.tokenizer.decode(prompt, skip_special_tokens=True)
-    stream = model.generate(prompt, max_tokens=80, temperature=0)
+    stream = model.generate(prompt, max_tokens=100, temperature=0)
     pieces = [token.text for token in stream]
     assert stream.result.tokens == ids
     assert stream.result.finish_reason == ("stop" if want[f"stopped{number}"] else "length")
     assert text.startswith(said) and "".join(pieces) == text[len(said):]
-    with model.generate(said, max_tokens=80, temperature=0) as again:      # the prompt as text gives the same ids
+    with model.generate(said, max_tokens=100, temperature=0) as again:      # the prompt as text gives the same ids
         list(again)
     assert again.result.tokens == ids and again.result.prompt_tokens == len(prompt)
 
@@ -71,7 +73,8 @@ def test_logits_of_every_position_are_those_of_transformers(shared, name):
     # The other oracle, which the tests below lean on, agrees too.
     config, weights = loading.read_json(os.path.join(folder, "config.json")), {
         key: value.float().numpy() for key, value in oracle.state_dict().items()}
-    assert difference(llama_reference.logits(config, weights, ids), want) <= FLOAT32
+    if name in LIKE_LLAMA:
+        assert difference(llama_reference.logits(config, weights, ids), want) <= FLOAT32
 
 
 # ---- small random checkpoints ----

@@ -1,12 +1,12 @@
-/* config.c - see config.h. The pull reader checks config.json and says what is wrong with it, cJSON makes it a tree;
- * every number is checked before it is used as a size. */
-#include "models/config.h"
-#include <cjson/cJSON.h>
+/* config.c - see config.h: the two containers as one source of values, which architecture they are of, and the checks.
+ * The pull reader checks config.json and says what is wrong with it, cJSON makes it a tree; every number is checked
+ * before it is used as a size. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/json.h"
 #include "base/memory.h"
+#include "models/source.h"
 
 #define MAX_SIZE (1 << 26)       /* no dimension of a real model comes near */
 
@@ -17,57 +17,128 @@ static const gm_architecture *const architectures[] = {
 };
 #define N_ARCHITECTURES (sizeof architectures / sizeof *architectures)
 
+static bool listed(const char *const *names, const char *name) {
+    for (; name && names && *names; names++)
+        if (strcmp(*names, name) == 0)
+            return true;
+    return false;
+}
+
 const gm_architecture *architecture_find(const char *model_type, const char *gguf_name) {
-    for (size_t i = 0; i < N_ARCHITECTURES; i++) {
-        if (gguf_name && architectures[i]->gguf && strcmp(architectures[i]->gguf, gguf_name) == 0)
+    for (size_t i = 0; i < N_ARCHITECTURES; i++)
+        if (listed(architectures[i]->gguf, gguf_name) || listed(architectures[i]->types, model_type))
             return architectures[i];
-        for (const char *const *type = architectures[i]->types; model_type && *type; type++)
-            if (strcmp(*type, model_type) == 0)
-                return architectures[i];
-    }
     return NULL;
 }
 
 void architecture_names(char *out, size_t size, bool gguf_names) {
     size_t used = 0;
     out[0] = 0;
-    for (size_t i = 0; i < N_ARCHITECTURES; i++) {
-        const char *name = gguf_names ? architectures[i]->gguf : architectures[i]->name;
-        if (name && used < size)
-            used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", name);
-    }
+    for (size_t i = 0; i < N_ARCHITECTURES; i++)
+        for (const char *const *n = gguf_names ? architectures[i]->gguf : architectures[i]->types; n && *n; n++)
+            if (used < size)
+                used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", *n);
 }
 
-/* What both containers have to satisfy, whatever their spelling. */
-static gm_status check(const char *name, const gm_config *c, bool gguf_keys) {
-    const struct { const char *key, *gguf; int64_t value; } sizes[] = {
-        {"vocab_size", "vocab_size", c->vocab}, {"hidden_size", "embedding_length", c->hidden},
-        {"num_hidden_layers", "block_count", c->n_layers}, {"num_attention_heads", "attention.head_count", c->n_heads},
-        {"num_key_value_heads", "attention.head_count_kv", c->n_kv_heads},
-        {"head_dim", "attention.key_length", c->head_dim},
-        {"intermediate_size", "feed_forward_length", c->mlp}, {"max_position_embeddings", "context_length", c->context},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < 1 || sizes[i].value > MAX_SIZE)
-            return gm_fail(GM_EBADFILE, "%s: %s is %lld, expected 1 to %d", name,
-                           gguf_keys ? sizes[i].gguf : sizes[i].key, (long long)sizes[i].value, MAX_SIZE);
-    if (c->n_heads % c->n_kv_heads)
-        return gm_fail(GM_EBADFILE, "%s: %lld attention heads are not a multiple of %lld key/value heads", name,
-                       (long long)c->n_heads, (long long)c->n_kv_heads);
-    if (c->head_dim % 2 || c->head_dim > 1024)
+/* ---- values ---- */
+bool config_is_gguf(const config_source *s) { return s->g != NULL; }
+const char *config_name(const config_source *s) { return s->name; }
+
+const cJSON *source_item(const config_source *s, const char *key) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(s->root, key);
+    if (!v && s->top)
+        v = cJSON_GetObjectItemCaseSensitive(s->top, key);
+    return cJSON_IsNull(v) ? NULL : v;
+}
+
+const gguf_entry *source_entry(const config_source *s, const char *key) {
+    char full[160];
+    snprintf(full, sizeof full, "%s.%s", s->arch, key);
+    return gguf_find(s->g, full);
+}
+
+bool config_has(const config_source *s, const char *key, const char *gguf_key) {
+    return s->g ? gguf_key && source_entry(s, gguf_key) : key && source_item(s, key);
+}
+
+bool config_has_null(const config_source *s, const char *key) {
+    return !s->g && cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(s->root, key));
+}
+
+gm_status source_number(const config_source *s, const cJSON *object, const char *key, double *out) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!v || cJSON_IsNull(v))
+        return GM_OK;
+    if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
+        return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
+    *out = v->valuedouble;
+    return GM_OK;
+}
+
+gm_status source_integer(const config_source *s, const char *key, const cJSON *v, int64_t *out) {
+    if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
+        return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
+    if (v->valuedouble != floor(v->valuedouble) || fabs(v->valuedouble) > 9e15)
+        return gm_fail(GM_EBADFILE, "%s: %s is %g, expected an integer", s->name, key, v->valuedouble);
+    *out = (int64_t)v->valuedouble;
+    return GM_OK;
+}
+
+gm_status config_number(const config_source *s, const char *key, const char *gguf_key, double *out) {
+    char full[160];
+    if (s->g && gguf_key) {
+        snprintf(full, sizeof full, "%s.%s", s->arch, gguf_key);
+        return gguf_get_float(s->g, full, out, NULL);
+    }
+    const cJSON *v = s->g || !key ? NULL : source_item(s, key);
+    if (v && (!cJSON_IsNumber(v) || !isfinite(v->valuedouble)))
+        return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
+    if (v)
+        *out = v->valuedouble;
+    return GM_OK;
+}
+
+gm_status config_int(const config_source *s, const char *key, const char *gguf_key, int64_t *out) {
+    char full[160];
+    if (s->g && gguf_key) {
+        snprintf(full, sizeof full, "%s.%s", s->arch, gguf_key);
+        return gguf_get_int(s->g, full, out, NULL);
+    }
+    const cJSON *v = s->g || !key ? NULL : source_item(s, key);
+    return v ? source_integer(s, key, v, out) : GM_OK;
+}
+
+gm_status config_flag(const config_source *s, const char *key, const char *gguf_key, bool *out) {
+    char full[160];
+    if (s->g && gguf_key) {
+        snprintf(full, sizeof full, "%s.%s", s->arch, gguf_key);
+        return gguf_get_bool(s->g, full, out, NULL);
+    }
+    const cJSON *v = s->g || !key ? NULL : source_item(s, key);
+    if (v && !cJSON_IsBool(v))
+        return gm_fail(GM_EBADFILE, "%s: %s is neither true nor false", s->name, key);
+    if (v)
+        *out = cJSON_IsTrue(v);
+    return GM_OK;
+}
+
+gm_status config_need(const config_source *s, const char *key, const char *gguf_key, int64_t *out) {
+    if (config_has(s, key, gguf_key))
+        return config_int(s, key, gguf_key, out);
+    if (s->g)
+        return gm_fail(GM_EBADFILE, "%s: metadata key %s.%s is missing", s->name, s->arch, gguf_key);
+    return gm_fail(GM_EBADFILE, "%s: %s is missing", s->name, key);
+}
+
+/* ---- checks ---- */
+static gm_status check_rope(const char *name, const gm_config *c, const gm_layer_config *l) {
+    const rope_config *r = &c->rope[l->kind == LAYER_SLIDING ? ROPE_SLIDING : ROPE_FULL];
+    if (l->head_dim % 2 || l->head_dim < 2 || l->head_dim > 1024)
         return gm_fail(GM_EBADFILE, "%s: head_dim is %lld, expected an even number up to 1024", name,
-                       (long long)c->head_dim);
-    if (c->n_layers > 4096 || c->n_heads * c->head_dim > MAX_SIZE)
-        return gm_fail(GM_EBADFILE, "%s: %lld layers of %lld heads are more than any model has", name,
-                       (long long)c->n_layers, (long long)c->n_heads);
-    if (c->window < 0)
-        return gm_fail(GM_EBADFILE, "%s: sliding_window is %lld, expected 0 or more", name, (long long)c->window);
-    if (!(c->eps >= 0 && c->eps < 1))
-        return gm_fail(GM_EBADFILE, "%s: the epsilon of RMSNorm is %g, expected 0 to 1", name, c->eps);
-    const rope_config *r = &c->rope;
-    if (!(r->theta > 1 && isfinite(r->theta)) || r->dims < 2 || r->dims > c->head_dim || r->dims % 2)
+                       (long long)l->head_dim);
+    if (!(r->theta > 1 && isfinite(r->theta)) || r->dims < 2 || r->dims > l->head_dim || r->dims % 2)
         return gm_fail(GM_EBADFILE, "%s: rope theta %g over %d of %lld dimensions, expected more than 1 over an even "
-                       "number of them", name, r->theta, r->dims, (long long)c->head_dim);
+                       "number of them", name, r->theta, r->dims, (long long)l->head_dim);
     if (r->kind != ROPE_DEFAULT && !(r->factor > 0 && isfinite(r->factor)))
         return gm_fail(GM_EBADFILE, "%s: rope scaling factor is %g, expected more than 0", name, r->factor);
     if (r->kind == ROPE_LLAMA3 && !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor &&
@@ -81,173 +152,186 @@ static gm_status check(const char *name, const gm_config *c, bool gguf_keys) {
     return GM_OK;
 }
 
-static gm_status rope_type(const char *name, const char *type, rope_kind *out) {
-    static const struct { const char *text; rope_kind kind; } kinds[] = {
-        {"default", ROPE_DEFAULT}, {"none", ROPE_DEFAULT}, {"mrope", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},
-        {"llama3", ROPE_LLAMA3},
-        {"yarn", ROPE_YARN}, {"dynamic", ROPE_DYNAMIC},
+static gm_status check_layer(const char *name, const gm_config *c, int64_t i) {
+    const gm_layer_config *l = &c->layers[i];
+    if (l->has & HAS_ATTENTION) {
+        if (l->n_heads < 1 || l->n_kv_heads < 1 || l->n_heads > MAX_SIZE || l->n_heads % l->n_kv_heads)
+            return gm_fail(GM_EBADFILE, "%s: %lld attention heads are not a multiple of %lld key/value heads", name,
+                           (long long)l->n_heads, (long long)l->n_kv_heads);
+        GM_TRY(check_rope(name, c, l));
+        if (l->n_heads * l->head_dim > MAX_SIZE)
+            return gm_fail(GM_EBADFILE, "%s: %lld heads of %lld are more than any model has", name,
+                           (long long)l->n_heads, (long long)l->head_dim);
+        if (l->window < 0 || (l->kind == LAYER_SLIDING && l->window < 1))
+            return gm_fail(GM_EBADFILE, "%s: sliding_window is %lld, expected 1 or more", name, (long long)l->window);
+        const gm_layer_config *from = &c->layers[l->source];
+        if (!(from->has & HAS_KV) || from->n_kv_heads != l->n_kv_heads || from->head_dim != l->head_dim)
+            return gm_fail(GM_EBADFILE, "%s: layer %lld shares the keys of layer %d, which has not such ones", name,
+                           (long long)i, l->source);
+    }
+    if ((l->has & HAS_MLP) && (l->mlp < 1 || l->mlp > MAX_SIZE))
+        return gm_fail(GM_EBADFILE, "%s: intermediate_size is %lld, expected 1 to %d", name, (long long)l->mlp,
+                       MAX_SIZE);
+    if ((l->has & HAS_EXPERTS) &&
+        (c->n_experts < 1 || c->n_experts > 4096 || c->n_experts_used < 1 || c->n_experts_used > c->n_experts ||
+         c->n_experts_used > 64 || c->expert_mlp < 1 || c->expert_mlp > MAX_SIZE))
+        return gm_fail(GM_EBADFILE, "%s: %lld of %lld experts of width %lld, expected 1 to 64 of up to 4096", name,
+                       (long long)c->n_experts_used, (long long)c->n_experts, (long long)c->expert_mlp);
+    if ((l->has & HAS_SHARED_EXPERT) && (c->shared_mlp < 1 || c->shared_mlp > MAX_SIZE))
+        return gm_fail(GM_EBADFILE, "%s: shared_expert_intermediate_size is %lld, expected 1 to %d", name,
+                       (long long)c->shared_mlp, MAX_SIZE);
+    if ((l->has & HAS_LINEAR) &&
+        (c->n_key_heads < 1 || c->n_value_heads < 1 || c->n_value_heads % c->n_key_heads || c->key_dim < 1 ||
+         c->value_dim < 1 || c->conv_kernel < 2 || c->conv_kernel > 64 || c->n_value_heads > 4096 ||
+         c->key_dim > 4096 || c->value_dim > 4096))
+        return gm_fail(GM_EBADFILE, "%s: a recurrent layer of %lld key heads of %lld and %lld value heads of %lld with "
+                       "a kernel of %lld; expected a multiple of value heads and a kernel of 2 to 64", name,
+                       (long long)c->n_key_heads, (long long)c->key_dim, (long long)c->n_value_heads,
+                       (long long)c->value_dim, (long long)c->conv_kernel);
+    return GM_OK;
+}
+
+static gm_status check(const config_source *s, const gm_config *c) {
+    if (!(c->eps >= 0 && c->eps < 1))
+        return gm_fail(GM_EBADFILE, "%s: the epsilon of RMSNorm is %g, expected 0 to 1", s->name, c->eps);
+    const struct { const char *what; double value; } positive[] = {
+        {"the embedding's scale", c->embedding_scale}, {"the attention's scale", c->attention_scale}};
+    for (size_t i = 0; i < 2; i++)
+        if (!(positive[i].value > 0 && isfinite(positive[i].value)))
+            return gm_fail(GM_EBADFILE, "%s: %s is %g, expected more than 0", s->name, positive[i].what,
+                           positive[i].value);
+    if (!(c->attention_softcap >= 0 && c->final_softcap >= 0))
+        return gm_fail(GM_EBADFILE, "%s: softcaps are %g and %g, expected 0 or more", s->name, c->attention_softcap,
+                       c->final_softcap);
+    if (c->per_layer_input < 0 || c->per_layer_input > 65536 || c->per_layer_vocab < 0 || c->per_layer_vocab > MAX_SIZE)
+        return gm_fail(GM_EBADFILE, "%s: hidden_size_per_layer_input is %lld of a vocabulary of %lld", s->name,
+                       (long long)c->per_layer_input, (long long)c->per_layer_vocab);
+    for (int64_t i = 0; i < c->n_layers; i++)
+        GM_TRY(check_layer(s->name, c, i));
+    return GM_OK;
+}
+
+gm_status source_check_sizes(const config_source *s, const gm_config *c) {
+    const struct { const char *key, *gguf; int64_t value; } sizes[] = {
+        {"vocab_size", "vocab_size", c->vocab}, {"hidden_size", "embedding_length", c->hidden},
+        {"num_hidden_layers", "block_count", c->n_layers}, {"num_attention_heads", "attention.head_count", c->n_heads},
+        {"num_key_value_heads", "attention.head_count_kv", c->n_kv_heads},
+        {"head_dim", "attention.key_length", c->head_dim}, {"intermediate_size", "feed_forward_length", c->mlp},
+        {"max_position_embeddings", "context_length", c->context},
     };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(kinds[i].text, type) == 0) {
-            *out = kinds[i].kind;
-            return GM_OK;
-        }
-    return gm_fail(GM_EUNSUPPORTED, "%s: rope type \"%.60s\" is not supported", name, type);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1 || sizes[i].value > MAX_SIZE)
+            return gm_fail(GM_EBADFILE, "%s: %s is %lld, expected 1 to %d", s->name,
+                           s->g ? sizes[i].gguf : sizes[i].key, (long long)sizes[i].value, MAX_SIZE);
+    if (c->n_layers > 4096 || c->n_heads * c->head_dim > MAX_SIZE)
+        return gm_fail(GM_EBADFILE, "%s: %lld layers of %lld heads are more than any model has", s->name,
+                       (long long)c->n_layers, (long long)c->n_heads);
+    return GM_OK;
+}
+
+/* Each layer with keys or a state of its own has a slot; the others read their source's. */
+static void assign_slots(gm_config *c) {
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        gm_layer_config *l = &c->layers[i];
+        l->slot = l->has & (HAS_KV | HAS_LINEAR) ? c->n_slots++ : c->layers[l->source].slot;
+    }
+}
+
+static gm_status finish(const config_source *s, const gm_architecture *arch, gm_config *c) {
+    GM_TRY(arch->configure(s, c));
+    GM_TRY(check(s, c));
+    assign_slots(c);
+    return GM_OK;
+}
+
+void config_clear(gm_config *c) {
+    memory_free(c->layers);
+    c->layers = NULL;
 }
 
 /* ---- config.json ---- */
-typedef struct { const char *name; const cJSON *root; } source;
-
-static const cJSON *get(const cJSON *object, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNull(v) ? NULL : v;
+static gm_status refuse_type(const char *name, const char *type, bool is_gguf) {
+    char names[512];
+    architecture_names(names, sizeof names, is_gguf);
+    return gm_fail(GM_EUNSUPPORTED, "%s: %s \"%.60s\" is not supported; supported are %s", name,
+                   is_gguf ? "architecture" : "model_type", type, names);
 }
 
-static gm_status get_number(const source *s, const cJSON *object, const char *key, double *out) {
-    const cJSON *v = get(object, key);
-    if (!v)
+/* Checkpoints of Qwen and Llama whose config has lost its model_type tell by their tensors. */
+static const char *guess_type(const gm_checkpoint *checkpoint) {
+    bool q_norm = false, q_bias = false, gemma = false;
+    for (int64_t i = 0; checkpoint && i < checkpoint_count(checkpoint); i++) {
+        const char *name = checkpoint_at(checkpoint, i)->name;
+        q_norm |= strstr(name, "layers.0.self_attn.q_norm.weight") != NULL;
+        q_bias |= strstr(name, "layers.0.self_attn.q_proj.bias") != NULL;
+        gemma |= strstr(name, "layers.0.pre_feedforward_layernorm.weight") != NULL;
+    }
+    return gemma ? NULL : q_norm ? "qwen3" : q_bias ? "qwen2" : "llama";
+}
+
+/* Multimodal models hold the language model's config in text_config; its model_type is tried first. */
+static gm_status find_json_architecture(config_source *s, const gm_checkpoint *checkpoint,
+                                        const gm_architecture **arch) {
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(s->root, "text_config");
+    const cJSON *top_type = cJSON_GetObjectItemCaseSensitive(s->root, "model_type"), *type = top_type;
+    if (cJSON_IsObject(text)) {
+        s->top = s->root;
+        s->root = text;
+        type = cJSON_GetObjectItemCaseSensitive(text, "model_type");
+    }
+    const cJSON *types[2] = {type, top_type};
+    const char *named = NULL;
+    for (int i = 0; i < 2; i++) {
+        if (!types[i] || cJSON_IsNull(types[i]))
+            continue;
+        if (!cJSON_IsString(types[i]))
+            return gm_fail(GM_EBADFILE, "%s: model_type is no text", s->name);
+        named = types[i]->valuestring;
+        if ((*arch = architecture_find(named, NULL)))
+            return GM_OK;
+    }
+    if (!named && !(named = guess_type(checkpoint)))
+        return gm_fail(GM_EBADFILE, "%s: model_type is missing", s->name);
+    *arch = architecture_find(named, NULL);
+    return *arch ? GM_OK : refuse_type(s->name, named, false);
+}
+
+/* MLX's formats and MXFP4 tell by their tensors; others are not read. */
+static gm_status check_quantization(const config_source *s) {
+    const cJSON *q = source_item(s, "quantization_config");
+    const cJSON *method = q ? cJSON_GetObjectItemCaseSensitive(q, "quant_method") : NULL;
+    if (!method || (cJSON_IsString(method) && strcmp(method->valuestring, "mxfp4") == 0))
         return GM_OK;
-    if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
-        return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
-    *out = v->valuedouble;
-    return GM_OK;
+    return gm_fail(GM_EUNSUPPORTED, "%s: weights quantised by \"%.60s\" are not supported; use the original, a GGUF file "
+                   "or an MLX folder", s->name, cJSON_IsString(method) ? method->valuestring : "?");
 }
 
-static gm_status get_int(const source *s, const char *key, int64_t *out) {
-    double v = NAN;
-    GM_TRY(get_number(s, s->root, key, &v));
-    if (isnan(v))
-        return GM_OK;
-    if (v != floor(v) || fabs(v) > 9e15)
-        return gm_fail(GM_EBADFILE, "%s: %s is %g, expected an integer", s->name, key, v);
-    *out = (int64_t)v;
-    return GM_OK;
-}
-
-static gm_status need_int(const source *s, const char *key, int64_t *out) {
-    if (!get(s->root, key))
-        return gm_fail(GM_EBADFILE, "%s: %s is missing", s->name, key);
-    return get_int(s, key, out);
-}
-
-static gm_status read_rope(const source *s, gm_config *c) {
-    rope_config *r = &c->rope;
-    const cJSON *p = get(s->root, "rope_parameters");
-    double partial = 1;
-    if (!p)
-        p = get(s->root, "rope_scaling");
-    *r = (rope_config){.theta = 10000, .factor = 1, .low_freq_factor = 1, .high_freq_factor = 4, .beta_fast = 32,
-                       .beta_slow = 1, .truncate = true};
-    r->original_context = (double)c->context;
-    GM_TRY(get_number(s, s->root, "rope_theta", &r->theta));
-    GM_TRY(get_number(s, s->root, "partial_rotary_factor", &partial));
-    if (p && !cJSON_IsObject(p))
-        return gm_fail(GM_EBADFILE, "%s: rope_parameters is no object", s->name);
-    if (p) {
-        const cJSON *type = get(p, "rope_type");
-        if (!type)
-            type = get(p, "type");
-        if (type && !cJSON_IsString(type))
-            return gm_fail(GM_EBADFILE, "%s: rope_type is no text", s->name);
-        GM_TRY(rope_type(s->name, type ? type->valuestring : "default", &r->kind));
-        const struct { const char *key; double *to; } numbers[] = {
-            {"rope_theta", &r->theta}, {"factor", &r->factor}, {"low_freq_factor", &r->low_freq_factor},
-            {"high_freq_factor", &r->high_freq_factor}, {"original_max_position_embeddings", &r->original_context},
-            {"beta_fast", &r->beta_fast}, {"beta_slow", &r->beta_slow}, {"attention_factor", &r->attention_factor},
-            {"mscale", &r->mscale}, {"mscale_all_dim", &r->mscale_all_dim}, {"partial_rotary_factor", &partial},
-        };
-        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-            GM_TRY(get_number(s, p, numbers[i].key, numbers[i].to));
-        if (r->kind == ROPE_YARN && !get(p, "factor"))
-            r->factor = (double)c->context / r->original_context;
-        if (cJSON_IsFalse(get(p, "truncate")))
-            r->truncate = false;
-    }
-    if (!(partial > 0 && partial <= 1))
-        return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name,
-                       partial);
-    r->dims = (int)((double)c->head_dim * partial);
-    return GM_OK;
-}
-
-static gm_status read_json(const source *s, const gm_architecture **arch, gm_config *c) {
-    const cJSON *type = get(s->root, "model_type"), *act = get(s->root, "hidden_act");
-    if (type && !cJSON_IsString(type))
-        return gm_fail(GM_EBADFILE, "%s: model_type is no text", s->name);
-    const char *model_type = type ? type->valuestring : "llama";
-    *arch = architecture_find(model_type, NULL);
-    if (!*arch) {
-        char names[256];
-        architecture_names(names, sizeof names, false);
-        return gm_fail(GM_EUNSUPPORTED, "%s: model_type \"%.60s\" is not supported; supported are %s", s->name,
-                       model_type, names);
-    }
-    if (get(s->root, "quantization") || get(s->root, "quantization_config"))
-        return gm_fail(GM_EUNSUPPORTED, "%s: quantised safetensors checkpoints are not supported; use the original or "
-                       "a GGUF file", s->name);
-    if (act && !(cJSON_IsString(act) && strcmp(act->valuestring, "silu") == 0))
-        return gm_fail(GM_EUNSUPPORTED, "%s: hidden_act is \"%.60s\", expected silu", s->name,
-                       cJSON_IsString(act) ? act->valuestring : "?");
-    c->context = 2048;
-    c->eps = 1e-6;
-    GM_TRY(need_int(s, "vocab_size", &c->vocab));
-    GM_TRY(need_int(s, "hidden_size", &c->hidden));
-    GM_TRY(need_int(s, "num_hidden_layers", &c->n_layers));
-    GM_TRY(need_int(s, "num_attention_heads", &c->n_heads));
-    GM_TRY(need_int(s, "intermediate_size", &c->mlp));
-    c->n_kv_heads = c->n_heads;
-    GM_TRY(get_int(s, "num_key_value_heads", &c->n_kv_heads));
-    c->head_dim = c->n_heads > 0 ? c->hidden / c->n_heads : 0;
-    GM_TRY(get_int(s, "head_dim", &c->head_dim));
-    GM_TRY(get_int(s, "max_position_embeddings", &c->context));
-    GM_TRY(get_number(s, s->root, "rms_norm_eps", &c->eps));
-    if ((*arch)->window) {           /* null turns it off, a missing key does not */
-        c->window = cJSON_HasObjectItem(s->root, "sliding_window") ? 0 : (*arch)->window;
-        GM_TRY(get_int(s, "sliding_window", &c->window));
-    }
-    c->tied = get(s->root, "tie_word_embeddings") ? cJSON_IsTrue(get(s->root, "tie_word_embeddings")) : -1;
-    return read_rope(s, c);
-}
-
-gm_status config_from_json(const char *text, size_t length, const char *name, const gm_architecture **arch,
-                           gm_config *out) {
+gm_status config_from_json(const char *text, size_t length, const char *name, const gm_checkpoint *checkpoint,
+                           const gm_architecture **arch, gm_config *out) {
     json_reader r;
     *out = (gm_config){0};
     json_open(&r, text, length, name);
     GM_TRY(json_expect(&r, JSON_OBJECT));
     GM_TRY(json_skip(&r));
     GM_TRY(json_expect(&r, JSON_END));
-    source s = {.name = name, .root = cJSON_ParseWithLength(text, length)};
-    if (!s.root)
+    cJSON *root = cJSON_ParseWithLength(text, length);
+    config_source s = {.name = name, .root = root};
+    if (!root)
         return gm_fail(GM_ENOMEM, "%s: out of memory", name);
-    gm_status status = read_json(&s, arch, out);
-    cJSON_Delete((cJSON *)(uintptr_t)s.root);
-    return status == GM_OK ? check(name, out, false) : status;
+    gm_status status = find_json_architecture(&s, checkpoint, arch);
+    if (status == GM_OK)
+        status = check_quantization(&s);
+    if (status == GM_OK)
+        status = finish(&s, *arch, out);
+    cJSON_Delete(root);
+    return status;
 }
 
 /* ---- GGUF ---- */
-typedef struct { const gguf *g; const char *name, *arch; } gguf_source;
-
-static gm_status gguf_int(const gguf_source *s, const char *key, int64_t *out, bool needed) {
-    char full[160];
-    bool found;
-    snprintf(full, sizeof full, "%s.%s", s->arch, key);
-    GM_TRY(gguf_get_int(s->g, full, out, &found));
-    if (needed && !found)
-        return gm_fail(GM_EBADFILE, "%s: metadata key %s is missing", s->name, full);
-    return GM_OK;
-}
-
-static gm_status gguf_number(const gguf_source *s, const char *key, double *out) {
-    char full[160];
-    snprintf(full, sizeof full, "%s.%s", s->arch, key);
-    return gguf_get_float(s->g, full, out, NULL);
-}
-
 gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_config *c) {
     gguf_string text = {0};
     bool found;
-    char name[128], key[160];
+    char name[128];
     const char *file = gguf_file(g)->path;
     *c = (gm_config){0};
     GM_TRY(gguf_get_string(g, "general.architecture", &text, &found));
@@ -255,57 +339,8 @@ gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_confi
         return gm_fail(GM_EBADFILE, "%s: metadata key general.architecture is missing", file);
     snprintf(name, sizeof name, "%.*s", (int)(text.length < 100 ? text.length : 100), text.text);
     *arch = architecture_find(NULL, name);
-    if (!*arch) {
-        char names[256];
-        architecture_names(names, sizeof names, true);
-        return gm_fail(GM_EUNSUPPORTED, "%s: architecture \"%s\" is not supported; supported are %s", file, name,
-                       names);
-    }
-    gguf_source s = {g, file, name};
-    c->eps = 1e-5;
-    c->tied = -1;
-    c->context = 2048;
-    GM_TRY(gguf_int(&s, "embedding_length", &c->hidden, true));
-    GM_TRY(gguf_int(&s, "block_count", &c->n_layers, true));
-    GM_TRY(gguf_int(&s, "feed_forward_length", &c->mlp, true));
-    GM_TRY(gguf_int(&s, "attention.head_count", &c->n_heads, true));
-    c->n_kv_heads = c->n_heads;
-    GM_TRY(gguf_int(&s, "attention.head_count_kv", &c->n_kv_heads, false));
-    c->head_dim = c->n_heads > 0 ? c->hidden / c->n_heads : 0;
-    GM_TRY(gguf_int(&s, "attention.key_length", &c->head_dim, false));
-    int64_t value_length = c->head_dim, dims = c->head_dim;
-    GM_TRY(gguf_int(&s, "attention.value_length", &value_length, false));
-    if (value_length != c->head_dim)
-        return gm_fail(GM_EUNSUPPORTED, "%s: key_length %lld and value_length %lld differ", file,
-                       (long long)c->head_dim, (long long)value_length);
-    GM_TRY(gguf_int(&s, "context_length", &c->context, false));
-    GM_TRY(gguf_int(&s, "attention.sliding_window", &c->window, false));
-    GM_TRY(gguf_int(&s, "rope.dimension_count", &dims, false));
-    int64_t experts = 0;
-    GM_TRY(gguf_int(&s, "expert_count", &experts, false));
-    if (experts > 0)
-        return gm_fail(GM_EUNSUPPORTED, "%s: mixtures of experts (%lld experts) of architecture %s are not supported",
-                       file, (long long)experts, name);
-    GM_TRY(gguf_number(&s, "attention.layer_norm_rms_epsilon", &c->eps));
-    rope_config *r = &c->rope;
-    *r = (rope_config){.theta = 10000, .factor = 1, .beta_fast = 32, .beta_slow = 1, .truncate = true,
-                       .original_context = (double)c->context};
-    r->dims = dims > 0 && dims <= 4096 ? (int)dims : 0;
-    GM_TRY(gguf_number(&s, "rope.freq_base", &r->theta));
-    GM_TRY(gguf_number(&s, "rope.scaling.factor", &r->factor));
-    GM_TRY(gguf_number(&s, "rope.scaling.original_context_length", &r->original_context));
-    GM_TRY(gguf_number(&s, "rope.scaling.attn_factor", &r->attention_factor));
-    GM_TRY(gguf_number(&s, "rope.scaling.yarn_beta_fast", &r->beta_fast));
-    GM_TRY(gguf_number(&s, "rope.scaling.yarn_beta_slow", &r->beta_slow));
-    snprintf(key, sizeof key, "%s.rope.scaling.type", name);
-    GM_TRY(gguf_get_string(g, key, &text, &found));
-    if (found) {
-        char type[64];
-        snprintf(type, sizeof type, "%.*s", (int)(text.length < 60 ? text.length : 60), text.text);
-        GM_TRY(rope_type(file, type, &r->kind));
-    }
-    const gguf_entry *tokens = gguf_find(g, "tokenizer.ggml.tokens");
-    c->vocab = tokens ? (int64_t)tokens->count : 0;
-    GM_TRY(gguf_int(&s, "vocab_size", &c->vocab, false));
-    return check(file, c, true);
+    if (!*arch)
+        return refuse_type(file, name, true);
+    config_source s = {.name = file, .g = g, .arch = name};
+    return finish(&s, *arch, c);
 }

@@ -1,11 +1,46 @@
-/* config.h - what a model is, read from config.json or from GGUF metadata into one gm_config, and checked. */
+/* config.h - what a model is, read from config.json or from GGUF metadata into one gm_config, and checked.
+ * An architecture's configure names each value once for both containers; a container in which a value has no name has
+ * NULL for it. A missing value, and null, leaves *out as it was. */
 #ifndef GOMLX_MODELS_CONFIG_H
 #define GOMLX_MODELS_CONFIG_H
 #include "models/model.h"
 
+bool config_is_gguf(const config_source *s);
+const char *config_name(const config_source *s);       /* the file, for messages */
+bool config_has(const config_source *s, const char *key, const char *gguf);
+bool config_has_null(const config_source *s, const char *key);      /* the key is there, and null */
+gm_status config_int(const config_source *s, const char *key, const char *gguf, int64_t *out);
+gm_status config_number(const config_source *s, const char *key, const char *gguf, double *out);
+gm_status config_flag(const config_source *s, const char *key, const char *gguf, bool *out);
+/* An error when it is missing. */
+gm_status config_need(const config_source *s, const char *key, const char *gguf, int64_t *out);
+/* hidden_size, num_hidden_layers and so on: what every architecture has, over the defaults in c. Makes c->layers, each
+ * with attention (LAYER_FULL, or LAYER_SLIDING when c->window), its own keys and values, and an MLP. */
+gm_status config_common(const config_source *s, gm_config *c);
+/* The kinds of the layers as layer_types (or GGUF's sliding_window_pattern) lists them; without it every period-th
+ * layer is full and the others are `other`; period 0: as they are. */
+gm_status config_layer_types(const config_source *s, gm_config *c, int64_t period, gm_layer_kind other);
+/* rope_parameters, rope_scaling and rope_theta, or GGUF's rope.*, over what *r holds; type: "full_attention" or
+ * "sliding_attention" where they are nested, else NULL. */
+gm_status config_rope(const config_source *s, const gm_config *c, const char *type, rope_config *r);
+/* The entry of rope_parameters for this type alone: nothing where it is not nested. */
+gm_status config_rope_nested(const config_source *s, const gm_config *c, const char *type, rope_config *r);
+/* A number that null turns off: 0. */
+gm_status config_optional(const config_source *s, const char *key, const char *gguf, double *out);
+/* head_dim and num_key_value_heads of single layers in per_layer_config; false in *found: there is none. */
+gm_status config_overrides(const config_source *s, gm_config *c, bool *found);
+/* num_experts, num_experts_per_tok, moe_intermediate_size; gives HAS_EXPERTS, and takes HAS_MLP from, every layer but
+ * those of mlp_only_layers and decoder_sparse_step. */
+gm_status config_experts(const config_source *s, gm_config *c);
+/* hidden_act is `expected`. */
+gm_status config_activation(const config_source *s, const char *expected);
+rope_config rope_defaults(double theta);
+
 /* text: the whole config.json; name is used in messages. Old and new spelling (rope_theta and rope_scaling;
- * rope_parameters). */
-gm_status config_from_json(const char *text, size_t length, const char *name, const gm_architecture **arch,
-                           gm_config *out);
+ * rope_parameters), text_config of multimodal models. checkpoint, or NULL: tells what a config without model_type is.
+ * What *out owns is freed by config_clear, also after an error. */
+gm_status config_from_json(const char *text, size_t length, const char *name, const gm_checkpoint *checkpoint,
+                           const gm_architecture **arch, gm_config *out);
 gm_status config_from_gguf(const gguf *g, const gm_architecture **arch, gm_config *out);
+void config_clear(gm_config *c);
 #endif

@@ -1,7 +1,7 @@
 /* model.h - a model: its config, its weights as tables of fields, and its forward pass as ops.
  *  (1) A model does not change once it is loaded; any number of threads may read it.
- *  (2) What an architecture has is data: one gm_config, and a table of layer fields that loading, freeing and listing
- *      walk. */
+ *  (2) What an architecture has is data: one gm_config with a row for each layer, and tables of fields with their names,
+ *      sizes and the layers that have them, which loading, freeing and listing walk. */
 #ifndef GOMLX_MODELS_MODEL_H
 #define GOMLX_MODELS_MODEL_H
 #include "io/checkpoint.h"
@@ -22,21 +22,90 @@ typedef struct {
 
 #define GM_MAX_BATCH 1024        /* sequences in one forward pass */
 
-typedef struct {                 /* what every decoder has */
+/* ---- config ---- */
+typedef enum { LAYER_FULL, LAYER_SLIDING, LAYER_LINEAR } gm_layer_kind;
+/* What a layer has; a field of a table is in the layers that have all it asks for. */
+enum {
+    HAS_ATTENTION = 1,           /* softmax attention */
+    HAS_KV = 2,                  /* keys and values of its own */
+    HAS_V = 4,                   /* a value projection: else the keys are the values */
+    HAS_LINEAR = 8,              /* a recurrent state instead of attention */
+    HAS_MLP = 16,
+    HAS_EXPERTS = 32,
+    HAS_SHARED_EXPERT = 64,
+    HAS_PER_LAYER_INPUT = 128,
+};
+typedef struct {
+    gm_layer_kind kind;
+    uint32_t has;
+    int64_t n_heads, n_kv_heads, head_dim, mlp, window;
+    int source;                  /* the layer whose keys and values it reads: itself, or an earlier one */
+    int slot;                    /* of the cache */
+} gm_layer_config;
+
+enum { ROPE_FULL, ROPE_SLIDING, GM_ROPES };      /* rotary embeddings by the kind of layer */
+
+typedef struct {
     int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, context, window;
     double eps;
     int tied;                    /* the head is the embedding; -1: so when the checkpoint has no head */
-    rope_config rope;
+    bool centred;                /* norms multiply by 1 + w */
+    rope_config rope[GM_ROPES];
+    double embedding_scale, attention_scale, attention_softcap, final_softcap;   /* softcaps 0: none */
+    int64_t n_experts, n_experts_used, expert_mlp, shared_mlp;
+    bool normalise_experts;      /* weights of the experts used add up to 1 */
+    double swiglu_alpha, swiglu_limit;
+    int64_t conv_kernel, n_key_heads, n_value_heads, key_dim, value_dim;         /* recurrent layers */
+    bool tiled_values;           /* value head h reads key head h % n_key_heads, not h / (ratio) */
+    int64_t per_layer_input, per_layer_vocab;
+    gm_layer_config *layers;     /* n_layers */
+    int n_slots;
 } gm_config;
 
-typedef enum { FIELD_LINEAR, FIELD_NORM } gm_weight_kind;
-/* One weight of a layer: where it goes and its names in the containers; gm_architecture.shape has its shape. */
+/* ---- fields ---- */
+typedef enum {
+    FIELD_LINEAR,                /* gm_linear; a bias is taken where the checkpoint has one */
+    FIELD_VECTOR,                /* gm_array *: float32 [rows] */
+    FIELD_MATRIX,                /* gm_array *: float32 [rows, columns] */
+    FIELD_EXPERTS,               /* gm_linear: n_experts matrices, see nn/moe.h */
+} gm_weight_kind;
+enum {
+    FIELD_PERMUTED = 1,          /* in GGUF files of arch llama the rows of each head are interleaved */
+    FIELD_OPTIONAL = 2,
+    FIELD_CENTRED = 4,           /* a norm that multiplies by 1 + w; GGUF holds 1 + w */
+    FIELD_NEGATIVE_EXP = 8,      /* safetensors hold the log of its negative; GGUF holds the value */
+    FIELD_QUERY = 16,            /* of each head the first half of twice its rows, */
+    FIELD_GATE = 32,             /* ... and the second */
+    FIELD_GROUPED_QKV = 64,      /* of tensors that hold queries, keys, values and gates by key head */
+    FIELD_GROUPED_Z = 128,
+    FIELD_GROUPED_B = 256,       /* of tensors that hold betas and decays by key head */
+    FIELD_GROUPED_A = 512,
+    FIELD_GGUF_OPTIONAL = 2048,  /* GGUF does not say which layers have it */
+    FIELD_INTERLEAVED = 1024,    /* of experts: gate and up row by row, the fused dense matrix with its inputs as rows */
+};
+typedef enum {
+    DIM_ONE, DIM_HIDDEN, DIM_VOCAB, DIM_QUERIES, DIM_KEYS, DIM_HEAD, DIM_HEADS, DIM_MLP, DIM_EXPERTS, DIM_EXPERT_MLP,
+    DIM_SHARED_MLP, DIM_CHANNELS, DIM_KERNEL, DIM_VALUES, DIM_VALUE_HEADS, DIM_VALUE_HEAD, DIM_PER_LAYER,
+    DIM_PER_LAYER_ALL, DIM_PER_LAYER_VOCAB,
+} gm_dim;
+
+/* One weight: where it goes, its names in the containers (of linear layers and experts without .weight), its size. */
 typedef struct {
     gm_weight_kind kind;
     size_t offset;
     const char *name, *gguf;     /* "self_attn.q_proj", "attn_q" */
-    bool permuted;               /* in GGUF files of arch llama the rows of each head are interleaved */
+    gm_dim rows, columns;
+    uint32_t when;               /* HAS_...: what a layer must have */
+    uint32_t flags;              /* FIELD_... */
 } gm_weight_field;
+
+/* Where a loaded weight is and what it is called: "model.layers.3.mlp.up_proj.weight". */
+typedef struct {
+    char *name;
+    gm_array **array;            /* the vector, matrix or bias; NULL: */
+    gm_linear *linear;           /* ... the weight of this */
+    int64_t count;               /* numbers */
+} gm_named_weight;
 
 typedef struct gm_architecture gm_architecture;
 struct gm_model {
@@ -46,9 +115,12 @@ struct gm_model {
     gm_linear embedding;         /* weight only */
     gm_linear head;              /* the embedding's weight when tied */
     gm_array *norm;
-    gm_array *inv_freq;
-    float rope_factor;
+    gm_array *inv_freq[GM_ROPES];
+    float rope_factor[GM_ROPES];
     char *layers;                /* n_layers structs of arch->layer_size */
+    char *globals;               /* a struct of arch->globals_size, or NULL */
+    gm_named_weight *weights;
+    int64_t n_weights;
     int threads;
     cache_layout layout;         /* its slots are memory of the model */
     bool int8;
@@ -56,15 +128,15 @@ struct gm_model {
     char *info;                  /* JSON object */
 };
 
+typedef struct config_source config_source;
 struct gm_architecture {
     const char *name;            /* "llama" */
-    const char *gguf;            /* general.architecture */
-    const char *const *types;    /* model_type values of config.json, NULL-terminated */
-    int64_t window;              /* sliding_window when config.json has no such key; 0: the key means nothing here */
-    size_t layer_size;
-    const gm_weight_field *fields;   /* ends with name NULL */
-    /* The rows and columns a field must have. */
-    void (*shape)(const gm_config *c, const gm_weight_field *field, int64_t *rows, int64_t *columns);
+    const char *const *gguf;     /* general.architecture, NULL-terminated */
+    const char *const *types;    /* model_type of config.json, NULL-terminated */
+    size_t layer_size, globals_size;
+    const gm_weight_field *fields, *globals;     /* end with name NULL; globals may be NULL */
+    /* Reads what this architecture has, over the class defaults that it sets first: config.h. */
+    gm_status (*configure)(const config_source *s, gm_config *c);
     /* float32 logits [wanted, vocab]; with hidden: the last layer's output instead, for passes that only fill
      * caches. */
     gm_array *(*forward)(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
@@ -77,4 +149,5 @@ struct gm_architecture {
 const gm_architecture *architecture_find(const char *model_type, const char *gguf);
 /* "llama, mistral" for messages */
 void architecture_names(char *out, size_t size, bool gguf);
+int64_t config_dim(const gm_config *c, const gm_layer_config *l, gm_dim dim);
 #endif

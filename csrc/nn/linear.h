@@ -1,4 +1,4 @@
-/* linear.h - a linear layer over a packed matrix, dense or quantised. */
+/* linear.h - a linear layer over a packed matrix, dense or quantised, or over a matrix in MLX's quantised layout. */
 #ifndef GOMLX_NN_LINEAR_H
 #define GOMLX_NN_LINEAR_H
 #include "core/array.h"
@@ -17,5 +17,8 @@ typedef struct { gm_array *x, *int8; } gm_activation;
 
 /* x @ weight.T + bias + residual; residual may be GM_NONE. */
 gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual);
+/* Rows of the matrix, by token, times scale: float32 [n, k]. */
+gm_array *linear_embed(gm_scope *s, const gm_linear *l, gm_array *tokens, float scale);
+int64_t linear_rows(const gm_linear *l);
 void linear_clear(gm_linear *l);
 #endif

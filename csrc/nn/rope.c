@@ -54,6 +54,9 @@ void rope_frequencies(const rope_config *c, float *inv_freq, float *factor) {
             }
             break;
         }
+        case ROPE_PROPORTIONAL:
+            inv = i < (int)(c->partial * half) ? inv / c->factor : 0;
+            break;
         case ROPE_YARN: {
             double keep = 1 - fmin(fmax((i - low) / (high - low), 0), 1);
             inv = (1 - keep) * inv / c->factor + keep * inv;

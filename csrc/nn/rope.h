@@ -3,11 +3,12 @@
 #define GOMLX_NN_ROPE_H
 #include "core/array.h"
 
-typedef enum { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC } rope_kind;
+typedef enum { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC, ROPE_PROPORTIONAL } rope_kind;
 
 typedef struct {
     rope_kind kind;
-    int dims;                               /* how many of head_dim turn */
+    int dims;                               /* how many of head_dim turn; proportional: all, most by nothing */
+    double partial;                         /* proportional: the part of dims that turns */
     double theta, factor;
     double low_freq_factor, high_freq_factor;   /* llama3 */
     double original_context;                    /* llama3, yarn */

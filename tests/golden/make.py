@@ -16,9 +16,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE)]
 from checkpoints import dequantised  # noqa: E402
 
-MODELS = ("fable", "llama3", "mistral", "stories260k")
+MODELS = ("fable", "llama3", "mistral", "stories260k", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4", "gpt_oss",
+          "qwen3_5")
 PROMPTS = ("Once upon a time", "The little dog was sad because")
-TOKENS, NEW = 220, 80
+TOKENS, NEW = 300, 100
 
 
 def make(name, folder, text, weights=None):
@@ -29,7 +30,7 @@ def make(name, folder, text, weights=None):
         assert result.missing_keys == ["lm_head.weight"] and not result.unexpected_keys     # tied to the embedding
     ids = tokenizer(text).input_ids[:TOKENS]
     logits = model(torch.tensor([ids])).logits[0]
-    rows = np.linspace(0, TOKENS - 1, 12).astype(np.int32)
+    rows = np.linspace(0, TOKENS - 1, 6).astype(np.int32)
     golden = {"ids": np.array(ids, np.int32), "rows": rows, "logits": logits[rows].numpy(),
               "logsumexp": torch.logsumexp(logits.double(), -1).numpy(),
               "argmax": logits.argmax(-1).numpy().astype(np.int32)}

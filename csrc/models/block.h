@@ -1,0 +1,80 @@
+/* block.h - the parts that decoders are wired of. They take what a layer's config says, never a model's name. */
+#ifndef GOMLX_MODELS_BLOCK_H
+#define GOMLX_MODELS_BLOCK_H
+#include "models/model.h"
+#include "nn/moe.h"
+
+typedef struct {
+    gm_linear q, k, v, o;
+    gm_array *q_norm, *k_norm, *sinks;       /* NULL: none */
+} attention_weights;
+typedef struct { gm_linear gate, up, down; } mlp_weights;
+typedef struct { gm_linear router, gate, up, down; } expert_weights;
+/* A Llama-like layer. */
+typedef struct {
+    gm_array *attention_norm, *mlp_norm;
+    attention_weights attention;
+    mlp_weights mlp;
+} dense_layer;
+
+/* ---- fields of these, for the table of a layer struct with a member `at` ---- */
+#define ATTENTION_FIELDS(layer, at, permuted)                                                                          \
+    {FIELD_LINEAR, offsetof(layer, at.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION,        \
+     permuted},                                                                                                        \
+    {FIELD_LINEAR, offsetof(layer, at.k), "self_attn.k_proj", "attn_k", DIM_KEYS, DIM_HIDDEN, HAS_KV, permuted},       \
+    {FIELD_LINEAR, offsetof(layer, at.v), "self_attn.v_proj", "attn_v", DIM_KEYS, DIM_HIDDEN, HAS_V, 0},               \
+    {FIELD_LINEAR, offsetof(layer, at.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION, 0}
+#define HEAD_NORM_FIELDS(layer, at, centred)                                                                           \
+    {FIELD_VECTOR, offsetof(layer, at.q_norm), "self_attn.q_norm.weight", "attn_q_norm.weight", DIM_HEAD, DIM_ONE,     \
+     HAS_ATTENTION, centred},                                                                                          \
+    {FIELD_VECTOR, offsetof(layer, at.k_norm), "self_attn.k_norm.weight", "attn_k_norm.weight", DIM_HEAD, DIM_ONE,     \
+     HAS_KV, centred}
+#define MLP_FIELDS(layer, at)                                                                                          \
+    {FIELD_LINEAR, offsetof(layer, at.gate), "mlp.gate_proj", "ffn_gate", DIM_MLP, DIM_HIDDEN, HAS_MLP, 0},            \
+    {FIELD_LINEAR, offsetof(layer, at.up), "mlp.up_proj", "ffn_up", DIM_MLP, DIM_HIDDEN, HAS_MLP, 0},                  \
+    {FIELD_LINEAR, offsetof(layer, at.down), "mlp.down_proj", "ffn_down", DIM_HIDDEN, DIM_MLP, HAS_MLP, 0}
+#define EXPERT_FIELDS(layer, at, base, flags)                                                                          \
+    {FIELD_EXPERTS, offsetof(layer, at.gate), base ".gate_proj", "ffn_gate_exps", DIM_EXPERT_MLP, DIM_HIDDEN,          \
+     HAS_EXPERTS, flags},                                                                                              \
+    {FIELD_EXPERTS, offsetof(layer, at.up), base ".up_proj", "ffn_up_exps", DIM_EXPERT_MLP, DIM_HIDDEN, HAS_EXPERTS,   \
+     flags},                                                                                                           \
+    {FIELD_EXPERTS, offsetof(layer, at.down), base ".down_proj", "ffn_down_exps", DIM_HIDDEN, DIM_EXPERT_MLP,          \
+     HAS_EXPERTS, flags}
+#define NORM_FIELD(layer, at, name, gguf, centred)                                                                     \
+    {FIELD_VECTOR, offsetof(layer, at), name ".weight", gguf, DIM_HIDDEN, DIM_ONE, 0, centred}
+
+/* ---- the parts ---- */
+/* cos and sin of the pass's positions by kind of layer, made when first asked for. */
+typedef struct {
+    const gm_model *model;
+    const gm_batch *batch;
+    gm_array *angles[GM_ROPES];
+} gm_pass;
+gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind);
+
+/* The layer's struct in the model. */
+static inline const void *model_layer(const gm_model *m, int64_t i) {
+    return m->layers + (size_t)i * m->arch->layer_size;
+}
+/* RMSNorm over the last `width` numbers: x [n, k] as rows of heads when width < k. weight NULL: none. */
+gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, double eps);
+/* Queries, keys and values of layer i, norms of heads and rotation included; o_proj and residual (GM_NONE: none) are
+ * the caller's: float32 [n, n_heads * head_dim]. x: the normed input. normed_values: of RMS 1 without weights; where
+ * the layer has no v_proj they are the keys' projection. */
+gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
+                        bool normed_values);
+gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_array *x,
+                          gm_array *residual);
+typedef gm_array *(*gate_function)(gm_scope *s, gm_array *gate, gm_array *up);
+/* down(act(gate(x), up(x))) + residual */
+gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act, gm_array *residual);
+/* The experts that the router chooses for x, weighted; route: what it sees. scale: of each expert, or GM_NONE. */
+gm_array *experts_apply(gm_scope *s, gm_pass *p, const expert_weights *w, gm_array *x, gm_activation *route,
+                        gm_array *scale, moe_activation act);
+/* The forward pass of models whose layers are dense_layers. */
+gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
+/* The embedding of the pass's tokens, times the config's scale. */
+gm_array *embed_tokens(gm_scope *s, gm_pass *p);
+/* The end of every forward: rows wanted, final norm, head, softcap; or x itself when only caches are filled. */
+gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden);
+#endif

@@ -1,0 +1,422 @@
+/* fields.c - from an architecture's tables to the jobs of a loader: which tensor of which container each weight is, and
+ * whether it has the shape that the config asks for. Names in a table may be several, separated by |; the first that
+ * is in the files counts. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/memory.h"
+#include "models/load.h"
+#include "ops/ops.h"
+
+/* ---- walking ---- */
+bool fields_next(const gm_model *m, field_cursor *c) {
+    if (!c->begun) {
+        *c = (field_cursor){.begun = true, .layer = m->arch->globals ? -1 : 0};
+    }
+    for (; c->layer < m->config.n_layers; c->layer++, c->next = 0) {
+        const gm_weight_field *table = c->layer < 0 ? m->arch->globals : m->arch->fields;
+        c->config = &m->config.layers[c->layer < 0 ? 0 : c->layer];
+        while (table[c->next].name) {
+            c->field = &table[c->next++];
+            if (c->field->when & ~c->config->has)
+                continue;
+            char *base = c->layer < 0 ? m->globals : m->layers + (size_t)c->layer * m->arch->layer_size;
+            c->where = base + c->field->offset;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- finding tensors ---- */
+const gm_tensor *fields_find(const gm_loader *l, char name[NAME_BYTES], const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, NAME_BYTES, format, args);
+    va_end(args);
+    return checkpoint_find(l->checkpoint, name);
+}
+
+void fields_prefix(const gm_loader *l, int64_t layer, char out[NAME_BYTES]) {
+    bool is_gguf = checkpoint_gguf(l->checkpoint) != NULL;
+    if (layer < 0)
+        snprintf(out, NAME_BYTES, "%s%s", is_gguf ? "" : l->prefix, is_gguf || !*l->prefix ? "" : ".");
+    else if (is_gguf)
+        snprintf(out, NAME_BYTES, "blk.%lld.", (long long)layer);
+    else
+        snprintf(out, NAME_BYTES, "%s%slayers.%lld.", l->prefix, *l->prefix ? "." : "", (long long)layer);
+}
+
+const gm_tensor *fields_find_named(const gm_loader *l, const field_cursor *c, const char *ending,
+                                   char name[NAME_BYTES]) {
+    char prefix[NAME_BYTES], full[NAME_BYTES], first[NAME_BYTES] = "";
+    const char *names = checkpoint_gguf(l->checkpoint) ? c->field->gguf : c->field->name;
+    fields_prefix(l, c->layer, prefix);
+    for (const char *at = names; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        int length = (int)strcspn(at, "|");
+        snprintf(name, NAME_BYTES, "%.90s%.*s", prefix, length < 100 ? length : 100, at);
+        if (!first[0])
+            memcpy(first, name, NAME_BYTES);
+        const gm_tensor *t = fields_find(l, full, "%s%s", name, ending);
+        if (t)
+            return t;
+    }
+    memcpy(name, first, NAME_BYTES);
+    return NULL;
+}
+
+/* ---- jobs ---- */
+gm_status fields_refuse_shape(const gm_loader *l, const gm_tensor *t, int ndim, const int64_t *want) {
+    char expected[128], got[128];
+    shape_text(ndim, want, expected);
+    shape_text(t->ndim, t->shape, got);
+    return gm_fail(GM_EBADFILE, "%s: tensor %s has shape %s, expected %s", l->path, t->name, got, expected);
+}
+
+gm_status fields_missing(const gm_loader *l, const char *name) {
+    return gm_fail(GM_EBADFILE, "%s: tensor %s is missing", l->path, name);
+}
+
+gm_status fields_add(gm_loader *l, job j) {
+    if (j.kind != JOB_RAW && j.tensor->format < 0)
+        return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s, which is not supported", l->path, j.tensor->name,
+                       j.tensor->type);
+    if (j.kind == JOB_VECTOR && gm_quants[j.tensor->format].values != 1)
+        return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s, expected F32, F16 or BF16", l->path,
+                       j.tensor->name, j.tensor->type);
+    if (l->n_jobs == l->capacity) {
+        size_t n = l->capacity ? l->capacity * 2 : 64;
+        job *jobs = memory_resize(l->jobs, n * sizeof *jobs);
+        if (!jobs)
+            return error_code();
+        l->jobs = jobs;
+        l->capacity = n;
+    }
+    l->used[j.tensor - checkpoint_at(l->checkpoint, 0)] = true;
+    l->jobs[l->n_jobs++] = j;
+    l->bytes_total += j.tensor->bytes / (size_t)(j.parts > 0 ? j.parts : 1);
+    return GM_OK;
+}
+
+bool fields_has_shape(const gm_tensor *t, int ndim, const int64_t *want) {
+    bool same = t->ndim == ndim;
+    for (int d = 0; d < ndim && same; d++)
+        same = t->shape[d] == want[d];
+    return same;
+}
+
+/* The filters of a convolution of each channel: [C, 1, K], [C, K, 1] or [C, K]; a gate's one row: [1, H] or [H]. */
+static bool is_matrix(const gm_tensor *t, int64_t rows, int64_t columns, bool filters) {
+    const int64_t *n = t->shape;
+    if (t->ndim == 1)
+        return rows == 1 && n[0] == columns;
+    if (t->ndim == 3 && filters)
+        return n[0] == rows && ((n[1] == 1 && n[2] == columns) || (n[1] == columns && n[2] == 1));
+    return t->ndim == 2 && n[0] == rows && n[1] == columns;
+}
+
+static bool is_grouped(const char *name) {
+    return strstr(name, "in_proj_qkvz") || strstr(name, "in_proj_ba") || strstr(name, "ssm_in") ||
+           strstr(name, "ssm_ba");
+}
+
+/* The rows of the tensor that the field is made of; their sum is the field's, the tensor has *rows. */
+static void pick_rows(const gm_loader *l, const field_cursor *c, const char *name, int64_t *rows, job *j) {
+    const gm_config *config = &l->model->config;
+    const uint32_t flags = c->field->flags;
+    int64_t dim = c->config->head_dim, n = *rows, ratio = 1, period;
+    if ((flags & FIELD_PERMUTED) && checkpoint_gguf(l->checkpoint))
+        j->permuted_heads = n / dim;
+    if (flags & (FIELD_QUERY | FIELD_GATE)) {
+        j->picks[j->n_picks++] = (row_pick){n, dim, 2 * dim, flags & FIELD_GATE ? dim : 0};
+        *rows = 2 * n;
+    }
+    if (!(flags & (FIELD_GROUPED_QKV | FIELD_GROUPED_Z | FIELD_GROUPED_B | FIELD_GROUPED_A)) || !is_grouped(name))
+        return;
+    ratio = config->n_value_heads / config->n_key_heads;
+    if (flags & (FIELD_GROUPED_B | FIELD_GROUPED_A)) {
+        j->picks[j->n_picks++] = (row_pick){n, ratio, 2 * ratio, flags & FIELD_GROUPED_A ? ratio : 0};
+        *rows = 2 * n;
+        return;
+    }
+    int64_t keys = config->n_key_heads * config->key_dim, wide = ratio * config->value_dim;
+    period = 2 * config->key_dim + 2 * wide;
+    *rows = config->n_key_heads * period;
+    if (flags & FIELD_GROUPED_Z) {
+        j->picks[j->n_picks++] = (row_pick){n, wide, period, 2 * config->key_dim + wide};
+        return;
+    }
+    j->picks[j->n_picks++] = (row_pick){keys, config->key_dim, period, 0};
+    j->picks[j->n_picks++] = (row_pick){keys, config->key_dim, period, config->key_dim};
+    j->picks[j->n_picks++] = (row_pick){config->n_key_heads * wide, wide, period, 2 * config->key_dim};
+}
+
+static gm_status add_vector(gm_loader *l, const field_cursor *c) {
+    const gm_config *config = &l->model->config;
+    char name[NAME_BYTES];
+    int64_t rows = config_dim(config, c->config, c->field->rows), source = rows;
+    int64_t columns = c->field->kind == FIELD_MATRIX ? config_dim(config, c->config, c->field->columns) : 1;
+    const gm_tensor *t = fields_find_named(l, c, "", name);
+    if (!t && (c->field->flags & FIELD_OPTIONAL))
+        return GM_OK;
+    if (!t)
+        return fields_missing(l, name);
+    job j = {.tensor = t, .to = c->where, .kind = JOB_VECTOR, .rows = rows, .columns = columns, .parts = 1};
+    pick_rows(l, c, name, &source, &j);
+    const bool matrix = c->field->kind == FIELD_MATRIX;
+    if (matrix ? !is_matrix(t, source, columns, true) : !fields_has_shape(t, 1, &source))
+        return fields_refuse_shape(l, t, matrix ? 2 : 1, (int64_t[]){source, columns});
+    return fields_add(l, j);
+}
+
+/* ---- MLX's quantised layout ---- */
+static gm_status raw_dtype(const gm_loader *l, const gm_tensor *t, gm_dtype *out) {
+    static const struct { const char *type; gm_dtype dtype; } types[] = {
+        {"U32", GM_UINT32}, {"U8", GM_UINT8}, {"F32", GM_FLOAT32}, {"F16", GM_FLOAT16}, {"BF16", GM_BFLOAT16}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(t->type, types[i].type) == 0) {
+            *out = types[i].dtype;
+            return GM_OK;
+        }
+    return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s, expected U32, U8, F32, F16 or BF16", l->path, t->name,
+                   t->type);
+}
+
+gm_status fields_add_raw(gm_loader *l, const gm_tensor *t, gm_array **to, const job *like, int64_t experts,
+                         int64_t rows, int64_t source, int64_t columns) {
+    job j = *like;
+    int64_t want[3] = {experts ? experts : source, experts ? source : columns, columns};
+    if (!fields_has_shape(t, experts ? 3 : 2, want))
+        return fields_refuse_shape(l, t, experts ? 3 : 2, want);
+    GM_TRY(raw_dtype(l, t, &j.dtype));
+    j.tensor = t;
+    j.to = to;
+    j.kind = JOB_RAW;
+    j.rows = rows * (experts ? experts : 1);
+    j.columns = columns;
+    j.parts = experts ? -experts : 1;        /* one job for the whole stack */
+    return fields_add(l, j);
+}
+
+/* Bits and group follow from the shapes: what the config says of them is not needed. */
+static gm_status set_coding(const gm_loader *l, gm_linear *linear, const gm_tensor *w, const gm_tensor *scales,
+                            bool affine, int64_t columns) {
+    int64_t words = w->shape[w->ndim - 1], groups = scales->shape[scales->ndim - 1];
+    int64_t bits = words * 32 / columns, group = groups > 0 ? columns / groups : 0;
+    linear->mode = affine ? "affine" : bits == 8 ? "mxfp8" : group == 16 ? "nvfp4" : "mxfp4";
+    if (words * 32 % columns || group < 1 || columns % groups || bits < 2 || bits > 8)
+        return gm_fail(GM_EBADFILE, "%s: tensor %s holds %lld values in %lld words with %lld scales: no such format",
+                       l->path, w->name, (long long)columns, (long long)words, (long long)groups);
+    linear->bits = (int)bits;
+    linear->group = (int)group;
+    return GM_OK;
+}
+
+/* weight, scales and, for mode affine, biases of X; experts 0: one matrix. */
+gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
+                         int64_t rows, int64_t source, int64_t columns) {
+    char name[NAME_BYTES];
+    const gm_tensor *scales = fields_find(l, name, "%s.scales", base), *biases = fields_find(l, name, "%s.biases", base);
+    const gm_tensor *w = fields_find(l, name, "%s.weight", base);
+    if (!w)
+        return fields_missing(l, name);
+    GM_TRY(set_coding(l, linear, w, scales, biases != NULL, columns));
+    GM_TRY(fields_add_raw(l, w, &linear->weight, like, experts, rows, source, columns * linear->bits / 32));
+    GM_TRY(fields_add_raw(l, scales, &linear->scales, like, experts, rows, source, columns / linear->group));
+    return biases ? fields_add_raw(l, biases, &linear->biases, like, experts, rows, source, columns / linear->group) : GM_OK;
+}
+
+/* ---- matrices ---- */
+static gm_status add_bias(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t rows,
+                          int64_t source) {
+    char name[NAME_BYTES];
+    const gm_tensor *t = fields_find(l, name, "%s.bias", base);
+    job j = *like;
+    if (!t)
+        return GM_OK;
+    if (!fields_has_shape(t, 1, &source))
+        return fields_refuse_shape(l, t, 1, &source);
+    j.tensor = t;
+    j.to = &linear->bias;
+    j.kind = JOB_VECTOR;
+    j.rows = rows;
+    j.columns = 1;
+    return fields_add(l, j);
+}
+
+static gm_status add_matrix(gm_loader *l, const char *base, gm_linear *linear, job j, int64_t rows, int64_t source,
+                            int64_t columns) {
+    char name[NAME_BYTES];
+    j.parts = 1;
+    if (fields_find(l, name, "%s.scales", base)) {
+        GM_TRY(fields_add_mlx(l, base, linear, &j, 0, rows, source, columns));
+        return add_bias(l, base, linear, &j, rows, source);
+    }
+    const gm_tensor *t = fields_find(l, name, "%s.weight", base);
+    if (!t)
+        return fields_missing(l, name);
+    if (!is_matrix(t, source, columns, false))
+        return fields_refuse_shape(l, t, 2, (int64_t[]){source, columns});
+    j.tensor = t;
+    j.to = &linear->weight;
+    j.kind = JOB_PACK;
+    j.rows = rows;
+    j.columns = columns;
+    GM_TRY(fields_add(l, j));
+    return add_bias(l, base, linear, &j, rows, source);
+}
+
+static gm_status add_linear(gm_loader *l, const field_cursor *c) {
+    const gm_config *config = &l->model->config;
+    char base[NAME_BYTES];
+    int64_t rows = config_dim(config, c->config, c->field->rows), source = rows;
+    const gm_tensor *t = fields_find_named(l, c, ".weight", base);
+    job j = {0};
+    if (!t && ((c->field->flags & FIELD_OPTIONAL) ||
+               ((c->field->flags & FIELD_GGUF_OPTIONAL) && checkpoint_gguf(l->checkpoint))))
+        return GM_OK;
+    pick_rows(l, c, base, &source, &j);
+    return add_matrix(l, base, c->where, j, rows, source, config_dim(config, c->config, c->field->columns));
+}
+
+/* ---- the whole ---- */
+/* What the names of the language model begin with. */
+static const char *find_prefix(const gm_checkpoint *c) {
+    static const char *const prefixes[] = {"model", "model.language_model", "language_model.model", "language_model",
+                                           ""};
+    char name[NAME_BYTES];
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        snprintf(name, sizeof name, "%s%sembed_tokens.weight", prefixes[i], *prefixes[i] ? "." : "");
+        if (checkpoint_find(c, name))
+            return prefixes[i];
+    }
+    return "model";
+}
+
+/* MLX's conversions of recurrent models hold 1 + w, and their convolutions' taps last but one. */
+static bool holds_one_plus(const gm_loader *l) {
+    char name[NAME_BYTES];
+    for (int64_t i = 0; i < l->model->config.n_layers; i++) {
+        const gm_tensor *t = fields_find(l, name, "%s.layers.%lld.linear_attn.conv1d.weight", l->prefix, (long long)i);
+        if (t)
+            return t->ndim == 3 && t->shape[2] == 1 && t->shape[1] != 1;
+    }
+    return false;
+}
+
+gm_status fields_list(gm_loader *l) {
+    gm_model *m = l->model;
+    gm_config *c = &m->config;
+    const bool is_gguf = checkpoint_gguf(l->checkpoint) != NULL;
+    char embed[NAME_BYTES], head[NAME_BYTES], name[NAME_BYTES];
+    l->prefix = find_prefix(l->checkpoint);
+    l->centred = c->centred && !is_gguf && !holds_one_plus(l);
+    snprintf(embed, sizeof embed, is_gguf ? "token_embd" : "%s%sembed_tokens", l->prefix, *l->prefix ? "." : "");
+    snprintf(head, sizeof head, is_gguf ? "output" : "lm_head");
+    if (!is_gguf && !fields_find(l, name, "lm_head.weight") && fields_find(l, name, "language_model.lm_head.weight"))
+        snprintf(head, sizeof head, "language_model.lm_head");
+    const gm_tensor *t = fields_find(l, name, "%s.weight", embed);
+    if (is_gguf && t && t->ndim == 2)      /* the matrix is the truth: token lists may be shorter */
+        c->vocab = t->shape[0];
+    if (c->tied < 0)
+        c->tied = !fields_find(l, name, "%s.weight", head);
+    GM_TRY(add_matrix(l, embed, &m->embedding, (job){0}, c->vocab, c->vocab, c->hidden));
+    for (field_cursor at = {0}; fields_next(m, &at);) {
+        switch (at.field->kind) {
+        case FIELD_LINEAR: GM_TRY(add_linear(l, &at)); break;
+        case FIELD_EXPERTS: GM_TRY(fields_add_experts(l, &at)); break;
+        case FIELD_VECTOR:
+        case FIELD_MATRIX: GM_TRY(add_vector(l, &at)); break;
+        }
+    }
+    t = is_gguf ? fields_find(l, name, "output_norm.weight") : fields_find(l, name, "%s%snorm.weight", l->prefix,
+                                                             *l->prefix ? "." : "");
+    if (!t)
+        return fields_missing(l, name);
+    if (!fields_has_shape(t, 1, &c->hidden))
+        return fields_refuse_shape(l, t, 1, &c->hidden);
+    GM_TRY(fields_add(l, (job){.tensor = t, .to = &m->norm, .kind = JOB_VECTOR, .rows = c->hidden, .columns = 1,
+                            .parts = 1}));
+    return c->tied ? GM_OK : add_matrix(l, head, &m->head, (job){0}, c->vocab, c->vocab, c->hidden);
+}
+
+/* ---- once loaded ---- */
+/* Norms that are stored without their 1, and decays as logs, become what the forward pass multiplies by. */
+gm_status fields_adapt(gm_loader *l) {
+    gm_model *m = l->model;
+    gm_scope *s = gm_scope_open();
+    gm_status status = GM_OK;
+    if (!s)
+        return GM_ENOMEM;
+    gm_array *one = scalar_array(s, 1, GM_FLOAT32);
+    if (l->centred) {
+        gm_array *norm = gm_retain(gm_add(s, m->norm, one));
+        status = norm ? gm_eval(&norm, 1) : error_code();
+        gm_release(m->norm);
+        m->norm = norm;
+    }
+    for (field_cursor at = {0}; status == GM_OK && fields_next(m, &at);) {
+        gm_array **where = at.where, *made = NULL;
+        if (at.field->kind != FIELD_VECTOR || !*where)
+            continue;
+        if ((at.field->flags & FIELD_CENTRED) && l->centred)
+            made = gm_retain(gm_add(s, *where, one));
+        else if ((at.field->flags & FIELD_NEGATIVE_EXP) && !checkpoint_gguf(l->checkpoint))
+            made = gm_retain(gm_negative(s, gm_exp(s, *where)));
+        else
+            continue;
+        status = made ? gm_eval(&made, 1) : error_code();
+        gm_release(*where);
+        *where = made;
+    }
+    gm_scope_close(s);
+    return status;
+}
+
+static gm_status name_weight(gm_model *m, size_t *capacity, const char *name, const char *ending, gm_array **array,
+                             gm_linear *linear, int64_t count) {
+    if ((size_t)m->n_weights == *capacity) {
+        size_t n = *capacity ? 2 * *capacity : 64;
+        gm_named_weight *list = memory_resize(m->weights, n * sizeof *list);
+        if (!list)
+            return error_code();
+        m->weights = list;
+        *capacity = n;
+    }
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%.170s%s", name, ending);
+    char *copy = memory_copy_text(full, strlen(full));
+    if (!copy)
+        return error_code();
+    m->weights[m->n_weights++] = (gm_named_weight){copy, array, linear, count};
+    return GM_OK;
+}
+
+static gm_status name_linear(gm_model *m, size_t *capacity, const char *name, gm_linear *linear, int64_t count) {
+    if (linear->weight)
+        GM_TRY(name_weight(m, capacity, name, ".weight", NULL, linear, count));
+    return linear->bias ? name_weight(m, capacity, name, ".bias", &linear->bias, NULL, linear->bias->size) : GM_OK;
+}
+
+gm_status fields_name(gm_loader *l) {
+    gm_model *m = l->model;
+    const gm_config *c = &m->config;
+    size_t capacity = 0;
+    char name[NAME_BYTES];
+    GM_TRY(name_linear(m, &capacity, "model.embed_tokens", &m->embedding, c->vocab * c->hidden));
+    for (field_cursor at = {0}; fields_next(m, &at);) {
+        int length = (int)strcspn(at.field->name, "|");
+        if (at.layer < 0)
+            snprintf(name, sizeof name, "model.%.*s", length, at.field->name);
+        else
+            snprintf(name, sizeof name, "model.layers.%lld.%.*s", (long long)at.layer, length, at.field->name);
+        int64_t count = config_dim(c, at.config, at.field->rows) * config_dim(c, at.config, at.field->columns);
+        if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
+            GM_TRY(name_linear(m, &capacity, name, at.where,
+                               count * (at.field->kind == FIELD_EXPERTS ? c->n_experts : 1)));
+        else if (*(gm_array **)at.where)
+            GM_TRY(name_weight(m, &capacity, name, "", at.where, NULL, (*(gm_array **)at.where)->size));
+    }
+    GM_TRY(name_weight(m, &capacity, "model.norm.weight", "", &m->norm, NULL, c->hidden));
+    return c->tied ? GM_OK : name_linear(m, &capacity, "lm_head", &m->head, c->vocab * c->hidden);
+}

@@ -1,0 +1,242 @@
+/* gemma4.c - Gemma 4: plain norms before and after each part; full layers with larger heads, of which a part turns, and
+ * keys that may serve as values; values of RMS 1; scores unscaled; the last layers read the keys of earlier ones; an
+ * input of its own for each layer; experts beside the MLP; a scalar after each layer. */
+#include <math.h>
+#include <stddef.h>
+#include "models/block.h"
+#include "models/config.h"
+#include "ops/ops.h"
+
+typedef struct {
+    gm_array *attention_norm, *attention_end_norm, *mlp_norm, *mlp_end_norm, *scalar;
+    attention_weights attention;
+    mlp_weights mlp;
+    gm_array *mlp_own_end_norm, *experts_norm, *experts_end_norm, *router_scale, *expert_scale;
+    expert_weights experts;
+    gm_linear input_gate, input_projection;
+    gm_array *input_norm;
+} layer;
+typedef struct {
+    gm_linear embedding, projection;         /* inputs of all layers side by side */
+    gm_array *norm;
+} globals;
+
+#define AT(member) offsetof(layer, member)
+static const gm_weight_field fields[] = {
+    NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
+    {FIELD_LINEAR, AT(attention.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, 0, 0},
+    {FIELD_LINEAR, AT(attention.k), "self_attn.k_proj", "attn_k", DIM_KEYS, DIM_HIDDEN, HAS_KV, 0},
+    {FIELD_LINEAR, AT(attention.v), "self_attn.v_proj", "attn_v", DIM_KEYS, DIM_HIDDEN, HAS_V, FIELD_GGUF_OPTIONAL},
+    {FIELD_LINEAR, AT(attention.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, 0, 0},
+    HEAD_NORM_FIELDS(layer, attention, 0),
+    NORM_FIELD(layer, attention_end_norm, "post_attention_layernorm", "post_attention_norm.weight", 0),
+    NORM_FIELD(layer, mlp_norm, "pre_feedforward_layernorm", "ffn_norm.weight", 0),
+    MLP_FIELDS(layer, mlp),
+    NORM_FIELD(layer, mlp_end_norm, "post_feedforward_layernorm", "post_ffw_norm.weight", 0),
+    {FIELD_VECTOR, AT(scalar), "layer_scalar", "layer_output_scale.weight", DIM_ONE, DIM_ONE, 0, 0},
+    {FIELD_VECTOR, AT(mlp_own_end_norm), "post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", DIM_HIDDEN,
+     DIM_ONE, HAS_EXPERTS, 0},
+    {FIELD_VECTOR, AT(experts_norm), "pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight", DIM_HIDDEN, DIM_ONE,
+     HAS_EXPERTS, 0},
+    {FIELD_VECTOR, AT(experts_end_norm), "post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight", DIM_HIDDEN,
+     DIM_ONE, HAS_EXPERTS, 0},
+    {FIELD_LINEAR, AT(experts.router), "router.proj", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS, 0},
+    {FIELD_VECTOR, AT(router_scale), "router.scale", "ffn_gate_inp.scale", DIM_HIDDEN, DIM_ONE, HAS_EXPERTS, 0},
+    {FIELD_VECTOR, AT(expert_scale), "router.per_expert_scale", "ffn_down_exps.scale", DIM_EXPERTS, DIM_ONE, HAS_EXPERTS,
+     0},
+    EXPERT_FIELDS(layer, experts, "experts", 0),
+    {FIELD_LINEAR, AT(input_gate), "per_layer_input_gate", "inp_gate", DIM_PER_LAYER, DIM_HIDDEN, HAS_PER_LAYER_INPUT,
+     0},
+    {FIELD_LINEAR, AT(input_projection), "per_layer_projection", "proj", DIM_HIDDEN, DIM_PER_LAYER, HAS_PER_LAYER_INPUT,
+     0},
+    {FIELD_VECTOR, AT(input_norm), "post_per_layer_input_norm.weight", "post_norm.weight", DIM_HIDDEN, DIM_ONE,
+     HAS_PER_LAYER_INPUT, 0},
+    {0},
+};
+static const gm_weight_field global_fields[] = {
+    {FIELD_LINEAR, offsetof(globals, embedding), "embed_tokens_per_layer", "per_layer_token_embd", DIM_PER_LAYER_VOCAB,
+     DIM_PER_LAYER_ALL, HAS_PER_LAYER_INPUT, 0},
+    {FIELD_LINEAR, offsetof(globals, projection), "per_layer_model_projection", "per_layer_model_proj",
+     DIM_PER_LAYER_ALL, DIM_HIDDEN, HAS_PER_LAYER_INPUT, 0},
+    {FIELD_VECTOR, offsetof(globals, norm), "per_layer_projection_norm.weight", "per_layer_proj_norm.weight",
+     DIM_PER_LAYER, DIM_ONE, HAS_PER_LAYER_INPUT, 0},
+    {0},
+};
+
+/* ---- config ---- */
+/* Heads of full layers: their own size, and with keys as values their own number. */
+static gm_status configure_heads(const config_source *s, gm_config *c) {
+    const bool is_gguf = config_is_gguf(s);
+    bool keys_are_values = false, overridden = false;
+    int64_t full = 512, sliding = c->head_dim, full_kv = 0;
+    GM_TRY(config_overrides(s, c, &overridden));
+    GM_TRY(config_int(s, "global_head_dim", "attention.key_length", &full));
+    GM_TRY(config_int(s, NULL, "attention.key_length_swa", &sliding));
+    GM_TRY(config_flag(s, "attention_k_eq_v", NULL, &keys_are_values));
+    GM_TRY(config_int(s, "num_global_key_value_heads", NULL, &full_kv));
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        gm_layer_config *l = &c->layers[i];
+        const bool is_full = l->kind == LAYER_FULL;
+        if (!overridden || is_gguf)
+            l->head_dim = is_full ? full : sliding;
+        if (is_full && keys_are_values) {
+            l->has &= ~(uint32_t)HAS_V;
+            l->n_kv_heads = full_kv && !overridden ? full_kv : l->n_kv_heads;
+        }
+    }
+    return GM_OK;
+}
+
+/* The last layers read the keys of the last one of their kind before them. */
+static gm_status configure_sharing(const config_source *s, gm_config *c) {
+    int64_t shared = 0;
+    bool wide = false;
+    GM_TRY(config_int(s, "num_kv_shared_layers", "attention.shared_kv_layers", &shared));
+    GM_TRY(config_flag(s, "use_double_wide_mlp", NULL, &wide));
+    if (shared < 0 || shared >= c->n_layers)
+        return gm_fail(GM_EBADFILE, "%s: num_kv_shared_layers is %lld, expected 0 to less than %lld layers",
+                       config_name(s), (long long)shared, (long long)c->n_layers);
+    for (int64_t i = c->n_layers - shared; i < c->n_layers; i++) {
+        gm_layer_config *l = &c->layers[i];
+        int64_t from = c->n_layers - shared - 1;
+        while (from >= 0 && c->layers[from].kind != l->kind)
+            from--;
+        if (from < 0)
+            return gm_fail(GM_EBADFILE, "%s: layer %lld shares keys, and no layer before %lld is of its kind",
+                           config_name(s), (long long)i, (long long)(c->n_layers - shared));
+        l->source = (int)from;
+        l->has &= ~(uint32_t)(HAS_KV | HAS_V);
+        l->n_kv_heads = c->layers[from].n_kv_heads;
+        if (wide)
+            l->mlp *= 2;
+    }
+    return GM_OK;
+}
+
+static gm_status configure(const config_source *s, gm_config *c) {
+    const bool is_gguf = config_is_gguf(s);
+    bool experts = is_gguf && config_has(s, NULL, "expert_count");
+    c->vocab = 262144;
+    c->hidden = 2304;
+    c->n_layers = 30;
+    c->n_heads = 8;
+    c->n_kv_heads = 4;
+    c->head_dim = 256;
+    c->mlp = 9216;
+    c->window = 512;
+    c->context = 131072;
+    c->tied = 1;
+    GM_TRY(config_activation(s, "gelu_pytorch_tanh"));
+    GM_TRY(config_int(s, "sliding_window", "attention.sliding_window", &c->window));
+    GM_TRY(config_common(s, c));
+    GM_TRY(config_layer_types(s, c, 6, LAYER_SLIDING));
+    gm_layer_config *last = &c->layers[c->n_layers - 1];
+    if (last->kind == LAYER_SLIDING && !is_gguf) {       /* as transformers has it */
+        last->kind = LAYER_FULL;
+        last->window = 0;
+    }
+    GM_TRY(configure_heads(s, c));
+    GM_TRY(configure_sharing(s, c));
+    c->embedding_scale = sqrt((double)c->hidden);
+    c->attention_scale = 1;
+    GM_TRY(config_number(s, NULL, "attention.scale", &c->attention_scale));
+    c->final_softcap = is_gguf ? 30 : 0;
+    GM_TRY(config_optional(s, "final_logit_softcapping", "final_logit_softcapping", &c->final_softcap));
+    c->per_layer_input = is_gguf || config_has_null(s, "hidden_size_per_layer_input") ? 0 : 256;
+    c->per_layer_vocab = is_gguf ? c->vocab : 262144;
+    GM_TRY(config_int(s, "hidden_size_per_layer_input", "embedding_length_per_layer_input", &c->per_layer_input));
+    GM_TRY(config_int(s, "vocab_size_per_layer_input", NULL, &c->per_layer_vocab));
+    GM_TRY(config_flag(s, "enable_moe_block", NULL, &experts));
+    if (experts) {
+        c->normalise_experts = true;
+        GM_TRY(config_int(s, "expert_intermediate_size", NULL, &c->expert_mlp));
+        GM_TRY(config_int(s, "top_k_experts", NULL, &c->n_experts_used));
+        GM_TRY(config_experts(s, c));
+    }
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->layers[i].has |= HAS_MLP | (c->per_layer_input > 0 ? HAS_PER_LAYER_INPUT : 0);
+    rope_config *full = &c->rope[ROPE_FULL], *sliding = &c->rope[ROPE_SLIDING];
+    int64_t full_dim = c->head_dim;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        full_dim = c->layers[i].kind == LAYER_FULL ? c->layers[i].head_dim : full_dim;
+    *full = rope_defaults(1e6);
+    *sliding = rope_defaults(1e4);
+    full->dims = (int)full_dim;
+    sliding->dims = (int)c->layers[0].head_dim;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].kind == LAYER_SLIDING)
+            sliding->dims = (int)c->layers[i].head_dim;
+    if (is_gguf) {               /* pairs that do not turn are in rope_freqs.weight */
+        GM_TRY(config_number(s, NULL, "rope.freq_base", &full->theta));
+        return config_number(s, NULL, "rope.freq_base_swa", &sliding->theta);
+    }
+    full->kind = ROPE_PROPORTIONAL;
+    full->partial = 0.25;
+    GM_TRY(config_rope_nested(s, c, "full_attention", full));
+    return config_rope_nested(s, c, "sliding_attention", sliding);
+}
+
+/* ---- forward ---- */
+static gm_array *scaled(gm_scope *s, gm_array *x, double factor) {
+    return gm_multiply(s, x, scalar_array(s, factor, GM_FLOAT32));
+}
+
+/* Inputs of all layers [n, L * P]: half of what the tokens say, half of what the embedding does. */
+static gm_array *layer_inputs(gm_scope *s, gm_pass *p, gm_array *x) {
+    const gm_config *c = &p->model->config;
+    const globals *g = (const globals *)(const void *)p->model->globals;
+    gm_array *said = linear_embed(s, &g->embedding, p->batch->tokens, sqrtf((float)c->per_layer_input));
+    gm_activation in = {.x = scaled(s, x, 1 / sqrt((double)c->hidden))};
+    gm_array *made = norm_apply(s, linear_apply(s, &g->projection, &in, GM_NONE), g->norm, c->per_layer_input, c->eps);
+    return scaled(s, gm_add(s, made, said), sqrt(0.5));
+}
+
+static gm_array *layer_input(gm_scope *s, gm_array *all, int64_t i, int64_t width) {
+    if (!all)
+        return NULL;
+    return gm_slice(s, all, (int64_t[]){0, i * width}, (int64_t[]){all->shape[0], (i + 1) * width},
+                    (int64_t[]){1, 1});
+}
+
+/* The MLP, and the experts beside it; the router sees x as it is, of RMS 1. */
+static gm_array *feed(gm_scope *s, gm_pass *p, const layer *l, uint32_t has, gm_array *x) {
+    const gm_config *c = &p->model->config;
+    float eps = (float)c->eps;
+    gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
+    gm_array *fed = mlp_apply(s, &l->mlp, &in, gm_geglu, GM_NONE);
+    if (!(has & HAS_EXPERTS))
+        return fed;
+    gm_activation route = {.x = scaled(s, gm_rms_norm(s, x, l->router_scale, eps), 1 / sqrt((double)c->hidden))};
+    gm_array *chosen = experts_apply(s, p, &l->experts, gm_rms_norm(s, x, l->experts_norm, eps), &route,
+                                     l->expert_scale, MOE_GEGLU);
+    return gm_add(s, gm_rms_norm(s, fed, l->mlp_own_end_norm, eps), gm_rms_norm(s, chosen, l->experts_end_norm, eps));
+}
+
+static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
+    gm_pass pass = {.model = m, .batch = b};
+    const gm_config *c = &m->config;
+    float eps = (float)c->eps;
+    gm_array *x = embed_tokens(s, &pass), *inputs = c->per_layer_input ? layer_inputs(s, &pass, x) : NULL;
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        const layer *l = model_layer(m, i);
+        gm_activation in = {.x = gm_rms_norm(s, x, l->attention_norm, eps)};
+        gm_activation mixed = {.x = attention_mix(s, &pass, i, &l->attention, &in, true)};
+        gm_array *out = linear_apply(s, &l->attention.o, &mixed, GM_NONE);
+        x = gm_add(s, x, gm_rms_norm(s, out, l->attention_end_norm, eps));
+        x = gm_add(s, x, gm_rms_norm(s, feed(s, &pass, l, c->layers[i].has, x), l->mlp_end_norm, eps));
+        if (inputs) {
+            gm_activation gate = {.x = x};
+            gm_activation said = {.x = gm_geglu(s, linear_apply(s, &l->input_gate, &gate, GM_NONE),
+                                                layer_input(s, inputs, i, c->per_layer_input))};
+            x = gm_add(s, x, gm_rms_norm(s, linear_apply(s, &l->input_projection, &said, GM_NONE), l->input_norm, eps));
+        }
+        x = gm_multiply(s, x, l->scalar);
+    }
+    return head_apply(s, &pass, x, hidden);
+}
+
+static const char *const types[] = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified", NULL},
+                  *const gguf_names[] = {"gemma4", NULL};
+const gm_architecture gemma4_architecture = {
+    .name = "gemma4", .gguf = gguf_names, .types = types, .layer_size = sizeof(layer), .globals_size = sizeof(globals),
+    .fields = fields, .globals = global_fields, .configure = configure, .forward = forward};

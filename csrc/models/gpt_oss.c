@@ -1,0 +1,70 @@
+/* gpt_oss.c - gpt-oss: sinks, YaRN over all layers, a window on every other one, experts with biases whose SwiGLU is
+ * clamped. GGUF's post_attention_norm comes before the experts. */
+#include <stddef.h>
+#include "models/block.h"
+#include "models/config.h"
+#include "ops/ops.h"
+
+typedef struct {
+    gm_array *attention_norm, *mlp_norm;
+    attention_weights attention;
+    expert_weights experts;
+} layer;
+
+static const gm_weight_field fields[] = {
+    NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
+    ATTENTION_FIELDS(layer, attention, 0),
+    {FIELD_VECTOR, offsetof(layer, attention.sinks), "self_attn.sinks", "attn_sinks.weight", DIM_HEADS, DIM_ONE, 0, 0},
+    NORM_FIELD(layer, mlp_norm, "post_attention_layernorm", "post_attention_norm.weight|ffn_norm.weight", 0),
+    {FIELD_LINEAR, offsetof(layer, experts.router), "mlp.router", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, 0, 0},
+    EXPERT_FIELDS(layer, experts, "mlp.experts", FIELD_INTERLEAVED),
+    {0},
+};
+
+static gm_status configure(const config_source *s, gm_config *c) {
+    c->head_dim = 64;
+    c->n_kv_heads = 8;
+    c->window = 128;
+    c->mlp = 2880;
+    c->eps = 1e-5;
+    GM_TRY(config_int(s, "sliding_window", "attention.sliding_window", &c->window));
+    GM_TRY(config_common(s, c));
+    GM_TRY(config_layer_types(s, c, 2, LAYER_SLIDING));
+    c->n_experts = config_is_gguf(s) ? 0 : 128;
+    c->n_experts_used = 4;
+    c->expert_mlp = c->mlp;
+    c->normalise_experts = true;
+    GM_TRY(config_int(s, "experts_per_token", NULL, &c->n_experts_used));
+    GM_TRY(config_experts(s, c));
+    c->swiglu_alpha = 1.702;
+    c->swiglu_limit = 7;
+    GM_TRY(config_number(s, "swiglu_alpha", NULL, &c->swiglu_alpha));
+    GM_TRY(config_number(s, "swiglu_limit", NULL, &c->swiglu_limit));
+    rope_config *r = &c->rope[ROPE_FULL];
+    *r = rope_defaults(150000);
+    r->kind = ROPE_YARN;
+    r->factor = 32;
+    r->original_context = 4096;
+    r->truncate = false;
+    GM_TRY(config_rope(s, c, NULL, r));
+    c->rope[ROPE_SLIDING] = *r;
+    return GM_OK;
+}
+
+static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
+    gm_pass pass = {.model = m, .batch = b};
+    float eps = (float)m->config.eps;
+    gm_array *x = embed_tokens(s, &pass);
+    for (int64_t i = 0; i < m->config.n_layers; i++) {
+        const layer *l = model_layer(m, i);
+        x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, eps), x);
+        gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
+        x = gm_add(s, x, experts_apply(s, &pass, &l->experts, in.x, &in, GM_NONE, MOE_CLAMPED_SWIGLU));
+    }
+    return head_apply(s, &pass, x, hidden);
+}
+
+static const char *const types[] = {"gpt_oss", NULL}, *const gguf_names[] = {"gpt-oss", NULL};
+const gm_architecture gpt_oss_architecture = {
+    .name = "gpt_oss", .gguf = gguf_names, .types = types, .layer_size = sizeof(layer), .fields = fields,
+    .configure = configure, .forward = forward};

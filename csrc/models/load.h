@@ -1,0 +1,85 @@
+/* load.h - the inside of a loader: what load.c does job by job, what fields.c lists, what info.c tells. */
+#ifndef GOMLX_MODELS_LOAD_H
+#define GOMLX_MODELS_LOAD_H
+#include "core/graph.h"
+#include "models/config.h"
+
+/* Some rows of a tensor: row r of these is row r / block * period + offset + r % block of it. */
+typedef struct { int64_t rows, block, period, offset; } row_pick;
+#define MAX_PICKS 3
+
+typedef enum {
+    JOB_VECTOR,                  /* numbers to float32 */
+    JOB_PACK,                    /* rows of a dense or block format to panels */
+    JOB_RAW,                     /* as it is, to an array of dtype */
+} job_kind;
+
+/* One tensor, or a part of one, becomes one array, or a part of one. */
+typedef struct {
+    const gm_tensor *tensor;
+    gm_array **to;               /* where the array goes */
+    job_kind kind;
+    int64_t rows, columns;       /* of one part; a vector has 1 column */
+    int64_t part, parts;         /* the array is a stack of so many; this is number part */
+    int64_t first_row;           /* of the tensor: where the part begins */
+    row_pick picks[MAX_PICKS];   /* one after another; n_picks 0: all rows as they are */
+    int n_picks;
+    int64_t permuted_heads;      /* > 0: rows of each of so many heads are interleaved in the file */
+    int64_t transposed;          /* > 0: the tensor has columns as its rows, so many numbers each */
+    gm_dtype dtype;              /* JOB_RAW */
+} job;
+
+struct gm_loader {
+    gm_load_options options;
+    char *path;
+    gm_checkpoint *checkpoint;
+    gm_model *model;
+    const char *prefix;          /* of the names in safetensors: "model", "language_model.model" */
+    bool centred;                /* FIELD_CENTRED norms are stored without the 1 */
+    job *jobs;
+    size_t n_jobs, capacity, at;
+    bool *used;                  /* which tensors of the checkpoint the model is made of */
+    gm_queue *queue;
+    bool running;                /* the queue has the current job and the run lock is held */
+    int32_t *row_map;
+    size_t bytes_total, bytes_done;
+};
+
+/* fields.c: what listing needs, also for experts.c. Names are written to `name`; NULL: there is no such tensor. */
+#define NAME_BYTES 192
+const gm_tensor *fields_find(const gm_loader *l, char name[NAME_BYTES], const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+gm_status fields_list(gm_loader *l);                        /* all jobs of the model, checked against the files */
+gm_status fields_name(gm_loader *l);                        /* m->weights, once everything is loaded */
+gm_status fields_adapt(gm_loader *l);                       /* norms that are stored without their 1, decays as logs */
+/* The fields that a model has: first the globals, then layer by layer. Begin with a cursor of zeros. */
+typedef struct {
+    const gm_weight_field *field;
+    int64_t layer;               /* -1: a global */
+    const gm_layer_config *config;
+    void *where;                 /* gm_linear, or gm_array * */
+    int64_t next;                /* of the table at hand */
+    bool begun;
+} field_cursor;
+bool fields_next(const gm_model *m, field_cursor *c);
+/* "model.layers.3." or "blk.3."; for globals "model." or nothing. */
+void fields_prefix(const gm_loader *l, int64_t layer, char out[NAME_BYTES]);
+/* The first of the field's names that is in the files with this ending; name is it without the ending, or the first of
+ * all. */
+const gm_tensor *fields_find_named(const gm_loader *l, const field_cursor *c, const char *ending,
+                                   char name[NAME_BYTES]);
+gm_status fields_missing(const gm_loader *l, const char *name);
+gm_status fields_refuse_shape(const gm_loader *l, const gm_tensor *t, int ndim, const int64_t *want);
+bool fields_has_shape(const gm_tensor *t, int ndim, const int64_t *want);
+gm_status fields_add(gm_loader *l, job j);
+/* A tensor as it is; experts > 0: a stack of so many, each with `source` rows of which `rows` are picked. */
+gm_status fields_add_raw(gm_loader *l, const gm_tensor *t, gm_array **to, const job *like, int64_t experts,
+                         int64_t rows, int64_t source, int64_t columns);
+/* weight, scales and, for mode affine, biases of base in MLX's layout. */
+gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
+                         int64_t rows, int64_t source, int64_t columns);
+/* experts.c */
+gm_status fields_add_experts(gm_loader *l, const field_cursor *c);
+/* info.c */
+gm_status make_info(gm_loader *l);
+#endif

@@ -1,0 +1,51 @@
+/* qwen3_moe.c - Qwen 3-MoE: Qwen 3 with experts instead of most MLPs, chosen by a softmax over all of them. */
+#include <stddef.h>
+#include "models/block.h"
+#include "models/qwen.h"
+#include "ops/ops.h"
+
+typedef struct {
+    dense_layer dense;           /* its MLP where the layer has no experts */
+    expert_weights experts;
+} layer;
+
+static const gm_weight_field fields[] = {
+    NORM_FIELD(layer, dense.attention_norm, "input_layernorm", "attn_norm.weight", 0),
+    ATTENTION_FIELDS(layer, dense.attention, 0),
+    HEAD_NORM_FIELDS(layer, dense.attention, 0),
+    NORM_FIELD(layer, dense.mlp_norm, "post_attention_layernorm", "ffn_norm.weight", 0),
+    MLP_FIELDS(layer, dense.mlp),
+    {FIELD_LINEAR, offsetof(layer, experts.router), "mlp.gate", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS, 0},
+    EXPERT_FIELDS(layer, experts, "mlp.experts", 0),
+    {0},
+};
+
+static gm_status configure(const config_source *s, gm_config *c) {
+    GM_TRY(qwen_configure(s, c, true));
+    c->n_experts = config_is_gguf(s) ? 0 : 128;
+    c->n_experts_used = 8;
+    c->expert_mlp = 768;
+    c->normalise_experts = config_is_gguf(s);
+    return config_experts(s, c);
+}
+
+static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
+    gm_pass pass = {.model = m, .batch = b};
+    float eps = (float)m->config.eps;
+    gm_array *x = embed_tokens(s, &pass);
+    for (int64_t i = 0; i < m->config.n_layers; i++) {
+        const layer *l = model_layer(m, i);
+        x = attention_apply(s, &pass, i, &l->dense.attention, gm_rms_norm(s, x, l->dense.attention_norm, eps), x);
+        gm_activation in = {.x = gm_rms_norm(s, x, l->dense.mlp_norm, eps)};
+        if (m->config.layers[i].has & HAS_EXPERTS)
+            x = gm_add(s, x, experts_apply(s, &pass, &l->experts, in.x, &in, GM_NONE, MOE_SWIGLU));
+        else
+            x = mlp_apply(s, &l->dense.mlp, &in, gm_swiglu, x);
+    }
+    return head_apply(s, &pass, x, hidden);
+}
+
+static const char *const types[] = {"qwen3_moe", NULL}, *const gguf_names[] = {"qwen3moe", NULL};
+const gm_architecture qwen3_moe_architecture = {
+    .name = "qwen3_moe", .gguf = gguf_names, .types = types, .layer_size = sizeof(layer), .fields = fields,
+    .configure = configure, .forward = forward};

@@ -1,0 +1,206 @@
+/* qwen3_next.c - Qwen 3-Next and Qwen 3.5, dense and with experts: three layers of linear attention (a short convolution
+ * and a gated delta rule over a state) to one of gated attention; norms of 1 + w; a shared expert beside the chosen.
+ * GGUF files of Qwen 3.5 hold the value heads in tiled order. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+#include "models/block.h"
+#include "models/config.h"
+#include "ops/ops.h"
+
+typedef struct {
+    gm_array *mixer_norm, *mlp_norm;
+    attention_weights attention;
+    gm_linear gate;                          /* of the attention */
+    gm_linear qkv, z, b, a, out;             /* linear attention */
+    gm_array *conv, *dt_bias, *decay, *norm;
+    mlp_weights mlp, shared;
+    gm_linear shared_gate;
+    expert_weights experts;
+} layer;
+
+#define AT(member) offsetof(layer, member)
+#define ATTENTION                                                                                                      \
+    NORM_FIELD(layer, mixer_norm, "input_layernorm", "attn_norm.weight", FIELD_CENTRED),                               \
+    {FIELD_LINEAR, AT(attention.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION,              \
+     FIELD_QUERY},                                                                                                     \
+    {FIELD_LINEAR, AT(gate), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION, FIELD_GATE},        \
+    {FIELD_LINEAR, AT(attention.k), "self_attn.k_proj", "attn_k", DIM_KEYS, DIM_HIDDEN, HAS_KV, 0},                    \
+    {FIELD_LINEAR, AT(attention.v), "self_attn.v_proj", "attn_v", DIM_KEYS, DIM_HIDDEN, HAS_V, 0},                     \
+    {FIELD_LINEAR, AT(attention.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION, 0},     \
+    HEAD_NORM_FIELDS(layer, attention, FIELD_CENTRED)
+#define LINEAR_ATTENTION(qkv_names, z_names, b_names, a_names, b_gguf, a_gguf)                                         \
+    {FIELD_LINEAR, AT(qkv), qkv_names, "attn_qkv|ssm_in", DIM_CHANNELS, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_QKV},    \
+    {FIELD_LINEAR, AT(z), z_names, "attn_gate|ssm_in", DIM_VALUES, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_Z},           \
+    {FIELD_LINEAR, AT(b), b_names, b_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_B},                  \
+    {FIELD_LINEAR, AT(a), a_names, a_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_A},                  \
+    {FIELD_MATRIX, AT(conv), "linear_attn.conv1d.weight", "ssm_conv1d.weight", DIM_CHANNELS, DIM_KERNEL, HAS_LINEAR,   \
+     0},                                                                                                               \
+    {FIELD_VECTOR, AT(dt_bias), "linear_attn.dt_bias", "ssm_dt.bias", DIM_VALUE_HEADS, DIM_ONE, HAS_LINEAR, 0},        \
+    {FIELD_VECTOR, AT(decay), "linear_attn.A_log", "ssm_a", DIM_VALUE_HEADS, DIM_ONE, HAS_LINEAR,                      \
+     FIELD_NEGATIVE_EXP},                                                                                              \
+    {FIELD_VECTOR, AT(norm), "linear_attn.norm.weight", "ssm_norm.weight", DIM_VALUE_HEAD, DIM_ONE, HAS_LINEAR, 0},    \
+    {FIELD_LINEAR, AT(out), "linear_attn.out_proj", "ssm_out", DIM_HIDDEN, DIM_VALUES, HAS_LINEAR, 0}
+#define MLPS                                                                                                           \
+    NORM_FIELD(layer, mlp_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_CENTRED),              \
+    MLP_FIELDS(layer, mlp),                                                                                            \
+    {FIELD_LINEAR, AT(experts.router), "mlp.gate", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS, 0},           \
+    EXPERT_FIELDS(layer, experts, "mlp.experts", 0),                                                                   \
+    {FIELD_LINEAR, AT(shared.gate), "mlp.shared_expert.gate_proj", "ffn_gate_shexp", DIM_SHARED_MLP, DIM_HIDDEN,       \
+     HAS_SHARED_EXPERT, 0},                                                                                            \
+    {FIELD_LINEAR, AT(shared.up), "mlp.shared_expert.up_proj", "ffn_up_shexp", DIM_SHARED_MLP, DIM_HIDDEN,             \
+     HAS_SHARED_EXPERT, 0},                                                                                            \
+    {FIELD_LINEAR, AT(shared.down), "mlp.shared_expert.down_proj", "ffn_down_shexp", DIM_HIDDEN, DIM_SHARED_MLP,       \
+     HAS_SHARED_EXPERT, 0},                                                                                            \
+    {FIELD_LINEAR, AT(shared_gate), "mlp.shared_expert_gate", "ffn_gate_inp_shexp", DIM_ONE, DIM_HIDDEN,               \
+     HAS_SHARED_EXPERT, 0}
+
+static const gm_weight_field next_fields[] = {
+    ATTENTION,
+    LINEAR_ATTENTION("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba",
+                     "linear_attn.in_proj_ba", "ssm_ba", "ssm_ba"),
+    MLPS, {0}};
+static const gm_weight_field qwen3_5_fields[] = {
+    ATTENTION,
+    LINEAR_ATTENTION("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
+                     "linear_attn.in_proj_a", "ssm_beta", "ssm_alpha"),
+    MLPS, {0}};
+
+/* ---- config ---- */
+static gm_status configure(const config_source *s, gm_config *c, bool experts, bool tiled) {
+    int64_t period = 4, inner = 0;
+    const bool is_gguf = config_is_gguf(s);
+    c->head_dim = 256;
+    c->centred = true;
+    GM_TRY(config_activation(s, "silu"));
+    GM_TRY(config_common(s, c));
+    GM_TRY(config_int(s, "full_attention_interval", "full_attention_interval", &period));
+    GM_TRY(config_layer_types(s, c, period, LAYER_LINEAR));
+    c->conv_kernel = 4;
+    c->n_key_heads = 16;
+    c->n_value_heads = 32;
+    c->key_dim = c->value_dim = 128;
+    GM_TRY(config_int(s, "linear_conv_kernel_dim", "ssm.conv_kernel", &c->conv_kernel));
+    GM_TRY(config_int(s, "linear_num_key_heads", "ssm.group_count", &c->n_key_heads));
+    GM_TRY(config_int(s, "linear_num_value_heads", "ssm.time_step_rank", &c->n_value_heads));
+    GM_TRY(config_int(s, "linear_key_head_dim", "ssm.state_size", &c->key_dim));
+    GM_TRY(config_int(s, "linear_value_head_dim", NULL, &c->value_dim));
+    GM_TRY(config_int(s, NULL, "ssm.inner_size", &inner));
+    if (is_gguf && c->n_value_heads > 0 && inner > 0)
+        c->value_dim = inner / c->n_value_heads;
+    c->tiled_values = tiled && is_gguf;
+    if (experts) {
+        GM_TRY(config_experts(s, c));
+        GM_TRY(config_int(s, "shared_expert_intermediate_size", "expert_shared_feed_forward_length", &c->shared_mlp));
+        for (int64_t i = 0; i < c->n_layers; i++)
+            if (c->shared_mlp && (c->layers[i].has & HAS_EXPERTS))
+                c->layers[i].has |= HAS_SHARED_EXPERT;
+    }
+    c->rope[ROPE_FULL] = rope_defaults(10000);
+    c->rope[ROPE_FULL].partial = 0.25;
+    return config_rope(s, c, NULL, &c->rope[ROPE_FULL]);
+}
+
+static gm_status configure_next(const config_source *s, gm_config *c) {
+    c->mlp = 5632;
+    c->n_experts = config_is_gguf(s) ? 0 : 512;
+    c->n_experts_used = 10;
+    c->expert_mlp = 512;
+    c->shared_mlp = config_is_gguf(s) ? 0 : 512;
+    c->normalise_experts = true;
+    return configure(s, c, true, false);
+}
+
+static gm_status configure_qwen3_5(const config_source *s, gm_config *c) { return configure(s, c, false, true); }
+
+static gm_status configure_qwen3_5_moe(const config_source *s, gm_config *c) {
+    c->mlp = 1;                  /* no layer has an MLP of its own */
+    c->n_experts = config_is_gguf(s) ? 0 : 256;
+    c->n_experts_used = 8;
+    c->expert_mlp = 512;
+    c->shared_mlp = config_is_gguf(s) ? 0 : 512;
+    c->normalise_experts = true;
+    return configure(s, c, true, true);
+}
+
+/* ---- forward ---- */
+static gm_array *scaled(gm_scope *s, gm_array *x, double factor) {
+    return gm_multiply(s, x, scalar_array(s, factor, GM_FLOAT32));
+}
+
+static gm_array *columns(gm_scope *s, gm_array *x, int64_t from, int64_t count) {
+    if (!x)
+        return NULL;
+    return gm_slice(s, x, (int64_t[]){0, from}, (int64_t[]){x->shape[0], from + count}, (int64_t[]){1, 1});
+}
+
+static gm_array *gated_attention(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_array *x, gm_array *residual) {
+    gm_activation in = {.x = x};
+    gm_array *mixed = attention_mix(s, p, i, &l->attention, &in, false);
+    gm_array *gate = linear_apply(s, &l->gate, &in, GM_NONE);
+    gm_activation out = {.x = gm_multiply(s, mixed, gm_sigmoid(s, gate))};
+    return linear_apply(s, &l->attention.o, &out, residual);
+}
+
+/* Queries and keys to length 1 (their RMS over Dk and 1/sqrt(Dk)), queries by another 1/sqrt(Dk). */
+static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_array *x,
+                                  gm_array *residual) {
+    const gm_config *c = &p->model->config;
+    const gm_batch *b = p->batch;
+    const int slot = c->layers[i].slot;
+    const int64_t keys = c->n_key_heads * c->key_dim, values = c->n_value_heads * c->value_dim;
+    const double eps = 1e-6 / (double)c->key_dim, unit = 1 / sqrt((double)c->key_dim);
+    gm_activation in = {.x = x};
+    gm_array *u = linear_apply(s, &l->qkv, &in, GM_NONE), *z = linear_apply(s, &l->z, &in, GM_NONE);
+    gm_array *beta = gm_sigmoid(s, linear_apply(s, &l->b, &in, GM_NONE));
+    gm_array *step = gm_add(s, linear_apply(s, &l->a, &in, GM_NONE), l->dt_bias);
+    gm_array *zero = scalar_array(s, 0, GM_FLOAT32);
+    gm_array *decay = gm_exp(s, gm_multiply(s, gm_logaddexp(s, step, zero), l->decay));
+    gm_array *mixed = gm_cached_conv(s, u, l->conv, b->rows, b->tables, slot, b->n_sequences, b->spans);
+    gm_array *q = scaled(s, norm_apply(s, columns(s, mixed, 0, keys), NULL, c->key_dim, eps), unit * unit);
+    gm_array *k = scaled(s, norm_apply(s, columns(s, mixed, keys, keys), NULL, c->key_dim, eps), unit);
+    gm_array *v = columns(s, mixed, 2 * keys, values);
+    gm_array *o = gm_cached_gated_delta(s, q, k, v, decay, beta, b->rows, b->tables, slot, b->n_sequences, b->spans,
+                                        (int)c->n_key_heads, (int)c->n_value_heads, c->tiled_values);
+    gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, c->value_dim, c->eps))};
+    return linear_apply(s, &l->out, &out, residual);
+}
+
+static gm_array *mixture(gm_scope *s, gm_pass *p, const layer *l, uint32_t has, gm_activation *in, gm_array *x) {
+    gm_array *chosen = experts_apply(s, p, &l->experts, in->x, in, GM_NONE, MOE_SWIGLU);
+    if (has & HAS_SHARED_EXPERT) {
+        gm_array *shared = mlp_apply(s, &l->shared, in, gm_swiglu, GM_NONE);
+        gm_array *gate = gm_sigmoid(s, linear_apply(s, &l->shared_gate, in, GM_NONE));
+        chosen = gm_add(s, chosen, gm_multiply(s, gate, shared));
+    }
+    return gm_add(s, x, chosen);
+}
+
+static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
+    gm_pass pass = {.model = m, .batch = b};
+    float eps = (float)m->config.eps;
+    gm_array *x = embed_tokens(s, &pass);
+    for (int64_t i = 0; i < m->config.n_layers; i++) {
+        const layer *l = model_layer(m, i);
+        const uint32_t has = m->config.layers[i].has;
+        gm_array *in = gm_rms_norm(s, x, l->mixer_norm, eps);
+        x = has & HAS_LINEAR ? linear_attention(s, &pass, i, l, in, x) : gated_attention(s, &pass, i, l, in, x);
+        gm_activation inner = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
+        x = has & HAS_EXPERTS ? mixture(s, &pass, l, has, &inner, x) : mlp_apply(s, &l->mlp, &inner, gm_swiglu, x);
+    }
+    return head_apply(s, &pass, x, hidden);
+}
+
+static const char *const next_types[] = {"qwen3_next", NULL}, *const next_gguf[] = {"qwen3next", NULL},
+                  *const dense_types[] = {"qwen3_5", "qwen3_5_text", NULL}, *const dense_gguf[] = {"qwen35", NULL},
+                  *const moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL},
+                  *const moe_gguf[] = {"qwen35moe", NULL};
+const gm_architecture qwen3_next_architecture = {
+    .name = "qwen3_next", .gguf = next_gguf, .types = next_types, .layer_size = sizeof(layer), .fields = next_fields,
+    .configure = configure_next, .forward = forward};
+const gm_architecture qwen3_5_architecture = {
+    .name = "qwen3_5", .gguf = dense_gguf, .types = dense_types, .layer_size = sizeof(layer),
+    .fields = qwen3_5_fields, .configure = configure_qwen3_5, .forward = forward};
+const gm_architecture qwen3_5_moe_architecture = {
+    .name = "qwen3_5_moe", .gguf = moe_gguf, .types = moe_types, .layer_size = sizeof(layer),
+    .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe, .forward = forward};

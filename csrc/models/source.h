@@ -1,0 +1,18 @@
+/* source.h - the inside of config.h, for config.c and config_parts.c. */
+#ifndef GOMLX_MODELS_SOURCE_H
+#define GOMLX_MODELS_SOURCE_H
+#include <cjson/cJSON.h>
+#include "models/config.h"
+
+struct config_source {
+    const char *name;            /* the file */
+    const cJSON *root, *top;     /* top: around a text_config, else NULL */
+    const gguf *g;               /* NULL: config.json */
+    const char *arch;            /* GGUF keys begin with it */
+};
+const cJSON *source_item(const config_source *s, const char *key);            /* NULL: missing or null */
+const gguf_entry *source_entry(const config_source *s, const char *key);      /* without the architecture's name */
+gm_status source_number(const config_source *s, const cJSON *object, const char *key, double *out);
+gm_status source_integer(const config_source *s, const char *key, const cJSON *v, int64_t *out);
+gm_status source_check_sizes(const config_source *s, const gm_config *c);
+#endif
