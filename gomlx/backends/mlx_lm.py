@@ -389,6 +389,10 @@ class BridgeModel(Model):
             return self._process.ask(do="metrics")["metrics"]
 
     @property
+    def _engine(self):
+        raise NotImplementedError("the backend mlx_lm does not run this engine: load the model with backend='native'")
+
+    @property
     def vocab_size(self):
         return self.tokenizer.vocab_size
 
