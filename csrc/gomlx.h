@@ -285,12 +285,18 @@ void gm_detokenizer_free(gm_detokenizer *d);
 
 /* ---- models (csrc/models, csrc/nn) ---- */
 typedef struct gm_model gm_model;
+enum { GM_KV_Q8_0 = 100 };        /* entries of the KV cache: 34 bytes for 32 values, int8 times a float16 scale */
+/* When a sequence has context_length tokens: its stream ends, or fails with GM_EVALUE, or goes on while every layer sees the
+ * last context_length tokens at most. */
+typedef enum { GM_CONTEXT_STOP, GM_CONTEXT_ERROR, GM_CONTEXT_ROTATE } gm_context_policy;
 typedef struct {
     const char *path;             /* a folder with config.json and safetensors, or a .gguf file (first of split ones) */
     int64_t context_length;       /* 0: the model's own */
     /* -1: as in the file; GM_FLOAT32, GM_FLOAT16 or GM_BFLOAT16 for unquantised weights */
     int weight_dtype;
-    int kv_dtype;                 /* -1: GM_FLOAT32 with float32 activations, else GM_FLOAT16 */
+    /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16 or GM_KV_Q8_0; -1: GM_FLOAT32 with float32 activations, else GM_FLOAT16 */
+    int kv_dtype;
+    gm_context_policy context_policy;
     int activations;              /* -1: int8 for block formats (GGUF), float32 else; 0: float32; 1: int8 */
     int threads;                  /* 0: gm_default_threads() */
 } gm_load_options;
@@ -356,13 +362,23 @@ gm_status gm_sample_probabilities(const gm_sampling *o, const float *logits, int
                                   size_t n_ids, size_t n_prompt, uint64_t step, float *out);
 
 /* ---- sessions and streams (csrc/run): the one decode loop ---- */
-/* A session is one sequence: its KV cache and the tokens that are in it. Used by one stream at a time (else
+/* A session is one sequence: its caches and the tokens that are in them. Used by one stream at a time (else
  * GM_ESTATE). */
 typedef struct gm_session gm_session;
 gm_status gm_session_new(gm_model *m, gm_session **out);
 void gm_session_free(gm_session *s);          /* NULL is fine */
 int64_t gm_session_length(const gm_session *s);
+/* Forgets the tokens from length on; gm_session_length tells what is left, which may be less: recurrent layers fall back to
+ * states kept now and then, sliding windows to where their keys are all there. What was forgotten is computed again. */
 gm_status gm_session_truncate(gm_session *s, int64_t length);
+/* The same sequence once more. Nothing is copied before one of both goes on. */
+gm_status gm_session_fork(gm_session *s, gm_session **out);
+gm_status gm_session_bytes(gm_session *s, int64_t *bytes);    /* memory that it holds; shared with forks: counted in each */
+/* The session as bytes that a model of the same shape and kv_dtype restores, in another process too, bit for bit (states
+ * kept to fall back to are not among them). out NULL: only *size; else *size is what that gave. */
+gm_status gm_session_save(gm_session *s, void *out, size_t *size);
+/* GM_EBADFILE: what is not a whole saved session of such a model. */
+gm_status gm_session_restore(gm_model *m, const void *bytes, size_t size, gm_session **out);
 
 /* How a prompt is computed: in passes of many rows, or of one; VALIDATE does both, goes on with the second and tells how
  * far the last logits are apart. */

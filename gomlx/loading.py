@@ -17,15 +17,19 @@ log = logging.getLogger("gomlx")
 
 def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
          kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
-         progress: Callable[[float], None] | None = None, backend: str | None = None, **backend_options) -> Model:
+         progress: Callable[[float], None] | None = None, context_policy: str | None = None, backend: str | None = None, **backend_options) -> Model:
     """Loads a model.
 
     path_or_name    a folder with config.json, tokenizer.json and safetensors; a .gguf file (the first of split ones); a
                     name of the Hugging Face hub, "org/name", "org/name:Q4_K_M" or "org/name/file.gguf"; None or "fable"
                     is the small model inside the package.
     context_length  tokens a session may hold; the model's own when None.
+    context_policy  what happens when a sequence has that many: "stop" (the default) ends its stream with finish_reason
+                    "context", "error" raises ValueError, "rotate" goes on, every layer seeing the last context_length
+                    tokens at most.
     dtype           "float32", "float16" or "bfloat16" for weights that are not quantised; as in the file when None.
-    kv_dtype        of the KV cache: "float32" with float32 activations, else "float16", when None.
+    kv_dtype        of the KV cache: "float32", "float16", "bfloat16" or "q8_0" (34 bytes for 32 values; head_dim must be a
+                    multiple of 32). When None "float32" with float32 activations, else "float16".
     activations     "int8" (fast) or "float32" (exact) in products with quantised weights; when None, "int8" for GGUF's
                     block formats and "float32" for everything else.
     threads         when None, what `gomlx doctor` shows.
@@ -37,14 +41,15 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     if backend != "native":
         from gomlx import backends
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
-               "threads": threads}
+               "threads": threads, "context_policy": context_policy}
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
         raise TypeError(f"load: the native backend has no option {', '.join(backend_options)}")
     path = locate(path_or_name, show_bars=progress is not None)
     engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
-                               activations=activations, threads=threads or 0, progress=progress)
+                               activations=activations, threads=threads or 0, progress=progress,
+                               context_policy=context_policy)
     try:
         info = engine.info()
         info["path"] = path

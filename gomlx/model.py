@@ -284,6 +284,11 @@ class Model:
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
 
+    def restore_session(self, saved: bytes) -> _gomlx.Session:
+        """The session that session.save() made of it, here or in another process: goes on with the same bits. The model must
+        have the same shape and kv_dtype; gomlx.Error when the bytes are damaged or another model's."""
+        return self._engine.restore_session(saved)
+
     def session(self) -> _gomlx.Session:
         """A sequence that several generations share: its KV cache is kept between them."""
         return self._engine.new_session()

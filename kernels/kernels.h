@@ -470,14 +470,15 @@ typedef struct {                          /* x [batches, heads, steps, dim], the
     bool interleaved;                     /* pairs (2i, 2i+1) instead of (i, i + half); the rest of dim is copied */
 } gm_rope_args;
 
-/* Blocks of the cache, laid out as quants.h says: k_tables[sequence] is the address of an array of pointers, that of
+/* Blocks of the cache, laid out as quants.h says; GM_T_KV_Q8_0 is a kv_type only. k_tables[sequence] is the address of an array of pointers, that of
  * block b of the sequence's keys at b; v_tables the same of its values. What is not used may be anything, NULL too. */
+#define GM_T_KV_Q8_0 100
 typedef struct {                          /* half-split pairs; the first 2*half of head_dim turn */
     float *q_out; const float *q, *k, *v, *angles;      /* q, q_out [rows, n_heads, head_dim]; k, v [rows, n_kv_heads, head_dim] */
     int64_t q_stride, k_stride, v_stride;               /* between rows of q, k, v; q_out is contiguous. k NULL: nothing to append */
     const int64_t *k_tables, *v_tables;                 /* one per sequence */
     const int32_t *sequence, *position;                 /* per row */
-    int kv_type;                                        /* GM_T_F32, GM_T_F16 or GM_T_BF16 */
+    int kv_type;                                        /* GM_T_F32, GM_T_F16, GM_T_BF16 or GM_T_KV_Q8_0 */
     int64_t n_heads, n_kv_heads, head_dim, half;
 } gm_rope_cache_args;
 

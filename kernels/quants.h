@@ -41,7 +41,9 @@ static inline size_t act_bytes(int64_t tokens, int64_t k) { return (size_t)token
 
 /* The KV cache of one sequence and layer is blocks of GM_KV_BLOCK positions, each anywhere in memory.
  *   K: [kv_head][GM_KV_BLOCK / 16][head_dim][16]   sixteen keys side by side: one lane per key
- *   V: [kv_head][GM_KV_BLOCK][head_dim]                                                          */
+ *   V: [kv_head][GM_KV_BLOCK][head_dim]
+ * As int8 both are [kv_head][GM_KV_BLOCK / 16][head_dim / 32] units of 16 * 34 bytes: float16 scale[16], one for the 32
+ * values of each position, then int8 q: q[32][16] of keys, q[16][32] of values. */
 #define GM_KV_BLOCK 256
 #define GM_KV_LANES 16
 #endif

@@ -81,9 +81,12 @@ static gm_status check_options(const gm_load_options *o) {
         o->weight_dtype != GM_BFLOAT16)
         return gm_fail(GM_EVALUE, "load: dtype is %s, expected float32, float16 or bfloat16",
                        gm_dtype_name((gm_dtype)o->weight_dtype));
-    if (o->kv_dtype != -1 && o->kv_dtype != GM_FLOAT32 && o->kv_dtype != GM_FLOAT16 && o->kv_dtype != GM_BFLOAT16)
-        return gm_fail(GM_EVALUE, "load: kv_dtype is %s, expected float32, float16 or bfloat16",
+    if (o->kv_dtype != -1 && o->kv_dtype != GM_FLOAT32 && o->kv_dtype != GM_FLOAT16 && o->kv_dtype != GM_BFLOAT16 &&
+        o->kv_dtype != GM_KV_Q8_0)
+        return gm_fail(GM_EVALUE, "load: kv_dtype is %s, expected float32, float16, bfloat16 or q8_0",
                        gm_dtype_name((gm_dtype)o->kv_dtype));
+    if (o->context_policy < GM_CONTEXT_STOP || o->context_policy > GM_CONTEXT_ROTATE)
+        return gm_fail(GM_EVALUE, "load: context_policy is %d, expected a gm_context_policy", (int)o->context_policy);
     if (o->activations < -1 || o->activations > 1)
         return gm_fail(GM_EVALUE, "load: activations is %d, expected 0 (float32), 1 (int8) or -1 to choose",
                        o->activations);
@@ -323,6 +326,11 @@ static gm_status lay_out(gm_model *m, int kv_type) {
         return GM_ENOMEM;
     for (int64_t i = 0; i < c->n_layers; i++) {
         const gm_layer_config *l = &c->layers[i];
+        if (l->has & HAS_KV && kv_type == GM_KV_Q8_0 && l->head_dim % 32) {
+            memory_free(slots);
+            return gm_fail(GM_EVALUE, "load: kv_dtype \"q8_0\" needs heads of whole blocks of 32 values, those of layer "
+                           "%lld have %lld", (long long)i, (long long)l->head_dim);
+        }
         if (l->has & HAS_KV)
             slots[l->slot] = (cache_slot){.kind = CACHE_KV, .n_kv_heads = l->n_kv_heads, .head_dim = l->head_dim,
                                           .window = l->window};
@@ -331,7 +339,11 @@ static gm_status lay_out(gm_model *m, int kv_type) {
                                           .conv_floats = (c->conv_kernel - 1) * config_dim(c, l, DIM_CHANNELS),
                                           .state_floats = c->n_value_heads * c->value_dim * c->key_dim};
     }
-    m->layout = (cache_layout){.slots = slots, .n_slots = c->n_slots, .kv_type = kv_type, .context = c->context};
+    m->layout = (cache_layout){.slots = slots, .n_slots = c->n_slots, .kv_type = kv_type, .context = c->context,
+                               .rotate = m->context_policy == GM_CONTEXT_ROTATE};
+    for (int i = 0; m->layout.rotate && i < c->n_slots; i++)
+        if (slots[i].kind == CACHE_KV && (slots[i].window == 0 || slots[i].window > c->context))
+            slots[i].window = c->context;
     return GM_OK;
 }
 
@@ -361,6 +373,7 @@ static gm_status settle(gm_loader *l) {
                        "others", l->path);
     m->int8 = any;
     m->weight_bytes = (int64_t)l->bytes_total;
+    m->context_policy = l->options.context_policy;
     return lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype : any ? GM_FLOAT16 : GM_FLOAT32);
 }
 

@@ -123,6 +123,7 @@ struct gm_model {
     int64_t n_weights;
     int threads;
     cache_layout layout;         /* its slots are memory of the model */
+    gm_context_policy context_policy;
     bool int8;
     int64_t weight_bytes;
     char *info;                  /* JSON object */

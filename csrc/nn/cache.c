@@ -1,6 +1,10 @@
-/* cache.c - see cache.h. */
+/* cache.c - see cache.h. A cache as bytes: the words of `head`, then those of `saved_slot` for each slot, the memory of the
+ * slots one after another (of a block the tiles of positions that are there, head by head, keys before values; of a state
+ * its two arrays), and last the checksum of all of it. */
 #include "nn/cache.h"
+#include <assert.h>
 #include <string.h>
+#include "base/checksum.h"
 #include "base/memory.h"
 
 #define CHECKPOINTS 4                /* states kept to fall back to, besides the zeros at the start */
@@ -31,7 +35,13 @@ struct gm_cache {
 };
 
 /* ---- sizes ---- */
-static int64_t entry_bytes(int kv_type, int64_t values) { return values * (int64_t)gm_dtype_size((gm_dtype)kv_type); }
+static_assert((int)GM_KV_Q8_0 == (int)GM_T_KV_Q8_0, "kernels know the types by number");
+
+const char *cache_type_name(int kv_type) { return kv_type == GM_KV_Q8_0 ? "q8_0" : gm_dtype_name((gm_dtype)kv_type); }
+
+static int64_t entry_bytes(int kv_type, int64_t values) {
+    return kv_type == GM_KV_Q8_0 ? values / 32 * 34 : values * (int64_t)gm_dtype_size((gm_dtype)kv_type);
+}
 
 /* Bytes of a slot's first array (of a block), whole cache lines, and of both. */
 static int64_t first_bytes(const cache_layout *l, const cache_slot *s) {
@@ -294,4 +304,179 @@ void cache_addresses(const gm_cache *c, int slot, void **first, void **second) {
     const bool blocks = c->layout->slots[slot].kind == CACHE_KV;
     *first = blocks ? (void *)m->first : m->first[0];
     *second = blocks ? (void *)m->second : m->second[0];
+}
+
+/* ---- as bytes ---- */
+#define MAGIC 0x3130304548434143     /* CACHE001 */
+typedef struct { uint64_t magic, block, kv_type, n_slots, length; } head;
+typedef struct { int64_t kind, n_kv_heads, head_dim, window, conv_floats, state_floats, begin; } saved_slot;
+
+static saved_slot describe(const cache_slot *s, int64_t begin) {
+    const bool kv = s->kind == CACHE_KV;
+    return (saved_slot){s->kind, kv ? s->n_kv_heads : 0, kv ? s->head_dim : 0, kv ? s->window : 0,
+                        kv ? 0 : s->conv_floats, kv ? 0 : s->state_floats, begin};
+}
+static head head_of(const cache_layout *l, int64_t length) {
+    return (head){MAGIC, GM_KV_BLOCK, (uint64_t)l->kv_type, (uint64_t)l->n_slots, (uint64_t)length};
+}
+
+static int64_t positions_in(int64_t block, int64_t length) {
+    int64_t left = length - block * GM_KV_BLOCK;
+    return left < GM_KV_BLOCK ? left : GM_KV_BLOCK;
+}
+/* Of one head's keys, or values, of a block. */
+static int64_t tiles_bytes(const cache_layout *l, const cache_slot *s, int64_t positions) {
+    return (positions + GM_KV_LANES - 1) / GM_KV_LANES * entry_bytes(l->kv_type, GM_KV_LANES * s->head_dim);
+}
+
+/* Bytes of a slot's memory: `length` positions, the first block that is there `begin`. */
+static int64_t saved_bytes(const cache_layout *l, const cache_slot *s, int64_t begin, int64_t length) {
+    if (s->kind == CACHE_STATE)
+        return length > 0 ? (s->conv_floats + s->state_floats) * 4 : 0;
+    const int64_t whole = length / GM_KV_BLOCK - begin;
+    return 2 * s->n_kv_heads * (whole * tiles_bytes(l, s, GM_KV_BLOCK) + tiles_bytes(l, s, length % GM_KV_BLOCK));
+}
+
+size_t cache_save_bytes(const gm_cache *c) {
+    int64_t bytes = (int64_t)sizeof(head) + 8;
+    for (int i = 0; i < c->layout->n_slots; i++)
+        bytes += (int64_t)sizeof(saved_slot) +
+                 saved_bytes(c->layout, &c->layout->slots[i], c->slots[i].begin, c->length);
+    return (size_t)bytes;
+}
+
+/* Zeros for the positions from `used` on in a tile of keys or of values of one head: nothing there is the sequence's. */
+static void clear_lanes(const cache_layout *l, uint8_t *tile, int64_t head_dim, int64_t used, bool keys) {
+    const size_t rest = (size_t)(GM_KV_LANES - used);
+    if (l->kv_type == GM_KV_Q8_0) {
+        for (int64_t d = 0; d < head_dim; d += 32, tile += GM_KV_LANES * 34) {
+            uint8_t *q = tile + 2 * GM_KV_LANES;
+            memset(tile + 2 * used, 0, 2 * rest);
+            for (int i = 0; keys && i < 32; i++)
+                memset(q + i * GM_KV_LANES + used, 0, rest);
+            if (!keys)
+                memset(q + 32 * used, 0, 32 * rest);
+        }
+        return;
+    }
+    const size_t item = gm_dtype_size((gm_dtype)l->kv_type);
+    for (int64_t d = 0; keys && d < head_dim; d++)
+        memset(tile + (size_t)(d * GM_KV_LANES + used) * item, 0, rest * item);
+    if (!keys)
+        memset(tile + (size_t)(used * head_dim) * item, 0, rest * (size_t)head_dim * item);
+}
+
+/* The tiles of one block, to or from bytes. */
+static uint8_t *save_block(const cache_layout *l, const cache_slot *s, uint8_t *out, const void *from, int64_t positions,
+                           bool keys) {
+    const int64_t bytes = tiles_bytes(l, s, positions), stride = tiles_bytes(l, s, GM_KV_BLOCK);
+    for (int64_t h = 0; h < s->n_kv_heads; h++, out += bytes) {
+        memcpy(out, (const char *)from + h * stride, (size_t)bytes);
+        if (positions % GM_KV_LANES)
+            clear_lanes(l, out + tiles_bytes(l, s, positions / GM_KV_LANES * GM_KV_LANES), s->head_dim,
+                        positions % GM_KV_LANES, keys);
+    }
+    return out;
+}
+static const uint8_t *restore_block(const cache_layout *l, const cache_slot *s, void *to, const uint8_t *in,
+                                    int64_t positions) {
+    const int64_t bytes = tiles_bytes(l, s, positions), stride = tiles_bytes(l, s, GM_KV_BLOCK);
+    for (int64_t h = 0; h < s->n_kv_heads; h++, in += bytes)
+        memcpy((char *)to + h * stride, in, (size_t)bytes);
+    return in;
+}
+
+void cache_save(const gm_cache *c, uint8_t *out) {
+    const cache_layout *l = c->layout;
+    const uint8_t *start = out;
+    const head h = head_of(l, c->length);
+    memcpy(out, &h, sizeof h);
+    out += sizeof h;
+    for (int i = 0; i < l->n_slots; i++, out += sizeof(saved_slot)) {
+        const saved_slot slot = describe(&l->slots[i], c->slots[i].begin);
+        memcpy(out, &slot, sizeof slot);
+    }
+    for (int i = 0; i < l->n_slots; i++) {
+        const cache_slot *s = &l->slots[i];
+        const slot_memory *m = &c->slots[i];
+        if (s->kind == CACHE_STATE && c->length > 0) {
+            memcpy(out, m->first[0], (size_t)s->conv_floats * 4);
+            memcpy(out + s->conv_floats * 4, m->second[0], (size_t)s->state_floats * 4);
+            out += (s->conv_floats + s->state_floats) * 4;
+            continue;
+        }
+        for (int64_t b = m->begin; s->kind == CACHE_KV && b * GM_KV_BLOCK < c->length; b++) {
+            out = save_block(l, s, out, m->first[b], positions_in(b, c->length), true);
+            out = save_block(l, s, out, m->second[b], positions_in(b, c->length), false);
+        }
+    }
+    const uint64_t sum = checksum_of(start, (size_t)(out - start));
+    memcpy(out, &sum, sizeof sum);
+}
+
+static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *bytes, size_t size) {
+    const cache_layout *l = c->layout;
+    const head want = head_of(l, length);
+    int64_t rest = (int64_t)size - (int64_t)sizeof want - 8;
+    if (size > INT64_MAX || rest < (int64_t)sizeof(saved_slot) * l->n_slots)
+        return gm_fail(GM_EBADFILE, "KV cache: %zu bytes are too few for %d slots", size, l->n_slots);
+    if (memcmp(bytes, &want, sizeof want) != 0)
+        return gm_fail(GM_EBADFILE, "KV cache: saved by another version, or of another shape, type or length than %s of "
+                       "%d slots and %lld positions", cache_type_name(l->kv_type), l->n_slots, (long long)length);
+    if (length > (l->rotate ? INT32_MAX : l->context))
+        return gm_fail(GM_EBADFILE, "KV cache: saved with %lld positions, the context holds %lld", (long long)length,
+                       (long long)l->context);
+    for (int i = 0; i < l->n_slots; i++) {
+        const cache_slot *s = &l->slots[i];
+        saved_slot saved, here;
+        memcpy(&saved, bytes + sizeof want + (size_t)i * sizeof saved, sizeof saved);
+        here = describe(s, saved.begin);
+        if (memcmp(&saved, &here, sizeof saved) != 0)
+            return gm_fail(GM_EBADFILE, "KV cache: slot %d was saved with another shape than the model's", i);
+        const int64_t seen = s->kind == CACHE_KV && s->window > 0 && length >= s->window ? length + 1 - s->window : 0;
+        if (saved.begin < 0 || saved.begin > seen / GM_KV_BLOCK)
+            return gm_fail(GM_EBADFILE, "KV cache: slot %d was saved without positions that its window sees", i);
+        rest -= (int64_t)sizeof saved;
+        const int64_t need = saved_bytes(l, s, saved.begin, length);
+        if (need > rest)
+            return gm_fail(GM_EBADFILE, "KV cache: %zu bytes end within slot %d", size, i);
+        rest -= need;
+    }
+    if (rest != 0)
+        return gm_fail(GM_EBADFILE, "KV cache: %lld of %zu bytes belong to nothing", (long long)rest, size);
+    uint64_t sum;
+    memcpy(&sum, bytes + size - sizeof sum, sizeof sum);
+    if (checksum_of(bytes, size - sizeof sum) != sum)
+        return gm_fail(GM_EBADFILE, "KV cache: the checksum is wrong");
+    return GM_OK;
+}
+
+gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size) {
+    const cache_layout *l = c->layout;
+    GM_TRY(check_saved(c, length, bytes, size));
+    const uint8_t *slots = bytes + sizeof(head), *in = slots + (size_t)l->n_slots * sizeof(saved_slot);
+    const int64_t end = (length + GM_KV_BLOCK - 1) / GM_KV_BLOCK;
+    for (int i = 0; i < l->n_slots && length > 0; i++) {
+        const cache_slot *s = &l->slots[i];
+        slot_memory *m = &c->slots[i];
+        saved_slot saved;
+        memcpy(&saved, slots + (size_t)i * sizeof saved, sizeof saved);
+        GM_TRY(grow(m, s->kind == CACHE_KV ? end : 1));
+        m->begin = m->end = saved.begin;
+        if (s->kind == CACHE_STATE) {
+            GM_TRY(own(l, s, m, 0, false));
+            m->end = 1;
+            memcpy(m->first[0], in, (size_t)s->conv_floats * 4);
+            memcpy(m->second[0], in + s->conv_floats * 4, (size_t)s->state_floats * 4);
+            in += (s->conv_floats + s->state_floats) * 4;
+            continue;
+        }
+        for (; m->end < end; m->end++) {
+            GM_TRY(own(l, s, m, m->end, false));
+            in = restore_block(l, s, m->first[m->end], in, positions_in(m->end, length));
+            in = restore_block(l, s, m->second[m->end], in, positions_in(m->end, length));
+        }
+    }
+    c->length = length;
+    return GM_OK;
 }

@@ -21,10 +21,11 @@ typedef struct {
 typedef struct {
     const cache_slot *slots;
     int n_slots;
-    int kv_type;                 /* GM_FLOAT32, GM_FLOAT16 or GM_BFLOAT16 */
+    int kv_type;                 /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16, or GM_KV_Q8_0: then head_dim % 32 is 0 */
     int64_t context;             /* positions that a sequence may have */
     bool rotate;                 /* or any number of them: every window is at most the context then */
 } cache_layout;
+const char *cache_type_name(int kv_type);          /* "float16", "q8_0" */
 /* Bytes of a position that stays in every slot. */
 int64_t cache_position_bytes(const cache_layout *layout);
 
@@ -39,6 +40,11 @@ gm_status cache_reach(gm_cache *c, int64_t from, int64_t to);
 /* Forgets positions from `length` on, and as many before it as it must: a state falls back to its last checkpoint, a
  * window to where its keys are all there. What is left: a length <= `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);
+/* The cache as bytes: positions that are there and states, not the checkpoints. restore fills an empty cache and refuses
+ * (GM_EBADFILE) what is not a saved cache of its layout with `length` positions. */
+size_t cache_save_bytes(const gm_cache *c);
+void cache_save(const gm_cache *c, uint8_t *out);
+gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size);
 int64_t cache_bytes(const gm_cache *c);            /* memory that it holds, what it shares included */
 /* What stands in the tables of a forward pass for this sequence: arrays of pointers to blocks of keys and of values,
  * or the two arrays of a state. Good until the next call that changes the cache. */

@@ -61,6 +61,15 @@ static bool read_dtype_name(module_state *state, PyObject *value, int *out) {
     return false;
 }
 
+/* A dtype, or "q8_0". */
+static bool read_kv_dtype(module_state *state, PyObject *value, int *out) {
+    if (value && PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "q8_0") == 0) {
+        *out = GM_KV_Q8_0;
+        return true;
+    }
+    return read_dtype_name(state, value, out);
+}
+
 static bool read_activations(PyObject *value, int *out) {
     if (!value || value == Py_None)
         return true;
@@ -72,6 +81,21 @@ static bool read_activations(PyObject *value, int *out) {
     else
         PyErr_Format(PyExc_ValueError, "activations must be 'int8', 'float32' or None, not %R", value);
     return !PyErr_Occurred();
+}
+
+static bool read_context_policy(PyObject *value, gm_context_policy *out) {
+    static const char *const names[] = {
+        [GM_CONTEXT_STOP] = "stop", [GM_CONTEXT_ERROR] = "error", [GM_CONTEXT_ROTATE] = "rotate"};
+    if (!value || value == Py_None)
+        return true;
+    for (int i = 0; PyUnicode_Check(value) && i <= GM_CONTEXT_ROTATE; i++) {
+        if (PyUnicode_CompareWithASCIIString(value, names[i]) == 0) {
+            *out = (gm_context_policy)i;
+            return true;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "context_policy must be 'stop', 'error' or 'rotate', not %R", value);
+    return false;
 }
 
 static bool report(PyObject *callable, double progress) {
@@ -115,12 +139,13 @@ static bool run_loader(const gm_load_options *options, PyObject *progress, gm_mo
 PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {
         "load_model", 0, 1, 1,
-        {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress", NULL}};
+        {"path", "context_length", "dtype", "kv_dtype", "activations", "threads", "progress", "context_policy", NULL}};
     module_state *state = PyModule_GetState(module);
-    PyObject *v[7], *path;
+    PyObject *v[8], *path;
     gm_load_options options = {.weight_dtype = -1, .kv_dtype = -1, .activations = -1};
     if (!read_arguments(&sig, args, n, kwnames, v) || !read_dtype_name(state, v[2], &options.weight_dtype)
-        || !read_dtype_name(state, v[3], &options.kv_dtype) || !read_activations(v[4], &options.activations)
+        || !read_kv_dtype(state, v[3], &options.kv_dtype) || !read_activations(v[4], &options.activations)
+        || !read_context_policy(v[7], &options.context_policy)
         || (v[5] != Py_None && !read_int(v[5], "threads", &options.threads)))
         return NULL;
     if (v[1] && v[1] != Py_None) {
@@ -297,6 +322,9 @@ static PyMethodDef model_methods[] = {
     {"new_session", py_model_new_session, METH_NOARGS,
      SIG("new_session($self)", "An empty sequence with its own KV cache.")},
     {"new_decoder", py_model_new_decoder, METH_NOARGS, SIG("new_decoder($self)", "A Decoder without streams.")},
+    {"restore_session", py_model_restore_session, METH_O,
+     SIG("restore_session($self, saved, /)",
+         "The Session that Session.save made of it; gomlx.Error when the bytes are damaged or another model's.")},
     {"logits", model_logits, METH_O,
      SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
     {"weight", model_weight, METH_O,

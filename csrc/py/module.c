@@ -267,7 +267,8 @@ static PyMethodDef module_functions[] = {
     {"set_threads", set_threads, METH_O,
      SIG("set_threads(n, /)", "Threads for evaluating arrays; models have their own number.")},
     {"load_model", FUNCTION(load_model), FASTCALL,
-     SIG("load_model(path, *, context_length=0, dtype=None, kv_dtype=None, activations=None, threads=0, progress=None)",
+     SIG("load_model(path, *, context_length=0, dtype=None, kv_dtype=None, activations=None, threads=0, progress=None, "
+         "context_policy=None)",
          "Loads a model folder or a GGUF file.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "

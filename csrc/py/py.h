@@ -207,6 +207,7 @@ PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyOb
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *py_model_new_session(PyObject *self, PyObject *unused);
 PyObject *py_model_new_decoder(PyObject *self, PyObject *unused);
+PyObject *py_model_restore_session(PyObject *self, PyObject *bytes);
 module_state *py_model_state(PyObject *self);
 void py_session_shut(struct session_object *session);   /* frees the C session now, or as soon as its stream lets go */
 bool py_token_type_add(PyObject *module, module_state *state);

@@ -13,18 +13,10 @@ static void stream_dealloc(PyObject *self);
 
 /* ---- sessions ---- */
 
-PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
-    (void)unused;
-    module_state *state = py_model_state(self);
+/* The object of a C session, which it takes, also on failure. */
+static PyObject *session_object_of(PyObject *self, gm_session *c_session) {
     model_object *model = (model_object *)self;
-    if (!model->model) {
-        PyErr_SetString(PyExc_ValueError, "the model is closed");
-        return NULL;
-    }
-    gm_session *c_session = NULL;
-    if (gm_session_new(model->model, &c_session) != GM_OK)
-        return raise_gm(state);
-    session_object *session = (session_object *)PyType_GenericAlloc(state->session_type, 0);
+    session_object *session = (session_object *)PyType_GenericAlloc(py_model_state(self)->session_type, 0);
     if (!session) {
         gm_session_free(c_session);
         return NULL;
@@ -36,6 +28,46 @@ PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
         session->next->previous = session;
     model->sessions = session;
     return (PyObject *)session;
+}
+
+static gm_model *model_of(PyObject *self) {
+    gm_model *model = ((model_object *)self)->model;
+    if (!model)
+        PyErr_SetString(PyExc_ValueError, "the model is closed");
+    return model;
+}
+
+PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
+    (void)unused;
+    gm_model *model = model_of(self);
+    gm_session *c_session = NULL;
+    if (!model)
+        return NULL;
+    if (gm_session_new(model, &c_session) != GM_OK)
+        return raise_gm(py_model_state(self));
+    return session_object_of(self, c_session);
+}
+
+PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
+    gm_model *model = model_of(self);
+    gm_session *c_session = NULL;
+    gm_status status;
+    Py_buffer view;
+    if (!model || PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) != 0)
+        return NULL;
+    gm_model_retain(model);                 /* another thread may close it meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_session_restore(model, view.buf, (size_t)view.len, &c_session);
+    gm_model_release(model);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    if (status != GM_OK)
+        return raise_gm(py_model_state(self));
+    if (!model_of(self)) {
+        gm_session_free(c_session);
+        return NULL;
+    }
+    return session_object_of(self, c_session);
 }
 
 /* Frees the C session, and off the model's list with it. Only when no C stream uses it. */
@@ -96,7 +128,7 @@ void py_session_shut(session_object *session) {
     session->doomed = true;
     if (session->stream)
         stream_shut(session->stream);
-    else
+    else if (!session->saving)
         session_release(session);
 }
 
@@ -124,7 +156,61 @@ static PyObject *session_truncate(PyObject *self, PyObject *value) {
         return NULL;
     if (gm_session_truncate(session, length) != GM_OK)
         return raise_gm(state_of(self, session_dealloc));
-    Py_RETURN_NONE;
+    return PyLong_FromLongLong(gm_session_length(session));
+}
+
+static PyObject *session_fork(PyObject *self, PyObject *unused) {
+    (void)unused;
+    gm_session *session = open_session(self), *copy = NULL;
+    if (!session)
+        return NULL;
+    if (gm_session_fork(session, &copy) != GM_OK)
+        return raise_gm(state_of(self, session_dealloc));
+    return session_object_of(((session_object *)self)->model, copy);
+}
+
+static PyObject *session_save(PyObject *self, PyObject *unused) {
+    (void)unused;
+    session_object *object = (session_object *)self;
+    gm_session *session = open_session(self);
+    size_t size = 0;
+    gm_status status;
+    if (!session)
+        return NULL;
+    if (gm_session_save(session, NULL, &size) != GM_OK)
+        return raise_gm(state_of(self, session_dealloc));
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (!bytes)
+        return NULL;
+    char *to = PyBytes_AsString(bytes);
+    if (object->saving) {
+        Py_DECREF(bytes);
+        PyErr_SetString(PyExc_ValueError, "the session is being saved by another thread");
+        return NULL;
+    }
+    object->saving = true;
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_session_save(session, to, &size);
+    Py_END_ALLOW_THREADS
+    object->saving = false;
+    if (status != GM_OK) {
+        Py_CLEAR(bytes);
+        raise_gm(state_of(self, session_dealloc));
+    }
+    if (object->doomed && !object->stream)
+        session_release(object);
+    return bytes;
+}
+
+static PyObject *session_nbytes(PyObject *self, void *unused) {
+    (void)unused;
+    gm_session *session = open_session(self);
+    int64_t bytes = 0;
+    if (!session)
+        return NULL;
+    if (gm_session_bytes(session, &bytes) != GM_OK)
+        return raise_gm(state_of(self, session_dealloc));
+    return PyLong_FromLongLong(bytes);
 }
 
 static PyObject *session_length(PyObject *self, void *unused) {
@@ -155,12 +241,18 @@ static void session_dealloc(PyObject *self) {
 
 #define SIG(text, doc) text "\n--\n\n" doc
 static PyMethodDef session_methods[] = {
-    {"truncate", session_truncate, METH_O, SIG("truncate($self, length, /)", "Forgets the tokens from length on.")},
+    {"truncate", session_truncate, METH_O, SIG("truncate($self, length, /)", "Forgets the tokens from length on, and gives the number that is "
+     "left: less where a sliding window or a recurrent layer cannot go back to length. What was forgotten is computed again.")},
+    {"fork", session_fork, METH_NOARGS,
+     SIG("fork($self)", "A Session of its own with the same tokens. Memory is copied only where one of both goes on.")},
+    {"save", session_save, METH_NOARGS,
+     SIG("save($self)", "The tokens and their cache as bytes for Model.restore_session, in another process too.")},
     {"close", session_close, METH_NOARGS, SIG("close($self)", "Gives the KV cache back; twice is fine.")},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef session_properties[] = {
     {"length", session_length, NULL, "Tokens in the KV cache.", NULL},
+    {"nbytes", session_nbytes, NULL, "Bytes of memory that its cache holds; what forks share is counted in each.", NULL},
     {"model", session_model, NULL, "The engine's model that made it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -34,7 +34,7 @@ gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *
         status = GM_ENOMEM;
     for (size_t i = 0; i < n && status == GM_OK; i++) {
         int64_t count = (int64_t)counts[i];
-        if (count < 1 || count > m->config.context)
+        if (count < 1 || (count > m->config.context && m->context_policy != GM_CONTEXT_ROTATE))
             status = gm_fail(GM_EVALUE, "logits: sequence %zu has %lld tokens, expected 1 to the context of %lld", i,
                              (long long)count, (long long)m->config.context);
         else if (!(s->ids[i] = memory_array(counts[i], sizeof(int32_t))))

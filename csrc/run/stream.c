@@ -126,7 +126,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     *out = NULL;
     if (n == 0)
         return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
-    if (n >= context)
+    if (n >= context && s->model->context_policy != GM_CONTEXT_ROTATE)
         return gm_fail(GM_EVALUE, "generate: the prompt has %lld tokens and leaves no room in the context of %lld",
                        (long long)n, (long long)context);
     for (int64_t i = 0; i < n; i++)
@@ -205,6 +205,9 @@ gm_stream_stats gm_stream_get_stats(const gm_stream *st) { return st->stats; }
 
 
 /* ---- rows and logits ---- */
+/* Whether the token sampled last leaves no room for another. */
+static bool is_full(const gm_stream *st) { return st->sampler.n_history >= st->session->model->config.context; }
+
 int64_t stream_rows(const gm_stream *st) {
     if (st->state != STREAM_ROWS)
         return 0;
@@ -214,6 +217,8 @@ int64_t stream_rows(const gm_stream *st) {
 
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position) {
     gm_session *s = st->session;
+    if (st->decodes && is_full(st) && s->model->context_policy == GM_CONTEXT_ERROR)
+        return gm_fail(GM_EVALUE, "generate: the context of %lld tokens is full", (long long)s->model->config.context);
     if (s->length + rows > s->capacity) {
         int64_t capacity = s->length + rows + 256;
         int32_t *grown = memory_resize(s->tokens, (size_t)capacity * sizeof *grown);
@@ -339,7 +344,7 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
     token->n_top = st->n_top;
     GM_TRY(release_text(st, false, &stopped));
     gm_finish finish = stopped ? GM_FINISH_STOP : st->stats.generated_tokens == st->max_tokens ? GM_FINISH_LENGTH
-                       : s->length + 1 >= s->model->config.context                             ? GM_FINISH_CONTEXT
+                       : is_full(st) && s->model->context_policy == GM_CONTEXT_STOP            ? GM_FINISH_CONTEXT
                                                                                                : GM_FINISH_NONE;
     if (finish != GM_FINISH_NONE && !stopped) {      /* what was held back comes with the last token */
         GM_TRY(release_text(st, true, &stopped));

@@ -36,7 +36,7 @@ def model():
     made.add_argument("--context", type=int, metavar="N", help="tokens of context to hold (default: the model's own)")
     made.add_argument("--activations", choices=("int8", "float32"), help="of products with quantised weights")
     made.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="of weights that are not quantised")
-    made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16"), help="of the KV cache")
+    made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
     return made
 
 

@@ -55,6 +55,9 @@ ALWAYS_INLINE void v_store_u16_part(uint16_t *p, __m128i h, int64_t n) {
 }
 ALWAYS_INLINE vf vf_load_f16(const uint16_t *p) { return vf_from_f16(_mm_loadu_si128((const __m128i *)p)); }
 ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_from_bf16(_mm_loadu_si128((const __m128i *)p)); }
+ALWAYS_INLINE vf vf_load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 ALWAYS_INLINE vf vf_load_f16_part(const uint16_t *p, int64_t n) { return vf_from_f16(v_load_u16_part(p, n)); }
 ALWAYS_INLINE vf vf_load_bf16_part(const uint16_t *p, int64_t n) { return vf_from_bf16(v_load_u16_part(p, n)); }
 ALWAYS_INLINE void vf_store_f16(uint16_t *p, vf v) { _mm_storeu_si128((__m128i *)p, vf_to_f16(v)); }

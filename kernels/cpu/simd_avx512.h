@@ -52,6 +52,9 @@ ALWAYS_INLINE __m256i vf_to_bf16(vf v) {
 }
 ALWAYS_INLINE vf vf_load_f16(const uint16_t *p) { return vf_from_f16(_mm256_loadu_si256((const __m256i *)p)); }
 ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_from_bf16(_mm256_loadu_si256((const __m256i *)p)); }
+ALWAYS_INLINE vf vf_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 ALWAYS_INLINE vf vf_load_f16_part(const uint16_t *p, int64_t n) {
     return vf_from_f16(_mm256_maskz_loadu_epi16(vm_first(n), p));
 }

@@ -69,6 +69,7 @@ ALWAYS_INLINE void v_store_u16(uint16_t *p, vi h, int64_t n) {
 }
 ALWAYS_INLINE vf vf_load_f16(const uint16_t *p) { return v_from_f16(v_load_u16(p)); }
 ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_of_bits((vi)((vu)v_load_u16(p) << 16)); }
+ALWAYS_INLINE vf vf_load_i8(const int8_t *p) { return (vf){ p[0], p[1], p[2], p[3] }; }
 ALWAYS_INLINE vf vf_load_f16_part(const uint16_t *p, int64_t n) { return v_from_f16(v_load_u16_part(p, n)); }
 ALWAYS_INLINE vf vf_load_bf16_part(const uint16_t *p, int64_t n) {
     return vf_of_bits((vi)((vu)v_load_u16_part(p, n) << 16));

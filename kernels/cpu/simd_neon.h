@@ -54,6 +54,11 @@ ALWAYS_INLINE void v_store_u16_part(uint16_t *p, uint16x4_t h, int64_t n) {
 }
 ALWAYS_INLINE vf vf_load_f16(const uint16_t *p) { return v_from_f16(vld1_u16(p)); }
 ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return v_from_bf16(vld1_u16(p)); }
+ALWAYS_INLINE vf vf_load_i8(const int8_t *p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
+}
 ALWAYS_INLINE vf vf_load_f16_part(const uint16_t *p, int64_t n) { return v_from_f16(v_load_u16_part(p, n)); }
 ALWAYS_INLINE vf vf_load_bf16_part(const uint16_t *p, int64_t n) { return v_from_bf16(v_load_u16_part(p, n)); }
 ALWAYS_INLINE void vf_store_f16(uint16_t *p, vf v) { vst1_u16(p, v_to_f16(v)); }

@@ -380,11 +380,24 @@ typedef struct {
     bool sinks;
 } scene;
 
+/* Bytes of n values of the cache, and value d of a position in a block's keys or values of a head. */
+static int64_t entry_bytes(int type, int64_t n) { return type == GM_T_KV_Q8_0 ? n / 32 * 34 : n * item_of(type); }
+static double entry(const scene *sc, const void *cache, bool is_key, int64_t position, int64_t kv, int64_t d)
+{
+    const int64_t dim = sc->dim, block = position / GM_KV_BLOCK, tile = position % GM_KV_BLOCK / 16, lane = position % 16;
+    const char *head = (const char *)cache + entry_bytes(sc->type, (block * sc->kv_heads + kv) * GM_KV_BLOCK * dim);
+    if (sc->type != GM_T_KV_Q8_0)
+        return get(head, sc->type, is_key ? (tile * dim + d) * 16 + lane : (tile * 16 + lane) * dim + d);
+    const char *unit = head + (tile * (dim / 32) + d / 32) * 16 * 34;
+    const int8_t *q = (const int8_t *)unit + 32;
+    return get(unit, GM_T_F16, lane) * q[is_key ? d % 32 * 16 + lane : lane * 32 + d % 32];
+}
+
 static void test_scene(const scene *sc)
 {
     const int64_t blocks = (sc->length + GM_KV_BLOCK - 1) / GM_KV_BLOCK, n = sc->length,
         group = sc->heads / sc->kv_heads;
-    const size_t cache = (size_t)(blocks * GM_KV_BLOCK * sc->kv_heads * sc->dim * item_of(sc->type));
+    const size_t cache = (size_t)entry_bytes(sc->type, blocks * GM_KV_BLOCK * sc->kv_heads * sc->dim);
     const float scale = 1 / sqrtf((float)sc->dim);
     float *q = floats(n * sc->heads * sc->dim, 2), *k = floats(n * sc->kv_heads * sc->dim, 2),
         *v = floats(n * sc->kv_heads * sc->dim, 1);
@@ -466,11 +479,8 @@ static void test_scene(const scene *sc)
         double top = sc->sinks ? (double)sinks[h] : -(double)INFINITY, sum = 0, slack = 0;
         for (int64_t j = first; j <= r; j++) {
             double s = 0;
-            for (int64_t d = 0; d < sc->dim; d++) {
-                int64_t block = (j / 256 * sc->kv_heads + kv) * 256 * sc->dim;
-                int64_t at = block + j % 256 / 16 * 16 * sc->dim + d * 16 + j % 16;
-                s += get(keys[1], sc->type, at) * (double)turned[(r * sc->heads + h) * sc->dim + d];
-            }
+            for (int64_t d = 0; d < sc->dim; d++)
+                s += entry(sc, keys[1], true, j, kv, d) * (double)turned[(r * sc->heads + h) * sc->dim + d];
             s *= (double)scale;
             slack = fmax(slack, fabs(s));
             if (sc->softcap != 0) s = (double)sc->softcap * tanh(s / (double)sc->softcap);
@@ -482,8 +492,7 @@ static void test_scene(const scene *sc)
         for (int64_t d = 0; d < sc->dim; d++) {
             double want = 0;
             for (int64_t j = first; j <= r; j++)
-                want += score[j] * get(values[1], sc->type,
-                    ((j / 256 * sc->kv_heads + kv) * 256 + j % 256) * sc->dim + d);
+                want += score[j] * entry(sc, values[1], false, j, kv, d);
             double got = (double)alone[(r * sc->heads + h) * sc->dim + d];
             CHECK(fabs(got - want / sum) <= 2e-6 * (2 + slack), "attention type %d dim %d row %d: %g, want %g",
                   sc->type, (int)sc->dim,
@@ -497,13 +506,23 @@ static void test_scene(const scene *sc)
         kernels->rope(&(gm_rope_args){ .out = rotated, .x = k + (r * sc->kv_heads + kv) * sc->dim,
             .angles = angles + r * 2 * sc->half, .type = GM_T_F32, .heads = 1, .steps = 1, .dim = sc->dim,
             .half = sc->half }, 0, 1);
+        const float *value = v + (r * sc->kv_heads + kv) * sc->dim;
+        const double put_key = entry(sc, keys[1], true, r, kv, d), put_value = entry(sc, values[1], false, r, kv, d);
+        if (sc->type == GM_T_KV_Q8_0) {
+            double top[2] = { 0, 0 };
+            for (int64_t i = d / 32 * 32; i < d / 32 * 32 + 32; i++) {
+                top[0] = fmax(top[0], fabs((double)rotated[i]));
+                top[1] = fmax(top[1], fabs((double)value[i]));
+            }
+            CHECK(fabs(put_key - (double)rotated[d]) <= top[0] / 127 * 0.57 && top[0] > 0, "rope_cache key in int8");
+            CHECK(fabs(put_value - (double)value[d]) <= top[1] / 127 * 0.57, "rope_cache value in int8");
+            continue;
+        }
         double room = 0;
         put(&room, sc->type, 0, (double)rotated[d]);
-        int64_t at = (r / 256 * sc->kv_heads + kv) * 256 * sc->dim + r % 256 / 16 * 16 * sc->dim + d * 16 + r % 16;
-        CHECK(get(keys[1], sc->type, at) == get(&room, sc->type, 0), "rope_cache key");
-        put(&room, sc->type, 0, (double)v[(r * sc->kv_heads + kv) * sc->dim + d]);
-        CHECK(get(values[1], sc->type, ((r / 256 * sc->kv_heads + kv) * 256 + r % 256) * sc->dim + d) == get(&room,
-              sc->type, 0), "rope_cache value");
+        CHECK(put_key == get(&room, sc->type, 0), "rope_cache key");
+        put(&room, sc->type, 0, (double)value[d]);
+        CHECK(put_value == get(&room, sc->type, 0), "rope_cache value");
     }
     free_buffers();
 }
@@ -515,6 +534,8 @@ static void test_attention(void)
         { GM_T_F16, 6, 2, 96, 20, 40, 5, 0, true },    { GM_T_BF16, 2, 1, 128, 64, 290, 100, 0, false },
         { GM_T_F32, 16, 1, 24, 12, 280, 270, 30, false }, { GM_T_F16, 2, 2, 256, 128, 20, 0, 50, false },
         { GM_T_F32, 5, 1, 7, 3, 270, 0, 0, false },    { GM_T_BF16, 2, 1, 600, 64, 270, 0, 0, false },
+        { GM_T_KV_Q8_0, 4, 2, 64, 32, 300, 0, 0, false }, { GM_T_KV_Q8_0, 7, 1, 96, 20, 270, 100, 20, true },
+        { GM_T_KV_Q8_0, 2, 2, 32, 16, 530, 0, 0, false }, { GM_T_KV_Q8_0, 13, 1, 608, 64, 30, 0, 0, false },
         { GM_T_F16, 30, 1, 13, 6, 50, 20, 0, true },   { GM_T_F32, 1, 1, 512, 256, 35, 1, 0, false },
     };
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1) test_scene(&scenes[i]);
