@@ -13,7 +13,9 @@ import re
 from gomlx import _gomlx as mx
 from gomlx import gguf_file, weights
 
-TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+       "model.embed_tokens_per_layer": "per_layer_token_embd", "model.per_layer_model_projection": "per_layer_model_proj",
+       "model.per_layer_projection_norm": "per_layer_proj_norm"}
 ATTENTION = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output"}
 MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
@@ -26,6 +28,13 @@ SHARED_EXPERT = {"mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_ex
                  "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
 GEMMA = ATTENTION | MLP | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                            "post_feedforward_layernorm": "post_ffw_norm"}
+GEMMA4 = GEMMA | HEAD_NORMS | {
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2", "router.proj": "ffn_gate_inp",
+    "experts.gate_up_proj": "ffn_gate_up_exps", "experts.down_proj": "ffn_down_exps"}
+GEMMA4_WHOLE = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+                "router.per_expert_scale": "ffn_down_exps.scale"}
 GATED_DELTA = ATTENTION | MLP | HEAD_NORMS | ROUTER | EXPERTS | SHARED_EXPERT | {
     "post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
     "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_b": "ssm_beta",
@@ -50,6 +59,16 @@ GATED_DELTA_COUNTS = [("ssm.conv_kernel", "u32", "linear_conv_kernel_dim"), ("ss
                       ("ssm.group_count", "u32", "linear_num_key_heads"),
                       ("ssm.time_step_rank", "u32", "linear_num_value_heads"),
                       ("full_attention_interval", "u32", "full_attention_interval")]
+
+
+GEMMA4_COUNTS = [row for row in COUNTS if row[0] not in ("attention.key_length", "attention.value_length")] + [
+    ("attention.key_length", "u32", "global_head_dim"), ("attention.value_length", "u32", "global_head_dim"),
+    ("attention.key_length_swa", "u32", "head_dim"), ("attention.value_length_swa", "u32", "head_dim"),
+    ("rope.dimension_count", "u32", "global_head_dim"), ("rope.dimension_count_swa", "u32", "head_dim"),
+    ("rope.freq_base_swa", "f32", "rope_local_base_freq"), ("attention.shared_kv_layers", "u32", "num_kv_shared_layers"),
+    ("embedding_length_per_layer_input", "u32", "hidden_size_per_layer_input"),
+    ("final_logit_softcapping", "f32", "final_logit_softcapping"), ("expert_count", "u32", "num_experts"),
+    ("expert_used_count", "u32", "top_k_experts"), ("expert_feed_forward_length", "u32", "moe_intermediate_size")]
 
 
 @dataclasses.dataclass
@@ -93,6 +112,11 @@ ARCHITECTURES = [
                  zero_centred=True, pattern=6,
                  defaults=GEMMA_DEFAULTS | {"rope_theta": 1e6, "rope_local_base_freq": 1e4,
                                             "max_position_embeddings": 131072}),
+    Architecture("gemma4_text", "gemma4", "Gemma4ForCausalLM", GEMMA4, counts=GEMMA4_COUNTS, whole=GEMMA4_WHOLE,
+                 experts="fused", pattern=6,
+                 defaults=GEMMA_DEFAULTS | {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window": 512,
+                                            "num_hidden_layers": 30, "global_head_dim": 512, "num_kv_shared_layers": 0,
+                                            "hidden_size_per_layer_input": 256, "max_position_embeddings": 131072}),
     Architecture("gpt_oss", "gpt-oss", "GptOssForCausalLM",
                  ATTENTION | EXPERTS | {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
                  counts=COUNTS + EXPERT_COUNTS, whole={"self_attn.sinks": "attn_sinks.weight"}, experts="interleaved",
@@ -105,7 +129,8 @@ ARCHITECTURES = [
                  counts=COUNTS + EXPERT_COUNTS + GATED_DELTA_COUNTS, zero_centred=True, experts="fused",
                  defaults=GATED_DELTA_DEFAULTS),
 ]
-ALIASES = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
+ALIASES = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_text",
+           "gemma4_unified_text": "gemma4_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 ROPE_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 
 
@@ -125,9 +150,14 @@ def of_config(config, path):
         if inner.get("rope_theta") is not None:
             c["rope_theta" if not prefix else "rope_local_base_freq"] = inner["rope_theta"]
         if not prefix and inner:
-            c.setdefault("partial_rotary_factor", inner.get("partial_rotary_factor"))
+            c |= {key: inner[key] for key in ("partial_rotary_factor", "mrope_section") if inner.get(key) is not None}
             if inner.get("rope_type", inner.get("type", "default")) not in ("default", "mrope", None):
                 c["rope_scaling"] = {k: v for k, v in inner.items() if k not in ("rope_theta", "partial_rotary_factor")}
+    overrides = c.get("per_layer_config")
+    for one in overrides.values() if isinstance(overrides, dict) else ():
+        for key, name in (("head_dim", "global_head_dim"), ("num_key_value_heads", "num_global_key_value_heads")):
+            if isinstance(one, dict) and one.get(key) is not None:
+                c[name] = one[key]
     for key, newer in (("num_experts", "num_local_experts"), ("num_experts_per_tok", "experts_per_token")):
         if c.get(key) is None and c.get(newer) is not None:
             c[key] = c[newer]
@@ -155,7 +185,7 @@ def metadata(arch, c, path):
         if c.get(key) is not None:
             made[f"{arch.gguf}.{suffix}"] = typed(kind, c[key], f"{path}: {key}")
     rotary = int(c["head_dim"] * c.get("partial_rotary_factor", 1))
-    made[f"{arch.gguf}.rope.dimension_count"] = typed("u32", rotary, path)
+    made.setdefault(f"{arch.gguf}.rope.dimension_count", typed("u32", rotary, path))
     if arch.whole is GATED_DELTA_WHOLE:
         made[f"{arch.gguf}.ssm.inner_size"] = typed("u32", c["linear_num_value_heads"] * c["linear_value_head_dim"], path)
     sections = (c.get("mrope_section") or (c.get("rope_scaling") or {}).get("mrope_section"))
@@ -165,6 +195,8 @@ def metadata(arch, c, path):
     if arch.model_type == "gemma3_text":
         made["gemma3.rope.freq_base_swa"] = typed("f32", c["rope_local_base_freq"], path)
     kinds = layer_kinds(arch, c)
+    if arch.model_type == "gemma4_text":
+        made |= gemma4_lists(c, kinds)
     if kinds and arch.whole is not GATED_DELTA_WHOLE:
         made[f"{arch.gguf}.attention.sliding_window_pattern"] = (gguf_file.ARRAY, 7, [k == "s" for k in kinds])
     scaling = c.get("rope_scaling") or {}
@@ -179,8 +211,21 @@ def metadata(arch, c, path):
                             ("attention_factor", "attn_factor")):
             if scaling.get(key) is not None:
                 made[f"{arch.gguf}.rope.scaling.{suffix}"] = typed("f32", scaling[key], f"{path}: rope_scaling.{key}")
-    elif kind not in ("default", "linear", "llama3", "mrope", None):
+    elif kind not in ("default", "linear", "llama3", "mrope", "proportional", None):
         raise NotImplementedError(f"{path}: rope type {kind!r} cannot be written to GGUF")
+    return made
+
+
+def gemma4_lists(c, kinds):
+    """What differs from layer to layer: heads of keys, and the width of MLPs that share keys and values."""
+    made, n = {}, len(kinds)
+    full = c.get("num_global_key_value_heads") or c["num_key_value_heads"]
+    if full != c["num_key_value_heads"]:
+        made["gemma4.attention.head_count_kv"] = (
+            gguf_file.ARRAY, 5, [full if kind == "f" else c["num_key_value_heads"] for kind in kinds])
+    if c.get("use_double_wide_mlp") and 0 < c["num_kv_shared_layers"] < n:
+        made["gemma4.feed_forward_length"] = (
+            gguf_file.ARRAY, 5, [c["intermediate_size"] * (2 if i >= n - c["num_kv_shared_layers"] else 1) for i in range(n)])
     return made
 
 
@@ -198,7 +243,8 @@ def layer_kinds(arch, c):
         kinds = "".join(t[0] for t in types)
     elif arch.pattern:
         pattern = c.get("sliding_window_pattern") or c.get("_sliding_window_pattern") or arch.pattern
-        kinds = "".join("f" if (i + 1) % pattern == 0 else "s" for i in range(n))
+        forced = n - 1 if arch.model_type == "gemma4_text" else n
+        kinds = "".join("f" if (i + 1) % pattern == 0 or i == forced else "s" for i in range(n))
     else:
         return ""
     return kinds if arch.pattern or "l" in kinds else ""
@@ -214,6 +260,7 @@ def of_metadata(header, path):
                                   + ", ".join(dict.fromkeys(a.gguf for a in ARCHITECTURES)))
     arch = found[1] if name == "llama" and values.get("llama.attention.sliding_window") else found[0]
     c = {"architectures": [arch.hf_class], "model_type": arch.model_type}
+    values |= of_gemma4_lists(values)
     for suffix, _, key in arch.counts:
         value = values.get(f"{name}.{suffix}")
         if isinstance(value, (int, float)):
@@ -228,7 +275,7 @@ def of_metadata(header, path):
     c["hidden_act" if "hidden_activation" not in arch.defaults else "hidden_activation"] = \
         arch.defaults.get("hidden_activation", "silu")
     rotary = values.get(f"{name}.rope.dimension_count", c["head_dim"])
-    if rotary != c["head_dim"]:
+    if rotary != c["head_dim"] and arch.model_type != "gemma4_text":
         c["partial_rotary_factor"] = rotary / c["head_dim"]
     pattern = values.get(f"{name}.attention.sliding_window_pattern")
     if isinstance(pattern, list) and len(pattern) == c["num_hidden_layers"]:
@@ -238,7 +285,17 @@ def of_metadata(header, path):
         c["layer_types"] = ["sliding_attention" if kind == "s" else "full_attention" for kind in kinds]
     if arch.model_type == "gemma3_text":
         c["rope_local_base_freq"] = float(f"{values.get('gemma3.rope.freq_base_swa', 1e4):.7g}")
-    if arch.model_type.startswith("gemma"):
+    if arch.model_type == "gemma4_text":
+        c |= {"use_double_wide_mlp": "wide" in values, "attention_k_eq_v": False, "enable_moe_block": "num_experts" in c,
+              "vocab_size_per_layer_input": c["vocab_size"]}
+        c |= {key: values[key] for key in ("num_global_key_value_heads",) if key in values}
+        c["per_layer_config"] = {str(i): {"head_dim": c["global_head_dim"]} | (
+            {"num_key_value_heads": values["num_global_key_value_heads"]} if "num_global_key_value_heads" in values else {})
+            for i, kind in enumerate(c.get("layer_types", ())) if kind == "full_attention"}
+        c["rope_parameters"] = {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": c.pop("rope_theta")},
+            "sliding_attention": {"rope_type": "default", "rope_theta": c.pop("rope_local_base_freq")}}
+    elif arch.model_type.startswith("gemma"):
         heads = c["num_attention_heads"]
         large = c["num_hidden_layers"] == (46 if arch.model_type == "gemma2" else 62)
         c["query_pre_attn_scalar"] = c["hidden_size"] // heads if large else c["head_dim"]
@@ -258,6 +315,21 @@ def of_metadata(header, path):
             if f"{name}.rope.scaling.{suffix}" in values:
                 c["rope_scaling"][key] = values[f"{name}.rope.scaling.{suffix}"]
     return arch, c
+
+
+def of_gemma4_lists(values):
+    """One number for each of gemma4_lists; what the last layers have that the first have not."""
+    made, kinds = {}, values.get("gemma4.attention.sliding_window_pattern")
+    heads, widths = values.get("gemma4.attention.head_count_kv"), values.get("gemma4.feed_forward_length")
+    if isinstance(heads, list) and isinstance(kinds, list) and len(heads) == len(kinds):
+        sliding, full = ([h for h, kind in zip(heads, kinds) if bool(kind) == wanted] for wanted in (True, False))
+        made["gemma4.attention.head_count_kv"] = (sliding or full)[0]
+        if full and sliding and full[0] != sliding[0]:
+            made["num_global_key_value_heads"] = full[0]
+    if isinstance(widths, list) and widths:
+        made["gemma4.feed_forward_length"] = widths[0]
+        made |= {"wide": True} if widths[-1] == 2 * widths[0] else {}
+    return made
 
 
 # ---- Llama 3's rope scaling: config.json has parameters, GGUF divisors of the frequencies ----
@@ -349,8 +421,22 @@ def gathered(tensors, arch, c):
             raise mx.Error(f"{each[max(each)].origin}: {len(each)} experts, and one numbered {max(each)}")
         out[f"{prefix}.{rest}"] = weights.stack([each[i] for i in range(len(each))])
     out = dict(pair for name, w in out.items() for pair in apart(name, w, arch, c))
+    if arch.model_type == "gemma4_text":
+        out = gemma4_gathered(out, c)
     demand_shapes(out, c)
     return unshifted(out, arch) if arch.whole is GATED_DELTA_WHOLE else out
+
+
+def gemma4_gathered(tensors, c):
+    """Without the keys and values of layers that use those of others, and with MLX's gate and up as one."""
+    own = c["num_hidden_layers"] - c["num_kv_shared_layers"]
+    unused = ("self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm", "self_attn.v_norm")
+    out = {name: w for name, w in tensors.items()
+           if not ((layer := LAYER.match(name)) and int(layer[2]) >= own and layer[3].startswith(unused))}
+    for name in [name for name in out if name.endswith("experts.gate_proj.weight")]:
+        both = concatenated(out.pop(name), out.pop(name.replace("gate_proj", "up_proj")))
+        out[name.replace("gate_proj", "gate_up_proj")] = both
+    return out
 
 
 def demand_shapes(tensors, c):
@@ -379,7 +465,7 @@ def apart(name, w, arch, c):
         return [(f"{stem}.gate_proj.{ending}", w.rows(list(range(0, n, 2)))),
                 (f"{stem}.up_proj.{ending}", w.rows(list(range(1, n, 2))))]
     if stem.endswith("experts") and last in ("gate_up_proj", "down_proj"):
-        if last == "down_proj":
+        if last == "down_proj" or arch.model_type == "gemma4_text":
             return [(name + ".weight", w)]
         n = w.shape[-2]
         return [(f"{stem}.gate_proj.weight", w.rows(list(range(n // 2)))),
@@ -428,6 +514,8 @@ def for_hugging_face(tensors, arch, c):
         elif arch.experts == "each":
             base = stem[:stem.index(".experts.") + 9]
             out |= {f"{base}{i}.{name[len(base):]}": w.part(i) for i in range(w.shape[0])}
+        elif stem.endswith("gate_up_proj"):
+            out[stem] = w
         elif stem.endswith("down_proj"):
             base = stem.removesuffix(".down_proj")
             if arch.experts == "fused":
@@ -455,12 +543,19 @@ def values_of(w):
     return w.read()[0] if w.form in weights.DENSE else weights.decode(w.form, w.read())
 
 
+def concatenated(gate, up):
+    """The rows of both, whose form stays."""
+    if gate.form != up.form or gate.shape != up.shape:
+        raise mx.Error(f"{up.origin}: {list(up.shape)} in {up.form}, expected {list(gate.shape)} in {gate.form}")
+    return gate.derived(lambda: [mx.concatenate(pair, axis=-2) for pair in zip(gate.read(), up.read())],
+                        (*gate.shape[:-2], 2 * gate.shape[-2], gate.shape[-1]))
+
+
 def fused(gate, up, experts, ending):
     """gate over up, or their rows in turns and, of matrices, input-major."""
     form = gate.form if gate.form in weights.DENSE else "F32"
     if experts == "fused":
-        return gate.derived(lambda: [mx.concatenate([values_of(gate), values_of(up)], axis=-2)],
-                            (*gate.shape[:-2], 2 * gate.shape[-2], gate.shape[-1]), form)
+        return concatenated(gate, up)
     if ending == "bias":
         shape = (*gate.shape[:-1], 2 * gate.shape[-1])
         return gate.derived(lambda: [mx.reshape(mx.stack([values_of(gate), values_of(up)], axis=-1), list(shape))], shape,
@@ -484,7 +579,13 @@ def for_mlx(tensors, arch, c):
     """Our weights under the names of mlx-lm."""
     out = {}
     for name, w in tensors.items():
-        if arch.experts != "interleaved":
+        if arch.model_type == "gemma4_text" and ".experts." in name:
+            name, n = name.replace(".experts.", ".experts.switch_glu."), w.shape[-2] // 2
+            if "gate_up_proj" in name:
+                out[name.replace("gate_up_proj", "gate_proj")] = w.rows(list(range(n)))
+                out[name.replace("gate_up_proj", "up_proj")] = w.rows(list(range(n, 2 * n)))
+                continue
+        elif arch.experts != "interleaved":
             name = name.replace(".experts.", ".switch_mlp.")
         if arch.whole is GATED_DELTA_WHOLE:
             if name.endswith("conv1d.weight"):
@@ -513,6 +614,11 @@ def for_gguf(tensors, arch, c):
     if scaling.get("rope_type", scaling.get("type")) == "llama3":
         divisors = rope_divisors(c, scaling)
         out["rope_freqs.weight"] = weights.Weight((len(divisors),), "F32", lambda: [mx.array(divisors, mx.float32)])
+    if arch.model_type == "gemma4_text":                 # the frequencies that do not turn
+        half = c["global_head_dim"] // 2
+        turning = int(c.get("partial_rotary_factor", 0.25) * half)
+        out["rope_freqs.weight"] = weights.Weight(
+            (half,), "F32", lambda: [mx.array([1.0] * turning + [1e30] * (half - turning), mx.float32)])
     return out
 
 
@@ -523,7 +629,11 @@ def from_gguf(tensors, arch, c, path):
         if theirs == "rope_freqs.weight" and arch.gguf == "llama":
             c["rope_scaling"] = rope_scaling_of(c, w.read()[0].tolist(), path)
             continue
-        if theirs.endswith("ffn_gate_up_exps.weight"):
+        if theirs == "rope_freqs.weight" and arch.gguf == "gemma4":
+            turning = sum(one == 1 for one in w.read()[0].tolist())
+            c["rope_parameters"]["full_attention"]["partial_rotary_factor"] = turning / w.shape[0]
+            continue
+        if theirs.endswith("ffn_gate_up_exps.weight") and arch.model_type != "gemma4_text":
             base, n = LAYER.match(theirs), w.shape[-2]
             stem = f"model.layers.{base[2]}.mlp.experts."
             out[stem + "gate_proj.weight"] = w.rows(list(range(n // 2)))

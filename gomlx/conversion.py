@@ -347,7 +347,7 @@ def is_quantised(name, w):
 def router_form(name, kind):
     """Routers keep eight bits, as mlx-lm does."""
     stem = name.removesuffix(".weight")
-    return Grouped("affine", 8, 64) if stem.endswith(("mlp.gate", "mlp.router", "shared_expert_gate")) else kind
+    return Grouped("affine", 8, 64) if stem.endswith(("mlp.gate", "mlp.router", "router.proj", "shared_expert_gate")) else kind
 
 
 def stored(name, w, form):

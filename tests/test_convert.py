@@ -31,6 +31,11 @@ CONFIGS = {
                "final_logit_softcapping": 30.0},
     "gemma3_text": {"query_pre_attn_scalar": D, "sliding_window": 16, "rope_local_base_freq": 5e3, "layer_types":
                     ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]},
+    "gemma4_text": {"global_head_dim": 64, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16, "num_experts": EXPERTS,
+                    "top_k_experts": 2, "moe_intermediate_size": 32, "sliding_window": 16, "use_double_wide_mlp": True,
+                    "num_global_key_value_heads": 1, "rope_parameters": {
+                        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, "layer_types": ["sliding_attention", "full_attention"] * 2},
     "gpt_oss": {"num_local_experts": EXPERTS, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 16,
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
                                  "beta_fast": 32.0, "beta_slow": 1.0}},
@@ -42,6 +47,8 @@ CONFIGS = {
 
 def shapes(model_type, c):
     """Names and shapes of a checkpoint as transformers writes it."""
+    if model_type == "gemma4_text":
+        return gemma4_shapes()
     made = {"model.embed_tokens.weight": (ROWS, H), "model.norm.weight": (H,)}
     if not c["tie_word_embeddings"]:
         made["lm_head.weight"] = (ROWS, H)
@@ -73,6 +80,30 @@ def shapes(model_type, c):
             if model_type == "gpt_oss":
                 made |= {at + "self_attn.sinks": (HEADS,), at + "self_attn.o_proj.bias": (H,)}
         made |= mlp_shapes(model_type, at + "mlp.")
+    return made
+
+
+def gemma4_shapes():
+    made = {"model.embed_tokens.weight": (ROWS, H), "model.norm.weight": (H,),
+            "model.embed_tokens_per_layer.weight": (ROWS, LAYERS * 16),
+            "model.per_layer_model_projection.weight": (LAYERS * 16, H), "model.per_layer_projection_norm.weight": (16,)}
+    for i in range(LAYERS):
+        (dim, kv), wide = (64, 1) if i % 2 else (D, KV), 2 if i >= 2 else 1
+        layer = {f"{name}.weight": (H,) for name in (
+            "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+            "post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2",
+            "post_per_layer_input_norm")}
+        layer |= {"self_attn.q_proj.weight": (HEADS * dim, H), "self_attn.q_norm.weight": (dim,),
+                  "self_attn.o_proj.weight": (H, HEADS * dim), "layer_scalar": (1,),
+                  "per_layer_input_gate.weight": (16, H), "per_layer_projection.weight": (H, 16),
+                  "router.proj.weight": (EXPERTS, H), "router.scale": (H,), "router.per_expert_scale": (EXPERTS,),
+                  "experts.gate_up_proj": (EXPERTS, 64, H), "experts.down_proj": (EXPERTS, H, 32),
+                  "mlp.gate_proj.weight": (MLP * wide, H), "mlp.up_proj.weight": (MLP * wide, H),
+                  "mlp.down_proj.weight": (H, MLP * wide)}
+        if i < 2:
+            layer |= {"self_attn.k_proj.weight": (kv * dim, H), "self_attn.v_proj.weight": (kv * dim, H),
+                      "self_attn.k_norm.weight": (dim,)}
+        made |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
     return made
 
 
@@ -157,15 +188,16 @@ def test_gguf_and_back_bit_for_bit(folder, tmp_path, model_type, dtype):
     assert before.keys() == after.keys()
     for name, array in before.items():
         # 1 + w and exp(A_log) in float32 keep all of a bfloat16 that is not tiny, but not all of a float32
-        if name.endswith(("norm.weight", "A_log")) and model_type.startswith(("gemma", "qwen3_")):
+        if name.endswith(("norm.weight", "A_log")) and model_type.startswith(("gemma2", "gemma3", "qwen3_")):
             np.testing.assert_allclose(np.array(after[name].astype(mx.float32)), np.array(array.astype(mx.float32)),
                                        rtol=5e-3, atol=1e-7)
         else:
             assert same(array, after[name]), name
     ours, theirs = (json.loads((path / "config.json").read_text()) for path in (source, tmp_path / "back"))
-    for key in CONFIGS[model_type].keys() - {"full_attention_interval", "layer_types"} | BASE.keys() - {"bos_token_id"}:
+    named = BASE.keys() - {"bos_token_id"} - ({"rope_theta"} if "rope_parameters" in ours else set())
+    for key in CONFIGS[model_type].keys() - {"full_attention_interval", "layer_types"} | named:
         assert theirs.get(key) == ours[key], key
-    if "layer_types" in ours and model_type == "gemma3_text":
+    if "layer_types" in ours and model_type.startswith("gemma"):
         assert theirs["layer_types"] == ours["layer_types"]
 
 
