@@ -1,20 +1,16 @@
-"""What each architecture is called in Hugging Face folders, MLX folders and GGUF files: one table for tensors and one for
-hyperparameters.
-
-Between containers weights have the names of Hugging Face (model.layers.0.self_attn.q_proj.weight), experts stacked as
-[E, out, in] under mlp.experts.gate_proj.weight and the like, norms as transformers stores them, gate and up apart.
-"""
+"""The architectures that can be converted: names of tensors in Hugging Face folders and GGUF files as one table, and
+hyperparameters in config.json and in GGUF's metadata."""
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
 
 from gomlx import _gomlx as mx
-from gomlx import gguf_file, weights
+from gomlx import gguf_file
 
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-       "model.embed_tokens_per_layer": "per_layer_token_embd", "model.per_layer_model_projection": "per_layer_model_proj",
+       "model.embed_tokens_per_layer": "per_layer_token_embd",
+       "model.per_layer_model_projection": "per_layer_model_proj",
        "model.per_layer_projection_norm": "per_layer_proj_norm"}
 ATTENTION = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output"}
@@ -55,7 +51,8 @@ EXPERT_COUNTS = [("expert_count", "u32", "num_experts"), ("expert_used_count", "
                  ("expert_shared_feed_forward_length", "u32", "shared_expert_intermediate_size")]
 SOFTCAPS = [("attn_logit_softcapping", "f32", "attn_logit_softcapping"),
             ("final_logit_softcapping", "f32", "final_logit_softcapping")]
-GATED_DELTA_COUNTS = [("ssm.conv_kernel", "u32", "linear_conv_kernel_dim"), ("ssm.state_size", "u32", "linear_key_head_dim"),
+GATED_DELTA_COUNTS = [("ssm.conv_kernel", "u32", "linear_conv_kernel_dim"),
+                      ("ssm.state_size", "u32", "linear_key_head_dim"),
                       ("ssm.group_count", "u32", "linear_num_key_heads"),
                       ("ssm.time_step_rank", "u32", "linear_num_value_heads"),
                       ("full_attention_interval", "u32", "full_attention_interval")]
@@ -65,7 +62,8 @@ GEMMA4_COUNTS = [row for row in COUNTS if row[0] not in ("attention.key_length",
     ("attention.key_length", "u32", "global_head_dim"), ("attention.value_length", "u32", "global_head_dim"),
     ("attention.key_length_swa", "u32", "head_dim"), ("attention.value_length_swa", "u32", "head_dim"),
     ("rope.dimension_count", "u32", "global_head_dim"), ("rope.dimension_count_swa", "u32", "head_dim"),
-    ("rope.freq_base_swa", "f32", "rope_local_base_freq"), ("attention.shared_kv_layers", "u32", "num_kv_shared_layers"),
+    ("rope.freq_base_swa", "f32", "rope_local_base_freq"),
+    ("attention.shared_kv_layers", "u32", "num_kv_shared_layers"),
     ("embedding_length_per_layer_input", "u32", "hidden_size_per_layer_input"),
     ("final_logit_softcapping", "f32", "final_logit_softcapping"), ("expert_count", "u32", "num_experts"),
     ("expert_used_count", "u32", "top_k_experts"), ("expert_feed_forward_length", "u32", "moe_intermediate_size")]
@@ -73,8 +71,8 @@ GEMMA4_COUNTS = [row for row in COUNTS if row[0] not in ("attention.key_length",
 
 @dataclasses.dataclass
 class Architecture:
-    """layer: names within a layer, without .weight or .bias; whole: those that have no such ending. experts: how Hugging
-    Face stores them, "each", "fused" (gate over up) or "interleaved" (gpt-oss)."""
+    """layer: names within a layer, without .weight or .bias; whole: those that have no such ending. experts: how
+    Hugging Face stores them, "each", "fused" (gate over up) or "interleaved" (gpt-oss)."""
     model_type: str
     gguf: str
     hf_class: str
@@ -118,9 +116,11 @@ ARCHITECTURES = [
                                             "num_hidden_layers": 30, "global_head_dim": 512, "num_kv_shared_layers": 0,
                                             "hidden_size_per_layer_input": 256, "max_position_embeddings": 131072}),
     Architecture("gpt_oss", "gpt-oss", "GptOssForCausalLM",
-                 ATTENTION | EXPERTS | {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
+                 ATTENTION | EXPERTS | {"mlp.router": "ffn_gate_inp",
+                                        "post_attention_layernorm": "post_attention_norm"},
                  counts=COUNTS + EXPERT_COUNTS, whole={"self_attn.sinks": "attn_sinks.weight"}, experts="interleaved",
-                 pattern=2, defaults={"head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 1.5e5, "sliding_window": 128}),
+                 pattern=2,
+                 defaults={"head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 1.5e5, "sliding_window": 128}),
     Architecture("qwen3_next", "qwen3next", "Qwen3NextForCausalLM", GATED_DELTA, whole=GATED_DELTA_WHOLE,
                  counts=COUNTS + EXPERT_COUNTS + GATED_DELTA_COUNTS, zero_centred=True, defaults=GATED_DELTA_DEFAULTS),
     Architecture("qwen3_5_text", "qwen35", "Qwen3_5ForCausalLM", GATED_DELTA, whole=GATED_DELTA_WHOLE,
@@ -187,7 +187,8 @@ def metadata(arch, c, path):
     rotary = int(c["head_dim"] * c.get("partial_rotary_factor", 1))
     made.setdefault(f"{arch.gguf}.rope.dimension_count", typed("u32", rotary, path))
     if arch.whole is GATED_DELTA_WHOLE:
-        made[f"{arch.gguf}.ssm.inner_size"] = typed("u32", c["linear_num_value_heads"] * c["linear_value_head_dim"], path)
+        inner = c["linear_num_value_heads"] * c["linear_value_head_dim"]
+        made[f"{arch.gguf}.ssm.inner_size"] = typed("u32", inner, path)
     sections = (c.get("mrope_section") or (c.get("rope_scaling") or {}).get("mrope_section"))
     if arch.gguf in ("qwen35", "qwen35moe"):
         sections = sections or [rotary // 2, 0, 0]
@@ -224,8 +225,9 @@ def gemma4_lists(c, kinds):
         made["gemma4.attention.head_count_kv"] = (
             gguf_file.ARRAY, 5, [full if kind == "f" else c["num_key_value_heads"] for kind in kinds])
     if c.get("use_double_wide_mlp") and 0 < c["num_kv_shared_layers"] < n:
+        narrow, wide = n - c["num_kv_shared_layers"], c["num_kv_shared_layers"]
         made["gemma4.feed_forward_length"] = (
-            gguf_file.ARRAY, 5, [c["intermediate_size"] * (2 if i >= n - c["num_kv_shared_layers"] else 1) for i in range(n)])
+            gguf_file.ARRAY, 5, narrow * [c["intermediate_size"]] + wide * [2 * c["intermediate_size"]])
     return made
 
 
@@ -269,7 +271,8 @@ def of_metadata(header, path):
     c.setdefault("vocab_size", len(tokens) if isinstance(tokens, list) else None)
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
         if type(c.get(key)) is not int or c[key] < 1:
-            raise mx.Error(f"{path}: {[s for s, _, k in arch.counts if k == key][0]} is {c.get(key)!r}, expected a number")
+            suffix = next(suffix for suffix, _, k in arch.counts if k == key)
+            raise mx.Error(f"{path}: {name}.{suffix} is {c.get(key)!r}, expected a number")
     c.setdefault("num_key_value_heads", c["num_attention_heads"])
     c.setdefault("head_dim", c["hidden_size"] // c["num_attention_heads"])
     c["hidden_act" if "hidden_activation" not in arch.defaults else "hidden_activation"] = \
@@ -286,14 +289,15 @@ def of_metadata(header, path):
     if arch.model_type == "gemma3_text":
         c["rope_local_base_freq"] = float(f"{values.get('gemma3.rope.freq_base_swa', 1e4):.7g}")
     if arch.model_type == "gemma4_text":
-        c |= {"use_double_wide_mlp": "wide" in values, "attention_k_eq_v": False, "enable_moe_block": "num_experts" in c,
-              "vocab_size_per_layer_input": c["vocab_size"]}
-        c |= {key: values[key] for key in ("num_global_key_value_heads",) if key in values}
-        c["per_layer_config"] = {str(i): {"head_dim": c["global_head_dim"]} | (
-            {"num_key_value_heads": values["num_global_key_value_heads"]} if "num_global_key_value_heads" in values else {})
-            for i, kind in enumerate(c.get("layer_types", ())) if kind == "full_attention"}
+        c |= {"use_double_wide_mlp": "wide" in values, "attention_k_eq_v": "num_global_key_value_heads" in values,
+              "enable_moe_block": "num_experts" in c, "vocab_size_per_layer_input": c["vocab_size"]}
+        full = {"head_dim": c["global_head_dim"]}
+        if "num_global_key_value_heads" in values:
+            c["num_global_key_value_heads"] = full["num_key_value_heads"] = values["num_global_key_value_heads"]
+        c["per_layer_config"] = {str(i): full for i, kind in enumerate(c["layer_types"]) if kind == "full_attention"}
         c["rope_parameters"] = {
-            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": c.pop("rope_theta")},
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                               "rope_theta": c.pop("rope_theta")},
             "sliding_attention": {"rope_type": "default", "rope_theta": c.pop("rope_local_base_freq")}}
     elif arch.model_type.startswith("gemma"):
         heads = c["num_attention_heads"]
@@ -360,351 +364,3 @@ def rope_scaling_of(c, divisors, path):
                 all(abs(a - b) < 1e-4 * b for a, b in zip(rope_divisors(c, scaling), divisors)):
             return scaling
     raise NotImplementedError(f"{path}: rope_freqs.weight is no table of Llama 3's rope scaling")
-
-
-# ---- names ----
-
-DROPPED = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower|embed_audio|embed_vision|vision_embedder|"
-                     r"visual|mtp)\.|.*(rotary_emb|inv_freq|(in|out)put_(min|max)$)")
-PREFIXES = (("model.language_model.", "model."), ("language_model.model.", "model."),
-            ("language_model.lm_head.", "lm_head."), ("language_model.", "model."))
-LAYER = re.compile(r"(model\.layers\.|blk\.)(\d+)\.(.+)$")
-EXPERT = re.compile(r"(.*experts)\.(\d+)\.((?:gate|up|down)_proj\.(?:weight|bias))$")
-
-
-def gguf_name(arch, name):
-    """GGUF's name of a weight, or None."""
-    layer = LAYER.match(name)
-    table, whole = (arch.layer, arch.whole) if layer else (TOP, {})
-    rest = layer[3] if layer else name
-    prefix = f"blk.{layer[2]}." if layer else ""
-    if rest in whole:
-        return prefix + whole[rest]
-    base, _, ending = rest.rpartition(".")
-    return f"{prefix}{table[base]}.{ending}" if base in table and ending in ("weight", "bias") else None
-
-
-def hf_name(arch, name):
-    """The way back."""
-    layer = LAYER.match(name)
-    table, whole = (arch.layer, arch.whole) if layer else (TOP, {})
-    rest = layer[3] if layer else name
-    prefix = f"model.layers.{layer[2]}." if layer else ""
-    for ours, theirs in whole.items():
-        if theirs == rest:
-            return prefix + ours
-    base, _, ending = rest.rpartition(".")
-    found = [ours for ours, theirs in table.items() if theirs == base]
-    return f"{prefix}{found[0]}.{ending}" if found and ending in ("weight", "bias") else None
-
-
-# ---- Hugging Face and MLX folders ----
-
-def gathered(tensors, arch, c):
-    """The weights of a folder under our names: prefixes and towers cut off, experts stacked, gate and up apart."""
-    out, experts = {}, {}
-    for name, w in tensors.items():
-        for old, new in PREFIXES:
-            if name.startswith(old):
-                name = new + name[len(old):]
-                break
-        if DROPPED.match(name) or name == "lm_head.weight" and c.get("tie_word_embeddings"):
-            continue
-        name = name.replace(".switch_mlp.", ".experts.").replace(".experts.switch_glu.", ".experts.")
-        one = EXPERT.match(name)
-        if one:
-            experts.setdefault((one[1], one[3]), {})[int(one[2])] = w
-            continue
-        out[name] = w
-    for (prefix, rest), each in experts.items():
-        if sorted(each) != list(range(len(each))):
-            raise mx.Error(f"{each[max(each)].origin}: {len(each)} experts, and one numbered {max(each)}")
-        out[f"{prefix}.{rest}"] = weights.stack([each[i] for i in range(len(each))])
-    out = dict(pair for name, w in out.items() for pair in apart(name, w, arch, c))
-    if arch.model_type == "gemma4_text":
-        out = gemma4_gathered(out, c)
-    demand_shapes(out, c)
-    return unshifted(out, arch) if arch.whole is GATED_DELTA_WHOLE else out
-
-
-def gemma4_gathered(tensors, c):
-    """Without the keys and values of layers that use those of others, and with MLX's gate and up as one."""
-    own = c["num_hidden_layers"] - c["num_kv_shared_layers"]
-    unused = ("self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm", "self_attn.v_norm")
-    out = {name: w for name, w in tensors.items()
-           if not ((layer := LAYER.match(name)) and int(layer[2]) >= own and layer[3].startswith(unused))}
-    for name in [name for name in out if name.endswith("experts.gate_proj.weight")]:
-        both = concatenated(out.pop(name), out.pop(name.replace("gate_proj", "up_proj")))
-        out[name.replace("gate_proj", "gate_up_proj")] = both
-    return out
-
-
-def demand_shapes(tensors, c):
-    """What moves by heads, and what reads the residual stream, must be as wide as config.json says."""
-    hidden, dim = c["hidden_size"], c["head_dim"]
-    widths = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head")
-    for name, w in tensors.items():
-        stem = name.removesuffix(".weight").rpartition(".")[2]
-        if name.endswith(".weight") and stem in widths and (len(w.shape) < 2 or w.shape[-1] != hidden):
-            raise mx.Error(f"{w.origin}: shape {list(w.shape)}, expected rows of hidden_size {hidden}")
-        if stem in ("q_proj", "k_proj", "v_proj") and (dim % 2 or w.shape[-2] % dim):
-            raise mx.Error(f"{w.origin}: shape {list(w.shape)}, expected rows in heads of {dim}")
-
-
-def apart(name, w, arch, c):
-    """(name, weight) pairs of a tensor that Hugging Face keeps fused."""
-    stem, _, last = name.rpartition(".")
-    if arch.experts == "interleaved" and stem.endswith("experts") and last.startswith(("gate_up_proj", "down_proj")):
-        if not last.endswith("_bias") and w.form in weights.DENSE:
-            w = w.moved(lambda a: mx.swapaxes(a, -1, -2), (*w.shape[:-2], w.shape[-1], w.shape[-2]))
-        w.is_bias = last.endswith("_bias")
-        ending = "bias" if w.is_bias else "weight"
-        if last.startswith("down"):
-            return [(f"{stem}.down_proj.{ending}", w)]
-        n = w.shape[-1 if w.is_bias else -2]
-        return [(f"{stem}.gate_proj.{ending}", w.rows(list(range(0, n, 2)))),
-                (f"{stem}.up_proj.{ending}", w.rows(list(range(1, n, 2))))]
-    if stem.endswith("experts") and last in ("gate_up_proj", "down_proj"):
-        if last == "down_proj" or arch.model_type == "gemma4_text":
-            return [(name + ".weight", w)]
-        n = w.shape[-2]
-        return [(f"{stem}.gate_proj.weight", w.rows(list(range(n // 2)))),
-                (f"{stem}.up_proj.weight", w.rows(list(range(n // 2, n))))]
-    if last == "weight" and stem.endswith("linear_attn.in_proj_qkvz"):
-        index = qkvz_rows(c)
-        keys = 2 * c["linear_num_key_heads"] * c["linear_key_head_dim"]
-        values = c["linear_num_value_heads"] * c["linear_value_head_dim"]
-        stem = stem.removesuffix("qkvz")
-        return [(f"{stem}qkv.weight", w.rows(index[:keys + values])), (f"{stem}z.weight", w.rows(index[keys + values:]))]
-    return [(name, w)]
-
-
-def qkvz_rows(c):
-    """For the rows q | k | v | z, heads in order, the rows of Qwen3-Next's file, which has all four of a key head together."""
-    keys, values = c["linear_num_key_heads"], c["linear_num_value_heads"]
-    dk, dv, ratio = c["linear_key_head_dim"], c["linear_value_head_dim"], values // keys
-    group = 2 * dk + 2 * ratio * dv
-    parts = ((0, dk), (dk, dk), (2 * dk, ratio * dv), (2 * dk + ratio * dv, ratio * dv))
-    return [g * group + start + i for start, n in parts for g in range(keys) for i in range(n)]
-
-
-def unshifted(tensors, arch):
-    """MLX's files of gated delta nets have 1 + w and the convolution's last two axes swapped."""
-    mlx = any(name.endswith("conv1d.weight") and w.shape[-1] == 1 for name, w in tensors.items())
-    for name, w in tensors.items() if mlx else ():
-        if name.endswith("conv1d.weight"):
-            tensors[name] = w.reshaped((w.shape[0], 1, w.shape[1]))
-        elif is_shifted(arch, name):
-            tensors[name] = w.computed(lambda x: x - 1, w.form)
-    return tensors
-
-
-def is_shifted(arch, name):
-    """Whether it is a norm that holds w where GGUF has 1 + w."""
-    return arch.zero_centred and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
-
-
-def for_hugging_face(tensors, arch, c):
-    """Our weights under the names of transformers."""
-    out = {}
-    for name, w in tensors.items():
-        stem, _, ending = name.rpartition(".")
-        if ".experts." not in name:
-            out[name] = w
-        elif arch.experts == "each":
-            base = stem[:stem.index(".experts.") + 9]
-            out |= {f"{base}{i}.{name[len(base):]}": w.part(i) for i in range(w.shape[0])}
-        elif stem.endswith("gate_up_proj"):
-            out[stem] = w
-        elif stem.endswith("down_proj"):
-            base = stem.removesuffix(".down_proj")
-            if arch.experts == "fused":
-                out[f"{base}.down_proj"] = w
-            elif ending == "bias":
-                out[f"{base}.down_proj_bias"] = w
-            else:
-                out[f"{base}.down_proj"] = swapped(w)
-        elif stem.endswith("gate_proj"):
-            base = stem.removesuffix(".gate_proj")
-            up = tensors[f"{base}.up_proj.{ending}"]
-            out[f"{base}.gate_up_proj" + ("_bias" if ending == "bias" else "")] = fused(w, up, arch.experts, ending)
-    if arch.model_type == "qwen3_next":
-        for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
-            stem = name.removesuffix("qkv.weight")
-            out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
-    return out
-
-
-def swapped(w):
-    return w.moved(lambda a: mx.swapaxes(a, -1, -2), (*w.shape[:-2], w.shape[-1], w.shape[-2]))
-
-
-def values_of(w):
-    return w.read()[0] if w.form in weights.DENSE else weights.decode(w.form, w.read())
-
-
-def concatenated(gate, up):
-    """The rows of both, whose form stays."""
-    if gate.form != up.form or gate.shape != up.shape:
-        raise mx.Error(f"{up.origin}: {list(up.shape)} in {up.form}, expected {list(gate.shape)} in {gate.form}")
-    return gate.derived(lambda: [mx.concatenate(pair, axis=-2) for pair in zip(gate.read(), up.read())],
-                        (*gate.shape[:-2], 2 * gate.shape[-2], gate.shape[-1]))
-
-
-def fused(gate, up, experts, ending):
-    """gate over up, or their rows in turns and, of matrices, input-major."""
-    form = gate.form if gate.form in weights.DENSE else "F32"
-    if experts == "fused":
-        return concatenated(gate, up)
-    if ending == "bias":
-        shape = (*gate.shape[:-1], 2 * gate.shape[-1])
-        return gate.derived(lambda: [mx.reshape(mx.stack([values_of(gate), values_of(up)], axis=-1), list(shape))], shape,
-                            form)
-    shape = (*gate.shape[:-2], 2 * gate.shape[-2], gate.shape[-1])
-    return swapped(gate.derived(lambda: [mx.reshape(mx.stack([values_of(gate), values_of(up)], axis=-2), list(shape))],
-                                shape, form))
-
-
-def regrouped(qkv, z, c):
-    index = qkvz_rows(c)
-    back = [0] * len(index)
-    for place, row in enumerate(index):
-        back[row] = place
-    form = qkv.form if qkv.form in weights.DENSE else "F32"
-    both = qkv.derived(lambda: [mx.concatenate([values_of(qkv), values_of(z)], axis=0)], (len(index), qkv.shape[1]), form)
-    return both.rows(back)
-
-
-def for_mlx(tensors, arch, c):
-    """Our weights under the names of mlx-lm."""
-    out = {}
-    for name, w in tensors.items():
-        if arch.model_type == "gemma4_text" and ".experts." in name:
-            name, n = name.replace(".experts.", ".experts.switch_glu."), w.shape[-2] // 2
-            if "gate_up_proj" in name:
-                out[name.replace("gate_up_proj", "gate_proj")] = w.rows(list(range(n)))
-                out[name.replace("gate_up_proj", "up_proj")] = w.rows(list(range(n, 2 * n)))
-                continue
-        elif arch.experts != "interleaved":
-            name = name.replace(".experts.", ".switch_mlp.")
-        if arch.whole is GATED_DELTA_WHOLE:
-            if name.endswith("conv1d.weight"):
-                w = w.reshaped((w.shape[0], w.shape[-1], 1))
-            elif is_shifted(arch, name):
-                w = w.computed(lambda x: x + 1, w.form)
-        out[name] = w
-    if arch.model_type == "qwen3_next":
-        for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
-            stem = name.removesuffix("qkv.weight")
-            out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
-    return out
-
-
-# ---- GGUF ----
-
-def for_gguf(tensors, arch, c):
-    """Our weights under GGUF's names, in its layouts."""
-    out = {}
-    for name, w in tensors.items():
-        theirs = gguf_name(arch, name)
-        if theirs is None:
-            raise NotImplementedError(f"{w.origin}: no tensor of {arch.model_type} that GGUF has a name for")
-        out[theirs] = to_layout(w, name, arch, c)
-    scaling = c.get("rope_scaling") or {}
-    if scaling.get("rope_type", scaling.get("type")) == "llama3":
-        divisors = rope_divisors(c, scaling)
-        out["rope_freqs.weight"] = weights.Weight((len(divisors),), "F32", lambda: [mx.array(divisors, mx.float32)])
-    if arch.model_type == "gemma4_text":                 # the frequencies that do not turn
-        half = c["global_head_dim"] // 2
-        turning = int(c.get("partial_rotary_factor", 0.25) * half)
-        out["rope_freqs.weight"] = weights.Weight(
-            (half,), "F32", lambda: [mx.array([1.0] * turning + [1e30] * (half - turning), mx.float32)])
-    return out
-
-
-def from_gguf(tensors, arch, c, path):
-    """The weights of a GGUF file under our names, in our layouts; c learns about rope scaling."""
-    out = {}
-    for theirs, w in tensors.items():
-        if theirs == "rope_freqs.weight" and arch.gguf == "llama":
-            c["rope_scaling"] = rope_scaling_of(c, w.read()[0].tolist(), path)
-            continue
-        if theirs == "rope_freqs.weight" and arch.gguf == "gemma4":
-            turning = sum(one == 1 for one in w.read()[0].tolist())
-            c["rope_parameters"]["full_attention"]["partial_rotary_factor"] = turning / w.shape[0]
-            continue
-        if theirs.endswith("ffn_gate_up_exps.weight") and arch.model_type != "gemma4_text":
-            base, n = LAYER.match(theirs), w.shape[-2]
-            stem = f"model.layers.{base[2]}.mlp.experts."
-            out[stem + "gate_proj.weight"] = w.rows(list(range(n // 2)))
-            out[stem + "up_proj.weight"] = w.rows(list(range(n // 2, n)))
-            continue
-        name = hf_name(arch, theirs)
-        if name is None:
-            raise NotImplementedError(f"{w.origin}: no tensor of {arch.gguf} that Hugging Face has a name for")
-        out[name] = from_layout(w, name, arch, c)
-    return out
-
-
-def to_layout(w, name, arch, c):
-    rest = LAYER.match(name)[3] if LAYER.match(name) else name
-    base = rest.rpartition(".")[0]
-    if arch.permuted and base in ("self_attn.q_proj", "self_attn.k_proj"):
-        return w.rows(pairs_together(w.shape[0], c["head_dim"]))
-    if is_shifted(arch, name):
-        return w.computed(lambda x: x + 1)
-    if rest.startswith("linear_attn."):
-        return gated_delta_layout(w, rest, base, arch, c, False)
-    if base == "mlp.shared_expert_gate":
-        return w.reshaped((w.shape[-1],)) if w.form in weights.DENSE else w
-    return w
-
-
-def from_layout(w, name, arch, c):
-    rest = LAYER.match(name)[3] if LAYER.match(name) else name
-    base = rest.rpartition(".")[0]
-    if arch.permuted and base in ("self_attn.q_proj", "self_attn.k_proj"):
-        return w.rows(halves_apart(w.shape[0], c["head_dim"]))
-    if is_shifted(arch, name):
-        return w.computed(lambda x: x - 1)
-    if rest.startswith("linear_attn."):
-        return gated_delta_layout(w, rest, base, arch, c, True)
-    if base == "mlp.shared_expert_gate" and len(w.shape) == 1:
-        return w.reshaped((1, w.shape[0]))
-    return w
-
-
-def gated_delta_layout(w, rest, base, arch, c, back):
-    """qwen35's value heads go through the key heads in turns; decay is stored as -exp(A_log)."""
-    keys, values, dv = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_value_head_dim"]
-    flat = 2 * keys * c["linear_key_head_dim"]
-    if base == "linear_attn.conv1d":
-        w = w.reshaped((w.shape[0], w.shape[-1]))
-    heads = list(range(values))
-    if arch.gguf != "qwen3next":
-        heads = [g * (values // keys) + j for j in range(values // keys) for g in range(keys)]
-        heads = [heads.index(h) for h in range(values)] if back else heads
-    wide = [h * dv + i for h in heads for i in range(dv)]
-    if base in ("linear_attn.in_proj_qkv", "linear_attn.conv1d"):
-        w = w.rows([*range(flat), *(flat + i for i in wide)])
-    elif base == "linear_attn.in_proj_z":
-        w = w.rows(wide)
-    elif base in ("linear_attn.in_proj_b", "linear_attn.in_proj_a") or rest in ("linear_attn.A_log", "linear_attn.dt_bias"):
-        w = w.rows(heads)
-    elif base == "linear_attn.out_proj" and heads != list(range(values)):
-        columns = mx.array(wide, mx.int32)
-        w = w.moved(lambda a: mx.take(a, columns, axis=-1), w.shape)
-    if rest == "linear_attn.A_log":
-        return w.computed(lambda x: mx.log(-x)) if back else w.computed(lambda x: -mx.exp(x))
-    if base == "linear_attn.conv1d" and back:
-        return w.reshaped((w.shape[0], 1, w.shape[-1]))
-    return w
-
-
-def pairs_together(rows, dim):
-    """For each row of GGUF the row of Hugging Face: of a head, j and j + dim / 2 side by side."""
-    return [h + j + half for h in range(0, rows, dim) for j in range(dim // 2) for half in (0, dim // 2)]
-
-
-def halves_apart(rows, dim):
-    return [h + 2 * j + half for h in range(0, rows, dim) for half in (0, 1) for j in range(dim // 2)]

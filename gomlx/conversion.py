@@ -8,7 +8,7 @@ import shutil
 import tempfile
 
 from gomlx import _gomlx as mx
-from gomlx import architectures, gguf_file, io, loading, vocabulary, weights
+from gomlx import architectures, gguf_file, io, layouts, loading, vocabulary, weights
 from gomlx.weights import Grouped
 
 # GGUF's mixtures as llama-quantize has them: the form of matrices, general.file_type.
@@ -34,17 +34,17 @@ def convert(source, destination, quantize=None, *, overwrite=False, progress=Non
     source       a folder (Hugging Face's or MLX's), a .gguf file, or a name of the hub, as in load().
     destination  "x.gguf" for a GGUF file, else a folder: MLX's when quantize is one of its formats, Hugging Face's
                  otherwise. Nothing is left there when it fails or is interrupted.
-    quantize     "f32", "f16", "bf16"; for GGUF "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_s", "q4_k_m" (or "q4_k"),
-                 "q5_k_s", "q5_k_m" (or "q5_k"), "q6_k", "mxfp4" (experts; the rest Q8_0); for folders "mlx-2" to "mlx-8",
-                 "mxfp4", "mxfp8", "nvfp4". None: as in the source where the container has the form; quantised weights
-                 that it has not become bfloat16.
+    quantize     "f32", "f16", "bf16"; for GGUF "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_s", "q4_k_m" (or
+                 "q4_k"), "q5_k_s", "q5_k_m" (or "q5_k"), "q6_k", "mxfp4" (experts; the rest Q8_0); for folders "mlx-2"
+                 to "mlx-8", "mxfp4", "mxfp8", "nvfp4". None: as in the source where the container has the form;
+                 quantised weights that it has not become bfloat16.
     overwrite    whether what is at destination may be replaced.
     progress     called with a number from 0 to 1.
 
-    Returns a dict: destination, format ("gguf", "mlx" or "huggingface"), bytes, types ({form: tensors}) and dequantised,
-    the names of tensors that were quantised in the source and went through float32. Raises ValueError for a type that the
-    container has not, FileExistsError, NotImplementedError for architectures that cannot be converted, gomlx.Error for
-    files that are not what they should be."""
+    Returns a dict: destination, format ("gguf", "mlx" or "huggingface"), bytes, types ({form: tensors}) and
+    dequantised, the names of tensors that were quantised in the source and went through float32. Raises ValueError for
+    a type that the container has not, FileExistsError, NotImplementedError for architectures that cannot be converted,
+    gomlx.Error for files that are not what they should be."""
     source, destination = loading.locate(source, show_bars=progress is not None), os.fspath(destination)
     is_gguf = destination.endswith(".gguf")
     kind = wanted(quantize, is_gguf)
@@ -115,18 +115,19 @@ def read_folder(source, to_gguf, kind):
     if not to_gguf and kind is None and not any(isinstance(w.form, Grouped) for w in tensors.values()):
         return tensors, config, companions(source)          # a copy, whatever it is
     arch, c = architectures.of_config(config, path)
-    tensors = architectures.gathered(tensors, arch, c)
+    tensors = layouts.gathered(tensors, arch, c)
     if "model.embed_tokens.weight" not in tensors:
         raise mx.Error(f"{source}: no tensor model.embed_tokens.weight among its {len(tensors)}")
     if not to_gguf:
-        into = architectures.for_mlx if isinstance(kind, Grouped) else architectures.for_hugging_face
-        return into(tensors, arch, c), folder_config(config, c, kind, "lm_head.weight" not in tensors), companions(source)
+        into = layouts.for_mlx if isinstance(kind, Grouped) else layouts.for_hugging_face
+        config = folder_config(config, c, kind, "lm_head.weight" not in tensors)
+        return into(tensors, arch, c), config, companions(source)
     rows = tensors["model.embed_tokens.weight"].shape[0]
     header = {"general.architecture": vocabulary.text(arch.gguf), "general.type": vocabulary.text("model"),
               "general.name": vocabulary.text(os.path.basename(os.path.abspath(source)))}
     header |= architectures.metadata(arch, c | {"vocab_size": rows}, path)
     header |= vocabulary.to_gguf(source, rows, config)
-    return architectures.for_gguf(tensors, arch, c), header
+    return layouts.for_gguf(tensors, arch, c), header
 
 
 def read_gguf(source, to_gguf, kind):
@@ -136,10 +137,10 @@ def read_gguf(source, to_gguf, kind):
         return tensors, {key: value for key, value in header.items()
                          if key not in dropped and not key.startswith("split.")}
     arch, config = architectures.of_metadata(header, source)
-    tensors = architectures.from_gguf(tensors, arch, config, source)
+    tensors = layouts.from_gguf(tensors, arch, config, source)
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     files = {name: vocabulary.dump(value) for name, value in vocabulary.from_gguf(header, source).items()}
-    into = architectures.for_mlx if isinstance(kind, Grouped) else architectures.for_hugging_face
+    into = layouts.for_mlx if isinstance(kind, Grouped) else layouts.for_hugging_face
     for key in ("bos", "eos"):
         found = header.get(f"tokenizer.ggml.{key}_token_id")
         config |= {f"{key}_token_id": found[2]} if found else {}
@@ -188,7 +189,7 @@ def is_readable(form):
 
 def mixed(name, form, kind, place):
     """Which matrices a mixture stores better."""
-    layer = architectures.LAYER.match(name)
+    layer = layouts.LAYER.match(name)
     part = (layer[3] if layer else name).removesuffix(".weight")
     if part == ("token_embd" if place["tied"] else "output"):
         return "Q8_0" if kind in ("q8_0", "mxfp4") else "Q6_K"
@@ -204,10 +205,10 @@ def mixed(name, form, kind, place):
         return "Q5_K"
     if part == "attn_v":
         i, n = place["values"].index(i), len(place["values"])
-        return ("Q6_K" if more_bits(i, n) else form) if kind.endswith("_m") else better if i < 4 and form == "Q4_K" else form
-    if part in ("ffn_down", "ffn_down_exps"):
-        return ("Q6_K" if more_bits(i, n) else form) if kind.endswith("_m") else \
-            better if i < n // 8 and form == "Q4_K" else form
+    if part in ("attn_v", "ffn_down", "ffn_down_exps"):
+        if kind.endswith("_m"):
+            return "Q6_K" if more_bits(i, n) else form
+        return better if form == "Q4_K" and i < (4 if part == "attn_v" else n // 8) else form
     return better if part == "attn_qkv" and kind.endswith("_m") else form
 
 
@@ -218,14 +219,15 @@ def more_bits(i, n):
 
 def write_gguf(job, destination, tensors, header, kind):
     name = header.get("general.architecture", (0, 0, ""))[2]
-    layers = [int(found[2]) for t in tensors if (found := architectures.LAYER.match(t))]
+    layers = [int(found[2]) for t in tensors if (found := layouts.LAYER.match(t))]
     place = {"tied": "output.weight" not in tensors, "layers": max(layers, default=-1) + 1,
-             "values": sorted(int(found[2]) for t in tensors if (found := architectures.LAYER.match(t))
+             "values": sorted(int(found[2]) for t in tensors if (found := layouts.LAYER.match(t))
                               and found[3] == "attn_v.weight"),
              "experts": header.get(f"{name}.expert_count", (4, None, 0))[2]}
     forms = {t: gguf_form(t, w, kind, place) for t, w in tensors.items()}
     file_type = {**DENSE, **MIXES}[kind][1] if kind else guessed_type(forms)
-    header = header | {"general.quantization_version": vocabulary.u32(2), "general.file_type": vocabulary.u32(file_type)}
+    header = header | {"general.quantization_version": vocabulary.u32(2),
+                       "general.file_type": vocabulary.u32(file_type)}
     infos = []
     for t, w in tensors.items():
         if len(t.encode()) > 63 or len(w.shape) > 4:
@@ -346,8 +348,8 @@ def is_quantised(name, w):
 
 def router_form(name, kind):
     """Routers keep eight bits, as mlx-lm does."""
-    stem = name.removesuffix(".weight")
-    return Grouped("affine", 8, 64) if stem.endswith(("mlp.gate", "mlp.router", "router.proj", "shared_expert_gate")) else kind
+    routers = ("mlp.gate.weight", "mlp.router.weight", "router.proj.weight", "shared_expert_gate.weight")
+    return Grouped("affine", 8, 64) if name.endswith(routers) else kind
 
 
 def stored(name, w, form):
@@ -366,7 +368,8 @@ def stored(name, w, form):
     if isinstance(w.form, Grouped) and w.form == form:
         word = {repr(dtype): key for key, dtype in weights.DENSE.items()}[repr(w.read()[1].dtype)]
     size = rows * groups * io.SAFETENSORS[word].size
-    return [*parts, (f"{stem}.scales", word, (*lead, groups), 1, size), (f"{stem}.biases", word, (*lead, groups), 2, size)]
+    return [*parts, (f"{stem}.scales", word, (*lead, groups), 1, size),
+            (f"{stem}.biases", word, (*lead, groups), 2, size)]
 
 
 def sharded(stored_as):

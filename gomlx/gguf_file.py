@@ -15,15 +15,16 @@ STRING, ARRAY = 8, 9
 VALUES = {0: ("B", mx.uint8), 1: ("b", mx.int8), 2: ("H", mx.uint16), 3: ("h", mx.int16), 4: ("I", mx.uint32),
           5: ("i", mx.int32), 6: ("f", mx.float32), 7: ("?", mx.bool_), 10: ("Q", mx.uint64), 11: ("q", mx.int64),
           12: ("d", mx.float32)}
-# Types of tensors that are plain elements; blocks of 32 that become triples: bytes of a block; and what becomes float16.
+# Types of tensors that are plain elements; blocks of 32 that become triples, with their bytes; what becomes float16.
 PLAIN = {0: mx.float32, 1: mx.float16, 24: mx.int8, 25: mx.int16, 26: mx.int32, 27: mx.int64, 28: mx.float64,
          30: mx.bfloat16}
 BLOCKS = {2: 18, 3: 20, 8: 34}
 WIDENED = (6, 7, 12, 13, 14)
 # All types: name, values and bytes of a block.
 TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
-         7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
-         13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74),
+         7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+         12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 16: ("IQ2_XXS", 256, 66),
+         17: ("IQ2_XS", 256, 74),
          18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110),
          22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4),
          27: ("I64", 1, 8), 28: ("F64", 1, 8), 29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54),
@@ -146,8 +147,8 @@ def parse(data, name):
     body, arrays = memoryview(data), {}
     for t in tensors:
         if t.kind not in PLAIN and t.kind not in BLOCKS and t.kind not in WIDENED:
-            raise RuntimeError(f"load: {name}: tensor {t.name!r} is of type {t.kind}; readable are F32, F16, BF16, F64, "
-                               "integers, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K")
+            raise RuntimeError(f"load: {name}: tensor {t.name!r} is of type {t.kind}; readable are F32, F16, BF16, "
+                               "F64, integers, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K")
         part = body[t.begin:t.end]
         if t.kind in PLAIN:
             arrays[t.name] = _array(part, PLAIN[t.kind], t.shape)
@@ -157,7 +158,8 @@ def parse(data, name):
             arrays[t.name] = mx.fast.dequantize_blocks(rows, TYPES[t.kind][0]).astype(mx.float16)
         else:
             stem = t.name.removesuffix(".weight")
-            arrays[stem + ".weight"], arrays[stem + ".scales"], arrays[stem + ".biases"] = _blocks(t.kind, part, t.shape)
+            for end, array in zip(("weight", "scales", "biases"), _blocks(t.kind, part, t.shape)):
+                arrays[f"{stem}.{end}"] = array
     return arrays, metadata
 
 
@@ -196,8 +198,8 @@ def padding(size):
 
 
 def head(metadata, tensors):
-    """What comes before the tensors' bytes, which are padded each. metadata as read_header's; tensors: (name, shape, type
-    id, bytes)."""
+    """What comes before the tensors' bytes, which are padded each. metadata as read_header's; tensors: (name, shape,
+    type id, bytes)."""
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
     for key, (kind, item, value) in metadata.items():
         parts.append(_string(key) + struct.pack("<I", kind))

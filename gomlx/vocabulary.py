@@ -20,7 +20,8 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 CL100K = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES
 QWEN2 = CL100K.replace(r"\p{N}{1,3}", r"\p{N}")
 QWEN35 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + SPACES
-O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPERS}*{LOWERS}+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{UPPERS}+{LOWERS}*{CONTRACTIONS}?"
+O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPERS}*{LOWERS}+{CONTRACTIONS}?"
+         rf"|[^\r\n\p{{L}}\p{{N}}]?{UPPERS}+{LOWERS}*{CONTRACTIONS}?"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES)
 TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPERS}*{LOWERS}+|[^\r\n\p{{L}}\p{{N}}]?{UPPERS}+{LOWERS}*|\p{{N}}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES)
@@ -167,8 +168,9 @@ def is_byte(token):
 
 
 def has_prefix(found):
-    return any(step.get("type") == "Prepend" or step.get("type") == "Metaspace" and step.get("prepend_scheme") != "never"
-               for part in ("normalizer", "pre_tokenizer") for step in steps(found.get(part)))
+    every = [step for part in ("normalizer", "pre_tokenizer") for step in steps(found.get(part))]
+    return any(step.get("type") == "Prepend" or
+               step.get("type") == "Metaspace" and step.get("prepend_scheme") != "never" for step in every)
 
 
 def special_tokens(tokenizer, settings, generation, config):
@@ -293,15 +295,16 @@ def piece_parts(values, tokens, vocab, path):
     merges = [[left, right] for *_, left, right in sorted(ways)]
     unknown = values.get("tokenizer.ggml.unknown_token_id", 0)
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": MARKER}
-    back = [{"type": "Replace", "pattern": {"String": MARKER}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    back = [{"type": "Replace", "pattern": {"String": MARKER}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}]
     normalizers = [replace]
     if values.get("tokenizer.ggml.add_space_prefix", True):
         normalizers = [{"type": "Prepend", "prepend": MARKER}, replace]
         back.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return {"normalizer": {"type": "Sequence", "normalizers": normalizers}, "pre_tokenizer": None, "post_processor": None,
-            "decoder": {"type": "Sequence", "decoders": back},
-            "model": bpe(vocab, merges, unk_token=tokens[unknown] if 0 <= unknown < len(tokens) else None, fuse_unk=True,
-                         byte_fallback=True)}
+    unknown = tokens[unknown] if 0 <= unknown < len(tokens) else None
+    return {"normalizer": {"type": "Sequence", "normalizers": normalizers}, "pre_tokenizer": None,
+            "post_processor": None, "decoder": {"type": "Sequence", "decoders": back},
+            "model": bpe(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)}
 
 
 def bpe(vocab, merges, **more):

@@ -34,9 +34,9 @@ class Grouped:
 
 @dataclasses.dataclass
 class Weight:
-    """shape: of the values. form: a key of DENSE or BLOCKS, another word for what can only be copied ("IQ4_XS", "I32"), or
-    Grouped. read(): the arrays of the form; blocks are uint8 [..., bytes of a row]. Rows lie along axis -2 of matrices
-    and of stacks of them, along axis -1 of vectors and of stacks of biases (is_bias)."""
+    """shape: of the values. form: a key of DENSE or BLOCKS, another word for what can only be copied ("IQ4_XS", "I32"),
+    or Grouped. read(): the arrays of the form; blocks are uint8 [..., bytes of a row]. Rows lie along axis -2 of
+    matrices and of stacks of them, along axis -1 of vectors and of stacks of biases (is_bias)."""
     shape: tuple
     form: str | Grouped
     read: Callable
@@ -92,8 +92,8 @@ def stack(weights):
     first = weights[0]
     for w in weights:
         if w.shape != first.shape or w.form != first.form:
-            raise mx.Error(f"{w.origin}: {list(w.shape)} in {w.form}, expected {list(first.shape)} in {first.form} as in "
-                           f"{first.origin}")
+            raise mx.Error(f"{w.origin}: {list(w.shape)} in {w.form}, expected {list(first.shape)} in {first.form} as "
+                           f"in {first.origin}")
 
     def read():
         columns = zip(*(w.read() for w in weights))
@@ -118,8 +118,8 @@ def decode(form, arrays):
         return decode(Grouped("mxfp4", 4, 32), mxfp4_of_blocks(arrays[0]))
     if form in BLOCKS:
         return mx.fast.dequantize_blocks(arrays[0], form)
-    raise NotImplementedError(f"weights in {form} cannot be read; readable are {', '.join([*DENSE, *BLOCKS])} and MLX's "
-                              "formats")
+    raise NotImplementedError(f"weights in {form} cannot be read; readable are {', '.join([*DENSE, *BLOCKS])} and "
+                              "MLX's formats")
 
 
 def encode(form, array):
@@ -254,7 +254,7 @@ def split_parts(path):
 
 
 def folder_weights(folder, config):
-    """{name: Weight} of the safetensors in a folder, as the files name them; MLX's quantised matrices are one weight."""
+    """{name: Weight} of the safetensors in a folder, as the files name them; a quantised matrix of MLX is one."""
     tensors = {}
     for file in shard_files(folder):
         path = os.path.join(folder, file)
@@ -286,7 +286,8 @@ def shard_files(folder):
     index = read_json(os.path.join(folder, "model.safetensors.index.json"))
     if index:
         names = index.get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(n, str) and os.path.basename(n) == n for n in names.values()):
+        if not isinstance(names, dict) or \
+                not all(isinstance(n, str) and os.path.basename(n) == n for n in names.values()):
             raise mx.Error(f"{folder}: model.safetensors.index.json: weight_map must name files beside it")
         return sorted(set(names.values()))
     names = sorted(n for n in os.listdir(folder) if n.endswith(".safetensors") and not n.startswith("."))
@@ -325,7 +326,8 @@ def joined(tensors, config, folder):
 def mxfp4_weight(blocks, scales, name):
     if scales is None or blocks.form != "U8" or scales.form != "U8" or blocks.shape[-1] != 16 \
             or blocks.shape[:-1] != scales.shape:
-        raise mx.Error(f"{blocks.origin}: {list(blocks.shape)}, expected bytes [..., groups, 16] and scales [..., groups]")
+        raise mx.Error(f"{blocks.origin}: {list(blocks.shape)}, expected bytes [..., groups, 16] and scales "
+                       "[..., groups]")
 
     def read():
         bytes_of = mx.reshape(blocks.read()[0], [*blocks.shape[:-2], blocks.shape[-2] * 16])

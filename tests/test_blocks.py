@@ -1,4 +1,4 @@
-"""fast.quantize_blocks and dequantize_blocks: GGUF's block formats against PyPI gguf, and how well the fitted ones fit."""
+"""fast.quantize_blocks and dequantize_blocks: GGUF's block formats against PyPI gguf; how well the fitted ones fit."""
 import os
 import subprocess
 import sys

@@ -20,8 +20,9 @@ BASE = {"hidden_size": H, "intermediate_size": MLP, "num_hidden_layers": LAYERS,
         "num_key_value_heads": KV, "head_dim": D, "vocab_size": ROWS, "max_position_embeddings": 512,
         "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": 257}
 MOE = {"num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-LINEAR = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2,
-          "linear_num_value_heads": 4, "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+LINEAR = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+          "linear_num_key_heads": 2, "linear_num_value_heads": 4, "partial_rotary_factor": 0.25,
+          "full_attention_interval": 4,
           "layer_types": ["linear_attention"] * 3 + ["full_attention"]}
 CONFIGS = {
     "llama": {"tie_word_embeddings": False},
@@ -31,11 +32,14 @@ CONFIGS = {
                "final_logit_softcapping": 30.0},
     "gemma3_text": {"query_pre_attn_scalar": D, "sliding_window": 16, "rope_local_base_freq": 5e3, "layer_types":
                     ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]},
-    "gemma4_text": {"global_head_dim": 64, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16, "num_experts": EXPERTS,
-                    "top_k_experts": 2, "moe_intermediate_size": 32, "sliding_window": 16, "use_double_wide_mlp": True,
+    "gemma4_text": {"global_head_dim": 64, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16,
+                    "num_experts": EXPERTS, "top_k_experts": 2, "moe_intermediate_size": 32, "sliding_window": 16,
+                    "use_double_wide_mlp": True,
                     "num_global_key_value_heads": 1, "rope_parameters": {
-                        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, "layer_types": ["sliding_attention", "full_attention"] * 2},
+                        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                                           "rope_theta": 1e6},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+                    "layer_types": ["sliding_attention", "full_attention"] * 2},
     "gpt_oss": {"num_local_experts": EXPERTS, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 16,
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
                                  "beta_fast": 32.0, "beta_slow": 1.0}},
@@ -86,7 +90,8 @@ def shapes(model_type, c):
 def gemma4_shapes():
     made = {"model.embed_tokens.weight": (ROWS, H), "model.norm.weight": (H,),
             "model.embed_tokens_per_layer.weight": (ROWS, LAYERS * 16),
-            "model.per_layer_model_projection.weight": (LAYERS * 16, H), "model.per_layer_projection_norm.weight": (16,)}
+            "model.per_layer_model_projection.weight": (LAYERS * 16, H),
+            "model.per_layer_projection_norm.weight": (16,)}
     for i in range(LAYERS):
         (dim, kv), wide = (64, 1) if i % 2 else (D, KV), 2 if i >= 2 else 1
         layer = {f"{name}.weight": (H,) for name in (
@@ -135,10 +140,12 @@ def byte_level_tokenizer():
     vocab = {byte_of[b]: b for b in range(256)} | {"<|endoftext|>": 256, "<|im_end|>": 257, "<user>": 258, "th": 259,
                                                    "the": 260}
     special = [{"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-                "special": token != "<user>"} for i, token in ((256, "<|endoftext|>"), (257, "<|im_end|>"), (258, "<user>"))]
+                "special": token != "<user>"}
+               for i, token in ((256, "<|endoftext|>"), (257, "<|im_end|>"), (258, "<user>"))]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": vocabulary.QWEN2}, "behavior": "Isolated", "invert": False}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": {"type": "NFC"},
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": special,
+            "normalizer": {"type": "NFC"},
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
             "post_processor": byte_level, "decoder": byte_level,
             "model": vocabulary.bpe(vocab, [["t", "h"], ["th", "e"]])}
@@ -220,9 +227,9 @@ def test_mlx_folders_and_back(folder, tmp_path, model_type):
             assert np.sqrt(((a - b) ** 2).mean() / (a ** 2).mean()) < 0.02, name
 
 
-@pytest.mark.parametrize("quantize, bits", [("mlx-4", {"bits": 4, "group_size": 64}), ("mlx-6", {"bits": 6, "group_size": 64}),
-                                            ("mxfp4", {"mode": "mxfp4"}), ("mxfp8", {"mode": "mxfp8"}),
-                                            ("nvfp4", {"mode": "nvfp4"})])
+@pytest.mark.parametrize("quantize, bits", [
+    ("mlx-4", {"bits": 4, "group_size": 64}), ("mlx-6", {"bits": 6, "group_size": 64}), ("mxfp4", {"mode": "mxfp4"}),
+    ("mxfp8", {"mode": "mxfp8"}), ("nvfp4", {"mode": "nvfp4"})])
 def test_mlx_folders_hold_what_quantize_gives(folder, tmp_path, quantize, bits):
     source = folder("llama")
     gomlx.convert(source, tmp_path / "mlx", quantize)
@@ -272,7 +279,8 @@ def test_the_files_own_mxfp4_is_read(folder, tmp_path):
     (source / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
     report = gomlx.convert(source, tmp_path / "packed.gguf")
     assert report["types"]["MXFP4"] == 3 * LAYERS and report["dequantised"] == []
-    dense, blocks = ({t.name: t for t in gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors} for name in ("dense", "packed"))
+    dense, blocks = ({t.name: t for t in gguf.GGUFReader(tmp_path / name).tensors}
+                     for name in ("dense.gguf", "packed.gguf"))
     for name, t in blocks.items():
         values = gguf.dequantize(t.data, t.tensor_type)
         assert np.array_equal(values, gguf.dequantize(dense[name].data, dense[name].tensor_type)), name
@@ -328,7 +336,8 @@ def test_gguf_metadata(folder, tmp_path):
             "qwen3moe.expert_feed_forward_length": 32, "qwen3moe.attention.key_length": D,
             "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.eos_token_id": 257,
             "tokenizer.ggml.padding_token_id": 256, "tokenizer.ggml.eot_token_id": 257,
-            "tokenizer.ggml.add_bos_token": False, "tokenizer.chat_template": "{{ messages }}", "general.sampling.top_k": 20}
+            "tokenizer.ggml.add_bos_token": False, "tokenizer.chat_template": "{{ messages }}",
+            "general.sampling.top_k": 20}
     assert {key: fields[key] for key in want} == want
     assert len(fields["tokenizer.ggml.tokens"]) == ROWS and fields["tokenizer.ggml.merges"] == ["t h", "th e"]
     assert fields["tokenizer.ggml.token_type"][255:262] == [1, 3, 3, 4, 1, 1, 5]
@@ -350,8 +359,8 @@ def test_gguf_holds_what_quantize_blocks_gives(folder, tmp_path, quantize):
 
 def test_mixtures_are_those_of_llama_quantize(shared, tmp_path):
     source = pathlib.Path(shared) / "data/models/fable-gguf"
-    for quantize, name in (("q4_k", "Q4_K_M"), ("q5_k_m", "Q5_K_M"), ("q6_k", "Q6_K"), ("q4_0", "Q4_0"), ("q5_1", "Q5_1"),
-                           ("q8_0", "Q8_0")):
+    for quantize, name in (("q4_k", "Q4_K_M"), ("q5_k_m", "Q5_K_M"), ("q6_k", "Q6_K"), ("q4_0", "Q4_0"),
+                           ("q5_1", "Q5_1"), ("q8_0", "Q8_0")):
         theirs = gguf.GGUFReader(source / f"fable-{name}.gguf")
         gomlx.convert(source / "fable-BF16.gguf", tmp_path / "x.gguf", quantize, overwrite=True)
         ours = gguf.GGUFReader(tmp_path / "x.gguf")
@@ -407,7 +416,8 @@ def test_the_same_form_is_copied(tmp_path):
 
 # ---- tokenizers ----
 
-TEXTS = ["Once upon a time", " the  other\n\nthing\t1234567 ", "naïve café ’tis ﬁne Ⅷ ", "日本語 한국어 😀👍🏽", "<user>x<|im_end|>", ""]
+TEXTS = ["Once upon a time", " the  other\n\nthing\t1234567 ", "naïve café ’tis ﬁne Ⅷ ", "日本語 한국어 😀👍🏽",
+         "<user>x<|im_end|>", ""]
 
 
 def test_tokenizers_come_back(folder, tmp_path):
@@ -433,7 +443,8 @@ def test_real_tokenizers_go_to_gguf_and_back(shared, tmp_path, name):
     (tmp_path / "x.gguf").write_bytes(gomlx.conversion.gguf_file.head(header, []))
     for file, value in vocabulary.from_gguf(header, "x").items():
         (tmp_path / file).write_text(vocabulary.dump(value))
-    texts = TEXTS[:4] + [(pathlib.Path(shared) / "data/text/stories.txt").read_text(encoding="utf-8")[:5000], " indented\n    code()\n"]
+    story = (pathlib.Path(shared) / "data/text/stories.txt").read_text(encoding="utf-8")[:5000]
+    texts = [*TEXTS[:4], story, " indented\n    code()\n"]
     ours = gomlx.Tokenizer.from_file(source)
     for other in (gomlx.Tokenizer.from_gguf(tmp_path / "x.gguf"), gomlx.Tokenizer.from_file(tmp_path)):
         for text in texts:
@@ -494,8 +505,8 @@ def test_wrong_sources_are_named(folder, tmp_path):
                                (dict(hidden_size=64, model_type="bloom"), NotImplementedError, "model_type 'bloom'"),
                                (dict(model_type="llama", rope_scaling={"rope_type": "longrope"}), NotImplementedError,
                                 "rope type 'longrope'"),
-                               (dict(rope_scaling=None, quantization_config={"quant_method": "gptq"}), NotImplementedError,
-                                "quant_method 'gptq'")):
+                               (dict(rope_scaling=None, quantization_config={"quant_method": "gptq"}),
+                                NotImplementedError, "quant_method 'gptq'")):
         change(source, **more)
         with pytest.raises(error, match=words):
             gomlx.convert(source, tmp_path / "x.gguf", "q8_0")

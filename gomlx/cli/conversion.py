@@ -13,9 +13,10 @@ def add(commands):
                         options.json)
     made.add_argument("source", help="a folder, a .gguf file, or a name of the Hugging Face hub")
     made.add_argument("destination", help="a file that ends in .gguf, or a folder")
-    made.add_argument("-q", "--quantize", choices=TYPES, metavar="TYPE", help="of weights: f32, f16, bf16; in a .gguf file "
-                      "q8_0, q4_0, q4_1, q5_0, q5_1, q4_k (q4_k_m), q4_k_s, q5_k (q5_k_m), q5_k_s, q6_k, mxfp4; in a folder "
-                      "mlx-2, mlx-3, mlx-4, mlx-5, mlx-6, mlx-8, mxfp4, mxfp8, nvfp4 (default: as in the source)")
+    made.add_argument("-q", "--quantize", choices=TYPES, metavar="TYPE", help="of weights: f32, f16, bf16; in a .gguf "
+                      "file q8_0, q4_0, q4_1, q5_0, q5_1, q4_k (q4_k_m), q4_k_s, q5_k (q5_k_m), q5_k_s, q6_k, mxfp4; "
+                      "in a folder mlx-2, mlx-3, mlx-4, mlx-5, mlx-6, mlx-8, mxfp4, mxfp8, nvfp4 (default: as in the "
+                      "source)")
     made.add_argument("--overwrite", action="store_true", help="replace what is at the destination")
 
 
