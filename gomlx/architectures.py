@@ -151,7 +151,7 @@ def of_config(config, path):
             c["rope_theta" if not prefix else "rope_local_base_freq"] = inner["rope_theta"]
         if not prefix and inner:
             c |= {key: inner[key] for key in ("partial_rotary_factor", "mrope_section") if inner.get(key) is not None}
-            if inner.get("rope_type", inner.get("type", "default")) not in ("default", "mrope", None):
+            if inner.get("rope_type", inner.get("type", "default")) not in ("default", "mrope", "proportional", None):
                 c["rope_scaling"] = {k: v for k, v in inner.items() if k not in ("rope_theta", "partial_rotary_factor")}
     overrides = c.get("per_layer_config")
     for one in overrides.values() if isinstance(overrides, dict) else ():
@@ -212,7 +212,7 @@ def metadata(arch, c, path):
                             ("attention_factor", "attn_factor")):
             if scaling.get(key) is not None:
                 made[f"{arch.gguf}.rope.scaling.{suffix}"] = typed("f32", scaling[key], f"{path}: rope_scaling.{key}")
-    elif kind not in ("default", "linear", "llama3", "mrope", "proportional", None):
+    elif kind not in ("default", "linear", "llama3", "mrope", None):
         raise NotImplementedError(f"{path}: rope type {kind!r} cannot be written to GGUF")
     return made
 

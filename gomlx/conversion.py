@@ -156,13 +156,20 @@ def folder_config(config, c, kind, tied):
     """config.json without what it said about quantisation; for mlx-lm the older spelling of keys beside the newer."""
     out = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
     if isinstance(kind, Grouped) and "text_config" not in config:
-        known = ("rope_theta", "rope_scaling", "rope_local_base_freq", "num_experts", "head_dim", "num_key_value_heads")
+        known = ("rope_theta", "rope_scaling", "rope_local_base_freq", "num_experts", "head_dim", "num_key_value_heads",
+                 "global_head_dim", "num_global_key_value_heads")
         out |= {key: c[key] for key in known if c.get(key) is not None and config.get(key) is None}
         kinds = c.get("layer_types")
         if isinstance(kinds, list) and "full_attention" in kinds and c.get("sliding_window"):
             out.setdefault("sliding_window_pattern", kinds.index("full_attention") + 1)
         out["tie_word_embeddings"] = tied
     return out
+
+
+def mlx_type(config):
+    """model_type as mlx-lm names it."""
+    name = config.get("model_type")
+    return config | {"model_type": name.removesuffix("_text")} if str(name).startswith("qwen3_5") else config
 
 
 # ---- GGUF ----
@@ -273,7 +280,7 @@ def write_folder(job, destination, tensors, config, files, kind):
         scheme = kind.of()
         scheme |= {name.removesuffix(".weight"): form.of() for name, form in forms.items()
                    if isinstance(form, Grouped) and form != kind}
-        config = config | {"quantization": scheme, "quantization_config": scheme}
+        config = mlx_type(config) | {"quantization": scheme, "quantization_config": scheme}
     elif not any(isinstance(form, Grouped) for form in forms.values()):
         config = config | {"torch_dtype" if "torch_dtype" in config else "dtype": NAMES[dense]}
     shards = sharded({name: stored(name, w, forms[name]) for name, w in tensors.items()})

@@ -246,6 +246,8 @@ def for_mlx(tensors, arch, c):
         for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
             stem = name.removesuffix("qkv.weight")
             out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
+    if arch.model_type.startswith("qwen3_5"):            # mlx-lm knows them as parts of larger models
+        return {"language_model." + name: w for name, w in out.items()}
     return out
 
 
