@@ -177,7 +177,7 @@ def mlx_type(config):
 def gguf_form(name, w, kind, place):
     """The form of a tensor in a GGUF file. place: what a mixture depends on."""
     if len(w.shape) < 2 or w.is_bias or ALWAYS_F32.match(name) or not name.endswith("weight"):
-        return "F32" if is_readable(w.form) else w.form
+        return "F32" if weights.is_readable(w.form) else w.form
     if kind is None:
         if isinstance(w.form, Grouped):
             return "MXFP4" if w.form == Grouped("mxfp4", 4, 32) else "BF16"
@@ -188,10 +188,6 @@ def gguf_form(name, w, kind, place):
     if not weights.fits(form, w.shape):
         form = NARROWER.get(form, "F16")
     return form if weights.fits(form, w.shape) else "F16"
-
-
-def is_readable(form):
-    return form in weights.DENSE or form in weights.BLOCKS or isinstance(form, Grouped)
 
 
 def mixed(name, form, kind, place):
@@ -340,7 +336,7 @@ def model_dtype(tensors):
 
 
 def folder_form(name, w, kind, dense):
-    if not is_readable(w.form):
+    if not weights.is_readable(w.form):
         return w.form                                    # integers and the like
     if isinstance(kind, Grouped):
         if is_quantised(name, w):

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from gomlx import _gomlx as mx
-from gomlx import gguf_file, io
+from gomlx import block_forms, gguf_file, io
 from gomlx.loading import read_json
 
 DENSE = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
@@ -115,11 +115,17 @@ def decode(form, arrays):
         return mx.dequantize(weight, scales, *biases, group_size=form.group, bits=form.bits,
                              mode=form.mode).astype(mx.float32)
     if form == "MXFP4":
-        return decode(Grouped("mxfp4", 4, 32), mxfp4_of_blocks(arrays[0]))
+        return decode(Grouped("mxfp4", 4, 32), block_forms.mxfp4_of_blocks(arrays[0]))
     if form in BLOCKS:
         return mx.fast.dequantize_blocks(arrays[0], form)
-    raise NotImplementedError(f"weights in {form} cannot be read; readable are {', '.join([*DENSE, *BLOCKS])} and "
-                              "MLX's formats")
+    if form in block_forms.READABLE:
+        return block_forms.values(arrays[0], form)
+    raise NotImplementedError(f"weights in {form} cannot be read; readable are "
+                              f"{', '.join([*DENSE, *BLOCKS, *block_forms.READABLE])} and MLX's formats")
+
+
+def is_readable(form):
+    return form in DENSE or form in BLOCKS or form in block_forms.READABLE or isinstance(form, Grouped)
 
 
 def encode(form, array):
@@ -129,7 +135,7 @@ def encode(form, array):
     if isinstance(form, Grouped):
         return list(mx.quantize(array, group_size=form.group, bits=form.bits, mode=form.mode))
     if form == "MXFP4":
-        return [blocks_of_mxfp4(*mx.quantize(array.astype(mx.float32), mode="mxfp4"))]
+        return [block_forms.blocks_of_mxfp4(*mx.quantize(array.astype(mx.float32), mode="mxfp4"))]
     return [mx.fast.quantize_blocks(array, form)]
 
 
@@ -151,28 +157,6 @@ def form_bytes(form, shape):
     return size // values * block
 
 
-def mxfp4_of_blocks(blocks):
-    """MLX's weight and scales of GGUF's MXFP4: a scale, then bytes whose halves are values i and i + 16."""
-    lead, count = list(blocks.shape[:-1]), blocks.shape[-1] // 17
-    blocks = mx.reshape(blocks, [*lead, count, 17])
-    both = blocks[..., 1:]
-    values = mx.concatenate([mx.bitwise_and(both, mx.array(15, mx.uint8)), mx.right_shift(both, mx.array(4, mx.uint8))],
-                            axis=-1)
-    packed = mx.bitwise_or(values[..., 0::2], mx.left_shift(values[..., 1::2], mx.array(4, mx.uint8)))
-    weight = mx.view(mx.contiguous(mx.reshape(packed, [*lead, count * 16])), mx.uint32)
-    return [weight, mx.reshape(mx.contiguous(blocks[..., 0]), [*lead, count])]
-
-
-def blocks_of_mxfp4(weight, scales):
-    """The way back."""
-    lead, count = list(scales.shape[:-1]), scales.shape[-1]
-    packed = mx.reshape(mx.view(mx.contiguous(weight), mx.uint8), [*lead, count, 16])
-    low, high = mx.bitwise_and(packed, mx.array(15, mx.uint8)), mx.right_shift(packed, mx.array(4, mx.uint8))
-    values = mx.reshape(mx.stack([low, high], axis=-1), [*lead, count, 32])
-    both = mx.bitwise_or(values[..., :16], mx.left_shift(values[..., 16:], mx.array(4, mx.uint8)))
-    return mx.reshape(mx.concatenate([mx.reshape(scales, [*lead, count, 1]), both], axis=-1), [*lead, count * 17])
-
-
 def is_copied(source, target):
     """Whether a form stays as it is, perhaps in another order of its bits."""
     return source == target or {source, target} == {"MXFP4", Grouped("mxfp4", 4, 32)}
@@ -185,9 +169,9 @@ def converted(weight, form):
     if weight.form == form:
         return arrays
     if form == "MXFP4" and weight.form == Grouped("mxfp4", 4, 32):
-        return [blocks_of_mxfp4(*arrays)]
+        return [block_forms.blocks_of_mxfp4(*arrays)]
     if weight.form == "MXFP4" and form == Grouped("mxfp4", 4, 32):
-        return mxfp4_of_blocks(arrays[0])
+        return block_forms.mxfp4_of_blocks(arrays[0])
     if isinstance(form, Grouped):
         values = arrays[0] if weight.form in DENSE else decode(weight.form, arrays).astype(mx.bfloat16)
         return encode(form, values)
