@@ -178,16 +178,16 @@ static gm_status place_tensor(gguf *g, int64_t i, size_t section, uint64_t align
     gguf_tensor *t = &g->tensors[i];
     uint64_t offset = g->offsets[i];
     size_t room = g->file.size > section ? g->file.size - section : 0;
-    int format = quant_from_gguf(t->type);
+    const gm_quant_info *blocks = quant_blocks(t->type);
     if (offset % alignment != 0)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s is at offset %" PRIu64 ", expected a multiple of %" PRIu64,
                        g->file.path, SHOWN(t->name), offset, alignment);
-    if (format >= 0) GM_TRY(tensor_bytes(g, t, &gm_quants[format]));
+    if (blocks) GM_TRY(tensor_bytes(g, t, blocks));
     if (offset > room || t->bytes > room - offset)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %zu bytes at offset %" PRIu64
                        ", but there are %zu bytes of tensor data: the file of %zu bytes is cut short",
                        g->file.path, SHOWN(t->name), t->bytes, offset, room, g->file.size);
-    if (format >= 0) t->data = g->file.data + section + (size_t)offset;
+    if (blocks) t->data = g->file.data + section + (size_t)offset;
     return GM_OK;
 }
 

@@ -78,6 +78,10 @@ gm_status fields_add_raw(gm_loader *l, const gm_tensor *t, gm_array **to, const 
 /* weight, scales and, for mode affine, biases of base in MLX's layout. */
 gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
                          int64_t rows, int64_t source, int64_t columns);
+/* GGUF's MXFP4, as it is until fields_adapt; experts as of fields_add_raw. */
+bool fields_is_mxfp4(const gm_tensor *t);
+gm_status fields_add_mxfp4(gm_loader *l, const gm_tensor *t, gm_linear *linear, const job *like, int64_t experts,
+                           int64_t rows, int64_t columns);
 /* experts.c */
 gm_status fields_add_experts(gm_loader *l, const field_cursor *c);
 /* info.c */
