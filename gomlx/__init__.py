@@ -15,15 +15,16 @@ from gomlx._gomlx import version as __version__
 from gomlx.discovery import FoundModel, discover
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
-from gomlx.model import Model, Result, TokenStream
+from gomlx.model import Model
 from gomlx.sampling import Sampling, sample, sample_probabilities
+from gomlx.streams import BatchStream, Result, TokenStream
 from gomlx.tokenizer import Tokenizer
 from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
-__all__ = ["Error", "FoundModel", "MemoryPlan", "Model", "Result", "Sampling", "Session", "Token", "TokenStream",
-           "Tokenizer", "ToolCall", "__version__", "backends", "convert", "discover", "load", "plan_memory",
+__all__ = ["BatchStream", "Error", "FoundModel", "MemoryPlan", "Model", "Result", "Sampling", "Session", "Token",
+           "TokenStream", "Tokenizer", "ToolCall", "__version__", "backends", "convert", "discover", "load", "plan_memory",
            "sample", "sample_probabilities"]
 
 

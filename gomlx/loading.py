@@ -17,7 +17,8 @@ log = logging.getLogger("gomlx")
 
 def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
          kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
-         progress: Callable[[float], None] | None = None, context_policy: str | None = None, backend: str | None = None, **backend_options) -> Model:
+         context_policy: str | None = None, parallel: int | None = None,
+         progress: Callable[[float], None] | None = None, backend: str | None = None, **backend_options) -> Model:
     """Loads a model.
 
     path_or_name    a folder with config.json, tokenizer.json and safetensors; a .gguf file (the first of split ones); a
@@ -33,6 +34,9 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     activations     "int8" (fast) or "float32" (exact) in products with quantised weights; when None, "int8" for GGUF's
                     block formats and "float32" for everything else.
     threads         when None, what `gomlx doctor` shows.
+    parallel        generations that may run at a time, each stream from its first token to its last, a batch as one;
+                    the others wait, as long as their timeout lets them. None is any number: their forward passes take
+                    turns. A thread that reads several streams in turn needs a slot for each.
     progress        called with a number from 0 to 1 while weights are read; when given, the hub shows its bars too.
     backend         who runs it, a name of gomlx.backends.names(): "native" (this engine) when None and GOMLX_BACKEND is
                     not set. The others take options of their own, and refuse those above that they do not know.
@@ -41,7 +45,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     if backend != "native":
         from gomlx import backends
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
-               "threads": threads, "context_policy": context_policy}
+               "threads": threads, "context_policy": context_policy, "parallel": parallel}
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
@@ -70,7 +74,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             tokenizer.model_type = metadata.get("general.architecture")
             key = f"{tokenizer.model_type}.embedding_length_per_layer_input"
             tokenizer.per_layer_inputs = bool(metadata.get(key))
-        return Model(engine, tokenizer, info, sampling, stops)
+        return Model(engine, tokenizer, info, sampling, stops, parallel)
     except BaseException:
         engine.close()
         raise

@@ -1,156 +1,18 @@
-"""Model and TokenStream: a prompt goes in, tokens come out, a result is left behind."""
+"""Model: a prompt goes in, tokens come out, a result is left behind."""
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from gomlx import _gomlx, chat
-from gomlx.parsing import Parsed, Parser, Part, ThinkingBudget, TokenReader, closing_of, detect
+from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.sampling import Sampling
-from gomlx.tool_calls import ToolCall
+from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
 
-
-@dataclass(frozen=True)
-class Result:
-    """What a stream leaves when it has ended or was closed."""
-    text: str
-    tokens: list[int]           # ids of the tokens that came out; the stop token is not among them
-    finish_reason: str          # "stop", "length" (max_tokens), "context" (full) or "cancelled" (also: closed early)
-    prompt_tokens: int
-    cached_tokens: int          # of the prompt, those the session already held
-    generated_tokens: int
-    prefill_tps: float | None   # prompt tokens per second; None where no time was spent
-    decode_tps: float | None    # steps of one token per second; the first token is prefill's
-    seed: int
-    stop: str | int | None      # what ended it, if something did: the stop text, or the id of the stop token
-    logprobs: list[float]       # of each token, in the model's own distribution
-    top_logprobs: list[tuple]   # of each token: (id, logprob) of the likeliest, where they were asked for
-    reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
-    answer: str = ""                    # the text without reasoning, calls of tools and their markup
-    tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
-
-    @property
-    def message(self) -> dict:
-        """The turn as a message, to go on with: chat(messages + [result.message, ...])."""
-        lost = [one.raw for one in self.tool_calls if one.name is None or one.arguments is None]
-        made = {"role": "assistant", "content": "\n".join([self.answer] * bool(self.answer) + lost)}
-        if self.reasoning:              # templates of different families look for it under different names
-            made |= {"reasoning_content": self.reasoning, "thinking": self.reasoning}
-        calls = [{"id": f"call{i:05}", "type": "function",         # nine characters, as Mistral's template wants them
-                  "function": {"name": one.name, "arguments": one.arguments}}
-                 for i, one in enumerate(self.tool_calls) if one.name is not None and one.arguments is not None]
-        return made | {"tool_calls": calls} if calls else made
-
-
-class TokenStream:
-    """An iterator of Token(id, text, logprob, finish_reason, top_logprobs). The last one has the finish_reason and the
-    text that was held back; its id is -1 when it carries nothing else. Close it (or use `with`) to stop early; cancel()
-    may be called from another thread.
-
-    logprob and top_logprobs are of the model's own distribution, the softmax of its logits, before any bias, penalty,
-    processor or sampler.
-
-    parts()     iterates Part(channel, text) instead: the text as reasoning, answer and calls of tools, without markup
-    channel     where the last token's text went: "reasoning", "answer" or "tool"
-    """
-
-    def __init__(self, stream, seed, session, stop_texts, reader=None):
-        self._stream = stream
-        self._reader = reader                   # of reasoning and calls; None: all text is the answer
-        self._parts = []                        # those of the last token
-        self._seed = seed
-        self._stop_texts = stop_texts
-        self._session = session                 # closed with the stream when it was made for it, else None
-        self._texts = []
-        self._ids = []
-        self._logprobs = []
-        self._top_logprobs = []
-        self._finish_reason = None
-        self._result = None
-
-    def __iter__(self) -> Iterator[_gomlx.Token]:
-        return self
-
-    def __next__(self) -> _gomlx.Token:
-        if self._result is not None:
-            raise StopIteration
-        try:
-            token = next(self._stream)
-        except StopIteration:
-            self.close()
-            raise
-        self._texts.append(token.text)
-        self._parts = self._reader.feed(token.id, token.text) if self._reader else [Part("answer", token.text)]
-        if token.id >= 0:
-            self._ids.append(token.id)
-            self._logprobs.append(token.logprob)
-            self._top_logprobs += [token.top_logprobs] if token.top_logprobs else []
-        if token.finish_reason is not None:
-            self._finish_reason = token.finish_reason
-            self.close()
-        return token
-
-    def cancel(self) -> None:
-        """Ends the stream at its next token, from any thread."""
-        self._stream.cancel()
-
-    def close(self) -> None:
-        """Ends the stream now; what it has made so far is in `result`."""
-        if self._result is not None:
-            return
-        self._stream.close()
-        try:
-            stats = self._stream.stats()
-        except ValueError:                      # another thread is in its last step, and comes here after it
-            return
-        if self._session is not None:
-            self._session.close()
-        text = "".join(self._texts)
-        parsed = Parsed(None, text, [])
-        if self._reader is not None:
-            self._parts += self._reader.parser.finish()
-            parsed = self._reader.parser.parsed
-        prefilled = stats["prompt_tokens"] - stats["cached_tokens"]
-        self._result = Result(
-            text=text, tokens=self._ids, finish_reason=self._finish_reason or "cancelled",
-            prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
-            generated_tokens=stats["generated_tokens"],
-            prefill_tps=rate(prefilled, stats["prefill_seconds"]),
-            decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats),
-            logprobs=self._logprobs, top_logprobs=self._top_logprobs, **vars(parsed))
-
-    def _stop(self, stats):
-        if stats["stop_text"] >= 0:
-            return self._stop_texts[stats["stop_text"]]
-        return stats["stop_id"] if stats["stop_id"] >= 0 else None
-
-    def parts(self) -> Iterator[Part]:
-        for _ in self:
-            yield from self._parts
-            self._parts = []
-
-    @property
-    def channel(self) -> str:
-        if self._reader is None:
-            return "answer"
-        return self._parts[-1].channel if self._parts else self._reader.parser.channel
-
-    @property
-    def result(self) -> Result:
-        if self._result is None:
-            raise RuntimeError("the stream has not ended: read it to its end or close it first")
-        return self._result
-
-    def __enter__(self) -> TokenStream:
-        return self
-
-    def __exit__(self, *exc):
-        self.close()
-
-
-def rate(count, seconds):
-    return count / seconds if seconds > 0 else None
+__all__ = ["BatchStream", "Model", "Result", "TokenStream"]
 
 
 class Model:
@@ -160,10 +22,15 @@ class Model:
                 "sampling_ignored" what its files say about generating that is not applied
     sampling    its own Sampling: what generate() does unless told otherwise
     tokenizer   its Tokenizer
+    error       the exception that ended the generation that began last; None while there is none. A batch sets it to
+                the last one of its prompts
     """
+    error: Exception | None = None
+    _slots = Slots()
 
-    def __init__(self, engine, tokenizer, info, sampling, stops):
+    def __init__(self, engine, tokenizer, info, sampling, stops, parallel=None):
         self._engine = engine
+        self._slots = Slots(parallel)
         self.sampling = Sampling(**sampling)
         self._stop_ids = [i for i in sorted(stops) if i < engine.vocab_size]
         self.tokenizer = tokenizer
@@ -177,7 +44,8 @@ class Model:
                  sampling: Sampling | None = None, seed: int | None = None, stop: str | Sequence[str] | None = None,
                  stop_ids: Sequence[int] = (), ignore_eos: bool = False, top_logprobs: int = 0,
                  logits_processors: Sequence[Callable] = (), session: _gomlx.Session | None = None,
-                 parser: str | Parser | None = None, **changes) -> TokenStream:
+                 parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
+                 **changes) -> TokenStream | BatchStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         max_tokens          None goes on to a stop or to the end of the context; 0 computes the prompt, for the session
@@ -199,7 +67,41 @@ class Model:
                             already holds is not computed again
         parser              what takes reasoning and calls of tools out of the text, a name of gomlx.parsing.FORMATS or
                             a Parser; None leaves all of it in the answer
+        timeout             seconds from this call on, waiting for a slot included; then finish_reason is "timeout"
+        prefill             "batched" ("auto") computes the prompt in passes of many tokens, "token" token by token, to
+                            the same bits; "validate" does both and leaves the difference, 0, in the result
+        n                   so many continuations of the prompt, which is computed once: a BatchStream. Number i has the
+                            seed seed + i
         """
+        asked = changes | {
+            "max_tokens": max_tokens, "min_tokens": min_tokens, "sampling": sampling, "stop": stop,
+            "stop_ids": stop_ids, "ignore_eos": ignore_eos, "top_logprobs": top_logprobs,
+            "logits_processors": logits_processors, "prefill": prefill}
+
+        def ask():
+            return asked | {"prompt": prompt, "parser": parser if n == 1 else copy.deepcopy(parser)}
+
+        return self._start(ask, n, seed, session, timeout)
+
+    def _start(self, ask, n, seed, session, timeout):
+        """ask(): the arguments of _open(), with a parser that nobody else uses."""
+        deadline = deadline_of(timeout)
+        self.error = None
+        try:
+            if n != 1:
+                return self._samples(ask, n, draw_seed() if seed is None else seed, session, deadline)
+            made = self._open(**ask(), seed=seed, session=session, deadline=deadline)
+        except Exception as error:
+            self.error = error
+            raise
+        return TokenStream(made, slots=self._slots, deadline=deadline, on_error=self._set_error)
+
+    def _set_error(self, error):
+        self.error = error
+
+    def _open(self, prompt, *, max_tokens=None, min_tokens=0, sampling=None, seed=None, stop=None, stop_ids=(),
+              ignore_eos=False, top_logprobs=0, logits_processors=(), session=None, parser=None, deadline=None,
+              prefill="auto", **changes):
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
@@ -216,18 +118,72 @@ class Model:
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
         ends = [] if ignore_eos else self._stop_ids
         ends = [*ends, *stop_ids, *self._special_ids(stop_texts)]
-        seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        seed = draw_seed() if seed is None else seed
+        timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
         own = None if session is not None else self._engine.new_session()
         try:
             stream = _gomlx.stream(
                 session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
                 min_tokens=min_tokens, stop_ids=ends, stop_texts=stop_texts, top_logprobs=top_logprobs,
-                processors=logits_processors, **options)
+                processors=logits_processors, timeout=timeout, prefill=prefill, **options)
         except BaseException:
             if own is not None:
                 own.close()
             raise
-        return TokenStream(stream, seed, own, stop_texts, reader)
+        return Generation(stream, seed, own, stop_texts, reader)
+
+    def _samples(self, ask, n, seed, session, deadline):
+        if n < 1:
+            raise ValueError(f"n is {n}, expected 1 or more")
+        prompt = ask()["prompt"]
+        ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        base = session if session is not None else self._engine.new_session()
+
+        def lead():
+            return self._open(ids[:-1], session=base, deadline=deadline, max_tokens=0)
+
+        def sample(i):
+            fork = base.fork()
+            made = self._open(**ask() | {"prompt": ids}, seed=(seed + i) % 2**64, session=fork, deadline=deadline)
+            made.session = fork
+            return made
+
+        return BatchStream(self._engine.new_decoder(), [partial(sample, i) for i in range(n)], n,
+                           lead=lead if len(ids) > 1 else None, slots=self._slots, deadline=deadline,
+                           on_error=self._set_error)
+
+    def generate_batch(self, prompts: Sequence, *, options: Sequence[dict | None] | None = None, batch_size: int = 16,
+                       timeout: float | None = None, **common) -> BatchStream:
+        """Continues several prompts together, each to the bits that generate() would give it alone; the weights are
+        read once for all. Returns a BatchStream.
+
+        prompts     texts, sequences of token ids, or sequences of messages, which go through chat()'s template
+        options     of each prompt its own options of generate() (for messages those of chat()), over the common ones
+        batch_size  prompts that are decoded at a time, up to 1024; as one ends the next begins. Each needs memory for
+                    its own KV cache
+        timeout     seconds from this call on for all of it
+        common      options of generate() for every prompt
+
+        A prompt that cannot be generated from has the exception in its result's `error`; the others go on.
+        """
+        prompts = list(prompts)
+        own = list(options) if options is not None else [None] * len(prompts)
+        if len(own) != len(prompts):
+            raise ValueError(f"options: {len(own)} for {len(prompts)} prompts")
+        if not 1 <= batch_size <= 1024:
+            raise ValueError(f"batch_size is {batch_size}, expected 1 to 1024")
+        deadline = deadline_of(timeout)
+
+        def member(i):
+            asked = common | (own[i] or {})
+            alone = deadline_of(asked.pop("timeout", None))
+            asked["deadline"] = min((one for one in (deadline, alone) if one is not None), default=None)
+            if not isinstance(prompts[i], str) and isinstance(next(iter(prompts[i]), None), Mapping):
+                return self._open(**self._rendered(prompts[i], **asked))
+            return self._open(prompts[i], **asked)
+
+        return BatchStream(self._engine.new_decoder(), [partial(member, i) for i in range(len(prompts))], batch_size,
+                           slots=self._slots, deadline=deadline, on_error=self._set_error)
 
     def _special_ids(self, texts):
         """The ids of those texts that are special tokens: these have no text in the output."""
@@ -251,6 +207,19 @@ class Model:
                             in generate()
         options             the other ones of generate()
         """
+        rendered = partial(self._rendered, messages, tools=tools, add_generation_prompt=add_generation_prompt,
+                           template_args=template_args, enable_thinking=enable_thinking,
+                           thinking_budget=thinking_budget, chat_format=chat_format, parser=parser)
+        n = options.pop("n", 1)
+        if n == 1:
+            asked = rendered(**options)
+            return self.generate(asked.pop("prompt"), **asked)
+        shared = [options.pop(name, None) for name in ("seed", "session", "timeout")]
+        return self._start(partial(rendered, **options), n, *shared)
+
+    def _rendered(self, messages, *, tools=None, add_generation_prompt=True, template_args=None, enable_thinking=None,
+                  thinking_budget=None, chat_format=None, parser="auto", **options):
+        """The arguments of _open() for messages."""
         template = self.tokenizer.template_for(tools, chat_format)
         variables = dict(template_args or {})
         if enable_thinking is not None:
@@ -261,12 +230,11 @@ class Model:
                                                   chat_format=chat_format, **variables)
         if parser == "auto":
             parser = detect(template, lambda token: self.tokenizer.token_to_id(token) is not None)
-        if isinstance(parser, str):
-            parser = Parser(parser, tools, text)
+        parser = Parser(parser, tools, text) if isinstance(parser, str) else copy.deepcopy(parser)
         if thinking_budget is not None:
             options["logits_processors"] = [*options.get("logits_processors", ()),
                                             self._thinking_budget(parser, thinking_budget)]
-        return self.generate(text, parser=parser, **options)
+        return options | {"prompt": text, "parser": parser}
 
     def _thinking_budget(self, parser, budget):
         if parser is None:
@@ -313,3 +281,14 @@ class Model:
 
     def __repr__(self):
         return f"<gomlx.Model {self.info.get('architecture', '?')} from {self.info['path']!r}>"
+
+
+def deadline_of(timeout):
+    """On time.monotonic's clock; None: none."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is {timeout}, expected more than 0 seconds, or None for no limit")
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def draw_seed():
+    return int.from_bytes(os.urandom(4), "little")

@@ -52,7 +52,7 @@ static PyObject *decoder_add(PyObject *self, PyObject *value) {
     if (!is_free(decoder))
         return NULL;
     if (!stream->stream || stream->busy) {
-        PyErr_SetString(PyExc_ValueError, stream->stream ? "stream is in use by another thread" : "the stream has ended");
+        PyErr_SetString(PyExc_ValueError, stream->busy ? "stream is in use by another thread" : "the stream has ended");
         return NULL;
     }
     if (PyList_Append(decoder->streams, value) < 0)
@@ -173,10 +173,11 @@ static void decoder_dealloc(PyObject *self) {
 
 #define SIG(text, doc) text "\n--\n\n" doc
 static PyMethodDef decoder_methods[] = {
-    {"add", decoder_add, METH_O, SIG("add($self, stream, /)", "Takes a stream of the same model in, until its last event.")},
+    {"add", decoder_add, METH_O,
+     SIG("add($self, stream, /)", "Takes a stream of the same model in, until its last event.")},
     {"step", decoder_step, METH_NOARGS,
-     SIG("step($self)", "(stream, Token) of any of the streams, or (stream, the exception that ended it); None: there are "
-                        "no streams.")},
+     SIG("step($self)", "(stream, Token) of any of the streams, or (stream, the exception that ended it); None: there "
+                        "are no streams.")},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot decoder_slots[] = {

@@ -539,6 +539,10 @@ static PyObject *stream_next(PyObject *self) {
     }
     if (!stream->stream)
         return NULL;
+    if (stream->member) {
+        PyErr_SetString(PyExc_RuntimeError, "the stream is a member of a Decoder, which gives its tokens");
+        return NULL;
+    }
     gm_token token = {.id = -1};
     gm_status status;
     stream->busy = true;

@@ -1,7 +1,7 @@
 /* decoder.c - the one decode loop: streams of one model, one forward pass after another.
  *  (1) A pass takes the row of each member that decodes and, while there is room, pieces of the prompts of the others,
- *      first come, first served. A row's values depend on its own sequence alone (kernels), so that a member's tokens are
- *      the same bits whatever else is decoded.
+ *      first come, first served. A row's values depend on its own sequence alone (kernels), so that a member's tokens
+ *      are the same bits whatever else is decoded.
  *  (2) The next pass begins when no member has logits left: they live in the step until then.
  *  (3) A pass that did not end is taken back from every member that had rows in it; they ask again.
  *  (4) Steps of one row a member are kept by their number of members, so that a plan is recorded once for each. */

@@ -1,7 +1,7 @@
 /* stream.c - one sequence on its way through a decoder: prompt, sampler, text, stops.
  *  (1) The last sampled token is not in the session yet: the next pass puts it there.
- *  (2) Logits become a token in gm_stream_sample, which a decoder calls itself unless they are handed out first: whoever
- *      wants to change them answers GM_LOGITS, and nothing is ever called back. */
+ *  (2) Logits become a token in gm_stream_sample, which a decoder calls itself unless they are handed out first:
+ *      whoever wants to change them answers GM_LOGITS, and nothing is ever called back. */
 #include "run/stream.h"
 #include <math.h>
 #include <string.h>

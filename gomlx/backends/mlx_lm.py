@@ -19,7 +19,8 @@ import time
 import weakref
 
 from gomlx import _gomlx, defaults
-from gomlx.model import Model, TokenStream
+from gomlx.model import Model
+from gomlx.streams import Generation, TokenStream
 from gomlx.parsing import Parser, TokenReader
 from gomlx.sampling import Sampling
 from gomlx.tokenizer import Tokenizer
@@ -211,7 +212,7 @@ def end(process, errors):
 
 
 class BridgeStream:
-    """What gomlx.model.TokenStream drives: next tokens with their text, cancel, close, stats."""
+    """What gomlx.streams.TokenStream drives: next tokens with their text, cancel, close, stats."""
 
     def __init__(self, process, tokenizer, prompt, context, max_tokens, stop_ids, stop_texts, sampling):
         self._closed = True                     # until it is open
@@ -379,7 +380,7 @@ class BridgeModel(Model):
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         stream = BridgeStream(self._process, self.tokenizer, ids, self._context,
                               -1 if max_tokens is None else max_tokens, ends, stop_texts, request_of(chosen, seed))
-        return TokenStream(stream, seed, None, stop_texts, reader)
+        return TokenStream(Generation(stream, seed, None, stop_texts, reader))
 
     def metrics(self) -> dict:
         """Peak and active memory of the process, in bytes. Waits for a generation that runs in another thread."""

@@ -1,0 +1,437 @@
+"""TokenStream and BatchStream: what a generation gives token by token, and the results that it leaves."""
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+
+from gomlx import _gomlx
+from gomlx.parsing import Parsed, Part
+from gomlx.tool_calls import ToolCall
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stream leaves when it has ended or was closed."""
+    text: str
+    tokens: list[int]           # ids of the tokens that came out; the stop token is not among them
+    # "stop", "length" (max_tokens), "context" (full), "timeout", "cancelled" (also: closed early) or "error"
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int          # of the prompt, those the session already held
+    generated_tokens: int
+    prefill_tps: float | None   # prompt tokens per second; None where no time was spent
+    decode_tps: float | None    # steps of one token per second; the first token is prefill's
+    seed: int
+    stop: str | int | None      # what ended it, if something did: the stop text, or the id of the stop token
+    logprobs: list[float]       # of each token, in the model's own distribution
+    top_logprobs: list[tuple]   # of each token: (id, logprob) of the likeliest, where they were asked for
+    reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
+    answer: str = ""                    # the text without reasoning, calls of tools and their markup
+    tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
+    error: Exception | None = None      # what ended it, for "error"
+    prefill_seconds: float = 0.0        # of the forward passes that it took part in; a batch shares them
+    decode_seconds: float = 0.0
+    total_seconds: float = 0.0          # from the call that opened it to its end, the caller's own time included
+    peak_memory_bytes: int = 0          # of the whole process, since core.reset_peak_memory()
+    active_memory_bytes: int = 0        # of the whole process, at its end
+    prefill_difference: float | None = None     # prefill="validate": the largest difference between last logits
+
+    @property
+    def message(self) -> dict:
+        """The turn as a message, to go on with: chat(messages + [result.message, ...])."""
+        made = {"role": "assistant", "content": self.answer}
+        if self.reasoning:              # templates of different families look for it under different names
+            made |= {"reasoning_content": self.reasoning, "thinking": self.reasoning}
+        calls = [{"type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+                 for one in self.tool_calls if one.name is not None and one.arguments is not None]
+        return made | {"tool_calls": calls} if calls else made
+
+
+NO_STATS = {"prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "decode_steps": 0, "prefill_seconds": 0.0,
+            "decode_seconds": 0.0, "stop_text": -1, "stop_id": -1}
+
+
+class Generation:
+    """One stream of the engine and what came out of it so far. stream: None when it could not be opened."""
+
+    def __init__(self, stream, seed, session, stop_texts, reader=None):
+        self.stream = stream
+        self.reader = reader                    # of reasoning and calls; None: all text is the answer
+        self.parts = []                         # those of the last token
+        self.result = None
+        self._seed = seed
+        self._stop_texts = stop_texts
+        self.session = session                 # closed with the stream when it was made for it, else None
+        self._texts = []
+        self._ids = []
+        self._logprobs = []
+        self._top_logprobs = []
+        self._started = time.monotonic()
+
+    def take(self, token):
+        self._texts.append(token.text)
+        self.parts = self.reader.feed(token.id, token.text) if self.reader else [Part("answer", token.text)]
+        if token.id >= 0:
+            self._ids.append(token.id)
+            self._logprobs.append(token.logprob)
+            self._top_logprobs += [token.top_logprobs] if token.top_logprobs else []
+        if token.finish_reason is not None:
+            self.close(token.finish_reason)
+
+    def close(self, finish_reason="cancelled", error=None):
+        """Ends it and leaves the result."""
+        if self.result is not None:
+            return
+        stats = NO_STATS
+        if self.stream is not None:
+            self.stream.close()
+            stats = self.stream.stats()
+        if self.session is not None:
+            self.session.close()
+        text = "".join(self._texts)
+        parsed = Parsed(None, text, [])
+        if self.reader is not None:
+            self.parts += self.reader.parser.finish()
+            parsed = self.reader.parser.parsed
+        difference = stats.get("prefill_difference", -1)
+        self.result = Result(
+            text=text, tokens=self._ids, finish_reason="error" if error is not None else finish_reason,
+            prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
+            generated_tokens=stats["generated_tokens"],
+            prefill_tps=rate(stats["prompt_tokens"] - stats["cached_tokens"], stats["prefill_seconds"]),
+            decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats),
+            logprobs=self._logprobs, top_logprobs=self._top_logprobs, error=error,
+            prefill_seconds=stats["prefill_seconds"], decode_seconds=stats["decode_seconds"],
+            total_seconds=time.monotonic() - self._started, peak_memory_bytes=_gomlx.get_peak_memory(),
+            active_memory_bytes=_gomlx.get_active_memory(),
+            prefill_difference=difference if difference >= 0 else None, **vars(parsed))
+
+    def _stop(self, stats):
+        if stats["stop_text"] >= 0:
+            return self._stop_texts[stats["stop_text"]]
+        return stats["stop_id"] if stats["stop_id"] >= 0 else None
+
+
+class Slots:
+    """At most so many generations of a model at a time; None: any number."""
+
+    def __init__(self, n=None):
+        if n is not None and n < 1:
+            raise ValueError(f"parallel is {n}, expected 1 or more, or None for any number")
+        self._free = threading.Semaphore(n) if n is not None else None
+
+    def enter(self, gives_up: Callable[[], bool]):
+        """A slot, held until it is left or forgotten; an empty one when gives_up() says so first."""
+        while self._free is not None and not self._free.acquire(timeout=0.02):
+            if gives_up():
+                return Slot(None)
+        return Slot(self._free)
+
+
+class Slot:
+    def __init__(self, free):
+        self._free = free
+
+    def leave(self):
+        free, self._free = self._free, None
+        if free is not None:
+            free.release()
+
+    __del__ = leave
+
+
+class Stepper:
+    """What both kinds of streams share: with, async for, the model's slots and its error. deadline: on time.monotonic's
+    clock, or None."""
+
+    def __init__(self, slots, deadline, on_error):
+        self._slots = slots
+        self._slot = None
+        self._deadline = deadline
+        self._on_error = on_error               # told how the generation ended: an exception or None
+        self._cancelled = False
+        self._lock = threading.Lock()           # held while a step runs: close() of another thread leaves the end to it
+
+    def _enter(self):
+        """Waits for a slot of the model. Who is cancelled or out of time goes on without one, to be told so."""
+        if self._slot is None:
+            self._slot = self._slots.enter(lambda: self._cancelled or self._is_late())
+            self._on_error(None)
+
+    def _is_late(self):
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _leave(self, error=None):
+        if self._slot is not None:
+            self._slot.leave()
+        if error is not None:
+            self._on_error(error)
+
+    def _begin_step(self):
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("the stream is in use by another thread")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *exc):
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator:
+        return self
+
+    async def __anext__(self):
+        """The next one, computed in a thread; a task that is cancelled meanwhile ends the stream."""
+        import asyncio
+        try:
+            got = await asyncio.to_thread(next, self, None)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if got is None:
+            raise StopAsyncIteration
+        return got
+
+
+class TokenStream(Stepper):
+    """An iterator of Token(id, text, logprob, finish_reason, top_logprobs), with `for` or `async for`. The last one has
+    the finish_reason and the text that was held back; its id is -1 when it carries nothing else. Close it (or use
+    `with`) to stop early; cancel() may be called from another thread.
+
+    logprob and top_logprobs are of the model's own distribution, the softmax of its logits, before any bias, penalty,
+    processor or sampler.
+
+    parts()     iterates Part(channel, text) instead: the text as reasoning, answer and calls of tools, without markup
+    channel     where the last token's text went: "reasoning", "answer" or "tool"
+    read()      reads to the end; returns the result
+    """
+
+    def __init__(self, made: Generation, *, slots=None, deadline=None, on_error=lambda error: None):
+        super().__init__(slots or Slots(), deadline, on_error)
+        self._made = made
+        self._closing = False
+
+    def __iter__(self) -> Iterator[_gomlx.Token]:
+        return self
+
+    def __next__(self) -> _gomlx.Token:
+        if self._made.result is not None:
+            raise StopIteration
+        self._begin_step()
+        token = error = None
+        try:
+            self._enter()
+            token = next(self._made.stream, None)
+            if token is not None:
+                self._made.take(token)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._lock.release()
+            if token is None or self._made.result is not None or self._closing:
+                self._end(error)
+        if token is None:
+            raise StopIteration
+        return token
+
+    def cancel(self) -> None:
+        """Ends the stream at its next token, from any thread."""
+        self._cancelled = True
+        self._made.stream.cancel()
+
+    def close(self) -> None:
+        """Ends the stream now; what it has made so far is in `result`."""
+        self._closing = True
+        self._made.stream.close()
+        self._end()
+
+    def _end(self, error=None):
+        if not self._lock.acquire(blocking=False):      # another thread is in its last step, and comes here after it
+            return
+        try:
+            self._made.close(error=error if isinstance(error, Exception) else None)
+            self._leave(error)
+        finally:
+            self._lock.release()
+
+    def read(self) -> Result:
+        for _ in self:
+            pass
+        return self.result
+
+    def parts(self) -> Iterator[Part]:
+        for _ in self:
+            yield from self._made.parts
+            self._made.parts = []
+
+    @property
+    def channel(self) -> str:
+        made = self._made
+        if made.reader is None:
+            return "answer"
+        return made.parts[-1].channel if made.parts else made.reader.parser.channel
+
+    @property
+    def result(self) -> Result:
+        if self._made.result is None:
+            raise RuntimeError("the stream has not ended: read it to its end or close it first")
+        return self._made.result
+
+
+class BatchStream(Stepper):
+    """An iterator of (index, Token): tokens of several prompts as they come, with `for` or `async for`. Each prompt
+    gets the tokens that generate() would give it alone, bit for bit.
+
+    results     a Result for each prompt, in their order; one that failed has the exception in `error`
+    stats       prompts, prompt_tokens, cached_tokens, generated_tokens, seconds, tokens_per_second: of all together
+    read()      reads to the end; returns the results
+    """
+
+    def __init__(self, decoder, openers, size, *, lead=None, slots=None, deadline=None, on_error=lambda error: None):
+        super().__init__(slots or Slots(), deadline, on_error)
+        self._decoder = decoder
+        self._openers = openers                 # functions that give the Generation of each prompt
+        self._waiting = deque(range(len(openers)))
+        self._size = size                       # prompts that are decoded at a time
+        self._lead = lead                       # gives a Generation that must end before the others are opened
+        self._live = {}                         # the engine's stream -> (index, Generation)
+        self._made = [None] * len(openers)
+        self._started = None
+        self._stats = {}
+        self._results = None
+
+    def __iter__(self) -> Iterator[tuple[int, _gomlx.Token]]:
+        return self
+
+    def __next__(self) -> tuple[int, _gomlx.Token]:
+        if self._results is not None:
+            raise StopIteration
+        self._begin_step()
+        try:
+            self._started = self._started or time.monotonic()
+            self._enter()
+            event = self._step()
+        finally:
+            self._lock.release()
+        if event is None or self._cancelled:
+            self.close()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def _step(self):
+        """The next (index, Token); None after the last."""
+        while True:
+            self._admit()
+            event = self._decoder.step()
+            if event is None:
+                if self._waiting and not self._cancelled:
+                    continue                    # those before them failed at once
+                return None
+            stream, token = event
+            index, made = self._live.get(stream, (None, None))
+            if isinstance(token, Exception):
+                del self._live[stream]
+                self._fail(index, made, token)
+                continue
+            if token.finish_reason is not None:
+                del self._live[stream]
+            made.take(token)
+            if index is not None:
+                return index, token
+
+    def _admit(self):
+        if self._lead is not None:
+            lead, self._lead = self._lead, None
+            self._add(None, lead)
+        leads = any(index is None for index, _ in self._live.values())
+        while self._waiting and len(self._live) < self._size and not leads:
+            index = self._waiting.popleft()
+            if self._cancelled or self._is_late():
+                self._made[index] = Generation(None, 0, None, [])
+                self._made[index].close("cancelled" if self._cancelled else "timeout")
+            else:
+                self._add(index, self._openers[index])
+
+    def _add(self, index, opener):
+        made = None
+        try:
+            made = opener()
+            self._decoder.add(made.stream)
+        except Exception as error:
+            self._fail(index, made, error)
+            return
+        self._live[made.stream] = index, made
+        if index is not None:
+            self._made[index] = made
+
+    def _fail(self, index, made, error):
+        """A prompt's failure is its own; the lead's is everyone's."""
+        made = made or Generation(None, 0, None, [])
+        made.close(error=error)
+        failed = [index] if index is not None else list(self._waiting)
+        for one in failed:
+            self._made[one] = made
+        if index is None:
+            self._waiting.clear()
+        self._on_error(error)
+
+    def cancel(self) -> None:
+        """Ends all of it at the next token, from any thread."""
+        self._cancelled = True
+        for stream in list(self._live):
+            stream.cancel()
+
+    def close(self) -> None:
+        """Ends all of it now; what was made so far is in `results`."""
+        if self._results is not None:
+            return
+        self.cancel()
+        if not self._lock.acquire(blocking=False):      # another thread is in its last step, and comes here after it
+            return
+        try:
+            for index, made in list(self._live.values()):
+                made.close()
+            for index, made in enumerate(self._made):
+                if made is None:
+                    self._made[index] = made = Generation(None, 0, None, [])
+                    made.close()
+            self._results = [made.result for made in self._made]
+            seconds = time.monotonic() - self._started if self._started else 0.0
+            counted = {name: sum(getattr(one, name) for one in self._results)
+                       for name in ("prompt_tokens", "cached_tokens", "generated_tokens")}
+            self._stats = {"prompts": len(self._results), **counted, "seconds": seconds,
+                           "tokens_per_second": rate(counted["generated_tokens"], seconds)}
+        finally:
+            self._lock.release()
+        self._leave()
+
+    def read(self) -> list[Result]:
+        for _ in self:
+            pass
+        return self.results
+
+    @property
+    def results(self) -> list[Result]:
+        if self._results is None:
+            raise RuntimeError("the batch has not ended: read it to its end or close it first")
+        return self._results
+
+    @property
+    def stats(self) -> dict:
+        self.results
+        return self._stats
+
+
+def rate(count, seconds):
+    return count / seconds if seconds > 0 else None
