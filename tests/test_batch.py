@@ -262,3 +262,19 @@ def test_members_enter_and_leave_between_steps(model):
         got[names[event[0]]].append(event[1].id)
     for k in alone:
         assert got[k] == alone[k] if k != 23 else got[k] == alone[k][:len(got[k])]
+
+
+def test_samples_share_one_prefill(model):
+    prompt = "Once upon a time there was"
+    batch = model.generate(prompt, n=3, max_tokens=12, temperature=1.0, seed=5)
+    assert isinstance(batch, gomlx.BatchStream)
+    results = batch.read()
+    for i, result in enumerate(results):
+        assert same(result, model.generate(prompt, max_tokens=12, temperature=1.0, seed=5 + i).read())
+        assert result.seed == 5 + i and result.cached_tokens == result.prompt_tokens - 1
+    assert len({tuple(one.tokens) for one in results}) == 3
+    with pytest.raises(ValueError, match="n is 0"):
+        model.generate(prompt, n=0)
+    failed = model.generate([10 ** 6, 1], n=2).read()
+    assert [type(one.error) for one in failed] == [ValueError, ValueError]
+    assert len(model.generate([5], n=2, max_tokens=2).read()) == 2
