@@ -315,7 +315,7 @@ gm_status config_from_json(const char *text, size_t length, const char *name, co
     GM_TRY(json_skip(&r));
     GM_TRY(json_expect(&r, JSON_END));
     cJSON *root = cJSON_ParseWithLength(text, length);
-    config_source s = {.name = name, .root = root};
+    config_source s = {.name = name, .root = root, .checkpoint = checkpoint};
     if (!root)
         return gm_fail(GM_ENOMEM, "%s: out of memory", name);
     gm_status status = find_json_architecture(&s, checkpoint, arch);

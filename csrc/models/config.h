@@ -34,10 +34,15 @@ gm_status config_overrides(const config_source *s, gm_config *c, bool *found);
 gm_status config_experts(const config_source *s, gm_config *c);
 /* hidden_act is `expected`. */
 gm_status config_activation(const config_source *s, const char *expected);
+/* An error when tokens see later ones: use_bidirectional_attention is true or "all". */
+gm_status config_causal(const config_source *s);
 rope_config rope_defaults(double theta);
 
+/* What the names of the language model's tensors begin with in safetensors: "model", "language_model.model". */
+const char *config_prefix(const gm_checkpoint *c);
 /* text: the whole config.json; name is used in messages. Old and new spelling (rope_theta and rope_scaling;
- * rope_parameters), text_config of multimodal models. checkpoint, or NULL: tells what a config without model_type is.
+ * rope_parameters), text_config of multimodal models. checkpoint, or NULL: tells what a config without model_type is,
+ * and how large heads are that have no head_dim.
  * What *out owns is freed by config_clear, also after an error. */
 gm_status config_from_json(const char *text, size_t length, const char *name, const gm_checkpoint *checkpoint,
                            const gm_architecture **arch, gm_config *out);

@@ -62,6 +62,30 @@ static gm_status required(const config_source *s, const char *key, const char *g
     return read_greatest(s, key, gguf_key, out);
 }
 
+const char *config_prefix(const gm_checkpoint *c) {
+    static const char *const prefixes[] = {"model", "model.language_model", "language_model.model", "language_model",
+                                           ""};
+    char name[64];
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        snprintf(name, sizeof name, "%s%sembed_tokens.weight", prefixes[i], *prefixes[i] ? "." : "");
+        if (checkpoint_find(c, name))
+            return prefixes[i];
+    }
+    return "model";
+}
+
+/* The rows of the first layer's keys tell, as packed bits do not change their number. */
+static void infer_head_dim(const config_source *s, int64_t n_kv_heads, int64_t *out) {
+    char name[128];
+    if (!s->checkpoint || n_kv_heads < 1)
+        return;
+    const char *prefix = config_prefix(s->checkpoint);
+    snprintf(name, sizeof name, "%s%slayers.0.self_attn.k_proj.weight", prefix, *prefix ? "." : "");
+    const gm_tensor *t = checkpoint_find(s->checkpoint, name);
+    if (t && t->ndim == 2 && t->shape[0] >= n_kv_heads && t->shape[0] % n_kv_heads == 0)
+        *out = t->shape[0] / n_kv_heads;
+}
+
 gm_status config_common(const config_source *s, gm_config *c) {
     int64_t head_dim = c->head_dim, nextn = 0;
     if (!c->eps)
@@ -79,6 +103,8 @@ gm_status config_common(const config_source *s, gm_config *c) {
     c->n_kv_heads = n_kv_heads;
     if (!head_dim || s->g)
         head_dim = c->n_heads > 0 ? c->hidden / c->n_heads : 0;
+    if (!config_has(s, "head_dim", "attention.key_length"))
+        infer_head_dim(s, n_kv_heads, &head_dim);
     GM_TRY(config_int(s, "head_dim", "attention.key_length", &head_dim));
     c->head_dim = head_dim;
     int64_t value_length = head_dim;
@@ -339,6 +365,14 @@ gm_status config_activation(const config_source *s, const char *expected) {
     if (act && !(cJSON_IsString(act) && strcmp(act->valuestring, expected) == 0))
         return gm_fail(GM_EUNSUPPORTED, "%s: hidden_act is \"%.60s\", expected %s", s->name,
                        cJSON_IsString(act) ? act->valuestring : "?", expected);
+    return GM_OK;
+}
+
+gm_status config_causal(const config_source *s) {
+    const cJSON *both = s->g ? NULL : source_item(s, "use_bidirectional_attention");
+    if (both && (cJSON_IsTrue(both) || (cJSON_IsString(both) && strcmp(both->valuestring, "all") == 0)))
+        return gm_fail(GM_EUNSUPPORTED, "%s: use_bidirectional_attention is set: an encoder, expected a model that "
+                       "writes text", s->name);
     return GM_OK;
 }
 

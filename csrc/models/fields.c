@@ -302,19 +302,6 @@ static gm_status add_linear(gm_loader *l, const field_cursor *c) {
 }
 
 /* ---- the whole ---- */
-/* What the names of the language model begin with. */
-static const char *find_prefix(const gm_checkpoint *c) {
-    static const char *const prefixes[] = {"model", "model.language_model", "language_model.model", "language_model",
-                                           ""};
-    char name[NAME_BYTES];
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        snprintf(name, sizeof name, "%s%sembed_tokens.weight", prefixes[i], *prefixes[i] ? "." : "");
-        if (checkpoint_find(c, name))
-            return prefixes[i];
-    }
-    return "model";
-}
-
 /* MLX's conversions of recurrent models hold 1 + w, and their convolutions' taps last but one. */
 static bool holds_one_plus(const gm_loader *l) {
     char name[NAME_BYTES];
@@ -331,7 +318,7 @@ gm_status fields_list(gm_loader *l) {
     gm_config *c = &m->config;
     const bool is_gguf = checkpoint_gguf(l->checkpoint) != NULL;
     char embed[NAME_BYTES], head[NAME_BYTES], name[NAME_BYTES];
-    l->prefix = find_prefix(l->checkpoint);
+    l->prefix = config_prefix(l->checkpoint);
     l->centred = c->centred && !is_gguf && !holds_one_plus(l);
     snprintf(embed, sizeof embed, is_gguf ? "token_embd" : "%s%sembed_tokens", l->prefix, *l->prefix ? "." : "");
     snprintf(head, sizeof head, is_gguf ? "output" : "lm_head");

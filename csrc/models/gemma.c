@@ -1,6 +1,6 @@
 /* gemma.c - Gemma 2 and 3: norms of 1 + w before and after each part, embeddings times sqrt(hidden), GELU gates, windows
  * on most layers. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys and turns sliding layers by a smaller
- * base. */
+ * base; transformers does not read its attn_logit_softcapping. */
 #include <math.h>
 #include <stddef.h>
 #include "models/block.h"
@@ -33,6 +33,7 @@ static gm_status configure(const config_source *s, gm_config *c, int64_t period,
     c->centred = true;
     c->window = 4096;
     GM_TRY(config_activation(s, "gelu_pytorch_tanh"));
+    GM_TRY(config_causal(s));
     GM_TRY(config_int(s, "sliding_window", "attention.sliding_window", &c->window));
     GM_TRY(config_common(s, c));
     GM_TRY(config_int(s, "sliding_window_pattern", NULL, &period));
@@ -43,7 +44,6 @@ static gm_status configure(const config_source *s, gm_config *c, int64_t period,
         scalar = c->n_layers == heads_scaled ? (double)(c->hidden / c->n_heads) : (double)c->head_dim;
     GM_TRY(config_number(s, "query_pre_attn_scalar", NULL, &scalar));
     c->attention_scale = 1 / sqrt(scalar);
-    GM_TRY(config_optional(s, "attn_logit_softcapping", "attn_logit_softcapping", &c->attention_softcap));
     return config_optional(s, "final_logit_softcapping", "final_logit_softcapping", &c->final_softcap);
 }
 
@@ -57,6 +57,7 @@ static gm_status configure_gemma2(const config_source *s, gm_config *c) {
     c->mlp = 9216;
     c->context = 8192;
     GM_TRY(configure(s, c, 2, 46));
+    GM_TRY(config_optional(s, "attn_logit_softcapping", "attn_logit_softcapping", &c->attention_softcap));
     c->rope[ROPE_FULL] = rope_defaults(10000);
     GM_TRY(config_rope(s, c, NULL, &c->rope[ROPE_FULL]));
     c->rope[ROPE_SLIDING] = c->rope[ROPE_FULL];

@@ -127,6 +127,7 @@ static gm_status configure(const config_source *s, gm_config *c) {
     c->context = 131072;
     c->tied = 1;
     GM_TRY(config_activation(s, "gelu_pytorch_tanh"));
+    GM_TRY(config_causal(s));
     GM_TRY(config_int(s, "sliding_window", "attention.sliding_window", &c->window));
     GM_TRY(config_common(s, c));
     GM_TRY(config_layer_types(s, c, 6, LAYER_SLIDING));

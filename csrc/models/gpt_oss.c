@@ -42,10 +42,12 @@ static gm_status configure(const config_source *s, gm_config *c) {
     GM_TRY(config_number(s, "swiglu_limit", NULL, &c->swiglu_limit));
     rope_config *r = &c->rope[ROPE_FULL];
     *r = rope_defaults(150000);
-    r->kind = ROPE_YARN;
-    r->factor = 32;
-    r->original_context = 4096;
-    r->truncate = false;
+    if (!config_has(s, "rope_parameters", NULL) && !config_has(s, "rope_scaling", NULL)) {
+        r->kind = ROPE_YARN;
+        r->factor = 32;
+        r->original_context = 4096;
+        r->truncate = false;
+    }
     GM_TRY(config_rope(s, c, NULL, r));
     c->rope[ROPE_SLIDING] = *r;
     return GM_OK;

@@ -9,6 +9,7 @@ struct config_source {
     const cJSON *root, *top;     /* top: around a text_config, else NULL */
     const gguf *g;               /* NULL: config.json */
     const char *arch;            /* GGUF keys begin with it */
+    const gm_checkpoint *checkpoint;                     /* of config.json; or NULL */
 };
 const cJSON *source_item(const config_source *s, const char *key);            /* NULL: missing or null */
 const gguf_entry *source_entry(const config_source *s, const char *key);      /* without the architecture's name */

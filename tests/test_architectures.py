@@ -1,0 +1,93 @@
+"""Every architecture, in the sizes and with the switches of architectures.py, is what transformers computes: golden
+logits and greedy text, all positions where transformers is installed; and the same bits however the work is cut."""
+import importlib.util
+
+import architectures
+import numpy as np
+import pytest
+from architectures import CONFIGS, TOKENS, language
+from llama_reference import difference
+
+from gomlx import _gomlx
+
+EXACT = {"activations": "float32", "kv_dtype": "float32"}
+# Seen: 3e-7 to 4e-6, and 1e-5 where attention is sharp; transformers is as far from itself in float64.
+FLOAT32 = 2e-5
+
+GOLDEN = architectures.Golden()
+needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None,
+                                        reason="transformers is not installed")
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def case(request, tmp_path_factory):
+    """(name, folder, model)"""
+    folder = GOLDEN.save(tmp_path_factory.mktemp("model"), request.param)
+    model = _gomlx.load_model(str(folder), **EXACT)
+    yield request.param, folder, model
+    model.close()
+
+
+def logits(model, *sequences):
+    return [np.asarray(one).copy() for one in model.logits(list(sequences))]
+
+
+def step(session, ids, seed):
+    """A token drawn after ids, and the bits of its log probability; hot, so that any token's logit may show."""
+    token, = _gomlx.stream(session, None, ids, temperature=3.0, seed=seed, max_tokens=1)
+    return token.id, np.float32(token.logprob).tobytes()
+
+
+# ---- as it is ----
+
+def test_logits_and_greedy_text(case):
+    name, _, model = case
+    ids = GOLDEN.ids(name)
+    got = logits(model, ids)[0]
+    assert difference(got[list(GOLDEN.rows)], GOLDEN.logits(name)) <= FLOAT32
+    stream = _gomlx.stream(model.new_session(), None, architectures.prompt(), temperature=0,
+                           max_tokens=TOKENS - architectures.PROMPT)
+    assert [token.id for token in stream] == ids[architectures.PROMPT:]
+
+
+@needs_transformers
+def test_logits_of_every_position(case):
+    torch = pytest.importorskip("torch")
+    from golden import make_random
+    name, folder, model = case
+    with torch.no_grad():
+        want = make_random.load(CONFIGS[name], folder)(torch.tensor([GOLDEN.ids(name)])).logits[0].numpy()
+    assert difference(logits(model, GOLDEN.ids(name))[0], want) <= FLOAT32
+
+
+def test_bits_do_not_depend_on_the_cut(case):
+    """At once, a ragged batch, prefixes, chunks, token by token."""
+    name, _, model = case
+    ids = GOLDEN.ids(name)
+    whole = logits(model, ids)[0]
+    for n, got in zip((1, 300, 17, 5, 64), logits(model, *(ids[:n] for n in (1, 300, 17, 5, 64)))):
+        np.testing.assert_array_equal(got, whole[:n])
+    np.testing.assert_array_equal(logits(model, ids[:33])[0], whole[:33])
+    by_chunks, by_token = model.new_session(), model.new_session()
+    for n in range(1, 30):
+        assert step(by_token, ids[:n], n) == step(model.new_session(), ids[:n], n)
+    for n in range(23, 300, 23):
+        assert step(by_chunks, ids[:n], n) == step(model.new_session(), ids[:n], n)
+
+
+def test_nothing_is_left_over(case):
+    """Every tensor of the language model is read; those of other towers are listed as unused."""
+    name, _, model = case
+    towers = [tensor for tensor in GOLDEN.shapes[name] if "vision" in tensor or "visual" in tensor or
+              "multi_modal" in tensor]
+    assert sorted(model.info()["unused_tensors"]) == sorted(towers)
+    assert bool(towers) == ("text_config" in CONFIGS[name])
+
+
+def test_cases_differ():
+    """A switch that were ignored would be seen: the logits of each case differ from those of every other."""
+    names, spellings = list(CONFIGS), {"gemma3, new spelling", "gemma3, old spelling"}
+    for i, a in enumerate(names):
+        for b in names[i + 1:]:
+            if language(CONFIGS[a])["model_type"] == language(CONFIGS[b])["model_type"] and {a, b} != spellings:
+                assert difference(GOLDEN.logits(a)[:3], GOLDEN.logits(b)[:3]) > 1e-3, (a, b)
