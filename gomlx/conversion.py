@@ -120,7 +120,7 @@ def read_folder(source, to_gguf, kind):
         raise mx.Error(f"{source}: no tensor model.embed_tokens.weight among its {len(tensors)}")
     if not to_gguf:
         into = layouts.for_mlx if isinstance(kind, Grouped) else layouts.for_hugging_face
-        config = folder_config(config, c, kind, "lm_head.weight" not in tensors)
+        config = folder_config(arch, config, c, kind, "lm_head.weight" not in tensors)
         return into(tensors, arch, c), config, companions(source)
     rows = tensors["model.embed_tokens.weight"].shape[0]
     header = {"general.architecture": vocabulary.text(arch.gguf), "general.type": vocabulary.text("model"),
@@ -152,18 +152,22 @@ def companions(source):
     return {name: os.path.join(source, name) for name in COMPANIONS if os.path.exists(os.path.join(source, name))}
 
 
-def folder_config(config, c, kind, tied):
-    """config.json without what it said about quantisation; for mlx-lm the older spelling of keys beside the newer."""
+def folder_config(arch, config, c, kind, tied):
+    """config.json without what it said about quantisation, of a larger model its text part; for mlx-lm the older spelling
+    of keys beside the newer."""
     out = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
-    if isinstance(kind, Grouped) and "text_config" not in config:
+    if isinstance(config.get("text_config"), dict):
+        shared = {key: config[key] for key in ("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id")
+                  if config.get(key) is not None}
+        out = config["text_config"] | shared | {"architectures": [arch.hf_class], "model_type": arch.model_type}
+    if isinstance(kind, Grouped):
         known = ("rope_theta", "rope_scaling", "rope_local_base_freq", "num_experts", "head_dim", "num_key_value_heads",
                  "global_head_dim", "num_global_key_value_heads")
-        out |= {key: c[key] for key in known if c.get(key) is not None and config.get(key) is None}
+        out |= {key: c[key] for key in known if c.get(key) is not None and out.get(key) is None}
         kinds = c.get("layer_types")
         if isinstance(kinds, list) and "full_attention" in kinds and c.get("sliding_window"):
             out.setdefault("sliding_window_pattern", kinds.index("full_attention") + 1)
-        out["tie_word_embeddings"] = tied
-    return out
+    return out | {"tie_word_embeddings": tied}
 
 
 def mlx_type(config):

@@ -97,7 +97,7 @@ def to_gguf(folder, rows, config):
         out["tokenizer.ggml.scores"] = (gguf_file.ARRAY, 6, scores_of(model, tokens))
         out["tokenizer.ggml.token_type"] = (gguf_file.ARRAY, 5, types)
         out["tokenizer.ggml.add_space_prefix"] = flag(has_prefix(found))
-    out |= special_tokens(tokenizer, settings, generation, config)
+    out |= special_tokens(tokenizer, rows, settings, generation, config)
     template = chat.templates_in_folder(folder, settings)
     for name, source in template.items():
         out["tokenizer.chat_template" + ("" if name == "default" else "." + name)] = text(source)
@@ -117,15 +117,16 @@ def steps(part):
 
 
 def token_table(found, model, rows, path):
-    """Texts and types by id; rows of the embedding beyond the vocabulary are unused tokens."""
+    """Texts and types by id. Rows of the embedding beyond the vocabulary are unused tokens; added tokens beyond the
+    embedding, of images and the like, are left out."""
     by_id, types = {}, {}
     for token, i in model.get("vocab", {}).items():
         by_id[i], types[i] = token, NORMAL
     for token in found.get("added_tokens") or []:
         by_id[token["id"]] = token["content"]
         types[token["id"]] = CONTROL if token.get("special") else USER_DEFINED
-    most = max(by_id, default=-1) + 1
-    if most > rows:
+    most = max(model.get("vocab", {}).values(), default=-1) + 1
+    if most > rows and any(types[i] == NORMAL for i in types if i >= rows):
         raise mx.Error(f"{path}: {most} tokens, but the embedding has {rows} rows")
     return [by_id.get(i, f"[PAD{i}]") for i in range(rows)], [types.get(i, UNUSED) for i in range(rows)]
 
@@ -173,7 +174,7 @@ def has_prefix(found):
                step.get("type") == "Metaspace" and step.get("prepend_scheme") != "never" for step in every)
 
 
-def special_tokens(tokenizer, settings, generation, config):
+def special_tokens(tokenizer, rows, settings, generation, config):
     def id_of(role):
         """By the token's text, else by id."""
         found = token_text(settings.get(f"{role}_token"))
@@ -181,9 +182,9 @@ def special_tokens(tokenizer, settings, generation, config):
         for source in (generation, config):
             given = source.get(f"{role}_token_id")
             given = given[0] if isinstance(given, list) and given else given
-            if found is None and type(given) is int and 0 <= given < tokenizer.vocab_size:
+            if found is None and type(given) is int:
                 found = given
-        return found
+        return found if found is not None and 0 <= found < rows else None
 
     out = {}
     for role, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):

@@ -467,6 +467,37 @@ def test_real_tokenizers_go_to_gguf_and_back(shared, tmp_path, name):
             assert other.decode(ids) == ours.decode(ids)
 
 
+def test_added_tokens_beyond_the_embedding_are_left_out(folder, tmp_path):
+    source = folder("llama")
+    made = byte_level_tokenizer()
+    beyond = made["added_tokens"][0] | {"id": ROWS, "content": "<image>"}
+    made["model"]["vocab"] |= {f"x{i}": i for i in range(261, ROWS)}
+    made["added_tokens"].append(beyond)
+    (source / "tokenizer.json").write_text(json.dumps(made))
+    gomlx.convert(source, tmp_path / "x.gguf")
+    assert gguf.GGUFReader(tmp_path / "x.gguf").fields["tokenizer.ggml.tokens"].contents()[-1] == f"x{ROWS - 1}"
+    made["model"]["vocab"]["xx"] = ROWS
+    made["added_tokens"].pop()
+    (source / "tokenizer.json").write_text(json.dumps(made))
+    with pytest.raises(gomlx.Error, match="tokenizer.json: 301 tokens, but the embedding has 300 rows"):
+        gomlx.convert(source, tmp_path / "y.gguf")
+
+
+def test_text_part_of_a_multimodal_checkpoint(folder, tmp_path):
+    source = folder("gemma3_text")
+    gomlx.convert(source, tmp_path / "x.gguf", "f32")
+    arrays = {"language_model." + name: array for name, array in arrays_of(source).items()}
+    arrays |= {"vision_tower.x.weight": mx.zeros((3, 3)), "multi_modal_projector.y": mx.zeros((2,))}
+    mx.save_safetensors(str(source / "model.safetensors"), arrays)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config, "eos_token_id": 257}))
+    gomlx.convert(source, tmp_path / "y.gguf", "f32")
+    assert (tmp_path / "x.gguf").read_bytes() == (tmp_path / "y.gguf").read_bytes()
+    gomlx.convert(source, tmp_path / "text", "bf16")     # a checkpoint of the text part alone
+    assert "model.norm.weight" in arrays_of(tmp_path / "text")
+    assert json.loads((tmp_path / "text" / "config.json").read_text())["model_type"] == "gemma3_text"
+
+
 # ---- failures ----
 
 def left(path):
