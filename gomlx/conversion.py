@@ -153,8 +153,8 @@ def companions(source):
 
 
 def folder_config(arch, config, c, kind, tied):
-    """config.json without what it said about quantisation, of a larger model its text part; for mlx-lm the older spelling
-    of keys beside the newer."""
+    """config.json without what it said about quantisation, of a larger model its text part; for mlx-lm the older
+    spelling of keys beside the newer."""
     out = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
     if isinstance(config.get("text_config"), dict):
         shared = {key: config[key] for key in ("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id")

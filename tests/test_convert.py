@@ -490,7 +490,8 @@ def test_text_part_of_a_multimodal_checkpoint(folder, tmp_path):
     arrays |= {"vision_tower.x.weight": mx.zeros((3, 3)), "multi_modal_projector.y": mx.zeros((2,))}
     mx.save_safetensors(str(source / "model.safetensors"), arrays)
     config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config, "eos_token_id": 257}))
+    (source / "config.json").write_text(
+        json.dumps({"model_type": "gemma3", "text_config": config, "eos_token_id": 257}))
     gomlx.convert(source, tmp_path / "y.gguf", "f32")
     assert (tmp_path / "x.gguf").read_bytes() == (tmp_path / "y.gguf").read_bytes()
     gomlx.convert(source, tmp_path / "text", "bf16")     # a checkpoint of the text part alone
