@@ -318,6 +318,33 @@ gm_status gm_model_weight_name(gm_model *m, int64_t i, const char **name);
 int64_t gm_model_vocab_size(const gm_model *m);
 int64_t gm_model_context_length(const gm_model *m);
 
+/* ---- inspection (csrc/models/taps.h, csrc/run/inspect.c) ----
+ * An activation is what a forward pass computes at a point of a layer: csrc/models/taps.def. Those of a model have numbers,
+ * of which some stand for nothing. */
+typedef struct {
+    char name[64];                /* "layers.3.q" */
+    int ndim;
+    int64_t shape[3];
+    gm_dtype dtype;               /* GM_FLOAT32, of router_ids GM_INT32 */
+    bool editable;
+    int source;                   /* the layer whose keys and values this one reads; -1: it has no attention */
+} gm_activation_info;
+int64_t gm_model_activations(const gm_model *m);
+/* What number i is for n tokens; false: nothing. */
+bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_info *out);
+/* A change of an activation at positions [from, to): value added, or put in its place. float32 [width], the activation's
+ * size for a token, or [to - from, width]; evaluated. */
+typedef struct { int64_t activation; bool replaces; gm_array *value; int64_t from, to; } gm_edit;
+/* One forward pass over ids in a fresh sequence, in slices, as loading; then what was asked for. */
+typedef struct gm_inspection gm_inspection;
+gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
+                           const gm_edit *edits, size_t n_edits, gm_inspection **out);
+gm_status gm_inspect_step(gm_inspection *inspection, int slice_ms);
+gm_array *gm_inspect_result(gm_scope *scope, const gm_inspection *inspection, size_t i);     /* of activations[i], a copy */
+void gm_inspect_free(gm_inspection *inspection);          /* NULL is fine */
+/* The end of the forward pass alone: final norm, head, softcap of a residual stream float32 [n, hidden]; lazy. */
+gm_array *gm_model_head(gm_scope *scope, gm_model *m, gm_array *x);
+
 /* ---- sampling (csrc/run/sample.c): logits become one id ----
  * First the biases, then what is forbidden, then the samplers in their order, then the draw. */
 /* In the default order, which is that of transformers; what it does not have stands where llama.cpp has it. */

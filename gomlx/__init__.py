@@ -13,6 +13,7 @@ from gomlx import backends
 from gomlx._gomlx import Error, Session, Token
 from gomlx._gomlx import version as __version__
 from gomlx.discovery import FoundModel, discover
+from gomlx.inspection import Patch, Steer
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
 from gomlx.model import Model
@@ -23,9 +24,9 @@ from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
-__all__ = ["BatchStream", "Error", "FoundModel", "MemoryPlan", "Model", "Result", "Sampling", "Session", "Token",
-           "TokenStream", "Tokenizer", "ToolCall", "__version__", "backends", "convert", "discover", "load", "plan_memory",
-           "sample", "sample_probabilities"]
+__all__ = ["BatchStream", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Result", "Sampling", "Session",
+           "Steer", "Token", "TokenStream", "Tokenizer", "ToolCall", "__version__", "backends", "convert", "discover", "load",
+           "plan_memory", "sample", "sample_probabilities"]
 
 
 def __getattr__(name):

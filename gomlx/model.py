@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from gomlx import _gomlx, chat
+from gomlx.inspection import Inspectable
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.sampling import Sampling
 from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
@@ -15,7 +16,7 @@ from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
 __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
 
 
-class Model:
+class Model(Inspectable):
     """A loaded model; gomlx.load makes it. Any number of threads may use it, each stream in one thread at a time.
 
     info        what is known about it, as a dict; "stop_ids" names each stop id with where it comes from,

@@ -20,6 +20,23 @@ gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, 
     return gm_reshape(s, gm_rms_norm(s, heads, w, (float)eps), 2, (int64_t[]){n, k});
 }
 
+/* What attention does inside of its op, once more in ops of their own. */
+static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, gm_array *q, gm_array *k, gm_array *angles, gm_array *sinks,
+                        const gm_attention_spec *spec) {
+    const gm_taps *taps = p->batch->taps;
+    const int source = p->model->config.layers[i].source, kv_type = p->model->layout.kv_type;
+    q = pass_tap(s, p, i, TAP_Q_ROTATED, taps_rotate(s, q, angles, spec->head_dim));
+    if (k && !array_is_none(k))
+        taps->keys[i] = pass_tap(s, p, i, TAP_K_ROTATED, taps_rotate(s, k, angles, spec->head_dim));
+    gm_array *keys = taps->keys[source];
+    if (keys && (kv_type == GM_FLOAT16 || kv_type == GM_BFLOAT16))      /* as they are in the cache */
+        keys = gm_astype(s, gm_astype(s, keys, (gm_dtype)kv_type), GM_FLOAT32);
+    if (!taps_has(taps, i, TAP_ATTENTION_WEIGHTS))
+        return q && keys;
+    gm_array *weights = taps_weights(s, q, keys, sinks, p->batch->positions, spec);
+    return pass_tap(s, p, i, TAP_ATTENTION_WEIGHTS, weights) != NULL;
+}
+
 gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
                         bool normed_values) {
     const gm_config *c = &p->model->config;
@@ -34,48 +51,96 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
             v = norm_apply(s, v, NULL, l->head_dim, c->eps);
         if (w->k_norm)
             k = norm_apply(s, k, w->k_norm, l->head_dim, c->eps);
+        k = pass_tap(s, p, i, TAP_K, k);
+        v = pass_tap(s, p, i, TAP_V, v);
     }
+    q = pass_tap(s, p, i, TAP_Q, q);
     const gm_attention_spec spec = {
         .slot = l->slot, .n_heads = (int)l->n_heads, .n_kv_heads = (int)l->n_kv_heads, .head_dim = (int)l->head_dim,
         .window = (int)p->model->layout.slots[l->slot].window, .scale = (float)c->attention_scale, .softcap = (float)c->attention_softcap};
-    return gm_cached_attention(s, q, k, v, pass_angles(s, p, l->kind), w->sinks ? w->sinks : GM_NONE, p->batch->rows,
-                               p->batch->tables, p->batch->n_sequences, p->batch->spans, &spec);
+    gm_array *angles = pass_angles(s, p, l->kind), *sinks = w->sinks ? w->sinks : GM_NONE;
+    if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, q, k, angles, sinks, &spec))
+        return NULL;
+    gm_array *mixed = gm_cached_attention(s, q, k, v, angles, sinks, p->batch->rows, p->batch->tables,
+                                          p->batch->n_sequences, p->batch->spans, &spec);
+    return pass_tap(s, p, i, TAP_ATTENTION, mixed);
 }
 
 gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_array *x,
                           gm_array *residual) {
     gm_activation in = {.x = x};
     gm_activation mixed = {.x = attention_mix(s, p, i, w, &in, false)};
-    return linear_apply(s, &w->o, &mixed, residual);
+    return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &w->o, &mixed, residual);
+}
+
+gm_array *output_apply(gm_scope *s, gm_pass *p, int64_t i, gm_tap_point point, const gm_linear *w, gm_activation *x,
+                       gm_array *residual) {
+    if (array_is_none(residual) || !taps_has(p->batch->taps, i, point))
+        return linear_apply(s, w, x, residual);
+    return gm_add(s, pass_tap(s, p, i, point, linear_apply(s, w, x, GM_NONE)), residual);
+}
+
+static gm_activation mlp_inner(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act) {
+    gm_array *gate = linear_apply(s, &w->gate, x, GM_NONE);
+    gm_array *up = linear_apply(s, &w->up, x, GM_NONE);
+    return (gm_activation){.x = act(s, gate, up)};
 }
 
 gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act, gm_array *residual) {
-    gm_array *gate = linear_apply(s, &w->gate, x, GM_NONE);
-    gm_array *up = linear_apply(s, &w->up, x, GM_NONE);
-    gm_activation inner = {.x = act(s, gate, up)};
+    gm_activation inner = mlp_inner(s, w, x, act);
     return linear_apply(s, &w->down, &inner, residual);
 }
 
+gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, gate_function act,
+                     gm_array *residual) {
+    gm_activation inner = mlp_inner(s, w, x, act);
+    return output_apply(s, p, i, TAP_MLP, &w->down, &inner, residual);
+}
+
 gm_array *embed_tokens(gm_scope *s, gm_pass *p) {
-    return linear_embed(s, &p->model->embedding, p->batch->tokens, (float)p->model->config.embedding_scale);
+    gm_array *x = linear_embed(s, &p->model->embedding, p->batch->tokens, (float)p->model->config.embedding_scale);
+    return pass_tap(s, p, -1, TAP_EMBEDDING, x);
+}
+
+static gm_array *head_logits(gm_scope *s, const gm_model *m, gm_activation *normed) {
+    gm_array *logits = linear_apply(s, &m->head, normed, GM_NONE);
+    return m->config.final_softcap > 0 ? gm_softcap(s, logits, (float)m->config.final_softcap) : logits;
 }
 
 gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden) {
     const gm_config *c = &p->model->config;
     if (hidden)
         return x;
-    if (p->batch->wanted)
+    if (p->batch->wanted) {
         x = gm_take(s, x, p->batch->wanted, 0);
+        p->positions = p->batch->taps ? gm_take(s, p->batch->positions, p->batch->wanted, 0) : NULL;
+    }
     gm_activation out = {.x = gm_rms_norm(s, x, p->model->norm, (float)c->eps)};
-    gm_array *logits = linear_apply(s, &p->model->head, &out, GM_NONE);
-    return c->final_softcap > 0 ? gm_softcap(s, logits, (float)c->final_softcap) : logits;
+    out.x = pass_tap(s, p, -1, TAP_FINAL_NORM, out.x);
+    return pass_tap(s, p, -1, TAP_LOGITS, head_logits(s, p->model, &out));
 }
 
-gm_array *experts_apply(gm_scope *s, gm_pass *p, const expert_weights *w, gm_array *x, gm_activation *route,
+gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
+    if (!x)
+        return NULL;
+    if (x->dtype != GM_FLOAT32 || x->ndim != 2 || x->shape[1] != m->config.hidden) {
+        char text[128];
+        array_text(x, text);
+        return gm_fail(GM_ESHAPE, "head: the residual stream is %s, expected float32(n,%lld)", text,
+                       (long long)m->config.hidden), NULL;
+    }
+    gm_activation out = {.x = gm_rms_norm(s, x, m->norm, (float)m->config.eps)};
+    return head_logits(s, m, &out);
+}
+
+gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x, gm_activation *route,
                         gm_array *scale, moe_activation act) {
     const gm_config *c = &p->model->config;
     gm_array *ids = NULL, *weights = NULL, *logits = linear_apply(s, &w->router, route, GM_NONE);
+    logits = pass_tap(s, p, i, TAP_ROUTER_LOGITS, logits);
     gm_route(s, logits, (int)c->n_experts_used, c->normalise_experts, scale, &ids, &weights);
+    ids = pass_tap(s, p, i, TAP_ROUTER_IDS, ids);
+    weights = pass_tap(s, p, i, TAP_ROUTER_WEIGHTS, weights);
     return moe_apply(s, x, ids, weights, &w->gate, &w->up, &w->down, act, (float)c->swiglu_alpha,
                      (float)c->swiglu_limit);
 }
@@ -85,9 +150,11 @@ gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool 
     gm_array *x = embed_tokens(s, &pass);
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const dense_layer *l = model_layer(m, i);
+        x = pass_tap(s, &pass, i, TAP_INPUT, x);
         x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, (float)m->config.eps), x);
         gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, (float)m->config.eps)};
-        x = mlp_apply(s, &l->mlp, &in, gm_swiglu, x);
+        x = mlp_output(s, &pass, i, &l->mlp, &in, gm_swiglu, x);
+        x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }
     return head_apply(s, &pass, x, hidden);
 }

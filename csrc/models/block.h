@@ -49,7 +49,13 @@ typedef struct {
     const gm_model *model;
     const gm_batch *batch;
     gm_array *angles[GM_ROPES];
+    gm_array *positions;         /* of the rows wanted, once only these are left */
 } gm_pass;
+/* x, or what the pass's edits make of it: taps.h. layer -1: of the model. */
+static inline gm_array *pass_tap(gm_scope *s, gm_pass *p, int64_t layer, gm_tap_point point, gm_array *x) {
+    gm_taps *taps = p->batch->taps;
+    return taps ? taps_apply(s, taps, layer, point, x, p->positions ? p->positions : p->batch->positions) : x;
+}
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind);
 
 /* The layer's struct in the model. */
@@ -65,11 +71,17 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
                         bool normed_values);
 gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_array *x,
                           gm_array *residual);
+/* What a linear layer gives to the residual stream (GM_NONE: it comes to it later), seen at a point. */
+gm_array *output_apply(gm_scope *s, gm_pass *p, int64_t i, gm_tap_point point, const gm_linear *w, gm_activation *x,
+                       gm_array *residual);
 typedef gm_array *(*gate_function)(gm_scope *s, gm_array *gate, gm_array *up);
 /* down(act(gate(x), up(x))) + residual */
 gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act, gm_array *residual);
-/* The experts that the router chooses for x, weighted; route: what it sees. scale: of each expert, or GM_NONE. */
-gm_array *experts_apply(gm_scope *s, gm_pass *p, const expert_weights *w, gm_array *x, gm_activation *route,
+/* The same as what layer i adds to its residual stream. */
+gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, gate_function act,
+                     gm_array *residual);
+/* The experts that the router of layer i chooses for x, weighted; route: what it sees. scale: of each expert, or GM_NONE. */
+gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x, gm_activation *route,
                         gm_array *scale, moe_activation act);
 /* The forward pass of models whose layers are dense_layers. */
 gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);

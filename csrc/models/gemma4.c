@@ -200,7 +200,7 @@ static gm_array *layer_input(gm_scope *s, gm_array *all, int64_t i, int64_t widt
 }
 
 /* The MLP, and the experts beside it; the router sees x as it is, of RMS 1. */
-static gm_array *feed(gm_scope *s, gm_pass *p, const layer *l, uint32_t has, gm_array *x) {
+static gm_array *feed(gm_scope *s, gm_pass *p, int64_t i, const layer *l, uint32_t has, gm_array *x) {
     const gm_config *c = &p->model->config;
     float eps = (float)c->eps;
     gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
@@ -208,7 +208,7 @@ static gm_array *feed(gm_scope *s, gm_pass *p, const layer *l, uint32_t has, gm_
     if (!(has & HAS_EXPERTS))
         return fed;
     gm_activation route = {.x = scaled(s, gm_rms_norm(s, x, l->router_scale, eps), 1 / sqrt((double)c->hidden))};
-    gm_array *chosen = experts_apply(s, p, &l->experts, gm_rms_norm(s, x, l->experts_norm, eps), &route,
+    gm_array *chosen = experts_apply(s, p, i, &l->experts, gm_rms_norm(s, x, l->experts_norm, eps), &route,
                                      l->expert_scale, MOE_GEGLU);
     return gm_add(s, gm_rms_norm(s, fed, l->mlp_own_end_norm, eps), gm_rms_norm(s, chosen, l->experts_end_norm, eps));
 }
@@ -220,18 +220,21 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     gm_array *x = embed_tokens(s, &pass), *inputs = c->per_layer_input ? layer_inputs(s, &pass, x) : NULL;
     for (int64_t i = 0; i < c->n_layers; i++) {
         const layer *l = model_layer(m, i);
+        x = pass_tap(s, &pass, i, TAP_INPUT, x);
         gm_activation in = {.x = gm_rms_norm(s, x, l->attention_norm, eps)};
         gm_activation mixed = {.x = attention_mix(s, &pass, i, &l->attention, &in, true)};
         gm_array *out = linear_apply(s, &l->attention.o, &mixed, GM_NONE);
-        x = gm_add(s, x, gm_rms_norm(s, out, l->attention_end_norm, eps));
-        x = gm_add(s, x, gm_rms_norm(s, feed(s, &pass, l, c->layers[i].has, x), l->mlp_end_norm, eps));
+        out = gm_rms_norm(s, out, l->attention_end_norm, eps);
+        x = gm_add(s, x, pass_tap(s, &pass, i, TAP_ATTENTION_OUTPUT, out));
+        gm_array *fed = gm_rms_norm(s, feed(s, &pass, i, l, c->layers[i].has, x), l->mlp_end_norm, eps);
+        x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         if (inputs) {
             gm_activation gate = {.x = x};
             gm_activation said = {.x = gm_geglu(s, linear_apply(s, &l->input_gate, &gate, GM_NONE),
                                                 layer_input(s, inputs, i, c->per_layer_input))};
             x = gm_add(s, x, gm_rms_norm(s, linear_apply(s, &l->input_projection, &said, GM_NONE), l->input_norm, eps));
         }
-        x = gm_multiply(s, x, l->scalar);
+        x = pass_tap(s, &pass, i, TAP_RESIDUAL, gm_multiply(s, x, l->scalar));
     }
     return head_apply(s, &pass, x, hidden);
 }

@@ -59,9 +59,12 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     gm_array *x = embed_tokens(s, &pass);
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const layer *l = model_layer(m, i);
+        x = pass_tap(s, &pass, i, TAP_INPUT, x);
         x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, eps), x);
         gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
-        x = gm_add(s, x, experts_apply(s, &pass, &l->experts, in.x, &in, GM_NONE, MOE_CLAMPED_SWIGLU));
+        gm_array *fed = experts_apply(s, &pass, i, &l->experts, in.x, &in, GM_NONE, MOE_CLAMPED_SWIGLU);
+        x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
+        x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }
     return head_apply(s, &pass, x, hidden);
 }

@@ -5,6 +5,7 @@
 #ifndef GOMLX_MODELS_MODEL_H
 #define GOMLX_MODELS_MODEL_H
 #include "io/checkpoint.h"
+#include "models/taps.h"
 #include "nn/cache.h"
 #include "nn/linear.h"
 #include "nn/rope.h"
@@ -18,6 +19,7 @@ typedef struct {
     gm_array *tables;            /* int64 [slots, 2, n_sequences]: addresses (nn/cache.h), other ones in each run */
     const int32_t *spans;        /* rows of each sequence */
     int n_sequences;
+    gm_taps *taps;               /* what is looked at and changed on the way, or NULL */
 } gm_batch;
 
 #define GM_MAX_BATCH 1024        /* sequences in one forward pass */

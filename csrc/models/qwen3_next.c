@@ -139,7 +139,7 @@ static gm_array *gated_attention(gm_scope *s, gm_pass *p, int64_t i, const layer
     gm_array *mixed = attention_mix(s, p, i, &l->attention, &in, false);
     gm_array *gate = linear_apply(s, &l->gate, &in, GM_NONE);
     gm_activation out = {.x = gm_multiply(s, mixed, gm_sigmoid(s, gate))};
-    return linear_apply(s, &l->attention.o, &out, residual);
+    return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &l->attention.o, &out, residual);
 }
 
 /* Queries and keys to length 1 (their RMS over Dk and 1/sqrt(Dk)), queries by another 1/sqrt(Dk). */
@@ -162,18 +162,20 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
     gm_array *v = columns(s, mixed, 2 * keys, values);
     gm_array *o = gm_cached_gated_delta(s, q, k, v, decay, beta, b->rows, b->tables, slot, b->n_sequences, b->spans,
                                         (int)c->n_key_heads, (int)c->n_value_heads, c->tiled_values);
+    o = pass_tap(s, p, i, TAP_RECURRENT, o);
     gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, c->value_dim, c->eps))};
-    return linear_apply(s, &l->out, &out, residual);
+    return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &l->out, &out, residual);
 }
 
-static gm_array *mixture(gm_scope *s, gm_pass *p, const layer *l, uint32_t has, gm_activation *in, gm_array *x) {
-    gm_array *chosen = experts_apply(s, p, &l->experts, in->x, in, GM_NONE, MOE_SWIGLU);
+static gm_array *mixture(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_activation *in, gm_array *x) {
+    const uint32_t has = p->model->config.layers[i].has;
+    gm_array *chosen = experts_apply(s, p, i, &l->experts, in->x, in, GM_NONE, MOE_SWIGLU);
     if (has & HAS_SHARED_EXPERT) {
         gm_array *shared = mlp_apply(s, &l->shared, in, gm_swiglu, GM_NONE);
         gm_array *gate = gm_sigmoid(s, linear_apply(s, &l->shared_gate, in, GM_NONE));
         chosen = gm_add(s, chosen, gm_multiply(s, gate, shared));
     }
-    return gm_add(s, x, chosen);
+    return gm_add(s, x, pass_tap(s, p, i, TAP_MLP, chosen));
 }
 
 static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
@@ -183,10 +185,13 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         const layer *l = model_layer(m, i);
         const uint32_t has = m->config.layers[i].has;
+        x = pass_tap(s, &pass, i, TAP_INPUT, x);
         gm_array *in = gm_rms_norm(s, x, l->mixer_norm, eps);
         x = has & HAS_LINEAR ? linear_attention(s, &pass, i, l, in, x) : gated_attention(s, &pass, i, l, in, x);
         gm_activation inner = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
-        x = has & HAS_EXPERTS ? mixture(s, &pass, l, has, &inner, x) : mlp_apply(s, &l->mlp, &inner, gm_swiglu, x);
+        x = has & HAS_EXPERTS ? mixture(s, &pass, i, l, &inner, x)
+                              : mlp_output(s, &pass, i, &l->mlp, &inner, gm_swiglu, x);
+        x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }
     return head_apply(s, &pass, x, hidden);
 }

@@ -3,7 +3,7 @@
  *      closed holds the C model until it is done.
  *  (2) close() also ends the Model's sessions, so that the memory is given back at once and not when they are
  *      collected. */
-#include "py/py.h"
+#include "py/inspect.h"
 #include <string.h>
 
 static void model_dealloc(PyObject *self);
@@ -327,6 +327,14 @@ static PyMethodDef model_methods[] = {
          "The Session that Session.save made of it; gomlx.Error when the bytes are damaged or another model's.")},
     {"logits", model_logits, METH_O,
      SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
+    {"activations", py_model_activations, METH_NOARGS,
+     SIG("activations($self)", "A tuple (number, name, shape, editable, source) for each activation; -1 stands for the "
+                               "number of tokens, source is the layer whose keys it reads.")},
+    {"inspect", FUNCTION(py_model_inspect), FASTCALL,
+     SIG("inspect($self, ids, activations, *, edits=())", "The activations with these numbers, of one pass over ids; "
+         "edits are tuples (number, replaces, array, from, to).")},
+    {"head", py_model_head, METH_O,
+     SIG("head($self, x, /)", "The logits of a residual stream float32 [n, hidden], lazy.")},
     {"weight", model_weight, METH_O,
      SIG("weight($self, name, /)",
          "A weight by its Hugging Face name as a lazy float32 array; IndexError when there is none.")},

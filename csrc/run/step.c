@@ -10,6 +10,7 @@ struct gm_step {
     int n_parts;
     step_wanted wanted;
     gm_array *tokens, *positions, *rows, *tables, *logits, *sums, *best;
+    gm_taps *taps;               /* or NULL */
     gm_plan *plan;
     int32_t n;
     bool running;
@@ -34,7 +35,7 @@ static gm_status build(gm_step *st) {
         }
     }
     gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last,
-                      .tables = st->tables, .spans = st->spans, .n_sequences = st->n_parts};
+                      .tables = st->tables, .spans = st->spans, .n_sequences = st->n_parts, .taps = st->taps};
     roots[0] = gm_retain(st->model->arch->forward(s, st->model, &batch, st->wanted == STEP_NONE));
     if (st->wanted != STEP_NONE) {
         roots[1] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
@@ -53,6 +54,11 @@ static gm_status build(gm_step *st) {
 }
 
 gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_step **out) {
+    return step_new_tapped(m, spans, n_parts, wanted, NULL, out);
+}
+
+gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_taps *taps,
+                          gm_step **out) {
     *out = NULL;
     if (n_parts < 1 || n_parts > GM_MAX_BATCH)
         return gm_fail(GM_EVALUE, "a forward pass of %d sequences: expected 1 to %d", n_parts, GM_MAX_BATCH);
@@ -64,6 +70,7 @@ gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_wa
     st->model = m;
     st->n_parts = n_parts;
     st->wanted = wanted;
+    st->taps = taps;
     memcpy(st->spans, spans, (size_t)n_parts * sizeof *spans);
     for (int i = 0; i < n_parts; i++)
         st->n += spans[i];
@@ -94,6 +101,8 @@ static void release_roots(gm_step *st) {
     gm_release(st->sums);
     gm_release(st->best);
     st->logits = st->sums = st->best = NULL;
+    if (st->taps)
+        taps_release(st->taps);
     plan_free(st->plan);
     st->plan = NULL;
 }
@@ -110,11 +119,27 @@ static gm_status make_room(gm_step *st) {
     return build(st);
 }
 
+static gm_status capture(gm_step *st) {
+    gm_array *own[3] = {st->logits, st->sums, st->best};
+    size_t n = st->sums ? 3 : 1;
+    if (!st->taps || st->taps->n_reads == 0)
+        return plan_capture(own, n, &st->plan);
+    gm_array **roots = memory_array(n + (size_t)st->taps->n_reads, sizeof *roots);
+    if (!roots)
+        return error_code();
+    memcpy(roots, own, n * sizeof *own);
+    for (int i = 0; i < st->taps->n_reads; i++)
+        if (st->taps->read[i])           /* not a state, nor what comes after a pass that only fills caches */
+            roots[n++] = st->taps->read[i];
+    gm_status status = plan_capture(roots, n, &st->plan);
+    memory_free(roots);
+    return status;
+}
+
 static gm_status start_run(gm_step *st) {
     GM_TRY(make_room(st));
-    gm_array *roots[3] = {st->logits, st->sums, st->best};
     if (!st->plan)
-        GM_TRY(plan_capture(roots, st->sums ? 3 : 1, &st->plan));
+        GM_TRY(capture(st));
     queue_start(plan_queue(st->plan), st->model->threads);
     st->running = true;
     return GM_OK;

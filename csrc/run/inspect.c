@@ -1,0 +1,100 @@
+/* inspect.c - activations of a prompt: one forward pass over all of it, with taps. */
+#include <string.h>
+#include "base/memory.h"
+#include "run/step.h"
+
+struct gm_inspection {
+    gm_model *model;
+    int32_t *ids;
+    int64_t n;
+    gm_cache *cache;
+    gm_taps *taps;
+    gm_step *step;
+};
+
+/* One pass holds everything at once: better a message than a machine that swaps. */
+static gm_status check_size(const gm_model *m, int64_t n, const int64_t *wanted, size_t n_wanted, bool *logits) {
+    const double limit = (double)gm_memory_limit();
+    double bytes = 0;
+    gm_activation_info info;
+    *logits = false;
+    for (size_t i = 0; i < n_wanted; i++) {
+        if (!gm_model_activation(m, wanted[i], n, &info))
+            continue;                    /* taps_new refuses it */
+        const gm_tap_point point = tap_point(wanted[i]);
+        *logits |= point == TAP_LOGITS || point == TAP_FINAL_NORM;
+        double floats = (double)info.shape[0] * (double)info.shape[1];
+        bytes += floats * (double)(info.ndim == 3 ? info.shape[2] : 1) * sizeof(float);
+    }
+    if (*logits)
+        bytes += (double)n * (double)m->config.vocab * sizeof(float);
+    if (bytes + (double)gm_active_memory() > limit)
+        return gm_fail(GM_ENOMEM, "inspect: the activations of %lld tokens take %.1f GB in one pass, with what is in "
+                       "use more than the memory limit of %.1f GB; ask for fewer of them, or for a shorter prompt",
+                       (long long)n, bytes * 1e-9, limit * 1e-9);
+    return GM_OK;
+}
+
+static gm_status begin(gm_inspection *in, const int32_t *ids, const int64_t *wanted, size_t n_wanted,
+                       const gm_edit *edits, size_t n_edits) {
+    const gm_model *m = in->model;
+    const int32_t span = (int32_t)in->n;
+    bool logits;
+    GM_TRY(check_size(m, in->n, wanted, n_wanted, &logits));
+    GM_TRY(taps_new(m, wanted, n_wanted, edits, n_edits, &in->taps));
+    if (!(in->ids = memory_array((size_t)in->n, sizeof *in->ids)))
+        return error_code();
+    memcpy(in->ids, ids, (size_t)in->n * sizeof *ids);
+    GM_TRY(cache_new(&m->layout, &in->cache));
+    GM_TRY(step_new_tapped(m, &span, 1, logits ? STEP_ALL : STEP_NONE, in->taps, &in->step));
+    return step_fill(in->step, 0, in->cache, in->ids, 0);
+}
+
+gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
+                           const gm_edit *edits, size_t n_edits, gm_inspection **out) {
+    *out = NULL;
+    if (n < 1 || n > (size_t)m->config.context)
+        return gm_fail(GM_EVALUE, "inspect: the prompt has %zu tokens, expected 1 to the context of %lld", n,
+                       (long long)m->config.context);
+    gm_inspection *in = memory_zeroed(sizeof *in);
+    if (!in)
+        return GM_ENOMEM;
+    in->model = gm_model_retain(m);
+    in->n = (int64_t)n;
+    gm_status status = begin(in, ids, activations, n_activations, edits, n_edits);
+    if (status != GM_OK) {
+        gm_inspect_free(in);
+        return status;
+    }
+    *out = in;
+    return GM_OK;
+}
+
+gm_status gm_inspect_step(gm_inspection *in, int slice_ms) { return step_run(in->step, slice_ms); }
+
+gm_array *gm_inspect_result(gm_scope *s, const gm_inspection *in, size_t i) {
+    const gm_model *m = in->model;
+    gm_activation_info info;
+    if (i >= (size_t)in->taps->n_reads || !gm_model_activation(m, in->taps->reads[i], in->n, &info))
+        return gm_fail(GM_EINDEX, "inspect: there is no result %zu", i), NULL;
+    if (tap_point(in->taps->reads[i]) == TAP_STATE) {
+        void *conv, *state;
+        cache_addresses(in->cache, m->config.layers[tap_layer(in->taps->reads[i])].slot, &conv, &state);
+        return gm_array_from(s, info.dtype, info.ndim, info.shape, state);
+    }
+    const gm_array *read = in->taps->read[i];
+    if (!read)
+        return gm_fail(GM_ESTATE, "inspect: %s was not computed", info.name), NULL;
+    return gm_array_from(s, info.dtype, info.ndim, info.shape, array_ptr(read));
+}
+
+void gm_inspect_free(gm_inspection *in) {
+    if (!in)
+        return;
+    step_free(in->step);
+    taps_free(in->taps);
+    cache_free(in->cache);
+    memory_free(in->ids);
+    gm_model_release(in->model);
+    memory_free(in);
+}
