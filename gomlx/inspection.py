@@ -1,11 +1,12 @@
 """What a model computes on the way to its logits: looked at, and changed.
 
-Activations have names: "embedding", "layers.3.q", "final_norm", "logits"; model.activation_names() lists them. Where a name
-is asked for, one with wildcards ("layers.*.residual") stands for all that it fits.
+Activations have names: "embedding", "layers.3.q", "final_norm", "logits"; model.activation_names() lists them. Where a
+name is asked for, one with wildcards ("layers.*.residual") stands for all that it fits.
 
     layers.N.input              the residual stream before layer N
     layers.N.q, k, v            after norms, before the rotation; q_rotated, k_rotated after it
-    layers.N.attention_weights  [heads, n, n], after softcap, mask, window and softmax; with sinks rows add up to less than 1
+    layers.N.attention_weights  [heads, n, n], after softcap, mask, window and softmax; with sinks a row
+                                adds up to less than 1
     layers.N.attention          values mixed by them, before any gate and o_proj
     layers.N.recurrent, state   the same of recurrent layers, and what they keep after the last token
     layers.N.attention_output   what the residual stream gets of either
@@ -32,11 +33,11 @@ class Steer:
 
     name        of one activation, or of several with wildcards; router_ids, rotated queries and keys, attention_weights
                 and states can be read only
-    vector      the activation's size for one token, in its shape or flat; or with an axis more, in front, a row for each
-                of the positions
-    positions   None: all, or with rows as many as there are, from the first on. "prompt", or "new": those of tokens that
-                were generated, after the last token of the prompt, which gives the first of them. An int, ints, or a
-                slice: negative ones count from the end of the prompt
+    vector      the activation's size for one token, in its shape or flat; or with an axis more, in front, a row for
+                each of the positions
+    positions   None: all, or with rows as many as there are, from the first on. "prompt", or "new": those of tokens
+                that were generated, after the last token of the prompt, which gives the first of them. An int, ints,
+                or a slice: negative ones count from the end of the prompt
 
     Where scale * vector is 0 no bit is changed.
     """

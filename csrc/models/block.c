@@ -133,8 +133,8 @@ gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
     return head_logits(s, m, &out);
 }
 
-gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x, gm_activation *route,
-                        gm_array *scale, moe_activation act) {
+gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x,
+                        gm_activation *route, gm_array *scale, moe_activation act) {
     const gm_config *c = &p->model->config;
     gm_array *ids = NULL, *weights = NULL, *logits = linear_apply(s, &w->router, route, GM_NONE);
     logits = pass_tap(s, p, i, TAP_ROUTER_LOGITS, logits);

@@ -234,7 +234,8 @@ gm_array *taps_weights(gm_scope *s, gm_array *q, gm_array *k, gm_array *sinks, g
     scores = gm_multiply(s, scores, scalar_array(s, (double)spec->scale, GM_FLOAT32));
     if (spec->softcap > 0)
         scores = gm_softcap(s, scores, spec->softcap);
-    gm_array *at = gm_reshape(s, positions, 2, (int64_t[]){n, 1}), *key = gm_reshape(s, positions, 2, (int64_t[]){1, n});
+    gm_array *at = gm_reshape(s, positions, 2, (int64_t[]){n, 1});
+    gm_array *key = gm_reshape(s, positions, 2, (int64_t[]){1, n});
     gm_array *seen = gm_less_equal(s, key, at);
     if (spec->window > 0)
         seen = gm_logical_and(s, seen, gm_greater(s, key, gm_subtract(s, at, position(s, spec->window))));

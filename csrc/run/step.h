@@ -13,7 +13,8 @@ typedef enum { STEP_LAST, STEP_ALL, STEP_NONE } step_wanted;
 typedef struct gm_step gm_step;
 /* spans: rows of each part. */
 gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_step **out);
-/* The same, looked at and changed on the way; the taps belong to the caller, outlive the step, and hold what its runs read. */
+/* The same, looked at and changed on the way; the taps belong to the caller, outlive the step, and hold what its runs
+ * read. */
 gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_taps *taps,
                           gm_step **out);
 void step_free(gm_step *step);                     /* NULL is fine; abandons a run that is under way */

@@ -1,0 +1,254 @@
+"""What a model computes on its way: activations by name, edits, the lens, attention snapshots."""
+import os
+
+import numpy as np
+import pytest
+
+import gomlx
+from gomlx import Patch, Steer
+
+PROMPT = "Once upon a time there was a little fox who lived in"
+MODELS = ["fable", "llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_5", "gemma2", "gemma3", "gemma4",
+          "gpt_oss", "fable-gguf/fable-Q4_K_M.gguf"]
+
+
+@pytest.fixture(scope="module")
+def packaged():
+    """The model in the package: quantised, with int8 activations."""
+    with gomlx.load() as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def exact():
+    with gomlx.load(activations="float32") as model:
+        yield model
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request, shared):
+    with gomlx.load(os.path.join(shared, "data", "models", request.param)) as model:
+        yield model
+
+
+def seen(model, want="*", edits=(), prompt=PROMPT):
+    return {name: np.asarray(value) for name, value in model.inspect(prompt, want, edits).items()}
+
+
+def check_identities(model):
+    """What holds in every architecture, between activations of one pass."""
+    ids = model.tokenizer.encode_prompt(PROMPT)
+    names, found = model.activation_names(), seen(model)
+    assert list(found) == list(names)
+    n, n_layers = len(ids), model.info["n_layers"]
+    for name, shape in names.items():
+        assert found[name].shape == tuple(n if size == "n" else size for size in shape), name
+        assert found[name].dtype == (np.int32 if name.endswith("router_ids") else np.float32), name
+        assert np.isfinite(found[name]).all(), name
+    np.testing.assert_array_equal(found["logits"], np.asarray(model.logits(ids)))
+    np.testing.assert_array_equal(found["layers.0.input"], found["embedding"])
+    plain = model.info["architecture"] != "gemma4"          # which has an input of its own and a scale for each layer
+    for i in range(n_layers):
+        at = f"layers.{i}."
+        if i + 1 < n_layers:
+            np.testing.assert_array_equal(found[at + "residual"], found[f"layers.{i + 1}.input"])
+        if plain:
+            total = found[at + "input"] + found[at + "attention_output"] + found[at + "mlp"]
+            np.testing.assert_allclose(total, found[at + "residual"], atol=1e-5 * np.abs(total).max())
+        if at + "router_ids" in found:
+            check_router({part: found[f"{at}router_{part}"] for part in ("logits", "ids", "weights")})
+    return found
+
+
+def check_router(router):
+    k = router["ids"].shape[1]
+    np.testing.assert_array_equal(router["ids"], np.argsort(-router["logits"], axis=1, kind="stable")[:, :k])
+    assert (np.diff(router["weights"]) <= 0).all() or (router["weights"] > 0).all()
+    assert (router["weights"] > 0).all()
+
+
+def check_attention(model, found, tolerance):
+    """Weights are causal and times the values are what attention gives."""
+    known = {name: source for _, name, _, _, source in model._engine.activations()}
+    sinks = model.info["architecture"] == "gpt_oss"
+    for name in [name for name in found if name.endswith("attention_weights")]:
+        weights, values = found[name], found[f"layers.{known[name]}.v"]
+        sums = weights.sum(-1)
+        assert (weights >= 0).all() and not np.triu(weights, 1).any()
+        assert (sums < 1).all() if sinks else np.allclose(sums, 1, atol=1e-5)
+        shared_by = weights.shape[0] // values.shape[1]
+        mixed = np.einsum("hij,jhd->ihd", weights, np.repeat(values, shared_by, axis=1))
+        got = found[name.replace("attention_weights", "attention")]
+        assert np.abs(mixed - got).max() <= tolerance * np.abs(got).max(), name
+
+
+def test_activations_of_the_packaged_model(packaged, exact):
+    check_attention(packaged, check_identities(packaged), 2e-3)         # half floats in the cache
+    check_attention(exact, check_identities(exact), 1e-4)
+
+
+def test_activations_of_every_architecture(model):
+    check_attention(model, check_identities(model), 2e-3)
+
+
+def test_what_is_looked_at_changes_nothing(model):
+    """One name at a time, the logits are those of a pass that nobody looks at."""
+    logits = np.asarray(model.logits(model.tokenizer.encode_prompt(PROMPT)))
+    for name in [name for name in model.activation_names() if not name.startswith("layers.1")]:
+        np.testing.assert_array_equal(seen(model, [name, "logits"])["logits"], logits, err_msg=name)
+
+
+def test_putting_an_activation_in_its_own_place_changes_no_bit(model):
+    editable = {name for _, name, _, edit, _ in model._engine.activations() if edit}
+    found = seen(model)
+    for name in [one for one in found if one in editable and (not one.startswith("layers.") or ".1." in one)]:
+        edits = [Patch(name, found[name]), Steer(name, np.zeros(found[name].shape[1:])), Steer(name, found[name], 0.0)]
+        again = seen(model, ["logits"], edits)["logits"]
+        np.testing.assert_array_equal(again.view(np.int32), found["logits"].view(np.int32), err_msg=name)
+
+
+def test_windows_are_in_the_weights(shared):
+    with gomlx.load(os.path.join(shared, "data", "models", "mistral")) as model:
+        window = model.info["sliding_window"]
+        n = window + 20
+        ids = np.random.default_rng(0).integers(0, model.vocab_size, n).tolist()
+        found = seen(model, ["layers.0.attention_weights", "layers.0.v", "layers.0.attention"], prompt=ids)
+        weights = found["layers.0.attention_weights"]
+        assert not weights[:, n - 1, :n - window].any() and weights[:, n - 1, n - window].all()
+        check_attention(model, found, 2e-3)
+
+
+def test_edits_act_where_they_are_told_to(packaged):
+    width = packaged.activation_names()["embedding"][1]
+    vector = np.random.default_rng(0).normal(size=width).astype(np.float32)
+    plain, n = seen(packaged), len(packaged.tokenizer.encode_prompt(PROMPT))
+    steered = seen(packaged, "layers.1.*", Steer("layers.1.input", vector, 0.5, positions=[2, -1]))
+    want = plain["layers.1.input"].copy()
+    want[[2, n - 1]] += np.float32(0.5) * vector
+    np.testing.assert_array_equal(steered["layers.1.input"], want)
+    np.testing.assert_array_equal(steered["layers.1.residual"][:2], plain["layers.1.residual"][:2])
+    assert (steered["layers.1.residual"][2:] != plain["layers.1.residual"][2:]).any(axis=1).all()
+    rows = np.arange(3 * width, dtype=np.float32).reshape(3, width)
+    for positions, at in ((slice(1, 4), [1, 2, 3]), (slice(-3, None), range(n - 3, n)), (None, range(3)),
+                          ((5, 0, 4), [5, 0, 4])):
+        want = plain["layers.1.mlp"].copy()
+        want[list(at)] = rows
+        got = seen(packaged, "layers.1.mlp", Patch("layers.1.mlp", rows, positions=positions))["layers.1.mlp"]
+        np.testing.assert_array_equal(got, want)
+    for positions in ("prompt", None, slice(None)):
+        got = seen(packaged, "final_norm", [Patch("final_norm", vector, positions=positions)])["final_norm"]
+        np.testing.assert_array_equal(got, np.broadcast_to(vector, (n, width)))
+    got = seen(packaged, "final_norm", [Patch("final_norm", vector, positions="new")])["final_norm"]
+    np.testing.assert_array_equal(got, plain["final_norm"])
+
+
+def test_edits_of_several_follow_their_order(packaged):
+    shape = packaged.activation_names()["layers.0.v"][1:]
+    got = seen(packaged, "*.v", [Steer("*.v", np.ones(shape)), Patch("layers.0.v", np.ones(shape)),
+                                 Steer("layers.0.v", np.ones(shape), 2.0)])
+    assert (got["layers.0.v"] == 3).all()
+
+
+def test_what_cannot_be_asked_for(packaged):
+    width = packaged.activation_names()["embedding"][1]
+    for want, match in (("layers.0.residul", "near it: .*layers.0.residual"), ("layers.99.*", "no activation"),
+                        (["logits", "embeding"], "near it: embedding")):
+        with pytest.raises(ValueError, match=match):
+            packaged.inspect(PROMPT, want)
+    for edit, match in ((Steer("layers.0.input", np.ones(3)), r"expected \(%d,\)" % width),
+                        (Patch("layers.0.attention_weights", 0.0), "expected"),
+                        (Steer("layers.0.q_rotated", np.ones(packaged.activation_names()["layers.0.q"][1:])), "read"),
+                        (Patch("layers.0.input", np.ones((2, width)), positions=[0]), "2 rows for 1 positions"),
+                        (Steer("layers.0.input", np.ones(width), positions="end"), "'prompt', 'new'"),
+                        (Steer("layers.0.input", np.ones(width), positions=slice(0, 9, 2)), "step 2"),
+                        (Steer("layers.0.input", np.ones(width), positions=-1000), "before the beginning")):
+        with pytest.raises(ValueError, match=match):
+            packaged.inspect(PROMPT, "logits", [edit])
+    with pytest.raises(TypeError, match="expected Steer or Patch"):
+        packaged.inspect(PROMPT, "logits", ["layers.0.input"])
+    with pytest.raises(ValueError, match="expected 1 to the context"):
+        packaged.inspect([])
+    with pytest.raises(ValueError, match="expected 1 to the context"):
+        packaged.inspect([1] * (packaged.context_length + 1))
+    with pytest.raises(IndexError, match="no activation"):
+        packaged._engine.inspect([1], [10**9])
+    with pytest.raises(ValueError, match="closed"), gomlx.load() as closed:
+        closed.close()
+        closed.inspect(PROMPT)
+
+
+def test_more_than_fits_is_said_before_anything_is_computed(packaged):
+    import gomlx.core as mx
+    before = mx.set_memory_limit(mx.get_active_memory() + 2_000_000)
+    try:
+        with pytest.raises(MemoryError, match="memory limit of"):
+            packaged.inspect([1] * 500, "*.attention_weights")
+    finally:
+        mx.set_memory_limit(before)
+
+
+def test_the_lens_of_the_last_layer_is_the_output(packaged, exact):
+    for model in (packaged, exact):
+        ids = model.tokenizer.encode_prompt(PROMPT)
+        residual = model.inspect(ids, f"layers.{model.info['n_layers'] - 1}.residual").popitem()[1]
+        np.testing.assert_array_equal(np.asarray(model._engine.head(residual)), np.asarray(model.logits(ids)))
+        lens = model.logit_lens(PROMPT, top_k=3)
+        assert lens.ids == ids and len(lens.layers) == model.info["n_layers"]
+        logits = np.asarray(model.logits(ids)).astype(np.float64)
+        probabilities = np.exp(logits - logits.max(-1, keepdims=True))
+        probabilities /= probabilities.sum(-1, keepdims=True)
+        for row, got in zip(probabilities, lens.layers[-1], strict=True):
+            best = np.argsort(-row, kind="stable")[:3]
+            assert [one.id for one in got] == best.tolist()
+            assert np.allclose([one.probability for one in got], row[best], rtol=1e-4)
+            assert [one.text for one in got] == [model.tokenizer.decode([int(i)], False) for i in best]
+    with pytest.raises(ValueError, match="top_k is 0"):
+        packaged.logit_lens(PROMPT, top_k=0)
+    with pytest.raises(ValueError, match=r"float32\(n,"):
+        packaged._engine.head(gomlx.core.zeros((2, 3)))
+
+
+def test_attention_snapshots_have_the_shape_of_the_references(model):
+    snapshot = model.inspect_attention(PROMPT, queries=True)
+    known = {name: (shape, source) for _, name, shape, _, source in model._engine.activations()}
+    found = seen(model, "*_rotated")
+    assert snapshot.architecture == model.info["architecture"] and snapshot.has_queries
+    assert snapshot.num_layers == len(snapshot.keys) == len(snapshot.queries) == model.info["n_layers"]
+    assert snapshot.seq_len == len(model.tokenizer.encode_prompt(PROMPT))
+    for i in range(snapshot.num_layers):
+        if f"layers.{i}.q" not in known:
+            assert snapshot.keys[i] == snapshot.queries[i] == []
+            continue
+        source = known[f"layers.{i}.q"][1]
+        for heads, name in ((snapshot.keys[i], f"layers.{source}.k_rotated"),
+                            (snapshot.queries[i], f"layers.{i}.q_rotated")):
+            assert len(heads) == found[name].shape[1]
+            for head, flat in enumerate(heads):
+                np.testing.assert_array_equal(np.asarray(flat), found[name][:, head].ravel())
+    assert not model.inspect_attention(PROMPT).has_queries
+
+
+def test_values_are_those_of_transformers(model):
+    """Residuals against output_hidden_states; transformers' last one is after the final norm."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    path = model.info["path"]
+    if not os.path.isdir(path):
+        pytest.skip("transformers reads the folder; the file of the same model is compared by identities")
+    with gomlx.load(path, activations="float32", dtype="float32") as exact:
+        ids = exact.tokenizer.encode_prompt(PROMPT)
+        found = seen(exact, ["*.input", "final_norm", "*.attention_weights"], prompt=ids)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
+                                                                  attn_implementation="eager").eval()
+    with torch.no_grad():
+        out = reference(torch.tensor([ids]), output_hidden_states=True, output_attentions=True, use_cache=False)
+    *inputs, last = [one[0].numpy() for one in out.hidden_states]
+    for i, want in enumerate(inputs):
+        got = found[f"layers.{i}.input"]
+        assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max(), i
+    assert np.abs(found["final_norm"] - last).max() <= 1e-4 * np.abs(last).max()
+    weights = [found[name] for name in found if name.endswith("attention_weights")]
+    theirs = [one[0].numpy() for one in out.attentions if one is not None]
+    assert len(weights) == len(theirs)
+    for got, want in zip(weights, theirs, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-4)
