@@ -29,8 +29,8 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
                     "context", "error" raises ValueError, "rotate" goes on, every layer seeing the last context_length
                     tokens at most.
     dtype           "float32", "float16" or "bfloat16" for weights that are not quantised; as in the file when None.
-    kv_dtype        of the KV cache: "float32", "float16", "bfloat16" or "q8_0" (34 bytes for 32 values; head_dim must be a
-                    multiple of 32). When None "float32" with float32 activations, else "float16".
+    kv_dtype        of the KV cache: "float32", "float16", "bfloat16" or "q8_0" (34 bytes for 32 values; head_dim must be
+                    a multiple of 32). When None "float32" with float32 activations, else "float16".
     activations     "int8" (fast) or "float32" (exact) in products with quantised weights; when None, "int8" for GGUF's
                     block formats and "float32" for everything else.
     threads         when None, what `gomlx doctor` shows.

@@ -254,8 +254,8 @@ class Model(Inspectable):
         return self._engine.logits([ids])[0]
 
     def restore_session(self, saved: bytes) -> _gomlx.Session:
-        """The session that session.save() made of it, here or in another process: goes on with the same bits. The model must
-        have the same shape and kv_dtype; gomlx.Error when the bytes are damaged or another model's."""
+        """The session that session.save() made these bytes of, here or in another process: it goes on with the same
+        bits. The model must have the same shape and kv_dtype; gomlx.Error when the bytes are damaged or another's."""
         return self._engine.restore_session(saved)
 
     def session(self) -> _gomlx.Session:

@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import checkpoints
 import llama_reference
@@ -122,6 +123,7 @@ def test_truncating_tells_what_is_left_and_the_rest_is_computed_again(folders, n
 
 CONTINUE = """
 import sys
+import threading
 import numpy as np
 from gomlx import _gomlx
 folder, kv_dtype, saved, ids = sys.argv[1:]
@@ -244,3 +246,42 @@ def test_a_rotating_context_goes_on_with_a_window(folders):
     assert session.nbytes <= 4 * 256 * model.info()["kv_bytes_per_token"]
     assert len(list(_gomlx.stream(model.new_session(), None, ids, max_tokens=3))) == 3
     model.close()
+
+
+# ---- every architecture of the test data: shared keys, two head sizes, windows, recurrent layers ----
+
+@pytest.fixture(params=["gemma2", "gemma3", "gemma4", "gpt_oss", "qwen3_5", "qwen3_moe"])
+def known(request):
+    path = os.path.join(request.getfixturevalue("shared"), "data", "models", request.param)
+    model = _gomlx.load_model(path, threads=2)
+    yield model
+    model.close()
+
+
+def test_forks_saved_sessions_and_prefixes_go_on_as_if_from_the_start(known):
+    ids, other = tokens(501), tokens(30, 1)
+    session = known.new_session()
+    go_on(session, ids[:500], 1)
+    fork, saved = session.fork(), session.save()
+    restored = known.restore_session(saved)
+    want = go_on(known.new_session(), ids, 20)
+    assert go_on(session, ids, 20) == want == go_on(restored, ids, 20)
+    assert go_on(fork, ids[:500] + other, 20) == go_on(known.new_session(), ids[:500] + other, 20)
+    stream = _gomlx.stream(session, None, ids, max_tokens=20, temperature=1.0, seed=5)       # the same prompt again
+    assert [token.id for token in stream] == [i for i, _ in want] and stream.stats()["cached_tokens"] >= 499
+    left = session.truncate(300)
+    assert left <= 300
+    assert go_on(session, ids, 20) == want
+
+
+def test_a_pass_that_is_cut_short_leaves_no_trace(known):
+    ids = tokens(900)
+    session = known.new_session()
+    go_on(session, ids[:300], 2)
+    for delay in (0.0, 0.002, 0.01, 0.03):
+        stream = _gomlx.stream(session, None, ids, max_tokens=1)
+        timer = threading.Timer(delay, stream.cancel)
+        timer.start()
+        list(stream)
+        timer.join()
+    assert go_on(session, ids, 10) == go_on(known.new_session(), ids, 10)

@@ -14,7 +14,7 @@
 typedef struct {
     gm_array *tokens;            /* int32 [n] */
     gm_array *positions;         /* int32 [n] */
-    gm_array *rows;              /* int32 [2n + 3]: sequence and position of each row, and more (ops.def, cached_attention) */
+    gm_array *rows;              /* int32 [2n + 3]: sequence and position of each row, and more (in ops.def) */
     gm_array *wanted;            /* rows whose logits are asked for [m], or NULL: all */
     gm_array *tables;            /* int64 [slots, 2, n_sequences]: addresses (nn/cache.h), other ones in each run */
     const int32_t *spans;        /* rows of each sequence */

@@ -1,6 +1,6 @@
-/* cache.c - see cache.h. A cache as bytes: the words of `head`, then those of `saved_slot` for each slot, the memory of the
- * slots one after another (of a block the tiles of positions that are there, head by head, keys before values; of a state
- * its two arrays), and last the checksum of all of it. */
+/* cache.c - see cache.h. A cache as bytes: the words of `head`, then those of `saved_slot` for each slot, the memory of
+ * the slots one after another (of a block the tiles of positions that are there, head by head, keys before values; of
+ * a state its two arrays), and last the checksum of all of it. */
 #include "nn/cache.h"
 #include <assert.h>
 #include <string.h>
@@ -221,6 +221,8 @@ failed:
     return GM_ENOMEM;
 }
 
+bool cache_has_states(const gm_cache *c) { return c->has_states; }
+
 gm_status cache_reach(gm_cache *c, int64_t from, int64_t to) {
     const cache_layout *l = c->layout;
     const int64_t most = l->rotate ? INT32_MAX : l->context;
@@ -257,7 +259,8 @@ static int64_t fall_back(const gm_cache *c, int64_t length) {
     }
     for (int i = 0; i < c->layout->n_slots; i++) {
         const cache_slot *s = &c->layout->slots[i];
-        if (s->kind == CACHE_KV && c->slots[i].begin * GM_KV_BLOCK > (length + 1 > s->window ? length + 1 - s->window : 0))
+        const int64_t seen = length + 1 > s->window ? length + 1 - s->window : 0;
+        if (s->kind == CACHE_KV && c->slots[i].begin * GM_KV_BLOCK > seen)
             return 0;
     }
     return length;
@@ -345,7 +348,7 @@ size_t cache_save_bytes(const gm_cache *c) {
     return (size_t)bytes;
 }
 
-/* Zeros for the positions from `used` on in a tile of keys or of values of one head: nothing there is the sequence's. */
+/* Zeros for the positions from `used` on in a tile of keys or of values of one head: they are not the sequence's. */
 static void clear_lanes(const cache_layout *l, uint8_t *tile, int64_t head_dim, int64_t used, bool keys) {
     const size_t rest = (size_t)(GM_KV_LANES - used);
     if (l->kv_type == GM_KV_Q8_0) {
@@ -367,8 +370,8 @@ static void clear_lanes(const cache_layout *l, uint8_t *tile, int64_t head_dim, 
 }
 
 /* The tiles of one block, to or from bytes. */
-static uint8_t *save_block(const cache_layout *l, const cache_slot *s, uint8_t *out, const void *from, int64_t positions,
-                           bool keys) {
+static uint8_t *save_block(const cache_layout *l, const cache_slot *s, uint8_t *out, const void *from,
+                           int64_t positions, bool keys) {
     const int64_t bytes = tiles_bytes(l, s, positions), stride = tiles_bytes(l, s, GM_KV_BLOCK);
     for (int64_t h = 0; h < s->n_kv_heads; h++, out += bytes) {
         memcpy(out, (const char *)from + h * stride, (size_t)bytes);
@@ -421,8 +424,8 @@ static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *b
     if (size > INT64_MAX || rest < (int64_t)sizeof(saved_slot) * l->n_slots)
         return gm_fail(GM_EBADFILE, "KV cache: %zu bytes are too few for %d slots", size, l->n_slots);
     if (memcmp(bytes, &want, sizeof want) != 0)
-        return gm_fail(GM_EBADFILE, "KV cache: saved by another version, or of another shape, type or length than %s of "
-                       "%d slots and %lld positions", cache_type_name(l->kv_type), l->n_slots, (long long)length);
+        return gm_fail(GM_EBADFILE, "KV cache: saved by another version, or of another shape, type or length than %s "
+                       "of %d slots and %lld positions", cache_type_name(l->kv_type), l->n_slots, (long long)length);
     if (length > (l->rotate ? INT32_MAX : l->context))
         return gm_fail(GM_EBADFILE, "KV cache: saved with %lld positions, the context holds %lld", (long long)length,
                        (long long)l->context);

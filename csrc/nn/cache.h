@@ -40,8 +40,9 @@ gm_status cache_reach(gm_cache *c, int64_t from, int64_t to);
 /* Forgets positions from `length` on, and as many before it as it must: a state falls back to its last checkpoint, a
  * window to where its keys are all there. What is left: a length <= `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);
-/* The cache as bytes: positions that are there and states, not the checkpoints. restore fills an empty cache and refuses
- * (GM_EBADFILE) what is not a saved cache of its layout with `length` positions. */
+bool cache_has_states(const gm_cache *c);
+/* The cache as bytes: positions that are there and states, not the checkpoints. restore fills an empty cache and
+ * refuses (GM_EBADFILE) what is not a saved cache of its layout with `length` positions. */
 size_t cache_save_bytes(const gm_cache *c);
 void cache_save(const gm_cache *c, uint8_t *out);
 gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size);

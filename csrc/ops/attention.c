@@ -127,7 +127,8 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
     return queue_launch(q, queue_kernels(q)->attention, &args, sizeof args, n_tiles * spec->n_kv_heads, 1, 0);
 }
 
-const gm_op cached_attention_op = {.name = "cached_attention", .n_in = INPUTS, .n_out = 1, .nondiff = (1u << INPUTS) - 1,
+const gm_op cached_attention_op = {.name = "cached_attention", .n_in = INPUTS, .n_out = 1,
+                                   .nondiff = (1u << INPUTS) - 1,
                                    .optional = 1u << IN_K | 1u << IN_V | 1u << IN_SINKS,
                                    .param_size = sizeof(cached_param), .fields = cached_fields, .infer = cached_infer,
                                    .eval = cached_eval};

@@ -241,8 +241,10 @@ static void session_dealloc(PyObject *self) {
 
 #define SIG(text, doc) text "\n--\n\n" doc
 static PyMethodDef session_methods[] = {
-    {"truncate", session_truncate, METH_O, SIG("truncate($self, length, /)", "Forgets the tokens from length on, and gives the number that is "
-     "left: less where a sliding window or a recurrent layer cannot go back to length. What was forgotten is computed again.")},
+    {"truncate", session_truncate, METH_O,
+     SIG("truncate($self, length, /)",
+         "Forgets the tokens from length on, and gives the number that is left: less where a sliding window or a "
+         "recurrent layer cannot go back to length. What was forgotten is computed again.")},
     {"fork", session_fork, METH_NOARGS,
      SIG("fork($self)", "A Session of its own with the same tokens. Memory is copied only where one of both goes on.")},
     {"save", session_save, METH_NOARGS,
@@ -252,7 +254,7 @@ static PyMethodDef session_methods[] = {
 };
 static PyGetSetDef session_properties[] = {
     {"length", session_length, NULL, "Tokens in the KV cache.", NULL},
-    {"nbytes", session_nbytes, NULL, "Bytes of memory that its cache holds; what forks share is counted in each.", NULL},
+    {"nbytes", session_nbytes, NULL, "Bytes of memory that its cache holds; what forks share counts in each.", NULL},
     {"model", session_model, NULL, "The engine's model that made it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -1,9 +1,9 @@
 /* session.c - sessions: a sequence's tokens and its cache.
- *  (1) session.tokens are the ids whose positions are in the cache; a pass that is cut short leaves them as they were, or
- *      fewer (stream_lost).
+ *  (1) session.tokens are the ids whose positions are in the cache; a pass that is cut short leaves them as they
+ *      were, or fewer (stream_lost).
  *  (2) A session is used by one stream at a time, or by one call that copies or cuts it; busy says so.
- *  (3) As bytes it is the words MAGIC, number of tokens, checksum of the tokens; the tokens, as int32 in whole words; the
- *      cache's own bytes. */
+ *  (3) As bytes it is the words MAGIC, number of tokens, checksum of the tokens; the tokens, as int32 in whole words;
+ *      the cache's own bytes. */
 #include <string.h>
 #include "base/checksum.h"
 #include "base/memory.h"

@@ -1,6 +1,7 @@
 /* step.h - one forward pass over rows of sequences, recorded as a plan at its first run and run any number of times.
- *  (1) What changes from run to run (tokens, positions, which caches) lives in small arrays, never in the plan: it serves
- *      any caches whose parts have these numbers of rows. It is recorded anew where it has no room for so many keys.
+ *  (1) What changes from run to run (tokens, positions, which caches) lives in small arrays, never in the plan: it
+ *      serves any caches whose parts have these numbers of rows. It is recorded anew where it has no room for so many
+ *      keys.
  *  (2) A run goes in slices and holds the run lock from its first slice to its last. */
 #ifndef GOMLX_RUN_STEP_H
 #define GOMLX_RUN_STEP_H

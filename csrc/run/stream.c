@@ -211,8 +211,11 @@ static bool is_full(const gm_stream *st) { return st->sampler.n_history >= st->s
 int64_t stream_rows(const gm_stream *st) {
     if (st->state != STREAM_ROWS)
         return 0;
-    bool one_by_one = st->prefill == GM_PREFILL_TOKEN || st->first_logits;
-    return one_by_one ? 1 : st->sampler.n_history - st->session->length;
+    int64_t rows = st->sampler.n_history - st->session->length;
+    if (st->prefill == GM_PREFILL_TOKEN || st->first_logits)
+        return 1;
+    /* States are kept after a pass of several rows: before the last, so that the same prompt again finds them. */
+    return rows > 1 && cache_has_states(st->session->cache) ? rows - 1 : rows;
 }
 
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position) {

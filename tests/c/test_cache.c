@@ -1,5 +1,5 @@
-/* test_cache.c - caches of sequences against a plain list of what was written: windows that give blocks back, forks that
- * copy when written, trimming, bytes and damaged bytes, every allocation made to fail. */
+/* test_cache.c - caches of sequences against what was written: windows that give blocks back, forks that copy when
+ * written, trimming, bytes and damaged bytes, every allocation made to fail. */
 #include <stdlib.h>
 #include "base/checksum.h"
 #include "base/memory.h"
@@ -35,7 +35,7 @@ static uint8_t *entry(const gm_cache *c, const cache_layout *l, int slot, bool k
     if (!block)
         return NULL;
     block += h * GM_KV_BLOCK * DIM * item;
-    return keys ? block + (in / 16 * 16 * DIM + d * 16 + in % 16) * item + at % item : block + (in * DIM + d) * item + at % item;
+    return block + (keys ? in / 16 * 16 * DIM + d * 16 + in % 16 : in * DIM + d) * item + at % item;
 }
 
 static gm_status compute(gm_cache *c, const cache_layout *l, int64_t from, int64_t to, int salt) {
@@ -140,7 +140,7 @@ static void test_windows(void) {
 static void test_forks(void) {
     const cache_layout l = layout_of(ALL, GM_FLOAT32);
     int64_t length;
-    gm_cache *c = filled(&l, &length), *f, *g;
+    gm_cache *c = filled(&l, &length), *f = NULL, *g = NULL;
     const size_t before = gm_active_memory();
     const int64_t bytes = cache_bytes(c);
     CHECK(cache_fork(c, &f) == GM_OK && cache_fork(f, &g) == GM_OK);
@@ -149,7 +149,8 @@ static void test_forks(void) {
     CHECK(compute(f, &l, length, length + 1, 2) == GM_OK);
     /* One block of each slot of keys and values, and a state: nothing else was copied. */
     const size_t block = 2 * DIM * 4 * GM_KV_BLOCK;
-    CHECK(gm_active_memory() - before >= (HEADS + 1) * block && gm_active_memory() - before < (HEADS + 1) * block + 2048);
+    const size_t more = gm_active_memory() - before;
+    CHECK(more >= (HEADS + 1) * block && more < (HEADS + 1) * block + 2048);
     CHECK(compute(f, &l, length + 1, length + 300, 2) == GM_OK && compute(c, &l, length, length + 77, 3) == GM_OK);
     CHECK(holds(f, &l, length + 300, length, 1, 2) && holds(c, &l, length + 77, length, 1, 3));
     CHECK(holds(g, &l, length, length, 1, 1));
@@ -169,7 +170,7 @@ static void test_trim(void) {
     CHECK(cache_trim(c, length + 5) == length && cache_trim(c, 700) == 700 && holds(c, &plain, 700, 0, 0, 1));
     CHECK(compute(c, &plain, 600, 900, 2) == GM_OK && holds(c, &plain, 900, 600, 1, 2));
     cache_free(c);
-    /* A state goes back to what was kept after a pass of several rows, or 256 positions of single ones, or to nothing. */
+    /* A state goes back to what was kept after a pass of several rows, or 256 positions of single ones, or to zeros. */
     c = filled(&l, &length);
     for (int i = 0; i < 300; i++, length++)
         CHECK(compute(c, &l, length, length + 1, 1) == GM_OK);
@@ -256,7 +257,7 @@ static void test_bytes(void) {
     }
     /* What was never written, or belongs to nobody any more, is not in the bytes. */
     const cache_layout l = layout_of(FULL, GM_FLOAT32), q8 = layout_of(FULL, GM_KV_Q8_0);
-    gm_cache *long_one, *d;
+    gm_cache *long_one = NULL, *d = NULL;
     CHECK(cache_new(&l, &c) == GM_OK && cache_new(&l, &long_one) == GM_OK);
     CHECK(compute(c, &l, 0, 21, 1) == GM_OK && compute(long_one, &l, 0, 90, 1) == GM_OK);
     CHECK(cache_trim(long_one, 21) == 21);

@@ -19,6 +19,8 @@ typedef struct {
     gm_session *session;
     gm_stream *stream;
     gm_scoring *scoring;
+    gm_session *fork, *restored;
+    uint8_t *saved;
     int32_t *ids;
     char *info;
     size_t n_ids;
@@ -96,6 +98,14 @@ static gm_status do_run(run *r, const char *path, result *out) {
     STEP(gm_logits_begin(r->model, (const int32_t *const[]){r->ids, r->ids}, (size_t[]){r->n_ids, 3}, 2, &r->scoring));
     STEP(gm_logits_step(r->scoring, 0));
     out->logit = gm_logits_data(r->scoring)[7];
+    gm_stream_free(r->stream);
+    r->stream = NULL;
+    STEP(gm_session_fork(r->session, &r->fork));
+    size_t size;
+    STEP(gm_session_save(r->fork, NULL, &size));
+    r->saved = malloc(size);
+    STEP(gm_session_save(r->fork, r->saved, &size));
+    STEP(gm_session_restore(r->model, r->saved, size, &r->restored));
     return GM_OK;
 }
 
@@ -103,6 +113,9 @@ static void clear(run *r) {
     gm_logits_free(r->scoring);
     gm_stream_free(r->stream);
     gm_session_free(r->session);
+    gm_session_free(r->fork);
+    gm_session_free(r->restored);
+    free(r->saved);
     gm_buffer_free(r->ids);
     gm_buffer_free(r->info);
     gm_tokenizer_release(r->tokenizer);

@@ -384,7 +384,8 @@ typedef struct {
 static int64_t entry_bytes(int type, int64_t n) { return type == GM_T_KV_Q8_0 ? n / 32 * 34 : n * item_of(type); }
 static double entry(const scene *sc, const void *cache, bool is_key, int64_t position, int64_t kv, int64_t d)
 {
-    const int64_t dim = sc->dim, block = position / GM_KV_BLOCK, tile = position % GM_KV_BLOCK / 16, lane = position % 16;
+    const int64_t dim = sc->dim, block = position / GM_KV_BLOCK;
+    const int64_t tile = position % GM_KV_BLOCK / 16, lane = position % 16;
     const char *head = (const char *)cache + entry_bytes(sc->type, (block * sc->kv_heads + kv) * GM_KV_BLOCK * dim);
     if (sc->type != GM_T_KV_Q8_0)
         return get(head, sc->type, is_key ? (tile * dim + d) * 16 + lane : (tile * 16 + lane) * dim + d);
@@ -415,7 +416,8 @@ static void test_scene(const scene *sc)
         blocks_at[b] = (char *)keys[1] + b * (int64_t)cache / blocks;
         blocks_at[blocks + b] = (char *)values[1] + b * (int64_t)cache / blocks;
     }
-    const int64_t k_tables[2] = { 0, (int64_t)(intptr_t)blocks_at }, v_tables[2] = { 0, (int64_t)(intptr_t)(blocks_at + blocks) };
+    const int64_t k_tables[2] = { 0, (int64_t)(intptr_t)blocks_at };
+    const int64_t v_tables[2] = { 0, (int64_t)(intptr_t)(blocks_at + blocks) };
     for (int64_t i = 0; i < n; i++) position[i] = (int32_t)i, sequence[i] = 1;
     memset(keys[1], 0xff, cache);                           /* NaN in every type: nothing unwritten may be used */
     memset(values[1], 0xff, cache);
