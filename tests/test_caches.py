@@ -53,7 +53,7 @@ def test_a_windowed_model_is_right_past_several_windows_and_gives_old_keys_back(
     model = load(folders, "window")
     got = np.asarray(model.logits([ids])[0])
     want = llama_reference.logits(config, weights, ids)
-    assert difference(got, want) <= 1e-5
+    assert difference(got, want) <= 3e-5
     session = model.new_session()
     bound = 0
     for at in (700, 900, 901, 1100, 1499):
@@ -238,7 +238,7 @@ def test_a_rotating_context_goes_on_with_a_window(folders):
     ids = tokens(1000)
     model = load(folders, "full", context_length=100, context_policy="rotate")
     want = llama_reference.logits(config | {"sliding_window": 100}, weights, ids)
-    assert difference(np.asarray(model.logits([ids])[0]), want) <= 1e-5
+    assert difference(np.asarray(model.logits([ids])[0]), want) <= 3e-5
     session = model.new_session()
     stream = _gomlx.stream(session, None, ids[:10], max_tokens=700)
     got = list(stream)

@@ -101,7 +101,10 @@ gm_status gm_logits_step(gm_scoring *s, int slice_ms) {
                (size_t)(s->step_rows * vocab) * sizeof(float));
         s->done += s->step_rows;
         s->step_rows = 0;
-        s->sequence = s->next_sequence;
+        for (; s->sequence < s->next_sequence; s->sequence++) {      /* its cache is of no more use */
+            cache_free(s->caches[s->sequence]);
+            s->caches[s->sequence] = NULL;
+        }
         s->at = s->next_at;
     }
     return GM_OK;

@@ -34,6 +34,8 @@ def model():
     made.add_argument("--python", metavar="PATH", help="the interpreter of the backend mlx_lm")
     made.add_argument("--threads", type=int, metavar="N", help="(default: what `gomlx doctor` shows)")
     made.add_argument("--context", type=int, metavar="N", help="tokens of context to hold (default: the model's own)")
+    made.add_argument("--context-policy", choices=("stop", "error", "rotate"),
+                      help="when the context is full: end, fail, or go on seeing the last tokens (default: stop)")
     made.add_argument("--activations", choices=("int8", "float32"), help="of products with quantised weights")
     made.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="of weights that are not quantised")
     made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
@@ -103,7 +105,8 @@ def load(args):
         say(f"using {loading.PACKAGED}, the model in the package")
     others = {"python": args.python} if args.python is not None else {}
     with progress("loading") as report:
-        return gomlx.load(args.model, context_length=args.context, dtype=args.dtype, kv_dtype=args.kv_dtype,
+        return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy,
+                          dtype=args.dtype, kv_dtype=args.kv_dtype,
                           activations=args.activations, threads=args.threads, progress=report, backend=args.backend,
                           **others)
 
