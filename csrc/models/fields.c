@@ -354,11 +354,11 @@ gm_status fields_list(gm_loader *l) {
 gm_status fields_adapt(gm_loader *l) {
     gm_model *m = l->model;
     gm_scope *s = gm_scope_open();
-    gm_status status = GM_OK;
     if (!s)
         return GM_ENOMEM;
     gm_array *one = scalar_array(s, 1, GM_FLOAT32);
-    if (l->centred) {
+    gm_status status = one ? GM_OK : error_code();
+    if (status == GM_OK && l->centred) {
         gm_array *norm = gm_retain(gm_add(s, m->norm, one));
         status = norm ? gm_eval(&norm, 1) : error_code();
         gm_release(m->norm);
