@@ -17,6 +17,7 @@ from gomlx.inspection import Patch, Steer
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
 from gomlx.model import Model
+from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling, sample, sample_probabilities
 from gomlx.streams import BatchStream, Result, TokenStream
 from gomlx.tokenizer import Tokenizer
@@ -24,14 +25,14 @@ from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
-__all__ = ["BatchStream", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Result", "Sampling", "Session",
-           "Steer", "Token", "TokenStream", "Tokenizer", "ToolCall", "__version__", "backends", "convert", "discover", "load",
-           "plan_memory", "sample", "sample_probabilities"]
+LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
+__all__ = ["BatchStream", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "PromptCache", "Result", "Sampling",
+           "Session", "StateBundle", "Steer", "Token", "TokenStream", "Tokenizer", "ToolCall", "__version__", "backends",
+           "bench", "convert", "discover", "load", "plan_memory", "sample", "sample_probabilities"]
 
 
 def __getattr__(name):
-    """convert comes when it is asked for: few programs need it."""
-    if name == "convert":
-        from gomlx.conversion import convert
-        return convert
+    if name in LATER:
+        import importlib
+        return getattr(importlib.import_module("gomlx." + LATER[name]), name)
     raise AttributeError(f"module 'gomlx' has no attribute {name!r}")

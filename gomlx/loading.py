@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gomlx import _gomlx, defaults
 from gomlx.model import Model
+from gomlx.prompt_cache import PromptCache
 from gomlx.tokenizer import Tokenizer
 
 PACKAGED = "fable"
@@ -17,7 +18,7 @@ log = logging.getLogger("gomlx")
 
 def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
          kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
-         context_policy: str | None = None, parallel: int | None = None,
+         context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
          progress: Callable[[float], None] | None = None, backend: str | None = None, **backend_options) -> Model:
     """Loads a model.
 
@@ -37,6 +38,8 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     parallel        generations that may run at a time, each stream from its first token to its last, a batch as one;
                     the others wait, as long as their timeout lets them. None is any number: their forward passes take
                     turns. A thread that reads several streams in turn needs a slot for each.
+    prompt_cache    whether the keys of prompts are kept for later ones that begin alike, or a gomlx.PromptCache that says
+                    how many. Results say in cached_tokens what was not computed again; the bits are the same.
     progress        called with a number from 0 to 1 while weights are read; when given, the hub shows its bars too.
     backend         who runs it, a name of gomlx.backends.names(): "native" (this engine) when None and GOMLX_BACKEND is
                     not set. The others take options of their own, and refuse those above that they do not know.
@@ -74,7 +77,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             tokenizer.model_type = metadata.get("general.architecture")
             key = f"{tokenizer.model_type}.embedding_length_per_layer_input"
             tokenizer.per_layer_inputs = bool(metadata.get(key))
-        return Model(engine, tokenizer, info, sampling, stops, parallel)
+        return Model(engine, tokenizer, info, sampling, stops, parallel, prompt_cache)
     except BaseException:
         engine.close()
         raise

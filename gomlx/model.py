@@ -6,12 +6,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gomlx import _gomlx, chat
 from gomlx.inspection import Inspectable
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
+from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling
 from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
+
+if TYPE_CHECKING:
+    from gomlx.state_bundle import StateBundle
 
 __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
 
@@ -23,14 +28,17 @@ class Model(Inspectable):
                 "sampling_ignored" what its files say about generating that is not applied
     sampling    its own Sampling: what generate() does unless told otherwise
     tokenizer   its Tokenizer
+    prompt_cache    its PromptCache: prompts that begin like an earlier one take that one's keys; .stats, .clear()
     error       the exception that ended the generation that began last; None while there is none. A batch sets it to
                 the last one of its prompts
     """
     error: Exception | None = None
     _slots = Slots()
 
-    def __init__(self, engine, tokenizer, info, sampling, stops, parallel=None):
+    def __init__(self, engine, tokenizer, info, sampling, stops, parallel=None, prompt_cache=True):
         self._engine = engine
+        self.prompt_cache = prompt_cache if isinstance(prompt_cache, PromptCache) else \
+            PromptCache() if prompt_cache else PromptCache(entries=0)
         self._slots = Slots(parallel)
         self.sampling = Sampling(**sampling)
         self._stop_ids = [i for i in sorted(stops) if i < engine.vocab_size]
@@ -121,7 +129,7 @@ class Model(Inspectable):
         ends = [*ends, *stop_ids, *self._special_ids(stop_texts)]
         seed = draw_seed() if seed is None else seed
         timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
-        own = None if session is not None else self._engine.new_session()
+        own = None if session is not None else self._fresh_session(ids)
         try:
             stream = _gomlx.stream(
                 session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
@@ -131,14 +139,46 @@ class Model(Inspectable):
             if own is not None:
                 own.close()
             raise
-        return Generation(stream, seed, own, stop_texts, reader)
+        return Generation(stream, seed, own, stop_texts, reader, partial(self._keep_session, ids))
+
+    def _fresh_session(self, ids):
+        """Of the prompt cache, or an empty one."""
+        return self.prompt_cache.take(ids) or self._engine.new_session()
+
+    def _keep_session(self, prompt, session, output):
+        if self._engine.closed:
+            session.close()
+        else:
+            self.prompt_cache.put(session, [*prompt, *output])
+
+    def warm_prompt_cache(self, prefix: str | Sequence[int]) -> int:
+        """Computes the keys of a text or of ids that prompts will begin with - a system prompt, schemas of tools, a
+        document - and keeps them until prompt_cache.clear(): every prompt that begins with all of it computes only what
+        is new, to the same bits. Returns the number of tokens. The text must be what the prompts begin with, for chat()
+        tokenizer.apply_chat_template(..., add_generation_prompt=False)."""
+        ids = self.tokenizer.encode_prompt(prefix) if isinstance(prefix, str) else list(prefix)
+        session = self._fresh_session(ids)
+        try:
+            self.generate(ids, max_tokens=0, session=session).read()
+        except BaseException:
+            session.close()
+            raise
+        self.prompt_cache.put(session, ids, pinned=True)
+        return len(ids)
+
+    def bundle(self, session: _gomlx.Session, *, prompt: str = "", sampling: Sampling | None = None,
+               meta: dict | None = None) -> StateBundle:
+        """A session and all that is needed to go on with it elsewhere: StateBundle.save(path), load(path), restore(model).
+        prompt, sampling, meta: what the bundle shall tell of where the session comes from."""
+        from gomlx.state_bundle import make
+        return make(self, session, prompt, sampling, meta)
 
     def _samples(self, ask, n, seed, session, deadline):
         if n < 1:
             raise ValueError(f"n is {n}, expected 1 or more")
         prompt = ask()["prompt"]
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
-        base = session if session is not None else self._engine.new_session()
+        base = session if session is not None else self._fresh_session(ids)
 
         def lead():
             return self._open(ids[:-1], session=base, deadline=deadline, max_tokens=0)
@@ -272,6 +312,7 @@ class Model(Inspectable):
 
     def close(self) -> None:
         """Frees the model now; closing twice is fine, using it afterwards raises ValueError."""
+        self.prompt_cache.clear()
         self._engine.close()
 
     def __enter__(self) -> Model:

@@ -55,16 +55,18 @@ NO_STATS = {"prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "deco
 
 
 class Generation:
-    """One stream of the engine and what came out of it so far. stream: None when it could not be opened."""
+    """One stream of the engine and what came out of it so far. stream: None when it could not be opened. keep: takes
+    the session at the end, with the ids of the output; None: it is closed."""
 
-    def __init__(self, stream, seed, session, stop_texts, reader=None):
+    def __init__(self, stream, seed, session, stop_texts, reader=None, keep=None):
         self.stream = stream
         self.reader = reader                    # of reasoning and calls; None: all text is the answer
         self.parts = []                         # those of the last token
         self.result = None
         self._seed = seed
         self._stop_texts = stop_texts
-        self.session = session                 # closed with the stream when it was made for it, else None
+        self.session = session                  # the stream's own, or None
+        self._keep = keep
         self._texts = []
         self._ids = []
         self._logprobs = []
@@ -89,7 +91,9 @@ class Generation:
         if self.stream is not None:
             self.stream.close()
             stats = self.stream.stats()
-        if self.session is not None:
+        if self.session is not None and self._keep is not None and error is None:
+            self._keep(self.session, self._ids)
+        elif self.session is not None:
             self.session.close()
         text = "".join(self._texts)
         parsed = Parsed(None, text, [])

@@ -1,0 +1,157 @@
+"""The prompt cache and state bundles: what is not computed again, and that the bits stay the same."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gomlx
+from gomlx.prompt_cache import common, packed
+
+TEXT = "Once upon a time there was a little dog who lived in a big house with a small girl and her mom. " * 30
+
+
+@pytest.fixture
+def model():
+    with gomlx.load(prompt_cache=gomlx.PromptCache(entries=2, min_tokens=32), context_length=1024) as loaded:
+        yield loaded
+
+
+def said(model, prompt, **options):
+    return model.generate(prompt, **({"max_tokens": 12, "temperature": 0.9, "seed": 3} | options)).read()
+
+
+def test_a_prompt_with_the_same_beginning_is_computed_from_there(model):
+    ids = model.tokenizer.encode_prompt(TEXT)[:300]
+    with gomlx.load(prompt_cache=False, context_length=1024) as cold:
+        first, again = said(model, ids), said(model, ids)
+        assert (first.cached_tokens, again.cached_tokens) == (0, 299)
+        other = said(model, [*ids[:200], *ids[10:60]])
+        assert other.cached_tokens >= 200
+        for mine, prompt in ((first, ids), (again, ids), (other, [*ids[:200], *ids[10:60]])):
+            want = said(cold, prompt)
+            assert want.cached_tokens == 0 and mine.tokens == want.tokens and mine.logprobs == want.logprobs
+        assert said(cold, ids).cached_tokens == 0
+    stats = model.prompt_cache.stats
+    assert stats.hits == 2 and stats.misses == 1 and stats.hit_rate == pytest.approx(2 / 3)
+    assert stats.entries >= 1 and stats.bytes > 0 and stats.hit_tokens >= 499
+
+
+def test_a_conversation_goes_on_where_it_was(model):
+    messages = [{"role": "user", "content": "Tell me a story about a cat. " * 8}]
+    first = model.chat(messages, max_tokens=20, temperature=0).read()
+    after = model.chat([*messages, first.message, {"role": "user", "content": "And then?"}], max_tokens=5,
+                       temperature=0).read()
+    assert after.cached_tokens > first.prompt_tokens - 4
+
+
+def test_short_prompts_and_old_ones_are_not_kept(model):
+    said(model, "Once upon a time")
+    assert model.prompt_cache.stats.entries == 0
+    ids = model.tokenizer.encode_prompt(TEXT)
+    for i in range(4):
+        said(model, ids[7 * i:7 * i + 50], max_tokens=1)
+    assert model.prompt_cache.stats.entries == 2
+    model.prompt_cache.clear()
+    assert model.prompt_cache.stats.entries == 0
+
+
+def test_warmed_prompts_stay(model):
+    ids = model.tokenizer.encode_prompt(TEXT)
+    assert model.warm_prompt_cache(ids[:20]) == 20          # shorter than min_tokens, and still
+    for i in range(4):
+        said(model, ids[7 * i + 1:7 * i + 50], max_tokens=1)
+    result = said(model, ids[:24])
+    assert result.cached_tokens == 20
+    with gomlx.load(prompt_cache=False) as cold:
+        assert said(cold, ids[:24]).tokens == result.tokens
+
+
+def test_batches_and_samples_take_from_it(model):
+    ids = model.tokenizer.encode_prompt(TEXT)[:100]
+    model.warm_prompt_cache(ids)
+    stream = model.generate_batch([[*ids, 5], [*ids, 6, 7]], max_tokens=4, temperature=0)
+    assert [one.cached_tokens for one in stream.read()] == [100, 100]
+    for one in model.generate([*ids, 9], n=2, max_tokens=4, seed=1, temperature=1.0).read():
+        assert one.error is None
+
+
+def test_closing_the_model_closes_the_entries():
+    model = gomlx.load(prompt_cache=gomlx.PromptCache(min_tokens=4))
+    stream = model.generate("Once upon a time there was", max_tokens=50)
+    next(stream)
+    said(model, "Once upon a time there was a dog")
+    model.close()
+    stream.close()
+    assert model.prompt_cache.stats.entries == 0
+
+
+@pytest.mark.parametrize("options", [{"entries": -1}, {"min_tokens": 0}, {"max_bytes": -1}])
+def test_sizes_of_the_cache(options):
+    with pytest.raises(ValueError, match=str(next(iter(options.values())))):
+        gomlx.PromptCache(**options)
+
+
+def test_common_beginnings():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        a = rng.integers(0, 2, rng.integers(0, 12)).tolist()
+        b = rng.integers(0, 2, rng.integers(0, 12)).tolist()
+        want = len(os.path.commonprefix([a, b]))
+        assert common(packed(a), packed(b)) == want
+
+
+# ---- state bundles ----
+
+CONTINUE = """
+import sys, gomlx
+from gomlx import StateBundle
+with gomlx.load() as model:
+    session = StateBundle.load(sys.argv[1]).restore(model)
+    ids = [int(one) for one in sys.argv[2].split(",")]
+    print(model.generate(ids, max_tokens=20, temperature=0.8, seed=5, session=session).read().logprobs)
+"""
+
+
+def test_a_bundle_goes_on_in_another_process(tmp_path):
+    path = tmp_path / "story.json"
+    with gomlx.load() as model:
+        ids = model.tokenizer.encode_prompt(TEXT)[:500]
+        session = model.session()
+        model.generate(ids, max_tokens=0, session=session).read()
+        model.bundle(session, prompt="a story", meta={"chapter": 1}).save(path)
+        want = model.generate([*ids, 7], max_tokens=20, temperature=0.8, seed=5, session=session).read()
+    assert sorted(os.listdir(tmp_path)) == ["story.json", "story.json.kv"]
+    assert os.stat(path).st_mode & 0o777 == os.stat(str(path) + ".kv").st_mode & 0o777 == 0o600
+    known = json.loads(path.read_text())
+    assert known["kind"] == "gomlx/state-bundle" and known["version"] == 1 and known["meta"] == {"chapter": 1}
+    assert known["prompt"]["token_count"] == 500 and known["model"]["architecture"] == "llama"
+    made = subprocess.run([sys.executable, "-c", CONTINUE, path, ",".join(map(str, [*ids, 7]))], capture_output=True,
+                          text=True, check=True)
+    assert json.loads(made.stdout) == want.logprobs
+
+
+def test_bundles_that_do_not_belong(tmp_path):
+    path = tmp_path / "b.json"
+    with gomlx.load() as model:
+        session = model.session()
+        model.generate("Once upon a time", max_tokens=0, session=session).read()
+        bundle = model.bundle(session)
+        bundle.save(path)
+        good, kv = path.read_text(), (tmp_path / "b.json.kv").read_bytes()
+        for change, words in (({"version": 9}, "version 9"), ({"kind": "x"}, "'x'"), ({"model": 3}, "model is int"),
+                              ({"kv_path": "../../etc/passwd"}, "kv_path"), ({"kv_path": 3}, "kv_path")):
+            path.write_text(json.dumps(json.loads(good) | change))
+            with pytest.raises(gomlx.Error, match=words):
+                gomlx.StateBundle.load(path)
+        path.write_text(good)
+        (tmp_path / "b.json.kv").write_bytes(kv[:-1] + bytes([kv[-1] ^ 1]))
+        with pytest.raises(gomlx.Error, match="SHA-256"):
+            gomlx.StateBundle.load(path)
+        other = gomlx.StateBundle(**{**vars(bundle), "model": bundle.model | {"hash": "0"}})
+        with pytest.raises(ValueError, match="hash"):
+            other.restore(model)
+        with pytest.raises(FileNotFoundError):
+            gomlx.StateBundle.load(tmp_path / "none.json")
