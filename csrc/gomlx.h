@@ -319,8 +319,8 @@ int64_t gm_model_vocab_size(const gm_model *m);
 int64_t gm_model_context_length(const gm_model *m);
 
 /* ---- inspection (csrc/models/taps.h, csrc/run/inspect.c) ----
- * An activation is what a forward pass computes at a point of a layer: csrc/models/taps.def. Those of a model have numbers,
- * of which some stand for nothing. */
+ * An activation is what a forward pass computes at a point of a layer: csrc/models/taps.def. Those of a model have
+ * numbers, of which some stand for nothing. */
 typedef struct {
     char name[64];                /* "layers.3.q" */
     int ndim;
@@ -332,15 +332,15 @@ typedef struct {
 int64_t gm_model_activations(const gm_model *m);
 /* What number i is for n tokens; false: nothing. */
 bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_info *out);
-/* A change of an activation at positions [from, to): value added, or put in its place. float32 [width], the activation's
- * size for a token, or [to - from, width]; evaluated. */
+/* A change of an activation at positions [from, to): value added, or put in its place. float32 [width], the
+ * activation's size for a token, or [to - from, width]; evaluated. */
 typedef struct { int64_t activation; bool replaces; gm_array *value; int64_t from, to; } gm_edit;
 /* One forward pass over ids in a fresh sequence, in slices, as loading; then what was asked for. */
 typedef struct gm_inspection gm_inspection;
 gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
                            const gm_edit *edits, size_t n_edits, gm_inspection **out);
 gm_status gm_inspect_step(gm_inspection *inspection, int slice_ms);
-gm_array *gm_inspect_result(gm_scope *scope, const gm_inspection *inspection, size_t i);     /* of activations[i], a copy */
+gm_array *gm_inspect_result(gm_scope *scope, const gm_inspection *inspection, size_t i);  /* of activations[i], a copy */
 void gm_inspect_free(gm_inspection *inspection);          /* NULL is fine */
 /* The end of the forward pass alone: final norm, head, softcap of a residual stream float32 [n, hidden]; lazy. */
 gm_array *gm_model_head(gm_scope *scope, gm_model *m, gm_array *x);
@@ -420,6 +420,10 @@ typedef struct {
     bool hand_out_logits;         /* gm_stream_next returns GM_LOGITS before each token */
     double timeout_seconds;       /* from gm_stream_open on; 0: none */
     gm_prefill prefill;
+    /* Changes on the way, and activations for gm_stream_activation. A stream with either has passes of its own; one
+     * with edits takes nothing from its session and leaves it empty. */
+    const gm_edit *edits; size_t n_edits;
+    const int64_t *activations; size_t n_activations;
 } gm_generate_options;
 void gm_generate_defaults(gm_generate_options *o);        /* greedy, nothing on, max_tokens -1 */
 
@@ -463,6 +467,8 @@ typedef struct { const int32_t *ids; size_t n_ids; const float *logits; int64_t 
 gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out);
 /* The token drawn from these logits, float32 [vocab], in place of the model's: as gm_stream_next fills it. */
 gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token);
+/* options.activations[i] of the rows of the last pass, a copy; after a token, or GM_LOGITS. */
+gm_array *gm_stream_activation(gm_scope *scope, const gm_stream *st, size_t i);
 void gm_stream_cancel(gm_stream *st);         /* from any thread; the next event is the last */
 gm_stream_stats gm_stream_get_stats(const gm_stream *st);
 void gm_stream_free(gm_stream *st);           /* the session stays usable */

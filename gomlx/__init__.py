@@ -17,6 +17,7 @@ from gomlx.inspection import Patch, Steer
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
 from gomlx.model import Model
+from gomlx.probes import Probe, ProbeEvent, Recorder
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling, sample, sample_probabilities
 from gomlx.streams import BatchStream, Result, TokenStream
@@ -26,9 +27,10 @@ from gomlx.tool_calls import ToolCall
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
-__all__ = ["BatchStream", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "PromptCache", "Result", "Sampling",
-           "Session", "StateBundle", "Steer", "Token", "TokenStream", "Tokenizer", "ToolCall", "__version__", "backends",
-           "bench", "convert", "discover", "load", "plan_memory", "sample", "sample_probabilities"]
+__all__ = ["BatchStream", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Probe", "ProbeEvent", "PromptCache",
+           "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream", "Tokenizer",
+           "ToolCall", "__version__", "backends", "bench", "convert", "discover", "load", "plan_memory", "sample",
+           "sample_probabilities"]
 
 
 def __getattr__(name):

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gomlx import _gomlx, chat
-from gomlx.inspection import Inspectable
+from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
+from gomlx.probes import Probe, ProbeEvent, Prober
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling
 from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
@@ -54,6 +55,7 @@ class Model(Inspectable):
                  stop_ids: Sequence[int] = (), ignore_eos: bool = False, top_logprobs: int = 0,
                  logits_processors: Sequence[Callable] = (), session: _gomlx.Session | None = None,
                  parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
+                 steer: Sequence[Steer | Patch] = (), probe: Callable[[ProbeEvent], object] | Probe | None = None,
                  **changes) -> TokenStream | BatchStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
@@ -81,11 +83,14 @@ class Model(Inspectable):
                             the same bits; "validate" does both and leaves the difference, 0, in the result
         n                   so many continuations of the prompt, which is computed once: a BatchStream. Number i has the
                             seed seed + i
+        steer               gomlx.Steer and gomlx.Patch: activations changed on the way, in prompt and output. Such a
+                            generation takes nothing from its session and leaves it empty
+        probe               a callable, or a Probe of one: told what goes on in each step (gomlx.probes)
         """
         asked = changes | {
             "max_tokens": max_tokens, "min_tokens": min_tokens, "sampling": sampling, "stop": stop,
             "stop_ids": stop_ids, "ignore_eos": ignore_eos, "top_logprobs": top_logprobs,
-            "logits_processors": logits_processors, "prefill": prefill}
+            "logits_processors": logits_processors, "prefill": prefill, "steer": steer, "probe": probe}
 
         def ask():
             return asked | {"prompt": prompt, "parser": parser if n == 1 else copy.deepcopy(parser)}
@@ -110,7 +115,7 @@ class Model(Inspectable):
 
     def _open(self, prompt, *, max_tokens=None, min_tokens=0, sampling=None, seed=None, stop=None, stop_ids=(),
               ignore_eos=False, top_logprobs=0, logits_processors=(), session=None, parser=None, deadline=None,
-              prefill="auto", **changes):
+              prefill="auto", steer=(), probe=None, **changes):
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
@@ -129,17 +134,30 @@ class Model(Inspectable):
         ends = [*ends, *stop_ids, *self._special_ids(stop_texts)]
         seed = draw_seed() if seed is None else seed
         timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
-        own = None if session is not None else self._fresh_session(ids)
+        edits = engine_edits(self, steer, len(ids))
+        prober = None
+        if probe is not None:
+            probe = probe if isinstance(probe, Probe) else Probe(probe)
+            prober = Prober(self._engine, self.info["n_layers"], probe, len(ids))
+            logits_processors = [prober, *logits_processors]
+        if session is not None:
+            own = None
+        else:                           # what was steered is kept for nobody
+            own = self._engine.new_session() if edits else self._fresh_session(ids)
         try:
             stream = _gomlx.stream(
                 session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
                 min_tokens=min_tokens, stop_ids=ends, stop_texts=stop_texts, top_logprobs=top_logprobs,
-                processors=logits_processors, timeout=timeout, prefill=prefill, **options)
+                processors=logits_processors, timeout=timeout, prefill=prefill, edits=edits,
+                activations=prober.activations if prober else (), **options)
         except BaseException:
             if own is not None:
                 own.close()
             raise
-        return Generation(stream, seed, own, stop_texts, reader, partial(self._keep_session, ids))
+        if prober is not None:
+            prober.stream, prober.session = stream, session or own
+        keep = None if edits else partial(self._keep_session, ids)
+        return Generation(stream, seed, own, stop_texts, reader, keep, prober)
 
     def _fresh_session(self, ids):
         """Of the prompt cache, or an empty one."""

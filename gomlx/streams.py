@@ -58,7 +58,8 @@ class Generation:
     """One stream of the engine and what came out of it so far. stream: None when it could not be opened. keep: takes
     the session at the end, with the ids of the output; None: it is closed."""
 
-    def __init__(self, stream, seed, session, stop_texts, reader=None, keep=None):
+    def __init__(self, stream, seed, session, stop_texts, reader=None, keep=None, prober=None):
+        self._prober = prober                   # told of each token; None: nobody is
         self.stream = stream
         self.reader = reader                    # of reasoning and calls; None: all text is the answer
         self.parts = []                         # those of the last token
@@ -74,6 +75,8 @@ class Generation:
         self._started = time.monotonic()
 
     def take(self, token):
+        if self._prober is not None:
+            self._prober.take(token)
         self._texts.append(token.text)
         self.parts = self.reader.feed(token.id, token.text) if self.reader else [Part("answer", token.text)]
         if token.id >= 0:

@@ -335,6 +335,9 @@ typedef struct {
     size_t n_prompt;
     PyObject *texts, *processors;
     const char **stop_texts;
+    edit_list edits;
+    int64_t *activations;
+    size_t n_activations;
 } request;
 
 static void request_free(request *r) {
@@ -343,6 +346,8 @@ static void request_free(request *r) {
     PyMem_Free(r->prompt);
     PyMem_Free(r->stop_ids);
     PyMem_Free(r->stop_texts);
+    PyMem_Free(r->activations);
+    edits_free(&r->edits);
     Py_XDECREF(r->texts);
 }
 
@@ -396,15 +401,21 @@ static bool read_prefill(PyObject *value, gm_prefill *out) {
     return !value;
 }
 
-static bool read_request(PyObject *const *v, request *r) {
+static bool read_request(module_state *state, PyObject *const *v, request *r) {
     gm_generate_options *o = &r->options;
     o->sampling = r->sampling.options;
     if (!read_ids(v[2], &r->prompt, &r->n_prompt) || (v[3] && !read_count(v[3], "max_tokens", &o->max_tokens))
         || (v[4] && !read_count(v[4], "min_tokens", &o->min_tokens))
         || (v[5] && !read_ids(v[5], &r->stop_ids, &o->n_stop_ids)) || (v[6] && !read_stop_texts(v[6], r))
         || !read_int(v[7], "top_logprobs", &o->top_logprobs)
-        || !read_float(v[9], "timeout", &o->timeout_seconds) || !read_prefill(v[10], &o->prefill))
+        || !read_float(v[9], "timeout", &o->timeout_seconds) || !read_prefill(v[10], &o->prefill)
+        || (v[11] && !edits_read(state, v[11], &r->edits))
+        || (v[12] && !numbers_read(v[12], &r->activations, &r->n_activations)))
         return false;
+    o->edits = r->edits.edits;
+    o->n_edits = r->edits.n;
+    o->activations = r->activations;
+    o->n_activations = r->n_activations;
     o->stop_ids = r->stop_ids;
     return !v[8] || read_processors(v[8], r);
 }
@@ -419,9 +430,10 @@ static bool is_tokenizer(module_state *state, PyObject *value) {
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"stream", 0, 3, 7,
                                   {"session", "tokenizer", "prompt_ids", "max_tokens", "min_tokens", "stop_ids",
-                                   "stop_texts", "top_logprobs", "processors", "timeout", "prefill", NULL}};
+                                   "stop_texts", "top_logprobs", "processors", "timeout", "prefill", "edits",
+                                   "activations", NULL}};
     module_state *state = PyModule_GetState(module);
-    PyObject *v[11];
+    PyObject *v[13];
     request r = {.prompt = NULL};
     gm_generate_defaults(&r.options);
     if (!sampling_read(&r.sampling, &sig, args, n, kwnames, v) || !is_tokenizer(state, v[1])) {
@@ -435,14 +447,15 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     }
     stream_object *stream = NULL;
     session_object *session = (session_object *)v[0];
-    bool ok =
-        read_request(v, &r) && open_session(v[0]); /* reading may run Python code: the session is looked at last */
+    /* reading may run Python code: the session is looked at last */
+    bool ok = read_request(state, v, &r) && open_session(v[0]);
     if (ok && (stream = (stream_object *)PyType_GenericAlloc(state->stream_type, 0))) {
         gm_tokenizer *tokenizer = v[1] == Py_None ? NULL : ((tokenizer_object *)v[1])->tokenizer;
         if (gm_stream_open(session->session, tokenizer, r.prompt, r.n_prompt, &r.options, &stream->stream) == GM_OK) {
             stream->session = Py_NewRef(v[0]);
             stream->tokenizer = Py_NewRef(v[1]);
             stream->processors = r.options.hand_out_logits ? Py_NewRef(r.processors) : NULL;
+            stream->n_activations = r.n_activations;
             session->stream = stream;
         } else {
             stream->stream = NULL;
@@ -519,12 +532,14 @@ gm_status py_stream_process(stream_object *stream, gm_token *token) {
     PyObject *ids = cast_view(bytes, "i"), *view = ids ? view_logits(stream, &pending) : NULL;
     bool ok = view != NULL;
     Py_ssize_t n = stream->processors ? PyTuple_Size(stream->processors) : 0;     /* none left: collected as garbage */
+    stream->processing = true;
     for (Py_ssize_t i = 0; ok && i < n; i++) {
         PyObject *processor = PyTuple_GetItem(stream->processors, i);
         PyObject *returned = PyObject_CallFunctionObjArgs(processor, ids, view, NULL);
         ok = returned && take_returned(stream, view, returned);
         Py_XDECREF(returned);
     }
+    stream->processing = false;
     status = ok ? gm_stream_sample(stream->stream, (const float *)(void *)PyByteArray_AsString(stream->logits), token)
                 : GM_ESTATE;
     end_view(stream, view);
@@ -601,6 +616,27 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused) {
                          "stop_text", (int)s.stop_text);
 }
 
+static PyObject *stream_activations(PyObject *self, PyObject *unused) {
+    (void)unused;
+    stream_object *stream = (stream_object *)self;
+    module_state *state = state_of(self, stream_dealloc);
+    if (!stream->stream || (stream->busy && !stream->processing)) {
+        PyErr_SetString(PyExc_ValueError,
+                        stream->stream ? "stream is in use by another thread" : "the stream has ended");
+        return NULL;
+    }
+    PyObject *list = PyList_New((Py_ssize_t)stream->n_activations);
+    for (size_t i = 0; list && i < stream->n_activations; i++) {
+        gm_scope *scope = gm_scope_open();
+        PyObject *array = py_array_result(state, scope, scope ? gm_stream_activation(scope, stream->stream, i) : NULL);
+        if (!array)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, (Py_ssize_t)i, array);
+    }
+    return list;
+}
+
 static PyObject *stream_enter(PyObject *self, PyObject *unused) {
     (void)unused;
     return Py_NewRef(self);
@@ -636,6 +672,8 @@ static PyMethodDef stream_methods[] = {
     {"close", stream_close, METH_NOARGS,
      SIG("close($self)", "Ends the stream and frees its session for the next one.")},
     {"stats", stream_stats, METH_NOARGS, SIG("stats($self)", "Counts and seconds of prompt and decoding, as a dict.")},
+    {"activations", stream_activations, METH_NOARGS,
+     SIG("activations($self)", "Those that were asked for, of the rows of the last pass; in a logits processor too.")},
     {"__enter__", stream_enter, METH_NOARGS, NULL},
     {"__exit__", stream_close, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -2,7 +2,7 @@
  * and decoder.c. */
 #ifndef GOMLX_PY_STREAM_H
 #define GOMLX_PY_STREAM_H
-#include "py/py.h"
+#include "py/inspect.h"
 
 typedef struct stream_object stream_object;
 typedef struct session_object {
@@ -21,6 +21,8 @@ struct stream_object {
     PyObject *processors;                   /* a tuple; NULL: none */
     PyObject *logits;                       /* a bytearray: what the processors may change */
     bool busy, doomed;
+    bool processing;                        /* busy, between two calls of the engine */
+    size_t n_activations;
     bool member;                            /* of a Decoder */
     gm_stream_stats stats;                  /* the last ones, once stream is NULL */
 };

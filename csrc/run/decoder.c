@@ -4,7 +4,8 @@
  *      are the same bits whatever else is decoded.
  *  (2) The next pass begins when no member has logits left: they live in the step until then.
  *  (3) A pass that did not end is taken back from every member that had rows in it; they ask again.
- *  (4) Steps of one row a member are kept by their number of members, so that a plan is recorded once for each. */
+ *  (4) A member with taps has passes for itself, in turn with those that the others share.
+ *  (5) Steps of one row a member are kept by their number of members, so that a plan is recorded once for each. */
 #include "run/decoder.h"
 #include <string.h>
 #include "base/memory.h"
@@ -27,6 +28,7 @@ struct gm_decoder {
     int32_t *prompt_spans;           /* ... and what it is for */
     int n_prompt_spans;
     step_wanted prompts_wanted;
+    int turn;                        /* members from here on may have a pass for themselves first */
 };
 
 gm_status gm_decoder_new(gm_model *m, gm_decoder **out) {
@@ -111,15 +113,34 @@ void decoder_remove(gm_decoder *d, gm_stream *st) {
 
 /* ---- passes ---- */
 
+static bool choose_tapped(gm_decoder *d, int64_t *rows, bool *logits) {
+    while (d->turn < d->n) {
+        gm_stream *st = d->members[d->turn++];
+        int64_t asked = st->taps ? stream_rows(st) : 0;
+        if (asked == 0)
+            continue;
+        *rows = asked < PASS_ROWS ? asked : PASS_ROWS;
+        *logits = *rows == asked;
+        d->parts[0] = st;
+        d->spans[0] = (int32_t)*rows;
+        d->n_parts = 1;
+        return true;
+    }
+    d->turn = 0;
+    return false;
+}
+
 /* Who has rows in the next pass, and how many: GM_END when nobody has. */
 static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
+    if (choose_tapped(d, rows, logits))
+        return GM_OK;
     int64_t most = LOGITS_FLOATS / d->model->config.vocab;
     *rows = d->n_parts = 0;
     *logits = false;
     for (int prompts = 0; prompts < 2; prompts++)
         for (int i = 0; i < d->n; i++) {
             int64_t asked = stream_rows(d->members[i]);
-            if (asked == 0 || (asked > 1) != prompts)
+            if (asked == 0 || (asked > 1) != prompts || d->members[i]->taps)
                 continue;
             int64_t room = prompts ? PASS_ROWS - *rows : 1, span = asked < room ? asked : room;
             if (span <= 0 || (prompts && d->n_parts > 0 && d->n_parts >= most))
@@ -129,7 +150,7 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
             *rows += span;
             *logits |= span == asked;
         }
-    return d->n_parts ? GM_OK : GM_END;
+    return d->n_parts || choose_tapped(d, rows, logits) ? GM_OK : GM_END;
 }
 
 static gm_status kept_step(gm_decoder *d) {
@@ -166,6 +187,19 @@ static gm_status prompts_step(gm_decoder *d, step_wanted wanted) {
     return GM_OK;
 }
 
+static gm_status tapped_step(gm_decoder *d) {
+    gm_stream *st = d->parts[0];
+    if (st->own && st->own_rows != d->spans[0]) {
+        step_free(st->own);
+        st->own = NULL;
+    }
+    if (!st->own)
+        GM_TRY(step_new_tapped(d->model, d->spans, 1, STEP_LAST, st->taps, &st->own));
+    st->own_rows = d->spans[0];
+    d->step = st->own;
+    return GM_OK;
+}
+
 /* On failure *failed is the member that it is charged to. */
 static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     int64_t rows;
@@ -175,7 +209,8 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
         return status;
     d->started = clock_ns();
     *failed = d->parts[d->n_parts - 1];
-    GM_TRY(rows == d->n_parts && logits ? kept_step(d) : prompts_step(d, logits ? STEP_LAST : STEP_NONE));
+    GM_TRY(d->parts[0]->taps                ? tapped_step(d)
+           : rows == d->n_parts && logits ? kept_step(d) : prompts_step(d, logits ? STEP_LAST : STEP_NONE));
     for (int i = 0; i < d->n_parts; i++) {
         const int32_t *tokens;
         int64_t position;
@@ -194,6 +229,8 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
 }
 
 static void forget_step(gm_decoder *d) {
+    if (d->step == d->parts[0]->own)
+        d->parts[0]->own = NULL;
     if (d->step == d->prompts)
         d->prompts = NULL;
     for (int i = 0; i < KEPT_STEPS; i++)

@@ -120,6 +120,21 @@ static gm_status read_prompt(gm_detokenizer *d, const int32_t *prompt, size_t n)
     return GM_OK;
 }
 
+/* Attention weights need all keys, and a state is not a row: gm_inspect_begin has them. */
+static gm_status read_taps(gm_stream *st, const gm_generate_options *o) {
+    const gm_model *m = st->session->model;
+    if (o->n_edits == 0 && o->n_activations == 0)
+        return GM_OK;
+    for (size_t i = 0; i < o->n_activations; i++) {
+        const gm_tap_point point = tap_point(o->activations[i]);
+        if (point == TAP_ATTENTION_WEIGHTS || point == TAP_STATE)
+            return gm_fail(GM_EVALUE, "generate: attention weights and states are read of whole prompts only");
+    }
+    return taps_new(m, o->activations, o->n_activations, o->edits, o->n_edits, &st->taps);
+}
+
+static bool is_edited(const gm_stream *st) { return st->taps && st->taps->n_edits > 0; }
+
 gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt,
                          const gm_generate_options *o, gm_stream **out) {
     int64_t context = s->model->config.context, n = (int64_t)n_prompt, shared = 0;
@@ -155,6 +170,8 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
         status = st->top ? GM_OK : GM_ENOMEM;
     }
     if (status == GM_OK)
+        status = read_taps(st, o);
+    if (status == GM_OK)
         status = copy_stops(st, o);
     if (status == GM_OK && t)
         status = gm_detokenizer_new(t, true, &st->detokenizer);
@@ -170,7 +187,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     st->prefill = o->prefill;
     if (o->timeout_seconds > 0)
         st->deadline = clock_ns() + (int64_t)(fmin(o->timeout_seconds, 1e9) * 1e9);
-    while (shared < s->length && shared < n - 1 &&
+    while (!is_edited(st) && shared < s->length && shared < n - 1 &&
            s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
         shared++;
     s->length = st->begin = shared = cache_trim(s->cache, shared);
@@ -185,6 +202,10 @@ void gm_stream_free(gm_stream *st) {
         return;
     if (st->decoder)
         decoder_remove(st->decoder, st);
+    if (is_edited(st))                   /* what it kept is of no use to others */
+        st->session->length = cache_trim(st->session->cache, 0);
+    step_free(st->own);
+    taps_free(st->taps);
     gm_detokenizer_free(st->detokenizer);
     gm_tokenizer_release(st->tokenizer);
     sampler_clear(&st->sampler);
@@ -400,6 +421,18 @@ gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out) {
     *out = (gm_pending_logits){st->sampler.history, (size_t)st->sampler.n_history, logits_of(st),
                                st->session->model->config.vocab};
     return GM_OK;
+}
+
+gm_array *gm_stream_activation(gm_scope *s, const gm_stream *st, size_t i) {
+    gm_activation_info info;
+    if (!st->taps || i >= (size_t)st->taps->n_reads)
+        return gm_fail(GM_EINDEX, "stream: it has no activation %zu", i), NULL;
+    const gm_array *read = st->taps->read[i];
+    if (!read || !st->step || st->state == STREAM_LOGITS)
+        return gm_fail(GM_ESTATE, "stream: there are no activations before the first token"), NULL;
+    if (!gm_model_activation(st->session->model, st->taps->reads[i], read->shape[0], &info))
+        return NULL;
+    return gm_array_from(s, info.dtype, info.ndim, info.shape, array_ptr(read));
 }
 
 gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token) {

@@ -46,6 +46,9 @@ struct gm_stream {
     gm_prefill prefill;
     int64_t begin;                   /* positions of the prompt that were there at the start */
     float *first_logits;             /* GM_PREFILL_VALIDATE: of the prompt in large passes, until it is computed again */
+    gm_taps *taps;                   /* what is looked at and changed, or NULL */
+    gm_step *own;                    /* of a stream with taps: the last one, */
+    int32_t own_rows;                /* ... and its rows */
     gm_stream_stats stats;
     int64_t deadline;                /* 0: none */
     _Atomic bool cancelled;

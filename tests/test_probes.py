@@ -1,0 +1,171 @@
+"""Steered generations, and the events that a probe is told."""
+import numpy as np
+import pytest
+
+import gomlx
+from gomlx import Patch, Probe, Recorder, Steer
+
+PROMPT = "Once upon a time there was a little fox"
+KINDS = ["token", "logits", "entropy", "cache_pressure", "memory_pressure", "residual_summary"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    with gomlx.load() as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def vector(model):
+    return 3 * np.random.default_rng(0).normal(size=model.activation_names()["embedding"][1]).astype(np.float32)
+
+
+def result(model, n=12, **options):
+    return model.generate(PROMPT, **{"max_tokens": n, "temperature": 0.0, "ignore_eos": True} | options).read()
+
+
+def bits(one):
+    return one.tokens, np.array(one.logprobs, np.float32).tobytes()
+
+
+def test_zero_changes_no_bit(model, vector):
+    plain = bits(result(model))
+    for edit in (Steer("layers.*.residual", 0 * vector), Steer("layers.*.mlp", vector, scale=0),
+                 Steer("logits", np.zeros(model.vocab_size)), Steer("layers.1.input", vector, positions=slice(0, 0))):
+        assert bits(result(model, steer=[edit])) == plain
+
+
+def test_a_steered_generation_is_that_of_steered_passes(model, vector):
+    """Every token is the likeliest of a whole pass over what is before it, with the same edits."""
+    n_prompt = len(model.tokenizer.encode_prompt(PROMPT))
+    for positions in (None, "prompt", "new", slice(3, n_prompt + 4)):
+        edit = Steer("layers.1.residual", vector, positions=positions)
+        made = result(model, steer=[edit], n=8)
+        assert bits(made)[1] != bits(result(model, n=8))[1]
+        ids = model.tokenizer.encode_prompt(PROMPT) + made.tokens
+        fixed = n_prompt if positions == "prompt" else None
+        whole = Steer(edit.name, vector, positions=slice(n_prompt, None) if positions == "new"
+                      else slice(0, fixed) if fixed else positions)
+        logits = np.asarray(model.inspect(ids, "logits", [whole])["logits"])
+        assert logits[n_prompt - 1:-1].argmax(-1).tolist() == made.tokens
+        lengths = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)) \
+            - logits.max(-1, keepdims=True)
+        np.testing.assert_allclose([lengths[n_prompt - 1 + i, one] for i, one in enumerate(made.tokens)], made.logprobs,
+                                   atol=1e-4)
+
+
+def test_logits_can_be_put_in_their_place(model):
+    wanted = np.zeros(model.vocab_size, np.float32)
+    wanted[7] = 20
+    assert result(model, n=3, steer=[Patch("logits", wanted)]).tokens == [7, 7, 7]
+
+
+def test_a_session_keeps_nothing_of_what_was_steered(model, vector):
+    session = model.session()
+    first = result(model, session=session)
+    assert session.length > 0
+    steered = result(model, session=session, steer=[Steer("layers.1.residual", vector)])
+    assert steered.cached_tokens == 0 and session.length == 0
+    assert bits(steered) == bits(result(model, steer=[Steer("layers.1.residual", vector)]))
+    again = result(model, session=session)
+    assert again.cached_tokens == 0 and bits(again) == bits(first)
+
+
+def test_steered_and_plain_members_of_a_batch(model, vector):
+    edits = [None, [Steer("layers.1.residual", vector)], [Steer("layers.0.mlp", vector, 0.5)], None]
+    options = [{"steer": one} if one else {} for one in edits]
+    common = {"max_tokens": 9, "temperature": 0.0, "ignore_eos": True}
+    batch = model.generate_batch([PROMPT] * 4, options=options, **common)
+    got = [bits(one) for one in batch.read()]
+    assert got == [bits(result(model, n=9, **one)) for one in options]
+    assert got[0] == got[3] and len({one[1] for one in got}) == 3
+
+
+def test_long_prompts_are_steered_in_every_pass(model, vector):
+    ids = np.random.default_rng(1).integers(0, model.vocab_size, 700).tolist()
+    edit = Steer("layers.0.residual", vector, positions=[5, 600])
+    stream = model.generate(ids, max_tokens=1, temperature=0.0, ignore_eos=True, steer=[edit])
+    logits = np.asarray(model.inspect(ids, "logits", [edit])["logits"])[-1].astype(np.float64)
+    logprobs = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    made = stream.read()
+    assert made.tokens == [int(logits.argmax())]
+    assert made.logprobs[0] == pytest.approx(logprobs.max(), abs=1e-4)
+
+
+def test_what_cannot_be_read_while_generating(model):
+    number = next(number for number, name, *_ in model._engine.activations() if name.endswith("attention_weights"))
+    with pytest.raises(ValueError, match="whole prompts only"):
+        gomlx._gomlx.stream(model._engine.new_session(), None, [1], activations=[number])
+    with pytest.raises(ValueError, match="no activation"):
+        model.generate(PROMPT, steer=[Steer("layers.0.nothing", [1.0])])
+
+
+# ---- probes ----
+
+def test_probed_generations_have_the_same_bits(model):
+    recorder = Recorder()
+    assert bits(result(model, probe=recorder)) == bits(result(model))
+    assert recorder.counts == {"token": 12, "logits": 12, "entropy": 12, "cache_pressure": 13, "memory_pressure": 13,
+                               "residual_summary": 12}
+    assert [one.kind for one in recorder.events if one.step < 0] == ["residual_summary", "cache_pressure",
+                                                                     "memory_pressure"]
+    assert all((one.phase == "prefill") == (one.step < 0) for one in recorder.events)
+    assert [one.kind for one in recorder.events if one.step == 5] == ["residual_summary", "logits", "entropy",
+                                                                      "cache_pressure", "memory_pressure", "token"]
+
+
+def test_what_events_say(model):
+    recorder = Recorder()
+    made = result(model, probe=recorder)
+    ids = model.tokenizer.encode_prompt(PROMPT) + made.tokens
+    n = len(ids) - len(made.tokens)
+    logits = np.asarray(model.logits(ids)).astype(np.float64)[n - 1:-1]
+    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    for i, (event, entropy) in enumerate(zip(recorder.of("logits"), recorder.of("entropy"), strict=True)):
+        data, row, p = event.data, logits[i], probabilities[i]
+        assert data["shape"] == (model.vocab_size,) and data["vocab"] == model.vocab_size
+        assert (data["max_id"], data["min_id"]) == (row.argmax(), row.argmin())
+        assert data["max_value"] == pytest.approx(row.max()) and data["min_value"] == pytest.approx(row.min())
+        assert data["mean"] == pytest.approx(row.mean(), abs=1e-4)
+        assert [one["id"] for one in data["top"]] == np.argsort(-row, kind="stable")[:8].tolist()
+        assert [one["probability"] for one in data["top"]] == pytest.approx(p[np.argsort(-row)[:8]], rel=1e-4)
+        assert entropy.data["nats"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-4)
+    residuals = model.inspect(ids, "layers.*.residual")
+    for i, event in enumerate(recorder.of("residual_summary")):
+        for layer, name in zip(event.data["layers"], residuals, strict=True):
+            row = np.asarray(residuals[name])[n - 1 + i]
+            assert layer["norm"] == pytest.approx(np.linalg.norm(row), rel=1e-4)
+            assert layer["max_abs"] == pytest.approx(np.abs(row).max(), rel=1e-4)
+    assert [one.data["id"] for one in recorder.of("token")] == made.tokens
+    for one in recorder.of("cache_pressure"):
+        assert one.data["cache_tokens"] == n + max(one.step, 0) and not one.data["rotating"]
+        assert one.data["generated_tokens"] == max(one.step, 0)
+    assert all(one.data["active_bytes"] > 0 for one in recorder.of("memory_pressure"))
+
+
+def test_kinds_are_chosen_and_errors_end_the_generation(model):
+    recorder = Recorder()
+    result(model, probe=Probe(recorder, ["entropy"]))
+    assert recorder.counts == {"entropy": 12}
+    with pytest.raises(ValueError, match="no kind 'entropie'"):
+        Probe(recorder, ["entropie"])
+
+    def refuse(event):
+        raise KeyError(event.kind)
+
+    with pytest.raises(KeyError, match="residual_summary"):
+        result(model, probe=refuse)
+
+
+def test_router_decisions(shared):
+    with gomlx.load(f"{shared}/data/models/gpt_oss") as model:
+        recorder = Recorder()
+        made = result(model, n=5, probe=recorder)
+        ids = model.tokenizer.encode_prompt(PROMPT) + made.tokens
+        n = len(ids) - len(made.tokens)
+        routes = model.inspect(ids, "*.router_ids")
+        assert len(recorder.of("router_decision")) == 5
+        for i, event in enumerate(recorder.of("router_decision")):
+            assert [one["ids"] for one in event.data["layers"]] == [np.asarray(routes[name])[n - 1 + i].tolist()
+                                                                    for name in routes]
