@@ -252,3 +252,40 @@ def test_values_are_those_of_transformers(model):
     assert len(weights) == len(theirs)
     for got, want in zip(weights, theirs, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+# ---- the command ----
+
+def run(capfd, *argv):
+    from gomlx import cli
+    status = cli.main(["inspect", *argv])
+    out, err = capfd.readouterr()
+    return status, out, err
+
+
+def test_the_command(packaged, capfd, tmp_path):
+    import json
+    status, out, _ = run(capfd, PROMPT, "--want", "logits", "--want", "layers.0.v", "--json")
+    found, want = json.loads(out), seen(packaged, ["logits", "layers.0.v"])
+    assert status == 0 and list(found) == ["logits", "layers.0.v"]
+    for name, one in found.items():
+        assert tuple(one["shape"]) == want[name].shape
+        np.testing.assert_array_equal(np.array(one["values"], np.float32), want[name])
+    path = tmp_path / "found.npz"
+    assert run(capfd, PROMPT, "--npz", str(path))[0] == 0
+    with np.load(path) as stored:
+        want = seen(packaged, "layers.*.residual")
+        assert set(stored) == set(want)
+        for name in stored:
+            np.testing.assert_array_equal(stored[name], want[name])
+    status, out, _ = run(capfd, PROMPT, "--want", "layers.0.*")
+    assert status == 0 and out.splitlines()[0].split() == ["name", "shape", "mean", "rms", "min", "max"]
+    status, out, _ = run(capfd, PROMPT, "--names", "--json")
+    assert {name: tuple(shape) for name, shape in json.loads(out).items()} == packaged.activation_names()
+    status, out, _ = run(capfd, PROMPT, "--lens", "--top", "2", "--json")
+    lens = packaged.logit_lens(PROMPT, 2)
+    assert json.loads(out)["layers"][-1][-1] == [one._asdict() for one in lens.layers[-1][-1]]
+    status, out, _ = run(capfd, PROMPT, "--lens")
+    assert status == 0 and repr(lens.layers[-1][-1][0].text) in out.splitlines()[-1]
+    status, _, err = run(capfd, PROMPT, "--want", "layers.0.residul")
+    assert status == 1 and "near it: layers.0.residual" in err

@@ -71,6 +71,16 @@ def test_a_session_keeps_nothing_of_what_was_steered(model, vector):
     assert again.cached_tokens == 0 and bits(again) == bits(first)
 
 
+def test_the_prompt_cache_keeps_nothing_of_what_was_steered(model, vector):
+    model.prompt_cache.clear()
+    steered = result(model, steer=[Steer("layers.1.residual", vector)])
+    plain = result(model)
+    assert plain.cached_tokens == 0 and bits(plain)[1] != bits(steered)[1]
+    assert result(model).cached_tokens > 0
+    again = result(model, steer=[Steer("layers.1.residual", vector)])
+    assert again.cached_tokens == 0 and bits(again) == bits(steered)
+
+
 def test_steered_and_plain_members_of_a_batch(model, vector):
     edits = [None, [Steer("layers.1.residual", vector)], [Steer("layers.0.mlp", vector, 0.5)], None]
     options = [{"steer": one} if one else {} for one in edits]

@@ -17,10 +17,10 @@ import signal
 import sys
 
 import gomlx
-from gomlx.cli import conversion, generation, machine, models, speed, tokens
+from gomlx.cli import conversion, generation, inspection, machine, models, speed, tokens
 from gomlx.cli.output import say
 
-GROUPS = (generation, tokens, models, conversion, speed, machine)
+GROUPS = (generation, inspection, tokens, models, conversion, speed, machine)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
             gomlx.Error)
 
