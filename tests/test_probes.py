@@ -3,10 +3,9 @@ import numpy as np
 import pytest
 
 import gomlx
-from gomlx import Patch, Probe, Recorder, Steer
+from gomlx import Patch, Probe, PromptCache, Recorder, Steer
 
 PROMPT = "Once upon a time there was a little fox"
-KINDS = ["token", "logits", "entropy", "cache_pressure", "memory_pressure", "residual_summary"]
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +70,16 @@ def test_a_session_keeps_nothing_of_what_was_steered(model, vector):
     assert again.cached_tokens == 0 and bits(again) == bits(first)
 
 
-def test_the_prompt_cache_keeps_nothing_of_what_was_steered(model, vector):
-    model.prompt_cache.clear()
-    steered = result(model, steer=[Steer("layers.1.residual", vector)])
-    plain = result(model)
-    assert plain.cached_tokens == 0 and bits(plain)[1] != bits(steered)[1]
-    assert result(model).cached_tokens > 0
-    again = result(model, steer=[Steer("layers.1.residual", vector)])
-    assert again.cached_tokens == 0 and bits(again) == bits(steered)
+def test_the_prompt_cache_keeps_nothing_of_what_was_steered(vector):
+    edits = [Steer("layers.1.residual", vector)]
+    with gomlx.load(prompt_cache=PromptCache(min_tokens=4)) as model:
+        steered = result(model, steer=edits)
+        plain = result(model)
+        assert plain.cached_tokens == 0 and bits(plain)[1] != bits(steered)[1]
+        assert result(model).cached_tokens > 0
+        again = result(model, steer=edits)
+        assert again.cached_tokens == 0 and bits(again) == bits(steered)
+        assert bits(result(model)) == bits(plain)
 
 
 def test_steered_and_plain_members_of_a_batch(model, vector):
