@@ -90,7 +90,7 @@ GEMMA_DEFAULTS = {"head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "que
                   "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
                   "num_key_value_heads": 4, "sliding_window": 4096, "hidden_activation": "gelu_pytorch_tanh"}
 QWEN = {"rms_norm_eps": 1e-6, "rope_theta": 1e4}
-GATED_DELTA_DEFAULTS = {"head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+GATED_DELTA_DEFAULTS = {"head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "partial_rotary_factor": 0.25,
                         "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
                         "linear_num_key_heads": 16, "linear_num_value_heads": 32, "full_attention_interval": 4}
 
@@ -114,7 +114,8 @@ ARCHITECTURES = [
                  experts="fused", pattern=6,
                  defaults=GEMMA_DEFAULTS | {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window": 512,
                                             "num_hidden_layers": 30, "global_head_dim": 512, "num_kv_shared_layers": 0,
-                                            "hidden_size_per_layer_input": 256, "max_position_embeddings": 131072}),
+                                            "hidden_size_per_layer_input": 256, "max_position_embeddings": 131072,
+                                            "final_logit_softcapping": 0.0}),
     Architecture("gpt_oss", "gpt-oss", "GptOssForCausalLM",
                  ATTENTION | EXPERTS | {"mlp.router": "ffn_gate_inp",
                                         "post_attention_layernorm": "post_attention_norm"},
@@ -161,6 +162,9 @@ def of_config(config, path):
     for key, newer in (("num_experts", "num_local_experts"), ("num_experts_per_tok", "experts_per_token")):
         if c.get(key) is None and c.get(newer) is not None:
             c[key] = c[newer]
+    for _, _, key in SOFTCAPS:                     # null turns off what the class has as default
+        if key in c and c[key] is None:
+            c[key] = 0.0
     c = arch.defaults | {key: value for key, value in c.items() if value is not None or key in ("sliding_window",)}
     if arch.model_type == "gpt_oss":
         c["moe_intermediate_size"] = c.get("moe_intermediate_size", c.get("intermediate_size"))
@@ -180,6 +184,7 @@ def of_config(config, path):
 
 def metadata(arch, c, path):
     """GGUF's keys, as gguf_file.read_header gives them."""
+    demand_keys(arch, c, path)
     made = {}
     for suffix, kind, key in arch.counts:
         if c.get(key) is not None:
@@ -217,6 +222,41 @@ def metadata(arch, c, path):
     return made
 
 
+def demand_keys(arch, c, path):
+    """What GGUF has no key for, so that its readers assume it, is what they assume; else NotImplementedError."""
+    n, types = c["num_hidden_layers"], c.get("layer_types")
+    types = types if isinstance(types, list) else []
+    wrong = []
+    if arch.gguf.startswith("qwen") and c.get("use_sliding_window") and c.get("sliding_window"):
+        first = 0 if arch.model_type == "qwen3_moe" else c.get("max_window_layers", 28)
+        if "sliding_attention" in types or not types and first < n:
+            wrong.append("use_sliding_window")
+    if c.get("num_experts"):
+        if not c.get("norm_topk_prob", arch.model_type != "qwen3_moe"):
+            wrong.append("norm_topk_prob")
+        wrong += [key for key, usual in (("mlp_only_layers", []), ("decoder_sparse_step", 1))
+                  if c.get(key, usual) != usual]
+    if arch.whole is GATED_DELTA_WHOLE and types:
+        if "full_attention" in types:              # transformers writes the list alone
+            c["full_attention_interval"] = types.index("full_attention") + 1
+        interval = c["full_attention_interval"]
+        if types != ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(len(types))]:
+            wrong.append("layer_types")
+    if arch.model_type in ("gemma2", "gemma3_text"):
+        largest = n == (46 if arch.model_type == "gemma2" else 62)
+        if c["query_pre_attn_scalar"] != (c["hidden_size"] // c["num_attention_heads"] if largest else c["head_dim"]):
+            wrong.append("query_pre_attn_scalar")
+    if arch.model_type == "gpt_oss":
+        wrong += [key for key, usual in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)) if c.get(key, usual) != usual]
+    scaling = c.get("rope_scaling") or {}
+    if scaling.get("rope_type", scaling.get("type")) == "yarn" and \
+            scaling.get("truncate", True) != (arch.model_type != "gpt_oss"):
+        wrong.append("rope_scaling.truncate")
+    if wrong:
+        raise NotImplementedError(f"{path}: GGUF has no key for " + ", ".join(
+            f"{key} {(scaling if '.' in key else c).get(key.rpartition('.')[2])!r}" for key in wrong))
+
+
 def gemma4_lists(c, kinds):
     """What differs from layer to layer: heads of keys, and the width of MLPs that share keys and values."""
     made, n = {}, len(kinds)
@@ -243,6 +283,8 @@ def layer_kinds(arch, c):
     n = c["num_hidden_layers"]
     if isinstance(types, list) and len(types) == n and all(isinstance(t, str) for t in types):
         kinds = "".join(t[0] for t in types)
+        if arch.model_type == "gemma4_text":       # as transformers has it
+            kinds = kinds[:-1] + "f"
     elif arch.pattern:
         pattern = c.get("sliding_window_pattern") or c.get("_sliding_window_pattern") or arch.pattern
         forced = n - 1 if arch.model_type == "gemma4_text" else n
@@ -267,6 +309,7 @@ def of_metadata(header, path):
         value = values.get(f"{name}.{suffix}")
         if isinstance(value, (int, float)):
             c[key] = float(f"{value:.7g}") if isinstance(value, float) else value
+    c |= {key: c[key] or None for _, _, key in SOFTCAPS if key in c}
     tokens = values.get("tokenizer.ggml.tokens")
     c.setdefault("vocab_size", len(tokens) if isinstance(tokens, list) else None)
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
@@ -308,7 +351,7 @@ def of_metadata(header, path):
     if arch.model_type == "gpt_oss":
         c["num_local_experts"] = c.pop("num_experts", None)
         c["intermediate_size"] = c.pop("moe_intermediate_size", c.get("intermediate_size"))
-    if arch.model_type == "qwen3_moe":
+    if arch.gguf.startswith("qwen3") and "num_experts" in c:
         c |= {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
     scaling = values.get(f"{name}.rope.scaling.type")
     if scaling in ("linear", "yarn"):
@@ -318,6 +361,8 @@ def of_metadata(header, path):
                             ("attention_factor", "attn_factor")):
             if f"{name}.rope.scaling.{suffix}" in values:
                 c["rope_scaling"][key] = values[f"{name}.rope.scaling.{suffix}"]
+        if arch.model_type == "gpt_oss":
+            c["rope_scaling"]["truncate"] = False
     return arch, c
 
 

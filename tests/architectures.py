@@ -141,6 +141,29 @@ CONFIGS = {
 }
 
 
+# Sizes that the groups and blocks of every quantised format divide, for test_containers.py.
+WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "moe_intermediate_size": 256,
+        "shared_expert_intermediate_size": 256, "linear_num_value_heads": 4, "linear_value_head_dim": 64}
+WIDE_CASES = {f"{name}, wide": text(change, {key: value for key, value in WIDE.items()
+                                             if key in change or key in BASE}) for name, change in {
+    "llama": {"model_type": "llama", "attention_bias": True},
+    "mistral": {"model_type": "mistral", "sliding_window": 9},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3"},
+    "qwen3_moe": {"model_type": "qwen3_moe", "norm_topk_prob": True} | MOE,
+    "qwen3_next": NEXT | {"num_hidden_layers": 4, "norm_topk_prob": True},
+    "qwen3_5": QWEN3_5 | {"num_hidden_layers": 4},
+    "qwen3_5_moe": QWEN3_5_MOE | {"num_hidden_layers": 4},
+    "gemma2": GEMMA2 | {"query_pre_attn_scalar": 64},
+    "gemma3": GEMMA3 | {"query_pre_attn_scalar": 64, "num_hidden_layers": 6},
+    "gemma4": GEMMA4 | GEMMA4_MOE | {"num_hidden_layers": 4, "hidden_size_per_layer_input": 256, "global_head_dim": 128,
+                                     "layer_types": [SLIDING, FULL, SLIDING, FULL], "attention_k_eq_v": True,
+                                     "num_global_key_value_heads": 1, "num_kv_shared_layers": 1},
+    "gpt_oss": GPT_OSS | {"num_hidden_layers": 2, "rope_parameters": YARN | {"truncate": False}},
+}.items()}
+CONFIGS |= WIDE_CASES
+
+
 def language(config):
     """The language model's config."""
     return config.get("text_config", config)

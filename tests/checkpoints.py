@@ -61,8 +61,11 @@ def save_safetensors(folder, config, weights, dtype="F32", shards=1):
         file_name = "model.safetensors" if shards == 1 else f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         header, data = {}, b""
         for name in names[shard::shards]:
-            raw, held[name] = stored(weights[name], dtype)
-            header[name] = {"dtype": dtype, "shape": list(weights[name].shape),
+            raw, held[name] = weights[name].tobytes(), weights[name]
+            if weights[name].dtype.kind == "f":
+                raw, held[name] = stored(weights[name], dtype)
+            kind = {"u1": "U8", "u4": "U32"}.get(weights[name].dtype.str[1:], dtype)
+            header[name] = {"dtype": kind, "shape": list(weights[name].shape),
                             "data_offsets": [len(data), len(data) + len(raw)]}
             data += raw
             index[name] = file_name

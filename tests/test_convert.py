@@ -19,7 +19,7 @@ H, D, HEADS, KV, MLP, LAYERS, EXPERTS, ROWS = 64, 32, 4, 2, 96, 4, 4, 300
 BASE = {"hidden_size": H, "intermediate_size": MLP, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
         "num_key_value_heads": KV, "head_dim": D, "vocab_size": ROWS, "max_position_embeddings": 512,
         "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": 257}
-MOE = {"num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MOE = {"num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
 LINEAR = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
           "linear_num_key_heads": 2, "linear_num_value_heads": 4, "partial_rotary_factor": 0.25,
           "full_attention_interval": 4,
@@ -42,7 +42,7 @@ CONFIGS = {
                     "layer_types": ["sliding_attention", "full_attention"] * 2},
     "gpt_oss": {"num_local_experts": EXPERTS, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 16,
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
-                                 "beta_fast": 32.0, "beta_slow": 1.0}},
+                                 "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}},
     "qwen3_next": MOE | LINEAR | {"shared_expert_intermediate_size": 32},
     "qwen3_5_text": LINEAR,
     "qwen3_5_moe_text": MOE | LINEAR | {"shared_expert_intermediate_size": 32},
