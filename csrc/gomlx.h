@@ -317,6 +317,7 @@ gm_array *gm_model_weight(gm_scope *scope, gm_model *m, const char *name);
 gm_status gm_model_weight_name(gm_model *m, int64_t i, const char **name);
 int64_t gm_model_vocab_size(const gm_model *m);
 int64_t gm_model_context_length(const gm_model *m);
+int64_t gm_model_hidden_size(const gm_model *m);
 
 /* ---- inspection (csrc/models/taps.h, csrc/run/inspect.c) ----
  * An activation is what a forward pass computes at a point of a layer: csrc/models/taps.def. Those of a model have
@@ -486,12 +487,22 @@ gm_status gm_decoder_add(gm_decoder *d, gm_stream *st);
 gm_status gm_decoder_next(gm_decoder *d, int slice_ms, gm_stream **which, gm_token *token);
 void gm_decoder_pause(gm_decoder *d);         /* gives up the pass under way; it is computed again when asked for */
 
-/* Logits of all n positions of ids in a fresh sequence: out float32 [n, vocab]. In slices, as loading. */
+/* ---- scoring: what the model says of given sequences, each in a fresh session ---- */
+typedef enum {
+    GM_SCORE_LOGITS,              /* after each token: float32 [sum of n, vocab] */
+    GM_SCORE_LAST,                /* after the last token: float32 [sequences, vocab] */
+    GM_SCORE_LOGPROBS,            /* of each token after those before it, NaN for the first: float32 [sum of n, 1] */
+    GM_SCORE_HIDDEN,              /* what the head would take for each token: float32 [sum of n, hidden] */
+} gm_score_kind;
+typedef struct { const int32_t *ids; size_t n; } gm_scored;
+/* With GM_SCORE_LAST, labels go on from each sequence. In slices, as loading. Rows of the sequences come one after another;
+ * each has the bits that it has alone. */
 typedef struct gm_scoring gm_scoring;
-gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *counts, size_t n_sequences,
-                          gm_scoring **out);
-gm_status gm_logits_step(gm_scoring *s, int slice_ms);
-/* Rows of the sequences one after another: float32 [sum of counts, vocab], owned by the scoring until freed. */
-const float *gm_logits_data(const gm_scoring *s);
-void gm_logits_free(gm_scoring *s);
+gm_status gm_score_begin(gm_model *m, gm_score_kind kind, const gm_scored *sequences, size_t n_sequences,
+                         const gm_scored *labels, size_t n_labels, gm_scoring **out);
+gm_status gm_score_step(gm_scoring *s, int slice_ms);
+const float *gm_score_data(const gm_scoring *s);          /* owned by the scoring until it is freed */
+/* [sequences, labels]: the logarithm of the probability of each label's tokens after each sequence. */
+const double *gm_score_labels(const gm_scoring *s);
+void gm_score_free(gm_scoring *s);
 #endif

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gomlx import _gomlx, defaults
 from gomlx.model import Model
 from gomlx.prompt_cache import PromptCache
+from gomlx.scoring import stated_pooling
 from gomlx.tokenizer import Tokenizer
 
 PACKAGED = "fable"
@@ -77,6 +78,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             tokenizer.model_type = metadata.get("general.architecture")
             key = f"{tokenizer.model_type}.embedding_length_per_layer_input"
             tokenizer.per_layer_inputs = bool(metadata.get(key))
+        info["pooling"] = stated_pooling(path, info.get("metadata", {})) or None
         return Model(engine, tokenizer, info, sampling, stops, parallel, prompt_cache)
     except BaseException:
         engine.close()

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gomlx import _gomlx, chat
+from gomlx import _gomlx, chat, scoring
 from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Probe, ProbeEvent, Prober
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling
+from gomlx.scoring import Classified, Score
 from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
 
 if TYPE_CHECKING:
@@ -310,6 +311,31 @@ class Model(Inspectable):
         if ids and hasattr(ids[0], "__iter__") and getattr(ids[0], "ndim", 1):   # an array's items are arrays: ndim 0
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
+
+    def classify(self, prompts: Sequence, labels: Sequence[str | int] | None = None,
+                 return_logits: bool = False) -> Classified:
+        """What comes next after each prompt (texts or token ids), in passes over all of them without padding: a sequence
+        of Classification in their order, with prompt_tokens, seconds and tokens_per_second.
+
+        labels          texts or token ids: each is scored by the log probability of all its tokens after the prompt,
+                        which is computed once. A text's tokens are those that it has on its own
+        return_logits   each result has its logits, float32 [vocab]
+        """
+        return scoring.classify(self, list(prompts), labels, return_logits)
+
+    def score(self, text: str | Sequence) -> Score | list[Score]:
+        """The log probability of each token of a text, or of token ids, after those before it; several texts or lists of
+        ids give a list, computed together."""
+        return scoring.score(self, text)
+
+    def embed(self, texts: str | Sequence, pooling: str | None = None, normalize: bool | None = None) -> _gomlx.array:
+        """float32 [hidden] of one text (or token ids), [n, hidden] of several: the last layer's normed output.
+
+        pooling     "last" token, "mean" of all tokens, or "cls", the first one; None: as the model states
+                    (model.info["pooling"]: 1_Pooling/config.json or GGUF's pooling_type), else "last"
+        normalize   to length 1; None: as the model states, else not
+        """
+        return scoring.embed(self, texts, pooling, normalize)
 
     def restore_session(self, saved: bytes) -> _gomlx.Session:
         """The session that session.save() made these bytes of, here or in another process: it goes on with the same

@@ -9,7 +9,7 @@ RETURNS = {
     "get_peak_memory": "int",
     "get_cache_memory": "int", "reset_peak_memory": "None", "set_memory_limit": "int", "set_cache_limit": "int",
     "clear_cache": "None", "Model.info": "dict[str, Any]", "Model.new_session": "Session",
-    "Model.logits": "list[array]", "Model.close": "None", "Model.vocab_size": "int", "Model.context_length": "int",
+    "Model.logits": "list[array]", "Model.score": "list[array] | tuple[array, list[list[float]]]", "Model.close": "None", "Model.vocab_size": "int", "Model.context_length": "int",
     "Session.length": "int", "Session.model": "Model", "Session.truncate": "None", "Session.close": "None",
     "Tokenizer.from_json": "Self", "Tokenizer.from_gguf": "Self",
     "Tokenizer.encode": "list[int]", "Tokenizer.decode": "str",

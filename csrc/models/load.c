@@ -446,6 +446,7 @@ void gm_model_release(gm_model *m) {
 
 int64_t gm_model_vocab_size(const gm_model *m) { return m->config.vocab; }
 int64_t gm_model_context_length(const gm_model *m) { return m->config.context; }
+int64_t gm_model_hidden_size(const gm_model *m) { return m->config.hidden; }
 
 gm_status gm_model_info(gm_model *m, char **json) {
     *json = memory_copy_text(m->info, strlen(m->info));

@@ -115,8 +115,10 @@ static gm_status reduce_eval(gm_array *out, gm_queue *q) {
                         .in_type = x->dtype, .out_type = out->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape,
                         .kept_strides = kept.strides[0], .n_reduced = reduced.ndim, .reduced_shape = reduced.shape,
                         .reduced_strides = reduced.strides[0]};
-    if (out->size && out->size <= FEW_OUTPUTS && reduced.ndim == 1 && x->size >= 2 * SPLIT_WORK) {
-        int64_t block = SPLIT_WORK / out->size;
+    bool few = a.op == GM_R_LOGSUMEXP || out->size <= FEW_OUTPUTS;
+    if (out->size && few && reduced.ndim == 1 && x->size >= 2 * SPLIT_WORK) {
+        /* A row of logits has the same bits whatever rows are beside it: its blocks follow from its length alone. */
+        int64_t block = a.op == GM_R_LOGSUMEXP ? SPLIT_WORK : SPLIT_WORK / out->size;
         if (reduced.shape[0] >= 2 * block)
             return reduce_blocks(out, q, a, block);
     }

@@ -236,84 +236,151 @@ static PyObject *get_closed(PyObject *self, void *unused) {
 
 /* ---- scoring ---- */
 
-typedef struct { int32_t **ids; size_t *counts; size_t n; } batch;
+typedef struct { gm_scored *all; size_t n; } batch;
 
 static void batch_free(batch *b) {
     for (size_t i = 0; i < b->n; i++)
-        PyMem_Free(b->ids[i]);
-    PyMem_Free(b->ids);
-    PyMem_Free(b->counts);
+        PyMem_Free((void *)(uintptr_t)b->all[i].ids);
+    PyMem_Free(b->all);
 }
 
 static bool batch_read(PyObject *value, batch *b) {
-    *b = (batch){NULL, NULL, 0};
+    *b = (batch){NULL, 0};
     PyObject *items = PySequence_Tuple(value);
     if (!items)
         return false;
     size_t n = (size_t)PyTuple_Size(items);
-    b->ids = PyMem_Calloc(n + 1, sizeof *b->ids);
-    b->counts = PyMem_Calloc(n + 1, sizeof *b->counts);
-    bool ok = b->ids && b->counts;
+    b->all = PyMem_Calloc(n + 1, sizeof *b->all);
+    bool ok = b->all != NULL;
     if (!ok)
         PyErr_NoMemory();
-    while (ok && b->n < n && (ok = read_ids(PyTuple_GetItem(items, (Py_ssize_t)b->n), &b->ids[b->n], &b->counts[b->n])))
-        b->n++;
+    while (ok && b->n < n) {
+        int32_t *ids = NULL;
+        ok = read_ids(PyTuple_GetItem(items, (Py_ssize_t)b->n), &ids, &b->all[b->n].n);
+        b->all[b->n].ids = ids;
+        b->n += ok;
+    }
     Py_DECREF(items);
     return ok;
 }
 
+static PyObject *rows_array(module_state *state, const float *rows, int ndim, const int64_t *shape) {
+    gm_scope *scope = gm_scope_open();
+    gm_array *node = NULL;
+    if (scope) {
+        Py_BEGIN_ALLOW_THREADS
+        node = gm_array_from(scope, GM_FLOAT32, ndim, shape, rows);
+        Py_END_ALLOW_THREADS
+    }
+    return py_array_result(state, scope, node);
+}
+
 /* The rows of each sequence as an array of its own. */
-static PyObject *logits_list(module_state *state, const float *rows, const batch *b, int64_t vocab) {
+static PyObject *rows_list(module_state *state, const float *rows, const batch *b, int64_t width, int ndim) {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
     for (size_t i = 0; list && i < b->n; i++) {
-        int64_t shape[2] = {(int64_t)b->counts[i], vocab};
-        gm_scope *scope = gm_scope_open();
-        gm_array *node = NULL;
-        if (scope) {
-            Py_BEGIN_ALLOW_THREADS
-            node = gm_array_from(scope, GM_FLOAT32, 2, shape, rows);
-            Py_END_ALLOW_THREADS
-        }
-        PyObject *array = py_array_result(state, scope, node);
+        int64_t shape[2] = {(int64_t)b->all[i].n, width};
+        PyObject *array = rows_array(state, rows, ndim, shape);
         if (!array)
             Py_CLEAR(list);
         else
             PyList_SetItem(list, (Py_ssize_t)i, array);
-        rows += shape[0] * vocab;
+        rows += shape[0] * width;
     }
     return list;
 }
 
-static PyObject *model_logits(PyObject *self, PyObject *sequences) {
+/* (array [sequences, vocab], a list of the labels' sums for each sequence) */
+static PyObject *last_and_labels(module_state *state, const gm_scoring *s, size_t n, size_t n_labels, int64_t vocab) {
+    PyObject *last = rows_array(state, gm_score_data(s), 2, (int64_t[]){(int64_t)n, vocab});
+    PyObject *sums = last ? PyList_New((Py_ssize_t)n) : NULL;
+    for (size_t i = 0; sums && i < n; i++) {
+        PyObject *row = PyList_New((Py_ssize_t)n_labels);
+        for (size_t k = 0; row && k < n_labels; k++) {
+            PyObject *value = PyFloat_FromDouble(gm_score_labels(s)[i * n_labels + k]);
+            if (!value)
+                Py_CLEAR(row);
+            else
+                PyList_SetItem(row, (Py_ssize_t)k, value);
+        }
+        if (!row)
+            Py_CLEAR(sums);
+        else
+            PyList_SetItem(sums, (Py_ssize_t)i, row);
+    }
+    PyObject *pair = sums ? PyTuple_Pack(2, last, sums) : NULL;
+    Py_XDECREF(last);
+    Py_XDECREF(sums);
+    return pair;
+}
+
+static bool read_score_kind(PyObject *value, gm_score_kind *kind) {
+    static const char *const names[] = {
+        [GM_SCORE_LOGITS] = "logits", [GM_SCORE_LAST] = "last", [GM_SCORE_LOGPROBS] = "logprobs",
+        [GM_SCORE_HIDDEN] = "hidden",
+    };
+    for (int i = 0; i < 4; i++)
+        if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, names[i]) == 0) {
+            *kind = (gm_score_kind)i;
+            return true;
+        }
+    PyErr_Format(PyExc_ValueError, "kind is %R, expected 'logits', 'last', 'logprobs' or 'hidden'", value);
+    return false;
+}
+
+static PyObject *score(PyObject *self, gm_score_kind kind, PyObject *sequences, PyObject *label_sequences) {
     module_state *state = py_model_state(self);
-    batch b;
-    bool read = batch_read(sequences, &b);
+    batch b = {NULL, 0}, labels = {NULL, 0};
+    bool read = batch_read(sequences, &b) && (!label_sequences || batch_read(label_sequences, &labels));
     gm_model *model = read ? open_model(self) : NULL;
     if (!model) {
         batch_free(&b);
+        batch_free(&labels);
         return NULL;
     }
     gm_model_retain(model);
     gm_scoring *scoring = NULL;
     gm_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = gm_logits_begin(model, (const int32_t *const *)b.ids, b.counts, b.n, &scoring);
+    status = gm_score_begin(model, kind, b.all, b.n, labels.all, labels.n, &scoring);
     Py_END_ALLOW_THREADS
     bool ok = status == GM_OK;
     for (status = GM_AGAIN; ok && status == GM_AGAIN;) {
         Py_BEGIN_ALLOW_THREADS
-        status = gm_logits_step(scoring, SLICE_MS);
+        status = gm_score_step(scoring, SLICE_MS);
         Py_END_ALLOW_THREADS
         ok = (status == GM_OK || status == GM_AGAIN) && PyErr_CheckSignals() == 0;
     }
-    PyObject *list = ok ? logits_list(state, gm_logits_data(scoring), &b, gm_model_vocab_size(model)) : raise_gm(state);
+    PyObject *result = NULL;
+    int64_t vocab = gm_model_vocab_size(model);
+    if (!ok)
+        raise_gm(state);
+    else if (kind == GM_SCORE_LAST)
+        result = last_and_labels(state, scoring, b.n, labels.n, vocab);
+    else
+        result = rows_list(state, gm_score_data(scoring), &b,
+                           kind == GM_SCORE_LOGITS ? vocab : kind == GM_SCORE_HIDDEN ? gm_model_hidden_size(model) : 1,
+                           kind == GM_SCORE_LOGPROBS ? 1 : 2);
     Py_BEGIN_ALLOW_THREADS
-    if (scoring)
-        gm_logits_free(scoring);
+    gm_score_free(scoring);
     gm_model_release(model);
     Py_END_ALLOW_THREADS
     batch_free(&b);
-    return list;
+    batch_free(&labels);
+    return result;
+}
+
+static PyObject *model_score(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"score", 2, 3, 3, {"kind", "sequences", "labels", NULL}};
+    PyObject *v[3];
+    gm_score_kind kind;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_score_kind(v[0], &kind))
+        return NULL;
+    return score(self, kind, v[1], v[2]);
+}
+
+static PyObject *model_logits(PyObject *self, PyObject *sequences) {
+    return score(self, GM_SCORE_LOGITS, sequences, NULL);
 }
 
 #define SIG(text, doc) text "\n--\n\n" doc
@@ -327,6 +394,11 @@ static PyMethodDef model_methods[] = {
          "The Session that Session.save made of it; gomlx.Error when the bytes are damaged or another model's.")},
     {"logits", model_logits, METH_O,
      SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
+    {"score", FUNCTION(model_score), FASTCALL,
+     SIG("score($self, kind, sequences, /, labels=())",
+         "Of each list of ids a float32 array: 'logits' [n, vocab], 'logprobs' [n] of each id after those "
+         "before it, 'hidden' [n, hidden]. 'last': the logits after the last ids [sequences, vocab], and for each "
+         "sequence the log probability of each label after it.")},
     {"activations", py_model_activations, METH_NOARGS,
      SIG("activations($self)", "A tuple (number, name, shape, editable, source) for each activation; -1 stands for the "
                                "number of tokens, source is the layer whose keys it reads.")},

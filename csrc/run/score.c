@@ -1,130 +1,255 @@
-/* score.c - logits of every position of given sequences, several sequences through one forward pass. */
+/* score.c - what a model says of given sequences, without drawing: logits, log probabilities, hidden states; several
+ * sequences through one forward pass, in fresh caches.
+ *  (1) Roots are computed first, in their order. With labels, each root's cache is kept and forked for each label: a
+ *      root is computed once, whatever its labels.
+ *  (2) Rows are independent: how sequences are cut into passes changes no bit. */
+#include <math.h>
 #include <string.h>
 #include "base/memory.h"
 #include "run/step.h"
 
-#define SCORE_ROWS 512               /* rows of one pass */
+#define SCORE_ROWS 512                       /* rows of one pass */
+#define SCORE_FLOATS (INT64_C(1) << 24)      /* logits of one pass */
 
+typedef struct { int32_t *ids; int64_t n; } sequence;
 struct gm_scoring {
     gm_model *model;
-    int32_t **ids;
-    int64_t *counts, n, sequence, at;    /* the next row: position `at` of `sequence` */
-    gm_cache **caches;
+    gm_score_kind kind;
+    sequence *roots, *labels;
+    int64_t n_roots, n_labels;
+    gm_cache **caches;               /* of the roots */
+    gm_cache **forks;                /* of the parts of a pass over labels */
     gm_array *out;
+    double *label_logprobs;          /* [roots, labels] */
     int64_t done;                    /* rows of out that are filled */
+    int64_t item, at;                /* the next row: position `at` of root, or of root * label, number `item` */
+    bool at_labels;
     gm_step *step;
-    int32_t step_rows;
-    int64_t next_sequence, next_at;  /* where the pass under way ends */
+    int32_t spans[SCORE_ROWS];       /* the pass under way: rows of each part, and of which item they are */
+    int64_t items[SCORE_ROWS];
+    int n_parts;
+    int64_t first_at, next, next_at;         /* where its first part begins, and where it ends */
+    bool running;
 };
 
-gm_status gm_logits_begin(gm_model *m, const int32_t *const *ids, const size_t *counts, size_t n, gm_scoring **out) {
-    *out = NULL;
-    if (n < 1 || n > GM_MAX_BATCH)
-        return gm_fail(GM_EVALUE, "logits: %zu sequences, expected 1 to %d", n, GM_MAX_BATCH);
-    gm_scoring *s = memory_zeroed(sizeof *s);
-    int64_t shape[2] = {0, m->config.vocab};
-    gm_status status = s ? GM_OK : GM_ENOMEM;
-    if (!s)
-        return status;
-    s->model = gm_model_retain(m);
-    s->ids = memory_zeroed(n * sizeof *s->ids);
-    s->counts = memory_zeroed(n * sizeof *s->counts);
-    s->caches = memory_zeroed(n * sizeof *s->caches);
-    if (!s->ids || !s->counts || !s->caches)
-        status = GM_ENOMEM;
-    for (size_t i = 0; i < n && status == GM_OK; i++) {
-        int64_t count = (int64_t)counts[i];
-        if (count < 1 || (count > m->config.context && m->context_policy != GM_CONTEXT_ROTATE))
-            status = gm_fail(GM_EVALUE, "logits: sequence %zu has %lld tokens, expected 1 to the context of %lld", i,
-                             (long long)count, (long long)m->config.context);
-        else if (!(s->ids[i] = memory_array(counts[i], sizeof(int32_t))))
-            status = GM_ENOMEM;
-        else {
-            memcpy(s->ids[i], ids[i], counts[i] * sizeof(int32_t));
-            s->counts[i] = count;
-            shape[0] += count;
-            s->n = (int64_t)i + 1;
-            status = cache_new(&m->layout, &s->caches[i]);
-        }
+static gm_status copy_sequences(const gm_model *m, const char *what, const gm_scored *from, size_t n, sequence *to) {
+    for (size_t i = 0; i < n; i++) {
+        if (from[i].n < 1 || (from[i].n > (size_t)m->config.context && m->context_policy != GM_CONTEXT_ROTATE))
+            return gm_fail(GM_EVALUE, "%s %zu has %zu tokens, expected 1 to the context of %lld", what, i, from[i].n,
+                           (long long)m->config.context);
+        if (!(to[i].ids = memory_array(from[i].n, sizeof(int32_t))))
+            return error_code();
+        to[i].n = (int64_t)from[i].n;
+        memcpy(to[i].ids, from[i].ids, from[i].n * sizeof(int32_t));
+        for (size_t k = 0; k < from[i].n; k++)
+            if (from[i].ids[k] < 0 || from[i].ids[k] >= m->config.vocab)
+                return gm_fail(GM_EVALUE, "%s %zu: token id %d is outside the vocabulary of %lld", what, i,
+                               from[i].ids[k], (long long)m->config.vocab);
     }
-    if (status == GM_OK && !(s->out = array_new(NULL, GM_FLOAT32, 2, shape)))
-        status = error_code();
+    return GM_OK;
+}
+
+static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, const gm_scored *labels, size_t n_labels) {
+    gm_model *m = s->model;
+    s->roots = memory_zeroed(n_roots * sizeof *s->roots);
+    s->labels = memory_zeroed((n_labels + 1) * sizeof *s->labels);
+    s->caches = memory_zeroed(n_roots * sizeof *s->caches);
+    s->forks = memory_zeroed(SCORE_ROWS * sizeof *s->forks);
+    s->label_logprobs = memory_zeroed((n_roots * n_labels + 1) * sizeof *s->label_logprobs);
+    if (!s->roots || !s->labels || !s->caches || !s->forks || !s->label_logprobs)
+        return GM_ENOMEM;
+    s->n_roots = (int64_t)n_roots;
+    s->n_labels = (int64_t)n_labels;
+    GM_TRY(copy_sequences(m, "sequence", roots, n_roots, s->roots));
+    GM_TRY(copy_sequences(m, "label", labels, n_labels, s->labels));
+    int64_t rows = s->kind == GM_SCORE_LAST ? s->n_roots : 0, longest = 0;
+    for (int64_t i = 0; i < s->n_labels; i++)
+        longest = s->labels[i].n > longest ? s->labels[i].n : longest;
+    for (int64_t i = 0; i < s->n_roots; i++) {
+        rows += s->kind == GM_SCORE_LAST ? 0 : s->roots[i].n;
+        if (longest && s->roots[i].n + longest - 1 > m->config.context && m->context_policy != GM_CONTEXT_ROTATE)
+            return gm_fail(GM_EVALUE, "sequence %lld has %lld tokens and leaves no room for a label of %lld in the "
+                           "context of %lld", (long long)i, (long long)s->roots[i].n, (long long)longest,
+                           (long long)m->config.context);
+        GM_TRY(cache_new(&m->layout, &s->caches[i]));
+    }
+    int64_t width = s->kind == GM_SCORE_HIDDEN ? m->config.hidden : m->config.vocab;
+    s->out = array_new(NULL, GM_FLOAT32, 2, (int64_t[]){rows, s->kind == GM_SCORE_LOGPROBS ? 1 : width});
+    return s->out ? GM_OK : error_code();
+}
+
+gm_status gm_score_begin(gm_model *m, gm_score_kind kind, const gm_scored *roots, size_t n_roots,
+                         const gm_scored *labels, size_t n_labels, gm_scoring **out) {
+    *out = NULL;
+    if (n_roots < 1 || n_roots > GM_MAX_BATCH)
+        return gm_fail(GM_EVALUE, "score: %zu sequences, expected 1 to %d", n_roots, GM_MAX_BATCH);
+    if (n_labels && (kind != GM_SCORE_LAST || n_labels > 65536))
+        return gm_fail(GM_EVALUE, "score: %zu labels, expected up to 65536, of sequences whose last logits are asked for",
+                       n_labels);
+    gm_scoring *s = memory_zeroed(sizeof *s);
+    if (!s)
+        return GM_ENOMEM;
+    s->model = gm_model_retain(m);
+    s->kind = kind;
+    gm_status status = fill(s, roots, n_roots, labels, n_labels);
     if (status != GM_OK) {
-        s->n = (int64_t)n;
-        gm_logits_free(s);
+        gm_score_free(s);
         return status;
     }
     *out = s;
     return GM_OK;
 }
 
-/* The next SCORE_ROWS rows, however many sequences they are parts of. */
+/* ---- passes ---- */
+
+static int64_t n_items(const gm_scoring *s) { return s->at_labels ? s->n_roots * s->n_labels : s->n_roots; }
+static const sequence *item(const gm_scoring *s, int64_t i) {
+    return s->at_labels ? &s->labels[i % s->n_labels] : &s->roots[i];
+}
+/* A label's last token needs no row: nothing comes after it. */
+static int64_t item_rows(const gm_scoring *s, int64_t i) { return item(s, i)->n - s->at_labels; }
+
+static step_wanted wanted(const gm_scoring *s) {
+    return s->kind == GM_SCORE_HIDDEN ? STEP_HIDDEN : s->kind == GM_SCORE_LAST && !s->at_labels ? STEP_LAST : STEP_ALL;
+}
+
+static void drop_forks(gm_scoring *s, int from) {
+    for (int i = from; i < SCORE_ROWS; i++) {
+        cache_free(s->forks[i]);
+        s->forks[i] = NULL;
+    }
+}
+
+/* The next rows, however many sequences they are parts of; GM_END when there are none. A label is never cut. */
 static gm_status next_pass(gm_scoring *s) {
-    int32_t spans[SCORE_ROWS];
-    int64_t sequence = s->sequence, at = s->at;
-    int32_t rows = 0, n_parts = 0;
-    while (sequence < s->n && rows < SCORE_ROWS) {
-        int64_t left = s->counts[sequence] - at;
-        int32_t take = left < SCORE_ROWS - rows ? (int32_t)left : SCORE_ROWS - rows;
-        spans[n_parts++] = take;
+    const step_wanted want = wanted(s);
+    int64_t most = want == STEP_HIDDEN ? SCORE_ROWS : SCORE_FLOATS / s->model->config.vocab;
+    int64_t rows = 0, i = s->item, at = s->at;
+    most = most < 1 ? 1 : most > SCORE_ROWS ? SCORE_ROWS : most;
+    int64_t most_rows = want == STEP_LAST ? SCORE_ROWS : most, most_parts = want == STEP_LAST ? most : SCORE_ROWS;
+    s->n_parts = 0;
+    s->first_at = at;
+    while (i < n_items(s) && rows < most_rows && s->n_parts < most_parts) {
+        int64_t left = item_rows(s, i) - at, room = most_rows - rows, take = left < room ? left : room;
+        if (left == 0) {
+            i++;
+            continue;
+        }
+        if (s->at_labels && take < left && s->n_parts > 0)
+            break;
+        if (s->at_labels)
+            take = left < SCORE_ROWS ? left : SCORE_ROWS;
+        s->items[s->n_parts] = i;
+        s->spans[s->n_parts++] = (int32_t)take;
         rows += take;
         at += take;
-        if (at == s->counts[sequence]) {
-            sequence++;
+        if (at == item_rows(s, i)) {
+            i++;
             at = 0;
         }
     }
+    s->next = i;
+    s->next_at = at;
+    if (s->n_parts == 0)
+        return GM_END;
     step_free(s->step);
     s->step = NULL;
-    GM_TRY(step_new(s->model, spans, n_parts, STEP_ALL, &s->step));
-    for (int32_t i = 0; i < n_parts; i++) {
-        int64_t from = i == 0 ? s->at : 0;
-        GM_TRY(step_fill(s->step, i, s->caches[s->sequence + i], s->ids[s->sequence + i] + from, from));
+    GM_TRY(step_new(s->model, s->spans, s->n_parts, want, &s->step));
+    drop_forks(s, s->at_labels && s->first_at ? 1 : 0);
+    for (int p = 0; p < s->n_parts; p++) {
+        int64_t from = p == 0 ? s->first_at : 0, k = s->items[p];
+        gm_cache *cache = s->at_labels ? s->forks[p] : s->caches[k];
+        int64_t before = s->at_labels ? s->roots[k / s->n_labels].n : 0;
+        if (!cache) {
+            GM_TRY(cache_fork(s->caches[k / s->n_labels], &s->forks[p]));
+            cache = s->forks[p];
+        }
+        GM_TRY(step_fill(s->step, p, cache, item(s, k)->ids + from, before + from));
     }
-    s->step_rows = rows;
-    s->next_sequence = sequence;
-    s->next_at = at;
     return GM_OK;
 }
 
-gm_status gm_logits_step(gm_scoring *s, int slice_ms) {
-    while (s->sequence < s->n) {
-        if (!s->step_rows)
-            GM_TRY(next_pass(s));
-        gm_status status = step_run(s->step, slice_ms);
-        if (status != GM_OK && status != GM_AGAIN)
-            s->step_rows = 0;        /* the step is of no more use */
+/* What the pass gave for the rows of each part. */
+static void take(gm_scoring *s) {
+    const float *rows = step_logits(s->step);
+    const int64_t width = s->kind == GM_SCORE_HIDDEN ? s->model->config.hidden : s->model->config.vocab;
+    for (int p = 0, row = 0; p < s->n_parts; row += wanted(s) == STEP_LAST ? 1 : s->spans[p], p++) {
+        int64_t from = p == 0 ? s->first_at : 0, k = s->items[p], n = s->spans[p];
+        const sequence *q = item(s, k);
+        bool ends = from + n == item_rows(s, k);
+        if (s->at_labels || s->kind == GM_SCORE_LOGPROBS) {
+            float *out = s->at_labels ? NULL : (float *)array_ptr(s->out) + s->done;
+            if (out && from == 0)
+                out[0] = NAN;                            /* nothing stands before the first one */
+            for (int64_t r = 0; r < n && from + r + 1 < q->n; r++) {
+                float logprob = rows[(row + r) * width + q->ids[from + r + 1]] - step_logsumexp(s->step)[row + r];
+                if (out)
+                    out[r + 1] = logprob;
+                else
+                    s->label_logprobs[k] += (double)logprob;
+            }
+            s->done += s->at_labels ? 0 : n;
+        } else if (s->kind != GM_SCORE_LAST) {
+            memcpy((float *)array_ptr(s->out) + s->done * width, rows + row * width, (size_t)(n * width) * sizeof *rows);
+            s->done += n;
+        } else if (ends) {
+            memcpy((float *)array_ptr(s->out) + k * width, rows + row * width, (size_t)width * sizeof *rows);
+            for (int64_t i = 0; i < s->n_labels; i++)
+                s->label_logprobs[k * s->n_labels + i] =
+                    (double)(rows[row * width + s->labels[i].ids[0]] - step_logsumexp(s->step)[row]);
+        }
+        if (ends && !s->at_labels && !s->n_labels) {     /* nobody goes on from it */
+            cache_free(s->caches[k]);
+            s->caches[k] = NULL;
+        }
+    }
+}
+
+gm_status gm_score_step(gm_scoring *s, int slice_ms) {
+    for (;;) {
+        gm_status status = s->running ? GM_OK : next_pass(s);
+        if (status == GM_END) {
+            if (s->at_labels || !s->n_labels)
+                return GM_OK;
+            s->at_labels = true;
+            s->item = s->at = 0;
+            continue;
+        }
         if (status != GM_OK)
             return status;
-        int64_t vocab = s->model->config.vocab;
-        memcpy((float *)array_ptr(s->out) + s->done * vocab, step_logits(s->step),
-               (size_t)(s->step_rows * vocab) * sizeof(float));
-        s->done += s->step_rows;
-        s->step_rows = 0;
-        for (; s->sequence < s->next_sequence; s->sequence++) {      /* its cache is of no more use */
-            cache_free(s->caches[s->sequence]);
-            s->caches[s->sequence] = NULL;
-        }
+        s->running = true;
+        status = step_run(s->step, slice_ms);
+        if (status == GM_AGAIN)
+            return status;
+        s->running = false;
+        if (status != GM_OK)
+            return status;
+        take(s);
+        s->item = s->next;
         s->at = s->next_at;
     }
-    return GM_OK;
 }
 
-const float *gm_logits_data(const gm_scoring *s) { return array_ptr(s->out); }
+const float *gm_score_data(const gm_scoring *s) { return array_ptr(s->out); }
+const double *gm_score_labels(const gm_scoring *s) { return s->label_logprobs; }
 
-void gm_logits_free(gm_scoring *s) {
+void gm_score_free(gm_scoring *s) {
     if (!s)
         return;
     step_free(s->step);
-    for (int64_t i = 0; i < s->n; i++) {
-        if (s->ids)
-            memory_free(s->ids[i]);
-        if (s->caches)
-            cache_free(s->caches[i]);
+    for (int64_t i = 0; i < s->n_roots; i++) {
+        memory_free(s->roots[i].ids);
+        cache_free(s->caches[i]);
     }
-    memory_free(s->ids);
-    memory_free(s->counts);
+    for (int64_t i = 0; i < s->n_labels; i++)
+        memory_free(s->labels[i].ids);
+    if (s->forks)
+        drop_forks(s, 0);
+    memory_free(s->roots);
+    memory_free(s->labels);
     memory_free(s->caches);
+    memory_free(s->forks);
+    memory_free(s->label_logprobs);
     gm_release(s->out);
     gm_model_release(s->model);
     memory_free(s);

@@ -36,8 +36,13 @@ static gm_status build(gm_step *st) {
     }
     gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last,
                       .tables = st->tables, .spans = st->spans, .n_sequences = st->n_parts, .taps = st->taps};
-    roots[0] = gm_retain(st->model->arch->forward(s, st->model, &batch, st->wanted == STEP_NONE));
-    if (st->wanted != STEP_NONE) {
+    const gm_model *m = st->model;
+    bool logits = st->wanted == STEP_LAST || st->wanted == STEP_ALL;
+    roots[0] = m->arch->forward(s, m, &batch, !logits);
+    if (st->wanted == STEP_HIDDEN)
+        roots[0] = gm_rms_norm(s, roots[0], m->norm, (float)m->config.eps);
+    gm_retain(roots[0]);
+    if (logits) {
         roots[1] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
         roots[2] = gm_retain(gm_argmax(s, roots[0], -1, false, false));
         n_roots = 3;

@@ -8,8 +8,9 @@
 #include "core/graph.h"
 #include "models/model.h"
 
-/* whose logits: the last row of each part, every row, nobody's */
-typedef enum { STEP_LAST, STEP_ALL, STEP_NONE } step_wanted;
+/* Whose logits: the last row of each part, every row, nobody's. HIDDEN: in place of logits every row's normed output of
+ * the last layer, which the head would take; nothing else. */
+typedef enum { STEP_LAST, STEP_ALL, STEP_NONE, STEP_HIDDEN } step_wanted;
 
 typedef struct gm_step gm_step;
 /* spans: rows of each part. */
@@ -27,7 +28,7 @@ gm_status step_fill(gm_step *step, int part, gm_cache *cache, const int32_t *tok
 /* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the
  * step is of no more use. */
 gm_status step_run(gm_step *step, int slice_ms);
-/* After a run: float32 [wanted rows, vocab], and of each row the log of the sum of exponentials and the first greatest
+/* After a run: float32 [wanted rows, vocab] (HIDDEN: [rows, hidden]), and of each row the log of the sum of exponentials and the first greatest
  * id. */
 const float *step_logits(const gm_step *step);
 const float *step_logsumexp(const gm_step *step);

@@ -95,9 +95,10 @@ static gm_status do_run(run *r, const char *path, result *out) {
         size_t used = strlen(out->text), room = sizeof out->text - used - 1;
         memcpy(out->text + used, token.text, token.length < room ? token.length : room);
     }
-    STEP(gm_logits_begin(r->model, (const int32_t *const[]){r->ids, r->ids}, (size_t[]){r->n_ids, 3}, 2, &r->scoring));
-    STEP(gm_logits_step(r->scoring, 0));
-    out->logit = gm_logits_data(r->scoring)[7];
+    const gm_scored sequences[] = {{r->ids, r->n_ids}, {r->ids, 3}}, labels[] = {{r->ids, 1}, {r->ids, 4}};
+    STEP(gm_score_begin(r->model, GM_SCORE_LAST, sequences, 2, labels, 2, &r->scoring));
+    STEP(gm_score_step(r->scoring, 0));
+    out->logit = gm_score_data(r->scoring)[7];
     gm_stream_free(r->stream);
     r->stream = NULL;
     STEP(gm_session_fork(r->session, &r->fork));
@@ -110,7 +111,7 @@ static gm_status do_run(run *r, const char *path, result *out) {
 }
 
 static void clear(run *r) {
-    gm_logits_free(r->scoring);
+    gm_score_free(r->scoring);
     gm_stream_free(r->stream);
     gm_session_free(r->session);
     gm_session_free(r->fork);

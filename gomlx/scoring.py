@@ -1,0 +1,168 @@
+"""What a model says of texts that are given: classes, log probabilities, embeddings."""
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+
+from gomlx import _gomlx
+
+POOLINGS = ("last", "mean", "cls")
+LAST_BYTES = 1 << 27            # of last logits that one call of the engine holds
+
+
+@dataclass(frozen=True)
+class Classification:
+    """What classify() says of one prompt."""
+    token: int                  # the likeliest next token, of equal ones the one with the lowest id
+    logprob: float              # its log probability
+    text: str                   # its text
+    label: str | int | None = None          # the likeliest label, as it was given
+    probabilities: dict | None = None       # of each label, relative to each other: they add up to 1
+    label_logprobs: dict | None = None      # of each label: the log probability of all its tokens after the prompt
+    logits: _gomlx.array | None = None      # float32 [vocab] after the prompt, where asked for
+
+
+@dataclass(frozen=True)
+class Classified:
+    """A list of Classification in the prompts' order, and what it took."""
+    results: list[Classification]
+    prompt_tokens: int
+    seconds: float
+    tokens_per_second: float | None     # prompt tokens, those of labels not counted
+
+    def __iter__(self):
+        return iter(self.results)
+
+    def __len__(self):
+        return len(self.results)
+
+    def __getitem__(self, i):
+        return self.results[i]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What score() says of one text."""
+    tokens: list[int]
+    logprobs: list[float | None]    # of each token after those before it; None for the first: nothing stands before it
+    total: float                    # the sum of the others
+    perplexity: float | None        # exp(-total / their number)
+
+
+def chunks(sequences, most):
+    """Slices of at most `most` sequences."""
+    return (sequences[i:i + most] for i in range(0, len(sequences), most))
+
+
+def classify(model, prompts, labels, return_logits):
+    import gomlx.core as mx
+    started = time.monotonic()
+    tokens = [ids_of(model, prompt) for prompt in prompts]
+    names = list(labels) if labels is not None else []
+    if labels is not None and (isinstance(labels, str) or len(set(names)) != len(names) or not names):
+        raise ValueError(f"labels: expected several different texts or ids, got {labels!r:.80}")
+    label_ids = [label_tokens(model, one) for one in names]
+    most = min(1024, max(1, LAST_BYTES // (4 * model.vocab_size)))
+    results = []
+    for part in chunks(tokens, most):
+        last, sums = model._engine.score("last", part, label_ids)
+        best, total = mx.argmax(last, axis=-1), mx.logsumexp(last, axis=-1)
+        logprobs = mx.take_along_axis(last, mx.expand_dims(best, 1), axis=1).reshape(-1) - total
+        for i, (token, logprob) in enumerate(zip(best.tolist(), logprobs.tolist(), strict=True)):
+            results.append(Classification(
+                token, logprob, model.tokenizer.decode([token]), logits=last[i] if return_logits else None,
+                **(of_labels(names, sums[i]) if names else {})))
+    seconds, count = time.monotonic() - started, sum(map(len, tokens))
+    return Classified(results, count, seconds, count / seconds if seconds > 0 else None)
+
+
+def of_labels(names, logprobs):
+    best = max(logprobs)
+    weights = [math.exp(one - best) if best > -math.inf else 1.0 for one in logprobs]
+    return {"label": names[logprobs.index(best)], "label_logprobs": dict(zip(names, logprobs, strict=True)),
+            "probabilities": {name: one / sum(weights) for name, one in zip(names, weights, strict=True)}}
+
+
+def label_tokens(model, label):
+    if isinstance(label, int):
+        return [label]
+    if isinstance(label, str):
+        ids = model.tokenizer.encode(label, add_special_tokens=False)
+        if not ids:
+            raise ValueError(f"labels: {label!r} has no tokens")
+        return ids
+    raise TypeError(f"labels: expected texts or token ids, got {type(label).__name__}")
+
+
+def ids_of(model, prompt):
+    if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
+        raise TypeError(f"expected a str or token ids, got {type(prompt).__name__}")
+    return model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+
+
+def several(value):
+    """(a list of texts or sequences of ids, whether the value was one of them alone)"""
+    if isinstance(value, str):
+        return [value], True
+    items = list(value)
+    one = bool(items) and not isinstance(items[0], str) and not hasattr(items[0], "__len__")
+    return ([items], True) if one else (items, False)
+
+
+def score(model, given):
+    items, alone = several(given)
+    scores = []
+    for part in chunks([ids_of(model, one) for one in items], 1024):
+        for ids, logprobs in zip(part, model._engine.score("logprobs", part), strict=True):
+            values = logprobs.tolist()[1:]
+            total = math.fsum(values)
+            scores.append(Score(ids, [None, *values], total, math.exp(-total / len(values)) if values else None))
+    return scores[0] if alone else scores
+
+
+def embed(model, given, pooling, normalize):
+    import gomlx.core as mx
+    stated = model.info.get("pooling") or {}
+    pooling = pooling or stated.get("pooling") or "last"
+    normalize = bool(stated.get("normalize")) if normalize is None else normalize
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling is {pooling!r}, expected one of {', '.join(POOLINGS)}")
+    items, alone = several(given)
+    rows = []
+    for part in chunks([ids_of(model, one) for one in items], 256):
+        for hidden in model._engine.score("hidden", part):
+            row = hidden[-1] if pooling == "last" else hidden[0] if pooling == "cls" else mx.mean(hidden, axis=0)
+            rows.append(row)
+        mx.eval(rows)
+    if not rows:
+        return mx.zeros((0, model.info["hidden_size"]))
+    out = mx.stack(rows)
+    if normalize:
+        out = out / mx.maximum(mx.linalg.norm(out, axis=-1, keepdims=True), 1e-12)
+    return out[0] if alone else out
+
+
+def stated_pooling(path, metadata):
+    """What a model's files say of embeddings: {"pooling": ..., "normalize": ..., "source": ...}; {} when nothing.
+    sentence-transformers' 1_Pooling/config.json and modules.json, or GGUF's pooling_type."""
+    if not os.path.isdir(path):
+        kinds = [value for name, value in metadata.items() if name.endswith(".pooling_type")]
+        kind = {1: "mean", 2: "cls", 3: "last"}.get(kinds[0]) if kinds else None
+        return {"pooling": kind, "normalize": True, "source": "pooling_type"} if kind else {}
+    from gomlx.loading import read_json
+    file = os.path.join(path, "1_Pooling", "config.json")
+    config = read_json(file)
+    modes = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+    found = [kind for key, kind in modes.items() if config.get(key) is True]
+    others = [key for key in config if key.startswith("pooling_mode_") and config[key] is True and key not in modes]
+    if len(found) != 1 or others:
+        return {}
+    try:
+        with open(os.path.join(path, "modules.json"), encoding="utf-8") as modules:
+            normalize = any(str(one.get("type", "")).endswith("Normalize") for one in json.load(modules))
+    except (OSError, ValueError, AttributeError):
+        normalize = False
+    return {"pooling": found[0], "normalize": normalize, "source": file}
