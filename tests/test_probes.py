@@ -53,6 +53,22 @@ def test_a_steered_generation_is_that_of_steered_passes(model, vector):
                                    atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "gemma4", "gpt_oss", "mistral"])
+def test_passes_of_their_own_have_the_same_bits(shared, name):
+    """Of architectures with states, shared keys, experts and windows; in whole prompts and token by token."""
+    with gomlx.load(f"{shared}/data/models/{name}") as model:
+        width = model.activation_names()["embedding"][1]
+        ids = np.random.default_rng(2).integers(0, model.vocab_size, 600).tolist()
+        options = {"max_tokens": 6, "temperature": 0.0, "ignore_eos": True}
+        plain = bits(model.generate(ids, **options).read())
+        zero = Steer("layers.*.residual", np.zeros(width))
+        for more in ({"steer": zero}, {"steer": zero, "prefill": "token"}, {"probe": Recorder()}):
+            assert bits(model.generate(ids, **options, **more).read()) == plain
+        edit = Steer("layers.0.attention_output", np.ones(width, np.float32), positions=slice(10, 500))
+        steered = bits(model.generate(ids, steer=edit, **options).read())
+        assert steered != plain and bits(model.generate(ids, steer=edit, prefill="token", **options).read()) == steered
+
+
 def test_logits_can_be_put_in_their_place(model):
     wanted = np.zeros(model.vocab_size, np.float32)
     wanted[7] = 20
