@@ -95,7 +95,7 @@ class Inspectable:
     def activation_names(self) -> dict[str, tuple]:
         """The names of all activations with their shapes; "n" stands for the number of tokens."""
         return {name: tuple("n" if size < 0 else size for size in shape)
-                for _, name, shape, _, _ in self._engine.activations()}
+                for _, name, shape, _, _ in activations(self)}
 
     def inspect(self, prompt: str | Sequence[int], want: str | Sequence[str] = "layers.*.residual",
                 edits: Sequence[Steer | Patch] = ()) -> dict[str, object]:
@@ -106,7 +106,7 @@ class Inspectable:
 
         All of it is one forward pass: a prompt whose activations do not fit into memory is MemoryError.
         """
-        known = {name: number for number, name, *_ in self._engine.activations()}
+        known = {name: number for number, name, *_ in activations(self)}
         names = expand([want] if isinstance(want, str) else want, known)
         ids = self._prompt_ids(prompt)
         arrays = self._engine.inspect(ids, [known[name] for name in names], edits=engine_edits(self, edits, len(ids)))
@@ -156,6 +156,11 @@ class Inspectable:
         return self.tokenizer.decode([token], skip_special_tokens=False)
 
 
+def activations(model):
+    """Tuples (number, name, shape, editable, source) in the order of the model."""
+    return sorted(model._engine.activations(), key=lambda one: one[1] in ("final_norm", "logits"))
+
+
 def expand(wanted, known):
     """The names that are asked for, in the order of `known`."""
     names = set()
@@ -170,7 +175,7 @@ def expand(wanted, known):
 
 def engine_edits(model, edits, n_prompt):
     """What the engine takes: tuples (number, replaces, array, from, to)."""
-    known = {name: (number, shape) for number, name, shape, _, _ in model._engine.activations()} if edits else {}
+    known = {name: (number, shape) for number, name, shape, _, _ in activations(model)} if edits else {}
     made = []
     for edit in [edits] if isinstance(edits, Steer | Patch) else edits:
         if not isinstance(edit, Steer | Patch):

@@ -267,7 +267,7 @@ def test_the_command(packaged, capfd, tmp_path):
     import json
     status, out, _ = run(capfd, PROMPT, "--want", "logits", "--want", "layers.0.v", "--json")
     found, want = json.loads(out), seen(packaged, ["logits", "layers.0.v"])
-    assert status == 0 and list(found) == ["logits", "layers.0.v"]
+    assert status == 0 and list(found) == ["layers.0.v", "logits"]
     for name, one in found.items():
         assert tuple(one["shape"]) == want[name].shape
         np.testing.assert_array_equal(np.array(one["values"], np.float32), want[name])
