@@ -3,6 +3,7 @@ gpt-oss is published, prefixes of names, experts apart and stacked, configs that
 the same, so the logits are, up to the order in which products are summed."""
 import importlib.util
 import json
+import shutil
 
 import architectures
 import checkpoints
@@ -13,6 +14,7 @@ from architectures import CONFIGS, WIDE_CASES, language
 from llama_reference import difference
 
 import gomlx
+import gomlx.core as mx
 from gomlx import _gomlx, vocabulary
 
 EXACT = {"activations": "float32", "kv_dtype": "float32"}
@@ -118,6 +120,38 @@ def test_mlx_folders(folder, tmp_path, case, quantize):
     np.testing.assert_array_equal(whole[:1], one)
 
 
+CODES = [(4, 64), (2, 32), (8, 128), (3, 64), (6, 32), (5, 128), (4, 32)]
+
+
+@pytest.mark.parametrize("case", ["llama, wide", "qwen3_moe, wide", "qwen3_next, wide", "gemma4, wide",
+                                  "gpt_oss, wide"])
+def test_mlx_folders_of_mixed_bits_and_groups(folder, tmp_path, case):
+    gomlx.convert(folder(case), tmp_path / "mixed", "mlx-8")
+    arrays = mx.load(str(tmp_path / "mixed" / "model.safetensors"))
+    dense = dict(arrays)
+    for i, stem in enumerate(sorted(name.removesuffix(".scales") for name in arrays if name.endswith(".scales"))):
+        bits, group = CODES[i % len(CODES)]
+        parts = [stem + ending for ending in (".weight", ".scales", ".biases")]
+        wide = mx.dequantize(*(dense.pop(part) for part in parts), group_size=64, bits=8).astype(mx.float32)
+        arrays |= dict(zip(parts, mx.quantize(wide, group_size=group, bits=bits)))
+        dense[parts[0]] = mx.dequantize(*(arrays[part] for part in parts), group_size=group, bits=bits)
+    shutil.copytree(tmp_path / "mixed", tmp_path / "dense")
+    mx.save_safetensors(str(tmp_path / "mixed" / "model.safetensors"), arrays)
+    mx.save_safetensors(str(tmp_path / "dense" / "model.safetensors"), dense)
+    ids = GOLDEN.ids(case)
+    whole, part = logits(tmp_path / "mixed", ids, ids[:23])
+    assert difference(whole, logits(tmp_path / "dense", ids)[0]) <= FLOAT32
+    np.testing.assert_array_equal(whole[:23], part)
+
+
+@pytest.mark.parametrize("case", ["qwen3_moe", "gemma4, experts", "gpt_oss"])
+def test_experts_that_are_quantised_in_part_are_refused(folder, tmp_path, case):
+    """Rows of 40, and of 96, are no groups of 64: these matrices stay as they are."""
+    gomlx.convert(folder(case), tmp_path / "mlx", "mlx-4")
+    with pytest.raises(NotImplementedError, match=r"mlx: of the experts .* of 3 matrices are quantised"):
+        _gomlx.load_model(str(tmp_path / "mlx"))
+
+
 # What mlx-lm has other defaults for than transformers, or none.
 SAID = {"rms_norm_eps": 1e-6, "decoder_sparse_step": 1, "mlp_only_layers": [], "linear_conv_kernel_dim": 4,
         "use_double_wide_mlp": False}
@@ -220,7 +254,8 @@ def test_heads_of_full_layers_as_newer_files_say_them(folder, case):
 
 # ---- refusals ----
 
-@pytest.mark.parametrize("case", WIDE_CASES)
+@pytest.mark.parametrize("case", ["llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe",
+                                  "gemma2", "gemma3", "gemma4, experts", "gpt_oss"])
 def test_missing_and_misshapen_tensors_are_named(folder, case):
     """One of each kind of tensor of the last layer, and the globals."""
     shapes, last = GOLDEN.shapes[case], CONFIGS[case]["num_hidden_layers"] - 1

@@ -162,6 +162,19 @@ static gm_status add_fused(gm_loader *l, const expert_names *n, gm_linear *linea
     return add_stacked_bias(l, fields_find(l, name, "%s.%s_bias", n->base, fused), linear, j, rows, source);
 }
 
+/* Stacks under MLX's names are multiplied together: all three quantised, or none. */
+static gm_status check_alike(const gm_loader *l, const char *base) {
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    char name[NAME_BYTES];
+    int packed = 0;
+    for (int i = 0; i < 3; i++)
+        packed += fields_find(l, name, "%s.%s.scales", base, parts[i]) != NULL;
+    if (packed % 3)
+        return gm_fail(GM_EUNSUPPORTED, "%s: of the experts %s %d of 3 matrices are quantised, expected all or none",
+                       l->path, base, packed);
+    return GM_OK;
+}
+
 gm_status fields_add_experts(gm_loader *l, const field_cursor *c) {
     const gm_config *config = &l->model->config;
     int64_t rows = config_dim(config, c->config, c->field->rows),
@@ -175,10 +188,13 @@ gm_status fields_add_experts(gm_loader *l, const field_cursor *c) {
     const struct { const char *at, *between; } stacks[] = {
         {n.base, ""}, {n.parent, ".switch_mlp"}, {n.base, ".switch_glu"}};
     for (int i = 0; i < 3; i++) {
-        snprintf(base, sizeof base, "%.90s%s.%.60s", stacks[i].at, stacks[i].between, n.part);
-        const gm_tensor *t = fields_find(l, name, "%s.weight", base);
-        if (t)
-            return add_stack(l, base, t, c->where, rows, columns);
+        snprintf(base, sizeof base, "%.90s%s", stacks[i].at, stacks[i].between);
+        const gm_tensor *t = fields_find(l, name, "%s.%s.weight", base, n.part);
+        if (!t)
+            continue;
+        GM_TRY(check_alike(l, base));
+        strcat(strcat(base, "."), n.part);
+        return add_stack(l, base, t, c->where, rows, columns);
     }
     return add_fused(l, &n, c->where, c->field->flags & FIELD_INTERLEAVED, rows, columns);
 }
