@@ -8,7 +8,8 @@ name is asked for, one with wildcards ("layers.*.residual") stands for all that 
     layers.N.attention_weights  [heads, n, n], after softcap, mask, window and softmax; with sinks a row
                                 adds up to less than 1
     layers.N.attention          values mixed by them, before any gate and o_proj
-    layers.N.recurrent, state   the same of recurrent layers, and what they keep after the last token
+    layers.N.recurrent, state   the same of recurrent layers, and what they keep after the last token: [value heads,
+                                value dimension, key dimension]
     layers.N.attention_output   what the residual stream gets of either
     layers.N.router_logits, router_ids, router_weights          of mixtures of experts
     layers.N.mlp                what the residual stream gets of MLP or experts

@@ -237,11 +237,12 @@ def test_values_are_those_of_transformers(model):
         pytest.skip("transformers reads the folder; the file of the same model is compared by identities")
     with gomlx.load(path, activations="float32", dtype="float32") as exact:
         ids = exact.tokenizer.encode_prompt(PROMPT)
-        found = seen(exact, ["*.input", "final_norm", "*.attention_weights"], prompt=ids)
+        states = [name for name in exact.activation_names() if name.endswith(".state")]
+        found = seen(exact, ["*.input", "final_norm", "*.attention_weights", *states], prompt=ids)
     reference = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
                                                                   attn_implementation="eager").eval()
     with torch.no_grad():
-        out = reference(torch.tensor([ids]), output_hidden_states=True, output_attentions=True, use_cache=False)
+        out = reference(torch.tensor([ids]), output_hidden_states=True, output_attentions=True, use_cache=True)
     *inputs, last = [one[0].numpy() for one in out.hidden_states]
     for i, want in enumerate(inputs):
         got = found[f"layers.{i}.input"]
@@ -252,6 +253,9 @@ def test_values_are_those_of_transformers(model):
     assert len(weights) == len(theirs)
     for got, want in zip(weights, theirs, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-4)
+    for name in states:
+        theirs = out.past_key_values.layers[int(name.split(".")[1])].recurrent_states[0]
+        np.testing.assert_allclose(found[name], theirs[0].numpy().transpose(0, 2, 1), atol=1e-5)
 
 
 # ---- the command ----
