@@ -300,6 +300,7 @@ class BatchStream(Stepper):
     gets the tokens that generate() would give it alone, bit for bit.
 
     results     a Result for each prompt, in their order; one that failed has the exception in `error`
+    ended(i)    the Result of prompt i, or None while it goes on
     stats       prompts, prompt_tokens, cached_tokens, generated_tokens, seconds, tokens_per_second: of all together
     read()      reads to the end; returns the results
     """
@@ -422,6 +423,10 @@ class BatchStream(Stepper):
         finally:
             self._lock.release()
         self._leave()
+
+    def ended(self, index: int) -> Result | None:
+        made = self._made[index]
+        return made.result if made is not None else None
 
     def read(self) -> list[Result]:
         for _ in self:

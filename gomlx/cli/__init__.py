@@ -17,10 +17,10 @@ import signal
 import sys
 
 import gomlx
-from gomlx.cli import conversion, generation, inspection, machine, models, speed, tokens
+from gomlx.cli import conversion, generation, inspection, machine, many, models, speed, tokens
 from gomlx.cli.output import say
 
-GROUPS = (generation, inspection, tokens, models, conversion, speed, machine)
+GROUPS = (generation, many, inspection, tokens, models, conversion, speed, machine)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
             gomlx.Error)
 

@@ -1,15 +1,16 @@
 """generate and chat: text, a token at a time."""
-import dataclasses
 import json
 import sys
 
 from gomlx.cli import options
-from gomlx.cli.output import coloured, print_json, say
+from gomlx.cli.output import coloured, print_json, result_json, say
 
 
 def add(commands):
     made = commands.add("generate", generate, "Continue a text.", options.model, options.sampling, options.json)
     made.add_argument("text", help="the text to continue; - reads standard input")
+    made.add_argument("--samples", type=int, default=1, metavar="N", help="so many continuations of the text, which is "
+                      "computed once")
     made = commands.add("chat", chat, "Answer once, or talk when no text is given.", options.model, options.sampling,
                         options.json)
     made.add_argument("text", nargs="?", help="the question; - reads standard input")
@@ -24,9 +25,27 @@ def add(commands):
 
 
 def generate(args):
+    if args.samples != 1:
+        return samples(args)
     with options.load(args) as model, \
             model.generate(options.read_text(args.text), **options.sampling_of(args)) as stream:
         show(stream, args)
+    return 0
+
+
+def samples(args):
+    """Each continuation when all are done, or as JSON when it is."""
+    with options.load(args) as model, \
+            model.generate(options.read_text(args.text), n=args.samples, **options.sampling_of(args)) as stream:
+        for index, token in stream:
+            if args.json and token.finish_reason is not None:
+                print_json({"index": index} | result_json(stream.ended(index)))
+    failed = [one.error for one in stream.results if one.error is not None]
+    if failed:
+        raise failed[0]
+    for index, result in enumerate(stream.results):
+        if not args.json:
+            print(coloured(f"[{index}]", "dim") + result.text, flush=True)
     return 0
 
 
@@ -43,7 +62,7 @@ def show(stream, args):
         print(coloured(part.text, "dim") if channel == "reasoning" else part.text, end="", flush=True)
     result = stream.result
     if args.json:
-        print_json(dataclasses.asdict(result))
+        print_json(result_json(result))
         return
     if end != "\n":
         print(flush=True)

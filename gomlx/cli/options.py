@@ -52,6 +52,7 @@ def sampling():
     made.add_argument("--stop-id", action="append", type=int, default=[], metavar="ID",
                       help="end at this token; may be given several times")
     made.add_argument("--ignore-eos", action="store_true", help="go on after the model's own stop tokens")
+    made.add_argument("--timeout", type=float, metavar="SECONDS", help="end after so long")
     made.add_argument("--top-logprobs", type=int, default=0, metavar="K",
                       help="with --json, the K likeliest tokens at each place")
     add_sampling_flags(made.add_argument_group("sampling", "what is not given is the model's own"))
@@ -96,7 +97,8 @@ def sampling_of(args):
         changes["logit_bias"] = dict(changes["logit_bias"])
     return changes | {"max_tokens": args.max_tokens, "min_tokens": args.min_tokens, "seed": args.seed,
                       "stop": args.stop, "stop_ids": args.stop_id, "ignore_eos": args.ignore_eos,
-                      "top_logprobs": args.top_logprobs}
+                      "top_logprobs": args.top_logprobs,
+                      **({"timeout": args.timeout} if args.timeout is not None else {})}
 
 
 def load(args):
@@ -109,6 +111,15 @@ def load(args):
                           dtype=args.dtype, kv_dtype=args.kv_dtype,
                           activations=args.activations, threads=args.threads, progress=report, backend=args.backend,
                           **others)
+
+
+def read_lines(path):
+    """(number, line) of the lines that are not empty; - is standard input."""
+    if path == "-":
+        yield from ((i, line) for i, line in enumerate(sys.stdin, 1) if line.strip())
+        return
+    with open(path, encoding="utf-8") as file:
+        yield from ((i, line) for i, line in enumerate(file, 1) if line.strip())
 
 
 def read_text(text):

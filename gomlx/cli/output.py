@@ -1,5 +1,6 @@
 """How commands show things: messages, tables, progress, colours."""
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -45,7 +46,13 @@ def coloured(text, *names):
 
 
 def print_json(value):
-    print(json.dumps(value, ensure_ascii=False))
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def result_json(result):
+    """A Result as JSON has it: its error as text."""
+    made = dataclasses.asdict(dataclasses.replace(result, error=None))
+    return made | {"error": f"{type(result.error).__name__}: {result.error}" if result.error is not None else None}
 
 
 def show_table(values, indent=""):
