@@ -347,15 +347,18 @@ class BatchStream(Stepper):
                     continue                    # those before them failed at once
                 return None
             stream, token = event
-            index, made = self._live.get(stream, (None, None))
-            if isinstance(token, Exception):
+            index, made = self._live[stream]
+            error = token if isinstance(token, Exception) else None
+            if error is None:
+                try:
+                    made.take(token)
+                except Exception as raised:     # a probe's: the prompt's own failure too
+                    error = raised
+            if error is not None or token.finish_reason is not None:
                 del self._live[stream]
-                self._fail(index, made, token)
-                continue
-            if token.finish_reason is not None:
-                del self._live[stream]
-            made.take(token)
-            if index is not None:
+            if error is not None:
+                self._fail(index, made, error)
+            elif index is not None:
                 return index, token
 
     def _admit(self):

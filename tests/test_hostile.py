@@ -8,6 +8,7 @@ import struct
 import gomlx
 import numpy as np
 import pytest
+from architectures import Golden
 from checkpoints import SMALL, random_weights, save_safetensors
 from gomlx import _gomlx
 from gomlx.loading import PACKAGED_FILE
@@ -310,6 +311,31 @@ def test_config(folder, key, value, words):
     with open(folder / "config.json", "w", encoding="utf-8") as file:
         json.dump(config, file)
     refused(folder, *words)
+
+
+def test_rope_that_no_layer_has(tmp_path):
+    """Its frequencies are made all the same, so that its size counts."""
+    Golden().save(tmp_path, "qwen3_5")
+    with open(tmp_path / "config.json", encoding="utf-8") as file:
+        config = json.load(file) | {"num_hidden_layers": 3, "num_attention_heads": 1, "num_key_value_heads": 1}
+    for head_dim, loads in ((32, True), (1 << 20, False)):
+        with open(tmp_path / "config.json", "w", encoding="utf-8") as file:
+            json.dump(config | {"head_dim": head_dim}, file)
+        if loads:
+            works(_gomlx.load_model(str(tmp_path)))
+        else:
+            refused(tmp_path, "config.json", "rope over 262144 dimensions")
+
+
+@pytest.mark.parametrize("name", ["weight", "scales"])
+def test_quantised_weights_without_dimensions(folder, name):
+    weights = random_weights(SMALL)
+    weight = weights.pop("model.layers.0.self_attn.q_proj.weight")
+    weights["model.layers.0.self_attn.q_proj.weight"] = weight
+    weights["model.layers.0.self_attn.q_proj.scales"] = weight[:, :2]
+    weights[f"model.layers.0.self_attn.q_proj.{name}"] = np.float32(1).reshape(())
+    save_safetensors(folder, SMALL, weights)
+    refused(folder, "q_proj.weight", "no matrices", kind=gomlx.Error)
 
 
 @pytest.mark.parametrize(("text", "words"), [

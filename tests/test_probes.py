@@ -196,3 +196,15 @@ def test_router_decisions(shared):
         for i, event in enumerate(recorder.of("router_decision")):
             assert [one["ids"] for one in event.data["layers"]] == [np.asarray(routes[name])[n - 1 + i].tolist()
                                                                     for name in routes]
+
+
+def test_a_probe_that_fails_ends_its_prompt_alone(model):
+    def fail(event):
+        if event.kind == "token":
+            raise KeyError("mine")
+
+    options = [{"probe": fail}, {"probe": Probe(fail, kinds=("entropy",))}]
+    batch = model.generate_batch([PROMPT, PROMPT], max_tokens=4, temperature=0.0, ignore_eos=True, options=options)
+    failed, fine = batch.read()
+    assert failed.finish_reason == "error" and isinstance(failed.error, KeyError)
+    assert fine.tokens == result(model, 4).tokens

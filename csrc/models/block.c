@@ -57,7 +57,8 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
     q = pass_tap(s, p, i, TAP_Q, q);
     const gm_attention_spec spec = {
         .slot = l->slot, .n_heads = (int)l->n_heads, .n_kv_heads = (int)l->n_kv_heads, .head_dim = (int)l->head_dim,
-        .window = (int)p->model->layout.slots[l->slot].window, .scale = (float)c->attention_scale, .softcap = (float)c->attention_softcap};
+        .window = (int)p->model->layout.slots[l->slot].window, .scale = (float)c->attention_scale,
+        .softcap = (float)c->attention_softcap};
     gm_array *angles = pass_angles(s, p, l->kind), *sinks = w->sinks ? w->sinks : GM_NONE;
     if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, q, k, angles, sinks, &spec))
         return NULL;

@@ -133,9 +133,9 @@ gm_status config_need(const config_source *s, const char *key, const char *gguf_
 /* ---- checks ---- */
 static gm_status check_rope(const char *name, const gm_config *c, const gm_layer_config *l) {
     const rope_config *r = &c->rope[l->kind == LAYER_SLIDING ? ROPE_SLIDING : ROPE_FULL];
-    if (l->head_dim % 2 || l->head_dim < 2 || l->head_dim > 1024)
-        return gm_fail(GM_EBADFILE, "%s: head_dim is %lld, expected an even number up to 1024", name,
-                       (long long)l->head_dim);
+    if (l->head_dim % 2 || l->head_dim < 2 || l->head_dim > MAX_HEAD_DIM)
+        return gm_fail(GM_EBADFILE, "%s: head_dim is %lld, expected an even number up to %d", name,
+                       (long long)l->head_dim, MAX_HEAD_DIM);
     if (!(r->theta > 1 && isfinite(r->theta)) || r->dims < 2 || r->dims > l->head_dim || r->dims % 2)
         return gm_fail(GM_EBADFILE, "%s: rope theta %g over %d of %lld dimensions, expected more than 1 over an even "
                        "number of them", name, r->theta, r->dims, (long long)l->head_dim);
@@ -208,6 +208,10 @@ static gm_status check(const config_source *s, const gm_config *c) {
                        (long long)c->per_layer_input, (long long)c->per_layer_vocab);
     for (int64_t i = 0; i < c->n_layers; i++)
         GM_TRY(check_layer(s->name, c, i));
+    for (int i = 0; i < GM_ROPES; i++)       /* of a kind that no layer is, too: its frequencies are made */
+        if (c->rope[i].dims < 0 || c->rope[i].dims > MAX_HEAD_DIM)
+            return gm_fail(GM_EBADFILE, "%s: rope over %d dimensions, expected up to %d", s->name, c->rope[i].dims,
+                           MAX_HEAD_DIM);
     return GM_OK;
 }
 

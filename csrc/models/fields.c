@@ -201,6 +201,8 @@ gm_status fields_add_raw(gm_loader *l, const gm_tensor *t, gm_array **to, const 
 /* Bits and group follow from the shapes: what the config says of them is not needed. */
 static gm_status set_coding(const gm_loader *l, gm_linear *linear, const gm_tensor *w, const gm_tensor *scales,
                             bool affine, int64_t columns) {
+    if (w->ndim < 1 || scales->ndim < 1 || w->shape[w->ndim - 1] > INT32_MAX)
+        return gm_fail(GM_EBADFILE, "%s: tensor %s and its scales are no matrices", l->path, w->name);
     int64_t words = w->shape[w->ndim - 1], groups = scales->shape[scales->ndim - 1];
     int64_t bits = words * 32 / columns, group = groups > 0 ? columns / groups : 0;
     linear->mode = affine ? "affine" : bits == 8 ? "mxfp8" : group == 16 ? "nvfp4" : "mxfp4";
@@ -223,7 +225,9 @@ gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, cons
     GM_TRY(set_coding(l, linear, w, scales, biases != NULL, columns));
     GM_TRY(fields_add_raw(l, w, &linear->weight, like, experts, rows, source, columns * linear->bits / 32));
     GM_TRY(fields_add_raw(l, scales, &linear->scales, like, experts, rows, source, columns / linear->group));
-    return biases ? fields_add_raw(l, biases, &linear->biases, like, experts, rows, source, columns / linear->group) : GM_OK;
+    if (!biases)
+        return GM_OK;
+    return fields_add_raw(l, biases, &linear->biases, like, experts, rows, source, columns / linear->group);
 }
 
 bool fields_is_mxfp4(const gm_tensor *t) { return t->format < 0 && t->data && strcmp(t->type, "MXFP4") == 0; }
@@ -327,6 +331,8 @@ gm_status fields_list(gm_loader *l) {
     const gm_tensor *t = fields_find(l, name, "%s.weight", embed);
     if (is_gguf && t && t->ndim == 2)      /* the matrix is the truth: token lists may be shorter */
         c->vocab = t->shape[0];
+    if (c->vocab < 1 || c->vocab > INT32_MAX)
+        return gm_fail(GM_EBADFILE, "%s: a vocabulary of %lld tokens", l->path, (long long)c->vocab);
     if (c->tied < 0)
         c->tied = !fields_find(l, name, "%s.weight", head);
     GM_TRY(add_matrix(l, embed, &m->embedding, (job){0}, c->vocab, c->vocab, c->hidden));

@@ -35,7 +35,7 @@ static gm_status divide_frequencies(gm_loader *l, int64_t half, float *freq) {
 
 static gm_status make_frequencies(gm_loader *l) {
     gm_model *m = l->model;
-    float freq[512];
+    float freq[MAX_HEAD_DIM / 2];
     for (int i = 0; i < GM_ROPES; i++) {
         int64_t half = m->config.rope[i].dims / 2;
         if (half < 1)                /* no layer has it */

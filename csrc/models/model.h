@@ -45,6 +45,7 @@ typedef struct {
     int slot;                    /* of the cache */
 } gm_layer_config;
 
+enum { MAX_HEAD_DIM = 1024 };
 enum { ROPE_FULL, ROPE_SLIDING, GM_ROPES };      /* rotary embeddings by the kind of layer */
 
 typedef struct {

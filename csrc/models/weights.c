@@ -1,5 +1,6 @@
 /* weights.c - a model's weights by name, as float32: what the kernels multiply by, open to be looked at. */
 #include <string.h>
+#include "base/memory.h"
 #include "core/graph.h"
 #include "models/model.h"
 #include "ops/ops.h"
@@ -20,12 +21,12 @@ static gm_array *unpacked_stack(gm_scope *s, gm_array *w) {
     int64_t experts = w->shape[0], rows = w->shape[1], k = w->shape[2];
     gm_spec spec = {.dtype = GM_PACKED, .format = w->format, .ndim = 2, .shape = {rows, k}};
     int64_t bytes = (int64_t)kernels_packed_bytes(engine_kernels(), w->format, rows, k);
-    gm_array *joined = NULL;
-    for (int64_t e = 0; e < experts; e++) {
-        gm_array *one = unpacked(s, array_data(s, &spec, w->buf, e * bytes));
-        one = one ? gm_reshape(s, one, 3, (int64_t[]){1, rows, k}) : NULL;
-        joined = e == 0 ? one : gm_concatenate(s, (gm_array *[]){joined, one}, 2, 0);
-    }
+    gm_array **each = memory_array((size_t)experts, sizeof *each), *joined = NULL;
+    for (int64_t e = 0; each && e < experts; e++)
+        each[e] = unpacked(s, array_data(s, &spec, w->buf, e * bytes));
+    if (each)
+        joined = gm_reshape(s, gm_concatenate(s, each, (int)experts, 0), 3, (int64_t[]){experts, rows, k});
+    memory_free(each);
     return joined;
 }
 

@@ -152,7 +152,7 @@ static gm_status sum_infer(gm_array *const *in, int n_in, const void *param, gm_
     (void)param;
     const gm_array *y = in[0], *weights = in[1], *place = in[2];
     if (y->dtype != GM_FLOAT32 || y->ndim != 2 || weights->dtype != GM_FLOAT32 || weights->ndim != 2 ||
-        place->dtype != GM_INT32 || place->ndim != 1 || weights->size != y->shape[0] || place->size != y->shape[0]) {
+        weights->shape[1] < 1 || place->dtype != GM_INT32 || place->ndim != 1 || weights->size != y->shape[0] || place->size != y->shape[0]) {
         char text[3][128];
         for (int i = 0; i < 3; i++)
             array_text(in[i], text[i]);

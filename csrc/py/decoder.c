@@ -15,12 +15,10 @@ static void decoder_dealloc(PyObject *self);
 PyObject *py_model_new_decoder(PyObject *self, PyObject *unused) {
     (void)unused;
     module_state *state = py_model_state(self);
-    gm_model *model = ((model_object *)self)->model;
+    gm_model *model = py_model_open(self);
     gm_decoder *c_decoder = NULL;
-    if (!model) {
-        PyErr_SetString(PyExc_ValueError, "the model is closed");
+    if (!model)
         return NULL;
-    }
     if (gm_decoder_new(model, &c_decoder) != GM_OK)
         return raise_gm(state);
     PyObject *streams = PyList_New(0);
@@ -109,7 +107,12 @@ static PyObject *decoder_step(PyObject *self, PyObject *unused) {
     gm_token token = {.id = -1};
     gm_stream *which;
     gm_status status;
-    if (!is_free(decoder) || !let_go(decoder))
+    if (!is_free(decoder))
+        return NULL;
+    decoder->busy = true;                /* what a stream holds may have a finalizer, which must not come back here */
+    bool ready = let_go(decoder);
+    decoder->busy = false;
+    if (!ready)
         return NULL;
     mark_busy(decoder, true);
     do {

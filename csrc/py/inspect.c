@@ -2,13 +2,6 @@
 #include "py/inspect.h"
 #include <string.h>
 
-static gm_model *open_model(PyObject *self) {
-    gm_model *model = ((model_object *)self)->model;
-    if (!model)
-        PyErr_SetString(PyExc_ValueError, "the model is closed");
-    return model;
-}
-
 /* ---- arguments ---- */
 void edits_free(edit_list *e) {
     for (size_t i = 0; i < e->n; i++)
@@ -72,7 +65,7 @@ bool numbers_read(PyObject *value, int64_t **numbers, size_t *count) {
 /* ---- methods of Model ---- */
 PyObject *py_model_activations(PyObject *self, PyObject *unused) {
     (void)unused;
-    gm_model *model = open_model(self);
+    gm_model *model = py_model_open(self);
     if (!model)
         return NULL;
     gm_model_retain(model);              /* making the list may run a finalizer, which may close the model */
@@ -123,7 +116,7 @@ PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, 
     edit_list edits = {NULL, 0};
     bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[0], &ids, &n_ids)
                 && numbers_read(v[1], &numbers, &n_numbers) && (!v[2] || edits_read(state, v[2], &edits));
-    gm_model *model = read ? open_model(self) : NULL;
+    gm_model *model = read ? py_model_open(self) : NULL;
     if (model) {
         gm_model_retain(model);
         gm_inspection *inspection = NULL;
@@ -152,7 +145,7 @@ PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, 
 
 PyObject *py_model_head(PyObject *self, PyObject *value) {
     module_state *state = py_model_state(self);
-    gm_model *model = open_model(self);
+    gm_model *model = py_model_open(self);
     gm_array *x = model ? py_array_node(state, value) : NULL;
     if (model && !x)
         PyErr_Format(PyExc_TypeError, "head: expected an array, found %R", (PyObject *)Py_TYPE(value));

@@ -30,8 +30,7 @@ static void model_dealloc(PyObject *self) {
     object_free(self);
 }
 
-/* The C model, borrowed; NULL with ValueError when it is closed. */
-static gm_model *open_model(PyObject *self) {
+gm_model *py_model_open(PyObject *self) {
     gm_model *model = ((model_object *)self)->model;
     if (!model)
         PyErr_SetString(PyExc_ValueError, "the model is closed");
@@ -173,7 +172,7 @@ PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyOb
 
 static PyObject *model_info(PyObject *self, PyObject *unused) {
     (void)unused;
-    gm_model *model = open_model(self);
+    gm_model *model = py_model_open(self);
     char *json = NULL;
     if (!model)
         return NULL;
@@ -190,7 +189,7 @@ static PyObject *model_info(PyObject *self, PyObject *unused) {
 
 static PyObject *model_weight_names(PyObject *self, PyObject *unused) {
     (void)unused;
-    gm_model *model = open_model(self);
+    gm_model *model = py_model_open(self);
     if (!model)
         return NULL;
     gm_model_retain(model);              /* making the list may run a finalizer, which may close the model */
@@ -207,7 +206,7 @@ static PyObject *model_weight_names(PyObject *self, PyObject *unused) {
 }
 
 static PyObject *model_weight(PyObject *self, PyObject *name) {
-    gm_model *model = open_model(self);
+    gm_model *model = py_model_open(self);
     PyObject *bytes = model ? PyUnicode_AsUTF8String(name) : NULL;
     if (!bytes)
         return NULL;
@@ -219,13 +218,13 @@ static PyObject *model_weight(PyObject *self, PyObject *name) {
 
 static PyObject *get_vocab_size(PyObject *self, void *unused) {
     (void)unused;
-    gm_model *model = open_model(self);
+    gm_model *model = py_model_open(self);
     return model ? PyLong_FromLongLong(gm_model_vocab_size(model)) : NULL;
 }
 
 static PyObject *get_context_length(PyObject *self, void *unused) {
     (void)unused;
-    gm_model *model = open_model(self);
+    gm_model *model = py_model_open(self);
     return model ? PyLong_FromLongLong(gm_model_context_length(model)) : NULL;
 }
 
@@ -332,7 +331,7 @@ static PyObject *score(PyObject *self, gm_score_kind kind, PyObject *sequences, 
     module_state *state = py_model_state(self);
     batch b = {NULL, 0}, labels = {NULL, 0};
     bool read = batch_read(sequences, &b) && (!label_sequences || batch_read(label_sequences, &labels));
-    gm_model *model = read ? open_model(self) : NULL;
+    gm_model *model = read ? py_model_open(self) : NULL;
     if (!model) {
         batch_free(&b);
         batch_free(&labels);

@@ -209,6 +209,8 @@ PyObject *py_model_new_session(PyObject *self, PyObject *unused);
 PyObject *py_model_new_decoder(PyObject *self, PyObject *unused);
 PyObject *py_model_restore_session(PyObject *self, PyObject *bytes);
 module_state *py_model_state(PyObject *self);
+/* The C model, borrowed; NULL with ValueError when it is closed. */
+gm_model *py_model_open(PyObject *self);
 void py_session_shut(struct session_object *session);   /* frees the C session now, or as soon as its stream lets go */
 bool py_token_type_add(PyObject *module, module_state *state);
 const char *finish_name(gm_finish finish);            /* NULL for GM_FINISH_NONE */

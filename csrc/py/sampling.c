@@ -133,7 +133,11 @@ static bool read_biases(sampling_arguments *a, PyObject *value, const char *name
         PyObject *pair = PyList_GetItem(pairs, (Py_ssize_t)i);
         double bias = 0;
         int id = 0;
-        ok = read_int(PyTuple_GetItem(pair, 0), "token id", &id) && read_float(PyTuple_GetItem(pair, 1), name, &bias);
+        ok = PyTuple_Check(pair) && PyTuple_Size(pair) == 2;
+        if (!ok)
+            PyErr_Format(PyExc_TypeError, "%s: items() gave %R, expected a token id and a bias", name, pair);
+        ok = ok && read_int(PyTuple_GetItem(pair, 0), "token id", &id)
+          && read_float(PyTuple_GetItem(pair, 1), name, &bias);
         ids[i] = id;
         biases[i] = (float)bias;
     }

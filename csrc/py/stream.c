@@ -30,16 +30,9 @@ static PyObject *session_object_of(PyObject *self, gm_session *c_session) {
     return (PyObject *)session;
 }
 
-static gm_model *model_of(PyObject *self) {
-    gm_model *model = ((model_object *)self)->model;
-    if (!model)
-        PyErr_SetString(PyExc_ValueError, "the model is closed");
-    return model;
-}
-
 PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
     (void)unused;
-    gm_model *model = model_of(self);
+    gm_model *model = py_model_open(self);
     gm_session *c_session = NULL;
     if (!model)
         return NULL;
@@ -49,7 +42,7 @@ PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
 }
 
 PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
-    gm_model *model = model_of(self);
+    gm_model *model = py_model_open(self);
     gm_session *c_session = NULL;
     gm_status status;
     Py_buffer view;
@@ -63,7 +56,7 @@ PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
     PyBuffer_Release(&view);
     if (status != GM_OK)
         return raise_gm(py_model_state(self));
-    if (!model_of(self)) {
+    if (!py_model_open(self)) {
         gm_session_free(c_session);
         return NULL;
     }

@@ -224,7 +224,6 @@ void gm_stream_free(gm_stream *st) {
 void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
 gm_stream_stats gm_stream_get_stats(const gm_stream *st) { return st->stats; }
 
-
 /* ---- rows and logits ---- */
 /* Whether the token sampled last leaves no room for another. */
 static bool is_full(const gm_stream *st) { return st->sampler.n_history >= st->session->model->config.context; }
