@@ -548,7 +548,7 @@ def test_a_processor_s_exception_ends_the_stream_and_not_the_session(model):
     tokens = [next(stream), next(stream)]
     with pytest.raises(KeyError, match="enough"):
         next(stream)
-    assert list(stream) == [] and stream.result.finish_reason == "cancelled"
+    assert list(stream) == [] and stream.result.finish_reason == "error" and isinstance(stream.result.error, KeyError)
     assert stream.result.tokens == [token.id for token in tokens]
     again = finish(model.generate("Once upon a time", max_tokens=8, temperature=0, session=session))
     assert again.tokens == finish(model.generate("Once upon a time", max_tokens=8, temperature=0)).tokens
