@@ -33,11 +33,12 @@ IDS = {name: kind for kind, (name, _, _) in TYPES.items()}
 
 
 class _Reader:
-    def __init__(self, data, name):
+    def __init__(self, data, name, longest=None, error=mx.Error):
         self.data, self.name, self.at = memoryview(data), name, 0
+        self.longest, self.error = longest, error
 
     def bad(self, what):
-        return RuntimeError(f"load: {self.name} is no GGUF file: {what}")
+        return self.error(f"{self.name} is no GGUF file: {what}")
 
     def take(self, n):
         if n > len(self.data) - self.at:
@@ -59,10 +60,27 @@ class _Reader:
         if item == STRING:
             if count > len(self.data) // 8:
                 raise self.bad(f"a list of {count} strings")
-            return ARRAY, item, [self.string() for _ in range(count)]
+            return ARRAY, item, self.skip_strings(count) if self.is_long(count) else \
+                [self.string() for _ in range(count)]
         letter = self.letter(item)
         items = self.take(count * struct.calcsize("<" + letter))
-        return ARRAY, item, list(struct.unpack(f"<{count}{letter}", items))
+        return ARRAY, item, count if self.is_long(count) else list(struct.unpack(f"<{count}{letter}", items))
+
+    def is_long(self, count):
+        return self.longest is not None and count > self.longest
+
+    def skip_strings(self, count):
+        """Their count; a vocabulary has hundreds of thousands, so this is written to be fast."""
+        data, at, end, unpack = self.data, self.at, len(self.data), struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(count):
+                at += 8 + unpack(data, at)[0]
+        except (struct.error, OverflowError):
+            at = end + 1
+        if at > end:
+            raise self.bad(f"a list of {count} strings is not inside")
+        self.at = at
+        return count
 
     def letter(self, kind):
         if kind not in VALUES:
@@ -99,10 +117,11 @@ class Tensor:
     end: int
 
 
-def read_header(data, name):
-    """({key: (type, type of items or None, value)}, tensors) of a file's bytes; arrays are lists. Lengths are checked
-    against the file, and so is where a tensor of a known type lies."""
-    r = _Reader(data, name)
+def read_header(data, name, longest=None, error=mx.Error):
+    """({key: (type, type of items or None, value)}, tensors) of a file's bytes; arrays are lists, those of more than
+    `longest` items their count. Lengths are checked against the file, and so is where a tensor of a known type lies;
+    what is wrong raises `error`."""
+    r = _Reader(data, name, longest, error)
     if bytes(r.take(4)) != b"GGUF":
         raise r.bad("it does not begin with its magic")
     version, tensors, entries = r.number("I"), r.number("Q"), r.number("Q")
@@ -140,7 +159,7 @@ def read_header(data, name):
 def parse(data, name):
     """(arrays, metadata) of a whole file."""
     from .io import _array
-    header, tensors = read_header(data, name)
+    header, tensors = read_header(data, name, error=RuntimeError)
     metadata = {key: value if (item if kind == ARRAY else kind) == STRING
                 else mx.array(value, VALUES[item if kind == ARRAY else kind][1])
                 for key, (kind, item, value) in header.items()}

@@ -4,21 +4,13 @@ Files are hostile: every length is checked against the file, and what is wrong r
 """
 from __future__ import annotations
 
-import json
-import mmap
 import os
 import re
-import struct
 from dataclasses import dataclass, field
 
-from gomlx import _gomlx, hub
+from gomlx import _gomlx, gguf_file, hub, io
 
-SAFETENSORS_HEADER = 100 << 20                  # bytes; larger ones are refused, as safetensors itself does
 LISTED = 4096                                   # items of an array of metadata that are kept; of longer ones the count
-GGML_TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K",
-              11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-              19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32",
-              27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
 # Parts of multimodal checkpoints that no language model loads.
 TOWERS = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector|audio_tower|embed_audio|embed_vision|"
                     r"vision_embedder|visual|mtp)\.")
@@ -110,27 +102,10 @@ def read_folder(folder):
 def safetensors_header(file, tensors):
     """Puts the file's tensors into `tensors`; returns its metadata."""
     check_file(file)
-    size = os.path.getsize(file)
     with open(file, "rb") as source:
-        head = source.read(8)
-        length = int.from_bytes(head, "little")
-        if len(head) < 8 or length > min(size - 8, SAFETENSORS_HEADER):
-            raise bad(file, f"no safetensors file: a header of {length} bytes in a file of {size}")
-        try:
-            header = json.loads(source.read(length))
-        except (ValueError, RecursionError) as error:
-            raise bad(file, f"the header is not JSON: {error}") from None
-    if not isinstance(header, dict):
-        raise bad(file, "the header is no JSON object")
-    metadata = header.pop("__metadata__", {})
-    for name, one in header.items():
-        try:
-            begin, end = one["data_offsets"]
-            if not 0 <= begin <= end <= size - 8 - length:
-                raise ValueError
-            tensors[name] = Tensor(str(one["dtype"]), tuple(int(n) for n in one["shape"]), end - begin)
-        except (KeyError, TypeError, ValueError):
-            raise bad(file, f"tensor {name!r:.80}: {one!r:.80} does not say where it lies in the file") from None
+        found, metadata = io.safetensors_header(source, file, any_dtype=True)
+    for name, (word, shape, begin, end) in found.items():
+        tensors[name] = Tensor(word, tuple(shape), end - begin)
     return metadata if isinstance(metadata, dict) else {}
 
 
@@ -160,100 +135,14 @@ def read_gguf(path):
                   [os.path.basename(one) for one in files], total, tensors)
 
 
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-STRING, ARRAY = 8, 9
-
-
-class Cursor:
-    """A place in a mapped GGUF file; what lies beyond the end raises."""
-
-    def __init__(self, data, file):
-        self.data, self.file, self.at = data, file, 0
-
-    def take(self, count):
-        if count > len(self.data) - self.at:
-            raise bad(self.file, f"{count} bytes at {self.at} are beyond its end")
-        self.at += count
-        return self.data[self.at - count:self.at]
-
-    def number(self, letter):
-        return struct.unpack("<" + letter, self.take(struct.calcsize("<" + letter)))[0]
-
-    def string(self):
-        return self.take(self.number("Q")).decode("utf-8", "replace")
-
-    def value(self, kind):
-        if kind == STRING:
-            return self.string()
-        if kind != ARRAY:
-            return self.number(self.letter(kind))
-        item, count = self.number("I"), self.number("Q")
-        if item == STRING:
-            if count > len(self.data) // 8:
-                raise bad(self.file, f"a list of {count} strings")
-            if count <= LISTED:
-                return [self.string() for _ in range(count)]
-            return self.skip_strings(count)
-        letter = self.letter(item)
-        items = self.take(count * struct.calcsize("<" + letter))
-        return list(struct.unpack(f"<{count}{letter}", items)) if count <= LISTED else count
-
-    def skip_strings(self, count):
-        """Their count; a vocabulary has hundreds of thousands, so this is written to be fast."""
-        data, at, end, unpack = self.data, self.at, len(self.data), struct.Struct("<Q").unpack_from
-        try:
-            for _ in range(count):
-                at += 8 + unpack(data, at)[0]
-        except (struct.error, OverflowError):
-            at = end + 1
-        if at > end:
-            raise bad(self.file, f"a list of {count} strings is not inside")
-        self.at = at
-        return count
-
-    def letter(self, kind):
-        if kind not in SCALARS:
-            raise bad(self.file, f"metadata of type {kind}")
-        return SCALARS[kind]
-
-
 def gguf_header(file, tensors):
     """Puts the file's tensors into `tensors`; returns its metadata, of long arrays the count."""
     check_file(file)
-    if os.path.getsize(file) < 24:
-        raise bad(file, "no GGUF file: it is too short")
-    with open(file, "rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        cursor = Cursor(data, file)
-        if cursor.take(4) != b"GGUF":
-            raise bad(file, "no GGUF file: it does not begin with its magic")
-        version, n_tensors, n_entries = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
-        if version not in (2, 3):
-            raise bad(file, f"GGUF version {version}, expected 2 or 3")
-        if n_tensors > len(data) // 24 or n_entries > len(data) // 12:
-            raise bad(file, f"{n_tensors} tensors and {n_entries} entries in {len(data)} bytes")
-        metadata = {}
-        for _ in range(n_entries):
-            key = cursor.string()
-            metadata[key] = cursor.value(cursor.number("I"))
-        found = []
-        for _ in range(n_tensors):
-            name, n_dims = cursor.string(), cursor.number("I")
-            if n_dims > 4:
-                raise bad(file, f"tensor {name!r:.80} of {n_dims} dimensions")
-            shape = tuple(cursor.number("Q") for _ in range(n_dims))[::-1]
-            found.append((name, shape, cursor.number("I"), cursor.number("Q")))
-        alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
-            raise bad(file, f"general.alignment is {alignment!r}")
-        body = len(data) - -(-cursor.at // alignment) * alignment
-        ends = sorted({offset for *_, offset in found} | {max(body, 0)})
-        following = dict(zip(ends, ends[1:], strict=False))
-        for name, shape, kind, offset in found:
-            if offset >= body and 0 not in shape:
-                raise bad(file, f"tensor {name!r:.80} begins at {offset} of {max(body, 0)} bytes: the file was cut "
-                          "short")
-            tensors[name] = Tensor(GGML_TYPES.get(kind, f"type {kind}"), shape, following.get(offset, offset) - offset)
-    return metadata
+    metadata, found = gguf_file.read_header(io.mapped(file), file, LISTED)
+    for one in found:
+        word = gguf_file.TYPES[one.kind][0] if one.kind in gguf_file.TYPES else f"type {one.kind}"
+        tensors[one.name] = Tensor(word, tuple(one.shape), one.end - one.begin)
+    return {key: value for key, (_, _, value) in metadata.items()}
 
 
 def quantisation(header: Header) -> dict:

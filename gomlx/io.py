@@ -7,6 +7,7 @@ import ast
 import io
 import json
 import math
+import mmap
 import os
 import struct
 import tempfile
@@ -109,6 +110,14 @@ def _opened(function, file, error=RuntimeError):
         return open(file, "rb")
     except OSError as cause:
         raise error(f"{function}: cannot open {os.fspath(file)}: {cause.strerror}") from cause
+
+
+def mapped(path):
+    """The bytes of a file, read as they are used."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _read(function, file, error=RuntimeError):
@@ -248,10 +257,11 @@ def safetensors_head(tensors, metadata=None):
     return struct.pack("<Q", len(text)) + text
 
 
-def safetensors_header(stream, name):
-    """({name: (dtype word, shape, first byte, end)}, metadata) of a stream; every extent lies within it."""
+def safetensors_header(stream, name, any_dtype=False, error=mx.Error):
+    """({name: (dtype word, shape, first byte, end)}, metadata) of a stream; every extent lies within it. any_dtype:
+    with words that have no dtype here. What is wrong raises `error`."""
     def bad(what):
-        return RuntimeError(f"load: {name} is no safetensors file: {what}")
+        return error(f"{name} is no safetensors file: {what}")
 
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
@@ -262,20 +272,21 @@ def safetensors_header(stream, name):
     try:
         header = json.loads(stream.read(length))
         metadata = header.pop("__metadata__", None) or {}
-    except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise bad("its header is no JSON object") from error
+    except (ValueError, RecursionError, AttributeError, TypeError) as cause:
+        raise bad("its header is no JSON object") from cause
     start, tensors = 8 + length, {}
     for key, entry in header.items():
         try:
             word, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             dtype = SAFETENSORS.get(word)
-        except (TypeError, KeyError, ValueError) as error:
-            raise bad(f"tensor {key!r} lacks dtype, shape or data_offsets") from error
-        if dtype is None:
+        except (TypeError, KeyError, ValueError) as cause:
+            raise bad(f"tensor {key!r} lacks dtype, shape or data_offsets") from cause
+        if not isinstance(word, str) or (dtype is None and not any_dtype):
             raise bad(f"tensor {key!r} has dtype {word!r}")
         numbers = [begin, end, *shape] if isinstance(shape, list) else [-1]
         if any(type(n) is not int or n < 0 for n in numbers) or not begin <= end <= size - start \
-                or any(n >= 1 << 31 for n in shape) or math.prod(shape) * dtype.size != end - begin:
+                or any(n >= 1 << 31 for n in shape) \
+                or (dtype is not None and math.prod(shape) * dtype.size != end - begin):
             raise bad(f"tensor {key!r} of shape {shape} cannot be bytes {begin} to {end} of {size - start}")
         tensors[key] = (word, shape, start + begin, start + end)
     return tensors, metadata
@@ -283,7 +294,7 @@ def safetensors_header(stream, name):
 
 def _parse_safetensors(stream, name):
     """(arrays, metadata); beside the arrays no more of the file than one tensor is in memory."""
-    tensors, metadata = safetensors_header(stream, name)
+    tensors, metadata = safetensors_header(stream, name, error=RuntimeError)
     arrays = {}
     for key, (word, shape, begin, end) in tensors.items():
         stream.seek(begin)

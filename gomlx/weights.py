@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import mmap
 import os
 from collections.abc import Callable
 
@@ -200,7 +199,7 @@ def gguf_weights(path):
     """({key: (type, type of items, value)}, {name: Weight}) of a GGUF file; of the first of split ones, all."""
     metadata, weights = {}, {}
     for i, part in enumerate(split_parts(path)):
-        data = mapped(part)
+        data = io.mapped(part)
         header, tensors = gguf_file.read_header(data, part)
         metadata = metadata or header
         count = header.get("split.count", (0, None, 1))[2]
@@ -244,7 +243,7 @@ def folder_weights(folder, config):
         path = os.path.join(folder, file)
         with open(path, "rb") as stream:
             header, _ = io.safetensors_header(stream, path)
-        data = mapped(path) if header else b""
+        data = io.mapped(path) if header else b""
         for name, entry in header.items():
             if name in tensors:
                 raise mx.Error(f"{path}: tensor {name} is in another file too")
@@ -256,13 +255,6 @@ def tensor_weight(data, name, entry, path):
     word, shape, begin, end = entry
     return Weight(tuple(shape), word, lambda: [io._array(memoryview(data)[begin:end], io.SAFETENSORS[word], shape)],
                   f"{path}: {name}", name.endswith("bias"))
-
-
-def mapped(path):
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def shard_files(folder):

@@ -561,7 +561,7 @@ def test_wrong_sources_are_named(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="tokenizer.json"):
         gomlx.convert(source, tmp_path / "x.gguf", "q8_0")
     (source / "model.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(RuntimeError, match="model.safetensors is no safetensors file"):
+    with pytest.raises(gomlx.Error, match="model.safetensors is no safetensors file"):
         gomlx.convert(source, tmp_path / "x.gguf", "q8_0")
     assert left(tmp_path) == ["model"]
 
@@ -591,7 +591,7 @@ def test_cut_gguf_files(folder, tmp_path, cut):
     whole = (tmp_path / "x.gguf").read_bytes()
     (tmp_path / "y.gguf").write_bytes(whole[:cut] if cut >= 0 else whole[:-33])
     for destination in ("z.gguf", "z"):
-        with pytest.raises(RuntimeError, match="y.gguf is no GGUF file"):
+        with pytest.raises(gomlx.Error, match="y.gguf is no GGUF file"):
             gomlx.convert(tmp_path / "y.gguf", tmp_path / destination)
     assert left(tmp_path) == ["model", "x.gguf", "y.gguf"]
 

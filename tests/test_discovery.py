@@ -8,7 +8,7 @@ import pytest
 from checkpoints import SMALL, random_weights, save_gguf, save_safetensors
 
 import gomlx
-from gomlx import headers
+from gomlx import gguf_file, headers
 
 
 def small(folder, dtype="F32", shards=1, **changes):
@@ -136,10 +136,10 @@ def test_a_vocabulary_is_counted_not_read():
         tokens = header.config["tokenizer.ggml.tokens"]
         assert (len(tokens) if isinstance(tokens, list) else tokens) == model.vocab_size
     data = struct.pack("<Q", 1) + b"a" + struct.pack("<Q", 2) + b"bc"
-    assert headers.Cursor(data, "x").skip_strings(2) == 2
+    assert gguf_file._Reader(data, "x").skip_strings(2) == 2
     for cut in range(1, len(data)):
         with pytest.raises(gomlx.Error, match="not inside"):
-            headers.Cursor(data[:cut], "x").skip_strings(2)
+            gguf_file._Reader(data[:cut], "x").skip_strings(2)
 
 
 def test_shared_models(shared):
