@@ -42,11 +42,13 @@ class Result:
     @property
     def message(self) -> dict:
         """The turn as a message, to go on with: chat(messages + [result.message, ...])."""
-        made = {"role": "assistant", "content": self.answer}
+        lost = [one.raw for one in self.tool_calls if one.name is None or one.arguments is None]
+        made = {"role": "assistant", "content": "\n".join([self.answer] * bool(self.answer) + lost)}
         if self.reasoning:              # templates of different families look for it under different names
             made |= {"reasoning_content": self.reasoning, "thinking": self.reasoning}
-        calls = [{"type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-                 for one in self.tool_calls if one.name is not None and one.arguments is not None]
+        calls = [{"id": f"call{i:05}", "type": "function",         # nine characters, as Mistral's template wants them
+                  "function": {"name": one.name, "arguments": one.arguments}}
+                 for i, one in enumerate(self.tool_calls) if one.name is not None and one.arguments is not None]
         return made | {"tool_calls": calls} if calls else made
 
 
