@@ -88,7 +88,7 @@ static void infer_head_dim(const config_source *s, int64_t n_kv_heads, int64_t *
 
 gm_status config_common(const config_source *s, gm_config *c) {
     int64_t head_dim = c->head_dim, nextn = 0;
-    if (!c->eps)
+    if (c->eps == 0)
         c->eps = s->g ? 1e-5 : 1e-6;
     if (!c->context)
         c->context = 2048;
@@ -128,9 +128,9 @@ gm_status config_common(const config_source *s, gm_config *c) {
         c->tied = -1;
     }
     GM_TRY(source_check_sizes(s, c));
-    if (!c->embedding_scale)
+    if (c->embedding_scale == 0)
         c->embedding_scale = 1;
-    if (!c->attention_scale)
+    if (c->attention_scale == 0)
         c->attention_scale = 1 / sqrt((double)c->head_dim);
     c->layers = memory_array((size_t)c->n_layers, sizeof *c->layers);
     if (!c->layers)
@@ -293,7 +293,7 @@ static gm_status rope_dims(const config_source *s, const gm_config *c, rope_conf
 }
 
 gm_status config_rope(const config_source *s, const gm_config *c, const char *type, rope_config *r) {
-    if (!r->original_context)
+    if (r->original_context == 0)
         r->original_context = (double)c->context;
     GM_TRY(s->g ? gguf_rope(s, r) : json_rope(s, c, type, r));
     return rope_dims(s, c, r);
@@ -301,7 +301,7 @@ gm_status config_rope(const config_source *s, const gm_config *c, const char *ty
 
 gm_status config_rope_nested(const config_source *s, const gm_config *c, const char *type, rope_config *r) {
     const cJSON *p = s->g ? NULL : source_item(s, "rope_parameters");
-    if (!r->original_context)
+    if (r->original_context == 0)
         r->original_context = (double)c->context;
     p = p ? cJSON_GetObjectItemCaseSensitive(p, type) : NULL;
     if (cJSON_IsObject(p))

@@ -74,6 +74,9 @@ static gm_status check_edit(const gm_model *m, const gm_edit *e) {
         return gm_fail(GM_EINDEX, "edit: the model has no activation %lld", (long long)e->activation);
     if (!info.editable)
         return gm_fail(GM_EVALUE, "edit: %s can be read, not changed", info.name);
+    if (e->from < 0 || e->to < e->from)
+        return gm_fail(GM_EVALUE, "edit: %s from position %lld to %lld, expected 0 or more, in order", info.name,
+                       (long long)e->from, (long long)e->to);
     const gm_array *v = e->value;
     int64_t width = info.shape[1] * info.shape[2];
     bool fits = v->dtype == GM_FLOAT32 && (v->ndim == 1 || v->ndim == 2) && v->shape[v->ndim - 1] == width;
