@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from gomlx import _gomlx, gguf_file, hub, io
+from gomlx import _gomlx, hub
 
 LISTED = 4096                                   # items of an array of metadata that are kept; of longer ones the count
 # Parts of multimodal checkpoints that no language model loads.
@@ -101,6 +101,7 @@ def read_folder(folder):
 
 def safetensors_header(file, tensors):
     """Puts the file's tensors into `tensors`; returns its metadata."""
+    from gomlx import io                        # here, so that `import gomlx` stays fast
     check_file(file)
     with open(file, "rb") as source:
         found, metadata = io.safetensors_header(source, file, any_dtype=True)
@@ -137,6 +138,7 @@ def read_gguf(path):
 
 def gguf_header(file, tensors):
     """Puts the file's tensors into `tensors`; returns its metadata, of long arrays the count."""
+    from gomlx import gguf_file, io
     check_file(file)
     metadata, found = gguf_file.read_header(io.mapped(file), file, LISTED)
     for one in found:
