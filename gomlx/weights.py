@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from gomlx import _gomlx as mx
-from gomlx import block_forms, gguf_file, io
+from gomlx import block_forms, gguf_file, headers, io
 from gomlx.loading import read_json
 
 DENSE = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
@@ -197,13 +197,13 @@ def chunks(weight, form):
 
 def gguf_weights(path):
     """({key: (type, type of items, value)}, {name: Weight}) of a GGUF file; of the first of split ones, all."""
-    metadata, weights = {}, {}
-    for i, part in enumerate(split_parts(path)):
+    metadata, weights, parts = {}, {}, headers.split_files(path)
+    for i, part in enumerate(parts):
         data = io.mapped(part)
         header, tensors = gguf_file.read_header(data, part)
         metadata = metadata or header
         count = header.get("split.count", (0, None, 1))[2]
-        if i == 0 and count > 1 and len(split_parts(path)) != count:
+        if i == 0 and isinstance(count, int) and count > 1 and len(parts) != count:
             raise mx.Error(f"{path}: one of {count} parts, which are not all beside it")
         for t in tensors:
             if t.name in weights:
@@ -224,16 +224,6 @@ def gguf_weight(data, t, path):
         return [io._array(part, mx.uint8, [*t.shape[:-1], t.shape[-1] // values * size])]
 
     return Weight(tuple(t.shape), form, read, f"{path}: {t.name}", t.name.endswith(".bias") or "_exps.bias" in t.name)
-
-
-def split_parts(path):
-    """The files of a split GGUF model, of which path is one; else path alone."""
-    from gomlx import hub
-    folder, name = os.path.split(path)
-    for files in hub.gguf_models(os.listdir(folder or ".")):
-        if name in files:
-            return [os.path.join(folder, one) for one in files]
-    return [path]
 
 
 def folder_weights(folder, config):

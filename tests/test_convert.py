@@ -11,7 +11,7 @@ import pytest
 
 import gomlx
 import gomlx.core as mx
-from checkpoints import halves, interleaved
+from checkpoints import SMALL, halves, interleaved, random_weights, save_gguf
 from gomlx import conversion, vocabulary, weights
 from gomlx.cli.conversion import TYPES as cli_types
 
@@ -594,6 +594,21 @@ def test_cut_gguf_files(folder, tmp_path, cut):
         with pytest.raises(gomlx.Error, match="y.gguf is no GGUF file"):
             gomlx.convert(tmp_path / "y.gguf", tmp_path / destination)
     assert left(tmp_path) == ["model", "x.gguf", "y.gguf"]
+
+
+def test_split_gguf_files(tmp_path):
+    save_gguf(str(tmp_path / "s.gguf"), SMALL, random_weights(SMALL), split=8)
+    parts = sorted(tmp_path.glob("s-*.gguf"))
+    gomlx.convert(parts[0], tmp_path / "x.gguf")
+    whole = {t.name for t in gguf.GGUFReader(tmp_path / "x.gguf").tensors}
+    assert len(parts) > 1 and whole == {t.name for part in parts for t in gguf.GGUFReader(part).tensors}
+    os.rename(parts[0], tmp_path / "alone.gguf")
+    with pytest.raises(gomlx.Error, match=f"one of {len(parts)} parts"):
+        gomlx.convert(tmp_path / "alone.gguf", tmp_path / "y.gguf")
+    os.rename(tmp_path / "alone.gguf", parts[0])
+    os.remove(parts[-1])
+    with pytest.raises(gomlx.Error, match=f"are missing: {parts[-1].name}"):
+        gomlx.convert(parts[0], tmp_path / "y.gguf")
 
 
 # ---- the command ----
