@@ -379,7 +379,7 @@ def test_it_does_not_outlive_its_parent(folder, python, way):
             "next(model.generate('x'))\nprint(model._process.pid, flush=True)\n"
             + ("" if way == "exit" else "os.kill(os.getpid(), 9)\n"))
     root = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60,
                           env=os.environ | {"PYTHONPATH": root})
     pid = int(done.stdout)
     until = time.monotonic() + 10

@@ -151,7 +151,7 @@ def test_a_saved_session_goes_on_in_another_process_with_the_same_bits(folders, 
     path = tmp_path / "saved"
     path.write_bytes(saved)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-c", CONTINUE, folders[name][0], kv_dtype, str(path),
+    done = subprocess.run([sys.executable, "-P", "-c", CONTINUE, folders[name][0], kv_dtype, str(path),
                            ",".join(map(str, ids))], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.splitlines() == [repr(want), "500"]
     model.close()

@@ -614,7 +614,7 @@ def test_split_gguf_files(tmp_path):
 # ---- the command ----
 
 def run(*args):
-    return subprocess.run([sys.executable, "-m", "gomlx", "convert", *map(str, args)], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-P", "-m", "gomlx", "convert", *map(str, args)], capture_output=True, text=True)
 
 
 def test_command(tmp_path):

@@ -128,7 +128,7 @@ def test_a_bundle_goes_on_in_another_process(tmp_path):
     known = json.loads(path.read_text())
     assert known["kind"] == "gomlx/state-bundle" and known["version"] == 1 and known["meta"] == {"chapter": 1}
     assert known["prompt"]["token_count"] == 500 and known["model"]["architecture"] == "llama"
-    made = subprocess.run([sys.executable, "-c", CONTINUE, path, ",".join(map(str, [*ids, 7]))], capture_output=True,
+    made = subprocess.run([sys.executable, "-P", "-c", CONTINUE, path, ",".join(map(str, [*ids, 7]))], capture_output=True,
                           text=True, check=True)
     assert json.loads(made.stdout) == want.logprobs
 
