@@ -91,6 +91,10 @@ def check_messages(messages):
     return messages
 
 
+MAX_REPEATED = 1 << 20          # characters or items that a template makes with *
+MAX_POWER = 1024                # of base and exponent
+
+
 class Refused(Exception):
     """raise_exception(text) in a template."""
 
@@ -124,7 +128,21 @@ def environment():
     def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """A template cannot fill the memory with one product or power."""
+        intercepted_binops = frozenset(("*", "**"))
+
+        def call_binop(self, context, operator, left, right):
+            if operator == "**":
+                small = all(isinstance(one, (int, float)) and abs(one) <= MAX_POWER for one in (left, right))
+            else:
+                sizes = [len(one) if hasattr(one, "__len__") else one for one in (left, right)]
+                small = not any(hasattr(one, "__len__") for one in (left, right)) or sizes[0] * sizes[1] <= MAX_REPEATED
+            if not small:
+                raise OverflowError(f"the result of {operator} is too long")
+            return super().call_binop(context, operator, left, right)
+
+    made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     made.filters["tojson"] = tojson
     made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     return made

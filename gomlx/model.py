@@ -4,7 +4,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gomlx.state_bundle import StateBundle
 
 __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
+
+
+MAX_BATCH = 1024                # streams that are decoded at a time
+MAX_SAMPLES = 1 << 20           # of one prompt
 
 
 class Model(Inspectable):
@@ -119,17 +123,22 @@ class Model(Inspectable):
               prefill="auto", steer=(), probe=None, **changes):
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
-        if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
+        if isinstance(prompt, (bytes, bytearray, Mapping, Set)) or not hasattr(prompt, "__iter__"):
             raise TypeError(f"prompt: expected a str or token ids, got {type(prompt).__name__}")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        if sampling is not None and not isinstance(sampling, Sampling):
+            raise TypeError(f"sampling: expected a gomlx.Sampling, got {type(sampling).__name__}")
         options = (sampling or self.sampling).replace(**changes).engine_options(self.tokenizer)
-        stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
+        several = hasattr(stop, "__iter__") and not isinstance(stop, str)
+        stop_texts = list(stop) if several else [] if stop is None else [stop]
         if not all(isinstance(one, str) for one in stop_texts):
             raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
         if isinstance(session, _gomlx.Session) and session.model is not self._engine:
             raise ValueError("the session belongs to another model")
         if isinstance(parser, str):
             parser = Parser(parser, prompt=prompt if isinstance(prompt, str) else self.tokenizer.decode(ids))
+        if parser is not None and not isinstance(parser, Parser):
+            raise TypeError(f"parser: expected a name or a gomlx.parsing.Parser, got {type(parser).__name__}")
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
         ends = [] if ignore_eos else self._stop_ids
         ends = [*ends, *stop_ids, *self._special_ids(stop_texts)]
@@ -193,8 +202,8 @@ class Model(Inspectable):
         return make(self, session, prompt, sampling, meta)
 
     def _samples(self, ask, n, seed, session, deadline):
-        if n < 1:
-            raise ValueError(f"n is {n}, expected 1 or more")
+        if not 1 <= n <= MAX_SAMPLES:
+            raise ValueError(f"n is {n}, expected 1 to {MAX_SAMPLES}")
         prompt = ask()["prompt"]
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
         base = session if session is not None else self._fresh_session(ids)
@@ -208,7 +217,7 @@ class Model(Inspectable):
             made.session = fork
             return made
 
-        return BatchStream(self._engine.new_decoder(), [partial(sample, i) for i in range(n)], n,
+        return BatchStream(self._engine.new_decoder(), [partial(sample, i) for i in range(n)], min(n, MAX_BATCH),
                            lead=lead if len(ids) > 1 else None, slots=self._slots, deadline=deadline,
                            on_error=self._set_error)
 
@@ -226,12 +235,14 @@ class Model(Inspectable):
 
         A prompt that cannot be generated from has the exception in its result's `error`; the others go on.
         """
+        if isinstance(prompts, (str, bytes, Mapping)):
+            raise TypeError(f"prompts: expected several prompts, got one {type(prompts).__name__}")
         prompts = list(prompts)
         own = list(options) if options is not None else [None] * len(prompts)
         if len(own) != len(prompts):
             raise ValueError(f"options: {len(own)} for {len(prompts)} prompts")
-        if not 1 <= batch_size <= 1024:
-            raise ValueError(f"batch_size is {batch_size}, expected 1 to 1024")
+        if not 1 <= batch_size <= MAX_BATCH:
+            raise ValueError(f"batch_size is {batch_size}, expected 1 to {MAX_BATCH}")
         deadline = deadline_of(timeout)
 
         def member(i):

@@ -103,7 +103,10 @@ class Prober:
 
     def _tell(self, kind, phase, data):
         if kind in self._kinds:
-            self._sink(ProbeEvent(kind, phase, -1 if phase == "prefill" else self._step, data))
+            try:
+                self._sink(ProbeEvent(kind, phase, -1 if phase == "prefill" else self._step, data))
+            except StopIteration as error:          # would look like the stream's own end
+                raise RuntimeError("a probe raised StopIteration") from error
 
     def _tell_pass(self, phase):
         if not self.activations:

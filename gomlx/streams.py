@@ -247,7 +247,7 @@ class TokenStream(Stepper):
             raise
         finally:
             self._lock.release()
-            if token is None or self._made.result is not None or self._closing:
+            if error is not None or token is None or self._made.result is not None or self._closing:
                 self._end(error)
         if token is None:
             raise StopIteration

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gomlx
+from gomlx.probes import Probe
 
 RAGGED = ["Once upon a time", "The cat", "A very long day in the forest, where nobody had ever been before, and", "Tom",
           "One"]
@@ -105,7 +106,36 @@ def test_options_of_a_batch_are_checked(model):
         model.generate("a", timeout=0)
     with pytest.raises(ValueError, match="prefill is 'all'"):
         model.generate("a", prefill="all")
+    for prompts in ("Once", b"Once", {"role": "user"}):
+        with pytest.raises(TypeError, match="prompts: expected several"):
+            model.generate_batch(prompts)
+    for n in (0, -1, 10**9):
+        with pytest.raises(ValueError, match=f"n is {n}, expected 1 to"):
+            model.generate("a", n=n)
     assert model.generate_batch([]).read() == []
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"prompt": {3: 4}}, "prompt: .* dict"), ({"prompt": {3, 4}}, "prompt: .* set"),
+    ({"sampling": {"temperature": 1}}, "sampling: expected a gomlx.Sampling, got dict"), ({"stop": 5}, "stop: .* 5"),
+    ({"stop": ["a", 5]}, "stop: "), ({"parser": 5}, "parser: .* int")])
+def test_arguments_of_other_kinds(model, options, words):
+    with pytest.raises(TypeError, match=words):
+        model.generate(**{"prompt": "a", **options})
+
+
+def test_stop_iteration_of_a_processor_is_no_end(model):
+    def ended(ids, logits):
+        raise StopIteration
+
+    for options in ({"logits_processors": [ended]}, {"probe": lambda event: next(iter(()))},
+                    {"probe": Probe(lambda event: next(iter(())), kinds=["token"])}):
+        stream = model.generate("Once", max_tokens=4, **options)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            stream.read()
+        assert stream.result.error is model.error and isinstance(model.error, RuntimeError)
+        assert list(stream) == []
+        assert isinstance(model.generate_batch(["Once"], max_tokens=4, **options).read()[0].error, RuntimeError)
 
 
 def test_cancel_and_close(model):

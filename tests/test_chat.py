@@ -32,6 +32,10 @@ def test_names_that_templates_use():
         '{\n  "a": 2,\n  "b": [\n    1\n  ]\n}'
 
 
+def test_products_and_powers_of_templates():
+    assert chat.render("{{ '-' * 3 }} {{ 2 * 3 }} {{ 2 ** 10 }} {{ 0.5 * 4 }}", HI) == "--- 6 1024 2.0"
+
+
 def test_a_template_that_refuses():
     with pytest.raises(ValueError, match=r"refuses these messages \(user\): roles must alternate"):
         chat.render("{{ raise_exception('roles must alternate') }}", HI)
@@ -43,6 +47,9 @@ def test_a_template_that_refuses():
     ("{{ 1 + 'a' }}", 1, "TypeError"),
     ("a\n{{ ''.__class__.__mro__ }}", 2, "SecurityError"),
     ("a\n{{ messages.append(1) }}", 2, "SecurityError"),
+    ("a\n{{ 'x' * 10**10 }}", 2, "OverflowError"),
+    ("{{ 5000000 * [1] }}", 1, "OverflowError"),
+    ("{{ 10**9**9 }}", 1, "OverflowError"),
 ])
 def test_a_broken_template_names_its_line(template, line, words):
     with pytest.raises(gomlx.Error, match=f"chat template, line {line}: .*{words}"):

@@ -289,6 +289,7 @@ def test_safetensors_damaged(folder):
     ("head_dim", 7, ["head_dim", "7"]),
     ("intermediate_size", True, ["intermediate_size"]),
     ("max_position_embeddings", -3, ["max_position_embeddings"]),
+    ("num_hidden_layers", [1, 1], ["num_hidden_layers"]),
     ("rms_norm_eps", "small", ["rms_norm_eps"]),
     ("rms_norm_eps", -1, ["epsilon", "-1"]),
     ("rope_theta", 0, ["rope"]),

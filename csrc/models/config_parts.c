@@ -94,7 +94,8 @@ gm_status config_common(const config_source *s, gm_config *c) {
         c->context = 2048;
     GM_TRY(read_vocab(s, c));
     GM_TRY(required(s, "hidden_size", "embedding_length", &c->hidden));
-    GM_TRY(required(s, "num_hidden_layers", "block_count", &c->n_layers));
+    GM_TRY(c->n_layers && !s->g ? config_int(s, "num_hidden_layers", "block_count", &c->n_layers)
+                                : config_need(s, "num_hidden_layers", "block_count", &c->n_layers));
     GM_TRY(config_int(s, NULL, "nextn_predict_layers", &nextn));
     c->n_layers -= nextn > 0 ? nextn : 0;    /* layers that guess further tokens are at the end */
     GM_TRY(required(s, "num_attention_heads", "attention.head_count", &c->n_heads));

@@ -513,6 +513,14 @@ static bool take_returned(stream_object *stream, PyObject *view, PyObject *retur
     return ok;
 }
 
+/* StopIteration would look like the stream's own end: it becomes RuntimeError, as in a generator. */
+static void replace_stop_iteration(void) {
+    if (!PyErr_ExceptionMatches(PyExc_StopIteration))
+        return;
+    PyErr_Clear();
+    PyErr_SetString(PyExc_RuntimeError, "a logits processor raised StopIteration");
+}
+
 /* The answer to GM_LOGITS: the processors, one after another, and the draw. The GIL is held, so that nobody changes the
  * logits meanwhile. GM_ESTATE with an exception set: a processor's. */
 gm_status py_stream_process(stream_object *stream, gm_token *token) {
@@ -531,6 +539,8 @@ gm_status py_stream_process(stream_object *stream, gm_token *token) {
         PyObject *returned = PyObject_CallFunctionObjArgs(processor, ids, view, NULL);
         ok = returned && take_returned(stream, view, returned);
         Py_XDECREF(returned);
+        if (!returned)
+            replace_stop_iteration();
     }
     stream->processing = false;
     status = ok ? gm_stream_sample(stream->stream, (const float *)(void *)PyByteArray_AsString(stream->logits), token)
