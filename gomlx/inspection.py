@@ -133,6 +133,8 @@ class Inspectable:
         known = self._engine.activations()
         n_layers = self.info["n_layers"]
         source = {int(name.split(".")[1]): owner for _, name, _, _, owner in known if name.endswith(".q")}
+        if not source:
+            raise ValueError(f"inspect_attention: no layer of {self.info['architecture']} here has attention")
         found = self.inspect(ids, ["*.k_rotated", "*.q_rotated"][:1 + queries])
         shapes = {name: shape for _, name, shape, _, _ in known}
         first = min(source)

@@ -49,7 +49,8 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     if backend != "native":
         from gomlx import backends
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
-               "threads": threads, "context_policy": context_policy, "parallel": parallel}
+               "threads": threads, "context_policy": context_policy, "parallel": parallel,
+               "prompt_cache": None if prompt_cache is True else prompt_cache}
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:

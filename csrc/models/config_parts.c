@@ -97,7 +97,8 @@ gm_status config_common(const config_source *s, gm_config *c) {
     GM_TRY(c->n_layers && !s->g ? config_int(s, "num_hidden_layers", "block_count", &c->n_layers)
                                 : config_need(s, "num_hidden_layers", "block_count", &c->n_layers));
     GM_TRY(config_int(s, NULL, "nextn_predict_layers", &nextn));
-    c->n_layers -= nextn > 0 ? nextn : 0;    /* layers that guess further tokens are at the end */
+    if (nextn > 0 && nextn < c->n_layers)    /* layers that guess further tokens are at the end */
+        c->n_layers -= nextn;
     GM_TRY(required(s, "num_attention_heads", "attention.head_count", &c->n_heads));
     int64_t n_kv_heads = c->n_kv_heads && !s->g ? c->n_kv_heads : c->n_heads;
     GM_TRY(read_greatest(s, "num_key_value_heads", "attention.head_count_kv", &n_kv_heads));

@@ -45,15 +45,18 @@ PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
     gm_model *model = py_model_open(self);
     gm_session *c_session = NULL;
     gm_status status;
-    Py_buffer view;
-    if (!model || PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) != 0)
+    /* What is read without the GIL must not change: of anything but bytes it is a copy. */
+    PyObject *saved = model ? PyBytes_FromObject(value) : NULL;
+    if (!saved)
         return NULL;
+    const char *bytes = PyBytes_AsString(saved);
+    size_t size = (size_t)PyBytes_Size(saved);
     gm_model_retain(model);                 /* another thread may close it meanwhile */
     Py_BEGIN_ALLOW_THREADS
-    status = gm_session_restore(model, view.buf, (size_t)view.len, &c_session);
+    status = gm_session_restore(model, bytes, size, &c_session);
     gm_model_release(model);
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&view);
+    Py_DECREF(saved);
     if (status != GM_OK)
         return raise_gm(py_model_state(self));
     if (!py_model_open(self)) {
