@@ -65,56 +65,64 @@ bool config_has_null(const config_source *s, const char *key) {
     return !s->g && cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(s->root, key));
 }
 
-gm_status source_number(const config_source *s, const cJSON *object, const char *key, double *out) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
-    if (!v || cJSON_IsNull(v))
-        return GM_OK;
+static gm_status read_real(const config_source *s, const char *key, const cJSON *v, double *out) {
     if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
         return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
     *out = v->valuedouble;
     return GM_OK;
 }
 
+gm_status source_number(const config_source *s, const cJSON *object, const char *key, double *out) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
+    return v && !cJSON_IsNull(v) ? read_real(s, key, v, out) : GM_OK;
+}
+
 gm_status source_integer(const config_source *s, const char *key, const cJSON *v, int64_t *out) {
-    if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
-        return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
-    if (v->valuedouble != floor(v->valuedouble) || fabs(v->valuedouble) > 9e15)
-        return gm_fail(GM_EBADFILE, "%s: %s is %g, expected an integer", s->name, key, v->valuedouble);
-    *out = (int64_t)v->valuedouble;
+    double value = 0;
+    GM_TRY(read_real(s, key, v, &value));
+    if (value != floor(value) || fabs(value) > 9e15)
+        return gm_fail(GM_EBADFILE, "%s: %s is %g, expected an integer", s->name, key, value);
+    *out = (int64_t)value;
     return GM_OK;
+}
+
+/* The value under its name in config.json; NULL where there is none, and in GGUF. */
+static const cJSON *json_value(const config_source *s, const char *key) {
+    return s->g || !key ? NULL : source_item(s, key);
+}
+
+/* Its whole name in GGUF, in `full`; NULL where it has none, and in config.json. */
+static const char *gguf_name(const config_source *s, const char *key, char full[160]) {
+    if (!s->g || !key)
+        return NULL;
+    snprintf(full, 160, "%s.%s", s->arch, key);
+    return full;
 }
 
 gm_status config_number(const config_source *s, const char *key, const char *gguf_key, double *out) {
     char full[160];
-    if (s->g && gguf_key) {
-        snprintf(full, sizeof full, "%s.%s", s->arch, gguf_key);
-        return gguf_get_float(s->g, full, out, NULL);
-    }
-    const cJSON *v = s->g || !key ? NULL : source_item(s, key);
-    if (v && (!cJSON_IsNumber(v) || !isfinite(v->valuedouble)))
-        return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
-    if (v)
-        *out = v->valuedouble;
-    return GM_OK;
+    const char *name = gguf_name(s, gguf_key, full);
+    const cJSON *v = json_value(s, key);
+    if (name)
+        return gguf_get_float(s->g, name, out, NULL);
+    return v ? read_real(s, key, v, out) : GM_OK;
 }
 
 gm_status config_int(const config_source *s, const char *key, const char *gguf_key, int64_t *out) {
     char full[160];
-    if (s->g && gguf_key) {
-        snprintf(full, sizeof full, "%s.%s", s->arch, gguf_key);
-        return gguf_get_int(s->g, full, out, NULL);
-    }
-    const cJSON *v = s->g || !key ? NULL : source_item(s, key);
+    const char *name = gguf_name(s, gguf_key, full);
+    const cJSON *v = json_value(s, key);
+    if (name)
+        return gguf_get_int(s->g, name, out, NULL);
     return v ? source_integer(s, key, v, out) : GM_OK;
 }
 
 gm_status config_flag(const config_source *s, const char *key, const char *gguf_key, bool *out) {
     char full[160];
-    if (s->g && gguf_key) {
-        snprintf(full, sizeof full, "%s.%s", s->arch, gguf_key);
-        return gguf_get_bool(s->g, full, out, NULL);
-    }
-    const cJSON *v = s->g || !key ? NULL : source_item(s, key);
+    const char *name = gguf_name(s, gguf_key, full);
+    const cJSON *v = json_value(s, key);
+    if (name)
+        return gguf_get_bool(s->g, name, out, NULL);
     if (v && !cJSON_IsBool(v))
         return gm_fail(GM_EBADFILE, "%s: %s is neither true nor false", s->name, key);
     if (v)
