@@ -374,6 +374,15 @@ def test_damaged_model(model, tmp_path):
         load(tmp_path, model=model)
 
 
+@pytest.mark.parametrize(("token_id", "message"), [
+    (10**9, "tokenizer.json.*<new>.*1000000000"), (1 << 22, "4194304"), (-1, "negative"), ("3", "'id'"), (1.5, "integer")])
+def test_added_token_of_an_absurd_id(token_id, message, tmp_path):
+    """The number decides nothing, as in the reference, but one that no vocabulary has is no accident."""
+    with pytest.raises(gomlx.Error, match=message):
+        load(tmp_path, model=bpe(["a"]), added_tokens=[{"id": token_id, "content": "<new>"}])
+    assert load(tmp_path, model=bpe(["a"]), added_tokens=[{"id": 7, "content": "<new>"}]).token_to_id("<new>") == 1
+
+
 def test_long_pieces_are_not_quadratic(tmp_path):
     """A million letters in one piece; the square would take hours."""
     tokens = ["a"] + ["a" * 2 ** k for k in range(1, 11)]

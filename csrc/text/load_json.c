@@ -20,6 +20,8 @@ static gm_status text_of(json_reader *r, byte_buffer *scratch, const char **text
 }
 
 /* ---- added tokens ---- */
+/* Which id a token gets is the vocabulary's business (tokenizer_add), as in the reference; one that no vocabulary has
+ * tells that the file is damaged. */
 static gm_status read_added(gm_tokenizer *t, json_reader *array) {
     if (array->type == JSON_NULL)
         return GM_OK;
@@ -32,6 +34,8 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
         bool normalized;
         char *text;
         size_t length;
+        int64_t id;
+        GM_TRY(member_count(&r, "id", &id));
         GM_TRY(member_bool(&r, "single_word", false, &flags.single_word));
         GM_TRY(member_bool(&r, "lstrip", false, &flags.lstrip));
         GM_TRY(member_bool(&r, "rstrip", false, &flags.rstrip));
@@ -40,7 +44,9 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
         GM_TRY(member_text(&r, "content", &text, &length));
         if (text == NULL)
             return json_fail(&r, "an added token has no content");
-        gm_status added = tokenizer_add(t, text, length, flags, normalized);
+        gm_status added = id < VOCAB_MAX ? tokenizer_add(t, text, length, flags, normalized)
+            : json_fail(&r, "added token '%.*s' has id %lld, expected 0 to %d", length < 64 ? (int)length : 64, text,
+                        (long long)id, VOCAB_MAX - 1);
         memory_free(text);
         GM_TRY(added);
     }
