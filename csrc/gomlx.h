@@ -269,6 +269,8 @@ gm_status gm_tokenizer_encode(gm_tokenizer *t, const char *text, size_t length, 
 gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text,
                               size_t *length);
 int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t);    /* added tokens included: largest id + 1 */
+/* The same of the model's vocabulary alone, without what is an added token too. */
+int64_t gm_tokenizer_base_size(const gm_tokenizer *t);
 /* The token's own string; NULL for a hole. *length in bytes. Borrowed. */
 const char *gm_tokenizer_token(const gm_tokenizer *t, int32_t id, size_t *length);
 int32_t gm_tokenizer_id(const gm_tokenizer *t, const char *token, size_t length);   /* -1 when there is none */

@@ -64,6 +64,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
         info["path"] = path
         if os.path.isdir(path):
             tokenizer = Tokenizer.from_file(path)
+            tokenizer.check_fit(os.path.join(path, "tokenizer.json"), engine.vocab_size, "config.json's vocab_size")
             generation = read_json(os.path.join(path, "generation_config.json"))
             config = read_json(os.path.join(path, "config.json"))
             sampling = defaults.sampling_from_config(generation)
@@ -73,6 +74,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
         else:
             metadata = info.get("metadata", {})
             tokenizer = Tokenizer.from_gguf(path, metadata)
+            tokenizer.check_fit(path, engine.vocab_size, "the rows of token_embd.weight,")
             sampling = defaults.sampling_from_gguf(metadata)
             info["sampling_ignored"] = defaults.sampling_ignored_in_gguf(metadata, sampling)
             stops = defaults.stop_ids(tokenizer, metadata=metadata)

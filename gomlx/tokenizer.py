@@ -54,6 +54,22 @@ class Tokenizer(_gomlx.Tokenizer):
         self._templates = chat.templates_in_gguf(metadata)
         return self
 
+    def check_fit(self, file: str, rows: int, rows_of: str) -> None:
+        """gomlx.Error when this is the tokenizer of another model than one whose embedding has so many rows. file: where
+        the tokenizer is from; rows_of: what says the number of rows.
+
+        Training pads the rows to a multiple of 64 to 512: Qwen 2.5 has 151936 or 152064 for 151665 ids, Gemma 3 262208
+        for 262145, Phi 2 51200 for 50295, none twice as many as there are ids. Added tokens may lie behind the rows, as
+        Gemma 3's <image_soft_token> does in its models without images; they raise when a text has them. Which ids
+        config.json names as BOS, EOS or padding tells nothing: files of one good model contradict each other there."""
+        if self.base_vocab_size > rows:
+            token = self.id_to_token(self.base_vocab_size - 1)
+            raise _gomlx.Error(f"{file}: the tokenizer's vocabulary goes to id {self.base_vocab_size - 1} ({token!r}), "
+                               f"expected ids below {rows_of} {rows}: it is another model's")
+        if 2 * self.vocab_size < rows:
+            raise _gomlx.Error(f"{file}: the tokenizer has {self.vocab_size} ids, expected about as many as {rows_of} "
+                               f"{rows}: it is another model's")
+
     def _token_of(self, token_id):
         return self.id_to_token(token_id) if isinstance(token_id, int) and 0 <= token_id < self.vocab_size else None
 

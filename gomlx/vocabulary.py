@@ -70,6 +70,7 @@ def to_gguf(folder, rows, config):
     """tokenizer.ggml.* and general.sampling.* of a folder, for an embedding of so many rows."""
     path = os.path.join(folder, "tokenizer.json")
     tokenizer = Tokenizer.from_file(folder)            # says what is wrong with the files, if anything is
+    tokenizer.check_fit(path, rows, "the embedding's rows,")
     found = read_json(path)
     settings = read_json(os.path.join(folder, "tokenizer_config.json"))
     settings = read_json(os.path.join(folder, "special_tokens_map.json")) | settings
@@ -125,9 +126,6 @@ def token_table(found, model, rows, path):
     for token in found.get("added_tokens") or []:
         by_id[token["id"]] = token["content"]
         types[token["id"]] = CONTROL if token.get("special") else USER_DEFINED
-    most = max(model.get("vocab", {}).values(), default=-1) + 1
-    if most > rows and any(types[i] == NORMAL for i in types if i >= rows):
-        raise mx.Error(f"{path}: {most} tokens, but the embedding has {rows} rows")
     return [by_id.get(i, f"[PAD{i}]") for i in range(rows)], [types.get(i, UNUSED) for i in range(rows)]
 
 

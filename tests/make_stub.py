@@ -14,7 +14,7 @@ RETURNS = {
     "Tokenizer.from_json": "Self", "Tokenizer.from_gguf": "Self",
     "Tokenizer.encode": "list[int]", "Tokenizer.decode": "str",
     "Tokenizer.token_to_id": "int | None", "Tokenizer.id_to_token": "str | None", "Tokenizer.is_special": "bool",
-    "Tokenizer.vocab_size": "int", "Tokenizer.stream": "Detokenizer", "Detokenizer.push": "str",
+    "Tokenizer.vocab_size": "int", "Tokenizer.base_vocab_size": "int", "Tokenizer.stream": "Detokenizer", "Detokenizer.push": "str",
     "Detokenizer.finish": "str",
     "TokenStream.__iter__": "Self", "TokenStream.__next__": "Token", "TokenStream.__enter__": "Self",
     "TokenStream.cancel": "None", "TokenStream.close": "None", "TokenStream.stats": "dict[str, Any]",

@@ -479,7 +479,7 @@ def test_added_tokens_beyond_the_embedding_are_left_out(folder, tmp_path):
     made["model"]["vocab"]["xx"] = ROWS
     made["added_tokens"].pop()
     (source / "tokenizer.json").write_text(json.dumps(made))
-    with pytest.raises(gomlx.Error, match="tokenizer.json: 301 tokens, but the embedding has 300 rows"):
+    with pytest.raises(gomlx.Error, match="tokenizer.json: .* id 300 .*rows, 300"):
         gomlx.convert(source, tmp_path / "y.gguf")
 
 

@@ -385,20 +385,82 @@ def test_index_that_lies(folder):
 # ---- what stands beside the weights ----
 
 WORDS = {"a": 0, "b": 1, "c": 2, " ": 3}
+TOKENS = WORDS | {f"t{i}": i for i in range(4, 90)}         # of SMALL's 100 rows some are padding
 
 
-def write_tokenizer(folder, **model):
+def write_tokenizer(folder, added=(), **model):
+    added = [{"content": text, "id": i, "special": True} for text, i in added]
     with open(folder / "tokenizer.json", "w", encoding="utf-8") as file:
-        json.dump({"model": {"type": "BPE", "vocab": WORDS, "merges": [], **model}}, file)
+        json.dump({"model": {"type": "BPE", "vocab": TOKENS, "merges": [], **model}, "added_tokens": added}, file)
 
 
-def test_tokenizer_larger_than_the_model(folder):
+@pytest.mark.parametrize(("vocab", "added", "words"), [
+    (TOKENS | {"d": 100}, (), ["id 100 ('d')", "vocab_size 100"]),
+    (TOKENS | {"d": 2**20}, (), ["id 1048576 ('d')", "vocab_size 100"]),
+    (WORDS, (), ["4 ids", "vocab_size 100"]),
+    (WORDS, [("<x>", 4)], ["5 ids", "vocab_size 100"]),
+    ({f"t{i}": i for i in range(49)}, (), ["49 ids", "vocab_size 100"]),
+    ({}, (), ["0 ids"]),
+])
+def test_tokenizer_of_another_model(folder, vocab, added, words):
+    write_tokenizer(folder, added, vocab=vocab)
+    with pytest.raises(gomlx.Error) as caught:
+        gomlx.load(folder)
+    for word in (str(folder / "tokenizer.json"), *words):
+        assert word in str(caught.value)
+    works(_gomlx.load_model(str(folder)))       # the weights alone are another matter
+
+
+def test_tokenizers_that_fit(folder):
+    for vocab, added in (({f"t{i}": i for i in range(50)}, ()), ({f"t{i}": i for i in range(100)}, ()),
+                         ({f"t{i}": i for i in range(100)} | {"<x>": 100}, [("<x>", 100)]),
+                         (TOKENS, [(f"<x{i}>", 90 + i) for i in range(20)])):
+        write_tokenizer(folder, added, vocab=vocab)
+        gomlx.load(folder).close()
+
+
+def test_another_models_tokenizer_file(tmp_path, shared):
+    folder = tmp_path / "fable"
+    shutil.copytree(os.path.join(shared, "models/fable"), folder)
+    folder.chmod(0o755)
+    (folder / "tokenizer.json").unlink()
+    shutil.copyfile(os.path.join(shared, "models/stories260k/tokenizer.json"), folder / "tokenizer.json")
+    with pytest.raises(gomlx.Error, match="tokenizer.json: the tokenizer has 512 ids, .* config.json's vocab_size 2048"):
+        gomlx.load(folder)
+
+
+@pytest.mark.parametrize(("tokens", "words"), [
+    ([f"t{i}" for i in range(41)], ["id 40 ('t40')", "token_embd.weight, 40"]),
+    ([f"t{i}" for i in range(19)], ["19 ids", "token_embd.weight, 40"]),
+])
+def test_gguf_tokens_of_another_model(tmp_path, tokens, words):
+    def write(tokens):
+        return write_gguf(tmp_path / "x.gguf", METADATA | {
+            "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.merges": []})
+    with pytest.raises(gomlx.Error) as caught:
+        gomlx.load(write(tokens))
+    for word in ("x.gguf", *words):
+        assert word in str(caught.value)
+    gomlx.load(write([f"t{i}" for i in range(40)])).close()
+    gomlx.load(write([f"t{i}" for i in range(38)])).close()
+
+
+def test_added_tokens_beyond_the_model(folder):
     """Ids that the model has not raise when they come up; the others work."""
-    write_tokenizer(folder, vocab={**WORDS, "d": 100, "e": 2**20})
+    write_tokenizer(folder, [(f"<x{i}>", 90 + i) for i in range(11)])
     with gomlx.load(folder) as model:
         assert len(list(model.generate("abc", max_tokens=3))) == 3
-        with pytest.raises(ValueError, match=r"token id 100 .* 100"):
-            model.generate("abcd")
+        assert model.tokenizer.encode("a<x10>") == [0, 100]
+        for use in (model.generate, model.score, model.embed, model.inspect, model.logit_lens, model.warm_prompt_cache,
+                    lambda text: model.classify([text], ["a", "b"]), lambda text: model.classify(["a"], ["b", text]),
+                    lambda text: model.generate(text, n=2).read()[0].error,
+                    lambda text: model.generate("a", stop_ids=model.tokenizer.encode(text))):
+            use("abc<x9>")
+            with pytest.raises(ValueError, match=r"id 100 is outside the vocabulary of 100"):
+                raise use("abc<x10>")
+        result, = model.generate_batch(["ab<x10>"], max_tokens=1).read()
+        assert "token id 100" in str(result.error)
         for ids in ([100], [-1], [2**31 - 1], []):
             with pytest.raises(ValueError):
                 model.generate(ids)
@@ -413,11 +475,11 @@ def test_tokenizer_larger_than_the_model(folder):
 
 def test_tokenizer_smaller_than_the_model(folder):
     """Tokens without a text are without a text."""
-    write_tokenizer(folder)
+    write_tokenizer(folder, vocab=dict(list(TOKENS.items())[:50]))
     with gomlx.load(folder) as model:
         for seed in range(5):
             tokens = list(model.generate([50, 60], max_tokens=20, temperature=2.0, seed=seed))
-            assert len(tokens) == 20 and any(token.id > 3 for token in tokens)
+            assert len(tokens) == 20 and any(token.id > 50 for token in tokens)
 
 
 def test_tokenizer_files(folder):

@@ -180,6 +180,11 @@ static PyObject *get_vocab_size(PyObject *self, void *unused) {
     return PyLong_FromLongLong(gm_tokenizer_vocab_size(tokenizer_of(self)));
 }
 
+static PyObject *get_base_size(PyObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(gm_tokenizer_base_size(tokenizer_of(self)));
+}
+
 /* ---- streaming ---- */
 
 typedef struct { PyObject_HEAD gm_detokenizer *detokenizer; PyObject *tokenizer; } detokenizer_object;
@@ -278,6 +283,7 @@ static PyMethodDef tokenizer_methods[] = {
 };
 static PyGetSetDef tokenizer_properties[] = {
     {"vocab_size", get_vocab_size, NULL, "The largest id + 1, added tokens included.", NULL},
+    {"base_vocab_size", get_base_size, NULL, "The largest id + 1 of the tokens that are no added ones.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot tokenizer_slots[] = {

@@ -249,6 +249,15 @@ void gm_detokenizer_free(gm_detokenizer *d) {
 /* ---- looking up ---- */
 int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t) { return (int64_t)t->n_ids; }
 
+int64_t gm_tokenizer_base_size(const gm_tokenizer *t) {
+    int64_t n = (int64_t)t->vocab.n_ids;
+    size_t length;
+    while (n > 0 && (vocab_text(&t->vocab, (int32_t)n - 1, &length) == NULL ||
+                     vocab_text(&t->added, (int32_t)n - 1, &length) != NULL))
+        n--;
+    return n;
+}
+
 const char *gm_tokenizer_token(const gm_tokenizer *t, int32_t id, size_t *length) {
     const char *text = vocab_text(&t->renamed, id, length);
     if (text == NULL)
