@@ -421,10 +421,10 @@ def test_tokenizers_that_fit(folder):
 
 def test_another_models_tokenizer_file(tmp_path, shared):
     folder = tmp_path / "fable"
-    shutil.copytree(os.path.join(shared, "models/fable"), folder)
+    shutil.copytree(os.path.join(shared, "data/models/fable"), folder)
     folder.chmod(0o755)
     (folder / "tokenizer.json").unlink()
-    shutil.copyfile(os.path.join(shared, "models/stories260k/tokenizer.json"), folder / "tokenizer.json")
+    shutil.copyfile(os.path.join(shared, "data/models/stories260k/tokenizer.json"), folder / "tokenizer.json")
     with pytest.raises(gomlx.Error, match="tokenizer.json: the tokenizer has 512 ids, .* config.json's vocab_size 2048"):
         gomlx.load(folder)
 
