@@ -1,6 +1,5 @@
 /* bpe.c - see bpe.h. */
 #include "text/bpe.h"
-#include "text/unicode.h"
 
 #define SHORT_PIECE 48              /* symbols; above it the heap is faster than scanning */
 #define NO_SYMBOL UINT32_MAX
@@ -120,13 +119,14 @@ void bpe_work_free(bpe_work *work) {
 }
 
 /* ---- the first symbols ---- */
-static gm_status push_symbol(bpe_work *work, int32_t id) {
+static gm_status push_symbol(bpe_work *work, int32_t id, size_t length) {
     if (work->n_symbols == work->symbol_capacity) {
         void *symbols = work->symbols;
         GM_TRY(buffer_grow(&symbols, work->n_symbols, &work->symbol_capacity, 1, sizeof(bpe_symbol)));
         work->symbols = symbols;
     }
-    work->symbols[work->n_symbols++].id = id;
+    work->symbols[work->n_symbols].id = id;
+    work->symbols[work->n_symbols++].length = (uint32_t)length;
     return GM_OK;
 }
 
@@ -137,7 +137,7 @@ static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, 
         if (b->bytes[bytes[i]] < 0)
             return GM_OK;
     for (size_t i = 0; i < n; i++)
-        GM_TRY(push_symbol(work, b->bytes[bytes[i]]));
+        GM_TRY(push_symbol(work, b->bytes[bytes[i]], 1));
     *done = true;
     return GM_OK;
 }
@@ -147,6 +147,7 @@ static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, 
  * reference). */
 static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length) {
     bool held = false;
+    size_t held_length = 0;
     for (size_t at = 0; at < length;) {
         size_t start = at;
         int32_t id;
@@ -158,9 +159,9 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
         }
         if (id >= 0) {
             if (held)
-                GM_TRY(push_symbol(work, b->unknown));
+                GM_TRY(push_symbol(work, b->unknown, held_length));
             held = false;
-            GM_TRY(push_symbol(work, id));
+            GM_TRY(push_symbol(work, id, at - start));
             continue;
         }
         if (b->byte_fallback) {
@@ -179,19 +180,31 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
             return gm_fail(GM_EVALUE,
                            "tokenizer: a character has no token, and the unknown token is not in the vocabulary");
         if (held && !b->fuse_unknown)
-            GM_TRY(push_symbol(work, b->unknown));
+            GM_TRY(push_symbol(work, b->unknown, held_length));
+        held_length = at - start + (held && b->fuse_unknown ? held_length : 0);
         held = true;
     }
-    return held ? push_symbol(work, b->unknown) : GM_OK;
+    return held ? push_symbol(work, b->unknown, held_length) : GM_OK;
 }
 
 /* ---- merging ---- */
-static gm_status merge_short(const bpe *b, bpe_work *work, id_buffer *out) {
+/* Appends one token of the piece; *at is where it begins. */
+static gm_status give(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *at, uint32_t length) {
+    if (spans != NULL)
+        GM_TRY(spans_append(spans, (text_span){ *at, *at + length }));
+    *at += length;
+    return ids_append(out, id);
+}
+
+static gm_status merge_short(const bpe *b, bpe_work *work, id_buffer *out, span_buffer *spans) {
     int32_t ids[SHORT_PIECE + 1];
+    uint32_t ends[SHORT_PIECE + 1], at = 0;    /* ends[i]: how many of the symbols lie in ids[0..i] */
     const bpe_merge *pairs[SHORT_PIECE];    /* pairs[i] joins ids[i] and ids[i + 1] */
     size_t n = work->n_symbols;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         ids[i] = work->symbols[i].id;
+        ends[i] = (uint32_t)i + 1;
+    }
     for (size_t i = 0; i + 1 < n; i++)
         pairs[i] = find_merge(b, ids[i], ids[i + 1]);
     for (;;) {
@@ -208,6 +221,7 @@ static gm_status merge_short(const bpe *b, bpe_work *work, id_buffer *out) {
         ids[best] = pairs[best]->id;
         n--;
         memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof ids[0]);
+        memmove(ends + best, ends + best + 1, (n - best) * sizeof ends[0]);
         if (best + 1 < n) {
             memmove(pairs + best + 1, pairs + best + 2, (n - best - 2) * sizeof pairs[0]);
             pairs[best] = find_merge(b, ids[best], ids[best + 1]);
@@ -215,8 +229,12 @@ static gm_status merge_short(const bpe *b, bpe_work *work, id_buffer *out) {
         if (best > 0)
             pairs[best - 1] = find_merge(b, ids[best - 1], ids[best]);
     }
-    for (size_t i = 0; i < n; i++)
-        GM_TRY(ids_append(out, ids[i]));
+    for (size_t i = 0, k = 0; i < n; i++) {
+        uint32_t length = 0;
+        for (; k < ends[i]; k++)
+            length += work->symbols[k].length;
+        GM_TRY(give(out, spans, ids[i], &at, length));
+    }
     return GM_OK;
 }
 
@@ -265,7 +283,8 @@ static gm_status push_candidate(const bpe *b, bpe_work *work, uint32_t at) {
     return merge == NULL ? GM_OK : heap_push(work, (bpe_candidate){ merge->rank, at, merge->id });
 }
 
-static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out) {
+static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_buffer *spans) {
+    uint32_t at = 0;
     bpe_symbol *s = work->symbols;
     size_t n = work->n_symbols;
     for (size_t i = 0; i < n; i++) {
@@ -286,6 +305,7 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out) {
         if (merge == NULL || merge->id != top.id)
             continue;
         left->id = top.id;
+        left->length += right->length;
         right->id = -1;
         left->next = right->next;
         if (right->next != NO_SYMBOL)
@@ -295,12 +315,12 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out) {
     }
     for (size_t i = 0; i < n; i++)
         if (s[i].id >= 0)
-            GM_TRY(ids_append(out, s[i].id));
+            GM_TRY(give(out, spans, s[i].id, &at, s[i].length));
     return GM_OK;
 }
 
 gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length,
-                     id_buffer *out) {
+                     id_buffer *out, span_buffer *spans) {
     if (b->ignore_merges) {
         const uint8_t *text = piece;
         size_t n = length;
@@ -314,9 +334,9 @@ gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t
         }
         int32_t id = vocab_find(v, text, n);
         if (id >= 0)
-            return ids_append(out, id);
+            return give(out, spans, id, &(uint32_t){ 0 }, (uint32_t)length);
     }
     work->n_symbols = 0;
     GM_TRY(push_symbols(b, v, work, piece, length));
-    return work->n_symbols <= SHORT_PIECE ? merge_short(b, work, out) : merge_long(b, work, out);
+    return work->n_symbols <= SHORT_PIECE ? merge_short(b, work, out, spans) : merge_long(b, work, out, spans);
 }

@@ -5,6 +5,7 @@
 #ifndef GOMLX_TEXT_BPE_H
 #define GOMLX_TEXT_BPE_H
 #include <stdbool.h>
+#include "text/text_view.h"
 #include "text/vocab.h"
 
 #define BPE_NO_UNKNOWN (-1)
@@ -24,7 +25,7 @@ typedef struct {
     int32_t bytes[256];    /* the <0xNN> tokens */
 } bpe;
 
-typedef struct { int32_t id; uint32_t previous, next; } bpe_symbol;    /* id -1: merged away */
+typedef struct { int32_t id; uint32_t length, previous, next; } bpe_symbol;    /* id -1: merged away */
 typedef struct { uint32_t rank, at; int32_t id; } bpe_candidate;
 
 typedef struct {
@@ -40,7 +41,10 @@ gm_status bpe_reserve(bpe *b, size_t n_merges);    /* only saves time */
 gm_status bpe_add_merge(bpe *b, const vocab *v, int32_t left, int32_t right, uint32_t rank, byte_buffer *scratch);
 /* Looks up the single symbols; call once, when the flags are set. */
 void bpe_prepare(bpe *b, const vocab *v);
-gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length, id_buffer *out);
+/* Appends the piece's ids, and unless spans is NULL for each of them its bytes in the piece: from 0 on without gaps, also
+ * where characters without a token were dropped (as in the reference). */
+gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length, id_buffer *out,
+                     span_buffer *spans);
 void bpe_free(bpe *b);
 void bpe_work_free(bpe_work *work);
 

@@ -1,7 +1,6 @@
 /* decode.c - see decode.h. */
 #include "text/bpe.h"
 #include "text/decode.h"
-#include "text/normalize.h"
 
 static const char replacement[] = "\xEF\xBF\xBD";    /* U+FFFD */
 
@@ -36,8 +35,8 @@ void decode_open(decode_state *s, const decoder *d, bool hold_runs) {
 
 void decode_free(decode_state *s) {
     memory_free(s->pending.data);
-    memory_free(s->scratch[0].data);
-    memory_free(s->scratch[1].data);
+    text_buffer_free(&s->scratch[0]);
+    text_buffer_free(&s->scratch[1]);
 }
 
 /* Text for the output, but for the characters that the whole text's start loses. */
@@ -134,11 +133,11 @@ static gm_status push_piece(decode_state *s, const uint8_t *token, size_t length
         const decode_replace *r = &d->replaces[i];
         if (memmem(token, length, r->from, r->from_length) == NULL)
             continue;
-        byte_buffer *changed = &s->scratch[next];
-        changed->size = 0;
-        GM_TRY(replace_all(r->from, r->from_length, r->to, r->to_length, token, length, changed));
-        token = changed->data;
-        length = changed->size;
+        text_writer w;
+        text_write(&w, &(text_view){ .bytes = token, .length = length }, &s->scratch[next]);
+        GM_TRY(text_replace(&w, r->from, r->from_length, r->to, r->to_length));
+        token = s->scratch[next].bytes.data;
+        length = s->scratch[next].bytes.size;
         next = 1 - next;
     }
     int byte = d->byte_fallback ? byte_of(token, length) : -1;

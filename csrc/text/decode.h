@@ -2,7 +2,7 @@
  * does so token by token. It holds back at most 3 bytes: a character that is not whole yet. */
 #ifndef GOMLX_TEXT_DECODE_H
 #define GOMLX_TEXT_DECODE_H
-#include "text/unicode.h"
+#include "text/text_view.h"
 
 typedef enum {
     DECODE_JOIN,          /* no decoder: the tokens with spaces between them */
@@ -30,7 +30,7 @@ typedef struct {
     bool started;         /* a token came */
     size_t to_strip;
     byte_buffer pending;  /* bytes of a character, or of a run, that are not given out yet */
-    byte_buffer scratch[2];
+    text_buffer scratch[2];
 } decode_state;
 
 /* Takes from and to (memory.h) in every case. */

@@ -25,54 +25,38 @@ void normalizer_free(normalizer *n) {
 }
 
 void normalize_work_free(normalize_work *work) {
-    memory_free(work->buffers[0].data);
-    memory_free(work->buffers[1].data);
+    text_buffer_free(&work->buffers[0]);
+    text_buffer_free(&work->buffers[1]);
 }
 
-gm_status replace_all(const void *from, size_t from_length, const void *to, size_t to_length,
-                      const uint8_t *text, size_t length, byte_buffer *out) {
-    const uint8_t *at = text, *end = text + length;
-    while (at < end) {
-        const uint8_t *found = memmem(at, (size_t)(end - at), from, from_length);
-        if (found == NULL)
-            break;
-        GM_TRY(bytes_append(out, at, (size_t)(found - at)));
-        GM_TRY(bytes_append(out, to, to_length));
-        at = found + from_length;
-    }
-    return bytes_append(out, at, (size_t)(end - at));
-}
-
-gm_status normalize(const normalizer *n, normalize_work *work, const uint8_t *text, size_t length,
-                    const uint8_t **out, size_t *out_length) {
+gm_status normalize(const normalizer *n, normalize_work *work, text_view *view) {
     int next = 0;
     for (size_t i = 0; i < n->n_steps; i++) {
         const normalize_step *step = &n->steps[i];
-        byte_buffer *buffer = &work->buffers[next];
-        buffer->size = 0;
+        text_writer w;
         switch (step->kind) {
         case NORMALIZE_NFC:
-            if (unicode_is_nfc(text, length))
+            if (unicode_is_nfc(view->bytes, view->length))
                 continue;
-            GM_TRY(unicode_nfc(text, length, buffer));
+            text_write(&w, view, &work->buffers[next]);
+            GM_TRY(unicode_nfc(&w));
             break;
         case NORMALIZE_PREPEND:
-            if (length == 0)
+            if (view->length == 0)
                 continue;
-            GM_TRY(bytes_append(buffer, step->to, step->to_length));
-            GM_TRY(bytes_append(buffer, text, length));
+            text_write(&w, view, &work->buffers[next]);
+            GM_TRY(text_put(&w, step->to, step->to_length, 0));
+            GM_TRY(text_keep(&w, view->length));
             break;
         case NORMALIZE_REPLACE:
-            if (memmem(text, length, step->from, step->from_length) == NULL)
+            if (memmem(view->bytes, view->length, step->from, step->from_length) == NULL)
                 continue;
-            GM_TRY(replace_all(step->from, step->from_length, step->to, step->to_length, text, length, buffer));
+            text_write(&w, view, &work->buffers[next]);
+            GM_TRY(text_replace(&w, step->from, step->from_length, step->to, step->to_length));
             break;
         }
-        text = buffer->data;
-        length = buffer->size;
+        *view = text_written(&w);
         next = 1 - next;
     }
-    *out = text;
-    *out_length = length;
     return GM_OK;
 }

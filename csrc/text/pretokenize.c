@@ -16,50 +16,55 @@ void pretokenizer_free(pretokenizer *p) {
 
 void pretokens_free(pretoken_scan *scan) {
     for (int i = 0; i < PRETOKENIZE_MAX_STEPS; i++) {
-        memory_free(scan->states[i].changed.data);
+        text_buffer_free(&scan->states[i].changed);
         regex_work_free(scan->states[i].regex);
     }
 }
 
-/* Step `step` begins to cut a piece. */
-static gm_status state_open(split_state *s, const pretokenize_step *step, const uint8_t *text, size_t length,
-                            bool first) {
-    byte_buffer *changed = &s->changed;
-    changed->size = 0;
-    if (step->space != NULL && memchr(text, ' ', length) != NULL) {
-        GM_TRY(replace_all(" ", 1, step->space, step->space_length, text, length, changed));
-        text = changed->data;
-        length = changed->size;
-    }
-    bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && first);
-    if (wants_prefix && !(length >= step->prefix_length && memcmp(text, step->prefix, step->prefix_length) == 0)) {
-        if (changed->size == 0)
-            GM_TRY(bytes_append(changed, text, length));
-        GM_TRY(bytes_reserve(changed, step->prefix_length));
-        memmove(changed->data + step->prefix_length, changed->data, length);
-        memcpy(changed->data, step->prefix, step->prefix_length);
-        changed->size += step->prefix_length;
-        text = changed->data;
-        length = changed->size;
-    }
+static bool begins_with(const text_view *text, const char *prefix, size_t length) {
+    return text->length >= length && memcmp(text->bytes, prefix, length) == 0;
+}
+
+/* Changes the piece as the step says. */
+static gm_status change_text(split_state *s, const pretokenize_step *step, text_view *text) {
+    bool spaces = step->space != NULL && memchr(text->bytes, ' ', text->length) != NULL;
+    bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && s->first);
+    if (wants_prefix)    /* which is looked for when the spaces are changed */
+        wants_prefix = !(begins_with(text, step->prefix, step->prefix_length) || (spaces && text->bytes[0] == ' '));
+    if (!spaces && !wants_prefix)
+        return GM_OK;
+    text_writer w;
+    text_write(&w, text, &s->changed);
+    if (wants_prefix)
+        GM_TRY(text_put(&w, step->prefix, step->prefix_length, 0));
+    if (spaces)
+        GM_TRY(text_replace(&w, " ", 1, step->space, step->space_length));
+    else
+        GM_TRY(text_keep(&w, text->length));
+    *text = text_written(&w);
+    return GM_OK;
+}
+
+/* Step `step` begins to cut a piece, which is not empty. */
+static gm_status state_open(split_state *s, const pretokenize_step *step, const text_view *text, bool first) {
+    s->text = *text;
+    s->first = first;
+    GM_TRY(change_text(s, step, &s->text));
     if (step->match == MATCH_REGEX && s->regex == NULL)
         GM_TRY(regex_work_new(step->regex, &s->regex));
-    s->text = text;
-    s->length = length;
     s->at = s->last_end = 0;
-    s->first = first;
     s->has_last = s->has_match = s->has_peeked = false;
     return GM_OK;
 }
 
 /* The next match of a scanner or of the digits, looked for one scalar at a time. */
 static bool find_here(const pretokenize_step *step, const split_state *s, size_t *start, size_t *end) {
-    for (size_t at = s->at; at < s->length;) {
+    for (size_t at = s->at; at < s->text.length;) {
         size_t behind = at;
-        uint32_t c = utf8_next(s->text, &behind);
+        uint32_t c = utf8_next(s->text.bytes, &behind);
         size_t stop = at;
         if (step->match == MATCH_SCANNER)
-            stop = scanner_match(step->scanner, s->text, s->length, at);
+            stop = scanner_match(step->scanner, s->text.bytes, s->text.length, at);
         else if (unicode_class(c) & CLASS_NUMERIC)
             stop = behind;
         if (stop > at) {
@@ -77,14 +82,14 @@ static bool find_here(const pretokenize_step *step, const split_state *s, size_t
 static gm_status find_regex(const pretokenize_step *step, split_state *s, size_t *start, size_t *end, bool *found) {
     for (;;) {
         *found = false;
-        if (s->at > s->length)
+        if (s->at > s->text.length)
             return GM_OK;
-        GM_TRY(regex_search(step->regex, s->regex, s->text, s->length, s->at, start, end, found));
+        GM_TRY(regex_search(step->regex, s->regex, s->text.bytes, s->text.length, s->at, start, end, found));
         if (!*found || *start != *end || !s->has_last || *end != s->last_end)
             return GM_OK;
         size_t at = s->at;
-        if (at < s->length)
-            utf8_next(s->text, &at);
+        if (at < s->text.length)
+            utf8_next(s->text.bytes, &at);
         else
             at++;
         s->at = at;
@@ -111,20 +116,20 @@ static gm_status next_raw(const pretokenize_step *step, split_state *s, split_pa
         GM_TRY(find_regex(step, s, &start, &end, &found));
         break;
     case MATCH_TEXT: {
-        const uint8_t *hit = memmem(s->text + s->at, s->length - s->at, step->text, step->text_length);
+        const uint8_t *hit = memmem(s->text.bytes + s->at, s->text.length - s->at, step->text, step->text_length);
         found = hit != NULL;
         if (found) {
-            start = (size_t)(hit - s->text);
+            start = (size_t)(hit - s->text.bytes);
             end = start + step->text_length;
         }
         break;
     }
     }
     if (!found) {
-        s->at = s->length + 1;
-        s->last_end = s->length;
-        *part = (split_part){ done, s->length, step->invert };
-        return done < s->length ? GM_OK : GM_END;
+        s->at = s->text.length + 1;
+        s->last_end = s->text.length;
+        *part = (split_part){ done, s->text.length, step->invert };
+        return done < s->text.length ? GM_OK : GM_END;
     }
     s->at = s->last_end = end;
     s->has_last = true;
@@ -146,7 +151,7 @@ static gm_status next_part(const pretokenize_step *step, split_state *s, split_p
         *part = s->peeked;
         return GM_OK;
     }
-    if (s->at > s->length && !s->has_match)
+    if (s->at > s->text.length && !s->has_match)
         return GM_END;
     return next_raw(step, s, part);
 }
@@ -192,22 +197,19 @@ static gm_status next_piece(const pretokenize_step *step, split_state *s, size_t
     return GM_OK;
 }
 
-gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const uint8_t *text, size_t length,
-                         bool at_start) {
+gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const text_view *text, bool at_start) {
     scan->p = p;
-    scan->whole = text;
-    scan->whole_length = length;
-    scan->level = 0;
-    return p->n_steps > 0 ? state_open(&scan->states[0], &p->steps[0], text, length, at_start) : GM_OK;
+    scan->whole = *text;
+    scan->level = text->length > 0 ? 0 : -1;
+    return p->n_steps > 0 && text->length > 0 ? state_open(&scan->states[0], &p->steps[0], text, at_start) : GM_OK;
 }
 
-gm_status pretokens_next(pretoken_scan *scan, const uint8_t **piece, size_t *length) {
+gm_status pretokens_next(pretoken_scan *scan, text_view *piece) {
     const pretokenizer *p = scan->p;
     if (p->n_steps == 0) {
         *piece = scan->whole;
-        *length = scan->whole_length;
-        scan->whole_length = 0;
-        return *length > 0 ? GM_OK : GM_END;
+        scan->whole.length = 0;
+        return piece->length > 0 ? GM_OK : GM_END;
     }
     while (scan->level >= 0) {
         split_state *s = &scan->states[scan->level];
@@ -220,14 +222,13 @@ gm_status pretokens_next(pretoken_scan *scan, const uint8_t **piece, size_t *len
         GM_TRY(status);
         if (start == end)
             continue;
+        text_view part = text_slice(&s->text, start, end);
         if (scan->level == p->n_steps - 1) {
-            *piece = s->text + start;
-            *length = end - start;
+            *piece = part;
             return GM_OK;
         }
         scan->level++;
-        GM_TRY(state_open(&scan->states[scan->level], &p->steps[scan->level], s->text + start, end - start,
-                          s->first && start == 0));
+        GM_TRY(state_open(&scan->states[scan->level], &p->steps[scan->level], &part, s->first && start == 0));
     }
     return GM_END;
 }

@@ -38,11 +38,11 @@ typedef struct { size_t start, end; bool is_match; } split_part;
 
 /* One step at work on one piece. */
 typedef struct {
-    const uint8_t *text;
-    size_t length, at, last_end;    /* at: the search goes on here; last_end: end of the last match, for empty ones */
+    text_view text;
+    size_t at, last_end;            /* at: the search goes on here; last_end: end of the last match, for empty ones */
     bool first, has_last, has_match, has_peeked;
     split_part match, peeked;       /* found, its gap given out already; looked at, not used yet */
-    byte_buffer changed;
+    text_buffer changed;
     regex_work *regex;
 } split_state;
 
@@ -50,15 +50,14 @@ typedef struct {
     const pretokenizer *p;
     split_state states[PRETOKENIZE_MAX_STEPS];
     int level;                      /* the step that gives the next piece; -1 when all is given */
-    const uint8_t *whole;           /* with no steps at all */
-    size_t whole_length;
+    text_view whole;                /* with no steps at all */
 } pretoken_scan;
 
 void pretokenizer_free(pretokenizer *p);
 /* scan is zero-initialised before its first use, reused for many texts, and freed at the end. at_start: the text begins
  * the input (Metaspace's "first"). */
-gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const uint8_t *text, size_t length, bool at_start);
+gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const text_view *text, bool at_start);
 /* GM_END after the last. Pieces are not empty; one is valid until the next call. */
-gm_status pretokens_next(pretoken_scan *scan, const uint8_t **piece, size_t *length);
+gm_status pretokens_next(pretoken_scan *scan, text_view *piece);
 void pretokens_free(pretoken_scan *scan);
 #endif

@@ -54,13 +54,12 @@ gm_status tokenizer_add(gm_tokenizer *t, const char *text, size_t length, added_
     if (!normalized)
         return added_insert(&t->raw_tokens, text, length, flags);
     normalize_work work = { 0 };
-    const uint8_t *changed;
-    size_t n;
-    gm_status status = normalize(&t->normalizer, &work, (const uint8_t *)text, length, &changed, &n);
+    text_view view = { .bytes = (const uint8_t *)text, .length = length };
+    gm_status status = normalize(&t->normalizer, &work, &view);
     if (status == GM_OK)
-        status = added_insert(&t->normalized_tokens, changed, n, flags);
-    if (status == GM_OK && (n != length || memcmp(changed, text, n) != 0))
-        status = vocab_add(&t->renamed, (const char *)changed, n, id);
+        status = added_insert(&t->normalized_tokens, view.bytes, view.length, flags);
+    if (status == GM_OK && (view.length != length || memcmp(view.bytes, text, length) != 0))
+        status = vocab_add(&t->renamed, (const char *)view.bytes, view.length, id);
     normalize_work_free(&work);
     return status;
 }
@@ -92,34 +91,32 @@ typedef struct {
     id_buffer ids;
 } encode_work;
 
-static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const uint8_t *text, size_t length,
-                                bool at_start) {
-    const uint8_t *piece;
-    size_t n;
-    GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, length, at_start));
+static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
+    text_view piece;
+    GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
     for (;;) {
-        gm_status status = pretokens_next(&work->pretokens, &piece, &n);
+        gm_status status = pretokens_next(&work->pretokens, &piece);
         if (status == GM_END)
             return GM_OK;
         GM_TRY(status);
-        GM_TRY(bpe_encode(&t->bpe, &t->vocab, &work->bpe, piece, n, &work->ids));
+        GM_TRY(bpe_encode(&t->bpe, &t->vocab, &work->bpe, piece.bytes, piece.length, &work->ids, NULL));
     }
 }
 
 /* Text between two added tokens of the raw text. */
-static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, const uint8_t *raw, size_t raw_length,
-                            bool at_start, bool skip_special) {
-    const uint8_t *text;
-    size_t length;
-    GM_TRY(normalize(&t->normalizer, &work->normalize, raw, raw_length, &text, &length));
+static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, text_view text, bool at_start,
+                            bool skip_special) {
+    GM_TRY(normalize(&t->normalizer, &work->normalize, &text));
     added_scan scan;
     added_part part;
-    added_open(&scan, &t->normalized_tokens, text, length, skip_special);
+    added_open(&scan, &t->normalized_tokens, text.bytes, text.length, skip_special);
     while (added_next(&scan, &part)) {
-        if (part.id >= 0)
+        if (part.id >= 0) {
             GM_TRY(ids_append(&work->ids, part.id));
-        else
-            GM_TRY(encode_segment(t, work, text + part.start, part.end - part.start, at_start && part.start == 0));
+        } else {
+            text_view segment = text_slice(&text, part.start, part.end);
+            GM_TRY(encode_segment(t, work, &segment, at_start && part.start == 0));
+        }
     }
     return GM_OK;
 }
@@ -128,6 +125,7 @@ static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const uin
                              bool add_special, bool skip_special) {
     for (size_t i = 0; add_special && i < t->before.size; i++)
         GM_TRY(ids_append(&work->ids, t->before.data[i]));
+    text_view view = { .bytes = text, .length = length };
     added_scan scan;
     added_part part;
     added_open(&scan, &t->raw_tokens, text, length, skip_special);
@@ -135,7 +133,7 @@ static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const uin
         if (part.id >= 0)
             GM_TRY(ids_append(&work->ids, part.id));
         else
-            GM_TRY(encode_raw(t, work, text + part.start, part.end - part.start, part.start == 0, skip_special));
+            GM_TRY(encode_raw(t, work, text_slice(&view, part.start, part.end), part.start == 0, skip_special));
     }
     for (size_t i = 0; add_special && i < t->after.size; i++)
         GM_TRY(ids_append(&work->ids, t->after.data[i]));

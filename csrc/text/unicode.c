@@ -1,5 +1,5 @@
 /* unicode.c - UTF-8 steps, class lookup and canonical composition. See unicode.h. */
-#include "text/unicode.h"
+#include "text/text_view.h"
 #include "text/tables.inc"
 
 #define BLOCK 128
@@ -120,11 +120,11 @@ static uint32_t composition(uint32_t a, uint32_t b) {
     return 0;
 }
 
-typedef struct { uint32_t c, combining; } nfc_char;
+typedef struct { uint32_t c, combining; int change; } nfc_char;    /* change: text_change's */
 typedef struct { nfc_char *chars, *sorted; size_t size, capacity; } nfc_run;
 
 /* One starter and the marks behind it, decomposed. */
-static gm_status run_append(nfc_run *run, uint32_t c) {
+static gm_status run_append(nfc_run *run, uint32_t c, int change) {
     if (run->size == run->capacity) {
         void *chars = run->chars;
         GM_TRY(buffer_grow(&chars, run->size, &run->capacity, 1, sizeof(nfc_char)));
@@ -134,7 +134,7 @@ static gm_status run_append(nfc_run *run, uint32_t c) {
             return GM_ENOMEM;
         run->sorted = sorted;
     }
-    run->chars[run->size++] = (nfc_char){ c, combining_class(c) };
+    run->chars[run->size++] = (nfc_char){ c, combining_class(c), change };
     return GM_OK;
 }
 
@@ -162,16 +162,10 @@ static void run_sort(nfc_run *run, size_t first) {
     memcpy(chars, run->sorted, n * sizeof(nfc_char));
 }
 
-static gm_status put(byte_buffer *out, uint32_t c) {
-    GM_TRY(bytes_reserve(out, 4));
-    out->size += utf8_put(c, out->data + out->size);
-    return GM_OK;
-}
-
-/* Composes the run and appends it. */
-static gm_status run_flush(nfc_run *run, byte_buffer *out) {
+/* Composes the run in place. */
+static void run_compose(nfc_run *run) {
     if (run->size == 0)
-        return GM_OK;
+        return;
     size_t first = run->chars[0].combining == 0 ? 1 : 0;
     run_sort(run, first);
     uint32_t last_combining = 0;
@@ -184,52 +178,51 @@ static gm_status run_flush(nfc_run *run, byte_buffer *out) {
             joined = composition(run->chars[0].c, mark.c);
         if (joined != 0) {
             run->chars[0].c = joined;
+            run->chars[0].change += mark.change - 1;
         } else {
             last_combining = mark.combining;
             run->chars[kept++] = mark;
         }
     }
-    for (size_t i = 0; i < kept; i++)
-        GM_TRY(put(out, run->chars[i].c));
+    run->size = kept;
+}
+
+static gm_status run_write(nfc_run *run, text_writer *w) {
+    for (size_t i = 0; i < run->size; i++)
+        GM_TRY(text_change(w, run->chars[i].c, run->chars[i].change));
     run->size = 0;
     return GM_OK;
 }
 
-/* Appends one fully decomposed scalar, closing the run before it where it begins a new one. */
-static gm_status nfc_push(nfc_run *run, uint32_t c, byte_buffer *out) {
+/* Takes one fully decomposed scalar, closing the run before it where it begins a new one. */
+static gm_status nfc_push(nfc_run *run, uint32_t c, int change, text_writer *w) {
     if (run->size > 0 && combining_class(c) == 0) {
-        /* Two starters compose only when no mark stayed between them: compose what is there first. */
-        uint32_t joined = 0;
-        if (run->size == 1 && run->chars[0].combining == 0)
-            joined = composition(run->chars[0].c, c);
+        /* Two starters compose only when no mark stayed between them. */
+        run_compose(run);
+        nfc_char *starter = &run->chars[0];
+        uint32_t joined = run->size == 1 && starter->combining == 0 ? composition(starter->c, c) : 0;
         if (joined != 0) {
-            run->chars[0].c = joined;
+            starter->c = joined;
+            starter->change += change - 1;
             return GM_OK;
         }
-        size_t before = out->size;
-        GM_TRY(run_flush(run, out));
-        size_t at = before;
-        uint32_t starter = utf8_next(out->data, &at);
-        if (at == out->size && combining_class(starter) == 0 && (joined = composition(starter, c)) != 0) {
-            out->size = before;    /* all marks went into the starter, and c joins it too */
-            c = joined;
-        }
+        GM_TRY(run_write(run, w));
     }
-    return run_append(run, c);
+    return run_append(run, c, change);
 }
 
-static gm_status nfc_decompose(nfc_run *run, uint32_t c, byte_buffer *out) {
+static gm_status nfc_decompose(nfc_run *run, uint32_t c, int change, text_writer *w) {
     if (c - HANGUL < N_HANGUL) {
         uint32_t s = c - HANGUL;
-        GM_TRY(nfc_push(run, HANGUL_L + s / (N_V * N_T), out));
-        GM_TRY(nfc_push(run, HANGUL_V + s % (N_V * N_T) / N_T, out));
-        return s % N_T != 0 ? nfc_push(run, HANGUL_T + s % N_T, out) : GM_OK;
+        GM_TRY(nfc_push(run, HANGUL_L + s / (N_V * N_T), change, w));
+        GM_TRY(nfc_push(run, HANGUL_V + s % (N_V * N_T) / N_T, 1, w));
+        return s % N_T != 0 ? nfc_push(run, HANGUL_T + s % N_T, 1, w) : GM_OK;
     }
     const uint32_t *parts = decomposition(c);
     if (parts == NULL)
-        return nfc_push(run, c, out);
-    GM_TRY(nfc_decompose(run, parts[0], out));    /* at most four deep: a property of the table */
-    return parts[1] != 0 ? nfc_decompose(run, parts[1], out) : GM_OK;
+        return nfc_push(run, c, change, w);
+    GM_TRY(nfc_decompose(run, parts[0], change, w));    /* at most four deep: a property of the table */
+    return parts[1] != 0 ? nfc_decompose(run, parts[1], 1, w) : GM_OK;
 }
 
 bool unicode_is_nfc(const uint8_t *text, size_t n) {
@@ -244,13 +237,15 @@ bool unicode_is_nfc(const uint8_t *text, size_t n) {
     return true;
 }
 
-gm_status unicode_nfc(const uint8_t *text, size_t n, byte_buffer *out) {
+gm_status unicode_nfc(text_writer *w) {
     nfc_run run = { 0 };
-    gm_status status = bytes_reserve(out, n);
-    for (size_t at = 0; at < n && status == GM_OK;)
-        status = nfc_decompose(&run, utf8_next(text, &at), out);
+    gm_status status = bytes_reserve(&w->out->bytes, w->in.length);
+    size_t n = w->in.length;
+    for (size_t at = w->at; at < n && status == GM_OK;)
+        status = nfc_decompose(&run, utf8_next(w->in.bytes, &at), 0, w);
+    run_compose(&run);
     if (status == GM_OK)
-        status = run_flush(&run, out);
+        status = run_write(&run, w);
     memory_free(run.chars);
     memory_free(run.sorted);
     return status;

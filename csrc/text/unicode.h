@@ -58,6 +58,7 @@ int utf8_step(const uint8_t *bytes, size_t n);
 size_t utf8_check(const uint8_t *bytes, size_t n);
 
 bool unicode_is_nfc(const uint8_t *text, size_t n);    /* false when it might not be */
-/* Appends the text in NFC. */
-gm_status unicode_nfc(const uint8_t *text, size_t n, byte_buffer *out);
+/* Writes the rest of the input in NFC. */
+struct text_writer;
+gm_status unicode_nfc(struct text_writer *w);
 #endif
