@@ -29,6 +29,14 @@ int alphabet_byte(uint32_t c) {
     return c < 0x143 ? (int)(c - 0x121 + 0x7F) : -1;
 }
 
+gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out) {
+    out->size = 0;
+    GM_TRY(bytes_reserve(out, 2 * length));
+    for (size_t i = 0; i < length; i++)
+        out->size += utf8_put(alphabet_char(bytes[i]), out->data + out->size);
+    return GM_OK;
+}
+
 /* ---- the merge table ---- */
 static size_t slot_of(const bpe *b, int32_t left, int32_t right) {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
@@ -95,11 +103,9 @@ gm_status bpe_add_merge(bpe *b, const vocab *v, int32_t left, int32_t right, uin
 }
 
 void bpe_prepare(bpe *b, const vocab *v) {
-    static const char digits[] = "0123456789ABCDEF";
+    vocab_find_bytes(v, b->bytes);
     for (unsigned byte = 0; byte < 256; byte++) {
         uint8_t text[4];
-        char name[7] = { '<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>', 0 };
-        b->bytes[byte] = vocab_find(v, name, 6);
         if (b->byte_level)
             b->symbols[byte] = vocab_find(v, text, utf8_put(alphabet_char((uint8_t)byte), text));
         else
@@ -109,6 +115,8 @@ void bpe_prepare(bpe *b, const vocab *v) {
 
 void bpe_free(bpe *b) {
     memory_free(b->merges);
+    memory_free(b->prefix);
+    memory_free(b->suffix);
     *b = (bpe){ 0 };
 }
 
@@ -142,35 +150,59 @@ static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, 
     return GM_OK;
 }
 
+/* The character's text as the vocabulary has it: in the alphabet, with the prefix and the suffix. */
+static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbol, size_t n, bool first, bool last,
+                              const uint8_t **text, size_t *length) {
+    byte_buffer *out = &work->alphabet;
+    uint8_t mapped[4];
+    if (b->byte_level) {
+        n = utf8_put(alphabet_char(*symbol), mapped);
+        symbol = mapped;
+    }
+    out->size = 0;
+    if (!first)
+        GM_TRY(bytes_append(out, b->prefix, b->prefix_length));
+    GM_TRY(bytes_append(out, symbol, n));
+    if (last)
+        GM_TRY(bytes_append(out, b->suffix, b->suffix_length));
+    *text = out->data;
+    *length = out->size;
+    return GM_OK;
+}
+
 /* One symbol per byte or character. A character that has none is its bytes, or unknown, or nothing. An unknown symbol
  * is held until the next known one, so that neighbours can fuse; byte symbols do not release it (as in the
  * reference). */
 static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length) {
-    bool held = false;
-    size_t held_length = 0;
+    bool affixes = b->prefix_length + b->suffix_length > 0;
+    size_t held = 0;    /* bytes of the unknown symbol */
     for (size_t at = 0; at < length;) {
-        size_t start = at;
+        size_t start = at, n;
+        const uint8_t *text = piece + start;
         int32_t id;
-        if (b->byte_level || piece[at] < 0x80) {
-            id = b->symbols[piece[at++]];
-        } else {
+        if (b->byte_level || piece[at] < 0x80)
+            at++;
+        else
             utf8_next(piece, &at);
-            id = vocab_find(v, piece + start, at - start);
-        }
+        n = at - start;
+        if (affixes)
+            GM_TRY(spell_symbol(b, work, piece + start, at - start, start == 0, at == length, &text, &n));
+        if (!affixes && (b->byte_level || piece[start] < 0x80))
+            id = b->symbols[piece[start]];
+        else
+            id = vocab_find(v, text, n);
         if (id >= 0) {
-            if (held)
-                GM_TRY(push_symbol(work, b->unknown, held_length));
-            held = false;
+            if (held > 0)
+                GM_TRY(push_symbol(work, b->unknown, held));
+            held = 0;
             GM_TRY(push_symbol(work, id, at - start));
             continue;
         }
         if (b->byte_fallback) {
-            uint8_t mapped[4];
             bool done;
-            if (b->byte_level)
-                GM_TRY(push_bytes(b, work, mapped, utf8_put(alphabet_char(piece[start]), mapped), &done));
-            else
-                GM_TRY(push_bytes(b, work, piece + start, at - start, &done));
+            if (b->byte_level && !affixes)
+                GM_TRY(spell_symbol(b, work, piece + start, 1, true, false, &text, &n));
+            GM_TRY(push_bytes(b, work, text, n, &done));
             if (done)
                 continue;
         }
@@ -179,12 +211,13 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
         if (b->unknown == BPE_MISSING_UNKNOWN)
             return gm_fail(GM_EVALUE,
                            "tokenizer: a character has no token, and the unknown token is not in the vocabulary");
-        if (held && !b->fuse_unknown)
-            GM_TRY(push_symbol(work, b->unknown, held_length));
-        held_length = at - start + (held && b->fuse_unknown ? held_length : 0);
-        held = true;
+        if (held > 0 && !b->fuse_unknown) {
+            GM_TRY(push_symbol(work, b->unknown, held));
+            held = 0;
+        }
+        held += at - start;
     }
-    return held ? push_symbol(work, b->unknown, held_length) : GM_OK;
+    return held > 0 ? push_symbol(work, b->unknown, held) : GM_OK;
 }
 
 /* ---- merging ---- */
@@ -325,10 +358,7 @@ gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t
         const uint8_t *text = piece;
         size_t n = length;
         if (b->byte_level) {
-            work->alphabet.size = 0;
-            GM_TRY(bytes_reserve(&work->alphabet, 2 * length));
-            for (size_t i = 0; i < length; i++)
-                work->alphabet.size += utf8_put(alphabet_char(piece[i]), work->alphabet.data + work->alphabet.size);
+            GM_TRY(alphabet_text(piece, length, &work->alphabet));
             text = work->alphabet.data;
             n = work->alphabet.size;
         }

@@ -16,6 +16,9 @@ typedef struct { int32_t left, right; uint32_t rank; int32_t id; } bpe_merge;   
 typedef struct {
     bool byte_level;       /* symbols are bytes, their strings in GPT-2's alphabet */
     bool ignore_merges;    /* a piece that is a token is that token */
+    char *prefix, *suffix; /* of all characters but the first (continuing_subword_prefix), of the last one
+                            * (end_of_word_suffix); NULL for none */
+    size_t prefix_length, suffix_length;
     bool byte_fallback;    /* a character without a token becomes its bytes' <0xNN> tokens */
     bool fuse_unknown;
     int32_t unknown;
@@ -49,6 +52,7 @@ void bpe_free(bpe *b);
 void bpe_work_free(bpe_work *work);
 
 /* GPT-2's alphabet: each byte has a printable character. */
+gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out);    /* overwrites out */
 uint32_t alphabet_char(uint8_t byte);
 int alphabet_byte(uint32_t c);    /* -1 when c is not in it */
 #endif

@@ -124,7 +124,7 @@ static gm_status read_pre(const gguf *g, gm_tokenizer *t, bool *add_bos) {
             t->pretokenizer.steps[t->pretokenizer.n_steps++] =
                 (pretokenize_step){ .match = MATCH_SCANNER, .scanner = groups[group].scanners[k] };
         t->pretokenizer.byte_level = true;
-        t->bpe.ignore_merges = groups[group].ignore_merges;
+        t->model.bpe.ignore_merges = groups[group].ignore_merges;
         *add_bos = groups[group].add_bos;
         return groups[group].nfc ? normalizer_add(&t->normalizer, (normalize_step){ .kind = NORMALIZE_NFC }) : GM_OK;
     }
@@ -138,7 +138,7 @@ static gm_status read_merges(const gguf *g, gm_tokenizer *t, byte_buffer *joined
     GM_TRY(find_array(g, "tokenizer.ggml.merges", true, true, &merges));
     if (merges->count > UINT32_MAX / 4)
         return gm_fail(GM_EBADFILE, "%s: %llu merges", gguf_file(g)->path, (unsigned long long)merges->count);
-    GM_TRY(bpe_reserve(&t->bpe, merges->count));
+    GM_TRY(bpe_reserve(&t->model.bpe, merges->count));
     const uint8_t *cursor = merges->data;
     for (uint64_t i = 0; i < merges->count; i++) {
         gguf_string s = gguf_next_string(&cursor);
@@ -149,7 +149,7 @@ static gm_status read_merges(const gguf *g, gm_tokenizer *t, byte_buffer *joined
         if (a < 0 || b < 0)
             return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens of the vocabulary",
                            gguf_file(g)->path, (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
-        GM_TRY(bpe_add_merge(&t->bpe, &t->vocab, a, b, (uint32_t)i, joined));
+        GM_TRY(bpe_add_merge(&t->model.bpe, &t->vocab, a, b, (uint32_t)i, joined));
     }
     return GM_OK;
 }
@@ -232,9 +232,11 @@ static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges
     }
     if (merges->size > 0)
         qsort(merges->rows, merges->size, sizeof merges->rows[0], compare_merges);
-    GM_TRY(bpe_reserve(&t->bpe, merges->size));
-    for (size_t i = 0; i < merges->size; i++)
-        GM_TRY(bpe_add_merge(&t->bpe, &t->vocab, merges->rows[i].left, merges->rows[i].right, (uint32_t)i, joined));
+    GM_TRY(bpe_reserve(&t->model.bpe, merges->size));
+    for (size_t i = 0; i < merges->size; i++) {
+        const scored_merge *row = &merges->rows[i];
+        GM_TRY(bpe_add_merge(&t->model.bpe, &t->vocab, row->left, row->right, (uint32_t)i, joined));
+    }
     return GM_OK;
 }
 
@@ -265,9 +267,9 @@ static gm_status read_llama(const gguf *g, gm_tokenizer *t, byte_buffer *joined)
     if (unknown < 0 || (uint64_t)unknown >= t->vocab.n_ids)
         return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens",
                        gguf_file(g)->path, (long long)unknown, t->vocab.n_ids);
-    t->bpe.unknown = (int32_t)unknown;
-    t->bpe.byte_fallback = true;
-    t->bpe.fuse_unknown = true;
+    t->model.bpe.unknown = (int32_t)unknown;
+    t->model.bpe.byte_fallback = true;
+    t->model.bpe.fuse_unknown = true;
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", true, "tokenizer.ggml.bos_token_id", 1, &t->before));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", 2, &t->after));
     t->decoder.kind = DECODE_PIECES;
@@ -279,18 +281,18 @@ static gm_status read_llama(const gguf *g, gm_tokenizer *t, byte_buffer *joined)
 }
 
 static gm_status read_file(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
-    gguf_string model = { 0 };
+    gguf_string kind = { 0 };
     bool found;
-    GM_TRY(gguf_get_string(g, "tokenizer.ggml.model", &model, &found));
+    GM_TRY(gguf_get_string(g, "tokenizer.ggml.model", &kind, &found));
     if (!found)
         return gm_fail(GM_EBADFILE, "%s: it has no tokenizer ('tokenizer.ggml.model')", gguf_file(g)->path);
-    if (same(model, "gpt2"))
+    if (same(kind, "gpt2"))
         GM_TRY(read_gpt2(g, t, joined));
-    else if (same(model, "llama"))
+    else if (same(kind, "llama"))
         GM_TRY(read_llama(g, t, joined));
     else
         return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported", gguf_file(g)->path,
-                       model.length < 64 ? (int)model.length : 64, model.text);
+                       kind.length < 64 ? (int)kind.length : 64, kind.text);
     return tokenizer_finish(t);
 }
 

@@ -112,7 +112,7 @@ static gm_status read_merges(gm_tokenizer *t, json_reader *r, byte_buffer *scrat
         } else {
             return token == JSON_ERROR ? GM_EBADFILE : json_fail(r, "a merge is neither a string nor a pair");
         }
-        GM_TRY(bpe_add_merge(&t->bpe, &t->vocab, parts[0], parts[1], rank, joined));
+        GM_TRY(bpe_add_merge(&t->model.bpe, &t->vocab, parts[0], parts[1], rank, joined));
     }
 }
 
@@ -157,11 +157,11 @@ static gm_status read_model(gm_tokenizer *t, json_reader *r, byte_buffer *scratc
         } else if (json_is(&key, "end_of_word_suffix")) {
             GM_TRY(expect_empty(r, "end_of_word_suffix"));
         } else if (json_is(&key, "byte_fallback")) {
-            GM_TRY(read_flag(r, "byte_fallback", &t->bpe.byte_fallback));
+            GM_TRY(read_flag(r, "byte_fallback", &t->model.bpe.byte_fallback));
         } else if (json_is(&key, "fuse_unk")) {
-            GM_TRY(read_flag(r, "fuse_unk", &t->bpe.fuse_unknown));
+            GM_TRY(read_flag(r, "fuse_unk", &t->model.bpe.fuse_unknown));
         } else if (json_is(&key, "ignore_merges")) {
-            GM_TRY(read_flag(r, "ignore_merges", &t->bpe.ignore_merges));
+            GM_TRY(read_flag(r, "ignore_merges", &t->model.bpe.ignore_merges));
         }
         if (r->type == JSON_OBJECT || r->type == JSON_ARRAY)
             GM_TRY(json_skip(r));
@@ -176,7 +176,7 @@ static gm_status read_model(gm_tokenizer *t, json_reader *r, byte_buffer *scratc
         size_t length;
         GM_TRY(text_of(&unknown, scratch, &text, &length));
         int32_t id = vocab_find(&t->vocab, text, length);
-        t->bpe.unknown = id >= 0 ? id : BPE_MISSING_UNKNOWN;
+        t->model.bpe.unknown = id >= 0 ? id : BPE_MISSING_UNKNOWN;
     }
     return GM_OK;
 }

@@ -22,6 +22,13 @@ static inline gm_status spans_append(span_buffer *b, text_span span) {
     return GM_OK;
 }
 
+/* One id of a piece, and unless spans is NULL its bytes in the piece. */
+static inline gm_status token_append(id_buffer *out, span_buffer *spans, int32_t id, size_t start, size_t end) {
+    if (spans != NULL)
+        GM_TRY(spans_append(spans, (text_span){ (uint32_t)start, (uint32_t)end }));
+    return ids_append(out, id);
+}
+
 typedef struct {
     const uint8_t *bytes;
     size_t length;

@@ -7,7 +7,7 @@ gm_tokenizer *tokenizer_new(void) {
     gm_tokenizer *t = memory_zeroed(sizeof *t);
     if (t != NULL) {
         atomic_init(&t->references, 1);
-        t->bpe.unknown = BPE_NO_UNKNOWN;
+        t->model.bpe.unknown = BPE_NO_UNKNOWN;
     }
     return t;
 }
@@ -29,7 +29,7 @@ void gm_tokenizer_release(gm_tokenizer *t) {
     added_free(&t->normalized_tokens);
     normalizer_free(&t->normalizer);
     pretokenizer_free(&t->pretokenizer);
-    bpe_free(&t->bpe);
+    model_free(&t->model);
     memory_free(t->before.data);
     memory_free(t->after.data);
     decoder_free(&t->decoder);
@@ -78,16 +78,15 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
         return GM_ENOMEM;
     mark_special(t, &t->raw_tokens);
     mark_special(t, &t->normalized_tokens);
-    t->bpe.byte_level = t->pretokenizer.byte_level;
-    bpe_prepare(&t->bpe, &t->vocab);
-    return GM_OK;
+    t->model.byte_level = t->pretokenizer.byte_level;
+    return model_prepare(&t->model, &t->vocab);
 }
 
 /* ---- encoding ---- */
 typedef struct {
     normalize_work normalize;
     pretoken_scan pretokens;
-    bpe_work bpe;
+    model_work model;
     id_buffer ids;
 } encode_work;
 
@@ -99,7 +98,7 @@ static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const 
         if (status == GM_END)
             return GM_OK;
         GM_TRY(status);
-        GM_TRY(bpe_encode(&t->bpe, &t->vocab, &work->bpe, piece.bytes, piece.length, &work->ids, NULL));
+        GM_TRY(model_encode(&t->model, &t->vocab, &work->model, piece.bytes, piece.length, &work->ids, NULL));
     }
 }
 
@@ -162,7 +161,7 @@ gm_status gm_tokenizer_encode(gm_tokenizer *t, const char *text, size_t length, 
     }
     normalize_work_free(&work->normalize);
     pretokens_free(&work->pretokens);
-    bpe_work_free(&work->bpe);
+    model_work_free(&work->model);
     memory_free(work);
     return status;
 }

@@ -4,8 +4,8 @@
 #define GOMLX_TEXT_TOKENIZER_H
 #include <stdatomic.h>
 #include "text/added.h"
-#include "text/bpe.h"
 #include "text/decode.h"
+#include "text/model.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
 #include "text/vocab.h"
@@ -20,7 +20,7 @@ struct gm_tokenizer {
     added_set raw_tokens, normalized_tokens;
     normalizer normalizer;
     pretokenizer pretokenizer;
-    bpe bpe;
+    model model;
     id_buffer before, after;     /* what add_special puts around the ids */
     decoder decoder;
 };

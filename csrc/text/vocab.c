@@ -109,6 +109,14 @@ const char *vocab_text(const vocab *v, int32_t id, size_t *length) {
     return (const char *)v->blob.data + v->tokens[id].offset;
 }
 
+void vocab_find_bytes(const vocab *v, int32_t ids[256]) {
+    static const char digits[] = "0123456789ABCDEF";
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char name[] = { '<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>' };
+        ids[byte] = vocab_find(v, name, sizeof name);
+    }
+}
+
 void vocab_free(vocab *v) {
     memory_free(v->blob.data);
     memory_free(v->tokens);

@@ -24,5 +24,7 @@ gm_status vocab_reserve(vocab *v, size_t n, size_t bytes);
 gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id);
 int32_t vocab_find(const vocab *v, const void *text, size_t length);             /* -1 when there is none */
 const char *vocab_text(const vocab *v, int32_t id, size_t *length);             /* NULL for a hole */
+/* The tokens <0x00> to <0xFF>; -1 where there is none. */
+void vocab_find_bytes(const vocab *v, int32_t ids[256]);
 void vocab_free(vocab *v);
 #endif
