@@ -348,6 +348,31 @@ void gm_inspect_free(gm_inspection *inspection);          /* NULL is fine */
 /* The end of the forward pass alone: final norm, head, softcap of a residual stream float32 [n, hidden]; lazy. */
 gm_array *gm_model_head(gm_scope *scope, gm_model *m, gm_array *x);
 
+/* ---- profiles: what forward passes did (csrc/core/queue.c, csrc/run/profile.c) ----
+ * Kernel launches are counted and timed by class of work. An op has a class of its own (norms, attention, experts), or that
+ * of its weights, or that of what made its last input: what quantises a norm's output counts with the norm. */
+typedef enum {
+    GM_WORK_OTHER, GM_WORK_EMBEDDING, GM_WORK_NORM, GM_WORK_ATTENTION_PROJECTION, GM_WORK_ATTENTION, GM_WORK_RECURRENT,
+    GM_WORK_ROUTER, GM_WORK_EXPERTS, GM_WORK_MLP, GM_WORK_HEAD, GM_WORK_SAMPLING, GM_WORK_CLASSES,
+} gm_work;
+const char *gm_work_name(gm_work work);       /* "attention_projection" */
+/* pieces: what launches were cut into, for threads to take. barriers: launches that all before them are awaited for.
+ * ns: of the calling thread, what it waits for others not counted. */
+typedef struct { int64_t launches, pieces, barriers, ns; } gm_work_counts;
+#define GM_MAX_WEIGHT_TYPES 16
+typedef struct {
+    int64_t passes, tokens;       /* forward passes, and the rows that they had for this stream (a decoder's: all rows) */
+    int64_t pass_ns;              /* from the choice of rows to the logits */
+    int64_t setup_ns;             /* of these, before the first launch: the graph and its plan, where they are new */
+    int64_t wait_ns;              /* of these, for other threads */
+    int64_t sample_calls, sample_ns;                  /* draws from logits */
+    gm_work_counts work[GM_WORK_CLASSES];
+    /* Bytes of weights read, by type as in gm_model_info, "" after the last. Of experts as many as a pass's pairs may
+     * choose: exact for a pass of one row. */
+    struct { char type[24]; int64_t bytes; } weights[GM_MAX_WEIGHT_TYPES];
+} gm_phase_profile;
+typedef struct { gm_phase_profile prefill, decode; } gm_profile;
+
 /* ---- sampling (csrc/run/sample.c): logits become one id ----
  * First the biases, then what is forbidden, then the samplers in their order, then the draw. */
 /* In the default order, which is that of transformers; what it does not have stands where llama.cpp has it. */
@@ -427,6 +452,7 @@ typedef struct {
      * with edits takes nothing from its session and leaves it empty. */
     const gm_edit *edits; size_t n_edits;
     const int64_t *activations; size_t n_activations;
+    gm_profile *profile;          /* NULL, or where what its passes did is added; outlives the stream */
 } gm_generate_options;
 void gm_generate_defaults(gm_generate_options *o);        /* greedy, nothing on, max_tokens -1 */
 
@@ -487,6 +513,9 @@ gm_status gm_decoder_add(gm_decoder *d, gm_stream *st);
 /* The next event of any member, as gm_stream_next gives it, and whose it is. A failure with *which set is that member's
  * alone, and its last event; the others go on. GM_END: there are no members. */
 gm_status gm_decoder_next(gm_decoder *d, int slice_ms, gm_stream **which, gm_token *token);
+/* NULL, or where what all passes do is added that have rows of a stream with a profile; outlives the decoder. A pass that
+ * has other rows than those that decode is one of prefill. */
+void gm_decoder_set_profile(gm_decoder *d, gm_profile *profile);
 void gm_decoder_pause(gm_decoder *d);         /* gives up the pass under way; it is computed again when asked for */
 
 /* ---- scoring: what the model says of given sequences, each in a fresh session ---- */

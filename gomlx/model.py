@@ -61,7 +61,7 @@ class Model(Inspectable):
                  logits_processors: Sequence[Callable] = (), session: _gomlx.Session | None = None,
                  parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
                  steer: Sequence[Steer | Patch] = (), probe: Callable[[ProbeEvent], object] | Probe | None = None,
-                 **changes) -> TokenStream | BatchStream:
+                 profile: bool = False, **changes) -> TokenStream | BatchStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         max_tokens          None goes on to a stop or to the end of the context; 0 computes the prompt, for the session
@@ -91,11 +91,13 @@ class Model(Inspectable):
         steer               gomlx.Steer and gomlx.Patch: activations changed on the way, in prompt and output. Such a
                             generation takes nothing from its session and leaves it empty
         probe               a callable, or a Probe of one: told what goes on in each step (gomlx.probes)
+        profile             count and time what the engine does, for result.profile (gomlx.profiling)
         """
         asked = changes | {
             "max_tokens": max_tokens, "min_tokens": min_tokens, "sampling": sampling, "stop": stop,
             "stop_ids": stop_ids, "ignore_eos": ignore_eos, "top_logprobs": top_logprobs,
-            "logits_processors": logits_processors, "prefill": prefill, "steer": steer, "probe": probe}
+            "logits_processors": logits_processors, "prefill": prefill, "steer": steer, "probe": probe,
+            "profile": profile}
 
         def ask():
             return asked | {"prompt": prompt, "parser": parser if n == 1 else copy.deepcopy(parser)}
@@ -120,7 +122,7 @@ class Model(Inspectable):
 
     def _open(self, prompt, *, max_tokens=None, min_tokens=0, sampling=None, seed=None, stop=None, stop_ids=(),
               ignore_eos=False, top_logprobs=0, logits_processors=(), session=None, parser=None, deadline=None,
-              prefill="auto", steer=(), probe=None, **changes):
+              prefill="auto", steer=(), probe=None, profile=False, **changes):
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         if isinstance(prompt, (bytes, bytearray, Mapping, Set)) or not hasattr(prompt, "__iter__"):
@@ -159,7 +161,7 @@ class Model(Inspectable):
                 session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
                 min_tokens=min_tokens, stop_ids=ends, stop_texts=stop_texts, top_logprobs=top_logprobs,
                 processors=logits_processors, timeout=timeout, prefill=prefill, edits=edits,
-                activations=prober.activations if prober else (), **options)
+                activations=prober.activations if prober else (), profile=profile, **options)
         except BaseException:
             if own is not None:
                 own.close()

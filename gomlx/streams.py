@@ -38,6 +38,7 @@ class Result:
     peak_memory_bytes: int = 0          # of the whole process, since core.reset_peak_memory()
     active_memory_bytes: int = 0        # of the whole process, at its end
     prefill_difference: float | None = None     # prefill="validate": the largest difference between last logits
+    profile: dict | None = None         # profile=True: what the engine did, gomlx.profiling
 
     @property
     def message(self) -> dict:
@@ -116,7 +117,8 @@ class Generation:
             prefill_seconds=stats["prefill_seconds"], decode_seconds=stats["decode_seconds"],
             total_seconds=time.monotonic() - self._started, peak_memory_bytes=_gomlx.get_peak_memory(),
             active_memory_bytes=_gomlx.get_active_memory(),
-            prefill_difference=difference if difference >= 0 else None, **vars(parsed))
+            prefill_difference=difference if difference >= 0 else None,
+            profile=self.stream.profile() if self.stream is not None else None, **vars(parsed))
 
     def _stop(self, stats):
         if stats["stop_text"] >= 0:
@@ -304,6 +306,7 @@ class BatchStream(Stepper):
     results     a Result for each prompt, in their order; one that failed has the exception in `error`
     ended(i)    the Result of prompt i, or None while it goes on
     stats       prompts, prompt_tokens, cached_tokens, generated_tokens, seconds, tokens_per_second: of all together
+    profile     profile=True: what the engine did for all together (a result's own counts shared passes whole)
     read()      reads to the end; returns the results
     """
 
@@ -318,6 +321,7 @@ class BatchStream(Stepper):
         self._made = [None] * len(openers)
         self._started = None
         self._stats = {}
+        self._profile = None
         self._results = None
 
     def __iter__(self) -> Iterator[tuple[int, _gomlx.Token]]:
@@ -425,6 +429,8 @@ class BatchStream(Stepper):
                        for name in ("prompt_tokens", "cached_tokens", "generated_tokens")}
             self._stats = {"prompts": len(self._results), **counted, "seconds": seconds,
                            "tokens_per_second": rate(counted["generated_tokens"], seconds)}
+            if any(one.profile for one in self._results):
+                self._profile = self._decoder.profile()
         finally:
             self._lock.release()
         self._leave()
@@ -448,6 +454,11 @@ class BatchStream(Stepper):
     def stats(self) -> dict:
         self.results
         return self._stats
+
+    @property
+    def profile(self) -> dict | None:
+        self.results
+        return self._profile
 
 
 def rate(count, seconds):

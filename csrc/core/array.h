@@ -34,6 +34,7 @@ struct gm_array {
     uint16_t n_in, n_extra;
     uint32_t trace;                        /* 0, or the greatest serial of the traced inputs it depends on (trace.h) */
     uint32_t param_size;
+    uint8_t work;                          /* a gm_work: of a weight, or of a node that was recorded or says its own */
     _Atomic uint64_t ticket;               /* 0: not evaluated; else the batch that evaluates it */
     const gm_op *op;                       /* NULL for data */
     gm_array **in;
@@ -83,6 +84,7 @@ struct gm_op {
     /* The node made anew from inputs and parameters of a file, through the checks that the op's functions make: values
      * may be anything, param has param_size bytes. NULL: the op cannot be exported. */
     gm_status (*rebuild)(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out, gm_array **outs);
+    uint8_t work;                          /* the gm_work that its nodes are; GM_WORK_OTHER: that of their inputs */
     const char *(*title)(const void *param);      /* what the node does, where op->name does not tell: "exp" */
     uint32_t optional;                     /* bit i: input i may be GM_NONE (rebuild) */
     void (*hold)(void *param);             /* a node with a copy of these parameters exists: takes what they hold */

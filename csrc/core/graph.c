@@ -293,6 +293,22 @@ static void guard_inputs(gm_array *node) {
         gm_retain(node->in[i]);
 }
 
+/* Its own, its op's, its weights', or that of its last input that has one. */
+static uint8_t work_of(const gm_array *node) {
+    uint8_t last = GM_WORK_OTHER;
+    if (node->work)
+        return node->work;
+    if (node->op->work)
+        return node->op->work;
+    for (int i = 0; i < node->n_in; i++) {
+        const gm_array *in = node->in[i];
+        if (in->work && !in->op)
+            return in->work;
+        last = in->work ? in->work : last;
+    }
+    return last;
+}
+
 static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_inputs) {
     int64_t before = queue_length(q);
     size_t buffers = (size_t)node->n_in + node->n_extra + 2;
@@ -303,6 +319,8 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
         GM_TRY(queue_reads(q, node->in[i]->buf));
     if (keep_inputs)
         guard_inputs(node);
+    node->work = work_of(node);
+    queue_work(q, node->work);
     gm_status status = node->op->eval(node, q);
     queue_end_node(q);
     if (status != GM_OK) {

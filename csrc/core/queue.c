@@ -23,6 +23,7 @@ typedef struct {
     bool barrier;               /* what was launched before must be done before this one begins */
     bool solo;                  /* runs on thread 0 alone */
     bool ftz;
+    uint8_t work;               /* a gm_work */
 } launch;
 
 typedef struct { gm_buffer *buf; bool solo; } access;
@@ -54,6 +55,7 @@ struct gm_queue {
     size_t noted_reads, noted_writes;    /* of the node's last launch, which is among the past ones */
     bool noted;                 /* there is one since the last barrier, and it was solo */
     bool fence, multi_since, any_multi;
+    uint8_t work;               /* of the node at hand */
     /* memory in stream order */
     gm_buffer **free_, **held, **scratch;
     size_t n_free, n_held, n_scratch, cap_free, cap_held, cap_scratch, room;
@@ -65,6 +67,7 @@ struct gm_queue {
     cursor main;
     int n_threads;
     bool joined;
+    gm_phase_profile *profile;  /* NULL: nobody asks. Thread 0 alone writes it */
     _Atomic bool cancelled;
 };
 
@@ -112,6 +115,7 @@ void queue_reset(gm_queue *q) {
     q->flags = NULL;
     q->n_reads = q->n_writes = q->n_past_reads = q->n_past_writes = 0;
     q->fence = q->multi_since = q->any_multi = q->noted = false;
+    q->work = GM_WORK_OTHER;
     while (q->arenas) {
         arena *a = q->arenas;
         q->arenas = a->next;
@@ -266,7 +270,7 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
     q->multi_since |= !solo;
     q->any_multi |= !solo;
     q->launches[q->count++] = (launch){.fn = fn, .args = copy, .n = n, .grain = grain > 0 ? grain : 1,
-                                       .barrier = barrier, .solo = solo, .ftz = (flags & LAUNCH_FTZ) != 0};
+                                       .barrier = barrier, .solo = solo, .ftz = (flags & LAUNCH_FTZ) != 0, .work = q->work};
     return GM_OK;
 }
 
@@ -286,6 +290,7 @@ void queue_scale(gm_queue *q, const int32_t *factor) {
 
 void queue_fence(gm_queue *q) { q->fence = true; }
 void queue_forget(gm_queue *q, int64_t count) { q->count = count; }
+void queue_work(gm_queue *q, uint8_t work) { q->work = work; }
 
 /* ---- memory in stream order ---- */
 gm_buffer *queue_take(gm_queue *q, size_t bytes) {
@@ -407,10 +412,19 @@ static bool is_exhausted(const launch *l) {
     return atomic_load_explicit(&l->next, memory_order_relaxed) >= l->pieces;
 }
 
+/* The time since *mark goes to *ns. */
+static void lap(int64_t *mark, int64_t *ns) {
+    int64_t now = clock_ns();
+    *ns += now - *mark;
+    *mark = now;
+}
+
 /* Works on until the queue's end or the deadline (thread 0 only). Cancelled work counts as done. */
 static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
     unsigned saved = float_state();
     bool done = true, worked = false;
+    gm_phase_profile *const profile = thread == 0 ? q->profile : NULL;
+    int64_t mark = profile ? clock_ns() : 0;
     for (; c->launch < q->count; c->launch++) {
         launch *l = &q->launches[c->launch];
         if (!c->inside && ((l->solo && thread != 0) || is_exhausted(l)))
@@ -418,6 +432,8 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
         if (l->stage > c->stage && n_threads > 1) {
             team_gate_wait(&q->gates[l->stage - 1]);
             c->stage = l->stage;
+            if (profile)
+                lap(&mark, &profile->wait_ns);
         }
         unsigned want = l->ftz ? saved | FTZ_BITS : saved;
         if (float_state() != want)
@@ -427,6 +443,8 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
             while (c->at < c->end && !is_cancelled(q)) {
                 if (worked && deadline && coarse_clock_ns() >= deadline) {
                     done = false;
+                    if (profile)
+                        lap(&mark, &profile->work[l->work].ns);
                     goto out;
                 }
                 int64_t stop = c->at + l->grain < c->end ? c->at + l->grain : c->end;
@@ -438,9 +456,14 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
             if (n_threads > 1)
                 team_gate_done(&q->gates[l->stage], c->taken);
         }
+        if (profile)
+            lap(&mark, &profile->work[l->work].ns);
     }
-    if (thread == 0 && n_threads > 1)
+    if (thread == 0 && n_threads > 1) {
         team_gate_wait(&q->gates[q->last_stage]);
+        if (profile)
+            lap(&mark, &profile->wait_ns);
+    }
 out:
     set_float_state(saved);
     return done;
@@ -484,8 +507,26 @@ static void close_gates(gm_queue *q, uint32_t last) {
                                       memory_order_relaxed);
 }
 
+void queue_profile(gm_queue *q, gm_phase_profile *profile) { q->profile = profile; }
+
+static void count_launches(const gm_queue *q) {
+    uint32_t stage = 0;
+    for (int64_t i = 0; i < q->count; i++) {
+        const launch *l = &q->launches[i];
+        gm_work_counts *counts = &q->profile->work[l->work];
+        if (l->pieces == 0)
+            continue;
+        counts->launches++;
+        counts->pieces += l->pieces;
+        counts->barriers += l->stage > stage;
+        stage = l->stage;
+    }
+}
+
 void queue_start(gm_queue *q, int n_threads) {
     const uint32_t last = cut(q);
+    if (q->profile)
+        count_launches(q);
     q->main = (cursor){0};
     for (flag *f = q->flags; f; f = f->next)
         f->raised = 0;

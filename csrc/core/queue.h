@@ -43,6 +43,7 @@ gm_status queue_writes(gm_queue *q, gm_buffer *b);
 void queue_forget(gm_queue *q, int64_t count);
 gm_status queue_reads(gm_queue *q, gm_buffer *b);
 void queue_end_node(gm_queue *q);
+void queue_work(gm_queue *q, uint8_t work);            /* of the launches that follow */
 /* Makes place for `buffers` drops and holds, which then cannot fail. */
 gm_status queue_room(gm_queue *q, size_t buffers);
 gm_buffer *queue_take(gm_queue *q, size_t bytes);      /* a buffer in stream order: from those that died here, or new */
@@ -50,6 +51,8 @@ void queue_drop(gm_queue *q, gm_buffer *b);            /* the recording's refere
 void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the launches have run */
 
 /* Running: start, step until it is not GM_AGAIN, end. The caller holds the run lock. */
+/* Before the start: where work and wait_ns of the run are added, or NULL. */
+void queue_profile(gm_queue *q, gm_phase_profile *profile);
 void queue_start(gm_queue *q, int n_threads);
 /* GM_OK, GM_AGAIN at the deadline (0: none), or GM_ESTATE in a child forked meanwhile, which has not the other
  * threads. */

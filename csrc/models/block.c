@@ -78,7 +78,7 @@ gm_array *output_apply(gm_scope *s, gm_pass *p, int64_t i, gm_tap_point point, c
                        gm_array *residual) {
     if (array_is_none(residual) || !taps_has(p->batch->taps, i, point))
         return linear_apply(s, w, x, residual);
-    return gm_add(s, pass_tap(s, p, i, point, linear_apply(s, w, x, GM_NONE)), residual);
+    return gm_add(s, residual, pass_tap(s, p, i, point, linear_apply(s, w, x, GM_NONE)));
 }
 
 static gm_activation mlp_inner(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act) {

@@ -1,10 +1,10 @@
 /* info.c - what is known about a loaded model, as JSON. */
 #include <cjson/cJSON.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include "base/memory.h"
 #include "models/load.h"
+#include "models/traffic.h"
 
 static cJSON *metadata_value(const gguf_entry *e) {
     static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64",
@@ -60,11 +60,8 @@ static bool add_types(cJSON *o, const gm_model *m, int64_t *parameters) {
     bool ok = types != NULL;
     for (int64_t i = 0; i < m->n_weights && ok; i++) {
         const gm_named_weight *w = &m->weights[i];
-        char text[32] = "F32";
-        if (w->linear && w->linear->bits)
-            snprintf(text, sizeof text, "%.16s %d", w->linear->mode, w->linear->bits);
-        else if (w->linear)
-            snprintf(text, sizeof text, "%.16s", gm_quants[w->linear->weight->format].name);
+        char text[24];
+        traffic_type(w, text);
         *parameters += w->count;
         cJSON *seen = cJSON_GetObjectItemCaseSensitive(types, text);
         if (seen)

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/team.h"
 #include "models/load.h"
+#include "models/traffic.h"
 #include "ops/ops.h"
 
 #define CONFIG_BYTES ((size_t)16 << 20)
@@ -386,6 +387,7 @@ gm_status gm_loader_finish(gm_loader *l, gm_model **out) {
     GM_TRY(settle(l));
     GM_TRY(fields_adapt(l));
     GM_TRY(fields_name(l));
+    traffic_mark(l->model);
     GM_TRY(make_info(l));
     *out = l->model;
     l->model = NULL;

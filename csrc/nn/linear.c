@@ -9,7 +9,7 @@ gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
         gm_array *y = gm_quantized_matmul(s, x->x, l->weight, l->scales, biases, true, l->group, l->bits, l->mode);
         if (l->bias)
             y = gm_add(s, y, l->bias);
-        return array_is_none(residual) ? y : gm_add(s, y, residual);
+        return array_is_none(residual) ? y : gm_add(s, residual, y);
     }
     if (!l->int8)
         return gm_packed_matmul(s, x->x, l->weight, bias, residual);
@@ -18,11 +18,18 @@ gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
     return gm_packed_matmul(s, x->int8, l->weight, bias, residual);
 }
 
+static gm_array *rows_of(gm_scope *s, gm_array *weight, gm_array *tokens) {
+    gm_array *rows = gm_take(s, weight, tokens, 0);
+    if (rows)
+        rows->work = GM_WORK_EMBEDDING;      /* the weight may be the head's too */
+    return rows;
+}
+
 gm_array *linear_embed(gm_scope *s, const gm_linear *l, gm_array *tokens, float scale) {
     if (!l->bits)
         return gm_packed_embedding(s, l->weight, tokens, scale);
-    gm_array *biases = l->biases ? gm_take(s, l->biases, tokens, 0) : GM_NONE;
-    gm_array *rows = gm_dequantize(s, gm_take(s, l->weight, tokens, 0), gm_take(s, l->scales, tokens, 0), biases,
+    gm_array *biases = l->biases ? rows_of(s, l->biases, tokens) : GM_NONE;
+    gm_array *rows = gm_dequantize(s, rows_of(s, l->weight, tokens), rows_of(s, l->scales, tokens), biases,
                                    l->group, l->bits, l->mode, GM_NONE, GM_FLOAT32);
     return scale == 1 ? rows : gm_multiply(s, rows, scalar_array(s, scale, GM_FLOAT32));
 }

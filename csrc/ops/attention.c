@@ -131,7 +131,7 @@ const gm_op cached_attention_op = {.name = "cached_attention", .n_in = INPUTS, .
                                    .nondiff = (1u << INPUTS) - 1,
                                    .optional = 1u << IN_K | 1u << IN_V | 1u << IN_SINKS,
                                    .param_size = sizeof(cached_param), .fields = cached_fields, .infer = cached_infer,
-                                   .eval = cached_eval};
+                                   .eval = cached_eval, .work = GM_WORK_ATTENTION};
 
 gm_array *gm_cached_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *angles, gm_array *sinks,
                               gm_array *rows, gm_array *tables, int n_sequences, const int32_t *spans,

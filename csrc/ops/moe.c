@@ -52,7 +52,8 @@ static gm_status route_eval(gm_array *out, gm_queue *q) {
 }
 
 const gm_op route_op = {.name = "route", .n_in = 2, .n_out = 2, .nondiff = 3, .param_size = sizeof(route_param),
-                        .fields = route_fields, .infer = route_infer, .eval = route_eval, .optional = 2};
+                        .fields = route_fields, .infer = route_infer, .eval = route_eval, .optional = 2,
+                        .work = GM_WORK_ROUTER};
 
 gm_array *gm_route(gm_scope *s, gm_array *logits, int k, bool normalise, gm_array *scale, gm_array **ids,
                    gm_array **weights) {
@@ -128,7 +129,7 @@ static gm_status order_eval(gm_array *out, gm_queue *q) {
 }
 
 const gm_op moe_order_op = {.name = "moe_order", .n_in = 1, .n_out = 2, .nondiff = 1, .param_size = sizeof(order_param),
-                            .fields = order_fields, .infer = order_infer, .eval = order_eval};
+                            .fields = order_fields, .infer = order_infer, .eval = order_eval, .work = GM_WORK_EXPERTS};
 
 gm_array *moe_order(gm_scope *s, gm_array *ids, int64_t experts, gm_array **place) {
     gm_array *outs[2] = {NULL, NULL};
@@ -177,7 +178,8 @@ static gm_status sum_eval(gm_array *out, gm_queue *q) {
     return launch_sum(q, out, y, weights, place, out->in[1]->shape[1]);
 }
 
-const gm_op moe_sum_op = {.name = "moe_sum", .n_in = 3, .n_out = 1, .nondiff = 7, .infer = sum_infer, .eval = sum_eval};
+const gm_op moe_sum_op = {.name = "moe_sum", .n_in = 3, .n_out = 1, .nondiff = 7, .infer = sum_infer, .eval = sum_eval,
+                          .work = GM_WORK_EXPERTS};
 
 gm_array *moe_sum(gm_scope *s, gm_array *y, gm_array *weights, gm_array *place) {
     gm_array *in[3] = {y, weights, place};
@@ -350,7 +352,7 @@ static gm_status experts_eval(gm_array *out, gm_queue *q) {
 
 const gm_op moe_experts_op = {.name = "moe_experts", .n_in = INPUTS, .n_out = 1, .nondiff = UINT32_MAX,
                               .param_size = sizeof(experts_param), .fields = experts_fields, .infer = experts_infer,
-                              .eval = experts_eval, .optional = 7u << IN_BIASES};
+                              .eval = experts_eval, .optional = 7u << IN_BIASES, .work = GM_WORK_EXPERTS};
 
 gm_array *moe_experts(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, gm_array *const *matrices,
                       gm_array *const *biases, const bool *int8, gm_glu_kind act, float alpha, float limit) {

@@ -123,7 +123,7 @@ static gm_status norm_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
 #define NORM_OP(title, inputs)                                                                                         \
     {.name = title, .n_in = inputs, .n_out = 1, .param_size = sizeof(norm_param), .fields = norm_fields,               \
      .infer = norm_infer, .eval = norm_eval, .vjp = norm_vjp, .vmap = norm_vmap, .compose = norm_compose,              \
-     .rebuild = norm_rebuild, .optional = 1u << IN_WEIGHT | 1u << IN_BIAS}
+     .rebuild = norm_rebuild, .optional = 1u << IN_WEIGHT | 1u << IN_BIAS, .work = GM_WORK_NORM}
 const gm_op rms_norm_op = NORM_OP("rms_norm", 2);
 const gm_op layer_norm_op = NORM_OP("layer_norm", 3);
 

@@ -39,7 +39,7 @@ static gm_status embedding_eval(gm_array *out, gm_queue *q) {
 
 const gm_op packed_embedding_op = {.name = "packed_embedding", .n_in = 2, .n_out = 1, .nondiff = 3,
                                    .param_size = sizeof(embedding_param), .fields = embedding_fields,
-                                   .infer = embedding_infer, .eval = embedding_eval};
+                                   .infer = embedding_infer, .eval = embedding_eval, .work = GM_WORK_EMBEDDING};
 
 gm_array *gm_packed_embedding(gm_scope *s, gm_array *weight, gm_array *tokens, float scale) {
     gm_array *in[2] = {weight, tokens};

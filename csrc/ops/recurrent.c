@@ -105,7 +105,7 @@ static gm_status conv_eval(gm_array *out, gm_queue *q) {
 
 const gm_op cached_conv_op = {.name = "cached_conv", .n_in = IN_X + 2, .n_out = 1, .nondiff = UINT32_MAX,
                               .param_size = sizeof(recurrent_param), .fields = recurrent_fields, .infer = conv_infer,
-                              .eval = conv_eval};
+                              .eval = conv_eval, .work = GM_WORK_RECURRENT};
 
 gm_array *gm_cached_conv(gm_scope *s, gm_array *x, gm_array *weight, gm_array *rows, gm_array *tables, int slot,
                          int n_sequences, const int32_t *spans) {
@@ -159,7 +159,7 @@ static gm_status delta_eval(gm_array *out, gm_queue *q) {
 
 const gm_op cached_gated_delta_op = {.name = "cached_gated_delta", .n_in = IN_X + 5, .n_out = 1, .nondiff = UINT32_MAX,
                                      .param_size = sizeof(recurrent_param), .fields = recurrent_fields,
-                                     .infer = delta_infer, .eval = delta_eval};
+                                     .infer = delta_infer, .eval = delta_eval, .work = GM_WORK_RECURRENT};
 
 gm_array *gm_cached_gated_delta(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *decay, gm_array *beta,
                                 gm_array *rows, gm_array *tables, int slot, int n_sequences, const int32_t *spans,

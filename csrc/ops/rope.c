@@ -53,7 +53,7 @@ static gm_status angles_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
 
 const gm_op rope_angles_op = {.name = "rope_angles", .n_in = 2, .n_out = 1, .nondiff = 3,
                                 .param_size = sizeof(angles_param), .fields = angles_fields, .infer = angles_infer,
-                                .eval = angles_eval, .rebuild = angles_rebuild};
+                                .eval = angles_eval, .rebuild = angles_rebuild, .work = GM_WORK_ATTENTION};
 
 gm_array *gm_rope_angles(gm_scope *s, gm_array *positions, gm_array *inv_freq, float factor) {
     gm_array *in[2] = {positions, inv_freq};

@@ -8,6 +8,7 @@ typedef struct {
     gm_decoder *decoder;
     PyObject *streams;                      /* a list */
     bool busy;
+    gm_profile profile;                     /* of all passes with rows of a stream that has one */
 } decoder_object;
 
 static void decoder_dealloc(PyObject *self);
@@ -30,6 +31,7 @@ PyObject *py_model_new_decoder(PyObject *self, PyObject *unused) {
     }
     decoder->decoder = c_decoder;
     decoder->streams = streams;
+    gm_decoder_set_profile(c_decoder, &decoder->profile);
     return (PyObject *)decoder;
 }
 
@@ -152,6 +154,11 @@ static PyObject *decoder_step(PyObject *self, PyObject *unused) {
     return result;
 }
 
+static PyObject *decoder_profile(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return is_free((decoder_object *)self) ? py_profile_from(&((decoder_object *)self)->profile) : NULL;
+}
+
 static int decoder_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((decoder_object *)self)->streams);
@@ -181,6 +188,8 @@ static PyMethodDef decoder_methods[] = {
     {"step", decoder_step, METH_NOARGS,
      SIG("step($self)", "(stream, Token) of any of the streams, or (stream, the exception that ended it); None: there "
                         "are no streams.")},
+    {"profile", decoder_profile, METH_NOARGS,
+     SIG("profile($self)", "What the forward passes did, all together, that streams with a profile took part in.")},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot decoder_slots[] = {

@@ -427,9 +427,10 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     static const signature sig = {"stream", 0, 3, 7,
                                   {"session", "tokenizer", "prompt_ids", "max_tokens", "min_tokens", "stop_ids",
                                    "stop_texts", "top_logprobs", "processors", "timeout", "prefill", "edits",
-                                   "activations", NULL}};
+                                   "activations", "profile", NULL}};
     module_state *state = PyModule_GetState(module);
-    PyObject *v[13];
+    bool profiled = false;
+    PyObject *v[14];
     request r = {.prompt = NULL};
     gm_generate_defaults(&r.options);
     if (!sampling_read(&r.sampling, &sig, args, n, kwnames, v) || !is_tokenizer(state, v[1])) {
@@ -444,8 +445,14 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     stream_object *stream = NULL;
     session_object *session = (session_object *)v[0];
     /* reading may run Python code: the session is looked at last */
-    bool ok = read_request(state, v, &r) && open_session(v[0]);
+    bool ok = read_request(state, v, &r) && read_bool(v[13], &profiled) && open_session(v[0]);
     if (ok && (stream = (stream_object *)PyType_GenericAlloc(state->stream_type, 0))) {
+        if (profiled && !(stream->profile = PyMem_Calloc(1, sizeof *stream->profile))) {
+            Py_DECREF((PyObject *)stream);
+            request_free(&r);
+            return PyErr_NoMemory();
+        }
+        r.options.profile = stream->profile;
         gm_tokenizer *tokenizer = v[1] == Py_None ? NULL : ((tokenizer_object *)v[1])->tokenizer;
         if (gm_stream_open(session->session, tokenizer, r.prompt, r.n_prompt, &r.options, &stream->stream) == GM_OK) {
             stream->session = Py_NewRef(v[0]);
@@ -622,6 +629,18 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused) {
                          "stop_text", (int)s.stop_text);
 }
 
+static PyObject *stream_profile(PyObject *self, PyObject *unused) {
+    (void)unused;
+    stream_object *stream = (stream_object *)self;
+    if (stream->busy) {
+        PyErr_SetString(PyExc_ValueError, "stream is in use by another thread");
+        return NULL;
+    }
+    if (!stream->profile)
+        Py_RETURN_NONE;
+    return py_profile_from(stream->profile);
+}
+
 static PyObject *stream_activations(PyObject *self, PyObject *unused) {
     (void)unused;
     stream_object *stream = (stream_object *)self;
@@ -670,6 +689,7 @@ static void stream_dealloc(PyObject *self) {
     Py_XDECREF(stream->tokenizer);
     Py_XDECREF(stream->processors);
     Py_XDECREF(stream->logits);
+    PyMem_Free(stream->profile);
     object_free(self);
 }
 
@@ -678,6 +698,8 @@ static PyMethodDef stream_methods[] = {
     {"close", stream_close, METH_NOARGS,
      SIG("close($self)", "Ends the stream and frees its session for the next one.")},
     {"stats", stream_stats, METH_NOARGS, SIG("stats($self)", "Counts and seconds of prompt and decoding, as a dict.")},
+    {"profile", stream_profile, METH_NOARGS,
+     SIG("profile($self)", "What its forward passes did, as a dict (gomlx/profiling.py); None: it was opened without.")},
     {"activations", stream_activations, METH_NOARGS,
      SIG("activations($self)", "Those that were asked for, of the rows of the last pass; in a logits processor too.")},
     {"__enter__", stream_enter, METH_NOARGS, NULL},

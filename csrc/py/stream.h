@@ -25,10 +25,12 @@ struct stream_object {
     size_t n_activations;
     bool member;                            /* of a Decoder */
     gm_stream_stats stats;                  /* the last ones, once stream is NULL */
+    gm_profile *profile;                    /* where the C stream counts, or NULL */
 };
 
 void py_stream_release(stream_object *stream);       /* frees the C stream now; the statistics stay; not while busy */
 /* The answer to GM_LOGITS. GM_ESTATE with an exception set: a processor's. */
 gm_status py_stream_process(stream_object *stream, gm_token *token);
 PyObject *py_token_from(module_state *state, const gm_token *token);
+PyObject *py_profile_from(const gm_profile *profile);  /* a dict; profile.c */
 #endif

@@ -9,6 +9,8 @@
 #include "run/decoder.h"
 #include <string.h>
 #include "base/memory.h"
+#include "models/traffic.h"
+#include "run/profile.h"
 
 #define KEPT_STEPS 4
 #define LOOK_MS 20                   /* how often a pass is interrupted to see who is cancelled or out of time */
@@ -21,6 +23,9 @@ struct gm_decoder {
     int n, capacity, n_parts;
     bool running;
     int64_t started;                 /* when the pass began */
+    gm_profile *profile;             /* the caller's, or NULL */
+    bool profiled;                   /* somebody asks what the pass does: */
+    gm_phase_profile pass;
     gm_step *step;                   /* of the last pass, or of the one under way */
     gm_step *kept[KEPT_STEPS];       /* one row a member; the one used last comes first */
     int kept_rows[KEPT_STEPS];
@@ -50,6 +55,7 @@ static void take_back(gm_decoder *d) {
 }
 
 void gm_decoder_pause(gm_decoder *d) { take_back(d); }
+void gm_decoder_set_profile(gm_decoder *d, gm_profile *profile) { d->profile = profile; }
 
 void gm_decoder_free(gm_decoder *d) {
     if (!d)
@@ -200,6 +206,29 @@ static gm_status tapped_step(gm_decoder *d) {
     return GM_OK;
 }
 
+/* After the choice of rows. */
+static void begin_profile(gm_decoder *d) {
+    d->profiled = false;
+    for (int i = 0; i < d->n_parts; i++)
+        d->profiled |= d->parts[i]->profile != NULL;
+    if (d->profiled)
+        memset(&d->pass, 0, sizeof d->pass);
+}
+
+static void end_profile(gm_decoder *d) {
+    int64_t rows = 0, wanted = 0;
+    bool decodes = true;
+    for (int i = 0; i < d->n_parts; i++) {
+        rows += d->spans[i];
+        wanted += stream_rows(d->parts[i]) == d->spans[i];
+        decodes &= d->parts[i]->decodes;
+    }
+    d->pass.pass_ns = clock_ns() - d->started;
+    traffic_of_pass(d->model, rows, wanted > 0, &d->pass);
+    if (d->profile)
+        profile_add_pass(decodes ? &d->profile->decode : &d->profile->prefill, &d->pass, rows);
+}
+
 /* On failure *failed is the member that it is charged to. */
 static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     int64_t rows;
@@ -208,6 +237,7 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     if (status != GM_OK)
         return status;
     d->started = clock_ns();
+    begin_profile(d);
     *failed = d->parts[d->n_parts - 1];
     GM_TRY(d->parts[0]->taps                ? tapped_step(d)
            : rows == d->n_parts && logits ? kept_step(d) : prompts_step(d, logits ? STEP_LAST : STEP_NONE));
@@ -224,6 +254,8 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
             return status;
         }
     }
+    step_profile(d->step, d->profiled ? &d->pass : NULL);
+    d->pass.setup_ns = d->profiled ? clock_ns() - d->started : 0;
     d->running = true;
     return GM_OK;
 }
@@ -275,8 +307,10 @@ static gm_status run_pass(gm_decoder *d, int64_t deadline) {
         }
         d->running = false;
         double seconds = (double)(clock_ns() - d->started) * 1e-9;
+        if (d->profiled)
+            end_profile(d);
         for (int i = 0; i < d->n_parts; i++)
-            stream_took(d->parts[i], d->spans[i], seconds, d->step, i);
+            stream_took(d->parts[i], d->spans[i], seconds, &d->pass, d->step, i);
         return GM_OK;
     }
 }

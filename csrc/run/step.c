@@ -11,6 +11,7 @@ struct gm_step {
     step_wanted wanted;
     gm_array *tokens, *positions, *rows, *tables, *logits, *sums, *best;
     gm_taps *taps;               /* or NULL */
+    gm_phase_profile *profile;   /* of the run under way, or NULL */
     gm_plan *plan;
     int32_t n;
     bool running;
@@ -46,6 +47,9 @@ static gm_status build(gm_step *st) {
         roots[1] = gm_retain(gm_logsumexp(s, roots[0], 1, (int[]){-1}, false));
         roots[2] = gm_retain(gm_argmax(s, roots[0], -1, false, false));
         n_roots = 3;
+        for (int i = 1; i < 3; i++)
+            if (roots[i])
+                roots[i]->work = GM_WORK_SAMPLING;
     }
     gm_scope_close(s);       /* each temporary now dies at its last reader */
     gm_status status = GM_OK;
@@ -145,6 +149,7 @@ static gm_status start_run(gm_step *st) {
     GM_TRY(make_room(st));
     if (!st->plan)
         GM_TRY(capture(st));
+    queue_profile(plan_queue(st->plan), st->profile);
     queue_start(plan_queue(st->plan), st->model->threads);
     st->running = true;
     return GM_OK;
@@ -204,11 +209,16 @@ gm_status step_fill(gm_step *st, int part, gm_cache *cache, const int32_t *token
     return GM_OK;
 }
 
+void step_profile(gm_step *st, gm_phase_profile *profile) { st->profile = profile; }
+
 gm_status step_run(gm_step *st, int slice_ms) {
     gm_status status;
     if (!st->running) {
         GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
+        int64_t started = st->profile ? clock_ns() : 0;
         status = start_run(st);
+        if (st->profile)
+            st->profile->setup_ns += clock_ns() - started;
         if (status != GM_OK) {
             run_unlock();
             return status;

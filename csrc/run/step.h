@@ -25,6 +25,8 @@ void step_abandon(gm_step *step);                  /* the rest of a run that is 
 /* The sequence of a part, and the tokens of its rows, from this position on; the cache reaches for them here. All parts
  * before each run. */
 gm_status step_fill(gm_step *step, int part, gm_cache *cache, const int32_t *tokens, int64_t position);
+/* Where setup_ns, wait_ns and work of the runs from now on are added, or NULL. */
+void step_profile(gm_step *step, gm_phase_profile *profile);
 /* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the
  * step is of no more use. */
 gm_status step_run(gm_step *step, int slice_ms);

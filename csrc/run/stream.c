@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "run/decoder.h"
+#include "run/profile.h"
 
 /* ---- text ---- */
 static gm_status bytes_add(stream_bytes *b, const char *text, size_t n) {
@@ -184,6 +185,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     st->max_tokens = o->max_tokens;
     st->min_tokens = o->min_tokens;
     st->hand_out = o->hand_out_logits;
+    st->profile = o->profile;
     st->prefill = o->prefill;
     if (o->timeout_seconds > 0)
         st->deadline = clock_ns() + (int64_t)(fmin(o->timeout_seconds, 1e9) * 1e9);
@@ -263,11 +265,16 @@ static void account(gm_stream *st, double seconds) {
     *(st->decodes ? &st->stats.decode_seconds : &st->stats.prefill_seconds) += seconds;
 }
 
-void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_step *step, int64_t row) {
+static gm_phase_profile *phase(const gm_stream *st) { return st->decodes ? &st->profile->decode : &st->profile->prefill; }
+
+void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
+                 int64_t row) {
     gm_session *s = st->session;
     memcpy(s->tokens + s->length, st->sampler.history + s->length, (size_t)rows * sizeof *s->tokens);
     s->length += rows;
     account(st, seconds);
+    if (st->profile)
+        profile_add_pass(phase(st), pass, rows);
     if (s->length < st->sampler.n_history)
         return;
     st->state = STREAM_LOGITS;
@@ -349,7 +356,12 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
     float logsumexp = step_logsumexp(st->step)[st->row], logprob = logits_of(st)[st->token] - logsumexp;
     if (st->n_top)
         sampler_likeliest(logits_of(st), s->model->config.vocab, logsumexp, st->top, st->n_top);
-    account(st, (double)(clock_ns() - started) * 1e-9);
+    const int64_t ns = clock_ns() - started;
+    account(st, (double)ns * 1e-9);
+    if (st->profile) {
+        phase(st)->sample_calls++;
+        phase(st)->sample_ns += ns;
+    }
     if (st->decodes)
         st->stats.decode_steps++;
     st->decodes = true;

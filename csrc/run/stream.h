@@ -50,6 +50,7 @@ struct gm_stream {
     gm_step *own;                    /* of a stream with taps: the last one, */
     int32_t own_rows;                /* ... and its rows */
     gm_stream_stats stats;
+    gm_profile *profile;             /* the caller's, or NULL */
     int64_t deadline;                /* 0: none */
     _Atomic bool cancelled;
 };
@@ -58,8 +59,9 @@ struct gm_stream {
 int64_t stream_rows(const gm_stream *st);
 /* Room for so many rows, which then cannot fail to be taken over; what they are, and where they begin. */
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position);
-/* The rows are computed; `step` has logits for the last of them in `row`. */
-void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_step *step, int64_t row);
+/* The rows are computed; `step` has logits for the last of them in `row`. pass: what was done, where it is asked for. */
+void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
+                 int64_t row);
 /* A pass with rows of it did not end. */
 void stream_lost(gm_stream *st);
 /* Cancelled, or out of time: nothing more is to be computed. */

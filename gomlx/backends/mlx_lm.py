@@ -212,7 +212,7 @@ def end(process, errors):
 
 
 class BridgeStream:
-    """What gomlx.streams.TokenStream drives: next tokens with their text, cancel, close, stats."""
+    """What gomlx.streams.TokenStream drives: next tokens with their text, cancel, close, stats, no profile."""
 
     def __init__(self, process, tokenizer, prompt, context, max_tokens, stop_ids, stop_texts, sampling):
         self._closed = True                     # until it is open
@@ -318,6 +318,9 @@ class BridgeStream:
 
     def stats(self):
         return self._stats
+
+    def profile(self):
+        return None
 
 
 class BridgeModel(Model):

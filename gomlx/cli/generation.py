@@ -2,6 +2,7 @@
 import json
 import sys
 
+from gomlx import profiling
 from gomlx.cli import options
 from gomlx.cli.output import coloured, print_json, result_json, say
 
@@ -74,6 +75,8 @@ def show(stream, args):
     if result.reasoning and not result.answer and not result.tool_calls:
         say(f"ended by {result.finish_reason} within the reasoning"
             + ("" if reasoning else "; --show-reasoning prints it"))
+    if result.profile:
+        say(profiling.summary(result.profile, "", result.prompt_tokens, result.generated_tokens))
     if sys.stderr.isatty():
         speed = f", {result.decode_tps:.1f} tokens/s" if result.decode_tps else ""
         say(f"{result.generated_tokens} tokens{speed}, ended by {result.finish_reason}, seed {result.seed}")

@@ -55,6 +55,7 @@ def sampling():
     made.add_argument("--timeout", type=float, metavar="SECONDS", help="end after so long")
     made.add_argument("--top-logprobs", type=int, default=0, metavar="K",
                       help="with --json, the K likeliest tokens at each place")
+    made.add_argument("--profile", action="store_true", help="count and time what the engine does")
     add_sampling_flags(made.add_argument_group("sampling", "what is not given is the model's own"))
     return made
 
@@ -98,7 +99,8 @@ def sampling_of(args):
     return changes | {"max_tokens": args.max_tokens, "min_tokens": args.min_tokens, "seed": args.seed,
                       "stop": args.stop, "stop_ids": args.stop_id, "ignore_eos": args.ignore_eos,
                       "top_logprobs": args.top_logprobs,
-                      **({"timeout": args.timeout} if args.timeout is not None else {})}
+                      **({"timeout": args.timeout} if args.timeout is not None else {}),
+                      **({"profile": True} if args.profile else {})}
 
 
 def load(args):

@@ -1,0 +1,90 @@
+/* traffic.c - see traffic.h. A pass reads each matrix once, however many rows it has; of the embedding it reads the
+ * rows of its tokens, of the experts those that are chosen. */
+#include "models/traffic.h"
+#include <stdio.h>
+#include <string.h>
+#include "models/load.h"
+
+/* By what it maps from and to: names differ between families, dimensions do not. */
+static gm_work work_of(const gm_weight_field *f) {
+    const gm_dim dims[2] = {f->rows, f->columns};
+    if (f->kind == FIELD_EXPERTS)
+        return GM_WORK_EXPERTS;
+    for (int i = 0; i < 2; i++)
+        switch (dims[i]) {
+        case DIM_QUERIES:
+        case DIM_KEYS: return GM_WORK_ATTENTION_PROJECTION;
+        case DIM_EXPERTS: return GM_WORK_ROUTER;
+        case DIM_MLP:
+        case DIM_SHARED_MLP: return GM_WORK_MLP;
+        case DIM_CHANNELS:
+        case DIM_VALUES:
+        case DIM_VALUE_HEADS: return GM_WORK_RECURRENT;
+        case DIM_PER_LAYER_VOCAB: return GM_WORK_EMBEDDING;
+        default: break;
+        }
+    return f->when & HAS_SHARED_EXPERT ? GM_WORK_MLP : GM_WORK_OTHER;
+}
+
+void traffic_mark(gm_model *m) {
+    for (field_cursor at = {0}; fields_next(m, &at);)
+        if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS) {
+            const gm_linear *linear = at.where;
+            if (linear->weight)
+                linear->weight->work = (uint8_t)work_of(at.field);
+        }
+    m->embedding.weight->work = GM_WORK_EMBEDDING;
+    m->head.weight->work = GM_WORK_HEAD;         /* the same array where they are tied */
+}
+
+void traffic_type(const gm_named_weight *w, char out[24]) {
+    const gm_linear *l = w->linear;
+    if (l && l->bits)
+        snprintf(out, 24, "%.16s %d", l->mode, l->bits);
+    else
+        snprintf(out, 24, "%.16s", l ? gm_quants[l->weight->format].name : "F32");
+}
+
+static int64_t bytes_of(const gm_array *a) {
+    if (!a)
+        return 0;
+    int64_t matrices = a->dtype == GM_PACKED && a->ndim == 3 ? a->shape[0] : 1;
+    return a->dtype == GM_PACKED
+        ? matrices * array_packed_bytes(GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1])
+        : a->size * (int64_t)array_item(a);
+}
+
+/* The share that is read of what has `all` parts of which at most `most` are chosen. */
+static int64_t share(int64_t bytes, int64_t most, int64_t all) {
+    return most < all ? (int64_t)((double)bytes / (double)all * (double)most) : bytes;
+}
+
+static int64_t bytes_read(const gm_model *m, const gm_named_weight *w, int64_t rows, bool logits) {
+    const gm_config *c = &m->config;
+    const gm_linear *l = w->linear;
+    if (!l)
+        return bytes_of(*w->array);
+    int64_t bytes = bytes_of(l->weight) + bytes_of(l->scales) + bytes_of(l->biases);
+    if (l == &m->head)
+        return logits ? bytes : 0;
+    if (l == &m->embedding)
+        return share(bytes, rows, c->vocab) + (c->tied && logits ? bytes : 0);
+    switch (l->weight->work) {
+    case GM_WORK_EMBEDDING: return share(bytes, rows, c->per_layer_vocab);
+    case GM_WORK_EXPERTS: return share(bytes, rows * c->n_experts_used, c->n_experts);
+    default: return bytes;
+    }
+}
+
+void traffic_of_pass(const gm_model *m, int64_t rows, bool logits, gm_phase_profile *pass) {
+    for (int64_t i = 0; i < m->n_weights; i++) {
+        char type[24];
+        int at = 0;
+        traffic_type(&m->weights[i], type);
+        while (at < GM_MAX_WEIGHT_TYPES - 1 && pass->weights[at].type[0] && strcmp(pass->weights[at].type, type) != 0)
+            at++;
+        if (!pass->weights[at].type[0])          /* the last place takes what has none of its own */
+            memcpy(pass->weights[at].type, type, sizeof type);
+        pass->weights[at].bytes += bytes_read(m, &m->weights[i], rows, logits);
+    }
+}
