@@ -51,7 +51,7 @@ class Tokenizer(_gomlx.Tokenizer):
         from gomlx import chat
         self.bos_token = self._token_of(metadata.get("tokenizer.ggml.bos_token_id"))
         self.eos_token = self._token_of(metadata.get("tokenizer.ggml.eos_token_id"))
-        self._templates = chat.templates_in_gguf(metadata)
+        self._templates = chat.templates_in_gguf(metadata, os.fspath(path))
         return self
 
     def check_fit(self, file: str, rows: int, rows_of: str) -> None:

@@ -56,6 +56,97 @@ def test_a_broken_template_names_its_line(template, line, words):
         chat.render(template, HI)
 
 
+LAUGHS = "{% set a = ['x'] %}" + "{% set a = [a, a, a, a, a, a, a, a, a, a] %}" * 12
+GROWING = "{%% set ns = namespace(s=%s) %%}{%% for i in range(100) %%}{%% set ns.s = ns.s %s ns.s %%}{%% endfor %%}"
+
+
+@pytest.mark.parametrize("template", [
+    "{{ '%09999999999d' % 1 }}", "{{ '%*d' % (10**9, 1) }}", "{{ '%.999999999f' % 1 }}",
+    "{{ '%09999999999d'|format(1) }}",
+    "{{ '%((a))99999999999d' % {'(a)': 1} }}", "{{ ('%(a)s' * 10000) % {'a': 'x' * 1000000} }}",
+    *(f"{{{{ 'x'.{name}(10**10) }}}}" for name in ("center", "ljust", "rjust", "zfill", "expandtabs")),
+    "{{ 'x'|center(10**10) }}", "{{ 'x'|center(width=10**10) }}", "{% filter center(10**10) %}x{% endfilter %}",
+    "{{ '{:>9999999999}'.format(1) }}", "{{ '{:{w}}'.format(1, w=10**10) }}", "{{ '{:>٩٩٩٩٩٩٩٩٩٩}'.format(1) }}",
+    "{{ '{a:>9999999999}'.format_map({'a': 1}) }}", "{{ ('{:>9999999999}'|safe).format(1) }}",
+    "{% set f = '{:>9999999999}'.format %}{{ f(1) }}", "{{ ('{:>9999999999}'|attr('format'))(1) }}",
+    "{{ ('{0}' * 10000).format('x' * 100000) }}", "{{ 'a b'|indent(10**9) }}",
+    "{{ ('a\\n' * 10000)|indent('x' * 10000) }}",
+    "{{ range(100000)|join('x' * 100000) }}", "{{ ('x' * 100000).join(['a'] * 100000) }}",
+    "{{ ('x' * 10000)|replace('', 'y' * 10000) }}", "{{ ('x' * 10000).replace('x', 'y' * 10000) }}",
+    "{{ range(10**9)|list }}", "{{ [1]|tojson(indent=10**9) }}",
+    "{{ ([1] * 10000)|tojson(separators=('x' * 10000, 'y')) }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "{% block a %}{{ self.a() }}{% endblock %}",
+    "{% macro f(n, s) %}{% if n %}{% set t = s ~ n %}{{ f(n - 1, t) }}{{ t|length }}{% endif %}{% endmacro %}"
+    "{{ f(100, 'x' * 1000000) }}",
+    GROWING % ("'xxxx'", "~"), GROWING % ("'xxxx'", "+"), GROWING % ("[[1], []]", "+"), GROWING % ("7", "*"),
+    LAUGHS + "{{ a }}", LAUGHS + "{{ a == a }}", "{{ lipsum(10**9) }}", "{{ ('x' * 1000000)|wordwrap(1) }}",
+    "{{ (1).to_bytes(10**10, 'big') }}", "{{ 'x'.encode().center(10**10) }}", "{{ 'a'.translate({97: 'x'}) }}",
+    "{{ [1]|batch(10**9, 'x')|list }}", "{{ [1]|slice(10**9)|list }}", "{{ 1|round(-10**9) }}",
+    "{{ 1|round(10**9, 'floor') }}",
+    "{{ ([['x'] * 1000] * 10000)|sum(start=[])|length }}", "{{ ('f' * 100000)|int(0, 16) }}",
+    "{{ strftime_now('%0999999999Y') }}",
+    "{% set s = 'x' * 1000000 %}" + "{% set a = s[1:] %}" * 500,
+    "{% autoescape 'x'|center(10**10) %}{% endautoescape %}",
+    "{% set x %}{% for a in range(1000) %}{% for b in range(1000) %}" + "x" * 100 + "{% endfor %}{% endfor %}{% endset %}",
+    "{% for a in [1] %}" * 25 + "{% endfor %}" * 25, "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "x" * 300000,
+])
+def test_templates_that_would_exhaust_memory(template):
+    import resource
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(gomlx.Error, match="chat template"):
+        chat.render(template, HI)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+@pytest.mark.parametrize("body", ["", "{{ a }}", "{% if a == b %}{% endif %}", "{% set c = a + b %}"])
+def test_templates_that_do_not_end(monkeypatch, body):
+    from gomlx import template_sandbox
+    monkeypatch.setattr(template_sandbox, "SECONDS", 0.2)
+    loops = "{% for a in range(100000) %}" * 3 + "{% for b in range(9) %}" + body + "{% endfor %}" * 4
+    with pytest.raises(gomlx.Error, match="chat template, line 2: .*(computes for more than|fits its memory)"):
+        chat.render("x\n" + loops, HI)
+
+
+def test_the_bounds_grow_with_the_messages():
+    template = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content[:] + '\n' }}{% endfor %}" \
+        "{{ (messages + messages)|length }}"
+    messages = [{"role": "user", "content": "x" * 5_000_000}, {"role": "user", "content": "y"}] * 3
+    assert chat.render(template, messages) == "".join(f"user: {one['content']}\n" for one in messages) + "12"
+
+
+def test_what_templates_do_is_as_in_jinja():
+    template = ("{% set ns = namespace(n=0, l=[]) %}{% for m in messages if m.role != 'x' %}"
+                "{% set ns.n = ns.n + loop.index %}"
+                "{% set ns.l = ns.l + [m['content']] %}{{ loop.last }}{{ loop.length }}{% endfor %} "
+                "{{ ns.n }} {{ ns.l|join(', ') }} "
+                "{{ '%s is %5.1f%%' % ('a', 2) }} {{ '{:>4}|{x!r}'.format(7, x='y') }} {{ {'b': (1, 2)}['b'][::-1] "
+                "}} "
+                "{{ [1, 2, 3]|map('string')|select('in', ['1', '3'])|list }} "
+                "{{ [[1], [2]]|sum(start=[]) }} {{ 2.55|round(1) }} "
+                "{{ 'a\nb'|indent(2) }} {{ 'aXb'|replace('X', '&') }} {{ range(5)|batch(2, 0)|list }} "
+                "{{ 'x'.center(3) }}."
+                "{% autoescape true %}<{{ '<' ~ '&' }}{% endautoescape %} "
+                "{{ [{'a': 1}, {'a': 2}]|sum(attribute='a') }}")
+    assert chat.render(template, [*HI, {"role": "user", "content": "ho"}]) == \
+        "False2True2 3 hi, ho a is   2.0%    7|'y' (2, 1) ['1', '3'] [1, 2] 2.5 a\n  b a&b [[0, 1], [2, 3], [4, 0]]  x ." \
+        "<&lt;&amp; 3"
+
+
+def test_errors_name_the_file_of_the_template(tmp_path, tokenizer):
+    write(tmp_path, chat_template__jinja="a\n{{ 'x'|center(10**10) }}",
+          tokenizer_config__json={"chat_template": [{"name": "tool_use", "template": "{{ 1 + 'a' }}"}]})
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    tokenizer._templates = chat.templates_in_folder(tmp_path, config)
+    with pytest.raises(gomlx.Error, match="chat_template.jinja, line 2: OverflowError"):
+        tokenizer.apply_chat_template(HI)
+    with pytest.raises(gomlx.Error, match="tokenizer_config.json: chat_template 'tool_use', line 1: TypeError"):
+        tokenizer.apply_chat_template(HI, tools=[{}])
+    tokenizer._templates = chat.templates_in_gguf({"tokenizer.chat_template": "{% for %}"}, "x.gguf")
+    with pytest.raises(gomlx.Error, match="x.gguf: tokenizer.chat_template, line 1: Expected"):
+        tokenizer.apply_chat_template(HI)
+
+
 @pytest.mark.parametrize("messages", ["hi", {"role": "user"}, ["hi"], [{"content": "hi"}]])
 def test_what_messages_are(messages):
     with pytest.raises(TypeError, match="messages"):
@@ -80,7 +171,7 @@ def test_where_templates_are_found(tmp_path):
     write(tmp_path, chat_template__jinja="jinja")
     assert chat.templates_in_folder(tmp_path, config) == {"default": "jinja"}
     several = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
-    assert chat.named(several) == {"default": "d", "tool_use": "t"}
+    assert chat.named(several, "f") == {"default": "d", "tool_use": "t"}
     assert chat.templates_in_gguf({"tokenizer.chat_template": "d", "tokenizer.chat_template.tool_use": "t",
                                    "x": 1}) == \
         {"default": "d", "tool_use": "t"}
