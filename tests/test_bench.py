@@ -1,5 +1,7 @@
 """bench: its report is whole, and says what it did; how fast anything is, is not tested."""
 import json
+import shlex
+import sys
 
 import pytest
 
@@ -7,6 +9,24 @@ import gomlx
 from gomlx import cli
 
 SMALL = {"prompt": 40, "generate": 5, "repeat": 2}
+QUIET = {"prompt_cache": False, "kv_restore": False, "state_bundle": False, "probes": False}
+# Does as llama-bench does, with numbers that tell what it was asked, and a line in a log for each run.
+FAKE = '''
+import json, sys
+options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+if "--help" in sys.argv:
+    print("  -d, --n-depth <n>" if KNOWS_DEPTH else "  -gp <pp,tg>")
+    sys.exit()
+assert options["-m"].endswith(".gguf") and options["-r"] == "1" and options["-o"] == "json"
+with open(sys.argv[1], "a") as log:
+    print(json.dumps(options), file=log)
+rows = [{"n_prompt": int(options["-p"]), "n_gen": 0, "avg_ts": 100.0}] * (options["-p"] != "0")
+rows += [{"n_prompt": 0, "n_gen": int(options["-n"]), "avg_ts": 10.0}] * (options["-n"] != "0")
+if "-gp" in options:
+    rows += [{"n_prompt": 1, "n_gen": 1, "avg_ts": 5.0}]
+print("some words first")
+print(json.dumps(rows))
+'''
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +40,7 @@ def test_report(model):
     report = gomlx.bench(model, **SMALL, progress=done.append)
     assert json.loads(json.dumps(report)) == report
     assert len(report["prefill_tps"]) == len(report["decode_tps"]) == 2 and min(report["decode_tps"]) > 0
-    assert report["config"]["prompt"] == 40 and report["version"] == 1 and report["threads"] >= 1
+    assert report["config"]["prompt"] == 40 and report["version"] == 2 and report["threads"] >= 1
     assert all(check["pass"] for check in report["quality"])
     assert report["peak_memory_bytes"] >= report["active_memory_bytes"] > 0
     assert report["kv_restore"]["same_length"] and report["kv_restore"]["bytes"] > 0
@@ -31,17 +51,88 @@ def test_report(model):
     assert model.prompt_cache.stats.entries == 0
 
 
-def test_depth_and_batch(model):
-    quiet = {"prompt_cache": False, "kv_restore": False, "state_bundle": False, "probes": False}
-    deep = gomlx.bench(model, depth=300, **SMALL, **quiet)
-    wide = gomlx.bench(model, batch=3, **SMALL, **quiet)
+def test_depths_and_batches(model):
+    deep = gomlx.bench(model, depth=300, **SMALL, **QUIET)
+    wide = gomlx.bench(model, batch=3, **SMALL, **QUIET)
     for report in (deep, wide):
         assert len(report["prefill_tps"]) == 2 and all(check["pass"] for check in report["quality"])
-        assert "kv_restore" not in report
+        assert "kv_restore" not in report and len(report["runs"]) == 1
+    report = gomlx.bench(model, depth=[0, 7], batch=[1, 2], **SMALL, **QUIET)
+    assert [(one["depth"], one["batch"]) for one in report["runs"]] == [(0, 1), (0, 2), (7, 1), (7, 2)]
+    assert report["prefill_tps"] == report["runs"][0]["prefill_tps"] and json.loads(json.dumps(report)) == report
+
+
+def test_bytes_per_token(model):
+    """The model in the package is tied: a token reads all of it, and a row of the embedding."""
+    whole, read = model.info["weight_bytes"], gomlx.bench(model, **SMALL, **QUIET)["bytes_per_token"]
+    assert whole < read < 1.01 * whole
+
+
+def test_profile(model):
+    report = gomlx.bench(model, depth=9, batch=2, profile=True, **SMALL, **QUIET)
+    profile = report["profile"]
+    assert profile["prefill"]["tokens"] == 2 * 40 and profile["decode"]["tokens"] == 2 * 4
+    assert profile["decode"]["passes"] == 4 and profile["overhead_ratio"] > -1
+    assert "profile" not in gomlx.bench(model, **SMALL, **QUIET)
+
+
+@pytest.fixture
+def fake_peer(tmp_path):
+    """A function that gives the command of a peer, and one that gives what it was asked."""
+    def command(knows_depth=True):
+        script = tmp_path / "peer.py"
+        script.write_text(FAKE.replace("KNOWS_DEPTH", str(knows_depth)))
+        return shlex.join([sys.executable, str(script), str(tmp_path / "log")])
+
+    return command, lambda: [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+
+
+def test_peers_run_in_turns(model, fake_peer):
+    command, asked = fake_peer
+    report = gomlx.bench(model, peers={"other": command() + " -fa 1"}, depth=[0, 7], **SMALL, **QUIET)
+    first, second = (one["peers"]["other"] for one in report["runs"])
+    assert first["prefill_tps"] == [100.0] * 2 and first["decode_tps"] == [10.0] * 2
+    assert first["prefill_ratio"] == pytest.approx(report["prefill_tps_median"] / 100)
+    assert second["decode_ratio"] == pytest.approx(report["runs"][1]["decode_tps_median"] / 10)
+    options = asked()
+    assert len(options) == 3 + 2 * 3 and all(one["-fa"] == "1" for one in options)      # each once more to warm up
+    assert all(int(one["-t"]) == report["threads"] for one in options)
+    assert [one.get("-d") for one in options] == [None] * 3 + ["7"] * 6
+
+
+def test_peer_that_reads_at_no_depth(model, fake_peer):
+    command, asked = fake_peer
+    report = gomlx.bench(model, peers={"other": command(knows_depth=False)}, depth=7, **SMALL, **QUIET)
+    found = report["peers"]["other"]
+    assert found["prefill_tps"] is None and found["prefill_ratio"] is None and found["decode_tps"] == [5.0] * 2
+    assert all(one["-gp"] == "7,5" for one in asked())
+
+
+def test_peers_are_for_batches_of_one(model, fake_peer):
+    report = gomlx.bench(model, peers={"other": fake_peer[0]()}, batch=[2, 1], **SMALL, **QUIET)
+    assert ["peers" in one for one in report["runs"]] == [False, True]
+
+
+@pytest.mark.parametrize("command, error, words", [
+    ("/no/such/program", FileNotFoundError, "no/such"),
+    (f"{sys.executable} -c 'import sys; sys.exit(\"it broke\")'", RuntimeError, "ended with 1: it broke"),
+    (f"{sys.executable} -c print(7)", RuntimeError, "not llama-bench's JSON"),
+    (f"{sys.executable} -c 'print([dict(n_gen=0)])'", RuntimeError, "not llama-bench's JSON"), ("", ValueError, "no program")])
+def test_peers_that_fail(model, command, error, words):
+    with pytest.raises(error, match=words):
+        gomlx.bench(model, peers={"other": command}, **SMALL, **QUIET)
+
+
+def test_peers_read_gguf_files(tmp_path):
+    gomlx.convert(gomlx.loading.PACKAGED_FILE, tmp_path / "folder")
+    with gomlx.load(tmp_path / "folder") as made, pytest.raises(ValueError, match="peers read .gguf files"):
+        gomlx.bench(made, peers={"other": "llama-bench"}, **SMALL, **QUIET)
 
 
 @pytest.mark.parametrize("changes, words", [({"prompt": 0}, "prompt is 0"), ({"repeat": 0}, "repeat is 0"),
-                                            ({"depth": -1}, "depth is -1"), ({"prompt": 10**6}, "context")])
+                                            ({"depth": -1}, "depth is -1"), ({"batch": [1, 0]}, r"batch is \[1, 0\]"),
+                                            ({"batch": []}, "batch is"), ({"prompt": 10**6}, "context"),
+                                            ({"depth": [0, 10**6]}, "context")])
 def test_what_cannot_be_run(model, changes, words):
     with pytest.raises(ValueError, match=words):
         gomlx.bench(model, **changes)
@@ -54,6 +145,22 @@ def test_command(capsys):
     assert report["load_s"] > 0 and report["config"]["probes"] is False and "probes" not in report
     assert cli.main(arguments) == 0
     said = capsys.readouterr()
-    assert "read 20" in said.out and "write 3" in said.out and "tokens/s" in said.out
+    assert "read 20" in said.out and "write 3" in said.out and "tokens/s" in said.err
     assert cli.main(["bench", "a", "-m", "b"]) == 1
     assert "two models" in capsys.readouterr().err
+
+
+def test_command_with_peers_and_profile(capsys, fake_peer):
+    arguments = ["bench", "--prompt", "20", "--generate", "3", "--repeat", "1", "--depth", "0,5", "--batch", "1,2",
+                 "--no-probes", "--no-cache", "--no-restore", "--no-bundle", "--profile", "--threads", "1",
+                 "--peer", "other=" + fake_peer[0]()]
+    assert cli.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "other reads" in said and "decode: 4 tokens in 2 passes" in said and "counting took" in said
+    assert cli.main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["config"]["batch"] == [1, 2] and report["threads"] == 1 and len(report["runs"]) == 4
+    assert report["runs"][2]["peers"]["other"]["prefill_tps"] == [100.0]
+    for wrong in (["--batch", "1,x"], ["--peer", "other"], ["--peer", "=x"]):
+        with pytest.raises(SystemExit):
+            cli.main(["bench", *wrong])

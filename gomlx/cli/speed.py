@@ -1,9 +1,29 @@
 """bench: how fast a model reads and writes here."""
+import argparse
+import os
+import statistics
 import time
 
 import gomlx
+from gomlx import profiling
 from gomlx.cli import options
-from gomlx.cli.output import print_json, progress, say, show_table
+from gomlx.cli.output import print_json, progress, say, show_rows, show_table
+
+
+def numbers(text):
+    """1,2,4"""
+    try:
+        return [int(one) for one in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, nor several with commas between") from None
+
+
+def peer(text):
+    """NAME=PROGRAM"""
+    name, _, program = text.partition("=")
+    if not name or not program.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PROGRAM")
+    return name, program
 
 
 def add(commands):
@@ -12,9 +32,13 @@ def add(commands):
     made.add_argument("path", nargs="?", metavar="MODEL", help="the model; the same as -m MODEL")
     made.add_argument("--prompt", type=int, metavar="N", help="tokens to read (default: 512)")
     made.add_argument("--generate", type=int, metavar="N", help="tokens to write (default: 64)")
-    made.add_argument("--depth", type=int, metavar="N", help="tokens in the cache before the prompt (default: 0)")
-    made.add_argument("--batch", type=int, metavar="N", help="sequences at once (default: 1)")
+    made.add_argument("--depth", type=numbers, metavar="N[,N...]", help="tokens in the cache before (default: 0)")
+    made.add_argument("--batch", type=numbers, metavar="N[,N...]", help="sequences at once (default: 1)")
     made.add_argument("--repeat", type=int, metavar="N", help="runs after one that warms up (default: 5)")
+    made.add_argument("--peer", type=peer, action="append", default=[], metavar="NAME=PROGRAM", help="run llama-bench, "
+                      "or what takes its options, in turns with gomlx on the same .gguf file, and compare: --peer "
+                      "'llama.cpp=./llama-bench -fa 1'; may be given several times")
+    made.add_argument("--profile", action="store_true", help="count and time what the engine does")
     for name, what in (("cache", "the prompt cache"), ("restore", "saved sessions"), ("bundle", "state bundles"),
                        ("probes", "probes")):
         made.add_argument(f"--no-{name}", action="store_true", help=f"do not measure {what}")
@@ -24,18 +48,20 @@ def bench(args):
     if args.path is not None and args.model is not None:
         raise ValueError(f"two models: {args.path!r} and -m {args.model!r}")
     args.model = args.model if args.path is None else args.path
-    asked = {name: getattr(args, name) for name in ("prompt", "generate", "depth", "batch", "repeat")}
+    asked = {name: getattr(args, name) for name in ("prompt", "generate", "repeat")}
+    asked |= {name: given[0] if given and len(given) == 1 else given
+              for name, given in (("depth", args.depth), ("batch", args.batch))}
     changes = {name: value for name, value in asked.items() if value is not None}
     changes |= {"prompt_cache": not args.no_cache, "kv_restore": not args.no_restore,
-                "state_bundle": not args.no_bundle, "probes": not args.no_probes}
+                "state_bundle": not args.no_bundle, "probes": not args.no_probes, "profile": args.profile}
     start = time.perf_counter()
     with options.load(args) as model:
         loaded = time.perf_counter() - start
         if args.prompt is None:         # the packaged model's context is short
-            room = model.context_length - (args.depth or 0) - (args.generate or 64)
+            room = model.context_length - max(args.depth or [0]) - (args.generate or 64)
             changes["prompt"] = max(1, min(512, room))
         with progress("measuring") as report:
-            found = {"load_s": loaded, **gomlx.bench(model, progress=report, **changes)}
+            found = {"load_s": loaded, **gomlx.bench(model, progress=report, peers=dict(args.peer), **changes)}
     if args.json:
         print_json(found)
         return 0
@@ -45,19 +71,42 @@ def bench(args):
 
 def show(found):
     config = found["config"]
-    say(f"{found['model_path']}, {found['threads']} threads, {found['isa']}, loaded in {found['load_s']:.2f} s")
-    rows = {f"read {config['prompt']}": rate(found["prefill_tps"])}
-    if found["decode_tps"]:
-        rows[f"write {config['generate']}"] = rate(found["decode_tps"])
-    rows |= {"peak_memory_bytes": found["peak_memory_bytes"], "bytes_per_token": found["bytes_per_token"]}
+    say(f"{found['model_path']}, {found['threads']} threads, {found['isa']}, loaded in {found['load_s']:.2f} s; medians "
+        f"of {config['repeat']} runs, tokens/s")
+    names = list(found.get("peers", ()))
+    titles = ["depth", "batch", f"read {config['prompt']}", f"write {config['generate']}"]
+    for name in names:
+        titles += [f"{name} reads", "x", f"{name} writes", "x"]
+    rows = []
+    for one in found["runs"]:
+        row = [one["depth"], one["batch"], rate(one["prefill_tps"]), rate(one["decode_tps"])]
+        for name in names:
+            theirs = one.get("peers", {}).get(name, {})
+            for phase in ("prefill", "decode"):
+                values, ratio = theirs.get(f"{phase}_tps"), theirs.get(f"{phase}_ratio")
+                row += [rate(values) if values else None, f"{ratio:.2f}" if ratio else None]
+        rows.append(row)
+    show_rows(titles, rows)
+    table = {"peak_memory_bytes": found["peak_memory_bytes"], "bytes_per_token": found["bytes_per_token"]}
     for name in ("prompt_cache", "kv_restore", "state_bundle", "probes"):
         if name in found:
-            rows[name] = {key: f"{value:.4g}" if isinstance(value, float) else value
-                          for key, value in found[name].items() if key != "attempted"}
-    show_table(rows)
+            table[name] = {key: f"{value:.4g}" if isinstance(value, float) else value
+                           for key, value in found[name].items() if key != "attempted"}
+    show_table(table)
+    for one in found["runs"]:
+        if "profile" in one:
+            show_profile(found, one)
+
+
+def show_profile(found, one):
+    counted = dict(one["profile"])
+    overhead = counted.pop("overhead_ratio")
+    label = f"{os.path.basename(found['model_path'])}, depth {one['depth']}, batch {one['batch']}"
+    prompt, generate = (one["batch"] * found["config"][name] for name in ("prompt", "generate"))
+    print(profiling.summary(counted, label, prompt, generate))
+    print(f"counting took {100 * overhead:.1f} % more time")
 
 
 def rate(values):
-    """The median with its spread: 1866 [1838..1900] tokens/s."""
-    middle = sorted(values)[len(values) // 2]
-    return f"{middle:.4g} [{min(values):.4g}..{max(values):.4g}] tokens/s"
+    """The median with its spread: 1866 [1838..1900]."""
+    return f"{statistics.median(values):.4g} [{min(values):.4g}..{max(values):.4g}]"
