@@ -151,8 +151,8 @@ def test_command(capsys):
 
 
 def test_command_with_peers_and_profile(capsys, fake_peer):
-    arguments = ["bench", "--prompt", "20", "--generate", "3", "--repeat", "1", "--depth", "0,5", "--batch", "1,2",
-                 "--no-probes", "--no-cache", "--no-restore", "--no-bundle", "--profile", "--threads", "1",
+    arguments = ["bench", "--prompt", "20", "--generate", "3", "--repeat", "1", "--depth", "0", "--depth", "5",
+                 "--batch", "1", "--batch", "2", "--no-probes", "--no-cache", "--no-restore", "--no-bundle", "--profile", "--threads", "1",
                  "--peer", "other=" + fake_peer[0]()]
     assert cli.main(arguments) == 0
     said = capsys.readouterr().out
@@ -161,6 +161,6 @@ def test_command_with_peers_and_profile(capsys, fake_peer):
     report = json.loads(capsys.readouterr().out)
     assert report["config"]["batch"] == [1, 2] and report["threads"] == 1 and len(report["runs"]) == 4
     assert report["runs"][2]["peers"]["other"]["prefill_tps"] == [100.0]
-    for wrong in (["--batch", "1,x"], ["--peer", "other"], ["--peer", "=x"]):
+    for wrong in (["--batch", "x"], ["--peer", "other"], ["--peer", "=x"]):
         with pytest.raises(SystemExit):
             cli.main(["bench", *wrong])

@@ -10,14 +10,6 @@ from gomlx.cli import options
 from gomlx.cli.output import print_json, progress, say, show_rows, show_table
 
 
-def numbers(text):
-    """1,2,4"""
-    try:
-        return [int(one) for one in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number, nor several with commas between") from None
-
-
 def peer(text):
     """NAME=PROGRAM"""
     name, _, program = text.partition("=")
@@ -32,8 +24,10 @@ def add(commands):
     made.add_argument("path", nargs="?", metavar="MODEL", help="the model; the same as -m MODEL")
     made.add_argument("--prompt", type=int, metavar="N", help="tokens to read (default: 512)")
     made.add_argument("--generate", type=int, metavar="N", help="tokens to write (default: 64)")
-    made.add_argument("--depth", type=numbers, metavar="N[,N...]", help="tokens in the cache before (default: 0)")
-    made.add_argument("--batch", type=numbers, metavar="N[,N...]", help="sequences at once (default: 1)")
+    made.add_argument("--depth", type=int, action="append", metavar="N", help="tokens in the cache before (default: 0); "
+                      "may be given several times")
+    made.add_argument("--batch", type=int, action="append", metavar="N", help="sequences at once (default: 1); may be "
+                      "given several times")
     made.add_argument("--repeat", type=int, metavar="N", help="runs after one that warms up (default: 5)")
     made.add_argument("--peer", type=peer, action="append", default=[], metavar="NAME=PROGRAM", help="run llama-bench, "
                       "or what takes its options, in turns with gomlx on the same .gguf file, and compare: --peer "
