@@ -349,8 +349,8 @@ def test_stream_of_byte_tokens_and_leading_space(tmp_path):
     ({"pre_tokenizer": split(r"\p{Greek}")}, "Greek"),
     ({"post_processor": {"type": "BertProcessing"}}, "BertProcessing"),
     ({"decoder": {"type": "CTC"}}, "CTC"),
-    ({"model": {"type": "Unigram", "vocab": []}}, "Unigram"),
-    ({"model": bpe(["a"], end_of_word_suffix="</w>")}, "end_of_word_suffix"),
+    ({"model": {"type": "Characters", "vocab": []}}, "Characters"),
+    ({"model": bpe(["a"], dropout=0.1)}, "dropout"),
 ])
 def test_unknown_component_is_named(parts, message, tmp_path):
     with pytest.raises(NotImplementedError, match=message):

@@ -85,20 +85,15 @@ gm_status bpe_reserve(bpe *b, size_t n_merges) {
     return n_slots > b->n_slots ? resize_slots(b, n_slots) : GM_OK;
 }
 
-gm_status bpe_add_merge(bpe *b, const vocab *v, int32_t left, int32_t right, uint32_t rank, byte_buffer *scratch) {
-    size_t n_left, n_right;
-    const char *left_text = vocab_text(v, left, &n_left), *right_text = vocab_text(v, right, &n_right);
-    scratch->size = 0;
-    GM_TRY(bytes_append(scratch, left_text, n_left));
-    GM_TRY(bytes_append(scratch, right_text, n_right));
-    int32_t id = vocab_find(v, scratch->data, scratch->size);
-    if (id < 0)
-        return gm_fail(GM_EBADFILE,
-                       "tokenizer: merge %u joins '%.*s' and '%.*s', but the vocabulary has no such token", rank,
-                       n_left < 64 ? (int)n_left : 64, left_text, n_right < 64 ? (int)n_right : 64, right_text);
+void bpe_expect_merge(const bpe *b, int32_t left, int32_t right) {
+    if (b->n_slots > 0)
+        __builtin_prefetch(&b->merges[slot_of(b, left, right)], 1);
+}
+
+gm_status bpe_add_merge(bpe *b, bpe_merge merge) {
     if (2 * (b->n_merges + 1) > b->n_slots)
         GM_TRY(resize_slots(b, b->n_slots == 0 ? 64 : 2 * b->n_slots));
-    place(b, (bpe_merge){ left, right, rank, id });
+    place(b, merge);
     return GM_OK;
 }
 

@@ -40,8 +40,9 @@ typedef struct {
 } bpe_work;
 
 gm_status bpe_reserve(bpe *b, size_t n_merges);    /* only saves time */
-/* The strings of both parts must be tokens, and so must the two in a row. The last merge of a pair counts. */
-gm_status bpe_add_merge(bpe *b, const vocab *v, int32_t left, int32_t right, uint32_t rank, byte_buffer *scratch);
+void bpe_expect_merge(const bpe *b, int32_t left, int32_t right);    /* fetches where bpe_add_merge will look */
+/* The last merge of a pair counts. */
+gm_status bpe_add_merge(bpe *b, bpe_merge merge);
 /* Looks up the single symbols; call once, when the flags are set. */
 void bpe_prepare(bpe *b, const vocab *v);
 /* Appends the piece's ids, and unless spans is NULL for each of them its bytes in the piece: from 0 on without gaps, also

@@ -4,6 +4,8 @@
 #include "text/member.h"
 #include "text/tokenizer.h"
 
+/* Reads on to the object's end. (load_model.c; the others are in component.c) */
+gm_status component_model(gm_tokenizer *t, json_reader *r);
 gm_status component_normalizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_pretokenizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_post_processor(gm_tokenizer *t, const json_reader *r);

@@ -3,6 +3,7 @@
  * normalizer: for the `pre` types whose own files have NFC it is applied, so that ids are the original's. */
 #include <stdlib.h>
 #include "base/gguf.h"
+#include "text/merges.h"
 #include "text/tokenizer.h"
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
@@ -60,9 +61,9 @@ static gm_status read_tokens(const gguf *g, gm_tokenizer *t) {
         gguf_string s = gguf_next_string(&cursor);
         if (utf8_check((const uint8_t *)s.text, s.length) != s.length)
             return gm_fail(GM_EBADFILE, "%s: token %llu is not UTF-8", gguf_file(g)->path, (unsigned long long)i);
-        GM_TRY(vocab_add(&t->vocab, s.text, s.length, (int64_t)i));
+        GM_TRY(vocab_append(&t->vocab, s.text, s.length, (int64_t)i));
     }
-    return GM_OK;
+    return vocab_index(&t->vocab);
 }
 
 /* Control and user-defined tokens are matched in the text before all else. */
@@ -133,33 +134,39 @@ static gm_status read_pre(const gguf *g, gm_tokenizer *t, bool *add_bos) {
 }
 
 /* "left right": the left part has at least one character, so a space at the very start is part of it. */
-static gm_status read_merges(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+static gm_status add_merges(const gguf *g, const gguf_entry *merges, merge_reader *reader) {
+    const uint8_t *cursor = merges->data;
+    for (uint64_t i = 0; i < merges->count; i++) {
+        gguf_string s = gguf_next_string(&cursor);
+        const char *space = s.length > 1 ? memchr(s.text + 1, ' ', s.length - 1) : NULL;
+        if (space == NULL)
+            return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens with a space between them",
+                           gguf_file(g)->path, (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
+        size_t left = (size_t)(space - s.text);
+        GM_TRY(merges_add(reader, s.text, left, space + 1, s.length - left - 1));
+    }
+    return merges_finish(reader);
+}
+
+static gm_status read_merges(const gguf *g, gm_tokenizer *t) {
     const gguf_entry *merges;
     GM_TRY(find_array(g, "tokenizer.ggml.merges", true, true, &merges));
     if (merges->count > UINT32_MAX / 4)
         return gm_fail(GM_EBADFILE, "%s: %llu merges", gguf_file(g)->path, (unsigned long long)merges->count);
     GM_TRY(bpe_reserve(&t->model.bpe, merges->count));
-    const uint8_t *cursor = merges->data;
-    for (uint64_t i = 0; i < merges->count; i++) {
-        gguf_string s = gguf_next_string(&cursor);
-        const char *space = s.length > 1 ? memchr(s.text + 1, ' ', s.length - 1) : NULL;
-        size_t left = space == NULL ? s.length : (size_t)(space - s.text);
-        int32_t a = space == NULL ? -1 : vocab_find(&t->vocab, s.text, left);
-        int32_t b = space == NULL ? -1 : vocab_find(&t->vocab, space + 1, s.length - left - 1);
-        if (a < 0 || b < 0)
-            return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens of the vocabulary",
-                           gguf_file(g)->path, (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
-        GM_TRY(bpe_add_merge(&t->model.bpe, &t->vocab, a, b, (uint32_t)i, joined));
-    }
-    return GM_OK;
+    merge_reader reader;
+    merges_open(&reader, &t->vocab, &t->model.bpe);
+    gm_status status = add_merges(g, merges, &reader);
+    merges_close(&reader);
+    return status;
 }
 
-static gm_status read_gpt2(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+static gm_status read_gpt2(const gguf *g, gm_tokenizer *t) {
     bool add_bos = false;
     const gguf_entry *types;
     GM_TRY(read_pre(g, t, &add_bos));
     GM_TRY(read_tokens(g, t));
-    GM_TRY(read_merges(g, t, joined));
+    GM_TRY(read_merges(g, t));
     GM_TRY(read_types(g, t, &types));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", add_bos, "tokenizer.ggml.bos_token_id", -1, &t->before));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", -1, &t->after));
@@ -197,6 +204,8 @@ static gm_status score_splits(const gm_tokenizer *t, int32_t token, float score,
     if (length > MAX_SPLIT_BYTES)
         return gm_fail(GM_EUNSUPPORTED, "tokenizer: token %d has %zu bytes; at most %d are supported with scores",
                        token, length, MAX_SPLIT_BYTES);
+    if (vocab_find(&t->vocab, text, length) != token)
+        return GM_OK;    /* the string's last id is the one that counts */
     for (size_t at = 0; at < length; chars++)
         utf8_next((const uint8_t *)text, &at);
     for (size_t at = 0; at < length;) {
@@ -216,7 +225,7 @@ static gm_status score_splits(const gm_tokenizer *t, int32_t token, float score,
     return GM_OK;
 }
 
-static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges *merges, byte_buffer *joined) {
+static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges *merges) {
     const gguf_entry *scores;
     GM_TRY(find_array(g, "tokenizer.ggml.scores", false, true, &scores));
     if (scores->count != t->vocab.n_ids)
@@ -235,7 +244,7 @@ static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges
     GM_TRY(bpe_reserve(&t->model.bpe, merges->size));
     for (size_t i = 0; i < merges->size; i++) {
         const scored_merge *row = &merges->rows[i];
-        GM_TRY(bpe_add_merge(&t->model.bpe, &t->vocab, row->left, row->right, (uint32_t)i, joined));
+        GM_TRY(bpe_add_merge(&t->model.bpe, (bpe_merge){ row->left, row->right, (uint32_t)i, row->token }));
     }
     return GM_OK;
 }
@@ -249,13 +258,13 @@ static gm_status add_prefix(gm_tokenizer *t) {
     return normalizer_add(&t->normalizer, step);
 }
 
-static gm_status read_llama(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+static gm_status read_llama(const gguf *g, gm_tokenizer *t) {
     const gguf_entry *types;
     int64_t unknown = 0;
     bool add_prefix_space = true, given;
     scored_merges merges = { 0 };
     GM_TRY(read_tokens(g, t));
-    gm_status status = add_scored_merges(g, t, &merges, joined);
+    gm_status status = add_scored_merges(g, t, &merges);
     memory_free(merges.rows);
     GM_TRY(status);
     GM_TRY(gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &add_prefix_space, NULL));
@@ -280,16 +289,16 @@ static gm_status read_llama(const gguf *g, gm_tokenizer *t, byte_buffer *joined)
     return made ? GM_OK : GM_ENOMEM;
 }
 
-static gm_status read_file(const gguf *g, gm_tokenizer *t, byte_buffer *joined) {
+static gm_status read_file(const gguf *g, gm_tokenizer *t) {
     gguf_string kind = { 0 };
     bool found;
     GM_TRY(gguf_get_string(g, "tokenizer.ggml.model", &kind, &found));
     if (!found)
         return gm_fail(GM_EBADFILE, "%s: it has no tokenizer ('tokenizer.ggml.model')", gguf_file(g)->path);
     if (same(kind, "gpt2"))
-        GM_TRY(read_gpt2(g, t, joined));
+        GM_TRY(read_gpt2(g, t));
     else if (same(kind, "llama"))
-        GM_TRY(read_llama(g, t, joined));
+        GM_TRY(read_llama(g, t));
     else
         return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported", gguf_file(g)->path,
                        kind.length < 64 ? (int)kind.length : 64, kind.text);
@@ -300,10 +309,8 @@ gm_status gm_tokenizer_from_gguf(const char *path, gm_tokenizer **out) {
     *out = NULL;
     gguf *g;
     GM_TRY(gguf_open(path, &g));
-    byte_buffer joined = { 0 };
     gm_tokenizer *t = tokenizer_new();
-    gm_status status = t == NULL ? GM_ENOMEM : read_file(g, t, &joined);
-    memory_free(joined.data);
+    gm_status status = t == NULL ? GM_ENOMEM : read_file(g, t);
     gguf_close(g);
     if (status != GM_OK) {
         gm_tokenizer_release(t);

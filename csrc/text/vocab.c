@@ -60,14 +60,12 @@ static vocab_slot *slot_of(const vocab *v, uint32_t hash, const void *text, size
     return &v->slots[at];
 }
 
-gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
+gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id) {
     if (id < 0 || id >= VOCAB_MAX)
         return gm_fail(GM_EBADFILE, "tokenizer: token id %lld of '%.*s' is outside 0..%d", (long long)id,
                        length < 64 ? (int)length : 64, text, VOCAB_MAX - 1);
     if (v->blob.size + length > UINT32_MAX / 2)
         return gm_fail(GM_EBADFILE, "tokenizer: the vocabulary's strings are longer than 2 GiB together");
-    if (2 * (v->n_strings + 1) > v->n_slots)
-        GM_TRY(resize_slots(v, v->n_slots == 0 ? 64 : 2 * v->n_slots));
     if ((size_t)id >= v->id_capacity) {
         void *tokens = v->tokens;
         size_t before = v->id_capacity;
@@ -76,23 +74,61 @@ gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
         v->tokens = tokens;
         memset(v->tokens + before, 0xFF, (v->id_capacity - before) * sizeof(vocab_token));
     }
-    uint32_t hash = hash_text((const uint8_t *)text, length);
-    vocab_slot *slot = slot_of(v, hash, text, length);
-    if (slot->id == id)
-        return GM_OK;
     if (v->tokens[id].length != UINT32_MAX) {
+        if (same_text(v, (int32_t)id, text, length))
+            return GM_OK;
         size_t old_length = 0;
         const char *old = vocab_text(v, (int32_t)id, &old_length);
         return gm_fail(GM_EBADFILE, "tokenizer: id %lld is given to '%.*s' and to '%.*s'", (long long)id,
                        old_length < 64 ? (int)old_length : 64, old, length < 64 ? (int)length : 64, text);
     }
     vocab_token token = { (uint32_t)v->blob.size, (uint32_t)length };
+    GM_TRY(bytes_reserve(&v->blob, length + 1));    /* an empty string has a place too */
     GM_TRY(bytes_append(&v->blob, text, length));
     v->tokens[id] = token;
-    v->n_strings += slot->id < 0;
-    *slot = (vocab_slot){ hash, (int32_t)id };
     if ((size_t)id >= v->n_ids)
         v->n_ids = (size_t)id + 1;
+    return GM_OK;
+}
+
+gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
+    if (2 * (v->n_strings + 1) > v->n_slots)
+        GM_TRY(resize_slots(v, v->n_slots == 0 ? 64 : 2 * v->n_slots));
+    GM_TRY(vocab_append(v, text, length, id));
+    uint32_t hash = hash_text((const uint8_t *)text, length);
+    vocab_slot *slot = slot_of(v, hash, text, length);
+    v->n_strings += slot->id < 0;
+    *slot = (vocab_slot){ hash, (int32_t)id };
+    return GM_OK;
+}
+
+/* Blocks of strings: first where they go is fetched, then they are put there. */
+gm_status vocab_index(vocab *v) {
+    enum { BLOCK = 64 };
+    uint32_t hashes[BLOCK];
+    size_t n_slots = 64;
+    while (n_slots < 2 * v->n_ids)
+        n_slots *= 2;
+    GM_TRY(resize_slots(v, n_slots));
+    for (size_t first = 0; first < v->n_ids; first += BLOCK) {
+        size_t n = v->n_ids - first < BLOCK ? v->n_ids - first : BLOCK;
+        for (size_t i = 0; i < n; i++) {
+            const vocab_token *t = &v->tokens[first + i];
+            if (t->length == UINT32_MAX)
+                continue;
+            hashes[i] = hash_text(v->blob.data + t->offset, t->length);
+            __builtin_prefetch(&v->slots[hashes[i] & (n_slots - 1)], 1);
+        }
+        for (size_t i = 0; i < n; i++) {
+            const vocab_token *t = &v->tokens[first + i];
+            if (t->length == UINT32_MAX)
+                continue;
+            vocab_slot *slot = slot_of(v, hashes[i], v->blob.data + t->offset, t->length);
+            v->n_strings += slot->id < 0;
+            if (slot->id < 0 || v->tokens[slot->id].offset <= t->offset)    /* the blob has them as they came */
+                *slot = (vocab_slot){ hashes[i], (int32_t)(first + i) };
+        }
+    }
     return GM_OK;
 }
 
@@ -107,6 +143,34 @@ const char *vocab_text(const vocab *v, int32_t id, size_t *length) {
         return NULL;
     *length = v->tokens[id].length;
     return (const char *)v->blob.data + v->tokens[id].offset;
+}
+
+void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *texts, size_t n, int32_t *ids) {
+    uint32_t hashes[VOCAB_BATCH];
+    if (v->n_slots == 0) {
+        for (size_t i = 0; i < n; i++)
+            ids[i] = -1;
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        hashes[i] = hash_text(blob + texts[i].offset, texts[i].length);
+        __builtin_prefetch(&v->slots[hashes[i] & (v->n_slots - 1)]);
+    }
+    /* The first slot of that hash is nearly always the string's: its text is fetched before it is compared. */
+    for (size_t i = 0; i < n; i++) {
+        size_t at = hashes[i] & (v->n_slots - 1);
+        while (v->slots[at].id >= 0 && v->slots[at].hash != hashes[i])
+            at = (at + 1) & (v->n_slots - 1);
+        ids[i] = v->slots[at].id;
+        if (ids[i] >= 0)
+            __builtin_prefetch(&v->tokens[ids[i]]);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= 0)
+            __builtin_prefetch(v->blob.data + v->tokens[ids[i]].offset);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= 0 && !same_text(v, ids[i], blob + texts[i].offset, texts[i].length))
+            ids[i] = slot_of(v, hashes[i], blob + texts[i].offset, texts[i].length)->id;
 }
 
 void vocab_find_bytes(const vocab *v, int32_t ids[256]) {

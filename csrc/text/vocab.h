@@ -7,6 +7,7 @@
 #include "text/buffer.h"
 
 #define VOCAB_MAX (1 << 22)
+#define VOCAB_BATCH 192
 
 typedef struct { uint32_t offset, length; } vocab_token;    /* length UINT32_MAX: a hole */
 typedef struct { uint32_t hash; int32_t id; } vocab_slot;   /* id -1: free */
@@ -22,8 +23,14 @@ typedef struct {
 /* Room for n strings of `bytes` bytes together; only saves time. */
 gm_status vocab_reserve(vocab *v, size_t n, size_t bytes);
 gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id);
+/* The same for a vocabulary of hundreds of thousands: all strings first, which then cannot be found until vocab_index
+ * has been called once. */
+gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id);
+gm_status vocab_index(vocab *v);
 int32_t vocab_find(const vocab *v, const void *text, size_t length);             /* -1 when there is none */
 const char *vocab_text(const vocab *v, int32_t id, size_t *length);             /* NULL for a hole */
+/* Looks up n <= VOCAB_BATCH strings of one blob at a time, so that waiting for memory overlaps. */
+void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *texts, size_t n, int32_t *ids);
 /* The tokens <0x00> to <0xFF>; -1 where there is none. */
 void vocab_find_bytes(const vocab *v, int32_t ids[256]);
 void vocab_free(vocab *v);
