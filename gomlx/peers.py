@@ -1,4 +1,4 @@
-"""Other engines' programs beside ours in bench(): llama.cpp's llama-bench, and what takes its options and prints its JSON."""
+"""Other engines' programs beside ours in bench(): llama.cpp's llama-bench, and what takes its options."""
 from __future__ import annotations
 
 import json

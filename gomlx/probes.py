@@ -10,26 +10,39 @@ Phases are "prefill", whose events have step -1, and "decode". The kinds, and wh
                         utilisation (cache_tokens / max_tokens), rotating
     memory_pressure     active_bytes, peak_bytes, cache_bytes, of the whole process
     residual_summary    layers: of each the norm, mean and max_abs of the residual stream after it, at the last token
+    selected_heads      layers: of each with attention its layer, and the 4 heads with the greatest output (what they
+                        mix of the values, before any gate and o_proj) at the last token: heads, the greatest first,
+                        and scores, their norms' shares of the norms of all heads
+    layer_coherence     layers: of each its layer, and of the last token stream, the cosine of the residual stream
+                        before the layer and after it; update, the norm of what the layer adds, over that of the stream
+                        before; key and value, the cosine with the token before's (before the rotation), a mean over
+                        heads, None where the pass before is not known or the layer has none of its own; head_entropy,
+                        of the shares as of selected_heads, from 0, one head alone, to 1, all alike; None without
+                        attention
     router_decision     layers: of each with experts its layer, ids and weights at the last token
     logits              shape, vocab, max_id, max_value, min_id, min_value, mean, top: the 8 likeliest as id, logit and
                         probability; of the model's own logits, before any bias, processor or sampler
     entropy             nats, of the distribution of these
     token               id, text, logprob, finish_reason
 
-After prefill come residual_summary, router_decision, cache_pressure and memory_pressure; in each step of decoding
-residual_summary and router_decision (but in the first, whose are prefill's), logits, entropy, cache_pressure,
-memory_pressure, token.
+After prefill come residual_summary, selected_heads, layer_coherence, router_decision, cache_pressure and
+memory_pressure; in each step of decoding the first four (but in the first step, whose are prefill's), logits, entropy,
+cache_pressure, memory_pressure, token.
 """
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gomlx import _gomlx as mx
 
-KINDS = ("cache_pressure", "memory_pressure", "residual_summary", "router_decision", "logits", "entropy", "token")
+KINDS = ("cache_pressure", "memory_pressure", "residual_summary", "selected_heads", "layer_coherence",
+         "router_decision", "logits", "entropy", "token")
 TOP = 8
+HEADS = 4
+TINY = 1e-30                    # in place of a norm of 0
 
 
 @dataclass(frozen=True)
@@ -42,8 +55,8 @@ class ProbeEvent:
 
 @dataclass(frozen=True)
 class Probe:
-    """Who is told, and of which kinds; generate(probe=a callable) is Probe(a callable). residual_summary and
-    router_decision give the generation passes of its own. An exception that sink raises ends the generation."""
+    """Who is told, and of which kinds; generate(probe=a callable) is Probe(a callable). The kinds that tell of layers
+    give the generation passes of its own. An exception that sink raises ends the generation."""
     sink: Callable[[ProbeEvent], object]
     kinds: Sequence[str] = KINDS
 
@@ -68,6 +81,66 @@ class Recorder:
         return [event for event in self.events if event.kind == kind]
 
 
+# ---- what is told of a layer: of its activations in the last pass by their names, [n, ...] each; before: those of the
+# pass before, or None. None: the layer has no such thing. ----
+
+def norm(x):
+    return mx.sqrt(mx.sum(mx.square(x), axis=-1))
+
+
+def cosine(a, b):
+    return mx.divide(mx.sum(mx.multiply(a, b), axis=-1), mx.maximum(mx.multiply(norm(a), norm(b)), TINY))
+
+
+def numbers(arrays):
+    """Scalars by name as floats, computed together."""
+    return dict(zip(arrays, mx.stack(list(arrays.values())).tolist(), strict=True))
+
+
+def shares_of(attention):
+    norms = norm(attention[-1])
+    return mx.divide(norms, mx.maximum(mx.sum(norms), TINY)).tolist()
+
+
+def residual_summary(seen, before):
+    row = seen["residual"][-1]
+    return numbers({"norm": norm(row), "mean": mx.mean(row), "max_abs": mx.max(mx.abs(row))})
+
+
+def selected_heads(seen, before):
+    if "attention" not in seen:
+        return None
+    shares = shares_of(seen["attention"])
+    chosen = sorted(range(len(shares)), key=lambda head: (-shares[head], head))[:HEADS]
+    return {"heads": chosen, "scores": [shares[head] for head in chosen]}
+
+
+def layer_coherence(seen, before):
+    start, end = seen["input"][-1], seen["residual"][-1]
+    made = {"stream": cosine(start, end),
+            "update": mx.divide(norm(mx.subtract(end, start)), mx.maximum(norm(start), TINY))}
+    for name, point in (("key", "k"), ("value", "v")):
+        rows = seen.get(point)
+        if rows is not None and (rows.shape[0] > 1 or before):
+            made[name] = mx.mean(cosine(rows[-1], rows[-2] if rows.shape[0] > 1 else before[point][-1]))
+    shares = shares_of(seen["attention"]) if "attention" in seen else []
+    entropy = -sum(share * math.log(share) for share in shares if share > 0) / math.log(len(shares)) \
+        if len(shares) > 1 else None
+    return {"key": None, "value": None} | numbers(made) | {"head_entropy": entropy}
+
+
+def router_decision(seen, before):
+    if "router_ids" not in seen:
+        return None
+    return {"ids": seen["router_ids"][-1].tolist(), "weights": seen["router_weights"][-1].tolist()}
+
+
+LAYERS = {                      # what tells of a layer, in this order: the activations that it looks at
+    residual_summary: ("residual",), selected_heads: ("attention",),
+    layer_coherence: ("input", "residual", "k", "v", "attention"), router_decision: ("router_ids", "router_weights"),
+}
+
+
 class Prober:
     """A logits processor that changes nothing, and tells what it sees. `stream` and `session` are set once they are
     there."""
@@ -79,11 +152,13 @@ class Prober:
         self._context = engine.context_length
         self._n_prompt = n_prompt
         self._step = -1
-        ends = (".residual",) * ("residual_summary" in self._kinds) \
-            + (".router_ids", ".router_weights") * ("router_decision" in self._kinds)
-        known = [(number, name) for number, name, *_ in engine.activations() if ends and name.endswith(ends)]
-        self.activations = [number for number, _ in known]
-        self._names = [name for _, name in known]
+        self._told = [tell for tell in LAYERS if tell.__name__ in self._kinds]
+        points = {point for tell in self._told for point in LAYERS[tell]}
+        split = [(number, *name.split(".")) for number, name, *_ in engine.activations() if name.startswith("layers.")]
+        known = [(number, int(layer), point) for number, _, layer, point in split if point in points]
+        self.activations = [number for number, *_ in known]
+        self._places = [place for _, *place in known]
+        self._before = {}                       # layer -> its activations in the pass before
         self.stream = self.session = None
 
     def __call__(self, ids, logits):
@@ -111,20 +186,15 @@ class Prober:
     def _tell_pass(self, phase):
         if not self.activations:
             return
-        seen = {name: array[-1] for name, array in zip(self._names, self.stream.activations(), strict=True)}
-        layers, routers = [], []
-        for name, row in seen.items():
-            at, _, part = name.rpartition(".")
-            if part == "residual":
-                layers.append({"layer": int(at[7:]), "norm": mx.sqrt(mx.sum(mx.square(row))).item(),
-                               "mean": mx.mean(row).item(), "max_abs": mx.max(mx.abs(row)).item()})
-            elif part == "router_ids":
-                routers.append({"layer": int(at[7:]), "ids": row.tolist(),
-                                "weights": seen[at + ".router_weights"].tolist()})
-        if layers:
-            self._tell("residual_summary", phase, {"layers": layers})
-        if routers:
-            self._tell("router_decision", phase, {"layers": routers})
+        seen = {}
+        for (layer, point), array in zip(self._places, self.stream.activations(), strict=True):
+            seen.setdefault(layer, {})[point] = array
+        for tell in self._told:
+            found = [(layer, tell(parts, self._before.get(layer))) for layer, parts in seen.items()]
+            layers = [{"layer": layer} | data for layer, data in found if data is not None]
+            if layers:
+                self._tell(tell.__name__, phase, {"layers": layers})
+        self._before = seen
 
     def _tell_pressure(self, phase, ids):
         if "cache_pressure" in self._kinds:

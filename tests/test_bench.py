@@ -117,7 +117,8 @@ def test_peers_are_for_batches_of_one(model, fake_peer):
     ("/no/such/program", FileNotFoundError, "no/such"),
     (f"{sys.executable} -c 'import sys; sys.exit(\"it broke\")'", RuntimeError, "ended with 1: it broke"),
     (f"{sys.executable} -c print(7)", RuntimeError, "not llama-bench's JSON"),
-    (f"{sys.executable} -c 'print([dict(n_gen=0)])'", RuntimeError, "not llama-bench's JSON"), ("", ValueError, "no program")])
+    (f"{sys.executable} -c 'print([dict(n_gen=0)])'", RuntimeError, "not llama-bench's JSON"),
+    ("", ValueError, "no program")])
 def test_peers_that_fail(model, command, error, words):
     with pytest.raises(error, match=words):
         gomlx.bench(model, peers={"other": command}, **SMALL, **QUIET)

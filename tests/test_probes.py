@@ -133,12 +133,14 @@ def test_probed_generations_have_the_same_bits(model):
     recorder = Recorder()
     assert bits(result(model, probe=recorder)) == bits(result(model))
     assert recorder.counts == {"token": 12, "logits": 12, "entropy": 12, "cache_pressure": 13, "memory_pressure": 13,
-                               "residual_summary": 12}
-    assert [one.kind for one in recorder.events if one.step < 0] == ["residual_summary", "cache_pressure",
+                               "residual_summary": 12, "selected_heads": 12, "layer_coherence": 12}
+    assert [one.kind for one in recorder.events if one.step < 0] == ["residual_summary", "selected_heads",
+                                                                     "layer_coherence", "cache_pressure",
                                                                      "memory_pressure"]
     assert all((one.phase == "prefill") == (one.step < 0) for one in recorder.events)
-    assert [one.kind for one in recorder.events if one.step == 5] == ["residual_summary", "logits", "entropy",
-                                                                      "cache_pressure", "memory_pressure", "token"]
+    assert [one.kind for one in recorder.events if one.step == 5] == [
+        "residual_summary", "selected_heads", "layer_coherence", "logits", "entropy", "cache_pressure",
+        "memory_pressure", "token"]
 
 
 def test_what_events_say(model):
@@ -169,6 +171,73 @@ def test_what_events_say(model):
         assert one.data["cache_tokens"] == n + max(one.step, 0) and not one.data["rotating"]
         assert one.data["generated_tokens"] == max(one.step, 0)
     assert all(one.data["active_bytes"] > 0 for one in recorder.of("memory_pressure"))
+
+
+def cosine(a, b):
+    return (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+
+
+def seen_by(model, probe, n=6, prompt=PROMPT):
+    """Events, and the same activations of one pass over prompt and output: a function of layer and point, float64."""
+    recorder = Recorder()
+    made = model.generate(prompt, max_tokens=n, temperature=0, ignore_eos=True, probe=Probe(recorder, probe)).read()
+    ids = model.tokenizer.encode_prompt(prompt) + made.tokens
+    held = model.inspect(ids, "layers.*")
+    return recorder.events, lambda layer, point: np.asarray(held[f"layers.{layer}.{point}"]).astype(np.float64) \
+        if f"layers.{layer}.{point}" in held else None, len(ids) - n - 1
+
+
+@pytest.mark.parametrize("name", [None, "gemma4", "qwen3_5"])
+def test_selected_heads(request, name):
+    with gomlx.load(name and f"{request.getfixturevalue('shared')}/data/models/{name}") as looked_at:
+        events, held, last = seen_by(looked_at, ["selected_heads"])
+        layers = [i for i in range(looked_at.info["n_layers"]) if held(i, "attention") is not None]
+    assert len(events) == 6 and layers
+    for i, event in enumerate(events):
+        assert [one["layer"] for one in event.data["layers"]] == layers
+        for one in event.data["layers"]:
+            norms = np.linalg.norm(held(one["layer"], "attention")[last + i], axis=-1)
+            shares = norms / norms.sum()
+            assert len(one["heads"]) == min(4, len(norms)) == len(set(one["heads"]))
+            assert one["scores"] == sorted(one["scores"], reverse=True)
+            np.testing.assert_allclose(one["scores"], shares[one["heads"]], rtol=1e-4)
+            assert one["scores"][-1] >= np.sort(shares)[-len(one["heads"])] - 1e-4
+
+
+@pytest.mark.parametrize("name", [None, "gemma4", "qwen3_5"])
+def test_layer_coherence(request, name):
+    with gomlx.load(name and f"{request.getfixturevalue('shared')}/data/models/{name}") as looked_at:
+        events, held, last = seen_by(looked_at, ["layer_coherence"])
+        layers = looked_at.info["n_layers"]
+    assert len(events) == 6
+    for i, event in enumerate(events):
+        assert [one["layer"] for one in event.data["layers"]] == list(range(layers))
+        for one in event.data["layers"]:
+            at, layer = last + i, one["layer"]
+            start, end = held(layer, "input")[at], held(layer, "residual")[at]
+            assert one["stream"] == pytest.approx(cosine(start, end), abs=1e-4)
+            assert one["update"] == pytest.approx(np.linalg.norm(end - start) / np.linalg.norm(start), rel=1e-3)
+            for kind, point in (("key", "k"), ("value", "v")):
+                rows = held(layer, point)
+                # what fills caches only, before recurrent layers' last row, is no pass that a probe sees
+                if rows is None or (name == "qwen3_5" and i == 0):
+                    assert one[kind] is None
+                else:
+                    assert one[kind] == pytest.approx(cosine(rows[at], rows[at - 1]).mean(), abs=1e-3)
+            if held(layer, "attention") is None:
+                assert one["head_entropy"] is None
+                continue
+            shares = np.linalg.norm(held(layer, "attention")[at], axis=-1)
+            shares /= shares.sum()
+            wanted = -(shares * np.log(shares)).sum() / np.log(len(shares))
+            assert one["head_entropy"] == pytest.approx(wanted, abs=1e-4) and 0 <= one["head_entropy"] <= 1 + 1e-6
+
+
+def test_a_prompt_of_one_token_has_nothing_before_it(model):
+    recorder = Recorder()
+    model.generate([7], max_tokens=2, probe=Probe(recorder, ["layer_coherence"]), ignore_eos=True).read()
+    first, second = ([one["key"] for one in event.data["layers"]] for event in recorder.events)
+    assert set(first) == {None} and None not in second
 
 
 def test_kinds_are_chosen_and_errors_end_the_generation(model):

@@ -24,8 +24,8 @@ def add(commands):
     made.add_argument("path", nargs="?", metavar="MODEL", help="the model; the same as -m MODEL")
     made.add_argument("--prompt", type=int, metavar="N", help="tokens to read (default: 512)")
     made.add_argument("--generate", type=int, metavar="N", help="tokens to write (default: 64)")
-    made.add_argument("--depth", type=int, action="append", metavar="N", help="tokens in the cache before (default: 0); "
-                      "may be given several times")
+    made.add_argument("--depth", type=int, action="append", metavar="N", help="tokens in the cache before (default: "
+                      "0); may be given several times")
     made.add_argument("--batch", type=int, action="append", metavar="N", help="sequences at once (default: 1); may be "
                       "given several times")
     made.add_argument("--repeat", type=int, metavar="N", help="runs after one that warms up (default: 5)")
