@@ -17,9 +17,10 @@ from setuptools.modified import newer_group
 
 FLAGS = ["-std=c11", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
+PARTS = ("kernels/cpu/part_*.c", "csrc/text/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
-# The instruction sets of an architecture; each part of the kernels (kernels/cpu/part_*.c) is compiled for every one.
+# The instruction sets of an architecture; each part of the kernels is compiled for every one, the tokenizer's part too.
 X86 = {
     "generic": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c", "-mbmi2"],
@@ -49,11 +50,11 @@ def is_part(path):
 def parts(isas=ISAS):
     """(source, instruction set, flags) of each part of the kernels."""
     return [(path, isa, [f"-DKERNELS_{isa}", *flags])
-            for path in files("kernels/cpu/part_*.c") for isa, flags in isas.items()]
+            for path in files(*PARTS) for isa, flags in isas.items()]
 
 
 def level(source):
-    return "-O3" if source.startswith("kernels") else "-O2"
+    return "-O3" if source.startswith("kernels") or is_part(source) else "-O2"
 
 
 def version():
@@ -116,7 +117,7 @@ if __name__ == "__main__":
             "gomlx._gomlx",
             sources=sources("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c"),
             depends=["setup.py", *files("csrc/**/*.h", "csrc/**/*.def", "csrc/**/*.inc", "kernels/**/*.h",
-                                        "kernels/**/*.def", "kernels/**/*.inc", "kernels/cpu/part_*.c")],
+                                        "kernels/**/*.def", "kernels/**/*.inc", *PARTS)],
             include_dirs=INCLUDES,
             define_macros=[("_GNU_SOURCE", None), ("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=FLAGS,

@@ -28,12 +28,17 @@ static inline gm_status bytes_append(byte_buffer *b, const void *bytes, size_t n
     return GM_OK;
 }
 
+static inline gm_status ids_reserve(id_buffer *b, size_t more) {
+    if (b->capacity - b->size >= more)
+        return GM_OK;
+    void *data = b->data;
+    GM_TRY(buffer_grow(&data, b->size, &b->capacity, more, sizeof(int32_t)));
+    b->data = data;
+    return GM_OK;
+}
+
 static inline gm_status ids_append(id_buffer *b, int32_t id) {
-    if (b->size == b->capacity) {
-        void *data = b->data;
-        GM_TRY(buffer_grow(&data, b->size, &b->capacity, 1, sizeof(int32_t)));
-        b->data = data;
-    }
+    GM_TRY(ids_reserve(b, 1));
     b->data[b->size++] = id;
     return GM_OK;
 }

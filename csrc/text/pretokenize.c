@@ -14,6 +14,21 @@ void pretokenizer_free(pretokenizer *p) {
     *p = (pretokenizer){ 0 };
 }
 
+scanner pretokenizer_scanner(const pretokenizer *p) {
+    scanner found = SCANNER_NONE;
+    for (int i = 0; i < p->n_steps; i++) {
+        const pretokenize_step *step = &p->steps[i];
+        if (step->space != NULL || step->scheme != PREFIX_NEVER)
+            return SCANNER_NONE;
+        if (step->match == MATCH_NOTHING)
+            continue;
+        if (found != SCANNER_NONE || step->match != MATCH_SCANNER || step->behavior != SPLIT_ISOLATED)
+            return SCANNER_NONE;
+        found = step->scanner;
+    }
+    return found;
+}
+
 void pretokens_free(pretoken_scan *scan) {
     for (int i = 0; i < PRETOKENIZE_MAX_STEPS; i++) {
         text_buffer_free(&scan->states[i].changed);

@@ -54,6 +54,8 @@ typedef struct {
 } pretoken_scan;
 
 void pretokenizer_free(pretokenizer *p);
+/* The scanner that alone decides where the pieces end, and changes nothing; SCANNER_NONE when it is not so simple. */
+scanner pretokenizer_scanner(const pretokenizer *p);
 /* scan is zero-initialised before its first use, reused for many texts, and freed at the end. at_start: the text begins
  * the input (Metaspace's "first"). */
 gm_status pretokens_open(pretoken_scan *scan, const pretokenizer *p, const text_view *text, bool at_start);

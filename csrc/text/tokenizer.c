@@ -18,6 +18,8 @@ gm_tokenizer *gm_tokenizer_retain(gm_tokenizer *t) {
     return t;
 }
 
+static void work_free(encode_work *work);
+
 void gm_tokenizer_release(gm_tokenizer *t) {
     if (t == NULL || atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel) != 1)
         return;
@@ -33,6 +35,8 @@ void gm_tokenizer_release(gm_tokenizer *t) {
     memory_free(t->before.data);
     memory_free(t->after.data);
     decoder_free(&t->decoder);
+    for (int i = 0; i < IDLE_WORKS; i++)
+        work_free(atomic_load(&t->idle[i]));
     memory_free(t);
 }
 
@@ -79,19 +83,57 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
     mark_special(t, &t->raw_tokens);
     mark_special(t, &t->normalized_tokens);
     t->model.byte_level = t->pretokenizer.byte_level;
+    t->quick = (quick_way){ pretokenizer_scanner(&t->pretokenizer), piece_kernels_get(), &t->model, &t->vocab };
     return model_prepare(&t->model, &t->vocab);
 }
 
 /* ---- encoding ---- */
-typedef struct {
+struct encode_work {
     normalize_work normalize;
     pretoken_scan pretokens;
     model_work model;
     id_buffer ids;
-} encode_work;
+    quick_work quick;
+};
+
+static void work_free(encode_work *work) {
+    if (work == NULL)
+        return;
+    normalize_work_free(&work->normalize);
+    pretokens_free(&work->pretokens);
+    model_work_free(&work->model);
+    quick_work_free(&work->quick);
+    memory_free(work->ids.data);
+    memory_free(work);
+}
+
+/* One that lies idle, or a new one; NULL when memory ran out. */
+static encode_work *work_take(gm_tokenizer *t) {
+    for (int i = 0; i < IDLE_WORKS; i++) {
+        encode_work *work = atomic_exchange(&t->idle[i], NULL);
+        if (work != NULL)
+            return work;
+    }
+    encode_work *work = memory_zeroed(sizeof *work);
+    if (work != NULL && piece_cache_new(&work->quick.cache) == GM_OK)
+        return work;
+    work_free(work);
+    return NULL;
+}
+
+static void work_give_back(gm_tokenizer *t, encode_work *work) {
+    for (int i = 0; i < IDLE_WORKS; i++) {
+        encode_work *none = NULL;
+        if (atomic_compare_exchange_strong(&t->idle[i], &none, work))
+            return;
+    }
+    work_free(work);
+}
 
 static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
     text_view piece;
+    if (t->quick.scanner != SCANNER_NONE)
+        return quick_encode(&t->quick, &work->quick, &work->model, text->bytes, text->length, &work->ids);
     GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
     for (;;) {
         gm_status status = pretokens_next(&work->pretokens, &piece);
@@ -149,20 +191,17 @@ gm_status gm_tokenizer_encode(gm_tokenizer *t, const char *text, size_t length, 
     size_t fault = utf8_check((const uint8_t *)text, length);
     if (fault < length)
         return gm_fail(GM_EVALUE, "encode: the text is not UTF-8 at byte %zu", fault);
-    encode_work *work = memory_zeroed(sizeof *work);
+    encode_work *work = work_take(t);
     if (work == NULL)
         return GM_ENOMEM;
     gm_status status = encode_text(t, work, (const uint8_t *)text, length, add_special, !parse_special);
     if (status == GM_OK) {
         *ids = work->ids.data;
         *count = work->ids.size;
-    } else {
-        memory_free(work->ids.data);
+        work->ids = (id_buffer){ 0 };
     }
-    normalize_work_free(&work->normalize);
-    pretokens_free(&work->pretokens);
-    model_work_free(&work->model);
-    memory_free(work);
+    work->ids.size = 0;
+    work_give_back(t, work);
     return status;
 }
 

@@ -8,7 +8,12 @@
 #include "text/model.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
+#include "text/quick.h"
 #include "text/vocab.h"
+
+#define IDLE_WORKS 8
+
+typedef struct encode_work encode_work;
 
 struct gm_tokenizer {
     _Atomic int64_t references;
@@ -23,6 +28,8 @@ struct gm_tokenizer {
     model model;
     id_buffer before, after;     /* what add_special puts around the ids */
     decoder decoder;
+    quick_way quick;             /* to ids alone, where the pre-tokenizer is one known pattern */
+    _Atomic(encode_work *) idle[IDLE_WORKS];    /* with what their caches have learned */
 };
 
 gm_tokenizer *tokenizer_new(void);

@@ -1,0 +1,339 @@
+/* part_pieces.c - the inner loops of pieces.h, compiled once for each instruction set.
+ * A split looks at 64 bytes at a time, as bits: which are letters, digits, spaces; where pieces start follows by shifts,
+ * and holds for every bit whose rule was seen whole. What a block cannot tell (bytes that are not ASCII, white space
+ * or a piece that runs out of it) is left to scanner_match, one piece at a time; so both give the same pieces. */
+#include "text/pieces.h"
+#include "text/unicode.h"
+
+#if defined(KERNELS_avx512) || defined(KERNELS_avx2)
+#include <immintrin.h>
+#define HAS_BLOCKS 1
+#else
+#define HAS_BLOCKS 0
+#endif
+
+#if defined(KERNELS_avx512)
+#define TABLE piece_kernels_avx512
+#elif defined(KERNELS_avx2)
+#define TABLE piece_kernels_avx2
+#elif defined(KERNELS_neon)
+#define TABLE piece_kernels_neon
+#else
+#define TABLE piece_kernels_generic
+#endif
+
+#define BLOCK 64
+
+#if HAS_BLOCKS
+/* Bit i of each: what byte i of the block is. */
+typedef struct { uint64_t letter, digit, white, newline, space, quote, other_than_ascii; } block_bits;
+
+#if defined(KERNELS_avx512)
+static inline block_bits look(const uint8_t *p) {
+    __m512i v = _mm512_loadu_si512(p);
+    __m512i letters = _mm512_sub_epi8(_mm512_or_si512(v, _mm512_set1_epi8(0x20)), _mm512_set1_epi8('a'));
+    block_bits b;
+    b.other_than_ascii = _mm512_movepi8_mask(v);
+    b.letter = _mm512_cmplt_epu8_mask(letters, _mm512_set1_epi8(26));
+    b.digit = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8('0')), _mm512_set1_epi8(10));
+    b.space = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8(' '));
+    b.white = b.space | _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8('\t')), _mm512_set1_epi8(5));
+    b.newline = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\n')) | _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\r'));
+    b.quote = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\''));
+    return b;
+}
+#else
+typedef struct { __m256i low, high; } two_vectors;
+
+static inline uint64_t bits_of(__m256i low, __m256i high) {
+    return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
+}
+
+static inline uint64_t equal(two_vectors v, char c) {
+    __m256i all = _mm256_set1_epi8(c);
+    return bits_of(_mm256_cmpeq_epi8(v.low, all), _mm256_cmpeq_epi8(v.high, all));
+}
+
+/* Bytes of [first, first + n). */
+static inline uint64_t within(two_vectors v, char first, char n) {
+    __m256i base = _mm256_set1_epi8(first), most = _mm256_set1_epi8((char)(n - 1));
+    __m256i low = _mm256_sub_epi8(v.low, base), high = _mm256_sub_epi8(v.high, base);
+    return bits_of(_mm256_cmpeq_epi8(_mm256_min_epu8(low, most), low),
+                   _mm256_cmpeq_epi8(_mm256_min_epu8(high, most), high));
+}
+
+static inline block_bits look(const uint8_t *p) {
+    two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
+    __m256i fold = _mm256_set1_epi8(0x20);
+    two_vectors folded = { _mm256_or_si256(v.low, fold), _mm256_or_si256(v.high, fold) };
+    block_bits b;
+    b.other_than_ascii = bits_of(v.low, v.high);
+    b.letter = within(folded, 'a', 26);
+    b.digit = within(v, '0', 10);
+    b.space = equal(v, ' ');
+    b.white = b.space | within(v, '\t', 5);
+    b.newline = equal(v, '\n') | equal(v, '\r');
+    b.quote = equal(v, '\'');
+    return b;
+}
+#endif
+
+/* Bits below the lowest set bit of x; all of them when there is none. */
+static inline uint64_t below(uint64_t x) { return x == 0 ? ~(uint64_t)0 : (x & -x) - 1; }
+
+/* The length of 's 't 're 've 'm 'll 'd at p, which is followed by a letter; 0 when it is none of them. */
+static inline unsigned contraction(const uint8_t *p, uint8_t fold) {
+    uint8_t a = p[1] | fold, b = p[2] | fold;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
+}
+
+/* Where pieces start in a block whose bit 0 starts one; bits behind the block's last certain one are not set. */
+static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
+    uint64_t ascii = below(b.other_than_ascii);
+    uint64_t white = b.white & ascii, joins = b.space << 1;
+    uint64_t other = ascii & ~(b.letter | b.digit | b.white);
+    /* White space that runs up to the end may end elsewhere: only its start is known. */
+    uint64_t end = ascii + 1;    /* 0 when all 64 are ASCII */
+    uint64_t before_end = end == 0 ? (uint64_t)1 << 63 : end >> 1;
+    uint64_t certain = ascii;
+    if (white & before_end) {
+        uint64_t not_white = ascii & ~white;
+        if (not_white == 0)
+            return 1;
+        unsigned last = 63 - (unsigned)__builtin_clzll(not_white);
+        certain = ascii & (((uint64_t)4 << last) - 1);    /* up to the run's first */
+    }
+    uint64_t starts = (white & ~(white << 1)) | (white & ~(white >> 1));
+    starts |= b.letter & ~(b.letter << 1) & ~joins;
+    starts |= b.digit & ~(b.digit << 1) & ~joins;
+    uint64_t other_starts = other & ~(other << 1) & ~joins;
+    starts |= other_starts;
+    uint64_t quotes = b.quote & other_starts & b.letter >> 1 & (((uint64_t)1 << 61) - 1);
+    for (uint64_t left = quotes; left != 0; left &= left - 1) {
+        unsigned at = (unsigned)__builtin_ctzll(left), n = contraction(p + at, 0);
+        if (n == 0)
+            continue;
+        starts &= ~((uint64_t)2 << at);
+        starts |= (uint64_t)1 << (at + n) & b.letter;
+    }
+    /* A quote further back than that may be a contraction that the block does not show whole. */
+    uint64_t late = b.quote & other_starts & ~(((uint64_t)1 << 61) - 1);
+    return (starts & certain & (below(late) << 1 | 1)) | 1;
+}
+
+static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single_digits) {
+    uint64_t ascii = below(b.other_than_ascii);
+    uint64_t newline = b.newline & ascii, letter = b.letter & ascii, digit = b.digit & ascii;
+    uint64_t other = ascii & ~(letter | digit | b.white);
+    /* New lines right behind others belong to them: a carry runs through each such run and leaves it. */
+    uint64_t eaten = newline & ~(newline + (newline & other << 1));
+    uint64_t white = b.white & ascii & ~eaten;
+    uint64_t plain = white & ~newline;
+    uint64_t end = ascii + 1;
+    uint64_t before_end = end == 0 ? (uint64_t)1 << 63 : end >> 1;
+    uint64_t certain = ascii;
+    if (b.white & before_end) {
+        uint64_t not_white = ascii & ~b.white;
+        if (not_white == 0)
+            return 1;
+        unsigned last = 63 - (unsigned)__builtin_clzll(not_white);
+        /* The run's first starts a piece, unless it is a new line that the last other takes. */
+        uint64_t run = (uint64_t)2 << last;
+        certain = run & eaten ? run - 1 : (run << 1) - 1;
+        certain &= ascii;
+    }
+    uint64_t white_starts = white & ~(white << 1);
+    uint64_t behind_newline = plain & (newline & white) << 1;
+    /* White space between two new lines goes with them: such runs are left to the scanner. */
+    uint64_t between = (plain + behind_newline) & ~plain & newline & white;
+    if (between != 0) {
+        /* The last start in front of the first of them is the last that is certain. */
+        uint64_t in_front = white_starts & ((between & -between) - 1);
+        if (in_front == 0)
+            return 1;
+        unsigned at = 63 - (unsigned)__builtin_clzll(in_front);
+        certain &= ((uint64_t)2 << at) - 1;
+    }
+    uint64_t starts = white_starts | behind_newline | (plain & ~(white >> 1));
+    /* One character of any other kind goes with the letters behind it, if it starts a piece. */
+    uint64_t alone = other & ~(other << 1) & ~(other >> 1) & ~(b.space << 1);
+    starts |= letter & ~(letter << 1) & ~((plain | alone) << 1);
+    uint64_t other_starts = other & ~(other << 1) & ~(b.space << 1);
+    starts |= other_starts;
+    if (single_digits) {
+        starts |= digit;
+    } else {
+        uint64_t threes = digit & digit << 1 & digit << 2;    /* the last of three digits in a row */
+        for (uint64_t first = digit & ~(digit << 1); first != 0; first = first << 3 & digit & threes << 1)
+            starts |= first;
+    }
+    const uint64_t whole = ((uint64_t)1 << 61) - 1;
+    uint64_t quotes = b.quote & other_starts & letter >> 1;
+    for (uint64_t left = quotes & whole; left != 0; left &= left - 1) {
+        unsigned at = (unsigned)__builtin_ctzll(left);
+        starts |= (uint64_t)1 << (at + contraction(p + at, 0x20)) & letter;
+    }
+    return (starts & certain & (below(b.quote & other_starts & ~whole) << 1 | 1)) | 1;
+}
+
+/* Writes where the pieces end whose starts are known, from the second start on. */
+static inline size_t put_ends(uint32_t *ends, uint32_t at, uint64_t starts) {
+    size_t n = (size_t)__builtin_popcountll(starts);
+    for (size_t done = 0; done < n; done += 8)
+        for (int i = 0; i < 8; i++) {
+            ends[done + (size_t)i] = at + (uint32_t)__builtin_ctzll(starts | (uint64_t)1 << 63);
+            starts &= starts - 1;
+        }
+    return n;
+}
+
+static inline size_t split_blocks(scanner kind, piece_run *run, size_t at) {
+    while (run->n < PIECES_AT_ONCE && at + BLOCK <= run->length) {
+        block_bits b = look(run->text + at);
+        uint64_t starts = kind == SCANNER_GPT2 ? starts_gpt2(run->text + at, b)
+                                               : starts_cl100k(run->text + at, b, kind != SCANNER_CL100K);
+        starts &= ~(uint64_t)1;
+        if (starts == 0)
+            break;
+        size_t n = put_ends(run->ends + run->n, (uint32_t)at, starts);
+        run->n += n;
+        at = run->ends[run->n - 1];
+    }
+    return at;
+}
+#endif
+
+static size_t split(scanner kind, piece_run *run, size_t at) {
+    run->start = (uint32_t)at;
+    run->n = 0;
+#if HAS_BLOCKS
+    bool blocks = kind == SCANNER_GPT2 || kind == SCANNER_CL100K || kind == SCANNER_QWEN2 || kind == SCANNER_QWEN35;
+#endif
+    while (run->n < PIECES_AT_ONCE && at < run->length) {
+#if HAS_BLOCKS
+        if (blocks && run->text[at] < 0x80) {
+            at = split_blocks(kind, run, at);
+            if (run->n >= PIECES_AT_ONCE || at == run->length)
+                break;
+        }
+#endif
+        size_t end = scanner_match(kind, run->text, run->length, at);
+        if (end == at) {
+            /* What no alternative takes is a piece up to the next match. */
+            do {
+                utf8_next(run->text, &end);
+            } while (end < run->length && scanner_match(kind, run->text, run->length, end) == end);
+        }
+        run->ends[run->n++] = (uint32_t)(at = end);
+    }
+    return at;
+}
+
+/* ---- the cache ---- */
+static const uint8_t ones_then_zeros[2 * 16] = {
+    0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
+};
+
+static inline void short_key(uint64_t key[2], const uint8_t *piece, size_t length, bool room) {
+    if (room) {
+        uint64_t mask[2];
+        memcpy(key, piece, 16);
+        memcpy(mask, ones_then_zeros + 16 - length, 16);
+        key[0] &= mask[0];
+        key[1] &= mask[1];
+    } else {
+        uint8_t bytes[16] = { 0 };
+        memcpy(bytes, piece, length);
+        memcpy(key, bytes, 16);
+    }
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    key[1] |= length;
+#else
+    key[1] |= (uint64_t)length << 56;
+#endif
+}
+
+#define AHEAD 32    /* pieces whose slots are on their way */
+
+static size_t find_short(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids) {
+    uint64_t keys[AHEAD][2];
+    uint32_t homes[AHEAD];
+    const short_slot *slots = cache->shorts;
+    size_t mask = cache->n_shorts - 1;
+    int32_t *out = ids->data + ids->size;
+    size_t i = from;
+    size_t start = from == 0 ? run->start : run->ends[from - 1];
+    while (i < run->n) {
+        size_t n = run->n - i < AHEAD ? run->n - i : AHEAD, known = 0;
+        for (; known < n; known++) {
+            size_t end = run->ends[i + known], length = end - start;
+            if (length > PIECE_SHORT)
+                break;
+            short_key(keys[known], run->text + start, length, start + 16 <= run->length);
+            size_t home = (size_t)piece_mix(keys[known][0], keys[known][1]) & mask;
+            __builtin_prefetch(&slots[home]);
+            homes[known] = (uint32_t)home;
+            start = end;
+        }
+        for (size_t j = 0; j < known; j++) {
+            const short_slot *slot = &slots[homes[j]];
+            if (__builtin_expect(slot->key[0] != keys[j][0] || slot->key[1] != keys[j][1], 0)) {
+                size_t at = homes[j];
+                int probes = 1;
+                do {
+                    if (slot->key[1] == 0 || probes++ == CACHE_PROBES)
+                        goto missing;
+                    at = (at + 1) & mask;
+                    slot = &slots[at];
+                } while (slot->key[0] != keys[j][0] || slot->key[1] != keys[j][1]);
+            }
+            uint32_t count = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
+            if (__builtin_expect(count == COUNT_MANY, 0))
+                goto missing;
+            memcpy(out, slot->ids, sizeof slot->ids);
+            out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
+            out += count;
+            continue;
+        missing:
+            ids->size = (size_t)(out - ids->data);
+            return i + j;
+        }
+        i += known;
+        if (known < n) {
+            ids->size = (size_t)(out - ids->data);
+            return i;
+        }
+    }
+    ids->size = (size_t)(out - ids->data);
+    return i;
+}
+
+static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes) {
+#if HAS_BLOCKS
+    for (; at + BLOCK <= length; at += BLOCK) {
+        uint64_t hits = 0;
+#if defined(KERNELS_avx512)
+        __m512i v = _mm512_loadu_si512(text + at);
+        for (size_t i = 0; i < n_bytes; i++)
+            hits |= _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)bytes[i]));
+#else
+        two_vectors v = { _mm256_loadu_si256((const __m256i *)(text + at)),
+                          _mm256_loadu_si256((const __m256i *)(text + at + 32)) };
+        for (size_t i = 0; i < n_bytes; i++)
+            hits |= equal(v, (char)bytes[i]);
+#endif
+        if (hits != 0)
+            return at + (size_t)__builtin_ctzll(hits);
+    }
+#endif
+    for (; at < length; at++)
+        for (size_t i = 0; i < n_bytes; i++)
+            if (text[at] == bytes[i])
+                return at;
+    return length;
+}
+
+extern const piece_kernels TABLE;
+const piece_kernels TABLE = { split, find_short, find_byte };

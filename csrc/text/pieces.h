@@ -1,0 +1,67 @@
+/* pieces.h - the quick way through a text of ordinary words: where a known split pattern ends its pieces, and what the
+ * pieces' ids were the last time. Compiled for each instruction set (part_pieces.c), chosen at run time.
+ *  (1) A piece is known by its bytes alone, so its ids never depend on what stands around it.
+ *  (2) A cache only saves work: an entry may vanish at any time, and a text's ids are the same with any cache.
+ *  (3) Tables are bounded (CACHE_MAX_SLOTS); a full one is emptied. Lookups look at CACHE_PROBES slots at most, so a
+ *      hostile text that makes collisions costs no more than the misses. */
+#ifndef GOMLX_TEXT_PIECES_H
+#define GOMLX_TEXT_PIECES_H
+#include "text/buffer.h"
+#include "text/scanners.h"
+
+#define PIECE_SHORT 15           /* bytes of a key in the first table */
+#define PIECE_MEDIUM 31          /* and in the second; longer pieces are not kept whole */
+#define PIECES_AT_ONCE 256
+#define SHORT_IDS 4
+#define MEDIUM_IDS 7
+#define COUNT_SHIFT 24           /* of the last id of a short slot; ids are below VOCAB_MAX */
+#define COUNT_MANY 0xFFu         /* ids[0], ids[1]: where in `many`, and how many */
+#define CACHE_PROBES 8
+
+/* The key is the piece padded with zeros, its last byte the length (and PART_OF_PIECE): 0 is a free slot. */
+#define PART_OF_PIECE 0x80u      /* a part of a longer piece, which is never a token of its own by ignore_merges */
+typedef struct { uint64_t key[2]; uint32_t ids[SHORT_IDS]; } short_slot;
+typedef struct { uint64_t key[4]; uint32_t ids[MEDIUM_IDS], count; } medium_slot;
+
+typedef struct {
+    short_slot *shorts;
+    medium_slot *mediums;
+    size_t n_shorts, n_mediums;          /* powers of two */
+    size_t shorts_used, mediums_used;
+    id_buffer many;                      /* ids of pieces that have more than fit in a slot */
+} piece_cache;
+
+/* A run over some pieces: pieces i of [first, n) end at ends[i] and begin where i - 1 ended, the first at `start`. */
+typedef struct {
+    const uint8_t *text;
+    size_t length;
+    uint32_t start;
+    uint32_t ends[PIECES_AT_ONCE + 64];  /* a block of text is written whole, behind the last one too */
+    size_t n;
+} piece_run;
+
+typedef struct {
+    /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
+    size_t (*split)(scanner kind, piece_run *run, size_t at);
+    /* Appends the ids of pieces [from, n) to ids, which has room for SHORT_IDS ids a piece and as many behind, until a
+     * piece is not in the first table; returns its number, or n. */
+    size_t (*find_short)(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids);
+    /* The first byte at or behind `at` that is one of the set's, or length. set: a bit for each byte. */
+    size_t (*find_byte)(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes);
+} piece_kernels;
+
+const piece_kernels *piece_kernels_get(void);
+
+gm_status piece_cache_new(piece_cache *cache);
+void piece_cache_free(piece_cache *cache);
+/* The ids of one piece of any length up to PIECE_MEDIUM; NULL when it is not kept. flags: 0 or PART_OF_PIECE. */
+const uint32_t *piece_cache_find(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
+                                 size_t *count);
+gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
+                           const int32_t *ids, size_t count);
+
+static inline uint64_t piece_mix(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)(a ^ 0x9E3779B97F4A7C15u) * (b ^ 0xD6E8FEB86659FD93u);
+    return (uint64_t)(product >> 64) ^ (uint64_t)product;
+}
+#endif
