@@ -5,15 +5,18 @@
 Nothing grows without being seen: expressions that make something (Bounding), operators, calls, filters, tests and output
 all come by the budget. What can make much of little says its size before it is made; all other operations make at most
 a few times what they are given. (1) A value has at most `longest` characters and items, shared ones counted as often as
-they stand in it, so that no comparison or text of it takes long. (2) All values together have at most `left` bytes.
+they stand in it, so that no comparison or text of it takes long. (2) All values that are in use together have at most
+`memory` bytes: large ones that nobody refers to any more are found by their reference counts, small ones count for good.
 (3) The rendering takes at most `seconds` of this thread's time. All three grow with the messages, since honest templates
 go through them more than once.
 """
 import contextlib
 import contextvars
 import functools
+import itertools
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping
 
@@ -25,7 +28,8 @@ from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
 SECONDS, LONGEST, MEMORY = 5, 1 << 20, 1 << 25  # and for each character or item that was given:
-SLOWER, LONGER, MORE = 5e-5, 4, 100
+SLOWER, LONGER, MORE = 1e-4, 4, 100
+LARGE = 1 << 12                                 # bytes of a value whose end is noticed
 MOST_GIVEN = 1 << 24                            # what is counted of the messages
 MAX_SOURCE = 1 << 18                            # characters of a template
 MAX_BITS = 1 << 14                              # of an integer
@@ -57,10 +61,20 @@ class Refused(Exception):
     """raise_exception(text) in a template."""
 
 
+def references(values):
+    return [sys.getrefcount(one) for one in values]
+
+
+ALONE = references([object()])[0]               # of a value that only the list refers to
+
+
 class Budget:
     def __init__(self, given):
         size = min(measure(given, MOST_GIVEN), MOST_GIVEN)
-        self.longest, self.left = LONGEST + LONGER * size, MEMORY + MORE * size
+        self.longest, self.memory = LONGEST + LONGER * size, MEMORY + MORE * size
+        self.left = self.memory
+        self.large = []                         # values, and in the same order
+        self.costs = []
         self.seconds = SECONDS + SLOWER * size
         self.end = time.thread_time() + self.seconds
 
@@ -76,19 +90,36 @@ class Budget:
     def spend(self, count):
         self.left -= count
         if self.left < 0:
-            raise OverflowError("it makes more than fits its memory")
+            self.sweep()
+
+    def sweep(self):
+        """Gives back what large values took that are gone; what they were made of may be alone only after them."""
+        found = None
+        while found != self.left:
+            found = self.left
+            used = [count > ALONE for count in references(self.large)]
+            self.left += sum(cost for cost, kept in zip(self.costs, used, strict=True) if not kept)
+            self.large = list(itertools.compress(self.large, used))
+            self.costs = list(itertools.compress(self.costs, used))
+        if self.left < self.memory // 8:
+            raise OverflowError(f"it makes more than {self.memory} bytes")
 
     def take(self, value, item_bytes=8):
         """The value, which was made now; item_bytes of a container's items that may be new."""
         self.step()
         if isinstance(value, (str, bytes)):
-            self.demand(len(value))
-            self.spend(48 + len(value))
+            size, cost = len(value), 48 + len(value)
         elif isinstance(value, (list, tuple, Mapping)):
-            self.spend(64 + item_bytes * len(value))
-            self.demand(measure(value, self.longest))
+            size, cost = measure(value, self.longest), 64 + item_bytes * len(value)
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise OverflowError(f"it makes an integer of more than {MAX_BITS} bits")
+        else:
+            return value
+        self.demand(size)
+        self.spend(cost)
+        if cost >= LARGE:
+            self.large.append(value)
+            self.costs.append(cost)
         return value
 
 
