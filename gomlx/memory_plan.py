@@ -39,8 +39,8 @@ class Layer:
         if self.shared:
             return 0
         rows = -(-context // BLOCK) * BLOCK
-        if self.window:                         # and one block more: the window's two ends are within blocks
-            rows = min(rows, -(-(self.window + BEHIND + PREFILL_ROWS) // BLOCK) * BLOCK + BLOCK)
+        if self.window:                         # chunks begin with a block; in a session that goes on, one block more
+            rows = min(rows, -(-(self.window + BEHIND) // BLOCK) * BLOCK + PREFILL_ROWS)
         return STATES * self.state_bytes + int(rows * 2 * self.n_kv_heads * self.head_dim * KV_BYTES[kv_dtype])
 
 
@@ -103,7 +103,7 @@ def plan_memory(path: str | os.PathLike | None = None, *, context: int | None = 
     available, source = (budget, "given") if budget is not None else available_memory()
     ceiling = headers.context_length(header) or CONTEXT_CAP
     kv_dtype = kv_dtype or default_kv_dtype(header)
-    weights, working = weight_bytes(header, dtype), working_bytes(header)
+    weights, working = weight_bytes(header, dtype), working_bytes(header, layers)
 
     def sequence(tokens):
         return sum(layer.bytes(tokens, kv_dtype) for layer in layers)
@@ -173,17 +173,33 @@ def default_kv_dtype(header):
     return "float16" if blocks else "float32"
 
 
-def working_bytes(header):
-    """Activations of one prefill chunk: the residual stream, queries, keys and values, the MLP's two; and logits."""
+def working_bytes(header, layers):
+    """What one prefill chunk holds at its peak, in columns of float32, and logits. That is in the MLP or in attention: the
+    residual stream, its normed form, the two halves of the MLP, and queries, keys and values with attention's copies,
+    which are freed only when the layer has run. A mixture has its rows in the order of the experts, once for each expert
+    that a token goes to: the inputs, the halves, the outputs; and the sum of them."""
     read = Reader(header)
     hidden, heads = read.number("hidden_size", "embedding_length", 0), read.number(*HEADS, 1)
-    dim = read.number("head_dim", "attention.key_length", hidden // max(1, heads))
-    mlp = read.number("intermediate_size", "feed_forward_length", 4 * hidden)
-    experts = read.number("num_experts_per_tok", "expert_used_count", 0)
-    mlp = max(mlp, experts * read.number("moe_intermediate_size", "expert_feed_forward_length", mlp if experts else 0))
+    queries = heads * max(layer.head_dim for layer in layers)
+    keys = max(layer.n_kv_heads * layer.head_dim for layer in layers)
+    mlp = inner = read.number("intermediate_size", "feed_forward_length", 4 * hidden)
+    halves = 2 * mlp
+    experts = max(read.number("num_experts_per_tok", "expert_used_count", 0), read.number("top_k_experts", "", 0))
+    if experts:
+        inner = read.number("moe_intermediate_size", "expert_feed_forward_length", mlp)
+        routed = hidden + experts * 2 * (hidden + inner)
+        halves = max(halves, routed) if read.family == "gemma4" else routed
+    if read.family.startswith("gemma"):                     # norms behind both blocks; Gemma 4's inputs of each layer
+        halves += hidden + len(layers) * read.number("hidden_size_per_layer_input",
+                                                     "embedding_length_per_layer_input", 0)
+    elif read.family in ("qwen3_5", "qwen3_next"):          # gated attention
+        halves += queries
+    if header.format == "gguf" and headers.quantisation(header)["bits"] is not None:
+        halves += max(1, experts) * inner * 9 // 32         # int8 activations, nine bytes for eight values
+    columns = max(2 * hidden + halves + 2 * queries + 3 * keys, hidden + 4 * queries + 2 * keys)
     vocab = max((one.shape[0] for name, one in header.tensors.items()
                  if len(one.shape) == 2 and ("embed_tokens." in name or name == "token_embd.weight")), default=0)
-    return 4 * (PREFILL_ROWS * (4 * hidden + 3 * heads * dim + 2 * mlp) + 2 * vocab)
+    return 4 * (PREFILL_ROWS * columns + 2 * vocab)
 
 
 HEADS = ("num_attention_heads", "attention.head_count")
