@@ -18,12 +18,15 @@ typedef struct {
 } dense_layer;
 
 /* ---- fields of these, for the table of a layer struct with a member `at` ---- */
-#define ATTENTION_FIELDS(layer, at, permuted)                                                                          \
+#define ATTENTION_FIELDS(layer, at, qk_flags, v_flags, o_flags)                                                        \
     {FIELD_LINEAR, offsetof(layer, at.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION,        \
-     permuted},                                                                                                        \
-    {FIELD_LINEAR, offsetof(layer, at.k), "self_attn.k_proj", "attn_k", DIM_KEYS, DIM_HIDDEN, HAS_KV, permuted},       \
-    {FIELD_LINEAR, offsetof(layer, at.v), "self_attn.v_proj", "attn_v", DIM_KEYS, DIM_HIDDEN, HAS_V, 0},               \
-    {FIELD_LINEAR, offsetof(layer, at.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION, 0}
+     qk_flags},                                                                                                        \
+    {FIELD_LINEAR, offsetof(layer, at.k), "self_attn.k_proj", "attn_k", DIM_KEYS, DIM_HIDDEN, HAS_ATTENTION | HAS_KV,  \
+     qk_flags},                                                                                                        \
+    {FIELD_LINEAR, offsetof(layer, at.v), "self_attn.v_proj", "attn_v", DIM_KEYS, DIM_HIDDEN, HAS_ATTENTION | HAS_V,   \
+     v_flags},                                                                                                         \
+    {FIELD_LINEAR, offsetof(layer, at.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION,   \
+     o_flags}
 #define HEAD_NORM_FIELDS(layer, at, centred)                                                                           \
     {FIELD_VECTOR, offsetof(layer, at.q_norm), "self_attn.q_norm.weight", "attn_q_norm.weight", DIM_HEAD, DIM_ONE,     \
      HAS_ATTENTION, centred},                                                                                          \

@@ -51,6 +51,12 @@ const cJSON *source_item(const config_source *s, const char *key) {
     return cJSON_IsNull(v) ? NULL : v;
 }
 
+gm_status source_object(const config_source *s, const cJSON *object, const char *key, const cJSON **out) {
+    const cJSON *v = object ? cJSON_GetObjectItemCaseSensitive(object, key) : source_item(s, key);
+    *out = cJSON_IsNull(v) ? NULL : v;
+    return !*out || cJSON_IsObject(*out) ? GM_OK : gm_fail(GM_EBADFILE, "%s: %s is no object", s->name, key);
+}
+
 const gguf_entry *source_entry(const config_source *s, const char *key) {
     char full[160];
     snprintf(full, sizeof full, "%s.%s", s->arch, key);
@@ -284,9 +290,9 @@ static const char *guess_type(const gm_checkpoint *checkpoint) {
 /* Multimodal models hold the language model's config in text_config; its model_type is tried first. */
 static gm_status find_json_architecture(config_source *s, const gm_checkpoint *checkpoint,
                                         const gm_architecture **arch) {
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(s->root, "text_config");
-    const cJSON *top_type = cJSON_GetObjectItemCaseSensitive(s->root, "model_type"), *type = top_type;
-    if (cJSON_IsObject(text)) {
+    const cJSON *text, *top_type = cJSON_GetObjectItemCaseSensitive(s->root, "model_type"), *type = top_type;
+    GM_TRY(source_object(s, s->root, "text_config", &text));
+    if (text) {
         s->top = s->root;
         s->root = text;
         type = cJSON_GetObjectItemCaseSensitive(text, "model_type");
@@ -310,7 +316,9 @@ static gm_status find_json_architecture(config_source *s, const gm_checkpoint *c
 
 /* MLX's formats and MXFP4 tell by their tensors; others are not read. */
 static gm_status check_quantization(const config_source *s) {
-    const cJSON *q = source_item(s, "quantization_config");
+    const cJSON *q, *mlx;
+    GM_TRY(source_object(s, NULL, "quantization", &mlx));
+    GM_TRY(source_object(s, NULL, "quantization_config", &q));
     const cJSON *method = q ? cJSON_GetObjectItemCaseSensitive(q, "quant_method") : NULL;
     if (!method || (cJSON_IsString(method) && strcmp(method->valuestring, "mxfp4") == 0))
         return GM_OK;

@@ -87,7 +87,7 @@ static void infer_head_dim(const config_source *s, int64_t n_kv_heads, int64_t *
 }
 
 gm_status config_common(const config_source *s, gm_config *c) {
-    int64_t head_dim = c->head_dim, nextn = 0;
+    int64_t head_dim = c->head_dim, guessing = 0;
     if (c->eps == 0)
         c->eps = s->g ? 1e-5 : 1e-6;
     if (!c->context)
@@ -96,9 +96,11 @@ gm_status config_common(const config_source *s, gm_config *c) {
     GM_TRY(required(s, "hidden_size", "embedding_length", &c->hidden));
     GM_TRY(c->n_layers && !s->g ? config_int(s, "num_hidden_layers", "block_count", &c->n_layers)
                                 : config_need(s, "num_hidden_layers", "block_count", &c->n_layers));
-    GM_TRY(config_int(s, NULL, "nextn_predict_layers", &nextn));
-    if (nextn > 0 && nextn < c->n_layers)    /* layers that guess further tokens are at the end */
-        c->n_layers -= nextn;
+    GM_TRY(config_int(s, NULL, "nextn_predict_layers", &guessing));
+    if (guessing > 0 && guessing < c->n_layers) {
+        c->n_layers -= guessing;
+        c->n_guessing = guessing;
+    }
     GM_TRY(required(s, "num_attention_heads", "attention.head_count", &c->n_heads));
     int64_t n_kv_heads = c->n_kv_heads && !s->g ? c->n_kv_heads : c->n_heads;
     GM_TRY(read_greatest(s, "num_key_value_heads", "attention.head_count_kv", &n_kv_heads));
@@ -239,21 +241,30 @@ static gm_status json_rope_object(const config_source *s, const gm_config *c, co
     if (r->kind == ROPE_YARN && (!factor || cJSON_IsNull(factor)))
         r->factor = (double)c->context / r->original_context;
     const cJSON *truncate = cJSON_GetObjectItemCaseSensitive(p, "truncate");
+    if (truncate && !cJSON_IsBool(truncate) && !cJSON_IsNull(truncate))
+        return gm_fail(GM_EBADFILE, "%s: truncate is neither true nor false", s->name);
     if (cJSON_IsBool(truncate))
         r->truncate = cJSON_IsTrue(truncate);
     return GM_OK;
 }
 
+static gm_status check_partial(const config_source *s, const rope_config *r) {
+    if (r->partial > 0 && r->partial <= 1)
+        return GM_OK;
+    return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name, r->partial);
+}
+
 static gm_status json_rope(const config_source *s, const gm_config *c, const char *layers, rope_config *r) {
-    const cJSON *p = source_item(s, "rope_parameters"), *nested = NULL;
-    if (!p)
-        p = source_item(s, "rope_scaling");
-    if (p && !cJSON_IsObject(p))
-        return gm_fail(GM_EBADFILE, "%s: rope_parameters is no object", s->name);
+    const cJSON *p, *scaling, *nested = NULL;
+    GM_TRY(source_object(s, NULL, "rope_parameters", &p));
+    GM_TRY(source_object(s, NULL, "rope_scaling", &scaling));
+    p = p ? p : scaling;
     GM_TRY(config_number(s, "rope_theta", NULL, &r->theta));
     GM_TRY(config_number(s, "partial_rotary_factor", NULL, &r->partial));
-    if (p && layers && cJSON_IsObject(nested = cJSON_GetObjectItemCaseSensitive(p, layers)))
-        p = nested;
+    GM_TRY(check_partial(s, r));
+    if (p && layers)
+        GM_TRY(source_object(s, p, layers, &nested));
+    p = nested ? nested : p;
     return p ? json_rope_object(s, c, p, r) : GM_OK;
 }
 
@@ -281,9 +292,7 @@ static gm_status gguf_rope(const config_source *s, rope_config *r) {
 
 static gm_status rope_dims(const config_source *s, const gm_config *c, rope_config *r) {
     int64_t dims = 0;
-    if (!(r->partial > 0 && r->partial <= 1))
-        return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name,
-                       r->partial);
+    GM_TRY(check_partial(s, r));
     GM_TRY(config_int(s, NULL, "rope.dimension_count", &dims));
     if (!r->dims)
         r->dims = (int)c->head_dim;
@@ -302,12 +311,15 @@ gm_status config_rope(const config_source *s, const gm_config *c, const char *ty
 }
 
 gm_status config_rope_nested(const config_source *s, const gm_config *c, const char *type, rope_config *r) {
-    const cJSON *p = s->g ? NULL : source_item(s, "rope_parameters");
+    const cJSON *all = NULL, *nested = NULL;
+    if (!s->g)
+        GM_TRY(source_object(s, NULL, "rope_parameters", &all));
+    if (all)
+        GM_TRY(source_object(s, all, type, &nested));
     if (r->original_context == 0)
         r->original_context = (double)c->context;
-    p = p ? cJSON_GetObjectItemCaseSensitive(p, type) : NULL;
-    if (cJSON_IsObject(p))
-        GM_TRY(json_rope_object(s, c, p, r));
+    if (nested)
+        GM_TRY(json_rope_object(s, c, nested, r));
     return rope_dims(s, c, r);
 }
 
@@ -318,13 +330,17 @@ gm_status config_optional(const config_source *s, const char *key, const char *g
 }
 
 gm_status config_overrides(const config_source *s, gm_config *c, bool *found) {
-    const cJSON *all = s->g ? NULL : source_item(s, "per_layer_config");
-    *found = cJSON_IsObject(all);
-    for (const cJSON *item = *found ? all->child : NULL; item; item = item->next) {
+    const cJSON *all = NULL;
+    if (!s->g)
+        GM_TRY(source_object(s, NULL, "per_layer_config", &all));
+    *found = all != NULL;
+    for (const cJSON *item = all ? all->child : NULL; item; item = item->next) {
         char *end;
         long i = strtol(item->string, &end, 10);
         const cJSON *dim = cJSON_GetObjectItemCaseSensitive(item, "head_dim"),
                     *heads = cJSON_GetObjectItemCaseSensitive(item, "num_key_value_heads");
+        if (!cJSON_IsObject(item))
+            return gm_fail(GM_EBADFILE, "%s: per_layer_config: layer \"%.60s\" is no object", s->name, item->string);
         if (*end || end == item->string || i < 0 || i >= c->n_layers)
             return gm_fail(GM_EBADFILE, "%s: per_layer_config has layer \"%.60s\" of %lld", s->name, item->string,
                            (long long)c->n_layers);
@@ -372,6 +388,8 @@ gm_status config_activation(const config_source *s, const char *expected) {
 
 gm_status config_causal(const config_source *s) {
     const cJSON *both = s->g ? NULL : source_item(s, "use_bidirectional_attention");
+    if (both && !cJSON_IsBool(both) && !cJSON_IsString(both))
+        return gm_fail(GM_EBADFILE, "%s: use_bidirectional_attention is neither true, false nor a text", s->name);
     if (both && (cJSON_IsTrue(both) || (cJSON_IsString(both) && strcmp(both->valuestring, "all") == 0)))
         return gm_fail(GM_EUNSUPPORTED, "%s: use_bidirectional_attention is set: an encoder, expected a model that "
                        "writes text", s->name);

@@ -175,7 +175,7 @@ static gm_status check_alike(const gm_loader *l, const char *base) {
     return GM_OK;
 }
 
-gm_status fields_add_experts(gm_loader *l, const field_cursor *c) {
+static gm_status add_experts(gm_loader *l, const field_cursor *c) {
     const gm_config *config = &l->model->config;
     int64_t rows = config_dim(config, c->config, c->field->rows),
         columns = config_dim(config, c->config, c->field->columns);
@@ -197,4 +197,9 @@ gm_status fields_add_experts(gm_loader *l, const field_cursor *c) {
         return add_stack(l, base, t, c->where, rows, columns);
     }
     return add_fused(l, &n, c->where, c->field->flags & FIELD_INTERLEAVED, rows, columns);
+}
+
+gm_status fields_add_experts(gm_loader *l, const field_cursor *c) {
+    GM_TRY(add_experts(l, c));
+    return c->field->flags & FIELD_BIASED ? fields_need_bias(l, c->where) : GM_OK;
 }

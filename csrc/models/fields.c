@@ -292,8 +292,17 @@ static gm_status add_matrix(gm_loader *l, const char *base, gm_linear *linear, j
     return add_bias(l, base, linear, &j, rows, source);
 }
 
+gm_status fields_need_bias(const gm_loader *l, const gm_linear *linear) {
+    const job *last = &l->jobs[l->n_jobs - 1];
+    if (last->to == &linear->bias)
+        return GM_OK;
+    return gm_fail(GM_EBADFILE, "%s: there is no bias to tensor %s, expected one as every %s has", l->path,
+                   last->tensor->name, l->model->arch->name);
+}
+
 static gm_status add_linear(gm_loader *l, const field_cursor *c) {
     const gm_config *config = &l->model->config;
+    const bool of_attention = c->field->when & HAS_ATTENTION, biased = c->field->flags & FIELD_BIASED;
     char base[NAME_BYTES];
     int64_t rows = config_dim(config, c->config, c->field->rows), source = rows;
     const gm_tensor *t = fields_find_named(l, c, ".weight", base);
@@ -302,7 +311,8 @@ static gm_status add_linear(gm_loader *l, const field_cursor *c) {
                ((c->field->flags & FIELD_GGUF_OPTIONAL) && checkpoint_gguf(l->checkpoint))))
         return GM_OK;
     pick_rows(l, c, base, &source, &j);
-    return add_matrix(l, base, c->where, j, rows, source, config_dim(config, c->config, c->field->columns));
+    GM_TRY(add_matrix(l, base, c->where, j, rows, source, config_dim(config, c->config, c->field->columns)));
+    return biased && !(of_attention && config->unbiased) ? fields_need_bias(l, c->where) : GM_OK;
 }
 
 /* ---- the whole ---- */

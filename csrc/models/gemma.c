@@ -15,7 +15,7 @@ typedef struct {
 
 #define SHARED_FIELDS                                                                                                  \
     NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", FIELD_CENTRED),                           \
-    ATTENTION_FIELDS(layer, attention, 0),                                                                             \
+    ATTENTION_FIELDS(layer, attention, 0, 0, 0),                                                                       \
     NORM_FIELD(layer, attention_end_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_CENTRED),    \
     NORM_FIELD(layer, mlp_norm, "pre_feedforward_layernorm", "ffn_norm.weight", FIELD_CENTRED),                        \
     MLP_FIELDS(layer, mlp),                                                                                            \

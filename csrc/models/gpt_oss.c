@@ -13,15 +13,17 @@ typedef struct {
 
 static const gm_weight_field fields[] = {
     NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
-    ATTENTION_FIELDS(layer, attention, 0),
+    ATTENTION_FIELDS(layer, attention, FIELD_BIASED, FIELD_BIASED, FIELD_BIASED),
     {FIELD_VECTOR, offsetof(layer, attention.sinks), "self_attn.sinks", "attn_sinks.weight", DIM_HEADS, DIM_ONE, 0, 0},
     NORM_FIELD(layer, mlp_norm, "post_attention_layernorm", "post_attention_norm.weight|ffn_norm.weight", 0),
-    {FIELD_LINEAR, offsetof(layer, experts.router), "mlp.router", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, 0, 0},
-    EXPERT_FIELDS(layer, experts, "mlp.experts", FIELD_INTERLEAVED),
+    {FIELD_LINEAR, offsetof(layer, experts.router), "mlp.router", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, 0,
+     FIELD_BIASED},
+    EXPERT_FIELDS(layer, experts, "mlp.experts", FIELD_INTERLEAVED | FIELD_BIASED),
     {0},
 };
 
 static gm_status configure(const config_source *s, gm_config *c) {
+    bool biased = true;
     c->head_dim = 64;
     c->n_kv_heads = 8;
     c->window = 128;
@@ -29,6 +31,8 @@ static gm_status configure(const config_source *s, gm_config *c) {
     c->eps = 1e-5;
     GM_TRY(config_int(s, "sliding_window", "attention.sliding_window", &c->window));
     GM_TRY(config_common(s, c));
+    GM_TRY(config_flag(s, "attention_bias", NULL, &biased));
+    c->unbiased = !biased;
     GM_TRY(config_layer_types(s, c, 2, LAYER_SLIDING));
     c->n_experts = config_is_gguf(s) ? 0 : 128;
     c->n_experts_used = 4;

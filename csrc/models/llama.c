@@ -6,7 +6,7 @@
 
 static const gm_weight_field fields[] = {
     NORM_FIELD(dense_layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
-    ATTENTION_FIELDS(dense_layer, attention, FIELD_PERMUTED),
+    ATTENTION_FIELDS(dense_layer, attention, FIELD_PERMUTED, 0, 0),
     NORM_FIELD(dense_layer, mlp_norm, "post_attention_layernorm", "ffn_norm.weight", 0),
     MLP_FIELDS(dense_layer, mlp),
     {0},

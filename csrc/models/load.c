@@ -134,6 +134,8 @@ gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
         status = fields_list(l);
     if (status == GM_OK)
         status = make_frequencies(l);
+    if (status == GM_OK)
+        status = fields_check_unused(l);
     if (status != GM_OK) {
         gm_loader_close(l);
         return status;

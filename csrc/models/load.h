@@ -82,8 +82,12 @@ gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, cons
 bool fields_is_mxfp4(const gm_tensor *t);
 gm_status fields_add_mxfp4(gm_loader *l, const gm_tensor *t, gm_linear *linear, const job *like, int64_t experts,
                            int64_t rows, int64_t columns);
+/* The bias of this linear layer, or stack, must have been the last job that was added. */
+gm_status fields_need_bias(const gm_loader *l, const gm_linear *linear);
 /* experts.c */
 gm_status fields_add_experts(gm_loader *l, const field_cursor *c);
+/* unused.c: an error when a tensor that the model is not made of would change its result; after everything is listed. */
+gm_status fields_check_unused(const gm_loader *l);
 /* info.c */
 gm_status make_info(gm_loader *l);
 #endif

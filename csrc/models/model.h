@@ -61,6 +61,8 @@ typedef struct {
     int64_t conv_kernel, n_key_heads, n_value_heads, key_dim, value_dim;         /* recurrent layers */
     bool tiled_values;           /* value head h reads key head h % n_key_heads, not h / (ratio) */
     int64_t per_layer_input, per_layer_vocab;
+    bool unbiased;               /* attention has no biases although its fields are FIELD_BIASED */
+    int64_t n_guessing;          /* layers behind the n_layers that guess further tokens: not loaded */
     gm_layer_config *layers;     /* n_layers */
     int n_slots;
 } gm_config;
@@ -84,6 +86,7 @@ enum {
     FIELD_GROUPED_B = 256,       /* of tensors that hold betas and decays by key head */
     FIELD_GROUPED_A = 512,
     FIELD_GGUF_OPTIONAL = 2048,  /* GGUF does not say which layers have it */
+    FIELD_BIASED = 4096,         /* the bias must be there; of attention, unless the config says that there is none */
     FIELD_INTERLEAVED = 1024,    /* of experts: gate and up row by row, the fused dense matrix with its inputs as rows */
 };
 typedef enum {

@@ -7,14 +7,14 @@
 
 static const gm_weight_field qwen2_fields[] = {
     NORM_FIELD(dense_layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
-    ATTENTION_FIELDS(dense_layer, attention, 0),
+    ATTENTION_FIELDS(dense_layer, attention, FIELD_BIASED, FIELD_BIASED, 0),
     NORM_FIELD(dense_layer, mlp_norm, "post_attention_layernorm", "ffn_norm.weight", 0),
     MLP_FIELDS(dense_layer, mlp),
     {0},
 };
 static const gm_weight_field qwen3_fields[] = {
     NORM_FIELD(dense_layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
-    ATTENTION_FIELDS(dense_layer, attention, 0),
+    ATTENTION_FIELDS(dense_layer, attention, 0, 0, 0),
     HEAD_NORM_FIELDS(dense_layer, attention, 0),
     NORM_FIELD(dense_layer, mlp_norm, "post_attention_layernorm", "ffn_norm.weight", 0),
     MLP_FIELDS(dense_layer, mlp),

@@ -11,7 +11,7 @@ typedef struct {
 
 static const gm_weight_field fields[] = {
     NORM_FIELD(layer, dense.attention_norm, "input_layernorm", "attn_norm.weight", 0),
-    ATTENTION_FIELDS(layer, dense.attention, 0),
+    ATTENTION_FIELDS(layer, dense.attention, 0, 0, 0),
     HEAD_NORM_FIELDS(layer, dense.attention, 0),
     NORM_FIELD(layer, dense.mlp_norm, "post_attention_layernorm", "ffn_norm.weight", 0),
     MLP_FIELDS(layer, dense.mlp),

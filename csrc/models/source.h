@@ -12,6 +12,8 @@ struct config_source {
     const gm_checkpoint *checkpoint;                     /* of config.json; or NULL */
 };
 const cJSON *source_item(const config_source *s, const char *key);            /* NULL: missing or null */
+/* The same of an object, of s itself or (object) of another one; anything else is an error that names it. */
+gm_status source_object(const config_source *s, const cJSON *object, const char *key, const cJSON **out);
 const gguf_entry *source_entry(const config_source *s, const char *key);      /* without the architecture's name */
 gm_status source_number(const config_source *s, const cJSON *object, const char *key, double *out);
 gm_status source_integer(const config_source *s, const char *key, const cJSON *v, int64_t *out);
