@@ -1,6 +1,9 @@
 """What a model's files say about generating: the ids that end it, and how to sample. Every stop id knows its
 sources."""
+import os
+
 from gomlx import _gomlx
+from gomlx.sampling import sample
 
 # Tokens that end a turn wherever they exist as special tokens, for files that name too few of them.
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<turn|>", "<eos>",
@@ -26,10 +29,14 @@ NEUTRAL = {"num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "enc
            "length_penalty": 1, "guidance_scale": 1}
 
 
-def sampling_from_config(generation):
-    """generation_config.json: greedy when do_sample is false or nothing is said about sampling."""
-    found = numbers(generation, CONFIG_KEYS, "generation_config.json") | lists(generation)
-    if generation.get("do_sample", bool(found.keys() - WITHOUT_DRAWS)):
+def sampling_from_config(generation, where="generation_config.json", vocab_size=2**31):
+    """generation_config.json: greedy when do_sample is false or nothing is said about sampling. gomlx.Error, which names
+    the file and the key, when a value cannot be used."""
+    found = numbers(generation, CONFIG_KEYS, where) | lists(generation, where, vocab_size)
+    draws = generation.get("do_sample")
+    if draws is not None and not isinstance(draws, bool):
+        raise _gomlx.Error(f"{where}: do_sample is {draws!r:.80}, expected true or false")
+    if bool(found.keys() - WITHOUT_DRAWS) if draws is None else draws:
         return {"temperature": 1.0} | found
     return {key: value for key, value in found.items() if key in WITHOUT_DRAWS}
 
@@ -41,11 +48,11 @@ def sampling_ignored_in_config(generation, applied):
             if key not in used | NOT_SAMPLING and not key.startswith("_") and value and value != NEUTRAL.get(key)}
 
 
-def sampling_from_gguf(metadata):
+def sampling_from_gguf(metadata, where="GGUF metadata"):
     """GGUF's general.sampling.*: greedy when there is none."""
-    found = numbers(metadata, GGUF_KEYS, "GGUF metadata")
+    found = numbers(metadata, GGUF_KEYS, where)
     if metadata.get("general.sampling.mirostat") == 2:
-        found |= {"mirostat_tau": 5.0} | numbers(metadata, GGUF_MIROSTAT, "GGUF metadata")
+        found |= {"mirostat_tau": 5.0} | numbers(metadata, GGUF_MIROSTAT, where)
     return {"temperature": 1.0} | found if found else {}
 
 
@@ -63,44 +70,56 @@ def numbers(source, keys, where):
         value = source.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**31:
-            raise _gomlx.Error(f"{where}: {key} is {value!r}, expected a number")
-        found[name] = int(value) if name in ("top_k", "penalty_last_n") else float(f"{value:.6g}")   # not 0.699999988
+        is_whole = name in ("top_k", "penalty_last_n")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**31 \
+                or is_whole and value != int(value):
+            raise _gomlx.Error(f"{where}: {key} is {value!r:.80}, expected a {'whole ' * is_whole}number")
+        found[name] = int(value) if is_whole else float(f"{value:.6g}")         # not 0.699999988
+        try:                            # of one logit: the engine knows the ranges
+            sample([0.0], **{name: found[name]})
+        except ValueError as error:
+            raise _gomlx.Error(f"{where}: {key}: {error}") from None
     return found
 
 
-def lists(generation):
+def lists(generation, where, vocab_size):
     """Ids and sequences of ids; an empty list says nothing."""
     found = {}
     for key, name in CONFIG_LISTS.items():
         value = generation.get(key)
-        if not value:
+        if value is None or value == []:
             continue
         flat = value if key == "suppress_tokens" else [one for word in value for one in word] \
             if isinstance(value, list) and all(isinstance(word, list) and word for word in value) else None
-        if not isinstance(flat, list) or not all(type(one) is int and 0 <= one < 2**31 for one in flat):
-            raise _gomlx.Error(f"generation_config.json: {key} is {value!r:.80}, expected token ids")
+        if not isinstance(flat, list) or not all(type(one) is int and 0 <= one < vocab_size for one in flat):
+            raise _gomlx.Error(f"{where}: {key} is {value!r:.80}, expected token ids"
+                               + (f" below {vocab_size}" if vocab_size < 2**31 else ""))
         found[name] = value
     return found
 
 
-def stop_ids(tokenizer, *, generation=None, config=None, metadata=None):
-    """{id: [source, ...]} of all ids that end a generation: the union of everything the files name."""
+def stop_ids(tokenizer, *, generation=None, config=None, metadata=None, where=""):
+    """{id: [source, ...]} of all ids that end a generation: the union of everything the files name; where: the folder,
+    or the GGUF file. Ids outside the vocabulary cannot come; what is no id is a gomlx.Error."""
     stops = {}
 
-    def add(token_id, source):
-        ids = token_id if isinstance(token_id, list) else [token_id]
-        for one in ids:
-            if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < tokenizer.vocab_size:
+    def add(token_id, source, key=None):
+        for one in token_id if isinstance(token_id, list) else [] if token_id is None else [token_id]:
+            if not isinstance(one, int) or isinstance(one, bool):
+                file = os.path.join(where, source) if metadata is None else where
+                raise _gomlx.Error(f"{file}: {key} is {token_id!r:.80}, expected a token id"
+                                   + " or a list of them" * (metadata is None))
+            if 0 <= one < tokenizer.vocab_size:
                 stops.setdefault(one, []).append(source)
 
-    add((generation or {}).get("eos_token_id"), "generation_config.json")
-    add((config or {}).get("eos_token_id"), "config.json")
+    add((generation or {}).get("eos_token_id"), "generation_config.json", "eos_token_id")
+    add((config or {}).get("eos_token_id"), "config.json", "eos_token_id")
     text_config = (config or {}).get("text_config")
     if isinstance(text_config, dict):
-        add(text_config.get("eos_token_id"), "config.json text_config")
+        add(text_config.get("eos_token_id"), "config.json text_config", "eos_token_id")
     for key in ("eos", "eot", "eom"):
-        add((metadata or {}).get(f"tokenizer.ggml.{key}_token_id"), f"GGUF {key}")
+        name = f"tokenizer.ggml.{key}_token_id"
+        add((metadata or {}).get(name), f"GGUF {key}", name)
     if metadata is None and tokenizer.eos_token is not None:
         add(tokenizer.token_to_id(tokenizer.eos_token), "tokenizer_config.json")
     for token in turn_ends(tokenizer):

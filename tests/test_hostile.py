@@ -513,9 +513,13 @@ def test_generation_config(folder, config):
 
 def test_eos_ids_that_are_none(folder):
     write_tokenizer(folder)
-    (folder / "generation_config.json").write_text('{"eos_token_id": [-1, 1e9, "x", null, 99999999999999999999, true]}')
+    (folder / "generation_config.json").write_text('{"eos_token_id": [-1, 99999999999999999999]}')
     with gomlx.load(folder) as model:
         assert model.info["stop_ids"] == []
+    for value in ('1e9', '"x"', '[null]', 'true', '[[1]]'):
+        (folder / "generation_config.json").write_text('{"eos_token_id": %s}' % value)
+        with pytest.raises(gomlx.Error, match="generation_config.json: eos_token_id is"):
+            gomlx.load(folder)
 
 
 def test_options(folder):

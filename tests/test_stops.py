@@ -179,6 +179,45 @@ def test_lists_in_generation_config():
             defaults.sampling_from_config(wrong)
 
 
+@pytest.mark.parametrize("key, value, words", [
+    ("temperature", "hot", "a number"), ("temperature", -1, "temperature is -1, expected 0 or more"),
+    ("temperature", float("nan"), "a number"), ("temperature", True, "a number"), ("temperature", [0.7], "a number"),
+    ("temperature", 1e39, "a number"), ("top_p", 1.5, "up to 1"), ("top_p", 0, "more than 0"),
+    ("top_k", -3, "0 .off. or more"), ("top_k", 1.5, "a whole number"), ("top_k", "40", "a whole number"),
+    ("min_p", 2, "0 to 1"), ("typical_p", -0.1, "more than 0"), ("repetition_penalty", 0, "more than 0"),
+    ("do_sample", "yes", "true or false"), ("do_sample", 1, "true or false"), ("suppress_tokens", [2048], "below 2048"),
+    ("suppress_tokens", {}, "token ids"), ("bad_words_ids", [[5, 2048]], "below 2048"), ("bad_words_ids", "ab", "token ids"),
+    ("eos_token_id", "x", "a token id or a list"), ("eos_token_id", [1, "x"], "a token id"), ("eos_token_id", 1.0, "a token id"),
+    ("eos_token_id", False, "a token id"), ("eos_token_id", {"a": 1}, "a token id"),
+])
+def test_what_cannot_be_used_of_generation_config_fails_when_it_is_loaded(shared, tmp_path, key, value, words):
+    source = os.path.join(shared, "data", "models", "fable")
+    for name in os.listdir(source):
+        if name != "generation_config.json":
+            os.symlink(os.path.join(source, name), tmp_path / name)
+    (tmp_path / "generation_config.json").write_text(json.dumps({key: value}))
+    with pytest.raises(gomlx.Error, match=f"{tmp_path}/generation_config.json: {key}.*{words}"):
+        gomlx.load(tmp_path)
+
+
+def test_stop_ids_that_are_none(model):
+    for files in ({"config": {"eos_token_id": "x"}}, {"config": {"text_config": {"eos_token_id": [[1]]}}}):
+        with pytest.raises(gomlx.Error, match="^f/config.json.*: eos_token_id is"):
+            defaults.stop_ids(model.tokenizer, where="f", **files)
+    with pytest.raises(gomlx.Error, match="^a.gguf: tokenizer.ggml.eot_token_id is 'x', expected a token id$"):
+        defaults.stop_ids(model.tokenizer, metadata={"tokenizer.ggml.eot_token_id": "x"}, where="a.gguf")
+    assert defaults.stop_ids(model.tokenizer, config={"eos_token_id": [10**6, -1]}).keys() == \
+        defaults.stop_ids(model.tokenizer).keys()                   # they cannot come
+
+
+@pytest.mark.parametrize("metadata, words", [
+    ({"temp": -1.0}, "temperature is -1"), ({"top_k": "x"}, "a whole number"), ({"penalty_last_n": -2}, "-1 .all."),
+    ({"xtc_threshold": 0.9}, "up to 0.5"), ({"mirostat": 2, "mirostat_tau": -4.0}, "0 .off. or more")])
+def test_what_cannot_be_used_of_gguf(metadata, words):
+    with pytest.raises(gomlx.Error, match=f"^a.gguf: general.sampling.*{words}"):
+        defaults.sampling_from_gguf({f"general.sampling.{key}": value for key, value in metadata.items()}, "a.gguf")
+
+
 def test_sampling_in_gguf():
     key = "general.sampling."
     metadata = {key + "temp": 0.5, key + "xtc_probability": 0.25, key + "penalty_last_n": 64,

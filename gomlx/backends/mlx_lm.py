@@ -332,10 +332,10 @@ class BridgeModel(Model):
         self.tokenizer = Tokenizer.from_file(path)
         config, generation = (read_json(os.path.join(path, name)) for name in ("config.json", "generation_config.json"))
         describe(self.tokenizer, config)
-        found = defaults.sampling_from_config(generation)
+        found = defaults.sampling_from_config(generation, os.path.join(path, "generation_config.json"))
         own = {name: value for name, value in found.items() if name in APPLIED}
         self.sampling = Sampling(**own)
-        stops = defaults.stop_ids(self.tokenizer, generation=generation, config=config)
+        stops = defaults.stop_ids(self.tokenizer, generation=generation, config=config, where=path)
         self._stop_ids = sorted(stops)
         text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
         self._context = text.get("max_position_embeddings") or 1 << 30
