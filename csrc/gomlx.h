@@ -364,7 +364,7 @@ typedef struct {
     int64_t passes, tokens;       /* forward passes, and the rows that they had for this stream (a decoder's: all rows) */
     int64_t pass_ns;              /* from the choice of rows to the logits */
     int64_t setup_ns;             /* of these, before the first launch: the graph and its plan, where they are new */
-    int64_t wait_ns;              /* of these, for other threads */
+    int64_t wait_ns;              /* of these, for other threads, and for their evaluations to end */
     int64_t sample_calls, sample_ns;                  /* draws from logits */
     gm_work_counts work[GM_WORK_CLASSES];
     /* Bytes of weights read, by type as in gm_model_info, "" after the last. Of experts as many as a pass's pairs may

@@ -52,12 +52,15 @@ def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | N
                 None where the program cannot measure that
 
     ValueError when prompt, depth and generate do not fit the model's context."""
+    info = model.info
+    if "backend" in info:
+        raise NotImplementedError(f"bench: it measures this engine, and the model's backend is {info['backend']}: load it "
+                                  "with backend='native'")
     config = BenchConfig(**{**(asdict(config) if config else {}), **changes})
     deepest = max(several(config.depth))
     if deepest + config.prompt + config.generate > model.context_length:
         raise ValueError(f"bench: {deepest} + {config.prompt} + {config.generate} tokens are more than the context of "
                          f"{model.context_length}")
-    info = model.info
     opponents = [Peer(name, command, info["path"], info["threads"]) for name, command in (peers or {}).items()]
     report = {
         "version": VERSION, "model": info["architecture"], "model_path": info["path"],

@@ -10,7 +10,7 @@ A profile is a dict, JSON as it stands, of two phases, "prefill" and "decode" (p
     tokens          their rows of this prompt's; of a batch's own profile, all rows
     pass_ns         nanoseconds of the passes, from the choice of their rows to their logits
     setup_ns        of these, before the first kernel: building the graph and recording its plan, where there is none yet
-    wait_ns         of these, spent waiting for other threads
+    wait_ns         of these, spent waiting for other threads and other evaluations
     sample_calls, sample_ns     draws of tokens from logits; not within pass_ns
     work            by class of work: launches of kernels, the pieces that they were cut into, the launches among
                     them that waited for all before them (barriers), and ns on the calling thread

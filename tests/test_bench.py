@@ -2,6 +2,7 @@
 import json
 import shlex
 import sys
+import types
 
 import pytest
 
@@ -122,6 +123,11 @@ def test_peers_are_for_batches_of_one(model, fake_peer):
 def test_peers_that_fail(model, command, error, words):
     with pytest.raises(error, match=words):
         gomlx.bench(model, peers={"other": command}, **SMALL, **QUIET)
+
+
+def test_other_backends_are_refused():
+    with pytest.raises(NotImplementedError, match="backend is mlx_lm"):
+        gomlx.bench(types.SimpleNamespace(info={"backend": "mlx_lm"}))
 
 
 def test_peers_read_gguf_files(tmp_path):

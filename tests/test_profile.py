@@ -72,9 +72,8 @@ def test_times_add_up(model):
     none of them: the least is far from what is measured (99 %)."""
     profile = model.generate(PROMPT * 8, max_tokens=30, temperature=0, ignore_eos=True, profile=True).read().profile
     for phase in profile.values():
-        parts = profiling.totals(phase)["ns"] + phase["setup_ns"]
+        parts = profiling.totals(phase)["ns"] + phase["setup_ns"] + phase["wait_ns"]
         assert 0.5 * phase["pass_ns"] < parts <= phase["pass_ns"]
-        assert phase["wait_ns"] == 0
 
 
 @pytest.mark.parametrize("tied", [True, False])

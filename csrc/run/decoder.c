@@ -25,7 +25,9 @@ struct gm_decoder {
     int64_t started;                 /* when the pass began */
     gm_profile *profile;             /* the caller's, or NULL */
     bool profiled;                   /* somebody asks what the pass does: */
-    gm_phase_profile pass;
+    gm_phase_profile pass;           /* its weights are kept from pass to pass, and are for: */
+    int64_t weights_rows;
+    bool weights_logits;
     gm_step *step;                   /* of the last pass, or of the one under way */
     gm_step *kept[KEPT_STEPS];       /* one row a member; the one used last comes first */
     int kept_rows[KEPT_STEPS];
@@ -212,7 +214,16 @@ static void begin_profile(gm_decoder *d) {
     for (int i = 0; i < d->n_parts; i++)
         d->profiled |= d->parts[i]->profile != NULL;
     if (d->profiled)
-        memset(&d->pass, 0, sizeof d->pass);
+        memset(&d->pass, 0, offsetof(gm_phase_profile, weights));
+}
+
+static void count_weights(gm_decoder *d, int64_t rows, bool logits) {
+    if (d->weights_rows == rows && d->weights_logits == logits)
+        return;
+    memset(d->pass.weights, 0, sizeof d->pass.weights);
+    traffic_of_pass(d->model, rows, logits, &d->pass);
+    d->weights_rows = rows;
+    d->weights_logits = logits;
 }
 
 static void end_profile(gm_decoder *d) {
@@ -224,7 +235,7 @@ static void end_profile(gm_decoder *d) {
         decodes &= d->parts[i]->decodes;
     }
     d->pass.pass_ns = clock_ns() - d->started;
-    traffic_of_pass(d->model, rows, wanted > 0, &d->pass);
+    count_weights(d, rows, wanted > 0);
     if (d->profile)
         profile_add_pass(decodes ? &d->profile->decode : &d->profile->prefill, &d->pass, rows);
 }

@@ -214,8 +214,12 @@ void step_profile(gm_step *st, gm_phase_profile *profile) { st->profile = profil
 gm_status step_run(gm_step *st, int slice_ms) {
     gm_status status;
     if (!st->running) {
-        GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
+        int64_t asked = st->profile ? clock_ns() : 0;
+        status = run_lock(slice_ms > 0 ? slice_ms : -1);
         int64_t started = st->profile ? clock_ns() : 0;
+        if (st->profile)
+            st->profile->wait_ns += started - asked;
+        GM_TRY(status);
         status = start_run(st);
         if (st->profile)
             st->profile->setup_ns += clock_ns() - started;

@@ -258,6 +258,46 @@ static void a_barrier_holds_for_all_that_comes_behind_it(void) {
     }
 }
 
+static void check_counts(const gm_phase_profile *p, gm_work work, int64_t launches, int64_t pieces, int64_t barriers) {
+    const gm_work_counts *c = &p->work[work];
+    CHECK(c->launches == launches && c->pieces == pieces && c->barriers == barriers);
+}
+
+/* Of each run that asks, whatever the number of threads; a launch that comes to no pieces is none. */
+static void a_profile_counts_what_ran(void) {
+    const int32_t nothing = 0;
+    for (int threads = 1; threads <= 3; threads++) {
+        shared_steps steps = {0}, *t = &steps;
+        gm_phase_profile profile;
+        memset(&profile, 0, sizeof profile);
+        gm_queue *q = queue_new();
+        CHECK(run_lock(-1) == GM_OK);
+        queue_work(q, GM_WORK_NORM);
+        CHECK(queue_launch(q, write_pieces, &t, sizeof t, 2, 1, 0) == GM_OK);
+        queue_fence(q);
+        queue_work(q, GM_WORK_ATTENTION);
+        CHECK(queue_launch(q, pass, &t, sizeof t, 1, 1, 0) == GM_OK);
+        queue_work(q, GM_WORK_MLP);
+        CHECK(queue_launch(q, read_pieces, &t, sizeof t, 8, 1, 0) == GM_OK);
+        CHECK(queue_launch(q, read_pieces, &t, sizeof t, 8, 1, 0) == GM_OK);
+        queue_scale(q, &nothing);
+        queue_end_node(q);
+        for (int run = 0; run < 3; run++) {
+            queue_profile(q, run < 2 ? &profile : NULL);
+            queue_start(q, threads);
+            CHECK(queue_step(q, 0) == GM_OK);
+            queue_finish(q);
+        }
+        run_unlock();
+        check_counts(&profile, GM_WORK_NORM, 2, 4, 0);
+        check_counts(&profile, GM_WORK_ATTENTION, 2, 2, 2);
+        check_counts(&profile, GM_WORK_MLP, 2, 16, 0);
+        check_counts(&profile, GM_WORK_OTHER, 0, 0, 0);
+        CHECK(threads > 1 || (profile.work[GM_WORK_NORM].ns >= 2 * 5000000 && profile.wait_ns == 0));
+        queue_free(q);
+    }
+}
+
 static void what_was_cancelled_says_so(void) {
     gm_scope *s = gm_scope_open();
     gm_array *x = random_array(s, 2, (int64_t[]){1024, 1024}, 7);
@@ -325,6 +365,7 @@ int main(void) {
     a_plan_keeps_its_constants();
     a_scaled_launch_waits_for_what_it_reads();
     a_barrier_holds_for_all_that_comes_behind_it();
+    a_profile_counts_what_ran();
     what_was_cancelled_says_so();
     an_error_leaves_the_graph_as_it_was();
     threads_may_share_lazy_arrays();
