@@ -348,7 +348,6 @@ def test_stream_of_byte_tokens_and_leading_space(tmp_path):
     ({"pre_tokenizer": split("[a&&b]")}, "&&"),
     ({"pre_tokenizer": split(r"\p{Greek}")}, "Greek"),
     ({"post_processor": {"type": "BertProcessing"}}, "BertProcessing"),
-    ({"decoder": {"type": "CTC"}}, "CTC"),
     ({"model": {"type": "Characters", "vocab": []}}, "Characters"),
     ({"model": bpe(["a"], dropout=0.1)}, "dropout"),
 ])

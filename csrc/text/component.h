@@ -10,6 +10,14 @@ gm_status component_normalizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_pretokenizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_post_processor(gm_tokenizer *t, const json_reader *r);
 gm_status component_decoder(gm_tokenizer *t, const json_reader *r);
+/* ---- what their readers share ---- */
+/* *type stands on the component's type, a string. */
+gm_status component_open(const json_reader *component, const char *what, json_reader *type);
+/* 'pattern', {"String": "..."} or {"Regex": "..."}, never empty. */
+gm_status component_pattern(const json_reader *object, char **text, size_t *length, bool *is_regex);
+/* 'prepend_scheme', or in old files 'add_prefix_space'. */
+gm_status component_scheme(const json_reader *r, prefix_scheme *out);
+gm_status component_character(const json_reader *r, const char *key, uint32_t *out);
 /* `type` stands on the name of a `what` that is not implemented. */
 gm_status component_unsupported(const json_reader *type, const char *what);
 #endif

@@ -170,8 +170,7 @@ static gm_status read_gpt2(const gguf *g, gm_tokenizer *t) {
     GM_TRY(read_types(g, t, &types));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", add_bos, "tokenizer.ggml.bos_token_id", -1, &t->before));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", -1, &t->after));
-    t->decoder.kind = DECODE_BYTES;
-    return GM_OK;
+    return decoder_add(&t->decoder, (decode_step){ .kind = DECODE_BYTE_LEVEL });
 }
 
 /* ---- 'llama' ---- */
@@ -253,9 +252,19 @@ static gm_status add_prefix(gm_tokenizer *t) {
     normalize_step step = { .kind = NORMALIZE_PREPEND, .to = memory_copy_text(MARKER, 3), .to_length = 3 };
     if (step.to == NULL)
         return GM_ENOMEM;
-    t->decoder.strip = ' ';
-    t->decoder.strip_count = 1;
     return normalizer_add(&t->normalizer, step);
+}
+
+static gm_status add_piece_decoder(gm_tokenizer *t, bool strip) {
+    decode_step replace = { .kind = DECODE_REPLACE, .from = memory_copy_text(MARKER, 3), .from_length = 3,
+                            .to = memory_copy_text(" ", 1), .to_length = 1 };
+    bool made = replace.from != NULL && replace.to != NULL;
+    GM_TRY(decoder_add(&t->decoder, replace));    /* owns both from here on */
+    GM_TRY(decoder_add(&t->decoder, (decode_step){ .kind = DECODE_BYTE_FALLBACK }));
+    GM_TRY(decoder_add(&t->decoder, (decode_step){ .kind = DECODE_FUSE }));
+    if (strip)
+        GM_TRY(decoder_add(&t->decoder, (decode_step){ .kind = DECODE_STRIP, .c = ' ', .start = 1 }));
+    return made ? GM_OK : GM_ENOMEM;
 }
 
 static gm_status read_llama(const gguf *g, gm_tokenizer *t) {
@@ -281,12 +290,7 @@ static gm_status read_llama(const gguf *g, gm_tokenizer *t) {
     t->model.bpe.fuse_unknown = true;
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", true, "tokenizer.ggml.bos_token_id", 1, &t->before));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", 2, &t->after));
-    t->decoder.kind = DECODE_PIECES;
-    t->decoder.byte_fallback = true;
-    decode_replace replace = { memory_copy_text(MARKER, 3), memory_copy_text(" ", 1), 3, 1 };
-    bool made = replace.from != NULL && replace.to != NULL;
-    GM_TRY(decoder_add_replace(&t->decoder, replace));
-    return made ? GM_OK : GM_ENOMEM;
+    return add_piece_decoder(t, add_prefix_space);
 }
 
 static gm_status read_file(const gguf *g, gm_tokenizer *t) {

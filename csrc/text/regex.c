@@ -371,3 +371,26 @@ gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_
     return gm_fail(code == PCRE2_ERROR_NOMEMORY ? GM_ENOMEM : GM_EUNSUPPORTED,
                    "tokenizer: pattern '%.300s' on %zu bytes: %s", r->pattern, length, why);
 }
+
+gm_status regex_next(const regex *r, regex_work *w, const uint8_t *text, size_t length, regex_walk *walk,
+                     size_t *start, size_t *end, bool *found) {
+    for (;;) {
+        *found = false;
+        if (walk->at > length)
+            return GM_OK;
+        GM_TRY(regex_search(r, w, text, length, walk->at, start, end, found));
+        if (!*found) {
+            walk->at = length + 1;
+            return GM_OK;
+        }
+        if (*start != *end || !walk->has_last || *end != walk->last_end)
+            break;
+        if (walk->at < length)
+            utf8_next(text, &walk->at);
+        else
+            walk->at++;
+    }
+    walk->at = walk->last_end = *end;
+    walk->has_last = true;
+    return GM_OK;
+}
