@@ -272,7 +272,7 @@ static PyMethodDef module_functions[] = {
          "Loads a model folder or a GGUF file.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
-         "top_logprobs=0, processors=(), timeout=0, prefill='auto', **sampling)",
+         "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, **sampling)",
          "Generates from the ids: an iterator of Token. sampling: as in sample().")},
     {"sample", FUNCTION(sample_ids), FASTCALL,
      SIG("sample(logits, ids=(), *, n_prompt=None, step=0, n=1, **sampling)",
