@@ -352,7 +352,7 @@ class Model(Inspectable):
 
     def restore_session(self, saved: bytes) -> _gomlx.Session:
         """The session that session.save() made these bytes of, here or in another process: it goes on with the same
-        bits. The model must have the same shape and kv_dtype; gomlx.Error when the bytes are damaged or another's."""
+        bits. The model must have the same weights and kv_dtype; gomlx.Error when the bytes are damaged or another's."""
         return self._engine.restore_session(saved)
 
     def session(self) -> _gomlx.Session:

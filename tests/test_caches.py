@@ -1,5 +1,6 @@
 """What a sequence keeps: windows that give their keys back, forks, sessions as bytes, int8 entries, a full context."""
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ import checkpoints
 import llama_reference
 import numpy as np
 import pytest
+from architectures import VOCAB, Golden
 from checkpoints import SMALL
 from llama_reference import difference
 
@@ -173,9 +175,11 @@ def test_damaged_or_strange_bytes_are_refused(folders):
             model.restore_session(saved[:n])
     with pytest.raises(gomlx.Error):
         model.restore_session(saved + b"\0" * 8)
-    for stranger in (other, halves):
-        with pytest.raises(gomlx.Error, match="shape|type"):
+    for stranger, why in ((other, "another model's weights"), (halves, "shape, type")):
+        with pytest.raises(gomlx.Error, match=why):
             stranger.restore_session(saved)
+    with pytest.raises(gomlx.Error, match="format 1 of an earlier version"):
+        model.restore_session(b"GMSSION1" + saved[8:])
     with pytest.raises(TypeError):
         model.restore_session("text")
     assert model.restore_session(model.new_session().save()).length == 0
@@ -183,6 +187,46 @@ def test_damaged_or_strange_bytes_are_refused(folders):
         one.close()
     with pytest.raises(ValueError, match="closed"):
         model.restore_session(saved)
+
+
+@pytest.mark.parametrize("change", ["model.layers.1.mlp.down_proj.weight", "model.norm.weight", "rope_theta", "eps"])
+def test_a_saved_session_is_one_models(tmp_path, folders, change):
+    """Of the same shapes, but other weights, or other keys from the same ones."""
+    _, config, weights = folders["full"]
+    changed = {name: value * (0.5 if name == change else 1) for name, value in weights.items()}
+    config = config | ({"rope_theta": 5e5} if change == "rope_theta" else {"rms_norm_eps": 1e-3} if change == "eps" else {})
+    checkpoints.save_safetensors(tmp_path / "other", config, changed)
+    shutil.copytree(folders["full"][0], tmp_path / "same")
+    model, other = load(folders, "full"), _gomlx.load_model(str(tmp_path / "other"))
+    same = _gomlx.load_model(str(tmp_path / "same"), threads=1)
+    session = model.new_session()
+    go_on(session, tokens(40), 1)
+    saved = session.save()
+    assert go_on(same.restore_session(saved), tokens(41), 5) == go_on(session, tokens(41), 5)
+    with pytest.raises(gomlx.Error, match="another model's weights"):
+        other.restore_session(saved)
+    for one in (model, other, same):
+        one.close()
+
+
+@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5"])
+def test_a_saved_recurrent_session_can_be_cut_like_the_original(tmp_path, case):
+    model = _gomlx.load_model(str(Golden().save(tmp_path, case)), threads=1)
+    ids, more = (np.random.default_rng(seed).integers(0, VOCAB, n).tolist() for seed, n in ((3, 400), (4, 20)))
+    session = model.new_session()
+    go_on(session, ids[:300], 1)
+    go_on(session, ids, 3)
+    saved = session.save()
+    restored = model.restore_session(saved)
+    assert restored.save() == saved
+    for at in (401, 399, 350, 299, 100):
+        one, other = session.fork(), restored.fork()
+        left = one.truncate(at)
+        assert other.truncate(at) == left
+        assert left > 0 or at < 299
+        again = ids[:at] + more
+        assert go_on(other, again, 8) == go_on(one, again, 8) == go_on(model.new_session(), again, 8)
+    model.close()
 
 
 # ---- int8 entries ----

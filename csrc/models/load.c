@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "base/checksum.h"
 #include "base/memory.h"
 #include "base/team.h"
 #include "models/load.h"
@@ -263,9 +264,26 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
                   .format = format, .rows = j->rows, .k = j->columns);
 }
 
+static void mix(uint64_t *sum, const void *bytes, size_t n) {
+    *sum = checksum_of((uint64_t[]){*sum, checksum_of(bytes, n)}, 2 * sizeof *sum);
+}
+
+/* Training changes all of a tensor: its beginning, middle and end tell. */
+static void add_to_fingerprint(gm_model *m, const gm_tensor *t) {
+    enum { SAMPLE = 4096 };
+    const size_t n = t->bytes < SAMPLE ? t->bytes : SAMPLE;
+    mix(&m->fingerprint, t->name, strlen(t->name));
+    mix(&m->fingerprint, t->type, strlen(t->type));
+    mix(&m->fingerprint, t->shape, (size_t)t->ndim * sizeof *t->shape);
+    for (size_t i = 0; i < 3; i++)
+        mix(&m->fingerprint, t->data + (t->bytes - n) / 2 * i, n);
+}
+
 static gm_status start_job(gm_loader *l) {
     const job *j = &l->jobs[l->at];
     gm_status status = GM_OK;
+    if (j->part == 0)
+        add_to_fingerprint(l->model, j->tensor);
     if (l->at + 1 < l->n_jobs)
         checkpoint_will_need(l->checkpoint, j[1].tensor);   /* read ahead while this one is packed */
     if (j->kind == JOB_PACK)
@@ -386,6 +404,12 @@ gm_status gm_loader_finish(gm_loader *l, gm_model **out) {
         return gm_fail(GM_ESTATE, "load: %zu of %zu weights are not loaded yet", l->n_jobs - l->at, l->n_jobs);
     if (!l->model)
         return gm_fail(GM_ESTATE, "load: the model was taken already");
+    gm_model *m = l->model;
+    mix(&m->fingerprint, m->arch->name, strlen(m->arch->name));
+    mix(&m->fingerprint, &m->config.eps, sizeof m->config.eps);
+    for (int i = 0; i < GM_ROPES; i++)
+        if (m->inv_freq[i])
+            mix(&m->fingerprint, array_ptr(m->inv_freq[i]), (size_t)m->inv_freq[i]->size * sizeof(float));
     GM_TRY(settle(l));
     GM_TRY(fields_adapt(l));
     GM_TRY(fields_name(l));

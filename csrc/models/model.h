@@ -132,6 +132,7 @@ struct gm_model {
     gm_context_policy context_policy;
     bool int8;
     int64_t weight_bytes;
+    uint64_t fingerprint;        /* of its weights' names, shapes and some of their bytes, and of what turns its keys */
     char *info;                  /* JSON object */
 };
 

@@ -1,6 +1,6 @@
 /* cache.c - see cache.h. A cache as bytes: the words of `head`, then those of `saved_slot` for each slot, the memory of
  * the slots one after another (of a block the tiles of positions that are there, head by head, keys before values; of
- * a state its two arrays), and last the checksum of all of it. */
+ * a state its two arrays), the checkpoints (position and states of each), and last the checksum of all of it. */
 #include "nn/cache.h"
 #include <assert.h>
 #include <string.h>
@@ -310,8 +310,8 @@ void cache_addresses(const gm_cache *c, int slot, void **first, void **second) {
 }
 
 /* ---- as bytes ---- */
-#define MAGIC 0x3130304548434143     /* CACHE001 */
-typedef struct { uint64_t magic, block, kv_type, n_slots, length; } head;
+#define MAGIC 0x3230304548434143     /* CACHE002 */
+typedef struct { uint64_t magic, block, kv_type, n_slots, length, many_rows, n_checkpoints; } head;
 typedef struct { int64_t kind, n_kv_heads, head_dim, window, conv_floats, state_floats, begin; } saved_slot;
 
 static saved_slot describe(const cache_slot *s, int64_t begin) {
@@ -319,8 +319,9 @@ static saved_slot describe(const cache_slot *s, int64_t begin) {
     return (saved_slot){s->kind, kv ? s->n_kv_heads : 0, kv ? s->head_dim : 0, kv ? s->window : 0,
                         kv ? 0 : s->conv_floats, kv ? 0 : s->state_floats, begin};
 }
-static head head_of(const cache_layout *l, int64_t length) {
-    return (head){MAGIC, GM_KV_BLOCK, (uint64_t)l->kv_type, (uint64_t)l->n_slots, (uint64_t)length};
+static head head_of(const cache_layout *l, int64_t length, bool many_rows, int n_checkpoints) {
+    return (head){MAGIC, GM_KV_BLOCK, (uint64_t)l->kv_type, (uint64_t)l->n_slots, (uint64_t)length, many_rows,
+                  (uint64_t)n_checkpoints};
 }
 
 static int64_t positions_in(int64_t block, int64_t length) {
@@ -332,16 +333,26 @@ static int64_t tiles_bytes(const cache_layout *l, const cache_slot *s, int64_t p
     return (positions + GM_KV_LANES - 1) / GM_KV_LANES * entry_bytes(l->kv_type, GM_KV_LANES * s->head_dim);
 }
 
+static int64_t saved_state_bytes(const cache_slot *s) { return (s->conv_floats + s->state_floats) * 4; }
+
+/* Of one checkpoint. */
+static int64_t saved_checkpoint_bytes(const cache_layout *l) {
+    int64_t bytes = 8;
+    for (int i = 0; i < l->n_slots; i++)
+        bytes += l->slots[i].kind == CACHE_STATE ? saved_state_bytes(&l->slots[i]) : 0;
+    return bytes;
+}
+
 /* Bytes of a slot's memory: `length` positions, the first block that is there `begin`. */
 static int64_t saved_bytes(const cache_layout *l, const cache_slot *s, int64_t begin, int64_t length) {
     if (s->kind == CACHE_STATE)
-        return length > 0 ? (s->conv_floats + s->state_floats) * 4 : 0;
+        return length > 0 ? saved_state_bytes(s) : 0;
     const int64_t whole = length / GM_KV_BLOCK - begin;
     return 2 * s->n_kv_heads * (whole * tiles_bytes(l, s, GM_KV_BLOCK) + tiles_bytes(l, s, length % GM_KV_BLOCK));
 }
 
 size_t cache_save_bytes(const gm_cache *c) {
-    int64_t bytes = (int64_t)sizeof(head) + 8;
+    int64_t bytes = (int64_t)sizeof(head) + c->n_checkpoints * saved_checkpoint_bytes(c->layout) + 8;
     for (int i = 0; i < c->layout->n_slots; i++)
         bytes += (int64_t)sizeof(saved_slot) +
                  saved_bytes(c->layout, &c->layout->slots[i], c->slots[i].begin, c->length);
@@ -389,10 +400,52 @@ static const uint8_t *restore_block(const cache_layout *l, const cache_slot *s, 
     return in;
 }
 
+/* The two arrays of a state, to or from bytes. */
+static uint8_t *save_state(const cache_slot *s, uint8_t *out, const void *conv, const void *state) {
+    memcpy(out, conv, (size_t)s->conv_floats * 4);
+    memcpy(out + s->conv_floats * 4, state, (size_t)s->state_floats * 4);
+    return out + saved_state_bytes(s);
+}
+static const uint8_t *restore_state(const cache_slot *s, void *conv, void *state, const uint8_t *in) {
+    memcpy(conv, in, (size_t)s->conv_floats * 4);
+    memcpy(state, in + s->conv_floats * 4, (size_t)s->state_floats * 4);
+    return in + saved_state_bytes(s);
+}
+
+static uint8_t *save_checkpoint(const cache_layout *l, const checkpoint *from, uint8_t *out) {
+    memcpy(out, &from->position, 8);
+    out += 8;
+    for (int i = 0; i < l->n_slots; i++)
+        if (from->states[i])
+            out = save_state(&l->slots[i], out, from->states[i]->data,
+                             (const char *)from->states[i]->data + first_bytes(l, &l->slots[i]));
+    return out;
+}
+static gm_status restore_checkpoint(gm_cache *c, const uint8_t **in) {
+    const cache_layout *l = c->layout;
+    checkpoint *to = &c->checkpoints[c->n_checkpoints];
+    if (!(to->states = memory_zeroed((size_t)l->n_slots * sizeof *to->states)))
+        return GM_ENOMEM;
+    c->n_checkpoints++;                  /* cache_free has it from here on */
+    memcpy(&to->position, *in, 8);
+    *in += 8;
+    for (int i = 0; i < l->n_slots; i++) {
+        const cache_slot *s = &l->slots[i];
+        if (s->kind != CACHE_STATE)
+            continue;
+        gm_buffer *b = to->states[i] = buffer_new((size_t)unit_bytes(l, s));
+        if (!b)
+            return error_code();
+        memset(b->data, 0, (size_t)unit_bytes(l, s));
+        *in = restore_state(s, b->data, (char *)b->data + first_bytes(l, s), *in);
+    }
+    return GM_OK;
+}
+
 void cache_save(const gm_cache *c, uint8_t *out) {
     const cache_layout *l = c->layout;
     const uint8_t *start = out;
-    const head h = head_of(l, c->length);
+    const head h = head_of(l, c->length, c->has_states && c->many_rows, c->n_checkpoints);
     memcpy(out, &h, sizeof h);
     out += sizeof h;
     for (int i = 0; i < l->n_slots; i++, out += sizeof(saved_slot)) {
@@ -403,9 +456,7 @@ void cache_save(const gm_cache *c, uint8_t *out) {
         const cache_slot *s = &l->slots[i];
         const slot_memory *m = &c->slots[i];
         if (s->kind == CACHE_STATE && c->length > 0) {
-            memcpy(out, m->first[0], (size_t)s->conv_floats * 4);
-            memcpy(out + s->conv_floats * 4, m->second[0], (size_t)s->state_floats * 4);
-            out += (s->conv_floats + s->state_floats) * 4;
+            out = save_state(s, out, m->first[0], m->second[0]);
             continue;
         }
         for (int64_t b = m->begin; s->kind == CACHE_KV && b * GM_KV_BLOCK < c->length; b++) {
@@ -413,16 +464,21 @@ void cache_save(const gm_cache *c, uint8_t *out) {
             out = save_block(l, s, out, m->second[b], positions_in(b, c->length), false);
         }
     }
+    for (int i = 0; i < c->n_checkpoints; i++)
+        out = save_checkpoint(l, &c->checkpoints[i], out);
     const uint64_t sum = checksum_of(start, (size_t)(out - start));
     memcpy(out, &sum, sizeof sum);
 }
 
 static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *bytes, size_t size) {
     const cache_layout *l = c->layout;
-    const head want = head_of(l, length);
+    head want;
     int64_t rest = (int64_t)size - (int64_t)sizeof want - 8;
     if (size > INT64_MAX || rest < (int64_t)sizeof(saved_slot) * l->n_slots)
         return gm_fail(GM_EBADFILE, "KV cache: %zu bytes are too few for %d slots", size, l->n_slots);
+    memcpy(&want, bytes, sizeof want);
+    const int n_checkpoints = want.n_checkpoints <= CHECKPOINTS && c->has_states ? (int)want.n_checkpoints : 0;
+    want = head_of(l, length, c->has_states && want.many_rows == 1, n_checkpoints);
     if (memcmp(bytes, &want, sizeof want) != 0)
         return gm_fail(GM_EBADFILE, "KV cache: saved by another version, or of another shape, type or length than %s "
                        "of %d slots and %lld positions", cache_type_name(l->kv_type), l->n_slots, (long long)length);
@@ -445,12 +501,20 @@ static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *b
             return gm_fail(GM_EBADFILE, "KV cache: %zu bytes end within slot %d", size, i);
         rest -= need;
     }
-    if (rest != 0)
-        return gm_fail(GM_EBADFILE, "KV cache: %lld of %zu bytes belong to nothing", (long long)rest, size);
+    if (rest != n_checkpoints * saved_checkpoint_bytes(l))
+        return gm_fail(GM_EBADFILE, "KV cache: %lld of %zu bytes belong to nothing, or to missing checkpoints",
+                       (long long)rest, size);
     uint64_t sum;
     memcpy(&sum, bytes + size - sizeof sum, sizeof sum);
     if (checksum_of(bytes, size - sizeof sum) != sum)
         return gm_fail(GM_EBADFILE, "KV cache: the checksum is wrong");
+    const uint8_t *at = bytes + size - sizeof sum - (size_t)rest;
+    for (int64_t i = 0, before = 0, position; i < n_checkpoints; i++, before = position) {
+        memcpy(&position, at + i * saved_checkpoint_bytes(l), 8);
+        if (position <= before || position > length)
+            return gm_fail(GM_EBADFILE, "KV cache: a checkpoint at position %lld, expected one after %lld and up to %lld",
+                           (long long)position, (long long)before, (long long)length);
+    }
     return GM_OK;
 }
 
@@ -469,9 +533,7 @@ gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_
         if (s->kind == CACHE_STATE) {
             GM_TRY(own(l, s, m, 0, false));
             m->end = 1;
-            memcpy(m->first[0], in, (size_t)s->conv_floats * 4);
-            memcpy(m->second[0], in + s->conv_floats * 4, (size_t)s->state_floats * 4);
-            in += (s->conv_floats + s->state_floats) * 4;
+            in = restore_state(s, m->first[0], m->second[0], in);
             continue;
         }
         for (; m->end < end; m->end++) {
@@ -480,6 +542,11 @@ gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_
             in = restore_block(l, s, m->second[m->end], in, positions_in(m->end, length));
         }
     }
+    head saved;
+    memcpy(&saved, bytes, sizeof saved);
+    for (uint64_t i = 0; i < saved.n_checkpoints; i++)
+        GM_TRY(restore_checkpoint(c, &in));
+    c->many_rows = saved.many_rows;
     c->length = length;
     return GM_OK;
 }

@@ -41,7 +41,7 @@ gm_status cache_reach(gm_cache *c, int64_t from, int64_t to);
  * window to where its keys are all there. What is left: a length <= `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);
 bool cache_has_states(const gm_cache *c);
-/* The cache as bytes: positions that are there and states, not the checkpoints. restore fills an empty cache and
+/* The cache as bytes: positions that are there, states and their checkpoints. restore fills an empty cache and
  * refuses (GM_EBADFILE) what is not a saved cache of its layout with `length` positions. */
 size_t cache_save_bytes(const gm_cache *c);
 void cache_save(const gm_cache *c, uint8_t *out);

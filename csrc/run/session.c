@@ -2,15 +2,16 @@
  *  (1) session.tokens are the ids whose positions are in the cache; a pass that is cut short leaves them as they
  *      were, or fewer (stream_lost).
  *  (2) A session is used by one stream at a time, or by one call that copies or cuts it; busy says so.
- *  (3) As bytes it is the words MAGIC, number of tokens, checksum of the tokens; the tokens, as int32 in whole words;
- *      the cache's own bytes. */
+ *  (3) As bytes it is the words MAGIC, the model's fingerprint, number of tokens, checksum of the tokens; the tokens, as
+ *      int32 in whole words; the cache's own bytes. */
 #include <string.h>
 #include "base/checksum.h"
 #include "base/memory.h"
 #include "run/stream.h"
 
-#define MAGIC 0x314e4f4953534d47     /* GMSSION1 */
-enum { HEAD_WORDS = 3 };
+#define MAGIC 0x324e4f4953534d47     /* GMSSION2 */
+#define MAGIC_1 0x314e4f4953534d47   /* without fingerprint and checkpoints */
+enum { HEAD_WORDS = 4 };
 
 gm_status gm_session_new(gm_model *m, gm_session **out) {
     *out = NULL;
@@ -109,7 +110,8 @@ gm_status gm_session_save(gm_session *s, void *out, size_t *size) {
         memset(tokens, 0, token_bytes(s->length));
         if (s->length)
             memcpy(tokens, s->tokens, (size_t)s->length * sizeof *s->tokens);
-        const uint64_t words[HEAD_WORDS] = {MAGIC, (uint64_t)s->length, checksum_of(tokens, token_bytes(s->length))};
+        const uint64_t words[HEAD_WORDS] = {MAGIC, s->model->fingerprint, (uint64_t)s->length,
+                                            checksum_of(tokens, token_bytes(s->length))};
         memcpy(to, words, sizeof words);
         cache_save(s->cache, to + head);
     }
@@ -123,13 +125,18 @@ static gm_status restore(gm_session *s, const uint8_t *bytes, size_t size) {
     if (size < sizeof words)
         return gm_fail(GM_EBADFILE, "session: %zu bytes are no saved session", size);
     memcpy(words, bytes, sizeof words);
+    if (words[0] == MAGIC_1)
+        return gm_fail(GM_EBADFILE, "session: saved in format 1 of an earlier version, expected format 2");
     if (words[0] != MAGIC)
         return gm_fail(GM_EBADFILE, "session: the bytes are no saved session, or one of another version");
-    if (words[1] > (size - sizeof words) / sizeof(int32_t) || token_bytes((int64_t)words[1]) > size - sizeof words)
-        return gm_fail(GM_EBADFILE, "session: %llu tokens do not fit %zu bytes", (unsigned long long)words[1], size);
-    const int64_t n = (int64_t)words[1];
+    if (words[1] != s->model->fingerprint)
+        return gm_fail(GM_EBADFILE, "session: saved with another model's weights (%016llx, this model's are %016llx)",
+                       (unsigned long long)words[1], (unsigned long long)s->model->fingerprint);
+    if (words[2] > (size - sizeof words) / sizeof(int32_t) || token_bytes((int64_t)words[2]) > size - sizeof words)
+        return gm_fail(GM_EBADFILE, "session: %llu tokens do not fit %zu bytes", (unsigned long long)words[2], size);
+    const int64_t n = (int64_t)words[2];
     const size_t head = sizeof words + token_bytes(n);
-    if (checksum_of(bytes + sizeof words, token_bytes(n)) != words[2])
+    if (checksum_of(bytes + sizeof words, token_bytes(n)) != words[3])
         return gm_fail(GM_EBADFILE, "session: the checksum of its tokens is wrong");
     GM_TRY(take_tokens(s, bytes + sizeof words, n));
     for (int64_t i = 0; i < n; i++)

@@ -213,6 +213,52 @@ static void seal(uint8_t *bytes, size_t size) {
     memcpy(bytes + size - 8, &sum, 8);
 }
 
+enum { HEAD_BYTES = 7 * 8, CHECKPOINT_BYTES = 8 + (CONV + STATE) * 4 };
+
+/* What is restored falls back where the original does, and keeps checkpoints at the same positions from there on. */
+static void test_checkpoints_in_bytes(void) {
+    const cache_layout l = layout_of(ALL, GM_FLOAT32);
+    for (int64_t back = 1; back < 2000; back = back * 5 / 3 + 1) {
+        int64_t length;
+        size_t size;
+        gm_cache *c = filled(&l, &length), *r;
+        CHECK(compute(c, &l, length, length + 9, 1) == GM_OK);
+        length += 9;
+        uint8_t *bytes = saved(c, &size);
+        CHECK(restored(&l, length, bytes, size, &r) == GM_OK);
+        CHECK(compute(c, &l, length, length + 1, 1) == GM_OK && compute(r, &l, length, length + 1, 1) == GM_OK);
+        const int64_t to = length + 1 > back ? length + 1 - back : 0, left = cache_trim(c, to);
+        CHECK(cache_trim(r, to) == left && holds(r, &l, left, 0, 0, 1) && (back > 10 || left > length - 10));
+        CHECK(compute(r, &l, left, left + 20, 2) == GM_OK && holds(r, &l, left + 20, left, 1, 2));
+        cache_free(c);
+        cache_free(r);
+        free(bytes);
+    }
+    int64_t length, n;
+    size_t size;
+    gm_cache *c = filled(&l, &length), *r;
+    uint8_t *bytes = saved(c, &size);
+    memcpy(&n, bytes + 6 * 8, 8);
+    CHECK(n == 4);
+    const int64_t positions[] = {0, -1, length + 1, INT64_MAX, INT64_MIN}, counts[] = {0, 3, 5, -1, INT64_MAX};
+    for (int k = 0; k < 5; k++)
+        for (int64_t i = 0; i < n; i++) {
+            uint8_t *at = bytes + size - 8 - (size_t)(n - i) * CHECKPOINT_BYTES, kept[8];
+            memcpy(kept, at, 8);
+            memcpy(at, &positions[k], 8);
+            seal(bytes, size);
+            CHECK(restored(&l, length, bytes, size, &r) == GM_EBADFILE);
+            memcpy(at, kept, 8);
+        }
+    for (int k = 0; k < 5; k++) {
+        memcpy(bytes + 6 * 8, &counts[k], 8);
+        seal(bytes, size);
+        CHECK(restored(&l, length, bytes, size, &r) == GM_EBADFILE);
+    }
+    free(bytes);
+    cache_free(c);
+}
+
 static void test_bytes(void) {
     static const int types[] = {GM_FLOAT32, GM_FLOAT16};
     gm_cache *c, *r;
@@ -239,7 +285,7 @@ static void test_bytes(void) {
             bytes[at] ^= 0x10;
         }
         /* Sealed with the right checksum: where the windowed slot's keys begin. */
-        const size_t begin = 5 * 8 + 7 * 8 + 6 * 8;
+        const size_t begin = HEAD_BYTES + 7 * 8 + 6 * 8;
         static const int64_t begins[] = {-1, 6, 7, 1000, INT64_MAX, INT64_MIN};
         int64_t right;
         memcpy(&right, bytes + begin, 8);
@@ -342,6 +388,7 @@ int main(void) {
     test_forks();
     test_trim();
     test_bytes();
+    test_checkpoints_in_bytes();
     test_faults();
     return check_summary();
 }
