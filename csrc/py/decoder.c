@@ -1,6 +1,6 @@
 /* decoder.c - Decoder: several TokenStreams of a model, one token of any of them a step.
  *  (1) A decoder holds its streams until their last event. While a step runs without the GIL the decoder and all its
- *      streams are busy; of a stream that is closed meanwhile the step is the end (stream.c, 2). */
+ *      streams are busy; of a stream that is closed meanwhile the step is the end (stream.c, 1). */
 #include "py/stream.h"
 
 typedef struct {

@@ -193,7 +193,7 @@ void random_state_renew(module_state *state);  /* after an evaluation that faile
 /* A key to draw with: the one given, or (GM_NONE) one split off the thread's state. */
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 
-/* ---- tokenizer.c, model.c, stream.c, decoder.c ---- */
+/* ---- tokenizer.c, model.c, session.c, stream.c, decoder.c ---- */
 typedef struct { PyObject_HEAD gm_tokenizer *tokenizer; } tokenizer_object;
 struct session_object;
 typedef struct {

@@ -1,269 +1,12 @@
-/* stream.c - Session, TokenStream and Token: generation, one token for each next().
- *  (1) Objects hold each other one way: stream -> session -> model, stream -> tokenizer. Back pointers are borrowed.
- *  (2) A C stream is used by one thread at a time: busy is set, under the GIL, while a step runs without it. Only
+/* stream.c - TokenStream and Token: generation, one token for each next().
+ *  (1) A C stream is used by one thread at a time: busy is set, under the GIL, while a step runs without it. Only
  *      cancel may come in between. Whoever wants to free the C stream meanwhile leaves doomed, and the step frees it.
- *  (3) A C session is freed after its C stream.
- *  (4) Logits processors run between two calls of the engine, while busy is set. They see memory of a bytearray; a view
+ *  (2) Logits processors run between two calls of the engine, while busy is set. They see memory of a bytearray; a view
  *      that one of them keeps keeps that bytearray, and the next token gets another. */
 #include "py/stream.h"
 #include <string.h>
 
-static void session_dealloc(PyObject *self);
 static void stream_dealloc(PyObject *self);
-
-/* ---- sessions ---- */
-
-/* The object of a C session, which it takes, also on failure. */
-static PyObject *session_object_of(PyObject *self, gm_session *c_session) {
-    model_object *model = (model_object *)self;
-    session_object *session = (session_object *)PyType_GenericAlloc(py_model_state(self)->session_type, 0);
-    if (!session) {
-        gm_session_free(c_session);
-        return NULL;
-    }
-    session->session = c_session;
-    session->model = Py_NewRef(self);
-    session->next = model->sessions;
-    if (session->next)
-        session->next->previous = session;
-    model->sessions = session;
-    return (PyObject *)session;
-}
-
-PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
-    (void)unused;
-    gm_model *model = py_model_open(self);
-    gm_session *c_session = NULL;
-    if (!model)
-        return NULL;
-    if (gm_session_new(model, &c_session) != GM_OK)
-        return raise_gm(py_model_state(self));
-    return session_object_of(self, c_session);
-}
-
-PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
-    gm_model *model = py_model_open(self);
-    gm_session *c_session = NULL;
-    gm_status status;
-    /* What is read without the GIL must not change: of anything but bytes it is a copy. */
-    PyObject *saved = model ? PyBytes_FromObject(value) : NULL;
-    if (!saved)
-        return NULL;
-    const char *bytes = PyBytes_AsString(saved);
-    size_t size = (size_t)PyBytes_Size(saved);
-    gm_model_retain(model);                 /* another thread may close it meanwhile */
-    Py_BEGIN_ALLOW_THREADS
-    status = gm_session_restore(model, bytes, size, &c_session);
-    gm_model_release(model);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(saved);
-    if (status != GM_OK)
-        return raise_gm(py_model_state(self));
-    if (!py_model_open(self)) {
-        gm_session_free(c_session);
-        return NULL;
-    }
-    return session_object_of(self, c_session);
-}
-
-/* Frees the C session, and off the model's list with it. Only when no C stream uses it. */
-static void session_release(session_object *session) {
-    gm_session *c_session = session->session;
-    session->session = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    gm_session_free(c_session);
-    Py_END_ALLOW_THREADS
-}
-
-static void session_unlink(session_object *session) {
-    model_object *model = (model_object *)session->model;
-    if (session->previous)
-        session->previous->next = session->next;
-    else if (model && model->sessions == session)
-        model->sessions = session->next;
-    if (session->next)
-        session->next->previous = session->previous;
-    session->previous = session->next = NULL;
-}
-
-void py_stream_release(stream_object *stream) {
-    gm_stream *c_stream = stream->stream;
-    session_object *session = (session_object *)stream->session;
-    if (!c_stream)
-        return;
-    stream->stats = gm_stream_get_stats(c_stream);
-    stream->stream = NULL;
-    if (stream->member) {               /* it leaves a decoder that others may use */
-        gm_stream_free(c_stream);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        gm_stream_free(c_stream);
-        Py_END_ALLOW_THREADS
-    }
-    if (session->stream != stream)      /* another stream was opened while we freed this one */
-        return;
-    session->stream = NULL;
-    if (session->doomed)
-        session_release(session);
-}
-
-/* Frees the C stream, or has the thread that runs a step do it. */
-static void stream_shut(stream_object *stream) {
-    if (stream->busy) {
-        stream->doomed = true;
-        gm_stream_cancel(stream->stream);
-    } else {
-        py_stream_release(stream);
-    }
-}
-
-void py_session_shut(session_object *session) {
-    session_unlink(session);
-    if (!session->session)
-        return;
-    session->doomed = true;
-    if (session->stream)
-        stream_shut(session->stream);
-    else if (!session->saving)
-        session_release(session);
-}
-
-static gm_session *open_session(PyObject *self) {
-    session_object *session = (session_object *)self;
-    if (!session->session || session->doomed) {
-        PyErr_SetString(PyExc_ValueError, "the session is closed");
-        return NULL;
-    }
-    return session->session;
-}
-
-static PyObject *session_close(PyObject *self, PyObject *unused) {
-    (void)unused;
-    py_session_shut((session_object *)self);
-    Py_RETURN_NONE;
-}
-
-static PyObject *session_truncate(PyObject *self, PyObject *value) {
-    gm_session *session = open_session(self);
-    if (!session)
-        return NULL;
-    long long length = PyLong_AsLongLong(value);
-    if (length == -1 && PyErr_Occurred())
-        return NULL;
-    if (gm_session_truncate(session, length) != GM_OK)
-        return raise_gm(state_of(self, session_dealloc));
-    return PyLong_FromLongLong(gm_session_length(session));
-}
-
-static PyObject *session_fork(PyObject *self, PyObject *unused) {
-    (void)unused;
-    gm_session *session = open_session(self), *copy = NULL;
-    if (!session)
-        return NULL;
-    if (gm_session_fork(session, &copy) != GM_OK)
-        return raise_gm(state_of(self, session_dealloc));
-    return session_object_of(((session_object *)self)->model, copy);
-}
-
-static PyObject *session_save(PyObject *self, PyObject *unused) {
-    (void)unused;
-    session_object *object = (session_object *)self;
-    gm_session *session = open_session(self);
-    size_t size = 0;
-    gm_status status;
-    if (!session)
-        return NULL;
-    if (gm_session_save(session, NULL, &size) != GM_OK)
-        return raise_gm(state_of(self, session_dealloc));
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (!bytes)
-        return NULL;
-    char *to = PyBytes_AsString(bytes);
-    if (object->saving) {
-        Py_DECREF(bytes);
-        PyErr_SetString(PyExc_ValueError, "the session is being saved by another thread");
-        return NULL;
-    }
-    object->saving = true;
-    Py_BEGIN_ALLOW_THREADS
-    status = gm_session_save(session, to, &size);
-    Py_END_ALLOW_THREADS
-    object->saving = false;
-    if (status != GM_OK) {
-        Py_CLEAR(bytes);
-        raise_gm(state_of(self, session_dealloc));
-    }
-    if (object->doomed && !object->stream)
-        session_release(object);
-    return bytes;
-}
-
-static PyObject *session_nbytes(PyObject *self, void *unused) {
-    (void)unused;
-    gm_session *session = open_session(self);
-    int64_t bytes = 0;
-    if (!session)
-        return NULL;
-    if (gm_session_bytes(session, &bytes) != GM_OK)
-        return raise_gm(state_of(self, session_dealloc));
-    return PyLong_FromLongLong(bytes);
-}
-
-static PyObject *session_length(PyObject *self, void *unused) {
-    (void)unused;
-    gm_session *session = open_session(self);
-    return session ? PyLong_FromLongLong(gm_session_length(session)) : NULL;
-}
-
-static PyObject *session_model(PyObject *self, void *unused) {
-    (void)unused;
-    return Py_NewRef(((session_object *)self)->model);
-}
-
-static int session_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((session_object *)self)->model);
-    return 0;
-}
-
-static void session_dealloc(PyObject *self) {
-    PyObject_GC_UnTrack(self);
-    session_object *session = (session_object *)self;     /* no stream: it would hold the session */
-    session_unlink(session);
-    gm_session_free(session->session);
-    Py_XDECREF(session->model);
-    object_free(self);
-}
-
-#define SIG(text, doc) text "\n--\n\n" doc
-static PyMethodDef session_methods[] = {
-    {"truncate", session_truncate, METH_O,
-     SIG("truncate($self, length, /)",
-         "Forgets the tokens from length on, and gives the number that is left: less where a sliding window or a "
-         "recurrent layer cannot go back to length. What was forgotten is computed again.")},
-    {"fork", session_fork, METH_NOARGS,
-     SIG("fork($self)", "A Session of its own with the same tokens. Memory is copied only where one of both goes on.")},
-    {"save", session_save, METH_NOARGS,
-     SIG("save($self)", "The tokens and their cache as bytes for Model.restore_session, in another process too.")},
-    {"close", session_close, METH_NOARGS, SIG("close($self)", "Gives the KV cache back; twice is fine.")},
-    {NULL, NULL, 0, NULL},
-};
-static PyGetSetDef session_properties[] = {
-    {"length", session_length, NULL, "Tokens in the KV cache.", NULL},
-    {"nbytes", session_nbytes, NULL, "Bytes of memory that its cache holds; what forks share counts in each.", NULL},
-    {"model", session_model, NULL, "The engine's model that made it.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-static PyType_Slot session_slots[] = {
-    {Py_tp_doc, "One sequence of a model: its tokens and their KV cache."},
-    {Py_tp_dealloc, session_dealloc},
-    {Py_tp_traverse, session_traverse},
-    {Py_tp_methods, session_methods},
-    {Py_tp_getset, session_properties},
-    {0, NULL},
-};
-PyType_Spec py_session_spec = {"gomlx._gomlx.Session", sizeof(session_object), 0,
-                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, session_slots};
 
 /* ---- tokens ---- */
 
@@ -323,6 +66,36 @@ PyObject *py_token_from(module_state *state, const gm_token *token) {
 }
 
 /* ---- streams ---- */
+
+void py_stream_release(stream_object *stream) {
+    gm_stream *c_stream = stream->stream;
+    session_object *session = (session_object *)stream->session;
+    if (!c_stream)
+        return;
+    stream->stats = gm_stream_get_stats(c_stream);
+    stream->stream = NULL;
+    if (stream->member) {               /* it leaves a decoder that others may use */
+        gm_stream_free(c_stream);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        gm_stream_free(c_stream);
+        Py_END_ALLOW_THREADS
+    }
+    if (session->stream != stream)      /* another stream was opened while we freed this one */
+        return;
+    session->stream = NULL;
+    if (session->doomed)
+        py_session_release(session);
+}
+
+void py_stream_shut(stream_object *stream) {
+    if (stream->busy) {
+        stream->doomed = true;
+        gm_stream_cancel(stream->stream);
+    } else {
+        py_stream_release(stream);
+    }
+}
 
 typedef struct {
     gm_generate_options options;
@@ -445,7 +218,7 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     stream_object *stream = NULL;
     session_object *session = (session_object *)v[0];
     /* reading may run Python code: the session is looked at last */
-    bool ok = read_request(state, v, &r) && read_bool(v[13], &profiled) && open_session(v[0]);
+    bool ok = read_request(state, v, &r) && read_bool(v[13], &profiled) && py_session_open(v[0]);
     if (ok && (stream = (stream_object *)PyType_GenericAlloc(state->stream_type, 0))) {
         if (profiled && !(stream->profile = PyMem_Calloc(1, sizeof *stream->profile))) {
             Py_DECREF((PyObject *)stream);
@@ -604,7 +377,7 @@ static PyObject *stream_cancel(PyObject *self, PyObject *unused) {
 
 static PyObject *stream_close(PyObject *self, PyObject *unused) {
     (void)unused;
-    stream_shut((stream_object *)self);
+    py_stream_shut((stream_object *)self);
     Py_RETURN_NONE;
 }
 
@@ -693,6 +466,7 @@ static void stream_dealloc(PyObject *self) {
     object_free(self);
 }
 
+#define SIG(text, doc) text "\n--\n\n" doc
 static PyMethodDef stream_methods[] = {
     {"cancel", stream_cancel, METH_NOARGS, SIG("cancel($self)", "From any thread: the next token is the last.")},
     {"close", stream_close, METH_NOARGS,

@@ -1,5 +1,5 @@
-/* stream.h - the objects Session and TokenStream, for the files that work with them: stream.c, which says who holds whom,
- * and decoder.c. */
+/* stream.h - the objects Session and TokenStream, for the files that work with them: session.c, stream.c and decoder.c.
+ * Objects hold each other one way: stream -> session -> model, stream -> tokenizer. Back pointers are borrowed. */
 #ifndef GOMLX_PY_STREAM_H
 #define GOMLX_PY_STREAM_H
 #include "py/inspect.h"
@@ -28,6 +28,10 @@ struct stream_object {
     gm_profile *profile;                    /* where the C stream counts, or NULL */
 };
 
+/* The C session; NULL, and ValueError, when it is closed. */
+gm_session *py_session_open(PyObject *self);
+void py_session_release(session_object *session);    /* frees the C session; only when no C stream uses it */
+void py_stream_shut(stream_object *stream);          /* frees the C stream, or has the thread that runs a step do it */
 void py_stream_release(stream_object *stream);       /* frees the C stream now; the statistics stay; not while busy */
 /* The answer to GM_LOGITS. GM_ESTATE with an exception set: a processor's. */
 gm_status py_stream_process(stream_object *stream, gm_token *token);
