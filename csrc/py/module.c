@@ -1,5 +1,5 @@
 /* module.c - the extension module gomlx._gomlx: its state, its types, machine and memory functions. */
-#include "py/py.h"
+#include "py/tokenizer.h"
 
 module_state *state_of(PyObject *self, destructor own) {
     PyTypeObject *type = Py_TYPE(self);
@@ -306,6 +306,8 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names) {
         && (state->array_at_type = type_add(module, &py_array_at_spec, true)) && names_add(names, "ArrayAt")
         && (state->tokenizer_type = type_add(module, &py_tokenizer_spec, true))
         && (state->detokenizer_type = type_add(module, &py_detokenizer_spec, true))
+        && (state->encoding_type = type_add(module, &py_encoding_spec, true))
+        && (state->ids_type = type_add(module, &py_ids_spec, false))
         && (state->model_type = type_add(module, &py_model_spec, true))
         && (state->session_type = type_add(module, &py_session_spec, true))
         && (state->stream_type = type_add(module, &py_stream_spec, true))
@@ -351,6 +353,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     STATE_TYPES(X)
 #undef X
     Py_VISIT(state->error);
+    Py_VISIT(state->numpy_asarray);
     for (int i = 0; i < GM_DTYPE_COUNT; i++)
         Py_VISIT(state->dtypes[i]);
     return 0;
@@ -362,6 +365,7 @@ static int module_clear(PyObject *module) {
     STATE_TYPES(X)
 #undef X
     Py_CLEAR(state->error);
+    Py_CLEAR(state->numpy_asarray);
     for (int i = 0; i < GM_DTYPE_COUNT; i++)
         Py_CLEAR(state->dtypes[i]);
     return 0;

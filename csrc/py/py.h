@@ -19,13 +19,14 @@
 
 #define STATE_TYPES(X)                                                                                                 \
     X(array) X(graph) X(array_iterator) X(array_at) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream)    \
-    X(decoder) X(token) X(random_state) X(exporter)
+    X(decoder) X(token) X(random_state) X(exporter) X(encoding) X(ids)
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
 #undef X
     PyObject *error;                       /* gomlx.Error */
     PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
+    PyObject *numpy_asarray;               /* NULL until ids are asked for as arrays */
     gm_array *blank;                       /* what an array is before __init__: empty */
     int print_precision;                   /* digits behind the point; < 0: six significant ones */
     uint64_t random_seed;                  /* where each thread's random state begins */
@@ -194,7 +195,11 @@ void random_state_renew(module_state *state);  /* after an evaluation that faile
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 
 /* ---- tokenizer.c, model.c, session.c, stream.c, decoder.c ---- */
-typedef struct { PyObject_HEAD gm_tokenizer *tokenizer; } tokenizer_object;
+typedef struct {
+    PyObject_HEAD
+    gm_tokenizer *tokenizer;
+    PyObject **numbers;                    /* by id: its int, NULL until it is asked for; NULL until any is */
+} tokenizer_object;
 struct session_object;
 typedef struct {
     PyObject_HEAD

@@ -1,18 +1,23 @@
 /* tokenizer.c - Tokenizer and its incremental counterpart. A Tokenizer never changes, so any thread may use it at any
  * time. */
-#include "py/py.h"
+#include "py/tokenizer.h"
 #include <string.h>
 
 static void tokenizer_dealloc(PyObject *self) {
-    gm_tokenizer_release(((tokenizer_object *)self)->tokenizer);
+    tokenizer_object *t = (tokenizer_object *)self;
+    int64_t vocab_size = t->numbers ? gm_tokenizer_vocab_size(t->tokenizer) : 0;
+    for (int64_t i = 0; i < vocab_size; i++)
+        Py_XDECREF(t->numbers[i]);
+    PyMem_Free(t->numbers);
+    gm_tokenizer_release(t->tokenizer);
     object_free(self);
 }
 
-static module_state *tokenizer_state(PyObject *self) {
+module_state *tokenizer_state(PyObject *self) {
     return state_of(self, tokenizer_dealloc);
 }
 
-static gm_tokenizer *tokenizer_of(PyObject *self) {
+gm_tokenizer *tokenizer_of(PyObject *self) {
     return ((tokenizer_object *)self)->tokenizer;
 }
 
@@ -73,57 +78,225 @@ static PyObject *from_gguf(PyObject *class, PyObject *path) {
     return status == GM_OK ? tokenizer_wrap(class, tokenizer) : raise_gm(state_of_class(class));
 }
 
-/* UTF-8 of a str as bytes. Lone surrogates, which UTF-8 has no form for, become U+FFFD: three bytes for three. */
-static PyObject *utf8_of(PyObject *text) {
-    if (!PyUnicode_Check(text)) {
-        PyErr_Format(PyExc_TypeError, "text must be a str, not %R", (PyObject *)Py_TYPE(text));
-        return NULL;
-    }
-    PyObject *bytes = PyUnicode_AsUTF8String(text);
-    if (bytes || !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
-        return bytes;
-    PyErr_Clear();
-    bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
-    if (!bytes)
-        return NULL;
-    unsigned char *p = (unsigned char *)PyBytes_AsString(bytes);     /* ours alone so far */
-    for (Py_ssize_t i = 0, n = PyBytes_Size(bytes); i + 2 < n; i++)
-        if (p[i] == 0xED && p[i + 1] >= 0xA0)
-            memcpy(p + i, "\xEF\xBF\xBD", 3);
-    return bytes;
-}
+/* ---- encoding ---- */
 
 static PyObject *encode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"encode", 0, 3, 1, {"text", "add_special_tokens", "parse_special", NULL}};
-    PyObject *v[3];
-    bool add_special = true, parse_special = true;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[1], &add_special)
-        || !read_bool(v[2], &parse_special))
+    static const signature sig = {"encode", 0, 3, 1, {"text", "add_special_tokens", "parse_special", "truncation",
+                                                      "padding", "as_arrays", NULL}};
+    PyObject *v[6], *owner;
+    encode_arguments a = { 0 };
+    bool as_arrays = false, truncated = false;
+    gm_text text;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[5], &as_arrays) || !read_text(v[0], &text, &owner))
         return NULL;
-    PyObject *bytes = utf8_of(v[0]);
-    if (!bytes)
-        return NULL;
-    const char *text = PyBytes_AsString(bytes);
-    size_t length = (size_t)PyBytes_Size(bytes), count = 0;
     int32_t *ids = NULL;
-    gm_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = gm_tokenizer_encode(tokenizer_of(self), text, length, add_special, parse_special, &ids, &count);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(bytes);
-    if (status != GM_OK)
-        return raise_gm(tokenizer_state(self));
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *id = PyLong_FromLong(ids[i]);
-        if (!id)
-            Py_CLEAR(list);
-        else
-            PyList_SetItem(list, (Py_ssize_t)i, id);
+    size_t count = 0;
+    PyObject *result = NULL;
+    if (encode_arguments_read(self, &a, v[1], v[2], v[3], v[4])) {
+        gm_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = gm_tokenizer_encode(tokenizer_of(self), &text, NULL, &a.options, &ids, &count, &truncated);
+        Py_END_ALLOW_THREADS
+        if (status != GM_OK)
+            raise_gm(tokenizer_state(self));
+        else if (truncated && a.from_file && !warn_truncated(&a))
+            gm_buffer_free(ids);
+        else if (as_arrays)
+            result = ids_array(tokenizer_state(self), ids, count);
+        else {
+            result = ids_list(self, ids, count);
+            gm_buffer_free(ids);
+        }
     }
-    gm_buffer_free(ids);
-    return list;
+    encode_arguments_free(&a);
+    Py_DECREF(owner);
+    return result;
 }
+
+static PyObject *encoding(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"encoding", 0, 4, 1, {"text", "pair", "add_special_tokens", "parse_special",
+                                                        "truncation", "padding", NULL}};
+    PyObject *v[6], *owners[2] = { NULL, NULL }, *result = NULL;
+    encode_arguments a = { 0 };
+    gm_text texts[2];
+    if (!read_arguments(&sig, args, n, kwnames, v))
+        return NULL;
+    bool has_pair = v[1] && v[1] != Py_None;
+    gm_encoding *made = NULL;
+    if (read_text(v[0], &texts[0], &owners[0]) && (!has_pair || read_text(v[1], &texts[1], &owners[1]))
+        && encode_arguments_read(self, &a, v[2], v[3], v[4], v[5])) {
+        gm_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = gm_tokenizer_encoding(tokenizer_of(self), &texts[0], has_pair ? &texts[1] : NULL, &a.options, &made);
+        Py_END_ALLOW_THREADS
+        result = status == GM_OK ? encoding_wrap(self, made) : raise_gm(tokenizer_state(self));
+    }
+    encode_arguments_free(&a);
+    Py_XDECREF(owners[0]);
+    Py_XDECREF(owners[1]);
+    return result;
+}
+
+/* ---- many texts ---- */
+
+typedef struct { gm_text *texts; PyObject **owners; size_t n; } text_list;
+
+static void text_list_free(text_list *list) {
+    for (size_t i = 0; i < list->n; i++)
+        Py_XDECREF(list->owners[i]);
+    PyMem_Free(list->owners);
+    PyMem_Free(list->texts);
+}
+
+/* text_list_free in any case. */
+static bool text_list_read(PyObject *value, const char *what, text_list *list) {
+    if (PyUnicode_Check(value) || PyBytes_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a sequence of texts, not one", what);
+        return false;
+    }
+    PyObject *items = PySequence_Tuple(value);
+    if (!items)
+        return false;
+    size_t n = (size_t)PyTuple_Size(items);
+    list->texts = PyMem_Calloc(n + 1, sizeof *list->texts);
+    list->owners = PyMem_Calloc(n + 1, sizeof *list->owners);
+    bool ok = list->texts && list->owners;
+    if (!ok)
+        PyErr_NoMemory();
+    for (size_t i = 0; ok && i < n; i++, list->n++)
+        ok = read_text(PyTuple_GetItem(items, (Py_ssize_t)i), &list->texts[i], &list->owners[i]);
+    Py_DECREF(items);
+    return ok;
+}
+
+/* The rows as views of one array for each block. */
+static PyObject *array_rows(PyObject *self, gm_encode_batch *batch, size_t n) {
+    size_t n_blocks = gm_encode_blocks(batch);
+    PyObject **blocks = PyMem_Calloc(n_blocks + 1, sizeof *blocks), *rows = blocks ? PyList_New((Py_ssize_t)n) : NULL;
+    bool ok = rows != NULL;
+    if (!blocks)
+        PyErr_NoMemory();
+    for (size_t k = 0; ok && k < n_blocks; k++) {
+        size_t count;
+        int32_t *ids = gm_encode_take(batch, k, &count);
+        ok = (blocks[k] = ids_array(tokenizer_state(self), ids, count)) != NULL;
+    }
+    for (size_t i = 0; ok && i < n; i++) {
+        gm_encoded r = gm_encode_result(batch, i);
+        PyObject *row = PySequence_GetSlice(blocks[r.block], (Py_ssize_t)r.start, (Py_ssize_t)(r.start + r.count));
+        ok = row && PyList_SetItem(rows, (Py_ssize_t)i, row) == 0;
+    }
+    for (size_t k = 0; blocks && k < n_blocks; k++)
+        Py_XDECREF(blocks[k]);
+    PyMem_Free(blocks);
+    if (!ok)
+        Py_CLEAR(rows);
+    return rows;
+}
+
+static PyObject *list_rows(PyObject *self, gm_encode_batch *batch, size_t n) {
+    PyObject *rows = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0; rows && i < n; i++) {
+        gm_encoded r = gm_encode_result(batch, i);
+        PyObject *row = ids_list(self, gm_encode_ids(batch, i), r.count);
+        if (row)
+            PyList_SetItem(rows, (Py_ssize_t)i, row);
+        else
+            Py_CLEAR(rows);
+    }
+    return rows;
+}
+
+static PyObject *encoding_rows(PyObject *self, gm_encode_batch *batch, size_t n) {
+    PyObject *rows = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0; rows && i < n; i++) {
+        PyObject *row = encoding_wrap(self, gm_encode_encoding(batch, i));
+        if (row)
+            PyList_SetItem(rows, (Py_ssize_t)i, row);
+        else
+            Py_CLEAR(rows);
+    }
+    return rows;
+}
+
+/* Steps a batch to its end. false with an exception. */
+static bool run_batch(PyObject *self, gm_encode_batch *batch) {
+    gm_status status;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        status = gm_encode_step(batch, SLICE_MS);
+        Py_END_ALLOW_THREADS
+    } while (status == GM_AGAIN && PyErr_CheckSignals() == 0);
+    if (status == GM_OK)
+        return true;
+    if (!PyErr_Occurred())
+        raise_gm(tokenizer_state(self));
+    return false;
+}
+
+static bool warn_of_batch(const encode_arguments *a, const gm_encode_batch *batch, size_t n) {
+    for (size_t i = 0; a->from_file && i < n; i++)
+        if (gm_encode_result(batch, i).truncated)
+            return warn_truncated(a);
+    return true;
+}
+
+typedef enum { ROWS_LISTS, ROWS_ARRAYS, ROWS_ENCODINGS } row_kind;
+
+static PyObject *encode_many(PyObject *self, PyObject *texts, PyObject *pairs, const encode_arguments *a, int threads,
+                             row_kind kind) {
+    text_list first = { 0 }, second = { 0 };
+    bool has_pairs = pairs && pairs != Py_None;
+    gm_encode_batch *batch = NULL;
+    PyObject *rows = NULL;
+    bool ok = text_list_read(texts, "texts", &first) && (!has_pairs || text_list_read(pairs, "pairs", &second));
+    if (ok && has_pairs && second.n != first.n) {
+        PyErr_Format(PyExc_ValueError, "%zu texts but %zu pairs", first.n, second.n);
+        ok = false;
+    }
+    if (ok && gm_encode_begin(tokenizer_of(self), first.texts, has_pairs ? second.texts : NULL, first.n, &a->options,
+                              kind == ROWS_ENCODINGS, threads, &batch) != GM_OK) {
+        raise_gm(tokenizer_state(self));
+        ok = false;
+    }
+    if (ok && run_batch(self, batch) && (kind == ROWS_ENCODINGS || warn_of_batch(a, batch, first.n)))
+        rows = kind == ROWS_ENCODINGS ? encoding_rows(self, batch, first.n)
+             : kind == ROWS_ARRAYS ? array_rows(self, batch, first.n) : list_rows(self, batch, first.n);
+    gm_encode_free(batch);
+    text_list_free(&first);
+    text_list_free(&second);
+    return rows;
+}
+
+static PyObject *encode_batch(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"encode_batch", 0, 3, 1, {"texts", "add_special_tokens", "parse_special",
+                                                            "truncation", "padding", "as_arrays", "pairs", "threads",
+                                                            NULL}};
+    PyObject *v[8], *rows = NULL;
+    encode_arguments a = { 0 };
+    bool as_arrays = false;
+    int threads = 0;
+    if (read_arguments(&sig, args, n, kwnames, v) && read_bool(v[5], &as_arrays) && read_int(v[7], "threads", &threads)
+        && encode_arguments_read(self, &a, v[1], v[2], v[3], v[4]))
+        rows = encode_many(self, v[0], v[6], &a, threads, as_arrays ? ROWS_ARRAYS : ROWS_LISTS);
+    encode_arguments_free(&a);
+    return rows;
+}
+
+static PyObject *encoding_batch(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"encoding_batch", 0, 4, 1, {"texts", "pairs", "add_special_tokens", "parse_special",
+                                                              "truncation", "padding", "threads", NULL}};
+    PyObject *v[7], *rows = NULL;
+    encode_arguments a = { 0 };
+    int threads = 0;
+    if (read_arguments(&sig, args, n, kwnames, v) && read_int(v[6], "threads", &threads)
+        && encode_arguments_read(self, &a, v[2], v[3], v[4], v[5]))
+        rows = encode_many(self, v[0], v[1], &a, threads, ROWS_ENCODINGS);
+    encode_arguments_free(&a);
+    return rows;
+}
+
+/* ---- decoding and looking up ---- */
 
 static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"decode", 0, 2, 1, {"ids", "skip_special_tokens", NULL}};
@@ -147,11 +320,12 @@ static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
 }
 
 static PyObject *token_to_id(PyObject *self, PyObject *token) {
-    PyObject *bytes = utf8_of(token);
-    if (!bytes)
+    gm_text text;
+    PyObject *owner;
+    if (!read_text(token, &text, &owner))
         return NULL;
-    int32_t id = gm_tokenizer_id(tokenizer_of(self), PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
-    Py_DECREF(bytes);
+    int32_t id = gm_tokenizer_id(tokenizer_of(self), text.data, text.length);
+    Py_DECREF(owner);
     if (id < 0)
         Py_RETURN_NONE;
     return PyLong_FromLong(id);
@@ -190,14 +364,14 @@ static PyObject *get_base_size(PyObject *self, void *unused) {
 typedef struct { PyObject_HEAD gm_detokenizer *detokenizer; PyObject *tokenizer; } detokenizer_object;
 
 static PyObject *detokenizer_stream(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"stream", 0, 1, 0, {"skip_special_tokens", NULL}};
+    static const signature sig = {"stream", 0, 1, 0, {"skip_special_tokens", "strict", NULL}};
     module_state *state = tokenizer_state(self);
-    PyObject *v[1];
-    bool skip_special = true;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[0], &skip_special))
+    PyObject *v[2];
+    bool skip_special = true, strict = false;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[0], &skip_special) || !read_bool(v[1], &strict))
         return NULL;
     gm_detokenizer *detokenizer = NULL;
-    if (gm_detokenizer_new(tokenizer_of(self), skip_special, &detokenizer) != GM_OK)
+    if (gm_detokenizer_new(tokenizer_of(self), skip_special, strict, &detokenizer) != GM_OK)
         return raise_gm(state);
     detokenizer_object *stream = (detokenizer_object *)PyType_GenericAlloc(state->detokenizer_type, 0);
     if (!stream) {
@@ -271,17 +445,43 @@ static PyMethodDef tokenizer_methods[] = {
     {"from_gguf", from_gguf, METH_O | METH_CLASS,
      SIG("from_gguf($type, path, /)", "From the metadata of a GGUF file.")},
     {"encode", FUNCTION(encode), FASTCALL,
-     SIG("encode($self, text, add_special_tokens=True, parse_special=True)", "The ids of a text.")},
+     SIG("encode($self, text, add_special_tokens=True, parse_special=True, *, truncation=None, padding=None, "
+         "as_arrays=False)",
+         "The ids of a text, a list of ints; as_arrays: an int32 NumPy array [n].\n\n"
+         "text                str, of which lone surrogates count as U+FFFD; or bytes, of which what is not UTF-8\n"
+         "                    becomes the tokens of its bytes (ValueError where the vocabulary has none)\n"
+         "add_special_tokens  what the post-processor adds, such as BOS\n"
+         "parse_special       text of special tokens becomes those tokens; else it is text like any other\n"
+         "truncation          None: as the file declares it (.truncation), with a warning when that cuts a text;\n"
+         "                    False: none; a number of tokens; a dict of max_length, stride, strategy\n"
+         "                    ('longest_first', 'only_first', 'only_second'), direction ('left', 'right')\n"
+         "padding             None: as the file declares it (.padding); False: none; True: to the longest of the\n"
+         "                    texts; a dict of length, pad_id, pad_token, pad_type_id, pad_to_multiple_of, direction")},
+    {"encode_batch", FUNCTION(encode_batch), FASTCALL,
+     SIG("encode_batch($self, texts, add_special_tokens=True, parse_special=True, *, truncation=None, padding=None, "
+         "as_arrays=False, pairs=None, threads=0)",
+         "encode() of many texts, on the engine's threads (threads=0: as many as set_threads says): a list of lists, or "
+         "of int32 NumPy arrays, which may be views of a common one. pairs: a second text for each.")},
+    {"encoding", FUNCTION(encoding), FASTCALL,
+     SIG("encoding($self, text, pair=None, add_special_tokens=True, parse_special=True, *, truncation=None, "
+         "padding=None)", "The Encoding of a text, or of a pair of texts; options as in encode().")},
+    {"encoding_batch", FUNCTION(encoding_batch), FASTCALL,
+     SIG("encoding_batch($self, texts, pairs=None, add_special_tokens=True, parse_special=True, *, truncation=None, "
+         "padding=None, threads=0)", "A list of the Encodings of many texts, or pairs.")},
     {"decode", FUNCTION(decode), FASTCALL, SIG("decode($self, ids, skip_special_tokens=False)", "The text of ids.")},
     {"token_to_id", token_to_id, METH_O,
      SIG("token_to_id($self, token, /)", "The id of a token's own string, or None.")},
     {"id_to_token", id_to_token, METH_O, SIG("id_to_token($self, id, /)", "The token's own string, or None.")},
     {"is_special", is_special, METH_O, SIG("is_special($self, id, /)", "Whether the token is a special one.")},
     {"stream", FUNCTION(detokenizer_stream), FASTCALL,
-     SIG("stream($self, skip_special_tokens=True)", "A Detokenizer, for decoding token by token.")},
+     SIG("stream($self, skip_special_tokens=True, *, strict=False)",
+         "A Detokenizer, for decoding token by token; strict: it always gives what decode() gives, for which it holds runs "
+         "of byte tokens back to their end.")},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef tokenizer_properties[] = {
+    {"truncation", get_truncation, NULL, "What the file declares, a dict, or None.", NULL},
+    {"padding", get_padding, NULL, "What the file declares, a dict, or None.", NULL},
     {"vocab_size", get_vocab_size, NULL, "The largest id + 1, added tokens included.", NULL},
     {"base_vocab_size", get_base_size, NULL, "The largest id + 1 of the tokens that are no added ones.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -175,7 +175,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (status == GM_OK)
         status = copy_stops(st, o);
     if (status == GM_OK && t)
-        status = gm_detokenizer_new(t, true, &st->detokenizer);
+        status = gm_detokenizer_new(t, true, false, &st->detokenizer);
     if (status == GM_OK && t)
         status = read_prompt(st->detokenizer, prompt, n_prompt);
     if (status != GM_OK) {

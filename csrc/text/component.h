@@ -9,6 +9,8 @@ gm_status component_model(gm_tokenizer *t, json_reader *r);
 gm_status component_normalizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_pretokenizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_post_processor(gm_tokenizer *t, const json_reader *r);
+gm_status component_truncation(gm_tokenizer *t, const json_reader *r);
+gm_status component_padding(gm_tokenizer *t, const json_reader *r);
 gm_status component_decoder(gm_tokenizer *t, const json_reader *r);
 /* ---- what their readers share ---- */
 /* *type stands on the component's type, a string. */

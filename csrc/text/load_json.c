@@ -39,8 +39,9 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
 
 /* ---- the file ---- */
 static gm_status read_file(gm_tokenizer *t, json_reader *r) {
-    enum { NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR, DECODER, ADDED_TOKENS, N_PARTS };
-    static const char *const keys[] = { "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens" };
+    enum { NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR, DECODER, ADDED_TOKENS, TRUNCATION, PADDING, N_PARTS };
+    static const char *const keys[] = { "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens",
+                                        "truncation", "padding" };
     json_reader parts[N_PARTS];
     for (int i = 0; i < N_PARTS; i++)
         parts[i] = (json_reader){ .name = r->name, .type = JSON_NULL };
@@ -71,6 +72,8 @@ static gm_status read_file(gm_tokenizer *t, json_reader *r) {
     GM_TRY(component_normalizer(t, &parts[NORMALIZER]));
     GM_TRY(component_pretokenizer(t, &parts[PRE_TOKENIZER]));
     GM_TRY(component_post_processor(t, &parts[POST_PROCESSOR]));
+    GM_TRY(component_truncation(t, &parts[TRUNCATION]));
+    GM_TRY(component_padding(t, &parts[PADDING]));
     GM_TRY(component_decoder(t, &parts[DECODER]));
     GM_TRY(read_added(t, &parts[ADDED_TOKENS]));
     return tokenizer_finish(t);

@@ -1,6 +1,4 @@
-/* tokenizer.c - the tokenizer of gomlx.h: text to ids through the loaded parts, ids to text, and a stream of either.
- * Encoding: added tokens are cut out of the raw text; what lies between is normalized, cut at the added tokens that
- * live in normalized text, and its pieces go through the model. */
+/* tokenizer.c - the tokenizer of gomlx.h: its life, its vocabulary, and ids to text. Text to ids: encode.c. */
 #include "text/tokenizer.h"
 
 gm_tokenizer *tokenizer_new(void) {
@@ -18,8 +16,6 @@ gm_tokenizer *gm_tokenizer_retain(gm_tokenizer *t) {
     return t;
 }
 
-static void work_free(encode_work *work);
-
 void gm_tokenizer_release(gm_tokenizer *t) {
     if (t == NULL || atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel) != 1)
         return;
@@ -32,11 +28,13 @@ void gm_tokenizer_release(gm_tokenizer *t) {
     normalizer_free(&t->normalizer);
     pretokenizer_free(&t->pretokenizer);
     model_free(&t->model);
+    post_free(&t->post_processor);
+    memory_free(t->pad_token);
+    for (int i = 0; i < IDLE_WORKS; i++)
+        work_free(atomic_load(&t->idle[i]));
     memory_free(t->before.data);
     memory_free(t->after.data);
     decoder_free(&t->decoder);
-    for (int i = 0; i < IDLE_WORKS; i++)
-        work_free(atomic_load(&t->idle[i]));
     memory_free(t);
 }
 
@@ -84,125 +82,11 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
     mark_special(t, &t->normalized_tokens);
     t->model.byte_level = t->pretokenizer.byte_level;
     t->quick = (quick_way){ pretokenizer_scanner(&t->pretokenizer), piece_kernels_get(), &t->model, &t->vocab };
+    if (t->post_processor.n_steps == 0)
+        GM_TRY(post_surround(&t->post_processor, t->before.data, t->before.size, t->after.data, t->after.size));
+    t->before.size = t->after.size = 0;
+    GM_TRY(post_simple(&t->post_processor, &t->before, &t->after, &t->simple));
     return model_prepare(&t->model, &t->vocab);
-}
-
-/* ---- encoding ---- */
-struct encode_work {
-    normalize_work normalize;
-    pretoken_scan pretokens;
-    model_work model;
-    id_buffer ids;
-    quick_work quick;
-};
-
-static void work_free(encode_work *work) {
-    if (work == NULL)
-        return;
-    normalize_work_free(&work->normalize);
-    pretokens_free(&work->pretokens);
-    model_work_free(&work->model);
-    quick_work_free(&work->quick);
-    memory_free(work->ids.data);
-    memory_free(work);
-}
-
-/* One that lies idle, or a new one; NULL when memory ran out. */
-static encode_work *work_take(gm_tokenizer *t) {
-    for (int i = 0; i < IDLE_WORKS; i++) {
-        encode_work *work = atomic_exchange(&t->idle[i], NULL);
-        if (work != NULL)
-            return work;
-    }
-    encode_work *work = memory_zeroed(sizeof *work);
-    if (work != NULL && piece_cache_new(&work->quick.cache) == GM_OK)
-        return work;
-    work_free(work);
-    return NULL;
-}
-
-static void work_give_back(gm_tokenizer *t, encode_work *work) {
-    for (int i = 0; i < IDLE_WORKS; i++) {
-        encode_work *none = NULL;
-        if (atomic_compare_exchange_strong(&t->idle[i], &none, work))
-            return;
-    }
-    work_free(work);
-}
-
-static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
-    text_view piece;
-    if (t->quick.scanner != SCANNER_NONE)
-        return quick_encode(&t->quick, &work->quick, &work->model, text->bytes, text->length, &work->ids);
-    GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
-    for (;;) {
-        gm_status status = pretokens_next(&work->pretokens, &piece);
-        if (status == GM_END)
-            return GM_OK;
-        GM_TRY(status);
-        GM_TRY(model_encode(&t->model, &t->vocab, &work->model, piece.bytes, piece.length, &work->ids, NULL));
-    }
-}
-
-/* Text between two added tokens of the raw text. */
-static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, text_view text, bool at_start,
-                            bool skip_special) {
-    GM_TRY(normalize(&t->normalizer, &work->normalize, &text));
-    added_scan scan;
-    added_part part;
-    added_open(&scan, &t->normalized_tokens, text.bytes, text.length, skip_special);
-    while (added_next(&scan, &part)) {
-        if (part.id >= 0) {
-            GM_TRY(ids_append(&work->ids, part.id));
-        } else {
-            text_view segment = text_slice(&text, part.start, part.end);
-            GM_TRY(encode_segment(t, work, &segment, at_start && part.start == 0));
-        }
-    }
-    return GM_OK;
-}
-
-static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const uint8_t *text, size_t length,
-                             bool add_special, bool skip_special) {
-    for (size_t i = 0; add_special && i < t->before.size; i++)
-        GM_TRY(ids_append(&work->ids, t->before.data[i]));
-    text_view view = { .bytes = text, .length = length };
-    added_scan scan;
-    added_part part;
-    added_open(&scan, &t->raw_tokens, text, length, skip_special);
-    while (added_next(&scan, &part)) {
-        if (part.id >= 0)
-            GM_TRY(ids_append(&work->ids, part.id));
-        else
-            GM_TRY(encode_raw(t, work, text_slice(&view, part.start, part.end), part.start == 0, skip_special));
-    }
-    for (size_t i = 0; add_special && i < t->after.size; i++)
-        GM_TRY(ids_append(&work->ids, t->after.data[i]));
-    return GM_OK;
-}
-
-gm_status gm_tokenizer_encode(gm_tokenizer *t, const char *text, size_t length, bool add_special, bool parse_special,
-                              int32_t **ids, size_t *count) {
-    *ids = NULL;
-    *count = 0;
-    if (length > INT32_MAX)
-        return gm_fail(GM_EOVERFLOW, "encode: a text of %zu bytes; at most %d can be encoded at once", length,
-                       INT32_MAX);
-    size_t fault = utf8_check((const uint8_t *)text, length);
-    if (fault < length)
-        return gm_fail(GM_EVALUE, "encode: the text is not UTF-8 at byte %zu", fault);
-    encode_work *work = work_take(t);
-    if (work == NULL)
-        return GM_ENOMEM;
-    gm_status status = encode_text(t, work, (const uint8_t *)text, length, add_special, !parse_special);
-    if (status == GM_OK) {
-        *ids = work->ids.data;
-        *count = work->ids.size;
-        work->ids = (id_buffer){ 0 };
-    }
-    work->ids.size = 0;
-    work_give_back(t, work);
-    return status;
 }
 
 /* ---- decoding ---- */
@@ -244,13 +128,13 @@ struct gm_detokenizer {
     byte_buffer out;
 };
 
-gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, gm_detokenizer **out) {
+gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, bool strict, gm_detokenizer **out) {
     *out = memory_zeroed(sizeof **out);
     if (*out == NULL)
         return GM_ENOMEM;
     (*out)->tokenizer = gm_tokenizer_retain(t);
     (*out)->skip_special = skip_special;
-    decode_open(&(*out)->state, &t->decoder, false);
+    decode_open(&(*out)->state, &t->decoder, strict);
     return GM_OK;
 }
 

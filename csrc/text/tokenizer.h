@@ -7,13 +7,12 @@
 #include "text/decode.h"
 #include "text/model.h"
 #include "text/normalize.h"
+#include "text/postprocess.h"
 #include "text/pretokenize.h"
 #include "text/quick.h"
 #include "text/vocab.h"
 
 #define IDLE_WORKS 8
-
-typedef struct encode_work encode_work;
 
 struct gm_tokenizer {
     _Atomic int64_t references;
@@ -26,11 +25,45 @@ struct gm_tokenizer {
     normalizer normalizer;
     pretokenizer pretokenizer;
     model model;
-    id_buffer before, after;     /* what add_special puts around the ids */
+    post_processor post_processor;
+    bool simple;                 /* of one text it makes before, the text, after */
+    id_buffer before, after;     /* a loader may fill these instead of the post-processor */
+    bool has_truncation, has_padding;
+    gm_truncation truncation;
+    gm_padding padding;
+    char *pad_token;             /* padding.token */
     decoder decoder;
     quick_way quick;             /* to ids alone, where the pre-tokenizer is one known pattern */
-    _Atomic(encode_work *) idle[IDLE_WORKS];    /* with what their caches have learned */
+    _Atomic(struct encode_work *) idle[IDLE_WORKS];    /* with what their caches have learned */
 };
+
+/* One thread's memory for encoding; what it has learnt of one text serves the next. */
+typedef struct encode_work {
+    normalize_work normalize;
+    pretoken_scan pretokens;
+    model_work model;
+    quick_work quick;
+    id_buffer ids;               /* the result; whoever takes the work finds it empty */
+    gm_encoding *encoding;       /* the same with all that is known, or NULL: ids are enough */
+    span_buffer spans;           /* then of the piece's tokens */
+    int32_t type_id, word;
+    bool skip_special;           /* special tokens are text */
+    bool truncated;              /* the last text was cut */
+    bool large;                  /* it had a text whose needs are not worth keeping */
+} encode_work;
+
+/* One that lies idle, or a new one; NULL when memory ran out. */
+encode_work *work_take(gm_tokenizer *t);
+void work_give_back(gm_tokenizer *t, encode_work *work);    /* its ids are dropped */
+void work_free(encode_work *work);
+/* Appends to work->ids. */
+gm_status tokenizer_encode(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+                           const gm_encode_options *o);
+/* A whole encoding; it is padded as if it were alone. */
+gm_status tokenizer_encoding(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+                             const gm_encode_options *o, gm_encoding **out);
+/* As padding a whole encoding to a length. */
+gm_status tokenizer_pad(const gm_tokenizer *t, gm_encoding *e, size_t length, const gm_padding *how);
 
 gm_tokenizer *tokenizer_new(void);
 /* Adds a token that is matched in the text, after the vocabulary and the normalizer are there. Its id is the

@@ -19,6 +19,7 @@ static const char json[] =
     "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"byte_fallback\":true,\"merges\":[\"a b\",[\"ab\",\"ab\"]],"
     "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<s>\":3,\"?\":4,\"abab\":5,\" \":6,\"<0xC3>\":7,\"<0xA9>\":8}}}";
+static const gm_encode_options all = { .add_special = true, .parse_special = true };
 static const char text[] = " abab xb, e\xCC\x81 hi  lo 1234 \xE4\xB8\xAD";
 
 /* Long enough for the heap. */
@@ -33,12 +34,12 @@ static gm_status round_trip(gm_tokenizer *t, const char *input, size_t length, c
     const char *part;
     gm_detokenizer *d = NULL;
     *out = NULL;
-    gm_status status = gm_tokenizer_encode(t, input, length, true, true, &ids, &count);
+    gm_status status = gm_tokenizer_encode(t, &(gm_text){ input, length, false }, NULL, &all, &ids, &count, NULL);
     if (status != GM_OK)
         return status;
     status = gm_tokenizer_decode(t, ids, count, false, out, out_length);
     if (status == GM_OK)
-        status = gm_detokenizer_new(t, true, &d);
+        status = gm_detokenizer_new(t, true, false, &d);
     for (size_t i = 0; i < count && status == GM_OK; i++)
         status = gm_detokenizer_push(d, ids[i], &part, &n);
     if (status == GM_OK)
@@ -55,12 +56,12 @@ static void test_round_trip(void) {
     int32_t *ids;
     size_t count;
     CHECK(gm_tokenizer_from_json(json, sizeof json - 1, "test", &t) == GM_OK);
-    CHECK(gm_tokenizer_encode(t, text, sizeof text - 1, true, true, &ids, &count) == GM_OK);
+    CHECK(gm_tokenizer_encode(t, &(gm_text){ text, sizeof text - 1, false }, NULL, &all, &ids, &count, NULL) == GM_OK);
     CHECK(count == sizeof wanted / sizeof wanted[0] && memcmp(ids, wanted, sizeof wanted) == 0);
     gm_buffer_free(ids);
     CHECK(gm_tokenizer_vocab_size(t) == 10);
     CHECK(gm_tokenizer_id(t, "lo", 2) == 9 && gm_tokenizer_is_special(t, 9));
-    CHECK_ERROR(gm_tokenizer_encode(t, "ab\xFF", 3, true, true, &ids, &count), GM_EVALUE, "byte 2");
+    CHECK_ERROR(gm_tokenizer_encode(t, &(gm_text){ "ab\xFF", 3, false }, NULL, &all, &ids, &count, NULL), GM_EVALUE, "byte 2");
     gm_tokenizer_release(t);
 }
 

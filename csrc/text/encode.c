@@ -1,0 +1,311 @@
+/* encode.c - text to ids, and to all that is known about them, through the loaded parts of a tokenizer.
+ * Added tokens are cut out of the raw text; what lies between is normalized, cut at the added tokens that live in
+ * normalized text, and its pieces go through the model. Then truncation, the post-processor, padding. */
+#include "text/tokenizer.h"
+
+/* ---- works ---- */
+#define LARGE_TEXT (1 << 20)      /* bytes; what such a text needed is not kept, but for what was learned */
+
+static void drop_scratch(encode_work *work) {
+    normalize_work_free(&work->normalize);
+    pretokens_free(&work->pretokens);
+    model_work_free(&work->model);
+    memory_free(work->spans.data);
+    work->normalize = (normalize_work){ 0 };
+    work->pretokens = (pretoken_scan){ 0 };
+    work->model = (model_work){ 0 };
+    work->spans = (span_buffer){ 0 };
+    work->large = false;
+}
+
+void work_free(encode_work *work) {
+    if (work == NULL)
+        return;
+    drop_scratch(work);
+    quick_work_free(&work->quick);
+    memory_free(work->ids.data);
+    memory_free(work);
+}
+
+encode_work *work_take(gm_tokenizer *t) {
+    for (int i = 0; i < IDLE_WORKS; i++) {
+        encode_work *work = atomic_exchange(&t->idle[i], NULL);
+        if (work != NULL)
+            return work;
+    }
+    encode_work *work = memory_zeroed(sizeof *work);
+    if (work != NULL && piece_cache_new(&work->quick.cache) == GM_OK)
+        return work;
+    work_free(work);
+    return NULL;
+}
+
+void work_give_back(gm_tokenizer *t, encode_work *work) {
+    if (work == NULL)
+        return;
+    memory_free(work->ids.data);
+    work->ids = (id_buffer){ 0 };
+    if (work->large)
+        drop_scratch(work);
+    for (int i = 0; i < IDLE_WORKS; i++) {
+        encode_work *none = NULL;
+        if (atomic_compare_exchange_strong(&t->idle[i], &none, work))
+            return;
+    }
+    work_free(work);
+}
+
+/* ---- encoding ---- */
+/* A token that stands for `span` of the original. */
+static gm_status give(encode_work *work, int32_t id, text_span span, uint32_t text) {
+    return encoding_push(work->encoding, (gm_token_info){
+        .id = id, .type_id = work->type_id, .word = work->word, .start = (int32_t)span.start, .end = (int32_t)span.end,
+        .attention = true }, text);
+}
+
+/* One piece of text, with all that is known about its tokens. */
+static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
+    work->ids.size = work->spans.size = 0;
+    GM_TRY(model_encode(&t->model, &t->vocab, &work->model, piece->bytes, piece->length, &work->ids, &work->spans));
+    for (size_t i = 0; i < work->ids.size; i++) {
+        text_span at = work->spans.data[i];
+        uint32_t text = OWN_TEXT;
+        int32_t id = work->ids.data[i];
+        if (at.end > piece->length)    /* no span of the reference's either */
+            at = (text_span){ 0, 0 };
+        if (t->model.kind == MODEL_UNIGRAM && id == t->model.unigram.unknown && at.start < at.end)
+            GM_TRY(encoding_string(&work->encoding->strings, piece->bytes + at.start, at.end - at.start, &text));
+        GM_TRY(give(work, id, text_origin(piece, at.start, at.end), text));
+    }
+    work->word++;
+    return GM_OK;
+}
+
+static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
+    text_view piece;
+    if (t->quick.scanner != SCANNER_NONE && work->encoding == NULL)
+        return quick_encode(&t->quick, &work->quick, &work->model, text->bytes, text->length, &work->ids);
+    GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
+    for (;;) {
+        gm_status status = pretokens_next(&work->pretokens, &piece);
+        if (status == GM_END)
+            return GM_OK;
+        GM_TRY(status);
+        if (work->encoding != NULL)
+            GM_TRY(encode_piece(t, work, &piece));
+        else
+            GM_TRY(model_encode(&t->model, &t->vocab, &work->model, piece.bytes, piece.length, &work->ids, NULL));
+    }
+}
+
+/* An added token, which stands for [start, end) of the text. */
+static gm_status encode_added(encode_work *work, const text_view *text, const added_part *part) {
+    if (work->encoding == NULL)
+        return ids_append(&work->ids, part->id);
+    GM_TRY(give(work, part->id, text_origin(text, part->start, part->end), OWN_TEXT));
+    work->word++;
+    return GM_OK;
+}
+
+/* Text between two added tokens of the raw text. */
+static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, text_view text, bool at_start) {
+    GM_TRY(normalize(&t->normalizer, &work->normalize, &text));
+    added_scan scan;
+    added_part part;
+    added_open(&scan, &t->normalized_tokens, text.bytes, text.length, work->skip_special);
+    while (added_next(&scan, &part)) {
+        if (part.id >= 0) {
+            GM_TRY(encode_added(work, &text, &part));
+        } else {
+            text_view segment = text_slice(&text, part.start, part.end);
+            GM_TRY(encode_segment(t, work, &segment, at_start && part.start == 0));
+        }
+    }
+    return GM_OK;
+}
+
+/* Text that is UTF-8. */
+static gm_status encode_valid(const gm_tokenizer *t, encode_work *work, const text_view *text) {
+    added_scan scan;
+    added_part part;
+    added_open(&scan, &t->raw_tokens, text->bytes, text->length, work->skip_special);
+    while (added_next(&scan, &part)) {
+        if (part.id >= 0)
+            GM_TRY(encode_added(work, text, &part));
+        else
+            GM_TRY(encode_raw(t, work, text_slice(text, part.start, part.end), part.start == 0 && text->origin == 0));
+    }
+    return GM_OK;
+}
+
+/* The token of one byte that is no part of a character, -1 if there is none. */
+static int32_t byte_token(const gm_tokenizer *t, uint8_t byte) {
+    static const char digits[] = "0123456789ABCDEF";
+    uint8_t text[6] = { '<', '0', 'x', (uint8_t)digits[byte >> 4], (uint8_t)digits[byte & 15], '>' };
+    size_t n = t->model.byte_level ? utf8_put(alphabet_char(byte), text) : sizeof text;
+    return vocab_find(&t->vocab, text, n);
+}
+
+/* Bytes that are not UTF-8. */
+static gm_status encode_bytes(const gm_tokenizer *t, encode_work *work, const gm_text *text, size_t start, size_t end) {
+    for (size_t i = start; i < end; i++) {
+        int32_t id = byte_token(t, (uint8_t)text->data[i]);
+        if (!text->raw || id < 0)
+            return gm_fail(GM_EVALUE, "encode: the text is not UTF-8 at byte %zu%s", i,
+                           text->raw ? ", and the vocabulary has no token for that byte" : "");
+        if (work->encoding == NULL)
+            GM_TRY(ids_append(&work->ids, id));
+        else
+            GM_TRY(give(work, id, (text_span){ (uint32_t)i, (uint32_t)i + 1 }, OWN_TEXT));
+    }
+    work->word++;
+    return GM_OK;
+}
+
+/* What is valid goes its way, what is not is bytes. */
+static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const gm_text *text, int32_t type_id) {
+    const uint8_t *bytes = (const uint8_t *)text->data;
+    size_t n = text->length;
+    if (n > INT32_MAX)
+        return gm_fail(GM_EOVERFLOW, "encode: a text of %zu bytes; at most %d can be encoded at once", n, INT32_MAX);
+    work->type_id = type_id;
+    work->word = 0;
+    work->large = work->large || n > LARGE_TEXT;
+    size_t before = work->encoding == NULL ? 0 : work->encoding->size;
+    for (size_t at = 0; at < n;) {
+        size_t fault = at + utf8_check(bytes + at, n - at), end = fault;
+        text_view view = { .bytes = bytes + at, .length = fault - at, .origin = (uint32_t)at,
+                           .aligned = work->encoding != NULL };
+        GM_TRY(encode_valid(t, work, &view));
+        for (int step; end < n && (step = utf8_step(bytes + end, n - end)) <= 0;)
+            end = step == 0 ? n : end + (size_t)-step;
+        if (end > fault)
+            GM_TRY(encode_bytes(t, work, text, fault, end));
+        at = end;
+    }
+    if (work->encoding != NULL && !text->raw)
+        encoding_to_scalars(work->encoding, before, bytes, n);
+    return GM_OK;
+}
+
+/* The texts' tokens, cut to their length, special ones around them. The list becomes the one encoding. */
+static gm_status encode_whole(const gm_tokenizer *t, encode_work *work, const gm_text *const *texts, int n,
+                              const gm_encode_options *o, encoding_list *list, byte_buffer *strings) {
+    for (int i = 0; i < n; i++) {
+        GM_TRY(encodings_push(list, encoding_new()));
+        work->encoding = list->data[i];
+        work->encoding->strings = *strings;
+        *strings = (byte_buffer){ 0 };
+        gm_status status = encode_text(t, work, texts[i], i);
+        *strings = list->data[i]->strings;
+        list->data[i]->strings = (byte_buffer){ 0 };
+        GM_TRY(status);
+    }
+    if (o->truncation != NULL) {
+        gm_truncation limit = *o->truncation;
+        size_t added = o->add_special ? post_added(&t->post_processor, n == 2) : 0;
+        if (added > limit.max_length)
+            return gm_fail(GM_EVALUE, "encode: truncation to %zu tokens leaves no room for the %zu special ones",
+                           limit.max_length, added);
+        limit.max_length -= added;
+        GM_TRY(encodings_truncate(list->data[0], n == 2 ? list->data[1] : NULL, &limit));
+    }
+    return post_process(&t->post_processor, t, list, o->add_special, strings);
+}
+
+gm_status tokenizer_pad(const gm_tokenizer *t, gm_encoding *e, size_t length, const gm_padding *how) {
+    uint32_t text = OWN_TEXT;
+    size_t n;
+    const char *own = gm_tokenizer_token(t, how->id, &n);
+    if (how->token != NULL && (own == NULL || n != how->token_length || memcmp(own, how->token, n) != 0))
+        GM_TRY(encoding_string(&e->strings, how->token, how->token_length, &text));
+    return encoding_pad(e, length, how, text);
+}
+
+gm_status tokenizer_encoding(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+                             const gm_encode_options *o, gm_encoding **out) {
+    encoding_list list = { 0 };
+    byte_buffer strings = { 0 };
+    id_buffer ids = work->ids;    /* may hold results already */
+    work->ids = (id_buffer){ 0 };
+    work->skip_special = !o->parse_special;
+    *out = NULL;
+    gm_status status = encode_whole(t, work, (const gm_text *[]){ text, pair }, pair == NULL ? 1 : 2, o, &list,
+                                    &strings);
+    memory_free(work->ids.data);
+    work->ids = ids;
+    work->encoding = NULL;
+    if (status == GM_OK) {
+        *out = list.data[0];
+        list.data[0] = NULL;
+        work->truncated = (*out)->overflowing.size > 0;
+        (*out)->strings = strings;
+        if (o->padding != NULL)
+            status = tokenizer_pad(t, *out, padded_length(o->padding, (*out)->size), o->padding);
+    } else {
+        memory_free(strings.data);
+    }
+    encodings_free(&list);
+    if (status != GM_OK) {
+        gm_encoding_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+gm_status tokenizer_encode(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+                           const gm_encode_options *o) {
+    work->truncated = false;
+    if (pair == NULL && o->truncation == NULL && o->padding == NULL && t->simple) {
+        work->skip_special = !o->parse_special;
+        for (size_t i = 0; o->add_special && i < t->before.size; i++)
+            GM_TRY(ids_append(&work->ids, t->before.data[i]));
+        GM_TRY(encode_text(t, work, text, 0));
+        for (size_t i = 0; o->add_special && i < t->after.size; i++)
+            GM_TRY(ids_append(&work->ids, t->after.data[i]));
+        return GM_OK;
+    }
+    gm_encoding *e;
+    GM_TRY(tokenizer_encoding(t, work, text, pair, o, &e));
+    gm_status status = GM_OK;
+    for (size_t i = 0; i < e->size && status == GM_OK; i++)
+        status = ids_append(&work->ids, e->tokens[i].info.id);
+    gm_encoding_free(e);
+    return status;
+}
+
+gm_status gm_tokenizer_encode(gm_tokenizer *t, const gm_text *text, const gm_text *pair, const gm_encode_options *o,
+                              int32_t **ids, size_t *count, bool *truncated) {
+    *ids = NULL;
+    *count = 0;
+    encode_work *work = work_take(t);
+    if (work == NULL)
+        return GM_ENOMEM;
+    gm_status status = tokenizer_encode(t, work, text, pair, o);
+    if (status == GM_OK) {
+        if (truncated != NULL)
+            *truncated = work->truncated;
+        *ids = work->ids.data;
+        *count = work->ids.size;
+        work->ids = (id_buffer){ 0 };
+    }
+    work_give_back(t, work);
+    return status;
+}
+
+gm_status gm_tokenizer_encoding(gm_tokenizer *t, const gm_text *text, const gm_text *pair, const gm_encode_options *o,
+                                gm_encoding **out) {
+    *out = NULL;
+    encode_work *work = work_take(t);
+    if (work == NULL)
+        return GM_ENOMEM;
+    gm_status status = tokenizer_encoding(t, work, text, pair, o, out);
+    work_give_back(t, work);
+    return status;
+}
+
+const gm_truncation *gm_tokenizer_truncation(const gm_tokenizer *t) {
+    return t->has_truncation ? &t->truncation : NULL;
+}
+
+const gm_padding *gm_tokenizer_padding(const gm_tokenizer *t) { return t->has_padding ? &t->padding : NULL; }
