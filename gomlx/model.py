@@ -208,6 +208,7 @@ class Model(Inspectable):
             raise ValueError(f"n is {n}, expected 1 to {MAX_SAMPLES}")
         prompt = ask()["prompt"]
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        decoder = self._engine.new_decoder()
         base = session if session is not None else self._fresh_session(ids)
 
         def lead():
@@ -215,13 +216,17 @@ class Model(Inspectable):
 
         def sample(i):
             fork = base.fork()
-            made = self._open(**ask() | {"prompt": ids}, seed=(seed + i) % 2**64, session=fork, deadline=deadline)
+            try:
+                made = self._open(**ask() | {"prompt": ids}, seed=(seed + i) % 2**64, session=fork, deadline=deadline)
+            except BaseException:
+                fork.close()
+                raise
             made.session = fork
             return made
 
-        return BatchStream(self._engine.new_decoder(), [partial(sample, i) for i in range(n)], min(n, MAX_BATCH),
+        return BatchStream(decoder, [partial(sample, i) for i in range(n)], min(n, MAX_BATCH),
                            lead=lead if len(ids) > 1 else None, slots=self._slots, deadline=deadline,
-                           on_error=self._set_error)
+                           on_error=self._set_error, on_close=base.close if session is None else lambda: None)
 
     def generate_batch(self, prompts: Sequence, *, options: Sequence[dict | None] | None = None, batch_size: int = 16,
                        timeout: float | None = None, **common) -> BatchStream:

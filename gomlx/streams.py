@@ -310,8 +310,10 @@ class BatchStream(Stepper):
     read()      reads to the end; returns the results
     """
 
-    def __init__(self, decoder, openers, size, *, lead=None, slots=None, deadline=None, on_error=lambda error: None):
+    def __init__(self, decoder, openers, size, *, lead=None, slots=None, deadline=None, on_error=lambda error: None,
+                 on_close=lambda: None):
         super().__init__(slots or Slots(), deadline, on_error)
+        self._on_close = on_close               # called when all of it has ended
         self._decoder = decoder
         self._openers = openers                 # functions that give the Generation of each prompt
         self._waiting = deque(range(len(openers)))
@@ -423,6 +425,7 @@ class BatchStream(Stepper):
                 if made is None:
                     self._made[index] = made = Generation(None, 0, None, [])
                     made.close()
+            self._on_close()
             self._results = [made.result for made in self._made]
             seconds = time.monotonic() - self._started if self._started else 0.0
             counted = {name: sum(getattr(one, name) for one in self._results)

@@ -1,6 +1,8 @@
 """One decode loop: a batch gives each prompt the bits of its single run; errors, ends and deadlines stay apart."""
 import asyncio
+import gc
 import os
+import signal
 import threading
 import time
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 import gomlx
+from gomlx import _gomlx
 from gomlx.probes import Probe
 
 RAGGED = ["Once upon a time", "The cat", "A very long day in the forest, where nobody had ever been before, and", "Tom",
@@ -308,3 +311,69 @@ def test_samples_share_one_prefill(model):
     failed = model.generate([10 ** 6, 1], n=2).read()
     assert [type(one.error) for one in failed] == [ValueError, ValueError]
     assert len(model.generate([5], n=2, max_tokens=2).read()) == 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no interval timers here")
+def test_an_interrupted_step_gives_back_what_was_closed_meanwhile():
+    """The handler closes a member while the step runs, as another thread may, and interrupts the step."""
+    with gomlx.load(prompt_cache=False) as model:
+        rng = np.random.default_rng(0)
+        sessions = [model.session() for _ in range(2)]
+        streams = [_gomlx.stream(session, None, rng.integers(10, 400, 2000).tolist(), max_tokens=1)
+                   for session in sessions]
+        decoder = model._engine.new_decoder()
+        for stream in streams:
+            decoder.add(stream)
+
+        def interrupt(*_):
+            streams[0].close()
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            with pytest.raises(KeyboardInterrupt):
+                decoder.step()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        sessions[0].fork().close()                                     # nothing uses it any more
+        with pytest.raises(RuntimeError, match="a stream is using it"):
+            sessions[1].fork()
+        assert decoder.step()[0] is streams[1]
+
+
+def open_sessions(model):
+    def is_open(session):
+        try:
+            return session.length >= 0
+        except ValueError:
+            return False
+    return sum(type(one) is _gomlx.Session and one.model is model._engine and is_open(one) for one in gc.get_objects())
+
+
+def test_samples_leave_no_sessions_behind():
+    """Whether they end, are closed early, fail to open or never begin: at once, not when garbage is collected."""
+    gc.disable()
+    try:
+        with gomlx.load(prompt_cache=False) as model:
+            batch = model.generate("Once upon a time", n=3, max_tokens=4)
+            batch.read()
+            assert open_sessions(model) == 0
+            batch = model.generate("Once upon a time", n=3, max_tokens=40)
+            for _ in zip(range(5), batch, strict=False):
+                pass
+            assert open_sessions(model) > 1
+            batch.close()
+            assert open_sessions(model) == 0
+            batch = model.generate("Once upon a time", n=3, stop_ids=[model.vocab_size])
+            assert all("outside" in str(result.error) for result in batch.read())
+            assert open_sessions(model) == 0
+            batch = model.generate([5, model.vocab_size, 7], n=2)
+            assert all("outside" in str(result.error) for result in batch.read())
+            assert open_sessions(model) == 0
+            own = model.session()
+            model.generate("Once upon a time", n=2, max_tokens=2, session=own).read()
+            assert open_sessions(model) == 1 and own.length > 0
+    finally:
+        gc.enable()

@@ -76,16 +76,22 @@ static void mark_busy(decoder_object *decoder, bool busy) {
         member(decoder, i)->busy = busy;
 }
 
-/* Streams that were closed, or have had their last event, leave the list. */
+/* Streams that were closed, or have had their last event, leave the list. An exception that is set stays. */
 static bool let_go(decoder_object *decoder) {
-    for (Py_ssize_t i = PyList_Size(decoder->streams); i-- > 0;) {
+    PyObject *type, *value, *traceback;
+    bool ok = true;
+    PyErr_Fetch(&type, &value, &traceback);
+    decoder->busy = true;                /* what a stream holds may have a finalizer, which must not come back here */
+    for (Py_ssize_t i = PyList_Size(decoder->streams); ok && i-- > 0;) {
         stream_object *stream = member(decoder, i);
         if (stream->doomed)
             py_stream_release(stream);
-        if (!stream->stream && PyList_SetSlice(decoder->streams, i, i + 1, NULL) < 0)
-            return false;
+        ok = stream->stream || PyList_SetSlice(decoder->streams, i, i + 1, NULL) == 0;
     }
-    return true;
+    decoder->busy = false;
+    if (ok || type)
+        PyErr_Restore(type, value, traceback);
+    return ok;
 }
 
 /* The exception that is set, as a value; NULL, and it stays set, when it is none that a member may have. */
@@ -109,12 +115,7 @@ static PyObject *decoder_step(PyObject *self, PyObject *unused) {
     gm_token token = {.id = -1};
     gm_stream *which;
     gm_status status;
-    if (!is_free(decoder))
-        return NULL;
-    decoder->busy = true;                /* what a stream holds may have a finalizer, which must not come back here */
-    bool ready = let_go(decoder);
-    decoder->busy = false;
-    if (!ready)
+    if (!is_free(decoder) || !let_go(decoder))
         return NULL;
     mark_busy(decoder, true);
     do {
@@ -146,7 +147,7 @@ static PyObject *decoder_step(PyObject *self, PyObject *unused) {
         event = caught();
     if (stream && (status != GM_OK || token.finish != GM_FINISH_NONE))
         py_stream_release(stream);
-    if (event && !let_go(decoder))
+    if (!let_go(decoder))                /* after an interrupt, too */
         Py_CLEAR(event);
     PyObject *result = event && stream ? PyTuple_Pack(2, (PyObject *)stream, event) : Py_XNewRef(event);
     Py_XDECREF(event);
