@@ -259,6 +259,10 @@ typedef struct gm_detokenizer gm_detokenizer;
 gm_status gm_tokenizer_from_json(const char *json, size_t length, const char *name, gm_tokenizer **out);
 /* The vocabulary in a GGUF file's metadata. */
 gm_status gm_tokenizer_from_gguf(const char *path, gm_tokenizer **out);
+/* A SentencePiece .model file's bytes. parts, which may be empty: the text of a tokenizer.json without a model, for added
+ * tokens, of which such a file knows only some. add_bos, add_eos: around a text, with the ids that the file gives. */
+gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const char *parts, size_t parts_length,
+                                          bool add_bos, bool add_eos, const char *name, gm_tokenizer **out);
 gm_tokenizer *gm_tokenizer_retain(gm_tokenizer *t);
 void gm_tokenizer_release(gm_tokenizer *t);
 /* Texts are UTF-8, else GM_EVALUE; with raw they may be any bytes: what is not UTF-8 becomes tokens of single bytes,

@@ -2,6 +2,8 @@
 template."""
 from __future__ import annotations
 
+import json
+import mmap
 import os
 from collections.abc import Sequence
 
@@ -23,21 +25,20 @@ class Tokenizer(_gomlx.Tokenizer):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Tokenizer:
-        """From a tokenizer.json or the folder that holds one; the files beside it give the chat template."""
-        path = os.fspath(path)
-        folder = path if os.path.isdir(path) else os.path.dirname(path)
-        file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
-        try:
-            with open(file, "rb") as source:
-                text = source.read()
-        except FileNotFoundError:
-            hint = "; tokenizer.model alone is not read, convert it with transformers" \
-                if os.path.exists(os.path.join(folder, "tokenizer.model")) else ""
-            raise FileNotFoundError(f"no tokenizer.json in {folder!r}{hint}") from None
-        self = cls.from_json(text, file)
+        """From a folder with a tokenizer.json or else a tokenizer.model (SentencePiece), or from such a file; the files
+        beside it give the chat template and, for a tokenizer.model, the added tokens."""
         from gomlx import chat
         from gomlx.loading import read_json
+        path = os.fspath(path)
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        file = _file_in(folder) if os.path.isdir(path) else path
         config = read_json(os.path.join(folder, "tokenizer_config.json"))
+        data = _mapped(file)
+        if bytes(data[:64]).lstrip()[:1] in (b"{", b""):
+            self = cls.from_json(data, file)
+        else:
+            parts, add_bos, add_eos = _beside_model(folder, config)
+            self = cls.from_sentencepiece(data, parts, add_bos, add_eos, file)
         names = read_json(os.path.join(folder, "special_tokens_map.json")) | config
         self.bos_token, self.eos_token = token_text(names.get("bos_token")), token_text(names.get("eos_token"))
         self._templates = chat.templates_in_folder(folder, config)
@@ -146,3 +147,37 @@ def token_text(value):
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
+
+
+def _file_in(folder):
+    for name in ("tokenizer.json", "tokenizer.model"):
+        if os.path.exists(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    raise FileNotFoundError(f"neither tokenizer.json nor tokenizer.model in {folder!r}")
+
+
+def _mapped(file):
+    """A file's bytes, not read before they are looked at; an empty one cannot be mapped."""
+    with open(file, "rb") as source:
+        if os.fstat(source.fileno()).st_size == 0:
+            return b""
+        return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+# Tokenizers with fairseq's numbers: their ids are those of the model moved by one and more.
+FAIRSEQ = ("XLMRoberta", "MBart", "Camembert", "Barthez", "Nllb", "Plbart", "XGLM")
+
+
+def _beside_model(folder, config):
+    """What a tokenizer.model does not say: added tokens, as tokenizer.json has them, and whether texts get bos and eos."""
+    from gomlx.loading import read_json
+    name = config.get("tokenizer_class") or ""
+    if name.startswith(FAIRSEQ):
+        raise NotImplementedError(f"{folder}: a {name} numbers its tokens otherwise than its tokenizer.model; it needs "
+                                  "a tokenizer.json")
+    added = {int(i): token for i, token in (config.get("added_tokens_decoder") or {}).items()}
+    for token, i in read_json(os.path.join(folder, "added_tokens.json")).items():
+        added.setdefault(i, {"content": token})
+    tokens = [{"special": False, "normalized": False} | token | {"id": i} for i, token in sorted(added.items())]
+    return (json.dumps({"added_tokens": tokens}).encode(), config.get("add_bos_token", True) is not False,
+            config.get("add_eos_token", name.startswith("T5")) is True)

@@ -23,7 +23,7 @@ gm_tokenizer *tokenizer_of(PyObject *self) {
 
 static PyObject *tokenizer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     (void)type, (void)args, (void)kwargs;
-    PyErr_SetString(PyExc_TypeError, "a Tokenizer is made by from_json or from_gguf");
+    PyErr_SetString(PyExc_TypeError, "a Tokenizer is made by from_file, from_json, from_sentencepiece or from_gguf");
     return NULL;
 }
 
@@ -61,6 +61,33 @@ static PyObject *from_json(PyObject *class, PyObject *const *args, Py_ssize_t n,
     status = gm_tokenizer_from_json(json.buf, (size_t)json.len, name, &tokenizer);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&json);
+    return status == GM_OK ? tokenizer_wrap(class, tokenizer) : raise_gm(state_of_class(class));
+}
+
+static PyObject *from_sentencepiece(PyObject *class, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"from_sentencepiece", 0, 5, 1,
+                                  {"model", "parts", "add_bos", "add_eos", "name", NULL}};
+    PyObject *v[5];
+    const char *name = "tokenizer.model";
+    bool add_bos = false, add_eos = false;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[2], &add_bos) || !read_bool(v[3], &add_eos)
+        || (v[4] && !(name = PyUnicode_AsUTF8AndSize(v[4], NULL))))
+        return NULL;
+    Py_buffer data, parts = {0};
+    if (PyObject_GetBuffer(v[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (v[1] && PyObject_GetBuffer(v[1], &parts, PyBUF_SIMPLE) < 0) {
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    gm_tokenizer *tokenizer = NULL;
+    gm_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_tokenizer_from_sentencepiece(data.buf, (size_t)data.len, parts.buf, (size_t)parts.len, add_bos,
+                                             add_eos, name, &tokenizer);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&parts);
+    PyBuffer_Release(&data);
     return status == GM_OK ? tokenizer_wrap(class, tokenizer) : raise_gm(state_of_class(class));
 }
 
@@ -442,6 +469,9 @@ PyType_Spec py_detokenizer_spec = {"gomlx._gomlx.Detokenizer", sizeof(detokenize
 static PyMethodDef tokenizer_methods[] = {
     {"from_json", FUNCTION(from_json), FASTCALL | METH_CLASS,
      SIG("from_json($type, json, name='tokenizer.json')", "From the bytes of a tokenizer.json; name is for messages.")},
+    {"from_sentencepiece", FUNCTION(from_sentencepiece), FASTCALL | METH_CLASS,
+     SIG("from_sentencepiece($type, model, parts=b'', add_bos=False, add_eos=False, name='tokenizer.model')",
+         "From the bytes of a SentencePiece model. parts: a tokenizer.json without a model, for added tokens.")},
     {"from_gguf", from_gguf, METH_O | METH_CLASS,
      SIG("from_gguf($type, path, /)", "From the metadata of a GGUF file.")},
     {"encode", FUNCTION(encode), FASTCALL,

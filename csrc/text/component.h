@@ -4,8 +4,12 @@
 #include "text/member.h"
 #include "text/tokenizer.h"
 
-/* Reads on to the object's end. (load_model.c; the others are in component.c) */
+/* Reads on to the object's end (load_model.c). */
 gm_status component_model(gm_tokenizer *t, json_reader *r);
+/* A tokenizer.json without a model, for one that comes from elsewhere (load_json.c). */
+gm_status component_parts(gm_tokenizer *t, const char *json, size_t length, const char *name);
+/* One component from the text of its object, for files that say it in other words. */
+gm_status component_literal(gm_tokenizer *t, gm_status (*read)(gm_tokenizer *, const json_reader *), const char *json);
 gm_status component_normalizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_pretokenizer(gm_tokenizer *t, const json_reader *r);
 gm_status component_post_processor(gm_tokenizer *t, const json_reader *r);

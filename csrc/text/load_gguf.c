@@ -1,15 +1,10 @@
 /* load_gguf.c - a tokenizer from a GGUF file's metadata: tokenizer.ggml.model 'gpt2' (byte-level BPE, cut as
  * tokenizer.ggml.pre says) and 'llama' (SentencePiece's BPE, whose scores become merges here). GGUF has no
  * normalizer: for the `pre` types whose own files have NFC it is applied, so that ids are the original's. */
-#include <stdlib.h>
 #include "base/gguf.h"
+#include "text/component.h"
 #include "text/merges.h"
-#include "text/tokenizer.h"
-
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
-
-#define MARKER "\xE2\x96\x81"       /* U+2581, SentencePiece's space */
-#define MAX_SPLIT_BYTES 1024        /* of a token that merges make: trying all its splits costs the square of that */
+#include "text/sentencepiece.h"
 
 typedef enum {
     GROUP_LLAMA3, GROUP_CL100K, GROUP_QWEN2, GROUP_QWEN2_NFC, GROUP_QWEN35_NFC, GROUP_DEEPSEEK, GROUP_TEKKEN,
@@ -66,22 +61,26 @@ static gm_status read_tokens(const gguf *g, gm_tokenizer *t) {
     return vocab_index(&t->vocab);
 }
 
-/* Control and user-defined tokens are matched in the text before all else. */
-static gm_status read_types(const gguf *g, gm_tokenizer *t, const gguf_entry **types) {
-    GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, types));
-    if (*types == NULL)
+static gm_status check_types(const gguf *g, const gm_tokenizer *t, const gguf_entry *types) {
+    if (types == NULL || types->count == t->vocab.n_ids)
         return GM_OK;
-    if ((*types)->count != t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: %llu token types for %zu tokens", gguf_file(g)->path,
-                       (unsigned long long)(*types)->count, t->vocab.n_ids);
-    for (uint64_t i = 0; i < (*types)->count; i++) {
+    return gm_fail(GM_EBADFILE, "%s: %llu token types for %zu tokens", gguf_file(g)->path,
+                   (unsigned long long)types->count, t->vocab.n_ids);
+}
+
+/* Control and user-defined tokens are matched in the text before all else. */
+static gm_status read_types(const gguf *g, gm_tokenizer *t) {
+    const gguf_entry *types;
+    GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
+    GM_TRY(check_types(g, t, types));
+    for (uint64_t i = 0; types != NULL && i < types->count; i++) {
         int64_t type;
         size_t length;
-        GM_TRY(gguf_item_int(*types, i, &type));
-        if (type != TYPE_CONTROL && type != TYPE_USER_DEFINED && type != TYPE_UNKNOWN)
+        GM_TRY(gguf_item_int(types, i, &type));
+        if (type != PIECE_CONTROL && type != PIECE_USER_DEFINED && type != PIECE_UNKNOWN)
             continue;
         const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
-        added_token flags = { .special = type != TYPE_USER_DEFINED };
+        added_token flags = { .special = type != PIECE_USER_DEFINED };
         GM_TRY(tokenizer_add(t, text, length, flags, false));
     }
     return GM_OK;
@@ -99,14 +98,6 @@ static gm_status read_end(const gguf *g, const gm_tokenizer *t, const char *flag
         return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' names none of the %zu tokens", gguf_file(g)->path,
                        flag_key, key, t->vocab.n_ids);
     return ids_append(out, (int32_t)id);
-}
-
-static gm_status add_replace(gm_tokenizer *t) {
-    normalize_step step = { .kind = NORMALIZE_REPLACE, .from = memory_copy_text(" ", 1), .from_length = 1,
-                            .to = memory_copy_text(MARKER, 3), .to_length = 3 };
-    bool made = step.from != NULL && step.to != NULL;
-    GM_TRY(normalizer_add(&t->normalizer, step));    /* owns both from here on */
-    return made ? GM_OK : GM_ENOMEM;
 }
 
 /* ---- 'gpt2' ---- */
@@ -163,134 +154,71 @@ static gm_status read_merges(const gguf *g, gm_tokenizer *t) {
 
 static gm_status read_gpt2(const gguf *g, gm_tokenizer *t) {
     bool add_bos = false;
-    const gguf_entry *types;
     GM_TRY(read_pre(g, t, &add_bos));
     GM_TRY(read_tokens(g, t));
     GM_TRY(read_merges(g, t));
-    GM_TRY(read_types(g, t, &types));
+    GM_TRY(read_types(g, t));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", add_bos, "tokenizer.ggml.bos_token_id", -1, &t->before));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", -1, &t->after));
-    return decoder_add(&t->decoder, (decode_step){ .kind = DECODE_BYTE_LEVEL });
+    return component_literal(t, component_decoder, "{\"type\":\"ByteLevel\"}");
 }
 
-/* ---- 'llama' ---- */
-/* One way to make a token of two others. */
-typedef struct { float score; uint32_t left_chars, right_chars; int32_t token, left, right; } scored_merge;
-typedef struct { scored_merge *rows; size_t size, capacity; } scored_merges;
-
-#define COMPARE(a, b)          \
-    do {                       \
-        if ((a) != (b))        \
-            return (a) < (b) ? -1 : 1; \
-    } while (0)
-
-/* Best score first, then the longer left, then the longer right part; what is left is the vocabulary's order. */
-static int compare_merges(const void *a, const void *b) {
-    const scored_merge *x = a, *y = b;
-    COMPARE(y->score, x->score);
-    COMPARE(y->left_chars, x->left_chars);
-    COMPARE(y->right_chars, x->right_chars);
-    COMPARE(x->token, y->token);
-    COMPARE(x->left, y->left);
-    COMPARE(x->right, y->right);
-    return 0;
-}
-
-static gm_status score_splits(const gm_tokenizer *t, int32_t token, float score, scored_merges *out) {
-    size_t length;
-    const char *text = vocab_text(&t->vocab, token, &length);
-    uint32_t chars = 0, left_chars = 0;
-    if (length > MAX_SPLIT_BYTES)
-        return gm_fail(GM_EUNSUPPORTED, "tokenizer: token %d has %zu bytes; at most %d are supported with scores",
-                       token, length, MAX_SPLIT_BYTES);
-    if (vocab_find(&t->vocab, text, length) != token)
-        return GM_OK;    /* the string's last id is the one that counts */
-    for (size_t at = 0; at < length; chars++)
-        utf8_next((const uint8_t *)text, &at);
-    for (size_t at = 0; at < length;) {
-        utf8_next((const uint8_t *)text, &at);
-        left_chars++;
-        int32_t left = at == length ? -1 : vocab_find(&t->vocab, text, at);
-        int32_t right = left < 0 ? -1 : vocab_find(&t->vocab, text + at, length - at);
-        if (right < 0)
-            continue;
-        if (out->size == out->capacity) {
-            void *rows = out->rows;
-            GM_TRY(buffer_grow(&rows, out->size, &out->capacity, 1, sizeof(scored_merge)));
-            out->rows = rows;
-        }
-        out->rows[out->size++] = (scored_merge){ score, left_chars, chars - left_chars, token, left, right };
-    }
-    return GM_OK;
-}
-
-static gm_status add_scored_merges(const gguf *g, gm_tokenizer *t, scored_merges *merges) {
-    const gguf_entry *scores;
+/* ---- 'llama' and 't5' ---- */
+static gm_status read_scores(const gguf *g, gm_tokenizer *t, pieces *p) {
+    const gguf_entry *scores, *types;
     GM_TRY(find_array(g, "tokenizer.ggml.scores", false, true, &scores));
+    GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
     if (scores->count != t->vocab.n_ids)
         return gm_fail(GM_EBADFILE, "%s: %llu scores for %zu tokens", gguf_file(g)->path,
                        (unsigned long long)scores->count, t->vocab.n_ids);
+    GM_TRY(check_types(g, t, types));
     for (uint64_t i = 0; i < scores->count; i++) {
         double score;
+        int64_t type = PIECE_NORMAL;
         GM_TRY(gguf_item_float(scores, i, &score));
-        if (score != score)
-            return gm_fail(GM_EBADFILE, "%s: the score of token %llu is not a number", gguf_file(g)->path,
-                           (unsigned long long)i);
-        GM_TRY(score_splits(t, (int32_t)i, (float)score, merges));
-    }
-    if (merges->size > 0)
-        qsort(merges->rows, merges->size, sizeof merges->rows[0], compare_merges);
-    GM_TRY(bpe_reserve(&t->model.bpe, merges->size));
-    for (size_t i = 0; i < merges->size; i++) {
-        const scored_merge *row = &merges->rows[i];
-        GM_TRY(bpe_add_merge(&t->model.bpe, (bpe_merge){ row->left, row->right, (uint32_t)i, row->token }));
+        if (types != NULL)
+            GM_TRY(gguf_item_int(types, i, &type));
+        GM_TRY(pieces_add(p, (float)score, type == 0 ? PIECE_NORMAL : type));
     }
     return GM_OK;
 }
 
-static gm_status add_prefix(gm_tokenizer *t) {
-    normalize_step step = { .kind = NORMALIZE_PREPEND, .to = memory_copy_text(MARKER, 3), .to_length = 3 };
-    if (step.to == NULL)
-        return GM_ENOMEM;
-    return normalizer_add(&t->normalizer, step);
+static gm_status read_charsmap(const gguf *g, pieces *p) {
+    const gguf_entry *map;
+    GM_TRY(find_array(g, "tokenizer.ggml.precompiled_charsmap", false, false, &map));
+    if (map == NULL)
+        return GM_OK;
+    if (map->item_type != GGUF_U8 && map->item_type != GGUF_I8)
+        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.precompiled_charsmap' is not an array of bytes",
+                       gguf_file(g)->path);
+    p->charsmap = map->data;
+    p->charsmap_length = map->bytes;
+    return GM_OK;
 }
 
-static gm_status add_piece_decoder(gm_tokenizer *t, bool strip) {
-    decode_step replace = { .kind = DECODE_REPLACE, .from = memory_copy_text(MARKER, 3), .from_length = 3,
-                            .to = memory_copy_text(" ", 1), .to_length = 1 };
-    bool made = replace.from != NULL && replace.to != NULL;
-    GM_TRY(decoder_add(&t->decoder, replace));    /* owns both from here on */
-    GM_TRY(decoder_add(&t->decoder, (decode_step){ .kind = DECODE_BYTE_FALLBACK }));
-    GM_TRY(decoder_add(&t->decoder, (decode_step){ .kind = DECODE_FUSE }));
-    if (strip)
-        GM_TRY(decoder_add(&t->decoder, (decode_step){ .kind = DECODE_STRIP, .c = ' ', .start = 1 }));
-    return made ? GM_OK : GM_ENOMEM;
-}
-
-static gm_status read_llama(const gguf *g, gm_tokenizer *t) {
-    const gguf_entry *types;
-    int64_t unknown = 0;
-    bool add_prefix_space = true, given;
-    scored_merges merges = { 0 };
-    GM_TRY(read_tokens(g, t));
-    gm_status status = add_scored_merges(g, t, &merges);
-    memory_free(merges.rows);
-    GM_TRY(status);
-    GM_TRY(gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &add_prefix_space, NULL));
-    if (add_prefix_space)
-        GM_TRY(add_prefix(t));
-    GM_TRY(add_replace(t));
-    GM_TRY(read_types(g, t, &types));
-    GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &unknown, &given));
-    if (unknown < 0 || (uint64_t)unknown >= t->vocab.n_ids)
+static gm_status build_pieces(const gguf *g, gm_tokenizer *t, pieces *p) {
+    GM_TRY(read_scores(g, t, p));
+    GM_TRY(read_charsmap(g, p));
+    GM_TRY(gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &p->add_prefix, NULL));
+    GM_TRY(gguf_get_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &p->single_spaces, NULL));
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &p->unknown, NULL));
+    if (p->unknown < 0 || (uint64_t)p->unknown >= t->vocab.n_ids)
         return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens",
-                       gguf_file(g)->path, (long long)unknown, t->vocab.n_ids);
-    t->model.bpe.unknown = (int32_t)unknown;
-    t->model.bpe.byte_fallback = true;
-    t->model.bpe.fuse_unknown = true;
-    GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", true, "tokenizer.ggml.bos_token_id", 1, &t->before));
-    GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", 2, &t->after));
-    return add_piece_decoder(t, add_prefix_space);
+                       gguf_file(g)->path, (long long)p->unknown, t->vocab.n_ids);
+    GM_TRY(pieces_build(t, p));
+    return pieces_add_tokens(t, p);
+}
+
+static gm_status read_pieces(const gguf *g, gm_tokenizer *t, pieces_kind kind) {
+    bool is_unigram = kind == PIECES_UNIGRAM;
+    pieces p = { .kind = kind, .unknown = is_unigram ? 2 : 0, .byte_fallback = !is_unigram, .add_prefix = true };
+    GM_TRY(read_tokens(g, t));
+    gm_status status = build_pieces(g, t, &p);
+    pieces_free(&p);
+    GM_TRY(status);
+    GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", !is_unigram, "tokenizer.ggml.bos_token_id", 1, &t->before));
+    return read_end(g, t, "tokenizer.ggml.add_eos_token", is_unigram, "tokenizer.ggml.eos_token_id", is_unigram ? 1 : 2,
+                    &t->after);
 }
 
 static gm_status read_file(const gguf *g, gm_tokenizer *t) {
@@ -302,7 +230,9 @@ static gm_status read_file(const gguf *g, gm_tokenizer *t) {
     if (same(kind, "gpt2"))
         GM_TRY(read_gpt2(g, t));
     else if (same(kind, "llama"))
-        GM_TRY(read_llama(g, t));
+        GM_TRY(read_pieces(g, t, PIECES_BPE));
+    else if (same(kind, "t5"))
+        GM_TRY(read_pieces(g, t, PIECES_UNIGRAM));
     else
         return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported", gguf_file(g)->path,
                        kind.length < 64 ? (int)kind.length : 64, kind.text);
