@@ -25,8 +25,8 @@ class Tokenizer(_gomlx.Tokenizer):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Tokenizer:
-        """From a folder with a tokenizer.json or else a tokenizer.model (SentencePiece), or from such a file; the files
-        beside it give the chat template and, for a tokenizer.model, the added tokens."""
+        """From a folder with a tokenizer.json or else a tokenizer.model (SentencePiece), or from such a file; the
+        files beside it give the chat template and, for a tokenizer.model, the added tokens."""
         from gomlx import chat
         from gomlx.loading import read_json
         path = os.fspath(path)
@@ -34,7 +34,7 @@ class Tokenizer(_gomlx.Tokenizer):
         file = _file_in(folder) if os.path.isdir(path) else path
         config = read_json(os.path.join(folder, "tokenizer_config.json"))
         data = _mapped(file)
-        if bytes(data[:64]).lstrip()[:1] in (b"{", b""):
+        if _is_json(file, data):
             self = cls.from_json(data, file)
         else:
             parts, add_bos, add_eos = _beside_model(folder, config)
@@ -156,6 +156,12 @@ def _file_in(folder):
     raise FileNotFoundError(f"neither tokenizer.json nor tokenizer.model in {folder!r}")
 
 
+def _is_json(file, data):
+    """By the file's name, or where that says nothing, by what it begins with."""
+    name = os.path.basename(file)
+    return name.endswith(".json") or not name.endswith(".model") and bytes(data[:64]).lstrip()[:1] == b"{"
+
+
 def _mapped(file):
     """A file's bytes, not read before they are looked at; an empty one cannot be mapped."""
     with open(file, "rb") as source:
@@ -169,7 +175,7 @@ FAIRSEQ = ("XLMRoberta", "MBart", "Camembert", "Barthez", "Nllb", "Plbart", "XGL
 
 
 def _beside_model(folder, config):
-    """What a tokenizer.model does not say: added tokens, as tokenizer.json has them, and whether texts get bos and eos."""
+    """What a tokenizer.model does not say: added tokens, as tokenizer.json has them; whether texts get bos, eos."""
     from gomlx.loading import read_json
     name = config.get("tokenizer_class") or ""
     if name.startswith(FAIRSEQ):

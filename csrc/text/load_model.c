@@ -1,6 +1,6 @@
 /* load_model.c - the model of a tokenizer.json: BPE, Unigram, WordPiece or WordLevel.
- * The vocabulary and the merges, which are megabytes, are read in one pass where they stand; the small settings are
- * noted and looked at afterwards. A setting that is not implemented is an error that names it. */
+ * The vocabulary and the merges, which are megabytes, are read where they stand, in one pass if they come in the
+ * usual order (type, prefix, vocabulary, merges); the small settings are noted and looked at afterwards. A setting that is not implemented is an error that names it. */
 #include "text/component.h"
 #include "text/merges.h"
 
@@ -255,18 +255,16 @@ static gm_status finish_model(gm_tokenizer *t, json_reader *settings, const json
     return finish_wordlevel(t, settings, object);
 }
 
-/* Once the vocabulary is there; `then` is where the prefix stood that the merges are read with. */
-static gm_status read_merges_with(gm_tokenizer *t, json_reader *settings, json_reader *r, byte_buffer *scratch,
-                                  const char **then) {
-    bpe *b = &t->model.bpe;
-    *then = settings[PREFIX].token;
-    GM_TRY(setting_text(settings, PREFIX, &b->prefix, &b->prefix_length));
+/* Once the vocabulary is there and it is known whether there is a prefix. */
+static gm_status read_merges_with(gm_tokenizer *t, json_reader *settings, json_reader *r, byte_buffer *scratch) {
+    GM_TRY(setting_text(settings, PREFIX, &t->model.bpe.prefix, &t->model.bpe.prefix_length));
     return read_merges(t, r, scratch);
 }
 
+static bool is_given(const json_reader *setting) { return setting->token != NULL; }
+
 static gm_status read_settings(gm_tokenizer *t, json_reader *r, json_reader *settings, byte_buffer *scratch) {
     json_token token;
-    const char *prefix_then = NULL;
     bool merges_read = false;
     while ((token = json_next(r)) == JSON_KEY) {
         int key = 0;
@@ -274,33 +272,28 @@ static gm_status read_settings(gm_tokenizer *t, json_reader *r, json_reader *set
             key++;
         if (json_next(r) == JSON_ERROR)
             return GM_EBADFILE;
-        if (key < N_SETTINGS && settings[key].type != JSON_NULL)
+        if (key < N_SETTINGS && is_given(&settings[key]))
             return json_fail(r, "the model has two '%s'", keys[key]);
         if (key < N_SETTINGS)
             settings[key] = *r;
+        const json_reader *type = &settings[TYPE];
         if (key == VOCAB && r->type != JSON_NULL) {
             GM_TRY(read_vocab(t, r, scratch));
-        } else if (key == MERGES && settings[VOCAB].type != JSON_NULL && settings[TYPE].type == JSON_STRING
-                   && json_is(&settings[TYPE], "BPE")) {
-            GM_TRY(read_merges_with(t, settings, r, scratch, &prefix_then));
+        } else if (key == MERGES && is_given(&settings[VOCAB]) && is_given(&settings[PREFIX])
+                   && type->type == JSON_STRING && json_is(type, "BPE")) {
+            GM_TRY(read_merges_with(t, settings, r, scratch));
             merges_read = true;
         } else if (r->type == JSON_OBJECT || r->type == JSON_ARRAY) {
             GM_TRY(json_skip(r));
         }
     }
-    json_reader object = *r;
     if (token == JSON_ERROR)
         return GM_EBADFILE;
+    json_reader object = *r;
     GM_TRY(finish_model(t, settings, &object));
-    /* What came before something that it hangs on is read now. */
-    if (t->model.kind != MODEL_BPE || (merges_read && settings[PREFIX].token == prefix_then))
+    if (t->model.kind != MODEL_BPE || merges_read)
         return GM_OK;
-    bpe *b = &t->model.bpe;
-    memory_free(b->prefix);
-    memory_free(b->merges);
-    b->merges = NULL;
-    b->n_slots = b->n_merges = 0;
-    return read_merges_with(t, settings, &settings[MERGES], scratch, &prefix_then);
+    return read_merges_with(t, settings, &settings[MERGES], scratch);
 }
 
 gm_status component_model(gm_tokenizer *t, json_reader *r) {

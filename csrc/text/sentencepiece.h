@@ -1,6 +1,6 @@
-/* sentencepiece.h - what SentencePiece's vocabularies are to the engine, whatever file they come in (load_spm.c: a .model
- * file; load_gguf.c: GGUF's 'llama' and 't5'): pieces with scores and types become a BPE or a Unigram model, and the
- * normalizer and the decoder around it. */
+/* sentencepiece.h - SentencePiece's vocabularies, whatever file they come in (load_spm.c: a .model file; load_gguf.c:
+ * GGUF's 'llama' and 't5'): pieces with scores and types become a BPE or a Unigram model, and the normalizer and the
+ * decoder around it. */
 #ifndef GOMLX_TEXT_SENTENCEPIECE_H
 #define GOMLX_TEXT_SENTENCEPIECE_H
 #include "text/tokenizer.h"

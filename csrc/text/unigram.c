@@ -22,7 +22,11 @@ gm_status unigram_prepare(unigram *u, const vocab *v) {
             worst = u->scores[i];
     u->unknown_score = worst - UNKNOWN_PENALTY;
     vocab_find_bytes(v, u->bytes);
-    return trie_build(&u->trie, v);
+    GM_TRY(trie_build(&u->trie, v));
+    for (uint32_t i = 0; i < u->trie.n_nodes; i++)
+        if (u->trie.nodes[i].id >= 0 && isnan(u->scores[u->trie.nodes[i].id]))
+            u->trie.nodes[i].id = -1;
+    return GM_OK;
 }
 
 void unigram_free(unigram *u) {
@@ -74,6 +78,8 @@ static gm_status find_best(const unigram *u, unigram_cell *cells, const uint8_t 
 static gm_status put_part(const unigram *u, const vocab *v, const uint8_t *piece, text_span part, id_buffer *out,
                           span_buffer *spans) {
     int32_t id = vocab_find(v, piece + part.start, part.end - part.start);
+    if (id >= 0 && isnan(u->scores[id]))
+        id = -1;
     bool has_bytes = id < 0 && u->byte_fallback;
     for (size_t i = part.start; has_bytes && i < part.end; i++)
         has_bytes = u->bytes[piece[i]] >= 0;

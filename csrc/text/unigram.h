@@ -8,7 +8,7 @@
 
 typedef struct {
     trie trie;
-    double *scores;            /* by id */
+    double *scores;            /* by id; NaN: the token stands for no text */
     size_t n_scores, score_capacity;
     double unknown_score;      /* of a character that is no token */
     int32_t unknown;           /* -1: such a character is an error */
