@@ -89,6 +89,7 @@ def test_weights_that_no_llama_has(tmp_path, name):
 
 def test_weights_that_nobody_needs(tmp_path):
     more = {"model.layers.0.self_attn.rotary_emb.inv_freq": (8,), "model.layers.2.self_attn.k_scale": (1,),
+            "model.layers.0.self_attn.rotary_emb.cos_cached": (1, 1, 512, 16),
             "model.layers.1.self_attn.v_proj.v_scale": (1,), "vision_tower.layers.0.norm.weight": (4,),
             "mtp.layers.0.input_layernorm.weight": (64,), "mtp.norm.weight": (64,)}
     model = _gomlx.load_model(str(save(tmp_path / "llama", "llama", more=more)))

@@ -18,8 +18,8 @@ static const struct { uint32_t has; const char *key, *gguf; } switches[] = {
 
 /* Frequencies, which follow from the config, and scales for caches of 8-bit floats, which this engine has not. */
 static bool is_dispensable(const char *part) {
-    static const char *const endings[] = {"rotary_emb.inv_freq", "rope_freqs.weight", "attn_rot_embd.weight", "k_scale",
-                                          "v_scale"};
+    static const char *const endings[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
+                                          "rope_freqs.weight", "attn_rot_embd.weight", "k_scale", "v_scale"};
     const size_t length = strlen(part);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         const size_t n = strlen(endings[i]);
