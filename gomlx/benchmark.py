@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from gomlx import arguments
 from gomlx.peers import Peer
 
 VERSION = 2
@@ -32,9 +33,15 @@ class BenchConfig:
 
     def __post_init__(self):
         for name, least in (("prompt", 1), ("generate", 1), ("depth", 0), ("batch", 1), ("repeat", 1)):
-            given = several(getattr(self, name))
-            if not given or min(given) < least:
-                raise ValueError(f"bench: {name} is {getattr(self, name)}, expected {least} or more")
+            value = getattr(self, name)
+            listed = name in ("depth", "batch") and not hasattr(value, "__index__")
+            given = arguments.several(name, value, "an integer or several") if listed else [value]
+            if not given:
+                raise ValueError(f"{name} is {value!r}, expected one or several integers")
+            for one in given:
+                arguments.whole(name, one, least)
+        for name in ("profile", "prompt_cache", "kv_restore", "state_bundle", "probes"):
+            arguments.flag(name, getattr(self, name))
 
 
 def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | None = None, progress=None,
@@ -57,11 +64,14 @@ def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | N
         raise NotImplementedError(f"bench: it measures this engine, and the model's backend is {info['backend']}: load it "
                                   "with backend='native'")
     config = BenchConfig(**{**(asdict(config) if config else {}), **changes})
+    peers = arguments.mapping("peers", peers) if peers is not None else {}
+    if progress is not None:
+        arguments.function("progress", progress)
     deepest = max(several(config.depth))
     if deepest + config.prompt + config.generate > model.context_length:
-        raise ValueError(f"bench: {deepest} + {config.prompt} + {config.generate} tokens are more than the context of "
-                         f"{model.context_length}")
-    opponents = [Peer(name, command, info["path"], info["threads"]) for name, command in (peers or {}).items()]
+        raise ValueError(f"depth {deepest} + prompt {config.prompt} + generate {config.generate} tokens are more than "
+                         f"the context of {model.context_length}")
+    opponents = [Peer(name, command, info["path"], info["threads"]) for name, command in peers.items()]
     report = {
         "version": VERSION, "model": info["architecture"], "model_path": info["path"],
         "model_info": {key: info[key] for key in ("architecture", "n_layers", "hidden_size", "vocab_size", "parameters",
@@ -75,7 +85,7 @@ def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | N
     def step():
         nonlocal done
         done += 1
-        if progress:
+        if progress is not None:
             progress(done / steps)
 
     report["runs"] = []

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 
 from gomlx import _gomlx as mx
-from gomlx import architectures, gguf_file, io, layouts, loading, vocabulary, weights
+from gomlx import architectures, arguments, gguf_file, io, layouts, loading, vocabulary, weights
 from gomlx.weights import Grouped
 
 # GGUF's mixtures as llama-quantize has them: the form of matrices, general.file_type.
@@ -45,7 +45,11 @@ def convert(source, destination, quantize=None, *, overwrite=False, progress=Non
     dequantised, the names of tensors that were quantised in the source and went through float32. Raises ValueError for
     a type that the container has not, FileExistsError, NotImplementedError for architectures that cannot be converted,
     gomlx.Error for files that are not what they should be."""
-    source, destination = loading.locate(source, show_bars=progress is not None), os.fspath(destination)
+    destination = arguments.path("destination", destination)
+    overwrite = arguments.flag("overwrite", overwrite)
+    if progress is not None:
+        arguments.function("progress", progress)
+    source = loading.locate(source, show_bars=progress is not None, name="source")
     is_gguf = destination.endswith(".gguf")
     kind = wanted(quantize, is_gguf)
     if os.path.exists(destination) and not overwrite:
@@ -424,6 +428,10 @@ def write_shards(job, folder, shards, tensors, forms):
 
 
 def demand_space(folder, needed):
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:                    # such folders may have no room either, which would say less
+        raise type(error)(error.errno, f"the folder cannot be written: {error.strerror}", folder) from None
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(f"{folder!r} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are to be written")

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gomlx import _gomlx, headers, hub
+from gomlx import _gomlx, arguments, headers, hub
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def discover(path: str | os.PathLike) -> list[FoundModel]:
     """All models in a folder and the folders below it, sorted by path: folders with config.json and safetensors, and
     GGUF files (split ones count once, projectors of images not at all). No weights are read. Links are followed, each
     folder is visited once. FileNotFoundError when there is no such path."""
-    path = os.path.expanduser(os.fspath(path))
+    path = arguments.path("path", path)
     if os.path.isfile(path):
         return [described(path)]
     if not os.path.isdir(path):

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gomlx import _gomlx as mx
+from gomlx import arguments
 
 END = 2**31 - 1                 # no position is as large
 
@@ -108,7 +109,7 @@ class Inspectable:
         All of it is one forward pass: a prompt whose activations do not fit into memory is MemoryError.
         """
         known = {name: number for number, name, *_ in activations(self)}
-        names = expand([want] if isinstance(want, str) else want, known)
+        names = expand([want] if isinstance(want, str) else arguments.several("want", want, "names"), known)
         ids = self._prompt_ids(prompt)
         arrays = self._engine.inspect(ids, [known[name] for name in names], edits=engine_edits(self, edits, len(ids)))
         return dict(zip(names, arrays, strict=True))
@@ -152,8 +153,12 @@ class Inspectable:
             keys=[heads(source.get(i), "k_rotated") for i in range(n_layers)],
             queries=[heads(i if i in source else None, "q_rotated") for i in range(n_layers)] if queries else None)
 
-    def _prompt_ids(self, prompt):
-        return self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+    def _prompt_ids(self, prompt, name="prompt"):
+        if isinstance(prompt, str):
+            return self.tokenizer.encode_prompt(prompt)
+        if isinstance(prompt, (bytes, bytearray, Mapping, Set)) or not hasattr(prompt, "__iter__"):
+            raise TypeError(f"{name}: expected a str or token ids, got {arguments.shown(prompt)}")
+        return arguments.token_ids(name, prompt)
 
     def _text_of(self, token):
         return self.tokenizer.decode([token], skip_special_tokens=False)
@@ -168,10 +173,11 @@ def expand(wanted, known):
     """The names that are asked for, in the order of `known`."""
     names = set()
     for one in wanted:
+        arguments.text("want", one, "names")
         fits = fnmatch.filter(known, one) if any(mark in one for mark in "*?[") else [one] if one in known else []
         if not fits:
             near = difflib.get_close_matches(one, known, 3, 0.5)
-            raise ValueError(f"there is no activation {one!r}" + (f"; near it: {', '.join(near)}" if near else ""))
+            raise ValueError(f"want: there is no activation {one!r}" + (f"; near it: {', '.join(near)}" if near else ""))
         names.update(fits)
     return [name for name in known if name in names]
 
@@ -182,7 +188,7 @@ def engine_edits(model, edits, n_prompt):
     made = []
     for edit in [edits] if isinstance(edits, Steer | Patch) else edits:
         if not isinstance(edit, Steer | Patch):
-            raise TypeError(f"edits: expected Steer or Patch, got {type(edit).__name__}")
+            raise TypeError(f"steer: expected gomlx.Steer or gomlx.Patch, got {type(edit).__name__}")
         value = edit.value if edit.replaces else edit.vector
         value = mx.array(value, mx.float32)
         if not edit.replaces:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from gomlx import _gomlx, defaults
+from gomlx import _gomlx, arguments, defaults
 from gomlx.model import Model
 from gomlx.prompt_cache import PromptCache
 from gomlx.scoring import stated_pooling
@@ -45,6 +45,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     backend         who runs it, a name of gomlx.backends.names(): "native" (this engine) when None and GOMLX_BACKEND is
                     not set. The others take options of their own, and refuse those above that they do not know.
     """
+    check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend)
     backend = backend or os.environ.get("GOMLX_BACKEND") or "native"
     if backend != "native":
         from gomlx import backends
@@ -89,6 +90,21 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
         raise
 
 
+def check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend):
+    for name, value, most in (("context_length", context_length, 2**31 - 1), ("threads", threads, 256),
+                              ("parallel", parallel, 2**31 - 1)):
+        if value is not None:
+            arguments.whole(name, value, 1, most)
+    if kv_dtype is not None and not isinstance(kv_dtype, _gomlx.Dtype):
+        arguments.one_of("kv_dtype", kv_dtype, ("float32", "float16", "bfloat16", "q8_0"))
+    if not isinstance(prompt_cache, (bool, PromptCache)):
+        raise TypeError(f"prompt_cache: expected True, False or a gomlx.PromptCache, got {arguments.shown(prompt_cache)}")
+    if progress is not None:
+        arguments.function("progress", progress)
+    if backend is not None:
+        arguments.text("backend", backend, "a name")
+
+
 def describe(tokenizer, config):
     """What a config.json tells the built-in chat formats."""
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
@@ -96,12 +112,12 @@ def describe(tokenizer, config):
     tokenizer.per_layer_inputs = bool(text.get("hidden_size_per_layer_input"))
 
 
-def locate(path_or_name, show_bars=False):
-    """The path of a model; what is neither here nor in the package is fetched from the hub or its cache."""
+def locate(path_or_name, show_bars=False, name="path_or_name"):
+    """The path of a model; name: of the argument. What is neither here nor in the package is fetched from the hub or its cache."""
     if path_or_name is None or (path_or_name == PACKAGED and not os.path.exists(PACKAGED)):
         log.info("using %s, the model in the package", PACKAGED)
         return PACKAGED_FILE
-    path = os.path.expanduser(os.fspath(path_or_name))
+    path = arguments.path(name, path_or_name)
     if os.path.isdir(path):
         return gguf_in(path)
     if os.path.exists(path):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from gomlx import headers
+from gomlx import arguments, headers
 
 CONTEXT_CAP = 262144                            # no plan goes beyond it by itself
 CONTEXT_FLOOR = 4096
@@ -91,14 +91,15 @@ def plan_memory(path: str | os.PathLike | None = None, *, context: int | None = 
     batch       sequences at once
     budget      bytes; None is the memory that is available now, cgroup limits included
     """
-    if kv_dtype is not None and kv_dtype not in KV_BYTES:
-        raise ValueError(f"kv_dtype is {kv_dtype!r}, expected one of " + ", ".join(KV_BYTES))
-    if dtype is not None and dtype not in FLOAT_BYTES:
-        raise ValueError(f"dtype is {dtype!r}, expected one of " + ", ".join(FLOAT_BYTES))
-    if batch < 1 or context is not None and context < 1 or budget is not None and budget < 1:
-        raise ValueError(f"batch is {batch}, context {context}, budget {budget}: expected 1 or more")
+    for name, value, choices in (("kv_dtype", kv_dtype, KV_BYTES), ("dtype", dtype, FLOAT_BYTES)):
+        if value is not None:
+            arguments.one_of(name, value, choices)
+    for name, value in (("context", context), ("budget", budget)):
+        if value is not None:
+            arguments.whole(name, value, 1)
+    arguments.whole("batch", batch, 1)
     from gomlx import loading
-    header = headers.read(loading.locate(path))
+    header = headers.read(loading.locate(path, name="path"))
     layers = layers_of(header)
     available, source = (budget, "given") if budget is not None else available_memory()
     ceiling = headers.context_length(header) or CONTEXT_CAP

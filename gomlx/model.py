@@ -4,11 +4,11 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gomlx import _gomlx, chat, scoring
+from gomlx import _gomlx, arguments, chat, scoring
 from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Probe, ProbeEvent, Prober
@@ -25,6 +25,8 @@ __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
 
 MAX_BATCH = 1024                # streams that are decoded at a time
 MAX_SAMPLES = 1 << 20           # of one prompt
+MAX_TOKENS = 2**63 - 1
+MAX_LOGPROBS = 256
 
 
 class Model(Inspectable):
@@ -109,7 +111,7 @@ class Model(Inspectable):
         deadline = deadline_of(timeout)
         self.error = None
         try:
-            if n != 1:
+            if arguments.whole("n", n, 1, MAX_SAMPLES) != 1:
                 return self._samples(ask, n, draw_seed() if seed is None else seed, session, deadline)
             made = self._open(**ask(), seed=seed, session=session, deadline=deadline)
         except Exception as error:
@@ -123,11 +125,17 @@ class Model(Inspectable):
     def _open(self, prompt, *, max_tokens=None, min_tokens=0, sampling=None, seed=None, stop=None, stop_ids=(),
               ignore_eos=False, top_logprobs=0, logits_processors=(), session=None, parser=None, deadline=None,
               prefill="auto", steer=(), probe=None, profile=False, **changes):
-        if max_tokens is not None and max_tokens < 0:
-            raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
-        if isinstance(prompt, (bytes, bytearray, Mapping, Set)) or not hasattr(prompt, "__iter__"):
-            raise TypeError(f"prompt: expected a str or token ids, got {type(prompt).__name__}")
-        ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        if max_tokens is not None:
+            max_tokens = arguments.whole("max_tokens", max_tokens, 0, MAX_TOKENS)
+        min_tokens = arguments.whole("min_tokens", min_tokens, 0, MAX_TOKENS)
+        ids = self._prompt_ids(prompt)
+        top_logprobs = arguments.whole("top_logprobs", top_logprobs, 0, MAX_LOGPROBS)
+        stop_ids = arguments.token_ids("stop_ids", stop_ids)
+        logits_processors = arguments.functions("logits_processors", logits_processors)
+        if not isinstance(steer, Steer | Patch):
+            steer = arguments.several("steer", steer, "gomlx.Steer or gomlx.Patch, one or several")
+        if seed is not None:
+            seed = arguments.whole("seed", seed, 0, 2**64 - 1)
         if sampling is not None and not isinstance(sampling, Sampling):
             raise TypeError(f"sampling: expected a gomlx.Sampling, got {type(sampling).__name__}")
         options = (sampling or self.sampling).replace(**changes).engine_options(self.tokenizer)
@@ -142,14 +150,14 @@ class Model(Inspectable):
         if parser is not None and not isinstance(parser, Parser):
             raise TypeError(f"parser: expected a name or a gomlx.parsing.Parser, got {type(parser).__name__}")
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
-        ends = [] if ignore_eos else self._stop_ids
+        ends = [] if arguments.flag("ignore_eos", ignore_eos) else self._stop_ids
         ends = [*ends, *stop_ids, *self._special_ids(stop_texts)]
         seed = draw_seed() if seed is None else seed
         timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
         edits = engine_edits(self, steer, len(ids))
         prober = None
         if probe is not None:
-            probe = probe if isinstance(probe, Probe) else Probe(probe)
+            probe = probe if isinstance(probe, Probe) else Probe(arguments.function("probe", probe))
             prober = Prober(self._engine, self.info["n_layers"], probe, len(ids))
             logits_processors = [prober, *logits_processors]
         if session is not None:
@@ -186,7 +194,7 @@ class Model(Inspectable):
         document - and keeps them until prompt_cache.clear(): every prompt that begins with all of it computes only what
         is new, to the same bits. Returns the number of tokens. The text must be what the prompts begin with, for chat()
         tokenizer.apply_chat_template(..., add_generation_prompt=False)."""
-        ids = self.tokenizer.encode_prompt(prefix) if isinstance(prefix, str) else list(prefix)
+        ids = self._prompt_ids(prefix, "prefix")
         session = self._fresh_session(ids)
         try:
             self.generate(ids, max_tokens=0, session=session).read()
@@ -204,10 +212,8 @@ class Model(Inspectable):
         return make(self, session, prompt, sampling, meta)
 
     def _samples(self, ask, n, seed, session, deadline):
-        if not 1 <= n <= MAX_SAMPLES:
-            raise ValueError(f"n is {n}, expected 1 to {MAX_SAMPLES}")
-        prompt = ask()["prompt"]
-        ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        seed = arguments.whole("seed", seed, 0, 2**64 - 1)
+        ids = self._prompt_ids(ask()["prompt"])
         decoder = self._engine.new_decoder()
         base = session if session is not None else self._fresh_session(ids)
 
@@ -244,19 +250,20 @@ class Model(Inspectable):
         """
         if isinstance(prompts, (str, bytes, Mapping)):
             raise TypeError(f"prompts: expected several prompts, got one {type(prompts).__name__}")
-        prompts = list(prompts)
-        own = list(options) if options is not None else [None] * len(prompts)
+        prompts = arguments.several("prompts", prompts, "several prompts")
+        own = arguments.several("options", options, "a dict for each prompt") if options is not None else \
+            [None] * len(prompts)
         if len(own) != len(prompts):
             raise ValueError(f"options: {len(own)} for {len(prompts)} prompts")
-        if not 1 <= batch_size <= MAX_BATCH:
-            raise ValueError(f"batch_size is {batch_size}, expected 1 to {MAX_BATCH}")
+        own = [arguments.mapping(f"options[{i}]", one) if one is not None else {} for i, one in enumerate(own)]
+        batch_size = arguments.whole("batch_size", batch_size, 1, MAX_BATCH)
         deadline = deadline_of(timeout)
 
         def member(i):
-            asked = common | (own[i] or {})
+            asked = common | own[i]
             alone = deadline_of(asked.pop("timeout", None))
             asked["deadline"] = min((one for one in (deadline, alone) if one is not None), default=None)
-            if not isinstance(prompts[i], str) and isinstance(next(iter(prompts[i]), None), Mapping):
+            if isinstance(prompts[i], Sequence) and prompts[i] and isinstance(prompts[i][0], Mapping):
                 return self._open(**self._rendered(prompts[i], **asked))
             return self._open(prompts[i], **asked)
 
@@ -288,7 +295,7 @@ class Model(Inspectable):
         rendered = partial(self._rendered, messages, tools=tools, add_generation_prompt=add_generation_prompt,
                            template_args=template_args, enable_thinking=enable_thinking,
                            thinking_budget=thinking_budget, chat_format=chat_format, parser=parser)
-        n = options.pop("n", 1)
+        n = arguments.whole("n", options.pop("n", 1), 1, MAX_SAMPLES)
         if n == 1:
             asked = rendered(**options)
             return self.generate(asked.pop("prompt"), **asked)
@@ -298,10 +305,14 @@ class Model(Inspectable):
     def _rendered(self, messages, *, tools=None, add_generation_prompt=True, template_args=None, enable_thinking=None,
                   thinking_budget=None, chat_format=None, parser="auto", **options):
         """The arguments of _open() for messages."""
+        tools = arguments.several("tools", tools, "a list of tools") if tools is not None else None
+        if chat_format is not None:
+            arguments.text("chat_format", chat_format, "a name")
+        variables = arguments.mapping("template_args", template_args) if template_args is not None else {}
+        add_generation_prompt = arguments.flag("add_generation_prompt", add_generation_prompt)
         template = self.tokenizer.template_for(tools, chat_format)
-        variables = dict(template_args or {})
         if enable_thinking is not None:
-            variables |= chat.thinking_variable(template, enable_thinking)
+            variables |= chat.thinking_variable(template, arguments.flag("enable_thinking", enable_thinking))
         if tools and "tools" not in chat.variables(template):
             raise ValueError("tools were given, but this model's chat template takes none")
         text = self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
@@ -317,8 +328,7 @@ class Model(Inspectable):
     def _thinking_budget(self, parser, budget):
         if parser is None:
             raise ValueError(f"thinking_budget is {budget}, but this model's template knows no reasoning")
-        if budget < 0:
-            raise ValueError(f"thinking_budget is {budget}, expected 0 or more")
+        budget = arguments.whole("thinking_budget", budget, 0)
         closing = self.tokenizer.encode(closing_of(parser.format), add_special_tokens=False)
         return ThinkingBudget(parser, budget, closing)
 
@@ -339,7 +349,7 @@ class Model(Inspectable):
                         which is computed once. A text's tokens are those that it has on its own
         return_logits   each result has its logits, float32 [vocab]
         """
-        return scoring.classify(self, list(prompts), labels, return_logits)
+        return scoring.classify(self, prompts, labels, return_logits)
 
     def score(self, text: str | Sequence) -> Score | list[Score]:
         """The log probability of each token of a text, or of token ids, after those before it; several texts or lists of
@@ -389,9 +399,7 @@ class Model(Inspectable):
 
 def deadline_of(timeout):
     """On time.monotonic's clock; None: none."""
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is {timeout}, expected more than 0 seconds, or None for no limit")
-    return None if timeout is None else time.monotonic() + timeout
+    return None if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
 
 
 def draw_seed():

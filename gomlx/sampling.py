@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gomlx import _gomlx
+from gomlx import _gomlx, arguments
 
 # Orders by name. Each is that program's own; samplers that the program does not have stand where llama.cpp has them,
 # those that it cannot combine with others (mirostat) at the end.
@@ -111,6 +111,12 @@ class Sampling:
     def engine_options(self, tokenizer=None) -> dict:
         """The keyword arguments that the engine's functions take; texts become ids."""
         options = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        for one in dataclasses.fields(self):
+            if isinstance(one.default, (int, float)) and isinstance(options[one.name], bool):
+                raise TypeError(f"{one.name}: expected a number, got {options[one.name]}")
+        arguments.token_ids("suppress_tokens", self.suppress_tokens)
+        if self.penalty_prompt is not None:
+            arguments.flag("penalty_prompt", self.penalty_prompt)
         options["samplers"] = order_of(self.samplers)
         options["bad_words"] = [ids for word in texts_or_ids(self.bad_words, "bad_words")
                                 for ids in bad_word_ids(word, tokenizer)]
@@ -140,7 +146,7 @@ def texts_or_ids(value, name):
 def bad_word_ids(word, tokenizer):
     """A text's ids, at the start of a text and within one."""
     if not isinstance(word, str):
-        return [list(word)]
+        return [arguments.token_ids("bad_words", word)]
     if tokenizer is None:
         raise ValueError(f"bad_words: the text {word!r:.80} needs a tokenizer; give ids")
     if not word.strip():

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from gomlx import _gomlx
+from gomlx import _gomlx, arguments
 
 POOLINGS = ("last", "mean", "cls")
 LAST_BYTES = 1 << 27            # of last logits that one call of the engine holds
@@ -60,9 +60,11 @@ def chunks(sequences, most):
 def classify(model, prompts, labels, return_logits):
     import gomlx.core as mx
     started = time.monotonic()
-    tokens = [ids_of(model, prompt) for prompt in prompts]
-    names = list(labels) if labels is not None else []
-    if labels is not None and (isinstance(labels, str) or len(set(names)) != len(names) or not names):
+    arguments.flag("return_logits", return_logits)
+    prompts = arguments.several("prompts", prompts, "several texts or lists of token ids")
+    tokens = [ids_of(model, prompt, f"prompts[{i}]") for i, prompt in enumerate(prompts)]
+    names = arguments.several("labels", labels, "several different texts or ids") if labels is not None else []
+    if labels is not None and (not names or any(one in names[:i] for i, one in enumerate(names))):
         raise ValueError(f"labels: expected several different texts or ids, got {labels!r:.80}")
     label_ids = [label_tokens(model, one) for one in names]
     most = min(1024, max(1, LAST_BYTES // (4 * model.vocab_size)))
@@ -97,25 +99,23 @@ def label_tokens(model, label):
     raise TypeError(f"labels: expected texts or token ids, got {type(label).__name__}")
 
 
-def ids_of(model, prompt):
-    if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__iter__"):
-        raise TypeError(f"expected a str or token ids, got {type(prompt).__name__}")
-    return model.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+def ids_of(model, prompt, name):
+    return model._prompt_ids(prompt, name)
 
 
-def several(value):
+def several(name, value):
     """(a list of texts or sequences of ids, whether the value was one of them alone)"""
     if isinstance(value, str):
         return [value], True
-    items = list(value)
+    items = arguments.several(name, value, "a text, token ids, or several of them")
     one = bool(items) and not isinstance(items[0], str) and not hasattr(items[0], "__len__")
     return ([items], True) if one else (items, False)
 
 
 def score(model, given):
-    items, alone = several(given)
+    items, alone = several("text", given)
     scores = []
-    for part in chunks([ids_of(model, one) for one in items], 1024):
+    for part in chunks([ids_of(model, one, "text") for one in items], 1024):
         for ids, logprobs in zip(part, model._engine.score("logprobs", part), strict=True):
             values = logprobs.tolist()[1:]
             total = math.fsum(values)
@@ -126,13 +126,11 @@ def score(model, given):
 def embed(model, given, pooling, normalize):
     import gomlx.core as mx
     stated = model.info.get("pooling") or {}
-    pooling = pooling or stated.get("pooling") or "last"
-    normalize = bool(stated.get("normalize")) if normalize is None else normalize
-    if pooling not in POOLINGS:
-        raise ValueError(f"pooling is {pooling!r}, expected one of {', '.join(POOLINGS)}")
-    items, alone = several(given)
+    pooling = arguments.one_of("pooling", stated.get("pooling") or "last" if pooling is None else pooling, POOLINGS)
+    normalize = bool(stated.get("normalize")) if normalize is None else arguments.flag("normalize", normalize)
+    items, alone = several("texts", given)
     rows = []
-    for part in chunks([ids_of(model, one) for one in items], 256):
+    for part in chunks([ids_of(model, one, "texts") for one in items], 256):
         for hidden in model._engine.score("hidden", part):
             row = hidden[-1] if pooling == "last" else hidden[0] if pooling == "cls" else mx.mean(hidden, axis=0)
             rows.append(row)

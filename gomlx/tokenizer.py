@@ -97,7 +97,7 @@ class Tokenizer(_gomlx.Tokenizer):
                                "use generate() with a prompt in the model's own format, or chat_format=, one of "
                                + ", ".join(chat_formats.FORMATS))
         if name not in chat_formats.FORMATS:
-            raise ValueError(f"there is no chat format {name!r}; there are: " + ", ".join(chat_formats.FORMATS))
+            raise ValueError(f"chat_format: there is no {name!r}; there are: " + ", ".join(chat_formats.FORMATS))
         return chat_formats.FORMATS[name]
 
     def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, chat_format=None, **kwargs) -> str:

@@ -137,7 +137,7 @@ def test_peers_read_gguf_files(tmp_path):
 
 
 @pytest.mark.parametrize("changes, words", [({"prompt": 0}, "prompt is 0"), ({"repeat": 0}, "repeat is 0"),
-                                            ({"depth": -1}, "depth is -1"), ({"batch": [1, 0]}, r"batch is \[1, 0\]"),
+                                            ({"depth": -1}, "depth is -1"), ({"batch": [1, 0]}, "batch is 0"),
                                             ({"batch": []}, "batch is"), ({"prompt": 10**6}, "context"),
                                             ({"depth": [0, 10**6]}, "context")])
 def test_what_cannot_be_run(model, changes, words):

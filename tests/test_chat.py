@@ -358,7 +358,7 @@ def test_the_models_own_template_goes_first(tokenizer):
     tokenizer._templates = {"default": "own"}
     assert tokenizer.apply_chat_template(HI) == "own"
     assert tokenizer.apply_chat_template(HI, chat_format="chatml").startswith("<|im_start|>user")
-    with pytest.raises(ValueError, match="no chat format 'alpaca'; there are: chatml, "):
+    with pytest.raises(ValueError, match="chat_format: there is no 'alpaca'; there are: chatml, "):
         tokenizer.apply_chat_template(HI, chat_format="alpaca")
 
 

@@ -164,7 +164,7 @@ def test_what_cannot_be_asked_for(packaged):
                         (Steer("layers.0.input", np.ones(width), positions=-1000), "before the beginning")):
         with pytest.raises(ValueError, match=match):
             packaged.inspect(PROMPT, "logits", [edit])
-    with pytest.raises(TypeError, match="expected Steer or Patch"):
+    with pytest.raises(TypeError, match="steer: expected gomlx.Steer or gomlx.Patch"):
         packaged.inspect(PROMPT, "logits", ["layers.0.input"])
     with pytest.raises(ValueError, match="expected 1 to the context"):
         packaged.inspect([])

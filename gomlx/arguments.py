@@ -1,0 +1,88 @@
+"""Checks of arguments, whose errors name the argument, what came and what was expected."""
+import numbers
+import operator
+import os
+
+
+def whole(name, value, least, most=None):
+    """An integer from least to most."""
+    try:
+        number = operator.index(value) if not isinstance(value, bool) else None
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name}: expected an integer, got {shown(value)}")
+    if number < least or most is not None and number > most:
+        raise ValueError(f"{name} is {shown(value)}, expected {least} " + ("or more" if most is None else f"to {most}"))
+    return number
+
+
+def seconds(name, value):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"{name}: expected a number of seconds, got {shown(value)}")
+    if not value > 0:
+        raise ValueError(f"{name} is {shown(value)}, expected more than 0 seconds, or None for no limit")
+    return value
+
+
+def flag(name, value):
+    if not isinstance(value, bool) and not (isinstance(value, int) and value in (0, 1)):
+        raise TypeError(f"{name}: expected True or False, got {shown(value)}")
+    return bool(value)
+
+
+def several(name, value, what):
+    """A list of what a sequence has; a text is none."""
+    if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name}: expected {what}, got {shown(value)}")
+    return list(value)
+
+
+def token_ids(name, value):
+    found = several(name, value, "token ids")
+    for one in found:
+        if not hasattr(one, "__index__"):
+            raise TypeError(f"{name}: expected token ids, found {shown(one)}")
+    return found
+
+
+def functions(name, value):
+    found = several(name, value, "callables")
+    for one in found:
+        function(name, one)
+    return found
+
+
+def function(name, value):
+    if not callable(value):
+        raise TypeError(f"{name}: expected a callable, got {shown(value)}")
+    return value
+
+
+def mapping(name, value):
+    if not hasattr(value, "keys"):
+        raise TypeError(f"{name}: expected a dict, got {shown(value)}")
+    return dict(value)
+
+
+def one_of(name, value, choices):
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} is {shown(value)}, expected one of {', '.join(choices)}")
+    return value
+
+
+def path(name, value):
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise TypeError(f"{name}: expected a path, a str or os.PathLike, got {shown(value)}")
+    return os.path.expanduser(os.fspath(value))
+
+
+def text(name, value, what="a text"):
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected {what}, got {shown(value)}")
+    return value
+
+
+def shown(value):
+    return f"{value!r:.80}" if isinstance(value, (str, bytes, int, float, type(None))) else \
+        f"{type(value).__name__} {value!r:.80}"
