@@ -5,9 +5,10 @@ import random
 import struct
 
 import pytest
-from test_tokenizer import bpe, load, shared, vectors
+from test_tokenizer import bpe, byte_alphabet, byte_gguf, load, random_text, shared, vectors, write_gguf
 
 import gomlx
+from gomlx import vocabulary
 
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
@@ -366,3 +367,101 @@ def test_refused_sentencepiece(trainer, normalizer, message, tmp_path):
 def test_no_tokenizer_at_all(tmp_path):
     with pytest.raises(FileNotFoundError, match="tokenizer.model"):
         gomlx.Tokenizer.from_file(tmp_path)
+
+
+# ---- GGUF ----
+def byte_pairs(rng, texts, alphabet):
+    """Merges of neighbouring bytes wherever they stand: what a cut keeps apart shows in the ids."""
+    merges, tokens = [], list(alphabet)
+    for _ in range(2):
+        seen = sorted({(alphabet[a], alphabet[b]) for text in texts for a, b in zip(text.encode(), text.encode()[1:])})
+        for pair in rng.sample(seen, min(300, len(seen))):
+            if "".join(pair) not in tokens:
+                merges.append(pair)
+                tokens.append("".join(pair))
+    return tokens, merges
+
+
+# Patterns that llama.cpp has as code: the original ones.
+HAND_WRITTEN = {
+    "kimi-k2": [r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+                r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+                r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
+    "afmoe": [r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"],
+}
+SIMPLE_CASE = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+
+
+# Those that are no more than near to the original.
+ORIGINALS = {"TEKKEN": [vocabulary.TEKKEN], "GPT4O": [vocabulary.O200K], "MINIMAX_M2": [vocabulary.O200K],
+             "TINY_AYA": [r"\d{1,3}(?=(?:\d{3})*\b)", vocabulary.O200K]}
+
+
+def original_patterns(name, entry):
+    if entry["type"] in ORIGINALS:
+        return ORIGINALS[entry["type"]]
+    if name == "afmoe":
+        return HAND_WRITTEN[name] + entry["llama_cpp_regex"][1:]
+    if name in HAND_WRITTEN:
+        return HAND_WRITTEN[name]
+    patterns = entry["original_in_comment"] or entry["llama_cpp_regex"]
+    return [pattern.replace(SIMPLE_CASE, "(?i:'s|'t|'re|'ve|'m|'ll|'d)") for pattern in patterns]
+
+
+def test_gguf_pre_types_against_the_library(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    rng, alphabet = random.Random(5), list(byte_alphabet().values())
+    data = vectors("gguf_pre_types")["pre"]
+    more = ["IMGIMGABZ", "<sentinel:12>", "12345678", " 1 22 333 4444", "a.b,c", "Ünï Cödé", "中文字 한국", "don't DON'T"]
+    texts = [random_text(rng, more) for _ in range(300)]
+    texts = [tokenizers.normalizers.NFC().normalize_str(text) for text in texts]
+    tokens, merges = byte_pairs(rng, texts, alphabet)
+    seen = {}
+    for name, entry in data.items():
+        steps = [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+                 for pattern in original_patterns(name, entry)]
+        whole = entry.get("ignore_merges", False)
+        key = json.dumps([steps, whole])
+        if key not in seen:
+            pre = {"type": "Sequence", "pretokenizers": [*steps, BYTE_LEVEL | {"use_regex": False}]}
+            model = bpe(tokens, merges, ignore_merges=whole)
+            file = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": pre,
+                    "post_processor": None, "decoder": None, "model": model}
+            theirs = tokenizers.Tokenizer.from_str(json.dumps(file))
+            seen[key] = [theirs.encode(text).ids for text in texts]
+        path = write_gguf(tmp_path / "t.gguf", {
+            "general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": name,
+            "tokenizer.ggml.tokens": (8, tokens), "tokenizer.ggml.merges": (8, [" ".join(m) for m in merges])})
+        ours = gomlx.Tokenizer.from_gguf(path)
+        for text, want in zip(texts, seen[key]):
+            assert ours.encode(text, add_special_tokens=False) == want, (name, text)
+    assert len(data) == 82
+
+
+def test_gguf_unknown_pre_lists_the_known(tmp_path):
+    path = write_gguf(tmp_path / "t.gguf", byte_gguf(**{"tokenizer.ggml.pre": "new-model"}))
+    with pytest.raises(NotImplementedError, match="new-model.*llama-bpe.*afmoe"):
+        gomlx.Tokenizer.from_gguf(path)
+
+
+def test_gguf_gemma4(tmp_path):
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "\n\n", "▁", "a", "▁a", "\n", *sorted(BYTES)]
+    types = [3, 3, 3, 2, 4] + [1] * 4 + [6] * 256
+    path = write_gguf(tmp_path / "t.gguf", {
+        "general.architecture": "gemma4", "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.tokens": (8, tokens),
+        "tokenizer.ggml.token_type": (5, types), "tokenizer.ggml.scores": (6, [0.0] * len(tokens)),
+        "tokenizer.ggml.merges": (8, ["▁ a"]), "tokenizer.ggml.bos_token_id": 2})
+    tok = gomlx.Tokenizer.from_gguf(path)
+    assert tok.encode("a a\n\n\né") == [2, 6, 7, 4, 8, 9 + 0xC3, 9 + 0xA9]
+    assert tok.decode([6, 7, 4, 9 + 0xC3, 9 + 0xA9]) == "a a\n\né"
+
+
+def test_gguf_unigram(tmp_path):
+    path = write_gguf(tmp_path / "t.gguf", {
+        "general.architecture": "t5", "tokenizer.ggml.model": "t5", "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.tokens": (8, [piece[0] for piece in SMALL]),
+        "tokenizer.ggml.scores": (6, [piece[1] for piece in SMALL]),
+        "tokenizer.ggml.token_type": (5, [(*piece, 1)[2] for piece in SMALL])})
+    assert gomlx.Tokenizer.from_gguf(path).encode("ab a") == [3, 6, 7, 2]

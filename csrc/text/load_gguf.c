@@ -1,35 +1,13 @@
-/* load_gguf.c - a tokenizer from a GGUF file's metadata: tokenizer.ggml.model 'gpt2' (byte-level BPE, cut as
- * tokenizer.ggml.pre says) and 'llama' (SentencePiece's BPE, whose scores become merges here). GGUF has no
- * normalizer: for the `pre` types whose own files have NFC it is applied, so that ids are the original's. */
+/* load_gguf.c - a tokenizer from a GGUF file's metadata, by tokenizer.ggml.model: 'gpt2' (byte-level BPE, cut as
+ * tokenizer.ggml.pre says: gguf_pre.c), 'llama' and 't5' (SentencePiece's: sentencepiece.c), 'bert' (WordPiece) and
+ * 'gemma4'. */
 #include "base/gguf.h"
 #include "text/component.h"
+#include "text/gguf_pre.h"
 #include "text/merges.h"
 #include "text/sentencepiece.h"
 
-typedef enum {
-    GROUP_LLAMA3, GROUP_CL100K, GROUP_QWEN2, GROUP_QWEN2_NFC, GROUP_QWEN35_NFC, GROUP_DEEPSEEK, GROUP_TEKKEN,
-    GROUP_O200K, GROUP_GPT2, GROUP_DIGITS_GPT2, GROUP_DIGITS_GPT2_NFC,
-} pre_group;
-
-static const struct { scanner scanners[3]; bool ignore_merges, add_bos, nfc; } groups[] = {
-    [GROUP_LLAMA3] = { { SCANNER_CL100K }, true, true, false },
-    [GROUP_CL100K] = { { SCANNER_CL100K }, false, false, false },
-    [GROUP_QWEN2] = { { SCANNER_QWEN2 }, false, false, false },
-    [GROUP_QWEN2_NFC] = { { SCANNER_QWEN2 }, false, false, true },
-    [GROUP_QWEN35_NFC] = { { SCANNER_QWEN35 }, false, false, true },
-    [GROUP_DEEPSEEK] = { { SCANNER_NUMBERS3, SCANNER_CJK, SCANNER_DEEPSEEK }, false, false, false },
-    [GROUP_TEKKEN] = { { SCANNER_TEKKEN }, true, true, false },
-    [GROUP_O200K] = { { SCANNER_O200K }, false, false, false },
-    [GROUP_GPT2] = { { SCANNER_GPT2 }, false, false, false },
-    [GROUP_DIGITS_GPT2] = { { SCANNER_NUMBER, SCANNER_GPT2 }, false, false, false },
-    [GROUP_DIGITS_GPT2_NFC] = { { SCANNER_NUMBER, SCANNER_GPT2 }, false, false, true },
-};
-
-static const struct { const char *name; pre_group group; } pre_types[] = {
-#define PRE(name, group) { name, GROUP_##group },
-#include "text/gguf_types.def"
-#undef PRE
-};
+#define MARKER "\xE2\x96\x81"       /* U+2581, SentencePiece's space */
 
 static bool same(gguf_string a, const char *b) { return a.length == strlen(b) && memcmp(a.text, b, a.length) == 0; }
 
@@ -44,35 +22,40 @@ static gm_status find_array(const gguf *g, const char *key, bool strings, bool r
                    strings ? "strings" : "numbers");
 }
 
-static gm_status read_tokens(const gguf *g, gm_tokenizer *t) {
-    const gguf_entry *tokens;
+/* The next token as the model knows it, in scratch where that is not how the file has it. */
+typedef gm_status (*spelling)(byte_buffer *scratch, int64_t type, gguf_string *token);
+
+/* spell may be NULL. */
+static gm_status read_tokens(const gguf *g, gm_tokenizer *t, spelling spell, byte_buffer *scratch) {
+    const gguf_entry *tokens, *types;
     GM_TRY(find_array(g, "tokenizer.ggml.tokens", true, true, &tokens));
+    GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
     if (tokens->count > VOCAB_MAX)
         return gm_fail(GM_EBADFILE, "%s: %llu tokens; at most %d are supported", gguf_file(g)->path,
                        (unsigned long long)tokens->count, VOCAB_MAX);
+    if (types != NULL && types->count != tokens->count)
+        return gm_fail(GM_EBADFILE, "%s: %llu token types for %llu tokens", gguf_file(g)->path,
+                       (unsigned long long)types->count, (unsigned long long)tokens->count);
     GM_TRY(vocab_reserve(&t->vocab, tokens->count, tokens->bytes));
     const uint8_t *cursor = tokens->data;
     for (uint64_t i = 0; i < tokens->count; i++) {
         gguf_string s = gguf_next_string(&cursor);
+        int64_t type = PIECE_NORMAL;
+        if (types != NULL)
+            GM_TRY(gguf_item_int(types, i, &type));
         if (utf8_check((const uint8_t *)s.text, s.length) != s.length)
             return gm_fail(GM_EBADFILE, "%s: token %llu is not UTF-8", gguf_file(g)->path, (unsigned long long)i);
+        if (spell != NULL)
+            GM_TRY(spell(scratch, type, &s));
         GM_TRY(vocab_append(&t->vocab, s.text, s.length, (int64_t)i));
     }
     return vocab_index(&t->vocab);
-}
-
-static gm_status check_types(const gguf *g, const gm_tokenizer *t, const gguf_entry *types) {
-    if (types == NULL || types->count == t->vocab.n_ids)
-        return GM_OK;
-    return gm_fail(GM_EBADFILE, "%s: %llu token types for %zu tokens", gguf_file(g)->path,
-                   (unsigned long long)types->count, t->vocab.n_ids);
 }
 
 /* Control and user-defined tokens are matched in the text before all else. */
 static gm_status read_types(const gguf *g, gm_tokenizer *t) {
     const gguf_entry *types;
     GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
-    GM_TRY(check_types(g, t, types));
     for (uint64_t i = 0; types != NULL && i < types->count; i++) {
         int64_t type;
         size_t length;
@@ -108,20 +91,7 @@ static gm_status read_pre(const gguf *g, gm_tokenizer *t, bool *add_bos) {
     if (!found)
         return gm_fail(GM_EUNSUPPORTED, "%s: it has no 'tokenizer.ggml.pre', so how text is cut is not known",
                        gguf_file(g)->path);
-    for (size_t i = 0; i < sizeof pre_types / sizeof pre_types[0]; i++) {
-        if (!same(pre, pre_types[i].name))
-            continue;
-        pre_group group = pre_types[i].group;
-        for (int k = 0; k < 3 && groups[group].scanners[k] != SCANNER_NONE; k++)
-            t->pretokenizer.steps[t->pretokenizer.n_steps++] =
-                (pretokenize_step){ .match = MATCH_SCANNER, .scanner = groups[group].scanners[k] };
-        t->pretokenizer.byte_level = true;
-        t->model.bpe.ignore_merges = groups[group].ignore_merges;
-        *add_bos = groups[group].add_bos;
-        return groups[group].nfc ? normalizer_add(&t->normalizer, (normalize_step){ .kind = NORMALIZE_NFC }) : GM_OK;
-    }
-    return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.pre '%.*s' is not supported", gguf_file(g)->path,
-                   pre.length < 64 ? (int)pre.length : 64, pre.text);
+    return gguf_pre(t, gguf_file(g)->path, pre.text, pre.length, add_bos);
 }
 
 /* "left right": the left part has at least one character, so a space at the very start is part of it. */
@@ -155,12 +125,86 @@ static gm_status read_merges(const gguf *g, gm_tokenizer *t) {
 static gm_status read_gpt2(const gguf *g, gm_tokenizer *t) {
     bool add_bos = false;
     GM_TRY(read_pre(g, t, &add_bos));
-    GM_TRY(read_tokens(g, t));
+    GM_TRY(read_tokens(g, t, NULL, NULL));
     GM_TRY(read_merges(g, t));
     GM_TRY(read_types(g, t));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", add_bos, "tokenizer.ggml.bos_token_id", -1, &t->before));
     GM_TRY(read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", -1, &t->after));
     return component_literal(t, component_decoder, "{\"type\":\"ByteLevel\"}");
+}
+
+/* ---- 'gemma4' ---- */
+/* BPE over characters with merges of its own, what tokenizer.json has for this family. */
+static gm_status read_gemma4(const gguf *g, gm_tokenizer *t) {
+    static const char escape[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" MARKER "\"}";
+    static const char cut[] =
+        "{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},\"behavior\":\"MergedWithPrevious\",\"invert\":false}";
+    static const char unescape[] =
+        "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"" MARKER "\"},"
+        "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}";
+    int64_t unknown = -1;
+    GM_TRY(component_literal(t, component_normalizer, escape));
+    GM_TRY(component_literal(t, component_pretokenizer, cut));
+    GM_TRY(component_literal(t, component_decoder, unescape));
+    GM_TRY(read_tokens(g, t, NULL, NULL));
+    GM_TRY(read_merges(g, t));
+    GM_TRY(read_types(g, t));
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &unknown, NULL));
+    if (unknown >= 0 && (uint64_t)unknown >= t->vocab.n_ids)
+        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens",
+                       gguf_file(g)->path, (long long)unknown, t->vocab.n_ids);
+    t->model.bpe.unknown = unknown < 0 ? BPE_NO_UNKNOWN : (int32_t)unknown;
+    t->model.bpe.byte_fallback = true;
+    t->model.bpe.fuse_unknown = true;
+    GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", true, "tokenizer.ggml.bos_token_id", 2, &t->before));
+    return read_end(g, t, "tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", 1, &t->after);
+}
+
+/* ---- 'bert' ---- */
+/* WordPiece. The file marks the start of a word where the original marks its inside: "\u2581a", "b" for "a", "##b". */
+static gm_status spell_bert(byte_buffer *scratch, int64_t type, gguf_string *token) {
+    if (type == PIECE_CONTROL || type == PIECE_UNKNOWN)
+        return GM_OK;
+    if (token->length >= 3 && memcmp(token->text, MARKER, 3) == 0) {
+        token->text += 3;
+        token->length -= 3;
+        return GM_OK;
+    }
+    scratch->size = 0;
+    GM_TRY(bytes_append(scratch, "##", 2));
+    GM_TRY(bytes_append(scratch, token->text, token->length));
+    *token = (gguf_string){ (const char *)scratch->data, scratch->size };
+    return GM_OK;
+}
+
+static gm_status read_bert(const gguf *g, gm_tokenizer *t) {
+    static const char normalize_bert[] = "{\"type\":\"BertNormalizer\",\"clean_text\":true,"
+                                         "\"handle_chinese_chars\":true,\"strip_accents\":null,\"lowercase\":true}";
+    static const char decode_bert[] = "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}";
+    byte_buffer scratch = { 0 };
+    wordpiece *w = &t->model.wordpiece;
+    int64_t unknown = 100, start = 101, end = 102;
+    gm_status status = read_tokens(g, t, spell_bert, &scratch);
+    memory_free(scratch.data);
+    GM_TRY(status);
+    t->model.kind = MODEL_WORDPIECE;
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &unknown, NULL));
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.bos_token_id", &start, NULL));
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.cls_token_id", &start, NULL));
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.eos_token_id", &end, NULL));
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.seperator_token_id", &end, NULL));    /* so it is spelled */
+    w->unknown = unknown >= 0 && (uint64_t)unknown < t->vocab.n_ids ? (int32_t)unknown : -1;
+    w->max_chars = 100;
+    w->prefix_length = 2;
+    w->prefix = memory_copy_text("##", 2);
+    if (w->prefix == NULL)
+        return GM_ENOMEM;
+    GM_TRY(component_literal(t, component_normalizer, normalize_bert));
+    GM_TRY(component_literal(t, component_pretokenizer, "{\"type\":\"BertPreTokenizer\"}"));
+    GM_TRY(component_literal(t, component_decoder, decode_bert));
+    GM_TRY(read_types(g, t));
+    GM_TRY(read_end(g, t, "tokenizer.ggml.add_bos_token", true, "tokenizer.ggml.cls_token_id", start, &t->before));
+    return read_end(g, t, "tokenizer.ggml.add_eos_token", true, "tokenizer.ggml.seperator_token_id", end, &t->after);
 }
 
 /* ---- 'llama' and 't5' ---- */
@@ -171,7 +215,6 @@ static gm_status read_scores(const gguf *g, gm_tokenizer *t, pieces *p) {
     if (scores->count != t->vocab.n_ids)
         return gm_fail(GM_EBADFILE, "%s: %llu scores for %zu tokens", gguf_file(g)->path,
                        (unsigned long long)scores->count, t->vocab.n_ids);
-    GM_TRY(check_types(g, t, types));
     for (uint64_t i = 0; i < scores->count; i++) {
         double score;
         int64_t type = PIECE_NORMAL;
@@ -212,7 +255,7 @@ static gm_status build_pieces(const gguf *g, gm_tokenizer *t, pieces *p) {
 static gm_status read_pieces(const gguf *g, gm_tokenizer *t, pieces_kind kind) {
     bool is_unigram = kind == PIECES_UNIGRAM;
     pieces p = { .kind = kind, .unknown = is_unigram ? 2 : 0, .byte_fallback = !is_unigram, .add_prefix = true };
-    GM_TRY(read_tokens(g, t));
+    GM_TRY(read_tokens(g, t, NULL, NULL));
     gm_status status = build_pieces(g, t, &p);
     pieces_free(&p);
     GM_TRY(status);
@@ -231,11 +274,15 @@ static gm_status read_file(const gguf *g, gm_tokenizer *t) {
         GM_TRY(read_gpt2(g, t));
     else if (same(kind, "llama"))
         GM_TRY(read_pieces(g, t, PIECES_BPE));
+    else if (same(kind, "bert"))
+        GM_TRY(read_bert(g, t));
+    else if (same(kind, "gemma4"))
+        GM_TRY(read_gemma4(g, t));
     else if (same(kind, "t5"))
         GM_TRY(read_pieces(g, t, PIECES_UNIGRAM));
     else
-        return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported", gguf_file(g)->path,
-                       kind.length < 64 ? (int)kind.length : 64, kind.text);
+        return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported; known are gpt2, llama, t5, "
+                       "bert and gemma4", gguf_file(g)->path, kind.length < 64 ? (int)kind.length : 64, kind.text);
     return tokenizer_finish(t);
 }
 

@@ -1,0 +1,76 @@
+/* gguf_pre.c - see gguf_pre.h. */
+#include "text/gguf_pre.h"
+#include "text/component.h"
+
+enum { PRE_IGNORE_MERGES = 1, PRE_ADD_BOS = 2, PRE_NFC = 4 };
+#define MAX_PATTERNS 6
+
+#define SCANNER(name, pattern) static const char pattern_##name[] = pattern;
+#include "text/scanners.def"
+#undef SCANNER
+
+typedef enum {
+#define GROUP(name, flags, ...) GROUP_##name,
+#define PRE(name, group)
+#include "text/gguf_types.def"
+#undef GROUP
+#undef PRE
+} pre_group;
+
+static const struct { int flags; const char *patterns[MAX_PATTERNS]; } groups[] = {
+#define GROUP(name, flags, ...) { flags, { __VA_ARGS__ } },
+#define PRE(name, group)
+#include "text/gguf_types.def"
+#undef GROUP
+#undef PRE
+};
+
+static const struct { const char *name; pre_group group; } names[] = {
+#define GROUP(name, flags, ...)
+#define PRE(name, group) { name, GROUP_##group },
+#include "text/gguf_types.def"
+#undef GROUP
+#undef PRE
+};
+enum { N_NAMES = sizeof names / sizeof names[0] };
+
+static gm_status add_cut(pretokenizer *p, const char *pattern) {
+    pretokenize_step *step = &p->steps[p->n_steps++];    /* freed with the tokenizer, whatever comes */
+    step->match = MATCH_SCANNER;
+    step->scanner = scanner_for(pattern, strlen(pattern));
+    if (step->scanner != SCANNER_NONE)
+        return GM_OK;
+    step->match = MATCH_REGEX;
+    return regex_new(pattern, strlen(pattern), &step->regex);
+}
+
+static gm_status refuse(const char *path, const char *name, size_t length) {
+    byte_buffer known = { 0 };
+    gm_status status = GM_OK;
+    for (size_t i = 0; i < N_NAMES && status == GM_OK; i++) {
+        status = bytes_append(&known, i == 0 ? "" : ", ", i == 0 ? 0 : 2);
+        if (status == GM_OK)
+            status = bytes_append(&known, names[i].name, strlen(names[i].name));
+    }
+    if (status == GM_OK)
+        status = gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.pre '%.*s' is not supported; known are %.*s", path,
+                         length < 64 ? (int)length : 64, name, (int)known.size, (const char *)known.data);
+    memory_free(known.data);
+    return status;
+}
+
+gm_status gguf_pre(gm_tokenizer *t, const char *path, const char *name, size_t length, bool *add_bos) {
+    size_t i = 0;
+    while (i < N_NAMES && !(strlen(names[i].name) == length && memcmp(names[i].name, name, length) == 0))
+        i++;
+    if (i == N_NAMES)
+        return refuse(path, name, length);
+    const char *const *patterns = groups[names[i].group].patterns;
+    int flags = groups[names[i].group].flags;
+    for (int k = 0; k < MAX_PATTERNS && patterns[k] != NULL; k++)
+        GM_TRY(add_cut(&t->pretokenizer, patterns[k]));
+    t->pretokenizer.byte_level = true;
+    t->model.bpe.ignore_merges = (flags & PRE_IGNORE_MERGES) != 0;
+    *add_bos = (flags & PRE_ADD_BOS) != 0;
+    return (flags & PRE_NFC) != 0 ? component_literal(t, component_normalizer, "{\"type\":\"NFC\"}") : GM_OK;
+}
