@@ -18,9 +18,27 @@ static uint32_t hash_text(const uint8_t *text, size_t length) {
     return (uint32_t)(h >> 32);
 }
 
+/* Mostly a word or two, for which a call of memcmp is the larger part. */
 static bool same_text(const vocab *v, int32_t id, const void *text, size_t length) {
     const vocab_token *t = &v->tokens[id];
-    return t->length == length && (length == 0 || memcmp(v->blob.data + t->offset, text, length) == 0);
+    const uint8_t *a = v->blob.data + t->offset, *b = text;
+    uint64_t word_a, word_b;
+    if (t->length != length)
+        return false;
+    if (length < 8) {
+        for (size_t i = 0; i < length; i++)
+            if (a[i] != b[i])
+                return false;
+        return true;
+    }
+    for (size_t at = 0;; at = at + 16 < length ? at + 8 : length - 8) {    /* the last two overlap */
+        memcpy(&word_a, a + at, 8);
+        memcpy(&word_b, b + at, 8);
+        if (word_a != word_b)
+            return false;
+        if (at + 8 == length)
+            return true;
+    }
 }
 
 static gm_status resize_slots(vocab *v, size_t n_slots) {
