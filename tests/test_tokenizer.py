@@ -103,16 +103,6 @@ def test_pre_tokenizers(tmp_path):
     assert seen >= 30
 
 
-@pytest.mark.parametrize("name", ["NFC", "Prepend", "ReplaceStr"])
-def test_normalizers(name, tmp_path):
-    data = vectors("components")
-    entry = data["normalizers"][name]
-    model = whole_pieces(entry["out"])
-    tok = load(tmp_path, model=model, normalizer=entry["config"])
-    for text, want in zip(data["texts"], entry["out"]):
-        assert [list(model["vocab"])[i] for i in tok.encode(text)] == ([want] if want else [])
-
-
 def byte_alphabet():
     """GPT-2's: printable Latin-1 is itself, the other bytes follow from U+0100."""
     table, extra = {}, 0
@@ -342,8 +332,6 @@ def test_stream_of_byte_tokens_and_leading_space(tmp_path):
 
 # ---- what is refused ----
 @pytest.mark.parametrize("parts, message", [
-    ({"normalizer": {"type": "Lowercase"}}, "Lowercase"),
-    ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Nmt"}]}}, "Nmt"),
     ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
     ({"pre_tokenizer": split("[a&&b]")}, "&&"),
     ({"pre_tokenizer": split(r"\p{Greek}")}, "Greek"),

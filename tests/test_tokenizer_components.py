@@ -1,12 +1,14 @@
 """The small components of a tokenizer.json, each against what Hugging Face's library makes of the same file."""
+import base64
 import json
 import pathlib
+import struct
 
 import pytest
 
 import gomlx
 
-from test_tokenizer import bpe, load, streamed
+from test_tokenizer import bpe, load, streamed, vectors
 
 ERRORS = (gomlx.Error,)
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -14,6 +16,83 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 def golden(name):
     return json.loads((GOLDEN / f"{name}.json").read_text("utf-8"))
+
+
+# ---- normalizers ----
+def bytes_model():
+    """Its ids are the bytes of the text: what a normalizer wrote can be read off them."""
+    return bpe([f"<0x{b:02X}>" for b in range(256)], byte_fallback=True)
+
+
+def normalized(tok, text):
+    return bytes(tok.encode(text)).decode()
+
+
+def test_normalizers(tmp_path):
+    data = vectors("components")
+    assert len(data["normalizers"]) == 16
+    for name, entry in data["normalizers"].items():
+        tok = load(tmp_path, model=bytes_model(), normalizer=entry["config"])
+        for text, want in zip(data["texts"], entry["out"]):
+            assert normalized(tok, text) == want, (name, text)
+
+
+@pytest.mark.parametrize("n", range(26))
+def test_normalizers_by_golden(n, tmp_path):
+    data = golden("normalizers")
+    entry = data["normalizers"][n]
+    tok = load(tmp_path, model=bytes_model(), normalizer=entry["normalizer"])
+    for text, want in zip(data["texts"], entry["texts"]):
+        assert normalized(tok, text) == want, (entry["normalizer"], text)
+
+
+def test_all_goldens_are_tested():
+    assert len(golden("normalizers")["normalizers"]) == 26
+
+
+@pytest.mark.parametrize("normalizer, error, message", [
+    ({"type": "Uppercase"}, NotImplementedError, "normalizer 'Uppercase'"),
+    ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFX"}]}, NotImplementedError, "NFX"),
+    ({"type": "Prepend"}, gomlx.Error, "prepend"),
+    ({"type": "Replace", "pattern": {"String": "a"}}, gomlx.Error, "content"),
+    ({"type": "Lowercase", "type2": 1}, None, None),
+    ({"type": "BertNormalizer", "strip_accents": "yes"}, gomlx.Error, "strip_accents"),
+    ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, gomlx.Error, "base64"),
+    ({"type": "Precompiled", "precompiled_charsmap": "AA*A"}, gomlx.Error, "base64"),
+    ({"type": "Precompiled", "precompiled_charsmap": ""}, gomlx.Error, "charsmap"),
+    ({"type": "Precompiled", "precompiled_charsmap": "////////"}, gomlx.Error, "charsmap"),    # 4 GB in 6 bytes
+    ({"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAD/"}, gomlx.Error, "UTF-8"),
+])
+def test_damaged_normalizer(normalizer, error, message, tmp_path):
+    if error is None:
+        assert normalized(load(tmp_path, model=bytes_model(), normalizer=normalizer), "A") == "a"
+        return
+    with pytest.raises(error, match=message):
+        load(tmp_path, model=bytes_model(), normalizer=normalizer)
+
+
+def charsmap(units, texts):
+    data = struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + texts
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+
+
+@pytest.mark.parametrize("units, texts", [
+    ([1 << 10], b""),                                       # every child lies outside the array
+    ([(1 << 31) - 1], b"x"),
+    ([0] * 0x61 + [0x61 | 1 << 8 | 0x1FFFFF << 10], b"x"),         # a text that ends outside of it
+    ([0] * 0x61 + [0x61 | 1 << 8 | 0x61 << 10] + [0] * 99, b""),
+    ([1 << 31 | 9] + [0] * 0x60 + [0x61 | 1 << 8 | 0x61 << 10], b"x"),    # a text behind all texts
+    ([1 << 31 | 2] + [0] * 0x60 + [0x61 | 1 << 8 | 0x61 << 10], b"x\xc3\xa9"),    # half of a character
+])
+def test_hostile_charsmap(units, texts, tmp_path):
+    tok = load(tmp_path, model=bytes_model(), normalizer=charsmap(units, texts))
+    assert normalized(tok, "ab é") in ("ab é", "b é")
+
+
+def test_a_run_of_marks_is_not_quadratic(tmp_path):
+    steps = [{"type": "NFKC"}, {"type": "StripAccents"}, {"type": "Lowercase"}]
+    tok = load(tmp_path, model=bytes_model(), normalizer={"type": "Sequence", "normalizers": steps})
+    assert normalized(tok, "A" + "\u0301\u0323" * (1 << 18) + "B") == "\u1ea1b"
 
 
 # ---- decoders ----

@@ -1,10 +1,10 @@
-"""Writes tables.inc: the character classes and the NFC data of csrc/text/unicode.c.
+"""Writes tables.inc, the characters of csrc/text/unicode.c, and property_tables.inc, those of property.c and grapheme.c.
 
-    python csrc/text/tables.py FOLDER > csrc/text/tables.inc
+    python csrc/text/tables.py FOLDER csrc/text
 
-FOLDER holds two files of facts: onig_classes_hf0.23.2.json (ranges of \\p{L}, \\p{N}, \\s ... as Hugging Face's regex
-engine has them, Unicode 16) and nfc_tables_hf_unicode9.json (its NFC, Unicode 9). What those two lack is below; it was
-found by asking the same library about every scalar value.
+FOLDER holds three files of facts: onig_classes_hf0.23.2.json (ranges of \\p{L}, \\p{N}, \\s ... as Hugging Face's regex
+engine has them, Unicode 16), nfc_tables_hf_unicode9.json (its NFC, Unicode 9) and characters_hf0.23.3.json (ask.py writes
+it). What the classes lack is below; it was found by asking the same library about every scalar value.
 """
 import json
 import sys
@@ -64,44 +64,140 @@ def nfc_check(nfc):
     return check | {c for c in decomposition if c not in composed}
 
 
-def write_numbers(declaration, numbers):
-    print(f"{declaration} = {{")
+def traits(facts, nfc):
+    # ORDER TRAIT: the bits of unicode.h, lowest first.
+    joins = [r for name in ["Control", "CR", "LF", "Extend", "ZWJ", "SpacingMark", "Prepend", "L", "V", "T", "LV", "LVT"]
+             for r in facts["grapheme"][name]]
+    bits = [members(facts["punctuation"]), members(facts["control"]), members(facts["nonspacing"]),
+            members(facts["combining"]), {c for c, _ in facts["lowercase"]},
+            members(facts["decomposed"]) | {c for c, _ in nfc["ccc"]}, {c for c, _ in facts["compatible"]},
+            members(joins) | members(facts["pictographic"])]
+    table = [0] * 0x110000
+    for bit, chars in enumerate(bits):
+        for c in chars:
+            table[c] |= 1 << bit
+    return table
+
+
+def lowercase_runs(facts):
+    """(first, last, step, what is added); the one that becomes two characters is left out: U+0130."""
+    runs = []
+    for c, lower in facts["lowercase"]:
+        if len(lower) > 1:
+            assert (c, lower) == (0x130, [0x69, 0x307])
+            continue
+        added = lower[0] - c
+        if runs and runs[-1][3] == added and c - runs[-1][1] in (1, 2) and runs[-1][2] in (0, c - runs[-1][1]):
+            runs[-1][1:3] = c, c - runs[-1][1]
+        else:
+            runs.append([c, c, 0, added])
+    return [[first, last, max(step, 1), added & 0xFFFFFFFF] for first, last, step, added in runs]
+
+
+def labelled_runs(named):
+    """(first << 8 | label) where a run begins; label 0: in none."""
+    label = [0] * 0x110001
+    for number, of in enumerate(named, 1):
+        for first, last in of:
+            label[first:last + 1] = [number] * (last + 1 - first)
+    return [c << 8 | label[c] for c in range(0x110000) if c == 0 or label[c] != label[c - 1]]
+
+
+def write_table(name, table, kind, out):
+    blocks, index = {}, []
+    for start in range(0, len(table), BLOCK):
+        index.append(blocks.setdefault(tuple(table[start:start + BLOCK]), len(blocks)))
+    write_numbers(f"static const uint{16 if len(blocks) > 256 else 8}_t {name}_index[{len(index)}]", index, out)
+    bits = [bits for block in blocks for bits in block]
+    write_numbers(f"static const {kind} {name}_blocks[{len(bits)}]", bits, out)
+
+
+def write_numbers(declaration, numbers, out):
+    print(f"{declaration} = {{", file=out)
     line = "   "
     for n in numbers:
         item = f" {n},"
         if len(line) + len(item) > 118:
-            print(line)
+            print(line, file=out)
             line = "   "
         line += item
-    print(line)
-    print("};")
+    print(line, file=out)
+    print("};", file=out)
 
 
-def main(folder):
-    with open(f"{folder}/onig_classes_hf0.23.2.json") as f:
-        facts = json.load(f)["classes"]
-    with open(f"{folder}/nfc_tables_hf_unicode9.json") as f:
-        nfc = json.load(f)
-    table = classes(facts, nfc_check(nfc))
-    blocks, index = {}, []
-    for start in range(0, len(table), BLOCK):
-        index.append(blocks.setdefault(tuple(table[start:start + BLOCK]), len(blocks)))
-    print("/* Written by tables.py; do not edit. */")
-    write_numbers(f"static const uint16_t class_index[{len(index)}]", index)
-    bits = [bits for block in blocks for bits in block]
-    write_numbers(f"static const uint16_t class_blocks[{len(bits)}]", bits)
+def write_compatible(facts, out):
+    """Sorted: the scalar and where in the texts its decomposition begins, up to where the next one does."""
+    text, entries = [], []
+    for c, parts in facts["compatible"]:
+        assert c < 1 << 17 and len(text) < 1 << 15 and max(parts) < 1 << 16
+        entries.append(c << 15 | len(text))
+        text += parts
+    entries.append(len(text))
+    write_numbers(f"static const uint32_t compatible_chars[{len(entries)}]", entries, out)
+    write_numbers(f"static const uint16_t compatible_text[{len(text)}]", text, out)
+
+
+def write_characters(facts, nfc, characters, out):
+    print("/* Written by tables.py; do not edit. */", file=out)
+    write_table("class", classes(facts, nfc_check(nfc)), "uint16_t", out)
+    write_table("trait", traits(characters, nfc), "uint8_t", out)
     runs = []
     for c, combining in sorted(nfc["ccc"]):
         if runs and runs[-1][1] == c - 1 and runs[-1][2] == combining:
             runs[-1][1] = c
         else:
             runs.append([c, c, combining])
-    write_numbers(f"static const uint32_t combining_runs[{3 * len(runs)}]", [n for run in runs for n in run])
+    write_numbers(f"static const uint32_t combining_runs[{3 * len(runs)}]", [n for run in runs for n in run], out)
     pairs = sorted((c, parts[0], parts[1] if len(parts) > 1 else 0) for c, parts in nfc["canonical_decomposition"])
-    write_numbers(f"static const uint32_t decompositions[{3 * len(pairs)}]", [n for pair in pairs for n in pair])
+    write_numbers(f"static const uint32_t decompositions[{3 * len(pairs)}]", [n for pair in pairs for n in pair], out)
     triples = sorted(tuple(triple) for triple in nfc["composition"])
-    write_numbers(f"static const uint32_t compositions[{3 * len(triples)}]", [n for triple in triples for n in triple])
+    write_numbers(f"static const uint32_t compositions[{3 * len(triples)}]", [n for triple in triples for n in triple],
+                  out)
+    write_compatible(characters, out)
+    runs = lowercase_runs(characters)
+    write_numbers(f"static const uint32_t lowercase_runs[{4 * len(runs)}]", [n for run in runs for n in run], out)
+
+
+def write_names(declaration, names, out):
+    write_numbers(f"{declaration}[{len(names)}]", [f'"{name}"' for name in names], out)
+
+
+def write_properties(characters, out):
+    print("/* Written by tables.py; do not edit. */", file=out)
+
+    def write_runs(name, named):
+        runs = labelled_runs(named)
+        write_numbers(f"static const uint32_t {name}[{len(runs)}]", runs, out)
+
+    write_names("static const char *const category_names", list(characters["categories"]), out)
+    write_runs("category_runs", characters["categories"].values())
+    scripts = {name: runs for name, runs in characters["scripts"].items() if name != "Unknown"}
+    write_names("static const char *const script_names", list(scripts), out)
+    write_runs("script_runs", scripts.values())
+    split = [[] for _ in range(1 + max(number for _, _, number in characters["script_runs"]))]
+    for first, last, number in characters["script_runs"]:
+        split[number].append((first, last))
+    write_runs("split_script_runs", split)
+    # What \w has beyond letters, marks, decimal digits and connectors.
+    of = {name: members(runs) for name, runs in characters["categories"].items()}
+    base = set().union(*(chars for name, chars in of.items() if name[0] in "LM" or name in ("Nd", "Pc")))
+    extra = members(characters["word"]) - base
+    assert base <= members(characters["word"])
+    write_runs("word_runs", [[(c, c) for c in extra]])
+    write_runs("pictographic_runs", [characters["pictographic"]])
+    # ORDER GRAPHEME: of grapheme.c
+    write_runs("grapheme_runs", characters["grapheme"].values())
+    write_runs("conjunct_runs", characters["conjunct"].values())
+
+
+def main(folder, target):
+    facts, nfc, characters = (json.load(open(f"{folder}/{name}.json")) for name in (
+        "onig_classes_hf0.23.2", "nfc_tables_hf_unicode9", "characters_hf0.23.3"))
+    with open(f"{target}/tables.inc", "w") as out:
+        write_characters(facts["classes"], nfc, characters, out)
+    with open(f"{target}/property_tables.inc", "w") as out:
+        write_properties(characters, out)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-/* unicode.c - UTF-8 steps, class lookup and canonical composition. See unicode.h. */
+/* unicode.c - UTF-8 steps, class lookup and the normal forms. See unicode.h. */
 #include "text/text_view.h"
 #include "text/tables.inc"
 
@@ -11,6 +11,34 @@ enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7,
 
 unsigned unicode_class(uint32_t c) {
     return class_blocks[class_index[c / BLOCK] * BLOCK + c % BLOCK];
+}
+
+unsigned unicode_trait(uint32_t c) {
+    return trait_blocks[trait_index[c / BLOCK] * BLOCK + c % BLOCK];
+}
+
+int unicode_lower(uint32_t c, uint32_t lower[2]) {
+    size_t low = 0, high = sizeof lowercase_runs / sizeof lowercase_runs[0] / 4;
+    lower[0] = c;
+    if (c == 0x130) {
+        lower[0] = 'i';
+        lower[1] = 0x307;
+        return 2;
+    }
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const uint32_t *run = lowercase_runs + 4 * middle;    /* first, last, step, what is added */
+        if (c < run[0]) {
+            high = middle;
+        } else if (c > run[1]) {
+            low = middle + 1;
+        } else {
+            if ((c - run[0]) % run[2] == 0)
+                lower[0] = c + run[3];
+            break;
+        }
+    }
+    return 1;
 }
 
 size_t utf8_put(uint32_t c, uint8_t *out) {
@@ -68,7 +96,7 @@ size_t utf8_check(const uint8_t *bytes, size_t n) {
     return n;
 }
 
-/* ---- NFC ---- */
+/* ---- normal forms ---- */
 static unsigned combining_class(uint32_t c) {
     size_t low = 0, high = ROWS(combining_runs);
     while (low < high) {
@@ -100,6 +128,25 @@ static const uint32_t *decomposition(uint32_t c) {
     return NULL;
 }
 
+/* The whole compatibility decomposition of c, where it is not the canonical one; *n 0 otherwise. */
+static const uint16_t *compatible(uint32_t c, size_t *n) {
+    size_t low = 0, high = sizeof compatible_chars / sizeof compatible_chars[0] - 1;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        uint32_t found = compatible_chars[middle] >> 15, start = compatible_chars[middle] & 0x7FFF;
+        if (found == c) {
+            *n = (compatible_chars[middle + 1] & 0x7FFF) - start;
+            return compatible_text + start;
+        }
+        if (c < found)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *n = 0;
+    return NULL;
+}
+
 /* The composition of two scalars, or 0. */
 static uint32_t composition(uint32_t a, uint32_t b) {
     if (a - HANGUL_L < N_L && b - HANGUL_V < N_V)
@@ -120,31 +167,31 @@ static uint32_t composition(uint32_t a, uint32_t b) {
     return 0;
 }
 
-typedef struct { uint32_t c, combining; int change; } nfc_char;    /* change: text_change's */
-typedef struct { nfc_char *chars, *sorted; size_t size, capacity; } nfc_run;
+typedef struct { uint32_t c, combining; int change; } normal_char;    /* change: text_change's */
+typedef struct { normal_char *chars, *sorted; size_t size, capacity; normal_form form; } normal_run;
 
 /* One starter and the marks behind it, decomposed. */
-static gm_status run_append(nfc_run *run, uint32_t c, int change) {
+static gm_status run_append(normal_run *run, uint32_t c, int change) {
     if (run->size == run->capacity) {
         void *chars = run->chars;
-        GM_TRY(buffer_grow(&chars, run->size, &run->capacity, 1, sizeof(nfc_char)));
+        GM_TRY(buffer_grow(&chars, run->size, &run->capacity, 1, sizeof(normal_char)));
         run->chars = chars;
-        void *sorted = memory_resize(run->sorted, run->capacity * sizeof(nfc_char));
+        void *sorted = memory_resize(run->sorted, run->capacity * sizeof(normal_char));
         if (sorted == NULL)
             return GM_ENOMEM;
         run->sorted = sorted;
     }
-    run->chars[run->size++] = (nfc_char){ c, combining_class(c), change };
+    run->chars[run->size++] = (normal_char){ c, combining_class(c), change };
     return GM_OK;
 }
 
 /* Stable order of the marks by combining class. Counting keeps a hostile run of a million marks linear. */
-static void run_sort(nfc_run *run, size_t first) {
+static void run_sort(normal_run *run, size_t first) {
     size_t n = run->size - first;
-    nfc_char *chars = run->chars + first;
+    normal_char *chars = run->chars + first;
     if (n <= 8) {
         for (size_t i = 1; i < n; i++) {
-            nfc_char moved = chars[i];
+            normal_char moved = chars[i];
             size_t j = i;
             for (; j > 0 && chars[j - 1].combining > moved.combining; j--)
                 chars[j] = chars[j - 1];
@@ -159,19 +206,21 @@ static void run_sort(nfc_run *run, size_t first) {
         start[k + 1] += start[k];
     for (size_t i = 0; i < n; i++)
         run->sorted[start[chars[i].combining]++] = chars[i];
-    memcpy(chars, run->sorted, n * sizeof(nfc_char));
+    memcpy(chars, run->sorted, n * sizeof(normal_char));
 }
 
-/* Composes the run in place. */
-static void run_compose(nfc_run *run) {
+/* Orders the run, and composes it where the form does. */
+static void run_close(normal_run *run) {
     if (run->size == 0)
         return;
     size_t first = run->chars[0].combining == 0 ? 1 : 0;
     run_sort(run, first);
+    if (run->form == NORMAL_D || run->form == NORMAL_KD)
+        return;
     uint32_t last_combining = 0;
     size_t kept = first;
     for (size_t i = first; i < run->size; i++) {
-        nfc_char mark = run->chars[i];
+        normal_char mark = run->chars[i];
         uint32_t joined = 0;
         /* A mark is blocked by an earlier one of its class that stayed. */
         if (first == 1 && (kept == 1 || last_combining < mark.combining))
@@ -187,7 +236,7 @@ static void run_compose(nfc_run *run) {
     run->size = kept;
 }
 
-static gm_status run_write(nfc_run *run, text_writer *w) {
+static gm_status run_write(normal_run *run, text_writer *w) {
     for (size_t i = 0; i < run->size; i++)
         GM_TRY(text_change(w, run->chars[i].c, run->chars[i].change));
     run->size = 0;
@@ -195,12 +244,14 @@ static gm_status run_write(nfc_run *run, text_writer *w) {
 }
 
 /* Takes one fully decomposed scalar, closing the run before it where it begins a new one. */
-static gm_status nfc_push(nfc_run *run, uint32_t c, int change, text_writer *w) {
+static gm_status run_push(normal_run *run, uint32_t c, int change, text_writer *w) {
     if (run->size > 0 && combining_class(c) == 0) {
         /* Two starters compose only when no mark stayed between them. */
-        run_compose(run);
-        nfc_char *starter = &run->chars[0];
-        uint32_t joined = run->size == 1 && starter->combining == 0 ? composition(starter->c, c) : 0;
+        run_close(run);
+        normal_char *starter = &run->chars[0];
+        bool composes = run->form == NORMAL_C || run->form == NORMAL_KC;
+        bool alone = run->size == 1 && starter->combining == 0;
+        uint32_t joined = composes && alone ? composition(starter->c, c) : 0;
         if (joined != 0) {
             starter->c = joined;
             starter->change += change - 1;
@@ -211,39 +262,48 @@ static gm_status nfc_push(nfc_run *run, uint32_t c, int change, text_writer *w) 
     return run_append(run, c, change);
 }
 
-static gm_status nfc_decompose(nfc_run *run, uint32_t c, int change, text_writer *w) {
+static gm_status run_decompose(normal_run *run, uint32_t c, int change, text_writer *w) {
     if (c - HANGUL < N_HANGUL) {
         uint32_t s = c - HANGUL;
-        GM_TRY(nfc_push(run, HANGUL_L + s / (N_V * N_T), change, w));
-        GM_TRY(nfc_push(run, HANGUL_V + s % (N_V * N_T) / N_T, 1, w));
-        return s % N_T != 0 ? nfc_push(run, HANGUL_T + s % N_T, 1, w) : GM_OK;
+        GM_TRY(run_push(run, HANGUL_L + s / (N_V * N_T), change, w));
+        GM_TRY(run_push(run, HANGUL_V + s % (N_V * N_T) / N_T, 1, w));
+        return s % N_T != 0 ? run_push(run, HANGUL_T + s % N_T, 1, w) : GM_OK;
     }
+    size_t n = 0;
+    const uint16_t *text = run->form < NORMAL_KC ? NULL : compatible(c, &n);
+    for (size_t i = 0; i < n; i++)
+        GM_TRY(run_push(run, text[i], i == 0 ? change : 1, w));
+    if (n > 0)
+        return GM_OK;
     const uint32_t *parts = decomposition(c);
     if (parts == NULL)
-        return nfc_push(run, c, change, w);
-    GM_TRY(nfc_decompose(run, parts[0], change, w));    /* at most four deep: a property of the table */
-    return parts[1] != 0 ? nfc_decompose(run, parts[1], 1, w) : GM_OK;
+        return run_push(run, c, change, w);
+    GM_TRY(run_decompose(run, parts[0], change, w));    /* at most four deep: a property of the table */
+    return parts[1] != 0 ? run_decompose(run, parts[1], 1, w) : GM_OK;
 }
 
-bool unicode_is_nfc(const uint8_t *text, size_t n) {
+bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n) {
+    bool composed = form == NORMAL_C || form == NORMAL_KC;
+    unsigned traits = (composed ? 0 : TRAIT_NFD_CHECK) | (form < NORMAL_KC ? 0 : TRAIT_COMPATIBLE);
+    uint8_t plain = form == NORMAL_C ? 0xCC : 0x80;    /* below U+0300 nothing needs a check for NFC */
     for (size_t at = 0; at < n;) {
-        if (text[at] < 0xCC) {    /* below U+0300 nothing needs a check */
+        if (text[at] < plain) {
             at += text[at] < 0x80 ? 1 : 2;
             continue;
         }
-        if (unicode_class(utf8_next(text, &at)) & CLASS_NFC_CHECK)
+        uint32_t c = utf8_next(text, &at);
+        if ((traits != 0 && (unicode_trait(c) & traits)) || (composed && (unicode_class(c) & CLASS_NFC_CHECK)))
             return false;
     }
     return true;
 }
 
-gm_status unicode_nfc(text_writer *w) {
-    nfc_run run = { 0 };
+gm_status unicode_normalize(normal_form form, text_writer *w) {
+    normal_run run = { .form = form };
     gm_status status = bytes_reserve(&w->out->bytes, w->in.length);
-    size_t n = w->in.length;
-    for (size_t at = w->at; at < n && status == GM_OK;)
-        status = nfc_decompose(&run, utf8_next(w->in.bytes, &at), 0, w);
-    run_compose(&run);
+    for (size_t at = w->at; at < w->in.length && status == GM_OK;)
+        status = run_decompose(&run, utf8_next(w->in.bytes, &at), 0, w);
+    run_close(&run);
     if (status == GM_OK)
         status = run_write(&run, w);
     memory_free(run.chars);

@@ -1,5 +1,5 @@
-/* unicode.h - UTF-8, character classes and NFC as the Hugging Face tokenizers library has them: classes of Unicode 16,
- * NFC of Unicode 9. The tables are ours (tables.py), so that ids do not depend on what a distribution ships. */
+/* unicode.h - UTF-8, character classes and normal forms as the Hugging Face tokenizers library has them: classes of
+ * Unicode 16, normal forms of Unicode 9. The tables are ours (tables.py), so that ids do not depend on what a distribution ships. */
 #ifndef GOMLX_TEXT_UNICODE_H
 #define GOMLX_TEXT_UNICODE_H
 #include <stdbool.h>
@@ -27,6 +27,23 @@ enum {
 };
 
 unsigned unicode_class(uint32_t c);
+
+/* What the normalizers and pre-tokenizers ask; each is of the Unicode version that the reference's part has.
+ * ORDER TRAIT: tables.py writes these bits in this order. */
+enum {
+    TRAIT_PUNCTUATION = 1 << 0, /* BERT's: \p{P} and all ASCII symbols */
+    TRAIT_CONTROL = 1 << 1,     /* BERT's clean_text drops it */
+    TRAIT_NONSPACING = 1 << 2,  /* BERT's strip_accents drops it, behind NFD */
+    TRAIT_COMBINING = 1 << 3,   /* StripAccents drops it */
+    TRAIT_LOWERS = 1 << 4,      /* it has another lower case */
+    TRAIT_NFD_CHECK = 1 << 5,   /* text without any of these is in NFD */
+    TRAIT_COMPATIBLE = 1 << 6,  /* NFKC and NFKD make something else of it */
+    TRAIT_CLUSTERS = 1 << 7,    /* it may not be a grapheme cluster of its own */
+};
+
+unsigned unicode_trait(uint32_t c);
+/* The lower case of c, one or two scalars; how many. No context: a final sigma is as any other. */
+int unicode_lower(uint32_t c, uint32_t lower[2]);
 
 /* The scalar at text[*at], which then points behind it. The text is valid UTF-8. */
 static inline uint32_t utf8_next(const uint8_t *text, size_t *at) {
@@ -57,8 +74,10 @@ int utf8_step(const uint8_t *bytes, size_t n);
 /* The offset of the first fault, or n when all is valid. */
 size_t utf8_check(const uint8_t *bytes, size_t n);
 
-bool unicode_is_nfc(const uint8_t *text, size_t n);    /* false when it might not be */
-/* Writes the rest of the input in NFC. */
+typedef enum { NORMAL_C, NORMAL_D, NORMAL_KC, NORMAL_KD } normal_form;
+
+bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n);    /* false when it might not be */
 struct text_writer;
-gm_status unicode_nfc(struct text_writer *w);
+/* Writes the whole input in the form. */
+gm_status unicode_normalize(normal_form form, struct text_writer *w);
 #endif
