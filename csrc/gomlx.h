@@ -327,6 +327,9 @@ void gm_encode_free(gm_encode_batch *b);
 /* Text of ids; bytes that are not UTF-8 become U+FFFD as in Hugging Face's decode. Not NUL-terminated. */
 gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text,
                               size_t *length);
+/* The bytes of ids of a byte-level vocabulary, UTF-8 or not; any other is GM_EUNSUPPORTED. */
+gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **bytes,
+                                    size_t *length);
 int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t);    /* added tokens included: largest id + 1 */
 /* The same of the model's vocabulary alone, without what is an added token too. */
 int64_t gm_tokenizer_base_size(const gm_tokenizer *t);

@@ -107,7 +107,7 @@ def several(value):
 
 def ids_of(model, count):
     ids = list(model.tokenizer.encode_prompt(TEXT))
-    tail = model.tokenizer.encode(TEXT, add_special_tokens=False)
+    tail = model.tokenizer.bare(TEXT)
     while len(ids) < count:
         ids += tail
     return ids[:count]

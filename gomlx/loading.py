@@ -71,7 +71,6 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             config = read_json(os.path.join(path, "config.json"))
             sampling = defaults.sampling_from_config(generation, generation_file, engine.vocab_size)
             info["sampling_ignored"] = defaults.sampling_ignored_in_config(generation, sampling)
-            stops = defaults.stop_ids(tokenizer, generation=generation, config=config, where=path)
             describe(tokenizer, config)
         else:
             metadata = info.get("metadata", {})
@@ -79,12 +78,11 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             tokenizer.check_fit(path, engine.vocab_size, "the rows of token_embd.weight,")
             sampling = defaults.sampling_from_gguf(metadata, path)
             info["sampling_ignored"] = defaults.sampling_ignored_in_gguf(metadata, sampling)
-            stops = defaults.stop_ids(tokenizer, metadata=metadata, where=path)
             tokenizer.model_type = metadata.get("general.architecture")
             key = f"{tokenizer.model_type}.embedding_length_per_layer_input"
             tokenizer.per_layer_inputs = bool(metadata.get(key))
         info["pooling"] = stated_pooling(path, info.get("metadata", {})) or None
-        return Model(engine, tokenizer, info, sampling, stops, parallel, prompt_cache)
+        return Model(engine, tokenizer, info, sampling, tokenizer.eos_ids, parallel, prompt_cache)
     except BaseException:
         engine.close()
         raise

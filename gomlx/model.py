@@ -329,7 +329,7 @@ class Model(Inspectable):
         if parser is None:
             raise ValueError(f"thinking_budget is {budget}, but this model's template knows no reasoning")
         budget = arguments.whole("thinking_budget", budget, 0)
-        closing = self.tokenizer.encode(closing_of(parser.format), add_special_tokens=False)
+        closing = self.tokenizer.bare(closing_of(parser.format))
         return ThinkingBudget(parser, budget, closing)
 
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]]) -> _gomlx.array | list[_gomlx.array]:

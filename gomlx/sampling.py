@@ -151,7 +151,7 @@ def bad_word_ids(word, tokenizer):
         raise ValueError(f"bad_words: the text {word!r:.80} needs a tokenizer; give ids")
     if not word.strip():
         raise ValueError(f"bad_words: {word!r:.80} has no characters")
-    found = [tokenizer.encode(text, add_special_tokens=False) for text in (word, " " + word)]
+    found = [tokenizer.bare(text) for text in (word, " " + word)]
     return found if found[0] != found[1] else found[:1]
 
 

@@ -92,7 +92,7 @@ def label_tokens(model, label):
     if isinstance(label, int):
         return [label]
     if isinstance(label, str):
-        ids = model.tokenizer.encode(label, add_special_tokens=False)
+        ids = model.tokenizer.bare(label)
         if not ids:
             raise ValueError(f"labels: {label!r} has no tokens")
         return ids

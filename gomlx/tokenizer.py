@@ -2,6 +2,7 @@
 template."""
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import os
@@ -13,14 +14,21 @@ from gomlx import _gomlx
 class Tokenizer(_gomlx.Tokenizer):
     """encode, decode, stream and the vocabulary are the engine's; the chat template is the model's own Jinja.
 
+        tok = gomlx.Tokenizer.from_file("path/to/tokenizer.json")
+        tok.encode("Hello")                         # [9707]
+        tok("Hello", "world").offsets               # an Encoding: ids, tokens, offsets, masks
+
+    A Tokenizer never changes; any number of threads may use it.
+
     chat_template           the template's text, or None
-    bos_token, eos_token    texts of these tokens, or None
+    bos_token, eos_token, pad_token     texts of these tokens, or None
     model_type              what config.json or GGUF's architecture calls the model, or None: see chat_format
     per_layer_inputs        whether the model has them (Gemma 4's small ones), which its built-in chat format asks
     """
 
     _templates = {}
-    bos_token = eos_token = model_type = None
+    _folder = _metadata = None              # where it is from: a folder, or a GGUF file and its metadata
+    bos_token = eos_token = pad_token = model_type = None
     per_layer_inputs = False
 
     @classmethod
@@ -40,18 +48,22 @@ class Tokenizer(_gomlx.Tokenizer):
             parts, add_bos, add_eos = _beside_model(folder, config)
             self = cls.from_sentencepiece(data, parts, add_bos, add_eos, file)
         names = read_json(os.path.join(folder, "special_tokens_map.json")) | config
-        self.bos_token, self.eos_token = token_text(names.get("bos_token")), token_text(names.get("eos_token"))
+        self.bos_token, self.eos_token, self.pad_token = (token_text(names.get(f"{role}_token"))
+                                                          for role in ("bos", "eos", "pad"))
         self._templates = chat.templates_in_folder(folder, config)
+        self._folder = folder
         return self
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike, metadata: dict | None = None) -> Tokenizer:
-        """From a GGUF file. metadata: its scalar keys, as in model.info["metadata"], for the chat template."""
+        """From a GGUF file. metadata: its scalar keys, as in model.info["metadata"], where they are known already."""
         self = super().from_gguf(os.fspath(path))
-        metadata = metadata or {}
-        from gomlx import chat
+        from gomlx import chat, headers
+        metadata = headers.read(path).config if metadata is None else metadata
+        self._metadata, self._folder = metadata, os.fspath(path)
         self.bos_token = self._token_of(metadata.get("tokenizer.ggml.bos_token_id"))
         self.eos_token = self._token_of(metadata.get("tokenizer.ggml.eos_token_id"))
+        self.pad_token = self._token_of(metadata.get("tokenizer.ggml.padding_token_id"))
         self._templates = chat.templates_in_gguf(metadata, os.fspath(path))
         return self
 
@@ -73,6 +85,61 @@ class Tokenizer(_gomlx.Tokenizer):
 
     def _token_of(self, token_id):
         return self.id_to_token(token_id) if isinstance(token_id, int) and 0 <= token_id < self.vocab_size else None
+
+    def __call__(self, text: str | bytes | Sequence, pair: str | bytes | Sequence | None = None,
+                 add_special_tokens: bool = True, **options) -> _gomlx.Encoding | list[_gomlx.Encoding]:
+        """The Encoding of a text, or of a pair of texts; of a list of texts (and one of pairs) a list of Encodings, made
+        on the engine's threads. options: parse_special, truncation, padding as in encode()."""
+        one = isinstance(text, (str, bytes))
+        return (self.encoding if one else self.encoding_batch)(text, pair, add_special_tokens, **options)
+
+    def decode_batch(self, batch: Sequence[Sequence[int]], skip_special_tokens: bool = False) -> list[str]:
+        """The text of each sequence of ids."""
+        return [self.decode(ids, skip_special_tokens) for ids in batch]
+
+    def bare(self, text: str | bytes) -> list[int]:
+        """The ids of the text alone: nothing added, cut off or filled up, whatever the file declares."""
+        return self.encode(text, False, truncation=False, padding=False)
+
+    @functools.cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """{text: id} of all special tokens, by id: decoding can leave them out."""
+        return {self.id_to_token(one): one for one in self.special_ids()}
+
+    @functools.cached_property
+    def eos_ids(self) -> dict[int, list[str]]:
+        """{id: [source, ...]} of the ids that end a generation: the union of what generation_config.json, config.json
+        and tokenizer_config.json beside the file name, or GGUF's metadata, and of the known ends of turns that are
+        special tokens here."""
+        from gomlx import defaults
+        from gomlx.loading import read_json
+        if self._metadata is not None:
+            return defaults.stop_ids(self, metadata=self._metadata, where=self._folder)
+        found = {name: read_json(os.path.join(self._folder, file)) if self._folder is not None else {}
+                 for name, file in (("generation", "generation_config.json"), ("config", "config.json"))}
+        return defaults.stop_ids(self, where=self._folder or "", **found)
+
+    def render(self, text: str | bytes | Sequence[int], *, colour: bool = True, add_special_tokens: bool = True) -> str:
+        """The tokens of a text, or of ids, as lines to print: the id, and the text that it completes ("" within a
+        character); special tokens by name. colour: with a terminal's codes."""
+        ids = self.encode(text, add_special_tokens) if isinstance(text, (str, bytes)) else list(text)
+        rows, lines = self.pieces(ids), []
+        width = max((len(str(one)) for one in ids), default=0)
+        for i, row in enumerate(rows):
+            shown, code = (row["token"], "7;36") if row["special"] else (repr(row["text"]), "32" if i % 2 else "1")
+            name = f"  {row['token']}" if not row["text"] and not row["special"] else ""
+            lines.append(f"{row['id']:{width}}  " + (f"\033[{code}m{shown}\033[0m" if colour else shown) + name)
+        return "\n".join(lines)
+
+    def pieces(self, ids: Sequence[int]) -> list[dict]:
+        """For each id {"id", "token", "text", "special"}: the vocabulary's name for it, and the text that it completes,
+        "" within a character."""
+        stream = self.stream(skip_special_tokens=False)
+        rows = [{"id": one, "token": self.id_to_token(one), "text": stream.push(one), "special": self.is_special(one)}
+                for one in ids]
+        if rows:
+            rows[-1]["text"] += stream.finish()
+        return rows
 
     @property
     def chat_template(self) -> str | None:
@@ -100,19 +167,22 @@ class Tokenizer(_gomlx.Tokenizer):
             raise ValueError(f"chat_format: there is no {name!r}; there are: " + ", ".join(chat_formats.FORMATS))
         return chat_formats.FORMATS[name]
 
-    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, chat_format=None, **kwargs) -> str:
-        """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}. chat_format
-        names a built-in format that is used instead."""
+    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, chat_format=None, *, tokenize=False,
+                            **kwargs) -> str | list[int]:
+        """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}; with tokenize
+        its ids, in which BOS comes once. chat_format names a built-in format that is used instead; kwargs are the
+        template's variables. ValueError when the template refuses the messages; gomlx.Error, with the line, when it is
+        broken."""
         from gomlx import chat
         roles = {"bos_token": self.bos_token or "", "eos_token": self.eos_token or "",
                  "per_layer_inputs": self.per_layer_inputs}
-        return chat.render(self.template_for(tools, chat_format), messages, tools=tools,
+        text = chat.render(self.template_for(tools, chat_format), messages, tools=tools,
                            add_generation_prompt=add_generation_prompt, **(roles | kwargs))
+        return self.encode_prompt(text) if tokenize else text
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt: begins with BOS if this tokenizer adds one, once, and never ends with EOS."""
-        ids = self.encode(text, add_special_tokens=False)
-        prefix = self._prefix()
+        ids, prefix = self.bare(text), self._prefix()
         return ids if ids[:len(prefix)] == prefix else prefix + ids
 
     def sequences_with(self, texts: Sequence[str]) -> list[list[int]]:
@@ -120,7 +190,7 @@ class Tokenizer(_gomlx.Tokenizer):
         with its beginning, with the tokens of its rest. The vocabulary is read once for each combination of texts."""
         known, key = self.__dict__.setdefault("_sequences", {}), tuple(texts)
         if key not in known:
-            rests = {text: [self.encode(text[i:], add_special_tokens=False) for i in range(1, len(text))]
+            rests = {text: [self.bare(text[i:]) for i in range(1, len(text))]
                      for text in key}
             found = []
             for i in range(self.vocab_size):
@@ -135,7 +205,7 @@ class Tokenizer(_gomlx.Tokenizer):
 
     def _prefix(self):
         """What the post-processor puts before any text, found by looking."""
-        bare, full = self.encode("a", add_special_tokens=False), self.encode("a", add_special_tokens=True)
+        bare, full = self.bare("a"), self.encode("a", truncation=False, padding=False)
         for start in range(len(full) - len(bare) + 1):
             if full[start:start + len(bare)] == bare:
                 return full[:start]

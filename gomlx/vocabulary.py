@@ -189,7 +189,7 @@ def special_tokens(tokenizer, rows, settings, generation, config):
         found = id_of(role)
         if found is not None:
             out[f"tokenizer.ggml.{name}_token_id"] = u32(found)
-    bare, full = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a", add_special_tokens=True)
+    bare, full = tokenizer.bare("a"), tokenizer.encode("a", truncation=False, padding=False)
     before = full[:len(full) - len(bare)] if full[len(full) - len(bare):] == bare else full[:1]
     after = len(full) > len(bare) + len(before)
     if before:

@@ -188,7 +188,7 @@ class FakeTokenizer:
     specials, vocab_size, bos_token, eos_token, model_type, _templates = {"<bos>": 1}, 200000, None, None, None, {}
     encode_prompt, apply_chat_template = Tokenizer.encode_prompt, Tokenizer.apply_chat_template
     chat_template, chat_format, template_for = Tokenizer.chat_template, Tokenizer.chat_format, Tokenizer.template_for
-    _prefix, per_layer_inputs = Tokenizer._prefix, False
+    _prefix, bare, per_layer_inputs = Tokenizer._prefix, Tokenizer.bare, False
 
     def token_to_id(self, text):
         return self.specials.get(text)
@@ -196,7 +196,7 @@ class FakeTokenizer:
     def is_special(self, token_id):
         return token_id in self.specials.values()
 
-    def encode(self, text, add_special_tokens=True, parse_special=True):
+    def encode(self, text, add_special_tokens=True, truncation=None, padding=None):
         ids = []
         while text:
             special = next((token for token in self.specials if text.startswith(token)), None)

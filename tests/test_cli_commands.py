@@ -67,7 +67,7 @@ def test_tokens_in_colour(capfd, monkeypatch):
 
 def test_the_tokenizer_of_a_folder(shared):
     path = os.path.join(shared, "data", "models", "fable")
-    assert tokens.pieces(tokens.tokenizer_of(path), [41, 784]) == [
+    assert tokens.tokenizer_of(path).pieces([41, 784]) == [
         {"id": 41, "token": "G", "text": "G", "special": False},
         {"id": 784, "token": "ood", "text": "ood", "special": False}]
 

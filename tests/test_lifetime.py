@@ -523,7 +523,8 @@ def test_tokenizer_object(fable):
     assert mine.id_to_token(10**6) is None and mine.id_to_token(-1) is None and not mine.is_special(ids[0])
     with pytest.raises(TypeError):
         _gomlx.Tokenizer()
-    for wrong in (None, b"text", 1):
+    assert mine.encode(text.encode()) == ids
+    for wrong in (None, bytearray(b"text"), 1):
         with pytest.raises(TypeError):
             mine.encode(wrong)
     for wrong in ("text", [1.5], None, ["a"]):

@@ -1,6 +1,7 @@
 /* arguments.c - arguments of the vectorcall convention: sorted by name, then read one kind at a time. */
 #include "py/py.h"
 #include <limits.h>
+#include <string.h>
 
 static int name_index(const signature *sig, PyObject *name) {
     for (int i = sig->n_positional_only; sig->names[i]; i++)
@@ -160,11 +161,36 @@ bool read_stream(PyObject *value) {
     return stream != NULL;
 }
 
+/* The ids of an array of native int32, of one dimension. *is_array false and true returned: it is something else. */
+static bool read_id_array(PyObject *value, int32_t **ids, size_t *count, bool *is_array) {
+    Py_buffer view;
+    *is_array = false;
+    if (!PyObject_CheckBuffer(value))
+        return true;
+    if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_ND) < 0) {
+        PyErr_Clear();    /* not contiguous, or no memory of its own: it is read item by item */
+        return true;
+    }
+    *is_array = view.ndim == 1 && view.itemsize == sizeof(int32_t) && view.format && strcmp(view.format, "i") == 0;
+    *count = (size_t)view.len / sizeof(int32_t);
+    if (*is_array && (*ids = PyMem_Malloc((size_t)view.len + 1)))
+        memcpy(*ids, view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    if (*is_array && !*ids)
+        PyErr_NoMemory();
+    return !*is_array || *ids;
+}
+
 bool read_ids(PyObject *value, int32_t **ids, size_t *count) {
+    bool is_array;
     if (PyUnicode_Check(value) || PyBytes_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "token ids must be a sequence of ints, not text; encode it first");
         return false;
     }
+    if (!read_id_array(value, ids, count, &is_array))
+        return false;
+    if (is_array)
+        return true;
     PyObject *items = PySequence_Tuple(value);
     if (!items)
         return false;

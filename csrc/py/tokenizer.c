@@ -326,24 +326,41 @@ static PyObject *encoding_batch(PyObject *self, PyObject *const *args, Py_ssize_
 /* ---- decoding and looking up ---- */
 
 static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"decode", 0, 2, 1, {"ids", "skip_special_tokens", NULL}};
-    PyObject *v[2], *result = NULL;
-    bool skip_special = false;
+    static const signature sig = {"decode", 0, 2, 1, {"ids", "skip_special_tokens", "as_bytes", NULL}};
+    PyObject *v[3], *result = NULL;
+    bool skip_special = false, as_bytes = false;
     int32_t *ids;
     size_t count, length = 0;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[1], &skip_special) || !read_ids(v[0], &ids, &count))
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[1], &skip_special) || !read_bool(v[2], &as_bytes)
+        || !read_ids(v[0], &ids, &count))
         return NULL;
     char *text = NULL;
     gm_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = gm_tokenizer_decode(tokenizer_of(self), ids, count, skip_special, &text, &length);
+    status = as_bytes ? gm_tokenizer_decode_bytes(tokenizer_of(self), ids, count, skip_special, &text, &length)
+                      : gm_tokenizer_decode(tokenizer_of(self), ids, count, skip_special, &text, &length);
     Py_END_ALLOW_THREADS
     PyMem_Free(ids);
     if (status != GM_OK)
         return raise_gm(tokenizer_state(self));
-    result = PyUnicode_DecodeUTF8(text ? text : "", (Py_ssize_t)length, "replace");
+    result = as_bytes ? PyBytes_FromStringAndSize(text, (Py_ssize_t)length)
+                      : PyUnicode_DecodeUTF8(text ? text : "", (Py_ssize_t)length, "replace");
     gm_buffer_free(text);
     return result;
+}
+
+/* Ids of the special tokens, in order. */
+static PyObject *special_ids(PyObject *self, PyObject *unused) {
+    (void)unused;
+    int64_t n = gm_tokenizer_vocab_size(tokenizer_of(self));
+    PyObject *list = PyList_New(0);
+    for (int64_t i = 0; list && i < n; i++) {
+        PyObject *id = gm_tokenizer_is_special(tokenizer_of(self), (int32_t)i) ? PyLong_FromLongLong(i) : NULL;
+        if ((id && PyList_Append(list, id) < 0) || PyErr_Occurred())
+            Py_CLEAR(list);
+        Py_XDECREF(id);
+    }
+    return list;
 }
 
 static PyObject *token_to_id(PyObject *self, PyObject *token) {
@@ -490,23 +507,26 @@ static PyMethodDef tokenizer_methods[] = {
     {"encode_batch", FUNCTION(encode_batch), FASTCALL,
      SIG("encode_batch($self, texts, add_special_tokens=True, parse_special=True, *, truncation=None, padding=None, "
          "as_arrays=False, pairs=None, threads=0)",
-         "encode() of many texts, on the engine's threads (threads=0: as many as set_threads says): a list of lists, or "
-         "of int32 NumPy arrays, which may be views of a common one. pairs: a second text for each.")},
+         "encode() of many texts, on the engine's threads (threads=0: as many as set_threads says): a list of lists,\n"
+         "or of int32 NumPy arrays, which may be views of a common one. pairs: a second text for each.")},
     {"encoding", FUNCTION(encoding), FASTCALL,
      SIG("encoding($self, text, pair=None, add_special_tokens=True, parse_special=True, *, truncation=None, "
          "padding=None)", "The Encoding of a text, or of a pair of texts; options as in encode().")},
     {"encoding_batch", FUNCTION(encoding_batch), FASTCALL,
      SIG("encoding_batch($self, texts, pairs=None, add_special_tokens=True, parse_special=True, *, truncation=None, "
          "padding=None, threads=0)", "A list of the Encodings of many texts, or pairs.")},
-    {"decode", FUNCTION(decode), FASTCALL, SIG("decode($self, ids, skip_special_tokens=False)", "The text of ids.")},
+    {"decode", FUNCTION(decode), FASTCALL, SIG("decode($self, ids, skip_special_tokens=False, *, as_bytes=False)",
+         "The text of ids, a sequence of ints or an array of them; what is not UTF-8 becomes U+FFFD. as_bytes: the\n"
+         "bytes that they stand for, in a byte-level vocabulary (NotImplementedError in any other).")},
     {"token_to_id", token_to_id, METH_O,
      SIG("token_to_id($self, token, /)", "The id of a token's own string, or None.")},
     {"id_to_token", id_to_token, METH_O, SIG("id_to_token($self, id, /)", "The token's own string, or None.")},
+    {"special_ids", special_ids, METH_NOARGS, SIG("special_ids($self)", "The ids of the special tokens, in order.")},
     {"is_special", is_special, METH_O, SIG("is_special($self, id, /)", "Whether the token is a special one.")},
     {"stream", FUNCTION(detokenizer_stream), FASTCALL,
      SIG("stream($self, skip_special_tokens=True, *, strict=False)",
-         "A Detokenizer, for decoding token by token; strict: it always gives what decode() gives, for which it holds runs "
-         "of byte tokens back to their end.")},
+         "A Detokenizer, for decoding token by token; strict: it always gives what decode() gives, for which it holds "
+         "runs of byte tokens back to their end.")},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef tokenizer_properties[] = {

@@ -1,8 +1,8 @@
 /* encode_batch.c - many texts to ids on the team of threads.
- *  (1) Texts are handed out in groups of some GROUP_BYTES, long ones first and alone, to whichever thread is free; where a
- *      text's result lies depends on that, what it is does not.
- *  (2) After the first failure only texts before it are still done: the failure is always that of the first bad text. Its
- *      message is had by encoding the text again on the caller's thread.
+ *  (1) Texts are handed out in groups of some GROUP_BYTES, long ones first and alone, to whichever thread is free;
+ *      where a text's result lies depends on that, what it is does not.
+ *  (2) After the first failure only texts before it are still done: the failure is always that of the first bad text.
+ *      Its message is had by encoding the text again on the caller's thread.
  *  (3) Between steps nobody works on the batch, and nothing is locked. */
 #include <stdlib.h>
 #include "base/team.h"

@@ -98,11 +98,18 @@ static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const 
     }
 }
 
-/* An added token, which stands for [start, end) of the text. */
-static gm_status encode_added(encode_work *work, const text_view *text, const added_part *part) {
+/* An added token, which stands for [start, end) of the text, and is called what is there: spaces that it takes with it
+ * too. */
+static gm_status encode_added(const gm_tokenizer *t, encode_work *work, const text_view *text, const added_part *part) {
     if (work->encoding == NULL)
         return ids_append(&work->ids, part->id);
-    GM_TRY(give(work, part->id, text_origin(text, part->start, part->end), OWN_TEXT));
+    const uint8_t *there = text->bytes + part->start;
+    size_t length = part->end - part->start, n;
+    const char *own = gm_tokenizer_token(t, part->id, &n);
+    uint32_t name = OWN_TEXT;
+    if (own == NULL || n != length || memcmp(own, there, n) != 0)
+        GM_TRY(encoding_string(&work->encoding->strings, there, length, &name));
+    GM_TRY(give(work, part->id, text_origin(text, part->start, part->end), name));
     work->word++;
     return GM_OK;
 }
@@ -115,7 +122,7 @@ static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, text_view 
     added_open(&scan, &t->normalized_tokens, text.bytes, text.length, work->skip_special);
     while (added_next(&scan, &part)) {
         if (part.id >= 0) {
-            GM_TRY(encode_added(work, &text, &part));
+            GM_TRY(encode_added(t, work, &text, &part));
         } else {
             text_view segment = text_slice(&text, part.start, part.end);
             GM_TRY(encode_segment(t, work, &segment, at_start && part.start == 0));
@@ -131,7 +138,7 @@ static gm_status encode_valid(const gm_tokenizer *t, encode_work *work, const te
     added_open(&scan, &t->raw_tokens, text->bytes, text->length, work->skip_special);
     while (added_next(&scan, &part)) {
         if (part.id >= 0)
-            GM_TRY(encode_added(work, text, &part));
+            GM_TRY(encode_added(t, work, text, &part));
         else
             GM_TRY(encode_raw(t, work, text_slice(text, part.start, part.end), part.start == 0 && text->origin == 0));
     }

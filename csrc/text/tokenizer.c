@@ -121,6 +121,47 @@ gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count,
     return GM_OK;
 }
 
+/* An added token is its text; a token of the model is bytes, unless a character of it is outside the alphabet. */
+static gm_status append_bytes(const gm_tokenizer *t, int32_t id, const char *token, size_t length, byte_buffer *out) {
+    const uint8_t *text = (const uint8_t *)token;
+    size_t before = out->size, n;
+    GM_TRY(bytes_reserve(out, length));
+    bool plain = vocab_text(&t->added, id, &n) != NULL;
+    for (size_t at = 0; !plain && at < length;) {
+        int byte = alphabet_byte(utf8_next(text, &at));
+        plain = byte < 0;
+        if (!plain)
+            out->data[out->size++] = (uint8_t)byte;
+    }
+    if (!plain)
+        return GM_OK;
+    out->size = before;
+    return bytes_append(out, token, length);
+}
+
+gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **bytes,
+                                    size_t *length) {
+    *bytes = NULL;
+    *length = 0;
+    if (!t->model.byte_level)
+        return gm_fail(GM_EUNSUPPORTED, "decode: only tokens of a byte-level vocabulary are bytes");
+    byte_buffer out = { 0 };
+    gm_status status = GM_OK;
+    for (size_t i = 0; i < count && status == GM_OK; i++) {
+        size_t n;
+        const char *token = text_of(t, ids[i], skip_special, &n);
+        if (token != NULL)
+            status = append_bytes(t, ids[i], token, n, &out);
+    }
+    if (status != GM_OK) {
+        memory_free(out.data);
+        return status;
+    }
+    *bytes = (char *)out.data;
+    *length = out.size;
+    return GM_OK;
+}
+
 struct gm_detokenizer {
     gm_tokenizer *tokenizer;
     bool skip_special;

@@ -38,9 +38,14 @@ def progress(label):
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
+def wants_colour():
+    """Whether standard output is a terminal that wants colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def coloured(text, *names):
-    """The text in colours, on a terminal that wants them (https://no-color.org)."""
-    if not text or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    """The text in colours, where they are wanted."""
+    if not text or not wants_colour():
         return text
     return f"\033[{';'.join(CODES[one] for one in names)}m{text}\033[0m"
 

@@ -1,9 +1,9 @@
 """tokens: what a model's tokenizer makes of a text."""
 import os
 
-from gomlx import headers, loading
+from gomlx import loading
 from gomlx.cli import options
-from gomlx.cli.output import coloured, print_json, say
+from gomlx.cli.output import print_json, say, wants_colour
 from gomlx.tokenizer import Tokenizer
 
 
@@ -22,31 +22,17 @@ def tokens(args):
     text = options.read_text(args.text)
     if args.chat:
         text = tokenizer.apply_chat_template([{"role": "user", "content": text}])
-    ids = tokenizer.encode(text, add_special_tokens=False) if args.bare else tokenizer.encode_prompt(text)
-    rows = pieces(tokenizer, ids)
+    ids = tokenizer.bare(text) if args.bare else tokenizer.encode_prompt(text)
     if args.json:
-        print_json({"count": len(rows), "tokens": rows})
+        print_json({"count": len(ids), "tokens": tokenizer.pieces(ids)})
         return 0
-    width = max((len(str(one)) for one in ids), default=0)
-    for i, row in enumerate(rows):
-        shown = coloured(row["token"], "reverse", "cyan") if row["special"] else \
-            coloured(repr(row["text"]), *(("green",) if i % 2 else ()) or ("bold",))
-        print(f"{row['id']:{width}}  {shown}" + (f"  {row['token']}" if not row["text"] and not row["special"] else ""))
-    say(f"{len(rows)} tokens, {len(text)} characters")
+    if ids:
+        print(tokenizer.render(ids, colour=wants_colour()))
+    say(f"{len(ids)} tokens, {len(text)} characters")
     return 0
 
 
 def tokenizer_of(path):
     if os.path.isdir(path):
         return Tokenizer.from_file(path)
-    return Tokenizer.from_gguf(path, headers.read(path).config)
-
-
-def pieces(tokenizer, ids):
-    """For each id its token as the vocabulary has it and the text that it completes: "" within a character."""
-    stream = tokenizer.stream(skip_special_tokens=False)
-    rows = [{"id": one, "token": tokenizer.id_to_token(one), "text": stream.push(one),
-             "special": tokenizer.is_special(one)} for one in ids]
-    if rows:
-        rows[-1]["text"] += stream.finish()
-    return rows
+    return Tokenizer.from_gguf(path)
