@@ -58,7 +58,8 @@ def check_file(file):
 # ---- folders ----
 
 def weight_files(folder):
-    """The safetensors files of a folder: those of the index if there is one."""
+    """The safetensors files that make the model in a folder, at least one: those of the index if there is one; else those
+    that are called model..., else all but adapters and Mistral's own consolidated files, which say the same again."""
     index = os.path.join(folder, "model.safetensors.index.json")
     if os.path.isfile(index):
         from gomlx.loading import read_json
@@ -72,8 +73,12 @@ def weight_files(folder):
             raise bad(index, f"{len(missing)} of {len(files)} files are missing: " + ", ".join(missing[:3]))
         return files
     files = sorted(one for one in os.listdir(folder) if one.endswith(".safetensors") and not one.startswith("."))
-    own = [one for one in files if not one.startswith(("consolidated", "adapter"))]
-    return own or files
+    own = [one for one in files if one.startswith("model")] or \
+        [one for one in files if not one.startswith(("consolidated", "adapter"))]
+    if not own:
+        raise FileNotFoundError(f"no .safetensors file of a model in {folder!r}"
+                                + (f": {', '.join(files[:3])}" if files else ""))
+    return own
 
 
 def read_folder(folder):
@@ -82,8 +87,6 @@ def read_folder(folder):
     check_file(config_file)
     config = read_json(config_file)
     files = weight_files(folder)
-    if not files:
-        raise bad(folder, "there are no .safetensors files beside config.json")
     tensors, total, made_by_mlx = {}, 0, False
     for name in files:
         file = os.path.join(folder, name)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from gomlx import _gomlx as mx
 from gomlx import block_forms, gguf_file, headers, io
-from gomlx.loading import read_json
 
 DENSE = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "Q4_K": (256, 144),
@@ -229,7 +228,7 @@ def gguf_weight(data, t, path):
 def folder_weights(folder, config):
     """{name: Weight} of the safetensors in a folder, as the files name them; a quantised matrix of MLX is one."""
     tensors = {}
-    for file in shard_files(folder):
+    for file in headers.weight_files(folder):
         path = os.path.join(folder, file)
         with open(path, "rb") as stream:
             header, _ = io.safetensors_header(stream, path)
@@ -245,23 +244,6 @@ def tensor_weight(data, name, entry, path):
     word, shape, begin, end = entry
     return Weight(tuple(shape), word, lambda: [io._array(memoryview(data)[begin:end], io.SAFETENSORS[word], shape)],
                   f"{path}: {name}", name.endswith("bias"))
-
-
-def shard_files(folder):
-    """The safetensors files that make the model."""
-    index = read_json(os.path.join(folder, "model.safetensors.index.json"))
-    if index:
-        names = index.get("weight_map")
-        if not isinstance(names, dict) or \
-                not all(isinstance(n, str) and os.path.basename(n) == n for n in names.values()):
-            raise mx.Error(f"{folder}: model.safetensors.index.json: weight_map must name files beside it")
-        return sorted(set(names.values()))
-    names = sorted(n for n in os.listdir(folder) if n.endswith(".safetensors") and not n.startswith("."))
-    models = [n for n in names if n.startswith("model")]
-    found = models or [n for n in names if not n.startswith(("adapter", "consolidated"))]
-    if not found:
-        raise FileNotFoundError(f"no .safetensors file in {folder!r}")
-    return found
 
 
 def joined(tensors, config, folder):

@@ -146,3 +146,20 @@ def test_shared_models(shared):
     models = {os.path.basename(one.path): one for one in gomlx.discover(os.path.join(shared, "data", "models"))}
     assert len(models) >= 25 and not [one for one in models.values() if one.error]
     assert models["gemma4"].model_type == "gemma4_text" and models["fable-Q4_K_M.gguf"].quant_bits == 4
+
+
+@pytest.mark.parametrize("names, want", [
+    (["model-1.safetensors", "model-2.safetensors", "other.safetensors", "adapter_model.safetensors"],
+     ["model-1.safetensors", "model-2.safetensors"]),
+    (["a.safetensors", "b.safetensors", "consolidated.safetensors", ".hidden.safetensors"],
+     ["a.safetensors", "b.safetensors"])])
+def test_which_files_make_a_model(tmp_path, names, want):
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    assert headers.weight_files(str(tmp_path)) == want
+
+
+def test_adapters_alone_are_no_model(tmp_path):
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="no .safetensors file of a model in .*: adapter_model.safetensors"):
+        headers.weight_files(str(tmp_path))
