@@ -82,6 +82,34 @@ static size_t page_up(size_t bytes) {
     return (bytes + page - 1) & ~(page - 1);
 }
 
+#define LARGE_PAGE ((size_t)2 << 20)
+
+void *memory_table(size_t bytes) {
+    if (bytes < LARGE_PAGE)
+        return memory_zeroed(bytes);
+    size_t spare = LARGE_PAGE;
+    if (refused() || bytes > SIZE_MAX / 2)
+        return no_memory(bytes);
+    char *base = mmap(NULL, page_up(bytes) + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return no_memory(bytes);
+    size_t ahead = (LARGE_PAGE - (uintptr_t)base % LARGE_PAGE) % LARGE_PAGE;
+    if (ahead > 0)
+        munmap(base, ahead);
+    munmap(base + ahead + page_up(bytes), spare - ahead);
+#ifdef MADV_HUGEPAGE
+    madvise(base + ahead, page_up(bytes), MADV_HUGEPAGE);    /* a wish: without it the table works as well */
+#endif
+    return base + ahead;
+}
+
+void memory_table_free(void *table, size_t bytes) {
+    if (bytes < LARGE_PAGE)
+        free(table);
+    else if (table != NULL)
+        munmap(table, page_up(bytes));
+}
+
 void *memory_reserve(size_t bytes) {
     void *base = MAP_FAILED;
     if (!refused() && bytes <= SIZE_MAX / 2)

@@ -11,6 +11,10 @@ void *memory_resize(void *block, size_t bytes);            /* realloc; the block
 void  memory_free(void *block);
 char *memory_copy_text(const char *text, size_t length);   /* NUL-terminated copy */
 void *memory_aligned(size_t bytes, size_t alignment);      /* for small tables; free with memory_free */
+/* A table that is looked up all over: zero-filled, and in large pages where the system has them, so that a lookup costs
+ * one miss and not two. */
+void *memory_table(size_t bytes);
+void  memory_table_free(void *table, size_t bytes);
 
 /* Address space reserved without memory behind it; commit makes [0, bytes) usable (page-rounded, never shrinks
  * here). */

@@ -1,5 +1,6 @@
 /* added.c - see added.h. */
 #include "text/added.h"
+#include "text/pieces.h"
 
 /* The child of `parent` for this byte, made if there is none; 0 only when memory ran out. */
 static uint32_t child_for(added_set *set, uint32_t parent, uint8_t byte) {
@@ -18,10 +19,12 @@ static uint32_t child_for(added_set *set, uint32_t parent, uint8_t byte) {
         set->nodes[set->n_nodes++] = (added_node){ .token = -1 };
     node = (uint32_t)set->n_nodes++;
     set->nodes[node] = (added_node){ .sibling = parent == 0 ? 0 : set->nodes[parent].child, .token = -1, .byte = byte };
-    if (parent == 0)
+    if (parent == 0) {
         set->root[byte] = node;
-    else
+        set->firsts[set->n_firsts++] = byte;
+    } else {
         set->nodes[parent].child = node;
+    }
     return node;
 }
 
@@ -55,7 +58,7 @@ void added_free(added_set *set) {
 }
 
 void added_open(added_scan *scan, const added_set *set, const uint8_t *text, size_t size, bool skip_special) {
-    *scan = (added_scan){ .set = set, .text = text, .size = size, .skip_special = skip_special };
+    *scan = (added_scan){ .set = set, .kernels = piece_kernels_get(), .text = text, .size = size, .skip_special = skip_special };
 }
 
 /* The longest token at `start`, -1 if none. */
@@ -88,6 +91,17 @@ static bool word_behind(const added_scan *scan, size_t at) {
     return at < scan->size && (unicode_class(utf8_next(scan->text, &at)) & CLASS_WORD);
 }
 
+#define FEW 8    /* first bytes that are looked for together */
+
+static size_t next_first(const added_scan *scan, size_t at) {
+    const added_set *set = scan->set;
+    if (set->n_firsts <= FEW)
+        return scan->kernels->find_byte(scan->text, at, scan->size, set->firsts, set->n_firsts);
+    while (at < scan->size && set->root[scan->text[at]] == 0)
+        at++;
+    return at;
+}
+
 bool added_next(added_scan *scan, added_part *part) {
     if (scan->pending) {
         scan->pending = false;
@@ -97,7 +111,11 @@ bool added_next(added_scan *scan, added_part *part) {
     }
     while (scan->at < scan->size) {
         size_t start = scan->at, end;
-        int32_t found = scan->set->root[scan->text[start]] == 0 ? -1 : longest_at(scan, start, &end);
+        if (scan->set->root[scan->text[start]] == 0) {
+            scan->at = next_first(scan, start + 1);
+            continue;
+        }
+        int32_t found = longest_at(scan, start, &end);
         if (found < 0) {
             scan->at++;
             continue;

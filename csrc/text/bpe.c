@@ -1,9 +1,7 @@
 /* bpe.c - see bpe.h. */
-#include "text/bpe.h"
+#include "text/pieces.h"
 
-#define SHORT_PIECE 48              /* symbols; above it the heap is faster than scanning */
 #define NO_SYMBOL UINT32_MAX
-#define NO_RANK UINT32_MAX
 
 /* ---- GPT-2's alphabet ---- */
 /* Printable Latin-1 stands for itself; the 68 other bytes follow from U+0100 on, in order. */
@@ -38,66 +36,106 @@ gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out) {
 }
 
 /* ---- the merge table ---- */
-static size_t slot_of(const bpe *b, int32_t left, int32_t right) {
-    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    key *= 0x9E3779B97F4A7C15u;
-    return (size_t)(key ^ key >> 32) & (b->n_slots - 1);
-}
-
-static const bpe_merge *find_merge(const bpe *b, int32_t left, int32_t right) {
-    if (b->n_slots == 0 || left < 0 || right < 0)
-        return NULL;
-    for (size_t at = slot_of(b, left, right); b->merges[at].left >= 0; at = (at + 1) & (b->n_slots - 1))
-        if (b->merges[at].left == left && b->merges[at].right == right)
-            return &b->merges[at];
-    return NULL;
-}
-
-static void place(bpe *b, bpe_merge merge) {
-    size_t at = slot_of(b, merge.left, merge.right);
-    while (b->merges[at].left >= 0 && !(b->merges[at].left == merge.left && b->merges[at].right == merge.right))
+static void place(bpe *b, uint64_t slot) {
+    uint64_t hash = bpe_hash(slot >> 20 << 20);
+    size_t at = hash >> 3 & (b->n_slots - 1);
+    b->filter[hash >> 3 & (b->n_slots / 4 - 1)] |= (uint8_t)(1 << (hash & 7));
+    while (b->slots[at] != BPE_FREE && b->slots[at] >> 20 != slot >> 20)
         at = (at + 1) & (b->n_slots - 1);
-    b->n_merges += b->merges[at].left < 0;
-    b->merges[at] = merge;
+    b->n_merges += b->slots[at] == BPE_FREE;
+    b->slots[at] = slot;
 }
 
 static gm_status resize_slots(bpe *b, size_t n_slots) {
-    bpe_merge *old = b->merges;
+    uint64_t *old = b->slots;
     size_t n_old = b->n_slots;
-    bpe_merge *merges = memory_array(n_slots, sizeof *merges);
-    if (merges == NULL)
+    uint64_t *slots = memory_table(n_slots * sizeof *slots);
+    uint8_t *filter = memory_table(n_slots / 4);
+    if (slots == NULL || filter == NULL) {
+        memory_table_free(slots, slots == NULL ? 0 : n_slots * sizeof *slots);
+        memory_table_free(filter, filter == NULL ? 0 : n_slots / 4);
         return GM_ENOMEM;
-    memset(merges, 0xFF, n_slots * sizeof *merges);
-    b->merges = merges;
+    }
+    memory_table_free(b->filter, n_old / 4);
+    b->filter = filter;
+    b->slots = slots;
     b->n_slots = n_slots;
     b->n_merges = 0;
     for (size_t i = 0; i < n_old; i++)
-        if (old[i].left >= 0)
+        if (old[i] != BPE_FREE)
             place(b, old[i]);
-    memory_free(old);
+    memory_table_free(old, n_old * sizeof *old);
     return GM_OK;
 }
 
 gm_status bpe_reserve(bpe *b, size_t n_merges) {
     size_t n_slots = 64;
-    while (n_slots < 2 * n_merges && n_slots <= SIZE_MAX / 4 / sizeof(bpe_merge))
+    n_merges = n_merges < BPE_MOST_MERGES ? n_merges : BPE_MOST_MERGES;
+    while (n_slots < 2 * n_merges)
         n_slots *= 2;
     return n_slots > b->n_slots ? resize_slots(b, n_slots) : GM_OK;
 }
 
 void bpe_expect_merge(const bpe *b, int32_t left, int32_t right) {
     if (b->n_slots > 0)
-        __builtin_prefetch(&b->merges[slot_of(b, left, right)], 1);
+        __builtin_prefetch(&b->slots[bpe_hash(BPE_PAIR(left, right)) >> 3 & (b->n_slots - 1)], 1);
 }
 
 gm_status bpe_add_merge(bpe *b, bpe_merge merge) {
+    if (merge.rank >= BPE_MOST_MERGES)
+        return gm_fail(GM_EUNSUPPORTED, "tokenizer: more than %u merges are not supported", BPE_MOST_MERGES);
     if (2 * (b->n_merges + 1) > b->n_slots)
         GM_TRY(resize_slots(b, b->n_slots == 0 ? 64 : 2 * b->n_slots));
-    place(b, merge);
+    if (b->results.size <= merge.rank)
+        GM_TRY(ids_reserve(&b->results, merge.rank + 1 - b->results.size));
+    while (b->results.size <= merge.rank)
+        b->results.data[b->results.size++] = -1;
+    b->results.data[merge.rank] = merge.id;
+    place(b, BPE_PAIR(merge.left, merge.right) | (merge.rank + 1));
     return GM_OK;
 }
 
-void bpe_prepare(bpe *b, const vocab *v) {
+void bpe_forget_merges(bpe *b) {
+    memory_table_free(b->slots, b->n_slots * sizeof *b->slots);
+    memory_table_free(b->filter, b->n_slots / 4);
+    memory_free(b->results.data);
+    b->slots = NULL;
+    b->filter = NULL;
+    b->results = (id_buffer){ 0 };
+    b->n_slots = b->n_merges = 0;
+}
+
+static gm_status rank_bytes(bpe *b) {
+    b->byte_ranks = memory_array(256 * 256, sizeof *b->byte_ranks);
+    if (b->byte_ranks == NULL)
+        return GM_ENOMEM;
+    memset(b->byte_ranks, 0xFF, 256 * 256 * sizeof *b->byte_ranks);
+    int16_t byte_of[1 << 10];    /* the tokens of single bytes are mostly the first ones */
+    memset(byte_of, 0xFF, sizeof byte_of);
+    bool low = true;
+    for (int byte = 0; byte < 256; byte++) {
+        int32_t id = b->symbols[byte];
+        low = low && id < (int32_t)(sizeof byte_of / sizeof byte_of[0]);
+        if (low && id >= 0)
+            byte_of[id] = (int16_t)byte;
+    }
+    for (int left = 0; left < 256 && !low; left++)
+        for (int right = 0; right < 256; right++)
+            if (b->symbols[left] >= 0 && b->symbols[right] >= 0)
+                b->byte_ranks[256 * left + right] = bpe_rank(b, b->symbols[left], b->symbols[right]);
+    const uint64_t most = sizeof byte_of / sizeof byte_of[0];
+    for (size_t i = 0; i < b->n_slots && low; i++) {
+        if (b->slots[i] == BPE_FREE)
+            continue;
+        uint64_t left = b->slots[i] >> 42, right = b->slots[i] >> 20 & ((1 << 22) - 1);
+        if (left < most && right < most && byte_of[left] >= 0 && byte_of[right] >= 0)
+            b->byte_ranks[256 * byte_of[left] + byte_of[right]] = ((uint32_t)b->slots[i] & BPE_MOST_MERGES) - 1;
+    }
+    return GM_OK;
+}
+
+gm_status bpe_prepare(bpe *b, const vocab *v) {
+    b->kernels = piece_kernels_get();
     vocab_find_bytes(v, b->bytes);
     for (unsigned byte = 0; byte < 256; byte++) {
         uint8_t text[4];
@@ -106,10 +144,12 @@ void bpe_prepare(bpe *b, const vocab *v) {
         else
             b->symbols[byte] = byte < 0x80 ? vocab_find(v, &(uint8_t){ (uint8_t)byte }, 1) : -1;
     }
+    return b->byte_level ? rank_bytes(b) : GM_OK;
 }
 
 void bpe_free(bpe *b) {
-    memory_free(b->merges);
+    bpe_forget_merges(b);
+    memory_free(b->byte_ranks);
     memory_free(b->prefix);
     memory_free(b->suffix);
     *b = (bpe){ 0 };
@@ -224,43 +264,22 @@ static gm_status give(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *
     return ids_append(out, id);
 }
 
-static gm_status merge_short(const bpe *b, bpe_work *work, id_buffer *out, span_buffer *spans) {
-    int32_t ids[SHORT_PIECE + 1];
-    uint32_t ends[SHORT_PIECE + 1], at = 0;    /* ends[i]: how many of the symbols lie in ids[0..i] */
-    const bpe_merge *pairs[SHORT_PIECE];    /* pairs[i] joins ids[i] and ids[i + 1] */
-    size_t n = work->n_symbols;
-    for (size_t i = 0; i < n; i++) {
-        ids[i] = work->symbols[i].id;
-        ends[i] = (uint32_t)i + 1;
+/* ids holds the symbols; with `bytes`, the bytes that they are. */
+static gm_status merge_short(const bpe *b, const bpe_work *work, int32_t *ids, size_t n, bool bytes, id_buffer *out,
+                             span_buffer *spans) {
+    uint8_t ends[BPE_SHORT];    /* how many of the symbols lie in ids[0..i] */
+    uint32_t at = 0;
+    size_t n_ids = b->kernels->merge(b, ids, ends, n, bytes);
+    GM_TRY(ids_reserve(out, n_ids));
+    if (spans == NULL) {
+        memcpy(out->data + out->size, ids, n_ids * sizeof *ids);
+        out->size += n_ids;
+        return GM_OK;
     }
-    for (size_t i = 0; i + 1 < n; i++)
-        pairs[i] = find_merge(b, ids[i], ids[i + 1]);
-    for (;;) {
-        size_t best = n;
-        uint32_t rank = NO_RANK;
-        for (size_t i = 0; i + 1 < n; i++) {
-            if (pairs[i] != NULL && pairs[i]->rank < rank) {
-                rank = pairs[i]->rank;
-                best = i;
-            }
-        }
-        if (best == n)
-            break;
-        ids[best] = pairs[best]->id;
-        n--;
-        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof ids[0]);
-        memmove(ends + best, ends + best + 1, (n - best) * sizeof ends[0]);
-        if (best + 1 < n) {
-            memmove(pairs + best + 1, pairs + best + 2, (n - best - 2) * sizeof pairs[0]);
-            pairs[best] = find_merge(b, ids[best], ids[best + 1]);
-        }
-        if (best > 0)
-            pairs[best - 1] = find_merge(b, ids[best - 1], ids[best]);
-    }
-    for (size_t i = 0, k = 0; i < n; i++) {
+    for (size_t i = 0, k = 0; i < n_ids; i++) {
         uint32_t length = 0;
         for (; k < ends[i]; k++)
-            length += work->symbols[k].length;
+            length += bytes ? 1 : work->symbols[k].length;
         GM_TRY(give(out, spans, ids[i], &at, length));
     }
     return GM_OK;
@@ -307,8 +326,8 @@ static gm_status push_candidate(const bpe *b, bpe_work *work, uint32_t at) {
     const bpe_symbol *s = work->symbols;
     if (at == NO_SYMBOL || s[at].next == NO_SYMBOL)
         return GM_OK;
-    const bpe_merge *merge = find_merge(b, s[at].id, s[s[at].next].id);
-    return merge == NULL ? GM_OK : heap_push(work, (bpe_candidate){ merge->rank, at, merge->id });
+    uint32_t rank = bpe_rank(b, s[at].id, s[s[at].next].id);
+    return rank == BPE_NO_RANK ? GM_OK : heap_push(work, (bpe_candidate){ rank, at, b->results.data[rank] });
 }
 
 static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_buffer *spans) {
@@ -329,8 +348,8 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_b
             continue;
         /* Entries are not taken out when a neighbour changes: the pair must still give the same token. */
         bpe_symbol *right = &s[left->next];
-        const bpe_merge *merge = find_merge(b, left->id, right->id);
-        if (merge == NULL || merge->id != top.id)
+        uint32_t rank = bpe_rank(b, left->id, right->id);
+        if (rank == BPE_NO_RANK || b->results.data[rank] != top.id)
             continue;
         left->id = top.id;
         left->length += right->length;
@@ -361,7 +380,22 @@ gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t
         if (id >= 0)
             return give(out, spans, id, &(uint32_t){ 0 }, (uint32_t)length);
     }
+    int32_t ids[BPE_SHORT];
+    if (b->byte_level && length <= BPE_SHORT && b->prefix_length + b->suffix_length == 0) {
+        int32_t all = 0;
+        for (size_t i = 0; i < length; i++)
+            all |= ids[i] = b->symbols[piece[i]];
+        if (all >= 0) {
+            for (size_t i = 0; i < length; i++)
+                ids[i] = piece[i];
+            return merge_short(b, work, ids, length, true, out, spans);
+        }
+    }
     work->n_symbols = 0;
     GM_TRY(push_symbols(b, v, work, piece, length));
-    return work->n_symbols <= SHORT_PIECE ? merge_short(b, work, out, spans) : merge_long(b, work, out, spans);
+    if (work->n_symbols > BPE_SHORT)
+        return merge_long(b, work, out, spans);
+    for (size_t i = 0; i < work->n_symbols; i++)
+        ids[i] = work->symbols[i].id;
+    return merge_short(b, work, ids, work->n_symbols, false, out, spans);
 }

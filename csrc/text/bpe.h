@@ -11,7 +11,11 @@
 #define BPE_NO_UNKNOWN (-1)
 #define BPE_MISSING_UNKNOWN (-2)    /* the file names an unknown token that the vocabulary has not */
 
-typedef struct { int32_t left, right; uint32_t rank; int32_t id; } bpe_merge;    /* left -1: a free slot */
+#define BPE_NO_RANK UINT32_MAX
+#define BPE_MOST_MERGES ((1u << 20) - 1)    /* a slot has 20 bits for the rank */
+#define BPE_SHORT 64               /* symbols; longer pieces keep a heap */
+
+typedef struct { int32_t left, right; uint32_t rank; int32_t id; } bpe_merge;
 
 typedef struct {
     bool byte_level;       /* symbols are bytes, their strings in GPT-2's alphabet */
@@ -22,8 +26,13 @@ typedef struct {
     bool byte_fallback;    /* a character without a token becomes its bytes' <0xNN> tokens */
     bool fuse_unknown;
     int32_t unknown;
-    bpe_merge *merges;     /* open addressing, at most half full */
+    uint64_t *slots;       /* left, right and rank in one word (bpe_slot); open addressing, at most half full */
     size_t n_slots, n_merges;
+    uint8_t *filter;       /* a bit for a pair's hash, two for each slot: most pairs that have no merge are known by
+                            * it, and it stays in the cache where the slots do not */
+    id_buffer results;     /* by rank: what the merge makes */
+    uint32_t *byte_ranks;  /* byte_level: the rank of a pair of bytes, [256 * left + right] */
+    const struct piece_kernels *kernels;
     int32_t symbols[256];  /* by byte: its token (byte_level), or the ASCII character's */
     int32_t bytes[256];    /* the <0xNN> tokens */
 } bpe;
@@ -43,14 +52,35 @@ gm_status bpe_reserve(bpe *b, size_t n_merges);    /* only saves time */
 void bpe_expect_merge(const bpe *b, int32_t left, int32_t right);    /* fetches where bpe_add_merge will look */
 /* The last merge of a pair counts. */
 gm_status bpe_add_merge(bpe *b, bpe_merge merge);
+void bpe_forget_merges(bpe *b);
 /* Looks up the single symbols; call once, when the flags are set. */
-void bpe_prepare(bpe *b, const vocab *v);
+gm_status bpe_prepare(bpe *b, const vocab *v);
 /* Appends the piece's ids, and unless spans is NULL for each of them its bytes in the piece: from 0 on without gaps, also
  * where characters without a token were dropped (as in the reference). */
 gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length, id_buffer *out,
                      span_buffer *spans);
 void bpe_free(bpe *b);
 void bpe_work_free(bpe_work *work);
+
+#define BPE_FREE 0u          /* no slot's word: its rank is stored plus one */
+#define BPE_PAIR(left, right) ((uint64_t)(uint32_t)(left) << 42 | (uint64_t)(uint32_t)(right) << 20)
+
+static inline uint64_t bpe_hash(uint64_t pair) {
+    pair *= 0x9E3779B97F4A7C15u;
+    return pair ^ pair >> 32;
+}
+
+/* The rank of the merge of two tokens (not negative), BPE_NO_RANK when there is none. */
+static inline uint32_t bpe_rank(const bpe *b, int32_t left, int32_t right) {
+    uint64_t pair = BPE_PAIR(left, right);
+    uint64_t hash = bpe_hash(pair);
+    if (b->n_slots == 0 || !(b->filter[hash >> 3 & (b->n_slots / 4 - 1)] >> (hash & 7) & 1))
+        return BPE_NO_RANK;
+    for (size_t at = hash >> 3 & (b->n_slots - 1); b->slots[at] != BPE_FREE; at = (at + 1) & (b->n_slots - 1))
+        if (b->slots[at] >> 20 == pair >> 20)
+            return ((uint32_t)b->slots[at] & BPE_MOST_MERGES) - 1;
+    return BPE_NO_RANK;
+}
 
 /* GPT-2's alphabet: each byte has a printable character. */
 gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out);    /* overwrites out */

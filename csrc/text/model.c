@@ -5,8 +5,7 @@ gm_status model_prepare(model *m, const vocab *v) {
     switch (m->kind) {
     case MODEL_BPE:
         m->bpe.byte_level = m->byte_level;
-        bpe_prepare(&m->bpe, v);
-        return GM_OK;
+        return bpe_prepare(&m->bpe, v);
     case MODEL_UNIGRAM:
         return unigram_prepare(&m->unigram, v);
     case MODEL_WORDPIECE:

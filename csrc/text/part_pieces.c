@@ -335,5 +335,55 @@ static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uin
     return length;
 }
 
+/* ---- merging ---- */
+#define NO_KEY UINT32_MAX    /* a key is a rank and a position: the least one is the leftmost of the lowest rank */
+#define POSITION_BITS 6
+#define LANES 16
+
+static inline uint32_t key_of(const bpe *b, int32_t left, int32_t right, size_t at) {
+    uint32_t rank = bpe_rank(b, left, right);
+    return rank == BPE_NO_RANK ? NO_KEY : rank << POSITION_BITS | (uint32_t)at;
+}
+
+static size_t merge(const bpe *b, int32_t *ids, uint8_t *ends, size_t n, bool bytes) {
+    uint32_t keys[BPE_SHORT];    /* keys[i] joins the symbols at i and next[i] */
+    uint8_t next[BPE_SHORT + 1], previous[BPE_SHORT + 1];
+    size_t padded = (n + LANES - 1) / LANES * LANES;
+    for (size_t i = 0; i < padded; i++)
+        keys[i] = NO_KEY;
+    for (size_t i = 0; i + 1 < n; i++) {
+        uint32_t rank = bytes ? b->byte_ranks[256 * ids[i] + ids[i + 1]] : bpe_rank(b, ids[i], ids[i + 1]);
+        keys[i] = rank == BPE_NO_RANK ? NO_KEY : rank << POSITION_BITS | (uint32_t)i;
+    }
+    for (size_t i = 0; i < n; i++) {
+        next[i] = (uint8_t)(i + 1);
+        previous[i + 1] = (uint8_t)i;
+        if (bytes)
+            ids[i] = b->symbols[ids[i]];
+    }
+    for (;;) {
+        uint32_t least = NO_KEY;
+        for (size_t i = 0; i < padded; i += LANES)
+            for (size_t j = 0; j < LANES; j++)
+                least = keys[i + j] < least ? keys[i + j] : least;
+        if (least == NO_KEY)
+            break;
+        size_t at = least & (BPE_SHORT - 1), gone = next[at], behind = next[gone];
+        ids[at] = b->results.data[least >> POSITION_BITS];
+        keys[gone] = NO_KEY;
+        next[at] = (uint8_t)behind;
+        previous[behind] = (uint8_t)at;
+        keys[at] = behind < n ? key_of(b, ids[at], ids[behind], at) : NO_KEY;
+        if (at > 0)
+            keys[previous[at]] = key_of(b, ids[previous[at]], ids[at], previous[at]);
+    }
+    size_t left = 0;
+    for (size_t i = 0; i < n; i = next[i]) {
+        ids[left] = ids[i];
+        ends[left++] = next[i];
+    }
+    return left;
+}
+
 extern const piece_kernels TABLE;
-const piece_kernels TABLE = { split, find_short, find_byte };
+const piece_kernels TABLE = { split, find_short, find_byte, merge };

@@ -32,16 +32,16 @@ const piece_kernels *piece_kernels_get(void) {
 }
 
 gm_status piece_cache_new(piece_cache *cache) {
-    cache->shorts = memory_zeroed(FIRST_SHORTS * sizeof(short_slot));
-    cache->mediums = memory_zeroed(FIRST_MEDIUMS * sizeof(medium_slot));
+    cache->shorts = memory_table(FIRST_SHORTS * sizeof(short_slot));
+    cache->mediums = memory_table(FIRST_MEDIUMS * sizeof(medium_slot));
     cache->n_shorts = FIRST_SHORTS;
     cache->n_mediums = FIRST_MEDIUMS;
     return cache->shorts == NULL || cache->mediums == NULL ? GM_ENOMEM : GM_OK;
 }
 
 void piece_cache_free(piece_cache *cache) {
-    memory_free(cache->shorts);
-    memory_free(cache->mediums);
+    memory_table_free(cache->shorts, cache->n_shorts * sizeof(short_slot));
+    memory_table_free(cache->mediums, cache->n_mediums * sizeof(medium_slot));
     memory_free(cache->many.data);
     *cache = (piece_cache){ 0 };
 }
@@ -102,8 +102,8 @@ const uint32_t *piece_cache_find(const piece_cache *cache, const uint8_t *piece,
 /* Twice the table, or the same one empty when it has its largest size. */
 static gm_status grow_shorts(piece_cache *cache) {
     size_t n = cache->n_shorts < MOST_SHORTS ? 2 * cache->n_shorts : cache->n_shorts;
-    short_slot *slots = memory_zeroed(n * sizeof *slots), *old = cache->shorts;
-    size_t n_old = n > cache->n_shorts ? cache->n_shorts : 0;
+    short_slot *slots = memory_table(n * sizeof *slots), *old = cache->shorts;
+    size_t old_bytes = cache->n_shorts * sizeof *old, n_old = n > cache->n_shorts ? cache->n_shorts : 0;
     if (slots == NULL)
         return GM_ENOMEM;
     cache->shorts = slots;
@@ -119,14 +119,14 @@ static gm_status grow_shorts(piece_cache *cache) {
         cache->shorts_used += slots[at].key[1] == 0;
         slots[at] = old[i];
     }
-    memory_free(old);
+    memory_table_free(old, old_bytes);
     return GM_OK;
 }
 
 static gm_status grow_mediums(piece_cache *cache) {
     size_t n = cache->n_mediums < MOST_MEDIUMS ? 2 * cache->n_mediums : cache->n_mediums;
-    medium_slot *slots = memory_zeroed(n * sizeof *slots), *old = cache->mediums;
-    size_t n_old = n > cache->n_mediums ? cache->n_mediums : 0;
+    medium_slot *slots = memory_table(n * sizeof *slots), *old = cache->mediums;
+    size_t old_bytes = cache->n_mediums * sizeof *old, n_old = n > cache->n_mediums ? cache->n_mediums : 0;
     if (slots == NULL)
         return GM_ENOMEM;
     cache->mediums = slots;
@@ -142,7 +142,7 @@ static gm_status grow_mediums(piece_cache *cache) {
         cache->mediums_used += slots[at].key[3] == 0;
         slots[at] = old[i];
     }
-    memory_free(old);
+    memory_table_free(old, old_bytes);
     return GM_OK;
 }
 

@@ -6,7 +6,7 @@
  *      hostile text that makes collisions costs no more than the misses. */
 #ifndef GOMLX_TEXT_PIECES_H
 #define GOMLX_TEXT_PIECES_H
-#include "text/buffer.h"
+#include "text/bpe.h"
 #include "text/scanners.h"
 
 #define PIECE_SHORT 15           /* bytes of a key in the first table */
@@ -40,7 +40,7 @@ typedef struct {
     size_t n;
 } piece_run;
 
-typedef struct {
+typedef struct piece_kernels {
     /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
     size_t (*split)(scanner kind, piece_run *run, size_t at);
     /* Appends the ids of pieces [from, n) to ids, which has room for SHORT_IDS ids a piece and as many behind, until a
@@ -48,6 +48,9 @@ typedef struct {
     size_t (*find_short)(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids);
     /* The first byte at or behind `at` that is one of the set's, or length. set: a bit for each byte. */
     size_t (*find_byte)(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes);
+    /* Merges n <= BPE_SHORT symbols where they lie, and returns how many are left; ends[i]: how many of the symbols
+     * lie in ids[0..i]. bytes: ids holds bytes, whose tokens all exist. */
+    size_t (*merge)(const bpe *b, int32_t *ids, uint8_t *ends, size_t n, bool bytes);
 } piece_kernels;
 
 const piece_kernels *piece_kernels_get(void);

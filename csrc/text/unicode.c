@@ -88,6 +88,24 @@ int utf8_step(const uint8_t *bytes, size_t n) {
 size_t utf8_check(const uint8_t *bytes, size_t n) {
     size_t at = 0;
     while (at < n) {
+        uint64_t word;
+        for (; at + sizeof word <= n; at += sizeof word) {
+            memcpy(&word, bytes + at, sizeof word);
+            if (word & 0x8080808080808080u)
+                break;
+        }
+        /* The two plain cases that most text other than ASCII has; the rest is utf8_step's. */
+        while (at + 3 <= n && bytes[at] >= 0x80) {
+            uint8_t lead = bytes[at], second = bytes[at + 1];
+            if (lead >= 0xC2 && lead < 0xE0 && (second & 0xC0) == 0x80)
+                at += 2;
+            else if (lead > 0xE0 && lead < 0xED && (second & 0xC0) == 0x80 && (bytes[at + 2] & 0xC0) == 0x80)
+                at += 3;
+            else
+                break;
+        }
+        if (at == n)
+            break;
         int step = utf8_step(bytes + at, n - at);
         if (step <= 0)
             return at;
