@@ -264,25 +264,31 @@ static gm_status give(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *
     return ids_append(out, id);
 }
 
-/* ids holds the symbols; with `bytes`, the bytes that they are. */
-static gm_status merge_short(const bpe *b, const bpe_work *work, int32_t *ids, size_t n, bool bytes, id_buffer *out,
+/* lane holds the symbols; with `bytes`, the bytes that they are. */
+static gm_status merge_short(const bpe *b, const bpe_work *work, merge_lane *lane, bool bytes, id_buffer *out,
                              span_buffer *spans) {
-    uint8_t ends[BPE_SHORT];    /* how many of the symbols lie in ids[0..i] */
     uint32_t at = 0;
-    size_t n_ids = b->kernels->merge(b, ids, ends, n, bytes);
-    GM_TRY(ids_reserve(out, n_ids));
-    if (spans == NULL) {
-        memcpy(out->data + out->size, ids, n_ids * sizeof *ids);
-        out->size += n_ids;
-        return GM_OK;
-    }
-    for (size_t i = 0, k = 0; i < n_ids; i++) {
+    b->kernels->merge(b, lane, 1, bytes);
+    GM_TRY(ids_reserve(out, lane->n));
+    for (size_t i = 0, k = 0; i < lane->n; i++) {
         uint32_t length = 0;
-        for (; k < ends[i]; k++)
+        for (; k < lane->ends[i] && spans != NULL; k++)
             length += bytes ? 1 : work->symbols[k].length;
-        GM_TRY(give(out, spans, ids[i], &at, length));
+        GM_TRY(give(out, spans, lane->ids[i], &at, length));
     }
     return GM_OK;
+}
+
+bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t length) {
+    if (!b->byte_level || length > BPE_SHORT || b->prefix_length + b->suffix_length > 0)
+        return false;
+    int32_t all = 0;
+    for (size_t i = 0; i < length; i++) {
+        all |= b->symbols[piece[i]];
+        lane->ids[i] = piece[i];
+    }
+    lane->n = (uint8_t)length;
+    return all >= 0;
 }
 
 static bool before(bpe_candidate a, bpe_candidate b) { return a.rank != b.rank ? a.rank < b.rank : a.at < b.at; }
@@ -380,22 +386,15 @@ gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t
         if (id >= 0)
             return give(out, spans, id, &(uint32_t){ 0 }, (uint32_t)length);
     }
-    int32_t ids[BPE_SHORT];
-    if (b->byte_level && length <= BPE_SHORT && b->prefix_length + b->suffix_length == 0) {
-        int32_t all = 0;
-        for (size_t i = 0; i < length; i++)
-            all |= ids[i] = b->symbols[piece[i]];
-        if (all >= 0) {
-            for (size_t i = 0; i < length; i++)
-                ids[i] = piece[i];
-            return merge_short(b, work, ids, length, true, out, spans);
-        }
-    }
+    merge_lane lane;
+    if (bpe_open_lane(b, &lane, piece, length))
+        return merge_short(b, work, &lane, true, out, spans);
     work->n_symbols = 0;
     GM_TRY(push_symbols(b, v, work, piece, length));
     if (work->n_symbols > BPE_SHORT)
         return merge_long(b, work, out, spans);
     for (size_t i = 0; i < work->n_symbols; i++)
-        ids[i] = work->symbols[i].id;
-    return merge_short(b, work, ids, work->n_symbols, false, out, spans);
+        lane.ids[i] = work->symbols[i].id;
+    lane.n = (uint8_t)work->n_symbols;
+    return merge_short(b, work, &lane, false, out, spans);
 }

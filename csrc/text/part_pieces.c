@@ -236,7 +236,8 @@ static const uint8_t ones_then_zeros[2 * 16] = {
     0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
 };
 
-static inline void short_key(uint64_t key[2], const uint8_t *piece, size_t length, bool room) {
+/* 16 bytes of a piece at a time, zeros behind its end. room: the text goes on for so long. */
+static inline void load_key(uint64_t key[2], const uint8_t *piece, size_t length, bool room) {
     if (room) {
         uint64_t mask[2];
         memcpy(key, piece, 16);
@@ -248,66 +249,112 @@ static inline void short_key(uint64_t key[2], const uint8_t *piece, size_t lengt
         memcpy(bytes, piece, length);
         memcpy(key, bytes, 16);
     }
+}
+
+static inline uint64_t last_byte(size_t length) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    key[1] |= length;
+    return length;
 #else
-    key[1] |= (uint64_t)length << 56;
+    return (uint64_t)length << 56;
 #endif
 }
 
 #define AHEAD 32    /* pieces whose slots are on their way */
 
-static size_t find_short(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids) {
-    uint64_t keys[AHEAD][2];
-    uint32_t homes[AHEAD];
-    const short_slot *slots = cache->shorts;
-    size_t mask = cache->n_shorts - 1;
-    int32_t *out = ids->data + ids->size;
-    size_t i = from;
-    size_t start = from == 0 ? run->start : run->ends[from - 1];
-    while (i < run->n) {
-        size_t n = run->n - i < AHEAD ? run->n - i : AHEAD, known = 0;
-        for (; known < n; known++) {
-            size_t end = run->ends[i + known], length = end - start;
-            if (length > PIECE_SHORT)
-                break;
-            short_key(keys[known], run->text + start, length, start + 16 <= run->length);
-            size_t home = (size_t)piece_mix(keys[known][0], keys[known][1]) & mask;
-            __builtin_prefetch(&slots[home]);
-            homes[known] = (uint32_t)home;
-            start = end;
+typedef struct { uint64_t key[4]; const void *home; } wanted_piece;
+
+/* Fetches the slots of pieces from i on, as far as they have one; returns how many. */
+static inline size_t want(const piece_cache *cache, const piece_run *run, size_t i, wanted_piece *wanted) {
+    size_t n = run->n - i < AHEAD ? run->n - i : AHEAD, start = i == 0 ? run->start : run->ends[i - 1], k = 0;
+    for (; k < n; k++) {
+        const uint8_t *piece = run->text + start;
+        size_t end = run->ends[i + k], length = end - start;
+        wanted_piece *w = &wanted[k];
+        if (__builtin_expect(length <= PIECE_SHORT, 1)) {
+            load_key(w->key, piece, length, start + 16 <= run->length);
+            w->key[1] |= last_byte(length);
+            w->home = &cache->shorts[piece_mix(w->key[0], w->key[1]) & (cache->n_shorts - 1)];
+        } else if (length <= PIECE_MEDIUM) {
+            memcpy(w->key, piece, 16);
+            load_key(w->key + 2, piece + 16, length - 16, start + 32 <= run->length);
+            w->key[3] |= last_byte(length);
+            w->home = &cache->mediums[piece_mix(piece_mix(w->key[0], w->key[1]), piece_mix(w->key[2], w->key[3])) &
+                                      (cache->n_mediums - 1)];
+        } else {
+            break;
         }
-        for (size_t j = 0; j < known; j++) {
-            const short_slot *slot = &slots[homes[j]];
-            if (__builtin_expect(slot->key[0] != keys[j][0] || slot->key[1] != keys[j][1], 0)) {
-                size_t at = homes[j];
-                int probes = 1;
-                do {
-                    if (slot->key[1] == 0 || probes++ == CACHE_PROBES)
-                        goto missing;
-                    at = (at + 1) & mask;
-                    slot = &slots[at];
-                } while (slot->key[0] != keys[j][0] || slot->key[1] != keys[j][1]);
-            }
-            uint32_t count = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
-            if (__builtin_expect(count == COUNT_MANY, 0))
-                goto missing;
-            memcpy(out, slot->ids, sizeof slot->ids);
-            out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
-            out += count;
-            continue;
-        missing:
-            ids->size = (size_t)(out - ids->data);
-            return i + j;
-        }
-        i += known;
-        if (known < n) {
-            ids->size = (size_t)(out - ids->data);
-            return i;
-        }
+        __builtin_prefetch(w->home);
+        start = end;
     }
+    return k;
+}
+
+static inline const short_slot *find_short(const piece_cache *cache, const wanted_piece *w) {
+    const short_slot *slot = w->home;
+    for (int probes = 0; slot->key[0] != w->key[0] || slot->key[1] != w->key[1]; probes++) {
+        if (slot->key[1] == 0 || probes == CACHE_PROBES - 1)
+            return NULL;
+        slot = slot + 1 == cache->shorts + cache->n_shorts ? cache->shorts : slot + 1;
+    }
+    return slot;
+}
+
+static inline const medium_slot *find_medium(const piece_cache *cache, const wanted_piece *w) {
+    const medium_slot *slot = w->home;
+    for (int probes = 0; memcmp(slot->key, w->key, sizeof w->key) != 0; probes++) {
+        if (slot->key[3] == 0 || probes == CACHE_PROBES - 1)
+            return NULL;
+        slot = slot + 1 == cache->mediums + cache->n_mediums ? cache->mediums : slot + 1;
+    }
+    return slot;
+}
+
+static size_t find(const piece_cache *cache, const piece_run *run, size_t i, id_buffer *ids) {
+    wanted_piece wanted[AHEAD];
+    int32_t *out = ids->data + ids->size;
+    while (i < run->n) {
+        size_t n = want(cache, run, i, wanted);
+        size_t start = i == 0 ? run->start : run->ends[i - 1];
+        for (size_t k = 0; k < n; k++, i++) {
+            uint32_t count;
+            if (__builtin_expect(run->ends[i] - start <= PIECE_SHORT, 1)) {
+                const short_slot *slot = find_short(cache, &wanted[k]);
+                if (slot == NULL || (count = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT) == COUNT_MANY)
+                    goto out;
+                memcpy(out, slot->ids, sizeof slot->ids);
+                out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
+            } else {
+                const medium_slot *slot = find_medium(cache, &wanted[k]);
+                if (slot == NULL || (count = slot->count) == COUNT_MANY)
+                    goto out;
+                memcpy(out, slot->ids, sizeof slot->ids);
+            }
+            out += count;
+            start = run->ends[i];
+        }
+        if (n == 0)
+            break;
+    }
+out:
     ids->size = (size_t)(out - ids->data);
     return i;
+}
+
+static size_t find_missing(const piece_cache *cache, const piece_run *run, size_t *from, uint16_t *missing,
+                           size_t most) {
+    wanted_piece wanted[AHEAD];
+    size_t n_missing = 0, i = *from;
+    while (i < run->n && n_missing < most) {
+        size_t n = want(cache, run, i, wanted);
+        for (size_t k = 0; k < n && n_missing < most; k++, i++) {
+            size_t length = run->ends[i] - (i == 0 ? run->start : run->ends[i - 1]);
+            if (length <= PIECE_SHORT ? find_short(cache, &wanted[k]) == NULL : find_medium(cache, &wanted[k]) == NULL)
+                missing[n_missing++] = (uint16_t)i;
+        }
+        i += n == 0;    /* a long one */
+    }
+    *from = i;
+    return n_missing;
 }
 
 static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes) {
@@ -336,54 +383,126 @@ static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uin
 }
 
 /* ---- merging ---- */
+/* All lanes take each step together: what a step will look at in the tables was fetched in the one before, so that the
+ * memory's latency is paid once for all of them. */
 #define NO_KEY UINT32_MAX    /* a key is a rank and a position: the least one is the leftmost of the lowest rank */
 #define POSITION_BITS 6
 #define LANES 16
+
+static inline uint64_t pair_hash(int32_t left, int32_t right) { return bpe_hash(BPE_PAIR(left, right)); }
+
+static inline void fetch_filter(const bpe *b, uint64_t hash) {
+    __builtin_prefetch(&b->filter[hash >> 3 & (b->n_slots / 4 - 1)]);
+}
+
+static inline bool passes(const bpe *b, uint64_t hash) {
+    return b->filter[hash >> 3 & (b->n_slots / 4 - 1)] >> (hash & 7) & 1;
+}
+
+static inline void fetch_slot(const bpe *b, uint64_t hash) {
+    __builtin_prefetch(&b->slots[hash >> 3 & (b->n_slots - 1)]);
+}
 
 static inline uint32_t key_of(const bpe *b, int32_t left, int32_t right, size_t at) {
     uint32_t rank = bpe_rank(b, left, right);
     return rank == BPE_NO_RANK ? NO_KEY : rank << POSITION_BITS | (uint32_t)at;
 }
 
-static size_t merge(const bpe *b, int32_t *ids, uint8_t *ends, size_t n, bool bytes) {
-    uint32_t keys[BPE_SHORT];    /* keys[i] joins the symbols at i and next[i] */
-    uint8_t next[BPE_SHORT + 1], previous[BPE_SHORT + 1];
-    size_t padded = (n + LANES - 1) / LANES * LANES;
-    for (size_t i = 0; i < padded; i++)
-        keys[i] = NO_KEY;
-    for (size_t i = 0; i + 1 < n; i++) {
-        uint32_t rank = bytes ? b->byte_ranks[256 * ids[i] + ids[i + 1]] : bpe_rank(b, ids[i], ids[i + 1]);
-        keys[i] = rank == BPE_NO_RANK ? NO_KEY : rank << POSITION_BITS | (uint32_t)i;
-    }
+/* The keys of the symbols as they are given. */
+static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
+    size_t n = lane->n;
+    lane->padded = (uint8_t)((n + LANES - 1) / LANES * LANES);
+    for (size_t i = n == 0 ? 0 : n - 1; i < lane->padded; i++)
+        lane->keys[i] = NO_KEY;
     for (size_t i = 0; i < n; i++) {
-        next[i] = (uint8_t)(i + 1);
-        previous[i + 1] = (uint8_t)i;
-        if (bytes)
-            ids[i] = b->symbols[ids[i]];
+        lane->next[i] = (uint8_t)(i + 1);
+        lane->previous[i + 1] = (uint8_t)i;
     }
-    for (;;) {
-        uint32_t least = NO_KEY;
-        for (size_t i = 0; i < padded; i += LANES)
-            for (size_t j = 0; j < LANES; j++)
-                least = keys[i + j] < least ? keys[i + j] : least;
-        if (least == NO_KEY)
-            break;
-        size_t at = least & (BPE_SHORT - 1), gone = next[at], behind = next[gone];
-        ids[at] = b->results.data[least >> POSITION_BITS];
-        keys[gone] = NO_KEY;
-        next[at] = (uint8_t)behind;
-        previous[behind] = (uint8_t)at;
-        keys[at] = behind < n ? key_of(b, ids[at], ids[behind], at) : NO_KEY;
-        if (at > 0)
-            keys[previous[at]] = key_of(b, ids[previous[at]], ids[at], previous[at]);
+    if (bytes) {
+        for (size_t i = 0; i + 1 < n; i++) {
+            uint32_t rank = b->byte_ranks[256 * lane->ids[i] + lane->ids[i + 1]];
+            lane->keys[i] = rank == BPE_NO_RANK ? NO_KEY : rank << POSITION_BITS | (uint32_t)i;
+        }
+        for (size_t i = 0; i < n; i++)
+            lane->ids[i] = b->symbols[lane->ids[i]];
+        return;
     }
-    size_t left = 0;
-    for (size_t i = 0; i < n; i = next[i]) {
-        ids[left] = ids[i];
-        ends[left++] = next[i];
+    for (size_t i = 0; i + 1 < n; i++)
+        fetch_filter(b, pair_hash(lane->ids[i], lane->ids[i + 1]));
+    for (size_t i = 0; i + 1 < n; i++) {
+        uint64_t hash = pair_hash(lane->ids[i], lane->ids[i + 1]);
+        if (passes(b, hash))
+            fetch_slot(b, hash);
     }
-    return left;
+    for (size_t i = 0; i + 1 < n; i++)
+        lane->keys[i] = key_of(b, lane->ids[i], lane->ids[i + 1], i);
+}
+
+static inline uint32_t least_key(const merge_lane *lane) {
+    uint32_t least = NO_KEY;
+    for (size_t i = 0; i < lane->padded; i += LANES)
+        for (size_t j = 0; j < LANES; j++)
+            least = lane->keys[i + j] < least ? lane->keys[i + j] : least;
+    return least;
+}
+
+static void merge(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes) {
+    uint8_t active[MERGE_LANES];
+    size_t n_active = 0;
+    for (size_t l = 0; l < n_lanes; l++) {
+        lane_open(b, &lanes[l], bytes);
+        active[n_active++] = (uint8_t)l;
+    }
+    while (n_active > 0) {
+        size_t left = 0;
+        for (size_t k = 0; k < n_active; k++) {
+            merge_lane *lane = &lanes[active[k]];
+            uint32_t least = least_key(lane);
+            if (least == NO_KEY)
+                continue;
+            lane->at = least & (BPE_SHORT - 1);
+            lane->rank = least >> POSITION_BITS;
+            __builtin_prefetch(&b->results.data[lane->rank]);
+            active[left++] = active[k];
+        }
+        n_active = left;
+        for (size_t k = 0; k < n_active; k++) {
+            merge_lane *lane = &lanes[active[k]];
+            size_t at = lane->at, gone = lane->next[at], behind = lane->next[gone], before = lane->previous[at];
+            lane->ids[at] = b->results.data[lane->rank];
+            lane->keys[gone] = NO_KEY;
+            lane->next[at] = (uint8_t)behind;
+            lane->previous[behind] = (uint8_t)at;
+            if (behind < lane->n)
+                fetch_filter(b, lane->hash_behind = pair_hash(lane->ids[at], lane->ids[behind]));
+            if (at > 0)
+                fetch_filter(b, lane->hash_before = pair_hash(lane->ids[before], lane->ids[at]));
+        }
+        for (size_t k = 0; k < n_active && n_active > 1; k++) {
+            merge_lane *lane = &lanes[active[k]];
+            if (lane->next[lane->at] < lane->n && passes(b, lane->hash_behind))
+                fetch_slot(b, lane->hash_behind);
+            if (lane->at > 0 && passes(b, lane->hash_before))
+                fetch_slot(b, lane->hash_before);
+        }
+        for (size_t k = 0; k < n_active; k++) {
+            merge_lane *lane = &lanes[active[k]];
+            size_t at = lane->at, behind = lane->next[at], before = lane->previous[at];
+            lane->keys[at] = behind < lane->n ? key_of(b, lane->ids[at], lane->ids[behind], at) : NO_KEY;
+            if (at > 0)
+                lane->keys[before] = key_of(b, lane->ids[before], lane->ids[at], before);
+        }
+    }
+    for (size_t l = 0; l < n_lanes; l++) {
+        merge_lane *lane = &lanes[l];
+        size_t left = 0;
+        for (size_t i = 0; i < lane->n; i = lane->next[i]) {
+            lane->ids[left] = lane->ids[i];
+            lane->ends[left++] = lane->next[i];
+        }
+        lane->n = (uint8_t)left;
+    }
 }
 
 extern const piece_kernels TABLE;
-const piece_kernels TABLE = { split, find_short, find_byte, merge };
+const piece_kernels TABLE = { split, find, find_missing, find_byte, merge };

@@ -3,10 +3,13 @@
 #include "gomlx.h"
 
 #define FIRST_SHORTS ((size_t)1 << 12)
-#define MOST_SHORTS ((size_t)1 << 19)     /* 16 MiB */
+#define MOST_SHORTS ((size_t)1 << 20)     /* 32 MiB */
 #define FIRST_MEDIUMS ((size_t)1 << 8)
-#define MOST_MEDIUMS ((size_t)1 << 16)    /* 4 MiB */
-#define MOST_MANY ((size_t)1 << 20)
+#define MOST_MEDIUMS ((size_t)1 << 18)    /* 16 MiB */
+#define FIRST_LONGS ((size_t)1 << 8)
+#define MOST_LONGS ((size_t)1 << 17)      /* 4 MiB */
+#define MOST_MANY ((size_t)1 << 22)
+#define MOST_TEXT ((size_t)1 << 24)
 
 extern const piece_kernels
 #if defined(__x86_64__)
@@ -34,15 +37,19 @@ const piece_kernels *piece_kernels_get(void) {
 gm_status piece_cache_new(piece_cache *cache) {
     cache->shorts = memory_table(FIRST_SHORTS * sizeof(short_slot));
     cache->mediums = memory_table(FIRST_MEDIUMS * sizeof(medium_slot));
+    cache->longs = memory_table(FIRST_LONGS * sizeof(long_slot));
     cache->n_shorts = FIRST_SHORTS;
     cache->n_mediums = FIRST_MEDIUMS;
-    return cache->shorts == NULL || cache->mediums == NULL ? GM_ENOMEM : GM_OK;
+    cache->n_longs = FIRST_LONGS;
+    return cache->shorts == NULL || cache->mediums == NULL || cache->longs == NULL ? GM_ENOMEM : GM_OK;
 }
 
 void piece_cache_free(piece_cache *cache) {
     memory_table_free(cache->shorts, cache->n_shorts * sizeof(short_slot));
     memory_table_free(cache->mediums, cache->n_mediums * sizeof(medium_slot));
+    memory_table_free(cache->longs, cache->n_longs * sizeof(long_slot));
     memory_free(cache->many.data);
+    memory_free(cache->texts.data);
     *cache = (piece_cache){ 0 };
 }
 
@@ -61,11 +68,45 @@ static size_t short_home(const piece_cache *cache, const uint64_t key[2]) {
     return piece_mix(key[0], key[1]) & (cache->n_shorts - 1);
 }
 
+static uint64_t long_hash(const uint8_t *piece, size_t length, unsigned flags) {
+    uint64_t hash = length | (uint64_t)flags << 32, words[2];
+    for (size_t at = 0; at + 16 <= length; at += 16) {
+        memcpy(words, piece + at, 16);
+        hash = piece_mix(words[0] ^ hash, words[1]);
+    }
+    memcpy(words, piece + length - 16, 16);
+    return piece_mix(words[0] ^ hash, words[1]);
+}
+
+/* The piece's slot, or the one where it could be put. */
+static long_slot *long_at(const piece_cache *cache, const uint8_t *piece, size_t length, uint64_t hash) {
+    size_t at = hash & (cache->n_longs - 1);
+    for (int i = 1; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_longs - 1)) {
+        long_slot *slot = &cache->longs[at];
+        if (slot->length == 0 || (slot->hash == hash && slot->length == length &&
+                                  memcmp(cache->texts.data + slot->text, piece, length) == 0))
+            return slot;
+    }
+    return &cache->longs[at];
+}
+
+static const uint32_t *find_long(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
+                                 size_t *count) {
+    uint64_t hash = long_hash(piece, length, flags);
+    const long_slot *slot = long_at(cache, piece, length, hash);
+    if (slot->hash != hash || slot->length != length || memcmp(cache->texts.data + slot->text, piece, length) != 0)
+        return NULL;
+    *count = slot->count;
+    return (const uint32_t *)cache->many.data + slot->ids;
+}
+
 const uint32_t *piece_cache_find(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
                                  size_t *count) {
     uint64_t key[4];
     const uint32_t *ids = NULL;
     size_t n = 0;
+    if (length > PIECE_MEDIUM)
+        return length > PIECE_LONG ? NULL : find_long(cache, piece, length, flags, count);
     if (length <= PIECE_SHORT) {
         key_of(key, 2, piece, length, flags);
         size_t at = short_home(cache, key);
@@ -146,6 +187,43 @@ static gm_status grow_mediums(piece_cache *cache) {
     return GM_OK;
 }
 
+static gm_status grow_longs(piece_cache *cache) {
+    size_t n = cache->n_longs < MOST_LONGS ? 2 * cache->n_longs : cache->n_longs;
+    long_slot *slots = memory_table(n * sizeof *slots), *old = cache->longs;
+    size_t old_bytes = cache->n_longs * sizeof *old, n_old = n > cache->n_longs ? cache->n_longs : 0;
+    if (slots == NULL)
+        return GM_ENOMEM;
+    cache->longs = slots;
+    cache->n_longs = n;
+    cache->longs_used = 0;
+    for (size_t i = 0; i < n_old; i++) {
+        if (old[i].length == 0)
+            continue;
+        long_slot *slot = long_at(cache, cache->texts.data + old[i].text, old[i].length, old[i].hash);
+        cache->longs_used += slot->length == 0;
+        *slot = old[i];
+    }
+    memory_table_free(old, old_bytes);
+    return GM_OK;
+}
+
+static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags, const int32_t *ids,
+                           size_t count) {
+    if (2 * cache->longs_used >= cache->n_longs)
+        GM_TRY(grow_longs(cache));
+    uint64_t hash = long_hash(piece, length, flags);
+    long_slot kept = { hash, (uint32_t)cache->texts.size, (uint32_t)length, (uint32_t)cache->many.size,
+                       (uint32_t)count };
+    long_slot *slot = long_at(cache, piece, length, hash);
+    GM_TRY(bytes_append(&cache->texts, piece, length));
+    GM_TRY(ids_reserve(&cache->many, count));
+    memcpy(cache->many.data + cache->many.size, ids, count * sizeof *ids);
+    cache->many.size += count;
+    cache->longs_used += slot->length == 0;
+    *slot = kept;
+    return GM_OK;
+}
+
 /* The ids as a slot holds them: themselves, or where they lie in `many`. */
 static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const int32_t *ids, size_t count,
                          uint32_t *code) {
@@ -164,10 +242,11 @@ static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const 
 
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
                            const int32_t *ids, size_t count) {
-    if (cache->many.size > MOST_MANY) {
+    if (cache->many.size > MOST_MANY || cache->texts.size > MOST_TEXT) {
         memset(cache->shorts, 0, cache->n_shorts * sizeof(short_slot));
         memset(cache->mediums, 0, cache->n_mediums * sizeof(medium_slot));
-        cache->shorts_used = cache->mediums_used = cache->many.size = 0;
+        memset(cache->longs, 0, cache->n_longs * sizeof(long_slot));
+        cache->shorts_used = cache->mediums_used = cache->longs_used = cache->many.size = cache->texts.size = 0;
     }
     uint32_t code;
     if (length <= PIECE_SHORT) {
@@ -194,6 +273,8 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
             at = (at + 1) & (cache->n_mediums - 1);
         cache->mediums_used += cache->mediums[at].key[3] == 0;
         cache->mediums[at] = slot;
+    } else if (length <= PIECE_LONG) {
+        return keep_long(cache, piece, length, flags, ids, count);
     }
     return GM_OK;
 }

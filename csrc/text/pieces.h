@@ -10,7 +10,8 @@
 #include "text/scanners.h"
 
 #define PIECE_SHORT 15           /* bytes of a key in the first table */
-#define PIECE_MEDIUM 31          /* and in the second; longer pieces are not kept whole */
+#define PIECE_MEDIUM 31          /* and in the second */
+#define PIECE_LONG 1024          /* and in the third, which has the text apart; longer pieces are not kept */
 #define PIECES_AT_ONCE 256
 #define SHORT_IDS 4
 #define MEDIUM_IDS 7
@@ -23,12 +24,16 @@
 typedef struct { uint64_t key[2]; uint32_t ids[SHORT_IDS]; } short_slot;
 typedef struct { uint64_t key[4]; uint32_t ids[MEDIUM_IDS], count; } medium_slot;
 
+typedef struct { uint64_t hash; uint32_t text, length, ids, count; } long_slot;    /* length 0: free */
+
 typedef struct {
     short_slot *shorts;
     medium_slot *mediums;
-    size_t n_shorts, n_mediums;          /* powers of two */
-    size_t shorts_used, mediums_used;
-    id_buffer many;                      /* ids of pieces that have more than fit in a slot */
+    long_slot *longs;
+    size_t n_shorts, n_mediums, n_longs; /* powers of two */
+    size_t shorts_used, mediums_used, longs_used;
+    id_buffer many;                      /* ids of pieces that have more than fit in a slot, and of the long ones */
+    byte_buffer texts;                   /* of the long ones */
 } piece_cache;
 
 /* A run over some pieces: pieces i of [first, n) end at ends[i] and begin where i - 1 ended, the first at `start`. */
@@ -40,24 +45,43 @@ typedef struct {
     size_t n;
 } piece_run;
 
+/* One piece whose symbols are merged. */
+#define MERGE_LANES 32
+typedef struct {
+    uint8_t n;                           /* symbols, then ids; at most BPE_SHORT */
+    uint8_t padded, at;
+    int32_t ids[BPE_SHORT];
+    uint8_t ends[BPE_SHORT];             /* how many of the symbols lie in ids[0..i] */
+    uint32_t keys[BPE_SHORT];            /* keys[i] joins the symbols at i and next[i] */
+    uint8_t next[BPE_SHORT + 1], previous[BPE_SHORT + 1];
+    uint32_t rank;
+    uint64_t hash_before, hash_behind;
+} merge_lane;
+
 typedef struct piece_kernels {
     /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
     size_t (*split)(scanner kind, piece_run *run, size_t at);
-    /* Appends the ids of pieces [from, n) to ids, which has room for SHORT_IDS ids a piece and as many behind, until a
-     * piece is not in the first table; returns its number, or n. */
-    size_t (*find_short)(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids);
-    /* The first byte at or behind `at` that is one of the set's, or length. set: a bit for each byte. */
+    /* Appends the ids of pieces [from, n) to ids, which has room for MEDIUM_IDS ids a piece and as many behind, until a
+     * piece is not there, or has more ids; returns its number, or n. */
+    size_t (*find)(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids);
+    /* The numbers of the first `most` pieces of [*from, n) that are not there, but for long ones; *from becomes the
+     * first that was not looked at. */
+    size_t (*find_missing)(const piece_cache *cache, const piece_run *run, size_t *from, uint16_t *missing,
+                           size_t most);
+    /* The first byte at or behind `at` that is one of these, or length. */
     size_t (*find_byte)(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes);
-    /* Merges n <= BPE_SHORT symbols where they lie, and returns how many are left; ends[i]: how many of the symbols
-     * lie in ids[0..i]. bytes: ids holds bytes, whose tokens all exist. */
-    size_t (*merge)(const bpe *b, int32_t *ids, uint8_t *ends, size_t n, bool bytes);
+    /* Merges the symbols of each of n_lanes <= MERGE_LANES pieces where they lie. bytes: lanes hold bytes, whose
+     * tokens all exist. */
+    void (*merge)(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes);
 } piece_kernels;
 
 const piece_kernels *piece_kernels_get(void);
+/* The piece's bytes as a lane of merge; false when they are not all symbols, or too many. */
+bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t length);
 
 gm_status piece_cache_new(piece_cache *cache);
 void piece_cache_free(piece_cache *cache);
-/* The ids of one piece of any length up to PIECE_MEDIUM; NULL when it is not kept. flags: 0 or PART_OF_PIECE. */
+/* The ids of one piece of any length up to PIECE_LONG; NULL when it is not kept. flags: 0 or PART_OF_PIECE. */
 const uint32_t *piece_cache_find(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
                                  size_t *count);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,

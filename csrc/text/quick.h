@@ -16,6 +16,8 @@ typedef struct {
 typedef struct {
     piece_cache cache;
     piece_run run;
+    merge_lane lanes[MERGE_LANES];
+    byte_buffer alphabet;
 } quick_work;
 
 /* Appends the ids of a text that lies between added tokens and is normalized. */
