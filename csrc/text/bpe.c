@@ -95,16 +95,6 @@ gm_status bpe_add_merge(bpe *b, bpe_merge merge) {
     return GM_OK;
 }
 
-void bpe_forget_merges(bpe *b) {
-    memory_table_free(b->slots, b->n_slots * sizeof *b->slots);
-    memory_table_free(b->filter, b->n_slots / 4);
-    memory_free(b->results.data);
-    b->slots = NULL;
-    b->filter = NULL;
-    b->results = (id_buffer){ 0 };
-    b->n_slots = b->n_merges = 0;
-}
-
 static gm_status rank_bytes(bpe *b) {
     b->byte_ranks = memory_array(256 * 256, sizeof *b->byte_ranks);
     if (b->byte_ranks == NULL)
@@ -148,7 +138,9 @@ gm_status bpe_prepare(bpe *b, const vocab *v) {
 }
 
 void bpe_free(bpe *b) {
-    bpe_forget_merges(b);
+    memory_table_free(b->slots, b->n_slots * sizeof *b->slots);
+    memory_table_free(b->filter, b->n_slots / 4);
+    memory_free(b->results.data);
     memory_free(b->byte_ranks);
     memory_free(b->prefix);
     memory_free(b->suffix);

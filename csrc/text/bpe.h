@@ -52,7 +52,6 @@ gm_status bpe_reserve(bpe *b, size_t n_merges);    /* only saves time */
 void bpe_expect_merge(const bpe *b, int32_t left, int32_t right);    /* fetches where bpe_add_merge will look */
 /* The last merge of a pair counts. */
 gm_status bpe_add_merge(bpe *b, bpe_merge merge);
-void bpe_forget_merges(bpe *b);
 /* Looks up the single symbols; call once, when the flags are set. */
 gm_status bpe_prepare(bpe *b, const vocab *v);
 /* Appends the piece's ids, and unless spans is NULL for each of them its bytes in the piece: from 0 on without gaps, also

@@ -83,7 +83,7 @@ static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const te
 
 static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
     text_view piece;
-    if (t->quick.scanner != SCANNER_NONE && work->encoding == NULL)
+    if (t->quick.kind == QUICK_SCANNER && work->encoding == NULL)
         return quick_encode(&t->quick, &work->quick, &work->model, text->bytes, text->length, &work->ids);
     GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
     for (;;) {
@@ -116,6 +116,8 @@ static gm_status encode_added(const gm_tokenizer *t, encode_work *work, const te
 
 /* Text between two added tokens of the raw text. */
 static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, text_view text, bool at_start) {
+    if (t->quick.kind == QUICK_WORDS && t->normalized_tokens.n_tokens == 0 && work->encoding == NULL)
+        return quick_encode(&t->quick, &work->quick, &work->model, text.bytes, text.length, &work->ids);
     GM_TRY(normalize(&t->normalizer, &work->normalize, &text));
     added_scan scan;
     added_part part;

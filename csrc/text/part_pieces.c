@@ -231,6 +231,49 @@ static size_t split(scanner kind, piece_run *run, size_t at) {
     return at;
 }
 
+static inline bool starts_word(const word_rule *rule, const uint8_t *text, size_t at) {
+    bool no = text[at] != ' ';
+    for (size_t i = 0; i < rule->n; i++)
+        no |= text[at - 1] == rule->behind[i];
+    return !no;
+}
+
+static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
+    run->start = (uint32_t)at;
+    run->n = 0;
+    at++;
+    while (run->n < PIECES_AT_ONCE && at < run->length) {
+#if HAS_BLOCKS
+        if (at + BLOCK <= run->length) {
+            uint64_t starts, behind = 0;
+#if defined(KERNELS_avx512)
+            __m512i v = _mm512_loadu_si512(run->text + at - 1);
+            for (size_t i = 0; i < rule->n; i++)
+                behind |= _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)rule->behind[i]));
+            starts = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8(' '));
+#else
+            two_vectors v = { _mm256_loadu_si256((const __m256i *)(run->text + at - 1)),
+                              _mm256_loadu_si256((const __m256i *)(run->text + at + 31)) };
+            for (size_t i = 0; i < rule->n; i++)
+                behind |= equal(v, (char)rule->behind[i]);
+            starts = equal(v, ' ');
+#endif
+            starts &= ~(behind << 1) & ~(uint64_t)1;    /* bit 0 is the byte before `at` */
+            size_t n = put_ends(run->ends + run->n, (uint32_t)at - 1, starts);
+            run->n += n;
+            at += BLOCK - 1;
+            continue;
+        }
+#endif
+        if (starts_word(rule, run->text, at))
+            run->ends[run->n++] = (uint32_t)at;
+        at++;
+    }
+    if (run->n < PIECES_AT_ONCE)
+        run->ends[run->n++] = (uint32_t)run->length;
+    return run->ends[run->n - 1];
+}
+
 /* ---- the cache ---- */
 static const uint8_t ones_then_zeros[2 * 16] = {
     0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
@@ -505,4 +548,4 @@ static void merge(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes) {
 }
 
 extern const piece_kernels TABLE;
-const piece_kernels TABLE = { split, find, find_missing, find_byte, merge };
+const piece_kernels TABLE = { split, split_words, find, find_missing, find_byte, merge };

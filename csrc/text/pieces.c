@@ -100,7 +100,8 @@ static const uint32_t *find_long(const piece_cache *cache, const uint8_t *piece,
     return (const uint32_t *)cache->many.data + slot->ids;
 }
 
-const uint32_t *piece_cache_find(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
+/* The ids of one piece, in a short slot with the count in the last; NULL when it is not kept. */
+static const uint32_t *find_kept(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
                                  size_t *count) {
     uint64_t key[4];
     const uint32_t *ids = NULL;
@@ -138,6 +139,19 @@ const uint32_t *piece_cache_find(const piece_cache *cache, const uint8_t *piece,
     }
     *count = n;
     return ids;
+}
+
+gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
+                           id_buffer *ids, bool *found) {
+    size_t count;
+    const uint32_t *kept = find_kept(cache, piece, length, flags, &count);
+    *found = kept != NULL;
+    if (kept == NULL)
+        return GM_OK;
+    GM_TRY(ids_reserve(ids, count));
+    for (size_t i = 0; i < count; i++)
+        ids->data[ids->size++] = (int32_t)(kept[i] & ((1u << COUNT_SHIFT) - 1));
+    return GM_OK;
 }
 
 /* Twice the table, or the same one empty when it has its largest size. */

@@ -36,6 +36,10 @@ typedef struct {
     byte_buffer texts;                   /* of the long ones */
 } piece_cache;
 
+#define NO_CUTS 6
+/* Pieces start at a space unless one of these bytes is before it; the space itself is the first of them. */
+typedef struct { uint8_t behind[NO_CUTS]; size_t n; } word_rule;
+
 /* A run over some pieces: pieces i of [first, n) end at ends[i] and begin where i - 1 ended, the first at `start`. */
 typedef struct {
     const uint8_t *text;
@@ -61,6 +65,7 @@ typedef struct {
 typedef struct piece_kernels {
     /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
     size_t (*split)(scanner kind, piece_run *run, size_t at);
+    size_t (*split_words)(const word_rule *rule, piece_run *run, size_t at);
     /* Appends the ids of pieces [from, n) to ids, which has room for MEDIUM_IDS ids a piece and as many behind, until a
      * piece is not there, or has more ids; returns its number, or n. */
     size_t (*find)(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids);
@@ -81,9 +86,9 @@ bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t 
 
 gm_status piece_cache_new(piece_cache *cache);
 void piece_cache_free(piece_cache *cache);
-/* The ids of one piece of any length up to PIECE_LONG; NULL when it is not kept. flags: 0 or PART_OF_PIECE. */
-const uint32_t *piece_cache_find(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
-                                 size_t *count);
+/* Appends the ids of one piece of any length; *found false when it is not kept. flags: 0 or PART_OF_PIECE. */
+gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
+                           id_buffer *ids, bool *found);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
                            const int32_t *ids, size_t count);
 

@@ -81,12 +81,13 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
     mark_special(t, &t->raw_tokens);
     mark_special(t, &t->normalized_tokens);
     t->model.byte_level = t->pretokenizer.byte_level;
-    t->quick = (quick_way){ pretokenizer_scanner(&t->pretokenizer), piece_kernels_get(), &t->model, &t->vocab };
     if (t->post_processor.n_steps == 0)
         GM_TRY(post_surround(&t->post_processor, t->before.data, t->before.size, t->after.data, t->after.size));
     t->before.size = t->after.size = 0;
     GM_TRY(post_simple(&t->post_processor, &t->before, &t->after, &t->simple));
-    return model_prepare(&t->model, &t->vocab);
+    GM_TRY(model_prepare(&t->model, &t->vocab));
+    quick_prepare(&t->quick, &t->normalizer, &t->pretokenizer, &t->model, &t->vocab);
+    return GM_OK;
 }
 
 /* ---- decoding ---- */

@@ -33,7 +33,7 @@ struct gm_tokenizer {
     gm_padding padding;
     char *pad_token;             /* padding.token */
     decoder decoder;
-    quick_way quick;             /* to ids alone, where the pre-tokenizer is one known pattern */
+    quick_way quick;             /* to ids alone */
     _Atomic(struct encode_work *) idle[IDLE_WORKS];    /* with what their caches have learned */
 };
 

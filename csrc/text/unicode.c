@@ -2,16 +2,13 @@
 #include "text/text_view.h"
 #include "text/tables.inc"
 
-#define BLOCK 128
 #define ROWS(table) (sizeof(table) / sizeof(table)[0] / 3)
 
 /* Hangul syllables are arithmetic, not tables (Unicode 3.12). */
 enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7, N_L = 19, N_V = 21, N_T = 28 };
 #define N_HANGUL ((uint32_t)(N_L * N_V * N_T))
 
-unsigned unicode_class(uint32_t c) {
-    return class_blocks[class_index[c / BLOCK] * BLOCK + c % BLOCK];
-}
+const uint16_t *const unicode_class_index = class_index, *const unicode_class_blocks = class_blocks;
 
 unsigned unicode_trait(uint32_t c) {
     return trait_blocks[trait_index[c / BLOCK] * BLOCK + c % BLOCK];

@@ -26,7 +26,12 @@ enum {
     CLASS_HAN = 1 << 14,        /* \p{Han} */
 };
 
-unsigned unicode_class(uint32_t c);
+#define UNICODE_BLOCK 128
+extern const uint16_t *const unicode_class_index, *const unicode_class_blocks;
+
+static inline unsigned unicode_class(uint32_t c) {
+    return unicode_class_blocks[unicode_class_index[c / UNICODE_BLOCK] * UNICODE_BLOCK + c % UNICODE_BLOCK];
+}
 
 /* What the normalizers and pre-tokenizers ask; each is of the Unicode version that the reference's part has.
  * ORDER TRAIT: tables.py writes these bits in this order. */
