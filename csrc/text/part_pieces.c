@@ -455,7 +455,7 @@ static inline uint32_t key_of(const bpe *b, int32_t left, int32_t right, size_t 
 static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
     size_t n = lane->n;
     lane->padded = (uint8_t)((n + LANES - 1) / LANES * LANES);
-    for (size_t i = n == 0 ? 0 : n - 1; i < lane->padded; i++)
+    for (size_t i = 0; i < lane->padded; i++)
         lane->keys[i] = NO_KEY;
     for (size_t i = 0; i < n; i++) {
         lane->next[i] = (uint8_t)(i + 1);
@@ -470,6 +470,8 @@ static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
             lane->ids[i] = b->symbols[lane->ids[i]];
         return;
     }
+    if (b->n_slots == 0)
+        return;
     for (size_t i = 0; i + 1 < n; i++)
         fetch_filter(b, pair_hash(lane->ids[i], lane->ids[i + 1]));
     for (size_t i = 0; i + 1 < n; i++) {
