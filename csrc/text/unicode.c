@@ -11,7 +11,7 @@ enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7,
 const uint16_t *const unicode_class_index = class_index, *const unicode_class_blocks = class_blocks;
 
 unsigned unicode_trait(uint32_t c) {
-    return trait_blocks[trait_index[c / BLOCK] * BLOCK + c % BLOCK];
+    return trait_blocks[trait_index[c / UNICODE_BLOCK] * UNICODE_BLOCK + c % UNICODE_BLOCK];
 }
 
 int unicode_lower(uint32_t c, uint32_t lower[2]) {
