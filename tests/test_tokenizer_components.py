@@ -95,6 +95,61 @@ def test_a_run_of_marks_is_not_quadratic(tmp_path):
     assert normalized(tok, "A" + "\u0301\u0323" * (1 << 18) + "B") == "\u1ea1b"
 
 
+# ---- pre-tokenizers ----
+def cutter(tmp_path, pieces, **parts):
+    """A tokenizer whose tokens are the pieces that its pre-tokenizer cuts."""
+    vocab = {piece: i for i, piece in enumerate(sorted({*pieces, "<unk>"}))}
+    return load(tmp_path, model={"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}, **parts)
+
+
+def test_pre_tokenizers(tmp_path):
+    data = vectors("components")
+    assert len(data["pre_tokenizers"]) == 44
+    for name, entry in data["pre_tokenizers"].items():
+        wanted = [[p if isinstance(p, str) else p[0] for p in out] for out in entry["out"]]
+        tok = cutter(tmp_path, [p for out in wanted for p in out], pre_tokenizer=entry["config"])
+        for text, want in zip(data["texts"], wanted):
+            assert tok(text).tokens == want, (name, text)
+
+
+@pytest.mark.parametrize("n", range(34))
+def test_pre_tokenizers_by_golden(n, tmp_path):
+    """Pieces and where in the text they come from, through normalizers too."""
+    data = golden("pre_tokenizers")
+    entry = data["pipelines"][n]
+    pieces = [token for encoding in entry["encodings"] for token in encoding["tokens"]]
+    tok = cutter(tmp_path, pieces, normalizer=entry["normalizer"], pre_tokenizer=entry["pre_tokenizer"])
+    for text, want in zip(data["texts"], entry["encodings"]):
+        got = tok(text)
+        assert got.tokens == want["tokens"], (entry["pre_tokenizer"], text)
+        assert [list(at) for at in got.offsets] == want["offsets"], (entry["pre_tokenizer"], text)
+        assert tok.encode(text) == got.ids          # without offsets another way is taken
+
+
+def test_all_pipelines_are_tested():
+    assert len(golden("pre_tokenizers")["pipelines"]) == 34
+
+
+@pytest.mark.parametrize("pre_tokenizer, error, message", [
+    ({"type": "Morse"}, NotImplementedError, "pre_tokenizer 'Morse'"),
+    ({"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 17}, NotImplementedError, "in a row"),
+    ({"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}] * 9}, NotImplementedError, "in a row"),
+    ({"type": "Punctuation", "behavior": "Merged"}, gomlx.Error, "behavior"),
+    ({"type": "CharDelimiterSplit", "delimiter": "--"}, gomlx.Error, "delimiter"),
+    ({"type": "CharDelimiterSplit"}, gomlx.Error, "delimiter"),
+    ({"type": "FixedLength", "length": 0}, gomlx.Error, "length"),
+    ({"type": "FixedLength", "length": -1}, gomlx.Error, "length"),
+    ({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"}, gomlx.Error, "prepend_scheme"),
+    ({"type": "Metaspace"}, gomlx.Error, "replacement"),
+    ({"type": "Split", "pattern": {"String": "-"}, "behavior": "isolated"}, gomlx.Error, "behavior"),
+    ({"type": "Split", "pattern": {"Glob": "-"}, "behavior": "Isolated"}, gomlx.Error, "pattern"),
+    ({"type": "Digits", "individual_digits": 1}, gomlx.Error, "individual_digits"),
+])
+def test_damaged_pre_tokenizer(pre_tokenizer, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        load(tmp_path, pre_tokenizer=pre_tokenizer)
+
+
 # ---- decoders ----
 @pytest.mark.parametrize("n", range(27))
 def test_decoders(n, tmp_path):

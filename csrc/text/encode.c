@@ -184,7 +184,7 @@ static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const gm_
     for (size_t at = 0; at < n;) {
         size_t fault = at + utf8_check(bytes + at, n - at), end = fault;
         text_view view = { .bytes = bytes + at, .length = fault - at, .origin = (uint32_t)at,
-                           .aligned = work->encoding != NULL };
+                           .aligned = work->encoding != NULL || t->pretokenizer.by_origin };
         GM_TRY(encode_valid(t, work, &view));
         for (int step; end < n && (step = utf8_step(bytes + end, n - end)) <= 0;)
             end = step == 0 ? n : end + (size_t)-step;

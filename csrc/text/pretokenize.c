@@ -1,7 +1,9 @@
 /* pretokenize.c - see pretokenize.h.
  *  (1) states[i] holds the piece that step i is cutting; its parts are pieces of step i + 1.
  *  (2) A part's bytes lie in the text, or in the `changed` buffer of the step that changed them. */
+#include "text/bpe.h"
 #include "text/pretokenize.h"
+#include "text/property.h"
 
 void pretokenizer_free(pretokenizer *p) {
     for (int i = 0; i < p->n_steps; i++) {
@@ -14,11 +16,16 @@ void pretokenizer_free(pretokenizer *p) {
     *p = (pretokenizer){ 0 };
 }
 
+void pretokenizer_finish(pretokenizer *p, bool text_is_normalized) {
+    for (int i = 0; i < p->n_steps; i++)
+        p->by_origin = p->by_origin || (p->steps[i].scheme == PREFIX_FIRST && (i > 0 || text_is_normalized));
+}
+
 scanner pretokenizer_scanner(const pretokenizer *p) {
     scanner found = SCANNER_NONE;
     for (int i = 0; i < p->n_steps; i++) {
         const pretokenize_step *step = &p->steps[i];
-        if (step->space != NULL || step->scheme != PREFIX_NEVER)
+        if (step->space != NULL || step->scheme != PREFIX_NEVER || step->alphabet)
             return SCANNER_NONE;
         if (step->match == MATCH_NOTHING)
             continue;
@@ -40,15 +47,29 @@ static bool begins_with(const text_view *text, const char *prefix, size_t length
     return text->length >= length && memcmp(text->bytes, prefix, length) == 0;
 }
 
+static gm_status write_alphabet(text_writer *w) {
+    for (size_t at = 0; at < w->in.length; at++) {
+        uint8_t bytes[4];
+        GM_TRY(text_put(w, bytes, utf8_put(alphabet_char(w->in.bytes[at]), bytes), at));
+    }
+    return GM_OK;
+}
+
 /* Changes the piece as the step says. */
 static gm_status change_text(split_state *s, const pretokenize_step *step, text_view *text) {
+    text_writer w;
+    if (step->alphabet) {
+        text_write(&w, text, &s->changed);
+        GM_TRY(write_alphabet(&w));
+        *text = text_written(&w);
+        return GM_OK;
+    }
     bool spaces = step->space != NULL && memchr(text->bytes, ' ', text->length) != NULL;
     bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && s->first);
     if (wants_prefix)    /* which is looked for when the spaces are changed */
         wants_prefix = !(begins_with(text, step->prefix, step->prefix_length) || (spaces && text->bytes[0] == ' '));
     if (!spaces && !wants_prefix)
         return GM_OK;
-    text_writer w;
     text_write(&w, text, &s->changed);
     if (wants_prefix)
         GM_TRY(text_put(&w, step->prefix, step->prefix_length, 0));
@@ -63,52 +84,84 @@ static gm_status change_text(split_state *s, const pretokenize_step *step, text_
 /* Step `step` begins to cut a piece, which is not empty. */
 static gm_status state_open(split_state *s, const pretokenize_step *step, const text_view *text, bool first) {
     s->text = *text;
-    s->first = first;
+    s->first = text->aligned ? text_origin(text, 0, 1).start == 0 : first;
     GM_TRY(change_text(s, step, &s->text));
     if (step->match == MATCH_REGEX && s->regex == NULL)
         GM_TRY(regex_work_new(step->regex, &s->regex));
-    s->at = s->last_end = 0;
-    s->has_last = s->has_match = s->has_peeked = false;
+    s->walk = (regex_walk){ 0 };
+    s->has_match = s->has_peeked = false;
     return GM_OK;
 }
 
-/* The next match of a scanner or of the digits, looked for one scalar at a time. */
+/* The end of the run that begins at `at` and whose characters fit under the mask as the first one does. */
+static size_t class_run(const text_view *text, size_t at, unsigned mask) {
+    bool wanted = (unicode_class(utf8_next(text->bytes, &at)) & mask) != 0;
+    while (at < text->length) {
+        size_t behind = at;
+        unsigned class = unicode_class(utf8_next(text->bytes, &behind));
+        if (((class & mask) != 0) != wanted || (!wanted && (class & CLASS_SPACE)))
+            break;
+        at = behind;
+    }
+    return at;
+}
+
+static size_t script_run(const text_view *text, size_t at, unsigned script) {
+    while (at < text->length) {
+        size_t behind = at;
+        unsigned next = property_split_script(utf8_next(text->bytes, &behind));
+        if (next != 0 && next != script)
+            break;
+        at = behind;
+    }
+    return at;
+}
+
+/* The end of the match that starts at `at`, where the character c is and ends at `behind`; `at` itself if none does. */
+static size_t match_here(const pretokenize_step *step, const text_view *text, size_t at, uint32_t c, size_t behind) {
+    bool one = false;
+    unsigned script;
+    switch (step->match) {
+    case MATCH_SCANNER:
+        return scanner_match(step->scanner, text->bytes, text->length, at);
+    case MATCH_DIGIT:
+        one = (unicode_class(c) & CLASS_NUMERIC) != 0;
+        break;
+    case MATCH_SPACE:
+        one = (unicode_class(c) & CLASS_SPACE) != 0;
+        break;
+    case MATCH_PUNCTUATION:
+        one = (unicode_trait(c) & TRAIT_PUNCTUATION) != 0;
+        break;
+    case MATCH_WORD:
+        return unicode_class(c) & CLASS_SPACE ? at : class_run(text, at, CLASS_WORD);
+    case MATCH_LENGTH:
+        for (size_t n = 1; n < step->n_chars && behind < text->length; n++)
+            utf8_next(text->bytes, &behind);
+        return behind;
+    case MATCH_SCRIPT:
+        script = property_split_script(c);
+        return script == 0 ? at : script_run(text, behind, script);
+    case MATCH_NOTHING:
+    case MATCH_REGEX:
+    case MATCH_TEXT:
+        break;
+    }
+    return one ? behind : at;
+}
+
 static bool find_here(const pretokenize_step *step, const split_state *s, size_t *start, size_t *end) {
-    for (size_t at = s->at; at < s->text.length;) {
+    for (size_t at = s->walk.at; at < s->text.length;) {
         size_t behind = at;
         uint32_t c = utf8_next(s->text.bytes, &behind);
-        size_t stop = at;
-        if (step->match == MATCH_SCANNER)
-            stop = scanner_match(step->scanner, s->text.bytes, s->text.length, at);
-        else if (unicode_class(c) & CLASS_NUMERIC)
-            stop = behind;
-        if (stop > at) {
+        *end = match_here(step, &s->text, at, c, behind);
+        if (*end > at) {
             *start = at;
-            *end = stop;
             return true;
         }
         at = behind;
     }
     return false;
-}
-
-/* A regular expression's empty match right behind the last match is passed over by one scalar, as Oniguruma's
- * iterator does. */
-static gm_status find_regex(const pretokenize_step *step, split_state *s, size_t *start, size_t *end, bool *found) {
-    for (;;) {
-        *found = false;
-        if (s->at > s->text.length)
-            return GM_OK;
-        GM_TRY(regex_search(step->regex, s->regex, s->text.bytes, s->text.length, s->at, start, end, found));
-        if (!*found || *start != *end || !s->has_last || *end != s->last_end)
-            return GM_OK;
-        size_t at = s->at;
-        if (at < s->text.length)
-            utf8_next(s->text.bytes, &at);
-        else
-            at++;
-        s->at = at;
-    }
 }
 
 /* The next gap or match. GM_END behind the last one. */
@@ -118,36 +171,26 @@ static gm_status next_raw(const pretokenize_step *step, split_state *s, split_pa
         *part = s->match;
         return GM_OK;
     }
-    size_t start = 0, end = 0, done = s->last_end;
+    size_t start = 0, end = 0, done = s->walk.last_end;
     bool found = false;
-    switch (step->match) {
-    case MATCH_NOTHING:
-        break;
-    case MATCH_SCANNER:
-    case MATCH_DIGIT:
-        found = find_here(step, s, &start, &end);
-        break;
-    case MATCH_REGEX:
-        GM_TRY(find_regex(step, s, &start, &end, &found));
-        break;
-    case MATCH_TEXT: {
-        const uint8_t *hit = memmem(s->text.bytes + s->at, s->text.length - s->at, step->text, step->text_length);
+    if (step->match == MATCH_REGEX) {
+        GM_TRY(regex_next(step->regex, s->regex, s->text.bytes, s->text.length, &s->walk, &start, &end, &found));
+    } else if (step->match == MATCH_TEXT) {
+        const uint8_t *text = s->text.bytes, *hit = memmem(text + done, s->text.length - done, step->text,
+                                                           step->text_length);
         found = hit != NULL;
-        if (found) {
-            start = (size_t)(hit - s->text.bytes);
-            end = start + step->text_length;
-        }
-        break;
-    }
+        start = found ? (size_t)(hit - text) : 0;
+        end = start + step->text_length;
+    } else if (step->match != MATCH_NOTHING) {
+        found = find_here(step, s, &start, &end);
     }
     if (!found) {
-        s->at = s->text.length + 1;
-        s->last_end = s->text.length;
+        s->walk.at = s->text.length + 1;
+        s->walk.last_end = s->text.length;
         *part = (split_part){ done, s->text.length, step->invert };
         return done < s->text.length ? GM_OK : GM_END;
     }
-    s->at = s->last_end = end;
-    s->has_last = true;
+    s->walk.at = s->walk.last_end = end;
     split_part match = { start, end, !step->invert };
     if (done == start) {
         *part = match;
@@ -166,7 +209,7 @@ static gm_status next_part(const pretokenize_step *step, split_state *s, split_p
         *part = s->peeked;
         return GM_OK;
     }
-    if (s->at > s->text.length && !s->has_match)
+    if (s->walk.at > s->text.length && !s->has_match)
         return GM_END;
     return next_raw(step, s, part);
 }

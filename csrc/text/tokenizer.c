@@ -81,6 +81,7 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
     mark_special(t, &t->raw_tokens);
     mark_special(t, &t->normalized_tokens);
     t->model.byte_level = t->pretokenizer.byte_level;
+    pretokenizer_finish(&t->pretokenizer, t->normalizer.n_steps > 0);
     if (t->post_processor.n_steps == 0)
         GM_TRY(post_surround(&t->post_processor, t->before.data, t->before.size, t->after.data, t->after.size));
     t->before.size = t->after.size = 0;
