@@ -69,6 +69,8 @@ def flag(value):
 def to_gguf(folder, rows, config):
     """tokenizer.ggml.* and general.sampling.* of a folder, for an embedding of so many rows."""
     path = os.path.join(folder, "tokenizer.json")
+    if not os.path.exists(path):
+        raise NotImplementedError(f"{folder}: it has no tokenizer.json, from which GGUF's vocabulary is written")
     tokenizer = Tokenizer.from_file(folder)            # says what is wrong with the files, if anything is
     tokenizer.check_fit(path, rows, "the embedding's rows,")
     found = read_json(path)
@@ -80,14 +82,17 @@ def to_gguf(folder, rows, config):
         raise NotImplementedError(f"{path}: a tokenizer of type {model.get('type')!r}; only BPE can be written to GGUF")
     tokens, types = token_table(found, model, rows, path)
     byte_level = any(step.get("type") == "ByteLevel" for step in steps(found.get("pre_tokenizer")))
-    out = {"tokenizer.ggml.model": text("gpt2" if byte_level else "llama")}
+    # Gemma 4 has its merges in the file; for other vocabularies of characters they come from scores.
+    with_merges = not has_prefix(found) and str(config.get("model_type")).startswith("gemma4")
+    out = {"tokenizer.ggml.model": text("gpt2" if byte_level else "gemma4" if with_merges else "llama")}
     if byte_level:
         out["tokenizer.ggml.pre"] = text(pre_name(found, model, path))
     out["tokenizer.ggml.tokens"] = texts(tokens)
     if byte_level:
         out["tokenizer.ggml.token_type"] = (gguf_file.ARRAY, 5, types)
+    if byte_level or with_merges:
         out["tokenizer.ggml.merges"] = texts([" ".join(pair) for pair in merges_of(model)])
-    else:
+    if not byte_level:
         for i, token in enumerate(tokens):
             if types[i] == NORMAL and is_byte(token):
                 types[i] = BYTE
@@ -210,8 +215,8 @@ def from_gguf(metadata, path):
     """{file name: object} of tokenizer.json, tokenizer_config.json and generation_config.json."""
     values = {key: value for key, (_, _, value) in metadata.items()}
     model, tokens = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.tokens")
-    if model not in ("gpt2", "llama") or not isinstance(tokens, list):
-        raise NotImplementedError(f"{path}: tokenizer.ggml.model {model!r}; readable are 'gpt2' and 'llama'")
+    if model not in ("gpt2", "llama", "gemma4") or not isinstance(tokens, list):
+        raise NotImplementedError(f"{path}: tokenizer.ggml.model {model!r}; readable are 'gpt2', 'llama' and 'gemma4'")
     types = values.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
     if len(types) != len(tokens):
         raise mx.Error(f"{path}: {len(types)} tokenizer.ggml.token_type for {len(tokens)} tokens")
@@ -225,7 +230,7 @@ def from_gguf(metadata, path):
              for i, token in enumerate(tokens) if types[i] in (CONTROL, USER_DEFINED, UNKNOWN)]
     vocab = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
     parts = byte_level_parts(values, vocab, path) if model == "gpt2" else piece_parts(values, tokens, vocab, path)
-    bos = role("bos") if values.get("tokenizer.ggml.add_bos_token", model == "llama") else None
+    bos = role("bos") if values.get("tokenizer.ggml.add_bos_token", model != "gpt2") else None
     eos = role("eos") if values.get("tokenizer.ggml.add_eos_token") else None
     if bos or eos:
         parts["post_processor"] = template(bos, eos, vocab)
@@ -281,8 +286,29 @@ def split_merge(merge):
 
 
 def piece_parts(values, tokens, vocab, path):
-    """SentencePiece's BPE: every way to make a token of two others is a merge, best score first."""
-    scores = values.get("tokenizer.ggml.scores")
+    """SentencePiece's BPE: every way to make a token of two others is a merge, best score first; or Gemma 4's, whose
+    merges are in the file."""
+    given = values["tokenizer.ggml.model"] == "gemma4"
+    if given:
+        merges = [split_merge(merge) for merge in values.get("tokenizer.ggml.merges") or []]
+    else:
+        merges = scored_merges(values.get("tokenizer.ggml.scores"), tokens, vocab, path)
+    unknown = values.get("tokenizer.ggml.unknown_token_id", 0)
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": MARKER}
+    back = [{"type": "Replace", "pattern": {"String": MARKER}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}]
+    normalizers = [replace]
+    if values.get("tokenizer.ggml.add_space_prefix", True) and not given:
+        normalizers = [{"type": "Prepend", "prepend": MARKER}, replace]
+        back.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    unknown = tokens[unknown] if 0 <= unknown < len(tokens) else None
+    return {"normalizer": {"type": "Sequence", "normalizers": normalizers}, "pre_tokenizer": cut if given else None,
+            "post_processor": None, "decoder": {"type": "Sequence", "decoders": back},
+            "model": bpe(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)}
+
+
+def scored_merges(scores, tokens, vocab, path):
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise mx.Error(f"{path}: tokenizer.ggml.scores must be a list of {len(tokens)} numbers")
     ways = []
@@ -291,19 +317,7 @@ def piece_parts(values, tokens, vocab, path):
             raise NotImplementedError(f"{path}: token {i} has {len(token)} characters; at most 1024 are supported")
         ways += [(-scores[i], -at, at - len(token), i, token[:at], token[at:]) for at in range(1, len(token))
                  if token[:at] in vocab and token[at:] in vocab]
-    merges = [[left, right] for *_, left, right in sorted(ways)]
-    unknown = values.get("tokenizer.ggml.unknown_token_id", 0)
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": MARKER}
-    back = [{"type": "Replace", "pattern": {"String": MARKER}, "content": " "}, {"type": "ByteFallback"},
-            {"type": "Fuse"}]
-    normalizers = [replace]
-    if values.get("tokenizer.ggml.add_space_prefix", True):
-        normalizers = [{"type": "Prepend", "prepend": MARKER}, replace]
-        back.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    unknown = tokens[unknown] if 0 <= unknown < len(tokens) else None
-    return {"normalizer": {"type": "Sequence", "normalizers": normalizers}, "pre_tokenizer": None,
-            "post_processor": None, "decoder": {"type": "Sequence", "decoders": back},
-            "model": bpe(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)}
+    return [[left, right] for *_, left, right in sorted(ways)]
 
 
 def bpe(vocab, merges, **more):

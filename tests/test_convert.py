@@ -447,12 +447,15 @@ def test_tokenizers_come_back(folder, tmp_path):
     assert generation == {"pad_token_id": 256, "eos_token_id": 257, "do_sample": True, "temperature": 0.7, "top_k": 20}
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "gemma3", "gpt2", "llama3_2", "mistral_nemo", "qwen3"])
-def test_real_tokenizers_go_to_gguf_and_back(shared, tmp_path, name):
+@pytest.mark.parametrize(("name", "model_type", "kind"), [
+    ("deepseek_v3", "", "gpt2"), ("gemma3", "gemma3_text", "llama"), ("gemma3", "gemma4_text", "gemma4"),
+    ("gpt2", "", "gpt2"), ("llama3_2", "", "gpt2"), ("mistral_nemo", "", "gpt2"), ("qwen3", "", "gpt2")])
+def test_real_tokenizers_go_to_gguf_and_back(shared, tmp_path, name, model_type, kind):
     source = pathlib.Path(shared) / "data/tokenizers" / name
     found = json.loads((source / "tokenizer.json").read_text())
     rows = max([*found["model"]["vocab"].values(), *(t["id"] for t in found["added_tokens"])]) + 1
-    header = vocabulary.to_gguf(source, rows, {})
+    header = vocabulary.to_gguf(source, rows, {"model_type": model_type})
+    assert header["tokenizer.ggml.model"] == vocabulary.text(kind)
     header["general.architecture"] = vocabulary.text("llama")
     (tmp_path / "x.gguf").write_bytes(gomlx.conversion.gguf_file.head(header, []))
     for file, value in vocabulary.from_gguf(header, "x").items():

@@ -27,6 +27,29 @@ TOKENIZER = {
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": [["a", "b"]]}}
 
+ISA = """
+const char *gm_isa(void);
+const char *gm_isa(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) return "avx512";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return "avx2";
+#endif
+    return "generic";
+}
+"""
+MODELS = [
+    {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.5], ["ab", -2.0], ["<0x41>", -3.0]], "unk_id": 0,
+     "byte_fallback": True},
+    {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "##b": 2}, "unk_token": "[UNK]",
+     "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+    {"type": "WordLevel", "vocab": {"?": 0, "a": 1}, "unk_token": "?"},
+    {"type": "BPE", "vocab": {"a": 0, "##b</w>": 1, "ab</w>": 2}, "merges": ["a ##b</w>"], "end_of_word_suffix": "</w>",
+     "continuing_subword_prefix": "##", "unk_token": "a", "fuse_unk": True, "byte_fallback": True}]
+# A SentencePiece model: pieces with scores and types, then model_type 2, then remove_extra_whitespaces off.
+PIECES = (b"".join(b"\n" + bytes([len(piece) + 9, 10, len(piece)]) + piece + b"\x15\0\0\x80\xbf\x18" + bytes([kind])
+                   for piece, kind in [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3), (b"a", 1), (b"ab", 1), (b"b", 1)])
+          + b"\x12\2\x18\2" + b"\x1a\2\x20\0")
+
 
 @pytest.fixture(scope="session")
 def parsers(tmp_path_factory):
@@ -49,18 +72,24 @@ def parsers(tmp_path_factory):
         done = subprocess.run([clang, *command], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
-    def compile_one(source):
-        obj = str(folder / source.replace("/", "_")) + ".o"
-        run(*flags, "-c", source, "-o", obj)
+    def compile_one(source, isa="", own=()):
+        obj = str(folder / source.replace("/", "_")) + isa + ".o"
+        run(*flags, *own, "-c", source, "-o", obj)
         return obj
 
     sources = [os.path.relpath(path, ROOT) for name in ("base", "text", "io")
-               for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c"))]
+               for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c")) if not build.is_part(path)]
+    parts = [(source, isa, [*own, f"-DKERNELS_{isa}"]) for isa, own in build.ISAS.items()
+             for source in (os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, build.PARTS[1])))]
+    # The engine itself, which knows the processor, is not in the programs.
+    isa = folder / "isa.c"
+    isa.write_text(ISA)
     # Configs are read by the architectures too, whose forward passes need all ops: what is not there gets a stub.
     configs = [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "csrc", "models", "*.c"))
                if os.path.basename(path) not in ("load.c", "fields.c", "experts.c", "info.c", "weights.c")]
     with ThreadPoolExecutor(build.JOBS) as pool:
-        objects = list(pool.map(compile_one, [*sources, "kernels/quants.c"]))
+        objects = list(pool.map(compile_one, [*sources, "kernels/quants.c", str(isa)]))
+        objects += pool.map(lambda part: compile_one(*part), parts)
         config_objects = list(pool.map(compile_one, configs))
 
     def stubs(command):
@@ -94,7 +123,8 @@ def seeds(tmp_path_factory):
     gguf, safetensors = (folder / "tiny.gguf").read_bytes(), (folder / "model" / "model.safetensors").read_bytes()
     return {"gguf": [gguf], "safetensors": [safetensors], "json": [config, tokenizer],
             "config": [b"\0" + config, b"\1" + gguf],
-            "tokenizer": [b"\0" + tokenizer, b"\1" + gguf, b"\2ab <s> a\xc3\xa9"]}
+            "tokenizer": [b"\0" + tokenizer, b"\1" + gguf, b"\2" + PIECES, b"\3ab <s> a\xc3\xa9",
+                          *(b"\0" + json.dumps(TOKENIZER | {"model": model}).encode() for model in MODELS)]}
 
 
 @pytest.mark.parametrize("name", ENTRIES)

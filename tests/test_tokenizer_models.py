@@ -1,5 +1,6 @@
 """Models and files of tokenizers: Unigram, WordPiece, WordLevel and BPE against Hugging Face's library where it is
 installed, SentencePiece .model files against SentencePiece, damaged files of every kind."""
+import io
 import json
 import random
 import struct
@@ -324,6 +325,73 @@ def test_sentencepiece_bytes(tmp_path):
     pieces = SMALL + [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
     tok = from_model(spm(pieces, [(3, 2), (35, 1)]), tmp_path)
     assert tok.encode("é", add_special_tokens=False) == [3, 9 + 0xC3, 9 + 0xA9] and tok.decode([3, 204, 178]) == "é"
+
+
+def charsmap(texts):
+    """SentencePiece's double array of {text: what stands for it}."""
+    root, blob = {}, b""
+    for text, to in texts.items():
+        node = root
+        for byte in text.encode():
+            node = node.setdefault(byte, {})
+        node["end"] = len(blob)
+        blob += to.encode() + b"\0"
+    units, free = {}, 1
+
+    def place(node, at, label):
+        """A node's children lie where its position, its offset and their byte, exclusive or, say; a text's end at 0."""
+        nonlocal free
+        base, free = 256 * free, free + 1
+        units[at] = (at ^ base) << 10 | ("end" in node) << 8 | label
+        if "end" in node:
+            units[base] = 1 << 31 | node["end"]
+        for byte, child in node.items():
+            if byte != "end":
+                place(child, base ^ byte, byte)
+
+    place(root, 0, 0)
+    array = b"".join(struct.pack("<I", units.get(i, 0)) for i in range(256 * free))
+    return struct.pack("<I", len(array)) + array + blob
+
+
+def test_sentencepiece_charsmap(tmp_path):
+    """The longest text of the array counts; what is no text of it stays."""
+    table = charsmap({"ﬁ": "ab", "é": "a", "e": "b", "e\u0301": "a", "\u3000": " "})
+    tok = from_model(spm(SMALL, [(3, 2)], [(2, table), (4, 0)]), tmp_path)
+    assert tok.encode("ﬁ", add_special_tokens=False) == [7, 5]
+    assert tok.encode("be\u0301e\u3000éb", add_special_tokens=False) == [3, 5, 6, 7, 5]
+    assert list(tok.encoding("ﬁb", add_special_tokens=False).offsets) == [(0, 1), (0, 1), (1, 2)]
+    with pytest.raises(gomlx.Error, match="charsmap"):
+        from_model(spm(SMALL, [(3, 2)], [(2, table[:40])]), tmp_path)
+
+
+def test_sentencepiece_spaces(tmp_path):
+    def ids(text, *normalizer):
+        tok = from_model(spm(SMALL, [(3, 2)], normalizer), tmp_path)
+        return tok.encode(text, add_special_tokens=False)
+    assert ids("  a   b  ") == [7, 3, 5] and ids("   ") == [] and ids("a ▁") == [7]
+    assert ids("  a ", (4, 0)) == [3, 3, 7, 3] and ids(" a", (3, 0)) == [4]
+    assert ids("b" + " " * (1 << 20) + "b") == [3, 5, 3, 5]
+
+
+@pytest.mark.parametrize(("kind", "rule", "options"), [
+    ("bpe", "identity", {"remove_extra_whitespaces": False}), ("unigram", "nmt_nfkc", {}),
+    ("bpe", "nmt_nfkc", {"byte_fallback": True, "add_dummy_prefix": False}),
+    ("unigram", "nfkc_cf", {"byte_fallback": True}), ("char", "nfkc", {})])
+def test_random_text_against_sentencepiece(kind, rule, options, tmp_path):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    rng, model = random.Random(kind), io.BytesIO()
+    words = ["the", "of", "hello", "world", "naïve", "日本語", "한국어", "Привет", "1234", "x=y+z;", "don't", "ﬁne",
+             "Ａｂｃ"]
+    lines = [" ".join(rng.choice(words) + rng.choice(["", "", rng.choice(words)]) for _ in range(8)) for _ in range(500)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=500 if options.get("byte_fallback") else 150,
+        model_type=kind, normalization_rule_name=rule, hard_vocab_limit=False, minloglevel=2, **options)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ours = gomlx.Tokenizer.from_sentencepiece(model.getvalue())
+    for _ in range(400):
+        text = random_text(rng, [" ", "  ", *words]).replace("<s>", "").replace("</s>", "")
+        assert ours.encode(text) == theirs.encode(text), repr(text)
 
 
 def test_what_stands_beside_a_model(tmp_path):

@@ -54,26 +54,34 @@ void charsmap_free(charsmap *map) {
  * 256 if bit 9 is set. */
 static size_t offset_of(uint32_t unit) { return (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6); }
 
-/* What stands for the shortest text of the array that `text` begins with; NULL if there is none. */
-static const char *find(const charsmap *map, const uint8_t *text, size_t length, size_t *n) {
-    size_t at = offset_of(map->units[0]);
-    for (size_t i = 0; i < length && text[i] != 0; i++) {
-        at ^= text[i];
-        if (at >= map->n_units)
+/* The next text of the array that `text` begins with, of more than *matched bytes, and where the array's walk is then
+ * (*at; at first offset_of(units[0]) with *matched 0). What stands for it; NULL if there is none. */
+static const char *find_next(const charsmap *map, const uint8_t *text, size_t length, size_t *at, size_t *matched,
+                             size_t *n) {
+    for (size_t i = *matched; i < length && text[i] != 0; i++) {
+        *at ^= text[i];
+        if (*at >= map->n_units)
             return NULL;
-        uint32_t unit = map->units[at];
+        uint32_t unit = map->units[*at];
         if ((unit & (1u << 31 | 0xFF)) != text[i])
             return NULL;
-        at ^= offset_of(unit);
+        *at ^= offset_of(unit);
         if (!(unit & 1u << 8))
             continue;
-        size_t start = at < map->n_units ? map->units[at] & 0x7FFFFFFF : map->n_texts + 1;
+        size_t start = *at < map->n_units ? map->units[*at] & 0x7FFFFFFF : map->n_texts + 1;
         if (start > map->n_texts || ((uint8_t)map->texts[start] & 0xC0) == 0x80)
             return NULL;
         *n = strlen(map->texts + start);    /* a NUL is behind the last one, too */
+        *matched = i + 1;
         return map->texts + start;
     }
     return NULL;
+}
+
+/* The shortest text of the array counts. */
+static const char *find(const charsmap *map, const uint8_t *text, size_t length, size_t *n) {
+    size_t at = offset_of(map->units[0]), matched = 0;
+    return find_next(map, text, length, &at, &matched, n);
 }
 
 /* The last change waits: one that deletes the characters behind it is told of them afterwards. */
@@ -131,4 +139,29 @@ gm_status charsmap_write(const charsmap *map, text_writer *w) {
         }
     }
     return release(&last);
+}
+
+gm_status charsmap_write_longest(const charsmap *map, text_writer *w) {
+    const uint8_t *text = w->in.bytes;
+    size_t length = w->in.length;
+    for (size_t at = 0, end; at < length; at = end) {
+        size_t walk = offset_of(map->units[0]), matched = 0, n = 0, n_best = 0;
+        const char *found, *best = NULL;
+        end = at;
+        utf8_next(text, &end);
+        while ((found = find_next(map, text + at, length - at, &walk, &matched, &n)) != NULL) {
+            if (at + matched < length && (text[at + matched] & 0xC0) == 0x80)
+                continue;    /* half a character: the array is not what it should be */
+            best = found;
+            n_best = n;
+            end = at + matched;
+        }
+        if (best == NULL) {
+            GM_TRY(text_keep(w, end));
+            continue;
+        }
+        GM_TRY(text_put(w, best, n_best, at));
+        text_drop(w, end);
+    }
+    return GM_OK;
 }

@@ -12,4 +12,6 @@ void charsmap_free(charsmap *map);
 /* Writes the whole input: a grapheme cluster of less than 6 bytes, else a character, that begins with a text of the array
  * becomes what that stands for. */
 gm_status charsmap_write(const charsmap *map, text_writer *w);
+/* The same as SentencePiece does it: from the left the longest text of the array. */
+gm_status charsmap_write_longest(const charsmap *map, text_writer *w);
 #endif

@@ -199,6 +199,7 @@ static bool changes(const normalize_step *step, const text_view *text, size_t *a
         return step->regex != NULL || memmem(text->bytes, text->length, step->from, step->from_length) != NULL;
     case NORMALIZE_PREPEND:
     case NORMALIZE_CHARSMAP:
+    case NORMALIZE_LONGEST:
     case NORMALIZE_STRIP:
         return true;
     default:
@@ -237,6 +238,9 @@ gm_status normalize(const normalizer *n, normalize_work *work, text_view *view) 
             break;
         case NORMALIZE_CHARSMAP:
             GM_TRY(charsmap_write(step->charsmap, &w));
+            break;
+        case NORMALIZE_LONGEST:
+            GM_TRY(charsmap_write_longest(step->charsmap, &w));
             break;
         default:
             GM_TRY(write_chars(step->kind, &w, first));

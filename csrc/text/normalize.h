@@ -10,6 +10,7 @@ typedef enum {
     NORMALIZE_PREPEND,
     NORMALIZE_REPLACE,
     NORMALIZE_CHARSMAP,
+    NORMALIZE_LONGEST,        /* the same with the longest matches, as SentencePiece does it */
     NORMALIZE_STRIP,          /* white space, where left and right say */
     /* Each character by itself: */
     NORMALIZE_LOWERCASE,

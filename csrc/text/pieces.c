@@ -231,7 +231,8 @@ static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t leng
     long_slot *slot = long_at(cache, piece, length, hash);
     GM_TRY(bytes_append(&cache->texts, piece, length));
     GM_TRY(ids_reserve(&cache->many, count));
-    memcpy(cache->many.data + cache->many.size, ids, count * sizeof *ids);
+    if (count > 0)
+        memcpy(cache->many.data + cache->many.size, ids, count * sizeof *ids);
     cache->many.size += count;
     cache->longs_used += slot->length == 0;
     *slot = kept;

@@ -133,7 +133,7 @@ static gm_status build_unigram(gm_tokenizer *t, const pieces *p) {
 static const char single_spaces[] =
     "{\"type\":\"Sequence\",\"normalizers\":["
     "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\A +\"},\"content\":\"\"},"
-    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\\\\z\"},\"content\":\"\"},"
+    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(?<![ \xE2\x96\x81])[ \xE2\x96\x81]+\\\\z\"},\"content\":\"\"},"
     "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}]}";
 static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"}";
 static const char escape[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}";
@@ -144,8 +144,11 @@ static const char unescape[] = UNESCAPE "]}";
 static const char unescape_strip[] = UNESCAPE ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}";
 
 static gm_status add_parts(gm_tokenizer *t, const pieces *p) {
-    if (p->charsmap_length > 0)
-        return gm_fail(GM_EUNSUPPORTED, "tokenizer: 'precompiled_charsmap' is not supported");
+    if (p->charsmap_length > 0) {
+        normalize_step step = { .kind = NORMALIZE_LONGEST };
+        GM_TRY(charsmap_new(p->charsmap, p->charsmap_length, "tokenizer", &step.charsmap));
+        GM_TRY(normalizer_add(&t->normalizer, step));    /* owns the map from here on */
+    }
     if (p->single_spaces)
         GM_TRY(component_literal(t, component_normalizer, single_spaces));
     if (p->add_prefix)

@@ -1,5 +1,6 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer.json, as a GGUF vocabulary, and as a text for small tokenizers.
- * The first byte chooses: 0 a tokenizer.json, 1 a GGUF file, else a text for one of the patterns below.
+/* fuzz_tokenizer.c - any bytes as a tokenizer.json, as a GGUF vocabulary, as a SentencePiece model, and as a text for
+ * small tokenizers. The first byte chooses: 0 a tokenizer.json, 1 a GGUF file, 2 a SentencePiece model, else a text for
+ * one of the patterns below.
  * clang -fsanitize=fuzzer,address,undefined with csrc/base/{error,memory,names,json,file,gguf}.c, csrc/text/ *.c,
  * kernels/quants.c and -lpcre2-8; seeds: small tokenizer.json files behind a zero byte, texts. */
 #include <stdio.h>
@@ -86,14 +87,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     uint8_t kind = *data++;
     size--;
-    if (kind > 1) {
+    if (kind > 2) {
         unsigned which = kind % N_TEXTS;
         if (!for_texts[which]) for_texts[which] = make(pre_tokenizers[which]);
         round_trip(for_texts[which], (const char *)data, size, true);
         return 0;
     }
-    gm_status status = kind == 0 ? gm_tokenizer_from_json((const char *)data, size, "fuzz", &t)
-                                 : gm_tokenizer_from_gguf(memory_file(data, size), &t);
+    gm_status status = kind == 0   ? gm_tokenizer_from_json((const char *)data, size, "fuzz", &t)
+                       : kind == 1 ? gm_tokenizer_from_gguf(memory_file(data, size), &t)
+                                   : gm_tokenizer_from_sentencepiece(data, size, "", 0, true, true, "fuzz", &t);
     if (status != GM_OK) {
         if (gm_take_error(&e) != status) abort();
         return 0;
