@@ -451,6 +451,113 @@ def test_model_closed_while_streams_run(fable):
     run_threads(4, work)
 
 
+def test_a_stream_goes_while_another_thread_closes_its_model(fable):
+    """close() frees the C stream without the GIL: the thread that has the stream may drop it, and its session,
+    meanwhile. Many stop texts make that long enough to happen every time."""
+    path, tokenizer = fable
+    texts = [f"no such text {i}" for i in range(20000)]
+    for _ in range(3):
+        model = _gomlx.load_model(path)
+        session = model.new_session()
+        stream = _gomlx.stream(session, tokenizer, [1, 2], stop_texts=texts)
+        closer = threading.Thread(target=model.close)
+        closer.start()
+        with pytest.raises(ValueError, match="closed"):
+            while True:
+                session.length
+        del stream, session
+        closer.join()
+        assert model.closed
+
+
+class Collected:
+    """Within it the n-th garbage collection does something; there is one at nearly every allocation of a container,
+    as in any program from time to time, where finalizers or threads that get their turn may do the same."""
+
+    def __init__(self, n, action):
+        self.left, self.action = n, action
+
+    def __call__(self, phase, _):
+        if phase == "start":
+            self.left -= 1
+            if self.left == -1:
+                self.action()
+
+    def __enter__(self):
+        self.lists = [[] for _ in range(200)]       # else the interpreter takes lists that it keeps for that
+        self.threshold = gc.get_threshold()
+        gc.callbacks.append(self)
+        gc.set_threshold(1)
+
+    def __exit__(self, *_):
+        gc.set_threshold(*self.threshold)
+        gc.callbacks.remove(self)
+
+
+@pytest.mark.parametrize("use", ["stream", "next", "activations", "new_session", "fork", "restore_session", "info",
+                                 "weight_names", "model activations", "step", "inspect", "logits"])
+def test_a_model_is_closed_by_what_runs_within_a_call(fable, use):
+    path, tokenizer = fable
+    closed = 0
+    for n in range(12):
+        model = _gomlx.load_model(path)
+        seen = [a[0] for a in model.activations()][:2]
+        session = model.new_session()
+        stream = _gomlx.stream(session, tokenizer, [1, 2], max_tokens=4, top_logprobs=5, activations=seen)
+        saved = b""
+        if use in ("fork", "restore_session", "stream"):
+            next(stream)
+            stream.close()
+            saved = session.save()
+        elif use in ("activations", "next"):
+            next(stream)
+        decoder = model.new_decoder()
+        if use == "step":
+            decoder.add(stream)
+        call = {"stream": lambda: next(_gomlx.stream(session, tokenizer, [1, 2], profile=True)),
+                "next": lambda: next(stream), "activations": stream.activations, "new_session": model.new_session,
+                "fork": session.fork, "restore_session": lambda: model.restore_session(saved),
+                "info": model.info, "weight_names": model.weight_names, "model activations": model.activations,
+                "step": decoder.step, "inspect": lambda: model.inspect([1, 2], seen),
+                "logits": lambda: model.logits([[1], [2]])}[use]
+        with Collected(n, model.close):
+            try:
+                result = call()
+            except (ValueError, StopIteration, gomlx.Error) as e:
+                assert isinstance(e, StopIteration) or "closed" in str(e) or "ended" in str(e)
+            else:
+                if isinstance(result, _gomlx.Session) and model.closed:
+                    with pytest.raises(ValueError, match="closed"):
+                        result.length
+        closed += model.closed
+        model.close()
+    assert closed > 0 or sys.version_info >= (3, 12)       # where only the interpreter's loop collects
+
+
+def test_a_model_is_closed_by_its_arguments(fable):
+    path, _ = fable
+    model = _gomlx.load_model(path)
+    session = model.new_session()
+    saved = session.save()
+
+    class Closes:
+        def __init__(self, *closes):
+            self.closes = closes
+
+        def __index__(self):
+            for x in self.closes:
+                x.close()
+            return 0
+
+        def __iter__(self):
+            self.__index__()
+            return iter(saved)
+    with pytest.raises(ValueError, match="closed"):
+        session.truncate(Closes(session))
+    with pytest.raises(ValueError, match="closed"):
+        model.restore_session(Closes(model))
+
+
 def test_interrupted_stream_leaves_its_session(fable):
     class Stop(Exception):
         pass

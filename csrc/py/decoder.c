@@ -135,7 +135,6 @@ static PyObject *decoder_step(PyObject *self, PyObject *unused) {
     Py_XINCREF((PyObject *)stream);
     if (status == GM_LOGITS && stream)
         status = py_stream_process(stream, &token);
-    mark_busy(decoder, false);
     PyObject *event = NULL;
     if (status == GM_OK)
         event = py_token_from(state, &token);          /* before the text's memory goes */
@@ -145,6 +144,7 @@ static PyObject *decoder_step(PyObject *self, PyObject *unused) {
         raise_gm(state);
     if (!event && stream)
         event = caught();
+    mark_busy(decoder, false);
     if (stream && (status != GM_OK || token.finish != GM_FINISH_NONE))
         py_stream_release(stream);
     if (!let_go(decoder))                /* after an interrupt, too */

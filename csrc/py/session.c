@@ -5,12 +5,14 @@
 
 static void session_dealloc(PyObject *self);
 
-/* The object of a C session, which it takes, also on failure. */
+/* The object of a C session, which it takes, also on failure. Its memory may start a garbage collection, and with it
+ * any Python code: a Model that is closed by now has no sessions. */
 static PyObject *session_object_of(PyObject *self, gm_session *c_session) {
     model_object *model = (model_object *)self;
     session_object *session = (session_object *)PyType_GenericAlloc(py_model_state(self)->session_type, 0);
-    if (!session) {
+    if (!session || !py_model_open(self)) {
         gm_session_free(c_session);
+        Py_XDECREF((PyObject *)session);
         return NULL;
     }
     session->session = c_session;
@@ -34,13 +36,15 @@ PyObject *py_model_new_session(PyObject *self, PyObject *unused) {
 }
 
 PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
-    gm_model *model = py_model_open(self);
     gm_session *c_session = NULL;
     gm_status status;
     /* What is read without the GIL must not change: of anything but bytes it is a copy. */
-    PyObject *saved = model ? PyBytes_FromObject(value) : NULL;
-    if (!saved)
+    PyObject *saved = PyBytes_FromObject(value);
+    gm_model *model = saved ? py_model_open(self) : NULL;       /* after what may run Python code */
+    if (!model) {
+        Py_XDECREF(saved);
         return NULL;
+    }
     const char *bytes = PyBytes_AsString(saved);
     size_t size = (size_t)PyBytes_Size(saved);
     gm_model_retain(model);                 /* another thread may close it meanwhile */
@@ -51,10 +55,6 @@ PyObject *py_model_restore_session(PyObject *self, PyObject *value) {
     Py_DECREF(saved);
     if (status != GM_OK)
         return raise_gm(py_model_state(self));
-    if (!py_model_open(self)) {
-        gm_session_free(c_session);
-        return NULL;
-    }
     return session_object_of(self, c_session);
 }
 
@@ -104,11 +104,11 @@ static PyObject *session_close(PyObject *self, PyObject *unused) {
 }
 
 static PyObject *session_truncate(PyObject *self, PyObject *value) {
-    gm_session *session = py_session_open(self);
-    if (!session)
-        return NULL;
     long long length = PyLong_AsLongLong(value);
     if (length == -1 && PyErr_Occurred())
+        return NULL;
+    gm_session *session = py_session_open(self);
+    if (!session)
         return NULL;
     if (gm_session_truncate(session, length) != GM_OK)
         return raise_gm(state_of(self, session_dealloc));

@@ -1,6 +1,8 @@
 /* stream.c - TokenStream and Token: generation, one token for each next().
  *  (1) A C stream is used by one thread at a time: busy is set, under the GIL, while a step runs without it. Only
  *      cancel may come in between. Whoever wants to free the C stream meanwhile leaves doomed, and the step frees it.
+ *      busy lasts until the event is made: what is allocated for it may start a garbage collection, and with it any
+ *      Python code.
  *  (2) Logits processors run between two calls of the engine, while busy is set. They see memory of a bytearray; a view
  *      that one of them keeps keeps that bytearray, and the next token gets another. */
 #include "py/stream.h"
@@ -84,7 +86,7 @@ void py_stream_release(stream_object *stream) {
     if (session->stream != stream)      /* another stream was opened while we freed this one */
         return;
     session->stream = NULL;
-    if (session->doomed)
+    if (session->doomed && !session->saving)
         py_session_release(session);
 }
 
@@ -92,8 +94,10 @@ void py_stream_shut(stream_object *stream) {
     if (stream->busy) {
         stream->doomed = true;
         gm_stream_cancel(stream->stream);
-    } else {
+    } else if (stream->stream) {         /* which an object that is being deallocated has no more */
+        Py_INCREF((PyObject *)stream);   /* its owner may drop it, and its session with it, while the GIL is released */
         py_stream_release(stream);
+        Py_DECREF((PyObject *)stream);
     }
 }
 
@@ -217,14 +221,12 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     }
     stream_object *stream = NULL;
     session_object *session = (session_object *)v[0];
-    /* reading may run Python code: the session is looked at last */
-    bool ok = read_request(state, v, &r) && read_bool(v[13], &profiled) && py_session_open(v[0]);
-    if (ok && (stream = (stream_object *)PyType_GenericAlloc(state->stream_type, 0))) {
-        if (profiled && !(stream->profile = PyMem_Calloc(1, sizeof *stream->profile))) {
-            Py_DECREF((PyObject *)stream);
-            request_free(&r);
-            return PyErr_NoMemory();
-        }
+    bool ok = read_request(state, v, &r) && read_bool(v[13], &profiled)
+              && (stream = (stream_object *)PyType_GenericAlloc(state->stream_type, 0));
+    if (ok && profiled && !(stream->profile = PyMem_Calloc(1, sizeof *stream->profile)))
+        ok = PyErr_NoMemory() != NULL;
+    /* reading and allocating may run Python code: the session is looked at last */
+    if (ok && (ok = py_session_open(v[0]) != NULL)) {
         r.options.profile = stream->profile;
         gm_tokenizer *tokenizer = v[1] == Py_None ? NULL : ((tokenizer_object *)v[1])->tokenizer;
         if (gm_stream_open(session->session, tokenizer, r.prompt, r.n_prompt, &r.options, &stream->stream) == GM_OK) {
@@ -235,10 +237,11 @@ PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
             session->stream = stream;
         } else {
             stream->stream = NULL;
-            raise_gm(state);
-            Py_CLEAR(stream);
+            ok = raise_gm(state) != NULL;
         }
     }
+    if (!ok)
+        Py_CLEAR(stream);
     request_free(&r);
     return (PyObject *)stream;
 }
@@ -356,12 +359,12 @@ static PyObject *stream_next(PyObject *self) {
     } while (status == GM_AGAIN && PyErr_CheckSignals() == 0);
     if (status == GM_LOGITS)
         status = py_stream_process(stream, &token);
-    stream->busy = false;
     PyObject *result = NULL;
     if (status == GM_OK)
         result = py_token_from(state_of(self, stream_dealloc), &token);     /* before the text's memory goes */
     else if (status != GM_END && status != GM_AGAIN)
         raise_gm(state_of(self, stream_dealloc));
+    stream->busy = false;
     if (status != GM_OK || token.finish != GM_FINISH_NONE || stream->doomed)
         py_stream_release(stream);        /* an interrupted step is dropped; the session keeps what was committed */
     return result;
@@ -423,6 +426,8 @@ static PyObject *stream_activations(PyObject *self, PyObject *unused) {
                         stream->stream ? "stream is in use by another thread" : "the stream has ended");
         return NULL;
     }
+    const bool processing = stream->busy;
+    stream->busy = true;                 /* (1) */
     PyObject *list = PyList_New((Py_ssize_t)stream->n_activations);
     for (size_t i = 0; list && i < stream->n_activations; i++) {
         gm_scope *scope = gm_scope_open();
@@ -432,6 +437,9 @@ static PyObject *stream_activations(PyObject *self, PyObject *unused) {
         else
             PyList_SetItem(list, (Py_ssize_t)i, array);
     }
+    stream->busy = processing;
+    if (!processing && stream->doomed)
+        py_stream_release(stream);
     return list;
 }
 
