@@ -20,7 +20,7 @@ extern const piece_kernels
     piece_kernels_generic;
 
 const piece_kernels *piece_kernels_get(void) {
-    const char *isa = gm_isa();
+    const char *isa = gm_isa() == NULL ? "generic" : gm_isa();    /* NULL: the engine has not begun */
 #if defined(__x86_64__)
     if (strcmp(isa, "avx512") == 0)
         return &piece_kernels_avx512;

@@ -14,7 +14,9 @@ static const char json[] =
     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}\"},\"behavior\":\"Isolated\"},"
     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w+|,\"},\"behavior\":\"MergedWithNext\"}]},"
     "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"
-    "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[3]}}},"
+    "{\"Sequence\":{\"id\":\"A\"}}],"
+    "\"pair\":[{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"B\"}}],"
+    "\"special_tokens\":{\"<s>\":{\"ids\":[3]}}},"
     "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"b\"},\"content\":\"c\"},"
     "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"byte_fallback\":true,\"merges\":[\"a b\",[\"ab\",\"ab\"]],"
@@ -26,6 +28,41 @@ static const char text[] = " abab xb, e\xCC\x81 hi  lo 1234 \xE4\xB8\xAD";
 static void fill(char *out, size_t n) {
     for (size_t i = 0; i < n; i++)
         out[i] = "ab"[i % 2];
+}
+
+/* Two texts, the first cut into parts, all of them filled up. */
+static gm_status encode_pair(gm_tokenizer *t, const char *input, size_t length, gm_encoding **out) {
+    static const gm_truncation truncation = { .max_length = 9, .stride = 2 };
+    static const gm_padding padding = { .multiple_of = 8, .id = 3, .token = "pad", .token_length = 3 };
+    const gm_text first = { input, length, false }, second = { text, sizeof text - 1, true };
+    gm_encode_options o = all;
+    o.truncation = &truncation;
+    o.padding = &padding;
+    return gm_tokenizer_encoding(t, &first, &second, &o, out);
+}
+
+/* Ids, and whole encodings, of more texts than one thread is for; rows padded. */
+static gm_status encode_many(gm_tokenizer *t, const char *input, size_t length, size_t *total) {
+    static const gm_padding padding = { .fixed = true, .length = 70, .id = 3 };
+    gm_text texts[4];
+    gm_encode_options o = all;
+    o.padding = &padding;
+    for (size_t i = 0; i < 4; i++)
+        texts[i] = (gm_text){ input, length / (i + 1), false };
+    for (int encodings = 0; encodings < 2; encodings++) {
+        gm_encode_batch *b;
+        gm_status status = gm_encode_begin(t, texts, NULL, 4, &o, encodings, 2, &b);
+        if (status != GM_OK)
+            return status;
+        while ((status = gm_encode_step(b, 1)) == GM_AGAIN)
+            ;
+        for (size_t i = 0; i < 4 && status == GM_OK; i++)
+            *total += encodings ? 0 : gm_encode_result(b, i).count;
+        gm_encode_free(b);
+        if (status != GM_OK)
+            return status;
+    }
+    return GM_OK;
 }
 
 static gm_status round_trip(gm_tokenizer *t, const char *input, size_t length, char **out, size_t *out_length) {
@@ -100,6 +137,37 @@ static void test_threads_share_one(void) {
     gm_tokenizer_release(t);
 }
 
+static void test_pair(void) {
+    gm_tokenizer *t;
+    gm_encoding *e;
+    CHECK(gm_tokenizer_from_json(json, sizeof json - 1, "test", &t) == GM_OK);
+    CHECK(encode_pair(t, text, sizeof text - 1, &e) == GM_OK);
+    CHECK(gm_encoding_size(e) == 16 && gm_encoding_overflowing(e) > 10);
+    for (size_t i = 0; i < gm_encoding_overflowing(e); i++) {
+        const gm_encoding *part = gm_encoding_overflow(e, i);
+        size_t n;
+        CHECK(gm_encoding_size(part) == 16);
+        CHECK(memcmp(gm_encoding_text(e, part, 15, t, &n), "pad", 3) == 0 && n == 3);
+    }
+    gm_encoding_free(e);
+    gm_tokenizer_release(t);
+}
+
+/* One text of several fails: its number and its cause are in the message, whoever had it. */
+static void test_batch(void) {
+    static char long_text[80000];
+    gm_tokenizer *t;
+    size_t total = 0;
+    fill(long_text, sizeof long_text);
+    CHECK(gm_tokenizer_from_json(json, sizeof json - 1, "test", &t) == GM_OK);
+    CHECK(encode_many(t, long_text, sizeof long_text, &total) == GM_OK);
+    CHECK(total == 20001 + 10001 + 6668 + 5001);
+    long_text[70000] = '\xFF';
+    CHECK_ERROR(encode_many(t, long_text, sizeof long_text, &total), GM_EVALUE,
+                "text 0: encode: the text is not UTF-8 at byte 70000");
+    gm_tokenizer_release(t);
+}
+
 #ifdef GOMLX_FAULT_INJECTION
 static gm_status whole_life(void) {
     gm_tokenizer *t;
@@ -112,6 +180,12 @@ static gm_status whole_life(void) {
     memcpy(input + 150, text, sizeof text - 1);
     status = round_trip(t, input, sizeof input, &out, &n);
     gm_buffer_free(out);
+    gm_encoding *e = NULL;
+    if (status == GM_OK)
+        status = encode_pair(t, input + 140, 30, &e);
+    gm_encoding_free(e);
+    if (status == GM_OK)
+        status = encode_many(t, input, sizeof input, &n);
     gm_tokenizer_release(t);
     return status;
 }
@@ -131,8 +205,11 @@ static void test_each_allocation_fails(void) {
 #endif
 
 int main(void) {
+    CHECK(gm_init() == GM_OK);
     test_round_trip();
     test_threads_share_one();
+    test_pair();
+    test_batch();
 #ifdef GOMLX_FAULT_INJECTION
     test_each_allocation_fails();
 #endif
