@@ -13,7 +13,7 @@ import gomlx
 
 SHARED = pathlib.Path(os.environ.get("GOMLX_SHARED", pathlib.Path(__file__).parents[2] / "shared")) / "data"
 NAMES = ["gpt2", "llama3_2", "qwen3", "deepseek_v3", "mistral_nemo", "gemma3"]
-FLAG_CONFIGS = ["plain", "nfc_prefix", "spm"]
+FLAG_CONFIGS = ["plain", "lower", "nfc_prefix", "spm"]
 
 
 def shared(path):
@@ -232,6 +232,18 @@ def test_padding_of_batches_against_the_library():
         assert ours.encode_batch(texts, padding=padding) == [one.ids for one in want]
         rows = ours.encode_batch(texts, padding=padding, as_arrays=True)
         assert [row.tolist() for row in rows] == [one.ids for one in want]
+
+
+def test_equal_paths_of_unigram_against_the_library():
+    """Scores are numbers as the library reads them, not always the nearest doubles: a last bit decides between paths."""
+    tokenizers = pytest.importorskip("tokenizers")
+    rng = random.Random(4)
+    for _ in range(60):
+        letters = [[one, -rng.uniform(1, 20)] for one in ("?", "a", "aa", "b", "bb")]
+        file = file_of(model={"type": "Unigram", "unk_id": 0, "vocab": letters})
+        ours, theirs = gomlx.Tokenizer.from_json(file.encode()), tokenizers.Tokenizer.from_str(file)
+        for text in ("aaa", "baaab", "bbbaaa", "aaaaabbbbb"):
+            assert ours.encode(text) == theirs.encode(text).ids, letters
 
 
 # ---- post-processors, pairs ----

@@ -63,6 +63,20 @@ static gm_status give(encode_work *work, int32_t id, text_span span, uint32_t te
         .attention = true }, text);
 }
 
+/* What the model calls a token, where that is not what the tokenizer does: Unigram calls an unknown one by its text, and
+ * an added token may have given its changed name to a token of the model. */
+static gm_status name_of(const gm_tokenizer *t, encode_work *work, const text_view *piece, int32_t id, text_span at,
+                         uint32_t *out) {
+    size_t n;
+    const char *own;
+    *out = OWN_TEXT;
+    if (t->model.kind == MODEL_UNIGRAM && id == t->model.unigram.unknown && at.start < at.end)
+        return encoding_string(&work->encoding->strings, piece->bytes + at.start, at.end - at.start, out);
+    if (vocab_text(&t->renamed, id, &n) != NULL && (own = vocab_text(&t->vocab, id, &n)) != NULL)
+        return encoding_string(&work->encoding->strings, own, n, out);
+    return GM_OK;
+}
+
 /* One piece of text, with all that is known about its tokens. */
 static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
     work->ids.size = work->spans.size = 0;
@@ -73,8 +87,7 @@ static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const te
         int32_t id = work->ids.data[i];
         if (at.end > piece->length)    /* no span of the reference's either */
             at = (text_span){ 0, 0 };
-        if (t->model.kind == MODEL_UNIGRAM && id == t->model.unigram.unknown && at.start < at.end)
-            GM_TRY(encoding_string(&work->encoding->strings, piece->bytes + at.start, at.end - at.start, &text));
+        GM_TRY(name_of(t, work, piece, id, at, &text));
         GM_TRY(give(work, id, text_origin(piece, at.start, at.end), text));
     }
     work->word++;

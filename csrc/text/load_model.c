@@ -45,6 +45,36 @@ static gm_status read_ids(gm_tokenizer *t, json_reader *r, byte_buffer *scratch)
     return token == JSON_ERROR ? GM_EBADFILE : GM_OK;
 }
 
+/* The current number as the reference reads it: its digits as an integer, then one multiplication or division, which is
+ * not always the nearest double. Of two ways to cut a text with the same sum of scores, the last bit decides. */
+static gm_status read_score(json_reader *r, double *out) {
+    uint64_t digits = 0;
+    int64_t exponent = 0;
+    bool fraction = false, full = false;
+    GM_TRY(json_double(r, out));
+    for (size_t i = 0; i < r->token_length; i++) {
+        char c = r->token[i];
+        if (c == 'e' || c == 'E')
+            return GM_OK;    /* such a score is nobody's; the nearest double */
+        fraction |= c == '.';
+        if (c < '0' || c > '9')
+            continue;
+        full |= digits > (UINT64_MAX - 9) / 10;
+        if (full && !fraction)
+            return GM_OK;
+        if (full)
+            break;
+        digits = 10 * digits + (uint64_t)(c - '0');
+        exponent += fraction;
+    }
+    double power = 1;
+    for (int64_t i = 0; i < exponent; i++)
+        power *= 10;    /* exact: below 10**22 */
+    double value = (double)digits / power;
+    *out = r->token[0] == '-' ? -value : value;
+    return GM_OK;
+}
+
 /* [["token", score], ...] */
 static gm_status read_scores(gm_tokenizer *t, json_reader *r, byte_buffer *scratch) {
     json_token token;
@@ -58,7 +88,7 @@ static gm_status read_scores(gm_tokenizer *t, json_reader *r, byte_buffer *scrat
         GM_TRY(text_of(r, scratch, &text, &length));
         GM_TRY(vocab_append(&t->vocab, text, length, id));
         GM_TRY(json_expect(r, JSON_NUMBER));
-        GM_TRY(json_double(r, &score));
+        GM_TRY(read_score(r, &score));
         GM_TRY(unigram_add_score(&t->model.unigram, score));
         GM_TRY(json_expect(r, JSON_ARRAY_END));
     }

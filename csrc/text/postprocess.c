@@ -241,8 +241,8 @@ static void trim_token(const post_call *c, encoding_token *token, bool first) {
     }
     gm_token_info *info = &token->info;
     if (leading > 0) {
-        if ((first || info->start == 0) && c->step->prefix_space)
-            leading = 0;    /* a space that was put there is no part of the text */
+        if ((first || info->start == 0) && c->step->prefix_space && leading == 1)
+            leading = 0;    /* a space that was put there is no part of the text; of several none was put there */
         info->start = info->start + leading < info->end ? info->start + leading : info->end;
     }
     if (trailing > 0 && info->end >= trailing)
