@@ -533,3 +533,36 @@ def test_gguf_unigram(tmp_path):
         "tokenizer.ggml.scores": (6, [piece[1] for piece in SMALL]),
         "tokenizer.ggml.token_type": (5, [(*piece, 1)[2] for piece in SMALL])})
     assert gomlx.Tokenizer.from_gguf(path).encode("ab a") == [3, 6, 7, 2]
+
+
+def bert_gguf(path, tokens):
+    """GGUF marks the start of a word where WordPiece marks its inside."""
+    spelled = [t if t[0] == "[" else t[2:] if t.startswith("##") else "▁" + t for t in tokens]
+    return write_gguf(path, {
+        "general.architecture": "bert", "tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": (8, spelled),
+        "tokenizer.ggml.token_type": (5, [3 if t[0] == "[" else 1 for t in tokens]),
+        "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.cls_token_id": 1,
+        "tokenizer.ggml.seperator_token_id": 2})
+
+
+BERT = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able", "cafe", "##s", "!", "日", "本", "a", "##b", "##a"]
+
+
+def test_gguf_wordpiece(tmp_path):
+    tok = gomlx.Tokenizer.from_gguf(bert_gguf(tmp_path / "t.gguf", BERT))
+    assert tok.encode("Unaffable CAFÉS!日本 [MASK]") == [1, 4, 5, 6, 7, 8, 9, 10, 11, 3, 2]
+    assert tok.encode("xyz") == [1, 0, 2] and tok.id_to_token(6) == "##able"
+    assert tok.decode([4, 5, 6, 9]) == "unaffable!"
+
+
+def test_gguf_wordpiece_against_the_library(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece({t: i for i, t in enumerate(BERT)}, unk_token="[UNK]"))
+    theirs.normalizer = tokenizers.normalizers.BertNormalizer()
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    theirs.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    theirs.add_special_tokens(BERT[:4])
+    ours, rng = gomlx.Tokenizer.from_gguf(bert_gguf(tmp_path / "t.gguf", BERT)), random.Random(3)
+    for _ in range(400):
+        text = random_text(rng, ["Unaffable", " cafés", "abab", "[MASK]", "aBa"])
+        assert ours.encode(text) == theirs.encode(text).ids, repr(text)
