@@ -3,7 +3,6 @@
  * what SentencePiece's own search gives. */
 #include "text/sentencepiece.h"
 #include <math.h>
-#include <stdlib.h>
 #include "text/component.h"
 
 #define MAX_SPLIT_BYTES 1024        /* of a piece that merges make: trying all its splits costs the square of that */
@@ -35,26 +34,44 @@ void pieces_free(pieces *p) {
 }
 
 /* ---- merges ---- */
-/* One way to make a token of two others. */
-typedef struct { float score; uint32_t left_chars, right_chars; int32_t token, left, right; } scored_merge;
+/* One way to make a token of two others. The order of the keys is that of the merges: the best score, then the longer
+ * left and the longer right part; what they leave open is decided by the vocabulary's order. */
+typedef struct { uint64_t key; int32_t token, left, right; } scored_merge;
 typedef struct { scored_merge *rows; size_t size, capacity; } scored_merges;
 
-#define COMPARE(a, b)          \
-    do {                       \
-        if ((a) != (b))        \
-            return (a) < (b) ? -1 : 1; \
-    } while (0)
+static uint64_t key_of(float score, size_t left_chars, size_t right_chars) {
+    uint32_t bits;
+    score += 0.0f;    /* one zero */
+    memcpy(&bits, &score, sizeof bits);
+    bits ^= bits >> 31 != 0 ? 0 : 0x7FFFFFFF;    /* the larger the score the smaller */
+    return (uint64_t)bits << 32 | (uint64_t)(0xFFFF - left_chars) << 16 | (0xFFFF - right_chars);
+}
 
-/* What score and lengths leave open is decided by the vocabulary's order. */
-static int compare_merges(const void *a, const void *b) {
-    const scored_merge *x = a, *y = b;
-    COMPARE(y->score, x->score);
-    COMPARE(y->left_chars, x->left_chars);
-    COMPARE(y->right_chars, x->right_chars);
-    COMPARE(x->token, y->token);
-    COMPARE(x->left, y->left);
-    COMPARE(x->right, y->right);
-    return 0;
+/* By the keys, stable: one counting sort for each of their bytes, from the last on. */
+static gm_status sort_merges(scored_merges *merges) {
+    scored_merge *from = merges->rows, *to = memory_array(merges->size + 1, sizeof *to);
+    if (to == NULL)
+        return GM_ENOMEM;
+    for (int shift = 0; shift < 64; shift += 8) {
+        size_t starts[256] = { 0 }, sum = 0;
+        for (size_t i = 0; i < merges->size; i++)
+            starts[from[i].key >> shift & 0xFF]++;
+        if (merges->size > 0 && starts[from[0].key >> shift & 0xFF] == merges->size)
+            continue;
+        for (int i = 0; i < 256; i++) {
+            size_t n = starts[i];
+            starts[i] = sum;
+            sum += n;
+        }
+        for (size_t i = 0; i < merges->size; i++)
+            to[starts[from[i].key >> shift & 0xFF]++] = from[i];
+        scored_merge *swap = from;
+        from = to;
+        to = swap;
+    }
+    memory_free(to);
+    merges->rows = from;
+    return GM_OK;
 }
 
 /* Control, unknown and byte pieces stand for no text: nothing is merged to them or from them. */
@@ -62,45 +79,71 @@ static bool is_text(const pieces *p, int32_t id) {
     return id >= 0 && p->types[id] != PIECE_CONTROL && p->types[id] != PIECE_UNKNOWN && p->types[id] != PIECE_BYTE;
 }
 
-static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t token, scored_merges *out) {
-    size_t length;
-    const char *text = vocab_text(&t->vocab, token, &length);
-    uint32_t chars = 0, left_chars = 0;
+/* Splits that wait to be looked up: left and right part of each, one behind the other. */
+typedef struct {
+    vocab_token texts[VOCAB_BATCH];
+    uint64_t keys[VOCAB_BATCH / 2];
+    int32_t tokens[VOCAB_BATCH / 2];
+    size_t n;
+} split_batch;
+
+static gm_status look_up(const gm_tokenizer *t, const pieces *p, split_batch *batch, scored_merges *out) {
+    int32_t ids[VOCAB_BATCH];
+    vocab_find_many(&t->vocab, t->vocab.blob.data, batch->texts, 2 * batch->n, ids);
+    if (out->capacity - out->size < batch->n) {
+        void *rows = out->rows;
+        GM_TRY(buffer_grow(&rows, out->size, &out->capacity, batch->n, sizeof(scored_merge)));
+        out->rows = rows;
+    }
+    for (size_t i = 0; i < batch->n; i++)
+        if (is_text(p, ids[2 * i]) && is_text(p, ids[2 * i + 1]))
+            out->rows[out->size++] = (scored_merge){ batch->keys[i], batch->tokens[i], ids[2 * i], ids[2 * i + 1] };
+    batch->n = 0;
+    return GM_OK;
+}
+
+static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t token, split_batch *batch,
+                              scored_merges *out) {
+    size_t length, chars = 0, left_chars = 0;
+    const uint8_t *text = (const uint8_t *)vocab_text(&t->vocab, token, &length);
     if (length > MAX_SPLIT_BYTES)
         return gm_fail(GM_EUNSUPPORTED, "tokenizer: piece %d has %zu bytes; at most %d are supported with scores",
                        token, length, MAX_SPLIT_BYTES);
     for (size_t at = 0; at < length; chars++)
-        utf8_next((const uint8_t *)text, &at);
-    for (size_t at = 0; at < length;) {
-        utf8_next((const uint8_t *)text, &at);
+        utf8_next(text, &at);
+    uint32_t start = t->vocab.tokens[token].offset;
+    for (size_t at = 0;;) {
+        utf8_next(text, &at);
         left_chars++;
-        int32_t left = at == length ? -1 : vocab_find(&t->vocab, text, at);
-        int32_t right = !is_text(p, left) ? -1 : vocab_find(&t->vocab, text + at, length - at);
-        if (!is_text(p, right))
-            continue;
-        if (out->size == out->capacity) {
-            void *rows = out->rows;
-            GM_TRY(buffer_grow(&rows, out->size, &out->capacity, 1, sizeof(scored_merge)));
-            out->rows = rows;
-        }
-        out->rows[out->size++] =
-            (scored_merge){ p->scores[token], left_chars, chars - left_chars, token, left, right };
+        if (at >= length)
+            return GM_OK;
+        size_t i = batch->n++;
+        batch->texts[2 * i] = (vocab_token){ start, (uint32_t)at };
+        batch->texts[2 * i + 1] = (vocab_token){ start + (uint32_t)at, (uint32_t)(length - at) };
+        batch->keys[i] = key_of(p->scores[token], left_chars, chars - left_chars);
+        batch->tokens[i] = token;
+        if (batch->n == VOCAB_BATCH / 2)
+            GM_TRY(look_up(t, p, batch, out));
     }
-    return GM_OK;
 }
 
 static gm_status add_merges(gm_tokenizer *t, const pieces *p, scored_merges *merges) {
+    enum { AHEAD = 24 };
+    split_batch batch = { .n = 0 };
+    bool unique = t->vocab.n_strings == p->n;    /* else a string's last id is the one that counts */
     for (size_t i = 0; i < p->n; i++) {
         size_t length;
         const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
-        if (is_text(p, (int32_t)i) && vocab_find(&t->vocab, text, length) == (int32_t)i)
-            GM_TRY(score_splits(t, p, (int32_t)i, merges));
+        if (is_text(p, (int32_t)i) && length > 0 && (unique || vocab_find(&t->vocab, text, length) == (int32_t)i))
+            GM_TRY(score_splits(t, p, (int32_t)i, &batch, merges));
     }
-    if (merges->size > 0)
-        qsort(merges->rows, merges->size, sizeof merges->rows[0], compare_merges);
+    GM_TRY(look_up(t, p, &batch, merges));
+    GM_TRY(sort_merges(merges));
     GM_TRY(bpe_reserve(&t->model.bpe, merges->size));
     for (size_t i = 0; i < merges->size; i++) {
         const scored_merge *row = &merges->rows[i];
+        if (i + AHEAD < merges->size)
+            bpe_expect_merge(&t->model.bpe, row[AHEAD].left, row[AHEAD].right);
         GM_TRY(bpe_add_merge(&t->model.bpe, (bpe_merge){ row->left, row->right, (uint32_t)i, row->token }));
     }
     return GM_OK;
