@@ -35,6 +35,7 @@ void gm_tokenizer_release(gm_tokenizer *t) {
     memory_free(t->before.data);
     memory_free(t->after.data);
     decoder_free(&t->decoder);
+    token_bytes_free(atomic_load(&t->bytes));
     memory_free(t);
 }
 
@@ -97,11 +98,25 @@ static const char *text_of(const gm_tokenizer *t, int32_t id, bool skip_special,
     return skip_special && gm_tokenizer_is_special(t, id) ? NULL : gm_tokenizer_token(t, id, length);
 }
 
-gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text,
-                              size_t *length) {
-    *text = NULL;
-    *length = 0;
+/* The text with U+FFFD for each part that is not UTF-8. */
+static gm_status make_valid(byte_buffer *text) {
     byte_buffer out = { 0 };
+    size_t n = text->size, done = utf8_check(text->data, n);
+    if (done == n)
+        return GM_OK;
+    gm_status status = bytes_append(&out, text->data, done);
+    for (size_t at = done; at < n && status == GM_OK;) {
+        int step = utf8_step(text->data + at, n - at);
+        status = step > 0 ? bytes_append(&out, text->data + at, (size_t)step) : bytes_append(&out, "\xEF\xBF\xBD", 3);
+        at += step > 0 ? (size_t)step : step < 0 ? (size_t)-step : n - at;
+    }
+    memory_free(text->data);
+    *text = out;
+    return status;
+}
+
+/* Through the chain of decoders. */
+static gm_status decode_steps(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, byte_buffer *out) {
     decode_state state = { 0 };
     decode_open(&state, &t->decoder, true);
     gm_status status = GM_OK;
@@ -109,59 +124,49 @@ gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count,
         size_t n;
         const char *token = text_of(t, ids[i], skip_special, &n);
         if (token != NULL)
-            status = decode_push(&state, token, n, &out);
+            status = decode_push(&state, token, n, out);
     }
     if (status == GM_OK)
-        status = decode_finish(&state, &out);
+        status = decode_finish(&state, out);
     decode_free(&state);
-    if (status != GM_OK) {
-        memory_free(out.data);
-        return status;
-    }
-    *text = (char *)out.data;
-    *length = out.size;
-    return GM_OK;
+    return status;
 }
 
-/* An added token is its text; a token of the model is bytes, unless a character of it is outside the alphabet. */
-static gm_status append_bytes(const gm_tokenizer *t, int32_t id, const char *token, size_t length, byte_buffer *out) {
-    const uint8_t *text = (const uint8_t *)token;
-    size_t before = out->size, n;
-    GM_TRY(bytes_reserve(out, length));
-    bool plain = vocab_text(&t->added, id, &n) != NULL;
-    for (size_t at = 0; !plain && at < length;) {
-        int byte = alphabet_byte(utf8_next(text, &at));
-        plain = byte < 0;
-        if (!plain)
-            out->data[out->size++] = (uint8_t)byte;
+static gm_status decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, byte_buffer *out) {
+    const token_bytes *bytes;
+    GM_TRY(token_bytes_of(t, &bytes));
+    return token_bytes_join(bytes, t, ids, count, skip_special, out);
+}
+
+static gm_status give_text(gm_status status, byte_buffer *out, char **text, size_t *length) {
+    if (status == GM_OK) {
+        *text = (char *)out->data;
+        *length = out->size;
+    } else {
+        memory_free(out->data);
     }
-    if (!plain)
-        return GM_OK;
-    out->size = before;
-    return bytes_append(out, token, length);
+    return status;
+}
+
+gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text,
+                              size_t *length) {
+    byte_buffer out = { 0 };
+    *text = NULL;
+    *length = 0;
+    if (t->decoder.n_steps != 1 || t->decoder.steps[0].kind != DECODE_BYTE_LEVEL)
+        return give_text(decode_steps(t, ids, count, skip_special, &out), &out, text, length);
+    gm_status status = decode_bytes(t, ids, count, skip_special, &out);
+    return give_text(status == GM_OK ? make_valid(&out) : status, &out, text, length);
 }
 
 gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **bytes,
                                     size_t *length) {
+    byte_buffer out = { 0 };
     *bytes = NULL;
     *length = 0;
     if (!t->model.byte_level)
         return gm_fail(GM_EUNSUPPORTED, "decode: only tokens of a byte-level vocabulary are bytes");
-    byte_buffer out = { 0 };
-    gm_status status = GM_OK;
-    for (size_t i = 0; i < count && status == GM_OK; i++) {
-        size_t n;
-        const char *token = text_of(t, ids[i], skip_special, &n);
-        if (token != NULL)
-            status = append_bytes(t, ids[i], token, n, &out);
-    }
-    if (status != GM_OK) {
-        memory_free(out.data);
-        return status;
-    }
-    *bytes = (char *)out.data;
-    *length = out.size;
-    return GM_OK;
+    return give_text(decode_bytes(t, ids, count, skip_special, &out), &out, bytes, length);
 }
 
 struct gm_detokenizer {

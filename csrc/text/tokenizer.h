@@ -10,6 +10,7 @@
 #include "text/postprocess.h"
 #include "text/pretokenize.h"
 #include "text/quick.h"
+#include "text/token_bytes.h"
 #include "text/vocab.h"
 
 #define IDLE_WORKS 8
@@ -33,6 +34,7 @@ struct gm_tokenizer {
     gm_padding padding;
     char *pad_token;             /* padding.token */
     decoder decoder;
+    _Atomic(token_bytes *) bytes;    /* NULL until it is asked for */
     quick_way quick;             /* to ids alone */
     _Atomic(struct encode_work *) idle[IDLE_WORKS];    /* with what their caches have learned */
 };
