@@ -313,8 +313,6 @@ def test_stream_of_byte_tokens_and_leading_space(tmp_path):
 
 # ---- what is refused ----
 @pytest.mark.parametrize("parts, message", [
-    ({"pre_tokenizer": split("[a&&b]")}, "&&"),
-    ({"pre_tokenizer": split(r"\p{Greek}")}, "Greek"),
     ({"post_processor": {"type": "OtherProcessing"}}, "OtherProcessing"),
     ({"model": {"type": "Characters", "vocab": []}}, "Characters"),
     ({"model": bpe(["a"], dropout=0.1)}, "dropout"),

@@ -150,6 +150,41 @@ def test_damaged_pre_tokenizer(pre_tokenizer, error, message, tmp_path):
         load(tmp_path, pre_tokenizer=pre_tokenizer)
 
 
+# ---- regular expressions ----
+def regex_split(pattern, **more):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": True} | more
+
+
+def test_patterns(tmp_path):
+    """Oniguruma's meaning of each construct: what the pattern matches in each text."""
+    data = golden("patterns")
+    assert len(data["patterns"]) == 47
+    for entry in data["patterns"]:
+        tok = cutter(tmp_path, [p for pieces in entry["matches"] for p in pieces],
+                     pre_tokenizer=regex_split(entry["pattern"]))
+        for text, want in zip(data["texts"], entry["matches"]):
+            assert tok(text).tokens == want, (entry["pattern"], text)
+
+
+@pytest.mark.parametrize("pattern, message", [
+    (r"a\p{Klingon}b", "Klingon"), (r"[\p{Klingon}]", "Klingon"), (r"[[:alpha:]]", "alpha"), (r"\p{", "p{"),
+    (r"(a)\1", r"\\1"), (r"\X", r"\\X"), (r"\Ka", r"\\K"), (r"(?x: a)", r"\(\?x"), (r"(?<n>a)", r"\(\?<n"),
+    (r"(?i:ss)", "several"), (r"(?i:ß)", "several"), (r"(?i:[a&&b])", "&&"), (r"(?i:[a[b]])", "inside a class"),
+    ("(a", "not closed"), ("a)", "closes no"), ("[a", "not closed"), ("[]a]", r"\]"), ("[b-a]", "range"),
+    (r"[\d-z]", "range"), ("[a&&", "not closed"), ("a\\", "ends"), ("[a\\", "ends|not closed"), (r"\x{110000}", "x"),
+    (r"\ud800", "ud800"), ("*a", "quantifier"), ("(" * 101, "deep"), ("[" * 102, "class"), (r"(?:\p{L}a){400}", "too large"),
+])
+def test_what_a_pattern_cannot_have_is_named(pattern, message, tmp_path):
+    with pytest.raises(NotImplementedError, match=message):
+        load(tmp_path, pre_tokenizer=regex_split(pattern))
+
+
+def test_a_pattern_that_backtracks_without_end_is_an_error(tmp_path):
+    tok = load(tmp_path, pre_tokenizer=regex_split("(?:a|aa)+$"))
+    with pytest.raises(NotImplementedError, match="limit"):
+        tok.encode("a" * 5000 + "b")
+
+
 # ---- decoders ----
 @pytest.mark.parametrize("n", range(27))
 def test_decoders(n, tmp_path):

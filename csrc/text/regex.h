@@ -1,7 +1,5 @@
-/* regex.h - split patterns that scanners.h does not know, run by PCRE2. The files' patterns are in Oniguruma's Ruby
- * syntax: what means the same in both is copied, classes are written out as the exact ranges of unicode.h, and what
- * neither holds for is refused with the construct's name. A compiled pattern is only read; each caller brings its own
- * regex_work. */
+/* regex.h - split patterns that scanners.h does not know, rewritten (pattern.h) and run by PCRE2. A compiled pattern is only
+ * read; each caller brings its own regex_work. */
 #ifndef GOMLX_TEXT_REGEX_H
 #define GOMLX_TEXT_REGEX_H
 #include "text/unicode.h"
