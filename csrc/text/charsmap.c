@@ -91,7 +91,7 @@ static gm_status release(pending_change *last) {
     if (!last->waits)
         return GM_OK;
     last->waits = false;
-    /* Deletions at the start and right behind insertions are not told, as in the reference: it may be at its end early. */
+    /* Deletions at the start and behind insertions are not told, as in the reference: it may be at its end early. */
     bool ended = last->w->at >= last->w->in.length;
     return text_change(last->w, last->c, ended ? 1 : last->change);
 }

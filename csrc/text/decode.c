@@ -278,8 +278,8 @@ static gm_status suffix(decode_state *s, size_t i, const uint8_t *text, size_t l
 }
 
 /* ---- bytes ---- */
-/* Gives out the whole characters at the head of the held bytes; an invalid part is one U+FFFD, or with each_byte one for
- * each of its bytes. */
+/* Gives out the whole characters at the head of the held bytes; an invalid part is one U+FFFD, or with each_byte one
+ * for each of its bytes. */
 static gm_status drain(decode_state *s, size_t i, bool each_byte, byte_buffer *out) {
     byte_buffer *held = &s->steps[i].held;
     size_t at = 0, valid = 0;    /* [valid, at) is good and not given out yet */

@@ -45,11 +45,10 @@ static bool takes(const cluster *so_far, uint32_t c, unsigned property) {
     unsigned last = so_far->last;
     if (last == PREPEND)
         return true;
-    if (last == HANGUL_L && (property == HANGUL_L || property == HANGUL_V || property == HANGUL_LV || property == HANGUL_LVT))
-        return true;
-    if ((last == HANGUL_LV || last == HANGUL_V) && (property == HANGUL_V || property == HANGUL_T))
-        return true;
-    if ((last == HANGUL_LVT || last == HANGUL_T) && property == HANGUL_T)
+    bool vowel = property == HANGUL_V, trailing = property == HANGUL_T;
+    bool leads = property == HANGUL_L || property == HANGUL_LV || property == HANGUL_LVT;
+    if ((last == HANGUL_L && (leads || vowel)) || ((last == HANGUL_LV || last == HANGUL_V) && (vowel || trailing)) ||
+        ((last == HANGUL_LVT || last == HANGUL_T) && trailing))
         return true;
     if (so_far->joined_pictograph && property_pictographic(c))
         return true;

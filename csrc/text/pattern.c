@@ -75,7 +75,7 @@ static gm_status merge(scalar_set *into, scalar_set *from, bool negated, gm_stat
 }
 
 /* {name}, {^name}: at the brace. */
-static gm_status add_property(rewriter *r, size_t start, bool negated, scalar_set *set) {
+static gm_status add_property(rewriter *r, size_t start, bool negated, bool in_class, scalar_set *set) {
     if (!starts(r, "{"))
         return refuse(r, start, "has no {name}");
     r->at++;
@@ -90,7 +90,7 @@ static gm_status add_property(rewriter *r, size_t start, bool negated, scalar_se
     bool known = false;
     gm_status status = GM_OK;
     if (r->at < r->length)
-        status = property_add(r->text + name, r->at - name, &members, &known);
+        status = property_add(r->text + name, r->at - name, in_class, &members, &known);
     if (status == GM_OK && !known)
         status = refuse(r, start, "names a class that is not supported");
     r->at++;
@@ -98,7 +98,8 @@ static gm_status add_property(rewriter *r, size_t start, bool negated, scalar_se
 }
 
 /* \p \s \d \w \h and their opposites: behind the letter. *found false when c is none of them. */
-static gm_status add_class_escape(rewriter *r, size_t start, char c, scalar_set *set, bool *found) {
+static gm_status add_class_escape(rewriter *r, size_t start, bool in_class, scalar_set *set, bool *found) {
+    char c = r->text[r->at - 1];
     bool known;
     scalar_set members = { 0 };
     gm_status status = GM_OK;
@@ -106,18 +107,18 @@ static gm_status add_class_escape(rewriter *r, size_t start, char c, scalar_set 
     switch (c) {
     case 'p':
     case 'P':
-        return add_property(r, start, c == 'P', set);
+        return add_property(r, start, c == 'P', in_class, set);
     case 's':
     case 'S':
         status = property_add_space(&members);
         break;
     case 'd':
     case 'D':
-        status = property_add("Nd", 2, &members, &known);
+        status = property_add("Nd", 2, in_class, &members, &known);
         break;
     case 'w':
     case 'W':
-        status = property_add_word(&members);
+        status = property_add_word(in_class, &members);
         break;
     case 'h':
     case 'H':
@@ -204,7 +205,7 @@ static gm_status add_posix(rewriter *r, scalar_set *set) {
         gm_status status = GM_OK;
         bool known;
         for (int k = 0; k < 3 && names[i].parts[k] != NULL && status == GM_OK; k++)
-            status = property_add(names[i].parts[k], strlen(names[i].parts[k]), &members, &known);
+            status = property_add(names[i].parts[k], strlen(names[i].parts[k]), true, &members, &known);
         r->at += n + 2;
         return merge(set, &members, negated, status);
     }
@@ -234,7 +235,7 @@ static gm_status read_members(rewriter *r, int depth, scalar_set *set) {
             if (++r->at == r->length)
                 return refuse(r, start, "ends the pattern");
             r->at++;
-            GM_TRY(add_class_escape(r, start, r->text[r->at - 1], set, &is_class));
+            GM_TRY(add_class_escape(r, start, true, set, &is_class));
             if (is_class) {
                 if (starts(r, "-") && r->at + 1 < r->length && r->text[r->at + 1] != ']')
                     return refuse(r, start, "does not begin a range");
@@ -312,7 +313,7 @@ static gm_status rewrite_word_boundary(rewriter *r, bool negated) {
     scalar_set word = { 0 };
     const char *parts[] = { "(?:(?<=", NULL, negated ? ")(?=" : ")(?!", NULL, ")|(?<!", NULL, negated ? ")(?!" : ")(?=",
                             NULL, "))" };
-    gm_status status = property_add_word(&word);
+    gm_status status = property_add_word(false, &word);
     set_order(&word);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == GM_OK; i++)
         status = parts[i] == NULL ? put_set(r, &word, false) : put_text(r, parts[i]);
@@ -356,7 +357,7 @@ static gm_status rewrite_escape(rewriter *r) {
     scalar_set set = { 0 };
     bool found;
     begin_atom(r);
-    gm_status status = add_class_escape(r, start, c, &set, &found);
+    gm_status status = add_class_escape(r, start, false, &set, &found);
     if (status == GM_OK && found) {    /* which is not folded, other than in brackets */
         set_order(&set);
         status = r->caseless ? put_text(r, "(?-i:") : GM_OK;
@@ -480,8 +481,8 @@ static gm_status put_number(rewriter *r, uint32_t n) {
     return bytes_append(r->out, digits + at, sizeof digits - at);
 }
 
-/* {n}, {n,}, {,m}, {n,m}: what is not one of them is text. A + behind it repeats in Ruby's syntax, it does not possess; a ?
- * behind {n} is for the whole. */
+/* {n}, {n,}, {,m}, {n,m}: what is not one of them is text. A + behind it repeats in Ruby's syntax, it does not possess; a
+ * ? behind {n} is for the whole. */
 static gm_status rewrite_interval(rewriter *r) {
     size_t start = r->at++;
     uint32_t low, high;

@@ -148,7 +148,8 @@ static gm_status add_categories(const char *name, scalar_set *set, bool *known) 
     for (unsigned i = 0; i < COUNT(category_names); i++) {
         const char *category = category_names[i];
         bool cased = strcmp(name, "lc") == 0 && category[0] == 'L' && strchr("ult", category[1]) != NULL;
-        bool fits = tolower((unsigned char)category[0]) == name[0] && (name[1] == 0 || strcmp(category + 1, name + 1) == 0);
+        bool group = tolower((unsigned char)category[0]) == name[0];
+        bool fits = group && (name[1] == 0 || strcmp(category + 1, name + 1) == 0);
         if (!fits && !cased)
             continue;
         GM_TRY(add_runs(category_runs, COUNT(category_runs), i + 1, set));
@@ -165,15 +166,18 @@ gm_status property_add_space(scalar_set *set) {
     return add_categories("z", set, &known);
 }
 
-gm_status property_add_word(scalar_set *set) {
+gm_status property_add_word(bool in_class, scalar_set *set) {
     static const char *const parts[] = { "l", "m", "nd", "pc" };
     bool known;
     for (size_t i = 0; i < COUNT(parts); i++)
         GM_TRY(add_categories(parts[i], set, &known));
-    return add_runs(word_runs, COUNT(word_runs), 1, set);
+    size_t first = 0;
+    while (in_class && first < COUNT(word_runs) && word_runs[first] >> 8 < 0x100)
+        first++;
+    return add_runs(word_runs + first, COUNT(word_runs) - first, 1, set);
 }
 
-gm_status property_add(const char *name, size_t length, scalar_set *set, bool *known) {
+gm_status property_add(const char *name, size_t length, bool in_class, scalar_set *set, bool *known) {
     char folded[40];
     size_t n = 0;
     *known = false;
@@ -199,7 +203,7 @@ gm_status property_add(const char *name, size_t length, scalar_set *set, bool *k
     }
     if (strcmp(folded, "w") == 0 && length > 1) {
         *known = true;
-        return property_add_word(set);
+        return property_add_word(in_class, set);
     }
     if (n > 0 && n <= 2)
         GM_TRY(add_categories(folded, set, known));

@@ -17,10 +17,11 @@ gm_status set_intersect(scalar_set *set, const scalar_set *other);
 void set_free(scalar_set *set);
 
 /* Adds what \p{name} matches, a general category or a script: case, spaces, '-' and '_' do not matter. *known false when
- * it is neither. */
-gm_status property_add(const char *name, size_t length, scalar_set *set, bool *known);
+ * it is neither. in_class: it stands in brackets. */
+gm_status property_add(const char *name, size_t length, bool in_class, scalar_set *set, bool *known);
 gm_status property_add_space(scalar_set *set);    /* \s */
-gm_status property_add_word(scalar_set *set);     /* \w */
+/* \w. In brackets it lacks the superscripts and fractions of Latin-1. */
+gm_status property_add_word(bool in_class, scalar_set *set);
 
 /* A number for the script that the UnicodeScripts pre-tokenizer sees in c; 0: any. */
 unsigned property_split_script(uint32_t c);
