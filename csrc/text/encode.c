@@ -94,10 +94,42 @@ static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const te
     return GM_OK;
 }
 
-static gm_status encode_segment(const gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
+/* A text of a byte-level vocabulary, with all that is known: its ids come the quick way, and since their bytes are all of
+ * the text, their lengths tell where they are. Not *done: a byte has no token. */
+static gm_status encode_by_lengths(gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start,
+                                   bool *done) {
+    const token_bytes *bytes;
+    text_view piece;
+    size_t total = 0, k = 0;
+    GM_TRY(token_bytes_of(t, &bytes));
+    work->ids.size = 0;
+    GM_TRY(quick_encode(&t->quick, &work->quick, &work->model, text->bytes, text->length, &work->ids));
+    for (size_t i = 0; i < work->ids.size; i++)
+        total += token_length(bytes, work->ids.data[i]);
+    *done = total == text->length;
+    if (!*done)
+        return GM_OK;
+    GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
+    for (gm_status status; (status = pretokens_next(&work->pretokens, &piece)) != GM_END; work->word++) {
+        GM_TRY(status);
+        for (size_t at = 0, end; at < piece.length; at = end, k++) {
+            end = at + token_length(bytes, work->ids.data[k]);
+            GM_TRY(give(work, work->ids.data[k], text_origin(&piece, at, end), OWN_TEXT));
+        }
+    }
+    return GM_OK;
+}
+
+static gm_status encode_segment(gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
     text_view piece;
     if (t->quick.kind == QUICK_SCANNER && work->encoding == NULL)
         return quick_encode(&t->quick, &work->quick, &work->model, text->bytes, text->length, &work->ids);
+    if (t->by_lengths && work->encoding != NULL) {
+        bool done;
+        GM_TRY(encode_by_lengths(t, work, text, at_start, &done));
+        if (done)
+            return GM_OK;
+    }
     GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
     for (;;) {
         gm_status status = pretokens_next(&work->pretokens, &piece);
@@ -128,7 +160,7 @@ static gm_status encode_added(const gm_tokenizer *t, encode_work *work, const te
 }
 
 /* Text between two added tokens of the raw text. */
-static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, text_view text, bool at_start) {
+static gm_status encode_raw(gm_tokenizer *t, encode_work *work, text_view text, bool at_start) {
     if (t->quick.kind == QUICK_WORDS && t->normalized_tokens.n_tokens == 0 && work->encoding == NULL)
         return quick_encode(&t->quick, &work->quick, &work->model, text.bytes, text.length, &work->ids);
     GM_TRY(normalize(&t->normalizer, &work->normalize, &text));
@@ -147,7 +179,7 @@ static gm_status encode_raw(const gm_tokenizer *t, encode_work *work, text_view 
 }
 
 /* Text that is UTF-8. */
-static gm_status encode_valid(const gm_tokenizer *t, encode_work *work, const text_view *text) {
+static gm_status encode_valid(gm_tokenizer *t, encode_work *work, const text_view *text) {
     added_scan scan;
     added_part part;
     added_open(&scan, &t->raw_tokens, text->bytes, text->length, work->skip_special);
@@ -185,7 +217,7 @@ static gm_status encode_bytes(const gm_tokenizer *t, encode_work *work, const gm
 }
 
 /* What is valid goes its way, what is not is bytes. */
-static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const gm_text *text, int32_t type_id) {
+static gm_status encode_text(gm_tokenizer *t, encode_work *work, const gm_text *text, int32_t type_id) {
     const uint8_t *bytes = (const uint8_t *)text->data;
     size_t n = text->length;
     if (n > INT32_MAX)
@@ -211,7 +243,7 @@ static gm_status encode_text(const gm_tokenizer *t, encode_work *work, const gm_
 }
 
 /* The texts' tokens, cut to their length, special ones around them. The list becomes the one encoding. */
-static gm_status encode_whole(const gm_tokenizer *t, encode_work *work, const gm_text *const *texts, int n,
+static gm_status encode_whole(gm_tokenizer *t, encode_work *work, const gm_text *const *texts, int n,
                               const gm_encode_options *o, encoding_list *list, byte_buffer *strings) {
     for (int i = 0; i < n; i++) {
         GM_TRY(encodings_push(list, encoding_new()));
@@ -244,7 +276,7 @@ gm_status tokenizer_pad(const gm_tokenizer *t, gm_encoding *e, size_t length, co
     return encoding_pad(e, length, how, text);
 }
 
-gm_status tokenizer_encoding(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+gm_status tokenizer_encoding(gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
                              const gm_encode_options *o, gm_encoding **out) {
     encoding_list list = { 0 };
     byte_buffer strings = { 0 };
@@ -275,7 +307,7 @@ gm_status tokenizer_encoding(const gm_tokenizer *t, encode_work *work, const gm_
     return status;
 }
 
-gm_status tokenizer_encode(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+gm_status tokenizer_encode(gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
                            const gm_encode_options *o) {
     work->truncated = false;
     if (pair == NULL && o->truncation == NULL && o->padding == NULL && t->simple) {

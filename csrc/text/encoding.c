@@ -265,6 +265,11 @@ static size_t scalar_at(scalar_cursor *c, size_t byte) {
 }
 
 void encoding_to_scalars(gm_encoding *e, size_t from, const uint8_t *text, size_t length) {
+    uint8_t bits = 0;
+    for (size_t i = 0; i < length; i++)
+        bits |= text[i];
+    if (bits < 0x80)
+        return;    /* bytes are scalars */
     scalar_cursor cursor = { .text = text, .length = length };
     for (size_t i = from; i < e->size; i++) {
         gm_token_info *info = &e->tokens[i].info;

@@ -1,5 +1,5 @@
-/* token_bytes.h - what the tokens of a byte-level vocabulary stand for: their bytes, by id, in one block. Made when it is
- * first asked for, then only read. */
+/* token_bytes.h - what the tokens of a byte-level vocabulary stand for: their bytes, by id, in one block. Made when it
+ * is first asked for, then only read. */
 #ifndef GOMLX_TEXT_TOKEN_BYTES_H
 #define GOMLX_TEXT_TOKEN_BYTES_H
 #include "text/buffer.h"

@@ -89,6 +89,8 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
     GM_TRY(post_simple(&t->post_processor, &t->before, &t->after, &t->simple));
     GM_TRY(model_prepare(&t->model, &t->vocab));
     quick_prepare(&t->quick, &t->normalizer, &t->pretokenizer, &t->model, &t->vocab);
+    t->by_lengths = t->quick.kind == QUICK_SCANNER && t->model.kind == MODEL_BPE && t->model.byte_level &&
+        t->model.bpe.unknown == BPE_NO_UNKNOWN && t->renamed.n_strings == 0;
     return GM_OK;
 }
 

@@ -36,6 +36,7 @@ struct gm_tokenizer {
     decoder decoder;
     _Atomic(token_bytes *) bytes;    /* NULL until it is asked for */
     quick_way quick;             /* to ids alone */
+    bool by_lengths;             /* the bytes of a text's tokens are the text: see encode.c */
     _Atomic(struct encode_work *) idle[IDLE_WORKS];    /* with what their caches have learned */
 };
 
@@ -59,10 +60,10 @@ encode_work *work_take(gm_tokenizer *t);
 void work_give_back(gm_tokenizer *t, encode_work *work);    /* its ids are dropped */
 void work_free(encode_work *work);
 /* Appends to work->ids. */
-gm_status tokenizer_encode(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+gm_status tokenizer_encode(gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
                            const gm_encode_options *o);
 /* A whole encoding; it is padded as if it were alone. */
-gm_status tokenizer_encoding(const gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
+gm_status tokenizer_encoding(gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
                              const gm_encode_options *o, gm_encoding **out);
 /* As padding a whole encoding to a length. */
 gm_status tokenizer_pad(const gm_tokenizer *t, gm_encoding *e, size_t length, const gm_padding *how);

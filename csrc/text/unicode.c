@@ -302,6 +302,11 @@ bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n) {
     unsigned traits = (composed ? 0 : TRAIT_NFD_CHECK) | (form < NORMAL_KC ? 0 : TRAIT_COMPATIBLE);
     uint8_t plain = form == NORMAL_C ? 0xCC : 0x80;    /* below U+0300 nothing needs a check for NFC */
     for (size_t at = 0; at < n;) {
+        uint64_t word = 0;
+        while (at + sizeof word <= n && (memcpy(&word, text + at, sizeof word), (word & 0x8080808080808080u) == 0))
+            at += sizeof word;
+        if (at == n)
+            break;
         if (text[at] < plain) {
             at += text[at] < 0x80 ? 1 : 2;
             continue;
