@@ -259,6 +259,10 @@ typedef struct gm_detokenizer gm_detokenizer;
 gm_status gm_tokenizer_from_json(const char *json, size_t length, const char *name, gm_tokenizer **out);
 /* The vocabulary in a GGUF file's metadata. */
 gm_status gm_tokenizer_from_gguf(const char *path, gm_tokenizer **out);
+/* What tokenizer.ggml.pre may be and stands for: patterns that cut text one after the other (NULL behind the last), NFC
+ * before them, whole pieces looked up before merges, the start token unless the file says otherwise. */
+typedef struct { const char *name; const char *const *patterns; bool nfc, ignore_merges, add_bos; } gm_gguf_pre;
+bool gm_gguf_pre_type(size_t i, gm_gguf_pre *out);    /* false: there are no more than i */
 /* A SentencePiece .model file's bytes. parts, which may be empty: the text of a tokenizer.json without a model, for added
  * tokens, of which such a file knows only some. add_bos, add_eos: around a text, with the ids that the file gives. */
 gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const char *parts, size_t parts_length,

@@ -12,33 +12,9 @@ from gomlx.tokenizer import Tokenizer, token_text
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 MARKER = "\u2581"                 # SentencePiece's space
 
-# The regular expressions that cut text, as tokenizer.json files spell them.
-CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-UPPERS, LOWERS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CL100K = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES
-QWEN2 = CL100K.replace(r"\p{N}{1,3}", r"\p{N}")
-QWEN35 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + SPACES
-O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPERS}*{LOWERS}+{CONTRACTIONS}?"
-         rf"|[^\r\n\p{{L}}\p{{N}}]?{UPPERS}+{LOWERS}*{CONTRACTIONS}?"
-         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES)
-TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPERS}*{LOWERS}+|[^\r\n\p{{L}}\p{{N}}]?{UPPERS}+{LOWERS}*|\p{{N}}"
-          r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES)
-NUMBER, NUMBERS3, CJK = r"\p{N}", r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+"
-DEEPSEEK = ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-            "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
-
-# tokenizer.ggml.pre: expressions, NFC first, whole words before merges. For writing, the first that is alike.
-PRE = {
-    "qwen2": ((QWEN2,), True, False), "deepseek-r1-qwen": ((QWEN2,), False, False),
-    "qwen35": ((QWEN35,), True, False), "llama-bpe": ((CL100K,), False, True), "smaug-bpe": ((CL100K,), False, False),
-    "tekken": ((TEKKEN,), False, True), "gpt-4o": ((O200K,), False, False), "gpt-2": ((GPT2,), False, False),
-    "smollm": ((NUMBER, GPT2), False, False), "command-r": ((NUMBER, GPT2), True, False),
-    "deepseek-v3": ((NUMBERS3, CJK, DEEPSEEK), False, False), "llama3": ((CL100K,), False, True),
-    "llama-v3": ((CL100K,), False, True), "starcoder": ((NUMBER, GPT2), False, False),
-    "refact": ((NUMBER, GPT2), False, False), "llama4": ((O200K,), False, False),
-}
+# Of the names of tokenizer.ggml.pre that mean the same, those that files mostly have.
+USUAL = ("qwen2", "deepseek-r1-qwen", "qwen35", "llama-bpe", "smaug-bpe", "tekken", "gpt-4o", "gpt-2", "smollm",
+         "command-r", "deepseek-v3")
 ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>")
 SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
             "repetition_penalty": "penalty_repeat"}
@@ -70,7 +46,7 @@ def to_gguf(folder, rows, config):
     """tokenizer.ggml.* and general.sampling.* of a folder, for an embedding of so many rows."""
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.exists(path):
-        raise NotImplementedError(f"{folder}: it has no tokenizer.json, from which GGUF's vocabulary is written")
+        raise FileNotFoundError(f"no tokenizer.json in {folder!r}, from which GGUF's vocabulary is written")
     tokenizer = Tokenizer.from_file(folder)            # says what is wrong with the files, if anything is
     tokenizer.check_fit(path, rows, "the embedding's rows,")
     found = read_json(path)
@@ -135,20 +111,21 @@ def token_table(found, model, rows, path):
 
 
 def pre_name(found, model, path):
+    known = Tokenizer.gguf_pre_types()
     patterns, nfc = [], any(step.get("type") == "NFC" for step in steps(found.get("normalizer")))
     for step in steps(found.get("pre_tokenizer")):
         if step.get("type") == "Split":
             patterns.append(step["pattern"].get("Regex") or step["pattern"].get("String"))
         elif step.get("type") == "Digits":
-            patterns.append(NUMBER if step.get("individual_digits") else r"\p{N}+")
+            patterns.append(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")
         elif step.get("type") == "ByteLevel" and step.get("use_regex", True):
-            patterns.append(GPT2)
+            patterns += known["gpt-2"][0]
         elif step.get("type") != "ByteLevel":
             patterns.append(step.get("type"))
-    wanted = (tuple(patterns), nfc, bool(model.get("ignore_merges")))
-    alike = [name for name, one in PRE.items() if one == wanted] \
-        or [name for name, one in PRE.items() if one[0] == wanted[0] and one[2] == wanted[2]] \
-        or [name for name, one in PRE.items() if one[0] == wanted[0]]
+    wanted, whole = tuple(patterns), bool(model.get("ignore_merges"))
+    alike = [name for name in (*USUAL, *known) if known[name][0] == wanted]
+    alike = [name for name in alike if known[name][2] == whole] or alike
+    alike = [name for name in alike if known[name][1] == nfc] or alike
     if not alike:
         raise NotImplementedError(f"{path}: GGUF has no name for its pre-tokenizer {patterns}")
     return alike[0]
@@ -230,7 +207,9 @@ def from_gguf(metadata, path):
              for i, token in enumerate(tokens) if types[i] in (CONTROL, USER_DEFINED, UNKNOWN)]
     vocab = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
     parts = byte_level_parts(values, vocab, path) if model == "gpt2" else piece_parts(values, tokens, vocab, path)
-    bos = role("bos") if values.get("tokenizer.ggml.add_bos_token", model != "gpt2") else None
+    pre = Tokenizer.gguf_pre_types().get(values.get("tokenizer.ggml.pre"))
+    adds_bos = model != "gpt2" or bool(pre and pre[3])
+    bos = role("bos") if values.get("tokenizer.ggml.add_bos_token", adds_bos) else None
     eos = role("eos") if values.get("tokenizer.ggml.add_eos_token") else None
     if bos or eos:
         parts["post_processor"] = template(bos, eos, vocab)
@@ -265,10 +244,10 @@ def generation_of(values):
 
 
 def byte_level_parts(values, vocab, path):
-    pre = values.get("tokenizer.ggml.pre")
-    if pre not in PRE:
-        raise NotImplementedError(f"{path}: tokenizer.ggml.pre {pre!r}; readable are {', '.join(sorted(PRE))}")
-    patterns, nfc, ignore_merges = PRE[pre]
+    pre, known = values.get("tokenizer.ggml.pre"), Tokenizer.gguf_pre_types()
+    if pre not in known:
+        raise NotImplementedError(f"{path}: tokenizer.ggml.pre {pre!r}; readable are {', '.join(sorted(known))}")
+    patterns, nfc, ignore_merges, _ = known[pre]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     cuts = [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
             for pattern in patterns]

@@ -34,7 +34,8 @@ def tokenizer():
     """A letter a token."""
     vocab = {chr(33 + i): i for i in range(94)} | {"Ġ": 94, "<|end|>": 95}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    split = {"type": "Split", "pattern": {"Regex": vocabulary.QWEN2}, "behavior": "Isolated", "invert": False}
+    (pattern,), *_ = gomlx.Tokenizer.gguf_pre_types()["qwen2"]
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     end = {"id": 95, "content": "<|end|>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
            "special": True}
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [end], "normalizer": None,

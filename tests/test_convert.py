@@ -143,7 +143,8 @@ def byte_level_tokenizer():
                 "special": token != "<user>"}
                for i, token in ((256, "<|endoftext|>"), (257, "<|im_end|>"), (258, "<user>"))]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    split = {"type": "Split", "pattern": {"Regex": vocabulary.QWEN2}, "behavior": "Isolated", "invert": False}
+    (pattern,), *_ = gomlx.Tokenizer.gguf_pre_types()["qwen2"]
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": special,
             "normalizer": {"type": "NFC"},
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},

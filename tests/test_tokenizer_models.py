@@ -9,7 +9,6 @@ import pytest
 from test_tokenizer import bpe, byte_alphabet, byte_gguf, load, random_text, shared, vectors, write_gguf
 
 import gomlx
-from gomlx import vocabulary
 
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
@@ -462,14 +461,14 @@ HAND_WRITTEN = {
 SIMPLE_CASE = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 
 
-# Those that are no more than near to the original.
-ORIGINALS = {"TEKKEN": [vocabulary.TEKKEN], "GPT4O": [vocabulary.O200K], "MINIMAX_M2": [vocabulary.O200K],
-             "TINY_AYA": [r"\d{1,3}(?=(?:\d{3})*\b)", vocabulary.O200K]}
+# Those of llama.cpp that are no more than near to the original: the file that has it.
+ORIGINALS = {"TEKKEN": "mistral_nemo", "GPT4O": "gptoss", "MINIMAX_M2": "gptoss"}
 
 
 def original_patterns(name, entry):
     if entry["type"] in ORIGINALS:
-        return ORIGINALS[entry["type"]]
+        pre = vectors("pretok_splits_hf")["by_tokenizer"][ORIGINALS[entry["type"]]]["pre_tokenizer"]
+        return [step["pattern"]["Regex"] for step in pre["pretokenizers"] if step["type"] == "Split"]
     if name == "afmoe":
         return HAND_WRITTEN[name] + entry["llama_cpp_regex"][1:]
     if name in HAND_WRITTEN:

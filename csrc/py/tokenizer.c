@@ -91,6 +91,35 @@ static PyObject *from_sentencepiece(PyObject *class, PyObject *const *args, Py_s
     return status == GM_OK ? tokenizer_wrap(class, tokenizer) : raise_gm(state_of_class(class));
 }
 
+static PyObject *pre_type(const gm_gguf_pre *pre) {
+    Py_ssize_t n = 0;
+    while (pre->patterns[n])
+        n++;
+    PyObject *patterns = PyTuple_New(n);
+    for (Py_ssize_t i = 0; patterns && i < n; i++) {
+        PyObject *pattern = PyUnicode_FromString(pre->patterns[i]);
+        if (!pattern || PyTuple_SetItem(patterns, i, pattern) < 0)
+            Py_CLEAR(patterns);
+    }
+    if (!patterns)
+        return NULL;
+    return Py_BuildValue("(NNNN)", patterns, PyBool_FromLong(pre->nfc), PyBool_FromLong(pre->ignore_merges),
+                         PyBool_FromLong(pre->add_bos));
+}
+
+static PyObject *gguf_pre_types(PyObject *class, PyObject *unused) {
+    (void)class, (void)unused;
+    gm_gguf_pre pre;
+    PyObject *types = PyDict_New();
+    for (size_t i = 0; types && gm_gguf_pre_type(i, &pre); i++) {
+        PyObject *value = pre_type(&pre);
+        if (!value || PyDict_SetItemString(types, pre.name, value) < 0)
+            Py_CLEAR(types);
+        Py_XDECREF(value);
+    }
+    return types;
+}
+
 static PyObject *from_gguf(PyObject *class, PyObject *path) {
     PyObject *bytes;
     if (!PyUnicode_FSConverter(path, &bytes))
@@ -489,6 +518,9 @@ static PyMethodDef tokenizer_methods[] = {
     {"from_sentencepiece", FUNCTION(from_sentencepiece), FASTCALL | METH_CLASS,
      SIG("from_sentencepiece($type, model, parts=b'', add_bos=False, add_eos=False, name='tokenizer.model')",
          "From the bytes of a SentencePiece model. parts: a tokenizer.json without a model, for added tokens.")},
+    {"gguf_pre_types", gguf_pre_types, METH_NOARGS | METH_STATIC,
+     SIG("gguf_pre_types()", "What tokenizer.ggml.pre may be: {name: (patterns, NFC before them, whole pieces before "
+         "merges, start token by default)}.")},
     {"from_gguf", from_gguf, METH_O | METH_CLASS,
      SIG("from_gguf($type, path, /)", "From the metadata of a GGUF file.")},
     {"encode", FUNCTION(encode), FASTCALL,

@@ -3,7 +3,7 @@
 #include "text/component.h"
 
 enum { PRE_IGNORE_MERGES = 1, PRE_ADD_BOS = 2, PRE_NFC = 4 };
-#define MAX_PATTERNS 6
+#define MAX_PATTERNS 7       /* and a NULL behind them */
 
 #define SCANNER(name, pattern) static const char pattern_##name[] = pattern;
 #include "text/scanners.def"
@@ -44,6 +44,15 @@ static gm_status add_cut(pretokenizer *p, const char *pattern) {
     return regex_new(pattern, strlen(pattern), &step->regex);
 }
 
+bool gm_gguf_pre_type(size_t i, gm_gguf_pre *out) {
+    if (i >= N_NAMES)
+        return false;
+    int flags = groups[names[i].group].flags;
+    *out = (gm_gguf_pre){ names[i].name, groups[names[i].group].patterns, (flags & PRE_NFC) != 0,
+                          (flags & PRE_IGNORE_MERGES) != 0, (flags & PRE_ADD_BOS) != 0 };
+    return true;
+}
+
 static gm_status refuse(const char *path, const char *name, size_t length) {
     byte_buffer known = { 0 };
     gm_status status = GM_OK;
@@ -60,17 +69,16 @@ static gm_status refuse(const char *path, const char *name, size_t length) {
 }
 
 gm_status gguf_pre(gm_tokenizer *t, const char *path, const char *name, size_t length, bool *add_bos) {
+    gm_gguf_pre pre;
     size_t i = 0;
-    while (i < N_NAMES && !(strlen(names[i].name) == length && memcmp(names[i].name, name, length) == 0))
+    while (gm_gguf_pre_type(i, &pre) && !(strlen(pre.name) == length && memcmp(pre.name, name, length) == 0))
         i++;
     if (i == N_NAMES)
         return refuse(path, name, length);
-    const char *const *patterns = groups[names[i].group].patterns;
-    int flags = groups[names[i].group].flags;
-    for (int k = 0; k < MAX_PATTERNS && patterns[k] != NULL; k++)
-        GM_TRY(add_cut(&t->pretokenizer, patterns[k]));
+    for (int k = 0; pre.patterns[k] != NULL; k++)
+        GM_TRY(add_cut(&t->pretokenizer, pre.patterns[k]));
     t->pretokenizer.byte_level = true;
-    t->model.bpe.ignore_merges = (flags & PRE_IGNORE_MERGES) != 0;
-    *add_bos = (flags & PRE_ADD_BOS) != 0;
-    return (flags & PRE_NFC) != 0 ? component_literal(t, component_normalizer, "{\"type\":\"NFC\"}") : GM_OK;
+    t->model.bpe.ignore_merges = pre.ignore_merges;
+    *add_bos = pre.add_bos;
+    return pre.nfc ? component_literal(t, component_normalizer, "{\"type\":\"NFC\"}") : GM_OK;
 }
