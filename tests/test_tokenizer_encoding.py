@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import threading
 
 import pytest
@@ -362,6 +363,26 @@ def test_the_first_bad_text_of_a_batch_is_named():
     with pytest.raises(TypeError, match="str or bytes"):
         made.encode_batch(["a", 3])
     assert made.encode_batch([]) == [] and made.encode_batch([], as_arrays=True) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timer here")
+def test_a_signal_ends_a_batch():
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupt
+
+    made, before = tok(), signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(Interrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            while True:
+                made.encode_batch(["abcdefgh" * 10000] * 200, as_arrays=True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert made.encode_batch(["ad"]) == [ids("ad")]
 
 
 def test_many_threads_encode_at_once():
