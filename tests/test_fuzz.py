@@ -112,6 +112,21 @@ def parsers(tmp_path_factory):
     return link
 
 
+def components():
+    """A tokenizer.json for each component of the golden files."""
+    folder = os.path.join(ROOT, "tests", "golden")
+    parts = []
+    for name, key in [("normalizers", "normalizers"), ("pre_tokenizers", "pipelines"), ("decoders", "decoders"),
+                      ("patterns", "patterns")]:
+        with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as f:
+            for entry in json.load(f)[key]:
+                if name == "patterns":
+                    entry = {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": entry["pattern"]},
+                                               "behavior": "Isolated", "invert": False}}
+                parts.append({key: value for key, value in entry.items() if key in TOKENIZER})
+    return [json.dumps(TOKENIZER | part, ensure_ascii=False).encode() for part in parts]
+
+
 @pytest.fixture(scope="session")
 def seeds(tmp_path_factory):
     """{entry: [bytes]}"""
@@ -124,7 +139,8 @@ def seeds(tmp_path_factory):
     return {"gguf": [gguf], "safetensors": [safetensors], "json": [config, tokenizer],
             "config": [b"\0" + config, b"\1" + gguf],
             "tokenizer": [b"\0" + tokenizer, b"\1" + gguf, b"\2" + PIECES, b"\3ab <s> a\xc3\xa9",
-                          *(b"\0" + json.dumps(TOKENIZER | {"model": model}).encode() for model in MODELS)]}
+                          *(b"\0" + json.dumps(TOKENIZER | {"model": model}).encode() for model in MODELS),
+                          *(b"\0" + file for file in components())]}
 
 
 @pytest.mark.parametrize("name", ENTRIES)

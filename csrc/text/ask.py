@@ -2,8 +2,9 @@
 
     python csrc/text/ask.py FOLDER          (needs tokenizers 0.23 and regex; takes minutes)
 
-Writes FOLDER/characters_hf0.23.3.json. Ranges are pairs of first and last scalar. Where grapheme clusters end shows only
-through a charsmap; which rule joins a scalar to the one before it is from the `regex` package, of a younger Unicode.
+Writes FOLDER/characters_hf0.23.3.json. Ranges are pairs of first and last scalar. Where grapheme clusters end shows
+only through a charsmap; which rule joins a scalar to the one before it is from the `regex` package, of a younger
+Unicode.
 """
 import json
 import struct
@@ -80,8 +81,8 @@ def in_class(name):
 
 
 def clusters():
-    """A normalizer that makes P of each grapheme cluster of at most 5 bytes, and of each character of a longer one, if it
-    begins with 'a' or is not ASCII."""
+    """A normalizer that makes P of each grapheme cluster of at most 5 bytes, and of each character of a longer one, if
+    it begins with 'a' or is not ASCII."""
     units = [1 << 10] + [0] * 0x5FF                         # the root's children lie at 1 ^ byte
     for byte in [ord("a"), *range(0xC2, 0xF5)]:
         at, leaf = 1 ^ byte, 0x400 + byte
@@ -128,7 +129,8 @@ def main(folder):
         "combining": ranges(c for c, text in changed(normalizers.StripAccents()).items() if text == ""),
         "lowercase": [[c, list(map(ord, text))] for c, text in sorted(changed(normalizers.Lowercase()).items())],
         "decomposed": ranges(decomposed),
-        "compatible": [[c, list(map(ord, text))] for c, text in sorted(compatible.items()) if text != decomposed.get(c)],
+        "compatible": [[c, list(map(ord, text))] for c, text in sorted(compatible.items())
+                       if text != decomposed.get(c)],
         "script_runs": script_runs(),
         "grapheme": {name: ranges(chars) for name, chars in grapheme.items()},
         "conjunct": {name: ranges(seen[name]) for name in ["Consonant", "Linker", "Extend"]},

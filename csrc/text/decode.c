@@ -186,6 +186,7 @@ static gm_status replace_text(decode_state *s, size_t i, const uint8_t *text, si
         return feed(s, i + 1, text, length, true, out);
     }
     GM_TRY(bytes_append(&state->held, text, length));
+    GM_TRY(bytes_reserve(&state->held, 1));    /* not NULL */
     text = state->held.data;
     length = state->held.size;
     size_t at = 0;
@@ -283,6 +284,8 @@ static gm_status suffix(decode_state *s, size_t i, const uint8_t *text, size_t l
 static gm_status drain(decode_state *s, size_t i, bool each_byte, byte_buffer *out) {
     byte_buffer *held = &s->steps[i].held;
     size_t at = 0, valid = 0;    /* [valid, at) is good and not given out yet */
+    if (held->size == 0)
+        return GM_OK;
     while (at < held->size) {
         int step = utf8_step(held->data + at, held->size - at);
         if (step == 0)

@@ -110,8 +110,8 @@ static int change_char(normalize_kind kind, uint32_t c, uint32_t out[4]) {
     }
 }
 
-/* How many the next character becomes that changes; *at is where it is, *behind its end. *at is the text's end if there is
- * none. */
+/* How many the next character becomes that changes; *at is where it is, *behind its end. *at is the text's end if
+ * there is none. */
 static int next_change(normalize_kind kind, const text_view *text, size_t *at, size_t *behind, uint32_t out[4]) {
     while (*at < text->length) {
         *behind = *at;

@@ -41,8 +41,8 @@ gm_status normalizer_add(normalizer *n, normalize_step step);
 void normalize_step_free(normalize_step *step);
 void normalizer_free(normalizer *n);
 
-/* *view becomes what the normalizer makes of it: it stays as it is where nothing changes, else it lies in work until the
- * next call. */
+/* *view becomes what the normalizer makes of it: it stays as it is where nothing changes, else it lies in work until
+ * the next call. */
 gm_status normalize(const normalizer *n, normalize_work *work, text_view *view);
 void normalize_work_free(normalize_work *work);
 #endif

@@ -481,8 +481,8 @@ static gm_status put_number(rewriter *r, uint32_t n) {
     return bytes_append(r->out, digits + at, sizeof digits - at);
 }
 
-/* {n}, {n,}, {,m}, {n,m}: what is not one of them is text. A + behind it repeats in Ruby's syntax, it does not possess; a
- * ? behind {n} is for the whole. */
+/* {n}, {n,}, {,m}, {n,m}: what is not one of them is text. A + behind it repeats in Ruby's syntax, it does not
+ * possess; a ? behind {n} is for the whole. */
 static gm_status rewrite_interval(rewriter *r) {
     size_t start = r->at++;
     uint32_t low, high;

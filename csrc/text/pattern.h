@@ -1,5 +1,6 @@
-/* pattern.h - a regular expression in Oniguruma's Ruby syntax, written for PCRE2: what means the same in both is copied,
- * classes are written out as the exact ranges of property.h, and what neither holds for is refused with its name. */
+/* pattern.h - a regular expression in Oniguruma's Ruby syntax, written for PCRE2: what means the same in both is
+ * copied, classes are written out as the exact ranges of property.h, and what neither holds for is refused with its
+ * name. */
 #ifndef GOMLX_TEXT_PATTERN_H
 #define GOMLX_TEXT_PATTERN_H
 #include "text/buffer.h"

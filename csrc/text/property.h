@@ -16,8 +16,8 @@ gm_status set_invert(scalar_set *set);
 gm_status set_intersect(scalar_set *set, const scalar_set *other);
 void set_free(scalar_set *set);
 
-/* Adds what \p{name} matches, a general category or a script: case, spaces, '-' and '_' do not matter. *known false when
- * it is neither. in_class: it stands in brackets. */
+/* Adds what \p{name} matches, a general category or a script: case, spaces, '-' and '_' do not matter. *known false
+ * when it is neither. in_class: it stands in brackets. */
 gm_status property_add(const char *name, size_t length, bool in_class, scalar_set *set, bool *known);
 gm_status property_add_space(scalar_set *set);    /* \s */
 /* \w. In brackets it lacks the superscripts and fractions of Latin-1. */

@@ -8,8 +8,10 @@
 #define OUT_OF_MEMORY PCRE2_ERROR_HEAP_FAILED    /* of pcre2_compile */
 #define JIT_STACK_FIRST (32 << 10)
 #define JIT_STACK_MOST (4 << 20)
-/* A search that backtracks more is an error: it would not end in a lifetime, and so with the reference's engine. */
-#define MATCH_LIMIT 10000000
+/* How much a search may backtrack, and more for each byte of the text: one that needs more is an error, it might not
+ * end in a lifetime. */
+#define STEPS_LEAST 200000
+#define STEPS_PER_BYTE 64
 #define HEAP_LIMIT_KIB (64 << 10)
 
 struct regex {
@@ -98,7 +100,6 @@ gm_status regex_work_new(const regex *r, regex_work **out) {
         return gm_fail(GM_ENOMEM, "out of memory: what a pattern needs to run");
     }
     pcre2_jit_stack_assign(w->context, NULL, w->stack);
-    pcre2_set_match_limit(w->context, MATCH_LIMIT);
     pcre2_set_heap_limit(w->context, HEAP_LIMIT_KIB);
     *out = w;
     return GM_OK;
@@ -115,6 +116,8 @@ void regex_work_free(regex_work *w) {
 
 gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_t length, size_t at,
                        size_t *start, size_t *end, bool *found) {
+    uint64_t steps = STEPS_LEAST + (uint64_t)length * STEPS_PER_BYTE;
+    pcre2_set_match_limit(w->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     int code = pcre2_match(r->code, text, length, at, PCRE2_NO_UTF_CHECK, w->match, w->context);
     if (code == PCRE2_ERROR_JIT_STACKLIMIT)
         code = pcre2_match(r->code, text, length, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->match, w->context);

@@ -1,5 +1,5 @@
-/* regex.h - split patterns that scanners.h does not know, rewritten (pattern.h) and run by PCRE2. A compiled pattern is only
- * read; each caller brings its own regex_work. */
+/* regex.h - split patterns that scanners.h does not know, rewritten (pattern.h) and run by PCRE2. A compiled pattern
+ * is only read; each caller brings its own regex_work. */
 #ifndef GOMLX_TEXT_REGEX_H
 #define GOMLX_TEXT_REGEX_H
 #include "text/unicode.h"
@@ -15,8 +15,8 @@ void regex_work_free(regex_work *w);
 gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_t length, size_t at,
                        size_t *start, size_t *end, bool *found);
 
-/* Matches one after the other, as Oniguruma's iterator gives them: an empty one right behind the last match is passed over
- * by one scalar. Zero-initialise. */
+/* Matches one after the other, as Oniguruma's iterator gives them: an empty one right behind the last match is passed
+ * over by one scalar. Zero-initialise. */
 typedef struct { size_t at, last_end; bool has_last; } regex_walk;
 gm_status regex_next(const regex *r, regex_work *w, const uint8_t *text, size_t length, regex_walk *walk,
                      size_t *start, size_t *end, bool *found);

@@ -1,10 +1,10 @@
-"""Writes tables.inc, the characters of csrc/text/unicode.c, and property_tables.inc, those of property.c and grapheme.c.
+"""Writes tables.inc, the characters of csrc/text/unicode.c, and property_tables.inc, those of property.c.
 
     python csrc/text/tables.py FOLDER csrc/text
 
 FOLDER holds three files of facts: onig_classes_hf0.23.2.json (ranges of \\p{L}, \\p{N}, \\s ... as Hugging Face's regex
-engine has them, Unicode 16), nfc_tables_hf_unicode9.json (its NFC, Unicode 9) and characters_hf0.23.3.json (ask.py writes
-it). What the classes lack is below; it was found by asking the same library about every scalar value.
+engine has them, Unicode 16), nfc_tables_hf_unicode9.json (its NFC, Unicode 9) and characters_hf0.23.3.json (which ask.py
+writes). What the classes lack is below; it was found by asking the same library about every scalar value.
 """
 import json
 import sys
@@ -66,8 +66,7 @@ def nfc_check(nfc):
 
 def traits(facts, nfc):
     # ORDER TRAIT: the bits of unicode.h, lowest first.
-    joins = [r for name in ["Control", "CR", "LF", "Extend", "ZWJ", "SpacingMark", "Prepend", "L", "V", "T", "LV", "LVT"]
-             for r in facts["grapheme"][name]]
+    joins = [r for ranges in facts["grapheme"].values() for r in ranges]
     bits = [members(facts["punctuation"]), members(facts["control"]), members(facts["nonspacing"]),
             members(facts["combining"]), {c for c, _ in facts["lowercase"]},
             members(facts["decomposed"]) | {c for c, _ in nfc["ccc"]}, {c for c, _ in facts["compatible"]},

@@ -1,5 +1,6 @@
 /* unicode.h - UTF-8, character classes and normal forms as the Hugging Face tokenizers library has them: classes of
- * Unicode 16, normal forms of Unicode 9. The tables are ours (tables.py), so that ids do not depend on what a distribution ships. */
+ * Unicode 16, normal forms of Unicode 9. The tables are ours (tables.py), so that ids do not depend on what a
+ * distribution ships. */
 #ifndef GOMLX_TEXT_UNICODE_H
 #define GOMLX_TEXT_UNICODE_H
 #include <stdbool.h>
