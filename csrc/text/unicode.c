@@ -297,35 +297,52 @@ static gm_status run_decompose(normal_run *run, uint32_t c, int change, text_wri
     return parts[1] != 0 ? run_decompose(run, parts[1], 1, w) : GM_OK;
 }
 
-bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n) {
+/* The first character at or behind `at` that may not stay as it is; n when there is none. What is no such character is a
+ * starter that does not join the one before it. */
+static size_t find_check(normal_form form, const uint8_t *text, size_t at, size_t n) {
     bool composed = form == NORMAL_C || form == NORMAL_KC;
     unsigned traits = (composed ? 0 : TRAIT_NFD_CHECK) | (form < NORMAL_KC ? 0 : TRAIT_COMPATIBLE);
     uint8_t plain = form == NORMAL_C ? 0xCC : 0x80;    /* below U+0300 nothing needs a check for NFC */
-    for (size_t at = 0; at < n;) {
-        uint64_t word = 0;
-        while (at + sizeof word <= n && (memcpy(&word, text + at, sizeof word), (word & 0x8080808080808080u) == 0))
-            at += sizeof word;
-        if (at == n)
-            break;
-        if (text[at] < plain) {
-            at += text[at] < 0x80 ? 1 : 2;
-            continue;
+    while (at < n) {
+        uint64_t word;
+        for (; at + sizeof word <= n; at += sizeof word) {
+            memcpy(&word, text + at, sizeof word);
+            if (word & 0x8080808080808080u)
+                break;
         }
-        uint32_t c = utf8_next(text, &at);
-        if ((traits != 0 && (unicode_trait(c) & traits)) || (composed && (unicode_class(c) & CLASS_NFC_CHECK)))
-            return false;
+        for (int i = 0; i < 8 && at < n; i++) {
+            if (text[at] < plain) {
+                at += text[at] < 0x80 ? 1 : 2;
+                continue;
+            }
+            size_t behind = at;
+            uint32_t c = utf8_next(text, &behind);
+            if ((traits != 0 && (unicode_trait(c) & traits)) || (composed && (unicode_class(c) & CLASS_NFC_CHECK)))
+                return at;
+            at = behind;
+        }
     }
-    return true;
+    return n;
 }
 
+bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n) { return find_check(form, text, 0, n) == n; }
+
+/* Only what lies around characters that may change goes through a run: from the one before them to the next that stays. */
 gm_status unicode_normalize(normal_form form, text_writer *w) {
     normal_run run = { .form = form };
-    gm_status status = bytes_reserve(&w->out->bytes, w->in.length);
-    for (size_t at = w->at; at < w->in.length && status == GM_OK;)
-        status = run_decompose(&run, utf8_next(w->in.bytes, &at), 0, w);
-    run_close(&run);
-    if (status == GM_OK)
-        status = run_write(&run, w);
+    const uint8_t *text = w->in.bytes;
+    size_t n = w->in.length, at = w->at;
+    gm_status status = bytes_reserve(&w->out->bytes, n);
+    while (at < n && status == GM_OK) {
+        size_t check = find_check(form, text, at, n);
+        at = check > at && check < n ? utf8_previous(text, check) : check;
+        status = text_keep(w, at);
+        while (at < n && status == GM_OK && (at <= check || find_check(form, text, at, at + 1) == at))
+            status = run_decompose(&run, utf8_next(text, &at), 0, w);
+        run_close(&run);
+        if (status == GM_OK)
+            status = run_write(&run, w);
+    }
     memory_free(run.chars);
     memory_free(run.sorted);
     return status;
