@@ -126,6 +126,8 @@ static gm_status rank_bytes(bpe *b) {
 
 gm_status bpe_prepare(bpe *b, const vocab *v) {
     b->kernels = piece_kernels_get();
+    while (b->n_slots > 0 && b->slots[b->free_slot] != BPE_FREE)
+        b->free_slot++;
     vocab_find_bytes(v, b->bytes);
     for (unsigned byte = 0; byte < 256; byte++) {
         uint8_t text[4];

@@ -27,7 +27,7 @@ typedef struct {
     bool fuse_unknown;
     int32_t unknown;
     uint64_t *slots;       /* left, right and rank in one word (bpe_slot); open addressing, at most half full */
-    size_t n_slots, n_merges;
+    size_t n_slots, n_merges, free_slot;    /* free_slot: any that is */
     uint8_t *filter;       /* a bit for a pair's hash, two for each slot: most pairs that have no merge are known by
                             * it, and it stays in the cache where the slots do not */
     id_buffer results;     /* by rank: what the merge makes */

@@ -281,6 +281,12 @@ static const uint8_t ones_then_zeros[2 * 16] = {
 
 /* 16 bytes of a piece at a time, zeros behind its end. room: the text goes on for so long. */
 static inline void load_key(uint64_t key[2], const uint8_t *piece, size_t length, bool room) {
+#if defined(KERNELS_avx512)
+    (void)room;
+    __m128i v = _mm_maskz_loadu_epi8((__mmask16)_bzhi_u32(0xFFFF, (unsigned)length), piece);
+    key[0] = (uint64_t)_mm_cvtsi128_si64(v);
+    key[1] = (uint64_t)_mm_extract_epi64(v, 1);
+#else
     if (room) {
         uint64_t mask[2];
         memcpy(key, piece, 16);
@@ -292,6 +298,7 @@ static inline void load_key(uint64_t key[2], const uint8_t *piece, size_t length
         memcpy(bytes, piece, length);
         memcpy(key, bytes, 16);
     }
+#endif
 }
 
 static inline uint64_t last_byte(size_t length) {
@@ -306,30 +313,38 @@ static inline uint64_t last_byte(size_t length) {
 
 typedef struct { uint64_t key[4]; const void *home; } wanted_piece;
 
-/* Fetches the slots of pieces from i on, as far as they have one; returns how many. */
+static inline void want_short(const piece_cache *cache, wanted_piece *w, const uint8_t *piece, size_t length,
+                              bool room) {
+    load_key(w->key, piece, length, room);
+    w->key[1] |= last_byte(length);
+    w->home = &cache->shorts[piece_mix(w->key[0], w->key[1]) & (cache->n_shorts - 1)];
+}
+
+static inline void want_medium(const piece_cache *cache, wanted_piece *w, const uint8_t *piece, size_t length,
+                               bool room) {
+    memcpy(w->key, piece, 16);
+    load_key(w->key + 2, piece + 16, length - 16, room);
+    w->key[3] |= last_byte(length);
+    w->home = &cache->mediums[piece_mix(piece_mix(w->key[0], w->key[1]), piece_mix(w->key[2], w->key[3])) &
+                              (cache->n_mediums - 1)];
+}
+
+/* Fetches the slots of the next pieces; returns how many. */
 static inline size_t want(const piece_cache *cache, const piece_run *run, size_t i, wanted_piece *wanted) {
-    size_t n = run->n - i < AHEAD ? run->n - i : AHEAD, start = i == 0 ? run->start : run->ends[i - 1], k = 0;
-    for (; k < n; k++) {
+    size_t n = run->n - i < AHEAD ? run->n - i : AHEAD, start = i == 0 ? run->start : run->ends[i - 1];
+    for (size_t k = 0; k < n; k++) {
         const uint8_t *piece = run->text + start;
         size_t end = run->ends[i + k], length = end - start;
-        wanted_piece *w = &wanted[k];
-        if (__builtin_expect(length <= PIECE_SHORT, 1)) {
-            load_key(w->key, piece, length, start + 16 <= run->length);
-            w->key[1] |= last_byte(length);
-            w->home = &cache->shorts[piece_mix(w->key[0], w->key[1]) & (cache->n_shorts - 1)];
-        } else if (length <= PIECE_MEDIUM) {
-            memcpy(w->key, piece, 16);
-            load_key(w->key + 2, piece + 16, length - 16, start + 32 <= run->length);
-            w->key[3] |= last_byte(length);
-            w->home = &cache->mediums[piece_mix(piece_mix(w->key[0], w->key[1]), piece_mix(w->key[2], w->key[3])) &
-                                      (cache->n_mediums - 1)];
-        } else {
-            break;
-        }
-        __builtin_prefetch(w->home);
+        if (__builtin_expect(length <= PIECE_SHORT, 1))
+            want_short(cache, &wanted[k], piece, length, start + 16 <= run->length);
+        else if (length <= PIECE_MEDIUM)
+            want_medium(cache, &wanted[k], piece, length, start + 32 <= run->length);
+        else
+            wanted[k].home = cache->shorts;    /* a long one is not looked for here */
+        __builtin_prefetch(wanted[k].home);
         start = end;
     }
-    return k;
+    return n;
 }
 
 static inline const short_slot *find_short(const piece_cache *cache, const wanted_piece *w) {
@@ -352,52 +367,40 @@ static inline const medium_slot *find_medium(const piece_cache *cache, const wan
     return slot;
 }
 
-static size_t find(const piece_cache *cache, const piece_run *run, size_t i, id_buffer *ids) {
-    wanted_piece wanted[AHEAD];
-    int32_t *out = ids->data + ids->size;
-    while (i < run->n) {
-        size_t n = want(cache, run, i, wanted);
-        size_t start = i == 0 ? run->start : run->ends[i - 1];
-        for (size_t k = 0; k < n; k++, i++) {
-            uint32_t count;
-            if (__builtin_expect(run->ends[i] - start <= PIECE_SHORT, 1)) {
-                const short_slot *slot = find_short(cache, &wanted[k]);
-                if (slot == NULL || (count = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT) == COUNT_MANY)
-                    goto out;
-                memcpy(out, slot->ids, sizeof slot->ids);
-                out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
-            } else {
-                const medium_slot *slot = find_medium(cache, &wanted[k]);
-                if (slot == NULL || (count = slot->count) == COUNT_MANY)
-                    goto out;
-                memcpy(out, slot->ids, sizeof slot->ids);
+static size_t find(const piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps) {
+    wanted_piece wanted[2][AHEAD];
+    int32_t *first = ids->data + ids->size, *out = first;
+    size_t start = run->start, i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]);
+    for (int turn = 0; n > 0; turn ^= 1) {
+        size_t n_next = want(cache, run, i + n, wanted[turn ^ 1]);    /* on their way while these are looked at */
+        for (const wanted_piece *w = wanted[turn], *end = w + n; w < end; w++, i++) {
+            size_t length = run->ends[i] - start;
+            uint32_t count = COUNT_MANY;
+            start = run->ends[i];
+            if (__builtin_expect(length <= PIECE_SHORT, 1)) {
+                const short_slot *slot = find_short(cache, w);
+                if (__builtin_expect(slot != NULL, 1)) {
+                    memcpy(out, slot->ids, sizeof slot->ids);
+                    out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
+                    count = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
+                }
+            } else if (length <= PIECE_MEDIUM) {
+                const medium_slot *slot = find_medium(cache, w);
+                if (slot != NULL) {
+                    memcpy(out, slot->ids, sizeof slot->ids);
+                    count = slot->count;
+                }
+            }
+            if (__builtin_expect(count == COUNT_MANY, 0)) {
+                gaps[n_gaps++] = (piece_gap){ .piece = (uint32_t)i, .at = (uint32_t)(out - first) };
+                count = 0;
             }
             out += count;
-            start = run->ends[i];
         }
-        if (n == 0)
-            break;
+        n = n_next;
     }
-out:
-    ids->size = (size_t)(out - ids->data);
-    return i;
-}
-
-static size_t find_missing(const piece_cache *cache, const piece_run *run, size_t *from, uint16_t *missing,
-                           size_t most) {
-    wanted_piece wanted[AHEAD];
-    size_t n_missing = 0, i = *from;
-    while (i < run->n && n_missing < most) {
-        size_t n = want(cache, run, i, wanted);
-        for (size_t k = 0; k < n && n_missing < most; k++, i++) {
-            size_t length = run->ends[i] - (i == 0 ? run->start : run->ends[i - 1]);
-            if (length <= PIECE_SHORT ? find_short(cache, &wanted[k]) == NULL : find_medium(cache, &wanted[k]) == NULL)
-                missing[n_missing++] = (uint16_t)i;
-        }
-        i += n == 0;    /* a long one */
-    }
-    *from = i;
-    return n_missing;
+    ids->size += (size_t)(out - first);
+    return n_gaps;
 }
 
 static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes) {
@@ -446,9 +449,25 @@ static inline void fetch_slot(const bpe *b, uint64_t hash) {
     __builtin_prefetch(&b->slots[hash >> 3 & (b->n_slots - 1)]);
 }
 
+/* Where a pair's slot is looked for: its home, or when the filter says that there is none, a free slot. Which of the two it
+ * is cannot be foreseen, so it is chosen without a jump. */
+static inline const uint64_t *home_of(const bpe *b, uint64_t hash, bool wanted) {
+    const uint64_t *home = &b->slots[hash >> 3 & (b->n_slots - 1)];
+    return wanted && passes(b, hash) ? home : &b->slots[b->free_slot];
+}
+
+/* The key of the pair whose slot is looked for from `home` on. */
+static inline uint32_t key_at(const bpe *b, const uint64_t *home, uint64_t pair, size_t at) {
+    const uint64_t *slot = home;
+    while (__builtin_expect(*slot != BPE_FREE && *slot >> 20 != pair >> 20, 0))
+        slot = slot + 1 == b->slots + b->n_slots ? b->slots : slot + 1;
+    uint32_t key = (((uint32_t)*slot & BPE_MOST_MERGES) - 1) << POSITION_BITS | (uint32_t)at;
+    return *slot == BPE_FREE ? NO_KEY : key;
+}
+
 static inline uint32_t key_of(const bpe *b, int32_t left, int32_t right, size_t at) {
-    uint32_t rank = bpe_rank(b, left, right);
-    return rank == BPE_NO_RANK ? NO_KEY : rank << POSITION_BITS | (uint32_t)at;
+    uint64_t pair = BPE_PAIR(left, right);
+    return key_at(b, home_of(b, bpe_hash(pair), true), pair, at);
 }
 
 /* The keys of the symbols as they are given. */
@@ -461,6 +480,8 @@ static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
         lane->next[i] = (uint8_t)(i + 1);
         lane->previous[i + 1] = (uint8_t)i;
     }
+    lane->previous[0] = 0;
+    lane->ids[n] = 0;
     if (bytes) {
         for (size_t i = 0; i + 1 < n; i++) {
             uint32_t rank = b->byte_ranks[256 * lane->ids[i] + lane->ids[i + 1]];
@@ -518,24 +539,24 @@ static void merge(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes) {
             lane->keys[gone] = NO_KEY;
             lane->next[at] = (uint8_t)behind;
             lane->previous[behind] = (uint8_t)at;
-            if (behind < lane->n)
-                fetch_filter(b, lane->hash_behind = pair_hash(lane->ids[at], lane->ids[behind]));
-            if (at > 0)
-                fetch_filter(b, lane->hash_before = pair_hash(lane->ids[before], lane->ids[at]));
-        }
-        for (size_t k = 0; k < n_active && n_active > 1; k++) {
-            merge_lane *lane = &lanes[active[k]];
-            if (lane->next[lane->at] < lane->n && passes(b, lane->hash_behind))
-                fetch_slot(b, lane->hash_behind);
-            if (lane->at > 0 && passes(b, lane->hash_before))
-                fetch_slot(b, lane->hash_before);
+            lane->pair_behind = BPE_PAIR(lane->ids[at], lane->ids[behind]);    /* ids[n] is any token */
+            lane->pair_before = BPE_PAIR(lane->ids[before], lane->ids[at]);
+            fetch_filter(b, bpe_hash(lane->pair_behind));
+            fetch_filter(b, bpe_hash(lane->pair_before));
         }
         for (size_t k = 0; k < n_active; k++) {
             merge_lane *lane = &lanes[active[k]];
-            size_t at = lane->at, behind = lane->next[at], before = lane->previous[at];
-            lane->keys[at] = behind < lane->n ? key_of(b, lane->ids[at], lane->ids[behind], at) : NO_KEY;
-            if (at > 0)
-                lane->keys[before] = key_of(b, lane->ids[before], lane->ids[at], before);
+            lane->home_behind = home_of(b, bpe_hash(lane->pair_behind), lane->next[lane->at] < lane->n);
+            lane->home_before = home_of(b, bpe_hash(lane->pair_before), lane->at > 0);
+            __builtin_prefetch(lane->home_behind);
+            __builtin_prefetch(lane->home_before);
+        }
+        for (size_t k = 0; k < n_active; k++) {
+            merge_lane *lane = &lanes[active[k]];
+            size_t at = lane->at, before = lane->previous[at];
+            uint32_t kept = lane->keys[before], key = key_at(b, lane->home_before, lane->pair_before, before);
+            lane->keys[before] = at > 0 ? key : kept;
+            lane->keys[at] = key_at(b, lane->home_behind, lane->pair_behind, at);
         }
     }
     for (size_t l = 0; l < n_lanes; l++) {
@@ -550,4 +571,4 @@ static void merge(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes) {
 }
 
 extern const piece_kernels TABLE;
-const piece_kernels TABLE = { split, split_words, find, find_missing, find_byte, merge };
+const piece_kernels TABLE = { split, split_words, find, find_byte, merge };

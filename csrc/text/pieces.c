@@ -2,9 +2,9 @@
 #include "text/pieces.h"
 #include "gomlx.h"
 
-#define FIRST_SHORTS ((size_t)1 << 12)
+#define FIRST_SHORTS ((size_t)1 << 14)     /* 512 KiB */
 #define MOST_SHORTS ((size_t)1 << 20)     /* 32 MiB */
-#define FIRST_MEDIUMS ((size_t)1 << 8)
+#define FIRST_MEDIUMS ((size_t)1 << 10)
 #define MOST_MEDIUMS ((size_t)1 << 18)    /* 16 MiB */
 #define FIRST_LONGS ((size_t)1 << 8)
 #define MOST_LONGS ((size_t)1 << 17)      /* 4 MiB */
@@ -156,7 +156,7 @@ gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_
 
 /* Twice the table, or the same one empty when it has its largest size. */
 static gm_status grow_shorts(piece_cache *cache) {
-    size_t n = cache->n_shorts < MOST_SHORTS ? 2 * cache->n_shorts : cache->n_shorts;
+    size_t n = cache->n_shorts < MOST_SHORTS ? 4 * cache->n_shorts : cache->n_shorts;
     short_slot *slots = memory_table(n * sizeof *slots), *old = cache->shorts;
     size_t old_bytes = cache->n_shorts * sizeof *old, n_old = n > cache->n_shorts ? cache->n_shorts : 0;
     if (slots == NULL)
@@ -179,7 +179,7 @@ static gm_status grow_shorts(piece_cache *cache) {
 }
 
 static gm_status grow_mediums(piece_cache *cache) {
-    size_t n = cache->n_mediums < MOST_MEDIUMS ? 2 * cache->n_mediums : cache->n_mediums;
+    size_t n = cache->n_mediums < MOST_MEDIUMS ? 4 * cache->n_mediums : cache->n_mediums;
     medium_slot *slots = memory_table(n * sizeof *slots), *old = cache->mediums;
     size_t old_bytes = cache->n_mediums * sizeof *old, n_old = n > cache->n_mediums ? cache->n_mediums : 0;
     if (slots == NULL)
@@ -272,7 +272,8 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         GM_TRY(put_ids(cache, slot.ids, SHORT_IDS, ids, count, &code));
         slot.ids[SHORT_IDS - 1] |= code << COUNT_SHIFT;
         size_t at = short_home(cache, slot.key);
-        for (int i = 1; i < CACHE_PROBES && cache->shorts[at].key[1] != 0; i++)
+        for (int i = 1; i < CACHE_PROBES && cache->shorts[at].key[1] != 0 &&
+                        memcmp(cache->shorts[at].key, slot.key, sizeof slot.key) != 0; i++)
             at = (at + 1) & (cache->n_shorts - 1);
         cache->shorts_used += cache->shorts[at].key[1] == 0;
         cache->shorts[at] = slot;
@@ -284,7 +285,8 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         GM_TRY(put_ids(cache, slot.ids, MEDIUM_IDS, ids, count, &code));
         slot.count = code;
         size_t at = medium_home(cache, slot.key);
-        for (int i = 1; i < CACHE_PROBES && cache->mediums[at].key[3] != 0; i++)
+        for (int i = 1; i < CACHE_PROBES && cache->mediums[at].key[3] != 0 &&
+                        memcmp(cache->mediums[at].key, slot.key, sizeof slot.key) != 0; i++)
             at = (at + 1) & (cache->n_mediums - 1);
         cache->mediums_used += cache->mediums[at].key[3] == 0;
         cache->mediums[at] = slot;

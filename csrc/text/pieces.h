@@ -12,7 +12,8 @@
 #define PIECE_SHORT 15           /* bytes of a key in the first table */
 #define PIECE_MEDIUM 31          /* and in the second */
 #define PIECE_LONG 1024          /* and in the third, which has the text apart; longer pieces are not kept */
-#define PIECES_AT_ONCE 256
+#define PIECES_AT_ONCE 1024
+#define MOST_PIECES (PIECES_AT_ONCE + 64)    /* in a run: a block of text is written whole, behind the last one too */
 #define SHORT_IDS 4
 #define MEDIUM_IDS 7
 #define COUNT_SHIFT 24           /* of the last id of a short slot; ids are below VOCAB_MAX */
@@ -45,34 +46,34 @@ typedef struct {
     const uint8_t *text;
     size_t length;
     uint32_t start;
-    uint32_t ends[PIECES_AT_ONCE + 64];  /* a block of text is written whole, behind the last one too */
+    uint32_t ends[MOST_PIECES];
     size_t n;
 } piece_run;
+
+/* A piece whose ids are missing at ids[at]; ids[start, start + count) of another buffer are what they are. */
+typedef struct { uint32_t piece, at, start, count; } piece_gap;
 
 /* One piece whose symbols are merged. */
 #define MERGE_LANES 32
 typedef struct {
     uint8_t n;                           /* symbols, then ids; at most BPE_SHORT */
     uint8_t padded, at;
-    int32_t ids[BPE_SHORT];
+    int32_t ids[BPE_SHORT + 1];
     uint8_t ends[BPE_SHORT];             /* how many of the symbols lie in ids[0..i] */
     uint32_t keys[BPE_SHORT];            /* keys[i] joins the symbols at i and next[i] */
     uint8_t next[BPE_SHORT + 1], previous[BPE_SHORT + 1];
     uint32_t rank;
-    uint64_t hash_before, hash_behind;
+    uint64_t pair_before, pair_behind;   /* the new pairs around a merge, and where their slots are */
+    const uint64_t *home_before, *home_behind;
 } merge_lane;
 
 typedef struct piece_kernels {
     /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
     size_t (*split)(scanner kind, piece_run *run, size_t at);
     size_t (*split_words)(const word_rule *rule, piece_run *run, size_t at);
-    /* Appends the ids of pieces [from, n) to ids, which has room for MEDIUM_IDS ids a piece and as many behind, until a
-     * piece is not there, or has more ids; returns its number, or n. */
-    size_t (*find)(const piece_cache *cache, const piece_run *run, size_t from, id_buffer *ids);
-    /* The numbers of the first `most` pieces of [*from, n) that are not there, but for long ones; *from becomes the
-     * first that was not looked at. */
-    size_t (*find_missing)(const piece_cache *cache, const piece_run *run, size_t *from, uint16_t *missing,
-                           size_t most);
+    /* Appends the ids of a run's pieces to ids, which has room for MEDIUM_IDS ids a piece. Returns how many are not
+     * there, are long or have many ids: gaps tells which, and where their ids belong. */
+    size_t (*find)(const piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps);
     /* The first byte at or behind `at` that is one of these, or length. */
     size_t (*find_byte)(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes);
     /* Merges the symbols of each of n_lanes <= MERGE_LANES pieces where they lie. bytes: lanes hold bytes, whose

@@ -6,6 +6,7 @@ static const char marker[] = "\xE2\x96\x81";    /* U+2581 */
 
 void quick_work_free(quick_work *work) {
     piece_cache_free(&work->cache);
+    memory_free(work->missing.data);
     memory_free(work->alphabet.data);
     memory_free(work->spelled.data);
     memory_free(work->first.data);
@@ -111,47 +112,63 @@ static bool open_word(const quick_way *way, merge_lane *lane, const uint8_t *pie
     return true;
 }
 
+static const uint8_t *piece_of(const piece_run *run, size_t i, size_t *length) {
+    size_t start = i == 0 ? run->start : run->ends[i - 1];
+    *length = run->ends[i] - start;
+    return run->text + start;
+}
+
 /* The pieces that are whole tokens, in a model that asks for those first: whole[i], else -1. */
-static gm_status find_whole(const quick_way *way, quick_work *work, const piece_run *run, const uint16_t *pieces,
-                            size_t n, int32_t *whole) {
+static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n, int32_t *whole) {
     vocab_token texts[MERGE_LANES];
     byte_buffer *alphabet = &work->alphabet;
     alphabet->size = 0;
     GM_TRY(bytes_reserve(alphabet, 2 * (PIECE_MEDIUM + 1) * MERGE_LANES));
     for (size_t i = 0; i < n; i++) {
-        size_t start = pieces[i] == 0 ? run->start : run->ends[pieces[i] - 1], first = alphabet->size;
-        for (size_t at = start; at < run->ends[pieces[i]]; at++)
-            alphabet->size += utf8_put(alphabet_char(run->text[at]), alphabet->data + alphabet->size);
+        size_t length, first = alphabet->size;
+        const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
+        for (size_t at = 0; at < length; at++)
+            alphabet->size += utf8_put(alphabet_char(piece[at]), alphabet->data + alphabet->size);
         texts[i] = (vocab_token){ (uint32_t)first, (uint32_t)(alphabet->size - first) };
     }
     vocab_find_many(way->vocab, alphabet->data, texts, n, whole);
     return GM_OK;
 }
 
-/* Learns the pieces of a run that are not known yet, from *from on: their merges go side by side. */
-static gm_status learn(const quick_way *way, quick_work *work, const piece_run *run, size_t *from) {
+/* Fills gaps (at most MERGE_LANES, none longer than PIECE_MEDIUM), their merges side by side; those that cannot go this
+ * way stay at NOT_FILLED. */
+#define NOT_FILLED UINT32_MAX
+static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n_gaps) {
     const bpe *b = &way->model->bpe;
-    uint16_t missing[MERGE_LANES], pieces[MERGE_LANES];
     int32_t whole[MERGE_LANES];
-    size_t n = 0, n_missing = way->kernels->find_missing(&work->cache, run, from, missing, MERGE_LANES);
+    piece_gap *merged[MERGE_LANES];
+    size_t n = 0, length;
     memset(whole, 0xFF, sizeof whole);
     if (b->ignore_merges)
-        GM_TRY(find_whole(way, work, run, missing, n_missing, whole));
-    for (size_t i = 0; i < n_missing; i++) {
-        size_t start = missing[i] == 0 ? run->start : run->ends[missing[i] - 1];
-        const uint8_t *piece = run->text + start;
-        size_t length = run->ends[missing[i]] - start;
-        if (whole[i] >= 0)
+        GM_TRY(find_whole(way, work, gaps, n_gaps, whole));
+    for (size_t i = 0; i < n_gaps; i++) {
+        const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
+        merge_lane *lane = &work->lanes[n];
+        if (whole[i] >= 0) {
+            gaps[i]->start = (uint32_t)work->missing.size;
+            gaps[i]->count = 1;
+            GM_TRY(ids_append(&work->missing, whole[i]));
             GM_TRY(piece_cache_keep(&work->cache, piece, length, 0, &whole[i], 1));
-        else if (way->kind == QUICK_WORDS ? open_word(way, &work->lanes[n], piece, length)
-                                          : bpe_open_lane(b, &work->lanes[n], piece, length))
-            pieces[n++] = missing[i];
+        } else if (way->kind == QUICK_WORDS ? open_word(way, lane, piece, length)
+                                            : bpe_open_lane(b, lane, piece, length)) {
+            merged[n++] = gaps[i];
+        }
     }
     way->kernels->merge(b, work->lanes, n, way->kind == QUICK_SCANNER);
     for (size_t i = 0; i < n; i++) {
-        size_t start = pieces[i] == 0 ? run->start : run->ends[pieces[i] - 1];
-        GM_TRY(piece_cache_keep(&work->cache, run->text + start, run->ends[pieces[i]] - start, 0, work->lanes[i].ids,
-                                work->lanes[i].n));
+        const merge_lane *lane = &work->lanes[i];
+        const uint8_t *piece = piece_of(&work->run, merged[i]->piece, &length);
+        merged[i]->start = (uint32_t)work->missing.size;
+        merged[i]->count = lane->n;
+        GM_TRY(ids_reserve(&work->missing, lane->n));
+        memcpy(work->missing.data + work->missing.size, lane->ids, lane->n * sizeof lane->ids[0]);
+        work->missing.size += lane->n;
+        GM_TRY(piece_cache_keep(&work->cache, piece, length, 0, lane->ids, lane->n));
     }
     return GM_OK;
 }
@@ -180,28 +197,60 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
     return piece_cache_keep(&work->cache, piece, length, 0, ids->data + before, ids->size - before);
 }
 
+/* Finds the ids of all gaps. */
+static gm_status fill(const quick_way *way, quick_work *work, model_work *scratch, size_t n_gaps) {
+    const model *m = way->model;
+    bool together = m->kind == MODEL_BPE && (way->kind == QUICK_WORDS || m->bpe.byte_level) &&
+                    (m->bpe.byte_level || !m->bpe.ignore_merges);
+    piece_gap *batch[MERGE_LANES];
+    size_t n_batch = 0, length;
+    work->missing.size = 0;
+    for (size_t i = 0; i < n_gaps; i++) {
+        piece_gap *gap = &work->gaps[i];
+        const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
+        bool found;
+        gap->start = (uint32_t)work->missing.size;
+        GM_TRY(piece_cache_give(&work->cache, piece, length, 0, &work->missing, &found));
+        gap->count = found ? (uint32_t)(work->missing.size - gap->start) : NOT_FILLED;
+        if (!found && together && length <= PIECE_MEDIUM)
+            batch[n_batch++] = gap;
+        if (n_batch == MERGE_LANES || (i + 1 == n_gaps && n_batch > 0)) {
+            GM_TRY(fill_together(way, work, batch, n_batch));
+            n_batch = 0;
+        }
+    }
+    for (size_t i = 0; i < n_gaps; i++) {
+        piece_gap *gap = &work->gaps[i];
+        if (gap->count != NOT_FILLED)
+            continue;
+        const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
+        gap->start = (uint32_t)work->missing.size;
+        GM_TRY(encode_alone(way, work, scratch, piece, length, &work->missing));
+        gap->count = (uint32_t)(work->missing.size - gap->start);
+    }
+    return GM_OK;
+}
+
 /* ---- encoding ---- */
 static gm_status encode_run(const quick_way *way, quick_work *work, model_work *scratch, id_buffer *ids) {
-    const piece_run *run = &work->run;
-    bool together = way->model->kind == MODEL_BPE &&
-                    (way->kind == QUICK_WORDS || way->model->bpe.byte_level || !way->model->bpe.ignore_merges);
-    size_t learned = 0;    /* pieces before it were tried */
-    for (size_t i = 0; i < run->n; i++) {
-        GM_TRY(ids_reserve(ids, MEDIUM_IDS * (run->n - i + 1)));
-        i = way->kernels->find(&work->cache, run, i, ids);
-        if (i == run->n)
-            break;
-        size_t start = i == 0 ? run->start : run->ends[i - 1], n = run->ends[i] - start;
-        const uint8_t *piece = run->text + start;
-        bool found;
-        GM_TRY(piece_cache_give(&work->cache, piece, n, 0, ids, &found));
-        if (!found && n <= PIECE_MEDIUM && learned <= i && together) {
-            learned = i;
-            GM_TRY(learn(way, work, run, &learned));
-            GM_TRY(piece_cache_give(&work->cache, piece, n, 0, ids, &found));
-        }
-        if (!found)
-            GM_TRY(encode_alone(way, work, scratch, piece, n, ids));
+    GM_TRY(ids_reserve(ids, MEDIUM_IDS * (work->run.n + 1)));
+    size_t before = ids->size, n_gaps = way->kernels->find(&work->cache, &work->run, ids, work->gaps);
+    if (n_gaps == 0)
+        return GM_OK;
+    size_t found = ids->size - before;
+    GM_TRY(fill(way, work, scratch, n_gaps));
+    size_t more = 0;
+    for (size_t i = 0; i < n_gaps; i++)
+        more += work->gaps[i].count;
+    GM_TRY(ids_reserve(ids, more));
+    int32_t *first = ids->data + before;
+    ids->size += more;
+    /* From the back: what was found moves behind the gaps in front of it. */
+    for (size_t i = n_gaps; i-- > 0; found = work->gaps[i].at) {
+        const piece_gap *gap = &work->gaps[i];
+        memmove(first + gap->at + more, first + gap->at, (found - gap->at) * sizeof *first);
+        more -= gap->count;
+        memcpy(first + gap->at + more, work->missing.data + gap->start, gap->count * sizeof *first);
     }
     return GM_OK;
 }

@@ -26,6 +26,8 @@ typedef struct {
 typedef struct {
     piece_cache cache;
     piece_run run;
+    piece_gap gaps[MOST_PIECES];
+    id_buffer missing;               /* the ids of the gaps */
     merge_lane lanes[MERGE_LANES];
     byte_buffer alphabet, spelled, first;
 } quick_work;
