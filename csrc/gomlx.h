@@ -270,8 +270,8 @@ gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const
 gm_tokenizer *gm_tokenizer_retain(gm_tokenizer *t);
 void gm_tokenizer_release(gm_tokenizer *t);
 /* Texts are UTF-8, else GM_EVALUE; with raw they may be any bytes: what is not UTF-8 becomes tokens of single bytes,
- * GM_EVALUE where the vocabulary has none. */
-typedef struct { const char *data; size_t length; bool raw; } gm_text;
+ * GM_EVALUE where the vocabulary has none. valid: it is known to be UTF-8, and not checked again. */
+typedef struct { const char *data; size_t length; bool raw, valid; } gm_text;
 typedef enum { GM_TRUNCATE_LONGEST_FIRST, GM_TRUNCATE_ONLY_FIRST, GM_TRUNCATE_ONLY_SECOND } gm_truncation_strategy;
 /* In tokens, special ones included; neighbouring parts have stride tokens in common. left: a text's start is cut off. */
 typedef struct { size_t max_length, stride; gm_truncation_strategy strategy; bool left; } gm_truncation;

@@ -110,6 +110,16 @@ void memory_table_free(void *table, size_t bytes) {
         munmap(table, page_up(bytes));
 }
 
+void memory_expect(void *block, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    uintptr_t start = ((uintptr_t)block + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE, end = (uintptr_t)block + bytes;
+    if (end > start + LARGE_PAGE)
+        madvise((void *)start, (end - start) / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE);
+#else
+    (void)block, (void)bytes;
+#endif
+}
+
 void *memory_reserve(size_t bytes) {
     void *base = MAP_FAILED;
     if (!refused() && bytes <= SIZE_MAX / 2)

@@ -15,6 +15,8 @@ void *memory_aligned(size_t bytes, size_t alignment);      /* for small tables; 
  * one miss and not two. */
 void *memory_table(size_t bytes);
 void  memory_table_free(void *table, size_t bytes);
+/* A block that will be written from end to end: asks for large pages, which cost fewer faults. */
+void  memory_expect(void *block, size_t bytes);
 
 /* Address space reserved without memory behind it; commit makes [0, bytes) usable (page-rounded, never shrinks
  * here). */

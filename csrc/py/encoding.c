@@ -89,7 +89,7 @@ bool read_text(PyObject *value, gm_text *out, PyObject **owner) {
     *out = (gm_text){ 0 };
     if (PyBytes_Check(value)) {
         *owner = Py_NewRef(value);
-        *out = (gm_text){ PyBytes_AsString(value), (size_t)PyBytes_Size(value), true };
+        *out = (gm_text){ PyBytes_AsString(value), (size_t)PyBytes_Size(value), .raw = true };
         return true;
     }
     if (!PyUnicode_Check(value)) {
@@ -99,7 +99,7 @@ bool read_text(PyObject *value, gm_text *out, PyObject **owner) {
     const char *text = PyUnicode_AsUTF8AndSize(value, &n);
     if (text) {
         *owner = Py_NewRef(value);
-        *out = (gm_text){ text, (size_t)n, false };
+        *out = (gm_text){ text, (size_t)n, .valid = true };
         return true;
     }
     if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
@@ -115,7 +115,7 @@ bool read_text(PyObject *value, gm_text *out, PyObject **owner) {
         if (p[i] == 0xED && p[i + 1] >= 0xA0)
             memcpy(p + i, "\xEF\xBF\xBD", 3);
     *owner = bytes;
-    *out = (gm_text){ (const char *)p, (size_t)n, false };
+    *out = (gm_text){ (const char *)p, (size_t)n, .valid = true };
     return true;
 }
 

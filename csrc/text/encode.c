@@ -227,7 +227,7 @@ static gm_status encode_text(gm_tokenizer *t, encode_work *work, const gm_text *
     work->large = work->large || n > LARGE_TEXT;
     size_t before = work->encoding == NULL ? 0 : work->encoding->size;
     for (size_t at = 0; at < n;) {
-        size_t fault = at + utf8_check(bytes + at, n - at), end = fault;
+        size_t fault = text->valid ? n : at + utf8_check(bytes + at, n - at), end = fault;
         text_view view = { .bytes = bytes + at, .length = fault - at, .origin = (uint32_t)at,
                            .aligned = work->encoding != NULL || t->pretokenizer.by_origin };
         GM_TRY(encode_valid(t, work, &view));
@@ -312,6 +312,10 @@ gm_status tokenizer_encode(gm_tokenizer *t, encode_work *work, const gm_text *te
     work->truncated = false;
     if (pair == NULL && o->truncation == NULL && o->padding == NULL && t->simple) {
         work->skip_special = !o->parse_special;
+        if (text->length > LARGE_TEXT && text->length <= INT32_MAX && work->ids.size == 0) {
+            GM_TRY(ids_reserve(&work->ids, text->length / 3));
+            memory_expect(work->ids.data, work->ids.capacity * sizeof(int32_t));
+        }
         for (size_t i = 0; o->add_special && i < t->before.size; i++)
             GM_TRY(ids_append(&work->ids, t->before.data[i]));
         GM_TRY(encode_text(t, work, text, 0));

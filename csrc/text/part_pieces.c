@@ -213,7 +213,7 @@ static size_t split(scanner kind, piece_run *run, size_t at) {
 #endif
     while (run->n < PIECES_AT_ONCE && at < run->length) {
 #if HAS_BLOCKS
-        if (blocks && run->text[at] < 0x80) {
+        if (blocks && run->text[at] < 0x80 && at + 1 < run->length && run->text[at + 1] < 0x80) {
             at = split_blocks(kind, run, at);
             if (run->n >= PIECES_AT_ONCE || at == run->length)
                 break;

@@ -59,7 +59,7 @@ static gm_status do_run(run *r, const char *path, result *out) {
     STEP(gm_loader_finish(r->loader, &r->model));
     STEP(gm_model_info(r->model, &r->info));
     STEP(open_tokenizer(path, &r->tokenizer));
-    STEP(gm_tokenizer_encode(r->tokenizer, &(gm_text){ prompt, sizeof prompt - 1, false }, NULL,
+    STEP(gm_tokenizer_encode(r->tokenizer, &(gm_text){ prompt, sizeof prompt - 1, false, false }, NULL,
                              &(gm_encode_options){ .add_special = true, .parse_special = true }, &r->ids, &r->n_ids, NULL));
     STEP(gm_session_new(r->model, &r->session));
     gm_generate_defaults(&g);

@@ -48,7 +48,7 @@ static gm_status encode_many(gm_tokenizer *t, const char *input, size_t length, 
     gm_encode_options o = all;
     o.padding = &padding;
     for (size_t i = 0; i < 4; i++)
-        texts[i] = (gm_text){ input, length / (i + 1), false };
+        texts[i] = (gm_text){ input, length / (i + 1), false, false };
     for (int encodings = 0; encodings < 2; encodings++) {
         gm_encode_batch *b;
         gm_status status = gm_encode_begin(t, texts, NULL, 4, &o, encodings, 2, &b);
@@ -71,7 +71,7 @@ static gm_status round_trip(gm_tokenizer *t, const char *input, size_t length, c
     const char *part;
     gm_detokenizer *d = NULL;
     *out = NULL;
-    gm_status status = gm_tokenizer_encode(t, &(gm_text){ input, length, false }, NULL, &all, &ids, &count, NULL);
+    gm_status status = gm_tokenizer_encode(t, &(gm_text){ input, length, false, false }, NULL, &all, &ids, &count, NULL);
     if (status != GM_OK)
         return status;
     status = gm_tokenizer_decode(t, ids, count, false, out, out_length);
@@ -93,12 +93,12 @@ static void test_round_trip(void) {
     int32_t *ids;
     size_t count;
     CHECK(gm_tokenizer_from_json(json, sizeof json - 1, "test", &t) == GM_OK);
-    CHECK(gm_tokenizer_encode(t, &(gm_text){ text, sizeof text - 1, false }, NULL, &all, &ids, &count, NULL) == GM_OK);
+    CHECK(gm_tokenizer_encode(t, &(gm_text){ text, sizeof text - 1, false, false }, NULL, &all, &ids, &count, NULL) == GM_OK);
     CHECK(count == sizeof wanted / sizeof wanted[0] && memcmp(ids, wanted, sizeof wanted) == 0);
     gm_buffer_free(ids);
     CHECK(gm_tokenizer_vocab_size(t) == 10);
     CHECK(gm_tokenizer_id(t, "lo", 2) == 9 && gm_tokenizer_is_special(t, 9));
-    CHECK_ERROR(gm_tokenizer_encode(t, &(gm_text){ "ab\xFF", 3, false }, NULL, &all, &ids, &count, NULL), GM_EVALUE, "byte 2");
+    CHECK_ERROR(gm_tokenizer_encode(t, &(gm_text){ "ab\xFF", 3, false, false }, NULL, &all, &ids, &count, NULL), GM_EVALUE, "byte 2");
     gm_tokenizer_release(t);
 }
 

@@ -74,7 +74,7 @@ static void round_trip(gm_tokenizer *t, const char *text, size_t size, bool same
     const char *part;
     gm_detokenizer *d;
     gm_error e;
-    const gm_text input = { text, size, false };
+    const gm_text input = { text, size, false, false };
     const gm_encode_options options = { .add_special = true, .parse_special = true };
     if (gm_tokenizer_encode(t, &input, NULL, &options, &ids, &count, NULL) != GM_OK) {
         if (gm_take_error(&e) == GM_OK || (same && utf8_check((const uint8_t *)text, size) == size)) abort();
