@@ -275,9 +275,11 @@ static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
 }
 
 /* ---- the cache ---- */
+#if !defined(KERNELS_avx512)
 static const uint8_t ones_then_zeros[2 * 16] = {
     0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
 };
+#endif
 
 /* 16 bytes of a piece at a time, zeros behind its end. room: the text goes on for so long. */
 static inline void load_key(uint64_t key[2], const uint8_t *piece, size_t length, bool room) {
