@@ -134,6 +134,15 @@ def test_trimmed_offsets():
     assert encoding.sequence_ids == [None, 0, 0, 0, 0, 0, None, None, 1, 1, None]
 
 
+def test_bytes_without_a_token_are_dropped_as_the_library_counts():
+    """é, in the alphabet Ã and ©: with no token for Ã, the tokens behind it move by its two bytes there."""
+    model = {"type": "BPE", "merges": [], "vocab": {one: i for i, one in enumerate("©abĠ")}}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    encoding = tok(model=model, pre_tokenizer=byte_level)("aé éb")
+    assert encoding.tokens == ["a", "©", "Ġ", "©", "b"]
+    assert encoding.offsets == [(0, 1), (1, 2), (1, 2), (2, 3), (3, 4)]
+
+
 # ---- against the library ----
 def differences(ours, theirs, path=""):
     for own, other in (("ids", "ids"), ("tokens", "tokens"), ("offsets", "offsets"), ("word_ids", "word_ids"),

@@ -77,11 +77,35 @@ static gm_status name_of(const gm_tokenizer *t, encode_work *work, const text_vi
     return GM_OK;
 }
 
+/* Bytes without a token were dropped. The reference goes on counting without them, and it counts the bytes of the
+ * alphabet's characters: the spans become those of the bytes that lie there. */
+static void count_in_alphabet(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
+    size_t raw = 0, before = 0, at = 0, n;    /* byte `raw` of the piece begins at `before` in the alphabet */
+    for (size_t i = 0; i < work->ids.size; i++) {
+        if (vocab_text(&t->vocab, work->ids.data[i], &n) == NULL || n == 0)
+            continue;
+        size_t ends[2] = { at, at + n - 1 };
+        for (int k = 0; k < 2; k++) {
+            for (size_t width; raw < piece->length; raw++, before += width) {
+                width = alphabet_char(piece->bytes[raw]) < 0x80 ? 1 : 2;
+                if (before + width > ends[k])
+                    break;
+            }
+            ends[k] = raw;
+        }
+        work->spans.data[i] = (text_span){ (uint32_t)ends[0], (uint32_t)ends[1] + 1 };
+        at += n;
+    }
+}
+
 /* One piece of text, with all that is known about its tokens. */
 static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
     work->ids.size = work->spans.size = 0;
     GM_TRY(model_encode(&t->model, &t->vocab, &work->model, piece->bytes, piece->length, &work->ids, &work->spans));
-    for (size_t i = 0; i < work->ids.size; i++) {
+    size_t n = work->ids.size;
+    if (t->model.kind == MODEL_BPE && t->model.byte_level && n > 0 && work->spans.data[n - 1].end < piece->length)
+        count_in_alphabet(t, work, piece);
+    for (size_t i = 0; i < n; i++) {
         text_span at = work->spans.data[i];
         uint32_t text = OWN_TEXT;
         int32_t id = work->ids.data[i];
