@@ -101,6 +101,45 @@ static void round_trip(gm_tokenizer *t, const char *text, size_t size, bool same
     gm_buffer_free(ids);
 }
 
+/* All that is known about any bytes: offsets lie in them; whole encodings have the ids that encoding gives. With `same`,
+ * the bytes come back. */
+static void encode_bytes(gm_tokenizer *t, const char *bytes, size_t size, bool same) {
+    int32_t *ids;
+    size_t count, length;
+    char *decoded;
+    gm_encoding *e;
+    gm_error error;
+    const gm_text input = { bytes, size, true };
+    const gm_encode_options options = { .parse_special = true };
+    if (gm_tokenizer_encode(t, &input, NULL, &options, &ids, &count, NULL) != GM_OK) {
+        if (gm_take_error(&error) == GM_OK || same) abort();
+        return;
+    }
+    if (gm_tokenizer_encoding(t, &input, NULL, &options, &e) != GM_OK || gm_encoding_size(e) != count) abort();
+    for (size_t i = 0; i < count; i++) {
+        gm_token_info token = gm_encoding_token(e, i);
+        if (token.id != ids[i] || token.start < 0 || (size_t)token.end > size) abort();
+        gm_encoding_text(e, e, i, t, &length);
+    }
+    gm_encoding_free(e);
+    if (same) {
+        if (gm_tokenizer_decode_bytes(t, ids, count, false, &decoded, &length) != GM_OK) abort();
+        if (length != size || (size > 0 && memcmp(decoded, bytes, size) != 0)) abort();
+        gm_buffer_free(decoded);
+    }
+    gm_buffer_free(ids);
+    const gm_truncation truncation = { .max_length = 6 + size % 5, .stride = size % 3, .left = size % 2 };
+    const gm_padding padding = { .multiple_of = 4, .left = size % 3 == 0, .id = 1, .token = "pad", .token_length = 3 };
+    const gm_text first = { bytes, size < 64 ? size : 64, true };
+    const gm_encode_options cut = { .add_special = true, .truncation = &truncation, .padding = &padding };
+    if (gm_tokenizer_encoding(t, &first, &first, &cut, &e) == GM_OK) {
+        if (gm_encoding_size(e) % 4 != 0) abort();
+        gm_encoding_free(e);
+    } else if (gm_take_error(&error) == GM_OK) {
+        abort();
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static gm_tokenizer *for_texts[N_TEXTS];
     static const char sample[] = "Hello  world, it's 12345 \xE4\xB8\xAD\xE6\x96\x87 e\xCC\x81\n <s> <0x41>";
@@ -113,6 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         unsigned which = kind % N_TEXTS;
         if (!for_texts[which]) for_texts[which] = make(pre_tokenizers[which]);
         round_trip(for_texts[which], (const char *)data, size, true);
+        encode_bytes(for_texts[which], (const char *)data, size, true);
         return 0;
     }
     gm_status status = kind == 0   ? gm_tokenizer_from_json((const char *)data, size, "fuzz", &t)
@@ -124,6 +164,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     round_trip(t, sample, sizeof sample - 1, false);
     round_trip(t, (const char *)data, size < 4096 ? size : 4096, false);
+    encode_bytes(t, (const char *)data, size < 4096 ? size : 4096, false);
     gm_tokenizer_release(t);
     return 0;
 }
