@@ -186,6 +186,16 @@ def test_a_pattern_that_backtracks_without_end_is_an_error(tmp_path):
         tok.encode("a" * 5000 + "b")
 
 
+@pytest.mark.parametrize("lstrip", [False, True])
+def test_an_added_token_in_the_white_space_of_another(lstrip, tmp_path):
+    added = [{"id": 3, "content": "<a>", "rstrip": True}, {"id": 4, "content": " x", "lstrip": lstrip}]
+    tok = cutter(tmp_path, ["x", "y"], added_tokens=added)
+    for text, wanted in [("<a> x", [(0, 4), (4 if lstrip else 3, 5)]),
+                         ("y x<a>  x", [(0, 1), (1, 3), (3, 8), (8 if lstrip else 7, 9)])]:
+        assert tok(text).ids == [2, 4, 3, 4][4 - len(wanted):]
+        assert list(map(tuple, tok(text).offsets)) == wanted
+
+
 # ---- decoders ----
 @pytest.mark.parametrize("n", range(27))
 def test_decoders(n, tmp_path):

@@ -133,6 +133,8 @@ bool added_next(added_scan *scan, added_part *part) {
                 break;
             start = before;
         }
+        if (token.lstrip && start < scan->done)    /* in white space that the token before took */
+            start = scan->done < end ? scan->done : end;
         while (token.rstrip && end < scan->size) {
             size_t at = end;
             if (!(unicode_class(utf8_next(scan->text, &at)) & CLASS_SPACE))
