@@ -4,6 +4,11 @@ import operator
 import os
 
 
+class WrongType(TypeError):
+    """An argument is no such thing as was expected. The command line shows it as the user's error; any other TypeError
+    is a mistake in a program, and keeps its traceback."""
+
+
 def whole(name, value, least, most=None):
     """An integer from least to most."""
     try:
@@ -11,7 +16,7 @@ def whole(name, value, least, most=None):
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name}: expected an integer, got {shown(value)}")
+        raise WrongType(f"{name}: expected an integer, got {shown(value)}")
     if number < least or most is not None and number > most:
         raise ValueError(f"{name} is {shown(value)}, expected {least} " + ("or more" if most is None else f"to {most}"))
     return number
@@ -19,7 +24,7 @@ def whole(name, value, least, most=None):
 
 def seconds(name, value):
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise TypeError(f"{name}: expected a number of seconds, got {shown(value)}")
+        raise WrongType(f"{name}: expected a number of seconds, got {shown(value)}")
     if not value > 0:
         raise ValueError(f"{name} is {shown(value)}, expected more than 0 seconds, or None for no limit")
     return value
@@ -27,14 +32,14 @@ def seconds(name, value):
 
 def flag(name, value):
     if not isinstance(value, bool) and not (isinstance(value, int) and value in (0, 1)):
-        raise TypeError(f"{name}: expected True or False, got {shown(value)}")
+        raise WrongType(f"{name}: expected True or False, got {shown(value)}")
     return bool(value)
 
 
 def several(name, value, what):
     """A list of what a sequence has; a text is none."""
     if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__iter__"):
-        raise TypeError(f"{name}: expected {what}, got {shown(value)}")
+        raise WrongType(f"{name}: expected {what}, got {shown(value)}")
     return list(value)
 
 
@@ -42,7 +47,7 @@ def token_ids(name, value):
     found = several(name, value, "token ids")
     for one in found:
         if not hasattr(one, "__index__"):
-            raise TypeError(f"{name}: expected token ids, found {shown(one)}")
+            raise WrongType(f"{name}: expected token ids, found {shown(one)}")
     return found
 
 
@@ -55,13 +60,13 @@ def functions(name, value):
 
 def function(name, value):
     if not callable(value):
-        raise TypeError(f"{name}: expected a callable, got {shown(value)}")
+        raise WrongType(f"{name}: expected a callable, got {shown(value)}")
     return value
 
 
 def mapping(name, value):
     if not hasattr(value, "keys"):
-        raise TypeError(f"{name}: expected a dict, got {shown(value)}")
+        raise WrongType(f"{name}: expected a dict, got {shown(value)}")
     return dict(value)
 
 
@@ -73,13 +78,13 @@ def one_of(name, value, choices):
 
 def path(name, value):
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-        raise TypeError(f"{name}: expected a path, a str or os.PathLike, got {shown(value)}")
+        raise WrongType(f"{name}: expected a path, a str or os.PathLike, got {shown(value)}")
     return os.path.expanduser(os.fspath(value))
 
 
 def text(name, value, what="a text"):
     if not isinstance(value, str):
-        raise TypeError(f"{name}: expected {what}, got {shown(value)}")
+        raise WrongType(f"{name}: expected {what}, got {shown(value)}")
     return value
 
 

@@ -1,7 +1,6 @@
 """convert(): a model from one container and form of weights to another."""
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -38,7 +37,8 @@ def convert(source, destination, quantize=None, *, overwrite=False, progress=Non
                  "q4_k"), "q5_k_s", "q5_k_m" (or "q5_k"), "q6_k", "mxfp4" (experts; the rest Q8_0); for folders "mlx-2"
                  to "mlx-8", "mxfp4", "mxfp8", "nvfp4". None: as in the source where the container has the form;
                  quantised weights that it has not become bfloat16.
-    overwrite    whether what is at destination may be replaced.
+    overwrite    whether what is at destination may be replaced: a file, or a folder that is empty or a model's; others
+                 are not removed.
     progress     called with a number from 0 to 1.
 
     Returns a dict: destination, format ("gguf", "mlx" or "huggingface"), bytes, types ({form: tensors}) and
@@ -52,10 +52,12 @@ def convert(source, destination, quantize=None, *, overwrite=False, progress=Non
     source = loading.locate(source, show_bars=progress is not None, name="source")
     is_gguf = destination.endswith(".gguf")
     kind = wanted(quantize, is_gguf)
-    if os.path.exists(destination) and not overwrite:
-        raise FileExistsError(f"{destination!r} exists; choose another place, or overwrite it")
-    if os.path.exists(destination) and os.path.samefile(source, destination):
-        raise ValueError(f"{destination!r} is the source itself")
+    if not destination:
+        raise ValueError("destination is '', expected a file that ends in .gguf, or a folder")
+    if os.path.lexists(destination):
+        if not overwrite:
+            raise FileExistsError(f"{destination!r} exists; choose another place, or overwrite it")
+        demand_replaceable(source, destination, is_gguf)
     folder = os.path.dirname(os.path.abspath(destination))
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder!r} to write to")
@@ -326,10 +328,9 @@ def replace_folder(temporary, destination):
         if old:
             os.rename(old, destination)
         raise
-    if old:
-        with contextlib.suppress(NotADirectoryError):
-            shutil.rmtree(old)
-            return
+    if old and os.path.isdir(old) and not os.path.islink(old):
+        shutil.rmtree(old)
+    elif old:
         os.unlink(old)
 
 
@@ -425,6 +426,25 @@ def write_shards(job, folder, shards, tensors, forms):
         total = sum(n for shard in shards for *_, n in shard)
         write_text(os.path.join(folder, "model.safetensors.index.json"),
                    vocabulary.dump({"metadata": {"total_size": total}, "weight_map": dict(sorted(index.items()))}))
+
+
+def demand_replaceable(source, destination, is_gguf):
+    """Said before the work, not after it; and a folder is replaced with all that is in it, so it must be a model's."""
+    if os.path.exists(destination) and os.path.samefile(source, destination):
+        raise ValueError(f"{destination!r} is the source itself")
+    if os.path.isdir(destination):
+        if is_gguf:
+            raise IsADirectoryError(f"{destination!r} is a folder, expected a .gguf file to overwrite")
+        if os.path.samefile(destination, ".") or os.path.ismount(destination):
+            raise ValueError(f"{destination!r} is in use and cannot be replaced; choose another place")
+        found = os.listdir(destination)
+        if found and "config.json" not in found:
+            raise FileExistsError(f"{destination!r} is no model's folder (it has no config.json) and is not overwritten")
+        inside = os.path.realpath(destination)
+        if os.path.commonpath([inside, os.path.realpath(source)]) == inside:
+            raise ValueError(f"the source {source!r} is within {destination!r}, which would be replaced")
+    elif os.path.exists(destination) and not os.path.isfile(destination):
+        raise FileExistsError(f"{destination!r} is a pipe or a device and is not overwritten")
 
 
 def demand_space(folder, needed):

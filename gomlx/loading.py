@@ -55,7 +55,7 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
-        raise TypeError(f"load: the native backend has no option {', '.join(backend_options)}")
+        raise arguments.WrongType(f"load: the native backend has no option {', '.join(backend_options)}")
     path = locate(path_or_name, show_bars=progress is not None)
     engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
                                activations=activations, threads=threads or 0, progress=progress,
@@ -111,15 +111,18 @@ def describe(tokenizer, config):
 
 
 def locate(path_or_name, show_bars=False, name="path_or_name"):
-    """The path of a model; name: of the argument. What is neither here nor in the package is fetched from the hub or its cache."""
+    """The path of a model; name: of the argument. What is neither here nor in the package is fetched from the hub or
+    its cache."""
     if path_or_name is None or (path_or_name == PACKAGED and not os.path.exists(PACKAGED)):
         log.info("using %s, the model in the package", PACKAGED)
         return PACKAGED_FILE
     path = arguments.path(name, path_or_name)
     if os.path.isdir(path):
         return gguf_in(path)
-    if os.path.exists(path):
+    if os.path.isfile(path):
         return path
+    if os.path.exists(path):
+        raise OSError(f"{path!r} is a pipe or a device, expected a file or a folder")
     from gomlx import hub
     if not isinstance(path_or_name, str) or not hub.is_name(path_or_name):
         raise FileNotFoundError(f"no such file or folder: {path!r}; a name of the hub looks like 'org/name' or "

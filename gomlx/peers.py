@@ -15,7 +15,10 @@ class Peer:
         if not os.fspath(path).endswith(".gguf"):
             raise ValueError(f"peer {name}: the model is {os.fspath(path)!r}, and peers read .gguf files")
         self.name = name
-        self._command = shlex.split(command)
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise ValueError(f"peer {name}: {command!r} is no command: {error}") from None
         if not self._command:
             raise ValueError(f"peer {name}: there is no program in {command!r}")
         self._fixed = ["-m", os.fspath(path), "-t", str(threads), "-r", "1", "-o", "json"]

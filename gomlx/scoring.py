@@ -32,6 +32,7 @@ class Classified:
     prompt_tokens: int
     seconds: float
     tokens_per_second: float | None     # prompt tokens, those of labels not counted
+    label_tokens: dict[str | int, list[int]]    # of each label its token ids; {} without labels
 
     def __iter__(self):
         return iter(self.results)
@@ -78,7 +79,8 @@ def classify(model, prompts, labels, return_logits):
                 token, logprob, model.tokenizer.decode([token]), logits=last[i] if return_logits else None,
                 **(of_labels(names, sums[i]) if names else {})))
     seconds, count = time.monotonic() - started, sum(map(len, tokens))
-    return Classified(results, count, seconds, count / seconds if seconds > 0 else None)
+    return Classified(results, count, seconds, count / seconds if seconds > 0 else None,
+                      dict(zip(names, label_ids, strict=True)))
 
 
 def of_labels(names, logprobs):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import gomlx
-from gomlx import cli
+from gomlx import cli, conversion
 
 COMMAND = [sys.executable, "-m", "gomlx"]
 
@@ -58,6 +58,33 @@ def test_closed_standard_streams(closed, want):
     done = subprocess.run(["/bin/sh", "-c", f'exec "$0" -m gomlx generate Once -n 3 -t 0 {closed}', sys.executable],
                           capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
     assert (done.returncode, done.stdout) == (0, want) and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["generate", "--help"], ["doctor", "--json"], ["inspect", "Once"]])
+@pytest.mark.parametrize("nowhere, status, want", [
+    ("pipe", 128 + signal.SIGPIPE, ""), ("/dev/full", 1, "gomlx: error: [Errno 28] No space left on device\n")])
+def test_an_output_that_takes_nothing(argv, nowhere, status, want):
+    if nowhere == "pipe":
+        reader, output = os.pipe()
+        os.close(reader)
+    else:
+        if not os.path.exists(nowhere):
+            pytest.skip(f"{nowhere} is not there")
+        output = os.open(nowhere, os.O_WRONLY)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run([*COMMAND, *argv], stdout=output, stderr=subprocess.PIPE, text=True, env=environment,
+                          cwd=os.path.dirname(os.path.abspath(__file__)))
+    os.close(output)
+    assert done.returncode == status and done.stderr.replace("gomlx: using fable, the model in the package\n", "") == want
+
+
+def test_no_work_fails_because_nobody_hears_of_it():
+    reader, output = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*COMMAND, "generate", "Once", "-n", "3", "-t", "0"], stdout=subprocess.PIPE, stderr=output,
+                          text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
+    os.close(output)
+    assert (done.returncode, done.stdout) == (0, " upon a time\n")
 
 
 def test_stop_and_sampling_flags_arrive(capfd):
@@ -168,6 +195,30 @@ def test_an_error_is_one_line_and_status_1(capfd, tmp_path):
         assert status == 1 and out == "" and len(errors) == 1 and errors[0].startswith("gomlx: error: ")
 
 
+def test_wrong_types_of_arguments_are_the_users_and_others_are_ours(capfd, monkeypatch):
+    status, out, err = run(capfd, "generate", "x", "--python", "/none")
+    assert status == 1 and out == "" and err.endswith("error: load: the native backend has no option python\n")
+
+    def broken(args):
+        raise TypeError("a mistake of the program")
+
+    monkeypatch.setattr(cli.machine, "doctor", broken)
+    with pytest.raises(TypeError, match="a mistake of the program"):
+        cli.main(["doctor"])
+
+
+def test_paths_that_are_neither_file_nor_folder(capfd, tmp_path):
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    for argv in (["generate", "x", "-m", str(pipe)], ["tokens", "x", "-m", str(pipe)], ["plan", "-m", str(pipe)],
+                 ["convert", str(pipe), str(tmp_path / "x.gguf")], ["bench", str(pipe)]):
+        status, out, err = run(capfd, *argv)
+        assert status == 1 and out == "" and "is a pipe or a device, expected a file or a folder" in err
+    status, out, err = run(capfd, "convert", "fable", str(pipe), "--overwrite")
+    assert status == 1 and "is a pipe or a device and is not overwritten" in err
+    assert os.listdir(tmp_path) == ["pipe.gguf"]
+
+
 def test_text_comes_out_as_it_is_made():
     with start("generate", "Once upon a time", "--seed", "1", "-n", "2000") as process:
         assert process.stdout.read(20)
@@ -181,6 +232,31 @@ def test_a_reader_that_leaves_ends_it_quietly():
         process.stdout.close()
         assert process.wait(60) in (128 + signal.SIGPIPE, 0)
         assert process.stderr.read() == "gomlx: using fable, the model in the package\n"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("destination", ["x.gguf", "folder"])
+def test_signals_within_convert_leave_nothing(capfd, tmp_path, monkeypatch, name, destination):
+    number = getattr(signal, name)
+    before = signal.getsignal(number)
+    monkeypatch.setattr(conversion.Job, "note", lambda *given: os.kill(os.getpid(), number))
+    try:
+        status = cli.main(["convert", "fable", str(tmp_path / destination)])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 128 + number and signal.getsignal(number) == before and not os.listdir(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_ctrl_c_while_an_answer_is_written(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Tell me a story.\nAnd then?\n"))
+    monkeypatch.setattr(gomlx.TokenStream, "parts", lambda stream: os.kill(os.getpid(), signal.SIGINT))
+    assert run(capfd, "chat") == (128 + signal.SIGINT, "", "gomlx: using fable, the model in the package\n")
+    terminal = io.StringIO("Tell me a story.\nAnd then?\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    status, out, _ = run(capfd, "chat", "--json")
+    assert status == 0 and [json.loads(one)["finish_reason"] for one in out.splitlines()] == ["cancelled"] * 2
 
 
 def test_ctrl_c_ends_it_quietly():

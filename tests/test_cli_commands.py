@@ -1,6 +1,7 @@
 """Commands that generate nothing: tokens, plan, discover, backends, completion; and what chat shows."""
 import argparse
 import dataclasses
+import io
 import json
 import os
 import re
@@ -178,6 +179,15 @@ def test_a_built_in_format(capfd):
     status, out, _ = run(capfd, "chat", "Hi", "--chat-format", "llama2", "-n", "3", "-t", "0", "--json")
     with gomlx.load() as model:
         assert json.loads(out)["prompt_tokens"] == len(model.tokenizer.encode_prompt("<|im_end|>[INST] Hi [/INST]")) - 1
+
+
+def test_json_is_json(capfd, monkeypatch):
+    output.print_json({"a": [1.5, float("-inf"), (float("nan"), "é☃")], "b": {"c": float("inf")}})
+    assert json.loads(capfd.readouterr().out, parse_constant=pytest.fail) == {"a": [1.5, None, [None, "é☃"]],
+                                                                              "b": {"c": None}}
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    output.print_json("é☃")
+    assert sys.stdout.buffer.getvalue() == b'"\\u00e9\\u2603"\n'
 
 
 # ------------------------------------------------------------------------------------------------------------ progress

@@ -40,7 +40,10 @@ def test_batch(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("line, words", [("{", "not JSON"), ("[1]", "either"), ('{"prompt": "a", "messages": []}', "either"),
-                                         ("{}", "either")])
+                                         ("{}", "either"), ('{"messages": []}', "messages: expected a list"),
+                                         ('{"messages": "a"}', "messages: expected a list"),
+                                         ('{"messages": [5]}', "messages: expected a list"),
+                                         ('{"prompt": "a", "logit_bias": {"a": 1}}', "logit_bias: expected token ids")])
 def test_batch_lines_that_are_no_prompts(tmp_path, capsys, line, words):
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a"}\n' + line + "\n", encoding="utf-8")
@@ -49,13 +52,33 @@ def test_batch_lines_that_are_no_prompts(tmp_path, capsys, line, words):
 
 
 def test_classify(lines, capsys):
-    out, err = run(capsys, "classify", lines, "--label", " happy", "--label", " sad", "--json")
-    found = list(map(json.loads, out))
-    assert [one["text"] for one in found] == TEXTS and "tokens/s" in err
+    [out], err = run(capsys, "classify", lines, "--label", " happy", "--label", " sad", "--json")
+    done = json.loads(out)
+    found = done["results"]
+    with gomlx.load() as model:
+        assert done["label_tokens"] == {one: model.tokenizer.bare(one) for one in (" happy", " sad")}
+        assert done["prompt_tokens"] == sum(len(model.tokenizer.encode_prompt(one)) for one in TEXTS)
+    assert [one["text"] for one in found] == TEXTS and "gomlx: error" not in err
+    assert done["tokens_per_second"] == pytest.approx(done["prompt_tokens"] / done["seconds"])
     for one in found:
         assert one["label"] in (" happy", " sad") and sum(one["probabilities"].values()) == pytest.approx(1)
-    out, _ = run(capsys, "classify", lines)
-    assert len(out) == 3 and out[0].endswith(TEXTS[0])
+    out, err = run(capsys, "classify", lines)
+    assert len(out) == 3 and out[0].endswith(TEXTS[0]) and "tokens/s" in err
+
+
+def test_a_bias_in_a_line(tmp_path, capsys):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "Once", "logit_bias": {"300": 99}, "max_tokens": 2}', encoding="utf-8")
+    [out], _ = run(capsys, "batch", str(path), "--json")
+    assert json.loads(out)["tokens"] == [300, 300]
+
+
+@pytest.mark.parametrize("command", ["batch", "classify", "score", "embed"])
+def test_bytes_that_are_no_text(tmp_path, capsys, command):
+    path = tmp_path / "tëxts ☃"
+    path.write_bytes(b"Once\n\xff\n")
+    out, err = run(capsys, command, str(path), status=1)
+    assert not out and f"{path}: not utf-8 text: invalid start byte, byte 0xff" in err
 
 
 def test_score(lines, capsys):

@@ -542,6 +542,31 @@ def test_what_is_there_is_kept(folder, tmp_path):
         gomlx.convert(source, source, "bf16", overwrite=True)
 
 
+def test_what_is_no_model_is_not_replaced(folder, tmp_path, monkeypatch):
+    source = folder("llama")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("mine")
+    (tmp_path / "folder.gguf").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "x.gguf").write_text("source")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    before = left(tmp_path)
+    for origin, name, error, words in ((source, "home", FileExistsError, "no model's folder"),
+                                       (source, "link", FileExistsError, "no model's folder"),
+                                       (source, "folder.gguf", IsADirectoryError, "is a folder, expected a .gguf file"),
+                                       (source, "pipe", FileExistsError, "is a pipe or a device"),
+                                       (tmp_path / "x.gguf", ".", ValueError, "is within .*, which would be replaced"),
+                                       (source, "/", ValueError, "is in use")):
+        with pytest.raises(error, match=words):
+            gomlx.convert(origin, tmp_path / name, "bf16", overwrite=True)
+    monkeypatch.chdir(tmp_path)
+    for name, words in ((".", "is in use"), ("", "destination is '', expected")):
+        with pytest.raises(ValueError, match=words):
+            gomlx.convert(source, name, "bf16", overwrite=True)
+    assert left(tmp_path) == before and (tmp_path / "home" / "letter.txt").read_text() == "mine"
+
+
 def change(path, **more):
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | more))

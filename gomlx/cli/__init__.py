@@ -12,17 +12,19 @@ come one by one) and nothing else; long work shows output.progress; errors are r
 here.
 """
 import argparse
+import contextlib
 import os
 import signal
 import sys
 
 import gomlx
+from gomlx import arguments
 from gomlx.cli import conversion, generation, inspection, machine, many, models, speed, tokens
 from gomlx.cli.output import say
 
 GROUPS = (generation, many, inspection, tokens, models, conversion, speed, machine)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
-            gomlx.Error)
+            gomlx.Error, arguments.WrongType)
 
 
 class Commands:
@@ -49,23 +51,60 @@ def parser():
 
 
 def main(argv=None):
-    """Runs one command; returns the exit status: 0, 1 after an error, 2 for wrong usage, 128 + signal when
-    interrupted."""
+    """Runs one command; returns the exit status: 0, 1 after an error, 128 + signal when interrupted. Raises SystemExit
+    with 2 for wrong usage, with 0 after --help, and with 128 + signal when the process is to end."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:          # closed by the shell, as in `gomlx ... >&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
-    args = parser().parse_args(argv)
-    sys.stdout.reconfigure(errors="replace")
     try:
-        status = args.run(args)
-        sys.stdout.flush()
-        return status
+        with ended_by_signals():
+            return run(argv)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # What is left in the buffer has nowhere to go; without this Python complains about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except FAILURES as error:
         say("error: " + (" ".join(str(error).split()) or type(error).__name__))
         return 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            let_go(stream)
+
+
+def run(argv):
+    try:
+        args = parser().parse_args(argv)
+        sys.stdout.reconfigure(errors="replace")
+        status = args.run(args)
+    except SystemExit:                          # after --help
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return status
+
+
+@contextlib.contextmanager
+def ended_by_signals():
+    """kill, timeout and a closed terminal end a command like Ctrl-C: what it was writing is removed. A signal that the
+    caller ignores, as nohup does, stays ignored."""
+    def end(number, frame):
+        raise SystemExit(128 + number)
+
+    changed = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
+    for one in changed:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in changed:
+            signal.signal(one, signal.SIG_DFL)
+
+
+def let_go(stream):
+    """What is left in the buffer of a stream that cannot be written has nowhere to go; Python would complain about it at
+    exit."""
+    try:
+        stream.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())

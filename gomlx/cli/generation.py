@@ -83,8 +83,8 @@ def show(stream, args):
 
 
 def chat_options(args):
-    tools = options.read_json_file(args.tools) if args.tools else None
-    if tools is not None and not isinstance(tools, list):
+    tools = options.read_json_file(args.tools) if args.tools is not None else None
+    if args.tools is not None and not isinstance(tools, list):
         raise ValueError(f"{args.tools}: expected a list of tools")
     return options.sampling_of(args) | {"tools": tools, "enable_thinking": args.think, "chat_format": args.chat_format,
                                         "thinking_budget": args.thinking_budget}
@@ -103,7 +103,7 @@ def chat(args):
 
 def talk(model, args, system):
     """Questions and answers until the input ends. One session holds the conversation, so each turn computes only what
-    is new; Ctrl-C ends an answer, not the conversation."""
+    is new; Ctrl-C ends an answer, and the conversation only where nobody types."""
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if on_terminal:
         import readline  # noqa: F401 - gives input() line editing and history
@@ -157,5 +157,10 @@ def answer(model, args, messages, session):
             show(stream, args)
         except KeyboardInterrupt:
             stream.close()
-            print(flush=True)
+            if not sys.stdin.isatty():
+                raise
+            if args.json:
+                print_json(result_json(stream.result))
+            else:
+                print(flush=True)
     messages.append(stream.result.message)

@@ -53,8 +53,9 @@ def show_activations(model, text, args):
     found = model.inspect(text, args.want or "layers.*.residual")
     if args.npz:
         from gomlx.io import savez
-        savez(args.npz, **found)
-        say(f"{len(found)} arrays in {args.npz}")
+        file = args.npz if args.npz.endswith(".npz") else args.npz + ".npz"
+        savez(file, **found)
+        say(f"{len(found)} arrays in {file}")
         return
     if args.json:
         print_json({name: {"shape": list(array.shape), "values": array.tolist()} for name, array in found.items()})

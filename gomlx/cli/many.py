@@ -29,7 +29,7 @@ def batch(args):
     with options.load(args) as model:
         common = options.sampling_of(args)
         timeout = common.pop("timeout", None)
-        stream = model.generate_batch([asked.pop("messages", None) or asked.pop("prompt") for _, (_, asked) in lines],
+        stream = model.generate_batch([asked.pop("messages" if "messages" in asked else "prompt") for _, (_, asked) in lines],
                                       options=[asked for _, (_, asked) in lines], batch_size=args.batch_size,
                                       timeout=timeout, **common)
         shown = [False] * len(lines)
@@ -71,6 +71,14 @@ def read_prompt(path, number, line):
         asked = {"prompt": asked}
     if not isinstance(asked, dict) or ("prompt" in asked) == ("messages" in asked):
         raise ValueError(f"{path}, line {number}: expected an object with either \"prompt\" or \"messages\"")
+    messages = asked.get("messages", [{}])
+    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+        raise ValueError(f"{path}, line {number}: messages: expected a list of {{\"role\": ..., \"content\": ...}}")
+    if isinstance(asked.get("logit_bias"), dict):       # JSON's names are texts
+        try:
+            asked["logit_bias"] = {int(token_id): bias for token_id, bias in asked["logit_bias"].items()}
+        except ValueError:
+            raise ValueError(f"{path}, line {number}: logit_bias: expected token ids as names") from None
     name = asked.pop("id", None)
     return name, asked
 
@@ -86,11 +94,15 @@ def classify(args):
     found = texts(args)
     with options.load(args) as model:
         done = model.classify(found, labels=args.label)
+    if args.json:
+        print_json({"results": [{"text": text, "token": one.token, "token_text": one.text, "logprob": one.logprob,
+                                 "label": one.label, "probabilities": one.probabilities,
+                                 "label_logprobs": one.label_logprobs} for text, one in zip(found, done, strict=True)],
+                    "label_tokens": done.label_tokens, "prompt_tokens": done.prompt_tokens, "seconds": done.seconds,
+                    "tokens_per_second": done.tokens_per_second})
+        return 0
     for text, one in zip(found, done, strict=True):
-        if args.json:
-            print_json({"text": text, "token": one.token, "token_text": one.text, "logprob": one.logprob,
-                        "label": one.label, "probabilities": one.probabilities})
-        elif one.label is not None:
+        if one.label is not None:
             print(f"{one.label}\t{one.probabilities[one.label]:.3f}\t{text}")
         else:
             print(f"{one.text!r}\t{one.logprob:.3f}\t{text}")

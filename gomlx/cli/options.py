@@ -1,5 +1,6 @@
 """Options that several commands have, each once, as parents for argparse; and what commands do with them."""
 import argparse
+import contextlib
 import dataclasses
 import json as json_module
 import sys
@@ -117,16 +118,27 @@ def load(args):
 
 def read_lines(path):
     """(number, line) of the lines that are not empty; - is standard input."""
-    if path == "-":
-        yield from ((i, line) for i, line in enumerate(sys.stdin, 1) if line.strip())
-        return
-    with open(path, encoding="utf-8") as file:
-        yield from ((i, line) for i, line in enumerate(file, 1) if line.strip())
+    with contextlib.nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
+        with decoding(path):
+            yield from ((i, line) for i, line in enumerate(file, 1) if line.strip())
 
 
 def read_text(text):
     """The text, or for - standard input without the newline that `echo` and editors end it with."""
-    return sys.stdin.read().removesuffix("\n") if text == "-" else text
+    if text != "-":
+        return text
+    with decoding("-"):
+        return sys.stdin.read().removesuffix("\n")
+
+
+@contextlib.contextmanager
+def decoding(path):
+    """Says of bytes that are no text where they come from."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{'standard input' if path == '-' else path}: not {error.encoding} text: {error.reason}, byte "
+                         f"{error.object[error.start]:#04x}") from None
 
 
 def read_json_file(path):

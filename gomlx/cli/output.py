@@ -2,6 +2,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sys
 
@@ -10,7 +11,13 @@ CODES = {"dim": "2", "bold": "1", "reverse": "7", "red": "31", "green": "32", "c
 
 
 def say(text):
-    print("gomlx: " + text, file=sys.stderr, flush=True)
+    tell("gomlx: " + text + "\n")
+
+
+def tell(text):
+    """To standard error; no work fails because nobody hears of it."""
+    with contextlib.suppress(OSError):
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -29,13 +36,13 @@ def progress(label):
             shown = percent
             filled = BAR * percent // 100
             bar = "#" * filled + "-" * (BAR - filled)
-            print(f"\rgomlx: {label} [{bar}] {percent:3} %", end="", file=sys.stderr, flush=True)
+            tell(f"\rgomlx: {label} [{bar}] {percent:3} %")
 
     try:
         yield report
     finally:
         if shown >= 0:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            tell("\r\033[K")
 
 
 def wants_colour():
@@ -51,7 +58,21 @@ def coloured(text, *names):
 
 
 def print_json(value):
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """One line of JSON as RFC 8259 has it: what is not finite becomes null, and only UTF-8 carries more than ASCII."""
+    ascii_only = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+    try:
+        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
+    except ValueError:
+        text = json.dumps(finite(value), ensure_ascii=ascii_only, allow_nan=False)
+    print(text, flush=True)
+
+
+def finite(value):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def result_json(result):
