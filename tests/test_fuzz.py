@@ -28,13 +28,15 @@ TOKENIZER = {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": [["a", "b"]]}}
 
 ISA = """
-const char *gm_isa(void);
-const char *gm_isa(void) {
+#include "kernels.h"
+const gm_kernels *kernels_select(const char **why) {
+    static gm_kernels table = { .isa = "generic" };
+    (void)why;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) return "avx512";
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return "avx2";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) table.isa = "avx2";
+    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) table.isa = "avx512";
 #endif
-    return "generic";
+    return &table;
 }
 """
 MODELS = [
@@ -81,7 +83,7 @@ def parsers(tmp_path_factory):
                for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c")) if not build.is_part(path)]
     parts = [(source, isa, [*own, f"-DKERNELS_{isa}"]) for isa, own in build.ISAS.items()
              for source in (os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, build.PARTS[1])))]
-    # The engine itself, which knows the processor, is not in the programs.
+    # What knows the processor would have all kernels in the programs.
     isa = folder / "isa.c"
     isa.write_text(ISA)
     # Configs are read by the architectures too, whose forward passes need all ops: what is not there gets a stub.

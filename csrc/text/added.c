@@ -32,6 +32,8 @@ gm_status added_insert(added_set *set, const void *text, size_t length, added_to
     if (length == 0)
         return GM_OK;
     uint32_t node = 0;
+    if (set->kernels == NULL)
+        set->kernels = piece_kernels_get();
     for (size_t i = 0; i < length; i++)
         if ((node = child_for(set, node, ((const uint8_t *)text)[i])) == 0)
             return GM_ENOMEM;
@@ -58,7 +60,7 @@ void added_free(added_set *set) {
 }
 
 void added_open(added_scan *scan, const added_set *set, const uint8_t *text, size_t size, bool skip_special) {
-    *scan = (added_scan){ .set = set, .kernels = piece_kernels_get(), .text = text, .size = size, .skip_special = skip_special };
+    *scan = (added_scan){ .set = set, .text = text, .size = size, .skip_special = skip_special };
 }
 
 /* The longest token at `start`, -1 if none. */
@@ -95,8 +97,10 @@ static bool word_behind(const added_scan *scan, size_t at) {
 
 static size_t next_first(const added_scan *scan, size_t at) {
     const added_set *set = scan->set;
+    if (set->n_firsts == 0)
+        return scan->size;
     if (set->n_firsts <= FEW)
-        return scan->kernels->find_byte(scan->text, at, scan->size, set->firsts, set->n_firsts);
+        return set->kernels->find_byte(scan->text, at, scan->size, set->firsts, set->n_firsts);
     while (at < scan->size && set->root[scan->text[at]] == 0)
         at++;
     return at;

@@ -20,6 +20,7 @@ typedef struct {
     uint32_t root[256];          /* the first byte's node */
     uint8_t firsts[256];         /* the bytes that have one */
     size_t n_firsts;
+    const struct piece_kernels *kernels;         /* once there is a token */
 } added_set;
 
 /* Of two tokens with one text the special one wins, else the first; an empty text is ignored. */
@@ -29,7 +30,6 @@ void added_free(added_set *set);
 /* Cuts a text at its added tokens. */
 typedef struct {
     const added_set *set;
-    const struct piece_kernels *kernels;
     const uint8_t *text;
     size_t size, at, done;       /* at: where the search goes on; done: the text before is given out */
     bool skip_special, pending;  /* pending: a token waits behind the text in front of it */

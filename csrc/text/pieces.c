@@ -1,6 +1,6 @@
 /* pieces.c - the cache of pieces.h. */
 #include "text/pieces.h"
-#include "gomlx.h"
+#include "kernels.h"
 
 #define FIRST_SHORTS ((size_t)1 << 14)     /* 512 KiB */
 #define MOST_SHORTS ((size_t)1 << 20)     /* 32 MiB */
@@ -20,7 +20,8 @@ extern const piece_kernels
     piece_kernels_generic;
 
 const piece_kernels *piece_kernels_get(void) {
-    const char *isa = gm_isa() == NULL ? "generic" : gm_isa();    /* NULL: the engine has not begun */
+    const gm_kernels *table = kernels_select(NULL);     /* NULL: GOMLX_ISA names one that cannot run */
+    const char *isa = table == NULL ? "generic" : table->isa;
 #if defined(__x86_64__)
     if (strcmp(isa, "avx512") == 0)
         return &piece_kernels_avx512;

@@ -81,6 +81,7 @@ typedef struct piece_kernels {
     void (*merge)(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes);
 } piece_kernels;
 
+/* Those of the engine's instruction set. The processor is asked each time: not for every text. */
 const piece_kernels *piece_kernels_get(void);
 /* The piece's bytes as a lane of merge; false when they are not all symbols, or too many. */
 bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t length);
