@@ -285,8 +285,6 @@ bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t 
     return all >= 0;
 }
 
-static bool before(bpe_candidate a, bpe_candidate b) { return a.rank != b.rank ? a.rank < b.rank : a.at < b.at; }
-
 static gm_status heap_push(bpe_work *work, bpe_candidate candidate) {
     if (work->n_heap == work->heap_capacity) {
         void *heap = work->heap;
@@ -294,7 +292,7 @@ static gm_status heap_push(bpe_work *work, bpe_candidate candidate) {
         work->heap = heap;
     }
     size_t at = work->n_heap++;
-    while (at > 0 && before(candidate, work->heap[(at - 1) / 4])) {
+    while (at > 0 && candidate < work->heap[(at - 1) / 4]) {
         work->heap[at] = work->heap[(at - 1) / 4];
         at = (at - 1) / 4;
     }
@@ -310,9 +308,8 @@ static bpe_candidate heap_pop(bpe_work *work) {
         if (first >= n)
             break;
         for (size_t i = first + 1; i < first + 4 && i < n; i++)
-            if (before(heap[i], heap[least]))
-                least = i;
-        if (!before(heap[least], moved))
+            least = heap[i] < heap[least] ? i : least;
+        if (heap[least] >= moved)
             break;
         heap[at] = heap[least];
         at = least;
@@ -327,7 +324,7 @@ static gm_status push_candidate(const bpe *b, bpe_work *work, uint32_t at) {
     if (at == NO_SYMBOL || s[at].next == NO_SYMBOL)
         return GM_OK;
     uint32_t rank = bpe_rank(b, s[at].id, s[s[at].next].id);
-    return rank == BPE_NO_RANK ? GM_OK : heap_push(work, (bpe_candidate){ rank, at, b->results.data[rank] });
+    return rank == BPE_NO_RANK ? GM_OK : heap_push(work, (uint64_t)rank << 32 | at);
 }
 
 static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_buffer *spans) {
@@ -343,22 +340,23 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_b
         GM_TRY(push_candidate(b, work, (uint32_t)i));
     while (work->n_heap > 0) {
         bpe_candidate top = heap_pop(work);
-        bpe_symbol *left = &s[top.at];
+        uint32_t place = (uint32_t)top;
+        bpe_symbol *left = &s[place];
         if (left->id < 0 || left->next == NO_SYMBOL)
             continue;
         /* Entries are not taken out when a neighbour changes: the pair must still give the same token. */
         bpe_symbol *right = &s[left->next];
         uint32_t rank = bpe_rank(b, left->id, right->id);
-        if (rank == BPE_NO_RANK || b->results.data[rank] != top.id)
+        if (rank == BPE_NO_RANK || b->results.data[rank] != b->results.data[top >> 32])
             continue;
-        left->id = top.id;
+        left->id = b->results.data[rank];
         left->length += right->length;
         right->id = -1;
         left->next = right->next;
         if (right->next != NO_SYMBOL)
-            s[right->next].previous = top.at;
+            s[right->next].previous = place;
         GM_TRY(push_candidate(b, work, left->previous));
-        GM_TRY(push_candidate(b, work, top.at));
+        GM_TRY(push_candidate(b, work, place));
     }
     for (size_t i = 0; i < n; i++)
         if (s[i].id >= 0)

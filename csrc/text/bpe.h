@@ -38,7 +38,7 @@ typedef struct {
 } bpe;
 
 typedef struct { int32_t id; uint32_t length, previous, next; } bpe_symbol;    /* id -1: merged away */
-typedef struct { uint32_t rank, at; int32_t id; } bpe_candidate;
+typedef uint64_t bpe_candidate;    /* a merge: its rank, below it the position; the least comes first */
 
 typedef struct {
     bpe_symbol *symbols;
