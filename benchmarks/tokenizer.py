@@ -4,17 +4,17 @@
     python benchmarks/tokenizer.py FOLDER...                        # folders with a tokenizer.json
     python benchmarks/tokenizer.py qwen3 gemma3 --text english=book.txt --threads 1 --repeat 5
 
-FOLDER is a model's folder. gigatoken and tokenizers read the same file as we. tiktoken is given GPT-2's vocabulary from it
-where the folder's name begins with gpt2; bpe-openai cannot read any and encodes with its own cl100k, which has 100,277
-tokens: its ids are others, its work is alike. Without --text the texts are made of what the machine has:
-english is the documentation in Python's packages, code their sources, multilingual the translations of the system's
-programs (/usr/share/locale), json records of both, letters a megabyte of one letter. A text is --megabytes long.
+FOLDER is a model's folder. gigatoken and tokenizers read the same file as we. tiktoken is given GPT-2's vocabulary from
+it where the folder's name begins with gpt2; bpe-openai cannot read any and encodes with its own cl100k, which has
+100,277 tokens: its ids are others, its work is alike. Without --text the texts are made of what the machine has: english
+is the documentation in Python's packages, code their sources, multilingual the translations of the system's programs
+(/usr/share/locale), json records of both, letters a megabyte of one letter. A text is --megabytes long.
 
 "first" is the first pass of a fresh tokenizer over the text, "later" the median of the passes after it, in MB/s of UTF-8,
 the libraries in turns; with --threads 2 a pass is a batch of the text's documents (20,000 characters each). Peers run
-their fastest call: tokenizers encode_batch_fast (one text at a time: encode_fast is not there in Python), gigatoken
-encode or encode_batch, the others encode_to_numpy or encode_ordinary_batch. Ours is encode(..., as_arrays=True) or encode_batch of it; "list" is
-ours with lists of ints. "ratio" is ours over the best peer's, first and later. "ids": whether the peers give our ids."""
+their fastest call: tokenizers encode_batch_fast, gigatoken encode or encode_batch, the others encode_to_numpy or
+encode_ordinary_batch. Ours is encode(..., as_arrays=True) or encode_batch; "list" is ours with lists of ints. "ratio" is
+ours over the best peer's, first and later. "ids": whether a library gives ours."""
 import argparse
 import ast
 import glob

@@ -1,0 +1,136 @@
+"""The quick way to ids (csrc/text/quick.c) gives what the general way gives, under the chosen instruction set: encode()
+takes the one, an Encoding the other."""
+import json
+import random
+
+import pytest
+
+import gomlx
+
+SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+PATTERNS = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "cl100k": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES,
+    "qwen2": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES,
+    "tekken": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?"
+              r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES,
+}
+PIECES = [" ", "  ", "    ", "\n", "\r\n", "\t", " \n", "\n  \n", "\n\n\n", "'", "''", "'s", "'re", "'LL", "'x",
+          "don't", "a", "the", "Word", "xxxxxxxxxxxxxxxxxxxx",
+          "yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy", "1", "12", "1234567", ".", "...",
+          "(", "=>", "/", "_", "\u000b", "\u001c", "\u0085", "\u00a0", "\u3000", "\u00e9", "\u017f", "\u0301",
+          "\u4e2d\u6587", "\u0440\u0443\u0441", "\U0001f44d", "\u2581", "\u2581x", ">", "> x", "<", "</", "\u200b",
+          "\u0000"]
+
+
+def alphabet():
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [b for b in range(256) if b not in plain]
+    return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(rest)}
+
+
+def trained(words, joined, split):
+    """(vocabulary, merges) of random merges over the words' symbols, some of them below an earlier one's rank."""
+    chance, vocabulary, merges = random.Random(3), {}, []
+    for symbol in split:
+        vocabulary.setdefault(symbol, len(vocabulary))
+    words = [list(word) for word in words]
+    while len(merges) < 300:
+        pairs = sorted({pair for word in words for pair in zip(word, word[1:])})
+        if not pairs:
+            break
+        left, right = chance.choice(pairs)
+        merges.append([left, right])
+        vocabulary.setdefault(left + right, len(vocabulary))
+        for word in words:
+            at = 0
+            while at + 1 < len(word):
+                if word[at:at + 2] == [left, right]:
+                    word[at:at + 2] = [joined(left, right)]
+                at += 1
+    return vocabulary, merges
+
+
+def byte_level(pattern, ignore_merges=False, normalizer=None):
+    of = alphabet()
+    words = ["".join(of[b] for b in text.encode()) for text in PIECES + [" " + p for p in PIECES] + ["Hello world the"]]
+    vocabulary, merges = trained(words, str.__add__, of.values())
+    if ignore_merges:
+        vocabulary.update({"Ġdon": len(vocabulary), "xxx": len(vocabulary) + 1})
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return gomlx.Tokenizer.from_json(json.dumps({
+        "added_tokens": [], "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            split, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]},
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": ignore_merges}}).encode())
+
+
+def words_of_sentencepiece(prefix):
+    words = [p.replace(" ", "\u2581") for p in PIECES]
+    words += ["\u2581the", "\u2581Word", "the\u2581", "\u2581\u2581\u2581", ">\u2581</"]
+    symbols = ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581", *"thewordx>.</ax1'", "\u4e2d", "\u0440"]
+    vocabulary, merges = trained(words, str.__add__, symbols)
+    vocabulary["<b>"] = len(vocabulary)
+    merges = [m for m in merges if not (m[1].startswith("\u2581") and m[0][-1] not in "\u2581>")]
+    merges = [m for m in merges if m[0] in vocabulary and m[1] in vocabulary and "".join(m) in vocabulary]
+    steps = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
+    if prefix:
+        steps.insert(0, {"type": "Prepend", "prepend": "\u2581"})
+    return gomlx.Tokenizer.from_json(json.dumps({
+        "added_tokens": [{"id": vocabulary["<b>"], "content": "<b>", "special": False, "normalized": False,
+                          "lstrip": False, "rstrip": False, "single_word": False}],
+        "normalizer": {"type": "Sequence", "normalizers": steps} if prefix else steps[0],
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                          "invert": False},
+        "decoder": None,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "unk_token": "<unk>", "byte_fallback": True,
+                  "fuse_unk": True}}).encode())
+
+
+def texts(n, seed=0):
+    chance = random.Random(seed)
+    yield from ("", " ", "\n", "'", "a", " a", "a ", "<b>", " <b> a")
+    for size in range(55, 140):    # each kind of thing at each place of a block
+        yield "ab " * (size // 3) + "x" * (size % 3) + chance.choice(PIECES) + chance.choice(PIECES)
+    for _ in range(n):
+        kind = PIECES if chance.random() < 0.5 else [p for p in PIECES if p.isascii()]
+        yield "".join(chance.choice(kind) for _ in range(chance.randrange(1, 80)))
+
+
+def same(tokenizer, n=1500):
+    for text in texts(n):
+        assert tokenizer.encode(text, add_special_tokens=False) == tokenizer(text, add_special_tokens=False).ids, text
+    everything = "".join(texts(n, seed=5))    # with all that was learned so far, and longer than a run
+    assert tokenizer.encode(everything, add_special_tokens=False) == \
+        tokenizer(everything, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_known_patterns(name, ignore_merges):
+    same(byte_level(PATTERNS[name], ignore_merges))
+
+
+def test_normalized_text():
+    same(byte_level(PATTERNS["qwen2"], normalizer={"type": "NFC"}))
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_words(prefix):
+    same(words_of_sentencepiece(prefix))
+
+
+def test_what_is_learned_is_forgotten_unharmed():
+    """More different pieces than the tables keep."""
+    tokenizer = byte_level(PATTERNS["gpt2"])
+    chance = random.Random(1)
+    for _ in range(3):
+        text = " ".join(f"w{chance.randrange(10**9)}{'q' * chance.randrange(40)}" for _ in range(60_000))
+        assert tokenizer.encode(text, add_special_tokens=False) == tokenizer(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3_2", "qwen3", "gemma3", "mistral_nemo", "deepseek_v3"])
+def test_real_tokenizers(shared, name):
+    same(gomlx.Tokenizer.from_file(f"{shared}/data/tokenizers/{name}"), n=400)
