@@ -244,7 +244,8 @@ static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t leng
 static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const int32_t *ids, size_t count,
                          uint32_t *code) {
     if (count <= room) {
-        memcpy(slot, ids, count * sizeof *ids);
+        if (count != 0)                  /* else ids may be NULL */
+            memcpy(slot, ids, count * sizeof *ids);
         *code = (uint32_t)count;
         return GM_OK;
     }

@@ -194,7 +194,8 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
         n = spelled->size;
     }
     GM_TRY(model_encode(way->model, way->vocab, scratch, text, n, ids, NULL));
-    return piece_cache_keep(&work->cache, piece, length, 0, ids->data + before, ids->size - before);
+    const int32_t *own = ids->size > before ? ids->data + before : NULL;     /* none: there may be no data yet */
+    return piece_cache_keep(&work->cache, piece, length, 0, own, ids->size - before);
 }
 
 /* Finds the ids of all gaps. */
