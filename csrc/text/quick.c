@@ -251,7 +251,8 @@ static gm_status encode_run(const quick_way *way, quick_work *work, model_work *
         const piece_gap *gap = &work->gaps[i];
         memmove(first + gap->at + more, first + gap->at, (found - gap->at) * sizeof *first);
         more -= gap->count;
-        memcpy(first + gap->at + more, work->missing.data + gap->start, gap->count * sizeof *first);
+        if (gap->count != 0)             /* else there may be no data yet */
+            memcpy(first + gap->at + more, work->missing.data + gap->start, gap->count * sizeof *first);
     }
     return GM_OK;
 }
