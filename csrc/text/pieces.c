@@ -97,6 +97,8 @@ static const uint32_t *find_long(const piece_cache *cache, const uint8_t *piece,
     const long_slot *slot = long_at(cache, piece, length, hash);
     if (slot->hash != hash || slot->length != length || memcmp(cache->texts.data + slot->text, piece, length) != 0)
         return NULL;
+    if (cache->many.data == NULL)        /* no piece that is kept has ids */
+        return NULL;
     *count = slot->count;
     return (const uint32_t *)cache->many.data + slot->ids;
 }
