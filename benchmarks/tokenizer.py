@@ -30,7 +30,7 @@ import time
 
 DOCUMENT = 20_000            # characters
 LETTERS = 1_000_000
-SLOW = 8.0                   # seconds: a library that takes as long for a pass gets no more of them
+SLOW = 3.0                   # seconds: a library that takes as long for a pass gets no more of them
 
 
 # ---- texts ----
