@@ -26,7 +26,7 @@
 
 #if HAS_BLOCKS
 /* Bit i of each: what byte i of the block is. */
-typedef struct { uint64_t letter, digit, white, newline, space, quote, other_than_ascii; } block_bits;
+typedef struct { uint64_t letter, digit, graphic, white, newline, space, quote, other_than_ascii; } block_bits;
 
 #if defined(KERNELS_avx512)
 static inline block_bits look(const uint8_t *p) {
@@ -36,6 +36,7 @@ static inline block_bits look(const uint8_t *p) {
     b.other_than_ascii = _mm512_movepi8_mask(v);
     b.letter = _mm512_cmplt_epu8_mask(letters, _mm512_set1_epi8(26));
     b.digit = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8('0')), _mm512_set1_epi8(10));
+    b.graphic = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8('!')), _mm512_set1_epi8('~' - '!' + 1));
     b.space = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8(' '));
     b.white = b.space | _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8('\t')), _mm512_set1_epi8(5));
     b.newline = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\n')) | _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\r'));
@@ -70,6 +71,7 @@ static inline block_bits look(const uint8_t *p) {
     b.other_than_ascii = bits_of(v.low, v.high);
     b.letter = within(folded, 'a', 26);
     b.digit = within(v, '0', 10);
+    b.graphic = within(v, '!', '~' - '!' + 1);
     b.space = equal(v, ' ');
     b.white = b.space | within(v, '\t', 5);
     b.newline = equal(v, '\n') | equal(v, '\r');
@@ -77,6 +79,15 @@ static inline block_bits look(const uint8_t *p) {
     return b;
 }
 #endif
+
+static inline uint64_t equal_bits(const uint8_t *p, uint8_t byte) {
+#if defined(KERNELS_avx512)
+    return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(p), _mm512_set1_epi8((char)byte));
+#else
+    two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
+    return equal(v, (char)byte);
+#endif
+}
 
 /* Bits below the lowest set bit of x; all of them when there is none. */
 static inline uint64_t below(uint64_t x) { return x == 0 ? ~(uint64_t)0 : (x & -x) - 1; }
@@ -232,10 +243,12 @@ static size_t split(scanner kind, piece_run *run, size_t at) {
 }
 
 static inline bool starts_word(const word_rule *rule, const uint8_t *text, size_t at) {
-    bool no = text[at] != ' ';
+    if (text[at] != ' ')
+        return rule->cuts[word_class(text[at - 1])][word_class(text[at])];
     for (size_t i = 0; i < rule->n; i++)
-        no |= text[at - 1] == rule->behind[i];
-    return !no;
+        if (text[at - 1] == rule->behind[i])
+            return false;
+    return true;
 }
 
 static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
@@ -245,20 +258,17 @@ static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
     while (run->n < PIECES_AT_ONCE && at < run->length) {
 #if HAS_BLOCKS
         if (at + BLOCK <= run->length) {
-            uint64_t starts, behind = 0;
-#if defined(KERNELS_avx512)
-            __m512i v = _mm512_loadu_si512(run->text + at - 1);
+            const uint8_t *block = run->text + at - 1;
+            block_bits b = look(block);
+            uint64_t of[WORD_CLASSES] = { [WORD_LETTER] = b.letter, [WORD_DIGIT] = b.digit,
+                                          [WORD_MARK] = b.graphic & ~(b.letter | b.digit) };
+            uint64_t behind = 0, starts = 0;
             for (size_t i = 0; i < rule->n; i++)
-                behind |= _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)rule->behind[i]));
-            starts = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8(' '));
-#else
-            two_vectors v = { _mm256_loadu_si256((const __m256i *)(run->text + at - 1)),
-                              _mm256_loadu_si256((const __m256i *)(run->text + at + 31)) };
-            for (size_t i = 0; i < rule->n; i++)
-                behind |= equal(v, (char)rule->behind[i]);
-            starts = equal(v, ' ');
-#endif
-            starts &= ~(behind << 1) & ~(uint64_t)1;    /* bit 0 is the byte before `at` */
+                behind |= equal_bits(block, rule->behind[i]);
+            for (int left = 0; left < WORD_CLASSES; left++)
+                for (int right = 0; right < WORD_CLASSES; right++)
+                    starts |= rule->cuts[left][right] ? of[left] << 1 & of[right] : 0;
+            starts = (starts | (b.space & ~(behind << 1))) & ~(uint64_t)1;    /* bit 0 is the byte before `at` */
             size_t n = put_ends(run->ends + run->n, (uint32_t)at - 1, starts);
             run->n += n;
             at += BLOCK - 1;
@@ -409,16 +419,8 @@ static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uin
 #if HAS_BLOCKS
     for (; at + BLOCK <= length; at += BLOCK) {
         uint64_t hits = 0;
-#if defined(KERNELS_avx512)
-        __m512i v = _mm512_loadu_si512(text + at);
         for (size_t i = 0; i < n_bytes; i++)
-            hits |= _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)bytes[i]));
-#else
-        two_vectors v = { _mm256_loadu_si256((const __m256i *)(text + at)),
-                          _mm256_loadu_si256((const __m256i *)(text + at + 32)) };
-        for (size_t i = 0; i < n_bytes; i++)
-            hits |= equal(v, (char)bytes[i]);
-#endif
+            hits |= equal_bits(text + at, bytes[i]);
         if (hits != 0)
             return at + (size_t)__builtin_ctzll(hits);
     }

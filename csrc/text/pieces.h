@@ -38,8 +38,19 @@ typedef struct {
 } piece_cache;
 
 #define NO_CUTS 6
-/* Pieces start at a space unless one of these bytes is before it; the space itself is the first of them. */
-typedef struct { uint8_t behind[NO_CUTS]; size_t n; } word_rule;
+enum { WORD_LETTER, WORD_DIGIT, WORD_MARK, WORD_CLASSES, WORD_OTHER = WORD_CLASSES };    /* of ASCII; spaces are others */
+/* Pieces start at a space unless one of the bytes `behind` is before it (the space itself is the first of them), and
+ * between characters of two classes where cuts says so. */
+typedef struct {
+    uint8_t behind[NO_CUTS];
+    size_t n;
+    bool cuts[WORD_CLASSES + 1][WORD_CLASSES + 1];
+} word_rule;
+
+static inline int word_class(uint8_t c) {
+    return (uint8_t)((c | 0x20) - 'a') < 26 ? WORD_LETTER : (uint8_t)(c - '0') < 10 ? WORD_DIGIT :
+           c > ' ' && c < 0x7F ? WORD_MARK : WORD_OTHER;
+}
 
 /* A run over some pieces: pieces i of [first, n) end at ends[i] and begin where i - 1 ended, the first at `start`. */
 typedef struct {

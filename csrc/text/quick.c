@@ -39,32 +39,51 @@ static bool cuts_nothing(const pretokenizer *p) {
     return !p->byte_level;
 }
 
-/* The bytes in front of a space over which a merge reaches; false when they are too many. */
-static bool find_no_cuts(word_rule *rule, const bpe *b, const vocab *v) {
-    uint8_t *begins = memory_zeroed(v->n_ids + 1);
-    bool few = begins != NULL;
-    rule->behind[0] = ' ';
-    rule->behind[1] = (uint8_t)marker[MARKER_LENGTH - 1];
-    rule->n = 2;
-    for (size_t id = 0; id < v->n_ids && few; id++) {
-        size_t n;
+/* How a token begins and ends, as far as cuts go by it. */
+typedef struct { uint8_t first_class, last; bool marked, byte; } token_ends;
+
+static token_ends ends_of(const char *text, size_t n) {
+    if (text == NULL || n == 0)
+        return (token_ends){ .byte = true };
+    return (token_ends){ .first_class = (uint8_t)word_class((uint8_t)text[0]), .last = (uint8_t)text[n - 1],
+                         .marked = n >= MARKER_LENGTH && memcmp(text, marker, MARKER_LENGTH) == 0,
+                         .byte = n == 6 && memcmp(text, "<0x", 3) == 0 };
+}
+
+static bool cuts_by(word_rule *rule, const bpe *b, const token_ends *ends) {
+    for (size_t i = 0; i < b->n_slots; i++) {
+        if (b->slots[i] == BPE_FREE)
+            continue;
+        token_ends left = ends[b->slots[i] >> 42], right = ends[b->slots[i] >> 20 & ((1 << 22) - 1)];
+        if (left.byte || right.byte)    /* the text of <0xNN> is not what it stands for */
+            return false;
+        rule->cuts[word_class(left.last)][right.first_class] = false;
+        if (!right.marked || memchr(rule->behind, left.last, rule->n) != NULL)
+            continue;
+        if (rule->n == NO_CUTS)
+            return false;
+        rule->behind[rule->n++] = left.last;
+    }
+    return true;
+}
+
+/* Where no merge reaches over; false when that is hardly anywhere. */
+static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
+    token_ends *ends = memory_array(v->n_ids + 1, sizeof *ends);
+    if (ends == NULL)
+        return false;
+    for (size_t id = 0; id < v->n_ids; id++) {
+        size_t n = 0;
         const char *text = vocab_text(v, (int32_t)id, &n);
-        begins[id] = text != NULL && n >= MARKER_LENGTH && memcmp(text, marker, MARKER_LENGTH) == 0;
+        ends[id] = ends_of(text, n);
     }
-    for (size_t i = 0; i < b->n_slots && few; i++) {
-        size_t right = b->slots[i] >> 20 & ((1 << 22) - 1), n;
-        if (b->slots[i] == BPE_FREE || !begins[right])
-            continue;
-        const char *text = vocab_text(v, (int32_t)(b->slots[i] >> 42), &n);
-        uint8_t last = (uint8_t)text[n - 1];
-        if (memchr(rule->behind, last, rule->n) != NULL)
-            continue;
-        few = rule->n < NO_CUTS;
-        if (few)
-            rule->behind[rule->n++] = last;
-    }
-    memory_free(begins);
-    return few;
+    *rule = (word_rule){ .behind = { ' ', (uint8_t)marker[MARKER_LENGTH - 1] }, .n = 2 };
+    for (int left = 0; left < WORD_CLASSES; left++)
+        for (int right = 0; right < WORD_CLASSES; right++)
+            rule->cuts[left][right] = true;
+    bool found = cuts_by(rule, b, ends);
+    memory_free(ends);
+    return found;
 }
 
 void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, const model *m, const vocab *v) {
@@ -81,7 +100,7 @@ void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, c
         bytes = b->bytes[i] >= 0;    /* so nothing is unknown, and unknown neighbours cannot fuse over a cut */
     way->marker = vocab_find(v, marker, MARKER_LENGTH);
     if (bytes && way->marker >= 0 && marks_spaces(n, &way->prefix) && cuts_nothing(p) &&
-        find_no_cuts(&way->words, b, v))
+        find_cuts(&way->words, b, v))
         way->kind = QUICK_WORDS;
 }
 
