@@ -244,8 +244,8 @@ def main():
                 continue
             rates, same = measure(folder, text, a.threads, a.repeat, chosen)
             label = os.path.basename(os.path.normpath(folder))
-            peers = [p for p in PEERS if rates.get(p)]
-            later = {p: statistics.median(rates[p][1:] or rates[p]) for p in ("gomlx", *peers)}
+            peers = [p for p in PEERS if rates.get(p) and "gomlx" in rates]
+            later = {p: statistics.median(rates[p][1:] or rates[p]) for p in rates}
             ratios = {p: (rates["gomlx"][0] / rates[p][0], later["gomlx"] / later[p]) for p in peers}
             report.append({"tokenizer": label, "text": name, "bytes": len(text.encode()), "rates": rates, "same": same,
                            "ratios": ratios})

@@ -247,13 +247,16 @@ FAIRSEQ = ("XLMRoberta", "MBart", "Camembert", "Barthez", "Nllb", "Plbart", "XGL
 def _beside_model(folder, config):
     """What a tokenizer.model does not say: added tokens, as tokenizer.json has them; whether texts get bos, eos."""
     from gomlx.loading import read_json
-    name = config.get("tokenizer_class") or ""
+    name = str(config.get("tokenizer_class") or "")
     if name.startswith(FAIRSEQ):
         raise NotImplementedError(f"{folder}: a {name} numbers its tokens otherwise than its tokenizer.model; it needs "
                                   "a tokenizer.json")
-    added = {int(i): token for i, token in (config.get("added_tokens_decoder") or {}).items()}
-    for token, i in read_json(os.path.join(folder, "added_tokens.json")).items():
-        added.setdefault(i, {"content": token})
+    try:
+        added = {int(i): dict(token) for i, token in (config.get("added_tokens_decoder") or {}).items()}
+        for token, i in read_json(os.path.join(folder, "added_tokens.json")).items():
+            added.setdefault(int(i), {"content": token})
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise _gomlx.Error(f"{folder}: the added tokens beside tokenizer.model have no texts or ids: {error}") from None
     tokens = [{"special": False, "normalized": False} | token | {"id": i} for i, token in sorted(added.items())]
     return (json.dumps({"added_tokens": tokens}).encode(), config.get("add_bos_token", True) is not False,
             config.get("add_eos_token", name.startswith("T5")) is True)

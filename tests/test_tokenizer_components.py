@@ -173,7 +173,7 @@ def test_patterns(tmp_path):
     ("(a", "not closed"), ("a)", "closes no"), ("[a", "not closed"), ("[]a]", r"\]"), ("[b-a]", "range"),
     (r"[\d-z]", "range"), ("[a&&", "not closed"), ("a\\", "ends"), ("[a\\", "ends|not closed"), (r"\x{110000}", "x"),
     (r"\ud800", "ud800"), ("*a", "quantifier"), ("(" * 101, "deep"), ("[" * 102, "class"),
-    (r"(?:\p{L}a){400}", "too large"),
+    (r"(?:\p{L}a){400}", "too large"), (r"\b" * 10_000, "makes it too large"),
 ])
 def test_what_a_pattern_cannot_have_is_named(pattern, message, tmp_path):
     with pytest.raises(NotImplementedError, match=message):

@@ -86,6 +86,21 @@ def test_models_of_bytes(tmp_path):
     assert tok.encode("é é") == [1, 2, 3, 4, 2]
 
 
+@pytest.mark.parametrize("merges", [
+    [["▁", "a"], ["<0x0A>", "▁a"], ["<0x0A>", "▁"]], [["▁", "a"], ["", "▁a"], ["", "▁"]],
+    [["▁", "a"], ["b", "▁a"], ["a", "▁"], ["a", "b"]], [["▁", "▁"], ["▁▁", "▁a"], ["▁", "a"], ["a", "▁▁"]]])
+def test_merges_over_spaces(tmp_path, merges):
+    """Texts are cut where no merge reaches over a space: what an encoding finds uncut is the same."""
+    tokens = list(dict.fromkeys(["", "<unk>", *sorted(BYTES), "▁", "a", "b", *map("".join, merges)]))
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    tok = load(tmp_path, normalizer=replace,
+               model=bpe(tokens, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    rng = random.Random(7)
+    for n in range(400):
+        text = "".join(rng.choices("ab  \né", k=n % 100))
+        assert tok.encode(text) == tok(text).ids
+
+
 def test_bpe_affixes(tmp_path):
     clip = bpe(["a", "b", "a</w>", "b</w>", "ab</w>", "ab"], [["a", "b</w>"], ["a", "b"]], end_of_word_suffix="</w>")
     tok = load(tmp_path, model=clip)
@@ -421,6 +436,12 @@ def test_what_stands_beside_a_model(tmp_path):
 def test_damaged_sentencepiece(data, message, tmp_path):
     with pytest.raises(gomlx.Error, match=message):
         from_model(data, tmp_path)
+
+
+@pytest.mark.parametrize("tokens", [{"3": 5}, {"x": {"content": "a"}}, {"3": None}, [1], {"3": {"content": 7}}])
+def test_damaged_added_tokens_beside_sentencepiece(tokens, tmp_path):
+    with pytest.raises(gomlx.Error):
+        from_model(spm(SMALL), tmp_path, tokenizer_class=7, added_tokens_decoder=tokens)
 
 
 @pytest.mark.parametrize("trainer, normalizer, message", [

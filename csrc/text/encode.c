@@ -11,6 +11,7 @@ static void drop_scratch(encode_work *work) {
     pretokens_free(&work->pretokens);
     model_work_free(&work->model);
     memory_free(work->spans.data);
+    quick_work_drop(&work->quick);
     work->normalize = (normalize_work){ 0 };
     work->pretokens = (pretoken_scan){ 0 };
     work->model = (model_work){ 0 };
@@ -118,8 +119,8 @@ static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const te
     return GM_OK;
 }
 
-/* A text of a byte-level vocabulary, with all that is known: its ids come the quick way, and since their bytes are all of
- * the text, their lengths tell where they are. Not *done: a byte has no token. */
+/* A text of a byte-level vocabulary, with all that is known: its ids come the quick way, and since their bytes are all
+ * of the text, their lengths tell where they are. Not *done: a byte has no token. */
 static gm_status encode_by_lengths(gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start,
                                    bool *done) {
     const token_bytes *bytes;

@@ -1,6 +1,7 @@
 /* load_model.c - the model of a tokenizer.json: BPE, Unigram, WordPiece or WordLevel.
  * The vocabulary and the merges, which are megabytes, are read where they stand, in one pass if they come in the
- * usual order (type, prefix, vocabulary, merges); the small settings are noted and looked at afterwards. A setting that is not implemented is an error that names it. */
+ * usual order (type, prefix, vocabulary, merges); the small settings are noted and looked at afterwards. A setting that
+ * is not implemented is an error that names it. */
 #include "text/component.h"
 #include "text/merges.h"
 

@@ -246,7 +246,7 @@ gm_status normalize(const normalizer *n, normalize_work *work, text_view *view) 
             GM_TRY(write_chars(step->kind, &w, first));
             break;
         }
-        *view = text_written(&w);
+        GM_TRY(text_written(&w, view));
         next = 1 - next;
     }
     return GM_OK;

@@ -453,8 +453,8 @@ static inline void fetch_slot(const bpe *b, uint64_t hash) {
     __builtin_prefetch(&b->slots[hash >> 3 & (b->n_slots - 1)]);
 }
 
-/* Where a pair's slot is looked for: its home, or when the filter says that there is none, a free slot. Which of the two it
- * is cannot be foreseen, so it is chosen without a jump. */
+/* Where a pair's slot is looked for: its home, or when the filter says that there is none, a free slot. Which of the
+ * two it is cannot be foreseen, so it is chosen without a jump. */
 static inline const uint64_t *home_of(const bpe *b, uint64_t hash, bool wanted) {
     const uint64_t *home = &b->slots[hash >> 3 & (b->n_slots - 1)];
     return wanted && passes(b, hash) ? home : &b->slots[b->free_slot];

@@ -4,6 +4,7 @@
 #include "text/unicode.h"
 
 #define MAX_DEPTH 100    /* of groups, and of classes in classes */
+#define MOST_BYTES ((size_t)1 << 24)    /* rewritten: PCRE2 takes far less, and two bytes (\b) may become 60,000 */
 
 typedef struct {
     size_t atom;         /* where in `out` the group begins */
@@ -548,8 +549,11 @@ gm_status pattern_rewrite(const char *pattern, size_t length, byte_buffer *out) 
     if (fault < length)
         return gm_fail(GM_EBADFILE, "tokenizer: a pattern is not UTF-8 at byte %zu", fault);
     r.depth = 1;    /* the pattern itself */
-    while (r.at < length)
+    while (r.at < length) {
+        if (out->size > MOST_BYTES)
+            return refuse(&r, r.at, "makes it too large");
         GM_TRY(rewrite_next(&r));
+    }
     if (r.depth > 1)
         return refuse(&r, 0, "has a group that is not closed");
     for (int i = 0; i < r.groups[0].closes; i++)

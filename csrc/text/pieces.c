@@ -54,10 +54,10 @@ void piece_cache_free(piece_cache *cache) {
     *cache = (piece_cache){ 0 };
 }
 
-static void key_of(uint64_t *key, size_t words, const uint8_t *piece, size_t length, unsigned flags) {
+static void key_of(uint64_t *key, size_t words, const uint8_t *piece, size_t length) {
     uint8_t bytes[PIECE_MEDIUM + 1] = { 0 };
     memcpy(bytes, piece, length);
-    bytes[8 * words - 1] = (uint8_t)(length | flags);
+    bytes[8 * words - 1] = (uint8_t)length;
     memcpy(key, bytes, 8 * words);
 }
 
@@ -69,8 +69,8 @@ static size_t short_home(const piece_cache *cache, const uint64_t key[2]) {
     return piece_mix(key[0], key[1]) & (cache->n_shorts - 1);
 }
 
-static uint64_t long_hash(const uint8_t *piece, size_t length, unsigned flags) {
-    uint64_t hash = length | (uint64_t)flags << 32, words[2];
+static uint64_t long_hash(const uint8_t *piece, size_t length) {
+    uint64_t hash = length, words[2];
     for (size_t at = 0; at + 16 <= length; at += 16) {
         memcpy(words, piece + at, 16);
         hash = piece_mix(words[0] ^ hash, words[1]);
@@ -91,9 +91,8 @@ static long_slot *long_at(const piece_cache *cache, const uint8_t *piece, size_t
     return &cache->longs[at];
 }
 
-static const uint32_t *find_long(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
-                                 size_t *count) {
-    uint64_t hash = long_hash(piece, length, flags);
+static const uint32_t *find_long(const piece_cache *cache, const uint8_t *piece, size_t length, size_t *count) {
+    uint64_t hash = long_hash(piece, length);
     const long_slot *slot = long_at(cache, piece, length, hash);
     if (slot->hash != hash || slot->length != length || memcmp(cache->texts.data + slot->text, piece, length) != 0)
         return NULL;
@@ -104,15 +103,14 @@ static const uint32_t *find_long(const piece_cache *cache, const uint8_t *piece,
 }
 
 /* The ids of one piece, in a short slot with the count in the last; NULL when it is not kept. */
-static const uint32_t *find_kept(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
-                                 size_t *count) {
+static const uint32_t *find_kept(const piece_cache *cache, const uint8_t *piece, size_t length, size_t *count) {
     uint64_t key[4];
     const uint32_t *ids = NULL;
     size_t n = 0;
     if (length > PIECE_MEDIUM)
-        return length > PIECE_LONG ? NULL : find_long(cache, piece, length, flags, count);
+        return length > PIECE_LONG ? NULL : find_long(cache, piece, length, count);
     if (length <= PIECE_SHORT) {
-        key_of(key, 2, piece, length, flags);
+        key_of(key, 2, piece, length);
         size_t at = short_home(cache, key);
         for (int i = 0; i < CACHE_PROBES && ids == NULL; i++, at = (at + 1) & (cache->n_shorts - 1)) {
             const short_slot *slot = &cache->shorts[at];
@@ -124,7 +122,7 @@ static const uint32_t *find_kept(const piece_cache *cache, const uint8_t *piece,
             n = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
         }
     } else if (length <= PIECE_MEDIUM) {
-        key_of(key, 4, piece, length, flags);
+        key_of(key, 4, piece, length);
         size_t at = medium_home(cache, key);
         for (int i = 0; i < CACHE_PROBES && ids == NULL; i++, at = (at + 1) & (cache->n_mediums - 1)) {
             const medium_slot *slot = &cache->mediums[at];
@@ -144,10 +142,10 @@ static const uint32_t *find_kept(const piece_cache *cache, const uint8_t *piece,
     return ids;
 }
 
-gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
-                           id_buffer *ids, bool *found) {
+gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, id_buffer *ids,
+                           bool *found) {
     size_t count;
-    const uint32_t *kept = find_kept(cache, piece, length, flags, &count);
+    const uint32_t *kept = find_kept(cache, piece, length, &count);
     *found = kept != NULL;
     if (kept == NULL)
         return GM_OK;
@@ -224,11 +222,10 @@ static gm_status grow_longs(piece_cache *cache) {
     return GM_OK;
 }
 
-static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags, const int32_t *ids,
-                           size_t count) {
+static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids, size_t count) {
     if (2 * cache->longs_used >= cache->n_longs)
         GM_TRY(grow_longs(cache));
-    uint64_t hash = long_hash(piece, length, flags);
+    uint64_t hash = long_hash(piece, length);
     long_slot kept = { hash, (uint32_t)cache->texts.size, (uint32_t)length, (uint32_t)cache->many.size,
                        (uint32_t)count };
     long_slot *slot = long_at(cache, piece, length, hash);
@@ -259,8 +256,8 @@ static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const 
     return GM_OK;
 }
 
-gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
-                           const int32_t *ids, size_t count) {
+gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
+                           size_t count) {
     if (cache->many.size > MOST_MANY || cache->texts.size > MOST_TEXT) {
         memset(cache->shorts, 0, cache->n_shorts * sizeof(short_slot));
         memset(cache->mediums, 0, cache->n_mediums * sizeof(medium_slot));
@@ -272,7 +269,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         if (2 * cache->shorts_used >= cache->n_shorts)
             GM_TRY(grow_shorts(cache));
         short_slot slot = { 0 };
-        key_of(slot.key, 2, piece, length, flags);
+        key_of(slot.key, 2, piece, length);
         GM_TRY(put_ids(cache, slot.ids, SHORT_IDS, ids, count, &code));
         slot.ids[SHORT_IDS - 1] |= code << COUNT_SHIFT;
         size_t at = short_home(cache, slot.key);
@@ -285,7 +282,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         if (2 * cache->mediums_used >= cache->n_mediums)
             GM_TRY(grow_mediums(cache));
         medium_slot slot = { 0 };
-        key_of(slot.key, 4, piece, length, flags);
+        key_of(slot.key, 4, piece, length);
         GM_TRY(put_ids(cache, slot.ids, MEDIUM_IDS, ids, count, &code));
         slot.count = code;
         size_t at = medium_home(cache, slot.key);
@@ -295,7 +292,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         cache->mediums_used += cache->mediums[at].key[3] == 0;
         cache->mediums[at] = slot;
     } else if (length <= PIECE_LONG) {
-        return keep_long(cache, piece, length, flags, ids, count);
+        return keep_long(cache, piece, length, ids, count);
     }
     return GM_OK;
 }

@@ -2,8 +2,8 @@
  * pieces' ids were the last time. Compiled for each instruction set (part_pieces.c), chosen at run time.
  *  (1) A piece is known by its bytes alone, so its ids never depend on what stands around it.
  *  (2) A cache only saves work: an entry may vanish at any time, and a text's ids are the same with any cache.
- *  (3) Tables are bounded (CACHE_MAX_SLOTS); a full one is emptied. Lookups look at CACHE_PROBES slots at most, so a
- *      hostile text that makes collisions costs no more than the misses. */
+ *  (3) Tables are bounded (MOST_... in pieces.c); a full one is emptied. Lookups look at CACHE_PROBES slots at most, so
+ *      a hostile text that makes collisions costs no more than the misses. */
 #ifndef GOMLX_TEXT_PIECES_H
 #define GOMLX_TEXT_PIECES_H
 #include "text/bpe.h"
@@ -20,8 +20,7 @@
 #define COUNT_MANY 0xFFu         /* ids[0], ids[1]: where in `many`, and how many */
 #define CACHE_PROBES 8
 
-/* The key is the piece padded with zeros, its last byte the length (and PART_OF_PIECE): 0 is a free slot. */
-#define PART_OF_PIECE 0x80u      /* a part of a longer piece, which is never a token of its own by ignore_merges */
+/* The key is the piece padded with zeros, its last byte the length: 0 is a free slot. */
 typedef struct { uint64_t key[2]; uint32_t ids[SHORT_IDS]; } short_slot;
 typedef struct { uint64_t key[4]; uint32_t ids[MEDIUM_IDS], count; } medium_slot;
 
@@ -99,11 +98,11 @@ bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t 
 
 gm_status piece_cache_new(piece_cache *cache);
 void piece_cache_free(piece_cache *cache);
-/* Appends the ids of one piece of any length; *found false when it is not kept. flags: 0 or PART_OF_PIECE. */
-gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
-                           id_buffer *ids, bool *found);
-gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, unsigned flags,
-                           const int32_t *ids, size_t count);
+/* Appends the ids of one piece of any length; *found false when it is not kept. */
+gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, id_buffer *ids,
+                           bool *found);
+gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
+                           size_t count);
 
 static inline uint64_t piece_mix(uint64_t a, uint64_t b) {
     unsigned __int128 product = (unsigned __int128)(a ^ 0x9E3779B97F4A7C15u) * (b ^ 0xD6E8FEB86659FD93u);

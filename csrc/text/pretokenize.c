@@ -61,8 +61,7 @@ static gm_status change_text(split_state *s, const pretokenize_step *step, text_
     if (step->alphabet) {
         text_write(&w, text, &s->changed);
         GM_TRY(write_alphabet(&w));
-        *text = text_written(&w);
-        return GM_OK;
+        return text_written(&w, text);
     }
     bool spaces = step->space != NULL && memchr(text->bytes, ' ', text->length) != NULL;
     bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && s->first);
@@ -77,8 +76,7 @@ static gm_status change_text(split_state *s, const pretokenize_step *step, text_
         GM_TRY(text_replace(&w, " ", 1, step->space, step->space_length));
     else
         GM_TRY(text_keep(&w, text->length));
-    *text = text_written(&w);
-    return GM_OK;
+    return text_written(&w, text);
 }
 
 /* Step `step` begins to cut a piece, which is not empty. */

@@ -4,12 +4,18 @@
 static const char marker[] = "\xE2\x96\x81";    /* U+2581 */
 #define MARKER_LENGTH 3
 
-void quick_work_free(quick_work *work) {
-    piece_cache_free(&work->cache);
+void quick_work_drop(quick_work *work) {
     memory_free(work->missing.data);
     memory_free(work->alphabet.data);
     memory_free(work->spelled.data);
     memory_free(work->first.data);
+    work->missing = (id_buffer){ 0 };
+    work->alphabet = work->spelled = work->first = (byte_buffer){ 0 };
+}
+
+void quick_work_free(quick_work *work) {
+    quick_work_drop(work);
+    piece_cache_free(&work->cache);
 }
 
 /* ---- whether there is one ---- */
@@ -172,7 +178,7 @@ static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap
             gaps[i]->start = (uint32_t)work->missing.size;
             gaps[i]->count = 1;
             GM_TRY(ids_append(&work->missing, whole[i]));
-            GM_TRY(piece_cache_keep(&work->cache, piece, length, 0, &whole[i], 1));
+            GM_TRY(piece_cache_keep(&work->cache, piece, length, &whole[i], 1));
         } else if (way->kind == QUICK_WORDS ? open_word(way, lane, piece, length)
                                             : bpe_open_lane(b, lane, piece, length)) {
             merged[n++] = gaps[i];
@@ -187,7 +193,7 @@ static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap
         GM_TRY(ids_reserve(&work->missing, lane->n));
         memcpy(work->missing.data + work->missing.size, lane->ids, lane->n * sizeof lane->ids[0]);
         work->missing.size += lane->n;
-        GM_TRY(piece_cache_keep(&work->cache, piece, length, 0, lane->ids, lane->n));
+        GM_TRY(piece_cache_keep(&work->cache, piece, length, lane->ids, lane->n));
     }
     return GM_OK;
 }
@@ -214,7 +220,7 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
     }
     GM_TRY(model_encode(way->model, way->vocab, scratch, text, n, ids, NULL));
     const int32_t *own = ids->size > before ? ids->data + before : NULL;     /* none: there may be no data yet */
-    return piece_cache_keep(&work->cache, piece, length, 0, own, ids->size - before);
+    return piece_cache_keep(&work->cache, piece, length, own, ids->size - before);
 }
 
 /* Finds the ids of all gaps. */
@@ -230,7 +236,7 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
         const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
         bool found;
         gap->start = (uint32_t)work->missing.size;
-        GM_TRY(piece_cache_give(&work->cache, piece, length, 0, &work->missing, &found));
+        GM_TRY(piece_cache_give(&work->cache, piece, length, &work->missing, &found));
         gap->count = found ? (uint32_t)(work->missing.size - gap->start) : NOT_FILLED;
         if (!found && together && length <= PIECE_MEDIUM)
             batch[n_batch++] = gap;

@@ -1,5 +1,5 @@
-/* quick.h - from text to ids without the general pipeline's steps, for the two kinds of tokenizer that nearly every model
- * has. Gives the ids that the steps give.
+/* quick.h - from text to ids without the general pipeline's steps, for the two kinds of tokenizer that nearly every
+ * model has. Gives the ids that the steps give.
  *  SCANNER  the pre-tokenizer is one known pattern, and whatever it cuts out goes to the model as it is.
  *  WORDS    byte pair encoding where the normalizer only puts a marker for each space, and maybe one in front, and where
  *           no merge reaches over the front of a space: a text may be cut there, and its words be known by their bytes. */
@@ -37,5 +37,6 @@ void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, c
 /* Appends the ids of a text between added tokens: normalized for SCANNER, as it came for WORDS. */
 gm_status quick_encode(const quick_way *way, quick_work *work, model_work *scratch, const uint8_t *text, size_t length,
                        id_buffer *ids);
+void quick_work_drop(quick_work *work);    /* all but what it has learned */
 void quick_work_free(quick_work *work);
 #endif

@@ -78,12 +78,16 @@ gm_status text_change(text_writer *w, uint32_t c, int change) {
     return text_put(w, bytes, n, like);
 }
 
-text_view text_written(const text_writer *w) {
+gm_status text_written(const text_writer *w, text_view *out) {
     text_view view = w->in;
+    if (w->out->bytes.size > INT32_MAX)
+        return gm_fail(GM_EOVERFLOW, "encode: the normalizer or the pre-tokenizer makes a text longer than %d bytes",
+                       INT32_MAX);
     view.bytes = w->out->bytes.data;
     view.length = w->out->bytes.size;
     view.spans = view.aligned ? w->out->spans.data : NULL;
-    return view;
+    *out = view;
+    return GM_OK;
 }
 
 gm_status text_replace(text_writer *w, const void *from, size_t from_length, const void *to, size_t to_length) {

@@ -62,7 +62,8 @@ gm_status text_insert(text_writer *w, const void *bytes, size_t n); /* like the 
 /* One character, and what it does to the input: 0 replaces the next character, 1 is inserted, -n replaces the next one
  * and drops n behind it. */
 gm_status text_change(text_writer *w, uint32_t c, int change);
-text_view text_written(const text_writer *w);
+/* Fails when it is longer than a text may be: positions have 32 bits. */
+gm_status text_written(const text_writer *w, text_view *out);
 
 /* Writes the rest of the input with every occurrence of `from` (not empty), found from the left, replaced. */
 gm_status text_replace(text_writer *w, const void *from, size_t from_length, const void *to, size_t to_length);
