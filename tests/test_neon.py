@@ -45,7 +45,7 @@ def in_root(cross):
     here = os.getcwd()
     os.chdir(ROOT)
     try:
-        return cross.build.parts(cross.build.ARM)
+        return [part for part in cross.build.parts(cross.build.ARM) if part[0].startswith("kernels/")]
     finally:
         os.chdir(here)
 
