@@ -82,15 +82,20 @@ int utf8_step(const uint8_t *bytes, size_t n) {
     return length;
 }
 
+/* Behind the ASCII at `at`, as far as it goes in whole words. */
+static inline size_t skip_ascii(const uint8_t *text, size_t at, size_t n) {
+    for (uint64_t word; at + sizeof word <= n; at += sizeof word) {
+        memcpy(&word, text + at, sizeof word);
+        if (word & 0x8080808080808080u)
+            break;
+    }
+    return at;
+}
+
 size_t utf8_check(const uint8_t *bytes, size_t n) {
     size_t at = 0;
     while (at < n) {
-        uint64_t word;
-        for (; at + sizeof word <= n; at += sizeof word) {
-            memcpy(&word, bytes + at, sizeof word);
-            if (word & 0x8080808080808080u)
-                break;
-        }
+        at = skip_ascii(bytes, at, n);
         /* The two plain cases that most text other than ASCII has; the rest is utf8_step's. */
         while (at + 3 <= n && bytes[at] >= 0x80) {
             uint8_t lead = bytes[at], second = bytes[at + 1];
@@ -304,12 +309,7 @@ static size_t find_check(normal_form form, const uint8_t *text, size_t at, size_
     unsigned traits = (composed ? 0 : TRAIT_NFD_CHECK) | (form < NORMAL_KC ? 0 : TRAIT_COMPATIBLE);
     uint8_t plain = form == NORMAL_C ? 0xCC : 0x80;    /* below U+0300 nothing needs a check for NFC */
     while (at < n) {
-        uint64_t word;
-        for (; at + sizeof word <= n; at += sizeof word) {
-            memcpy(&word, text + at, sizeof word);
-            if (word & 0x8080808080808080u)
-                break;
-        }
+        at = skip_ascii(text, at, n);
         for (int i = 0; i < 8 && at < n; i++) {
             if (text[at] < plain) {
                 at += text[at] < 0x80 ? 1 : 2;
