@@ -155,7 +155,18 @@ gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_
     return GM_OK;
 }
 
-/* Twice the table, or the same one empty when it has its largest size. */
+/* Into the piece's own slot or a free one near its home, else in place of the last looked at. */
+static void put_short(piece_cache *cache, const short_slot *slot) {
+    short_slot *slots = cache->shorts;
+    size_t at = short_home(cache, slot->key);
+    for (int i = 1; i < CACHE_PROBES && slots[at].key[1] != 0 &&
+                    memcmp(slots[at].key, slot->key, sizeof slot->key) != 0; i++)
+        at = (at + 1) & (cache->n_shorts - 1);
+    cache->shorts_used += slots[at].key[1] == 0;
+    slots[at] = *slot;
+}
+
+/* A larger table, or an empty one when it has its largest size. */
 static gm_status grow_shorts(piece_cache *cache) {
     size_t n = cache->n_shorts < MOST_SHORTS ? 4 * cache->n_shorts : cache->n_shorts;
     short_slot *slots = memory_table(n * sizeof *slots), *old = cache->shorts;
@@ -165,18 +176,21 @@ static gm_status grow_shorts(piece_cache *cache) {
     cache->shorts = slots;
     cache->n_shorts = n;
     cache->shorts_used = 0;
-    for (size_t i = 0; i < n_old; i++) {
-        if (old[i].key[1] == 0)
-            continue;
-        size_t at = short_home(cache, old[i].key);
-        int probes = 0;
-        while (slots[at].key[1] != 0 && ++probes < CACHE_PROBES)
-            at = (at + 1) & (n - 1);
-        cache->shorts_used += slots[at].key[1] == 0;
-        slots[at] = old[i];
-    }
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i].key[1] != 0)
+            put_short(cache, &old[i]);
     memory_table_free(old, old_bytes);
     return GM_OK;
+}
+
+static void put_medium(piece_cache *cache, const medium_slot *slot) {
+    medium_slot *slots = cache->mediums;
+    size_t at = medium_home(cache, slot->key);
+    for (int i = 1; i < CACHE_PROBES && slots[at].key[3] != 0 &&
+                    memcmp(slots[at].key, slot->key, sizeof slot->key) != 0; i++)
+        at = (at + 1) & (cache->n_mediums - 1);
+    cache->mediums_used += slots[at].key[3] == 0;
+    slots[at] = *slot;
 }
 
 static gm_status grow_mediums(piece_cache *cache) {
@@ -188,16 +202,9 @@ static gm_status grow_mediums(piece_cache *cache) {
     cache->mediums = slots;
     cache->n_mediums = n;
     cache->mediums_used = 0;
-    for (size_t i = 0; i < n_old; i++) {
-        if (old[i].key[3] == 0)
-            continue;
-        size_t at = medium_home(cache, old[i].key);
-        int probes = 0;
-        while (slots[at].key[3] != 0 && ++probes < CACHE_PROBES)
-            at = (at + 1) & (n - 1);
-        cache->mediums_used += slots[at].key[3] == 0;
-        slots[at] = old[i];
-    }
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i].key[3] != 0)
+            put_medium(cache, &old[i]);
     memory_table_free(old, old_bytes);
     return GM_OK;
 }
@@ -272,12 +279,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         key_of(slot.key, 2, piece, length);
         GM_TRY(put_ids(cache, slot.ids, SHORT_IDS, ids, count, &code));
         slot.ids[SHORT_IDS - 1] |= code << COUNT_SHIFT;
-        size_t at = short_home(cache, slot.key);
-        for (int i = 1; i < CACHE_PROBES && cache->shorts[at].key[1] != 0 &&
-                        memcmp(cache->shorts[at].key, slot.key, sizeof slot.key) != 0; i++)
-            at = (at + 1) & (cache->n_shorts - 1);
-        cache->shorts_used += cache->shorts[at].key[1] == 0;
-        cache->shorts[at] = slot;
+        put_short(cache, &slot);
     } else if (length <= PIECE_MEDIUM) {
         if (2 * cache->mediums_used >= cache->n_mediums)
             GM_TRY(grow_mediums(cache));
@@ -285,12 +287,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         key_of(slot.key, 4, piece, length);
         GM_TRY(put_ids(cache, slot.ids, MEDIUM_IDS, ids, count, &code));
         slot.count = code;
-        size_t at = medium_home(cache, slot.key);
-        for (int i = 1; i < CACHE_PROBES && cache->mediums[at].key[3] != 0 &&
-                        memcmp(cache->mediums[at].key, slot.key, sizeof slot.key) != 0; i++)
-            at = (at + 1) & (cache->n_mediums - 1);
-        cache->mediums_used += cache->mediums[at].key[3] == 0;
-        cache->mediums[at] = slot;
+        put_medium(cache, &slot);
     } else if (length <= PIECE_LONG) {
         return keep_long(cache, piece, length, ids, count);
     }
