@@ -27,10 +27,10 @@ __attribute__((constructor)) static void watch_fork(void) { pthread_atfork(fork_
 
 static int bin_of(size_t bytes) { return 63 - __builtin_clzll((unsigned long long)bytes | 1); }
 
-/* Blocks come in steps of at most an eighth of their size, so that a freed one fits a near neighbour. */
+/* Blocks come in steps of at most an eighth of their size and 256 KiB, so that a freed one fits a near neighbour. */
 static size_t round_size(size_t bytes) {
     size_t step = ALIGNMENT;
-    while (step * 16 < bytes)
+    while (step * 16 < bytes && step < 256 << 10)
         step *= 2;
     return (bytes + step - 1) / step * step;
 }

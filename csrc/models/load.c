@@ -195,12 +195,52 @@ static gm_status record_copy(gm_loader *l, const job *j, void *out, gm_dtype typ
     return GM_OK;
 }
 
+/* The format that a matrix is packed in. */
+static int packed_format(const gm_loader *l, const job *j) {
+    int format = j->tensor->format;
+    return format <= GM_QUANT_bf16 && l->options.weight_dtype != -1 ? dense_format(l->options.weight_dtype) : format;
+}
+
+/* Bytes of one part of the job's result. */
+static size_t part_bytes(const gm_loader *l, const job *j) {
+    if (j->kind == JOB_PACK)
+        return (size_t)kernels_packed_bytes(engine_kernels(), packed_format(l, j), j->rows, j->columns);
+    return (size_t)(j->rows * j->columns) * gm_dtype_size(j->kind == JOB_RAW ? j->dtype : GM_FLOAT32) + 1;
+}
+static size_t result_bytes(const gm_loader *l, const job *j) {
+    return (part_bytes(l, j) * (size_t)(j->parts > 1 ? j->parts : 1) + 63) / 64 * 64;
+}
+
+/* Matrices lie one after another, as a pass reads them, in buffers of many: large pages hold them, and what reads ahead
+ * of one finds the next. Vectors are apart, and MXFP4's bytes, which fields_adapt replaces. */
+#define SHARED_BYTES ((size_t)64 << 20)
+static bool is_shared(const job *j) { return j->kind == JOB_PACK || (j->kind == JOB_RAW && j->dtype != GM_UINT8); }
+
+static gm_buffer *take_shared(gm_loader *l, const job *j, size_t *offset) {
+    const size_t bytes = result_bytes(l, j);
+    if (!l->shared || l->shared_used + bytes > l->shared->bytes) {
+        size_t all = bytes;
+        for (const job *next = j + 1; next < l->jobs + l->n_jobs && all < SHARED_BYTES; next++)
+            if (is_shared(next) && next->part == 0)
+                all += result_bytes(l, next);
+        buffer_release(l->shared);
+        l->shared_used = 0;
+        l->shared = buffer_new(all);
+        if (!l->shared)
+            return NULL;
+    }
+    *offset = l->shared_used;
+    l->shared_used += bytes;
+    return buffer_retain(l->shared);
+}
+
 /* The array that the job's part goes to: made by the first part. */
-static gm_array *make_result(const job *j, gm_spec spec, size_t bytes) {
+static gm_array *make_result(gm_loader *l, const job *j, gm_spec spec) {
     if (j->part)
         return *j->to;
-    gm_buffer *buf = buffer_new(bytes * (size_t)(j->parts > 1 ? j->parts : 1));
-    *j->to = buf ? array_data(NULL, &spec, buf, 0) : NULL;
+    size_t offset = 0;
+    gm_buffer *buf = is_shared(j) ? take_shared(l, j, &offset) : buffer_new(result_bytes(l, j));
+    *j->to = buf ? array_data(NULL, &spec, buf, (int64_t)offset) : NULL;
     buffer_release(buf);
     return *j->to;
 }
@@ -221,27 +261,23 @@ static gm_status record_dense(gm_loader *l, const job *j) {
     gm_dtype in_type = j->kind == JOB_RAW ? j->dtype : dense_dtype(j->tensor->format);
     gm_dtype type = j->kind == JOB_RAW ? j->dtype : GM_FLOAT32;
     gm_spec spec = result_spec(j, type, j->columns == 1 && j->kind == JOB_VECTOR);
-    gm_array *result = make_result(j, spec, (size_t)(j->rows * j->columns) * gm_dtype_size(type) + 1);
+    gm_array *result = make_result(l, j, spec);
     return result ? record_copy(l, j, array_ptr(result), type, j->tensor->data, in_type) : error_code();
 }
 
 static gm_status record_matrix(gm_loader *l, const job *j) {
     const gm_kernels *k = engine_kernels();
     const gm_tensor *t = j->tensor;
-    int format = t->format;
+    const gm_quant_info *in = &gm_quants[t->format];
+    const int format = packed_format(l, j);
     const int32_t *map = l->row_map;
     const char *rows = (const char *)t->data +
-        j->first_row * (j->transposed ? j->transposed : j->columns) / gm_quants[format].values * gm_quants[format].bytes;
-    bool convert = format <= GM_QUANT_bf16 && l->options.weight_dtype != -1 &&
-                   dense_format(l->options.weight_dtype) != format;
-    if (convert || j->transposed) {
+        j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes;
+    if (format != t->format || j->transposed) {
         int64_t source = j->rows;
         for (int64_t r = 0; map && r < j->rows; r++)
             source = map[r] >= source ? map[r] + 1 : source;
         int64_t shape[2] = {source, j->columns}, to[2] = {j->columns, 1}, from[2] = {j->columns, 1};
-        gm_dtype in_type = dense_dtype(format);
-        if (convert)
-            format = dense_format(l->options.weight_dtype);
         if (j->transposed) {
             from[0] = 1;
             from[1] = shape[0] = j->transposed;
@@ -249,18 +285,17 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
         void *dense = queue_scratch(l->queue, (size_t)(shape[0] * shape[1]) * (size_t)gm_quants[format].bytes);
         if (!dense)
             return error_code();
-        GM_TRY(launch_copy(l->queue, dense, dense_dtype(format), to, rows, in_type, from, 2, shape));
+        GM_TRY(launch_copy(l->queue, dense, dense_dtype(format), to, rows, dense_dtype(t->format), from, 2, shape));
         queue_fence(l->queue);
         rows = dense;
     }
     gm_spec spec = result_spec(j, GM_PACKED, false);
     spec.format = format;
-    size_t bytes = (size_t)kernels_packed_bytes(k, format, j->rows, j->columns);
-    gm_array *result = make_result(j, spec, bytes);
+    gm_array *result = make_result(l, j, spec);
     if (!result)
         return error_code();
     return LAUNCH(l->queue, pack, kernels_panels(k, format, j->rows), 4, 0,
-                  .out = (char *)array_ptr(result) + bytes * (size_t)j->part, .in = rows, .row_map = map,
+                  .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part, .in = rows, .row_map = map,
                   .format = format, .rows = j->rows, .k = j->columns);
 }
 
@@ -430,6 +465,7 @@ void gm_loader_close(gm_loader *l) {
         run_unlock();
     }
     clear_job(l);
+    buffer_release(l->shared);
     queue_free(l->queue);
     gm_model_release(l->model);
     checkpoint_close(l->checkpoint);

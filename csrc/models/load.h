@@ -42,6 +42,8 @@ struct gm_loader {
     gm_queue *queue;
     bool running;                /* the queue has the current job and the run lock is held */
     int32_t *row_map;
+    gm_buffer *shared;           /* of the matrices at hand, filled up to shared_used: load.c */
+    size_t shared_used;
     size_t bytes_total, bytes_done;
 };
 

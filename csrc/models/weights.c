@@ -23,7 +23,7 @@ static gm_array *unpacked_stack(gm_scope *s, gm_array *w) {
     int64_t bytes = (int64_t)kernels_packed_bytes(engine_kernels(), w->format, rows, k);
     gm_array **each = memory_array((size_t)experts, sizeof *each), *joined = NULL;
     for (int64_t e = 0; each && e < experts; e++)
-        each[e] = unpacked(s, array_data(s, &spec, w->buf, e * bytes));
+        each[e] = unpacked(s, array_data(s, &spec, w->buf, w->offset + e * bytes));
     if (each)
         joined = gm_reshape(s, gm_concatenate(s, each, (int)experts, 0), 3, (int64_t[]){experts, rows, k});
     memory_free(each);
