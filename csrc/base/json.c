@@ -316,15 +316,23 @@ gm_status json_double(json_reader *r, double *out) {
 /* ---- tokens ---- */
 
 /* Files for people's eyes are half indentation: eight spaces at a time. */
-static void skip_space(json_reader *r) {
-    const char *at = r->at, *end = r->end;
-    uint64_t word;
+static inline const char *behind_space(const char *at, const char *end) {
     while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) {
         at++;
-        while (end - at >= 8 && (memcpy(&word, at, 8), word == 0x2020202020202020u)) at += 8;
+        for (uint64_t word; end - at >= 8; at += 8) {
+            memcpy(&word, at, 8);
+            word ^= 0x2020202020202020u;
+            if (word == 0) continue;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+            at += __builtin_ctzll(word) >> 3;
+#endif
+            break;
+        }
     }
-    r->at = at;
+    return at;
 }
+
+static inline void skip_space(json_reader *r) { r->at = behind_space(r->at, r->end); }
 
 static json_token begin(json_reader *r, json_token type) {
     if (r->depth == JSON_MAX_DEPTH) return fault(r, r->at, "nested deeper than 128 levels");
@@ -398,6 +406,85 @@ json_token json_next(json_reader *r) {
         skip_space(r);
     }
     return state == IN_OBJECT ? read_key(r) : read_value(r);
+}
+
+/* The quote that ends a string whose text begins at `at`; NULL where an escape, a control or the end comes first. */
+static inline const char *plain_end(const char *at, const char *end) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
+    for (uint64_t word; end - at >= 8; at += 8) {
+        memcpy(&word, at, 8);
+        uint64_t quote = word ^ (ones * '"'), slash = word ^ (ones * '\\');
+        uint64_t stop = (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((word - ones * 0x20) & ~word)) & tops;
+        if (stop) {
+            at += __builtin_ctzll(stop) >> 3;    /* the lowest flag is right, as in skip_plain */
+            return *at == '"' ? at : NULL;
+        }
+    }
+#endif
+    while (at < end && (unsigned char)*at >= 0x20 && *at != '"' && *at != '\\') at++;
+    return at < end && *at == '"' ? at : NULL;
+}
+
+static bool is_utf8(const char *at, const char *end) {
+    while (at < end) {
+        size_t n = (unsigned char)*at < 0x80 ? 1 : utf8_length(at, end);
+        if (n == 0) return false;
+        at += n;
+    }
+    return true;
+}
+
+/* Space, then this character: moves behind it. */
+static inline bool pass(const char **at, const char *end, char c) {
+    *at = behind_space(*at, end);
+    return *at < end && *(*at)++ == c;
+}
+
+bool json_plain_count(json_reader *r, json_text *key, int32_t *count) {
+    const char *at = r->at, *end = r->end;
+    if (r->failed || r->depth == 0 || r->stack[r->depth - 1] != IN_OBJECT) return false;
+    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '"')) return false;
+    const char *stop = plain_end(at, end);
+    if (!stop || !is_utf8(at, stop)) return false;
+    *key = (json_text){ at, (size_t)(stop - at) };
+    at = stop + 1;
+    if (!pass(&at, end, ':')) return false;
+    at = behind_space(at, end);
+    const char *digits = at;
+    int32_t value = 0;
+    while (at < end && at - digits < 9 && *at >= '0' && *at <= '9') value = 10 * value + (*at++ - '0');
+    /* Behind it stands what no number goes on with. */
+    if (at == digits || at == end || (*digits == '0' && at - digits > 1) ||
+        !(*at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
+        return false;
+    *count = value;
+    r->token = digits;
+    r->token_length = (size_t)(at - digits);
+    r->at = at;
+    r->need_comma = true;
+    r->type = JSON_NUMBER;
+    return true;
+}
+
+bool json_plain_pair(json_reader *r, json_text pair[2]) {
+    const char *at = r->at, *end = r->end;
+    if (r->failed || r->depth == 0 || r->depth == JSON_MAX_DEPTH || r->stack[r->depth - 1] != IN_ARRAY) return false;
+    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '[')) return false;
+    for (int i = 0; i < 2; i++) {
+        if ((i > 0 && !pass(&at, end, ',')) || !pass(&at, end, '"')) return false;
+        const char *stop = plain_end(at, end);
+        if (!stop) return false;
+        pair[i] = (json_text){ at, (size_t)(stop - at) };
+        at = stop + 1;
+    }
+    if (!pass(&at, end, ']')) return false;
+    r->token = at - 1;
+    r->token_length = 1;
+    r->at = at;
+    r->need_comma = true;
+    r->type = JSON_ARRAY_END;
+    return true;
 }
 
 gm_status json_skip(json_reader *r) {

@@ -32,6 +32,8 @@ typedef struct {
     bool need_comma, failed;
 } json_reader;
 
+typedef struct { const char *text; size_t length; } json_text;
+
 void json_open(json_reader *r, const char *text, size_t length, const char *name);
 json_token json_next(json_reader *r);
 /* After JSON_KEY: skips the key's value, whatever it is. After JSON_OBJECT/JSON_ARRAY: skips to its end. */
@@ -46,6 +48,12 @@ void json_string_copy(const json_reader *r, char *out);
 char *json_string_new(const json_reader *r, size_t *length);
 gm_status json_int(json_reader *r, int64_t *out);     /* the current number, an integer in range */
 gm_status json_double(json_reader *r, double *out);
+/* In an object, where the next member is a key without escapes and a number of at most nine digits: reads both. Else
+ * false, and nothing was read. */
+bool json_plain_count(json_reader *r, json_text *key, int32_t *count);
+/* In an array, where the next value is an array of two strings without escapes: reads it to its end and gives both. They
+ * are not checked to be UTF-8, so they serve to be compared with texts that are. Else false, and nothing was read. */
+bool json_plain_pair(json_reader *r, json_text pair[2]);
 /* A fault found by the caller (wrong type, missing key) at the current token, worded like the reader's own. */
 gm_status json_fail(json_reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* json_next, then a check of the type. */

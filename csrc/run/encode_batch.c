@@ -274,7 +274,8 @@ int32_t *gm_encode_take(gm_encode_batch *b, size_t block, size_t *count) {
 gm_encoded gm_encode_result(const gm_encode_batch *b, size_t i) { return b->results[i]; }
 
 const int32_t *gm_encode_ids(const gm_encode_batch *b, size_t i) {
-    return b->blocks[b->results[i].block].data + b->results[i].start;
+    const int32_t *block = b->blocks[b->results[i].block].data;
+    return block == NULL ? NULL : block + b->results[i].start;    /* NULL: no text of the block has any */
 }
 
 gm_encoding *gm_encode_encoding(gm_encode_batch *b, size_t i) {

@@ -42,56 +42,30 @@ static void place(bpe *b, uint64_t slot) {
     b->filter[hash >> 3 & (b->n_slots / 4 - 1)] |= (uint8_t)(1 << (hash & 7));
     while (b->slots[at] != BPE_FREE && b->slots[at] >> 20 != slot >> 20)
         at = (at + 1) & (b->n_slots - 1);
-    b->n_merges += b->slots[at] == BPE_FREE;
     b->slots[at] = slot;
 }
 
-static gm_status resize_slots(bpe *b, size_t n_slots) {
-    uint64_t *old = b->slots;
-    size_t n_old = b->n_slots;
-    uint64_t *slots = memory_table(n_slots * sizeof *slots);
-    uint8_t *filter = memory_table(n_slots / 4);
-    if (slots == NULL || filter == NULL) {
-        memory_table_free(slots, slots == NULL ? 0 : n_slots * sizeof *slots);
-        memory_table_free(filter, filter == NULL ? 0 : n_slots / 4);
-        return GM_ENOMEM;
-    }
-    memory_table_free(b->filter, n_old / 4);
-    b->filter = filter;
-    b->slots = slots;
-    b->n_slots = n_slots;
-    b->n_merges = 0;
-    for (size_t i = 0; i < n_old; i++)
-        if (old[i] != BPE_FREE)
-            place(b, old[i]);
-    memory_table_free(old, n_old * sizeof *old);
-    return GM_OK;
-}
-
-gm_status bpe_reserve(bpe *b, size_t n_merges) {
-    size_t n_slots = 64;
-    n_merges = n_merges < BPE_MOST_MERGES ? n_merges : BPE_MOST_MERGES;
-    while (n_slots < 2 * n_merges)
-        n_slots *= 2;
-    return n_slots > b->n_slots ? resize_slots(b, n_slots) : GM_OK;
-}
-
-void bpe_expect_merge(const bpe *b, int32_t left, int32_t right) {
-    if (b->n_slots > 0)
-        __builtin_prefetch(&b->slots[bpe_hash(BPE_PAIR(left, right)) >> 3 & (b->n_slots - 1)], 1);
-}
-
-gm_status bpe_add_merge(bpe *b, bpe_merge merge) {
-    if (merge.rank >= BPE_MOST_MERGES)
+gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
+    enum { AHEAD = 24 };
+    size_t n = results->size, n_slots = 64;
+    if (n > BPE_MOST_MERGES)
         return gm_fail(GM_EUNSUPPORTED, "tokenizer: more than %u merges are not supported", BPE_MOST_MERGES);
-    if (2 * (b->n_merges + 1) > b->n_slots)
-        GM_TRY(resize_slots(b, b->n_slots == 0 ? 64 : 2 * b->n_slots));
-    if (b->results.size <= merge.rank)
-        GM_TRY(ids_reserve(&b->results, merge.rank + 1 - b->results.size));
-    while (b->results.size <= merge.rank)
-        b->results.data[b->results.size++] = -1;
-    b->results.data[merge.rank] = merge.id;
-    place(b, BPE_PAIR(merge.left, merge.right) | (merge.rank + 1));
+    while (n_slots < 2 * n)
+        n_slots *= 2;
+    b->slots = memory_table(n_slots * sizeof *b->slots);
+    if (b->slots == NULL)
+        return GM_ENOMEM;
+    b->n_slots = n_slots;
+    b->filter = memory_table(n_slots / 4);
+    if (b->filter == NULL)
+        return GM_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        if (i + AHEAD < n)    /* where it will be put */
+            __builtin_prefetch(&b->slots[bpe_hash(pairs[i + AHEAD]) >> 3 & (n_slots - 1)], 1);
+        place(b, pairs[i] | (i + 1));
+    }
+    b->results = *results;
+    *results = (id_buffer){ 0 };
     return GM_OK;
 }
 

@@ -1,5 +1,5 @@
 /* bpe.h - byte pair encoding of one piece.
- *  (1) A bpe is built once (bpe_add_merge, then bpe_prepare) and then only read; bpe_work is one caller's scratch.
+ *  (1) A bpe is built once (bpe_set_merges, then bpe_prepare) and then only read; bpe_work is one caller's scratch.
  *  (2) The pair with the lowest rank is merged first, of equal ones the leftmost. Short pieces scan for it, long ones
  *      keep a heap: no input takes more than O(n log n). */
 #ifndef GOMLX_TEXT_BPE_H
@@ -15,8 +15,6 @@
 #define BPE_MOST_MERGES ((1u << 20) - 1)    /* a slot has 20 bits for the rank */
 #define BPE_SHORT 64               /* symbols; longer pieces keep a heap */
 
-typedef struct { int32_t left, right; uint32_t rank; int32_t id; } bpe_merge;
-
 typedef struct {
     bool byte_level;       /* symbols are bytes, their strings in GPT-2's alphabet */
     bool ignore_merges;    /* a piece that is a token is that token */
@@ -27,7 +25,7 @@ typedef struct {
     bool fuse_unknown;
     int32_t unknown;
     uint64_t *slots;       /* left, right and rank in one word (bpe_slot); open addressing, at most half full */
-    size_t n_slots, n_merges, free_slot;    /* free_slot: any that is */
+    size_t n_slots, free_slot;    /* free_slot: any that is */
     uint8_t *filter;       /* a bit for a pair's hash, two for each slot: most pairs that have no merge are known by
                             * it, and it stays in the cache where the slots do not */
     id_buffer results;     /* by rank: what the merge makes */
@@ -48,10 +46,8 @@ typedef struct {
     byte_buffer alphabet;
 } bpe_work;
 
-gm_status bpe_reserve(bpe *b, size_t n_merges);    /* only saves time */
-void bpe_expect_merge(const bpe *b, int32_t left, int32_t right);    /* fetches where bpe_add_merge will look */
-/* The last merge of a pair counts. */
-gm_status bpe_add_merge(bpe *b, bpe_merge merge);
+/* All merges by rank: a BPE_PAIR for each of the results, which are taken over. The last merge of a pair counts. */
+gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results);
 /* Looks up the single symbols; call once, when the flags are set. */
 gm_status bpe_prepare(bpe *b, const vocab *v);
 /* Appends the piece's ids, and unless spans is NULL for each of them its bytes in the piece: from 0 on without gaps, also

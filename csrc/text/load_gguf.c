@@ -104,7 +104,7 @@ static gm_status add_merges(const gguf *g, const gguf_entry *merges, merge_reade
             return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens with a space between them",
                            gguf_file(g)->path, (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
         size_t left = (size_t)(space - s.text);
-        GM_TRY(merges_add(reader, s.text, left, space + 1, s.length - left - 1));
+        GM_TRY(merges_add(reader, (vocab_string){ s.text, left }, (vocab_string){ space + 1, s.length - left - 1 }));
     }
     return merges_finish(reader);
 }
@@ -114,7 +114,6 @@ static gm_status read_merges(const gguf *g, gm_tokenizer *t) {
     GM_TRY(find_array(g, "tokenizer.ggml.merges", true, true, &merges));
     if (merges->count > UINT32_MAX / 4)
         return gm_fail(GM_EBADFILE, "%s: %llu merges", gguf_file(g)->path, (unsigned long long)merges->count);
-    GM_TRY(bpe_reserve(&t->model.bpe, merges->count));
     merge_reader reader;
     merges_open(&reader, &t->vocab, &t->model.bpe);
     gm_status status = add_merges(g, merges, &reader);

@@ -4,6 +4,10 @@
 #include "text/component.h"
 
 /* ---- added tokens ---- */
+enum { ADDED_ID, SINGLE_WORD, LSTRIP, RSTRIP, SPECIAL, NORMALIZED, CONTENT, N_ADDED };
+static const char *const added_keys[N_ADDED] = { "id", "single_word", "lstrip", "rstrip", "special", "normalized",
+                                                 "content" };
+
 /* Which id a token gets is the vocabulary's business (tokenizer_add), as in the reference; one that no vocabulary has
  * tells that the file is damaged. */
 static gm_status read_added(gm_tokenizer *t, json_reader *array) {
@@ -11,21 +15,21 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
         return GM_OK;
     if (array->type != JSON_ARRAY)
         return json_fail(array, "'added_tokens' is not an array");
-    json_reader r;
+    json_reader r, values[N_ADDED];
     gm_status status;
-    while ((status = member_next_object(array, &r)) == GM_OK) {
+    while ((status = member_next_all(array, &r, added_keys, N_ADDED, values)) == GM_OK) {
         added_token flags = { 0 };
         bool normalized;
         char *text;
         size_t length;
         int64_t id;
-        GM_TRY(member_count(&r, "id", &id));
-        GM_TRY(member_bool(&r, "single_word", false, &flags.single_word));
-        GM_TRY(member_bool(&r, "lstrip", false, &flags.lstrip));
-        GM_TRY(member_bool(&r, "rstrip", false, &flags.rstrip));
-        GM_TRY(member_bool(&r, "special", false, &flags.special));
-        GM_TRY(member_bool(&r, "normalized", !flags.special, &normalized));
-        GM_TRY(member_text(&r, "content", &text, &length));
+        GM_TRY(value_count(&values[ADDED_ID], added_keys[ADDED_ID], &id));
+        GM_TRY(value_bool(&values[SINGLE_WORD], added_keys[SINGLE_WORD], false, &flags.single_word));
+        GM_TRY(value_bool(&values[LSTRIP], added_keys[LSTRIP], false, &flags.lstrip));
+        GM_TRY(value_bool(&values[RSTRIP], added_keys[RSTRIP], false, &flags.rstrip));
+        GM_TRY(value_bool(&values[SPECIAL], added_keys[SPECIAL], false, &flags.special));
+        GM_TRY(value_bool(&values[NORMALIZED], added_keys[NORMALIZED], !flags.special, &normalized));
+        GM_TRY(value_text(&values[CONTENT], added_keys[CONTENT], &text, &length));
         if (text == NULL)
             return json_fail(&r, "an added token has no content");
         gm_status added = id < VOCAB_MAX ? tokenizer_add(t, text, length, flags, normalized)

@@ -34,7 +34,15 @@ static gm_status text_of(const json_reader *r, byte_buffer *scratch, const char 
 /* {"token": id, ...} */
 static gm_status read_ids(gm_tokenizer *t, json_reader *r, byte_buffer *scratch) {
     json_token token;
-    while ((token = json_next(r)) == JSON_KEY) {
+    json_text plain;
+    int32_t count;
+    for (;;) {
+        if (json_plain_count(r, &plain, &count)) {
+            GM_TRY(vocab_append(&t->vocab, plain.text, plain.length, count));
+            continue;
+        }
+        if ((token = json_next(r)) != JSON_KEY)
+            break;
         const char *text;
         size_t length;
         int64_t id;
@@ -106,44 +114,65 @@ static gm_status read_vocab(gm_tokenizer *t, json_reader *r, byte_buffer *scratc
 /* ---- merges ---- */
 /* "left right", or in newer files ["left", "right"]. */
 static gm_status read_merge(merge_reader *m, json_reader *r, byte_buffer *scratch, byte_buffer *first) {
-    const char *left, *right;
-    size_t n_left, n_right;
+    vocab_string left, right;
     if (r->type == JSON_STRING) {
-        GM_TRY(text_of(r, scratch, &left, &n_right));
-        if (n_right >= 8 && memcmp(left, "#version", 8) == 0)
+        bool copied = r->escaped;
+        GM_TRY(text_of(r, scratch, &left.text, &left.length));
+        if (left.length >= 8 && memcmp(left.text, "#version", 8) == 0)
             return GM_OK;
-        const char *space = memchr(left, ' ', n_right);
-        n_left = space == NULL ? n_right : (size_t)(space - left);
-        right = space == NULL ? left : space + 1;
-        n_right = space == NULL ? 0 : n_right - n_left - 1;
-        if (space == NULL || memchr(right, ' ', n_right) != NULL)
+        const char *space = memchr(left.text, ' ', left.length), *end = left.text + left.length;
+        if (space == NULL || memchr(space + 1, ' ', (size_t)(end - space - 1)) != NULL)
             return json_fail(r, "a merge is not two tokens with one space between them");
-        return merges_add(m, left, n_left, right, n_right);
+        left.length = (size_t)(space - left.text);
+        right = (vocab_string){ space + 1, (size_t)(end - space - 1) };
+        return (copied ? merges_copy : merges_add)(m, left, right);
     }
     if (r->type != JSON_ARRAY)
         return r->type == JSON_ERROR ? GM_EBADFILE : json_fail(r, "a merge is neither a string nor a pair");
     GM_TRY(json_expect(r, JSON_STRING));
-    GM_TRY(text_of(r, first, &left, &n_left));
+    bool copied = r->escaped;
+    GM_TRY(text_of(r, first, &left.text, &left.length));
     GM_TRY(json_expect(r, JSON_STRING));
-    GM_TRY(text_of(r, scratch, &right, &n_right));
-    GM_TRY(merges_add(m, left, n_left, right, n_right));
+    copied |= r->escaped;
+    GM_TRY(text_of(r, scratch, &right.text, &right.length));
+    GM_TRY((copied ? merges_copy : merges_add)(m, left, right));
     return json_expect(r, JSON_ARRAY_END);
 }
 
-static gm_status read_merges(gm_tokenizer *t, json_reader *r, byte_buffer *scratch) {
-    if (r->type != JSON_ARRAY)
-        return json_fail(r, "'merges' is not an array");
+/* Quickly: what is not UTF-8 is no token, and is not told from a token that is missing. */
+static gm_status read_list(gm_tokenizer *t, json_reader *r, byte_buffer *scratch, bool quickly) {
     merge_reader reader;
     byte_buffer first = { 0 };
+    json_text pair[2];
     gm_status status = GM_OK;
     merges_open(&reader, &t->vocab, &t->model.bpe);
-    while (status == GM_OK && json_next(r) != JSON_ARRAY_END)
-        status = read_merge(&reader, r, scratch, &first);
+    while (status == GM_OK) {
+        if (quickly && json_plain_pair(r, pair))
+            status = merges_add(&reader, (vocab_string){ pair[0].text, pair[0].length },
+                                (vocab_string){ pair[1].text, pair[1].length });
+        else if (json_next(r) != JSON_ARRAY_END)
+            status = read_merge(&reader, r, scratch, &first);
+        else
+            break;
+    }
     if (status == GM_OK)
         status = merges_finish(&reader);
     merges_close(&reader);
     memory_free(first.data);
     return status;
+}
+
+static gm_status read_merges(gm_tokenizer *t, json_reader *r, byte_buffer *scratch) {
+    if (r->type != JSON_ARRAY)
+        return json_fail(r, "'merges' is not an array");
+    json_reader start = *r;
+    gm_error quick;
+    gm_status status = read_list(t, r, scratch, true);
+    if (status != GM_EBADFILE)
+        return status;
+    gm_take_error(&quick);
+    *r = start;
+    return read_list(t, r, scratch, false);    /* finds what is wrong first */
 }
 
 /* ---- settings ---- */

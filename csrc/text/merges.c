@@ -5,78 +5,106 @@ void merges_open(merge_reader *m, const vocab *v, bpe *b) {
     m->vocab = v;
     m->bpe = b;
     m->n = 0;
+    m->last = -1;
     m->blob = (byte_buffer){ 0 };
-    m->rows = (id_buffer){ 0 };
+    m->pairs = NULL;
+    m->pair_capacity = 0;
+    m->results = (id_buffer){ 0 };
 }
 
 void merges_close(merge_reader *m) {
     memory_free(m->blob.data);
-    memory_free(m->rows.data);
+    memory_free(m->pairs);
+    memory_free(m->results.data);
 }
 
-static size_t rank_of(const merge_reader *m) { return m->rows.size / 3 + m->n; }
+static size_t rank_of(const merge_reader *m) { return m->results.size + m->n; }
 
-static int shown(vocab_token text) { return text.length < 64 ? (int)text.length : 64; }
+static int shown(size_t length) { return length < 64 ? (int)length : 64; }
 
-static gm_status fail_merge(const merge_reader *m, size_t i, const int32_t *ids) {
-    const vocab_token *t = &m->texts[3 * i];
-    vocab_token missing = ids[3 * i] < 0 ? t[0] : ids[3 * i + 1] < 0 ? t[1] : t[2];
-    const char *blob = (const char *)m->blob.data;
-    return gm_fail(GM_EBADFILE, "tokenizer: merge %zu joins '%.*s' and '%.*s', but the vocabulary has no '%.*s'",
-                   m->rows.size / 3 + i, shown(t[0]), blob + t[0].offset, shown(t[1]), blob + t[1].offset,
-                   shown(missing), blob + missing.offset);
+/* The right part as it is joined. */
+static vocab_string tail_of(const merge_reader *m, vocab_string right) {
+    size_t prefix = m->bpe->prefix_length;
+    return (vocab_string){ right.text + prefix, right.length - prefix };
 }
 
+/* What the two make; *id -1 when it is no token. */
+static gm_status find_joined(const merge_reader *m, vocab_string left, vocab_string right, int32_t *id) {
+    byte_buffer text = { 0 };
+    right = tail_of(m, right);
+    gm_status status = bytes_reserve(&text, left.length + right.length + 1);
+    if (status == GM_OK)
+        status = bytes_append(&text, left.text, left.length);
+    if (status == GM_OK)
+        status = bytes_append(&text, right.text, right.length);
+    if (status == GM_OK)
+        *id = vocab_find(m->vocab, text.data, text.size);
+    memory_free(text.data);
+    return status;
+}
+
+static gm_status fail_merge(const merge_reader *m, size_t i, int32_t left_id, int32_t right_id) {
+    vocab_string left = m->texts[2 * i], right = m->texts[2 * i + 1], rest = tail_of(m, right);
+    vocab_string missing = left_id < 0 ? left : right_id < 0 ? right : left;
+    bool both = left_id >= 0 && right_id >= 0;
+    int room = 64 - shown(missing.length);
+    return gm_fail(GM_EBADFILE, "tokenizer: merge %zu joins '%.*s' and '%.*s', but the vocabulary has no '%.*s%.*s'",
+                   m->results.size, shown(left.length), left.text, shown(right.length), right.text,
+                   shown(missing.length), missing.text,
+                   !both ? 0 : shown(rest.length) < room ? shown(rest.length) : room, rest.text);
+}
+
+/* In most files the merges stand in the order of what they make. */
 static gm_status look_up(merge_reader *m) {
-    if (m->rows.capacity - m->rows.size < VOCAB_BATCH) {
-        void *rows = m->rows.data;
-        GM_TRY(buffer_grow(&rows, m->rows.size, &m->rows.capacity, VOCAB_BATCH, sizeof(int32_t)));
-        m->rows.data = rows;
+    int32_t ids[2 * MERGES_BATCH];
+    if (m->pair_capacity - m->results.size < m->n) {
+        void *pairs = m->pairs;
+        GM_TRY(buffer_grow(&pairs, m->results.size, &m->pair_capacity, m->n, sizeof *m->pairs));
+        m->pairs = pairs;
     }
-    int32_t *ids = m->rows.data + m->rows.size;
-    vocab_find_many(m->vocab, m->blob.data, m->texts, 3 * m->n, ids);
-    for (size_t i = 0; i < m->n; i++)
-        if (ids[3 * i] < 0 || ids[3 * i + 1] < 0 || ids[3 * i + 2] < 0)
-            return fail_merge(m, i, ids);
-    m->rows.size += 3 * m->n;
+    GM_TRY(ids_reserve(&m->results, m->n));
+    vocab_find_strings(m->vocab, m->texts, 2 * m->n, ids);
+    for (size_t i = 0; i < m->n; i++) {
+        vocab_string left = m->texts[2 * i], right = m->texts[2 * i + 1], tail = tail_of(m, right);
+        if (vocab_is_joined(m->vocab, m->last + 1, left, tail))
+            m->last++;
+        else if (!vocab_is_joined(m->vocab, m->last, left, tail))
+            GM_TRY(find_joined(m, left, right, &m->last));
+        if (ids[2 * i] < 0 || ids[2 * i + 1] < 0 || m->last < 0)
+            return fail_merge(m, i, ids[2 * i], ids[2 * i + 1]);
+        m->pairs[m->results.size] = BPE_PAIR(ids[2 * i], ids[2 * i + 1]);
+        m->results.data[m->results.size++] = m->last;
+    }
     m->n = 0;
     m->blob.size = 0;
     return GM_OK;
 }
 
-gm_status merges_add(merge_reader *m, const char *left, size_t n_left, const char *right, size_t n_right) {
-    size_t prefix = m->bpe->prefix_length;
-    if (n_left > UINT32_MAX / 8 || n_right > UINT32_MAX / 8 || m->blob.size > UINT32_MAX / 2)
-        return gm_fail(GM_EBADFILE, "tokenizer: merge %zu has parts of %zu and %zu bytes", rank_of(m), n_left, n_right);
-    if (n_right < prefix)
+gm_status merges_add(merge_reader *m, vocab_string left, vocab_string right) {
+    if (left.length > UINT32_MAX / 8 || right.length > UINT32_MAX / 8)
+        return gm_fail(GM_EBADFILE, "tokenizer: merge %zu has parts of %zu and %zu bytes", rank_of(m), left.length,
+                       right.length);
+    if (right.length < m->bpe->prefix_length)
         return gm_fail(GM_EBADFILE, "tokenizer: merge %zu: its right part '%.*s' is shorter than the "
-                       "continuing_subword_prefix '%s'", rank_of(m), (int)n_right, right, m->bpe->prefix);
-    vocab_token *t = &m->texts[3 * m->n];
-    uint32_t start = (uint32_t)m->blob.size, joined = start;
-    GM_TRY(bytes_reserve(&m->blob, n_left + n_right + 1));
-    GM_TRY(bytes_append(&m->blob, left, n_left));
-    GM_TRY(bytes_append(&m->blob, right, n_right));
-    if (prefix > 0) {
-        joined = (uint32_t)m->blob.size;
-        GM_TRY(bytes_append(&m->blob, left, n_left));
-        GM_TRY(bytes_append(&m->blob, right + prefix, n_right - prefix));
-    }
-    t[0] = (vocab_token){ start, (uint32_t)n_left };
-    t[1] = (vocab_token){ start + (uint32_t)n_left, (uint32_t)n_right };
-    t[2] = (vocab_token){ joined, (uint32_t)(n_left + n_right - prefix) };
+                       "continuing_subword_prefix '%s'", rank_of(m), (int)right.length, right.text, m->bpe->prefix);
+    m->texts[2 * m->n] = left;
+    m->texts[2 * m->n + 1] = right;
     return ++m->n == MERGES_BATCH ? look_up(m) : GM_OK;
 }
 
-gm_status merges_finish(merge_reader *m) {
-    enum { AHEAD = 24 };
-    GM_TRY(look_up(m));
-    const int32_t *rows = m->rows.data;
-    size_t n = m->rows.size / 3;
-    GM_TRY(bpe_reserve(m->bpe, n));
-    for (size_t i = 0; i < n; i++) {
-        if (i + AHEAD < n)
-            bpe_expect_merge(m->bpe, rows[3 * (i + AHEAD)], rows[3 * (i + AHEAD) + 1]);
-        GM_TRY(bpe_add_merge(m->bpe, (bpe_merge){ rows[3 * i], rows[3 * i + 1], (uint32_t)i, rows[3 * i + 2] }));
+gm_status merges_copy(merge_reader *m, vocab_string left, vocab_string right) {
+    size_t n = left.length + right.length + 1;
+    if (m->blob.capacity - m->blob.size < n) {    /* the texts of this batch would move */
+        GM_TRY(look_up(m));
+        GM_TRY(bytes_reserve(&m->blob, n));
     }
-    return GM_OK;
+    const char *copy = (const char *)m->blob.data + m->blob.size;
+    GM_TRY(bytes_append(&m->blob, left.text, left.length));
+    GM_TRY(bytes_append(&m->blob, right.text, right.length));
+    return merges_add(m, (vocab_string){ copy, left.length }, (vocab_string){ copy + left.length, right.length });
+}
+
+gm_status merges_finish(merge_reader *m) {
+    GM_TRY(look_up(m));
+    return bpe_set_merges(m->bpe, m->pairs, &m->results);
 }

@@ -10,16 +10,21 @@ typedef struct {
     const vocab *vocab;
     bpe *bpe;
     size_t n;                      /* in the batch */
-    byte_buffer blob;
-    vocab_token texts[VOCAB_BATCH];    /* of merge i: 3 i left, 3 i + 1 right, 3 i + 2 what they make */
-    id_buffer rows;                /* left, right and what they make, for each merge before the batch */
+    vocab_string texts[2 * MERGES_BATCH];    /* of merge i: 2 i left, 2 i + 1 right */
+    byte_buffer blob;              /* those of the batch that would not have stayed */
+    int32_t last;                  /* what the merge before the batch makes */
+    uint64_t *pairs;               /* of the merges before the batch, and what they make */
+    size_t pair_capacity;
+    id_buffer results;
 } merge_reader;
 
 /* The vocabulary is indexed and does not change; bpe's prefix is set. Free with merges_close in every case. */
 void merges_open(merge_reader *m, const vocab *v, bpe *b);
 /* The next rank's merge. Both parts must be tokens, and so must what they make: the two in a row, but for the prefix of
- * the right one (continuing_subword_prefix). */
-gm_status merges_add(merge_reader *m, const char *left, size_t n_left, const char *right, size_t n_right);
+ * the right one (continuing_subword_prefix). The texts are looked at until merges_finish; those of merges_copy only in
+ * it. */
+gm_status merges_add(merge_reader *m, vocab_string left, vocab_string right);
+gm_status merges_copy(merge_reader *m, vocab_string left, vocab_string right);
 gm_status merges_finish(merge_reader *m);    /* gives the bpe its merges */
 void merges_close(merge_reader *m);
 #endif

@@ -127,8 +127,23 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
     }
 }
 
+/* The sorted rows, to the bpe. */
+static gm_status give_merges(gm_tokenizer *t, const scored_merges *merges) {
+    id_buffer results = { 0 };
+    uint64_t *pairs = memory_array(merges->size + 1, sizeof *pairs);
+    gm_status status = pairs == NULL ? GM_ENOMEM : ids_reserve(&results, merges->size);
+    for (size_t i = 0; i < merges->size && status == GM_OK; i++) {
+        pairs[i] = BPE_PAIR(merges->rows[i].left, merges->rows[i].right);
+        results.data[results.size++] = merges->rows[i].token;
+    }
+    if (status == GM_OK)
+        status = bpe_set_merges(&t->model.bpe, pairs, &results);
+    memory_free(pairs);
+    memory_free(results.data);
+    return status;
+}
+
 static gm_status add_merges(gm_tokenizer *t, const pieces *p, scored_merges *merges) {
-    enum { AHEAD = 24 };
     split_batch batch = { .n = 0 };
     bool unique = t->vocab.n_strings == p->n;    /* else a string's last id is the one that counts */
     for (size_t i = 0; i < p->n; i++) {
@@ -139,14 +154,7 @@ static gm_status add_merges(gm_tokenizer *t, const pieces *p, scored_merges *mer
     }
     GM_TRY(look_up(t, p, &batch, merges));
     GM_TRY(sort_merges(merges));
-    GM_TRY(bpe_reserve(&t->model.bpe, merges->size));
-    for (size_t i = 0; i < merges->size; i++) {
-        const scored_merge *row = &merges->rows[i];
-        if (i + AHEAD < merges->size)
-            bpe_expect_merge(&t->model.bpe, row[AHEAD].left, row[AHEAD].right);
-        GM_TRY(bpe_add_merge(&t->model.bpe, (bpe_merge){ row->left, row->right, (uint32_t)i, row->token }));
-    }
-    return GM_OK;
+    return give_merges(t, merges);
 }
 
 /* ---- models ---- */

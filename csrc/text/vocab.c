@@ -1,44 +1,60 @@
 /* vocab.c - a hash table of token strings. See vocab.h. */
 #include "text/vocab.h"
 
-/* Eight bytes at a time through a multiply; the tail is read as one padded word. */
-static uint32_t hash_text(const uint8_t *text, size_t length) {
+/* At most seven bytes as one word, the rest of it zeros. */
+static inline uint64_t short_word(const uint8_t *text, size_t n) {
+    uint32_t low, high;
+    if (n == 0)
+        return 0;
+    if (n < 4)
+        return text[0] | (uint64_t)text[n >> 1] << 8 * (n >> 1) | (uint64_t)text[n - 1] << 8 * (n - 1);
+    memcpy(&low, text, 4);
+    memcpy(&high, text + n - 4, 4);
+    return low | (uint64_t)high << 8 * (n - 4);
+}
+
+/* Eight bytes at a time through a multiply; the tail is one padded word. */
+static inline uint32_t hash_text(const uint8_t *text, size_t length) {
     uint64_t h = 0x9E3779B97F4A7C15u ^ length, word;
     for (; length >= 8; text += 8, length -= 8) {
         memcpy(&word, text, 8);
         h = (h ^ word) * 0xD6E8FEB86659FD93u;
         h ^= h >> 32;
     }
-    word = 0;
-    for (size_t i = 0; i < length; i++)
-        word |= (uint64_t)text[i] << 8 * i;
-    h = (h ^ word) * 0xD6E8FEB86659FD93u;
+    h = (h ^ short_word(text, length)) * 0xD6E8FEB86659FD93u;
     h ^= h >> 32;
     h *= 0xD6E8FEB86659FD93u;
     return (uint32_t)(h >> 32);
 }
 
 /* Mostly a word or two, for which a call of memcmp is the larger part. */
-static bool same_text(const vocab *v, int32_t id, const void *text, size_t length) {
-    const vocab_token *t = &v->tokens[id];
-    const uint8_t *a = v->blob.data + t->offset, *b = text;
+static inline bool same_bytes(const uint8_t *a, const uint8_t *b, size_t n) {
     uint64_t word_a, word_b;
-    if (t->length != length)
-        return false;
-    if (length < 8) {
-        for (size_t i = 0; i < length; i++)
-            if (a[i] != b[i])
-                return false;
-        return true;
+    uint32_t half_a, half_b;
+    if (n < 4)
+        return n == 0 || (a[0] == b[0] && a[n >> 1] == b[n >> 1] && a[n - 1] == b[n - 1]);
+    if (n < 8) {
+        memcpy(&half_a, a, 4);
+        memcpy(&half_b, b, 4);
+        if (half_a != half_b)
+            return false;
+        memcpy(&half_a, a + n - 4, 4);
+        memcpy(&half_b, b + n - 4, 4);
+        return half_a == half_b;
     }
-    for (size_t at = 0;; at = at + 16 < length ? at + 8 : length - 8) {    /* the last two overlap */
+    for (size_t at = 0;; at = at + 16 < n ? at + 8 : n - 8) {    /* the last two overlap */
         memcpy(&word_a, a + at, 8);
         memcpy(&word_b, b + at, 8);
         if (word_a != word_b)
             return false;
-        if (at + 8 == length)
+        if (at + 8 == n)
             return true;
     }
+}
+
+static inline bool same_text(const vocab *v, int32_t id, const void *text, size_t length) {
+    const vocab_token *t = &v->tokens[id];
+    return t->length == length && same_bytes(v->blob.data + t->offset, text, length);
 }
 
 static gm_status resize_slots(vocab *v, size_t n_slots) {
@@ -116,6 +132,7 @@ gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
     uint32_t hash = hash_text((const uint8_t *)text, length);
     vocab_slot *slot = slot_of(v, hash, text, length);
     v->n_strings += slot->id < 0;
+    v->repeats |= slot->id >= 0 && slot->id != id;
     *slot = (vocab_slot){ hash, (int32_t)id };
     return GM_OK;
 }
@@ -143,6 +160,7 @@ gm_status vocab_index(vocab *v) {
                 continue;
             vocab_slot *slot = slot_of(v, hashes[i], v->blob.data + t->offset, t->length);
             v->n_strings += slot->id < 0;
+            v->repeats |= slot->id >= 0;
             if (slot->id < 0 || v->tokens[slot->id].offset <= t->offset)    /* the blob has them as they came */
                 *slot = (vocab_slot){ hashes[i], (int32_t)(first + i) };
         }
@@ -163,7 +181,15 @@ const char *vocab_text(const vocab *v, int32_t id, size_t *length) {
     return (const char *)v->blob.data + v->tokens[id].offset;
 }
 
-void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *texts, size_t n, int32_t *ids) {
+bool vocab_is_joined(const vocab *v, int32_t id, vocab_string left, vocab_string right) {
+    if (id < 0 || (size_t)id >= v->n_ids || v->repeats || v->tokens[id].length != left.length + right.length)
+        return false;
+    const uint8_t *text = v->blob.data + v->tokens[id].offset;
+    return same_bytes(text, (const uint8_t *)left.text, left.length) &&
+           same_bytes(text + left.length, (const uint8_t *)right.text, right.length);
+}
+
+void vocab_find_strings(const vocab *v, const vocab_string *strings, size_t n, int32_t *ids) {
     uint32_t hashes[VOCAB_BATCH];
     if (v->n_slots == 0) {
         for (size_t i = 0; i < n; i++)
@@ -171,7 +197,7 @@ void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *tex
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        hashes[i] = hash_text(blob + texts[i].offset, texts[i].length);
+        hashes[i] = hash_text((const uint8_t *)strings[i].text, strings[i].length);
         __builtin_prefetch(&v->slots[hashes[i] & (v->n_slots - 1)]);
     }
     /* The first slot of that hash is nearly always the string's: its text is fetched before it is compared. */
@@ -187,8 +213,15 @@ void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *tex
         if (ids[i] >= 0)
             __builtin_prefetch(v->blob.data + v->tokens[ids[i]].offset);
     for (size_t i = 0; i < n; i++)
-        if (ids[i] >= 0 && !same_text(v, ids[i], blob + texts[i].offset, texts[i].length))
-            ids[i] = slot_of(v, hashes[i], blob + texts[i].offset, texts[i].length)->id;
+        if (ids[i] >= 0 && !same_text(v, ids[i], strings[i].text, strings[i].length))
+            ids[i] = slot_of(v, hashes[i], strings[i].text, strings[i].length)->id;
+}
+
+void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *texts, size_t n, int32_t *ids) {
+    vocab_string strings[VOCAB_BATCH];
+    for (size_t i = 0; i < n; i++)
+        strings[i] = (vocab_string){ (const char *)blob + texts[i].offset, texts[i].length };
+    vocab_find_strings(v, strings, n, ids);
 }
 
 void vocab_find_bytes(const vocab *v, int32_t ids[256]) {

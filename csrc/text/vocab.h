@@ -1,9 +1,10 @@
 /* vocab.h - token strings and ids, both ways.
  *  (1) Strings lie in one blob; ids may have holes; an id has one string; a string given twice is found under
- *      its last id.
+ *      its last id, and then `repeats` is set.
  *  (2) Ids are below VOCAB_MAX: a hostile file cannot ask for gigabytes with one number. */
 #ifndef GOMLX_TEXT_VOCAB_H
 #define GOMLX_TEXT_VOCAB_H
+#include <stdbool.h>
 #include "text/buffer.h"
 
 #define VOCAB_MAX (1 << 22)
@@ -11,6 +12,7 @@
 
 typedef struct { uint32_t offset, length; } vocab_token;    /* length UINT32_MAX: a hole */
 typedef struct { uint32_t hash; int32_t id; } vocab_slot;   /* id -1: free */
+typedef struct { const char *text; size_t length; } vocab_string;
 
 typedef struct {
     byte_buffer blob;
@@ -18,6 +20,7 @@ typedef struct {
     size_t n_ids, id_capacity;
     vocab_slot *slots;        /* open addressing, at most half full */
     size_t n_slots, n_strings;
+    bool repeats;             /* some string is there under more than one id */
 } vocab;
 
 /* Room for n strings of `bytes` bytes together; only saves time. */
@@ -29,7 +32,11 @@ gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id);
 gm_status vocab_index(vocab *v);
 int32_t vocab_find(const vocab *v, const void *text, size_t length);             /* -1 when there is none */
 const char *vocab_text(const vocab *v, int32_t id, size_t *length);             /* NULL for a hole */
-/* Looks up n <= VOCAB_BATCH strings of one blob at a time, so that waiting for memory overlaps. */
+/* Whether the string is these two in a row, and is found under this id. */
+bool vocab_is_joined(const vocab *v, int32_t id, vocab_string left, vocab_string right);
+/* Looks up n <= VOCAB_BATCH strings at a time, so that waiting for memory overlaps. */
+void vocab_find_strings(const vocab *v, const vocab_string *strings, size_t n, int32_t *ids);
+/* The same for strings of one blob. */
 void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *texts, size_t n, int32_t *ids);
 /* The tokens <0x00> to <0xFF>; -1 where there is none. */
 void vocab_find_bytes(const vocab *v, int32_t ids[256]);
