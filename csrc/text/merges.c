@@ -92,15 +92,30 @@ gm_status merges_add(merge_reader *m, vocab_string left, vocab_string right) {
     return ++m->n == MERGES_BATCH ? look_up(m) : GM_OK;
 }
 
-gm_status merges_copy(merge_reader *m, vocab_string left, vocab_string right) {
-    size_t n = left.length + right.length + 1;
-    if (m->blob.capacity - m->blob.size < n) {    /* the texts of this batch would move */
-        GM_TRY(look_up(m));
-        GM_TRY(bytes_reserve(&m->blob, n));
+/* The batch's own texts move to a wider block. */
+static gm_status widen_blob(merge_reader *m, size_t more) {
+    byte_buffer wider = { 0 };
+    GM_TRY(bytes_reserve(&wider, 2 * m->blob.size + more));
+    GM_TRY(bytes_append(&wider, m->blob.data, m->blob.size));
+    uintptr_t start = (uintptr_t)m->blob.data;
+    for (size_t i = 0; i < 2 * m->n; i++) {
+        uintptr_t at = (uintptr_t)m->texts[i].text;
+        if (at >= start && at - start < m->blob.capacity)
+            m->texts[i].text = (const char *)wider.data + (at - start);
     }
+    memory_free(m->blob.data);
+    m->blob = wider;
+    return GM_OK;
+}
+
+gm_status merges_copy(merge_reader *m, vocab_string left, vocab_string right) {
+    size_t n = left.length + right.length + 1;    /* an empty text has a place too */
+    if (m->blob.capacity - m->blob.size < n)
+        GM_TRY(widen_blob(m, n));
     const char *copy = (const char *)m->blob.data + m->blob.size;
     GM_TRY(bytes_append(&m->blob, left.text, left.length));
     GM_TRY(bytes_append(&m->blob, right.text, right.length));
+    m->blob.size++;
     return merges_add(m, (vocab_string){ copy, left.length }, (vocab_string){ copy + left.length, right.length });
 }
 
