@@ -146,8 +146,8 @@ def gguf_in(folder):
 def read_json(path):
     """The object in a JSON file; {} when there is no such file."""
     try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
+        with open(path, "rb") as file:
+            value = json.loads(file.read().decode())
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from checkpoints import SMALL, random_weights, save_gguf, save_safetensors
 from engine import load_setup
+from test_tokenizer import byte_alphabet
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = sorted(os.path.basename(path)[5:-2] for path in glob.glob(os.path.join(ROOT, "tests", "fuzz", "fuzz_*.c")))
@@ -53,6 +54,29 @@ PIECES = (b"".join(b"\n" + bytes([len(piece) + 9, 10, len(piece)]) + piece + b"\
           + b"\x12\2\x18\2" + b"\x1a\2\x20\0")
 
 
+ADDED = b'{"added_tokens": [{"id": 3, "content": "a", "lstrip": true}, {"id": 9, "content": "zz", "special": true}]}'
+# Patterns with a scanner of their own, and one without.
+PATTERNS = [
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)"
+    r"|\s+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}"
+    r"\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", r"\w+(?=\s)|\b|[^a-z]",
+]
+# SentencePiece's spaces and bytes: words are encoded one by one.
+WORDS = {
+    "added_tokens": [{"id": 0, "content": "<s>", "special": True}],
+    "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+    "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                                                 {"type": "ByteFallback"}, {"type": "Fuse"}]},
+    "model": {"type": "BPE", "byte_fallback": True, "fuse_unk": True, "unk_token": "<s>", "vocab": {
+        token: i for i, token in enumerate(["<s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"ab1.é▁", "ab", "▁a",
+                                            "▁ab", "▁▁", "1.", "aé"])},
+        "merges": [["a", "b"], ["▁", "a"], ["▁a", "b"], ["▁", "▁"], ["1", "."], ["a", "é"]]}}
+TEXTS = ["ab <s> aé", "Hello  world, it's 12345 中文 e\u0301\n", "  ▁aab\r\n\t ab1.2 ", "x" * 70 + " aaaaaaaaaaaa" * 9]
+
+
 @pytest.fixture(scope="session")
 def parsers(tmp_path_factory):
     """link(name): a fuzzer of tests/fuzz/fuzz_name.c and of all that reads files; returns its path."""
@@ -93,6 +117,7 @@ def parsers(tmp_path_factory):
         objects = list(pool.map(compile_one, [*sources, "kernels/quants.c", str(isa)]))
         objects += pool.map(lambda part: compile_one(*part), parts)
         config_objects = list(pool.map(compile_one, configs))
+        batches = [compile_one("csrc/run/encode_batch.c")]
 
     def stubs(command):
         """An object with a function that ends the program for each symbol that the linker misses."""
@@ -106,7 +131,7 @@ def parsers(tmp_path_factory):
     def link(name):
         own = compile_one(f"tests/fuzz/fuzz_{name}.c")
         program = str(folder / name)
-        used = [*objects, *config_objects] if name == "config" else objects
+        used = objects + (config_objects if name == "config" else batches if name == "encoding" else [])
         command = [f"-fsanitize=fuzzer,{SANITIZE}", own, *used, *(f"-l{one}" for one in build.LIBRARIES), "-o", program]
         run(*command, *([stubs(command)] if name == "config" else []))
         return program
@@ -140,13 +165,37 @@ def seeds(tmp_path_factory):
     gguf, safetensors = (folder / "tiny.gguf").read_bytes(), (folder / "model" / "model.safetensors").read_bytes()
     return {"gguf": [gguf], "safetensors": [safetensors], "json": [config, tokenizer],
             "config": [b"\0" + config, b"\1" + gguf],
-            "tokenizer": [b"\0" + tokenizer, b"\1" + gguf, b"\2" + PIECES, b"\3ab <s> a\xc3\xa9",
+            "tokenizer": [b"\0" + tokenizer, b"\1" + gguf, b"\2" + PIECES, b"\3" + PIECES + b"\xff" + ADDED,
                           *(b"\0" + json.dumps(TOKENIZER | {"model": model}).encode() for model in MODELS),
-                          *(b"\0" + file for file in components())]}
+                          *(b"\0" + file for file in components())],
+            "encoding": [bytes([number, options]) + text.encode() for text in TEXTS for number in range(8)
+                         for options in (0, 63, 129)]}
+
+
+@pytest.fixture(scope="session")
+def tokenizers(tmp_path_factory):
+    """A folder of tokenizer.json files for fuzz_encoding.c: one of every component, and those that lose no byte."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    for i, file in enumerate(components()):
+        (folder / f"component-{i:03}.json").write_bytes(file)
+    for i, model in enumerate(MODELS):
+        (folder / f"model-{i}.json").write_text(json.dumps(TOKENIZER | {"model": model}))
+    (folder / "words.json").write_text(json.dumps(WORDS))
+    alphabet = {token: i for i, token in enumerate([*byte_alphabet().values(), "aa", "aaa", "aaaa", "ab", "Ġa"])}
+    merges = [["aa", "a"], ["a", "a"], ["aa", "aa"], ["a", "b"], ["Ġ", "a"]]
+    for i, pattern in enumerate(PATTERNS):
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        steps = [split, TOKENIZER["pre_tokenizer"] | {"use_regex": False}]
+        for whole in (False, True):
+            file = TOKENIZER | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}, "model": {
+                "type": "BPE", "vocab": alphabet, "merges": merges, "ignore_merges": whole}}
+            del file["normalizer"]
+            (folder / f"bytes-{i}{whole:d}.json").write_text(json.dumps(file))
+    return str(folder)
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_fuzz(parsers, seeds, name, tmp_path):
+def test_fuzz(parsers, seeds, tokenizers, name, tmp_path):
     program = parsers(name)
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -154,6 +203,6 @@ def test_fuzz(parsers, seeds, name, tmp_path):
         (corpus / str(i)).write_bytes(seed)
     options = [f"-max_total_time={SECONDS}", "-timeout=20", "-rss_limit_mb=3000", "-max_len=8192", "-seed=1"]
     done = subprocess.run([program, *options, f"-artifact_prefix={tmp_path}/", str(corpus)], capture_output=True,
-                          text=True, errors="replace")
+                          text=True, errors="replace", env=os.environ | {"GOMLX_FUZZ_TOKENIZERS": tokenizers})
     assert done.returncode == 0, f"{tmp_path}\n{done.stderr[-4000:]}"
     assert "Done" in done.stderr, done.stderr[-2000:]

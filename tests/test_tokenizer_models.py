@@ -3,6 +3,7 @@ installed, SentencePiece .model files against SentencePiece, damaged files of ev
 import io
 import json
 import random
+import re
 import struct
 
 import pytest
@@ -265,6 +266,74 @@ def test_vocabulary_with_holes(tmp_path):
     tok = load(tmp_path, model={"type": "BPE", "vocab": {"a": 7, "": 2, "b": 3}, "merges": []})
     assert tok.vocab_size == 8 and tok.id_to_token(5) is None and tok.encode("ab") == [7, 3]
     assert tok.id_to_token(2) == "" and tok.token_to_id("") == 2
+
+
+# ---- how a file is written ----
+TOKENS = ["<unk>", "a", "b", "é", "\n", "ab", "abé", "aab", "日", "日本", "本", '"', '"a', "a" * 9, "a" * 18, "\n\n"]
+MERGES = [["a", "b"], ["ab", "é"], ["a", "ab"], ["日", "本"], ['"', "a"], ["a" * 9, "a" * 9], ["\n", "\n"]]
+
+
+@pytest.mark.parametrize("merges", [MERGES, [" ".join(pair) for pair in MERGES], MERGES * 40], ids=range(3))
+@pytest.mark.parametrize("write", [
+    json.dumps, lambda file: json.dumps(file, ensure_ascii=False, separators=(",", ":")),
+    lambda file: json.dumps(file, indent="\t" * 20), lambda file: json.dumps(file, indent=1).replace("\n ", " \r\n"),
+    lambda file: json.dumps(file).replace('"a"', '"\\u0061"').replace("5,", "5  ,")], ids=range(5))
+def test_one_model_written_in_many_ways(write, merges, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(write({"model": bpe(TOKENS, merges, unk_token="<unk>")}).encode())
+    tok = gomlx.Tokenizer.from_file(path)
+    assert [tok.id_to_token(i) for i in range(tok.vocab_size)] == TOKENS
+    assert tok.encode('aabé"a\n\n日本' + "a" * 18) == [1, 6, 12, 15, 9] + [1] * 18
+    assert tok.encode("aabb") == [7, 2]
+
+
+def test_merges_of_a_text_with_two_ids(tmp_path):
+    """The last id of a text counts, in merges too."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": {"type": "BPE", "vocab": {"a": 0, "ab": 1, "b": 2, "ab": 3}, "merges": [["a", "b"]]}}')
+    tok = gomlx.Tokenizer.from_file(path)
+    assert tok.encode("ab") == [3] and tok.id_to_token(1) == tok.id_to_token(3) == "ab"
+
+
+GOOD = b'["a", "b"], ' * 70
+
+
+@pytest.mark.parametrize("merges, message", [
+    (GOOD + b'["a", "c"]', "merge 70 joins 'a' and 'c', but the vocabulary has no 'c'"),
+    (GOOD + b'["b", "a"]', "merge 70 joins 'b' and 'a', but the vocabulary has no 'ba'"),
+    (GOOD + b'["b\\n", "a"]', "merge 70 joins 'b\n' and 'a', but the vocabulary has no 'b\n'"),
+    (GOOD + b'["a", "\xff"]', "byte 920: bytes that are not UTF-8"),
+    (GOOD + b'["a", "\xff"], ["a", "c"]', "byte 920: bytes that are not UTF-8"),
+    (GOOD + b'["a", "b\n"]', "byte 921: a control character"),
+    (GOOD + b'["a", "b\\x"]', "byte 921: an escape"),
+    (GOOD + b'["a", "b", "c"]', "byte 925: a string, expected the end of the array"),
+    (GOOD + b'["a"]', "byte 917: the end of the array, expected a string"),
+    (GOOD + b'["a" "b"]', "byte 918: expected a comma or ]"),
+    (GOOD + b'["a", "b"', "byte 923: expected a comma or ]"),
+    (GOOD + b'["a", "b', "the text ends inside this string"),
+    (GOOD + b'["a", 1]', "byte 919: a number, expected a string"),
+    (GOOD, "byte 913: expected a value"),
+    (b'["a", "b"] ["a", "b"]', "byte 84: expected a comma or ]"),
+], ids=range(15))
+def test_damaged_merges(merges, message, tmp_path):
+    """What is wrong is told as exactly as if each string were checked when it is met."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(b'{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [' + merges + b"]}}")
+    with pytest.raises(gomlx.Error, match=re.escape(message)):
+        gomlx.Tokenizer.from_file(path)
+
+
+@pytest.mark.parametrize("number, message", [
+    (b"01", "byte 46: a number badly written"), (b"1.0", "byte 46: a number with a fraction"),
+    (b"1e0", "byte 46: a number with"), (b"-1", "-1 of 'b' is outside"), (b"123456789", "123456789 of 'b' is outside"),
+    (b"1234567890", "1234567890 of 'b'"), (b"1234567890123456789012", "byte 46: an integer outside of 64 bits"),
+    (b"1x", "byte 47: expected a comma or }"), (b"", "byte 46: expected a value"), (b'"1"', "byte 47: a string"),
+    (b"1,", "byte 48: expected a key in quotes"), (b"0", "id 0 is given to 'a' and to 'b'")], ids=range(12))
+def test_damaged_ids(number, message, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(b'{"model": {"type": "BPE", "vocab": {"a":0,"b":' + number + b'}, "merges": []}}')
+    with pytest.raises(gomlx.Error, match=re.escape(message)):
+        gomlx.Tokenizer.from_file(path)
 
 
 # ---- SentencePiece ----

@@ -58,7 +58,7 @@ static inline bool same_text(const vocab *v, int32_t id, const void *text, size_
 }
 
 static gm_status resize_slots(vocab *v, size_t n_slots) {
-    vocab_slot *slots = memory_array(n_slots, sizeof *slots);
+    vocab_slot *slots = memory_table(n_slots * sizeof *slots);
     if (slots == NULL)
         return GM_ENOMEM;
     memset(slots, 0xFF, n_slots * sizeof *slots);
@@ -70,7 +70,7 @@ static gm_status resize_slots(vocab *v, size_t n_slots) {
             at = (at + 1) & (n_slots - 1);
         slots[at] = v->slots[i];
     }
-    memory_free(v->slots);
+    memory_table_free(v->slots, v->n_slots * sizeof *slots);
     v->slots = slots;
     v->n_slots = n_slots;
     return GM_OK;
@@ -235,6 +235,6 @@ void vocab_find_bytes(const vocab *v, int32_t ids[256]) {
 void vocab_free(vocab *v) {
     memory_free(v->blob.data);
     memory_free(v->tokens);
-    memory_free(v->slots);
+    memory_table_free(v->slots, v->n_slots * sizeof *v->slots);
     *v = (vocab){ 0 };
 }
