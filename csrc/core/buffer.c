@@ -170,6 +170,15 @@ gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), voi
     return b;
 }
 
+static void release_whole(void *whole) { buffer_release(whole); }
+
+gm_buffer *buffer_part(gm_buffer *whole, size_t offset, size_t bytes) {
+    gm_buffer *b = buffer_foreign((char *)whole->data + offset, bytes, release_whole, whole);
+    if (b)
+        buffer_retain(whole);
+    return b;
+}
+
 gm_buffer *buffer_retain(gm_buffer *b) {
     if (b)
         atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);

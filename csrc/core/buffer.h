@@ -24,6 +24,8 @@ typedef struct gm_buffer {
 
 gm_buffer *buffer_new(size_t bytes);
 gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), void *payload);
+/* Bytes [offset, offset + bytes) of another buffer, which lives as long as any part of it. */
+gm_buffer *buffer_part(gm_buffer *whole, size_t offset, size_t bytes);
 gm_buffer *buffer_retain(gm_buffer *b);
 void buffer_release(gm_buffer *b);
 #endif

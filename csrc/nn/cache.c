@@ -11,7 +11,8 @@
 #define CHECKPOINT_EVERY 256         /* positions, at least, between two of them */
 #define BEHIND GM_KV_BLOCK           /* keys kept behind a window, so that a few positions can be trimmed */
 
-/* The memory of a slot: one buffer for each block of keys and values, or a single one for both arrays of a state. */
+/* The memory of a slot: one buffer for each block of keys and values (a part of one that slots like it share), or a
+ * single one for both arrays of a state. */
 typedef struct {
     gm_buffer **buffers;             /* NULL: given back, or not there yet */
     void **first, **second;          /* keys and values of each block; the arrays of a state */
@@ -92,13 +93,17 @@ static void place(slot_memory *m, int64_t i, gm_buffer *b, int64_t offset) {
     m->second[i] = b ? (char *)b->data + offset : NULL;
 }
 
-/* A buffer of the slot's own at place i, which it is about to write; keep: with the contents of what is there. */
-static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m, int64_t i, bool keep) {
+static bool is_own(const gm_buffer *b) { return b && atomic_load(&b->refs) == 1; }
+
+/* A buffer of the slot's own at place i, which it is about to write, a part of whole (NULL: a buffer by itself); keep:
+ * with the contents of what is there. */
+static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m, int64_t i, bool keep,
+                     gm_buffer *whole, int64_t offset) {
     gm_buffer *old = m->buffers[i];
-    if (old && atomic_load(&old->refs) == 1)
+    if (is_own(old))
         return GM_OK;
     const int64_t bytes = unit_bytes(l, s);
-    gm_buffer *b = buffer_new((size_t)bytes);
+    gm_buffer *b = whole ? buffer_part(whole, (size_t)offset, (size_t)bytes) : buffer_new((size_t)bytes);
     if (!b)
         return error_code();
     if (old && keep)
@@ -109,16 +114,58 @@ static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m,
     return GM_OK;
 }
 
-static gm_status reach_blocks(const cache_layout *l, const cache_slot *s, slot_memory *m, int64_t from, int64_t to) {
-    const int64_t end = (to + GM_KV_BLOCK - 1) / GM_KV_BLOCK;
-    const int64_t unseen = s->window > 0 ? from + 1 - s->window - BEHIND : 0;
-    GM_TRY(grow(m, end));
-    for (; m->begin < m->end && (m->begin + 1) * GM_KV_BLOCK <= unseen; m->begin++)
-        place(m, m->begin, NULL, 0);
-    for (int64_t b = from / GM_KV_BLOCK; b < end; b++) {
-        GM_TRY(own(l, s, m, b, b * GM_KV_BLOCK < from));
-        m->end = b >= m->end ? b + 1 : m->end;
+/* Slots whose blocks of the same positions come and go together. */
+static bool are_alike(const cache_slot *a, const cache_slot *b) {
+    return a->kind == CACHE_KV && b->kind == CACHE_KV && a->window == b->window;
+}
+static int first_like(const cache_layout *l, int slot) {
+    int first = 0;
+    while (first < slot && !are_alike(&l->slots[first], &l->slots[slot]))
+        first++;
+    return first;
+}
+
+/* Block b of the first slot and of all those like it, of which it is the first: one after another in one buffer, whose
+ * pages are large where many small blocks' would not be. */
+static gm_status own_blocks(gm_cache *c, int first, int64_t b, bool keep) {
+    const cache_layout *l = c->layout;
+    int64_t bytes = 0, offset = 0;
+    gm_status status = GM_OK;
+    for (int i = first; i < l->n_slots; i++)
+        if (are_alike(&l->slots[first], &l->slots[i]) && !is_own(c->slots[i].buffers[b]))
+            bytes += unit_bytes(l, &l->slots[i]);
+    if (bytes == 0)
+        return GM_OK;
+    gm_buffer *whole = buffer_new((size_t)bytes);
+    if (!whole)
+        return error_code();
+    for (int i = first; i < l->n_slots && status == GM_OK; i++) {
+        slot_memory *m = &c->slots[i];
+        if (!are_alike(&l->slots[first], &l->slots[i]) || is_own(m->buffers[b]))
+            continue;
+        status = own(l, &l->slots[i], m, b, keep, whole, offset);
+        offset += unit_bytes(l, &l->slots[i]);
+        if (status == GM_OK && b >= m->end)
+            m->end = b + 1;
     }
+    buffer_release(whole);
+    return status;
+}
+
+static gm_status reach_blocks(gm_cache *c, int first, int64_t from, int64_t to) {
+    const cache_layout *l = c->layout;
+    const int64_t end = (to + GM_KV_BLOCK - 1) / GM_KV_BLOCK, window = l->slots[first].window;
+    const int64_t unseen = window > 0 ? from + 1 - window - BEHIND : 0;
+    for (int i = first; i < l->n_slots; i++) {
+        slot_memory *m = &c->slots[i];
+        if (!are_alike(&l->slots[first], &l->slots[i]))
+            continue;
+        GM_TRY(grow(m, end));
+        for (; m->begin < m->end && (m->begin + 1) * GM_KV_BLOCK <= unseen; m->begin++)
+            place(m, m->begin, NULL, 0);
+    }
+    for (int64_t b = from / GM_KV_BLOCK; b < end; b++)
+        GM_TRY(own_blocks(c, first, b, b * GM_KV_BLOCK < from));
     return GM_OK;
 }
 
@@ -236,12 +283,12 @@ gm_status cache_reach(gm_cache *c, int64_t from, int64_t to) {
     for (int i = 0; i < l->n_slots; i++) {
         const cache_slot *s = &l->slots[i];
         slot_memory *m = &c->slots[i];
-        if (s->kind == CACHE_KV) {
-            GM_TRY(reach_blocks(l, s, m, from, to));
-        } else {
+        if (s->kind == CACHE_STATE) {
             GM_TRY(grow(m, 1));
-            GM_TRY(own(l, s, m, 0, true));
+            GM_TRY(own(l, s, m, 0, true, NULL, 0));
             m->end = 1;
+        } else if (first_like(l, i) == i) {
+            GM_TRY(reach_blocks(c, i, from, to));
         }
     }
     c->many_rows = to - from > 1;
@@ -495,6 +542,10 @@ static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *b
         const int64_t seen = s->kind == CACHE_KV && s->window > 0 && length >= s->window ? length + 1 - s->window : 0;
         if (saved.begin < 0 || saved.begin > seen / GM_KV_BLOCK)
             return gm_fail(GM_EBADFILE, "KV cache: slot %d was saved without positions that its window sees", i);
+        int64_t begin;
+        memcpy(&begin, bytes + sizeof want + (size_t)first_like(l, i) * sizeof saved + offsetof(saved_slot, begin), 8);
+        if (begin != saved.begin)
+            return gm_fail(GM_EBADFILE, "KV cache: slot %d was saved from another position than slots like it", i);
         rest -= (int64_t)sizeof saved;
         const int64_t need = saved_bytes(l, s, saved.begin, length);
         if (need > rest)
@@ -524,22 +575,25 @@ gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_
     const uint8_t *slots = bytes + sizeof(head), *in = slots + (size_t)l->n_slots * sizeof(saved_slot);
     const int64_t end = (length + GM_KV_BLOCK - 1) / GM_KV_BLOCK;
     for (int i = 0; i < l->n_slots && length > 0; i++) {
-        const cache_slot *s = &l->slots[i];
         slot_memory *m = &c->slots[i];
         saved_slot saved;
         memcpy(&saved, slots + (size_t)i * sizeof saved, sizeof saved);
-        GM_TRY(grow(m, s->kind == CACHE_KV ? end : 1));
+        GM_TRY(grow(m, l->slots[i].kind == CACHE_KV ? end : 1));
         m->begin = m->end = saved.begin;
+    }
+    for (int i = 0; i < l->n_slots && length > 0; i++) {
+        const cache_slot *s = &l->slots[i];
+        slot_memory *m = &c->slots[i];
         if (s->kind == CACHE_STATE) {
-            GM_TRY(own(l, s, m, 0, false));
+            GM_TRY(own(l, s, m, 0, false, NULL, 0));
             m->end = 1;
             in = restore_state(s, m->first[0], m->second[0], in);
             continue;
         }
-        for (; m->end < end; m->end++) {
-            GM_TRY(own(l, s, m, m->end, false));
-            in = restore_block(l, s, m->first[m->end], in, positions_in(m->end, length));
-            in = restore_block(l, s, m->second[m->end], in, positions_in(m->end, length));
+        for (int64_t b = m->begin; b < end; b++) {
+            GM_TRY(own_blocks(c, first_like(l, i), b, false));
+            in = restore_block(l, s, m->first[b], in, positions_in(b, length));
+            in = restore_block(l, s, m->second[b], in, positions_in(b, length));
         }
     }
     head saved;
