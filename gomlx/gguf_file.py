@@ -19,7 +19,7 @@ VALUES = {0: ("B", mx.uint8), 1: ("b", mx.int8), 2: ("H", mx.uint16), 3: ("h", m
 PLAIN = {0: mx.float32, 1: mx.float16, 24: mx.int8, 25: mx.int16, 26: mx.int32, 27: mx.int64, 28: mx.float64,
          30: mx.bfloat16}
 BLOCKS = {2: 18, 3: 20, 8: 34}
-WIDENED = (6, 7, 12, 13, 14)
+WIDENED = (6, 7, 10, 11, 12, 13, 14, 20, 23, 39)
 # All types: name, values and bytes of a block.
 TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
          7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
@@ -167,7 +167,7 @@ def parse(data, name):
     for t in tensors:
         if t.kind not in PLAIN and t.kind not in BLOCKS and t.kind not in WIDENED:
             raise RuntimeError(f"load: {name}: tensor {t.name!r} is of type {t.kind}; readable are F32, F16, BF16, "
-                               "F64, integers, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K")
+                               f"F64, integers, {', '.join(TYPES[kind][0] for kind in sorted([*BLOCKS, *WIDENED]))}")
         part = body[t.begin:t.end]
         if t.kind in PLAIN:
             arrays[t.name] = _array(part, PLAIN[t.kind], t.shape)

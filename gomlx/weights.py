@@ -12,7 +12,8 @@ from gomlx import block_forms, gguf_file, headers, io
 
 DENSE = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "Q4_K": (256, 144),
-          "Q5_K": (256, 176), "Q6_K": (256, 210), "MXFP4": (32, 17)}
+          "Q5_K": (256, 176), "Q6_K": (256, 210), "Q2_K": (256, 84), "Q3_K": (256, 110), "IQ4_NL": (32, 18),
+          "IQ4_XS": (256, 136), "MXFP4": (32, 17)}
 CHUNK = 1 << 24        # values that are float32 at a time
 
 
@@ -32,7 +33,7 @@ class Grouped:
 
 @dataclasses.dataclass
 class Weight:
-    """shape: of the values. form: a key of DENSE or BLOCKS, another word for what can only be copied ("IQ4_XS", "I32"),
+    """shape: of the values. form: a key of DENSE or BLOCKS, another word for what can only be copied ("IQ2_XS", "I32"),
     or Grouped. read(): the arrays of the form; blocks are uint8 [..., bytes of a row]. Rows lie along axis -2 of
     matrices and of stacks of them, along axis -1 of vectors and of stacks of biases (is_bias)."""
     shape: tuple
@@ -112,18 +113,14 @@ def decode(form, arrays):
             scales, biases = scales.astype(mx.float32), [biases[0].astype(mx.float32)]
         return mx.dequantize(weight, scales, *biases, group_size=form.group, bits=form.bits,
                              mode=form.mode).astype(mx.float32)
-    if form == "MXFP4":
-        return decode(Grouped("mxfp4", 4, 32), block_forms.mxfp4_of_blocks(arrays[0]))
     if form in BLOCKS:
         return mx.fast.dequantize_blocks(arrays[0], form)
-    if form in block_forms.READABLE:
-        return block_forms.values(arrays[0], form)
-    raise NotImplementedError(f"weights in {form} cannot be read; readable are "
-                              f"{', '.join([*DENSE, *BLOCKS, *block_forms.READABLE])} and MLX's formats")
+    raise NotImplementedError(f"weights in {form} cannot be read; readable are {', '.join([*DENSE, *BLOCKS])} and "
+                              "MLX's formats")
 
 
 def is_readable(form):
-    return form in DENSE or form in BLOCKS or form in block_forms.READABLE or isinstance(form, Grouped)
+    return form in DENSE or form in BLOCKS or isinstance(form, Grouped)
 
 
 def encode(form, array):
@@ -132,8 +129,6 @@ def encode(form, array):
         return [array.astype(DENSE[form])]
     if isinstance(form, Grouped):
         return list(mx.quantize(array, group_size=form.group, bits=form.bits, mode=form.mode))
-    if form == "MXFP4":
-        return [block_forms.blocks_of_mxfp4(*mx.quantize(array.astype(mx.float32), mode="mxfp4"))]
     return [mx.fast.quantize_blocks(array, form)]
 
 

@@ -33,13 +33,6 @@ int quant_from_gguf(int64_t gguf_type)
     return -1;
 }
 
-const gm_quant_info *quant_blocks(int64_t gguf_type)
-{
-    static const gm_quant_info mxfp4 = { "MXFP4", 32, 17, 39, "A power of two, and 32 4-bit floats." };
-    int format = quant_from_gguf(gguf_type);
-    return format >= 0 ? &gm_quants[format] : gguf_type == mxfp4.gguf_type ? &mxfp4 : NULL;
-}
-
 const char *quant_gguf_name(int64_t gguf_type)
 {
     const int64_t n = (int64_t)(sizeof gguf_names / sizeof *gguf_names);

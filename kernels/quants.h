@@ -26,9 +26,6 @@ typedef struct {
 extern const gm_quant_info gm_quants[GM_QUANT_COUNT];
 /* The format with this GGUF type id, or -1. */
 int quant_from_gguf(int64_t gguf_type);
-/* The blocks of a GGUF type that loading reads: a format, or MXFP4, which becomes MLX's layout (nn/linear.h); else
- * NULL. */
-const gm_quant_info *quant_blocks(int64_t gguf_type);
 /* GGUF's own name of a type id, known to the engine or not ("IQ4_XS"); NULL when nobody knows it. */
 const char *quant_gguf_name(int64_t gguf_type);
 

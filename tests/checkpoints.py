@@ -123,7 +123,7 @@ def is_permuted(name):
 
 def save_gguf(path, config, weights, kind="F32", rope_freqs=None, split=0):
     """Writes the file, matrices as `kind`, vectors as F32; returns the weights as they are in it, rows as Hugging Face
-    orders them. A block format that PyPI gguf cannot write (the K ones) gets random blocks instead of these values."""
+    orders them. A block format that PyPI gguf cannot write (K and IQ) gets random blocks instead of these values."""
     kind = gguf.GGMLQuantizationType[kind]
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
@@ -172,13 +172,17 @@ def save_gguf(path, config, weights, kind="F32", rope_freqs=None, split=0):
 
 
 def random_blocks(kind, shape, seed):
-    """Rows of K blocks: any bits, under scales that make values of about the size of a trained weight's."""
-    _, size = gguf.GGML_QUANT_SIZES[kind]
+    """Rows of blocks: any bits, under scales that make values of about the size of a trained weight's."""
+    values, size = gguf.GGML_QUANT_SIZES[kind]
     rng = np.random.default_rng(seed)
-    blocks = rng.integers(0, 256, (shape[0], shape[1] // 256, size), np.uint8)
-    largest = {"Q4_K": 63 * 15, "Q5_K": 63 * 31, "Q6_K": 128 * 32}[kind.name]
-    # where the float16 scales are, and how large beside the first: minimums are the mean of what they are taken from
-    for at, ratio in {"Q4_K": ((0, 1), (2, 7.5)), "Q5_K": ((0, 1), (2, 15.5)), "Q6_K": ((size - 2, 1),)}[kind.name]:
+    blocks = rng.integers(0, 256, (shape[0], shape[1] // values, size), np.uint8)
+    # the largest value, where the float16 scales are, and how large beside the first: minimums are the mean of what
+    # they are taken from
+    largest, scales = {"Q2_K": (15 * 3, ((80, 1), (82, 1.5))), "Q3_K": (32 * 4, ((108, 1),)),
+                       "Q4_K": (63 * 15, ((0, 1), (2, 7.5))), "Q5_K": (63 * 31, ((0, 1), (2, 15.5))),
+                       "Q6_K": (128 * 32, ((208, 1),)), "IQ4_NL": (127, ((0, 1),)),
+                       "IQ4_XS": (32 * 127, ((0, 1),))}[kind.name]
+    for at, ratio in scales:
         scale = rng.uniform(0.5, 1, blocks.shape[:2]) * 0.3 / largest * ratio
         blocks[..., at:at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
     return blocks.reshape(shape[0], -1)

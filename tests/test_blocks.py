@@ -10,8 +10,9 @@ import pytest
 import gomlx.core as mx
 from gomlx import _gomlx
 
-EXACT = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]     # rounded by a rule that every program has
-FITTED = {"Q4_K": 0.0735, "Q5_K": 0.0365, "Q6_K": 0.0176}      # relative error of normal values, a little above ours
+EXACT = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"]     # rounded by a rule that every program has
+FITTED = {"Q2_K": 0.274, "Q3_K": 0.149, "Q4_K": 0.0735, "Q5_K": 0.0365, "Q6_K": 0.0176, "IQ4_NL": 0.0775,
+          "IQ4_XS": 0.0765}                          # relative error of normal values, a little above ours
 FORMATS = [*EXACT, *FITTED]
 
 
@@ -103,7 +104,7 @@ def test_errors_say_what_was_expected():
     x = mx.zeros((2, 48))
     with pytest.raises(ValueError, match="multiple of 32 values"):
         mx.fast.quantize_blocks(x, "Q8_0")
-    with pytest.raises(ValueError, match="expected Q4_0, Q4_1"):
+    with pytest.raises(ValueError, match="expected one of Q4_0, Q4_1"):
         mx.fast.quantize_blocks(x, "Q3")
     with pytest.raises(ValueError, match="expected floating point"):
         mx.fast.quantize_blocks(mx.zeros((2, 32), dtype=mx.int32), "Q8_0")

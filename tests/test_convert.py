@@ -416,7 +416,7 @@ def test_the_same_form_is_copied(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
-def test_formats_without_kernels_are_read(name):
+def test_formats_are_read(name):
     kind = gguf.GGMLQuantizationType[name]
     values, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = np.random.default_rng(7).integers(0, 256, (6, 3 * size), np.uint8).reshape(-1, size)

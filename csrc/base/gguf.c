@@ -178,7 +178,8 @@ static gm_status place_tensor(gguf *g, int64_t i, size_t section, uint64_t align
     gguf_tensor *t = &g->tensors[i];
     uint64_t offset = g->offsets[i];
     size_t room = g->file.size > section ? g->file.size - section : 0;
-    const gm_quant_info *blocks = quant_blocks(t->type);
+    int format = quant_from_gguf(t->type);
+    const gm_quant_info *blocks = format >= 0 ? &gm_quants[format] : NULL;
     if (offset % alignment != 0)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s is at offset %" PRIu64 ", expected a multiple of %" PRIu64,
                        g->file.path, SHOWN(t->name), offset, alignment);

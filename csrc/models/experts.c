@@ -32,8 +32,6 @@ static gm_status add_stacked(gm_loader *l, const gm_tensor *t, gm_linear *linear
     int64_t want[3] = {experts, j.transposed ? columns : source, j.transposed ? source : columns};
     if (!fields_has_shape(t, 3, want))
         return fields_refuse_shape(l, t, 3, want);
-    if (fields_is_mxfp4(t))
-        return fields_add_mxfp4(l, t, linear, &j, experts, rows, columns);
     j.tensor = t;
     j.to = &linear->weight;
     j.kind = JOB_PACK;

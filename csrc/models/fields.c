@@ -230,24 +230,6 @@ gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, cons
     return fields_add_raw(l, biases, &linear->biases, like, experts, rows, source, columns / linear->group);
 }
 
-bool fields_is_mxfp4(const gm_tensor *t) { return t->format < 0 && t->data && strcmp(t->type, "MXFP4") == 0; }
-
-gm_status fields_add_mxfp4(gm_loader *l, const gm_tensor *t, gm_linear *linear, const job *like, int64_t experts,
-                           int64_t rows, int64_t columns) {
-    job j = *like;
-    *linear = (gm_linear){.bits = 4, .group = 32, .mode = "mxfp4"};
-    for (int i = 0; i < j.n_picks && experts; i++)
-        j.picks[i].rows *= experts;
-    j.tensor = t;
-    j.to = &linear->weight;
-    j.kind = JOB_RAW;
-    j.dtype = GM_UINT8;
-    j.rows = rows * (experts ? experts : 1);
-    j.columns = columns / 32 * 17;
-    j.parts = experts ? -experts : 1;
-    return fields_add(l, j);
-}
-
 /* ---- matrices ---- */
 static gm_status add_bias(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t rows,
                           int64_t source) {
@@ -279,10 +261,6 @@ static gm_status add_matrix(gm_loader *l, const char *base, gm_linear *linear, j
         return fields_missing(l, name);
     if (!is_matrix(t, source, columns, false))
         return fields_refuse_shape(l, t, 2, (int64_t[]){source, columns});
-    if (fields_is_mxfp4(t)) {
-        GM_TRY(fields_add_mxfp4(l, t, linear, &j, 0, rows, columns));
-        return add_bias(l, base, linear, &j, rows, source);
-    }
     j.tensor = t;
     j.to = &linear->weight;
     j.kind = JOB_PACK;
@@ -380,12 +358,8 @@ gm_status fields_adapt(gm_loader *l) {
         gm_release(m->norm);
         m->norm = norm;
     }
-    status = status == GM_OK ? linear_unfold(&m->embedding) : status;
-    status = status == GM_OK ? linear_unfold(&m->head) : status;
     for (field_cursor at = {0}; status == GM_OK && fields_next(m, &at);) {
         gm_array **where = at.where, *made = NULL;
-        if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
-            status = linear_unfold(at.where);
         if (at.field->kind != FIELD_VECTOR || !*where)
             continue;
         if ((at.field->flags & FIELD_CENTRED) && l->centred)

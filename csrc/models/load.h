@@ -80,10 +80,6 @@ gm_status fields_add_raw(gm_loader *l, const gm_tensor *t, gm_array **to, const 
 /* weight, scales and, for mode affine, biases of base in MLX's layout. */
 gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
                          int64_t rows, int64_t source, int64_t columns);
-/* GGUF's MXFP4, as it is until fields_adapt; experts as of fields_add_raw. */
-bool fields_is_mxfp4(const gm_tensor *t);
-gm_status fields_add_mxfp4(gm_loader *l, const gm_tensor *t, gm_linear *linear, const job *like, int64_t experts,
-                           int64_t rows, int64_t columns);
 /* The bias of this linear layer, or stack, must have been the last job that was added. */
 gm_status fields_need_bias(const gm_loader *l, const gm_linear *linear);
 /* experts.c */

@@ -20,8 +20,5 @@ gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
 /* Rows of the matrix, by token, times scale: float32 [n, k]. */
 gm_array *linear_embed(gm_scope *s, const gm_linear *l, gm_array *tokens, float scale);
 int64_t linear_rows(const gm_linear *l);
-/* A weight of uint8 [..., k / 32 * 17], GGUF's blocks of MXFP4, becomes fields and scales of MLX's mode mxfp4; others
- * stay. */
-gm_status linear_unfold(gm_linear *l);
 void linear_clear(gm_linear *l);
 #endif

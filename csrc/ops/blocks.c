@@ -1,4 +1,5 @@
 /* blocks.c - rows to GGUF's block formats as bytes, and back: what files are written and read with. */
+#include <stdio.h>
 #include <string.h>
 #include "ops/ops.h"
 
@@ -13,8 +14,11 @@ static gm_status find_format(const char *op, const char *name, blocks_param *out
             out->format = i;
             return GM_OK;
         }
-    return gm_fail(GM_EVALUE, "%s: got format '%.40s', expected Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K", op,
-                   name);
+    char known[256] = "";
+    for (int i = FIRST_BLOCK; i < GM_QUANT_COUNT; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i == FIRST_BLOCK ? "" : ", ",
+                 gm_quants[i].name);
+    return gm_fail(GM_EVALUE, "%s: got format '%.40s', expected one of %s", op, name, known);
 }
 
 /* x has rows of whole units. */

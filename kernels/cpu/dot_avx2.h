@@ -22,24 +22,52 @@ ALWAYS_INLINE words words_high(words v) { return words_low(_mm256_srli_epi16(v, 
 ALWAYS_INLINE words words_or(words a, words b) { return _mm256_or_si256(a, b); }
 ALWAYS_INLINE words words_six_bits(words v) { return _mm256_and_si256(v, _mm256_set1_epi8(0x3f)); }
 ALWAYS_INLINE words words_flip(words v) { return _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)); }
+ALWAYS_INLINE words words_field(words v, int pair) {
+    return _mm256_and_si256(v, _mm256_set1_epi8((char)(3 << 2 * pair)));
+}
+ALWAYS_INLINE words words_pair(words v, int pair) {
+    return _mm256_and_si256(pair ? _mm256_srli_epi16(v, 2 * pair) : v, _mm256_set1_epi8(3));
+}
 ALWAYS_INLINE words words_top(words v, int pair) {
     const words moved = pair == 0 ? _mm256_slli_epi16(v, 4) : pair == 1 ? _mm256_slli_epi16(v, 2)
                       : pair == 3 ? _mm256_srli_epi16(v, 2) : v;
     return _mm256_and_si256(moved, _mm256_set1_epi8(0x30));
 }
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
+ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
     const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
                                             2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
     const __m256i bits = _mm256_shuffle_epi8(_mm256_set1_epi32(*(const int32_at *)plane), spread);
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bits, bit), bit);
-    return _mm256_or_si256(v, _mm256_and_si256(set, _mm256_set1_epi8(16)));
+    return _mm256_or_si256(v, _mm256_and_si256(set, _mm256_set1_epi8((char)what)));
 }
+ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), v);
+}
+ALWAYS_INLINE words pairs_load(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p)); }
+ALWAYS_INLINE words pairs_repeat(words v, int h) {
+    const __m128i places = h ? _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
+                             : _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(places));
+}
+ALWAYS_INLINE words pairs_broadcast(const int16_t *pair) { return _mm256_set1_epi32(*(const int32_at *)pair); }
+ALWAYS_INLINE words pairs_of(ints low, ints high, int shift) {
+    return _mm256_blend_epi16(_mm256_srai_epi32(low, shift), _mm256_slli_epi32(high, 16 - shift), 0xaa);
+}
+ALWAYS_INLINE ints pairs_dot(ints sum, words a, words b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+ALWAYS_INLINE words words_multiply(words v, words factor) { return _mm256_mullo_epi16(v, factor); }
+ALWAYS_INLINE words words_add(words a, words b) { return _mm256_add_epi16(a, b); }
+ALWAYS_INLINE words words_subtract(words a, words b) { return _mm256_sub_epi16(a, b); }
+ALWAYS_INLINE words words_splat(int half) { return _mm256_set1_epi16((short)half); }
 
 ALWAYS_INLINE ints ints_splat(int v) { return _mm256_set1_epi32(v); }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_at *)p); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { return _mm256_slli_epi32(v, by); }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { return _mm256_sub_epi32(a, b); }
+ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {
+    const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+    return _mm256_and_si256(_mm256_srli_epi32(v, shift), _mm256_set1_epi32((1 << bits) - 1));
+}
 ALWAYS_INLINE ints ints_byte(words v, int e) {
     return _mm256_and_si256(_mm256_srli_epi32(v, 8 * e), _mm256_set1_epi32(255));
 }
@@ -55,6 +83,12 @@ ALWAYS_INLINE floats floats_negate(floats v) { return _mm256_sub_ps(_mm256_set1_
 ALWAYS_INLINE floats floats_from_ints(ints v) { return _mm256_cvtepi32_ps(v); }
 ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+}
+ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
+    const __m128i e = _mm_loadl_epi64((const void *)p), one = _mm_set1_epi8(1);
+    const __m256i normal = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_subs_epu8(e, one)), 23);
+    const __m256i least = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_add_epi8(_mm_min_epu8(e, one), one)), 21);
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, least));
 }
 ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)));

@@ -23,23 +23,61 @@ ALWAYS_INLINE words words_high(words v) { return words_low(_mm512_srli_epi16(v, 
 ALWAYS_INLINE words words_or(words a, words b) { return _mm512_or_si512(a, b); }
 ALWAYS_INLINE words words_six_bits(words v) { return _mm512_and_si512(v, _mm512_set1_epi8(0x3f)); }
 ALWAYS_INLINE words words_flip(words v) { return _mm512_xor_si512(v, _mm512_set1_epi8((char)0x80)); }
-/* Two bits of each byte, from bit 2 * pair on, as bits 4 and 5. */
+/* Two bits of each byte, from bit 2 * pair on: where they are, and as the lowest. */
+ALWAYS_INLINE words words_field(words v, int pair) {
+    return _mm512_and_si512(v, _mm512_set1_epi8((char)(3 << 2 * pair)));
+}
+ALWAYS_INLINE words words_pair(words v, int pair) {
+    const words moved = pair == 1 ? _mm512_srli_epi16(v, 2) : pair == 2 ? _mm512_srli_epi16(v, 4)
+                      : pair == 3 ? _mm512_srli_epi16(v, 6) : v;
+    return _mm512_and_si512(moved, _mm512_set1_epi8(3));
+}
+/* As bits 4 and 5. */
 ALWAYS_INLINE words words_top(words v, int pair) {
     const words moved = pair == 0 ? _mm512_slli_epi16(v, 4) : pair == 1 ? _mm512_slli_epi16(v, 2)
                       : pair == 3 ? _mm512_srli_epi16(v, 2) : v;
     return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
 }
-/* Adds 16 to the bytes of v whose bit in a plane of PANEL_ROWS * 4 bits is set. */
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
+/* Adds `what` to the bytes of v whose bit in a plane of PANEL_ROWS * 4 bits is set: a bit that no byte of v has. */
+ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
     uint64_t bits;
     __builtin_memcpy(&bits, plane, sizeof bits);
-    return _mm512_mask_add_epi8(v, bits, v, _mm512_set1_epi8(16));
+    return _mm512_mask_add_epi8(v, bits, v, _mm512_set1_epi8((char)what));
 }
+/* Each byte of v, a number below 16, as that byte of the table. */
+ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table)), v);
+}
+/* Pairs: two 16-bit numbers a row. Two bytes of each row; half h of each pair as both of a pair; the same pair for
+ * every row; two sums that fit 16 bits after a shift to the right. */
+ALWAYS_INLINE words pairs_load(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p)); }
+ALWAYS_INLINE words pairs_repeat(words v, int h) {
+    const __m128i places = h ? _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
+                             : _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(places));
+}
+ALWAYS_INLINE words pairs_broadcast(const int16_t *pair) { return _mm512_set1_epi32(*(const int32_at *)pair); }
+ALWAYS_INLINE words pairs_of(ints low, ints high, int shift) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srai_epi32(low, (unsigned)shift),
+                                   _mm512_slli_epi32(high, 16 - (unsigned)shift));
+}
+/* sum += the products of both halves. */
+ALWAYS_INLINE ints pairs_dot(ints sum, words a, words b) { return _mm512_dpwssd_epi32(sum, a, b); }
+/* In 16-bit halves of lanes. */
+ALWAYS_INLINE words words_multiply(words v, words factor) { return _mm512_mullo_epi16(v, factor); }
+ALWAYS_INLINE words words_add(words a, words b) { return _mm512_add_epi16(a, b); }
+ALWAYS_INLINE words words_subtract(words a, words b) { return _mm512_sub_epi16(a, b); }
+ALWAYS_INLINE words words_splat(int half) { return _mm512_set1_epi16((short)half); }
 
 ALWAYS_INLINE ints ints_splat(int v) { return _mm512_set1_epi32(v); }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return _mm512_set1_epi32(*(const int32_at *)p); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { return _mm512_slli_epi32(v, (unsigned)by); }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { return _mm512_sub_epi32(a, b); }
+/* Some bits, from bit `shift` on, of a byte of each row. */
+ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {
+    const __m512i v = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+    return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)shift), _mm512_set1_epi32((1 << bits) - 1));
+}
 /* Byte e of each word, unsigned. */
 ALWAYS_INLINE ints ints_byte(words v, int e) {
     return _mm512_and_si512(_mm512_srli_epi32(v, 8 * (unsigned)e), _mm512_set1_epi32(255));
@@ -56,6 +94,13 @@ ALWAYS_INLINE floats floats_negate(floats v) { return _mm512_sub_ps(_mm512_set1_
 ALWAYS_INLINE floats floats_from_ints(ints v) { return _mm512_cvtepi32_ps(v); }
 ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+/* 2^(e - 128) for a byte of each row; subnormal for e < 2. */
+ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+    const __mmask16 tiny = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, tiny, _mm512_set1_epi32(0x200000), e));
 }
 ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));

@@ -24,19 +24,71 @@ ALWAYS_INLINE words words_high(words v) { EACH_BYTE v.b[i] >>= 4; return v; }
 ALWAYS_INLINE words words_or(words a, words b) { EACH_BYTE a.b[i] |= b.b[i]; return a; }
 ALWAYS_INLINE words words_six_bits(words v) { EACH_BYTE v.b[i] &= 0x3f; return v; }
 ALWAYS_INLINE words words_flip(words v) { EACH_BYTE v.b[i] ^= 0x80; return v; }
+ALWAYS_INLINE words words_field(words v, int pair) { EACH_BYTE v.b[i] &= (uint8_t)(3 << 2 * pair); return v; }
+ALWAYS_INLINE words words_pair(words v, int pair) { EACH_BYTE v.b[i] = v.b[i] >> 2 * pair & 3; return v; }
 ALWAYS_INLINE words words_top(words v, int pair) {
     EACH_BYTE v.b[i] = (uint8_t)((v.b[i] >> 2 * pair & 3) << 4);
     return v;
 }
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
-    EACH_BYTE v.b[i] = (uint8_t)(v.b[i] + ((plane[i / 8] >> i % 8 & 1) << 4));
+ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
+    EACH_BYTE v.b[i] = (uint8_t)(v.b[i] + (plane[i / 8] >> i % 8 & 1) * what);
     return v;
 }
+ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) { EACH_BYTE v.b[i] = table[v.b[i]]; return v; }
+/* In 16-bit halves of lanes, whatever order the machine has bytes in. */
+#define EACH_HALF for (int i = 0; i < 4 * PANEL_ROWS; i += 2)
+ALWAYS_INLINE uint32_t words_half(words v, int i) { return (uint32_t)(v.b[i] | v.b[i + 1] << 8); }
+ALWAYS_INLINE words words_set_half(words v, int i, uint32_t half) {
+    v.b[i] = (uint8_t)half;
+    v.b[i + 1] = (uint8_t)(half >> 8);
+    return v;
+}
+ALWAYS_INLINE words words_multiply(words v, words factor) {
+    EACH_HALF v = words_set_half(v, i, words_half(v, i) * words_half(factor, i));
+    return v;
+}
+ALWAYS_INLINE words words_add(words a, words b) {
+    EACH_HALF a = words_set_half(a, i, words_half(a, i) + words_half(b, i));
+    return a;
+}
+ALWAYS_INLINE words words_subtract(words a, words b) {
+    EACH_HALF a = words_set_half(a, i, words_half(a, i) - words_half(b, i));
+    return a;
+}
+ALWAYS_INLINE words pairs_load(const uint8_t *p) {
+    words w;
+    EACH_HALF w = words_set_half(w, i, p[i / 2]);
+    return w;
+}
+ALWAYS_INLINE words pairs_repeat(words v, int h) {
+    EACH_HALF v = words_set_half(v, i, words_half(v, i / 4 * 4 + 2 * h));
+    return v;
+}
+ALWAYS_INLINE words pairs_broadcast(const int16_t *pair) {
+    words w;
+    EACH_HALF w = words_set_half(w, i, (uint32_t)pair[i / 2 % 2]);
+    return w;
+}
+ALWAYS_INLINE words pairs_of(ints low, ints high, int shift) {
+    words w;
+    EACH_HALF w = words_set_half(w, i, (uint32_t)((i % 4 ? high : low).v[i / 4] >> shift));
+    return w;
+}
+ALWAYS_INLINE ints pairs_dot(ints sum, words a, words b) {
+    EACH_HALF sum.v[i / 4] += (int16_t)words_half(a, i) * (int16_t)words_half(b, i);
+    return sum;
+}
+ALWAYS_INLINE words words_splat(int half) { words w; EACH_HALF w = words_set_half(w, i, (uint32_t)half); return w; }
 
 ALWAYS_INLINE ints ints_splat(int v) { ints x; EACH_ROW x.v[r] = v; return x; }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { int32_t v; memcpy(&v, p, sizeof v); return ints_splat(v); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { EACH_ROW v.v[r] *= 1 << by; return v; }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { EACH_ROW a.v[r] -= b.v[r]; return a; }
+ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {
+    ints x;
+    EACH_ROW x.v[r] = p[r] >> shift & ((1 << bits) - 1);
+    return x;
+}
 ALWAYS_INLINE ints ints_byte(words v, int e) { ints x; EACH_ROW x.v[r] = v.b[4 * r + e]; return x; }
 
 ALWAYS_INLINE floats floats_zero(void) { floats x; EACH_ROW x.v[r] = 0; return x; }
@@ -60,6 +112,11 @@ ALWAYS_INLINE floats floats_from_ints(ints v) { floats x; EACH_ROW x.v[r] = (flo
 ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     floats x;
     EACH_ROW x.v[r] = half_load(p + 2 * r);
+    return x;
+}
+ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
+    floats x;
+    EACH_ROW x.v[r] = half_exponent(p[r]);
     return x;
 }
 ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) { floats x; EACH_ROW x.v[r] = p[r]; return x; }

@@ -32,16 +32,69 @@ ALWAYS_INLINE words words_six_bits(words v) { return words_and(v, 0x3f); }
 ALWAYS_INLINE words words_flip(words v) {
     return (words){ veorq_u8(v.a, vdupq_n_u8(0x80)), veorq_u8(v.b, vdupq_n_u8(0x80)) };
 }
+ALWAYS_INLINE words words_field(words v, int pair) { return words_and(v, (uint8_t)(3 << 2 * pair)); }
+ALWAYS_INLINE words words_pair(words v, int pair) {
+    const int8x16_t right = vdupq_n_s8((int8_t)(-2 * pair));
+    return words_and((words){ vshlq_u8(v.a, right), vshlq_u8(v.b, right) }, 3);
+}
 ALWAYS_INLINE words words_top(words v, int pair) {
     const int8x16_t left = vdupq_n_s8((int8_t)(4 - 2 * pair));      /* to the right where negative */
     return words_and((words){ vshlq_u8(v.a, left), vshlq_u8(v.b, left) }, 0x30);
 }
-ALWAYS_INLINE words words_fifth(words v, const uint8_t *plane) {
-    const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u)), sixteen = vdupq_n_u8(16);
+ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
+    const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+    const uint8x16_t value = vdupq_n_u8((uint8_t)what);
     const uint8x16_t bits = vreinterpretq_u8_s32(vdupq_n_s32(load_int(plane)));
     const uint8x16_t low = vqtbl1q_u8(bits, vcombine_u8(vdup_n_u8(0), vdup_n_u8(1)));
     const uint8x16_t high = vqtbl1q_u8(bits, vcombine_u8(vdup_n_u8(2), vdup_n_u8(3)));
-    return words_or(v, (words){ vandq_u8(vtstq_u8(low, bit), sixteen), vandq_u8(vtstq_u8(high, bit), sixteen) });
+    return words_or(v, (words){ vandq_u8(vtstq_u8(low, bit), value), vandq_u8(vtstq_u8(high, bit), value) });
+}
+ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) {
+    const uint8x16_t t = vld1q_u8(table);
+    return (words){ vqtbl1q_u8(t, v.a), vqtbl1q_u8(t, v.b) };
+}
+ALWAYS_INLINE words pairs_load(const uint8_t *p) {
+    const uint8x16_t v = vld1q_u8(p);
+    return (words){ vreinterpretq_u8_u16(vmovl_u8(vget_low_u8(v))), vreinterpretq_u8_u16(vmovl_high_u8(v)) };
+}
+/* In 16-bit halves of lanes. */
+#define HALVES(f, v, w) vreinterpretq_u8_u16(f(vreinterpretq_u16_u8(v), vreinterpretq_u16_u8(w)))
+ALWAYS_INLINE words words_multiply(words v, words w) {
+    return (words){ HALVES(vmulq_u16, v.a, w.a), HALVES(vmulq_u16, v.b, w.b) };
+}
+ALWAYS_INLINE words words_add(words v, words w) {
+    return (words){ HALVES(vaddq_u16, v.a, w.a), HALVES(vaddq_u16, v.b, w.b) };
+}
+ALWAYS_INLINE words words_subtract(words v, words w) {
+    return (words){ HALVES(vsubq_u16, v.a, w.a), HALVES(vsubq_u16, v.b, w.b) };
+}
+ALWAYS_INLINE words words_splat(int half) {
+    const uint8x16_t v = vreinterpretq_u8_u16(vdupq_n_u16((uint16_t)half));
+    return (words){ v, v };
+}
+ALWAYS_INLINE words pairs_repeat(words v, int h) {
+    return h ? (words){ HALVES(vtrn2q_u16, v.a, v.a), HALVES(vtrn2q_u16, v.b, v.b) }
+             : (words){ HALVES(vtrn1q_u16, v.a, v.a), HALVES(vtrn1q_u16, v.b, v.b) };
+}
+#undef HALVES
+ALWAYS_INLINE words pairs_broadcast(const int16_t *pair) {
+    const uint8x16_t v = vreinterpretq_u8_s32(vdupq_n_s32(load_int((const uint8_t *)pair)));
+    return (words){ v, v };
+}
+ALWAYS_INLINE uint8x16_t pairs_of_four(int32x4_t low, int32x4_t high, int32x4_t right) {
+    const int16x8_t l = vreinterpretq_s16_s32(vshlq_s32(low, right)), h = vreinterpretq_s16_s32(vshlq_s32(high, right));
+    return vreinterpretq_u8_s16(vtrn1q_s16(l, h));
+}
+ALWAYS_INLINE words pairs_of(ints low, ints high, int shift) {
+    const int32x4_t right = vdupq_n_s32(-shift);
+    return (words){ pairs_of_four(low.a, high.a, right), pairs_of_four(low.b, high.b, right) };
+}
+ALWAYS_INLINE int32x4_t pairs_dot_four(int32x4_t sum, uint8x16_t v, uint8x16_t w) {
+    const int16x8_t a = vreinterpretq_s16_u8(v), b = vreinterpretq_s16_u8(w);
+    return vaddq_s32(sum, vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
+}
+ALWAYS_INLINE ints pairs_dot(ints sum, words v, words w) {
+    return (ints){ pairs_dot_four(sum.a, v.a, w.a), pairs_dot_four(sum.b, v.b, w.b) };
 }
 
 ALWAYS_INLINE ints ints_splat(int v) { return (ints){ vdupq_n_s32(v), vdupq_n_s32(v) }; }
@@ -50,6 +103,11 @@ ALWAYS_INLINE ints ints_shift(ints v, int by) {
     return (ints){ vshlq_s32(v.a, vdupq_n_s32(by)), vshlq_s32(v.b, vdupq_n_s32(by)) };
 }
 ALWAYS_INLINE ints ints_subtract(ints v, ints w) { return (ints){ vsubq_s32(v.a, w.a), vsubq_s32(v.b, w.b) }; }
+ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {
+    const uint8x8_t moved = vshl_u8(vld1_u8(p), vdup_n_s8((int8_t)-shift)), mask = vdup_n_u8((uint8_t)((1 << bits) - 1));
+    const uint16x8_t v = vmovl_u8(vand_u8(moved, mask));
+    return (ints){ vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(v))), vreinterpretq_s32_u32(vmovl_high_u16(v)) };
+}
 ALWAYS_INLINE ints ints_byte(words v, int e) {
     const uint32x4_t a = vreinterpretq_u32_u8(v.a), b = vreinterpretq_u32_u8(v.b), mask = vdupq_n_u32(255);
     const int32x4_t right = vdupq_n_s32(-8 * e);
@@ -78,6 +136,14 @@ ALWAYS_INLINE floats floats_from_ints(ints v) { return (floats){ vcvtq_f32_s32(v
 ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(p));
     return (floats){ vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h) };
+}
+ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
+    const uint8x8_t e = vld1_u8(p), one = vdup_n_u8(1);
+    const uint16x8_t normal = vmovl_u8(vqsub_u8(e, one)), least = vmovl_u8(vadd_u8(vmin_u8(e, one), one));
+    const uint32x4_t a = vmaxq_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(normal)), 23),
+                                   vshlq_n_u32(vmovl_u16(vget_low_u16(least)), 21));
+    const uint32x4_t b = vmaxq_u32(vshlq_n_u32(vmovl_high_u16(normal), 23), vshlq_n_u32(vmovl_high_u16(least), 21));
+    return (floats){ vreinterpretq_f32_u32(a), vreinterpretq_f32_u32(b) };
 }
 ALWAYS_INLINE floats floats_from_unsigned(const uint8_t *p) {
     const uint16x8_t v = vmovl_u8(vld1_u8(p));

@@ -26,6 +26,11 @@ ALWAYS_INLINE float half_load(const uint8_t *p) {
     return half_to_float((uint16_t)(p[0] | p[1] << 8));
 }
 
+/* 2^(e - 128), half of what a scale of one byte says, subnormal for e < 2. */
+ALWAYS_INLINE float half_exponent(uint8_t e) {
+    return float_from_bits(e < 2 ? (uint32_t)0x200000 << e : (uint32_t)(e - 1) << 23);
+}
+
 ALWAYS_INLINE float bfloat_load(const uint8_t *p) {
     return float_from_bits((uint32_t)p[0] << 16 | (uint32_t)p[1] << 24);
 }

@@ -61,6 +61,8 @@ static double half_value(const uint8_t *p)
     return h & 0x8000 ? -v : v;
 }
 
+static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+
 /* Value i of a block as scale * q + min with q an integer, straight from the definition of each format. */
 static void block_value(int format, const uint8_t *b, int i, double *scale, int *q, double *min)
 {
@@ -88,6 +90,31 @@ static void block_value(int format, const uint8_t *b, int i, double *scale, int 
         if (format == GM_QUANT_q5_k) *q += 16 * (b[16 + l] >> g & 1);
         return;
     }
+    case GM_QUANT_q2_k:
+        *scale = half_value(b + 80) * (b[i / 16] & 15);
+        *min = -half_value(b + 82) * (b[i / 16] >> 4);
+        *q = b[16 + i / 128 * 32 + l] >> 2 * (g % 4) & 3;
+        return;
+    case GM_QUANT_q3_k: {
+        const uint8_t *s = b + 96;
+        const int k = i / 16, low = k < 8 ? s[k] & 15 : s[k - 8] >> 4, top = s[8 + k % 4] >> 2 * (k / 4) & 3;
+        *scale = half_value(b + 108) * ((low | top << 4) - 32);
+        *q = (b[32 + i / 128 * 32 + l] >> 2 * (g % 4) & 3) - (b[l] >> g & 1 ? 0 : 4);
+        return;
+    }
+    case GM_QUANT_iq4_nl: *scale = half_value(b); *q = iq4[b[2 + nib16] >> 4 * high & 15]; return;
+    case GM_QUANT_iq4_xs: {
+        const int low = b[4 + g / 2] >> 4 * (g % 2) & 15, top = (b[2] | b[3] << 8) >> 2 * g & 3;
+        *scale = half_value(b) * ((low | top << 4) - 32);
+        *q = iq4[b[8 + 16 * g + nib16] >> 4 * high & 15];
+        return;
+    }
+    case GM_QUANT_mxfp4: {
+        const int v = b[1 + nib16] >> 4 * high & 15, e = v >> 1 & 3, m = v & 1;      /* sign, exponent, mantissa */
+        *scale = ldexp(1, b[0] - 128);
+        *q = (v & 8 ? -1 : 1) * (e ? (2 + m) << (e - 1) : m);
+        return;
+    }
     default: {
         const int n = i / 128, j = i % 128 / 32;
         *scale = half_value(b + 208) * (int8_t)b[192 + 8 * n + 2 * j + l / 16];
@@ -96,22 +123,31 @@ static void block_value(int format, const uint8_t *b, int i, double *scale, int 
     }
 }
 
-static int scale_offset(int format) { return format == GM_QUANT_q6_k ? 208 : 0; }
+static int scale_offset(int format)
+{
+    return format == GM_QUANT_q6_k ? 208 : format == GM_QUANT_q3_k ? 108 : format == GM_QUANT_q2_k ? 80 : 0;
+}
 static bool has_min(int format)
 {
-    return format == GM_QUANT_q4_1 || format == GM_QUANT_q5_1 || format == GM_QUANT_q4_k || format == GM_QUANT_q5_k;
+    return format == GM_QUANT_q4_1 || format == GM_QUANT_q5_1 || format == GM_QUANT_q4_k || format == GM_QUANT_q5_k ||
+           format == GM_QUANT_q2_k;
 }
 
-enum { FILL_RANDOM, FILL_ONES, FILL_ZEROS, FILL_TINY, FILL_COUNT };
+enum { FILL_RANDOM, FILL_ONES, FILL_ZEROS, FILL_EMPTY, FILL_TINY, FILL_COUNT };
 
-/* Rows of blocks with random or extreme payloads and scales of a sane size (FILL_TINY: subnormal ones). */
+/* Rows of blocks with random or extreme payloads and scales of a sane size (FILL_TINY: subnormal; FILL_ZEROS: 0). */
 static void fill_weights(int format, uint8_t *w, int64_t rows, int64_t k, int fill)
 {
     const gm_quant_info *f = &gm_quants[format];
     for (int64_t b = 0; b < rows * k / f->values; b++, w += f->bytes) {
         for (int i = 0; i < f->bytes; i++)
-            w[i] = (uint8_t)(fill == FILL_ONES ? 255 : fill == FILL_ZEROS ? 0 : random_bits() >> 7);
+            w[i] = (uint8_t)(fill == FILL_ONES ? 255 : fill == FILL_ZEROS || fill == FILL_EMPTY ? 0
+                                                     : random_bits() >> 7);
         if (fill == FILL_ZEROS) continue;
+        if (format == GM_QUANT_mxfp4) {
+            w[0] = (uint8_t)(fill == FILL_TINY ? random_bits() % 3 : 110 + random_bits() % 20);
+            continue;
+        }
         const int n = has_min(format) ? 2 : 1;
         for (int i = 0; i < n; i++) {
             const unsigned h = fill == FILL_TINY ? 1 + random_bits() % 7 : 0x1400 + random_bits() % 0x1000;
@@ -129,14 +165,18 @@ static void test_golden(const gm_kernels *t)
         { GM_QUANT_q5_0, 1.87683105, 14.0136719 },   { GM_QUANT_q5_1, 66.3858643, 1041.37659 },
         { GM_QUANT_q8_0, -22.0214844, -1010.98633 }, { GM_QUANT_q4_k, 6495.56738, 911932.317 },
         { GM_QUANT_q5_k, 14225.1084, 1969790.37 },   { GM_QUANT_q6_k, 577.062988, 98148.2544 },
+        { GM_QUANT_q2_k, 194.769897, 21764.3992 },   { GM_QUANT_q3_k, 119.866943, 22164.7491 },
+        { GM_QUANT_iq4_nl, -32.1563721, -865.719604 }, { GM_QUANT_iq4_xs, -1376.96838, -261647.015 },
+        { GM_QUANT_mxfp4, 0.1953125, 4.984375 },
     };
     for (size_t n = 0; n < sizeof golden / sizeof *golden; n++) {
         const int format = golden[n].format;
         uint8_t block[256];
         float y[256];
         for (int i = 0; i < 256; i++) block[i] = (uint8_t)(i * 37 + 11);
-        memcpy(block + scale_offset(format), "\x01\x30", 2);
-        if (has_min(format)) memcpy(block + 2, "\x66\x2e", 2);
+        if (format == GM_QUANT_mxfp4) block[0] = 121;
+        else memcpy(block + scale_offset(format), "\x01\x30", 2);
+        if (has_min(format)) memcpy(block + scale_offset(format) + 2, "\x66\x2e", 2);
         const int64_t k = gm_quants[format].values;
         t->dequantize(&(gm_dequantize_args){ .out = y, .in = block, .format = format, .k = k }, 0, 1);
         double sum = 0, weighted = 0;
@@ -489,8 +529,8 @@ static void test_choice(void)
     good &= kernels_get("generic") && !kernels_get("") && !kernels_get("AVX2");
     check(good, "choice of a table", "all", GM_QUANT_f32, 0, 0, 0);
 
-    good = quant_from_gguf(12) == GM_QUANT_q4_k && quant_from_gguf(23) == -1 && quant_from_gguf(-1) == -1;
-    good &= !strcmp(quant_gguf_name(23), "IQ4_XS") && !quant_gguf_name(-1) && !quant_gguf_name(INT64_MAX);
+    good = quant_from_gguf(12) == GM_QUANT_q4_k && quant_from_gguf(16) == -1 && quant_from_gguf(-1) == -1;
+    good &= !strcmp(quant_gguf_name(16), "IQ2_XXS") && !quant_gguf_name(-1) && !quant_gguf_name(INT64_MAX);
     for (int i = 0; i < GM_QUANT_COUNT; i++)
         good &= !strcmp(quant_gguf_name(gm_quants[i].gguf_type), gm_quants[i].name);
     check(good, "names of types", "all", GM_QUANT_f32, 0, 0, 0);
