@@ -110,11 +110,12 @@ void memory_table_free(void *table, size_t bytes) {
         munmap(table, page_up(bytes));
 }
 
+/* All pages of the block, so that it stays one mapping, which memory_resize can move without a copy. */
 void memory_expect(void *block, size_t bytes) {
 #ifdef MADV_HUGEPAGE
-    uintptr_t start = ((uintptr_t)block + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE, end = (uintptr_t)block + bytes;
-    if (end > start + LARGE_PAGE)
-        madvise((void *)start, (end - start) / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE);
+    uintptr_t page = page_up(1), start = (uintptr_t)block & ~(page - 1);
+    if (bytes > 2 * LARGE_PAGE)
+        madvise((void *)start, page_up((uintptr_t)block + bytes - start), MADV_HUGEPAGE);
 #else
     (void)block, (void)bytes;
 #endif

@@ -338,7 +338,7 @@ gm_status tokenizer_encode(gm_tokenizer *t, encode_work *work, const gm_text *te
     if (pair == NULL && o->truncation == NULL && o->padding == NULL && t->simple) {
         work->skip_special = !o->parse_special;
         if (text->length > LARGE_TEXT && text->length <= INT32_MAX && work->ids.size == 0) {
-            GM_TRY(ids_reserve(&work->ids, text->length / 3));
+            GM_TRY(ids_reserve(&work->ids, text->length / 2));
             memory_expect(work->ids.data, work->ids.capacity * sizeof(int32_t));
         }
         for (size_t i = 0; o->add_special && i < t->before.size; i++)

@@ -285,128 +285,89 @@ static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
 }
 
 /* ---- the cache ---- */
-#if !defined(KERNELS_avx512)
-static const uint8_t ones_then_zeros[2 * 16] = {
-    0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
+/* The bytes of a key that are the piece's, by its length. */
+static const uint64_t key_bytes[PIECE_SHORT + 1][2] = {
+#define LOW(n) ((n) < 8 ? ((uint64_t)1 << 8 * ((n) & 7)) - 1 : ~(uint64_t)0)
+#define BYTES(n) { LOW(n), (n) < 8 ? 0 : LOW((n) - 8) }
+    BYTES(0), BYTES(1), BYTES(2), BYTES(3), BYTES(4), BYTES(5), BYTES(6), BYTES(7),
+    BYTES(8), BYTES(9), BYTES(10), BYTES(11), BYTES(12), BYTES(13), BYTES(14), BYTES(15),
 };
-#endif
-
-/* 16 bytes of a piece at a time, zeros behind its end. room: the text goes on for so long. */
-static inline void load_key(uint64_t key[2], const uint8_t *piece, size_t length, bool room) {
-#if defined(KERNELS_avx512)
-    (void)room;
-    __m128i v = _mm_maskz_loadu_epi8((__mmask16)_bzhi_u32(0xFFFF, (unsigned)length), piece);
-    key[0] = (uint64_t)_mm_cvtsi128_si64(v);
-    key[1] = (uint64_t)_mm_extract_epi64(v, 1);
-#else
-    if (room) {
-        uint64_t mask[2];
-        memcpy(key, piece, 16);
-        memcpy(mask, ones_then_zeros + 16 - length, 16);
-        key[0] &= mask[0];
-        key[1] &= mask[1];
-    } else {
-        uint8_t bytes[16] = { 0 };
-        memcpy(bytes, piece, length);
-        memcpy(key, bytes, 16);
-    }
-#endif
-}
-
-static inline uint64_t last_byte(size_t length) {
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return length;
-#else
-    return (uint64_t)length << 56;
-#endif
-}
 
 #define AHEAD 32    /* pieces whose slots are on their way */
 
-typedef struct { uint64_t key[4]; const void *home; } wanted_piece;
+typedef struct { uint64_t key[2]; const short_slot *home; } wanted_piece;
 
-static inline void want_short(const piece_cache *cache, wanted_piece *w, const uint8_t *piece, size_t length,
-                              bool room) {
-    load_key(w->key, piece, length, room);
-    w->key[1] |= last_byte(length);
-    w->home = &cache->shorts[piece_mix(w->key[0], w->key[1]) & (cache->n_shorts - 1)];
+/* The bytes of a piece, zeros behind them, its length last; as many words as the text goes on for. */
+static inline void load_short(uint64_t key[2], const uint8_t *piece, size_t length) {
+    memcpy(key, piece, 16);
+    key[0] &= key_bytes[length][0];
+    key[1] &= key_bytes[length][1];
+    key[1] |= (uint64_t)length << 56;
 }
 
-static inline void want_medium(const piece_cache *cache, wanted_piece *w, const uint8_t *piece, size_t length,
-                               bool room) {
-    memcpy(w->key, piece, 16);
-    load_key(w->key + 2, piece + 16, length - 16, room);
-    w->key[3] |= last_byte(length);
-    w->home = &cache->mediums[piece_mix(piece_mix(w->key[0], w->key[1]), piece_mix(w->key[2], w->key[3])) &
-                              (cache->n_mediums - 1)];
+static inline void load_medium(uint64_t key[4], const uint8_t *piece, size_t length) {
+    memcpy(key, piece, 16);
+    load_short(key + 2, piece + 16, length - 16);
+    key[3] += (uint64_t)16 << 56;
 }
 
 /* Fetches the slots of the next pieces; returns how many. */
 static inline size_t want(const piece_cache *cache, const piece_run *run, size_t i, wanted_piece *wanted) {
     size_t n = run->n - i < AHEAD ? run->n - i : AHEAD, start = i == 0 ? run->start : run->ends[i - 1];
     for (size_t k = 0; k < n; k++) {
+        wanted_piece *w = &wanted[k];
         const uint8_t *piece = run->text + start;
         size_t end = run->ends[i + k], length = end - start;
-        if (__builtin_expect(length <= PIECE_SHORT, 1))
-            want_short(cache, &wanted[k], piece, length, start + 16 <= run->length);
-        else if (length <= PIECE_MEDIUM)
-            want_medium(cache, &wanted[k], piece, length, start + 32 <= run->length);
-        else
-            wanted[k].home = cache->shorts;    /* a long one is not looked for here */
-        __builtin_prefetch(wanted[k].home);
+        if (__builtin_expect(length <= PIECE_SHORT && start + 16 <= run->length, 1)) {
+            load_short(w->key, piece, length);
+            w->home = &cache->shorts[short_hash(w->key) >> cache->short_shift];
+            __builtin_prefetch(w->home);
+        } else {
+            *w = (wanted_piece){ { 0, NO_KEY_LENGTH }, cache->shorts };
+            if (length <= PIECE_MEDIUM && start + 32 <= run->length) {
+                uint64_t key[4];
+                load_medium(key, piece, length);
+                __builtin_prefetch(&cache->mediums[medium_hash(key) & (cache->n_mediums - 1)]);
+            }
+        }
         start = end;
     }
     return n;
 }
 
-static inline const short_slot *find_short(const piece_cache *cache, const wanted_piece *w) {
-    const short_slot *slot = w->home;
-    for (int probes = 0; slot->key[0] != w->key[0] || slot->key[1] != w->key[1]; probes++) {
-        if (slot->key[1] == 0 || probes == CACHE_PROBES - 1)
-            return NULL;
-        slot = slot + 1 == cache->shorts + cache->n_shorts ? cache->shorts : slot + 1;
-    }
-    return slot;
-}
-
-static inline const medium_slot *find_medium(const piece_cache *cache, const wanted_piece *w) {
-    const medium_slot *slot = w->home;
-    for (int probes = 0; memcmp(slot->key, w->key, sizeof w->key) != 0; probes++) {
-        if (slot->key[3] == 0 || probes == CACHE_PROBES - 1)
-            return NULL;
-        slot = slot + 1 == cache->mediums + cache->n_mediums ? cache->mediums : slot + 1;
-    }
-    return slot;
+/* A piece that is not in its home. */
+static size_t find_other(const piece_cache *cache, const piece_run *run, const wanted_piece *w, size_t i, int32_t *out,
+                         size_t more) {
+    size_t start = i == 0 ? run->start : run->ends[i - 1], length = run->ends[i] - start;
+    if (w->key[1] != NO_KEY_LENGTH)
+        return piece_cache_short(cache, w->key, out, more);
+    if (length <= PIECE_SHORT || length > PIECE_MEDIUM || start + 32 > run->length)
+        return piece_cache_give(cache, run->text + start, length, out, more);
+    uint64_t key[4];
+    load_medium(key, run->text + start, length);
+    return piece_cache_medium(cache, key, out, more);
 }
 
 static size_t find(const piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps) {
     wanted_piece wanted[2][AHEAD];
     int32_t *first = ids->data + ids->size, *out = first;
-    size_t start = run->start, i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]);
+    size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = MANY_ROOM;
     for (int turn = 0; n > 0; turn ^= 1) {
         size_t n_next = want(cache, run, i + n, wanted[turn ^ 1]);    /* on their way while these are looked at */
         for (const wanted_piece *w = wanted[turn], *end = w + n; w < end; w++, i++) {
-            size_t length = run->ends[i] - start;
-            uint32_t count = COUNT_MANY;
-            start = run->ends[i];
-            if (__builtin_expect(length <= PIECE_SHORT, 1)) {
-                const short_slot *slot = find_short(cache, w);
-                if (__builtin_expect(slot != NULL, 1)) {
-                    memcpy(out, slot->ids, sizeof slot->ids);
-                    out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
-                    count = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
-                }
-            } else if (length <= PIECE_MEDIUM) {
-                const medium_slot *slot = find_medium(cache, w);
-                if (slot != NULL) {
-                    memcpy(out, slot->ids, sizeof slot->ids);
-                    count = slot->count;
-                }
+            const short_slot *slot = w->home;
+            if (__builtin_expect(((slot->key[0] ^ w->key[0]) | (slot->key[1] ^ w->key[1])) == 0, 1)) {
+                memcpy(out, slot->ids, sizeof slot->ids);
+                out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
+                out += slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
+                continue;
             }
-            if (__builtin_expect(count == COUNT_MANY, 0)) {
+            size_t count = find_other(cache, run, w, i, out, more);
+            if (count == PIECE_NOT_KEPT) {
                 gaps[n_gaps++] = (piece_gap){ .piece = (uint32_t)i, .at = (uint32_t)(out - first) };
-                count = 0;
+                continue;
             }
+            more -= count > MEDIUM_IDS ? count - MEDIUM_IDS : 0;
             out += count;
         }
         n = n_next;

@@ -11,6 +11,8 @@
 #define MOST_MANY ((size_t)1 << 22)
 #define MOST_TEXT ((size_t)1 << 24)
 
+static unsigned shift_of(size_t n_slots) { return 64 - (unsigned)__builtin_ctzll(n_slots); }
+
 extern const piece_kernels
 #if defined(__x86_64__)
     piece_kernels_avx2, piece_kernels_avx512,
@@ -40,6 +42,7 @@ gm_status piece_cache_new(piece_cache *cache) {
     cache->mediums = memory_table(FIRST_MEDIUMS * sizeof(medium_slot));
     cache->longs = memory_table(FIRST_LONGS * sizeof(long_slot));
     cache->n_shorts = FIRST_SHORTS;
+    cache->short_shift = shift_of(FIRST_SHORTS);
     cache->n_mediums = FIRST_MEDIUMS;
     cache->n_longs = FIRST_LONGS;
     return cache->shorts == NULL || cache->mediums == NULL || cache->longs == NULL ? GM_ENOMEM : GM_OK;
@@ -61,22 +64,27 @@ static void key_of(uint64_t *key, size_t words, const uint8_t *piece, size_t len
     memcpy(key, bytes, 8 * words);
 }
 
-static size_t medium_home(const piece_cache *cache, const uint64_t key[4]) {
-    return piece_mix(piece_mix(key[0], key[1]), piece_mix(key[2], key[3])) & (cache->n_mediums - 1);
+static uint64_t mix(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)(a ^ 0x9E3779B97F4A7C15u) * (b ^ 0xD6E8FEB86659FD93u);
+    return (uint64_t)(product >> 64) ^ (uint64_t)product;
 }
 
 static size_t short_home(const piece_cache *cache, const uint64_t key[2]) {
-    return piece_mix(key[0], key[1]) & (cache->n_shorts - 1);
+    return short_hash((const uint64_t[]){ key[0], key[1] & ~MANY_KEY }) >> cache->short_shift;
+}
+
+static size_t medium_home(const piece_cache *cache, const uint64_t key[4]) {
+    return medium_hash(key) & (cache->n_mediums - 1);
 }
 
 static uint64_t long_hash(const uint8_t *piece, size_t length) {
     uint64_t hash = length, words[2];
     for (size_t at = 0; at + 16 <= length; at += 16) {
         memcpy(words, piece + at, 16);
-        hash = piece_mix(words[0] ^ hash, words[1]);
+        hash = mix(words[0] ^ hash, words[1]);
     }
     memcpy(words, piece + length - 16, 16);
-    return piece_mix(words[0] ^ hash, words[1]);
+    return mix(words[0] ^ hash, words[1]);
 }
 
 /* The piece's slot, or the one where it could be put. */
@@ -91,70 +99,70 @@ static long_slot *long_at(const piece_cache *cache, const uint8_t *piece, size_t
     return &cache->longs[at];
 }
 
-static const uint32_t *find_long(const piece_cache *cache, const uint8_t *piece, size_t length, size_t *count) {
+/* ---- looking for a piece ---- */
+static size_t give_many(const piece_cache *cache, uint32_t at, uint32_t count, int32_t *out, size_t more) {
+    if (count > MEDIUM_IDS + more)
+        return PIECE_NOT_KEPT;
+    if (count > 0)                       /* else there may be no data yet */
+        memcpy(out, cache->many.data + at, count * sizeof *out);
+    return count;
+}
+
+size_t piece_cache_short(const piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more) {
+    size_t home = short_home(cache, key), at = home;
+    for (int i = 0; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_shorts - 1)) {
+        short_slot *slot = &cache->shorts[at], found = *slot;
+        if (found.key[1] == 0)
+            return PIECE_NOT_KEPT;
+        if (found.key[0] != key[0] || (found.key[1] & ~MANY_KEY) != key[1])
+            continue;
+        if (found.key[1] & MANY_KEY)
+            return give_many(cache, found.ids[0], found.ids[1], out, more);
+        *slot = cache->shorts[home];
+        cache->shorts[home] = found;
+        memcpy(out, found.ids, sizeof found.ids);
+        out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
+        return found.ids[SHORT_IDS - 1] >> COUNT_SHIFT;
+    }
+    return PIECE_NOT_KEPT;
+}
+
+size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more) {
+    size_t at = medium_home(cache, key);
+    for (int i = 0; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_mediums - 1)) {
+        const medium_slot *slot = &cache->mediums[at];
+        if (slot->key[3] == 0)
+            return PIECE_NOT_KEPT;
+        if (memcmp(slot->key, key, sizeof slot->key) != 0)
+            continue;
+        if (slot->count == COUNT_MANY)
+            return give_many(cache, slot->ids[0], slot->ids[1], out, more);
+        memcpy(out, slot->ids, sizeof slot->ids);
+        return slot->count;
+    }
+    return PIECE_NOT_KEPT;
+}
+
+size_t piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more) {
+    uint64_t key[4];
+    if (length <= PIECE_SHORT) {
+        key_of(key, 2, piece, length);
+        return piece_cache_short(cache, key, out, more);
+    }
+    if (length <= PIECE_MEDIUM) {
+        key_of(key, 4, piece, length);
+        return piece_cache_medium(cache, key, out, more);
+    }
+    if (length > PIECE_LONG)
+        return PIECE_NOT_KEPT;
     uint64_t hash = long_hash(piece, length);
     const long_slot *slot = long_at(cache, piece, length, hash);
     if (slot->hash != hash || slot->length != length || memcmp(cache->texts.data + slot->text, piece, length) != 0)
-        return NULL;
-    if (cache->many.data == NULL)        /* no piece that is kept has ids */
-        return NULL;
-    *count = slot->count;
-    return (const uint32_t *)cache->many.data + slot->ids;
+        return PIECE_NOT_KEPT;
+    return give_many(cache, slot->ids, slot->count, out, more);
 }
 
-/* The ids of one piece, in a short slot with the count in the last; NULL when it is not kept. */
-static const uint32_t *find_kept(const piece_cache *cache, const uint8_t *piece, size_t length, size_t *count) {
-    uint64_t key[4];
-    const uint32_t *ids = NULL;
-    size_t n = 0;
-    if (length > PIECE_MEDIUM)
-        return length > PIECE_LONG ? NULL : find_long(cache, piece, length, count);
-    if (length <= PIECE_SHORT) {
-        key_of(key, 2, piece, length);
-        size_t at = short_home(cache, key);
-        for (int i = 0; i < CACHE_PROBES && ids == NULL; i++, at = (at + 1) & (cache->n_shorts - 1)) {
-            const short_slot *slot = &cache->shorts[at];
-            if (slot->key[1] == 0)
-                return NULL;
-            if (slot->key[0] != key[0] || slot->key[1] != key[1])
-                continue;
-            ids = slot->ids;
-            n = slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
-        }
-    } else if (length <= PIECE_MEDIUM) {
-        key_of(key, 4, piece, length);
-        size_t at = medium_home(cache, key);
-        for (int i = 0; i < CACHE_PROBES && ids == NULL; i++, at = (at + 1) & (cache->n_mediums - 1)) {
-            const medium_slot *slot = &cache->mediums[at];
-            if (slot->key[3] == 0)
-                return NULL;
-            if (memcmp(slot->key, key, sizeof key) != 0)
-                continue;
-            ids = slot->ids;
-            n = slot->count;
-        }
-    }
-    if (ids != NULL && n == COUNT_MANY) {
-        n = ids[1];
-        ids = (const uint32_t *)cache->many.data + ids[0];
-    }
-    *count = n;
-    return ids;
-}
-
-gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, id_buffer *ids,
-                           bool *found) {
-    size_t count;
-    const uint32_t *kept = find_kept(cache, piece, length, &count);
-    *found = kept != NULL;
-    if (kept == NULL)
-        return GM_OK;
-    GM_TRY(ids_reserve(ids, count));
-    for (size_t i = 0; i < count; i++)
-        ids->data[ids->size++] = (int32_t)(kept[i] & ((1u << COUNT_SHIFT) - 1));
-    return GM_OK;
-}
-
+/* ---- keeping one ---- */
 /* Into the piece's own slot or a free one near its home, else in place of the last looked at. */
 static void put_short(piece_cache *cache, const short_slot *slot) {
     short_slot *slots = cache->shorts;
@@ -175,6 +183,7 @@ static gm_status grow_shorts(piece_cache *cache) {
         return GM_ENOMEM;
     cache->shorts = slots;
     cache->n_shorts = n;
+    cache->short_shift = shift_of(n);
     cache->shorts_used = 0;
     for (size_t i = 0; i < n_old; i++)
         if (old[i].key[1] != 0)
@@ -278,7 +287,8 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
         short_slot slot = { 0 };
         key_of(slot.key, 2, piece, length);
         GM_TRY(put_ids(cache, slot.ids, SHORT_IDS, ids, count, &code));
-        slot.ids[SHORT_IDS - 1] |= code << COUNT_SHIFT;
+        slot.ids[SHORT_IDS - 1] |= code == COUNT_MANY ? 0 : code << COUNT_SHIFT;
+        slot.key[1] |= code == COUNT_MANY ? MANY_KEY : 0;
         put_short(cache, &slot);
     } else if (length <= PIECE_MEDIUM) {
         if (2 * cache->mediums_used >= cache->n_mediums)

@@ -19,8 +19,12 @@
 #define COUNT_SHIFT 24           /* of the last id of a short slot; ids are below VOCAB_MAX */
 #define COUNT_MANY 0xFFu         /* ids[0], ids[1]: where in `many`, and how many */
 #define CACHE_PROBES 8
+#define MANY_ROOM 4096
 
-/* The key is the piece padded with zeros, its last byte the length: 0 is a free slot. */
+/* The key is the piece padded with zeros, its last byte the length: 0 is a free slot. A short slot whose ids are in
+ * `many` has MANY_KEY in its key, so that who compares keys alone passes by. */
+#define MANY_KEY ((uint64_t)0x80 << 56)
+#define NO_KEY_LENGTH ((uint64_t)0x7F << 56)    /* in no slot's key */
 typedef struct { uint64_t key[2]; uint32_t ids[SHORT_IDS]; } short_slot;
 typedef struct { uint64_t key[4]; uint32_t ids[MEDIUM_IDS], count; } medium_slot;
 
@@ -31,6 +35,7 @@ typedef struct {
     medium_slot *mediums;
     long_slot *longs;
     size_t n_shorts, n_mediums, n_longs; /* powers of two */
+    unsigned short_shift;                /* a short_hash by so many bits is a place */
     size_t shorts_used, mediums_used, longs_used;
     id_buffer many;                      /* ids of pieces that have more than fit in a slot, and of the long ones */
     byte_buffer texts;                   /* of the long ones */
@@ -81,8 +86,8 @@ typedef struct piece_kernels {
     /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
     size_t (*split)(scanner kind, piece_run *run, size_t at);
     size_t (*split_words)(const word_rule *rule, piece_run *run, size_t at);
-    /* Appends the ids of a run's pieces to ids, which has room for MEDIUM_IDS ids a piece. Returns how many are not
-     * there, are long or have many ids: gaps tells which, and where their ids belong. */
+    /* Appends the ids of a run's pieces to ids, which has room for MEDIUM_IDS ids a piece and MANY_ROOM. Returns how
+     * many pieces are not kept or have too many ids: gaps tells which, and where their ids belong. */
     size_t (*find)(const piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps);
     /* The first byte at or behind `at` that is one of these, or length. */
     size_t (*find_byte)(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes);
@@ -98,14 +103,26 @@ bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t 
 
 gm_status piece_cache_new(piece_cache *cache);
 void piece_cache_free(piece_cache *cache);
-/* Appends the ids of one piece of any length; *found false when it is not kept. */
-gm_status piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, id_buffer *ids,
-                           bool *found);
+/* The ids of one piece of any length to out, which has room for MEDIUM_IDS and `more`; returns how many,
+ * PIECE_NOT_KEPT when it is not kept or has more. */
+#define PIECE_NOT_KEPT SIZE_MAX
+size_t piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more);
+/* The same by the piece's key. What is found behind its home changes places with what is there, so that those that are
+ * asked for come to lie where they are found at once. */
+size_t piece_cache_short(const piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more);
+size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
                            size_t count);
 
-static inline uint64_t piece_mix(uint64_t a, uint64_t b) {
-    unsigned __int128 product = (unsigned __int128)(a ^ 0x9E3779B97F4A7C15u) * (b ^ 0xD6E8FEB86659FD93u);
-    return (uint64_t)(product >> 64) ^ (uint64_t)product;
+/* Its upper bits say where a short piece's slot is. */
+static inline uint64_t short_hash(const uint64_t key[2]) {
+    return key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u;
+}
+
+/* And its lower bits where a medium one's. */
+static inline uint64_t medium_hash(const uint64_t key[4]) {
+    uint64_t hash = key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u + key[2] * 0xA0761D6478BD642Fu +
+                    key[3] * 0xE7037ED1A0B428DBu;
+    return hash >> 32;
 }
 #endif

@@ -223,6 +223,9 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
     return piece_cache_keep(&work->cache, piece, length, own, ids->size - before);
 }
 
+/* A space is three bytes where it is the marker, and each may be an id. */
+#define MOST_IDS_OF(length) (MARKER_LENGTH * (length))
+
 /* Finds the ids of all gaps. */
 static gm_status fill(const quick_way *way, quick_work *work, model_work *scratch, size_t n_gaps) {
     const model *m = way->model;
@@ -234,11 +237,19 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
     for (size_t i = 0; i < n_gaps; i++) {
         piece_gap *gap = &work->gaps[i];
         const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
-        bool found;
         gap->start = (uint32_t)work->missing.size;
-        GM_TRY(piece_cache_give(&work->cache, piece, length, &work->missing, &found));
-        gap->count = found ? (uint32_t)(work->missing.size - gap->start) : NOT_FILLED;
-        if (!found && together && length <= PIECE_MEDIUM)
+        gap->count = NOT_FILLED;
+        if (length <= PIECE_LONG) {
+            id_buffer *missing = &work->missing;
+            GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
+            size_t count = piece_cache_give(&work->cache, piece, length, missing->data + missing->size,
+                                            MOST_IDS_OF(length));
+            if (count != PIECE_NOT_KEPT) {
+                gap->count = (uint32_t)count;
+                missing->size += count;
+            }
+        }
+        if (gap->count == NOT_FILLED && together && length <= PIECE_MEDIUM)
             batch[n_batch++] = gap;
         if (n_batch == MERGE_LANES || (i + 1 == n_gaps && n_batch > 0)) {
             GM_TRY(fill_together(way, work, batch, n_batch));
@@ -259,7 +270,7 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
 
 /* ---- encoding ---- */
 static gm_status encode_run(const quick_way *way, quick_work *work, model_work *scratch, id_buffer *ids) {
-    GM_TRY(ids_reserve(ids, MEDIUM_IDS * (work->run.n + 1)));
+    GM_TRY(ids_reserve(ids, MEDIUM_IDS * (work->run.n + 1) + MANY_ROOM));
     size_t before = ids->size, n_gaps = way->kernels->find(&work->cache, &work->run, ids, work->gaps);
     if (n_gaps == 0)
         return GM_OK;
