@@ -192,11 +192,22 @@ static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single
 /* Writes where the pieces end whose starts are known, from the second start on. */
 static inline size_t put_ends(uint32_t *ends, uint32_t at, uint64_t starts) {
     size_t n = (size_t)__builtin_popcountll(starts);
+#if defined(KERNELS_avx512)
+    const __m512i sixteen = _mm512_set1_epi32(16);
+    __m512i places = _mm512_add_epi32(_mm512_set1_epi32((int)at), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
+                                                                                    12, 13, 14, 15));
+    for (int i = 0; i < BLOCK; i += 16, places = _mm512_add_epi32(places, sixteen)) {
+        unsigned here = (unsigned)(starts >> i & 0xFFFF);
+        _mm512_storeu_si512(ends, _mm512_maskz_compress_epi32((__mmask16)here, places));
+        ends += __builtin_popcount(here);
+    }
+#else
     for (size_t done = 0; done < n; done += 8)
         for (int i = 0; i < 8; i++) {
             ends[done + (size_t)i] = at + (uint32_t)__builtin_ctzll(starts | (uint64_t)1 << 63);
             starts &= starts - 1;
         }
+#endif
     return n;
 }
 
@@ -210,7 +221,7 @@ static inline size_t split_blocks(scanner kind, piece_run *run, size_t at) {
             break;
         size_t n = put_ends(run->ends + run->n, (uint32_t)at, starts);
         run->n += n;
-        at = run->ends[run->n - 1];
+        at += 63 - (size_t)__builtin_clzll(starts);
     }
     return at;
 }
@@ -362,7 +373,9 @@ static size_t find(const piece_cache *cache, const piece_run *run, id_buffer *id
                 out += slot->ids[SHORT_IDS - 1] >> COUNT_SHIFT;
                 continue;
             }
-            size_t count = find_other(cache, run, w, i, out, more);
+            size_t count = PIECE_NOT_KEPT;
+            if (slot->key[1] != 0 || w->key[1] == NO_KEY_LENGTH)
+                count = find_other(cache, run, w, i, out, more);
             if (count == PIECE_NOT_KEPT) {
                 gaps[n_gaps++] = (piece_gap){ .piece = (uint32_t)i, .at = (uint32_t)(out - first) };
                 continue;
@@ -417,14 +430,22 @@ static inline void fetch_slot(const bpe *b, uint64_t hash) {
 /* Where a pair's slot is looked for: its home, or when the filter says that there is none, a free slot. Which of the
  * two it is cannot be foreseen, so it is chosen without a jump. */
 static inline const uint64_t *home_of(const bpe *b, uint64_t hash, bool wanted) {
-    const uint64_t *home = &b->slots[hash >> 3 & (b->n_slots - 1)];
-    return wanted && passes(b, hash) ? home : &b->slots[b->free_slot];
+    size_t home = hash >> 3 & (b->n_slots - 1), none = b->free_slot, no = (size_t)(wanted & passes(b, hash)) - 1;
+    return &b->slots[home ^ ((home ^ none) & no)];
+}
+
+/* A slot that has another pair. Whether it is the pair's or free cannot be foreseen, that it is another's rarely
+ * happens: the two must not become two jumps. */
+static inline bool is_other(uint64_t slot, uint64_t pair) {
+    unsigned other = (unsigned)((slot ^ pair) >> 20 != 0) & (unsigned)(slot != BPE_FREE);
+    __asm__("" : "+r"(other));
+    return other;
 }
 
 /* The key of the pair whose slot is looked for from `home` on. */
 static inline uint32_t key_at(const bpe *b, const uint64_t *home, uint64_t pair, size_t at) {
     const uint64_t *slot = home;
-    while (__builtin_expect(*slot != BPE_FREE && *slot >> 20 != pair >> 20, 0))
+    while (__builtin_expect(is_other(*slot, pair), 0))
         slot = slot + 1 == b->slots + b->n_slots ? b->slots : slot + 1;
     uint32_t key = (((uint32_t)*slot & BPE_MOST_MERGES) - 1) << POSITION_BITS | (uint32_t)at;
     return *slot == BPE_FREE ? NO_KEY : key;
@@ -435,16 +456,20 @@ static inline uint32_t key_of(const bpe *b, int32_t left, int32_t right, size_t 
     return key_at(b, home_of(b, bpe_hash(pair), true), pair, at);
 }
 
+static const uint8_t places[BPE_SHORT + 2] = {
+#define FOUR(n) n, n + 1, n + 2, n + 3
+#define SIXTEEN(n) FOUR(n), FOUR(n + 4), FOUR(n + 8), FOUR(n + 12)
+    SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), SIXTEEN(48), 64, 65,
+};
+
 /* The keys of the symbols as they are given. */
 static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
     size_t n = lane->n;
     lane->padded = (uint8_t)((n + LANES - 1) / LANES * LANES);
     for (size_t i = 0; i < lane->padded; i++)
         lane->keys[i] = NO_KEY;
-    for (size_t i = 0; i < n; i++) {
-        lane->next[i] = (uint8_t)(i + 1);
-        lane->previous[i + 1] = (uint8_t)i;
-    }
+    memcpy(lane->next, places + 1, sizeof lane->next);
+    memcpy(lane->previous + 1, places, sizeof lane->previous - 1);
     lane->previous[0] = 0;
     lane->ids[n] = 0;
     if (bytes) {
@@ -470,11 +495,17 @@ static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
 }
 
 static inline uint32_t least_key(const merge_lane *lane) {
+#if defined(KERNELS_avx512)
+    __m512i least = _mm512_loadu_si512(lane->keys);
+    for (size_t i = LANES; i < lane->padded; i += LANES)
+        least = _mm512_min_epu32(least, _mm512_loadu_si512(lane->keys + i));
+    return _mm512_reduce_min_epu32(least);
+#else
     uint32_t least = NO_KEY;
-    for (size_t i = 0; i < lane->padded; i += LANES)
-        for (size_t j = 0; j < LANES; j++)
-            least = lane->keys[i + j] < least ? lane->keys[i + j] : least;
+    for (size_t i = 0; i < lane->padded; i++)
+        least = lane->keys[i] < least ? lane->keys[i] : least;
     return least;
+#endif
 }
 
 static void merge(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes) {
