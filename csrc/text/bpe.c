@@ -27,12 +27,22 @@ int alphabet_byte(uint32_t c) {
     return c < 0x143 ? (int)(c - 0x121 + 0x7F) : -1;
 }
 
+gm_status alphabet_append(const uint8_t *bytes, size_t length, byte_buffer *out) {
+    GM_TRY(bytes_reserve(out, 2 * length));
+    uint8_t *at = out->data + out->size;
+    for (size_t i = 0; i < length; i++) {
+        if (bytes[i] > ' ' && bytes[i] < 0x7F)
+            *at++ = bytes[i];
+        else
+            at += utf8_put(alphabet_char(bytes[i]), at);
+    }
+    out->size = (size_t)(at - out->data);
+    return GM_OK;
+}
+
 gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out) {
     out->size = 0;
-    GM_TRY(bytes_reserve(out, 2 * length));
-    for (size_t i = 0; i < length; i++)
-        out->size += utf8_put(alphabet_char(bytes[i]), out->data + out->size);
-    return GM_OK;
+    return alphabet_append(bytes, length, out);
 }
 
 /* ---- the merge table ---- */

@@ -26,14 +26,25 @@
 
 #if HAS_BLOCKS
 /* Bit i of each: what byte i of the block is. */
-typedef struct { uint64_t letter, digit, graphic, white, newline, space, quote, other_than_ascii; } block_bits;
+typedef struct { uint64_t letter, digit, graphic, white, newline, space, quote, unknown; } block_bits;
+
+/* The characters beyond ASCII that a block knows to be letters: those of two and three bytes whose second byte lies in
+ * a range that the first one gives, for the first bytes of 0xC0.., 0xD0.. and 0xE0..; look_beyond leaves some out. */
+static const uint8_t second_bytes[2][3][16] = {
+    { { 255, 255, 255, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 255, 255, 255, 0xA3, 0x80 },
+      { 0x80, 0x80, 255, 255, 255, 255, 255, 0x90, 0xA0, 0x80, 255, 255, 255, 255, 255, 255 },
+      { 255, 0xB8, 255, 0x81, 0xB8, 0x80, 0x80, 0x80, 0x80, 0x80, 0xB0, 0x80, 0x80, 0x80, 255, 255 } },
+    { { 0, 0, 0, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0, 0, 0, 0xBF, 0xB5 },
+      { 0xBF, 0xBF, 0, 0, 0, 0, 0, 0xAA, 0xBF, 0x8A, 0, 0, 0, 0, 0, 0 },
+      { 0, 0xBB, 0, 0x83, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0x9D, 0, 0 } },
+};
 
 #if defined(KERNELS_avx512)
 static inline block_bits look(const uint8_t *p) {
     __m512i v = _mm512_loadu_si512(p);
     __m512i letters = _mm512_sub_epi8(_mm512_or_si512(v, _mm512_set1_epi8(0x20)), _mm512_set1_epi8('a'));
     block_bits b;
-    b.other_than_ascii = _mm512_movepi8_mask(v);
+    b.unknown = _mm512_movepi8_mask(v);
     b.letter = _mm512_cmplt_epu8_mask(letters, _mm512_set1_epi8(26));
     b.digit = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8('0')), _mm512_set1_epi8(10));
     b.graphic = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8('!')), _mm512_set1_epi8('~' - '!' + 1));
@@ -42,6 +53,30 @@ static inline block_bits look(const uint8_t *p) {
     b.newline = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\n')) | _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\r'));
     b.quote = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\''));
     return b;
+}
+
+static inline uint64_t equal_bits(const uint8_t *p, uint8_t byte) {
+    return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(p), _mm512_set1_epi8((char)byte));
+}
+
+static inline uint64_t three_bytes(const uint8_t *p) {
+    return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(p), _mm512_set1_epi8((char)0xE0));
+}
+
+/* Whether the bytes from p + 1 on lie in the ranges of those from p on. */
+static inline uint64_t second_in_range(const uint8_t *p) {
+    __m512i v = _mm512_loadu_si512(p), next = _mm512_loadu_si512(p + 1), bounds[2];
+    __m512i high = _mm512_and_si512(v, _mm512_set1_epi8((char)0xF0));
+    __m512i low = _mm512_and_si512(v, _mm512_set1_epi8(0x0F));
+    for (int k = 0; k < 2; k++) {
+        bounds[k] = _mm512_set1_epi8(k == 0 ? -1 : 0);
+        for (int row = 0; row < 3; row++) {
+            __mmask64 here = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)(0xC0 + 16 * row)));
+            __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)second_bytes[k][row]));
+            bounds[k] = _mm512_mask_shuffle_epi8(bounds[k], here, table, low);
+        }
+    }
+    return _mm512_cmpge_epu8_mask(next, bounds[0]) & _mm512_cmple_epu8_mask(next, bounds[1]);
 }
 #else
 typedef struct { __m256i low, high; } two_vectors;
@@ -68,7 +103,7 @@ static inline block_bits look(const uint8_t *p) {
     __m256i fold = _mm256_set1_epi8(0x20);
     two_vectors folded = { _mm256_or_si256(v.low, fold), _mm256_or_si256(v.high, fold) };
     block_bits b;
-    b.other_than_ascii = bits_of(v.low, v.high);
+    b.unknown = bits_of(v.low, v.high);
     b.letter = within(folded, 'a', 26);
     b.digit = within(v, '0', 10);
     b.graphic = within(v, '!', '~' - '!' + 1);
@@ -78,15 +113,64 @@ static inline block_bits look(const uint8_t *p) {
     b.quote = equal(v, '\'');
     return b;
 }
-#endif
 
 static inline uint64_t equal_bits(const uint8_t *p, uint8_t byte) {
-#if defined(KERNELS_avx512)
-    return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(p), _mm512_set1_epi8((char)byte));
-#else
     two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
     return equal(v, (char)byte);
+}
+
+static inline uint64_t three_bytes(const uint8_t *p) {
+    two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
+    return within(v, (char)0xE0, 0x20);
+}
+
+/* Whether the bytes from p + 1 on lie in the ranges of those from p on. */
+static inline uint64_t second_in_range(const uint8_t *p) {
+    __m256i within_range[2];
+    for (int half = 0; half < 2; half++) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(p + 32 * half)), bounds[2];
+        __m256i next = _mm256_loadu_si256((const __m256i *)(p + 32 * half + 1));
+        __m256i high = _mm256_and_si256(v, _mm256_set1_epi8((char)0xF0));
+        __m256i low = _mm256_and_si256(v, _mm256_set1_epi8(0x0F));
+        for (int k = 0; k < 2; k++) {
+            bounds[k] = _mm256_set1_epi8(k == 0 ? -1 : 0);
+            for (int row = 0; row < 3; row++) {
+                __m256i here = _mm256_cmpeq_epi8(high, _mm256_set1_epi8((char)(0xC0 + 16 * row)));
+                __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)second_bytes[k][row]));
+                bounds[k] = _mm256_blendv_epi8(bounds[k], _mm256_shuffle_epi8(table, low), here);
+            }
+        }
+        within_range[half] = _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_max_epu8(next, bounds[0]), next),
+                                              _mm256_cmpeq_epi8(_mm256_min_epu8(next, bounds[1]), next));
+    }
+    return bits_of(within_range[0], within_range[1]);
+}
 #endif
+
+/* Letters beyond ASCII of a block with two more bytes behind it. A character that the block cuts stays unknown, and so
+ * do these within the ranges: the signs of multiplication and division, U+017F (which is an s to contractions) and,
+ * among the kana, U+3040, U+3097..30A0 and U+30FB. */
+static inline void look_beyond(const uint8_t *p, block_bits *b) {
+    uint64_t lead = second_in_range(p) & b->unknown;
+    uint64_t latin = equal_bits(p, 0xC3) & (equal_bits(p + 1, 0x97) | equal_bits(p + 1, 0xB7));
+    lead &= ~(latin | (equal_bits(p, 0xC5) & equal_bits(p + 1, 0xBF)));
+    uint64_t kana = equal_bits(p, 0xE3) & lead;
+    for (uint64_t left = kana; left != 0; left &= left - 1) {
+        const uint8_t *c = p + __builtin_ctzll(left);
+        if ((c[1] == 0x81 && c[2] == 0x80) || (c[1] == 0x82 && c[2] >= 0x97 && c[2] <= 0xA0) ||
+            (c[1] == 0x83 && c[2] == 0xBB))
+            lead &= ~(left & -left);
+    }
+    uint64_t of_three = three_bytes(p), three = lead & of_three & ~((uint64_t)3 << 62);
+    uint64_t two = lead & ~of_three & ~((uint64_t)1 << 63);
+    uint64_t letters = two | two << 1 | three | three << 1 | three << 2;
+    b->letter |= letters;
+    b->unknown &= ~letters;
+}
+
+/* A piece may start a block where its first character is known. */
+static inline bool may_be_known(uint8_t first) {
+    return first < 0x80 || (first >= 0xC3 && first < 0xEE && second_bytes[1][(first >> 4) - 12][first & 15] != 0);
 }
 
 /* Bits below the lowest set bit of x; all of them when there is none. */
@@ -102,7 +186,7 @@ static inline unsigned contraction(const uint8_t *p, uint8_t fold) {
 
 /* Where pieces start in a block whose bit 0 starts one; bits behind the block's last certain one are not set. */
 static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
-    uint64_t ascii = below(b.other_than_ascii);
+    uint64_t ascii = below(b.unknown);
     uint64_t white = b.white & ascii, joins = b.space << 1;
     uint64_t other = ascii & ~(b.letter | b.digit | b.white);
     /* White space that runs up to the end may end elsewhere: only its start is known. */
@@ -135,7 +219,7 @@ static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
 }
 
 static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single_digits) {
-    uint64_t ascii = below(b.other_than_ascii);
+    uint64_t ascii = below(b.unknown);
     uint64_t newline = b.newline & ascii, letter = b.letter & ascii, digit = b.digit & ascii;
     uint64_t other = ascii & ~(letter | digit | b.white);
     /* New lines right behind others belong to them: a carry runs through each such run and leaves it. */
@@ -212,8 +296,10 @@ static inline size_t put_ends(uint32_t *ends, uint32_t at, uint64_t starts) {
 }
 
 static inline size_t split_blocks(scanner kind, piece_run *run, size_t at) {
-    while (run->n < PIECES_AT_ONCE && at + BLOCK <= run->length) {
+    while (run->n < PIECES_AT_ONCE && at + BLOCK + 2 <= run->length) {
         block_bits b = look(run->text + at);
+        if (b.unknown != 0)
+            look_beyond(run->text + at, &b);
         uint64_t starts = kind == SCANNER_GPT2 ? starts_gpt2(run->text + at, b)
                                                : starts_cl100k(run->text + at, b, kind != SCANNER_CL100K);
         starts &= ~(uint64_t)1;
@@ -235,7 +321,8 @@ static size_t split(scanner kind, piece_run *run, size_t at) {
 #endif
     while (run->n < PIECES_AT_ONCE && at < run->length) {
 #if HAS_BLOCKS
-        if (blocks && run->text[at] < 0x80 && at + 1 < run->length && run->text[at + 1] < 0x80) {
+        const uint8_t *p = run->text + at;
+        if (blocks && may_be_known(p[0]) && at + 1 < run->length && (p[0] >= 0x80 || may_be_known(p[1]))) {
             at = split_blocks(kind, run, at);
             if (run->n >= PIECES_AT_ONCE || at == run->length)
                 break;

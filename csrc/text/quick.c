@@ -148,12 +148,10 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
     vocab_token texts[MERGE_LANES];
     byte_buffer *alphabet = &work->alphabet;
     alphabet->size = 0;
-    GM_TRY(bytes_reserve(alphabet, 2 * (PIECE_MEDIUM + 1) * MERGE_LANES));
     for (size_t i = 0; i < n; i++) {
         size_t length, first = alphabet->size;
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
-        for (size_t at = 0; at < length; at++)
-            alphabet->size += utf8_put(alphabet_char(piece[at]), alphabet->data + alphabet->size);
+        GM_TRY(alphabet_append(piece, length, alphabet));
         texts[i] = (vocab_token){ (uint32_t)first, (uint32_t)(alphabet->size - first) };
     }
     vocab_find_many(way->vocab, alphabet->data, texts, n, whole);
