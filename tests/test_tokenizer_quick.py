@@ -113,6 +113,18 @@ def test_known_patterns(name, ignore_merges):
     same(byte_level(PATTERNS[name], ignore_merges))
 
 
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_character(name):
+    """Alone, between letters, behind a space, a quote and a sign, at every place of a block, and cut by its end."""
+    tokenizer = byte_level(PATTERNS[name])
+    scalars = [chr(c) for c in range(0x80, 0x3400)] + \
+        [chr(c) for c in (*range(0x3400, 0xD800, 61), *range(0x9F00, 0xAC40), *range(0xD700, 0xD800),
+                          *range(0xE000, 0x11000, 3))]
+    for form in ("{0}", "ab{0}", " {0}a", "'{0}", ".{0}b", "{0}{0} ", "1{0}\n"):
+        text = "".join(form.format(c) for c in scalars)
+        assert tokenizer.encode(text, add_special_tokens=False) == tokenizer(text, add_special_tokens=False).ids
+
+
 def test_normalized_text():
     same(byte_level(PATTERNS["qwen2"], normalizer={"type": "NFC"}))
 
