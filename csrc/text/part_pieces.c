@@ -552,7 +552,7 @@ static const uint8_t places[BPE_SHORT + 2] = {
 /* The keys of the symbols as they are given. */
 static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
     size_t n = lane->n;
-    lane->padded = (uint8_t)((n + LANES - 1) / LANES * LANES);
+    lane->padded = (uint8_t)(n == 0 ? LANES : (n + LANES - 1) / LANES * LANES);
     for (size_t i = 0; i < lane->padded; i++)
         lane->keys[i] = NO_KEY;
     memcpy(lane->next, places + 1, sizeof lane->next);
