@@ -236,6 +236,7 @@ void gm_synchronize(void);                    /* until everything handed in is d
 gm_status gm_init(void);
 const char *gm_isa(void);                     /* "avx512" */
 const char *gm_isa_reason(void);
+bool gm_multiplies_bfloat16(void);            /* the instruction set does: then it is what models do by default */
 int gm_default_threads(void);
 const char *gm_default_threads_reason(void);
 gm_status gm_set_threads(int n);              /* for array evaluation; models have their own number */
@@ -365,7 +366,9 @@ typedef struct {
     /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16 or GM_KV_Q8_0; -1: GM_FLOAT32 with float32 activations, else GM_FLOAT16 */
     int kv_dtype;
     gm_context_policy context_policy;
-    int activations;              /* -1: int8 for block formats (GGUF), float32 else; 0: float32; 1: int8 */
+    /* of products, 0: float32; 1: int8 with block formats; 2: rounded to bfloat16 with weights in bfloat16; -1: both where
+     * a GGUF file has such blocks and the processor multiplies bfloat16 */
+    int activations;
     int threads;                  /* 0: gm_default_threads() */
 } gm_load_options;
 /* Loading takes many calls: open, then step until it is not GM_AGAIN, then finish (or close at any time to give up). */

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from gomlx import arguments, headers
+from gomlx import _gomlx, arguments, headers
 
 CONTEXT_CAP = 262144                            # no plan goes beyond it by itself
 CONTEXT_FLOOR = 4096
@@ -103,7 +103,7 @@ def plan_memory(path: str | os.PathLike | None = None, *, context: int | None = 
     layers = layers_of(header)
     available, source = (budget, "given") if budget is not None else available_memory()
     ceiling = headers.context_length(header) or CONTEXT_CAP
-    kv_dtype = kv_dtype or default_kv_dtype(header)
+    kv_dtype = kv_dtype or default_kv_dtype(header, dtype)
     weights, working = weight_bytes(header, dtype), working_bytes(header, layers)
 
     def sequence(tokens):
@@ -168,10 +168,17 @@ def weight_bytes(header, dtype):
                for name, one in header.tensors.items() if not headers.TOWERS.match(name))
 
 
-def default_kv_dtype(header):
-    """As gomlx.load: float16 beside GGUF's block formats, whose products have int8 activations, else float32."""
+def default_kv_dtype(header, dtype):
+    """As gomlx.load: float16 where activations are not float32, which is beside GGUF's block formats, and beside matrices
+    in bfloat16 where the processor multiplies such."""
     blocks = header.format == "gguf" and headers.quantisation(header)["bits"] is not None
-    return "float16" if blocks else "float32"
+    rounded = header.format != "mlx" and _gomlx.multiplies_bfloat16() and any(
+        len(one.shape) > 1 and one.dtype in FLOATS and (dtype or FLOATS[one.dtype]) == "bfloat16"
+        for name, one in header.tensors.items() if not headers.TOWERS.match(name))
+    return "float16" if blocks or rounded else "float32"
+
+
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def working_bytes(header, layers):

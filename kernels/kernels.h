@@ -335,13 +335,14 @@ typedef struct { void *out; const float *x; int64_t x_stride, tokens, k; } gm_qu
 
 typedef struct {
     float *out; int64_t out_stride;      /* [tokens, rows] */
-    const void *x; int64_t x_stride;     /* matmul_float: float32 rows; matmul_int8: packed activations, stride unused */
+    const void *x; int64_t x_stride;     /* float32 rows; matmul_int8: packed activations, stride unused */
     const void *weight; int format;
     const float *bias;                   /* [rows] or NULL */
     const float *residual;               /* [tokens, rows] with out_stride, added last; may be out itself; NULL */
     int64_t rows, k, tokens;
 } gm_matmul_args;
 typedef gm_matmul_args gm_matmul_float_args;
+typedef gm_matmul_args gm_matmul_bf16_args;
 typedef gm_matmul_args gm_matmul_int8_args;
 
 /* ---- MLX's quantised matrices: a row is a stream of fields, lowest bits first, and every group of values in it has a
@@ -445,7 +446,7 @@ typedef struct {
 } gm_expert_glu_args;
 /* Rows of sorted pairs times their group's matrix, for one or two stacks: product has the first matrix and its bias, x and
  * out of all pairs. Units [0, units) are of stack 0, those from there on of stack 1. */
-typedef struct { gm_matmul_args product; int64_t matrix_bytes, panels; bool int8; } gm_expert_stack;
+typedef struct { gm_matmul_args product; int64_t matrix_bytes, panels; bool int8, bf16; } gm_expert_stack;
 typedef struct { gm_expert_groups groups; gm_expert_stack stack[2]; int64_t units; } gm_expert_matmul_args;
 typedef struct {                             /* out[t] = sum over slots, in their order, of weights[t][slot] * y[place] */
     float *out; const float *y, *weights; const int32_t *place;     /* place [pairs] or NULL: y is not sorted */

@@ -29,7 +29,8 @@ int quant_from_gguf(int64_t gguf_type);
 /* GGUF's own name of a type id, known to the engine or not ("IQ4_XS"); NULL when nobody knows it. */
 const char *quant_gguf_name(int64_t gguf_type);
 
-#define GM_DENSE_PANEL 32 /* rows of a packed dense panel: [k][32], one value per row and k */
+#define GM_DENSE_PANEL 32 /* rows of a packed dense panel */
+#define GM_DENSE_TOKENS 96 /* that are multiplied in one pass over dense weights: a good size of a piece of work */
 
 /* Activations quantised to int8, one scale per 32 values: q = rint(x * 127/amax), scale = amax/127.
  * Tokens go in tiles of GM_ACT_TILE (the last one narrower): tile t, then k block b, then for the W tokens of the tile

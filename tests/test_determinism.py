@@ -25,6 +25,8 @@ CASES = {
     # name: (config or a model of the test data, format, options)
     "f32": (ODD, "F32", {}),
     "bf16": (ODD, "BF16", {}),
+    "bf16, rounded": (ODD | {"hidden_size": 101, "intermediate_size": 1030}, "BF16", {"activations": "bfloat16"}),
+    "bf16, exact": (ODD, "BF16", {"activations": "float32"}),
     "bf16, window": (ODD | {"model_type": "mistral", "sliding_window": 70}, "BF16", {}),
     "f16, bf16 KV": (ODD, "F16", {"kv_dtype": "bfloat16"}),
     "q8_0 KV, window": (RANDOM | {"model_type": "mistral", "sliding_window": 70}, "F32", {"kv_dtype": "q8_0"}),
@@ -200,6 +202,6 @@ def test_instruction_sets_agree(case, model, tmp_path):
     assert {_gomlx.isa(), "generic"} <= found.keys()
     same(found[_gomlx.isa()], logits(model, ids)[0])
     info = model.info()
-    bound = 0.03 if info["activations"] == "int8" else 1e-5 if info["kv_dtype"] == "float32" else 1e-3
+    bound = 0.03 if info["activations"] in ("int8", "bfloat16") else 1e-5 if info["kv_dtype"] == "float32" else 1e-3
     for isa, values in found.items():
         assert llama_reference.difference(values, found["generic"]) <= bound, isa

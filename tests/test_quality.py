@@ -1,6 +1,7 @@
-"""What the fast path costs: int8 activations and a float16 KV cache against float32 throughout, on the same weights.
-One int8 scale per 32 values costs 0.0046 (relative RMS of the logits), 0.00006 (mean KL) and 99.6 % (the same first
-choice) on these models, one per 256 costs 0.0084, 0.00019 and 99.3 %: anything that is lossier still is seen."""
+"""What the fast path costs: int8 activations, or such as are rounded to bfloat16, and a float16 KV cache against float32
+throughout, on the same weights. One int8 scale per 32 values costs 0.0046 (relative RMS of the logits), 0.00006 (mean KL)
+and 99.6 % (the same first choice) on these models, one per 256 costs 0.0084, 0.00019 and 99.3 %: anything that is lossier
+still is seen."""
 import os
 
 import numpy as np
@@ -20,28 +21,43 @@ def log_softmax(logits):
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def compare(path, ids_of):
+def compare(path, ids_of, fast=("int8", "float16"), **options):
     with gomlx.load(path, **EXACT) as model:
         ids = ids_of(model.tokenizer)
         exact = np.concatenate([np.asarray(one) for one in model.logits(ids)])
-    with gomlx.load(path) as model:
-        assert (model.info["activations"], model.info["kv_dtype"]) == ("int8", "float16")
+    with gomlx.load(path, **options) as model:
+        assert (model.info["activations"], model.info["kv_dtype"]) == fast
         fast = np.concatenate([np.asarray(one) for one in model.logits(ids)])
     p, q = log_softmax(exact), log_softmax(fast)
     kl = (np.exp(p) * (p - q)).sum(-1).mean()
     return len(exact), difference(fast, exact), kl, (exact.argmax(-1) == fast.argmax(-1)).mean()
 
 
+def stories(shared, count):
+    with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
+        told = [story.strip("\n") for story in file.read().split("<|endoftext|>")[:count]]
+    return lambda tokenizer: [tokenizer.encode(story)[:256] for story in told]
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_stories(shared, kind):
     count, least = (24, 0.99) if "GOMLX_ISA" not in os.environ else (2, 0.97)   # others are slow
-    with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
-        stories = [story.strip("\n") for story in file.read().split("<|endoftext|>")[:count]]
     path = os.path.join(shared, "data", "models", "fable-gguf", f"fable-{kind}.gguf")
-    n, rms, kl, agreement = compare(path, lambda tokenizer: [tokenizer.encode(story)[:256] for story in stories])
+    n, rms, kl, agreement = compare(path, stories(shared, count))
     assert n > 150 * count
     assert rms <= 0.010 and kl <= 0.0003 and agreement >= least, (rms, kl, agreement)
     assert rms > 0.001                          # the fast path was taken
+
+
+@pytest.mark.parametrize("name", ["fable", "llama3", "gemma3", "qwen3", "qwen3_moe"])
+def test_rounded_activations(shared, name):
+    """Weights in bfloat16 and activations rounded to it, against the same weights and float32."""
+    count, least = (24, 0.99) if "GOMLX_ISA" not in os.environ else (2, 0.97)
+    path = os.path.join(shared, "data", "models", name)
+    n, rms, kl, agreement = compare(path, stories(shared, count), ("bfloat16", "float16"), activations="bfloat16")
+    assert n > 150 * count
+    assert rms <= 0.010 and kl <= 0.0003 and agreement >= least, (rms, kl, agreement)
+    assert rms > 0.0005
 
 
 def test_the_packaged_model():

@@ -122,6 +122,7 @@ const gm_kernels *engine_kernels(void) { return engine.kernels; }
 int engine_threads(void) { return atomic_load(&engine.threads); }
 const char *gm_isa(void) { return engine.kernels ? engine.kernels->isa : NULL; }
 const char *gm_isa_reason(void) { return kernels_reason(); }
+bool gm_multiplies_bfloat16(void) { return engine.kernels && engine.kernels->gemm_pairs; }
 int gm_default_threads(void) { return team_default_threads(); }
 const char *gm_default_threads_reason(void) { return team_default_reason(); }
 

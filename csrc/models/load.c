@@ -89,9 +89,9 @@ static gm_status check_options(const gm_load_options *o) {
                        gm_dtype_name((gm_dtype)o->kv_dtype));
     if (o->context_policy < GM_CONTEXT_STOP || o->context_policy > GM_CONTEXT_ROTATE)
         return gm_fail(GM_EVALUE, "load: context_policy is %d, expected a gm_context_policy", (int)o->context_policy);
-    if (o->activations < -1 || o->activations > 1)
-        return gm_fail(GM_EVALUE, "load: activations is %d, expected 0 (float32), 1 (int8) or -1 to choose",
-                       o->activations);
+    if (o->activations < -1 || o->activations > 2)
+        return gm_fail(GM_EVALUE, "load: activations is %d, expected 0 (float32), 1 (int8), 2 (bfloat16) or -1 to "
+                       "choose", o->activations);
     if (o->threads < 0 || o->threads > TEAM_MAX_THREADS)
         return gm_fail(GM_EVALUE, "load: threads is %d, expected 1 to %d, or 0 to choose", o->threads,
                        TEAM_MAX_THREADS);
@@ -403,16 +403,25 @@ static gm_status lay_out(gm_model *m, int kv_type) {
     return GM_OK;
 }
 
-static bool use_int8(gm_linear *linear, bool wanted) {
-    linear->int8 = wanted && linear->weight && !linear->bits && linear->weight->format > GM_QUANT_bf16;
-    return linear->int8;
+static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16) {
+    if (!linear->weight || linear->bits)
+        return;
+    linear->int8 = int8 && linear->weight->format > GM_QUANT_bf16;
+    linear->bf16 = bf16 && linear->weight->format == GM_QUANT_bf16;
+    m->int8 |= linear->int8;
+    m->bf16 |= linear->bf16;
 }
 
-/* Which linear layers multiply int8 activations, what the KV cache holds: the options, or the container's default. */
+/* What activations the linear layers multiply, what the KV cache holds: the options, or the default of the container and
+ * of the processor. A router's choices are not to be rounded. */
 static gm_status settle(gm_loader *l) {
     gm_model *m = l->model;
-    bool wanted = l->options.activations == -1 ? checkpoint_gguf(l->checkpoint) != NULL : l->options.activations == 1,
-        any = false;
+    const int option = l->options.activations;
+    const bool int8 = option == -1 ? checkpoint_gguf(l->checkpoint) != NULL : option == 1;
+    bool bf16 = option == 2 || (option == -1 && gm_multiplies_bfloat16());
+    for (field_cursor at = {0}; option == -1 && fields_next(m, &at);)         /* what MLX quantised is float32 throughout */
+        if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
+            bf16 &= !((const gm_linear *)at.where)->bits;
     if (m->config.tied) {
         m->head = m->embedding;
         gm_array *const shared[] = {m->head.weight, m->head.scales, m->head.biases};
@@ -422,15 +431,18 @@ static gm_status settle(gm_loader *l) {
     }
     for (field_cursor at = {0}; fields_next(m, &at);)
         if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
-            any |= use_int8(at.where, wanted);
-    any |= use_int8(&m->head, wanted);
-    if (l->options.activations == 1 && !any)
+            use_activations(m, at.where, int8, bf16 && at.field->rows != DIM_EXPERTS);
+    use_activations(m, &m->head, int8, bf16);
+    if (option == 2 && !m->bf16)
+        return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
+                       l->path);
+    if (option == 1 && !m->int8)
         return gm_fail(GM_EVALUE, "load: activations=\"int8\" needs weights in a block format of GGUF; those of %s are "
                        "others", l->path);
-    m->int8 = any;
     m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
-    return lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype : any ? GM_FLOAT16 : GM_FLOAT32);
+    return lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype
+                                                     : m->int8 || m->bf16 ? GM_FLOAT16 : GM_FLOAT32);
 }
 
 gm_status gm_loader_finish(gm_loader *l, gm_model **out) {

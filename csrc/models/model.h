@@ -130,7 +130,7 @@ struct gm_model {
     int threads;
     cache_layout layout;         /* its slots are memory of the model */
     gm_context_policy context_policy;
-    bool int8;
+    bool int8, bf16;             /* some layer multiplies such activations */
     int64_t weight_bytes;
     uint64_t fingerprint;        /* of its weights' names, shapes and some of their bytes, and of what turns its keys */
     char *info;                  /* JSON object */

@@ -12,10 +12,10 @@ gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
         return array_is_none(residual) ? y : gm_add(s, residual, y);
     }
     if (!l->int8)
-        return gm_packed_matmul(s, x->x, l->weight, bias, residual);
+        return gm_packed_matmul(s, x->x, l->weight, bias, residual, l->bf16);
     if (!x->int8)
         x->int8 = gm_quantize_activations(s, x->x);
-    return gm_packed_matmul(s, x->int8, l->weight, bias, residual);
+    return gm_packed_matmul(s, x->int8, l->weight, bias, residual, false);
 }
 
 static gm_array *rows_of(gm_scope *s, gm_array *weight, gm_array *tokens) {

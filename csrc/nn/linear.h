@@ -6,7 +6,7 @@
 typedef struct {
     gm_array *weight;            /* packed [rows, k]; with bits > 0 uint32 [rows, k * bits / 32]. Experts: [E, ...] */
     gm_array *bias;              /* float32 [rows], or NULL */
-    bool int8;                   /* multiplies int8 activations */
+    bool int8, bf16;             /* multiplies int8 activations, float32 ones rounded to bfloat16 */
     gm_array *scales, *biases;   /* MLX's layout: one for each group of a row; biases NULL but for mode affine */
     int bits, group;
     const char *mode;            /* as mx.quantized_matmul names it */

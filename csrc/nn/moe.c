@@ -50,5 +50,6 @@ gm_array *moe_apply(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, 
         return apply_grouped(s, x, ids, weights, gate, up, down, act, alpha, limit);
     return moe_experts(s, x, ids, weights, (gm_array *[]){gate->weight, up->weight, down->weight},
                        (gm_array *[]){or_none(gate->bias), or_none(up->bias), or_none(down->bias)},
-                       (bool[]){gate->int8, up->int8, down->int8}, (gm_glu_kind)act, alpha, limit);
+                       (bool[]){gate->int8, up->int8, down->int8}, (bool[]){gate->bf16, up->bf16, down->bf16},
+                       (gm_glu_kind)act, alpha, limit);
 }

@@ -192,12 +192,13 @@ enum { GATE, UP, DOWN };
 typedef struct {
     int32_t act;                 /* gm_glu_kind */
     float alpha, limit;
-    int32_t int8[3];
+    int32_t int8[3], bf16[3];
 } experts_param;
 static const gm_field experts_fields[] = {{FIELD_INT, offsetof(experts_param, act), "act", 1},
                                           {FIELD_FLOAT, offsetof(experts_param, alpha), "alpha", 1},
                                           {FIELD_FLOAT, offsetof(experts_param, limit), "limit", 1},
-                                          {FIELD_INT, offsetof(experts_param, int8), "int8", 3}, {0}};
+                                          {FIELD_INT, offsetof(experts_param, int8), "int8", 3},
+                                          {FIELD_INT, offsetof(experts_param, bf16), "bf16", 3}, {0}};
 
 static gm_status check_stack(const experts_param *p, gm_array *const *in, int i, int64_t experts, int64_t k) {
     static const char *const names[] = {"gate", "up", "down"};
@@ -210,6 +211,8 @@ static gm_status check_stack(const experts_param *p, gm_array *const *in, int i,
                        (long long)k);
     if (p->int8[i] && (w->format <= GM_QUANT_bf16 || k % 32))
         return gm_fail(GM_EVALUE, "moe: int8 activations multiply block formats only, %s is %s", names[i], a);
+    if (p->bf16[i] && w->format != GM_QUANT_bf16)
+        return gm_fail(GM_EVALUE, "moe: activations are rounded for bf16 weights only, %s is %s", names[i], a);
     if (!array_is_none(bias) && (bias->dtype != GM_FLOAT32 || bias->ndim != 2 || bias->shape[0] != experts ||
                                  bias->shape[1] != w->shape[1])) {
         array_text(bias, b);
@@ -247,6 +250,7 @@ static gm_status experts_infer(gm_array *const *in, int n_in, const void *param,
 static gm_status stack_of(gm_queue *q, const gm_array *node, int i, const void *x, float *out, gm_expert_stack *to) {
     const gm_array *w = node->in[IN_MATRICES + i], *bias = node->in[IN_BIASES + i];
     const gm_kernels *kernels = queue_kernels(q);
+    const experts_param *p = node->param;
     const int64_t rows = w->shape[1], k = w->shape[2];
     const float *bias_data = NULL;
     if (!array_is_none(bias))
@@ -255,7 +259,7 @@ static gm_status stack_of(gm_queue *q, const gm_array *node, int i, const void *
                                         .format = w->format, .bias = bias_data, .rows = rows, .k = k},
                             .matrix_bytes = kernels_packed_bytes(kernels, w->format, rows, k),
                             .panels = kernels_panels(kernels, w->format, rows),
-                            .int8 = ((const experts_param *)node->param)->int8[i] != 0};
+                            .int8 = p->int8[i] != 0, .bf16 = p->bf16[i] != 0};
     return GM_OK;
 }
 
@@ -355,14 +359,17 @@ const gm_op moe_experts_op = {.name = "moe_experts", .n_in = INPUTS, .n_out = 1,
                               .eval = experts_eval, .optional = 7u << IN_BIASES, .work = GM_WORK_EXPERTS};
 
 gm_array *moe_experts(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, gm_array *const *matrices,
-                      gm_array *const *biases, const bool *int8, gm_glu_kind act, float alpha, float limit) {
+                      gm_array *const *biases, const bool *int8, const bool *bf16, gm_glu_kind act, float alpha,
+                      float limit) {
     gm_array *in[INPUTS] = {x, ids, weights, matrices[0], matrices[1], matrices[2], biases[0], biases[1], biases[2]};
     experts_param p;
     memset(&p, 0, sizeof p);
     p.act = (int32_t)act;
     p.alpha = alpha;
     p.limit = limit;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         p.int8[i] = int8[i];
+        p.bf16[i] = bf16[i];
+    }
     return array_node(s, &moe_experts_op, in, INPUTS, &p);
 }

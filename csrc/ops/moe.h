@@ -5,10 +5,11 @@
 
 /* sum over a row's k experts of weight * down(act(gate x) * up x): float32 [n, h]. x float32 [n, h], ids int32 [n, k],
  * weights float32 [n, k]; matrices are gate, up [experts, I, h] and down [experts, h, I], packed: the panels of expert 0,
- * then 1, ...; biases float32 [experts, rows] or GM_NONE; int8: which of the three multiply int8 activations. A row's bits
+ * then 1, ...; biases float32 [experts, rows] or GM_NONE; int8 and bf16: which of the three multiply int8 activations, or float32 ones rounded to bfloat16. A row's bits
  * depend on nothing but that row; an expert that nobody chose is not read. */
 gm_array *moe_experts(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, gm_array *const *matrices,
-                      gm_array *const *biases, const bool *int8, gm_glu_kind act, float alpha, float limit);
+                      gm_array *const *biases, const bool *int8, const bool *bf16, gm_glu_kind act, float alpha,
+                      float limit);
 /* The pairs of ids [n, k] by rising expert, int32 [n * k]; *place: where each pair is among them. */
 gm_array *moe_order(gm_scope *s, gm_array *ids, int64_t experts, gm_array **place);
 /* out[t] = sum over slots i, in their order, of weights[t, i] * y[place[t * k + i]]: y float32 [n * k, h]. */

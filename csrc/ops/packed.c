@@ -77,9 +77,12 @@ const gm_op quantize_activations_op = {.name = "quantize_activations", .n_in = 1
 gm_array *gm_quantize_activations(gm_scope *s, gm_array *x) { return array_node(s, &quantize_activations_op, &x, 1, NULL); }
 
 /* ---- product ---- */
+typedef struct { int32_t rounded; } product_param;
+static const gm_field product_fields[] = {{FIELD_INT, offsetof(product_param, rounded), "rounded", 1}, {0}};
+
 static gm_status product_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
-    (void)param;
+    const bool rounded = ((const product_param *)param)->rounded != 0;
     const gm_array *x = in[0], *w = in[1], *bias = in[2], *residual = in[3];
     char a[128], b[128];
     GM_TRY(check_packed("packed_matmul", w));
@@ -91,6 +94,9 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
                        a, b);
     if (int8 && w->format <= GM_QUANT_bf16)
         return gm_fail(GM_EVALUE, "packed_matmul: int8 activations multiply block formats only, the weight is %s", b);
+    if (rounded && (int8 || w->format != GM_QUANT_bf16))
+        return gm_fail(GM_EVALUE, "packed_matmul: float32 activations are rounded for bf16 weights only, got %s and "
+                       "weight %s", a, b);
     out->dtype = GM_FLOAT32;
     out->ndim = 2;
     out->shape[0] = x->shape[0];
@@ -121,8 +127,10 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     if (x->dtype == GM_FLOAT32)
         GM_TRY(float_operand(q, x, &x_data));
     GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
+    const bool dense = w->format <= GM_QUANT_bf16, rounded = ((const product_param *)out->param)->rounded != 0;
     /* A piece is at most some microseconds of work, and of memory traffic when there is one token. Within that a matrix
-     * is 16 pieces, for its threads to end together; a small one is not worth handing its parts from core to core. */
+     * is 16 pieces, for its threads to end together; a small one is not worth handing its parts from core to core.
+     * Panels of a piece share the rounding of many tokens. */
     int64_t work = kernels_panel(kernels, w->format) * k * tokens + 1, most = 262144 / work, grain = panels / 16;
     if (tokens > 1 && most < 4)
         most = 4;
@@ -130,21 +138,35 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
         grain = most;
     if (grain > 4)
         grain = grain / 4 * 4;
-    if (panels * work < 140000)
+    if (rounded && tokens >= 16)
+        grain = 6;
+    else if (panels * work < 140000)
         grain = panels;
     else if (grain < 1)
         grain = 1;
     gm_matmul_args args = {.out = array_ptr(out), .out_stride = rows, .x = x_data ? (const void *)x_data : array_ptr(x),
                            .x_stride = k, .weight = array_ptr(w), .format = w->format, .bias = bias_data,
                            .residual = residual_data, .rows = rows, .k = k, .tokens = tokens};
-    return queue_launch(q, x_data ? kernels->matmul_float : kernels->matmul_int8, &args, sizeof args, panels, grain,
-                        w->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0);
+    const gm_kernel kernel = rounded ? kernels->matmul_bf16 : x_data ? kernels->matmul_float : kernels->matmul_int8;
+    if (!dense)
+        return queue_launch(q, kernel, &args, sizeof args, panels, grain, LAUNCH_FTZ);
+    for (int64_t first = 0; first < tokens; first += GM_DENSE_TOKENS) {       /* these run side by side */
+        gm_matmul_args part = args;
+        part.tokens = tokens - first < GM_DENSE_TOKENS ? tokens - first : GM_DENSE_TOKENS;
+        part.x = x_data + first * k;
+        part.out += first * rows;
+        if (residual_data)
+            part.residual += first * rows;
+        GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain, 0));
+    }
+    return GM_OK;
 }
 
-const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer,
+const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2,
+                                 .param_size = sizeof(product_param), .fields = product_fields, .infer = product_infer,
                                  .eval = product_eval};
 
-gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual) {
+gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual, bool rounded) {
     gm_array *in[4] = {x, weight, bias, residual};
-    return array_node(s, &packed_matmul_op, in, 4, NULL);
+    return array_node(s, &packed_matmul_op, in, 4, &(product_param){rounded});
 }

@@ -77,8 +77,10 @@ static bool read_activations(PyObject *value, int *out) {
         *out = 0;
     else if (text && PyUnicode_CompareWithASCIIString(value, "int8") == 0)
         *out = 1;
+    else if (text && PyUnicode_CompareWithASCIIString(value, "bfloat16") == 0)
+        *out = 2;
     else
-        PyErr_Format(PyExc_ValueError, "activations must be 'int8', 'float32' or None, not %R", value);
+        PyErr_Format(PyExc_ValueError, "activations must be 'int8', 'bfloat16', 'float32' or None, not %R", value);
     return !PyErr_Occurred();
 }
 

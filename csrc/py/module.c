@@ -31,6 +31,11 @@ static PyObject *isa(PyObject *module, PyObject *unused) {
     return PyUnicode_FromString(gm_isa());
 }
 
+static PyObject *multiplies_bfloat16(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyBool_FromLong(gm_multiplies_bfloat16());
+}
+
 static PyObject *isa_reason(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyUnicode_FromString(gm_isa_reason());
@@ -260,6 +265,9 @@ static PyMethodDef core_functions[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef module_functions[] = {
+    {"multiplies_bfloat16", multiplies_bfloat16, METH_NOARGS,
+     SIG("multiplies_bfloat16()", "Whether the instruction set in use does: then activations that meet weights in bfloat16 "
+         "are rounded to it by default.")},
     {"isa", isa, METH_NOARGS, SIG("isa()", "The instruction set in use: generic, avx2, avx512 or neon.")},
     {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
     {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},

@@ -1,4 +1,4 @@
-/* test_moe.c - mixtures of experts: every format of weights, dense and int8 activations, sizes that straddle panels,
+/* test_moe.c - mixtures of experts: every format of weights, every form of activations, sizes that straddle panels,
  * tokens from one to many, all of them at one expert and experts without any: against the definition in double, and bit
  * for bit against the products of each row alone, on any number of threads; one captured plan for every routing. */
 #include <math.h>
@@ -54,21 +54,23 @@ static gm_array *floats_array(int ndim, const int64_t *shape, const float *data)
     return a;
 }
 
-static stack make_stack(int format, bool int8, bool biased, int64_t experts, int64_t rows, int64_t k) {
+static stack make_stack(int format, bool fast, bool biased, int64_t experts, int64_t rows, int64_t k) {
+    const bool bf16 = fast && format == GM_QUANT_bf16, int8 = fast && format > GM_QUANT_bf16;
     stack t = {.format = format, .experts = experts, .rows = rows, .k = k};
     const gm_kernels *kernels = engine_kernels();
     const int64_t bytes = kernels_packed_bytes(kernels, format, rows, k), panels = kernels_panels(kernels, format, rows);
     char *file = malloc((size_t)(rows * k * 4));
     t.values = malloc((size_t)(experts * rows * k) * sizeof *t.values);
     t.one = calloc((size_t)experts, sizeof *t.one);
-    t.packed = (gm_linear){.weight = packed_array(&t, 3, (int64_t[]){experts, rows, k}, experts * bytes), .int8 = int8};
+    t.packed = (gm_linear){.weight = packed_array(&t, 3, (int64_t[]){experts, rows, k}, experts * bytes), .int8 = int8,
+                           .bf16 = bf16};
     for (int64_t e = 0; e < experts; e++) {
         float *values = t.values + e * rows * k;
         for (int64_t i = 0; i < rows * k; i++)
             values[i] = noise() / sqrtf((float)k) * 2;
         to_format(format, values, rows * k, file);
         kernels->dequantize(&(gm_dequantize_args){.out = values, .in = file, .format = format, .k = k}, 0, rows);
-        t.one[e] = (gm_linear){.weight = packed_array(&t, 2, (int64_t[]){rows, k}, bytes), .int8 = int8};
+        t.one[e] = (gm_linear){.weight = packed_array(&t, 2, (int64_t[]){rows, k}, bytes), .int8 = int8, .bf16 = bf16};
         gm_pack_args pack = {.out = array_ptr(t.one[e].weight), .in = file, .format = format, .rows = rows, .k = k};
         kernels->pack(&pack, 0, panels);
         memcpy((char *)array_ptr(t.packed.weight) + e * bytes, array_ptr(t.one[e].weight), (size_t)bytes);
@@ -210,8 +212,8 @@ static void check_mixture(const mixture *m, int64_t n, int64_t k, routing kind, 
             const double worst = error_of(m, n, k, x, ids, weights, got);
             CHECK(worst <= tolerance);
             if (worst > tolerance)
-                printf("%s int8 %d n %d k %d routing %d: %g\n", gm_quants[m->gate.format].name, m->gate.packed.int8,
-                       (int)n, (int)k, (int)kind, worst);
+                printf("%s fast %d n %d k %d routing %d: %g\n", gm_quants[m->gate.format].name, m->gate.packed.int8 ||
+                       m->gate.packed.bf16, (int)n, (int)k, (int)kind, worst);
         }
         for (int64_t t = 0; got && t < n; t += threads) {
             gm_array *alone = one_row(s, m, k, x + t * h, ids + t * k, weights + t * k);
@@ -233,14 +235,14 @@ static void free_mixture(mixture *m) {
 
 static void formats(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
-        for (int int8 = 0; int8 < 1 + (format > GM_QUANT_bf16); int8++) {
+        for (int fast = 0; fast < 1 + (format >= GM_QUANT_bf16); fast++) {
             const int64_t values = gm_quants[format].values, k = values == 1 ? 37 : values == 32 ? 96 : 256;
             const int64_t inner = values == 1 ? 45 : k, h = values == 32 ? 160 : k;
-            mixture m = {.gate = make_stack(format, int8, format % 2, 5, inner, h),
-                         .up = make_stack(format, int8, format % 2, 5, inner, h),
-                         .down = make_stack(format, int8, format % 2, 5, 41, inner),
+            mixture m = {.gate = make_stack(format, fast, format % 2, 5, inner, h),
+                         .up = make_stack(format, fast, format % 2, 5, inner, h),
+                         .down = make_stack(format, fast, format % 2, 5, 41, inner),
                          .act = (moe_activation)(format % 3), .alpha = 1.702f, .limit = 0.8f};
-            const double tolerance = int8 ? 3e-2 : 2e-5;
+            const double tolerance = fast ? 3e-2 : 2e-5;
             for (int kind = 0; kind < ROUTINGS; kind++)
                 check_mixture(&m, kind == SPREAD ? 40 : 19, 2, (routing)kind, tolerance);
             check_mixture(&m, 1, 2, SPREAD, tolerance);

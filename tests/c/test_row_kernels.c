@@ -169,43 +169,83 @@ static void test_route(void)
 }
 
 /* ---- dense matmul ---- */
+/* Which item of the panels is value i of row r: those of bfloat16 are pairs along k, but for an odd last one. */
+static int64_t dense_item(int type, int64_t k, int64_t i, int64_t r)
+{
+    const int64_t panel = r / 32 * k * 32, row = r % 32;
+    return type == GM_T_BF16 && i < k / 2 * 2 ? panel + (i / 2 * 32 + row) * 2 + i % 2 : panel + i * 32 + row;
+}
+
+static void check_matmul(int format, int64_t rows, int64_t k, int64_t tokens, bool rounded)
+{
+    const int type = format == GM_QUANT_f32 ? GM_T_F32 : format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
+    const int64_t panels = (rows + 31) / 32;
+    const gm_kernel kernel = rounded ? kernels->matmul_bf16 : kernels->matmul_float;
+    void *w = buffer((size_t)(panels * 32 * k * item_of(type)));
+    for (int64_t i = 0; i < panels * 32 * k; i++) put(w, type, i, uniform());
+    float *x = floats(tokens * k, 1), *bias = floats(rows, 1), *residual = floats(tokens * rows, 1);
+    float *out = floats(tokens * rows, 1), *one = buffer((size_t)rows * 4);
+    uint16_t *narrow = buffer((size_t)(tokens * k) * 2);
+    for (int64_t i = 0; i < tokens * k; i++) put(narrow, GM_T_BF16, i, (double)x[i]);
+    gm_matmul_args a = { .out = out, .out_stride = rows, .x = x, .x_stride = k, .weight = w, .format = format,
+                         .bias = bias, .residual = residual, .rows = rows, .k = k, .tokens = tokens };
+    kernel(&a, 0, panels);
+    for (int64_t t = 0; t < tokens; t++) {
+        for (int64_t r = 0; r < rows; r++) {
+            double sum = (double)bias[r] + (double)residual[t * rows + r], size = fabs(sum);
+            for (int64_t i = 0; i < k; i++) {
+                const double value = rounded ? get(narrow, GM_T_BF16, t * k + i) : (double)x[t * k + i];
+                const double term = get(w, type, dense_item(type, k, i, r)) * value;
+                sum += term, size += fabs(term);
+            }
+            CHECK(fabs((double)out[t * rows + r] - sum) <= 1e-6 * size, "matmul format %d rounded %d k %d", format,
+                  rounded, (int)k);
+        }
+        gm_matmul_args alone = a;
+        alone.out = one, alone.x = x + t * k, alone.tokens = 1, alone.residual = residual + t * rows;
+        kernel(&alone, 0, panels);
+        CHECK(same(one, out + t * rows, (size_t)rows * 4), "matmul format %d rounded %d k %d: token %d alone", format,
+              rounded, (int)k, (int)t);
+    }
+    float *cut = buffer((size_t)(tokens * rows) * 4);
+    memcpy(cut, residual, (size_t)(tokens * rows) * 4);
+    a.out = cut, a.residual = cut;                          /* in place, panel by panel */
+    for (int64_t p = 0; p < panels; p++) kernel(&a, p, p + 1);
+    CHECK(same(cut, out, (size_t)(tokens * rows) * 4), "matmul format %d rounded %d k %d: cut", format, rounded, (int)k);
+    free_buffers();
+}
+
 static void test_matmul(void)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 33, 7, 5 }, { 32, 64, 13 }, { 100, 513, 3 }, { 70, 1300, 50 },
-        { 40, 576, 97 } };
-    for (int format = GM_QUANT_f32; format <= GM_QUANT_bf16; format++) for (int s = 0; s < 6; s++) {
-        int type = format == GM_QUANT_f32 ? GM_T_F32 : format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
-        int64_t rows = shapes[s][0], k = shapes[s][1], tokens = shapes[s][2], panels = (rows + 31) / 32;
-        void *w = buffer((size_t)(panels * 32 * k * item_of(type)));
-        for (int64_t i = 0; i < panels * 32 * k; i++) put(w, type, i, uniform());
-        float *x = floats(tokens * k, 1), *bias = floats(rows, 1), *residual = floats(tokens * rows, 1);
-        float *out = floats(tokens * rows, 1), *one = buffer((size_t)rows * 4);
-        gm_matmul_args a = { .out = out, .out_stride = rows, .x = x, .x_stride = k, .weight = w, .format = format,
-            .bias = bias,
-                             .residual = residual, .rows = rows, .k = k, .tokens = tokens };
-        kernels->matmul_float(&a, 0, panels);
-        for (int64_t t = 0; t < tokens; t++) {
-            for (int64_t r = 0; r < rows; r++) {
-                double sum = (double)bias[r] + (double)residual[t * rows + r], size = fabs(sum);
-                for (int64_t i = 0; i < k; i++) {
-                    double term = get(w, type, (r / 32 * k + i) * 32 + r % 32) * (double)x[t * k + i];
-                    sum += term, size += fabs(term);
-                }
-                CHECK(fabs((double)out[t * rows + r] - sum) <= 1e-6 * size, "matmul format %d shape %d", format, s);
-            }
-            gm_matmul_args alone = a;
-            alone.out = one, alone.x = x + t * k, alone.tokens = 1, alone.residual = residual + t * rows;
-            kernels->matmul_float(&alone, 0, panels);
-            CHECK(same(one, out + t * rows, (size_t)rows * 4), "matmul format %d shape %d: token %d alone", format, s,
-                  (int)t);
+                                         { 40, 576, 97 }, { 225, 30, 26 }, { 33, 2, 12 }, { 20, 1027, 1 } };
+    for (int format = GM_QUANT_f32; format <= GM_QUANT_bf16; format++)
+        for (int s = 0; s < 9; s++)
+            for (int rounded = 0; rounded < 1 + (format == GM_QUANT_bf16); rounded++)
+                check_matmul(format, shapes[s][0], shapes[s][1], shapes[s][2], rounded);
+}
+
+/* NaN and infinities of activations that are rounded stay what they are, in their token alone; a value above all of
+ * bfloat16's becomes an infinity. */
+static void test_rounding_matmul(void)
+{
+    enum { ROWS = 33, K = 37, TOKENS = 4 };
+    static const float odd[TOKENS] = { NAN, INFINITY, 0x1.ffffp127f, 1 };
+    uint16_t *w = buffer((size_t)(64 * K) * 2);
+    float *x = floats(TOKENS * K, 1), *out = floats(TOKENS * ROWS, 1);
+    for (int64_t i = 0; i < 64 * K; i++) put(w, GM_T_BF16, i, 0.5 + 0.5 * fabs(uniform()));
+    for (int at = 0; at < K; at += 18) {
+        for (int t = 0; t < TOKENS; t++) {
+            for (int i = 0; i < K; i++) x[t * K + i] = 0.25f;
+            x[t * K + at] = odd[t];
         }
-        float *cut = buffer((size_t)(tokens * rows) * 4);
-        memcpy(cut, residual, (size_t)(tokens * rows) * 4);
-        a.out = cut, a.residual = cut;                      /* in place, panel by panel */
-        for (int64_t p = 0; p < panels; p++) kernels->matmul_float(&a, p, p + 1);
-        CHECK(same(cut, out, (size_t)(tokens * rows) * 4), "matmul format %d shape %d: cut", format, s);
-        free_buffers();
+        kernels->matmul_bf16(&(gm_matmul_args){ .out = out, .out_stride = ROWS, .x = x, .x_stride = K, .weight = w,
+                                                .format = GM_QUANT_bf16, .rows = ROWS, .k = K, .tokens = TOKENS }, 0, 2);
+        for (int r = 0; r < ROWS; r++)
+            CHECK(isnan(out[r]) && isinf(out[ROWS + r]) && isinf(out[2 * ROWS + r]) && isfinite(out[3 * ROWS + r]),
+                  "rounded activations that are not finite: row %d", r);
     }
+    free_buffers();
 }
 
 /* ---- dense products and convolutions ---- */
@@ -543,4 +583,7 @@ static void test_attention(void)
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1) test_scene(&scenes[i]);
 }
 
-int main(int argc, char **argv) { return RUN_TESTS(test_rows, test_gated_units, test_route, test_matmul, test_gemm, test_conv, test_attention); }
+int main(int argc, char **argv) {
+    return RUN_TESTS(test_rows, test_gated_units, test_route, test_matmul, test_rounding_matmul, test_gemm, test_conv,
+                     test_attention);
+}
