@@ -4,11 +4,16 @@
 #define GOMLX_KERNELS_CPU_COMPILER_H
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
+#if defined(KERNELS_generic)
+#define UNROLL    /* plain C gains little by it, and its files would take minutes to compile */
+#elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
-#define SHUFFLE_2(T, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#endif
+#if defined(__clang__)
+#define SHUFFLE_2(T, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
 #define SHUFFLE_2(T, a, b, ...) __builtin_shuffle(a, b, (T){ __VA_ARGS__ })
 #endif
 #endif
