@@ -45,51 +45,60 @@ static bool cuts_nothing(const pretokenizer *p) {
     return !p->byte_level;
 }
 
-/* How a token begins and ends, as far as cuts go by it. */
-typedef struct { uint8_t first_class, last; bool marked, byte; } token_ends;
+/* How a token begins and ends, as far as cuts go by it: its last byte, and its first one's class with what it begins
+ * with. */
+#define NO_TEXT 0xFF         /* in the place of a last byte; no UTF-8 has it */
+enum { FIRST_CLASS = 7, FIRST_MARKED = 8, FIRST_NONE = 16, N_FIRSTS = 32 };
 
-static token_ends ends_of(const char *text, size_t n) {
-    if (text == NULL || n == 0)
-        return (token_ends){ .byte = true };
-    return (token_ends){ .first_class = (uint8_t)word_class((uint8_t)text[0]), .last = (uint8_t)text[n - 1],
-                         .marked = n >= MARKER_LENGTH && memcmp(text, marker, MARKER_LENGTH) == 0,
-                         .byte = n == 6 && memcmp(text, "<0x", 3) == 0 };
+static void ends_of(const char *text, size_t n, uint8_t *first, uint8_t *last) {
+    bool none = text == NULL || n == 0 || (n == 6 && memcmp(text, "<0x", 3) == 0);    /* <0xNN> stands for a byte */
+    *last = none ? NO_TEXT : (uint8_t)text[n - 1];
+    *first = none ? FIRST_NONE : (uint8_t)word_class((uint8_t)text[0]);
+    if (!none && n >= MARKER_LENGTH && memcmp(text, marker, MARKER_LENGTH) == 0)
+        *first |= FIRST_MARKED;
 }
 
-static bool cuts_by(word_rule *rule, const bpe *b, const token_ends *ends) {
-    for (size_t i = 0; i < b->n_slots; i++) {
-        if (b->slots[i] == BPE_FREE)
-            continue;
-        token_ends left = ends[b->slots[i] >> 42], right = ends[b->slots[i] >> 20 & ((1 << 22) - 1)];
-        if (left.byte || right.byte)    /* the text of <0xNN> is not what it stands for */
-            return false;
-        rule->cuts[word_class(left.last)][right.first_class] = false;
-        if (!right.marked || memchr(rule->behind, left.last, rule->n) != NULL)
-            continue;
-        if (rule->n == NO_CUTS)
-            return false;
-        rule->behind[rule->n++] = left.last;
+/* What merges join: which last byte with which beginning. */
+static bool cuts_by(word_rule *rule, const bool joined[256][N_FIRSTS]) {
+    for (int last = 0; last < 256; last++) {
+        for (int first = 0; first < N_FIRSTS; first++) {
+            if (!joined[last][first])
+                continue;
+            if (last == NO_TEXT || first & FIRST_NONE)
+                return false;
+            rule->cuts[word_class((uint8_t)last)][first & FIRST_CLASS] = false;
+            if (!(first & FIRST_MARKED) || memchr(rule->behind, last, rule->n) != NULL)
+                continue;
+            if (rule->n == NO_CUTS)
+                return false;
+            rule->behind[rule->n++] = (uint8_t)last;
+        }
     }
     return true;
 }
 
 /* Where no merge reaches over; false when that is hardly anywhere. */
 static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
-    token_ends *ends = memory_array(v->n_ids + 1, sizeof *ends);
-    if (ends == NULL)
+    bool joined[256][N_FIRSTS] = { { false } }, none;
+    uint8_t *firsts = memory_new(2 * v->n_ids + 1), *lasts = firsts + v->n_ids;
+    if (firsts == NULL)
         return false;
     for (size_t id = 0; id < v->n_ids; id++) {
         size_t n = 0;
         const char *text = vocab_text(v, (int32_t)id, &n);
-        ends[id] = ends_of(text, n);
+        ends_of(text, n, &firsts[id], &lasts[id]);
     }
+    for (size_t i = 0; i < b->n_slots; i++) {    /* half of the slots are free, which no processor can guess */
+        uint64_t slot = b->slots[i];
+        bool *place = &joined[lasts[slot >> 42]][firsts[slot >> 20 & ((1 << 22) - 1)]];
+        *(slot == BPE_FREE ? &none : place) = true;
+    }
+    memory_free(firsts);
     *rule = (word_rule){ .behind = { ' ', (uint8_t)marker[MARKER_LENGTH - 1] }, .n = 2 };
     for (int left = 0; left < WORD_CLASSES; left++)
         for (int right = 0; right < WORD_CLASSES; right++)
             rule->cuts[left][right] = true;
-    bool found = cuts_by(rule, b, ends);
-    memory_free(ends);
-    return found;
+    return cuts_by(rule, joined);
 }
 
 void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, const model *m, const vocab *v) {
@@ -145,16 +154,17 @@ static const uint8_t *piece_of(const piece_run *run, size_t i, size_t *length) {
 
 /* The pieces that are whole tokens, in a model that asks for those first: whole[i], else -1. */
 static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n, int32_t *whole) {
-    vocab_token texts[MERGE_LANES];
+    vocab_string texts[MERGE_LANES];
     byte_buffer *alphabet = &work->alphabet;
     alphabet->size = 0;
+    GM_TRY(bytes_reserve(alphabet, 2 * (PIECE_MEDIUM + 1) * MERGE_LANES));    /* it stays where it is */
     for (size_t i = 0; i < n; i++) {
         size_t length, first = alphabet->size;
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
         GM_TRY(alphabet_append(piece, length, alphabet));
-        texts[i] = (vocab_token){ (uint32_t)first, (uint32_t)(alphabet->size - first) };
+        texts[i] = (vocab_string){ (const char *)alphabet->data + first, alphabet->size - first };
     }
-    vocab_find_many(way->vocab, alphabet->data, texts, n, whole);
+    vocab_find_strings(way->vocab, texts, n, whole);
     return GM_OK;
 }
 

@@ -81,7 +81,7 @@ static bool is_text(const pieces *p, int32_t id) {
 
 /* Splits that wait to be looked up: left and right part of each, one behind the other. */
 typedef struct {
-    vocab_token texts[VOCAB_BATCH];
+    vocab_string texts[VOCAB_BATCH];
     uint64_t keys[VOCAB_BATCH / 2];
     int32_t tokens[VOCAB_BATCH / 2];
     size_t n;
@@ -89,7 +89,7 @@ typedef struct {
 
 static gm_status look_up(const gm_tokenizer *t, const pieces *p, split_batch *batch, scored_merges *out) {
     int32_t ids[VOCAB_BATCH];
-    vocab_find_many(&t->vocab, t->vocab.blob.data, batch->texts, 2 * batch->n, ids);
+    vocab_find_strings(&t->vocab, batch->texts, 2 * batch->n, ids);
     if (out->capacity - out->size < batch->n) {
         void *rows = out->rows;
         GM_TRY(buffer_grow(&rows, out->size, &out->capacity, batch->n, sizeof(scored_merge)));
@@ -111,15 +111,14 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
                        token, length, MAX_SPLIT_BYTES);
     for (size_t at = 0; at < length; chars++)
         utf8_next(text, &at);
-    uint32_t start = t->vocab.tokens[token].offset;
     for (size_t at = 0;;) {
         utf8_next(text, &at);
         left_chars++;
         if (at >= length)
             return GM_OK;
         size_t i = batch->n++;
-        batch->texts[2 * i] = (vocab_token){ start, (uint32_t)at };
-        batch->texts[2 * i + 1] = (vocab_token){ start + (uint32_t)at, (uint32_t)(length - at) };
+        batch->texts[2 * i] = (vocab_string){ (const char *)text, at };
+        batch->texts[2 * i + 1] = (vocab_string){ (const char *)text + at, length - at };
         batch->keys[i] = key_of(p->scores[token], left_chars, chars - left_chars);
         batch->tokens[i] = token;
         if (batch->n == VOCAB_BATCH / 2)

@@ -217,13 +217,6 @@ void vocab_find_strings(const vocab *v, const vocab_string *strings, size_t n, i
             ids[i] = slot_of(v, hashes[i], strings[i].text, strings[i].length)->id;
 }
 
-void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *texts, size_t n, int32_t *ids) {
-    vocab_string strings[VOCAB_BATCH];
-    for (size_t i = 0; i < n; i++)
-        strings[i] = (vocab_string){ (const char *)blob + texts[i].offset, texts[i].length };
-    vocab_find_strings(v, strings, n, ids);
-}
-
 void vocab_find_bytes(const vocab *v, int32_t ids[256]) {
     static const char digits[] = "0123456789ABCDEF";
     for (unsigned byte = 0; byte < 256; byte++) {

@@ -36,8 +36,6 @@ const char *vocab_text(const vocab *v, int32_t id, size_t *length);             
 bool vocab_is_joined(const vocab *v, int32_t id, vocab_string left, vocab_string right);
 /* Looks up n <= VOCAB_BATCH strings at a time, so that waiting for memory overlaps. */
 void vocab_find_strings(const vocab *v, const vocab_string *strings, size_t n, int32_t *ids);
-/* The same for strings of one blob. */
-void vocab_find_many(const vocab *v, const uint8_t *blob, const vocab_token *texts, size_t n, int32_t *ids);
 /* The tokens <0x00> to <0xFF>; -1 where there is none. */
 void vocab_find_bytes(const vocab *v, int32_t ids[256]);
 void vocab_free(vocab *v);
