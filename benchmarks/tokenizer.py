@@ -11,10 +11,10 @@ documentation in Python's packages, code their sources, multilingual the transla
 (/usr/share/locale), json records of both, letters a megabyte of one letter. A text is --megabytes long.
 
 "first" is the first pass of a fresh tokenizer over the text, "later" the median of the passes after it, in MB/s of
-UTF-8, the libraries in turns, each after the system has made memory ready for it; with --threads 2 a pass is a batch of the text's documents (20,000 characters each). Peers
-run their fastest call: tokenizers encode_batch_fast, gigatoken encode or encode_batch, the others encode_to_numpy or
-encode_ordinary_batch. Ours is encode(..., as_arrays=True) or encode_batch; "list" is ours with lists of ints. "ratio"
-is ours over the best peer's, first and later. "ids": whether a library gives ours."""
+UTF-8, the libraries in turns, each after the system has made memory ready for it; with --threads 2 a pass is a batch
+of the text's documents (20,000 characters each). Peers run their fastest call: tokenizers encode_batch_fast, gigatoken
+encode or encode_batch, the others encode_to_numpy or encode_ordinary_batch. Ours is encode(..., as_arrays=True) or
+encode_batch; "list" is ours with lists of ints. "ratio" is ours over the best peer's, first and later. "ids": whether a library gives ours."""
 import argparse
 import ast
 import ctypes

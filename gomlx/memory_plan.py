@@ -170,9 +170,10 @@ def weight_bytes(header, dtype):
 
 def default_kv_dtype(header, dtype):
     """As gomlx.load: float16 where activations are not float32, which is beside GGUF's block formats, and beside matrices
-    in bfloat16 where the processor multiplies such."""
+    in bfloat16 where the processor multiplies such and none is in MLX's quantised forms (gpt-oss has bytes of them)."""
     blocks = header.format == "gguf" and headers.quantisation(header)["bits"] is not None
-    rounded = header.format != "mlx" and _gomlx.multiplies_bfloat16() and any(
+    bytes_of_mlx = header.format == "mlx" or any(one.dtype == "U8" for one in header.tensors.values())
+    rounded = not bytes_of_mlx and _gomlx.multiplies_bfloat16() and any(
         len(one.shape) > 1 and one.dtype in FLOATS and (dtype or FLOATS[one.dtype]) == "bfloat16"
         for name, one in header.tensors.items() if not headers.TOWERS.match(name))
     return "float16" if blocks or rounded else "float32"

@@ -1,5 +1,6 @@
-"""The quick way to ids (csrc/text/quick.c) gives what the general way gives, under the chosen instruction set: encode()
-takes the one, an Encoding the other."""
+"""The quick way to ids (csrc/text/quick.c) gives what the general way gives, under the chosen instruction set. A group
+around a pattern makes it one that has no scanner, which takes the general way; of SentencePiece's words, an Encoding
+takes it."""
 import json
 import random
 
@@ -52,19 +53,33 @@ def trained(words, joined, split):
     return vocabulary, merges
 
 
-def byte_level(pattern, ignore_merges=False, normalizer=None):
-    of = alphabet()
-    words = ["".join(of[b] for b in text.encode()) for text in PIECES + [" " + p for p in PIECES] + ["Hello world the"]]
-    vocabulary, merges = trained(words, str.__add__, of.values())
-    if ignore_merges:
-        vocabulary.update({"Ġdon": len(vocabulary), "xxx": len(vocabulary) + 1})
+def byte_level(pattern, model, normalizer=None):
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return gomlx.Tokenizer.from_json(json.dumps({
         "added_tokens": [], "normalizer": normalizer,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
             split, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]},
-        "decoder": {"type": "ByteLevel"},
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": ignore_merges}}).encode())
+        "decoder": {"type": "ByteLevel"}, "model": model}).encode())
+
+
+def both_ways(name, model, normalizer=None):
+    return byte_level(PATTERNS[name], model, normalizer), byte_level(f"(?:{PATTERNS[name]})", model, normalizer)
+
+
+def merging(ignore_merges=False):
+    of = alphabet()
+    words = ["".join(of[b] for b in text.encode()) for text in PIECES + [" " + p for p in PIECES] + ["Hello world the"]]
+    vocabulary, merges = trained(words, str.__add__, of.values())
+    if ignore_merges:
+        vocabulary.update({"Ġdon": len(vocabulary), "xxx": len(vocabulary) + 1})
+    return {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": ignore_merges}
+
+
+def ending():
+    """A byte is another token where a piece ends: ids show how a text is split."""
+    tokens = [c + suffix for suffix in ("", "</w>") for c in alphabet().values()]
+    return {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": [],
+            "end_of_word_suffix": "</w>"}
 
 
 def words_of_sentencepiece(prefix):
@@ -99,50 +114,91 @@ def texts(n, seed=0):
         yield "".join(chance.choice(kind) for _ in range(chance.randrange(1, 80)))
 
 
-def same(tokenizer, n=1500):
+def ids_of(tokenizer, text):
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def same(quick, general, n=1500):
     for text in texts(n):
-        assert tokenizer.encode(text, add_special_tokens=False) == tokenizer(text, add_special_tokens=False).ids, text
+        assert ids_of(quick, text) == general(text), text
     everything = "".join(texts(n, seed=5))    # with all that was learned so far, and longer than a run
-    assert tokenizer.encode(everything, add_special_tokens=False) == \
-        tokenizer(everything, add_special_tokens=False).ids
+    assert ids_of(quick, everything) == general(everything)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-@pytest.mark.parametrize("ignore_merges", [False, True])
-def test_known_patterns(name, ignore_merges):
-    same(byte_level(PATTERNS[name], ignore_merges))
+@pytest.mark.parametrize("model", [merging(), merging(ignore_merges=True), ending()],
+                         ids=["merging", "ignore_merges", "ending"])
+def test_known_patterns(name, model):
+    quick, general = both_ways(name, model)
+    same(quick, lambda text: ids_of(general, text))
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_character(name):
     """Alone, between letters, behind a space, a quote and a sign, at every place of a block, and cut by its end."""
-    tokenizer = byte_level(PATTERNS[name])
+    quick, general = both_ways(name, ending())
     scalars = [chr(c) for c in range(0x80, 0x3400)] + \
         [chr(c) for c in (*range(0x3400, 0xD800, 61), *range(0x9F00, 0xAC40), *range(0xD700, 0xD800),
                           *range(0xE000, 0x11000, 3))]
     for form in ("{0}", "ab{0}", " {0}a", "'{0}", ".{0}b", "{0}{0} ", "1{0}\n"):
         text = "".join(form.format(c) for c in scalars)
-        assert tokenizer.encode(text, add_special_tokens=False) == tokenizer(text, add_special_tokens=False).ids
+        assert ids_of(quick, text) == ids_of(general, text), form
+
+
+def test_pieces_of_many_tokens():
+    """More of them in a run than there is room for at once, known and unknown; and pieces of each length at the end."""
+    quick, general = both_ways("gpt2", ending())
+    words = [" " + chr(97 + i % 26) * (5 + i % 60) for i in range(4000)]
+    for text in ("".join(words), "".join(words[::-1]), "".join(words[:3000])):
+        assert ids_of(quick, text) == ids_of(general, text)
+    for length in range(1, 80):
+        text = "the end " + "z" * length
+        assert ids_of(quick, text) == ids_of(quick, text) == ids_of(general, text)
 
 
 def test_normalized_text():
-    same(byte_level(PATTERNS["qwen2"], normalizer={"type": "NFC"}))
+    quick, general = both_ways("qwen2", merging(), {"type": "NFC"})
+    same(quick, lambda text: ids_of(general, text))
 
 
 @pytest.mark.parametrize("prefix", [False, True])
 def test_words(prefix):
-    same(words_of_sentencepiece(prefix))
+    tokenizer = words_of_sentencepiece(prefix)
+    same(tokenizer, lambda text: tokenizer(text, add_special_tokens=False).ids)
 
 
 def test_what_is_learned_is_forgotten_unharmed():
     """More different pieces than the tables keep."""
-    tokenizer = byte_level(PATTERNS["gpt2"])
+    quick, general = both_ways("gpt2", merging())
     chance = random.Random(1)
     for _ in range(3):
         text = " ".join(f"w{chance.randrange(10**9)}{'q' * chance.randrange(40)}" for _ in range(60_000))
-        assert tokenizer.encode(text, add_special_tokens=False) == tokenizer(text, add_special_tokens=False).ids
+        assert ids_of(quick, text) == ids_of(general, text)
+
+
+def without_scanners(step):
+    if step is None:
+        return None
+    if step["type"] == "Sequence":
+        return step | {"pretokenizers": [without_scanners(part) for part in step["pretokenizers"]]}
+    if step["type"] == "Split" and "Regex" in step["pattern"]:
+        return step | {"pattern": {"Regex": f"(?:{step['pattern']['Regex']})"}}
+    if step["type"] == "ByteLevel" and step["use_regex"]:
+        split = {"type": "Split", "pattern": {"Regex": f"(?:{PATTERNS['gpt2']})"}, "behavior": "Isolated",
+                 "invert": False}
+        return {"type": "Sequence", "pretokenizers": [split, step | {"use_regex": False}]}
+    return step
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama3_2", "qwen3", "gemma3", "mistral_nemo", "deepseek_v3"])
 def test_real_tokenizers(shared, name):
-    same(gomlx.Tokenizer.from_file(f"{shared}/data/tokenizers/{name}"), n=400)
+    path = f"{shared}/data/tokenizers/{name}"
+    quick = gomlx.Tokenizer.from_file(path)
+    if name == "gemma3":
+        same(quick, lambda text: quick(text, add_special_tokens=False).ids, n=400)
+        return
+    with open(f"{path}/tokenizer.json", encoding="utf-8") as file:
+        data = json.load(file)
+    data["pre_tokenizer"] = without_scanners(data["pre_tokenizer"])
+    general = gomlx.Tokenizer.from_json(json.dumps(data).encode())
+    same(quick, lambda text: ids_of(general, text), n=400)

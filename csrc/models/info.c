@@ -110,7 +110,8 @@ gm_status make_info(gm_loader *l) {
     const struct { const char *key, *value; } texts[] = {
         {"path", l->path}, {"architecture", m->arch->name}, {"container", g ? "gguf" : "safetensors"},
         {"rope_type", divided ? "llama3" : ropes[rope->kind]},
-        {"activations", m->int8 ? m->bf16 ? "int8, bfloat16" : "int8" : m->bf16 ? "bfloat16" : "float32"}, {"kv_dtype", cache_type_name(m->layout.kv_type)}, {"isa", gm_isa()},
+        {"activations", m->int8 ? m->bf16 ? "int8, bfloat16" : "int8" : m->bf16 ? "bfloat16" : "float32"},
+        {"kv_dtype", cache_type_name(m->layout.kv_type)}, {"isa", gm_isa()},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

@@ -212,9 +212,9 @@ static size_t result_bytes(const gm_loader *l, const job *j) {
 }
 
 /* Matrices lie one after another, as a pass reads them, in buffers of many: large pages hold them, and what reads ahead
- * of one finds the next. Vectors are apart, and MXFP4's bytes, which fields_adapt replaces. */
+ * of one finds the next. Vectors are apart. */
 #define SHARED_BYTES ((size_t)64 << 20)
-static bool is_shared(const job *j) { return j->kind == JOB_PACK || (j->kind == JOB_RAW && j->dtype != GM_UINT8); }
+static bool is_shared(const job *j) { return j->kind == JOB_PACK || j->kind == JOB_RAW; }
 
 static gm_buffer *take_shared(gm_loader *l, const job *j, size_t *offset) {
     const size_t bytes = result_bytes(l, j);
@@ -419,7 +419,7 @@ static gm_status settle(gm_loader *l) {
     const int option = l->options.activations;
     const bool int8 = option == -1 ? checkpoint_gguf(l->checkpoint) != NULL : option == 1;
     bool bf16 = option == 2 || (option == -1 && gm_multiplies_bfloat16());
-    for (field_cursor at = {0}; option == -1 && fields_next(m, &at);)         /* what MLX quantised is float32 throughout */
+    for (field_cursor at = {0}; option == -1 && fields_next(m, &at);)         /* beside MLX's forms all is float32 */
         if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
             bf16 &= !((const gm_linear *)at.where)->bits;
     if (m->config.tied) {

@@ -137,7 +137,7 @@ static gm_status encode_by_lengths(gm_tokenizer *t, encode_work *work, const tex
     GM_TRY(pretokens_open(&work->pretokens, &t->pretokenizer, text, at_start));
     for (gm_status status; (status = pretokens_next(&work->pretokens, &piece)) != GM_END; work->word++) {
         GM_TRY(status);
-        for (size_t at = 0, end; at < piece.length; at = end, k++) {
+        for (size_t at = 0, end; at < piece.length && k < work->ids.size; at = end, k++) {
             end = at + token_length(bytes, work->ids.data[k]);
             GM_TRY(give(work, work->ids.data[k], text_origin(&piece, at, end), OWN_TEXT));
         }

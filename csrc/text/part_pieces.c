@@ -434,7 +434,7 @@ static inline size_t want(const piece_cache *cache, const piece_run *run, size_t
 }
 
 /* A piece that is not in its home. */
-static size_t find_other(const piece_cache *cache, const piece_run *run, const wanted_piece *w, size_t i, int32_t *out,
+static size_t find_other(piece_cache *cache, const piece_run *run, const wanted_piece *w, size_t i, int32_t *out,
                          size_t more) {
     size_t start = i == 0 ? run->start : run->ends[i - 1], length = run->ends[i] - start;
     if (w->key[1] != NO_KEY_LENGTH)
@@ -446,7 +446,7 @@ static size_t find_other(const piece_cache *cache, const piece_run *run, const w
     return piece_cache_medium(cache, key, out, more);
 }
 
-static size_t find(const piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps) {
+static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps) {
     wanted_piece wanted[2][AHEAD];
     int32_t *first = ids->data + ids->size, *out = first;
     size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = MANY_ROOM;
@@ -493,165 +493,7 @@ static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uin
     return length;
 }
 
-/* ---- merging ---- */
-/* All lanes take each step together: what a step will look at in the tables was fetched in the one before, so that the
- * memory's latency is paid once for all of them. */
-#define NO_KEY UINT32_MAX    /* a key is a rank and a position: the least one is the leftmost of the lowest rank */
-#define POSITION_BITS 6
-#define LANES 16
-
-static inline uint64_t pair_hash(int32_t left, int32_t right) { return bpe_hash(BPE_PAIR(left, right)); }
-
-static inline void fetch_filter(const bpe *b, uint64_t hash) {
-    __builtin_prefetch(&b->filter[hash >> 3 & (b->n_slots / 4 - 1)]);
-}
-
-static inline bool passes(const bpe *b, uint64_t hash) {
-    return b->filter[hash >> 3 & (b->n_slots / 4 - 1)] >> (hash & 7) & 1;
-}
-
-static inline void fetch_slot(const bpe *b, uint64_t hash) {
-    __builtin_prefetch(&b->slots[hash >> 3 & (b->n_slots - 1)]);
-}
-
-/* Where a pair's slot is looked for: its home, or when the filter says that there is none, a free slot. Which of the
- * two it is cannot be foreseen, so it is chosen without a jump. */
-static inline const uint64_t *home_of(const bpe *b, uint64_t hash, bool wanted) {
-    size_t home = hash >> 3 & (b->n_slots - 1), none = b->free_slot, no = (size_t)(wanted & passes(b, hash)) - 1;
-    return &b->slots[home ^ ((home ^ none) & no)];
-}
-
-/* A slot that has another pair. Whether it is the pair's or free cannot be foreseen, that it is another's rarely
- * happens: the two must not become two jumps. */
-static inline bool is_other(uint64_t slot, uint64_t pair) {
-    unsigned other = (unsigned)((slot ^ pair) >> 20 != 0) & (unsigned)(slot != BPE_FREE);
-    __asm__("" : "+r"(other));
-    return other;
-}
-
-/* The key of the pair whose slot is looked for from `home` on. */
-static inline uint32_t key_at(const bpe *b, const uint64_t *home, uint64_t pair, size_t at) {
-    const uint64_t *slot = home;
-    while (__builtin_expect(is_other(*slot, pair), 0))
-        slot = slot + 1 == b->slots + b->n_slots ? b->slots : slot + 1;
-    uint32_t key = (((uint32_t)*slot & BPE_MOST_MERGES) - 1) << POSITION_BITS | (uint32_t)at;
-    return *slot == BPE_FREE ? NO_KEY : key;
-}
-
-static inline uint32_t key_of(const bpe *b, int32_t left, int32_t right, size_t at) {
-    uint64_t pair = BPE_PAIR(left, right);
-    return key_at(b, home_of(b, bpe_hash(pair), true), pair, at);
-}
-
-static const uint8_t places[BPE_SHORT + 2] = {
-#define FOUR(n) n, n + 1, n + 2, n + 3
-#define SIXTEEN(n) FOUR(n), FOUR(n + 4), FOUR(n + 8), FOUR(n + 12)
-    SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), SIXTEEN(48), 64, 65,
-};
-
-/* The keys of the symbols as they are given. */
-static void lane_open(const bpe *b, merge_lane *lane, bool bytes) {
-    size_t n = lane->n;
-    lane->padded = (uint8_t)(n == 0 ? LANES : (n + LANES - 1) / LANES * LANES);
-    for (size_t i = 0; i < lane->padded; i++)
-        lane->keys[i] = NO_KEY;
-    memcpy(lane->next, places + 1, sizeof lane->next);
-    memcpy(lane->previous + 1, places, sizeof lane->previous - 1);
-    lane->previous[0] = 0;
-    lane->ids[n] = 0;
-    if (bytes) {
-        for (size_t i = 0; i + 1 < n; i++) {
-            uint32_t rank = b->byte_ranks[256 * lane->ids[i] + lane->ids[i + 1]];
-            lane->keys[i] = rank == BPE_NO_RANK ? NO_KEY : rank << POSITION_BITS | (uint32_t)i;
-        }
-        for (size_t i = 0; i < n; i++)
-            lane->ids[i] = b->symbols[lane->ids[i]];
-        return;
-    }
-    if (b->n_slots == 0)
-        return;
-    for (size_t i = 0; i + 1 < n; i++)
-        fetch_filter(b, pair_hash(lane->ids[i], lane->ids[i + 1]));
-    for (size_t i = 0; i + 1 < n; i++) {
-        uint64_t hash = pair_hash(lane->ids[i], lane->ids[i + 1]);
-        if (passes(b, hash))
-            fetch_slot(b, hash);
-    }
-    for (size_t i = 0; i + 1 < n; i++)
-        lane->keys[i] = key_of(b, lane->ids[i], lane->ids[i + 1], i);
-}
-
-static inline uint32_t least_key(const merge_lane *lane) {
-#if defined(KERNELS_avx512)
-    __m512i least = _mm512_loadu_si512(lane->keys);
-    for (size_t i = LANES; i < lane->padded; i += LANES)
-        least = _mm512_min_epu32(least, _mm512_loadu_si512(lane->keys + i));
-    return _mm512_reduce_min_epu32(least);
-#else
-    uint32_t least = NO_KEY;
-    for (size_t i = 0; i < lane->padded; i++)
-        least = lane->keys[i] < least ? lane->keys[i] : least;
-    return least;
-#endif
-}
-
-static void merge(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes) {
-    uint8_t active[MERGE_LANES];
-    size_t n_active = 0;
-    for (size_t l = 0; l < n_lanes; l++) {
-        lane_open(b, &lanes[l], bytes);
-        active[n_active++] = (uint8_t)l;
-    }
-    while (n_active > 0) {
-        size_t left = 0;
-        for (size_t k = 0; k < n_active; k++) {
-            merge_lane *lane = &lanes[active[k]];
-            uint32_t least = least_key(lane);
-            if (least == NO_KEY)
-                continue;
-            lane->at = least & (BPE_SHORT - 1);
-            lane->rank = least >> POSITION_BITS;
-            __builtin_prefetch(&b->results.data[lane->rank]);
-            active[left++] = active[k];
-        }
-        n_active = left;
-        for (size_t k = 0; k < n_active; k++) {
-            merge_lane *lane = &lanes[active[k]];
-            size_t at = lane->at, gone = lane->next[at], behind = lane->next[gone], before = lane->previous[at];
-            lane->ids[at] = b->results.data[lane->rank];
-            lane->keys[gone] = NO_KEY;
-            lane->next[at] = (uint8_t)behind;
-            lane->previous[behind] = (uint8_t)at;
-            lane->pair_behind = BPE_PAIR(lane->ids[at], lane->ids[behind]);    /* ids[n] is any token */
-            lane->pair_before = BPE_PAIR(lane->ids[before], lane->ids[at]);
-            fetch_filter(b, bpe_hash(lane->pair_behind));
-            fetch_filter(b, bpe_hash(lane->pair_before));
-        }
-        for (size_t k = 0; k < n_active; k++) {
-            merge_lane *lane = &lanes[active[k]];
-            lane->home_behind = home_of(b, bpe_hash(lane->pair_behind), lane->next[lane->at] < lane->n);
-            lane->home_before = home_of(b, bpe_hash(lane->pair_before), lane->at > 0);
-            __builtin_prefetch(lane->home_behind);
-            __builtin_prefetch(lane->home_before);
-        }
-        for (size_t k = 0; k < n_active; k++) {
-            merge_lane *lane = &lanes[active[k]];
-            size_t at = lane->at, before = lane->previous[at];
-            uint32_t kept = lane->keys[before], key = key_at(b, lane->home_before, lane->pair_before, before);
-            lane->keys[before] = at > 0 ? key : kept;
-            lane->keys[at] = key_at(b, lane->home_behind, lane->pair_behind, at);
-        }
-    }
-    for (size_t l = 0; l < n_lanes; l++) {
-        merge_lane *lane = &lanes[l];
-        size_t left = 0;
-        for (size_t i = 0; i < lane->n; i = lane->next[i]) {
-            lane->ids[left] = lane->ids[i];
-            lane->ends[left++] = lane->next[i];
-        }
-        lane->n = (uint8_t)left;
-    }
-}
+#include "text/merge.inc"
 
 extern const piece_kernels TABLE;
 const piece_kernels TABLE = { split, split_words, find, find_byte, merge };

@@ -108,7 +108,7 @@ static size_t give_many(const piece_cache *cache, uint32_t at, uint32_t count, i
     return count;
 }
 
-size_t piece_cache_short(const piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more) {
+size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more) {
     size_t home = short_home(cache, key), at = home;
     for (int i = 0; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_shorts - 1)) {
         short_slot *slot = &cache->shorts[at], found = *slot;
@@ -143,7 +143,7 @@ size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32
     return PIECE_NOT_KEPT;
 }
 
-size_t piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more) {
+size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more) {
     uint64_t key[4];
     if (length <= PIECE_SHORT) {
         key_of(key, 2, piece, length);

@@ -88,7 +88,7 @@ typedef struct piece_kernels {
     size_t (*split_words)(const word_rule *rule, piece_run *run, size_t at);
     /* Appends the ids of a run's pieces to ids, which has room for MEDIUM_IDS ids a piece and MANY_ROOM. Returns how
      * many pieces are not kept or have too many ids: gaps tells which, and where their ids belong. */
-    size_t (*find)(const piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps);
+    size_t (*find)(piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps);
     /* The first byte at or behind `at` that is one of these, or length. */
     size_t (*find_byte)(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes);
     /* Merges the symbols of each of n_lanes <= MERGE_LANES pieces where they lie. bytes: lanes hold bytes, whose
@@ -106,10 +106,10 @@ void piece_cache_free(piece_cache *cache);
 /* The ids of one piece of any length to out, which has room for MEDIUM_IDS and `more`; returns how many,
  * PIECE_NOT_KEPT when it is not kept or has more. */
 #define PIECE_NOT_KEPT SIZE_MAX
-size_t piece_cache_give(const piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more);
-/* The same by the piece's key. What is found behind its home changes places with what is there, so that those that are
- * asked for come to lie where they are found at once. */
-size_t piece_cache_short(const piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more);
+size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more);
+/* The same by the piece's key. A short one that is found behind its home changes places with what is there, so that
+ * those that are asked for come to lie where they are found at once; what is moved too far from its own home is lost. */
+size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more);
 size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
                            size_t count);
