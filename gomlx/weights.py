@@ -11,9 +11,7 @@ from gomlx import _gomlx as mx
 from gomlx import block_forms, gguf_file, headers, io
 
 DENSE = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
-BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "Q4_K": (256, 144),
-          "Q5_K": (256, 176), "Q6_K": (256, 210), "Q2_K": (256, 84), "Q3_K": (256, 110), "IQ4_NL": (32, 18),
-          "IQ4_XS": (256, 136), "MXFP4": (32, 17)}
+BLOCKS = {gguf_file.TYPES[kind][0]: gguf_file.TYPES[kind][1:] for kind in (*gguf_file.BLOCKS, *gguf_file.WIDENED)}
 CHUNK = 1 << 24        # values that are float32 at a time
 
 
