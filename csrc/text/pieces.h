@@ -12,7 +12,7 @@
 #define PIECE_SHORT 15           /* bytes of a key in the first table */
 #define PIECE_MEDIUM 31          /* and in the second */
 #define PIECE_LONG 1024          /* and in the third, which has the text apart; longer pieces are not kept */
-#define PIECES_AT_ONCE 1024
+#define PIECES_AT_ONCE 4096
 #define MOST_PIECES (PIECES_AT_ONCE + 64)    /* in a run: a block of text is written whole, behind the last one too */
 #define SHORT_IDS 4
 #define MEDIUM_IDS 7

@@ -234,6 +234,24 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
 /* A space is three bytes where it is the marker, and each may be an id. */
 #define MOST_IDS_OF(length) (MARKER_LENGTH * (length))
 
+/* Puts gaps of one length side by side: pieces that are merged together then take as many steps. */
+static void sort_gaps(quick_work *work, size_t n_gaps) {
+    size_t at[PIECE_MEDIUM + 2] = { 0 }, sum = 0, length;
+    for (size_t i = 0; i < n_gaps; i++) {
+        piece_of(&work->run, work->gaps[i].piece, &length);
+        at[length <= PIECE_MEDIUM ? length : PIECE_MEDIUM + 1]++;
+    }
+    for (size_t i = 0; i < PIECE_MEDIUM + 2; i++) {
+        size_t n = at[i];
+        at[i] = sum;
+        sum += n;
+    }
+    for (size_t i = 0; i < n_gaps; i++) {
+        piece_of(&work->run, work->gaps[i].piece, &length);
+        work->order[at[length <= PIECE_MEDIUM ? length : PIECE_MEDIUM + 1]++] = (uint16_t)i;
+    }
+}
+
 /* Finds the ids of all gaps. */
 static gm_status fill(const quick_way *way, quick_work *work, model_work *scratch, size_t n_gaps) {
     const model *m = way->model;
@@ -242,8 +260,9 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
     piece_gap *batch[MERGE_LANES];
     size_t n_batch = 0, length;
     work->missing.size = 0;
+    sort_gaps(work, n_gaps);
     for (size_t i = 0; i < n_gaps; i++) {
-        piece_gap *gap = &work->gaps[i];
+        piece_gap *gap = &work->gaps[work->order[i]];
         const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
         gap->start = (uint32_t)work->missing.size;
         gap->count = NOT_FILLED;

@@ -27,6 +27,7 @@ typedef struct {
     piece_cache cache;
     piece_run run;
     piece_gap gaps[MOST_PIECES];
+    uint16_t order[MOST_PIECES];     /* of the gaps */
     id_buffer missing;               /* the ids of the gaps */
     merge_lane lanes[MERGE_LANES];
     byte_buffer alphabet, spelled, first;
