@@ -250,7 +250,15 @@ def test_signals_within_convert_leave_nothing(capfd, tmp_path, monkeypatch, name
     assert capfd.readouterr() == ("", "")
 
 
-def test_ctrl_c_while_an_answer_is_written(capfd, monkeypatch):
+@pytest.fixture
+def heeding_ctrl_c():
+    """A parent may have asked for it to be ignored."""
+    given = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, given)
+
+
+def test_ctrl_c_while_an_answer_is_written(capfd, monkeypatch, heeding_ctrl_c):
     monkeypatch.setattr(sys, "stdin", io.StringIO("Tell me a story.\nAnd then?\n"))
     monkeypatch.setattr(gomlx.TokenStream, "parts", lambda stream: os.kill(os.getpid(), signal.SIGINT))
     assert run(capfd, "chat") == (128 + signal.SIGINT, "", "gomlx: using fable, the model in the package\n")
