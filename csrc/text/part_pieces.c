@@ -1,7 +1,8 @@
 /* part_pieces.c - the inner loops of pieces.h, compiled once for each instruction set.
  * A split looks at 64 bytes at a time, as bits: which are letters, digits, spaces; where pieces start follows by shifts,
- * and holds for every bit whose rule was seen whole. What a block cannot tell (bytes that are not ASCII, white space
- * or a piece that runs out of it) is left to scanner_match, one piece at a time; so both give the same pieces. */
+ * and holds for every bit whose rule was seen whole. What a block cannot tell (characters beyond ASCII but for common
+ * letters, white space or a piece that runs out of it) is left to scanner_match, one piece at a time; so both give the
+ * same pieces. */
 #include "text/pieces.h"
 #include "text/unicode.h"
 
@@ -186,19 +187,19 @@ static inline unsigned contraction(const uint8_t *p, uint8_t fold) {
 
 /* Where pieces start in a block whose bit 0 starts one; bits behind the block's last certain one are not set. */
 static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
-    uint64_t ascii = below(b.unknown);
-    uint64_t white = b.white & ascii, joins = b.space << 1;
-    uint64_t other = ascii & ~(b.letter | b.digit | b.white);
+    uint64_t known = below(b.unknown);
+    uint64_t white = b.white & known, joins = b.space << 1;
+    uint64_t other = known & ~(b.letter | b.digit | b.white);
     /* White space that runs up to the end may end elsewhere: only its start is known. */
-    uint64_t end = ascii + 1;    /* 0 when all 64 are ASCII */
+    uint64_t end = known + 1;    /* 0 when all 64 are known */
     uint64_t before_end = end == 0 ? (uint64_t)1 << 63 : end >> 1;
-    uint64_t certain = ascii;
+    uint64_t certain = known;
     if (white & before_end) {
-        uint64_t not_white = ascii & ~white;
+        uint64_t not_white = known & ~white;
         if (not_white == 0)
             return 1;
         unsigned last = 63 - (unsigned)__builtin_clzll(not_white);
-        certain = ascii & (((uint64_t)4 << last) - 1);    /* up to the run's first */
+        certain = known & (((uint64_t)4 << last) - 1);    /* up to the run's first */
     }
     uint64_t starts = (white & ~(white << 1)) | (white & ~(white >> 1));
     starts |= b.letter & ~(b.letter << 1) & ~joins;
@@ -219,25 +220,25 @@ static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
 }
 
 static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single_digits) {
-    uint64_t ascii = below(b.unknown);
-    uint64_t newline = b.newline & ascii, letter = b.letter & ascii, digit = b.digit & ascii;
-    uint64_t other = ascii & ~(letter | digit | b.white);
+    uint64_t known = below(b.unknown);
+    uint64_t newline = b.newline & known, letter = b.letter & known, digit = b.digit & known;
+    uint64_t other = known & ~(letter | digit | b.white);
     /* New lines right behind others belong to them: a carry runs through each such run and leaves it. */
     uint64_t eaten = newline & ~(newline + (newline & other << 1));
-    uint64_t white = b.white & ascii & ~eaten;
+    uint64_t white = b.white & known & ~eaten;
     uint64_t plain = white & ~newline;
-    uint64_t end = ascii + 1;
+    uint64_t end = known + 1;
     uint64_t before_end = end == 0 ? (uint64_t)1 << 63 : end >> 1;
-    uint64_t certain = ascii;
+    uint64_t certain = known;
     if (b.white & before_end) {
-        uint64_t not_white = ascii & ~b.white;
+        uint64_t not_white = known & ~b.white;
         if (not_white == 0)
             return 1;
         unsigned last = 63 - (unsigned)__builtin_clzll(not_white);
         /* The run's first starts a piece, unless it is a new line that the last other takes. */
         uint64_t run = (uint64_t)2 << last;
         certain = run & eaten ? run - 1 : (run << 1) - 1;
-        certain &= ascii;
+        certain &= known;
     }
     uint64_t white_starts = white & ~(white << 1);
     uint64_t behind_newline = plain & (newline & white) << 1;
@@ -395,11 +396,23 @@ static const uint64_t key_bytes[PIECE_SHORT + 1][2] = {
 
 typedef struct { uint64_t key[2]; const short_slot *home; } wanted_piece;
 
-/* The bytes of a piece, zeros behind them, its length last; as many words as the text goes on for. */
+/* The bytes of a piece, zeros behind them, its length last. 16 bytes of text are there. */
 static inline void load_short(uint64_t key[2], const uint8_t *piece, size_t length) {
     memcpy(key, piece, 16);
     key[0] &= key_bytes[length][0];
     key[1] &= key_bytes[length][1];
+    key[1] |= (uint64_t)length << 56;
+}
+
+/* The same where the text ends before that; texts between added tokens are often no longer than a line. */
+static inline void load_last(uint64_t key[2], const uint8_t *piece, size_t length) {
+#if defined(KERNELS_avx512)
+    _mm_storeu_si128((__m128i *)key, _mm_maskz_loadu_epi8((__mmask16)_bzhi_u32(0xFFFF, (unsigned)length), piece));
+#else
+    uint8_t bytes[16] = { 0 };
+    memcpy(bytes, piece, length);
+    memcpy(key, bytes, 16);
+#endif
     key[1] |= (uint64_t)length << 56;
 }
 
@@ -416,8 +429,11 @@ static inline size_t want(const piece_cache *cache, const piece_run *run, size_t
         wanted_piece *w = &wanted[k];
         const uint8_t *piece = run->text + start;
         size_t end = run->ends[i + k], length = end - start;
-        if (__builtin_expect(length <= PIECE_SHORT && start + 16 <= run->length, 1)) {
-            load_short(w->key, piece, length);
+        if (__builtin_expect(length <= PIECE_SHORT, 1)) {
+            if (__builtin_expect(start + 16 <= run->length, 1))
+                load_short(w->key, piece, length);
+            else
+                load_last(w->key, piece, length);
             w->home = &cache->shorts[short_hash(w->key) >> cache->short_shift];
             __builtin_prefetch(w->home);
         } else {
@@ -439,7 +455,7 @@ static size_t find_other(piece_cache *cache, const piece_run *run, const wanted_
     size_t start = i == 0 ? run->start : run->ends[i - 1], length = run->ends[i] - start;
     if (w->key[1] != NO_KEY_LENGTH)
         return piece_cache_short(cache, w->key, out, more);
-    if (length <= PIECE_SHORT || length > PIECE_MEDIUM || start + 32 > run->length)
+    if (length > PIECE_MEDIUM || start + 32 > run->length)
         return piece_cache_give(cache, run->text + start, length, out, more);
     uint64_t key[4];
     load_medium(key, run->text + start, length);
@@ -449,7 +465,7 @@ static size_t find_other(piece_cache *cache, const piece_run *run, const wanted_
 static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps) {
     wanted_piece wanted[2][AHEAD];
     int32_t *first = ids->data + ids->size, *out = first;
-    size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = MANY_ROOM;
+    size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = many_room(run);
     for (int turn = 0; n > 0; turn ^= 1) {
         size_t n_next = want(cache, run, i + n, wanted[turn ^ 1]);    /* on their way while these are looked at */
         for (const wanted_piece *w = wanted[turn], *end = w + n; w < end; w++, i++) {

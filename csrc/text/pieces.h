@@ -65,6 +65,12 @@ typedef struct {
     size_t n;
 } piece_run;
 
+/* For how many ids of its pieces there is room beyond MEDIUM_IDS each; a byte is an id at most. */
+static inline size_t many_room(const piece_run *run) {
+    size_t bytes = run->n == 0 ? 0 : run->ends[run->n - 1] - run->start;
+    return bytes < MANY_ROOM ? bytes : MANY_ROOM;
+}
+
 /* A piece whose ids are missing at ids[at]; ids[start, start + count) of another buffer are what they are. */
 typedef struct { uint32_t piece, at, start, count; } piece_gap;
 
@@ -86,7 +92,7 @@ typedef struct piece_kernels {
     /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
     size_t (*split)(scanner kind, piece_run *run, size_t at);
     size_t (*split_words)(const word_rule *rule, piece_run *run, size_t at);
-    /* Appends the ids of a run's pieces to ids, which has room for MEDIUM_IDS ids a piece and MANY_ROOM. Returns how
+    /* Appends the ids of a run's pieces to ids, which has room for MEDIUM_IDS ids a piece and many_room. Returns how
      * many pieces are not kept or have too many ids: gaps tells which, and where their ids belong. */
     size_t (*find)(piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps);
     /* The first byte at or behind `at` that is one of these, or length. */

@@ -297,7 +297,7 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
 
 /* ---- encoding ---- */
 static gm_status encode_run(const quick_way *way, quick_work *work, model_work *scratch, id_buffer *ids) {
-    GM_TRY(ids_reserve(ids, MEDIUM_IDS * (work->run.n + 1) + MANY_ROOM));
+    GM_TRY(ids_reserve(ids, MEDIUM_IDS * (work->run.n + 1) + many_room(&work->run)));
     size_t before = ids->size, n_gaps = way->kernels->find(&work->cache, &work->run, ids, work->gaps);
     if (n_gaps == 0)
         return GM_OK;
