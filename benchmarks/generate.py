@@ -7,7 +7,10 @@
 Models have true shapes and random weights (models.py makes them in --folder, once). The peers are llama.cpp's and
 ik_llama.cpp's `llama-bench`, named llama-bench and ik-llama-bench in the folder of --peers, of the environment's
 GOMLX_PEERS, or ../shared/peers beside the repository; each is left out where it is not there. ik_llama.cpp runs with and
-without repacking (-rtr); both peers run with flash attention.
+without repacking (-rtr); both peers run with flash attention. --peer names others in their place. An instruction set is
+forced as anywhere, and then compared with a peer that was built for it:
+
+    GOMLX_ISA=avx2 python benchmarks/generate.py --models smollm2 --peer "llama.cpp=/tmp/avx2/llama-bench -fa 1"
 
 In each round every engine runs once, one after the other, in a process of its own: it loads the model, warms up, then
 reads a prompt (prefill) and, from an empty cache, decodes. Ours is the installed package with its defaults. Cells are
@@ -17,16 +20,17 @@ with as many threads before and after (the greater of the two)."""
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PEERS = {                              # column: program, its options
-    "llama.cpp": ("llama-bench", ["-fa", "1"]),
-    "ik": ("ik-llama-bench", ["-fa", "1", "-rtr", "0"]),
-    "ik -rtr": ("ik-llama-bench", ["-fa", "1", "-rtr", "1"]),
+PEERS = {                              # column: command, its program in the folder of --peers
+    "llama.cpp": ["llama-bench", "-fa", "1"],
+    "ik": ["ik-llama-bench", "-fa", "1", "-rtr", "0"],
+    "ik -rtr": ["ik-llama-bench", "-fa", "1", "-rtr", "1"],
 }
 
 OURS = """
@@ -66,9 +70,9 @@ def measure_ours(path, threads, options):
 
 def measure_peer(name, path, threads, options):
     """One prefill and one decode; llama-bench warms up by itself."""
-    program, flags = PEERS[name]
-    text = run([os.path.join(options.peers, program), "-m", path, "-t", str(threads), "-p", str(options.prompt),
-                "-n", str(options.generate), "-r", "1", "-o", "json", *flags])
+    program, *flags = options.commands[name]
+    text = run([program, "-m", path, "-t", str(threads), "-p", str(options.prompt), "-n", str(options.generate),
+                "-r", "1", "-o", "json", *flags])
     rows = json.loads(text[text.index("["):])
     rate = {"prefill" if row["n_prompt"] else "decode": row["avg_ts"] for row in rows}
     return {"version": f"{name.split()[0]} {rows[0]['build_commit']} (build {rows[0]['build_number']})", **rate}
@@ -89,8 +93,7 @@ class Bandwidth:
 
 def rounds(path, threads, options, versions):
     """{engine: {"prefill": [...], "decode": [...]}} over all rounds, the engines taking turns."""
-    engines = ["gomlx"] + [name for name, (program, _) in PEERS.items()
-                           if os.path.exists(os.path.join(options.peers, program))]
+    engines = ["gomlx", *options.commands]
     found = {engine: {"prefill": [], "decode": []} for engine in engines}
     for _ in range(options.repeat):
         for engine in engines:
@@ -112,9 +115,8 @@ def lines_of(name, quant, threads, found, megabytes, bandwidth, options):
     for test, count in (("prefill", options.prompt), ("decode", options.generate)):
         ours = statistics.median(found["gomlx"][test])
         line = [name, quant, str(threads), f"{test} {count}", cell(found["gomlx"][test])]
-        for peer in PEERS:
-            have = peer in found
-            line += [cell(found[peer][test]), f"{ours / statistics.median(found[peer][test]):.2f}"] if have else "--"
+        for peer in options.commands:
+            line += [cell(found[peer][test]), f"{ours / statistics.median(found[peer][test]):.2f}"]
         share = f"{100 * ours * megabytes / 1000 / max(bandwidth):.0f} %" if test == "decode" else ""
         yield line + [f"{megabytes:.0f}", share]
 
@@ -123,6 +125,13 @@ def print_table(header, lines):
     widths = [max(len(row[i]) for row in [header, *lines]) for i in range(len(header))]
     for row in [header, ["-" * width for width in widths], *lines]:
         print("| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |")
+
+
+def named_peer(text):
+    name, _, command = text.partition("=")
+    if not name or not shlex.split(command):
+        raise argparse.ArgumentTypeError(f"expected NAME=PROGRAM with its options, not {text!r}")
+    return name, shlex.split(command)
 
 
 def main():
@@ -136,9 +145,14 @@ def main():
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt in prefill")
     parser.add_argument("--generate", type=int, default=128, help="tokens to decode")
     parser.add_argument("--peers", default=os.environ.get("GOMLX_PEERS", os.path.join(HERE, "../../shared/peers")))
+    parser.add_argument("--peer", type=named_peer, action="append", metavar="NAME=PROGRAM",
+                        help="run this, which takes llama-bench's options, instead of those of --peers")
     parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "gomlx-benchmarks"),
                         help="of the models")
     options = parser.parse_args()
+    options.commands = dict(options.peer) if options.peer else {
+        name: [os.path.join(options.peers, program), *flags] for name, (program, *flags) in PEERS.items()
+        if os.path.exists(os.path.join(options.peers, program))}
     probe, versions, lines, measured = Bandwidth(), {}, [], []
     for name in options.models:
         for quant in options.quants:
@@ -151,8 +165,8 @@ def main():
                 measured += [(threads, value) for value in bandwidth]
                 lines += lines_of(name, quant, threads, found, megabytes, bandwidth, options)
                 print(f"{name} {quant}, {threads} threads: done", file=sys.stderr)
-    print_table(["model", "type", "threads", "tokens/s", "gomlx", *(text for peer in PEERS for text in (peer, "x")),
-                 "MB/token", "of memory"], lines)
+    compared = [text for peer in options.commands for text in (peer, "x")]
+    print_table(["model", "type", "threads", "tokens/s", "gomlx", *compared, "MB/token", "of memory"], lines)
     print("\nversions: " + ", ".join(versions))
     for threads in options.threads:
         values = [value for at, value in measured if at == threads]
