@@ -12,8 +12,10 @@ forced as anywhere, and then compared with a peer that was built for it:
 
     GOMLX_ISA=avx2 python benchmarks/generate.py --models smollm2 --peer "llama.cpp=/tmp/avx2/llama-bench -fa 1"
 
-In each round every engine runs once, one after the other, in a process of its own: it loads the model, warms up, then
-reads a prompt (prefill) and, from an empty cache, decodes. Ours is the installed package with its defaults. Cells are
+In each round every engine runs once, one after the other, in processes of its own: it loads the model, warms up, then
+reads a prompt (prefill) and decodes, from an empty cache or at --depth. "load + 1" is one over the seconds from a file
+in the page cache to the first token: ours from gomlx.load on, the peers' the whole process of a prompt of one token
+without warming up. Ours is the installed package with its defaults. Cells are
 medians of the rounds with [least..greatest]; "x" is our median over the peer's; MB/token are the bytes of all weights
 in the file that a token reads; "of memory" is MB/token times our decoding rate, as a share of what bandwidth.c measured
 with as many threads before and after (the greater of the two)."""
@@ -25,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEERS = {                              # column: command, its program in the folder of --peers
@@ -37,7 +40,7 @@ OURS = """
 import json, sys, time
 import gomlx
 
-path, threads, n_prompt, n_decode = sys.argv[1], *map(int, sys.argv[2:])
+path, threads, n_prompt, n_decode, depth = sys.argv[1], *map(int, sys.argv[2:])
 with gomlx.load(path, threads=threads) as model:
     def seconds(n_prompt, max_tokens, first):    # prompts that begin alike would share what is kept of them
         prompt = [(i * 7919 + first) % 256 for i in range(n_prompt)]
@@ -49,10 +52,20 @@ with gomlx.load(path, threads=threads) as model:
 
     seconds(n_prompt, 2, 1)
     prefill, _ = seconds(n_prompt, 1, 2)
-    _, decode = seconds(1, n_decode + 1, 3)
+    _, decode = seconds(depth + 1, n_decode + 1, 3)
 from gomlx import _gomlx
 print(json.dumps({"version": f"gomlx {gomlx.__version__} ({_gomlx.isa()})", "prefill": n_prompt / prefill,
                   "decode": n_decode / decode}))
+"""
+
+FIRST = """
+import sys, time
+import gomlx
+
+began = time.perf_counter()
+with gomlx.load(sys.argv[1], threads=int(sys.argv[2])) as model:
+    next(iter(model.generate([1], max_tokens=2, temperature=0)))
+    print(time.perf_counter() - began)
 """
 
 
@@ -64,18 +77,30 @@ def run(command):
 
 
 def measure_ours(path, threads, options):
-    numbers = [str(number) for number in (threads, options.prompt, options.generate)]
-    return json.loads(run([sys.executable, "-P", "-c", OURS, path, *numbers]))
+    numbers = [str(number) for number in (threads, options.prompt, options.generate, options.depth)]
+    found = json.loads(run([sys.executable, "-P", "-c", OURS, path, *numbers]))
+    return found | {"first": 1 / float(run([sys.executable, "-P", "-c", FIRST, path, str(threads)]))}
 
 
 def measure_peer(name, path, threads, options):
     """One prefill and one decode; llama-bench warms up by itself."""
     program, *flags = options.commands[name]
-    text = run([program, "-m", path, "-t", str(threads), "-p", str(options.prompt), "-n", str(options.generate),
-                "-r", "1", "-o", "json", *flags])
-    rows = json.loads(text[text.index("["):])
-    rate = {"prefill" if row["n_prompt"] else "decode": row["avg_ts"] for row in rows}
-    return {"version": f"{name.split()[0]} {rows[0]['build_commit']} (build {rows[0]['build_number']})", **rate}
+    command = [program, "-m", path, "-t", str(threads), "-r", "1", "-o", "json", *flags]
+    prompt, generate, depth = str(options.prompt), str(options.generate), str(options.depth)
+    if os.path.basename(program).startswith("ik"):                # its options for depth and warming up are others
+        deep, cold = ["-p", "0", "-n", "0", "-gp", f"{depth},{generate}"], ["-w", "0"]
+    else:
+        deep, cold = ["-p", "0", "-n", generate, "-d", depth], ["--no-warmup"]
+    rate = {}
+    for test, asked in (("prefill", ["-p", prompt, "-n", "0"]),
+                        ("decode", deep if options.depth else ["-p", "0", "-n", generate])):
+        text = run([*command, *asked])
+        row, = json.loads(text[text.index("["):])
+        rate[test] = row["avg_ts"]
+    began = time.perf_counter()
+    run([*command, "-p", "1", "-n", "0", *cold])
+    rate["first"] = 1 / (time.perf_counter() - began)
+    return {"version": f"{name.split()[0]} {row['build_commit']} (build {row['build_number']})", **rate}
 
 
 class Bandwidth:
@@ -92,9 +117,9 @@ class Bandwidth:
 
 
 def rounds(path, threads, options, versions):
-    """{engine: {"prefill": [...], "decode": [...]}} over all rounds, the engines taking turns."""
+    """{engine: {test: [rates]}} over all rounds, the engines taking turns."""
     engines = ["gomlx", *options.commands]
-    found = {engine: {"prefill": [], "decode": []} for engine in engines}
+    found = {engine: {"prefill": [], "decode": [], "first": []} for engine in engines}
     for _ in range(options.repeat):
         for engine in engines:
             one = measure_ours(path, threads, options) if engine == "gomlx" else \
@@ -106,15 +131,17 @@ def rounds(path, threads, options, versions):
 
 
 def cell(values):
-    digits = 0 if min(values) >= 1000 else 1
+    digits = 0 if min(values) >= 1000 else 1 if min(values) >= 10 else 2
     middle, least, greatest = (f"{v:.{digits}f}" for v in (statistics.median(values), min(values), max(values)))
     return middle if len(values) == 1 else f"{middle} [{least}..{greatest}]"
 
 
 def lines_of(name, quant, threads, found, megabytes, bandwidth, options):
-    for test, count in (("prefill", options.prompt), ("decode", options.generate)):
+    deep = f" at {options.depth}" if options.depth else ""
+    for test, what in (("prefill", f"prefill {options.prompt}"), ("decode", f"decode {options.generate}{deep}"),
+                       ("first", "load + 1 (1/s)")):
         ours = statistics.median(found["gomlx"][test])
-        line = [name, quant, str(threads), f"{test} {count}", cell(found["gomlx"][test])]
+        line = [name, quant, str(threads), what, cell(found["gomlx"][test])]
         for peer in options.commands:
             line += [cell(found[peer][test]), f"{ours / statistics.median(found[peer][test]):.2f}"]
         share = f"{100 * ours * megabytes / 1000 / max(bandwidth):.0f} %" if test == "decode" else ""
@@ -144,6 +171,7 @@ def main():
     parser.add_argument("--repeat", type=int, default=5, help="rounds")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt in prefill")
     parser.add_argument("--generate", type=int, default=128, help="tokens to decode")
+    parser.add_argument("--depth", type=int, default=0, help="tokens in the cache before decoding")
     parser.add_argument("--peers", default=os.environ.get("GOMLX_PEERS", os.path.join(HERE, "../../shared/peers")))
     parser.add_argument("--peer", type=named_peer, action="append", metavar="NAME=PROGRAM",
                         help="run this, which takes llama-bench's options, instead of those of --peers")

@@ -27,12 +27,13 @@ class Shape:
     vocab: int
     theta: float
     context: int
+    architecture: str = "llama"
 
 
 SHAPES = {
-    "smollm2": Shape(30, 576, 1536, 9, 3, 64, 49152, 1e5, 8192),             # SmolLM2-135M
-    "qwen-vocab": Shape(28, 1024, 3072, 16, 8, 128, 151936, 1e6, 40960),     # Qwen's vocabulary on Llama's architecture
-    "llama1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, 5e5, 131072),        # Llama-3.2-1B
+    "smollm2": Shape(30, 576, 1536, 9, 3, 64, 49152, 1e5, 8192),                      # SmolLM2-135M
+    "qwen3": Shape(28, 1024, 3072, 16, 8, 128, 151936, 1e6, 40960, "qwen3"),          # Qwen3-0.6B
+    "llama1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, 5e5, 131072),                 # Llama-3.2-1B
 }
 
 
@@ -47,6 +48,9 @@ def tensors(shape):
                 ("ffn_gate", shape.mlp, shape.hidden), ("ffn_up", shape.mlp, shape.hidden),
                 ("ffn_down", shape.hidden, shape.mlp)):
             yield f"blk.{i}.{name}.weight", rows, columns
+        if shape.architecture == "qwen3":
+            yield f"blk.{i}.attn_q_norm.weight", None, shape.head_dim
+            yield f"blk.{i}.attn_k_norm.weight", None, shape.head_dim
     yield "output_norm.weight", None, shape.hidden
 
 
@@ -68,7 +72,7 @@ def write(name, path):
     shape = SHAPES[name]
     rng = np.random.default_rng(0)
     pool = bfloat16(rng.standard_normal(POOL, dtype=np.float32) * np.float32(0.02))
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, shape.architecture)
     writer.add_name(name)
     writer.add_block_count(shape.layers)
     writer.add_context_length(shape.context)
