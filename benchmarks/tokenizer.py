@@ -10,11 +10,12 @@ cl100k: its ids are others, its work is alike. Without --text the texts are made
 documentation in Python's packages, code their sources, multilingual the translations of the system's programs
 (/usr/share/locale), json records of both, letters a megabyte of one letter. A text is --megabytes long.
 
-"first" is the first pass of a fresh tokenizer over the text, "later" the median of the passes after it, in MB/s of
-UTF-8, the libraries in turns, each after the system has made memory ready for it; with --threads 2 a pass is a batch
-of the text's documents (20,000 characters each). Peers run their fastest call: tokenizers encode_batch_fast, gigatoken
-encode or encode_batch, the others encode_to_numpy or encode_ordinary_batch. Ours is encode(..., as_arrays=True) or
-encode_batch; "list" is ours with lists of ints. "ratio" is ours over the best peer's, first and later. "ids": whether a library gives ours."""
+"first" is the first pass of a fresh tokenizer over the text, "later" the two after it, in MB/s of UTF-8: medians and
+spreads over fresh tokenizers, the libraries in turns, each after the system has made memory ready for it; with
+--threads 2 a pass is a batch of the text's documents (20,000 characters each). Peers run their fastest call: tokenizers
+encode_batch_fast, gigatoken encode or encode_batch, the others encode_to_numpy or encode_ordinary_batch. Ours is
+encode(..., as_arrays=True) or encode_batch; "list" is ours with lists of ints. "ratio" is ours over the best peer's,
+first and later. "ids": whether a library gives ours."""
 import argparse
 import ast
 import ctypes
@@ -190,47 +191,57 @@ def ready_memory():
             block[at] = 1
 
 
+def seconds(encoder, text, documents):
+    """Of one pass, and what came of it; None where the text is refused."""
+    start = time.perf_counter()
+    try:
+        out = encoder(text, documents)
+    except ValueError as error:
+        print(f"# the text is refused: {str(error)[:100]}", file=sys.stderr)
+        return None, None
+    return time.perf_counter() - start, out
+
+
 def measure(folder, text, threads, repeat, chosen):
-    """{library: rates of its passes}, {library: whether its ids are ours}."""
+    """{library: {"first": rates, "later": rates}}, {library: whether its ids are ours}."""
     documents = [text[at:at + DOCUMENT] for at in range(0, len(text), DOCUMENT)]
-    size, passes, rates, same, encoders, reference = len(text.encode()), repeat + 1, {}, {}, {}, None
-    for name in chosen:
-        try:
-            encoder = LIBRARIES[name][1](folder, threads)
-        except Exception as error:    # a peer may refuse a file in any way it likes
-            print(f"# {name} cannot read {folder}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
-            continue
-        if encoder is not None:
-            encoder("a word", ["a word"])    # what is imported or started at the first call
-            encoders[name], rates[name] = encoder, []
+    megabytes, rates, same, reference = len(text.encode()) / 1e6, {}, {}, None
     for part in (text, *documents):    # Python keeps a str's UTF-8: made here, for all alike
         ctypes.pythonapi.PyUnicode_AsUTF8AndSize(ctypes.py_object(part), None)
-    for turn in range(passes):
-        for name, encoder in encoders.items():
-            if rates[name] and (not rates[name][-1] or size / 1e6 / rates[name][-1] > SLOW):
-                continue
-            if turn == 0:
-                ready_memory()
-            start = time.perf_counter()
+    waiting = list(chosen)
+    for _ in range(repeat):
+        for name in list(waiting):
             try:
-                out = encoder(text, documents)
-            except ValueError as error:
-                print(f"# {name} refuses the text: {str(error)[:100]}", file=sys.stderr)
-                rates[name].append(0.0)
+                encoder = LIBRARIES[name][1](folder, threads)
+            except Exception as error:    # a peer may refuse a file in any way it likes
+                print(f"# {name} cannot read {folder}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
+                encoder = None
+            if encoder is None:
+                waiting.remove(name)
                 continue
-            rates[name].append(size / 1e6 / (time.perf_counter() - start))
-            if turn == 0:
-                ids = [int(i) for row in out for i in row][:1_000_000]
-                reference = ids if reference is None else reference
-                same[name] = ids == reference
-            del out
+            encoder("a word", ["a word"])    # what is imported or started at the first call
+            ready_memory()
+            for test in ("first", "later", "later"):
+                took, out = seconds(encoder, text, documents)
+                if took is None:
+                    waiting.remove(name)
+                    break
+                rates.setdefault(name, {"first": [], "later": []})[test].append(megabytes / took)
+                if name not in same:
+                    ids = [int(i) for row in out for i in row][:1_000_000]
+                    reference = ids if reference is None else reference
+                    same[name] = ids == reference
+                del out
+                if took > SLOW:
+                    waiting.remove(name)
+                    break
+    for found in rates.values():
+        found["later"] = found["later"] or found["first"]
     return rates, same
 
 
-def row(rates, same, name):
-    first, later = rates[name][0], rates[name][1:] or rates[name]
-    spread = f"{min(later):.0f}..{max(later):.0f}"
-    return f"{first:8.1f} {statistics.median(later):8.1f} {spread:>12}  {'yes' if same[name] else 'NO'}"
+def cell(rates):
+    return f"{statistics.median(rates):8.1f} {f'{min(rates):.0f}..{max(rates):.0f}':>12}"
 
 
 def main():
@@ -241,7 +252,7 @@ def main():
     parser.add_argument("--libraries", default=",".join(LIBRARIES), help="separated by commas; gomlx is always there")
     parser.add_argument("--megabytes", type=float, default=20)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeat", type=int, default=5, help="passes after the first")
+    parser.add_argument("--repeat", type=int, default=5, help="fresh tokenizers of each library")
     parser.add_argument("--json", action="store_true")
     a = parser.parse_args()
     if os.environ.get("GOMLX_THREADS") != str(a.threads):    # libraries read theirs when they are loaded
@@ -259,27 +270,27 @@ def main():
     if not a.json:
         print("# " + ", ".join(f"{name} {version(LIBRARIES[name][0])}" for name in chosen if name != "list"),
               f"threads {a.threads}", sep=", ")
-        print(f"{'tokenizer':14} {'text':13} {'library':12} {'first':>8} {'later':>8} {'spread':>12}  ids")
+        print(f"{'tokenizer':14} {'text':13} {'library':12} {'first':>8} {'spread':>12} {'later':>8} {'spread':>12}  ids")
     for folder in a.folders:
         for name, text in texts.items():
             if not text or (a.only and name not in a.only.split(",")):
                 continue
             rates, same = measure(folder, text, a.threads, a.repeat, chosen)
             label = os.path.basename(os.path.normpath(folder))
-            rates = {library: r for library, r in rates.items() if all(r)}    # the others refused the text
             if "gomlx" not in rates:
                 continue
             peers = [p for p in PEERS if p in rates]
-            later = {p: statistics.median(rates[p][1:] or rates[p]) for p in rates}
-            ratios = {p: (rates["gomlx"][0] / rates[p][0], later["gomlx"] / later[p]) for p in peers}
+            medians = {p: [statistics.median(rates[p][test]) for test in ("first", "later")] for p in rates}
+            ratios = {p: [ours / theirs for ours, theirs in zip(medians["gomlx"], medians[p])] for p in peers}
             report.append({"tokenizer": label, "text": name, "bytes": len(text.encode()), "rates": rates, "same": same,
                            "ratios": ratios})
             if a.json:
                 continue
             for library in rates:
-                print(f"{label:14} {name:13} {library:12} {row(rates, same, library)}")
+                print(f"{label:14} {name:13} {library:12} {cell(rates[library]['first'])} "
+                      f"{cell(rates[library]['later'])}  {'yes' if same[library] else 'NO'}")
             if peers:
-                print(f"{label:14} {name:13} {'ratio':12} {min(r[0] for r in ratios.values()):8.2f} "
+                print(f"{label:14} {name:13} {'ratio':12} {min(r[0] for r in ratios.values()):8.2f} {'':12} "
                       f"{min(r[1] for r in ratios.values()):8.2f}", flush=True)
     if a.json:
         print(json.dumps({"threads": a.threads, "versions": {n: version(LIBRARIES[n][0]) for n in chosen},
