@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS 50000
+#define SPIN_NS 200000           /* a piece of a long launch, or what lies between two passes of a decoder */
 #define CROWDED_SPIN_NS 1000
 #define WORKER_STACK ((size_t)2 << 20)
 #define MAX_CPUS 8192            /* what the kernel's widest configuration has */

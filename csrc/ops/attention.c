@@ -117,8 +117,8 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
     int32_t *tiles = queue_arena(q, (size_t)(2 * n_tiles) * sizeof *tiles + 1), *t = tiles, first = 0;
     if (!tiles)
         return error_code();
-    for (int i = 0; i < p->n_sequences; first += spans[i++])
-        for (int32_t at = 0; at < spans[i]; at += GM_QUERY_TILE) {
+    for (int i = 0; i < p->n_sequences; first += spans[i++])          /* the longest first: threads end together */
+        for (int32_t at = (spans[i] + GM_QUERY_TILE - 1) / GM_QUERY_TILE * GM_QUERY_TILE; (at -= GM_QUERY_TILE) >= 0;) {
             *t++ = first + at;
             *t++ = spans[i] - at < GM_QUERY_TILE ? spans[i] - at : GM_QUERY_TILE;
         }

@@ -114,6 +114,11 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
     return GM_OK;
 }
 
+/* Tokens go in parts that run side by side: pieces are then some tens of microseconds, so that threads end together, and
+ * activations stay in the second-level cache. The parts of a matrix of few rows are half as large. Of block formats: */
+#define PART_TOKENS 128
+#define FEW_ROWS 1280
+
 static gm_status product_eval(gm_array *out, gm_queue *q) {
     const gm_kernels *kernels = queue_kernels(q);
     const gm_array *x = out->in[0], *w = out->in[1], *bias = out->in[2], *residual = out->in[3];
@@ -148,16 +153,15 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
                            .x_stride = k, .weight = array_ptr(w), .format = w->format, .bias = bias_data,
                            .residual = residual_data, .rows = rows, .k = k, .tokens = tokens};
     const gm_kernel kernel = rounded ? kernels->matmul_bf16 : x_data ? kernels->matmul_float : kernels->matmul_int8;
-    if (!dense)
-        return queue_launch(q, kernel, &args, sizeof args, panels, grain, LAUNCH_FTZ);
-    for (int64_t first = 0; first < tokens; first += GM_DENSE_TOKENS) {       /* these run side by side */
+    const int64_t share = (dense ? GM_DENSE_TOKENS : PART_TOKENS) / (rows < FEW_ROWS ? 2 : 1);
+    for (int64_t first = 0; first < tokens; first += share) {
         gm_matmul_args part = args;
-        part.tokens = tokens - first < GM_DENSE_TOKENS ? tokens - first : GM_DENSE_TOKENS;
-        part.x = x_data + first * k;
+        part.tokens = tokens - first < share ? tokens - first : share;
+        part.x = x_data ? (const void *)(x_data + first * k) : (const char *)args.x + act_bytes(first, k);
         part.out += first * rows;
         if (residual_data)
             part.residual += first * rows;
-        GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain, 0));
+        GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain, dense ? 0 : LAUNCH_FTZ));
     }
     return GM_OK;
 }

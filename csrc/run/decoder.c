@@ -31,7 +31,7 @@ struct gm_decoder {
     gm_step *step;                   /* of the last pass, or of the one under way */
     gm_step *kept[KEPT_STEPS];       /* one row a member; the one used last comes first */
     int kept_rows[KEPT_STEPS];
-    gm_step *prompts;                /* the last one of more rows than members, */
+    gm_step *prompts;                /* the last one of more rows than members, till decoding begins, */
     int32_t *prompt_spans;           /* ... and what it is for */
     int n_prompt_spans;
     step_wanted prompts_wanted;
@@ -103,9 +103,19 @@ gm_status gm_decoder_add(gm_decoder *d, gm_stream *st) {
     return GM_OK;
 }
 
+/* Their memory is large, and the next one's is made of it. */
+static void forget_prompts(gm_decoder *d) {
+    if (d->step == d->prompts)
+        d->step = NULL;
+    step_free(d->prompts);
+    d->prompts = NULL;
+}
+
 static void drop(gm_decoder *d, int i) {
     d->members[i]->decoder = NULL;
     memmove(d->members + i, d->members + i + 1, (size_t)(--d->n - i) * sizeof *d->members);
+    if (d->n == 0)
+        forget_prompts(d);
 }
 
 void decoder_remove(gm_decoder *d, gm_stream *st) {
@@ -163,6 +173,7 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
 
 static gm_status kept_step(gm_decoder *d) {
     int n = d->n_parts, at = 0;
+    forget_prompts(d);
     while (at < KEPT_STEPS - 1 && d->kept[at] && d->kept_rows[at] != n)
         at++;
     gm_step *step = d->kept[at];
@@ -184,8 +195,7 @@ static gm_status prompts_step(gm_decoder *d, step_wanted wanted) {
     bool same = d->prompts && d->n_prompt_spans == d->n_parts && d->prompts_wanted == wanted
                 && memcmp(d->prompt_spans, d->spans, bytes) == 0;
     if (!same) {
-        step_free(d->prompts);
-        d->prompts = NULL;
+        forget_prompts(d);
         GM_TRY(step_new(d->model, d->spans, d->n_parts, wanted, &d->prompts));
         memcpy(d->prompt_spans, d->spans, bytes);
         d->n_prompt_spans = d->n_parts;
