@@ -36,12 +36,16 @@ ALWAYS_INLINE void vf_store_part(float *p, vf v, int64_t n) {
 ALWAYS_INLINE vf v_from_f16(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
 ALWAYS_INLINE vf v_from_bf16(uint16x4_t h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
 ALWAYS_INLINE uint16x4_t v_to_f16(vf v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+ALWAYS_INLINE uint16x4_t v_to_bf16(vf v) { return vreinterpret_u16_bf16(vcvt_bf16_f32(v)); }
+#else
 ALWAYS_INLINE uint16x4_t v_to_bf16(vf v) {
     uint32x4_t bits = vreinterpretq_u32_f32(v), top = vshrq_n_u32(bits, 16);
     uint32x4_t even = vaddq_u32(bits, vaddq_u32(vandq_u32(top, vdupq_n_u32(1)), vdupq_n_u32(0x7fff)));
     uint32x4_t quiet = vorrq_u32(top, vdupq_n_u32(0x40));
     return vmovn_u32(vbslq_u32(vceqq_f32(v, v), vshrq_n_u32(even, 16), quiet));
 }
+#endif
 ALWAYS_INLINE uint16x4_t v_load_u16_part(const uint16_t *p, int64_t n) {
     uint16_t lanes[V_N] = { 0 };
     memcpy(lanes, p, (size_t)n * sizeof *p);
@@ -155,6 +159,44 @@ ALWAYS_INLINE void vd_transpose(vd *r) {
     r[0] = vtrn1q_f64(r[0], r[1]);
     r[1] = second;
 }
+
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+/* c + (a.low * b.low + a.high * b.high): products are exact, both sums rounded to odd (the last bit is set where a sum is
+ * not exact), denormal numbers are zeros, and a NaN is the default one. */
+#define V_PAIRS 1
+ALWAYS_INLINE vf vf_pairs(vf a, vf b, vf c) {
+    return vbfdotq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+}
+ALWAYS_INLINE void vf_store_pairs_bf16(uint16_t *p, vf v) { vf_store_bf16(p, v); }
+ALWAYS_INLINE void vf_store_pairs_bf16_part(uint16_t *p, vf v, int64_t n) { vf_store_bf16_part(p, v, n); }
+ALWAYS_INLINE void vf_pair_rows(const uint16_t *even, const uint16_t *odd, int64_t n, vf *out) {
+    uint16_t part[2][2 * V_N] = { 0 };
+    if (n < 2 * V_N) {
+        memcpy(part[0], even, (size_t)n * 2);
+        even = part[0];
+        if (odd) odd = memcpy(part[1], odd, (size_t)n * 2);
+    }
+    const uint16x8_t a = vld1q_u16(even), b = odd ? vld1q_u16(odd) : vdupq_n_u16(0);
+    out[0] = vreinterpretq_f32_u16(vzip1q_u16(a, b));
+    out[1] = vreinterpretq_f32_u16(vzip2q_u16(a, b));
+}
+/* Squares: two rows of two pairs each. vf_squares adds rows of a times rows of b to the 2 x 2 numbers c, pair after pair
+ * as vf_pairs does. */
+#define V_SQUARES 1
+ALWAYS_INLINE vf vf_squares(vf a, vf b, vf c) {
+    return vbfmmlaq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+}
+ALWAYS_INLINE vf vf_square_load(const float *row, const float *next) {
+    return vcombine_f32(vld1_f32(row), vld1_f32(next));
+}
+/* Lanes 0 and 2 (1 and 3) of two vectors as rows; results of such to vectors, one for each row of a. */
+ALWAYS_INLINE vf vf_square_even(vf v, vf next) { return vtrn1q_f32(v, next); }
+ALWAYS_INLINE vf vf_square_odd(vf v, vf next) { return vtrn2q_f32(v, next); }
+ALWAYS_INLINE void vf_unsquare(vf even, vf odd, vf *row, vf *next) {
+    *row = vzip1q_f32(even, odd);
+    *next = vzip2q_f32(even, odd);
+}
+#endif
 
 ALWAYS_INLINE float vf_reduce_add(vf v) {
     float32x2_t x = vadd_f32(vget_low_f32(v), vget_high_f32(v));
