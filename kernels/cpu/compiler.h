@@ -17,7 +17,7 @@
 #define SHUFFLE_2(T, a, b, ...) __builtin_shuffle(a, b, (T){ __VA_ARGS__ })
 #endif
 /* Where registers are many, GCC moves loads far up before it has shared registers out: tiles would live in memory. */
-#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__) && !defined(KERNELS_generic)
 #pragma GCC optimize ("no-schedule-insns")
 #endif
 #endif

@@ -43,7 +43,7 @@ static gm_status compute(gm_cache *c, const cache_layout *l, int64_t from, int64
     if (status != GM_OK)
         return status;
     for (int i = 0; i < l->n_slots; i++) {
-        const cache_slot *s = &slots[i];
+        const cache_slot *s = &l->slots[i];
         if (s->kind == CACHE_KV) {
             for (int64_t p = from; p < to; p++)
                 for (int64_t h = 0; h < s->n_kv_heads; h++)
@@ -68,7 +68,7 @@ static gm_status compute(gm_cache *c, const cache_layout *l, int64_t from, int64
 /* Positions before `fork` have the salt `before`, those from it on `after`. */
 static bool holds(const gm_cache *c, const cache_layout *l, int64_t length, int64_t fork, int before, int after) {
     for (int i = 0; i < l->n_slots; i++) {
-        const cache_slot *s = &slots[i];
+        const cache_slot *s = &l->slots[i];
         if (s->kind == CACHE_STATE) {
             float conv[CONV] = {0}, state[STATE] = {0};
             void *have[2];
@@ -341,6 +341,65 @@ static void test_bytes(void) {
     cache_free(d);
 }
 
+/* Slots that are alike, whose blocks share buffers, around one that is not: restored where the window began long after
+ * the sequence did, and refused where they do not begin at one block. */
+static void test_alike(void) {
+    static const cache_slot like[] = {
+        {.kind = CACHE_KV, .n_kv_heads = HEADS, .head_dim = DIM, .window = 300},
+        {.kind = CACHE_KV, .n_kv_heads = 1, .head_dim = DIM},
+        {.kind = CACHE_KV, .n_kv_heads = 1, .head_dim = DIM, .window = 300},
+    };
+    enum { N = 3, SLOT = 7 * 8, BEGIN = 6 * 8, ITEM = 2 };
+    const cache_layout l = {.slots = like, .n_slots = N, .kv_type = GM_FLOAT16, .context = CONTEXT};
+    int64_t length, begins[N];
+    size_t size, at[N], block[N], again_size;
+    gm_cache *c = filled(&l, &length), *r;
+    uint8_t *bytes = saved(c, &size);
+    CHECK(restored(&l, length, bytes, size, &r) == GM_OK && holds(r, &l, length, 0, 0, 1));
+    CHECK(cache_bytes(r) == cache_bytes(c));
+    uint8_t *again = saved(r, &again_size);
+    CHECK(again_size == size && memcmp(bytes, again, size) == 0);
+    CHECK(compute(r, &l, length, length + 600, 2) == GM_OK && holds(r, &l, length + 600, length, 1, 2));
+    free(again);
+    cache_free(r);
+    size_t data = HEAD_BYTES + N * SLOT;
+    for (int i = 0; i < N; i++) {
+        memcpy(&begins[i], bytes + HEAD_BYTES + i * SLOT + BEGIN, 8);
+        const int64_t positions = (length - begins[i] * GM_KV_BLOCK + GM_KV_LANES - 1) / GM_KV_LANES * GM_KV_LANES;
+        const size_t entry_size = (size_t)like[i].n_kv_heads * DIM * ITEM * 2;
+        at[i] = data;
+        block[i] = entry_size * GM_KV_BLOCK;
+        data += entry_size * (size_t)positions;
+    }
+    CHECK(data + 8 == size && begins[0] > 0 && begins[1] == 0 && begins[2] == begins[0]);
+    for (int which = 1; which < 4; which++) {          /* one block more: of one slot, of the other, of both */
+        uint8_t *more = malloc(size + block[0] + block[2]);
+        size_t from = 0, to = 0;
+        for (int i = 0; i < N; i += 2) {
+            if (!(which & (i ? 2 : 1)))
+                continue;
+            memcpy(more + to, bytes + from, at[i] - from);
+            to += at[i] - from;
+            memset(more + to, 0, block[i]);
+            to += block[i];
+            from = at[i];
+        }
+        memcpy(more + to, bytes + from, size - from);
+        to += size - from;
+        for (int i = 0; i < N; i += 2) {
+            const int64_t begin = begins[i] - (which & (i ? 2 : 1) ? 1 : 0);
+            memcpy(more + HEAD_BYTES + i * SLOT + BEGIN, &begin, 8);
+        }
+        seal(more, to);
+        CHECK(restored(&l, length, more, to, &r) == (which == 3 ? GM_OK : GM_EBADFILE));
+        CHECK(which != 3 || holds(r, &l, length, 0, 0, 1));
+        cache_free(r);
+        free(more);
+    }
+    free(bytes);
+    cache_free(c);
+}
+
 /* ---- allocations ---- */
 static gm_status whole(const cache_layout *l) {
     gm_cache *c = NULL, *f = NULL, *r = NULL;
@@ -388,6 +447,7 @@ int main(void) {
     test_forks();
     test_trim();
     test_bytes();
+    test_alike();
     test_checkpoints_in_bytes();
     test_faults();
     return check_summary();
