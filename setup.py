@@ -20,15 +20,22 @@ FLAGS = ["-std=c11", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=of
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
-# The instruction sets of an architecture; each part of the kernels is compiled for every one, the tokenizer's part too.
-X86 = {
-    "generic": [],
-    "avx2": ["-mavx2", "-mfma", "-mf16c", "-mbmi2"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16",
-               "-mfma", "-mf16c", "-mbmi2"],
-}
-ARM = {"generic": [], "neon": ["-march=armv8.2-a+dotprod+fp16"]}
-ISAS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), {"generic": []})
+# The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags. A set
+# that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left to the
+# set below: a part that is compiled anew adds hundreds of kilobytes.
+AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+GENERIC = ("generic", None, (), [])
+X86 = (
+    GENERIC,
+    ("avx2", None, (), AVX2),
+    ("avxvnni", "avx2", ("matrices",), [*AVX2, "-mavxvnni"]),
+    ("avx512", None, (), AVX512),
+    ("avx512vnni", "avx512", ("matrices",), [*AVX512, "-mavx512vnni"]),
+    ("avx512bf16", "avx512", ("elements", "gemm", "groups", "matrices"), [*AVX512, "-mavx512vnni", "-mavx512bf16"]),
+)
+ARM = (GENERIC, ("neon", None, (), ["-march=armv8.2-a+dotprod+fp16"]))
+ISAS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), (GENERIC,))
 
 INSTALL = "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev"
 JOBS = 2
@@ -49,8 +56,16 @@ def is_part(path):
 
 def parts(isas=ISAS):
     """(source, instruction set, flags) of each part of the kernels."""
-    return [(path, isa, [f"-DKERNELS_{isa}", *flags])
-            for path in files(*PARTS) for isa, flags in isas.items()]
+    names = {path: os.path.basename(path)[len("part_"):-len(".c")] for path in files(*PARTS)}
+    made = []
+    for path, part in names.items():
+        for isa, base, own, flags in isas:
+            defined = [f"-DKERNELS_SET={isa}", f"-DKERNELS_FAMILY={base or isa}", f"-DKERNELS_{base or isa}"]
+            if part == "table":
+                defined += [f"-DFROM_{name}={isa if base is None or name in own else base}" for name in names.values()]
+            if base is None or part == "table" or part in own:
+                made.append((path, isa, [*defined, *flags]))
+    return made
 
 
 def level(source):

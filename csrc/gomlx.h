@@ -234,7 +234,7 @@ void gm_synchronize(void);                    /* until everything handed in is d
 /* ---- machine ---- */
 /* selects the kernels (GOMLX_ISA); every other call needs it once; thread-safe */
 gm_status gm_init(void);
-const char *gm_isa(void);                     /* "avx512" */
+const char *gm_isa(void);                     /* "avx512vnni" */
 const char *gm_isa_reason(void);
 bool gm_multiplies_bfloat16(void);            /* the instruction set does: then it is what models do by default */
 int gm_default_threads(void);

@@ -570,7 +570,8 @@ static inline int64_t gm_sdpa_tile(int64_t value_dim) {
 typedef void (*gm_kernel)(const void *args, int64_t begin, int64_t end);
 
 typedef struct {
-    const char *isa;              /* "generic", "avx2", "avx512", "neon" */
+    const char *isa;              /* "generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon" */
+    const char *family;           /* the set that it builds on, or itself: what it may be taken for where tables are fewer */
     int panel_rows;               /* rows of a panel of the block formats: 8 or 16 */
     int lanes;                    /* floats in a vector */
     int gemm_rows, gemm_lanes;    /* rows of a block of dense products, float32 lanes of a panel */

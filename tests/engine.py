@@ -64,12 +64,12 @@ class Engine:
         with ThreadPoolExecutor(self.build.JOBS) as pool:
             return dict(pool.map(one, sources))
 
-    def link(self, source, *flags):
-        """A program of one file and the engine; returns its path."""
-        program = os.path.join(self.folder, os.path.basename(source)[:-2])
+    def link(self, source, *flags, objects=None, name=None):
+        """A program of one file and the engine, or other objects in its place; returns its path."""
+        program = os.path.join(self.folder, name or os.path.basename(source)[:-2])
         (obj,) = self.compile([source], "-O1", *self.sanitize, *flags).values()
         libraries = [f"-l{name}" for name in self.build.LIBRARIES]
-        self.run([*self.compiler, *self.sanitize, obj, *self.objects.values(), *libraries, "-o", program])
+        self.run([*self.compiler, *self.sanitize, obj, *(objects or self.objects).values(), *libraries, "-o", program])
         return program
 
     def run(self, command):

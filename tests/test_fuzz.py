@@ -31,11 +31,12 @@ TOKENIZER = {
 ISA = """
 #include "kernels.h"
 const gm_kernels *kernels_select(const char **why) {
-    static gm_kernels table = { .isa = "generic" };
+    static gm_kernels table = { .family = "generic" };
     (void)why;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) table.isa = "avx2";
-    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) table.isa = "avx512";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) table.family = "avx2";
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        table.family = "avx512";
 #endif
     return &table;
 }

@@ -145,6 +145,17 @@ def test_the_top_of_the_house():
     assert {name.split("/")[0] for name in listed if name} <= TOP
 
 
+def test_parts_export_the_kernels_under_their_name():
+    """Tables of sets that build on another choose by part: a kernel elsewhere would come from the wrong set."""
+    with open(os.path.join(ROOT, "kernels", "kernels.def"), encoding="utf-8") as file:
+        sections = re.findall(r"^#define PART (\w+)\n(.*?)^#undef PART", file.read(), re.M | re.S)
+    assert len(sections) == len(dict(sections)) > 0
+    for part, lines in sections:
+        with open(os.path.join(ROOT, "kernels", "cpu", f"part_{part}.c"), encoding="utf-8") as file:
+            exported = re.findall(r"^EXPORT\((\w+)\)", file.read(), re.M)
+        assert sorted(exported) == sorted(re.findall(r"^KERNEL\((\w+),", lines, re.M)), part
+
+
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_no_compiler_warns(compiler):
     if shutil.which(compiler) is None:

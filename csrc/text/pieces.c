@@ -23,17 +23,17 @@ extern const piece_kernels
 
 const piece_kernels *piece_kernels_get(void) {
     const gm_kernels *table = kernels_select(NULL);     /* NULL: GOMLX_ISA names one that cannot run */
-    const char *isa = table == NULL ? "generic" : table->isa;
+    const char *family = table == NULL ? "generic" : table->family;
 #if defined(__x86_64__)
-    if (strcmp(isa, "avx512") == 0)
+    if (strcmp(family, "avx512") == 0)
         return &piece_kernels_avx512;
-    if (strcmp(isa, "avx2") == 0)
+    if (strcmp(family, "avx2") == 0)
         return &piece_kernels_avx2;
 #elif defined(__aarch64__)
-    if (strcmp(isa, "neon") == 0)
+    if (strcmp(family, "neon") == 0)
         return &piece_kernels_neon;
 #endif
-    (void)isa;
+    (void)family;
     return &piece_kernels_generic;
 }
 

@@ -1,5 +1,5 @@
 /* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through; full unrolling, without
- * which arrays of vectors would live in memory; SHUFFLE_2, lanes of two vectors (of the extension's types) by number. */
+ * which arrays of vectors would live in memory; READ_ANEW; SHUFFLE_2, lanes of two vectors (of the extension's types) by number. */
 #ifndef GOMLX_KERNELS_CPU_COMPILER_H
 #define GOMLX_KERNELS_CPU_COMPILER_H
 
@@ -11,6 +11,8 @@
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
+/* What p points to is loaded again after this, not kept in registers. */
+#define READ_ANEW(p) __asm__("" : "+r"(p))
 #if defined(__clang__)
 #define SHUFFLE_2(T, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else

@@ -20,7 +20,7 @@ typedef struct {
 static bool always(void) { return true; }
 
 #if defined(__x86_64__)
-enum { CPU_AVX2 = 1, CPU_AVX512 = 2 };
+enum { CPU_AVX2 = 1, CPU_AVXVNNI = 2, CPU_AVX512 = 4, CPU_AVX512VNNI = 8, CPU_AVX512BF16 = 16 };
 
 /* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm. */
 static uint64_t saved_state(void) {
@@ -33,8 +33,8 @@ static unsigned features(void) {
     const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;    /* leaf 1, ecx */
     const unsigned avx2 = 1u << 5, bmi2 = 1u << 8;                                         /* leaf 7, ebx */
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                     /* F, DQ, BW, VL */
-    const unsigned vnni = 1u << 11;                                                        /* leaf 7, ecx */
-    const unsigned bf16 = 1u << 5;                                                         /* leaf 7.1, eax */
+    const unsigned avx512_vnni = 1u << 11;                                                 /* leaf 7, ecx */
+    const unsigned avx_vnni = 1u << 4, avx512_bf16 = 1u << 5;                              /* leaf 7.1, eax */
     const unsigned base = fma | osxsave | avx | f16c;
     unsigned a, b, c, d, a1 = 0, b7, c7, found = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & base) != base) return 0;
@@ -42,12 +42,19 @@ static unsigned features(void) {
     if (a >= 1) __get_cpuid_count(7, 1, &a1, &b, &c, &d);
     const uint64_t saved = saved_state();
     if ((saved & 0x6) == 0x6 && (b7 & (avx2 | bmi2)) == (avx2 | bmi2)) found |= CPU_AVX2;
-    if (found && (saved & 0xe6) == 0xe6 && (b7 & avx512) == avx512 && (c7 & vnni) && (a1 & bf16)) found |= CPU_AVX512;
+    if (found && (a1 & avx_vnni)) found |= CPU_AVXVNNI;
+    if (found && (saved & 0xe6) == 0xe6 && (b7 & avx512) == avx512) {
+        found |= CPU_AVX512;
+        if (c7 & avx512_vnni) found |= a1 & avx512_bf16 ? CPU_AVX512VNNI | CPU_AVX512BF16 : CPU_AVX512VNNI;
+    }
     return found;
 }
 
 static bool has_avx2(void) { return features() & CPU_AVX2; }
+static bool has_avxvnni(void) { return features() & CPU_AVXVNNI; }
 static bool has_avx512(void) { return features() & CPU_AVX512; }
+static bool has_avx512vnni(void) { return features() & CPU_AVX512VNNI; }
+static bool has_avx512bf16(void) { return features() & CPU_AVX512BF16; }
 #elif defined(__aarch64__)
 #if defined(__linux__)
 static bool has_neon(void) {
@@ -62,7 +69,10 @@ static bool has_neon(void) {
 /* In order of preference. */
 static const candidate candidates[] = {
 #if defined(__x86_64__)
-    { &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL, VNNI and BF16" },
+    { &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI and BF16" },
+    { &kernels_avx512vnni, has_avx512vnni, "AVX-512 F/BW/DQ/VL and VNNI" },
+    { &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL" },
+    { &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI" },
     { &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2" },
 #elif defined(__aarch64__)
     { &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)" },
@@ -73,7 +83,7 @@ enum { N_CANDIDATES = sizeof candidates / sizeof *candidates };
 
 static const char *const names[] = {
 #if defined(__x86_64__)
-    "avx512", "avx2",
+    "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2",
 #elif defined(__aarch64__)
     "neon",
 #endif

@@ -7,7 +7,17 @@
 
 #define PANEL_ROWS 8
 #define TILE_TOKENS 4
+/* vpdpbusd in the encoding that the flags allow; AVX-512's is how it is tested on machines that lack the other. */
+#if defined(__AVXVNNI__)
+#define DOT_STEP _mm256_dpbusd_avx_epi32
+#elif defined(__AVX512VNNI__)
+#define DOT_STEP _mm256_dpbusd_epi32
+#endif
+#ifdef DOT_STEP
+#define Q8_BIAS 0x80        /* Q8_0 is packed as value + 128: vpdpbusd wants unsigned weights */
+#else
 #define Q8_BIAS 0           /* vpmaddubsw would saturate on unsigned weights of eight bits */
+#endif
 
 typedef __m256i words;
 typedef __m256i ints;
@@ -97,10 +107,21 @@ ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
 }
 
-/* Sixteen sums of int16. Not an intrinsic: gcc would regroup a chain of these into a tree that needs more registers
- * than there are. */
+#ifdef DOT_STEP
+ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
+    (void)bits;
+    UNROLL for (int j = 0; j < n_words; j++)
+        UNROLL for (int t = 0; t < n; t++) sum[t] = DOT_STEP(sum[t], weight[j], ints_broadcast(act + 32 * t + 4 * j));
+}
+#else
+/* Sixteen sums of int16, eight of int32. Not intrinsics: gcc would regroup a long chain of these into a tree that needs
+ * more registers than there are. */
 ALWAYS_INLINE __m256i add_pairs(__m256i sum, __m256i pairs) {
     __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
+    return sum;
+}
+ALWAYS_INLINE ints add_sums(ints sum, ints more) {
+    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(more));
     return sum;
 }
 
@@ -120,9 +141,13 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
                 pairs[t] = j == first ? p : add_pairs(pairs[t], p);
             }
         }
-        UNROLL for (int t = 0; t < n; t++) sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(pairs[t], one));
+        UNROLL for (int t = 0; t < n; t++) {
+            const ints more = _mm256_madd_epi16(pairs[t], one);
+            sum[t] = run > 1 ? _mm256_add_epi32(sum[t], more) : add_sums(sum[t], more);
+        }
     }
 }
+#endif
 
 ALWAYS_INLINE void prefetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 

@@ -8,7 +8,11 @@
 
 #define PANEL_ROWS 16
 #define TILE_TOKENS 16      /* tokens whose sums stay in registers; a power of two */
+#ifdef __AVX512VNNI__
 #define Q8_BIAS 0x80        /* Q8_0 is packed as value + 128: vpdpbusd wants unsigned weights */
+#else
+#define Q8_BIAS 0           /* vpmaddubsw would saturate on unsigned weights of eight bits */
+#endif
 
 typedef __m512i words;
 typedef __m512i ints;
@@ -62,7 +66,11 @@ ALWAYS_INLINE words pairs_of(ints low, ints high, int shift) {
                                    _mm512_slli_epi32(high, 16 - (unsigned)shift));
 }
 /* sum += the products of both halves. */
+#ifdef __AVX512VNNI__
 ALWAYS_INLINE ints pairs_dot(ints sum, words a, words b) { return _mm512_dpwssd_epi32(sum, a, b); }
+#else
+ALWAYS_INLINE ints pairs_dot(ints sum, words a, words b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
+#endif
 /* In 16-bit halves of lanes. */
 ALWAYS_INLINE words words_multiply(words v, words factor) { return _mm512_mullo_epi16(v, factor); }
 ALWAYS_INLINE words words_add(words a, words b) { return _mm512_add_epi16(a, b); }
@@ -109,18 +117,42 @@ ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
 }
 
+#ifdef __AVX512VNNI__
 /* One instruction with the activations broadcast from memory: gcc 12 would load and spread them apart. */
 ALWAYS_INLINE ints dot_step(ints sum, words weight, const uint8_t *act) {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weight), "m"(*(const int32_at *)act));
     return sum;
 }
 
+#endif
+
 /* sum[t] += the products of n_words words with as many words of activations, for n tokens 32 bytes apart. `bits` bounds
  * the weights: below 2^bits, or any int8 at 8 bits unless Q8_BIAS makes them unsigned. */
 ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
+#ifdef __AVX512VNNI__
     (void)bits;
     UNROLL for (int j = 0; j < n_words; j++)
         UNROLL for (int t = 0; t < n; t++) sum[t] = dot_step(sum[t], weight[j], act + 32 * t + 4 * j);
+#else
+    /* Sums of pairs in int16, as in dot_avx2.h. */
+    const __m512i one = _mm512_set1_epi16(1);
+    const int run = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+    UNROLL for (int first = 0; first < n_words; first += run) {
+        const int end = first + run < n_words ? first + run : n_words;
+        __m512i pairs[4];
+        UNROLL for (int j = first; j < end; j++) {
+            const words w = bits == 8 ? _mm512_abs_epi8(weight[j]) : weight[j];
+            const __mmask64 negative = bits == 8 ? _mm512_movepi8_mask(weight[j]) : 0;
+            UNROLL for (int t = 0; t < n; t++) {
+                __m512i a = ints_broadcast(act + 32 * t + 4 * j);
+                if (bits == 8) a = _mm512_mask_sub_epi8(a, negative, _mm512_setzero_si512(), a);
+                const __m512i p = _mm512_maddubs_epi16(w, a);
+                pairs[t] = j == first ? p : _mm512_add_epi16(pairs[t], p);
+            }
+        }
+        UNROLL for (int t = 0; t < n; t++) sum[t] = _mm512_add_epi32(sum[t], _mm512_madd_epi16(pairs[t], one));
+    }
+#endif
 }
 
 /* Into the second-level cache, whose queue of misses is the longer one: the first level's alone would bound the stream.

@@ -45,6 +45,11 @@ ALWAYS_INLINE vf fp4_values(vi v) {
     return vf_permute(_mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6), v);
 }
 /* Fields f and f + 4 of windows of four bits as a pair of bfloat16 a lane, and the sum of products with another pair. */
+#ifndef __AVX512BF16__
+#define FIELD_HALF_4 0
+ALWAYS_INLINE vi field_halves(vi windows, int f) { (void)f; return windows; }
+ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) { (void)fields; (void)x; return sum; }
+#else
 #define FIELD_HALF_4 1
 ALWAYS_INLINE vi field_halves(vi windows, int f) {
     /* 0 to 15, and again: the index has five bits, the fifth of which is a neighbour's. */
@@ -55,4 +60,5 @@ ALWAYS_INLINE vi field_halves(vi windows, int f) {
 ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) {
     return _mm512_dpbf16_ps(sum, (__m512bh)fields, (__m512bh)x);
 }
+#endif
 #endif

@@ -71,6 +71,12 @@ ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 ALWAYS_INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 ALWAYS_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+/* vf_fma in c's own register: left to itself, gcc moves the sums of a tile that fills the registers, and some to memory. */
+#define V_IN_PLACE 1
+ALWAYS_INLINE vf vf_fma_in_place(vf a, vf b, vf c) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+}
 ALWAYS_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 ALWAYS_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 ALWAYS_INLINE vf vf_sqrt(vf a) { return _mm256_sqrt_ps(a); }

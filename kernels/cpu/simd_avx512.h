@@ -1,4 +1,4 @@
-/* simd_avx512.h - the vector vocabulary on AVX-512 (F, BW, DQ, VL).
+/* simd_avx512.h - the vector vocabulary on AVX-512 (F, BW, DQ, VL; BF16 where the flags have it).
  * simd_avx2.h, simd_neon.h and simd_generic.h have the same words with the same meaning; kernels (.inc) use only them.
  *   vf, vi   V_N floats, V_N int32; vm: one truth value per lane. V_ACC: accumulators of a tile that fit the registers.
  *   V_MASKS  says that _part costs little more than the whole.
@@ -41,9 +41,11 @@ ALWAYS_INLINE vf vf_from_bf16(__m256i h) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 ALWAYS_INLINE __m256i vf_to_f16(vf v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-/* The instruction takes a denormal for zero: rare, and rounded by hand. */
+/* BF16's instruction takes a denormal for zero: rare, and rounded by hand. */
 ALWAYS_INLINE __m256i vf_to_bf16(vf v) {
+#ifdef __AVX512BF16__
     if (__builtin_expect(!_mm512_fpclass_ps_mask(v, 0x20), 1)) return (__m256i)_mm512_cvtneps_pbh(v);
+#endif
     __m512i x = _mm512_castps_si512(v);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
     __m512i even = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
@@ -215,6 +217,7 @@ ALWAYS_INLINE void vd_transpose(vd *r) {
     }
 }
 
+#ifdef __AVX512BF16__
 /* Pairs of bfloat16 in the lanes of a vf: c + a.high * b.high + a.low * b.low, each sum rounded; denormal numbers are
  * zeros. V_PAIRS says that the instruction set has this. */
 #define V_PAIRS 1
@@ -241,6 +244,7 @@ ALWAYS_INLINE void vf_pair_rows(const uint16_t *even, const uint16_t *odd, int64
     index = _mm512_add_epi16(index, _mm512_slli_epi16(step, 4));
     out[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
 }
+#endif
 
 ALWAYS_INLINE __m256 v_high(vf v) { return _mm512_extractf32x8_ps(v, 1); }
 ALWAYS_INLINE float v_low_add(__m256 y) {

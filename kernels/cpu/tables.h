@@ -3,19 +3,12 @@
 #define GOMLX_KERNELS_CPU_TABLES_H
 #include "kernels.h"
 
-extern const gm_kernels kernels_generic, kernels_avx2, kernels_avx512, kernels_neon;
+extern const gm_kernels kernels_generic, kernels_avx2, kernels_avxvnni, kernels_avx512, kernels_avx512vnni,
+    kernels_avx512bf16, kernels_neon;
 
-#if defined(KERNELS_generic)
-#define KERNEL_NAME(name) name##_generic
-#define KERNELS_ISA "generic"
-#elif defined(KERNELS_avx2)
-#define KERNEL_NAME(name) name##_avx2
-#define KERNELS_ISA "avx2"
-#elif defined(KERNELS_avx512)
-#define KERNEL_NAME(name) name##_avx512
-#define KERNELS_ISA "avx512"
-#elif defined(KERNELS_neon)
-#define KERNEL_NAME(name) name##_neon
-#define KERNELS_ISA "neon"
-#endif
+#define KERNELS_JOIN_(a, b) a##_##b
+#define KERNELS_JOIN(a, b) KERNELS_JOIN_(a, b)
+#define KERNELS_TEXT_(a) #a
+#define KERNELS_TEXT(a) KERNELS_TEXT_(a)
+#define KERNEL_NAME(name) KERNELS_JOIN(name, KERNELS_SET)
 #endif
