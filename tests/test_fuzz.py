@@ -1,5 +1,6 @@
 """Each tests/fuzz/fuzz_*.c, built with libFuzzer, ASan and UBSan, runs for a moment from small seeds. For long runs:
 GOMLX_FUZZ_SECONDS=3600 pytest tests/test_fuzz.py; what it finds stays in the folder that the failure names."""
+import contextlib
 import glob
 import json
 import os
@@ -106,8 +107,8 @@ def parsers(tmp_path_factory):
 
     sources = [os.path.relpath(path, ROOT) for name in ("base", "text", "io")
                for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c")) if not build.is_part(path)]
-    parts = [(source, isa, [*own, f"-DKERNELS_{isa}"]) for isa, own in build.ISAS.items()
-             for source in (os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, build.PARTS[1])))]
+    with contextlib.chdir(ROOT):
+        parts = [part for part in build.parts() if part[0].startswith("csrc/")]
     # What knows the processor would have all kernels in the programs.
     isa = folder / "isa.c"
     isa.write_text(ISA)
