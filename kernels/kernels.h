@@ -9,6 +9,7 @@
 #define GOMLX_KERNELS_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include "quants.h"
 
@@ -276,8 +277,13 @@ typedef struct {                     /* values [n] and vectors [n, n] (as rows, 
 /* ---- dense products ---- */
 /* out[row][lane] = sum over k of x[row][k] * w[k][lane] for every matrix of a batch; with add alpha * that + beta * add.
  * One piece of the range is block_rows rows by block_panels panels of one matrix; the bits do not depend on either.
- * block_rows is at most the table's gemm_rows (half of it for f64 and c64), but any number where tiles read x and write
- * out where they are: kernels_gemm_in_place. */
+ * block_rows is at most the table's gemm_rows (half of it for f64 and c64), but any number with rooms, or where tiles
+ * read x and write out where they are: kernels_gemm_in_place. */
+/* Memory that a thread takes while it works, of kernels_gemm_room_bytes for a block each. */
+typedef struct {
+    _Atomic int32_t *taken;                              /* [count], all 0 before and after a run */
+    char *memory; int64_t count, bytes;
+} gm_gemm_rooms;
 typedef struct {
     void *out; const void *x, *w, *add;                  /* add NULL: none */
     int type;                                            /* of all: f16, bf16, f32, f64, c64 (without add) */
@@ -288,12 +294,14 @@ typedef struct {
     int64_t out_row, out_lane, x_row, x_k, w_lane, w_k, add_row, add_lane;
     int ndim; const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides;    /* of the batch */
     int64_t block_rows, block_panels;
+    gm_gemm_rooms rooms;                                 /* for as many threads as there are, or none; not with packed */
     float alpha, beta;
 } gm_gemm_args;
 #define GM_GEMM_FEW 8
 #define GM_GEMM_FEW_PANELS 128                           /* rows * panels at most in a block of few; else GM_GEMM_PANELS */
 #define GM_GEMM_PANELS 8
 #define GM_GEMM_STEPS 128                                /* of k in a chain: gemm_tile.inc */
+#define GM_GEMM_SLAB 512                                 /* of k in a room: gemm_slab.inc */
 typedef gm_gemm_args gm_gemm_pack_args;                  /* out: w's lanes as panels, of all matrices of the batch */
 typedef gm_gemm_args gm_gemm_align_args;                 /* out: x's rows as items, side by side */
 
@@ -612,6 +620,11 @@ static inline int64_t kernels_gemm_panels(const gm_kernels *k, int type, int64_t
 }
 static inline int64_t kernels_gemm_pack_bytes(const gm_kernels *k, int type, int64_t lanes, int64_t row_values) {
     return kernels_gemm_panels(k, type, lanes) * k->gemm_lanes * 4 * (type == GM_T_C64 ? 2 : 1) * row_values;
+}
+/* Panels of a slab, and sums of all rows. */
+static inline int64_t kernels_gemm_room_bytes(const gm_kernels *k, int type, int64_t block_rows, int64_t block_panels) {
+    const int64_t lines = block_rows * (type == GM_T_C64 ? 2 : 1), line = block_panels * k->gemm_lanes * 4;
+    return (GM_GEMM_SLAB + lines) * line;
 }
 static inline int64_t kernels_gemm_align_bytes(int type, int64_t rows, int64_t row_values) {
     return rows * (row_values * (type == GM_T_F64 || type == GM_T_C64 ? 8 : 4) + 128) * (type == GM_T_C64 ? 2 : 1);

@@ -1,13 +1,17 @@
 /* product.c - how a dense product is cut: which operand becomes lanes, what is packed first, how large a piece is.
  * None of it changes a bit of the result. */
-#include "ops/product.h"
 #include <string.h>
+#include "core/graph.h"
+#include "ops/product.h"
 
 #define PIECE_FLOPS 200000.0          /* some microseconds: not worth another thread below it */
 #define TASK_FLOPS 5e7                /* at most, so that threads end together */
 #define FEW_BYTES (16 << 10)          /* of a matrix for few rows, from which on it is not treated as small */
 #define WHOLE_BYTES (256 << 10)       /* of x, which then stays near while panel after panel goes over all its rows */
 #define TURNED_ROWS 64                /* times a vector, from which on rows side by side are read as they lie */
+#define ROOM_ROWS 256                 /* about the least in a block that packs w for itself, if there are so many */
+#define SUM_ROWS 512                  /* at most in a block that adds up elsewhere than in the result */
+#define LEAST_PANELS 2                /* in a block of rows that are copied for its panels */
 #define LEAST_ROWS 192                /* of a block that packs panels as it goes */
 #define DIRECT_BYTES (256 << 10)      /* lanes side by side are read in place while the matrix fits the nearer caches */
 
@@ -193,6 +197,37 @@ static gm_status launch_column(gm_queue *q, gm_gemm_args *a, double batches) {
     return queue_launch(q, queue_kernels(q)->gemm, a, sizeof *a, blocks, 1 + (int64_t)(PIECE_FLOPS / 10) / flops, 0);
 }
 
+/* Blocks so large that w is packed for many rows and x copied for many panels, but enough of them for all threads to
+ * end together; and a room for each thread. */
+static gm_status make_rooms(gm_queue *q, gm_gemm_args *a, double batches) {
+    const gm_kernels *kernels = queue_kernels(q);
+    const int64_t threads = engine_threads(), tile = kernels->gemm_rows / 4, wanted = threads > 1 ? 8 * threads : 1;
+    const int64_t panels = kernels_gemm_panels(kernels, a->type, a->lanes);
+    const bool in_place = a->type == GM_FLOAT32 && a->out_lane == 1 && !a->add;
+    int64_t groups = 0, blocks = 1;
+    for (a->block_panels = panels < GM_GEMM_PANELS ? panels : GM_GEMM_PANELS;; a->block_panels /= 2) {
+        groups = (int64_t)batches * ((panels + a->block_panels - 1) / a->block_panels);
+        blocks = groups >= wanted ? 1 : (wanted + groups - 1) / groups;
+        blocks = blocks * ROOM_ROWS > a->rows ? (a->rows + ROOM_ROWS - 1) / ROOM_ROWS : blocks;
+        if (groups * blocks >= wanted || a->block_panels <= LEAST_PANELS)
+            break;
+    }
+    a->block_rows = ((a->rows + blocks - 1) / blocks + tile - 1) / tile * tile;
+    if (!in_place && a->block_rows > SUM_ROWS)
+        a->block_rows = SUM_ROWS / tile * tile;
+    a->block_rows = a->block_rows < a->rows ? a->block_rows : a->rows;
+    gm_gemm_rooms *r = &a->rooms;
+    r->count = threads;
+    r->bytes = kernels_gemm_room_bytes(kernels, a->type, in_place ? 0 : a->block_rows, a->block_panels);
+    r->taken = queue_arena(q, (size_t)threads * sizeof *r->taken);
+    r->memory = queue_scratch(q, (size_t)(threads * r->bytes));
+    if (!r->taken || !r->memory)
+        return error_code();
+    for (int64_t i = 0; i < threads; i++)
+        atomic_init(&r->taken[i], 0);
+    return GM_OK;
+}
+
 gm_status launch_product(gm_queue *q, const product *p) {
     const gm_kernels *kernels = queue_kernels(q);
     gm_gemm_args a;
@@ -206,7 +241,9 @@ gm_status launch_product(gm_queue *q, const product *p) {
         return launch_column(q, &a, batches);
     const bool complex = a.type == GM_COMPLEX64, wide = complex || a.type == GM_FLOAT64;
     const bool items = a.type == GM_FLOAT32 || a.type == GM_FLOAT64;      /* elements are what tiles multiply */
+    const bool direct = items && a.w_lane == 1;                           /* and may be read where they are */
     const int64_t item = (int64_t)gm_dtype_size(p->type), bytes = a.k * a.lanes * item;
+    const bool far = bytes > DIRECT_BYTES;
     const bool whole = !p->image && kernels_gemm_in_place(kernels, &a) && a.rows * a.k * item <= WHOLE_BYTES;
     const int64_t block = whole ? a.rows : wide ? kernels->gemm_rows / 2 : kernels->gemm_rows;
     const int64_t panels = kernels_gemm_panels(kernels, a.type, a.lanes);
@@ -232,11 +269,17 @@ gm_status launch_product(gm_queue *q, const product *p) {
     }
     if (a.block_panels > panels)
         a.block_panels = panels;
-    if (a.rows > block && a.k > 0 && !(items && a.w_lane == 1 && bytes <= DIRECT_BYTES)) {
-        GM_TRY(pack_lanes(q, &a));
-        if (!p->image && panels > a.block_panels && !(items && a.x_k == 1 && a.x_row * item % 2048 != 0))
+    if (p->image) {
+        if (a.rows > block && a.k > 0 && (far || !direct)) {
+            GM_TRY(pack_lanes(q, &a));
+            queue_fence(q);
+        }
+    } else if (!a.few && a.k > 0 && a.rows > (far ? GM_GEMM_FEW : block) && (far || !direct)) {
+        GM_TRY(make_rooms(q, &a, batches));
+        if (a.x_k != 1 && panels > a.block_panels) {
             GM_TRY(align_rows(q, &a));
-        queue_fence(q);
+            queue_fence(q);
+        }
     }
     const int64_t row_blocks = (a.rows + a.block_rows - 1) / a.block_rows;
     const int64_t pieces = row_blocks * ((panels + a.block_panels - 1) / a.block_panels) * (int64_t)batches;

@@ -270,8 +270,9 @@ static double bound_of(int type, double sum, double size)
     return (type == GM_T_F64 ? 1e-14 : 3e-6) * size + rounding;
 }
 
-/* The ways to the same bits: blocks of rows and panels, x and w packed ahead, few rows straight from memory. */
-enum { GEMM_BLOCKS, GEMM_ONE_BY_ONE, GEMM_PACKED, GEMM_ALIGNED, GEMM_FEW, GEMM_WAYS };
+/* The ways to the same bits: blocks of rows and panels, x and w packed ahead, w slab by slab in a room, few rows straight
+ * from memory. */
+enum { GEMM_BLOCKS, GEMM_ONE_BY_ONE, GEMM_PACKED, GEMM_ALIGNED, GEMM_ROOMS, GEMM_FEW, GEMM_WAYS };
 static void *run_gemm(gm_gemm_args a, int way, bool *possible)
 {
     const bool halved = a.type == GM_T_F64 || a.type == GM_T_C64;
@@ -293,6 +294,14 @@ static void *run_gemm(gm_gemm_args a, int way, bool *possible)
         a.x = copy.out;
         a.aligned = true;
     }
+    _Atomic int32_t taken[2] = { 1, 0 };
+    if (way == GEMM_ROOMS) {
+        a.block_rows = a.rows > 60 ? a.rows / 2 + 1 : a.rows;      /* the last block is another one than the first */
+        a.rooms.bytes = kernels_gemm_room_bytes(kernels, a.type, a.block_rows, a.block_panels);
+        a.rooms.memory = buffer((size_t)(2 * a.rooms.bytes));
+        a.rooms.taken = taken;
+        a.rooms.count = 2;
+    }
     a.few = way == GEMM_FEW;
     *possible = !a.few || (a.rows <= GM_GEMM_FEW && a.type != GM_T_C64 && (a.w_lane == 1 || a.w_k == 1));
     if (!*possible) return NULL;
@@ -303,10 +312,10 @@ static void *run_gemm(gm_gemm_args a, int way, bool *possible)
 static void test_gemm(void)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 1, 300, 70 }, { 3, 129, 33 }, { 5, 17, 100 }, { 13, 128, 31 },
-        { 50, 65, 64 }, { 8, 257, 17 }, { 97, 20, 5 } };
+        { 50, 65, 64 }, { 8, 257, 17 }, { 97, 20, 5 }, { 27, 1100, 40 } };
     static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64, GM_T_C64 };
-    for (int run = 0; run < 5 * 8 * 3; run++) {
-        const int type = types[run / 24], s = run / 3 % 8, layout = run % 3;
+    for (int run = 0; run < 5 * 9 * 3; run++) {
+        const int type = types[run / 27], s = run / 3 % 9, layout = run % 3;
         const int64_t rows = shapes[s][0], k = shapes[s][1], lanes = shapes[s][2], step = layout == 2 ? 2 : 1;
         void *x = buffer((size_t)(rows * k * step * item_of(type)));
         void *w = buffer((size_t)(lanes * k * step * item_of(type)));
