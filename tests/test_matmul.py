@@ -108,16 +108,18 @@ def test_threads_do_not_change_bits(dtype):
     before = _gomlx.threads() if hasattr(_gomlx, "threads") else 2
     a, b = make((130, 300), dtype)[0], make((300, 170), dtype, 1)[0]
     row, wide = make((1, 300), dtype, 2)[0], make((300, 3000), dtype, 3)[0]
+    left, right = make((130, 600), dtype, 4)[0], make((600, 300), dtype, 5)[0]       # more than one slab of k
     try:
         found = []
         for n in (1, 2, 5):
             _gomlx.set_threads(n)
-            found.append((bits(a @ b), bits(row @ wide)))
+            found.append((bits(a @ b), bits(row @ wide), bits(left @ right)))
     finally:
         _gomlx.set_threads(_gomlx.default_threads())
     for one in found[1:]:
-        np.testing.assert_array_equal(one[0], found[0][0])
-        np.testing.assert_array_equal(one[1], found[0][1])
+        for again, first in zip(one, found[0]):
+            np.testing.assert_array_equal(again, first)
+    np.testing.assert_array_equal(bits(left[:3] @ right), found[0][2][:3])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
