@@ -366,8 +366,8 @@ typedef struct {
     /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16 or GM_KV_Q8_0; -1: GM_FLOAT32 with float32 activations, else GM_FLOAT16 */
     int kv_dtype;
     gm_context_policy context_policy;
-    /* of products, 0: float32; 1: int8 with block formats; 2: rounded to bfloat16 with weights in bfloat16; -1: 1 for the
-     * blocks of a GGUF file, and 2 where the processor multiplies bfloat16 and no matrix is in MLX's quantised forms */
+    /* of products, 0: float32; 1: int8 with quantised weights but mxfp8; 2: rounded to bfloat16 with weights in
+     * bfloat16; -1: 1, and 2 where the processor multiplies bfloat16 */
     int activations;
     int threads;                  /* 0: gm_default_threads() */
 } gm_load_options;

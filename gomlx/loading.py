@@ -33,9 +33,10 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     dtype           "float32", "float16" or "bfloat16" for weights that are not quantised; as in the file when None.
     kv_dtype        of the KV cache: "float32", "float16", "bfloat16" or "q8_0" (34 bytes for 32 values; head_dim must be
                     a multiple of 32). When None "float32" with float32 activations, else "float16".
-    activations     what products multiply by weights: "float32" (exact), "int8" (fast, with GGUF's block formats), or
-                    "bfloat16" (fast, rounded for weights in bfloat16). When None: "int8" with GGUF's block formats,
-                    "bfloat16" with bfloat16 weights where the processor multiplies such (AVX-512 BF16), else "float32".
+    activations     what products multiply by weights: "float32" (exact), "int8" (fast, with quantised weights of GGUF
+                    and MLX, but not of mxfp8), or "bfloat16" (fast, rounded for weights in bfloat16). When None: "int8"
+                    with such quantised weights, "bfloat16" with bfloat16 weights where the processor multiplies such
+                    (AVX-512 BF16), else "float32". Routers of experts have "float32" always.
     threads         when None, what `gomlx doctor` shows.
     parallel        generations that may run at a time, each stream from its first token to its last, a batch as one;
                     the others wait, as long as their timeout lets them. None is any number: their forward passes take

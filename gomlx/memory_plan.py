@@ -169,13 +169,18 @@ def weight_bytes(header, dtype):
 
 
 def default_kv_dtype(header, dtype):
-    """As gomlx.load: float16 where activations are not float32, which is beside GGUF's block formats, and beside matrices
-    in bfloat16 where the processor multiplies such and none is in MLX's quantised forms (gpt-oss has bytes of them)."""
-    blocks = header.format == "gguf" and headers.quantisation(header)["bits"] is not None
-    bytes_of_mlx = header.format == "mlx" or any(one.dtype == "U8" for one in header.tensors.values())
-    rounded = not bytes_of_mlx and _gomlx.multiplies_bfloat16() and any(
+    """As gomlx.load: float16 where activations are not float32, which is beside quantised weights, but MLX's mxfp8, and
+    beside matrices in bfloat16 where the processor multiplies such."""
+    quantised = headers.quantisation(header)
+    if header.format == "gguf":
+        blocks = quantised["bits"] is not None
+    else:
+        blocks = any(name.endswith(".biases") or (one.dtype in ("U32", "U8") and quantised["type"] != "mxfp8")
+                     for name, one in header.tensors.items())
+    rounded = _gomlx.multiplies_bfloat16() and any(
         len(one.shape) > 1 and one.dtype in FLOATS and (dtype or FLOATS[one.dtype]) == "bfloat16"
-        for name, one in header.tensors.items() if not headers.TOWERS.match(name))
+        for name, one in header.tensors.items()
+        if not headers.TOWERS.match(name) and not name.endswith((".scales", ".biases")))
     return "float16" if blocks or rounded else "float32"
 
 

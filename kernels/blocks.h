@@ -39,4 +39,8 @@ typedef struct { uint8_t d[2], high[2], low[4], qs[128]; } block_iq4_xs;
 typedef struct { uint8_t e, qs[16]; } block_mxfp4;
 #define FP4_LEVELS(F) F(0), F(1), F(2), F(3), F(4), F(6), F(8), F(12), \
                       F(0), F(-1), F(-2), F(-3), F(-4), F(-6), F(-8), F(-12)
+
+/* MLX's: value i of a group is the bits from bits * i on of its fields, the lowest first. mxfp4 becomes the above. */
+typedef struct { uint8_t e, qs[32]; } block_mxfp8;
+typedef struct { uint8_t scale[2], qs[16]; } block_nvfp4;
 #endif

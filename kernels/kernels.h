@@ -331,6 +331,7 @@ typedef struct {
     const int32_t *row_map;      /* packed row r holds file row row_map[r]; NULL = r */
     int format;                  /* gm_quant of the panels */
     int64_t rows, k;
+    const void *scales, *biases; /* not NULL: MLX's arrays, `in` has the fields; biases: mode affine alone */
 } gm_pack_args;
 typedef struct { void *out; const void *in; const int32_t *row_map; int format; int64_t rows, k; } gm_unpack_args;
 typedef struct { float *out; const void *in; int format; int64_t k; } gm_dequantize_args;  /* rows in the file's format */

@@ -6,11 +6,14 @@
 
 #define QUANT(name, text, values, bytes, gguf, doc) \
     static_assert(sizeof(block_##name) == (bytes), text ": the size of a block is fixed by its file format");
+#define AFFINE(name, text, bits, group, scale, scale_bytes, doc)
 #include "quants.def"
 #undef QUANT
 
 const gm_quant_info gm_quants[GM_QUANT_COUNT] = {
-#define QUANT(name, text, values, bytes, gguf, doc) [GM_QUANT_##name] = { text, values, bytes, gguf, doc },
+#define QUANT(name, text, values, bytes, gguf, doc) [GM_QUANT_##name] = { text, values, bytes, gguf, doc, 0, 0 },
+#define AFFINE(name, text, bits, group, scale, scale_bytes, doc) \
+    [GM_QUANT_##name] = { text, group, (group) * (bits) / 8 + 2 * (scale_bytes), -1, doc, bits, GM_QUANT_##scale },
 #include "quants.def"
 #undef QUANT
 };
@@ -28,8 +31,17 @@ static const char *const gguf_names[] = {
 
 int quant_from_gguf(int64_t gguf_type)
 {
-    for (int i = 0; i < GM_QUANT_COUNT; i++)
+    for (int i = 0; i < GM_QUANT_COUNT && gguf_type >= 0; i++)
         if (gm_quants[i].gguf_type == gguf_type) return i;
+    return -1;
+}
+
+int quant_affine(int64_t bits, int64_t group, int scale)
+{
+    for (int i = 0; i < GM_QUANT_COUNT; i++) {
+        const gm_quant_info *f = &gm_quants[i];
+        if (f->bits && f->bits == bits && f->values == group && f->scale == scale) return i;
+    }
     return -1;
 }
 

@@ -153,11 +153,37 @@ def test_mlx_folders_of_mixed_bits_and_groups(folder, tmp_path, case):
 
 
 @pytest.mark.parametrize("case", ["qwen3_moe", "gemma4, experts", "gpt_oss"])
-def test_experts_that_are_quantised_in_part_are_refused(folder, tmp_path, case):
+def test_experts_that_are_quantised_in_part(folder, tmp_path, case):
     """Rows of 40, and of 96, are no groups of 64: these matrices stay as they are."""
     gomlx.convert(folder(case), tmp_path / "mlx", "mlx-4")
-    with pytest.raises(NotImplementedError, match=r"mlx: of the experts .* of 3 matrices are quantised"):
-        _gomlx.load_model(str(tmp_path / "mlx"))
+    gomlx.convert(tmp_path / "mlx", tmp_path / "dense", "f32")
+    ids = GOLDEN.ids(case)
+    whole, part = logits(tmp_path / "mlx", ids, ids[:23])
+    assert difference(whole, logits(tmp_path / "dense", ids)[0]) <= FLOAT32
+    np.testing.assert_array_equal(whole[:23], part)
+
+
+@pytest.mark.parametrize("quantize", FORMATS)
+def test_defaults_of_mlx_folders(folder, tmp_path, quantize):
+    """Activations in int8 but for mxfp8, the same bits for a batch, and a weight's values as mlx.core.dequantize's."""
+    gomlx.convert(folder("llama, wide"), tmp_path / "mlx", quantize)
+    ids = GOLDEN.ids("llama, wide")
+    exact = logits(tmp_path / "mlx", ids)[0]
+    whole, part, one = logits(tmp_path / "mlx", ids, ids[:23], ids[:1], activations=None, kv_dtype=None)
+    assert np.array_equal(whole[:23], part) and np.array_equal(whole[:1], one)
+    error = difference(whole, exact)
+    model = _gomlx.load_model(str(tmp_path / "mlx"))
+    info, name = model.info(), "model.layers.0.mlp.down_proj"
+    fast = quantize != "mxfp8"
+    assert (info["activations"], info["kv_dtype"]) == (("int8", "float16") if fast else ("float32", "float32"))
+    assert FLOAT32 < error < 0.1 if fast else error == 0
+    arrays = mx.load(str(tmp_path / "mlx" / "model.safetensors"))
+    bits = {"mlx": int(quantize[-1]), "mxf": 8 if quantize == "mxfp8" else 4, "nvf": 4}[quantize[:3]]
+    mode = "affine" if quantize.startswith("mlx") else quantize
+    want = mx.dequantize(arrays[name + ".weight"], arrays[name + ".scales"], arrays.get(name + ".biases"), bits=bits,
+                         group_size={"affine": 64, "nvfp4": 16}.get(mode, 32), mode=mode, dtype=mx.float32)
+    np.testing.assert_array_equal(np.asarray(model.weight(name + ".weight")), np.asarray(want))
+    model.close()
 
 
 # What mlx-lm has other defaults for than transformers, or none.

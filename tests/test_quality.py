@@ -49,6 +49,16 @@ def test_stories(shared, kind):
     assert rms > 0.001                          # the fast path was taken
 
 
+@pytest.mark.parametrize("kind", ["mlx-2", "mlx-3", "mlx-4", "mlx-5", "mlx-6", "mlx-8", "mxfp4", "nvfp4"])
+def test_stories_of_mlx(shared, tmp_path, kind):
+    count, least = (24, 0.99) if "GOMLX_ISA" not in os.environ else (2, 0.97)
+    gomlx.convert(os.path.join(shared, "data", "models", "fable"), tmp_path / "mlx", kind)
+    n, rms, kl, agreement = compare(tmp_path / "mlx", stories(shared, count))
+    assert n > 150 * count
+    assert rms <= 0.010 and kl <= 0.0003 and agreement >= least, (rms, kl, agreement)
+    assert rms > 0.001
+
+
 @pytest.mark.parametrize("name", ["fable", "llama3", "gemma3", "qwen3", "qwen3_moe"])
 def test_rounded_activations(shared, name):
     """Weights in bfloat16 and activations rounded to it, against the same weights and float32."""

@@ -92,18 +92,7 @@ static gm_status add_mxfp4(gm_loader *l, const expert_names *n, const char *fuse
         return fields_missing(l, name);
     if (columns % 32 || !fields_has_shape(w, 4, want) || strcmp(w->type, "U8") != 0)
         return fields_refuse_shape(l, w, 4, want);
-    for (int i = 0; i < j.n_picks; i++)
-        j.picks[i].rows *= experts;
-    *linear = (gm_linear){.bits = 4, .group = 32, .mode = "mxfp4"};
-    j.tensor = w;
-    j.to = &linear->weight;
-    j.kind = JOB_RAW;
-    j.dtype = GM_UINT32;
-    j.rows = experts * rows;
-    j.columns = blocks * 4;
-    j.parts = -experts;
-    GM_TRY(fields_add(l, j));
-    return fields_add_raw(l, scales, &linear->scales, &j, experts, rows, source, blocks);
+    return fields_add_groups(l, w, scales, NULL, GM_QUANT_mxfp4, linear, &j, experts, rows, source, columns);
 }
 
 static gm_status add_gguf(gm_loader *l, const field_cursor *c, int64_t rows, int64_t columns) {
@@ -160,19 +149,6 @@ static gm_status add_fused(gm_loader *l, const expert_names *n, gm_linear *linea
     return add_stacked_bias(l, fields_find(l, name, "%s.%s_bias", n->base, fused), linear, j, rows, source);
 }
 
-/* Stacks under MLX's names are multiplied together: all three quantised, or none. */
-static gm_status check_alike(const gm_loader *l, const char *base) {
-    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
-    char name[NAME_BYTES];
-    int packed = 0;
-    for (int i = 0; i < 3; i++)
-        packed += fields_find(l, name, "%s.%s.scales", base, parts[i]) != NULL;
-    if (packed % 3)
-        return gm_fail(GM_EUNSUPPORTED, "%s: of the experts %s %d of 3 matrices are quantised, expected all or none",
-                       l->path, base, packed);
-    return GM_OK;
-}
-
 static gm_status add_experts(gm_loader *l, const field_cursor *c) {
     const gm_config *config = &l->model->config;
     int64_t rows = config_dim(config, c->config, c->field->rows),
@@ -190,7 +166,6 @@ static gm_status add_experts(gm_loader *l, const field_cursor *c) {
         const gm_tensor *t = fields_find(l, name, "%s.%s.weight", base, n.part);
         if (!t)
             continue;
-        GM_TRY(check_alike(l, base));
         strcat(strcat(base, "."), n.part);
         return add_stack(l, base, t, c->where, rows, columns);
     }

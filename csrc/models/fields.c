@@ -77,8 +77,14 @@ gm_status fields_missing(const gm_loader *l, const char *name) {
     return gm_fail(GM_EBADFILE, "%s: tensor %s is missing", l->path, name);
 }
 
+size_t fields_job_bytes(const job *j) {
+    const size_t all = j->tensor->bytes + (j->scales ? j->scales->bytes : 0) + (j->biases ? j->biases->bytes : 0);
+    return all / (size_t)(j->parts > 1 ? j->parts : 1);
+}
+
 gm_status fields_add(gm_loader *l, job j) {
-    if (j.kind != JOB_RAW && j.tensor->format < 0)
+    const gm_tensor *const read[] = {j.tensor, j.scales, j.biases};
+    if (!j.scales && j.tensor->format < 0)
         return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s, which is not supported", l->path, j.tensor->name,
                        j.tensor->type);
     if (j.kind == JOB_VECTOR && gm_quants[j.tensor->format].values != 1)
@@ -92,9 +98,11 @@ gm_status fields_add(gm_loader *l, job j) {
         l->jobs = jobs;
         l->capacity = n;
     }
-    l->used[j.tensor - checkpoint_at(l->checkpoint, 0)] = true;
+    for (int i = 0; i < 3; i++)
+        if (read[i])
+            l->used[read[i] - checkpoint_at(l->checkpoint, 0)] = true;
     l->jobs[l->n_jobs++] = j;
-    l->bytes_total += j.tensor->bytes / (size_t)(j.parts > 0 ? j.parts : 1);
+    l->bytes_total += fields_job_bytes(&j);
     return GM_OK;
 }
 
@@ -170,51 +178,48 @@ static gm_status add_vector(gm_loader *l, const field_cursor *c) {
 }
 
 /* ---- MLX's quantised layout ---- */
-static gm_status raw_dtype(const gm_loader *l, const gm_tensor *t, gm_dtype *out) {
-    static const struct { const char *type; gm_dtype dtype; } types[] = {
-        {"U32", GM_UINT32}, {"U8", GM_UINT8}, {"F32", GM_FLOAT32}, {"F16", GM_FLOAT16}, {"BF16", GM_BFLOAT16}};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(t->type, types[i].type) == 0) {
-            *out = types[i].dtype;
-            return GM_OK;
-        }
-    return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s, expected U32, U8, F32, F16 or BF16", l->path, t->name,
-                   t->type);
+static gm_status refuse_type(const gm_loader *l, const gm_tensor *t, const char *expected) {
+    return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s, expected %s", l->path, t->name, t->type, expected);
 }
 
-gm_status fields_add_raw(gm_loader *l, const gm_tensor *t, gm_array **to, const job *like, int64_t experts,
-                         int64_t rows, int64_t source, int64_t columns) {
+/* Of one matrix, or of a stack. */
+static gm_status check_part(const gm_loader *l, const gm_tensor *t, int64_t experts, int64_t rows, int64_t columns) {
+    const int64_t want[3] = {experts ? experts : rows, experts ? rows : columns, columns};
+    return fields_has_shape(t, experts ? 3 : 2, want) ? GM_OK : fields_refuse_shape(l, t, experts ? 3 : 2, want);
+}
+
+gm_status fields_add_groups(gm_loader *l, const gm_tensor *w, const gm_tensor *scales, const gm_tensor *biases,
+                            int format, gm_linear *linear, const job *like, int64_t experts, int64_t rows,
+                            int64_t source, int64_t columns) {
+    const int64_t group = format == GM_QUANT_nvfp4 ? 16 : gm_quants[format].values;
     job j = *like;
-    int64_t want[3] = {experts ? experts : source, experts ? source : columns, columns};
-    if (!fields_has_shape(t, experts ? 3 : 2, want))
-        return fields_refuse_shape(l, t, experts ? 3 : 2, want);
-    GM_TRY(raw_dtype(l, t, &j.dtype));
-    j.tensor = t;
-    j.to = to;
-    j.kind = JOB_RAW;
-    j.rows = rows * (experts ? experts : 1);
+    if (columns % gm_quants[format].values)
+        return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s has rows of %lld values, expected a multiple of %d", l->path,
+                       w->name, (long long)columns, gm_quants[format].values);
+    GM_TRY(check_part(l, scales, experts, source, columns / group));
+    if (biases)
+        GM_TRY(check_part(l, biases, experts, source, columns / group));
+    if (biases && biases->format != scales->format)
+        return refuse_type(l, biases, scales->type);
+    if (!biases && strcmp(scales->type, "U8") != 0)
+        return refuse_type(l, scales, "U8");
+    j.tensor = w;
+    j.scales = scales;
+    j.biases = biases;
+    j.format = format;
+    j.to = &linear->weight;
+    j.kind = JOB_PACK;
+    j.rows = rows;
     j.columns = columns;
-    j.parts = experts ? -experts : 1;        /* one job for the whole stack */
-    return fields_add(l, j);
-}
-
-/* Bits and group follow from the shapes: what the config says of them is not needed. */
-static gm_status set_coding(const gm_loader *l, gm_linear *linear, const gm_tensor *w, const gm_tensor *scales,
-                            bool affine, int64_t columns) {
-    if (w->ndim < 1 || scales->ndim < 1 || w->shape[w->ndim - 1] > INT32_MAX)
-        return gm_fail(GM_EBADFILE, "%s: tensor %s and its scales are no matrices", l->path, w->name);
-    int64_t words = w->shape[w->ndim - 1], groups = scales->shape[scales->ndim - 1];
-    int64_t bits = words * 32 / columns, group = groups > 0 ? columns / groups : 0;
-    linear->mode = affine ? "affine" : bits == 8 ? "mxfp8" : group == 16 ? "nvfp4" : "mxfp4";
-    if (words * 32 % columns || group < 1 || columns % groups || bits < 2 || bits > 8)
-        return gm_fail(GM_EBADFILE, "%s: tensor %s holds %lld values in %lld words with %lld scales: no such format",
-                       l->path, w->name, (long long)columns, (long long)words, (long long)groups);
-    linear->bits = (int)bits;
-    linear->group = (int)group;
+    j.parts = experts ? experts : 1;
+    for (j.part = 0; j.part < j.parts; j.part++) {
+        j.first_row = j.part * source;
+        GM_TRY(fields_add(l, j));
+    }
     return GM_OK;
 }
 
-/* weight, scales and, for mode affine, biases of X; experts 0: one matrix. */
+/* Bits and group follow from the shapes: what the config says of them is not needed. */
 gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
                          int64_t rows, int64_t source, int64_t columns) {
     char name[NAME_BYTES];
@@ -222,12 +227,24 @@ gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, cons
     const gm_tensor *w = fields_find(l, name, "%s.weight", base);
     if (!w)
         return fields_missing(l, name);
-    GM_TRY(set_coding(l, linear, w, scales, biases != NULL, columns));
-    GM_TRY(fields_add_raw(l, w, &linear->weight, like, experts, rows, source, columns * linear->bits / 32));
-    GM_TRY(fields_add_raw(l, scales, &linear->scales, like, experts, rows, source, columns / linear->group));
-    if (!biases)
-        return GM_OK;
-    return fields_add_raw(l, biases, &linear->biases, like, experts, rows, source, columns / linear->group);
+    if (w->ndim < 1 || scales->ndim < 1 || w->shape[w->ndim - 1] > INT32_MAX)
+        return gm_fail(GM_EBADFILE, "%s: tensor %s and its scales are no matrices", l->path, w->name);
+    if (strcmp(w->type, "U32") != 0)
+        return refuse_type(l, w, "U32");
+    if (biases && (scales->format < 0 || scales->format > GM_QUANT_bf16))
+        return refuse_type(l, scales, "F32, F16 or BF16");
+    const int64_t words = w->shape[w->ndim - 1], groups = scales->shape[scales->ndim - 1];
+    const int64_t bits = words * 32 / columns, group = groups > 0 ? columns / groups : 0;
+    const bool whole = words * 32 % columns == 0 && group > 0 && columns % groups == 0;
+    const int format = !whole ? -1 : biases ? quant_affine(bits, group, scales->format)
+                     : bits == 8 && group == 32 ? GM_QUANT_mxfp8
+                     : bits == 4 && group == 32 ? GM_QUANT_mxfp4
+                     : bits == 4 && group == 16 ? GM_QUANT_nvfp4 : -1;
+    if (format < 0)
+        return gm_fail(GM_EBADFILE, "%s: tensor %s holds %lld values in %lld words with %lld scales: no such format",
+                       l->path, w->name, (long long)columns, (long long)words, (long long)groups);
+    GM_TRY(check_part(l, w, experts, source, words));
+    return fields_add_groups(l, w, scales, biases, format, linear, like, experts, rows, source, columns);
 }
 
 /* ---- matrices ---- */

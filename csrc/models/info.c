@@ -54,7 +54,7 @@ static bool add_metadata(cJSON *o, const gguf *g) {
     return ok;
 }
 
-/* Numbers of weights by their type: "Q4_K", "BF16", or in MLX's layout "affine 4". */
+/* Numbers of weights by their type: "Q4_K", "BF16", of MLX's "affine 4", "NVFP4". */
 static bool add_types(cJSON *o, const gm_model *m, int64_t *parameters) {
     cJSON *types = cJSON_AddObjectToObject(o, "weight_types");
     bool ok = types != NULL;

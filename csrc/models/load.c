@@ -197,7 +197,7 @@ static gm_status record_copy(gm_loader *l, const job *j, void *out, gm_dtype typ
 
 /* The format that a matrix is packed in. */
 static int packed_format(const gm_loader *l, const job *j) {
-    int format = j->tensor->format;
+    int format = j->scales ? j->format : j->tensor->format;
     return format <= GM_QUANT_bf16 && l->options.weight_dtype != -1 ? dense_format(l->options.weight_dtype) : format;
 }
 
@@ -205,7 +205,7 @@ static int packed_format(const gm_loader *l, const job *j) {
 static size_t part_bytes(const gm_loader *l, const job *j) {
     if (j->kind == JOB_PACK)
         return (size_t)kernels_packed_bytes(engine_kernels(), packed_format(l, j), j->rows, j->columns);
-    return (size_t)(j->rows * j->columns) * gm_dtype_size(j->kind == JOB_RAW ? j->dtype : GM_FLOAT32) + 1;
+    return (size_t)(j->rows * j->columns) * sizeof(float) + 1;
 }
 static size_t result_bytes(const gm_loader *l, const job *j) {
     return (part_bytes(l, j) * (size_t)(j->parts > 1 ? j->parts : 1) + 63) / 64 * 64;
@@ -214,14 +214,12 @@ static size_t result_bytes(const gm_loader *l, const job *j) {
 /* Matrices lie one after another, as a pass reads them, in buffers of many: large pages hold them, and what reads ahead
  * of one finds the next. Vectors are apart. */
 #define SHARED_BYTES ((size_t)64 << 20)
-static bool is_shared(const job *j) { return j->kind == JOB_PACK || j->kind == JOB_RAW; }
-
 static gm_buffer *take_shared(gm_loader *l, const job *j, size_t *offset) {
     const size_t bytes = result_bytes(l, j);
     if (!l->shared || l->shared_used + bytes > l->shared->bytes) {
         size_t all = bytes;
         for (const job *next = j + 1; next < l->jobs + l->n_jobs && all < SHARED_BYTES; next++)
-            if (is_shared(next) && next->part == 0)
+            if (next->kind == JOB_PACK && next->part == 0)
                 all += result_bytes(l, next);
         buffer_release(l->shared);
         l->shared_used = 0;
@@ -239,7 +237,7 @@ static gm_array *make_result(gm_loader *l, const job *j, gm_spec spec) {
     if (j->part)
         return *j->to;
     size_t offset = 0;
-    gm_buffer *buf = is_shared(j) ? take_shared(l, j, &offset) : buffer_new(result_bytes(l, j));
+    gm_buffer *buf = j->kind == JOB_PACK ? take_shared(l, j, &offset) : buffer_new(result_bytes(l, j));
     *j->to = buf ? array_data(NULL, &spec, buf, (int64_t)offset) : NULL;
     buffer_release(buf);
     return *j->to;
@@ -258,15 +256,38 @@ static gm_spec result_spec(const job *j, gm_dtype dtype, bool vector) {
 }
 
 static gm_status record_dense(gm_loader *l, const job *j) {
-    gm_dtype in_type = j->kind == JOB_RAW ? j->dtype : dense_dtype(j->tensor->format);
-    gm_dtype type = j->kind == JOB_RAW ? j->dtype : GM_FLOAT32;
-    gm_spec spec = result_spec(j, type, j->columns == 1 && j->kind == JOB_VECTOR);
+    gm_array *result = make_result(l, j, result_spec(j, GM_FLOAT32, j->columns == 1));
+    return result ? record_copy(l, j, array_ptr(result), GM_FLOAT32, j->tensor->data, dense_dtype(j->tensor->format))
+                  : error_code();
+}
+
+/* Room for the part of a packed matrix, and the kernel that fills it from `in`. */
+static gm_status record_pack(gm_loader *l, const job *j, int format, const void *in, const void *scales,
+                             const void *biases) {
+    gm_spec spec = result_spec(j, GM_PACKED, false);
+    spec.format = format;
     gm_array *result = make_result(l, j, spec);
-    return result ? record_copy(l, j, array_ptr(result), type, j->tensor->data, in_type) : error_code();
+    if (!result)
+        return error_code();
+    return LAUNCH(l->queue, pack, kernels_panels(engine_kernels(), format, j->rows), 4, 0,
+                  .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part, .in = in,
+                  .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns, .scales = scales,
+                  .biases = biases);
+}
+
+/* MLX's arrays have the groups of a matrix apart. */
+static gm_status record_groups(gm_loader *l, const job *j) {
+    const gm_quant_info *f = &gm_quants[j->format];
+    const int64_t bits = f->bits ? f->bits : j->format == GM_QUANT_mxfp8 ? 8 : 4;
+    const int64_t scales = (f->bytes - f->values * bits / 8) / (j->biases ? 2 : 1);      /* bytes of a block */
+    const int64_t first = j->first_row * j->columns, block = first / f->values;
+    return record_pack(l, j, j->format, j->tensor->data + first * bits / 8, j->scales->data + block * scales,
+                       j->biases ? j->biases->data + block * scales : NULL);
 }
 
 static gm_status record_matrix(gm_loader *l, const job *j) {
-    const gm_kernels *k = engine_kernels();
+    if (j->scales)
+        return record_groups(l, j);
     const gm_tensor *t = j->tensor;
     const gm_quant_info *in = &gm_quants[t->format];
     const int format = packed_format(l, j);
@@ -289,14 +310,7 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
         queue_fence(l->queue);
         rows = dense;
     }
-    gm_spec spec = result_spec(j, GM_PACKED, false);
-    spec.format = format;
-    gm_array *result = make_result(l, j, spec);
-    if (!result)
-        return error_code();
-    return LAUNCH(l->queue, pack, kernels_panels(k, format, j->rows), 4, 0,
-                  .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part, .in = rows, .row_map = map,
-                  .format = format, .rows = j->rows, .k = j->columns);
+    return record_pack(l, j, format, rows, NULL, NULL);
 }
 
 static void mix(uint64_t *sum, const void *bytes, size_t n) {
@@ -317,8 +331,10 @@ static void add_to_fingerprint(gm_model *m, const gm_tensor *t) {
 static gm_status start_job(gm_loader *l) {
     const job *j = &l->jobs[l->at];
     gm_status status = GM_OK;
-    if (j->part == 0)
-        add_to_fingerprint(l->model, j->tensor);
+    const gm_tensor *const read[] = {j->tensor, j->scales, j->biases};
+    for (int i = 0; i < 3 && j->part == 0; i++)
+        if (read[i])
+            add_to_fingerprint(l->model, read[i]);
     if (l->at + 1 < l->n_jobs)
         checkpoint_will_need(l->checkpoint, j[1].tensor);   /* read ahead while this one is packed */
     if (j->kind == JOB_PACK)
@@ -363,7 +379,7 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
         clear_job(l);
         if (j->parts <= 1 || j->part + 1 == j->parts)
             checkpoint_done_with(l->checkpoint, j->tensor);
-        l->bytes_done += j->tensor->bytes / (size_t)(j->parts > 1 ? j->parts : 1);
+        l->bytes_done += fields_job_bytes(j);
         l->at++;
         if (progress)
             *progress = l->bytes_total ? (double)l->bytes_done / (double)l->bytes_total : 1;
@@ -404,9 +420,9 @@ static gm_status lay_out(gm_model *m, int kv_type) {
 }
 
 static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16) {
-    if (!linear->weight || linear->bits)
+    if (!linear->weight)
         return;
-    linear->int8 = int8 && linear->weight->format > GM_QUANT_bf16;
+    linear->int8 = int8 && quant_takes_int8(linear->weight->format);
     linear->bf16 = bf16 && linear->weight->format == GM_QUANT_bf16;
     m->int8 |= linear->int8;
     m->bf16 |= linear->bf16;
@@ -417,28 +433,21 @@ static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16
 static gm_status settle(gm_loader *l) {
     gm_model *m = l->model;
     const int option = l->options.activations;
-    const bool int8 = option == -1 ? checkpoint_gguf(l->checkpoint) != NULL : option == 1;
-    bool bf16 = option == 2 || (option == -1 && gm_multiplies_bfloat16());
-    for (field_cursor at = {0}; option == -1 && fields_next(m, &at);)         /* beside MLX's forms all is float32 */
-        if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
-            bf16 &= !((const gm_linear *)at.where)->bits;
+    const bool int8 = option == -1 || option == 1, bf16 = option == 2 || (option == -1 && gm_multiplies_bfloat16());
     if (m->config.tied) {
         m->head = m->embedding;
-        gm_array *const shared[] = {m->head.weight, m->head.scales, m->head.biases};
-        for (int i = 0; i < 3; i++)
-            if (shared[i])
-                gm_retain(shared[i]);
+        gm_retain(m->head.weight);
     }
     for (field_cursor at = {0}; fields_next(m, &at);)
         if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
-            use_activations(m, at.where, int8, bf16 && at.field->rows != DIM_EXPERTS);
+            use_activations(m, at.where, int8 && at.field->rows != DIM_EXPERTS, bf16 && at.field->rows != DIM_EXPERTS);
     use_activations(m, &m->head, int8, bf16);
     if (option == 2 && !m->bf16)
         return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
                        l->path);
     if (option == 1 && !m->int8)
-        return gm_fail(GM_EVALUE, "load: activations=\"int8\" needs weights in a block format of GGUF; those of %s are "
-                       "others", l->path);
+        return gm_fail(GM_EVALUE, "load: activations=\"int8\" needs quantised weights, and not in mxfp8; those of %s "
+                       "are others", l->path);
     m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
     return lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype

@@ -10,13 +10,14 @@ typedef struct { int64_t rows, block, period, offset; } row_pick;
 
 typedef enum {
     JOB_VECTOR,                  /* numbers to float32 */
-    JOB_PACK,                    /* rows of a dense or block format to panels */
-    JOB_RAW,                     /* as it is, to an array of dtype */
+    JOB_PACK,                    /* rows of a dense or block format, or of MLX's arrays, to panels */
 } job_kind;
 
 /* One tensor, or a part of one, becomes one array, or a part of one. */
 typedef struct {
     const gm_tensor *tensor;
+    const gm_tensor *scales, *biases;    /* of MLX's arrays, else NULL; biases of mode affine alone */
+    int format;                  /* that these are packed in */
     gm_array **to;               /* where the array goes */
     job_kind kind;
     int64_t rows, columns;       /* of one part; a vector has 1 column */
@@ -26,7 +27,6 @@ typedef struct {
     int n_picks;
     int64_t permuted_heads;      /* > 0: rows of each of so many heads are interleaved in the file */
     int64_t transposed;          /* > 0: the tensor has columns as its rows, so many numbers each */
-    gm_dtype dtype;              /* JOB_RAW */
 } job;
 
 struct gm_loader {
@@ -74,10 +74,14 @@ gm_status fields_missing(const gm_loader *l, const char *name);
 gm_status fields_refuse_shape(const gm_loader *l, const gm_tensor *t, int ndim, const int64_t *want);
 bool fields_has_shape(const gm_tensor *t, int ndim, const int64_t *want);
 gm_status fields_add(gm_loader *l, job j);
-/* A tensor as it is; experts > 0: a stack of so many, each with `source` rows of which `rows` are picked. */
-gm_status fields_add_raw(gm_loader *l, const gm_tensor *t, gm_array **to, const job *like, int64_t experts,
-                         int64_t rows, int64_t source, int64_t columns);
-/* weight, scales and, for mode affine, biases of base in MLX's layout. */
+/* All tensors of a job; the bytes that it reads. */
+size_t fields_job_bytes(const job *j);
+/* Fields, scales and, for mode affine, biases, packed in `format`; experts > 0: a stack of so many, each with `source`
+ * rows of which `rows` are picked. The shape of the fields was checked. */
+gm_status fields_add_groups(gm_loader *l, const gm_tensor *w, const gm_tensor *scales, const gm_tensor *biases,
+                            int format, gm_linear *linear, const job *like, int64_t experts, int64_t rows,
+                            int64_t source, int64_t columns);
+/* The same of the tensors of base, whose shapes tell the format. */
 gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
                          int64_t rows, int64_t source, int64_t columns);
 /* The bias of this linear layer, or stack, must have been the last job that was added. */

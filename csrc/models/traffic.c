@@ -39,10 +39,7 @@ void traffic_mark(gm_model *m) {
 
 void traffic_type(const gm_named_weight *w, char out[24]) {
     const gm_linear *l = w->linear;
-    if (l && l->bits)
-        snprintf(out, 24, "%.16s %d", l->mode, l->bits);
-    else
-        snprintf(out, 24, "%.16s", l ? gm_quants[l->weight->format].name : "F32");
+    snprintf(out, 24, "%.16s", l ? gm_quants[l->weight->format].name : "F32");
 }
 
 static int64_t bytes_of(const gm_array *a) {
@@ -64,7 +61,7 @@ static int64_t bytes_read(const gm_model *m, const gm_named_weight *w, int64_t r
     const gm_linear *l = w->linear;
     if (!l)
         return bytes_of(*w->array);
-    int64_t bytes = bytes_of(l->weight) + bytes_of(l->scales) + bytes_of(l->biases);
+    int64_t bytes = bytes_of(l->weight);
     if (l == &m->head)
         return logits ? bytes : 0;
     if (l == &m->embedding)

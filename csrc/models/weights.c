@@ -38,9 +38,6 @@ gm_array *gm_model_weight(gm_scope *s, gm_model *m, const char *name) {
         if (w->array)
             return array_own(s, gm_retain(*w->array));
         const gm_linear *l = w->linear;
-        if (l->bits)
-            return gm_dequantize(s, l->weight, l->scales, l->biases ? l->biases : GM_NONE, l->group, l->bits, l->mode,
-                                 GM_NONE, GM_FLOAT32);
         return l->weight->ndim == 3 ? unpacked_stack(s, l->weight) : unpacked(s, l->weight);
     }
     return gm_fail(GM_EINDEX, "the model has no weight named %s", name), NULL;

@@ -1,15 +1,12 @@
-/* linear.h - a linear layer over a packed matrix, dense or quantised, or over a matrix in MLX's quantised layout. */
+/* linear.h - a linear layer over a packed matrix, dense or quantised. */
 #ifndef GOMLX_NN_LINEAR_H
 #define GOMLX_NN_LINEAR_H
 #include "core/array.h"
 
 typedef struct {
-    gm_array *weight;            /* packed [rows, k]; with bits > 0 uint32 [rows, k * bits / 32]. Experts: [E, ...] */
+    gm_array *weight;            /* packed [rows, k]; experts: [E, rows, k] */
     gm_array *bias;              /* float32 [rows], or NULL */
     bool int8, bf16;             /* multiplies int8 activations, float32 ones rounded to bfloat16 */
-    gm_array *scales, *biases;   /* MLX's layout: one for each group of a row; biases NULL but for mode affine */
-    int bits, group;
-    const char *mode;            /* as mx.quantized_matmul names it */
 } gm_linear;
 
 /* An input of several linear layers: quantised once, when the first of them wants it. */

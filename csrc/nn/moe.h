@@ -13,8 +13,7 @@ typedef enum {
 
 /* Sum over the k chosen experts of weight * down(act(gate x, up x)): float32 [n, h]. x float32 [n, h], ids int32 [n, k],
  * weights float32 [n, k] as of gm_route. gate, up: stacks of E matrices [I, h], down: of E matrices [h, I]: weight packed
- * [E, rows, k], or, where bits > 0, uint32 [E, rows, k * bits / 32] with scales and biases; bias float32 [E, rows] or
- * NULL. All three are packed or all three are not. alpha and limit count for MOE_CLAMPED_SWIGLU. */
+ * [E, rows, k], bias float32 [E, rows] or NULL. alpha and limit count for MOE_CLAMPED_SWIGLU. */
 gm_array *moe_apply(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, const gm_linear *gate,
                     const gm_linear *up, const gm_linear *down, moe_activation act, float alpha, float limit);
 #endif

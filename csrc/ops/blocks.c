@@ -6,16 +6,17 @@
 typedef struct { int format; } blocks_param;
 static const gm_field blocks_fields[] = {{FIELD_INT, offsetof(blocks_param, format), "format", 1}, {0}};
 
-#define FIRST_BLOCK (GM_QUANT_bf16 + 1)       /* formats before it are plain elements */
+#define FIRST_BLOCK (GM_QUANT_bf16 + 1)       /* formats before it are plain elements, */
+#define END_BLOCK (GM_QUANT_mxfp4 + 1)        /* those from here on MLX's */
 
 static gm_status find_format(const char *op, const char *name, blocks_param *out) {
-    for (int i = FIRST_BLOCK; i < GM_QUANT_COUNT; i++)
+    for (int i = FIRST_BLOCK; i < END_BLOCK; i++)
         if (strcmp(name, gm_quants[i].name) == 0) {
             out->format = i;
             return GM_OK;
         }
     char known[256] = "";
-    for (int i = FIRST_BLOCK; i < GM_QUANT_COUNT; i++)
+    for (int i = FIRST_BLOCK; i < END_BLOCK; i++)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i == FIRST_BLOCK ? "" : ", ",
                  gm_quants[i].name);
     return gm_fail(GM_EVALUE, "%s: got format '%.40s', expected one of %s", op, name, known);
@@ -30,7 +31,7 @@ static gm_status check_rows(const char *op, const gm_array *x, int unit, const c
     return gm_fail(GM_ESHAPE, "%s: got %s, expected rows of a multiple of %d %s", op, text, unit, what);
 }
 
-static bool is_known(const blocks_param *p) { return p->format >= FIRST_BLOCK && p->format < GM_QUANT_COUNT; }
+static bool is_known(const blocks_param *p) { return p->format >= FIRST_BLOCK && p->format < END_BLOCK; }
 
 /* ---- to blocks ---- */
 static gm_status quantize_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {

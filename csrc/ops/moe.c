@@ -69,9 +69,8 @@ gm_array *gm_route(gm_scope *s, gm_array *logits, int k, bool normalise, gm_arra
 /* ---- pairs by expert ---- */
 typedef struct { gm_expert_groups groups; int64_t pairs, slots, experts, most; } sorting;      /* most: groups */
 
-/* What pairs of ids [n, k] need, in the node's scratch unless it is there already (order, place). */
-static gm_status sort_pairs(gm_queue *q, const gm_array *ids, int64_t experts, int32_t *order, int32_t *place,
-                            sorting *out) {
+/* What pairs of ids [n, k] need, in the node's scratch. */
+static gm_status sort_pairs(gm_queue *q, const gm_array *ids, int64_t experts, sorting *out) {
     const int64_t pairs = ids->size, most = experts < pairs ? experts : pairs;
     const int64_t words = 3 * pairs + experts + 2 * most + 2;
     const void *data;
@@ -85,8 +84,8 @@ static gm_status sort_pairs(gm_queue *q, const gm_array *ids, int64_t experts, i
     g.begin = at += most;
     g.count = at += most + 1;
     int32_t *counts = at += 1;
-    g.order = order ? order : (at += experts);
-    g.place = place ? place : g.order + pairs;
+    g.order = at += experts;
+    g.place = at += pairs;
     *out = (sorting){.groups = g, .pairs = pairs, .slots = ids->shape[1], .experts = experts, .most = most};
     queue_fence(q);                     /* ids may have been copied */
     return LAUNCH(q, expert_sort, 1, 1, 0, .groups = g, .ids = data, .counts = counts, .pairs = pairs,
@@ -98,92 +97,12 @@ static bool is_pairs(const gm_array *ids, int64_t rows) {
            ids->size <= INT32_MAX / 2;
 }
 
-typedef struct { int64_t experts; } order_param;
-static const gm_field order_fields[] = {{FIELD_INT64, offsetof(order_param, experts), "experts", 1}, {0}};
-
-static gm_status order_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    (void)n_in;
-    const order_param *p = param;
-    if (!is_pairs(in[0], -1) || p->experts < 1 || p->experts > INT32_MAX / 2) {
-        char text[128];
-        array_text(in[0], text);
-        return gm_fail(GM_ESHAPE, "moe_order: ids are %s of %lld experts, expected int32 [n, k]", text,
-                       (long long)p->experts);
-    }
-    for (int i = 0; i < 2; i++) {
-        out[i].dtype = GM_INT32;
-        out[i].ndim = 1;
-        out[i].shape[0] = in[0]->size;
-    }
-    return GM_OK;
-}
-
-static gm_status order_eval(gm_array *out, gm_queue *q) {
-    sorting all;
-    GM_TRY(array_alloc(out, q));
-    GM_TRY(array_alloc(array_output(out, 1), q));
-    if (out->size == 0)
-        return GM_OK;
-    return sort_pairs(q, out->in[0], ((const order_param *)out->param)->experts, array_ptr(out),
-                      array_ptr(array_output(out, 1)), &all);
-}
-
-const gm_op moe_order_op = {.name = "moe_order", .n_in = 1, .n_out = 2, .nondiff = 1, .param_size = sizeof(order_param),
-                            .fields = order_fields, .infer = order_infer, .eval = order_eval, .work = GM_WORK_EXPERTS};
-
-gm_array *moe_order(gm_scope *s, gm_array *ids, int64_t experts, gm_array **place) {
-    gm_array *outs[2] = {NULL, NULL};
-    order_param p = {experts};
-    if (!ids || array_nodes(s, &moe_order_op, &ids, 1, &p, sizeof p, 2, outs) != GM_OK)
-        outs[0] = outs[1] = NULL;
-    *place = outs[1];
-    return outs[0];
-}
-
 /* ---- the weighted sum ---- */
 static gm_status launch_sum(gm_queue *q, gm_array *out, const float *y, const float *weights, const int32_t *place,
                             int64_t slots) {
     const int64_t dim = out->shape[1], blocks = (dim + GM_EXPERT_COLUMNS - 1) / GM_EXPERT_COLUMNS;
     return LAUNCH(q, expert_sum, out->shape[0] * blocks, 1 + 16 * 512 / (slots * GM_EXPERT_COLUMNS), 0,
                   .out = array_ptr(out), .y = y, .weights = weights, .place = place, .slots = slots, .dim = dim);
-}
-
-static gm_status sum_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
-    (void)n_in;
-    (void)param;
-    const gm_array *y = in[0], *weights = in[1], *place = in[2];
-    if (y->dtype != GM_FLOAT32 || y->ndim != 2 || weights->dtype != GM_FLOAT32 || weights->ndim != 2 ||
-        weights->shape[1] < 1 || place->dtype != GM_INT32 || place->ndim != 1 || weights->size != y->shape[0] || place->size != y->shape[0]) {
-        char text[3][128];
-        for (int i = 0; i < 3; i++)
-            array_text(in[i], text[i]);
-        return gm_fail(GM_ESHAPE, "moe_sum: got y %s, weights %s and places %s, expected float32 [n * k, h], float32 "
-                       "[n, k], int32 [n * k]", text[0], text[1], text[2]);
-    }
-    out->dtype = GM_FLOAT32;
-    out->ndim = 2;
-    out->shape[0] = weights->shape[0];
-    out->shape[1] = y->shape[1];
-    return GM_OK;
-}
-
-static gm_status sum_eval(gm_array *out, gm_queue *q) {
-    const float *y, *weights;
-    const void *place;
-    GM_TRY(float_operand(q, out->in[0], &y));
-    GM_TRY(float_operand(q, out->in[1], &weights));
-    GM_TRY(dense_operand(q, out->in[2], &place));
-    GM_TRY(array_alloc(out, q));
-    queue_fence(q);
-    return launch_sum(q, out, y, weights, place, out->in[1]->shape[1]);
-}
-
-const gm_op moe_sum_op = {.name = "moe_sum", .n_in = 3, .n_out = 1, .nondiff = 7, .infer = sum_infer, .eval = sum_eval,
-                          .work = GM_WORK_EXPERTS};
-
-gm_array *moe_sum(gm_scope *s, gm_array *y, gm_array *weights, gm_array *place) {
-    gm_array *in[3] = {y, weights, place};
-    return array_node(s, &moe_sum_op, in, 3, NULL);
 }
 
 /* ---- packed experts. Source: Shazeer et al. 2017; sorted as in Gale et al., MegaBlocks, 2022. ---- */
@@ -209,8 +128,9 @@ static gm_status check_stack(const experts_param *p, gm_array *const *in, int i,
         w->shape[0] > INT32_MAX / 2 || w->shape[0] != experts || w->shape[2] != k)
         return gm_fail(GM_ESHAPE, "moe: %s is %s, expected packed [%lld, rows, %lld]", names[i], a, (long long)experts,
                        (long long)k);
-    if (p->int8[i] && (w->format <= GM_QUANT_bf16 || k % 32))
-        return gm_fail(GM_EVALUE, "moe: int8 activations multiply block formats only, %s is %s", names[i], a);
+    if (p->int8[i] && (!quant_takes_int8(w->format) || k % 32))
+        return gm_fail(GM_EVALUE, "moe: int8 activations multiply block formats only, and not mxfp8; %s is %s",
+                       names[i], a);
     if (p->bf16[i] && w->format != GM_QUANT_bf16)
         return gm_fail(GM_EVALUE, "moe: activations are rounded for bf16 weights only, %s is %s", names[i], a);
     if (!array_is_none(bias) && (bias->dtype != GM_FLOAT32 || bias->ndim != 2 || bias->shape[0] != experts ||
@@ -326,7 +246,7 @@ static gm_status experts_eval(gm_array *out, gm_queue *q) {
         return GM_OK;
     GM_TRY(float_operand(q, out->in[IN_ROWS], &x));
     GM_TRY(float_operand(q, out->in[IN_WEIGHTS], &weights));
-    GM_TRY(sort_pairs(q, out->in[IN_IDS], out->in[IN_MATRICES]->shape[0], NULL, NULL, &sorted));
+    GM_TRY(sort_pairs(q, out->in[IN_IDS], out->in[IN_MATRICES]->shape[0], &sorted));
     queue_fence(q);
     GM_TRY(gather_rows(q, out, &sorted, x, forms));
     const size_t hidden = (size_t)(sorted.pairs * inner) * sizeof(float);

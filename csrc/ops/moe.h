@@ -11,8 +11,4 @@
 gm_array *moe_experts(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, gm_array *const *matrices,
                       gm_array *const *biases, const bool *int8, const bool *bf16, gm_glu_kind act, float alpha,
                       float limit);
-/* The pairs of ids [n, k] by rising expert, int32 [n * k]; *place: where each pair is among them. */
-gm_array *moe_order(gm_scope *s, gm_array *ids, int64_t experts, gm_array **place);
-/* out[t] = sum over slots i, in their order, of weights[t, i] * y[place[t * k + i]]: y float32 [n * k, h]. */
-gm_array *moe_sum(gm_scope *s, gm_array *y, gm_array *weights, gm_array *place);
 #endif

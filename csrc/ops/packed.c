@@ -92,8 +92,9 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
     if (!(int8 || x->dtype == GM_FLOAT32) || x->ndim != 2 || x->shape[1] != w->shape[1])
         return gm_fail(GM_ESHAPE, "packed_matmul: x is %s and weight %s; expected float32 or activations of the same k",
                        a, b);
-    if (int8 && w->format <= GM_QUANT_bf16)
-        return gm_fail(GM_EVALUE, "packed_matmul: int8 activations multiply block formats only, the weight is %s", b);
+    if (int8 && !quant_takes_int8(w->format))
+        return gm_fail(GM_EVALUE, "packed_matmul: int8 activations multiply block formats only, and not mxfp8; the "
+                       "weight is %s", b);
     if (rounded && (int8 || w->format != GM_QUANT_bf16))
         return gm_fail(GM_EVALUE, "packed_matmul: float32 activations are rounded for bf16 weights only, got %s and "
                        "weight %s", a, b);

@@ -94,6 +94,15 @@ ALWAYS_INLINE floats floats_from_ints(ints v) { return _mm256_cvtepi32_ps(v); }
 ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 }
+ALWAYS_INLINE floats floats_from_bfloats(const uint8_t *p) {
+    const __m256i v = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+}
+ALWAYS_INLINE floats floats_from_fp8(const uint8_t *p) {
+    const __m128i v = _mm_cvtepu8_epi16(_mm_loadl_epi64((const void *)p)), sign = _mm_set1_epi16(0x80);
+    const __m128i half = _mm_slli_epi16(_mm_add_epi16(v, _mm_and_si128(v, sign)), 7);
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256));
+}
 ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
     const __m128i e = _mm_loadl_epi64((const void *)p), one = _mm_set1_epi8(1);
     const __m256i normal = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_subs_epu8(e, one)), 23);

@@ -103,6 +103,16 @@ ALWAYS_INLINE floats floats_from_ints(ints v) { return _mm512_cvtepi32_ps(v); }
 ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
+ALWAYS_INLINE floats floats_from_bfloats(const uint8_t *p) {
+    const __m512i v = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+}
+/* E4M3, a byte of each row; the code of NaN as 480. */
+ALWAYS_INLINE floats floats_from_fp8(const uint8_t *p) {
+    const __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p)), sign = _mm256_set1_epi16(0x80);
+    const __m256i half = _mm256_slli_epi16(_mm256_add_epi16(v, _mm256_and_si256(v, sign)), 7);
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256));
+}
 /* 2^(e - 128) for a byte of each row; subnormal for e < 2. */
 ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
     const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));

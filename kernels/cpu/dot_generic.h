@@ -114,6 +114,16 @@ ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
     EACH_ROW x.v[r] = half_load(p + 2 * r);
     return x;
 }
+ALWAYS_INLINE floats floats_from_bfloats(const uint8_t *p) {
+    floats x;
+    EACH_ROW x.v[r] = bfloat_load(p + 2 * r);
+    return x;
+}
+ALWAYS_INLINE floats floats_from_fp8(const uint8_t *p) {
+    floats x;
+    EACH_ROW x.v[r] = fp8_load(p[r]);
+    return x;
+}
 ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
     floats x;
     EACH_ROW x.v[r] = half_exponent(p[r]);

@@ -99,6 +99,13 @@ ALWAYS_INLINE floats floats_multiply_add(floats v, floats w, floats sum) { retur
 ALWAYS_INLINE floats floats_negate(floats v) { return vnegq_f32(v); }
 ALWAYS_INLINE floats floats_from_ints(ints v) { return vcvtq_f32_s32(v); }
 ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
+ALWAYS_INLINE floats floats_from_bfloats(const uint8_t *p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+}
+ALWAYS_INLINE floats floats_from_fp8(const uint8_t *p) {
+    const uint16x4_t v = vget_low_u16(four_bytes(p)), sign = vand_u16(v, vdup_n_u16(0x80));
+    return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vshl_n_u16(vadd_u16(v, sign), 7))), 256);
+}
 ALWAYS_INLINE floats floats_from_exponents(const uint8_t *p) {
     const uint32x4_t e = vmovl_u16(vget_low_u16(four_bytes(p))), one = vdupq_n_u32(1);
     const uint32x4_t normal = vshlq_n_u32(vqsubq_u32(e, one), 23);

@@ -1,4 +1,4 @@
-/* half.h - float16 and bfloat16 bits to float32 in plain C, exact for every value. */
+/* half.h - float16, bfloat16 and E4M3 bits to float32 in plain C, exact for every value. */
 #ifndef GOMLX_KERNELS_CPU_HALF_H
 #define GOMLX_KERNELS_CPU_HALF_H
 #include <stdint.h>
@@ -29,6 +29,11 @@ ALWAYS_INLINE float half_load(const uint8_t *p) {
 /* 2^(e - 128), half of what a scale of one byte says, subnormal for e < 2. */
 ALWAYS_INLINE float half_exponent(uint8_t e) {
     return float_from_bits(e < 2 ? (uint32_t)0x200000 << e : (uint32_t)(e - 1) << 23);
+}
+
+/* Four bits of exponent (bias 7), three of mantissa; 0x7f, which is no number, is taken for 480. */
+ALWAYS_INLINE float fp8_load(uint8_t code) {
+    return half_to_float((uint16_t)((code & 0x7f) << 7 | (code & 0x80) << 8)) * 256;
 }
 
 ALWAYS_INLINE float bfloat_load(const uint8_t *p) {

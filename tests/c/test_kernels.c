@@ -61,6 +61,48 @@ static double half_value(const uint8_t *p)
     return h & 0x8000 ? -v : v;
 }
 
+static double fp8_number(int code)     /* E4M3; the code that is no number as 480 */
+{
+    const int e = code >> 3 & 15, m = code & 7;
+    return (code & 128 ? -1 : 1) * (e ? ldexp(8 + m, e - 10) : ldexp(m, -9));
+}
+static int fp4_twice(int code)
+{
+    const int e = code >> 1 & 3, m = code & 1;      /* sign, exponent, mantissa */
+    return (code & 8 ? -1 : 1) * (e ? (2 + m) << (e - 1) : m);
+}
+static double scale_value(int type, const uint8_t *p)
+{
+    const uint32_t bits = type == GM_QUANT_bf16 ? (uint32_t)(p[0] | p[1] << 8) << 16
+                                                : p[0] | p[1] << 8 | p[2] << 16 | (uint32_t)p[3] << 24;
+    float f;
+    if (type == GM_QUANT_f16) return half_value(p);
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+/* MLX's modes; value i of affine are bits bits * i and on of the fields. */
+static void group_value(int format, const uint8_t *b, int i, double *scale, int *q, double *min)
+{
+    const gm_quant_info *f = &gm_quants[format];
+    if (format == GM_QUANT_mxfp8) {
+        const int code = b[1 + i], e = code >> 3 & 15, m = code & 7;
+        *scale = ldexp(1, b[0] - 127 - 9);
+        *q = (code & 128 ? -1 : 1) * (e ? (8 + m) << (e - 1) : m);
+    } else if (format == GM_QUANT_nvfp4) {
+        *scale = fp8_number(b[i / 16]) / 2;
+        *q = fp4_twice(b[2 + i / 2] >> 4 * (i % 2) & 15);
+    } else {
+        const int bytes = gm_quants[f->scale].bytes;
+        *scale = scale_value(f->scale, b);
+        *min = scale_value(f->scale, b + bytes);
+        *q = 0;
+        for (int n = 0; n < f->bits; n++) {
+            const int bit = f->bits * i + n;
+            *q |= (b[2 * bytes + bit / 8] >> bit % 8 & 1) << n;
+        }
+    }
+}
+
 static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
 
 /* Value i of a block as scale * q + min with q an integer, straight from the definition of each format. */
@@ -68,6 +110,10 @@ static void block_value(int format, const uint8_t *b, int i, double *scale, int 
 {
     const int nib16 = i % 16, high = i / 16 % 2, g = i / 32, l = i % 32;
     *min = 0;
+    if (format >= GM_QUANT_mxfp8) {
+        group_value(format, b, i, scale, q, min);
+        return;
+    }
     switch (format) {
     case GM_QUANT_q4_0: *scale = half_value(b); *q = (b[2 + nib16] >> 4 * high & 15) - 8; return;
     case GM_QUANT_q4_1: *scale = half_value(b); *min = half_value(b + 2); *q = b[4 + nib16] >> 4 * high & 15; return;
@@ -110,9 +156,8 @@ static void block_value(int format, const uint8_t *b, int i, double *scale, int 
         return;
     }
     case GM_QUANT_mxfp4: {
-        const int v = b[1 + nib16] >> 4 * high & 15, e = v >> 1 & 3, m = v & 1;      /* sign, exponent, mantissa */
         *scale = ldexp(1, b[0] - 128);
-        *q = (v & 8 ? -1 : 1) * (e ? (2 + m) << (e - 1) : m);
+        *q = fp4_twice(b[1 + nib16] >> 4 * high & 15);
         return;
     }
     default: {
@@ -144,7 +189,26 @@ static void fill_weights(int format, uint8_t *w, int64_t rows, int64_t k, int fi
             w[i] = (uint8_t)(fill == FILL_ONES ? 255 : fill == FILL_ZEROS || fill == FILL_EMPTY ? 0
                                                      : random_bits() >> 7);
         if (fill == FILL_ZEROS) continue;
-        if (format == GM_QUANT_mxfp4) {
+        if (gm_quants[format].bits) {
+            const int type = gm_quants[format].scale, bytes = gm_quants[type].bytes;
+            for (int i = 0; i < 2; i++) {
+                const float v = (random_float() + 1.5f) * (fill == FILL_TINY ? 1e-6f : 0.01f) * (i ? -8 : 1);
+                const unsigned h = fill == FILL_TINY ? 1 + random_bits() % 7 : 0x1400 + random_bits() % 0x1000;
+                uint32_t bits;
+                memcpy(&bits, &v, 4);
+                for (int n = 0; n < bytes; n++)
+                    w[bytes * i + n] = (uint8_t)((type == GM_QUANT_f16 ? h : type == GM_QUANT_bf16 ? bits >> 16 : bits)
+                                                 >> 8 * n);
+            }
+            continue;
+        }
+        if (format == GM_QUANT_nvfp4) {
+            for (int i = 0; i < 2; i++)
+                w[i] = (uint8_t)(fill == FILL_TINY ? 1 + random_bits() % 7
+                                 : fill == FILL_ONES ? 0x7e : 16 + random_bits() % 64);
+            continue;
+        }
+        if (format == GM_QUANT_mxfp4 || format == GM_QUANT_mxfp8) {
             w[0] = (uint8_t)(fill == FILL_TINY ? random_bits() % 3 : 110 + random_bits() % 20);
             continue;
         }
@@ -235,6 +299,42 @@ static void test_pack(const gm_kernels *t, int format, int64_t rows, int64_t k)
     }
     guarded_free(&gw), guarded_free(&gp), guarded_free(&gu), guarded_free(&ge);
     free(want), free(whole);
+}
+
+/* Arrays as MLX's files have them are packed to the bytes of their blocks. */
+static void test_gather(const gm_kernels *t, int format, int64_t rows, int64_t k)
+{
+    const gm_quant_info *f = &gm_quants[format];
+    const int bits = f->bits ? f->bits : format == GM_QUANT_mxfp8 ? 8 : 4;
+    const int64_t all = rows * (k / f->values), fields = f->values * bits / 8;
+    const int64_t scale = (f->bytes - fields) / (f->bits ? 2 : 1);
+    const int64_t packed_bytes = kernels_packed_bytes(t, format, rows, k);
+    guarded gi, gs, gb;
+    uint8_t *in = guarded_new(&gi, (size_t)(all * fields)), *scales = guarded_new(&gs, (size_t)(all * scale));
+    uint8_t *biases = guarded_new(&gb, (size_t)(all * scale)), *file = malloc((size_t)(all * f->bytes));
+    uint8_t *want = malloc((size_t)packed_bytes), *got = malloc((size_t)packed_bytes);
+    int32_t map[64];
+    for (int64_t r = 0; r < rows; r++) map[r] = (int32_t)(rows - 1 - r);
+    fill_weights(format, file, rows, k, FILL_RANDOM);
+    for (int64_t b = 0; b < all; b++) {
+        const uint8_t *block = file + b * f->bytes, *qs = block + f->bytes - fields;
+        memcpy(scales + b * scale, block, (size_t)scale);
+        if (f->bits) memcpy(biases + b * scale, block + scale, (size_t)scale);
+        for (int64_t i = 0; i < fields; i++)
+            in[b * fields + i] = format != GM_QUANT_mxfp4 ? qs[i]
+                : (uint8_t)((qs[2 * i % 16] >> i / 8 * 4 & 15) | (qs[(2 * i + 1) % 16] >> i / 8 * 4 & 15) << 4);
+    }
+    for (int mapped = 0; mapped < 2; mapped++) {
+        gm_pack_args a = { .out = want, .in = file, .row_map = mapped ? map : NULL, .format = format, .rows = rows,
+                           .k = k };
+        t->pack(&a, 0, kernels_panels(t, format, rows));
+        a.out = got, a.in = in, a.scales = scales, a.biases = f->bits ? biases : NULL;
+        memset(got, 0x5a, (size_t)packed_bytes);
+        t->pack(&a, 0, kernels_panels(t, format, rows));
+        check(!memcmp(want, got, (size_t)packed_bytes), "pack of arrays", t->isa, format, rows, k, 0);
+    }
+    guarded_free(&gi), guarded_free(&gs), guarded_free(&gb);
+    free(file), free(want), free(got);
 }
 
 /* ---- activations ---- */
@@ -457,7 +557,7 @@ static void test_product(const gm_kernels *t, int format, int64_t rows, int64_t 
 {
     at_end = !at_end;
     product p = product_new(t, format, rows, k, tokens, fill, act_fill);
-    for (int int8 = 0; int8 < 2; int8++) {
+    for (int int8 = 0; int8 < 1 + quant_takes_int8(format); int8++) {
         check_values(&p, int8);
         check_bits(&p, int8);
     }
@@ -481,6 +581,20 @@ static void test_not_finite(const gm_kernels *t, int format)
     product_free(&p);
 }
 
+/* Groups of other sizes and scales of other types differ little. */
+static void test_affine(const gm_kernels *t, int format)
+{
+    static const int64_t row_counts[] = { 1, 16, 17 }, ks[] = { 128, 768, 4352 }, token_counts[] = { 1, 3, 17 };
+    for (int r = 0; r < 3; r++) {
+        at_end = !at_end;
+        test_pack(t, format, row_counts[r], ks[r]);
+        test_gather(t, format, row_counts[r], 256);
+        test_product(t, format, row_counts[r], ks[(r + 1) % 3], token_counts[r], FILL_RANDOM, ACT_RANDOM);
+    }
+    test_product(t, format, 17, 256, 5, FILL_ONES, ACT_EXTREME);
+    test_product(t, format, 17, 256, 5, FILL_TINY, ACT_CONSTANT);
+}
+
 static void test_table(const gm_kernels *t)
 {
     static const int64_t row_counts[] = { 1, 15, 16, 17, 33 }, token_counts[] = { 1, 2, 15, 16, 17, 33 };
@@ -489,7 +603,13 @@ static void test_table(const gm_kernels *t)
     for (int tokens = 1; tokens <= 33; tokens += 4) test_activations(t, tokens, tokens % 8 == 1 ? 32 : 288);
     for (int format = 0; format < GM_QUANT_COUNT; format++) {
         const bool dense = format <= GM_QUANT_bf16;
-        const int64_t *ks = gm_quants[format].values == 256 ? large_k : small_k;
+        const int64_t *ks = gm_quants[format].values > 32 ? large_k : small_k;
+        const bool common = gm_quants[format].values == 64 && gm_quants[format].scale == GM_QUANT_bf16;
+        if (gm_quants[format].bits && (quick || !common)) {
+            test_affine(t, format);
+            continue;
+        }
+        if (format >= GM_QUANT_mxfp4) test_gather(t, format, 17, ks[1]);
         for (int r = 0; r < 5; r += quick ? 3 : 1) {
             at_end = !at_end;
             test_pack(t, format, row_counts[r], dense ? 37 : ks[1]);
@@ -503,7 +623,7 @@ static void test_table(const gm_kernels *t)
             for (int act_fill = ACT_EXTREME; act_fill < ACT_COUNT; act_fill++)
                 test_product(t, format, 17, ks[2], 17, fill, act_fill);
         for (int tokens = 3; tokens < 15; tokens++) test_product(t, format, 16, ks[0], tokens, FILL_RANDOM, ACT_RANDOM);
-        test_not_finite(t, format);
+        if (quant_takes_int8(format)) test_not_finite(t, format);
     }
 }
 
@@ -532,7 +652,9 @@ static void test_choice(void)
     good = quant_from_gguf(12) == GM_QUANT_q4_k && quant_from_gguf(16) == -1 && quant_from_gguf(-1) == -1;
     good &= !strcmp(quant_gguf_name(16), "IQ2_XXS") && !quant_gguf_name(-1) && !quant_gguf_name(INT64_MAX);
     for (int i = 0; i < GM_QUANT_COUNT; i++)
-        good &= !strcmp(quant_gguf_name(gm_quants[i].gguf_type), gm_quants[i].name);
+        good &= gm_quants[i].gguf_type < 0 || !strcmp(quant_gguf_name(gm_quants[i].gguf_type), gm_quants[i].name);
+    good &= quant_affine(4, 64, GM_QUANT_bf16) == GM_QUANT_affine4_64_bf16 && quant_affine(7, 64, GM_QUANT_f16) == -1;
+    good &= quant_affine(0, 1, 0) == -1 && quant_affine(8, 16, GM_QUANT_f32) == -1;
     check(good, "names of types", "all", GM_QUANT_f32, 0, 0, 0);
 }
 
