@@ -34,7 +34,11 @@ X86 = (
     ("avx512vnni", "avx512", ("matrices",), [*AVX512, "-mavx512vnni"]),
     ("avx512bf16", "avx512", ("elements", "gemm", "groups", "matrices"), [*AVX512, "-mavx512vnni", "-mavx512bf16"]),
 )
-ARM = (GENERIC, ("neon", None, (), ["-march=armv8.2-a+dotprod+fp16"]))
+ARM = (
+    GENERIC,
+    ("neon", None, (), ["-march=armv8.2-a+dotprod+fp16"]),
+    ("neon_i8mm", "neon", ("gemm", "matrices"), ["-march=armv8.2-a+dotprod+fp16+i8mm+bf16"]),
+)
 ISAS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), (GENERIC,))
 
 INSTALL = "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev"

@@ -36,7 +36,9 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     activations     what products multiply by weights: "float32" (exact), "int8" (fast, with quantised weights of GGUF
                     and MLX, but not of mxfp8), or "bfloat16" (fast, rounded for weights in bfloat16). When None: "int8"
                     with such quantised weights, "bfloat16" with bfloat16 weights where the processor multiplies such
-                    (AVX-512 BF16), else "float32". Routers of experts have "float32" always.
+                    (AVX-512 BF16, Armv8.6), else "float32"; a file may have both. When given, weights that it is not
+                    made for have float32: "int8" leaves a file's matrices in bfloat16 exact. Routers of experts have
+                    "float32" always.
     threads         when None, what `gomlx doctor` shows.
     parallel        generations that may run at a time, each stream from its first token to its last, a batch as one;
                     the others wait, as long as their timeout lets them. None is any number: their forward passes take

@@ -579,9 +579,10 @@ static inline int64_t gm_sdpa_tile(int64_t value_dim) {
 typedef void (*gm_kernel)(const void *args, int64_t begin, int64_t end);
 
 typedef struct {
-    const char *isa;              /* "generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon" */
+    const char *isa;              /* "generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon", ... */
     const char *family;           /* the set that it builds on, or itself: what it may be taken for where tables are fewer */
-    int panel_rows;               /* rows of a panel of the block formats: 8 or 16 */
+    int panel_rows;               /* rows of a panel of the block formats: 4, 8 or 16 */
+    bool act_pairs;               /* int8 activations of two tokens lie side by side, eight values of each (quants.h) */
     int lanes;                    /* floats in a vector */
     int gemm_rows, gemm_lanes;    /* rows of a block of dense products, float32 lanes of a panel */
     bool gemm_pairs;              /* bfloat16 is multiplied in pairs along k, not as float32 */

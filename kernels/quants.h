@@ -44,6 +44,7 @@ static inline bool quant_takes_int8(int format) { return format > GM_QUANT_bf16 
 /* Activations quantised to int8, one scale per 32 values: q = rint(x * 127/amax), scale = amax/127.
  * Tokens go in tiles of GM_ACT_TILE (the last one narrower): tile t, then k block b, then for the W tokens of the tile
  *   int8  q[W][32] | float scale[W] | float scaled_sum[W] | int32 neg_sum[W] | int32 neg_low[W]
+ * (where a table has act_pairs q[W / 2][4][2][8] for tokens by twos, then q[32] for a last one)
  * with scaled_sum = scale * sum(q), neg_sum = -sum(q), neg_low = -sum(q[0..15]).  GM_ACT_BYTES per token and block. */
 #define GM_ACT_TILE 16
 #define GM_ACT_BYTES 48

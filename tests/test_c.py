@@ -10,7 +10,7 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "tests", "c", "test_*.c")))
 STARTING = [path for path in PROGRAMS if "gm_init(" in open(os.path.join(ROOT, path), encoding="utf-8").read()]
-ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon")
+ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon", "neon_i8mm")
 
 
 @pytest.fixture(scope="session")

@@ -161,7 +161,7 @@ def test_doctor(capfd):
     found = json.loads(out)
     assert status == 0 and err == "" and found["gomlx"] == gomlx.__version__
     assert found["instruction set"]["chosen"] in ("generic", "avx2", "avxvnni", "avx512", "avx512vnni",
-                                                  "avx512bf16", "neon") and found["instruction set"]["why"]
+                                                  "avx512bf16", "neon", "neon_i8mm") and found["instruction set"]["why"]
     assert found["threads"]["chosen"] >= 1 and found["threads"]["why"] and found["memory"]["total bytes"] > 0
     status, out, _ = run(capfd, "doctor")
     assert status == 0 and found["threads"]["why"] in out

@@ -16,7 +16,7 @@ from gomlx import _gomlx, loading
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
 FORCED = "GOMLX_ISA" in os.environ
-ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon")
+ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon", "neon_i8mm")
 # Sizes that tiles and panels do not divide, where the format lets.
 RANDOM = SMALL | {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 301, "max_position_embeddings": 1024}
 ODD = SMALL | {"hidden_size": 100, "intermediate_size": 150, "vocab_size": 301, "num_attention_heads": 6,

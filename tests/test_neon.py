@@ -14,7 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 KERNELS = ["kernels/quants.c", "kernels/cpu/dispatch.c"]        # and the parts
 # Quantised products of the generic kernels are the same C on every machine, and slow in an emulator.
-PROGRAMS = {"tests/c/test_kernels.c": ["quick", "neon"], "tests/c/test_float_kernels.c": ["quick"],
+PROGRAMS = {"tests/c/test_kernels.c": ["quick", "neon", "neon_i8mm"], "tests/c/test_float_kernels.c": ["quick"],
             "tests/c/test_row_kernels.c": ["quick"]}
 
 
@@ -100,10 +100,11 @@ def test_program(results, source):
     assert int(summary[1]) > 1000 and summary[2] == "0", done.stdout[-4000:]
 
 
-def test_a_cpu_without_dot_products_gets_the_generic_kernels(programs):
-    done = emulate("cortex-a72", programs["tests/c/test_kernels.c"], "neon")
+@pytest.mark.parametrize("cpu, lacks", [("cortex-a72", ["neon", "neon_i8mm"]), ("neoverse-n1", ["neon_i8mm"])])
+def test_a_cpu_does_not_get_what_it_lacks(programs, cpu, lacks):
+    done = emulate(cpu, programs["tests/c/test_kernels.c"], *lacks)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "neon: skipped" in done.stdout
+    assert all(f"{isa}: skipped" in done.stdout for isa in lacks)
 
 
 def test_the_engine_compiles(cross):

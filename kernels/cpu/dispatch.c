@@ -9,6 +9,8 @@
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 typedef struct {
@@ -61,8 +63,22 @@ static bool has_neon(void) {
     const unsigned long needed = HWCAP_ASIMD | HWCAP_FPHP | HWCAP_ASIMDHP | HWCAP_ASIMDDP;
     return (getauxval(AT_HWCAP) & needed) == needed;
 }
+static bool has_neon_i8mm(void) {
+    const unsigned long needed = 1ul << 13 | 1ul << 14;        /* I8MM and BF16: older headers do not name them */
+    return has_neon() && (getauxval(AT_HWCAP2) & needed) == needed;
+}
 #else
 #define has_neon always       /* Apple's, all of which have it; there is no auxiliary vector to ask */
+static bool has_neon_i8mm(void) {
+#if defined(__APPLE__)
+    int i8mm = 0, bf16 = 0;
+    size_t size = sizeof i8mm;
+    if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, NULL, 0)) return false;
+    return !sysctlbyname("hw.optional.arm.FEAT_BF16", &bf16, &size, NULL, 0) && i8mm && bf16;
+#else
+    return false;
+#endif
+}
 #endif
 #endif
 
@@ -75,6 +91,7 @@ static const candidate candidates[] = {
     { &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI" },
     { &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2" },
 #elif defined(__aarch64__)
+    { &kernels_neon_i8mm, has_neon_i8mm, "NEON, float16 arithmetic, dot products, I8MM and BF16 (Armv8.6)" },
     { &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)" },
 #endif
     { &kernels_generic, always, "nothing" },
@@ -85,7 +102,7 @@ static const char *const names[] = {
 #if defined(__x86_64__)
     "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2",
 #elif defined(__aarch64__)
-    "neon",
+    "neon_i8mm", "neon",
 #endif
     "generic", NULL
 };

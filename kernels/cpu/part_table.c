@@ -12,6 +12,9 @@ const gm_kernels KERNEL_NAME(kernels) = {
     .isa = KERNELS_TEXT(KERNELS_SET),
     .family = KERNELS_TEXT(KERNELS_FAMILY),
     .panel_rows = PANEL_ROWS,
+#ifdef ACT_PAIRS
+    .act_pairs = true,
+#endif
     .lanes = V_N,
     .gemm_rows = GEMM_BLOCK_ROWS,
     .gemm_lanes = GEMM_LANES,

@@ -4,7 +4,7 @@
 #include "kernels.h"
 
 extern const gm_kernels kernels_generic, kernels_avx2, kernels_avxvnni, kernels_avx512, kernels_avx512vnni,
-    kernels_avx512bf16, kernels_neon;
+    kernels_avx512bf16, kernels_neon, kernels_neon_i8mm;
 
 #define KERNELS_JOIN_(a, b) a##_##b
 #define KERNELS_JOIN(a, b) KERNELS_JOIN_(a, b)

@@ -432,4 +432,7 @@ static void test_reduce(void)
     }
 }
 
-int main(int argc, char **argv) { return RUN_TESTS(test_unary, test_binary, test_strides, test_casts, test_reduce); }
+int main(int argc, char **argv) {
+    return RUN_TESTS(ABOUT(unary, test_unary), ABOUT(binary, test_binary), ABOUT(copy, test_strides),
+                     ABOUT(copy, test_casts), ABOUT(reduce, test_reduce));
+}

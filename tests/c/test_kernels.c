@@ -349,14 +349,17 @@ static void fill_activations(float *x, int64_t n, int fill)
 }
 
 /* One token's block of packed activations. */
-typedef struct { const int8_t *q; float scale, scaled_sum; int32_t neg_sum, neg_low; } act;
+typedef struct { int8_t q[32]; float scale, scaled_sum; int32_t neg_sum, neg_low; } act;
 
-static act act_read(const uint8_t *packed, int64_t tokens, int64_t k, int64_t token, int64_t block)
+static act act_read(const gm_kernels *t, const uint8_t *packed, int64_t tokens, int64_t k, int64_t token, int64_t block)
 {
     const int64_t first = token / GM_ACT_TILE * GM_ACT_TILE, i = token - first;
     const int64_t width = tokens - first < GM_ACT_TILE ? tokens - first : GM_ACT_TILE;
     const uint8_t *p = packed + act_bytes(first, k) + block * width * GM_ACT_BYTES, *after = p + 32 * width + 4 * i;
-    act a = { .q = (const int8_t *)p + 32 * i };
+    const bool paired = t->act_pairs && (i ^ 1) < width;
+    act a;
+    for (int j = 0; j < 4; j++)
+        memcpy(a.q + 8 * j, paired ? p + 32 * (i - i % 2) + 16 * j + 8 * (i % 2) : p + 32 * i + 8 * j, 8);
     memcpy(&a.scale, after, 4);
     memcpy(&a.scaled_sum, after + 4 * width, 4);
     memcpy(&a.neg_sum, after + 8 * width, 4);
@@ -382,7 +385,7 @@ static void test_activations(const gm_kernels *t, int64_t tokens, int64_t k)
     bool good = true;
     for (int64_t n = 0; n < tokens; n++)
         for (int64_t b = 0; b < k / 32; b++) {
-            const act a = act_read(out, tokens, k, n, b);
+            const act a = act_read(t, out, tokens, k, n, b);
             const float *v = x + n * stride + 32 * b;
             float amax = 0;
             bool finite = true;
@@ -526,7 +529,7 @@ static void check_values(product *p, bool int8)
         for (int64_t n = 0; n < p->tokens; n++) {
             double want = 0, size = 0;
             for (int64_t b = 0; b < p->k / 16; b++) {
-                const act v = act_read(p->act, p->tokens, p->k, n, b / 2);
+                const act v = act_read(p->t, p->act, p->tokens, p->k, n, b / 2);
                 const int8_t *values = v.q + b % 2 * 16;
                 int64_t product_sum = 0, sum = 0;
                 if (int8) {

@@ -248,6 +248,30 @@ static void test_rounding_matmul(void)
     free_buffers();
 }
 
+/* Where every step adds what is positive, roundings that lean to one side would show: sums are as near as by chance. */
+static void test_sums_of_one_sign(void)
+{
+    enum { ROWS = 32, K = 2048, TOKENS = 3 };
+    uint16_t *w = buffer((size_t)(ROWS * K) * 2), *narrow = buffer((size_t)(TOKENS * K) * 2);
+    float *x = buffer((size_t)(TOKENS * K) * 4), *out = floats(TOKENS * ROWS, 1);
+    double lean = 0;
+    for (int64_t i = 0; i < ROWS * K; i++) put(w, GM_T_BF16, i, fabs(uniform()));
+    for (int64_t i = 0; i < TOKENS * K; i++) put(narrow, GM_T_BF16, i, fabs(uniform()));
+    for (int64_t i = 0; i < TOKENS * K; i++) x[i] = (float)get(narrow, GM_T_BF16, i);
+    kernels->matmul_bf16(&(gm_matmul_args){ .out = out, .out_stride = ROWS, .x = x, .x_stride = K, .weight = w,
+                                            .format = GM_QUANT_bf16, .rows = ROWS, .k = K, .tokens = TOKENS }, 0, 1);
+    for (int t = 0; t < TOKENS; t++)
+        for (int r = 0; r < ROWS; r++) {
+            double sum = 0;
+            for (int64_t i = 0; i < K; i++) sum += get(w, GM_T_BF16, dense_item(GM_T_BF16, K, i, r)) * (double)x[t * K + i];
+            const double off = ((double)out[t * ROWS + r] - sum) / sum;
+            CHECK(fabs(off) <= 2e-6, "sum of one sign: row %d off by %g", r, off);
+            lean += off / (TOKENS * ROWS);
+        }
+    CHECK(fabs(lean) <= 2e-7, "sums of one sign lean by %g", lean);
+    free_buffers();
+}
+
 /* ---- dense products and convolutions ---- */
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -593,6 +617,8 @@ static void test_attention(void)
 }
 
 int main(int argc, char **argv) {
-    return RUN_TESTS(test_rows, test_gated_units, test_route, test_matmul, test_rounding_matmul, test_gemm, test_conv,
-                     test_attention);
+    return RUN_TESTS(ABOUT(softmax, test_rows), ABOUT(glu, test_gated_units), ABOUT(route, test_route),
+                     ABOUT(matmul_float, test_matmul), ABOUT(matmul_bf16, test_rounding_matmul),
+                     ABOUT(matmul_bf16, test_sums_of_one_sign), ABOUT(gemm, test_gemm), ABOUT(conv, test_conv),
+                     ABOUT(attention, test_attention));
 }
