@@ -192,7 +192,8 @@ static void check_matmul(int format, int64_t rows, int64_t k, int64_t tokens, bo
     kernel(&a, 0, panels);
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t r = 0; r < rows; r++) {
-            double sum = (double)bias[r] + (double)residual[t * rows + r], size = fabs(sum);
+            double sum = (double)bias[r] + (double)residual[t * rows + r];
+            double size = fabs((double)bias[r]) + fabs((double)residual[t * rows + r]);
             for (int64_t i = 0; i < k; i++) {
                 const double value = rounded ? get(narrow, GM_T_BF16, t * k + i) : (double)x[t * k + i];
                 const double term = get(w, type, dense_item(type, k, i, r)) * value;
