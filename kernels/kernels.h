@@ -345,6 +345,7 @@ typedef struct { void *out; const float *x; int64_t x_stride, tokens, k; } gm_qu
 typedef struct {
     float *out; int64_t out_stride;      /* [tokens, rows] */
     const void *x; int64_t x_stride;     /* float32 rows; matmul_int8: packed activations, stride unused */
+    bool x_bf16;                         /* matmul_bf16: x is bfloat16 rows */
     const void *weight; int format;
     const float *bias;                   /* [rows] or NULL */
     const float *residual;               /* [tokens, rows] with out_stride, added last; may be out itself; NULL */
@@ -426,6 +427,15 @@ typedef struct {
     float *out; const float *gate, *up; int64_t dim, gate_stride, up_stride;
     gm_glu_kind kind; float alpha, limit;
 } gm_glu_args;
+/* glu of the products of x with two matrices of one size, which have neither bias nor residual. GM_FORM_INT8: rows is a
+ * multiple of 32, and a range begins with a block of activations. */
+typedef enum { GM_FORM_F32, GM_FORM_BF16, GM_FORM_INT8 } gm_row_form;    /* float32 rows, bfloat16 rows, activations */
+typedef struct {
+    void *out; gm_row_form form;             /* [tokens, rows]: what the next product reads */
+    bool int8, bf16;                         /* which product: matmul_int8, matmul_bf16, or matmul_float */
+    gm_matmul_args gate, up;                 /* their out is not used; dense ones have one format */
+    gm_glu_args glu;                         /* kind, alpha and limit */
+} gm_matmul_glu_args;
 typedef struct { float *out; const float *x; float cap; } gm_softcap_args;       /* cap * tanh(x / cap) */
 
 /* ---- mixtures of experts: a pair is a token and one of its `slots` chosen experts, number token * slots + slot ---- */

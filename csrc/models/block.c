@@ -81,20 +81,14 @@ gm_array *output_apply(gm_scope *s, gm_pass *p, int64_t i, gm_tap_point point, c
     return gm_add(s, residual, pass_tap(s, p, i, point, linear_apply(s, w, x, GM_NONE)));
 }
 
-static gm_activation mlp_inner(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act) {
-    gm_array *gate = linear_apply(s, &w->gate, x, GM_NONE);
-    gm_array *up = linear_apply(s, &w->up, x, GM_NONE);
-    return (gm_activation){.x = act(s, gate, up)};
-}
-
-gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act, gm_array *residual) {
-    gm_activation inner = mlp_inner(s, w, x, act);
+gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, bool gelu, gm_array *residual) {
+    gm_activation inner = linear_glu(s, &w->gate, &w->up, x, gelu, &w->down);
     return linear_apply(s, &w->down, &inner, residual);
 }
 
-gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, gate_function act,
+gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, bool gelu,
                      gm_array *residual) {
-    gm_activation inner = mlp_inner(s, w, x, act);
+    gm_activation inner = linear_glu(s, &w->gate, &w->up, x, gelu, &w->down);
     return output_apply(s, p, i, TAP_MLP, &w->down, &inner, residual);
 }
 
@@ -154,7 +148,7 @@ gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool 
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
         x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, (float)m->config.eps), x);
         gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, (float)m->config.eps)};
-        x = mlp_output(s, &pass, i, &l->mlp, &in, gm_swiglu, x);
+        x = mlp_output(s, &pass, i, &l->mlp, &in, false, x);
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }
     return head_apply(s, &pass, x, hidden);

@@ -77,11 +77,10 @@ gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_we
 /* What a linear layer gives to the residual stream (GM_NONE: it comes to it later), seen at a point. */
 gm_array *output_apply(gm_scope *s, gm_pass *p, int64_t i, gm_tap_point point, const gm_linear *w, gm_activation *x,
                        gm_array *residual);
-typedef gm_array *(*gate_function)(gm_scope *s, gm_array *gate, gm_array *up);
-/* down(act(gate(x), up(x))) + residual */
-gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, gate_function act, gm_array *residual);
+/* down(act(gate(x)) * up(x)) + residual; gelu: else act is silu */
+gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, bool gelu, gm_array *residual);
 /* The same as what layer i adds to its residual stream. */
-gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, gate_function act,
+gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, bool gelu,
                      gm_array *residual);
 /* The experts that the router of layer i chooses for x, weighted; route: what it sees. scale: of each expert, or GM_NONE. */
 gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x,

@@ -93,7 +93,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         mixed = gm_rms_norm(s, mixed, l->attention_end_norm, eps);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_ATTENTION_OUTPUT, mixed));
         gm_activation inner = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
-        gm_array *fed = mlp_apply(s, &l->mlp, &inner, gm_geglu, GM_NONE);
+        gm_array *fed = mlp_apply(s, &l->mlp, &inner, true, GM_NONE);
         fed = gm_rms_norm(s, fed, l->mlp_end_norm, eps);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);

@@ -204,7 +204,7 @@ static gm_array *feed(gm_scope *s, gm_pass *p, int64_t i, const layer *l, uint32
     const gm_config *c = &p->model->config;
     float eps = (float)c->eps;
     gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
-    gm_array *fed = mlp_apply(s, &l->mlp, &in, gm_geglu, GM_NONE);
+    gm_array *fed = mlp_apply(s, &l->mlp, &in, true, GM_NONE);
     if (!(has & HAS_EXPERTS))
         return fed;
     gm_activation route = {.x = scaled(s, gm_rms_norm(s, x, l->router_scale, eps), 1 / sqrt((double)c->hidden))};

@@ -42,7 +42,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
             gm_array *fed = experts_apply(s, &pass, i, &l->experts, in.x, &in, GM_NONE, MOE_SWIGLU);
             x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         } else {
-            x = mlp_output(s, &pass, i, &l->dense.mlp, &in, gm_swiglu, x);
+            x = mlp_output(s, &pass, i, &l->dense.mlp, &in, false, x);
         }
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }

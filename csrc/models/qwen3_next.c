@@ -171,7 +171,7 @@ static gm_array *mixture(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_
     const uint32_t has = p->model->config.layers[i].has;
     gm_array *chosen = experts_apply(s, p, i, &l->experts, in->x, in, GM_NONE, MOE_SWIGLU);
     if (has & HAS_SHARED_EXPERT) {
-        gm_array *shared = mlp_apply(s, &l->shared, in, gm_swiglu, GM_NONE);
+        gm_array *shared = mlp_apply(s, &l->shared, in, false, GM_NONE);
         gm_array *gate = gm_sigmoid(s, linear_apply(s, &l->shared_gate, in, GM_NONE));
         chosen = gm_add(s, chosen, gm_multiply(s, gate, shared));
     }
@@ -190,7 +190,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         x = has & HAS_LINEAR ? linear_attention(s, &pass, i, l, in, x) : gated_attention(s, &pass, i, l, in, x);
         gm_activation inner = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
         x = has & HAS_EXPERTS ? mixture(s, &pass, i, l, &inner, x)
-                              : mlp_output(s, &pass, i, &l->mlp, &inner, gm_swiglu, x);
+                              : mlp_output(s, &pass, i, &l->mlp, &inner, false, x);
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }
     return head_apply(s, &pass, x, hidden);

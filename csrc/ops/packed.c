@@ -77,27 +77,34 @@ const gm_op quantize_activations_op = {.name = "quantize_activations", .n_in = 1
 gm_array *gm_quantize_activations(gm_scope *s, gm_array *x) { return array_node(s, &quantize_activations_op, &x, 1, NULL); }
 
 /* ---- product ---- */
-typedef struct { int32_t rounded; } product_param;
-static const gm_field product_fields[] = {{FIELD_INT, offsetof(product_param, rounded), "rounded", 1}, {0}};
+static bool is_int8(const gm_array *x) { return x->dtype == GM_PACKED && x->format == ARRAY_ACTIVATIONS; }
+static bool is_bf16(const gm_array *x) { return x->dtype == GM_BFLOAT16; }
+
+/* Whether weight w, packed, multiplies x: float32 and activations, and bfloat16 where w is. */
+static gm_status check_product(const char *op, const gm_array *x, const gm_array *w) {
+    char a[128], b[128];
+    GM_TRY(check_packed(op, w));
+    array_text(x, a);
+    array_text(w, b);
+    if (!(is_int8(x) || is_bf16(x) || x->dtype == GM_FLOAT32) || x->ndim != 2 || w->ndim != 2 ||
+        x->shape[1] != w->shape[1])
+        return gm_fail(GM_ESHAPE, "%s: x is %s and weight %s; expected float32, bfloat16 or activations of the same k",
+                       op, a, b);
+    if (is_int8(x) && !quant_takes_int8(w->format))
+        return gm_fail(GM_EVALUE, "%s: int8 activations multiply block formats only, and not mxfp8; the weight is %s", op,
+                       b);
+    if (is_bf16(x) && w->format != GM_QUANT_bf16)
+        return gm_fail(GM_EVALUE, "%s: bfloat16 rows multiply bf16 weights only, the weight is %s", op, b);
+    return GM_OK;
+}
 
 static gm_status product_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
-    const bool rounded = ((const product_param *)param)->rounded != 0;
+    (void)param;
     const gm_array *x = in[0], *w = in[1], *bias = in[2], *residual = in[3];
     char a[128], b[128];
-    GM_TRY(check_packed("packed_matmul", w));
-    bool int8 = x->dtype == GM_PACKED && x->format == ARRAY_ACTIVATIONS;
-    array_text(x, a);
+    GM_TRY(check_product("packed_matmul", x, w));
     array_text(w, b);
-    if (!(int8 || x->dtype == GM_FLOAT32) || x->ndim != 2 || x->shape[1] != w->shape[1])
-        return gm_fail(GM_ESHAPE, "packed_matmul: x is %s and weight %s; expected float32 or activations of the same k",
-                       a, b);
-    if (int8 && !quant_takes_int8(w->format))
-        return gm_fail(GM_EVALUE, "packed_matmul: int8 activations multiply block formats only, and not mxfp8; the "
-                       "weight is %s", b);
-    if (rounded && (int8 || w->format != GM_QUANT_bf16))
-        return gm_fail(GM_EVALUE, "packed_matmul: float32 activations are rounded for bf16 weights only, got %s and "
-                       "weight %s", a, b);
     out->dtype = GM_FLOAT32;
     out->ndim = 2;
     out->shape[0] = x->shape[0];
@@ -115,29 +122,41 @@ static gm_status product_infer(gm_array *const *in, int n_in, const void *param,
     return GM_OK;
 }
 
-/* Tokens go in parts that run side by side: pieces are then some tens of microseconds, so that threads end together, and
- * activations stay in the second-level cache. The parts of a matrix of few rows are half as large. Of block formats: */
+/* The rows of x as kernels read them. */
+static gm_status product_rows(gm_queue *q, const gm_array *x, const void **data) {
+    const float *floats;
+    if (x->dtype != GM_FLOAT32) {
+        if (!is_int8(x))
+            return dense_operand(q, x, data);
+        *data = array_ptr(x);
+        return GM_OK;
+    }
+    GM_TRY(float_operand(q, x, &floats));
+    *data = floats;
+    return GM_OK;
+}
+
+static const void *rows_from(const gm_array *x, const void *data, int64_t first) {
+    const int64_t k = x->shape[1];
+    return (const char *)data + (is_int8(x) ? (int64_t)act_bytes(first, k) : first * k * (is_bf16(x) ? 2 : 4));
+}
+
+/* Tokens go in parts that run side by side: pieces are then some tens of microseconds, so that threads end together,
+ * and activations stay in the second-level cache. The parts of a matrix of few rows are half as large. Those of block
+ * formats, whole tiles: */
 #define PART_TOKENS 128
 #define FEW_ROWS 1280
 
-static gm_status product_eval(gm_array *out, gm_queue *q) {
-    const gm_kernels *kernels = queue_kernels(q);
-    const gm_array *x = out->in[0], *w = out->in[1], *bias = out->in[2], *residual = out->in[3];
-    int64_t tokens = x->shape[0], k = w->shape[1], rows = w->shape[0],
-        panels = kernels_panels(kernels, w->format, rows);
-    const float *bias_data = NULL, *residual_data = NULL, *x_data = NULL;
-    if (!array_is_none(bias))
-        GM_TRY(float_operand(q, bias, &bias_data));
-    if (!array_is_none(residual))
-        GM_TRY(float_operand(q, residual, &residual_data));
-    if (x->dtype == GM_FLOAT32)
-        GM_TRY(float_operand(q, x, &x_data));
-    GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
-    const bool dense = w->format <= GM_QUANT_bf16, rounded = ((const product_param *)out->param)->rounded != 0;
-    /* A piece is at most some microseconds of work, and of memory traffic when there is one token. Within that a matrix
-     * is 16 pieces, for its threads to end together; a small one is not worth handing its parts from core to core.
-     * Panels of a piece share the rounding of many tokens. */
-    int64_t work = kernels_panel(kernels, w->format) * k * tokens + 1, most = 262144 / work, grain = panels / 16;
+static int64_t part_tokens(int format, int64_t rows) {
+    return (format <= GM_QUANT_bf16 ? GM_DENSE_TOKENS : PART_TOKENS) / (rows < FEW_ROWS ? 2 : 1);
+}
+
+/* Panels of a piece of `matrices` that have `panels` each, work: multiply-adds for one of them. At most some
+ * microseconds of work, and of memory traffic when there is one token. Within that a matrix is 16 pieces, for its threads
+ * to end together; a small one is not worth handing its parts from core to core. Panels of a piece share what is made of
+ * many tokens. */
+static int64_t piece_panels(int64_t panels, int64_t work, int64_t tokens, bool rounded, int matrices) {
+    int64_t most = 262144 / work, grain = panels / 16;
     if (tokens > 1 && most < 4)
         most = 4;
     if (grain > most)
@@ -145,33 +164,123 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
     if (grain > 4)
         grain = grain / 4 * 4;
     if (rounded && tokens >= 16)
-        grain = 6;
-    else if (panels * work < 140000)
-        grain = panels;
-    else if (grain < 1)
-        grain = 1;
-    gm_matmul_args args = {.out = array_ptr(out), .out_stride = rows, .x = x_data ? (const void *)x_data : array_ptr(x),
-                           .x_stride = k, .weight = array_ptr(w), .format = w->format, .bias = bias_data,
-                           .residual = residual_data, .rows = rows, .k = k, .tokens = tokens};
-    const gm_kernel kernel = rounded ? kernels->matmul_bf16 : x_data ? kernels->matmul_float : kernels->matmul_int8;
-    const int64_t share = (dense ? GM_DENSE_TOKENS : PART_TOKENS) / (rows < FEW_ROWS ? 2 : 1);
+        return 6 / matrices;
+    if (panels * work < 140000)
+        return panels;
+    return grain < 1 ? 1 : grain;
+}
+
+static gm_status product_eval(gm_array *out, gm_queue *q) {
+    const gm_kernels *kernels = queue_kernels(q);
+    const gm_array *x = out->in[0], *w = out->in[1], *bias = out->in[2], *residual = out->in[3];
+    int64_t tokens = x->shape[0], k = w->shape[1], rows = w->shape[0],
+        panels = kernels_panels(kernels, w->format, rows);
+    const float *bias_data = NULL, *residual_data = NULL;
+    const void *data;
+    if (!array_is_none(bias))
+        GM_TRY(float_operand(q, bias, &bias_data));
+    if (!array_is_none(residual))
+        GM_TRY(float_operand(q, residual, &residual_data));
+    GM_TRY(product_rows(q, x, &data));
+    GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
+    const int64_t work = kernels_panel(kernels, w->format) * k * tokens + 1, share = part_tokens(w->format, rows),
+                  grain = piece_panels(panels, work, tokens, is_bf16(x), 1);
+    const gm_kernel kernel = is_bf16(x)   ? kernels->matmul_bf16
+                             : is_int8(x) ? kernels->matmul_int8 : kernels->matmul_float;
     for (int64_t first = 0; first < tokens; first += share) {
-        gm_matmul_args part = args;
-        part.tokens = tokens - first < share ? tokens - first : share;
-        part.x = x_data ? (const void *)(x_data + first * k) : (const char *)args.x + act_bytes(first, k);
-        part.out += first * rows;
-        if (residual_data)
-            part.residual += first * rows;
-        GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain, dense ? 0 : LAUNCH_FTZ));
+        const gm_matmul_args part = {
+            .out = (float *)array_ptr(out) + first * rows, .out_stride = rows, .x = rows_from(x, data, first),
+            .x_stride = k, .x_bf16 = is_bf16(x), .weight = array_ptr(w), .format = w->format, .bias = bias_data,
+            .residual = residual_data ? residual_data + first * rows : NULL, .rows = rows, .k = k,
+            .tokens = tokens - first < share ? tokens - first : share};
+        GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain, w->format <= GM_QUANT_bf16 ? 0 : LAUNCH_FTZ));
     }
     return GM_OK;
 }
 
-const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2,
-                                 .param_size = sizeof(product_param), .fields = product_fields, .infer = product_infer,
+const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer,
                                  .eval = product_eval};
 
-gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual, bool rounded) {
+gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual) {
     gm_array *in[4] = {x, weight, bias, residual};
-    return array_node(s, &packed_matmul_op, in, 4, &(product_param){rounded});
+    return array_node(s, &packed_matmul_op, in, 4, NULL);
+}
+
+/* ---- a gated linear unit over two products ---- */
+typedef struct { int32_t gelu, type; } glu_param;
+static const gm_field glu_fields[] = {{FIELD_INT, offsetof(glu_param, gelu), "gelu", 1},
+                                      {FIELD_INT, offsetof(glu_param, type), "dtype", 1}, {0}};
+
+static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const glu_param *p = param;
+    const gm_array *x = in[0], *gate = in[1], *up = in[2];
+    (void)n_in;
+    GM_TRY(check_product("packed_glu", x, gate));
+    GM_TRY(check_product("packed_glu", x, up));
+    const bool dense = gate->format <= GM_QUANT_bf16 || up->format <= GM_QUANT_bf16;
+    if (gate->shape[0] != up->shape[0] || (dense && gate->format != up->format)) {
+        char a[128], b[128];
+        array_text(gate, a);
+        array_text(up, b);
+        return gm_fail(GM_ESHAPE, "packed_glu: gate is %s and up %s, expected as many rows, and one format where "
+                       "one of them is dense", a, b);
+    }
+    if (p->type == GM_PACKED && gate->shape[0] % 32)
+        return gm_fail(GM_ESHAPE, "packed_glu: %lld rows are no activations, expected a multiple of 32",
+                       (long long)gate->shape[0]);
+    spec_like(out, x, (gm_dtype)p->type);
+    out->shape[1] = gate->shape[0];
+    out->format = p->type == GM_PACKED ? ARRAY_ACTIVATIONS : 0;
+    return GM_OK;
+}
+
+static gm_status glu_eval(gm_array *out, gm_queue *q) {
+    const glu_param *p = out->param;
+    const gm_kernels *kernels = queue_kernels(q);
+    const gm_array *x = out->in[0], *gate = out->in[1], *up = out->in[2];
+    const int64_t tokens = x->shape[0], k = gate->shape[1], rows = gate->shape[0],
+                  panel = kernels_panel(kernels, gate->format), panels = kernels_panels(kernels, gate->format, rows),
+                  share = part_tokens(gate->format, rows), unit = panel < 32 ? 32 / panel : 1;
+    const gm_row_form form = p->type == GM_PACKED ? GM_FORM_INT8 : p->type == GM_BFLOAT16 ? GM_FORM_BF16 : GM_FORM_F32;
+    const int flags = gate->format > GM_QUANT_bf16 || form == GM_FORM_INT8 ? LAUNCH_FTZ : 0;
+    const void *data;
+    GM_TRY(product_rows(q, x, &data));
+    GM_TRY(array_alloc(out, q));
+    int64_t grain = piece_panels(panels, 2 * panel * k * tokens + 1, tokens, is_bf16(x), 2);
+    grain = grain < unit ? unit : grain / unit * unit;           /* whole blocks of activations */
+    for (int64_t first = 0; first < tokens; first += share) {
+        const gm_matmul_args product = {.x = rows_from(x, data, first), .x_stride = k, .x_bf16 = is_bf16(x),
+                                        .rows = rows, .k = k,
+                                        .tokens = tokens - first < share ? tokens - first : share};
+        gm_matmul_glu_args part = {.form = form, .int8 = is_int8(x), .bf16 = is_bf16(x), .gate = product, .up = product,
+                                   .glu.kind = p->gelu ? GM_GLU_GELU : GM_GLU_SILU};
+        part.gate.weight = array_ptr(gate);
+        part.gate.format = gate->format;
+        part.up.weight = array_ptr(up);
+        part.up.format = up->format;
+        part.out = (char *)array_ptr(out) + (form == GM_FORM_INT8 ? (int64_t)act_bytes(first, rows)
+                                                                  : first * rows * (form == GM_FORM_BF16 ? 2 : 4));
+        GM_TRY(queue_launch(q, kernels->matmul_glu, &part, sizeof part, panels, grain, flags));
+    }
+    return GM_OK;
+}
+
+static gm_array *glu_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
+    const glu_param *p = param;
+    (void)n_in;
+    gm_array *gate = gm_packed_matmul(s, in[0], in[1], GM_NONE, GM_NONE);
+    gm_array *up = gm_packed_matmul(s, in[0], in[2], GM_NONE, GM_NONE);
+    gm_array *y = (p->gelu ? gm_geglu : gm_swiglu)(s, gate, up);
+    return p->type == GM_PACKED ? gm_quantize_activations(s, y) : gm_astype(s, y, (gm_dtype)p->type);
+}
+
+const gm_op packed_glu_op = {.name = "packed_glu", .n_in = 3, .n_out = 1, .nondiff = 6, .param_size = sizeof(glu_param),
+                             .fields = glu_fields, .infer = glu_infer, .eval = glu_eval, .compose = glu_compose};
+
+gm_array *gm_packed_glu(gm_scope *s, gm_array *x, gm_array *gate, gm_array *up, bool gelu, gm_dtype type) {
+    gm_array *in[3] = {x, gate, up};
+    if (type != GM_FLOAT32 && type != GM_BFLOAT16 && type != GM_PACKED)
+        return gm_fail(GM_EVALUE, "packed_glu: a result in %s, expected float32, bfloat16 or packed activations",
+                       gm_dtype_name(type)), NULL;
+    return array_node(s, &packed_glu_op, in, 3, &(glu_param){gelu, (int32_t)type});
 }

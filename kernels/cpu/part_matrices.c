@@ -6,6 +6,7 @@
 #include "cpu/act.inc"
 #include "cpu/qmatmul.inc"
 #include "cpu/glu.inc"
+#include "cpu/matmul_glu.inc"
 #include "cpu/experts.inc"
 
 EXPORT(pack)
@@ -16,6 +17,7 @@ EXPORT(quantize_act)
 EXPORT(matmul_float)
 EXPORT(matmul_bf16)
 EXPORT(matmul_int8)
+EXPORT(matmul_glu)
 EXPORT(expert_sort)
 EXPORT(expert_gather)
 EXPORT(expert_matmul)

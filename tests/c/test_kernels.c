@@ -567,6 +567,53 @@ static void test_product(const gm_kernels *t, int format, int64_t rows, int64_t 
     product_free(&p);
 }
 
+/* A gated linear unit over two products has the bits of the products, the unit and the form one after another. */
+static void test_glu(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, bool int8)
+{
+    product g = product_new(t, format, rows, k, tokens, FILL_RANDOM, ACT_RANDOM);
+    product u = product_new(t, format, rows, k, tokens, FILL_RANDOM, ACT_RANDOM);
+    const int64_t panels = kernels_panels(t, format, rows), unit = 32 / kernels_panel(t, format);
+    const size_t floats = (size_t)(tokens * rows) * 4, most = floats + act_bytes(tokens, (rows + 31) / 32 * 32);
+    gm_matmul_args gate = product_args(&g, int8), up = gate;
+    up.weight = u.packed;
+    up.out = u.out;
+    (int8 ? t->matmul_int8 : t->matmul_float)(&gate, 0, panels);
+    (int8 ? t->matmul_int8 : t->matmul_float)(&up, 0, panels);
+    guarded memory;
+    uint8_t *want = malloc(most), *got;
+    float *unit_rows = malloc(floats);
+    for (int kind = GM_GLU_SILU; kind <= GM_GLU_CLAMPED; kind++)
+        for (int form = GM_FORM_F32; form <= (rows % 32 ? GM_FORM_BF16 : GM_FORM_INT8); form++) {
+            gm_glu_args glu = { .out = unit_rows, .gate = g.out, .up = u.out, .dim = rows, .gate_stride = g.out_stride,
+                                .up_stride = u.out_stride, .kind = (gm_glu_kind)kind, .alpha = 1.702f, .limit = 7 };
+            const size_t bytes = form == GM_FORM_INT8 ? act_bytes(tokens, rows)
+                                                      : form == GM_FORM_BF16 ? floats / 2 : floats;
+            const int64_t one = 1, size = tokens * rows;
+            t->glu(&glu, 0, tokens);
+            memset(want, 0, most);
+            if (form == GM_FORM_INT8)
+                t->quantize_act(&(gm_quantize_act_args){ .out = want, .x = unit_rows, .x_stride = rows,
+                                                         .tokens = tokens, .k = rows }, 0,
+                                (tokens + GM_ACT_TILE - 1) / GM_ACT_TILE);
+            else
+                t->copy(&(gm_copy_args){ .out = want, .in = unit_rows, .in_type = GM_T_F32, .ndim = 1, .shape = &size,
+                                         .out_type = form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32, .out_strides = &one,
+                                         .in_strides = &one }, 0, size);
+            got = guarded_new(&memory, bytes);
+            const gm_matmul_glu_args a = { .out = got, .form = (gm_row_form)form, .int8 = int8, .gate = gate, .up = up,
+                                           .glu = glu };
+            t->matmul_glu(&a, 0, panels);
+            check(!memcmp(got, want, bytes), "matmul_glu", t->isa, format, rows, k, tokens);
+            memset(got, 0, bytes);
+            for (int64_t i = (panels - 1) / unit * unit; i >= 0; i -= unit)
+                t->matmul_glu(&a, i, i + unit < panels ? i + unit : panels);
+            check(!memcmp(got, want, bytes), "matmul_glu in parts", t->isa, format, rows, k, tokens);
+            guarded_free(&memory);
+        }
+    free(want), free(unit_rows);
+    product_free(&g), product_free(&u);
+}
+
 /* A NaN or infinity among the activations stays visible in that token's row and nowhere else. */
 static void test_not_finite(const gm_kernels *t, int format)
 {
@@ -621,6 +668,11 @@ static void test_table(const gm_kernels *t)
                 for (int k = 0; k < 4; k++)
                     test_product(t, format, row_counts[r], ks[k], token_counts[n], FILL_RANDOM, ACT_RANDOM);
         }
+        for (int n = 0; n < 6 && !dense; n += quick ? 4 : 1)
+            for (int int8 = 0; int8 < 1 + quant_takes_int8(format); int8++) {
+                test_glu(t, format, 33, ks[1], token_counts[n], int8);
+                test_glu(t, format, 96, ks[0], token_counts[n], int8);
+            }
         if (dense) continue;
         for (int fill = FILL_RANDOM; fill < FILL_COUNT; fill++)
             for (int act_fill = ACT_EXTREME; act_fill < ACT_COUNT; act_fill++)

@@ -176,6 +176,44 @@ static int64_t dense_item(int type, int64_t k, int64_t i, int64_t r)
     return type == GM_T_BF16 && i < k / 2 * 2 ? panel + (i / 2 * 32 + row) * 2 + i % 2 : panel + i * 32 + row;
 }
 
+/* A gated linear unit over two products has the bits of one after another. up: the gate's panels, last to first. */
+static void check_matmul_glu(gm_matmul_args gate, bool rounded)
+{
+    const int64_t size = gate.tokens * gate.rows, panels = (gate.rows + 31) / 32, one = 1;
+    const size_t panel_bytes = (size_t)(32 * gate.k) * (gate.format == GM_QUANT_f32 ? 4 : 2);
+    const gm_kernel kernel = rounded ? kernels->matmul_bf16 : kernels->matmul_float;
+    char *turned = buffer((size_t)panels * panel_bytes), *want = buffer(2 * (size_t)size * 4);
+    for (int64_t p = 0; p < panels; p++)
+        memcpy(turned + (size_t)p * panel_bytes, (const char *)gate.weight + (size_t)(panels - 1 - p) * panel_bytes,
+               panel_bytes);
+    gate.bias = gate.residual = NULL;
+    gm_matmul_args up = gate;
+    up.weight = turned;
+    gate.out = buffer((size_t)size * 4), up.out = buffer((size_t)size * 4);
+    kernel(&gate, 0, panels);
+    kernel(&up, 0, panels);
+    const gm_glu_args act = { .out = gate.out, .gate = gate.out, .up = up.out, .dim = gate.rows,
+                              .gate_stride = gate.rows, .up_stride = gate.rows, .kind = GM_GLU_GELU };
+    kernels->glu(&act, 0, gate.tokens);
+    for (int form = GM_FORM_F32; form <= (gate.rows % 32 ? GM_FORM_BF16 : GM_FORM_INT8); form++) {
+        const size_t bytes = form == GM_FORM_INT8 ? act_bytes(gate.tokens, gate.rows)
+                                                  : (size_t)size * (form == GM_FORM_BF16 ? 2 : 4);
+        if (form == GM_FORM_INT8)
+            kernels->quantize_act(&(gm_quantize_act_args){ .out = want, .x = gate.out,
+                                                           .x_stride = gate.rows, .tokens = gate.tokens,
+                                                           .k = gate.rows }, 0, (gate.tokens + 15) / 16);
+        else
+            kernels->copy(&(gm_copy_args){ .out = want, .in = gate.out, .in_type = GM_T_F32, .ndim = 1, .shape = &size,
+                                           .out_type = form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32,
+                                           .out_strides = &one, .in_strides = &one }, 0, size);
+        gm_matmul_glu_args a = { .out = buffer(bytes), .form = (gm_row_form)form, .bf16 = rounded, .gate = gate,
+                                 .up = up, .glu = act };
+        for (int64_t p = 0; p < panels; p += 2) kernels->matmul_glu(&a, p, p + 2 < panels ? p + 2 : panels);
+        CHECK(same(a.out, want, bytes), "matmul_glu format %d rounded %d k %d form %d", gate.format, rounded,
+              (int)gate.k, form);
+    }
+}
+
 static void check_matmul(int format, int64_t rows, int64_t k, int64_t tokens, bool rounded)
 {
     const int type = format == GM_QUANT_f32 ? GM_T_F32 : format == GM_QUANT_f16 ? GM_T_F16 : GM_T_BF16;
@@ -213,15 +251,22 @@ static void check_matmul(int format, int64_t rows, int64_t k, int64_t tokens, bo
     a.out = cut, a.residual = cut;                          /* in place, panel by panel */
     for (int64_t p = 0; p < panels; p++) kernel(&a, p, p + 1);
     CHECK(same(cut, out, (size_t)(tokens * rows) * 4), "matmul format %d rounded %d k %d: cut", format, rounded, (int)k);
+    if (rounded) {
+        a.x = narrow, a.x_bf16 = true, a.out = cut, a.residual = residual;
+        kernel(&a, 0, panels);
+        CHECK(same(cut, out, (size_t)(tokens * rows) * 4), "matmul k %d: rows that are rounded before", (int)k);
+    }
+    check_matmul_glu(a, rounded);
     free_buffers();
 }
 
 static void test_matmul(void)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 33, 7, 5 }, { 32, 64, 13 }, { 100, 513, 3 }, { 70, 1300, 50 },
-                                         { 40, 576, 97 }, { 225, 30, 26 }, { 33, 2, 12 }, { 20, 1027, 1 } };
+                                         { 40, 576, 97 }, { 225, 30, 26 }, { 33, 2, 12 }, { 20, 1027, 1 },
+                                         { 96, 600, 35 } };
     for (int format = GM_QUANT_f32; format <= GM_QUANT_bf16; format++)
-        for (int s = 0; s < 9; s++)
+        for (int s = 0; s < 10; s++)
             for (int rounded = 0; rounded < 1 + (format == GM_QUANT_bf16); rounded++)
                 check_matmul(format, shapes[s][0], shapes[s][1], shapes[s][2], rounded);
 }
