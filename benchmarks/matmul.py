@@ -29,7 +29,7 @@ ROWS = [*SQUARE, "512x2048x8192", "64x2048x2048", "16x2048x2048", "1024 @ .T", "
 CORES = {"avx2": "Haswell", "avx512": "SkylakeX"}
 SAMPLE = 0.05                # seconds that one sample takes at least
 SLOWEST = 5e9                # operations of one product, above which mlx's reference BLAS is not waited for
-BYTES = {"avx2": "32", "avx512": "64", "neon": "16"}
+BYTES = {"avx512": "64", "avx": "32", "": "16"}      # of a register, by how the name of the instruction set begins
 
 
 class Peak:
@@ -39,7 +39,7 @@ class Peak:
         self.folder = tempfile.TemporaryDirectory()
         self.program = os.path.join(self.folder.name, "fma")
         subprocess.run([os.environ.get("CC", "cc"), "-O3", "-march=native", "-pthread",
-                        f"-DBYTES={BYTES.get(isa, '16')}", os.path.join(HERE, "fma.c"), "-o", self.program], check=True)
+                        f"-DBYTES={next(n for name, n in BYTES.items() if isa.startswith(name))}", os.path.join(HERE, "fma.c"), "-o", self.program], check=True)
 
     def __call__(self, threads):
         return float(subprocess.run([self.program, str(threads)], check=True, stdout=subprocess.PIPE, text=True).stdout)

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,21 +14,22 @@ STARTING = [path for path in PROGRAMS if "gm_init(" in open(os.path.join(ROOT, p
 ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon", "neon_i8mm")
 
 
-@pytest.fixture(scope="session")
-def programs(engine):
-    built = {}
-
-    def get(source):
-        if source not in built:
-            built[source] = engine.link(source)
-        return built[source]
-
-    return get
-
-
-def run(program, isa=None):
+def run(program, *arguments, isa=None):
     environment = os.environ | ({"GOMLX_ISA": isa} if isa else {})
-    return subprocess.run([program], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    return subprocess.run([program, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="session")
+def runs(request, engine, usable_isas):
+    """{(source, instruction set or None): the future of its run} for the tests that were asked for; as many at a time as
+    there are processors."""
+    asked = [(item.callspec.params["source"], item.callspec.params.get("isa")) for item in request.session.items
+             if "runs" in item.fixturenames]
+    asked = [(source, isa) for source, isa in asked if isa is None or isa in usable_isas]
+    pool = ThreadPoolExecutor(os.cpu_count())
+    built = {source: pool.submit(engine.link, source) for source in dict.fromkeys(source for source, _ in asked)}
+    yield {one: pool.submit(lambda source, isa: run(built[source].result(), isa=isa), *one) for one in asked}
+    pool.shutdown(cancel_futures=True)
 
 
 def check(done):
@@ -37,16 +39,16 @@ def check(done):
 
 
 @pytest.mark.parametrize("source", [path for path in PROGRAMS if path not in STARTING])
-def test_program(programs, source):
-    check(run(programs(source)))
+def test_program(runs, source):
+    check(runs[source, None].result())
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("source", STARTING)
-def test_program_with_each_instruction_set(programs, usable_isas, source, isa):
+def test_program_with_each_instruction_set(runs, usable_isas, source, isa):
     if isa not in usable_isas:
         pytest.skip(f"this machine or build cannot run {isa}")
-    check(run(programs(source), isa))
+    check(runs[source, isa].result())
 
 
 def test_avxvnni_in_the_encoding_of_avx512(engine, usable_isas, tmp_path):
@@ -60,7 +62,7 @@ def test_avxvnni_in_the_encoding_of_avx512(engine, usable_isas, tmp_path):
     (own,) = engine.compile([(source, "avxvnni_in_avx512", flags)], "-O1", *engine.sanitize).values()
     objects = {**engine.objects, f"{source}@avx2": own}
     program = engine.link("tests/c/test_kernels.c", objects=objects, name="avxvnni_in_avx512")
-    check(subprocess.run([program, "quick", "avx2"], cwd=ROOT, capture_output=True, text=True, timeout=600))
+    check(run(program, "quick", "avx2"))
 
 
 @pytest.fixture(scope="session")
@@ -69,4 +71,4 @@ def usable_isas(engine, tmp_path_factory):
     source = tmp_path_factory.mktemp("isa") / "probe_isa.c"
     source.write_text('#include "gomlx.h"\nint main(void) { return gm_init() == GM_OK ? 0 : 1; }\n')
     program = engine.link(str(source))
-    return {isa for isa in ISAS if run(program, isa).returncode == 0}
+    return {isa for isa in ISAS if run(program, isa=isa).returncode == 0}

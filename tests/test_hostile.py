@@ -428,6 +428,33 @@ def test_another_models_tokenizer_file(tmp_path, shared):
         gomlx.load(folder)
 
 
+def test_experts_of_several_types(tmp_path, shared):
+    """Experts lie side by side in one stack, which has one type."""
+    source, folder = os.path.join(shared, "data/models/qwen3_moe"), tmp_path / "moe"
+    shutil.copytree(source, folder, copy_function=shutil.copyfile)
+    folder.chmod(0o755)
+    data = (folder / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header, parts, at = json.loads(data[8:8 + length]), [], 0
+    for name, one in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = one["data_offsets"]
+        part = data[8 + length + begin:8 + length + end]
+        if ".experts." in name and ".experts.0." not in name:
+            assert one["dtype"] == "BF16"
+            part = (np.frombuffer(part, np.uint16).astype(np.uint32) << 16).tobytes()
+            one["dtype"] = "F32"
+        one["data_offsets"] = [at, at + len(part)]
+        at += len(part)
+        parts.append(part)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    refused(folder, "experts.1.", "is of type F32", "experts.0.", "one type for all experts", kind=NotImplementedError)
+    _gomlx.load_model(str(folder), dtype="float32").close()
+
+
 @pytest.mark.parametrize(("tokens", "words"), [
     ([f"t{i}" for i in range(41)], ["id 40 ('t40')", "token_embd.weight, 40"]),
     ([f"t{i}" for i in range(19)], ["19 ids", "token_embd.weight, 40"]),

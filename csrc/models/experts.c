@@ -69,12 +69,18 @@ static gm_status add_separate(gm_loader *l, const expert_names *n, gm_linear *li
     char name[NAME_BYTES];
     int64_t want[2] = {rows, columns};
     job j = {.to = &linear->weight, .kind = JOB_PACK, .rows = rows, .columns = columns,
-             .parts = l->model->config.n_experts};
+             .parts = l->model->config.n_experts, .apart = true};
+    const gm_tensor *first = NULL;
     for (j.part = 0; j.part < j.parts; j.part++) {
         if (!(j.tensor = fields_find(l, name, "%s.%lld.%s.weight", n->base, (long long)j.part, n->part)))
             return fields_missing(l, name);
         if (!fields_has_shape(j.tensor, 2, want))
             return fields_refuse_shape(l, j.tensor, 2, want);
+        first = first ? first : j.tensor;
+        if (j.tensor->format != first->format &&
+            (l->options.weight_dtype == -1 || j.tensor->format > GM_QUANT_bf16 || first->format > GM_QUANT_bf16))
+            return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s and %s of %s, expected one type for all experts, "
+                           "or a dtype to load them in", l->path, j.tensor->name, j.tensor->type, first->name, first->type);
         GM_TRY(fields_add(l, j));
     }
     return GM_OK;

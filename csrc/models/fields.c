@@ -79,7 +79,7 @@ gm_status fields_missing(const gm_loader *l, const char *name) {
 
 size_t fields_job_bytes(const job *j) {
     const size_t all = j->tensor->bytes + (j->scales ? j->scales->bytes : 0) + (j->biases ? j->biases->bytes : 0);
-    return all / (size_t)(j->parts > 1 ? j->parts : 1);
+    return all / (size_t)(j->parts > 1 && !j->apart ? j->parts : 1);
 }
 
 gm_status fields_add(gm_loader *l, job j) {
@@ -169,7 +169,7 @@ static gm_status add_vector(gm_loader *l, const field_cursor *c) {
         return GM_OK;
     if (!t)
         return fields_missing(l, name);
-    job j = {.tensor = t, .to = c->where, .kind = JOB_VECTOR, .rows = rows, .columns = columns, .parts = 1};
+    job j = {.tensor = t, .to = c->where, .kind = JOB_VECTOR, .rows = rows, .columns = columns};
     pick_rows(l, c, name, &source, &j);
     const bool matrix = c->field->kind == FIELD_MATRIX;
     if (matrix ? !is_matrix(t, source, columns, true) : !fields_has_shape(t, 1, &source))
@@ -211,8 +211,8 @@ gm_status fields_add_groups(gm_loader *l, const gm_tensor *w, const gm_tensor *s
     j.kind = JOB_PACK;
     j.rows = rows;
     j.columns = columns;
-    j.parts = experts ? experts : 1;
-    for (j.part = 0; j.part < j.parts; j.part++) {
+    j.parts = experts;
+    for (j.part = 0; j.part == 0 || j.part < experts; j.part++) {
         j.first_row = j.part * source;
         GM_TRY(fields_add(l, j));
     }
@@ -268,7 +268,6 @@ static gm_status add_bias(gm_loader *l, const char *base, gm_linear *linear, con
 static gm_status add_matrix(gm_loader *l, const char *base, gm_linear *linear, job j, int64_t rows, int64_t source,
                             int64_t columns) {
     char name[NAME_BYTES];
-    j.parts = 1;
     if (fields_find(l, name, "%s.scales", base)) {
         GM_TRY(fields_add_mlx(l, base, linear, &j, 0, rows, source, columns));
         return add_bias(l, base, linear, &j, rows, source);
@@ -355,8 +354,7 @@ gm_status fields_list(gm_loader *l) {
         return fields_missing(l, name);
     if (!fields_has_shape(t, 1, &c->hidden))
         return fields_refuse_shape(l, t, 1, &c->hidden);
-    GM_TRY(fields_add(l, (job){.tensor = t, .to = &m->norm, .kind = JOB_VECTOR, .rows = c->hidden, .columns = 1,
-                            .parts = 1}));
+    GM_TRY(fields_add(l, (job){.tensor = t, .to = &m->norm, .kind = JOB_VECTOR, .rows = c->hidden, .columns = 1}));
     return c->tied ? GM_OK : add_matrix(l, head, &m->head, (job){0}, c->vocab, c->vocab, c->hidden);
 }
 

@@ -246,7 +246,7 @@ static gm_array *make_result(gm_loader *l, const job *j, gm_spec spec) {
 /* Whole stacks are [E, rows, columns]; vectors have no columns. */
 static gm_spec result_spec(const job *j, gm_dtype dtype, bool vector) {
     gm_spec spec = {.dtype = dtype};
-    int64_t stack = j->parts < 0 ? -j->parts : j->parts > 1 ? j->parts : 0;
+    int64_t stack = j->parts < 0 ? -j->parts : j->parts;
     if (stack)
         spec.shape[spec.ndim++] = stack;
     spec.shape[spec.ndim++] = j->parts < 0 ? j->rows / stack : j->rows;
@@ -328,6 +328,14 @@ static void add_to_fingerprint(gm_model *m, const gm_tensor *t) {
         mix(&m->fingerprint, t->data + (t->bytes - n) / 2 * i, n);
 }
 
+/* What the job reads: its tensor, and scales and biases that MLX's arrays have apart. */
+static void for_each_read(gm_loader *l, const job *j, void (*f)(const gm_checkpoint *c, const gm_tensor *t)) {
+    const gm_tensor *const read[] = {j->tensor, j->scales, j->biases};
+    for (int i = 0; i < 3; i++)
+        if (read[i])
+            f(l->checkpoint, read[i]);
+}
+
 static gm_status start_job(gm_loader *l) {
     const job *j = &l->jobs[l->at];
     gm_status status = GM_OK;
@@ -336,7 +344,7 @@ static gm_status start_job(gm_loader *l) {
         if (read[i])
             add_to_fingerprint(l->model, read[i]);
     if (l->at + 1 < l->n_jobs)
-        checkpoint_will_need(l->checkpoint, j[1].tensor);   /* read ahead while this one is packed */
+        for_each_read(l, j + 1, checkpoint_will_need);      /* read ahead while this one is packed */
     if (j->kind == JOB_PACK)
         status = make_row_map(l, j);
     if (status == GM_OK)
@@ -377,8 +385,8 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
         if (status != GM_OK)
             return status;
         clear_job(l);
-        if (j->parts <= 1 || j->part + 1 == j->parts)
-            checkpoint_done_with(l->checkpoint, j->tensor);
+        if (j->apart || j->parts <= 1 || j->part + 1 == j->parts)
+            for_each_read(l, j, checkpoint_done_with);
         l->bytes_done += fields_job_bytes(j);
         l->at++;
         if (progress)

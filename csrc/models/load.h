@@ -21,7 +21,8 @@ typedef struct {
     gm_array **to;               /* where the array goes */
     job_kind kind;
     int64_t rows, columns;       /* of one part; a vector has 1 column */
-    int64_t part, parts;         /* the array is a stack of so many; this is number part */
+    int64_t part, parts;         /* the array is a stack of so many, 0: none; this is number part */
+    bool apart;                  /* every part has a tensor of its own */
     int64_t first_row;           /* of the tensor: where the part begins */
     row_pick picks[MAX_PICKS];   /* one after another; n_picks 0: all rows as they are */
     int n_picks;

@@ -142,8 +142,8 @@ static const void *rows_from(const gm_array *x, const void *data, int64_t first)
 }
 
 /* Tokens go in parts that run side by side: pieces are then some tens of microseconds, so that threads end together,
- * and activations stay in the second-level cache. The parts of a matrix of few rows are half as large. Those of block
- * formats, whole tiles: */
+ * and activations stay in the second-level cache. The parts of a matrix of few rows are half as large. All are whole
+ * tiles. */
 #define PART_TOKENS 128
 #define FEW_ROWS 1280
 
@@ -225,9 +225,9 @@ static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_
         return gm_fail(GM_ESHAPE, "packed_glu: gate is %s and up %s, expected as many rows, and one format where "
                        "one of them is dense", a, b);
     }
-    if (p->type == GM_PACKED && gate->shape[0] % 32)
-        return gm_fail(GM_ESHAPE, "packed_glu: %lld rows are no activations, expected a multiple of 32",
-                       (long long)gate->shape[0]);
+    if (p->type == GM_PACKED && (dense || gate->shape[0] % 32))
+        return gm_fail(GM_ESHAPE, "packed_glu: %lld rows%s are no activations, expected a multiple of 32 of block formats",
+                       (long long)gate->shape[0], dense ? " of a dense matrix" : "");
     spec_like(out, x, (gm_dtype)p->type);
     out->shape[1] = gate->shape[0];
     out->format = p->type == GM_PACKED ? ARRAY_ACTIVATIONS : 0;
@@ -242,7 +242,7 @@ static gm_status glu_eval(gm_array *out, gm_queue *q) {
                   panel = kernels_panel(kernels, gate->format), panels = kernels_panels(kernels, gate->format, rows),
                   share = part_tokens(gate->format, rows), unit = panel < 32 ? 32 / panel : 1;
     const gm_row_form form = p->type == GM_PACKED ? GM_FORM_INT8 : p->type == GM_BFLOAT16 ? GM_FORM_BF16 : GM_FORM_F32;
-    const int flags = gate->format > GM_QUANT_bf16 || form == GM_FORM_INT8 ? LAUNCH_FTZ : 0;
+    const int flags = gate->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0;      /* dense panels keep denormals */
     const void *data;
     GM_TRY(product_rows(q, x, &data));
     GM_TRY(array_alloc(out, q));

@@ -1,8 +1,8 @@
 /* product.c - how a dense product is cut: which operand becomes lanes, what is packed first, how large a piece is.
  * None of it changes a bit of the result. */
+#include "ops/product.h"
 #include <string.h>
 #include "core/graph.h"
-#include "ops/product.h"
 
 #define PIECE_FLOPS 200000.0          /* some microseconds: not worth another thread below it */
 #define TASK_FLOPS 5e7                /* at most, so that threads end together */

@@ -269,7 +269,7 @@ static PyMethodDef module_functions[] = {
      SIG("multiplies_bfloat16()", "Whether the instruction set in use does: then activations that meet weights in bfloat16 "
          "are rounded to it by default.")},
     {"isa", isa, METH_NOARGS, SIG("isa()", "The instruction set in use: generic, avx2, avxvnni, avx512, "
-                                       "avx512vnni, avx512bf16 or neon.")},
+                                       "avx512vnni, avx512bf16, neon or neon_i8mm.")},
     {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
     {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},
     {"default_threads_reason", default_threads_reason, METH_NOARGS, SIG("default_threads_reason()", "Why that many.")},

@@ -38,7 +38,8 @@ def model():
     made.add_argument("--context-policy", choices=("stop", "error", "rotate"),
                       help="when the context is full: end, fail, or go on seeing the last tokens (default: stop)")
     made.add_argument("--activations", choices=("int8", "bfloat16", "float32"),
-                      help="of products: int8 with quantised weights, bfloat16 with such, float32 is exact")
+                      help="of products: int8 with quantised weights (not mxfp8), bfloat16 with weights in it; "
+                           "float32 is exact")
     made.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="of weights that are not quantised")
     made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
     return made

@@ -643,6 +643,8 @@ static void test_affine(const gm_kernels *t, int format)
     }
     test_product(t, format, 17, 256, 5, FILL_ONES, ACT_EXTREME);
     test_product(t, format, 17, 256, 5, FILL_TINY, ACT_CONSTANT);
+    test_glu(t, format, 96, 256, 17, true);
+    test_not_finite(t, format);
 }
 
 static void test_table(const gm_kernels *t)
@@ -665,8 +667,7 @@ static void test_table(const gm_kernels *t)
             test_pack(t, format, row_counts[r], dense ? 37 : ks[1]);
             if (dense) continue;
             for (int n = 0; n < 6; n += quick ? 4 : 1)
-                for (int k = 0; k < 4; k++)
-                    test_product(t, format, row_counts[r], ks[k], token_counts[n], FILL_RANDOM, ACT_RANDOM);
+                test_product(t, format, row_counts[r], ks[(r + n) % 4], token_counts[n], FILL_RANDOM, ACT_RANDOM);
         }
         for (int n = 0; n < 6 && !dense; n += quick ? 4 : 1)
             for (int int8 = 0; int8 < 1 + quant_takes_int8(format); int8++) {
