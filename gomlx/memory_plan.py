@@ -104,7 +104,7 @@ def plan_memory(path: str | os.PathLike | None = None, *, context: int | None = 
     available, source = (budget, "given") if budget is not None else available_memory()
     ceiling = headers.context_length(header) or CONTEXT_CAP
     kv_dtype = kv_dtype or default_kv_dtype(header, dtype)
-    weights, working = weight_bytes(header, dtype), working_bytes(header, layers)
+    weights, working = weight_bytes(header, dtype), working_bytes(header, layers, dtype)
 
     def sequence(tokens):
         return sum(layer.bytes(tokens, kv_dtype) for layer in layers)
@@ -168,9 +168,9 @@ def weight_bytes(header, dtype):
                for name, one in header.tensors.items() if not headers.TOWERS.match(name))
 
 
-def default_kv_dtype(header, dtype):
-    """As gomlx.load: float16 where activations are not float32, which is beside quantised weights, but MLX's mxfp8, and
-    beside matrices in bfloat16 where the processor multiplies such."""
+def default_activations(header, dtype):
+    """As gomlx.load: int8 beside quantised weights, but MLX's mxfp8; bfloat16 beside matrices in it where the processor
+    multiplies such."""
     quantised = headers.quantisation(header)
     if header.format == "gguf":
         blocks = quantised["bits"] is not None
@@ -181,36 +181,45 @@ def default_kv_dtype(header, dtype):
         len(one.shape) > 1 and one.dtype in FLOATS and (dtype or FLOATS[one.dtype]) == "bfloat16"
         for name, one in header.tensors.items()
         if not headers.TOWERS.match(name) and not name.endswith((".scales", ".biases")))
-    return "float16" if blocks or rounded else "float32"
+    return "int8" if blocks else "bfloat16" if rounded else "float32"
+
+
+def default_kv_dtype(header, dtype):
+    """As gomlx.load."""
+    return "float32" if default_activations(header, dtype) == "float32" else "float16"
 
 
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def working_bytes(header, layers):
-    """What one prefill chunk holds at its peak, in columns of float32, and logits. That is in the MLP or in attention: the
-    residual stream, its normed form, the two halves of the MLP, and queries, keys and values with attention's copies,
+# A column of activations in columns of float32; int8 ones take nine bytes for eight values.
+COLUMN = {"int8": 9 / 32, "bfloat16": 1 / 2, "float32": 1}
+
+
+def working_bytes(header, layers, dtype):
+    """What one prefill chunk holds at its peak, in columns of float32, and logits. That is in the MLP or in attention:
+    the residual stream, its normed form, the inside of the MLP, and queries, keys and values with attention's copies,
     which are freed only when the layer has run. A mixture has its rows in the order of the experts, once for each expert
     that a token goes to: the inputs, the halves, the outputs; and the sum of them."""
     read = Reader(header)
     hidden, heads = read.number("hidden_size", "embedding_length", 0), read.number(*HEADS, 1)
     queries = heads * max(layer.head_dim for layer in layers)
     keys = max(layer.n_kv_heads * layer.head_dim for layer in layers)
-    mlp = inner = read.number("intermediate_size", "feed_forward_length", 4 * hidden)
-    halves = 2 * mlp
+    mlp = read.number("intermediate_size", "feed_forward_length", 4 * hidden)
+    column = COLUMN[default_activations(header, dtype)]
+    # Layers of these have more beside queries, about as much as the halves of an MLP: inputs of each layer, linear attention.
+    inside = 2 * mlp if read.family in ("gemma4", "qwen3_5", "qwen3_next") else mlp * column
     experts = max(read.number("num_experts_per_tok", "expert_used_count", 0), read.number("top_k_experts", "", 0))
     if experts:
         inner = read.number("moe_intermediate_size", "expert_feed_forward_length", mlp)
-        routed = hidden + experts * 2 * (hidden + inner)
-        halves = max(halves, routed) if read.family == "gemma4" else routed
-    if read.family.startswith("gemma"):                     # norms behind both blocks; Gemma 4's inputs of each layer
-        halves += hidden + len(layers) * read.number("hidden_size_per_layer_input",
+        routed = hidden + experts * (2 * (hidden + inner) + (inner * column if column < 1 / 2 else 0))
+        inside = max(inside, routed) if read.family == "gemma4" else routed
+    if read.family == "gemma4":                             # norms behind both blocks, and the inputs of each layer
+        inside += hidden + len(layers) * read.number("hidden_size_per_layer_input",
                                                      "embedding_length_per_layer_input", 0)
     elif read.family in ("qwen3_5", "qwen3_next"):          # gated attention
-        halves += queries
-    if header.format == "gguf" and headers.quantisation(header)["bits"] is not None:
-        halves += max(1, experts) * inner * 9 // 32         # int8 activations, nine bytes for eight values
-    columns = max(2 * hidden + halves + 2 * queries + 3 * keys, hidden + 4 * queries + 2 * keys)
+        inside += queries
+    columns = int(max(2 * hidden + inside + 2 * queries + 3 * keys, hidden + 4 * queries + 2 * keys))
     vocab = max((one.shape[0] for name, one in header.tensors.items()
                  if len(one.shape) == 2 and ("embed_tokens." in name or name == "token_embd.weight")), default=0)
     return 4 * (PREFILL_ROWS * columns + 2 * vocab)
