@@ -98,9 +98,11 @@ void team_gate_wait(team_gate *gate) {
     }
 }
 
-void team_gate_done(team_gate *gate, uint32_t pieces) {
-    if (atomic_fetch_sub(&gate->left, pieces) == pieces && atomic_load(&gate->sleepers))
+uint32_t team_gate_done(team_gate *gate, uint32_t pieces) {
+    const uint32_t left = atomic_fetch_sub(&gate->left, pieces) - pieces;
+    if (left == 0 && atomic_load(&gate->sleepers))
         futex_wake(&gate->left, INT_MAX);
+    return left;
 }
 
 /* ---- workers and runs ---- */

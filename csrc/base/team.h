@@ -34,5 +34,5 @@ typedef struct {
     _Atomic uint32_t sleepers;
 } team_gate;
 void team_gate_wait(team_gate *gate);
-void team_gate_done(team_gate *gate, uint32_t pieces);
+uint32_t team_gate_done(team_gate *gate, uint32_t pieces);       /* returns what is left */
 #endif

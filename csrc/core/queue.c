@@ -10,6 +10,9 @@
 #endif
 
 #define ARENA_BLOCK ((size_t)64 << 10)
+#define MOST_PIECES ((int64_t)1 << 28)     /* of a launch */
+#define MOST_CLOSING 8                     /* launches that close a stage: a deadline waits for them */
+#define CLOSING (1u << 31)                 /* in a gate: what closes the stage is not done */
 
 typedef struct {
     gm_kernel fn;
@@ -21,6 +24,7 @@ typedef struct {
     _Atomic uint32_t next;      /* the first piece that nobody has taken */
     uint32_t stage;             /* of this run: begins when all pieces of the stage before are done */
     bool barrier;               /* what was launched before must be done before this one begins */
+    bool closing;               /* of this run: whoever does the last piece of the stage does this too */
     bool solo;                  /* runs on thread 0 alone */
     bool ftz;
     uint8_t work;               /* a gm_work */
@@ -54,6 +58,7 @@ struct gm_queue {
     size_t cap_reads, cap_writes, cap_past_reads, cap_past_writes;
     size_t noted_reads, noted_writes;    /* of the node's last launch, which is among the past ones */
     bool noted;                 /* there is one since the last barrier, and it was solo */
+    bool parts;                 /* the node's last launch was a part */
     bool fence, multi_since, any_multi;
     uint8_t work;               /* of the node at hand */
     /* memory in stream order */
@@ -114,7 +119,7 @@ void queue_reset(gm_queue *q) {
     q->count = 0;
     q->flags = NULL;
     q->n_reads = q->n_writes = q->n_past_reads = q->n_past_writes = 0;
-    q->fence = q->multi_since = q->any_multi = q->noted = false;
+    q->fence = q->multi_since = q->any_multi = q->noted = q->parts = false;
     q->work = GM_WORK_OTHER;
     while (q->arenas) {
         arena *a = q->arenas;
@@ -247,13 +252,15 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
     if (!copy)
         return error_code();
     memcpy(copy, args, size);
-    bool solo = n <= grain;
+    const bool part = (flags & LAUNCH_PART) != 0, solo = n <= grain && !part;
+    const bool beside = part && q->parts;        /* waits for what the part before it waits for */
     /* A node of many launches (thousands of arrays joined) compares and notes what it touches once. */
     bool again = solo && q->noted && q->noted_reads == q->n_reads && q->noted_writes == q->n_writes;
     bool barrier = (q->fence && (q->multi_since || !solo)) ||
-                   (!again && (conflicts(q->reads, q->n_reads, q->past_writes, q->n_past_writes, solo) ||
-                               conflicts(q->writes, q->n_writes, q->past_writes, q->n_past_writes, solo) ||
-                               conflicts(q->writes, q->n_writes, q->past_reads, q->n_past_reads, solo)));
+                   (!again && !beside &&
+                    (conflicts(q->reads, q->n_reads, q->past_writes, q->n_past_writes, solo) ||
+                     conflicts(q->writes, q->n_writes, q->past_writes, q->n_past_writes, solo) ||
+                     conflicts(q->writes, q->n_writes, q->past_reads, q->n_past_reads, solo)));
     if (barrier) {
         q->n_past_reads = q->n_past_writes = 0;
         q->multi_since = false;
@@ -264,6 +271,7 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
         GM_TRY(note(&q->past_reads, &q->n_past_reads, &q->cap_past_reads, q->reads[i].buf, solo));
     for (size_t i = 0; i < q->n_writes && !again; i++)
         GM_TRY(note(&q->past_writes, &q->n_past_writes, &q->cap_past_writes, q->writes[i].buf, solo));
+    q->parts = part;
     q->noted = solo;
     q->noted_reads = q->n_reads;
     q->noted_writes = q->n_writes;
@@ -361,7 +369,7 @@ void queue_end_node(gm_queue *q) {
     while (q->n_scratch)
         queue_drop(q, q->scratch[--q->n_scratch]);
     q->n_reads = q->n_writes = 0;
-    q->noted = false;
+    q->noted = q->parts = false;
 }
 
 /* ---- running ---- */
@@ -419,6 +427,32 @@ static void lap(int64_t *mark, int64_t *ns) {
     *mark = now;
 }
 
+static void set_flush(const launch *l, unsigned saved) {
+    const unsigned want = l->ftz ? saved | FTZ_BITS : saved;
+    if (float_state() != want)
+        set_float_state(want);
+}
+
+/* Does what closes the stage of launch i, and opens its gate. */
+static void close_stage(gm_queue *q, int64_t i, unsigned saved, gm_phase_profile *profile, int64_t *mark) {
+    const uint32_t stage = q->launches[i].stage;
+    for (i++; i < q->count; i++) {
+        const launch *l = &q->launches[i];
+        if (l->pieces == 0)
+            continue;
+        if (l->stage != stage)
+            break;
+        if (!l->closing)
+            continue;
+        set_flush(l, saved);
+        if (!is_cancelled(q))
+            l->fn(l->args, 0, l->range);
+        if (profile)
+            lap(mark, &profile->work[l->work].ns);
+    }
+    team_gate_done(&q->gates[stage], CLOSING);
+}
+
 /* Works on until the queue's end or the deadline (thread 0 only). Cancelled work counts as done. */
 static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
     unsigned saved = float_state();
@@ -427,7 +461,7 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
     int64_t mark = profile ? clock_ns() : 0;
     for (; c->launch < q->count; c->launch++) {
         launch *l = &q->launches[c->launch];
-        if (!c->inside && ((l->solo && thread != 0) || is_exhausted(l)))
+        if (!c->inside && ((l->solo && thread != 0) || (l->closing && n_threads > 1) || is_exhausted(l)))
             continue;
         if (l->stage > c->stage && n_threads > 1) {
             team_gate_wait(&q->gates[l->stage - 1]);
@@ -435,9 +469,7 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
             if (profile)
                 lap(&mark, &profile->wait_ns);
         }
-        unsigned want = l->ftz ? saved | FTZ_BITS : saved;
-        if (float_state() != want)
-            set_float_state(want);
+        set_flush(l, saved);
         while (c->inside || take(l, n_threads, c)) {
             c->inside = true;
             while (c->at < c->end && !is_cancelled(q)) {
@@ -453,8 +485,11 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
                 worked = true;
             }
             c->inside = false;
-            if (n_threads > 1)
-                team_gate_done(&q->gates[l->stage], c->taken);
+            if (n_threads > 1 && team_gate_done(&q->gates[l->stage], c->taken) == CLOSING) {
+                if (profile)
+                    lap(&mark, &profile->work[l->work].ns);
+                close_stage(q, c->launch, saved, profile, &mark);
+            }
         }
         if (profile)
             lap(&mark, &profile->work[l->work].ns);
@@ -474,16 +509,16 @@ static void join_in(void *context, int thread, int n_threads) {
     work(context, thread, n_threads, &c, 0);
 }
 
-/* Cuts the launches into pieces and stages; returns the last stage. Each stage has pieces, so that its gate opens only
- * after those before it. */
-static uint32_t cut(gm_queue *q) {
+/* Cuts the launches into pieces and stages. Each stage has pieces, so that its gate opens only after those before
+ * it. */
+static void cut(gm_queue *q) {
     uint32_t stage = 0;
     bool barrier = false, any = false;
     for (int64_t i = 0; i < q->count; i++) {
         launch *l = &q->launches[i];
         l->range = l->factor ? l->n * *l->factor : l->n;
-        if (l->range / l->grain >= INT32_MAX)
-            l->grain = l->range / (INT32_MAX - 1);
+        if (l->range / l->grain >= MOST_PIECES)
+            l->grain = l->range / (MOST_PIECES - 1);
         l->pieces = l->solo ? 1 : (uint32_t)((l->range + l->grain - 1) / l->grain);
         atomic_store_explicit(&l->next, 0, memory_order_relaxed);
         barrier |= l->barrier;
@@ -491,20 +526,46 @@ static uint32_t cut(gm_queue *q) {
             continue;
         stage += barrier && any;
         l->stage = stage;
+        l->closing = false;
         any = true;
         barrier = false;
     }
     q->last_stage = stage;
-    return stage;
+}
+
+/* A few solo launches that are a stage by themselves are done by the thread that ends the stage before them, which the
+ * others wait for anyway: one gate less to wait at. */
+static void join_stages(gm_queue *q) {
+    uint32_t joined = 0;
+    for (int64_t i = 0, end; i < q->count; i = end) {
+        const uint32_t stage = q->launches[i].stage;
+        int64_t n = 0;
+        bool solo = true;
+        for (end = i; end < q->count && (q->launches[end].pieces == 0 || q->launches[end].stage == stage); end++) {
+            n += q->launches[end].pieces != 0;
+            solo &= q->launches[end].solo || q->launches[end].pieces == 0;
+        }
+        const bool closing = n > 0 && solo && n <= MOST_CLOSING && stage > 0;
+        joined += closing;
+        for (; i < end; i++) {
+            q->launches[i].stage = stage - joined;
+            q->launches[i].closing = closing;
+        }
+    }
+    q->last_stage -= joined;
 }
 
 /* Each gate's count of pieces. queue_launch made the place. */
-static void close_gates(gm_queue *q, uint32_t last) {
-    memset(q->gates, 0, ((size_t)last + 1) * sizeof *q->gates);
-    for (int64_t i = 0; i < q->count; i++)
-        if (q->launches[i].pieces)
-            atomic_fetch_add_explicit(&q->gates[q->launches[i].stage].left, q->launches[i].pieces,
-                                      memory_order_relaxed);
+static void close_gates(gm_queue *q) {
+    memset(q->gates, 0, ((size_t)q->last_stage + 1) * sizeof *q->gates);
+    for (int64_t i = 0; i < q->count; i++) {
+        const launch *l = &q->launches[i];
+        _Atomic uint32_t *left = &q->gates[l->stage].left;
+        if (l->closing)
+            atomic_fetch_or_explicit(left, CLOSING, memory_order_relaxed);
+        else if (l->pieces)
+            atomic_fetch_add_explicit(left, l->pieces, memory_order_relaxed);
+    }
 }
 
 void queue_profile(gm_queue *q, gm_phase_profile *profile) { q->profile = profile; }
@@ -524,16 +585,18 @@ static void count_launches(const gm_queue *q) {
 }
 
 void queue_start(gm_queue *q, int n_threads) {
-    const uint32_t last = cut(q);
+    cut(q);
+    q->joined = q->any_multi && n_threads > 1;
+    if (q->joined)
+        join_stages(q);
     if (q->profile)
         count_launches(q);
     q->main = (cursor){0};
     for (flag *f = q->flags; f; f = f->next)
         f->raised = 0;
     atomic_store(&q->cancelled, false);
-    q->joined = q->any_multi && n_threads > 1;
     if (q->joined)
-        close_gates(q, last);
+        close_gates(q);
     q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;
 }
 

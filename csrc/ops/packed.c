@@ -151,6 +151,11 @@ static int64_t part_tokens(int format, int64_t rows) {
     return (format <= GM_QUANT_bf16 ? GM_DENSE_TOKENS : PART_TOKENS) / (rows < FEW_ROWS ? 2 : 1);
 }
 
+/* Dense panels keep denormals. */
+static int part_flags(int format, int64_t tokens, int64_t share) {
+    return (tokens > share ? LAUNCH_PART : 0) | (format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0);
+}
+
 /* Panels of a piece of `matrices` that have `panels` each, work: multiply-adds for one of them. At most some
  * microseconds of work, and of memory traffic when there is one token. Within that a matrix is 16 pieces, for its threads
  * to end together; a small one is not worth handing its parts from core to core. Panels of a piece share what is made of
@@ -193,7 +198,8 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
             .x_stride = k, .x_bf16 = is_bf16(x), .weight = array_ptr(w), .format = w->format, .bias = bias_data,
             .residual = residual_data ? residual_data + first * rows : NULL, .rows = rows, .k = k,
             .tokens = tokens - first < share ? tokens - first : share};
-        GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain, w->format <= GM_QUANT_bf16 ? 0 : LAUNCH_FTZ));
+        GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain,
+                            part_flags(w->format, tokens, share)));
     }
     return GM_OK;
 }
@@ -242,7 +248,6 @@ static gm_status glu_eval(gm_array *out, gm_queue *q) {
                   panel = kernels_panel(kernels, gate->format), panels = kernels_panels(kernels, gate->format, rows),
                   share = part_tokens(gate->format, rows), unit = panel < 32 ? 32 / panel : 1;
     const gm_row_form form = p->type == GM_PACKED ? GM_FORM_INT8 : p->type == GM_BFLOAT16 ? GM_FORM_BF16 : GM_FORM_F32;
-    const int flags = gate->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0;      /* dense panels keep denormals */
     const void *data;
     GM_TRY(product_rows(q, x, &data));
     GM_TRY(array_alloc(out, q));
@@ -260,7 +265,8 @@ static gm_status glu_eval(gm_array *out, gm_queue *q) {
         part.up.format = up->format;
         part.out = (char *)array_ptr(out) + (form == GM_FORM_INT8 ? (int64_t)act_bytes(first, rows)
                                                                   : first * rows * (form == GM_FORM_BF16 ? 2 : 4));
-        GM_TRY(queue_launch(q, kernels->matmul_glu, &part, sizeof part, panels, grain, flags));
+        GM_TRY(queue_launch(q, kernels->matmul_glu, &part, sizeof part, panels, grain,
+                            part_flags(gate->format, tokens, share)));
     }
     return GM_OK;
 }

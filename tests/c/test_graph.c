@@ -258,6 +258,96 @@ static void a_barrier_holds_for_all_that_comes_behind_it(void) {
     }
 }
 
+/* Launches of one thread alone that nothing else runs beside: whoever ends what is before them does them. */
+typedef struct { _Atomic int written, alone, early; } closed_steps;
+
+static void write_closed(const void *args, int64_t begin, int64_t end) {
+    closed_steps *t = *(closed_steps *const *)args;
+    if (begin == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    t->written += (int)(end - begin);
+}
+static void alone_first(const void *args, int64_t begin, int64_t end) {
+    closed_steps *t = *(closed_steps *const *)args;
+    t->early += t->written != 2;
+    t->alone += (int)(end - begin);
+}
+static void alone_second(const void *args, int64_t begin, int64_t end) {
+    closed_steps *t = *(closed_steps *const *)args;
+    (void)begin, (void)end;
+    t->early += t->alone != 3;
+    t->alone = 10;
+}
+static void read_closed(const void *args, int64_t begin, int64_t end) {
+    closed_steps *t = *(closed_steps *const *)args;
+    t->early += t->alone == 10 ? 0 : (int)(end - begin);
+}
+
+static int64_t all_barriers(const gm_phase_profile *p) {
+    int64_t n = 0;
+    for (int i = 0; i < GM_WORK_CLASSES; i++)
+        n += p->work[i].barriers;
+    return n;
+}
+
+static void what_runs_alone_ends_the_stage_before_it(void) {
+    for (int round = 0; round < 24; round++) {
+        closed_steps steps = {0}, *t = &steps;
+        gm_phase_profile profile;
+        memset(&profile, 0, sizeof profile);
+        gm_queue *q = queue_new();
+        CHECK(run_lock(-1) == GM_OK);
+        CHECK(queue_launch(q, write_closed, &t, sizeof t, 2, 1, 0) == GM_OK);
+        queue_fence(q);
+        CHECK(queue_launch(q, alone_first, &t, sizeof t, 3, 3, 0) == GM_OK);
+        CHECK(queue_launch(q, alone_second, &t, sizeof t, 1, 1, LAUNCH_FTZ) == GM_OK);
+        queue_fence(q);
+        CHECK(queue_launch(q, read_closed, &t, sizeof t, 8, 1, 0) == GM_OK);
+        if (round % 2) {                                 /* and at the end of the queue */
+            queue_fence(q);
+            CHECK(queue_launch(q, alone_second, &t, sizeof t, 1, 1, 0) == GM_OK);
+        }
+        queue_profile(q, &profile);
+        for (int run = 0; run < 3; run++) {
+            steps = (closed_steps){0};
+            queue_start(q, 1 + round % 3);
+            CHECK(queue_step(q, 0) == GM_OK);
+            queue_finish(q);
+            CHECK(steps.written == 2 && steps.alone == 10 && steps.early == round % 2);
+        }
+        run_unlock();
+        CHECK(all_barriers(&profile) == (round % 3 ? 3 : 3 * (2 + round % 2)));
+        queue_free(q);
+    }
+}
+
+/* Parts of a node write one buffer side by side, also those of one piece; what reads it waits for all of them. */
+static void parts_of_a_node_do_not_wait_for_each_other(void) {
+    for (int threads = 1; threads <= 3; threads++) {
+        shared_steps steps = {0}, *t = &steps;
+        gm_phase_profile profile;
+        memset(&profile, 0, sizeof profile);
+        gm_queue *q = queue_new();
+        gm_buffer *b = buffer_new(1);
+        CHECK(run_lock(-1) == GM_OK && queue_writes(q, b) == GM_OK);
+        CHECK(queue_launch(q, write_pieces, &t, sizeof t, 1, 1, LAUNCH_PART) == GM_OK);
+        CHECK(queue_launch(q, write_pieces, &t, sizeof t, 1, 1, LAUNCH_PART) == GM_OK);
+        queue_end_node(q);
+        CHECK(queue_reads(q, b) == GM_OK);
+        CHECK(queue_launch(q, read_pieces, &t, sizeof t, 8, 1, LAUNCH_PART) == GM_OK);
+        CHECK(queue_launch(q, read_pieces, &t, sizeof t, 8, 1, LAUNCH_PART) == GM_OK);
+        queue_end_node(q);
+        queue_profile(q, &profile);
+        queue_start(q, threads);
+        CHECK(queue_step(q, 0) == GM_OK);
+        queue_finish(q);
+        run_unlock();
+        CHECK(steps.written == 2 && steps.early == 0 && all_barriers(&profile) == 1);
+        queue_free(q);
+        buffer_release(b);
+    }
+}
+
 static void check_counts(const gm_phase_profile *p, gm_work work, int64_t launches, int64_t pieces, int64_t barriers) {
     const gm_work_counts *c = &p->work[work];
     CHECK(c->launches == launches && c->pieces == pieces && c->barriers == barriers);
@@ -365,6 +455,8 @@ int main(void) {
     a_plan_keeps_its_constants();
     a_scaled_launch_waits_for_what_it_reads();
     a_barrier_holds_for_all_that_comes_behind_it();
+    what_runs_alone_ends_the_stage_before_it();
+    parts_of_a_node_do_not_wait_for_each_other();
     a_profile_counts_what_ran();
     what_was_cancelled_says_so();
     an_error_leaves_the_graph_as_it_was();
