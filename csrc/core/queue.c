@@ -25,7 +25,7 @@ typedef struct {
     uint32_t stage;             /* of this run: begins when all pieces of the stage before are done */
     bool barrier;               /* what was launched before must be done before this one begins */
     bool closing;               /* of this run: whoever does the last piece of the stage does this too */
-    bool solo;                  /* runs on thread 0 alone */
+    bool solo;                  /* runs on one thread alone: thread 0 unless it is closing */
     bool ftz;
     uint8_t work;               /* a gm_work */
 } launch;
@@ -522,13 +522,13 @@ static void cut(gm_queue *q) {
         l->pieces = l->solo ? 1 : (uint32_t)((l->range + l->grain - 1) / l->grain);
         atomic_store_explicit(&l->next, 0, memory_order_relaxed);
         barrier |= l->barrier;
-        if (l->pieces == 0)
-            continue;
-        stage += barrier && any;
+        if (l->pieces > 0) {
+            stage += barrier && any;
+            any = true;
+            barrier = false;
+        }
         l->stage = stage;
         l->closing = false;
-        any = true;
-        barrier = false;
     }
     q->last_stage = stage;
 }
@@ -541,11 +541,11 @@ static void join_stages(gm_queue *q) {
         const uint32_t stage = q->launches[i].stage;
         int64_t n = 0;
         bool solo = true;
-        for (end = i; end < q->count && (q->launches[end].pieces == 0 || q->launches[end].stage == stage); end++) {
+        for (end = i; end < q->count && q->launches[end].stage == stage; end++) {
             n += q->launches[end].pieces != 0;
             solo &= q->launches[end].solo || q->launches[end].pieces == 0;
         }
-        const bool closing = n > 0 && solo && n <= MOST_CLOSING && stage > 0;
+        const bool closing = solo && n <= MOST_CLOSING && stage > 0;
         joined += closing;
         for (; i < end; i++) {
             q->launches[i].stage = stage - joined;
@@ -586,15 +586,14 @@ static void count_launches(const gm_queue *q) {
 
 void queue_start(gm_queue *q, int n_threads) {
     cut(q);
-    q->joined = q->any_multi && n_threads > 1;
-    if (q->joined)
-        join_stages(q);
+    join_stages(q);
     if (q->profile)
         count_launches(q);
     q->main = (cursor){0};
     for (flag *f = q->flags; f; f = f->next)
         f->raised = 0;
     atomic_store(&q->cancelled, false);
+    q->joined = q->any_multi && n_threads > 1;
     if (q->joined)
         close_gates(q);
     q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;
