@@ -10,7 +10,8 @@
 #define WHOLE_BYTES (256 << 10)       /* of x, which then stays near while panel after panel goes over all its rows */
 #define TURNED_ROWS 64                /* times a vector, from which on rows side by side are read as they lie */
 #define ROOM_ROWS 256                 /* about the least in a block that packs w for itself, if there are so many */
-#define ROOM_LANES 256                /* at most in it: rows of x are copied once for so many */
+#define ROOM_LANES 256                /* at most in it: rows of x are copied once for so many. Half of it where rows are
+                                         fewer: then more of w is fetched while they go over what is packed */
 #define SUM_ROWS 512                  /* at most in a block that adds up elsewhere than in the result */
 #define LEAST_PANELS 2                /* in a block of rows that are copied for its panels */
 #define LEAST_ROWS 192                /* of a block that packs panels as it goes */
@@ -205,7 +206,8 @@ static gm_status make_rooms(gm_queue *q, gm_gemm_args *a, double batches) {
     const int64_t threads = engine_threads(), tile = kernels->gemm_rows / 4, wanted = threads > 1 ? 8 * threads : 1;
     const int64_t panels = kernels_gemm_panels(kernels, a->type, a->lanes);
     const bool in_place = a->type == GM_FLOAT32 && a->out_lane == 1 && !a->add;
-    const int64_t most = ROOM_LANES / kernels->gemm_lanes > 1 ? ROOM_LANES / kernels->gemm_lanes : 1;
+    const int64_t lanes = a->rows < ROOM_ROWS ? ROOM_LANES / 2 : ROOM_LANES;
+    const int64_t most = lanes / kernels->gemm_lanes > 1 ? lanes / kernels->gemm_lanes : 1;
     int64_t groups = 0, blocks = 1;
     for (a->block_panels = panels < most ? panels : most;; a->block_panels /= 2) {
         groups = (int64_t)batches * ((panels + a->block_panels - 1) / a->block_panels);
