@@ -451,23 +451,25 @@ static inline size_t want(const piece_cache *cache, const piece_run *run, size_t
 
 /* A piece that is not in its home. */
 static size_t find_other(piece_cache *cache, const piece_run *run, const wanted_piece *w, size_t i, int32_t *out,
-                         size_t more) {
+                         size_t more, far_ids *far) {
     size_t start = i == 0 ? run->start : run->ends[i - 1], length = run->ends[i] - start;
     if (w->key[1] != NO_KEY_LENGTH)
-        return piece_cache_short(cache, w->key, out, more);
+        return piece_cache_short(cache, w->key, out, more, far);
     if (length > PIECE_MEDIUM || start + 32 > run->length)
-        return piece_cache_give(cache, run->text + start, length, out, more);
+        return piece_cache_give(cache, run->text + start, length, out, more, far);
     uint64_t key[4];
     load_medium(key, run->text + start, length);
-    return piece_cache_medium(cache, key, out, more);
+    return piece_cache_medium(cache, key, out, more, far);
 }
 
 static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps) {
     wanted_piece wanted[2][AHEAD];
+    far_ids far[AHEAD];
     int32_t *first = ids->data + ids->size, *out = first;
     size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = many_room(run);
     for (int turn = 0; n > 0; turn ^= 1) {
         size_t n_next = want(cache, run, i + n, wanted[turn ^ 1]);    /* on their way while these are looked at */
+        size_t n_far = 0;
         for (const wanted_piece *w = wanted[turn], *end = w + n; w < end; w++, i++) {
             const short_slot *slot = w->home;
             if (__builtin_expect(((slot->key[0] ^ w->key[0]) | (slot->key[1] ^ w->key[1])) == 0, 1)) {
@@ -477,15 +479,21 @@ static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, pie
                 continue;
             }
             size_t count = PIECE_NOT_KEPT;
-            if (slot->key[1] != 0 || w->key[1] == NO_KEY_LENGTH)
-                count = find_other(cache, run, w, i, out, more);
+            far[n_far].count = 0;
+            if (((slot->key[0] ^ w->key[0]) | (slot->key[1] ^ w->key[1] ^ MANY_KEY)) == 0)
+                count = far_find(cache, slot->ids[0], slot->ids[1], out, more, &far[n_far]) ? slot->ids[1] : count;
+            else if (slot->key[1] != 0 || w->key[1] == NO_KEY_LENGTH)
+                count = find_other(cache, run, w, i, out, more, &far[n_far]);
             if (count == PIECE_NOT_KEPT) {
                 gaps[n_gaps++] = (piece_gap){ .piece = (uint32_t)i, .at = (uint32_t)(out - first) };
                 continue;
             }
+            n_far += far[n_far].count != 0;
             more -= count > MEDIUM_IDS ? count - MEDIUM_IDS : 0;
             out += count;
         }
+        for (size_t k = 0; k < n_far; k++)
+            far_copy(&far[k]);
         n = n_next;
     }
     ids->size += (size_t)(out - first);

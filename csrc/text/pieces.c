@@ -100,15 +100,7 @@ static long_slot *long_at(const piece_cache *cache, const uint8_t *piece, size_t
 }
 
 /* ---- looking for a piece ---- */
-static size_t give_many(const piece_cache *cache, uint32_t at, uint32_t count, int32_t *out, size_t more) {
-    if (count > MEDIUM_IDS + more)
-        return PIECE_NOT_KEPT;
-    if (count > 0)                       /* else there may be no data yet */
-        memcpy(out, cache->many.data + at, count * sizeof *out);
-    return count;
-}
-
-size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more) {
+size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more, far_ids *far) {
     size_t home = short_home(cache, key), at = home;
     for (int i = 0; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_shorts - 1)) {
         short_slot *slot = &cache->shorts[at], found = *slot;
@@ -116,10 +108,10 @@ size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out
             return PIECE_NOT_KEPT;
         if (found.key[0] != key[0] || (found.key[1] & ~MANY_KEY) != key[1])
             continue;
-        if (found.key[1] & MANY_KEY)
-            return give_many(cache, found.ids[0], found.ids[1], out, more);
         *slot = cache->shorts[home];
         cache->shorts[home] = found;
+        if (found.key[1] & MANY_KEY)
+            return far_find(cache, found.ids[0], found.ids[1], out, more, far) ? found.ids[1] : PIECE_NOT_KEPT;
         memcpy(out, found.ids, sizeof found.ids);
         out[SHORT_IDS - 1] &= (1 << COUNT_SHIFT) - 1;
         return found.ids[SHORT_IDS - 1] >> COUNT_SHIFT;
@@ -127,7 +119,7 @@ size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out
     return PIECE_NOT_KEPT;
 }
 
-size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more) {
+size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more, far_ids *far) {
     size_t at = medium_home(cache, key);
     for (int i = 0; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_mediums - 1)) {
         const medium_slot *slot = &cache->mediums[at];
@@ -136,22 +128,24 @@ size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32
         if (memcmp(slot->key, key, sizeof slot->key) != 0)
             continue;
         if (slot->count == COUNT_MANY)
-            return give_many(cache, slot->ids[0], slot->ids[1], out, more);
+            return far_find(cache, slot->ids[0], slot->ids[1], out, more, far) ? slot->ids[1] : PIECE_NOT_KEPT;
         memcpy(out, slot->ids, sizeof slot->ids);
         return slot->count;
     }
     return PIECE_NOT_KEPT;
 }
 
-size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more) {
+size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more,
+                        far_ids *far) {
     uint64_t key[4];
+    far->count = 0;
     if (length <= PIECE_SHORT) {
         key_of(key, 2, piece, length);
-        return piece_cache_short(cache, key, out, more);
+        return piece_cache_short(cache, key, out, more, far);
     }
     if (length <= PIECE_MEDIUM) {
         key_of(key, 4, piece, length);
-        return piece_cache_medium(cache, key, out, more);
+        return piece_cache_medium(cache, key, out, more, far);
     }
     if (length > PIECE_LONG)
         return PIECE_NOT_KEPT;
@@ -159,7 +153,7 @@ size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length,
     const long_slot *slot = long_at(cache, piece, length, hash);
     if (slot->hash != hash || slot->length != length || memcmp(cache->texts.data + slot->text, piece, length) != 0)
         return PIECE_NOT_KEPT;
-    return give_many(cache, slot->ids, slot->count, out, more);
+    return far_find(cache, slot->ids, slot->count, out, more, far) ? slot->count : PIECE_NOT_KEPT;
 }
 
 /* ---- keeping one ---- */
@@ -267,8 +261,9 @@ static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const 
     slot[0] = (uint32_t)cache->many.size;
     slot[1] = (uint32_t)count;
     *code = COUNT_MANY;
-    for (size_t i = 0; i < count; i++)
-        GM_TRY(ids_append(&cache->many, ids[i]));
+    GM_TRY(ids_reserve(&cache->many, count));
+    memcpy(cache->many.data + cache->many.size, ids, count * sizeof *ids);
+    cache->many.size += count;
     return GM_OK;
 }
 

@@ -19,7 +19,7 @@
 #define COUNT_SHIFT 24           /* of the last id of a short slot; ids are below VOCAB_MAX */
 #define COUNT_MANY 0xFFu         /* ids[0], ids[1]: where in `many`, and how many */
 #define CACHE_PROBES 8
-#define MANY_ROOM 4096
+#define MANY_ROOM (1 << 16)
 
 /* The key is the piece padded with zeros, its last byte the length: 0 is a free slot. A short slot whose ids are in
  * `many` has MANY_KEY in its key, so that who compares keys alone passes by. */
@@ -74,6 +74,9 @@ static inline size_t many_room(const piece_run *run) {
 /* A piece whose ids are missing at ids[at]; ids[start, start + count) of another buffer are what they are. */
 typedef struct { uint32_t piece, at, start, count; } piece_gap;
 
+/* Ids that lie apart, in `many`, and where they belong: they are on their way, and copied when they have come. */
+typedef struct { const int32_t *from; int32_t *to; size_t count; } far_ids;
+
 /* One piece whose symbols are merged. */
 #define MERGE_LANES 32
 typedef struct {
@@ -110,15 +113,38 @@ bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t 
 gm_status piece_cache_new(piece_cache *cache);
 void piece_cache_free(piece_cache *cache);
 /* The ids of one piece of any length to out, which has room for MEDIUM_IDS and `more`; returns how many,
- * PIECE_NOT_KEPT when it is not kept or has more. */
+ * PIECE_NOT_KEPT when it is not kept or has more. Those that lie apart are left to far_copy; far->count is 0 when none
+ * do. */
 #define PIECE_NOT_KEPT SIZE_MAX
-size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more);
+size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more,
+                        far_ids *far);
 /* The same by the piece's key. A short one that is found behind its home changes places with what is there, so that
  * those that are asked for come to lie where they are found at once; what is moved too far from its own home is lost. */
-size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more);
-size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more);
+size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more, far_ids *far);
+size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more, far_ids *far);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
                            size_t count);
+
+/* Says where the ids are; false when there is no room for them. */
+static inline bool far_find(const piece_cache *cache, uint32_t at, uint32_t count, int32_t *out, size_t more,
+                            far_ids *far) {
+    if (count > MEDIUM_IDS + more)
+        return false;
+    if (count == 0)                      /* else there may be no data yet */
+        return true;
+    *far = (far_ids){ cache->many.data + at, out, count };
+    __builtin_prefetch(far->from);
+    __builtin_prefetch(far->from + count - 1);
+    return true;
+}
+
+static inline void far_copy(const far_ids *far) {
+    size_t i = 0;
+    for (; i + 4 <= far->count; i += 4)
+        memcpy(far->to + i, far->from + i, 4 * sizeof *far->to);
+    for (; i < far->count; i++)
+        far->to[i] = far->from[i];
+}
 
 /* Its upper bits say where a short piece's slot is. */
 static inline uint64_t short_hash(const uint64_t key[2]) {

@@ -171,6 +171,7 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
 /* Fills gaps (at most MERGE_LANES, none longer than PIECE_MEDIUM), their merges side by side; those that cannot go this
  * way stay at NOT_FILLED. */
 #define NOT_FILLED UINT32_MAX
+#define SAME_AS (UINT32_MAX - 1)    /* `start` is another gap with the same piece */
 static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n_gaps) {
     const bpe *b = &way->model->bpe;
     int32_t whole[MERGE_LANES];
@@ -234,22 +235,96 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
 /* A space is three bytes where it is the marker, and each may be an id. */
 #define MOST_IDS_OF(length) (MARKER_LENGTH * (length))
 
-/* Puts gaps of one length side by side: pieces that are merged together then take as many steps. */
-static void sort_gaps(quick_work *work, size_t n_gaps) {
-    size_t at[PIECE_MEDIUM + 2] = { 0 }, sum = 0, length;
-    for (size_t i = 0; i < n_gaps; i++) {
-        piece_of(&work->run, work->gaps[i].piece, &length);
-        at[length <= PIECE_MEDIUM ? length : PIECE_MEDIUM + 1]++;
+static uint64_t load_bytes(const uint8_t *from, size_t n) {
+    uint64_t word = 0;
+    memcpy(&word, from, n);
+    return word;
+}
+
+/* Of a piece's first and last bytes, and of those in the middle of a longer one. */
+static size_t seen_place(const uint8_t *piece, size_t length) {
+    uint64_t first, last, hash;
+    if (length >= 8) {
+        first = load_bytes(piece, 8);
+        last = load_bytes(piece + length - 8, 8) ^ load_bytes(piece + length / 2 - 4, 8) << 1;
+    } else if (length >= 4) {
+        first = load_bytes(piece, 4);
+        last = load_bytes(piece + length - 4, 4);
+    } else {
+        first = load_bytes(piece, 1);
+        last = load_bytes(piece + length - 1, 1) | load_bytes(piece + length / 2, 1) << 8;
     }
-    for (size_t i = 0; i < PIECE_MEDIUM + 2; i++) {
+    hash = (first ^ length << 59) * 0x9E3779B97F4A7C15u + last * 0xD6E8FEB86659FD93u;
+    return hash >> 51;
+}
+_Static_assert(SEEN_GAPS == 1 << (64 - 51), "seen_place gives 13 bits");
+
+static bool same_piece(const uint8_t *a, const uint8_t *b, size_t n) {
+    if (n < 8) {
+        uint32_t differ = 0;
+        if (n < 4)
+            return a[0] == b[0] && a[n / 2] == b[n / 2] && a[n - 1] == b[n - 1];
+        differ = (uint32_t)(load_bytes(a, 4) ^ load_bytes(b, 4));
+        return (differ | (uint32_t)(load_bytes(a + n - 4, 4) ^ load_bytes(b + n - 4, 4))) == 0;
+    }
+    for (size_t at = 0; at + 8 < n; at += 8)
+        if (load_bytes(a + at, 8) != load_bytes(b + at, 8))
+            return false;
+    return load_bytes(a + n - 8, 8) == load_bytes(b + n - 8, 8);
+}
+
+/* What is new in a text comes often at once: of gaps with the same piece, those behind the first become SAME_AS it. Puts
+ * the others in `order`, of one length side by side: pieces that are merged together then take as many steps. Returns
+ * how many. Longer pieces than PIECE_MEDIUM are in neither. */
+static size_t sort_gaps(quick_work *work, size_t n_gaps) {
+    size_t at[PIECE_MEDIUM + 1] = { 0 }, sum = 0, length, other;
+    for (size_t i = 0; i < n_gaps; i++) {
+        piece_gap *gap = &work->gaps[i];
+        const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
+        gap->count = NOT_FILLED;
+        if (length > PIECE_MEDIUM)
+            continue;
+        uint16_t *seen = &work->seen[seen_place(piece, length)];
+        const uint8_t *first = piece_of(&work->run, work->gaps[*seen < i ? *seen : i].piece, &other);
+        if (*seen < i && other == length && same_piece(first, piece, length)) {
+            gap->count = SAME_AS;
+            gap->start = *seen;
+            continue;
+        }
+        *seen = (uint16_t)i;
+        at[length]++;
+    }
+    for (size_t i = 0; i <= PIECE_MEDIUM; i++) {
         size_t n = at[i];
         at[i] = sum;
         sum += n;
     }
     for (size_t i = 0; i < n_gaps; i++) {
         piece_of(&work->run, work->gaps[i].piece, &length);
-        work->order[at[length <= PIECE_MEDIUM ? length : PIECE_MEDIUM + 1]++] = (uint16_t)i;
+        if (length <= PIECE_MEDIUM && work->gaps[i].count != SAME_AS)
+            work->order[at[length]++] = (uint16_t)i;
     }
+    return sum;
+}
+
+/* The ids of a gap that is left: as they are kept, or found in the general way. */
+static gm_status fill_alone(const quick_way *way, quick_work *work, model_work *scratch, piece_gap *gap) {
+    size_t length, count = PIECE_NOT_KEPT;
+    const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
+    id_buffer *missing = &work->missing;
+    gap->start = (uint32_t)missing->size;
+    if (length <= PIECE_LONG) {
+        far_ids far;
+        GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
+        count = piece_cache_give(&work->cache, piece, length, missing->data + missing->size, MOST_IDS_OF(length), &far);
+        far_copy(&far);
+    }
+    if (count == PIECE_NOT_KEPT)
+        GM_TRY(encode_alone(way, work, scratch, piece, length, missing));
+    else
+        missing->size += count;
+    gap->count = (uint32_t)(missing->size - gap->start);
+    return GM_OK;
 }
 
 /* Finds the ids of all gaps. */
@@ -258,39 +333,23 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
     bool together = m->kind == MODEL_BPE && (way->kind == QUICK_WORDS || m->bpe.byte_level) &&
                     (m->bpe.byte_level || !m->bpe.ignore_merges);
     piece_gap *batch[MERGE_LANES];
-    size_t n_batch = 0, length;
+    size_t n_batch = 0, n = sort_gaps(work, n_gaps);
     work->missing.size = 0;
-    sort_gaps(work, n_gaps);
-    for (size_t i = 0; i < n_gaps; i++) {
-        piece_gap *gap = &work->gaps[work->order[i]];
-        const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
-        gap->start = (uint32_t)work->missing.size;
-        gap->count = NOT_FILLED;
-        if (length <= PIECE_LONG) {
-            id_buffer *missing = &work->missing;
-            GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
-            size_t count = piece_cache_give(&work->cache, piece, length, missing->data + missing->size,
-                                            MOST_IDS_OF(length));
-            if (count != PIECE_NOT_KEPT) {
-                gap->count = (uint32_t)count;
-                missing->size += count;
-            }
-        }
-        if (gap->count == NOT_FILLED && together && length <= PIECE_MEDIUM)
-            batch[n_batch++] = gap;
-        if (n_batch == MERGE_LANES || (i + 1 == n_gaps && n_batch > 0)) {
+    for (size_t i = 0; i < n && together; i++) {
+        batch[n_batch++] = &work->gaps[work->order[i]];
+        if (n_batch == MERGE_LANES || i + 1 == n) {
             GM_TRY(fill_together(way, work, batch, n_batch));
             n_batch = 0;
         }
     }
     for (size_t i = 0; i < n_gaps; i++) {
         piece_gap *gap = &work->gaps[i];
-        if (gap->count != NOT_FILLED)
-            continue;
-        const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
-        gap->start = (uint32_t)work->missing.size;
-        GM_TRY(encode_alone(way, work, scratch, piece, length, &work->missing));
-        gap->count = (uint32_t)(work->missing.size - gap->start);
+        if (gap->count == SAME_AS) {     /* one in front of it, which is filled */
+            gap->count = work->gaps[gap->start].count;
+            gap->start = work->gaps[gap->start].start;
+        } else if (gap->count == NOT_FILLED) {
+            GM_TRY(fill_alone(way, work, scratch, gap));
+        }
     }
     return GM_OK;
 }

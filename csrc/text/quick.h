@@ -22,12 +22,15 @@ typedef struct {
     const vocab *vocab;
 } quick_way;
 
+#define SEEN_GAPS 8192
+
 /* One caller's; what it has learned serves the next text. piece_cache_new its cache; quick_work_free. */
 typedef struct {
     piece_cache cache;
     piece_run run;
     piece_gap gaps[MOST_PIECES];
     uint16_t order[MOST_PIECES];     /* of the gaps */
+    uint16_t seen[SEEN_GAPS];        /* by hash: a gap of this run that may have the same piece, or an older run's */
     id_buffer missing;               /* the ids of the gaps */
     merge_lane lanes[MERGE_LANES];
     byte_buffer alphabet, spelled, first;
