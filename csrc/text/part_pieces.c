@@ -441,7 +441,7 @@ static inline size_t want(const piece_cache *cache, const piece_run *run, size_t
             if (length <= PIECE_MEDIUM && start + 32 <= run->length) {
                 uint64_t key[4];
                 load_medium(key, piece, length);
-                __builtin_prefetch(&cache->mediums[medium_hash(key) & (cache->n_mediums - 1)]);
+                __builtin_prefetch(&cache->mediums[medium_hash(key) >> cache->medium_shift]);
             }
         }
         start = end;

@@ -6,6 +6,7 @@
 #define MOST_SHORTS ((size_t)1 << 20)     /* 32 MiB */
 #define FIRST_MEDIUMS ((size_t)1 << 10)
 #define MOST_MEDIUMS ((size_t)1 << 18)    /* 16 MiB */
+#define LARGE_TABLE ((size_t)2 << 20)     /* bytes; a larger one has room for all that it may become */
 #define FIRST_LONGS ((size_t)1 << 8)
 #define MOST_LONGS ((size_t)1 << 17)      /* 4 MiB */
 #define MOST_MANY ((size_t)1 << 22)
@@ -41,16 +42,17 @@ gm_status piece_cache_new(piece_cache *cache) {
     cache->shorts = memory_table(FIRST_SHORTS * sizeof(short_slot));
     cache->mediums = memory_table(FIRST_MEDIUMS * sizeof(medium_slot));
     cache->longs = memory_table(FIRST_LONGS * sizeof(long_slot));
-    cache->n_shorts = FIRST_SHORTS;
+    cache->n_shorts = cache->room_shorts = FIRST_SHORTS;
     cache->short_shift = shift_of(FIRST_SHORTS);
-    cache->n_mediums = FIRST_MEDIUMS;
+    cache->medium_shift = shift_of(FIRST_MEDIUMS);
+    cache->n_mediums = cache->room_mediums = FIRST_MEDIUMS;
     cache->n_longs = FIRST_LONGS;
     return cache->shorts == NULL || cache->mediums == NULL || cache->longs == NULL ? GM_ENOMEM : GM_OK;
 }
 
 void piece_cache_free(piece_cache *cache) {
-    memory_table_free(cache->shorts, cache->n_shorts * sizeof(short_slot));
-    memory_table_free(cache->mediums, cache->n_mediums * sizeof(medium_slot));
+    memory_table_free(cache->shorts, cache->room_shorts * sizeof(short_slot));
+    memory_table_free(cache->mediums, cache->room_mediums * sizeof(medium_slot));
     memory_table_free(cache->longs, cache->n_longs * sizeof(long_slot));
     memory_free(cache->many.data);
     memory_free(cache->texts.data);
@@ -74,7 +76,7 @@ static size_t short_home(const piece_cache *cache, const uint64_t key[2]) {
 }
 
 static size_t medium_home(const piece_cache *cache, const uint64_t key[4]) {
-    return medium_hash(key) & (cache->n_mediums - 1);
+    return medium_hash(key) >> cache->medium_shift;
 }
 
 static uint64_t long_hash(const uint8_t *piece, size_t length) {
@@ -168,21 +170,62 @@ static void put_short(piece_cache *cache, const short_slot *slot) {
     slots[at] = *slot;
 }
 
+/* Twice as many slots where they are: from the back each entry goes to its new home, which lies behind all that are
+ * still to be moved, but for the front ones. */
+static void widen_shorts(piece_cache *cache) {
+    short_slot front[2 * CACHE_PROBES], *slots = cache->shorts;
+    const size_t n_front = sizeof front / sizeof front[0];
+    size_t n = cache->n_shorts;
+    memcpy(front, slots, sizeof front);
+    memset(slots, 0, sizeof front);
+    cache->n_shorts = 2 * n;
+    cache->short_shift = shift_of(2 * n);
+    cache->shorts_used = 0;
+    for (size_t i = n; i-- > n_front;) {
+        short_slot moved = slots[i];
+        if (moved.key[1] == 0)
+            continue;
+        slots[i] = (short_slot){ 0 };
+        if (short_home(cache, moved.key) > i)    /* else it was too far from its home to be found */
+            put_short(cache, &moved);
+    }
+    for (size_t i = 0; i < n_front; i++)
+        if (front[i].key[1] != 0)
+            put_short(cache, &front[i]);
+}
+
+/* How many slots there are next, and room for how many. */
+static size_t next_size(size_t n, size_t slot_bytes, size_t most, size_t *room) {
+    if (4 * n * slot_bytes < LARGE_TABLE)
+        return *room = 4 * n;
+    *room = most;
+    return LARGE_TABLE / slot_bytes;
+}
+
 /* A larger table, or an empty one when it has its largest size. */
 static gm_status grow_shorts(piece_cache *cache) {
-    size_t n = cache->n_shorts < MOST_SHORTS ? 4 * cache->n_shorts : cache->n_shorts;
-    short_slot *slots = memory_table(n * sizeof *slots), *old = cache->shorts;
-    size_t old_bytes = cache->n_shorts * sizeof *old, n_old = n > cache->n_shorts ? cache->n_shorts : 0;
+    if (cache->n_shorts == MOST_SHORTS) {
+        memset(cache->shorts, 0, MOST_SHORTS * sizeof(short_slot));
+        cache->shorts_used = 0;
+        return GM_OK;
+    }
+    if (2 * cache->n_shorts <= cache->room_shorts) {
+        widen_shorts(cache);
+        return GM_OK;
+    }
+    size_t room, n_old = cache->n_shorts, n = next_size(n_old, sizeof(short_slot), MOST_SHORTS, &room);
+    short_slot *slots = memory_table(room * sizeof *slots), *old = cache->shorts;
     if (slots == NULL)
         return GM_ENOMEM;
     cache->shorts = slots;
     cache->n_shorts = n;
+    cache->room_shorts = room;
     cache->short_shift = shift_of(n);
     cache->shorts_used = 0;
     for (size_t i = 0; i < n_old; i++)
         if (old[i].key[1] != 0)
             put_short(cache, &old[i]);
-    memory_table_free(old, old_bytes);
+    memory_table_free(old, n_old * sizeof *old);
     return GM_OK;
 }
 
@@ -196,19 +239,50 @@ static void put_medium(piece_cache *cache, const medium_slot *slot) {
     slots[at] = *slot;
 }
 
+static void widen_mediums(piece_cache *cache) {
+    medium_slot front[2 * CACHE_PROBES], *slots = cache->mediums;
+    const size_t n_front = sizeof front / sizeof front[0];
+    size_t n = cache->n_mediums;
+    memcpy(front, slots, sizeof front);
+    memset(slots, 0, sizeof front);
+    cache->n_mediums = 2 * n;
+    cache->medium_shift = shift_of(2 * n);
+    cache->mediums_used = 0;
+    for (size_t i = n; i-- > n_front;) {
+        medium_slot moved = slots[i];
+        if (moved.key[3] == 0)
+            continue;
+        slots[i] = (medium_slot){ 0 };
+        put_medium(cache, &moved);
+    }
+    for (size_t i = 0; i < n_front; i++)
+        if (front[i].key[3] != 0)
+            put_medium(cache, &front[i]);
+}
+
 static gm_status grow_mediums(piece_cache *cache) {
-    size_t n = cache->n_mediums < MOST_MEDIUMS ? 4 * cache->n_mediums : cache->n_mediums;
-    medium_slot *slots = memory_table(n * sizeof *slots), *old = cache->mediums;
-    size_t old_bytes = cache->n_mediums * sizeof *old, n_old = n > cache->n_mediums ? cache->n_mediums : 0;
+    if (cache->n_mediums == MOST_MEDIUMS) {
+        memset(cache->mediums, 0, MOST_MEDIUMS * sizeof(medium_slot));
+        cache->mediums_used = 0;
+        return GM_OK;
+    }
+    if (2 * cache->n_mediums <= cache->room_mediums) {
+        widen_mediums(cache);
+        return GM_OK;
+    }
+    size_t room, n_old = cache->n_mediums, n = next_size(n_old, sizeof(medium_slot), MOST_MEDIUMS, &room);
+    medium_slot *slots = memory_table(room * sizeof *slots), *old = cache->mediums;
     if (slots == NULL)
         return GM_ENOMEM;
     cache->mediums = slots;
     cache->n_mediums = n;
+    cache->room_mediums = room;
+    cache->medium_shift = shift_of(n);
     cache->mediums_used = 0;
     for (size_t i = 0; i < n_old; i++)
         if (old[i].key[3] != 0)
             put_medium(cache, &old[i]);
-    memory_table_free(old, old_bytes);
+    memory_table_free(old, n_old * sizeof *old);
     return GM_OK;
 }
 

@@ -35,7 +35,8 @@ typedef struct {
     medium_slot *mediums;
     long_slot *longs;
     size_t n_shorts, n_mediums, n_longs; /* powers of two */
-    unsigned short_shift;                /* a short_hash by so many bits is a place */
+    size_t room_shorts, room_mediums;    /* for so many there is address space */
+    unsigned short_shift, medium_shift;  /* a hash by so many bits is a place */
     size_t shorts_used, mediums_used, longs_used;
     id_buffer many;                      /* ids of pieces that have more than fit in a slot, and of the long ones */
     byte_buffer texts;                   /* of the long ones */
@@ -151,10 +152,9 @@ static inline uint64_t short_hash(const uint64_t key[2]) {
     return key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u;
 }
 
-/* And its lower bits where a medium one's. */
+/* And where a medium one's. */
 static inline uint64_t medium_hash(const uint64_t key[4]) {
-    uint64_t hash = key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u + key[2] * 0xA0761D6478BD642Fu +
-                    key[3] * 0xE7037ED1A0B428DBu;
-    return hash >> 32;
+    return key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u + key[2] * 0xA0761D6478BD642Fu +
+           key[3] * 0xE7037ED1A0B428DBu;
 }
 #endif
