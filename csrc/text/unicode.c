@@ -302,17 +302,40 @@ static gm_status run_decompose(normal_run *run, uint32_t c, int change, text_wri
     return parts[1] != 0 ? run_decompose(run, parts[1], 1, w) : GM_OK;
 }
 
+/* The bytes of a word, their highest bit set, with which characters begin that may need a check for NFC. None below
+ * U+0300 does, and none of Cyrillic, Armenian, Han and Hangul, but for a few blocks: it is 0xCC..0xCE, 0xD2, 0xD6..0xE3,
+ * 0xEA and those from 0xEF on. A byte's bit changes with each end of a range that is not above the byte. */
+static inline uint64_t nfc_leads(uint64_t word) {
+    const uint64_t ones = 0x0101010101010101u, high = 0x80 * ones, low = word & ~high;
+#define FROM(byte) (low + (0x100u - (byte)) * ones)
+    return (FROM(0xCC) ^ FROM(0xCF) ^ FROM(0xD2) ^ FROM(0xD3) ^ FROM(0xD6) ^ FROM(0xE4) ^ FROM(0xEA) ^ FROM(0xEB) ^
+            FROM(0xEF)) & word & high;
+#undef FROM
+}
+
+/* The first character at or behind `at` that may need a check for NFC. */
+static inline size_t skip_nfc(const uint8_t *text, size_t at, size_t n) {
+    uint64_t word;
+    for (; at + sizeof word <= n; at += sizeof word) {
+        memcpy(&word, text + at, sizeof word);
+        if ((word & 0x8080808080808080u) != 0 && nfc_leads(word) != 0)
+            break;
+    }
+    while (at < n && nfc_leads(text[at]) == 0)
+        at++;
+    return at;
+}
+
 /* The first character at or behind `at` that may not stay as it is; n when there is none. What is no such character is a
  * starter that does not join the one before it. */
 static size_t find_check(normal_form form, const uint8_t *text, size_t at, size_t n) {
     bool composed = form == NORMAL_C || form == NORMAL_KC;
     unsigned traits = (composed ? 0 : TRAIT_NFD_CHECK) | (form < NORMAL_KC ? 0 : TRAIT_COMPATIBLE);
-    uint8_t plain = form == NORMAL_C ? 0xCC : 0x80;    /* below U+0300 nothing needs a check for NFC */
     while (at < n) {
-        at = skip_ascii(text, at, n);
+        at = form == NORMAL_C ? skip_nfc(text, at, n) : skip_ascii(text, at, n);
         for (int i = 0; i < 8 && at < n; i++) {
-            if (text[at] < plain) {
-                at += text[at] < 0x80 ? 1 : 2;
+            if (text[at] < 0x80) {
+                at++;
                 continue;
             }
             size_t behind = at;

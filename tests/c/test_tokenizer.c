@@ -1,9 +1,10 @@
-/* test_tokenizer.c - what Python cannot see of a tokenizer: that threads may share one, and that each allocation of its
- * loading, encoding and decoding may fail. */
+/* test_tokenizer.c - what Python cannot see of a tokenizer: that threads may share one, that each allocation of its
+ * loading, encoding and decoding may fail; and that the check for NFC passes by no character that needs it. */
 #include <pthread.h>
 #include <stdlib.h>
 #include "base/memory.h"
 #include "check.h"
+#include "text/unicode.h"
 
 /* Two patterns (a scanner's and PCRE2's), NFC, an added token in normalized text, a template, byte tokens. */
 static const char json[] =
@@ -204,8 +205,24 @@ static void test_each_allocation_fails(void) {
 }
 #endif
 
+/* A check for NFC passes by most characters for their first bytes alone: it finds all that the table has. */
+static void test_each_character_is_checked(void) {
+    uint8_t bytes[16];
+    size_t wrong = 0;
+    for (uint32_t c = 0x80; c < 0x110000; c++) {
+        if (c >= 0xD800 && c < 0xE000)
+            continue;
+        size_t front = c % 10;
+        memset(bytes, 'a', sizeof bytes);
+        utf8_put(c, bytes + front);
+        wrong += unicode_is_normal(NORMAL_C, bytes, sizeof bytes) != !(unicode_class(c) & CLASS_NFC_CHECK);
+    }
+    CHECK(wrong == 0);
+}
+
 int main(void) {
     CHECK(gm_init() == GM_OK);
+    test_each_character_is_checked();
     test_round_trip();
     test_threads_share_one();
     test_pair();
