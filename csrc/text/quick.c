@@ -273,9 +273,9 @@ static bool same_piece(const uint8_t *a, const uint8_t *b, size_t n) {
     return load_bytes(a + n - 8, 8) == load_bytes(b + n - 8, 8);
 }
 
-/* What is new in a text comes often at once: of gaps with the same piece, those behind the first become SAME_AS it. Puts
- * the others in `order`, of one length side by side: pieces that are merged together then take as many steps. Returns
- * how many. Longer pieces than PIECE_MEDIUM are in neither. */
+/* What is new in a text often comes several times at once: of gaps with the same piece, those behind the first become
+ * SAME_AS it. Puts the others in `order`, of one length side by side: pieces that are merged together then take as many
+ * steps. Returns how many. Pieces longer than PIECE_MEDIUM are in neither. */
 static size_t sort_gaps(quick_work *work, size_t n_gaps) {
     size_t at[PIECE_MEDIUM + 1] = { 0 }, sum = 0, length, other;
     for (size_t i = 0; i < n_gaps; i++) {

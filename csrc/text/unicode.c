@@ -355,7 +355,9 @@ gm_status unicode_normalize(normal_form form, text_writer *w) {
     normal_run run = { .form = form };
     const uint8_t *text = w->in.bytes;
     size_t n = w->in.length, at = w->at;
-    gm_status status = bytes_reserve(&w->out->bytes, n);
+    gm_status status = bytes_reserve(&w->out->bytes, n + n / 16);    /* composing alone makes some texts longer */
+    if (status == GM_OK)
+        memory_expect(w->out->bytes.data, w->out->bytes.capacity);
     while (at < n && status == GM_OK) {
         size_t check = find_check(form, text, at, n);
         at = check > at && check < n ? utf8_previous(text, check) : check;
