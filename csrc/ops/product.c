@@ -9,7 +9,8 @@
 #define FEW_BYTES (16 << 10)          /* of a matrix for few rows, from which on it is not treated as small */
 #define WHOLE_BYTES (256 << 10)       /* of x, which then stays near while panel after panel goes over all its rows */
 #define TURNED_ROWS 64                /* times a vector, from which on rows side by side are read as they lie */
-#define ROOM_ROWS 256                 /* about the least in a block that packs w for itself, if there are so many */
+#define ROOM_ROWS 256                 /* about the least in a block that packs w for itself, if there are so many: twice
+                                         as many where it packs ROOM_LANES */
 #define ROOM_LANES 256                /* at most in it: rows of x are copied once for so many. Half of it where rows are
                                          fewer: then more of w is fetched while they go over what is packed */
 #define SUM_ROWS 512                  /* at most in a block that adds up elsewhere than in the result */
@@ -212,7 +213,8 @@ static gm_status make_rooms(gm_queue *q, gm_gemm_args *a, double batches) {
     for (a->block_panels = panels < most ? panels : most;; a->block_panels /= 2) {
         groups = (int64_t)batches * ((panels + a->block_panels - 1) / a->block_panels);
         blocks = groups >= wanted ? 1 : (wanted + groups - 1) / groups;
-        blocks = blocks * ROOM_ROWS > a->rows ? (a->rows + ROOM_ROWS - 1) / ROOM_ROWS : blocks;
+        const int64_t least = a->block_panels == most ? 2 * ROOM_ROWS : ROOM_ROWS;
+        blocks = blocks * least > a->rows ? (a->rows + least - 1) / least : blocks;
         if (groups * blocks >= wanted || a->block_panels <= LEAST_PANELS)
             break;
     }
