@@ -167,6 +167,15 @@ def test_words(prefix):
     same(tokenizer, lambda text: tokenizer(text, add_special_tokens=False).ids)
 
 
+def test_new_pieces_that_come_again_at_once():
+    """Pieces of all lengths, several times in a run before they are known, among others that differ in a byte."""
+    quick, general = both_ways("gpt2", merging())
+    chance = random.Random(2)
+    words = [f" {chance.choice('ab')}{'q' * (i % 37)}{chr(97 + i % 26)}{'x' * (i % 3)}" for i in range(1500)]
+    text = "".join(chance.choice(words) for _ in range(20_000))
+    assert ids_of(quick, text) == ids_of(general, text)
+
+
 def test_what_is_learned_is_forgotten_unharmed():
     """More different pieces than the tables keep."""
     quick, general = both_ways("gpt2", merging())

@@ -351,7 +351,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
     }
     uint32_t code;
     if (length <= PIECE_SHORT) {
-        if (2 * cache->shorts_used >= cache->n_shorts)
+        if (5 * cache->shorts_used >= 2 * cache->n_shorts)    /* fuller ones are slower, larger ones cost pages */
             GM_TRY(grow_shorts(cache));
         short_slot slot = { 0 };
         key_of(slot.key, 2, piece, length);
