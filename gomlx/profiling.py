@@ -13,7 +13,8 @@ A profile is a dict, JSON as it stands, of two phases, "prefill" and "decode" (p
     wait_ns         of these, spent waiting for other threads and other evaluations
     sample_calls, sample_ns     draws of tokens from logits; not within pass_ns
     work            by class of work: launches of kernels, the pieces that they were cut into, the launches among
-                    them that waited for all before them (barriers), and ns on the calling thread
+                    them that all threads came to only when all before was done (barriers; a little work that one
+                    thread does at such a place is none of its own), and ns on the calling thread
     weight_bytes    bytes of weights read, by type; of experts as many as the tokens of a pass may choose at most
 
 The classes are embedding, norm, attention_projection, attention, recurrent, router, experts, mlp, head, sampling (what

@@ -11,7 +11,7 @@
 
 enum {
     LAUNCH_FTZ = 1,        /* flush denormals to zero while it runs */
-    LAUNCH_PART = 2,       /* one of several of a node in a row that touch different elements: they run side by side */
+    LAUNCH_PART = 2,       /* one of several in a row of a node that touch different elements: they run side by side */
 };
 
 gm_queue *queue_new(void);
