@@ -425,8 +425,8 @@ typedef enum {
     GM_WORK_ROUTER, GM_WORK_EXPERTS, GM_WORK_MLP, GM_WORK_HEAD, GM_WORK_SAMPLING, GM_WORK_CLASSES,
 } gm_work;
 const char *gm_work_name(gm_work work);       /* "attention_projection" */
-/* pieces: what launches were cut into, for threads to take. barriers: launches that all before them are awaited for.
- * ns: of the calling thread, what it waits for others not counted. */
+/* pieces: what launches were cut into, for threads to take. barriers: launches that all threads come to only when
+ * all before them is done. ns: of the calling thread, what it waits for others not counted. */
 typedef struct { int64_t launches, pieces, barriers, ns; } gm_work_counts;
 #define GM_MAX_WEIGHT_TYPES 16
 typedef struct {

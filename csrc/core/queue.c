@@ -221,7 +221,7 @@ gm_status queue_writes(gm_queue *q, gm_buffer *b) {
     return b ? note(&q->writes, &q->n_writes, &q->cap_writes, b, true) : GM_OK;
 }
 
-/* Two launches on thread 0 alone need no barrier between them whatever they touch. */
+/* Two solo launches need no barrier between them whatever they touch: those of a stage are all done by one thread. */
 static bool conflicts(const access *now, size_t n_now, const access *past, size_t n_past, bool solo) {
     for (size_t i = 0; i < n_now; i++)
         for (size_t j = 0; j < n_past; j++)
@@ -518,7 +518,7 @@ static void cut(gm_queue *q) {
         launch *l = &q->launches[i];
         l->range = l->factor ? l->n * *l->factor : l->n;
         if (l->range / l->grain >= MOST_PIECES)
-            l->grain = l->range / (MOST_PIECES - 1);
+            l->grain = l->range / MOST_PIECES + 1;
         l->pieces = l->solo ? 1 : (uint32_t)((l->range + l->grain - 1) / l->grain);
         atomic_store_explicit(&l->next, 0, memory_order_relaxed);
         barrier |= l->barrier;

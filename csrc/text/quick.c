@@ -274,15 +274,14 @@ static bool same_piece(const uint8_t *a, const uint8_t *b, size_t n) {
 }
 
 /* What is new in a text often comes several times at once: of gaps with the same piece, those behind the first become
- * SAME_AS it. Puts the others in `order`, of one length side by side: pieces that are merged together then take as many
- * steps. Returns how many. Pieces longer than PIECE_MEDIUM are in neither. */
+ * SAME_AS it. Puts the others that are not filled in `order`, of one length side by side: pieces that are merged
+ * together then take as many steps. Returns how many. Pieces longer than PIECE_MEDIUM are in neither. */
 static size_t sort_gaps(quick_work *work, size_t n_gaps) {
     size_t at[PIECE_MEDIUM + 1] = { 0 }, sum = 0, length, other;
     for (size_t i = 0; i < n_gaps; i++) {
         piece_gap *gap = &work->gaps[i];
         const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
-        gap->count = NOT_FILLED;
-        if (length > PIECE_MEDIUM)
+        if (length > PIECE_MEDIUM || gap->count != NOT_FILLED)
             continue;
         uint16_t *seen = &work->seen[seen_place(piece, length)];
         const uint8_t *first = piece_of(&work->run, work->gaps[*seen < i ? *seen : i].piece, &other);
@@ -301,29 +300,42 @@ static size_t sort_gaps(quick_work *work, size_t n_gaps) {
     }
     for (size_t i = 0; i < n_gaps; i++) {
         piece_of(&work->run, work->gaps[i].piece, &length);
-        if (length <= PIECE_MEDIUM && work->gaps[i].count != SAME_AS)
+        if (length <= PIECE_MEDIUM && work->gaps[i].count == NOT_FILLED)
             work->order[at[length]++] = (uint16_t)i;
     }
     return sum;
 }
 
-/* The ids of a gap that is left: as they are kept, or found in the general way. */
-static gm_status fill_alone(const quick_way *way, quick_work *work, model_work *scratch, piece_gap *gap) {
-    size_t length, count = PIECE_NOT_KEPT;
+/* The ids of a gap as they are kept, if they are. */
+static gm_status fill_known(quick_work *work, piece_gap *gap) {
+    size_t length;
     const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
     id_buffer *missing = &work->missing;
-    gap->start = (uint32_t)missing->size;
-    if (length <= PIECE_LONG) {
-        far_ids far;
-        GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
-        count = piece_cache_give(&work->cache, piece, length, missing->data + missing->size, MOST_IDS_OF(length), &far);
-        far_copy(&far);
-    }
+    if (length > PIECE_LONG)
+        return GM_OK;
+    GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
+    far_ids far;
+    const size_t count = piece_cache_give(&work->cache, piece, length, missing->data + missing->size,
+                                          MOST_IDS_OF(length), &far);
+    far_copy(&far);
     if (count == PIECE_NOT_KEPT)
-        GM_TRY(encode_alone(way, work, scratch, piece, length, missing));
-    else
-        missing->size += count;
-    gap->count = (uint32_t)(missing->size - gap->start);
+        return GM_OK;
+    gap->start = (uint32_t)missing->size;
+    gap->count = (uint32_t)count;
+    missing->size += count;
+    return GM_OK;
+}
+
+/* The ids of a gap that is left: as they are kept by now, or found in the general way. */
+static gm_status fill_alone(const quick_way *way, quick_work *work, model_work *scratch, piece_gap *gap) {
+    size_t length;
+    const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
+    GM_TRY(fill_known(work, gap));
+    if (gap->count != NOT_FILLED)
+        return GM_OK;
+    gap->start = (uint32_t)work->missing.size;
+    GM_TRY(encode_alone(way, work, scratch, piece, length, &work->missing));
+    gap->count = (uint32_t)(work->missing.size - gap->start);
     return GM_OK;
 }
 
@@ -332,9 +344,15 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
     const model *m = way->model;
     bool together = m->kind == MODEL_BPE && (way->kind == QUICK_WORDS || m->bpe.byte_level) &&
                     (m->bpe.byte_level || !m->bpe.ignore_merges);
+    const bool crowded = many_room(&work->run) == MANY_ROOM;       /* gaps may be pieces that are kept */
     piece_gap *batch[MERGE_LANES];
-    size_t n_batch = 0, n = sort_gaps(work, n_gaps);
     work->missing.size = 0;
+    for (size_t i = 0; i < n_gaps; i++) {
+        work->gaps[i].count = NOT_FILLED;
+        if (crowded)
+            GM_TRY(fill_known(work, &work->gaps[i]));
+    }
+    size_t n_batch = 0, n = sort_gaps(work, n_gaps);
     for (size_t i = 0; i < n && together; i++) {
         batch[n_batch++] = &work->gaps[work->order[i]];
         if (n_batch == MERGE_LANES || i + 1 == n) {

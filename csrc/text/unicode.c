@@ -303,8 +303,9 @@ static gm_status run_decompose(normal_run *run, uint32_t c, int change, text_wri
 }
 
 /* The bytes of a word, their highest bit set, with which characters begin that may need a check for NFC. None below
- * U+0300 does, and none of Cyrillic, Armenian, Han and Hangul, but for a few blocks: it is 0xCC..0xCE, 0xD2, 0xD6..0xE3,
- * 0xEA and those from 0xEF on. A byte's bit changes with each end of a range that is not above the byte. */
+ * U+0300 does, and none of Cyrillic, Armenian, Han and Hangul, but for a few blocks: it is 0xCC..0xCE, 0xD2,
+ * 0xD6..0xE3, 0xEA and those from 0xEF on. A byte's bit changes with each end of a range that is not above the
+ * byte. */
 static inline uint64_t nfc_leads(uint64_t word) {
     const uint64_t ones = 0x0101010101010101u, high = 0x80 * ones, low = word & ~high;
 #define FROM(byte) (low + (0x100u - (byte)) * ones)

@@ -1,6 +1,6 @@
-/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through; full unrolling, without
- * which arrays of vectors would live in memory; READ_ANEW; SHUFFLE_2, lanes of two vectors (of the extension's types) by
- * number. */
+/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through; full unrolling,
+ * without which arrays of vectors would live in memory; READ_ANEW; SHUFFLE_2, lanes of two vectors (of the extension's
+ * types) by number. */
 #ifndef GOMLX_KERNELS_CPU_COMPILER_H
 #define GOMLX_KERNELS_CPU_COMPILER_H
 
