@@ -176,6 +176,17 @@ def test_new_pieces_that_come_again_at_once():
     assert ids_of(quick, text) == ids_of(general, text)
 
 
+def test_known_pieces_with_more_ids_than_a_run_has_room_for():
+    quick, general = both_ways("gpt2", merging())
+    chance = random.Random(3)
+    words = ["".join(chance.choices("qzxj", k=chance.choice([5, 14, 15, 29, 30, 31, 40]))) for _ in range(4000)]
+    text = " ".join(words + words[:500])
+    expected = ids_of(general, text)
+    assert len(expected) > 1 << 16
+    for _ in range(3):
+        assert ids_of(quick, text) == expected
+
+
 def test_what_is_learned_is_forgotten_unharmed():
     """More different pieces than the tables keep."""
     quick, general = both_ways("gpt2", merging())
