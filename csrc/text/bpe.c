@@ -79,32 +79,99 @@ gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
     return GM_OK;
 }
 
-static gm_status rank_bytes(bpe *b) {
-    b->byte_ranks = memory_array(256 * 256, sizeof *b->byte_ranks);
-    if (b->byte_ranks == NULL)
-        return GM_ENOMEM;
-    memset(b->byte_ranks, 0xFF, 256 * 256 * sizeof *b->byte_ranks);
-    int16_t byte_of[1 << 10];    /* the tokens of single bytes are mostly the first ones */
-    memset(byte_of, 0xFF, sizeof byte_of);
-    bool low = true;
-    for (int byte = 0; byte < 256; byte++) {
-        int32_t id = b->symbols[byte];
-        low = low && id < (int32_t)(sizeof byte_of / sizeof byte_of[0]);
-        if (low && id >= 0)
-            byte_of[id] = (int16_t)byte;
+#define NO_BYTE (-1)
+/* A token as merges see it: the byte that it is, the bytes that it begins and ends with, each NO_BYTE where it is no such
+ * thing, and the least rank of a merge that it takes part in. */
+typedef struct { int16_t byte, first, last; uint32_t least; } token_ends;
+
+static void lower(uint32_t *least, uint32_t rank) { *least = rank < *least ? rank : *least; }
+
+static void lower_part(bpe_pair *pair, int shift, uint32_t rank) {
+    if (rank < (*pair >> shift & BPE_NEVER))
+        *pair = (*pair & ~((bpe_pair)BPE_NEVER << shift)) | (bpe_pair)rank << shift;
+}
+
+/* The byte that the first character of a text is; those of the alphabet take two bytes at most. */
+static int16_t alphabet_first(const char *text, size_t n) {
+    const uint8_t c = (uint8_t)text[0];
+    if (c < 0x80)
+        return (int16_t)alphabet_byte(c);
+    return n > 1 && c >> 5 == 6 ? (int16_t)alphabet_byte((c & 0x1Fu) << 6 | ((uint8_t)text[1] & 0x3F)) : NO_BYTE;
+}
+
+/* Fills in what the tokens begin and end with; false when a byte's token is not that byte. */
+static bool find_ends(const bpe *b, const vocab *v, token_ends *ends) {
+    for (size_t id = 0; id < v->n_ids; id++) {
+        size_t n = 0;
+        const char *text = vocab_text(v, (int32_t)id, &n);
+        ends[id] = (token_ends){ NO_BYTE, NO_BYTE, NO_BYTE, BPE_NEVER };
+        if (text == NULL || n == 0)
+            continue;
+        const size_t last = n > 1 && (text[n - 1] & 0x80) ? 2 : 1;
+        ends[id].first = alphabet_first(text, n);
+        ends[id].last = alphabet_first(text + n - last, last);
     }
-    for (int left = 0; left < 256 && !low; left++)
-        for (int right = 0; right < 256; right++)
-            if (b->symbols[left] >= 0 && b->symbols[right] >= 0)
-                b->byte_ranks[256 * left + right] = bpe_rank(b, b->symbols[left], b->symbols[right]);
-    const uint64_t most = sizeof byte_of / sizeof byte_of[0];
-    for (size_t i = 0; i < b->n_slots && low; i++) {
+    for (int byte = 0; byte < 256; byte++) {
+        const int32_t id = b->symbols[byte];
+        if (id < 0)
+            continue;
+        if (ends[id].byte != NO_BYTE || ends[id].first != byte || ends[id].last != byte)
+            return false;
+        ends[id].byte = (int16_t)byte;
+    }
+    return true;
+}
+
+/* Fills the table; false when a merge makes what does not begin and end as its parts do. */
+static bool pair_bytes(bpe *b, token_ends *ends) {
+    for (size_t i = 0; i < b->n_slots; i++) {
         if (b->slots[i] == BPE_FREE)
             continue;
-        uint64_t left = b->slots[i] >> 42, right = b->slots[i] >> 20 & ((1 << 22) - 1);
-        if (left < most && right < most && byte_of[left] >= 0 && byte_of[right] >= 0)
-            b->byte_ranks[256 * byte_of[left] + byte_of[right]] = ((uint32_t)b->slots[i] & BPE_MOST_MERGES) - 1;
+        const uint32_t rank = ((uint32_t)b->slots[i] & BPE_MOST_MERGES) - 1;
+        token_ends *left = &ends[b->slots[i] >> 42], *right = &ends[b->slots[i] >> 20 & ((1 << 22) - 1)];
+        const token_ends *made = &ends[b->results.data[rank]];
+        lower(&left->least, rank);
+        lower(&right->least, rank);
+        if (left->last == NO_BYTE || right->first == NO_BYTE)    /* no bytes become this token */
+            continue;
+        if (made->first != left->first || made->last != right->last)
+            return false;
+        if (left->byte != NO_BYTE && right->byte != NO_BYTE) {
+            bpe_pair *pair = &b->byte_pairs[256 * left->byte + right->byte];
+            *pair = (*pair & ~(bpe_pair)BPE_NEVER) | rank;
+        }
+        if (right->byte != NO_BYTE)
+            lower_part(&b->byte_pairs[256 * left->last + right->byte], PAIR_LEFT, rank);
+        if (left->byte != NO_BYTE)
+            lower_part(&b->byte_pairs[256 * left->byte + right->first], PAIR_RIGHT, rank);
     }
+    for (int i = 0; i < 256 * 256; i++) {
+        const uint32_t rank = bpe_pair_rank(b->byte_pairs[i]);
+        if (rank != BPE_NEVER && ends[b->results.data[rank]].least <= rank)
+            b->byte_pairs[i] |= PAIR_WAITS;
+    }
+    return true;
+}
+
+static gm_status rank_bytes(bpe *b, const vocab *v) {
+    b->byte_pairs = memory_array(256 * 256, sizeof *b->byte_pairs);
+    token_ends *ends = memory_array(v->n_ids + 1, sizeof *ends);
+    if (b->byte_pairs == NULL || ends == NULL) {
+        memory_free(ends);
+        return GM_ENOMEM;
+    }
+    for (int i = 0; i < 256 * 256; i++)
+        b->byte_pairs[i] = BPE_NO_PAIR;
+    if (!find_ends(b, v, ends) || !pair_bytes(b, ends)) {
+        for (int left = 0; left < 256; left++)       /* a strange vocabulary: no pair is known to come first */
+            for (int right = 0; right < 256; right++) {
+                uint32_t rank = BPE_NO_RANK;
+                if (b->symbols[left] >= 0 && b->symbols[right] >= 0)
+                    rank = bpe_rank(b, b->symbols[left], b->symbols[right]);
+                b->byte_pairs[256 * left + right] = rank & BPE_NEVER;
+            }
+    }
+    memory_free(ends);
     return GM_OK;
 }
 
@@ -120,14 +187,14 @@ gm_status bpe_prepare(bpe *b, const vocab *v) {
         else
             b->symbols[byte] = byte < 0x80 ? vocab_find(v, &(uint8_t){ (uint8_t)byte }, 1) : -1;
     }
-    return b->byte_level ? rank_bytes(b) : GM_OK;
+    return b->byte_level ? rank_bytes(b, v) : GM_OK;
 }
 
 void bpe_free(bpe *b) {
     memory_table_free(b->slots, b->n_slots * sizeof *b->slots);
     memory_table_free(b->filter, b->n_slots / 4);
     memory_free(b->results.data);
-    memory_free(b->byte_ranks);
+    memory_free(b->byte_pairs);
     memory_free(b->prefix);
     memory_free(b->suffix);
     *b = (bpe){ 0 };

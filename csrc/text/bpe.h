@@ -15,6 +15,28 @@
 #define BPE_MOST_MERGES ((1u << 20) - 1)    /* a slot has 20 bits for the rank */
 #define BPE_SHORT 64               /* symbols; longer pieces keep a heap */
 
+/* Two bytes side by side. Three times twenty bits: the rank of their merge; the least rank of the merges of the right
+ * byte with a token before it that ends in the left one; the same of the left byte with a token behind it that begins
+ * with the right one. BPE_NEVER where there is none. PAIR_WAITS: what the merge makes takes part in merges that have
+ * lower ranks than it. */
+typedef uint64_t bpe_pair;
+#define BPE_NEVER BPE_MOST_MERGES
+#define PAIR_WAITS ((bpe_pair)1 << 20)
+#define PAIR_LEFT 21
+#define PAIR_RIGHT 41
+#define BPE_NO_PAIR ((bpe_pair)BPE_NEVER | (bpe_pair)BPE_NEVER << PAIR_LEFT | (bpe_pair)BPE_NEVER << PAIR_RIGHT)
+
+static inline uint32_t bpe_pair_rank(bpe_pair pair) { return (uint32_t)pair & BPE_NEVER; }
+
+/* Whether two bytes merge before either of them can merge with anything else, whatever is around them: such merges may
+ * all be done at once, before the others. before, behind: the pairs that have one byte in common with it. Whoever merges
+ * the lowest rank first comes to this pair while both bytes are still alone, and what it makes has no merge that would
+ * have come before it. */
+static inline bool bpe_merges_first(bpe_pair before, bpe_pair pair, bpe_pair behind) {
+    const uint32_t rank = (uint32_t)(pair & (PAIR_WAITS | BPE_NEVER));
+    return (rank < (before >> PAIR_LEFT & BPE_NEVER)) & (rank < (behind >> PAIR_RIGHT & BPE_NEVER));
+}
+
 typedef struct {
     bool byte_level;       /* symbols are bytes, their strings in GPT-2's alphabet */
     bool ignore_merges;    /* a piece that is a token is that token */
@@ -29,7 +51,7 @@ typedef struct {
     uint8_t *filter;       /* a bit for a pair's hash, two for each slot: most pairs that have no merge are known by
                             * it, and it stays in the cache where the slots do not */
     id_buffer results;     /* by rank: what the merge makes */
-    uint32_t *byte_ranks;  /* byte_level: the rank of a pair of bytes, [256 * left + right] */
+    bpe_pair *byte_pairs;  /* byte_level: [256 * left + right] */
     const struct piece_kernels *kernels;
     int32_t symbols[256];  /* by byte: its token (byte_level), or the ASCII character's */
     int32_t bytes[256];    /* the <0xNN> tokens */
@@ -60,8 +82,9 @@ void bpe_work_free(bpe_work *work);
 #define BPE_FREE 0u          /* no slot's word: its rank is stored plus one */
 #define BPE_PAIR(left, right) ((uint64_t)(uint32_t)(left) << 42 | (uint64_t)(uint32_t)(right) << 20)
 
+#define BPE_HASH_FACTOR 0x9E3779B97F4A7C15u
 static inline uint64_t bpe_hash(uint64_t pair) {
-    pair *= 0x9E3779B97F4A7C15u;
+    pair *= BPE_HASH_FACTOR;
     return pair ^ pair >> 32;
 }
 

@@ -462,6 +462,18 @@ static size_t find_other(piece_cache *cache, const piece_run *run, const wanted_
     return piece_cache_medium(cache, key, out, more, far);
 }
 
+/* far_copy without a jump for most: how many there are cannot be foreseen. */
+static inline void far_bring(const far_ids *far) {
+#if defined(KERNELS_avx512)
+    if (__builtin_expect(far->count <= 16, 1)) {
+        const __mmask16 which = (__mmask16)_bzhi_u32(0xFFFF, (unsigned)far->count);
+        _mm512_mask_storeu_epi32(far->to, which, _mm512_maskz_loadu_epi32(which, far->from));
+        return;
+    }
+#endif
+    far_copy(far);
+}
+
 static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps) {
     wanted_piece wanted[2][AHEAD];
     far_ids far[AHEAD];
@@ -493,7 +505,7 @@ static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, pie
             out += count;
         }
         for (size_t k = 0; k < n_far; k++)
-            far_copy(&far[k]);
+            far_bring(&far[k]);
         n = n_next;
     }
     ids->size += (size_t)(out - first);

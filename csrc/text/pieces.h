@@ -84,7 +84,8 @@ typedef struct {
     uint8_t n;                           /* symbols, then ids; at most BPE_SHORT */
     uint8_t padded, at;
     int32_t ids[BPE_SHORT + 1];
-    uint8_t ends[BPE_SHORT];             /* how many of the symbols lie in ids[0..i] */
+    uint8_t starts[BPE_SHORT + 1];       /* where symbol i begins, in what the lane was given */
+    uint8_t ends[BPE_SHORT];             /* of what the lane was given, how many lie in ids[0..i] */
     uint32_t keys[BPE_SHORT];            /* keys[i] joins the symbols at i and next[i] */
     uint8_t next[BPE_SHORT + 1], previous[BPE_SHORT + 1];
     uint32_t rank;
@@ -123,6 +124,8 @@ size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length,
  * those that are asked for come to lie where they are found at once; what is moved too far from its own home is lost. */
 size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more, far_ids *far);
 size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more, far_ids *far);
+/* Has the place where it would be kept on its way. */
+void piece_cache_fetch(const piece_cache *cache, const uint8_t *piece, size_t length);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
                            size_t count);
 

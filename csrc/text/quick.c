@@ -3,6 +3,7 @@
 
 static const char marker[] = "\xE2\x96\x81";    /* U+2581 */
 #define MARKER_LENGTH 3
+#define PIECE_TOGETHER BPE_SHORT    /* bytes of a piece that is merged beside others; a byte is a symbol at most */
 
 void quick_work_drop(quick_work *work) {
     memory_free(work->missing.data);
@@ -157,7 +158,7 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
     vocab_string texts[MERGE_LANES];
     byte_buffer *alphabet = &work->alphabet;
     alphabet->size = 0;
-    GM_TRY(bytes_reserve(alphabet, 2 * (PIECE_MEDIUM + 1) * MERGE_LANES));    /* it stays where it is */
+    GM_TRY(bytes_reserve(alphabet, 2 * PIECE_TOGETHER * MERGE_LANES));    /* it stays where it is */
     for (size_t i = 0; i < n; i++) {
         size_t length, first = alphabet->size;
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
@@ -168,7 +169,7 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
     return GM_OK;
 }
 
-/* Fills gaps (at most MERGE_LANES, none longer than PIECE_MEDIUM), their merges side by side; those that cannot go this
+/* Fills gaps (at most MERGE_LANES, none longer than PIECE_TOGETHER), their merges side by side; those that cannot go this
  * way stay at NOT_FILLED. */
 #define NOT_FILLED UINT32_MAX
 #define SAME_AS (UINT32_MAX - 1)    /* `start` is another gap with the same piece */
@@ -183,6 +184,7 @@ static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap
     for (size_t i = 0; i < n_gaps; i++) {
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
         merge_lane *lane = &work->lanes[n];
+        piece_cache_fetch(&work->cache, piece, length);
         if (whole[i] >= 0) {
             gaps[i]->start = (uint32_t)work->missing.size;
             gaps[i]->count = 1;
@@ -275,13 +277,13 @@ static bool same_piece(const uint8_t *a, const uint8_t *b, size_t n) {
 
 /* What is new in a text often comes several times at once: of gaps with the same piece, those behind the first become
  * SAME_AS it. Puts the others that are not filled in `order`, of one length side by side: pieces that are merged
- * together then take as many steps. Returns how many. Pieces longer than PIECE_MEDIUM are in neither. */
+ * together then take as many steps. Returns how many. Pieces longer than PIECE_TOGETHER are in neither. */
 static size_t sort_gaps(quick_work *work, size_t n_gaps) {
-    size_t at[PIECE_MEDIUM + 1] = { 0 }, sum = 0, length, other;
+    size_t at[PIECE_TOGETHER + 1] = { 0 }, sum = 0, length, other;
     for (size_t i = 0; i < n_gaps; i++) {
         piece_gap *gap = &work->gaps[i];
         const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
-        if (length > PIECE_MEDIUM || gap->count != NOT_FILLED)
+        if (length > PIECE_TOGETHER || gap->count != NOT_FILLED)
             continue;
         uint16_t *seen = &work->seen[seen_place(piece, length)];
         const uint8_t *first = piece_of(&work->run, work->gaps[*seen < i ? *seen : i].piece, &other);
@@ -293,14 +295,14 @@ static size_t sort_gaps(quick_work *work, size_t n_gaps) {
         *seen = (uint16_t)i;
         at[length]++;
     }
-    for (size_t i = 0; i <= PIECE_MEDIUM; i++) {
+    for (size_t i = 0; i <= PIECE_TOGETHER; i++) {
         size_t n = at[i];
         at[i] = sum;
         sum += n;
     }
     for (size_t i = 0; i < n_gaps; i++) {
         piece_of(&work->run, work->gaps[i].piece, &length);
-        if (length <= PIECE_MEDIUM && work->gaps[i].count == NOT_FILLED)
+        if (length <= PIECE_TOGETHER && work->gaps[i].count == NOT_FILLED)
             work->order[at[length]++] = (uint16_t)i;
     }
     return sum;
