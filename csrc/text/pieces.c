@@ -341,17 +341,6 @@ static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const 
     return GM_OK;
 }
 
-void piece_cache_fetch(const piece_cache *cache, const uint8_t *piece, size_t length) {
-    uint64_t key[4];
-    if (length <= PIECE_SHORT) {
-        key_of(key, 2, piece, length);
-        __builtin_prefetch(&cache->shorts[short_home(cache, key)], 1);
-    } else if (length <= PIECE_MEDIUM) {
-        key_of(key, 4, piece, length);
-        __builtin_prefetch(&cache->mediums[medium_home(cache, key)], 1);
-    }
-}
-
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
                            size_t count) {
     if (cache->many.size > MOST_MANY || cache->texts.size > MOST_TEXT) {

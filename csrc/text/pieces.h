@@ -124,8 +124,6 @@ size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length,
  * those that are asked for come to lie where they are found at once; what is moved too far from its own home is lost. */
 size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more, far_ids *far);
 size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more, far_ids *far);
-/* Has the place where it would be kept on its way. */
-void piece_cache_fetch(const piece_cache *cache, const uint8_t *piece, size_t length);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
                            size_t count);
 

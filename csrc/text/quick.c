@@ -184,7 +184,6 @@ static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap
     for (size_t i = 0; i < n_gaps; i++) {
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
         merge_lane *lane = &work->lanes[n];
-        piece_cache_fetch(&work->cache, piece, length);
         if (whole[i] >= 0) {
             gaps[i]->start = (uint32_t)work->missing.size;
             gaps[i]->count = 1;
