@@ -59,11 +59,37 @@ void piece_cache_free(piece_cache *cache) {
     *cache = (piece_cache){ 0 };
 }
 
+static uint64_t load_word(const uint8_t *from) {
+    uint64_t word;
+    memcpy(&word, from, 8);
+    return word;
+}
+
+/* The bytes of a piece by themselves, without a loop by their number: n < 8. */
+static uint64_t load_few(const uint8_t *from, size_t n) {
+    uint32_t first, last;
+    if (n < 4)
+        return n == 0 ? 0 : from[0] | (uint64_t)from[n / 2] << 8 * (n / 2) | (uint64_t)from[n - 1] << 8 * (n - 1);
+    memcpy(&first, from, 4);
+    memcpy(&last, from + n - 4, 4);
+    return first | (uint64_t)last << 8 * (n - 4);
+}
+
+/* n <= 16 bytes and zeros behind them. */
+static void load_padded(uint64_t key[2], const uint8_t *piece, size_t n) {
+    key[0] = n < 8 ? load_few(piece, n) : load_word(piece);
+    key[1] = n > 8 ? load_word(piece + n - 8) >> 8 * (16 - n) : 0;
+}
+
+/* Of a short piece two words, of a medium one four. */
 static void key_of(uint64_t *key, size_t words, const uint8_t *piece, size_t length) {
-    uint8_t bytes[PIECE_MEDIUM + 1] = { 0 };
-    memcpy(bytes, piece, length);
-    bytes[8 * words - 1] = (uint8_t)length;
-    memcpy(key, bytes, 8 * words);
+    if (words == 2) {
+        load_padded(key, piece, length);
+    } else {
+        load_padded(key, piece, 16);
+        load_padded(key + 2, piece + 16, length - 16);
+    }
+    key[words - 1] |= (uint64_t)length << 56;
 }
 
 static uint64_t mix(uint64_t a, uint64_t b) {
@@ -170,16 +196,16 @@ static void put_short(piece_cache *cache, const short_slot *slot) {
     slots[at] = *slot;
 }
 
-/* Twice as many slots where they are: from the back each entry goes to its new home, which lies behind all that are
- * still to be moved, but for the front ones. */
-static void widen_shorts(piece_cache *cache) {
+/* More slots where they are: from the back each entry goes to its new home, which lies behind all that are still to be
+ * moved, but for the front ones. */
+static void widen_shorts(piece_cache *cache, size_t n_new) {
     short_slot front[2 * CACHE_PROBES], *slots = cache->shorts;
     const size_t n_front = sizeof front / sizeof front[0];
     size_t n = cache->n_shorts;
     memcpy(front, slots, sizeof front);
     memset(slots, 0, sizeof front);
-    cache->n_shorts = 2 * n;
-    cache->short_shift = shift_of(2 * n);
+    cache->n_shorts = n_new;
+    cache->short_shift = shift_of(n_new);
     cache->shorts_used = 0;
     for (size_t i = n; i-- > n_front;) {
         short_slot moved = slots[i];
@@ -193,6 +219,9 @@ static void widen_shorts(piece_cache *cache) {
         if (front[i].key[1] != 0)
             put_short(cache, &front[i]);
 }
+
+/* How many slots there are next where there is room. */
+static size_t wider(size_t n, size_t room) { return 4 * n <= room ? 4 * n : room; }
 
 /* How many slots there are next, and room for how many. */
 static size_t next_size(size_t n, size_t slot_bytes, size_t most, size_t *room) {
@@ -209,8 +238,8 @@ static gm_status grow_shorts(piece_cache *cache) {
         cache->shorts_used = 0;
         return GM_OK;
     }
-    if (2 * cache->n_shorts <= cache->room_shorts) {
-        widen_shorts(cache);
+    if (cache->n_shorts < cache->room_shorts) {
+        widen_shorts(cache, wider(cache->n_shorts, cache->room_shorts));
         return GM_OK;
     }
     size_t room, n_old = cache->n_shorts, n = next_size(n_old, sizeof(short_slot), MOST_SHORTS, &room);
@@ -239,14 +268,14 @@ static void put_medium(piece_cache *cache, const medium_slot *slot) {
     slots[at] = *slot;
 }
 
-static void widen_mediums(piece_cache *cache) {
+static void widen_mediums(piece_cache *cache, size_t n_new) {
     medium_slot front[2 * CACHE_PROBES], *slots = cache->mediums;
     const size_t n_front = sizeof front / sizeof front[0];
     size_t n = cache->n_mediums;
     memcpy(front, slots, sizeof front);
     memset(slots, 0, sizeof front);
-    cache->n_mediums = 2 * n;
-    cache->medium_shift = shift_of(2 * n);
+    cache->n_mediums = n_new;
+    cache->medium_shift = shift_of(n_new);
     cache->mediums_used = 0;
     for (size_t i = n; i-- > n_front;) {
         medium_slot moved = slots[i];
@@ -266,8 +295,8 @@ static gm_status grow_mediums(piece_cache *cache) {
         cache->mediums_used = 0;
         return GM_OK;
     }
-    if (2 * cache->n_mediums <= cache->room_mediums) {
-        widen_mediums(cache);
+    if (cache->n_mediums < cache->room_mediums) {
+        widen_mediums(cache, wider(cache->n_mediums, cache->room_mediums));
         return GM_OK;
     }
     size_t room, n_old = cache->n_mediums, n = next_size(n_old, sizeof(medium_slot), MOST_MEDIUMS, &room);
@@ -327,8 +356,7 @@ static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t leng
 static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const int32_t *ids, size_t count,
                          uint32_t *code) {
     if (count <= room) {
-        if (count != 0)                  /* else ids may be NULL */
-            memcpy(slot, ids, count * sizeof *ids);
+        copy_ids((int32_t *)slot, ids, count);
         *code = (uint32_t)count;
         return GM_OK;
     }
@@ -336,7 +364,7 @@ static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const 
     slot[1] = (uint32_t)count;
     *code = COUNT_MANY;
     GM_TRY(ids_reserve(&cache->many, count));
-    memcpy(cache->many.data + cache->many.size, ids, count * sizeof *ids);
+    copy_ids(cache->many.data + cache->many.size, ids, count);
     cache->many.size += count;
     return GM_OK;
 }

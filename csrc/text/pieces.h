@@ -140,13 +140,19 @@ static inline bool far_find(const piece_cache *cache, uint32_t at, uint32_t coun
     return true;
 }
 
-static inline void far_copy(const far_ids *far) {
-    size_t i = 0;
-    for (; i + 4 <= far->count; i += 4)
-        memcpy(far->to + i, far->from + i, 4 * sizeof *far->to);
-    for (; i < far->count; i++)
-        far->to[i] = far->from[i];
+/* Few of them, mostly. No count: from may be NULL. */
+static inline void copy_ids(int32_t *to, const int32_t *from, size_t count) {
+    if (count < 4) {
+        for (size_t i = 0; i < count; i++)
+            to[i] = from[i];
+        return;
+    }
+    for (size_t i = 0; i + 4 < count; i += 4)
+        memcpy(to + i, from + i, 4 * sizeof *to);
+    memcpy(to + count - 4, from + count - 4, 4 * sizeof *to);
 }
+
+static inline void far_copy(const far_ids *far) { copy_ids(far->to, far->from, far->count); }
 
 /* Its upper bits say where a short piece's slot is. */
 static inline uint64_t short_hash(const uint64_t key[2]) {

@@ -201,7 +201,7 @@ static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap
         merged[i]->start = (uint32_t)work->missing.size;
         merged[i]->count = lane->n;
         GM_TRY(ids_reserve(&work->missing, lane->n));
-        memcpy(work->missing.data + work->missing.size, lane->ids, lane->n * sizeof lane->ids[0]);
+        copy_ids(work->missing.data + work->missing.size, lane->ids, lane->n);
         work->missing.size += lane->n;
         GM_TRY(piece_cache_keep(&work->cache, piece, length, lane->ids, lane->n));
     }
@@ -392,8 +392,9 @@ static gm_status encode_run(const quick_way *way, quick_work *work, model_work *
         const piece_gap *gap = &work->gaps[i];
         memmove(first + gap->at + more, first + gap->at, (found - gap->at) * sizeof *first);
         more -= gap->count;
-        if (gap->count != 0)             /* else there may be no data yet */
-            memcpy(first + gap->at + more, work->missing.data + gap->start, gap->count * sizeof *first);
+        const int32_t *missing = work->missing.data;                 /* NULL when all gaps are empty */
+        if (gap->count != 0)
+            copy_ids(first + gap->at + more, missing + gap->start, gap->count);
     }
     return GM_OK;
 }
