@@ -176,6 +176,45 @@ def test_new_pieces_that_come_again_at_once():
     assert ids_of(quick, text) == ids_of(general, text)
 
 
+def by_the_rule(vocabulary, ranks, piece):
+    """The ids of a piece: the pair of the lowest rank, of equal ones the leftmost, until none is left."""
+    symbols = [alphabet()[byte] for byte in piece.encode()]
+    while True:
+        found = [(ranks[pair], at) for at, pair in enumerate(zip(symbols, symbols[1:])) if pair in ranks]
+        if not found:
+            return [vocabulary[symbol] for symbol in symbols]
+        at = min(found)[1]
+        symbols[at:at + 2] = [symbols[at] + symbols[at + 1]]
+
+
+@pytest.mark.parametrize("order", ["as made", "shuffled"])
+@pytest.mark.parametrize("seed", range(6))
+def test_merges_in_any_order(order, seed):
+    """Pairs of bytes that merge at once do so only where the rule comes to them first: tables of few bytes, in which
+    every pair has rivals; shuffled, what a merge makes takes part in merges of lower rank."""
+    chance = random.Random(seed)
+    letters = ["a", "b", "c", "\u0430", "\u0431"][:3 + seed % 3]
+    symbols = sorted({alphabet()[byte] for letter in letters for byte in letter.encode()})
+    vocabulary = {symbol: i for i, symbol in enumerate(alphabet().values())}
+    merges = {}
+    while len(merges) < 40:
+        left, right = chance.choice(symbols), chance.choice(symbols)
+        if len(left + right) > 12 or (left, right) in merges:
+            continue
+        merges[left, right] = None
+        vocabulary.setdefault(left + right, len(vocabulary))
+        symbols.append(left + right)
+    merges = list(merges)
+    if order == "shuffled":
+        chance.shuffle(merges)
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    tokenizer = byte_level(PATTERNS["gpt2"], {"type": "BPE", "vocab": vocabulary, "merges": [list(m) for m in merges]})
+    for _ in range(400):
+        length = chance.choice([1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 47, 48, 63, 64, 65, 70])
+        piece = "".join(chance.choices(letters, k=length))
+        assert ids_of(tokenizer, piece) == by_the_rule(vocabulary, ranks, piece), piece
+
+
 def test_known_pieces_with_more_ids_than_a_run_has_room_for():
     quick, general = both_ways("gpt2", merging())
     chance = random.Random(3)

@@ -80,8 +80,8 @@ gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
 }
 
 #define NO_BYTE (-1)
-/* A token as merges see it: the byte that it is, the bytes that it begins and ends with, each NO_BYTE where it is no such
- * thing, and the least rank of a merge that it takes part in. */
+/* A token as merges see it: the byte that it is, the bytes that it begins and ends with (what a merge makes, with those
+ * of its parts), each NO_BYTE where it is none; and the least rank of a merge that it takes part in. */
 typedef struct { int16_t byte, first, last; uint32_t least; } token_ends;
 
 static void lower(uint32_t *least, uint32_t rank) { *least = rank < *least ? rank : *least; }
@@ -99,8 +99,7 @@ static int16_t alphabet_first(const char *text, size_t n) {
     return n > 1 && c >> 5 == 6 ? (int16_t)alphabet_byte((c & 0x1Fu) << 6 | ((uint8_t)text[1] & 0x3F)) : NO_BYTE;
 }
 
-/* Fills in what the tokens begin and end with; false when a byte's token is not that byte. */
-static bool find_ends(const bpe *b, const vocab *v, token_ends *ends) {
+static void find_ends(const bpe *b, const vocab *v, token_ends *ends) {
     for (size_t id = 0; id < v->n_ids; id++) {
         size_t n = 0;
         const char *text = vocab_text(v, (int32_t)id, &n);
@@ -111,31 +110,24 @@ static bool find_ends(const bpe *b, const vocab *v, token_ends *ends) {
         ends[id].first = alphabet_first(text, n);
         ends[id].last = alphabet_first(text + n - last, last);
     }
-    for (int byte = 0; byte < 256; byte++) {
-        const int32_t id = b->symbols[byte];
-        if (id < 0)
-            continue;
-        if (ends[id].byte != NO_BYTE || ends[id].first != byte || ends[id].last != byte)
-            return false;
-        ends[id].byte = (int16_t)byte;
-    }
-    return true;
+    for (int byte = 0; byte < 256; byte++)
+        if (b->symbols[byte] >= 0)
+            ends[b->symbols[byte]].byte = (int16_t)byte;
 }
 
-/* Fills the table; false when a merge makes what does not begin and end as its parts do. */
-static bool pair_bytes(bpe *b, token_ends *ends) {
+/* Fills byte_pairs. Of tokens that are no bytes of the alphabet no bytes become one. */
+static void pair_bytes(bpe *b, token_ends *ends) {
+    for (int i = 0; i < 256 * 256; i++)
+        b->byte_pairs[i] = BPE_NO_PAIR;
     for (size_t i = 0; i < b->n_slots; i++) {
         if (b->slots[i] == BPE_FREE)
             continue;
         const uint32_t rank = ((uint32_t)b->slots[i] & BPE_MOST_MERGES) - 1;
         token_ends *left = &ends[b->slots[i] >> 42], *right = &ends[b->slots[i] >> 20 & ((1 << 22) - 1)];
-        const token_ends *made = &ends[b->results.data[rank]];
         lower(&left->least, rank);
         lower(&right->least, rank);
-        if (left->last == NO_BYTE || right->first == NO_BYTE)    /* no bytes become this token */
+        if (left->last == NO_BYTE || right->first == NO_BYTE)
             continue;
-        if (made->first != left->first || made->last != right->last)
-            return false;
         if (left->byte != NO_BYTE && right->byte != NO_BYTE) {
             bpe_pair *pair = &b->byte_pairs[256 * left->byte + right->byte];
             *pair = (*pair & ~(bpe_pair)BPE_NEVER) | rank;
@@ -150,27 +142,17 @@ static bool pair_bytes(bpe *b, token_ends *ends) {
         if (rank != BPE_NEVER && ends[b->results.data[rank]].least <= rank)
             b->byte_pairs[i] |= PAIR_WAITS;
     }
-    return true;
 }
 
 static gm_status rank_bytes(bpe *b, const vocab *v) {
-    b->byte_pairs = memory_array(256 * 256, sizeof *b->byte_pairs);
     token_ends *ends = memory_array(v->n_ids + 1, sizeof *ends);
+    b->byte_pairs = memory_array(256 * 256, sizeof *b->byte_pairs);
     if (b->byte_pairs == NULL || ends == NULL) {
         memory_free(ends);
         return GM_ENOMEM;
     }
-    for (int i = 0; i < 256 * 256; i++)
-        b->byte_pairs[i] = BPE_NO_PAIR;
-    if (!find_ends(b, v, ends) || !pair_bytes(b, ends)) {
-        for (int left = 0; left < 256; left++)       /* a strange vocabulary: no pair is known to come first */
-            for (int right = 0; right < 256; right++) {
-                uint32_t rank = BPE_NO_RANK;
-                if (b->symbols[left] >= 0 && b->symbols[right] >= 0)
-                    rank = bpe_rank(b, b->symbols[left], b->symbols[right]);
-                b->byte_pairs[256 * left + right] = rank & BPE_NEVER;
-            }
-    }
+    find_ends(b, v, ends);
+    pair_bytes(b, ends);
     memory_free(ends);
     return GM_OK;
 }
