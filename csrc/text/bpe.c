@@ -115,7 +115,8 @@ static void find_ends(const bpe *b, const vocab *v, token_ends *ends) {
             ends[b->symbols[byte]].byte = (int16_t)byte;
 }
 
-/* Fills byte_pairs. Of tokens that are no bytes of the alphabet no bytes become one. */
+/* Fills byte_pairs. A merge with a token that begins or ends with what no byte is called is left out: no bytes ever
+ * become that token. */
 static void pair_bytes(bpe *b, token_ends *ends) {
     for (int i = 0; i < 256 * 256; i++)
         b->byte_pairs[i] = BPE_NO_PAIR;

@@ -29,9 +29,9 @@ typedef uint64_t bpe_pair;
 static inline uint32_t bpe_pair_rank(bpe_pair pair) { return (uint32_t)pair & BPE_NEVER; }
 
 /* Whether two bytes merge before either of them can merge with anything else, whatever is around them: such merges may
- * all be done at once, before the others. before, behind: the pairs that have one byte in common with it. Whoever merges
- * the lowest rank first comes to this pair while both bytes are still alone, and what it makes has no merge that would
- * have come before it. */
+ * all be done at once, before the others. before, behind: the pairs that have one byte in common with it. Whoever
+ * merges the lowest rank first comes to this pair while both bytes are still alone, and what it makes has no merge that
+ * would have come before it. */
 static inline bool bpe_merges_first(bpe_pair before, bpe_pair pair, bpe_pair behind) {
     const uint32_t rank = (uint32_t)(pair & (PAIR_WAITS | BPE_NEVER));
     return (rank < (before >> PAIR_LEFT & BPE_NEVER)) & (rank < (behind >> PAIR_RIGHT & BPE_NEVER));
@@ -51,7 +51,7 @@ typedef struct {
     uint8_t *filter;       /* a bit for a pair's hash, two for each slot: most pairs that have no merge are known by
                             * it, and it stays in the cache where the slots do not */
     id_buffer results;     /* by rank: what the merge makes */
-    bpe_pair *byte_pairs;  /* byte_level: [256 * left + right] */
+    bpe_pair *byte_pairs;  /* byte_level: [256 * left + right]; holds where there is neither prefix nor suffix */
     const struct piece_kernels *kernels;
     int32_t symbols[256];  /* by byte: its token (byte_level), or the ASCII character's */
     int32_t bytes[256];    /* the <0xNN> tokens */

@@ -1,5 +1,6 @@
 /* pieces.c - the cache of pieces.h. */
 #include "text/pieces.h"
+#include "text/word.h"
 #include "kernels.h"
 
 #define FIRST_SHORTS ((size_t)1 << 14)     /* 512 KiB */
@@ -59,26 +60,10 @@ void piece_cache_free(piece_cache *cache) {
     *cache = (piece_cache){ 0 };
 }
 
-static uint64_t load_word(const uint8_t *from) {
-    uint64_t word;
-    memcpy(&word, from, 8);
-    return word;
-}
-
-/* The bytes of a piece by themselves, without a loop by their number: n < 8. */
-static uint64_t load_few(const uint8_t *from, size_t n) {
-    uint32_t first, last;
-    if (n < 4)
-        return n == 0 ? 0 : from[0] | (uint64_t)from[n / 2] << 8 * (n / 2) | (uint64_t)from[n - 1] << 8 * (n - 1);
-    memcpy(&first, from, 4);
-    memcpy(&last, from + n - 4, 4);
-    return first | (uint64_t)last << 8 * (n - 4);
-}
-
 /* n <= 16 bytes and zeros behind them. */
 static void load_padded(uint64_t key[2], const uint8_t *piece, size_t n) {
-    key[0] = n < 8 ? load_few(piece, n) : load_word(piece);
-    key[1] = n > 8 ? load_word(piece + n - 8) >> 8 * (16 - n) : 0;
+    key[0] = n < 8 ? short_word(piece, n) : load_bytes(piece, 8);
+    key[1] = n > 8 ? load_bytes(piece + n - 8, 8) >> 8 * (16 - n) : 0;
 }
 
 /* Of a short piece two words, of a medium one four. */
@@ -220,7 +205,7 @@ static void widen_shorts(piece_cache *cache, size_t n_new) {
             put_short(cache, &front[i]);
 }
 
-/* How many slots there are next where there is room. */
+/* How many slots there are next where there is room: what grows moves seldom. */
 static size_t wider(size_t n, size_t room) { return 4 * n <= room ? 4 * n : room; }
 
 /* How many slots there are next, and room for how many. */

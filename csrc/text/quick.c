@@ -1,5 +1,6 @@
 /* quick.c - see quick.h. */
 #include "text/quick.h"
+#include "text/word.h"
 
 static const char marker[] = "\xE2\x96\x81";    /* U+2581 */
 #define MARKER_LENGTH 3
@@ -169,8 +170,8 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
     return GM_OK;
 }
 
-/* Fills gaps (at most MERGE_LANES, none longer than PIECE_TOGETHER), their merges side by side; those that cannot go this
- * way stay at NOT_FILLED. */
+/* Fills gaps (at most MERGE_LANES, none longer than PIECE_TOGETHER), their merges side by side; those that cannot go
+ * this way stay at NOT_FILLED. */
 #define NOT_FILLED UINT32_MAX
 #define SAME_AS (UINT32_MAX - 1)    /* `start` is another gap with the same piece */
 static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n_gaps) {
@@ -235,12 +236,6 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
 
 /* A space is three bytes where it is the marker, and each may be an id. */
 #define MOST_IDS_OF(length) (MARKER_LENGTH * (length))
-
-static uint64_t load_bytes(const uint8_t *from, size_t n) {
-    uint64_t word = 0;
-    memcpy(&word, from, n);
-    return word;
-}
 
 /* Of a piece's first and last bytes, and of those in the middle of a longer one. */
 static size_t seen_place(const uint8_t *piece, size_t length) {
@@ -315,7 +310,7 @@ static gm_status fill_known(quick_work *work, piece_gap *gap) {
     if (length > PIECE_LONG)
         return GM_OK;
     GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
-    far_ids far;
+    far_ids far = { 0 };
     const size_t count = piece_cache_give(&work->cache, piece, length, missing->data + missing->size,
                                           MOST_IDS_OF(length), &far);
     far_copy(&far);
@@ -386,13 +381,13 @@ static gm_status encode_run(const quick_way *way, quick_work *work, model_work *
         more += work->gaps[i].count;
     GM_TRY(ids_reserve(ids, more));
     int32_t *first = ids->data + before;
+    const int32_t *missing = work->missing.data;                     /* NULL when all gaps are empty */
     ids->size += more;
     /* From the back: what was found moves behind the gaps in front of it. */
     for (size_t i = n_gaps; i-- > 0; found = work->gaps[i].at) {
         const piece_gap *gap = &work->gaps[i];
         memmove(first + gap->at + more, first + gap->at, (found - gap->at) * sizeof *first);
         more -= gap->count;
-        const int32_t *missing = work->missing.data;                 /* NULL when all gaps are empty */
         if (gap->count != 0)
             copy_ids(first + gap->at + more, missing + gap->start, gap->count);
     }

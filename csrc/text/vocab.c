@@ -1,17 +1,6 @@
 /* vocab.c - a hash table of token strings. See vocab.h. */
 #include "text/vocab.h"
-
-/* At most seven bytes as one word, the rest of it zeros. */
-static inline uint64_t short_word(const uint8_t *text, size_t n) {
-    uint32_t low, high;
-    if (n == 0)
-        return 0;
-    if (n < 4)
-        return text[0] | (uint64_t)text[n >> 1] << 8 * (n >> 1) | (uint64_t)text[n - 1] << 8 * (n - 1);
-    memcpy(&low, text, 4);
-    memcpy(&high, text + n - 4, 4);
-    return low | (uint64_t)high << 8 * (n - 4);
-}
+#include "text/word.h"
 
 /* Eight bytes at a time through a multiply; the tail is one padded word. */
 static inline uint32_t hash_text(const uint8_t *text, size_t length) {
