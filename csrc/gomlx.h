@@ -26,6 +26,7 @@ typedef enum {
     GM_ESHAPE,        /* ValueError */
     GM_ETYPE,         /* TypeError */
     GM_EINDEX,        /* IndexError */
+    GM_EAXIS,         /* gomlx.AxisError, an IndexError and a ValueError: an axis that is out of range */
     GM_EOVERFLOW,     /* OverflowError */
     GM_ENOMEM,        /* MemoryError */
     GM_EFILE,         /* OSError, with errno */

@@ -10,7 +10,7 @@ nothing to standard output or error: what it has to say goes to `logging.getLogg
 import logging
 
 from gomlx import backends
-from gomlx._gomlx import Encoding, Error, Session, Token
+from gomlx._gomlx import AxisError, Encoding, Error, Session, Token
 from gomlx._gomlx import version as __version__
 from gomlx.discovery import FoundModel, discover
 from gomlx.inspection import Patch, Steer
@@ -27,8 +27,8 @@ from gomlx.tool_calls import ToolCall
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
-__all__ = ["BatchStream", "Encoding", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Probe", "ProbeEvent",
-           "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
+__all__ = ["AxisError", "BatchStream", "Encoding", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Probe",
+           "ProbeEvent", "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
            "Tokenizer", "ToolCall", "__version__", "backends", "bench", "convert", "discover", "load", "plan_memory",
            "sample", "sample_probabilities"]
 

@@ -3,6 +3,7 @@ from typing import Any, NamedTuple, Self
 
 version: str
 
+class AxisError(ValueError, IndexError): ...
 class Error(Exception): ...
 
 class Token(NamedTuple):

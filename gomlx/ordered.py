@@ -15,7 +15,7 @@ def median(a, /, axis=None, keepdims=False, *, stream=None):
     axes = range(a.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
     for i in axes:
         if not -a.ndim <= i < a.ndim:
-            raise IndexError(f"median: axis {i} is out of range for {a.ndim} dimensions")
+            raise _gomlx.AxisError(f"median: axis {i} is out of range for {a.ndim} dimensions")
     axes = sorted(i % a.ndim for i in axes)
     if len(set(axes)) != len(axes):
         raise ValueError(f"median: an axis is given twice in {axis}")

@@ -244,7 +244,7 @@ def _axes_for(tree, axes):
 
 def _front(x, axis, what):
     if not -x.ndim <= axis < x.ndim:
-        raise IndexError(f"vmap: axis {axis} of an {what} of shape {x.shape}")
+        raise _gomlx.AxisError(f"vmap: axis {axis} is out of range for an {what} with {x.ndim} dimensions, of shape {x.shape}")
     return x.moveaxis(axis, 0) if axis % x.ndim else x
 
 
@@ -315,7 +315,8 @@ def _placed(x, batched, axis, size):
     if not batched:
         x = _gomlx.broadcast_to(x, (size, *x.shape))
     if not -x.ndim <= axis < x.ndim:
-        raise IndexError(f"vmap: out axis {axis} of an output of shape {x.shape}")
+        raise _gomlx.AxisError(f"vmap: out axis {axis} is out of range for an output with {x.ndim} dimensions, of shape "
+                              f"{x.shape}")
     return x.moveaxis(0, axis % x.ndim) if axis % x.ndim else x
 
 

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, Self
 
 version: str
 
+class AxisError(ValueError, IndexError): ...
 class Error(Exception): ...
 
 class Token(NamedTuple):
@@ -81,7 +82,7 @@ def stub_class(name, kind):
 
 def stub(module):
     members = {name: value for name, value in sorted(vars(module).items())
-               if not (name.startswith("__") or name in ("Error", "Token", "version"))}
+               if not (name.startswith("__") or name in ("AxisError", "Error", "Token", "version"))}
     ops = set(module.__all__) - RETURNS.keys()
     lines = [HEAD.rstrip("\n")]
     kinds = {name: value for name, value in members.items() if isinstance(value, type)}

@@ -64,7 +64,7 @@ void spec_like(gm_spec *out, const gm_array *a, gm_dtype type) {
 
 gm_status check_axis(const char *op, int axis, int ndim, int *out) {
     if (axis < -ndim || axis >= ndim)
-        return gm_fail(GM_EINDEX, "%s: axis %d is out of range for %d dimensions", op, axis, ndim);
+        return gm_fail(GM_EAXIS, "%s: axis %d is out of range for %d dimensions", op, axis, ndim);
     *out = axis < 0 ? axis + ndim : axis;
     return GM_OK;
 }

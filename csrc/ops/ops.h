@@ -41,7 +41,7 @@ void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
 /* The common shape of two, as NumPy has it; GM_ESHAPE names op and both. */
 gm_status broadcast_shape(const char *op, const gm_array *a, const gm_array *b, gm_spec *out);
 void spec_like(gm_spec *out, const gm_array *a, gm_dtype type);
-/* 0 <= axis < ndim, negative ones counted from the end; else GM_EINDEX, as in MLX. */
+/* 0 <= axis < ndim, negative ones counted from the end; else GM_EAXIS. */
 gm_status check_axis(const char *op, int axis, int ndim, int *out);
 
 bool dtype_is_float(gm_dtype t);      /* float16, bfloat16, float32, float64 */

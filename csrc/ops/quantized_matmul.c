@@ -316,7 +316,7 @@ gm_array *gm_quantized_matmul(gm_scope *s, gm_array *x, gm_array *w, gm_array *s
     if (!x || !w || !scales || !biases || quantized_coding("quantized_matmul", mode, group_size, bits, &p) != GM_OK)
         return NULL;
     if (x->ndim == 0)
-        return gm_fail(GM_EINDEX, "quantized_matmul: x has no dimensions, expected 1 or more"), NULL;
+        return gm_fail(GM_EAXIS, "quantized_matmul: x has no dimensions, expected 1 or more"), NULL;
     p.transpose = transpose;
     if (quantized_operands(s, "quantized_matmul", &p, w, &scales, &biases) != GM_OK)
         return NULL;

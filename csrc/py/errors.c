@@ -11,6 +11,8 @@ static PyObject *exception_class(module_state *state, gm_status code) {
         return PyExc_TypeError;
     case GM_EINDEX:
         return PyExc_IndexError;
+    case GM_EAXIS:
+        return state->axis_error;
     case GM_EOVERFLOW:
         return PyExc_OverflowError;
     case GM_ENOMEM:

@@ -25,6 +25,7 @@ typedef struct {
     STATE_TYPES(X)
 #undef X
     PyObject *error;                       /* gomlx.Error */
+    PyObject *axis_error;                  /* gomlx.AxisError */
     PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
     PyObject *numpy_asarray;               /* NULL until ids are asked for as arrays */
     gm_array *blank;                       /* what an array is before __init__: empty */
