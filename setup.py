@@ -15,34 +15,65 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 from setuptools.modified import newer_group
 
-FLAGS = ["-std=c11", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
+DEBUG = any(flag.startswith("-g") for flag in os.environ.get("CFLAGS", "").split())     # Python's own ask for it always
+FLAGS = ["-std=c11", *([] if DEBUG else ["-g0"]), "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
-# The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags. A set
-# that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left to the
+# The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags, what
+# Linux calls the features that it needs (as in kernels/cpu/dispatch.c). A set that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left to the
 # set below: a part that is compiled anew adds hundreds of kilobytes.
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
-GENERIC = ("generic", None, (), [])
+GENERIC = ("generic", None, (), [], "")
 X86 = (
     GENERIC,
-    ("avx2", None, (), AVX2),
-    ("avxvnni", "avx2", ("matrices",), [*AVX2, "-mavxvnni"]),
-    ("avx512", None, (), AVX512),
-    ("avx512vnni", "avx512", ("matrices",), [*AVX512, "-mavx512vnni"]),
-    ("avx512bf16", "avx512", ("elements", "gemm", "groups", "matrices"), [*AVX512, "-mavx512vnni", "-mavx512bf16"]),
+    ("avx2", None, (), AVX2, "avx2 fma f16c bmi2"),
+    ("avxvnni", "avx2", ("matrices",), [*AVX2, "-mavxvnni"], "avx_vnni"),
+    ("avx512", None, (), AVX512, "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl"),
+    ("avx512vnni", "avx512", ("matrices",), [*AVX512, "-mavx512vnni"], "avx512_vnni"),
+    ("avx512bf16", "avx512", ("elements", "gemm", "groups", "matrices"), [*AVX512, "-mavx512vnni", "-mavx512bf16"],
+     "avx512_vnni avx512_bf16"),
 )
 ARM = (
     GENERIC,
-    ("neon", None, (), ["-march=armv8.2-a+dotprod+fp16"]),
-    ("neon_i8mm", "neon", ("gemm", "matrices"), ["-march=armv8.2-a+dotprod+fp16+i8mm+bf16"]),
+    ("neon", None, (), ["-march=armv8.2-a+dotprod+fp16"], "asimd fphp asimdhp asimddp"),
+    ("neon_i8mm", "neon", ("gemm", "matrices"), ["-march=armv8.2-a+dotprod+fp16+i8mm+bf16"], "i8mm bf16"),
 )
 ISAS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), (GENERIC,))
 
 INSTALL = "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev"
-JOBS = 2
+JOBS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def isas_to_build():
+    """The instruction sets of GOMLX_ISAS: "all", for wheels that others run, or names with commas; unset: the best one that
+    this machine runs. What they build on comes with them, and the generic one always."""
+    wanted = os.environ.get("GOMLX_ISAS") or best_here()
+    if wanted == "all":
+        return ISAS
+    by_name = {one[0]: one for one in ISAS}
+    names = {"generic", *wanted.split(",")}
+    if unknown := names - by_name.keys():
+        raise SystemExit(f"GOMLX_ISAS={wanted}: {', '.join(sorted(unknown))} unknown; expected all, or some of "
+                         f"{', '.join(by_name)}")
+    names |= {by_name[name][1] for name in names}
+    return tuple(one for one in ISAS if one[0] in names)
+
+
+def best_here():
+    """The name of the last set whose features, and those of the set that it builds on, /proc/cpuinfo lists; "all" where
+    nothing can be read."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            found = re.search(r"^(?:flags|Features)\s*:(.*)$", file.read(), re.M)
+    except OSError:
+        found = None
+    if not found:
+        return "all"
+    here, features = set(found[1].split()), {one[0]: one[4] for one in ISAS}
+    return [name for name, base, _, _, needs in ISAS if here.issuperset(f"{needs} {features.get(base, '')}".split())][-1]
 
 
 def files(*patterns):
@@ -63,7 +94,7 @@ def parts(isas=ISAS):
     names = {path: os.path.basename(path)[len("part_"):-len(".c")] for path in files(*PARTS)}
     made = []
     for path, part in names.items():
-        for isa, base, own, flags in isas:
+        for isa, base, own, flags, _ in isas:
             defined = [f"-DKERNELS_SET={isa}", f"-DKERNELS_FAMILY={base or isa}", f"-DKERNELS_{base or isa}"]
             if part == "table":
                 defined += [f"-DFROM_{name}={isa if base is None or name in own else base}" for name in names.values()]
@@ -98,7 +129,7 @@ class BuildExt(build_ext):
             macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
             includes = [f"-I{folder}" for folder in ext.include_dirs]
             ext.extra_objects = []
-            for source, isa, flags in parts():
+            for source, isa, flags in parts(isas_to_build()):
                 obj = os.path.join(self.build_temp, f"{source[:-2]}.{isa}.o")
                 os.makedirs(os.path.dirname(obj), exist_ok=True)
                 queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags)

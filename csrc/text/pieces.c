@@ -15,13 +15,13 @@
 
 static unsigned shift_of(size_t n_slots) { return 64 - (unsigned)__builtin_ctzll(n_slots); }
 
-extern const piece_kernels
+/* A build without an instruction set is without its kernels, which nobody then asks for. */
+extern const piece_kernels piece_kernels_generic;
 #if defined(__x86_64__)
-    piece_kernels_avx2, piece_kernels_avx512,
+extern const piece_kernels piece_kernels_avx2 __attribute__((weak)), piece_kernels_avx512 __attribute__((weak));
 #elif defined(__aarch64__)
-    piece_kernels_neon,
+extern const piece_kernels piece_kernels_neon __attribute__((weak));
 #endif
-    piece_kernels_generic;
 
 const piece_kernels *piece_kernels_get(void) {
     const gm_kernels *table = kernels_select(NULL);     /* NULL: GOMLX_ISA names one that cannot run */

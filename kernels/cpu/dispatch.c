@@ -14,7 +14,8 @@
 #endif
 
 typedef struct {
-    const gm_kernels *table;
+    const char *isa;
+    const gm_kernels *table;     /* NULL: not in this build */
     bool (*usable)(void);
     const char *needs;
 } candidate;
@@ -85,33 +86,26 @@ static bool has_neon_i8mm(void) {
 /* In order of preference. */
 static const candidate candidates[] = {
 #if defined(__x86_64__)
-    { &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI and BF16" },
-    { &kernels_avx512vnni, has_avx512vnni, "AVX-512 F/BW/DQ/VL and VNNI" },
-    { &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL" },
-    { &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI" },
-    { &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2" },
+    { "avx512bf16", &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI and BF16" },
+    { "avx512vnni", &kernels_avx512vnni, has_avx512vnni, "AVX-512 F/BW/DQ/VL and VNNI" },
+    { "avx512", &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL" },
+    { "avxvnni", &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI" },
+    { "avx2", &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2" },
 #elif defined(__aarch64__)
-    { &kernels_neon_i8mm, has_neon_i8mm, "NEON, float16 arithmetic, dot products, I8MM and BF16 (Armv8.6)" },
-    { &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)" },
+    { "neon_i8mm", &kernels_neon_i8mm, has_neon_i8mm, "NEON, float16 arithmetic, dot products, I8MM and BF16 (Armv8.6)" },
+    { "neon", &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)" },
 #endif
-    { &kernels_generic, always, "nothing" },
+    { "generic", &kernels_generic, always, "nothing" },
 };
 enum { N_CANDIDATES = sizeof candidates / sizeof *candidates };
 
-static const char *const names[] = {
-#if defined(__x86_64__)
-    "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2",
-#elif defined(__aarch64__)
-    "neon_i8mm", "neon",
-#endif
-    "generic", NULL
-};
-
 static const candidate *find(const char *isa) {
     for (int i = 0; i < N_CANDIDATES; i++)
-        if (!strcmp(candidates[i].table->isa, isa)) return &candidates[i];
+        if (!strcmp(candidates[i].isa, isa)) return &candidates[i];
     return NULL;
 }
+
+static bool is_usable(const candidate *c) { return c->table && c->usable(); }
 
 static const char *forced(void) {
     const char *isa = getenv("GOMLX_ISA");
@@ -120,30 +114,46 @@ static const char *forced(void) {
 
 static const candidate *best(void) {
     const candidate *c = candidates;
-    while (!c->usable()) c++;
+    while (!is_usable(c)) c++;
     return c;
 }
 
-const char *const *kernels_names(void) { return names; }
+const char *const *kernels_names(void) {
+    static const char *const names[] = {
+#if defined(__x86_64__)
+        "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2",
+#elif defined(__aarch64__)
+        "neon_i8mm", "neon",
+#endif
+        "generic", NULL
+    };
+    return names;
+}
+
+/* " a, b": the sets that are known, or that this build holds. */
+static void list(char *text, size_t size, bool built) {
+    size_t n = 0;
+    for (int i = 0; i < N_CANDIDATES && n < size; i++)
+        if (!built || candidates[i].table)
+            n += (size_t)snprintf(text + n, size - n, "%s %s", n ? "," : "", candidates[i].isa);
+}
 
 const gm_kernels *kernels_get(const char *isa) {
     const candidate *c = find(isa);
-    return c && c->usable() ? c->table : NULL;
+    return c && is_usable(c) ? c->table : NULL;
 }
 
 const gm_kernels *kernels_select(const char **why) {
-    static _Thread_local char text[192];
+    static _Thread_local char text[256];
+    char sets[128];
     const char *isa = forced();
     if (!isa) return best()->table;
     const candidate *c = find(isa);
-    if (c && c->usable()) return c->table;
-    if (c) {
-        snprintf(text, sizeof text, "GOMLX_ISA=%s needs a CPU with %s, which this one lacks", isa, c->needs);
-    } else {
-        int n = snprintf(text, sizeof text, "GOMLX_ISA=%.32s is unknown; expected one of", isa);
-        for (int i = 0; names[i] && n > 0 && n < (int)sizeof text; i++)
-            n += snprintf(text + n, sizeof text - (size_t)n, "%s %s", i ? "," : "", names[i]);
-    }
+    if (c && is_usable(c)) return c->table;
+    list(sets, sizeof sets, c != NULL);
+    if (!c) snprintf(text, sizeof text, "GOMLX_ISA=%.32s is unknown; expected one of%s", isa, sets);
+    else if (!c->table) snprintf(text, sizeof text, "GOMLX_ISA=%s is not in this build, which has%s", isa, sets);
+    else snprintf(text, sizeof text, "GOMLX_ISA=%s needs a CPU with %s, which this one lacks", isa, c->needs);
     if (why) *why = text;
     return NULL;
 }
