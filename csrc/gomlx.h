@@ -408,10 +408,11 @@ bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_
 /* A change of an activation at positions [from, to): value added, or put in its place. float32 [width], the
  * activation's size for a token, or [to - from, width]; evaluated. */
 typedef struct { int64_t activation; bool replaces; gm_array *value; int64_t from, to; } gm_edit;
-/* One forward pass over ids in a fresh sequence, in slices, as loading; then what was asked for. */
+/* One forward pass over ids in a fresh sequence, in slices, as loading; then what was asked for. exact: with float32
+ * activations and a float32 cache, whatever the model was loaded with. */
 typedef struct gm_inspection gm_inspection;
 gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
-                           const gm_edit *edits, size_t n_edits, gm_inspection **out);
+                           const gm_edit *edits, size_t n_edits, bool exact, gm_inspection **out);
 gm_status gm_inspect_step(gm_inspection *inspection, int slice_ms);
 gm_array *gm_inspect_result(gm_scope *scope, const gm_inspection *inspection, size_t i);  /* of activations[i], a copy */
 void gm_inspect_free(gm_inspection *inspection);          /* NULL is fine */
@@ -427,19 +428,21 @@ typedef enum {
 } gm_work;
 const char *gm_work_name(gm_work work);       /* "attention_projection" */
 /* pieces: what launches were cut into, for threads to take. barriers: launches that all threads come to only when
- * all before them is done. ns: of the calling thread, what it waits for others not counted. */
-typedef struct { int64_t launches, pieces, barriers, ns; } gm_work_counts;
+ * all before them is done. ns: of the calling thread, thread_ns: of all threads together; waiting is not counted. */
+typedef struct { int64_t launches, pieces, barriers, ns, thread_ns; } gm_work_counts;
 #define GM_MAX_WEIGHT_TYPES 16
 typedef struct {
     int64_t passes, tokens;       /* forward passes, and the rows that they had for this stream (a decoder's: all rows) */
     int64_t pass_ns;              /* from the choice of rows to the logits */
     int64_t setup_ns;             /* of these, before the first launch: the graph and its plan, where they are new */
     int64_t wait_ns;              /* of these, for other threads, and for their evaluations to end */
+    int64_t thread_wait_ns;       /* of all threads together, for one another; not within pass_ns */
     int64_t sample_calls, sample_ns;                  /* draws from logits */
     gm_work_counts work[GM_WORK_CLASSES];
     /* Bytes of weights read, by type as in gm_model_info, "" after the last. Of experts as many as a pass's pairs may
      * choose: exact for a pass of one row. */
     struct { char type[24]; int64_t bytes; } weights[GM_MAX_WEIGHT_TYPES];
+    int64_t work_bytes[GM_WORK_CLASSES];          /* the same bytes by class; what is not a matrix counts as norm */
 } gm_phase_profile;
 typedef struct { gm_phase_profile prefill, decode; } gm_profile;
 
@@ -507,7 +510,7 @@ gm_status gm_session_restore(gm_model *m, const void *bytes, size_t size, gm_ses
 
 /* How a prompt is computed: in passes of many rows, or of one; VALIDATE does both, goes on with the second and tells how
  * far the last logits are apart. */
-typedef enum { GM_PREFILL_BATCHED, GM_PREFILL_TOKEN, GM_PREFILL_VALIDATE } gm_prefill;
+typedef enum { GM_PREFILL_BATCHED, GM_PREFILL_TOKEN } gm_prefill;
 typedef struct {
     gm_sampling sampling;
     int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: only the prompt is computed */
@@ -545,7 +548,6 @@ typedef struct {
     int64_t decode_steps;
     /* Of the forward passes that had rows of it, whole, and its own sampling. */
     double prefill_seconds, decode_seconds;
-    double prefill_difference;    /* GM_PREFILL_VALIDATE: the largest one between last logits; else -1 */
     gm_finish finish;
     int32_t stop_id;              /* the stop token that ended it, or -1 */
     int32_t stop_text;            /* the number of the stop text that ended it, or -1 */

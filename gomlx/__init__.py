@@ -13,7 +13,7 @@ from gomlx import backends
 from gomlx._gomlx import AxisError, Encoding, Error, Session, Token
 from gomlx._gomlx import version as __version__
 from gomlx.discovery import FoundModel, discover
-from gomlx.inspection import Patch, Steer
+from gomlx.inspection import Patch, Steer, Validation
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
 from gomlx.model import Model
@@ -28,13 +28,18 @@ logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
 __all__ = ["AxisError", "BatchStream", "Encoding", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Probe",
-           "ProbeEvent", "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
-           "Tokenizer", "ToolCall", "__version__", "backends", "bench", "convert", "discover", "load", "plan_memory",
-           "sample", "sample_probabilities"]
+           "ProbeEvent", "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token",
+           "TokenStream", "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "load",
+           "plan_memory", "sample", "sample_probabilities"]
+
+
+MODULES = ("profiling",)        # they are attributes without being imported by name
 
 
 def __getattr__(name):
+    import importlib
+    if name in MODULES:
+        return importlib.import_module("gomlx." + name)
     if name in LATER:
-        import importlib
         return getattr(importlib.import_module("gomlx." + LATER[name]), name)
     raise AttributeError(f"module 'gomlx' has no attribute {name!r}")

@@ -91,6 +91,16 @@ class AttentionSnapshot:
         return self.queries is not None
 
 
+@dataclass(frozen=True)
+class Validation:
+    """How far a model's own path is from the exact one, for one prompt: the same weights, as they are quantised, with
+    float32 activations and a float32 cache."""
+    differences: dict[str, float]       # of each activation: root mean square of the difference over that of the exact one
+    max_difference: float       # the largest difference between logits of the last token, in their own unit
+    kl: float                   # mean over the tokens of KL(exact || own), in nats
+    top_1: float                # share of the tokens for which both paths find the same next token likeliest
+
+
 class Inspectable:
     """The part of Model that looks inside. Results are arrays, which numpy.asarray takes without a copy."""
 
@@ -100,19 +110,46 @@ class Inspectable:
                 for _, name, shape, _, _ in activations(self)}
 
     def inspect(self, prompt: str | Sequence[int], want: str | Sequence[str] = "layers.*.residual",
-                edits: Sequence[Steer | Patch] = ()) -> dict[str, object]:
+                edits: Sequence[Steer | Patch] = (), exact: bool = False) -> dict[str, object]:
         """Activations of a prompt, by name in the order of the model: float32 arrays, router_ids int32.
 
         want        names, or one, with or without wildcards; ValueError for one that the model does not have
         edits       Steer and Patch, applied in this order on the way
+        exact       with float32 activations and a float32 cache, whatever the model was loaded with
 
         All of it is one forward pass: a prompt whose activations do not fit into memory is MemoryError.
         """
         known = {name: number for number, name, *_ in activations(self)}
         names = expand([want] if isinstance(want, str) else arguments.several("want", want, "names"), known)
         ids = self._prompt_ids(prompt)
-        arrays = self._engine.inspect(ids, [known[name] for name in names], edits=engine_edits(self, edits, len(ids)))
+        arrays = self._engine.inspect(ids, [known[name] for name in names], edits=engine_edits(self, edits, len(ids)),
+                                      exact=arguments.flag("exact", exact))
         return dict(zip(names, arrays, strict=True))
+
+    def validate(self, prompt: str | Sequence[int], want: str | Sequence[str] = (
+            "layers.*.attention_output", "layers.*.mlp", "layers.*.residual"),
+            edits: Sequence[Steer | Patch] = ()) -> Validation:
+        """Compares what this model computes for a prompt with the exact path over the same weights. What differs comes
+        from rounding activations and the cache, as `activations` and `kv_dtype` say: with both in float32 it is 0.
+
+        want        activations of float32 to compare besides the logits, as in inspect()
+        edits       as in inspect(), in both passes
+
+        Logits of all tokens are held for both passes: a prompt for which they do not fit into memory is MemoryError.
+        """
+        wanted = [want] if isinstance(want, str) else arguments.several("want", want, "names")
+        own, exact = (self.inspect(prompt, [*wanted, "logits"], edits, exact) for exact in (False, True))
+        odd = [name for name, value in own.items() if value.dtype != mx.float32]
+        if odd:
+            raise ValueError(f"want: {odd[0]} is not float32, and cannot be compared")
+        logits, expected = own["logits"], exact["logits"]
+        logprobs, wanted_logprobs = (mx.subtract(x, mx.logsumexp(x, axis=-1, keepdims=True)) for x in (logits, expected))
+        kl = mx.sum(mx.multiply(mx.exp(wanted_logprobs), mx.subtract(wanted_logprobs, logprobs)), axis=-1)
+        same = mx.equal(mx.argmax(logits, axis=-1), mx.argmax(expected, axis=-1))
+        return Validation(
+            differences={name: relative_difference(value, exact[name]) for name, value in own.items()},
+            max_difference=mx.max(mx.abs(mx.subtract(logits[-1], expected[-1]))).item(),
+            kl=max(mx.mean(kl).item(), 0.0), top_1=mx.mean(same).item())
 
     def logit_lens(self, prompt: str | Sequence[int], top_k: int = 5) -> LogitLens:
         """What the model would say after each layer: final norm and head of the residual stream at every position."""
@@ -162,6 +199,12 @@ class Inspectable:
 
     def _text_of(self, token):
         return self.tokenizer.decode([token], skip_special_tokens=False)
+
+
+def relative_difference(value, expected):
+    """Root mean square of value - expected over that of expected; 0.0 where both are 0."""
+    difference, whole = (mx.sum(mx.square(x)).item() for x in (mx.subtract(value, expected), expected))
+    return (difference / whole) ** 0.5 if whole else float("inf") if difference else 0.0
 
 
 def activations(model):

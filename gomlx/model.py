@@ -87,7 +87,8 @@ class Model(Inspectable):
                             a Parser; None leaves all of it in the answer
         timeout             seconds from this call on, waiting for a slot included; then finish_reason is "timeout"
         prefill             "batched" ("auto") computes the prompt in passes of many tokens, "token" token by token, to
-                            the same bits; "validate" does both and leaves the difference, 0, in the result
+                            the same bits; "validate" first compares the logits after the prompt with those of the
+                            exact path (validate()) and leaves the largest difference in the result
         n                   so many continuations of the prompt, which is computed once: a BatchStream. Number i has the
                             seed seed + i
         steer               gomlx.Steer and gomlx.Patch: activations changed on the way, in prompt and output. Such a
@@ -155,6 +156,9 @@ class Model(Inspectable):
         seed = draw_seed() if seed is None else seed
         timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
         edits = engine_edits(self, steer, len(ids))
+        difference = None
+        if prefill == "validate":
+            prefill, difference = "auto", self.validate(ids, (), steer).max_difference
         prober = None
         if probe is not None:
             probe = probe if isinstance(probe, Probe) else Probe(arguments.function("probe", probe))
@@ -177,7 +181,7 @@ class Model(Inspectable):
         if prober is not None:
             prober.stream, prober.session = stream, session or own
         keep = None if edits else partial(self._keep_session, ids)
-        return Generation(stream, seed, own, stop_texts, reader, keep, prober)
+        return Generation(stream, seed, own, stop_texts, reader, keep, prober, difference)
 
     def _fresh_session(self, ids):
         """Of the prompt cache, or an empty one."""

@@ -37,7 +37,7 @@ class Result:
     total_seconds: float = 0.0          # from the call that opened it to its end, the caller's own time included
     peak_memory_bytes: int = 0          # of the whole process, since core.reset_peak_memory()
     active_memory_bytes: int = 0        # of the whole process, at its end
-    prefill_difference: float | None = None     # prefill="validate": the largest difference between last logits
+    prefill_difference: float | None = None     # prefill="validate": the largest difference from exact logits
     profile: dict | None = None         # profile=True: what the engine did, gomlx.profiling
 
     @property
@@ -61,13 +61,15 @@ class Generation:
     """One stream of the engine and what came out of it so far. stream: None when it could not be opened. keep: takes
     the session at the end, with the ids of the output; None: it is closed."""
 
-    def __init__(self, stream, seed, session, stop_texts, reader=None, keep=None, prober=None):
+    def __init__(self, stream, seed, session, stop_texts, reader=None, keep=None, prober=None,
+                 prefill_difference=None):
         self._prober = prober                   # told of each token; None: nobody is
         self.stream = stream
         self.reader = reader                    # of reasoning and calls; None: all text is the answer
         self.parts = []                         # those of the last token
         self.result = None
         self._seed = seed
+        self._prefill_difference = prefill_difference
         self._stop_texts = stop_texts
         self.session = session                  # the stream's own, or None
         self._keep = keep
@@ -106,7 +108,6 @@ class Generation:
         if self.reader is not None:
             self.parts += self.reader.parser.finish()
             parsed = self.reader.parser.parsed
-        difference = stats.get("prefill_difference", -1)
         self.result = Result(
             text=text, tokens=self._ids, finish_reason="error" if error is not None else finish_reason,
             prompt_tokens=stats["prompt_tokens"], cached_tokens=stats["cached_tokens"],
@@ -117,7 +118,7 @@ class Generation:
             prefill_seconds=stats["prefill_seconds"], decode_seconds=stats["decode_seconds"],
             total_seconds=time.monotonic() - self._started, peak_memory_bytes=_gomlx.get_peak_memory(),
             active_memory_bytes=_gomlx.get_active_memory(),
-            prefill_difference=difference if difference >= 0 else None,
+            prefill_difference=self._prefill_difference,
             profile=self.stream.profile() if self.stream is not None else None, **vars(parsed))
 
     def _stop(self, stats):

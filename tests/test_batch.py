@@ -182,14 +182,14 @@ def test_prefill_modes_give_the_same_bits(model, prefill):
     prompt = list(range(20, 60))
     result = model.generate(prompt, max_tokens=5, temperature=0, prefill=prefill).read()
     assert same(result, model.generate(prompt, max_tokens=5, temperature=0).read())
-    assert result.prefill_difference == (0.0 if prefill == "validate" else None)
+    assert (result.prefill_difference is None) == (prefill != "validate")
 
 
 def test_validated_prefill_on_a_session(model):
     session = model.session()
     model.generate(list(range(20, 40)), max_tokens=3, temperature=0, session=session).read()
     result = model.generate(list(range(20, 60)), max_tokens=3, session=session, prefill="validate").read()
-    assert result.prefill_difference == 0 and result.cached_tokens == 20
+    assert 0 < result.prefill_difference < 1 and result.cached_tokens == 20
 
 
 def test_metrics(model):

@@ -91,6 +91,40 @@ def test_activations_of_every_architecture(model):
     check_attention(model, check_identities(model), 2e-3)
 
 
+def test_the_exact_path_is_that_of_a_model_loaded_with_it(model, shared, request):
+    path = os.path.join(shared, "data", "models", request.node.callspec.params["model"])
+    with gomlx.load(path, activations="float32", kv_dtype="float32") as loaded:
+        expected = seen(loaded)
+        for name, value in model.inspect(PROMPT, "*", exact=True).items():
+            np.testing.assert_array_equal(np.asarray(value), expected[name], name)
+        validation = loaded.validate(PROMPT)
+    assert set(validation.differences.values()) == {0.0} and validation.max_difference == validation.kl == 0
+    assert validation.top_1 == 1
+
+
+def test_validation_measures_what_rounding_does(packaged, exact):
+    """Activations in int8 change logits by half a percent, a cache in float16 by little (shared/data/models)."""
+    validation = packaged.validate(PROMPT)
+    assert 0.001 < validation.differences["logits"] < 0.05 and 0 < validation.kl < 0.01 and validation.top_1 > 0.8
+    own, expected = (np.asarray(one.inspect(PROMPT, "layers.2.mlp")["layers.2.mlp"], np.float64) for one in (packaged, exact))
+    relative = np.sqrt(((own - expected) ** 2).sum() / (expected ** 2).sum())
+    assert validation.differences["layers.2.mlp"] == pytest.approx(relative, rel=1e-4)
+    last = [np.asarray(one.logits(one.tokenizer.encode_prompt(PROMPT)))[-1] for one in (packaged, exact)]
+    assert validation.max_difference == pytest.approx(np.abs(last[0] - last[1]).max(), rel=1e-6)
+    result = packaged.generate(PROMPT, max_tokens=1, prefill="validate").read()
+    assert result.prefill_difference == validation.max_difference
+    with gomlx.load(activations="float32", kv_dtype="float16") as halved:
+        assert 0 < halved.validate(PROMPT, "logits").differences["logits"] < 0.001
+
+
+def test_validation_with_edits(packaged):
+    patch = Patch("layers.0.residual", np.linspace(-1, 1, packaged.info["hidden_size"]))
+    steered = packaged.validate(PROMPT, ("layers.0.residual",), edits=[patch])
+    assert steered.differences["layers.0.residual"] == 0 and steered.differences["logits"] > 0
+    with pytest.raises(ValueError, match="there is no activation"):
+        packaged.validate(PROMPT, "layers.99.mlp")
+
+
 def test_what_is_looked_at_changes_nothing(model):
     """One name at a time, the logits are those of a pass that nobody looks at."""
     logits = np.asarray(model.logits(model.tokenizer.encode_prompt(PROMPT)))
@@ -291,5 +325,9 @@ def test_the_command(packaged, capfd, tmp_path):
     assert json.loads(out)["layers"][-1][-1] == [one._asdict() for one in lens.layers[-1][-1]]
     status, out, _ = run(capfd, PROMPT, "--lens")
     assert status == 0 and repr(lens.layers[-1][-1][0].text) in out.splitlines()[-1]
+    status, out, _ = run(capfd, PROMPT, "--validate", "--json")
+    assert status == 0 and json.loads(out) == vars(packaged.validate(PROMPT))
+    status, out, _ = run(capfd, PROMPT, "--validate", "--want", "layers.1.mlp")
+    assert status == 0 and [line.split()[0] for line in out.splitlines()] == ["name", "layers.1.mlp", "logits", "logits"]
     status, _, err = run(capfd, PROMPT, "--want", "layers.0.residul")
     assert status == 1 and "near it: layers.0.residual" in err

@@ -67,6 +67,22 @@ def test_counts_are_the_same_every_time_and_for_any_number_of_threads():
     assert counted(profile_of(None)) == counted(profile_of(None)) == counted(profile_of(None, threads=3))
 
 
+def test_times_of_all_threads(model):
+    """What other threads do is counted too: with one thread all is the calling thread's own. The bytes of the classes are
+    those of the types."""
+    alone = model.generate(PROMPT * 8, max_tokens=9, temperature=0, profile=True).read().profile
+    shared = profile_of(None, threads=2)
+    for phase in (*alone.values(), *shared.values()):
+        for one in phase["work"].values():
+            assert one["thread_ns"] >= one["ns"]
+        assert phase["thread_wait_ns"] >= 0
+        assert profiling.totals(phase)["bytes"] == sum(phase["weight_bytes"].values()) > 0
+    for phase in alone.values():
+        assert all(one["thread_ns"] == one["ns"] for one in phase["work"].values()) == (model.info["threads"] == 1)
+    if (os.cpu_count() or 1) > 1:
+        assert any(profiling.totals(phase)["thread_ns"] > profiling.totals(phase)["ns"] for phase in shared.values())
+
+
 def test_times_add_up(model):
     """On one thread all of a pass is somebody's time. Whatever holds the thread up between two of its parts is in
     none of them: the least is far from what is measured (99 %)."""
@@ -93,7 +109,9 @@ def test_bytes_of_weights(tmp_path, tied):
     assert profile["decode"]["weight_bytes"]["BF16"] == 3 * (2 * matrices + row)
     assert profile["prefill"]["weight_bytes"]["BF16"] == 2 * matrices + 5 * row
     norms = sum(value.size for value in weights.values() if value.ndim == 1)
-    assert profile["decode"]["weight_bytes"]["F32"] == 3 * 4 * norms
+    assert profile["decode"]["weight_bytes"]["F32"] == 3 * 4 * norms == profile["decode"]["work"]["norm"]["bytes"]
+    assert profile["decode"]["work"]["embedding"]["bytes"] == 3 * row
+    assert profile["decode"]["work"]["head"]["bytes"] == 3 * 2 * embedding
 
 
 @pytest.mark.parametrize("name, more, less", [("qwen3_5", {"recurrent"}, set()),

@@ -72,7 +72,8 @@ struct gm_queue {
     cursor main;
     int n_threads;
     bool joined;
-    gm_phase_profile *profile;  /* NULL: nobody asks. Thread 0 alone writes it */
+    gm_phase_profile *profile;  /* NULL: nobody asks. Thread 0 alone writes it, */
+    _Atomic int64_t others_ns[GM_WORK_CLASSES], others_wait_ns;  /* ... the other threads these, once each a run */
     _Atomic bool cancelled;
 };
 
@@ -420,11 +421,40 @@ static bool is_exhausted(const launch *l) {
     return atomic_load_explicit(&l->next, memory_order_relaxed) >= l->pieces;
 }
 
-/* The time since *mark goes to *ns. */
-static void lap(int64_t *mark, int64_t *ns) {
+/* One thread's time in a run, where somebody asks for it. */
+typedef struct { bool on; int64_t mark, wait, work[GM_WORK_CLASSES]; } stopwatch;
+
+/* The time since the last lap goes to *ns. */
+static void lap(stopwatch *watch, int64_t *ns) {
+    if (!watch->on)
+        return;
     int64_t now = clock_ns();
-    *ns += now - *mark;
-    *mark = now;
+    *ns += now - watch->mark;
+    watch->mark = now;
+}
+
+static void add_laps(gm_queue *q, int thread, const stopwatch *watch) {
+    if (!watch->on)
+        return;
+    if (thread != 0) {
+        atomic_fetch_add_explicit(&q->others_wait_ns, watch->wait, memory_order_relaxed);
+        for (int i = 0; i < GM_WORK_CLASSES; i++)
+            atomic_fetch_add_explicit(&q->others_ns[i], watch->work[i], memory_order_relaxed);
+        return;
+    }
+    q->profile->wait_ns += watch->wait;
+    q->profile->thread_wait_ns += watch->wait;
+    for (int i = 0; i < GM_WORK_CLASSES; i++) {
+        q->profile->work[i].ns += watch->work[i];
+        q->profile->work[i].thread_ns += watch->work[i];
+    }
+}
+
+/* After the last thread has left the run. */
+static void add_others_laps(gm_queue *q) {
+    q->profile->thread_wait_ns += atomic_exchange(&q->others_wait_ns, 0);
+    for (int i = 0; i < GM_WORK_CLASSES; i++)
+        q->profile->work[i].thread_ns += atomic_exchange(&q->others_ns[i], 0);
 }
 
 static void set_flush(const launch *l, unsigned saved) {
@@ -434,7 +464,7 @@ static void set_flush(const launch *l, unsigned saved) {
 }
 
 /* Does what closes the stage of launch i, and opens its gate. */
-static void close_stage(gm_queue *q, int64_t i, unsigned saved, gm_phase_profile *profile, int64_t *mark) {
+static void close_stage(gm_queue *q, int64_t i, unsigned saved, stopwatch *watch) {
     const uint32_t stage = q->launches[i].stage;
     for (i++; i < q->count; i++) {
         const launch *l = &q->launches[i];
@@ -447,8 +477,7 @@ static void close_stage(gm_queue *q, int64_t i, unsigned saved, gm_phase_profile
         set_flush(l, saved);
         if (!is_cancelled(q))
             l->fn(l->args, 0, l->range);
-        if (profile)
-            lap(mark, &profile->work[l->work].ns);
+        lap(watch, &watch->work[l->work]);
     }
     team_gate_done(&q->gates[stage], CLOSING);
 }
@@ -457,8 +486,8 @@ static void close_stage(gm_queue *q, int64_t i, unsigned saved, gm_phase_profile
 static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t deadline) {
     unsigned saved = float_state();
     bool done = true, worked = false;
-    gm_phase_profile *const profile = thread == 0 ? q->profile : NULL;
-    int64_t mark = profile ? clock_ns() : 0;
+    stopwatch watch = {.on = q->profile != NULL};
+    watch.mark = watch.on ? clock_ns() : 0;
     for (; c->launch < q->count; c->launch++) {
         launch *l = &q->launches[c->launch];
         if (!c->inside && ((l->solo && thread != 0) || (l->closing && n_threads > 1) || is_exhausted(l)))
@@ -466,8 +495,7 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
         if (l->stage > c->stage && n_threads > 1) {
             team_gate_wait(&q->gates[l->stage - 1]);
             c->stage = l->stage;
-            if (profile)
-                lap(&mark, &profile->wait_ns);
+            lap(&watch, &watch.wait);
         }
         set_flush(l, saved);
         while (c->inside || take(l, n_threads, c)) {
@@ -475,8 +503,7 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
             while (c->at < c->end && !is_cancelled(q)) {
                 if (worked && deadline && coarse_clock_ns() >= deadline) {
                     done = false;
-                    if (profile)
-                        lap(&mark, &profile->work[l->work].ns);
+                    lap(&watch, &watch.work[l->work]);
                     goto out;
                 }
                 int64_t stop = c->at + l->grain < c->end ? c->at + l->grain : c->end;
@@ -486,20 +513,18 @@ static bool work(gm_queue *q, int thread, int n_threads, cursor *c, int64_t dead
             }
             c->inside = false;
             if (n_threads > 1 && team_gate_done(&q->gates[l->stage], c->taken) == CLOSING) {
-                if (profile)
-                    lap(&mark, &profile->work[l->work].ns);
-                close_stage(q, c->launch, saved, profile, &mark);
+                lap(&watch, &watch.work[l->work]);
+                close_stage(q, c->launch, saved, &watch);
             }
         }
-        if (profile)
-            lap(&mark, &profile->work[l->work].ns);
+        lap(&watch, &watch.work[l->work]);
     }
     if (thread == 0 && n_threads > 1) {
         team_gate_wait(&q->gates[q->last_stage]);
-        if (profile)
-            lap(&mark, &profile->wait_ns);
+        lap(&watch, &watch.wait);
     }
 out:
+    add_laps(q, thread, &watch);
     set_float_state(saved);
     return done;
 }
@@ -616,5 +641,7 @@ void queue_cancel(gm_queue *q) { atomic_store(&q->cancelled, true); }
 void queue_finish(gm_queue *q) {
     if (q->joined)
         team_join();
+    if (q->joined && q->profile)
+        add_others_laps(q);
     q->joined = false;
 }

@@ -398,8 +398,7 @@ gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
 }
 
 /* ---- the finished model ---- */
-/* What a cache of the model holds: keys and values, or states, of the layers that have such. */
-static gm_status lay_out(gm_model *m, int kv_type) {
+gm_status model_lay_out(gm_model *m, int kv_type) {
     const gm_config *c = &m->config;
     cache_slot *slots = memory_zeroed((size_t)c->n_slots * sizeof *slots);
     if (!slots)
@@ -458,7 +457,7 @@ static gm_status settle(gm_loader *l) {
                        "are others", l->path);
     m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
-    return lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype
+    return model_lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype
                                                      : m->int8 || m->bf16 ? GM_FLOAT16 : GM_FLOAT32);
 }
 
@@ -513,6 +512,10 @@ gm_model *gm_model_retain(gm_model *m) {
 void gm_model_release(gm_model *m) {
     if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
         return;
+    if (m->base) {
+        model_exact_free(m);
+        return;
+    }
     if (m->layers && (m->globals || !m->arch->globals))
         for (field_cursor at = {0}; fields_next(m, &at);) {
             if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)

@@ -91,6 +91,8 @@ gm_status fields_need_bias(const gm_loader *l, const gm_linear *linear);
 gm_status fields_add_experts(gm_loader *l, const field_cursor *c);
 /* unused.c: an error when a tensor that the model is not made of would change its result; after everything is listed. */
 gm_status fields_check_unused(const gm_loader *l);
+/* What a cache of the model holds: keys and values of this type, or states, of the layers that have such. */
+gm_status model_lay_out(gm_model *m, int kv_type);
 /* info.c */
 gm_status make_info(gm_loader *l);
 #endif

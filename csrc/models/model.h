@@ -134,6 +134,7 @@ struct gm_model {
     int64_t weight_bytes;
     uint64_t fingerprint;        /* of its weights' names, shapes and some of their bytes, and of what turns its keys */
     char *info;                  /* JSON object */
+    gm_model *base;              /* NULL, or the model whose weights this one computes with exactly: exact.c */
 };
 
 typedef struct config_source config_source;
@@ -157,5 +158,9 @@ struct gm_architecture {
 const gm_architecture *architecture_find(const char *model_type, const char *gguf);
 /* "llama, mistral" for messages */
 void architecture_names(char *out, size_t size, bool gguf);
+/* The same model with float32 activations and a float32 cache, over the same weights, which it borrows: it keeps m
+ * alive. NULL: no memory. gm_model_release frees it. */
+gm_model *model_exact(gm_model *m);
+void model_exact_free(gm_model *exact);          /* by gm_model_release alone */
 int64_t config_dim(const gm_config *c, const gm_layer_config *l, gm_dim dim);
 #endif

@@ -65,7 +65,7 @@ static int64_t bytes_read(const gm_model *m, const gm_named_weight *w, int64_t r
     if (l == &m->head)
         return logits ? bytes : 0;
     if (l == &m->embedding)
-        return share(bytes, rows, c->vocab) + (c->tied && logits ? bytes : 0);
+        return share(bytes, rows, c->vocab);
     switch (l->weight->work) {
     case GM_WORK_EMBEDDING: return share(bytes, rows, c->per_layer_vocab);
     case GM_WORK_EXPERTS: return share(bytes, rows * c->n_experts_used, c->n_experts);
@@ -73,15 +73,25 @@ static int64_t bytes_read(const gm_model *m, const gm_named_weight *w, int64_t r
     }
 }
 
+static void add_bytes(gm_phase_profile *pass, const char type[24], gm_work work, int64_t bytes) {
+    int at = 0;
+    while (at < GM_MAX_WEIGHT_TYPES - 1 && pass->weights[at].type[0] && strcmp(pass->weights[at].type, type) != 0)
+        at++;
+    if (!pass->weights[at].type[0])              /* the last place takes what has none of its own */
+        memcpy(pass->weights[at].type, type, sizeof pass->weights[at].type);
+    pass->weights[at].bytes += bytes;
+    pass->work_bytes[work] += bytes;
+}
+
 void traffic_of_pass(const gm_model *m, int64_t rows, bool logits, gm_phase_profile *pass) {
     for (int64_t i = 0; i < m->n_weights; i++) {
+        const gm_named_weight *w = &m->weights[i];
+        const bool embeds = w->linear == &m->embedding;
         char type[24];
-        int at = 0;
-        traffic_type(&m->weights[i], type);
-        while (at < GM_MAX_WEIGHT_TYPES - 1 && pass->weights[at].type[0] && strcmp(pass->weights[at].type, type) != 0)
-            at++;
-        if (!pass->weights[at].type[0])          /* the last place takes what has none of its own */
-            memcpy(pass->weights[at].type, type, sizeof type);
-        pass->weights[at].bytes += bytes_read(m, &m->weights[i], rows, logits);
+        traffic_type(w, type);
+        add_bytes(pass, type, embeds ? GM_WORK_EMBEDDING : w->linear ? (gm_work)w->linear->weight->work : GM_WORK_NORM,
+                  bytes_read(m, w, rows, logits));
+        if (embeds && m->config.tied && logits)
+            add_bytes(pass, type, GM_WORK_HEAD, bytes_of(w->linear->weight));
     }
 }

@@ -107,22 +107,25 @@ static PyObject *results(module_state *state, const gm_inspection *inspection, s
 }
 
 PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"inspect", 0, 2, 3, {"ids", "activations", "edits", NULL}};
+    static const signature sig = {"inspect", 0, 2, 3, {"ids", "activations", "edits", "exact", NULL}};
     module_state *state = py_model_state(self);
-    PyObject *v[3], *list = NULL;
+    PyObject *v[4], *list = NULL;
     int32_t *ids = NULL;
     int64_t *numbers = NULL;
     size_t n_ids, n_numbers;
     edit_list edits = {NULL, 0};
+    int exact = 0;
     bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[0], &ids, &n_ids)
-                && numbers_read(v[1], &numbers, &n_numbers) && (!v[2] || edits_read(state, v[2], &edits));
+                && numbers_read(v[1], &numbers, &n_numbers) && (!v[2] || edits_read(state, v[2], &edits))
+                && (exact = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0;
     gm_model *model = read ? py_model_open(self) : NULL;
     if (model) {
         gm_model_retain(model);
         gm_inspection *inspection = NULL;
         gm_status status;
         Py_BEGIN_ALLOW_THREADS
-        status = gm_inspect_begin(model, ids, n_ids, numbers, n_numbers, edits.edits, edits.n, &inspection);
+        status = gm_inspect_begin(model, ids, n_ids, numbers, n_numbers, edits.edits, edits.n, exact,
+                                  &inspection);
         Py_END_ALLOW_THREADS
         bool ok = status == GM_OK;
         for (status = GM_AGAIN; ok && status == GM_AGAIN;) {

@@ -404,8 +404,8 @@ static PyMethodDef model_methods[] = {
      SIG("activations($self)", "A tuple (number, name, shape, editable, source) for each activation; -1 stands for the "
                                "number of tokens, source is the layer whose keys it reads.")},
     {"inspect", FUNCTION(py_model_inspect), FASTCALL,
-     SIG("inspect($self, ids, activations, *, edits=())", "The activations with these numbers, of one pass over ids; "
-         "edits are tuples (number, replaces, array, from, to).")},
+     SIG("inspect($self, ids, activations, *, edits=(), exact=False)", "The activations with these numbers, of one pass "
+         "over ids; edits are tuples (number, replaces, array, from, to); exact: with float32 activations and cache.")},
     {"head", py_model_head, METH_O,
      SIG("head($self, x, /)", "The logits of a residual stream float32 [n, hidden], lazy.")},
     {"weight", model_weight, METH_O,

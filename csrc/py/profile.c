@@ -15,8 +15,9 @@ static PyObject *work_from(const gm_phase_profile *p) {
         const gm_work_counts *c = &p->work[i];
         if (c->launches == 0)
             continue;
-        PyObject *one = Py_BuildValue("{sLsLsLsL}", "launches", (long long)c->launches, "pieces", (long long)c->pieces,
-                                      "barriers", (long long)c->barriers, "ns", (long long)c->ns);
+        PyObject *one = Py_BuildValue("{sLsLsLsLsLsL}", "launches", (long long)c->launches, "pieces", (long long)c->pieces,
+                                      "barriers", (long long)c->barriers, "ns", (long long)c->ns,
+                                      "thread_ns", (long long)c->thread_ns, "bytes", (long long)p->work_bytes[i]);
         if (!put(all, gm_work_name((gm_work)i), one))
             Py_CLEAR(all);
     }
@@ -32,9 +33,10 @@ static PyObject *weights_from(const gm_phase_profile *p) {
 }
 
 static PyObject *phase_from(const gm_phase_profile *p) {
-    PyObject *made = Py_BuildValue("{sLsLsLsLsLsLsL}", "passes", (long long)p->passes, "tokens", (long long)p->tokens,
+    PyObject *made = Py_BuildValue("{sLsLsLsLsLsLsLsL}", "passes", (long long)p->passes, "tokens", (long long)p->tokens,
                                    "pass_ns", (long long)p->pass_ns, "setup_ns", (long long)p->setup_ns,
-                                   "wait_ns", (long long)p->wait_ns, "sample_calls", (long long)p->sample_calls,
+                                   "wait_ns", (long long)p->wait_ns, "thread_wait_ns",
+                                   (long long)p->thread_wait_ns, "sample_calls", (long long)p->sample_calls,
                                    "sample_ns", (long long)p->sample_ns);
     if (made && !(put(made, "work", work_from(p)) && put(made, "weight_bytes", weights_from(p))))
         Py_CLEAR(made);

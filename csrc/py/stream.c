@@ -162,9 +162,9 @@ static bool read_processors(PyObject *value, request *r) {
 }
 
 static bool read_prefill(PyObject *value, gm_prefill *out) {
-    static const char *const names[] = {"auto", "batched", "token", "validate"};
-    static const gm_prefill modes[] = {GM_PREFILL_BATCHED, GM_PREFILL_BATCHED, GM_PREFILL_TOKEN, GM_PREFILL_VALIDATE};
-    for (int i = 0; value && i < 4; i++)
+    static const char *const names[] = {"auto", "batched", "token"};
+    static const gm_prefill modes[] = {GM_PREFILL_BATCHED, GM_PREFILL_BATCHED, GM_PREFILL_TOKEN};
+    for (int i = 0; value && i < 3; i++)
         if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, names[i]) == 0) {
             *out = modes[i];
             return true;
@@ -392,14 +392,13 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused) {
         return NULL;
     }
     gm_stream_stats s = stream->stream ? gm_stream_get_stats(stream->stream) : stream->stats;
-    return Py_BuildValue("{sLsLsLsLsdsdsdszsisi}",
+    return Py_BuildValue("{sLsLsLsLsdsdszsisi}",
                          "prompt_tokens", (long long)s.prompt_tokens,
                          "cached_tokens", (long long)s.cached_tokens,
                          "generated_tokens", (long long)s.generated_tokens,
                          "decode_steps", (long long)s.decode_steps,
                          "prefill_seconds", s.prefill_seconds,
                          "decode_seconds", s.decode_seconds,
-                         "prefill_difference", s.prefill_difference,
                          "finish_reason", finish_name(s.finish),
                          "stop_id", (int)s.stop_id,
                          "stop_text", (int)s.stop_text);

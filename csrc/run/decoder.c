@@ -230,7 +230,7 @@ static void begin_profile(gm_decoder *d) {
 static void count_weights(gm_decoder *d, int64_t rows, bool logits) {
     if (d->weights_rows == rows && d->weights_logits == logits)
         return;
-    memset(d->pass.weights, 0, sizeof d->pass.weights);
+    memset(d->pass.weights, 0, sizeof d->pass - offsetof(gm_phase_profile, weights));
     traffic_of_pass(d->model, rows, logits, &d->pass);
     d->weights_rows = rows;
     d->weights_logits = logits;

@@ -51,7 +51,7 @@ static gm_status begin(gm_inspection *in, const int32_t *ids, const int64_t *wan
 }
 
 gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
-                           const gm_edit *edits, size_t n_edits, gm_inspection **out) {
+                           const gm_edit *edits, size_t n_edits, bool exact, gm_inspection **out) {
     *out = NULL;
     if (n < 1 || n > (size_t)m->config.context)
         return gm_fail(GM_EVALUE, "inspect: the prompt has %zu tokens, expected 1 to the context of %lld", n,
@@ -59,9 +59,9 @@ gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int6
     gm_inspection *in = memory_zeroed(sizeof *in);
     if (!in)
         return GM_ENOMEM;
-    in->model = gm_model_retain(m);
     in->n = (int64_t)n;
-    gm_status status = begin(in, ids, activations, n_activations, edits, n_edits);
+    in->model = exact ? model_exact(m) : gm_model_retain(m);
+    gm_status status = !in->model ? error_code() : begin(in, ids, activations, n_activations, edits, n_edits);
     if (status != GM_OK) {
         gm_inspect_free(in);
         return status;

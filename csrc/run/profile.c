@@ -29,6 +29,8 @@ static void add_weights(gm_phase_profile *to, const gm_phase_profile *pass) {
             to->weights[k].bytes += pass->weights[i].bytes;
             break;
         }
+    for (int i = 0; i < GM_WORK_CLASSES; i++)
+        to->work_bytes[i] += pass->work_bytes[i];
 }
 
 void profile_add_pass(gm_phase_profile *to, const gm_phase_profile *pass, int64_t tokens) {
@@ -37,11 +39,13 @@ void profile_add_pass(gm_phase_profile *to, const gm_phase_profile *pass, int64_
     to->pass_ns += pass->pass_ns;
     to->setup_ns += pass->setup_ns;
     to->wait_ns += pass->wait_ns;
+    to->thread_wait_ns += pass->thread_wait_ns;
     for (int i = 0; i < GM_WORK_CLASSES; i++) {
         to->work[i].launches += pass->work[i].launches;
         to->work[i].pieces += pass->work[i].pieces;
         to->work[i].barriers += pass->work[i].barriers;
         to->work[i].ns += pass->work[i].ns;
+        to->work[i].thread_ns += pass->work[i].thread_ns;
     }
     add_weights(to, pass);
 }

@@ -192,9 +192,9 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     while (!is_edited(st) && shared < s->length && shared < n - 1 &&
            s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
         shared++;
-    s->length = st->begin = shared = cache_trim(s->cache, shared);
+    s->length = shared = cache_trim(s->cache, shared);
     st->stats = (gm_stream_stats){
-        .prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1, .prefill_difference = -1};
+        .prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1};
     *out = st;
     return GM_OK;
 }
@@ -217,7 +217,6 @@ void gm_stream_free(gm_stream *st) {
     memory_free(st->stop_ids);
     memory_free(st->held.text);
     memory_free(st->out.text);
-    memory_free(st->first_logits);
     memory_free(st->top);
     atomic_store(&st->session->busy, false);
     memory_free(st);
@@ -234,7 +233,7 @@ int64_t stream_rows(const gm_stream *st) {
     if (st->state != STREAM_ROWS)
         return 0;
     int64_t rows = st->sampler.n_history - st->session->length;
-    if (st->prefill == GM_PREFILL_TOKEN || st->first_logits)
+    if (st->prefill == GM_PREFILL_TOKEN)
         return 1;
     /* States are kept after a pass of several rows: before the last, so that the same prompt again finds them. */
     return rows > 1 && cache_has_states(st->session->cache) ? rows - 1 : rows;
@@ -286,32 +285,6 @@ void stream_lost(gm_stream *st) { st->session->length = cache_trim(st->session->
 
 static const float *logits_of(const gm_stream *st) {
     return step_logits(st->step) + st->row * st->session->model->config.vocab;
-}
-
-/* The prompt's logits from large passes are kept and the prompt is computed again, token by token; then they are
- * compared. True: there is more to compute. */
-static gm_status validate(gm_stream *st, bool *more) {
-    int64_t vocab = st->session->model->config.vocab;
-    const float *logits = logits_of(st);
-    *more = st->stats.prefill_difference < 0 && !st->first_logits;
-    if (*more) {
-        if (!(st->first_logits = memory_array((size_t)vocab, sizeof(float))))
-            return error_code();
-        memcpy(st->first_logits, logits, (size_t)vocab * sizeof(float));
-        st->session->length = cache_trim(st->session->cache, st->begin);
-        st->state = STREAM_ROWS;
-    } else if (st->first_logits) {
-        double most = 0;
-        for (int64_t i = 0; i < vocab; i++) {
-            bool same = memcmp(&logits[i], &st->first_logits[i], sizeof(float)) == 0;
-            double difference = same ? 0 : fabs((double)logits[i] - (double)st->first_logits[i]);
-            most = isnan(difference) ? INFINITY : fmax(most, difference);
-        }
-        st->stats.prefill_difference = most;
-        memory_free(st->first_logits);
-        st->first_logits = NULL;
-    }
-    return GM_OK;
 }
 
 /* ---- events ---- */
@@ -397,12 +370,6 @@ gm_status stream_event(gm_stream *st, gm_token *token) {
     begin_event(st, token);
     if (stream_is_over(st))
         return end(st, atomic_load(&st->cancelled) ? GM_FINISH_CANCELLED : GM_FINISH_TIMEOUT, token);
-    if (st->prefill == GM_PREFILL_VALIDATE) {
-        bool more;
-        GM_TRY(validate(st, &more));
-        if (more)
-            return GM_AGAIN;
-    }
     if (st->max_tokens == 0)
         return end(st, GM_FINISH_LENGTH, token);
     if (!st->hand_out)

@@ -44,8 +44,6 @@ struct gm_stream {
     bool decodes;                    /* the prompt is computed */
     bool hand_out;                   /* logits are given out before each token */
     gm_prefill prefill;
-    int64_t begin;                   /* positions of the prompt that were there at the start */
-    float *first_logits;             /* GM_PREFILL_VALIDATE: of the prompt in large passes, until it is computed again */
     gm_taps *taps;                   /* what is looked at and changed, or NULL */
     gm_step *own;                    /* of a stream with taps: the last one, */
     int32_t own_rows;                /* ... and its rows */

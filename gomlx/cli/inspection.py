@@ -1,4 +1,4 @@
-"""inspect: what a model computes on its way, as statistics, JSON, or arrays in a file."""
+"""inspect: what a model computes on its way, as statistics, JSON, or arrays in a file, and how exact it is."""
 import gomlx
 from gomlx import _gomlx as mx
 from gomlx.cli import options
@@ -15,6 +15,8 @@ def add(commands):
     made.add_argument("--npz", metavar="FILE", help="write the arrays to a file that NumPy reads")
     made.add_argument("--lens", action="store_true", help="the likeliest tokens of each layer's residual stream at each "
                       "position")
+    made.add_argument("--validate", action="store_true", help="how far activations and logits are from the exact path: "
+                      "float32 activations and cache over the same weights")
     made.add_argument("--top", type=int, default=5, metavar="K", help="tokens at each place of the lens (default: 5)")
 
 
@@ -23,7 +25,8 @@ def inspect(args):
         if not isinstance(model, gomlx.Model):
             raise NotImplementedError("inspect: only the backend native shows activations")
         text = options.read_text(args.text)
-        show = show_names if args.names else show_lens if args.lens else show_activations
+        show = (show_names if args.names else show_lens if args.lens else show_validation if args.validate
+                else show_activations)
         show(model, text, args)
     return 0
 
@@ -47,6 +50,16 @@ def show_lens(model, text, args):
         show_rows(["  layer", "tokens"],
                   [[f"  {i}", "  ".join(f"{one.text!r} {one.probability:.3f}" for one in layer[at])]
                    for i, layer in enumerate(lens.layers)])
+
+
+def show_validation(model, text, args):
+    found = model.validate(text, args.want) if args.want else model.validate(text)
+    if args.json:
+        print_json(vars(found))
+        return
+    show_rows(["name", "relative rms"], [[name, f"{value:.3g}"] for name, value in found.differences.items()])
+    print(f"logits of the last token: at most {found.max_difference:.3g} apart; mean KL {found.kl:.3g} nats; "
+          f"the same next token in {found.top_1:.1%} of places")
 
 
 def show_activations(model, text, args):

@@ -104,13 +104,9 @@ def sum_of_squares(gradients):
 
 
 def scale_to_norm(gradients, norm, max_norm):
-    """The gradients, whose norm is `norm`, scaled to max_norm where that is less. Floating ones keep their dtype."""
+    """The gradients, whose norm is `norm`, scaled to max_norm where that is less; each keeps its dtype."""
     scale = mx.minimum(max_norm / (norm + 1e-6), 1.0)
-
-    def scaled(g):
-        return (g * scale).astype(g.dtype) if mx.issubdtype(g.dtype, mx.inexact) else g * scale
-
-    return tree_map(scaled, gradients)
+    return tree_map(lambda g: (g * scale).astype(g.dtype), gradients)
 
 
 def clip_grad_norm_sharded(gradients: Any, max_norm: float, group: mx.distributed.Group | None = None):
