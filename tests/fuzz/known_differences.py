@@ -1,0 +1,105 @@
+"""The differences between gomlx and MLX 0.32.4 that stay, each with its reason: what beside_mlx.py looks up."""
+import re
+from dataclasses import dataclass
+
+
+@dataclass
+class Known:
+    """Which differences a reason explains; a part that is None explains any."""
+    reason: str
+    ops: str | None = None              # a regular expression that fits the whole name of the step, or of one of a chain
+    kinds: tuple | None = None
+    modes: str | None = None            # a regular expression, found in the mode
+    dtypes: set | None = None           # one of them is among those that the step reads
+    detail: str | None = None           # a regular expression, found in the text: "ours for theirs", or an error's
+
+    def explains(self, d):
+        return ((self.ops is None or any(re.fullmatch(self.ops, op) for op in d.op.split(" > ")))
+                and (self.kinds is None or d.kind in self.kinds)
+                and (self.modes is None or re.search(self.modes, d.mode) is not None)
+                and (self.dtypes is None or bool(self.dtypes & set(d.dtypes)))
+                and (self.detail is None or re.search(self.detail, d.detail) is not None))
+
+
+# Found by the comparison itself: vmap on gomlx gives what the function gives on each of the batch, and MLX's does not.
+LOOP = "MLX's vmap does not give what its function gives on each of the batch"
+
+MLX_RAISES, GOMLX_RAISES, VALUE = ("MLX raises",), ("gomlx raises",), ("value",)
+TRANSFORMED = "vjp|jvp|vmap"
+INTEGERS = {"bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
+HALVES = {"float16", "bfloat16"}
+NOT_FINITE = r"(nan|inf).* (for|at) |for \S*(nan|inf)"
+# What gives truth values or indices.
+DISCRETE = (r"all|any|argmin|argmax|argsort|equal|not_equal|less.*|greater.*|logical_.*|is(nan|inf|finite|posinf|neginf|close)|"
+            r"allclose|array_equal|searchsorted|count_nonzero|operator\.(eq|ne|lt|le|gt|ge)|random\..*")
+
+KNOWN = [
+    Known("MLX ends the process, or hangs: there is nothing to compare with", kinds=("MLX crashes",)),
+
+    # What MLX refuses.
+    Known("gomlx has the gradient, tangent or batching rule that MLX lacks", kinds=MLX_RAISES, modes=TRANSFORMED,
+          detail=r"[Nn]ot implemented|not yet implemented|Cannot calculate VJP with respect to|Cannot vmap over"
+                 r"|Updates with shape|Type of cotangents does not match|does not support|not supported|Invalid axis \d{4,}"),
+    Known("an update may have the shape of what is read, with the 1 of None; MLX refuses it", ops=r"\[\]=|at\..*", kinds=MLX_RAISES,
+          detail="Cannot broadcast array of shape"),
+    Known("nan_to_num of float64 is refused by MLX", ops="nan_to_num", kinds=MLX_RAISES, dtypes={"float64"}),
+    Known("three-dimensional convolutions in groups are refused by MLX", ops="conv3d", kinds=MLX_RAISES, detail="groups"),
+    Known("linear algebra of half precision is refused by MLX", ops=r"linalg\..*", kinds=MLX_RAISES,
+          detail="must have type float32|Arrays must type|only.*float"),
+    Known("median over no axes is refused by MLX", ops="median", kinds=MLX_RAISES, detail="start_axis"),
+    Known("gomlx has the reflected operators & | ^: another error, or none", ops=r"operator\.(and_|or_|xor)",
+          kinds=("error", "MLX raises"), detail="TypeError"),
+
+    # What MLX computes otherwise.
+    Known("softmax of integers: the dtype and all zeros on MLX, float32 on gomlx", ops="softmax", dtypes=INTEGERS),
+    Known("MLX reduces integers without converting them where it has no kernel for the axes", ops="logsumexp",
+          kinds=VALUE, dtypes=INTEGERS),
+    Known("means, variances and norms of integers overflow on MLX", ops=r"mean|var|std|linalg\.norm", kinds=VALUE, dtypes=INTEGERS),
+    Known("sum and prod of small integers without dimensions keep their dtype on MLX", ops="sum|prod", kinds=("dtype",),
+          dtypes=INTEGERS),
+    Known("all and any over axes of which one is empty ignore the others on MLX", ops="all|any", kinds=VALUE, modes="eager|compile"),
+    Known("quotient and remainder by zero of integers and bool are undefined", ops="divmod|floor_divide|remainder|operator.(mod|floordiv)",
+          kinds=VALUE, dtypes=INTEGERS, modes="eager|compile"),
+    Known("the order within the parts of a partition is not specified", ops="partition|topk", kinds=VALUE),
+    Known("a row whose values are equal, NaN or infinite has no scale: MLX's quantisation of it is undefined", ops="quantize"),
+    Known("full: MLX keeps the dtype of an array value, or float32 of a scalar, where dtype asks for another", ops="full"),
+    Known("an update through None, (), or ... alone takes the dtype of what is assigned on MLX", ops=r"\[\]=|at\..*",
+          kinds=("dtype", "count")),
+    Known("a view shows the last bits of what was rounded before it", ops="view", kinds=VALUE),
+    Known("NaN is lost by cummax, cummin and by maxima and minima of updates on MLX; on gomlx it stays",
+          ops=r"cummax|cummin|at\.maximum|at\.minimum", kinds=VALUE, detail="nan for"),
+    Known("infinities and NaN in transforms and complex products: the parts that are NaN differ", kinds=VALUE,
+          ops=r"fft\..*|.*matmul|addmm|inner|vecdot|tensordot|einsum|multiply|divide|operator\.(mul|truediv|pow)|power|prod|cumprod",
+          detail=NOT_FINITE),
+    Known("MLX leaves padding out of a convolution, gomlx multiplies by its zeros: NaN and infinite weights tell", kinds=VALUE,
+          ops=r"conv.*", detail=NOT_FINITE),
+    Known("MLX's transposed convolution is wrong where the padding exceeds dilation * (kernel - 1)", ops=r"conv_transpose\dd"),
+    Known("a kernel that is larger than the input is an error; MLX's conv3d reads on", ops=r"conv\dd", kinds=GOMLX_RAISES,
+          detail="reaches over"),
+    Known("erf of values below 1e-3 has a relative error of 2e-3 on MLX", ops="erf|nn.gelu", kinds=VALUE),
+    Known("addmm of two vectors: c of one item makes the result an array of one item on MLX", ops="addmm", kinds=GOMLX_RAISES,
+          detail="does not broadcast to the product's shape"),
+
+    # Gradients, tangents, batches.
+    Known("divmod's gradient is 0 on MLX; gomlx has that of the remainder", ops="divmod", kinds=VALUE, modes="vjp|jvp"),
+    Known("MLX's tangent of addmm leaves out alpha and beta", ops="addmm", kinds=VALUE, modes="jvp"),
+    Known("truth values and indices have tangents and gradients on MLX, without meaning", ops=DISCRETE, modes="vjp|jvp"),
+    Known("an array that a function returns twice gets one of its cotangents on MLX, their sum on gomlx",
+          ops=r"atleast_\dd|broadcast_arrays|meshgrid", kinds=VALUE, modes="vjp"),
+    Known("gradients of complex functions are multiplied by the conjugate of the derivative; of MLX's power by the derivative",
+          ops=r"power|operator\.pow|at\.multiply", kinds=VALUE, modes="vjp|jvp", dtypes={"complex64"}),
+    Known("arccosh below 1 is NaN and has no gradient; MLX's formula gives one", ops="arccosh", kinds=VALUE, modes="vjp|jvp",
+          detail="nan for"),
+    Known("activations at infinities and beyond exp's range: MLX's gradients are NaN", ops=r"nn\..*", kinds=VALUE, modes="vjp|jvp",
+          detail="for nan"),
+    Known("maxima and minima of NaN have no gradient; over no axes MLX has one", ops="max|min", kinds=VALUE, modes="vjp|jvp",
+          detail="nan for"),
+    Known("MLX rounds each step of a gradient to half precision, gomlx computes attention, norms and activations in float32",
+          ops=r"fast\..*|nn\..*|softmax|logsumexp|var|std|linalg\.norm|logaddexp|sigmoid|tanh", kinds=VALUE, modes="vjp|jvp", dtypes=HALVES),
+    Known("tangents of empty slices have another shape than the values on MLX", ops=r"\[\]", kinds=("shape",), modes="jvp"),
+]
+
+
+def reason(difference):
+    """Why this difference stays, or None."""
+    return next((known.reason for known in KNOWN if known.explains(difference)), None)
