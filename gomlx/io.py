@@ -20,7 +20,7 @@ __all__ = ["load", "save", "save_gguf", "save_safetensors", "savez", "savez_comp
 
 SAFETENSORS = {"BOOL": mx.bool_, "U8": mx.uint8, "U16": mx.uint16, "U32": mx.uint32, "U64": mx.uint64, "I8": mx.int8,
                "I16": mx.int16, "I32": mx.int32, "I64": mx.int64, "F16": mx.float16, "BF16": mx.bfloat16,
-               "F32": mx.float32, "F64": mx.float64, "C64": mx.complex64, "F8_E4M3": mx.uint8}
+               "F32": mx.float32, "F64": mx.float64, "C64": mx.complex64, "F8_E4M3": mx.uint8, "F8_E8M0": mx.uint8}
 NPY = {"b1": mx.bool_, "u1": mx.uint8, "u2": mx.uint16, "u4": mx.uint32, "u8": mx.uint64, "i1": mx.int8, "i2": mx.int16,
        "i4": mx.int32, "i8": mx.int64, "f2": mx.float16, "V2": mx.bfloat16, "f4": mx.float32, "f8": mx.float64,
        "c8": mx.complex64}
@@ -234,7 +234,7 @@ def save_safetensors(file, arrays, metadata=None):
         raise ValueError("save_safetensors: metadata must be a dict of str to str")
     # Widest first, so that every tensor lies at a multiple of its element's size.
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
-    words = {repr(dtype): word for word, dtype in reversed(SAFETENSORS.items()) if word != "F8_E4M3"}
+    words = {repr(dtype): word for word, dtype in reversed(SAFETENSORS.items()) if not word.startswith("F8")}
     head = safetensors_head([(name, words[repr(arrays[name].dtype)], arrays[name].shape, arrays[name].nbytes)
                              for name in names], metadata)
 

@@ -6,8 +6,9 @@
     python -m gomlx.mlx script.py ...                   # the same for a script, or with -m for a module:
     python -m gomlx.mlx -m mlx_lm generate ...
 
-A real mlx, where one is installed, stays out of the process. importlib.metadata knows the package "mlx" too: its
-version is that of the MLX whose interface gomlx has.
+Of a real mlx, where one is installed, core, nn, optimizers and utils stay out of the process. What other packages put
+beside them, such as mlx.data, is found as ever. importlib.metadata knows the package "mlx" too: its version is that of
+the MLX whose interface gomlx has.
 """
 import importlib.metadata
 import os
@@ -47,6 +48,23 @@ class Finder(importlib.metadata.DistributionFinder):
         return [Metadata()] if context.name in (None, "mlx") else []
 
 
+class Portions:
+    """Where modules of the namespace lie that are not gomlx's: the folders named mlx along sys.path, as it is when asked."""
+
+    def __iter__(self):
+        folders = (os.path.join(entry or os.getcwd(), "mlx") for entry in sys.path if isinstance(entry, str))
+        return (folder for folder in dict.fromkeys(folders) if os.path.isdir(folder))
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+    def __getitem__(self, index):
+        return list(self)[index]
+
+    def __repr__(self):
+        return repr(list(self))
+
+
 def install() -> None:
     """From here on, mlx and the modules below it are gomlx's. Call it before anything imports mlx."""
     present = sys.modules.get("mlx.core")
@@ -57,7 +75,7 @@ def install() -> None:
                            "call install() before anything imports mlx")
     package = types.ModuleType("mlx", "gomlx under MLX's name.")
     package.__spec__ = ModuleSpec("mlx", None, is_package=True)
-    package.__path__ = package.__spec__.submodule_search_locations
+    package.__path__ = package.__spec__.submodule_search_locations = Portions()
     modules = {"mlx": package}
     for name, module in list(sys.modules.items()):
         if name.startswith(("gomlx.core", "gomlx.nn", "gomlx.optimizers", "gomlx.utils")):

@@ -85,7 +85,7 @@ def tree_flatten(tree: Any, prefix: str = "", is_leaf: Callable | None = None,
 def tree_unflatten(tree: list[tuple[str, Any]] | dict[str, Any]) -> Any:
     """The tree that tree_flatten flattened.
 
-    Where all keys of a level are integers it is a list, its gaps filled with {}.
+    Where all keys of a level are integers, each another one, it is a list, its gaps filled with {}.
     """
     pairs = list(tree.items() if isinstance(tree, dict) else tree)
     return grow(pairs) if pairs else []
@@ -101,6 +101,8 @@ def grow(pairs):
     try:
         places = sorted((int(key), key) for key in children)
     except ValueError:
+        places = []
+    if len({place for place, _ in places}) < len(children):         # a name among them, or "7" and "007"
         return {key: grow(below) for key, below in children.items()}
     out = []
     for place, key in places:

@@ -159,6 +159,24 @@ def test_power_of_zero():
     np.testing.assert_allclose(b[1].item(), 9 * np.log(3), rtol=1e-6)
 
 
+@pytest.mark.parametrize("base, exponent, slopes", [(0.0, 2.0, (0, 0)), (0.0, 0.5, (np.inf, 0)), (np.inf, -1.5, (0, 0)),
+                                                    (2.0, 0.0, (0, np.log(2)))])
+def test_tangents_of_power_are_its_gradients(base, exponent, slopes):
+    a, b, one = mx.array(base), mx.array(exponent), mx.array(1.0)
+    gradients = mx.grad(lambda a, b: a**b, argnums=(0, 1))(a, b)
+    tangents = [mx.jvp(f, [x], [one])[1][0] for f, x in ((lambda a: a**b, a), (lambda b: a**b, b))]
+    np.testing.assert_allclose([g.item() for g in gradients], slopes, rtol=1e-6)
+    np.testing.assert_allclose([t.item() for t in tangents], slopes, rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [-7, -4, -3, -2, 0, 3, 4, 5, 9])
+def test_diagonals_beyond_the_matrix_have_gradients(k):
+    x, n = mx.ones((3, 4)), max(0, min(3, 3 + k, 4 - k, 4))
+    value, gradient = mx.value_and_grad(lambda x: mx.diag(x, k).sum())(x)
+    assert value.item() == n and gradient.tolist() == mx.eye(3, 4, k).tolist()
+    assert mx.jvp(lambda x: mx.diagonal(x, k), [x], [x])[1][0].tolist() == [1] * n
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("name", ["exp", "sqrt", "tanh", "sigmoid", "erf", "log"])
 def test_a_gradient_has_the_dtype_of_its_argument(name, dtype):

@@ -93,6 +93,18 @@ def test_safetensors_package(tmp_path):
     assert all(same(a, arrays[name]) for name, a in mx.load(str(tmp_path / "b.safetensors")).items())
 
 
+def test_eight_bit_floats_of_safetensors_are_bytes(tmp_path):
+    header = json.dumps({word: {"dtype": word, "shape": [2], "data_offsets": [2 * i, 2 * i + 2]}
+                         for i, word in enumerate(("F8_E4M3", "F8_E8M0"))}).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes([1, 2, 3, 255]))
+    loaded = mx.load(str(tmp_path / "a.safetensors"))
+    assert {name: (a.tolist(), a.dtype) for name, a in loaded.items()} == {"F8_E4M3": ([1, 2], mx.uint8),
+                                                                           "F8_E8M0": ([3, 255], mx.uint8)}
+    mx.save_safetensors(str(tmp_path / "b.safetensors"), loaded)
+    with open(tmp_path / "b.safetensors", "rb") as file:
+        assert b'"U8"' in file.read() and mx.load(str(tmp_path / "b.safetensors"))["F8_E8M0"].tolist() == [3, 255]
+
+
 def test_gguf(tmp_path):
     gguf = pytest.importorskip("gguf")
     arrays = {"w": sample("float32", (2, 3)), "h": sample("float16", (4,)), "b": sample("bfloat16", (2, 2, 2)),

@@ -117,6 +117,39 @@ def test_normalisations():
             wrong()
 
 
+@pytest.mark.parametrize("layer", [nn.InstanceNorm(2), nn.GroupNorm(1, 2), nn.GroupNorm(2, 2, pytorch_compatible=True)])
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_normalisations_of_half_precision_take_statistics_in_float32(layer, dtype):
+    x = mx.array([[[600.0, 512], [-600, -512]]]).astype(dtype)          # the square of 600 is beyond float16
+    y = layer(x)
+    close(y.astype(mx.float32), np.array(layer(x.astype(mx.float32))), 1e-2)
+    assert abs(y.astype(mx.float32)).min() > 0.9 and (y * layer.weight if "weight" in layer else y).dtype == y.dtype
+
+
+@pytest.mark.parametrize("eps", [0, 0.0, -1e-5])
+@pytest.mark.parametrize("make", [nn.LayerNorm, nn.RMSNorm, nn.InstanceNorm, nn.BatchNorm,
+                                  lambda dims, eps: nn.GroupNorm(2, dims, eps)])
+def test_normalisations_want_a_positive_eps(make, eps):
+    with pytest.raises(ValueError, match=rf"Norm\] 'eps' must be positive but got {eps}\."):
+        make(4, eps=eps)
+
+
+@pytest.mark.parametrize("groups, dims, message", [(0, 6, r"groups \(0\) must"), (-3, 6, r"groups \(-3\) must"),
+                                                   (3, 0, r"features \(0\) must"), (0, 0, r"groups \(0\) must")])
+def test_group_norm_has_groups_and_features(groups, dims, message):
+    with pytest.raises(ValueError, match=f"The number of {message} be a positive integer."):
+        nn.GroupNorm(groups, dims)
+
+
+def test_batch_norm_in_training_wants_more_than_one_value_per_channel():
+    for layer in nn.BatchNorm(4), nn.BatchNorm(4, track_running_stats=False):
+        for shape in (1, 4), (1, 1, 4), (1, 1, 1, 4):
+            with pytest.raises(ValueError, match="BatchNorm training requires more than one value per channel."):
+                layer(mx.ones(shape))
+        assert layer(mx.ones((1, 2, 4))).shape == (1, 2, 4)
+        assert layer.eval()(mx.ones((1, 4))).shape == (1, 4)
+
+
 def test_batch_norm_follows_the_batches_and_then_uses_what_it_saw():
     layer = nn.BatchNorm(4, momentum=0.3)
     mean, variance = np.zeros(4), np.ones(4)
@@ -245,6 +278,7 @@ def test_positional_encodings():
     close(nn.SinusoidalPositionalEncoding(8)(mx.arange(3)), want * 0.5)
     close(nn.SinusoidalPositionalEncoding(8, scale=3.0, cos_first=True)(mx.arange(3)), 3 * np.roll(want, 4, -1))
     assert nn.SinusoidalPositionalEncoding(8).parameters() == {}
+    assert (np.array(nn.SinusoidalPositionalEncoding(8, scale=0.0)(mx.arange(3))) == 0).all()
     with pytest.raises(ValueError):
         nn.SinusoidalPositionalEncoding(7)
     bias = np.array(nn.ALiBi.create_alibi_matrix(3, 4, 2))
@@ -396,6 +430,54 @@ def test_losses():
           np.maximum(0, 0.3 - ranks * d[:, 0]))
 
 
+@pytest.mark.parametrize("offset", [3e5, 1e6, -7e9])
+@pytest.mark.parametrize("loss", ["index", "smooth", "axis", "probabilities", "fast", "log_softmax", "LogSoftmax"])
+def test_cross_entropy_does_not_see_an_offset(loss, offset):
+    L = nn.losses
+    of = {"index": lambda x: L.cross_entropy(x, mx.array([1, 0])),
+          "smooth": lambda x: L.cross_entropy(x, mx.array([1, 0]), label_smoothing=0.25),
+          "axis": lambda x: L.cross_entropy(x.T, mx.array([1, 0]), axis=0),
+          "probabilities": lambda x: L.cross_entropy(x, mx.array([[0, 0.5, 0.5], [1, 0, 0]])),
+          "fast": lambda x: mx.fast.cross_entropy(x, mx.array([1, 0])),
+          "log_softmax": lambda x: nn.log_softmax(x, axis=-1), "LogSoftmax": nn.LogSoftmax()}[loss]
+    x = np.array([[0, -1024, 0], [1024, 1024, 0]], np.float32)          # a float32 beside 7e9 is a multiple of 512
+    value, gradient = mx.value_and_grad(lambda x: of(x).sum())(mx.array(x))
+    shifted, shifted_gradient = mx.value_and_grad(lambda x: of(x).sum())(mx.array(x + np.float32(offset)))
+    close(of(mx.array(x + np.float32(offset))), np.array(of(mx.array(x))))
+    close(shifted, np.array(value))
+    close(shifted_gradient, np.array(gradient))
+
+
+def test_cross_entropy_of_infinite_logits():
+    inf = math.inf
+    x = mx.array([[-inf, 1], [-inf, 1], [inf, 1], [inf, 1]])
+    np.testing.assert_array_equal(mx.fast.cross_entropy(x, mx.array([1, 0, 1, 0])), [0, inf, inf, math.nan])
+
+
+@pytest.mark.parametrize("dtype, tol", [(mx.float32, 1e-6), (mx.float16, 2e-3), (mx.bfloat16, 2e-2)])
+def test_masked_losses_divide_by_the_sum_of_the_mask(dtype, tol):
+    L, logits, targets = nn.losses, mx.array(f32(3, 5, 7)).astype(dtype), np.arange(15).reshape(3, 5) % 7
+    mask = np.arange(15).reshape(3, 5) % 4 != 0
+    each = np.array(L.cross_entropy(logits.astype(mx.float32), mx.array(targets)))
+    found = L.masked_cross_entropy(logits, mx.array(np.where(mask, targets, -100)), mx.array(mask))
+    close(found, each[mask].mean(), tol)
+    assert found.dtype == mx.float32
+    weights = np.linspace(0, 2, 15, dtype=np.float32).reshape(3, 5)
+    close(L.masked_cross_entropy(logits, mx.array(targets), mx.array(weights)), np.average(each, weights=weights), tol)
+    close(L.masked_cross_entropy(logits, mx.array(targets), mx.array(mask), label_smoothing=0.2),
+          np.array(L.cross_entropy(logits.astype(mx.float32), mx.array(targets), label_smoothing=0.2))[mask].mean(), tol)
+    gradient = mx.grad(lambda x: L.masked_cross_entropy(x, mx.array(targets), mx.array(mask)))(logits)
+    assert (np.array(gradient.astype(mx.float32))[~mask] == 0).all()
+    x, y = f32(4, 5), f32(4, 5, seed=1)
+    y[0, 3], kept = math.nan, np.ones((4, 5), bool)
+    kept[0, 3] = kept[2, 2] = False
+    close(L.masked_mean(L.mse_loss(mx.array(x), mx.array(y), reduction="none"), mx.array(kept)),
+          ((x - y)[kept]**2).mean())
+    assert L.masked_mean(mx.ones((4,)), mx.zeros((4,))).item() == 0
+    many = mx.full((3000,), 60000, dtype=mx.float16)                    # their sum is beyond float16
+    close(L.masked_mean(many, mx.ones((3000,), dtype=mx.bool_)), 60000)
+
+
 def test_losses_refuse():
     x = mx.ones((4, 5))
     L = nn.losses
@@ -404,6 +486,7 @@ def test_losses_refuse():
                   lambda: L.cross_entropy(x, mx.zeros((4,), dtype=mx.int32), label_smoothing=1.0),
                   lambda: L.cross_entropy(x, mx.zeros((4,), dtype=mx.int32), mx.ones((3,))),
                   lambda: L.binary_cross_entropy(x, mx.ones((5,))), lambda: L.gaussian_nll_loss(x, x, mx.ones((4,))),
+                  lambda: L.masked_mean(x, mx.ones((5,))), lambda: L.masked_cross_entropy(x, mx.array([1] * 4), x),
                   lambda: L.margin_ranking_loss(mx.ones(3), mx.ones(3), mx.ones(2))):
         with pytest.raises(ValueError):
             wrong()

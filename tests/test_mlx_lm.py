@@ -60,6 +60,41 @@ except ModuleNotFoundError:
 """) == "none\n"
 
 
+@pytest.mark.parametrize("real", [False, True])
+def test_packages_beside_mlx_stay_importable(tmp_path, real):
+    """mlx is a namespace: other distributions put packages into it, found with and without a real mlx beside them."""
+    beside = tmp_path / "beside" / "mlx" / "data"
+    beside.mkdir(parents=True)
+    (beside / "__init__.py").write_text("import mlx.core as mx\nfrom . import more\nones = mx.ones(more.size)\n")
+    (beside / "more.py").write_text("size = 3\n")
+    later = tmp_path / "later" / "mlx"
+    later.mkdir(parents=True)
+    (later / "late.py").write_text("from mlx.nn import Linear\n")
+    path = [str(tmp_path / "beside")]
+    if real:
+        other = tmp_path / "real" / "mlx"
+        for name in ("core", "nn", "optimizers"):
+            (other / name).mkdir(parents=True)
+            (other / name / "__init__.py").write_text("raise SystemExit('the real mlx')\n")
+        (other / "utils.py").write_text("raise SystemExit('the real mlx')\n")
+        path.insert(0, str(tmp_path / "real"))
+    assert output("-c", f"""
+import gomlx.mlx
+gomlx.mlx.install()
+import importlib.util, pkgutil, sys
+import mlx, mlx.data, mlx.core, mlx.nn.layers.base, mlx.optimizers, mlx.utils
+import gomlx.core, gomlx.nn
+from mlx.data import more
+assert mlx.core is gomlx.core and mlx.nn is gomlx.nn and mlx.data.ones.tolist() == [1] * more.size
+assert importlib.util.find_spec("mlx.data") and "data" in [module.name for module in pkgutil.iter_modules(mlx.__path__)]
+assert importlib.util.find_spec("mlx.late") is None
+sys.path.append({str(tmp_path / "later")!r})
+import mlx.late
+assert mlx.late.Linear is gomlx.nn.Linear
+print("imported")
+""", path=path) == "imported\n"
+
+
 def test_a_real_mlx_that_is_imported_already_is_refused():
     code = """
 import sys, types

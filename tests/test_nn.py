@@ -42,6 +42,9 @@ def test_trees_map_flatten_and_come_back():
     assert tree_unflatten([("a.0", 1), ("a.1", 2), ("b.c", 4)]) == {"a": [1, 2], "b": {"c": 4}}
     assert tree_unflatten({"1": "y", "0": "x", "3": "z"}) == ["x", "y", {}, "z"]
     assert tree_unflatten([("0", 1), ("x", 2)]) == {"0": 1, "x": 2}
+    assert tree_unflatten([("007", 1), ("7", 2)]) == {"007": 1, "7": 2}           # else one of them would move
+    assert tree_unflatten([("0.x", 1), ("00.y", 2)]) == {"0": {"x": 1}, "00": {"y": 2}}
+    assert tree_unflatten([("0.x", 1), ("0.y", 2), ("01", 3)]) == [{"x": 1, "y": 2}, 3]
     assert tree_unflatten([]) == [] and tree_unflatten([("", 9)]) == 9
     assert tree_reduce(lambda a, x: a + x, TREE) == 10 and tree_reduce(lambda a, x: a + x, TREE, 5) == 15
     with pytest.raises(ValueError):

@@ -261,6 +261,26 @@ def test_clipping_the_norm():
     close(same["a"], [3.0, 4.0])
 
 
+def test_clipping_integers_gives_floats_and_the_bound_is_not_negative():
+    for dtype in mx.int32, mx.uint8:
+        clipped, norm = opt.clip_grad_norm({"w": mx.array([3, 4], dtype), "h": mx.array([12.0], mx.bfloat16)}, 1.0)
+        close(norm, 13.0)
+        close(clipped["w"], [3 / 13, 4 / 13])
+        assert (clipped["w"].dtype, clipped["h"].dtype) == (mx.float32, mx.bfloat16)
+    for bound in -2.0, -1:
+        with pytest.raises(ValueError, match=f"max_norm should be >=0, {bound} was provided instead"):
+            opt.clip_grad_norm({"w": mx.array([3.0])}, bound)
+    close(opt.clip_grad_norm({"w": mx.array([3.0])}, 0.0)[0]["w"], [0.0])
+
+
+def test_adafactor_joins_rows_and_columns():
+    row, column = values(2, 3) ** 2 + 0.1, values(2, 5, seed=1) ** 2 + 0.1
+    want = 1 / np.sqrt(row[..., None] * column[:, None] / row.mean(-1)[:, None, None])
+    joined = opt.Adafactor()._approximate_exp_moving_avg
+    close(joined(mx.array(row), mx.array(column)), want)
+    close(joined(mx.array([1.0, 4]), mx.array([1.0, 9])), [[1.58114, 0.52705], [0.79057, 0.26352]])
+
+
 @pytest.mark.parametrize("clip", [opt.clip_grad_norm, nn.utils.clip_grad_norm_sharded])
 def test_clipping_float16_does_not_overflow_and_keeps_the_dtype(clip):
     clipped, norm = clip({"a": mx.array([300.0, 400.0], dtype=mx.float16), "b": mx.array([0.0])}, 1.0)

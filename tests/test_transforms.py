@@ -354,6 +354,15 @@ def test_values_cannot_be_read_while_tracing(transform, read):
         transform(f)(mx.zeros((2, 2)))
 
 
+@pytest.mark.parametrize("transform", [mx.compile, mx.vmap, mx.grad, mx.value_and_grad], ids=lambda t: t.__name__)
+def test_async_eval_while_tracing_says_what_programs_look_for(transform):
+    def f(x):
+        mx.async_eval(x * 2)
+        return x.sum()
+    with pytest.raises(ValueError, match="Not allowed inside a graph transformation"):
+        transform(f)(mx.ones((2, 2)))
+
+
 def test_what_leaks_out_of_a_trace_has_no_value():
     kept = []
     mx.compile(lambda x: (kept.append(x * 2), x)[1])(scalar(1))

@@ -314,7 +314,7 @@ static gm_array *on_diagonal(gm_scope *s, int64_t rows, int64_t columns, int64_t
 static gm_array *from_diagonal(gm_scope *s, gm_array *x, int64_t rows, int64_t columns, int64_t offset) {
     int64_t low[GM_MAX_NDIM] = {0}, high[GM_MAX_NDIM] = {0};
     int last = x->ndim - 1;
-    low[last] = offset < 0 ? -offset : 0;
+    low[last] = offset >= 0 ? 0 : -offset < rows ? -offset : rows;       /* below all rows: x is empty */
     high[last] = rows - low[last] - x->shape[last];
     gm_array *zero = scalar_array(s, 0, (gm_dtype)x->dtype);
     gm_array *column = gm_expand_dims(s, gm_pad(s, x, low, high, GM_PAD_CONSTANT, zero), 1, (const int[]){-1});

@@ -268,8 +268,9 @@ static gm_array *binary_cotangent(gm_scope *s, gm_binary_op function, gm_array *
     case GM_B_POWER:                                             /* b a**(b - 1), a**b ln a; 0**b stays 0 */
         if (i == 0)
             return chain(s, cot, gm_multiply(s, b, gm_power(s, a, gm_subtract(s, b, constant(s, 1, b)))));
-        return gm_where(s, gm_equal(s, out, constant(s, 0, out)), constant(s, 0, cot),
-                        chain(s, cot, gm_astype(s, gm_multiply(s, out, gm_log(s, a)), (gm_dtype)out->dtype)));
+        /* The slope is chosen, not the product: 0 ln 0 would come back in the transposed map, the jvp. */
+        return chain(s, cot, gm_where(s, gm_equal(s, out, constant(s, 0, out)), constant(s, 0, out),
+                                      gm_astype(s, gm_multiply(s, out, gm_log(s, a)), (gm_dtype)out->dtype)));
     case GM_B_MAXIMUM:                                           /* of equals the second one gets it */
         return gm_where(s, i ? gm_less_equal(s, a, b) : gm_greater(s, a, b), cot, constant(s, 0, cot));
     case GM_B_MINIMUM:

@@ -2,6 +2,14 @@
 #include <string.h>
 #include "ops/ops.h"
 
+/* x less the largest of its row, so that nothing is lost where the target is taken from the logarithm of a large sum. One
+ * that is infinite stays: its row's loss is then infinite or NaN by itself. */
+static gm_array *centred(gm_scope *s, gm_array *x) {
+    gm_array *top = gm_stop_gradient(s, gm_max(s, x, 1, (int[]){-1}, true));
+    top = gm_where(s, gm_isfinite(s, top), top, scalar_array(s, 0, GM_FLOAT32));
+    return gm_subtract(s, x, top);
+}
+
 /* logsumexp(logits) - logits[target], in float32. */
 gm_array *gm_cross_entropy(gm_scope *s, gm_array *logits, gm_array *targets) {
     if (!logits || !targets)
@@ -22,7 +30,7 @@ gm_array *gm_cross_entropy(gm_scope *s, gm_array *logits, gm_array *targets) {
     int64_t shape[GM_MAX_NDIM];
     memcpy(shape, targets->shape, (size_t)targets->ndim * sizeof *shape);
     shape[targets->ndim] = 1;
-    gm_array *x = gm_astype(s, logits, GM_FLOAT32);
+    gm_array *x = centred(s, gm_astype(s, logits, GM_FLOAT32));
     gm_array *index = gm_reshape(s, targets, logits->ndim, shape);
     gm_array *chosen = gm_reshape(s, gm_take_along_axis(s, x, index, logits->ndim - 1), targets->ndim, targets->shape);
     return gm_subtract(s, gm_logsumexp(s, x, 1, (int[]){-1}, false), chosen);

@@ -145,7 +145,8 @@ static bool hand_in(module_state *state, gm_array *const *nodes, size_t count) {
     gm_status status;
     for (size_t i = 0; i < count; i++) {
         if (gm_array_is_tracer(nodes[i])) {
-            PyErr_SetString(PyExc_ValueError, "async_eval: not inside a function that is being transformed");
+            PyErr_SetString(PyExc_ValueError, "async_eval: Not allowed inside a graph transformation: "
+                            "an array has no value there yet");
             return false;
         }
     }

@@ -25,6 +25,20 @@ def weighted(loss, weights):
     return loss * weights
 
 
+def masked_mean(loss: mx.array, mask: mx.array) -> mx.array:
+    """sum(loss * mask) / sum(mask), where `reduction="mean"` divides by the number of all: a float32 (or wider) scalar.
+
+    `loss` has a value for each position (`reduction="none"`), `mask` its shape: bool, or weights of at least 0. What it
+    leaves out may be infinite or NaN. Where it leaves out all, the result is 0.
+    """
+    same_shape(loss, mask, ("Loss", "mask"))
+    dtype = mx.result_type(loss.dtype, mx.float32)
+    weights = mask.astype(dtype)
+    total = mx.sum(mx.where(weights == 0, 0, loss.astype(dtype) * weights))
+    count = mx.sum(weights)
+    return total / mx.where(count == 0, 1, count)
+
+
 def same_shape(first, second, names):
     if first.shape != second.shape:
         raise ValueError(f"{names[0]} shape {first.shape} does not match {names[1]} shape {second.shape}.")
@@ -48,9 +62,8 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array | None 
     if not probabilities and label_smoothing == 0 and axis in (-1, logits.ndim - 1):
         loss = mx.fast.cross_entropy(logits, targets).astype(logits.dtype)
         return reduce(weighted(loss, weights), reduction)
-    if probabilities or logits.dtype != mx.float32:
-        # With the largest at zero, nothing is lost where a half-precision score is taken from a large sum.
-        logits = logits - mx.stop_gradient(mx.max(logits, axis=axis, keepdims=True))
+    # With the largest at zero, nothing is lost where a score is taken from the logarithm of a large sum.
+    logits = logits - mx.stop_gradient(mx.max(logits, axis=axis, keepdims=True))
     if probabilities:
         score = mx.sum(logits * targets, axis=axis)
     else:
@@ -58,6 +71,15 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array | None 
     if label_smoothing > 0:
         score = (1 - label_smoothing) * score + label_smoothing * mx.mean(logits, axis=axis)
     return reduce(weighted(mx.logsumexp(logits, axis=axis) - score, weights), reduction)
+
+
+def masked_cross_entropy(logits: mx.array, targets: mx.array, mask: mx.array, axis: int = -1,
+                         label_smoothing: float = 0.0) -> mx.array:
+    """The mean of cross_entropy over the positions that `mask` keeps, as masked_mean has it.
+
+    Targets that it leaves out may be any integers.
+    """
+    return masked_mean(cross_entropy(logits, targets, axis=axis, label_smoothing=label_smoothing), mask)
 
 
 def binary_cross_entropy(inputs: mx.array, targets: mx.array, weights: mx.array | None = None,

@@ -104,9 +104,13 @@ def sum_of_squares(gradients):
 
 
 def scale_to_norm(gradients, norm, max_norm):
-    """The gradients, whose norm is `norm`, scaled to max_norm where that is less; each keeps its dtype."""
+    """The gradients, whose norm is `norm`, scaled to max_norm where that is less. Floating ones keep their dtype."""
     scale = mx.minimum(max_norm / (norm + 1e-6), 1.0)
-    return tree_map(lambda g: (g * scale).astype(g.dtype), gradients)
+
+    def scaled(g):
+        return (g * scale).astype(g.dtype) if mx.issubdtype(g.dtype, mx.inexact) else g * scale
+
+    return tree_map(scaled, gradients)
 
 
 def clip_grad_norm_sharded(gradients: Any, max_norm: float, group: mx.distributed.Group | None = None):

@@ -384,6 +384,11 @@ class Adafactor(Optimizer):
         rate = rate.astype(parameter.dtype)
         return rate * mx.maximum(self.eps[1], rms(parameter)) if self.scale_parameter else rate
 
+    def _approximate_exp_moving_avg(self, row, column):
+        """One over the root of the second moment, from the means of its rows (..., m) and its columns (..., n)."""
+        row = mx.rsqrt(row / mx.mean(row, axis=-1, keepdims=True))
+        return row[..., None] * mx.rsqrt(column)[..., None, :]
+
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
         step = self.step
         rate = self._rate(step, parameter)
@@ -397,8 +402,7 @@ class Adafactor(Optimizer):
         if gradient.ndim >= 2:
             row = follow("exp_avg_sq_row", mx.mean(square, axis=-1))
             column = follow("exp_avg_sq_col", mx.mean(square, axis=-2))
-            row = mx.rsqrt(row / mx.mean(row, axis=-1, keepdims=True))
-            update = gradient * (row[..., None] * mx.rsqrt(column)[..., None, :])
+            update = gradient * self._approximate_exp_moving_avg(row, column)
         else:
             update = gradient * mx.rsqrt(follow("exp_avg_sq", square))
         update = rate * (update / mx.maximum(1.0, rms(update) / self.clip_threshold))
@@ -469,7 +473,9 @@ def rms(x):
 def clip_grad_norm(grads, max_norm):
     """The gradients scaled so that their global norm is at most max_norm, and the norm they had.
 
-    Each keeps its dtype; the squares of float16 are summed in float32. https://arxiv.org/abs/1211.5063.
+    Floating ones keep their dtype; the squares of float16 are summed in float32. https://arxiv.org/abs/1211.5063.
     """
+    if max_norm < 0:
+        raise ValueError(f"max_norm should be >=0, {max_norm} was provided instead")
     norm = mx.sqrt(sum_of_squares(grads))
     return scale_to_norm(grads, norm, max_norm), norm

@@ -42,6 +42,7 @@ def leaky_relu(x, negative_slope=0.01):
 @fused
 def log_softmax(x, axis=-1):
     """x - log(sum(e**x)) along the axis."""
+    x = x - mx.stop_gradient(mx.max(x, axis=axis, keepdims=True))       # else a shared offset would cost digits
     return x - mx.logsumexp(x, axis=axis, keepdims=True)
 
 

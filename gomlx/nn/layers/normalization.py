@@ -6,8 +6,16 @@ import gomlx.core as mx
 from gomlx.nn.layers.base import Module
 
 
+def check_eps(module, eps):
+    if eps <= 0:
+        raise ValueError(f"[{type(module).__name__}] 'eps' must be positive but got {eps}.")
+
+
 def standardize(x, axes, eps):
-    """x less its mean, over the square root of its variance, along the axes."""
+    """x less its mean, over the square root of its variance, along the axes; of half precision by way of float32."""
+    dtype = x.dtype
+    if dtype in (mx.float16, mx.bfloat16):
+        return standardize(x.astype(mx.float32), axes, eps).astype(dtype)
     mean = mx.mean(x, axis=axes, keepdims=True)
     variance = mx.var(x, axis=axes, keepdims=True)
     return (x - mean) * mx.rsqrt(variance + eps)
@@ -18,6 +26,7 @@ class InstanceNorm(Module):
 
     def __init__(self, dims: int, eps: float = 1e-5, affine: bool = False):
         super().__init__()
+        check_eps(self, eps)
         if affine:
             self.weight = mx.ones((dims,))
             self.bias = mx.zeros((dims,))
@@ -40,6 +49,7 @@ class LayerNorm(Module):
 
     def __init__(self, dims: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
         super().__init__()
+        check_eps(self, eps)
         if affine:
             self.weight = mx.ones((dims,))
             if bias:
@@ -59,6 +69,7 @@ class RMSNorm(Module):
 
     def __init__(self, dims: int, eps: float = 1e-5):
         super().__init__()
+        check_eps(self, eps)
         self.weight = mx.ones((dims,))
         self.eps = eps
 
@@ -78,6 +89,10 @@ class GroupNorm(Module):
     def __init__(self, num_groups: int, dims: int, eps: float = 1e-5, affine: bool = True,
                  pytorch_compatible: bool = False):
         super().__init__()
+        check_eps(self, eps)
+        for what, count in ("groups", num_groups), ("features", dims):
+            if count <= 0:
+                raise ValueError(f"The number of {what} ({count}) must be a positive integer.")
         if dims % num_groups != 0:
             raise ValueError(f"The number of features ({dims}) must be evenly divisible by the number of groups "
                              f"({num_groups}).")
@@ -118,6 +133,7 @@ class BatchNorm(Module):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
                  track_running_stats: bool = True):
         super().__init__()
+        check_eps(self, eps)
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
@@ -148,6 +164,8 @@ class BatchNorm(Module):
             raise ValueError(f"Expected input tensor to have 2, 3 or 4 dimensions, but got {x.ndim}")
         if self.training or not self.track_running_stats:
             axes = list(range(x.ndim - 1))
+            if self.training and x.size == x.shape[-1]:
+                raise ValueError("BatchNorm training requires more than one value per channel.")
             mean, variance = mx.mean(x, axis=axes), mx.var(x, axis=axes)
             if self.training and self.track_running_stats:
                 self._follow(mean, mx.var(x, axis=axes, ddof=1))

@@ -43,7 +43,7 @@ class SinusoidalPositionalEncoding(Module):
         self._sigmas = mx.exp(place * (high - low) + low)
         if full_turns:
             self._sigmas = self._sigmas * (2 * math.pi)
-        self.scale = scale or (2 / dims) ** 0.5
+        self.scale = (2 / dims) ** 0.5 if scale is None else scale
         self.cos_first = cos_first
 
     def __call__(self, x):
