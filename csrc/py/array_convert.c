@@ -1,7 +1,6 @@
 /* array_convert.c - what a Python value means as an array: numbers, nested lists and tuples, and everything with a
  * buffer. Numbers are weak beside an array: they take its dtype when that can hold their kind. */
 #include "py/py.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,16 +78,10 @@ static gm_dtype number_dtype(const number *n) {
     return GM_COMPLEX64;
 }
 
-static int64_t truncated(const number *n) {
-    if (n->kind == UNSIGNED)
-        return (int64_t)n->u;
-    if (n->kind == TRUTH || n->kind == SIGNED)
-        return n->i;
-    return fabs(n->re) < 9.2e18 ? (int64_t)n->re : INT64_MIN;
-}
+static int64_t bits_of(const number *n) { return n->kind == UNSIGNED ? (int64_t)n->u : n->i; }
 
 #define WRITE(type, value) do { type v_ = (type)(value); memcpy(out, &v_, sizeof v_); } while (0)
-/* The number as an element: ints wrap, floats lose their fraction in ints. Half floats are not written here. */
+/* The number as an element; ints wrap. Of what storage() gives. */
 static void write_number(const number *n, gm_dtype type, void *out) {
     switch (type) {
     case GM_BOOL:
@@ -96,19 +89,19 @@ static void write_number(const number *n, gm_dtype type, void *out) {
         break;
     case GM_UINT8:
     case GM_INT8:
-        WRITE(uint8_t, truncated(n));
+        WRITE(uint8_t, bits_of(n));
         break;
     case GM_UINT16:
     case GM_INT16:
-        WRITE(uint16_t, truncated(n));
+        WRITE(uint16_t, bits_of(n));
         break;
     case GM_UINT32:
     case GM_INT32:
-        WRITE(uint32_t, truncated(n));
+        WRITE(uint32_t, bits_of(n));
         break;
     case GM_UINT64:
     case GM_INT64:
-        WRITE(uint64_t, truncated(n));
+        WRITE(uint64_t, bits_of(n));
         break;
     case GM_FLOAT64:
         WRITE(double, n->re);
@@ -128,16 +121,19 @@ static void write_number(const number *n, gm_dtype type, void *out) {
     }
 }
 
-/* Half floats are written as float32 and cast by the engine. */
-static gm_dtype storage(gm_dtype type) {
-    return type == GM_FLOAT16 || type == GM_BFLOAT16 ? GM_FLOAT32 : type;
+/* What a number is written as; the engine casts it to the dtype: to half floats, and from floats to ints. */
+static gm_dtype storage(const number *n, gm_dtype type) {
+    if (type == GM_FLOAT16 || type == GM_BFLOAT16)
+        return GM_FLOAT32;
+    return n->kind >= REAL && py_dtype_is_integer(type) ? GM_FLOAT64 : type;
 }
 
 static gm_array *node_from_number(gm_scope *scope, const number *n, gm_dtype type) {
     char element[16];
-    write_number(n, storage(type), element);
-    gm_array *node = gm_array_from(scope, storage(type), 0, NULL, element);
-    return storage(type) == type ? node : gm_astype(scope, node, type);
+    gm_dtype written = storage(n, type);
+    write_number(n, written, element);
+    gm_array *node = gm_array_from(scope, written, 0, NULL, element);
+    return written == type ? node : gm_astype(scope, node, type);
 }
 
 /* Whether an int has its value in an integer dtype. */
@@ -190,12 +186,14 @@ typedef struct {
     int ndim;
     int64_t shape[GM_MAX_NDIM];      /* of the lists, without what is in them */
     gm_dtype type;                   /* of the numbers: their promotion */
-    bool only_numbers;
+    bool only_numbers, only_ints;
+    bool negative, above_int64;      /* whether there are such ints */
     size_t count;
 } list_plan;
 
+/* MLX's own words: programs look for them. */
 static bool ragged(void) {
-    PyErr_SetString(PyExc_ValueError, "array: nested lists of different lengths or depths");
+    PyErr_SetString(PyExc_ValueError, "Initialization encountered non-uniform length.");
     return false;
 }
 
@@ -210,9 +208,13 @@ static bool is_int32(PyObject *value, int32_t *out) {
 }
 
 /* The common case: floats after floats, small ints after small ints. */
-static bool is_more_of(PyObject *value, gm_dtype type) {
-    int32_t ignored;
-    return type == GM_FLOAT32 ? Py_IS_TYPE(value, &PyFloat_Type) : type == GM_INT32 && is_int32(value, &ignored);
+static bool is_more_of(PyObject *value, list_plan *plan) {
+    int32_t whole = 0;
+    if (plan->type == GM_FLOAT32 ? !Py_IS_TYPE(value, &PyFloat_Type) : plan->type != GM_INT32 || !is_int32(value, &whole))
+        return false;
+    plan->only_ints &= plan->type == GM_INT32;
+    plan->negative |= whole < 0;
+    return true;
 }
 
 /* First pass: shape and dtype. No Python code runs. */
@@ -231,6 +233,9 @@ static bool plan_list(PyObject *value, int depth, list_plan *plan) {
         if (!number_from(value, &n))
             return false;
         gm_dtype type = number_dtype(&n);
+        plan->only_ints &= n.kind == SIGNED || n.kind == UNSIGNED || n.kind == TRUTH;
+        plan->negative |= n.kind == SIGNED && n.i < 0;
+        plan->above_int64 |= n.kind == UNSIGNED;
         if (type != plan->type || plan->count == 1)
             plan->type = plan->count == 1 ? type : gm_promote(plan->type, type);
         return true;
@@ -241,7 +246,7 @@ static bool plan_list(PyObject *value, int depth, list_plan *plan) {
     bool last = depth == plan->ndim - 1, list = PyList_Check(value);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i);
-        if (last && plan->count > 0 && is_more_of(item, plan->type))
+        if (last && plan->count > 0 && is_more_of(item, plan))
             plan->count++;
         else if (!plan_list(item, depth + 1, plan))
             return false;
@@ -282,8 +287,8 @@ static bool write_list(PyObject *value, int depth, const list_plan *plan, gm_dty
 }
 
 static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_plan *plan, gm_dtype type) {
-    /* Ints are kept exactly until the cast; only unsigned 64-bit ones are written as what they become. */
-    gm_dtype own = type == GM_UINT64 && py_dtype_is_integer(plan->type) ? GM_UINT64 : plan->type;
+    /* Ints are kept exactly until the cast, those of 64 bits as what they become. */
+    gm_dtype own = type == GM_UINT64 && plan->only_ints ? GM_UINT64 : plan->type;
     if (type == GM_FLOAT64 && own == GM_FLOAT32)
         own = GM_FLOAT64;
     char *data = malloc(plan->count * gm_dtype_size(own) + 1), *end = data;
@@ -344,7 +349,7 @@ static gm_array *node_from_items(module_state *state, gm_scope *scope, PyObject 
 }
 
 static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *list, gm_dtype type) {
-    list_plan plan = {.type = GM_FLOAT32, .only_numbers = true};
+    list_plan plan = {.type = GM_FLOAT32, .only_numbers = true, .only_ints = true};
     for (PyObject *inner = list; is_list(inner); inner = list_item(inner, 0)) {
         if (plan.ndim == GM_MAX_NDIM) {
             PyErr_Format(PyExc_ValueError, "array: lists nested deeper than %d", GM_MAX_NDIM);
@@ -359,6 +364,14 @@ static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *
     if (!plan.only_numbers) {
         gm_array *node = node_from_items(state, scope, list, 0);
         return node && type != GM_DTYPE_COUNT ? gm_astype(scope, node, type) : node;
+    }
+    if (plan.only_ints && plan.above_int64) {          /* small ones among them are no reason to round */
+        if (plan.negative && (type == GM_DTYPE_COUNT || py_dtype_is_integer(type))) {
+            PyErr_SetString(PyExc_OverflowError,
+                            "array: ints from 2**63 on beside negative ones, which no dtype holds together");
+            return NULL;
+        }
+        plan.type = plan.negative ? GM_FLOAT64 : GM_UINT64;
     }
     return node_from_numbers(scope, list, &plan, type == GM_DTYPE_COUNT ? plan.type : type);
 }
