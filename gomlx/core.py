@@ -10,6 +10,7 @@ from . import contraction as _contraction
 from . import cuda, distributed, metal
 from . import devices as _devices
 from . import dtypes as _dtypes
+from . import evaluation as _evaluation
 from . import exported as _exported
 from . import io as _io
 from . import ordered as _ordered
@@ -23,8 +24,10 @@ from .compiled import *  # noqa: F403
 from .contraction import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .dtypes import *  # noqa: F403
+from .evaluation import *  # noqa: F403
 from .exported import *  # noqa: F403
 from .io import *  # noqa: F403
+from .namespace_info import ArrayNamespaceInfo as __array_namespace_info__  # noqa: F401
 from .ordered import *  # noqa: F403
 from .printing import *  # noqa: F403
 from .transforms import *  # noqa: F403
@@ -52,6 +55,6 @@ _submodules = {"cuda": cuda, "distributed": distributed, "fast": fast, "fft": ff
                "random": random}
 _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodules.items()})
 
-_parts = (_compiled, _contraction, _devices, _dtypes, _exported, _io, _ordered, _printing, _transforms)
+_parts = (_compiled, _contraction, _devices, _dtypes, _evaluation, _exported, _io, _ordered, _printing, _transforms)
 __all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "matrix_norm", "nan", "newaxis",
                   "pi", *(name for part in _parts for name in part.__all__)})

@@ -9,6 +9,7 @@ import struct
 
 from . import _gomlx as mx
 
+MAX_NDIM = 8                   # MLX's; llama.cpp reads at most 4
 ALIGNMENT = 32
 STRING, ARRAY = 8, 9
 # Types of metadata: struct's letter and dtype.
@@ -136,7 +137,7 @@ def read_header(data, name, longest=None, error=mx.Error):
     infos = []
     for _ in range(tensors):
         key, n = r.string(), r.number("I")
-        if n > 4:
+        if n > MAX_NDIM:
             raise r.bad(f"tensor {key!r} of {n} dimensions")
         shape = [r.number("Q") for _ in range(n)][::-1]
         infos.append((key, shape, r.number("I"), r.number("Q")))
@@ -237,7 +238,7 @@ def layout(arrays, metadata):
     tensors = []
     for name, array in arrays.items():
         kind = next((kind for kind, dtype in PLAIN.items() if dtype == array.dtype), None)
-        if kind is None or array.ndim > 4:
+        if kind is None or array.ndim > MAX_NDIM:
             raise RuntimeError(f"save_gguf: {name!r} is {array.dtype} of {array.ndim} dimensions, which GGUF cannot "
                                "hold")
         tensors.append((name, list(array.shape), kind, array.nbytes))

@@ -19,9 +19,9 @@ def stop_capture():
 
 
 def _moved(name, function):
-    def moved(*args):
+    def moved(*args, **kwargs):
         warnings.warn(f"metal.{name} is deprecated, use {name} of gomlx.core", DeprecationWarning, stacklevel=2)
-        return function(*args)
+        return function(*args, **kwargs)
 
     moved.__name__ = moved.__qualname__ = name
     moved.__doc__ = function.__doc__

@@ -155,3 +155,30 @@ def test_limits_of_complex_and_of_others():
 def test_limits_of_integers(name):
     limits, want = mx.iinfo(dtype(name)), np.iinfo(name)
     assert (limits.min, limits.max, limits.dtype) == (want.min, want.max, dtype(name))
+
+
+def test_large_ints_in_lists_are_exact():
+    high = 2**63 + 5
+    for values in ([high, 1], [1, high], [high], [0, 2**64 - 1], [[True, high], [2, 3]], [2**31, high]):
+        assert mx.array(values).dtype == mx.uint64 and mx.array(values).tolist() == values
+        assert mx.array(values, mx.uint64).tolist() == values
+    assert mx.array([high, -1], mx.float32).tolist() == [float(2**63), -1.0]
+    assert mx.array([high, 0.5]).dtype == mx.float32
+    for ask in (None, mx.uint64, mx.int64):
+        with pytest.raises(OverflowError):
+            mx.array([high, -1], ask)
+        with pytest.raises(OverflowError):
+            mx.array([-1, high], ask)
+
+
+def test_the_array_api_asks_the_namespace():
+    info = mx.__array_namespace_info__()
+    assert info.capabilities() == {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 10}
+    assert info.devices() == (mx.Device(mx.cpu),) and info.default_device() == mx.default_device()
+    assert info.default_dtypes() == {"real floating": mx.float32, "complex floating": mx.complex64, "integral": mx.int32,
+                                     "indexing": mx.int32}
+    assert set(info.dtypes()) == {"bool", *SIGNED, *UNSIGNED, "float32", "float64", "complex64"}
+    assert all(repr(one) == f"mlx.core.{name}" for name, one in info.dtypes().items())
+    assert info.dtypes(kind=("bool", "real floating")) == {"bool": mx.bool_, "float32": mx.float32, "float64": mx.float64}
+    with pytest.raises(ValueError):
+        info.dtypes(kind="bad")
