@@ -152,15 +152,85 @@ def test_slice_update_without_leading_axes():
     np.testing.assert_array_equal(got, want)
 
 
-def test_out_of_range_reads_zero_and_writes_nothing():
-    x = mx.array([[1, 2], [3, 4]])
-    far = mx.array([0, 2, -3, 2**31 - 1, -2**31])
-    assert x[far].tolist() == [[1, 2]] + [[0, 0]] * 4
-    assert x[far, mx.array([1, 1, 1, 1, 1])].tolist() == [2, 0, 0, 0, 0]
-    assert mx.take_along_axis(x, mx.array([[5, 0], [1, -7]]), axis=1).tolist() == [[0, 1], [4, 0]]
-    assert x.at[far].add(10).tolist() == [[11, 12], [3, 4]]
-    x[far] = 5
-    assert x.tolist() == [[5, 5], [3, 4]]
+ROWS, COLUMNS = 5, 70                       # so that rows are copied by vectors and by elements
+FAR = [ROWS, -ROWS - 1, 2**31 - 1, -2**31]
+
+
+def out_of_range():
+    """Every way to read or write by an index: a function of the index, which is an int or an array of them."""
+    x, wide = mx.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS), mx.ones((2000, ROWS))
+
+    def assigned(key, value=1):
+        y = x + 0
+        y[key] = value
+        return y
+
+    def along(i, a=x):
+        return mx.broadcast_to(mx.array(i).reshape(-1, *[1] * (a.ndim - 1)), (mx.array(i).size, *a.shape[1:]))
+    return {
+        "x[i]": lambda i: x[i], "x[i, :3]": lambda i: x[i, :3], "x[..., i, None, :]": lambda i: x[..., i, None, :],
+        "x.T[:, i]": lambda i: x.T[:, i], "x[i, j]": lambda i: x[i, mx.array([0])],
+        "take": lambda i: mx.take(x, i, axis=0), "take of the last axis": lambda i: mx.take(wide, i, axis=-1),
+        "take of the flattened": lambda i: mx.take(x[:, 0], i), "x[i] = 1": lambda i: assigned(i),
+        "x[i, 2:] = 1": lambda i: assigned((i, slice(2, None))), "x[i, j] = 1": lambda i: assigned((i, mx.array([0]))),
+        **{f"at.{name}": lambda i, name=name: getattr(x.at[i], name)(2)
+           for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")},
+        "at of float16": lambda i: x.astype(mx.float16).at[i].add(mx.ones(COLUMNS)),
+        "take_along_axis": lambda i: mx.take_along_axis(x, along(i), axis=0),
+        "put_along_axis": lambda i: mx.put_along_axis(x, along(i), mx.array(1), axis=0),
+        "gradient": lambda i: mx.grad(lambda y: y[i].sum())(x.astype(mx.float32)),
+        "compiled": lambda i: mx.compile(lambda y, i: y[i] * 2)(x, i if isinstance(i, mx.array) else mx.array(i)),
+        "vmap": lambda i: mx.vmap(lambda y: y[i])(x.T),
+    }
+
+
+@pytest.mark.parametrize("name", out_of_range())
+@pytest.mark.parametrize("i", FAR)
+def test_an_index_out_of_range_is_an_index_error(name, i):
+    """Of an int at once (but where it becomes an array first); of an array when it is evaluated. Nothing beside the axis
+    is read or written."""
+    use = out_of_range()[name]
+    if not name.endswith("along_axis") and name != "compiled":
+        with pytest.raises(IndexError, match=rf"index {i} is out of range"):
+            use(i)
+    for index in (mx.array([0, i]), mx.array([[1] * 1500 + [i]] * 3)[:1].reshape(-1), mx.array([-1, i], mx.int64)):
+        lazy = use(index)
+        with pytest.raises(IndexError, match=rf"index {i} is out of range for an axis with {ROWS} items"):
+            mx.eval(lazy)
+        with pytest.raises(IndexError, match=rf"index {i} is out of range"):
+            lazy.tolist()
+    assert use(mx.array([0, -ROWS, ROWS - 1])).sum().item() == use(mx.array([0, 0, -1])).sum().item()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "int16"])
+def test_indices_of_other_dtypes_out_of_range(dtype):
+    x, top = mx.arange(100), (1 << 8 * getattr(mx, dtype).size - dtype.startswith("i")) - 1
+    for i in (100, top):
+        with pytest.raises(IndexError, match=f"index {i if i < 1 << 63 else '-1'} is"):
+            mx.eval(x[mx.array([3, i], getattr(mx, dtype))])
+    with pytest.raises(IndexError, match="index 100 is out of range for an axis with 100 items"):
+        mx.eval(x.reshape(10, 10)[mx.array([1, 2]), mx.array([3, 3])], x[mx.array([100], getattr(mx, dtype))])
+
+
+@pytest.mark.parametrize("side", ["lhs_indices", "rhs_indices"])
+def test_indices_of_matrices_out_of_range(side):
+    a, b = mx.arange(24.0).reshape(3, 2, 4), mx.arange(384.0).reshape(3, 4, 32)
+    packed = mx.quantize(b.swapaxes(1, 2).reshape(3, 32, 4) @ mx.ones((4, 64)), group_size=32)
+    x = mx.ones((3, 2, 64))
+    for multiply in (lambda **i: mx.gather_mm(a, b, **i), lambda **i: mx.gather_qmm(x, *packed, group_size=32, **i)):
+        np.testing.assert_array_equal(np.array(multiply(**{side: mx.array([-1, 0, -3])})),
+                                      np.array(multiply(**{side: mx.array([2, 0, 0])})))
+        for i in (3, -4, 2**31 - 1):
+            with pytest.raises(IndexError, match=f"index {i} is out of range for an axis with 3 items"):
+                mx.eval(multiply(**{side: mx.array([0, 1, i])}))
+
+
+def test_an_index_error_leaves_the_engine_usable():
+    x = mx.arange(6)
+    kept = x * 2
+    with pytest.raises(IndexError):
+        mx.eval(x[mx.array([6])])
+    assert kept.tolist() == [0, 2, 4, 6, 8, 10] and x[mx.array([5])].item() == 5
 
 
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
@@ -346,7 +416,7 @@ def test_assignment_in_a_loop_writes_in_place():
     rows = mx.array([3, 200])
     mx.eval(step, rows)
     mx.reset_peak_memory()
-    before = mx.get_peak_memory()
+    before = mx.get_active_memory()
     for i in range(20):
         cache[:, i:i + 1, :] = step
         mx.eval(cache)

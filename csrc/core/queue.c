@@ -34,8 +34,9 @@ typedef struct { gm_buffer *buf; bool solo; } access;
 
 typedef struct flag {
     struct flag *next;
-    const char *message;
-    int32_t raised;
+    const char *message;        /* of an index: the op's name */
+    int64_t size;               /* of the axis that an index is out of; -1: no index */
+    gm_index_fault fault;
 } flag;
 
 typedef struct arena {
@@ -179,13 +180,27 @@ void *queue_arena(gm_queue *q, size_t bytes) {
     return p;
 }
 
-int32_t *queue_flag(gm_queue *q, const char *message) {
+static gm_index_fault *add_flag(gm_queue *q, const char *message, int64_t size) {
     flag *f = queue_arena(q, sizeof *f);
     if (!f)
         return NULL;
-    *f = (flag){q->flags, message, 0};
+    *f = (flag){q->flags, message, size, {0, 0}};
     q->flags = f;
-    return &f->raised;
+    return &f->fault;
+}
+
+int32_t *queue_flag(gm_queue *q, const char *message) {
+    gm_index_fault *fault = add_flag(q, message, -1);
+    return fault ? &fault->raised : NULL;
+}
+
+gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size) { return add_flag(q, op, size); }
+
+static gm_status flag_failure(const flag *f) {
+    if (f->size < 0)
+        return gm_fail(GM_ESTATE, "%s", f->message);
+    return gm_fail(GM_EINDEX, "%s: index %lld is out of range for an axis with %lld items", f->message,
+                   (long long)f->fault.index, (long long)f->size);
 }
 
 /* ---- hazards ---- */
@@ -616,7 +631,7 @@ void queue_start(gm_queue *q, int n_threads) {
         count_launches(q);
     q->main = (cursor){0};
     for (flag *f = q->flags; f; f = f->next)
-        f->raised = 0;
+        f->fault.raised = 0;
     atomic_store(&q->cancelled, false);
     q->joined = q->any_multi && n_threads > 1;
     if (q->joined)
@@ -631,8 +646,8 @@ gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
     if (!work(q, 0, q->n_threads, &q->main, deadline_ns))
         return GM_AGAIN;
     for (const flag *f = q->flags; f && !is_cancelled(q); f = f->next)
-        if (f->raised)
-            return gm_fail(GM_ESTATE, "%s", f->message);
+        if (f->fault.raised)
+            return flag_failure(f);
     return GM_OK;
 }
 

@@ -33,6 +33,8 @@ void queue_fence(gm_queue *q);
 /* A word that a kernel sets to 1 where it finds no answer: then the queue's run ends with GM_ESTATE and the message, a
  * constant. NULL with GM_ENOMEM. */
 int32_t *queue_flag(gm_queue *q, const char *message);
+/* The same for an index that is out of range for an axis of `size` items: GM_EINDEX. op is a constant. */
+gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size);
 /* The node being recorded writes this buffer besides its output. */
 gm_status queue_writes(gm_queue *q, gm_buffer *b);
 
@@ -55,7 +57,7 @@ void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the
 /* Before the start: where work and wait_ns of the run are added, or NULL. */
 void queue_profile(gm_queue *q, gm_phase_profile *profile);
 void queue_start(gm_queue *q, int n_threads);
-/* GM_OK, GM_AGAIN at the deadline (0: none), or GM_ESTATE in a child forked meanwhile, which has not the other
+/* GM_OK, GM_AGAIN at the deadline (0: none), what a flag says, or GM_ESTATE in a child forked meanwhile, which has not the other
  * threads. */
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);
 void queue_cancel(gm_queue *q);                         /* the rest is skipped; still step to its end */

@@ -1,7 +1,7 @@
 /* gather_mm.c - products of matrices that indices choose: result [i] = a[lhs[i]] b[rhs[i]], both chosen from the
  * leading axes taken as one. No matrix is copied. */
 #include <string.h>
-#include "ops/ops.h"
+#include "ops/index.h"
 
 enum { IN_A, IN_B, IN_LHS, IN_RHS, INPUTS };
 
@@ -47,15 +47,14 @@ static gm_status matrices_of(gm_queue *q, const gm_array *x, matrices *m) {
     return GM_OK;
 }
 
-/* An index for each matrix of the result. */
-static gm_status indices_of(gm_queue *q, const gm_array *index, const gm_array *out, int64_t items, int32_t **list) {
-    int64_t given[GM_MAX_NDIM], dense[GM_MAX_NDIM];
-    const int n = out->ndim - 2;
-    broadcast_strides(index, n, given);
-    shape_strides(n, out->shape, dense);
+/* An index for each matrix of the result, of `count`. */
+static gm_status indices_of(gm_queue *q, const gm_array *index, const gm_array *out, int64_t items, int64_t count,
+                            int32_t **list) {
+    const int64_t *wide, one = 1;
+    GM_TRY(index_list(q, "gather_mm", index, out->ndim - 2, out->shape, count, &wide));
     if (!(*list = queue_scratch(q, (size_t)items * sizeof **list)))
         return error_code();
-    return launch_copy(q, *list, GM_INT32, dense, array_ptr(index), (gm_dtype)index->dtype, given, n, out->shape);
+    return launch_copy(q, *list, GM_INT32, &one, wide, GM_INT64, &one, 1, &items);
 }
 
 #define PIECE_BYTES (64 << 10)          /* of a matrix of w */
@@ -75,8 +74,8 @@ static gm_status gather_mm_eval(gm_array *out, gm_queue *q) {
     GM_TRY(matrices_of(q, out->in[IN_B], &w));
     if (x.count == 0 || w.count == 0)
         return gm_fail(GM_EVALUE, "gather_mm: there are no matrices to choose from");
-    GM_TRY(indices_of(q, out->in[IN_LHS], out, items, &lhs));
-    GM_TRY(indices_of(q, out->in[IN_RHS], out, items, &rhs));
+    GM_TRY(indices_of(q, out->in[IN_LHS], out, items, x.count, &lhs));
+    GM_TRY(indices_of(q, out->in[IN_RHS], out, items, w.count, &rhs));
     queue_fence(q);
     const int type = out->dtype;
     const bool wide = type == GM_FLOAT64 || type == GM_COMPLEX64;

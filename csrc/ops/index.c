@@ -67,8 +67,28 @@ static gm_status compact(gm_queue *q, const gm_array *index, const void **out) {
     return GM_OK;
 }
 
+gm_status index_list(gm_queue *q, const char *op, const gm_array *index, int ndim, const int64_t *shape, int64_t size,
+                     const int64_t **out) {
+    int64_t count = 1, *strides = queue_arena(q, (size_t)(2 * ndim + 1) * sizeof *strides);
+    gm_positions_index *one = queue_arena(q, sizeof *one);
+    gm_index_fault *fault = queue_index_flag(q, op, size);
+    for (int i = 0; i < ndim; i++)
+        count *= shape[i];
+    int64_t *list = queue_scratch(q, (size_t)count * sizeof *list);
+    if (!strides || !one || !fault || !list)
+        return error_code();
+    broadcast_strides(index, ndim, strides);
+    memcpy(strides + ndim, shape, (size_t)ndim * sizeof *shape);
+    *one = (gm_positions_index){array_ptr(index), index->dtype, size, 1, strides, fault};
+    GM_TRY(LAUNCH(q, positions, count, GRAIN, 0, .out = list, .n_indices = 1, .ndim = ndim, .indices = one,
+                  .shape = strides + ndim));
+    queue_fence(q);
+    *out = list;
+    return GM_OK;
+}
+
 /* Several indices become int64 positions. */
-static gm_status combine(gm_queue *q, gm_array *const *index, int n, const int64_t *sizes, const int64_t *steps,
+static gm_status combine(gm_queue *q, const char *op, gm_array *const *index, int n, const int64_t *sizes, const int64_t *steps,
                          gm_index_args *a) {
     gm_spec shape;
     GM_TRY(index_shape("index", index, n, &shape));
@@ -82,7 +102,10 @@ static gm_status combine(gm_queue *q, gm_array *const *index, int n, const int64
     for (int k = 0; k < n; k++) {
         int64_t *strides = memory + (k + 1) * shape.ndim;
         broadcast_strides(index[k], shape.ndim, strides);
-        list[k] = (gm_positions_index){array_ptr(index[k]), index[k]->dtype, sizes[k], steps[k], strides};
+        list[k] = (gm_positions_index){array_ptr(index[k]), index[k]->dtype, sizes[k], steps[k], strides,
+                                       queue_index_flag(q, op, sizes[k])};
+        if (!list[k].fault)
+            return error_code();
     }
     GM_TRY(LAUNCH(q, positions, a->count, GRAIN, 0, .out = out, .n_indices = n, .ndim = shape.ndim, .indices = list,
                   .shape = memory));
@@ -94,11 +117,13 @@ static gm_status combine(gm_queue *q, gm_array *const *index, int n, const int64
     return GM_OK;
 }
 
-gm_status index_locate(gm_queue *q, gm_array *const *index, int n, const int64_t *sizes, const int64_t *steps,
-                       gm_index_args *a) {
+gm_status index_locate(gm_queue *q, const char *op, gm_array *const *index, int n, const int64_t *sizes,
+                       const int64_t *steps, gm_index_args *a) {
     a->index_step = 1;
     if (n != 1)
-        return combine(q, index, n, sizes, steps, a);
+        return combine(q, op, index, n, sizes, steps, a);
+    if (!(a->fault = queue_index_flag(q, op, sizes[0])))
+        return error_code();
     a->index = array_ptr(index[0]);
     a->index_type = index[0]->dtype;
     a->size = sizes[0];
@@ -233,7 +258,7 @@ static gm_status gather_eval(gm_array *out, gm_queue *q) {
         sizes[k] = x->shape[p->axes[k]];
         steps[k] = x->strides[p->axes[k]];
     }
-    GM_TRY(index_locate(q, out->in + 1, p->n_axes, sizes, steps, &a));
+    GM_TRY(index_locate(q, "array", out->in + 1, p->n_axes, sizes, steps, &a));
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, none, rows, &a));
     return launch_take(q, &a);
 }
@@ -346,7 +371,10 @@ static gm_status along_eval(gm_array *out, gm_queue *q) {
     gm_index_args a = {.out = array_ptr(out), .in = array_ptr(x), .index = array_ptr(index), .type = x->dtype,
                        .index_type = index->dtype, .size = x->shape[axis], .step = x->strides[axis],
                        .count = out->shape[axis], .dense_step = out->strides[axis],
-                       .index_step = index->strides[axis]};
+                       .index_step = index->strides[axis],
+                       .fault = queue_index_flag(q, "take_along_axis", x->shape[axis])};
+    if (!a.fault)
+        return error_code();
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, strides, rows, &a));
     return launch_take(q, &a);
 }

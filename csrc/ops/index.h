@@ -2,7 +2,8 @@
  *  (1) An op by index has x, then index arrays, which broadcast to one shape. Index k addresses axes[k] of x; the axes
  *      that no index addresses are kept, and `place` of them stand before the indices' dimensions in the dense side
  *      (the result of gather, the updates of scatter).
- *  (2) Negative indices count from the end. One that is out of range reads zero and writes nothing. */
+ *  (2) Negative indices count from the end. One that is out of range is GM_EINDEX when the node is evaluated: no memory
+ *      outside of the axis is ever read or written. */
 #ifndef GOMLX_OPS_INDEX_H
 #define GOMLX_OPS_INDEX_H
 #include "ops/ops.h"
@@ -25,8 +26,12 @@ bool index_is_kept(const index_param *p, int axis);
 
 /* Parts of the kernels' arguments. Where the indices point to; sizes and steps are those of the axes that they
  * address. */
-gm_status index_locate(gm_queue *q, gm_array *const *index, int n, const int64_t *sizes, const int64_t *steps,
-                       gm_index_args *a);
+gm_status index_locate(gm_queue *q, const char *op, gm_array *const *index, int n, const int64_t *sizes,
+                       const int64_t *steps, gm_index_args *a);
+/* An index for each item of a shape that `index` broadcasts to, as int64 in scratch: counted from the front, one that is out
+ * of range INT64_MIN. */
+gm_status index_list(gm_queue *q, const char *op, const gm_array *index, int ndim, const int64_t *shape, int64_t size,
+                     const int64_t **out);
 /* The other dimensions; with rows the innermost of them is the run. */
 gm_status index_lay_out(gm_queue *q, int ndim, const int64_t *shape, const int64_t *sparse, const int64_t *dense,
                         const int64_t *index, bool rows, gm_index_args *a);

@@ -3,6 +3,7 @@
  * inputs are x, fields, scales, biases, and the indices of x and of matrices (both GM_NONE: batch dimensions
  * broadcast). */
 #include <string.h>
+#include "ops/index.h"
 #include "ops/quantized.h"
 
 #define SMALL_PRODUCT 60000      /* multiply-adds that are not worth handing from core to core */
@@ -81,8 +82,8 @@ static gm_status prepare_items(gm_array *out, gm_queue *q, gm_group_matmul_args 
     a->x_count = product(x->shape, x->ndim - 2);
     a->items = product(out->shape, out->ndim - 2);
     if (!array_is_none(out->in[4])) {
-        GM_TRY(contiguous_operand(q, out->in[4], GM_INT64, (const void **)&a->x_index));
-        return contiguous_operand(q, out->in[5], GM_INT64, (const void **)&a->matrix_index);
+        GM_TRY(index_list(q, "gather_qmm", out->in[4], out->ndim - 2, out->shape, a->x_count, &a->x_index));
+        return index_list(q, "gather_qmm", out->in[5], out->ndim - 2, out->shape, a->w.matrices, &a->matrix_index);
     }
     if (w->ndim > 2) {
         GM_TRY(batch_index(q, out, x, a->items, &a->x_index));

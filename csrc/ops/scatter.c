@@ -132,7 +132,7 @@ static gm_status scatter_eval(gm_array *out, gm_queue *q) {
         steps[k] = out->strides[p->axes[k]];
     }
     a.span = p->n_axes == 1 ? sizes[0] * steps[0] : out->size;
-    GM_TRY(index_locate(q, out->in + 1, p->n_axes, sizes, steps, &a));
+    GM_TRY(index_locate(q, "array", out->in + 1, p->n_axes, sizes, steps, &a));
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, none, rows, &a));
     return launch(out, q, &a, offset);
 }
@@ -323,6 +323,8 @@ static gm_status along_eval(gm_array *out, gm_queue *q) {
     a.count = index->shape[axis];
     a.dense_step = updates->strides[axis];
     a.index_step = index->strides[axis];
+    if (!(a.fault = queue_index_flag(q, "put_along_axis", a.size)))
+        return error_code();
     GM_TRY(index_lay_out(q, n, shape, sparse, dense, strides, rows, &a));
     return launch(out, q, &a, 0);
 }

@@ -123,6 +123,8 @@ static gm_array *write_masked(gm_scope *scope, gm_array *x, gm_array *mask, gm_a
         order = gm_subtract(scope, order, gm_array_from(scope, GM_INT64, 0, NULL, &one));
         gm_array *there = gm_less(scope, order, gm_array_from(scope, GM_INT64, 0, NULL, &count));
         where = gm_logical_and(scope, where, gm_reshape(scope, there, ndim, wide));
+        int64_t last = count - 1;
+        order = gm_minimum(scope, order, gm_array_from(scope, GM_INT64, 0, NULL, &last));
         value = gm_take(scope, gm_broadcast_to(scope, value, rest + 1, rows), order, 0);
         value = gm_reshape(scope, value, ndim, shape);
     }
@@ -206,9 +208,14 @@ static PyObject *at_subscript(PyObject *self, PyObject *key) {
     return (PyObject *)at;
 }
 
-static PyObject *at_write(PyObject *self, PyObject *value, write_mode mode, unary_fn prepare) {
+static PyObject *at_write(const char *method, PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                          write_mode mode, unary_fn prepare) {
+    const signature sig = {method, 0, 1, 1, {"value", NULL}};
     at_object *at = (at_object *)self;
     module_state *state = py_array_state(at->array);
+    PyObject *value;
+    if (!read_arguments(&sig, args, n, kwnames, &value))
+        return NULL;
     if (!at->key) {
         PyErr_SetString(PyExc_ValueError, "at needs an index first, as in x.at[0].add(4)");
         return NULL;
@@ -223,14 +230,16 @@ static PyObject *at_write(PyObject *self, PyObject *value, write_mode mode, unar
     return result;
 }
 
-static PyObject *at_add(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_ADD, NULL); }
-static PyObject *at_subtract(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_ADD, gm_negative); }
-static PyObject *at_multiply(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_MULTIPLY, NULL); }
-static PyObject *at_divide(PyObject *self, PyObject *value) {
-    return at_write(self, value, WRITE_MULTIPLY, gm_reciprocal);
-}
-static PyObject *at_maximum(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_MAX, NULL); }
-static PyObject *at_minimum(PyObject *self, PyObject *value) { return at_write(self, value, WRITE_MIN, NULL); }
+#define AT_METHOD(name, mode, prepare)                                                                                 \
+    static PyObject *at_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {               \
+        return at_write(#name, self, args, n, kwnames, mode, prepare);                                                 \
+    }
+AT_METHOD(add, WRITE_ADD, NULL)
+AT_METHOD(subtract, WRITE_ADD, gm_negative)
+AT_METHOD(multiply, WRITE_MULTIPLY, NULL)
+AT_METHOD(divide, WRITE_MULTIPLY, gm_reciprocal)
+AT_METHOD(maximum, WRITE_MAX, NULL)
+AT_METHOD(minimum, WRITE_MIN, NULL)
 
 static int at_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
@@ -246,7 +255,7 @@ static void at_dealloc(PyObject *self) {
     object_free(self);
 }
 
-#define AT_ROW(name, doc) {#name, at_##name, METH_O, #name "($self, value, /)\n--\n\n" doc}
+#define AT_ROW(name, doc) {#name, FUNCTION(at_##name), FASTCALL, #name "($self, value)\n--\n\n" doc}
 static PyMethodDef at_methods[] = {
     AT_ROW(add, "The array with value added to the items; where an index comes twice, twice."),
     AT_ROW(subtract, "The array with value subtracted from the items."),

@@ -9,6 +9,17 @@ static gm_array *flat_or(gm_scope *scope, gm_array *x, bool flat, int *axis) {
     return gm_reshape(scope, x, 1, &(int64_t){-1});
 }
 
+/* An int is known now; the items of an array are when they are evaluated. */
+static bool index_in_range(PyObject *value, const gm_array *x, int axis) {
+    int overflow;
+    int64_t n = gm_array_shape(x)[axis < 0 ? axis + gm_array_ndim(x) : axis];
+    int64_t i = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (!overflow && i >= -n && i < n)
+        return true;
+    PyErr_Format(PyExc_IndexError, "take: index %R is out of range for an axis with %lld items", value, (long long)n);
+    return false;
+}
+
 FUNCTION_OF(take) {
     gm_array *x;
     PyObject *value;
@@ -21,7 +32,10 @@ FUNCTION_OF(take) {
     }
     gm_array *indices = node_from_operand(c.state, c.scope, value, GM_DTYPE_COUNT);
     x = indices ? flat_or(c.scope, x, flat, &axis) : NULL;
-    return call_finish(&c, gm_take(c.scope, x, indices, axis));
+    gm_array *taken = gm_take(c.scope, x, indices, axis);
+    if (taken && PyLong_Check(value) && !index_in_range(value, x, axis))
+        taken = NULL;
+    return call_finish(&c, taken);
 }
 
 FUNCTION_OF(take_along_axis) {

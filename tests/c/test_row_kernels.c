@@ -8,10 +8,12 @@ static void test_rows(void)
 {
     int32_t table[12] = { 0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32 }, got[15];
     int64_t index[5] = { 2, -1, 4, 0, -5 };
+    gm_index_fault fault = { 0, 0 };
     kernels->take(&(gm_take_args){ .out = got, .in = table, .index = index, .type = GM_T_I32, .index_type = GM_T_I64, .size = 4,
                                    .step = 3, .count = 5, .dense_step = 3, .index_step = 1, .run = 3, .sparse_run = 1,
-                                   .dense_run = 1 }, 0, 5);
+                                   .dense_run = 1, .fault = &fault }, 0, 5);
     CHECK(got[0] == 20 && got[3] == 30 && got[6] == 0 && got[11] == 2 && got[14] == 0, "take");
+    CHECK(fault.raised && (fault.index == 4 || fault.index == -5), "take: an index out of range is told");
 
     static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64 };
     for (int t = 0; t < 4; t++) for (int s = 1; s < N_SIZES; s++) {
