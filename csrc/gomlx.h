@@ -73,6 +73,8 @@ gm_array *gm_array_from(gm_scope *scope, gm_dtype type, int ndim, const int64_t 
  * On failure release is not called. Strides may be NULL for contiguous. */
 gm_array *gm_array_wrap(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape, const int64_t *strides,
                         const void *data, void (*release)(void *payload), void *payload);
+/* An array of the same shape and dtype whose value is gone: evaluating it, or what depends on it, is GM_ESTATE. */
+gm_array *gm_freed(gm_scope *scope, const gm_array *array);
 gm_dtype gm_array_dtype(const gm_array *array);
 int gm_array_ndim(const gm_array *array);
 const int64_t *gm_array_shape(const gm_array *array);
@@ -108,6 +110,17 @@ typedef enum { GM_PAD_CONSTANT, GM_PAD_EDGE, GM_PAD_REFLECT, GM_PAD_SYMMETRIC } 
 #undef BINARY
 #undef REDUCE
 #undef HAND
+
+/* ---- arrays in files ---- */
+/* An open file of whose bytes arrays are made; they are read when they are evaluated. The descriptor is duplicated; name
+ * is for messages. Arrays keep the file open until they are read or die. */
+typedef struct gm_source gm_source;
+gm_status gm_source_open(int fd, const char *name, gm_source **out);
+void gm_source_close(gm_source *source);      /* NULL is fine */
+/* The elements from byte `offset` on, contiguous; swapped: in the other order of bytes than this machine's. A file that has
+ * become too short is GM_ESTATE when the array is evaluated. */
+gm_array *gm_source_array(gm_scope *scope, gm_source *source, gm_dtype type, int ndim, const int64_t *shape,
+                          int64_t offset, bool swapped);
 
 /* ---- tracing: the ground of the transforms (csrc/transform) ----
  * Between enter and leave (they nest) the calling thread traces: arrays made from a tracer are tracers. */
@@ -230,7 +243,8 @@ gm_status gm_eval(gm_array *const *arrays, size_t count);
 /* Hands the arrays to the evaluator thread and returns (waits when it is far behind). Who needs their values evaluates
  * them as any others: that waits for the thread, and gives the error if there was one. */
 gm_status gm_async_eval(gm_array *const *arrays, size_t count);
-void gm_synchronize(void);                    /* until everything handed in is done */
+/* Waits until everything handed in is done. The first failure since the last call, if there was one. */
+gm_status gm_synchronize(void);
 
 /* ---- machine ---- */
 /* selects the kernels (GOMLX_ISA); every other call needs it once; thread-safe */
@@ -246,7 +260,7 @@ gm_status gm_set_threads(int n);              /* for array evaluation; models ha
 size_t gm_active_memory(void);
 size_t gm_peak_memory(void);
 size_t gm_cache_memory(void);
-void gm_reset_peak_memory(void);
+void gm_reset_peak_memory(void);              /* to 0: the next allocation makes it what is active then */
 size_t gm_set_memory_limit(size_t bytes);     /* returns the old one; an allocation above it is GM_ENOMEM */
 size_t gm_memory_limit(void);
 size_t gm_set_cache_limit(size_t bytes);

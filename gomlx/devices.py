@@ -220,7 +220,7 @@ def stream(s):
 
 
 def synchronize(stream=None):
-    """Waits until what async_eval has begun is done."""
+    """Waits until what async_eval has begun is done, and raises the first error there was in it since the last call."""
     if stream is not None:
         _stream(stream)
     _gomlx._synchronize()

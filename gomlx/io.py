@@ -25,6 +25,7 @@ NPY = {"b1": mx.bool_, "u1": mx.uint8, "u2": mx.uint16, "u4": mx.uint32, "u8": m
        "i4": mx.int32, "i8": mx.int64, "f2": mx.float16, "V2": mx.bfloat16, "f4": mx.float32, "f8": mx.float64,
        "c8": mx.complex64}
 MAX_HEADER = 100_000_000
+FEW_BYTES = 1 << 16    # an npy file of fewer is read at once: thousands of them may be open else
 
 
 # ---- bytes and arrays ----
@@ -57,6 +58,11 @@ def _checked(function, arrays):
 
 def _is_path(file):
     return isinstance(file, (str, os.PathLike))
+
+
+def _is_regular(file):
+    """Whether it is the path of a file that can be read in any order."""
+    return _is_path(file) and os.path.isfile(file)
 
 
 def _path(file, extension):
@@ -141,22 +147,24 @@ def _write_npy(stream, array):
     stream.write(_bytes(array))
 
 
-def _parse_npy(data, name):
+def _npy_layout(read, size, name):
+    """(dtype, whether the bytes of elements are in the other order, whether the first axis is the innermost, shape, first
+    byte) of an npy file of that size, whose header read(n) gives from its start."""
     def bad(what):
         return RuntimeError(f"load: {name} is no npy file: {what}")
 
-    data = memoryview(data)
-    if len(data) < 10 or bytes(data[:6]) != b"\x93NUMPY":
+    head = read(12)
+    if len(head) < 10 or head[:6] != b"\x93NUMPY":
         raise bad("it does not begin with its magic")
-    wide = data[6] >= 2
-    if data[6] not in (1, 2, 3) or len(data) < 12:
-        raise bad(f"version {data[6]}")
-    length = struct.unpack("<I" if wide else "<H", data[8:12 if wide else 10])[0]
+    wide = head[6] >= 2
+    if head[6] not in (1, 2, 3) or len(head) < 12:
+        raise bad(f"version {head[6]}")
+    length = struct.unpack("<I" if wide else "<H", head[8:12 if wide else 10])[0]
     start = (12 if wide else 10) + length
-    if start > len(data):
-        raise bad(f"a header of {length} bytes in a file of {len(data)}")
+    if start > size:
+        raise bad(f"a header of {length} bytes in a file of {size}")
     try:
-        text = bytes(data[12 if wide else 10:start]).decode("utf-8" if data[6] == 3 else "latin1")
+        text = ((b"" if wide else head[10:]) + read(max(0, start - 12)))[:length].decode("utf-8" if head[6] == 3 else "latin1")
         header = ast.literal_eval(text.strip())
         kind, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
         dtype = NPY.get(kind[1:]) if isinstance(kind, str) and kind[0] in "<>|=" else None
@@ -166,16 +174,30 @@ def _parse_npy(data, name):
         raise bad(f"dtype {kind!r} is none of ours")
     if not isinstance(shape, tuple) or any(not isinstance(n, int) or n < 0 or n >= 1 << 31 for n in shape):
         raise bad(f"shape {shape!r}")
-    size = math.prod(shape) * dtype.size
-    if size > len(data) - start:
-        raise bad(f"shape {shape} needs {size} bytes, {len(data) - start} are there")
-    body = data[start:start + size]
+    if math.prod(shape) * dtype.size > size - start:
+        raise bad(f"shape {shape} needs {math.prod(shape) * dtype.size} bytes, {size - start} are there")
+    return dtype, kind[0] == ">" and dtype.size > 1, bool(fortran) and len(shape) > 1, shape, start
+
+
+def _parse_npy(data, name):
+    """The array of the bytes of an npy file."""
+    stream = io.BytesIO(data)
+    dtype, swapped, fortran, shape, start = _npy_layout(stream.read, len(data), name)
+    body = memoryview(data)[start:start + math.prod(shape) * dtype.size]
     unit = 4 if dtype == mx.complex64 else dtype.size
-    if kind[0] == ">" and unit > 1:
-        body = b"".join(bytes(body[i:i + unit])[::-1] for i in range(0, size, unit))
-    if not fortran or len(shape) < 2:
-        return _array(body, dtype, shape)
-    return mx.transpose(_array(body, dtype, shape[::-1]))
+    if swapped:
+        body = b"".join(bytes(body[i:i + unit])[::-1] for i in range(0, len(body), unit))
+    return mx.transpose(_array(body, dtype, shape[::-1])) if fortran else _array(body, dtype, shape)
+
+
+def _load_npy(file, name):
+    with _opened("load", file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        dtype, swapped, fortran, shape, start = _npy_layout(stream.read, size, name)
+        array, = mx._file_arrays(stream.fileno(), str(name), [(dtype, shape[::-1] if fortran else shape, start)], swapped)
+    if array.nbytes < FEW_BYTES:
+        mx.eval(array)
+    return mx.transpose(array) if fortran else array
 
 
 def save(file, arr):
@@ -292,23 +314,31 @@ def safetensors_header(stream, name, any_dtype=False, error=mx.Error):
     return tensors, metadata
 
 
-def _parse_safetensors(stream, name):
-    """(arrays, metadata); beside the arrays no more of the file than one tensor is in memory."""
-    tensors, metadata = safetensors_header(stream, name, error=RuntimeError)
-    arrays = {}
-    for key, (word, shape, begin, end) in tensors.items():
-        stream.seek(begin)
-        data = stream.read(end - begin)
-        if len(data) != end - begin:
-            raise RuntimeError(f"load: {name} is no safetensors file: it became shorter while it was read")
-        arrays[key] = _array(data, SAFETENSORS[word], shape)
+def _load_safetensors(file, name):
+    """(arrays, metadata). Of a path the arrays are read when they are evaluated; of a file object now, one after the
+    other."""
+    with _opened("load", file) as stream:
+        tensors, metadata = safetensors_header(stream, name, error=RuntimeError)
+        if _is_regular(file):
+            places = [(SAFETENSORS[word], shape, begin) for word, shape, begin, _ in tensors.values()]
+            return dict(zip(tensors, mx._file_arrays(stream.fileno(), str(name), places, False))), metadata
+        arrays = {}
+        for key, (word, shape, begin, end) in tensors.items():
+            stream.seek(begin)
+            arrays[key] = _array(stream.read(end - begin), SAFETENSORS[word], shape)
     return arrays, metadata
 
 
 # ---- load ----
 
 def load(file, /, format=None, return_metadata=False, *, stream=None):
-    """Loads an array, or a dict of arrays, from an npy, npz, safetensors or GGUF file (a path or a file object)."""
+    """Loads an array, or a dict of arrays, from an npy, npz, safetensors or GGUF file (a path or a file object).
+
+    Arrays of safetensors and npy files that are given by path are lazy: the header is read and checked now, the values
+    when they are evaluated; until then they take no memory and the file stays open. A file that is deleted, or replaced
+    by another under its name, still gives its own values. One that is written to in place gives what is there when it is
+    read; where it was cut short, evaluating is a RuntimeError that names it. What was evaluated depends on no file.
+    """
     if not _is_path(file) and not hasattr(file, "read"):
         raise ValueError(f"load: expected a path or a file object opened for reading, got {type(file).__name__}")
     name = os.fspath(file) if _is_path(file) else getattr(file, "name", "a file object")
@@ -320,12 +350,11 @@ def load(file, /, format=None, return_metadata=False, *, stream=None):
     if return_metadata and format in ("npy", "npz"):
         raise ValueError(f"load: format {format} has no metadata")
     if format == "npy":
-        return _parse_npy(_read("load", file), name)
+        return _load_npy(file, name) if _is_regular(file) else _parse_npy(_read("load", file), name)
     if format == "npz":
         return _load_npz(file)
     if format == "safetensors":
-        with _opened("load", file) as opened:
-            arrays, metadata = _parse_safetensors(opened, name)
+        arrays, metadata = _load_safetensors(file, name)
     elif format == "gguf":
         if not _is_path(file):
             raise ValueError("load: GGUF is read from a path")

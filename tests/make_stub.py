@@ -21,7 +21,10 @@ RETURNS = {
     "Model.new_decoder": "Decoder", "Decoder.add": "None",
     "Decoder.step": "tuple[TokenStream, Token | Exception] | None",
     "array.shape": "tuple[int, ...]", "array.ndim": "int", "array.size": "int", "array.itemsize": "int",
-    "array.nbytes": "int", "array.dtype": "Dtype", "array.item": "bool | int | float | complex", "array.__len__": "int",
+    "array.nbytes": "int", "array.strides": "tuple[int, ...]",
+    "array.dim": "int", "array.floats": "list[float]", "array.ints": "list[int]", "array.int32s": "list[int]",
+    "array.free": "None", "array.numpy": "Any", "array.dtype": "Dtype", "array.item": "bool | int | float | complex",
+    "array.__len__": "int",
     "array.__bool__": "bool", "array.__int__": "int", "array.__float__": "float", "array.__repr__": "str",
 }
 # Not the same under every Python, or object's own.

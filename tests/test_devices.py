@@ -160,3 +160,23 @@ def test_every_name_of_the_list_is_there():
     assert len(set(mx.__all__)) == len(mx.__all__)
     assert [name for name in mx.__all__ if not hasattr(mx, name)] == []
     assert mx.pow is mx.power and mx.acos is mx.arccos and mx.newaxis is None
+
+
+@pytest.mark.parametrize("error, make", [(RuntimeError, lambda: mx.linalg.inv(mx.zeros((2, 2)), stream=mx.cpu)),
+                                         (IndexError, lambda: mx.arange(3)[mx.array([7])])])
+def test_errors_of_async_eval_come_out_of_synchronize(error, make):
+    mx.synchronize()
+    with pytest.raises(error) as plain:
+        mx.eval(make())
+    bad, good = make(), mx.ones(2) + 1
+    mx.async_eval(bad)
+    mx.async_eval(good)
+    with pytest.raises(error) as told:
+        mx.synchronize()
+    assert str(told.value) == str(plain.value)
+    mx.synchronize()                                       # it is told once
+    assert good.tolist() == [2, 2]
+    for read in (bad.tolist, lambda: mx.eval(bad), lambda: mx.eval(bad + 1), lambda: mx.synchronize(mx.async_eval(bad))):
+        with pytest.raises(error) as later:
+            read()
+        assert str(plain.value) in str(later.value)

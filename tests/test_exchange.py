@@ -128,9 +128,11 @@ def test_buffer_flags():
     assert hashlib.sha256(a).digest() == hashlib.sha256(bytes(a)).digest()      # asks for plain bytes
     with pytest.raises(BufferError, match="contiguous"):
         hashlib.sha256(a.T)
-    half = memoryview(mx.array([1.0, -2.0], mx.bfloat16))
-    assert half.format == "bfloat16" and half.itemsize == 2 and bytes(half) == bytes(half.obj)
-    assert mx.array(half).dtype == mx.bfloat16 and mx.array(half).tolist() == [1.0, -2.0]
+    half = mx.array([[1.0, -2.0], [0.5, 3.0]], mx.bfloat16)
+    with pytest.raises(BufferError, match=r"astype\(float32\).*view\(uint16\)"):
+        memoryview(half)
+    assert bytes(half.T) == bytes(half.view(mx.uint16).T) == b"\x80\x3f\x00\x3f\x00\xc0\x40\x40"
+    assert hashlib.sha256(half).digest() == hashlib.sha256(bytes(half)).digest()
     assert bytes(mx.array(3)) == np.int32(3).tobytes()
     assert memoryview(mx.array(np.zeros((0, 3)))).nbytes == 0
     assert memoryview(mx.array(1.5))[()] == 1.5
@@ -142,10 +144,11 @@ def test_array_method():
     assert np.array(a, copy=True).flags.owndata
     b = mx.array([1.5, 2.5], mx.bfloat16)
     assert b.__array__(np.float32).tolist() == [1.5, 2.5]
-    with pytest.raises(ValueError, match="astype"):
-        b.__array__()
-    with pytest.raises(ValueError, match="bfloat16"):      # its buffer is none that NumPy knows
-        np.asarray(b)
+    for read in (b.__array__, lambda: np.asarray(b), lambda: np.array(b, copy=True)):
+        with pytest.raises(BufferError, match=r"astype\(float32\)"):
+            read()
+    assert np.asarray(b, np.float32).tolist() == b.numpy().tolist() == [1.5, 2.5] and b.numpy().dtype == np.float32
+    assert a.numpy().ctypes.data == np.asarray(a).ctypes.data and mx.array(2).numpy().shape == ()
     assert mx.array([1]).__array_namespace__() is mx
 
 
@@ -177,15 +180,14 @@ def test_dlpack_of_tensors_with_a_gradient():
     assert mx.array(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
 
 
-def test_dlpack_shares_memory():
+def test_dlpack_copies_unless_it_is_asked_to_share():
     x = np.arange(6, dtype=np.float32)
-    a = mx.from_dlpack(x)
+    shared = mx.from_dlpack(x, copy=False)
+    copied = [mx.from_dlpack(x), mx.from_dlpack(x, copy=None), mx.from_dlpack(x, copy=True), mx.from_dlpack(x[::-1])[::-1]]
     x[0] = 9
-    assert a[0].item() == 9
-    assert not np.asarray(a).flags.writeable       # it is somebody else's
-    copied = mx.from_dlpack(x, copy=True)
-    x[0] = 1
-    assert copied[0].item() == 9
+    assert shared[0].item() == 9 and not np.asarray(shared).flags.writeable       # it is somebody else's
+    assert [a[0].item() for a in copied] == [0, 0, 0, 0]
+    assert all(np.asarray(a).flags.writeable for a in copied[:3])
     b = mx.array([1.0, 2.0])
     mx.eval(b)
     assert np.from_dlpack(b).__array_interface__["data"][0] == np.asarray(b).__array_interface__["data"][0]
@@ -193,6 +195,24 @@ def test_dlpack_shares_memory():
     assert c.dtype == mx.bfloat16 and c.item() == 1.5
     d = mx.from_dlpack(mx.array([[1, 2], [3, 4]]).T, copy=True)
     assert d.tolist() == [[1, 3], [2, 4]]
+
+
+def test_a_bare_dlpack_capsule():
+    x = np.arange(3)
+    capsule = x.__dlpack__()
+    assert mx.from_dlpack(capsule).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError):                # it was consumed
+        mx.from_dlpack(capsule)
+    shared = mx.from_dlpack(x.__dlpack__(), copy=False)
+    x[1] = 7
+    assert shared.tolist() == [0, 7, 2]
+
+
+def test_dimensions_above_int32_are_refused_with_their_number():
+    wide = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (2, 2**31), (0, 0))
+    for make in (mx.array, mx.asarray, lambda x: mx.asarray(x, copy=False), mx.from_dlpack):
+        with pytest.raises(OverflowError, match="2147483648"):
+            make(wide)
 
 
 def test_dlpack_arguments():

@@ -225,6 +225,30 @@ gm_array *array_pick(gm_scope *s, gm_array *node, int k) {
     return k ? array_node(s, &pick_op, &node, 1, &(pick_param){k}) : node;
 }
 
+/* ---- freed: a value that is gone ---- */
+static gm_status freed_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const gm_spec *spec = param;
+    (void)in;
+    (void)n_in;
+    memcpy(out, spec, offsetof(gm_spec, shape) + (size_t)spec->ndim * sizeof *spec->shape);
+    return GM_OK;
+}
+
+static gm_status freed_eval(gm_array *out, gm_queue *q) {
+    (void)out;
+    (void)q;
+    return gm_fail(GM_ESTATE, "array: it was freed, so it has no value");
+}
+
+static const gm_op freed_op = {.name = "freed", .n_in = 0, .n_out = 1, .param_size = sizeof(gm_spec),
+                              .infer = freed_infer, .eval = freed_eval};
+
+gm_array *gm_freed(gm_scope *s, const gm_array *array) {
+    gm_spec spec = {.dtype = (gm_dtype)array->dtype, .format = array->format, .ndim = array->ndim};
+    memcpy(spec.shape, array->shape, (size_t)array->ndim * sizeof *array->shape);
+    return array_node_sized(s, &freed_op, NULL, 0, &spec, offsetof(gm_spec, shape) + (size_t)array->ndim * sizeof(int64_t));
+}
+
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset) {
     if (check_spec(spec) != GM_OK)
         return NULL;

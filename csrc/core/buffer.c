@@ -212,7 +212,7 @@ void buffer_release(gm_buffer *b) {
 
 size_t gm_active_memory(void) { return atomic_load(&pool.active); }
 size_t gm_peak_memory(void) { return atomic_load(&pool.peak); }
-void gm_reset_peak_memory(void) { atomic_store(&pool.peak, atomic_load(&pool.active)); }
+void gm_reset_peak_memory(void) { atomic_store(&pool.peak, 0); }
 size_t gm_memory_limit(void) { return atomic_load(&pool.limit); }
 size_t gm_set_memory_limit(size_t bytes) { return atomic_exchange(&pool.limit, bytes); }
 void gm_clear_cache(void) { trim(0); }

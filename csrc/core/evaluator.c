@@ -1,6 +1,7 @@
 /* evaluator.c - asynchronous evaluation: one thread that evaluates what it is handed, in order.
  *  (1) A job holds references to its arrays until it is done.
- *  (2) A job that fails leaves its arrays unevaluated: who waits for one evaluates it again and gets the error.
+ *  (2) A job that fails leaves its arrays without values: who needs one gets the error, and so does the next who
+ *      synchronizes, for the first job that failed.
  *  (3) The thread sleeps between jobs and is never joined. A forked child has none, and starts its own. */
 #include <pthread.h>
 #include <signal.h>
@@ -22,6 +23,7 @@ static struct {
     pthread_cond_t handed_in, done;
     job *first, *last;
     int pending;               /* handed in and not done */
+    gm_error failure;          /* of the first job that failed since the last synchronize */
     bool started;
     pthread_once_t once;
 } evaluator = {.mutex = PTHREAD_MUTEX_INITIALIZER, .handed_in = PTHREAD_COND_INITIALIZER,
@@ -43,10 +45,13 @@ static void *work(void *unused) {
         job *j = evaluator.first;
         evaluator.first = j->next;
         pthread_mutex_unlock(&evaluator.mutex);
+        error.code = GM_OK;
         if (gm_eval(j->arrays, j->count) != GM_OK)
             gm_take_error(&error);
         free_job(j);
         pthread_mutex_lock(&evaluator.mutex);
+        if (evaluator.failure.code == GM_OK && error.code != GM_OK)
+            evaluator.failure = error;
         evaluator.pending--;
         pthread_cond_broadcast(&evaluator.done);
     }
@@ -63,6 +68,7 @@ static void fork_child(void) {
     pthread_cond_init(&evaluator.done, NULL);
     evaluator.first = NULL;
     evaluator.pending = 0;
+    evaluator.failure.code = GM_OK;
     evaluator.started = false;
 }
 
@@ -118,9 +124,14 @@ gm_status gm_async_eval(gm_array *const *arrays, size_t count) {
     return status;
 }
 
-void gm_synchronize(void) {
+gm_status gm_synchronize(void) {
     pthread_mutex_lock(&evaluator.mutex);
     while (evaluator.pending > 0)
         pthread_cond_wait(&evaluator.done, &evaluator.mutex);
+    gm_status status = evaluator.failure.code;
+    if (status != GM_OK)
+        error_restore(status, evaluator.failure.os_errno, evaluator.failure.text);
+    evaluator.failure.code = GM_OK;
     pthread_mutex_unlock(&evaluator.mutex);
+    return status;
 }

@@ -17,7 +17,8 @@
 #define BATCH_LAUNCHES 256
 
 typedef struct { gm_array *node; int next; } frame;
-typedef struct failure { struct failure *next; uint64_t ticket; } failure;
+/* cause: GM_OK when the batch was cancelled. */
+typedef struct failure { struct failure *next; uint64_t ticket; gm_error cause; } failure;
 
 struct gm_run {
     gm_array **roots;               /* kept from run to run */
@@ -47,16 +48,18 @@ static struct {
     size_t stack_capacity;
     gm_array **order;
     size_t order_capacity;
-    _Atomic(failure *) failed;      /* batches that were cancelled; never freed: readers take no lock */
+    _Atomic(failure *) failed;      /* batches that failed or were cancelled; never freed: readers take no lock */
     failure *spare;                 /* made before a run, so that cancelling cannot fail */
 } engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .recording = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
 
-/* The batch at hand has run, or never will. */
-static void close_batch(bool cancelled) {
-    if (cancelled) {
+static const gm_error cancelled = {.code = GM_OK};
+
+/* The batch at hand has run (cause NULL), or failed, or never will. */
+static void close_batch(const gm_error *cause) {
+    if (cause) {
         failure *f = engine.spare;
         engine.spare = NULL;
-        *f = (failure){atomic_load(&engine.failed), engine.ticket};
+        *f = (failure){atomic_load(&engine.failed), engine.ticket, *cause};
         atomic_store(&engine.failed, f);
     }
     atomic_store_explicit(&engine.completed, engine.ticket++, memory_order_release);
@@ -96,7 +99,7 @@ static void fork_child(void) {
         return;
     engine.held = false;
     if (engine.queue && queue_length(engine.queue) && engine.spare)
-        close_batch(true);          /* the next run resets the queue: buffers are not released in here */
+        close_batch(&cancelled);    /* the next run resets the queue: buffers are not released in here */
 }
 
 gm_status gm_init(void) {
@@ -189,23 +192,26 @@ void run_unlock(void) {
 }
 
 /* ---- tickets ---- */
-static bool is_failed(uint64_t ticket) {
-    for (const failure *f = atomic_load(&engine.failed); f; f = f->next)
-        if (f->ticket == ticket)
-            return true;
-    return false;
+static const failure *find_failure(uint64_t ticket) {
+    const failure *f = atomic_load(&engine.failed);
+    while (f && f->ticket != ticket)
+        f = f->next;
+    return f;
 }
 
 bool gm_array_is_evaluated(const gm_array *a) {
     uint64_t ticket = atomic_load_explicit(&a->ticket, memory_order_acquire);
-    return ticket && ticket <= atomic_load_explicit(&engine.completed, memory_order_acquire) && !is_failed(ticket);
+    return ticket && ticket <= atomic_load_explicit(&engine.completed, memory_order_acquire) && !find_failure(ticket);
 }
 
 static gm_status check_failed(const gm_array *a) {
     uint64_t ticket = atomic_load_explicit(&a->ticket, memory_order_acquire);
-    if (ticket && is_failed(ticket))
-        return gm_fail(GM_ESTATE, "array: its evaluation was interrupted, so it has no value");
-    return GM_OK;
+    const failure *f = ticket ? find_failure(ticket) : NULL;
+    if (!f)
+        return GM_OK;
+    if (f->cause.code != GM_OK)
+        return gm_fail(f->cause.code, "array: it has no value, for an evaluation failed: %s", f->cause.text);
+    return gm_fail(GM_ESTATE, "array: its evaluation was interrupted, so it has no value");
 }
 
 /* ---- order ---- */
@@ -404,11 +410,11 @@ bool gm_eval_is_small(const gm_run *run) {
     return run->n_order <= FEW_NODES && elements <= FEW_ELEMENTS;
 }
 
-static void finish_batch(gm_run *run, bool cancelled) {
+static void finish_batch(gm_run *run, const gm_error *cause) {
     queue_finish(engine.queue);
     run->executing = false;
     pthread_mutex_lock(&engine.recording);
-    close_batch(cancelled);
+    close_batch(cause);
     queue_reset(engine.queue);
     pthread_mutex_unlock(&engine.recording);
 }
@@ -441,9 +447,15 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
         gm_status status = queue_step(engine.queue, deadline);
         if (status == GM_AGAIN)
             return GM_AGAIN;
-        finish_batch(run, status != GM_OK);
-        if (status != GM_OK)
-            return status;
+        if (status == GM_OK) {
+            finish_batch(run, NULL);
+            continue;
+        }
+        gm_error cause;
+        gm_take_error(&cause);
+        finish_batch(run, &cause);
+        error_restore(cause.code, cause.os_errno, cause.text);
+        return status;
     }
 }
 
@@ -453,7 +465,7 @@ void gm_eval_end(gm_run *run) {
     if (run->executing) {
         queue_cancel(engine.queue);
         queue_step(engine.queue, 0);
-        finish_batch(run, true);
+        finish_batch(run, &cancelled);
     }
     for (size_t i = 0; i < run->n_roots; i++)
         gm_release(run->roots[i]);

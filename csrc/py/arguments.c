@@ -150,6 +150,17 @@ bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *
     return true;
 }
 
+bool dimensions_fit(const char *what, int ndim, const int64_t *shape) {
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] > INT32_MAX) {
+            PyErr_Format(PyExc_OverflowError, "%s: a dimension of %lld is outside the range of int32", what,
+                         (long long)shape[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* There is one engine, which all streams share: what is given is only checked, by gomlx.devices. */
 bool read_stream(PyObject *value) {
     if (!value || value == Py_None)

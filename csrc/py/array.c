@@ -395,6 +395,24 @@ static PyObject *get_nbytes(PyObject *self, void *unused) {
     return PyLong_FromLongLong(gm_array_size(node) * (int64_t)gm_dtype_size(gm_array_dtype(node)));
 }
 
+/* Where the elements lie is known once they are there. */
+static PyObject *get_strides(PyObject *self, void *unused) {
+    (void)unused;
+    module_state *state = py_array_state(self);
+    gm_array *node = gm_retain(((array_object *)self)->node);
+    PyObject *strides = NULL;
+    if (gm_array_dtype(node) == GM_PACKED)
+        PyErr_SetString(PyExc_TypeError, "packed weights have no strides; dequantize them first");
+    else if (evaluate_one(state, node))
+        strides = PyTuple_New(gm_array_ndim(node));
+    for (int i = 0; strides && i < gm_array_ndim(node); i++) {
+        int64_t bytes = gm_array_strides(node)[i] * (int64_t)gm_dtype_size(gm_array_dtype(node));
+        PyTuple_SetItem(strides, i, PyLong_FromLongLong(bytes));
+    }
+    gm_release(node);
+    return strides;
+}
+
 static PyObject *get_real(PyObject *self, void *unused) { (void)unused; return unary(self, gm_real); }
 static PyObject *get_imag(PyObject *self, void *unused) { (void)unused; return unary(self, gm_imag); }
 
@@ -417,6 +435,8 @@ static PyGetSetDef array_properties[] = {
     {"dtype", get_dtype, NULL, "The type of the elements.", NULL},
     {"itemsize", get_itemsize, NULL, "Bytes of one element.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
+    {"strides", get_strides, NULL, "Bytes from one element to the next along each axis, as NumPy's; evaluates the array.",
+     NULL},
     {"T", get_transposed, NULL, "The array with its axes reversed.", NULL},
     {"mT", get_matrix_transposed, NULL, "The array with its last two axes swapped.", NULL},
     {"at", py_array_at, NULL, "Updates of chosen items: x.at[index].add(value).", NULL},
@@ -432,7 +452,11 @@ static PyType_Slot array_slots[] = {
     {Py_tp_doc,
      "array(val, dtype=None)\n--\n\n"
      "An n-dimensional array, computed when its values are asked for. val: a number, nested lists or tuples, another\n"
-     "array, or anything with the buffer protocol or DLPack."},
+     "array, or anything with the buffer protocol or DLPack; it is copied.\n\n"
+     "memoryview(a) and np.asarray(a) are on the array's own memory: writable as long as no other array uses that memory\n"
+     "(a view such as a.T or a[1:], a broadcast, an array that shares with a stranger), else read-only.\n\n"
+     "An index out of range, read or written, is an IndexError: at once where it is an int, as in a[9], and when it is\n"
+     "evaluated where it is an item of an index array."},
     {Py_tp_new, array_new},
     {Py_tp_init, array_init},
     {Py_tp_dealloc, py_array_dealloc},

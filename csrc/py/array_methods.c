@@ -38,22 +38,13 @@ static PyObject *method_format(PyObject *self, PyObject *spec) {
 static PyObject *method_div(PyObject *self, PyObject *other) { return py_array_divide(self, other); }
 static PyObject *method_rdiv(PyObject *self, PyObject *other) { return py_array_divide(other, self); }
 
-/* The elements in row-major order: bytes(a) would else take an array without dimensions for a number. */
-static PyObject *method_bytes(PyObject *self, PyObject *unused) {
-    (void)unused;
-    PyObject *view = PyMemoryView_FromObject(self);
-    PyObject *bytes = view ? PyObject_CallMethod(view, "tobytes", NULL) : NULL;
-    Py_XDECREF(view);
-    return bytes;
-}
-
 /* (_unpickle, (class, dtype, shape, bytes)[, attributes of a subclass]). */
 static PyObject *method_reduce(PyObject *self, PyObject *unused) {
     (void)unused;
     module_state *state = py_array_state(self);
     gm_array *node = self_node(self);
     if (gm_array_dtype(node) == GM_PACKED) {
-        PyErr_SetString(PyExc_TypeError, "packed weights cannot be pickled");
+        PyErr_SetString(PyExc_TypeError, "packed weights have no elements to pickle or to copy; dequantize them first");
         return NULL;
     }
     gm_scope *scope = gm_scope_open();
@@ -89,6 +80,14 @@ static PyObject *method_getstate(PyObject *self, PyObject *unused) {
     PyObject *state = reduced ? PySequence_GetSlice(PyTuple_GetItem(reduced, 1), 1, 4) : NULL;
     Py_XDECREF(reduced);
     return state;
+}
+
+/* The elements in row-major order: bytes(a) would else take an array without dimensions for a number. */
+static PyObject *method_bytes(PyObject *self, PyObject *unused) {
+    PyObject *state = method_getstate(self, unused);
+    PyObject *bytes = state ? Py_NewRef(PyTuple_GetItem(state, 2)) : NULL;
+    Py_XDECREF(state);
+    return bytes;
 }
 
 /* The array becomes another one; a dict, which is what pickle keeps of a subclass, holds attributes. */
@@ -127,6 +126,47 @@ static PyObject *method_namespace(PyObject *self, PyObject *const *args, Py_ssiz
         return NULL;
     }
     return PyImport_ImportModule("gomlx.core");
+}
+
+/* ---- giving memory back ---- */
+
+/* The handle's share of the memory ends; readers of the node, views and exports keep theirs. */
+static PyObject *method_free(PyObject *self, PyObject *unused) {
+    (void)unused;
+    array_object *array = (array_object *)self;
+    gm_scope *scope = gm_scope_open();
+    gm_array *old = array->node, *node = scope ? gm_retain(gm_freed(scope, old)) : NULL;
+    gm_scope_close(scope);
+    if (!node)
+        return raise_gm(py_array_state(self));
+    array->node = node;
+    gm_release(old);
+    foreign_drain();
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_enter(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return Py_NewRef(self);
+}
+
+static PyObject *method_exit(PyObject *self, PyObject *args) { return method_free(self, args); }
+
+/* ---- shape ---- */
+
+static PyObject *method_dim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"dim", 0, 1, 1, {"axis", NULL}};
+    module_state *state = py_array_state(self);
+    gm_array *node = self_node(self);
+    PyObject *value;
+    int axis = 0, ndim = gm_array_ndim(node);
+    if (!read_arguments(&sig, args, n, kwnames, &value) || !read_int(value, "axis", &axis))
+        return NULL;
+    if (axis < -ndim || axis >= ndim) {
+        PyErr_Format(state->axis_error, "dim: axis %d is out of range for %d dimensions", axis, ndim);
+        return NULL;
+    }
+    return PyLong_FromLongLong(gm_array_shape(node)[axis < 0 ? axis + ndim : axis]);
 }
 
 /* ---- functions of the catalogue ---- */
@@ -175,6 +215,23 @@ PyMethodDef py_array_methods[] = {
      SIG("item($self)", "The value of an array of size 1, as a Python scalar.")},
     {"tolist", py_array_tolist, METH_NOARGS,
      SIG("tolist($self)", "Nested lists of Python scalars; a scalar without dimensions.")},
+    {"floats", py_array_floats, METH_NOARGS,
+     SIG("floats($self)", "The elements in row-major order as one list of floats, of any dtype but complex64.")},
+    {"ints", py_array_ints, METH_NOARGS,
+     SIG("ints($self)", "The elements of an array of integers or bool in row-major order, as one list of ints.")},
+    {"int32s", py_array_int32s, METH_NOARGS,
+     SIG("int32s($self)", "As ints; OverflowError when one is outside the range of int32.")},
+    {"numpy", py_array_to_numpy, METH_NOARGS,
+     SIG("numpy($self)", "A NumPy array on the same memory; of bfloat16 a copy in float32.")},
+    {"dim", FUNCTION(method_dim), FASTCALL, SIG("dim($self, axis)", "The size of one axis, from the end when negative.")},
+    {"free", method_free, METH_NOARGS,
+     SIG("free($self)",
+         "Gives the array's share of its memory back now: what only this array holds, and what it would be computed from.\n"
+         "Views, exports and arrays that are to be computed from it keep what they need. shape and dtype stay; reading its\n"
+         "values later, or evaluating what is made of it later, is a RuntimeError. A second time it does nothing. Used in a\n"
+         "with statement, an array is freed at the end.")},
+    {"__enter__", method_enter, METH_NOARGS, NULL},
+    {"__exit__", method_exit, METH_VARARGS, NULL},
 #define METHOD(name, function, text)                                                                                   \
     {#name, FUNCTION(method_##name), FASTCALL, #name text "\n--\n\nAs gomlx.core." #function " of the array."},
 #define LIST_METHOD(name, function, text) METHOD(name, function, text)

@@ -114,3 +114,79 @@ PyObject *py_array_tolist(PyObject *self, PyObject *unused) {
     gm_release(node);
     return list;
 }
+
+/* ---- flat lists ---- */
+
+/* What PyList_SetItem gets of each element; NULL with an exception. */
+typedef PyObject *(*reader)(gm_dtype type, const void *data, int64_t offset);
+
+/* Appends the elements from `axis` on, in row-major order. */
+static bool append_flat(PyObject *list, Py_ssize_t *at, const gm_array *node, int axis, int64_t offset, reader read) {
+    if (axis == gm_array_ndim(node)) {
+        PyObject *item = read(gm_array_dtype(node), gm_array_data(node), offset);
+        return item && PyList_SetItem(list, (*at)++, item) == 0;
+    }
+    for (int64_t i = 0; i < gm_array_shape(node)[axis]; i++)
+        if (!append_flat(list, at, node, axis + 1, offset + i * gm_array_strides(node)[axis], read))
+            return false;
+    return true;
+}
+
+static PyObject *flat_list(PyObject *self, reader read) {
+    gm_array *node = readable_node(py_array_state(self), ((array_object *)self)->node);
+    PyObject *list = node ? PyList_New((Py_ssize_t)gm_array_size(node)) : NULL;
+    Py_ssize_t at = 0;
+    if (list && !append_flat(list, &at, node, 0, 0, read))
+        Py_CLEAR(list);
+    gm_release(node);
+    return list;
+}
+
+static PyObject *float_at(gm_dtype type, const void *data, int64_t offset) {
+    PyObject *item = element_at(type, data, offset);
+    PyObject *number = item ? PyNumber_Float(item) : NULL;
+    Py_XDECREF(item);
+    return number;
+}
+
+static PyObject *int_at(gm_dtype type, const void *data, int64_t offset) {
+    PyObject *item = element_at(type, data, offset);
+    PyObject *number = item ? PyNumber_Long(item) : NULL;       /* a bool becomes an int */
+    Py_XDECREF(item);
+    return number;
+}
+
+static PyObject *int32_at(gm_dtype type, const void *data, int64_t offset) {
+    PyObject *item = int_at(type, data, offset);
+    int overflow = 0;
+    long long value = item ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
+    if (item && (overflow || value < INT32_MIN || value > INT32_MAX)) {
+        PyErr_Format(PyExc_OverflowError, "int32s: %R is outside the range of int32", item);
+        Py_CLEAR(item);
+    }
+    return item;
+}
+
+static bool refuse_dtype(const char *method, const gm_array *node, const char *expected) {
+    PyErr_Format(PyExc_TypeError, "%s of an array of %s: expected %s; astype makes it one", method,
+                 gm_dtype_name(gm_array_dtype(node)), expected);
+    return false;
+}
+
+static PyObject *int_list(PyObject *self, const char *method, reader read) {
+    const gm_array *node = ((array_object *)self)->node;
+    if (py_dtype_is_inexact(gm_array_dtype(node)) && !refuse_dtype(method, node, "integers or bool"))
+        return NULL;
+    return flat_list(self, read);
+}
+
+PyObject *py_array_floats(PyObject *self, PyObject *unused) {
+    const gm_array *node = ((array_object *)self)->node;
+    (void)unused;
+    if (gm_array_dtype(node) == GM_COMPLEX64 && !refuse_dtype("floats", node, "real numbers"))
+        return NULL;
+    return flat_list(self, float_at);
+}
+
+PyObject *py_array_ints(PyObject *self, PyObject *unused) { return (void)unused, int_list(self, "ints", int_at); }
+PyObject *py_array_int32s(PyObject *self, PyObject *unused) { return (void)unused, int_list(self, "int32s", int32_at); }

@@ -25,7 +25,7 @@ static const char *format_of(gm_dtype type) {
         [GM_INT32] = "i",
         [GM_INT64] = "q",
         [GM_FLOAT16] = "e",
-        [GM_BFLOAT16] = "bfloat16",      /* as MLX has it: struct's letters know none */
+        [GM_BFLOAT16] = "bfloat16",      /* for who asks for bytes alone: struct's letters know none */
         [GM_FLOAT32] = "f",
         [GM_FLOAT64] = "d",
         [GM_COMPLEX64] = "Zf",
@@ -35,6 +35,13 @@ static const char *format_of(gm_dtype type) {
 
 static bool refuse_export(const gm_array *node) {
     PyErr_Format(PyExc_BufferError, "packed %s weights have no buffer; dequantize them first", gm_array_format(node));
+    return false;
+}
+
+/* NumPy goes on to __array__ from here. */
+static bool refuse_bfloat16(void) {
+    PyErr_SetString(PyExc_BufferError, "NumPy and the buffer protocol have no bfloat16: astype(float32) has its values, "
+                                       "view(uint16) its bits");
     return false;
 }
 
@@ -95,7 +102,7 @@ static gm_array *evaluated_node(PyObject *self) {
 int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     view->obj = NULL;
     gm_array *node = evaluated_node(self);
-    if (!node)
+    if (!node || (gm_array_dtype(node) == GM_BFLOAT16 && (flags & PyBUF_FORMAT) && !refuse_bfloat16()))
         return -1;
     bool writable = false;
     export *e = malloc(sizeof *e);
@@ -127,32 +134,40 @@ void py_array_releasebuffer(PyObject *self, Py_buffer *view) {
     free(e);
 }
 
-PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"__array__", 0, 2, 0, {"dtype", "copy", NULL}};
+/* np.asarray of the array, or of its float32 values; np.array to copy. */
+static PyObject *numpy_array(PyObject *self, PyObject *dtype, bool widen, bool copy) {
     module_state *state = py_array_state(self);
-    PyObject *v[2];
-    if (!read_arguments(&sig, args, n, kwnames, v))
-        return NULL;
-    gm_array *node = ((array_object *)self)->node;
-    if (gm_array_dtype(node) == GM_BFLOAT16 && (!v[0] || v[0] == Py_None)) {
-        PyErr_SetString(PyExc_ValueError, "NumPy has no bfloat16; use astype(float32) first");
-        return NULL;
-    }
-    PyObject *dtype = v[0] ? v[0] : Py_None, *source;
-    if (gm_array_dtype(node) == GM_BFLOAT16 && dtype != Py_None && v[1] != Py_False) {   /* it is told what to become */
+    PyObject *source = NULL;
+    if (widen) {
         gm_scope *scope = gm_scope_open();
-        source = py_array_result(state, scope, scope ? gm_astype(scope, node, GM_FLOAT32) : NULL);
+        source = py_array_result(state, scope, scope ? gm_astype(scope, ((array_object *)self)->node, GM_FLOAT32) : NULL);
     } else {
         source = Py_NewRef(self);
     }
     PyObject *view = source ? PyMemoryView_FromObject(source) : NULL;
     PyObject *numpy = view ? PyImport_ImportModule("numpy") : NULL;
-    const char *make = v[1] == Py_True ? "array" : "asarray";
-    PyObject *result = numpy ? PyObject_CallMethod(numpy, make, "OO", view, dtype) : NULL;
+    PyObject *result = numpy ? PyObject_CallMethod(numpy, copy ? "array" : "asarray", "OO", view, dtype) : NULL;
     Py_XDECREF(numpy);
     Py_XDECREF(view);
     Py_XDECREF(source);
     return result;
+}
+
+PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"__array__", 0, 2, 0, {"dtype", "copy", NULL}};
+    PyObject *v[2];
+    if (!read_arguments(&sig, args, n, kwnames, v))
+        return NULL;
+    gm_array *node = ((array_object *)self)->node;
+    if (gm_array_dtype(node) == GM_BFLOAT16 && (!v[0] || v[0] == Py_None))
+        return refuse_bfloat16(), NULL;
+    bool widen = gm_array_dtype(node) == GM_BFLOAT16 && v[1] != Py_False;      /* it is told what to become */
+    return numpy_array(self, v[0] ? v[0] : Py_None, widen, v[1] == Py_True);
+}
+
+PyObject *py_array_to_numpy(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return numpy_array(self, Py_None, gm_array_dtype(((array_object *)self)->node) == GM_BFLOAT16, false);
 }
 
 /* ---- in ---- */
@@ -217,7 +232,10 @@ static bool dims_fit(const Py_buffer *view) {
         PyErr_Format(PyExc_ValueError, "a buffer with %d dimensions, at most %d are possible", view->ndim, GM_MAX_NDIM);
         return false;
     }
-    return true;
+    int64_t shape[GM_MAX_NDIM];
+    for (int i = 0; i < view->ndim; i++)
+        shape[i] = view->shape ? view->shape[i] : view->len / view->itemsize;
+    return dimensions_fit("a buffer", view->ndim, shape);
 }
 
 /* A node on the view's memory; takes the view over, also on failure. */

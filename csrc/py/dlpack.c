@@ -1,4 +1,4 @@
-/* dlpack.c - DLPack, both ways, without a copy. Capsules are "dltensor" or, when the consumer knows version 1,
+/* dlpack.c - DLPack, both ways. Capsules are "dltensor" or, when the consumer knows version 1,
  * "dltensor_versioned"; a consumer renames the capsule to "used_..." and calls the deleter itself.
  *  Out: the tensor pins the node; its deleter needs neither the GIL nor Python.
  *  In: the producer's deleter may need the GIL, so it is called through the queue of foreign.c. */
@@ -181,8 +181,10 @@ static void import_give_back(foreign *link) {
     PyMem_Free(i);
 }
 
-/* The capsule of an object; first as version 1, then, for producers that do not know the word, without. */
+/* The capsule of an object, which may be one; first as version 1, then, for producers that do not know the word, without. */
 static PyObject *capsule_of(PyObject *object) {
+    if (PyCapsule_CheckExact(object))
+        return Py_NewRef(object);
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     PyObject *options = method ? Py_BuildValue("{s(ii)}", "max_version", 1, 0) : NULL;
     PyObject *none = options ? PyTuple_New(0) : NULL;
@@ -233,7 +235,9 @@ static bool tensor_usable(const dl_tensor *tensor) {
                      GM_MAX_NDIM);
         return false;
     }
-    return (is_complex128(tensor) && tensor->ndim < GM_MAX_NDIM) || dtype_of_tensor(tensor) != GM_DTYPE_COUNT;
+    if ((!is_complex128(tensor) || tensor->ndim == GM_MAX_NDIM) && dtype_of_tensor(tensor) == GM_DTYPE_COUNT)
+        return false;
+    return dimensions_fit("from_dlpack", tensor->ndim, tensor->shape);
 }
 
 /* The tensor's own memory; of complex128, which is no dtype here, as pairs of float64. Takes i over unless it fails. */
@@ -263,7 +267,7 @@ static gm_array *complex_of_pairs(module_state *state, gm_scope *scope, gm_array
 gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy) {
     if (!scope)
         return NULL;
-    if (!PyObject_HasAttrString(object, "__dlpack__")) {
+    if (!PyCapsule_CheckExact(object) && !PyObject_HasAttrString(object, "__dlpack__")) {
         PyErr_Format(PyExc_TypeError, "from_dlpack: %R has no __dlpack__", (PyObject *)Py_TYPE(object));
         return NULL;
     }

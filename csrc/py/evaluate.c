@@ -172,6 +172,12 @@ PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n)
     for (Py_ssize_t i = 0; ok && i < n; i++)
         ok = collect(state, args[i], &list);
     for (size_t i = 0; ok && i < list.count; i++) {
+        if (!gm_array_is_evaluated(list.nodes[i])) {
+            PyErr_SetString(PyExc_ValueError, "get_array_buffer_size: an array has no buffer yet; arrays must be evaluated "
+                                              "before querying buffer size");
+            ok = false;
+            break;
+        }
         const void *identity;
         size_t bytes = gm_array_memory(list.nodes[i], &identity);
         PyObject *address = PyLong_FromVoidPtr((void *)(uintptr_t)identity);

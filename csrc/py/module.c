@@ -91,7 +91,12 @@ static PyObject *clear_cache(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-static PyObject *set_limit(PyObject *value, size_t (*set)(size_t)) {
+static PyObject *set_limit(const char *function, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                           size_t (*set)(size_t)) {
+    const signature sig = {function, 0, 1, 1, {"limit", NULL}};
+    PyObject *value;
+    if (!read_arguments(&sig, args, n, kwnames, &value))
+        return NULL;
     size_t bytes = PyLong_Check(value) ? PyLong_AsSize_t(value) : 0;
     if (!PyLong_Check(value) || (bytes == (size_t)-1 && PyErr_Occurred())) {
         PyErr_Clear();
@@ -106,28 +111,26 @@ static PyObject *get_memory_limit(PyObject *module, PyObject *unused) {
     return PyLong_FromSize_t(gm_memory_limit());
 }
 
-static PyObject *set_memory_limit(PyObject *module, PyObject *value) {
-    (void)module;
-    return set_limit(value, gm_set_memory_limit);
-}
+static size_t set_no_limit(size_t bytes) { return (void)bytes, 0; }     /* no memory is wired */
 
-static PyObject *set_cache_limit(PyObject *module, PyObject *value) {
-    (void)module;
-    return set_limit(value, gm_set_cache_limit);
-}
-
-static PyObject *set_wired_limit(PyObject *module, PyObject *value) {
-    (void)module, (void)value;
-    return PyLong_FromLong(0);             /* no memory is wired */
-}
+#define SET_LIMIT(name, set)                                                                                           \
+    static PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {                  \
+        return (void)module, set_limit(#name, args, n, kwnames, set);                                                  \
+    }
+SET_LIMIT(set_memory_limit, gm_set_memory_limit)
+SET_LIMIT(set_cache_limit, gm_set_cache_limit)
+SET_LIMIT(set_wired_limit, set_no_limit)
 
 /* ---- for the Python files of the package ---- */
 
 static PyObject *synchronize(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
+    gm_status status;
+    (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    gm_synchronize();
+    status = gm_synchronize();
     Py_END_ALLOW_THREADS
+    if (status != GM_OK)
+        return raise_gm(PyModule_GetState(module));
     Py_RETURN_NONE;
 }
 
@@ -160,16 +163,13 @@ static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t
     static const signature sig = {"from_dlpack", 1, 1, 1, {"x", "copy", NULL}};
     module_state *state = PyModule_GetState(module);
     PyObject *v[2];
-    bool copy = false;
+    bool copy = true;
     if (!read_arguments(&sig, args, n, kwnames, v) || (v[1] != Py_None && !read_bool(v[1], &copy)))
         return NULL;
-    bool must_share = v[1] && v[1] != Py_None && !copy;
     gm_scope *scope = gm_scope_open();
     gm_array *node = scope ? node_from_dlpack(state, scope, v[0], copy) : NULL;
-    if (node && gm_array_dtype(node) == GM_FLOAT64 && !must_share)
-        node = gm_astype(scope, node, GM_FLOAT32);         /* as array() does; now, for the owner may write it later */
-    if (node && !evaluate_one(state, node))
-        node = NULL;
+    if (node && gm_array_dtype(node) == GM_FLOAT64 && copy)
+        node = gm_astype(scope, node, GM_FLOAT32);         /* as array() does */
     return py_array_result(state, scope, node);
 }
 
@@ -241,7 +241,8 @@ static PyMethodDef core_functions[] = {
      SIG("async_eval(*trees)", "Starts computing every array in lists, tuples and dicts of arrays, and returns.")},
     {"from_dlpack", FUNCTION(from_dlpack), FASTCALL,
      SIG("from_dlpack(x, /, *, copy=None)",
-         "An array on the memory of any object with DLPack; float64 becomes float32 unless copy=False.")},
+         "An array of any object with DLPack, or of a DLPack capsule, copied; float64 becomes float32. copy=False shares the\n"
+         "memory, in its own dtype: what its owner writes then, the array shows.")},
     {"asarray", FUNCTION(asarray), FASTCALL,
      SIG("asarray(a, dtype=None, *, copy=None)",
          "An array of anything array() takes; copy=False shares memory or raises.")},
@@ -250,17 +251,17 @@ static PyMethodDef core_functions[] = {
      SIG("get_peak_memory()", "The most bytes in use since the last reset.")},
     {"get_cache_memory", get_cache_memory, METH_NOARGS, SIG("get_cache_memory()", "Bytes kept for reuse.")},
     {"reset_peak_memory", reset_peak_memory, METH_NOARGS,
-     SIG("reset_peak_memory()", "The peak becomes what is in use now.")},
+     SIG("reset_peak_memory()", "The peak becomes 0; the next allocation makes it what is in use then.")},
     {"get_array_buffer_size", FUNCTION(memory_of_trees), METH_FASTCALL,
      SIG("get_array_buffer_size(*trees)", "Bytes of the memory behind evaluated arrays, each block counted once.")},
     {"get_memory_limit", get_memory_limit, METH_NOARGS,
      SIG("get_memory_limit()", "Bytes above which an allocation fails.")},
-    {"set_memory_limit", set_memory_limit, METH_O,
-     SIG("set_memory_limit(limit, /)", "Bytes above which an allocation fails; returns the old limit.")},
-    {"set_cache_limit", set_cache_limit, METH_O,
-     SIG("set_cache_limit(limit, /)", "Bytes that may be kept for reuse; returns the old limit.")},
-    {"set_wired_limit", set_wired_limit, METH_O,
-     SIG("set_wired_limit(limit, /)", "Nothing: memory is never wired. Returns 0.")},
+    {"set_memory_limit", FUNCTION(set_memory_limit), FASTCALL,
+     SIG("set_memory_limit(limit)", "Bytes above which an allocation fails; returns the old limit.")},
+    {"set_cache_limit", FUNCTION(set_cache_limit), FASTCALL,
+     SIG("set_cache_limit(limit)", "Bytes that may be kept for reuse; returns the old limit.")},
+    {"set_wired_limit", FUNCTION(set_wired_limit), FASTCALL,
+     SIG("set_wired_limit(limit)", "Nothing: memory is never wired. Returns 0.")},
     {"clear_cache", clear_cache, METH_NOARGS, SIG("clear_cache()", "Gives memory kept for reuse back to the system.")},
     {NULL, NULL, 0, NULL},
 };
@@ -290,6 +291,7 @@ static PyMethodDef module_functions[] = {
     {"sample_probabilities", FUNCTION(sample_probabilities), FASTCALL,
      SIG("sample_probabilities(logits, ids=(), *, n_prompt=None, step=0, **sampling)",
          "The distribution that sample() draws from: float32 [vocab].")},
+    {"_file_arrays", file_arrays, METH_VARARGS, NULL},
     {"_synchronize", synchronize, METH_NOARGS, NULL},
     {"_promote", promote, METH_VARARGS, NULL},
     {"_check_stream", check_stream, METH_O, NULL},

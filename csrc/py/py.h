@@ -64,6 +64,8 @@ PyObject *read_sequence(PyObject *value, const char *what, int most);
 bool read_axes(PyObject *value, int *n_axes, int *axes); /* None or NULL: n_axes = -1; int; sequence of ints */
 bool read_shape(PyObject *value, int *ndim, int64_t *shape);          /* an int or a sequence of ints within int32 */
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);
+/* The dimensions of somebody else's memory, which int64 holds; OverflowError that names one above int32. */
+bool dimensions_fit(const char *what, int ndim, const int64_t *shape);
 bool read_stream(PyObject *value);            /* None, NULL, a Stream, a Device or a DeviceType */
 /* Token ids of any sequence of ints; *ids is from PyMem_Malloc. */
 bool read_ids(PyObject *value, int32_t **ids, size_t *count);
@@ -115,6 +117,9 @@ PyObject *py_array_repr(PyObject *self);
 PyObject *py_array_item(PyObject *self);
 PyObject *py_array_tolist(PyObject *self, PyObject *unused);
 PyObject *py_array_item_method(PyObject *self, PyObject *unused);
+PyObject *py_array_floats(PyObject *self, PyObject *unused);
+PyObject *py_array_ints(PyObject *self, PyObject *unused);
+PyObject *py_array_int32s(PyObject *self, PyObject *unused);
 /* An evaluated node whose elements element_at can read (half floats become float32); retained for the caller. */
 gm_array *readable_node(module_state *state, gm_array *node);
 PyObject *element_at(gm_dtype type, const void *data, int64_t offset);
@@ -137,11 +142,16 @@ gm_array *node_from_buffer(module_state *state, gm_scope *scope, PyObject *objec
 /* The same memory, without a copy; NULL with an exception where that cannot be. */
 gm_array *node_sharing_buffer(gm_scope *scope, PyObject *object);
 PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *py_array_to_numpy(PyObject *self, PyObject *unused);       /* a.numpy() */
 
 /* ---- dlpack.c ---- */
 PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused);
 gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy);
+
+/* ---- source.c ---- */
+/* _file_arrays(fd, name, [(dtype, shape, first byte), ...], swapped): a list of arrays that are read when evaluated. */
+PyObject *file_arrays(PyObject *module, PyObject *args);
 
 /* ---- foreign.c: memory of Python objects inside nodes ---- */
 /* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain does it. */
