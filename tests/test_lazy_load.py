@@ -34,7 +34,7 @@ def test_memory_is_taken_when_values_are_read(stored):
     a = load()
     assert mx.get_active_memory() == before and (a.shape, a.dtype) == ((N + 7,), mx.float32)
     mx.eval(a)
-    assert before + 4 * N <= mx.get_active_memory() < before + 4.2 * N
+    assert before + 4 * N <= mx.get_active_memory() < before + 4.3 * N
     gc.collect()
     assert open_files() == files              # what was read needs no file
     np.testing.assert_array_equal(np.asarray(a), values)

@@ -293,14 +293,35 @@ gm_status gm_graph_whole(gm_array *const *inputs, int n_inputs, gm_array *const 
     return status;
 }
 
+/* Arrays that would be read from a file later are read now, and so are constants; *any tells whether there were some. */
+static gm_status read_sources(const gm_graph *g, bool *any) {
+    *any = false;
+    for (int64_t i = 0; i < g->n_code; i++) {
+        gm_array *node = g->code[i].node;
+        if (node->n_in || node->op == &placeholder_op || op_record(node->op->name) == node->op)
+            continue;
+        GM_TRY(gm_eval(&node, 1));
+        *any = true;
+    }
+    return GM_OK;
+}
+
 gm_status gm_export_trace(gm_exporter *e, gm_array *const *inputs, const char *const *names, int n_inputs,
                           gm_array *const *outputs, int n_outputs) {
     gm_graph *g = NULL;
     if (e->broken)
         return gm_fail(GM_ESTATE, "export_function: the file could not be written");
+    bool again;
     GM_TRY(gm_graph_whole(inputs, n_inputs, outputs, n_outputs, &g));
+    gm_status status = read_sources(g, &again);
+    if (status == GM_OK && again) {
+        gm_graph_free(g);
+        g = NULL;
+        status = gm_graph_whole(inputs, n_inputs, outputs, n_outputs, &g);
+    }
     gm_scope *s = gm_scope_open();
-    gm_status status = s ? write_trace(e, s, g, names) : GM_ENOMEM;
+    if (status == GM_OK)
+        status = s ? write_trace(e, s, g, names) : GM_ENOMEM;
     gm_scope_close(s);
     gm_graph_free(g);
     return status;
