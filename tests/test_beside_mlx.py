@@ -46,6 +46,9 @@ def test_what_differs_is_found():
     same = [[array("float32", 1.0, 2.0)]]
     assert beside_mlx.compare(same, same) is None
     assert beside_mlx.compare(same, [[array("float32", 1.0, 2.001)]])[0] == "value"
+    infinite = [[array("float32", 1.0, float("inf"))]]
+    assert beside_mlx.compare(same, infinite)[0] == beside_mlx.compare(infinite, same)[0] == "value"
+    assert beside_mlx.compare(infinite, infinite) is None
     assert beside_mlx.compare(same, [[array("int32", 1, 2)]])[0] == "dtype"
     assert beside_mlx.compare(same, [[array("float32", 1.0)]])[0] == "shape"
     error = [beside_mlx.failure(ValueError("so"))]

@@ -22,8 +22,8 @@ RUNS = os.path.join(HERE, "mlx_lm_runs.py")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
 
 
-def python(*arguments, path=(), **options):
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([ROOT, *path])}
+def python(*arguments, path=(), variables=None, **options):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([ROOT, *path]), **(variables or {})}
     return subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True,
                           **{"cwd": HERE, **options})     # not the checkout: it would be imported
 
@@ -127,9 +127,9 @@ def test_scripts_and_modules_run_with_their_arguments(tmp_path):
 needs_mlx_lm = pytest.mark.skipif(importlib.util.find_spec("mlx_lm") is None, reason="mlx-lm is not installed")
 
 
-def run(folder, shared, *command):
+def run(folder, shared, *command, **options):
     done = python(*command, RUNS, os.path.join(shared, "data", "models"),
-                  os.path.join(shared, "data", "text", "stories.txt"), folder, PROMPT, *MODELS)
+                  os.path.join(shared, "data", "text", "stories.txt"), folder, PROMPT, *MODELS, **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(np.load(os.path.join(folder, "results.npz")))
 
@@ -143,7 +143,7 @@ def ours(tmp_path_factory, shared):
 def theirs(tmp_path_factory, shared):
     if importlib.util.find_spec("mlx.core") is None:
         pytest.skip("MLX is not installed")
-    return run(tmp_path_factory.mktemp("mlx"), shared)
+    return run(tmp_path_factory.mktemp("mlx"), shared, variables={"MLX_DISABLE_COMPILE": "1"})      # minutes of a compiler
 
 
 def apart(got, want):
@@ -224,36 +224,42 @@ def load_dataset(path, split=None, **options):
 """
 
 
+# Commands of mlx-lm one after another, in a process that has imported what they share.
+COMMANDS = """
+import json, runpy, sys
+
+for arguments in json.loads(sys.argv[1]):
+    print("\\n== command", flush=True)
+    sys.argv = ["mlx_lm", *arguments]
+    runpy.run_module("mlx_lm", run_name="__main__", alter_sys=True)
+"""
+
+
 @needs_mlx_lm
 def test_the_command_line(tmp_path, shared):
-    model = os.path.join(shared, "data", "models", "fable")
-
-    def mlx_lm(verb, *arguments):
-        return output("-m", "gomlx.mlx", "-m", "mlx_lm", verb, *arguments, path=[str(tmp_path)])
-
+    model, small, adapters = os.path.join(shared, "data", "models", "fable"), tmp_path / "fable-4bit", tmp_path / "adapters"
     with gomlx.load(model, dtype="float32", activations="float32", kv_dtype="float32") as own:
         start = own.generate(PROMPT, max_tokens=4, temperature=0)
         text = "".join(token.text for token in start)
-    said = mlx_lm("generate", "--model", model, "--prompt", PROMPT, "--ignore-chat-template", "--max-tokens", 12)
+    said = output("-m", "gomlx.mlx", "-m", "mlx_lm", "generate", "--model", model, "--prompt", PROMPT,
+                  "--ignore-chat-template", "--max-tokens", 12)
     assert text.strip() in said and "Generation: 12 tokens" in said
-
-    small = tmp_path / "fable-4bit"
-    mlx_lm("convert", "--hf-path", model, "--mlx-path", small, "-q", "--q-bits", 4)
-    with open(small / "config.json", encoding="utf-8") as file:
-        assert json.load(file)["quantization"]["bits"] == 4
-    said = mlx_lm("generate", "--model", small, "--prompt", PROMPT, "--ignore-chat-template", "--max-tokens", 12)
-    assert "Generation: 12 tokens" in said
 
     with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
         stories = [story.strip() for story in file.read().split("<|endoftext|>")[:24]]
     for name in ("train", "valid"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": story[:200]}) + "\n" for story in stories))
-    adapters = tmp_path / "adapters"
-    said = mlx_lm("lora", "--model", small, "--train", "--data", tmp_path, "--iters", 4, "--batch-size", 2,
-                  "--num-layers", 2, "--adapter-path", adapters, "--steps-per-report", 2, "--val-batches", 1)
-    assert (adapters / "adapters.safetensors").exists()
-    mlx_lm("generate", "--model", small, "--adapter-path", adapters, "--prompt", "Once", "--max-tokens", 4)
-
     (tmp_path / "datasets.py").write_text(DATASETS)
-    said = mlx_lm("perplexity", "--model", model, "--data-path", tmp_path, "--sequence-length", 64, "--num-samples", 4)
-    assert 1 < float(said.split("Perplexity: ")[1].split()[0]) < 30
+    (tmp_path / "commands.py").write_text(COMMANDS)
+    commands = (("convert", "--hf-path", model, "--mlx-path", small, "-q", "--q-bits", 4),
+                ("generate", "--model", small, "--prompt", PROMPT, "--ignore-chat-template", "--max-tokens", 12),
+                ("lora", "--model", small, "--train", "--data", tmp_path, "--iters", 4, "--batch-size", 2,
+                 "--num-layers", 2, "--adapter-path", adapters, "--steps-per-report", 2, "--val-batches", 1),
+                ("generate", "--model", small, "--adapter-path", adapters, "--prompt", "Once", "--max-tokens", 4),
+                ("perplexity", "--model", model, "--data-path", tmp_path, "--sequence-length", 64, "--num-samples", 4))
+    said = output("-m", "gomlx.mlx", tmp_path / "commands.py", json.dumps([list(map(str, c)) for c in commands]),
+                  path=[str(tmp_path)]).split("== command")[1:]
+    with open(small / "config.json", encoding="utf-8") as file:
+        assert json.load(file)["quantization"]["bits"] == 4
+    assert "Generation: 12 tokens" in said[1] and (adapters / "adapters.safetensors").exists()
+    assert "Generation: " in said[3] and 1 < float(said[4].split("Perplexity: ")[1].split()[0]) < 30

@@ -36,6 +36,9 @@ DISCRETE = (r"all|any|argmin|argmax|argsort|equal|not_equal|less.*|greater.*|log
 KNOWN = [
     Known("MLX ends the process, or hangs: there is nothing to compare with", kinds=("MLX crashes",)),
 
+    Known("each step of a chain agrees alone, and the chain gives to the bit what its steps give: roundings were carried on",
+          kinds=("carried",)),
+
     # What MLX refuses.
     Known("gomlx has the gradient, tangent or batching rule that MLX lacks", kinds=MLX_RAISES, modes=TRANSFORMED,
           detail=r"[Nn]ot implemented|not yet implemented|Cannot calculate VJP with respect to|Cannot vmap over"
@@ -46,6 +49,10 @@ KNOWN = [
     Known("three-dimensional convolutions in groups are refused by MLX", ops="conv3d", kinds=MLX_RAISES, detail="groups"),
     Known("linear algebra of half precision is refused by MLX", ops=r"linalg\..*", kinds=MLX_RAISES,
           detail="must have type float32|Arrays must type|only.*float"),
+    Known("argmax and argmin of an array without dimensions, with keepdims, fail on MLX", ops="argmax|argmin", kinds=MLX_RAISES,
+          detail="max_size"),
+    Known("axes of empty arrays are not checked by every function of MLX", ops="softmax|argmax|argmin",
+          kinds=("gomlx raises", "error"), detail="IndexError|AxisError|out of range"),
     Known("median over no axes is refused by MLX", ops="median", kinds=MLX_RAISES, detail="start_axis"),
     Known("gomlx has the reflected operators & | ^: another error, or none", ops=r"operator\.(and_|or_|xor)",
           kinds=("error", "MLX raises"), detail="TypeError"),
@@ -60,6 +67,8 @@ KNOWN = [
     Known("all and any over axes of which one is empty ignore the others on MLX", ops="all|any", kinds=VALUE, modes="eager|compile"),
     Known("quotient and remainder by zero of integers and bool are undefined", ops="divmod|floor_divide|remainder|operator.(mod|floordiv)",
           kinds=VALUE, dtypes=INTEGERS, modes="eager|compile"),
+    Known("sums over an empty axis among several may read memory that nothing wrote on MLX", ops="sum|prod|max|min|mean|logsumexp",
+          kinds=VALUE, detail=r"^(0|1|-?inf|nan)\S* for"),
     Known("the order within the parts of a partition is not specified", ops="partition|topk", kinds=VALUE),
     Known("a row whose values are equal, NaN or infinite has no scale: MLX's quantisation of it is undefined", ops="quantize"),
     Known("full: MLX keeps the dtype of an array value, or float32 of a scalar, where dtype asks for another", ops="full"),
@@ -68,6 +77,8 @@ KNOWN = [
     Known("a view shows the last bits of what was rounded before it", ops="view", kinds=VALUE),
     Known("NaN is lost by cummax, cummin and by maxima and minima of updates on MLX; on gomlx it stays",
           ops=r"cummax|cummin|at\.maximum|at\.minimum", kinds=VALUE, detail="nan for"),
+    Known("what is before the first of complex extremes is infinite in both parts on MLX, in the real one on gomlx",
+          ops="cummax|cummin", kinds=VALUE, dtypes={"complex64"}, detail="inf"),
     Known("infinities and NaN in transforms and complex products: the parts that are NaN differ", kinds=VALUE,
           ops=r"fft\..*|.*matmul|addmm|inner|vecdot|tensordot|einsum|multiply|divide|operator\.(mul|truediv|pow)|power|prod|cumprod",
           detail=NOT_FINITE),
@@ -92,10 +103,17 @@ KNOWN = [
           detail="nan for"),
     Known("activations at infinities and beyond exp's range: MLX's gradients are NaN", ops=r"nn\..*", kinds=VALUE, modes="vjp|jvp",
           detail="for nan"),
+    Known("a row of attention that its mask leaves nothing has zero gradients; on MLX they are NaN",
+          ops=r"fast\.scaled_dot_product_attention", kinds=VALUE, modes="vjp|jvp", detail="for nan"),
     Known("maxima and minima of NaN have no gradient; over no axes MLX has one", ops="max|min", kinds=VALUE, modes="vjp|jvp",
           detail="nan for"),
     Known("MLX rounds each step of a gradient to half precision, gomlx computes attention, norms and activations in float32",
-          ops=r"fast\..*|nn\..*|softmax|logsumexp|var|std|linalg\.norm|logaddexp|sigmoid|tanh", kinds=VALUE, modes="vjp|jvp", dtypes=HALVES),
+          ops=r"fast\..*|nn\..*|softmax|logsumexp|logcumsumexp|var|std|linalg\.norm|logaddexp|sigmoid|tanh", kinds=VALUE, modes="vjp|jvp", dtypes=HALVES),
+    Known("norms and attention of float64 are computed in float32 on MLX", ops=r"fast\..*", kinds=VALUE, dtypes={"float64"}),
+    Known("what tril and triu leave out has a gradient of 0; NaN comes through on MLX", ops="tril|triu", kinds=VALUE,
+          modes="vjp|jvp", detail="for nan"),
+    Known("gradients of updates of nothing fail on MLX", ops=r"at\..*|\[\]=", kinds=MLX_RAISES, modes="vjp|jvp",
+          detail=r"Shapes .*\b0\b.* cannot be broadcast"),
     Known("tangents of empty slices have another shape than the values on MLX", ops=r"\[\]", kinds=("shape",), modes="jvp"),
 ]
 
