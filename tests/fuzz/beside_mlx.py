@@ -35,7 +35,7 @@ LIMIT = 30                      # seconds for one program
 # float64 too is computed in float32 by many functions of MLX.
 TOLERANCE = {"float16": 4 * 2.0**-10, "bfloat16": 4 * 2.0**-7, "float32": 2e-5, "float64": 2e-6, "complex64": 4e-5}
 SUMS = re.compile(r"fft\.i?r?fft.*|.*matmul|.*conv.*|addmm|inner|vecdot|tensordot|einsum|linalg\..*|sum|mean|var|std|trace"
-                  r"|cumsum|logcumsumexp|fast\..*|median|random\.normal|logsumexp|logaddexp|nn\..*|linspace|diff|quantize")
+                  r"|cumsum|logcumsumexp|fast\..*|median|random\.(normal|gumbel|laplace)|logsumexp|logaddexp|nn\..*|linspace|diff|quantize")
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "complex64": 2.0**-22, "float64": 2.0**-51}
 
 
