@@ -110,6 +110,9 @@ def test_lists_that_mix_arrays_and_lists():
     for ragged in ([a, [3]], [a, 3], [[a], a], [a, []], [a, None], [a, "x"]):
         with pytest.raises(ValueError):
             mx.array(ragged)
+    for ragged in ([mx.array([1.0]), 1.0], [1.0, mx.array([1.0])], [[1, 2], [3]], [[1], 2]):
+        with pytest.raises(ValueError, match=r"^Initialization encountered non-uniform length\.$"):
+            mx.array(ragged)
 
 
 class MlxArray:

@@ -317,3 +317,12 @@ def test_tensors_of_a_file_are_read_one_by_one(tmp_path):
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 4 << 20 and all(array[-1].item() == int(name) for name, array in loaded.items())
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4, 5), (2, 1, 1, 2, 1, 1, 1, 3), (1, 0, 2, 1, 1)])
+def test_gguf_of_more_than_four_dimensions(tmp_path, shape):
+    a = sample("float32", shape)
+    mx.save_gguf(str(tmp_path / "a.gguf"), {"a": a})
+    assert same(mx.load(str(tmp_path / "a.gguf"))["a"], a)
+    with pytest.raises(RuntimeError, match="9 dimensions"):
+        mx.save_gguf(str(tmp_path / "b.gguf"), {"a": mx.ones((1,) * 9)})
