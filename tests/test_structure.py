@@ -22,7 +22,7 @@ MAY_SEE = {
     "run": FILES_AND_OPS | {"transform", "nn", "models", "train", "text"},
     "py": set(),
 }
-TOP = {".ci", ".gitignore", "LICENSE", "MANIFEST.in", "README.md", "benchmarks", "csrc", "gomlx", "kernels",
+TOP = {".ci", ".gitignore", "LICENSE", "MANIFEST.in", "README.md", "benchmarks", "csrc", "docs", "gomlx", "kernels",
        "notebooks",
        "pyproject.toml", "setup.py", "tests"}
 FORBIDDEN = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "vprintf",
