@@ -769,7 +769,7 @@ def test_shape_errors_of_what_is_made_of_others():
     a, b = mx.zeros((2, 3)), mx.zeros((4,))
     calls = {"isclose": lambda: mx.isclose(a, b), "allclose": lambda: mx.allclose(a, b), "divmod": lambda: mx.divmod(a, b),
              "clip": lambda: mx.clip(a, b, None), "vecdot": lambda: mx.vecdot(a, mx.zeros((3, 3))),
-             "bitwise_and": lambda: a & b, "add": lambda: a + b, "compile": lambda: looser(b)}
+             "bitwise_and": lambda: mx.bitwise_and(a, b), "add": lambda: a + b, "compile": lambda: looser(b)}
     looser = mx.compile(lambda x: mx.exp(x * 2) + a, shapeless=True)
     looser(mx.zeros((3,)))
     for name, call in calls.items():
@@ -809,8 +809,8 @@ def test_reductions_whose_prefixes_are_finite(name, dtype):
             for got in (getattr(mx, name)(a), getattr(mx, name)(mx.broadcast_to(a[:, None], (n, 5)), axis=0)[3],
                         getattr(mx, name)(mx.contiguous(mx.broadcast_to(a[:, None], (n, 5))), axis=0)[3],
                         getattr(mx, name)(mx.contiguous(mx.broadcast_to(a, (3, n))), axis=1)[1]):
-                np.testing.assert_allclose(values_of(got), float(steps[-1]), rtol=2e-2 if dtype == "bfloat16" else 2e-4,
-                                           atol=scale)
+                np.testing.assert_allclose(values_of(got), float(steps[-1]), rtol=2e-2 if dtype == "bfloat16" else 1e-5 + 1.2e-7 * n,
+                                           atol=scale)                 # a rounding each
 
 
 def test_a_zero_before_large_numbers():
