@@ -281,7 +281,7 @@ static gm_array *pad_mirrored(gm_scope *s, gm_array *x, int axis, int64_t low, i
     if (period > n)
         parts[count++] = flip_axis(s, part_of(s, x, axis, skip, most), axis);
     gm_array *turns = gm_tile(s, gm_concatenate(s, parts, count, axis), x->ndim, reps);
-    return part_of(s, turns, axis, first, first + total);
+    return turns ? part_of(s, turns, axis, first, first + total) : NULL;
 }
 
 gm_array *gm_pad(gm_scope *s, gm_array *x, const int64_t *low, const int64_t *high, gm_pad_mode mode, gm_array *value) {
