@@ -54,6 +54,9 @@ def _sizes(terms, operands):
     for i, (term, x) in enumerate(zip(terms, operands)):
         for d, c in enumerate(term):
             n = x.shape[d]
+            if n != x.shape[term.index(c)]:       # a diagonal: nothing is repeated for it
+                raise ValueError(f"einsum: dimensions {term.index(c)} and {d} of operand {i} are both {c!r}, but have "
+                                 f"{x.shape[term.index(c)]} and {n} items")
             if sizes.get(c, 1) == 1:
                 sizes[c] = n
             elif n not in (1, sizes[c]):

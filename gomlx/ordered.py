@@ -8,8 +8,8 @@ __all__ = ["median", "unique"]
 
 
 def median(a, /, axis=None, keepdims=False, *, stream=None):
-    """The middle value over axes, the mean of both middle ones of an even number; floating point. NaN when any is
-    NaN."""
+    """The middle value over axes, the mean of both middle ones of an even number; floating point, or complex64 in the
+    order of sort. NaN when any is NaN."""
     if not isinstance(a, array):
         raise TypeError(f"median: an array is needed, not {type(a).__name__}")
     axes = range(a.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
@@ -23,7 +23,7 @@ def median(a, /, axis=None, keepdims=False, *, stream=None):
     if n == 0:
         raise ValueError("median: an axis without items has none")
     kept = [i for i in range(a.ndim) if i not in axes]
-    if a.dtype not in (_gomlx.float16, _gomlx.bfloat16, _gomlx.float32, _gomlx.float64):
+    if a.dtype not in (_gomlx.float16, _gomlx.bfloat16, _gomlx.float32, _gomlx.float64, _gomlx.complex64):
         a = a.astype(_gomlx.float32)
     lines = _gomlx.sort(a.transpose([*kept, *axes]).reshape([*(a.shape[i] for i in kept), n]))
     out = (lines[..., (n - 1) // 2] + lines[..., n // 2]) / 2 if n % 2 == 0 else lines[..., n // 2]

@@ -574,3 +574,21 @@ def test_out_of_memory_is_memory_error():
     finally:
         mx.set_memory_limit(limit)
     assert (mx.array(1) + 1).item() == 2
+
+
+LARGE = ["m.zeros(2**31)", "m.ones((2**31, 0))", "m.zeros(-2**31 - 1)", "m.full((2**32,), 1)", "m.arange(4).reshape(2**33)",
+         "m.broadcast_to(m.array(1), (2**31,))", "m.random.uniform(shape=(2**40,))", "m.unflatten(m.zeros(4), 0, (2**31, 1))"]
+COMPUTED = {
+    "m.repeat(m.zeros((2**30,)), 4)": 2**32, "m.tile(m.zeros((2**20,)), 2**12)": 2**32,
+    "m.pad(m.zeros((2**30,)), 2**30)": 3 * 2**30, "m.zeros((2**16, 2**16)).reshape(-1)": 2**32,
+    "m.zeros((2**16, 2**16)).flatten()": 2**32, "m.concatenate([m.zeros(2**29)] * 6)": 3 * 2**30,
+    "m.kron(m.zeros(2**18), m.zeros(2**15))": 2**33, "m.outer(m.zeros(2**16), m.zeros(2**16)).flatten()": 2**32}
+
+
+@pytest.mark.parametrize("text", LARGE + list(COMPUTED))
+def test_sizes_beyond_int32(text):
+    """Also of arrays that nobody has evaluated; the error holds the number."""
+    number = COMPUTED.get(text) or eval(re.search(r"-?2\*\*\d+( - 1)?", text)[0])
+    with pytest.raises(OverflowError, match=str(number)):
+        eval(text, {"m": mx})
+    assert mx.zeros((2**16, 2**16)).shape == (2**16, 2**16) and mx.broadcast_to(mx.array(1), (2**31 - 1,)).size == 2**31 - 1

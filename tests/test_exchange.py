@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from arrays import NUMPY_DTYPES, name_of, named
 
+import gomlx
 import gomlx.core as mx
 
 
@@ -246,3 +247,17 @@ def test_torch():
     t = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
     assert mx.array(t).dtype == mx.bfloat16 and mx.from_dlpack(t.T).tolist() == t.T.tolist()
     assert torch.from_dlpack(mx.array([1.5], mx.bfloat16)).tolist() == [1.5]
+
+
+def test_buffers_without_strides():
+    """ctypes gives a shape and no strides: the memory is contiguous then."""
+    flat, grid, one = (ctypes.c_float * 3)(1, 2, 3), ((ctypes.c_int32 * 3) * 2)((1, 2, 3), (4, 5, 6)), ctypes.c_double(2.5)
+    for read in (mx.array, mx.asarray):
+        assert read(flat).tolist() == [1, 2, 3] and read(flat).dtype == mx.float32
+        assert read(grid).tolist() == [[1, 2, 3], [4, 5, 6]] and read(grid).dtype == mx.int32
+        assert read(one).item() == 2.5
+        assert read((ctypes.c_float * 0)()).shape == (0,)
+    assert mx.array(grid, mx.float16).tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert (mx.array([1.0, 1.0, 1.0]) + flat).tolist() == [2, 3, 4]
+    assert mx.array(memoryview(b"abcd").cast("B", (2, 2))).tolist() == [[97, 98], [99, 100]]
+    assert gomlx.sample((ctypes.c_float * 3)(1, 9, 3), temperature=0) == [1]

@@ -1,4 +1,6 @@
 """Indexing: a[key], a[key] = value, a.at[key] and the functions that take index arrays, with NumPy as the oracle."""
+import sys
+
 import numpy as np
 import pytest
 
@@ -530,3 +532,37 @@ def test_batching(name):
         want = [np.array(function(*(a[i] if axis == 0 else a for a, axis in zip(args, axes, strict=True))))
                 for i in range(3)]
         np.testing.assert_array_equal(np.array(got), np.stack(want))
+
+
+@pytest.mark.parametrize("text", ["x[:2**32]", "x[-2**40:]", "x[:2**31]", "x[::2**32]", "x[-2**31 - 1:]", "x[2**31:]",
+                                  "x[None, :2**40]", "x[5:2**33:-1]", "x.at[:2**32].add(1)", "x.__setitem__(slice(2**32), 7)"])
+def test_slices_beyond_int32(text):
+    x = mx.arange(4)
+    with pytest.raises(ValueError, match="32-bit"):
+        eval(text, {"x": x})
+    assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_the_ends_of_slices():
+    x = mx.arange(4)
+    assert x[:2**31 - 1].tolist() == x[-2**31:].tolist() == x[:sys.maxsize].tolist() == x[:].tolist() == [0, 1, 2, 3]
+    assert x[::-1].tolist() == x[None:None:-1].tolist() == [3, 2, 1, 0] and x[2:].tolist() == [2, 3]
+
+
+def test_take_along_the_last_axis():
+    a, i = mx.array([[3, 1], [4, 2]]), mx.array([[0, 0], [1, 0]])
+    assert mx.take_along_axis(a, i).tolist() == mx.take_along_axis(a, i, -1).tolist() == [[3, 3], [2, 4]]
+    assert mx.take_along_axis(a, mx.array([0, 3]), None).tolist() == [3, 2]
+    with pytest.raises(ValueError, match="take_along_axis"):
+        mx.take_along_axis(a, mx.array([0, 1]))
+
+
+def test_no_indices_along_an_axis():
+    """array([]) is float32: as indices it is none of them."""
+    e, a = mx.array([]), mx.array([[3, 1], [4, 2]])
+    for axis in (None, 0, -1):
+        assert mx.put_along_axis(e, e, e, axis=axis).tolist() == mx.take_along_axis(e, e, axis=axis).tolist() == []
+    assert mx.take_along_axis(a, mx.zeros((2, 0)), axis=1).shape == (2, 0)
+    assert mx.put_along_axis(a, mx.zeros((2, 0)), mx.zeros((2, 0)), axis=1).tolist() == a.tolist()
+    with pytest.raises(ValueError, match="integers"):
+        mx.take_along_axis(a, mx.array([[1.0], [0.0]]), axis=1)

@@ -448,3 +448,32 @@ def test_views_are_read_as_they_are():
     want = np.transpose(a, (0, 2, 1))[::2, 1:6, 1:6]
     near(LA.inv(x), np.linalg.inv(want), "float32", 30)
     near(LA.svd(x)[1], np.linalg.svd(want, compute_uv=False), "float32")
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_cholesky_of_what_is_singular_but_for_rounding(upper):
+    """It ends at the first negative pivot, where what is left of the input stays; nothing becomes NaN."""
+    def lower(a):
+        return np.asarray(LA.cholesky(mx.array(np.array(a, "f4")), upper=upper)).T if upper else \
+            np.asarray(LA.cholesky(mx.array(np.array(a, "f4"))))
+    a = np.array([[1, 2], [2, 4]], "f4") - np.float32(1e-6) * np.eye(2, dtype="f4")
+    low = lower(a)
+    assert -1e-5 < low[1, 1] < 0
+    np.testing.assert_allclose(low @ low.T, a, atol=1e-5)
+    assert lower([[-3.0]]).tolist() == [[-3]] and lower([[1, 2], [2, 1]]).tolist() == [[1, 0], [2, -3]]
+    assert lower([[1, 2, 3], [2, 1, 4], [3, 4, 5]]).tolist() == [[1, 0, 0], [2, -3, 0], [3, -2, -4]]
+    assert lower([[1, 2, 3, 1], [2, 4, 6, 2], [3, 6, 9, 3], [1, 2, 3, 10]]).tolist() == [
+        [1, 0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0], [1, 0, 0, 3]]                  # semi-definite: a factor all the same
+    rows = np.random.default_rng(0).standard_normal((20, 40)).astype("f4")
+    rows[10:] = rows[:10]                                                          # a Gram matrix of dependent rows
+    low = lower(rows @ rows.T)
+    assert np.isfinite(low).all()
+    np.testing.assert_allclose(low[:10, :10] @ low[:10, :10].T, (rows @ rows.T)[:10, :10], atol=1e-3)
+
+
+def test_errors_of_singular_matrices_say_what_failed():
+    zero = mx.array([[0.0, 0.0], [0.0, 0.0]])
+    for f, what in ((LA.inv, "LU factorization failed"), (LA.tri_inv, "triangular inversion failed"),
+                    (LA.cholesky_inv, "triangular inversion failed")):
+        with pytest.raises(RuntimeError, match=what):
+            mx.eval(f(zero))

@@ -691,3 +691,130 @@ def test_empty_arrays_have_no_extremes():
 def test_floor_division_of_complex_numbers_is_division():
     a, b = mx.array([1 + 2j, -3.5 + 1j]), mx.array([2, 1 + 1j])
     assert mx.array_equal(a // b, a / b).item()
+
+
+# ---- what is easily lost: ties, scalars, out of range ----
+
+COMPLEX_ROWS = [[1, 1 + 1j, 1 - 1j], [1 + 5j, 2 + 1j, 3j], [2, 2, 2], [0j, complex(-0.0, -0.0), 0j], [-1, -1 - 1j, -1 + 1j]]
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_places_of_complex_extremes(name):
+    """The order of complex numbers is that of max, min and sort: by real, then by imaginary part."""
+    for row in COMPLEX_ROWS:
+        for n in (3, 1500):
+            z = np.array((row * n)[:n], np.complex64)
+            place = getattr(mx, "arg" + name)(mx.array(z)).item()
+            assert z[place] == getattr(mx, name)(mx.array(z)).item() and place == np.flatnonzero(z == z[place])[0]
+    nan = float("nan")
+    for row, place in (([1 + 1j, complex(1, nan), complex(nan, 1)], 1), ([nan, 1], 0), ([1, 2, complex(0, nan)], 2)):
+        assert getattr(mx, "arg" + name)(mx.array(np.array(row, np.complex64))).item() == place
+
+
+def test_count_over_no_axes():
+    a = mx.array([[1, 0], [2, 3]])
+    got = mx.count_nonzero(a, axis=())
+    assert got.dtype == mx.int32 and got.tolist() == [[1, 0], [1, 1]]
+
+
+def test_bool_rounded_to_tens():
+    for decimals, want in ((0, [True, False]), (1, [True, False]), (-1, [False, False]), (-2, [False, False])):
+        got = mx.round(mx.array([True, False]), decimals)
+        assert got.dtype == mx.bool_ and got.tolist() == want
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int8"])
+def test_the_truth_of_a_scalar_has_no_dtype(dtype):
+    a = mx.array([0, 3], dtype_of(dtype))
+    for scalar in (-1, 300, 2**40, 0.5, True):
+        for x, y in ((a, scalar), (scalar, a)):
+            assert mx.logical_and(x, y).tolist() == [False, True]
+            assert mx.logical_or(x, y).tolist() == [True, True]
+            assert mx.logical_xor(x, y).tolist() == [True, False]
+    with pytest.raises(ValueError, match="fit"):
+        mx.array([1], mx.uint8) + 300
+
+
+@pytest.mark.parametrize("dtype", INTS)
+def test_shifts_count_round_the_width(dtype):
+    """Counts go round at 64 bits, or 32 for all narrower integers, as on x86."""
+    bits, width = 8 * np.dtype(dtype).itemsize, 64 if dtype.endswith("64") else 32
+    values = np.array([1, 3, 100, 5] if dtype[0] == "u" else [1, -3, 100, -7], dtype)
+    counts = [c for c in (0, 1, 7, 9, 31, 32, 33, 40, 63, 64, 65, 100, -1, -33) if dtype[0] == "i" or c >= 0]
+    for count in counts:
+        a, by = mx.array(values), mx.array(np.full(4, count, dtype))
+        left = [(int(v) << count % width) % 2**bits for v in values]
+        np.testing.assert_array_equal(np.array(mx.left_shift(a, by)), np.array(left, np.uint64).astype(dtype))
+        np.testing.assert_array_equal(np.array(mx.right_shift(a, by)), [int(v) >> count % width for v in values])
+        np.testing.assert_array_equal(np.array(mx.compile(lambda x, y: (x << y) + 0)(a, by)), np.array(mx.left_shift(a, by)))
+
+
+def test_complex_powers_of_zero():
+    inf, nan = float("inf"), float("nan")
+    zero = mx.array([0j])
+    for exponent, want in ((-1, (inf, nan)), (-1 + 1j, (inf, nan)), (1j, (nan, nan)), (nan, (nan, nan)),
+                           (complex(nan, 1), (nan, nan)), (0, (1, 0)), (2, (0, 0)), (1 + 1j, (0, 0)), (0.5, (0, 0))):
+        got = (zero ** mx.array(np.array([exponent], np.complex64))).item()
+        np.testing.assert_array_equal([got.real, got.imag], want)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_shape_errors_name_the_op(name):
+    a, b = mx.zeros((2, 3), mx.int32), mx.zeros((4,), mx.int32)
+    with pytest.raises(ValueError, match=rf"^{name}: shapes \(2,3\) and \(4\) cannot be broadcast together$"):
+        getattr(mx, name)(a, b)
+
+
+def test_shape_errors_of_what_is_made_of_others():
+    a, b = mx.zeros((2, 3)), mx.zeros((4,))
+    calls = {"isclose": lambda: mx.isclose(a, b), "allclose": lambda: mx.allclose(a, b), "divmod": lambda: mx.divmod(a, b),
+             "clip": lambda: mx.clip(a, b, None), "vecdot": lambda: mx.vecdot(a, mx.zeros((3, 3))),
+             "bitwise_and": lambda: mx.bitwise_and(a, b), "add": lambda: a + b}
+    for name, call in calls.items():
+        with pytest.raises((ValueError, RuntimeError), match=f"^{name}: "):
+            call()
+
+
+# ---- sums and products that leave the range of float32 on their way, and come back ----
+
+def far_out(n, name, seed=0):
+    """Elements whose sums, or products, up to each one are finite and normal, and those of other parts often are not."""
+    r = np.random.default_rng([n, seed])
+    if name == "sum":
+        prefix = r.uniform(-3.4e38, 3.4e38, n)
+        return np.diff(prefix, prepend=0).clip(-3.4e38, 3.4e38).astype(np.float32)
+    exponent = r.uniform(-125, 127, n)
+    return np.exp2(np.diff(exponent, prepend=0).clip(-125, 127)).astype(np.float32)
+
+
+def prefixes(x, name):
+    with np.errstate(over="ignore"):
+        return (np.cumsum if name == "sum" else np.multiply.accumulate)(x.astype(np.longdouble))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["sum", "prod"])
+def test_reductions_whose_prefixes_are_finite(name, dtype):
+    for n in [2, 3, 7, 8, 17, 33, 250, 1000, 1030, 4000, 300_000]:
+        pair = [3e38, 3e38, -3e38, -3e38] if name == "sum" else [1e-30, 1e30, 1e30, 1e-30]
+        for x in (np.resize(np.roll(pair, 1 if name == "sum" else 0), n), far_out(n, name)):
+            a = mx.array(x.astype(np.float32)).astype(dtype_of(dtype))
+            steps = prefixes(values_of(a), name)
+            size = np.abs(steps)
+            if not np.all((size < 3.3e38) & ((name == "sum") | (size > 1.3e-38))):
+                continue                                    # no longer what it was made to be, after rounding
+            scale = np.abs(values_of(a)).max() * 1e-6 * max(1, n / 1000) if name == "sum" else 0
+            for got in (getattr(mx, name)(a), getattr(mx, name)(mx.broadcast_to(a[:, None], (n, 5)), axis=0)[3],
+                        getattr(mx, name)(mx.contiguous(mx.broadcast_to(a[:, None], (n, 5))), axis=0)[3],
+                        getattr(mx, name)(mx.contiguous(mx.broadcast_to(a, (3, n))), axis=1)[1]):
+                np.testing.assert_allclose(values_of(got), float(steps[-1]), rtol=2e-2 if dtype == "bfloat16" else 1e-5 + 1.2e-7 * n,
+                                           atol=scale)                 # a rounding each
+
+
+def test_a_zero_before_large_numbers():
+    x = mx.array([0.0] + [1e30] * 40)
+    assert mx.prod(x).item() == 0 and mx.cumprod(x).tolist() == [0] * 41
+    assert mx.prod(mx.array([float("inf"), 0.0])).item() != mx.prod(mx.array([float("inf"), 0.0])).item()
+    assert mx.sum(mx.array([float("inf"), 1.0])).item() == float("inf")
+    assert np.isnan(mx.sum(mx.array([float("inf"), float("-inf")])).item())
+    assert mx.sum(mx.array([1.7e308, -1.7e308] * 8, mx.float64)).item() == 0

@@ -20,6 +20,15 @@ def test_median_of_ints_nans_and_nothing():
         mx.median(mx.zeros((0,)))
 
 
+def test_median_of_complex_numbers():
+    """In the order of sort: by real, then by imaginary part."""
+    for values, want in (([1 + 5j, 2 + 1j, 3j], 1 + 5j), ([1 + 5j, 2 + 1j, 3j, 4], 1.5 + 3j), ([1, 1 + 1j, 1 - 1j], 1)):
+        got = mx.median(mx.array(np.array(values, "F")))
+        assert got.dtype == mx.complex64 and got.item() == want
+    got = mx.median(mx.array(np.array([[complex(0, np.nan), 1, 2], [1, 2, 3j]], "F")), axis=1)
+    assert np.isnan(got[0].item()) and got[1].item() == 1
+
+
 @pytest.mark.parametrize("size", [0, 1, 3, 20])
 def test_unique(size):
     x = np.random.default_rng(0).integers(0, 9, (4, 5)).astype("i4")

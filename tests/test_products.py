@@ -268,3 +268,67 @@ def test_refusals():
             wrong()
     with pytest.raises(TypeError, match="conv2d"):
         mx.conv2d(mx.zeros((1, 5, 5, 2)), mx.zeros((2, 3, 3, 2)), stride=(1, 2, 3))
+
+
+def test_vecdot_broadcasts_no_axis_that_it_sums():
+    a = mx.array(f32(2, 3))
+    for b, axis, error in ((mx.zeros((2, 1)), -1, ValueError), (mx.zeros((1, 3)), 0, ValueError), (mx.zeros((3,)), -1, ValueError),
+                           (mx.zeros((4, 2, 3)), 1, ValueError), (mx.zeros((2, 3)), 2, IndexError),
+                           (mx.zeros((5, 3)), -1, ValueError), (mx.array(1.0), -1, ValueError)):
+        with pytest.raises(error, match="vecdot"):
+            mx.vecdot(a, b, axis=axis)
+    with pytest.raises(ValueError, match="vecdot"):
+        mx.vecdot(mx.array(1.0), mx.array(2.0))
+    close(mx.vecdot(a, mx.array(f32(1, 3))), (f32(2, 3) * f32(1, 3)).sum(-1))
+    z = (f32(3) + 1j * f32(3, seed=1)).astype("F")
+    close(mx.vecdot(mx.array(z), mx.array(z)), np.vdot(z, z))
+
+
+@pytest.mark.parametrize("subscripts", ["ii", "ii->i", "iij->j", "iji->j"])
+def test_a_diagonal_is_of_a_square(subscripts):
+    shape = [1 if c == "i" else 3 for c in subscripts.split("->")[0]]
+    shape[[k for k, c in enumerate(subscripts) if c == "i"][1]] = 2
+    with pytest.raises(ValueError, match="einsum"):
+        mx.einsum(subscripts, mx.ones(shape))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "float64"])
+def test_factors_of_zero_take_operands_away(dtype):
+    """As in BLAS: NaN and infinities are not looked at."""
+    nan, dtype = float("nan"), getattr(mx, dtype)
+    for shape in ((3, 5), (5,), (1,)):
+        c, a, b = (mx.array(x).astype(dtype) for x in (np.full(shape, nan), np.ones((3, 4)), np.ones((4, 5))))
+        for beta in (0, 0.0):
+            got = mx.addmm(c, a, b, 0.5, beta)
+            assert got.dtype == dtype and got.tolist() == [[2] * 5] * 3
+        assert mx.addmm(mx.ones(shape).astype(dtype), a * nan, b, 0, 2).tolist() == [[2] * 5] * 3
+    assert mx.addmm(mx.full((5,), nan), mx.ones((4,)), mx.ones((4, 5)), 1, 0).tolist() == [4] * 5
+    gradients = mx.grad(lambda c, a: mx.addmm(c, a, mx.ones((4, 5)), 1, 0).sum(), argnums=(0, 1))(mx.full((5,), nan), mx.ones((3, 4)))
+    assert gradients[0].tolist() == [0] * 5 and gradients[1].tolist() == [[5] * 4] * 3
+    with pytest.raises(ValueError, match="addmm"):
+        mx.addmm(mx.zeros((2, 5)), mx.ones((3, 4)), mx.ones((4, 5)), 1, 0)
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_convolve_of_complex(mode):
+    for n, m in ((7, 3), (3, 7), (1, 1), (33, 8)):
+        x, y = ((f32(k, seed=s) + 1j * f32(k, seed=s + 5)).astype("F") for k, s in ((n, 1), (m, 2)))
+        close(mx.convolve(mx.array(x), mx.array(y), mode=mode), np.convolve(x, y, mode).astype("F"))
+        close(mx.convolve(mx.array(x), mx.array(y.real.copy()), mode=mode), np.convolve(x, y.real, mode).astype("F"))
+        close(mx.convolve(mx.array(x.real.copy()), mx.array(y), mode=mode), np.convolve(x.real, y, mode).astype("F"))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_arrays_say_how_many_axes_conv1d_has(transposed):
+    name = "conv_transpose" if transposed else "conv"
+    for n in (2, 3):
+        x, w = mx.array(f32(1, *[5] * n, 4)), mx.array(f32(6, *[2] * n, 2, seed=1))
+        for options in ({}, {"stride": 2, "padding": 1}):
+            want = getattr(mx, f"{name}{n}d")(x, w, groups=2, **options)
+            assert mx.array_equal(getattr(mx, f"{name}1d")(x, w, groups=2, **options), want).item()
+    for x, w in ((mx.ones((1, 4, 4, 1)), mx.ones((1, 2, 1))), (mx.ones((1, 2)), mx.ones((1, 2))),
+                 (mx.ones((1, 2, 2, 2, 2, 1)), mx.ones((1, 2, 2, 2, 2, 1)))):
+        with pytest.raises(ValueError, match=f"{name}1d"):
+            getattr(mx, f"{name}1d")(x, w)
+    with pytest.raises(ValueError, match=f"{name}3d"):
+        getattr(mx, f"{name}3d")(mx.ones((1, 4, 4, 1)), mx.ones((1, 2, 2, 1)))

@@ -294,3 +294,39 @@ def test_concatenated_pieces():
     assert got.shape == (300, 477) and got.dtype == mx.float32
     assert got[:, :200].tolist() == a.tolist() and got[:, 200:277].tolist() == b.tolist()
     assert got[:, 277:].tolist() == a[::-1].tolist()
+
+
+@pytest.mark.parametrize("mode", ["reflect", "symmetric"])
+def test_mirrored_borders_go_on_as_numpys(mode):
+    for n in range(1, 6):
+        x = np.arange(1, n + 1, dtype=np.float32)
+        for low in range(0, 13, 1):
+            for high in (0, 1, 2, 5, 12):
+                np.testing.assert_array_equal(np.array(mx.pad(mx.array(x), (low, high), mode=mode)), np.pad(x, (low, high), mode))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(np.array(mx.pad(mx.array(x), ((1, 8), (9, 2)), mode=mode)), np.pad(x, ((1, 8), (9, 2)), mode))
+
+
+def test_border_values_are_weak():
+    assert mx.pad(mx.array([1.0], mx.float64), 1, constant_values=0.1).tolist() == [0.1, 1, 0.1]
+    for dtype, value in ((mx.int8, 200), (mx.uint8, -1), (mx.int32, 2**40)):
+        with pytest.raises(ValueError, match="fit"):
+            mx.pad(mx.array([1], dtype), 1, constant_values=value)
+    assert mx.pad(mx.array([1]), 1, constant_values=2.7).tolist() == [2, 1, 2]
+    assert mx.pad(mx.array([1], mx.int8), 1, constant_values=mx.array(7)).tolist() == [7, 1, 7]
+
+
+def test_linspace_of_doubles():
+    for start, stop, num in ((0, 0.1, 3), (0.1, 0.7, 7), (-1e300, 1e300, 5)):
+        for endpoint in (True, False):
+            got = mx.linspace(start, stop, num, dtype=mx.float64, endpoint=endpoint)
+            np.testing.assert_allclose(np.array(got), np.linspace(start, stop, num, endpoint), rtol=1e-15, atol=1e-17)
+            assert got[0].item() == start and (not endpoint or got[-1].item() == stop)
+    assert mx.linspace(mx.array(0.1, mx.float64), 0.7, 2, dtype=mx.float64).tolist() == [0.1, 0.7]
+    assert mx.linspace(0, 0.1, 3).dtype == mx.float32
+
+
+def test_no_kronecker_product_of_nothing():
+    for a, b in (((0,), (2,)), ((2,), (0,)), ((), (2, 0))):
+        with pytest.raises(ValueError, match="kron"):
+            mx.kron(mx.zeros(a), mx.zeros(b))

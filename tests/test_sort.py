@@ -208,6 +208,43 @@ def test_scan_of_a_long_row_does_not_drift():
                                                         options.get("inclusive", True), ""), rtol=3e-6)
 
 
+def walk(name, n, seed):
+    """Elements of float32 whose sums, or products, up to each one are finite and normal."""
+    r, x, at = np.random.default_rng([n, seed]), np.empty(n, np.float32), 0.0 if name == "cumsum" else 1.0
+    for i in range(n):
+        goal = r.uniform(-3e38, 3e38) if name == "cumsum" else 2.0 ** r.uniform(-120, 120)
+        x[i] = np.clip(goal - at, -3e38, 3e38) if name == "cumsum" else np.clip(goal / at, 2.0**-125, 2.0**126)
+        at = at + float(x[i]) if name == "cumsum" else at * float(x[i])
+    return x
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+@pytest.mark.parametrize("n", [4, 8, 17, 40, 2047, 2049, 4200, 300_000])
+def test_scans_whose_prefixes_are_finite(name, n):
+    """However far the sums and products of parts of a row are out of range: rows, columns, and blocks on all threads."""
+    x = walk(name, n, 1)
+    want = getattr(np, name)(x.astype(np.longdouble))
+    assert np.isfinite(want.astype(np.float32)).all()
+    forms = {"row": (mx.array(x), {}, 0), "reverse": (mx.array(x[::-1].copy()), {"reverse": True}, 0)}
+    if n < 5000:
+        forms |= {"rows": (mx.array(np.tile(x, (9, 1))), {"axis": 1}, 4), "columns": (mx.array(np.tile(x[:, None], 19)), {"axis": 0}, 5)}
+    for form, (a, options, pick) in forms.items():
+        for inclusive in (True, False):
+            got = np.array(getattr(mx, name)(a, inclusive=inclusive, **options)).astype("d")
+            got = got[::-1] if form == "reverse" else got[pick] if form == "rows" else got[:, pick] if form == "columns" else got
+            got, wanted = (got, want) if inclusive else (got[1:], want[:-1])
+            np.testing.assert_allclose(got, wanted.astype("d"), rtol=3e-7 * n if name == "cumprod" else 0,
+                                       atol=1e32 * n**0.5 if name == "cumsum" else 0, err_msg=form)
+
+
+def test_scans_in_place_of_their_input():
+    """The blocks that are worked on again find their elements, where the results took their place."""
+    x = walk("cumprod", 5000, 2)
+    want = np.array(mx.cumprod(mx.array(x)))
+    np.testing.assert_array_equal(np.array(mx.cumprod(mx.array(x) * 1)), want)
+    np.testing.assert_array_equal(np.array(mx.cumprod(mx.array(x[::-1].copy()) * 1, reverse=True))[::-1], want)
+
+
 def test_scans_of_special_values():
     a = mx.array([1.0, float("nan"), 2.0])
     assert np.isnan(np.array(mx.cummax(a))[1:]).all() and np.isnan(np.array(mx.cummin(a))[1:]).all()

@@ -219,6 +219,34 @@ def test_an_exception_of_a_rule_arrives(kind):
          "vmap": lambda: mx.vmap(f)(x)}[kind]()
 
 
+def with_rule(kind, rule):
+    @mx.custom_function
+    def f(x):
+        return x * 2
+    getattr(f, kind)(rule)
+    return f
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 2), (1, 2, 3)])
+@pytest.mark.parametrize("kind", ["vjp", "jvp", "vmap"])
+def test_a_rule_that_gives_a_wrong_shape(kind, shape):
+    x = mx.ones((2, 3))
+    rule = {"vjp": lambda *args: mx.ones(shape), "jvp": lambda *args: mx.ones(shape), "vmap": lambda *args: (mx.ones(shape), 0)}
+    f = with_rule(kind, rule[kind])
+    with pytest.raises(ValueError, match=rf"custom function: its {kind} gave shape \({','.join(map(str, shape))}\)"):
+        {"vjp": lambda: mx.grad(lambda x: f(x).sum())(x), "jvp": lambda: mx.jvp(f, [x], [x]), "vmap": lambda: mx.vmap(f)(x)}[kind]()
+
+
+def test_what_a_rule_gives_takes_the_form_of_what_it_belongs_to():
+    x = mx.ones((2, 3))
+    zero = with_rule("vjp", lambda *args: mx.array(0.0))
+    assert mx.grad(lambda x: zero(x).sum())(x).tolist() == [[0] * 3] * 2
+    half = with_rule("vjp", lambda primals, cotangent, output: cotangent.astype(mx.float16))
+    assert mx.grad(lambda x: half(x).sum())(x).dtype == mx.float32
+    row = with_rule("jvp", lambda primals, tangents: mx.array([1.0, 2.0, 3.0]))
+    assert mx.jvp(row, [x], [x])[1][0].tolist() == [[1, 2, 3]] * 2
+
+
 def test_a_rule_may_evaluate_what_it_is_given():
     @mx.custom_function
     def f(x):

@@ -253,28 +253,35 @@ static gm_array *pad_edge(gm_scope *s, gm_array *x, int axis, int64_t low, int64
     return gm_concatenate(s, parts, count, axis);
 }
 
-/* A mirror image may be shorter than the border: then the border is made in steps, each mirroring what is there
- * already. skip: 1 when the edge itself is not repeated. */
+/* The axis and its mirror image by turns, for ever, cut where the borders end. skip: 1 when the edge itself is not
+ * repeated. */
 static gm_array *pad_mirrored(gm_scope *s, gm_array *x, int axis, int64_t low, int64_t high, int skip) {
-    while ((low || high) && x) {
-        int64_t n = x->shape[axis];
-        if (n == 0)
-            return gm_fail(GM_EVALUE, "pad: axis %d is empty: there is nothing to mirror", axis), NULL;
-        int64_t most = n > skip ? n - skip : 0, below = low < most ? low : most, above = high < most ? high : most;
-        if (most == 0)                   /* one item, its own mirror image */
-            return pad_edge(s, x, axis, low, high);
-        gm_array *parts[3];
-        int count = 0;
-        if (below)
-            parts[count++] = flip_axis(s, part_of(s, x, axis, skip, skip + below), axis);
+    gm_array *parts[3];
+    int count = 0;
+    if (!x || (!low && !high))
+        return x;
+    const int64_t n = x->shape[axis], most = n - skip;
+    if (n == 0)
+        return gm_fail(GM_EVALUE, "pad: axis %d is empty: there is nothing to mirror", axis), NULL;
+    if (most == 0)                       /* one item, its own mirror image */
+        return pad_edge(s, x, axis, low, high);
+    if (low <= most && high <= most) {
+        if (low)
+            parts[count++] = flip_axis(s, part_of(s, x, axis, skip, skip + low), axis);
         parts[count++] = x;
-        if (above)
-            parts[count++] = flip_axis(s, part_of(s, x, axis, n - skip - above, n - skip), axis);
-        x = gm_concatenate(s, parts, count, axis);
-        low -= below;
-        high -= above;
+        if (high)
+            parts[count++] = flip_axis(s, part_of(s, x, axis, most - high, most), axis);
+        return gm_concatenate(s, parts, count, axis);
     }
-    return x;
+    const int64_t period = n + most - skip, first = (period - low % period) % period, total = low + n + high;
+    int64_t reps[GM_MAX_NDIM];
+    for (int d = 0; d < x->ndim; d++)
+        reps[d] = d == axis ? (first + total + period - 1) / period : 1;
+    parts[count++] = x;
+    if (period > n)
+        parts[count++] = flip_axis(s, part_of(s, x, axis, skip, most), axis);
+    gm_array *turns = gm_tile(s, gm_concatenate(s, parts, count, axis), x->ndim, reps);
+    return turns ? part_of(s, turns, axis, first, first + total) : NULL;
 }
 
 gm_array *gm_pad(gm_scope *s, gm_array *x, const int64_t *low, const int64_t *high, gm_pad_mode mode, gm_array *value) {
@@ -444,6 +451,8 @@ gm_array *gm_kron(gm_scope *s, gm_array *a, gm_array *b) {
     int64_t shape_a[GM_MAX_NDIM], shape_b[GM_MAX_NDIM], shape[GM_MAX_NDIM];
     if (!a || !b)
         return NULL;
+    if (a->size == 0 || b->size == 0)
+        return gm_fail(GM_EVALUE, "kron: an array without elements"), NULL;
     int ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
     if (2 * ndim > GM_MAX_NDIM)
         return gm_fail(GM_EVALUE, "kron: %d dimensions: at most %d are supported", ndim, GM_MAX_NDIM / 2), NULL;

@@ -25,7 +25,7 @@ gm_array *gm_round(gm_scope *s, gm_array *x, int decimals) {
     if (!x)
         return NULL;
     gm_dtype type = (gm_dtype)x->dtype;
-    if (!dtype_is_inexact(type) && (decimals >= 0 || type == GM_BOOL))
+    if (!dtype_is_inexact(type) && decimals >= 0)
         return x;
     if (decimals == 0)
         return round_even(s, x);
@@ -55,6 +55,9 @@ gm_array *gm_clip(gm_scope *s, gm_array *x, gm_array *low, gm_array *high) {
         return NULL;
     if (array_is_none(low) && array_is_none(high))
         return gm_fail(GM_EVALUE, "clip: a_min and a_max are both None; at least one bound is needed"), NULL;
+    for (int i = 0; i < 2; i++)
+        if (!array_is_none(i ? high : low) && broadcast_check("clip", x, i ? high : low) != GM_OK)
+            return NULL;
     if (!array_is_none(low))
         x = gm_maximum(s, x, low);
     return array_is_none(high) ? x : gm_minimum(s, x, high);
@@ -66,6 +69,8 @@ gm_array *gm_divmod(gm_scope *s, gm_array *a, gm_array *b, gm_array **remainder)
         return NULL;
     if (gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype) == GM_COMPLEX64)
         return gm_fail(GM_EVALUE, "divmod: not defined for complex64"), NULL;
+    if (broadcast_check("divmod", a, b) != GM_OK)
+        return NULL;
     *remainder = gm_remainder(s, a, b);
     return gm_floor_divide(s, a, b);
 }
@@ -76,8 +81,9 @@ static gm_array *both_nan(gm_scope *s, gm_array *a, gm_array *b) {
 }
 
 /* |a - b| <= atol + rtol * |b|; infinities are close to their equals only. */
-gm_array *gm_isclose(gm_scope *s, gm_array *a, gm_array *b, double rtol, double atol, bool equal_nan) {
-    if (!a || !b)
+static gm_array *close_by(gm_scope *s, const char *op, gm_array *a, gm_array *b, double rtol, double atol,
+                          bool equal_nan) {
+    if (!a || !b || broadcast_check(op, a, b) != GM_OK)
         return NULL;
     gm_dtype type = dtype_inexact(gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype));
     a = gm_astype(s, a, type);
@@ -91,8 +97,12 @@ gm_array *gm_isclose(gm_scope *s, gm_array *a, gm_array *b, double rtol, double 
     return equal_nan ? gm_logical_or(s, close, both_nan(s, a, b)) : close;
 }
 
+gm_array *gm_isclose(gm_scope *s, gm_array *a, gm_array *b, double rtol, double atol, bool equal_nan) {
+    return close_by(s, "isclose", a, b, rtol, atol, equal_nan);
+}
+
 gm_array *gm_allclose(gm_scope *s, gm_array *a, gm_array *b, double rtol, double atol, bool equal_nan) {
-    return gm_all(s, gm_isclose(s, a, b, rtol, atol, equal_nan), -1, NULL, false);
+    return gm_all(s, close_by(s, "allclose", a, b, rtol, atol, equal_nan), -1, NULL, false);
 }
 
 gm_array *gm_array_equal(gm_scope *s, gm_array *a, gm_array *b, bool equal_nan) {

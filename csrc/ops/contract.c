@@ -69,8 +69,20 @@ gm_array *gm_outer(gm_scope *s, gm_array *a, gm_array *b) {
 }
 
 gm_array *gm_vecdot(gm_scope *s, gm_array *a, gm_array *b, int axis) {
+    int at;
     if (!a || !b)
         return NULL;
+    if (a->ndim == 0 || b->ndim == 0)
+        return gm_fail(GM_EVALUE, "vecdot: operands of %d and %d dimensions, expected at least 1", a->ndim, b->ndim), NULL;
+    if (check_axis("vecdot", axis, a->ndim, &at) != GM_OK || broadcast_check("vecdot", a, b) != GM_OK)
+        return NULL;
+    if (a->ndim != b->ndim || a->shape[at] != b->shape[at]) {
+        char ta[128], tb[128];
+        shape_text(a->ndim, a->shape, ta);
+        shape_text(b->ndim, b->shape, tb);
+        return gm_fail(GM_ESHAPE, "vecdot: shapes %s and %s, expected as many dimensions and as many items along axis %d",
+                       ta, tb, axis), NULL;
+    }
     return gm_sum(s, gm_multiply(s, a->dtype == GM_COMPLEX64 ? gm_conjugate(s, a) : a, b), 1, &axis, false);
 }
 

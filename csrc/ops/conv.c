@@ -87,6 +87,17 @@ TRANSPOSED(conv_transpose1d)
 TRANSPOSED(conv_transpose2d)
 TRANSPOSED(conv_transpose3d)
 
+/* A convolution is linear in both: of complex numbers it is four of real ones. */
+static gm_array *convolve_complex(gm_scope *s, gm_array *a, gm_array *v, const char *mode) {
+    gm_array *part[2][2], *parts_a[2] = {gm_real(s, a), gm_imag(s, a)}, *parts_v[2] = {gm_real(s, v), gm_imag(s, v)};
+    for (int i = 0; i < 4; i++)
+        part[i / 2][i % 2] = gm_convolve(s, gm_astype(s, parts_a[i / 2], GM_FLOAT32),
+                                         gm_astype(s, parts_v[i % 2], GM_FLOAT32), mode);
+    gm_array *real = gm_subtract(s, part[0][0], part[1][1]), *imaginary = gm_add(s, part[0][1], part[1][0]);
+    gm_array *unit = gm_array_from(s, GM_COMPLEX64, 0, NULL, (float[2]){0, 1});
+    return gm_add(s, real, gm_multiply(s, imaginary, unit));
+}
+
 /* NumPy's convolve: v slides over a from its end to its start. */
 gm_array *gm_convolve(gm_scope *s, gm_array *a, gm_array *v, const char *mode) {
     if (!a || !v)
@@ -95,6 +106,8 @@ gm_array *gm_convolve(gm_scope *s, gm_array *a, gm_array *v, const char *mode) {
         return gm_fail(GM_EVALUE, "convolve: got arrays of %d and %d dimensions with %lld and %lld items, expected one "
                        "dimension and at least one item", a->ndim, v->ndim, (long long)a->size,
                        (long long)v->size), NULL;
+    if (a->dtype == GM_COMPLEX64 || v->dtype == GM_COMPLEX64)
+        return convolve_complex(s, a, v, mode);
     if (v->size > a->size) {
         gm_array *longer = v;
         v = a;

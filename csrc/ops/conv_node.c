@@ -350,7 +350,8 @@ gm_array *conv_checked(gm_scope *s, gm_array *x, gm_array *w, const conv_param *
     shape_text(x->ndim, x->shape, tx);
     shape_text(w->ndim, w->shape, tw);
     if (!dtype_is_float(type) || !dtype_is_float((gm_dtype)x->dtype))
-        return gm_fail(GM_EVALUE, "conv: got %s, expected floating point", gm_dtype_name((gm_dtype)x->dtype)), NULL;
+        return gm_fail(GM_EVALUE, "conv: got %s and %s, expected floating point", gm_dtype_name((gm_dtype)x->dtype),
+                       gm_dtype_name((gm_dtype)w->dtype)), NULL;
     if (n < 1 || n > CONV_AXES || w->ndim != n + 2)
         return gm_fail(GM_EVALUE, "conv: input %s and weight %s; expected [N, ..., C_in] and "
                        "[C_out, ..., C_in / groups]", tx, tw), NULL;

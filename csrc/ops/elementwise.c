@@ -225,13 +225,14 @@ const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = si
 
 /* ---- binary ---- */
 typedef struct { int32_t function; int32_t truth; } binary_param;
+static const char *binary_title(const void *param);
 static const gm_field binary_fields[] = {{FIELD_INT, offsetof(binary_param, function), "function", 1}, {0}};
 
 static gm_status binary_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     const binary_param *p = param;
     out->dtype = p->truth ? GM_BOOL : (gm_dtype)in[0]->dtype;
-    return broadcast_shape("elementwise", in[0], in[1], out);
+    return broadcast_shape(binary_title(p), in[0], in[1], out);
 }
 
 static gm_status binary_eval(gm_array *out, gm_queue *q) {
@@ -294,6 +295,7 @@ static void binary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
 typedef enum { OPERANDS_ANY, OPERANDS_FLOAT, OPERANDS_BOOL, OPERANDS_INTEGER, OPERANDS_SHIFT } operand_rule;
 
 static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op function, operand_rule rule, bool truth) {
+    const binary_param p = {(int32_t)function, truth};
     if (!a || !b)
         return NULL;
     if (a->dtype == GM_PACKED || b->dtype == GM_PACKED)
@@ -304,15 +306,14 @@ static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op func
     if (rule == OPERANDS_BOOL)
         t = GM_BOOL;
     if (rule >= OPERANDS_INTEGER && dtype_is_inexact(t))
-        return gm_fail(GM_ESTATE, "bitwise operation on %s and %s: expected integers or bool",
+        return gm_fail(GM_ESTATE, "%s: got %s and %s, expected integers or bool", binary_title(&p),
                        gm_dtype_name((gm_dtype)a->dtype), gm_dtype_name((gm_dtype)b->dtype)), NULL;
     if (t == GM_COMPLEX64 && (function == GM_B_REMAINDER || function == GM_B_ARCTAN2))
-        return gm_fail(GM_EVALUE, "%s: not defined for complex64",
-                       function == GM_B_ARCTAN2 ? "arctan2" : "remainder"), NULL;
+        return gm_fail(GM_EVALUE, "%s: not defined for complex64", binary_title(&p)), NULL;
     if (t == GM_BOOL && rule == OPERANDS_SHIFT)
         t = GM_UINT8;
     gm_array *in[2] = {gm_astype(s, a, t), gm_astype(s, b, t)};
-    return array_node(s, &binary_op, in, 2, &(binary_param){(int32_t)function, truth});
+    return array_node(s, &binary_op, in, 2, &p);
 }
 
 #define BINARY_ROWS(X) \

@@ -11,7 +11,7 @@ static gm_status fused_infer(gm_array *const *in, int n_in, const void *param, g
     for (int i = 0; i < n_in; i++) {
         gm_array so_far = {.ndim = (int16_t)shape.ndim, .shape = shape.shape};
         gm_spec next;
-        GM_TRY(broadcast_shape("elementwise", &so_far, in[i], &next));
+        GM_TRY(broadcast_shape("compile", &so_far, in[i], &next));
         shape.ndim = next.ndim;
         memcpy(shape.shape, next.shape, (size_t)next.ndim * sizeof *next.shape);
     }

@@ -398,7 +398,8 @@ const gm_op take_along_axis_op = {.name = "take_along_axis", .n_in = 2, .n_out =
 
 gm_status index_along(const char *op, const gm_array *x, const gm_array *index, int axis, int *at) {
     GM_TRY(check_axis(op, axis, x->ndim, at));
-    if (x->ndim != index->ndim || !dtype_is_integer((gm_dtype)index->dtype)) {
+    const bool any = index->size == 0;             /* no index: of whatever dtype, as array([]) is float32 */
+    if (x->ndim != index->ndim || !(any || dtype_is_integer((gm_dtype)index->dtype))) {
         char tx[128], ti[128];
         array_text(x, tx);
         array_text(index, ti);
@@ -411,6 +412,9 @@ gm_array *gm_take_along_axis(gm_scope *s, gm_array *x, gm_array *indices, int ax
     int at;
     gm_spec common;
     if (!x || !indices || index_along("take_along_axis", x, indices, axis, &at) != GM_OK)
+        return NULL;
+    indices = indices->size ? indices : gm_astype(s, indices, GM_INT32);
+    if (!indices)
         return NULL;
     int64_t from[GM_MAX_NDIM], to[GM_MAX_NDIM];
     memcpy(from, x->shape, (size_t)x->ndim * sizeof *from);

@@ -56,6 +56,11 @@ gm_status broadcast_shape(const char *op, const gm_array *a, const gm_array *b, 
     return GM_OK;
 }
 
+gm_status broadcast_check(const char *op, const gm_array *a, const gm_array *b) {
+    gm_spec both;
+    return broadcast_shape(op, a, b, &both);
+}
+
 void spec_like(gm_spec *out, const gm_array *a, gm_dtype type) {
     out->dtype = type;
     out->ndim = a->ndim;

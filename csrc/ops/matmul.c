@@ -201,12 +201,20 @@ gm_array *gm_addmm(gm_scope *s, gm_array *c, gm_array *a, gm_array *b, double al
     if (!dtype_is_inexact(type))
         return gm_fail(GM_EVALUE, "addmm: got %s, expected floating point", gm_dtype_name(type)), NULL;
     gm_array *in[3] = {gm_astype(s, c, type), gm_astype(s, a, type), gm_astype(s, b, type)};
-    if (a->ndim >= 2 && b->ndim >= 2 && type != GM_COMPLEX64)
-        return array_node(s, &addmm_op, in, 3, &(addmm_param){(float)alpha, (float)beta});
+    const bool fused = a->ndim >= 2 && b->ndim >= 2 && type != GM_COMPLEX64;
+    /* A factor of 0 takes its operand away, NaN and infinities too, as in BLAS. */
+    if (fused && alpha != 0) {
+        if (beta == 0)
+            in[IN_ADDED] = scalar_array(s, 0, type);
+        gm_array *out = array_node(s, &addmm_op, in, 3, &(addmm_param){(float)alpha, (float)beta});
+        return out && check_added(c, out->ndim, out->shape) == GM_OK ? out : NULL;
+    }
     /* Vectors and complex numbers: two passes. */
-    gm_array *unadded = scaled(s, gm_matmul(s, in[IN_A], in[IN_B]), (float)alpha);
-    gm_array *added = scaled(s, in[IN_ADDED], (float)beta);
-    if (!unadded || !added || check_added(added, unadded->ndim, unadded->shape) != GM_OK)
+    gm_array *ab = gm_matmul(s, in[IN_A], in[IN_B]);
+    if (!ab || check_added(c, ab->ndim, ab->shape) != GM_OK)
         return NULL;
-    return gm_add(s, unadded, added);
+    gm_array *unadded = scaled(s, ab, (float)alpha), *added = scaled(s, in[IN_ADDED], (float)beta);
+    if (alpha == 0)
+        return broadcast_like(s, beta == 0 ? scalar_array(s, 0, type) : added, ab);
+    return beta == 0 ? unadded : gm_add(s, unadded, added);
 }

@@ -40,6 +40,8 @@ bool slice_is_sane(const slice_range *range, const gm_array *x);      /* of a fi
 void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
 /* The common shape of two, as NumPy has it; GM_ESHAPE names op and both. */
 gm_status broadcast_shape(const char *op, const gm_array *a, const gm_array *b, gm_spec *out);
+/* Only whether there is one, for ops that are made of others: their errors say the op that was asked for. */
+gm_status broadcast_check(const char *op, const gm_array *a, const gm_array *b);
 void spec_like(gm_spec *out, const gm_array *a, gm_dtype type);
 /* 0 <= axis < ndim, negative ones counted from the end; else GM_EAXIS. */
 gm_status check_axis(const char *op, int axis, int ndim, int *out);

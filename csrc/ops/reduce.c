@@ -48,6 +48,8 @@ static int64_t grain_for(int64_t work) { return work >= GRAIN ? 1 : GRAIN / (wor
 static gm_dtype block_type(gm_reduce_op op, gm_dtype in) {
     if (op == GM_R_ALL || op == GM_R_ANY)
         return GM_BOOL;
+    if ((op == GM_R_SUM || op == GM_R_PROD) && dtype_is_float(in))
+        return GM_FLOAT64;           /* what the blocks before bring back into range may be outside of it here */
     if (in == GM_FLOAT16 || in == GM_BFLOAT16)
         return GM_FLOAT32;
     if (dtype_is_inexact(in) || op == GM_R_MAX || op == GM_R_MIN)

@@ -98,21 +98,52 @@ static gm_array *product_vjp(gm_scope *s, gm_array *x, gm_array *y, gm_array *co
     return gm_where(s, none, before, gm_where(s, first, others, zero));
 }
 
-/* d y_i / d x_j = e**(x_j - y_i). Summed as logarithms, the positive and the negative cotangents apart. */
-static gm_array *logarithm_vjp(gm_scope *s, gm_array *x, gm_array *y, gm_array *cotangent, const scan_param *p) {
-    gm_array *zero = constant(s, 0, x), *one = constant(s, 1, x), *nothing = constant(s, -INFINITY, x);
-    gm_array *sides[2];
-    for (int i = 0; i < 2; i++) {
-        gm_array *size = i ? gm_negative(s, cotangent) : cotangent;
-        gm_array *counts = gm_logical_and(s, gm_greater(s, size, zero), gm_not_equal(s, y, nothing));
-        gm_array *logs = gm_log(s, gm_where(s, counts, size, one));
-        logs = gm_where(s, counts, gm_subtract(s, logs, gm_where(s, counts, y, zero)), nothing);
-        gm_array *sum = scan_by(s, logs, GM_R_LOGSUMEXP, p->axis, !p->reverse, p->exclusive);
-        gm_array *is_some = gm_not_equal(s, sum, nothing);
-        gm_array *value = gm_exp(s, gm_add(s, x, gm_where(s, is_some, sum, zero)));
-        sides[i] = gm_where(s, is_some, value, zero);
+/* x moved k places towards the beginning of the axis; behind it zeros, or its last item again. */
+static gm_array *moved(gm_scope *s, gm_array *x, int axis, int64_t k, gm_pad_mode behind) {
+    int64_t start[GM_MAX_NDIM] = {0}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM], low[GM_MAX_NDIM] = {0}, high[GM_MAX_NDIM] = {0};
+    if (!x)
+        return NULL;
+    for (int d = 0; d < x->ndim; d++) {
+        stop[d] = x->shape[d];
+        step[d] = 1;
     }
-    return gm_subtract(s, sides[0], sides[1]);
+    start[axis] = high[axis] = k;
+    return gm_pad(s, gm_slice(s, x, start, stop, step), low, high, behind, constant(s, 0, x));
+}
+
+/* e**(a - b) for a <= b; 1 where both are one infinity. */
+static gm_array *exp_difference(gm_scope *s, gm_array *a, gm_array *b) {
+    if (!a || !b)
+        return NULL;
+    gm_array *same = gm_logical_and(s, gm_equal(s, a, b), gm_isinf(s, a));
+    return gm_exp(s, gm_where(s, same, constant(s, 0, a), gm_subtract(s, a, b)));
+}
+
+/* d y_i / d x_j = e**(x_j - y_i), so x_j gets e**(x_j - y_j) t_j, where t_j = sum of e**(y_j - y_i) c_i over i >= j: all
+ * factors are at most 1. t_j = c_j + e**(y_j - y_j+1) t_j+1 in doubling steps, linear in c, as jvp wants it. */
+static gm_array *logarithm_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, const scan_param *p) {
+    const gm_dtype type = (gm_dtype)x->dtype, wide = type == GM_FLOAT16 || type == GM_BFLOAT16 ? GM_FLOAT32 : type;
+    const int axis = p->axis;
+    const int64_t n = x->shape[axis];
+    if (n == 0)
+        return cotangent;
+    x = gm_astype(s, type == GM_COMPLEX64 ? gm_conjugate(s, x) : x, wide);
+    gm_array *t = gm_astype(s, cotangent, wide);
+    if (p->reverse) {
+        x = gm_flip(s, x, 1, &axis);
+        t = gm_flip(s, t, 1, &axis);
+    }
+    if (p->exclusive)                    /* output i + 1 is what the inclusive one has at i */
+        t = moved(s, t, axis, 1, GM_PAD_CONSTANT);
+    gm_array *y = x ? scan_by(s, x, GM_R_LOGSUMEXP, axis, false, false) : NULL;
+    gm_array *factor = n > 1 ? exp_difference(s, y, moved(s, y, axis, 1, GM_PAD_EDGE)) : NULL;
+    for (int64_t k = 1; k < n; k *= 2) {
+        t = gm_add(s, t, gm_multiply(s, factor, moved(s, t, axis, k, GM_PAD_CONSTANT)));
+        factor = 2 * k < n ? gm_multiply(s, factor, moved(s, factor, axis, k, GM_PAD_CONSTANT)) : factor;
+    }
+    gm_array *nothing = y ? gm_equal(s, y, constant(s, -INFINITY, y)) : NULL;
+    gm_array *grad = y ? gm_where(s, nothing, constant(s, 0, x), gm_multiply(s, exp_difference(s, x, y), t)) : NULL;
+    return gm_astype(s, p->reverse ? gm_flip(s, grad, 1, &axis) : grad, type);
 }
 
 static void scan_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
@@ -120,7 +151,7 @@ static void scan_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
     switch (p->function) {
     case GM_R_SUM: grad[0] = scan_by(s, cotangents[0], GM_R_SUM, p->axis, !p->reverse, p->exclusive); break;
     case GM_R_PROD: grad[0] = product_vjp(s, in[0], out, cotangents[0], p); break;
-    case GM_R_LOGSUMEXP: grad[0] = logarithm_vjp(s, in[0], out, cotangents[0], p); break;
+    case GM_R_LOGSUMEXP: grad[0] = logarithm_vjp(s, in[0], cotangents[0], p); break;
     default: grad[0] = extreme_vjp(s, in[0], cotangents[0], p);
     }
 }

@@ -354,6 +354,9 @@ gm_array *gm_scatter_along(gm_scope *s, gm_array *x, gm_array *indices, gm_array
     int at;
     if (!x || !indices || !updates || index_along("put_along_axis", x, indices, axis, &at) != GM_OK)
         return NULL;
+    indices = indices->size ? indices : gm_astype(s, indices, GM_INT32);
+    if (!indices)
+        return NULL;
     int64_t shape[GM_MAX_NDIM];
     memcpy(shape, x->shape, (size_t)x->ndim * sizeof *shape);
     shape[at] = indices->shape[at];

@@ -2,7 +2,11 @@
 #include "ops/linalg.h"
 #include <string.h>
 
-static const char singular[] = "linalg: a matrix is singular: it has no inverse";
+/* By part of the matrix that is inverted. */
+static const char *const singular[] = {
+    [GM_PART_ALL] = "linalg: LU factorization failed: a matrix is singular, it has no inverse",
+    [GM_PART_LOWER] = "linalg: triangular inversion failed: a matrix is singular, it has no inverse",
+    [GM_PART_UPPER] = "linalg: triangular inversion failed: a matrix is singular, it has no inverse"};
 
 /* ---- inverse ---- */
 typedef struct { int32_t part; int32_t checked; } inverse_param;      /* gm_matrix_part; whether singular is an error */
@@ -12,7 +16,7 @@ static const gm_field inverse_fields[] = {{FIELD_INT, offsetof(inverse_param, pa
 /* Solves with a and b as doubles, b being the identity or given, over b. */
 static gm_status launch_solve(gm_queue *q, matrices m, gm_matrix_part part, double *a, double *b, int64_t cols,
                               bool identity, bool checked) {
-    int32_t *failed = checked ? queue_flag(q, singular) : NULL;
+    int32_t *failed = checked ? queue_flag(q, singular[part]) : NULL;
     uint32_t *pivots = queue_scratch(q, (size_t)(m.count * m.rows) * sizeof *pivots + 1);
     if (!pivots || (checked && !failed))
         return error_code();

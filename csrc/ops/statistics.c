@@ -113,6 +113,7 @@ gm_array *gm_std(gm_scope *s, gm_array *x, int n, const int *axes, bool keep, in
     return v ? gm_astype(s, gm_sqrt(s, v), real_type(x)) : NULL;
 }
 
+/* Over no axes too the counts are int32: each is 0 or 1. */
 gm_array *gm_count_nonzero(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return gm_sum(s, gm_astype(s, x, GM_BOOL), n, axes, keep);
+    return gm_astype(s, gm_sum(s, gm_astype(s, x, GM_BOOL), n, axes, keep), GM_INT32);
 }

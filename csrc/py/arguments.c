@@ -69,7 +69,7 @@ bool read_int(PyObject *value, const char *what, int *out) {
     if (number == -1 && PyErr_Occurred())
         return false;
     if (overflow || number < INT_MIN || number > INT_MAX) {
-        PyErr_Format(PyExc_OverflowError, "%s is outside the range of int32", what);
+        PyErr_Format(PyExc_OverflowError, "%s: %S is outside the range of int32, -2147483648 to 2147483647", what, value);
         return false;
     }
     *out = (int)number;

@@ -16,6 +16,16 @@ gm_array *py_array_node(module_state *state, PyObject *object) {
 }
 
 PyObject *py_array_handle(PyTypeObject *type, gm_array *node) {
+    /* MLX's limit: programs keep sizes in 32 bits. The engine's own are of 64. */
+    for (int i = 0; i < gm_array_ndim(node); i++) {
+        const int64_t n = gm_array_shape(node)[i];
+        if (n > INT32_MAX) {
+            gm_release(node);
+            PyErr_Format(PyExc_OverflowError, "a dimension of %lld is outside the range of int32, -2147483648 to 2147483647",
+                         (long long)n);
+            return NULL;
+        }
+    }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     array_object *array = (array_object *)allocate(type, 0);
     if (!array) {
@@ -115,7 +125,7 @@ static PyObject *binary(PyObject *a, PyObject *b, binary_fn fn, const operation 
         return refuse_operand(state, a, b, op);
     gm_array *x, *y;
     gm_scope *scope = gm_scope_open();
-    gm_array *node = scope && nodes_from_operands(state, scope, a, b, &x, &y) ? fn(scope, x, y) : NULL;
+    gm_array *node = scope && nodes_from_operands(state, scope, a, b, true, &x, &y) ? fn(scope, x, y) : NULL;
     return py_array_result(state, scope, node);
 }
 
@@ -126,7 +136,7 @@ static PyObject *binary_inplace(PyObject *self, PyObject *other, binary_fn fn, c
         return refuse_operand(state, self, other, op);
     gm_array *x, *y;
     gm_scope *scope = gm_scope_open();
-    gm_array *node = scope && nodes_from_operands(state, scope, self, other, &x, &y) ? fn(scope, x, y) : NULL;
+    gm_array *node = scope && nodes_from_operands(state, scope, self, other, true, &x, &y) ? fn(scope, x, y) : NULL;
     if (node)
         gm_retain(node);
     gm_scope_close(scope);

@@ -445,10 +445,11 @@ gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *valu
 }
 
 /* Strangers first: converting them may run Python code, and a node is borrowed from its handle only until that. */
-bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, gm_array **x, gm_array **y) {
+bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, bool weak, gm_array **x,
+                         gm_array **y) {
     gm_array *own_a = py_array_node(state, a), *own_b = py_array_node(state, b);
-    *x = own_a ? own_a : node_from_operand(state, scope, a, own_b ? gm_array_dtype(own_b) : GM_DTYPE_COUNT);
-    *y = own_b ? own_b : node_from_operand(state, scope, b, own_a ? gm_array_dtype(own_a) : GM_DTYPE_COUNT);
+    *x = own_a ? own_a : node_from_operand(state, scope, a, weak && own_b ? gm_array_dtype(own_b) : GM_DTYPE_COUNT);
+    *y = own_b ? own_b : node_from_operand(state, scope, b, weak && own_a ? gm_array_dtype(own_a) : GM_DTYPE_COUNT);
     if (own_a && !own_b)
         *x = py_array_node(state, a);
     if (own_b && !own_a)

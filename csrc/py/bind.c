@@ -212,7 +212,7 @@ bool call_bind(call *c, bind_signature *sig, const char *function, const char *t
             ok = read_stream(v[i]);
         } else if (*kinds == 'W') {                 /* two operands, scalars weak to the other */
             gm_array **a = va_arg(list, gm_array **), **b = va_arg(list, gm_array **);
-            ok = nodes_from_operands(c->state, c->scope, v[i], v[i + 1], a, b);
+            ok = nodes_from_operands(c->state, c->scope, v[i], v[i + 1], true, a, b);
             if (ok) {
                 gm_scope_keep(c->scope, *a);
                 gm_scope_keep(c->scope, *b);

@@ -216,13 +216,22 @@ static gm_dtype dtype_of_buffer(const Py_buffer *view) {
     return type;
 }
 
-/* Shape and strides in elements; false when the strides are no whole elements (then shape is right all the same). */
+static void shape_of(const Py_buffer *view, int64_t *shape) {
+    for (int i = 0; i < view->ndim; i++)
+        shape[i] = view->shape[i];
+}
+
+/* Shape and strides in elements; false when the strides are no whole elements (then shape is right all the same). An
+ * exporter of contiguous memory may leave its strides out, as ctypes does. */
 static bool layout_of(const Py_buffer *view, int64_t *shape, int64_t *strides) {
     bool whole = !view->suboffsets;
-    for (int i = 0; i < view->ndim; i++) {
-        shape[i] = view->shape[i];
-        whole = whole && view->strides[i] % view->itemsize == 0;
-        strides[i] = view->strides[i] / view->itemsize;
+    int64_t dense = 1;
+    shape_of(view, shape);
+    for (int i = view->ndim - 1; i >= 0; i--) {
+        const int64_t bytes = view->strides ? view->strides[i] : dense * view->itemsize;
+        whole = whole && bytes % view->itemsize == 0;
+        strides[i] = bytes / view->itemsize;
+        dense *= shape[i];
     }
     return whole && (uintptr_t)view->buf % (uintptr_t)view->itemsize == 0;
 }
@@ -232,9 +241,13 @@ static bool dims_fit(const Py_buffer *view) {
         PyErr_Format(PyExc_ValueError, "a buffer with %d dimensions, at most %d are possible", view->ndim, GM_MAX_NDIM);
         return false;
     }
+    if (view->ndim > 0 && !view->shape) {
+        PyErr_Format(PyExc_ValueError, "a buffer with %d dimensions and no shape", view->ndim);
+        return false;
+    }
     int64_t shape[GM_MAX_NDIM];
     for (int i = 0; i < view->ndim; i++)
-        shape[i] = view->shape ? view->shape[i] : view->len / view->itemsize;
+        shape[i] = view->shape[i];
     return dimensions_fit("a buffer", view->ndim, shape);
 }
 
@@ -263,8 +276,7 @@ static gm_array *wrap_view(gm_scope *scope, Py_buffer *view, gm_dtype type) {
 /* Any layout through Python's own copy. */
 static gm_array *copy_slowly(gm_scope *scope, Py_buffer *view, gm_dtype type) {
     int64_t shape[GM_MAX_NDIM];
-    for (int i = 0; i < view->ndim; i++)
-        shape[i] = view->shape[i];
+    shape_of(view, shape);
     char *data = malloc((size_t)view->len + 1);
     gm_array *node = NULL;
     if (!data)
@@ -278,8 +290,7 @@ static gm_array *copy_slowly(gm_scope *scope, Py_buffer *view, gm_dtype type) {
 /* NumPy's complex128 pairs: the one format that is not a dtype here and still means something. */
 static gm_array *copy_complex128(gm_scope *scope, Py_buffer *view) {
     int64_t shape[GM_MAX_NDIM];
-    for (int i = 0; i < view->ndim; i++)
-        shape[i] = view->shape[i];
+    shape_of(view, shape);
     size_t n = (size_t)view->len / sizeof(double);
     double *wide = malloc((n + 1) * sizeof *wide);
     float *narrow = malloc((n + 1) * sizeof *narrow);
@@ -352,8 +363,7 @@ gm_array *node_sharing_buffer(gm_scope *scope, PyObject *object) {
 /* A large block is copied without the GIL. */
 static gm_array *copy_contiguous(gm_scope *scope, Py_buffer *view, gm_dtype type) {
     int64_t shape[GM_MAX_NDIM];
-    for (int i = 0; i < view->ndim; i++)
-        shape[i] = view->shape[i];
+    shape_of(view, shape);
     gm_array *node;
     if (view->len < 1 << 20)
         return gm_array_from(scope, type, view->ndim, shape, view->buf);

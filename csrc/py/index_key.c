@@ -41,6 +41,12 @@ static bool read_int_item(index_key *k, PyObject *item) {
     return true;
 }
 
+/* Beyond int32, as in MLX, for a slice would cut it to size without a word. What Python makes of None, and sys.maxsize,
+ * mean the end. */
+static bool is_bound(Py_ssize_t n) {
+    return (n >= INT32_MIN && n <= INT32_MAX) || n == PY_SSIZE_T_MAX || n <= -PY_SSIZE_T_MAX;
+}
+
 static bool read_slice_item(index_key *k, PyObject *item) {
     if (!axis_left(k))
         return false;
@@ -48,6 +54,11 @@ static bool read_slice_item(index_key *k, PyObject *item) {
     if (PySlice_Unpack(item, &start, &stop, &step) < 0) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
             refuse("slice indices must be integers or None");
+        return false;
+    }
+    if (!is_bound(start) || !is_bound(stop) || !is_bound(step)) {
+        const Py_ssize_t wrong = !is_bound(start) ? start : !is_bound(stop) ? stop : step;
+        PyErr_Format(PyExc_ValueError, "slice indices must be 32-bit integers, got %zd", wrong);
         return false;
     }
     Py_ssize_t length = PySlice_AdjustIndices((Py_ssize_t)k->shape[k->axis], &start, &stop, step);

@@ -35,12 +35,15 @@ static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyO
 static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, PyObject *const *args, Py_ssize_t n,
                              PyObject *kwnames) {
     const signature sig = {name, 0, 2, 3, {"a", "b", "stream", NULL}};
+    /* What is true does not depend on a dtype: -1 beside uint32 is. */
+    const bool weak = fn != gm_logical_and && fn != gm_logical_or && fn != gm_logical_xor;
+    module_state *state = PyModule_GetState(module);
     PyObject *v[3];
     gm_array *x, *y;
     if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]))
         return NULL;
     gm_scope *scope = gm_scope_open();
-    bool ok = scope && nodes_from_operands(PyModule_GetState(module), scope, v[0], v[1], &x, &y);
+    bool ok = scope && nodes_from_operands(state, scope, v[0], v[1], weak, &x, &y);
     return finish(module, scope, ok ? fn(scope, x, y) : NULL);
 }
 

@@ -111,12 +111,16 @@ WRAPPED(triu, wrap_int, gm_triu)
 
 /* ---- sequences ---- */
 FUNCTION_OF(linspace) {
-    gm_array *start, *stop;
+    PyObject *ends[2];
     int count = 50;
     bool endpoint = true;
     gm_dtype type = GM_FLOAT32;
-    BIND(linspace, "VVibd", &start, &stop, &count, &endpoint, &type);
-    return call_finish(&c, gm_linspace(c.scope, start, stop, count, endpoint, type));
+    BIND(linspace, "ppibd", &ends[0], &ends[1], &count, &endpoint, &type);
+    /* Numbers keep their double where the result does. */
+    const gm_dtype like = type == GM_FLOAT64 ? GM_FLOAT64 : GM_DTYPE_COUNT;
+    gm_array *start = gm_scope_keep(c.scope, node_from_operand(c.state, c.scope, ends[0], like));
+    gm_array *stop = start ? node_from_operand(c.state, c.scope, ends[1], like) : NULL;
+    return call_finish(&c, stop ? gm_linspace(c.scope, start, stop, count, endpoint, type) : NULL);
 }
 
 FUNCTION_OF(meshgrid) {

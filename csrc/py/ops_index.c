@@ -40,8 +40,8 @@ FUNCTION_OF(take) {
 
 FUNCTION_OF(take_along_axis) {
     gm_array *x, *indices;
-    int axis = 0;
-    bool flat = true;
+    int axis = -1;
+    bool flat = false;
     BIND(take_along_axis, "AAa", &x, &indices, &axis, &flat);
     x = flat_or(c.scope, x, flat, &axis);
     return call_finish(&c, gm_take_along_axis(c.scope, x, indices, axis));

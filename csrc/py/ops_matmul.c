@@ -131,8 +131,8 @@ FUNCTION_OF(conv_general) {
 
 static const char *const size_names[4] = {"stride", "padding", "dilation", "output_padding"};
 
-/* conv1d to conv_transpose3d: the number of spatial axes is the function's; lists of another length are a TypeError, as
- * in MLX. */
+/* conv1d to conv_transpose3d: lists of another length than the function's number are a TypeError, as in MLX. conv1d
+ * and conv_transpose1d, with plain numbers, take as many as the arrays have, as there too. */
 static PyObject *wrap_conv(const invocation *in, int axes, bool transposed) {
     call c = {PyModule_GetState(in->module), NULL, NULL, NULL};
     gm_array *x, *w;
@@ -157,6 +157,10 @@ static PyObject *wrap_conv(const invocation *in, int axes, bool transposed) {
         if (*counts[i] < 0)
             values[i][1] = values[i][2] = values[i][0];
     }
+    const bool plain = sizes.n_stride < 0 && sizes.n_low < 0 && sizes.n_dilation < 0 && sizes.n_input_dilation < 0;
+    const int spatial = gm_array_ndim(x) - 2;
+    if (axes == 1 && plain && spatial >= 1 && spatial <= 3)
+        axes = spatial;
     sizes.n_high = sizes.n_low;
     for (int k = 0; k < 3; k++)
         sizes.high[k] = sizes.low[k];

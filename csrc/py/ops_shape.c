@@ -246,10 +246,10 @@ static bool read_widths(PyObject *value, int ndim, int64_t *low, int64_t *high) 
 FUNCTION_OF(pad) {
     static const char *const modes[] = {"constant", "edge", "reflect", "symmetric"};
     gm_array *x, *value;
-    PyObject *width;
+    PyObject *width, *given;
     int64_t low[GM_MAX_NDIM], high[GM_MAX_NDIM];
     const char *mode = "constant";
-    BIND(pad, "AptQ", &x, &width, &mode, &value);
+    BIND(pad, "Aptp", &x, &width, &mode, &given);
     int kind = 0;
     while (kind < 4 && strcmp(modes[kind], mode) != 0)
         kind++;
@@ -259,8 +259,9 @@ FUNCTION_OF(pad) {
     }
     if (!read_widths(width, gm_array_ndim(x), low, high))
         return call_finish(&c, NULL);
-    value = value == GM_NONE ? gm_zeros(c.scope, 0, NULL, gm_array_dtype(x)) : value;
-    return call_finish(&c, gm_pad(c.scope, x, low, high, (gm_pad_mode)kind, value));
+    value = given && given != Py_None ? node_from_operand(c.state, c.scope, given, gm_array_dtype(x))
+                                      : gm_zeros(c.scope, 0, NULL, gm_array_dtype(x));
+    return call_finish(&c, !value ? NULL : gm_pad(c.scope, x, low, high, (gm_pad_mode)kind, value));
 }
 
 WRAPPED(diag, wrap_int, gm_diag)

@@ -131,8 +131,9 @@ gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value,
 /* One operand: an array, or a scalar that takes the dtype of the array beside it (like; GM_DTYPE_COUNT: none) when it
  * can. */
 gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *value, gm_dtype like);
-/* Two operands, scalars weak to the other one. */
-bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, gm_array **x, gm_array **y);
+/* Two operands; weak: a scalar takes the dtype of the other one, where it can. */
+bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, bool weak, gm_array **x,
+                         gm_array **y);
 
 /* ---- buffer.c ---- */
 int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags);

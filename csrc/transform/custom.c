@@ -32,6 +32,22 @@ static gm_status ruled(gm_status status) {
     return status != GM_OK && error_code() == GM_OK ? gm_fail(status, "custom function: its rule failed") : status;
 }
 
+/* What a rule gave belongs to `like`: its dtype, and its shape, or one that broadcasts to it (a scalar 0). */
+static gm_array *belonging(gm_scope *s, gm_array *given, const gm_array *like, const char *rule, int at) {
+    bool fits = given->ndim <= like->ndim && given->dtype < GM_DTYPE_COUNT;
+    for (int i = 0; fits && i < given->ndim; i++)
+        fits = given->shape[i] == 1 || given->shape[i] == like->shape[like->ndim - given->ndim + i];
+    if (!fits) {
+        char tg[128], tl[128];
+        shape_text(given->ndim, given->shape, tg);
+        shape_text(like->ndim, like->shape, tl);
+        return gm_fail(GM_ESHAPE, "custom function: its %s gave shape %s as number %d, expected %s", rule, tg, at, tl), NULL;
+    }
+    given = gm_astype(s, given, (gm_dtype)like->dtype);
+    const bool same = given && given->ndim == like->ndim && given->size == like->size;
+    return same ? given : gm_broadcast_to(s, given, like->ndim, like->shape);
+}
+
 static void custom_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     const custom_param *p = out->param;
     const gm_closure *c = &atomic_load(&p->shared)->closure;
@@ -49,7 +65,9 @@ static void custom_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
                                : gm_full(s, o->ndim, o->shape, scalar_array(s, 0, GM_FLOAT32), (gm_dtype)o->dtype);
         all[p->n_outputs + k] = in[p->n_inputs + k];
     }
-    ruled(c->vjp(c->payload, s, in, p->n_inputs, all, all + p->n_outputs, p->n_outputs, grad));
+    if (ruled(c->vjp(c->payload, s, in, p->n_inputs, all, all + p->n_outputs, p->n_outputs, grad)) == GM_OK)
+        for (int i = 0; i < p->n_inputs; i++)
+            grad[i] = grad[i] ? belonging(s, grad[i], in[i], "vjp", i) : NULL;
     memory_free(all);
 }
 
@@ -57,8 +75,13 @@ static gm_status custom_jvp(gm_scope *s, gm_array *out, gm_array *const *in, gm_
                             gm_array **outs) {
     const custom_param *p = out->param;
     const gm_closure *c = &atomic_load(&p->shared)->closure;
-    if (c->jvp)
-        return ruled(c->jvp(c->payload, s, in, tangents, p->n_inputs, p->n_outputs, outs));
+    if (c->jvp) {
+        GM_TRY(ruled(c->jvp(c->payload, s, in, tangents, p->n_inputs, p->n_outputs, outs)));
+        for (int k = 0; k < p->n_outputs; k++)
+            if (outs[k] && !(outs[k] = belonging(s, outs[k], array_output(out, k), "jvp", k)))
+                return error_code();
+        return GM_OK;
+    }
     for (int k = 0; k < p->n_outputs; k++)
         outs[k] = tangents[p->n_inputs + k];
     return GM_OK;
@@ -67,9 +90,19 @@ static gm_status custom_jvp(gm_scope *s, gm_array *out, gm_array *const *in, gm_
 static gm_status custom_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     const custom_param *p = out->param;
     const gm_closure *c = &atomic_load(&p->shared)->closure;
-    if (c->vmap)
-        return ruled(c->vmap(c->payload, s, in, batched, p->n_inputs, p->n_outputs, outs));
     int64_t batch = batch_size(in, out->n_in, batched);
+    if (c->vmap) {
+        GM_TRY(ruled(c->vmap(c->payload, s, in, batched, p->n_inputs, p->n_outputs, outs)));
+        for (int k = 0; k < p->n_outputs; k++) {
+            const gm_array *o = array_output(out, k);
+            int64_t shape[GM_MAX_NDIM + 1] = {batch};
+            memcpy(shape + 1, o->shape, (size_t)o->ndim * sizeof *shape);
+            const gm_array like = {.ndim = (int16_t)(o->ndim + 1), .dtype = o->dtype, .shape = shape, .size = batch * o->size};
+            if (outs[k] && !(outs[k] = belonging(s, outs[k], &like, "vmap", k)))
+                return error_code();
+        }
+        return GM_OK;
+    }
     for (int k = 0; k < p->n_outputs; k++)
         outs[k] = batched_input(s, in[p->n_inputs + k], batched[p->n_inputs + k], batch);
     return GM_OK;

@@ -92,6 +92,13 @@ KNOWN = [
     Known("addmm of two vectors: c of one item makes the result an array of one item on MLX", ops="addmm", kinds=GOMLX_RAISES,
           detail="does not broadcast to the product's shape"),
 
+    Known("convolve of complex numbers is refused by MLX, or loses the imaginary parts of one of them", ops="convolve",
+          dtypes={"complex64"}),
+    Known("vecdot of as many dimensions each; MLX sums another axis than that of the shorter one", ops="vecdot", kinds=GOMLX_RAISES,
+          detail="expected as many dimensions"),
+    Known("sums and products out of range come back on gomlx; on MLX they stay infinite, or become NaN", kinds=VALUE,
+          ops="sum|cumsum|prod|cumprod|mean|trace", detail=NOT_FINITE),
+
     # Gradients, tangents, batches.
     Known("divmod's gradient is 0 on MLX; gomlx has that of the remainder", ops="divmod", kinds=VALUE, modes="vjp|jvp"),
     Known("MLX's tangent of addmm leaves out alpha and beta", ops="addmm", kinds=VALUE, modes="jvp"),
