@@ -10,7 +10,8 @@ nothing to standard output or error: what it has to say goes to `logging.getLogg
 import logging
 
 from gomlx import backends
-from gomlx._gomlx import AxisError, Encoding, Error, Session, Token
+from gomlx._gomlx import (AxisError, ContextLengthExceeded, Encoding, Error, KvStateNotAvailable, ModelNotSupported,
+                          Session, Token)
 from gomlx._gomlx import version as __version__
 from gomlx.discovery import FoundModel, discover
 from gomlx.inspection import Patch, Steer, Validation
@@ -20,16 +21,17 @@ from gomlx.model import Model
 from gomlx.probes import Probe, ProbeEvent, Recorder
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling, sample, sample_probabilities
-from gomlx.streams import BatchStream, Result, TokenStream
+from gomlx.streams import BatchStream, Cancelled, Result, TokenStream
 from gomlx.tokenizer import Tokenizer
 from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
-__all__ = ["AxisError", "BatchStream", "Encoding", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Probe",
-           "ProbeEvent", "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token",
-           "TokenStream", "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "load",
+__all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel",
+           "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
+           "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
+           "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "load",
            "plan_memory", "sample", "sample_probabilities"]
 
 

@@ -86,7 +86,7 @@ void py_stream_release(stream_object *stream) {
     if (session->stream != stream)      /* another stream was opened while we freed this one */
         return;
     session->stream = NULL;
-    if (session->doomed && !session->saving)
+    if (session->doomed && !session->working)
         py_session_release(session);
 }
 
@@ -190,7 +190,10 @@ static bool read_request(module_state *state, PyObject *const *v, request *r) {
     o->activations = r->activations;
     o->n_activations = r->n_activations;
     o->stop_ids = r->stop_ids;
-    return !v[8] || read_processors(v[8], r);
+    if (v[8] && !read_processors(v[8], r))
+        return false;
+    o->hand_out_logits = o->hand_out_logits && o->max_tokens != 0;      /* they are called for tokens */
+    return true;
 }
 
 static bool is_tokenizer(module_state *state, PyObject *value) {

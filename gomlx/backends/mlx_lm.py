@@ -368,9 +368,13 @@ class BridgeModel(Model):
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(one) for one in prompt]
-        if not ids or len(ids) >= self._context:
-            raise ValueError(f"generate: the prompt has {len(ids)} tokens, expected 1 or more, and fewer than the "
-                             f"context of {self._context}")
+        if not ids:
+            raise _gomlx.KvStateNotAvailable("generate: the prompt has 0 tokens, expected 1 or more")
+        if len(ids) >= self._context:
+            error = _gomlx.ContextLengthExceeded(f"generate: the prompt has {len(ids)} tokens, expected fewer than the "
+                                                 f"context of {self._context}")
+            error.prompt_tokens, error.context_length = len(ids), self._context
+            raise error
         if not all(0 <= one < self.tokenizer.vocab_size for one in ids):
             raise ValueError(f"generate: a token id is outside the vocabulary of {self.tokenizer.vocab_size}")
         stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
