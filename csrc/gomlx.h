@@ -35,7 +35,6 @@ typedef enum {
     GM_EBADFILE,      /* gomlx.Error: a file that is not what it should be */
     GM_EDEVICE,       /* gomlx.Error */
     GM_ECONTEXT,      /* gomlx.ContextLengthExceeded, with both numbers */
-    GM_ENOSTATE,      /* gomlx.KvStateNotAvailable */
     GM_EMODEL,        /* gomlx.ModelNotSupported */
     GM_ECANCELLED,    /* the work was cancelled from another thread */
     GM_AGAIN,         /* not a failure: call again */
@@ -558,6 +557,7 @@ typedef struct {
     int64_t decode_steps;
     /* Of the forward passes that had rows of it, whole, and its own sampling. */
     double prefill_seconds, decode_seconds;
+    size_t peak_memory;           /* bytes that were active at most while it was open, of the whole process */
     gm_finish finish;
     int32_t stop_id;              /* the stop token that ended it, or -1 */
     int32_t stop_text;            /* the number of the stop text that ended it, or -1 */

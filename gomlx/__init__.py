@@ -13,7 +13,7 @@ from gomlx import backends
 from gomlx._gomlx import (AxisError, ContextLengthExceeded, Encoding, Error, KvStateNotAvailable, ModelNotSupported,
                           Session, Token)
 from gomlx._gomlx import version as __version__
-from gomlx.discovery import FoundModel, discover
+from gomlx.discovery import FoundModel, GGUFInfo, discover, gguf_info
 from gomlx.inspection import Patch, Steer, Validation
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
@@ -28,11 +28,11 @@ from gomlx.tool_calls import ToolCall
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
-__all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel",
+__all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel", "GGUFInfo",
            "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
            "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
-           "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "load",
-           "plan_memory", "sample", "sample_probabilities"]
+           "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "gguf_info",
+           "load", "plan_memory", "sample", "sample_probabilities"]
 
 
 MODULES = ("profiling",)        # they are attributes without being imported by name

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gomlx import _gomlx, arguments, chat, scoring
+from gomlx import _gomlx, abilities, arguments, chat, prefixes, scoring
 from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Probe, ProbeEvent, Prober
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gomlx.state_bundle import StateBundle
 
 __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
+log = logging.getLogger("gomlx")
 
 
 MAX_BATCH = 1024                # streams that are decoded at a time
@@ -207,6 +209,8 @@ class Model(Inspectable):
         if held and (append or len(prompt) == 0):
             return held + (self.tokenizer.encode_after(prompt) if isinstance(prompt, str) else prompt)
         ids = self._prompt_ids(prompt)
+        if not ids:
+            raise _gomlx.KvStateNotAvailable("the prompt is empty, and so is the session: there is no token to go on from")
         shared = common(packed(held), packed(ids))
         if shared < min(len(held), len(ids)) and not (isinstance(prompt, str) and self._begin_alike(held, prompt)):
             here, there = (repr(self.tokenizer.decode(one[shared:shared + 8], False)) for one in (held, ids))
@@ -232,12 +236,34 @@ class Model(Inspectable):
         else:
             self.prompt_cache.put(session, [*prompt, *output])
 
-    def warm_prompt_cache(self, prefix: str | Sequence[int]) -> int:
-        """Computes the keys of a text or of ids that prompts will begin with - a system prompt, schemas of tools, a
-        document - and keeps them until prompt_cache.clear(): every prompt that begins with all of it computes only what
-        is new, to the same bits. Returns the number of tokens. The text must be what the prompts begin with, for chat()
-        tokenizer.apply_chat_template(..., add_generation_prompt=False)."""
-        ids = self._prompt_ids(prefix, "prefix")
+    def warm_prompt_cache(self, prefix: str | Sequence[int] | None = None, *, messages: Sequence[dict] | None = None,
+                          tools: Sequence[dict] | None = None, **rendering) -> int:
+        """Computes the keys of what prompts will begin with - a system prompt, schemas of tools, a document - and keeps
+        them until prompt_cache.clear(): prompts that begin alike compute only what is new, to the same bits. Returns
+        the number of tokens that are kept.
+
+        prefix      a text that generate()'s prompts will begin with, or token ids, which are taken as they are
+        messages    or what the messages of chat() will begin with, say the system's; with
+        tools       as for chat(), also without messages
+        rendering   the other options of chat() that its template sees: template_args, enable_thinking, chat_format
+
+        Of a text those tokens are kept that no continuation changes: a space at its end belongs to the next word, and its
+        last word may be the beginning of a longer one. Where none are left, a warning in the log says so, and nothing
+        is kept."""
+        if (prefix is not None) == (messages is not None or tools is not None):
+            raise ValueError("warm_prompt_cache: expected either a prefix, or messages, tools or both")
+        if prefix is None:
+            render = partial(self._text_of_messages, tools=tools, **rendering)
+            ids, what = prefixes.of_messages(self.tokenizer, render, messages or []), "messages"
+        else:
+            if rendering:
+                raise TypeError(f"warm_prompt_cache: {', '.join(rendering)}: only with messages or tools")
+            ids, what = (prefixes.of_text(self.tokenizer, prefix), "text") if isinstance(prefix, str) else \
+                (self._prompt_ids(prefix, "prefix"), "ids")
+        if len(ids) <= (len(self.tokenizer.encode_prompt("")) if what != "ids" else 0):
+            log.warning("warm_prompt_cache: no token of this %s is certain to begin the prompts that begin with it: nothing "
+                        "is kept", what)
+            return 0
         session = self._fresh_session(ids)
         try:
             self.generate(ids, max_tokens=0, session=session, reset=True).read()
@@ -357,17 +383,8 @@ class Model(Inspectable):
                   thinking_budget=None, chat_format=None, parser="auto", session=None, **options):
         """The arguments of _open() for messages, but for the session."""
         tools = arguments.several("tools", tools, "a list of tools") if tools is not None else None
-        if chat_format is not None:
-            arguments.text("chat_format", chat_format, "a name")
-        variables = arguments.mapping("template_args", template_args) if template_args is not None else {}
-        add_generation_prompt = arguments.flag("add_generation_prompt", add_generation_prompt)
-        template = self.tokenizer.template_for(tools, chat_format)
-        if enable_thinking is not None:
-            variables |= chat.thinking_variable(template, arguments.flag("enable_thinking", enable_thinking))
-        if tools and "tools" not in chat.variables(template):
-            raise ValueError("tools were given, but this model's chat template takes none")
-        render = partial(self.tokenizer.apply_chat_template, tools=tools, add_generation_prompt=add_generation_prompt,
-                         chat_format=chat_format, **variables)
+        render = partial(self._text_of_messages, tools=tools, add_generation_prompt=add_generation_prompt,
+                         template_args=template_args, enable_thinking=enable_thinking, chat_format=chat_format)
         if isinstance(session, _gomlx.Session) and (held := session.ids):
             messages = chat.check_messages(messages)
             if options.get("append"):
@@ -380,12 +397,27 @@ class Model(Inspectable):
         else:
             text = render(messages)
         if parser == "auto":
-            parser = detect(template, lambda token: self.tokenizer.token_to_id(token) is not None)
+            parser = detect(self.tokenizer.template_for(tools, chat_format), lambda token: self.tokenizer.token_to_id(token) is not None)
         parser = Parser(parser, tools, text) if isinstance(parser, str) else copy.deepcopy(parser)
         if thinking_budget is not None:
             options["logits_processors"] = [*options.get("logits_processors", ()),
                                             self._thinking_budget(parser, thinking_budget)]
         return options | {"prompt": text, "parser": parser}
+
+    def _text_of_messages(self, messages, *, tools=None, add_generation_prompt=True, template_args=None,
+                          enable_thinking=None, chat_format=None):
+        tools = arguments.several("tools", tools, "a list of tools") if tools is not None else None
+        if chat_format is not None:
+            arguments.text("chat_format", chat_format, "a name")
+        variables = arguments.mapping("template_args", template_args) if template_args is not None else {}
+        add_generation_prompt = arguments.flag("add_generation_prompt", add_generation_prompt)
+        template = self.tokenizer.template_for(tools, chat_format)
+        if enable_thinking is not None:
+            variables |= chat.thinking_variable(template, arguments.flag("enable_thinking", enable_thinking))
+        if tools and "tools" not in chat.variables(template):
+            raise ValueError("tools were given, but this model's chat template takes none")
+        return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
+                                                  chat_format=chat_format, **variables)
 
     def _check_conversation(self, held, messages, text):
         """KvStateNotAvailable where the session's conversation has another first turn than these messages."""
@@ -413,16 +445,27 @@ class Model(Inspectable):
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
 
-    def classify(self, prompts: Sequence, labels: Sequence[str | int] | None = None,
-                 return_logits: bool = False) -> Classified:
+    def classify(self, prompts: Sequence, labels: Sequence[str | int] | None = None, return_logits: bool = False, *,
+                 sampling: Sampling | None = None, seed: int | None = None, **changes) -> Classified:
         """What comes next after each prompt (texts or token ids), in passes over all of them without padding: a sequence
         of Classification in their order, with prompt_tokens, seconds and tokens_per_second.
 
         labels          texts or token ids: each is scored by the log probability of all its tokens after the prompt,
                         which is computed once. A text's tokens are those that it has on its own
         return_logits   each result has its logits, float32 [vocab]
+        sampling        a Sampling, or any of its fields by name (temperature=0.8): the token is drawn so, as generate()
+                        draws its first one; without, it is the likeliest
+        seed            of the draws, prompt i has seed + i; None draws one
         """
-        return scoring.classify(self, prompts, labels, return_logits)
+        chosen = None
+        if sampling is not None or changes:
+            if sampling is not None and not isinstance(sampling, Sampling):
+                raise TypeError(f"sampling: expected a gomlx.Sampling, got {type(sampling).__name__}")
+            chosen = (sampling or Sampling()).replace(**changes).engine_options(self.tokenizer)
+        elif seed is not None:
+            raise ValueError("seed: nothing is drawn without sampling")
+        seed = draw_seed() if seed is None else arguments.whole("seed", seed, 0, 2**64 - 1)
+        return scoring.classify(self, prompts, labels, return_logits, chosen, seed)
 
     def score(self, text: str | Sequence) -> Score | list[Score]:
         """The log probability of each token of a text, or of token ids, after those before it; several texts or lists of
@@ -446,6 +489,29 @@ class Model(Inspectable):
     def session(self) -> _gomlx.Session:
         """A sequence that several generations share: its KV cache is kept between them."""
         return self._engine.new_session()
+
+    @property
+    def abilities(self) -> set[str]:
+        """The names of what this model can do; gomlx.abilities.ABILITIES says what each is."""
+        attention = any(name.endswith(".q") for _, name, *_ in self._engine.activations())
+        return abilities.ENGINE | ({"attention"} if attention else set()) | abilities.of_chat(self.tokenizer)
+
+    def supports(self, ability: str) -> bool:
+        """Whether the model, with the backend that runs it, can do something: "attention", "tools", "sessions" and the
+        other names of gomlx.abilities.ABILITIES. ValueError for any other name."""
+        return abilities.check(ability) in self.abilities
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a prompt: as tokenizer.encode_prompt."""
+        return self.tokenizer.encode_prompt(text)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids: as tokenizer.decode."""
+        return self.tokenizer.decode(ids, skip_special_tokens)
+
+    @property
+    def num_layers(self) -> int:
+        return self.info["n_layers"]
 
     @property
     def vocab_size(self) -> int:

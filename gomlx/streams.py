@@ -39,7 +39,7 @@ class Result:
     prefill_seconds: float = 0.0        # of the forward passes that it took part in; a batch shares them
     decode_seconds: float = 0.0
     total_seconds: float = 0.0          # from the call that opened it to its end, the caller's own time included
-    peak_memory_bytes: int = 0          # of the whole process, since core.reset_peak_memory()
+    peak_memory_bytes: int = 0          # of the whole process while it ran: the engine's arrays, weights and caches
     active_memory_bytes: int = 0        # of the whole process, at its end
     prefill_difference: float | None = None     # prefill="validate": the largest difference from exact logits
     profile: dict | None = None         # profile=True: what the engine did, gomlx.profiling
@@ -120,7 +120,7 @@ class Generation:
             decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats),
             logprobs=self._logprobs, top_logprobs=self._top_logprobs, error=error,
             prefill_seconds=stats["prefill_seconds"], decode_seconds=stats["decode_seconds"],
-            total_seconds=time.monotonic() - self._started, peak_memory_bytes=_gomlx.get_peak_memory(),
+            total_seconds=time.monotonic() - self._started, peak_memory_bytes=stats.get("peak_memory_bytes", 0),
             active_memory_bytes=_gomlx.get_active_memory(),
             prefill_difference=self._prefill_difference,
             profile=self.stream.profile() if self.stream is not None else None, **vars(parsed))

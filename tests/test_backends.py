@@ -388,6 +388,17 @@ def test_it_does_not_outlive_its_parent(folder, python, way):
     assert is_gone(pid), done.stderr
 
 
+def test_what_a_bridged_model_can_do(load):
+    model = load()
+    assert model.supports("generate") and model.supports("metrics")
+    for no in ("attention", "sessions", "batch", "classify", "prompt_cache", "logits_processors", "probe"):
+        assert not model.supports(no)
+    with pytest.raises(ValueError, match="there is no ability 'x'"):
+        model.supports("x")
+    assert model.encode("ab") == model.tokenizer.encode_prompt("ab") and model.decode(model.encode("ab")) == "ab"
+    assert model.num_layers == model.info["n_layers"]
+
+
 def test_what_only_the_engine_can_do(load):
     model = load()
     for call in (lambda: model.logits([1]), model.session, lambda: model.classify(["x"]),

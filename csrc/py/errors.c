@@ -60,8 +60,6 @@ static PyObject *exception_class(module_state *state, gm_status code) {
         return state->error;
     case GM_ECONTEXT:
         return state->context_exceeded;
-    case GM_ENOSTATE:
-        return state->no_state;
     case GM_EMODEL:
         return state->no_model;
     case GM_OK:

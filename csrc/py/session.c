@@ -226,6 +226,11 @@ static PyObject *extend(PyObject *self, const int32_t *ids, size_t n, bool logit
     if (!session || !begin_work(object))
         return NULL;
     const int32_t *before = gm_session_ids(session, &n_before);
+    if (n_before + n == 0) {
+        PyErr_SetString(state->no_state, "the session is empty: there is no token to go on from");
+        end_work(object);
+        return NULL;
+    }
     int32_t *all = PyMem_Malloc((n_before + n + 1) * sizeof *all);
     gm_generate_defaults(&options);
     options.max_tokens = 0;

@@ -395,13 +395,14 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused) {
         return NULL;
     }
     gm_stream_stats s = stream->stream ? gm_stream_get_stats(stream->stream) : stream->stats;
-    return Py_BuildValue("{sLsLsLsLsdsdszsisi}",
+    return Py_BuildValue("{sLsLsLsLsdsdsLszsisi}",
                          "prompt_tokens", (long long)s.prompt_tokens,
                          "cached_tokens", (long long)s.cached_tokens,
                          "generated_tokens", (long long)s.generated_tokens,
                          "decode_steps", (long long)s.decode_steps,
                          "prefill_seconds", s.prefill_seconds,
                          "decode_seconds", s.decode_seconds,
+                         "peak_memory_bytes", (long long)s.peak_memory,
                          "finish_reason", finish_name(s.finish),
                          "stop_id", (int)s.stop_id,
                          "stop_text", (int)s.stop_text);

@@ -141,7 +141,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     int64_t context = s->model->config.context, n = (int64_t)n_prompt, shared = 0;
     *out = NULL;
     if (n == 0)
-        return gm_fail(GM_ENOSTATE, "generate: the prompt is empty; a model needs at least one token to go on from");
+        return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
     if (n > context - (o->max_tokens != 0) && s->model->context_policy != GM_CONTEXT_ROTATE)
         return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no room in the context of %lld",
                                (long long)n, (long long)context);
@@ -159,6 +159,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
         return GM_ENOMEM;
     }
     st->session = s;
+    buffer_watch_begin(&st->memory);
     if (t)
         st->tokenizer = gm_tokenizer_retain(t);
     if (status == GM_OK)
@@ -210,6 +211,7 @@ void gm_stream_free(gm_stream *st) {
         st->session->n_ids = 0;
         st->session->length = cache_trim(st->session->cache, 0);
     }
+    buffer_watch_end(&st->memory);
     step_free(st->own);
     taps_free(st->taps);
     gm_detokenizer_free(st->detokenizer);
@@ -227,7 +229,12 @@ void gm_stream_free(gm_stream *st) {
 }
 
 void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
-gm_stream_stats gm_stream_get_stats(const gm_stream *st) { return st->stats; }
+
+gm_stream_stats gm_stream_get_stats(const gm_stream *st) {
+    gm_stream_stats stats = st->stats;
+    stats.peak_memory = buffer_watch_peak(&st->memory);
+    return stats;
+}
 
 /* ---- rows and logits ---- */
 /* Whether the token sampled last leaves no room for another. */

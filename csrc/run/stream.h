@@ -3,6 +3,7 @@
  *      others: many in prefill, one in decode, more once again when a pass that was cut short took positions with it. */
 #ifndef GOMLX_RUN_STREAM_H
 #define GOMLX_RUN_STREAM_H
+#include "core/buffer.h"
 #include "run/sample.h"
 #include "run/step.h"
 
@@ -48,6 +49,7 @@ struct gm_stream {
     gm_step *own;                    /* of a stream with taps: the last one, */
     int32_t own_rows;                /* ... and its rows */
     gm_stream_stats stats;
+    buffer_watch memory;
     gm_profile *profile;             /* the caller's, or NULL */
     int64_t deadline;                /* 0: none */
     _Atomic bool cancelled;

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 
-from gomlx import _gomlx, defaults
+from gomlx import _gomlx, abilities, defaults
 from gomlx.model import Model
 from gomlx.streams import Generation, TokenStream
 from gomlx.parsing import Parser, TokenReader
@@ -369,7 +369,7 @@ class BridgeModel(Model):
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(one) for one in prompt]
         if not ids:
-            raise _gomlx.KvStateNotAvailable("generate: the prompt has 0 tokens, expected 1 or more")
+            raise ValueError("generate: the prompt has 0 tokens, expected 1 or more")
         if len(ids) >= self._context:
             error = _gomlx.ContextLengthExceeded(f"generate: the prompt has {len(ids)} tokens, expected fewer than the "
                                                  f"context of {self._context}")
@@ -388,6 +388,10 @@ class BridgeModel(Model):
         stream = BridgeStream(self._process, self.tokenizer, ids, self._context,
                               -1 if max_tokens is None else max_tokens, ends, stop_texts, request_of(chosen, seed))
         return TokenStream(Generation(stream, seed, None, stop_texts, reader))
+
+    @property
+    def abilities(self) -> set[str]:
+        return {"generate", "metrics"} | abilities.of_chat(self.tokenizer)
 
     def metrics(self) -> dict:
         """Peak and active memory of the process, in bytes. Waits for a generation that runs in another thread."""
@@ -427,7 +431,8 @@ def refused(name):
     return method
 
 
-# Model's methods that need the engine, now and later.
+# Model's methods that need the engine, now and later; these need only what a BridgeModel has.
+SHARED = {"chat", "supports", "encode", "decode", "num_layers"}
 for _name in [*vars(Model), "classify", "generate_batch", "score", "embed", "inspect", "logits"]:
-    if not _name.startswith("_") and _name != "chat" and _name not in vars(BridgeModel):
+    if not _name.startswith("_") and _name not in SHARED and _name not in vars(BridgeModel):
         setattr(BridgeModel, _name, refused(_name))
