@@ -245,7 +245,7 @@ def test_load_asks_for_the_context_that_is_wanted(memory, caplog):
 
 def test_what_has_no_plan_is_left_to_the_loader(memory, tmp_path):
     memory(1)
-    (tmp_path / "x.gguf").write_bytes(b"GGUF" + bytes(64))
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0))
     with pytest.raises(gomlx.Error, match="x.gguf"):
         gomlx.load(tmp_path / "x.gguf", fits="error")
     for wrong in ("yes", None, True):

@@ -1,4 +1,5 @@
 """The prompt cache and state bundles: what is not computed again, and that the bits stay the same."""
+import functools
 import json
 import os
 import subprocess
@@ -205,24 +206,44 @@ TOOLS = [{"type": "function", "function": {"name": f"look_up_{i}", "description"
     "type": "object", "properties": {"name": {"type": "string"}}}}} for i in range(3)]
 
 
-@pytest.mark.parametrize("name", ["gemma3", "llama3", "qwen3", "mistral", "gpt_oss", "qwen2"])
-def test_messages_and_tools_are_warmed(shared, name):
-    """Templates that take no system turn by itself, too."""
-    path = os.path.join(shared, "data", "models", name)
-    system = {"role": "system", "content": "You are a careful assistant that answers in one short sentence. " * 4}
-    with gomlx.load(path, prompt_cache=gomlx.PromptCache(entries=0)) as model, gomlx.load(path, prompt_cache=False) as cold:
-        tools = TOOLS if model.supports("tools") else None
-        kept = model.warm_prompt_cache(messages=[system], tools=tools)
+SYSTEM = {"role": "system", "content": "You are a careful assistant that answers in one short sentence. " * 4}
+
+
+def test_messages_are_warmed(plain):
+    with gomlx.load(prompt_cache=False) as cold:
+        kept = plain.warm_prompt_cache(messages=[SYSTEM])
         assert kept > 40
         for content in ("Why?", " a", "\nx", "12", "(b)"):
-            asked = [system, {"role": "user", "content": content}]
-            got, want = (one.chat(asked, tools=tools, max_tokens=4, temperature=0).read() for one in (model, cold))
-            assert got.cached_tokens >= min(kept, got.prompt_tokens - 1)
-            assert (got.tokens, got.logprobs) == (want.tokens, want.logprobs)
-        asked = [system, {"role": "user", "content": "Why?"}]
-        more = model.warm_prompt_cache(messages=asked, tools=tools)
+            asked = [SYSTEM, {"role": "user", "content": content}]
+            got, want = (one.chat(asked, max_tokens=4, temperature=0).read() for one in (plain, cold))
+            assert got.cached_tokens >= kept and (got.tokens, got.logprobs) == (want.tokens, want.logprobs)
+        asked = [SYSTEM, {"role": "user", "content": "Why?"}]
+        more = plain.warm_prompt_cache(messages=asked)
         assert more > kept
-        assert model.chat(asked, tools=tools, max_tokens=1).read().cached_tokens == more
+        for options in ({}, {"n": 2}):
+            assert plain.chat(asked, max_tokens=1, **options).read() is not None
+        assert plain.chat(asked, max_tokens=1).read().cached_tokens == more
+
+
+@pytest.mark.parametrize("name, takes_tools", [("gemma3", False), ("llama3_2", True), ("qwen3", True), ("mistral_nemo", True)])
+def test_what_conversations_begin_with(shared, name, takes_tools):
+    """Templates of real models; Gemma's knows no system turn by itself."""
+    from gomlx.prefixes import of_messages
+    tok = gomlx.Tokenizer.from_file(os.path.join(shared, "data", "tokenizers", name))
+    for tools in (None, *[TOOLS] * takes_tools):
+        for messages in ([SYSTEM], [], [SYSTEM, {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}],
+                         [{"role": "user", "content": "Hello"}]):
+            ids = of_messages(tok, functools.partial(tok.apply_chat_template, tools=tools), messages)
+            asks = not messages or messages[-1]["role"] != "user"
+            for content in ("Why is that so?", "a", "12 of them", "'s", "\u00e9"):
+                more = [{"role": "user" if asks else "assistant", "content": content}]
+                whole = tok.apply_chat_template(messages + more, tools=tools, tokenize=True)
+                assert whole[:len(ids)] == ids
+            text = tok.decode(ids, False)
+            if name == "mistral_nemo":           # it puts tools and system into the last turn of the user
+                continue
+            assert all(one["content"].strip()[:-8] in text for one in messages)
+            assert tools is None or all(one["function"]["name"] in text for one in tools)
 
 
 def test_where_nothing_can_be_kept_the_log_says_so(plain, caplog):

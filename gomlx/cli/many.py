@@ -107,14 +107,13 @@ class Rows:
             raise ValueError("--resume: expected -o FILE, whose rows are not computed again")
         if self.path is None:
             return
-        self._file = open(self.path, "r+b" if args.resume and os.path.exists(self.path) else "ab")
-        if args.resume:
-            self._read()
-        elif self._file.tell():
+        exists = os.path.exists(self.path)
+        if exists and not args.resume and os.path.getsize(self.path):
             raise ValueError(f"{self.path} exists already: --resume goes on with it")
+        self._file = open(self.path, "r+b" if exists else "w+b")
+        self._read()
 
     def _read(self):
-        self._file.seek(0)
         for i, line in enumerate(self._file, 1):
             try:
                 if line.endswith(b"\n"):
