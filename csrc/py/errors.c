@@ -2,9 +2,9 @@
 #include "py/py.h"
 #include <string.h>
 
-/* A new exception class of these bases (stolen; NULL when they could not be made), added to the module. */
+/* A new exception class of these bases (a reference that it takes; NULL: they could not be made), added to the module. */
 static bool add(PyObject *module, PyObject **slot, const char *name, const char *doc, PyObject *bases) {
-    *slot = PyErr_NewExceptionWithDoc(name, doc, bases, NULL);
+    *slot = bases ? PyErr_NewExceptionWithDoc(name, doc, bases, NULL) : NULL;
     Py_XDECREF(bases);
     return *slot && PyModule_AddObjectRef(module, strchr(name, '.') + 1, *slot) == 0;
 }
@@ -12,6 +12,9 @@ static bool add(PyObject *module, PyObject **slot, const char *name, const char 
 bool py_errors_add(PyObject *module, module_state *state) {
     return add(module, &state->error, "gomlx.Error", "A file that is not what it should be, or a device that fails.",
                PyTuple_Pack(1, PyExc_Exception))
+        /* code written for MLX or NumPy expects an axis out of range to be the one or the other */
+        && add(module, &state->axis_error, "gomlx.AxisError", "An axis that an array does not have.",
+               PyTuple_Pack(2, PyExc_ValueError, PyExc_IndexError))
         && add(module, &state->context_exceeded, "gomlx.ContextLengthExceeded",
                "More tokens than the context holds. prompt_tokens: how many there are; context_length: how many fit.",
                PyTuple_Pack(1, PyExc_ValueError))

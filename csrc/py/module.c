@@ -324,19 +324,10 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names) {
         && py_token_type_add(module, state);
 }
 
-/* Code written for MLX or NumPy expects an axis out of range to be the one or the other. */
-static bool axis_error_add(PyObject *module, module_state *state) {
-    PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_IndexError);
-    if (bases)
-        state->axis_error = PyErr_NewExceptionWithDoc("gomlx.AxisError", "An axis that an array does not have.", bases, NULL);
-    Py_XDECREF(bases);
-    return state->axis_error && PyModule_AddObjectRef(module, "AxisError", state->axis_error) == 0;
-}
-
 static int module_execute(PyObject *module) {
     module_state *state = PyModule_GetState(module);
     state->print_precision = -1;
-    if (!py_errors_add(module, state) || !axis_error_add(module, state))
+    if (!py_errors_add(module, state))
         return -1;
     if (gm_init() != GM_OK) {
         raise_gm(state);

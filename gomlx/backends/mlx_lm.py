@@ -387,7 +387,8 @@ class BridgeModel(Model):
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         stream = BridgeStream(self._process, self.tokenizer, ids, self._context,
                               -1 if max_tokens is None else max_tokens, ends, stop_texts, request_of(chosen, seed))
-        return TokenStream(Generation(stream, seed, None, stop_texts, reader))
+        self.error = None
+        return TokenStream(Generation(stream, seed, None, stop_texts, reader), on_error=self._set_error)
 
     @property
     def abilities(self) -> set[str]:
