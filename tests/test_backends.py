@@ -294,8 +294,9 @@ def test_cancel_from_another_thread(load):
     timer.start()
     tokens = list(stream)
     assert stream.result.finish_reason == "cancelled" and 0 < len(tokens) < 800
+    assert isinstance(model.error, gomlx.Cancelled)
     model2_text = [one.text for one in model.generate("x", max_tokens=3)]
-    assert model2_text == ["x", "x", "x"]
+    assert model2_text == ["x", "x", "x"] and model.error is None
 
 
 def test_cancel_within_a_long_prompt(load):
