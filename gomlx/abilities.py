@@ -25,6 +25,7 @@ ABILITIES = {
     "top_logprobs": "generate(top_logprobs=)",
     "activations": "inspect(), logit_lens(), generate(steer=)",
     "attention": "inspect_attention(): some layer has keys and queries",
+    "validate": "validate(), generate(prefill='validate'): against the exact path",
     "probe": "generate(probe=)",
     "profile": "generate(profile=)",
     "metrics": "metrics(): memory of the backend's process",
