@@ -34,13 +34,16 @@ typedef enum {
     GM_ESTATE,        /* RuntimeError */
     GM_EBADFILE,      /* gomlx.Error: a file that is not what it should be */
     GM_EDEVICE,       /* gomlx.Error */
+    GM_ECONTEXT,      /* gomlx.ContextLengthExceeded, with both numbers */
+    GM_EMODEL,        /* gomlx.ModelNotSupported */
     GM_ECANCELLED,    /* the work was cancelled from another thread */
     GM_AGAIN,         /* not a failure: call again */
     GM_END,           /* not a failure: a stream has no more tokens */
     GM_LOGITS,        /* not a failure: a stream's logits wait for gm_stream_sample */
 } gm_status;
 
-typedef struct { gm_status code; int os_errno; char text[1024]; } gm_error;
+/* tokens, context: of GM_ECONTEXT, how many there are and how many fit. */
+typedef struct { gm_status code; int os_errno; int64_t tokens, context; char text[1024]; } gm_error;
 /* Copies the calling thread's error to *out and clears the slot; returns its code, GM_OK when there is none. */
 gm_status gm_take_error(gm_error *out);
 
@@ -504,14 +507,18 @@ gm_status gm_sample_probabilities(const gm_sampling *o, const float *logits, int
                                   size_t n_ids, size_t n_prompt, uint64_t step, float *out);
 
 /* ---- sessions and streams (csrc/run): the one decode loop ---- */
-/* A session is one sequence: its caches and the tokens that are in them. Used by one stream at a time (else
+/* A session is one sequence: its ids, and a cache that holds the first of them. Used by one stream at a time (else
  * GM_ESTATE). */
 typedef struct gm_session gm_session;
 gm_status gm_session_new(gm_model *m, gm_session **out);
 void gm_session_free(gm_session *s);          /* NULL is fine */
-int64_t gm_session_length(const gm_session *s);
-/* Forgets the tokens from length on; gm_session_length tells what is left, which may be less: recurrent layers fall back to
- * states kept now and then, sliding windows to where their keys are all there. What was forgotten is computed again. */
+int64_t gm_session_length(const gm_session *s);      /* ids that are in the cache */
+/* All of them: the prompts and the output of its streams, without stop ids. The last ones may not be in the cache: a token
+ * that was drawn is computed when the next one is. Borrowed until the session is used. */
+const int32_t *gm_session_ids(const gm_session *s, size_t *n);
+/* Forgets the ids from length on; gm_session_length tells what is left in the cache, which may be less: recurrent layers
+ * fall back to states kept now and then, sliding windows to where their keys are all there. What is missing is computed
+ * again. */
 gm_status gm_session_truncate(gm_session *s, int64_t length);
 /* The same sequence once more. Nothing is copied before one of both goes on. */
 gm_status gm_session_fork(gm_session *s, gm_session **out);
@@ -527,12 +534,14 @@ gm_status gm_session_restore(gm_model *m, const void *bytes, size_t size, gm_ses
 typedef enum { GM_PREFILL_BATCHED, GM_PREFILL_TOKEN } gm_prefill;
 typedef struct {
     gm_sampling sampling;
-    int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: only the prompt is computed */
+    int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: only the prompt is computed, which
+                                   * may fill the context */
     int64_t min_tokens;           /* stop ids cannot be drawn before so many tokens */
     const int32_t *stop_ids; size_t n_stop_ids;
     const char *const *stop_texts; size_t n_stop_texts;  /* UTF-8 */
     int32_t top_logprobs;         /* alternatives reported with each token, at most GM_MAX_LOGPROBS */
-    bool hand_out_logits;         /* gm_stream_next returns GM_LOGITS before each token */
+    bool hand_out_logits;         /* gm_stream_next returns GM_LOGITS before each token; with max_tokens 0 once, and
+                                   * gm_stream_sample then ends the stream */
     double timeout_seconds;       /* from gm_stream_open on; 0: none */
     gm_prefill prefill;
     /* Changes on the way, and activations for gm_stream_activation. A stream with either has passes of its own; one
@@ -562,6 +571,7 @@ typedef struct {
     int64_t decode_steps;
     /* Of the forward passes that had rows of it, whole, and its own sampling. */
     double prefill_seconds, decode_seconds;
+    size_t peak_memory;           /* bytes that were active at most while it was open, of the whole process */
     gm_finish finish;
     int32_t stop_id;              /* the stop token that ended it, or -1 */
     int32_t stop_text;            /* the number of the stop text that ended it, or -1 */
@@ -569,7 +579,8 @@ typedef struct {
 
 typedef struct gm_stream gm_stream;
 /* The prompt's ids are copied; a common prefix with the session's tokens is kept, the rest prefilled. tokenizer may be
- * NULL: then texts are empty and stop_texts are refused. A prompt that leaves no room in the context is GM_EVALUE. */
+ * NULL: then texts are empty and stop_texts are refused. The session's ids become the prompt's, and what is drawn is added.
+ * A prompt that leaves no room in the context is GM_ECONTEXT. */
 gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt,
                          const gm_generate_options *options, gm_stream **out);
 /* The next token: GM_OK with *token filled, GM_AGAIN when the slice is over (prefill, or a slow step), GM_END after the

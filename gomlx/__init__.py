@@ -10,9 +10,10 @@ nothing to standard output or error: what it has to say goes to `logging.getLogg
 import logging
 
 from gomlx import backends
-from gomlx._gomlx import AxisError, Encoding, Error, Session, Token
+from gomlx._gomlx import (AxisError, ContextLengthExceeded, Encoding, Error, KvStateNotAvailable, ModelNotSupported,
+                          Session, Token)
 from gomlx._gomlx import version as __version__
-from gomlx.discovery import FoundModel, discover
+from gomlx.discovery import FoundModel, GGUFInfo, discover, gguf_info
 from gomlx.inspection import Patch, Steer, Validation
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
@@ -20,17 +21,18 @@ from gomlx.model import Model
 from gomlx.probes import Probe, ProbeEvent, Recorder
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling, sample, sample_probabilities
-from gomlx.streams import BatchStream, Result, TokenStream
+from gomlx.streams import BatchStream, Cancelled, Result, TokenStream
 from gomlx.tokenizer import Tokenizer
 from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
-__all__ = ["AxisError", "BatchStream", "Encoding", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Probe",
-           "ProbeEvent", "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token",
-           "TokenStream", "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "load",
-           "plan_memory", "sample", "sample_probabilities"]
+__all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel", "GGUFInfo",
+           "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
+           "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
+           "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "gguf_info",
+           "load", "plan_memory", "sample", "sample_probabilities"]
 
 
 MODULES = ("profiling",)        # they are attributes without being imported by name

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from gomlx import arguments
 from gomlx.peers import Peer
+from gomlx.prompt_cache import PromptCache
 
 VERSION = 2
 TEXT = "Write one precise sentence about local inference, and then another one that is about something else. "
@@ -215,11 +216,15 @@ def attempt(section):
 @attempt
 def prompt_cache(model, config, depth):
     ids = ids_of(model, depth + config.prompt)
-    cold, cold_seconds = timed(lambda: model.warm_prompt_cache(ids))
-    stream = model.generate([*ids, ids[0]], max_tokens=1, temperature=0)
-    _, warm_seconds = timed(lambda: list(stream))
+    own, model.prompt_cache = model.prompt_cache, PromptCache()     # what the caller warmed stays as it is
+    try:
+        cold, cold_seconds = timed(lambda: model.warm_prompt_cache(ids))
+        stream = model.generate([*ids, ids[0]], max_tokens=1, temperature=0)
+        _, warm_seconds = timed(lambda: list(stream))
+    finally:
+        model.prompt_cache.clear()
+        model.prompt_cache = own
     hit = stream.result.cached_tokens
-    model.prompt_cache.clear()
     return {"warm_seconds": cold_seconds, "hit_seconds": warm_seconds, "hits": int(hit > 0), "misses": int(hit == 0),
             "hit_rate": float(hit > 0), "hit_tokens": hit, "miss_tokens": cold + 1 - hit}
 

@@ -76,6 +76,19 @@ def render(template, messages, **variables):
         raise _gomlx.Error(f"{source}{where}: {type(error).__name__}: {error}") from error
 
 
+ANSWER = "gomlxanswer"          # letters that no template changes
+
+
+def turns_after_an_answer(render, messages):
+    """What render makes of messages after an answer, from the end of its text on: the end of its turn comes first.
+    ValueError when the template leaves earlier answers out."""
+    text = render([{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}, *messages])
+    _, found, after = text.rpartition(ANSWER)
+    if not found:
+        raise ValueError("append: the chat template leaves out answers before new messages: give all messages")
+    return after
+
+
 # What templates call the switch for reasoning.
 THINKING = ("enable_thinking", "thinking")
 

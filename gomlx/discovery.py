@@ -1,9 +1,10 @@
-"""discover(): the models below a folder, from their headers alone."""
+"""discover() and gguf_info(): models by their headers alone."""
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gomlx import _gomlx, arguments, headers, hub
 
@@ -21,6 +22,59 @@ class FoundModel:
     bytes: int = 0                              # of these files
     context_length: int | None = None
     error: str | None = None
+
+
+@dataclass(frozen=True)
+class GGUFInfo:
+    """What the header of a GGUF file says. What it does not say is None."""
+    path: str
+    architecture: str | None
+    name: str | None
+    n_layers: int | None
+    hidden_size: int | None
+    vocab_size: int | None
+    n_heads: int | None                         # of layers that differ, the most
+    n_kv_heads: int | None
+    head_dim: int | None
+    context_length: int | None
+    quant_bits: int | None                      # of most of the weights; None: plain floats
+    quant_group: int | None
+    quant_type: str | None                      # "Q4_K"; of plain floats their type
+    types: dict[str, int]                       # how many tensors of each type
+    n_tensors: int
+    parameters: int
+    n_files: int                                # of a split model
+    bytes: int                                  # of these files
+    metadata: dict = field(repr=False)          # of arrays with more than 4096 items the number of items
+
+
+def gguf_info(path: str | os.PathLike) -> GGUFInfo:
+    """Of a .gguf file (of split ones the first), or of a folder with one: its header, without reading weights. gomlx.Error
+    when it is none, or is damaged."""
+    from gomlx.loading import gguf_in
+    path = arguments.path("path", path)
+    path = gguf_in(path) if os.path.isdir(path) else path
+    if os.path.isdir(path):
+        raise _gomlx.Error(f"{path}: a folder with config.json, expected a .gguf file")
+    header = headers.read_gguf(path)
+    kind, known = headers.quantisation(header), header.config
+
+    def number(key):
+        value = known.get(f"{header.model_type}.{key}")
+        values = [one for one in (value if isinstance(value, list) else [value]) if type(one) is int]
+        return max(values, default=None)
+
+    heads, width, vocab = number("attention.head_count"), number("embedding_length"), number("vocab_size")
+    if vocab is None and "token_embd.weight" in header.tensors:
+        vocab = header.tensors["token_embd.weight"].shape[0]
+    types = {}
+    for one in header.tensors.values():
+        types[one.dtype] = types.get(one.dtype, 0) + 1
+    dim, name = number("attention.key_length"), known.get("general.name")
+    return GGUFInfo(path, header.model_type, name if isinstance(name, str) else None, number("block_count"), width, vocab,
+                    heads, number("attention.head_count_kv") or heads, dim or (width // heads if width and heads else None),
+                    headers.context_length(header), kind["bits"], kind["group"], kind["type"], types, len(header.tensors),
+                    sum(math.prod(one.shape) for one in header.tensors.values()), len(header.files), header.bytes, known)
 
 
 def discover(path: str | os.PathLike) -> list[FoundModel]:

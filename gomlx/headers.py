@@ -154,19 +154,36 @@ def quantisation(header: Header) -> dict:
     """{"bits", "group", "type"} of most of the weights; bits None where they are plain floats."""
     if header.format == "gguf":
         return gguf_quantisation(header)
-    found = header.config.get("quantization")
+    stated = stated_quantisation(header.config)
+    if stated is not None:
+        return stated
+    sizes = {}
+    for one in header.tensors.values():
+        sizes[one.dtype] = sizes.get(one.dtype, 0) + one.bytes
+    return {"bits": None, "group": None, "type": max(sizes, key=sizes.get, default=None)}
+
+
+def stated_quantisation(config):
+    """What a config.json says; None: nothing."""
+    found = config.get("quantization")
     if isinstance(found, dict) and "bits" in found:
         return {"bits": found["bits"], "group": found.get("group_size"), "type": found.get("mode", "affine")}
-    found = header.config.get("quantization_config")
+    found = config.get("quantization_config")
     if isinstance(found, dict):
         method = found.get("quant_method")
         bits = {"mxfp4": 4, "fp8": 8}.get(method, found.get("bits"))
         group = 32 if method == "mxfp4" else found.get("group_size", (found.get("weight_block_size") or [None])[-1])
         return {"bits": bits, "group": group, "type": method or found.get("mode", "affine")}
-    sizes = {}
-    for one in header.tensors.values():
-        sizes[one.dtype] = sizes.get(one.dtype, 0) + one.bytes
-    return {"bits": None, "group": None, "type": max(sizes, key=sizes.get, default=None)}
+    return None
+
+
+def quantisation_of_loaded(config, weight_types):
+    """{"quant_bits", "quant_group", "quant_type"} of a loaded model: config of a folder, None for a GGUF file; weight_types:
+    bytes of each type, as in model.info."""
+    kind = max(weight_types, key=weight_types.get, default=None)
+    text = (config or {}).get("text_config")
+    found = stated_quantisation((config or {}) | (text if isinstance(text, dict) else {})) or of_block_type(kind)
+    return {f"quant_{name}": value for name, value in found.items()}
 
 
 def gguf_quantisation(header):
@@ -174,7 +191,11 @@ def gguf_quantisation(header):
     for one in header.tensors.values():
         if len(one.shape) > 1:
             sizes[one.dtype] = sizes.get(one.dtype, 0) + one.bytes
-    kind = max(sizes, key=sizes.get, default=None)
+    return of_block_type(max(sizes, key=sizes.get, default=None))
+
+
+def of_block_type(kind):
+    """Of a GGUF type by its name."""
     found = re.match(r"(?:I|T)?Q(\d)|(?:MX|NV)FP(\d)", kind or "")
     if found is None:
         return {"bits": None, "group": None, "type": kind}

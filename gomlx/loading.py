@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from gomlx import _gomlx, arguments, defaults
+from gomlx import _gomlx, arguments, defaults, headers, memory_plan
 from gomlx.model import Model
 from gomlx.prompt_cache import PromptCache
 from gomlx.scoring import stated_pooling
@@ -20,7 +20,8 @@ log = logging.getLogger("gomlx")
 def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
          kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
-         progress: Callable[[float], None] | None = None, backend: str | None = None, **backend_options) -> Model:
+         progress: Callable[[float], None] | None = None, backend: str | None = None, fits: str = "warn",
+         **backend_options) -> Model:
     """Loads a model.
 
     path_or_name    a folder with config.json, tokenizer.json and safetensors; a .gguf file (the first of split ones); a
@@ -48,19 +49,25 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
     progress        called with a number from 0 to 1 while weights are read; when given, the hub shows its bars too.
     backend         who runs it, a name of gomlx.backends.names(): "native" (this engine) when None and GOMLX_BACKEND is
                     not set. The others take options of their own, and refuse those above that they do not know.
+    fits            what is done where plan_memory() says that it does not fit the memory that is available: "error" raises
+                    MemoryError before anything is read, "ignore" does not ask. "warn" (the default) says it in the log,
+                    for memory may become free, a context need not be used up, and there may be swap; it raises only
+                    where the weights alone are more than all the memory and swap of this machine.
     """
-    check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend)
+    check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend, fits)
     backend = backend or os.environ.get("GOMLX_BACKEND") or "native"
     if backend != "native":
         from gomlx import backends
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
                "threads": threads, "context_policy": context_policy, "parallel": parallel,
-               "prompt_cache": None if prompt_cache is True else prompt_cache}
+               "prompt_cache": None if prompt_cache is True else prompt_cache, "fits": None if fits == "warn" else fits}
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
         raise arguments.WrongType(f"load: the native backend has no option {', '.join(backend_options)}")
     path = locate(path_or_name, show_bars=progress is not None)
+    if fits != "ignore":
+        check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations)
     engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
                                activations=activations, threads=threads or 0, progress=progress,
                                context_policy=context_policy)
@@ -85,6 +92,8 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
             tokenizer.model_type = metadata.get("general.architecture")
             key = f"{tokenizer.model_type}.embedding_length_per_layer_input"
             tokenizer.per_layer_inputs = bool(metadata.get(key))
+        info |= headers.quantisation_of_loaded(read_json(os.path.join(path, "config.json")) if os.path.isdir(path) else None,
+                                               info["weight_types"])
         info["pooling"] = stated_pooling(path, info.get("metadata", {})) or None
         return Model(engine, tokenizer, info, sampling, tokenizer.eos_ids, parallel, prompt_cache)
     except BaseException:
@@ -92,7 +101,39 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
         raise
 
 
-def check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend):
+def check_fit(path, strict, context_length, dtype, kv_dtype, activations):
+    """Asks the memory plan. A context of the model's own is not counted whole: sessions take memory as they grow."""
+    try:
+        if not strict and fits_by_far(path, context_length):
+            return
+        kv_dtype = str(kv_dtype).removeprefix("mlx.core.") if kv_dtype is not None else \
+            "float32" if activations == "float32" else None
+        plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=dtype)
+    except (_gomlx.Error, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        log.debug("%s: no memory plan: %s", path, error)        # what is wrong with the file, its loader says better
+        return
+    if plan.fits or plan.context > plan.context_ceiling:
+        return
+    if strict:
+        plan.check()
+    whole, source = memory_plan.whole_memory()
+    if plan.weight_bytes > whole:
+        raise MemoryError(f"{path}: weights {memory_plan.size(plan.weight_bytes)} are more than {source}, "
+                          f"{memory_plan.size(whole)}: a smaller model, or one with fewer bits, is needed (fits='ignore' "
+                          "loads it nevertheless)")
+    log.warning("%s may not fit: %s", path, plan.why)
+
+
+def fits_by_far(path, context_length):
+    """Whether no plan is needed: without reading headers, which would take longer than loading a small model."""
+    names = headers.split_files(path) if os.path.isfile(path) else \
+        [os.path.join(path, one) for one in os.listdir(path) if one.endswith(".safetensors")]
+    available, _ = memory_plan.available_memory()
+    return (context_length or 0) <= 8192 and 3 * sum(map(os.path.getsize, names)) + (1 << 30) < available
+
+
+def check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend, fits):
+    arguments.one_of("fits", fits, ("error", "warn", "ignore"))
     for name, value, most in (("context_length", context_length, 2**31 - 1), ("threads", threads, 256),
                               ("parallel", parallel, 2**31 - 1)):
         if value is not None:

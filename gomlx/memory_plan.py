@@ -351,6 +351,21 @@ def default_kv_cache_q8_enabled(architecture: str, n_kv_heads: int, head_dim: in
 
 # ---- memory ----
 
+def whole_memory() -> tuple[int, str]:
+    """(bytes of memory and swap that this machine, or the cgroup, has at all, what they are)."""
+    from gomlx import doctor
+    found, swap = doctor.memory(), 0
+    for line in doctor.lines_of("/proc/meminfo"):
+        if line.startswith("SwapTotal:"):
+            swap = int(line.split()[1]) * 1024
+    total, limit = found["total bytes"], found["cgroup limit bytes"]
+    if total is None:
+        return 1 << 62, "any memory"
+    if limit is not None and limit < total:
+        return limit + swap, "the cgroup's limit and swap"
+    return total + swap, "this machine's memory and swap"
+
+
 def available_memory() -> tuple[int, str]:
     """(bytes that this process can still take, where the number comes from)."""
     from gomlx import doctor
@@ -360,7 +375,7 @@ def available_memory() -> tuple[int, str]:
         limit, used = (" ".join(doctor.lines_of(os.path.join(folder, f"memory.{one}"))) for one in ("max", "current"))
         if limit.isdigit() and used.isdigit():
             cached = [line.split()[1] for line in doctor.lines_of(os.path.join(folder, "memory.stat"))
-                      if line.startswith("inactive_file ")]
+                      if line.startswith(("inactive_file ", "active_file "))]       # files' pages go where memory is needed
             left = max(0, int(limit) - int(used) + sum(map(int, cached)))
             if available is None or left < available:
                 available, source = left, "left by the cgroup's limit"

@@ -2,17 +2,18 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gomlx import _gomlx, arguments, chat, scoring
+from gomlx import _gomlx, abilities, arguments, chat, prefixes, scoring
 from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Probe, ProbeEvent, Prober
-from gomlx.prompt_cache import PromptCache
+from gomlx.prompt_cache import PromptCache, common, packed
 from gomlx.sampling import Sampling
 from gomlx.scoring import Classified, Score
 from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gomlx.state_bundle import StateBundle
 
 __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
+log = logging.getLogger("gomlx")
 
 
 MAX_BATCH = 1024                # streams that are decoded at a time
@@ -37,14 +39,16 @@ class Model(Inspectable):
     sampling    its own Sampling: what generate() does unless told otherwise
     tokenizer   its Tokenizer
     prompt_cache    its PromptCache: prompts that begin like an earlier one take that one's keys; .stats, .clear()
-    error       the exception that ended the generation that began last; None while there is none. A batch sets it to
-                the last one of its prompts
+    error       the exception that ended the generation that began last; None while there is none. After a timeout it is
+                TimeoutError, after cancel() gomlx.Cancelled, which nobody raises. A batch sets it to the last one of
+                its prompts
     """
     error: Exception | None = None
     _slots = Slots()
 
     def __init__(self, engine, tokenizer, info, sampling, stops, parallel=None, prompt_cache=True):
         self._engine = engine
+        engine.tokenizer = tokenizer
         self.prompt_cache = prompt_cache if isinstance(prompt_cache, PromptCache) else \
             PromptCache() if prompt_cache else PromptCache(entries=0)
         self._slots = Slots(parallel)
@@ -61,6 +65,7 @@ class Model(Inspectable):
                  sampling: Sampling | None = None, seed: int | None = None, stop: str | Sequence[str] | None = None,
                  stop_ids: Sequence[int] = (), ignore_eos: bool = False, top_logprobs: int = 0,
                  logits_processors: Sequence[Callable] = (), session: _gomlx.Session | None = None,
+                 append: bool = False, reset: bool = False,
                  parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
                  steer: Sequence[Steer | Patch] = (), probe: Callable[[ProbeEvent], object] | Probe | None = None,
                  profile: bool = False, **changes) -> TokenStream | BatchStream:
@@ -81,8 +86,12 @@ class Model(Inspectable):
                             an int32 memoryview of prompt and output, logits a writable float32 memoryview [vocab] that
                             numpy.asarray takes without a copy, valid during the call. What f returns, when it is not
                             None, takes its place: float32 [vocab]. An exception ends the stream and is raised there
-        session             from model.session(), keeps the KV cache, so that a prompt's beginning that the session
-                            already holds is not computed again
+        session             from model.session(): the prompt goes on from its ids, whose keys are not computed again, and
+                            it goes on with prompt and output. An empty prompt goes on from where it is. A prompt must
+                            begin as the session does, in ids or in text, or be a beginning of it, which goes back
+                            there: any other is KvStateNotAvailable
+        append              the prompt comes after what the session has: a text gets no BOS, and the ids before it stay
+        reset               what the session has and the prompt has not is forgotten, be it all
         parser              what takes reasoning and calls of tools out of the text, a name of gomlx.parsing.FORMATS or
                             a Parser; None leaves all of it in the answer
         timeout             seconds from this call on, waiting for a slot included; then finish_reason is "timeout"
@@ -99,8 +108,8 @@ class Model(Inspectable):
         asked = changes | {
             "max_tokens": max_tokens, "min_tokens": min_tokens, "sampling": sampling, "stop": stop,
             "stop_ids": stop_ids, "ignore_eos": ignore_eos, "top_logprobs": top_logprobs,
-            "logits_processors": logits_processors, "prefill": prefill, "steer": steer, "probe": probe,
-            "profile": profile}
+            "logits_processors": logits_processors, "append": append, "reset": reset, "prefill": prefill, "steer": steer,
+            "probe": probe, "profile": profile}
 
         def ask():
             return asked | {"prompt": prompt, "parser": parser if n == 1 else copy.deepcopy(parser)}
@@ -124,12 +133,12 @@ class Model(Inspectable):
         self.error = error
 
     def _open(self, prompt, *, max_tokens=None, min_tokens=0, sampling=None, seed=None, stop=None, stop_ids=(),
-              ignore_eos=False, top_logprobs=0, logits_processors=(), session=None, parser=None, deadline=None,
-              prefill="auto", steer=(), probe=None, profile=False, **changes):
+              ignore_eos=False, top_logprobs=0, logits_processors=(), session=None, append=False, reset=False, parser=None,
+              deadline=None, prefill="auto", steer=(), probe=None, profile=False, **changes):
         if max_tokens is not None:
             max_tokens = arguments.whole("max_tokens", max_tokens, 0, MAX_TOKENS)
         min_tokens = arguments.whole("min_tokens", min_tokens, 0, MAX_TOKENS)
-        ids = self._prompt_ids(prompt)
+        ids = self._ids_from(prompt, session, append, reset)
         top_logprobs = arguments.whole("top_logprobs", top_logprobs, 0, MAX_LOGPROBS)
         stop_ids = arguments.token_ids("stop_ids", stop_ids)
         logits_processors = arguments.functions("logits_processors", logits_processors)
@@ -144,10 +153,9 @@ class Model(Inspectable):
         stop_texts = list(stop) if several else [] if stop is None else [stop]
         if not all(isinstance(one, str) for one in stop_texts):
             raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
-        if isinstance(session, _gomlx.Session) and session.model is not self._engine:
-            raise ValueError("the session belongs to another model")
         if isinstance(parser, str):
-            parser = Parser(parser, prompt=prompt if isinstance(prompt, str) else self.tokenizer.decode(ids))
+            whole = isinstance(prompt, str) and prompt and not append
+            parser = Parser(parser, prompt=prompt if whole else self.tokenizer.decode(ids))
         if parser is not None and not isinstance(parser, Parser):
             raise TypeError(f"parser: expected a name or a gomlx.parsing.Parser, got {type(parser).__name__}")
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
@@ -183,6 +191,41 @@ class Model(Inspectable):
         keep = None if edits else partial(self._keep_session, ids)
         return Generation(stream, seed, own, stop_texts, reader, keep, prober, difference)
 
+    def _ids_from(self, prompt, session, append, reset):
+        """The ids of a prompt, from the session's first one on."""
+        append, reset = arguments.flag("append", append), arguments.flag("reset", reset)
+        if session is None:
+            if append or reset:
+                raise ValueError(f"{'append' if append else 'reset'}: there is no session")
+            return self._prompt_ids(prompt)
+        if append and reset:
+            raise ValueError("append and reset: expected one of both")
+        if not isinstance(session, _gomlx.Session):
+            raise TypeError(f"session: expected a gomlx.Session, got {type(session).__name__}")
+        if session.model is not self._engine:
+            raise ValueError("the session belongs to another model")
+        prompt = prompt if isinstance(prompt, str) else self._prompt_ids(prompt)
+        held = [] if reset else session.ids
+        if held and (append or len(prompt) == 0):
+            return held + (self.tokenizer.encode_after(prompt) if isinstance(prompt, str) else prompt)
+        ids = self._prompt_ids(prompt)
+        if not ids:
+            raise _gomlx.KvStateNotAvailable("the prompt is empty, and so is the session: there is no token to go on from")
+        shared = common(packed(held), packed(ids))
+        if shared < min(len(held), len(ids)) and not (isinstance(prompt, str) and self._begin_alike(held, prompt)):
+            here, there = (repr(self.tokenizer.decode(one[shared:shared + 8], False)) for one in (held, ids))
+            raise _gomlx.KvStateNotAvailable(
+                f"the prompt does not begin as the session does: after {shared} tokens in common the session goes on with "
+                f"{here}, the prompt with {there}; append=True adds the prompt to what the session has, reset=True "
+                "forgets that")
+        return ids
+
+    def _begin_alike(self, ids, text):
+        """Whether a session's text begins the other one or is begun by it, whatever tokens they are cut into."""
+        start = self.tokenizer.encode_prompt("")
+        held = self.tokenizer.decode(ids[len(start):] if ids[:len(start)] == start else ids, False).rstrip("\ufffd")
+        return text.startswith(held) or held.startswith(text)
+
     def _fresh_session(self, ids):
         """Of the prompt cache, or an empty one."""
         return self.prompt_cache.take(ids) or self._engine.new_session()
@@ -193,15 +236,37 @@ class Model(Inspectable):
         else:
             self.prompt_cache.put(session, [*prompt, *output])
 
-    def warm_prompt_cache(self, prefix: str | Sequence[int]) -> int:
-        """Computes the keys of a text or of ids that prompts will begin with - a system prompt, schemas of tools, a
-        document - and keeps them until prompt_cache.clear(): every prompt that begins with all of it computes only what
-        is new, to the same bits. Returns the number of tokens. The text must be what the prompts begin with, for chat()
-        tokenizer.apply_chat_template(..., add_generation_prompt=False)."""
-        ids = self._prompt_ids(prefix, "prefix")
+    def warm_prompt_cache(self, prefix: str | Sequence[int] | None = None, *, messages: Sequence[dict] | None = None,
+                          tools: Sequence[dict] | None = None, **rendering) -> int:
+        """Computes the keys of what prompts will begin with - a system prompt, schemas of tools, a document - and keeps
+        them until prompt_cache.clear(): prompts that begin alike compute only what is new, to the same bits. Returns
+        the number of tokens that are kept.
+
+        prefix      a text that generate()'s prompts will begin with, or token ids, which are taken as they are
+        messages    or what the messages of chat() will begin with, say the system's; with
+        tools       as for chat(), also without messages
+        rendering   the other options of chat() that its template sees: template_args, enable_thinking, chat_format
+
+        Of a text those tokens are kept that no continuation changes: a space at its end belongs to the next word, and its
+        last word may be the beginning of a longer one. Where none are left, a warning in the log says so, and nothing
+        is kept."""
+        if (prefix is not None) == (messages is not None or tools is not None):
+            raise ValueError("warm_prompt_cache: expected either a prefix, or messages, tools or both")
+        if prefix is None:
+            render = partial(self._text_of_messages, tools=tools, **rendering)
+            ids, what = prefixes.of_messages(self.tokenizer, render, messages or []), "messages"
+        else:
+            if rendering:
+                raise TypeError(f"warm_prompt_cache: {', '.join(rendering)}: only with messages or tools")
+            ids, what = (prefixes.of_text(self.tokenizer, prefix), "text") if isinstance(prefix, str) else \
+                (self._prompt_ids(prefix, "prefix"), "ids")
+        if len(ids) <= (len(self.tokenizer.encode_prompt("")) if what != "ids" else 0):
+            log.warning("warm_prompt_cache: no token of this %s is certain to begin the prompts that begin with it: nothing "
+                        "is kept", what)
+            return 0
         session = self._fresh_session(ids)
         try:
-            self.generate(ids, max_tokens=0, session=session).read()
+            self.generate(ids, max_tokens=0, session=session, reset=True).read()
         except BaseException:
             session.close()
             raise
@@ -217,17 +282,20 @@ class Model(Inspectable):
 
     def _samples(self, ask, n, seed, session, deadline):
         seed = arguments.whole("seed", seed, 0, 2**64 - 1)
-        ids = self._prompt_ids(ask()["prompt"])
+        asked = ask()
+        ids = self._ids_from(asked["prompt"], session, asked.get("append", False), asked.get("reset", False))
         decoder = self._engine.new_decoder()
         base = session if session is not None else self._fresh_session(ids)
+        first = ids if session is not None else ids[:-1]        # a session of the caller's has the prompt afterwards
 
         def lead():
-            return self._open(ids[:-1], session=base, deadline=deadline, max_tokens=0)
+            return self._open(first, session=base, reset=True, deadline=deadline, max_tokens=0)
 
         def sample(i):
             fork = base.fork()
             try:
-                made = self._open(**ask() | {"prompt": ids}, seed=(seed + i) % 2**64, session=fork, deadline=deadline)
+                made = self._open(**ask() | {"prompt": ids, "append": False, "reset": True}, seed=(seed + i) % 2**64,
+                                  session=fork, deadline=deadline)
             except BaseException:
                 fork.close()
                 raise
@@ -235,7 +303,7 @@ class Model(Inspectable):
             return made
 
         return BatchStream(decoder, [partial(sample, i) for i in range(n)], min(n, MAX_BATCH),
-                           lead=lead if len(ids) > 1 else None, slots=self._slots, deadline=deadline,
+                           lead=lead if first else None, slots=self._slots, deadline=deadline,
                            on_error=self._set_error, on_close=base.close if session is None else lambda: None)
 
     def generate_batch(self, prompts: Sequence, *, options: Sequence[dict | None] | None = None, batch_size: int = 16,
@@ -268,7 +336,7 @@ class Model(Inspectable):
             alone = deadline_of(asked.pop("timeout", None))
             asked["deadline"] = min((one for one in (deadline, alone) if one is not None), default=None)
             if isinstance(prompts[i], Sequence) and prompts[i] and isinstance(prompts[i][0], Mapping):
-                return self._open(**self._rendered(prompts[i], **asked))
+                return self._open(**self._rendered(prompts[i], **asked), session=asked.get("session"))
             return self._open(prompts[i], **asked)
 
         return BatchStream(self._engine.new_decoder(), [partial(member, i) for i in range(len(prompts))], batch_size,
@@ -294,21 +362,50 @@ class Model(Inspectable):
         chat_format         a built-in format (gomlx.chat_formats) instead of the model's template
         parser              "auto" takes reasoning and calls of tools out of the text as the template writes them; else as
                             in generate()
+        session             holds the conversation: messages are all of it, and what the session has of them is not computed
+                            again. What they have not (an answer that is told otherwise, reasoning that the template
+                            leaves out) is forgotten; where not even the first turn is the session's, they are another
+                            conversation, KvStateNotAvailable without reset=True
+        append              messages are the new ones alone: their turns come after the session's last answer
         options             the other ones of generate()
         """
         rendered = partial(self._rendered, messages, tools=tools, add_generation_prompt=add_generation_prompt,
                            template_args=template_args, enable_thinking=enable_thinking,
                            thinking_budget=thinking_budget, chat_format=chat_format, parser=parser)
-        n = arguments.whole("n", options.pop("n", 1), 1, MAX_SAMPLES)
+        n, session = arguments.whole("n", options.pop("n", 1), 1, MAX_SAMPLES), options.pop("session", None)
         if n == 1:
-            asked = rendered(**options)
-            return self.generate(asked.pop("prompt"), **asked)
-        shared = [options.pop(name, None) for name in ("seed", "session", "timeout")]
-        return self._start(partial(rendered, **options), n, *shared)
+            asked = rendered(session=session, **options)
+            return self.generate(asked.pop("prompt"), session=session, **asked)
+        seed, timeout = (options.pop(name, None) for name in ("seed", "timeout"))
+        return self._start(partial(rendered, session=session, **options), n, seed, session, timeout)
 
     def _rendered(self, messages, *, tools=None, add_generation_prompt=True, template_args=None, enable_thinking=None,
-                  thinking_budget=None, chat_format=None, parser="auto", **options):
-        """The arguments of _open() for messages."""
+                  thinking_budget=None, chat_format=None, parser="auto", session=None, **options):
+        """The arguments of _open() for messages, but for the session."""
+        tools = arguments.several("tools", tools, "a list of tools") if tools is not None else None
+        render = partial(self._text_of_messages, tools=tools, add_generation_prompt=add_generation_prompt,
+                         template_args=template_args, enable_thinking=enable_thinking, chat_format=chat_format)
+        if isinstance(session, _gomlx.Session) and (held := session.ids):
+            messages = chat.check_messages(messages)
+            if options.get("append"):
+                text = chat.turns_after_an_answer(render, messages)
+            else:
+                text = render(messages)
+                if not options.get("reset"):
+                    self._check_conversation(held, messages, text)
+                    options["reset"] = True
+        else:
+            text = render(messages)
+        if parser == "auto":
+            parser = detect(self.tokenizer.template_for(tools, chat_format), lambda token: self.tokenizer.token_to_id(token) is not None)
+        parser = Parser(parser, tools, text) if isinstance(parser, str) else copy.deepcopy(parser)
+        if thinking_budget is not None:
+            options["logits_processors"] = [*options.get("logits_processors", ()),
+                                            self._thinking_budget(parser, thinking_budget)]
+        return options | {"prompt": text, "parser": parser}
+
+    def _text_of_messages(self, messages, *, tools=None, add_generation_prompt=True, template_args=None,
+                          enable_thinking=None, chat_format=None):
         tools = arguments.several("tools", tools, "a list of tools") if tools is not None else None
         if chat_format is not None:
             arguments.text("chat_format", chat_format, "a name")
@@ -319,15 +416,19 @@ class Model(Inspectable):
             variables |= chat.thinking_variable(template, arguments.flag("enable_thinking", enable_thinking))
         if tools and "tools" not in chat.variables(template):
             raise ValueError("tools were given, but this model's chat template takes none")
-        text = self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
+        return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
                                                   chat_format=chat_format, **variables)
-        if parser == "auto":
-            parser = detect(template, lambda token: self.tokenizer.token_to_id(token) is not None)
-        parser = Parser(parser, tools, text) if isinstance(parser, str) else copy.deepcopy(parser)
-        if thinking_budget is not None:
-            options["logits_processors"] = [*options.get("logits_processors", ()),
-                                            self._thinking_budget(parser, thinking_budget)]
-        return options | {"prompt": text, "parser": parser}
+
+    def _check_conversation(self, held, messages, text):
+        """KvStateNotAvailable where the session's conversation has another first turn than these messages."""
+        ids = self.tokenizer.encode_prompt(text)
+        shared = common(packed(held), packed(ids))
+        first = next((one.get("content") for one in messages if one["role"] not in ("system", "developer")), None)
+        first = first.strip() if isinstance(first, str) else ""
+        if shared < min(len(held), len(ids)) and first in text and first not in self.tokenizer.decode(ids[:shared], False):
+            raise _gomlx.KvStateNotAvailable(
+                f"the messages are another conversation than the session's: its {len(held)} tokens do not begin with "
+                f"{first!r:.60}; append=True adds new messages alone to it, reset=True forgets it")
 
     def _thinking_budget(self, parser, budget):
         if parser is None:
@@ -344,16 +445,27 @@ class Model(Inspectable):
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
 
-    def classify(self, prompts: Sequence, labels: Sequence[str | int] | None = None,
-                 return_logits: bool = False) -> Classified:
+    def classify(self, prompts: Sequence, labels: Sequence[str | int] | None = None, return_logits: bool = False, *,
+                 sampling: Sampling | None = None, seed: int | None = None, **changes) -> Classified:
         """What comes next after each prompt (texts or token ids), in passes over all of them without padding: a sequence
         of Classification in their order, with prompt_tokens, seconds and tokens_per_second.
 
         labels          texts or token ids: each is scored by the log probability of all its tokens after the prompt,
                         which is computed once. A text's tokens are those that it has on its own
         return_logits   each result has its logits, float32 [vocab]
+        sampling        a Sampling, or any of its fields by name (temperature=0.8): the token is drawn so, as generate()
+                        draws its first one; without, it is the likeliest
+        seed            of the draws, prompt i has seed + i; None draws one
         """
-        return scoring.classify(self, prompts, labels, return_logits)
+        chosen = None
+        if sampling is not None or changes:
+            if sampling is not None and not isinstance(sampling, Sampling):
+                raise TypeError(f"sampling: expected a gomlx.Sampling, got {type(sampling).__name__}")
+            chosen = (sampling or Sampling()).replace(**changes).engine_options(self.tokenizer)
+        elif seed is not None:
+            raise ValueError("seed: nothing is drawn without sampling")
+        seed = draw_seed() if seed is None else arguments.whole("seed", seed, 0, 2**64 - 1)
+        return scoring.classify(self, prompts, labels, return_logits, chosen, seed)
 
     def score(self, text: str | Sequence) -> Score | list[Score]:
         """The log probability of each token of a text, or of token ids, after those before it; several texts or lists of
@@ -377,6 +489,29 @@ class Model(Inspectable):
     def session(self) -> _gomlx.Session:
         """A sequence that several generations share: its KV cache is kept between them."""
         return self._engine.new_session()
+
+    @property
+    def abilities(self) -> set[str]:
+        """The names of what this model can do; gomlx.abilities.ABILITIES says what each is."""
+        attention = any(name.endswith(".q") for _, name, *_ in self._engine.activations())
+        return abilities.ENGINE | ({"attention"} if attention else set()) | abilities.of_chat(self.tokenizer)
+
+    def supports(self, ability: str) -> bool:
+        """Whether the model, with the backend that runs it, can do something: "attention", "tools", "sessions" and the
+        other names of gomlx.abilities.ABILITIES. ValueError for any other name."""
+        return abilities.check(ability) in self.abilities
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a prompt: as tokenizer.encode_prompt."""
+        return self.tokenizer.encode_prompt(text)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids: as tokenizer.decode."""
+        return self.tokenizer.decode(ids, skip_special_tokens)
+
+    @property
+    def num_layers(self) -> int:
+        return self.info["n_layers"]
 
     @property
     def vocab_size(self) -> int:

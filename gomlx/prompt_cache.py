@@ -11,6 +11,9 @@ from array import array
 from dataclasses import dataclass
 
 
+WARMED_TOKENS = 16              # of a warmed prompt, in common with another one, are worth a fork
+
+
 @dataclass(frozen=True)
 class PromptCacheStats:
     """hits and misses count prompts that were looked for: those of at least min_tokens, and shorter ones that hit."""
@@ -36,8 +39,8 @@ class Entry:
 
 class PromptCache:
     """entries, max_bytes: what is kept at most of prompts that were not warmed; the one that was used longest ago goes
-    first. min_tokens: shorter common beginnings are computed anew, but for a whole warmed prompt. All methods may be
-    called from any thread."""
+    first. min_tokens: shorter common beginnings are computed anew; of a warmed prompt 16 tokens are enough, or all it
+    has. All methods may be called from any thread."""
 
     def __init__(self, entries: int = 4, min_tokens: int = 512, max_bytes: int = 1 << 30):
         if entries < 0 or min_tokens < 1 or max_bytes < 0:
@@ -59,8 +62,8 @@ class PromptCache:
             best, length = None, 0
             for entry in self._entries:
                 shared = common(entry.ids, ids)
-                enough = shared >= self.min_tokens or (entry.pinned and shared == len(entry.ids))
-                if enough and shared > length:
+                least = min(self.min_tokens, WARMED_TOKENS, len(entry.ids)) if entry.pinned else self.min_tokens
+                if shared >= least and shared > length:
                     best, length = entry, shared
             if best is None:
                 if len(ids) >= self.min_tokens:

@@ -16,8 +16,8 @@ LAST_BYTES = 1 << 27            # of last logits that one call of the engine hol
 @dataclass(frozen=True)
 class Classification:
     """What classify() says of one prompt."""
-    token: int                  # the likeliest next token, of equal ones the one with the lowest id
-    logprob: float              # its log probability
+    token: int                  # the likeliest next token, of equal ones the one with the lowest id; or one that was drawn
+    logprob: float              # its log probability, in the model's own distribution
     text: str                   # its text
     label: str | int | None = None          # the likeliest label, as it was given
     probabilities: dict | None = None       # of each label, relative to each other: they add up to 1
@@ -58,7 +58,8 @@ def chunks(sequences, most):
     return (sequences[i:i + most] for i in range(0, len(sequences), most))
 
 
-def classify(model, prompts, labels, return_logits):
+def classify(model, prompts, labels, return_logits, sampling, seed):
+    """sampling: options of the engine, or None for the likeliest token."""
     import gomlx.core as mx
     started = time.monotonic()
     arguments.flag("return_logits", return_logits)
@@ -73,6 +74,9 @@ def classify(model, prompts, labels, return_logits):
     for part in chunks(tokens, most):
         last, sums = model._engine.score("last", part, label_ids)
         best, total = mx.argmax(last, axis=-1), mx.logsumexp(last, axis=-1)
+        if sampling is not None:
+            best = mx.array([_gomlx.sample(last[i], ids, seed=(seed + len(results) + i) % 2**64, **sampling)[0]
+                             for i, ids in enumerate(part)], mx.uint32)
         logprobs = mx.take_along_axis(last, mx.expand_dims(best, 1), axis=1).reshape(-1) - total
         for i, (token, logprob) in enumerate(zip(best.tolist(), logprobs.tolist(), strict=True)):
             results.append(Classification(

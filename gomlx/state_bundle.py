@@ -90,7 +90,7 @@ def make(model, session, prompt="", sampling=None, meta=None) -> StateBundle:
     kv = session.save()
     return StateBundle(
         model=describe_model(model), tokenizer=describe_tokenizer(model),
-        prompt={"text": prompt, "hash": sha256(prompt.encode()), "token_count": session.length, "token_offset": 0},
+        prompt={"text": prompt, "hash": sha256(prompt.encode()), "token_count": len(session.ids), "token_offset": 0},
         runtime={"name": "gomlx", "version": _gomlx.version, "isa": model.info["isa"], "platform": platform.platform()},
         sampler=asdict(sampling or model.sampling), kv=kv, meta=dict(meta or {}))
 

@@ -12,6 +12,10 @@ from gomlx.parsing import Parsed, Part
 from gomlx.tool_calls import ToolCall
 
 
+class Cancelled(Exception):
+    """A generation was cancelled. It is left in model.error, never raised."""
+
+
 @dataclass(frozen=True)
 class Result:
     """What a stream leaves when it has ended or was closed."""
@@ -35,7 +39,7 @@ class Result:
     prefill_seconds: float = 0.0        # of the forward passes that it took part in; a batch shares them
     decode_seconds: float = 0.0
     total_seconds: float = 0.0          # from the call that opened it to its end, the caller's own time included
-    peak_memory_bytes: int = 0          # of the whole process, since core.reset_peak_memory()
+    peak_memory_bytes: int = 0          # of the whole process while it ran: the engine's arrays, weights and caches
     active_memory_bytes: int = 0        # of the whole process, at its end
     prefill_difference: float | None = None     # prefill="validate": the largest difference from exact logits
     profile: dict | None = None         # profile=True: what the engine did, gomlx.profiling
@@ -116,7 +120,7 @@ class Generation:
             decode_tps=rate(stats["decode_steps"], stats["decode_seconds"]), seed=self._seed, stop=self._stop(stats),
             logprobs=self._logprobs, top_logprobs=self._top_logprobs, error=error,
             prefill_seconds=stats["prefill_seconds"], decode_seconds=stats["decode_seconds"],
-            total_seconds=time.monotonic() - self._started, peak_memory_bytes=_gomlx.get_peak_memory(),
+            total_seconds=time.monotonic() - self._started, peak_memory_bytes=stats.get("peak_memory_bytes", 0),
             active_memory_bytes=_gomlx.get_active_memory(),
             prefill_difference=self._prefill_difference,
             profile=self.stream.profile() if self.stream is not None else None, **vars(parsed))
@@ -176,6 +180,14 @@ class Stepper:
     def _is_late(self):
         return self._deadline is not None and time.monotonic() >= self._deadline
 
+    def _cut_short(self, results):
+        """What ended generations before their time, as an exception for model.error: a timeout or cancel(), not close(),
+        nor an error, which it has already; else None."""
+        reasons = {one.finish_reason for one in results}
+        if self._cancelled and "cancelled" in reasons:
+            return Cancelled("the generation was cancelled")
+        return TimeoutError("the generation was ended by its timeout") if "timeout" in reasons else None
+
     def _leave(self, error=None):
         if self._slot is not None:
             self._slot.leave()
@@ -230,7 +242,7 @@ class TokenStream(Stepper):
     def __init__(self, made: Generation, *, slots=None, deadline=None, on_error=lambda error: None):
         super().__init__(slots or Slots(), deadline, on_error)
         self._made = made
-        self._closing = False
+        self._closing = self._ended = False
 
     def __iter__(self) -> Iterator[_gomlx.Token]:
         return self
@@ -272,6 +284,9 @@ class TokenStream(Stepper):
             return
         try:
             self._made.close(error=error if isinstance(error, Exception) else None)
+            if not self._ended and error is None:
+                error = self._cut_short([self._made.result])
+            self._ended = True
             self._leave(error)
         finally:
             self._lock.release()
@@ -416,6 +431,7 @@ class BatchStream(Stepper):
         """Ends all of it now; what was made so far is in `results`."""
         if self._results is not None:
             return
+        asked = self._cancelled
         self.cancel()
         if not self._lock.acquire(blocking=False):      # another thread is in its last step, and comes here after it
             return
@@ -437,7 +453,8 @@ class BatchStream(Stepper):
                 self._profile = self._decoder.profile()
         finally:
             self._lock.release()
-        self._leave()
+        self._cancelled = asked
+        self._leave(self._cut_short(self._results) if all(one.error is None for one in self._results) else None)
 
     def ended(self, index: int) -> Result | None:
         made = self._made[index]

@@ -185,6 +185,19 @@ class Tokenizer(_gomlx.Tokenizer):
         ids, prefix = self.bare(text), self._prefix()
         return ids if ids[:len(prefix)] == prefix else prefix + ids
 
+    def encode_after(self, text: str) -> list[int]:
+        """Ids of a text that goes on from another: nothing is put before it, no BOS and no space; special tokens in it
+        are read as such. The text before keeps its ids, also where both together would have others."""
+        ids = self.bare(text)
+        for before in ("\n", "a", "."):
+            first = self.bare(before)
+            if self.decode(first + ids) == before + text:       # no space of SentencePiece's comes with it
+                return ids
+            both = self.bare(before + text)
+            if both[:len(first)] == first and self.decode(both) == before + text:
+                return both[len(first):]
+        return ids                                              # a normalizer changes the text: there is no better way
+
     def sequences_with(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids after which one of the texts may have come: every token that has it inside, and every token that ends
         with its beginning, with the tokens of its rest. The vocabulary is read once for each combination of texts."""

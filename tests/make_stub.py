@@ -10,7 +10,9 @@ RETURNS = {
     "get_cache_memory": "int", "reset_peak_memory": "None", "set_memory_limit": "int", "set_cache_limit": "int",
     "clear_cache": "None", "Model.info": "dict[str, Any]", "Model.new_session": "Session",
     "Model.logits": "list[array]", "Model.score": "list[array] | tuple[array, list[list[float]]]", "Model.close": "None", "Model.vocab_size": "int", "Model.context_length": "int",
-    "Session.length": "int", "Session.model": "Model", "Session.truncate": "None", "Session.close": "None",
+    "Session.length": "int", "Session.model": "Model", "Session.truncate": "int", "Session.close": "None",
+    "Session.ids": "list[int]", "Session.append": "int", "Session.step": "array", "Session.fork": "Session",
+    "Session.save": "bytes", "Session.nbytes": "int", "Model.restore_session": "Session",
     "Tokenizer.from_json": "Self", "Tokenizer.from_gguf": "Self",
     "Tokenizer.encode": "list[int]", "Tokenizer.decode": "str",
     "Tokenizer.token_to_id": "int | None", "Tokenizer.id_to_token": "str | None", "Tokenizer.is_special": "bool",
@@ -37,6 +39,11 @@ version: str
 
 class AxisError(ValueError, IndexError): ...
 class Error(Exception): ...
+class ContextLengthExceeded(ValueError):
+    prompt_tokens: int
+    context_length: int
+class KvStateNotAvailable(ValueError): ...
+class ModelNotSupported(ValueError, NotImplementedError): ...
 
 class Token(NamedTuple):
     id: int
@@ -85,7 +92,8 @@ def stub_class(name, kind):
 
 def stub(module):
     members = {name: value for name, value in sorted(vars(module).items())
-               if not (name.startswith("__") or name in ("AxisError", "Error", "Token", "version"))}
+               if not (name.startswith("__") or name in ("Token", "version")
+                       or isinstance(value, type) and issubclass(value, Exception))}
     ops = set(module.__all__) - RETURNS.keys()
     lines = [HEAD.rstrip("\n")]
     kinds = {name: value for name, value in members.items() if isinstance(value, type)}

@@ -294,8 +294,9 @@ def test_cancel_from_another_thread(load):
     timer.start()
     tokens = list(stream)
     assert stream.result.finish_reason == "cancelled" and 0 < len(tokens) < 800
+    assert isinstance(model.error, gomlx.Cancelled)
     model2_text = [one.text for one in model.generate("x", max_tokens=3)]
-    assert model2_text == ["x", "x", "x"]
+    assert model2_text == ["x", "x", "x"] and model.error is None
 
 
 def test_cancel_within_a_long_prompt(load):
@@ -386,6 +387,17 @@ def test_it_does_not_outlive_its_parent(folder, python, way):
     while not is_gone(pid) and time.monotonic() < until:
         time.sleep(0.02)
     assert is_gone(pid), done.stderr
+
+
+def test_what_a_bridged_model_can_do(load):
+    model = load()
+    assert model.supports("generate") and model.supports("metrics")
+    for no in ("attention", "sessions", "batch", "classify", "prompt_cache", "logits_processors", "probe"):
+        assert not model.supports(no)
+    with pytest.raises(ValueError, match="there is no ability 'x'"):
+        model.supports("x")
+    assert model.encode("ab") == model.tokenizer.encode_prompt("ab") and model.decode(model.encode("ab")) == "ab"
+    assert model.num_layers == model.info["n_layers"]
 
 
 def test_what_only_the_engine_can_do(load):

@@ -91,7 +91,8 @@ def test_a_prompt_that_fails_fails_alone(model):
     options = [None, None, None, None, {"logits_processors": [broken]}, None]
     results = model.generate_batch(prompts, options=options, max_tokens=8, temperature=0).read()
     assert model.error in [one.error for one in results[1:]]
-    assert [type(one.error) for one in results] == [type(None), ValueError, ValueError, ValueError, KeyError, TypeError]
+    assert [type(one.error) for one in results] == [type(None), ValueError, ValueError, gomlx.ContextLengthExceeded,
+                                                   KeyError, TypeError]
     assert [one.finish_reason for one in results] == ["length"] + ["error"] * 5
     assert same(results[0], model.generate(prompts[0], max_tokens=8, temperature=0).read())
     made = results[4].tokens
@@ -188,7 +189,8 @@ def test_prefill_modes_give_the_same_bits(model, prefill):
 def test_validated_prefill_on_a_session(model):
     session = model.session()
     model.generate(list(range(20, 40)), max_tokens=3, temperature=0, session=session).read()
-    result = model.generate(list(range(20, 60)), max_tokens=3, session=session, prefill="validate").read()
+    result = model.generate(list(range(20, 60)), max_tokens=3, session=session, reset=True,
+                            prefill="validate").read()
     assert 0 < result.prefill_difference < 1 and result.cached_tokens == 20
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import struct
 
+import gguf
 import pytest
 from checkpoints import SMALL, random_weights, save_gguf, save_safetensors
 
@@ -163,3 +164,57 @@ def test_adapters_alone_are_no_model(tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     with pytest.raises(FileNotFoundError, match="no .safetensors file of a model in .*: adapter_model.safetensors"):
         headers.weight_files(str(tmp_path))
+
+
+# ---- gguf_info ----
+
+def test_what_a_gguf_header_says(tmp_path):
+    path = str(tmp_path / "small.gguf")
+    save_gguf(path, SMALL, random_weights(SMALL), "Q8_0")
+    info = gomlx.gguf_info(path)
+    assert (info.architecture, info.n_layers, info.hidden_size) == ("llama", SMALL["num_hidden_layers"], SMALL["hidden_size"])
+    assert (info.vocab_size, info.n_heads, info.n_kv_heads) == (SMALL["vocab_size"], SMALL["num_attention_heads"],
+                                                               SMALL["num_key_value_heads"])
+    assert info.head_dim == SMALL.get("head_dim", SMALL["hidden_size"] // SMALL["num_attention_heads"])
+    assert info.context_length == SMALL["max_position_embeddings"]
+    assert (info.quant_bits, info.quant_group, info.quant_type) == (8, 32, "Q8_0")
+    reader = gguf.GGUFReader(path)
+    assert info.n_tensors == len(reader.tensors) == sum(info.types.values())
+    assert info.parameters == sum(int(one.n_elements) for one in reader.tensors)
+    assert info.types["Q8_0"] == sum(one.tensor_type.name == "Q8_0" for one in reader.tensors)
+    assert (info.n_files, info.bytes) == (1, os.path.getsize(path)) and info.metadata["llama.block_count"] == info.n_layers
+    assert gomlx.gguf_info(tmp_path) == info
+    save_gguf(str(tmp_path / "parts.gguf"), SMALL, random_weights(SMALL), split=8)
+    first = next(tmp_path.glob("parts-00001-of-*.gguf"))
+    split = gomlx.gguf_info(first)
+    assert split.n_files > 1 and split.n_tensors == info.n_tensors and split.quant_bits is None
+
+
+def test_what_is_no_gguf_file(tmp_path):
+    for text in (b"", b"GGUF", b"GGUF" + struct.pack("<IQQ", 1, 0, 0), b"safetensors"):
+        (tmp_path / "x.gguf").write_bytes(text)
+        with pytest.raises(gomlx.Error, match="x.gguf"):
+            gomlx.gguf_info(tmp_path / "x.gguf")
+    with pytest.raises(gomlx.Error, match="expected a .gguf file"):
+        gomlx.gguf_info(small(tmp_path / "folder"))
+    with pytest.raises((OSError, gomlx.Error)):
+        gomlx.gguf_info(tmp_path / "none.gguf")
+    with pytest.raises(TypeError):
+        gomlx.gguf_info(5)
+
+
+def test_a_header_that_says_nonsense(tmp_path):
+    """What is no number is None."""
+    path = str(tmp_path / "odd.gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_string("llama.block_count", "many")
+    writer.add_array("llama.attention.head_count", [2, 4, 3])
+    writer.add_bool("llama.embedding_length", True)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    info = gomlx.gguf_info(path)
+    assert (info.n_layers, info.n_heads, info.n_kv_heads, info.hidden_size, info.vocab_size, info.head_dim) == (
+        None, 4, 4, None, None, None)
+    assert (info.n_tensors, info.parameters, info.quant_type) == (0, 0, None)

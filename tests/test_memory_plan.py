@@ -7,6 +7,7 @@ import struct
 import pytest
 
 import gomlx
+import gomlx.core
 from gomlx import doctor, headers, memory_plan
 from gomlx.memory_plan import Layer, default_kv_cache_q8_enabled, kv_cache_bytes_per_token, layers_of, plan_memory
 
@@ -157,6 +158,8 @@ def test_the_rule_for_q8_entries():
     ({}, (7000, "available memory")),
     ({"memory.max": "5000", "memory.current": "1000"}, (4000, "left by the cgroup's limit")),
     ({"memory.max": "5000", "memory.current": "4000", "memory.stat": "anon 1\ninactive_file 500\n"}, (1500, "left by")),
+    ({"memory.max": "5000", "memory.current": "4000", "memory.stat": "active_file 700\ninactive_file 500\n"},
+     (2200, "left by")),
     ({"memory.max": "max", "memory.current": "1000"}, (7000, "available memory")),
     ({"memory.max": "5000", "memory.current": "9000"}, (0, "left by")),
 ])
@@ -191,3 +194,78 @@ def test_the_plan_is_what_is_used(shared, name):
         peak = core.get_peak_memory() - before
     # the largest miss is gemma2's work, 3.2 % where its cache is float16
     assert abs(plan.total_bytes / peak - 1) < 0.04, (plan.total_bytes, peak)
+
+
+# ---- load(fits=) ----
+
+@pytest.fixture
+def memory(monkeypatch):
+    """memory(available, whole): what the machine has."""
+    def put(available, whole=10**15):
+        monkeypatch.setattr(memory_plan, "available_memory", lambda: (available, "available memory"))
+        monkeypatch.setattr(memory_plan, "whole_memory", lambda: (whole, "this machine's memory and swap"))
+    return put
+
+
+def test_load_says_what_does_not_fit_before_it_starts(memory, caplog):
+    shown = []
+    memory(1 << 20)
+    with pytest.raises(MemoryError, match="working memory"):
+        gomlx.load(fits="error", progress=shown.append)
+    assert shown == []
+    for options in ({}, {"fits": "warn"}, {"context_length": 64}):
+        caplog.clear()
+        with gomlx.load(**options) as model:
+            assert model.generate("Once", max_tokens=1).read().tokens
+        assert "may not fit: " in caplog.text and "working memory" in caplog.text
+    caplog.clear()
+    gomlx.load(fits="ignore").close()
+    assert caplog.text == ""
+    memory(1 << 20, 2 << 20)
+    with pytest.raises(MemoryError, match="weights 4.3 MB are more than this machine's memory and swap, 2.1 MB"):
+        gomlx.load()
+    gomlx.load(fits="ignore").close()
+
+
+def test_load_asks_for_the_context_that_is_wanted(memory, caplog):
+    """A context of the model's own is not counted whole; one that is asked for is, with the entries that it will have."""
+    plan = plan_memory(context=2048)
+    memory(plan.total_bytes)
+    for options in ({"context_length": 2048}, {}):
+        gomlx.load(fits="error", **options).close()
+    assert plan_memory(context=2048, kv_dtype="float32").total_bytes > plan.total_bytes
+    for options in ({"context_length": 2048, "kv_dtype": "float32"}, {"context_length": 2048, "kv_dtype": gomlx.core.float32},
+                    {"context_length": 2048, "activations": "float32"}):
+        with pytest.raises(MemoryError, match="2048 tokens, float32"):
+            gomlx.load(fits="error", **options)
+    with pytest.raises(ValueError, match="more than the model's 2048"):         # the loader's own error
+        gomlx.load(fits="error", context_length=4096)
+    assert caplog.text == ""
+
+
+def test_what_has_no_plan_is_left_to_the_loader(memory, tmp_path):
+    memory(1)
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0))
+    with pytest.raises(gomlx.Error, match="x.gguf"):
+        gomlx.load(tmp_path / "x.gguf", fits="error")
+    for wrong in ("yes", None, True):
+        with pytest.raises(ValueError, match="fits is"):
+            gomlx.load(fits=wrong)
+
+
+def test_the_command_line_says_what_the_log_warns_of(memory, capsys):
+    from gomlx import cli
+    memory(1 << 20)
+    assert cli.main(["generate", "Once", "-n", "1"]) == 0
+    assert "gomlx: warning: " in (said := capsys.readouterr().err) and "may not fit" in said
+    assert cli.main(["generate", "Once", "-n", "1", "--fits", "error"]) == 1
+    assert "error: weights" in capsys.readouterr().err
+    assert cli.main(["generate", "Once", "-n", "1", "--fits", "ignore"]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit, want", [(None, 9000 + 2048 * 1024), (5000, 5000 + 2048 * 1024), (10000, 9000 + 2048 * 1024)])
+def test_whole_memory(monkeypatch, limit, want):
+    monkeypatch.setattr(doctor, "memory", lambda: {"total bytes": 9000, "available bytes": 1, "cgroup limit bytes": limit})
+    monkeypatch.setattr(doctor, "lines_of", lambda path: ["MemTotal: 9 kB", "SwapTotal:    2048 kB"])
+    assert memory_plan.whole_memory()[0] == want

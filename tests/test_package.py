@@ -286,3 +286,42 @@ def test_the_example_of_the_readme_that_looks_inside():
     shapes, *lens, text, entropies = run_example(number).splitlines()
     assert "'layers.0.attention_weights': (4, 4, 4)" in shapes and len(lens) == 6 and text
     assert all(0 <= float(one) < 8 for one in entropies.strip("[]").split(","))
+
+
+def test_what_a_model_can_do(model):
+    from gomlx.abilities import ABILITIES
+    assert model.abilities <= ABILITIES.keys()
+    for yes in ("generate", "chat", "attention", "sessions", "classify", "batch", "probe"):
+        assert model.supports(yes)
+    for no in ("tools", "thinking", "thinking_switch", "metrics"):
+        assert not model.supports(no)
+    for wrong in ("attentions", "", "supports"):
+        with pytest.raises(ValueError, match="there is no ability.*there are: generate"):
+            model.supports(wrong)
+    with pytest.raises(TypeError):
+        model.supports(3)
+
+
+@pytest.mark.parametrize("name, able", [
+    ("qwen3", {"chat", "tools", "thinking", "thinking_switch"}), ("llama3_2", {"chat", "tools"}), ("gemma3", {"chat"}),
+    ("mistral_nemo", {"chat", "tools"}), ("gpt2", set())])
+def test_what_templates_can_do(shared, name, able):
+    from gomlx import abilities
+    assert abilities.of_chat(gomlx.Tokenizer.from_file(os.path.join(shared, "data", "tokenizers", name))) == able
+
+
+def test_conveniences(model):
+    assert model.encode("Once upon") == model.tokenizer.encode_prompt("Once upon")
+    assert model.decode(model.encode("Once upon")) == "Once upon"
+    assert model.num_layers == model.info["n_layers"]
+    assert (model.info["quant_bits"], model.info["quant_group"], model.info["quant_type"]) == (8, 32, "Q8_0")
+
+
+@pytest.mark.parametrize("form, want", [("mlx-4", (4, 64, "affine")), ("mxfp4", (4, 32, "mxfp4")), ("bf16", (None, None, "BF16"))])
+def test_info_says_how_weights_are_quantised(tmp_path, form, want):
+    made = tmp_path / "made"
+    gomlx.convert(gomlx.loading.PACKAGED_FILE, made, form)
+    with gomlx.load(made) as model:
+        assert (model.info["quant_bits"], model.info["quant_group"], model.info["quant_type"]) == want
+        [found] = gomlx.discover(made)
+        assert (found.quant_bits, found.quant_group, found.quant_type) == want

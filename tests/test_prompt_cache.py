@@ -1,4 +1,5 @@
 """The prompt cache and state bundles: what is not computed again, and that the bits stay the same."""
+import functools
 import json
 import os
 import subprocess
@@ -155,3 +156,115 @@ def test_bundles_that_do_not_belong(tmp_path):
             other.restore(model)
         with pytest.raises(FileNotFoundError):
             gomlx.StateBundle.load(tmp_path / "none.json")
+
+
+# ---- warmed beginnings that cannot miss ----
+
+@pytest.fixture
+def plain():
+    """Where nothing but what is warmed is kept."""
+    with gomlx.load(prompt_cache=gomlx.PromptCache(entries=0), context_length=1024) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize("end", ["", " ", "  ", "\n", ".", " do", "\n\n", "'", "<|im_", " 12"])
+def test_a_warmed_text_is_taken_whole_whatever_comes_after_it(plain, end):
+    prefix = TEXT[:240].rstrip() + end
+    kept = plain.warm_prompt_cache(prefix)
+    assert kept >= len(plain.tokenizer.encode_prompt(TEXT[:240].rstrip())) - 2
+    for after in ("g", "The", " cat", "  x", "\n", "\n\nNo", ".", "...", "34", "'s", "start|>user", "é"):
+        result = said(plain, prefix + after, max_tokens=1)
+        assert result.cached_tokens in (kept, result.prompt_tokens - 1), (end, after)
+
+
+def test_no_continuation_changes_the_ids_that_are_kept(shared):
+    from gomlx.prefixes import of_text
+    rng = np.random.default_rng(0)
+    with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
+        text = file.read(100000)
+    folder = os.path.join(shared, "data", "tokenizers")
+    for name in sorted(os.listdir(folder)):
+        tok = gomlx.Tokenizer.from_file(os.path.join(folder, name))
+        lost = 0
+        for begin in rng.integers(0, 99000, 100).tolist():
+            cut = begin + int(rng.integers(1, 200))
+            whole = tok.encode_prompt(text[begin:cut + int(rng.integers(0, 60))])
+            ids = of_text(tok, text[begin:cut])
+            assert whole[:len(ids)] == ids
+            lost += len(tok.encode_prompt(text[begin:cut])) - len(ids)
+        assert lost < 200                        # of each two at most
+
+
+def test_parts_of_a_warmed_prompt_are_taken(plain):
+    ids = plain.tokenizer.encode_prompt(TEXT)[:200]
+    plain.warm_prompt_cache(ids)
+    assert said(plain, [*ids[:40], 5, 6]).cached_tokens == 40
+    assert said(plain, [*ids[:10], 5, 6]).cached_tokens == 0
+
+
+TOOLS = [{"type": "function", "function": {"name": f"look_up_{i}", "description": "Finds a thing.", "parameters": {
+    "type": "object", "properties": {"name": {"type": "string"}}}}} for i in range(3)]
+
+
+SYSTEM = {"role": "system", "content": "You are a careful assistant that answers in one short sentence. " * 4}
+
+
+def test_messages_are_warmed(plain):
+    with gomlx.load(prompt_cache=False) as cold:
+        kept = plain.warm_prompt_cache(messages=[SYSTEM])
+        assert kept > 40
+        for content in ("Why?", " a", "\nx", "12", "(b)"):
+            asked = [SYSTEM, {"role": "user", "content": content}]
+            got, want = (one.chat(asked, max_tokens=4, temperature=0).read() for one in (plain, cold))
+            assert got.cached_tokens >= kept and (got.tokens, got.logprobs) == (want.tokens, want.logprobs)
+        asked = [SYSTEM, {"role": "user", "content": "Why?"}]
+        more = plain.warm_prompt_cache(messages=asked)
+        assert more > kept
+        for options in ({}, {"n": 2}):
+            assert plain.chat(asked, max_tokens=1, **options).read() is not None
+        assert plain.chat(asked, max_tokens=1).read().cached_tokens == more
+
+
+@pytest.mark.parametrize("name, takes_tools", [("gemma3", False), ("llama3_2", True), ("qwen3", True), ("mistral_nemo", True)])
+def test_what_conversations_begin_with(shared, name, takes_tools):
+    """Templates of real models; Gemma's knows no system turn by itself."""
+    from gomlx.prefixes import of_messages
+    tok = gomlx.Tokenizer.from_file(os.path.join(shared, "data", "tokenizers", name))
+    for tools in (None, *[TOOLS] * takes_tools):
+        for messages in ([SYSTEM], [], [SYSTEM, {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}],
+                         [{"role": "user", "content": "Hello"}]):
+            ids = of_messages(tok, functools.partial(tok.apply_chat_template, tools=tools), messages)
+            asks = not messages or messages[-1]["role"] != "user"
+            for content in ("Why is that so?", "a", "12 of them", "'s", "\u00e9"):
+                more = [{"role": "user" if asks else "assistant", "content": content}]
+                whole = tok.apply_chat_template(messages + more, tools=tools, tokenize=True)
+                assert whole[:len(ids)] == ids
+            text = tok.decode(ids, False)
+            if name == "mistral_nemo":           # it puts tools and system into the last turn of the user
+                continue
+            assert all(one["content"].strip()[:-8] in text for one in messages)
+            assert tools is None or all(one["function"]["name"] in text for one in tools)
+
+
+def test_where_nothing_can_be_kept_the_log_says_so(plain, caplog):
+    for prefix in ("", " ", "O"):
+        assert plain.warm_prompt_cache(prefix) == 0
+        assert "nothing is kept" in caplog.text
+        caplog.clear()
+    assert plain.prompt_cache.stats.entries == 0
+    for wrong in ({}, {"prefix": "a", "messages": []}, {"prefix": "a", "tools": TOOLS}):
+        with pytest.raises(ValueError, match="either a prefix, or messages"):
+            plain.warm_prompt_cache(**wrong)
+    with pytest.raises(TypeError, match="chat_format: only with"):
+        plain.warm_prompt_cache("a", chat_format="chatml")
+    with pytest.raises(ValueError, match="takes none"):
+        plain.warm_prompt_cache(tools=TOOLS)
+
+
+def test_benchmarks_leave_what_is_warmed_alone(plain):
+    ids = plain.tokenizer.encode_prompt(TEXT)[:100]
+    plain.warm_prompt_cache(ids)
+    cache = plain.prompt_cache
+    report = gomlx.bench(plain, prompt=16, generate=2, repeat=1, kv_restore=False, state_bundle=False, probes=False)
+    assert report["prompt_cache"]["hits"] == 1 and plain.prompt_cache is cache and cache.stats.entries == 1
+    assert said(plain, [*ids, 5]).cached_tokens == 100

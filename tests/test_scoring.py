@@ -146,3 +146,21 @@ def test_wrong_arguments(model):
     with pytest.raises(ValueError, match="labels"):
         model._engine.score("logits", [[1]], [[2]])
     assert model.score([]) == [] and len(model.classify([])) == 0
+
+
+def test_classify_draws_what_generate_would(model):
+    options = {"temperature": 1.3, "top_k": 20, "repetition_penalty": 1.5}
+    found = model.classify(PROMPTS, seed=7, return_logits=True, **options)
+    for i, (prompt, one) in enumerate(zip(PROMPTS, found, strict=True)):
+        want = model.generate(prompt, max_tokens=1, seed=7 + i, ignore_eos=True, sampling=gomlx.Sampling(**options)).read()
+        assert [one.token] == want.tokens and one.logprob == pytest.approx(want.logprobs[0], abs=1e-5)
+        assert one.text == model.tokenizer.decode([one.token])
+    drawn = {model.classify(PROMPTS[:1], sampling=gomlx.Sampling(temperature=2.0), seed=i)[0].token for i in range(20)}
+    assert len(drawn) > 1
+    assert model.classify(PROMPTS[:1], temperature=0)[0].token == model.classify(PROMPTS[:1])[0].token
+    labelled = model.classify(PROMPTS, labels=["a", "b"], seed=7, **options)
+    assert [one.token for one in labelled] == [one.token for one in found] and labelled[0].label in ("a", "b")
+    for wrong, kind in (({"seed": 3}, ValueError), ({"sampling": 5}, TypeError), ({"temprature": 1}, TypeError),
+                        ({"temperature": -1.0}, ValueError), ({"temperature": 1.0, "seed": -1}, ValueError)):
+        with pytest.raises(kind):
+            model.classify(PROMPTS, **wrong)

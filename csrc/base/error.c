@@ -12,6 +12,7 @@ static void store(gm_status code, int os_errno, const char *text) {
     size_t length = strlen(text), room = sizeof slot.text - 1;
     slot.code = code;
     slot.os_errno = os_errno;
+    slot.tokens = slot.context = 0;
     if (length <= room) {
         memcpy(slot.text, text, length + 1);
         return;
@@ -30,6 +31,18 @@ gm_status gm_fail(gm_status code, const char *format, ...) {
     va_end(args);
     store(code, 0, text);
     return code;
+}
+
+gm_status gm_fail_context(int64_t tokens, int64_t context, const char *format, ...) {
+    char text[sizeof slot.text + 64];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    store(GM_ECONTEXT, 0, text);
+    slot.tokens = tokens;
+    slot.context = context;
+    return GM_ECONTEXT;
 }
 
 gm_status gm_fail_errno(const char *format, ...) {
@@ -51,7 +64,8 @@ void error_restore(gm_status code, int os_errno, const char *text) { store(code,
 
 gm_status error_in_file(const char *file, gm_status status) {
     char text[sizeof slot.text];
-    if ((status == GM_EBADFILE || status == GM_EUNSUPPORTED) && strncmp(slot.text, file, strlen(file)) != 0) {
+    const bool of_file = status == GM_EBADFILE || status == GM_EUNSUPPORTED || status == GM_EMODEL;
+    if (of_file && strncmp(slot.text, file, strlen(file)) != 0) {
         memcpy(text, slot.text, sizeof text);
         gm_fail(status, "%s: %s", file, text);
     }

@@ -18,6 +18,8 @@ static struct {
     gm_buffer *bins[N_BINS];           /* free blocks, by rounded-down log2 of their size */
     size_t cached, cache_limit;
     _Atomic size_t active, peak, limit;
+    buffer_watch *watches;             /* under the lock */
+    _Atomic int n_watches;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .cache_limit = (size_t)256 << 20, .limit = SIZE_MAX};
 
 /* fork copies the lock in whatever state it is in; nobody may hold it at that moment. */
@@ -39,6 +41,12 @@ static void raise_peak(size_t now) {
     size_t peak = atomic_load(&pool.peak);
     while (now > peak && !atomic_compare_exchange_weak(&pool.peak, &peak, now)) {
     }
+    if (atomic_load(&pool.n_watches) == 0)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    for (buffer_watch *w = pool.watches; w; w = w->next)
+        w->peak = now > w->peak ? now : w->peak;
+    pthread_mutex_unlock(&pool.lock);
 }
 
 static gm_status account(size_t bytes) {
@@ -208,6 +216,35 @@ void buffer_release(gm_buffer *b) {
         destroy(b);
     else if (over)
         trim(limit);
+}
+
+void buffer_watch_begin(buffer_watch *w) {
+    pthread_mutex_lock(&pool.lock);
+    *w = (buffer_watch){.peak = atomic_load(&pool.active), .next = pool.watches, .watches = true};
+    if (w->next)
+        w->next->previous = w;
+    pool.watches = w;
+    atomic_fetch_add(&pool.n_watches, 1);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+void buffer_watch_end(buffer_watch *w) {
+    if (!w->watches)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    *(w->previous ? &w->previous->next : &pool.watches) = w->next;
+    if (w->next)
+        w->next->previous = w->previous;
+    w->watches = false;
+    atomic_fetch_sub(&pool.n_watches, 1);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+size_t buffer_watch_peak(const buffer_watch *w) {
+    pthread_mutex_lock(&pool.lock);
+    const size_t peak = w->peak;
+    pthread_mutex_unlock(&pool.lock);
+    return peak;
 }
 
 size_t gm_active_memory(void) { return atomic_load(&pool.active); }

@@ -28,4 +28,10 @@ gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), voi
 gm_buffer *buffer_part(gm_buffer *whole, size_t offset, size_t bytes);
 gm_buffer *buffer_retain(gm_buffer *b);
 void buffer_release(gm_buffer *b);
+
+/* The most memory of the whole process that is active at any time between begin and end. It stays where it is till then. */
+typedef struct buffer_watch { size_t peak; struct buffer_watch *previous, *next; bool watches; } buffer_watch;
+void buffer_watch_begin(buffer_watch *w);
+void buffer_watch_end(buffer_watch *w);        /* of one that never began is fine; peak stays */
+size_t buffer_watch_peak(const buffer_watch *w);
 #endif

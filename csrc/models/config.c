@@ -271,8 +271,9 @@ void config_clear(gm_config *c) {
 static gm_status refuse_type(const char *name, const char *type, bool is_gguf) {
     char names[512];
     architecture_names(names, sizeof names, is_gguf);
-    return gm_fail(GM_EUNSUPPORTED, "%s: %s \"%.60s\" is not supported; supported are %s", name,
-                   is_gguf ? "architecture" : "model_type", type, names);
+    return gm_fail(GM_EMODEL, "%s: %s \"%.60s\" is not supported; supported are %s; backend=\"mlx_lm\" runs %s", name,
+                   is_gguf ? "architecture" : "model_type", type, names,
+                   is_gguf ? "folders of safetensors with other ones" : "others");
 }
 
 /* Checkpoints of Qwen and Llama whose config has lost its model_type tell by their tensors. */
@@ -322,7 +323,7 @@ static gm_status check_quantization(const config_source *s) {
     const cJSON *method = q ? cJSON_GetObjectItemCaseSensitive(q, "quant_method") : NULL;
     if (!method || (cJSON_IsString(method) && strcmp(method->valuestring, "mxfp4") == 0))
         return GM_OK;
-    return gm_fail(GM_EUNSUPPORTED, "%s: weights quantised by \"%.60s\" are not supported; use the original, a GGUF file "
+    return gm_fail(GM_EMODEL, "%s: weights quantised by \"%.60s\" are not supported; use the original, a GGUF file "
                    "or an MLX folder", s->name, cJSON_IsString(method) ? method->valuestring : "?");
 }
 

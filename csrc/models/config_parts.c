@@ -218,7 +218,7 @@ static gm_status rope_type(const char *name, const char *type, rope_kind *out) {
             *out = kinds[i].kind;
             return GM_OK;
         }
-    return gm_fail(GM_EUNSUPPORTED, "%s: rope type \"%.60s\" is not supported", name, type);
+    return gm_fail(GM_EMODEL, "%s: rope type \"%.60s\" is not supported", name, type);
 }
 
 static gm_status json_rope_object(const config_source *s, const gm_config *c, const cJSON *p, rope_config *r) {

@@ -274,7 +274,7 @@ gm_status cache_reach(gm_cache *c, int64_t from, int64_t to) {
     const cache_layout *l = c->layout;
     const int64_t most = l->rotate ? INT32_MAX : l->context;
     if (to > most)
-        return gm_fail(GM_EVALUE, "KV cache: %lld positions, the context holds %lld", (long long)to, (long long)most);
+        return gm_fail_context(to, most, "KV cache: %lld positions, the context holds %lld", (long long)to, (long long)most);
     if (from > c->length || (from < c->length && c->has_states))
         return gm_fail(GM_ESTATE, "KV cache: a pass from position %lld, the sequence has %lld", (long long)from,
                        (long long)c->length);

@@ -27,6 +27,7 @@ static PyObject *model_close(PyObject *self, PyObject *unused) {
 
 static void model_dealloc(PyObject *self) {
     gm_model_release(((model_object *)self)->model);     /* sessions hold the Model: there are none */
+    Py_XDECREF(((model_object *)self)->tokenizer);
     object_free(self);
 }
 
@@ -235,6 +236,20 @@ static PyObject *get_closed(PyObject *self, void *unused) {
     return PyBool_FromLong(((model_object *)self)->model == NULL);
 }
 
+static PyObject *get_tokenizer(PyObject *self, void *unused) {
+    (void)unused;
+    PyObject *tokenizer = ((model_object *)self)->tokenizer;
+    return Py_NewRef(tokenizer ? tokenizer : Py_None);
+}
+
+static int set_tokenizer(PyObject *self, PyObject *value, void *unused) {
+    (void)unused;
+    PyObject *old = ((model_object *)self)->tokenizer;
+    ((model_object *)self)->tokenizer = value && value != Py_None ? Py_NewRef(value) : NULL;
+    Py_XDECREF(old);
+    return 0;
+}
+
 /* ---- scoring ---- */
 
 typedef struct { gm_scored *all; size_t n; } batch;
@@ -419,6 +434,7 @@ static PyMethodDef model_methods[] = {
 static PyGetSetDef model_properties[] = {
     {"vocab_size", get_vocab_size, NULL, "The number of logits.", NULL},
     {"context_length", get_context_length, NULL, "The longest sequence, in tokens.", NULL},
+    {"tokenizer", get_tokenizer, set_tokenizer, "What sessions' append() asks for the ids of a text, or None.", NULL},
     {"closed", get_closed, NULL, "Whether close() was called.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

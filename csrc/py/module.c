@@ -326,21 +326,10 @@ static bool types_add(PyObject *module, module_state *state, PyObject *names) {
         && py_token_type_add(module, state);
 }
 
-/* Code written for MLX or NumPy expects an axis out of range to be the one or the other. */
-static bool axis_error_add(PyObject *module, module_state *state) {
-    PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_IndexError);
-    if (bases)
-        state->axis_error = PyErr_NewExceptionWithDoc("gomlx.AxisError", "An axis that an array does not have.", bases, NULL);
-    Py_XDECREF(bases);
-    return state->axis_error && PyModule_AddObjectRef(module, "AxisError", state->axis_error) == 0;
-}
-
 static int module_execute(PyObject *module) {
     module_state *state = PyModule_GetState(module);
     state->print_precision = -1;
-    state->error = PyErr_NewExceptionWithDoc(
-        "gomlx.Error", "A file that is not what it should be, or a device that fails.", NULL, NULL);
-    if (!state->error || PyModule_AddObjectRef(module, "Error", state->error) < 0 || !axis_error_add(module, state))
+    if (!py_errors_add(module, state))
         return -1;
     if (gm_init() != GM_OK) {
         raise_gm(state);
@@ -374,6 +363,9 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
 #undef X
     Py_VISIT(state->error);
     Py_VISIT(state->axis_error);
+    Py_VISIT(state->context_exceeded);
+    Py_VISIT(state->no_state);
+    Py_VISIT(state->no_model);
     Py_VISIT(state->numpy_asarray);
     for (int i = 0; i < GM_DTYPE_COUNT; i++)
         Py_VISIT(state->dtypes[i]);
@@ -387,6 +379,9 @@ static int module_clear(PyObject *module) {
 #undef X
     Py_CLEAR(state->error);
     Py_CLEAR(state->axis_error);
+    Py_CLEAR(state->context_exceeded);
+    Py_CLEAR(state->no_state);
+    Py_CLEAR(state->no_model);
     Py_CLEAR(state->numpy_asarray);
     for (int i = 0; i < GM_DTYPE_COUNT; i++)
         Py_CLEAR(state->dtypes[i]);

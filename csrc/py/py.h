@@ -26,6 +26,7 @@ typedef struct {
 #undef X
     PyObject *error;                       /* gomlx.Error */
     PyObject *axis_error;                  /* gomlx.AxisError */
+    PyObject *context_exceeded, *no_state, *no_model;  /* ContextLengthExceeded, KvStateNotAvailable, ModelNotSupported */
     PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
     PyObject *numpy_asarray;               /* NULL until ids are asked for as arrays */
     gm_array *blank;                       /* what an array is before __init__: empty */
@@ -42,6 +43,7 @@ typedef gm_array *(*reduce_fn)(gm_scope *, gm_array *, int, const int *, bool);
 module_state *state_of(PyObject *self, destructor own);
 
 /* ---- errors.c ---- */
+bool py_errors_add(PyObject *module, module_state *state);
 /* Raises the engine's last error, unless an exception is set already. Returns NULL. */
 PyObject *raise_gm(module_state *state);
 
@@ -216,6 +218,7 @@ struct session_object;
 typedef struct {
     PyObject_HEAD
     gm_model *model;                       /* NULL when closed */
+    PyObject *tokenizer;                   /* what Session.append asks for ids; NULL: none */
     struct session_object *sessions;       /* the open ones: close() ends them too; borrowed */
 } model_object;
 extern PyType_Spec py_tokenizer_spec, py_detokenizer_spec, py_model_spec, py_session_spec, py_stream_spec;

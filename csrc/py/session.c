@@ -1,7 +1,9 @@
-/* session.c - Session: the tokens of one sequence and their KV cache.
+/* session.c - Session: the ids of one sequence and their KV cache.
  *  (1) A Session holds its Model, which has a list of those that are open; what ends a Session takes it off the list.
- *  (2) A C session is freed after its C stream, and not while it is saved: whoever wants to meanwhile leaves doomed. */
+ *  (2) A C session is freed after its C stream, and not while a call works on it without the GIL: whoever wants to
+ *      meanwhile leaves doomed. */
 #include "py/stream.h"
+#include <string.h>
 
 static void session_dealloc(PyObject *self);
 
@@ -84,7 +86,7 @@ void py_session_shut(session_object *session) {
     session->doomed = true;
     if (session->stream)
         py_stream_shut(session->stream);
-    else if (!session->saving)
+    else if (!session->working)
         py_session_release(session);
 }
 
@@ -125,6 +127,21 @@ static PyObject *session_fork(PyObject *self, PyObject *unused) {
     return session_object_of(((session_object *)self)->model, copy);
 }
 
+/* What the caller does without the GIL is the session's only use until end_work. */
+static bool begin_work(session_object *session) {
+    if (session->working) {
+        PyErr_SetString(PyExc_ValueError, "the session is in use by another thread");
+        return false;
+    }
+    return session->working = true;
+}
+
+static void end_work(session_object *session) {
+    session->working = false;
+    if (session->doomed && !session->stream)
+        py_session_release(session);
+}
+
 static PyObject *session_save(PyObject *self, PyObject *unused) {
     (void)unused;
     session_object *object = (session_object *)self;
@@ -139,23 +156,160 @@ static PyObject *session_save(PyObject *self, PyObject *unused) {
     if (!bytes)
         return NULL;
     char *to = PyBytes_AsString(bytes);
-    if (object->saving) {
+    if (!begin_work(object)) {
         Py_DECREF(bytes);
-        PyErr_SetString(PyExc_ValueError, "the session is being saved by another thread");
         return NULL;
     }
-    object->saving = true;
     Py_BEGIN_ALLOW_THREADS
     status = gm_session_save(session, to, &size);
     Py_END_ALLOW_THREADS
-    object->saving = false;
     if (status != GM_OK) {
         Py_CLEAR(bytes);
         raise_gm(state_of(self, session_dealloc));
     }
-    if (object->doomed && !object->stream)
-        py_session_release(object);
+    end_work(object);
     return bytes;
+}
+
+/* ---- ids, and going on from them ---- */
+
+static PyObject *session_ids(PyObject *self, void *unused) {
+    (void)unused;
+    session_object *object = (session_object *)self;
+    gm_session *session = py_session_open(self);
+    if (!session)
+        return NULL;
+    if (object->working || (object->stream && object->stream->busy && !object->stream->processing)) {
+        PyErr_SetString(PyExc_ValueError, "the session is in use by another thread");
+        return NULL;
+    }
+    size_t n = 0;
+    const int32_t *borrowed = gm_session_ids(session, &n);
+    int32_t *ids = PyMem_Malloc((n + 1) * sizeof *ids);     /* making a list may run a finalizer, which may use the session */
+    if (!ids)
+        return PyErr_NoMemory();
+    if (n)
+        memcpy(ids, borrowed, n * sizeof *ids);
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0; list && i < n; i++) {
+        PyObject *id = PyLong_FromLong(ids[i]);
+        if (!id)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, (Py_ssize_t)i, id);
+    }
+    PyMem_Free(ids);
+    return list;
+}
+
+/* Computes what the stream has to: GM_OK, or GM_LOGITS where it hands them out; GM_AGAIN with an exception set. */
+static gm_status run(gm_stream *stream) {
+    gm_token token;
+    gm_status status;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        status = gm_stream_next(stream, STREAM_SLICE_MS, &token);
+        Py_END_ALLOW_THREADS
+    } while (status == GM_AGAIN && PyErr_CheckSignals() == 0);
+    return status;
+}
+
+/* Computes ids after those that the session has. The logits after the last, where they are wanted, else None. What fails
+ * or is interrupted leaves the session with the ids that it had. */
+static PyObject *extend(PyObject *self, const int32_t *ids, size_t n, bool logits) {
+    session_object *object = (session_object *)self;
+    module_state *state = state_of(self, session_dealloc);
+    gm_session *session = py_session_open(self);
+    gm_generate_options options;
+    gm_stream *stream = NULL;
+    size_t n_before = 0;
+    if (!session || !begin_work(object))
+        return NULL;
+    const int32_t *before = gm_session_ids(session, &n_before);
+    if (n_before + n == 0) {
+        PyErr_SetString(state->no_state, "the session is empty: there is no token to go on from");
+        end_work(object);
+        return NULL;
+    }
+    int32_t *all = PyMem_Malloc((n_before + n + 1) * sizeof *all);
+    gm_generate_defaults(&options);
+    options.max_tokens = 0;
+    options.hand_out_logits = logits;
+    gm_status status = GM_ENOMEM;
+    if (all) {
+        if (n_before)
+            memcpy(all, before, n_before * sizeof *all);
+        if (n)
+            memcpy(all + n_before, ids, n * sizeof *all);
+        status = gm_stream_open(session, NULL, all, n_before + n, &options, &stream);
+        if (status == GM_OK)
+            status = run(stream);
+    } else {
+        PyErr_NoMemory();
+    }
+    PyObject *result = NULL;
+    if (status == GM_OK) {
+        result = Py_NewRef(Py_None);
+    } else if (status == GM_LOGITS) {
+        gm_pending_logits pending = {0};
+        gm_stream_logits(stream, &pending);
+        gm_scope *scope = gm_scope_open();
+        gm_array *node = scope ? gm_array_from(scope, GM_FLOAT32, 1, &pending.vocab, pending.logits) : NULL;
+        result = py_array_result(state, scope, node);
+    } else if (status != GM_AGAIN) {
+        raise_gm(state);
+    }
+    if (stream) {
+        Py_BEGIN_ALLOW_THREADS
+        gm_stream_free(stream);
+        if (!result)
+            gm_session_truncate(session, (int64_t)n_before);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(all);
+    end_work(object);
+    return result;
+}
+
+static PyObject *session_step(PyObject *self, PyObject *value) {
+    int32_t *ids = NULL, one;
+    size_t n = 0;
+    if (PyLong_Check(value))
+        return read_int(value, "token id", &one) ? extend(self, &one, 1, true) : NULL;
+    if (!read_ids(value, &ids, &n))
+        return NULL;
+    PyObject *logits = extend(self, ids, n, true);
+    PyMem_Free(ids);
+    return logits;
+}
+
+/* A text's ids after those of the session, as a sequence; what else it is, as it is. */
+static PyObject *ids_after(PyObject *self, gm_session *session, PyObject *value) {
+    PyObject *tokenizer = ((model_object *)((session_object *)self)->model)->tokenizer;
+    size_t n_before = 0;
+    if (!PyUnicode_Check(value))
+        return Py_NewRef(value);
+    if (!tokenizer) {
+        PyErr_SetString(PyExc_ValueError, "the session's model has no tokenizer: append token ids");
+        return NULL;
+    }
+    gm_session_ids(session, &n_before);
+    return PyObject_CallMethod(tokenizer, n_before ? "encode_after" : "encode_prompt", "O", value);
+}
+
+static PyObject *session_append(PyObject *self, PyObject *value) {
+    gm_session *session = py_session_open(self);
+    PyObject *given = session ? ids_after(self, session, value) : NULL, *done = NULL;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (given && read_ids(given, &ids, &n))
+        done = n ? extend(self, ids, n, false) : Py_NewRef(Py_None);
+    Py_XDECREF(given);
+    PyMem_Free(ids);
+    if (!done)
+        return NULL;
+    Py_DECREF(done);
+    return PyLong_FromSize_t(n);
 }
 
 static PyObject *session_nbytes(PyObject *self, void *unused) {
@@ -199,23 +353,34 @@ static void session_dealloc(PyObject *self) {
 static PyMethodDef session_methods[] = {
     {"truncate", session_truncate, METH_O,
      SIG("truncate($self, length, /)",
-         "Forgets the tokens from length on, and gives the number that is left: less where a sliding window or a "
-         "recurrent layer cannot go back to length. What was forgotten is computed again.")},
+         "Forgets the ids from length on, and gives the number that is left in the cache: less where a sliding window or "
+         "a recurrent layer cannot go back to length. What is missing there is computed again.")},
+    {"append", session_append, METH_O,
+     SIG("append($self, text, /)",
+         "Computes a text, or token ids, after what the session has, and gives the number of tokens. A text gets no BOS "
+         "but where the session is empty; special tokens in it are read as such.")},
+    {"step", session_step, METH_O,
+     SIG("step($self, ids, /)",
+         "Computes token ids, or one, after what the session has: the logits after the last, float32 [vocab]. No ids: "
+         "the logits after what it has. ValueError for none at all, ContextLengthExceeded for too many.")},
     {"fork", session_fork, METH_NOARGS,
      SIG("fork($self)", "A Session of its own with the same tokens. Memory is copied only where one of both goes on.")},
     {"save", session_save, METH_NOARGS,
-     SIG("save($self)", "The tokens and their cache as bytes for Model.restore_session, in another process too.")},
+     SIG("save($self)", "The ids and their cache as bytes for Model.restore_session, in another process too.")},
     {"close", session_close, METH_NOARGS, SIG("close($self)", "Gives the KV cache back; twice is fine.")},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef session_properties[] = {
-    {"length", session_length, NULL, "Tokens in the KV cache.", NULL},
+    {"length", session_length, NULL, "How many of the ids are in the KV cache.", NULL},
+    {"ids", session_ids, NULL,
+     "The sequence's token ids, a list: what was appended, prompts and output without stop tokens. Of the last ones some "
+     "may not be in the cache yet: what was drawn last is computed when the sequence goes on.", NULL},
     {"nbytes", session_nbytes, NULL, "Bytes of memory that its cache holds; what forks share counts in each.", NULL},
     {"model", session_model, NULL, "The engine's model that made it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot session_slots[] = {
-    {Py_tp_doc, "One sequence of a model: its tokens and their KV cache."},
+    {Py_tp_doc, "One sequence of a model: its token ids and their KV cache."},
     {Py_tp_dealloc, session_dealloc},
     {Py_tp_traverse, session_traverse},
     {Py_tp_methods, session_methods},

@@ -86,7 +86,7 @@ void py_stream_release(stream_object *stream) {
     if (session->stream != stream)      /* another stream was opened while we freed this one */
         return;
     session->stream = NULL;
-    if (session->doomed && !session->saving)
+    if (session->doomed && !session->working)
         py_session_release(session);
 }
 
@@ -190,7 +190,10 @@ static bool read_request(module_state *state, PyObject *const *v, request *r) {
     o->activations = r->activations;
     o->n_activations = r->n_activations;
     o->stop_ids = r->stop_ids;
-    return !v[8] || read_processors(v[8], r);
+    if (v[8] && !read_processors(v[8], r))
+        return false;
+    o->hand_out_logits = o->hand_out_logits && o->max_tokens != 0;      /* they are called for tokens */
+    return true;
 }
 
 static bool is_tokenizer(module_state *state, PyObject *value) {
@@ -392,13 +395,14 @@ static PyObject *stream_stats(PyObject *self, PyObject *unused) {
         return NULL;
     }
     gm_stream_stats s = stream->stream ? gm_stream_get_stats(stream->stream) : stream->stats;
-    return Py_BuildValue("{sLsLsLsLsdsdszsisi}",
+    return Py_BuildValue("{sLsLsLsLsdsdsLszsisi}",
                          "prompt_tokens", (long long)s.prompt_tokens,
                          "cached_tokens", (long long)s.cached_tokens,
                          "generated_tokens", (long long)s.generated_tokens,
                          "decode_steps", (long long)s.decode_steps,
                          "prefill_seconds", s.prefill_seconds,
                          "decode_seconds", s.decode_seconds,
+                         "peak_memory_bytes", (long long)s.peak_memory,
                          "finish_reason", finish_name(s.finish),
                          "stop_id", (int)s.stop_id,
                          "stop_text", (int)s.stop_text);

@@ -11,8 +11,8 @@ typedef struct session_object {
     PyObject *model;
     struct session_object *previous, *next; /* the model's open sessions */
     stream_object *stream;                  /* the open one, borrowed */
-    bool saving;                            /* a thread reads it without the GIL */
-    bool doomed;                            /* to be freed with its stream, or when it is saved */
+    bool working;                           /* a call works on it without the GIL, or between two such times */
+    bool doomed;                            /* to be freed with its stream, or when that call is done */
 } session_object;
 struct stream_object {
     PyObject_HEAD

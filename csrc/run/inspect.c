@@ -53,9 +53,12 @@ static gm_status begin(gm_inspection *in, const int32_t *ids, const int64_t *wan
 gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
                            const gm_edit *edits, size_t n_edits, bool exact, gm_inspection **out) {
     *out = NULL;
-    if (n < 1 || n > (size_t)m->config.context)
-        return gm_fail(GM_EVALUE, "inspect: the prompt has %zu tokens, expected 1 to the context of %lld", n,
-                       (long long)m->config.context);
+    const int64_t context = m->config.context;
+    if (n < 1)
+        return gm_fail(GM_EVALUE, "inspect: the prompt has 0 tokens, expected 1 to the context of %lld", (long long)context);
+    if (n > (size_t)context)
+        return gm_fail_context((int64_t)n, context, "inspect: the prompt has %zu tokens, expected 1 to the context of %lld",
+                               n, (long long)context);
     gm_inspection *in = memory_zeroed(sizeof *in);
     if (!in)
         return GM_ENOMEM;

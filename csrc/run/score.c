@@ -34,9 +34,12 @@ struct gm_scoring {
 
 static gm_status copy_sequences(const gm_model *m, const char *what, const gm_scored *from, size_t n, sequence *to) {
     for (size_t i = 0; i < n; i++) {
-        if (from[i].n < 1 || (from[i].n > (size_t)m->config.context && m->context_policy != GM_CONTEXT_ROTATE))
-            return gm_fail(GM_EVALUE, "%s %zu has %zu tokens, expected 1 to the context of %lld", what, i, from[i].n,
-                           (long long)m->config.context);
+        const int64_t tokens = (int64_t)from[i].n, context = m->config.context;
+        if (tokens < 1)
+            return gm_fail(GM_EVALUE, "%s %zu has 0 tokens, expected 1 to the context of %lld", what, i, (long long)context);
+        if (tokens > context && m->context_policy != GM_CONTEXT_ROTATE)
+            return gm_fail_context(tokens, context, "%s %zu has %lld tokens, expected 1 to the context of %lld", what, i,
+                                   (long long)tokens, (long long)context);
         if (!(to[i].ids = memory_array(from[i].n, sizeof(int32_t))))
             return error_code();
         to[i].n = (int64_t)from[i].n;
@@ -68,7 +71,7 @@ static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, con
     for (int64_t i = 0; i < s->n_roots; i++) {
         rows += s->kind == GM_SCORE_LAST ? 0 : s->roots[i].n;
         if (longest && s->roots[i].n + longest - 1 > m->config.context && m->context_policy != GM_CONTEXT_ROTATE)
-            return gm_fail(GM_EVALUE, "sequence %lld has %lld tokens and leaves no room for a label of %lld in the "
+            return gm_fail_context(s->roots[i].n + longest - 1, m->config.context, "sequence %lld has %lld tokens and leaves no room for a label of %lld in the "
                            "context of %lld", (long long)i, (long long)s->roots[i].n, (long long)longest,
                            (long long)m->config.context);
         GM_TRY(cache_new(&m->layout, &s->caches[i]));

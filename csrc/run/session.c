@@ -1,17 +1,18 @@
-/* session.c - sessions: a sequence's tokens and its cache.
- *  (1) session.tokens are the ids whose positions are in the cache; a pass that is cut short leaves them as they
- *      were, or fewer (stream_lost).
+/* session.c - sessions: a sequence's ids and its cache.
+ *  (1) The cache holds the first `length` of n_ids ids; a pass that is cut short leaves as many of them there as before,
+ *      or fewer (stream_lost).
  *  (2) A session is used by one stream at a time, or by one call that copies or cuts it; busy says so.
- *  (3) As bytes it is the words MAGIC, the model's fingerprint, number of tokens, checksum of the tokens; the tokens, as
- *      int32 in whole words; the cache's own bytes. */
+ *  (3) As bytes it is the words MAGIC, the model's fingerprint, number of ids, checksum of the ids, length; the ids, as
+ *      int32 in whole words; the cache's own bytes. Format 2 had no length: all of its ids are in the cache. */
 #include <string.h>
 #include "base/checksum.h"
 #include "base/memory.h"
 #include "run/stream.h"
 
-#define MAGIC 0x324e4f4953534d47     /* GMSSION2 */
+#define MAGIC 0x334e4f4953534d47     /* GMSSION3 */
+#define MAGIC_2 0x324e4f4953534d47
 #define MAGIC_1 0x314e4f4953534d47   /* without fingerprint and checkpoints */
-enum { HEAD_WORDS = 4 };
+enum { HEAD_WORDS = 5, HEAD_WORDS_2 = 4 };
 
 gm_status gm_session_new(gm_model *m, gm_session **out) {
     *out = NULL;
@@ -33,21 +34,36 @@ void gm_session_free(gm_session *s) {
         return;
     gm_decoder_free(s->decoder);
     cache_free(s->cache);
-    memory_free(s->tokens);
+    memory_free(s->ids);
     gm_model_release(s->model);
     memory_free(s);
 }
 
 int64_t gm_session_length(const gm_session *s) { return s->length; }
 
-/* Copies n ids, from any address, into a session that has none. */
-static gm_status take_tokens(gm_session *s, const void *tokens, int64_t n) {
-    if (!(s->tokens = memory_array((size_t)n + 1, sizeof *s->tokens)))
-        return GM_ENOMEM;
+const int32_t *gm_session_ids(const gm_session *s, size_t *n) {
+    *n = (size_t)s->n_ids;
+    return s->ids;
+}
+
+/* Room for n ids. */
+static gm_status reserve(gm_session *s, int64_t n) {
+    if (n <= s->capacity)
+        return GM_OK;
+    const int64_t capacity = n + s->capacity / 2 + 256;
+    int32_t *grown = memory_resize(s->ids, (size_t)capacity * sizeof *grown);
+    if (!grown)
+        return error_code();
+    s->ids = grown;
+    s->capacity = capacity;
+    return GM_OK;
+}
+
+gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n) {
+    GM_TRY(reserve(s, at + n));
     if (n)
-        memcpy(s->tokens, tokens, (size_t)n * sizeof *s->tokens);
-    s->capacity = n + 1;
-    s->length = n;
+        memcpy(s->ids + at, ids, (size_t)n * sizeof *ids);
+    s->n_ids = at + n;
     return GM_OK;
 }
 
@@ -59,11 +75,13 @@ static gm_status claim(gm_session *s) {
 gm_status gm_session_truncate(gm_session *s, int64_t length) {
     GM_TRY(claim(s));
     gm_status status = GM_OK;
-    if (length < 0 || length > s->length)
-        status = gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->length,
+    if (length < 0 || length > s->n_ids) {
+        status = gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->n_ids,
                          (long long)length);
-    else
+    } else {
+        s->n_ids = length;
         s->length = cache_trim(s->cache, length);
+    }
     atomic_store(&s->busy, false);
     return status;
 }
@@ -74,16 +92,17 @@ gm_status gm_session_fork(gm_session *s, gm_session **out) {
     gm_session *f = memory_zeroed(sizeof *f);
     gm_status status = f ? cache_fork(s->cache, &f->cache) : GM_ENOMEM;
     if (status == GM_OK)
-        status = take_tokens(f, s->tokens, s->length);
+        status = session_put_ids(f, 0, s->ids, s->n_ids);
     atomic_store(&s->busy, false);
     if (status == GM_OK) {
+        f->length = s->length;
         f->model = gm_model_retain(s->model);
         *out = f;
         return GM_OK;
     }
     if (f) {
         cache_free(f->cache);
-        memory_free(f->tokens);
+        memory_free(f->ids);
         memory_free(f);
     }
     return status;
@@ -97,21 +116,21 @@ gm_status gm_session_bytes(gm_session *s, int64_t *bytes) {
 }
 
 /* ---- as bytes ---- */
-static size_t token_bytes(int64_t n) { return ((size_t)n * sizeof(int32_t) + 7) / 8 * 8; }
+static size_t id_bytes(int64_t n) { return ((size_t)n * sizeof(int32_t) + 7) / 8 * 8; }
 
 gm_status gm_session_save(gm_session *s, void *out, size_t *size) {
     GM_TRY(claim(s));
-    const size_t head = HEAD_WORDS * 8 + token_bytes(s->length), all = head + cache_save_bytes(s->cache);
+    const size_t head = HEAD_WORDS * 8 + id_bytes(s->n_ids), all = head + cache_save_bytes(s->cache);
     gm_status status = GM_OK;
     if (out && *size != all) {
         status = gm_fail(GM_ESTATE, "session: %zu bytes to save, it has %zu now", *size, all);
     } else if (out) {
-        uint8_t *to = out, *tokens = to + HEAD_WORDS * 8;
-        memset(tokens, 0, token_bytes(s->length));
-        if (s->length)
-            memcpy(tokens, s->tokens, (size_t)s->length * sizeof *s->tokens);
-        const uint64_t words[HEAD_WORDS] = {MAGIC, s->model->fingerprint, (uint64_t)s->length,
-                                            checksum_of(tokens, token_bytes(s->length))};
+        uint8_t *to = out, *ids = to + HEAD_WORDS * 8;
+        memset(ids, 0, id_bytes(s->n_ids));
+        if (s->n_ids)
+            memcpy(ids, s->ids, (size_t)s->n_ids * sizeof *s->ids);
+        const uint64_t words[HEAD_WORDS] = {MAGIC, s->model->fingerprint, (uint64_t)s->n_ids,
+                                            checksum_of(ids, id_bytes(s->n_ids)), (uint64_t)s->length};
         memcpy(to, words, sizeof words);
         cache_save(s->cache, to + head);
     }
@@ -126,24 +145,31 @@ static gm_status restore(gm_session *s, const uint8_t *bytes, size_t size) {
         return gm_fail(GM_EBADFILE, "session: %zu bytes are no saved session", size);
     memcpy(words, bytes, sizeof words);
     if (words[0] == MAGIC_1)
-        return gm_fail(GM_EBADFILE, "session: saved in format 1 of an earlier version, expected format 2");
-    if (words[0] != MAGIC)
+        return gm_fail(GM_EBADFILE, "session: saved in format 1 of an earlier version, expected format 2 or 3");
+    if (words[0] != MAGIC && words[0] != MAGIC_2)
         return gm_fail(GM_EBADFILE, "session: the bytes are no saved session, or one of another version");
     if (words[1] != s->model->fingerprint)
         return gm_fail(GM_EBADFILE, "session: saved with another model's weights (%016llx, this model's are %016llx)",
                        (unsigned long long)words[1], (unsigned long long)s->model->fingerprint);
-    if (words[2] > (size - sizeof words) / sizeof(int32_t) || token_bytes((int64_t)words[2]) > size - sizeof words)
+    const size_t begin = words[0] == MAGIC ? HEAD_WORDS * 8 : HEAD_WORDS_2 * 8;
+    if (words[2] > (size - begin) / sizeof(int32_t) || id_bytes((int64_t)words[2]) > size - begin)
         return gm_fail(GM_EBADFILE, "session: %llu tokens do not fit %zu bytes", (unsigned long long)words[2], size);
     const int64_t n = (int64_t)words[2];
-    const size_t head = sizeof words + token_bytes(n);
-    if (checksum_of(bytes + sizeof words, token_bytes(n)) != words[3])
+    const uint64_t length = words[0] == MAGIC ? words[4] : words[2];
+    const size_t head = begin + id_bytes(n);
+    if (checksum_of(bytes + begin, id_bytes(n)) != words[3])
         return gm_fail(GM_EBADFILE, "session: the checksum of its tokens is wrong");
-    GM_TRY(take_tokens(s, bytes + sizeof words, n));
+    if (length > words[2])
+        return gm_fail(GM_EBADFILE, "session: %llu of %lld tokens in its cache", (unsigned long long)length, (long long)n);
+    GM_TRY(reserve(s, n + 1));
+    memcpy(s->ids, bytes + begin, (size_t)n * sizeof *s->ids);
+    s->n_ids = n;
     for (int64_t i = 0; i < n; i++)
-        if (s->tokens[i] < 0 || s->tokens[i] >= s->model->config.vocab)
-            return gm_fail(GM_EBADFILE, "session: token id %d is outside the vocabulary of %lld", s->tokens[i],
+        if (s->ids[i] < 0 || s->ids[i] >= s->model->config.vocab)
+            return gm_fail(GM_EBADFILE, "session: token id %d is outside the vocabulary of %lld", s->ids[i],
                            (long long)s->model->config.vocab);
-    return cache_restore(s->cache, n, bytes + head, size - head);
+    s->length = (int64_t)length;
+    return cache_restore(s->cache, s->length, bytes + head, size - head);
 }
 
 gm_status gm_session_restore(gm_model *m, const void *bytes, size_t size, gm_session **out) {

@@ -142,9 +142,9 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     *out = NULL;
     if (n == 0)
         return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
-    if (n >= context && s->model->context_policy != GM_CONTEXT_ROTATE)
-        return gm_fail(GM_EVALUE, "generate: the prompt has %lld tokens and leaves no room in the context of %lld",
-                       (long long)n, (long long)context);
+    if (n > context - (o->max_tokens != 0) && s->model->context_policy != GM_CONTEXT_ROTATE)
+        return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no room in the context of %lld",
+                               (long long)n, (long long)context);
     for (int64_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= s->model->config.vocab)
             return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i],
@@ -159,6 +159,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
         return GM_ENOMEM;
     }
     st->session = s;
+    buffer_watch_begin(&st->memory);
     if (t)
         st->tokenizer = gm_tokenizer_retain(t);
     if (status == GM_OK)
@@ -178,6 +179,11 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
         status = gm_detokenizer_new(t, true, false, &st->detokenizer);
     if (status == GM_OK && t)
         status = read_prompt(st->detokenizer, prompt, n_prompt);
+    while (status == GM_OK && !is_edited(st) && shared < s->length && shared < n - 1 &&
+           s->ids[shared] == prompt[shared])     /* the last one runs again: its logits are needed */
+        shared++;
+    if (status == GM_OK)
+        status = session_put_ids(s, shared, prompt + shared, n - shared);
     if (status != GM_OK) {
         gm_stream_free(st);
         return status;
@@ -189,9 +195,6 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     st->prefill = o->prefill;
     if (o->timeout_seconds > 0)
         st->deadline = clock_ns() + (int64_t)(fmin(o->timeout_seconds, 1e9) * 1e9);
-    while (!is_edited(st) && shared < s->length && shared < n - 1 &&
-           s->tokens[shared] == prompt[shared])   /* the last one runs again: its logits are needed */
-        shared++;
     s->length = shared = cache_trim(s->cache, shared);
     st->stats = (gm_stream_stats){
         .prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1};
@@ -204,8 +207,11 @@ void gm_stream_free(gm_stream *st) {
         return;
     if (st->decoder)
         decoder_remove(st->decoder, st);
-    if (is_edited(st))                   /* what it kept is of no use to others */
+    if (is_edited(st)) {                 /* what it kept is of no use to others */
+        st->session->n_ids = 0;
         st->session->length = cache_trim(st->session->cache, 0);
+    }
+    buffer_watch_end(&st->memory);
     step_free(st->own);
     taps_free(st->taps);
     gm_detokenizer_free(st->detokenizer);
@@ -223,7 +229,12 @@ void gm_stream_free(gm_stream *st) {
 }
 
 void gm_stream_cancel(gm_stream *st) { atomic_store(&st->cancelled, true); }
-gm_stream_stats gm_stream_get_stats(const gm_stream *st) { return st->stats; }
+
+gm_stream_stats gm_stream_get_stats(const gm_stream *st) {
+    gm_stream_stats stats = st->stats;
+    stats.peak_memory = buffer_watch_peak(&st->memory);
+    return stats;
+}
 
 /* ---- rows and logits ---- */
 /* Whether the token sampled last leaves no room for another. */
@@ -242,15 +253,8 @@ int64_t stream_rows(const gm_stream *st) {
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position) {
     gm_session *s = st->session;
     if (st->decodes && is_full(st) && s->model->context_policy == GM_CONTEXT_ERROR)
-        return gm_fail(GM_EVALUE, "generate: the context of %lld tokens is full", (long long)s->model->config.context);
-    if (s->length + rows > s->capacity) {
-        int64_t capacity = s->length + rows + 256;
-        int32_t *grown = memory_resize(s->tokens, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return error_code();
-        s->tokens = grown;
-        s->capacity = capacity;
-    }
+        return gm_fail_context(s->length + rows, s->model->config.context, "generate: the context of %lld tokens is full",
+                               (long long)s->model->config.context);
     *position = s->length;
     *tokens = st->sampler.history + s->length;
     return GM_OK;
@@ -269,7 +273,6 @@ static gm_phase_profile *phase(const gm_stream *st) { return st->decodes ? &st->
 void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
                  int64_t row) {
     gm_session *s = st->session;
-    memcpy(s->tokens + s->length, st->sampler.history + s->length, (size_t)rows * sizeof *s->tokens);
     s->length += rows;
     account(st, seconds);
     if (st->profile)
@@ -345,6 +348,7 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
             st->stats.stop_id = st->token;
             return end(st, GM_FINISH_STOP, token);
         }
+    GM_TRY(session_put_ids(s, st->sampler.n_history - 1, &st->token, 1));
     st->stats.generated_tokens++;
     token->id = st->token;
     token->logprob = logprob;
@@ -370,12 +374,11 @@ gm_status stream_event(gm_stream *st, gm_token *token) {
     begin_event(st, token);
     if (stream_is_over(st))
         return end(st, atomic_load(&st->cancelled) ? GM_FINISH_CANCELLED : GM_FINISH_TIMEOUT, token);
-    if (st->max_tokens == 0)
-        return end(st, GM_FINISH_LENGTH, token);
-    if (!st->hand_out)
-        return take_token(st, NULL, token);
-    st->state = STREAM_WAITING;
-    return GM_LOGITS;
+    if (st->hand_out) {
+        st->state = STREAM_WAITING;
+        return GM_LOGITS;
+    }
+    return st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, NULL, token);
 }
 
 gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
@@ -417,7 +420,7 @@ gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token) 
     begin_event(st, token);
     if (st->state != STREAM_WAITING)
         return gm_fail(GM_ESTATE, "stream: there are no logits before gm_stream_next gives GM_LOGITS");
-    gm_status status = take_token(st, logits, token);
+    gm_status status = st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, logits, token);
     if (status != GM_OK)
         st->state = STREAM_DONE;
     return status;

@@ -3,6 +3,7 @@
  *      others: many in prefill, one in decode, more once again when a pass that was cut short took positions with it. */
 #ifndef GOMLX_RUN_STREAM_H
 #define GOMLX_RUN_STREAM_H
+#include "core/buffer.h"
 #include "run/sample.h"
 #include "run/step.h"
 
@@ -11,9 +12,9 @@
 struct gm_session {
     gm_model *model;
     gm_cache *cache;
-    int32_t *tokens;
-    _Atomic int64_t length;          /* other threads may ask while a stream runs */
-    int64_t capacity;
+    int32_t *ids;
+    int64_t n_ids, capacity;
+    _Atomic int64_t length;          /* ids that are in the cache; other threads may ask while a stream runs */
     gm_decoder *decoder;             /* of its streams that are nobody else's members; NULL: there was none yet */
     _Atomic bool busy;
 };
@@ -48,14 +49,17 @@ struct gm_stream {
     gm_step *own;                    /* of a stream with taps: the last one, */
     int32_t own_rows;                /* ... and its rows */
     gm_stream_stats stats;
+    buffer_watch memory;
     gm_profile *profile;             /* the caller's, or NULL */
     int64_t deadline;                /* 0: none */
     _Atomic bool cancelled;
 };
 
+/* The session's ids from `at` on become these, whatever the cache holds. */
+gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n);
 /* The most rows that it asks of the next pass; 0: none. */
 int64_t stream_rows(const gm_stream *st);
-/* Room for so many rows, which then cannot fail to be taken over; what they are, and where they begin. */
+/* What so many rows are, and where they begin. */
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position);
 /* The rows are computed; `step` has logits for the last of them in `row`. pass: what was done, where it is asked for. */
 void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 
-from gomlx import _gomlx, defaults
+from gomlx import _gomlx, abilities, defaults
 from gomlx.model import Model
 from gomlx.streams import Generation, TokenStream
 from gomlx.parsing import Parser, TokenReader
@@ -368,9 +368,13 @@ class BridgeModel(Model):
         if max_tokens is not None and max_tokens < 0:
             raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(one) for one in prompt]
-        if not ids or len(ids) >= self._context:
-            raise ValueError(f"generate: the prompt has {len(ids)} tokens, expected 1 or more, and fewer than the "
-                             f"context of {self._context}")
+        if not ids:
+            raise ValueError("generate: the prompt has 0 tokens, expected 1 or more")
+        if len(ids) >= self._context:
+            error = _gomlx.ContextLengthExceeded(f"generate: the prompt has {len(ids)} tokens, expected fewer than the "
+                                                 f"context of {self._context}")
+            error.prompt_tokens, error.context_length = len(ids), self._context
+            raise error
         if not all(0 <= one < self.tokenizer.vocab_size for one in ids):
             raise ValueError(f"generate: a token id is outside the vocabulary of {self.tokenizer.vocab_size}")
         stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
@@ -383,7 +387,12 @@ class BridgeModel(Model):
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         stream = BridgeStream(self._process, self.tokenizer, ids, self._context,
                               -1 if max_tokens is None else max_tokens, ends, stop_texts, request_of(chosen, seed))
-        return TokenStream(Generation(stream, seed, None, stop_texts, reader))
+        self.error = None
+        return TokenStream(Generation(stream, seed, None, stop_texts, reader), on_error=self._set_error)
+
+    @property
+    def abilities(self) -> set[str]:
+        return {"generate", "metrics"} | abilities.of_chat(self.tokenizer)
 
     def metrics(self) -> dict:
         """Peak and active memory of the process, in bytes. Waits for a generation that runs in another thread."""
@@ -423,7 +432,8 @@ def refused(name):
     return method
 
 
-# Model's methods that need the engine, now and later.
+# Model's methods that need the engine, now and later; these need only what a BridgeModel has.
+SHARED = {"chat", "supports", "encode", "decode", "num_layers"}
 for _name in [*vars(Model), "classify", "generate_batch", "score", "embed", "inspect", "logits"]:
-    if not _name.startswith("_") and _name != "chat" and _name not in vars(BridgeModel):
+    if not _name.startswith("_") and _name not in SHARED and _name not in vars(BridgeModel):
         setattr(BridgeModel, _name, refused(_name))

@@ -20,7 +20,7 @@ import sys
 import gomlx
 from gomlx import arguments
 from gomlx.cli import conversion, generation, inspection, machine, many, models, speed, tokens
-from gomlx.cli.output import say
+from gomlx.cli.output import say, warnings_said
 
 GROUPS = (generation, many, inspection, tokens, models, conversion, speed, machine)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
@@ -57,7 +57,7 @@ def main(argv=None):
         if getattr(sys, name) is None:          # closed by the shell, as in `gomlx ... >&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     try:
-        with ended_by_signals():
+        with ended_by_signals(), warnings_said():
             return run(argv)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -147,7 +147,7 @@ def new_session(model):
 def answer(model, args, messages, session):
     """One answer, appended to messages; a question that cannot be answered is taken back."""
     try:
-        stream = model.chat(messages, session=session, **chat_options(args))
+        stream = model.chat(messages, session=session, reset=session is not None, **chat_options(args))
     except ValueError as error:
         messages.pop()
         say(f"error: {error}; /reset starts anew")

@@ -1,8 +1,9 @@
 """batch, classify, score and embed: what is done with many texts at once."""
 import json
+import os
 
 from gomlx.cli import options
-from gomlx.cli.output import coloured, print_json, progress, result_json, say
+from gomlx.cli.output import coloured, json_line, print_json, progress, result_json, say
 
 
 def add(commands):
@@ -11,6 +12,11 @@ def add(commands):
     made.add_argument("file", metavar="FILE.jsonl", help='lines such as {"prompt": "Once"} or {"messages": [...]}, with '
                       'options of their own ("max_tokens", "seed", ...) and an "id"; - reads standard input')
     made.add_argument("--batch-size", type=int, default=16, metavar="N", help="prompts at a time (default: 16)")
+    made.add_argument("-o", "--output", metavar="OUT.jsonl", help="write the results there as JSON lines, each as its prompt "
+                      "ends")
+    made.add_argument("--resume", action="store_true", help="go on with OUT.jsonl after an interruption: prompts whose row is "
+                      "there are not computed again")
+    made.add_argument("--keep-going", action="store_true", help="a line that is no prompt becomes a row with an error")
     made = commands.add("classify", classify, "Show what comes next after each line, or which label fits.",
                         options.model, options.json)
     made.add_argument("file", metavar="FILE", help="a text a line; - reads standard input")
@@ -25,10 +31,26 @@ def add(commands):
 
 def batch(args):
     """What comes of each prompt as it ends, with its line's number and id; 1 when any failed."""
-    lines = [(number, read_prompt(args.file, number, line)) for number, line in options.read_lines(args.file)]
+    lines, bad = read_prompts(args)
+    rows = Rows(args)
+    numbers = {number: name for number, (name, _) in lines} | dict.fromkeys(bad)
+    lines = [one for one in lines if not rows.has(one[0], numbers)]
+    bad = {number: error for number, error in bad.items() if not rows.has(number, numbers)}
+    with rows:
+        for number, error in bad.items():
+            rows.add(number, None, {"error": error})
+        failed = len(bad) + (generate_rows(args, lines, rows) if lines else 0)
+    if rows.done:
+        say(f"{len(rows.done)} rows were there")
+    return 1 if failed else 0
+
+
+def generate_rows(args, lines, rows):
+    """Adds the rows of the prompts; returns how many failed."""
     with options.load(args) as model:
         common = options.sampling_of(args)
         timeout = common.pop("timeout", None)
+        own_timeouts = ["timeout" in asked for _, (_, asked) in lines]
         stream = model.generate_batch([asked.pop("messages" if "messages" in asked else "prompt") for _, (_, asked) in lines],
                                       options=[asked for _, (_, asked) in lines], batch_size=args.batch_size,
                                       timeout=timeout, **common)
@@ -38,12 +60,9 @@ def batch(args):
             number, (name, _) = lines[index]
             shown[index] = True
             result = stream.ended(index)
-            if args.json:
-                print_json({"line": number, "id": name} | result_json(result))
-            elif result.error is not None:
-                say(f"{args.file}, line {number}: {type(result.error).__name__}: {result.error}")
-            else:
-                print(coloured(f"[{number if name is None else name}] ", "dim") + result.text, flush=True)
+            if rows.path is not None and result.finish_reason == "timeout" and not own_timeouts[index]:
+                return                          # --resume shall compute it
+            rows.add(number, name, result_json(result))
 
         with stream, progress("generating") as report:
             for index, token in stream:
@@ -54,11 +73,86 @@ def batch(args):
         for index in [i for i, done in enumerate(shown) if not done]:
             show(index)
     stats, failed = stream.stats, sum(one.error is not None for one in stream.results)
-    if lines:
-        say(f"{stats['prompts']} prompts, {stats['generated_tokens']} tokens in {stats['seconds']:.1f} s"
-            + (f", {stats['tokens_per_second']:.1f} tokens/s" if stats["tokens_per_second"] else "")
-            + (f", {failed} failed" if failed else ""))
-    return 1 if failed else 0
+    say(f"{stats['prompts']} prompts, {stats['generated_tokens']} tokens in {stats['seconds']:.1f} s"
+        + (f", {stats['tokens_per_second']:.1f} tokens/s" if stats["tokens_per_second"] else "")
+        + (f", {failed} failed" if failed else ""))
+    return failed
+
+
+def read_prompts(args):
+    """([(number, (id, options))], {number: error}) of the file's lines. Without --keep-going the first line that is no
+    prompt is an error before anything is computed."""
+    lines, bad = [], {}
+    for number, line in options.read_lines(args.file):
+        try:
+            lines.append((number, read_prompt(args.file, number, line)))
+        except ValueError as error:
+            if not args.keep_going:
+                raise
+            bad[number] = f"ValueError: {error}"
+    return lines, bad
+
+
+BEGINNING = b'{"line": '         # of every row
+
+
+class Rows:
+    """Where batch's rows go: text or JSON to standard output, or JSON lines into a file, each written whole at once. done:
+    {number: id} of the rows that the file had; a last line that a killed batch did not finish is cut off."""
+
+    def __init__(self, args):
+        self.path, self._json, self._prompts = args.output, args.json, args.file
+        self.done, self._file, self._end = {}, None, 0
+        if args.resume and self.path is None:
+            raise ValueError("--resume: expected -o FILE, whose rows are not computed again")
+        if self.path is None:
+            return
+        exists = os.path.exists(self.path)
+        if exists and not args.resume and os.path.getsize(self.path):
+            raise ValueError(f"{self.path} exists already: --resume goes on with it")
+        self._file = open(self.path, "r+b" if exists else "w+b")
+        self._read()
+
+    def _read(self):
+        for i, line in enumerate(self._file, 1):
+            try:
+                if line.endswith(b"\n"):
+                    row = json.loads(line)
+                    self.done[row["line"]] = row["id"]
+                    self._end += len(line)
+                elif not line.startswith(BEGINNING[:len(line)]):
+                    raise ValueError
+            except (ValueError, KeyError, TypeError, RecursionError):
+                raise ValueError(f"{self.path}, line {i}: no row of a batch") from None
+
+    def has(self, number, names):
+        """Whether a row is there already; ValueError where the file is of other prompts than these. names: {number: id}."""
+        strange = [one for one, name in self.done.items() if one not in names or names[one] != name]
+        if strange:
+            raise ValueError(f"{self.path}: its row of line {strange[0]} has id {self.done[strange[0]]!r}, which {self._prompts} "
+                             "has not there: it is another file's")
+        return number in self.done
+
+    def add(self, number, name, row):
+        if self._file is not None:
+            self._file.write(json_line({"line": number, "id": name} | row).encode() + b"\n")
+            self._file.flush()
+        elif self._json:
+            print_json({"line": number, "id": name} | row)
+        elif row["error"] is not None:
+            say(f"{self._prompts}, line {number}: {row['error']}")
+        else:
+            print(coloured(f"[{number if name is None else name}] ", "dim") + row["text"], flush=True)
+
+    def __enter__(self):
+        if self._file is not None:
+            self._file.seek(self._end)
+            self._file.truncate()
+        return self
+
+    def __exit__(self, *exc):
+        if self._file is not None:
+            self._file.close()
 
 
 def read_prompt(path, number, line):

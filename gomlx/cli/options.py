@@ -41,6 +41,8 @@ def model():
                       help="of products: int8 with quantised weights (not mxfp8), bfloat16 with weights in it; "
                            "float32 is exact")
     made.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="of weights that are not quantised")
+    made.add_argument("--fits", choices=("error", "warn", "ignore"), default="warn", help="what to do where the memory plan "
+                      "says that it does not fit (default: warn)")
     made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
     return made
 
@@ -115,7 +117,7 @@ def load(args):
         return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy,
                           dtype=args.dtype, kv_dtype=args.kv_dtype,
                           activations=args.activations, threads=args.threads, progress=report, backend=args.backend,
-                          **others)
+                          fits=args.fits, **others)
 
 
 def read_lines(path):

@@ -2,6 +2,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import math
 import os
 import sys
@@ -18,6 +19,26 @@ def tell(text):
     """To standard error; no work fails because nobody hears of it."""
     with contextlib.suppress(OSError):
         print(text, end="", file=sys.stderr, flush=True)
+
+
+class Said(logging.Handler):
+    """Says what the library has to warn of."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+
+    def emit(self, record):
+        say("warning: " + record.getMessage())
+
+
+@contextlib.contextmanager
+def warnings_said():
+    handler, log = Said(), logging.getLogger("gomlx")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 @contextlib.contextmanager
@@ -57,14 +78,17 @@ def coloured(text, *names):
     return f"\033[{';'.join(CODES[one] for one in names)}m{text}\033[0m"
 
 
-def print_json(value):
-    """One line of JSON as RFC 8259 has it: what is not finite becomes null, and only UTF-8 carries more than ASCII."""
-    ascii_only = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+def json_line(value, ascii_only=True):
+    """JSON as RFC 8259 has it: what is not finite becomes null."""
     try:
-        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
+        return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
     except ValueError:
-        text = json.dumps(finite(value), ensure_ascii=ascii_only, allow_nan=False)
-    print(text, flush=True)
+        return json.dumps(finite(value), ensure_ascii=ascii_only, allow_nan=False)
+
+
+def print_json(value):
+    """One line of JSON; only UTF-8 carries more than ASCII."""
+    print(json_line(value, (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"), flush=True)
 
 
 def finite(value):

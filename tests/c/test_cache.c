@@ -125,7 +125,7 @@ static void test_windows(void) {
     const int64_t blocks = (length + GM_KV_BLOCK - 1) / GM_KV_BLOCK;
     CHECK(cache_bytes(c) <= blocks * GM_KV_BLOCK * full + one * ((300 + 100 + GM_KV_BLOCK) / GM_KV_BLOCK + 2));
     CHECK(cache_bytes(c) >= blocks * GM_KV_BLOCK * full + 2 * one);
-    CHECK(cache_reach(c, length, CONTEXT + 1) == GM_EVALUE);
+    CHECK(cache_reach(c, length, CONTEXT + 1) == GM_ECONTEXT);
     CHECK(cache_trim(c, length - 200) == length - 200 && holds(c, &l, length - 200, 0, 0, 1));
     CHECK(cache_trim(c, 400) == 0 && cache_bytes(c) == 0);
     CHECK(compute(c, &l, 0, 40, 1) == GM_OK && holds(c, &l, 40, 0, 0, 1));
