@@ -25,7 +25,8 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 SQUARE = ["1000", "1023", "1024", "1536", "2048", "2049", "3072", "4096"]
 ROWS = [*SQUARE, "512x2048x8192", "64x2048x2048", "16x2048x2048", "1024 @ .T", "1024.T @", "2048 @ .T", "2048.T @",
-        "1023 @ .T", "8 of 512", "64 of 128"]
+        "1023 @ .T", "8 of 512", "64 of 128", "128", "1x512x512 @ .T", "1x2048x2048 @ .T", "512x1x512.T @",
+        "2048x1x2048.T @"]
 CORES = {"avx2": "Haswell", "avx512": "SkylakeX"}
 SAMPLE = 0.05                # seconds that one sample takes at least
 SLOWEST = 5e9                # operations of one product, above which mlx's reference BLAS is not waited for

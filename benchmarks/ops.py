@@ -12,6 +12,7 @@ lines: the geometric mean of all ratios, the least one, and what one lazy `a + b
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -130,10 +131,17 @@ def add_products():
     row("matmul 128", lambda n: [batch(128, 128), batch(128, 128)], *product, sizes=("",))
     row("matmul 1024", lambda n: [batch(1024, 1024), batch(1024, 1024)], *product, sizes=("",))
     row("matmul 32x128", lambda n: [batch(32, 128, 128), batch(32, 128, 128)], *product, sizes=("",))
-    row("conv2d 3x3", lambda n: [batch(1, 56, 56, 64), batch(64, 3, 3, 64)],
-        lambda mx, a, w: mx.conv2d(a, w, padding=1),
-        None, lambda t, a, w: t.nn.functional.conv2d(a.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), padding=1),
-        sizes=("",))
+    row("matvec 4x4", lambda n: [batch(4, 4), batch(4)], *product, sizes=("",))
+    turned = (lambda mx, a, b: a.T @ b, lambda np, a, b: a.T @ b, lambda t, a, b: a.T @ b)
+    for side in (128, 512, 2048):
+        row(f"a.T @ x {side}", lambda n, side=side: [batch(side, side), batch(side)], *turned, sizes=("",))
+    weight = (lambda mx, a, b: a @ b.T, lambda np, a, b: a @ b.T, lambda t, a, b: a @ b.T)
+    for side in (128, 512, 2048):
+        row(f"1x{side} @ .T", lambda n, side=side: [batch(1, side), batch(side, side)], *weight, sizes=("",))
+    for side in (16, 128, 1024):
+        row(f"outer {side}", lambda n, side=side: [batch(side), batch(side)], lambda mx, a, b: mx.outer(a, b),
+            lambda np, a, b: np.outer(a, b), lambda t, a, b: t.outer(a, b), sizes=("",))
+    add_convolutions(batch)
 
     def quantised(mx, a, w):
         key = (mx.__name__, str(a.dtype))
@@ -151,6 +159,26 @@ def add_products():
     row("random normal", lambda n: [flat(n)], lambda mx, a: mx.random.normal(a.shape, dtype=a.dtype),
         lambda np, a: NUMPY_RANDOM.standard_normal(a.shape, dtype=np.float32),
         lambda t, a: t.randn(a.shape, dtype=a.dtype))
+
+
+def add_convolutions(batch):
+    def convolve(name, image, filters, groups=1, padding=1):
+        two = len(image) == 4
+        forth = lambda x: x.permute(0, 3, 1, 2) if two else x.permute(0, 2, 1)     # as torch has it: channels first
+        mlx = lambda mx, a, w: (mx.conv2d if two else mx.conv1d)(a, w, padding=padding, groups=groups)
+        torch = lambda t, a, w: (t.nn.functional.conv2d if two else t.nn.functional.conv1d)(
+            forth(a), forth(w), padding=padding, groups=groups)
+        row(name, lambda n: [batch(*image), batch(*filters)], mlx, None, torch, sizes=("",))
+
+    convolve("conv2d 3x3", (1, 56, 56, 64), (64, 3, 3, 64))
+    convolve("conv2d 3x3 of 8", (8, 14, 14, 256), (256, 3, 3, 256))
+    convolve("depthwise 3x3", (1, 56, 56, 128), (128, 3, 3, 1), 128)
+    convolve("depthwise 3x3 of 8", (8, 28, 28, 192), (192, 3, 3, 1), 192)
+    convolve("depthwise 7x7", (1, 28, 28, 256), (256, 7, 7, 1), 256, 3)
+    convolve("depthwise of a line", (1, 1024, 1024), (1024, 4, 1), 1024, 3)
+    convolve("grouped 3x3 by 4", (1, 56, 56, 128), (128, 3, 3, 4), 32)
+    convolve("grouped 3x3 by 8", (1, 28, 28, 256), (256, 3, 3, 8), 32)
+    convolve("grouped 3x3 by 32", (1, 56, 56, 128), (128, 3, 3, 32), 4)
 
 
 QUANTISED = {}
@@ -324,6 +352,9 @@ def main():
     parser.add_argument("--json", help="a file for the numbers too")
     options = parser.parse_args()
     wanted = options.only.split(",") if options.only else [""]
+    blas = {name: str(options.threads) for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")}
+    if not blas.items() <= os.environ.items():         # read when libraries are loaded, and NumPy is
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **blas})
     names = [name for name in ROWS if any(name.startswith(start) for start in wanted)]
     if not names:
         sys.exit(f"--only {options.only}: no such row; there are {', '.join(ROWS)}")

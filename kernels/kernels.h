@@ -323,10 +323,12 @@ typedef struct {
 typedef struct {
     gm_gemm_args product;
     int64_t in[3], out[3], taps[3], stride[3], low[3], dilation[3], spread[3];
-    int64_t channels, image, places[3];                  /* of a group; elements from one image, place to the next */
+    int64_t channels, filters, image, places[3];         /* of a group; elements from one image, place to the next */
 } gm_conv_args;
-typedef gm_conv_args gm_conv_depthwise_args;             /* product.w: [taps][lanes] float32, w_k apart; f16, bf16, f32 */
-#define GM_CONV_TAPS 512                                 /* at most for conv_depthwise */
+/* product.lanes: filters of all groups; product.w [taps][channels][lanes] float32, w_k apart; f16, bf16, f32. Of a
+ * group no more channels than filters, half the table's lanes at most, of which they are a whole part. */
+typedef gm_conv_args gm_conv_groups_args;
+#define GM_CONV_TAPS 512                                 /* at most for conv_groups */
 
 /* ---- packed matrices ---- */
 typedef struct {

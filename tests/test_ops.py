@@ -254,6 +254,21 @@ def test_binary_of_views(view):
     np.testing.assert_array_equal(np.array(VIEWS[view](mx.array(x)) * mx.array(y)[:, :1]), VIEWS[view](x) * y[:, :1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "maximum", "less", "power"])
+def test_rows_that_meet_one_value(name, dtype):
+    """A column or a single number beside whole rows gives the bits that it gives written out."""
+    op = getattr(mx, name)
+    for columns in (2, 15, 16, 33, 300):
+        rows = mx.array(np.random.default_rng(columns).uniform(-3, 3, (70, columns))).astype(getattr(mx, dtype))
+        rows[3, 1] = float("nan")
+        for one in (rows[:, 1:2], rows[5:6, :1], mx.array(-0.0, dtype=rows.dtype)):
+            out = mx.contiguous(mx.broadcast_to(one, rows.shape))
+            for got, want in ((op(rows, one), op(rows, out)), (op(one, rows), op(out, rows)),
+                              (op(rows[3], one[-1:].reshape(-1)), op(rows[3], out[-1]))):
+                np.testing.assert_array_equal(np.array(got.astype(mx.float32)), np.array(want.astype(mx.float32)))
+
+
 def test_shapes_that_do_not_broadcast():
     with pytest.raises(ValueError, match=r"3,4.*\(?3"):
         mx.array(np.zeros((3, 4))) + mx.array([1.0, 2.0, 3.0])

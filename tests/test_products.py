@@ -190,7 +190,12 @@ def test_transposed_convolution_is_the_adjoint(n, stride, padding, dilation, out
                          [((2, 9, 13, 70), 35, (3, 3), 1), ((1, 6, 7, 96), 96, (3, 2), 96),
                                                           ((3, 5, 5, 40), 50, (1, 1), 1),
                                                           ((1, 20, 30, 3), 17, (5, 7), 1),
-                                                          ((1, 4, 5, 66), 44, (3, 3), 2)])
+                                                          ((1, 4, 5, 66), 44, (3, 3), 2),
+                                                          # groups of a few channels: 4 and 4, 2 and 4, 8 and 8, 1 and 2
+                                                          ((2, 9, 21, 24), 24, (3, 3), 6),
+                                                          ((1, 7, 19, 20), 40, (3, 2), 10),
+                                                          ((1, 8, 23, 64), 64, (2, 3), 8),
+                                                          ((1, 6, 30, 12), 24, (3, 3), 12)])
 def test_larger_convolutions(shape, filters, taps, groups, dtype, tolerance):
     x = mx.array(f32(*shape)).astype(getattr(mx, dtype))
     w = mx.array(f32(filters, *taps, shape[-1] // groups, seed=1)).astype(getattr(mx, dtype))
@@ -232,6 +237,20 @@ def test_gradients_and_batches_of_convolutions(case):
                        ((0, 0), [conv(x, w), conv(other_x, other_w)])):
         got = mx.vmap(conv, in_axes=axes)(xs if axes[0] == 0 else x, ws if axes[1] == 0 else w)
         close(got, np.stack([np.array(one) for one in want]))
+
+
+@pytest.mark.parametrize("channels, filters", [(1, 1), (1, 2), (2, 2), (3, 4), (4, 4), (8, 8)])
+def test_groups_meet_only_their_own_channels(channels, filters):
+    """Each group alone, as a convolution of its own, gives what it gives among others, whatever lane it falls to."""
+    groups = 24
+    x, w = f32(1, 5, 37, groups * channels), f32(groups * filters, 3, 3, channels, seed=1)
+    x[0, 2, 3, 5] = np.inf
+    got = np.asarray(mx.conv2d(mx.array(x), mx.array(w), padding=1, groups=groups))
+    assert np.isfinite(got[..., 5 // channels * filters + filters:]).all()
+    for group in (0, 5, 23):
+        alone = mx.conv2d(mx.array(x[..., group * channels:][..., :channels]),
+                          mx.array(w[group * filters:][:filters]), padding=1)
+        np.testing.assert_allclose(got[..., group * filters:][..., :filters], alone, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_of_a_convolution():

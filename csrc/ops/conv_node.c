@@ -68,21 +68,28 @@ static bool is_product(const gm_conv_args *g, const gm_array *x) {
     return plain;
 }
 
-/* Weights as [taps][channels] in float32 for the kernel of separate channels. */
-static gm_status launch_depthwise(gm_queue *q, gm_array *out, gm_conv_args *g, const void *w, int64_t taps) {
-    const int64_t channels = out->shape[out->ndim - 1];
-    const int64_t shape[2] = {channels, taps}, given[2] = {taps, 1}, turned[2] = {1, channels};
-    float *weights = queue_scratch(q, (size_t)(channels * taps) * sizeof *weights);
+/* Whether groups are so small that filters of several of them are lanes. */
+static bool are_small(const gm_kernels *kernels, const gm_conv_args *g, int64_t groups, gm_dtype type, int64_t taps) {
+    return groups > 1 && type != GM_FLOAT64 && taps > 0 && taps <= GM_CONV_TAPS && g->filters <= kernels->lanes / 2 &&
+           kernels->lanes % g->filters == 0 && g->channels > 0 && g->channels <= g->filters;
+}
+
+/* Weights as [taps][channels][filters] in float32 for the kernel of small groups. */
+static gm_status launch_groups(gm_queue *q, gm_array *out, gm_conv_args *g, const void *w, int64_t k) {
+    const int64_t lanes = out->shape[out->ndim - 1];
+    const int64_t shape[2] = {lanes, k}, given[2] = {k, 1}, turned[2] = {1, lanes};
+    float *weights = queue_scratch(q, (size_t)(lanes * k) * sizeof *weights);
     if (!weights)
         return error_code();
     GM_TRY(launch_copy(q, weights, GM_FLOAT32, turned, w, (gm_dtype)out->dtype, given, 2, shape));
     queue_fence(q);
     g->product.w = weights;
-    g->product.w_k = g->product.lanes = channels;
-    g->product.k = taps;
-    g->product.out_row = channels;
-    return queue_launch(q, queue_kernels(q)->conv_depthwise, g, sizeof *g, out->size / channels,
-                        1 + 4 * GRAIN / (channels * taps), 0);
+    g->product.w_k = g->product.lanes = lanes;
+    g->product.k = k;
+    g->product.out_row = lanes;
+    const int64_t places = 1 + 4 * GRAIN / (lanes * k), line = g->out[2];
+    const int64_t grain = line <= 4 * places ? (places + line - 1) / line * line : places < 64 ? 64 : places;
+    return queue_launch(q, queue_kernels(q)->conv_groups, g, sizeof *g, out->size / lanes, grain, 0);
 }
 
 static gm_status conv_eval(gm_array *out, gm_queue *q) {
@@ -107,9 +114,9 @@ static gm_status conv_eval(gm_array *out, gm_queue *q) {
     g.product.type = out->dtype;
     g.product.out = array_ptr(out);
     g.product.x = image;
-    if (g.channels == 1 && filters == 1 && p->groups > 1 && out->dtype != GM_FLOAT64 && taps > 0 &&
-        taps <= GM_CONV_TAPS)
-        return launch_depthwise(q, out, &g, weights, taps);
+    g.filters = filters;
+    if (are_small(queue_kernels(q), &g, p->groups, (gm_dtype)out->dtype, taps))
+        return launch_groups(q, out, &g, weights, k);
     const bool plain = k == 0 || is_product(&g, x);
     return launch_product(q, &(product){
         .type = (gm_dtype)out->dtype, .out = array_ptr(out), .x = image, .w = weights, .rows = out->size / all,

@@ -193,7 +193,8 @@ static gm_status launch_column(gm_queue *q, gm_gemm_args *a, double batches) {
     a->w_k = 1;
     a->few = true;
     a->block_panels = 1;
-    a->block_rows = turned ? TURNED_ROWS * (a->rows >= 8 * TURNED_ROWS ? 4 : 1) : (rows + 3) / 4 * 4;
+    const int64_t most = a->rows / 4 > TURNED_ROWS ? a->rows / 4 : TURNED_ROWS;
+    a->block_rows = turned ? (most < 4 * TURNED_ROWS ? most / TURNED_ROWS : 4) * TURNED_ROWS : (rows + 3) / 4 * 4;
     a->block_rows = a->block_rows < a->rows ? a->block_rows : a->rows;
     const int64_t blocks = (a->rows + a->block_rows - 1) / a->block_rows * (int64_t)batches;
     const int64_t flops = 2 * a->k * a->block_rows + 1;

@@ -32,7 +32,6 @@ ALWAYS_INLINE vi vi_lanes(void) { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 
 ALWAYS_INLINE vi vi_load_bytes(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)); }
 ALWAYS_INLINE vi field_shift(vi v, int n) { return _mm256_srli_epi32(v, n); }
 ALWAYS_INLINE vi vi_shift_by(vi v, int n) { return _mm256_srlv_epi32(v, _mm256_set1_epi32(n)); }
-ALWAYS_INLINE vf vf_permute(vf table, vi index) { return _mm256_permutevar8x32_ps(table, index); }
 ALWAYS_INLINE vf fp4_values(vi v) {
     const vf sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(v, 28)), _mm256_set1_ps(-0.0f));
     return _mm256_xor_ps(vf_permute(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6), v), sign);

@@ -38,8 +38,6 @@ ALWAYS_INLINE vi vi_load_bytes(const uint8_t *p) { return _mm512_cvtepu8_epi32(_
 /* Unsigned; by a constant, and by a number. */
 ALWAYS_INLINE vi field_shift(vi v, int n) { return _mm512_srli_epi32(v, (unsigned)n); }
 ALWAYS_INLINE vi vi_shift_by(vi v, int n) { return _mm512_srlv_epi32(v, _mm512_set1_epi32(n)); }
-/* Lane l is table[index[l] % V_N]. */
-ALWAYS_INLINE vf vf_permute(vf table, vi index) { return _mm512_permutexvar_ps(index, table); }
 /* The E2M1 number in the low four bits of each lane. */
 ALWAYS_INLINE vf fp4_values(vi v) {
     return vf_permute(_mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6), v);

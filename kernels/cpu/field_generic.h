@@ -20,9 +20,6 @@ ALWAYS_INLINE vi vi_lanes(void) { return (vi){ 0, 1, 2, 3 }; }
 ALWAYS_INLINE vi vi_load_bytes(const uint8_t *p) { return (vi){ p[0], p[1], p[2], p[3] }; }
 ALWAYS_INLINE vi field_shift(vi v, int n) { return (vi)((vu)v >> n); }
 ALWAYS_INLINE vi vi_shift_by(vi v, int n) { return (vi)((vu)v >> n); }
-ALWAYS_INLINE vf vf_permute(vf table, vi index) {
-    return (vf){ table[index[0] & 3], table[index[1] & 3], table[index[2] & 3], table[index[3] & 3] };
-}
 ALWAYS_INLINE vf fp4_values(vi v) {
     static const float values[16] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6 };
     return (vf){ values[v[0] & 15], values[v[1] & 15], values[v[2] & 15], values[v[3] & 15] };

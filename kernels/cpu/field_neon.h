@@ -32,12 +32,6 @@ ALWAYS_INLINE vi vi_shift_by(vi v, int n) {
     return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(v), vdupq_n_s32(-n)));
 }
 ALWAYS_INLINE vi field_shift(vi v, int n) { return vi_shift_by(v, n); }
-ALWAYS_INLINE vf vf_permute(vf table, vi index) {
-    const vi lane = vandq_s32(index, vdupq_n_s32(3));
-    /* Byte b of lane l is byte 4 * index + b of the table. */
-    const vi places = vaddq_s32(vmulq_n_s32(lane, 0x04040404), vdupq_n_s32(0x03020100));
-    return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(table), vreinterpretq_u8_s32(places)));
-}
 ALWAYS_INLINE vf fp4_values(vi v) {
     /* The upper bytes of the floats 0, 0.5, ..., -6: their other two are zero. */
     static const uint8_t high[16] = { 0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,

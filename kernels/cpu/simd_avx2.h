@@ -133,6 +133,7 @@ ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
     __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), from = _mm256_sub_epi32(lane, _mm256_set1_epi32(n));
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(v, from), fill, _mm256_castsi256_ps(from));
 }
+ALWAYS_INLINE vf vf_permute(vf v, vi order) { return _mm256_permutevar8x32_ps(v, order); }
 ALWAYS_INLINE vf vf_last(vf v) { return _mm256_permutevar8x32_ps(v, _mm256_set1_epi32(7)); }
 
 /* Two factors, as 2^n alone leaves the range of float32; only the second one can round. */

@@ -6,6 +6,7 @@
  *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
  *   vf_max, vf_min give b when a or b is NaN.
  *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last lane in all.
+ *   vf_permute(v, order)  lane i gets lane order[i] % V_N.
  *   vi_xor_lanes(v, m)  lane i gets lane i ^ m; vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the
  *   greater one.
  *   vf_transpose  V_N vectors as the rows of a matrix become its columns; vd_transpose: V_N / 2 vectors of doubles.
@@ -137,6 +138,7 @@ ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
 }
 #define vf_slide(v, fill, n) \
     _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(v), _mm512_castps_si512(fill), 16 - (n)))
+ALWAYS_INLINE vf vf_permute(vf v, vi order) { return _mm512_permutexvar_ps(order, v); }
 ALWAYS_INLINE vf vf_last(vf v) { return _mm512_permutexvar_ps(_mm512_set1_epi32(15), v); }
 
 /* p * 2^n for an integral n in [-160, 160]. */

@@ -148,6 +148,9 @@ ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
     for (int i = n; i < V_N; i++) slid[i] = v[i - n];
     return slid;
 }
+ALWAYS_INLINE vf vf_permute(vf v, vi order) {
+    return (vf){ v[order[0] & 3], v[order[1] & 3], v[order[2] & 3], v[order[3] & 3] };
+}
 ALWAYS_INLINE vf vf_last(vf v) { return vf_set1(v[V_N - 1]); }
 ALWAYS_INLINE void vf_transpose(vf *r) {
     vf t[V_N];

@@ -126,6 +126,12 @@ ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
     return vbslq_s32(vld1q_u32(odd), vmaxq_s32(a, b), vminq_s32(a, b));
 }
 #define vf_slide(v, fill, n) vextq_f32(fill, v, 4 - (n))
+ALWAYS_INLINE vf vf_permute(vf v, vi order) {
+    /* Byte b of lane l is byte 4 * order[l] + b of v. */
+    const vi lane = vandq_s32(order, vdupq_n_s32(3));
+    const vi bytes = vaddq_s32(vmulq_n_s32(lane, 0x04040404), vdupq_n_s32(0x03020100));
+    return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vreinterpretq_u8_s32(bytes)));
+}
 ALWAYS_INLINE vf vf_last(vf v) { return vdupq_laneq_f32(v, 3); }
 
 /* Two factors, as 2^n alone leaves the range of float32; only the second one can round. */

@@ -424,11 +424,11 @@ static void test_gemm(void)
         free_buffers();
     }
 }
-/* Two axes; a definition item by item. `own`: each channel has its filter. */
+/* Two axes; a definition item by item. `few`: so many groups, by their kernel; 0: one, by that of dense filters. */
 static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t stride, int64_t low, int64_t dilation,
-                           int64_t spread, bool own)
+                           int64_t spread, int64_t few)
 {
-    const int64_t in[2] = { 7, 9 }, taps[2] = { 3, 2 }, groups = own ? channels : 1, per = own ? 1 : channels;
+    const int64_t in[2] = { 7, 19 }, taps[2] = { 3, 2 }, groups = few ? few : 1, per = channels / groups;
     int64_t out[2], k = taps[0] * taps[1] * per;
     for (int d = 0; d < 2; d++)
         out[d] = ((in[d] - 1) * spread + 1 + 2 * low - dilation * (taps[d] - 1) - 1) / stride + 1;
@@ -443,13 +443,14 @@ static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t 
         .in = { 1, in[0], in[1] }, .out = { 1, out[0], out[1] }, .taps = { 1, taps[0], taps[1] },
         .stride = { 1, stride, stride }, .low = { 0, low, low }, .dilation = { 1, dilation, dilation },
         .spread = { 1, spread, spread },
-        .channels = per, .image = in[0] * in[1] * channels, .places = { 0, in[1] * channels, channels } };
-    if (own) {
+        .channels = per, .filters = filters / groups, .image = in[0] * in[1] * channels,
+        .places = { 0, in[1] * channels, channels } };
+    if (few) {
         float *turned = buffer((size_t)(filters * k) * 4);
         for (int64_t i = 0; i < filters * k; i++) turned[i % k * filters + i / k] = (float)get(w, type, i);
         a.product.w = turned, a.product.w_k = a.product.lanes = filters;
-        kernels->conv_depthwise(&a, 0, 5);
-        kernels->conv_depthwise(&a, 5, rows);
+        kernels->conv_groups(&a, 0, 5);
+        kernels->conv_groups(&a, 5, rows);
     } else {
         const int64_t panels = kernels_gemm_panels(kernels, type, filters);
         a.product.block_rows = least(rows, type == GM_T_F64 ? kernels->gemm_rows / 2 : kernels->gemm_rows);
@@ -460,7 +461,8 @@ static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t 
     for (int64_t r = 0; r < rows; r++) for (int64_t f = 0; f < filters; f++) {
         double sum = 0, size = 0;
         for (int64_t i = 0; i < k; i++) {
-            const int64_t tap = i / per, c = own ? f : i % per, at[2] = { tap / taps[1], tap % taps[1] };
+            const int64_t tap = i / per, c = f / (filters / groups) * per + i % per;
+            const int64_t at[2] = { tap / taps[1], tap % taps[1] };
             const int64_t place[2] = { r % places / out[1], r % places % out[1] };
             int64_t from[2];
             bool inside = true;
@@ -486,10 +488,16 @@ static void test_conv(void)
         static const int64_t widths[] = { 1, 4, 13, 70 };
         const int type = types[run / 4];
         const int64_t channels = widths[run % 4];
-        test_conv_case(type, channels, 5, 1, 1, 1, 1, false);
-        test_conv_case(type, channels, 35, 2, 0, 2, 1, false);
-        test_conv_case(type, channels, 3, 1, 3, 1, 2, false);
-        if (type != GM_T_F64) test_conv_case(type, channels, channels, 2, 2, 1, 1, true);
+        test_conv_case(type, channels, 5, 1, 1, 1, 1, 0);
+        test_conv_case(type, channels, 35, 2, 0, 2, 1, 0);
+        test_conv_case(type, channels, 3, 1, 3, 1, 2, 0);
+        if (type == GM_T_F64) continue;
+        test_conv_case(type, channels, channels, 2, 2, 1, 1, channels);
+        test_conv_case(type, channels, channels, 1, 1, 1, 1, channels);
+        for (int64_t own = 2; own <= kernels->lanes / 2; own *= 2) {       /* filters of a group */
+            test_conv_case(type, channels * own, channels * own, 1, 1, 1, 1, channels);
+            test_conv_case(type, channels * own / 2, channels * own, 1, 0, 2, 1, channels);
+        }
     }
 }
 
