@@ -246,8 +246,7 @@ static bool dims_fit(const Py_buffer *view) {
         return false;
     }
     int64_t shape[GM_MAX_NDIM];
-    for (int i = 0; i < view->ndim; i++)
-        shape[i] = view->shape[i];
+    shape_of(view, shape);
     return dimensions_fit("a buffer", view->ndim, shape);
 }
 
