@@ -26,11 +26,12 @@ from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
-LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
+LATER = {"convert": "conversion", "bench": "benchmark", "compare_reports": "benchmark",     # few programs need them
+         "StateBundle": "state_bundle"}
 __all__ = ["AxisError", "BatchStream", "Encoding", "Error", "FoundModel", "MemoryPlan", "Model", "Patch", "Probe",
            "ProbeEvent", "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token",
-           "TokenStream", "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "load",
-           "plan_memory", "sample", "sample_probabilities"]
+           "TokenStream", "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench",
+           "compare_reports", "convert", "discover", "load", "plan_memory", "sample", "sample_probabilities"]
 
 
 MODULES = ("profiling",)        # they are attributes without being imported by name
