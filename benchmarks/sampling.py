@@ -11,8 +11,7 @@ in the same round, the median of the rounds: above 1 we are faster.
 
 Ours is gomlx.sample(logits, n=draws): all that a generation does for a draw. Theirs is llama_sampler_apply over an array of
 candidates alone: llama.cpp fills that array for every token, too, which is not in the time here. It uses one thread. Where
-it is not installed its columns are empty. "floor" is the time to read the logits once, our greedy draw: no sampler that
-looks at each of them is faster."""
+it is not installed its columns are empty. "greedy" is the floor: it reads the logits once."""
 import argparse
 import ctypes
 import json
@@ -80,7 +79,7 @@ class Peer:
             library.llama_sampler_accept(self.chain, token)
 
     def samplers(self, options, order):
-        made, library = options | {}, self.library
+        made, library = options, self.library
         if not options:
             yield library.llama_sampler_init_greedy()
             return
