@@ -27,12 +27,13 @@ from gomlx.tool_calls import ToolCall
 
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
-LATER = {"convert": "conversion", "bench": "benchmark", "StateBundle": "state_bundle"}     # few programs need them
+LATER = {"convert": "conversion", "bench": "benchmark", "compare_reports": "benchmark",     # few programs need them
+         "StateBundle": "state_bundle"}
 __all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel", "GGUFInfo",
            "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
            "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
-           "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "convert", "discover", "gguf_info",
-           "load", "plan_memory", "sample", "sample_probabilities"]
+           "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "compare_reports", "convert",
+           "discover", "gguf_info", "load", "plan_memory", "sample", "sample_probabilities"]
 
 
 MODULES = ("profiling",)        # they are attributes without being imported by name

@@ -2,18 +2,22 @@
 
 Every repeat reads a prompt of so many tokens after `depth` tokens that are in the cache already, and then, from those
 `depth` tokens again, writes so many: what llama-bench calls pp and tg at a depth, so that both can be compared. What
-else is measured, and how, is in the report.
+else is measured, and how, is in the report. compare_reports() sets two of them side by side.
+
+The model's prompt cache is left alone: for the time of a bench() the model has another one.
 """
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 
 from gomlx import arguments
 from gomlx.peers import Peer
 from gomlx.prompt_cache import PromptCache
+from gomlx.sampling import Sampling
 
 VERSION = 2
 TEXT = "Write one precise sentence about local inference, and then another one that is about something else. "
@@ -21,8 +25,9 @@ TEXT = "Write one precise sentence about local inference, and then another one t
 
 @dataclass(frozen=True)
 class BenchConfig:
-    prompt: int = 512           # tokens read
+    prompt: int | str = 512     # tokens read, of a text of its own; or the text that is read
     generate: int = 64          # tokens written, whatever they are: no stop ends a run
+    sampling: str | Mapping = "greedy"      # or "model": its own; or fields of Sampling over those
     depth: int | Sequence[int] = 0      # tokens in the cache before; one or several, each is measured
     batch: int | Sequence[int] = 1      # sequences at once; one or several
     repeat: int = 5
@@ -33,7 +38,14 @@ class BenchConfig:
     probes: bool = True
 
     def __post_init__(self):
-        for name, least in (("prompt", 1), ("generate", 1), ("depth", 0), ("batch", 1), ("repeat", 1)):
+        if isinstance(self.prompt, str):
+            if not self.prompt:
+                raise ValueError("prompt is an empty text")
+        else:
+            arguments.whole("prompt", self.prompt, 1)
+        if not hasattr(self.sampling, "keys"):
+            arguments.one_of("sampling", self.sampling, ("greedy", "model"))
+        for name, least in (("generate", 1), ("depth", 0), ("batch", 1), ("repeat", 1)):
             value = getattr(self, name)
             listed = name in ("depth", "batch") and not hasattr(value, "__index__")
             given = arguments.several(name, value, "an integer or several") if listed else [value]
@@ -45,7 +57,7 @@ class BenchConfig:
             arguments.flag(name, getattr(self, name))
 
 
-def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | None = None, progress=None,
+def bench(model, config: BenchConfig | None = None, *, peers: dict | None = None, progress=None,
           **changes) -> dict:
     """Runs the model; returns a report that is JSON as it stands.
 
@@ -54,12 +66,13 @@ def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | N
     report["runs"] has each, and the report's own numbers are those of the first; the rest of it is measured at that
     depth. bytes_per_token are those of the weights that one more token of one sequence reads.
 
-    peers       name -> program with its options, such as "llama-bench -fa 1": run in turns with ours on the model's
-                .gguf file, for batches of one; it takes llama-bench's options and prints its JSON. Each run then has
-                peers[name] with prefill_tps, decode_tps, and our medians over theirs, prefill_ratio and decode_ratio;
-                None where the program cannot measure that
+    peers       name -> a loaded model, of other weights or with other settings (kv_dtype, threads, ...); or a program
+                with its options, such as "llama-bench -fa 1", for batches of one, on the model's .gguf file: it takes
+                llama-bench's options and prints its JSON, and is always greedy. They run in turns with ours. Each run
+                then has peers[name] with prefill_tps, decode_tps, and our medians over theirs, prefill_ratio and
+                decode_ratio; None where the program cannot measure that
 
-    ValueError when prompt, depth and generate do not fit the model's context."""
+    ValueError when prompt, depth and generate do not fit a model's context."""
     info = model.info
     if "backend" in info:
         raise NotImplementedError(f"bench: it measures this engine, and the model's backend is {info['backend']}: load it "
@@ -68,16 +81,21 @@ def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | N
     peers = arguments.mapping("peers", peers) if peers is not None else {}
     if progress is not None:
         arguments.function("progress", progress)
-    deepest = max(several(config.depth))
-    if deepest + config.prompt + config.generate > model.context_length:
-        raise ValueError(f"depth {deepest} + prompt {config.prompt} + generate {config.generate} tokens are more than "
-                         f"the context of {model.context_length}")
-    opponents = [Peer(name, command, info["path"], info["threads"]) for name, command in peers.items()]
+    opponents = [opponent(name, peer, info) for name, peer in peers.items()]
+    with contextlib.ExitStack() as stack:
+        for one in [model, *(other.model for other in opponents if isinstance(other, Other))]:
+            stack.enter_context(own_prompt_cache(one))
+            check_room(one, config)
+        return measured(model, config, opponents, progress)
+
+
+def measured(model, config, opponents, progress):
+    info = model.info
     report = {
         "version": VERSION, "model": info["architecture"], "model_path": info["path"],
         "model_info": {key: info[key] for key in ("architecture", "n_layers", "hidden_size", "vocab_size", "parameters",
                                                   "weight_types", "context_length", "activations", "kv_dtype")},
-        "config": asdict(config), "threads": info["threads"], "isa": info["isa"],
+        "config": asdict(config), "sampling": described(model, config), "threads": info["threads"], "isa": info["isa"],
         "bytes_per_token": bytes_per_token(model), "kv_bytes_per_token": info["kv_bytes_per_token"]}
     runs = [(depth, batch) for depth in several(config.depth) for batch in several(config.batch)]
     chosen = [section for name, section in SECTIONS.items() if getattr(config, name)]
@@ -91,7 +109,8 @@ def bench(model, config: BenchConfig | None = None, *, peers: dict[str, str] | N
 
     report["runs"] = []
     for depth, batch in runs:
-        report["runs"].append(generation(model, config, depth, batch, opponents if batch == 1 else []))
+        these = [one for one in opponents if batch == 1 or isinstance(one, Other)]
+        report["runs"].append(generation(model, config, depth, batch, these))
         step()
     report |= report["runs"][0]
     for section in chosen:
@@ -104,6 +123,43 @@ def several(value):
     return [value] if isinstance(value, int) else list(value)
 
 
+@contextlib.contextmanager
+def own_prompt_cache(model):
+    """What is measured neither finds the prompts that the model keeps nor drives them out."""
+    kept, model.prompt_cache = model.prompt_cache, PromptCache()
+    try:
+        yield
+    finally:
+        model.prompt_cache.clear()
+        model.prompt_cache = kept
+
+
+def check_room(model, config):
+    deepest = max(several(config.depth))
+    prompt = len(prompt_ids(model, config, deepest)) - deepest
+    if deepest + prompt + config.generate > model.context_length:
+        raise ValueError(f"depth {deepest} + prompt {prompt} + generate {config.generate} tokens are more than the "
+                         f"context of {model.context_length}")
+
+
+def drawing(config):
+    """The options of generate() for it."""
+    if config.sampling == "greedy":
+        return {"temperature": 0}
+    return {"seed": 0} | ({} if config.sampling == "model" else dict(config.sampling))
+
+
+def described(model, config):
+    """The fields of Sampling that do something, as JSON has them."""
+    if config.sampling == "greedy":
+        return {}
+    made = model.sampling if config.sampling == "model" else model.sampling.replace(**config.sampling)
+    values = {one.name: getattr(made, one.name) for one in fields(Sampling)}
+    values = {name: value for name, value in values.items() if value != getattr(Sampling(), name)}
+    return {name: {str(key): one for key, one in value.items()} if isinstance(value, Mapping) else
+            list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
 # ---- reading and writing ----
 
 def ids_of(model, count):
@@ -114,18 +170,26 @@ def ids_of(model, count):
     return ids[:count]
 
 
+def prompt_ids(model, config, depth):
+    """`depth` tokens, and those that are read after them."""
+    if not isinstance(config.prompt, str):
+        return ids_of(model, depth + config.prompt)
+    encode = model.tokenizer.bare if depth else model.tokenizer.encode_prompt
+    return [*ids_of(model, depth), *encode(config.prompt)]
+
+
 def bytes_per_token(model):
     profile = model.generate(ids_of(model, 1), max_tokens=2, temperature=0, ignore_eos=True, profile=True,
                              session=model.session()).read().profile
     return sum(profile["decode"]["weight_bytes"].values())
 
 
-def together(model, base, ids, batch, max_tokens, profile=False):
+def together(model, base, ids, batch, max_tokens, options, profile=False):
     """(seconds, results, profile) of so many sequences that go on from base at once."""
     sessions = [base.fork() for _ in range(batch)]
     start = time.perf_counter()
     stream = model.generate_batch([ids] * batch, options=[{"session": one} for one in sessions], batch_size=batch,
-                                  max_tokens=max_tokens, temperature=0, ignore_eos=True, profile=profile)
+                                  max_tokens=max_tokens, ignore_eos=True, profile=profile, **options)
     results = stream.read()
     seconds = time.perf_counter() - start
     for session in sessions:
@@ -138,22 +202,56 @@ def together(model, base, ids, batch, max_tokens, profile=False):
 
 def once(model, config, base, depth, batch, profile=False):
     """Seconds of reading and of writing, the results of the second, and a profile of both."""
-    read, _, reading = together(model, base, ids_of(model, depth + config.prompt), batch, 0, profile)
-    write, results, writing = together(model, base, ids_of(model, depth + 1), batch, config.generate, profile)
+    options = drawing(config)
+    read, _, reading = together(model, base, prompt_ids(model, config, depth), batch, 0, options, profile)
+    write, results, writing = together(model, base, ids_of(model, depth + 1), batch, config.generate, options, profile)
     both = {"prefill": reading["prefill"], "decode": writing["decode"]} if profile else None
     return read, write, results, both
 
 
-def generation(model, config, depth, batch, opponents):
-    times, watched, against = [], [], []
+def begun(model, depth):
+    """A session with so many tokens."""
     base = model.session()
     if depth:
         model.generate(ids_of(model, depth), max_tokens=0, session=base).read()
+    return base
+
+
+class Other:
+    """Another model that runs in turns with ours."""
+
+    def __init__(self, name, model):
+        self.name, self.model = name, model
+
+    def run(self, config, depth, batch):
+        """Tokens/s of reading and of writing, as Peer.run gives them."""
+        base = begun(self.model, depth)
+        read, write, *_ = once(self.model, config, base, depth, batch)
+        base.close()
+        prompt = len(prompt_ids(self.model, config, depth)) - depth
+        return batch * prompt / read, batch * config.generate / write
+
+
+def opponent(name, peer, info):
+    if isinstance(peer, str):
+        return Peer(name, peer, info["path"], info["threads"])
+    if not hasattr(peer, "generate_batch") or "backend" in peer.info:
+        raise arguments.WrongType(f"peers: {name} is {arguments.shown(peer)}, expected a program or a model of this engine")
+    return Other(name, peer)
+
+
+def turn(one, config, prompt, depth, batch):
+    return one.run(config, depth, batch) if isinstance(one, Other) else one.run(prompt, config.generate, depth)
+
+
+def generation(model, config, depth, batch, opponents):
+    times, watched, against = [], [], []
+    base, prompt = begun(model, depth), len(prompt_ids(model, config, depth)) - depth
     for number in range(config.repeat + 1):              # the first one warms up
         kept = slice(None if number else 0)
         plain = once(model, config, base, depth, batch)
         counted = once(model, config, base, depth, batch, profile=True) if config.profile else None
-        theirs = [one.run(config.prompt, config.generate, depth) for one in opponents]
+        theirs = [turn(one, config, prompt, depth, batch) for one in opponents]
         if number:
             times.append(plain)
             watched.append(counted)
@@ -163,9 +261,9 @@ def generation(model, config, depth, batch, opponents):
     first = results[0]
     checks = [{"name": "non_empty_output", "pass": bool(first.text)},
               {"name": "generated_tokens", "pass": all(one.generated_tokens == config.generate for one in results)}]
-    prefill = [batch * config.prompt / read for read, *_ in times]
+    prefill = [batch * prompt / read for read, *_ in times]
     decode = [batch * config.generate / write for _, write, *_ in times]
-    made = {"depth": depth, "batch": batch, "prefill_tps": prefill, "decode_tps": decode,
+    made = {"depth": depth, "batch": batch, "prompt_tokens": prompt, "prefill_tps": prefill, "decode_tps": decode,
             "prefill_tps_median": statistics.median(prefill), "decode_tps_median": statistics.median(decode),
             "peak_memory_bytes": first.peak_memory_bytes, "active_memory_bytes": first.active_memory_bytes,
             "quality": checks}
@@ -189,7 +287,7 @@ def compared(ours, rows):
 
 def run(model, config, depth, session=None):
     """The result of one run over the prompt, at its depth."""
-    ids = ids_of(model, depth + config.prompt)
+    ids = prompt_ids(model, config, depth)
     stream = model.generate(ids, max_tokens=config.generate, temperature=0, ignore_eos=True, session=session)
     return stream.read()
 
@@ -215,16 +313,12 @@ def attempt(section):
 
 @attempt
 def prompt_cache(model, config, depth):
-    ids = ids_of(model, depth + config.prompt)
-    own, model.prompt_cache = model.prompt_cache, PromptCache()     # what the caller warmed stays as it is
-    try:
-        cold, cold_seconds = timed(lambda: model.warm_prompt_cache(ids))
-        stream = model.generate([*ids, ids[0]], max_tokens=1, temperature=0)
-        _, warm_seconds = timed(lambda: list(stream))
-    finally:
-        model.prompt_cache.clear()
-        model.prompt_cache = own
+    ids = prompt_ids(model, config, depth)
+    cold, cold_seconds = timed(lambda: model.warm_prompt_cache(ids))
+    stream = model.generate([*ids, ids[0]], max_tokens=1, temperature=0)
+    _, warm_seconds = timed(lambda: list(stream))
     hit = stream.result.cached_tokens
+    model.prompt_cache.clear()           # the bench's own
     return {"warm_seconds": cold_seconds, "hit_seconds": warm_seconds, "hits": int(hit > 0), "misses": int(hit == 0),
             "hit_rate": float(hit > 0), "hit_tokens": hit, "miss_tokens": cold + 1 - hit}
 
@@ -266,13 +360,54 @@ def probes(model, config, depth):
     def sink(event):
         counts[event.kind] = counts.get(event.kind, 0) + 1
 
-    ids = ids_of(model, config.prompt)
-    plain = model.generate(ids, max_tokens=config.generate, temperature=0, ignore_eos=True)
+    ids, sessions = prompt_ids(model, config, 0), (model.session(), model.session())
+    plain, watched = (model.generate(ids, max_tokens=config.generate, temperature=0, ignore_eos=True, session=session,
+                                     **more)
+                      for session, more in zip(sessions, ({}, {"probe": sink}), strict=True))
     _, base = timed(lambda: list(plain))
-    watched = model.generate(ids, max_tokens=config.generate, temperature=0, ignore_eos=True, probe=sink)
     _, seconds = timed(lambda: list(watched))
+    for session in sessions:
+        session.close()
     return {"event_count": sum(counts.values()), "kind_counts": counts, "seconds": seconds,
             "overhead_ratio": (seconds - base) / base}
 
 
 SECTIONS = {"prompt_cache": prompt_cache, "kv_restore": kv_restore, "state_bundle": state_bundle, "probes": probes}
+
+
+# ---- two reports ----
+
+def compare_reports(first: dict, second: dict) -> dict:
+    """Two reports of bench(), side by side: JSON as it stands.
+
+    differences  what they are not alike in, {name: [first, second]}: model, settings, machine, what was run
+    runs         those of the same depth and batch: prefill_tps and decode_tps, [median of first, of second], and
+                 prefill_ratio and decode_ratio, second over first: above 1 the second is faster
+    sections     the numbers of prompt_cache, kv_restore, state_bundle and probes that both have, [first, second]
+
+    ValueError when one is no such report, or they have no run of the same depth and batch."""
+    for which, report in (("first", first), ("second", second)):
+        if not isinstance(report, Mapping) or report.get("version") != VERSION or not report.get("runs"):
+            raise ValueError(f"the {which} is no report of bench() of version {VERSION}")
+    left, right = ({(one["depth"], one["batch"]): one for one in report["runs"]} for report in (first, second))
+    runs = []
+    for key in left.keys() & right.keys():
+        pair, made = (left[key], right[key]), {"depth": key[0], "batch": key[1]}
+        for name in ("prefill", "decode"):
+            medians = [one[f"{name}_tps_median"] for one in pair]
+            made |= {f"{name}_tps": medians, f"{name}_ratio": medians[1] / medians[0]}
+        runs.append(made)
+    if not runs:
+        raise ValueError(f"no run of both has the same depth and batch: {sorted(left)} and {sorted(right)}")
+    said = [{**one["config"], **one["model_info"], "sampling": one.get("sampling"),
+             **{name: one[name] for name in ("model_path", "threads", "isa")}} for one in (first, second)]
+    sections = {}
+    for name in SECTIONS:
+        a, b = first.get(name, {}), second.get(name, {})
+        shared = {key: [a[key], b[key]] for key in a if key in b and isinstance(a[key], (int, float))
+                  and not isinstance(a[key], bool)}
+        if shared:
+            sections[name] = shared
+    return {"differences": {name: [said[0].get(name), said[1].get(name)] for name in sorted(said[0] | said[1])
+                            if said[0].get(name) != said[1].get(name)},
+            "runs": sorted(runs, key=lambda one: (one["depth"], one["batch"])), "sections": sections}

@@ -8,6 +8,7 @@ WRONG = {"integer": ["3", b"3", 1.5, float("nan"), True, [], {}, object(), [1]],
          "seconds": ["a", b"a", [], object(), True, float("nan"), -1, 0], "items": ["a", b"a", 5, 1.5, True, object()],
          "callable": ["a", 5, [], True], "path": [5, b"a", 1.5, True, [], object()], "name": [5, b"a", [], ["a"], object()],
          "text": [5, b"a", 1.5, True, object(), [1]],
+         "text or integer": ["", b"3", 1.5, float("nan"), True, [], {}, object(), 0],
          "prompt": [5, b"a", None, {}, [1.5], ["a"], object()]}
 ARGUMENTS = [
     ("load", "context_length threads parallel", "integer"), ("load", "kv_dtype backend dtype activations", "name"),
@@ -29,7 +30,8 @@ ARGUMENTS = [
     ("convert", "quantize", "name"),
     ("plan_memory", "context batch budget", "integer"), ("plan_memory", "kv_dtype dtype", "name"),
     ("plan_memory", "path", "path"), ("discover", "path", "path"),
-    ("bench", "prompt generate repeat", "integer"), ("bench", "profile prompt_cache probes", "flag"),
+    ("bench", "generate repeat", "integer"), ("bench", "prompt", "text or integer"), ("bench", "sampling", "name"),
+    ("bench", "profile prompt_cache probes", "flag"),
     ("bench", "progress", "callable"),
 ]
 

@@ -77,6 +77,93 @@ def test_profile(model):
     assert "profile" not in gomlx.bench(model, **SMALL, **QUIET)
 
 
+def test_own_sampling(model, monkeypatch):
+    """What is drawn, and how, is as the model's settings say, or as those over them."""
+    seen, generate = [], model.generate_batch
+
+    def watched(*args, **options):
+        seen.append({name: options.get(name) for name in ("temperature", "top_k", "seed")})
+        return generate(*args, **options)
+
+    monkeypatch.setattr(model, "generate_batch", watched)
+    for sampling, options, said in (
+            ("greedy", {"temperature": 0, "top_k": None, "seed": None}, {}),
+            ("model", {"temperature": None, "top_k": None, "seed": 0}, {"temperature": 0.7, "top_p": 0.95}),
+            ({"top_k": 7, "bad_words": ([1],)}, {"temperature": None, "top_k": 7, "seed": 0},
+             {"temperature": 0.7, "top_p": 0.95, "top_k": 7, "bad_words": [[1]]})):
+        seen.clear()
+        report = gomlx.bench(model, sampling=sampling, **SMALL, **QUIET)
+        assert seen and all(one == options for one in seen)
+        assert json.loads(json.dumps(report))["sampling"] == said
+
+
+def test_a_text_is_read_as_it_is(model):
+    text = "Once upon a time, there was a little girl named Lily."
+    count, bare = len(model.tokenizer.encode_prompt(text)), len(model.tokenizer.bare(text))
+    report = gomlx.bench(model, prompt=text, depth=[0, 9], generate=3, repeat=1, prompt_cache=True, kv_restore=False,
+                         state_bundle=False, probes=True)
+    assert [one["prompt_tokens"] for one in report["runs"]] == [count, bare]
+    assert report["prompt_cache"]["hit_tokens"] == count and "error" not in report["probes"]
+    assert gomlx.bench(model, **SMALL, **QUIET)["prompt_tokens"] == 40
+    with pytest.raises(ValueError, match="context"):
+        gomlx.bench(model, prompt=text * 1000)
+
+
+def test_the_model_s_prompt_cache_is_left_alone(model):
+    warmed = model.tokenizer.encode_prompt("Once upon a time, there was a big red ball.")
+    model.warm_prompt_cache(warmed)
+    cache, before = model.prompt_cache, model.prompt_cache.stats
+    try:
+        gomlx.bench(model, prompt=600, generate=3, repeat=1)
+        assert model.prompt_cache is cache and cache.stats == before
+        with pytest.raises(ValueError, match="context"):
+            gomlx.bench(model, prompt=10**6)
+        assert model.prompt_cache is cache
+        stream = model.generate([*warmed, 5], max_tokens=1)
+        list(stream)
+        assert stream.result.cached_tokens == len(warmed)
+    finally:
+        model.prompt_cache.clear()
+
+
+def test_other_settings_run_in_turns(model):
+    with gomlx.load(kv_dtype="q8_0", threads=1) as other:
+        cache = other.prompt_cache
+        report = gomlx.bench(model, peers={"kv8": other}, depth=[0, 7], batch=[1, 2], **SMALL, **QUIET)
+        assert other.prompt_cache is cache
+    for one in report["runs"]:
+        found = one["peers"]["kv8"]
+        assert len(found["prefill_tps"]) == len(found["decode_tps"]) == 2 and min(found["decode_tps"]) > 0
+        assert found["decode_ratio"] > 0 and found["prefill_ratio"] > 0
+    with pytest.raises(TypeError, match="expected a program or a model"):
+        gomlx.bench(model, peers={"other": 7}, **SMALL, **QUIET)
+
+
+def made_report(model, tps, **changes):
+    report = gomlx.bench(model, depth=[0, 5], **SMALL, **(QUIET | {"kv_restore": True})) | changes
+    for one, factor in zip(report["runs"], (1, 2), strict=True):
+        one["prefill_tps_median"], one["decode_tps_median"] = 10 * tps * factor, tps * factor
+    return report
+
+
+def test_two_reports_side_by_side(model):
+    first, second = made_report(model, 10.0), made_report(model, 15.0, threads=77)
+    second["config"] |= {"generate": 6}
+    found = gomlx.compare_reports(first, second)
+    assert json.loads(json.dumps(found)) == found
+    assert [(one["depth"], one["batch"], one["decode_ratio"], one["prefill_ratio"]) for one in found["runs"]] == \
+        [(0, 1, 1.5, 1.5), (5, 1, 1.5, 1.5)]
+    assert found["runs"][1]["decode_tps"] == [20.0, 30.0]
+    assert found["differences"] == {"generate": [5, 6], "threads": [first["threads"], 77]}
+    assert found["sections"]["kv_restore"]["bytes"] == [first["kv_restore"]["bytes"], second["kv_restore"]["bytes"]]
+    other = second | {"runs": [second["runs"][0] | {"depth": 3}]}
+    with pytest.raises(ValueError, match="same depth and batch"):
+        gomlx.compare_reports(first, other)
+    for wrong in ({}, [], {"version": 1}, first | {"runs": []}):
+        with pytest.raises(ValueError, match="second is no report"):
+            gomlx.compare_reports(first, wrong)
+
+
 @pytest.fixture
 def fake_peer(tmp_path):
     """A function that gives the command of a peer, and one that gives what it was asked."""
@@ -153,8 +240,31 @@ def test_command(capsys):
     assert cli.main(arguments) == 0
     said = capsys.readouterr()
     assert "read 20" in said.out and "write 3" in said.out and "tokens/s" in said.err
+    assert cli.main(["bench", "--prompt", "Once upon a time", *arguments[3:], "--no-cache", "--sampling", "model", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["config"]["prompt"] == "Once upon a time" and report["sampling"]["temperature"] == pytest.approx(0.7)
     assert cli.main(["bench", "a", "-m", "b"]) == 1
     assert "two models" in capsys.readouterr().err
+
+
+def test_command_against_other_settings_and_reports(capsys, tmp_path):
+    few = ["--prompt", "20", "-n", "3", "--repeat", "1", "--no-probes", "--no-cache", "--no-restore", "--no-bundle"]
+    against = ["--against", "kv8=kv_dtype=q8_0,threads=1", "--top-k", "5"]
+    assert cli.main(["bench", *few, *against]) == 0
+    assert "kv8 reads" in capsys.readouterr().out
+    assert cli.main(["bench", *few, *against, "--json"]) == 0
+    said = capsys.readouterr().out
+    assert json.loads(said)["config"]["sampling"] == {"top_k": 5}
+    (tmp_path / "a.json").write_text(said)
+    pair = [str(tmp_path / "a.json")] * 2
+    assert cli.main(["bench", "--compare", *pair]) == 0
+    assert "first writes" in capsys.readouterr().out
+    assert cli.main(["bench", "--compare", *pair, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["decode_ratio"] == 1
+    assert cli.main(["bench", "--sampling", "greedy", "--top-k", "5"]) == 1
+    for wrong in (["--against", "x"], ["--against", "x=colour=red"], ["--against", "x=threads=few"]):
+        with pytest.raises(SystemExit):
+            cli.main(["bench", *wrong])
 
 
 def test_command_with_peers_and_profile(capsys, fake_peer):

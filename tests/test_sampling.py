@@ -89,6 +89,45 @@ def test_large_vocabularies():
         check(sorted_z, temperature=1.0, top_k=1000, top_p=0.9)
 
 
+@pytest.mark.parametrize("vocab", [4095, 4096, 4097, 65_537, 151_936])
+def test_blocks_of_candidates(vocab):
+    """Vocabularies of one block and of several: few, most and nearly all stay, whatever the next sampler finds."""
+    for z in (logits_of(vocab), logits_of(vocab, scale=0.01), logits_of(vocab, scale=30)):
+        for options in ({"top_k": 300}, {"top_k": vocab - 1}, {"top_p": 0.3}, {"top_p": 0.99},
+                        {"typical_p": 0.5}, {"top_n_sigma": 1.0, "top_p": 0.7}, {"min_p": 0.3, "top_k": 5000},
+                        {"xtc_probability": 1.0, "xtc_threshold": 0.001, "top_k": 50},
+                        {"xtc_probability": 1.0, "xtc_threshold": 1e-5}, {"mirostat_tau": 4.0},
+                        {"temperature": 2.0, "top_p": 0.5, "samplers": "llama.cpp"}):
+            check(z, **({"temperature": 1.0} | options))
+
+
+def test_many_equal_logits():
+    """The cut falls among ties, or beside them: of a few distinct values, and of one that most have."""
+    random = np.random.default_rng(3)
+    few = random.choice(np.float32([0, 1, 2]), 20_000, p=[0.6, 0.3, 0.1])
+    most = np.where(random.random(20_000) < 0.99, 0, random.standard_normal(20_000)).astype(np.float32)
+    for z in (few, most, -most, np.round(logits_of(30_000) * 4) / 4):
+        order = reference.descending(z)
+        for k in (1, 255, 256, 257, 2000, 10_001, len(z) - 1):
+            kept = np.flatnonzero(probabilities(z, temperature=1.0, top_k=k))
+            assert kept.tolist() == sorted(order[:k].tolist())
+        for p in (0.1, 0.5, 0.9):
+            kept = np.flatnonzero(probabilities(z, temperature=1.0, top_p=p))
+            assert kept.tolist() == sorted(order[:len(kept)].tolist())
+            mass = np.cumsum(reference.softmax(z.astype(float))[order])
+            assert abs(mass[len(kept) - 1] - p) <= 2e-7 + mass[0] and (len(kept) == 1 or mass[len(kept) - 2] < p + 1e-7)
+
+
+def test_penalties_after_others_dropped_some():
+    """Ids that were dropped stay so; those that are left have been moved."""
+    random = np.random.default_rng(8)
+    ids = random.integers(0, 9000, 400).tolist()
+    options = {"repetition_penalty": 1.3, "presence_penalty": 0.5, "dry_multiplier": 0.3, "dry_allowed_length": 1}
+    for first in ({"top_k": 7000}, {"top_k": 300}, {"top_p": 0.8}, {"min_p": 0.01}):
+        order = [*first, "temperature", "penalties", "dry"]
+        check(logits_of(9000), ids, 100, temperature=0.8, samplers=order, **first, **options)
+
+
 ALL = {"temperature": 0.7, "top_k": 60, "top_p": 0.93, "min_p": 0.002, "typical_p": 0.97, "top_n_sigma": 2.6,
        "xtc_probability": 1.0, "xtc_threshold": 0.2, "mirostat_tau": 4.0, "repetition_penalty": 1.3,
        "frequency_penalty": 0.2, "presence_penalty": -0.3, "dry_multiplier": 0.8, "dry_allowed_length": 1}
@@ -300,6 +339,17 @@ def test_draws_are_those_of_the_seed():
     assert gomlx.sample(z, temperature=1.0, seed=9, n=500) == at.tolist()
     assert gomlx.sample(z, temperature=1.0, seed=9, n=100, step=400) == at[400:].tolist()
     assert gomlx.sample(z, temperature=1.0, seed=2**64 - 1, n=8) != gomlx.sample(z, temperature=1.0, seed=0, n=8)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 40}, {"top_p": 0.9}, {"typical_p": 0.6}, {"min_p": 0.01},
+                                     {"top_k": 3000, "top_p": 0.95}], ids=str)
+def test_a_draw_goes_by_the_order_of_ids(options):
+    """Whatever was dropped: the first id with which the sum of probabilities exceeds the uniform number."""
+    z, options = logits_of(20_000), {"temperature": 1.0} | options
+    p = reference.probabilities(z, Sampling(**options))
+    sums = np.cumsum(p)
+    for i, token in enumerate(gomlx.sample(z, seed=9, n=300, **options)):
+        assert p[token] > 0 and sums[token] - p[token] - 1e-6 <= reference.uniform(9, i) <= sums[token] + 1e-6
 
 
 def test_mirostat_follows_its_controller():

@@ -20,6 +20,12 @@ gm_status penalty_reserve(gm_sampler *s) {
     if (o->penalty_last_n != 0 && counts(o)
         && !(s->counted.counts = memory_zeroed(vocab * sizeof *s->counted.counts)))
         return GM_ENOMEM;
+    if (s->repeated.counts || s->counted.counts) {
+        s->seen = memory_array(vocab, sizeof *s->seen);
+        s->is_seen = memory_zeroed(vocab);
+        if (!s->seen || !s->is_seen)
+            return GM_ENOMEM;
+    }
     if (o->dry_multiplier == 0)
         return GM_OK;
     s->dry_lengths = memory_zeroed(vocab * sizeof *s->dry_lengths);
@@ -33,15 +39,20 @@ gm_status penalty_reserve(gm_sampler *s) {
     return GM_OK;
 }
 
-static void tally_saw(const gm_sampler *s, sample_tally *tally, int64_t first, bool skip) {
+static void tally_saw(gm_sampler *s, sample_tally *tally, int64_t first, bool skip) {
     if (!tally->counts)
         return;
     if (skip) {
         tally->begin = s->n_history;
         return;
     }
-    for (int64_t i = first; i < s->n_history; i++)
-        tally->counts[s->history[i]]++;
+    for (int64_t i = first; i < s->n_history; i++) {
+        const int32_t id = s->history[i];
+        tally->counts[id]++;
+        if (!s->is_seen[id])
+            s->seen[s->n_seen++] = id;
+        s->is_seen[id] = 1;
+    }
     int64_t window = s->options.penalty_last_n;
     while (window > 0 && s->n_history - tally->begin > window)
         tally->counts[s->history[tally->begin++]]--;
@@ -56,28 +67,32 @@ void penalty_saw(gm_sampler *s, int64_t first, bool prompt) {
  * multiplied where it is negative. Frequency and presence (OpenAI): minus so much for each time, and once. */
 void penalty_apply(gm_sampler *s) {
     const gm_sampling *o = &s->options;
-    for (int64_t i = 0; i < s->n; i++) {
-        sample_candidate *c = &s->candidates[i];
-        if (s->repeated.counts && s->repeated.counts[c->id])
-            c->logit = c->logit > 0 ? c->logit / o->repetition_penalty : c->logit * o->repetition_penalty;
-        int32_t count = s->counted.counts ? s->counted.counts[c->id] : 0;
+    candidates_take(&s->candidates);
+    for (int32_t i = 0; i < s->n_seen; i++) {
+        const int32_t id = s->seen[i], count = s->counted.counts ? s->counted.counts[id] : 0;
+        float *logit = candidates_at(&s->candidates, id);
+        if (!logit)
+            continue;
+        if (s->repeated.counts && s->repeated.counts[id])
+            *logit = *logit > 0 ? *logit / o->repetition_penalty : *logit * o->repetition_penalty;
         if (count)
-            c->logit -= (float)count * o->frequency_penalty + o->presence_penalty;
+            *logit -= (float)count * o->frequency_penalty + o->presence_penalty;
     }
+    candidates_changed(&s->candidates);
 }
 
 /* ---- bad words ---- */
-void penalty_ban(const gm_sampler *s, float *logits) {
+void penalty_ban(gm_sampler *s) {
     const gm_sampling *o = &s->options;
     for (size_t i = 0; i < o->n_suppressed; i++)
-        logits[o->suppressed[i]] = -INFINITY;
+        *candidates_at(&s->candidates, o->suppressed[i]) = -INFINITY;
     const int32_t *word = o->bad_words.ids;
     for (size_t i = 0; i < o->bad_words.n; word += o->bad_words.lengths[i++]) {
         int64_t before = (int64_t)o->bad_words.lengths[i] - 1;
         if (before == 0
             || (before <= s->n_history
                 && memcmp(word, s->history + s->n_history - before, (size_t)before * sizeof *word) == 0))
-            logits[word[before]] = -INFINITY;
+            *candidates_at(&s->candidates, word[before]) = -INFINITY;
     }
 }
 
@@ -139,13 +154,14 @@ gm_status penalty_dry(gm_sampler *s) {
         int32_t length = match[i] < most ? match[i] : (int32_t)most, *longest = &s->dry_lengths[last[1 - i]];
         *longest = length > *longest ? length : *longest;
     }
-    for (int64_t i = 0; i < s->n; i++) {
-        sample_candidate *c = &s->candidates[i];
-        int32_t length = s->dry_lengths[c->id];
-        if (length >= o->dry_allowed_length && !s->dry_breaks[c->id])
-            c->logit -= fminf(o->dry_multiplier * powf(o->dry_base, (float)(length - o->dry_allowed_length)), 1e30f);
+    candidates_take(&s->candidates);
+    for (int64_t i = 1; i < n; i++) {                    /* each id once, as its length is 0 afterwards */
+        const int32_t id = last[1 - i], length = s->dry_lengths[id];
+        float *logit = length >= o->dry_allowed_length && !s->dry_breaks[id] ? candidates_at(&s->candidates, id) : NULL;
+        if (logit)
+            *logit -= fminf(o->dry_multiplier * powf(o->dry_base, (float)(length - o->dry_allowed_length)), 1e30f);
+        s->dry_lengths[id] = 0;
     }
-    for (int64_t i = 1; i < n; i++)
-        s->dry_lengths[last[1 - i]] = 0;
+    candidates_changed(&s->candidates);
     return GM_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "core/graph.h"
 
 /* ---- options ---- */
 static const char *const names[GM_SAMPLER_KINDS] = {
@@ -172,8 +173,9 @@ static gm_status own_options(gm_sampler *s, const gm_sampling *o) {
     return ok ? GM_OK : GM_ENOMEM;
 }
 
-gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab) {
+gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab, int threads) {
     memset(s, 0, sizeof *s);
+    s->candidates.threads = threads;
     s->vocab = vocab;
     s->surprise_limit = 2 * o->mirostat_tau;
     GM_TRY(check_numbers(o));
@@ -193,10 +195,11 @@ void sampler_clear(gm_sampler *s) {
         (void *)(uintptr_t)s->options.suppressed,    (void *)(uintptr_t)s->options.bad_words.ids,
         (void *)(uintptr_t)s->options.bad_words.lengths, (void *)(uintptr_t)s->options.dry_breakers.ids,
         (void *)(uintptr_t)s->options.dry_breakers.lengths, s->history, s->repeated.counts, s->counted.counts,
-        s->dry_lengths, s->dry_breaks, s->matches, s->logits, s->candidates,
+        s->dry_lengths, s->dry_breaks, s->matches, s->seen, s->is_seen,
     };
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         memory_free(owned[i]);
+    candidates_free(&s->candidates);
     memset(s, 0, sizeof *s);
 }
 
@@ -235,23 +238,18 @@ double sampler_uniform(uint64_t seed, uint64_t step) {
     return (double)(x >> 11) * 0x1p-53;
 }
 
-/* The logits with biases and bans in them; the ones given where there are none. */
-static gm_status adjust(gm_sampler *s, const float *logits, const int32_t *forbidden, size_t n_forbidden,
-                        const float **adjusted) {
+/* Biases, and what is forbidden. */
+static void adjust(gm_sampler *s, const int32_t *forbidden, size_t n_forbidden) {
     const gm_sampling *o = &s->options;
-    *adjusted = logits;
     if (!o->n_biases && !o->n_suppressed && !o->bad_words.n && !n_forbidden)
-        return GM_OK;
-    if (!s->logits && !(s->logits = memory_array((size_t)s->vocab, sizeof *s->logits)))
-        return GM_ENOMEM;
-    memcpy(s->logits, logits, (size_t)s->vocab * sizeof *logits);
+        return;
+    candidates_take(&s->candidates);
     for (size_t i = 0; i < o->n_biases; i++)
-        s->logits[o->bias_ids[i]] += o->biases[i];
-    penalty_ban(s, s->logits);
+        *candidates_at(&s->candidates, o->bias_ids[i]) += o->biases[i];
+    penalty_ban(s);
     for (size_t i = 0; i < n_forbidden; i++)
-        s->logits[forbidden[i]] = -INFINITY;
-    *adjusted = s->logits;
-    return GM_OK;
+        *candidates_at(&s->candidates, forbidden[i]) = -INFINITY;
+    candidates_changed(&s->candidates);
 }
 
 static gm_status run_chain(gm_sampler *s, uint64_t step) {
@@ -294,51 +292,41 @@ static gm_status run_chain(gm_sampler *s, uint64_t step) {
     return GM_OK;
 }
 
-/* The candidates that the chain leaves, with their weights; *total is their sum, more than 0. Greedy leaves one. */
-static gm_status distribute(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden,
-                            size_t n_forbidden, double *total) {
-    const float *z;
-    if (!s->candidates && !(s->candidates = memory_array((size_t)s->vocab, sizeof *s->candidates)))
-        return GM_ENOMEM;
-    GM_TRY(adjust(s, logits, forbidden, n_forbidden, &z));
-    s->n = 0;
-    for (int64_t i = 0; i < s->vocab; i++)
-        if (z[i] > -INFINITY)
-            s->candidates[s->n++] = (sample_candidate){z[i], 0, 0, (int32_t)i};
-    GM_TRY(run_chain(s, step));
-    if (s->options.temperature == 0 && s->n > 0) {
-        sample_candidate best = s->candidates[0];       /* in the order of ids: no stage has moved any */
-        for (int64_t i = 1; i < s->n; i++)
-            if (s->candidates[i].logit > best.logit)
-                best = s->candidates[i];
-        s->candidates[0] = best;
-        s->n = 1;
+static gm_status nothing_left(const gm_sampler *s) {
+    return gm_fail(GM_EVALUE, "no token is left to draw: all %lld logits are forbidden, -inf or not numbers",
+                   (long long)s->vocab);
+}
+
+/* One of the candidates that the chain left, by their weights; greedy: the best. */
+static gm_status pick(gm_sampler *s, uint64_t step, int32_t *id) {
+    if (s->options.temperature == 0) {
+        if (!(candidates_best(&s->candidates) > -INFINITY))
+            return nothing_left(s);
+        *id = candidates_first_best(&s->candidates);
+        return GM_OK;
     }
-    *total = filter_weigh(s, NULL);
-    if (!(*total > 0))
-        return gm_fail(GM_EVALUE, "no token is left to draw: all %lld logits are forbidden, -inf or not numbers",
-                       (long long)s->vocab);
+    const double total = candidates_weigh(&s->candidates, NULL);
+    float weight;
+    if (!(total > 0))
+        return nothing_left(s);
+    *id = candidates_reach(&s->candidates, sampler_uniform(s->options.seed, step) * total, &weight);
+    if (s->options.mirostat_tau > 0) {
+        const double surprise = log2(total / (double)weight);
+        s->surprise_limit -= s->options.mirostat_eta * ((float)surprise - s->options.mirostat_tau);
+    }
     return GM_OK;
 }
 
 gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden, size_t n_forbidden,
                        int32_t *id) {
-    double total;
-    GM_TRY(distribute(s, logits, step, forbidden, n_forbidden, &total));
-    double at = sampler_uniform(s->options.seed, step) * total;
-    const sample_candidate *drawn = NULL;
-    for (int64_t i = 0; i < s->n && at >= 0; i++) {
-        const sample_candidate *c = &s->candidates[i];
-        at -= (double)c->weight;
-        if (c->weight > 0)
-            drawn = c;
-    }
-    *id = drawn->id;
-    if (s->options.mirostat_tau > 0) {
-        double surprise = log2(total / (double)drawn->weight);
-        s->surprise_limit -= s->options.mirostat_eta * ((float)surprise - s->options.mirostat_tau);
-    }
-    return GM_OK;
+    GM_TRY(candidates_reserve(&s->candidates, s->vocab));
+    candidates_begin(&s->candidates, logits);
+    adjust(s, forbidden, n_forbidden);
+    gm_status status = run_chain(s, step);
+    if (status == GM_OK)
+        status = pick(s, step, id);
+    candidates_end(&s->candidates);
+    return status;
 }
 
 void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k) {
@@ -365,7 +353,7 @@ static gm_status open_for(gm_sampler *s, const gm_sampling *o, int64_t vocab, co
     if (n_prompt > n_ids)
         return gm_fail(GM_EVALUE, "sample: a prompt of %zu of the %zu ids", n_prompt, n_ids);
     GM_TRY(check_ids("sample", ids, n_ids, vocab));
-    GM_TRY(sampler_init(s, o, vocab));
+    GM_TRY(sampler_init(s, o, vocab, engine_threads()));
     gm_status status = sampler_saw(s, ids, (int64_t)n_prompt, true);
     if (status == GM_OK)
         status = sampler_saw(s, ids + n_prompt, (int64_t)(n_ids - n_prompt), false);
@@ -385,17 +373,29 @@ gm_status gm_sample(const gm_sampling *o, const float *logits, int64_t vocab, co
     return status;
 }
 
+static gm_status spread(gm_sampler *s, const float *logits, uint64_t step, float *out) {
+    GM_TRY(candidates_reserve(&s->candidates, s->vocab));
+    candidates_begin(&s->candidates, logits);
+    adjust(s, NULL, 0);
+    gm_status status = run_chain(s, step);
+    const double total = status == GM_OK ? candidates_weigh(&s->candidates, NULL) : 0;
+    if (status == GM_OK && !(total > 0))
+        status = nothing_left(s);
+    if (status == GM_OK && s->options.temperature == 0) {
+        memset(out, 0, (size_t)s->vocab * sizeof *out);
+        out[candidates_first_best(&s->candidates)] = 1;
+    } else if (status == GM_OK) {
+        candidates_spread(&s->candidates, total, out);
+    }
+    candidates_end(&s->candidates);
+    return status;
+}
+
 gm_status gm_sample_probabilities(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids,
                                   size_t n_ids, size_t n_prompt, uint64_t step, float *out) {
     gm_sampler s;
-    double total;
     GM_TRY(open_for(&s, o, vocab, ids, n_ids, n_prompt));
-    gm_status status = distribute(&s, logits, step, NULL, 0, &total);
-    if (status == GM_OK) {
-        memset(out, 0, (size_t)vocab * sizeof *out);
-        for (int64_t i = 0; i < s.n; i++)
-            out[s.candidates[i].id] = (float)((double)s.candidates[i].weight / total);
-    }
+    gm_status status = spread(&s, logits, step, out);
     sampler_clear(&s);
     return status;
 }

@@ -1,14 +1,11 @@
 /* sample.h - logits become one id: biases, what is forbidden, a chain of samplers as data, a draw.
  *  (1) A sampler belongs to one sequence and knows its ids; there is no state beside it.
  *  (2) After sampler_init the options' arrays are the sampler's own.
- *  (3) candidates[0, n) are the ids that may still be drawn, in no order that means anything but the same on every run.
- *      Each stage (filter.c, penalty.c) changes their logits or drops some, never all. */
+ *  (3) Each stage (filter.c, penalty.c) changes logits of the candidates or drops some, never all. */
 #ifndef GOMLX_RUN_SAMPLE_H
 #define GOMLX_RUN_SAMPLE_H
-#include "gomlx.h"
+#include "run/candidates.h"
 
-/* weight: likelihood relative to the best; key: what a stage orders by. Both are set by who needs them. */
-typedef struct { float logit, weight, key; int32_t id; } sample_candidate;
 /* How often each id is in a window of the history that ends at its end. */
 typedef struct { int32_t *counts; int64_t begin; } sample_tally;
 
@@ -20,18 +17,18 @@ typedef struct {
     int32_t *history;                          /* prompt and output */
     int64_t n_history, history_capacity;
     sample_tally repeated, counted;            /* for the repetition penalty; for frequency and presence */
+    int32_t *seen, n_seen;                     /* what a tally has counted, each id once */
+    uint8_t *is_seen;                          /* [vocab] */
     int32_t *dry_lengths;                      /* [vocab], zero between draws */
     uint8_t *dry_breaks;                       /* [vocab], 1: the id alone is a breaker */
     int32_t *matches;                          /* dry's work: as long as the history */
     int64_t matches_capacity;
-    float *logits;                             /* a copy, when biases or bans change it */
-    sample_candidate *candidates;
-    int64_t n;
+    gm_candidate_list candidates;
     float surprise_limit;                      /* mirostat's mu, in bits */
 } gm_sampler;
 
 /* ---- sample.c ---- */
-gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab);
+gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab, int threads);
 void sampler_clear(gm_sampler *s);
 gm_status sampler_saw(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt);   /* appends to the history */
 bool sampler_is_greedy(const gm_sampler *s);             /* the first greatest logit, nothing else */
@@ -45,8 +42,6 @@ double sampler_uniform(uint64_t seed, uint64_t step);
 void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k);
 
 /* ---- filter.c: which candidates stay ---- */
-/* Fills the weights; returns their sum, and the best logit in *best when it is not NULL. 0: no candidate has one. */
-double filter_weigh(gm_sampler *s, float *best);
 void filter_temperature(gm_sampler *s);
 void filter_top_k(gm_sampler *s);
 void filter_top_p(gm_sampler *s);
@@ -61,5 +56,5 @@ gm_status penalty_reserve(gm_sampler *s);                /* memory for the talli
 void penalty_saw(gm_sampler *s, int64_t first, bool prompt);       /* history from first on is new */
 void penalty_apply(gm_sampler *s);
 gm_status penalty_dry(gm_sampler *s);
-void penalty_ban(const gm_sampler *s, float *logits);    /* bad words and suppressed ids: -inf */
+void penalty_ban(gm_sampler *s);                         /* bad words and suppressed ids: -inf */
 #endif

@@ -163,7 +163,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (t)
         st->tokenizer = gm_tokenizer_retain(t);
     if (status == GM_OK)
-        status = sampler_init(&st->sampler, &o->sampling, s->model->config.vocab);
+        status = sampler_init(&st->sampler, &o->sampling, s->model->config.vocab, s->model->threads);
     if (status == GM_OK)
         status = sampler_saw(&st->sampler, prompt, n, true);
     if (status == GM_OK && o->top_logprobs) {

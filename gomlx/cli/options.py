@@ -95,13 +95,18 @@ def add_sampling_flags(group):
             group.add_argument(*short, flag, type=read, metavar=metavar, help=help_text)
 
 
-def sampling_of(args):
+def sampling_fields(args):
+    """Of each field of Sampling what was given, or None."""
     changes = {one.name: getattr(args, one.name) for one in dataclasses.fields(gomlx.Sampling)}
     if changes["samplers"] and "," in changes["samplers"]:
         changes["samplers"] = changes["samplers"].split(",")
     if changes["logit_bias"]:
         changes["logit_bias"] = dict(changes["logit_bias"])
-    return changes | {"max_tokens": args.max_tokens, "min_tokens": args.min_tokens, "seed": args.seed,
+    return changes
+
+
+def sampling_of(args):
+    return sampling_fields(args) | {"max_tokens": args.max_tokens, "min_tokens": args.min_tokens, "seed": args.seed,
                       "stop": args.stop, "stop_ids": args.stop_id, "ignore_eos": args.ignore_eos,
                       "top_logprobs": args.top_logprobs,
                       **({"timeout": args.timeout} if args.timeout is not None else {}),

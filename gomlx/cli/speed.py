@@ -1,11 +1,12 @@
 """bench: how fast a model reads and writes here."""
 import argparse
+import contextlib
 import os
 import statistics
 import time
 
 import gomlx
-from gomlx import profiling
+from gomlx import benchmark, profiling
 from gomlx.cli import options
 from gomlx.cli.output import print_json, progress, say, show_rows, show_table
 
@@ -18,12 +19,39 @@ def peer(text):
     return name, program
 
 
+def setting(text):
+    """NAME=OPTION=VALUE,...: how another model is loaded beside."""
+    name, _, rest = text.partition("=")
+    settings = {}
+    for part in rest.split(",") if rest else ():
+        option, _, value = part.partition("=")
+        if option not in SETTINGS:
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OPTION=VALUE,... with options among "
+                                             + ", ".join(SETTINGS))
+        try:
+            settings[option] = SETTINGS[option](value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: {option} is {value!r}, expected an integer") from None
+    if not name or not settings:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OPTION=VALUE,...")
+    return name, settings
+
+
+def prompt(text):
+    """A number of tokens, or a text."""
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+SETTINGS = {"model": str, "threads": int, "context_length": int, "activations": str, "dtype": str, "kv_dtype": str}
+
+
 def add(commands):
     made = commands.add("bench", bench, "Measure how fast a model reads a prompt and writes an answer.", options.model,
                         options.json)
     made.add_argument("path", nargs="?", metavar="MODEL", help="the model; the same as -m MODEL")
-    made.add_argument("--prompt", type=int, metavar="N", help="tokens to read (default: 512)")
-    made.add_argument("--generate", type=int, metavar="N", help="tokens to write (default: 64)")
+    made.add_argument("--prompt", type=prompt, metavar="N|TEXT", help="tokens to read, of a text of its own (default: "
+                      "512), or the text to read; - is standard input")
+    made.add_argument("-n", "--generate", type=int, metavar="N", help="tokens to write (default: 64)")
     made.add_argument("--depth", type=int, action="append", metavar="N", help="tokens in the cache before (default: "
                       "0); may be given several times")
     made.add_argument("--batch", type=int, action="append", metavar="N", help="sequences at once (default: 1); may be "
@@ -32,17 +60,35 @@ def add(commands):
     made.add_argument("--peer", type=peer, action="append", default=[], metavar="NAME=PROGRAM", help="run llama-bench, "
                       "or what takes its options, in turns with gomlx on the same .gguf file, and compare: --peer "
                       "'llama.cpp=./llama-bench -fa 1'; may be given several times")
+    made.add_argument("--against", type=setting, action="append", default=[], metavar="NAME=OPTION=VALUE,...",
+                      help="load a second model, with these settings, run it in turns, and compare: --against "
+                      "kv8=kv_dtype=q8_0, --against small=model=x-Q4_K_M.gguf,threads=1; may be given several times")
+    made.add_argument("--compare", nargs=2, metavar=("FIRST", "SECOND"), help="measure nothing: two reports, files that "
+                      "--json wrote, side by side")
+    made.add_argument("--sampling", choices=("greedy", "model"), help="how tokens are drawn: greedily (the default), or "
+                      "as the model's own settings say; options below are over those")
     made.add_argument("--profile", action="store_true", help="count and time what the engine does")
     for name, what in (("cache", "the prompt cache"), ("restore", "saved sessions"), ("bundle", "state bundles"),
                        ("probes", "probes")):
         made.add_argument(f"--no-{name}", action="store_true", help=f"do not measure {what}")
+    options.add_sampling_flags(made.add_argument_group("sampling", "over the model's own"))
 
 
 def bench(args):
+    if args.compare:
+        found = benchmark.compare_reports(*map(options.read_json_file, args.compare))
+        print_json(found) if args.json else show_comparison(found)
+        return 0
     if args.path is not None and args.model is not None:
         raise ValueError(f"two models: {args.path!r} and -m {args.model!r}")
     args.model = args.model if args.path is None else args.path
+    drawn = {name: value for name, value in options.sampling_fields(args).items() if value is not None}
+    if drawn and args.sampling == "greedy":
+        raise ValueError(f"--sampling greedy and {', '.join(drawn)}")
+    if isinstance(args.prompt, str):
+        args.prompt = options.read_text(args.prompt)
     asked = {name: getattr(args, name) for name in ("prompt", "generate", "repeat")}
+    asked["sampling"] = drawn or args.sampling
     asked |= {name: given[0] if given and len(given) == 1 else given
               for name, given in (("depth", args.depth), ("batch", args.batch))}
     changes = {name: value for name, value in asked.items() if value is not None}
@@ -54,8 +100,9 @@ def bench(args):
         if args.prompt is None:         # the packaged model's context is short
             room = model.context_length - max(args.depth or [0]) - (args.generate or 64)
             changes["prompt"] = max(1, min(512, room))
-        with progress("measuring") as report:
-            found = {"load_s": loaded, **gomlx.bench(model, progress=report, peers=dict(args.peer), **changes)}
+        with contextlib.ExitStack() as others, progress("measuring") as report:
+            peers = dict(args.peer) | {name: others.enter_context(beside(args, settings)) for name, settings in args.against}
+            found = {"load_s": loaded, **gomlx.bench(model, progress=report, peers=peers, **changes)}
     if args.json:
         print_json(found)
         return 0
@@ -63,12 +110,30 @@ def bench(args):
     return 0
 
 
+def beside(args, settings):
+    """The model again, or another one, with other settings than the options say."""
+    given = {"context_length": args.context, "dtype": args.dtype, "kv_dtype": args.kv_dtype,
+             "activations": args.activations, "threads": args.threads} | settings
+    return gomlx.load(given.pop("model", args.model), **given)
+
+
+def show_comparison(found):
+    for name, (first, second) in found["differences"].items():
+        say(f"{name}: {first} and {second}")
+    rows = [[one["depth"], one["batch"]] + [cell for phase in ("prefill", "decode")
+                                            for cell in (*(f"{tps:.4g}" for tps in one[f"{phase}_tps"]),
+                                                         f"{one[f'{phase}_ratio']:.2f}")] for one in found["runs"]]
+    show_rows(["depth", "batch", "first reads", "second", "x", "first writes", "second", "x"], rows)
+    show_table({f"{name} {key}": f"{first:.4g} {second:.4g}" for name, values in found["sections"].items()
+                for key, (first, second) in values.items()})
+
+
 def show(found):
     config = found["config"]
     say(f"{found['model_path']}, {found['threads']} threads, {found['isa']}, loaded in {found['load_s']:.2f} s; medians "
         f"of {config['repeat']} runs, tokens/s")
     names = list(found.get("peers", ()))
-    titles = ["depth", "batch", f"read {config['prompt']}", f"write {config['generate']}"]
+    titles = ["depth", "batch", f"read {found['prompt_tokens']}", f"write {config['generate']}"]
     for name in names:
         titles += [f"{name} reads", "x", f"{name} writes", "x"]
     rows = []
@@ -96,8 +161,8 @@ def show_profile(found, one):
     counted = dict(one["profile"])
     overhead = counted.pop("overhead_ratio")
     label = f"{os.path.basename(found['model_path'])}, depth {one['depth']}, batch {one['batch']}"
-    prompt, generate = (one["batch"] * found["config"][name] for name in ("prompt", "generate"))
-    print(profiling.summary(counted, label, prompt, generate))
+    read, written = one["batch"] * one["prompt_tokens"], one["batch"] * found["config"]["generate"]
+    print(profiling.summary(counted, label, read, written))
     print(f"counting took {100 * overhead:.1f} % more time")
 
 

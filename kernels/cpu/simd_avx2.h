@@ -5,6 +5,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
+#include "cpu/chosen.h"
 #include "cpu/compiler.h"
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -95,6 +96,7 @@ ALWAYS_INLINE vm vf_ne(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); }
 ALWAYS_INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
 ALWAYS_INLINE vm vm_or(vm a, vm b) { return _mm256_or_ps(a, b); }
 ALWAYS_INLINE int vm_any(vm a) { return _mm256_movemask_ps(a) != 0; }
+ALWAYS_INLINE int vm_count(vm a) { return __builtin_popcount((unsigned)_mm256_movemask_ps(a)); }
 ALWAYS_INLINE vf vf_select(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
 ALWAYS_INLINE void vm_store(uint8_t *p, vm m) {
     __m256i x = _mm256_srli_epi32(_mm256_castps_si256(m), 31);
@@ -117,6 +119,17 @@ ALWAYS_INLINE vi vf_to_vi(vf a) { return _mm256_cvtps_epi32(a); }
 ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
 ALWAYS_INLINE vi vf_bits(vf a) { return _mm256_castps_si256(a); }
 ALWAYS_INLINE vf vf_of_bits(vi a) { return _mm256_castsi256_ps(a); }
+
+/* By halves: lanes do not cross them in a shuffle of bytes. */
+ALWAYS_INLINE void vi_store_chosen(int32_t *p, vi v, vm m) {
+    const int bits = _mm256_movemask_ps(m), low = bits & 15;
+    const __m128i first = _mm_loadu_si128((const __m128i *)chosen_bytes[low]);
+    const __m128i second = _mm_loadu_si128((const __m128i *)chosen_bytes[bits >> 4]);
+    _mm_storeu_si128((__m128i *)p, _mm_shuffle_epi8(_mm256_castsi256_si128(v), first));
+    _mm_storeu_si128((__m128i *)(p + __builtin_popcount((unsigned)low)),
+                     _mm_shuffle_epi8(_mm256_extracti128_si256(v, 1), second));
+}
+ALWAYS_INLINE void vf_store_chosen(float *p, vf v, vm m) { vi_store_chosen((int32_t *)(void *)p, vf_bits(v), m); }
 
 ALWAYS_INLINE vi vi_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
 ALWAYS_INLINE vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }

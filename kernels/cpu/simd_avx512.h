@@ -9,6 +9,8 @@
  *   vf_permute(v, order)  lane i gets lane order[i] % V_N.
  *   vi_xor_lanes(v, m)  lane i gets lane i ^ m; vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the
  *   greater one.
+ *   vm_count  how many lanes are true. vf_store_chosen(p, v, m): the lanes where m is true, side by side from p on, and anything
+ *   behind them up to p + V_N; vi_store_chosen the same.
  *   vf_transpose  V_N vectors as the rows of a matrix become its columns; vd_transpose: V_N / 2 vectors of doubles.
  *   vf_load_turned(r, p, stride)  the same of rows in memory, stride bytes apart.
  *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
@@ -97,6 +99,7 @@ ALWAYS_INLINE vm vf_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ
 ALWAYS_INLINE vm vm_and(vm a, vm b) { return a & b; }
 ALWAYS_INLINE vm vm_or(vm a, vm b) { return a | b; }
 ALWAYS_INLINE int vm_any(vm a) { return a != 0; }
+ALWAYS_INLINE int vm_count(vm a) { return __builtin_popcount(a); }
 ALWAYS_INLINE vf vf_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 /* One byte per lane: 1 where the lane is true. */
 ALWAYS_INLINE void vm_store(uint8_t *p, vm m) {
@@ -118,6 +121,9 @@ ALWAYS_INLINE vi vf_to_vi(vf a) { return _mm512_cvtps_epi32(a); }      /* to nea
 ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 ALWAYS_INLINE vi vf_bits(vf a) { return _mm512_castps_si512(a); }
 ALWAYS_INLINE vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
+
+ALWAYS_INLINE void vf_store_chosen(float *p, vf v, vm m) { vf_store(p, _mm512_maskz_compress_ps(m, v)); }
+ALWAYS_INLINE void vi_store_chosen(int32_t *p, vi v, vm m) { vi_store(p, _mm512_maskz_compress_epi32(m, v)); }
 
 ALWAYS_INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
 ALWAYS_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }

@@ -109,6 +109,7 @@ ALWAYS_INLINE vm vf_ne(vf a, vf b) { return a != b; }
 ALWAYS_INLINE vm vm_and(vm a, vm b) { return a & b; }
 ALWAYS_INLINE vm vm_or(vm a, vm b) { return a | b; }
 ALWAYS_INLINE int vm_any(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; }
+ALWAYS_INLINE int vm_count(vm a) { return -(a[0] + a[1] + a[2] + a[3]); }
 ALWAYS_INLINE void vm_store(uint8_t *p, vm m) {
     for (int i = 0; i < V_N; i++) p[i] = (uint8_t)(m[i] & 1);
 }
@@ -134,6 +135,19 @@ ALWAYS_INLINE vf vf_scale2(vf p, vf n) {
     vi whole = vf_to_vi(n), half = whole >> 1;
     vf first = vf_of_bits(vi_shl(vi_add(half, vi_set1(127)), 23));
     return p * first * vf_of_bits(vi_shl(vi_add(vi_sub(whole, half), vi_set1(127)), 23));
+}
+
+ALWAYS_INLINE void vf_store_chosen(float *p, vf v, vm m) {
+    for (int i = 0; i < V_N; i++) {
+        *p = v[i];
+        if (m[i]) p++;
+    }
+}
+ALWAYS_INLINE void vi_store_chosen(int32_t *p, vi v, vm m) {
+    for (int i = 0; i < V_N; i++) {
+        *p = v[i];
+        if (m[i]) p++;
+    }
 }
 
 ALWAYS_INLINE vi vi_min(vi a, vi b) { vi less = a < b; return (less & a) | (~less & b); }

@@ -5,6 +5,7 @@
 #include <arm_neon.h>
 #include <stdint.h>
 #include <string.h>
+#include "cpu/chosen.h"
 #include "cpu/compiler.h"
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -95,6 +96,7 @@ ALWAYS_INLINE vm vf_ne(vf a, vf b) { return vmvnq_u32(vceqq_f32(a, b)); }
 ALWAYS_INLINE vm vm_and(vm a, vm b) { return vandq_u32(a, b); }
 ALWAYS_INLINE vm vm_or(vm a, vm b) { return vorrq_u32(a, b); }
 ALWAYS_INLINE int vm_any(vm a) { return vmaxvq_u32(a) != 0; }
+ALWAYS_INLINE int vm_count(vm a) { return (int)vaddvq_u32(vshrq_n_u32(a, 31)); }
 ALWAYS_INLINE void vm_store(uint8_t *p, vm m) {
     uint32_t lanes[V_N];
     vst1q_u32(lanes, m);
@@ -114,6 +116,17 @@ ALWAYS_INLINE vm vi_lt(vi a, vi b) { return vcltq_s32(a, b); }
 #define vi_shr(a, n) vshrq_n_s32(a, n)
 ALWAYS_INLINE vi vf_to_vi(vf a) { return vcvtnq_s32_f32(a); }
 ALWAYS_INLINE vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
+
+ALWAYS_INLINE const uint8_t *v_chosen(vm m) {
+    static const uint32_t bit[V_N] = { 1, 2, 4, 8 };
+    return chosen_bytes[vaddvq_u32(vandq_u32(m, vld1q_u32(bit)))];
+}
+ALWAYS_INLINE void vi_store_chosen(int32_t *p, vi v, vm m) {
+    vst1q_s32(p, vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(v), vld1q_u8(v_chosen(m)))));
+}
+ALWAYS_INLINE void vf_store_chosen(float *p, vf v, vm m) {
+    vst1q_f32(p, vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vld1q_u8(v_chosen(m)))));
+}
 
 ALWAYS_INLINE vi vi_min(vi a, vi b) { return vminq_s32(a, b); }
 ALWAYS_INLINE vi vi_max(vi a, vi b) { return vmaxq_s32(a, b); }

@@ -2,8 +2,10 @@
  * error that none is left; each allocation of its life may fail; samplers of two sequences are apart. */
 #include <math.h>
 #include <stdlib.h>
+#include "base/error.h"
 #include "base/memory.h"
 #include "check.h"
+#include "core/graph.h"
 #include "run/sample.h"
 
 enum { VOCAB = 300, STEPS = 12 };
@@ -92,7 +94,7 @@ static void test_any_options(void) {
         gm_sampling o;
         gm_sampler_kind order[GM_SAMPLER_KINDS];
         any_options(&o, order);
-        CHECK(sampler_init(&s, &o, VOCAB) == GM_OK);
+        CHECK(sampler_init(&s, &o, VOCAB, 1) == GM_OK);
         CHECK(sampler_saw(&s, prompt, below(8), true) == GM_OK);
         for (uint64_t step = 0; step < STEPS; step++) {
             int32_t id = -1;
@@ -111,7 +113,7 @@ static void test_any_options(void) {
 
 static gm_status one_life(gm_sampler *s, const gm_sampling *o, const float *z, int32_t *drawn) {
     const int32_t prompt[] = {1, 2, 1, 2, 1};
-    gm_status status = sampler_init(s, o, VOCAB);
+    gm_status status = sampler_init(s, o, VOCAB, 1);
     if (status == GM_OK)
         status = sampler_saw(s, prompt, 5, true);
     for (uint64_t step = 0; status == GM_OK && step < STEPS; step++) {
@@ -168,7 +170,7 @@ static void test_samplers_are_apart(void) {
         o[k].seed = (uint64_t)k;
         CHECK(one_life(&s[k], &o[k], z[k], alone[k]) == GM_OK);
         sampler_clear(&s[k]);
-        CHECK(sampler_init(&s[k], &o[k], VOCAB) == GM_OK);
+        CHECK(sampler_init(&s[k], &o[k], VOCAB, 1) == GM_OK);
         CHECK(sampler_saw(&s[k], (int32_t[]){1, 2, 1, 2, 1}, 5, true) == GM_OK);
     }
     for (uint64_t step = 0; step < STEPS; step++)
@@ -181,9 +183,48 @@ static void test_samplers_are_apart(void) {
     sampler_clear(&s[1]);
 }
 
+/* Vocabularies that are worth the team: the same bits without it. Beside another evaluation there is none. */
+static void test_any_number_of_threads(void) {
+    enum { LARGE = 70001, DRAWS = 8 };
+    float *z = memory_array(LARGE, sizeof *z);
+    for (int kind = 0; z && kind < 9; kind++) {
+        int32_t drawn[4][DRAWS];
+        gm_sampling o;
+        gm_sampling_defaults(&o);
+        o.temperature = kind == 1 ? 3 : 0.9f;
+        o.top_p = kind == 2 || kind == 8 ? 0.9f : 1;
+        o.top_k = kind == 3 || kind == 8 ? 5000 : 0;
+        o.min_p = kind == 4 ? 0.01f : 0;
+        o.typical_p = kind == 5 ? 0.7f : 1;
+        o.top_n_sigma = kind == 6 ? 1 : 0;
+        o.xtc_probability = kind == 7 ? 1 : 0;
+        o.xtc_threshold = 1e-4f;
+        for (int i = 0; i < LARGE; i++)
+            z[i] = kind < 2 ? 0.01f * share() : 8 * share();
+        for (int threads = 1; threads <= 4; threads++) {
+            gm_sampler s;
+            CHECK(sampler_init(&s, &o, LARGE, threads) == GM_OK);
+            if (threads == 4)
+                CHECK(run_lock(-1) == GM_OK);
+            for (uint64_t step = 0; step < DRAWS; step++)
+                CHECK(sampler_draw(&s, z, step, NULL, 0, &drawn[threads - 1][step]) == GM_OK);
+            if (threads == 4)
+                run_unlock();
+            CHECK(error_code() == GM_OK);
+            CHECK(memcmp(drawn[0], drawn[threads - 1], sizeof drawn[0]) == 0);
+            sampler_clear(&s);
+        }
+    }
+    CHECK(z != NULL);
+    memory_free(z);
+}
+
 int main(void) {
+    if (gm_init() != GM_OK)
+        return 2;
     test_any_options();
     test_each_allocation_fails();
     test_samplers_are_apart();
+    test_any_number_of_threads();
     return check_summary();
 }
