@@ -91,7 +91,7 @@ ERRORS = {
         m.zeros((2,), 'float32')   m.full_like(3, 7.5)   m.zeros_like(3)   m.linspace(0, 1, 4.0)   m.hanning(2.0)   m.arange()
         m.arange(start=3)   m.squeeze(3)   m.moveaxis(c, (0, 1), (1, 2))   m.concatenate([1, 2])   m.stack([1, 2])
         m.unstack(a, 0)   m.split(f, 2.0)   m.repeat(3, 2)   m.pad(a, (1, 2, 3))   m.pad([1, 2], 1)   m.view(a, None)
-        m.kron(a, 2)""",
+        m.kron(a, 2)   m.linspace(0, 1j, 3)   m.linspace(2.5j, 3)""",
 }
 ERRORS = [(error, text.strip()) for error, texts in ERRORS.items() for text in texts.replace("\n", "   ").split("   ")
           if text.strip()]

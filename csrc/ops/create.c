@@ -212,6 +212,8 @@ gm_array *gm_triu(gm_scope *s, gm_array *x, int k) { return triangle(s, "triu", 
 gm_array *gm_linspace(gm_scope *s, gm_array *start, gm_array *stop, int count, bool endpoint, gm_dtype type) {
     if (count < 0)
         return gm_fail(GM_EVALUE, "linspace: %d samples; expected 0 or more", count), NULL;
+    if (type != GM_COMPLEX64 && ((start && start->dtype == GM_COMPLEX64) || (stop && stop->dtype == GM_COMPLEX64)))
+        return gm_fail(GM_ETYPE, "linspace: got complex ends for dtype %s, expected real ones", gm_dtype_name(type)), NULL;
     gm_dtype wide = type == GM_FLOAT64 || type == GM_COMPLEX64 ? type : GM_FLOAT32;
     double steps = endpoint ? count - 1 : count;
     gm_array *t = gm_divide(s, gm_arange(s, 0, count, 1, wide), scalar_array(s, steps > 0 ? steps : 1, wide));
