@@ -79,6 +79,8 @@ def masked_cross_entropy(logits: mx.array, targets: mx.array, mask: mx.array, ax
 
     Targets that it leaves out may be any integers.
     """
+    if targets.ndim < logits.ndim and targets.shape == mask.shape:
+        targets = mx.where(mask == 0, 0, targets)          # a number that is no class would be an IndexError
     return masked_mean(cross_entropy(logits, targets, axis=axis, label_smoothing=label_smoothing), mask)
 
 
