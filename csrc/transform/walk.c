@@ -71,8 +71,8 @@ static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, walk_ki
                 break;
             frame *top = &stack[depth - 1];
             if (top->next < top->node->n_in) {
-                const int k = top->next++;
-                next = is_cut(kind, top->node->op, k) ? NULL : top->node->in[k];
+                const int i = top->next++;
+                next = is_cut(kind, top->node->op, i) ? NULL : top->node->in[i];
                 continue;
             }
             if (walk_find(w, top->node) < 0 && (status = add(w, top->node)) != GM_OK)
