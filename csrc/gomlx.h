@@ -200,6 +200,9 @@ gm_array *gm_graph_constant(const gm_graph *graph, int64_t k);         /* may be
 int64_t gm_graph_instructions(const gm_graph *graph);
 gm_instruction gm_graph_instruction(const gm_graph *graph, int64_t i);
 const gm_array *gm_graph_result(const gm_graph *graph, int64_t i, int k);  /* dtype and shape of an instruction's result k */
+/* The names of what a fused instruction is made of, in order; 0: it is none. */
+#define GM_GRAPH_TITLES 80
+int gm_graph_titles(const gm_graph *graph, int64_t i, const char *titles[GM_GRAPH_TITLES]);
 void gm_graph_parameter(const gm_graph *graph, int64_t i, int k, gm_parameter *out);
 void gm_graph_free(gm_graph *graph);
 

@@ -7,6 +7,7 @@ import os
 from gomlx import _gomlx
 from gomlx._gomlx import array
 from gomlx.compiled import FUSED, PLAIN, WHOLE
+from gomlx.primitives import steps
 from gomlx.transforms import need_function, shapeless_tracing, tracing
 from gomlx.trees import flatten
 
@@ -192,46 +193,70 @@ class _Names:
         return self.of[operand]
 
 
-def _title(name):
-    """An operation's name as MLX writes it: TakeAlongAxis."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+class _Shown:
+    """A graph by MLX's primitives: `primitives` has (step, its inputs, its outputs) of each, the values by number, as in
+    `specs`: (shape, dtype) of each value."""
+
+    def __init__(self, graph):
+        inputs, self.constants, code, self.results = _gomlx._describe(graph)
+        self.n_inputs, self.primitives = len(inputs), []
+        self.specs = dict(enumerate(inputs)) | {-1 - k: (x.shape, x.dtype) for k, x in enumerate(self.constants)
+                                                if x is not None}
+        for _, _, _, first, made in code:
+            self.specs |= {first + k: spec for k, spec in enumerate(made)}
+        for name, parameters, operands, first, made in code:
+            self._add(name, parameters, list(operands), list(range(first, first + len(made))), made)
+
+    def _add(self, name, parameters, operands, results, made):
+        parts = steps(name, parameters, [self.specs.get(o) for o in operands], made)
+        for step in parts[:-1]:
+            between = max(self.specs) + 1
+            self.specs[between] = step.outputs[0]
+            if step.operand is None:
+                self.primitives.append((step, self._there(operands), [between]))
+                operands = [between]
+            else:
+                self.primitives.append((step, [operands[step.operand]], [between]))
+                operands[step.operand] = between
+        self.primitives.append((parts[-1], self._there(operands), results))
+
+    def _there(self, operands):
+        return [o for o in operands if o in self.specs]
 
 
 def _show(callback, fun, positional, named, shapeless):
     places, outputs = _traced(fun, positional, named, shapeless)
-    inputs, constants, code, results = _gomlx._describe(_gomlx._graph(places, outputs, shapeless, WHOLE))
-    specs = dict(enumerate(inputs)) | {-1 - k: (x.shape, x.dtype) for k, x in enumerate(constants) if x is not None}
-    for _, _, _, first, made in code:
-        specs |= {first + k: spec for k, spec in enumerate(made)}
+    shown = _Shown(_gomlx._graph(places, outputs, shapeless, WHOLE))
     names = _Names()
 
     def entries(operands):
-        return [(names[o], *specs[o]) for o in operands if o in specs]
+        return [(names[o], *shown.specs[o]) for o in operands]
 
-    callback({"inputs": entries(range(len(inputs))), "type": "inputs"})
+    callback({"inputs": entries(range(shown.n_inputs)), "type": "inputs"})
     callback({"keywords": [(name, names[len(positional) + k]) for k, name in enumerate(named)],
               "type": "keyword_inputs"})
-    callback({"outputs": entries(results), "type": "outputs"})
-    callback({"constants": [(names[-1 - k], x) for k, x in enumerate(constants) if x is not None], "type": "constants"})
-    for name, parameters, operands, first, made in code:
-        callback({"arguments": parameters, "outputs": entries(range(first, first + len(made))),
-                  "inputs": entries(operands), "name": _title(name), "type": "primitive"})
+    callback({"outputs": entries(shown.results), "type": "outputs"})
+    callback({"constants": [(names[-1 - k], x) for k, x in enumerate(shown.constants) if x is not None],
+              "type": "constants"})
+    for step, operands, results in shown.primitives:
+        callback({"arguments": step.arguments, "outputs": entries(results), "inputs": entries(operands),
+                  "name": step.name, "type": "primitive"})
 
 
 def _dot(outputs, named):
-    _, constants, code, results = _gomlx._describe(_gomlx._graph([], [*outputs, *named.values()], False, WHOLE))
-    names = _Names(zip(results[len(outputs):], named))
-    sinks, seen = set(results[:len(outputs)]), set()
+    shown = _Shown(_gomlx._graph([], [*outputs, *named.values()], False, WHOLE))
+    names = _Names(zip(shown.results[len(outputs):], named))
+    read, seen = {o for _, operands, _ in shown.primitives for o in operands}, set()
     lines = ["digraph {"]
-    for i, (name, _, operands, first, made) in enumerate(code):
+    for i, (step, operands, results) in enumerate(shown.primitives):
         for o in operands:
-            if o < 0 and constants[-1 - o] is not None and o not in seen:
+            if o < 0 and o not in seen:
                 seen.add(o)
                 lines.append(f'{{ rank=source; "{names[o]}"; }}')
-        lines.append(f'{{ {i} [label ="{_title(name)}", shape=rectangle]; }}')
-        lines += [f'"{names[o]}" -> {i}' for o in operands if o >= 0 or constants[-1 - o] is not None]
-        for o in range(first, first + len(made)):
-            lines.append(f'{{ {"rank=sink; " if o in sinks else ""}"{names[o]}"; }}')
+        lines.append(f'{{ {i} [label ="{step.label}", shape=rectangle]; }}')
+        lines += [f'"{names[o]}" -> {i}' for o in operands]
+        for o in results:
+            lines.append(f'{{ {"" if o in read else "rank=sink; "}"{names[o]}"; }}')
             lines.append(f'{i} -> "{names[o]}"')
     return "\n".join([*lines, "}"])
 

@@ -1,14 +1,16 @@
 """Function transforms: grad, vjp, jvp, vmap, checkpoint, custom_function. They trace a Python function over arrays that
 stand for its inputs; what they do with the traced graph is the engine's (csrc/transform).
 
-A traced function is given handles of its own: assignments to its arguments change neither the caller's arrays nor what
-the gradient is taken with respect to."""
+A traced function is given handles of its own: what it does to its arguments' arrays changes neither the caller's arrays
+nor what the gradient is taken with respect to. grad and value_and_grad lend them in the caller's own lists, dicts and
+modules, as MLX does: what the function writes into those is there afterwards."""
 import functools
 import threading
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
-from gomlx.trees import flatten, hollow, unflatten
+from gomlx.dtypes import inexact, issubdtype
+from gomlx.trees import flatten, hollow, lend, take_back, unflatten
 
 __all__ = ["checkpoint", "custom_function", "grad", "jvp", "value_and_grad", "vjp", "vmap"]
 
@@ -95,8 +97,9 @@ def value_and_grad(fun, argnums=None, argnames=()):
     """A function that returns (value of fun, its gradient) with respect to the chosen arguments.
 
     fun returns a scalar array, or a tuple whose first item is one. argnums: an int or ints; by default the first
-    argument. argnames: names of keyword arguments. The gradient has the structure of the argument; with several argnums
-    it is a tuple, in the arguments' order; with argnames a pair (positional gradients, dict by name)."""
+    argument. argnames: names of keyword arguments. The gradient has the structure of the argument, of dicts where that is
+    a module; with several argnums it is a tuple, in the arguments' order; with argnames a pair (positional gradients,
+    dict by name). Arrays that are reached as indices have no gradient: ValueError, unless stop_gradient is between."""
     return _Transformed(fun, _differentiate(fun, argnums, argnames, "value_and_grad", True))
 
 
@@ -131,29 +134,32 @@ def _differentiate(fun, argnums, argnames, name, tuples):
         for key in names:
             if key not in kwargs:
                 raise ValueError(f"{name}: argnames has {key!r}, but the function was called with {sorted(kwargs)}")
-        leaves = []
-        for n in numbers:
-            _only_arrays(args[n], leaves)
-        for key in names:
-            _only_arrays(kwargs[key], leaves)
+        chosen = [*(args[n] for n in numbers), *(kwargs[key] for key in names)]
+        leaves = _only_arrays(chosen, [])
         if not leaves:
             raise ValueError(f"{name}: there is no array in the chosen arguments")
+        structure = hollow(chosen)
         with tracing:
             primals = _gomlx._tracers(leaves)
-            each = iter(_gomlx._copies(primals))
-            traced = list(args)
-            for n in numbers:
-                traced[n] = unflatten(args[n], each)
-            named = {key: unflatten(kwargs[key], each) for key in names}
-            value = fun(*traced, **{**kwargs, **named})
+            lent = {}
+            try:
+                each = iter(_gomlx._copies(primals))
+                traced = [lend(tree, each, lent) for tree in chosen]
+                positional = list(args)
+                for n, tree in zip(numbers, traced):
+                    positional[n] = tree
+                value = fun(*positional, **{**kwargs, **dict(zip(names, traced[len(numbers):]))})
+            finally:
+                for tree in chosen:
+                    take_back(tree, lent)
             loss = _loss_of(value, name, tuples)
             one = _gomlx.full((), 1, loss.dtype)
             found = _gomlx._vjp([loss], [one], primals)
-        found = iter(_zeros_where_none(found, primals))
-        by_number = tuple(unflatten(args[n], found) for n in numbers)
+        found = unflatten(structure, iter(_zeros_where_none(found, primals)))
+        by_number = tuple(found[:len(numbers)])
         gradient = by_number[0] if len(by_number) == 1 else by_number if by_number else None
         if names:
-            gradient = gradient, {key: unflatten(kwargs[key], found) for key in names}
+            gradient = gradient, dict(zip(names, found[len(numbers):]))
         return value, gradient
     return differentiated
 
@@ -361,7 +367,9 @@ class custom_function:
         if not (self._vjp or self._jvp or self._vmap):
             return out
         rules = _Rules(self._fun, self._vjp, self._jvp, self._vmap, args, kwargs, out)
-        made = _gomlx._custom(flatten((args, kwargs), []), _only_arrays(out, []), rules.on_vjp, rules.on_jvp,
+        # Derivatives go by the rules, and not into what the function did.
+        outputs = [_gomlx.stop_gradient(x) for x in _only_arrays(out, [])]
+        made = _gomlx._custom(flatten((args, kwargs), []), outputs, rules.on_vjp, rules.on_jvp,
                               rules.on_vmap if self._vmap else None)
         return unflatten(out, iter(made))
 
@@ -379,9 +387,13 @@ class _Rules:
         args, kwargs = unflatten(self.arguments, iter(leaves))
         return flatten(self.fun(*args, **kwargs), [])
 
+    def derivable(self, *leaves):
+        """The function itself, to which arrays of integers are constants: they may be indices."""
+        return self.again(*[x if issubdtype(x.dtype, inexact) else _gomlx.stop_gradient(x) for x in leaves])
+
     def on_vjp(self, primals, cotangents, outputs):
         if not self.vjp_rule:
-            return vjp(self.again, primals, cotangents)[1]
+            return vjp(self.derivable, primals, cotangents)[1]
         args, kwargs = unflatten(self.arguments, iter(primals))
         grads = self.vjp_rule(_single(args), unflatten(self.results, iter(cotangents)),
                               unflatten(self.results, iter(outputs)), **kwargs)
@@ -401,7 +413,7 @@ class _Rules:
 
     def on_jvp(self, primals, tangents):
         if not self.jvp_rule:
-            return jvp(self.again, primals, _zeros_where_none(tangents, primals))[1]
+            return jvp(self.derivable, primals, _zeros_where_none(tangents, primals))[1]
         args, kwargs = unflatten(self.arguments, iter(primals))
         if kwargs:
             raise ValueError("custom_function: a jvp rule takes positional arguments only; the function had "
@@ -450,7 +462,7 @@ def checkpoint(fun):
 
         def on_vjp(primals, cotangents, _):
             # Not before the cotangents are there: else the second run would keep alive what the first let go of.
-            return vjp(rules.again, _gomlx.depends(primals, cotangents), cotangents)[1]
+            return vjp(rules.derivable, _gomlx.depends(primals, cotangents), cotangents)[1]
 
         outputs = flatten(out, [])
         made = _gomlx._custom(flatten((args, kwargs), []), outputs, on_vjp, None, None) if outputs else []

@@ -1,4 +1,5 @@
 """Trees: lists, tuples and dicts of lists, ... of arrays, as the transforms take and give them."""
+from gomlx import _gomlx
 from gomlx._gomlx import array
 
 
@@ -54,6 +55,42 @@ def fill(tree, leaves):
         items = [fill(item, leaves) for item in tree]
         if any(new is not old for new, old in zip(items, tree)):
             return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    return tree
+
+
+def lend(tree, leaves, lent):
+    """fill, which notes in `lent` what take_back puts back."""
+    if isinstance(tree, array):
+        new = next(leaves)
+        lent[id(new)] = new, _gomlx._node_id(new), tree
+        return new
+    if isinstance(tree, (list, dict)):
+        for key, item in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
+            tree[key] = lend(item, leaves, lent)
+    elif isinstance(tree, tuple):
+        items = [lend(item, leaves, lent) for item in tree]
+        if any(new is not old for new, old in zip(items, tree)):
+            new = type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+            lent[id(new)] = new, None, tree
+            return new
+    return tree
+
+
+def take_back(tree, lent):
+    """The tree after `lend` with what it had before in the place of all that was lent, but for arrays that are another
+    value now, and what was put there meanwhile."""
+    _, node, old = lent.get(id(tree), (None, None, tree))
+    if isinstance(old, array):
+        return tree if node is not None and _gomlx._node_id(tree) != node else old
+    if isinstance(old, tuple):
+        for item in tree:
+            take_back(item, lent)
+        return old
+    if isinstance(tree, (list, dict)):
+        for key, item in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
+            kept = take_back(item, lent)
+            if kept is not item:
+                tree[key] = kept
     return tree
 
 

@@ -180,3 +180,12 @@ def test_errors_of_async_eval_come_out_of_synchronize(error, make):
         with pytest.raises(error) as later:
             read()
         assert str(plain.value) in str(later.value)
+
+
+def test_kernels_for_devices_that_are_not_there():
+    described = mx.fast.metal_kernel(name="one", input_names=["x"], output_names=["y"], source="y[0] = x[0];")
+    with pytest.raises(RuntimeError, match="No Metal back-end"):
+        described(inputs=[mx.ones(2)], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(2,)],
+                  output_dtypes=[mx.float32], stream=mx.gpu)
+    with pytest.raises(RuntimeError, match="No CUDA back-end"):
+        mx.fast.cuda_kernel(name="one", input_names=["x"], output_names=["y"], source="")

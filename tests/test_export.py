@@ -1,6 +1,7 @@
 """Exported functions: what comes back from the file is the function; what is no such file is refused."""
 import io
 import os
+import re
 import threading
 
 import numpy as np
@@ -225,8 +226,86 @@ def test_callback_is_told_the_graph():
     assert told[0]["inputs"] == [("A", (2, 3), mx.float32), ("B", (2, 3), mx.float32)]
     assert told[1]["keywords"] == [("y", "B")] and told[2]["outputs"] == [("C", (2, 3), mx.float32)]
     assert told[3]["constants"][0][0] == "D" and told[3]["constants"][0][1].tolist() == [10, 20, 30]
-    assert [entry["name"] for entry in told[4:]] == ["Exp", "Multiply", "Add"]
+    assert [entry["name"] for entry in told[4:]] == ["Exp", "Broadcast", "Multiply", "Add"]
     assert told[-1]["outputs"] == told[2]["outputs"] and told[4]["inputs"] == told[0]["inputs"][:1]
+
+
+def primitives(f, *args):
+    told = []
+    mx.export_function(told.append, f, *args)
+    return [(entry["name"], entry["arguments"]) for entry in told if entry["type"] == "primitive"]
+
+
+def kept(name, *arguments):
+    """Of one primitive for which MLX squeezes the second axis afterwards."""
+    return [(name, list(arguments)), ("Squeeze", [[1]])]
+
+
+@pytest.mark.parametrize("f, want", [
+    (mx.log, [("Log", [2])]), (mx.log2, [("Log", [0])]), (mx.log10, [("Log", [1])]),
+    (mx.sqrt, [("Sqrt", [False])]), (mx.rsqrt, [("Sqrt", [True])]), (mx.arctan, [("ArcTan", [])]),
+    (lambda x: x.astype(mx.float16), [("AsType", [mx.float16])]), (lambda x: x.view(mx.int32), [("View", [mx.int32])]),
+    *[(lambda x, name=name: getattr(mx, name)(x, axis=1), kept("Reduce", kind, [1]))
+      for name, kind in (("all", 0), ("any", 1), ("sum", 2), ("prod", 3), ("min", 4), ("max", 5))],
+    (lambda x: x.sum(), [("Reduce", [2, [0, 1]]), ("Squeeze", [[0, 1]])]),
+    (lambda x: x.sum(axis=0, keepdims=True), [("Reduce", [2, [0]])]),
+    (lambda x: mx.logsumexp(x, axis=1), kept("LogSumExp")),
+    (lambda x: mx.argmax(x, axis=1), kept("ArgReduce", 1, 1)), (lambda x: mx.argmin(x, axis=1), kept("ArgReduce", 0, 1)),
+    (lambda x: mx.argmax(x, axis=0, keepdims=True), [("ArgReduce", [1, 0])]),
+    (mx.sort, [("Sort", [1])]), (mx.argsort, [("ArgSort", [1])]), (lambda x: mx.softmax(x, -1), [("Softmax", [False])]),
+    *[(lambda x, name=name: getattr(mx, name)(x, axis=1), [("Scan", [kind, 1, False, True])])
+      for name, kind in (("cummax", 0), ("cummin", 1), ("cumsum", 2), ("cumprod", 3))],
+    (lambda x: mx.cumsum(x, axis=0, reverse=True, inclusive=False), [("Scan", [2, 0, True, False])]),
+    (lambda x: mx.where(x > 0, x, x * 2), [("Broadcast", [(2, 3)]), ("Greater", []), ("Broadcast", [(2, 3)]),
+                                           ("Multiply", []), ("Select", [])]),
+    (lambda x: mx.addmm(x, mx.ones((2, 2)), x, alpha=2.0, beta=3.0), [("AddMM", [2.0, 3.0])]),
+    (lambda x: mx.broadcast_to(x, (4, 2, 3)), [("Broadcast", [(4, 2, 3)])]),
+    (lambda x: x.reshape(3, 2), [("Reshape", [(3, 2)])]), (lambda x: x.flatten(), [("Flatten", [0, 1])]),
+    (lambda x: mx.unflatten(x, 0, (1, 2)), [("Unflatten", [0, (1, 2)])]), (lambda x: x.T, [("Transpose", [[1, 0]])]),
+    (lambda x: x[::2, 1:], [("Slice", [(0, 1), (2, 3), (2, 1)])]),
+    (lambda x: mx.concatenate([x, x], axis=1), [("Concatenate", [1])]),
+    (lambda x: mx.take_along_axis(x, mx.array([[0, 1, 0]]), 0), [("GatherAxis", [0])]),
+    (lambda x: x == x, [("Equal", [False])]), (lambda x: mx.expand_dims(x, (0, 2)), [("ExpandDims", [[0, 2]])]),
+    (lambda x: x.astype(mx.int32) & x.astype(mx.int32), [("AsType", [mx.int32]), ("BitwiseBinary", [0])]),
+    (lambda x: mx.logaddexp(x, x[:1]), [("Slice", [(0, 0), (1, 3), (1, 1)]), ("Broadcast", [(2, 3)]), ("LogAddExp", [])]),
+    (lambda x: mx.linalg.qr(x, stream=mx.cpu), [("QRF", [])]), (lambda x: mx.linalg.svd(x, stream=mx.cpu), [("SVD", [True])])])
+def test_primitives_have_the_names_and_arguments_of_mlx(f, want):
+    assert [(name, arguments) for name, arguments in primitives(f, X) if name != "Full"] == want
+
+
+def test_values_between_primitives_are_named_and_shaped():
+    told = []
+    mx.export_function(told.append, lambda x: x.sum(axis=1) * 2.0, X)
+    reduced, squeezed, spread, product = told[4:]
+    assert [entry["name"] for entry in told[4:]] == ["Reduce", "Squeeze", "Broadcast", "Multiply"]
+    assert [x[1] for x in reduced["outputs"]] == [(2, 1)] and reduced["outputs"] == squeezed["inputs"]
+    assert spread["inputs"][0][0] == told[3]["constants"][0][0] and spread["outputs"][0][1] == (2,)
+    assert product["inputs"] == squeezed["outputs"] + spread["outputs"] and product["outputs"] == told[2]["outputs"]
+
+
+def labels(*args, **kwargs):
+    mx.export_to_dot(out := io.StringIO(), *args, **kwargs)
+    return re.findall('label ="(.*?)"', out.getvalue())
+
+
+def test_dot_names_what_is_compiled_and_marks_the_ends():
+    y, row = mx.array(3.0), X[0]
+    mx.eval(row)
+    for f, args, want in [(lambda x, y: mx.exp(x) * y, (X, y), ["CompiledExpBroadcastMultiply"]),
+                          (lambda x, y: y * mx.exp(x), (X, y), ["CompiledBroadcastExpMultiply"]),
+                          (lambda x: mx.sin(x) * mx.cos(x), (X,), ["CompiledSinCosMultiply"]),
+                          (lambda x, y: (x + y) * y, (X, y), ["CompiledBroadcastAddMultiply"]),
+                          (lambda x: 2 * x + 1, (X,), ["CompiledBroadcastMultiplyBroadcastAdd"]),
+                          (lambda x: mx.rsqrt(mx.log2(x)), (X,), ["CompiledLog2Rsqrt"]),
+                          (lambda x: -mx.square(x), (X,), ["CompiledSquareNegative"]),
+                          (lambda x: mx.exp(x).astype(mx.float16), (X,), ["CompiledExpAsType"]),
+                          (lambda x, y: mx.where(x > y, x, y) * 2, (X, y), ["CompiledBroadcastGreaterSelectBroadcastMultiply"]),
+                          (lambda x: mx.exp(x * 2).sum(), (X,), ["CompiledBroadcastMultiplyExp", "Sum", "Squeeze"])]:
+        assert labels(mx.compile(f)(*args)) == want
+        assert labels(o=mx.compile(f)(*args)) == want
+    w = X * 2
+    mx.export_to_dot(out := io.StringIO(), w=w, o=mx.exp(w) + row)
+    assert '{ rank=sink; "o"; }' in out.getvalue() and '{ "w"; }' in out.getvalue()
 
 
 def test_dot(tmp_path):

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import gomlx.core as mx
+import gomlx.nn as nn
+from gomlx.utils import tree_flatten
 
 Pair = namedtuple("Pair", "x y")
 
@@ -78,6 +80,185 @@ def test_arguments_that_a_function_changes_are_the_callers_no_more():
         a[0] = a[1] * 3
         return a.sum()
     assert mx.grad(f)(x).tolist() == [0, 16, 6] and x.tolist() == [1, 2, 3]
+
+
+def test_a_module_arrives_as_itself_and_its_gradient_is_a_dict():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.rest = nn.Linear(2, 3), [nn.Linear(3, 1), {"scale": mx.array(2.0)}]
+
+        def __call__(self, x):
+            return (self.rest[0](mx.tanh(self.first(x))) * self.rest[1]["scale"]).sum()
+    net, x = Net(), mx.array([[1.0, -2.0], [0.5, 3.0]])
+    before, seen = dict(tree_flatten(net.parameters())), []
+    want = nn.value_and_grad(net, lambda x: net(x))(x)
+
+    def loss(m, x):
+        seen.append(m)
+        return m(x)
+    value, gradient = mx.value_and_grad(loss)(net, x)
+    assert seen[0] is net and type(gradient) is dict and type(gradient["first"]) is dict
+    assert value.item() == pytest.approx(want[0].item())
+    for (name, got), (_, other) in zip(tree_flatten(gradient), tree_flatten(want[1]), strict=True):
+        close(got, np.asarray(other))
+    assert all(item is before[name] for name, item in tree_flatten(net.parameters()))
+    by_name = mx.grad(lambda x, m: m(x), argnames="m")(x, m=net)
+    close(by_name[1]["m"]["rest"][1]["scale"], gradient["rest"][1]["scale"].item())
+    with pytest.raises(KeyError):
+        mx.grad(lambda m: m["none"])(net)
+    assert all(item is before[name] for name, item in tree_flatten(net.parameters()))
+
+
+def test_what_a_function_writes_into_lists_and_dicts_is_there_afterwards():
+    a, b, c, d = (scalar(k) for k in (1, 2, 3, 4))
+    items, named, pair = [a, b], {"c": c, "inner": [d]}, (mx.array(5.0), [mx.array(6.0)])
+    inside = pair[1][0]
+
+    def f(items, named, pair):
+        items[1] = items[0] * 3
+        named["new"] = named["c"] * 2
+        named["inner"][0] += 5
+        pair[1][0] = pair[0]
+        return items[1] + named["new"] + named["inner"][0] + pair[1][0]
+    gradient = mx.grad(f, argnums=(0, 1, 2))(items, named, pair)
+    assert items[0] is a and items[1] is not b and items[1].item() == 3 and b.item() == 2
+    assert named["c"] is c and named["new"].item() == 6 and named["inner"][0].item() == 9 and d.item() == 4
+    assert pair[1][0] is not inside and pair[1][0].item() == 5
+    assert [g.item() for g in gradient[0]] == [3, 0] and gradient[2][0].item() == 1
+    assert gradient[1]["c"].item() == 2 and gradient[1]["inner"][0].item() == 1 and "new" not in gradient[1]
+    tied = [scalar(3)]
+    assert mx.grad(lambda p, q: p[0] * q[0], argnums=(0, 1))(tied, tied) is not None and tied[0].item() == 3
+    inner = mx.grad(lambda p: mx.grad(lambda q: q[0] ** 3)(p)[0])(tied)
+    assert inner[0].item() == 18 and tied[0].item() == 3
+
+
+X, I = mx.array([3.0, 1.0, 2.0]), mx.array([1, 0])
+M = mx.arange(24.0).reshape(2, 3, 4)
+
+
+def written(x, i):
+    x[i] = mx.array([5.0, 6.0])
+    return x
+
+
+INDEXED = {
+    "gather": [lambda x, i: mx.take(x, i), lambda x, i: x[i], lambda x, i: (M * x[0])[i, i], lambda x, i: M[..., i] * x[0],
+               lambda x, i: nn.Embedding(3, 4)(i) * x[0], lambda x, i: mx.vmap(lambda k: x[k])(i)],
+    "gather_axis": [lambda x, i: mx.take_along_axis(x, i, 0), lambda x, i: nn.losses.cross_entropy(x, i[0])],
+    "scatter_axis": [lambda x, i: mx.put_along_axis(x, i, mx.array([7.0, 8.0]), 0)],
+    "scatter": [lambda x, i: x.at[i].add(1.0), lambda x, i: x.at[i].maximum(mx.array([1.0, 2.0])), written],
+    "GatherMM": [lambda x, i: mx.gather_mm(M * x[0], mx.ones((2, 4, 5)), rhs_indices=i),
+                 lambda x, i: mx.gather_mm(M * x[0], mx.ones((2, 4, 5)), lhs_indices=i)],
+}
+
+
+@pytest.mark.parametrize("who, f", [(who, f) for who, fs in INDEXED.items() for f in fs])
+def test_indices_have_no_derivatives(who, f):
+    def refuses(rule, call):
+        with pytest.raises(ValueError, match=rf"\[{who}\] Cannot calculate {rule} with respect to indices. Use "
+                                             "stop_gradient on indices to stop gradients from being computed."):
+            call()
+
+    def total(x, i):
+        return f(x, i).sum()
+    refuses("VJP", lambda: mx.grad(total, argnums=1)(X, I))
+    refuses("VJP", lambda: mx.grad(total, argnums=(0, 1))(X, I))
+    refuses("VJP", lambda: mx.vjp(f, [X, I], [mx.ones_like(f(X, I))]))
+    refuses("JVP", lambda: mx.jvp(f, [X, I], [X, I]))
+    if who != "GatherMM":
+        refuses("VJP", lambda: mx.grad(lambda x: total(x, mx.argsort(x)[:2]))(X))
+        refuses("JVP", lambda: mx.jvp(lambda x: f(x, mx.argsort(x)[:2]), [X], [X]))
+    wanted, moved = mx.grad(total)(X, I), mx.jvp(lambda x: f(x, I), [X], [X])[1][0]
+    found, of_indices = mx.grad(lambda x, i: total(x, mx.stop_gradient(i)), argnums=(0, 1))(X, I)
+    if "Embedding" not in f.__code__.co_names:
+        close(found, np.asarray(wanted))
+        close(mx.jvp(lambda x, i: f(x, mx.stop_gradient(i)), [X, I], [X, I])[1][0], np.asarray(moved))
+    assert of_indices.tolist() == [0, 0]
+
+
+def test_starts_of_slices_have_no_derivatives():
+    for f, who in ((lambda x, i: mx.slice(x, i[:1], (0,), (1,)), "DynamicSlice"),
+                   (lambda x, i: mx.slice_update(x, mx.array([9.0]), i[:1], (0,)), "DynamicSliceUpdate")):
+        with pytest.raises(ValueError, match=rf"\[{who}::vjp\] Not supported for start indices"):
+            mx.grad(lambda x, i: f(x, i).sum(), argnums=1)(X, I)
+        close(mx.grad(lambda x, i: f(x, mx.stop_gradient(i)).sum(), argnums=(0, 1))(X, I)[1], [0, 0])
+
+
+def test_what_indexes_by_itself_has_derivatives_of_any_order():
+    for f in (mx.sort, lambda x: mx.topk(x, 2), mx.cummax, mx.median, mx.max, lambda x: mx.partition(x, 1)):
+        hessian = mx.grad(lambda x: (mx.grad(lambda x: (f(x) ** 3).sum())(x) * X).sum())(X)
+        chosen = np.asarray(mx.grad(lambda x: f(x).sum())(X))
+        close(hessian, 6 * np.asarray(X) ** 2 * chosen)
+        close(mx.jvp(lambda x: mx.grad(lambda x: (f(x) ** 3).sum())(x), [X], [X])[1][0], 6 * np.asarray(X) ** 2 * chosen)
+    assert mx.grad(lambda x: (mx.ones(4)[mx.argsort(x)], x)[1].sum())(X).tolist() == [1, 1, 1]       # it is not used
+    assert mx.grad(lambda x: mx.argmax(x).astype(mx.float32))(X).tolist() == [0, 0, 0]
+
+
+def test_the_complex_gradient_of_a_product_of_two_rows_is_that_of_multiply():
+    rng = np.random.default_rng(0)
+    x, c = (mx.array((rng.standard_normal((2, 37)) + 1j * rng.standard_normal((2, 37))).astype(np.complex64)) for _ in "xc")
+    (product,) = mx.vjp(lambda x: x.prod(axis=0), [x], [c[0]])[1]
+    (multiply,) = mx.vjp(lambda x: x[0] * x[1], [x], [c[0]])[1]
+    np.testing.assert_array_equal(product, multiply)
+    zeros = mx.array([[0, 1j], [2, 0], [3, 4j]], mx.complex64)
+    assert mx.vjp(lambda x: x.prod(axis=0), [zeros], [mx.ones(2, mx.complex64)])[1][0].tolist() == [[6, 0], [0, -4], [0, 0]]
+
+
+def test_indices_among_the_arguments_of_a_checkpoint_are_constants():
+    f = mx.checkpoint(lambda x, i: mx.sin(x[i]))
+    close(mx.grad(lambda x: f(x, I).sum())(X), [np.cos(3), np.cos(1), 0])
+
+    @mx.custom_function
+    def g(x):
+        return x[mx.argsort(x)]
+    g.jvp(lambda primals, tangents: tangents * 7)
+    g.vjp(lambda primals, cotangents, outputs: cotangents * 8)
+    assert mx.jvp(g, [X], [X])[1][0].tolist() == [21, 7, 14] and mx.grad(lambda x: g(x).sum())(X).tolist() == [8, 8, 8]
+
+
+@pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])
+def test_scales_without_gradients(mode):
+    w = mx.random.normal((2, 32, 64), key=mx.random.key(0))
+    q, scales = mx.quantize(w, mode=mode)
+    x = mx.ones((2, 1, 64))
+
+    def product(x, q, s):
+        return mx.quantized_matmul(x, q[0], s[0], mode=mode).sum()
+
+    def chosen(x, q, s):
+        return mx.gather_qmm(x, q, s, rhs_indices=mx.array([1, 0]), mode=mode).sum()
+    for f, who in (product, "QuantizedMatmul"), (chosen, "GatherQMM"):
+        for argnums in 2, (0, 2):
+            with pytest.raises(ValueError, match=rf"\[{who}::vjp\] no gradient wrt scales in {mode} quantization\."):
+                mx.grad(f, argnums=argnums)(x, q, scales)
+        with pytest.raises(RuntimeError, match=rf"\[{who}::vjp\] no gradient wrt the quantized weights\."):
+            mx.grad(f, argnums=1)(x, q, scales)
+        stopped = mx.grad(lambda x, s: f(x, q, mx.stop_gradient(s)), argnums=(0, 1))(x, scales)
+        close(stopped[0], np.asarray(mx.grad(lambda x: f(x, q, scales))(x)))
+    with pytest.raises(ValueError, match="no gradient wrt scales"):
+        mx.grad(lambda s: mx.dequantize(q, s, mode=mode).sum())(scales)
+    with pytest.raises(RuntimeError, match="gradient wrt the indices"):
+        mx.grad(lambda i: mx.gather_qmm(x, q, scales, rhs_indices=i, mode=mode).sum())(mx.array([1, 0]))
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.int32])
+def test_tangents_of_truths_are_zeros_of_the_tangents_dtype(dtype):
+    x, y = mx.array([1, -2], dtype), mx.array([[1], [3], [0]], dtype)
+    for f in (mx.equal, mx.not_equal, mx.less, mx.less_equal, mx.greater, mx.greater_equal):
+        (tangent,) = mx.jvp(f, [x, y], [x, y])[1]
+        assert tangent.dtype == dtype and tangent.tolist() == [[0, 0]] * 3
+        assert mx.jvp(lambda x: f(x, y), [x], [x])[1][0].dtype == dtype
+    for f in (mx.isnan, mx.isneginf, lambda x: mx.array_equal(x, x + 1), lambda x: mx.argpartition(x, 1),
+              lambda x: ~((x > 0) & (x < 5)).reshape(2, 1), lambda x: mx.all(x > 0)):
+        out, (tangent,) = mx.jvp(f, [x], [x])
+        assert tangent.dtype == dtype and not tangent.any().item() and tangent.shape == out[0].shape
+    assert mx.jvp(mx.argsort, [x], [x])[1][0].dtype == mx.uint32 and mx.jvp(mx.isinf, [x], [x])[1][0].dtype == mx.bool_
+    half = mx.array([0.0, 4.0], mx.float16)
+    assert mx.jvp(lambda x, h: x > h, [x, half], [x, half])[1][0].dtype == mx.result_type(dtype, mx.float16)
+    assert mx.vmap(lambda x: mx.jvp(lambda x: x > 0, [x], [x])[1][0])(x).tolist() == [0, 0]
+    (tangent,) = mx.jvp(lambda x: mx.where(x > 0, x, 2 * x), [x], [mx.ones_like(x)])[1]
+    assert tangent.tolist() == [1, 2]
 
 
 def test_higher_gradients_and_values_read_inside():
@@ -429,6 +610,21 @@ def test_shapeless_functions_serve_other_shapes():
 def test_what_no_shapeless_function_can_hold(f):
     with pytest.raises(ValueError):
         mx.compile(f, shapeless=True)(mx.zeros((4, 2)), mx.random.key(1))
+
+
+@pytest.mark.parametrize("f, axes, first, later", [
+    (lambda x, y: x + y, (0, 1), [(2, 3, 4), (1, 2)], [[(3, 1, 2), (2, 3)], [(2, 3, 1), (2, 2)], [(4, 4, 4), (4, 4)]]),
+    (lambda x, y: x + y, (0, 1), [(2, 3, 1), (2, 2)], [[(2, 3, 1), (1, 2)], [(1, 1, 1), (5, 1)]]),
+    (lambda x, y: x @ y, (0, 2), [(2, 5, 3, 4), (4, 6, 2)], [[(3, 2, 1, 3), (3, 3, 3)], [(1, 1, 1, 1), (1, 1, 1)]]),
+    (lambda x, y: mx.where(x > y, x, y), (2, 0), [(2, 3, 4), (4, 3)], [[(3, 1, 2), (2, 3)], [(3, 3, 3), (3, 3)]])])
+def test_ranks_that_differ_under_vmap_in_shapeless_functions(f, axes, first, later):
+    mapped = mx.vmap(f, in_axes=axes)
+    compiled, n = mx.compile(mapped, shapeless=True), 0
+    for shapes in [first, *later]:
+        x, y = (mx.arange(float(math.prod(shape))).reshape(shape) / 7 - 1 for shape in shapes)
+        want, got = mapped(x, y), compiled(x, y)
+        assert got.shape == want.shape
+        close(got, np.asarray(want))
 
 
 def test_shapeless_sizes_are_right_or_refused():

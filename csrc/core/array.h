@@ -58,7 +58,8 @@ struct gm_op {
     int n_in;                              /* -1: any number */
     int n_out;                             /* outputs: 1 or more; -1: said when a node is made */
     uint32_t nondiff;                      /* bit i: input i has no gradient */
-    uint32_t refused;                      /* bit i: asking for the gradient of input i is an error */
+    bool constant;                         /* of its nondiff inputs a derivative takes nothing, not even that the value
+                                            * depends on them: they give shapes, or the op is stop_gradient */
     uint32_t fixed;                        /* bit i: parameters hold sizes of input i, so a shapeless graph wants it as it
                                             * was traced; FIXED_ALL: the op cannot be in such a graph */
     bool (*is_fixed)(const void *param);   /* whether `fixed` is said of nodes with these parameters; NULL: of all */
@@ -79,6 +80,10 @@ struct gm_op {
     gm_status (*vmap)(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
     /* tangents[i] NULL: constant. Only where the generic way (transform/jvp.c, by vjp twice) will not do. */
     gm_status (*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents, gm_array **outs);
+    /* A derivative (forward: a tangent) depends on input i: an error where that cannot be meant, GM_OK where it may be. */
+    gm_status (*refuse)(const gm_array *node, int i, bool forward);
+    /* Whether nodes with these parameters have tangents of zeros in the dtype of their inputs' tangents, as in MLX. */
+    bool (*still)(const void *param);
     /* The same value from primitive ops: gradient of a fused op without .vjp, batching without .vmap, tests' oracle. */
     gm_array *(*compose)(gm_scope *s, gm_array *const *in, int n_in, const void *param);
     /* The node made anew from inputs and parameters of a file, through the checks that the op's functions make: values
@@ -91,6 +96,8 @@ struct gm_op {
     void (*drop)(void *param);             /* it needs that no more (evaluated, and again when it dies): gives it back */
 };
 #define FIXED_ALL UINT32_MAX
+
+static inline bool op_is_nondiff(const gm_op *op, int i) { return i < 32 && op->nondiff >> i & 1; }
 
 /* A node of op over inputs (retained), with a copy of param. Any input NULL: NULL, silently. */
 gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param);

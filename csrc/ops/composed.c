@@ -140,7 +140,7 @@ static gm_status stop_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
     return rebuilt(gm_stop_gradient(s, in[0]), outs);
 }
 
-const gm_op stop_gradient_op = {.name = "stop_gradient", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = stop_infer,
+const gm_op stop_gradient_op = {.name = "stop_gradient", .n_in = 1, .n_out = 1, .nondiff = 1, .constant = true, .infer = stop_infer,
                                 .eval = stop_eval, .vmap = vmap_leading,
                                 .rebuild = stop_rebuild};
 

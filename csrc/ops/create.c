@@ -121,7 +121,7 @@ static gm_status full_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
                ? rebuilt(gm_full(s, p->ndim, p->shape, in[0], (gm_dtype)in[0]->dtype), outs) : rebuild_refuse("full");
 }
 
-const gm_op full_op = {.name = "full", .n_in = -1, .n_out = 1, .nondiff = 2, .param_size = sizeof(full_param),
+const gm_op full_op = {.name = "full", .n_in = -1, .n_out = 1, .nondiff = 2, .constant = true, .param_size = sizeof(full_param),
                        .fields = full_fields, .infer = full_infer, .eval = full_eval, .vjp = full_vjp,
                        .vmap = full_vmap,
                        .rebuild = full_rebuild};

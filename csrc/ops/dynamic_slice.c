@@ -202,7 +202,14 @@ static gm_status slice_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
                                  : rebuild_refuse("dynamic_slice");
 }
 
-const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, .nondiff = 2,
+/* In MLX's words. */
+static gm_status slice_refuse(const gm_array *node, int i, bool forward) {
+    (void)node;
+    return i == 1 ? gm_fail(GM_EVALUE, "[DynamicSlice::%s] Not supported for start indices.", forward ? "jvp" : "vjp")
+                  : GM_OK;
+}
+
+const gm_op dynamic_slice_op = {.name = "dynamic_slice", .n_in = 2, .n_out = 1, .nondiff = 2, .refuse = slice_refuse,
                                 .param_size = sizeof(dynamic_param), .fields = dynamic_fields, .infer = slice_infer,
                                 .eval = slice_eval, .vjp = slice_vjp, .vmap = slice_vmap,
                                 .rebuild = slice_rebuild};
@@ -292,7 +299,14 @@ static gm_status update_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
                                  : rebuild_refuse("dynamic_slice_update");
 }
 
+static gm_status update_refuse(const gm_array *node, int i, bool forward) {
+    (void)node;
+    return i == 2 ? gm_fail(GM_EVALUE, "[DynamicSliceUpdate::%s] Not supported for start indices",
+                            forward ? "jvp" : "vjp") : GM_OK;
+}
+
 const gm_op dynamic_slice_update_op = {.name = "dynamic_slice_update", .n_in = 3, .n_out = 1, .nondiff = 4,
+                                       .refuse = update_refuse,
                                        .param_size = sizeof(dynamic_param), .fields = dynamic_fields,
                                        .infer = update_infer, .eval = update_eval, .vjp = update_vjp,
                                        .vmap = update_vmap,

@@ -219,9 +219,14 @@ static gm_status unary_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
     return rebuilt(unary(s, in[0], (gm_unary_op)p->function, unary_rows[p->function].rule), outs);
 }
 
+static bool unary_still(const void *param) {
+    const int32_t f = ((const unary_param *)param)->function;
+    return f == GM_U_ISNAN || f == GM_U_ISPOSINF || f == GM_U_ISNEGINF;
+}
+
 const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
                         .fields = unary_fields, .infer = unary_infer, .eval = unary_eval, .vjp = unary_vjp,
-                        .vmap = vmap_leading, .rebuild = unary_rebuild, .title = unary_title};
+                        .still = unary_still, .vmap = vmap_leading, .rebuild = unary_rebuild, .title = unary_title};
 
 /* ---- binary ---- */
 typedef struct { int32_t function; int32_t truth; } binary_param;
@@ -363,9 +368,14 @@ static gm_status binary_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
     return rebuilt(binary(s, in[0], in[1], (gm_binary_op)f, binary_rows[f].rule, binary_rows[f].truth), outs);
 }
 
+static bool binary_still(const void *param) {
+    const int32_t f = ((const binary_param *)param)->function;
+    return f >= GM_B_EQUAL && f <= GM_B_GREATER_EQUAL;
+}
+
 const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
                          .fields = binary_fields, .infer = binary_infer, .eval = binary_eval, .vjp = binary_vjp,
-                         .vmap = vmap_broadcasting, .rebuild = binary_rebuild, .title = binary_title};
+                         .still = binary_still, .vmap = vmap_broadcasting, .rebuild = binary_rebuild, .title = binary_title};
 
 /* ---- where ---- */
 static gm_status where_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -480,6 +490,15 @@ bool elementwise_step(const gm_array *node, gm_fused_step *out) {
         out->kind = one ? GM_FUSED_CONVERT : GM_FUSED_SELECT;
     }
     return true;
+}
+
+const char *elementwise_title(const gm_fused_step *step) {
+    switch (step->kind) {
+    case GM_FUSED_UNARY: return unary_rows[step->function].name;
+    case GM_FUSED_BINARY: return binary_rows[step->function].name;
+    case GM_FUSED_SELECT: return where_op.name;
+    default: return astype_op.name;
+    }
 }
 
 gm_array *elementwise_node(gm_scope *s, const gm_fused_step *step, gm_array *const *in) {

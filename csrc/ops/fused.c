@@ -1,4 +1,5 @@
 /* fused.c - a chain of elementwise steps as one node: what compile makes of elementwise parts of a graph. */
+#include <assert.h>
 #include <string.h>
 #include "ops/ops.h"
 
@@ -89,6 +90,48 @@ static gm_array *fused_compose(gm_scope *s, gm_array *const *in, int n_in, const
 const gm_op fused_op = {.name = "fused", .n_in = -1, .n_out = 1, .param_size = sizeof(fused_param),
                         .fields = fused_fields, .infer = fused_infer, .eval = fused_eval,
                         .compose = fused_compose};
+
+static_assert(GM_GRAPH_TITLES >= GM_FUSED_STEPS + GM_FUSED_INPUTS, "a title for each step and each input");
+
+typedef struct {
+    const gm_array *node;
+    const char **titles;
+    int count;
+    uint64_t steps;                    /* those that are named */
+    uint32_t inputs;                   /* those that are met */
+} namer;
+
+/* What a step reads comes before it, from left to right: recursion as deep as a chain is long. */
+static void name_step(namer *n, int k) {
+    const gm_array *node = n->node;
+    const fused_param *p = node->param;
+    const gm_fused_step *step = &p->steps[k];
+    const int operands = step->kind == GM_FUSED_BINARY ? 2 : step->kind == GM_FUSED_SELECT ? 3 : 1;
+    if (n->steps >> k & 1)
+        return;
+    n->steps |= UINT64_C(1) << k;
+    for (int j = 0; j < operands; j++) {
+        const int at = step->in[j];
+        if (at >= node->n_in) {
+            int maker = k - 1;
+            while (maker > 0 && p->steps[maker].out != at - node->n_in)
+                maker--;
+            name_step(n, maker);
+        } else if (!(n->inputs >> at & 1)) {
+            const gm_array *x = node->in[at];
+            n->inputs |= 1u << at;
+            if (x->ndim != node->ndim || memcmp(x->shape, node->shape, (size_t)x->ndim * sizeof *x->shape) != 0)
+                n->titles[n->count++] = broadcast_to_op.name;
+        }
+    }
+    n->titles[n->count++] = elementwise_title(step);
+}
+
+int fused_titles(const gm_array *node, const char **titles) {
+    namer n = {.node = node, .titles = titles};
+    name_step(&n, ((const fused_param *)node->param)->n_steps - 1);
+    return n.count;
+}
 
 gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs) {
     fused_param p;

@@ -116,7 +116,12 @@ static gm_status gather_mm_rebuild(gm_scope *s, gm_array *const *in, int n_in, c
     return rebuilt(gm_gather_mm(s, in[IN_A], in[IN_B], in[IN_LHS], in[IN_RHS], false), outs);
 }
 
-const gm_op gather_mm_op = {.name = "gather_mm", .n_in = INPUTS, .n_out = 1, .infer = gather_mm_infer,
+static gm_status gather_mm_refuse(const gm_array *node, int i, bool forward) {
+    (void)node;
+    return i == IN_LHS || i == IN_RHS ? refuse_index("GatherMM", forward) : GM_OK;
+}
+
+const gm_op gather_mm_op = {.name = "gather_mm", .n_in = INPUTS, .n_out = 1, .nondiff = 1 << IN_LHS | 1 << IN_RHS, .refuse = gather_mm_refuse, .infer = gather_mm_infer,
                             .eval = gather_mm_eval, .compose = gather_mm_compose, .rebuild = gather_mm_rebuild};
 
 /* Without indices: each matrix once, in the shape of the leading axes. */

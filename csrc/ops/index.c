@@ -311,8 +311,13 @@ static gm_status gather_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
     return rebuilt(gm_gather(s, in[0], in + 1, n_in - 1, axes, p->place), outs);
 }
 
+static gm_status gather_refuse(const gm_array *node, int i, bool forward) {
+    (void)node;
+    return i > 0 ? refuse_index("gather", forward) : GM_OK;
+}
+
 const gm_op gather_op = {.name = "gather", .n_in = -1, .n_out = 1, .nondiff = ~1u,
-                         .param_size = offsetof(index_param, region), .fields = gather_fields, .infer = gather_infer,
+                         .param_size = offsetof(index_param, region), .fields = gather_fields, .refuse = gather_refuse, .infer = gather_infer,
                          .eval = gather_eval, .vjp = gather_vjp, .vmap = gather_vmap,
                          .rebuild = gather_rebuild};
 
@@ -391,8 +396,13 @@ static gm_status along_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
     return rebuilt(gm_take_along_axis(s, in[0], in[1], ((const along_param *)param)->axis), outs);
 }
 
+static gm_status along_refuse(const gm_array *node, int i, bool forward) {
+    (void)node;
+    return i == 1 ? refuse_index("gather_axis", forward) : GM_OK;
+}
+
 const gm_op take_along_axis_op = {.name = "take_along_axis", .n_in = 2, .n_out = 1, .nondiff = 2,
-                                  .param_size = sizeof(along_param), .fields = along_fields, .infer = along_infer,
+                                  .param_size = sizeof(along_param), .fields = along_fields, .refuse = along_refuse, .infer = along_infer,
                                   .eval = along_eval, .vjp = along_vjp, .vmap = vmap_leading,
                                   .rebuild = along_rebuild};
 

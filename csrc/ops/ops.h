@@ -75,10 +75,16 @@ gm_status row_operand(gm_queue *q, const gm_array *a, const void **out, int64_t 
 
 /* The step that the node is, without its operands; false when it is not elementwise. */
 bool elementwise_step(const gm_array *node, gm_fused_step *out);
+/* The name of the op that a step was. */
+const char *elementwise_title(const gm_fused_step *step);
 /* The node that a step was. */
 gm_array *elementwise_node(gm_scope *s, const gm_fused_step *step, gm_array *const *in);
 /* A chain of steps over inputs that broadcast against each other. */
 gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs);
+
+/* What the steps of such a node were, each behind what it reads, with broadcast_to for inputs that are smaller. Room for
+ * GM_GRAPH_TITLES. */
+int fused_titles(const gm_array *node, const char **titles);
 
 /* x broadcast to the shape of another array, whatever shape that has when a shapeless function runs again. */
 gm_array *broadcast_like(gm_scope *s, gm_array *x, gm_array *like);
@@ -108,6 +114,8 @@ gm_array *unbroadcast(gm_scope *s, gm_array *cotangent, const gm_array *operand)
 gm_array *batched_input(gm_scope *s, gm_array *in, bool batched, int64_t batch);
 /* The size of the batch, from the first input that has one. */
 int64_t batch_size(gm_array *const *in, int n_in, const bool *batched);
+/* For .refuse: an index that a derivative depends on, in MLX's words. */
+gm_status refuse_index(const char *op, bool forward);
 /* .vmap of ops whose inputs broadcast against each other (elementwise): ranks are aligned behind the batch axis. */
 gm_status vmap_broadcasting(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
 /* .vmap of ops that treat all leading axes alike, as rows: every input gets the batch axis and the op runs again. */

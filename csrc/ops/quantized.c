@@ -302,7 +302,14 @@ static gm_status dequantize_rebuild(gm_scope *s, gm_array *const *in, int n_in, 
     return rebuilt(array_node(s, &dequantize_op, all, n_in, p), outs);
 }
 
-const gm_op dequantize_op = {.name = "dequantize", .n_in = 4, .n_out = 1, .nondiff = 9,
+static gm_status dequantize_refuse(const gm_array *node, int i, bool forward) {
+    const quantized_param *p = node->param;
+    return i == 1 && p->mode != GM_AFFINE
+               ? gm_fail(GM_EVALUE, "[Dequantize::%s] no gradient wrt scales in %s quantization.",
+                         forward ? "jvp" : "vjp", quantized_mode_name(p->mode)) : GM_OK;
+}
+
+const gm_op dequantize_op = {.name = "dequantize", .n_in = 4, .n_out = 1, .nondiff = 9, .refuse = dequantize_refuse,
                              .param_size = sizeof(quantized_param), .fields = quantized_fields,
                              .infer = dequantize_infer, .eval = dequantize_eval, .vjp = dequantize_vjp,
                              .vmap = dequantize_vmap, .rebuild = dequantize_rebuild, .optional = 4 | 8};

@@ -289,8 +289,20 @@ static gm_status product_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
     return rebuilt(array_node(s, &quantized_matmul_op, all, n_in, p), outs);
 }
 
-const gm_op quantized_matmul_op = {.name = "quantized_matmul", .n_in = 6, .n_out = 1, .nondiff = 16 | 32, .refused = 2,
-                                   .param_size = sizeof(quantized_param), .fields = quantized_fields,
+/* In MLX's words. Of affine weights the scales and biases have gradients. */
+static gm_status product_refuse(const gm_array *node, int i, bool forward) {
+    const quantized_param *p = node->param;
+    const char *op = array_is_none(node->in[4]) ? "QuantizedMatmul" : "GatherQMM", *rule = forward ? "jvp" : "vjp";
+    if (i == 1)
+        return gm_fail(GM_ESTATE, "[%s::%s] no gradient wrt the quantized weights.", op, rule);
+    if (i == 2 && p->mode != GM_AFFINE)
+        return gm_fail(GM_EVALUE, "[%s::%s] no gradient wrt scales in %s quantization.", op, rule,
+                       quantized_mode_name(p->mode));
+    return i >= 4 ? gm_fail(GM_ESTATE, "[%s::%s] cannot compute the gradient wrt the indices.", op, rule) : GM_OK;
+}
+
+const gm_op quantized_matmul_op = {.name = "quantized_matmul", .n_in = 6, .n_out = 1, .nondiff = 2 | 16 | 32,
+                                   .refuse = product_refuse, .param_size = sizeof(quantized_param), .fields = quantized_fields,
                                    .infer = product_infer, .eval = product_eval, .vjp = product_vjp,
                                    .vmap = product_vmap, .rebuild = product_rebuild, .optional = 8 | 16 | 32};
 

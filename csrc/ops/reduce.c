@@ -135,6 +135,9 @@ static gm_array *kept_shape(gm_scope *s, gm_array *y, const gm_array *x, int n_a
 /* The product of all the others: out / x where nothing is zero; where exactly one is, that one gets the product of the
  * rest and the others nothing. */
 static gm_array *prod_others(gm_scope *s, gm_array *x, gm_array *out, int n_axes, const int *axes) {
+    if (x->dtype == GM_COMPLEX64 && n_axes == 1)         /* no quotient: of two rows each is the other's, to the bit */
+        return gm_multiply(s, gm_cumprod(s, x, axes[0], false, false, false, GM_DTYPE_COUNT),
+                           gm_cumprod(s, x, axes[0], false, true, false, GM_DTYPE_COUNT));
     gm_array *zero = scalar_array(s, 0, (gm_dtype)x->dtype), *one = scalar_array(s, 1, (gm_dtype)x->dtype);
     gm_array *is_zero = gm_equal(s, x, zero);
     gm_array *zeros = gm_sum(s, is_zero, n_axes, axes, true);

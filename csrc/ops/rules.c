@@ -25,6 +25,11 @@ gm_status rebuild_refuse(const char *op) {
     return gm_fail(GM_EVALUE, "%s: it cannot have the parameters that the file gives it", op);
 }
 
+gm_status refuse_index(const char *op, bool forward) {
+    return gm_fail(GM_EVALUE, "[%s] Cannot calculate %s with respect to indices. Use stop_gradient on indices to stop "
+                   "gradients from being computed.", op, forward ? "JVP" : "VJP");
+}
+
 int64_t batch_size(gm_array *const *in, int n_in, const bool *batched) {
     for (int i = 0; i < n_in; i++)
         if (batched[i])
@@ -43,17 +48,15 @@ gm_array *batched_input(gm_scope *s, gm_array *in, bool batched, int64_t batch) 
 
 gm_status vmap_broadcasting(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     gm_array *aligned[MAX_OPERANDS];
-    int64_t shape[2 * GM_MAX_NDIM];
+    int axes[GM_MAX_NDIM];
     for (int i = 0; i < out->n_in; i++) {
         aligned[i] = in[i];
         int pad = out->ndim - (in[i]->ndim - 1);
         if (!batched[i] || pad <= 0)
             continue;
-        shape[0] = in[i]->shape[0];
         for (int d = 0; d < pad; d++)
-            shape[1 + d] = 1;
-        memcpy(shape + 1 + pad, in[i]->shape + 1, (size_t)(in[i]->ndim - 1) * sizeof *shape);
-        aligned[i] = gm_reshape(s, in[i], 1 + out->ndim, shape);
+            axes[d] = 1 + d;
+        aligned[i] = gm_expand_dims(s, in[i], pad, axes);
     }
     outs[0] = array_again(s, out, aligned);
     return outs[0] ? GM_OK : error_code();

@@ -80,7 +80,8 @@ static gm_array *extreme_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, cons
         cotangent = gm_where(s, inside, cotangent, zero);
         source = gm_where(s, inside, source, scalar_array(s, 0, GM_INT32));
     }
-    return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), source, cotangent, p->axis, GM_S_ADD);
+    return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), gm_stop_gradient(s, source), cotangent,
+                            p->axis, GM_S_ADD);
 }
 
 /* d y_i / d x_j = y_i / x_j where x_j is not zero. From the first zero on all y are zero, but that zero's own share is

@@ -249,8 +249,12 @@ static gm_status scatter_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
     return rebuilt(gm_scatter(s, in[0], in + 1, n_in - 2, axes, p->place, in[n_in - 1], p->mode, start, stop, step), outs);
 }
 
+static gm_status scatter_refuse(const gm_array *node, int i, bool forward) {
+    return i > 0 && i < node->n_in - 1 ? refuse_index("scatter", forward) : GM_OK;
+}
+
 const gm_op scatter_op = {.name = "scatter", .n_in = -1, .n_out = 1, .fixed = 1, .param_size = sizeof(index_param),
-                          .fields = scatter_fields, .infer = scatter_infer, .eval = scatter_eval, .vjp = scatter_vjp,
+                          .fields = scatter_fields, .refuse = scatter_refuse, .infer = scatter_infer, .eval = scatter_eval, .vjp = scatter_vjp,
                           .vmap = scatter_vmap,
                           .rebuild = scatter_rebuild};
 
@@ -345,8 +349,13 @@ static gm_status along_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
                                        : rebuild_refuse("scatter_along");
 }
 
+static gm_status along_refuse(const gm_array *node, int i, bool forward) {
+    (void)node;
+    return i == 1 ? refuse_index("scatter_axis", forward) : GM_OK;
+}
+
 const gm_op scatter_along_op = {.name = "scatter_along", .n_in = 3, .n_out = 1, .nondiff = 2,
-                                .param_size = sizeof(along_param), .fields = along_fields, .infer = along_infer,
+                                .param_size = sizeof(along_param), .fields = along_fields, .refuse = along_refuse, .infer = along_infer,
                                 .eval = along_eval, .vjp = along_vjp, .vmap = vmap_leading,
                                 .rebuild = along_rebuild};
 

@@ -109,7 +109,8 @@ static gm_status argsort_eval(gm_array *out, gm_queue *q) { return sort_rows(out
 
 /* Cotangents of sorted values go back to where the values came from. */
 static gm_array *scattered(gm_scope *s, gm_array *x, gm_array *places, gm_array *cotangent) {
-    return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), places, cotangent, -1, GM_S_ADD);
+    return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), gm_stop_gradient(s, places), cotangent,
+                            -1, GM_S_ADD);
 }
 
 static void sort_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
@@ -198,7 +199,12 @@ static gm_status argpartition_rebuild(gm_scope *s, gm_array *const *in, int n_in
 const gm_op partition_op = {.name = "partition", .n_in = 1, .n_out = 1, .param_size = sizeof(choice_param),
                             .fields = choice_fields, .infer = same_infer, .eval = partition_eval,
                             .vjp = partition_vjp, .vmap = vmap_leading, .rebuild = partition_rebuild};
-const gm_op argpartition_op = {.name = "argpartition", .n_in = 1, .n_out = 1, .nondiff = 1,
+static bool always_still(const void *param) {
+    (void)param;
+    return true;
+}
+
+const gm_op argpartition_op = {.name = "argpartition", .n_in = 1, .n_out = 1, .nondiff = 1, .still = always_still,
                                .param_size = sizeof(choice_param), .fields = choice_fields, .infer = places_infer,
                                .eval = argpartition_eval, .vmap = vmap_leading, .rebuild = argpartition_rebuild};
 

@@ -45,7 +45,7 @@ static gm_status count_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
     return rebuilt(array_node(s, &element_count_op, in, 1, param), outs);
 }
 
-const gm_op element_count_op = {.name = "element_count", .n_in = 1, .n_out = 1, .nondiff = 1,
+const gm_op element_count_op = {.name = "element_count", .n_in = 1, .n_out = 1, .nondiff = 1, .constant = true,
                                 .param_size = sizeof(count_param), .fields = count_fields, .infer = count_infer,
                                 .eval = count_eval, .vmap = count_vmap,
                                 .rebuild = count_rebuild};

@@ -402,7 +402,7 @@ static gm_status broadcast_rebuild(gm_scope *s, gm_array *const *in, int n_in, c
                                                          : rebuild_refuse("broadcast_to");
 }
 
-const gm_op broadcast_to_op = {.name = "broadcast_to", .n_in = -1, .n_out = 1, .nondiff = ~1u,
+const gm_op broadcast_to_op = {.name = "broadcast_to", .n_in = -1, .n_out = 1, .nondiff = ~1u, .constant = true,
                                .param_size = sizeof(reshape_param), .fields = reshape_fields, .infer = broadcast_infer,
                                .eval = broadcast_eval, .vjp = broadcast_vjp, .vmap = broadcast_vmap,
                                .rebuild = broadcast_rebuild};

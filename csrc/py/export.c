@@ -208,12 +208,15 @@ static PyObject *parameter_of(module_state *state, const gm_graph *g, int64_t i,
     return list;
 }
 
-/* (name, parameters, operands, first result, [(shape, dtype) of each result]) */
+/* (name, parameters, operands, first result, [(shape, dtype) of each result]); the parameters of a fused chain are the
+ * names of its parts. */
 static PyObject *instruction_of(module_state *state, const gm_graph *g, int64_t i) {
     gm_instruction at = gm_graph_instruction(g, i);
-    PyObject *parameters = PyList_New(at.n_parameters), *results = PyList_New(at.n_out);
-    for (int k = 0; parameters && k < at.n_parameters; k++)
-        PyList_SetItem(parameters, k, parameter_of(state, g, i, k));
+    const char *titles[GM_GRAPH_TITLES];
+    const int n_titles = gm_graph_titles(g, i, titles);
+    PyObject *parameters = PyList_New(n_titles ? n_titles : at.n_parameters), *results = PyList_New(at.n_out);
+    for (int k = 0; parameters && k < PyList_Size(parameters); k++)
+        PyList_SetItem(parameters, k, n_titles ? PyUnicode_FromString(titles[k]) : parameter_of(state, g, i, k));
     for (int k = 0; results && k < at.n_out; k++)
         PyList_SetItem(results, k, spec_of(state, gm_graph_result(g, i, k)));
     PyObject *in = operands_of(at.in, at.n_in);

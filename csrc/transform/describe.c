@@ -32,6 +32,11 @@ gm_instruction gm_graph_instruction(const gm_graph *g, int64_t i) {
                      count_fields(op)};
 }
 
+int gm_graph_titles(const gm_graph *g, int64_t i, const char *titles[GM_GRAPH_TITLES]) {
+    const gm_array *node = g->code[i].node;
+    return node->op == &fused_op ? fused_titles(node, titles) : 0;
+}
+
 static size_t item_size(gm_field_kind kind) {
     switch (kind) {
     case FIELD_INT8: return 1;

@@ -12,8 +12,9 @@ static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, g
         int n = 0;
         gm_trace_enter();
         for (int i = 0; i < node->n_in; i++) {
-            traced[i] = node->in[i] == GM_NONE ? GM_NONE : gm_tracer(s, node->in[i]);
-            if (traced[i] != GM_NONE)
+            bool moves = node->in[i] != GM_NONE && !op_is_nondiff(node->op, i);
+            traced[i] = moves ? gm_tracer(s, node->in[i]) : node->in[i];
+            if (moves)
                 inner[n++] = traced[i];
         }
         out = node->op->compose(s, traced, node->n_in, node->param);
@@ -22,7 +23,7 @@ static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, g
         status = !out ? error_code() : !found ? GM_ENOMEM
                  : gm_vjp(s, &out, &cotangent, 1, inner, n, found);
         for (int i = 0, k = 0; i < node->n_in && status == GM_OK; i++)
-            grads[i] = node->in[i] == GM_NONE ? NULL : found[k++];
+            grads[i] = node->in[i] == GM_NONE || op_is_nondiff(node->op, i) ? NULL : found[k++];
         memory_free(found);
     }
     memory_free(traced);
@@ -41,6 +42,25 @@ static gm_status accumulate(gm_scope *s, gm_array **slot, gm_array *cotangent) {
     return *slot ? GM_OK : error_code();
 }
 
+/* The place in the walk of an input that the gradient depends on, or -1. */
+static int64_t reached_input(const reverse *r, const gm_array *node, int i) {
+    int64_t from = node->in[i] == GM_NONE ? -1 : walk_find(&r->w, node->in[i]);
+    return from >= 0 && r->w.reached[from] ? from : -1;
+}
+
+/* Whether a gradient goes back through the node at all; an error where it would go to what has none. */
+static gm_status check_inputs(const reverse *r, const gm_array *node, bool *any) {
+    *any = false;
+    for (int i = 0; i < node->n_in; i++) {
+        if (reached_input(r, node, i) < 0)
+            continue;
+        if (node->op->refuse)
+            GM_TRY(node->op->refuse(node, i, false));
+        *any |= !op_is_nondiff(node->op, i);
+    }
+    return GM_OK;
+}
+
 static gm_status step(gm_scope *s, reverse *r, int64_t at) {
     gm_array *node = r->w.nodes[at], **cotangents = r->slots + r->first[at];
     int n_out = array_n_out(node);
@@ -53,9 +73,10 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
         int64_t from = walk_find(&r->w, node->in[0]);
         return from < 0 ? GM_OK : accumulate(s, r->slots + r->first[from] + pick_index(node), cotangents[0]);
     }
-    gm_array **grads = memory_zeroed((size_t)(node->n_in + 1) * sizeof *grads);
+    GM_TRY(check_inputs(r, node, &any));
+    gm_array **grads = any ? memory_zeroed((size_t)(node->n_in + 1) * sizeof *grads) : NULL;
     if (!grads)
-        return GM_ENOMEM;
+        return any ? GM_ENOMEM : GM_OK;
     gm_status status = GM_OK;
     if (node->op->vjp)
         node->op->vjp(s, node, node->in, cotangents, grads);
@@ -66,13 +87,8 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
     if (status == GM_OK)
         status = error_code();
     for (int i = 0; i < node->n_in && status == GM_OK; i++) {
-        bool refused = i < 32 && node->op->refused >> i & 1;
-        int64_t from = node->in[i] == GM_NONE || !(grads[i] || refused) ? -1 : walk_find(&r->w, node->in[i]);
-        if (from < 0 || !r->w.reached[from])
-            continue;
-        if (refused)
-            status = gm_fail(GM_ESTATE, "%s: there is no gradient with respect to its input %d", node->op->name, i);
-        else
+        int64_t from = grads[i] && !op_is_nondiff(node->op, i) ? reached_input(r, node, i) : -1;
+        if (from >= 0)
             status = accumulate(s, r->slots + r->first[from], grads[i]);
     }
     memory_free(grads);

@@ -41,6 +41,11 @@ static gm_status add(walk *w, gm_array *node) {
     return GM_OK;
 }
 
+/* Whether the walk does not go from a node of the op to its input k. */
+static bool is_cut(walk_kind kind, const gm_op *op, int k) {
+    return kind == WALK_GRADIENTS && op->constant && op_is_nondiff(op, k);
+}
+
 /* Depth first, inputs before readers. A node on the stack is not met again: graphs have no cycles. */
 static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, walk_kind kind, uint32_t oldest) {
     frame *stack = NULL;
@@ -66,7 +71,8 @@ static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, walk_ki
                 break;
             frame *top = &stack[depth - 1];
             if (top->next < top->node->n_in) {
-                next = top->node->in[top->next++];
+                const int i = top->next++;
+                next = is_cut(kind, top->node->op, i) ? NULL : top->node->in[i];
                 continue;
             }
             if (walk_find(w, top->node) < 0 && (status = add(w, top->node)) != GM_OK)
@@ -99,8 +105,7 @@ gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *in
         const gm_array *node = out->nodes[i];
         out->reached[i] = i < out->n_inputs || kind == WALK_ALL;
         for (int k = 0; k < node->n_in && !out->reached[i]; k++) {
-            bool cut = kind == WALK_GRADIENTS && k < 32 && node->op->nondiff >> k & 1;
-            int64_t at = node->in[k] == GM_NONE || cut ? -1 : walk_find(out, node->in[k]);
+            int64_t at = node->in[k] == GM_NONE || is_cut(kind, node->op, k) ? -1 : walk_find(out, node->in[k]);
             out->reached[i] = at >= 0 && out->reached[at];
         }
     }

@@ -14,7 +14,7 @@ typedef struct {
 
 typedef enum {
     WALK_VALUES,                   /* what the outputs are made from and whose trace is not older than the inputs' */
-    WALK_GRADIENTS,                /* the same without edges that an op declares nondifferentiable */
+    WALK_GRADIENTS,                /* the same without edges that are constant to derivatives (gm_op.constant) */
     WALK_ALL,                      /* all nodes that are not evaluated; with the run lock held, so that none will be */
 } walk_kind;
 gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *inputs, int n_inputs, walk_kind kind,
