@@ -33,8 +33,9 @@ X86 = (
     ("avxvnni", "avx2", ("matrices",), [*AVX2, "-mavxvnni"], "avx_vnni"),
     ("avx512", None, (), AVX512, "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl"),
     ("avx512vnni", "avx512", ("matrices",), [*AVX512, "-mavx512vnni"], "avx512_vnni"),
-    ("avx512bf16", "avx512", ("elements", "gemm", "groups", "matrices"), [*AVX512, "-mavx512vnni", "-mavx512bf16"],
-     "avx512_vnni avx512_bf16"),
+    ("avx512bf16", "avx512", ("elements", "gemm", "groups", "matrices"),
+     [*AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16"],
+     "avx512_vnni avx512vbmi avx512_bf16"),
 )
 ARM = (
     GENERIC,

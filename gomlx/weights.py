@@ -31,7 +31,7 @@ class Grouped:
 
 @dataclasses.dataclass
 class Weight:
-    """shape: of the values. form: a key of DENSE or BLOCKS, another word for what can only be copied ("IQ2_XS", "I32"),
+    """shape: of the values. form: a key of DENSE or BLOCKS, another word for what can only be copied ("NVFP4", "I32"),
     or Grouped. read(): the arrays of the form; blocks are uint8 [..., bytes of a row]. Rows lie along axis -2 of
     matrices and of stacks of them, along axis -1 of vectors and of stacks of biases (is_bias)."""
     shape: tuple

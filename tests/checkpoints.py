@@ -160,7 +160,7 @@ def save_gguf(path, config, weights, kind="F32", rope_freqs=None, split=0):
                 blocks = gguf.quantize(value, kind)
             except NotImplementedError:
                 blocks = random_blocks(kind, value.shape, seed=len(held))
-            held[name] = gguf.dequantize(blocks, kind).astype(np.float32)
+            held[name] = block_values(blocks, kind)
             writer.add_tensor(gguf_name(name), blocks, raw_dtype=kind)
         if is_permuted(name):
             held[name] = halves(held[name], head_dim(config))
@@ -181,11 +181,32 @@ def random_blocks(kind, shape, seed):
     largest, scales = {"Q2_K": (15 * 3, ((80, 1), (82, 1.5))), "Q3_K": (32 * 4, ((108, 1),)),
                        "Q4_K": (63 * 15, ((0, 1), (2, 7.5))), "Q5_K": (63 * 31, ((0, 1), (2, 15.5))),
                        "Q6_K": (128 * 32, ((208, 1),)), "IQ4_NL": (127, ((0, 1),)),
-                       "IQ4_XS": (32 * 127, ((0, 1),))}[kind.name]
+                       "IQ4_XS": (32 * 127, ((0, 1),)), "IQ1_S": (15 * 1.125, ((0, 1),)), "IQ1_M": (15 * 1.125, ()),
+                       "IQ2_XXS": (31 * 43 / 8, ((0, 1),)), "IQ2_XS": (31 * 43 / 8, ((0, 1),)),
+                       "IQ2_S": (31 * 43 / 8, ((0, 1),)), "IQ3_XXS": (31 * 62 / 4, ((0, 1),)),
+                       "IQ3_S": (31 * 15, ((0, 1),)), "TQ1_0": (1, ((52, 1),)), "TQ2_0": (2, ((64, 1),)),
+                       "Q8_K": (128, ())}[kind.name]
+    if kind.name == "IQ1_M":               # its float16 is the top half bytes of four numbers
+        scale = (rng.uniform(0.5, 1, blocks.shape[:2]) * 0.3 / largest).astype(np.float16).view(np.uint16)
+        for i in range(4):
+            blocks[..., 49 + 2 * i] = blocks[..., 49 + 2 * i] & 15 | (scale >> 4 * i & 15) << 4
+    if kind.name == "Q8_K":
+        scale = rng.uniform(0.5, 1, blocks.shape[:2]) * 0.3 / largest
+        blocks[..., :4] = scale.astype(np.float32)[..., None].view(np.uint8)
     for at, ratio in scales:
         scale = rng.uniform(0.5, 1, blocks.shape[:2]) * 0.3 / largest * ratio
         blocks[..., at:at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
     return blocks.reshape(shape[0], -1)
+
+
+def block_values(blocks, kind):
+    """The float32 values of rows of blocks, uint8, as PyPI gguf has them, and of Q8_K, which it does not read."""
+    if kind.name != "Q8_K":
+        return gguf.dequantize(blocks, kind).astype(np.float32)
+    blocks = blocks.reshape(*blocks.shape[:-1], -1, 292)
+    scale = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
+    values = scale * blocks[..., 4:260].view(np.int8).astype(np.float32)
+    return values.reshape(*values.shape[:-2], -1)
 
 
 def dequantised(path):
@@ -195,7 +216,7 @@ def dequantised(path):
     types, weights = {}, {}
     for tensor in reader.tensors:
         name = hf_name(tensor.name)
-        value = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        value = block_values(tensor.data, tensor.tensor_type)
         value = value.reshape(tensor.shape[::-1].tolist())
         types[name] = tensor.tensor_type.name
         weights[name] = np.ascontiguousarray(halves(value, dim) if is_permuted(name) else value)

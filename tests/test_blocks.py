@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import checkpoints
 import gguf
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ EXACT = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"]     # rounded by a rul
 FITTED = {"Q2_K": 0.274, "Q3_K": 0.149, "Q4_K": 0.0735, "Q5_K": 0.0365, "Q6_K": 0.0176, "IQ4_NL": 0.0775,
           "IQ4_XS": 0.0765}                          # relative error of normal values, a little above ours
 FORMATS = [*EXACT, *FITTED]
+READ = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "Q8_K"]    # not written
 
 
 def values(rows=64, columns=512, seed=0):
@@ -37,6 +39,25 @@ def test_dequantize_is_ggufs(name):
     blocks = mx.fast.quantize_blocks(mx.array(values()), name)
     want = gguf.dequantize(np.array(blocks), gguf.GGMLQuantizationType[name])
     assert np.array_equal(np.array(mx.fast.dequantize_blocks(blocks, name)), want)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_dequantize_of_any_bits_is_ggufs(name):
+    kind = gguf.GGMLQuantizationType[name]
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    blocks = np.random.default_rng(2).integers(0, 256, (300, 5 * size), np.uint8)
+    with np.errstate(all="ignore"):                 # scales may be infinite or no number
+        want = checkpoints.block_values(blocks, kind)
+    got = np.array(mx.fast.dequantize_blocks(mx.array(blocks), name))
+    assert np.array_equal(got, want, equal_nan=True) and np.isfinite(want).mean() > 0.9
+    number = np.isfinite(want)
+    assert np.array_equal(got.view(np.uint32)[number], want.view(np.uint32)[number])
+
+
+@pytest.mark.parametrize("name", READ)
+def test_formats_that_are_only_read_are_named(name):
+    with pytest.raises(ValueError, match=f"quantize_blocks: got format '{name}', expected one of Q4_0"):
+        mx.fast.quantize_blocks(mx.array(values()), name)
 
 
 @pytest.mark.parametrize("name", FITTED)

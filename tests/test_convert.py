@@ -415,12 +415,12 @@ def test_the_same_form_is_copied(tmp_path):
     assert len(again["dequantised"]) == again["types"]["Q4_0"] + again["types"]["Q6_K"]
 
 
-@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4", "IQ2_XXS", "IQ3_S", "TQ2_0"])
 def test_formats_are_read(name):
     kind = gguf.GGMLQuantizationType[name]
     values, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = np.random.default_rng(7).integers(0, 256, (6, 3 * size), np.uint8).reshape(-1, size)
-    for at in {"Q2_K": (80, 82), "Q3_K": (108,), "MXFP4": ()}.get(name, (0,)):
+    for at in {"Q2_K": (80, 82), "Q3_K": (108,), "MXFP4": (), "TQ2_0": (64,)}.get(name, (0,)):
         blocks[:, at:at + 2] = np.float16(0.01).reshape(1).view(np.uint8)
     if name == "MXFP4":
         blocks[:, 0] = 120 + blocks[:, 0] % 16

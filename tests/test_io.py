@@ -216,14 +216,14 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ2_XS", "IQ3_S", "TQ1_0"])
 def test_other_blocks_of_gguf_become_float16(tmp_path, kind):
     gguf = pytest.importorskip("gguf")
     kind = gguf.GGMLQuantizationType[kind]
     values, size = gguf.GGML_QUANT_SIZES[kind]
     r = np.random.default_rng(3)
     blocks = r.integers(0, 256, (3, 2, size), dtype=np.uint8)
-    for at in {"Q5_0": (0,), "Q5_1": (0, 2), "Q6_K": (208,)}.get(kind.name, (0, 2)):
+    for at in {"Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "TQ1_0": (52,)}.get(kind.name, (0,)):
         blocks[..., at:at + 2] = r.uniform(-0.02, 0.02, (3, 2, 1)).astype(np.float16).view(np.uint8)
     writer = gguf.GGUFWriter(tmp_path / "k.gguf", "test")
     writer.add_tensor("layer.weight", blocks.reshape(3, 2 * size), raw_dtype=kind)

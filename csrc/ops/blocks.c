@@ -7,17 +7,18 @@ typedef struct { int format; } blocks_param;
 static const gm_field blocks_fields[] = {{FIELD_INT, offsetof(blocks_param, format), "format", 1}, {0}};
 
 #define FIRST_BLOCK (GM_QUANT_bf16 + 1)       /* formats before it are plain elements, */
+#define FIRST_WRITTEN GM_QUANT_q4_0           /* those before this one are only read, */
 #define END_BLOCK (GM_QUANT_mxfp4 + 1)        /* those from here on MLX's */
 
-static gm_status find_format(const char *op, const char *name, blocks_param *out) {
-    for (int i = FIRST_BLOCK; i < END_BLOCK; i++)
+static gm_status find_format(const char *op, const char *name, int first, blocks_param *out) {
+    for (int i = first; i < END_BLOCK; i++)
         if (strcmp(name, gm_quants[i].name) == 0) {
             out->format = i;
             return GM_OK;
         }
     char known[256] = "";
-    for (int i = FIRST_BLOCK; i < END_BLOCK; i++)
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i == FIRST_BLOCK ? "" : ", ",
+    for (int i = first; i < END_BLOCK; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i == first ? "" : ", ",
                  gm_quants[i].name);
     return gm_fail(GM_EVALUE, "%s: got format '%.40s', expected one of %s", op, name, known);
 }
@@ -32,6 +33,7 @@ static gm_status check_rows(const char *op, const gm_array *x, int unit, const c
 }
 
 static bool is_known(const blocks_param *p) { return p->format >= FIRST_BLOCK && p->format < END_BLOCK; }
+static bool is_written(const blocks_param *p) { return p->format >= FIRST_WRITTEN && p->format < END_BLOCK; }
 
 /* ---- to blocks ---- */
 static gm_status quantize_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -56,7 +58,7 @@ static gm_status quantize_rebuild(gm_scope *s, gm_array *const *in, int n_in, co
     const blocks_param *p = param;
     (void)n_in;
     (void)n_out;
-    return is_known(p) ? rebuilt(gm_quantize_blocks(s, in[0], gm_quants[p->format].name), outs)
+    return is_written(p) ? rebuilt(gm_quantize_blocks(s, in[0], gm_quants[p->format].name), outs)
                        : rebuild_refuse("quantize_blocks");
 }
 
@@ -67,7 +69,7 @@ const gm_op quantize_blocks_op = {.name = "quantize_blocks", .n_in = 1, .n_out =
 
 gm_array *gm_quantize_blocks(gm_scope *s, gm_array *w, const char *format) {
     blocks_param p;
-    if (!w || find_format("quantize_blocks", format, &p) != GM_OK)
+    if (!w || find_format("quantize_blocks", format, FIRST_WRITTEN, &p) != GM_OK)
         return NULL;
     if (!dtype_is_float((gm_dtype)w->dtype))
         return gm_fail(GM_EVALUE, "quantize_blocks: got %s, expected floating point",
@@ -113,7 +115,7 @@ const gm_op dequantize_blocks_op = {.name = "dequantize_blocks", .n_in = 1, .n_o
 
 gm_array *gm_dequantize_blocks(gm_scope *s, gm_array *blocks, const char *format) {
     blocks_param p;
-    if (!blocks || find_format("dequantize_blocks", format, &p) != GM_OK)
+    if (!blocks || find_format("dequantize_blocks", format, FIRST_BLOCK, &p) != GM_OK)
         return NULL;
     if (blocks->dtype != GM_UINT8)
         return gm_fail(GM_EVALUE, "dequantize_blocks: got %s, expected uint8",

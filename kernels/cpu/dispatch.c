@@ -36,7 +36,7 @@ static unsigned features(void) {
     const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;    /* leaf 1, ecx */
     const unsigned avx2 = 1u << 5, bmi2 = 1u << 8;                                         /* leaf 7, ebx */
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                     /* F, DQ, BW, VL */
-    const unsigned avx512_vnni = 1u << 11;                                                 /* leaf 7, ecx */
+    const unsigned avx512_vbmi = 1u << 1, avx512_vnni = 1u << 11;                          /* leaf 7, ecx */
     const unsigned avx_vnni = 1u << 4, avx512_bf16 = 1u << 5;                              /* leaf 7.1, eax */
     const unsigned base = fma | osxsave | avx | f16c;
     unsigned a, b, c, d, a1 = 0, b7, c7, found = 0;
@@ -48,7 +48,8 @@ static unsigned features(void) {
     if (found && (a1 & avx_vnni)) found |= CPU_AVXVNNI;
     if (found && (saved & 0xe6) == 0xe6 && (b7 & avx512) == avx512) {
         found |= CPU_AVX512;
-        if (c7 & avx512_vnni) found |= a1 & avx512_bf16 ? CPU_AVX512VNNI | CPU_AVX512BF16 : CPU_AVX512VNNI;
+        if (c7 & avx512_vnni) found |= CPU_AVX512VNNI;
+        if (c7 & avx512_vnni && c7 & avx512_vbmi && a1 & avx512_bf16) found |= CPU_AVX512BF16;
     }
     return found;
 }
@@ -86,7 +87,7 @@ static bool has_neon_i8mm(void) {
 /* In order of preference. */
 static const candidate candidates[] = {
 #if defined(__x86_64__)
-    { "avx512bf16", &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI and BF16" },
+    { "avx512bf16", &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI, VBMI and BF16" },
     { "avx512vnni", &kernels_avx512vnni, has_avx512vnni, "AVX-512 F/BW/DQ/VL and VNNI" },
     { "avx512", &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL" },
     { "avxvnni", &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI" },

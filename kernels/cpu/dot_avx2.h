@@ -54,6 +54,24 @@ ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
 ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), v);
 }
+ALWAYS_INLINE words words_of(ints v) { return v; }
+ALWAYS_INLINE ints ints_of(words v) { return v; }
+ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
+    const __m256i mine = _mm256_shuffle_epi8(bits, _mm256_broadcastsi128_si256(_mm_add_epi8(
+        _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12), _mm_set1_epi8((char)(j / 2)))));
+    const __m256i bit = _mm256_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201);
+    const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(mine, bit), bit);
+    return _mm256_or_si256(v, _mm256_and_si256(set, _mm256_set1_epi8((char)what)));
+}
+ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) {
+    return _mm256_i32gather_epi32((const int *)table, number, 4);
+}
+ALWAYS_INLINE words words_triple(words v) { return _mm256_add_epi8(v, _mm256_add_epi8(v, v)); }
+ALWAYS_INLINE words words_third(words v) {
+    const __m256i one = _mm256_cmpeq_epi8(_mm256_max_epu8(v, _mm256_set1_epi8(86)), v);
+    const __m256i two = _mm256_cmpeq_epi8(_mm256_max_epu8(v, _mm256_set1_epi8((char)171)), v);
+    return _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_add_epi8(one, two));
+}
 ALWAYS_INLINE words pairs_load(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p)); }
 ALWAYS_INLINE words pairs_repeat(words v, int h) {
     const __m128i places = h ? _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
@@ -74,6 +92,11 @@ ALWAYS_INLINE ints ints_splat(int v) { return _mm256_set1_epi32(v); }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_at *)p); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { return _mm256_slli_epi32(v, by); }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { return _mm256_sub_epi32(a, b); }
+ALWAYS_INLINE ints ints_add(ints a, ints b) { return _mm256_add_epi32(a, b); }
+ALWAYS_INLINE ints ints_and(ints a, ints b) { return _mm256_and_si256(a, b); }
+ALWAYS_INLINE ints ints_or(ints a, ints b) { return _mm256_or_si256(a, b); }
+ALWAYS_INLINE ints ints_xor(ints a, ints b) { return _mm256_xor_si256(a, b); }
+ALWAYS_INLINE ints ints_right(ints v, int by) { return _mm256_srli_epi32(v, by); }
 ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {
     const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
     return _mm256_and_si256(_mm256_srli_epi32(v, shift), _mm256_set1_epi32((1 << bits) - 1));

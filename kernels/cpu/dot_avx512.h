@@ -52,6 +52,69 @@ ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
 ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table)), v);
 }
+/* The number of a row's lane as its four bytes, and back. */
+ALWAYS_INLINE words words_of(ints v) { return v; }
+ALWAYS_INLINE ints ints_of(words v) { return v; }
+#ifdef __AVX512VBMI__
+#define BYTE_TABLES 1
+/* Byte e of each lane: eight bits of it from bit first + e * step on. */
+ALWAYS_INLINE words bits_of_lanes(words v, int first, int step) {
+    uint64_t places = 0;
+    UNROLL for (int i = 0; i < 8; i++) places |= (uint64_t)((first + i % 4 * step + i / 4 * 32) & 63) << 8 * i;
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)places), v);
+}
+/* Each byte as that byte of a table of 256 << bits, its number's high bits in the bytes of `high`. */
+ALWAYS_INLINE words words_of_table(const uint8_t *table, int bits, words low, words high) {
+    words found[8];
+    const __mmask64 upper = _mm512_movepi8_mask(low);
+    UNROLL for (int i = 0; i < 1 << bits; i++) {
+        const uint8_t *part = table + 256 * i;
+        const words first = _mm512_permutex2var_epi8(words_load(part), low, words_load(part + 64));
+        found[i] = _mm512_mask_blend_epi8(upper, first, _mm512_permutex2var_epi8(words_load(part + 128), low,
+                                                                                   words_load(part + 192)));
+    }
+    UNROLL for (int bit = 0; bit < bits; bit++) {
+        const __mmask64 set = _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << bit)));
+        UNROLL for (int i = 0; i < 1 << (bits - 1 - bit); i++)
+            found[i] = _mm512_mask_blend_epi8(set, found[2 * i], found[2 * i + 1]);
+    }
+    return found[0];
+}
+/* Byte j of each lane of both holds two fields of three bits: byte e of word j is field e of the four. */
+ALWAYS_INLINE void words_of_fields(words a, words b, words *q) {
+    const words ab = _mm512_unpacklo_epi8(a, b), below = _mm512_unpackhi_epi8(a, b);      /* 64 bits a row */
+    UNROLL for (int j = 0; j < 4; j += 2) {
+        uint64_t places = 0;
+        UNROLL for (int i = 0; i < 8; i++) places |= (uint64_t)(16 * (j + i / 4) + i % 4 / 2 * 8 + i % 2 * 3) << 8 * i;
+        const __m512i at = _mm512_set1_epi64((long long)places);
+        const __m512 x = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(at, ab));
+        const __m512 y = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(at, below));
+        const words seven = _mm512_set1_epi8(7);
+        q[j] = _mm512_and_si512(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)), seven);
+        q[j + 1] = _mm512_and_si512(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)), seven);
+    }
+}
+#endif
+/* Adds `what`, a bit that no byte of v has, to bytes e of v where bit 4 * j + e of the row's `bits` is set. */
+ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
+#ifdef __AVX512VBMI__
+    const __m512i mine = bits_of_lanes(bits, 4 * j - __builtin_ctz((unsigned)what), 1);
+    return _mm512_or_si512(v, _mm512_and_si512(mine, _mm512_set1_epi8((char)what)));
+#else
+    const __m512i mine = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(_mm_add_epi8(
+        _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12), _mm_set1_epi8((char)(j / 2)))));
+    const __mmask64 set = _mm512_test_epi8_mask(mine, _mm512_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201));
+    return _mm512_mask_add_epi8(v, set, v, _mm512_set1_epi8((char)what));
+#endif
+}
+/* A word of each row, by number. */
+ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) { return _mm512_i32gather_epi32(number, table, 4); }
+/* Each byte times three, modulo 256; and over 256, as a whole number. */
+ALWAYS_INLINE words words_triple(words v) { return _mm512_add_epi8(v, _mm512_add_epi8(v, v)); }
+ALWAYS_INLINE words words_third(words v) {
+    const words more = _mm512_maskz_set1_epi8(_mm512_cmpgt_epu8_mask(v, _mm512_set1_epi8(85)), 1);
+    return _mm512_mask_set1_epi8(more, _mm512_cmpgt_epu8_mask(v, _mm512_set1_epi8((char)170)), 2);
+}
 /* Pairs: two 16-bit numbers a row. Two bytes of each row; half h of each pair as both of a pair; the same pair for
  * every row; two sums that fit 16 bits after a shift to the right. */
 ALWAYS_INLINE words pairs_load(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p)); }
@@ -81,6 +144,12 @@ ALWAYS_INLINE ints ints_splat(int v) { return _mm512_set1_epi32(v); }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return _mm512_set1_epi32(*(const int32_at *)p); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { return _mm512_slli_epi32(v, (unsigned)by); }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { return _mm512_sub_epi32(a, b); }
+ALWAYS_INLINE ints ints_add(ints a, ints b) { return _mm512_add_epi32(a, b); }
+ALWAYS_INLINE ints ints_and(ints a, ints b) { return _mm512_and_si512(a, b); }
+ALWAYS_INLINE ints ints_or(ints a, ints b) { return _mm512_or_si512(a, b); }
+ALWAYS_INLINE ints ints_xor(ints a, ints b) { return _mm512_xor_si512(a, b); }
+/* To the right, unsigned. */
+ALWAYS_INLINE ints ints_right(ints v, int by) { return _mm512_srli_epi32(v, (unsigned)by); }
 /* Some bits, from bit `shift` on, of a byte of each row. */
 ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {
     const __m512i v = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));

@@ -82,8 +82,34 @@ ALWAYS_INLINE words words_splat(int half) { words w; EACH_HALF w = words_set_hal
 
 ALWAYS_INLINE ints ints_splat(int v) { ints x; EACH_ROW x.v[r] = v; return x; }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { int32_t v; memcpy(&v, p, sizeof v); return ints_splat(v); }
-ALWAYS_INLINE ints ints_shift(ints v, int by) { EACH_ROW v.v[r] *= 1 << by; return v; }
+ALWAYS_INLINE ints ints_shift(ints v, int by) { EACH_ROW v.v[r] = (int32_t)((uint32_t)v.v[r] << by); return v; }
 ALWAYS_INLINE ints ints_subtract(ints a, ints b) { EACH_ROW a.v[r] -= b.v[r]; return a; }
+ALWAYS_INLINE ints ints_add(ints a, ints b) { EACH_ROW a.v[r] += b.v[r]; return a; }
+ALWAYS_INLINE ints ints_and(ints a, ints b) { EACH_ROW a.v[r] &= b.v[r]; return a; }
+ALWAYS_INLINE ints ints_or(ints a, ints b) { EACH_ROW a.v[r] |= b.v[r]; return a; }
+ALWAYS_INLINE ints ints_xor(ints a, ints b) { EACH_ROW a.v[r] ^= b.v[r]; return a; }
+ALWAYS_INLINE ints ints_right(ints v, int by) { EACH_ROW v.v[r] = (int32_t)((uint32_t)v.v[r] >> by); return v; }
+ALWAYS_INLINE words words_of(ints v) {
+    words w;
+    EACH_BYTE w.b[i] = (uint8_t)((uint32_t)v.v[i / 4] >> i % 4 * 8);
+    return w;
+}
+ALWAYS_INLINE ints ints_of(words v) {
+    ints x;
+    EACH_ROW x.v[r] = (int32_t)(v.b[4 * r] | v.b[4 * r + 1] << 8 | v.b[4 * r + 2] << 16 | (uint32_t)v.b[4 * r + 3] << 24);
+    return x;
+}
+ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
+    EACH_BYTE v.b[i] = (uint8_t)(v.b[i] + ((uint32_t)bits.v[i / 4] >> (4 * j + i % 4) & 1) * (uint32_t)what);
+    return v;
+}
+ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) {
+    ints found;
+    EACH_ROW found.v[r] = (int32_t)table[number.v[r]];
+    return words_of(found);
+}
+ALWAYS_INLINE words words_triple(words v) { EACH_BYTE v.b[i] = (uint8_t)(3 * v.b[i]); return v; }
+ALWAYS_INLINE words words_third(words v) { EACH_BYTE v.b[i] = (uint8_t)(3 * v.b[i] >> 8); return v; }
 ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {
     ints x;
     EACH_ROW x.v[r] = p[r] >> shift & ((1 << bits) - 1);

@@ -48,6 +48,24 @@ ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
     return vorrq_u8(v, vandq_u8(vtstq_u8(bits, bit), vdupq_n_u8((uint8_t)what)));
 }
 ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) { return vqtbl1q_u8(vld1q_u8(table), v); }
+ALWAYS_INLINE words words_of(ints v) { return vreinterpretq_u8_s32(v); }
+ALWAYS_INLINE ints ints_of(words v) { return vreinterpretq_s32_u8(v); }
+ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
+    static const uint8_t places[16] = { 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12 };
+    const uint8x16_t mine = vqtbl1q_u8(words_of(bits), vaddq_u8(vld1q_u8(places), vdupq_n_u8((uint8_t)(j / 2))));
+    const uint8x16_t bit = vreinterpretq_u8_u32(vdupq_n_u32(j % 2 ? 0x80402010u : 0x08040201u));
+    return vorrq_u8(v, vandq_u8(vtstq_u8(mine, bit), vdupq_n_u8((uint8_t)what)));
+}
+ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) {
+    const uint32_t found[4] = { table[vgetq_lane_s32(number, 0)], table[vgetq_lane_s32(number, 1)],
+                                table[vgetq_lane_s32(number, 2)], table[vgetq_lane_s32(number, 3)] };
+    return vreinterpretq_u8_u32(vld1q_u32(found));
+}
+ALWAYS_INLINE words words_triple(words v) { return vaddq_u8(v, vaddq_u8(v, v)); }
+ALWAYS_INLINE words words_third(words v) {
+    const uint8x16_t more = vcgtq_u8(v, vdupq_n_u8(85)), most = vcgtq_u8(v, vdupq_n_u8(170));
+    return vsubq_u8(vdupq_n_u8(0), vaddq_u8(more, most));
+}
 ALWAYS_INLINE words pairs_load(const uint8_t *p) { return vreinterpretq_u8_u16(vmovl_u8(vld1_u8(p))); }
 /* In 16-bit halves of lanes. */
 #define HALVES(f, v, w) vreinterpretq_u8_u16(f(vreinterpretq_u16_u8(v), vreinterpretq_u16_u8(w)))
@@ -74,6 +92,13 @@ ALWAYS_INLINE ints ints_splat(int v) { return vdupq_n_s32(v); }
 ALWAYS_INLINE ints ints_broadcast(const uint8_t *p) { return ints_splat(load_int(p)); }
 ALWAYS_INLINE ints ints_shift(ints v, int by) { return vshlq_s32(v, vdupq_n_s32(by)); }
 ALWAYS_INLINE ints ints_subtract(ints v, ints w) { return vsubq_s32(v, w); }
+ALWAYS_INLINE ints ints_add(ints v, ints w) { return vaddq_s32(v, w); }
+ALWAYS_INLINE ints ints_and(ints v, ints w) { return vandq_s32(v, w); }
+ALWAYS_INLINE ints ints_or(ints v, ints w) { return vorrq_s32(v, w); }
+ALWAYS_INLINE ints ints_xor(ints v, ints w) { return veorq_s32(v, w); }
+ALWAYS_INLINE ints ints_right(ints v, int by) {
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(v), vdupq_n_s32(-by)));
+}
 /* A byte of each row. */
 ALWAYS_INLINE uint16x8_t four_bytes(const uint8_t *p) { return vmovl_u8(vreinterpret_u8_s32(vdup_n_s32(load_int(p)))); }
 ALWAYS_INLINE ints ints_bits(const uint8_t *p, int shift, int bits) {

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "grids.h"
 #include "kernels.h"
 
 static int passed, failed;
@@ -105,6 +106,66 @@ static void group_value(int format, const uint8_t *b, int i, double *scale, int 
 
 static const int iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
 
+static int short_value(const uint8_t *p) { return p[0] | p[1] << 8; }
+static int eight_level(const uint32_t *grid, int point, int i)
+{
+    return (int)(grid[point] >> (8 * (i % 4) + 4 * (i / 4)) & 15);
+}
+/* Value i of eight is negative: bit i of seven, the last when an odd number of the others is. */
+static bool seven_sign(uint32_t bits, int i)
+{
+    return i < 7 ? bits >> i & 1 : __builtin_popcount(bits & 127) % 2 != 0;
+}
+
+/* Value i of a block of IQ1, IQ2 or IQ3: points of eight values, or of four. */
+static void point_value(int format, const uint8_t *b, int i, double *scale, int *q)
+{
+    static const int iq2[3] = { 8, 25, 43 }, iq3[8] = { 4, 12, 20, 28, 36, 44, 52, 62 };
+    const int g = i / 32, of8 = i / 8, of4 = i / 4, j = i / 8 % 4;
+    const uint8_t *group = b + (format == GM_QUANT_iq2_xxs ? 2 + 8 * g + 4 : 66 + 4 * g);
+    const uint32_t last = (uint32_t)short_value(group) | (uint32_t)short_value(group + 2) << 16;
+    bool negative = false;
+    int s = 0, level = 0;
+    double d = half_value(b);
+    switch (format) {
+    case GM_QUANT_iq2_xxs:
+        level = iq2[eight_level(grid_iq2_xxs, b[2 + 8 * g + j], i % 8)];
+        negative = seven_sign(last >> 7 * j & 127, i % 8), s = (int)(last >> 28), d /= 8;
+        break;
+    case GM_QUANT_iq2_xs: {
+        const int number = short_value(b + 2 + 2 * of8);
+        level = iq2[eight_level(grid_iq2_xs, number & 511, i % 8)];
+        negative = seven_sign((uint32_t)number >> 9, i % 8), s = b[66 + g] >> 4 * (i / 16 % 2) & 15, d /= 8;
+        break;
+    }
+    case GM_QUANT_iq2_s:
+        level = iq2[eight_level(grid_iq2_s, b[2 + of8] | (b[66 + g] >> 2 * j & 3) << 8, i % 8)];
+        negative = b[34 + of8] >> i % 8 & 1, s = b[74 + g] >> 4 * (i / 16 % 2) & 15, d /= 8;
+        break;
+    case GM_QUANT_iq3_xxs:
+        level = iq3[grid_iq3_xxs[b[2 + of4]] >> 8 * (i % 4) & 255];
+        negative = seven_sign(last >> 7 * j & 127, i % 8), s = (int)(last >> 28), d /= 4;
+        break;
+    case GM_QUANT_iq3_s:
+        level = 2 * (int)(grid_iq3_s[b[2 + of4] | (b[66 + g] >> of4 % 8 & 1) << 8] >> 8 * (i % 4) & 255) + 1;
+        negative = b[74 + of8] >> i % 8 & 1, s = b[106 + g / 2] >> 4 * (g % 2) & 15;
+        break;
+    case GM_QUANT_iq1_s: {
+        const int high = short_value(b + 34 + 2 * g), point = b[2 + of8] | (high >> 3 * j & 7) << 8;
+        level = 8 * (eight_level(grid_iq1_s, point, i % 8) - 1) + (high >> 15 ? -1 : 1), s = high >> 12 & 7, d /= 8;
+        break;
+    }
+    default: {
+        const int high = b[32 + of8 / 2] >> 4 * (of8 % 2) & 15;
+        const uint8_t top[2] = { (uint8_t)(b[49] >> 4 | (b[51] & 0xf0)), (uint8_t)(b[53] >> 4 | (b[55] & 0xf0)) };
+        level = 8 * (eight_level(grid_iq1_s, b[of8] | (high & 7) << 8, i % 8) - 1) + (high & 8 ? -1 : 1);
+        s = short_value(b + 48 + i / 64 * 2) >> 3 * (i / 16 % 4) & 7, d = half_value(top) / 8;
+    }
+    }
+    *scale = d * (2 * s + 1);
+    *q = negative ? -level : level;
+}
+
 /* Value i of a block as scale * q + min with q an integer, straight from the definition of each format. */
 static void block_value(int format, const uint8_t *b, int i, double *scale, int *q, double *min)
 {
@@ -114,7 +175,23 @@ static void block_value(int format, const uint8_t *b, int i, double *scale, int 
         group_value(format, b, i, scale, q, min);
         return;
     }
+    if (format >= GM_QUANT_iq1_s && format <= GM_QUANT_iq3_s) {
+        point_value(format, b, i, scale, q);
+        return;
+    }
     switch (format) {
+    case GM_QUANT_tq1_0: {
+        int byte = i < 160 ? b[i % 32] : i < 240 ? b[32 + i % 16] : b[48 + i % 4];
+        for (int n = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4; n > 0; n--) byte = byte * 3 % 256;
+        *scale = half_value(b + 52);
+        *q = byte * 3 / 256 - 1;
+        return;
+    }
+    case GM_QUANT_tq2_0:
+        *scale = half_value(b + 64);
+        *q = (b[i / 128 * 32 + l] >> 2 * (g % 4) & 3) - 1;
+        return;
+    case GM_QUANT_q8_k: *scale = scale_value(GM_QUANT_f32, b); *q = (int8_t)b[4 + i]; return;
     case GM_QUANT_q4_0: *scale = half_value(b); *q = (b[2 + nib16] >> 4 * high & 15) - 8; return;
     case GM_QUANT_q4_1: *scale = half_value(b); *min = half_value(b + 2); *q = b[4 + nib16] >> 4 * high & 15; return;
     case GM_QUANT_q5_0:
@@ -170,7 +247,8 @@ static void block_value(int format, const uint8_t *b, int i, double *scale, int 
 
 static int scale_offset(int format)
 {
-    return format == GM_QUANT_q6_k ? 208 : format == GM_QUANT_q3_k ? 108 : format == GM_QUANT_q2_k ? 80 : 0;
+    return format == GM_QUANT_q6_k ? 208 : format == GM_QUANT_q3_k ? 108 : format == GM_QUANT_q2_k ? 80
+         : format == GM_QUANT_tq1_0 ? 52 : format == GM_QUANT_tq2_0 ? 64 : 0;
 }
 static bool has_min(int format)
 {
@@ -210,6 +288,14 @@ static void fill_weights(int format, uint8_t *w, int64_t rows, int64_t k, int fi
         }
         if (format == GM_QUANT_mxfp4 || format == GM_QUANT_mxfp8) {
             w[0] = (uint8_t)(fill == FILL_TINY ? random_bits() % 3 : 110 + random_bits() % 20);
+            continue;
+        }
+        if (format == GM_QUANT_q8_k || format == GM_QUANT_iq1_m) {
+            const float d = (random_float() + 1.5f) * (fill == FILL_TINY ? 1e-37f : 0.01f);
+            const unsigned h = fill == FILL_TINY ? 1 + random_bits() % 7 : 0x1400 + random_bits() % 0x1000;
+            if (format == GM_QUANT_q8_k) memcpy(w, &d, sizeof d);
+            for (int i = 0; i < 4 && format == GM_QUANT_iq1_m; i++)
+                w[49 + 2 * i] = (uint8_t)((w[49 + 2 * i] & 15) | (h >> 4 * i & 15) << 4);
             continue;
         }
         const int n = has_min(format) ? 2 : 1;
@@ -705,7 +791,7 @@ static void test_choice(void)
     good &= kernels_get("generic") && !kernels_get("") && !kernels_get("AVX2");
     check(good, "choice of a table", "all", GM_QUANT_f32, 0, 0, 0);
 
-    good = quant_from_gguf(12) == GM_QUANT_q4_k && quant_from_gguf(16) == -1 && quant_from_gguf(-1) == -1;
+    good = quant_from_gguf(12) == GM_QUANT_q4_k && quant_from_gguf(9) == -1 && quant_from_gguf(-1) == -1;
     good &= !strcmp(quant_gguf_name(16), "IQ2_XXS") && !quant_gguf_name(-1) && !quant_gguf_name(INT64_MAX);
     for (int i = 0; i < GM_QUANT_COUNT; i++)
         good &= gm_quants[i].gguf_type < 0 || !strcmp(quant_gguf_name(gm_quants[i].gguf_type), gm_quants[i].name);
