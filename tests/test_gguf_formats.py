@@ -170,7 +170,8 @@ def test_mixtures(request, shared, tmp_path, kind, types):
         fast = np.asarray(model.logits(ids))
     model = _gomlx.load_model(str(path), **EXACT)
     same_bits(model, weights)
-    assert 0 < difference(fast, np.asarray(model.logits([ids])[0])) <= 0.012
+    coarse = kind in ("TQ1_0", "TQ2_0")          # rounded to three values, a trained model says hardly anything
+    assert 0 < difference(fast, np.asarray(model.logits([ids])[0])) <= (0.03 if coarse else 0.012)
     model.close()
 
 
