@@ -265,7 +265,7 @@ def test_rows_that_meet_one_value(name, dtype):
         for one in (rows[:, 1:2], rows[5:6, :1], mx.array(-0.0, dtype=rows.dtype)):
             out = mx.contiguous(mx.broadcast_to(one, rows.shape))
             for got, want in ((op(rows, one), op(rows, out)), (op(one, rows), op(out, rows)),
-                              (op(rows[3], one[-1:].reshape(-1)), op(rows[3], out[-1]))):
+                              (op(rows[3], one.reshape(-1)[-1:]), op(rows[3], out[-1]))):
                 np.testing.assert_array_equal(np.array(got.astype(mx.float32)), np.array(want.astype(mx.float32)))
 
 

@@ -51,7 +51,7 @@ def add(commands):
     made.add_argument("path", nargs="?", metavar="MODEL", help="the model; the same as -m MODEL")
     made.add_argument("--prompt", type=prompt, metavar="N|TEXT", help="tokens to read, of a text of its own (default: "
                       "512), or the text to read; - is standard input")
-    made.add_argument("-n", "--generate", type=int, metavar="N", help="tokens to write (default: 64)")
+    made.add_argument("-n", "--generate", dest="max_tokens", type=int, metavar="N", help="tokens to write (default: 64)")
     made.add_argument("--depth", type=int, action="append", metavar="N", help="tokens in the cache before (default: "
                       "0); may be given several times")
     made.add_argument("--batch", type=int, action="append", metavar="N", help="sequences at once (default: 1); may be "
@@ -87,7 +87,7 @@ def bench(args):
         raise ValueError(f"--sampling greedy and {', '.join(drawn)}")
     if isinstance(args.prompt, str):
         args.prompt = options.read_text(args.prompt)
-    asked = {name: getattr(args, name) for name in ("prompt", "generate", "repeat")}
+    asked = {"prompt": args.prompt, "generate": args.max_tokens, "repeat": args.repeat}
     asked["sampling"] = drawn or args.sampling
     asked |= {name: given[0] if given and len(given) == 1 else given
               for name, given in (("depth", args.depth), ("batch", args.batch))}
@@ -98,7 +98,7 @@ def bench(args):
     with options.load(args) as model:
         loaded = time.perf_counter() - start
         if args.prompt is None:         # the packaged model's context is short
-            room = model.context_length - max(args.depth or [0]) - (args.generate or 64)
+            room = model.context_length - max(args.depth or [0]) - (args.max_tokens or 64)
             changes["prompt"] = max(1, min(512, room))
         with contextlib.ExitStack() as others, progress("measuring") as report:
             peers = dict(args.peer) | {name: others.enter_context(beside(args, settings)) for name, settings in args.against}
