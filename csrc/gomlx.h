@@ -532,8 +532,7 @@ gm_status gm_session_save(gm_session *s, void *out, size_t *size);
 /* GM_EBADFILE: what is not a whole saved session of such a model. */
 gm_status gm_session_restore(gm_model *m, const void *bytes, size_t size, gm_session **out);
 
-/* How a prompt is computed: in passes of many rows, or of one; VALIDATE does both, goes on with the second and tells how
- * far the last logits are apart. */
+/* How a prompt is computed: in passes of many rows, or of one. */
 typedef enum { GM_PREFILL_BATCHED, GM_PREFILL_TOKEN } gm_prefill;
 typedef struct {
     gm_sampling sampling;

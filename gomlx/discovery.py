@@ -61,12 +61,13 @@ def gguf_info(path: str | os.PathLike) -> GGUFInfo:
 
     def number(key):
         value = known.get(f"{header.model_type}.{key}")
-        values = [one for one in (value if isinstance(value, list) else [value]) if type(one) is int]
+        values = [one for one in (value if isinstance(value, list) else [value]) if type(one) is int and one >= 0]
         return max(values, default=None)
 
     heads, width, vocab = number("attention.head_count"), number("embedding_length"), number("vocab_size")
-    if vocab is None and "token_embd.weight" in header.tensors:
-        vocab = header.tensors["token_embd.weight"].shape[0]
+    embedding = header.tensors.get("token_embd.weight")
+    if vocab is None and embedding is not None and embedding.shape:
+        vocab = embedding.shape[0]
     types = {}
     for one in header.tensors.values():
         types[one.dtype] = types.get(one.dtype, 0) + 1

@@ -167,14 +167,22 @@ def stated_quantisation(config):
     """What a config.json says; None: nothing."""
     found = config.get("quantization")
     if isinstance(found, dict) and "bits" in found:
-        return {"bits": found["bits"], "group": found.get("group_size"), "type": found.get("mode", "affine")}
+        return stated(found["bits"], found.get("group_size"), found.get("mode", "affine"))
     found = config.get("quantization_config")
-    if isinstance(found, dict):
-        method = found.get("quant_method")
-        bits = {"mxfp4": 4, "fp8": 8}.get(method, found.get("bits"))
-        group = 32 if method == "mxfp4" else found.get("group_size", (found.get("weight_block_size") or [None])[-1])
-        return {"bits": bits, "group": group, "type": method or found.get("mode", "affine")}
-    return None
+    if not isinstance(found, dict):
+        return None
+    method = found.get("quant_method")
+    method = method if isinstance(method, str) else None
+    blocks = found.get("weight_block_size")
+    bits = {"mxfp4": 4, "fp8": 8}.get(method, found.get("bits"))
+    group = 32 if method == "mxfp4" else found.get("group_size", blocks[-1] if isinstance(blocks, list) and blocks else None)
+    return stated(bits, group, method or found.get("mode", "affine"))
+
+
+def stated(bits, group, kind):
+    """A file may say anything: what is not of its type is None."""
+    bits, group = (one if type(one) is int else None for one in (bits, group))
+    return {"bits": bits, "group": group, "type": kind if isinstance(kind, str) else None}
 
 
 def quantisation_of_loaded(config, weight_types):

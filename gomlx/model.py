@@ -254,15 +254,16 @@ class Model(Inspectable):
             raise ValueError("warm_prompt_cache: expected either a prefix, or messages, tools or both")
         if prefix is None:
             render = partial(self._text_of_messages, tools=tools, **rendering)
-            ids, what = prefixes.of_messages(self.tokenizer, render, messages or []), "messages"
+            ids = prefixes.of_messages(self.tokenizer, render, [] if messages is None else messages)
+            what = "conversation"
         else:
             if rendering:
                 raise TypeError(f"warm_prompt_cache: {', '.join(rendering)}: only with messages or tools")
             ids, what = (prefixes.of_text(self.tokenizer, prefix), "text") if isinstance(prefix, str) else \
-                (self._prompt_ids(prefix, "prefix"), "ids")
-        if len(ids) <= (len(self.tokenizer.encode_prompt("")) if what != "ids" else 0):
-            log.warning("warm_prompt_cache: no token of this %s is certain to begin the prompts that begin with it: nothing "
-                        "is kept", what)
+                (self._prompt_ids(prefix, "prefix"), "list of ids")
+        if len(ids) <= (len(self.tokenizer.encode_prompt("")) if what != "list of ids" else 0):
+            log.warning("warm_prompt_cache: the %s leaves no token that is certain to begin later prompts: nothing is kept",
+                        what)
             return 0
         session = self._fresh_session(ids)
         try:
@@ -392,12 +393,13 @@ class Model(Inspectable):
             else:
                 text = render(messages)
                 if not options.get("reset"):
-                    self._check_conversation(held, messages, text)
+                    self._check_conversation(held, messages, text, render)
                     options["reset"] = True
         else:
             text = render(messages)
         if parser == "auto":
-            parser = detect(self.tokenizer.template_for(tools, chat_format), lambda token: self.tokenizer.token_to_id(token) is not None)
+            parser = detect(self.tokenizer.template_for(tools, chat_format),
+                            lambda token: self.tokenizer.token_to_id(token) is not None)
         parser = Parser(parser, tools, text) if isinstance(parser, str) else copy.deepcopy(parser)
         if thinking_budget is not None:
             options["logits_processors"] = [*options.get("logits_processors", ()),
@@ -419,13 +421,18 @@ class Model(Inspectable):
         return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt,
                                                   chat_format=chat_format, **variables)
 
-    def _check_conversation(self, held, messages, text):
+    def _check_conversation(self, held, messages, text, render):
         """KvStateNotAvailable where the session's conversation has another first turn than these messages."""
         ids = self.tokenizer.encode_prompt(text)
         shared = common(packed(held), packed(ids))
-        first = next((one.get("content") for one in messages if one["role"] not in ("system", "developer")), None)
+        at = next((i for i, one in enumerate(messages) if one["role"] not in ("system", "developer")), None)
+        first = messages[at].get("content") if at is not None else None
         first = first.strip() if isinstance(first, str) else ""
-        if shared < min(len(held), len(ids)) and first in text and first not in self.tokenizer.decode(ids[:shared], False):
+        if shared == min(len(held), len(ids)) or not first:
+            return
+        begin = render([*messages[:at], {**messages[at], "content": chat.ANSWER}, *messages[at + 1:]]).find(chat.ANSWER)
+        rest = self.tokenizer.decode(ids[shared:], False)           # a BOS that is no text stands before it
+        if begin >= 0 and text.startswith(first, begin) and len(text) - len(rest) < begin + len(first):
             raise _gomlx.KvStateNotAvailable(
                 f"the messages are another conversation than the session's: its {len(held)} tokens do not begin with "
                 f"{first!r:.60}; append=True adds new messages alone to it, reset=True forgets it")
@@ -461,7 +468,7 @@ class Model(Inspectable):
         if sampling is not None or changes:
             if sampling is not None and not isinstance(sampling, Sampling):
                 raise TypeError(f"sampling: expected a gomlx.Sampling, got {type(sampling).__name__}")
-            chosen = (sampling or Sampling()).replace(**changes).engine_options(self.tokenizer)
+            chosen = (sampling or self.sampling).replace(**changes).engine_options(self.tokenizer)
         elif seed is not None:
             raise ValueError("seed: nothing is drawn without sampling")
         seed = draw_seed() if seed is None else arguments.whole("seed", seed, 0, 2**64 - 1)

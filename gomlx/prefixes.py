@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import unicodedata
 
-from gomlx import _gomlx
+from gomlx import _gomlx, chat
 from gomlx.prompt_cache import common, packed
 
 # Of each kind that tokenizers tell apart, alone and in front of others.
@@ -61,8 +61,8 @@ def kind_of(character):
 def of_messages(tokenizer, render, messages) -> list[int]:
     """The ids that every conversation which begins with these messages begins with. render: as chat() renders messages,
     with add_generation_prompt. ValueError where the template takes neither of what may come next."""
-    messages = list(messages)
-    asks = not messages or messages[-1].get("role") != "user"
+    messages = chat.check_messages(messages)
+    asks = not messages or messages[-1]["role"] != "user"
     turns = [[{"role": "user" if asks else "assistant", "content": one}] for one in ("A", "b", "7", "(")]
     texts, refusal = [], None
     for more, prompted in [*((turn, True) for turn in turns), *([] if asks else [([], True)])]:

@@ -23,8 +23,9 @@ The classes are embedding, norm, attention_projection, attention, recurrent, rou
 all samplers need of the logits) and other. An operation without a class of its own counts with what made its input:
 what quantises a norm's output with the norm, adding to the residual stream with what is added. The classes' ns, setup
 and waiting add up to pass_ns, all of the calling thread, which may leave a whole launch to others: how work is shared
-between the classes shows in thread_ns. A weight that is both embedding and head counts as each where it is read. Passes that several prompts share count whole for each of them.
-Counting changes no bit of a result, and costs a reading of the clock for each launch and each wait.
+between the classes shows in thread_ns. A weight that is both embedding and head counts as each where it is read.
+Passes that several prompts share count whole for each of them. Counting changes no bit of a result, and costs a reading
+of the clock for each launch and each wait.
 """
 from __future__ import annotations
 

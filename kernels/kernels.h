@@ -171,10 +171,11 @@ typedef struct {                 /* out contiguous, of `shape`; in, of in_shape,
     const int64_t *shape, *in_shape, *low, *in_strides;
 } gm_pad_args;
 
-/* Where the elements that several index arrays choose together lie: out[i] is the sum of index * step, or INT64_MIN when one
- * is out of range. Strides are those of the index arrays over their common shape. */
 /* Where an index that is out of range is told: one of them, when there are several. */
 typedef struct { int64_t index; int32_t raised; } gm_index_fault;
+
+/* Where the elements that several index arrays choose together lie: out[i] is the sum of index * step, or INT64_MIN when one
+ * is out of range. Strides are those of the index arrays over their common shape. */
 typedef struct {
     const void *data; int type; int64_t size, step; const int64_t *strides; gm_index_fault *fault;
 } gm_positions_index;
@@ -188,8 +189,9 @@ typedef struct {
 /* A dense side of shape [lead dimensions][count][run] and a sparse side of which one axis is addressed by an index: element
  * (lead, i, r) lies there at lead . sparse_strides + index(lead, i, r) * step + r * sparse_run. Indices count from the end
  * when negative; size < 0: they are int64 positions already (step 1), INT64_MIN for none. One out of range is told to fault,
- * and then reads zeros (take: out is dense, in is sparse) or is left out (scatter: out is sparse, in is dense); where several meet they come in the order of i. The sparse side is of `type`; in of scatter may be a half float while type
- * is float32. */
+ * and then reads zeros (take: out is dense, in is sparse) or is left out (scatter: out is sparse, in is dense); where
+ * several meet they come in the order of i. The sparse side is of `type`; in of scatter may be a half float while type is
+ * float32. */
 typedef enum { GM_S_UPDATE, GM_S_ADD, GM_S_MULTIPLY, GM_S_MAX, GM_S_MIN, GM_S_COUNT } gm_scatter_mode;
 typedef struct {
     void *out; const void *in; const void *index;

@@ -173,7 +173,9 @@ def test_a_killed_batch_goes_on(tmp_path, capsys):
     process.kill()
     process.wait()
     kept = out.read_bytes().count(b"\n")
-    assert 5 <= kept < 60
+    if kept == 60:
+        pytest.skip("it was done before it was killed")
+    assert kept >= 5
     run(capsys, "batch", str(prompts), "-t", "0", "--ignore-eos", "-o", str(out), "--resume")
     rows = rows_of(out)
     assert sorted(one["line"] for one in rows) == list(range(1, 61))
@@ -194,18 +196,21 @@ def test_output_that_is_not_this_batchs(tmp_path, capsys):
         assert words in err and out.read_text() == text
     out.write_bytes(data)
     late = tmp_path / "late.jsonl"
-    run(capsys, "batch", str(prompts), "-o", str(late), "--timeout", "1e-6")
-    assert late.read_text() == ""                        # what was not computed is left to --resume
+    _, err = run(capsys, "batch", str(prompts), "-o", str(late), "--timeout", "1e-6", status=1)
+    assert late.read_text() == "" and "--resume goes on with them" in err    # what was not computed is left to it
 
 
 def test_lines_that_are_no_prompts_become_rows(tmp_path, capsys):
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     prompts.write_text('"Once"\n{\n{"prompt": ""}\n[1]\n"The"\n')
     for again in range(2):
-        run(capsys, "batch", str(prompts), "-n", "2", "-o", str(out), "--keep-going", "--resume", status=1 - again)
+        run(capsys, "batch", str(prompts), "-n", "2", "-o", str(out), "--keep-going", "--resume", status=1)
         rows = {one["line"]: one for one in rows_of(out)}
         assert len(rows_of(out)) == 5
         assert [bool(rows[i]["error"]) for i in range(1, 6)] == [False, True, True, True, False]
         assert "line 2: not JSON" in rows[2]["error"] and "either" in rows[4]["error"]
     lines, err = run(capsys, "batch", str(prompts), "-n", "2", "--keep-going", "--json", status=1)
     assert len(lines) == 5 and "1 failed" in err
+    prompts.write_text('"Once"\n{"prompt": "A", "id": "mended"}\n{"prompt": ""}\n[1]\n"The"\n')
+    _, err = run(capsys, "batch", str(prompts), "-o", str(out), "--keep-going", "--resume", status=1)
+    assert len(rows_of(out)) == 5 and "3 with an error" in err

@@ -5,6 +5,7 @@ import os
 import struct
 
 import gguf
+import numpy as np
 import pytest
 from checkpoints import SMALL, random_weights, save_gguf, save_safetensors
 
@@ -218,3 +219,17 @@ def test_a_header_that_says_nonsense(tmp_path):
     assert (info.n_layers, info.n_heads, info.n_kv_heads, info.hidden_size, info.vocab_size, info.head_dim) == (
         None, 4, 4, None, None, None)
     assert (info.n_tensors, info.parameters, info.quant_type) == (0, 0, None)
+
+
+def test_a_header_with_odd_sizes(tmp_path):
+    """Negative counts are no counts, and an embedding without dimensions says nothing of the vocabulary."""
+    path = str(tmp_path / "odd.gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_int32("llama.attention.head_count", -3)
+    writer.add_tensor("token_embd.weight", np.float32(1))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    info = gomlx.gguf_info(path)
+    assert (info.n_heads, info.n_kv_heads, info.head_dim, info.vocab_size) == (None,) * 4

@@ -468,6 +468,9 @@ def test_masked_losses_divide_by_the_sum_of_the_mask(dtype, tol):
           np.array(L.cross_entropy(logits.astype(mx.float32), mx.array(targets), label_smoothing=0.2))[mask].mean(), tol)
     gradient = mx.grad(lambda x: L.masked_cross_entropy(x, mx.array(targets), mx.array(mask)))(logits)
     assert (np.array(gradient.astype(mx.float32))[~mask] == 0).all()
+    spoiled = mx.where(mx.array(~mask)[..., None], math.nan, logits)
+    again = mx.grad(lambda x: L.masked_cross_entropy(x, mx.array(targets), mx.array(mask)))(spoiled)
+    np.testing.assert_array_equal(np.array(again.astype(mx.float32)), np.array(gradient.astype(mx.float32)))
     x, y = f32(4, 5), f32(4, 5, seed=1)
     y[0, 3], kept = math.nan, np.ones((4, 5), bool)
     kept[0, 3] = kept[2, 2] = False

@@ -152,7 +152,7 @@ def test_classify_draws_what_generate_would(model):
     options = {"temperature": 1.3, "top_k": 20, "repetition_penalty": 1.5}
     found = model.classify(PROMPTS, seed=7, return_logits=True, **options)
     for i, (prompt, one) in enumerate(zip(PROMPTS, found, strict=True)):
-        want = model.generate(prompt, max_tokens=1, seed=7 + i, ignore_eos=True, sampling=gomlx.Sampling(**options)).read()
+        want = model.generate(prompt, max_tokens=1, seed=7 + i, ignore_eos=True, **options).read()
         assert [one.token] == want.tokens and one.logprob == pytest.approx(want.logprobs[0], abs=1e-5)
         assert one.text == model.tokenizer.decode([one.token])
     drawn = {model.classify(PROMPTS[:1], sampling=gomlx.Sampling(temperature=2.0), seed=i)[0].token for i in range(20)}

@@ -194,9 +194,9 @@ void run_unlock(void) {
 /* ---- tickets ---- */
 static const failure *find_failure(uint64_t ticket) {
     const failure *f = atomic_load(&engine.failed);
-    while (f && f->ticket != ticket)
+    while (f && f->ticket > ticket)            /* the latest ones come first */
         f = f->next;
-    return f;
+    return f && f->ticket == ticket ? f : NULL;
 }
 
 bool gm_array_is_evaluated(const gm_array *a) {

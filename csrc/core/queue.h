@@ -30,8 +30,8 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
 void queue_scale(gm_queue *q, const int32_t *factor);
 /* Launches after this see the results of those before it. Needed only between launches of one node. */
 void queue_fence(gm_queue *q);
-/* A word that a kernel sets to 1 where it finds no answer: then the queue's run ends with GM_ESTATE and the message, a
- * constant. NULL with GM_ENOMEM. */
+/* A word that a kernel sets to 1 where it finds no answer: then the queue's run ends with GM_ESTATE and the message, which
+ * lives as long as the launches: a constant, or of queue_arena. NULL with GM_ENOMEM. */
 int32_t *queue_flag(gm_queue *q, const char *message);
 /* The same for an index that is out of range for an axis of `size` items: GM_EINDEX. op is a constant. */
 gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size);

@@ -127,6 +127,14 @@ static PyObject *session_fork(PyObject *self, PyObject *unused) {
     return session_object_of(((session_object *)self)->model, copy);
 }
 
+/* Whether another thread changes the session now, without the GIL: what it holds must not be looked at. */
+static bool in_use(const session_object *session) {
+    if (!session->working && !(session->stream && session->stream->busy && !session->stream->processing))
+        return false;
+    PyErr_SetString(PyExc_ValueError, "the session is in use by another thread");
+    return true;
+}
+
 /* What the caller does without the GIL is the session's only use until end_work. */
 static bool begin_work(session_object *session) {
     if (session->working) {
@@ -177,12 +185,8 @@ static PyObject *session_ids(PyObject *self, void *unused) {
     (void)unused;
     session_object *object = (session_object *)self;
     gm_session *session = py_session_open(self);
-    if (!session)
+    if (!session || in_use(object))
         return NULL;
-    if (object->working || (object->stream && object->stream->busy && !object->stream->processing)) {
-        PyErr_SetString(PyExc_ValueError, "the session is in use by another thread");
-        return NULL;
-    }
     size_t n = 0;
     const int32_t *borrowed = gm_session_ids(session, &n);
     int32_t *ids = PyMem_Malloc((n + 1) * sizeof *ids);     /* making a list may run a finalizer, which may use the session */
@@ -223,7 +227,7 @@ static PyObject *extend(PyObject *self, const int32_t *ids, size_t n, bool logit
     gm_generate_options options;
     gm_stream *stream = NULL;
     size_t n_before = 0;
-    if (!session || !begin_work(object))
+    if (!session || in_use(object) || !begin_work(object))
         return NULL;
     const int32_t *before = gm_session_ids(session, &n_before);
     if (n_before + n == 0) {
@@ -262,8 +266,9 @@ static PyObject *extend(PyObject *self, const int32_t *ids, size_t n, bool logit
     if (stream) {
         Py_BEGIN_ALLOW_THREADS
         gm_stream_free(stream);
-        if (!result)
-            gm_session_truncate(session, (int64_t)n_before);
+        gm_error unused;
+        if (!result && gm_session_truncate(session, (int64_t)n_before) != GM_OK)
+            gm_take_error(&unused);            /* another thread goes on with it already */
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(all);
@@ -299,7 +304,8 @@ static PyObject *ids_after(PyObject *self, gm_session *session, PyObject *value)
 
 static PyObject *session_append(PyObject *self, PyObject *value) {
     gm_session *session = py_session_open(self);
-    PyObject *given = session ? ids_after(self, session, value) : NULL, *done = NULL;
+    const bool free = session && !in_use((session_object *)self);
+    PyObject *given = free ? ids_after(self, session, value) : NULL, *done = NULL;
     int32_t *ids = NULL;
     size_t n = 0;
     if (given && read_ids(given, &ids, &n))

@@ -27,8 +27,9 @@ PyObject *file_arrays(PyObject *module, PyObject *args) {
     gm_scope *scope = gm_scope_open();
     PyObject *list = scope ? PyList_New(PyList_Size(entries)) : NULL;
     for (Py_ssize_t i = 0; list && i < PyList_Size(list); i++) {
-        PyObject *entry = PyList_GetItem(entries, i);
+        PyObject *entry = Py_XNewRef(PyList_GetItem(entries, i));
         gm_array *node = entry ? read_entry(state, scope, source, entry, swapped) : NULL;
+        Py_XDECREF(entry);
         PyObject *array = node ? py_array_handle(state->array_type, gm_retain(node)) : NULL;
         if (!array)
             Py_CLEAR(list);

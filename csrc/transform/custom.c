@@ -44,7 +44,8 @@ static gm_array *belonging(gm_scope *s, gm_array *given, const gm_array *like, c
         return gm_fail(GM_ESHAPE, "custom function: its %s gave shape %s as number %d, expected %s", rule, tg, at, tl), NULL;
     }
     given = gm_astype(s, given, (gm_dtype)like->dtype);
-    const bool same = given && given->ndim == like->ndim && given->size == like->size;
+    const bool same = given && given->ndim == like->ndim &&
+                      memcmp(given->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) == 0;
     return same ? given : gm_broadcast_to(s, given, like->ndim, like->shape);
 }
 

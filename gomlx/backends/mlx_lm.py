@@ -433,7 +433,7 @@ def refused(name):
 
 
 # Model's methods that need the engine, now and later; these need only what a BridgeModel has.
-SHARED = {"chat", "supports", "encode", "decode", "num_layers"}
+SHARED = {"chat", "supports", "encode", "decode", "num_layers", "error"}
 for _name in [*vars(Model), "classify", "generate_batch", "score", "embed", "inspect", "logits"]:
     if not _name.startswith("_") and _name not in SHARED and _name not in vars(BridgeModel):
         setattr(BridgeModel, _name, refused(_name))

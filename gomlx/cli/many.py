@@ -30,7 +30,8 @@ def add(commands):
 
 
 def batch(args):
-    """What comes of each prompt as it ends, with its line's number and id; 1 when any failed."""
+    """What comes of each prompt as it ends, with its line's number and id; 1 when any failed, now or in the rows that were
+    there, or was not finished in time."""
     lines, bad = read_prompts(args)
     rows = Rows(args)
     numbers = {number: name for number, (name, _) in lines} | dict.fromkeys(bad)
@@ -41,8 +42,8 @@ def batch(args):
             rows.add(number, None, {"error": error})
         failed = len(bad) + (generate_rows(args, lines, rows) if lines else 0)
     if rows.done:
-        say(f"{len(rows.done)} rows were there")
-    return 1 if failed else 0
+        say(f"{len(rows.done)} rows were there" + (f", {len(rows.failed)} with an error" if rows.failed else ""))
+    return 1 if failed or rows.failed else 0
 
 
 def generate_rows(args, lines, rows):
@@ -54,13 +55,14 @@ def generate_rows(args, lines, rows):
         stream = model.generate_batch([asked.pop("messages" if "messages" in asked else "prompt") for _, (_, asked) in lines],
                                       options=[asked for _, (_, asked) in lines], batch_size=args.batch_size,
                                       timeout=timeout, **common)
-        shown = [False] * len(lines)
+        shown, late = [False] * len(lines), []
 
         def show(index):
             number, (name, _) = lines[index]
             shown[index] = True
             result = stream.ended(index)
             if rows.path is not None and result.finish_reason == "timeout" and not own_timeouts[index]:
+                late.append(number)
                 return                          # --resume shall compute it
             rows.add(number, name, result_json(result))
 
@@ -76,7 +78,9 @@ def generate_rows(args, lines, rows):
     say(f"{stats['prompts']} prompts, {stats['generated_tokens']} tokens in {stats['seconds']:.1f} s"
         + (f", {stats['tokens_per_second']:.1f} tokens/s" if stats["tokens_per_second"] else "")
         + (f", {failed} failed" if failed else ""))
-    return failed
+    if late:
+        say(f"{len(late)} prompts were not finished in time: --resume goes on with them")
+    return failed + len(late)
 
 
 def read_prompts(args):
@@ -98,11 +102,11 @@ BEGINNING = b'{"line": '         # of every row
 
 class Rows:
     """Where batch's rows go: text or JSON to standard output, or JSON lines into a file, each written whole at once. done:
-    {number: id} of the rows that the file had; a last line that a killed batch did not finish is cut off."""
+    {number: id} of the rows that the file had, failed the numbers of those with an error; a last line that a killed batch did not finish is cut off."""
 
     def __init__(self, args):
         self.path, self._json, self._prompts = args.output, args.json, args.file
-        self.done, self._file, self._end = {}, None, 0
+        self.done, self.failed, self._file, self._end = {}, set(), None, 0
         if args.resume and self.path is None:
             raise ValueError("--resume: expected -o FILE, whose rows are not computed again")
         if self.path is None:
@@ -119,6 +123,7 @@ class Rows:
                 if line.endswith(b"\n"):
                     row = json.loads(line)
                     self.done[row["line"]] = row["id"]
+                    self.failed |= {row["line"]} if row.get("error") is not None else set()
                     self._end += len(line)
                 elif not line.startswith(BEGINNING[:len(line)]):
                     raise ValueError
@@ -127,7 +132,8 @@ class Rows:
 
     def has(self, number, names):
         """Whether a row is there already; ValueError where the file is of other prompts than these. names: {number: id}."""
-        strange = [one for one, name in self.done.items() if one not in names or names[one] != name]
+        strange = [one for one, name in self.done.items()
+                   if one not in names or names[one] != name and not (name is None and one in self.failed)]
         if strange:
             raise ValueError(f"{self.path}: its row of line {strange[0]} has id {self.done[strange[0]]!r}, which {self._prompts} "
                              "has not there: it is another file's")

@@ -85,6 +85,9 @@ def bench(args):
     drawn = {name: value for name, value in options.sampling_fields(args).items() if value is not None}
     if drawn and args.sampling == "greedy":
         raise ValueError(f"--sampling greedy and {', '.join(drawn)}")
+    names = [name for name, _ in [*args.peer, *args.against]]
+    if len(set(names)) < len(names):
+        raise ValueError("--peer and --against: a name is given twice")
     if isinstance(args.prompt, str):
         args.prompt = options.read_text(args.prompt)
     asked = {"prompt": args.prompt, "generate": args.max_tokens, "repeat": args.repeat}
@@ -113,7 +116,8 @@ def bench(args):
 def beside(args, settings):
     """The model again, or another one, with other settings than the options say."""
     given = {"context_length": args.context, "dtype": args.dtype, "kv_dtype": args.kv_dtype,
-             "activations": args.activations, "threads": args.threads} | settings
+             "activations": args.activations, "threads": args.threads, "fits": args.fits,
+             "context_policy": args.context_policy} | settings
     return gomlx.load(given.pop("model", args.model), **given)
 
 

@@ -3,6 +3,7 @@ import math
 from typing import Literal, get_args
 
 import gomlx.core as mx
+from gomlx._gomlx import AxisError
 
 Reduction = Literal["none", "mean", "sum"]
 
@@ -53,6 +54,8 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array | None 
     if label_smoothing < 0 or label_smoothing >= 1:
         raise ValueError(f"Label smoothing must be in [0, 1), got {label_smoothing}.")
     probabilities = targets.ndim == logits.ndim
+    if not -logits.ndim <= axis < logits.ndim:
+        raise AxisError(f"cross_entropy: axis {axis} is out of range for {logits.ndim} dimensions")
     expected = list(logits.shape)
     if not probabilities:
         expected.pop(axis)
@@ -77,10 +80,12 @@ def masked_cross_entropy(logits: mx.array, targets: mx.array, mask: mx.array, ax
                          label_smoothing: float = 0.0) -> mx.array:
     """The mean of cross_entropy over the positions that `mask` keeps, as masked_mean has it.
 
-    Targets that it leaves out may be any integers.
+    Targets that it leaves out may be any integers, logits any numbers: they have no part in the gradient either.
     """
     if targets.ndim < logits.ndim and targets.shape == mask.shape:
         targets = mx.where(mask == 0, 0, targets)          # a number that is no class would be an IndexError
+    if logits.ndim == mask.ndim + 1:
+        logits = mx.where(mx.expand_dims(mask == 0, axis), 0, logits)          # NaN times no gradient would be NaN
     return masked_mean(cross_entropy(logits, targets, axis=axis, label_smoothing=label_smoothing), mask)
 
 

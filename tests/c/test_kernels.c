@@ -122,8 +122,9 @@ static void point_value(int format, const uint8_t *b, int i, double *scale, int 
 {
     static const int iq2[3] = { 8, 25, 43 }, iq3[8] = { 4, 12, 20, 28, 36, 44, 52, 62 };
     const int g = i / 32, of8 = i / 8, of4 = i / 4, j = i / 8 % 4;
-    const uint8_t *group = b + (format == GM_QUANT_iq2_xxs ? 2 + 8 * g + 4 : 66 + 4 * g);
-    const uint32_t last = (uint32_t)short_value(group) | (uint32_t)short_value(group + 2) << 16;
+    const bool packed_signs = format == GM_QUANT_iq2_xxs || format == GM_QUANT_iq3_xxs;
+    const uint8_t *group = b + (format == GM_QUANT_iq2_xxs ? 2 + 8 * g + 4 : format == GM_QUANT_iq3_xxs ? 66 + 4 * g : 0);
+    const uint32_t last = packed_signs ? (uint32_t)short_value(group) | (uint32_t)short_value(group + 2) << 16 : 0;
     bool negative = false;
     int s = 0, level = 0;
     double d = half_value(b);

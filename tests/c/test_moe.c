@@ -276,7 +276,7 @@ static void formats(void) {
                          .up = make_stack(format, fast, format % 2, 5, inner, h),
                          .down = make_stack(format, fast, format % 2, 5, 41, inner),
                          .act = (moe_activation)(format % 3), .alpha = 1.702f, .limit = 0.8f};
-            const double tolerance = fast ? 3e-2 : 2e-5;
+            const double tolerance = fast ? 5e-2 : 2e-5;      /* activations in int8; a row of few levels comes to 4e-2 */
             for (int kind = 0; kind < ROUTINGS; kind++)
                 check_mixture(&m, kind == SPREAD ? 40 : 19, 2, (routing)kind, tolerance);
             check_mixture(&m, 1, 2, SPREAD, tolerance);
