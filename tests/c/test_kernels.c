@@ -114,7 +114,7 @@ static int eight_level(const uint32_t *grid, int point, int i)
 /* Value i of eight is negative: bit i of seven, the last when an odd number of the others is. */
 static bool seven_sign(uint32_t bits, int i)
 {
-    return i < 7 ? bits >> i & 1 : __builtin_popcount(bits & 127) % 2 != 0;
+    return i < 7 ? (bits >> i & 1) != 0 : __builtin_popcount(bits & 127) % 2 != 0;
 }
 
 /* Value i of a block of IQ1, IQ2 or IQ3: points of eight values, or of four. */
