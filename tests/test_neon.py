@@ -12,7 +12,7 @@ from engine import load_setup
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-KERNELS = ["kernels/quants.c", "kernels/cpu/dispatch.c"]        # and the parts
+KERNELS = ["kernels/quants.c", "kernels/grids.c", "kernels/cpu/dispatch.c"]        # and the parts
 # Quantised products of the generic kernels are the same C on every machine, and slow in an emulator.
 PROGRAMS = {"tests/c/test_kernels.c": ["quick", "neon", "neon_i8mm"], "tests/c/test_float_kernels.c": ["quick"],
             "tests/c/test_row_kernels.c": ["quick"], "tests/c/test_draw_kernels.c": ["quick"]}

@@ -96,7 +96,7 @@ ALWAYS_INLINE words words_of(ints v) {
 }
 ALWAYS_INLINE ints ints_of(words v) {
     ints x;
-    EACH_ROW x.v[r] = (int32_t)(v.b[4 * r] | v.b[4 * r + 1] << 8 | v.b[4 * r + 2] << 16 | (uint32_t)v.b[4 * r + 3] << 24);
+    EACH_ROW x.v[r] = (int32_t)((uint32_t)(v.b[4 * r] | v.b[4 * r + 1] << 8 | v.b[4 * r + 2] << 16) | (uint32_t)v.b[4 * r + 3] << 24);
     return x;
 }
 ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
