@@ -602,13 +602,18 @@ def get_item(g):
     return (a, index(g, a)), {}
 
 
-def set_item(g):
+def array_and_part(g):
+    """An array, an index of it, and what that chooses."""
     a = g.array()
     at = index(g, a)
     try:
-        part = run_step(g.mx, g.nn, ("[]", (settled(a), settled(at)), {}), g.values)[0]
+        return a, at, run_step(g.mx, g.nn, ("[]", (settled(a), settled(at)), {}), g.values)[0]
     except Exception:
         raise Unsuitable from None
+
+
+def set_item(g):
+    a, at, part = array_and_part(g)
     if g.chance(0.3):
         return (a, at, g.r.randint(0, 5)), {}
     dtype = g.dtype(a) if g.chance(0.8) else None
@@ -617,12 +622,7 @@ def set_item(g):
 
 
 def at_update(g):
-    a = g.array()
-    at = index(g, a)
-    try:
-        part = run_step(g.mx, g.nn, ("[]", (settled(a), settled(at)), {}), g.values)[0]
-    except Exception:
-        raise Unsuitable from None
+    a, at, part = array_and_part(g)
     return (a, at, g.fresh(part.shape, g.dtype(a)) if g.chance(0.7) else g.r.randint(0, 5)), {}
 
 
