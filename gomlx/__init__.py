@@ -29,14 +29,12 @@ logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "compare_reports": "benchmark",     # few programs need them
          "StateBundle": "state_bundle"}
+MODULES = ("profiling",)        # they are attributes without being imported by name
 __all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel", "GGUFInfo",
            "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
            "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
            "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "compare_reports", "convert",
            "discover", "gguf_info", "load", "plan_memory", "sample", "sample_probabilities"]
-
-
-MODULES = ("profiling",)        # they are attributes without being imported by name
 
 
 def __getattr__(name):
