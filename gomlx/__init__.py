@@ -4,8 +4,9 @@
         for token in model.generate("Once upon a time", max_tokens=64):
             print(token.text, end="", flush=True)
 
-`gomlx.core` holds the arrays. Importing gomlx imports neither NumPy, Jinja2 nor huggingface_hub, and the library writes
-nothing to standard output or error: what it has to say goes to `logging.getLogger("gomlx")`.
+`gomlx.core` holds the arrays. Importing gomlx imports neither NumPy, Jinja2 nor huggingface_hub. What the library has to
+say goes to `logging.getLogger("gomlx")`, and nothing to standard output or error, but progress bars to a terminal's
+standard error; `progress=False` does without them.
 """
 import logging
 

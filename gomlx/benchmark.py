@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from gomlx import arguments
+from gomlx import arguments, bars
+from gomlx.bars import Progress
 from gomlx.peers import Peer
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling
@@ -57,14 +58,16 @@ class BenchConfig:
             arguments.flag(name, getattr(self, name))
 
 
-def bench(model, config: BenchConfig | None = None, *, peers: dict | None = None, progress=None,
+def bench(model, config: BenchConfig | None = None, *, peers: dict | None = None, progress: Progress = True,
           **changes) -> dict:
     """Runs the model; returns a report that is JSON as it stands.
 
-    config, or its fields by name, say what is run; progress is called with a number from 0 to 1. prefill_tps and
-    decode_tps are tokens per second of all sequences of the batch, one entry a repeat. Of several depths or batches
-    report["runs"] has each, and the report's own numbers are those of the first; the rest of it is measured at that
-    depth. bytes_per_token are those of the weights that one more token of one sequence reads.
+    config, or its fields by name, say what is run. prefill_tps and decode_tps are tokens per second of all sequences of
+    the batch, one entry a repeat. Of several depths or batches report["runs"] has each, and the report's own numbers are
+    those of the first; the rest of it is measured at that depth. bytes_per_token are those of the weights that one more
+    token of one sequence reads.
+
+    progress    True shows a bar on a terminal or in a notebook, False none; a callable is called with numbers from 0 to 1
 
     peers       name -> a loaded model, of other weights or with other settings (kv_dtype, threads, ...); or a program
                 with its options, such as "llama-bench -fa 1", for batches of one, on the model's .gguf file: it takes
@@ -79,14 +82,14 @@ def bench(model, config: BenchConfig | None = None, *, peers: dict | None = None
                                   "with backend='native'")
     config = BenchConfig(**{**(asdict(config) if config else {}), **changes})
     peers = arguments.mapping("peers", peers) if peers is not None else {}
-    if progress is not None:
-        arguments.function("progress", progress)
+    bars.check(progress)
     opponents = [opponent(name, peer, info) for name, peer in peers.items()]
     with contextlib.ExitStack() as stack:
         for one in [model, *(other.model for other in opponents if isinstance(other, Other))]:
             stack.enter_context(own_prompt_cache(one))
             check_room(one, config)
-        return measured(model, config, opponents, progress)
+        report = stack.enter_context(bars.reporting(progress, "measuring"))
+        return measured(model, config, opponents, report)
 
 
 def measured(model, config, opponents, progress):
@@ -190,7 +193,7 @@ def together(model, base, ids, batch, max_tokens, options, profile=False):
     start = time.perf_counter()
     stream = model.generate_batch([ids] * batch, options=[{"session": one} for one in sessions], batch_size=batch,
                                   max_tokens=max_tokens, ignore_eos=True, profile=profile, **options)
-    results = stream.read()
+    results = stream.read(progress=False)
     seconds = time.perf_counter() - start
     for session in sessions:
         session.close()

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 from gomlx import _gomlx as mx
-from gomlx import architectures, arguments, gguf_file, io, layouts, loading, vocabulary, weights
+from gomlx import architectures, arguments, bars, gguf_file, io, layouts, loading, vocabulary, weights
 from gomlx.weights import Grouped
 
 # GGUF's mixtures as llama-quantize has them: the form of matrices, general.file_type.
@@ -27,7 +27,7 @@ COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 ALWAYS_F32 = re.compile(r".*(_norm|ffn_gate_inp|ffn_gate_inp_shexp|ssm_conv1d|attn_sinks|rope_freqs)\.(weight|bias)$")
 
 
-def convert(source, destination, quantize=None, *, overwrite=False, progress=None):
+def convert(source, destination, quantize=None, *, overwrite=False, progress=True):
     """Writes a model in another container, or with its weights in another form; tokenizer and chat template come along.
 
     source       a folder (Hugging Face's or MLX's), a .gguf file, or a name of the hub, as in load().
@@ -39,7 +39,7 @@ def convert(source, destination, quantize=None, *, overwrite=False, progress=Non
                  quantised weights that it has not become bfloat16.
     overwrite    whether what is at destination may be replaced: a file, or a folder that is empty or a model's; others
                  are not removed.
-    progress     called with a number from 0 to 1.
+    progress     True shows a bar on a terminal or in a notebook, False none; a callable is called with numbers from 0 to 1.
 
     Returns a dict: destination, format ("gguf", "mlx" or "huggingface"), bytes, types ({form: tensors}) and
     dequantised, the names of tensors that were quantised in the source and went through float32. Raises ValueError for
@@ -47,9 +47,8 @@ def convert(source, destination, quantize=None, *, overwrite=False, progress=Non
     gomlx.Error for files that are not what they should be."""
     destination = arguments.path("destination", destination)
     overwrite = arguments.flag("overwrite", overwrite)
-    if progress is not None:
-        arguments.function("progress", progress)
-    source = loading.locate(source, show_bars=progress is not None, name="source")
+    bars.check(progress)
+    source = loading.locate(source, show_bars=bars.is_wanted(progress), name="source")
     is_gguf = destination.endswith(".gguf")
     kind = wanted(quantize, is_gguf)
     if not destination:
@@ -62,13 +61,14 @@ def convert(source, destination, quantize=None, *, overwrite=False, progress=Non
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder!r} to write to")
     read = read_gguf if os.path.isfile(source) else read_folder
-    job = Job(progress)
-    if is_gguf:
-        write_gguf(job, destination, *read(source, True, kind), kind)
-        form = "gguf"
-    else:
-        write_folder(job, destination, *read(source, False, kind), kind)
-        form = "mlx" if isinstance(kind, Grouped) else "huggingface"
+    with bars.reporting(progress, f"writing {os.path.basename(os.path.abspath(destination))}") as report:
+        job = Job(report)
+        if is_gguf:
+            write_gguf(job, destination, *read(source, True, kind), kind)
+            form = "gguf"
+        else:
+            write_folder(job, destination, *read(source, False, kind), kind)
+            form = "mlx" if isinstance(kind, Grouped) else "huggingface"
     return {"destination": destination, "format": form, "bytes": job.bytes, "types": dict(sorted(job.types.items())),
             "dequantised": job.dequantised}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
 
-from gomlx import _gomlx, arguments, defaults, headers, memory_plan
+from gomlx import _gomlx, arguments, bars, defaults, headers, memory_plan
+from gomlx.bars import Progress
 from gomlx.model import Model
 from gomlx.prompt_cache import PromptCache
 from gomlx.scoring import stated_pooling
@@ -20,7 +20,7 @@ log = logging.getLogger("gomlx")
 def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
          kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
-         progress: Callable[[float], None] | None = None, backend: str | None = None, fits: str = "warn",
+         progress: Progress = True, backend: str | None = None, fits: str = "warn",
          **backend_options) -> Model:
     """Loads a model.
 
@@ -46,7 +46,8 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
                     turns. A thread that reads several streams in turn needs a slot for each.
     prompt_cache    whether the keys of prompts are kept for later ones that begin alike, or a gomlx.PromptCache that says
                     how many. Results say in cached_tokens what was not computed again; the bits are the same.
-    progress        called with a number from 0 to 1 while weights are read; when given, the hub shows its bars too.
+    progress        True shows a bar on a terminal or in a notebook while weights are read, and the hub's while they are
+                    fetched; False shows none. A callable is called with numbers from 0 to 1 instead.
     backend         who runs it, a name of gomlx.backends.names(): "native" (this engine) when None and GOMLX_BACKEND is
                     not set. The others take options of their own, and refuse those above that they do not know.
     fits            what is done where plan_memory() says that it does not fit the memory that is available: "error" raises
@@ -65,12 +66,13 @@ def load(path_or_name: str | os.PathLike | None = None, *, context_length: int |
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
         raise arguments.WrongType(f"load: the native backend has no option {', '.join(backend_options)}")
-    path = locate(path_or_name, show_bars=progress is not None)
+    path = locate(path_or_name, show_bars=bars.is_wanted(progress))
     if fits != "ignore":
         check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations)
-    engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
-                               activations=activations, threads=threads or 0, progress=progress,
-                               context_policy=context_policy)
+    with bars.reporting(progress, f"loading {os.path.basename(path)}") as report:
+        engine = _gomlx.load_model(path, context_length=context_length or 0, dtype=dtype, kv_dtype=kv_dtype,
+                                   activations=activations, threads=threads or 0, progress=report,
+                                   context_policy=context_policy)
     try:
         info = engine.info()
         info["path"] = path
@@ -142,8 +144,7 @@ def check_options(context_length, kv_dtype, threads, parallel, prompt_cache, pro
         arguments.one_of("kv_dtype", kv_dtype, ("float32", "float16", "bfloat16", "q8_0"))
     if not isinstance(prompt_cache, (bool, PromptCache)):
         raise TypeError(f"prompt_cache: expected True, False or a gomlx.PromptCache, got {arguments.shown(prompt_cache)}")
-    if progress is not None:
-        arguments.function("progress", progress)
+    bars.check(progress)
     if backend is not None:
         arguments.text("backend", backend, "a name")
 

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
-from gomlx import _gomlx
+from gomlx import _gomlx, bars
+from gomlx.bars import Progress
 from gomlx.parsing import Parsed, Part
 from gomlx.tool_calls import ToolCall
 
@@ -323,7 +324,8 @@ class BatchStream(Stepper):
     ended(i)    the Result of prompt i, or None while it goes on
     stats       prompts, prompt_tokens, cached_tokens, generated_tokens, seconds, tokens_per_second: of all together
     profile     profile=True: what the engine did for all together (a result's own counts shared passes whole)
-    read()      reads to the end; returns the results
+    read()      reads to the end; returns the results. progress=True shows a bar on a terminal or in a notebook, False
+                none; a callable is called with numbers from 0 to 1
     """
 
     def __init__(self, decoder, openers, size, *, lead=None, slots=None, deadline=None, on_error=lambda error: None,
@@ -460,9 +462,13 @@ class BatchStream(Stepper):
         made = self._made[index]
         return made.result if made is not None else None
 
-    def read(self) -> list[Result]:
-        for _ in self:
-            pass
+    def read(self, progress: Progress = True) -> list[Result]:
+        count, ended = len(self._openers), 0
+        with bars.reporting(bars.check(progress), "generating", count) as report:
+            for _, token in self:
+                if report is not None and token.finish_reason is not None:
+                    ended += 1
+                    report(ended / count)
         return self.results
 
     @property

@@ -6,13 +6,13 @@ import gomlx
 WRONG = {"integer": ["3", b"3", 1.5, float("nan"), True, [], {}, object(), [1]],
          "flag": ["a", 2, 1.5, [], object()],
          "seconds": ["a", b"a", [], object(), True, float("nan"), -1, 0], "items": ["a", b"a", 5, 1.5, True, object()],
-         "callable": ["a", 5, [], True], "path": [5, b"a", 1.5, True, [], object()], "name": [5, b"a", [], ["a"], object()],
+         "callable": ["a", 5, [], True], "progress": ["a", 5, [], object()], "path": [5, b"a", 1.5, True, [], object()], "name": [5, b"a", [], ["a"], object()],
          "text": [5, b"a", 1.5, True, object(), [1]],
          "text or integer": ["", b"3", 1.5, float("nan"), True, [], {}, object(), 0],
          "prompt": [5, b"a", None, {}, [1.5], ["a"], object()]}
 ARGUMENTS = [
     ("load", "context_length threads parallel", "integer"), ("load", "kv_dtype backend dtype activations", "name"),
-    ("load", "path_or_name", "path"), ("load", "progress", "callable"), ("load", "prompt_cache", "flag"),
+    ("load", "path_or_name", "path"), ("load", "progress", "progress"), ("load", "prompt_cache", "flag"),
     ("generate", "max_tokens min_tokens seed top_logprobs n top_k", "integer"), ("generate", "timeout", "seconds"),
     ("generate", "ignore_eos penalty_prompt", "flag"),
     ("generate", "stop_ids logits_processors steer suppress_tokens", "items"),
@@ -26,13 +26,13 @@ ARGUMENTS = [
     ("classify", "prompts labels", "items"), ("classify", "return_logits", "flag"), ("score", "text", "callable"),
     ("embed", "normalize", "flag"), ("embed", "pooling", "name"), ("inspect", "want", "text"),
     ("inspect", "prompt", "prompt"),
-    ("convert", "source destination", "path"), ("convert", "overwrite", "flag"), ("convert", "progress", "callable"),
+    ("convert", "source destination", "path"), ("convert", "overwrite", "flag"), ("convert", "progress", "progress"),
     ("convert", "quantize", "name"),
     ("plan_memory", "context batch budget", "integer"), ("plan_memory", "kv_dtype dtype", "name"),
     ("plan_memory", "path", "path"), ("discover", "path", "path"),
     ("bench", "generate repeat", "integer"), ("bench", "prompt", "text or integer"), ("bench", "sampling", "name"),
     ("bench", "profile prompt_cache probes", "flag"),
-    ("bench", "progress", "callable"),
+    ("bench", "progress", "progress"),
 ]
 
 

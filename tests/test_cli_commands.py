@@ -190,22 +190,6 @@ def test_json_is_json(capfd, monkeypatch):
     assert sys.stdout.buffer.getvalue() == b'"\\u00e9\\u2603"\n'
 
 
-# ------------------------------------------------------------------------------------------------------------ progress
-
-def test_progress_is_for_terminals(capfd, monkeypatch):
-    with output.progress("working") as report:
-        assert report is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with output.progress("working") as report:
-        for fraction in (0, 0.5, 0.501, 1, 7):
-            report(fraction)
-    out, err = capfd.readouterr()
-    assert out == "" and err.count("\rgomlx: working [") == 3 and "] 100 %" in err and err.endswith("\r\033[K")
-    with output.progress("nothing happens"):
-        pass
-    assert capfd.readouterr().err == ""
-
-
 # ------------------------------------------------------------------------------------------- consistency, completion
 
 def test_options_mean_the_same_everywhere():

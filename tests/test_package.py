@@ -28,7 +28,7 @@ def finish(stream):
 
 def test_importing_brings_in_nothing_heavy():
     program = ("import sys, gomlx, gomlx.core, gomlx.cli; "
-               "print([name for name in ('numpy', 'jinja2', 'huggingface_hub', 'torch') if name in sys.modules])")
+               "print([name for name in ('numpy', 'jinja2', 'huggingface_hub', 'tqdm', 'torch') if name in sys.modules])")
     done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True,
                           check=True)
     assert done.stdout == "[]\n" and done.stderr == ""

@@ -64,7 +64,7 @@ def test_what_the_package_carries():
     assert any(file.endswith("LICENSE") for file in files)
     assert not any(file.startswith(("tests/", "csrc/", "benchmarks/")) for file in files)
     needs = [line for line in installed().requires if "extra" not in line]
-    assert sorted(re.match(r"\w+", line)[0] for line in needs) == ["huggingface_hub", "jinja2", "numpy"]
+    assert sorted(re.match(r"\w+", line)[0] for line in needs) == ["huggingface_hub", "jinja2", "numpy", "tqdm"]
 
 
 def test_the_stub_says_what_the_extension_has():

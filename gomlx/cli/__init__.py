@@ -8,7 +8,7 @@ GROUPS), and in that file's add() a line
 
 Rules: options that several commands have stand in options.py, once, and mean the same everywhere (-m, --json,
 --backend, -n, ...); a text argument `-` reads standard input; --json prints one object (or one a line where results
-come one by one) and nothing else; long work shows output.progress; errors are raised, and become one line and status 1
+come one by one) and nothing else; long work shows bars.reporting; errors are raised, and become one line and status 1
 here.
 """
 import argparse

@@ -1,7 +1,7 @@
 """gomlx convert: a model in another container, or with its weights in another form."""
 import gomlx
 from gomlx.cli import options
-from gomlx.cli.output import print_json, progress, say, size
+from gomlx.cli.output import print_json, say, size
 
 # Those of gomlx.conversion, which is not imported for the sake of other commands.
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k",
@@ -21,8 +21,7 @@ def add(commands):
 
 
 def convert(args):
-    with progress("converting") as report:
-        made = gomlx.convert(args.source, args.destination, args.quantize, overwrite=args.overwrite, progress=report)
+    made = gomlx.convert(args.source, args.destination, args.quantize, overwrite=args.overwrite)
     if args.json:
         print_json(made)
         return 0

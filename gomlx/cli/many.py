@@ -1,9 +1,11 @@
 """batch, classify, score and embed: what is done with many texts at once."""
 import json
 import os
+import sys
 
+from gomlx import bars
 from gomlx.cli import options
-from gomlx.cli.output import coloured, json_line, print_json, progress, result_json, say
+from gomlx.cli.output import coloured, json_line, print_json, result_json, say
 
 
 def add(commands):
@@ -66,7 +68,8 @@ def generate_rows(args, lines, rows):
                 return                          # --resume shall compute it
             rows.add(number, name, result_json(result))
 
-        with stream, progress("generating") as report:
+        aside = rows.path is not None or not sys.stdout.isatty()        # a bar would stand between the rows
+        with stream, bars.reporting(aside, "generating", len(lines)) as report:
             for index, token in stream:
                 if token.finish_reason is not None:
                     show(index)

@@ -7,7 +7,7 @@ import sys
 
 import gomlx
 from gomlx import loading
-from gomlx.cli.output import progress, say
+from gomlx.cli.output import say
 
 
 def group():
@@ -114,15 +114,13 @@ def sampling_of(args):
 
 
 def load(args):
-    """The model of options.model, with a progress bar on a terminal."""
+    """The model of options.model."""
     if args.model is None:
         say(f"using {loading.PACKAGED}, the model in the package")
     others = {"python": args.python} if args.python is not None else {}
-    with progress("loading") as report:
-        return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy,
-                          dtype=args.dtype, kv_dtype=args.kv_dtype,
-                          activations=args.activations, threads=args.threads, progress=report, backend=args.backend,
-                          fits=args.fits, **others)
+    return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy, dtype=args.dtype,
+                      kv_dtype=args.kv_dtype, activations=args.activations, threads=args.threads, backend=args.backend,
+                      fits=args.fits, **others)
 
 
 def read_lines(path):

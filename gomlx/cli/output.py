@@ -1,4 +1,4 @@
-"""How commands show things: messages, tables, progress, colours."""
+"""How commands show things: messages, tables, colours."""
 import contextlib
 import dataclasses
 import json
@@ -7,7 +7,6 @@ import math
 import os
 import sys
 
-BAR = 30
 CODES = {"dim": "2", "bold": "1", "reverse": "7", "red": "31", "green": "32", "cyan": "36"}
 
 
@@ -39,31 +38,6 @@ def warnings_said():
         yield
     finally:
         log.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def progress(label):
-    """A bar on standard error while the block runs: gives a function that takes a number from 0 to 1, or None where
-    nobody would see it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    shown = -1
-
-    def report(fraction):
-        nonlocal shown
-        percent = int(100 * max(0.0, min(1.0, fraction)))
-        if percent != shown:
-            shown = percent
-            filled = BAR * percent // 100
-            bar = "#" * filled + "-" * (BAR - filled)
-            tell(f"\rgomlx: {label} [{bar}] {percent:3} %")
-
-    try:
-        yield report
-    finally:
-        if shown >= 0:
-            tell("\r\033[K")
 
 
 def wants_colour():

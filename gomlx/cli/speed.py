@@ -8,7 +8,7 @@ import time
 import gomlx
 from gomlx import benchmark, profiling
 from gomlx.cli import options
-from gomlx.cli.output import print_json, progress, say, show_rows, show_table
+from gomlx.cli.output import print_json, say, show_rows, show_table
 
 
 def peer(text):
@@ -103,9 +103,9 @@ def bench(args):
         if args.prompt is None:         # the packaged model's context is short
             room = model.context_length - max(args.depth or [0]) - (args.max_tokens or 64)
             changes["prompt"] = max(1, min(512, room))
-        with contextlib.ExitStack() as others, progress("measuring") as report:
+        with contextlib.ExitStack() as others:
             peers = dict(args.peer) | {name: others.enter_context(beside(args, settings)) for name, settings in args.against}
-            found = {"load_s": loaded, **gomlx.bench(model, progress=report, peers=peers, **changes)}
+            found = {"load_s": loaded, **gomlx.bench(model, peers=peers, **changes)}
     if args.json:
         print_json(found)
         return 0
