@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gomlx import _gomlx as mx
-from gomlx import arguments
+from gomlx import arguments, notebook
 
 END = 2**31 - 1                 # no position is as large
 
@@ -71,6 +71,9 @@ class LogitLens:
     ids: list[int]
     texts: list[str]            # of the prompt's tokens
     layers: list[list[list[LensToken]]]
+
+    def _repr_html_(self) -> str:
+        return notebook.logit_lens(self)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from gomlx import _gomlx, arguments, headers
+from gomlx import _gomlx, arguments, headers, notebook
 
 CONTEXT_CAP = 262144                            # no plan goes beyond it by itself
 CONTEXT_FLOOR = 4096
@@ -77,6 +77,9 @@ class MemoryPlan:
         """MemoryError, saying what does not fit and why, if something does not."""
         if not self.fits:
             raise MemoryError(self.why)
+
+    def _repr_html_(self) -> str:
+        return notebook.memory_plan(self)
 
 
 def plan_memory(path: str | os.PathLike | None = None, *, context: int | None = None, kv_dtype: str | None = None,

@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gomlx import _gomlx, abilities, arguments, chat, prefixes, scoring
+from gomlx import _gomlx, abilities, arguments, chat, notebook, prefixes, scoring
 from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Probe, ProbeEvent, Prober
@@ -29,6 +29,13 @@ MAX_BATCH = 1024                # streams that are decoded at a time
 MAX_SAMPLES = 1 << 20           # of one prompt
 MAX_TOKENS = 2**63 - 1
 MAX_LOGPROBS = 256
+
+
+class Info(dict[str, Any]):
+    """A dict that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        return notebook.info(self)
 
 
 class Model(Inspectable):
@@ -55,11 +62,11 @@ class Model(Inspectable):
         self.sampling = Sampling(**sampling)
         self._stop_ids = [i for i in sorted(stops) if i < engine.vocab_size]
         self.tokenizer = tokenizer
-        self.info = info | {
+        self.info = Info(info | {
             "sampling": sampling or {"temperature": 0.0},
             "stop_ids": [{"id": i, "text": tokenizer.id_to_token(i), "sources": stops[i]} for i in sorted(stops)],
             "chat_template": tokenizer.chat_template is not None,
-        }
+        })
 
     def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, min_tokens: int = 0,
                  sampling: Sampling | None = None, seed: int | None = None, stop: str | Sequence[str] | None = None,
@@ -541,6 +548,9 @@ class Model(Inspectable):
 
     def __repr__(self):
         return f"<gomlx.Model {self.info.get('architecture', '?')} from {self.info['path']!r}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.model(self)
 
 
 def deadline_of(timeout):

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from gomlx import _gomlx, arguments
+from gomlx import _gomlx, arguments, notebook
 
 POOLINGS = ("last", "mean", "cls")
 LAST_BYTES = 1 << 27            # of last logits that one call of the engine holds
@@ -51,6 +51,10 @@ class Score:
     logprobs: list[float | None]    # of each token after those before it; None for the first: nothing stands before it
     total: float                    # the sum of the others
     perplexity: float | None        # exp(-total / their number)
+    texts: list[str]                # what each token completes, "" within a character; together they are the text
+
+    def _repr_html_(self) -> str:
+        return notebook.score(self)
 
 
 def chunks(sequences, most):
@@ -125,7 +129,8 @@ def score(model, given):
         for ids, logprobs in zip(part, model._engine.score("logprobs", part), strict=True):
             values = logprobs.tolist()[1:]
             total = math.fsum(values)
-            scores.append(Score(ids, [None, *values], total, math.exp(-total / len(values)) if values else None))
+            perplexity = math.exp(-total / len(values)) if values else None
+            scores.append(Score(ids, [None, *values], total, perplexity, model.tokenizer.completed(ids)))
     return scores[0] if alone else scores
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
-from gomlx import _gomlx, bars
+from gomlx import _gomlx, bars, notebook
 from gomlx.bars import Progress
 from gomlx.parsing import Parsed, Part
 from gomlx.tool_calls import ToolCall
@@ -56,6 +56,9 @@ class Result:
                   "function": {"name": one.name, "arguments": one.arguments}}
                  for i, one in enumerate(self.tool_calls) if one.name is not None and one.arguments is not None]
         return made | {"tool_calls": calls} if calls else made
+
+    def _repr_html_(self) -> str:
+        return notebook.result(self)
 
 
 NO_STATS = {"prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "decode_steps": 0, "prefill_seconds": 0.0,
@@ -314,6 +317,9 @@ class TokenStream(Stepper):
         if self._made.result is None:
             raise RuntimeError("the stream has not ended: read it to its end or close it first")
         return self._made.result
+
+    def _repr_html_(self) -> str:
+        return notebook.token_stream(self._made._texts, self._made._logprobs, self._made.result)
 
 
 class BatchStream(Stepper):

@@ -8,7 +8,7 @@ import mmap
 import os
 from collections.abc import Sequence
 
-from gomlx import _gomlx
+from gomlx import _gomlx, notebook
 
 
 class Tokenizer(_gomlx.Tokenizer):
@@ -134,12 +134,19 @@ class Tokenizer(_gomlx.Tokenizer):
     def pieces(self, ids: Sequence[int]) -> list[dict]:
         """For each id {"id", "token", "text", "special"}: the vocabulary's name for it, and the text that it completes,
         "" within a character."""
+        return [{"id": one, "token": self.id_to_token(one), "text": text, "special": self.is_special(one)}
+                for one, text in zip(ids, self.completed(ids), strict=True)]
+
+    def completed(self, ids: Sequence[int]) -> list[str]:
+        """The text that each id completes, "" within a character; together they are the text of all."""
         stream = self.stream(skip_special_tokens=False)
-        rows = [{"id": one, "token": self.id_to_token(one), "text": stream.push(one), "special": self.is_special(one)}
-                for one in ids]
-        if rows:
-            rows[-1]["text"] += stream.finish()
-        return rows
+        texts = [stream.push(one) for one in ids]
+        if texts:
+            texts[-1] += stream.finish()
+        return texts
+
+    def _repr_html_(self) -> str:
+        return notebook.tokenizer(self)
 
     @property
     def chat_template(self) -> str | None:
