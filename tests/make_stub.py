@@ -29,9 +29,9 @@ RETURNS = {
     "array.__len__": "int",
     "array.__bool__": "bool", "array.__int__": "int", "array.__float__": "float", "array.__repr__": "str",
 }
-# Not the same under every Python, or object's own.
+# Not the same under every Python, object's own, or put there by gomlx/notebook.py.
 LEFT_OUT = {"__doc__", "__module__", "__new__", "__getattribute__", "__init__", "__weakref__", "__dict__", "__buffer__",
-            "__release_buffer__"}
+            "__release_buffer__", "_repr_html_"}
 HEAD = '''# Made by tests/make_stub.py from the extension's own signatures.
 from typing import Any, NamedTuple, Self
 
