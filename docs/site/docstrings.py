@@ -1,0 +1,44 @@
+"""An extension of griffe, which reads docstrings for mkdocstrings: gomlx's are plain text, made for help(). A line
+"name   what it is" becomes an item of a list, and what Markdown would take for markup is escaped."""
+import re
+
+import griffe
+
+ROW = re.compile(r"(\S(?:.{0,45}?\S)?) {2,}(\S.*)$")      # an argument's name, at least two spaces, its description
+CODE = re.compile(r"(`[^`]*`)")
+
+
+def escaped(text):
+    """The text with nothing in it that Markdown reads, but for what stands between backticks."""
+    return "".join(part if part.startswith("`") else re.sub(r"([*_\[\]<>|\\])", r"\\\1", part)
+                   for part in CODE.split(text))
+
+
+def markdown(docstring):
+    """Paragraphs, indented code and tables of arguments, as Markdown."""
+    made, state = [], "text"
+    for line in docstring.expandtabs().split("\n"):
+        row = ROW.fullmatch(line) if line[:1].strip() else None
+        if not line.strip():
+            made.append("")
+            state = "blank" if state != "code" else "code"
+        elif line.startswith("    ") and state in ("blank", "code"):
+            made.append(line)
+            state = "code"
+        elif row:
+            made += [""] * (state != "row") + [f"- `{row[1]}`: {escaped(row[2])}"]
+            state = "row"
+        elif line.startswith(" ") and state == "row":
+            made.append("  " + escaped(line.strip()))
+        else:
+            made += [""] * (state == "row") + [escaped(line.strip())]
+            state = "text"
+    return "\n".join(made)
+
+
+class PlainDocstrings(griffe.Extension):
+    def on_instance(self, *, obj, agent, **kwargs):
+        if isinstance(agent, griffe.Inspector) and obj.is_attribute and "property" not in obj.labels:
+            obj.docstring = None                # a constant's would be its type's: "dict() -> new empty dictionary"
+        if obj.docstring is not None:
+            obj.docstring.value = markdown(obj.docstring.value)
