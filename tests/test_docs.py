@@ -26,12 +26,27 @@ def read(path):
         return file.read()
 
 
+# What the output of a page must have in it, besides some output.
+SAYS = {
+    "arrays.md": r"right (9[1-9]|100)%", "chat.md": r"(?s)False\n.*I will look.*weather \{'city': 'Oslo', 'days': 2\} None",
+    "generation.md": r"(?s)ended by length, seed 1.*cancelled", "inspection.md": r"layers\.0\.attention_weights \(4, 4, 4\)",
+    "models.md": r"'activations': 'float32'", "numerics.md": "True True"}
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in read(os.path.join(DOCS, page))])
 def test_the_examples_of_a_page_run_one_after_another(page, tmp_path):
     done = subprocess.run([sys.executable, "-c", RUN, os.path.join(DOCS, page)], cwd=tmp_path, capture_output=True,
                           text=True, timeout=120)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert done.stdout
+    assert re.search(SAYS.get(page, "."), done.stdout), done.stdout
+
+
+def test_the_processor_on_the_page_avoids_a_letter(tmp_path):
+    page = read(os.path.join(DOCS, "generation.md"))
+    [block] = re.findall(r"```python\n((?:(?!```).)*?avoid_e.*?)```", page, re.S)
+    done = subprocess.run([sys.executable, "-c", "import gomlx\nmodel = gomlx.load()\n" + block], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=120)
+    assert len(done.stdout) > 30 and "e" not in done.stdout, done.stderr
 
 
 def test_an_example_that_fails_is_told_by_its_line(tmp_path):

@@ -276,18 +276,6 @@ def test_the_second_example_of_the_readme_learns():
     assert float(loss) < 0.3 and int(right) > 90
 
 
-def test_the_third_example_of_the_readme_avoids_a_letter():
-    text, probability = run_example(2).rstrip("\n").rsplit("\n", 1)
-    assert len(text) > 40 and "e" not in text and "array(" in probability
-
-
-def test_the_example_of_the_readme_that_looks_inside():
-    [number] = [i for i, one in enumerate(readme_examples()) if "logit_lens" in one]
-    shapes, *lens, text, entropies = run_example(number).splitlines()
-    assert "'layers.0.attention_weights': (4, 4, 4)" in shapes and len(lens) == 6 and text
-    assert all(0 <= float(one) < 8 for one in entropies.strip("[]").split(","))
-
-
 def test_what_a_model_can_do(model):
     from gomlx.abilities import ABILITIES
     assert model.abilities <= ABILITIES.keys()

@@ -22,9 +22,9 @@ MAY_SEE = {
     "run": FILES_AND_OPS | {"transform", "nn", "models", "train", "text"},
     "py": set(),
 }
-TOP = {".ci", ".gitignore", "LICENSE", "MANIFEST.in", "README.md", "benchmarks", "csrc", "docs", "gomlx", "kernels",
-       "notebooks",
-       "pyproject.toml", "setup.py", "tests"}
+TOP = {".ci", ".github", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md",
+       "SECURITY.md", "benchmarks", "csrc", "docs", "gomlx", "kernels", "notebooks", "pyproject.toml", "setup.py", "tests",
+       "tools"}
 FORBIDDEN = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "vprintf",
              "puts",
              "putchar", "fprintf", "__fprintf_chk", "vfprintf", "fputs", "fputc", "fwrite", "perror", "stdout",
