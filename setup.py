@@ -49,18 +49,17 @@ JOBS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 
 
 def isas_to_build():
-    """The instruction sets of GOMLX_ISAS: "all", for wheels that others run, or names with commas; unset: the best one that
-    this machine runs. What they build on comes with them, and the generic one always."""
+    """(sets, names of those that can be chosen) by GOMLX_ISAS: "all", for wheels that others run, or names with commas; unset:
+    the best one that this machine runs. The generic one is always among them. A set that is there only because another builds
+    on it cannot be chosen: just the parts that the other takes from it are compiled."""
     wanted = os.environ.get("GOMLX_ISAS") or best_here()
-    if wanted == "all":
-        return ISAS
     by_name = {one[0]: one for one in ISAS}
-    names = {"generic", *wanted.split(",")}
+    names = set(by_name) if wanted == "all" else {"generic", *wanted.split(",")}
     if unknown := names - by_name.keys():
         raise SystemExit(f"GOMLX_ISAS={wanted}: {', '.join(sorted(unknown))} unknown; expected all, or some of "
                          f"{', '.join(by_name)}")
-    names |= {by_name[name][1] for name in names}
-    return tuple(one for one in ISAS if one[0] in names)
+    bases = {by_name[name][1] for name in names}
+    return tuple(one for one in ISAS if one[0] in names | bases), names
 
 
 def best_here():
@@ -90,16 +89,18 @@ def is_part(path):
     return os.path.basename(path).startswith("part_")
 
 
-def parts(isas=ISAS):
-    """(source, instruction set, flags) of each part of the kernels."""
+def parts(isas=ISAS, chosen=None):
+    """(source, instruction set, flags) of each part of the kernels. chosen: as isas_to_build gives it; None: all."""
     names = {path: os.path.basename(path)[len("part_"):-len(".c")] for path in files(*PARTS)}
     made = []
     for path, part in names.items():
+        takers = {name if base is None or part == "table" or part in own else base
+                  for name, base, own, _, _ in isas if chosen is None or name in chosen}
         for isa, base, own, flags, _ in isas:
             defined = [f"-DKERNELS_SET={isa}", f"-DKERNELS_FAMILY={base or isa}", f"-DKERNELS_{base or isa}"]
             if part == "table":
                 defined += [f"-DFROM_{name}={isa if base is None or name in own else base}" for name in names.values()]
-            if base is None or part == "table" or part in own:
+            if isa in takers:
                 made.append((path, isa, [*defined, *flags]))
     return made
 
@@ -130,7 +131,7 @@ class BuildExt(build_ext):
             macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
             includes = [f"-I{folder}" for folder in ext.include_dirs]
             ext.extra_objects = []
-            for source, isa, flags in parts(isas_to_build()):
+            for source, isa, flags in parts(*isas_to_build()):
                 obj = os.path.join(self.build_temp, f"{source[:-2]}.{isa}.o")
                 os.makedirs(os.path.dirname(obj), exist_ok=True)
                 queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags)

@@ -13,6 +13,8 @@ import pytest
 import gomlx.core as gm
 from gomlx import AxisError
 
+pytestmark = pytest.mark.isa
+
 mx = pytest.importorskip("mlx.core")
 
 CATALOGUE = Path(__file__).parent.parent / "csrc" / "ops" / "ops.def"

@@ -13,6 +13,8 @@ from arrays import NUMPY_DTYPES, name_of, named
 
 import gomlx.core as mx
 
+pytestmark = pytest.mark.isa
+
 
 # ---- creation ----
 

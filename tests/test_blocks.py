@@ -11,6 +11,8 @@ import pytest
 import gomlx.core as mx
 from gomlx import _gomlx
 
+pytestmark = pytest.mark.isa
+
 EXACT = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"]     # rounded by a rule that every program has
 FITTED = {"Q2_K": 0.274, "Q3_K": 0.149, "Q4_K": 0.0735, "Q5_K": 0.0365, "Q6_K": 0.0176, "IQ4_NL": 0.0775,
           "IQ4_XS": 0.0765}                          # relative error of normal values, a little above ours

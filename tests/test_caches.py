@@ -17,6 +17,8 @@ import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
 
+pytestmark = pytest.mark.isa
+
 CONFIG = SMALL | {"hidden_size": 128, "max_position_embeddings": 2048}      # heads of 32
 WINDOW = CONFIG | {"model_type": "mistral", "sliding_window": 100}
 KV_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "q8_0": 34 / 32}

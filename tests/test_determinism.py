@@ -13,6 +13,8 @@ from checkpoints import SMALL
 import gomlx
 from gomlx import _gomlx, loading
 
+pytestmark = pytest.mark.isa
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
 FORCED = "GOMLX_ISA" in os.environ

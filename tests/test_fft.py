@@ -3,6 +3,8 @@ import gomlx.core as mx
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.isa
+
 LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 19, 30, 31, 49, 64, 97, 100, 121, 127, 128, 169, 210, 243,
            251, 256, 360, 511, 512, 1000, 1009, 1024, 1025, 2048, 2187, 3000, 4099, 8192]
 NORMS = ["backward", "ortho", "forward"]

@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from checkpoints import SMALL, random_weights, save_gguf, save_safetensors
-from engine import load_setup
+from engine import Compiler, load_setup
 from test_tokenizer import byte_alphabet
+
+pytestmark = pytest.mark.slow
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = sorted(os.path.basename(path)[5:-2] for path in glob.glob(os.path.join(ROOT, "tests", "fuzz", "fuzz_*.c")))
@@ -92,19 +93,10 @@ def parsers(tmp_path_factory):
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("clang has no libFuzzer or sanitizers (libclang-rt-dev)")
     build = load_setup(ROOT)
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Itests/fuzz",
-             *(f"-I{name}" for name in build.INCLUDES), f"-fsanitize=fuzzer-no-link,{SANITIZE}",
-             "-fno-sanitize-recover=all"]
-
-    def run(*command):
-        done = subprocess.run([clang, *command], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    def compile_one(source, isa="", own=()):
-        obj = str(folder / source.replace("/", "_")) + isa + ".o"
-        run(*flags, *own, "-c", source, "-o", obj)
-        return obj
-
+    compiler = Compiler(ROOT, [
+        clang, "-std=c11", "-D_GNU_SOURCE", "-O1", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Itests/fuzz",
+        *(f"-I{name}" for name in build.INCLUDES), f"-fsanitize=fuzzer-no-link,{SANITIZE}", "-fno-sanitize-recover=all"],
+        build.JOBS)
     sources = [os.path.relpath(path, ROOT) for name in ("base", "text", "io")
                for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c")) if not build.is_part(path)
                and not path.endswith("io/source.c")]                     # which makes arrays of what was parsed
@@ -116,11 +108,9 @@ def parsers(tmp_path_factory):
     # Configs are read by the architectures too, whose forward passes need all ops: what is not there gets a stub.
     configs = [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "csrc", "models", "*.c"))
                if os.path.basename(path) not in ("load.c", "fields.c", "experts.c", "info.c", "weights.c")]
-    with ThreadPoolExecutor(build.JOBS) as pool:
-        objects = list(pool.map(compile_one, [*sources, "kernels/quants.c", str(isa)]))
-        objects += pool.map(lambda part: compile_one(*part), parts)
-        config_objects = list(pool.map(compile_one, configs))
-        batches = [compile_one("csrc/run/encode_batch.c")]
+    objects = list(compiler.compile([*sources, "kernels/quants.c", str(isa), *parts]).values())
+    config_objects = list(compiler.compile(configs).values())
+    batches = [compiler.object("csrc/run/encode_batch.c", [])]
 
     def stubs(command):
         """An object with a function that ends the program for each symbol that the linker misses."""
@@ -128,15 +118,15 @@ def parsers(tmp_path_factory):
         names = sorted(set(re.findall(r"undefined (?:reference to|symbol:) [`']?(\w+)", said)))
         source = folder / "stubs.c"
         source.write_text("".join(f"void {name}(void) {{ __builtin_trap(); }}\n" for name in names))
-        run("-O1", "-c", str(source), "-o", str(source) + ".o")
+        compiler.run([clang, "-O1", "-c", str(source), "-o", str(source) + ".o"])
         return str(source) + ".o"
 
     def link(name):
-        own = compile_one(f"tests/fuzz/fuzz_{name}.c")
+        own = compiler.object(f"tests/fuzz/fuzz_{name}.c", [])
         program = str(folder / name)
         used = objects + (config_objects if name == "config" else batches if name == "encoding" else [])
         command = [f"-fsanitize=fuzzer,{SANITIZE}", own, *used, *(f"-l{one}" for one in build.LIBRARIES), "-o", program]
-        run(*command, *([stubs(command)] if name == "config" else []))
+        compiler.run([clang, *command, *([stubs(command)] if name == "config" else [])])
         return program
 
     return link

@@ -12,6 +12,8 @@ import pytest
 
 import gomlx.core as mx
 
+pytestmark = pytest.mark.isa
+
 CATALOGUE = Path(__file__).parent.parent / "csrc" / "ops" / "ops.def"
 ROWS = re.findall(r"^(UNARY|BINARY|REDUCE)\((\w+)", CATALOGUE.read_text(), re.M)
 UNARY, BINARY, REDUCE = ([name for kind, name in ROWS if kind == wanted] for wanted in ("UNARY", "BINARY", "REDUCE"))

@@ -6,6 +6,8 @@ import pytest
 
 import gomlx.core as mx
 
+pytestmark = pytest.mark.isa
+
 KEYS = 250          # generated keys for each seed
 
 

@@ -12,6 +12,8 @@ import pytest
 
 import gomlx.core as mx
 
+pytestmark = pytest.mark.isa
+
 CATALOGUE = Path(__file__).parent.parent / "csrc" / "ops" / "ops.def"
 ROWS = re.findall(r"^(UNARY|BINARY|REDUCE|HAND)\((\w+), *(?:(\w+),\s*\(gm_scope)?", CATALOGUE.read_text(), re.M)
 

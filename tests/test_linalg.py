@@ -3,6 +3,8 @@ import gomlx.core as mx
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.isa
+
 LA = mx.linalg
 SIZES = [1, 2, 3, 5, 8, 17, 33, 70]
 SHAPES = [(1, 1), (2, 2), (3, 3), (5, 2), (2, 5), (17, 17), (40, 23), (23, 40), (1, 6), (6, 1), (2, 3, 4, 4),

@@ -6,6 +6,8 @@ import pytest
 import gomlx.core as mx
 from gomlx import _gomlx
 
+pytestmark = pytest.mark.isa
+
 # The error of a sum of n products, as a part of the sum of their sizes, and of one rounding of the result.
 ERRORS = {"float32": (2e-6, 0), "float16": (2e-6, 2.0**-11), "bfloat16": (2e-6, 2.0**-8), "float64": (1e-14, 0),
           "complex64": (4e-6, 0)}

@@ -1,14 +1,16 @@
 """The kernels for AArch64 on any machine: cross-compiled, and run in an emulator. The rest of the engine is compiled
 for it too, but not linked: its libraries are here for the machine at hand only."""
+import contextlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from engine import load_setup
+from engine import Compiler, load_setup
+
+pytestmark = pytest.mark.slow
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
@@ -18,41 +20,18 @@ PROGRAMS = {"tests/c/test_kernels.c": ["quick", "neon", "neon_i8mm"], "tests/c/t
             "tests/c/test_row_kernels.c": ["quick"], "tests/c/test_draw_kernels.c": ["quick"]}
 
 
-class Cross:
-    """Compiles as setup.py does on AArch64."""
+class Cross(Compiler):
+    """Compiles as setup.py does on AArch64. parts: the kernels' for its instruction sets."""
 
     def __init__(self, folder):
         self.folder, self.build = str(folder), load_setup(ROOT)
-        self.flags = [*self.build.FLAGS, "-Werror", "-D_GNU_SOURCE", *(f"-I{name}" for name in self.build.INCLUDES),
-                      "-idirafter", "/usr/include"]     # cJSON's and PCRE2's headers are the same for every machine
-
-    def compile(self, sources, linked=True):
-        """{source: object}, two at a time; what is not to be linked is only checked."""
-        def one(unit):
-            source, isa, own = unit if isinstance(unit, tuple) else (unit, "", [])
-            obj = os.path.join(self.folder, source.replace("/", "_")[:-1] + isa + ".o")
+        flags = [*self.build.FLAGS, "-Werror", "-D_GNU_SOURCE", *(f"-I{name}" for name in self.build.INCLUDES),
+                 "-idirafter", "/usr/include"]          # cJSON's and PCRE2's headers are the same for every machine
+        super().__init__(ROOT, [COMPILER, *flags], self.build.JOBS)
+        with contextlib.chdir(ROOT):
             # The generic kernels are what others are held against: not worth the optimiser's half minute.
-            level = "-O1" if isa == "generic" else "-fsyntax-only" if not linked else self.build.level(source)
-            call([COMPILER, *self.flags, level, *own, "-c", source, "-o", obj])
-            return (f"{source}@{isa}" if isa else source), obj
-
-        with ThreadPoolExecutor(self.build.JOBS) as pool:
-            return dict(pool.map(one, sources))
-
-
-def in_root(cross):
-    """The parts of the kernels for AArch64."""
-    here = os.getcwd()
-    os.chdir(ROOT)
-    try:
-        return [part for part in cross.build.parts(cross.build.ARM) if part[0].startswith("kernels/")]
-    finally:
-        os.chdir(here)
-
-
-def call(command):
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, shlex.join(command) + "\n" + done.stderr
+            self.parts = [(source, isa, [*own, "-O1" if isa == "generic" else self.build.level(source)])
+                          for source, isa, own in self.build.parts(self.build.ARM) if source.startswith("kernels/")]
 
 
 def emulate(cpu, *command):
@@ -76,11 +55,11 @@ def programs(cross):
     """{source: program}"""
     if shutil.which(EMULATOR) is None:
         pytest.skip(f"{EMULATOR} is not installed (Debian: qemu-user)")
-    kernels = cross.compile([*KERNELS, *in_root(cross)])
-    objects = cross.compile(PROGRAMS)
-    built = {source: objects[source][:-2] for source in PROGRAMS}
+    kernels = {**cross.compile(KERNELS, "-O3"), **cross.compile(cross.parts)}
+    objects = cross.compile(PROGRAMS, "-O2")
+    built = {source: os.path.join(cross.folder, os.path.basename(source)[:-2]) for source in PROGRAMS}
     for source, program in built.items():
-        call([COMPILER, "-static", objects[source], *kernels.values(), "-lm", "-o", program])
+        cross.run([COMPILER, "-static", objects[source], *kernels.values(), "-lm", "-o", program])
     return built
 
 
@@ -108,5 +87,7 @@ def test_a_cpu_does_not_get_what_it_lacks(programs, cpu, lacks):
 
 
 def test_the_engine_compiles(cross):
-    sources = [path for path in cross.build.files(os.path.join(ROOT, "csrc/**/*.c")) if "/csrc/py/" not in path]
-    assert len(cross.compile([os.path.relpath(path, ROOT) for path in sources], linked=False)) > 30
+    with contextlib.chdir(ROOT):
+        sources = [path for path in cross.build.files("csrc/**/*.c") if not path.startswith("csrc/py/")]
+    assert len(sources) > 30
+    assert not cross.warnings([(source, ["-O2", "-fsyntax-only"]) for source in sources])

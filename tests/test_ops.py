@@ -24,7 +24,7 @@ INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
 RTOL = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2, "float64": 1e-14, "complex64": 4e-6}
 ATOL = {"float32": 1e-6, "float16": 1e-4, "bfloat16": 1e-4, "float64": 1e-300, "complex64": 4e-6}
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")     # NumPy's, about infinities
+pytestmark = [pytest.mark.isa, pytest.mark.filterwarnings("ignore::RuntimeWarning")]       # NumPy's, about infinities
 
 
 def dtype_of(name, module=mx):

@@ -6,6 +6,8 @@ import pytest
 
 import gomlx.core as mx
 
+pytestmark = pytest.mark.isa
+
 
 def f32(*shape, seed=0):
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("f4")

@@ -5,6 +5,8 @@ import pytest
 
 import gomlx.core as mx
 
+pytestmark = pytest.mark.isa
+
 CODINGS = [*(("affine", group, bits) for group in (32, 64, 128) for bits in (1, 2, 3, 4, 5, 6, 8)),
            ("mxfp4", 32, 4), ("mxfp8", 32, 8), ("nvfp4", 16, 4)]
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

@@ -7,6 +7,8 @@ import gomlx.core as mx
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.isa
+
 KEY = 77
 HALF = [mx.float32, mx.float16, mx.bfloat16]
 

@@ -4,6 +4,8 @@ import pytest
 
 import gomlx.core as mx
 
+pytestmark = pytest.mark.isa
+
 
 def inputs(b, t, hk, hv, dk, dv, seed=0):
     r = np.random.default_rng(seed)

@@ -13,6 +13,8 @@ import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
 
+pytestmark = pytest.mark.isa
+
 STORY = "Once upon a time"
 
 

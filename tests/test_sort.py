@@ -9,6 +9,8 @@ from test_gradients import check_gradient
 import gomlx.core as mx
 from gomlx import _gomlx
 
+pytestmark = pytest.mark.isa
+
 try:
     import mlx.core as mlx
 except ImportError:
