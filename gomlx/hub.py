@@ -5,6 +5,8 @@ there. Only the files that are needed are fetched, and they are checked against 
 """
 import contextlib
 import glob
+import hashlib
+import json
 import logging
 import os
 import re
@@ -208,6 +210,64 @@ def cached():
             found.append({"name": repo.repo_id, "bytes": repo.size_on_disk, "path": str(repo.repo_path),
                           "gguf": sorted(file for file in files if file.endswith(".gguf"))})
     return sorted(found, key=lambda one: (-one["bytes"], one["name"]))
+
+
+HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def verify(repo, progress=None):
+    """{file: what is wrong with it} of a cached model, {} when nothing is; the hub is not asked. In the cache a file's content
+    is named by its hash: SHA-256 of large files, git's SHA-1 of small ones. progress: called with a number from 0 to 1."""
+    from huggingface_hub import constants
+    base = os.path.join(constants.HF_HUB_CACHE, "models--" + repo.replace("/", "--"))
+    folders = [os.path.join(base, "snapshots", one) for one in sorted(os.listdir(os.path.join(base, "snapshots")))] \
+        if os.path.isdir(os.path.join(base, "snapshots")) else []
+    if not folders:
+        raise FileNotFoundError(f"the cache has no model {repo!r}; 'gomlx models' lists what it has")
+    problems, contents = {}, {}
+    for folder in folders:
+        names = sorted(os.path.relpath(os.path.join(where, one), folder) for where, _, files in os.walk(folder) for one in files)
+        for name in names:
+            contents.setdefault(os.path.realpath(os.path.join(folder, name)), name)
+        problems |= {one: "is missing" for one in missing(folder, names)}
+    sizes = {path: os.path.getsize(path) if os.path.isfile(path) else 0 for path in contents}
+    whole, done = max(1, sum(sizes.values())), 0
+    for path, name in contents.items():
+        expected, found = os.path.basename(path), None
+        if not os.path.isfile(path):
+            problems[name] = "its content is not in the cache"
+        elif HASH.fullmatch(expected):
+            digest = hashlib.sha256() if len(expected) == 64 else hashlib.sha1(b"blob %d\0" % sizes[path])
+            with open(path, "rb") as file:
+                while piece := file.read(1 << 22):
+                    digest.update(piece)
+                    done += len(piece)
+                    if progress is not None:
+                        progress(min(1.0, done / whole))
+            found = digest.hexdigest()
+            if found != expected:
+                problems[name] = f"its {digest.name} is {found[:12]}..., expected {expected[:12]}...; remove it with " \
+                    f"'gomlx models rm {repo}' and load it again"
+    return dict(sorted(problems.items()))
+
+
+def missing(folder, names):
+    """Files that others of a snapshot need: shards of an index, parts of a split GGUF."""
+    found = []
+    if "model.safetensors.index.json" in names:
+        try:
+            with open(os.path.join(folder, "model.safetensors.index.json"), encoding="utf-8") as file:
+                shards = sorted({str(one) for one in json.load(file)["weight_map"].values()})
+        except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+            shards = []                         # what it is instead, its hash tells
+        found += [one for one in shards if one not in names]
+    for parts in gguf_models(names):
+        split = SPLIT.search(parts[0][:-len(".gguf")])
+        if split and int(split["count"]) <= 99999:
+            stem = SPLIT.sub("", parts[0][:-len(".gguf")])
+            needed = [f"{stem}-{i:05}-of-{split['count']}.gguf" for i in range(1, int(split["count"]) + 1)]
+            found += [one for one in needed if one not in names]
+    return found
 
 
 def remove(repo):

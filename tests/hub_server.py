@@ -5,6 +5,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+def etag_of(file, data):
+    """As the hub has them: SHA-256 of large files, git's SHA-1 of the others."""
+    if file.endswith((".safetensors", ".gguf", ".bin")):
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
 def commit_of(name):
     return hashlib.sha1(name.encode()).hexdigest()
 
@@ -64,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(404, b"no such file", with_body, {"X-Error-Code": "EntryNotFound"})
         if with_body:
             hub.fetched.append(file)
-        extra = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": commit_of(name),
+        extra = {"ETag": f'"{etag_of(file, data)}"', "X-Repo-Commit": commit_of(name),
                  "Accept-Ranges": "none"}
         return self.send(200, data, with_body, extra, cut=file in hub.cut)
 

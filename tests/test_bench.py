@@ -233,7 +233,7 @@ def test_what_cannot_be_run(model, changes, words):
 
 
 def test_command(capsys):
-    arguments = ["bench", "--prompt", "20", "--generate", "3", "--repeat", "1", "--no-probes"]
+    arguments = ["bench", "--prompt", "20", "--max-tokens", "3", "--repeat", "1", "--no-probes"]
     assert cli.main([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["load_s"] > 0 and report["config"]["probes"] is False and "probes" not in report
@@ -268,7 +268,7 @@ def test_command_against_other_settings_and_reports(capsys, tmp_path):
 
 
 def test_command_with_peers_and_profile(capsys, fake_peer):
-    arguments = ["bench", "--prompt", "20", "--generate", "3", "--repeat", "1", "--depth", "0", "--depth", "5",
+    arguments = ["bench", "--prompt", "20", "--max-tokens", "3", "--repeat", "1", "--depth", "0", "--depth", "5",
                  "--batch", "1", "--batch", "2", "--no-probes", "--no-cache", "--no-restore", "--no-bundle", "--profile", "--threads", "1",
                  "--peer", "other=" + fake_peer[0]()]
     assert cli.main(arguments) == 0

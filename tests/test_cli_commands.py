@@ -4,16 +4,20 @@ import dataclasses
 import io
 import json
 import os
+import pty
 import re
+import select
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
 import gomlx
 from gomlx import cli
-from gomlx.cli import complete, generation, models, output, tokens
+from gomlx.cli import complete, generation, manual, models, output, tokens
 from gomlx.model import Result
 from gomlx.parsing import Part
 from gomlx.tool_calls import ToolCall
@@ -200,9 +204,16 @@ def test_options_mean_the_same_everywhere():
             for flag in action.option_strings:
                 meanings.setdefault(flag, {}).setdefault((action.dest, action.nargs, action.type), []).append(name)
     assert not {flag: found for flag, found in meanings.items() if len(found) > 1}
+    flags = {}                                  # and what is meant has the same flags everywhere
+    for name, one in subparsers().items():
+        for action in one._actions:
+            for flag in action.option_strings:
+                flags.setdefault(action.dest, {}).setdefault(name, set()).add(flag)
+    assert not {dest: found for dest, found in flags.items() if len(set(map(frozenset, found.values()))) > 1}
+    assert flags["max_tokens"] == dict.fromkeys(("generate", "chat", "batch", "bench"), {"-n", "--max-tokens"})
     for name, one in subparsers().items():
         assert one.description.endswith("."), name
-        assert name == "completion" or "--json" in one._option_string_actions, name
+        assert name in ("completion", "help") or "--json" in one._option_string_actions, name
         for action in one._actions:
             assert action.help or not action.option_strings, (name, action)
 
@@ -228,7 +239,7 @@ def bash_offers(capfd, tmp_path, *words):
 
 
 @pytest.mark.parametrize("words, want", [
-    (["gomlx", "ge"], ["generate"]), (["gomlx", "models", ""], ["rm"]),
+    (["gomlx", "ge"], ["generate"]), (["gomlx", "models", ""], ["rm", "verify"]),
     (["gomlx", "completion", ""], ["bash", "zsh", "fish"]),
     (["gomlx", "generate", "--dty"], ["--dtype"]), (["gomlx", "chat", "--no-t"], ["--no-think"]),
     (["gomlx", "generate", "--dtype", "b"], ["bfloat16"]), (["gomlx", "generate", "-m", "mod"], ["model.gguf"]),
@@ -259,6 +270,107 @@ def test_fish_offers_each_option_with_its_command(capfd):
     assert "complete -c gomlx -n '__fish_seen_subcommand_from generate' -l dtype -x -a 'float32 float16 bfloat16' " \
         "-d 'of weights that are not quantised'" in lines
     assert [line for line in lines if "-a 'rm'" in line] == [
-        "complete -c gomlx -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from rm' -f -a 'rm' "
-        "-d 'remove models from the cache'"]
+        "complete -c gomlx -n '__fish_seen_subcommand_from models; and not __fish_seen_subcommand_from rm verify' -f -a 'rm' "
+        "-d 'Remove models from the cache.'"]
     assert complete.quoted("it's") == "'it'\\''s'"
+
+
+OFFERS = [("gomlx ge", ["generate"]), ("gomlx models ve", ["verify"]), ("gomlx completion b", ["bash"]),
+          ("gomlx generate --dty", ["--dtype"]), ("gomlx chat --no-t", ["--no-think"]), ("gomlx generate --dtype b", ["bfloat16"]),
+          ("gomlx --ver", ["--version"])]
+
+
+@pytest.mark.parametrize("line, want", OFFERS)
+def test_fish_completes(capfd, tmp_path, line, want):
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    _, script, _ = run(capfd, "completion", "fish")
+    (tmp_path / "gomlx.fish").write_text(script)
+    done = subprocess.run(["fish", "--no-config", "-c", f"source gomlx.fish; complete -C {complete.quoted(line)}"],
+                          capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert [one.split("\t")[0] for one in done.stdout.splitlines()] == want
+
+
+@pytest.mark.parametrize("line, want", OFFERS)
+def test_zsh_completes(capfd, tmp_path, line, want):
+    """In a shell that somebody types into: what stands on the line after a tab."""
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    _, script, _ = run(capfd, "completion", "zsh")
+    (tmp_path / "script").write_text(script)
+    ours, theirs = pty.openpty()
+    shell = subprocess.Popen(["zsh", "-f", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, start_new_session=True,
+                             env=os.environ | {"HOME": str(tmp_path), "TERM": "dumb", "PS1": "> "})
+    os.close(theirs)
+    try:
+        os.write(ours, b"autoload -U compinit; compinit -u -D; source ./script; gomlx() { print -r -- \"<$*>\"; }; print re''ady\n")
+        until(ours, "ready")
+        os.write(ours, line.encode() + b"\t\n")
+        shown = until(ours, ">\r")
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)
+    typed = line.removeprefix("gomlx ").split()
+    assert f"<{' '.join([*typed[:-1], *want])}>" in shown.replace(" >", ">"), shown
+
+
+def until(terminal, end, seconds=20):
+    """What comes out of a terminal, until it says so."""
+    shown, limit = "", time.monotonic() + seconds
+    while end not in shown and time.monotonic() < limit:
+        if select.select([terminal], [], [], 0.2)[0]:
+            shown += os.read(terminal, 4096).decode(errors="replace")
+    assert end in shown, shown
+    return shown
+
+
+# --------------------------------------------------------------------------------------------------------- help, verify
+
+def pages():
+    """(words, parser) of each command and action."""
+    for name, one in subparsers().items():
+        yield [name], one
+        yield from (([name, below], parser) for below, parser in manual.actions_of(one).items())
+
+
+@pytest.mark.parametrize("words", [words for words, _ in pages()], ids=" ".join)
+def test_each_command_has_a_page_with_examples_that_parse(capfd, words):
+    status, out, err = run(capfd, "help", *words)
+    command = dict((tuple(words), one) for words, one in pages())[tuple(words)]
+    assert status == 0 and err == "" and out.startswith("NAME\n    gomlx " + " ".join(words) + " - ")
+    for title in ("SYNOPSIS", "OPTIONS", "EXAMPLES", "EXIT STATUS"):
+        assert f"\n{title}\n" in out
+    for action in command._actions:
+        assert all(flag in out for flag in action.option_strings)
+    assert command.examples and max(map(len, out.splitlines())) <= 100 + 60
+    for example in command.examples:
+        assert f"    {example}\n" in out
+        line = example.split("$(")[-1].split(")")[0].split(" > ")[0].split(" | ")[-1]
+        argv = shlex.split(line)
+        assert argv[0] == "gomlx"
+        assert cli.parser().parse_args(argv[1:]).run
+
+
+def test_help_without_a_command_lists_them_all(capfd):
+    status, out, _ = run(capfd, "help")
+    assert status == 0 and all(f"  {name} " in out for name in subparsers())
+    status, out, err = run(capfd, "help", "models", "rmm")
+    assert status == 1 and out == "" and "no command 'models rmm'; there are: rm, verify" in err
+    status, _, err = run(capfd, "help", "nothing")
+    assert status == 1 and "there are: generate, chat" in err
+
+
+def test_verifying_what_is_in_no_cache(capfd, tmp_path):
+    from gomlx import loading
+    with open(loading.PACKAGED_FILE, "rb") as file:
+        data = file.read()
+    for name, content in (("good.gguf", data), ("cut.gguf", data[:-1000]), ("none.gguf", b"no model")):
+        (tmp_path / name).write_bytes(content)
+    paths = [str(tmp_path / name) for name in ("good.gguf", "cut.gguf", "none.gguf")]
+    status, out, err = run(capfd, "models", "verify", *paths)
+    assert status == 1 and [line.split()[0] for line in out.splitlines()] == ["good", "damaged", "damaged"]
+    assert err.count(str(tmp_path)) >= 2
+    status, out, _ = run(capfd, "models", "verify", paths[0], "--json")
+    assert status == 0 and json.loads(out) == {"models": [{"name": paths[0], "problems": {}}]}

@@ -166,7 +166,7 @@ def test_a_killed_batch_goes_on(tmp_path, capsys):
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": TEXTS[i % 3], "max_tokens": 40}) + "\n" for i in range(60)))
     command = [sys.executable, "-P", "-m", "gomlx", "batch", str(prompts), "-t", "0", "--ignore-eos", "-o", str(out),
-               "--batch-size", "2"]
+               "--batch", "2"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < 5):
         time.sleep(0.005)

@@ -163,6 +163,45 @@ def test_listing_and_removing(server):
         hub.remove("org/tiny-GGUF")
 
 
+def test_what_the_cache_holds_is_verified(server, capfd):
+    from gomlx import cli
+    index = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}).encode()
+    server.repos["org/llama"] = server.repos["org/llama"] | {"model.safetensors.index.json": index}
+    folder = hub.fetch("org/llama")
+    hub.fetch("org/tiny-GGUF:F16")
+    told = []
+    assert hub.verify("org/llama", told.append) == hub.verify("org/tiny-GGUF") == {}
+    assert told == sorted(told) and told[-1] == 1.0
+    status = cli.main(["models", "verify", "--json"])
+    names = ["fable", "org/llama", "org/tiny-GGUF"]
+    assert status == 0 and json.loads(capfd.readouterr().out)["models"] == [{"name": one, "problems": {}} for one in names]
+    weights = os.path.join(folder, "model-00001-of-00002.safetensors")
+    with open(os.path.realpath(weights), "r+b") as file:            # one bit, of a file that is as long as it was
+        file.seek(100)
+        file.write(b"b")
+    with open(os.path.realpath(os.path.join(folder, "config.json")), "ab") as file:
+        file.write(b" ")
+    os.remove(os.path.join(folder, "model-00002-of-00002.safetensors"))
+    os.remove(os.path.realpath(os.path.join(folder, "tokenizer.json")))
+    found = hub.verify("org/llama")
+    assert list(found) == ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "tokenizer.json"]
+    assert found["config.json"].startswith("its sha1 is ") and "models rm org/llama" in found["config.json"]
+    assert found["model-00001-of-00002.safetensors"].startswith("its sha256 is ")
+    assert found["model-00002-of-00002.safetensors"] == "is missing"
+    assert found["tokenizer.json"] == "its content is not in the cache"
+    status = cli.main(["models", "verify", "org/llama", "org/tiny-GGUF"])
+    out, err = capfd.readouterr()
+    assert status == 1 and out == "damaged  org/llama\ngood     org/tiny-GGUF\n" and err.count("gomlx: org/llama: ") == 4
+    with pytest.raises(FileNotFoundError, match="no model 'org/none'"):
+        hub.verify("org/none")
+
+
+def test_a_part_of_a_split_model_that_is_not_there(server):
+    path = hub.fetch("org/tiny-GGUF:F16")
+    os.remove(os.path.join(os.path.dirname(path), "tiny-F16-00002-of-00002.gguf"))
+    assert hub.verify("org/tiny-GGUF") == {"tiny-F16-00002-of-00002.gguf": "is missing"}
+
+
 @pytest.mark.parametrize("text, is_one", [
     ("org/name", True), ("org/name:Q4_K_M", True), ("org/name/sub/file.gguf", True),
     ("TheBloke/Llama-2-7B-GGUF:Q8_0", True),

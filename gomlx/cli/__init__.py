@@ -3,7 +3,8 @@
 To add a command: a function `run(args)` that returns the exit status, in the file of its group (or a new one, listed in
 GROUPS), and in that file's add() a line
 
-    made = commands.add("name", run, "One sentence, with a full stop.", options.model, options.json)
+    made = commands.add("name", run, "One sentence, with a full stop.", options.model, options.json,
+                        examples=["gomlx name file.txt"])
     made.add_argument("file", metavar="FILE")
 
 Rules: options that several commands have stand in options.py, once, and mean the same everywhere (-m, --json,
@@ -19,10 +20,10 @@ import sys
 
 import gomlx
 from gomlx import arguments
-from gomlx.cli import conversion, generation, inspection, machine, many, models, speed, tokens
+from gomlx.cli import conversion, generation, inspection, machine, manual, many, models, speed, tokens
 from gomlx.cli.output import say, warnings_said
 
-GROUPS = (generation, many, inspection, tokens, models, conversion, speed, machine)
+GROUPS = (generation, many, inspection, tokens, models, conversion, speed, machine, manual)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
             gomlx.Error, arguments.WrongType)
 
@@ -33,11 +34,14 @@ class Commands:
     def __init__(self, subparsers):
         self._subparsers = subparsers
 
-    def add(self, name, run, help_text, *parents):
-        """A command whose options are those of `parents`, and what is added to the parser that is returned."""
+    def add(self, name, run, help_text, *parents, examples):
+        """A command whose options are those of `parents`, and what is added to the parser that is returned. examples:
+        command lines, for its page (manual.py)."""
         made = self._subparsers.add_parser(name, help=help_text, description=help_text,
+                                           epilog=f"`gomlx help {name}` has examples.",
                                            parents=[one() for one in parents])
         made.set_defaults(run=run)
+        made.examples = examples
         return made
 
 

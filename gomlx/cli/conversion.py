@@ -10,7 +10,9 @@ TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k_s",
 
 def add(commands):
     made = commands.add("convert", convert, "Write a model in another container, or with its weights in another form.",
-                        options.json)
+                        options.json,
+                        examples=["gomlx convert path/to/model model.gguf -q q4_k_m", "gomlx convert model.gguf folder -q mlx-4",
+                                  "gomlx convert fable fable-f16.gguf -q f16 --overwrite"])
     made.add_argument("source", help="a folder, a .gguf file, or a name of the Hugging Face hub")
     made.add_argument("destination", help="a file that ends in .gguf, or a folder")
     made.add_argument("-q", "--quantize", choices=TYPES, metavar="TYPE", help="of weights: f32, f16, bf16; in a .gguf "

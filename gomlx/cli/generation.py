@@ -5,15 +5,21 @@ import sys
 from gomlx import profiling
 from gomlx.cli import options
 from gomlx.cli.output import coloured, print_json, result_json, say
+from gomlx.cli.talk import Conversation
 
 
 def add(commands):
-    made = commands.add("generate", generate, "Continue a text.", options.model, options.sampling, options.json)
+    made = commands.add("generate", generate, "Continue a text.", options.model, options.sampling, options.json,
+                        examples=['gomlx generate "Once upon a time" -n 100 --seed 1',
+                                  'gomlx generate -m org/name:Q4_K_M "The answer is" -t 0 --stop .',
+                                  "cat prompt.txt | gomlx generate - --json"])
     made.add_argument("text", help="the text to continue; - reads standard input")
     made.add_argument("--samples", type=int, default=1, metavar="N", help="so many continuations of the text, which is "
                       "computed once")
     made = commands.add("chat", chat, "Answer once, or talk when no text is given.", options.model, options.sampling,
-                        options.json)
+                        options.json,
+                        examples=["gomlx chat", 'gomlx chat "Tell me a story about a cat." -n 200',
+                                  'gomlx chat -m path/to/model --system "Answer in one sentence." --no-think'])
     made.add_argument("text", nargs="?", help="the question; - reads standard input")
     made.add_argument("--system", metavar="TEXT", help="the system message")
     made.add_argument("--think", action="store_true", default=None, help="reason before answering, where the model can")
@@ -94,73 +100,8 @@ def chat(args):
     system = [{"role": "system", "content": args.system}] if args.system else []
     with options.load(args) as model:
         if args.text is None:
-            return talk(model, args, system)
+            return Conversation(model, args, system, show, chat_options(args)).run()
         messages = system + [{"role": "user", "content": options.read_text(args.text)}]
         with model.chat(messages, **chat_options(args)) as stream:
             show(stream, args)
     return 0
-
-
-def talk(model, args, system):
-    """Questions and answers until the input ends. One session holds the conversation, so each turn computes only what
-    is new; Ctrl-C ends an answer, and the conversation only where nobody types."""
-    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if on_terminal:
-        import readline  # noqa: F401 - gives input() line editing and history
-        say("/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer")
-    session, messages = new_session(model), list(system)
-    while True:
-        try:
-            text = input("> ") if on_terminal else sys.stdin.readline()
-        except EOFError:
-            print(file=sys.stderr)
-            return 0
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
-            if on_terminal:
-                continue
-            raise
-        if not on_terminal and text == "":
-            return 0
-        text = text.strip()
-        if text == "/exit":
-            return 0
-        if text == "/reset":
-            if session is not None:
-                session.truncate(0)
-            messages = list(system)
-        elif text.startswith("/"):
-            say(f"no command {text.split()[0]}: there are /reset and /exit")
-        elif text:
-            messages.append({"role": "user", "content": text})
-            answer(model, args, messages, session)
-
-
-def new_session(model):
-    """A session, or None where the backend has none: then each turn computes the whole conversation."""
-    try:
-        return model.session()
-    except NotImplementedError:
-        return None
-
-
-def answer(model, args, messages, session):
-    """One answer, appended to messages; a question that cannot be answered is taken back."""
-    try:
-        stream = model.chat(messages, session=session, reset=session is not None, **chat_options(args))
-    except ValueError as error:
-        messages.pop()
-        say(f"error: {error}; /reset starts anew")
-        return
-    with stream:
-        try:
-            show(stream, args)
-        except KeyboardInterrupt:
-            stream.close()
-            if not sys.stdin.isatty():
-                raise
-            if args.json:
-                print_json(result_json(stream.result))
-            else:
-                print(flush=True)
-    messages.append(stream.result.message)

@@ -7,7 +7,9 @@ from gomlx.cli.output import print_json, say, show_rows
 
 def add(commands):
     made = commands.add("inspect", inspect, "Show what a model computes for a text, or would say after each layer.",
-                        options.model, options.json)
+                        options.model, options.json,
+                        examples=['gomlx inspect "Once upon a time" --lens', 'gomlx inspect "Once" --names',
+                                  "gomlx inspect \"Once\" --want 'layers.*.attention_weights' --npz attention.npz"])
     made.add_argument("text", help="the text; - reads standard input")
     made.add_argument("--want", action="append", metavar="NAME", help="activations, with or without wildcards: "
                       "'layers.*.residual' (the default), logits; may be given several times")

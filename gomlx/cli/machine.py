@@ -6,9 +6,13 @@ from gomlx.cli.output import coloured, print_json, show_rows, show_table
 
 
 def add(commands):
-    commands.add("doctor", doctor, "Show what was found on this machine, what was chosen, and why.", options.json)
-    commands.add("backends", backends, "List who can run models here, and what the others lack.", options.json)
-    made = commands.add("completion", completion, "Print what makes a shell complete gomlx's commands and options.")
+    commands.add("doctor", doctor, "Show what was found on this machine, what was chosen, and why.", options.json,
+                 examples=["gomlx doctor", "gomlx doctor --json"])
+    commands.add("backends", backends, "List who can run models here, and what the others lack.", options.json,
+                 examples=["gomlx backends"])
+    made = commands.add("completion", completion, "Print what makes a shell complete gomlx's commands and options.",
+                        examples=['eval "$(gomlx completion bash)"', 'eval "$(gomlx completion zsh)"',
+                                  "gomlx completion fish > ~/.config/fish/completions/gomlx.fish"])
     made.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 

@@ -10,22 +10,28 @@ from gomlx.cli.output import coloured, json_line, print_json, result_json, say
 
 def add(commands):
     made = commands.add("batch", batch, "Continue or answer the prompts of a JSONL file together.", options.model,
-                        options.sampling, options.json)
+                        options.sampling, options.json,
+                        examples=["gomlx batch prompts.jsonl -n 50 -o answers.jsonl",
+                                  "gomlx batch prompts.jsonl -n 50 -o answers.jsonl --resume",
+                                  "echo '{\"prompt\": \"Once\"}' | gomlx batch - --json"])
     made.add_argument("file", metavar="FILE.jsonl", help='lines such as {"prompt": "Once"} or {"messages": [...]}, with '
                       'options of their own ("max_tokens", "seed", ...) and an "id"; - reads standard input')
-    made.add_argument("--batch-size", type=int, default=16, metavar="N", help="prompts at a time (default: 16)")
+    made.add_argument("--batch", type=int, default=16, metavar="N", help="sequences at once (default: 16)")
     made.add_argument("-o", "--output", metavar="OUT.jsonl", help="write the results there as JSON lines, each as its prompt "
                       "ends")
     made.add_argument("--resume", action="store_true", help="go on with OUT.jsonl after an interruption: prompts whose row is "
                       "there are not computed again")
     made.add_argument("--keep-going", action="store_true", help="a line that is no prompt becomes a row with an error")
     made = commands.add("classify", classify, "Show what comes next after each line, or which label fits.",
-                        options.model, options.json)
+                        options.model, options.json,
+                        examples=["gomlx classify reviews.txt --label ' good' --label ' bad'"])
     made.add_argument("file", metavar="FILE", help="a text a line; - reads standard input")
     made.add_argument("--label", action="append", metavar="TEXT", help="one of the answers; may be given several times")
-    made = commands.add("score", score, "Show how likely a model finds each line.", options.model, options.json)
+    made = commands.add("score", score, "Show how likely a model finds each line.", options.model, options.json,
+                        examples=["gomlx score texts.txt", "echo 'Once upon a time' | gomlx score -"])
     made.add_argument("file", metavar="FILE", help="a text a line; - reads standard input")
-    made = commands.add("embed", embed, "Print a vector for each line.", options.model, options.json)
+    made = commands.add("embed", embed, "Print a vector for each line.", options.model, options.json,
+                        examples=["gomlx embed texts.txt --pooling mean --normalize --json"])
     made.add_argument("file", metavar="FILE", help="a text a line; - reads standard input")
     made.add_argument("--pooling", choices=("last", "mean", "cls"), help="(default: as the model states)")
     made.add_argument("--normalize", action="store_true", default=None, help="to length 1")
@@ -55,7 +61,7 @@ def generate_rows(args, lines, rows):
         timeout = common.pop("timeout", None)
         own_timeouts = ["timeout" in asked for _, (_, asked) in lines]
         stream = model.generate_batch([asked.pop("messages" if "messages" in asked else "prompt") for _, (_, asked) in lines],
-                                      options=[asked for _, (_, asked) in lines], batch_size=args.batch_size,
+                                      options=[asked for _, (_, asked) in lines], batch_size=args.batch,
                                       timeout=timeout, **common)
         shown, late = [False] * len(lines), []
 

@@ -5,7 +5,7 @@ import os
 import re
 
 import gomlx
-from gomlx import loading, memory_plan
+from gomlx import bars, headers, loading, memory_plan
 from gomlx.cli import options
 from gomlx.cli.output import print_json, say, show_rows, show_table, size
 
@@ -14,23 +14,34 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, 
 
 
 def add(commands):
-    commands.add("info", info, "Show what is known about a model.", options.model, options.json)
+    commands.add("info", info, "Show what is known about a model.", options.model, options.json,
+                 examples=["gomlx info", "gomlx info -m model.gguf --json"])
     made = commands.add("plan", plan, "Show what memory a model takes, before it is loaded; status 1 when it does not "
-                        "fit.", options.source, options.json)
+                        "fit.", options.source, options.json,
+                        examples=["gomlx plan -m path/to/model --context 32768", "gomlx plan -m org/name:Q4_K_M --budget 8GB --batch 4"])
     made.add_argument("--context", type=int, metavar="N", help="tokens of a sequence (default: what fits)")
     made.add_argument("--kv-dtype", choices=tuple(memory_plan.KV_BYTES), help="of the KV cache")
     made.add_argument("--dtype", choices=tuple(memory_plan.FLOAT_BYTES), help="of weights that are not quantised")
     made.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
     made.add_argument("--budget", type=byte_count, metavar="BYTES", help="such as 8GB or 512MiB (default: what is "
                       "available)")
-    made = commands.add("discover", discover, "List the models in a folder and below.", options.json)
+    made = commands.add("discover", discover, "List the models in a folder and below.", options.json,
+                        examples=["gomlx discover", "gomlx discover ~/models --json"])
     made.add_argument("path", nargs="?", default=".", help="(default: this folder)")
-    made = commands.add("models", models, "List the cached models, or remove some.", options.json)
+    made = commands.add("models", models, "List the cached models, verify them, or remove some.", options.json,
+                        examples=["gomlx models", "gomlx models verify", "gomlx models rm org/name"])
     actions = made.add_subparsers(metavar="ACTION")
-    remove = actions.add_parser("rm", help="remove models from the cache", description="Remove models from the cache.")
-    remove.add_argument("names", nargs="+", metavar="NAME")
-    remove.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-    remove.set_defaults(run=models_remove)
+    for name, run, help_text, takes, examples in (
+            ("rm", models_remove, "Remove models from the cache.", {"nargs": "+", "help": "as gomlx models lists them"},
+             ["gomlx models rm org/name"]),
+            ("verify", models_verify, "Read models whole and say what is damaged or missing; status 1 when something is.",
+             {"nargs": "*", "help": "as gomlx models lists them, or a folder or a .gguf file, whose headers and lengths alone can "
+              "be verified (default: all that are cached)"}, ["gomlx models verify", "gomlx models verify org/name model.gguf"])):
+        action = actions.add_parser(name, help=help_text, description=help_text)
+        action.add_argument("names", metavar="NAME", **takes)
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+        action.set_defaults(run=run)
+        action.examples = examples
 
 
 def byte_count(text):
@@ -114,3 +125,32 @@ def models_remove(args):
         for name, count in freed.items():
             say(f"removed {name}, {size(count)}")
     return 0
+
+
+def models_verify(args):
+    from gomlx import hub
+    names = args.names or [loading.PACKAGED, *(one["name"] for one in hub.cached())]
+    found = [{"name": name, "problems": problems_of(name)} for name in names]
+    if args.json:
+        print_json({"models": found})
+    else:
+        for one in found:
+            print(f"{'damaged' if one['problems'] else 'good':7}  {one['name']}")
+            for file, problem in one["problems"].items():
+                say(f"{one['name']}: {file}: {problem}")
+    return 1 if any(one["problems"] for one in found) else 0
+
+
+def problems_of(name):
+    """{file: what is wrong with it}. A cached model's files are compared with their hashes; of others the headers are read,
+    which say how long the files must be."""
+    from gomlx import hub
+    if hub.is_name(name) and not os.path.exists(name):
+        with bars.reporting(True, f"verifying {name}") as report:
+            return hub.verify(name, report)
+    path = loading.locate(name)
+    try:
+        headers.read(path)
+    except (gomlx.Error, OSError, ValueError) as error:
+        return {os.path.basename(path): " ".join(str(error).split())}
+    return {}

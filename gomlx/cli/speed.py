@@ -47,11 +47,14 @@ SETTINGS = {"model": str, "threads": int, "context_length": int, "activations": 
 
 def add(commands):
     made = commands.add("bench", bench, "Measure how fast a model reads a prompt and writes an answer.", options.model,
-                        options.json)
+                        options.json,
+                        examples=["gomlx bench", "gomlx bench model.gguf --prompt 512 -n 128 --depth 0 --depth 4096",
+                                  "gomlx bench model.gguf --peer llama.cpp=./llama-bench --json > report.json",
+                                  "gomlx bench --compare before.json after.json"])
     made.add_argument("path", nargs="?", metavar="MODEL", help="the model; the same as -m MODEL")
     made.add_argument("--prompt", type=prompt, metavar="N|TEXT", help="tokens to read, of a text of its own (default: "
                       "512), or the text to read; - is standard input")
-    made.add_argument("-n", "--generate", dest="max_tokens", type=int, metavar="N", help="tokens to write (default: 64)")
+    made.add_argument("-n", "--max-tokens", type=int, metavar="N", help="tokens to write (default: 64)")
     made.add_argument("--depth", type=int, action="append", metavar="N", help="tokens in the cache before (default: "
                       "0); may be given several times")
     made.add_argument("--batch", type=int, action="append", metavar="N", help="sequences at once (default: 1); may be "

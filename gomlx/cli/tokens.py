@@ -9,7 +9,8 @@ from gomlx.tokenizer import Tokenizer
 
 def add(commands):
     made = commands.add("tokens", tokens, "Show the tokens of a text; no weights are read.", options.source,
-                        options.json)
+                        options.json,
+                        examples=['gomlx tokens "Once upon a time"', 'gomlx tokens -m org/name --chat "Hello" --json'])
     made.add_argument("text", help="the text; - reads standard input")
     made.add_argument("--chat", action="store_true", help="as a user's message, through the chat template")
     made.add_argument("--bare", action="store_true", help="without the tokens that begin and end a text")

@@ -1,0 +1,211 @@
+"""chat without a text: a conversation, question by question."""
+import contextlib
+import json
+import os
+import sys
+
+from gomlx import chat as templates
+from gomlx.cli import options
+from gomlx.cli.output import print_json, result_json, say, tell, wants_colour
+
+HELP = '''\
+/help             these lines
+/system [TEXT]    show the system message, or set it; /system - removes it
+/tokens [TEXT]    how many tokens the conversation has, or the tokens of a text
+/save FILE        write the conversation, a JSON list of messages
+/load FILE        go on with a conversation that was written
+/reset            forget the conversation, but not the system message
+/exit             leave, as Ctrl-D does; Ctrl-C stops an answer
+A line that ends in \\ goes on in the next one. Between two lines of """ all lines are one question. //TEXT asks /TEXT.
+'''
+HISTORY = 1000          # lines that are kept for the next conversation
+
+
+class Conversation:
+    """Questions and answers until the input ends. One session holds the conversation, so that each turn computes only
+    what is new; Ctrl-C ends an answer, and the conversation only where nobody types.
+
+    messages    those before the first question
+    show        show(stream, args) prints an answer as it comes
+    asked       options of model.chat()"""
+
+    def __init__(self, model, args, messages, show, asked):
+        self.model, self.messages = model, list(messages)
+        self._args, self._show, self._asked = args, show, asked
+        self._session = new_session(model)
+        self._on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self.ended = False
+
+    def run(self):
+        with history() if self._on_terminal else contextlib.nullcontext():
+            if self._on_terminal:
+                say("/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops an answer")
+            while not self.ended:
+                try:
+                    text = self.read()
+                except EOFError:
+                    if self._on_terminal:
+                        tell("\n")
+                    return 0
+                except KeyboardInterrupt:
+                    tell("\n")
+                    if self._on_terminal:
+                        continue
+                    raise
+                try:
+                    self.take(text)
+                except (OSError, ValueError) as error:
+                    say(f"error: {' '.join(str(error).split())}")
+        return 0
+
+    # ---- reading ----
+
+    def read(self):
+        """A question, or a command: one line, or several. EOFError at the end of the input."""
+        line = self.read_line("> ").strip()
+        if line == '"""':
+            lines = []
+            with contextlib.suppress(EOFError):             # an end of the input ends the question too
+                while (line := self.read_line('" ')).strip() != '"""':
+                    lines.append(line)
+            return "\n".join(lines).strip()
+        lines = []
+        while line.endswith("\\"):
+            lines.append(line[:-1])
+            line = self.read_line("\\ ").rstrip()
+        return "\n".join([*lines, line])
+
+    def read_line(self, prompt):
+        if self._on_terminal:
+            return input(prompt)
+        with options.decoding("-"):
+            line = sys.stdin.readline()
+        if line == "":
+            raise EOFError
+        return line.removesuffix("\n")
+
+    # ---- doing ----
+
+    def take(self, text):
+        """Does a command, or asks a question."""
+        if text.startswith("/") and not text.startswith("//"):
+            name, _, rest = text[1:].partition(" ")
+            command = COMMANDS.get(name)
+            if command is None:
+                say(f"no command /{name}: there are {', '.join('/' + one for one in COMMANDS)}")
+            else:
+                command(self, rest.strip())
+        elif text:
+            self.ask(text.removeprefix("/") if text.startswith("//") else text)
+
+    def ask(self, text):
+        """One answer. A question that cannot be answered is taken back."""
+        messages = [*self.messages, {"role": "user", "content": text}]
+        try:
+            stream = self.model.chat(messages, session=self._session, reset=self._session is not None, **self._asked)
+        except ValueError as error:
+            say(f"error: {error}; /reset starts anew")
+            return
+        with stream:
+            try:
+                self._show(stream, self._args)
+            except KeyboardInterrupt:
+                stream.close()
+                if not sys.stdin.isatty():
+                    raise
+                if self._args.json:
+                    print_json(result_json(stream.result))
+                else:
+                    print(flush=True)
+        self.messages = [*messages, stream.result.message]
+
+    def help(self, rest):
+        tell(HELP)
+
+    def system(self, rest):
+        has = self.messages[:1] and self.messages[0]["role"] == "system"
+        if not rest:
+            say(self.messages[0]["content"] if has else "there is no system message")
+            return
+        self.messages[:1 if has else 0] = [] if rest == "-" else [{"role": "system", "content": rest}]
+
+    def tokens(self, rest):
+        tokenizer = self.model.tokenizer
+        if rest:
+            ids = tokenizer.bare(rest)
+            print(tokenizer.render(ids, colour=wants_colour()), flush=True)
+        else:
+            ids = self._session.ids if self._session is not None else []
+        say(f"{len(ids)} tokens" + ("" if rest else f" of {self.model.context_length}"))
+
+    def save(self, rest):
+        path = named(rest, "/save")
+        if os.path.exists(path):
+            read_messages(path)                 # nothing but a conversation is written over
+        beside = path + ".part"
+        try:
+            with open(beside, "w", encoding="utf-8") as file:
+                json.dump(self.messages, file, ensure_ascii=False, indent=1)
+                file.write("\n")
+            os.replace(beside, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(beside)
+        say(f"wrote {len(self.messages)} messages to {path}")
+
+    def load(self, rest):
+        path = named(rest, "/load")
+        self.messages = read_messages(path)
+        say(f"{len(self.messages)} messages from {path}")
+
+    def reset(self, rest):
+        if self._session is not None:
+            self._session.truncate(0)
+        self.messages = [one for one in self.messages[:1] if one["role"] == "system"]
+
+    def exit(self, rest):
+        self.ended = True
+
+
+COMMANDS = {name: getattr(Conversation, name) for name in ("help", "system", "tokens", "save", "load", "reset", "exit")}
+
+
+def new_session(model):
+    """A session, or None where the backend has none: then each turn computes the whole conversation."""
+    try:
+        return model.session()
+    except NotImplementedError:
+        return None
+
+
+def named(rest, command):
+    if not rest:
+        raise ValueError(f"{command}: expected the name of a file")
+    return os.path.expanduser(rest)
+
+
+def read_messages(path):
+    """The messages in a file; ValueError when it holds something else."""
+    found = options.read_json_file(path)
+    try:
+        return templates.check_messages(found)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: no conversation: {error}") from None
+
+
+@contextlib.contextmanager
+def history():
+    """input() with line editing, and the lines of earlier conversations, which only their user may read."""
+    import readline
+    folder = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "gomlx")
+    path = os.path.join(folder, "chat_history")
+    readline.set_history_length(HISTORY)
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):      # a home that cannot be written remembers nothing
+            os.makedirs(folder, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            readline.write_history_file(path)
