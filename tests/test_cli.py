@@ -3,6 +3,7 @@ import dataclasses
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -277,3 +278,106 @@ def test_ctrl_c_ends_it_quietly():
         status = process.wait(60)
         assert status in (128 + signal.SIGINT, 0)            # 0: it was done before the signal came
         assert process.stderr.read() == "gomlx: using fable, the model in the package\n"
+
+
+# ------------------------------------------------------------------------------------------------- a conversation's commands
+
+def talk(capfd, monkeypatch, text, *options):
+    """(texts of the answers, standard error) of a conversation that is read from a pipe."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    status, out, err = run(capfd, "chat", "-t", "0", "-n", "8", "--json", *options)
+    assert status == 0
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")], out, err
+
+
+def test_help_names_every_command(capfd, monkeypatch):
+    from gomlx.cli import talk as talking
+    answers, _, err = talk(capfd, monkeypatch, "/help\n")
+    assert answers == [] and all(f"\n/{name} " in "\n" + err for name in talking.COMMANDS)
+
+
+def test_a_conversation_is_saved_and_goes_on(capfd, monkeypatch, tmp_path):
+    file = tmp_path / "talk.json"
+    first, _, err = talk(capfd, monkeypatch, f"Tell me a story.\n/save {file}\nAnd then?\n/save {file}\n", "--system", "Be kind.")
+    messages = json.loads(file.read_text())
+    assert [one["role"] for one in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[0]["content"] == "Be kind." and messages[2]["content"] == first[0]["answer"] and "wrote 3 messages" in err
+    file.write_text(json.dumps(messages[:3]))
+    again, _, err = talk(capfd, monkeypatch, f"/load {file}\nAnd then?\n")
+    assert again[0]["tokens"] == first[1]["tokens"] and "3 messages from" in err
+    assert os.listdir(tmp_path) == ["talk.json"]
+
+
+@pytest.mark.parametrize("command, words", [
+    ("/save", "expected the name of a file"), ("/load", "expected the name of a file"), ("/load {}/none", "No such file"),
+    ("/save {}/no/such/folder", "No such file"), ("/load {}/text", "not JSON"), ("/load {}/object", "no conversation"),
+    ("/save {}/text", "not JSON"), ("/load {}/numbers", "no conversation"), ("/nothing", "no command /nothing: there are /help"),
+    ("/save {}/object", "no conversation")])
+def test_files_that_hold_no_conversation(capfd, monkeypatch, tmp_path, command, words):
+    for name, content in (("text", "once upon"), ("object", '{"role": "user"}'), ("numbers", "[1, 2]")):
+        (tmp_path / name).write_text(content)
+    answers, _, err = talk(capfd, monkeypatch, command.format(tmp_path) + "\nHello\n")
+    assert words in err and len(answers) == 1                   # it goes on
+    assert (tmp_path / "text").read_text() == "once upon" and len(os.listdir(tmp_path)) == 3
+
+
+def test_the_system_message(capfd, monkeypatch):
+    plain, _, err = talk(capfd, monkeypatch, "/system\nHello\n")
+    assert "there is no system message" in err
+    given, _, err = talk(capfd, monkeypatch, "Hello\n/system Speak of\n/system\n/reset\nHello\n/system -\n/reset\nHello\n")
+    assert "gomlx: Speak of\n" in err
+    assert given[1]["prompt_tokens"] > given[0]["prompt_tokens"] == given[2]["prompt_tokens"] == plain[0]["prompt_tokens"]
+    want, _, _ = talk(capfd, monkeypatch, "Hello\n", "--system", "Speak of")
+    assert given[1]["tokens"] == want[0]["tokens"] and given[2]["tokens"] == plain[0]["tokens"]
+
+
+def test_tokens_of_a_conversation_and_of_a_text(capfd, monkeypatch):
+    answers, out, err = talk(capfd, monkeypatch, "/tokens\n/tokens Once upon\nHello\n/tokens\n")
+    assert "gomlx: 0 tokens of 2048\n" in err and "gomlx: 2 tokens\n" in err and "394  'Once'" in out
+    held = answers[0]["prompt_tokens"] + answers[0]["generated_tokens"]
+    counts = [int(line.split()[1]) for line in err.splitlines() if line.endswith(" of 2048")]
+    assert counts[0] == 0 and held - 1 <= counts[1] <= held     # the last token's keys are made when it goes on
+
+
+@pytest.mark.parametrize("typed", ["one\\\ntwo\\\nthree\n", '"""\none\ntwo\nthree\n"""\n', '"""\none\ntwo\nthree'])
+def test_a_question_of_several_lines(capfd, monkeypatch, tmp_path, typed):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    from gomlx.cli import talk as talking
+    asked = []
+    monkeypatch.setattr(talking.Conversation, "ask", lambda self, text: asked.append(text))
+    assert run(capfd, "chat")[0] == 0 and asked == ["one\ntwo\nthree"]
+
+
+def test_a_question_that_begins_with_a_slash(capfd, monkeypatch):
+    from gomlx.cli import talk as talking
+    asked = []
+    monkeypatch.setattr(talking.Conversation, "ask", lambda self, text: asked.append(text))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("//help me\n / is a slash\n"))
+    _, _, err = run(capfd, "chat")
+    assert asked == ["/help me"] and "no command /" in err
+
+
+def test_what_was_typed_is_there_the_next_time(tmp_path):
+    """On a terminal: the history of one conversation in the next one, in a file of the user's own."""
+    pytest.importorskip("readline", reason="this Python has no readline")
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TERM": "dumb", "HOME": str(tmp_path)}
+    for typed, want in ((b"/system Be kind to frogs\n/exit\n", "/help lists"), (b"\x1b[A\x1b[A\n/system\n/exit\n", "gomlx: Be kind to frogs")):
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen([*COMMAND, "chat"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+                                   cwd=os.path.dirname(os.path.abspath(__file__)), start_new_session=True)
+        os.close(theirs)
+        shown = b""
+        try:
+            while b"> " not in shown:
+                shown += os.read(ours, 4096)
+            os.write(ours, typed)
+            while True:
+                shown += os.read(ours, 4096)
+        except OSError:                         # the other side is closed
+            pass
+        finally:
+            os.close(ours)
+            status = process.wait(30)
+        assert status == 0 and want in shown.decode(), shown
+    file = tmp_path / "gomlx" / "chat_history"
+    assert "/system Be kind to frogs" in file.read_text() and file.stat().st_mode & 0o077 == 0

@@ -152,6 +152,9 @@ PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, P
 PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused);
 gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy);
 
+/* ---- arrow.c ---- */
+PyObject *py_array_arrow(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
 /* ---- source.c ---- */
 /* _file_arrays(fd, name, [(dtype, shape, first byte), ...], swapped): a list of arrays that are read when evaluated. */
 PyObject *file_arrays(PyObject *module, PyObject *args);

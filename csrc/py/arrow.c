@@ -1,0 +1,250 @@
+/* arrow.c - arrays for readers of Arrow's C data interface, such as polars and pyarrow: an array [n] is a column, [n, m] a
+ * table of m columns. All of it is copied into memory that the reader releases without the GIL and without Python.
+ *  (1) A structure whose release is NULL was released, or moved: readers move it by copying its bytes.
+ *  (2) Each column owns its memory alone, so that a reader may keep one and release the table. */
+#include "py/py.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The layout that Arrow fixes. */
+typedef struct arrow_schema {
+    const char *format, *name, *metadata;
+    int64_t flags, n_children;
+    struct arrow_schema **children, *dictionary;
+    void (*release)(struct arrow_schema *);
+    void *private_data;
+} arrow_schema;
+typedef struct arrow_array {
+    int64_t length, null_count, offset, n_buffers, n_children;
+    const void **buffers;
+    struct arrow_array **children, *dictionary;
+    void (*release)(struct arrow_array *);
+    void *private_data;
+} arrow_array;
+#define SCHEMA "arrow_schema"
+#define ARRAY "arrow_array"
+enum { ALIGNMENT = 64 };
+
+static const char *const formats[GM_DTYPE_COUNT] = {
+    [GM_BOOL] = "b",   [GM_UINT8] = "C",  [GM_UINT16] = "S", [GM_UINT32] = "I",  [GM_UINT64] = "L",  [GM_INT8] = "c",
+    [GM_INT16] = "s",  [GM_INT32] = "i",  [GM_INT64] = "l",  [GM_FLOAT16] = "e", [GM_FLOAT32] = "f", [GM_FLOAT64] = "g",
+};
+
+/* ---- columns ---- */
+
+typedef struct { const void *buffers[2]; void *data; } column;      /* the first says which are null: none */
+
+static void release_column(arrow_array *a) {
+    column *c = a->private_data;
+    free(c->data);
+    free(c);
+    a->release = NULL;
+}
+
+/* Elements that lie `stride` of them apart, one after another; of bool a bit for each, the lowest first. */
+static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64_t stride, gm_dtype type) {
+    size_t size = gm_dtype_size(type);
+    for (int64_t i = 0; i < n; i++) {
+        const unsigned char *one = in + i * stride * (int64_t)size;
+        if (type == GM_BOOL)
+            out[i / 8] = (unsigned char)(out[i / 8] | (*one != 0) << i % 8);
+        else
+            memcpy(out + (size_t)i * size, one, size);
+    }
+}
+
+static bool fill_column(arrow_array *a, const unsigned char *in, int64_t n, int64_t stride, gm_dtype type) {
+    size_t bytes = type == GM_BOOL ? ((size_t)n + 7) / 8 : (size_t)n * gm_dtype_size(type);
+    size_t rounded = (bytes / ALIGNMENT + 1) * ALIGNMENT;
+    column *c = malloc(sizeof *c);
+    unsigned char *data = c ? aligned_alloc(ALIGNMENT, rounded) : NULL;
+    if (!data) {
+        free(c);
+        return false;
+    }
+    memset(data, 0, rounded);
+    gather(data, in, n, stride, type);
+    *c = (column){.buffers = {NULL, data}, .data = data};
+    *a = (arrow_array){.length = n, .n_buffers = 2, .buffers = c->buffers, .release = release_column, .private_data = c};
+    return true;
+}
+
+static void release_name(arrow_schema *s) {
+    free(s->private_data);
+    s->release = NULL;
+}
+
+/* number: of the column in its table; below 0 it is one by itself. */
+static bool fill_column_schema(arrow_schema *s, gm_dtype type, int64_t number) {
+    enum { LENGTH = 32 };
+    char *name = malloc(LENGTH);
+    if (!name)
+        return false;
+    name[0] = '\0';
+    if (number >= 0)
+        snprintf(name, LENGTH, "column_%lld", (long long)number);
+    *s = (arrow_schema){.format = formats[type], .name = name, .release = release_name, .private_data = name};
+    return true;
+}
+
+/* ---- tables ---- */
+
+typedef struct { const void *validity; arrow_array **children, *items; } table;
+
+static void release_table(arrow_array *a) {
+    table *t = a->private_data;
+    for (int64_t i = 0; i < a->n_children; i++)
+        if (t->items[i].release)
+            t->items[i].release(&t->items[i]);
+    free(t->items);
+    free(t->children);
+    free(t);
+    a->release = NULL;
+}
+
+static bool fill_table(arrow_array *a, gm_array *node) {
+    int64_t n = gm_array_shape(node)[0], m = gm_array_shape(node)[1];
+    const int64_t *strides = gm_array_strides(node);
+    gm_dtype type = gm_array_dtype(node);
+    table *t = calloc(1, sizeof *t);
+    if (t) {
+        t->children = calloc((size_t)m + 1, sizeof *t->children);
+        t->items = calloc((size_t)m + 1, sizeof *t->items);
+    }
+    if (!t || !t->children || !t->items) {
+        if (t) {
+            free(t->children);
+            free(t->items);
+        }
+        free(t);
+        return false;
+    }
+    *a = (arrow_array){.length = n, .n_buffers = 1, .buffers = &t->validity, .n_children = m, .children = t->children,
+                       .release = release_table, .private_data = t};
+    for (int64_t i = 0; i < m; i++) {
+        const unsigned char *first = gm_array_data(node);
+        t->children[i] = &t->items[i];
+        if (!fill_column(&t->items[i], n ? first + i * strides[1] * (int64_t)gm_dtype_size(type) : NULL, n, strides[0], type)) {
+            release_table(a);
+            return false;
+        }
+    }
+    return true;
+}
+
+typedef struct { arrow_schema **children, *items; } table_schema;
+
+static void release_table_schema(arrow_schema *s) {
+    table_schema *t = s->private_data;
+    for (int64_t i = 0; i < s->n_children; i++)
+        if (t->items[i].release)
+            t->items[i].release(&t->items[i]);
+    free(t->items);
+    free(t->children);
+    free(t);
+    s->release = NULL;
+}
+
+static bool fill_table_schema(arrow_schema *s, gm_dtype type, int64_t m) {
+    table_schema *t = calloc(1, sizeof *t);
+    if (t) {
+        t->children = calloc((size_t)m + 1, sizeof *t->children);
+        t->items = calloc((size_t)m + 1, sizeof *t->items);
+    }
+    if (!t || !t->children || !t->items) {
+        if (t) {
+            free(t->children);
+            free(t->items);
+        }
+        free(t);
+        return false;
+    }
+    *s = (arrow_schema){.format = "+s", .name = "", .n_children = m, .children = t->children,
+                        .release = release_table_schema, .private_data = t};
+    for (int64_t i = 0; i < m; i++) {
+        t->children[i] = &t->items[i];
+        if (!fill_column_schema(&t->items[i], type, i)) {
+            release_table_schema(s);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- capsules ---- */
+
+static void schema_destroy(PyObject *capsule) {
+    arrow_schema *s = PyCapsule_GetPointer(capsule, SCHEMA);
+    if (s && s->release)
+        s->release(s);
+    free(s);
+}
+
+static void array_destroy(PyObject *capsule) {
+    arrow_array *a = PyCapsule_GetPointer(capsule, ARRAY);
+    if (a && a->release)
+        a->release(a);
+    free(a);
+}
+
+static PyObject *schema_capsule(gm_dtype type, int ndim, int64_t m) {
+    arrow_schema *s = calloc(1, sizeof *s);
+    bool filled = s && (ndim == 1 ? fill_column_schema(s, type, -1) : fill_table_schema(s, type, m));
+    PyObject *capsule = filled ? PyCapsule_New(s, SCHEMA, schema_destroy) : PyErr_NoMemory();
+    if (!capsule) {
+        if (filled)
+            s->release(s);
+        free(s);
+    }
+    return capsule;
+}
+
+static PyObject *array_capsule(gm_array *node) {
+    arrow_array *a = calloc(1, sizeof *a);
+    bool filled = a && (gm_array_ndim(node) == 1 ? fill_column(a, gm_array_data(node), gm_array_shape(node)[0],
+                                                               gm_array_strides(node)[0], gm_array_dtype(node))
+                                                 : fill_table(a, node));
+    PyObject *capsule = filled ? PyCapsule_New(a, ARRAY, array_destroy) : PyErr_NoMemory();
+    if (!capsule) {
+        if (filled)
+            a->release(a);
+        free(a);
+    }
+    return capsule;
+}
+
+PyObject *py_array_arrow(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"__arrow_c_array__", 0, 1, 0, {"requested_schema", NULL}};    /* a wish, not followed */
+    module_state *state = py_array_state(self);
+    PyObject *v[1];
+    if (!read_arguments(&sig, args, n, kwnames, v))
+        return NULL;
+    gm_array *node = ((array_object *)self)->node;
+    gm_dtype type = gm_array_dtype(node);
+    if (type >= GM_DTYPE_COUNT || !formats[type]) {
+        PyErr_Format(PyExc_BufferError, "Arrow has no %s: %s", type == GM_PACKED ? "packed weights" : gm_dtype_name(type),
+                     type == GM_BFLOAT16 ? "astype(float32) has its values" : "give it real(x) and imag(x), or values");
+        return NULL;
+    }
+    int ndim = gm_array_ndim(node);
+    if (ndim != 1 && ndim != 2) {
+        PyErr_Format(PyExc_ValueError, "Arrow: the array has %d axes, expected one (a column) or two (a table)", ndim);
+        return NULL;
+    }
+    while (!gm_array_is_evaluated(node = ((array_object *)self)->node))     /* another thread may change the handle */
+        if (!evaluate_one(state, node))
+            return NULL;
+    bool writable;
+    if (gm_array_pin(node, &writable) != GM_OK)
+        return raise_gm(state);
+    gm_retain(node);
+    PyObject *schema = schema_capsule(type, ndim, ndim == 2 ? gm_array_shape(node)[1] : 0);
+    PyObject *array = schema ? array_capsule(node) : NULL;
+    gm_array_unpin(node);
+    gm_release(node);
+    PyObject *pair = array ? PyTuple_Pack(2, schema, array) : NULL;
+    Py_XDECREF(schema);
+    Py_XDECREF(array);
+    return pair;
+}
