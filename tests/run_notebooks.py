@@ -1,6 +1,6 @@
 """Runs the notebooks and writes them with what they show:  python tests/run_notebooks.py [notebooks/NAME.ipynb ...]
 
-What is written has no times, no paths and no messages of standard error: the same notebook, run twice, differs in what was
+What is written has no times, no paths, no messages of standard error and no bars: the same notebook, run twice, differs in what was
 measured and in nothing else. tests/test_notebooks.py runs them too, and writes nothing."""
 import glob
 import os
@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "notebooks")
 SECONDS = 60
+WIDGET = "application/vnd.jupyter.widget-view+json"     # a progress bar, where something took long
 METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"}}
 
@@ -43,7 +44,7 @@ def cleaned(notebook):
         for one in cell.outputs:
             if one.get("name") == "stdout" and outputs and outputs[-1].get("name") == "stdout":
                 outputs[-1].text += one.text            # a stream that was flushed comes in pieces
-            elif one.get("name") != "stderr":
+            elif one.get("name") != "stderr" and WIDGET not in one.get("data", {}):
                 outputs.append(cleaned_output(one, number))
         cell.outputs = outputs
     return notebook
