@@ -10,7 +10,7 @@ import types
 import pytest
 
 import gomlx
-from gomlx import bars
+from gomlx import bars, hub, loading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -95,6 +95,25 @@ def test_a_callable_is_told_instead(on_terminal, tmp_path):
         call()
         assert seen == sorted(seen) and seen[-1] == 1.0 and seen[0] >= 0, label
     assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_hubs_bars_are_shown_where_ours_are(monkeypatch, tmp_path, seen):
+    shown = []
+
+    def fetch(name, show_bars):
+        shown.append(show_bars)
+        return loading.PACKAGED_FILE
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    monkeypatch.setattr(bars, "is_seen", lambda: seen)
+    for progress in (True, False, None, shown.append):
+        gomlx.load("org/name", progress=progress).close()
+    assert [one for one in shown if isinstance(one, bool)] == [seen, False, False, True]
+    del shown[:]
+    gomlx.convert("org/name", tmp_path / "x.gguf", progress=False)
+    gomlx.convert("org/name", tmp_path / "y.gguf")
+    assert shown == [False, seen]
 
 
 def test_a_bar_counts_and_ends(on_terminal):
