@@ -5,7 +5,6 @@ there. Only the files that are needed are fetched, and they are checked against 
 """
 import contextlib
 import glob
-import hashlib
 import json
 import logging
 import os
@@ -218,6 +217,8 @@ HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 def verify(repo, progress=None):
     """{file: what is wrong with it} of a cached model, {} when nothing is; the hub is not asked. In the cache a file's content
     is named by its hash: SHA-256 of large files, git's SHA-1 of small ones. progress: called with a number from 0 to 1."""
+    import hashlib
+
     from huggingface_hub import constants
     base = os.path.join(constants.HF_HUB_CACHE, "models--" + repo.replace("/", "--"))
     folders = [os.path.join(base, "snapshots", one) for one in sorted(os.listdir(os.path.join(base, "snapshots")))] \
