@@ -25,7 +25,7 @@ def check(progress: Progress) -> Progress:
 
 def is_wanted(progress: Progress) -> bool:
     """Whether anybody is told."""
-    return is_seen() if progress is True else bool(progress)
+    return is_seen() if progress is True else callable(progress)
 
 
 def is_seen() -> bool:
@@ -48,11 +48,8 @@ def in_notebook() -> bool:
 def reporting(progress: Progress, label: str, count: int | None = None) -> Iterator[Callable[[float], object] | None]:
     """While the block runs: a function to be called with numbers from 0 to 1, or None where nobody is told.
     count: of the things that are done, which the bar then shows."""
-    if progress is not True:
-        yield progress or None
-        return
-    if not is_seen():
-        yield None
+    if progress is not True or not is_seen():
+        yield progress if callable(progress) else None
         return
     bar = None
     with contextlib.suppress(OSError):                  # no work fails because nobody sees it

@@ -215,11 +215,13 @@ HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def verify(repo, progress=None):
-    """{file: what is wrong with it} of a cached model, {} when nothing is; the hub is not asked. In the cache a file's content
-    is named by its hash: SHA-256 of large files, git's SHA-1 of small ones. progress: called with a number from 0 to 1."""
+    """{file: what is wrong with it} of a cached model, {} when nothing is; the hub is not asked. In the cache a file's
+    content is named by its hash: SHA-256 of large files, git's SHA-1 of small ones. repo: a name of the hub, of which all
+    that is cached is read. progress: called with a number from 0 to 1."""
     import hashlib
 
     from huggingface_hub import constants
+    repo = NAME.fullmatch(repo)["repo"]
     base = os.path.join(constants.HF_HUB_CACHE, "models--" + repo.replace("/", "--"))
     folders = [os.path.join(base, "snapshots", one) for one in sorted(os.listdir(os.path.join(base, "snapshots")))] \
         if os.path.isdir(os.path.join(base, "snapshots")) else []

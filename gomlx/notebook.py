@@ -29,7 +29,7 @@ def text(value, most=MOST_CHARACTERS) -> str:
     value = str(value)
     rest = f" … and {len(value) - most} characters more" if len(value) > most else ""
     # Controls, and what turns the direction of a line, are shown by their code points.
-    seen = "".join(one if one.isprintable() or one in "\n\t" else f"\\u{ord(one):04x}" for one in value[:most])
+    seen = "".join(one if one.isprintable() or one in "\n\t\xa0\u200d" else f"\\u{ord(one):04x}" for one in value[:most])
     return html.escape(seen + rest, quote=True)
 
 

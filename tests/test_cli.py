@@ -339,7 +339,8 @@ def test_tokens_of_a_conversation_and_of_a_text(capfd, monkeypatch):
     assert counts[0] == 0 and held - 1 <= counts[1] <= held     # the last token's keys are made when it goes on
 
 
-@pytest.mark.parametrize("typed", ["one\\\ntwo\\\nthree\n", '"""\none\ntwo\nthree\n"""\n', '"""\none\ntwo\nthree'])
+@pytest.mark.parametrize("typed", ["one\\\ntwo\\\nthree\n", '"""\none\ntwo\nthree\n"""\n', '"""\none\ntwo\nthree',
+                                   "one\\\ntwo\\\nthree\\"])
 def test_a_question_of_several_lines(capfd, monkeypatch, tmp_path, typed):
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     from gomlx.cli import talk as talking
@@ -381,3 +382,13 @@ def test_what_was_typed_is_there_the_next_time(tmp_path):
         assert status == 0 and want in shown.decode(), shown
     file = tmp_path / "gomlx" / "chat_history"
     assert "/system Be kind to frogs" in file.read_text() and file.stat().st_mode & 0o077 == 0
+
+
+def test_a_conversation_that_nobody_reads_ends(tmp_path):
+    for typed in (b"Hello\n", b"/tokens Once upon\n"):
+        reader, output = os.pipe()
+        os.close(reader)
+        done = subprocess.run([*COMMAND, "chat"], input=typed * 3, stdout=output, stderr=subprocess.PIPE,
+                              cwd=os.path.dirname(os.path.abspath(__file__)))
+        os.close(output)
+        assert done.returncode == 128 + signal.SIGPIPE and b"error" not in done.stderr

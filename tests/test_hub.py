@@ -170,7 +170,7 @@ def test_what_the_cache_holds_is_verified(server, capfd):
     folder = hub.fetch("org/llama")
     hub.fetch("org/tiny-GGUF:F16")
     told = []
-    assert hub.verify("org/llama", told.append) == hub.verify("org/tiny-GGUF") == {}
+    assert hub.verify("org/llama", told.append) == hub.verify("org/tiny-GGUF:F16") == {}
     assert told == sorted(told) and told[-1] == 1.0
     status = cli.main(["models", "verify", "--json"])
     names = ["fable", "org/llama", "org/tiny-GGUF"]

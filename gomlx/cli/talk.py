@@ -52,10 +52,7 @@ class Conversation:
                     if self._on_terminal:
                         continue
                     raise
-                try:
-                    self.take(text)
-                except (OSError, ValueError) as error:
-                    say(f"error: {' '.join(str(error).split())}")
+                self.take(text)
         return 0
 
     # ---- reading ----
@@ -70,10 +67,12 @@ class Conversation:
                     lines.append(line)
             return "\n".join(lines).strip()
         lines = []
-        while line.endswith("\\"):
-            lines.append(line[:-1])
-            line = self.read_line("\\ ").rstrip()
-        return "\n".join([*lines, line])
+        with contextlib.suppress(EOFError):
+            while line.endswith("\\"):
+                lines.append(line[:-1])
+                line = ""
+                line = self.read_line("\\ ").rstrip()
+        return "\n".join([*lines, line]).rstrip()
 
     def read_line(self, prompt):
         if self._on_terminal:
@@ -93,8 +92,13 @@ class Conversation:
             command = COMMANDS.get(name)
             if command is None:
                 say(f"no command /{name}: there are {', '.join('/' + one for one in COMMANDS)}")
-            else:
+                return
+            try:
                 command(self, rest.strip())
+            except BrokenPipeError:             # nobody reads what is written: not the command's failure
+                raise
+            except (OSError, ValueError) as error:
+                say(f"error: {' '.join(str(error).split())}")
         elif text:
             self.ask(text.removeprefix("/") if text.startswith("//") else text)
 
@@ -196,7 +200,11 @@ def read_messages(path):
 @contextlib.contextmanager
 def history():
     """input() with line editing, and the lines of earlier conversations, which only their user may read."""
-    import readline
+    try:
+        import readline
+    except ImportError:                         # a Python that was built without it
+        yield
+        return
     folder = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "gomlx")
     path = os.path.join(folder, "chat_history")
     readline.set_history_length(HISTORY)
