@@ -9,6 +9,7 @@ say goes to `logging.getLogger("gomlx")`, and nothing to standard output or erro
 standard error; `progress=False` does without them.
 """
 import logging
+from typing import TYPE_CHECKING, Any
 
 from gomlx import backends
 from gomlx._gomlx import (AxisError, ContextLengthExceeded, Encoding, Error, KvStateNotAvailable, ModelNotSupported,
@@ -26,6 +27,12 @@ from gomlx.streams import BatchStream, Cancelled, Result, TokenStream
 from gomlx.tokenizer import Tokenizer
 from gomlx.tool_calls import ToolCall
 
+if TYPE_CHECKING:       # what __getattr__ below imports
+    from gomlx import profiling as profiling
+    from gomlx.benchmark import bench, compare_reports
+    from gomlx.conversion import convert
+    from gomlx.state_bundle import StateBundle
+
 logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "compare_reports": "benchmark",     # few programs need them
@@ -38,7 +45,7 @@ __all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "En
            "discover", "gguf_info", "load", "plan_memory", "sample", "sample_probabilities"]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     import importlib
     if name in MODULES:
         return importlib.import_module("gomlx." + name)

@@ -13,12 +13,16 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from gomlx import arguments, bars
 from gomlx.bars import Progress
 from gomlx.peers import Peer
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling
+
+if TYPE_CHECKING:
+    from gomlx.model import Model
 
 VERSION = 2
 TEXT = "Write one precise sentence about local inference, and then another one that is about something else. "
@@ -28,7 +32,7 @@ TEXT = "Write one precise sentence about local inference, and then another one t
 class BenchConfig:
     prompt: int | str = 512     # tokens read, of a text of its own; or the text that is read
     generate: int = 64          # tokens written, whatever they are: no stop ends a run
-    sampling: str | Mapping = "greedy"      # or "model": its own; or fields of Sampling over those
+    sampling: str | Mapping[str, Any] = "greedy"      # or "model": its own; or fields of Sampling over those
     depth: int | Sequence[int] = 0      # tokens in the cache before; one or several, each is measured
     batch: int | Sequence[int] = 1      # sequences at once; one or several
     repeat: int = 5
@@ -38,7 +42,7 @@ class BenchConfig:
     state_bundle: bool = True
     probes: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.prompt, str):
             if not self.prompt:
                 raise ValueError("prompt is an empty text")
@@ -58,8 +62,8 @@ class BenchConfig:
             arguments.flag(name, getattr(self, name))
 
 
-def bench(model, config: BenchConfig | None = None, *, peers: dict | None = None, progress: Progress = True,
-          **changes) -> dict:
+def bench(model: Model, config: BenchConfig | None = None, *, peers: Mapping[str, Any] | None = None,
+          progress: Progress = True, **changes: Any) -> dict[str, Any]:
     """Runs the model; returns a report that is JSON as it stands.
 
     config, or its fields by name, say what is run. prefill_tps and decode_tps are tokens per second of all sequences of
@@ -380,7 +384,7 @@ SECTIONS = {"prompt_cache": prompt_cache, "kv_restore": kv_restore, "state_bundl
 
 # ---- two reports ----
 
-def compare_reports(first: dict, second: dict) -> dict:
+def compare_reports(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Two reports of bench(), side by side: JSON as it stands.
 
     differences  what they are not alike in, {name: [first, second]}: model, settings, machine, what was run

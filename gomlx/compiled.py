@@ -4,9 +4,13 @@
 (2) While a function is traced, the arrays of its arguments and of its state are placeholders. If it raises, the state's
     containers have afterwards what they had before.
 (3) Wrappers of one function share their graphs as long as any of them lives."""
+from __future__ import annotations
+
 import functools
 import os
 import weakref
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
@@ -15,16 +19,18 @@ from gomlx.trees import become, containers, fill, flatten, hollow, restore, unfl
 
 __all__ = ["compile", "disable_compile", "enable_compile"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _enabled = "MLX_DISABLE_COMPILE" not in os.environ
 
 
-def disable_compile():
+def disable_compile() -> None:
     """Compiled functions run as they are written from now on."""
     global _enabled
     _enabled = False
 
 
-def enable_compile():
+def enable_compile() -> None:
     """Undoes disable_compile."""
     global _enabled
     _enabled = True
@@ -43,13 +49,13 @@ PLAIN, FUSED, WHOLE = range(3)              # what _gomlx._graph makes of a trac
 _graphs = weakref.WeakValueDictionary()    # by the ids of what a _Compiled holds, so the ids are of living objects
 
 
-class _Compiled:
-    def __init__(self, fun, inputs, outputs, shapeless):
+class _Compiled(Generic[P, R]):
+    def __init__(self, fun: Callable[P, R], inputs: Any, outputs: Any, shapeless: bool) -> None:
         functools.update_wrapper(self, fun, updated=())
         self._fun, self._inputs, self._outputs, self._shapeless = fun, inputs, outputs, shapeless
         self._graphs = _graphs.setdefault((id(fun), id(inputs), id(outputs), shapeless), _Graphs())
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         leaves = []
         signature = _gomlx._signature((args, kwargs), self._shapeless, leaves, True)
         n_arguments = len(leaves)
@@ -100,7 +106,8 @@ class _Compiled:
         return graph, hollow(result), None if self._outputs is None else hollow(self._outputs)
 
 
-def compile(fun, inputs=None, outputs=None, shapeless=False):
+def compile(fun: Callable[P, R], inputs: Any = None, outputs: Any = None,
+            shapeless: bool = False) -> _Compiled[P, R]:
     """fun as a graph that is traced once for each structure, dtypes and shapes of its arguments, simplified, and with
     its elementwise chains fused. inputs, outputs: lists or dicts of state whose arrays the function reads and updates.
     shapeless: a graph serves any shapes of the same number of dimensions. Printing and the like happens while

@@ -1,8 +1,14 @@
 """einsum and einsum_path: sums of products written with subscripts, as a sequence of products of two tensors."""
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx, dtypes
 from gomlx._gomlx import array
+
+if TYPE_CHECKING:
+    from gomlx._gomlx import StreamOrDevice
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -112,7 +118,7 @@ def _cost(path, terms, output, sizes):
     return total, widest
 
 
-def einsum_path(subscripts, *operands):
+def einsum_path(subscripts: str, *operands: array) -> tuple[list[tuple[int, ...]], str]:
     """(the pairs that einsum contracts one after the other, a description of their cost)."""
     terms, output = _parse(subscripts, operands)
     sizes = _sizes(terms, operands)
@@ -173,7 +179,7 @@ def _product(x, tx, y, ty, keep, sizes):
     return z.reshape([sizes[c] for c in order]), "".join(order)
 
 
-def einsum(subscripts, *operands, stream=None):
+def einsum(subscripts: str, *operands: array, stream: StreamOrDevice = None) -> array:
     """The sum of products that the subscripts say: "ij,jk->ik" is a matrix product. "..." stands for leading dimensions
     that broadcast; without "->" the output has the subscripts that occur once, in alphabetical order."""
     if not isinstance(subscripts, str):

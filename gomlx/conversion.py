@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import tempfile
+from typing import Any
 
 from gomlx import _gomlx as mx
 from gomlx import architectures, arguments, bars, gguf_file, io, layouts, loading, vocabulary, weights
+from gomlx.bars import Progress
 from gomlx.weights import Grouped
 
 # GGUF's mixtures as llama-quantize has them: the form of matrices, general.file_type.
@@ -27,7 +29,8 @@ COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 ALWAYS_F32 = re.compile(r".*(_norm|ffn_gate_inp|ffn_gate_inp_shexp|ssm_conv1d|attn_sinks|rope_freqs)\.(weight|bias)$")
 
 
-def convert(source, destination, quantize=None, *, overwrite=False, progress=True):
+def convert(source: str | os.PathLike[str], destination: str | os.PathLike[str], quantize: str | None = None, *,
+            overwrite: bool = False, progress: Progress = True) -> dict[str, Any]:
     """Writes a model in another container, or with its weights in another form; tokenizer and chat template come along.
 
     source       a folder (Hugging Face's or MLX's), a .gguf file, or a name of the hub, as in load().

@@ -3,11 +3,14 @@
 There is one device, the CPU, and one engine that evaluates everything in order. A stream is a name for it: any thread
 may use any stream, and operations on two streams never run out of order.
 """
+from __future__ import annotations
+
 import enum
 import itertools
 import os
 import platform
 import threading
+from typing import Any
 
 from . import _gomlx
 
@@ -18,12 +21,12 @@ class DeviceType(enum.Enum):
     cpu = 0
     gpu = 1
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"DeviceType.{self.name}"
 
     __str__ = __repr__
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return self is (other.type if isinstance(other, Device) else other)
 
     __hash__ = enum.Enum.__hash__
@@ -34,20 +37,21 @@ class Device:
 
     __slots__ = ("_index", "type")
 
-    def __init__(self, type, index=0):
+    def __init__(self, type: DeviceType, index: int = 0) -> None:
         if not isinstance(type, DeviceType) or not isinstance(index, int):
             raise TypeError(f"Device: a DeviceType and an int are needed, not {type!r} and {index!r}")
-        self.type, self._index = type, index
+        self.type: DeviceType = type
+        self._index: int = index
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Device({self.type.name}, {self._index})"
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if isinstance(other, DeviceType):
             other = Device(other)
         return isinstance(other, Device) and (self.type, self._index) == (other.type, other._index)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self.type, self._index))
 
 
@@ -55,17 +59,18 @@ class Stream:
     """A sequence of operations on a device; made by new_stream."""
 
     __slots__ = ("_index", "device")
+    device: Device
 
-    def __init__(self, *_):
+    def __init__(self, *_: object) -> None:
         raise TypeError("Stream: made by new_stream, not by calling")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"{type(self).__name__}({self.device}, {self._index})"
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and (self._index, self.device) == (other._index, other.device)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self._index, self.device))
 
 
@@ -122,29 +127,29 @@ def _stream(stream):
     return default_stream(stream)
 
 
-def default_device():
+def default_device() -> Device:
     """The device that operations run on unless told otherwise."""
     return _defaults.device
 
 
-def set_default_device(device):
+def set_default_device(device: Device | DeviceType) -> None:
     """Makes a device the default of this thread."""
     _defaults.device = _device("set_default_device", device)
 
 
-def is_available(device):
+def is_available(device: Device | DeviceType) -> bool:
     """Whether operations can run on the device."""
     return _device("is_available", device, usable=False) == Device(cpu)
 
 
-def device_count(device_type):
+def device_count(device_type: DeviceType) -> int:
     """How many devices of the type there are."""
     if not isinstance(device_type, DeviceType):
         raise TypeError(f"device_count: a DeviceType is needed, not {type(device_type)!r}")
     return int(device_type is cpu)
 
 
-def device_info(d=None):
+def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
     """What is known about a device: names and sizes."""
     if d is not None and _device("device_info", d, usable=False).type is gpu:
         return {}
@@ -159,30 +164,30 @@ def device_info(d=None):
     return info
 
 
-def default_stream(device):
+def default_stream(device: Device | DeviceType) -> Stream:
     """The stream of a device that operations use unless told otherwise."""
     _device("default_stream", device)
     return _defaults.stream
 
 
-def set_default_stream(stream):
+def set_default_stream(stream: Stream) -> None:
     """Makes a stream the default of this thread."""
     if type(stream) is not Stream:
         raise TypeError(f"set_default_stream: a Stream is needed, not {type(stream)!r}")
     _defaults.stream = stream
 
 
-def new_stream(device):
+def new_stream(device: Device | DeviceType) -> Stream:
     """A stream of its own."""
     return _make_stream(Stream, _device("new_stream", device), next(_numbers))
 
 
-def new_thread_unsafe_stream(device):
+def new_thread_unsafe_stream(device: Device | DeviceType) -> Stream:
     """As new_stream: any thread may use any stream."""
     return new_stream(device)
 
 
-def new_thread_local_stream(device):
+def new_thread_local_stream(device: Device | DeviceType) -> ThreadLocalStream:
     """A stream that is another one in each thread."""
     stream = _make_stream(ThreadLocalStream, _device("new_thread_local_stream", device, usable=False),
                           next(_local_numbers))
@@ -190,7 +195,7 @@ def new_thread_local_stream(device):
     return stream
 
 
-def clear_streams():
+def clear_streams() -> None:
     """Forgets the streams of this thread: its default stream is the first one again."""
     _defaults.stream = _make_stream(Stream, Device(cpu), 0)
 
@@ -200,26 +205,26 @@ class StreamContext:
 
     __slots__ = ("_kept", "_meant")
 
-    def __init__(self, s):
+    def __init__(self, s: Stream | Device | DeviceType) -> None:
         if not isinstance(s, (Stream, Device, DeviceType)):
             raise TypeError(f"stream: a Stream, a Device or a DeviceType is needed, not {type(s)!r}")
         self._meant, self._kept = s, []
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         stream = _stream(self._meant)
         self._kept.append((_defaults.device, _defaults.stream))
         _defaults.device, _defaults.stream = stream.device, stream
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         _defaults.device, _defaults.stream = self._kept.pop()
 
 
-def stream(s):
+def stream(s: Stream | Device | DeviceType) -> StreamContext:
     """A context in which operations use a stream, or a device's default stream."""
     return StreamContext(s)
 
 
-def synchronize(stream=None):
+def synchronize(stream: Stream | Device | DeviceType | None = None) -> None:
     """Waits until what async_eval has begun is done, and raises the first error there was in it since the last call."""
     if stream is not None:
         _stream(stream)

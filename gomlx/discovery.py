@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from gomlx import _gomlx, arguments, headers, hub
 
@@ -45,7 +46,7 @@ class GGUFInfo:
     parameters: int
     n_files: int                                # of a split model
     bytes: int                                  # of these files
-    metadata: dict = field(repr=False)          # of arrays with more than 4096 items the number of items
+    metadata: dict[str, Any] = field(repr=False)          # of arrays with more than 4096 items the number of items
 
 
 def gguf_info(path: str | os.PathLike) -> GGUFInfo:

@@ -1,6 +1,14 @@
 """Communication between processes, with the names of mlx.core.distributed, for the one process that there is: a group
 of size 1, whose collective operations give back what they were given."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from . import _gomlx
+
+if TYPE_CHECKING:
+    from ._gomlx import Operand, StreamOrDevice
 
 _BACKENDS = ("any", "mpi", "nccl", "jaccl", "ring")
 
@@ -10,18 +18,18 @@ class Group:
 
     __slots__ = ()
 
-    def __init__(self, *_):
+    def __init__(self, *_: object) -> None:
         raise TypeError("Group: made by init, not by calling")
 
-    def rank(self):
+    def rank(self) -> int:
         """The number of this process in the group."""
         return 0
 
-    def size(self):
+    def size(self) -> int:
         """How many processes the group has."""
         return 1
 
-    def split(self, color, key=-1):
+    def split(self, color: int, key: int = -1) -> Group:
         """Groups of those with the same color: of one process there are none."""
         raise RuntimeError("a group of one process cannot be split")
 
@@ -29,12 +37,12 @@ class Group:
 _group = object.__new__(Group)
 
 
-def is_available(backend="any"):
+def is_available(backend: str = "any") -> bool:
     """Whether a group can be asked for from the backend. One of one process, which needs no partner, is a ring."""
     return backend in ("any", "ring")
 
 
-def init(strict=False, backend="any", *, all_gather_factory=None):
+def init(strict: bool = False, backend: str = "any", *, all_gather_factory: Any = None) -> Group:
     """The group of all processes: this one. With strict it must be of several, which it cannot be."""
     if backend not in _BACKENDS:
         raise ValueError(f"distributed.init: backend is {backend!r}, expected one of {', '.join(_BACKENDS)}")
@@ -50,27 +58,27 @@ def _identity(name, x, group, stream):
     return x if isinstance(x, _gomlx.array) else _gomlx.array(x)
 
 
-def all_sum(x, *, group=None, stream=None):
+def all_sum(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The sum over the processes."""
     return _identity("all_sum", x, group, stream)
 
 
-def all_max(x, *, group=None, stream=None):
+def all_max(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The maximum over the processes."""
     return _identity("all_max", x, group, stream)
 
 
-def all_min(x, *, group=None, stream=None):
+def all_min(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The minimum over the processes."""
     return _identity("all_min", x, group, stream)
 
 
-def all_gather(x, *, group=None, stream=None):
+def all_gather(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The arrays of all processes, one behind another along the first axis."""
     return _identity("all_gather", x, group, stream)
 
 
-def sum_scatter(x, *, group=None, stream=None):
+def sum_scatter(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """This process's share of the sum over the processes."""
     return _identity("sum_scatter", x, group, stream)
 
@@ -80,17 +88,19 @@ def _alone(name, x, group, stream):
     raise ValueError(f"{name}: a group of one process has nobody to talk to")
 
 
-def send(x, dst, *, group=None, stream=None):
+def send(x: Operand, dst: int, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """Sends an array to another process."""
     return _alone("send", x, group, stream)
 
 
-def recv(shape, dtype, src, *, group=None, stream=None):
+def recv(shape: Sequence[int], dtype: _gomlx.Dtype, src: int, *, group: Group | None = None,
+         stream: StreamOrDevice = None) -> _gomlx.array:
     """Receives an array from another process."""
     return _alone("recv", 0, group, stream)
 
 
-def recv_like(x, src, *, group=None, stream=None):
+def recv_like(x: _gomlx.array, src: int, *, group: Group | None = None,
+              stream: StreamOrDevice = None) -> _gomlx.array:
     """Receives an array of the shape and dtype of x from another process."""
     return _alone("recv_like", x, group, stream)
 

@@ -1,5 +1,8 @@
 """What can be asked of dtypes, with MLX's names: categories, limits, promotion."""
+from __future__ import annotations
+
 import enum
+from typing import Any
 
 from . import _gomlx
 from ._gomlx import Dtype, array
@@ -22,7 +25,7 @@ class DtypeCategory(enum.Enum):
     number = 6
     generic = 7
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"DtypeCategory.{self.name}"
 
     __str__ = __repr__
@@ -50,7 +53,7 @@ def _name(dtype):
     return repr(dtype).rpartition(".")[2]
 
 
-def issubdtype(arg1, arg2):
+def issubdtype(arg1: Dtype | DtypeCategory, arg2: Dtype | DtypeCategory) -> bool:
     """Whether a dtype or category is, or belongs to, another one."""
     for arg in (arg1, arg2):
         if not isinstance(arg, (Dtype, DtypeCategory)):
@@ -68,7 +71,7 @@ def _dtype(function, value):
     raise ValueError(f"{function}: an array or a Dtype is needed, not {type(value)!r}")
 
 
-def result_type(*arrays_and_dtypes):
+def result_type(*arrays_and_dtypes: array | Dtype) -> Dtype:
     """The dtype that arrays of these, or of these dtypes, have together."""
     if not arrays_and_dtypes:
         raise ValueError("result_type: at least one array or dtype is needed")
@@ -78,12 +81,12 @@ def result_type(*arrays_and_dtypes):
     return result
 
 
-def can_cast(from_, to):
+def can_cast(from_: array | Dtype, to: array | Dtype) -> bool:
     """Whether promotion of the two gives `to`."""
     return _gomlx._promote(_dtype("can_cast", from_), _dtype("can_cast", to)) == to
 
 
-def isdtype(dtype, kind):
+def isdtype(dtype: Dtype, kind: Dtype | str | tuple[Dtype | str, ...]) -> bool:
     """Whether a dtype is of a kind: a dtype, one of the array API standard's names, or a tuple of these."""
     if not isinstance(dtype, Dtype):
         raise ValueError(f"isdtype: a Dtype is needed, not {type(dtype)!r}")
@@ -106,7 +109,14 @@ class finfo:
                _gomlx.float32: (32, (2 - 2.0**-23) * 2.0**127, 2.0**-23, 2.0**-126),
                _gomlx.float64: (64, (2 - 2.0**-52) * 2.0**1023, 2.0**-52, 2.0**-1022)}
 
-    def __init__(self, dtype):
+    dtype: Dtype
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+
+    def __init__(self, dtype: Dtype) -> None:
         if not isinstance(dtype, Dtype):
             raise TypeError(f"finfo: a Dtype is needed, not {type(dtype)!r}")
         self.dtype = _gomlx.float32 if dtype == _gomlx.complex64 else dtype
@@ -115,7 +125,7 @@ class finfo:
         self.bits, self.max, self.eps, self.smallest_normal = self._LIMITS[self.dtype]
         self.min = -self.max
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"finfo(min={self.min:g}, max={self.max:g}, dtype={_name(self.dtype)})"
 
 
@@ -124,7 +134,11 @@ class iinfo:
 
     __slots__ = ("dtype", "max", "min")
 
-    def __init__(self, dtype):
+    dtype: Dtype
+    max: int
+    min: int
+
+    def __init__(self, dtype: Dtype) -> None:
         if not isinstance(dtype, Dtype):
             raise TypeError(f"iinfo: a Dtype is needed, not {type(dtype)!r}")
         if not issubdtype(dtype, integer):
@@ -135,17 +149,17 @@ class iinfo:
         self.min = -(1 << bits - 1) if signed else 0
         self.max = (1 << bits - signed) - 1
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"iinfo(min={self.min}, max={self.max}, dtype={_name(self.dtype)})"
 
 
 class ArrayLike:
     """Any object that can become an array: one that has `__mlx_array__`."""
 
-    def __init__(self, object, /):
+    def __init__(self, object: Any, /) -> None:
         self._object = object
 
-    def __mlx_array__(self):
+    def __mlx_array__(self) -> array:
         return array(self._object)
 
 

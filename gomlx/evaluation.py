@@ -1,4 +1,6 @@
 """Evaluation where an error is no reason to stop."""
+from __future__ import annotations
+
 import logging
 
 from . import _gomlx
@@ -6,7 +8,7 @@ from . import _gomlx
 __all__ = ["materialize"]
 
 
-def materialize(*trees):
+def materialize(*trees: object) -> bool:
     """Computes every array in lists, tuples and dicts of arrays, as eval does, and returns whether that succeeded: an error
     goes to `logging.getLogger("gomlx")` instead of the caller. What has no value then raises where it is read."""
     try:

@@ -2,7 +2,11 @@
 
 A file holds one graph for each kind of arguments that the function was traced with, and the constants of all. It is a
 program: load it from sources that are trusted as code is."""
+from __future__ import annotations
+
 import os
+from collections.abc import Callable
+from typing import IO, Any, Literal, overload
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
@@ -53,11 +57,11 @@ class FunctionExporter:
     dtypes. Made by exporter(); as a context manager it closes the file at the end, and leaves none after an
     exception."""
 
-    def __init__(self, file, fun, shapeless, metadata):
+    def __init__(self, file: str, fun: Callable[..., Any], shapeless: bool, metadata: str | None) -> None:
         self._fun, self._shapeless, self._kinds = fun, shapeless, set()
         self._file = _gomlx._exporter(file, shapeless, metadata)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         if self._file is None:
             raise RuntimeError("exporter: it is closed")
         positional, named = _arguments("exporter", args, kwargs)
@@ -68,28 +72,29 @@ class FunctionExporter:
         self._file.trace(places, [None] * len(positional) + list(named), outputs)
         self._kinds.add(kind)
 
-    def close(self):
+    def close(self) -> None:
         """Completes the file. It has its name from then on."""
         file, self._file = self._file, None
         if file is not None:
             file.close(True)
 
-    def __enter__(self):
+    def __enter__(self) -> FunctionExporter:
         return self
 
-    def __exit__(self, exc_type=None, exc_value=None, traceback=None):
+    def __exit__(self, exc_type: object = None, exc_value: object = None, traceback: object = None) -> None:
         if exc_type is None:
             self.close()
         elif self._file is not None:
             self._file.close(False)
             self._file = None
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
             self.close()
 
 
-def exporter(file, fun, *, shapeless=False, metadata=None):
+def exporter(file: str | os.PathLike[str], fun: Callable[..., Any], *, shapeless: bool = False,
+             metadata: str | None = None) -> FunctionExporter:
     """A FunctionExporter, which exports several traces of a function to a file.
 
     shapeless: a trace serves any shapes of the same numbers of dimensions. metadata: a text that is saved with it."""
@@ -97,7 +102,8 @@ def exporter(file, fun, *, shapeless=False, metadata=None):
     return FunctionExporter(_path("exporter", file), fun, bool(shapeless), _metadata(metadata))
 
 
-def export_function(file_or_callback, fun, *args, shapeless=False, metadata=None, **kwargs):
+def export_function(file_or_callback: str | os.PathLike[str] | Callable[[dict[str, Any]], object], fun: Callable[..., Any],
+                    *args: Any, shapeless: bool = False, metadata: str | None = None, **kwargs: Any) -> None:
     """Exports what a function does with arguments like these (arrays by position or by name, or one tuple and/or one
     dict of arrays) to a file, for import_function.
 
@@ -133,7 +139,7 @@ def _metadata(metadata):
 class _Imported:
     """The functions of a file: one graph for each kind of arguments."""
 
-    def __init__(self, shapeless, traces):
+    def __init__(self, shapeless: bool, traces: Any) -> None:
         self._shapeless, self._graphs = shapeless, {}
         for places, names, outputs in traces:
             n = names.index(None) if None in names else 0
@@ -142,7 +148,7 @@ class _Imported:
             # The plain one is for arguments that are traced themselves: gradients go through it op by op.
             self._graphs[kind] = tuple(_gomlx._graph(places, outputs, shapeless, how) for how in (FUSED, PLAIN))
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[array, ...]:
         positional, named = _arguments("import_function", args, kwargs)
         graphs = self._graphs.get(_kind(positional, named, self._shapeless))
         if graphs is None and len(named) == 1:         # the last positional argument may come by name
@@ -156,7 +162,11 @@ class _Imported:
         return tuple(graphs[_gomlx._any_tracer(arrays)](arrays))
 
 
-def import_function(file, return_metadata=False):
+@overload
+def import_function(file: str | os.PathLike[str], return_metadata: Literal[False] = False) -> _Imported: ...
+@overload
+def import_function(file: str | os.PathLike[str], return_metadata: Literal[True]) -> tuple[_Imported, str]: ...
+def import_function(file: str | os.PathLike[str], return_metadata: bool = False) -> _Imported | tuple[_Imported, str]:
     """The function of a file that export_function wrote: it takes arrays as export_function does, and returns a tuple
     of arrays. With return_metadata a pair: the function, and the text that was saved with it ("" when there was none).
 
@@ -261,7 +271,7 @@ def _dot(outputs, named):
     return "\n".join([*lines, "}"])
 
 
-def export_to_dot(file, *args, **kwargs):
+def export_to_dot(file: str | os.PathLike[str] | IO[str], *args: Any, **kwargs: array) -> None:
     """Writes the graph of what is not evaluated yet in the DOT language, for drawing. file: a path, or an object with
     write(). args: (trees of) the output arrays. kwargs: arrays of the graph by the names they shall have in it."""
     outputs = flatten(args, [])

@@ -21,7 +21,7 @@ import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gomlx import _gomlx as mx
 from gomlx import arguments, notebook
@@ -44,9 +44,9 @@ class Steer:
     Where scale * vector is 0 no bit is changed.
     """
     name: str
-    vector: object
+    vector: Any
     scale: float = 1.0
-    positions: object = None
+    positions: Any = None
     replaces = False
 
 
@@ -54,8 +54,8 @@ class Steer:
 class Patch:
     """Puts value in an activation's place; the fields are Steer's."""
     name: str
-    value: object
-    positions: object = None
+    value: Any
+    positions: Any = None
     replaces = True
 
 
@@ -86,8 +86,8 @@ class AttentionSnapshot:
     num_query_heads: int
     seq_len: int
     head_dim: int
-    keys: list[list[object]]    # [layer][head]: float32 [seq_len * head_dim]
-    queries: list[list[object]] | None = None
+    keys: list[list[mx.array]]  # [layer][head]: float32 [seq_len * head_dim]
+    queries: list[list[mx.array]] | None = None
 
     @property
     def has_queries(self) -> bool:
@@ -107,13 +107,13 @@ class Validation:
 class Inspectable:
     """The part of Model that looks inside. Results are arrays, which numpy.asarray takes without a copy."""
 
-    def activation_names(self) -> dict[str, tuple]:
+    def activation_names(self) -> dict[str, tuple[int | str, ...]]:
         """The names of all activations with their shapes; "n" stands for the number of tokens."""
         return {name: tuple("n" if size < 0 else size for size in shape)
                 for _, name, shape, _, _ in activations(self)}
 
-    def inspect(self, prompt: str | Sequence[int], want: str | Sequence[str] = "layers.*.residual",
-                edits: Sequence[Steer | Patch] = (), exact: bool = False) -> dict[str, object]:
+    def inspect(self, prompt: str | mx.Ids, want: str | Sequence[str] = "layers.*.residual",
+                edits: Steer | Patch | Sequence[Steer | Patch] = (), exact: bool = False) -> dict[str, mx.array]:
         """Activations of a prompt, by name in the order of the model: float32 arrays, router_ids int32.
 
         want        names, or one, with or without wildcards; ValueError for one that the model does not have
@@ -129,9 +129,9 @@ class Inspectable:
                                       exact=arguments.flag("exact", exact))
         return dict(zip(names, arrays, strict=True))
 
-    def validate(self, prompt: str | Sequence[int], want: str | Sequence[str] = (
+    def validate(self, prompt: str | mx.Ids, want: str | Sequence[str] = (
             "layers.*.attention_output", "layers.*.mlp", "layers.*.residual"),
-            edits: Sequence[Steer | Patch] = ()) -> Validation:
+            edits: Steer | Patch | Sequence[Steer | Patch] = ()) -> Validation:
         """Compares what this model computes for a prompt with the exact path over the same weights. What differs comes
         from rounding activations and the cache, as `activations` and `kv_dtype` say: with both in float32 it is 0.
 
@@ -154,7 +154,7 @@ class Inspectable:
             max_difference=mx.max(mx.abs(mx.subtract(logits[-1], expected[-1]))).item(),
             kl=max(mx.mean(kl).item(), 0.0), top_1=mx.mean(same).item())
 
-    def logit_lens(self, prompt: str | Sequence[int], top_k: int = 5) -> LogitLens:
+    def logit_lens(self, prompt: str | mx.Ids, top_k: int = 5) -> LogitLens:
         """What the model would say after each layer: final norm and head of the residual stream at every position."""
         if not 1 <= top_k <= self.vocab_size:
             raise ValueError(f"top_k is {top_k}, expected 1 to the vocabulary of {self.vocab_size}")
@@ -168,7 +168,7 @@ class Inspectable:
                            for row in pairs])
         return LogitLens(ids, [self._text_of(one) for one in ids], layers)
 
-    def inspect_attention(self, prompt: str | Sequence[int], queries: bool = False) -> AttentionSnapshot:
+    def inspect_attention(self, prompt: str | mx.Ids, queries: bool = False) -> AttentionSnapshot:
         """Keys, and if asked for queries, of all layers and heads after one pass over the prompt."""
         ids = self._prompt_ids(prompt)
         known = self._engine.activations()

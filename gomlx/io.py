@@ -3,6 +3,8 @@
 Every length in a file is checked against what is there before it is used. Files are written under a temporary name
 beside their own and renamed at the end: what read the old file goes on reading it.
 """
+from __future__ import annotations
+
 import ast
 import io
 import json
@@ -13,8 +15,13 @@ import struct
 import tempfile
 import zipfile
 import zlib
+from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
 from . import _gomlx as mx
+
+if TYPE_CHECKING:
+    from ._gomlx import StreamOrDevice
+    File = str | os.PathLike[str] | IO[bytes]
 
 __all__ = ["load", "save", "save_gguf", "save_safetensors", "savez", "savez_compressed"]
 
@@ -200,7 +207,7 @@ def _load_npy(file, name):
     return mx.transpose(array) if fortran else array
 
 
-def save(file, arr):
+def save(file: File, arr: mx.array) -> None:
     """Saves the array in .npy format, to a path or a file object."""
     if not isinstance(arr, mx.array):
         raise TypeError(f"save: expected an array, got {type(arr).__name__}")
@@ -226,12 +233,12 @@ def _savez(function, file, args, kwargs, compression):
     _write(function, file, ".npz", write)
 
 
-def savez(file, *args, **kwargs):
+def savez(file: File, *args: mx.array, **kwargs: mx.array) -> None:
     """Saves arrays in uncompressed .npz format: arr_0, arr_1, ... and those given by name."""
     _savez("savez", file, args, kwargs, zipfile.ZIP_STORED)
 
 
-def savez_compressed(file, *args, **kwargs):
+def savez_compressed(file: File, *args: mx.array, **kwargs: mx.array) -> None:
     """Saves arrays in compressed .npz format: arr_0, arr_1, ... and those given by name."""
     _savez("savez_compressed", file, args, kwargs, zipfile.ZIP_DEFLATED)
 
@@ -246,7 +253,7 @@ def _load_npz(file):
 
 # ---- safetensors ----
 
-def save_safetensors(file, arrays, metadata=None):
+def save_safetensors(file: File, arrays: dict[str, mx.array], metadata: dict[str, str] | None = None) -> None:
     """Saves a dict of arrays, and one of strings, in .safetensors format."""
     if not isinstance(arrays, dict):
         raise TypeError(f"save_safetensors: expected a dict of arrays, got {type(arrays).__name__}")
@@ -331,7 +338,20 @@ def _load_safetensors(file, name):
 
 # ---- load ----
 
-def load(file, /, format=None, return_metadata=False, *, stream=None):
+@overload
+def load(file: File, /, format: str | None = None, *, return_metadata: Literal[True],
+         stream: StreamOrDevice = None) -> tuple[dict[str, mx.array], dict[str, Any]]: ...
+@overload
+def load(file: File, /, format: Literal["npy"], return_metadata: Literal[False] = False, *,
+         stream: StreamOrDevice = None) -> mx.array: ...
+@overload
+def load(file: File, /, format: Literal["npz", "safetensors", "gguf"], return_metadata: Literal[False] = False, *,
+         stream: StreamOrDevice = None) -> dict[str, mx.array]: ...
+@overload
+def load(file: File, /, format: str | None = None, return_metadata: bool = False, *,
+         stream: StreamOrDevice = None) -> Any: ...
+def load(file: File, /, format: str | None = None, return_metadata: bool = False, *,
+         stream: StreamOrDevice = None) -> Any:
     """Loads an array, or a dict of arrays, from an npy, npz, safetensors or GGUF file (a path or a file object).
 
     Arrays of safetensors and npy files that are given by path are lazy: the header is read and checked now, the values
@@ -365,7 +385,7 @@ def load(file, /, format=None, return_metadata=False, *, stream=None):
     return (arrays, metadata) if return_metadata else arrays
 
 
-def save_gguf(file, arrays, metadata=None):
+def save_gguf(file: File, arrays: dict[str, mx.array], metadata: dict[str, Any] | None = None) -> None:
     """Saves a dict of arrays, and one of strings, lists of strings and arrays of at most one dimension, as GGUF."""
     from . import gguf_file
     if not isinstance(arrays, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from typing import Any
 
 from gomlx import _gomlx, arguments, bars, defaults, headers, memory_plan
 from gomlx.bars import Progress
@@ -17,11 +18,11 @@ PACKAGED_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models
 log = logging.getLogger("gomlx")
 
 
-def load(path_or_name: str | os.PathLike | None = None, *, context_length: int | None = None, dtype: str | None = None,
-         kv_dtype: str | None = None, activations: str | None = None, threads: int | None = None,
+def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: int | None = None, dtype: str | None = None,
+         kv_dtype: str | _gomlx.Dtype | None = None, activations: str | None = None, threads: int | None = None,
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
          progress: Progress = True, backend: str | None = None, fits: str = "warn",
-         **backend_options) -> Model:
+         **backend_options: Any) -> Model:
     """Loads a model.
 
     path_or_name    a folder with config.json, tokenizer.json and safetensors; a .gguf file (the first of split ones); a

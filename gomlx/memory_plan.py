@@ -82,7 +82,7 @@ class MemoryPlan:
         return notebook.memory_plan(self)
 
 
-def plan_memory(path: str | os.PathLike | None = None, *, context: int | None = None, kv_dtype: str | None = None,
+def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | None = None, kv_dtype: str | None = None,
                 dtype: str | None = None, batch: int = 1, budget: int | None = None) -> MemoryPlan:
     """What loading and running a model takes, from its headers alone.
 

@@ -1,25 +1,33 @@
 """mlx.core.metal: Apple's GPUs, which there are none of here. The memory functions that MLX once had in this place are
 those of gomlx.core, with a DeprecationWarning."""
+from __future__ import annotations
+
 import warnings
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from . import _gomlx, devices
 
 
-def is_available():
+def is_available() -> bool:
     """Whether there is a Metal device: no."""
     return False
 
 
-def start_capture(path):
+def start_capture(path: str) -> None:
     """Begins a capture of Metal's work: there is none."""
 
 
-def stop_capture():
+def stop_capture() -> None:
     """Ends the capture."""
 
 
-def _moved(name, function):
-    def moved(*args, **kwargs):
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _moved(name: str, function: Callable[P, R]) -> Callable[P, R]:
+    def moved(*args: P.args, **kwargs: P.kwargs) -> R:
         warnings.warn(f"metal.{name} is deprecated, use {name} of gomlx.core", DeprecationWarning, stacklevel=2)
         return function(*args, **kwargs)
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gomlx import _gomlx, abilities, arguments, chat, notebook, prefixes, scoring
 from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
@@ -19,7 +19,13 @@ from gomlx.scoring import Classified, Score
 from gomlx.streams import BatchStream, Generation, Result, Slots, TokenStream
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from gomlx._gomlx import Ids
+    from gomlx.options import (BatchOptions, ChatOptions, GenerateOptions, Message, SamplingFields, Several,
+                               Templating)
     from gomlx.state_bundle import StateBundle
+    from gomlx.tokenizer import Tokenizer
 
 __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
 log = logging.getLogger("gomlx")
@@ -51,9 +57,14 @@ class Model(Inspectable):
                 its prompts
     """
     error: Exception | None = None
+    info: dict[str, Any]
+    sampling: Sampling
+    tokenizer: Tokenizer
+    prompt_cache: PromptCache
     _slots = Slots()
 
-    def __init__(self, engine, tokenizer, info, sampling, stops, parallel=None, prompt_cache=True):
+    def __init__(self, engine: _gomlx.Model, tokenizer: Tokenizer, info: dict[str, Any], sampling: dict[str, Any],
+                 stops: Mapping[int, Any], parallel: int | None = None, prompt_cache: bool | PromptCache = True) -> None:
         self._engine = engine
         engine.tokenizer = tokenizer
         self.prompt_cache = prompt_cache if isinstance(prompt_cache, PromptCache) else \
@@ -68,14 +79,21 @@ class Model(Inspectable):
             "chat_template": tokenizer.chat_template is not None,
         })
 
-    def generate(self, prompt: str | Sequence[int], *, max_tokens: int | None = None, min_tokens: int = 0,
+    @overload
+    def generate(self, prompt: str | Ids, *, n: Literal[1] = 1, **options: Unpack[GenerateOptions]) -> TokenStream: ...
+    @overload
+    def generate(self, prompt: str | Ids, *, n: Several, **options: Unpack[GenerateOptions]) -> BatchStream: ...
+    @overload
+    def generate(self, prompt: str | Ids, *, n: int,
+                 **options: Unpack[GenerateOptions]) -> TokenStream | BatchStream: ...
+    def generate(self, prompt: str | Ids, *, max_tokens: int | None = None, min_tokens: int = 0,
                  sampling: Sampling | None = None, seed: int | None = None, stop: str | Sequence[str] | None = None,
                  stop_ids: Sequence[int] = (), ignore_eos: bool = False, top_logprobs: int = 0,
-                 logits_processors: Sequence[Callable] = (), session: _gomlx.Session | None = None,
+                 logits_processors: Sequence[Callable[[memoryview, memoryview], Any]] = (), session: _gomlx.Session | None = None,
                  append: bool = False, reset: bool = False,
                  parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
-                 steer: Sequence[Steer | Patch] = (), probe: Callable[[ProbeEvent], object] | Probe | None = None,
-                 profile: bool = False, **changes) -> TokenStream | BatchStream:
+                 steer: Steer | Patch | Sequence[Steer | Patch] = (), probe: Callable[[ProbeEvent], object] | Probe | None = None,
+                 profile: bool = False, **changes: Any) -> TokenStream | BatchStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         max_tokens          None goes on to a stop or to the end of the context; 0 computes the prompt, for the session
@@ -243,8 +261,8 @@ class Model(Inspectable):
         else:
             self.prompt_cache.put(session, [*prompt, *output])
 
-    def warm_prompt_cache(self, prefix: str | Sequence[int] | None = None, *, messages: Sequence[dict] | None = None,
-                          tools: Sequence[dict] | None = None, **rendering) -> int:
+    def warm_prompt_cache(self, prefix: str | Ids | None = None, *, messages: Sequence[Message] | None = None,
+                          tools: Sequence[dict[str, Any]] | None = None, **rendering: Unpack[Templating]) -> int:
         """Computes the keys of what prompts will begin with - a system prompt, schemas of tools, a document - and keeps
         them until prompt_cache.clear(): prompts that begin alike compute only what is new, to the same bits. Returns
         the number of tokens that are kept.
@@ -282,7 +300,7 @@ class Model(Inspectable):
         return len(ids)
 
     def bundle(self, session: _gomlx.Session, *, prompt: str = "", sampling: Sampling | None = None,
-               meta: dict | None = None) -> StateBundle:
+               meta: dict[str, Any] | None = None) -> StateBundle:
         """A session and all that is needed to go on with it elsewhere: StateBundle.save(path), load(path), restore(model).
         prompt, sampling, meta: what the bundle shall tell of where the session comes from."""
         from gomlx.state_bundle import make
@@ -314,8 +332,9 @@ class Model(Inspectable):
                            lead=lead if first else None, slots=self._slots, deadline=deadline,
                            on_error=self._set_error, on_close=base.close if session is None else lambda: None)
 
-    def generate_batch(self, prompts: Sequence, *, options: Sequence[dict | None] | None = None, batch_size: int = 16,
-                       timeout: float | None = None, **common) -> BatchStream:
+    def generate_batch(self, prompts: Sequence[str | Ids | Sequence[Message]], *,
+                       options: Sequence[Mapping[str, Any] | None] | None = None, batch_size: int = 16,
+                       timeout: float | None = None, **common: Unpack[BatchOptions]) -> BatchStream:
         """Continues several prompts together, each to the bits that generate() would give it alone; the weights are
         read once for all. Returns a BatchStream.
 
@@ -355,10 +374,18 @@ class Model(Inspectable):
         ids = [self.tokenizer.token_to_id(text) for text in texts]
         return [i for i in ids if i is not None and i < self.vocab_size and self.tokenizer.is_special(i)]
 
-    def chat(self, messages: Sequence[dict], *, tools: Sequence[dict] | None = None, add_generation_prompt: bool = True,
-             template_args: dict | None = None, enable_thinking: bool | None = None,
+    @overload
+    def chat(self, messages: Sequence[Message], *, n: Literal[1] = 1, **options: Unpack[ChatOptions]) -> TokenStream: ...
+    @overload
+    def chat(self, messages: Sequence[Message], *, n: Several, **options: Unpack[ChatOptions]) -> BatchStream: ...
+    @overload
+    def chat(self, messages: Sequence[Message], *, n: int,
+             **options: Unpack[ChatOptions]) -> TokenStream | BatchStream: ...
+    def chat(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
+             add_generation_prompt: bool = True, template_args: dict[str, Any] | None = None,
+             enable_thinking: bool | None = None,
              thinking_budget: int | None = None, chat_format: str | None = None,
-             parser: str | Parser | None = "auto", **options) -> TokenStream:
+             parser: str | Parser | None = "auto", **options: Any) -> TokenStream | BatchStream:
         """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
 
         template_args       further variables for the template
@@ -451,7 +478,13 @@ class Model(Inspectable):
         closing = self.tokenizer.bare(closing_of(parser.format))
         return ThinkingBudget(parser, budget, closing)
 
-    def logits(self, ids: Sequence[int] | Sequence[Sequence[int]]) -> _gomlx.array | list[_gomlx.array]:
+    @overload
+    def logits(self, ids: Sequence[int]) -> _gomlx.array: ...
+    @overload
+    def logits(self, ids: Sequence[Sequence[int]]) -> list[_gomlx.array]: ...
+    @overload
+    def logits(self, ids: Ids) -> Any: ...
+    def logits(self, ids: Any) -> _gomlx.array | list[_gomlx.array]:
         """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in
         one batch, with the same bits as one by one."""
         ids = list(ids)
@@ -459,8 +492,9 @@ class Model(Inspectable):
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
 
-    def classify(self, prompts: Sequence, labels: Sequence[str | int] | None = None, return_logits: bool = False, *,
-                 sampling: Sampling | None = None, seed: int | None = None, **changes) -> Classified:
+    def classify(self, prompts: Sequence[str | Ids], labels: Sequence[str | int] | None = None, return_logits: bool = False, *,
+                 sampling: Sampling | None = None, seed: int | None = None,
+                 **changes: Unpack[SamplingFields]) -> Classified:
         """What comes next after each prompt (texts or token ids), in passes over all of them without padding: a sequence
         of Classification in their order, with prompt_tokens, seconds and tokens_per_second.
 
@@ -481,12 +515,16 @@ class Model(Inspectable):
         seed = draw_seed() if seed is None else arguments.whole("seed", seed, 0, 2**64 - 1)
         return scoring.classify(self, prompts, labels, return_logits, chosen, seed)
 
-    def score(self, text: str | Sequence) -> Score | list[Score]:
+    @overload
+    def score(self, text: str | Sequence[int]) -> Score: ...
+    @overload
+    def score(self, text: Sequence[str] | Sequence[Sequence[int]]) -> list[Score]: ...
+    def score(self, text: Any) -> Score | list[Score]:
         """The log probability of each token of a text, or of token ids, after those before it; several texts or lists of
         ids give a list, computed together."""
         return scoring.score(self, text)
 
-    def embed(self, texts: str | Sequence, pooling: str | None = None, normalize: bool | None = None) -> _gomlx.array:
+    def embed(self, texts: str | Ids | Sequence[str | Ids], pooling: str | None = None, normalize: bool | None = None) -> _gomlx.array:
         """float32 [hidden] of one text (or token ids), [n, hidden] of several: the last layer's normed output.
 
         pooling     "last" token, "mean" of all tokens, or "cls", the first one; None: as the model states
@@ -519,7 +557,7 @@ class Model(Inspectable):
         """The ids of a prompt: as tokenizer.encode_prompt."""
         return self.tokenizer.encode_prompt(text)
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+    def decode(self, ids: Ids, skip_special_tokens: bool = False) -> str:
         """The text of ids: as tokenizer.decode."""
         return self.tokenizer.decode(ids, skip_special_tokens)
 
@@ -543,10 +581,10 @@ class Model(Inspectable):
     def __enter__(self) -> Model:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<gomlx.Model {self.info.get('architecture', '?')} from {self.info['path']!r}>"
 
     def _repr_html_(self) -> str:

@@ -1,13 +1,21 @@
 """median and unique: what is read off a sorted array."""
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
 
+if TYPE_CHECKING:
+    from gomlx._gomlx import StreamOrDevice
+
 __all__ = ["median", "unique"]
 
 
-def median(a, /, axis=None, keepdims=False, *, stream=None):
+def median(a: array, /, axis: int | Sequence[int] | None = None, keepdims: bool = False, *,
+           stream: StreamOrDevice = None) -> array:
     """The middle value over axes, the mean of both middle ones of an even number; floating point, or complex64 in the
     order of sort. NaN when any is NaN."""
     if not isinstance(a, array):
@@ -31,7 +39,8 @@ def median(a, /, axis=None, keepdims=False, *, stream=None):
     return out.reshape([1 if i in axes else d for i, d in enumerate(a.shape)]) if keepdims else out
 
 
-def unique(a, /, size, return_index=False, return_inverse=False, return_counts=False, fill_value=None, *, stream=None):
+def unique(a: array, /, size: int, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
+           fill_value: Any = None, *, stream: StreamOrDevice = None) -> Any:
     """The sorted distinct values of the flattened array: exactly `size` of them, the smallest, padded with fill_value
     (the first of them) where there are fewer. Asked for, in this order behind the values: the index of each one's first
     occurrence, the index among the values of each item of a (in a's shape), and how often each occurs."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gomlx import tool_calls
 from gomlx.tool_calls import ToolCall
@@ -108,7 +109,7 @@ class Parser:
     prompt  the rendered prompt: it may end inside a block, as Qwen3.5's and DeepSeek's do
     """
 
-    def __init__(self, format: str | Format, tools: Sequence[dict] | None = None, prompt: str = ""):
+    def __init__(self, format: str | Format, tools: Sequence[dict[str, Any]] | None = None, prompt: str = "") -> None:
         if isinstance(format, str):
             if format not in FORMATS:
                 raise ValueError(f"parser: there is no format {format!r}; there are: " + ", ".join(FORMATS))
@@ -293,7 +294,7 @@ def header_leads_to(header):
     return REASONING if name.startswith(("thought", "analysis", "commentary")) else ANSWER
 
 
-def parse(text: str, format: str | Format, tools: Sequence[dict] | None = None, prompt: str = "") -> Parsed:
+def parse(text: str, format: str | Format, tools: Sequence[dict[str, Any]] | None = None, prompt: str = "") -> Parsed:
     """The same for a whole text, special tokens written out."""
     parser = Parser(format, tools, prompt)
     parser.feed(text)
@@ -309,7 +310,7 @@ def closing_of(format: Format) -> str:
 class ThinkingBudget:
     """A logits processor: after `budget` tokens of reasoning, those that end it are the only ones possible."""
 
-    def __init__(self, parser: Parser, budget: int, closing: Sequence[int]):
+    def __init__(self, parser: Parser, budget: int, closing: Sequence[int]) -> None:
         self._parser, self._left, self._closing = parser, budget, list(closing)
         self._ending = False
 
@@ -331,7 +332,7 @@ class TokenReader:
     """Feeds a Parser from a stream of tokens. Special tokens are not in the stream's text, which may also come late
     (stop texts hold it back); where they belong is counted in a text of our own that is never late."""
     parser: Parser
-    tokenizer: object
+    tokenizer: Any
     prompt: Sequence[int] = ()
     _made: int = 0                              # characters of our own text
     _given: int = 0                             # characters of the stream's

@@ -35,6 +35,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gomlx import _gomlx as mx
 
@@ -50,7 +51,7 @@ class ProbeEvent:
     kind: str
     phase: str              # "prefill" or "decode"
     step: int               # of decoding, from 0; -1 in prefill
-    data: dict
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Probe:
     sink: Callable[[ProbeEvent], object]
     kinds: Sequence[str] = KINDS
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for one in self.kinds:
             if one not in KINDS:
                 raise ValueError(f"probe: there is no kind {one!r}; there are {', '.join(KINDS)}")
@@ -69,9 +70,9 @@ class Probe:
 class Recorder:
     """Keeps all events, and counts them by kind."""
 
-    def __init__(self):
-        self.events = []
-        self.counts = Counter()
+    def __init__(self) -> None:
+        self.events: list[ProbeEvent] = []
+        self.counts: Counter[str] = Counter()
 
     def __call__(self, event: ProbeEvent) -> None:
         self.events.append(event)

@@ -29,14 +29,16 @@ of the clock for each launch and each wait.
 """
 from __future__ import annotations
 
+from typing import Any
 
-def totals(phase: dict) -> dict:
+
+def totals(phase: dict[str, Any]) -> dict[str, Any]:
     """launches, pieces, barriers, ns, thread_ns and bytes of all classes of a phase together."""
     return {name: sum(one[name] for one in phase["work"].values())
             for name in ("launches", "pieces", "barriers", "ns", "thread_ns", "bytes")}
 
 
-def summary(profile: dict | None, label: str = "", prompt_tokens: int | None = None,
+def summary(profile: dict[str, Any] | None, label: str = "", prompt_tokens: int | None = None,
             completion_tokens: int | None = None) -> str:
     """The profile as lines of text, the greatest classes first; "" for None, a generation without."""
     if profile is None:

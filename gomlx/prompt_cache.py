@@ -8,7 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gomlx import _gomlx
 
 
 WARMED_TOKENS = 16              # of a warmed prompt, in common with another one, are worth a fork
@@ -33,7 +38,7 @@ class PromptCacheStats:
 @dataclass
 class Entry:
     ids: memoryview             # int32: the tokens whose keys the session holds
-    session: object
+    session: _gomlx.Session
     pinned: bool = False
 
 
@@ -42,7 +47,7 @@ class PromptCache:
     first. min_tokens: shorter common beginnings are computed anew; of a warmed prompt 16 tokens are enough, or all it
     has. All methods may be called from any thread."""
 
-    def __init__(self, entries: int = 4, min_tokens: int = 512, max_bytes: int = 1 << 30):
+    def __init__(self, entries: int = 4, min_tokens: int = 512, max_bytes: int = 1 << 30) -> None:
         if entries < 0 or min_tokens < 1 or max_bytes < 0:
             raise ValueError(f"prompt cache: {entries} entries of at least {min_tokens} tokens in {max_bytes} bytes, "
                              "expected 0 or more of 1 or more in 0 or more")
@@ -52,7 +57,7 @@ class PromptCache:
         self._hits = self._misses = self._hit_tokens = self._miss_tokens = 0
         self._seconds = 0.0
 
-    def take(self, ids) -> object | None:
+    def take(self, ids: Sequence[int]) -> _gomlx.Session | None:
         """A fork of the entry that shares the longest beginning with ids, or None."""
         if len(ids) < self.min_tokens and not self._entries:
             return None
@@ -84,7 +89,7 @@ class PromptCache:
             self._seconds += time.perf_counter() - start
             return fork
 
-    def put(self, session, ids, pinned: bool = False) -> None:
+    def put(self, session: _gomlx.Session, ids: Sequence[int], pinned: bool = False) -> None:
         """Takes over a session that holds the keys of ids; what is of no use is closed."""
         ids = packed(ids)[:session.length]
         if len(ids) < self.min_tokens and not pinned or not (self.max_entries or pinned):

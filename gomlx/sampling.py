@@ -4,8 +4,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx, arguments
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from gomlx._gomlx import Ids
+    from gomlx.options import SamplingFields
 
 # Orders by name. Each is that program's own; samplers that the program does not have stand where llama.cpp has them,
 # those that it cannot combine with others (mirostat) at the end.
@@ -24,7 +31,7 @@ ORDERS = {
 BREAKERS = ("\n", ":", '"', "*")     # llama.cpp's
 
 
-def option(default, help_text, metavar="X"):
+def option(default: Any, help_text: str, metavar: str = "X") -> Any:
     return field(default=default, metadata={"help": help_text, "metavar": metavar})
 
 
@@ -101,14 +108,14 @@ class Sampling:
     samplers: str | Sequence[str] = option("transformers", "the order: " + ", ".join(ORDERS) + ", or names with commas",
                                            "ORDER")
 
-    def replace(self, **changes) -> Sampling:
+    def replace(self, **changes: Unpack[SamplingFields]) -> Sampling:
         """A Sampling with these fields changed; what is None stays."""
         unknown = changes.keys() - {one.name for one in dataclasses.fields(self)}
         if unknown:
             raise TypeError("got an unexpected keyword argument " + ", ".join(map(repr, sorted(unknown))))
         return dataclasses.replace(self, **{name: value for name, value in changes.items() if value is not None})
 
-    def engine_options(self, tokenizer=None) -> dict:
+    def engine_options(self, tokenizer: Any = None) -> dict[str, Any]:
         """The keyword arguments that the engine's functions take; texts become ids."""
         options = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         for one in dataclasses.fields(self):
@@ -169,8 +176,8 @@ def breaker_ids(breakers, tokenizer):
     return found + (tokenizer.sequences_with(texts) if texts else [])
 
 
-def sample(logits, ids: Sequence[int] = (), sampling: Sampling | None = None, *, n: int = 1, seed: int = 0,
-           step: int = 0, n_prompt: int | None = None, **changes) -> list[int]:
+def sample(logits: Any, ids: Ids = (), sampling: Sampling | None = None, *, n: int = 1, seed: int = 0,
+           step: int = 0, n_prompt: int | None = None, **changes: Unpack[SamplingFields]) -> list[int]:
     """n ids drawn from logits, an array-like of numbers [vocab].
 
     ids         the ids so far, for penalties, dry and bad_words; n_prompt: how many of them are the prompt's (all)
@@ -183,8 +190,9 @@ def sample(logits, ids: Sequence[int] = (), sampling: Sampling | None = None, *,
     return _gomlx.sample(logits, ids, n=n, seed=seed, step=step, n_prompt=n_prompt, **options)
 
 
-def sample_probabilities(logits, ids: Sequence[int] = (), sampling: Sampling | None = None, *, seed: int = 0,
-                         step: int = 0, n_prompt: int | None = None, **changes) -> _gomlx.array:
+def sample_probabilities(logits: Any, ids: Ids = (), sampling: Sampling | None = None, *, seed: int = 0,
+                         step: int = 0, n_prompt: int | None = None,
+                         **changes: Unpack[SamplingFields]) -> _gomlx.array:
     """The distribution that sample() draws from with the same arguments: float32 [vocab]. (seed and step matter for xtc
     alone, whose chance is drawn.) With temperature 0, 1 for one id."""
     options = (sampling or Sampling()).replace(**changes).engine_options()

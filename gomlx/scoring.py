@@ -5,6 +5,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gomlx import _gomlx, arguments, notebook
@@ -20,8 +21,8 @@ class Classification:
     logprob: float              # its log probability, in the model's own distribution
     text: str                   # its text
     label: str | int | None = None          # the likeliest label, as it was given
-    probabilities: dict | None = None       # of each label, relative to each other: they add up to 1
-    label_logprobs: dict | None = None      # of each label: the log probability of all its tokens after the prompt
+    probabilities: dict[str | int, float] | None = None       # of each label, relative to each other: they add up to 1
+    label_logprobs: dict[str | int, float] | None = None      # of each label: the log probability of all its tokens after the prompt
     logits: _gomlx.array | None = None      # float32 [vocab] after the prompt, where asked for
 
 
@@ -34,13 +35,13 @@ class Classified:
     tokens_per_second: float | None     # prompt tokens, those of labels not counted
     label_tokens: dict[str | int, list[int]]    # of each label its token ids; {} without labels
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Classification]:
         return iter(self.results)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.results)
 
-    def __getitem__(self, i):
+    def __getitem__(self, i: int) -> Classification:
         return self.results[i]
 
 

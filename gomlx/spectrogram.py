@@ -1,6 +1,13 @@
 """Short-time Fourier transforms: frames of a signal, windowed and transformed, and back."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from gomlx import _gomlx
 from gomlx._gomlx import array
+
+if TYPE_CHECKING:
+    from gomlx._gomlx import StreamOrDevice
 
 __all__ = ["istft", "stft"]
 
@@ -20,8 +27,9 @@ def _sizes(name, n_fft, hop_length, win_length, window):
     return hop, _gomlx.pad(window, (left, n_fft - width - left))
 
 
-def stft(x, n_fft=2048, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect", norm="backward",
-         onesided=None, stream=None):
+def stft(x: array, n_fft: int = 2048, hop_length: int | None = None, win_length: int | None = None,
+         window: array | None = None, center: bool = True, pad_mode: str = "reflect", norm: str = "backward",
+         onesided: bool | None = None, stream: StreamOrDevice = None) -> array:
     """The Fourier transforms of overlapping frames of the last axis: complex64 [..., n_freq, n_frames]. Frames are
     n_fft long and hop_length (n_fft // 4) apart, times a window of win_length (n_fft) centred in them; with center both
     ends are padded by pad_mode ('reflect', 'constant', 'edge') so that frame i is centred at i * hop_length. onesided:
@@ -46,8 +54,9 @@ def stft(x, n_fft=2048, hop_length=None, win_length=None, window=None, center=Tr
     return out.swapaxes(1, 2).reshape([*x.shape[:-1], out.shape[-1], frames])
 
 
-def istft(stft_matrix, n_fft=None, hop_length=None, win_length=None, window=None, center=True, norm="backward", onesided=None,
-          length=None, stream=None):
+def istft(stft_matrix: array, n_fft: int | None = None, hop_length: int | None = None, win_length: int | None = None,
+          window: array | None = None, center: bool = True, norm: str = "backward", onesided: bool | None = None,
+          length: int | None = None, stream: StreamOrDevice = None) -> array:
     """The signal whose stft is given: frames transformed back, windowed, added where they overlap, and divided by the
     sum of the squared windows. n_fft is inferred from the number of frequencies (an even one); length cuts or pads the
     result."""

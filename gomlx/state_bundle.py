@@ -12,8 +12,12 @@ import os
 import platform
 import tempfile
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx
+
+if TYPE_CHECKING:
+    from gomlx.model import Model
 
 VERSION = 1
 KIND = "gomlx/state-bundle"
@@ -24,14 +28,14 @@ HASHED_BYTES = 1 << 16          # of each end of a weight file
 class StateBundle:
     """model, prompt, tokenizer, runtime, sampler: what is known of each, as dicts. kv: the session's bytes. meta: the
     caller's own. Model.bundle() makes one, restore() goes on with it."""
-    model: dict
-    prompt: dict
-    tokenizer: dict
-    runtime: dict
-    sampler: dict
+    model: dict[str, Any]
+    prompt: dict[str, Any]
+    tokenizer: dict[str, Any]
+    runtime: dict[str, Any]
+    sampler: dict[str, Any]
     kv: bytes = field(repr=False)
-    adapter: dict | None = None
-    meta: dict = field(default_factory=dict)
+    adapter: dict[str, Any] | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes path, and the cache to path + ".kv"."""
@@ -66,7 +70,7 @@ class StateBundle:
             raise _gomlx.Error(f"{kv_path}: {len(kv)} bytes with another SHA-256 than {path} says")
         return cls(kv=kv, **{name: known[name] for name in FIELDS})
 
-    def check_compatibility(self, model) -> None:
+    def check_compatibility(self, model: Model) -> None:
         """ValueError that names what differs between the bundle's model and this one."""
         for ours, theirs, what in ((self.model, describe_model(model), "model"),
                                    (self.tokenizer, describe_tokenizer(model), "tokenizer")):
@@ -74,7 +78,7 @@ class StateBundle:
                 if ours.get(key) != theirs[key]:
                     raise ValueError(f"the bundle's {what} has {key} {ours.get(key)!r}, this one {theirs[key]!r}")
 
-    def restore(self, model) -> _gomlx.Session:
+    def restore(self, model: Model) -> _gomlx.Session:
         """The session, in this process: it goes on with the bits that it would have gone on with where it was saved."""
         self.check_compatibility(model)
         return model.restore_session(self.kv)
@@ -95,7 +99,7 @@ def make(model, session, prompt="", sampling=None, meta=None) -> StateBundle:
         sampler=asdict(sampling or model.sampling), kv=kv, meta=dict(meta or {}))
 
 
-def describe_model(model) -> dict:
+def describe_model(model) -> dict[str, Any]:
     info = model.info
     types = info["weight_types"]
     return {"name": os.path.basename(info["path"].rstrip("/")), "path": info["path"], "architecture": info["architecture"],
@@ -104,7 +108,7 @@ def describe_model(model) -> dict:
             "kv_dtype": info["kv_dtype"], "activations": info["activations"], "hash": weights_hash(info["path"])}
 
 
-def describe_tokenizer(model) -> dict:
+def describe_tokenizer(model) -> dict[str, Any]:
     tokenizer = model.tokenizer
     pieces = hashlib.sha256()
     for i in range(tokenizer.vocab_size):

@@ -4,8 +4,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar
 
 from gomlx import _gomlx, bars, notebook
 from gomlx.bars import Progress
@@ -32,7 +33,7 @@ class Result:
     seed: int
     stop: str | int | None      # what ended it, if something did: the stop text, or the id of the stop token
     logprobs: list[float]       # of each token, in the model's own distribution
-    top_logprobs: list[tuple]   # of each token: (id, logprob) of the likeliest, where they were asked for
+    top_logprobs: list[tuple[tuple[int, float], ...]]   # of each token: (id, logprob) of the likeliest, where they were asked for
     reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
     answer: str = ""                    # the text without reasoning, calls of tools and their markup
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
@@ -43,10 +44,10 @@ class Result:
     peak_memory_bytes: int = 0          # of the whole process while it ran: the engine's arrays, weights and caches
     active_memory_bytes: int = 0        # of the whole process, at its end
     prefill_difference: float | None = None     # prefill="validate": the largest difference from exact logits
-    profile: dict | None = None         # profile=True: what the engine did, gomlx.profiling
+    profile: dict[str, Any] | None = None       # profile=True: what the engine did, gomlx.profiling
 
     @property
-    def message(self) -> dict:
+    def message(self) -> dict[str, Any]:
         """The turn as a message, to go on with: chat(messages + [result.message, ...])."""
         lost = [one.raw for one in self.tool_calls if one.name is None or one.arguments is None]
         made = {"role": "assistant", "content": "\n".join([self.answer] * bool(self.answer) + lost)}
@@ -163,11 +164,14 @@ class Slot:
     __del__ = leave
 
 
-class Stepper:
+Item = TypeVar("Item")
+
+
+class Stepper(Generic[Item]):
     """What both kinds of streams share: with, async for, the model's slots and its error. deadline: on time.monotonic's
     clock, or None."""
 
-    def __init__(self, slots, deadline, on_error):
+    def __init__(self, slots: Slots, deadline: float | None, on_error: Callable[[BaseException | None], object]) -> None:
         self._slots = slots
         self._slot = None
         self._deadline = deadline
@@ -202,22 +206,22 @@ class Stepper:
         if not self._lock.acquire(blocking=False):
             raise ValueError("the stream is in use by another thread")
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc):
+    async def __aexit__(self, *exc: object) -> None:
         self.close()
 
-    def __aiter__(self) -> AsyncIterator:
+    def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
-    async def __anext__(self):
+    async def __anext__(self) -> Item:
         """The next one, computed in a thread; a task that is cancelled meanwhile ends the stream."""
         import asyncio
         try:
@@ -230,7 +234,7 @@ class Stepper:
         return got
 
 
-class TokenStream(Stepper):
+class TokenStream(Stepper[_gomlx.Token]):
     """An iterator of Token(id, text, logprob, finish_reason, top_logprobs), with `for` or `async for`. The last one has
     the finish_reason and the text that was held back; its id is -1 when it carries nothing else. Close it (or use
     `with`) to stop early; cancel() may be called from another thread.
@@ -243,7 +247,8 @@ class TokenStream(Stepper):
     read()      reads to the end; returns the result
     """
 
-    def __init__(self, made: Generation, *, slots=None, deadline=None, on_error=lambda error: None):
+    def __init__(self, made: Generation, *, slots: Slots | None = None, deadline: float | None = None,
+                 on_error: Callable[[BaseException | None], object] = lambda error: None) -> None:
         super().__init__(slots or Slots(), deadline, on_error)
         self._made = made
         self._closing = self._ended = False
@@ -322,7 +327,7 @@ class TokenStream(Stepper):
         return notebook.token_stream(self._made._texts, self._made._logprobs, self._made.result)
 
 
-class BatchStream(Stepper):
+class BatchStream(Stepper[tuple[int, _gomlx.Token]]):
     """An iterator of (index, Token): tokens of several prompts as they come, with `for` or `async for`. Each prompt
     gets the tokens that generate() would give it alone, bit for bit.
 
@@ -334,8 +339,10 @@ class BatchStream(Stepper):
                 none; a callable is called with numbers from 0 to 1
     """
 
-    def __init__(self, decoder, openers, size, *, lead=None, slots=None, deadline=None, on_error=lambda error: None,
-                 on_close=lambda: None):
+    def __init__(self, decoder: _gomlx.Decoder, openers: Sequence[Callable[[], Generation]], size: int, *,
+                 lead: Callable[[], Generation] | None = None, slots: Slots | None = None, deadline: float | None = None,
+                 on_error: Callable[[BaseException | None], object] = lambda error: None,
+                 on_close: Callable[[], object] = lambda: None) -> None:
         super().__init__(slots or Slots(), deadline, on_error)
         self._on_close = on_close               # called when all of it has ended
         self._decoder = decoder
@@ -484,12 +491,12 @@ class BatchStream(Stepper):
         return self._results
 
     @property
-    def stats(self) -> dict:
+    def stats(self) -> dict[str, Any]:
         self.results
         return self._stats
 
     @property
-    def profile(self) -> dict | None:
+    def profile(self) -> dict[str, Any] | None:
         self.results
         return self._profile
 

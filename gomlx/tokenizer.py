@@ -6,7 +6,8 @@ import functools
 import json
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
 
 from gomlx import _gomlx, notebook
 
@@ -26,13 +27,16 @@ class Tokenizer(_gomlx.Tokenizer):
     per_layer_inputs        whether the model has them (Gemma 4's small ones), which its built-in chat format asks
     """
 
-    _templates = {}
+    _templates: dict[str, str] = {}
     _folder = _metadata = None              # where it is from: a folder, or a GGUF file and its metadata
-    bos_token = eos_token = pad_token = model_type = None
-    per_layer_inputs = False
+    bos_token: str | None = None
+    eos_token: str | None = None
+    pad_token: str | None = None
+    model_type: str | None = None
+    per_layer_inputs: bool = False
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike) -> Tokenizer:
+    def from_file(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """From a folder with a tokenizer.json or else a tokenizer.model (SentencePiece), or from such a file; the
         files beside it give the chat template and, for a tokenizer.model, the added tokens."""
         from gomlx import chat
@@ -55,7 +59,7 @@ class Tokenizer(_gomlx.Tokenizer):
         return self
 
     @classmethod
-    def from_gguf(cls, path: str | os.PathLike, metadata: dict | None = None) -> Tokenizer:
+    def from_gguf(cls, path: str | os.PathLike[str], metadata: dict[str, Any] | None = None) -> Tokenizer:
         """From a GGUF file. metadata: its scalar keys, as in model.info["metadata"], where they are known already."""
         self = super().from_gguf(os.fspath(path))
         from gomlx import chat, headers
@@ -86,8 +90,15 @@ class Tokenizer(_gomlx.Tokenizer):
     def _token_of(self, token_id):
         return self.id_to_token(token_id) if isinstance(token_id, int) and 0 <= token_id < self.vocab_size else None
 
-    def __call__(self, text: str | bytes | Sequence, pair: str | bytes | Sequence | None = None,
-                 add_special_tokens: bool = True, **options) -> _gomlx.Encoding | list[_gomlx.Encoding]:
+    @overload
+    def __call__(self, text: str | bytes, pair: str | bytes | None = None, add_special_tokens: bool = True,
+                 **options: Any) -> _gomlx.Encoding: ...
+    @overload
+    def __call__(self, text: list[str] | list[bytes] | tuple[str | bytes, ...],
+                 pair: Sequence[str | bytes] | None = None, add_special_tokens: bool = True,
+                 **options: Any) -> list[_gomlx.Encoding]: ...
+    def __call__(self, text: Any, pair: Any = None, add_special_tokens: bool = True,
+                 **options: Any) -> _gomlx.Encoding | list[_gomlx.Encoding]:
         """The Encoding of a text, or of a pair of texts; of a list of texts (and one of pairs) a list of Encodings, made
         on the engine's threads. options: parse_special, truncation, padding as in encode()."""
         one = isinstance(text, (str, bytes))
@@ -131,7 +142,7 @@ class Tokenizer(_gomlx.Tokenizer):
             lines.append(f"{row['id']:{width}}  " + (f"\033[{code}m{shown}\033[0m" if colour else shown) + name)
         return "\n".join(lines)
 
-    def pieces(self, ids: Sequence[int]) -> list[dict]:
+    def pieces(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """For each id {"id", "token", "text", "special"}: the vocabulary's name for it, and the text that it completes,
         "" within a character."""
         return [{"id": one, "token": self.id_to_token(one), "text": text, "special": self.is_special(one)}
@@ -158,7 +169,7 @@ class Tokenizer(_gomlx.Tokenizer):
         from gomlx import chat_formats
         return chat_formats.choose(lambda token: self.token_to_id(token) is not None, self.model_type)
 
-    def template_for(self, tools=None, chat_format: str | None = None) -> str:
+    def template_for(self, tools: Sequence[dict[str, Any]] | None = None, chat_format: str | None = None) -> str:
         """The template's text that apply_chat_template would render."""
         template = self._templates.get("tool_use") if tools else None
         template = template or self.chat_template
@@ -174,8 +185,17 @@ class Tokenizer(_gomlx.Tokenizer):
             raise ValueError(f"chat_format: there is no {name!r}; there are: " + ", ".join(chat_formats.FORMATS))
         return chat_formats.FORMATS[name]
 
-    def apply_chat_template(self, messages, tools=None, add_generation_prompt=True, chat_format=None, *, tokenize=False,
-                            **kwargs) -> str | list[int]:
+    @overload
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] | None = None,
+                            add_generation_prompt: bool = True, chat_format: str | None = None, *,
+                            tokenize: Literal[False] = False, **kwargs: Any) -> str: ...
+    @overload
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] | None = None,
+                            add_generation_prompt: bool = True, chat_format: str | None = None, *,
+                            tokenize: Literal[True], **kwargs: Any) -> list[int]: ...
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] | None = None,
+                            add_generation_prompt: bool = True, chat_format: str | None = None, *, tokenize: bool = False,
+                            **kwargs: Any) -> str | list[int]:
         """The text that the model's template makes of messages, a list of {"role": ..., "content": ...}; with tokenize
         its ids, in which BOS comes once. chat_format names a built-in format that is used instead; kwargs are the
         template's variables. ValueError when the template refuses the messages; gomlx.Error, with the line, when it is

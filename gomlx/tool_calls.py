@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 DEPTH = 64                                      # of nested values; deeper ones are an error of the call
 QUOTE = '<|"|>'                                 # Gemma 4's quotation mark, a token of its own
@@ -20,7 +21,7 @@ QUOTE = '<|"|>'                                 # Gemma 4's quotation mark, a to
 class ToolCall:
     """One call. error is None when it could be read and fits the tool; what could be read is there all the same."""
     name: str | None
-    arguments: dict | None
+    arguments: dict[str, Any] | None
     raw: str                                    # what the model wrote, markers included
     error: str | None = None
 
@@ -29,7 +30,7 @@ class Unreadable(ValueError):
     """The text is no call in the notation at hand."""
 
 
-def schemas(tools: Sequence[dict] | None) -> dict[str, dict]:
+def schemas(tools: Sequence[dict[str, Any]] | None) -> dict[str, dict]:
     """{name: JSON schema of the parameters} of tools, bare or as {"type": "function", "function": {...}}."""
     found = {}
     for tool in tools or ():

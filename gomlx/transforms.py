@@ -4,8 +4,12 @@ stand for its inputs; what they do with the traced graph is the engine's (csrc/t
 A traced function is given handles of its own: what it does to its arguments' arrays changes neither the caller's arrays
 nor what the gradient is taken with respect to. grad and value_and_grad lend them in the caller's own lists, dicts and
 modules, as MLX does: what the function writes into those is there afterwards."""
+from __future__ import annotations
+
 import functools
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
@@ -13,6 +17,8 @@ from gomlx.dtypes import inexact, issubdtype
 from gomlx.trees import flatten, hollow, lend, take_back, unflatten
 
 __all__ = ["checkpoint", "custom_function", "grad", "jvp", "value_and_grad", "vjp", "vmap"]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _Tracing:
@@ -32,14 +38,14 @@ class _Tracing:
 tracing, shapeless_tracing = _Tracing(False), _Tracing(True)
 
 
-class _Transformed:
+class _Transformed(Generic[P, R]):
     """What a transform returns. As an attribute of a class it is not bound to instances."""
 
-    def __init__(self, fun, call):
+    def __init__(self, fun: Callable[..., Any], call: Callable[P, R]) -> None:
         functools.update_wrapper(self, fun, updated=())
         self._call = call
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(*args, **kwargs)
 
 
@@ -93,7 +99,14 @@ def _names(argnames, name):
     return sorted(names)
 
 
-def value_and_grad(fun, argnums=None, argnames=()):
+@overload
+def value_and_grad(fun: Callable[Concatenate[array, P], R], argnums: Literal[0] | None = None,
+                   argnames: tuple[()] = ()) -> _Transformed[Concatenate[array, P], tuple[R, array]]: ...
+@overload
+def value_and_grad(fun: Callable[P, R], argnums: int | Sequence[int] | None = None,
+                   argnames: str | Sequence[str] = ()) -> _Transformed[P, tuple[R, Any]]: ...
+def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] | None = None,
+                   argnames: str | Sequence[str] = ()) -> Any:
     """A function that returns (value of fun, its gradient) with respect to the chosen arguments.
 
     fun returns a scalar array, or a tuple whose first item is one. argnums: an int or ints; by default the first
@@ -103,7 +116,14 @@ def value_and_grad(fun, argnums=None, argnames=()):
     return _Transformed(fun, _differentiate(fun, argnums, argnames, "value_and_grad", True))
 
 
-def grad(fun, argnums=None, argnames=()):
+@overload
+def grad(fun: Callable[Concatenate[array, P], array], argnums: Literal[0] | None = None,
+         argnames: tuple[()] = ()) -> _Transformed[Concatenate[array, P], array]: ...
+@overload
+def grad(fun: Callable[P, array], argnums: int | Sequence[int] | None = None,
+         argnames: str | Sequence[str] = ()) -> _Transformed[P, Any]: ...
+def grad(fun: Callable[..., array], argnums: int | Sequence[int] | None = None,
+         argnames: str | Sequence[str] = ()) -> Any:
     """A function that returns the gradient of fun, which returns a scalar array. See value_and_grad."""
     differentiated = _differentiate(fun, argnums, argnames, "grad", False)
     return _Transformed(fun, lambda *args, **kwargs: differentiated(*args, **kwargs)[1])
@@ -174,7 +194,8 @@ def _run(name, fun, tracers):
     return list(out)
 
 
-def vjp(fun, primals, cotangents):
+def vjp(fun: Callable[..., array | Sequence[array]], primals: Sequence[array],
+        cotangents: Sequence[array]) -> tuple[list[array], list[array]]:
     """(outputs, vector-Jacobian products): lists of arrays. primals and cotangents: lists or tuples of arrays; a
     cotangent for each output, of its shape. Outputs of stop_gradient need none."""
     need_function("vjp", fun)
@@ -194,7 +215,8 @@ def vjp(fun, primals, cotangents):
     return outputs, _zeros_where_none(found, traced)
 
 
-def jvp(fun, primals, tangents):
+def jvp(fun: Callable[..., array | Sequence[array]], primals: Sequence[array],
+        tangents: Sequence[array]) -> tuple[list[array], list[array]]:
     """(outputs, Jacobian-vector products): lists of arrays. A tangent for each primal, of its shape."""
     need_function("jvp", fun)
     primals, tangents = _array_list("jvp: primals", primals), _array_list("jvp: tangents", tangents)
@@ -273,7 +295,7 @@ class _Batches(threading.local):
 _batches = _Batches()
 
 
-def vmap(fun, in_axes=0, out_axes=0):
+def vmap(fun: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> _Transformed[P, R]:
     """fun over a batch: each array of its arguments has an axis of the batch, or None where it has not. in_axes and
     out_axes: an int, or a tree of ints and None that is a prefix of the arguments (of the one argument, where there is
     one) or of what fun returns. An output with None has no batch axis; it must not depend on the batch."""
@@ -332,37 +354,37 @@ def _single(items):
     return items[0] if len(items) == 1 else tuple(items)
 
 
-class custom_function:
+class custom_function(Generic[P, R]):
     """A function with rules of its own for gradients and batching: a decorator, whose methods vjp, jvp and vmap
     decorate the rules. vjp(primals, cotangents, outputs) gives a gradient for each primal; jvp(primals, tangents) a
     tangent for each output; vmap(inputs, axes) gives (outputs, their axes). What is not given is derived as usual. A
     function with rules is pure: arrays that it captures have no gradient."""
 
-    def __init__(self, f):
+    def __init__(self, f: Callable[P, R]) -> None:
         need_function("custom_function", f)
         functools.update_wrapper(self, f, updated=())
         self._fun = f
         self._vjp = self._jvp = self._vmap = None
 
-    def vjp(self, f):
+    def vjp(self, f: Callable[..., Any]) -> custom_function[P, R]:
         """Decorates the rule of the gradient."""
         need_function("custom_function.vjp", f)
         self._vjp = f
         return self
 
-    def jvp(self, f):
+    def jvp(self, f: Callable[..., Any]) -> custom_function[P, R]:
         """Decorates the rule of the forward derivative."""
         need_function("custom_function.jvp", f)
         self._jvp = f
         return self
 
-    def vmap(self, f):
+    def vmap(self, f: Callable[..., Any]) -> custom_function[P, R]:
         """Decorates the rule of batching."""
         need_function("custom_function.vmap", f)
         self._vmap = f
         return self
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         out = self._fun(*args, **kwargs)
         if not (self._vjp or self._jvp or self._vmap):
             return out
@@ -451,7 +473,7 @@ def _match(argument, gradient, out):
             _match(item, gradient.get(key) if isinstance(gradient, dict) else None, out)
 
 
-def checkpoint(fun):
+def checkpoint(fun: Callable[P, R]) -> _Transformed[P, R]:
     """fun, of which only inputs and outputs are kept for the gradient: what lies between is computed again there.
     Arrays that fun captures have no gradient."""
     need_function("checkpoint", fun)

@@ -18,7 +18,7 @@ def rebuild(like, values):
     return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
 
 
-def tree_map(fn: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = None) -> Any:
+def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[..., Any] | None = None) -> Any:
     """The tree of fn(leaf, ...) over the leaves of `tree`.
 
     Each tree of `rest` contains `tree`'s structure, and gives fn one more argument.
@@ -33,7 +33,7 @@ def tree_map(fn: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = Non
     return fn(tree, *rest)
 
 
-def tree_map_with_path(fn: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = None,
+def tree_map_with_path(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[..., Any] | None = None,
                        path: Any | None = None) -> Any:
     """tree_map whose fn takes the leaf's path first; `path` is where the tree itself hangs."""
     if is_leaf is not None and is_leaf(tree):
@@ -51,7 +51,7 @@ def tree_map_with_path(fn: Callable, tree: Any, *rest: Any, is_leaf: Callable | 
     return fn(path, tree, *rest)
 
 
-def tree_flatten(tree: Any, prefix: str = "", is_leaf: Callable | None = None,
+def tree_flatten(tree: Any, prefix: str = "", is_leaf: Callable[..., Any] | None = None,
                  destination: list[tuple[str, Any]] | dict[str, Any] | None = None
                  ) -> list[tuple[str, Any]] | dict[str, Any]:
     """The leaves with their paths, appended to `destination` (a new list; a dict makes it a flat dict).
@@ -111,7 +111,8 @@ def grow(pairs):
     return out
 
 
-def tree_reduce(fn, tree, initializer=None, is_leaf=None):
+def tree_reduce(fn: Callable[..., Any], tree: Any, initializer: Any = None,
+                is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """fn(accumulated, leaf) over all leaves in order, from `initializer`, or from the first leaf where that is None."""
     total = initializer
     if isinstance(tree, CONTAINERS) and (is_leaf is None or not is_leaf(tree)):
@@ -121,7 +122,7 @@ def tree_reduce(fn, tree, initializer=None, is_leaf=None):
     return tree if total is None else fn(total, tree)
 
 
-def tree_merge(tree_a, tree_b, merge_fn=None):
+def tree_merge(tree_a: Any, tree_b: Any, merge_fn: Callable[..., Any] | None = None) -> Any:
     """The tree with the leaves of both; where both have something at one place, merge_fn(a, b) decides.
 
     None and empty containers count as nothing there; with nothing in both, merge_fn(None, None) decides, but two empty

@@ -12,7 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gomlx.model import Model
 
 GROUP = "gomlx.backends"
 PREFERENCE = ("native", "mlx_lm")               # of default(); then others by name
@@ -25,7 +28,7 @@ class Backend(Protocol):
     def why_not(self) -> str | None:
         """What is missing, or None when load() may be called."""
 
-    def load(self, path_or_name=None, **options):
+    def load(self, path_or_name: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """A model with generate, chat, info, tokenizer and close, as gomlx.Model has them."""
 
 
@@ -41,10 +44,10 @@ class Native:
     """gomlx's own engine."""
     name = "native"
 
-    def why_not(self):
+    def why_not(self) -> str | None:
         return None
 
-    def load(self, path_or_name=None, **options):
+    def load(self, path_or_name: str | os.PathLike[str] | None = None, **options: Any) -> Model:
         from gomlx import loading
         return loading.load(path_or_name, backend="native", **options)
 

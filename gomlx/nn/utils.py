@@ -3,14 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
 from gomlx.utils import tree_flatten, tree_map, tree_reduce, tree_unflatten
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def value_and_grad(model: Module, fn: Callable):
+
+def value_and_grad(model: Module, fn: Callable[P, R]) -> Callable[P, tuple[R, dict[str, Any]]]:
     """A function that returns fn(...) and its gradients with respect to the model's trainable parameters.
 
     fn uses the model; where it returns a tuple, the first element is what is differentiated.
@@ -32,7 +35,7 @@ def value_and_grad(model: Module, fn: Callable):
     return wrapped
 
 
-def checkpoint(module: Module, fn: Callable | None = None):
+def checkpoint(module: Module, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """fn (the module itself by default), computed again in the backward pass instead of remembered.
 
     Gradients flow to fn's inputs and to the module's trainable parameters: https://arxiv.org/abs/1604.06174.
@@ -54,7 +57,7 @@ def checkpoint(module: Module, fn: Callable | None = None):
 
 
 def average_gradients(gradients: Any, group: mx.distributed.Group | None = None,
-                      all_reduce_size: int = 32 * 1024 * 1024, communication_stream: mx.Stream | None = None):
+                      all_reduce_size: int = 32 * 1024 * 1024, communication_stream: mx.Stream | None = None) -> Any:
     """The gradients averaged over the processes of the group.
 
     Small arrays travel together, up to about all_reduce_size bytes at a time (0 or less: each on its own).
@@ -113,7 +116,8 @@ def scale_to_norm(gradients, norm, max_norm):
     return tree_map(scaled, gradients)
 
 
-def clip_grad_norm_sharded(gradients: Any, max_norm: float, group: mx.distributed.Group | None = None):
+def clip_grad_norm_sharded(gradients: Any, max_norm: float,
+                           group: mx.distributed.Group | None = None) -> tuple[Any, mx.array]:
     """Gradients of which this process has its part, scaled so that their norm over all processes is at most max_norm.
 
     Returns them and the norm they had.

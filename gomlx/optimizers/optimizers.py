@@ -3,7 +3,10 @@
 What an optimiser remembers is its `state`, a tree that mx.compile can capture: "step" and, as an array,
 "learning_rate", beside, for each parameter at its own place, a dict of arrays. Arithmetic is in the gradient's dtype.
 """
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import Any
 
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
@@ -16,16 +19,16 @@ Rate = float | Callable[[mx.array], mx.array]
 class Optimizer:
     """The base class. One parameter at a time: init_single makes its state, apply_single its next value."""
 
-    def __init__(self, schedulers=None):
+    def __init__(self, schedulers: dict[str, Any] | None = None) -> None:
         self._initialized = False
         self._state = {"step": mx.array(0, mx.uint64)}
         self._schedulers = dict((schedulers or {}).items())
 
-    def update(self, model: Module, gradients: dict):
+    def update(self, model: Module, gradients: dict[str, Any]) -> None:
         """Moves the model's parameters by their gradients."""
         model.update(self.apply_gradients(gradients, model))
 
-    def init(self, parameters: dict):
+    def init(self, parameters: dict[str, Any]) -> None:
         """Makes the state of these parameters; where there is some already (loaded from a file), it stays."""
         self._extend(self._state, parameters)
         self._initialized = True
@@ -45,11 +48,11 @@ class Optimizer:
             self.init_single(parameters, state)
         return state
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         """Puts what `parameter` needs into the empty dict `state`."""
         raise NotImplementedError()
 
-    def apply_gradients(self, gradients: dict, parameters: dict):
+    def apply_gradients(self, gradients: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
         """The new parameters, a tree like that of the gradients, which may lack some of the parameters."""
         if not self._initialized:
             self.init(gradients)
@@ -58,30 +61,30 @@ class Optimizer:
         self.state["step"] = self.step + 1
         return tree_map(self.apply_single, gradients, parameters, self.state)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         """The new value of `parameter`; changes `state`."""
         raise NotImplementedError()
 
     @property
-    def state(self):
+    def state(self) -> dict[str, Any]:
         """The state; what is set here may lack parameters, whose state is then made when they first come."""
         return self._state
 
     @state.setter
-    def state(self, state: dict):
+    def state(self, state: dict[str, Any]) -> None:
         self._initialized = False
         self._state = state
 
     @property
-    def step(self):
+    def step(self) -> mx.array:
         return self.state["step"]
 
     @property
-    def learning_rate(self):
+    def learning_rate(self) -> mx.array:
         return self.state["learning_rate"]
 
     @learning_rate.setter
-    def learning_rate(self, learning_rate: float | mx.array):
+    def learning_rate(self, learning_rate: float | mx.array) -> None:
         self.state["learning_rate"] = mx.array(learning_rate)
 
     def _maybe_schedule(self, name: str, param: Rate):
@@ -103,7 +106,7 @@ class MultiOptimizer(Optimizer):
     The last optimiser has no filter: it takes the rest.
     """
 
-    def __init__(self, optimizers, filters: list = []):
+    def __init__(self, optimizers: list[Optimizer], filters: list[Any] = []) -> None:
         super().__init__()
         self._state = {}
         if len(filters) != len(optimizers) - 1:
@@ -119,23 +122,23 @@ class MultiOptimizer(Optimizer):
             parts[chosen].append((path, value))
         return [tree_unflatten(part) if part else {} for part in parts]
 
-    def init(self, parameters: dict):
+    def init(self, parameters: dict[str, Any]) -> None:
         for optimizer, part in zip(self.optimizers, self._split(parameters)):
             optimizer.init(part)
 
-    def apply_gradients(self, gradients: dict, parameters: dict):
+    def apply_gradients(self, gradients: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
         out = {}
         for optimizer, part in zip(self.optimizers, self._split(gradients)):
             out = tree_merge(out, optimizer.apply_gradients(part, parameters))
         return out
 
     @property
-    def state(self):
+    def state(self) -> dict[str, Any]:
         """The states of the optimisers, under "states"."""
         return {"states": [optimizer.state for optimizer in self.optimizers]}
 
     @state.setter
-    def state(self, state: dict):
+    def state(self, state: dict[str, Any]) -> None:
         states = state.get("states")
         if states is None or len(states) != len(self.optimizers):
             raise ValueError("Invalid state provided")
@@ -143,12 +146,12 @@ class MultiOptimizer(Optimizer):
             optimizer.state = part
 
     @property
-    def learning_rate(self):
+    def learning_rate(self) -> mx.array:
         """The first optimiser's; setting it sets everyone's."""
         return self.optimizers[0].learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, learning_rate: float | mx.array):
+    def learning_rate(self, learning_rate: float | mx.array) -> None:
         for optimizer in self.optimizers:
             optimizer.learning_rate = learning_rate
 
@@ -160,7 +163,7 @@ class SGD(Optimizer):
     """
 
     def __init__(self, learning_rate: Rate, momentum: float = 0.0, weight_decay: float = 0.0,
-                 dampening: float = 0.0, nesterov: bool = False):
+                 dampening: float = 0.0, nesterov: bool = False) -> None:
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening.")
         super().__init__()
@@ -170,10 +173,10 @@ class SGD(Optimizer):
         self.dampening = dampening
         self.nesterov = nesterov
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         state["v"] = mx.zeros_like(parameter)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         if self.weight_decay != 0:
             gradient = gradient + self.weight_decay * parameter
         rate = self.learning_rate.astype(gradient.dtype)
@@ -187,7 +190,7 @@ class SGD(Optimizer):
 class RMSprop(Optimizer):
     """w - rate * g / (sqrt(v) + eps), where v is a running mean of g**2. Tieleman and Hinton 2012, lecture 6.5."""
 
-    def __init__(self, learning_rate: Rate, alpha: float = 0.99, eps: float = 1e-8):
+    def __init__(self, learning_rate: Rate, alpha: float = 0.99, eps: float = 1e-8) -> None:
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.alpha = alpha
@@ -195,10 +198,10 @@ class RMSprop(Optimizer):
         self._check("alpha", alpha, ">=")
         self._check("epsilon", eps, ">")
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         state["v"] = mx.zeros_like(parameter)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         rate = self.learning_rate.astype(gradient.dtype)
         v = self.alpha * state["v"] + (1 - self.alpha) * mx.square(gradient)
         state["v"] = v
@@ -208,16 +211,16 @@ class RMSprop(Optimizer):
 class Adagrad(Optimizer):
     """w - rate * g / (sqrt(v) + eps), where v is the sum of g**2: https://jmlr.org/papers/v12/duchi11a.html."""
 
-    def __init__(self, learning_rate: Rate, eps: float = 1e-8):
+    def __init__(self, learning_rate: Rate, eps: float = 1e-8) -> None:
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.eps = eps
         self._check("epsilon", eps, ">")
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         state["v"] = mx.zeros_like(parameter)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         rate = self.learning_rate.astype(gradient.dtype)
         v = state["v"] + mx.square(gradient)
         state["v"] = v
@@ -230,7 +233,7 @@ class AdaDelta(Optimizer):
     https://arxiv.org/abs/1212.5701.
     """
 
-    def __init__(self, learning_rate: Rate, rho: float = 0.9, eps: float = 1e-6):
+    def __init__(self, learning_rate: Rate, rho: float = 0.9, eps: float = 1e-6) -> None:
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.rho = rho
@@ -238,11 +241,11 @@ class AdaDelta(Optimizer):
         self._check("rho", rho, ">=")
         self._check("epsilon", eps, ">")
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         state["v"] = mx.zeros_like(parameter)
         state["u"] = mx.zeros_like(parameter)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         rate = self.learning_rate.astype(gradient.dtype)
         rho, eps = self.rho, self.eps
         v = rho * state["v"] + (1 - rho) * mx.square(gradient)
@@ -259,7 +262,7 @@ class Adam(Optimizer):
     """
 
     def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.999], eps: float = 1e-8,
-                 bias_correction: bool = False):
+                 bias_correction: bool = False) -> None:
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         check_betas("Adam", betas)
@@ -268,11 +271,11 @@ class Adam(Optimizer):
         self.eps = eps
         self.bias_correction = bias_correction
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         state["m"] = mx.zeros_like(parameter)
         state["v"] = mx.zeros_like(parameter)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         rate = self.learning_rate.astype(gradient.dtype)
         b1, b2 = self.betas
         m = b1 * state["m"] + (1 - b1) * gradient
@@ -291,11 +294,11 @@ class AdamW(Adam):
     """Adam, after the parameter has shrunk by rate * weight_decay of itself: https://arxiv.org/abs/1711.05101."""
 
     def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.999], eps: float = 1e-8,
-                 weight_decay: float = 0.01, bias_correction: bool = False):
+                 weight_decay: float = 0.01, bias_correction: bool = False) -> None:
         super().__init__(learning_rate, betas, eps, bias_correction)
         self.weight_decay = weight_decay
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         rate = self.learning_rate.astype(gradient.dtype)
         return super().apply_single(gradient, parameter * (1 - rate * self.weight_decay), state)
 
@@ -303,10 +306,10 @@ class AdamW(Adam):
 class Adamax(Adam):
     """Adam with a decaying maximum of |g| in the place of sqrt(v): https://arxiv.org/abs/1412.6980, section 7."""
 
-    def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.999], eps: float = 1e-8):
+    def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.999], eps: float = 1e-8) -> None:
         super().__init__(learning_rate, betas, eps)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         rate = self.learning_rate.astype(gradient.dtype)
         b1, b2 = self.betas
         m = b1 * state["m"] + (1 - b1) * gradient
@@ -322,17 +325,17 @@ class Lion(Optimizer):
     https://arxiv.org/abs/2302.06675.
     """
 
-    def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.99], weight_decay: float = 0.0):
+    def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.99], weight_decay: float = 0.0) -> None:
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         check_betas("Lion", betas)
         self.betas = betas
         self.weight_decay = weight_decay
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         state["m"] = mx.zeros_like(parameter)
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         rate = self.learning_rate.astype(gradient.dtype)
         b1, b2 = self.betas
         m = state["m"]
@@ -352,7 +355,7 @@ class Adafactor(Optimizer):
     def __init__(self, learning_rate: Rate | None = None, eps: tuple[float, float] = (1e-30, 1e-3),
                  clip_threshold: float = 1.0, decay_rate: float = -0.8, beta_1: float | None = None,
                  weight_decay: float = 0.0, scale_parameter: bool = True, relative_step: bool = True,
-                 warmup_init: bool = False):
+                 warmup_init: bool = False) -> None:
         super().__init__()
         if learning_rate is not None:
             self._maybe_schedule("learning_rate", learning_rate)
@@ -365,7 +368,7 @@ class Adafactor(Optimizer):
         self.relative_step = relative_step
         self.warmup_init = warmup_init
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         shape, dtype = parameter.shape, parameter.dtype
         if parameter.ndim >= 2:
             state["exp_avg_sq_row"] = mx.zeros(shape[:-1], dtype=dtype)
@@ -389,7 +392,7 @@ class Adafactor(Optimizer):
         row = mx.rsqrt(row / mx.mean(row, axis=-1, keepdims=True))
         return row[..., None] * mx.rsqrt(column)[..., None, :]
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         step = self.step
         rate = self._rate(step, parameter)
         b2 = 1.0 - (step**self.decay_rate).astype(gradient.dtype)
@@ -421,7 +424,7 @@ class Muon(Optimizer):
     """
 
     def __init__(self, learning_rate: Rate, momentum: float = 0.95, weight_decay: float = 0.01,
-                 nesterov: bool = True, ns_steps: int = 5):
+                 nesterov: bool = True, ns_steps: int = 5) -> None:
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.momentum = momentum
@@ -429,7 +432,7 @@ class Muon(Optimizer):
         self.nesterov = nesterov
         self.ns_steps = ns_steps
 
-    def init_single(self, parameter: mx.array, state: dict):
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         state["v"] = mx.zeros_like(parameter)
 
     def _orthogonalize(self, x):
@@ -444,7 +447,7 @@ class Muon(Optimizer):
             x = a * x + mx.addmm(b * gram, gram, gram, beta=1.0, alpha=c) @ x
         return x.T if tall else x
 
-    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict):
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
         if self.weight_decay != 0:
             gradient = gradient + self.weight_decay * parameter
         v = self.momentum * state["v"] + (1 - self.momentum) * gradient
@@ -470,7 +473,7 @@ def rms(x):
     return mx.sqrt(mx.mean(mx.square(x)))
 
 
-def clip_grad_norm(grads, max_norm):
+def clip_grad_norm(grads: Any, max_norm: float) -> tuple[Any, mx.array]:
     """The gradients scaled so that their global norm is at most max_norm, and the norm they had.
 
     Floating ones keep their dtype; the squares of float16 are summed in float32. https://arxiv.org/abs/1211.5063.

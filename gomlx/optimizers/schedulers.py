@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import gomlx.core as mx
 
+Schedule = Callable[[mx.array], mx.array]         # the rate at a step
+
 
 def positive(name, value):
     if value < 1:
         raise ValueError(f"{name} must be greater than 0, but got {value}.")
 
 
-def exponential_decay(init: float, decay_rate: float) -> Callable:
+def exponential_decay(init: float, decay_rate: float) -> Schedule:
     """init * decay_rate**step."""
     def schedule(step):
         return init * decay_rate**step
@@ -18,7 +20,7 @@ def exponential_decay(init: float, decay_rate: float) -> Callable:
     return schedule
 
 
-def step_decay(init: float, decay_rate: float, step_size: int) -> Callable:
+def step_decay(init: float, decay_rate: float, step_size: int) -> Schedule:
     """init, multiplied by decay_rate every step_size steps."""
     positive("step_size", step_size)
 
@@ -28,7 +30,7 @@ def step_decay(init: float, decay_rate: float, step_size: int) -> Callable:
     return schedule
 
 
-def cosine_decay(init: float, decay_steps: int, end: float = 0.0) -> Callable:
+def cosine_decay(init: float, decay_steps: int, end: float = 0.0) -> Schedule:
     """From init to end along half a cosine of decay_steps steps, then end: https://arxiv.org/abs/1608.03983."""
     positive("decay_steps", decay_steps)
 
@@ -39,7 +41,7 @@ def cosine_decay(init: float, decay_steps: int, end: float = 0.0) -> Callable:
     return schedule
 
 
-def linear_schedule(init: float, end: float, steps: int) -> Callable:
+def linear_schedule(init: float, end: float, steps: int) -> Schedule:
     """From init to end in a straight line of `steps` steps, then end."""
     positive("steps", steps)
 
@@ -49,7 +51,7 @@ def linear_schedule(init: float, end: float, steps: int) -> Callable:
     return schedule
 
 
-def join_schedules(schedules: list[Callable], boundaries: list[int]) -> Callable:
+def join_schedules(schedules: list[Schedule], boundaries: list[int]) -> Schedule:
     """One schedule after the other: from boundary i on, schedule i + 1, which counts its steps from there."""
     if len(schedules) == 0:
         raise ValueError("Must provide at least 1 schedule to join.")

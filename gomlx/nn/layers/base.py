@@ -15,7 +15,7 @@ from gomlx.utils import tree_flatten, tree_unflatten
 ITEM_TYPES = (mx.array, dict, list, tuple)
 
 
-class Module(dict):
+class Module(dict[str, Any]):
     """The base class of layers and models.
 
     Its arrays, however deep in lists, dicts and other modules, are its parameters; names that begin with an underscore
@@ -24,36 +24,36 @@ class Module(dict):
 
     __call__: Callable
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._no_grad = set()
         self._training = True
 
     @property
-    def training(self):
+    def training(self) -> bool:
         """Whether the module is in training mode."""
         return self._training
 
     @property
-    def state(self):
+    def state(self) -> Module:
         """The module itself, as the dict of its items: writing to it writes to the module."""
         return self
 
     def _extra_repr(self) -> str:
         return ""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         text = f"{type(self).__name__}({self._extra_repr()}"
         children = tree_flatten(self.children(), is_leaf=self.is_module)
         for name, child in children:
             text += "\n" + textwrap.indent(f"({name}): {child!r}", "  ")
         return text + ("\n)" if children else ")")
 
-    def __getattr__(self, key: str):
+    def __getattr__(self, key: str) -> Any:
         if key in self:
             return self[key]
         return super().__getattribute__(key)            # for its error
 
-    def __setattr__(self, key: str, val: Any):
+    def __setattr__(self, key: str, val: Any) -> None:
         if isinstance(val, ITEM_TYPES):
             self.__dict__.pop(key, None)
             self[key] = val
@@ -61,7 +61,7 @@ class Module(dict):
             super().__setattr__(key, val)
             self.pop(key, None)
 
-    def __delattr__(self, name):
+    def __delattr__(self, name: str) -> None:
         if name in self:
             del self[name]
         else:
@@ -97,7 +97,7 @@ class Module(dict):
                 raise ValueError(f"Expected shape {parameter.shape} but received shape {value.shape} "
                                  f"for parameter {name}")
 
-    def save_weights(self, file: str):
+    def save_weights(self, file: str) -> None:
         """Writes the parameters; the name's ending, .npz or .safetensors, decides the format."""
         weights = tree_flatten(self.parameters(), destination={})
         if file.endswith(".npz"):
@@ -108,23 +108,23 @@ class Module(dict):
             raise ValueError(f"Unsupported file extension for {file}. Use '.npz' or '.safetensors'.")
 
     @staticmethod
-    def is_module(value):
+    def is_module(value: Any) -> bool:
         return isinstance(value, Module)
 
     @staticmethod
-    def valid_child_filter(module, key, value):
+    def valid_child_filter(module: Module, key: str, value: Any) -> bool:
         return isinstance(value, (dict, list))
 
     @staticmethod
-    def valid_parameter_filter(module, key, value):
+    def valid_parameter_filter(module: Module, key: str, value: Any) -> bool:
         return isinstance(value, (dict, list, mx.array)) and not key.startswith("_")
 
     @staticmethod
-    def trainable_parameter_filter(module, key, value):
+    def trainable_parameter_filter(module: Module, key: str, value: Any) -> bool:
         return Module.valid_parameter_filter(module, key, value) and key not in module._no_grad
 
-    def filter_and_map(self, filter_fn: Callable[[Module, str, Any], bool], map_fn: Callable | None = None,
-                       is_leaf_fn: Callable[[Module, str, Any], bool] | None = None):
+    def filter_and_map(self, filter_fn: Callable[[Module, str, Any], bool], map_fn: Callable[..., Any] | None = None,
+                       is_leaf_fn: Callable[[Module, str, Any], bool] | None = None) -> dict[str, Any]:
         """The tree of map_fn(value) for the items that filter_fn(module, key, value) keeps.
 
         `key` is the path within the module that owns the value. What is dropped from inside a list or dict leaves {}.
@@ -134,26 +134,26 @@ class Module(dict):
         return {key: branch(self, key, value, filter_fn, map_fn, is_leaf_fn)
                 for key, value in self.items() if filter_fn(self, key, value)}
 
-    def parameters(self):
+    def parameters(self) -> dict[str, Any]:
         """The tree of all arrays."""
         return self.filter_and_map(self.valid_parameter_filter)
 
-    def trainable_parameters(self):
+    def trainable_parameters(self) -> dict[str, Any]:
         """The tree of the arrays that are not frozen."""
         return self.filter_and_map(self.trainable_parameter_filter)
 
-    def children(self):
+    def children(self) -> dict[str, Any]:
         """The tree of the modules directly below this one."""
         return self.filter_and_map(self.valid_child_filter, is_leaf_fn=lambda module, key, value: self.is_module(value))
 
-    def leaf_modules(self):
+    def leaf_modules(self) -> dict[str, Any]:
         """The tree of the modules that hold no other module."""
         def is_leaf(module, key, value):
             return self.is_module(value) and not tree_flatten(value.children(), is_leaf=self.is_module)
 
         return self.filter_and_map(self.valid_child_filter, is_leaf_fn=is_leaf)
 
-    def update(self, parameters: dict, strict: bool = True) -> Module:
+    def update(self, parameters: dict[str, Any], strict: bool = True) -> Module:
         """Replaces the arrays at the places that the tree `parameters` has; `strict`: all its places must exist."""
         replace_arrays(self, parameters, strict)
         return self
@@ -164,7 +164,7 @@ class Module(dict):
         self.update(self.filter_and_map(filter_fn or Module.valid_parameter_filter, map_fn))
         return self
 
-    def update_modules(self, modules: dict, strict: bool = True) -> Module:
+    def update_modules(self, modules: dict[str, Any], strict: bool = True) -> Module:
         """Replaces the modules at the places that the tree `modules` has; `strict`: there must be modules."""
         replace_modules(self, modules, strict)
         return self
@@ -175,11 +175,11 @@ class Module(dict):
             apply_fn(name, module)
         return self
 
-    def modules(self):
+    def modules(self) -> list[Module]:
         """This module and all below, in a list."""
         return [module for _, module in self.named_modules()]
 
-    def named_modules(self):
+    def named_modules(self) -> list[tuple[str, Module]]:
         """(path, module) of this module and all below; this one's path is empty."""
         found, pending = [], [("", self)]
         while pending:
@@ -241,7 +241,7 @@ class Module(dict):
         return self.train(False)
 
     def set_dtype(self, dtype: mx.Dtype,
-                  predicate: Callable[[mx.Dtype], bool] | None = lambda x: mx.issubdtype(x, mx.floating)):
+                  predicate: Callable[[mx.Dtype], bool] | None = lambda x: mx.issubdtype(x, mx.floating)) -> None:
         """Casts the parameters whose dtype the predicate accepts (all, if it is None); by default the floating ones."""
         accepts = predicate or (lambda _: True)
         self.apply(lambda x: x.astype(dtype) if accepts(x.dtype) else x)

@@ -2,10 +2,14 @@
 
 A weight has the shape (out_channels, *kernel, in_channels / groups) and starts uniform within 1 / sqrt(fan in).
 """
+from __future__ import annotations
+
 import math
 
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
+
+Sizes = int | tuple[int, ...]         # for all axes, or for each
 
 
 class Convolution(Module):
@@ -19,8 +23,8 @@ class Convolution(Module):
     _function = None
     _options = ("stride", "padding", "dilation", "groups")
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | tuple, stride: int | tuple = 1,
-                 padding: int | tuple = 0, dilation: int | tuple = 1, groups: int = 1, bias: bool = True):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
         super().__init__()
         if in_channels % groups != 0:
             raise ValueError(f"The number of input channels ({in_channels}) must be divisible by the number of groups "
@@ -50,7 +54,7 @@ class Convolution(Module):
         return (f"{in_channels * getattr(self, 'groups', 1)}, {out_channels}, "
                 f"kernel_size={kernel[0] if self._axes == 1 else tuple(kernel)}, {options}, bias={'bias' in self}")
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         y = self._function(x, self.weight, *(getattr(self, name) for name in self._options))
         return y + self.bias if "bias" in self else y
 
@@ -75,7 +79,7 @@ class Conv3d(Convolution):
     _function = staticmethod(mx.conv3d)
     _options = ("stride", "padding", "dilation")
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | tuple, stride: int | tuple = 1,
-                 padding: int | tuple = 0, dilation: int | tuple = 1, bias: bool = True):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, dilation: Sizes = 1, bias: bool = True) -> None:
         Module.__init__(self)
         self._build(in_channels, out_channels, kernel_size, bias, padding=padding, stride=stride, dilation=dilation)

@@ -3,9 +3,11 @@
 Channels come last; a weight has the shape (out_channels, *kernel, in_channels) and starts uniform within
 1 / sqrt(in_channels * kernel).
 """
+from __future__ import annotations
+
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
-from gomlx.nn.layers.convolution import Convolution
+from gomlx.nn.layers.convolution import Convolution, Sizes
 
 
 class Transposed(Convolution):
@@ -13,9 +15,9 @@ class Transposed(Convolution):
 
     _options = ("stride", "padding", "dilation", "output_padding")
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | tuple, stride: int | tuple = 1,
-                 padding: int | tuple = 0, dilation: int | tuple = 1, output_padding: int | tuple = 0,
-                 bias: bool = True):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, dilation: Sizes = 1, output_padding: Sizes = 0,
+                 bias: bool = True) -> None:
         Module.__init__(self)
         self._build(in_channels, out_channels, kernel_size, bias, padding=padding, stride=stride, dilation=dilation,
                     output_padding=output_padding)

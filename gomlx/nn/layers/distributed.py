@@ -3,8 +3,11 @@
 "all-to-sharded" cuts a layer's outputs: every process has the whole input and makes its part of the output.
 "sharded-to-all" cuts its inputs: every process has its part of the input, and the sum of what they make is the output.
 """
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
+from typing import Any
 
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
@@ -57,7 +60,7 @@ def predicate_of(sharding, segments):
     return (outputs_predicate if sharding == "all-to-sharded" else inputs_predicate)(segments)
 
 
-def shards(parameters: dict, predicate: Callable, group):
+def shards(parameters: dict[str, Any], predicate: Callable[..., Any], group):
     """The tree of this process's part of each parameter.
 
     predicate(path, weight) is the axis to cut, (axis, segments), or None: the whole.
@@ -77,7 +80,7 @@ def shards(parameters: dict, predicate: Callable, group):
     return tree_map_with_path(shard, parameters)
 
 
-def shard_inplace(module: Module, sharding: str | Callable, *, segments: int | list = 1, group=None):
+def shard_inplace(module: Module, sharding: str | Callable[..., Any], *, segments: int | list[Any] = 1, group=None):
     """Keeps this process's part of the module's parameters.
 
     `sharding` is one of the two ways, or a callable: of a parameter's path and value, the axis to cut it at, perhaps
@@ -88,7 +91,7 @@ def shard_inplace(module: Module, sharding: str | Callable, *, segments: int | l
     module.update(shards(module.parameters(), predicate, group))
 
 
-def shard_linear(module: Module, sharding: str, *, segments: int | list = 1, group=None):
+def shard_linear(module: Module, sharding: str, *, segments: int | list[Any] = 1, group=None):
     """A layer like the Linear or QuantizedLinear given, cut and communicating the way `sharding` says."""
     predicate_of(sharding, segments)
     outputs = sharding == "all-to-sharded"
@@ -110,7 +113,8 @@ def divide(dims, group, what):
 class AllToShardedLinear(Module):
     """A Linear that makes this process's part of the output; gradients of its input are summed over the group."""
 
-    def __init__(self, input_dims: int, output_dims: int, bias: bool = True, group=None):
+    def __init__(self, input_dims: int, output_dims: int, bias: bool = True,
+                 group: mx.distributed.Group | None = None) -> None:
         super().__init__()
         scale = math.sqrt(1 / input_dims)
         self.group = group or mx.distributed.init()
@@ -130,7 +134,8 @@ class AllToShardedLinear(Module):
         return x @ self["weight"].T
 
     @classmethod
-    def from_linear(cls, linear_layer: Module, *, segments: int | list = 1, group=None):
+    def from_linear(cls, linear_layer: Module, *, segments: int | list[Any] = 1,
+                    group: mx.distributed.Group | None = None) -> Module:
         group = group or mx.distributed.init()
         outputs, inputs = linear_layer.weight.shape
         layer = cls(inputs, outputs, "bias" in linear_layer, group)
@@ -141,7 +146,8 @@ class AllToShardedLinear(Module):
 class ShardedToAllLinear(Module):
     """A Linear of this process's part of the input; every process gets the sum, so the whole output."""
 
-    def __init__(self, input_dims: int, output_dims: int, bias: bool = True, group=None):
+    def __init__(self, input_dims: int, output_dims: int, bias: bool = True,
+                 group: mx.distributed.Group | None = None) -> None:
         super().__init__()
         scale = math.sqrt(1 / input_dims)
         self.group = group or mx.distributed.init()
@@ -159,7 +165,8 @@ class ShardedToAllLinear(Module):
         return y + self["bias"] if "bias" in self else y
 
     @classmethod
-    def from_linear(cls, linear_layer: Module, *, segments: int | list = 1, group=None):
+    def from_linear(cls, linear_layer: Module, *, segments: int | list[Any] = 1,
+                    group: mx.distributed.Group | None = None) -> Module:
         group = group or mx.distributed.init()
         outputs, inputs = linear_layer.weight.shape
         layer = cls(inputs, outputs, "bias" in linear_layer, group)
@@ -170,7 +177,8 @@ class ShardedToAllLinear(Module):
 class _QuantizedSharded(Module):
     """What the two quantised layers share; their parameters are frozen, and stay so."""
 
-    def __init__(self, own_inputs, own_outputs, bias_dims, group_size, bits, mode, group):
+    def __init__(self, own_inputs: int, own_outputs: int, bias_dims: int | None, group_size: int, bits: int, mode: str,
+                 group: mx.distributed.Group | None) -> None:
         super().__init__()
         self.group_size, self.bits = complete(mode, group_size, bits)
         self.mode = mode
@@ -181,7 +189,7 @@ class _QuantizedSharded(Module):
             self.bias = mx.zeros((bias_dims,))
         self.freeze()
 
-    def unfreeze(self, *args, **kwargs):
+    def unfreeze(self, *args: Any, **kwargs: Any) -> Module:
         """Unfreezes the modules below, if there are any."""
         super().unfreeze(*args, **kwargs)
         self.freeze(recurse=False)
@@ -202,7 +210,7 @@ class QuantizedAllToShardedLinear(_QuantizedSharded):
     """AllToShardedLinear with a quantised weight."""
 
     def __init__(self, input_dims: int, output_dims: int, bias: bool = True, group_size: int = 64, bits: int = 4,
-                 mode: str = "affine", group=None):
+                 mode: str = "affine", group: mx.distributed.Group | None = None) -> None:
         group = group or mx.distributed.init()
         own = divide(output_dims, group, "output")
         super().__init__(input_dims, own, own if bias else 0, group_size, bits, mode, group)
@@ -217,7 +225,8 @@ class QuantizedAllToShardedLinear(_QuantizedSharded):
         return y + self["bias"] if "bias" in self else y
 
     @classmethod
-    def from_quantized_linear(cls, quantized_linear_layer: Module, *, segments: int | list = 1, group=None):
+    def from_quantized_linear(cls, quantized_linear_layer: Module, *, segments: int | list[Any] = 1,
+                              group: mx.distributed.Group | None = None) -> Module:
         q = quantized_linear_layer
         layer = cls(*quantized_dims(q), "bias" in q, q.group_size, q.bits, q.mode, group)
         return layer._take(q, outputs_predicate(segments))
@@ -227,7 +236,7 @@ class QuantizedShardedToAllLinear(_QuantizedSharded):
     """ShardedToAllLinear with a quantised weight."""
 
     def __init__(self, input_dims: int, output_dims: int, bias: bool = True, group_size: int = 64, bits: int = 4,
-                 mode: str = "affine", group=None):
+                 mode: str = "affine", group: mx.distributed.Group | None = None) -> None:
         group = group or mx.distributed.init()
         own = divide(input_dims, group, "input")
         super().__init__(own, output_dims, output_dims if bias else 0, group_size, bits, mode, group)
@@ -242,7 +251,8 @@ class QuantizedShardedToAllLinear(_QuantizedSharded):
         return y + self["bias"] if "bias" in self else y
 
     @classmethod
-    def from_quantized_linear(cls, quantized_linear_layer: Module, *, segments: int | list = 1, group=None):
+    def from_quantized_linear(cls, quantized_linear_layer: Module, *, segments: int | list[Any] = 1,
+                              group: mx.distributed.Group | None = None) -> Module:
         q = quantized_linear_layer
         layer = cls(*quantized_dims(q), "bias" in q, q.group_size, q.bits, q.mode, group)
         return layer._take(q, inputs_predicate(segments))
@@ -272,7 +282,8 @@ class FullyShardedModule(Module):
     given; gradients are averaged over the group and cut like the parameters.
     """
 
-    def __init__(self, module: Module, group=None, compute_dtype: mx.Dtype | None = None):
+    def __init__(self, module: Module, group: mx.distributed.Group | None = None,
+                 compute_dtype: mx.Dtype | None = None) -> None:
         super().__init__()
         group = group or mx.distributed.init()
         size, rank = group.size(), group.rank()
@@ -298,14 +309,15 @@ class FullyShardedModule(Module):
         finally:
             self.module.update(tree_unflatten(own))
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._gathered_call(self.module, *args, **kwargs)
 
-    def as_linear(self, *args, **kwargs):
+    def as_linear(self, *args: Any, **kwargs: Any) -> Any:
         return self._gathered_call(self.module.as_linear, *args, **kwargs)
 
 
-def fully_shard(module: Module, *, group=None, compute_dtype: mx.Dtype | None = None) -> Module:
+def fully_shard(module: Module, *, group: mx.distributed.Group | None = None,
+                compute_dtype: mx.Dtype | None = None) -> Module:
     """FullyShardedModule of the module; the module itself where there is nothing to share among."""
     group = group or mx.distributed.init()
     return module if group.size() == 1 else FullyShardedModule(module, group, compute_dtype)

@@ -2,6 +2,8 @@
 
 Hinton et al., https://arxiv.org/abs/1207.0580; by channels: Tompson et al., https://arxiv.org/abs/1411.4280.
 """
+from __future__ import annotations
+
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
 
@@ -9,7 +11,7 @@ from gomlx.nn.layers.base import Module
 class Dropout(Module):
     """Zeroes each element with probability p."""
 
-    def __init__(self, p: float = 0.5):
+    def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         if p < 0 or p >= 1:
             raise ValueError(f"The dropout probability {p} is not in [0, 1)")

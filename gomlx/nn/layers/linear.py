@@ -1,4 +1,6 @@
 """Affine and bilinear maps. Weights and biases start uniform within 1 / sqrt(inputs)."""
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -36,7 +38,7 @@ class Linear(Module):
         return x @ self["weight"].T
 
     def to_quantized(self, group_size: int | None = None, bits: int | None = None, mode: str = "affine",
-                     quantize_input: bool = False):
+                     quantize_input: bool = False) -> Module:
         """This layer with quantised weights; with quantize_input its inputs are quantised too (nvfp4 and mxfp8)."""
         if not quantize_input:
             return QuantizedLinear.from_linear(self, group_size, bits, mode)

@@ -2,6 +2,10 @@
 
 They differ in what they average over. Channels are the last axis, the batch is the first.
 """
+from __future__ import annotations
+
+from typing import Any
+
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
 
@@ -24,7 +28,7 @@ def standardize(x, axes, eps):
 class InstanceNorm(Module):
     """Over the positions of each channel of each example: https://arxiv.org/abs/1607.08022."""
 
-    def __init__(self, dims: int, eps: float = 1e-5, affine: bool = False):
+    def __init__(self, dims: int, eps: float = 1e-5, affine: bool = False) -> None:
         super().__init__()
         check_eps(self, eps)
         if affine:
@@ -47,7 +51,7 @@ class InstanceNorm(Module):
 class LayerNorm(Module):
     """Over the channels of each position: https://arxiv.org/abs/1607.06450."""
 
-    def __init__(self, dims: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
+    def __init__(self, dims: int, eps: float = 1e-5, affine: bool = True, bias: bool = True) -> None:
         super().__init__()
         check_eps(self, eps)
         if affine:
@@ -60,14 +64,14 @@ class LayerNorm(Module):
     def _extra_repr(self):
         return f"{self.dims}, eps={self.eps}, affine={'weight' in self}"
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         return mx.fast.layer_norm(x, self.get("weight"), self.get("bias"), self.eps)
 
 
 class RMSNorm(Module):
     """x over its root mean square along the channels, times a learned scale: https://arxiv.org/abs/1910.07467."""
 
-    def __init__(self, dims: int, eps: float = 1e-5):
+    def __init__(self, dims: int, eps: float = 1e-5) -> None:
         super().__init__()
         check_eps(self, eps)
         self.weight = mx.ones((dims,))
@@ -76,7 +80,7 @@ class RMSNorm(Module):
     def _extra_repr(self):
         return f"{self.weight.shape[0]}, eps={self.eps}"
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         return mx.fast.rms_norm(x, self["weight"], self.eps)
 
 
@@ -87,7 +91,7 @@ class GroupNorm(Module):
     """
 
     def __init__(self, num_groups: int, dims: int, eps: float = 1e-5, affine: bool = True,
-                 pytorch_compatible: bool = False):
+                 pytorch_compatible: bool = False) -> None:
         super().__init__()
         check_eps(self, eps)
         for what, count in ("groups", num_groups), ("features", dims):
@@ -118,7 +122,7 @@ class GroupNorm(Module):
     def _strided(self, x):
         return standardize(x.reshape(x.shape[0], -1, self.num_groups), 1, self.eps).reshape(x.shape)
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         y = self._neighbours(x) if self.pytorch_compatible else self._strided(x)
         return self.weight * y + self.bias if "weight" in self else y
 
@@ -131,7 +135,7 @@ class BatchNorm(Module):
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
-                 track_running_stats: bool = True):
+                 track_running_stats: bool = True) -> None:
         super().__init__()
         check_eps(self, eps)
         self.num_features = num_features
@@ -149,7 +153,7 @@ class BatchNorm(Module):
     def _freeze_running(self):
         self.freeze(keys=["running_mean", "running_var"], recurse=False)
 
-    def unfreeze(self, *args, **kwargs):
+    def unfreeze(self, *args: Any, **kwargs: Any) -> Module:
         """Module.unfreeze, but the running statistics stay frozen."""
         super().unfreeze(*args, **kwargs)
         if self.track_running_stats:

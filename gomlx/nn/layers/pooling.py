@@ -1,4 +1,6 @@
 """Pooling: the maximum or the mean of windows that slide over the positions. Channels come last."""
+from __future__ import annotations
+
 from itertools import accumulate
 from operator import mul
 
@@ -43,7 +45,8 @@ class _Pool(Module):
     DIMS: int
     FILL: float
 
-    def __init__(self, kernel_size, stride=None, padding=0):
+    def __init__(self, kernel_size: int | tuple[int, ...], stride: int | tuple[int, ...] | None = None,
+                 padding: int | tuple[int, ...] = 0) -> None:
         super().__init__()
         name = type(self).__name__
         self._kernel_size = per_axis(kernel_size, self.DIMS, f"[{name}] 'kernel_size'")
@@ -59,7 +62,7 @@ class _Pool(Module):
     def _pool(self, windows):
         raise NotImplementedError
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         if any(before > 0 for before, _ in self._padding):
             x = mx.pad(x, [(0, 0), *self._padding, (0, 0)], constant_values=self.FILL)
         return self._pool(sliding_windows(x, self._kernel_size, self._stride))
@@ -85,7 +88,7 @@ class MaxPool1d(_MaxPool):
     DIMS = 1
 
     def __init__(self, kernel_size: int | tuple[int], stride: int | tuple[int] | None = None,
-                 padding: int | tuple[int] = 0):
+                 padding: int | tuple[int] = 0) -> None:
         super().__init__(kernel_size, stride, padding)
 
 
@@ -95,7 +98,7 @@ class AvgPool1d(_AvgPool):
     DIMS = 1
 
     def __init__(self, kernel_size: int | tuple[int], stride: int | tuple[int] | None = None,
-                 padding: int | tuple[int] = 0):
+                 padding: int | tuple[int] = 0) -> None:
         super().__init__(kernel_size, stride, padding)
 
 
@@ -105,7 +108,7 @@ class MaxPool2d(_MaxPool):
     DIMS = 2
 
     def __init__(self, kernel_size: int | tuple[int, int], stride: int | tuple[int, int] | None = None,
-                 padding: int | tuple[int, int] | None = 0):
+                 padding: int | tuple[int, int] | None = 0) -> None:
         super().__init__(kernel_size, stride, padding)
 
 
@@ -115,7 +118,7 @@ class AvgPool2d(_AvgPool):
     DIMS = 2
 
     def __init__(self, kernel_size: int | tuple[int, int], stride: int | tuple[int, int] | None = None,
-                 padding: int | tuple[int, int] | None = 0):
+                 padding: int | tuple[int, int] | None = 0) -> None:
         super().__init__(kernel_size, stride, padding)
 
 
@@ -125,7 +128,7 @@ class MaxPool3d(_MaxPool):
     DIMS = 3
 
     def __init__(self, kernel_size: int | tuple[int, int, int], stride: int | tuple[int, int, int] | None = None,
-                 padding: int | tuple[int, int, int] | None = 0):
+                 padding: int | tuple[int, int, int] | None = 0) -> None:
         super().__init__(kernel_size, stride, padding)
 
 
@@ -135,5 +138,5 @@ class AvgPool3d(_AvgPool):
     DIMS = 3
 
     def __init__(self, kernel_size: int | tuple[int, int, int], stride: int | tuple[int, int, int] | None = None,
-                 padding: int | tuple[int, int, int] | None = 0):
+                 padding: int | tuple[int, int, int] | None = 0) -> None:
         super().__init__(kernel_size, stride, padding)

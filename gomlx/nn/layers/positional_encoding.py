@@ -1,4 +1,6 @@
 """Where a token stands: rotations, sinusoids, or biases on attention scores."""
+from __future__ import annotations
+
 import math
 
 import gomlx.core as mx
@@ -11,7 +13,7 @@ class RoPE(Module):
     https://arxiv.org/abs/2104.09864. A pair is feature i and i + dims / 2; with `traditional`, 2i and 2i + 1.
     """
 
-    def __init__(self, dims: int, traditional: bool = False, base: float = 10000, scale: float = 1.0):
+    def __init__(self, dims: int, traditional: bool = False, base: float = 10000, scale: float = 1.0) -> None:
         super().__init__()
         self.dims = dims
         self.traditional = traditional
@@ -21,7 +23,7 @@ class RoPE(Module):
     def _extra_repr(self):
         return f"{self.dims}, traditional={self.traditional}"
 
-    def __call__(self, x, offset: int = 0):
+    def __call__(self, x: mx.array, offset: int = 0) -> mx.array:
         return mx.fast.rope(x, self.dims, traditional=self.traditional, base=self.base, scale=self.scale,
                             offset=offset)
 
@@ -33,7 +35,7 @@ class SinusoidalPositionalEncoding(Module):
     """
 
     def __init__(self, dims: int, min_freq: float = 0.0001, max_freq: float = 1, scale: float | None = None,
-                 cos_first: bool = False, full_turns: bool = False):
+                 cos_first: bool = False, full_turns: bool = False) -> None:
         super().__init__()
         if dims <= 0 or dims % 2 != 0:
             raise ValueError(f"[SinusoidalPositionalEncoding] dims must be positive and even but got {dims}.")
@@ -46,7 +48,7 @@ class SinusoidalPositionalEncoding(Module):
         self.scale = (2 / dims) ** 0.5 if scale is None else scale
         self.cos_first = cos_first
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         angles = x[..., None] * self._sigmas
         halves = [mx.sin(angles), mx.cos(angles)]
         y = mx.concatenate(halves[::-1] if self.cos_first else halves, axis=-1)

@@ -3,8 +3,11 @@
 A quantised weight is three arrays: the packed integers `weight`, and per group of inputs `scales` and, for the mode
 "affine", `biases` (see gomlx.core.quantize).
 """
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
+from typing import Any
 
 import gomlx.core as mx
 from gomlx.nn.layers.base import Module
@@ -20,8 +23,9 @@ def complete(mode, group_size, bits):
     return group_size or DEFAULTS[mode][0], bits or DEFAULTS[mode][1]
 
 
-def quantize(model: Module, group_size: int = None, bits: int = None, *, mode: str = "affine",
-             quantize_input: bool = False, class_predicate: Callable[[str, Module], bool | dict] | None = None):
+def quantize(model: Module, group_size: int | None = None, bits: int | None = None, *, mode: str = "affine",
+             quantize_input: bool = False,
+             class_predicate: Callable[[str, Module], bool | dict[str, Any]] | None = None) -> None:
     """Replaces, in place, the layers of `model` that have a to_quantized() by what that returns.
 
     class_predicate(path, module) chooses: False keeps the layer, True quantises it, and a dict are the arguments for
@@ -80,8 +84,8 @@ def describe(module):
 class QuantizedEmbedding(Module):
     """An Embedding whose table is quantised, and frozen."""
 
-    def __init__(self, num_embeddings: int, dims: int, group_size: int = None, bits: int = None,
-                 mode: str = "affine"):
+    def __init__(self, num_embeddings: int, dims: int, group_size: int | None = None, bits: int | None = None,
+                 mode: str = "affine") -> None:
         super().__init__()
         self.group_size, self.bits = complete(mode, group_size, bits)
         self.mode = mode
@@ -90,10 +94,10 @@ class QuantizedEmbedding(Module):
         self.dims = dims
         self.freeze()
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         return unpack(self, x)
 
-    def as_linear(self, x):
+    def as_linear(self, x: mx.array) -> mx.array:
         """x times the transposed table."""
         return multiply(self, x)
 
@@ -101,7 +105,8 @@ class QuantizedEmbedding(Module):
         return f"{self.num_embeddings}, {self.dims}, {describe(self)}"
 
     @classmethod
-    def from_embedding(cls, embedding_layer: Module, group_size: int = None, bits: int = None, mode: str = "affine"):
+    def from_embedding(cls, embedding_layer: Module, group_size: int | None = None, bits: int | None = None,
+                       mode: str = "affine") -> QuantizedEmbedding:
         """The quantised layer of an Embedding."""
         layer = cls(*embedding_layer.weight.shape, group_size, bits, mode=mode)
         pack(layer, embedding_layer.weight)
@@ -111,8 +116,8 @@ class QuantizedEmbedding(Module):
 class QuantizedLinear(Module):
     """A Linear whose weight is quantised, and frozen."""
 
-    def __init__(self, input_dims: int, output_dims: int, bias: bool = True, group_size: int = None,
-                 bits: int = None, mode: str = "affine"):
+    def __init__(self, input_dims: int, output_dims: int, bias: bool = True, group_size: int | None = None,
+                 bits: int | None = None, mode: str = "affine") -> None:
         super().__init__()
         self.group_size, self.bits = complete(mode, group_size, bits)
         self.mode = mode
@@ -126,12 +131,13 @@ class QuantizedLinear(Module):
         out, words = self.weight.shape
         return f"input_dims={words * 32 // self.bits}, output_dims={out}, bias={'bias' in self}, {describe(self)}"
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         y = multiply(self, x)
         return y + self["bias"] if "bias" in self else y
 
     @classmethod
-    def from_linear(cls, linear_layer: Module, group_size: int = None, bits: int = None, mode: str = "affine"):
+    def from_linear(cls, linear_layer: Module, group_size: int | None = None, bits: int | None = None,
+                    mode: str = "affine") -> QuantizedLinear:
         """The quantised layer of a Linear."""
         out, inputs = linear_layer.weight.shape
         layer = cls(inputs, out, False, group_size, bits, mode=mode)
@@ -148,8 +154,8 @@ class QQLinear(Module):
     for good, train() brings it back.
     """
 
-    def __init__(self, input_dims: int, output_dims: int, group_size: int = None, bits: int = None,
-                 mode: str = "nvfp4"):
+    def __init__(self, input_dims: int, output_dims: int, group_size: int | None = None, bits: int | None = None,
+                 mode: str = "nvfp4") -> None:
         super().__init__()
         self.group_size, self.bits = complete(mode, group_size, bits)
         self.mode = mode
@@ -163,13 +169,13 @@ class QQLinear(Module):
             inputs = inputs * 32 // self.bits
         return f"input_dims={inputs}, output_dims={out}, {describe(self)}"
 
-    def quantize(self):
+    def quantize(self) -> None:
         """Packs the weight."""
         if not self._quantized:
             self.weight, self.scales = mx.quantize(self.weight, self.group_size, self.bits, mode=self.mode)
             self._quantized = True
 
-    def dequantize(self):
+    def dequantize(self) -> None:
         """Brings the weight back to floating point."""
         if self._quantized:
             self.weight = unpack(self)
@@ -183,12 +189,13 @@ class QQLinear(Module):
         else:
             self.quantize()
 
-    def __call__(self, x):
+    def __call__(self, x: mx.array) -> mx.array:
         return mx.qqmm(x, self["weight"], scales=self.get("scales"), group_size=self.group_size, bits=self.bits,
                        mode=self.mode)
 
     @classmethod
-    def from_linear(cls, linear_layer: Module, group_size: int = None, bits: int = None, mode: str = "nvfp4"):
+    def from_linear(cls, linear_layer: Module, group_size: int | None = None, bits: int | None = None,
+                    mode: str = "nvfp4") -> QQLinear:
         """The layer of a Linear without bias."""
         if "bias" in linear_layer:
             raise NotImplementedError("QQLinear does not support bias yet.")

@@ -2,6 +2,8 @@
 
 Weights start uniform within 1 / sqrt(hidden_size). The inputs' share of all steps is one product, before the loop.
 """
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 
@@ -18,7 +20,8 @@ def project(x, weight, bias):
 class RNN(Module):
     """Elman's: h = nonlinearity(Wxh x + Whh h + b), tanh by default. Elman 1990, "Finding structure in time"."""
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: Callable | None = None):
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True,
+                 nonlinearity: Callable[[mx.array], mx.array] | None = None) -> None:
         super().__init__()
         self.nonlinearity = tanh if nonlinearity is None else nonlinearity
         if not callable(self.nonlinearity):
@@ -33,7 +36,7 @@ class RNN(Module):
         return (f"input_dims={self.Wxh.shape[1]}, hidden_size={self.hidden_size}, "
                 f"nonlinearity={self.nonlinearity}, bias={self.bias is not None}")
 
-    def __call__(self, x, hidden=None):
+    def __call__(self, x: mx.array, hidden: mx.array | None = None) -> mx.array:
         x = project(x, self.Wxh, self.bias)
         states = []
         for i in range(x.shape[-2]):
@@ -52,7 +55,7 @@ class GRU(Module):
     n = tanh(Wxn x + bn + r (Whn h + bhn)); h' = (1 - z) n + z h.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__()
         scale = 1 / math.sqrt(hidden_size)
         self.hidden_size = hidden_size
@@ -64,7 +67,7 @@ class GRU(Module):
     def _extra_repr(self):
         return f"input_dims={self.Wx.shape[1]}, hidden_size={self.hidden_size}, bias={self.b is not None}"
 
-    def __call__(self, x, hidden=None):
+    def __call__(self, x: mx.array, hidden: mx.array | None = None) -> mx.array:
         x = project(x, self.Wx, self.b)
         gates, candidates = x[..., :-self.hidden_size], x[..., -self.hidden_size:]
         states = []
@@ -92,7 +95,7 @@ class LSTM(Module):
     c' = f c + i tanh(g); h' = o tanh(c').
     """
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__()
         scale = 1 / math.sqrt(hidden_size)
         self.hidden_size = hidden_size
@@ -103,7 +106,8 @@ class LSTM(Module):
     def _extra_repr(self):
         return f"input_dims={self.Wx.shape[1]}, hidden_size={self.hidden_size}, bias={self.bias is not None}"
 
-    def __call__(self, x, hidden=None, cell=None):
+    def __call__(self, x: mx.array, hidden: mx.array | None = None,
+                 cell: mx.array | None = None) -> tuple[mx.array, mx.array]:
         x = project(x, self.Wx, self.bias)
         hiddens, cells = [], []
         for i in range(x.shape[-2]):

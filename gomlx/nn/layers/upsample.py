@@ -3,6 +3,8 @@
 Every axis is resampled on its own, each output from a few inputs (taps). Output i of M lies at the input coordinate
 that keeps the two grids' centres together, or, with align_corners, their ends.
 """
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -74,7 +76,7 @@ def interpolate(x, scale_factor, taps: Callable, align_corners=False):
     return x
 
 
-def upsample_nearest(x: mx.array, scale_factor: tuple):
+def upsample_nearest(x: mx.array, scale_factor: tuple[float, ...]):
     """Each output is the input nearest to its middle; where there are fewer outputs, the first that it covers."""
     for axis, scale in enumerate(scale_factor, 1):
         n = x.shape[axis]
@@ -88,14 +90,14 @@ def upsample_nearest(x: mx.array, scale_factor: tuple):
     return x
 
 
-def upsample_linear(x: mx.array, scale_factor: tuple, align_corners: bool = False, antialias: bool = False):
+def upsample_linear(x: mx.array, scale_factor: tuple[float, ...], align_corners: bool = False, antialias: bool = False):
     """Linear interpolation along each axis."""
     check_corners(align_corners, antialias)
     taps = wide_taps(triangle, 1) if antialias else plain_taps(triangle, 1)
     return interpolate(x, scale_factor, taps, align_corners)
 
 
-def upsample_cubic(x: mx.array, scale_factor: tuple, align_corners: bool = False, antialias: bool = False):
+def upsample_cubic(x: mx.array, scale_factor: tuple[float, ...], align_corners: bool = False, antialias: bool = False):
     """Cubic interpolation along each axis, with Keys' a = -0.75, or -0.5 when antialiased."""
     check_corners(align_corners, antialias)
     if antialias:
@@ -117,8 +119,8 @@ class Upsample(Module):
     With `antialias` a scale below one averages all the inputs that an output covers.
     """
 
-    def __init__(self, scale_factor: float | tuple, mode: Literal["nearest", "linear", "cubic"] = "nearest",
-                 align_corners: bool = False, antialias: bool = False):
+    def __init__(self, scale_factor: float | tuple[float, ...], mode: Literal["nearest", "linear", "cubic"] = "nearest",
+                 align_corners: bool = False, antialias: bool = False) -> None:
         super().__init__()
         if mode not in ("nearest", "linear", "cubic"):
             raise ValueError(f"[Upsample] Got unsupported upsampling algorithm: {mode}")

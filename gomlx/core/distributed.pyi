@@ -1,0 +1,2 @@
+# Made by tests/make_stub.py from the extension's own signatures.
+from gomlx.distributed import *
