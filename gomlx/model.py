@@ -89,11 +89,11 @@ class Model(Inspectable):
     def generate(self, prompt: str | Ids, *, max_tokens: int | None = None, min_tokens: int = 0,
                  sampling: Sampling | None = None, seed: int | None = None, stop: str | Sequence[str] | None = None,
                  stop_ids: Sequence[int] = (), ignore_eos: bool = False, top_logprobs: int = 0,
-                 logits_processors: Sequence[Callable[[memoryview, memoryview], Any]] = (), session: _gomlx.Session | None = None,
-                 append: bool = False, reset: bool = False,
+                 logits_processors: Sequence[Callable[[memoryview, memoryview], Any]] = (),
+                 session: _gomlx.Session | None = None, append: bool = False, reset: bool = False,
                  parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
-                 steer: Steer | Patch | Sequence[Steer | Patch] = (), probe: Callable[[ProbeEvent], object] | Probe | None = None,
-                 profile: bool = False, **changes: Any) -> TokenStream | BatchStream:
+                 steer: Steer | Patch | Sequence[Steer | Patch] = (),
+                 probe: Callable[[ProbeEvent], object] | Probe | None = None, profile: bool = False, **changes: Any) -> TokenStream | BatchStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         max_tokens          None goes on to a stop or to the end of the context; 0 computes the prompt, for the session
@@ -492,8 +492,8 @@ class Model(Inspectable):
             return self._engine.logits([list(one) for one in ids])
         return self._engine.logits([ids])[0]
 
-    def classify(self, prompts: Sequence[str | Ids], labels: Sequence[str | int] | None = None, return_logits: bool = False, *,
-                 sampling: Sampling | None = None, seed: int | None = None,
+    def classify(self, prompts: Sequence[str | Ids], labels: Sequence[str | int] | None = None,
+                 return_logits: bool = False, *, sampling: Sampling | None = None, seed: int | None = None,
                  **changes: Unpack[SamplingFields]) -> Classified:
         """What comes next after each prompt (texts or token ids), in passes over all of them without padding: a sequence
         of Classification in their order, with prompt_tokens, seconds and tokens_per_second.
@@ -524,7 +524,8 @@ class Model(Inspectable):
         ids give a list, computed together."""
         return scoring.score(self, text)
 
-    def embed(self, texts: str | Ids | Sequence[str | Ids], pooling: str | None = None, normalize: bool | None = None) -> _gomlx.array:
+    def embed(self, texts: str | Ids | Sequence[str | Ids], pooling: str | None = None,
+              normalize: bool | None = None) -> _gomlx.array:
         """float32 [hidden] of one text (or token ids), [n, hidden] of several: the last layer's normed output.
 
         pooling     "last" token, "mean" of all tokens, or "cls", the first one; None: as the model states

@@ -22,7 +22,8 @@ class Classification:
     text: str                   # its text
     label: str | int | None = None          # the likeliest label, as it was given
     probabilities: dict[str | int, float] | None = None       # of each label, relative to each other: they add up to 1
-    label_logprobs: dict[str | int, float] | None = None      # of each label: the log probability of all its tokens after the prompt
+    # Of each label: the log probability of all its tokens after the prompt.
+    label_logprobs: dict[str | int, float] | None = None
     logits: _gomlx.array | None = None      # float32 [vocab] after the prompt, where asked for
 
 

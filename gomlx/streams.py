@@ -33,7 +33,8 @@ class Result:
     seed: int
     stop: str | int | None      # what ended it, if something did: the stop text, or the id of the stop token
     logprobs: list[float]       # of each token, in the model's own distribution
-    top_logprobs: list[tuple[tuple[int, float], ...]]   # of each token: (id, logprob) of the likeliest, where they were asked for
+    # Of each token: (id, logprob) of the likeliest, where they were asked for.
+    top_logprobs: list[tuple[tuple[int, float], ...]]
     reasoning: str | None = None        # what came between the markers of reasoning; None: there were none
     answer: str = ""                    # the text without reasoning, calls of tools and their markup
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text

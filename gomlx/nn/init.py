@@ -1,9 +1,17 @@
 """Initialisers: each makes a function that gives an array of the same shape as its argument, filled anew."""
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import gomlx.core as mx
+
+
+class Scaled(Protocol):
+    def __call__(self, a: mx.array, gain: float = 1.0) -> mx.array: ...
+
+
+class ScaledByFan(Protocol):
+    def __call__(self, a: mx.array, mode: Literal["fan_in", "fan_out"] = "fan_in", gain: float = 1.0) -> mx.array: ...
 
 
 def constant(value: float, dtype: mx.Dtype = mx.float32) -> Callable[[mx.array], mx.array]:
@@ -55,7 +63,7 @@ def chosen_fan(x, mode):
     return fans(x)[mode == "fan_out"]
 
 
-def glorot_normal(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, float], mx.array]:
+def glorot_normal(dtype: mx.Dtype = mx.float32) -> Scaled:
     """Normal samples of deviation gain * sqrt(2 / (fan_in + fan_out)).
 
     https://proceedings.mlr.press/v9/glorot10a.html.
@@ -67,7 +75,7 @@ def glorot_normal(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, float], m
     return initializer
 
 
-def glorot_uniform(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, float], mx.array]:
+def glorot_uniform(dtype: mx.Dtype = mx.float32) -> Scaled:
     """Uniform samples within gain * sqrt(6 / (fan_in + fan_out)): https://proceedings.mlr.press/v9/glorot10a.html."""
     def initializer(a: mx.array, gain: float = 1.0) -> mx.array:
         limit = gain * math.sqrt(6 / sum(fans(a)))
@@ -76,7 +84,7 @@ def glorot_uniform(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, float], 
     return initializer
 
 
-def he_normal(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, Literal["fan_in", "fan_out"], float], mx.array]:
+def he_normal(dtype: mx.Dtype = mx.float32) -> ScaledByFan:
     """Normal samples of deviation gain / sqrt(fan): https://arxiv.org/abs/1502.01852."""
     def initializer(a: mx.array, mode: Literal["fan_in", "fan_out"] = "fan_in", gain: float = 1.0) -> mx.array:
         std = gain / math.sqrt(chosen_fan(a, mode))
@@ -85,7 +93,7 @@ def he_normal(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, Literal["fan_
     return initializer
 
 
-def he_uniform(dtype: mx.Dtype = mx.float32) -> Callable[[mx.array, Literal["fan_in", "fan_out"], float], mx.array]:
+def he_uniform(dtype: mx.Dtype = mx.float32) -> ScaledByFan:
     """Uniform samples within gain * sqrt(3 / fan): https://arxiv.org/abs/1502.01852."""
     def initializer(a: mx.array, mode: Literal["fan_in", "fan_out"] = "fan_in", gain: float = 1.0) -> mx.array:
         limit = gain * math.sqrt(3 / chosen_fan(a, mode))
