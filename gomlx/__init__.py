@@ -11,7 +11,7 @@ standard error; `progress=False` does without them.
 import logging
 from typing import TYPE_CHECKING, Any
 
-from gomlx import backends
+from gomlx import arguments, backends
 from gomlx._gomlx import (AxisError, ContextLengthExceeded, Encoding, Error, KvStateNotAvailable, ModelNotSupported,
                           Session, Token)
 from gomlx._gomlx import version as __version__
@@ -43,6 +43,8 @@ __all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "En
            "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
            "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "compare_reports", "convert",
            "discover", "gguf_info", "load", "plan_memory", "sample", "sample_probabilities"]
+
+arguments.name_constructors(globals(), set(__all__) & globals().keys())
 
 
 def __getattr__(name: str) -> Any:

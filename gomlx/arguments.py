@@ -1,7 +1,18 @@
 """Checks of arguments, whose errors name the argument, what came and what was expected."""
+from __future__ import annotations
+
+import difflib
+import functools
 import numbers
 import operator
 import os
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WrongType(TypeError):
@@ -91,3 +102,45 @@ def text(name, value, what="a text"):
 def shown(value):
     return f"{value!r:.80}" if isinstance(value, (str, bytes, int, float, type(None))) else \
         f"{type(value).__name__} {value!r:.80}"
+
+
+def unexpected(function, name, names):
+    """What TypeError says of a keyword argument that a function does not have."""
+    near = difflib.get_close_matches(name, names, 1)
+    return f"{function}() got an unexpected keyword argument {name!r}" + (f". Did you mean {near[0]!r}?" if near else "")
+
+
+def named(function: F) -> F:
+    """A decorator: where the caller gives a keyword argument that the function does not have, the error names the one
+    that may have been meant. From Python 3.13 on the interpreter does."""
+    if sys.version_info >= (3, 13):
+        return function
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            told = re.fullmatch(r"(.*)\(\) got an unexpected keyword argument '(.*)'", str(error))
+            if told is None or error.__traceback__.tb_next is not None:         # it comes from within
+                raise
+            import inspect
+            names = [one.name for one in inspect.signature(function).parameters.values() if one.kind not in (
+                one.POSITIONAL_ONLY, one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+            raise TypeError(unexpected(told[1], told[2], names)) from None
+    return call
+
+
+def name_constructors(namespace, names):
+    """`named` for the constructors, written in Python, of those of the names that are classes."""
+    for name in names:
+        constructor = vars(namespace[name]).get("__init__") if isinstance(namespace[name], type) else None
+        if isinstance(constructor, types.FunctionType):
+            namespace[name].__init__ = named(constructor)
+
+
+def known(function, given, names):
+    """TypeError unless all keyword arguments that were given have one of the names."""
+    for name in given:
+        if name not in names:
+            raise TypeError(unexpected(function, name, list(names)))

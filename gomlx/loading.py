@@ -1,6 +1,8 @@
 """load(): a path, a name of the hub or nothing at all becomes a Model."""
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 import logging
 import os
@@ -66,7 +68,10 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
-        raise arguments.WrongType(f"load: the native backend has no option {', '.join(backend_options)}")
+        wrong = next(iter(backend_options))
+        near = difflib.get_close_matches(wrong, inspect.signature(load).parameters, 1)
+        raise arguments.WrongType(f"load: the native backend has no option {wrong}"
+                                  + (f". Did you mean {near[0]!r}?" if near else ""))
     path = locate(path_or_name, show_bars=bars.is_wanted(progress))
     if fits != "ignore":
         check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations)

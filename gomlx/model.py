@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gomlx import _gomlx, abilities, arguments, chat, notebook, prefixes, scoring
 from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
+from gomlx.options import BATCH, CHAT, CLASSIFY, GENERATE, WARM
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
 from gomlx.probes import Probe, ProbeEvent, Prober
 from gomlx.prompt_cache import PromptCache, common, packed
@@ -130,6 +131,7 @@ class Model(Inspectable):
         probe               a callable, or a Probe of one: told what goes on in each step (gomlx.probes)
         profile             count and time what the engine does, for result.profile (gomlx.profiling)
         """
+        arguments.known("generate", changes, GENERATE)
         asked = changes | {
             "max_tokens": max_tokens, "min_tokens": min_tokens, "sampling": sampling, "stop": stop,
             "stop_ids": stop_ids, "ignore_eos": ignore_eos, "top_logprobs": top_logprobs,
@@ -275,6 +277,7 @@ class Model(Inspectable):
         Of a text those tokens are kept that no continuation changes: a space at its end belongs to the next word, and its
         last word may be the beginning of a longer one. Where none are left, a warning in the log says so, and nothing
         is kept."""
+        arguments.known("warm_prompt_cache", rendering, WARM)
         if (prefix is not None) == (messages is not None or tools is not None):
             raise ValueError("warm_prompt_cache: expected either a prefix, or messages, tools or both")
         if prefix is None:
@@ -347,6 +350,7 @@ class Model(Inspectable):
 
         A prompt that cannot be generated from has the exception in its result's `error`; the others go on.
         """
+        arguments.known("generate_batch", common, BATCH)
         if isinstance(prompts, (str, bytes, Mapping)):
             raise TypeError(f"prompts: expected several prompts, got one {type(prompts).__name__}")
         prompts = arguments.several("prompts", prompts, "several prompts")
@@ -404,6 +408,7 @@ class Model(Inspectable):
         append              messages are the new ones alone: their turns come after the session's last answer
         options             the other ones of generate()
         """
+        arguments.known("chat", options, CHAT)
         rendered = partial(self._rendered, messages, tools=tools, add_generation_prompt=add_generation_prompt,
                            template_args=template_args, enable_thinking=enable_thinking,
                            thinking_budget=thinking_budget, chat_format=chat_format, parser=parser)
@@ -505,6 +510,7 @@ class Model(Inspectable):
                         draws its first one; without, it is the likeliest
         seed            of the draws, prompt i has seed + i; None draws one
         """
+        arguments.known("classify", changes, CLASSIFY)
         chosen = None
         if sampling is not None or changes:
             if sampling is not None and not isinstance(sampling, Sampling):

@@ -1,5 +1,5 @@
-"""The options of generate(), chat() and their like, for type checkers: what their `**options` may be. tests/test_types.py
-compares them with the signatures and with the fields of Sampling."""
+"""The options of generate(), chat() and their like: what their `**options` may be, for type checkers and for errors.
+tests/test_types.py compares them with the signatures and with the fields of Sampling."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -89,3 +89,11 @@ class BatchOptions(CommonOptions, Templating, total=False):
     tools: Sequence[dict[str, Any]] | None
     add_generation_prompt: bool
     thinking_budget: int | None
+
+
+# The names that the functions take by keyword, for their errors.
+GENERATE = {"n", *GenerateOptions.__optional_keys__}
+CHAT = {"n", *ChatOptions.__optional_keys__}
+BATCH = {"options", "batch_size", "timeout", *BatchOptions.__optional_keys__}
+WARM = {"prefix", "messages", "tools", *Templating.__optional_keys__}
+CLASSIFY = {"labels", "return_logits", "sampling", "seed", *SamplingFields.__optional_keys__}

@@ -110,9 +110,7 @@ class Sampling:
 
     def replace(self, **changes: Unpack[SamplingFields]) -> Sampling:
         """A Sampling with these fields changed; what is None stays."""
-        unknown = changes.keys() - {one.name for one in dataclasses.fields(self)}
-        if unknown:
-            raise TypeError("got an unexpected keyword argument " + ", ".join(map(repr, sorted(unknown))))
+        arguments.known("replace", changes, FIELDS)
         return dataclasses.replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def engine_options(self, tokenizer: Any = None) -> dict[str, Any]:
@@ -132,6 +130,10 @@ class Sampling:
             breakers = texts_or_ids(breakers, "dry_sequence_breakers")
             options["dry_breakers"] = breaker_ids(breakers, tokenizer)
         return options
+
+
+FIELDS = [one.name for one in dataclasses.fields(Sampling)]
+SAMPLE = [*FIELDS, "sampling", "n", "seed", "step", "n_prompt"]         # what sample() takes by name
 
 
 def order_of(samplers):
@@ -186,6 +188,7 @@ def sample(logits: Any, ids: Ids = (), sampling: Sampling | None = None, *, n: i
 
     The draws are independent, but for mirostat, which learns from one to the next. ValueError for options out of range,
     and when no token is left to draw."""
+    arguments.known("sample", changes, SAMPLE)
     options = (sampling or Sampling()).replace(**changes).engine_options()
     return _gomlx.sample(logits, ids, n=n, seed=seed, step=step, n_prompt=n_prompt, **options)
 
@@ -195,5 +198,6 @@ def sample_probabilities(logits: Any, ids: Ids = (), sampling: Sampling | None =
                          **changes: Unpack[SamplingFields]) -> _gomlx.array:
     """The distribution that sample() draws from with the same arguments: float32 [vocab]. (seed and step matter for xtc
     alone, whose chance is drawn.) With temperature 0, 1 for one id."""
+    arguments.known("sample_probabilities", changes, SAMPLE)
     options = (sampling or Sampling()).replace(**changes).engine_options()
     return _gomlx.sample_probabilities(logits, ids, seed=seed, step=step, n_prompt=n_prompt, **options)

@@ -60,17 +60,20 @@ def test_abi3audit_finds_nothing():
 
 def test_what_the_package_carries():
     files = {str(file) for file in installed().files}
-    assert {"gomlx/models/fable-Q8_0.gguf", "gomlx/models/fable.md", "gomlx/py.typed"} <= files
+    assert {"gomlx/models/fable-Q8_0.gguf", "gomlx/models/fable.md", "gomlx/py.typed", "gomlx/core/__init__.pyi"} <= files
     assert any(file.endswith("LICENSE") for file in files)
     assert not any(file.startswith(("tests/", "csrc/", "benchmarks/")) for file in files)
     needs = [line for line in installed().requires if "extra" not in line]
     assert sorted(re.match(r"\w+", line)[0] for line in needs) == ["huggingface_hub", "jinja2", "numpy", "tqdm"]
 
 
-def test_the_stub_says_what_the_extension_has():
+def test_the_stubs_say_what_the_extension_and_gomlx_core_have():
     import make_stub
-    with open(os.path.join(ROOT, "gomlx", "_gomlx.pyi"), encoding="utf-8") as file:
-        assert file.read() == make_stub.stub(_gomlx), "python tests/make_stub.py > gomlx/_gomlx.pyi"
+    made = make_stub.stubs()
+    for name, text in made.items():
+        with open(os.path.join(ROOT, "gomlx", name), encoding="utf-8") as file:
+            assert file.read() == text, "python tests/make_stub.py gomlx"
+    assert {"core/" + name for name in os.listdir(os.path.join(ROOT, "gomlx", "core"))} < made.keys()
 
 
 @pytest.mark.parametrize("header", ["cjson/cJSON.h", "pcre2.h", "Python.h"])
