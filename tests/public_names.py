@@ -531,3 +531,8 @@ assert_type(gomlx.discover(Path(path).parent), list[gomlx.FoundModel])
 assert_type(gomlx.plan_memory(path), gomlx.MemoryPlan)
 assert_type(backends.names(), list[str])
 long_ones: list[Callable[..., Any]] = [gomlx.convert, gomlx.bench, gomlx.compare_reports]
+assert_type(backends.available(), list[backends.Status])
+assert_type(backends.default(), backends.Backend)
+assert_type(backends.get("native"), backends.Backend)
+changes: list[Callable[..., None]] = [backends.register, backends.unregister]
+totals: Callable[[dict[str, Any]], dict[str, Any]] = profiling.totals

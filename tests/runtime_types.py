@@ -25,7 +25,7 @@ def matches(value, kind):
                                                for key, one in value.items())
     if origin is collections.abc.Callable:
         return callable(value)
-    return isinstance(value, kind)
+    return getattr(kind, "_is_protocol", False) or isinstance(value, kind)
 
 
 def assert_type(value, kind):
