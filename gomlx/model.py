@@ -94,7 +94,8 @@ class Model(Inspectable):
                  session: _gomlx.Session | None = None, append: bool = False, reset: bool = False,
                  parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
                  steer: Steer | Patch | Sequence[Steer | Patch] = (),
-                 probe: Callable[[ProbeEvent], object] | Probe | None = None, profile: bool = False, **changes: Any) -> TokenStream | BatchStream:
+                 probe: Callable[[ProbeEvent], object] | Probe | None = None, profile: bool = False,
+                 **changes: Any) -> TokenStream | BatchStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         max_tokens          None goes on to a stop or to the end of the context; 0 computes the prompt, for the session
