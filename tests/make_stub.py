@@ -126,7 +126,7 @@ def special(owner, name):
         return (f"    def {name}(self, value: object, /) -> array: ...  # type: ignore[override]  "
                 "# pyright: ignore[reportIncompatibleMethodOverride]") if owner == "array" else \
             f"    def {name}(self, value: object, /) -> bool: ..."
-    taken, result = SPECIAL[name]
+    taken, result = SPECIAL.get(name, ("*args: Any", "Any"))
     return f"    def {name}(self{', ' if taken else ''}{taken}) -> {RESULTS.get(f'{owner}.{name}', result)}: ..."
 
 

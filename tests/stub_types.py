@@ -177,6 +177,7 @@ SPECIAL = BINARY | {
     **{f"__{name}__": ("", "array") for name in ("abs", "invert", "neg", "pos")},
     "__array__": ("dtype: Any = None, copy: bool | None = None", "NDArray[Any]"),
     "__array_namespace__": ("api_version: str | None = None", "Any"),
+    "__arrow_c_array__": ("requested_schema: Any = None", "tuple[Any, Any]"),
     "__bool__": ("", "bool"), "__bytes__": ("", "bytes"), "__complex__": ("", "complex"), "__copy__": ("", "array"),
     "__deepcopy__": ("memo: Any, /", "array"), "__delitem__": ("key: Index, /", "None"),
     "__dlpack__": ("*, stream: None = None, max_version: tuple[int, int] | None = None, "
