@@ -362,7 +362,7 @@ def test_what_was_typed_is_there_the_next_time(tmp_path):
     """On a terminal: the history of one conversation in the next one, in a file of the user's own."""
     pytest.importorskip("readline", reason="this Python has no readline")
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TERM": "dumb", "HOME": str(tmp_path)}
-    for typed, want in ((b"/system Be kind to frogs\n/exit\n", "/help lists"), (b"\x1b[A\x1b[A\n/system\n/exit\n", "gomlx: Be kind to frogs")):
+    for typed, want in ((b"/sys\t Be kind to frogs\n/exit\n", "/help lists"), (b"\x1b[A\x1b[A\n/system\n/exit\n", "gomlx: Be kind to frogs")):
         ours, theirs = pty.openpty()
         process = subprocess.Popen([*COMMAND, "chat"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
                                    cwd=os.path.dirname(os.path.abspath(__file__)), start_new_session=True)
@@ -392,3 +392,14 @@ def test_a_conversation_that_nobody_reads_ends(tmp_path):
                               cwd=os.path.dirname(os.path.abspath(__file__)))
         os.close(output)
         assert done.returncode == 128 + signal.SIGPIPE and b"error" not in done.stderr
+
+
+def test_what_tab_offers(tmp_path, monkeypatch):
+    from gomlx.cli import talk as talking
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk[1].json").touch()
+    (tmp_path / "talks").mkdir()
+    assert talking.offers("/s", "/s") == ["/system", "/save"] and talking.offers("/", "/") == [f"/{one}" for one in talking.COMMANDS]
+    assert talking.offers("/load ta", "ta") == ["talk[1].json", "talks/"]
+    assert talking.offers("/save talk[", "talk[") == ["talk[1].json"]
+    assert talking.offers("Tell me", "me") == talking.offers("/system /s", "/s") == talking.offers("", "") == []

@@ -1,5 +1,6 @@
 """chat without a text: a conversation, question by question."""
 import contextlib
+import glob
 import json
 import os
 import sys
@@ -197,6 +198,14 @@ def read_messages(path):
         raise ValueError(f"{path}: no conversation: {error}") from None
 
 
+def offers(line, word):
+    """What Tab offers for the word that a line ends in: commands, and the files of /save and /load."""
+    if line.startswith(("/save ", "/load ")):
+        path = glob.escape(os.path.expanduser(word))
+        return sorted(one + "/" * os.path.isdir(one) for one in glob.glob(path + "*"))
+    return [f"/{name}" for name in COMMANDS if f"/{name}".startswith(word)] if line.startswith("/") and line == word else []
+
+
 @contextlib.contextmanager
 def history():
     """input() with line editing, and the lines of earlier conversations, which only their user may read."""
@@ -207,6 +216,9 @@ def history():
         return
     folder = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "gomlx")
     path = os.path.join(folder, "chat_history")
+    readline.set_completer_delims(" ")
+    readline.set_completer(lambda text, number: ([*offers(readline.get_line_buffer(), text), None] + [None] * number)[number])
+    readline.parse_and_bind("tab: complete")
     readline.set_history_length(HISTORY)
     with contextlib.suppress(OSError):
         readline.read_history_file(path)
