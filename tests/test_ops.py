@@ -640,6 +640,18 @@ def test_every_row_has_a_function_with_a_signature():
         assert namespace != "core" or name in mx.__all__
 
 
+def test_every_argument_has_a_word_in_the_docstring():
+    for kind, name, namespace in ROWS:
+        if namespace == "engine":
+            continue
+        space = mx if namespace in (None, "", "core") else getattr(mx, namespace)
+        function = getattr(space, name.removeprefix("random_") if namespace == "random" else name)
+        first, _, rest = function.__doc__.partition("\n\n")
+        arguments = set(re.findall(r"(?:^|\(|, )\*?([A-Za-z]\w*)", function.__text_signature__)) - {"stream"}
+        described = set(re.findall(r"\w+", " ".join(re.findall(r"^(\S.*?) {3,}\S", rest, re.M))))
+        assert arguments <= described and first, (name, arguments - described)
+
+
 def test_argument_errors():
     a = mx.array([1.0])
     for call in (lambda: mx.exp(), lambda: mx.exp(a, a), lambda: mx.exp(a=a), lambda: mx.exp(a, streem=None),

@@ -3,6 +3,7 @@
  * come from the row. */
 #include <string.h>
 #include "py/bind.h"
+#include "py/op_docs.h"
 
 /* The signature texts of the rows. */
 #define UNARY(name, doc)
@@ -132,17 +133,17 @@ typedef struct {
 } row;
 
 #define ROW(space, name, text, doc) {#space, {#name, FUNCTION(op_##name), FASTCALL, #name text "\n--\n\n" doc}},
-#define UNARY(name, doc) ROW(core, name, "(a, /, *, stream=None)", doc)
-#define BINARY(name, doc) ROW(core, name, "(a, b, *, stream=None)", doc)
-#define REDUCE(name, doc) ROW(core, name, "(a, /, axis=None, keepdims=False, *, stream=None)", doc)
+#define UNARY(name, doc) ROW(core, name, "(a, /, *, stream=None)", doc DOC_UNARY)
+#define BINARY(name, doc) ROW(core, name, "(a, b, *, stream=None)", doc DOC_BINARY)
+#define REDUCE(name, doc) ROW(core, name, "(a, /, axis=None, keepdims=False, *, stream=None)", doc DOC_REDUCE)
 #define HAND(name, namespace_, prototype, text, doc) HAND_##namespace_(name, text, doc)
-#define HAND_core(name, text, doc) ROW(core, name, text, doc)
-#define HAND_fast(name, text, doc) ROW(fast, name, text, doc)
-#define HAND_linalg(name, text, doc) ROW(linalg, name, text, doc)
-#define HAND_fft(name, text, doc) ROW(fft, name, text, doc)
+#define HAND_core(name, text, doc) ROW(core, name, text, doc DOC_##name)
+#define HAND_fast(name, text, doc) ROW(fast, name, text, doc DOC_##name)
+#define HAND_linalg(name, text, doc) ROW(linalg, name, text, doc DOC_##name)
+#define HAND_fft(name, text, doc) ROW(fft, name, text, doc DOC_##name)
 /* random_normal is gomlx.core.random.normal */
 #define HAND_random(name, text, doc) {"random", {&#name[sizeof "random"], FUNCTION(op_##name), FASTCALL, \
-                                                 &(#name text "\n--\n\n" doc)[sizeof "random"]}},
+                                                 &(#name text "\n--\n\n" doc DOC_##name)[sizeof "random"]}},
 #define HAND_engine(name, text, doc)
 static row rows[] = {
 #include "ops/ops.def"
