@@ -49,7 +49,7 @@ class GGUFInfo:
     metadata: dict[str, Any] = field(repr=False)          # of arrays with more than 4096 items the number of items
 
 
-def gguf_info(path: str | os.PathLike) -> GGUFInfo:
+def gguf_info(path: str | os.PathLike[str]) -> GGUFInfo:
     """Of a .gguf file (of split ones the first), or of a folder with one: its header, without reading weights. gomlx.Error
     when it is none, or is damaged."""
     from gomlx.loading import gguf_in
@@ -79,7 +79,7 @@ def gguf_info(path: str | os.PathLike) -> GGUFInfo:
                     sum(math.prod(one.shape) for one in header.tensors.values()), len(header.files), header.bytes, known)
 
 
-def discover(path: str | os.PathLike) -> list[FoundModel]:
+def discover(path: str | os.PathLike[str]) -> list[FoundModel]:
     """All models in a folder and the folders below it, sorted by path: folders with config.json and safetensors, and
     GGUF files (split ones count once, projectors of images not at all). No weights are read. Links are followed, each
     folder is visited once. FileNotFoundError when there is no such path."""

@@ -39,7 +39,7 @@ class Header:
         return sum(one.bytes for name, one in self.tensors.items() if not TOWERS.match(name))
 
 
-def read(path: str | os.PathLike) -> Header:
+def read(path: str | os.PathLike[str]) -> Header:
     """The header of a folder with config.json and safetensors, or of a GGUF file (the first of split ones)."""
     path = os.fspath(path)
     return read_folder(path) if os.path.isdir(path) else read_gguf(path)

@@ -37,7 +37,7 @@ class StateBundle:
     adapter: dict[str, Any] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes path, and the cache to path + ".kv"."""
         path = os.fspath(path)
         known = {"version": VERSION, "kind": KIND, **{name: getattr(self, name) for name in FIELDS},
@@ -47,7 +47,7 @@ class StateBundle:
         write(path, text)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> StateBundle:
+    def load(cls, path: str | os.PathLike[str]) -> StateBundle:
         """gomlx.Error when it is no bundle, of another version, or its cache is damaged or missing."""
         path = os.fspath(path)
         from gomlx.loading import read_json

@@ -1,6 +1,7 @@
 """Every public name of gomlx, used. tests/test_types.py has mypy and pyright read this file, as a user's program under
 their strictest rules, and runs it: what assert_type says of a value is then checked of the value itself. A name of some
 __all__ that does not stand here fails there."""
+# pyright: strict
 from __future__ import annotations
 
 import tempfile
@@ -267,18 +268,26 @@ def with_aux(x: mx.array, y: mx.array) -> Pair:
     return (x * y).sum(), y
 
 
+def product(x: mx.array, y: mx.array) -> mx.array:
+    return (x * y).sum()
+
+
+def twice(x: mx.array) -> mx.array:
+    return x * 2
+
+
 assert_type(mx.grad(loss)(a, scale=2.0), mx.array)
 assert_type(mx.grad(mx.grad(lambda x: x ** 3))(mx.array(2.0)).ndim, int)
 assert_type(mx.value_and_grad(loss)(a), Pair)
 assert_type(mx.value_and_grad(with_aux)(a, b), tuple[Pair, mx.array])
-assert len(mx.grad(lambda x, y: (x * y).sum(), argnums=(0, 1))(a, b)) == 2
+assert len(mx.grad(product, argnums=(0, 1))(a, b)) == 2
 assert_type(mx.compile(loss)(a, scale=2.0), mx.array)
 assert_type(mx.compile(with_aux, shapeless=True)(a, b), Pair)
 assert_type(mx.vmap(loss)(a), mx.array)
 assert_type(mx.vmap(with_aux, in_axes=(0, None))(a, v[:2]), Pair)
 assert_type(mx.checkpoint(loss)(a, scale=2.0), mx.array)
-assert_type(mx.vjp(lambda x: x * 2, [a], [b]), tuple[list[mx.array], list[mx.array]])
-assert_type(mx.jvp(lambda x: x * 2, [a], [b]), tuple[list[mx.array], list[mx.array]])
+assert_type(mx.vjp(twice, [a], [b]), tuple[list[mx.array], list[mx.array]])
+assert_type(mx.jvp(twice, [a], [b]), tuple[list[mx.array], list[mx.array]])
 mx.disable_compile()
 mx.enable_compile()
 
@@ -446,6 +455,20 @@ initial: list[Callable[[mx.array], mx.array]] = [
     nn.init.identity(), nn.init.normal(), nn.init.orthogonal(), nn.init.sparse(0.5), nn.init.uniform()]
 for initialiser in initial:
     assert_type(initialiser(a), mx.array)
+
+
+def everything(name: str, x: mx.array) -> bool:
+    return True
+
+
+def with_path(path: str, x: mx.array) -> mx.array:
+    return x
+
+
+def sizes(total: int, x: mx.array) -> int:
+    return total + x.size
+
+
 probabilities = mx.softmax(a)
 for two_arrays in (nn.losses.mse_loss, nn.losses.l1_loss, nn.losses.smooth_l1_loss, nn.losses.huber_loss, nn.losses.log_cosh_loss,
                    nn.losses.hinge_loss, nn.losses.kl_div_loss, nn.losses.binary_cross_entropy,
@@ -460,14 +483,14 @@ assert_type(nn.losses.triplet_loss(a, b, a), mx.array)
 assert_type(nn.losses.margin_ranking_loss(a, b, mx.sign(a)), mx.array)
 optimizers: list[optim.Optimizer] = [
     optim.SGD(0.1), optim.AdaDelta(0.1), optim.Adafactor(), optim.Adagrad(0.1), optim.Adamax(0.1), optim.AdamW(0.1),
-    optim.Lion(0.1), optim.Muon(0.1), optim.RMSprop(0.1), optim.MultiOptimizer([optim.SGD(0.1), optim.SGD(0.2)], [lambda name, x: True])]
+    optim.Lion(0.1), optim.Muon(0.1), optim.RMSprop(0.1), optim.MultiOptimizer([optim.SGD(0.1), optim.SGD(0.2)], [everything])]
 for schedule in (optim.exponential_decay(0.1, 0.9), optim.step_decay(0.1, 0.9, 5), optim.linear_schedule(0.0, 0.1, 5),
                  optim.join_schedules([optim.linear_schedule(0.0, 0.1, 5), optim.cosine_decay(0.1, 5)], [5])):
     scheduled = optim.SGD(schedule)
-assert_type(utils.tree_map(lambda x: x * 2, {"a": a}), Any)
-utils.tree_map_with_path(lambda path, x: x, {"a": a})
+assert_type(utils.tree_map(twice, {"a": a}), Any)
+utils.tree_map_with_path(with_path, {"a": a})
 utils.tree_unflatten(utils.tree_flatten({"a": a}))
-utils.tree_reduce(lambda total, x: total + x.size, {"a": a}, 0)
+utils.tree_reduce(sizes, {"a": a}, 0)
 utils.tree_merge({"a": a}, {"b": b})
 
 # ---- gomlx ----

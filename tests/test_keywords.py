@@ -1,0 +1,70 @@
+"""An unknown keyword argument: the error names the function, and the name that may have been meant."""
+import re
+
+import pytest
+
+import gomlx
+import gomlx.core as mx
+import gomlx.nn as nn
+import gomlx.optimizers as optim
+from gomlx import arguments
+
+X = mx.array([1.0, 2.0])
+PYTHON = {
+    "median": (lambda: mx.median(X, keepdim=True), "keepdim", "keepdims"),
+    "vmap": (lambda: mx.vmap(abs, in_axis=0), "in_axis", "in_axes"),
+    "grad": (lambda: mx.grad(abs, argnum=0), "argnum", "argnums"),
+    "compile": (lambda: mx.compile(abs, shapless=True), "shapless", "shapeless"),
+    "save_safetensors": (lambda: mx.save_safetensors("x", {}, metdata=None), "metdata", "metadata"),
+    "Linear.__init__": (lambda: nn.Linear(1, 2, biass=False), "biass", "bias"),
+    "cross_entropy": (lambda: nn.losses.cross_entropy(X, X, reductions="mean"), "reductions", "reduction"),
+    "Adam.__init__": (lambda: optim.Adam(learning_rates=0.1), "learning_rates", "learning_rate"),
+    "Sampling.__init__": (lambda: gomlx.Sampling(temprature=1), "temprature", "temperature"),
+    "PromptCache.__init__": (lambda: gomlx.PromptCache(entry=1), "entry", "entries"),
+    "plan_memory": (lambda: gomlx.plan_memory(kv_type="q8_0"), "kv_type", "kv_dtype"),
+    "replace": (lambda: gomlx.Sampling().replace(top_pp=1), "top_pp", "top_p"),
+    "sample": (lambda: gomlx.sample([1.0], steps=1), "steps", "step")}
+
+
+@pytest.mark.parametrize("function", PYTHON)
+def test_the_error_names_function_and_nearest_name(function):
+    call, wrong, meant = PYTHON[function]
+    with pytest.raises(TypeError, match=rf"{re.escape(function)}\(\) got an unexpected keyword argument {wrong!r}. Did you mean {meant!r}\?$"):
+        call()
+
+
+@pytest.mark.parametrize("call, wrong, meant", [
+    (lambda model: model.generate("a", max_token=3), "generate", "max_tokens"),
+    (lambda model: model.generate("a", n=2, temprature=1), "generate", "temperature"),
+    (lambda model: model.chat([{"role": "user", "content": "a"}], max_token=3), "chat", "max_tokens"),
+    (lambda model: model.generate_batch(["a"], batchsize=3), "generate_batch", "batch_size"),
+    (lambda model: model.classify(["a"], label=["b"]), "classify", "labels"),
+    (lambda model: model.warm_prompt_cache("a", message=[]), "warm_prompt_cache", "messages")])
+def test_what_takes_any_field_of_sampling_knows_its_names(call, wrong, meant):
+    with gomlx.load() as model:
+        with pytest.raises(TypeError, match=rf"^{wrong}\(\) got an unexpected keyword argument '\w+'. Did you mean {meant!r}\?$"):
+            call(model)
+
+
+def test_load_names_the_option_that_may_have_been_meant():
+    with pytest.raises(TypeError, match="has no option context_len. Did you mean 'context_length'?"):
+        gomlx.load(context_len=5)
+
+
+def test_a_name_like_no_other_is_told_alone():
+    with pytest.raises(TypeError, match=r"^median\(\) got an unexpected keyword argument 'zzz'$"):
+        mx.median(X, zzz=1)
+
+
+def test_errors_from_within_a_function_stay_as_they_are():
+    def inner(*, right):
+        return right
+
+    @arguments.named
+    def outer(**options):
+        return inner(**options)
+
+    with pytest.raises(TypeError, match=r"inner\(\) got an unexpected keyword argument 'rihgt'"):
+        outer(rihgt=1)
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        arguments.named(lambda x: x)()
