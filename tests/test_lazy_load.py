@@ -1,6 +1,7 @@
 """Arrays of files that are read when they are evaluated: what they cost, and what becomes of them when the file changes."""
 import gc
 import os
+import signal
 import threading
 
 import numpy as np
@@ -111,6 +112,73 @@ def test_a_file_that_is_cut_while_it_is_read_never_kills(stored):
     finally:
         stop.set()
         thread.join()
+
+
+def test_an_evaluation_that_fails_leaves_what_it_did_not_need(stored):
+    _, load, values = stored
+    gc.collect()
+    files = open_files()
+    a, b = load(), load() + 1
+    lost = mx.take(a[:5], mx.array([5])) * 2
+    beside = mx.array([1.0, 2.0]) * 3
+    with pytest.raises(IndexError, match="index 5 is out of range"):
+        mx.eval(a, b, lost, beside)
+    assert beside.tolist() == [3, 6] and b[-1].item() == values[-1] + 1
+    np.testing.assert_array_equal(np.asarray(a), values)
+    with pytest.raises(IndexError, match="it has no value, for an evaluation failed: .*index 5"):
+        mx.eval(lost)
+    with pytest.raises(IndexError, match="it has no value"):
+        (lost + 1).tolist()
+    gc.collect()
+    assert open_files() == files
+
+
+def test_what_could_not_be_read_may_be_read_later(stored):
+    path, load, values = stored
+    whole = path.read_bytes()
+    files = open_files()
+    a = load()
+    b = a * 2
+    os.truncate(path, len(whole) // 2)
+    with pytest.raises(RuntimeError, match="cut short"):
+        mx.eval(a)
+    path.write_bytes(whole)
+    np.testing.assert_array_equal(np.asarray(b), values * 2)
+    np.testing.assert_array_equal(np.asarray(a), values)
+    del a, b
+    gc.collect()
+    assert open_files() == files
+
+
+def test_arrays_of_an_interrupted_evaluation_may_be_read_later(stored):
+    """The evaluation of what is loaded, of numbers, and of products that take long ends in the middle of these."""
+    _, load, values = stored
+    gc.collect()
+    files = open_files()
+    x = mx.random.normal((1000, 1000)) * 0.03
+    mx.eval(x)
+    first, slow, last, numbers = load(), x, load(), mx.arange(5)
+    early = first[:3] * 2
+    for _ in range(200):
+        slow = slow @ x
+
+    def stop(*_):
+        raise TimeoutError
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(TimeoutError):
+            mx.eval(early, first, slow, last + slow[0, 0], numbers + slow.astype(mx.int32)[0, 0], last)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        mx.eval(slow)
+    np.testing.assert_array_equal(np.asarray(early), values[:3] * 2)
+    np.testing.assert_array_equal(np.asarray(first), values)
+    np.testing.assert_array_equal(np.asarray(last), values)
+    assert numbers.tolist() == [0, 1, 2, 3, 4]
+    gc.collect()
+    assert open_files() == files
 
 
 def test_what_is_changed_in_place_is_read_as_it_is_then(stored):

@@ -286,19 +286,21 @@ gm_array *gm_retain(gm_array *a) {
     return a;
 }
 
-/* Iterative: a chain of a million nodes must not use a million stack frames. */
 void gm_release(gm_array *a) {
-    gm_array *dead = NULL;
-    if (a && a != GM_NONE && atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) == 1) {
-        a->next = NULL;
-        dead = a;
-    }
+    if (!a || a == GM_NONE || atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1 || graph_frees(a))
+        return;
+    a->next = NULL;
+    array_free(a);
+}
+
+/* Iterative: a chain of a million nodes must not use a million stack frames. */
+void array_free(gm_array *dead) {
     while (dead) {
-        a = dead;
+        gm_array *a = dead;
         dead = a->next;
         for (int i = 0; i < a->n_in; i++) {
             gm_array *in = a->in[i];
-            if (in != GM_NONE && atomic_fetch_sub_explicit(&in->refs, 1, memory_order_acq_rel) == 1) {
+            if (in != GM_NONE && atomic_fetch_sub_explicit(&in->refs, 1, memory_order_acq_rel) == 1 && !graph_frees(in)) {
                 in->next = dead;
                 dead = in;
             }

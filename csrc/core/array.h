@@ -17,6 +17,8 @@
 typedef struct gm_op gm_op;
 typedef struct gm_queue gm_queue;
 
+#define TICKET_FAILED UINT64_MAX           /* it will never have a value: buf holds the gm_error that says why */
+
 #define ARRAY_ACTIVATIONS GM_QUANT_COUNT   /* format of packed int8 activations */
 
 /* What an op's .infer fills in. */
@@ -35,7 +37,7 @@ struct gm_array {
     uint32_t trace;                        /* 0, or the greatest serial of the traced inputs it depends on (trace.h) */
     uint32_t param_size;
     uint8_t work;                          /* a gm_work: of a weight, or of a node that was recorded or says its own */
-    _Atomic uint64_t ticket;               /* 0: not evaluated; else the batch that evaluates it */
+    _Atomic uint64_t ticket;               /* 0: not evaluated; TICKET_FAILED; else its number (graph.c) */
     const gm_op *op;                       /* NULL for data */
     gm_array **in;
     gm_array *extra;                       /* outputs 1 .. n_extra: storage only, never in a graph by themselves */
@@ -93,7 +95,9 @@ struct gm_op {
     const char *(*title)(const void *param);      /* what the node does, where op->name does not tell: "exp" */
     uint32_t optional;                     /* bit i: input i may be GM_NONE (rebuild) */
     void (*hold)(void *param);             /* a node with a copy of these parameters exists: takes what they hold */
-    void (*drop)(void *param);             /* it needs that no more (evaluated, and again when it dies): gives it back */
+    /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value, for
+     * it may be evaluated again before; and when it dies. */
+    void (*drop)(void *param);
 };
 #define FIXED_ALL UINT32_MAX
 
@@ -119,6 +123,9 @@ gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t o
 gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape);
 /* The scope takes the caller's reference; on failure the array is released and NULL returned. */
 gm_array *array_own(gm_scope *s, gm_array *a);
+
+/* Frees nodes that nobody refers to, linked by `next`, and what they alone refer to. */
+void array_free(gm_array *dead);
 
 /* Where the evaluation of a node of several outputs puts output k. */
 static inline gm_array *array_output(gm_array *node, int k) { return k ? &node->extra[k - 1] : node; }

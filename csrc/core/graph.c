@@ -2,9 +2,12 @@
  *  (1) A node is evaluated at most once; its inputs are dropped right after it was recorded; nothing recurses.
  *  (2) buf, in[] and strides of nodes change only under the run lock, which is held by one thread at a time.
  *  (3) Nothing here calls Python; who waits for the run lock has released the GIL.
- *  (4) A node is visible as evaluated when its batch has run: tickets are batch numbers, published in order.
+ *  (4) A node is visible as evaluated when its batch has run: tickets are numbers of recorded nodes, published batch by
+ *      batch. A node that dies before its batch has ended is freed then: whoever ends a batch may look at all its nodes.
  *  (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small.
- *  (6) fork waits until nobody records. In the child, what another thread was evaluating counts as interrupted. */
+ *  (6) A batch that fails or is cancelled takes no value that it did compute. Of the others, nodes without inputs are as
+ *      if they had never been recorded; the rest has lost its inputs, and keeps the cause in place of a value.
+ *  (7) fork waits until nobody records. In the child, what another thread was evaluating counts as interrupted. */
 #include "core/graph.h"
 #include <errno.h>
 #include <pthread.h>
@@ -17,13 +20,16 @@
 #define BATCH_LAUNCHES 256
 
 typedef struct { gm_array *node; int next; } frame;
-/* cause: GM_OK when the batch was cancelled. */
-typedef struct failure { struct failure *next; uint64_t ticket; gm_error cause; } failure;
+/* What a node's value waits for: flags that must not be raised, of itself and of all that it is computed from, and the
+ * launches up to its own. */
+typedef struct { uint64_t flags; int64_t launches; } needs;
 
 struct gm_run {
     gm_array **roots;               /* kept from run to run */
     size_t n_roots, roots_capacity, n_order, at;
+    size_t begin;                   /* of the batch at hand, in the order: its nodes are those before `at` */
     bool executing, tracing;        /* tracing: begun by a thread that traces; tracers keep their inputs */
+    bool sources;                   /* the batch has nodes without inputs that hold something */
     gm_status failure;              /* of recording: reported after what was recorded has run */
     gm_error error;
 };
@@ -42,27 +48,81 @@ static struct {
     gm_run run;
     gm_queue *queue;
     uint64_t epoch;
-    _Atomic uint64_t completed;     /* batches up to this one have run */
-    uint64_t ticket;                /* of the batch being recorded */
+    _Atomic uint64_t completed;     /* nodes up to this one have run */
+    uint64_t ticket;                /* of the next node to be recorded */
+    needs *needs;                   /* of the batch's nodes, in their order */
+    size_t needs_capacity;
+    _Atomic(gm_array *) dead;       /* nodes that died before their batch had ended */
     frame *stack;
     size_t stack_capacity;
     gm_array **order;
     size_t order_capacity;
-    _Atomic(failure *) failed;      /* batches that failed or were cancelled; never freed: readers take no lock */
-    failure *spare;                 /* made before a run, so that cancelling cannot fail */
+    gm_buffer *spare;               /* for a gm_error, made before a run, so that cancelling cannot fail */
+    bool abandoned;                 /* in a forked child: the run of a thread that is not there */
 } engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .recording = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
 
 static const gm_error cancelled = {.code = GM_OK};
 
-/* The batch at hand has run (cause NULL), or failed, or never will. */
-static void close_batch(const gm_error *cause) {
-    if (cause) {
-        failure *f = engine.spare;
-        engine.spare = NULL;
-        *f = (failure){atomic_load(&engine.failed), engine.ticket, *cause};
-        atomic_store(&engine.failed, f);
+/* ---- the end of a batch ---- */
+bool graph_frees(gm_array *a) {
+    const uint64_t ticket = atomic_load(&a->ticket);
+    if (ticket <= 1 || ticket == TICKET_FAILED || ticket <= atomic_load(&engine.completed))
+        return false;
+    a->next = atomic_load(&engine.dead);
+    while (!atomic_compare_exchange_weak(&engine.dead, &a->next, a)) {
     }
-    atomic_store_explicit(&engine.completed, engine.ticket++, memory_order_release);
+    return true;
+}
+
+/* A reference, unless the node is dead. */
+static bool retain_living(gm_array *a) {
+    int32_t refs = atomic_load(&a->refs);
+    while (refs > 0)
+        if (atomic_compare_exchange_weak(&a->refs, &refs, refs + 1))
+            return true;
+    return false;
+}
+
+static void drop_values(gm_array *node) {
+    for (int k = 0; k < array_n_out(node); k++) {
+        buffer_release(array_output(node, k)->buf);
+        array_output(node, k)->buf = NULL;
+    }
+}
+
+/* It has no value: a node without inputs can be evaluated again, any other keeps the cause (taken). */
+static void fail_node(gm_array *node, gm_buffer *cause) {
+    drop_values(node);
+    if (node->op->n_in != 0)
+        node->buf = buffer_retain(cause);
+    atomic_store_explicit(&node->ticket, node->op->n_in ? TICKET_FAILED : 0, memory_order_release);
+}
+
+/* The batch at hand has run (cause NULL), or failed, or never will (code GM_OK): `ran` launches and what they gave
+ * stay. Nodes without inputs give back what evaluation needs once they have their values. */
+static void close_batch(gm_run *run, const gm_error *cause, int64_t ran) {
+    const uint64_t raised = cause ? queue_raised(engine.queue) : 0;
+    gm_buffer *kept = cause ? engine.spare : NULL;
+    if (kept) {
+        engine.spare = NULL;
+        memcpy(kept->data, cause, sizeof *cause);
+    }
+    for (size_t i = run->begin; i < run->at && (cause || run->sources); i++) {
+        gm_array *node = engine.order[i];
+        const needs *n = &engine.needs[i - run->begin];
+        if (!retain_living(node))
+            continue;
+        if (cause && (n->launches > ran || (n->flags & raised)))
+            fail_node(node, kept);
+        else if (node->op->n_in == 0 && node->op->drop)
+            node->op->drop(node->param);
+        gm_release(node);
+    }
+    buffer_release(kept);
+    run->begin = run->at;
+    run->sources = false;
+    atomic_store(&engine.completed, engine.ticket - 1);
+    array_free(atomic_exchange(&engine.dead, NULL));
 }
 
 /* ---- the engine ---- */
@@ -98,8 +158,7 @@ static void fork_child(void) {
     if (!engine.held || pthread_equal(engine.owner, pthread_self()))
         return;
     engine.held = false;
-    if (engine.queue && queue_length(engine.queue) && engine.spare)
-        close_batch(&cancelled);    /* the next run resets the queue: buffers are not released in here */
+    engine.abandoned = true;        /* the next run closes its batch: nothing is released in here */
 }
 
 gm_status gm_init(void) {
@@ -192,25 +251,19 @@ void run_unlock(void) {
 }
 
 /* ---- tickets ---- */
-static const failure *find_failure(uint64_t ticket) {
-    const failure *f = atomic_load(&engine.failed);
-    while (f && f->ticket > ticket)            /* the latest ones come first */
-        f = f->next;
-    return f && f->ticket == ticket ? f : NULL;
-}
-
+/* What is published is read first: a node that failed has been marked before. */
 bool gm_array_is_evaluated(const gm_array *a) {
-    uint64_t ticket = atomic_load_explicit(&a->ticket, memory_order_acquire);
-    return ticket && ticket <= atomic_load_explicit(&engine.completed, memory_order_acquire) && !find_failure(ticket);
+    const uint64_t completed = atomic_load_explicit(&engine.completed, memory_order_acquire);
+    const uint64_t ticket = atomic_load_explicit(&a->ticket, memory_order_acquire);
+    return ticket && ticket <= completed;
 }
 
 static gm_status check_failed(const gm_array *a) {
-    uint64_t ticket = atomic_load_explicit(&a->ticket, memory_order_acquire);
-    const failure *f = ticket ? find_failure(ticket) : NULL;
-    if (!f)
+    if (atomic_load_explicit(&a->ticket, memory_order_acquire) != TICKET_FAILED)
         return GM_OK;
-    if (f->cause.code != GM_OK)
-        return gm_fail(f->cause.code, "array: it has no value, for an evaluation failed: %s", f->cause.text);
+    const gm_error *cause = a->buf->data;
+    if (cause->code != GM_OK)
+        return gm_fail(cause->code, "array: it has no value, for an evaluation failed: %s", cause->text);
     return gm_fail(GM_ESTATE, "array: its evaluation was interrupted, so it has no value");
 }
 
@@ -316,7 +369,20 @@ static uint8_t work_of(const gm_array *node) {
     return last;
 }
 
-static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_inputs) {
+/* The flags of this batch that the node's inputs wait for. */
+static uint64_t input_flags(const gm_array *node, const gm_run *run) {
+    const uint64_t first = engine.ticket - (run->at - run->begin);
+    uint64_t flags = 0;
+    for (int i = 0; i < node->n_in; i++) {
+        const uint64_t ticket = node->in[i] == GM_NONE ? 0 : atomic_load_explicit(&node->in[i]->ticket, memory_order_relaxed);
+        if (ticket >= first)
+            flags |= engine.needs[ticket - first].flags;
+    }
+    return flags;
+}
+
+/* *flags: those that the node itself may raise. */
+static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_inputs, uint64_t *flags) {
     int64_t before = queue_length(q);
     size_t buffers = (size_t)node->n_in + node->n_extra + 2;
     for (int i = 0; i < node->n_in; i++)
@@ -329,7 +395,7 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
     node->work = work_of(node);
     queue_work(q, node->work);
     gm_status status = node->op->eval(node, q);
-    queue_end_node(q);
+    *flags = queue_end_node(q);
     if (status != GM_OK) {
         queue_forget(q, before);
         for (int k = 0; k < array_n_out(node); k++) {
@@ -342,14 +408,47 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
     GM_TRY(status);
     if (!keep_inputs) {
         node->n_in = 0;
-        if (node->op->drop)            /* nothing goes through the node any more: a closure may die before it */
+        if (node->op->drop && node->op->n_in)     /* nothing goes through the node any more: a closure may die before it */
             node->op->drop(node->param);
     }
     atomic_store_explicit(&node->ticket, ticket, memory_order_release);
     return GM_OK;
 }
 
+/* The next node of the run, into the batch at hand. */
+static gm_status record_next(gm_run *run) {
+    gm_array *node = engine.order[run->at];
+    const size_t i = run->at - run->begin;
+    uint64_t own;
+    GM_TRY(reserve((void **)&engine.needs, &engine.needs_capacity, i, sizeof *engine.needs));
+    const uint64_t inputs = input_flags(node, run);
+    run->sources |= node->op->n_in == 0 && node->op->drop;
+    GM_TRY(record(node, engine.queue, engine.ticket, run->tracing && node->trace, &own));
+    engine.needs[i] = (needs){inputs | own, queue_length(engine.queue)};
+    engine.ticket++;
+    run->at++;
+    return GM_OK;
+}
+
 /* ---- evaluation ---- */
+static gm_status make_spare(void) {
+    gm_error *cause = memory_new(sizeof *cause);
+    engine.spare = cause ? buffer_foreign(cause, sizeof *cause, memory_free, cause) : NULL;
+    if (engine.spare)
+        return GM_OK;
+    memory_free(cause);
+    return error_code();
+}
+
+/* In a forked child, under the run lock: ends the batch that the parent's thread was at. */
+static void end_abandoned(void) {
+    if (!engine.abandoned)
+        return;
+    engine.abandoned = false;
+    if (engine.spare)
+        close_batch(&engine.run, &cancelled, 0);
+}
+
 gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_run **out) {
     bool needed = false;
     *out = NULL;
@@ -364,15 +463,16 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     GM_TRY(run_lock(slice_ms));
     gm_run *run = &engine.run;
     gm_status status = GM_OK;
-    run->n_roots = run->n_order = run->at = 0;
-    run->executing = false;
+    end_abandoned();
+    run->n_roots = run->n_order = run->at = run->begin = 0;
+    run->executing = run->sources = false;
     run->failure = GM_OK;
     if (count > 0)
         status = reserve((void **)&run->roots, &run->roots_capacity, count - 1, sizeof *run->roots);
     if (status == GM_OK && !engine.queue && !(engine.queue = queue_new()))
         status = error_code();
-    if (status == GM_OK && !engine.spare && !(engine.spare = memory_new(sizeof *engine.spare)))
-        status = GM_ENOMEM;
+    if (status == GM_OK && !engine.spare)
+        status = make_spare();
     if (status != GM_OK) {
         run_unlock();
         return status;
@@ -411,10 +511,15 @@ bool gm_eval_is_small(const gm_run *run) {
 }
 
 static void finish_batch(gm_run *run, const gm_error *cause) {
+    const int64_t ran = queue_ran(engine.queue);
+    if (run->executing && cause == &cancelled) {
+        queue_cancel(engine.queue);
+        queue_step(engine.queue, 0);
+    }
     queue_finish(engine.queue);
     run->executing = false;
     pthread_mutex_lock(&engine.recording);
-    close_batch(cause);
+    close_batch(run, cause, ran);
     queue_reset(engine.queue);
     pthread_mutex_unlock(&engine.recording);
 }
@@ -433,11 +538,8 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
                 return GM_OK;
             pthread_mutex_lock(&engine.recording);
             while (run->at < run->n_order && queue_length(engine.queue) < BATCH_LAUNCHES && run->failure == GM_OK) {
-                run->failure = record(engine.order[run->at], engine.queue, engine.ticket,
-                                      run->tracing && engine.order[run->at]->trace);
-                if (run->failure == GM_OK)
-                    run->at++;
-                else
+                run->failure = record_next(run);
+                if (run->failure != GM_OK)
                     gm_take_error(&run->error);
             }
             pthread_mutex_unlock(&engine.recording);
@@ -462,11 +564,8 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
 void gm_eval_end(gm_run *run) {
     if (!run)
         return;
-    if (run->executing) {
-        queue_cancel(engine.queue);
-        queue_step(engine.queue, 0);
+    if (run->executing)
         finish_batch(run, &cancelled);
-    }
     for (size_t i = 0; i < run->n_roots; i++)
         gm_release(run->roots[i]);
     run_unlock();
@@ -510,6 +609,8 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
         return GM_ENOMEM;
     gm_array **inputs = NULL;
     size_t n_order = 0, n_inputs = 0;
+    uint64_t flags;
+    end_abandoned();
     p->queue = queue_new();
     gm_status status = p->queue ? GM_OK : error_code();
     pthread_mutex_lock(&engine.recording);
@@ -519,7 +620,7 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     if (status == GM_OK)
         status = retain_inputs(n_order, &inputs, &n_inputs);
     for (size_t i = 0; i < n_order && status == GM_OK; i++)
-        status = record(engine.order[i], p->queue, 1, false);
+        status = record(engine.order[i], p->queue, 1, false, &flags);
     if (status == GM_OK)
         status = queue_room(p->queue, count);
     for (size_t i = 0; i < count && status == GM_OK; i++)

@@ -8,6 +8,9 @@
 gm_status run_lock(int slice_ms);
 void run_unlock(void);
 
+/* Of a node that nobody refers to: whether it is freed at the end of its batch, which may have to look at it. */
+bool graph_frees(gm_array *a);
+
 /* A plan: the launches of a graph with their memory, recorded once, run many times. Inputs are evaluated arrays whose
  * contents change between runs; the roots' memory holds the results after each run. */
 typedef struct gm_plan gm_plan;

@@ -36,6 +36,7 @@ typedef struct flag {
     struct flag *next;
     const char *message;        /* of an index: the op's name */
     int64_t size;               /* of the axis that an index is out of; -1: no index */
+    uint64_t bit;               /* of the node that may raise it */
     gm_index_fault fault;
 } flag;
 
@@ -53,6 +54,8 @@ struct gm_queue {
     int64_t count, capacity;
     arena *arenas, *spare;
     flag *flags;                /* in the arenas */
+    uint64_t next_bit;          /* of the node at hand; the last one is that of all nodes from the 64th on */
+    bool flagged;               /* the node at hand has a flag */
     /* recording: what the node at hand reads and writes, and what launches since the last barrier did */
     access *reads, *writes, *past_reads, *past_writes;
     size_t n_reads, n_writes, n_past_reads, n_past_writes;
@@ -91,6 +94,7 @@ gm_queue *queue_new(void) {
         return NULL;
     memset(q, 0, sizeof *q);
     q->epoch = atomic_fetch_add(&epochs, 1);
+    q->next_bit = 1;
     return q;
 }
 
@@ -120,6 +124,8 @@ static void release_memory(gm_queue *q, bool clear_marks) {
 void queue_reset(gm_queue *q) {
     q->count = 0;
     q->flags = NULL;
+    q->next_bit = 1;
+    q->flagged = false;
     q->n_reads = q->n_writes = q->n_past_reads = q->n_past_writes = 0;
     q->fence = q->multi_since = q->any_multi = q->noted = q->parts = false;
     q->work = GM_WORK_OTHER;
@@ -184,7 +190,8 @@ static gm_index_fault *add_flag(gm_queue *q, const char *message, int64_t size) 
     flag *f = queue_arena(q, sizeof *f);
     if (!f)
         return NULL;
-    *f = (flag){q->flags, message, size, {0, 0}};
+    *f = (flag){q->flags, message, size, q->next_bit, {0, 0}};
+    q->flagged = true;
     q->flags = f;
     return &f->fault;
 }
@@ -381,11 +388,15 @@ void *queue_scratch(gm_queue *q, size_t bytes) {
     return queue_writes(q, b) == GM_OK ? b->data : NULL;
 }
 
-void queue_end_node(gm_queue *q) {
+uint64_t queue_end_node(gm_queue *q) {
+    const uint64_t flags = q->flagged ? q->next_bit : 0;
     while (q->n_scratch)
         queue_drop(q, q->scratch[--q->n_scratch]);
     q->n_reads = q->n_writes = 0;
-    q->noted = q->parts = false;
+    q->noted = q->parts = q->flagged = false;
+    if (flags && q->next_bit << 1)
+        q->next_bit <<= 1;
+    return flags;
 }
 
 /* ---- running ---- */
@@ -649,6 +660,20 @@ gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
         if (f->fault.raised)
             return flag_failure(f);
     return GM_OK;
+}
+
+int64_t queue_ran(const gm_queue *q) {
+    int64_t ran = q->main.launch;
+    while (q->n_threads > 1 && q->main.launch < q->count && ran > 0 && q->launches[ran - 1].stage >= q->main.stage)
+        ran--;
+    return ran;
+}
+
+uint64_t queue_raised(const gm_queue *q) {
+    uint64_t raised = 0;
+    for (const flag *f = q->flags; f; f = f->next)
+        raised |= f->fault.raised ? f->bit : 0;
+    return raised;
 }
 
 void queue_cancel(gm_queue *q) { atomic_store(&q->cancelled, true); }

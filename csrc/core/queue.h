@@ -45,7 +45,9 @@ gm_status queue_writes(gm_queue *q, gm_buffer *b);
 /* Drops the launches from `count` on, of a node whose recording failed. Nothing more may be recorded before a reset. */
 void queue_forget(gm_queue *q, int64_t count);
 gm_status queue_reads(gm_queue *q, gm_buffer *b);
-void queue_end_node(gm_queue *q);
+/* The node being recorded ends. A bit where it has flags: its own, but that the last bit is shared by all from the 64th
+ * such node on. */
+uint64_t queue_end_node(gm_queue *q);
 void queue_work(gm_queue *q, uint8_t work);            /* of the launches that follow */
 /* Makes place for `buffers` drops and holds, which then cannot fail. */
 gm_status queue_room(gm_queue *q, size_t buffers);
@@ -60,6 +62,9 @@ void queue_start(gm_queue *q, int n_threads);
 /* GM_OK, GM_AGAIN at the deadline (0: none), what a flag says, or GM_ESTATE in a child forked meanwhile, which has not the other
  * threads. */
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);
+/* Launches from the first that are known to have run to their end; asked between steps, or after the last one. */
+int64_t queue_ran(const gm_queue *q);
+uint64_t queue_raised(const gm_queue *q);               /* the bits of the flags that are raised */
 void queue_cancel(gm_queue *q);                         /* the rest is skipped; still step to its end */
 void queue_finish(gm_queue *q);
 int64_t clock_ns(void);                                 /* monotonic */

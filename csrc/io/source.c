@@ -1,6 +1,7 @@
 /* source.c - arrays whose values lie in a file and are read when they are evaluated.
  *  (1) The file stays open, by a descriptor of its own, as long as an array is to be read from it; its name plays no part:
- *      a file that is deleted, or replaced by another under its name, gives its values all the same.
+ *      a file that is deleted, or replaced by another under its name, gives its values all the same. An array whose
+ *      evaluation fails, or is interrupted, is still to be read.
  *  (2) It is read, not mapped: a file that was cut short is an error of the evaluation, not a signal. What another program
  *      changes in place is read as it is then.
  *  (3) Reading is a launch as any other: in pieces, on all threads, outside of all locks, and it can be cancelled. */
@@ -55,7 +56,7 @@ void gm_source_close(gm_source *s) {
 
 /* ---- the op ---- */
 typedef struct {
-    _Atomic(gm_source *) source;           /* NULL once it was read */
+    _Atomic(gm_source *) source;           /* NULL once it was read, successfully */
     int64_t offset;
     int32_t swapped, unused;
     gm_spec spec;                          /* as many dimensions as there are */

@@ -412,6 +412,48 @@ static void what_was_cancelled_says_so(void) {
     gm_scope_close(s);
 }
 
+/* What a batch has computed when it is cancelled is kept, and so is what none of its flags concern. */
+static void what_was_computed_is_kept(void) {
+    gm_scope *s = gm_scope_open();
+    gm_array *x = random_array(s, 2, (int64_t[]){512, 512}, 7), *row = random_array(s, 1, (int64_t[]){100}, 9);
+    gm_array *early = gm_exp(s, row), *numbers = gm_arange(s, 0, 5, 1, GM_FLOAT32), *late = gm_add(s, numbers, numbers);
+    gm_array *slow = x;
+    for (int i = 0; i < 100; i++)
+        slow = gm_matmul(s, slow, x);
+    gm_array *roots[] = {early, slow, late};
+    gm_run *run;
+    CHECK(gm_eval_begin(roots, 3, -1, &run) == GM_OK);
+    CHECK(gm_eval_step(run, 20) == GM_AGAIN);
+    gm_eval_end(run);
+    CHECK(gm_array_is_evaluated(early) && !gm_array_is_evaluated(slow) && !gm_array_is_evaluated(late));
+    CHECK_ERROR(gm_eval(&slow, 1), GM_ESTATE, "interrupted");
+    CHECK_ERROR(gm_eval(&late, 1), GM_ESTATE, "interrupted");
+    CHECK(gm_eval(&numbers, 1) == GM_OK && ((const float *)gm_array_data(numbers))[4] == 4);
+
+    /* Nodes with flags of their own, and more of them than there are bits for flags. */
+    enum { N = 100 };
+    const int64_t good = 3, bad = 100;
+    gm_array *right = gm_array_from(s, GM_INT64, 1, (int64_t[]){1}, &good);
+    gm_array *wrong = gm_array_from(s, GM_INT64, 1, (int64_t[]){1}, &bad), *taken[N], *more[N];
+    for (int i = 0; i < N; i++) {
+        taken[i] = gm_take(s, row, i == 5 ? wrong : right, 0);
+        more[i] = gm_add(s, taken[i], taken[i]);
+    }
+    CHECK_ERROR(gm_eval(more, N), GM_EINDEX, "out of range");
+    for (int i = 0; i < N; i++)
+        CHECK(gm_array_is_evaluated(taken[i]) == (i != 5) && gm_array_is_evaluated(more[i]) == (i != 5));
+    for (int i = 0; i < N; i++) {
+        taken[i] = gm_take(s, row, i == 70 ? wrong : right, 0);
+        more[i] = gm_add(s, taken[i], taken[i]);
+    }
+    CHECK_ERROR(gm_eval(more, N), GM_EINDEX, "out of range");
+    for (int i = 0; i < N; i++)
+        CHECK(gm_array_is_evaluated(more[i]) || i >= 63);
+    CHECK(gm_array_is_evaluated(more[10]) && !gm_array_is_evaluated(more[70]));
+    CHECK_ERROR(gm_eval(&more[70], 1), GM_EINDEX, "it has no value");
+    gm_scope_close(s);
+}
+
 static void an_error_leaves_the_graph_as_it_was(void) {
     gm_scope *s = gm_scope_open();
     gm_array *x = random_array(s, 1, (int64_t[]){1 << 20}, 9), *y = gm_sum(s, gm_exp(s, x), -1, NULL, false);
@@ -464,6 +506,7 @@ int main(void) {
     parts_of_a_node_do_not_wait_for_each_other();
     a_profile_counts_what_ran();
     what_was_cancelled_says_so();
+    what_was_computed_is_kept();
     an_error_leaves_the_graph_as_it_was();
     threads_may_share_lazy_arrays();
     return check_summary();
