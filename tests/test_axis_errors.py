@@ -1,5 +1,6 @@
 """An axis that an array does not have is one error everywhere: an IndexError and a ValueError, as in NumPy, for programs
 of all versions of MLX expect the one or the other."""
+import numpy as np
 import pytest
 
 import gomlx
@@ -44,3 +45,17 @@ def test_it_is_caught_as_either():
             mx.sum(A, axis=2)
     with pytest.raises(gomlx.AxisError, match="0 dimensions"):
         mx.vmap(lambda x: x)(mx.array(1.0))
+
+
+@pytest.mark.parametrize("wrong", [set(), {0}, {}, {0: 1}, iter([0]), (i for i in [0]), "", b"", {0: 1}.keys()])
+def test_what_is_no_sequence_is_neither_axis_nor_shape(wrong):
+    x = mx.ones((2, 3))
+    for call in (lambda: mx.sum(x, axis=wrong), lambda: mx.zeros(wrong), lambda: x.reshape(wrong),
+                 lambda: mx.transpose(x, wrong), lambda: mx.roll(x, 1, axis=wrong)):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_any_sequence_is_axis_and_shape():
+    assert mx.zeros(range(2, 4)).shape == mx.zeros(mx.array([2, 3])).shape == mx.zeros(np.array([2, 3])).shape == (2, 3)
+    assert mx.ones((2, 3)).sum(axis=np.array([0])).tolist() == [2, 2, 2] and mx.zeros([]).shape == ()

@@ -90,8 +90,9 @@ bool read_float(PyObject *value, const char *what, double *out) {
 }
 
 PyObject *read_sequence(PyObject *value, const char *what, int most) {
-    PyObject *items = PySequence_Tuple(value);
-    if (!items && PyErr_ExceptionMatches(PyExc_TypeError))
+    const bool sequence = PySequence_Check(value) && !PyUnicode_Check(value) && !PyBytes_Check(value);
+    PyObject *items = sequence ? PySequence_Tuple(value) : NULL;
+    if (!sequence || (!items && PyErr_ExceptionMatches(PyExc_TypeError)))
         PyErr_Format(PyExc_TypeError, "%s must be an int or a sequence of ints, not %R", what,
                      (PyObject *)Py_TYPE(value));
     if (items && PyTuple_Size(items) > most) {

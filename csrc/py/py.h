@@ -60,7 +60,7 @@ bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, P
 bool read_bool(PyObject *value, bool *out);                           /* NULL leaves *out */
 bool read_int(PyObject *value, const char *what, int *out);           /* NULL leaves *out */
 bool read_float(PyObject *value, const char *what, double *out);      /* NULL leaves *out */
-/* An iterable's items, at most `most`, as a tuple; NULL with TypeError ("an int or a sequence of ints") or
+/* A sequence's items (not a set's, a dict's or a text's), at most `most`, as a tuple; NULL with TypeError, or
  * ValueError. */
 PyObject *read_sequence(PyObject *value, const char *what, int most);
 bool read_axes(PyObject *value, int *n_axes, int *axes); /* None or NULL: n_axes = -1; int; sequence of ints */
