@@ -73,3 +73,11 @@ def test_a_few_programs():
     done = subprocess.run([sys.executable, os.path.join(HERE, "fuzz", "beside_mlx.py"), "--programs", "150", "--seed", "1"],
                           capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_the_page_has_the_reasons_word_for_word():
+    """What the comparison passes over is what users can read about, and the other way round."""
+    with open(os.path.join(os.path.dirname(HERE), "docs", "mlx-differences.md"), encoding="utf-8") as file:
+        _, section = file.read().split("## What the comparison passes over\n")
+    said = [" ".join(line.split()) for line in section.strip().removeprefix("- ").split("\n- ")]
+    assert said == [known.reason for known in known_differences.KNOWN]
