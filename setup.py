@@ -22,9 +22,9 @@ PARTS = ("kernels/cpu/part_*.c", "csrc/text/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
 # The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags, what
-# Linux calls the features that it needs (as in kernels/cpu/dispatch.c, which says why avx512bf16 asks for VBMI). A set that
-# builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left to the set
-# below: a part that is compiled anew adds hundreds of kilobytes.
+# Linux calls the features that it needs (as in kernels/cpu/dispatch.c, which says why avx512bf16 asks for VBMI). A set
+# that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left to
+# the set below: a part that is compiled anew adds hundreds of kilobytes.
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 GENERIC = ("generic", None, (), [], "")

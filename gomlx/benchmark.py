@@ -12,7 +12,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gomlx import arguments, bars
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gomlx.model import Model
 
 VERSION = 2
+CONVERSATIONS, TURNS = 4, 3      # of the comparison of prompt caches' settings
 TEXT = "Write one precise sentence about local inference, and then another one that is about something else. "
 
 
@@ -41,6 +42,8 @@ class BenchConfig:
     kv_restore: bool = True
     state_bundle: bool = True
     probes: bool = True
+    # name -> PromptCache's arguments: compared side by side
+    cache_settings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, str):
@@ -60,6 +63,8 @@ class BenchConfig:
                 arguments.whole(name, one, least)
         for name in ("profile", "prompt_cache", "kv_restore", "state_bundle", "probes"):
             arguments.flag(name, getattr(self, name))
+        for name, settings in arguments.mapping("cache_settings", self.cache_settings).items():
+            PromptCache(**arguments.mapping(f"cache_settings: {name}", settings))
 
 
 def bench(model: Model, config: BenchConfig | None = None, *, peers: Mapping[str, Any] | None = None,
@@ -72,6 +77,12 @@ def bench(model: Model, config: BenchConfig | None = None, *, peers: Mapping[str
     token of one sequence reads.
 
     progress    True shows a bar on a terminal or in a notebook, False none; a callable is called with numbers from 0 to 1
+
+    cache_settings of the config, {"few": {"entries": 1}, "short": {"min_tokens": 64}, ...}, gives report["cache_settings"]:
+    the prompts of four conversations that begin alike and take turns, with a prompt cache of each of the settings: the
+    seconds until the first tokens of all of them, one entry a repeat, the tokens that were not computed again
+    (hit_tokens) and those that were, and what the cache holds at the end. The longest prompt is as long as that of a
+    run, and a cache takes none shorter than its min_tokens, 512 unless it is told
 
     peers       name -> a loaded model, of other weights or with other settings (kv_dtype, threads, ...); or a program
                 with its options, such as "llama-bench -fa 1", for batches of one, on the model's .gguf file: it takes
@@ -330,6 +341,37 @@ def prompt_cache(model, config, depth):
             "hit_rate": float(hit > 0), "hit_tokens": hit, "miss_tokens": cold + 1 - hit}
 
 
+def conversations(model, config, depth):
+    """Prompts as a server sees them: conversations that begin alike take turns, and each of their prompts is the one
+    before it with more after it. The longest are as long as the prompt of a run."""
+    ids = prompt_ids(model, config, depth)
+    piece = max(1, len(ids) // (TURNS + 1))
+    apart = list(dict.fromkeys(ids))
+    tails = [[apart[i % len(apart)], *ids[1:]] for i in range(CONVERSATIONS)]
+    return [[*ids[:piece], *tail[:turn * piece]] for turn in range(1, TURNS + 1) for tail in tails]
+
+
+@attempt
+def cache_settings(model, config, depth):
+    prompts, kept, found = conversations(model, config, depth), model.prompt_cache, {}
+    try:
+        for _ in range(config.repeat):
+            for name, settings in config.cache_settings.items():
+                model.prompt_cache = cache = PromptCache(**settings)
+                results = [model.generate(ids, max_tokens=1, temperature=0).read() for ids in prompts]
+                stats, cached = cache.stats, sum(one.cached_tokens for one in results)
+                cache.clear()
+                one = found.setdefault(name, {"seconds": []})
+                one["seconds"].append(sum(result.prefill_seconds for result in results))
+                one |= {"hit_tokens": cached, "miss_tokens": sum(map(len, prompts)) - cached, "entries": stats.entries,
+                        "bytes": stats.bytes}
+    finally:
+        model.prompt_cache = kept
+    for one in found.values():
+        one["seconds_median"] = statistics.median(one["seconds"])
+    return {"prompts": len(prompts), "settings": found}
+
+
 @attempt
 def kv_restore(model, config, depth):
     session = model.session()
@@ -379,7 +421,8 @@ def probes(model, config, depth):
             "overhead_ratio": (seconds - base) / base}
 
 
-SECTIONS = {"prompt_cache": prompt_cache, "kv_restore": kv_restore, "state_bundle": state_bundle, "probes": probes}
+SECTIONS = {"prompt_cache": prompt_cache, "kv_restore": kv_restore, "state_bundle": state_bundle, "probes": probes,
+            "cache_settings": cache_settings}
 
 
 # ---- two reports ----

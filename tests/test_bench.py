@@ -139,6 +139,26 @@ def test_other_settings_run_in_turns(model):
         gomlx.bench(model, peers={"other": 7}, **SMALL, **QUIET)
 
 
+def test_settings_of_the_prompt_cache_side_by_side(model):
+    kept, before = model.prompt_cache, model.prompt_cache.stats
+    settings = {"none": {"entries": 0}, "few": {"entries": 1, "min_tokens": 5}, "all": {"entries": 50, "min_tokens": 5}}
+    report = gomlx.bench(model, **SMALL, **QUIET, cache_settings=settings)
+    assert json.loads(json.dumps(report)) == report and model.prompt_cache is kept and kept.stats == before
+    found = report["cache_settings"]["settings"]
+    assert list(found) == list(settings) and report["config"]["cache_settings"] == settings
+    assert report["cache_settings"]["prompts"] == 12 and "error" not in report["cache_settings"]
+    assert found["none"]["hit_tokens"] == found["none"]["entries"] == found["none"]["bytes"] == 0
+    # pieces of 10 tokens: prompts of 20, 30 and 40 four times; a first piece that all share, and all before each turn
+    assert found["none"]["miss_tokens"] == 4 * (20 + 30 + 40)
+    assert found["few"]["hit_tokens"] == 11 * 10 and found["all"]["hit_tokens"] == 3 * 10 + 4 * (20 + 30)
+    assert found["all"]["entries"] == 4 and found["few"]["entries"] == 1 < found["all"]["bytes"]
+    assert all(len(one["seconds"]) == 2 and one["seconds_median"] > 0 for one in found.values())
+    assert "cache_settings" not in gomlx.bench(model, **SMALL, **QUIET)
+    for wrong in ({"x": {"entries": -1}}, {"x": {"size": 1}}, {"x": 5}, [1]):
+        with pytest.raises((ValueError, TypeError)):
+            gomlx.bench(model, **SMALL, **QUIET, cache_settings=wrong)
+
+
 def made_report(model, tps, **changes):
     report = gomlx.bench(model, depth=[0, 5], **SMALL, **(QUIET | {"kv_restore": True})) | changes
     for one, factor in zip(report["runs"], (1, 2), strict=True):
@@ -265,6 +285,18 @@ def test_command_against_other_settings_and_reports(capsys, tmp_path):
     for wrong in (["--against", "x"], ["--against", "x=colour=red"], ["--against", "x=threads=few"]):
         with pytest.raises(SystemExit):
             cli.main(["bench", *wrong])
+
+
+def test_command_with_settings_of_the_prompt_cache(capsys):
+    few = ["bench", "--prompt", "20", "-n", "3", "--repeat", "1", "--no-probes", "--no-cache", "--no-restore",
+           "--no-bundle"]
+    assert cli.main([*few, "--cache", "off=entries=0", "--cache", "short=min_tokens=4,entries=9"]) == 0
+    said = capsys.readouterr().out
+    assert "s to read 12 prompts" in said and "short" in said and "off" in said
+    assert cli.main([*few, "--cache", "a=entries=1", "--cache", "a=entries=2"]) == 1
+    for wrong in ("x", "x=entries=-1", "x=colour=1", "x=entries=few"):
+        with pytest.raises(SystemExit):
+            cli.main([*few, "--cache", wrong])
 
 
 def test_command_with_peers_and_profile(capsys, fake_peer):

@@ -300,7 +300,8 @@ void array_free(gm_array *dead) {
         dead = a->next;
         for (int i = 0; i < a->n_in; i++) {
             gm_array *in = a->in[i];
-            if (in != GM_NONE && atomic_fetch_sub_explicit(&in->refs, 1, memory_order_acq_rel) == 1 && !graph_frees(in)) {
+            if (in != GM_NONE && atomic_fetch_sub_explicit(&in->refs, 1, memory_order_acq_rel) == 1 &&
+                !graph_frees(in)) {
                 in->next = dead;
                 dead = in;
             }

@@ -95,8 +95,8 @@ struct gm_op {
     const char *(*title)(const void *param);      /* what the node does, where op->name does not tell: "exp" */
     uint32_t optional;                     /* bit i: input i may be GM_NONE (rebuild) */
     void (*hold)(void *param);             /* a node with a copy of these parameters exists: takes what they hold */
-    /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value, for
-     * it may be evaluated again before; and when it dies. */
+    /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value,
+     * for it may be evaluated again before; and when it dies. */
     void (*drop)(void *param);
 };
 #define FIXED_ALL UINT32_MAX

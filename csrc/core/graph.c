@@ -3,10 +3,10 @@
  *  (2) buf, in[] and strides of nodes change only under the run lock, which is held by one thread at a time.
  *  (3) Nothing here calls Python; who waits for the run lock has released the GIL.
  *  (4) A node is visible as evaluated when its batch has run: tickets are numbers of recorded nodes, published batch by
- *      batch. A node that dies before its batch has ended is freed then: whoever ends a batch may look at all its nodes.
+ *      batch. A node that dies before its batch has ended is freed then: whoever ends a batch may look at all of it.
  *  (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small.
- *  (6) A batch that fails or is cancelled takes no value that it did compute. Of the others, nodes without inputs are as
- *      if they had never been recorded; the rest has lost its inputs, and keeps the cause in place of a value.
+ *  (6) A batch that fails or is cancelled takes no value that it did compute. Of the others, nodes without inputs are
+ *      as if they had never been recorded; the rest has lost its inputs, and keeps the cause in place of a value.
  *  (7) fork waits until nobody records. In the child, what another thread was evaluating counts as interrupted. */
 #include "core/graph.h"
 #include <errno.h>
@@ -374,8 +374,8 @@ static uint64_t input_flags(const gm_array *node, const gm_run *run) {
     const uint64_t first = engine.ticket - (run->at - run->begin);
     uint64_t flags = 0;
     for (int i = 0; i < node->n_in; i++) {
-        const uint64_t ticket = node->in[i] == GM_NONE ? 0 : atomic_load_explicit(&node->in[i]->ticket, memory_order_relaxed);
-        if (ticket >= first)
+        const uint64_t ticket = atomic_load_explicit(&node->in[i]->ticket, memory_order_relaxed);
+        if (ticket >= first)           /* GM_NONE's is 1 */
             flags |= engine.needs[ticket - first].flags;
     }
     return flags;
@@ -408,7 +408,7 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
     GM_TRY(status);
     if (!keep_inputs) {
         node->n_in = 0;
-        if (node->op->drop && node->op->n_in)     /* nothing goes through the node any more: a closure may die before it */
+        if (node->op->drop && node->op->n_in)     /* nothing goes through it any more: a closure may die before it */
             node->op->drop(node->param);
     }
     atomic_store_explicit(&node->ticket, ticket, memory_order_release);

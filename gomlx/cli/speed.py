@@ -19,21 +19,32 @@ def peer(text):
     return name, program
 
 
-def setting(text):
+def setting(text, known=None):
     """NAME=OPTION=VALUE,...: how another model is loaded beside."""
+    known = SETTINGS if known is None else known
     name, _, rest = text.partition("=")
     settings = {}
     for part in rest.split(",") if rest else ():
         option, _, value = part.partition("=")
-        if option not in SETTINGS:
+        if option not in known:
             raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OPTION=VALUE,... with options among "
-                                             + ", ".join(SETTINGS))
+                                             + ", ".join(known))
         try:
-            settings[option] = SETTINGS[option](value)
+            settings[option] = known[option](value)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r}: {option} is {value!r}, expected an integer") from None
     if not name or not settings:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=OPTION=VALUE,...")
+    return name, settings
+
+
+def cache_setting(text):
+    """NAME=OPTION=VALUE,...: a prompt cache."""
+    name, settings = setting(text, CACHE_SETTINGS)
+    try:
+        gomlx.PromptCache(**settings)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     return name, settings
 
 
@@ -43,6 +54,7 @@ def prompt(text):
 
 
 SETTINGS = {"model": str, "threads": int, "context_length": int, "activations": str, "dtype": str, "kv_dtype": str}
+CACHE_SETTINGS = {"entries": int, "min_tokens": int, "max_bytes": int}
 
 
 def add(commands):
@@ -66,6 +78,9 @@ def add(commands):
     made.add_argument("--against", type=setting, action="append", default=[], metavar="NAME=OPTION=VALUE,...",
                       help="load a second model, with these settings, run it in turns, and compare: --against "
                       "kv8=kv_dtype=q8_0, --against small=model=x-Q4_K_M.gguf,threads=1; may be given several times")
+    made.add_argument("--cache", type=cache_setting, action="append", default=[], metavar="NAME=OPTION=VALUE,...",
+                      help="compare settings of the prompt cache over conversations that begin alike: --cache "
+                      "few=entries=1 --cache short=entries=8,min_tokens=64; options: entries, min_tokens, max_bytes")
     made.add_argument("--compare", nargs=2, metavar=("FIRST", "SECOND"), help="measure nothing: two reports, files that "
                       "--json wrote, side by side")
     made.add_argument("--sampling", choices=("greedy", "model"), help="how tokens are drawn: greedily (the default), or "
@@ -91,6 +106,8 @@ def bench(args):
     names = [name for name, _ in [*args.peer, *args.against]]
     if len(set(names)) < len(names):
         raise ValueError("--peer and --against: a name is given twice")
+    if len(dict(args.cache)) < len(args.cache):
+        raise ValueError("--cache: a name is given twice")
     if isinstance(args.prompt, str):
         args.prompt = options.read_text(args.prompt)
     asked = {"prompt": args.prompt, "generate": args.max_tokens, "repeat": args.repeat}
@@ -99,7 +116,8 @@ def bench(args):
               for name, given in (("depth", args.depth), ("batch", args.batch))}
     changes = {name: value for name, value in asked.items() if value is not None}
     changes |= {"prompt_cache": not args.no_cache, "kv_restore": not args.no_restore,
-                "state_bundle": not args.no_bundle, "probes": not args.no_probes, "profile": args.profile}
+                "state_bundle": not args.no_bundle, "probes": not args.no_probes, "profile": args.profile,
+                "cache_settings": dict(args.cache)}
     start = time.perf_counter()
     with options.load(args) as model:
         loaded = time.perf_counter() - start
@@ -159,9 +177,20 @@ def show(found):
             table[name] = {key: f"{value:.4g}" if isinstance(value, float) else value
                            for key, value in found[name].items() if key != "attempted"}
     show_table(table)
+    if "cache_settings" in found:
+        show_cache_settings(found["cache_settings"])
     for one in found["runs"]:
         if "profile" in one:
             show_profile(found, one)
+
+
+def show_cache_settings(found):
+    if "error" in found:
+        say(f"cache_settings: {found['error']}")
+        return
+    titles = ["prompt cache", f"s to read {found['prompts']} prompts", "tokens kept", "computed", "entries", "bytes"]
+    show_rows(titles, [[name, rate(one["seconds"]), one["hit_tokens"], one["miss_tokens"], one["entries"], one["bytes"]]
+                       for name, one in found["settings"].items()])
 
 
 def show_profile(found, one):

@@ -84,9 +84,9 @@ static bool has_neon_i8mm(void) {
 #endif
 #endif
 
-/* In order of preference. avx512bf16 asks for VBMI, whose table lookups the grids of IQ1, IQ2 and IQ3 are read with: of the
- * processors with BF16 only those of Cooper Lake are without, and a set for them alone would be as large as this one.
- * They run avx512vnni. */
+/* In order of preference. avx512bf16 asks for VBMI, whose table lookups the grids of IQ1, IQ2 and IQ3 are read with: of
+ * the processors with BF16 only those of Cooper Lake are without, and a set for them alone would be as large as this
+ * one. They run avx512vnni. */
 static const candidate candidates[] = {
 #if defined(__x86_64__)
     { "avx512bf16", &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI, VBMI and BF16" },
