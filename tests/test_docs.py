@@ -84,4 +84,5 @@ def test_the_site_builds(tmp_path):
     import gomlx
     documented = set(re.findall(r'id="gomlx\.(?:\w+\.)?(\w+)"', reference))
     assert set(gomlx.__all__) - {"__version__"} <= documented
+    assert "prefill_tps: float | None" in reference         # fields of dataclasses, with their comments
     assert 'id="gomlx.core.matmul"' in read(tmp_path / "site" / "reference" / "core" / "index.html")

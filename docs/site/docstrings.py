@@ -1,5 +1,7 @@
 """An extension of griffe, which reads docstrings for mkdocstrings: gomlx's are plain text, made for help(). A line
 "name   what it is" becomes an item of a list, and what Markdown would take for markup is escaped."""
+import dataclasses
+import inspect
 import re
 
 import griffe
@@ -36,9 +38,24 @@ def markdown(docstring):
     return "\n".join(made)
 
 
+def fields(kind):
+    """The fields of a dataclass as items of a list, with the comments beside or above them in its source."""
+    made, above = [], ""
+    for line in inspect.getsource(kind).split("\n"):
+        field = re.match(r"    (\w+): ([^=#]+?)(?: = .*?)?(?:\s+# *(.*))?$", line)
+        if field and field[1] in kind.__dataclass_fields__:
+            made.append(f"- `{field[1]}: {field[2]}`" + f": {escaped(field[3] or above)}" * bool(field[3] or above))
+        above = (above + " " + line.strip(" #")).strip() if line.strip().startswith("#") else ""
+    return "\n".join(made)
+
+
 class PlainDocstrings(griffe.Extension):
-    def on_instance(self, *, obj, agent, **kwargs):
+    def on_instance(self, *, node, obj, agent, **kwargs):
         if isinstance(agent, griffe.Inspector) and obj.is_attribute and "property" not in obj.labels:
             obj.docstring = None                # a constant's would be its type's: "dict() -> new empty dictionary"
-        if obj.docstring is not None:
-            obj.docstring.value = markdown(obj.docstring.value)
+        if obj.docstring is None:
+            return
+        kind = getattr(node, "obj", None)
+        obj.docstring.value = markdown(obj.docstring.value)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__name__ != "Sampling":   # that tells its own
+            obj.docstring.value += "\n\n" + fields(kind)
