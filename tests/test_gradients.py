@@ -238,3 +238,13 @@ def test_vmap_where_and_ranks():
     got = mx.vmap(lambda c, a, b: mx.where(c > 0, a, b))(*(mx.array(v) for v in (condition, x, y)))
     want = np.stack([np.where(condition[i] > 0, x[i], y[i]) for i in range(3)])
     np.testing.assert_array_equal(np.array(got), want)
+
+
+def test_what_has_no_gradient_is_said():
+    """MLX differentiates neither; of an offset in integers it gives a number."""
+    with pytest.raises(ValueError, match="svd: only the singular values"):
+        mx.grad(lambda x: mx.linalg.pinv(x).sum())(mx.array([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]]))
+    x = mx.random.normal((1, 2, 3, 4))
+    turned = lambda offset: mx.fast.rope(x, 4, traditional=False, base=1e4, scale=1.0, offset=offset).sum()
+    found = mx.grad(turned)(mx.array(3))
+    assert (found.dtype, found.item()) == (mx.int32, 0)

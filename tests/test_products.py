@@ -353,3 +353,19 @@ def test_the_arrays_say_how_many_axes_conv1d_has(transposed):
             getattr(mx, f"{name}1d")(x, w)
     with pytest.raises(ValueError, match=f"{name}3d"):
         getattr(mx, f"{name}3d")(mx.ones((1, 4, 4, 1)), mx.ones((1, 2, 2, 1)))
+
+
+def test_convolve_of_complex_numbers_that_are_not_finite():
+    a, v = np.complex64([1 + 2j, complex(1, np.inf), 2, complex(0, 3e38)]), np.complex64([1 + 0j, 2, 10])
+    with np.errstate(all="ignore"):
+        want = np.convolve(a, v)
+    found = np.asarray(mx.convolve(mx.array(a), mx.array(v)))
+    np.testing.assert_array_equal(found.view(np.float32), want.view(np.float32))
+
+
+def test_prod_of_complex_numbers_over_several_axes():
+    random = np.random.default_rng(0)
+    x = (random.standard_normal((3, 4, 5)) + 1j * random.standard_normal((3, 4, 5))).astype(np.complex64)
+    for axes in ((0, 1), (0, 2), (1, 2), (0, 1, 2)):
+        want = np.prod(x.astype(complex), axis=axes)
+        np.testing.assert_allclose(np.asarray(mx.prod(mx.array(x), axis=axes)), want, rtol=2e-6)
