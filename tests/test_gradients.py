@@ -245,6 +245,8 @@ def test_what_has_no_gradient_is_said():
     with pytest.raises(ValueError, match="svd: only the singular values"):
         mx.grad(lambda x: mx.linalg.pinv(x).sum())(mx.array([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]]))
     x = mx.random.normal((1, 2, 3, 4))
-    turned = lambda offset: mx.fast.rope(x, 4, traditional=False, base=1e4, scale=1.0, offset=offset).sum()
+
+    def turned(offset):
+        return mx.fast.rope(x, 4, traditional=False, base=1e4, scale=1.0, offset=offset).sum()
     found = mx.grad(turned)(mx.array(3))
     assert (found.dtype, found.item()) == (mx.int32, 0)
