@@ -166,7 +166,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=models.SHAPES, default=list(models.SHAPES))
     parser.add_argument("--quants", nargs="+", default=["Q4_0", "Q4_K_M", "Q8_0", "bf16"],
-                        help="types that llama-quantize knows")
+                        help="types that llama-quantize knows; IQ1, IQ2 and IQ3 want llama-imatrix too, and take long")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--repeat", type=int, default=5, help="rounds")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt in prefill")

@@ -3,7 +3,8 @@
     python benchmarks/models.py smollm2 smollm2-bf16.gguf
 
 The file is GGUF in BF16 with a byte-level vocabulary, and is written tensor by tensor. It names no end of text, so that
-a generation runs to the length it is given. `quantised` makes the other types with llama.cpp's llama-quantize.
+a generation runs to the length it is given. `quantised` makes the other types with llama.cpp's llama-quantize, the
+smallest of them with an importance matrix of llama-imatrix: of random weights and a text of its own, as good as any here.
 Needs numpy and PyPI's gguf."""
 import argparse
 import os
@@ -113,6 +114,26 @@ def write(name, path):
     writer.close()
 
 
+def importance(name, folder, peers):
+    """The path of an importance matrix of the model, which llama-quantize wants for IQ1, IQ2 and IQ3."""
+    path = os.path.join(folder, f"{name}.imatrix.gguf")
+    if not os.path.exists(path):
+        text, part = os.path.join(folder, "importance.txt"), path + ".part"
+        with open(text, "w", encoding="ascii") as file:          # every byte is a token: 256 of each chunk
+            file.write(" ".join(str(i * 7919 % 1000) for i in range(700)))
+        call(peers, "llama-imatrix", "-m", quantised(name, "bf16", folder, peers), "-f", text, "-o", part, "-c", "256",
+             "--chunks", "4", "--output-format", "gguf")
+        os.rename(part, path)
+    return path
+
+
+def call(peers, program, *arguments):
+    path = os.path.join(peers, program)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is not there; it is needed to make models (--peers or GOMLX_PEERS)")
+    subprocess.run([path, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def quantised(name, quant, folder, peers):
     """The path of the model in this type ("bf16", "Q4_K_M", ...), made in the folder when it is not there yet."""
     path = os.path.join(folder, f"{name}-{quant}.gguf")
@@ -123,12 +144,9 @@ def quantised(name, quant, folder, peers):
     if quant == "bf16":
         write(name, part)
     else:
-        program = os.path.join(peers, "llama-quantize")
-        if not os.path.exists(program):
-            raise FileNotFoundError(f"{program} is not there; it makes the type {quant} (--peers or GOMLX_PEERS)")
         source = quantised(name, "bf16", folder, peers)
-        subprocess.run([program, source, part, quant.upper(), str(os.cpu_count())], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        weighed = ["--imatrix", importance(name, folder, peers)] if quant.upper()[:3] in ("IQ1", "IQ2", "IQ3") else []
+        call(peers, "llama-quantize", *weighed, source, part, quant.upper(), str(os.cpu_count()))
     os.rename(part, path)
     return path
 

@@ -209,6 +209,33 @@ def block_values(blocks, kind):
     return values.reshape(*values.shape[:-2], -1)
 
 
+def swap_blocks(source, path, chosen, kind):
+    """Copies a GGUF file with random blocks of another type for the matrices, or stacks of them, whose name `chosen` is
+    true of; returns the values that these hold."""
+    kind = gguf.GGMLQuantizationType[kind]
+    reader, held = gguf.GGUFReader(source), {}
+    architecture = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        array = field.types[0] == gguf.GGUFValueType.ARRAY
+        writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if array else None)
+    for tensor in reader.tensors:
+        if not chosen(tensor.name):
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+            continue
+        *rows, columns = tensor.shape[::-1].tolist()
+        blocks = random_blocks(kind, (int(np.prod(rows)), columns), seed=len(held)).reshape(*rows, -1)
+        held[tensor.name] = block_values(blocks, kind)
+        writer.add_tensor(tensor.name, blocks, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return held
+
+
 def dequantised(path):
     """({name: type name}, {name: float32 array}) of a GGUF file as PyPI gguf reads it, in Hugging Face's terms."""
     reader = gguf.GGUFReader(path)

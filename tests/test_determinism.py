@@ -37,6 +37,9 @@ CASES = {
     "Q4_0": (RANDOM, "Q4_0", {}),
     "Q4_K": (RANDOM, "Q4_K", {}),
     "Q6_K": (RANDOM, "Q6_K", {}),
+    "IQ2_XS": (RANDOM, "IQ2_XS", {}),           # scales of halves; unpacked whole
+    "IQ3_XXS": (RANDOM, "IQ3_XXS", {}),
+    "TQ1_0": (RANDOM, "TQ1_0", {}),
     "Q8_0, float32 activations": (RANDOM, "Q8_0", {"activations": "float32"}),
     "Q6_K, float32 activations": (RANDOM, "Q6_K", {"activations": "float32", "kv_dtype": "float16"}),
     "packaged": (None, loading.PACKAGED_FILE, {}),

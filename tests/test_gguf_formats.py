@@ -1,5 +1,6 @@
 """Every weight format of GGUF: the values are those of PyPI gguf bit for bit, the logits those of transformers on these
 values; formats that the engine does not read are named in the error."""
+import gc
 import os
 import subprocess
 
@@ -11,7 +12,7 @@ from checkpoints import SMALL
 from llama_reference import difference
 
 import gomlx
-from gomlx import _gomlx, loading
+from gomlx import _gomlx, core, loading
 
 pytestmark = pytest.mark.isa
 
@@ -21,6 +22,7 @@ FILES = ("BF16", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K_M", "Q4_0", "Q4_1", "Q4_K_M",
          "Q8_0")
 FORMATS = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
            "IQ4_XS", "MXFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "Q8_K")
+BLOCKS = FORMATS[2:]
 WIDE = SMALL | {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 101, "tie_word_embeddings": False}
 
 
@@ -109,6 +111,41 @@ def test_values_and_logits_of_a_format(tmp_path, kind):
     fast.close()
 
 
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_rows_have_the_bits_that_they_have_alone(tmp_path, kind):
+    """In a batch, in a prompt of any length, on any number of threads; the widest rows take more than one chain of sums."""
+    config = WIDE | {"intermediate_size": 4352, "num_hidden_layers": 1}
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, config, checkpoints.random_weights(config), kind)
+    sequences = [np.random.default_rng(n).integers(0, 101, n).tolist() for n in (1, 2, 19, 70, 150, 1)]
+    model = _gomlx.load_model(path, threads=1)
+    alone = [np.asarray(model.logits([ids])[0]).view(np.uint32).copy() for ids in sequences]
+    for n in (1, 2, 3, 16, 17, 63, 64, 65, 81, 130):
+        np.testing.assert_array_equal(np.asarray(model.logits([sequences[4][:n]])[0]).view(np.uint32), alone[4][:n])
+    model.close()
+    for threads in (1, 3):
+        model = _gomlx.load_model(path, threads=threads)
+        for want, got in zip(alone, model.logits(sequences)):
+            np.testing.assert_array_equal(np.asarray(got).view(np.uint32), want)
+        model.close()
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_memory_is_the_bytes_of_the_file(tmp_path, kind):
+    """What the plan says of weights, what the engine says, and what is allocated: for them, some 100 kB for positions."""
+    config = WIDE | {"vocab_size": 96, "num_hidden_layers": 4}
+    path = tmp_path / "model.gguf"
+    checkpoints.save_gguf(path, config, checkpoints.random_weights(config), kind)
+    held = sum(int(tensor.n_bytes) for tensor in checkpoints.gguf.GGUFReader(path).tensors)
+    assert gomlx.plan_memory(path, context=64).weight_bytes == held
+    gc.collect()
+    before = core.get_active_memory()
+    model = _gomlx.load_model(str(path), context_length=64)
+    assert model.info()["weight_bytes"] == held
+    assert held <= core.get_active_memory() - before < 1.02 * held + 131072
+    model.close()
+
+
 @pytest.mark.parametrize("kind", ["Q8_1", "NVFP4"])
 def test_any_unread_format_is_named(tmp_path, kind):
     gguf = checkpoints.gguf
@@ -174,6 +211,35 @@ def test_mixtures(request, shared, tmp_path, kind, types):
     same_bits(model, weights)
     coarse = kind in ("TQ1_0", "TQ2_0")          # rounded to three values, a trained model says hardly anything
     assert 0 < difference(fast, np.asarray(model.logits([ids])[0])) <= (0.03 if coarse else 0.012)
+    model.close()
+
+
+@pytest.mark.parametrize("kind", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0",
+                                  "Q8_K"])
+def test_mixture_of_experts_of_a_format(shared, tmp_path, kind):
+    """Experts as random blocks: their values, rows with the bits that they have alone, and products near the exact path's:
+    of most tokens, by themselves, as some take another route."""
+    gomlx.convert(os.path.join(shared, "data", "models", "qwen3_moe"), tmp_path / "bf16.gguf", "bf16")
+    path = tmp_path / "model.gguf"
+    held = checkpoints.swap_blocks(tmp_path / "bf16.gguf", path, lambda name: "_exps." in name, kind)
+    exact = _gomlx.load_model(str(path), **EXACT)
+    assert len(held) == 3 * exact.info()["n_layers"]
+    for name, want in held.items():
+        _, layer, part, _ = name.split(".")
+        got = exact.weight(f"model.layers.{layer}.mlp.experts.{part[4:-5]}_proj.weight")
+        np.testing.assert_array_equal(np.asarray(got).reshape(want.shape), want)
+    sequences = [np.random.default_rng(n).integers(3, 2000, n).tolist() for n in (1, 2, 40, 300)]
+    with gomlx.load(str(path), threads=1) as fast:
+        assert kind in fast.info["weight_types"]
+        want = [np.asarray(fast.logits(ids)).copy() for ids in sequences]
+        apart = [difference(np.asarray(fast.logits([token])), np.asarray(exact.logits([[token]])[0]))
+                 for token in sequences[2][:15]]
+        assert 0 < np.median(apart) <= 0.05
+        np.testing.assert_array_equal(np.asarray(fast.logits(sequences[3][:130])), want[3][:130])
+    exact.close()
+    model = _gomlx.load_model(str(path), threads=3)
+    for one, got in zip(want, model.logits(sequences)):
+        np.testing.assert_array_equal(np.asarray(got), one)
     model.close()
 
 

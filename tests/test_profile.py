@@ -114,6 +114,27 @@ def test_bytes_of_weights(tmp_path, tied):
     assert profile["decode"]["work"]["head"]["bytes"] == 3 * 2 * embedding
 
 
+@pytest.mark.parametrize("kind", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0",
+                                  "Q8_K", "Q4_K"])
+def test_bytes_of_blocks(tmp_path, kind):
+    """The file's bytes of each matrix."""
+    config = checkpoints.SMALL | {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 96}
+    checkpoints.save_gguf(tmp_path / "model.gguf", config, checkpoints.random_weights(config), kind)
+    engine = _gomlx.load_model(tmp_path / "model.gguf", threads=1)
+    stream = _gomlx.stream(engine.new_session(), None, [1, 2, 3, 4, 5], max_tokens=4, profile=True)
+    list(stream)
+    profile = stream.profile()
+    engine.close()
+    held = {tensor.name: int(tensor.n_bytes) for tensor in checkpoints.gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    head = held["token_embd.weight"]
+    matrices, row = sum(size for name, size in held.items() if "norm" not in name), head // 96
+    assert profile["decode"]["weight_bytes"][kind] == 3 * (matrices + row)
+    assert profile["prefill"]["weight_bytes"][kind] == matrices + 5 * row
+    assert profile["decode"]["work"]["head"]["bytes"] == 3 * head
+    assert profile["decode"]["work"]["mlp"]["bytes"] == 3 * sum(size for name, size in held.items() if "ffn" in name
+                                                                and "norm" not in name)
+
+
 @pytest.mark.parametrize("name, more, less", [("qwen3_5", {"recurrent"}, set()),
                                               ("qwen3_moe", {"router", "experts"}, {"mlp"}),
                                               ("gpt_oss", {"router", "experts"}, {"mlp"}),
