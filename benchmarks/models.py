@@ -4,7 +4,7 @@
 
 The file is GGUF in BF16 with a byte-level vocabulary, and is written tensor by tensor. It names no end of text, so that
 a generation runs to the length it is given. `quantised` makes the other types with llama.cpp's llama-quantize, the
-smallest of them with an importance matrix of llama-imatrix: of random weights and a text of its own, as good as any here.
+smallest of them with an importance matrix of llama-imatrix: of random weights any is as good.
 Needs numpy and PyPI's gguf."""
 import argparse
 import os

@@ -113,7 +113,7 @@ def test_values_and_logits_of_a_format(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_rows_have_the_bits_that_they_have_alone(tmp_path, kind):
-    """In a batch, in a prompt of any length, on any number of threads; the widest rows take more than one chain of sums."""
+    """In a batch, in a prompt of any length, on any number of threads; the widest rows take two chains of sums."""
     config = WIDE | {"intermediate_size": 4352, "num_hidden_layers": 1}
     path = str(tmp_path / "model.gguf")
     checkpoints.save_gguf(path, config, checkpoints.random_weights(config), kind)
@@ -132,7 +132,7 @@ def test_rows_have_the_bits_that_they_have_alone(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_memory_is_the_bytes_of_the_file(tmp_path, kind):
-    """What the plan says of weights, what the engine says, and what is allocated: for them, some 100 kB for positions."""
+    """What plan and engine say of weights, and what is allocated: for them, and some 100 kB for positions."""
     config = WIDE | {"vocab_size": 96, "num_hidden_layers": 4}
     path = tmp_path / "model.gguf"
     checkpoints.save_gguf(path, config, checkpoints.random_weights(config), kind)
@@ -217,8 +217,8 @@ def test_mixtures(request, shared, tmp_path, kind, types):
 @pytest.mark.parametrize("kind", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0",
                                   "Q8_K"])
 def test_mixture_of_experts_of_a_format(shared, tmp_path, kind):
-    """Experts as random blocks: their values, rows with the bits that they have alone, and products near the exact path's:
-    of most tokens, by themselves, as some take another route."""
+    """Experts as random blocks: their values, rows with the bits that they have alone, and products near the exact
+    path's: of most tokens, by themselves, as some take another route."""
     gomlx.convert(os.path.join(shared, "data", "models", "qwen3_moe"), tmp_path / "bf16.gguf", "bf16")
     path = tmp_path / "model.gguf"
     held = checkpoints.swap_blocks(tmp_path / "bf16.gguf", path, lambda name: "_exps." in name, kind)
