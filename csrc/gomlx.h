@@ -395,7 +395,7 @@ typedef struct {
 /* Loading takes many calls: open, then step until it is not GM_AGAIN, then finish (or close at any time to give up). */
 typedef struct gm_loader gm_loader;
 gm_status gm_loader_open(const gm_load_options *options, gm_loader **out);
-gm_status gm_loader_step(gm_loader *loader, int slice_ms, double *progress); /* GM_OK when all weights are in memory */
+gm_status gm_loader_step(gm_loader *loader, int slice_ms, double *progress); /* GM_OK when all weights are in memory, or mapped */
 gm_status gm_loader_finish(gm_loader *loader, gm_model **out);
 void gm_loader_close(gm_loader *loader);
 gm_model *gm_model_retain(gm_model *m);
@@ -454,7 +454,8 @@ typedef struct { int64_t launches, pieces, barriers, ns, thread_ns; } gm_work_co
 typedef struct {
     int64_t passes, tokens;       /* forward passes, and the rows that they had for this stream (a decoder's: all rows) */
     int64_t pass_ns;              /* from the choice of rows to the logits */
-    int64_t setup_ns;             /* of these, before the first launch: the graph and its plan, where they are new */
+    int64_t setup_ns;             /* of these, before the first launch: the graph and its plan, where they are new, and
+                                   * packing the matrices, at the second pass */
     int64_t wait_ns;              /* of these, for other threads, and for their evaluations to end */
     int64_t thread_wait_ns;       /* of all threads together, for one another; not within pass_ns */
     int64_t sample_calls, sample_ns;                  /* draws from logits */

@@ -9,7 +9,8 @@ A profile is a dict, JSON as it stands, of two phases, "prefill" and "decode" (p
     passes          forward passes
     tokens          their rows of this prompt's; of a batch's own profile, all rows
     pass_ns         nanoseconds of the passes, from the choice of their rows to their logits
-    setup_ns        of these, before the first kernel: building the graph and recording its plan, where there is none yet
+    setup_ns        of these, before the first kernel: building the graph and recording its plan, where there is none yet;
+                    at a model's second pass, packing its matrices
     wait_ns         of these, spent waiting for other threads and other evaluations
     thread_wait_ns  what all threads together waited for one another; not within pass_ns
     sample_calls, sample_ns     draws of tokens from logits; not within pass_ns

@@ -39,7 +39,9 @@ class Result:
     answer: str = ""                    # the text without reasoning, calls of tools and their markup
     tool_calls: list[ToolCall] = field(default_factory=list)    # one that could not be read has an error and its text
     error: Exception | None = None      # what ended it, for "error"
-    prefill_seconds: float = 0.0        # of the forward passes that it took part in; a batch shares them
+    # of the forward passes that it took part in, which a batch shares; the packing of weights before a model's second
+    # pass is in neither
+    prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     total_seconds: float = 0.0          # from the call that opened it to its end, the caller's own time included
     peak_memory_bytes: int = 0          # of the whole process while it ran: the engine's arrays, weights and caches

@@ -384,6 +384,7 @@ typedef struct { void *out; const float *in; int format; } gm_block_quantize_arg
 typedef struct {
     float *out; const void *weight; const int32_t *tokens;   /* tokens were checked against rows */
     int format; int64_t rows, k; float scale;                /* scale 1 for most models */
+    bool in_rows; const int32_t *row_map;                    /* weight is as pack reads it, not packed */
 } gm_embed_args;
 typedef struct { void *out; const float *x; int64_t x_stride, tokens, k; } gm_quantize_act_args;
 
@@ -476,10 +477,11 @@ typedef struct {
  * multiple of 32, and a range begins with a block of activations. */
 typedef enum { GM_FORM_F32, GM_FORM_BF16, GM_FORM_INT8 } gm_row_form;    /* float32 rows, bfloat16 rows, activations */
 typedef struct {
-    void *out; gm_row_form form;             /* [tokens, rows]: what the next product reads */
+    void *out; gm_row_form form;             /* [tokens, out_rows]: what the next product reads */
     bool int8, bf16;                         /* which product: matmul_int8, matmul_bf16, or matmul_float */
     gm_matmul_args gate, up;                 /* their out is not used; dense ones have one format */
     gm_glu_args glu;                         /* kind, alpha and limit */
+    int64_t row, out_rows;                   /* a row of out has so many values; those of gate and up come from `row` on */
 } gm_matmul_glu_args;
 typedef struct { float *out; const float *x; float cap; } gm_softcap_args;       /* cap * tanh(x / cap) */
 

@@ -261,6 +261,21 @@ gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t o
     return s ? array_own(s, a) : a;
 }
 
+gm_array *array_in_rows(const gm_spec *spec, gm_rows *rows, gm_buffer *keeper) {
+    gm_array *a = array_data(NULL, spec, keeper, 0);
+    if (a)
+        a->param = rows;
+    return a;
+}
+
+void array_pack(gm_array *a, gm_buffer *buf, int64_t offset) {
+    gm_buffer *keeper = a->buf;
+    a->buf = buffer_retain(buf);
+    a->offset = offset;
+    a->param = NULL;
+    buffer_release(keeper);
+}
+
 gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape) {
     gm_spec spec = {.dtype = type, .ndim = ndim};
     if (ndim > GM_MAX_NDIM)

@@ -45,7 +45,7 @@ struct gm_array {
     int64_t offset;                        /* bytes from buf->data to element (0, 0, ...) */
     int64_t size;
     int64_t *shape, *strides;              /* strides in elements */
-    void *param;                           /* constant but for what op->drop gives back */
+    void *param;                           /* constant but for what op->drop gives back; of data: see array_rows */
     uint64_t mark;                         /* the last ordering that visited it; run lock */
     gm_array *next;                        /* while being freed */
 };
@@ -119,6 +119,13 @@ extern const gm_op pick_op;
 int pick_index(const gm_array *pick);                 /* which output of in[0] it is */
 /* An evaluated, contiguous array over a buffer (retained), `offset` bytes in. s NULL: the caller owns the reference. */
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset);
+/* A packed matrix [rows, k] that is not packed yet has its rows as a file has them: row r is row map[r] of data, map NULL:
+ * row r. Its buffer is empty and keeps the rows alive, until array_pack gives the array the same matrix in panels, under
+ * the run lock. */
+typedef struct { const void *data; const int32_t *map; } gm_rows;
+gm_array *array_in_rows(const gm_spec *spec, gm_rows *rows, gm_buffer *keeper);
+void array_pack(gm_array *a, gm_buffer *buf, int64_t offset);
+static inline const gm_rows *array_rows(const gm_array *a) { return a->op ? NULL : a->param; }
 /* An evaluated array with memory of its own, uninitialised. */
 gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape);
 /* The scope takes the caller's reference; on failure the array is released and NULL returned. */

@@ -142,6 +142,8 @@ gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
         return status;
     }
     m->threads = options->threads ? options->threads : gm_default_threads();
+    for (size_t i = 0; i < l->n_jobs; i++)
+        l->jobs[i].waits = waiting_can(l, &l->jobs[i]);
     *out = l;
     return GM_OK;
 }
@@ -154,8 +156,8 @@ static gm_dtype dense_dtype(int format) {
     return format == GM_QUANT_f16 ? GM_FLOAT16 : format == GM_QUANT_bf16 ? GM_BFLOAT16 : GM_FLOAT32;
 }
 
-/* Which row of the file each row is. Of interleaved heads row j is file row 2j, row j + D/2 file row 2j + 1. */
-static gm_status make_row_map(gm_loader *l, const job *j) {
+/* Of interleaved heads row j is file row 2j, row j + D/2 file row 2j + 1. */
+gm_status loader_map_rows(gm_loader *l, const job *j) {
     if (!j->n_picks && !j->permuted_heads)
         return GM_OK;
     l->row_map = memory_array((size_t)j->rows, sizeof *l->row_map);
@@ -195,8 +197,7 @@ static gm_status record_copy(gm_loader *l, const job *j, void *out, gm_dtype typ
     return GM_OK;
 }
 
-/* The format that a matrix is packed in. */
-static int packed_format(const gm_loader *l, const job *j) {
+int loader_format(const gm_loader *l, const job *j) {
     int format = j->scales ? j->format : j->tensor->format;
     return format <= GM_QUANT_bf16 && l->options.weight_dtype != -1 ? dense_format(l->options.weight_dtype) : format;
 }
@@ -204,7 +205,7 @@ static int packed_format(const gm_loader *l, const job *j) {
 /* Bytes of one part of the job's result. */
 static size_t part_bytes(const gm_loader *l, const job *j) {
     if (j->kind == JOB_PACK)
-        return (size_t)kernels_packed_bytes(engine_kernels(), packed_format(l, j), j->rows, j->columns);
+        return (size_t)kernels_packed_bytes(engine_kernels(), loader_format(l, j), j->rows, j->columns);
     return (size_t)(j->rows * j->columns) * sizeof(float) + 1;
 }
 static size_t result_bytes(const gm_loader *l, const job *j) {
@@ -214,12 +215,12 @@ static size_t result_bytes(const gm_loader *l, const job *j) {
 /* Matrices lie one after another, as a pass reads them, in buffers of many: large pages hold them, and what reads ahead
  * of one finds the next. Vectors are apart. */
 #define SHARED_BYTES ((size_t)64 << 20)
-static gm_buffer *take_shared(gm_loader *l, const job *j, size_t *offset) {
+gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset) {
     const size_t bytes = result_bytes(l, j);
     if (!l->shared || l->shared_used + bytes > l->shared->bytes) {
         size_t all = bytes;
         for (const job *next = j + 1; next < l->jobs + l->n_jobs && all < SHARED_BYTES; next++)
-            if (next->kind == JOB_PACK && next->part == 0)
+            if (next->kind == JOB_PACK && next->part == 0 && next->waits == j->waits)
                 all += result_bytes(l, next);
         buffer_release(l->shared);
         l->shared_used = 0;
@@ -237,7 +238,7 @@ static gm_array *make_result(gm_loader *l, const job *j, gm_spec spec) {
     if (j->part)
         return *j->to;
     size_t offset = 0;
-    gm_buffer *buf = j->kind == JOB_PACK ? take_shared(l, j, &offset) : buffer_new(result_bytes(l, j));
+    gm_buffer *buf = j->kind == JOB_PACK ? loader_take_shared(l, j, &offset) : buffer_new(result_bytes(l, j));
     *j->to = buf ? array_data(NULL, &spec, buf, (int64_t)offset) : NULL;
     buffer_release(buf);
     return *j->to;
@@ -290,7 +291,7 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
         return record_groups(l, j);
     const gm_tensor *t = j->tensor;
     const gm_quant_info *in = &gm_quants[t->format];
-    const int format = packed_format(l, j);
+    const int format = loader_format(l, j);
     const int32_t *map = l->row_map;
     const char *rows = (const char *)t->data +
         j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes;
@@ -328,6 +329,13 @@ static void add_to_fingerprint(gm_model *m, const gm_tensor *t) {
         mix(&m->fingerprint, t->data + (t->bytes - n) / 2 * i, n);
 }
 
+static void add_read_to_fingerprint(gm_loader *l, const job *j) {
+    const gm_tensor *const read[] = {j->tensor, j->scales, j->biases};
+    for (int i = 0; i < 3 && j->part == 0; i++)
+        if (read[i])
+            add_to_fingerprint(l->model, read[i]);
+}
+
 /* What the job reads: its tensor, and scales and biases that MLX's arrays have apart. */
 static void for_each_read(gm_loader *l, const job *j, void (*f)(const gm_checkpoint *c, const gm_tensor *t)) {
     const gm_tensor *const read[] = {j->tensor, j->scales, j->biases};
@@ -339,14 +347,11 @@ static void for_each_read(gm_loader *l, const job *j, void (*f)(const gm_checkpo
 static gm_status start_job(gm_loader *l) {
     const job *j = &l->jobs[l->at];
     gm_status status = GM_OK;
-    const gm_tensor *const read[] = {j->tensor, j->scales, j->biases};
-    for (int i = 0; i < 3 && j->part == 0; i++)
-        if (read[i])
-            add_to_fingerprint(l->model, read[i]);
+    add_read_to_fingerprint(l, j);
     if (l->at + 1 < l->n_jobs)
         for_each_read(l, j + 1, checkpoint_will_need);      /* read ahead while this one is packed */
     if (j->kind == JOB_PACK)
-        status = make_row_map(l, j);
+        status = loader_map_rows(l, j);
     if (status == GM_OK)
         status = j->kind == JOB_PACK ? record_matrix(l, j) : record_dense(l, j);
     queue_end_node(l->queue);
@@ -358,34 +363,43 @@ static void clear_job(gm_loader *l) {
     l->row_map = NULL;
 }
 
+/* Starts the next job unless it is under way, and works until the deadline. */
+static gm_status run_job(gm_loader *l, int slice_ms, int64_t deadline) {
+    gm_status status;
+    if (!l->running) {
+        GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
+        status = start_job(l);
+        if (status != GM_OK) {
+            queue_reset(l->queue);
+            run_unlock();
+            clear_job(l);
+            return status;
+        }
+        queue_start(l->queue, l->model->threads);
+        l->running = true;
+    }
+    status = queue_step(l->queue, deadline);
+    if (status == GM_AGAIN)
+        return GM_AGAIN;
+    queue_finish(l->queue);
+    queue_reset(l->queue);
+    run_unlock();
+    l->running = false;
+    clear_job(l);
+    return status;
+}
+
 gm_status gm_loader_step(gm_loader *l, int slice_ms, double *progress) {
     int64_t deadline = slice_ms > 0 ? clock_ns() + (int64_t)slice_ms * 1000000 : 0;
     while (l->at < l->n_jobs) {
         job *j = &l->jobs[l->at];
-        gm_status status;
-        if (!l->running) {
-            GM_TRY(run_lock(slice_ms > 0 ? slice_ms : -1));
-            status = start_job(l);
-            if (status != GM_OK) {
-                queue_reset(l->queue);
-                run_unlock();
-                clear_job(l);
-                return status;
-            }
-            queue_start(l->queue, l->model->threads);
-            l->running = true;
+        if (j->waits) {
+            add_read_to_fingerprint(l, j);
+            GM_TRY(waiting_start(l, j));
+        } else {
+            GM_TRY(run_job(l, slice_ms, deadline));
         }
-        status = queue_step(l->queue, deadline);
-        if (status == GM_AGAIN)
-            return GM_AGAIN;
-        queue_finish(l->queue);
-        queue_reset(l->queue);
-        run_unlock();
-        l->running = false;
-        if (status != GM_OK)
-            return status;
-        clear_job(l);
-        if (j->apart || j->parts <= 1 || j->part + 1 == j->parts)
+        if (!j->waits && (j->apart || j->parts <= 1 || j->part + 1 == j->parts))
             for_each_read(l, j, checkpoint_done_with);
         l->bytes_done += fields_job_bytes(j);
         l->at++;
@@ -478,6 +492,7 @@ gm_status gm_loader_finish(gm_loader *l, gm_model **out) {
     GM_TRY(fields_name(l));
     traffic_mark(l->model);
     GM_TRY(make_info(l));
+    GM_TRY(waiting_keep(l));
     *out = l->model;
     l->model = NULL;
     return GM_OK;
@@ -494,9 +509,12 @@ void gm_loader_close(gm_loader *l) {
     }
     clear_job(l);
     buffer_release(l->shared);
+    buffer_release(l->keeper);
     queue_free(l->queue);
     gm_model_release(l->model);
     checkpoint_close(l->checkpoint);
+    for (size_t i = 0; i < l->n_jobs; i++)
+        memory_free((void *)(uintptr_t)l->jobs[i].in_rows.map);
     memory_free(l->jobs);
     memory_free(l->used);
     memory_free(l->path);
@@ -533,6 +551,7 @@ void gm_model_release(gm_model *m) {
     memory_free(m->weights);
     memory_free(m->layers);
     memory_free(m->globals);
+    waiting_free(m->waiting);
     memory_free((void *)(uintptr_t)m->layout.slots);
     config_clear(&m->config);
     memory_free(m->info);

@@ -28,6 +28,8 @@ typedef struct {
     int n_picks;
     int64_t permuted_heads;      /* > 0: rows of each of so many heads are interleaved in the file */
     int64_t transposed;          /* > 0: the tensor has columns as its rows, so many numbers each */
+    bool waits;                  /* the array has these rows until the model's second pass: waiting.c */
+    gm_rows in_rows;
 } job;
 
 struct gm_loader {
@@ -46,7 +48,23 @@ struct gm_loader {
     gm_buffer *shared;           /* of the matrices at hand, filled up to shared_used: load.c */
     size_t shared_used;
     size_t bytes_total, bytes_done;
+    gm_buffer *keeper;           /* of the files, for arrays that have their rows in them: waiting.c */
+    bool packing;                /* the queue has the current job, which waited; its room in `shared` */
+    size_t room;
 };
+
+/* load.c, also for waiting.c */
+int loader_format(const gm_loader *l, const job *j);         /* that the job's matrix is packed in */
+/* Room for the matrix of a job, beside those of the jobs behind it that are packed with it. */
+gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset);
+/* Which row of the file each row is, in l->row_map; NULL: all as they are. */
+gm_status loader_map_rows(gm_loader *l, const job *j);
+
+/* waiting.c */
+bool waiting_can(const gm_loader *l, const job *j);
+gm_status waiting_start(gm_loader *l, job *j);               /* the job's array has its rows */
+gm_status waiting_keep(gm_loader *l);                        /* what packs them goes to l->model */
+void waiting_free(gm_waiting *w);
 
 /* fields.c: what listing needs, also for experts.c. Names are written to `name`; NULL: there is no such tensor. */
 #define NAME_BYTES 192

@@ -1,5 +1,6 @@
 /* model.h - a model: its config, its weights as tables of fields, and its forward pass as ops.
- *  (1) A model does not change once it is loaded; any number of threads may read it.
+ *  (1) A model does not change once it is loaded; any number of threads may read it. Only its matrices are packed later,
+ *      under the run lock (model_pack).
  *  (2) What an architecture has is data: one gm_config with a row for each layer, and tables of fields with their names,
  *      sizes and the layers that have them, which loading, freeing and listing walk. */
 #ifndef GOMLX_MODELS_MODEL_H
@@ -114,6 +115,7 @@ typedef struct {
 } gm_named_weight;
 
 typedef struct gm_architecture gm_architecture;
+typedef struct gm_waiting gm_waiting;
 struct gm_model {
     _Atomic int32_t refs;
     const gm_architecture *arch;
@@ -134,6 +136,7 @@ struct gm_model {
     int64_t weight_bytes;
     uint64_t fingerprint;        /* of its weights' names, shapes and some of their bytes, and of what turns its keys */
     char *info;                  /* JSON object */
+    gm_waiting *waiting;         /* what packs its matrices, or NULL: waiting.c */
     gm_model *base;              /* NULL, or the model whose weights this one computes with exactly: exact.c */
 };
 
@@ -162,5 +165,14 @@ void architecture_names(char *out, size_t size, bool gguf);
  * alive. NULL: no memory. gm_model_release frees it. */
 gm_model *model_exact(gm_model *m);
 void model_exact_free(gm_model *exact);          /* by gm_model_release alone */
+
+/* A model is loaded with most of its matrices still in rows, in the mapped files: its first pass packs them piece by piece
+ * as it goes, to the same bits, and the second one packs them for good first. All with the run lock held. */
+bool model_in_rows(const gm_model *m);
+void model_begin_pass(const gm_model *m);
+bool model_wants_packing(const gm_model *m);     /* in rows, and a pass has begun */
+/* GM_OK, GM_AGAIN at the deadline (0: none), or an error; then, as after a cancel, what is packed stays so. */
+gm_status model_pack(const gm_model *m, int64_t deadline_ns);
+void model_cancel_packing(const gm_model *m);
 int64_t config_dim(const gm_config *c, const gm_layer_config *l, gm_dim dim);
 #endif

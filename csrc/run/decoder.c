@@ -327,7 +327,7 @@ static gm_status run_pass(gm_decoder *d, int64_t deadline) {
             return status;
         }
         d->running = false;
-        double seconds = (double)(clock_ns() - d->started) * 1e-9;
+        double seconds = (double)(clock_ns() - d->started - step_packing_ns(d->step)) * 1e-9;
         if (d->profiled)
             end_profile(d);
         for (int i = 0; i < d->n_parts; i++)

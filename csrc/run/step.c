@@ -14,7 +14,9 @@ struct gm_step {
     gm_phase_profile *profile;   /* of the run under way, or NULL */
     gm_plan *plan;
     int32_t n;
-    bool running;
+    bool running, packing;       /* a run is under way; the model's matrices are packed before it */
+    bool in_rows;                /* the plan reads them as they were before */
+    int64_t packing_ns;          /* that this took */
 };
 
 static int32_t *ints(const gm_array *a) { return array_ptr(a); }
@@ -147,8 +149,14 @@ static gm_status capture(gm_step *st) {
 
 static gm_status start_run(gm_step *st) {
     GM_TRY(make_room(st));
+    if (st->plan && st->in_rows != model_in_rows(st->model)) {
+        release_roots(st);
+        GM_TRY(build(st));
+    }
     if (!st->plan)
         GM_TRY(capture(st));
+    st->in_rows = model_in_rows(st->model);
+    model_begin_pass(st->model);
     queue_profile(plan_queue(st->plan), st->profile);
     queue_start(plan_queue(st->plan), st->model->threads);
     st->running = true;
@@ -161,11 +169,17 @@ static void end_run(gm_step *st) {
     st->running = false;
 }
 
-bool step_is_running(const gm_step *st) { return st && st->running; }
+bool step_is_running(const gm_step *st) { return st && (st->running || st->packing); }
 
 void step_abandon(gm_step *st) {
     if (!step_is_running(st))
         return;
+    if (st->packing) {
+        model_cancel_packing(st->model);
+        run_unlock();
+        st->packing = false;
+        return;
+    }
     queue_cancel(plan_queue(st->plan));
     queue_step(plan_queue(st->plan), 0);
     end_run(st);
@@ -211,16 +225,38 @@ gm_status step_fill(gm_step *st, int part, gm_cache *cache, const int32_t *token
 
 void step_profile(gm_step *st, gm_phase_profile *profile) { st->profile = profile; }
 
+int64_t step_packing_ns(const gm_step *st) { return st->packing_ns; }
+
+/* A slice of the packing that comes before the run. With any status but GM_AGAIN it is over. */
+static gm_status pack(gm_step *st, int slice_ms) {
+    const int64_t began = clock_ns();
+    gm_status status = model_pack(st->model, slice_ms > 0 ? began + (int64_t)slice_ms * 1000000 : 0);
+    const int64_t took = clock_ns() - began;
+    st->packing = status == GM_AGAIN;
+    st->packing_ns += took;
+    if (st->profile)
+        st->profile->setup_ns += took;
+    return status;
+}
+
 gm_status step_run(gm_step *st, int slice_ms) {
     gm_status status;
     if (!st->running) {
+        if (!st->packing)
+            st->packing_ns = 0;
         int64_t asked = st->profile ? clock_ns() : 0;
-        status = run_lock(slice_ms > 0 ? slice_ms : -1);
+        status = st->packing ? GM_OK : run_lock(slice_ms > 0 ? slice_ms : -1);
         int64_t started = st->profile ? clock_ns() : 0;
         if (st->profile)
             st->profile->wait_ns += started - asked;
         GM_TRY(status);
-        status = start_run(st);
+        if (st->packing || model_wants_packing(st->model))
+            status = pack(st, slice_ms);
+        if (status == GM_AGAIN)
+            return GM_AGAIN;
+        started = st->profile ? clock_ns() : 0;
+        if (status == GM_OK)
+            status = start_run(st);
         if (st->profile)
             st->profile->setup_ns += clock_ns() - started;
         if (status != GM_OK) {

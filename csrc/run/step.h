@@ -2,7 +2,8 @@
  *  (1) What changes from run to run (tokens, positions, which caches) lives in small arrays, never in the plan: it
  *      serves any caches whose parts have these numbers of rows. It is recorded anew where it has no room for so many
  *      keys.
- *  (2) A run goes in slices and holds the run lock from its first slice to its last. */
+ *  (2) A run goes in slices and holds the run lock from its first slice to its last, also while the model's matrices are
+ *      packed before it. */
 #ifndef GOMLX_RUN_STEP_H
 #define GOMLX_RUN_STEP_H
 #include "core/graph.h"
@@ -30,6 +31,8 @@ void step_profile(gm_step *step, gm_phase_profile *profile);
 /* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the
  * step is of no more use. */
 gm_status step_run(gm_step *step, int slice_ms);
+/* What packing the model's matrices took before the last run: 0 but for the model's second pass. */
+int64_t step_packing_ns(const gm_step *step);
 /* After a run: float32 [wanted rows, vocab] (HIDDEN: [rows, hidden]), and of each row the log of the sum of exponentials and the first greatest
  * id. */
 const float *step_logits(const gm_step *step);

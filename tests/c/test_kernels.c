@@ -688,7 +688,7 @@ static void test_glu(const gm_kernels *t, int format, int64_t rows, int64_t k, i
                                          .in_strides = &one }, 0, size);
             got = guarded_new(&memory, bytes);
             const gm_matmul_glu_args a = { .out = got, .form = (gm_row_form)form, .int8 = int8, .gate = gate, .up = up,
-                                           .glu = glu };
+                                           .glu = glu, .out_rows = rows };
             t->matmul_glu(&a, 0, panels);
             check(!memcmp(got, want, bytes), "matmul_glu", t->isa, format, rows, k, tokens);
             memset(got, 0, bytes);

@@ -209,7 +209,7 @@ static void check_matmul_glu(gm_matmul_args gate, bool rounded)
                                            .out_type = form == GM_FORM_BF16 ? GM_T_BF16 : GM_T_F32,
                                            .out_strides = &one, .in_strides = &one }, 0, size);
         gm_matmul_glu_args a = { .out = buffer(bytes), .form = (gm_row_form)form, .bf16 = rounded, .gate = gate,
-                                 .up = up, .glu = act };
+                                 .up = up, .glu = act, .out_rows = gate.rows };
         for (int64_t p = 0; p < panels; p += 2) kernels->matmul_glu(&a, p, p + 2 < panels ? p + 2 : panels);
         CHECK(same(a.out, want, bytes), "matmul_glu format %d rounded %d k %d form %d", gate.format, rounded,
               (int)gate.k, form);

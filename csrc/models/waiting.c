@@ -1,0 +1,144 @@
+/* waiting.c - matrices that wait to be packed. Loading leaves them in the mapped files, where the first pass reads them;
+ * before the second pass they are packed for good, and the files are closed.
+ * That takes the time and the memory that loading would have taken, but not before the first token. Matrices that cannot be
+ * read as they lie are packed at once: MLX's arrays, those in another dtype, stacks of experts. */
+#include "base/memory.h"
+#include "models/load.h"
+
+struct gm_waiting {
+    gm_loader *loader;           /* with the jobs, the queue and the files alone; NULL: all is packed */
+    gm_buffer *keeper;           /* closes it, after the last array that has its rows there */
+    bool begun;                  /* a pass has read the model */
+};
+
+bool waiting_can(const gm_loader *l, const job *j) {
+    return j->kind == JOB_PACK && !j->parts && !j->scales && !j->transposed && loader_format(l, j) == j->tensor->format;
+}
+
+gm_status waiting_start(gm_loader *l, job *j) {
+    const gm_quant_info *f = &gm_quants[j->tensor->format];
+    gm_spec spec = {.dtype = GM_PACKED, .format = j->tensor->format, .ndim = 2, .shape = {j->rows, j->columns}};
+    GM_TRY(loader_map_rows(l, j));
+    j->in_rows = (gm_rows){j->tensor->data + j->first_row * j->columns / f->values * f->bytes, l->row_map};
+    l->row_map = NULL;
+    if (!l->keeper && !(l->keeper = buffer_foreign(NULL, 0, NULL, NULL)))
+        return error_code();
+    *j->to = array_in_rows(&spec, &j->in_rows, l->keeper);
+    checkpoint_will_need(l->checkpoint, j->tensor);
+    return *j->to ? GM_OK : error_code();
+}
+
+static void close_loader(void *loader) { gm_loader_close(loader); }
+
+gm_status waiting_keep(gm_loader *l) {
+    if (!l->keeper)
+        return GM_OK;
+    gm_waiting *w = memory_zeroed(sizeof *w);
+    gm_loader *rest = w ? memory_zeroed(sizeof *rest) : NULL;
+    if (!rest) {
+        memory_free(w);
+        return GM_ENOMEM;
+    }
+    buffer_release(l->shared);
+    rest->options = l->options;
+    rest->jobs = l->jobs;
+    rest->n_jobs = l->n_jobs;
+    rest->checkpoint = l->checkpoint;
+    rest->queue = l->queue;
+    l->shared = NULL;
+    l->jobs = NULL;
+    l->checkpoint = NULL;
+    l->queue = NULL;
+    l->n_jobs = l->at = 0;
+    w->loader = rest;
+    w->keeper = l->keeper;
+    w->keeper->release = close_loader;
+    w->keeper->payload = rest;
+    l->keeper = NULL;
+    l->model->waiting = w;
+    return GM_OK;
+}
+
+void waiting_free(gm_waiting *w) {
+    if (w)
+        buffer_release(w->keeper);
+    memory_free(w);
+}
+
+bool model_in_rows(const gm_model *m) { return m->waiting && m->waiting->loader; }
+
+void model_begin_pass(const gm_model *m) {
+    if (m->waiting)
+        m->waiting->begun = true;
+}
+
+bool model_wants_packing(const gm_model *m) { return model_in_rows(m) && m->waiting->begun; }
+
+/* The matrix of the job at hand, whose room is the last that was taken. */
+static gm_status start_packing(gm_loader *l, job *j, int threads) {
+    const gm_array *a = *j->to;
+    size_t offset;
+    gm_buffer *room = loader_take_shared(l, j, &offset);
+    if (!room)
+        return error_code();
+    l->room = offset;
+    buffer_release(room);        /* l->shared has it too */
+    gm_status status = LAUNCH(l->queue, pack, kernels_panels(engine_kernels(), a->format, j->rows), 4, 0,
+                              .out = (char *)l->shared->data + offset, .in = j->in_rows.data,
+                              .row_map = j->in_rows.map, .format = a->format, .rows = j->rows, .k = j->columns);
+    queue_end_node(l->queue);
+    if (status != GM_OK) {
+        queue_reset(l->queue);
+        l->shared_used = offset;
+        return status;
+    }
+    queue_start(l->queue, threads);
+    l->packing = true;
+    return GM_OK;
+}
+
+static void end_packing(gm_loader *l) {
+    queue_finish(l->queue);
+    queue_reset(l->queue);
+    l->packing = false;
+}
+
+/* What was begun is begun again, in the same room. */
+static void undo_packing(gm_loader *l) {
+    end_packing(l);
+    l->shared_used = l->room;
+}
+
+gm_status model_pack(const gm_model *m, int64_t deadline_ns) {
+    gm_loader *l = m->waiting->loader;
+    for (; l->at < l->n_jobs; l->at++) {
+        job *j = &l->jobs[l->at];
+        if (!j->waits)
+            continue;
+        if (!l->packing)
+            GM_TRY(start_packing(l, j, m->threads));
+        gm_status status = queue_step(l->queue, deadline_ns);
+        if (status == GM_AGAIN)
+            return GM_AGAIN;
+        if (status != GM_OK) {
+            undo_packing(l);
+            return status;
+        }
+        end_packing(l);
+        array_pack(*j->to, l->shared, (int64_t)l->room);
+        checkpoint_done_with(l->checkpoint, j->tensor);
+    }
+    m->waiting->loader = NULL;
+    buffer_release(m->waiting->keeper);
+    m->waiting->keeper = NULL;
+    return GM_OK;
+}
+
+void model_cancel_packing(const gm_model *m) {
+    gm_loader *l = m->waiting->loader;
+    if (!l || !l->packing)
+        return;
+    queue_cancel(l->queue);
+    queue_step(l->queue, 0);
+    undo_packing(l);
+}
