@@ -13,7 +13,7 @@ import gomlx
 import gomlx.core as mx
 
 # Some matrices are several of the pieces that the first pass packs, none is a whole number of them.
-WIDE = SMALL | {"hidden_size": 256, "intermediate_size": 9 * 1024 + 32, "num_hidden_layers": 1, "vocab_size": 9001}
+WIDE = SMALL | {"hidden_size": 256, "intermediate_size": 3 * 1024 + 32, "num_hidden_layers": 1, "vocab_size": 3001}
 LOAD = {
     "F32": {}, "F16": {}, "BF16": {}, "BF16, exact": {"activations": "float32"}, "Q8_0": {}, "Q4_0": {}, "Q5_1": {},
     "Q8_0, float32": {"activations": "float32"}, "Q4_K": {}, "Q6_K": {}, "Q3_K": {}, "IQ4_XS": {}, "IQ2_XS": {},

@@ -109,8 +109,17 @@ static void undo_packing(gm_loader *l) {
     l->shared_used = l->room;
 }
 
+/* The first pass read all of the files: what is mapped of them goes, so that it is not there beside what is packed. */
+static void forget_files(const gm_loader *l) {
+    for (size_t i = 0; i < l->n_jobs; i++)
+        if (l->jobs[i].waits)
+            checkpoint_done_with(l->checkpoint, l->jobs[i].tensor);
+}
+
 gm_status model_pack(const gm_model *m, int64_t deadline_ns) {
     gm_loader *l = m->waiting->loader;
+    if (l->at == 0 && !l->packing)
+        forget_files(l);
     for (; l->at < l->n_jobs; l->at++) {
         job *j = &l->jobs[l->at];
         if (!j->waits)

@@ -156,7 +156,7 @@ static int64_t part_tokens(int format, int64_t rows) {
 
 /* A matrix that is not packed yet is packed some rows at a time, which are multiplied while they are in the cache: whole
  * blocks of activations, whatever the panels. */
-#define SLAB_BYTES ((int64_t)2 << 20)
+#define SLAB_BYTES ((int64_t)512 << 10)
 #define SLAB_UNIT 64
 static_assert(SLAB_UNIT % GM_DENSE_PANEL == 0 && SLAB_UNIT % 32 == 0, "whole panels, whole blocks of activations");
 
