@@ -257,6 +257,7 @@ gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t o
         return NULL;
     a->buf = buffer_retain(buf);
     a->offset = offset;
+    a->param = NULL;
     atomic_store_explicit(&a->ticket, 1, memory_order_release);
     return s ? array_own(s, a) : a;
 }
