@@ -74,6 +74,8 @@ static bool are_small(const gm_kernels *kernels, const gm_conv_args *g, int64_t 
            kernels->lanes % g->filters == 0 && g->channels > 0 && g->channels <= g->filters;
 }
 
+#define GROUP_RUN 64                   /* places side by side for which weights are near */
+
 /* Weights as [taps][channels][filters] in float32 for the kernel of small groups. */
 static gm_status launch_groups(gm_queue *q, gm_array *out, gm_conv_args *g, const void *w, int64_t k) {
     const int64_t lanes = out->shape[out->ndim - 1];
@@ -87,8 +89,8 @@ static gm_status launch_groups(gm_queue *q, gm_array *out, gm_conv_args *g, cons
     g->product.w_k = g->product.lanes = lanes;
     g->product.k = k;
     g->product.out_row = lanes;
-    const int64_t places = 1 + 4 * GRAIN / (lanes * k), line = g->out[2];
-    const int64_t grain = line <= 4 * places ? (places + line - 1) / line * line : places < 64 ? 64 : places;
+    const int64_t places = 1 + 4 * GRAIN / (lanes * k), line = g->out[2];      /* whole lines, or long runs of them */
+    const int64_t grain = line <= GROUP_RUN ? (places + line - 1) / line * line : places < GROUP_RUN ? GROUP_RUN : places;
     return queue_launch(q, queue_kernels(q)->conv_groups, g, sizeof *g, out->size / lanes, grain, 0);
 }
 
