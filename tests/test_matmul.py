@@ -90,7 +90,7 @@ def test_rows_columns_and_batches_do_not_change_bits(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matrix_times_vector(dtype):
-    for m, k in ((1, 1), (7, 15), (66, 33), (5, 0), (9, 4099), (70, 4500), (300, 257), (1100, 70)):
+    for m, k in ((1, 1), (7, 15), (66, 33), (5, 0), (9, 4099), (70, 4500), (300, 257), (1100, 70), (1100, 260)):
         a, x = make((3, m, k), dtype)
         b, y = make((k,), dtype, 1)
         got = a @ b

@@ -202,6 +202,12 @@ def test_scans(name, reverse, inclusive):
                 np.testing.assert_allclose(numbers(got), want, rtol=rtol, atol=rtol)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "complex64"])
+def test_scans_of_many_columns(dtype):
+    n = np.random.default_rng(1).integers(0, 9, (3, 5000)).astype(dtype)
+    np.testing.assert_array_equal(np.array(mx.cumsum(mx.array(n), 0)), np.cumsum(n, 0, dtype=dtype))
+
+
 def test_scan_of_a_long_row_does_not_drift():
     n = np.random.default_rng(0).uniform(0, 1, 3_000_000).astype(np.float32)
     for options in ({}, {"reverse": True}, {"inclusive": False}):

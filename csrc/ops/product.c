@@ -8,6 +8,7 @@
 #define TASK_FLOPS 5e7                /* at most, so that threads end together */
 #define FEW_BYTES (16 << 10)          /* of a matrix for few rows, from which on it is not treated as small */
 #define WHOLE_BYTES (256 << 10)       /* of x, which then stays near while panel after panel goes over all its rows */
+#define NEAR_BYTES (1 << 20)          /* of x: the nearer caches have it */
 #define TURNED_ROWS 64                /* times a vector, from which on rows side by side are read as they lie */
 #define ROOM_ROWS 256                 /* about the least in a block that packs w for itself, if there are so many: twice
                                          as many where it packs ROOM_LANES */
@@ -180,6 +181,16 @@ static gm_status dense_lines(gm_queue *q, const gm_gemm_args *a, const void **p,
     return GM_OK;
 }
 
+/* Rows of a block of those that are read as they lie: a few where the nearer cache has them; of more, as much of each line
+ * of x as there is, for pages are gone over in order. */
+static int64_t turned_block(const gm_gemm_args *a) {
+    if (a->k * a->x_k * (int64_t)gm_dtype_size((gm_dtype)a->type) <= NEAR_BYTES)
+        return 2 * TURNED_ROWS;
+    const int64_t threads = engine_threads() > 2 ? engine_threads() : 2;
+    const int64_t share = (a->rows / threads + TURNED_ROWS - 1) / TURNED_ROWS * TURNED_ROWS;
+    return share < 4 * TURNED_ROWS ? 4 * TURNED_ROWS : share < 16 * TURNED_ROWS ? share : 16 * TURNED_ROWS;
+}
+
 /* A matrix times a vector: k as lanes. Its bits are not those of a column among others, but those of a row among
  * others, and of a batch. */
 static gm_status launch_column(gm_queue *q, gm_gemm_args *a, double batches) {
@@ -193,8 +204,7 @@ static gm_status launch_column(gm_queue *q, gm_gemm_args *a, double batches) {
     a->w_k = 1;
     a->few = true;
     a->block_panels = 1;
-    const int64_t most = a->rows / 4 > TURNED_ROWS ? a->rows / 4 : TURNED_ROWS;
-    a->block_rows = turned ? (most < 4 * TURNED_ROWS ? most / TURNED_ROWS : 4) * TURNED_ROWS : (rows + 3) / 4 * 4;
+    a->block_rows = turned ? turned_block(a) : (rows + 3) / 4 * 4;
     a->block_rows = a->block_rows < a->rows ? a->block_rows : a->rows;
     const int64_t blocks = (a->rows + a->block_rows - 1) / a->block_rows * (int64_t)batches;
     const int64_t flops = 2 * a->k * a->block_rows + 1;

@@ -1,6 +1,7 @@
 /* scan.c - cumulative sums, products, extremes and log-sums along an axis. */
 #include <math.h>
 #include <string.h>
+#include "core/graph.h"
 #include "ops/ops.h"
 
 typedef struct { int32_t function, axis, reverse, exclusive; } scan_param;      /* function: a gm_reduce_op */
@@ -36,7 +37,9 @@ static gm_status scan_eval(gm_array *out, gm_queue *q) {
     gm_scan_args a = {.out = array_ptr(out), .in = data, .op = p->function, .type = out->dtype,
                       .reverse = p->reverse != 0, .exclusive = p->exclusive != 0, .length = length, .inner = inner};
     if (inner > 1) {
-        int64_t grain = GRAIN / length / 64 * 64;
+        const int64_t least = GRAIN / length / 64 * 64, threads = engine_threads();
+        int64_t grain = (inner + threads - 1) / threads;             /* columns side by side share their pages */
+        grain = (grain < least ? least : grain) / 64 * 64;
         return queue_launch(q, queue_kernels(q)->scan_columns, &a, sizeof a, rows * inner, grain < 64 ? 64 : grain, 0);
     }
     bool is_float = type == GM_FLOAT32 || type == GM_FLOAT16 || type == GM_BFLOAT16;

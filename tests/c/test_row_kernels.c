@@ -424,11 +424,12 @@ static void test_gemm(void)
         free_buffers();
     }
 }
-/* Two axes; a definition item by item. `few`: so many groups, by their kernel; 0: one, by that of dense filters. */
-static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t stride, int64_t low, int64_t dilation,
-                           int64_t spread, int64_t few)
+/* Two axes, `line` taps along the second one; a definition item by item. `few`: so many groups, by their kernel; 0: one, by
+ * that of dense filters. */
+static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t line, int64_t stride, int64_t low,
+                           int64_t dilation, int64_t spread, int64_t few)
 {
-    const int64_t in[2] = { 7, 19 }, taps[2] = { 3, 2 }, groups = few ? few : 1, per = channels / groups;
+    const int64_t in[2] = { 7, 19 }, taps[2] = { 3, line }, groups = few ? few : 1, per = channels / groups;
     int64_t out[2], k = taps[0] * taps[1] * per;
     for (int d = 0; d < 2; d++)
         out[d] = ((in[d] - 1) * spread + 1 + 2 * low - dilation * (taps[d] - 1) - 1) / stride + 1;
@@ -488,16 +489,51 @@ static void test_conv(void)
         static const int64_t widths[] = { 1, 4, 13, 70 };
         const int type = types[run / 4];
         const int64_t channels = widths[run % 4];
-        test_conv_case(type, channels, 5, 1, 1, 1, 1, 0);
-        test_conv_case(type, channels, 35, 2, 0, 2, 1, 0);
-        test_conv_case(type, channels, 3, 1, 3, 1, 2, 0);
+        test_conv_case(type, channels, 5, 2, 1, 1, 1, 1, 0);
+        test_conv_case(type, channels, 35, 2, 2, 0, 2, 1, 0);
+        test_conv_case(type, channels, 3, 2, 1, 3, 1, 2, 0);
+        test_conv_case(type, channels, 3, 3, 2, 4, 1, 1, 0);
         if (type == GM_T_F64) continue;
-        test_conv_case(type, channels, channels, 2, 2, 1, 1, channels);
-        test_conv_case(type, channels, channels, 1, 1, 1, 1, channels);
+        test_conv_case(type, channels, channels, 2, 2, 2, 1, 1, channels);
+        test_conv_case(type, channels, channels, 2, 1, 1, 1, 1, channels);
+        test_conv_case(type, channels, channels, 3, 1, 4, 1, 1, channels);         /* taps wholly outside */
+        test_conv_case(type, channels, channels, 5, 3, 7, 2, 1, channels);
+        test_conv_case(type, channels, channels, 3, 1, 3, 1, 2, channels);
         for (int64_t own = 2; own <= kernels->lanes / 2; own *= 2) {       /* filters of a group */
-            test_conv_case(type, channels * own, channels * own, 1, 1, 1, 1, channels);
-            test_conv_case(type, channels * own / 2, channels * own, 1, 0, 2, 1, channels);
+            test_conv_case(type, channels * own, channels * own, 2, 1, 1, 1, 1, channels);
+            test_conv_case(type, channels * own, channels * own, 3, 1, 1, 1, 1, channels);
+            test_conv_case(type, channels * own / 2, channels * own, 2, 1, 0, 2, 1, channels);
+            test_conv_case(type, channels * own / 2, channels * own, 3, 1, 2, 1, 1, channels);
         }
+    }
+    test_conv_case(GM_T_F32, 256, 256, 7, 1, 3, 1, 1, 256);       /* weights that are not near all at once */
+    test_conv_case(GM_T_F32, 2 * kernels->lanes, 3, 3, 1, 1, 1, 1, 0);
+}
+
+/* Rows of x side by side, by strips or lane of k by lane of k, give the bits of rows one behind the other. */
+static void test_columns(void)
+{
+    static const int64_t shapes[][2] = { { 1, 1 }, { 64, 1 }, { 70, 31 }, { 129, 100 }, { 257, 513 }, { 300, 1500 },
+        { 1030, 300 } };
+    static const int types[] = { GM_T_F32, GM_T_F16, GM_T_BF16, GM_T_F64 };
+    for (int run = 0; run < 4 * 7; run++) {
+        const int type = types[run / 7];
+        const int64_t rows = shapes[run % 7][0], k = shapes[run % 7][1], item = item_of(type);
+        char *x = buffer((size_t)(rows * k * item)), *turned = buffer((size_t)(rows * k * item));
+        void *w = buffer((size_t)(k * item)), *out[2];
+        for (int64_t i = 0; i < k; i++) put(w, type, i, uniform());
+        for (int64_t r = 0; r < rows; r++) for (int64_t i = 0; i < k; i++) {
+            put(x, type, r * k + i, uniform());
+            memcpy(turned + (i * rows + r) * item, x + (r * k + i) * item, (size_t)item);
+        }
+        for (int way = 0; way < 2; way++) {
+            gm_gemm_args a = { .out = out[way] = buffer((size_t)(rows * item)), .x = way ? turned : x, .w = w, .type = type,
+                .few = true, .rows = rows, .lanes = 1, .k = k, .out_row = 1, .out_lane = 1, .x_row = way ? 1 : k,
+                .x_k = way ? rows : 1, .w_lane = 1, .w_k = 1, .block_rows = way ? rows : 4, .block_panels = 1 };
+            kernels->gemm(&a, 0, (rows + a.block_rows - 1) / a.block_rows);
+        }
+        CHECK(same(out[0], out[1], (size_t)(rows * item)), "columns of type %d, %d rows of %d", type, (int)rows, (int)k);
+        free_buffers();
     }
 }
 
@@ -675,6 +711,6 @@ static void test_attention(void)
 int main(int argc, char **argv) {
     return RUN_TESTS(ABOUT(softmax, test_rows), ABOUT(glu, test_gated_units), ABOUT(route, test_route),
                      ABOUT(matmul_float, test_matmul), ABOUT(matmul_bf16, test_rounding_matmul),
-                     ABOUT(matmul_bf16, test_sums_of_one_sign), ABOUT(gemm, test_gemm), ABOUT(conv, test_conv),
-                     ABOUT(attention, test_attention));
+                     ABOUT(matmul_bf16, test_sums_of_one_sign), ABOUT(gemm, test_gemm), ABOUT(gemm, test_columns),
+                     ABOUT(conv, test_conv), ABOUT(attention, test_attention));
 }
