@@ -116,8 +116,7 @@ def parameters(owner, value, first):
 def function(owner, value, indent="", first=""):
     name = owner.split(".")[-1]
     if owner in OVERLOADS:
-        several = f"{indent}@overload\n" if len(OVERLOADS[owner]) > 1 else ""
-        return "\n".join(f"{several}{indent}def {name}{one}: ..." for one in OVERLOADS[owner])
+        return "\n".join(f"{indent}@overload\n{indent}def {name}{one}: ..." for one in OVERLOADS[owner])
     return f"{indent}def {name}{parameters(owner, value, first)} -> {RESULTS.get(owner, 'array')}: ..."
 
 

@@ -166,7 +166,6 @@ OVERLOADS = {
     "array.transpose": ["(self, axes: Sequence[int] | None, /, *, stream: StreamOrDevice = None) -> array",
                         "(self, *axes: int, stream: StreamOrDevice = None) -> array"],
 }
-OVERLOADS["from_fp8"] = ["(x: array, dtype: Dtype | None = None, *, stream: StreamOrDevice = None) -> array"]
 OVERLOADS |= {name: OVERLOADS["atleast_1d"] for name in ("atleast_2d", "atleast_3d")}
 
 # Methods that Python calls: (arguments, result).

@@ -24,11 +24,20 @@ PYTHON = {
     "plan_memory": (lambda: gomlx.plan_memory(kv_type="q8_0"), "kv_type", "kv_dtype"),
     "replace": (lambda: gomlx.Sampling().replace(top_pp=1), "top_pp", "top_p"),
     "sample": (lambda: gomlx.sample([1.0], steps=1), "steps", "step")}
+ENGINE = {
+    "sum": (lambda: mx.sum(X, keepdim=True), "keepdim", "keepdims"),
+    "prod": (lambda: X.prod(axs=0), "axs", "axis"),
+    "zeros": (lambda: mx.zeros(2, dtyp=mx.int8), "dtyp", "dtype"),
+    "rms_norm": (lambda: mx.fast.rms_norm(X, None, epsi=1e-5), "epsi", "eps"),
+    "array": (lambda: mx.array([1], dtypes=mx.int8), "dtypes", "dtype"),
+    "svd": (lambda: mx.linalg.svd(X, compute_u=True), "compute_u", "compute_uv"),
+    "random_normal": (lambda: mx.random.normal(shapes=(2,)), "shapes", "shape"),
+    "from_json": (lambda: gomlx.Tokenizer.from_json(jsn=b""), "jsn", "json")}
 
 
-@pytest.mark.parametrize("function", PYTHON)
+@pytest.mark.parametrize("function", [*PYTHON, *ENGINE])
 def test_the_error_names_function_and_nearest_name(function):
-    call, wrong, meant = PYTHON[function]
+    call, wrong, meant = (PYTHON | ENGINE)[function]
     told = f"{function}() got an unexpected keyword argument {wrong!r}. Did you mean {meant!r}?"
     with pytest.raises(TypeError, match=re.escape(told) + "$"):
         call()

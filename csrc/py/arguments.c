@@ -10,6 +10,23 @@ static int name_index(const signature *sig, PyObject *name) {
     return -1;
 }
 
+/* gomlx.arguments words the message, which names the argument that may have been meant. */
+void raise_unexpected(const char *function, PyObject *name, const char *const *names) {
+    PyObject *known = PyList_New(0), *module = PyImport_ImportModule("gomlx.arguments");
+    bool ok = known && module;
+    for (int i = 0; ok && names[i]; i++) {
+        PyObject *one = PyUnicode_FromString(names[i]);
+        ok = one && PyList_Append(known, one) == 0;
+        Py_XDECREF(one);
+    }
+    PyObject *text = ok ? PyObject_CallMethod(module, "unexpected", "sOO", function, name, known) : NULL;
+    if (text)
+        PyErr_SetObject(PyExc_TypeError, text);
+    Py_XDECREF(text);
+    Py_XDECREF(module);
+    Py_XDECREF(known);
+}
+
 bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **values) {
     for (int i = 0; sig->names[i]; i++)
         values[i] = NULL;
@@ -25,7 +42,7 @@ bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, P
         PyObject *name = PyTuple_GetItem(kwnames, i);
         int at = name_index(sig, name);
         if (at < 0) {
-            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", sig->function, name);
+            raise_unexpected(sig->function, name, sig->names + sig->n_positional_only);
             return false;
         }
         if (values[at]) {

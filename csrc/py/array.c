@@ -65,12 +65,25 @@ static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return py_array_handle(type, gm_retain(state_of_class(type)->blank));
 }
 
+/* PyArg_ParseTupleAndKeywords names no other argument before Python 3.13. */
+static bool are_known(PyObject *kwargs, char *const *names) {
+    PyObject *name, *value;
+    for (Py_ssize_t at = 0; kwargs && PyDict_Next(kwargs, &at, &name, &value);) {
+        int i = 0;
+        while (names[i] && PyUnicode_CompareWithASCIIString(name, names[i]) != 0)
+            i++;
+        if (!names[i])
+            return raise_unexpected("array", name, (const char *const *)names), false;
+    }
+    return true;
+}
+
 static int array_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"val", "dtype", NULL};
     PyObject *value, *dtype_object = NULL;
     module_state *state = py_array_state(self);
     gm_dtype dtype = GM_DTYPE_COUNT;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:array", names, &value, &dtype_object)
+    if (!are_known(kwargs, names) || !PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:array", names, &value, &dtype_object)
         || !read_dtype(state, dtype_object, &dtype))
         return -1;
     gm_scope *scope = gm_scope_open();

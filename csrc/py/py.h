@@ -57,6 +57,8 @@ typedef struct {
 } signature;
 /* Sorts a vectorcall's arguments into values (borrowed; NULL where absent), one for each name. */
 bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **values);
+/* TypeError for a keyword argument that the function does not have; names ends with NULL. */
+void raise_unexpected(const char *function, PyObject *name, const char *const *names);
 bool read_bool(PyObject *value, bool *out);                           /* NULL leaves *out */
 bool read_int(PyObject *value, const char *what, int *out);           /* NULL leaves *out */
 bool read_float(PyObject *value, const char *what, double *out);      /* NULL leaves *out */

@@ -569,7 +569,7 @@ static PyGetSetDef tokenizer_properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot tokenizer_slots[] = {
-    {Py_tp_doc, "Text to token ids and back."},
+    {Py_tp_doc, "Tokenizer()\n--\n\nText to token ids and back; made by from_file, from_json, from_sentencepiece or from_gguf."},
     {Py_tp_new, tokenizer_new},
     {Py_tp_dealloc, tokenizer_dealloc},
     {Py_tp_methods, tokenizer_methods},
