@@ -4,10 +4,12 @@ The parts of the kernels are compiled for each instruction set with that set's o
 the rest of the code keeps to the platform's baseline and one wheel runs on every machine of its architecture.
 """
 import glob
+import logging
 import os
 import platform
 import re
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from setuptools import Extension, setup
@@ -17,6 +19,7 @@ from setuptools.modified import newer_group
 
 DEBUG = any(flag.startswith("-g") for flag in os.environ.get("CFLAGS", "").split())     # Python's own ask for it always
 FLAGS = ["-std=c11", *([] if DEBUG else ["-g0"]), "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
+         "-fno-asynchronous-unwind-tables",
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
@@ -144,7 +147,12 @@ class BuildExt(build_ext):
                 link(*args, **kwargs)
 
             self.compiler._compile, self.compiler.link_shared_object = queue, link_when_compiled
+            start = time.monotonic()
+            sets = ", ".join(sorted(isas_to_build()[1]))
+            self.announce(f"gomlx: compiling for {sets}, {JOBS} files at a time (a minute or two on two processors)",
+                          logging.INFO)
             super().build_extension(ext)
+            self.announce(f"gomlx: compiled in {time.monotonic() - start:.0f} s", logging.INFO)
         self.compiler._compile, self.compiler.link_shared_object = compile_one, link
 
     def probe(self, ext):

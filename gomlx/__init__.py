@@ -11,6 +11,15 @@ standard error; `progress=False` does without them.
 import logging
 from typing import TYPE_CHECKING, Any
 
+try:
+    import gomlx._gomlx
+except ModuleNotFoundError as error:
+    import platform
+    raise ImportError(
+        f"gomlx's extension is not installed for {platform.system()} {platform.machine()} in this Python. gomlx runs on "
+        "Linux: pip install gomlx, or in a clone of the sources pip install . "
+        "(On macOS use mlx and mlx-lm, whose API gomlx.core has.)") from error
+
 from gomlx import arguments, backends
 from gomlx._gomlx import (AxisError, ContextLengthExceeded, Encoding, Error, KvStateNotAvailable, ModelNotSupported,
                           Session, Token)

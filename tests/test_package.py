@@ -2,6 +2,7 @@
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -313,3 +314,12 @@ def test_info_says_how_weights_are_quantised(tmp_path, form, want):
         assert (model.info["quant_bits"], model.info["quant_group"], model.info["quant_type"]) == want
         [found] = gomlx.discover(made)
         assert (found.quant_bits, found.quant_group, found.quant_type) == want
+
+
+def test_without_the_extension_a_sentence_says_what_is_missing(tmp_path):
+    """As on a system for which there is no wheel."""
+    shutil.copytree(os.path.dirname(gomlx.__file__), tmp_path / "gomlx",
+                    ignore=shutil.ignore_patterns("*.so", "models", "__pycache__"))
+    done = subprocess.run([sys.executable, "-S", "-P", "-c", "import gomlx"], env=os.environ | {"PYTHONPATH": str(tmp_path)},
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert "ImportError: gomlx's extension is not installed for Linux" in done.stderr
