@@ -105,6 +105,8 @@ def parts(isas=ISAS, chosen=None):
             if part == "table":
                 defined += [f"-DFROM_{name}={isa if base is None or name in own else base}" for name in names.values()]
             if isa in takers:
+                # Where others are beside it, the generic set is for machines without vectors and for comparison: half the time.
+                flags = ["-O2", *flags] if isa == "generic" and len(takers) > 1 else flags
                 made.append((path, isa, [*defined, *flags]))
     return made
 
