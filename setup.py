@@ -19,7 +19,6 @@ from setuptools.modified import newer_group
 
 DEBUG = any(flag.startswith("-g") for flag in os.environ.get("CFLAGS", "").split())     # Python's own ask for it always
 FLAGS = ["-std=c11", *([] if DEBUG else ["-g0"]), "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
-         "-fno-asynchronous-unwind-tables",
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]

@@ -131,11 +131,20 @@ static bool read_ints(PyObject *value, const char *what, int *count, int *out) {
     return ok;
 }
 
+/* An int, or an array without dimensions: arrays have __index__ whatever their shape. */
+static bool is_one_integer(PyObject *value) {
+    if (!PyIndex_Check(value) || !PySequence_Check(value))
+        return PyIndex_Check(value);
+    const bool sized = PySequence_Size(value) >= 0;
+    PyErr_Clear();
+    return !sized;
+}
+
 bool read_axes(PyObject *value, int *n_axes, int *axes) {
     *n_axes = -1;
     if (!value || value == Py_None)
         return true;
-    if (PyIndex_Check(value)) {
+    if (is_one_integer(value)) {
         *n_axes = 1;
         return read_int(value, "axis", axes);
     }
