@@ -63,7 +63,7 @@ class Compiler:
     def find(self, source, flags, ending):
         """(the command without -c, where its result is kept)"""
         command = [*self.command, *flags]
-        text = self.run([*command, "-E", source], text=False)
+        text = self.run([*(flag for flag in command if flag != "-fsyntax-only"), "-E", source], text=False)
         key = hashlib.sha256("\0".join([self.version, *command, source, ""]).encode() + text).hexdigest()
         path = os.path.join(self.cache, key + ending)
         with contextlib.suppress(FileNotFoundError):

@@ -14,6 +14,8 @@ pytestmark = pytest.mark.slow
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "tests", "c", "test_*.c")))
 STARTING = [path for path in PROGRAMS if "gm_init(" in open(os.path.join(ROOT, path), encoding="utf-8").read()]
+# Fewer sizes of every packed format: one instruction set has all of them, in a test of its own.
+ARGUMENTS = {"tests/c/test_kernels.c": ["quick"]}
 ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon", "neon_i8mm")
 
 
@@ -31,7 +33,8 @@ def runs(request, engine, usable_isas):
     asked = [(source, isa) for source, isa in asked if isa is None or isa in usable_isas]
     pool = ThreadPoolExecutor(os.cpu_count())
     built = {source: pool.submit(engine.link, source) for source in dict.fromkeys(source for source, _ in asked)}
-    yield {one: pool.submit(lambda source, isa: run(built[source].result(), isa=isa), *one) for one in asked}
+    yield {one: pool.submit(lambda source, isa: run(built[source].result(), *ARGUMENTS.get(source, []), isa=isa), *one)
+           for one in asked}
     pool.shutdown(cancel_futures=True)
 
 
@@ -44,6 +47,11 @@ def check(done):
 @pytest.mark.parametrize("source", [path for path in PROGRAMS if path not in STARTING])
 def test_program(runs, source):
     check(runs[source, None].result())
+
+
+def test_all_sizes_of_packed_formats(engine, usable_isas):
+    """On the best set: what the others share with it is the same source."""
+    check(run(engine.link("tests/c/test_kernels.c", name="all_sizes"), [isa for isa in ISAS if isa in usable_isas][-1]))
 
 
 @pytest.mark.parametrize("isa", ISAS)
