@@ -10,8 +10,6 @@ from llama_reference import difference
 
 from gomlx import _gomlx
 
-pytestmark = pytest.mark.isa
-
 EXACT = {"activations": "float32", "kv_dtype": "float32"}
 # Seen: 3e-7 to 4e-6, and 1e-5 where attention is sharp; transformers is as far from itself in float64.
 FLOAT32 = 2e-5

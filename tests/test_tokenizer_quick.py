@@ -8,8 +8,6 @@ import pytest
 
 import gomlx
 
-pytestmark = pytest.mark.isa
-
 SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 PATTERNS = {
