@@ -57,7 +57,7 @@ def isas_to_build():
     on it cannot be chosen: just the parts that the other takes from it are compiled."""
     wanted = os.environ.get("GOMLX_ISAS") or best_here()
     by_name = {one[0]: one for one in ISAS}
-    names = set(by_name) if wanted == "all" else {"generic", *wanted.split(",")}
+    names = set(by_name) if wanted == "all" else {"generic", *(name.strip() for name in wanted.split(","))}
     if unknown := names - by_name.keys():
         raise SystemExit(f"GOMLX_ISAS={wanted}: {', '.join(sorted(unknown))} unknown; expected all, or some of "
                          f"{', '.join(by_name)}")
@@ -126,10 +126,10 @@ class BuildExt(build_ext):
         self.probe(ext)
         compile_one, link = self.compiler._compile, self.compiler.link_shared_object
         with ThreadPoolExecutor(JOBS) as pool:
-            jobs = []
+            jobs, depends = [], list(ext.depends)
 
             def queue(obj, src, suffix, cc_args, postargs, pp_opts, own=()):
-                if self.force or newer_group([src, *ext.depends], obj):
+                if self.force or newer_group([src, *depends], obj):
                     flags = [*postargs, level(src), *own]
                     jobs.append(pool.submit(compile_one, obj, src, suffix, cc_args, flags, pp_opts))
 
@@ -141,6 +141,8 @@ class BuildExt(build_ext):
                 os.makedirs(os.path.dirname(obj), exist_ok=True)
                 queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags)
                 ext.extra_objects.append(obj)
+            sets = ", ".join(sorted(isas_to_build()[1]))
+            ext.depends = [*depends, self.stamp(sets, renew=bool(jobs))]
 
             def link_when_compiled(*args, **kwargs):
                 for job in jobs:
@@ -149,12 +151,21 @@ class BuildExt(build_ext):
 
             self.compiler._compile, self.compiler.link_shared_object = queue, link_when_compiled
             start = time.monotonic()
-            sets = ", ".join(sorted(isas_to_build()[1]))
             self.announce(f"gomlx: compiling for {sets}, {JOBS} files at a time (a minute or two on two processors)",
                           logging.INFO)
             super().build_extension(ext)
+            for job in jobs:            # where nothing is to be linked their failures would go unheard
+                job.result()
             self.announce(f"gomlx: compiled in {time.monotonic() - start:.0f} s", logging.INFO)
         self.compiler._compile, self.compiler.link_shared_object = compile_one, link
+
+    def stamp(self, sets, renew):
+        """A file that is newer than the extension where that must be linked again: other sets, or new objects."""
+        path = os.path.join(self.build_temp, "sets")
+        if renew or not os.path.exists(path) or open(path, encoding="ascii").read() != sets:
+            with open(path, "w", encoding="ascii") as file:
+                file.write(sets)
+        return path
 
     def probe(self, ext):
         """Stops with the line that installs what is missing, before a hundred compiler messages do."""

@@ -3,6 +3,7 @@ so is the memory in the end."""
 import contextlib
 import gc
 import os
+import shutil
 import threading
 
 import checkpoints
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from checkpoints import SMALL
 
+import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
 
@@ -129,3 +131,23 @@ def test_a_model_that_is_never_read_leaves_nothing(wide):
     with loaded(wide):
         assert is_mapped(wide[0])
     assert not is_mapped(wide[0]) and mx.get_active_memory() == before
+
+
+@pytest.mark.parametrize("when", ["before the first pass", "before the second"])
+def test_a_file_that_was_changed_is_an_error(tmp_path, when):
+    """Of the same length, so that nothing but its time tells. One that took the name of the file is another."""
+    source = os.path.join(os.path.dirname(gomlx.__file__), "models", "fable-Q8_0.gguf")
+    path = shutil.copy(source, tmp_path / "model.gguf")
+    os.utime(path, (1, 1))
+    with gomlx.load(path) as model:
+        if when == "before the second":
+            model.logits([1, 2])
+        with open(path, "r+b") as file:
+            file.seek(100000)
+            file.write(b"\xff")
+        with pytest.raises(RuntimeError, match="model.gguf was changed since it was opened: load the model again"):
+            model.logits([1, 2])
+    shutil.copy(source, path)
+    with gomlx.load(path) as model:
+        os.replace(shutil.copy(source, tmp_path / "other.gguf"), path)
+        assert np.array_equal(np.asarray(model.logits([1, 2])), np.asarray(model.logits([1, 2])))

@@ -12,25 +12,29 @@
 #include "base/memory.h"
 
 /* O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. */
-static gm_status open_regular(const char *path, int *fd, size_t *size) {
-    struct stat st;
+static gm_status open_regular(const char *path, int *fd, struct stat *st) {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) return gm_fail_errno("cannot open %s", path);
-    int fault = fstat(*fd, &st) != 0 ? errno : S_ISDIR(st.st_mode) ? EISDIR : S_ISREG(st.st_mode) ? 0 : ESPIPE;
-    if (fault == 0) {
-        *size = (size_t)st.st_size;
-        return GM_OK;
-    }
+    int fault = fstat(*fd, st) != 0 ? errno : S_ISDIR(st->st_mode) ? EISDIR : S_ISREG(st->st_mode) ? 0 : ESPIPE;
+    if (fault == 0) return GM_OK;
     close(*fd);
     errno = fault;
     return gm_fail_errno("cannot read %s as a regular file", path);
 }
 
+#if defined(__APPLE__)
+#define st_mtim st_mtimespec
+#endif
+static int64_t changed_ns(const struct stat *st) {
+    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
+
 gm_status file_map(const char *path, gm_file *out) {
     int fd;
-    size_t size;
+    struct stat st;
     *out = (gm_file){ 0 };
-    GM_TRY(open_regular(path, &fd, &size));
+    GM_TRY(open_regular(path, &fd, &st));
+    const size_t size = (size_t)st.st_size;
     char *name = memory_copy_text(path, strlen(path));
     if (!name) {
         close(fd);
@@ -44,8 +48,17 @@ gm_status file_map(const char *path, gm_file *out) {
         errno = fault;
         return gm_fail_errno("cannot map %s (%zu bytes)", path, size);
     }
-    *out = (gm_file){ .data = data, .size = size, .path = name };
+    *out = (gm_file){ .data = data, .size = size, .path = name, .device = (int64_t)st.st_dev,
+                      .inode = (int64_t)st.st_ino, .changed_ns = changed_ns(&st) };
     return GM_OK;
+}
+
+gm_status file_check_unchanged(const gm_file *file) {
+    struct stat st;
+    if (stat(file->path, &st) != 0 || (int64_t)st.st_dev != file->device || (int64_t)st.st_ino != file->inode)
+        return GM_OK;
+    if ((size_t)st.st_size == file->size && changed_ns(&st) == file->changed_ns) return GM_OK;
+    return gm_fail(GM_ESTATE, "%s was changed since it was opened: load the model again", file->path);
 }
 
 void file_unmap(gm_file *file) {
@@ -92,9 +105,11 @@ static gm_status read_all(int fd, const char *path, char *text, size_t size, siz
 
 gm_status file_read(const char *path, size_t max_bytes, char **text, size_t *length) {
     int fd;
-    size_t size, got;
+    struct stat st;
+    size_t got;
     *text = NULL;
-    GM_TRY(open_regular(path, &fd, &size));
+    GM_TRY(open_regular(path, &fd, &st));
+    const size_t size = (size_t)st.st_size;
     if (size > max_bytes) {
         close(fd);
         return gm_fail(GM_EBADFILE, "%s: %zu bytes, expected at most %zu", path, size, max_bytes);

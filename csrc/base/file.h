@@ -10,11 +10,15 @@ typedef struct {
     const uint8_t *data;   /* NULL for an empty file */
     size_t size;
     char *path;
+    int64_t device, inode, changed_ns;   /* when it was mapped */
 } gm_file;
 
 /* GM_EFILE with errno when it cannot be opened; directories refused */
 gm_status file_map(const char *path, gm_file *out);
 void file_unmap(gm_file *file);                       /* safe on a zeroed struct */
+/* GM_ESTATE when the file was written to since it was mapped. One that was deleted, or that another took the name of, is
+ * still there as it was. */
+gm_status file_check_unchanged(const gm_file *file);
 void file_will_need(const gm_file *file, size_t offset, size_t bytes);   /* read ahead */
 void file_done_with(const gm_file *file, size_t offset, size_t bytes);   /* drop the mapped pages */
 /* A file that is written under a temporary name beside its own, which it takes at the end; so nobody sees half of it,

@@ -513,3 +513,8 @@ void checkpoint_done_with(const gm_checkpoint *c, const gm_tensor *t) {
     const gm_file *file = part_file(c, t->file);
     if (t->bytes) file_done_with(file, (size_t)(t->data - file->data), t->bytes);
 }
+
+gm_status checkpoint_check_unchanged(const gm_checkpoint *c) {
+    for (int i = 0; i < c->n_parts; i++) GM_TRY(file_check_unchanged(part_file(c, i)));
+    return GM_OK;
+}

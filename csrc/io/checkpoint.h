@@ -29,4 +29,5 @@ const gguf *checkpoint_gguf(const gm_checkpoint *c);                          /*
 /* Paging hints around one tensor's use. */
 void checkpoint_will_need(const gm_checkpoint *c, const gm_tensor *t);
 void checkpoint_done_with(const gm_checkpoint *c, const gm_tensor *t);
+gm_status checkpoint_check_unchanged(const gm_checkpoint *c);       /* GM_ESTATE names a file that was written to */
 #endif

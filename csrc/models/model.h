@@ -169,10 +169,11 @@ void model_exact_free(gm_model *exact);          /* by gm_model_release alone */
 /* A model is loaded with most of its matrices still in rows, in the mapped files: its first pass packs them piece by piece
  * as it goes, to the same bits, and the second one packs them for good first. All with the run lock held. */
 bool model_in_rows(const gm_model *m);
-void model_begin_pass(const gm_model *m);
+gm_status model_begin_pass(const gm_model *m);   /* GM_ESTATE: in rows, and a file was changed since */
 bool model_wants_packing(const gm_model *m);     /* in rows, and a pass has begun */
-/* GM_OK, GM_AGAIN at the deadline (0: none), or an error; then, as after a cancel, what is packed stays so. */
-gm_status model_pack(const gm_model *m, int64_t deadline_ns);
+/* GM_OK, GM_AGAIN at the deadline (0: none), or an error; then, as after a cancel, what is packed stays so. continuing: after
+ * GM_AGAIN. Otherwise what is under way is another process's, which this one was forked from, and begins again. */
+gm_status model_pack(const gm_model *m, int64_t deadline_ns, bool continuing);
 void model_cancel_packing(const gm_model *m);
 int64_t config_dim(const gm_config *c, const gm_layer_config *l, gm_dim dim);
 #endif

@@ -67,9 +67,12 @@ void waiting_free(gm_waiting *w) {
 
 bool model_in_rows(const gm_model *m) { return m->waiting && m->waiting->loader; }
 
-void model_begin_pass(const gm_model *m) {
+gm_status model_begin_pass(const gm_model *m) {
+    if (model_in_rows(m))
+        GM_TRY(checkpoint_check_unchanged(m->waiting->loader->checkpoint));
     if (m->waiting)
         m->waiting->begun = true;
+    return GM_OK;
 }
 
 bool model_wants_packing(const gm_model *m) { return model_in_rows(m) && m->waiting->begun; }
@@ -116,16 +119,20 @@ static void forget_files(const gm_loader *l) {
             checkpoint_done_with(l->checkpoint, l->jobs[i].tensor);
 }
 
-gm_status model_pack(const gm_model *m, int64_t deadline_ns) {
+gm_status model_pack(const gm_model *m, int64_t deadline_ns, bool continuing) {
     gm_loader *l = m->waiting->loader;
+    if (l->packing && !continuing)
+        undo_packing(l);
     if (l->at == 0 && !l->packing)
         forget_files(l);
     for (; l->at < l->n_jobs; l->at++) {
         job *j = &l->jobs[l->at];
         if (!j->waits)
             continue;
-        if (!l->packing)
+        if (!l->packing) {
+            GM_TRY(checkpoint_check_unchanged(l->checkpoint));
             GM_TRY(start_packing(l, j, m->threads));
+        }
         gm_status status = queue_step(l->queue, deadline_ns);
         if (status == GM_AGAIN)
             return GM_AGAIN;

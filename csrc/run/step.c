@@ -156,7 +156,7 @@ static gm_status start_run(gm_step *st) {
     if (!st->plan)
         GM_TRY(capture(st));
     st->in_rows = model_in_rows(st->model);
-    model_begin_pass(st->model);
+    GM_TRY(model_begin_pass(st->model));
     queue_profile(plan_queue(st->plan), st->profile);
     queue_start(plan_queue(st->plan), st->model->threads);
     st->running = true;
@@ -230,7 +230,8 @@ int64_t step_packing_ns(const gm_step *st) { return st->packing_ns; }
 /* A slice of the packing that comes before the run. With any status but GM_AGAIN it is over. */
 static gm_status pack(gm_step *st, int slice_ms) {
     const int64_t began = clock_ns();
-    gm_status status = model_pack(st->model, slice_ms > 0 ? began + (int64_t)slice_ms * 1000000 : 0);
+    gm_status status = model_pack(st->model, slice_ms > 0 ? began + (int64_t)slice_ms * 1000000 : 0,
+                                  st->packing);
     const int64_t took = clock_ns() - began;
     st->packing = status == GM_AGAIN;
     st->packing_ns += took;

@@ -1,10 +1,13 @@
 """chat without a text: a conversation, question by question."""
 import contextlib
+import errno
 import glob
 import json
 import os
 import sys
+import tempfile
 
+from gomlx import Error
 from gomlx import chat as templates
 from gomlx.cli import options
 from gomlx.cli.output import print_json, result_json, say, tell, wants_colour
@@ -43,17 +46,19 @@ class Conversation:
                 say("/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops an answer")
             while not self.ended:
                 try:
-                    text = self.read()
+                    self.take(self.read())
                 except EOFError:
                     if self._on_terminal:
                         tell("\n")
                     return 0
                 except KeyboardInterrupt:
+                    if not self._on_terminal:
+                        raise
                     tell("\n")
-                    if self._on_terminal:
-                        continue
-                    raise
-                self.take(text)
+                except UnicodeDecodeError as error:
+                    if not self._on_terminal:
+                        raise
+                    say(f"error: {error}")
         return 0
 
     # ---- reading ----
@@ -108,7 +113,7 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         try:
             stream = self.model.chat(messages, session=self._session, reset=self._session is not None, **self._asked)
-        except ValueError as error:
+        except (ValueError, Error) as error:
             say(f"error: {error}; /reset starts anew")
             return
         with stream:
@@ -147,15 +152,18 @@ class Conversation:
         path = named(rest, "/save")
         if os.path.exists(path):
             read_messages(path)                 # nothing but a conversation is written over
-        beside = path + ".part"
-        try:
-            with open(beside, "w", encoding="utf-8") as file:
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, prefix=".gomlx-", delete=False) as file:
+            try:
                 json.dump(self.messages, file, ensure_ascii=False, indent=1)
                 file.write("\n")
-            os.replace(beside, path)
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(beside)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.remove(file.name)
+                raise
         say(f"wrote {len(self.messages)} messages to {path}")
 
     def load(self, rest):
@@ -190,7 +198,9 @@ def named(rest, command):
 
 
 def read_messages(path):
-    """The messages in a file; ValueError when it holds something else."""
+    """The messages in a file; ValueError when it holds something else, or is a pipe or a device."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{path} is not a regular file")
     found = options.read_json_file(path)
     try:
         return templates.check_messages(found)

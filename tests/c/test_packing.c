@@ -38,10 +38,10 @@ static void packing_is_given_up_and_begun_again(const char *path) {
     gm_model *model = load(path);
     CHECK(model_in_rows(model) && !model_wants_packing(model));
     CHECK(run_lock(-1) == GM_OK);
-    model_begin_pass(model);
+    CHECK(model_begin_pass(model) == GM_OK);
     CHECK(model_wants_packing(model));
     for (int i = 0; i < 5; i++) {
-        gm_status status = model_pack(model, 1);         /* a deadline long past: one piece, or one matrix, at a time */
+        gm_status status = model_pack(model, 1, false);  /* a deadline long past: one piece, or one matrix, at a time */
         CHECK(status == GM_AGAIN || status == GM_OK);
         if (status == GM_AGAIN)
             model_cancel_packing(model);
