@@ -76,9 +76,10 @@ def test_the_site_builds(tmp_path):
     missing = [name for name in ("mkdocs", "material", "mkdocstrings_handlers") if not importlib.util.find_spec(name)]
     if missing:
         pytest.skip(f"{missing[0]} is not installed: pip install '.[docs]'")
-    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f",
+    done = subprocess.run([sys.executable, "-P", "-m", "mkdocs", "build", "--strict", "-q", "-f",
                            os.path.join(DOCS, "site", "mkdocs.yml"), "-d", tmp_path / "site"],
-                          env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=300)
+                          cwd=tmp_path, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+                          timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     reference = read(tmp_path / "site" / "reference" / "gomlx" / "index.html")
     import gomlx
