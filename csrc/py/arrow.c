@@ -45,6 +45,10 @@ static void release_column(arrow_array *a) {
 /* Elements that lie `stride` of them apart, one after another; of bool a bit for each, the lowest first. */
 static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64_t stride, gm_dtype type) {
     size_t size = gm_dtype_size(type);
+    if (n && stride == 1 && type != GM_BOOL) {
+        memcpy(out, in, (size_t)n * size);
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         const unsigned char *one = in + i * stride * (int64_t)size;
         if (type == GM_BOOL)
@@ -90,42 +94,29 @@ static bool fill_column_schema(arrow_schema *s, gm_dtype type, int64_t number) {
 
 /* ---- tables ---- */
 
-typedef struct { const void *validity; arrow_array **children, *items; } table;
-
+/* The columns of a table follow the pointers to them, in one block. */
 static void release_table(arrow_array *a) {
-    table *t = a->private_data;
     for (int64_t i = 0; i < a->n_children; i++)
-        if (t->items[i].release)
-            t->items[i].release(&t->items[i]);
-    free(t->items);
-    free(t->children);
-    free(t);
+        if (a->children[i] && a->children[i]->release)
+            a->children[i]->release(a->children[i]);
+    free(a->children);
     a->release = NULL;
 }
 
 static bool fill_table(arrow_array *a, gm_array *node) {
+    static const void *no_nulls[1];
     int64_t n = gm_array_shape(node)[0], m = gm_array_shape(node)[1];
     const int64_t *strides = gm_array_strides(node);
     gm_dtype type = gm_array_dtype(node);
-    table *t = calloc(1, sizeof *t);
-    if (t) {
-        t->children = calloc((size_t)m + 1, sizeof *t->children);
-        t->items = calloc((size_t)m + 1, sizeof *t->items);
-    }
-    if (!t || !t->children || !t->items) {
-        if (t) {
-            free(t->children);
-            free(t->items);
-        }
-        free(t);
+    arrow_array **children = calloc((size_t)m + 1, sizeof *children + sizeof **children);
+    if (!children)
         return false;
-    }
-    *a = (arrow_array){.length = n, .n_buffers = 1, .buffers = &t->validity, .n_children = m, .children = t->children,
-                       .release = release_table, .private_data = t};
+    *a = (arrow_array){.length = n, .n_buffers = 1, .buffers = no_nulls, .n_children = m, .children = children,
+                       .release = release_table};
     for (int64_t i = 0; i < m; i++) {
         const unsigned char *first = gm_array_data(node);
-        t->children[i] = &t->items[i];
-        if (!fill_column(&t->items[i], n ? first + i * strides[1] * (int64_t)gm_dtype_size(type) : NULL, n, strides[0], type)) {
+        children[i] = (arrow_array *)(children + m) + i;
+        if (!fill_column(children[i], n ? first + i * strides[1] * (int64_t)gm_dtype_size(type) : NULL, n, strides[0], type)) {
             release_table(a);
             return false;
         }
@@ -133,38 +124,22 @@ static bool fill_table(arrow_array *a, gm_array *node) {
     return true;
 }
 
-typedef struct { arrow_schema **children, *items; } table_schema;
-
 static void release_table_schema(arrow_schema *s) {
-    table_schema *t = s->private_data;
     for (int64_t i = 0; i < s->n_children; i++)
-        if (t->items[i].release)
-            t->items[i].release(&t->items[i]);
-    free(t->items);
-    free(t->children);
-    free(t);
+        if (s->children[i] && s->children[i]->release)
+            s->children[i]->release(s->children[i]);
+    free(s->children);
     s->release = NULL;
 }
 
 static bool fill_table_schema(arrow_schema *s, gm_dtype type, int64_t m) {
-    table_schema *t = calloc(1, sizeof *t);
-    if (t) {
-        t->children = calloc((size_t)m + 1, sizeof *t->children);
-        t->items = calloc((size_t)m + 1, sizeof *t->items);
-    }
-    if (!t || !t->children || !t->items) {
-        if (t) {
-            free(t->children);
-            free(t->items);
-        }
-        free(t);
+    arrow_schema **children = calloc((size_t)m + 1, sizeof *children + sizeof **children);
+    if (!children)
         return false;
-    }
-    *s = (arrow_schema){.format = "+s", .name = "", .n_children = m, .children = t->children,
-                        .release = release_table_schema, .private_data = t};
+    *s = (arrow_schema){.format = "+s", .name = "", .n_children = m, .children = children, .release = release_table_schema};
     for (int64_t i = 0; i < m; i++) {
-        t->children[i] = &t->items[i];
-        if (!fill_column_schema(&t->items[i], type, i)) {
+        children[i] = (arrow_schema *)(children + m) + i;
+        if (!fill_column_schema(children[i], type, i)) {
             release_table_schema(s);
             return false;
         }
