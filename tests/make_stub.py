@@ -11,7 +11,7 @@ from stub_types import ARGUMENTS, COMPARED, OPERAND, OVERLOADS, RESULTS, SPECIAL
 
 NAMESPACES = ("fast", "fft", "linalg", "random")
 # Not the same under every Python, object's own, or put there by gomlx/notebook.py.
-LEFT_OUT = {"__doc__", "__module__", "__new__", "__getattribute__", "__init__", "__weakref__", "__dict__", "__buffer__",
+LEFT_OUT = {"__annotations__", "__doc__", "__module__", "__new__", "__getattribute__", "__init__", "__weakref__", "__dict__", "__buffer__",
             "__release_buffer__", "_repr_html_"}
 MADE = "# Made by tests/make_stub.py from the extension's own signatures.\n"
 HEAD = MADE + '''import os
