@@ -266,6 +266,7 @@ gm_status gm_set_threads(int n);              /* for array evaluation; models ha
 size_t gm_active_memory(void);
 size_t gm_peak_memory(void);
 size_t gm_cache_memory(void);
+size_t gm_promised_memory(void);              /* that loaded models take before their second pass: not active yet */
 void gm_reset_peak_memory(void);              /* to 0: the next allocation makes it what is active then */
 size_t gm_set_memory_limit(size_t bytes);     /* returns the old one; an allocation above it is GM_ENOMEM */
 size_t gm_memory_limit(void);

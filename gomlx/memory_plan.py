@@ -94,7 +94,8 @@ def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | No
     kv_dtype    "float32", "float16", "bfloat16" or "q8_0"; None as gomlx.load chooses
     dtype       of weights that are not quantised, as in gomlx.load; None as in the file
     batch       sequences at once
-    budget      bytes; None is the memory that is available now, cgroup limits included
+    budget      bytes; None is the memory that is available now, cgroup limits included, less what loaded models will
+                take before their second pass
     """
     for name, value, choices in (("kv_dtype", kv_dtype, KV_BYTES), ("dtype", dtype, FLOAT_BYTES)):
         if value is not None:
@@ -372,7 +373,8 @@ def whole_memory() -> tuple[int, str]:
 
 
 def available_memory() -> tuple[int, str]:
-    """(bytes that this process can still take, where the number comes from)."""
+    """(bytes that this process can still take, where the number comes from). What loaded models have yet to take for
+    their weights, before their second pass, is not among them."""
     from gomlx import doctor
     found = doctor.memory()
     available, source = found["available bytes"], "available memory"
@@ -389,4 +391,6 @@ def available_memory() -> tuple[int, str]:
         available, source = limit, "the cgroup's limit"
     if available is None:
         raise OSError("cannot tell how much memory is available: /proc/meminfo is missing; give budget=")
-    return available, source
+    if promised := _gomlx.get_promised_memory():
+        source += f", less {size(promised)} that loaded models will still take"
+    return max(0, available - promised), source

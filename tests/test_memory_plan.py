@@ -253,6 +253,35 @@ def test_what_has_no_plan_is_left_to_the_loader(memory, tmp_path):
             gomlx.load(fits=wrong)
 
 
+@pytest.mark.parametrize("give_up", [False, True])
+def test_weights_that_are_not_unpacked_yet_are_not_free(monkeypatch, shared, give_up):
+    """There is room for one model and half of the weights of another, which does not fit: before the first has read its
+    weights as after."""
+    path = os.path.join(shared, "data", "models", "fable-gguf", "fable-Q8_0.gguf")
+    plan = plan_memory(path, context=256, budget=GB)
+    size, free = plan.weight_bytes, plan.total_bytes + plan.weight_bytes // 2
+    taken = gomlx.core.get_active_memory()
+    monkeypatch.setattr(doctor, "cgroup_folders", list)
+    monkeypatch.setattr(doctor, "memory", lambda: {
+        "available bytes": free - gomlx.core.get_active_memory() + taken, "cgroup limit bytes": None})
+    with gomlx.load(path, context_length=256, fits="error", prompt_cache=False) as model:
+        left, source = memory_plan.available_memory()
+        assert abs(free - left - size) < 0.1 * size and "that loaded models will still take" in source
+        with pytest.raises(MemoryError, match="that loaded models will still take"):
+            gomlx.load(path, context_length=256, fits="error")
+        if not give_up:
+            for _ in range(2):
+                model.logits([1, 2])
+            left, source = memory_plan.available_memory()
+            assert abs(free - left - size) < 0.1 * size and source == "available memory"
+            with pytest.raises(MemoryError):
+                gomlx.load(path, context_length=256, fits="error")
+    gc.collect()
+    gomlx.core.clear_cache()
+    assert memory_plan.available_memory() == (free, "available memory")
+    gomlx.load(path, context_length=256, fits="error").close()
+
+
 def test_the_command_line_says_what_the_log_warns_of(memory, capsys):
     from gomlx import cli
     memory(1 << 20)

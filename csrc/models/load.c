@@ -208,7 +208,7 @@ static size_t part_bytes(const gm_loader *l, const job *j) {
         return (size_t)kernels_packed_bytes(engine_kernels(), loader_format(l, j), j->rows, j->columns);
     return (size_t)(j->rows * j->columns) * sizeof(float) + 1;
 }
-static size_t result_bytes(const gm_loader *l, const job *j) {
+size_t loader_result_bytes(const gm_loader *l, const job *j) {
     return (part_bytes(l, j) * (size_t)(j->parts > 1 ? j->parts : 1) + 63) / 64 * 64;
 }
 
@@ -216,12 +216,12 @@ static size_t result_bytes(const gm_loader *l, const job *j) {
  * of one finds the next. Vectors are apart. */
 #define SHARED_BYTES ((size_t)64 << 20)
 gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset) {
-    const size_t bytes = result_bytes(l, j);
+    const size_t bytes = loader_result_bytes(l, j);
     if (!l->shared || l->shared_used + bytes > l->shared->bytes) {
         size_t all = bytes;
         for (const job *next = j + 1; next < l->jobs + l->n_jobs && all < SHARED_BYTES; next++)
             if (next->kind == JOB_PACK && next->part == 0 && next->waits == j->waits)
-                all += result_bytes(l, next);
+                all += loader_result_bytes(l, next);
         buffer_release(l->shared);
         l->shared_used = 0;
         l->shared = buffer_new(all);
@@ -238,7 +238,7 @@ static gm_array *make_result(gm_loader *l, const job *j, gm_spec spec) {
     if (j->part)
         return *j->to;
     size_t offset = 0;
-    gm_buffer *buf = j->kind == JOB_PACK ? loader_take_shared(l, j, &offset) : buffer_new(result_bytes(l, j));
+    gm_buffer *buf = j->kind == JOB_PACK ? loader_take_shared(l, j, &offset) : buffer_new(loader_result_bytes(l, j));
     *j->to = buf ? array_data(NULL, &spec, buf, (int64_t)offset) : NULL;
     buffer_release(buf);
     return *j->to;
@@ -508,6 +508,7 @@ void gm_loader_close(gm_loader *l) {
         run_unlock();
     }
     clear_job(l);
+    waiting_forget(l);
     buffer_release(l->shared);
     buffer_release(l->keeper);
     queue_free(l->queue);

@@ -51,10 +51,12 @@ struct gm_loader {
     gm_buffer *keeper;           /* of the files, for arrays that have their rows in them: waiting.c */
     bool packing;                /* the queue has the current job, which waited; its room in `shared` */
     size_t room;
+    size_t promised;             /* bytes that its matrices in rows will take: waiting.c */
 };
 
 /* load.c, also for waiting.c */
 int loader_format(const gm_loader *l, const job *j);         /* that the job's matrix is packed in */
+size_t loader_result_bytes(const gm_loader *l, const job *j);        /* that the job's array takes */
 /* Room for the matrix of a job, beside those of the jobs behind it that are packed with it. */
 gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset);
 /* Which row of the file each row is, in l->row_map; NULL: all as they are. */
@@ -65,6 +67,7 @@ bool waiting_can(const gm_loader *l, const job *j);
 gm_status waiting_start(gm_loader *l, job *j);               /* the job's array has its rows */
 gm_status waiting_keep(gm_loader *l);                        /* what packs them goes to l->model */
 void waiting_free(gm_waiting *w);
+void waiting_forget(gm_loader *l);                           /* what it promised is not taken any more */
 
 /* fields.c: what listing needs, also for experts.c. Names are written to `name`; NULL: there is no such tensor. */
 #define NAME_BYTES 192

@@ -1,7 +1,9 @@
 /* waiting.c - matrices that wait to be packed. Loading leaves them in the mapped files, where the first pass reads them;
  * before the second pass they are packed for good, and the files are closed.
- * That takes the time and the memory that loading would have taken, but not before the first token. Matrices that cannot be
- * read as they lie are packed at once: MLX's arrays, those in another dtype, stacks of experts. */
+ * That takes the time and the memory that loading would have taken, but not before the first token. Until then the memory
+ * counts as promised. Matrices that cannot be read as they lie are packed at once: MLX's arrays, those in another dtype,
+ * stacks of experts. */
+#include <stdatomic.h>
 #include "base/memory.h"
 #include "models/load.h"
 
@@ -10,6 +12,22 @@ struct gm_waiting {
     gm_buffer *keeper;           /* closes it, after the last array that has its rows there */
     bool begun;                  /* a pass has read the model */
 };
+
+static _Atomic size_t promised;
+
+size_t gm_promised_memory(void) { return atomic_load(&promised); }
+
+static void promise(gm_loader *l, size_t bytes) {
+    l->promised += bytes;
+    atomic_fetch_add(&promised, bytes);
+}
+
+static void take_off(gm_loader *l, size_t bytes) {
+    l->promised -= bytes;
+    atomic_fetch_sub(&promised, bytes);
+}
+
+void waiting_forget(gm_loader *l) { take_off(l, l->promised); }
 
 bool waiting_can(const gm_loader *l, const job *j) {
     return j->kind == JOB_PACK && !j->parts && !j->scales && !j->transposed && loader_format(l, j) == j->tensor->format;
@@ -24,8 +42,11 @@ gm_status waiting_start(gm_loader *l, job *j) {
     if (!l->keeper && !(l->keeper = buffer_foreign(NULL, 0, NULL, NULL)))
         return error_code();
     *j->to = array_in_rows(&spec, &j->in_rows, l->keeper);
+    if (!*j->to)
+        return error_code();
+    promise(l, loader_result_bytes(l, j));
     checkpoint_will_need(l->checkpoint, j->tensor);
-    return *j->to ? GM_OK : error_code();
+    return GM_OK;
 }
 
 static void close_loader(void *loader) { gm_loader_close(loader); }
@@ -45,6 +66,8 @@ gm_status waiting_keep(gm_loader *l) {
     rest->n_jobs = l->n_jobs;
     rest->checkpoint = l->checkpoint;
     rest->queue = l->queue;
+    rest->promised = l->promised;
+    l->promised = 0;
     l->shared = NULL;
     l->jobs = NULL;
     l->checkpoint = NULL;
@@ -60,6 +83,8 @@ gm_status waiting_keep(gm_loader *l) {
 }
 
 void waiting_free(gm_waiting *w) {
+    if (w && w->loader)
+        waiting_forget(w->loader);
     if (w)
         buffer_release(w->keeper);
     memory_free(w);
@@ -142,6 +167,7 @@ gm_status model_pack(const gm_model *m, int64_t deadline_ns, bool continuing) {
         }
         end_packing(l);
         array_pack(*j->to, l->shared, (int64_t)l->room);
+        take_off(l, loader_result_bytes(l, j));
         checkpoint_done_with(l->checkpoint, j->tensor);
     }
     m->waiting->loader = NULL;

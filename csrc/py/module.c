@@ -77,6 +77,11 @@ static PyObject *get_cache_memory(PyObject *module, PyObject *unused) {
     return PyLong_FromSize_t(gm_cache_memory());
 }
 
+static PyObject *get_promised_memory(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyLong_FromSize_t(gm_promised_memory());
+}
+
 static PyObject *reset_peak_memory(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     gm_reset_peak_memory();
@@ -274,6 +279,8 @@ static PyMethodDef module_functions[] = {
     {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
     {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},
     {"default_threads_reason", default_threads_reason, METH_NOARGS, SIG("default_threads_reason()", "Why that many.")},
+    {"get_promised_memory", get_promised_memory, METH_NOARGS,
+     SIG("get_promised_memory()", "Bytes that loaded models take before their second pass, not active yet.")},
     {"set_threads", set_threads, METH_O,
      SIG("set_threads(n, /)", "Threads for evaluating arrays; models have their own number.")},
     {"load_model", FUNCTION(load_model), FASTCALL,

@@ -37,6 +37,8 @@ static void packing_is_given_up_and_begun_again(const char *path) {
     float want[4], got[4];
     gm_model *model = load(path);
     CHECK(model_in_rows(model) && !model_wants_packing(model));
+    const size_t promised = gm_promised_memory(), before = gm_active_memory();
+    CHECK(promised > 0);
     CHECK(run_lock(-1) == GM_OK);
     CHECK(model_begin_pass(model) == GM_OK);
     CHECK(model_wants_packing(model));
@@ -50,8 +52,10 @@ static void packing_is_given_up_and_begun_again(const char *path) {
             break;
     }
     run_unlock();
+    /* a buffer of many matrices is active before the last of them is packed */
+    CHECK(gm_promised_memory() <= promised && gm_active_memory() - before + gm_promised_memory() >= promised);
     read_four(model, got);
-    CHECK(!model_in_rows(model));
+    CHECK(!model_in_rows(model) && gm_promised_memory() == 0);
     gm_model_release(model);
     model = load(path);
     read_four(model, want);
@@ -66,7 +70,9 @@ static void a_model_goes_before_it_is_packed(const char *path) {
     gm_model *model = load(path);
     gm_array *weight = gm_retain(gm_model_weight(s, model, "model.layers.1.self_attn.q_proj.weight"));
     gm_scope_close(s);
+    CHECK(gm_promised_memory() > 0);
     gm_model_release(model);
+    CHECK(gm_promised_memory() == 0);                    /* though an array keeps the file */
     CHECK(weight && gm_eval(&weight, 1) == GM_OK);       /* its rows are those of the file still */
     gm_release(weight);
 }
