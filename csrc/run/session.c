@@ -29,10 +29,7 @@ gm_status gm_session_new(gm_model *m, gm_session **out) {
     return GM_OK;
 }
 
-void gm_session_free(gm_session *s) {
-    if (!s)
-        return;
-    gm_decoder_free(s->decoder);
+void session_free(gm_session *s) {
     cache_free(s->cache);
     memory_free(s->ids);
     gm_model_release(s->model);
@@ -176,7 +173,7 @@ gm_status gm_session_restore(gm_model *m, const void *bytes, size_t size, gm_ses
     GM_TRY(gm_session_new(m, out));
     gm_status status = restore(*out, bytes, size);
     if (status != GM_OK) {
-        gm_session_free(*out);
+        session_free(*out);
         *out = NULL;
     }
     return status;

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
-#include "run/decoder.h"
 #include "run/profile.h"
 
 /* ---- text ---- */
@@ -185,7 +184,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (status == GM_OK)
         status = session_put_ids(s, shared, prompt + shared, n - shared);
     if (status != GM_OK) {
-        gm_stream_free(st);
+        stream_free(st);
         return status;
     }
     st->max_tokens = o->max_tokens;
@@ -202,11 +201,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     return GM_OK;
 }
 
-void gm_stream_free(gm_stream *st) {
-    if (!st)
-        return;
-    if (st->decoder)
-        decoder_remove(st->decoder, st);
+void stream_free(gm_stream *st) {
     if (is_edited(st)) {                 /* what it kept is of no use to others */
         st->session->n_ids = 0;
         st->session->length = cache_trim(st->session->cache, 0);
@@ -306,7 +301,7 @@ static gm_status end(gm_stream *st, gm_finish finish, gm_token *token) {
     return GM_OK;
 }
 
-static void begin_event(gm_stream *st, gm_token *token) {
+void stream_begin_event(gm_stream *st, gm_token *token) {
     *token = (gm_token){.id = -1, .logprob = NAN, .text = ""};
     st->out.length = 0;
 }
@@ -371,7 +366,7 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
 }
 
 gm_status stream_event(gm_stream *st, gm_token *token) {
-    begin_event(st, token);
+    stream_begin_event(st, token);
     if (stream_is_over(st))
         return end(st, atomic_load(&st->cancelled) ? GM_FINISH_CANCELLED : GM_FINISH_TIMEOUT, token);
     if (st->hand_out) {
@@ -379,21 +374,6 @@ gm_status stream_event(gm_stream *st, gm_token *token) {
         return GM_LOGITS;
     }
     return st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, NULL, token);
-}
-
-gm_status gm_stream_next(gm_stream *st, int slice_ms, gm_token *token) {
-    gm_session *s = st->session;
-    gm_stream *which;
-    begin_event(st, token);
-    if (st->state == STREAM_DONE)
-        return GM_END;
-    if (!s->decoder)
-        GM_TRY(gm_decoder_new(s->model, &s->decoder));
-    if (!st->decoder)
-        GM_TRY(gm_decoder_add(s->decoder, st));
-    if (st->decoder != s->decoder)
-        return gm_fail(GM_ESTATE, "stream: it is a member of a decoder, which gives its tokens");
-    return gm_decoder_next(s->decoder, slice_ms, &which, token);
 }
 
 gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out) {
@@ -417,7 +397,7 @@ gm_array *gm_stream_activation(gm_scope *s, const gm_stream *st, size_t i) {
 }
 
 gm_status gm_stream_sample(gm_stream *st, const float *logits, gm_token *token) {
-    begin_event(st, token);
+    stream_begin_event(st, token);
     if (st->state != STREAM_WAITING)
         return gm_fail(GM_ESTATE, "stream: there are no logits before gm_stream_next gives GM_LOGITS");
     gm_status status = st->max_tokens == 0 ? end(st, GM_FINISH_LENGTH, token) : take_token(st, logits, token);
