@@ -121,7 +121,7 @@ def test_long_prompts_are_steered_in_every_pass(model, vector):
 
 def test_what_cannot_be_read_while_generating(model):
     number = next(number for number, name, *_ in model._engine.activations() if name.endswith("attention_weights"))
-    with pytest.raises(ValueError, match="whole prompts only"):
+    with pytest.raises(ValueError, match=r"only with model.inspect\(\), over a whole prompt"):
         gomlx._gomlx.stream(model._engine.new_session(), None, [1], activations=[number])
     with pytest.raises(ValueError, match="no activation"):
         model.generate(PROMPT, steer=[Steer("layers.0.nothing", [1.0])])

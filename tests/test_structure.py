@@ -100,6 +100,15 @@ def test_symbols_point_down(linked):
 
 
 @pytest.mark.slow
+def test_decoding_calls_one_way(linked):
+    """A stream on its own calls its decoder, a decoder its streams, a stream its session: never back."""
+    chain = [linked[f"csrc/run/{name}.c"] for name in ("single", "decoder", "stream", "session")]
+    back = [below & above for i, (above, _) in enumerate(chain) for _, below in chain[i + 1:]]
+    assert not any(back), back
+    assert all(below & above for (_, below), (above, _) in zip(chain, chain[1:]))
+
+
+@pytest.mark.slow
 def test_every_shared_name_is_defined_once(linked):
     seen, twice = {}, []
     for source, (defined, _) in linked.items():

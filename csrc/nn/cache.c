@@ -1,6 +1,6 @@
-/* cache.c - see cache.h. A cache as bytes: the words of `head`, then those of `saved_slot` for each slot, the memory of
- * the slots one after another (of a block the tiles of positions that are there, head by head, keys before values; of
- * a state its two arrays), the checkpoints (position and states of each), and last the checksum of all of it. */
+/* cache.c - see cache.h. A saved cache is the words of `head`, those of `saved_slot` for each slot, the memory of the
+ * slots one after another (of a block the tiles of used positions, head by head, keys before values; of a state its two
+ * arrays), the checkpoints (position and states of each), and the checksum of all that. */
 #include "nn/cache.h"
 #include <assert.h>
 #include <string.h>
@@ -9,15 +9,15 @@
 
 #define CHECKPOINTS 4                /* states kept to fall back to, besides the zeros at the start */
 #define CHECKPOINT_EVERY 256         /* positions, at least, between two of them */
-#define BEHIND GM_KV_BLOCK           /* keys kept behind a window, so that a few positions can be trimmed */
+#define WINDOW_MARGIN GM_KV_BLOCK    /* keys kept before a window, so that a few positions can be trimmed */
 
 /* The memory of a slot: one buffer for each block of keys and values (a part of one that slots like it share), or a
  * single one for both arrays of a state. */
 typedef struct {
-    gm_buffer **buffers;             /* NULL: given back, or not there yet */
+    gm_buffer **buffers;             /* NULL: freed, or not allocated yet */
     void **first, **second;          /* keys and values of each block; the arrays of a state */
-    int64_t room;                    /* of these three */
-    int64_t begin, end;              /* blocks that are there */
+    int64_t capacity;                /* of these three */
+    int64_t begin, end;              /* allocated blocks */
 } slot_memory;
 
 typedef struct {
@@ -28,7 +28,7 @@ typedef struct {
 struct gm_cache {
     const cache_layout *layout;
     slot_memory *slots;
-    int64_t length;                  /* where the last pass went to */
+    int64_t length;                  /* after the last pass */
     bool many_rows;                  /* that pass had several */
     bool has_states;
     checkpoint checkpoints[CHECKPOINTS];   /* by position */
@@ -63,29 +63,29 @@ int64_t cache_position_bytes(const cache_layout *l) {
 
 /* ---- the memory of slots ---- */
 static gm_status grow(slot_memory *m, int64_t n) {
-    if (n <= m->room)
+    if (n <= m->capacity)
         return GM_OK;
-    int64_t room = n > 2 * m->room ? n : 2 * m->room;
+    int64_t capacity = n > 2 * m->capacity ? n : 2 * m->capacity;
     void **first, **second;
-    gm_buffer **buffers = memory_resize(m->buffers, (size_t)room * sizeof *buffers);
+    gm_buffer **buffers = memory_resize(m->buffers, (size_t)capacity * sizeof *buffers);
     if (!buffers)
         return GM_ENOMEM;
     m->buffers = buffers;
-    if (!(first = memory_resize(m->first, (size_t)room * sizeof *first)))
+    if (!(first = memory_resize(m->first, (size_t)capacity * sizeof *first)))
         return GM_ENOMEM;
     m->first = first;
-    if (!(second = memory_resize(m->second, (size_t)room * sizeof *second)))
+    if (!(second = memory_resize(m->second, (size_t)capacity * sizeof *second)))
         return GM_ENOMEM;
     m->second = second;
-    for (int64_t i = m->room; i < room; i++) {
+    for (int64_t i = m->capacity; i < capacity; i++) {
         buffers[i] = NULL;
         first[i] = second[i] = NULL;
     }
-    m->room = room;
+    m->capacity = capacity;
     return GM_OK;
 }
 
-/* Takes the reference; NULL gives back what was there. */
+/* Takes the reference, or frees what is there (b NULL). */
 static void place(slot_memory *m, int64_t i, gm_buffer *b, int64_t offset) {
     buffer_release(m->buffers[i]);
     m->buffers[i] = b;
@@ -152,10 +152,10 @@ static gm_status own_blocks(gm_cache *c, int first, int64_t b, bool keep) {
     return status;
 }
 
-static gm_status reach_blocks(gm_cache *c, int first, int64_t from, int64_t to) {
+static gm_status reserve_blocks(gm_cache *c, int first, int64_t from, int64_t to) {
     const cache_layout *l = c->layout;
     const int64_t end = (to + GM_KV_BLOCK - 1) / GM_KV_BLOCK, window = l->slots[first].window;
-    const int64_t unseen = window > 0 ? from + 1 - window - BEHIND : 0;
+    const int64_t unseen = window > 0 ? from + 1 - window - WINDOW_MARGIN : 0;
     for (int i = first; i < l->n_slots; i++) {
         slot_memory *m = &c->slots[i];
         if (!are_alike(&l->slots[first], &l->slots[i]))
@@ -184,7 +184,7 @@ static void drop_checkpoint(gm_cache *c, int i) {
     memmove(c->checkpoints + i, c->checkpoints + i + 1, (size_t)(c->n_checkpoints - i) * sizeof *c->checkpoints);
 }
 
-/* The states as they are, before position `position`: shared, so that whoever writes next copies. */
+/* The states before `position`, shared: the next write copies them. */
 static gm_status keep_checkpoint(gm_cache *c, int64_t position) {
     gm_buffer **states = memory_zeroed((size_t)c->layout->n_slots * sizeof *states);
     if (!states)
@@ -270,11 +270,12 @@ failed:
 
 bool cache_has_states(const gm_cache *c) { return c->has_states; }
 
-gm_status cache_reach(gm_cache *c, int64_t from, int64_t to) {
+gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to) {
     const cache_layout *l = c->layout;
     const int64_t most = l->rotate ? INT32_MAX : l->context;
     if (to > most)
-        return gm_fail_context(to, most, "KV cache: %lld positions, the context holds %lld", (long long)to, (long long)most);
+        return gm_fail_context(to, most, "KV cache: %lld positions, the context holds %lld", (long long)to,
+                               (long long)most);
     if (from > c->length || (from < c->length && c->has_states))
         return gm_fail(GM_ESTATE, "KV cache: a pass from position %lld, the sequence has %lld", (long long)from,
                        (long long)c->length);
@@ -288,7 +289,7 @@ gm_status cache_reach(gm_cache *c, int64_t from, int64_t to) {
             GM_TRY(own(l, s, m, 0, true, NULL, 0));
             m->end = 1;
         } else if (first_like(l, i) == i) {
-            GM_TRY(reach_blocks(c, i, from, to));
+            GM_TRY(reserve_blocks(c, i, from, to));
         }
     }
     c->many_rows = to - from > 1;
@@ -563,8 +564,8 @@ static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *b
     for (int64_t i = 0, before = 0, position; i < n_checkpoints; i++, before = position) {
         memcpy(&position, at + i * saved_checkpoint_bytes(l), 8);
         if (position <= before || position > length)
-            return gm_fail(GM_EBADFILE, "KV cache: a checkpoint at position %lld, expected one after %lld and up to %lld",
-                           (long long)position, (long long)before, (long long)length);
+            return gm_fail(GM_EBADFILE, "KV cache: a checkpoint at position %lld, expected one after %lld and up to "
+                           "%lld", (long long)position, (long long)before, (long long)length);
     }
     return GM_OK;
 }

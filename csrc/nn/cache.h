@@ -1,10 +1,10 @@
 /* cache.h - what a model keeps of one sequence: keys and values of its positions, states of recurrent layers.
- *  (1) A layout says what: one slot for each layer that keeps something (layers that share keys and values share the
- *      slot). The model owns the layout; it outlives the caches.
+ *  (1) The layout has one slot for each layer that keeps something; layers that share keys and values share a slot. The
+ *      model owns the layout, which outlives the caches.
  *  (2) Keys and values lie in blocks of GM_KV_BLOCK positions behind tables of pointers (kernels/quants.h); block b of
- *      a sequence holds positions from b * GM_KV_BLOCK on. Blocks and states are counted references: a fork shares
- *      them, and whoever is about to write one that is shared takes a copy first.
- *  (3) A block that no row to come sees through its slot's window goes back. */
+ *      a sequence holds positions from b * GM_KV_BLOCK on. Blocks and states are reference-counted: a fork shares
+ *      them, and a shared one is copied before it is written (copy-on-write).
+ *  (3) Blocks that have slid out of the slot's window are freed. */
 #ifndef GOMLX_NN_CACHE_H
 #define GOMLX_NN_CACHE_H
 #include "core/array.h"
@@ -26,28 +26,28 @@ typedef struct {
     bool rotate;                 /* or any number of them: every window is at most the context then */
 } cache_layout;
 const char *cache_type_name(int kv_type);          /* "float16", "q8_0" */
-/* Bytes of a position that stays in every slot. */
+/* Bytes of one position in all slots of keys and values. */
 int64_t cache_position_bytes(const cache_layout *layout);
 
 typedef struct gm_cache gm_cache;
 gm_status cache_new(const cache_layout *layout, gm_cache **out);
 void cache_free(gm_cache *c);    /* NULL is fine */
-/* The same sequence once more: shares everything until one of both writes. */
+/* A copy of the sequence, which shares all memory until either is extended (copy-on-write). */
 gm_status cache_fork(const gm_cache *c, gm_cache **out);
-/* Positions [from, to) are about to be computed: memory of their own for them. from is the sequence's length, or, where
- * no slot is a state, below it. After a pass that did not end, cache_trim(c, from). */
-gm_status cache_reach(gm_cache *c, int64_t from, int64_t to);
-/* Forgets positions from `length` on, and as many before it as it must: a state falls back to its last checkpoint, a
- * window to where its keys are all there. What is left: a length <= `length`. */
+/* Reserves memory for positions [from, to), which are about to be computed. from is the sequence's length, or less
+ * where no slot is a state. After a pass that did not finish, call cache_trim(c, from). */
+gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to);
+/* Drops positions from `length` on, and more where it must: a state falls back to its last checkpoint, a window to a
+ * position whose keys are all there. Returns the length that is left, at most `length`. */
 int64_t cache_trim(gm_cache *c, int64_t length);
 bool cache_has_states(const gm_cache *c);
-/* The cache as bytes: positions that are there, states and their checkpoints. restore fills an empty cache and
- * refuses (GM_EBADFILE) what is not a saved cache of its layout with `length` positions. */
+/* The cache as bytes: its positions, states and checkpoints. cache_restore fills an empty cache; bytes that are not a
+ * saved cache of its layout with `length` positions are GM_EBADFILE. */
 size_t cache_save_bytes(const gm_cache *c);
 void cache_save(const gm_cache *c, uint8_t *out);
 gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size);
-int64_t cache_bytes(const gm_cache *c);            /* memory that it holds, what it shares included */
-/* What stands in the tables of a forward pass for this sequence: arrays of pointers to blocks of keys and of values,
- * or the two arrays of a state. Good until the next call that changes the cache. */
+int64_t cache_bytes(const gm_cache *c);            /* memory that it holds, shared memory included */
+/* Addresses of a slot for a forward pass: arrays of pointers to blocks of keys and of values, or the two arrays of a
+ * state. Valid until the next call that changes the cache. */
 void cache_addresses(const gm_cache *c, int slot, void **first, void **second);
 #endif

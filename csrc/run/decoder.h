@@ -1,7 +1,7 @@
-/* decoder.h - what a stream needs of the decoder that it is a member of; the rest is in gomlx.h. */
+/* decoder.h - what single.c needs of decoders beside gomlx.h. */
 #ifndef GOMLX_RUN_DECODER_H
 #define GOMLX_RUN_DECODER_H
 #include "run/stream.h"
 
-void decoder_remove(gm_decoder *d, gm_stream *st);       /* a pass under way that has rows of it is abandoned */
+void decoder_remove(gm_decoder *d, gm_stream *st);       /* abandons a current pass with rows of it */
 #endif

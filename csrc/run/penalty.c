@@ -58,7 +58,7 @@ static void tally_saw(gm_sampler *s, sample_tally *tally, int64_t first, bool sk
         tally->counts[s->history[tally->begin++]]--;
 }
 
-void penalty_saw(gm_sampler *s, int64_t first, bool prompt) {
+void penalty_accept(gm_sampler *s, int64_t first, bool prompt) {
     tally_saw(s, &s->repeated, first, prompt && !s->options.repetition_of_prompt);
     tally_saw(s, &s->counted, first, prompt && !s->options.counts_of_prompt);
 }

@@ -203,7 +203,7 @@ void sampler_clear(gm_sampler *s) {
     memset(s, 0, sizeof *s);
 }
 
-gm_status sampler_saw(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt) {
+gm_status sampler_accept(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt) {
     if (s->n_history + n > s->history_capacity) {
         int64_t capacity = s->n_history + n + s->n_history / 2 + 256;
         int32_t *grown = memory_resize(s->history, (size_t)capacity * sizeof *grown);
@@ -215,7 +215,7 @@ gm_status sampler_saw(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt)
     if (n)
         memcpy(s->history + s->n_history, ids, (size_t)n * sizeof *ids);
     s->n_history += n;
-    penalty_saw(s, s->n_history - n, prompt);
+    penalty_accept(s, s->n_history - n, prompt);
     return GM_OK;
 }
 
@@ -354,9 +354,9 @@ static gm_status open_for(gm_sampler *s, const gm_sampling *o, int64_t vocab, co
         return gm_fail(GM_EVALUE, "sample: a prompt of %zu of the %zu ids", n_prompt, n_ids);
     GM_TRY(check_ids("sample", ids, n_ids, vocab));
     GM_TRY(sampler_init(s, o, vocab, engine_threads()));
-    gm_status status = sampler_saw(s, ids, (int64_t)n_prompt, true);
+    gm_status status = sampler_accept(s, ids, (int64_t)n_prompt, true);
     if (status == GM_OK)
-        status = sampler_saw(s, ids + n_prompt, (int64_t)(n_ids - n_prompt), false);
+        status = sampler_accept(s, ids + n_prompt, (int64_t)(n_ids - n_prompt), false);
     if (status != GM_OK)
         sampler_clear(s);
     return status;

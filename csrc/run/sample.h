@@ -30,7 +30,7 @@ typedef struct {
 /* ---- sample.c ---- */
 gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab, int threads);
 void sampler_clear(gm_sampler *s);
-gm_status sampler_saw(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt);   /* appends to the history */
+gm_status sampler_accept(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt);   /* appends to the history */
 bool sampler_is_greedy(const gm_sampler *s);             /* the first greatest logit, nothing else */
 /* The id of draw number `step`: the same logits, history, options and step give the same id. forbidden ids are not
  * drawn. GM_EVALUE when no id is left. */
@@ -53,7 +53,7 @@ void filter_mirostat(gm_sampler *s);
 
 /* ---- penalty.c: what depends on the ids so far ---- */
 gm_status penalty_reserve(gm_sampler *s);                /* memory for the tallies and dry, where they are on */
-void penalty_saw(gm_sampler *s, int64_t first, bool prompt);       /* history from first on is new */
+void penalty_accept(gm_sampler *s, int64_t first, bool prompt);       /* history from first on is new */
 void penalty_apply(gm_sampler *s);
 gm_status penalty_dry(gm_sampler *s);
 void penalty_ban(gm_sampler *s);                         /* bad words and suppressed ids: -inf */

@@ -112,7 +112,7 @@ static const sequence *item(const gm_scoring *s, int64_t i) {
 /* A label's last token needs no row: nothing comes after it. */
 static int64_t item_rows(const gm_scoring *s, int64_t i) { return item(s, i)->n - s->at_labels; }
 
-static step_wanted wanted(const gm_scoring *s) {
+static step_output wanted(const gm_scoring *s) {
     return s->kind == GM_SCORE_HIDDEN ? STEP_HIDDEN : s->kind == GM_SCORE_LAST && !s->at_labels ? STEP_LAST : STEP_ALL;
 }
 
@@ -125,7 +125,7 @@ static void drop_forks(gm_scoring *s, int from) {
 
 /* The next rows, however many sequences they are parts of; GM_END when there are none. A label is never cut. */
 static gm_status next_pass(gm_scoring *s) {
-    const step_wanted want = wanted(s);
+    const step_output want = wanted(s);
     int64_t most = want == STEP_HIDDEN ? SCORE_ROWS : SCORE_FLOATS / s->model->config.vocab;
     int64_t rows = 0, i = s->item, at = s->at;
     most = most < 1 ? 1 : most > SCORE_ROWS ? SCORE_ROWS : most;

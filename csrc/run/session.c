@@ -1,9 +1,9 @@
 /* session.c - sessions: a sequence's ids and its cache.
- *  (1) The cache holds the first `length` of n_ids ids; a pass that is cut short leaves as many of them there as before,
- *      or fewer (stream_lost).
- *  (2) A session is used by one stream at a time, or by one call that copies or cuts it; busy says so.
- *  (3) As bytes it is the words MAGIC, the model's fingerprint, number of ids, checksum of the ids, length; the ids, as
- *      int32 in whole words; the cache's own bytes. Format 2 had no length: all of its ids are in the cache. */
+ *  (1) The cache holds the first `length` of n_ids ids. A pass that does not finish leaves as many there as before, or
+ *      fewer (stream_rollback).
+ *  (2) A session is used by one stream at a time, or by one call that copies or truncates it; `busy` is set meanwhile.
+ *  (3) Saved, it is the words MAGIC, fingerprint of the model, number of ids, checksum of the ids, length; the ids,
+ *      int32 padded to whole words; the saved cache. Format 2 had no length: all of its ids are in the cache. */
 #include <string.h>
 #include "base/checksum.h"
 #include "base/memory.h"
@@ -43,7 +43,7 @@ const int32_t *gm_session_ids(const gm_session *s, size_t *n) {
     return s->ids;
 }
 
-/* Room for n ids. */
+/* Capacity for n ids. */
 static gm_status reserve(gm_session *s, int64_t n) {
     if (n <= s->capacity)
         return GM_OK;
@@ -64,7 +64,7 @@ gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t
     return GM_OK;
 }
 
-/* For the time of one call. */
+/* Marks the session as busy for one call. */
 static gm_status claim(gm_session *s) {
     return atomic_exchange(&s->busy, true) ? gm_fail(GM_ESTATE, "session: a stream is using it") : GM_OK;
 }
@@ -139,12 +139,12 @@ gm_status gm_session_save(gm_session *s, void *out, size_t *size) {
 static gm_status restore(gm_session *s, const uint8_t *bytes, size_t size) {
     uint64_t words[HEAD_WORDS];
     if (size < sizeof words)
-        return gm_fail(GM_EBADFILE, "session: %zu bytes are no saved session", size);
+        return gm_fail(GM_EBADFILE, "session: not a saved session (%zu bytes)", size);
     memcpy(words, bytes, sizeof words);
     if (words[0] == MAGIC_1)
         return gm_fail(GM_EBADFILE, "session: saved in format 1 of an earlier version, expected format 2 or 3");
     if (words[0] != MAGIC && words[0] != MAGIC_2)
-        return gm_fail(GM_EBADFILE, "session: the bytes are no saved session, or one of another version");
+        return gm_fail(GM_EBADFILE, "session: not a saved session, or one of an unknown version");
     if (words[1] != s->model->fingerprint)
         return gm_fail(GM_EBADFILE, "session: saved with another model's weights (%016llx, this model's are %016llx)",
                        (unsigned long long)words[1], (unsigned long long)s->model->fingerprint);
@@ -157,7 +157,8 @@ static gm_status restore(gm_session *s, const uint8_t *bytes, size_t size) {
     if (checksum_of(bytes + begin, id_bytes(n)) != words[3])
         return gm_fail(GM_EBADFILE, "session: the checksum of its tokens is wrong");
     if (length > words[2])
-        return gm_fail(GM_EBADFILE, "session: %llu of %lld tokens in its cache", (unsigned long long)length, (long long)n);
+        return gm_fail(GM_EBADFILE, "session: %llu of %lld tokens in its cache", (unsigned long long)length,
+                       (long long)n);
     GM_TRY(reserve(s, n + 1));
     memcpy(s->ids, bytes + begin, (size_t)n * sizeof *s->ids);
     s->n_ids = n;

@@ -8,7 +8,7 @@ struct gm_step {
     const gm_model *model;
     int32_t *spans;
     int n_parts;
-    step_wanted wanted;
+    step_output output;
     gm_array *tokens, *positions, *rows, *tables, *logits, *sums, *best;
     gm_taps *taps;               /* or NULL */
     gm_phase_profile *profile;   /* of the run under way, or NULL */
@@ -28,7 +28,7 @@ static gm_status build(gm_step *st) {
         return GM_ENOMEM;
     gm_array *last = NULL, *roots[3] = {NULL};
     size_t n_roots = 1;
-    if (st->wanted == STEP_LAST && st->n > st->n_parts) {
+    if (st->output == STEP_LAST && st->n > st->n_parts) {
         last = array_new(s, GM_INT32, 1, (int64_t[]){st->n_parts});
         for (int32_t i = 0, at = 0; last && i < st->n_parts; i++)
             ints(last)[i] = (at += st->spans[i]) - 1;
@@ -40,9 +40,9 @@ static gm_status build(gm_step *st) {
     gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last,
                       .tables = st->tables, .spans = st->spans, .n_sequences = st->n_parts, .taps = st->taps};
     const gm_model *m = st->model;
-    bool logits = st->wanted == STEP_LAST || st->wanted == STEP_ALL;
+    bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
     roots[0] = m->arch->forward(s, m, &batch, !logits);
-    if (st->wanted == STEP_HIDDEN)
+    if (st->output == STEP_HIDDEN)
         roots[0] = gm_rms_norm(s, roots[0], m->norm, (float)m->config.eps);
     gm_retain(roots[0]);
     if (logits) {
@@ -64,11 +64,11 @@ static gm_status build(gm_step *st) {
     return status;
 }
 
-gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_step **out) {
-    return step_new_tapped(m, spans, n_parts, wanted, NULL, out);
+gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_step **out) {
+    return step_new_tapped(m, spans, n_parts, output, NULL, out);
 }
 
-gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_taps *taps,
+gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_taps *taps,
                           gm_step **out) {
     *out = NULL;
     if (n_parts < 1 || n_parts > GM_MAX_BATCH)
@@ -80,7 +80,7 @@ gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, 
     }
     st->model = m;
     st->n_parts = n_parts;
-    st->wanted = wanted;
+    st->output = output;
     st->taps = taps;
     memcpy(st->spans, spans, (size_t)n_parts * sizeof *spans);
     for (int i = 0; i < n_parts; i++)
@@ -210,7 +210,7 @@ gm_status step_fill(gm_step *st, int part, gm_cache *cache, const int32_t *token
         ints(st->positions)[first + i] = (int32_t)(position + i);
         ints(st->rows)[st->n + first + i] = (int32_t)(position + i);
     }
-    GM_TRY(cache_reach(cache, position, position + count));
+    GM_TRY(cache_reserve(cache, position, position + count));
     int64_t *tables = array_ptr(st->tables);
     for (int i = 0; i < st->model->layout.n_slots; i++) {
         void *keys, *values;

@@ -1,24 +1,24 @@
-/* step.h - one forward pass over rows of sequences, recorded as a plan at its first run and run any number of times.
- *  (1) What changes from run to run (tokens, positions, which caches) lives in small arrays, never in the plan: it
- *      serves any caches whose parts have these numbers of rows. It is recorded anew where it has no room for so many
- *      keys.
- *  (2) A run goes in slices and holds the run lock from its first slice to its last, also while the model's matrices are
- *      packed before it. */
+/* step.h - one forward pass over rows of sequences, recorded as a plan at its first run and replayed after that.
+ *  (1) What changes from run to run (tokens, positions, caches) is in small arrays, never in the plan: it serves any
+ *      caches, as long as each sequence has the same number of rows. A plan that has too few key blocks is recorded
+ *      again.
+ *  (2) A run goes in slices and holds the run lock from its first slice to its last, also while the model's matrices
+ *      are packed before it. */
 #ifndef GOMLX_RUN_STEP_H
 #define GOMLX_RUN_STEP_H
 #include "core/graph.h"
 #include "models/model.h"
 
-/* Whose logits: the last row of each part, every row, nobody's. HIDDEN: in place of logits every row's normed output of
- * the last layer, which the head would take; nothing else. */
-typedef enum { STEP_LAST, STEP_ALL, STEP_NONE, STEP_HIDDEN } step_wanted;
+/* Which rows get logits: the last row of each sequence, every row, none. HIDDEN: no logits, but the normed output of
+ * the last layer for every row. */
+typedef enum { STEP_LAST, STEP_ALL, STEP_NONE, STEP_HIDDEN } step_output;
 
 typedef struct gm_step gm_step;
 /* spans: rows of each part. */
-gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_step **out);
+gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_step **out);
 /* The same, looked at and changed on the way; the taps belong to the caller, outlive the step, and hold what its runs
  * read. */
-gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_wanted wanted, gm_taps *taps,
+gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_taps *taps,
                           gm_step **out);
 void step_free(gm_step *step);                     /* NULL is fine; abandons a run that is under way */
 bool step_is_running(const gm_step *step);
@@ -33,8 +33,8 @@ void step_profile(gm_step *step, gm_phase_profile *profile);
 gm_status step_run(gm_step *step, int slice_ms);
 /* What packing the model's matrices took before the last run: 0 but for the model's second pass. */
 int64_t step_packing_ns(const gm_step *step);
-/* After a run: float32 [wanted rows, vocab] (HIDDEN: [rows, hidden]), and of each row the log of the sum of exponentials and the first greatest
- * id. */
+/* After a run: float32 [rows with logits, vocab] (HIDDEN: [rows, hidden]), and for each row the log of the sum of
+ * exponentials and the id of the greatest logit, the first of equals. */
 const float *step_logits(const gm_step *step);
 const float *step_logsumexp(const gm_step *step);
 const uint32_t *step_argmax(const gm_step *step);

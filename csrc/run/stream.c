@@ -1,7 +1,7 @@
-/* stream.c - one sequence on its way through a decoder: prompt, sampler, text, stops.
- *  (1) The last sampled token is not in the session yet: the next pass puts it there.
- *  (2) Logits become a token in gm_stream_sample, which a decoder calls itself unless they are handed out first:
- *      whoever wants to change them answers GM_LOGITS, and nothing is ever called back. */
+/* stream.c - one sequence being generated: prompt, sampler, text, stops.
+ *  (1) The last sampled token is not in the session's cache yet: the next pass puts it there.
+ *  (2) stream_event draws a token from the logits, or hands them out first: a caller that changes logits answers
+ *      GM_LOGITS with gm_stream_sample. There are no callbacks. */
 #include "run/stream.h"
 #include <math.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static gm_status copy_stops(gm_stream *st, const gm_generate_options *o) {
     return GM_OK;
 }
 
-/* What comes out continues the prompt's text: a SentencePiece space is dropped at the start of a text only. */
+/* The output continues the prompt's text: SentencePiece drops a space only at the start of a text. */
 static gm_status read_prompt(gm_detokenizer *d, const int32_t *prompt, size_t n) {
     const char *text;
     size_t length;
@@ -120,7 +120,7 @@ static gm_status read_prompt(gm_detokenizer *d, const int32_t *prompt, size_t n)
     return GM_OK;
 }
 
-/* Attention weights need all keys, and a state is not a row: gm_inspect_begin has them. */
+/* Attention weights need all keys, and a state is not a row: gm_inspect_begin gives both. */
 static gm_status read_taps(gm_stream *st, const gm_generate_options *o) {
     const gm_model *m = st->session->model;
     if (o->n_edits == 0 && o->n_activations == 0)
@@ -128,7 +128,8 @@ static gm_status read_taps(gm_stream *st, const gm_generate_options *o) {
     for (size_t i = 0; i < o->n_activations; i++) {
         const gm_tap_point point = tap_point(o->activations[i]);
         if (point == TAP_ATTENTION_WEIGHTS || point == TAP_STATE)
-            return gm_fail(GM_EVALUE, "generate: attention weights and states are read of whole prompts only");
+            return gm_fail(GM_EVALUE, "generate: attention weights and recurrent states can be read only with "
+                           "model.inspect(), over a whole prompt");
     }
     return taps_new(m, o->activations, o->n_activations, o->edits, o->n_edits, &st->taps);
 }
@@ -142,8 +143,8 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (n == 0)
         return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
     if (n > context - (o->max_tokens != 0) && s->model->context_policy != GM_CONTEXT_ROTATE)
-        return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no room in the context of %lld",
-                               (long long)n, (long long)context);
+        return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no room in the context of "
+                               "%lld", (long long)n, (long long)context);
     for (int64_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= s->model->config.vocab)
             return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i],
@@ -164,7 +165,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (status == GM_OK)
         status = sampler_init(&st->sampler, &o->sampling, s->model->config.vocab, s->model->threads);
     if (status == GM_OK)
-        status = sampler_saw(&st->sampler, prompt, n, true);
+        status = sampler_accept(&st->sampler, prompt, n, true);
     if (status == GM_OK && o->top_logprobs) {
         st->n_top = o->top_logprobs < s->model->config.vocab ? o->top_logprobs : (int32_t)s->model->config.vocab;
         st->top = memory_array((size_t)st->n_top, sizeof *st->top);
@@ -179,7 +180,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     if (status == GM_OK && t)
         status = read_prompt(st->detokenizer, prompt, n_prompt);
     while (status == GM_OK && !is_edited(st) && shared < s->length && shared < n - 1 &&
-           s->ids[shared] == prompt[shared])     /* the last one runs again: its logits are needed */
+           s->ids[shared] == prompt[shared])     /* the last one is computed again: its logits are needed */
         shared++;
     if (status == GM_OK)
         status = session_put_ids(s, shared, prompt + shared, n - shared);
@@ -202,7 +203,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
 }
 
 void stream_free(gm_stream *st) {
-    if (is_edited(st)) {                 /* what it kept is of no use to others */
+    if (is_edited(st)) {                 /* its cache is of no use to other streams */
         st->session->n_ids = 0;
         st->session->length = cache_trim(st->session->cache, 0);
     }
@@ -232,24 +233,25 @@ gm_stream_stats gm_stream_get_stats(const gm_stream *st) {
 }
 
 /* ---- rows and logits ---- */
-/* Whether the token sampled last leaves no room for another. */
+/* Whether the last sampled token fills the context. */
 static bool is_full(const gm_stream *st) { return st->sampler.n_history >= st->session->model->config.context; }
 
-int64_t stream_rows(const gm_stream *st) {
+int64_t stream_pending_rows(const gm_stream *st) {
     if (st->state != STREAM_ROWS)
         return 0;
     int64_t rows = st->sampler.n_history - st->session->length;
     if (st->prefill == GM_PREFILL_TOKEN)
         return 1;
-    /* States are kept after a pass of several rows: before the last, so that the same prompt again finds them. */
+    /* A checkpoint of states is kept after a pass of several rows: before the last row, so that the same prompt finds
+     * it again. */
     return rows > 1 && cache_has_states(st->session->cache) ? rows - 1 : rows;
 }
 
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position) {
     gm_session *s = st->session;
     if (st->decodes && is_full(st) && s->model->context_policy == GM_CONTEXT_ERROR)
-        return gm_fail_context(s->length + rows, s->model->config.context, "generate: the context of %lld tokens is full",
-                               (long long)s->model->config.context);
+        return gm_fail_context(s->length + rows, s->model->config.context,
+                               "generate: the context of %lld tokens is full", (long long)s->model->config.context);
     *position = s->length;
     *tokens = st->sampler.history + s->length;
     return GM_OK;
@@ -263,9 +265,11 @@ static void account(gm_stream *st, double seconds) {
     *(st->decodes ? &st->stats.decode_seconds : &st->stats.prefill_seconds) += seconds;
 }
 
-static gm_phase_profile *phase(const gm_stream *st) { return st->decodes ? &st->profile->decode : &st->profile->prefill; }
+static gm_phase_profile *phase(const gm_stream *st) {
+    return st->decodes ? &st->profile->decode : &st->profile->prefill;
+}
 
-void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
+void stream_commit(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
                  int64_t row) {
     gm_session *s = st->session;
     s->length += rows;
@@ -279,7 +283,7 @@ void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_phase_pro
     st->row = row;
 }
 
-void stream_lost(gm_stream *st) { st->session->length = cache_trim(st->session->cache, st->session->length); }
+void stream_rollback(gm_stream *st) { st->session->length = cache_trim(st->session->cache, st->session->length); }
 
 static const float *logits_of(const gm_stream *st) {
     return step_logits(st->step) + st->row * st->session->model->config.vocab;
@@ -291,7 +295,7 @@ static void give_text(const gm_stream *st, gm_token *token) {
     token->length = st->out.length;
 }
 
-/* The last event, with no token of its own. */
+/* The last event, without a token. */
 static gm_status end(gm_stream *st, gm_finish finish, gm_token *token) {
     bool stopped;
     st->state = STREAM_DONE;
@@ -306,13 +310,13 @@ void stream_begin_event(gm_stream *st, gm_token *token) {
     st->out.length = 0;
 }
 
-/* From logits that the stream computed, or others in their place (not NULL). */
+/* Draws a token from `logits`, or from the model's where these are NULL. */
 static gm_status draw(gm_stream *st, const float *logits) {
     int64_t drawn = st->stats.generated_tokens;
     size_t n_forbidden = drawn < st->min_tokens ? st->n_stop_ids : 0;
     if (!logits && n_forbidden == 0 && sampler_is_greedy(&st->sampler)) {
         st->token = (int32_t)step_argmax(st->step)[st->row];
-        if (logits_of(st)[st->token] > -INFINITY)        /* else it is not a number: the sampler tells what to do */
+        if (logits_of(st)[st->token] > -INFINITY)        /* else it is NaN or -inf, which the sampler handles */
             return GM_OK;
     }
     return sampler_draw(&st->sampler, logits ? logits : logits_of(st), (uint64_t)drawn, st->stop_ids, n_forbidden,
@@ -337,7 +341,7 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
         st->stats.decode_steps++;
     st->decodes = true;
     st->state = STREAM_ROWS;
-    GM_TRY(sampler_saw(&st->sampler, &st->token, 1, false));
+    GM_TRY(sampler_accept(&st->sampler, &st->token, 1, false));
     for (size_t i = 0; i < st->n_stop_ids; i++)
         if (st->stop_ids[i] == st->token) {
             st->stats.stop_id = st->token;
@@ -353,7 +357,7 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
     gm_finish finish = stopped ? GM_FINISH_STOP : st->stats.generated_tokens == st->max_tokens ? GM_FINISH_LENGTH
                        : is_full(st) && s->model->context_policy == GM_CONTEXT_STOP            ? GM_FINISH_CONTEXT
                                                                                                : GM_FINISH_NONE;
-    if (finish != GM_FINISH_NONE && !stopped) {      /* what was held back comes with the last token */
+    if (finish != GM_FINISH_NONE && !stopped) {      /* text that was held back comes with the last token */
         GM_TRY(release_text(st, true, &stopped));
         if (stopped)
             finish = GM_FINISH_STOP;

@@ -1,6 +1,7 @@
-/* stream.h - what a decoder sees of sessions and streams: the rows a stream asks for, and what becomes of their logits.
- *  (1) A stream's ids are its prompt and its output; its session holds the first of them. The rows it asks for are the
- *      others: many in prefill, one in decode, more once again when a pass that was cut short took positions with it. */
+/* stream.h - what a decoder sees of sessions and streams: the rows that a stream has to compute, and the events that
+ * their logits become.
+ *  (1) A stream's ids are its prompt and its output; its session's cache holds the first of them. Its pending rows are
+ *      the others: many in prefill, one in decode, more again after a pass that was rolled back beyond its start. */
 #ifndef GOMLX_RUN_STREAM_H
 #define GOMLX_RUN_STREAM_H
 #include "core/buffer.h"
@@ -14,13 +15,13 @@ struct gm_session {
     gm_cache *cache;
     int32_t *ids;
     int64_t n_ids, capacity;
-    _Atomic int64_t length;          /* ids that are in the cache; other threads may ask while a stream runs */
-    gm_decoder *decoder;             /* of its streams that are nobody else's members; NULL: there was none yet */
+    _Atomic int64_t length;          /* ids in the cache; other threads may read it while a stream runs */
+    gm_decoder *decoder;             /* of its streams that no other decoder has (single.c), or NULL */
     _Atomic bool busy;
 };
 
 typedef struct { char *text; size_t length, capacity; } stream_bytes;
-/* It asks for rows; its logits are there; they were given out; there is nothing more. */
+/* It has pending rows; it has logits; the caller has its logits; it has ended. */
 typedef enum { STREAM_ROWS, STREAM_LOGITS, STREAM_WAITING, STREAM_DONE } stream_state;
 
 struct gm_stream {
@@ -35,18 +36,18 @@ struct gm_stream {
     stream_bytes *stop_texts;
     size_t n_stop_texts;
     stream_bytes held;               /* text that may be the beginning of a stop text */
-    stream_bytes out;                /* the text of the event being returned */
+    stream_bytes out;                /* the text of the current event */
     stream_state state;
     const gm_step *step;             /* STREAM_LOGITS and STREAM_WAITING: this row of its logits */
     int64_t row;
     int32_t token;                   /* sampled last */
     gm_logprob *top;
     int32_t n_top;
-    bool decodes;                    /* the prompt is computed */
+    bool decodes;                    /* the prompt has been computed */
     bool hand_out;                   /* logits are given out before each token */
     gm_prefill prefill;
-    gm_taps *taps;                   /* what is looked at and changed, or NULL */
-    gm_step *own;                    /* of a stream with taps: the last one, */
+    gm_taps *taps;                   /* activations that it reads and edits, or NULL */
+    gm_step *own;                    /* of a stream with taps: the step of its last pass, */
     int32_t own_rows;                /* ... and its rows */
     gm_stream_stats stats;
     buffer_watch memory;
@@ -55,19 +56,24 @@ struct gm_stream {
     _Atomic bool cancelled;
 };
 
-/* The session's ids from `at` on become these, whatever the cache holds. */
+/* Frees all but its decoder, which must be gone. */
+void session_free(gm_session *s);
+/* Replaces the session's ids from `at` on, whatever the cache holds. */
 gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n);
-/* The most rows that it asks of the next pass; 0: none. */
-int64_t stream_rows(const gm_stream *st);
-/* What so many rows are, and where they begin. */
+void stream_free(gm_stream *st);                   /* it must be in no decoder */
+/* The rows that the next pass may compute for it, at most; 0: none. */
+int64_t stream_pending_rows(const gm_stream *st);
+/* The tokens of its next `rows` rows and the position of the first. */
 gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, int64_t *position);
-/* The rows are computed; `step` has logits for the last of them in `row`. pass: what was done, where it is asked for. */
-void stream_took(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
+/* The rows are computed: row `row` of the logits of `step` belongs to the last of them. pass: the profile of the pass,
+ * read only where the stream has a profile. */
+void stream_commit(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
                  int64_t row);
-/* A pass with rows of it did not end. */
-void stream_lost(gm_stream *st);
-/* Cancelled, or out of time: nothing more is to be computed. */
+/* A pass with rows of it did not finish. */
+void stream_rollback(gm_stream *st);
+/* Cancelled or out of time: nothing more is to be computed. */
 bool stream_is_over(const gm_stream *st);
-/* The next event of a stream with logits, or of one that is over: as gm_stream_next. */
+void stream_begin_event(gm_stream *st, gm_token *token);   /* an event without a token and without text */
+/* The next event of a stream with logits, or of one that is over, as gm_stream_next gives it. */
 gm_status stream_event(gm_stream *st, gm_token *token);
 #endif

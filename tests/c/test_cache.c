@@ -39,7 +39,7 @@ static uint8_t *entry(const gm_cache *c, const cache_layout *l, int slot, bool k
 }
 
 static gm_status compute(gm_cache *c, const cache_layout *l, int64_t from, int64_t to, int salt) {
-    gm_status status = cache_reach(c, from, to);
+    gm_status status = cache_reserve(c, from, to);
     if (status != GM_OK)
         return status;
     for (int i = 0; i < l->n_slots; i++) {
@@ -125,14 +125,14 @@ static void test_windows(void) {
     const int64_t blocks = (length + GM_KV_BLOCK - 1) / GM_KV_BLOCK;
     CHECK(cache_bytes(c) <= blocks * GM_KV_BLOCK * full + one * ((300 + 100 + GM_KV_BLOCK) / GM_KV_BLOCK + 2));
     CHECK(cache_bytes(c) >= blocks * GM_KV_BLOCK * full + 2 * one);
-    CHECK(cache_reach(c, length, CONTEXT + 1) == GM_ECONTEXT);
+    CHECK(cache_reserve(c, length, CONTEXT + 1) == GM_ECONTEXT);
     CHECK(cache_trim(c, length - 200) == length - 200 && holds(c, &l, length - 200, 0, 0, 1));
     CHECK(cache_trim(c, 400) == 0 && cache_bytes(c) == 0);
     CHECK(compute(c, &l, 0, 40, 1) == GM_OK && holds(c, &l, 40, 0, 0, 1));
     cache_free(c);
     cache_layout rotating = layout_of(WINDOWED, GM_FLOAT16);
     rotating.rotate = true;
-    CHECK(cache_new(&rotating, &c) == GM_OK && cache_reach(c, 0, CONTEXT + 1) == GM_OK);
+    CHECK(cache_new(&rotating, &c) == GM_OK && cache_reserve(c, 0, CONTEXT + 1) == GM_OK);
     cache_free(c);
 }
 
@@ -174,13 +174,13 @@ static void test_trim(void) {
     c = filled(&l, &length);
     for (int i = 0; i < 300; i++, length++)
         CHECK(compute(c, &l, length, length + 1, 1) == GM_OK);
-    CHECK(cache_reach(c, length - 1, length) == GM_ESTATE);
+    CHECK(cache_reserve(c, length - 1, length) == GM_ESTATE);
     left = cache_trim(c, length - 1);
     CHECK(left >= length - 300 && left < length && holds(c, &l, left, 0, 0, 1));
     CHECK(cache_trim(c, length) == left);
     CHECK(compute(c, &l, left, left + 40, 2) == GM_OK && holds(c, &l, left + 40, left, 1, 2));
     /* A pass that did not end: the state in the middle of it is given up. */
-    CHECK(cache_reach(c, left + 40, left + 50) == GM_OK);
+    CHECK(cache_reserve(c, left + 40, left + 50) == GM_OK);
     void *conv, *state;
     cache_addresses(c, 2, &conv, &state);
     memset(conv, 0xff, CONV * 4);
@@ -314,7 +314,7 @@ static void test_bytes(void) {
     cache_free(c);
     cache_free(long_one);
     CHECK(cache_new(&q8, &c) == GM_OK && cache_new(&q8, &d) == GM_OK);
-    CHECK(cache_reach(c, 0, 21) == GM_OK && cache_reach(d, 0, 21) == GM_OK);
+    CHECK(cache_reserve(c, 0, 21) == GM_OK && cache_reserve(d, 0, 21) == GM_OK);
     void *a[2], *b[2];
     cache_addresses(c, 0, &a[0], &a[1]);
     cache_addresses(d, 0, &b[0], &b[1]);

@@ -95,7 +95,7 @@ static void test_any_options(void) {
         gm_sampler_kind order[GM_SAMPLER_KINDS];
         any_options(&o, order);
         CHECK(sampler_init(&s, &o, VOCAB, 1) == GM_OK);
-        CHECK(sampler_saw(&s, prompt, below(8), true) == GM_OK);
+        CHECK(sampler_accept(&s, prompt, below(8), true) == GM_OK);
         for (uint64_t step = 0; step < STEPS; step++) {
             int32_t id = -1;
             any_logits(z);
@@ -105,7 +105,7 @@ static void test_any_options(void) {
                 continue;
             }
             CHECK(id >= 0 && id < VOCAB && !is_forbidden(&o, id) && !isnan(z[id]));
-            CHECK(sampler_saw(&s, &id, 1, false) == GM_OK);
+            CHECK(sampler_accept(&s, &id, 1, false) == GM_OK);
         }
         sampler_clear(&s);
     }
@@ -115,11 +115,11 @@ static gm_status one_life(gm_sampler *s, const gm_sampling *o, const float *z, i
     const int32_t prompt[] = {1, 2, 1, 2, 1};
     gm_status status = sampler_init(s, o, VOCAB, 1);
     if (status == GM_OK)
-        status = sampler_saw(s, prompt, 5, true);
+        status = sampler_accept(s, prompt, 5, true);
     for (uint64_t step = 0; status == GM_OK && step < STEPS; step++) {
         status = sampler_draw(s, z, step, prompt, 1, &drawn[step]);
         if (status == GM_OK)
-            status = sampler_saw(s, &drawn[step], 1, false);
+            status = sampler_accept(s, &drawn[step], 1, false);
     }
     return status;
 }
@@ -171,12 +171,12 @@ static void test_samplers_are_apart(void) {
         CHECK(one_life(&s[k], &o[k], z[k], alone[k]) == GM_OK);
         sampler_clear(&s[k]);
         CHECK(sampler_init(&s[k], &o[k], VOCAB, 1) == GM_OK);
-        CHECK(sampler_saw(&s[k], (int32_t[]){1, 2, 1, 2, 1}, 5, true) == GM_OK);
+        CHECK(sampler_accept(&s[k], (int32_t[]){1, 2, 1, 2, 1}, 5, true) == GM_OK);
     }
     for (uint64_t step = 0; step < STEPS; step++)
         for (int k = 0; k < 2; k++) {
             CHECK(sampler_draw(&s[k], z[k], step, (int32_t[]){1}, 1, &together[k][step]) == GM_OK);
-            CHECK(sampler_saw(&s[k], &together[k][step], 1, false) == GM_OK);
+            CHECK(sampler_accept(&s[k], &together[k][step], 1, false) == GM_OK);
         }
     CHECK(memcmp(alone, together, sizeof alone) == 0);
     sampler_clear(&s[0]);
