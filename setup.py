@@ -20,7 +20,7 @@ from setuptools.modified import newer_group
 DEBUG = any(flag.startswith("-g") for flag in os.environ.get("CFLAGS", "").split())     # Python's own ask for it always
 FLAGS = ["-std=c11", *([] if DEBUG else ["-g0"]), "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
-PARTS = ("kernels/cpu/part_*.c", "csrc/text/part_*.c")
+PARTS = ("kernels/cpu/part_*.c", "csrc/text/fast/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
 # The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags, what

@@ -7,7 +7,7 @@
  *  (4) Changing a text is reading one view from the left to the right and writing another (text_writer). */
 #ifndef GOMLX_TEXT_TEXT_VIEW_H
 #define GOMLX_TEXT_TEXT_VIEW_H
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 typedef struct { uint32_t start, end; } text_span;
 typedef struct { text_span *data; size_t size, capacity; } span_buffer;

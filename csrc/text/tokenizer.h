@@ -1,17 +1,17 @@
-/* tokenizer.h - what a loaded tokenizer is. The loaders (load_json.c, load_gguf.c) fill one; after tokenizer_finish it
+/* tokenizer.h - what a loaded tokenizer is. The loaders (json_file.c, gguf_file.c) fill one; after tokenizer_finish it
  * never changes, so any number of threads may use it. */
 #ifndef GOMLX_TEXT_TOKENIZER_H
 #define GOMLX_TEXT_TOKENIZER_H
 #include <stdatomic.h>
-#include "text/added.h"
-#include "text/decode.h"
-#include "text/model.h"
-#include "text/normalize.h"
-#include "text/postprocess.h"
-#include "text/pretokenize.h"
-#include "text/quick.h"
-#include "text/token_bytes.h"
-#include "text/vocab.h"
+#include "text/split/added.h"
+#include "text/output/decode.h"
+#include "text/model/model.h"
+#include "text/normalize/normalize.h"
+#include "text/output/postprocess.h"
+#include "text/split/pretokenize.h"
+#include "text/fast/quick.h"
+#include "text/output/token_bytes.h"
+#include "text/model/vocab.h"
 
 #define IDLE_WORKS 8
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "base/memory.h"
 #include "check.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 /* Two patterns (a scanner's and PCRE2's), NFC, an added token in normalized text, a template, byte tokens. */
 static const char json[] =

@@ -1,7 +1,7 @@
 /* fuzz_encoding.c - any bytes as a text for a tokenizer: to ids, with offsets, in a batch, and back at once and as a
  * stream. The tokenizers are the tokenizer.json files in the folder that GOMLX_FUZZ_TOKENIZERS names, in the order of
  * their names; those called bytes-*.json give every text back. The first byte chooses one, the second the options.
- * clang -fsanitize=fuzzer,address,undefined with csrc/base/ *.c, csrc/text/ *.c, csrc/run/encode_batch.c,
+ * clang -fsanitize=fuzzer,address,undefined with all of csrc/base and csrc/text, csrc/run/encode_batch.c,
  * kernels/quants.c and -lpcre2-8; seeds: texts behind two bytes. */
 #include <dirent.h>
 #include <stdio.h>

@@ -1,0 +1,227 @@
+/* sentencepiece.c - see sentencepiece.h. A BPE model's scores become merges: every way to make a piece of two others is
+ * one, the best score first, of equal ones the longer left and then the longer right part; so the engine of bpe.c gives
+ * what SentencePiece's own search gives. */
+#include "text/load/sentencepiece.h"
+#include <math.h>
+#include "text/load/component.h"
+
+#define MAX_SPLIT_BYTES 1024        /* of a piece that merges make: trying all its splits costs the square of that */
+
+gm_status pieces_add(pieces *p, float score, int64_t type) {
+    if (isnan(score))
+        return gm_fail(GM_EBADFILE, "tokenizer: the score of piece %zu is not a number", p->n);
+    if (type < PIECE_NORMAL || type > PIECE_BYTE)
+        return gm_fail(GM_EBADFILE, "tokenizer: piece %zu is of type %lld, expected 1 to 6", p->n, (long long)type);
+    if (p->n == p->capacity) {
+        size_t capacity = p->capacity;
+        void *scores = p->scores, *types = p->types;
+        GM_TRY(buffer_grow(&scores, p->n, &capacity, 1, sizeof(float)));
+        p->scores = scores;
+        capacity = p->capacity;
+        GM_TRY(buffer_grow(&types, p->n, &capacity, 1, 1));
+        p->types = types;
+        p->capacity = capacity;
+    }
+    p->scores[p->n] = score;
+    p->types[p->n++] = (uint8_t)type;
+    return GM_OK;
+}
+
+void pieces_free(pieces *p) {
+    memory_free(p->scores);
+    memory_free(p->types);
+    *p = (pieces){ 0 };
+}
+
+/* ---- merges ---- */
+/* One way to make a token of two others. The order of the keys is that of the merges: the best score, then the longer
+ * left and the longer right part; what they leave open is decided by the vocabulary's order. */
+typedef struct { uint64_t key; int32_t token, left, right; } scored_merge;
+typedef struct { scored_merge *rows; size_t size, capacity; } scored_merges;
+
+static uint64_t key_of(float score, size_t left_chars, size_t right_chars) {
+    uint32_t bits;
+    score += 0.0f;    /* one zero */
+    memcpy(&bits, &score, sizeof bits);
+    bits ^= bits >> 31 != 0 ? 0 : 0x7FFFFFFF;    /* the larger the score the smaller */
+    return (uint64_t)bits << 32 | (uint64_t)(0xFFFF - left_chars) << 16 | (0xFFFF - right_chars);
+}
+
+/* By the keys, stable: one counting sort for each of their bytes, from the last on. */
+static gm_status sort_merges(scored_merges *merges) {
+    scored_merge *from = merges->rows, *to = memory_array(merges->size + 1, sizeof *to);
+    if (to == NULL)
+        return GM_ENOMEM;
+    for (int shift = 0; shift < 64; shift += 8) {
+        size_t starts[256] = { 0 }, sum = 0;
+        for (size_t i = 0; i < merges->size; i++)
+            starts[from[i].key >> shift & 0xFF]++;
+        if (merges->size > 0 && starts[from[0].key >> shift & 0xFF] == merges->size)
+            continue;
+        for (int i = 0; i < 256; i++) {
+            size_t n = starts[i];
+            starts[i] = sum;
+            sum += n;
+        }
+        for (size_t i = 0; i < merges->size; i++)
+            to[starts[from[i].key >> shift & 0xFF]++] = from[i];
+        scored_merge *swap = from;
+        from = to;
+        to = swap;
+    }
+    memory_free(to);
+    merges->rows = from;
+    return GM_OK;
+}
+
+/* Control, unknown and byte pieces stand for no text: nothing is merged to them or from them. */
+static bool is_text(const pieces *p, int32_t id) {
+    return id >= 0 && p->types[id] != PIECE_CONTROL && p->types[id] != PIECE_UNKNOWN && p->types[id] != PIECE_BYTE;
+}
+
+/* Splits that wait to be looked up: left and right part of each, one behind the other. */
+typedef struct {
+    vocab_string texts[VOCAB_BATCH];
+    uint64_t keys[VOCAB_BATCH / 2];
+    int32_t tokens[VOCAB_BATCH / 2];
+    size_t n;
+} split_batch;
+
+static gm_status look_up(const gm_tokenizer *t, const pieces *p, split_batch *batch, scored_merges *out) {
+    int32_t ids[VOCAB_BATCH];
+    vocab_find_strings(&t->vocab, batch->texts, 2 * batch->n, ids);
+    if (out->capacity - out->size < batch->n) {
+        void *rows = out->rows;
+        GM_TRY(buffer_grow(&rows, out->size, &out->capacity, batch->n, sizeof(scored_merge)));
+        out->rows = rows;
+    }
+    for (size_t i = 0; i < batch->n; i++)
+        if (is_text(p, ids[2 * i]) && is_text(p, ids[2 * i + 1]))
+            out->rows[out->size++] = (scored_merge){ batch->keys[i], batch->tokens[i], ids[2 * i], ids[2 * i + 1] };
+    batch->n = 0;
+    return GM_OK;
+}
+
+static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t token, split_batch *batch,
+                              scored_merges *out) {
+    size_t length, chars = 0, left_chars = 0;
+    const uint8_t *text = (const uint8_t *)vocab_text(&t->vocab, token, &length);
+    if (length > MAX_SPLIT_BYTES)
+        return gm_fail(GM_EUNSUPPORTED, "tokenizer: piece %d has %zu bytes; at most %d are supported with scores",
+                       token, length, MAX_SPLIT_BYTES);
+    for (size_t at = 0; at < length; chars++)
+        utf8_next(text, &at);
+    for (size_t at = 0;;) {
+        utf8_next(text, &at);
+        left_chars++;
+        if (at >= length)
+            return GM_OK;
+        size_t i = batch->n++;
+        batch->texts[2 * i] = (vocab_string){ (const char *)text, at };
+        batch->texts[2 * i + 1] = (vocab_string){ (const char *)text + at, length - at };
+        batch->keys[i] = key_of(p->scores[token], left_chars, chars - left_chars);
+        batch->tokens[i] = token;
+        if (batch->n == VOCAB_BATCH / 2)
+            GM_TRY(look_up(t, p, batch, out));
+    }
+}
+
+/* The sorted rows, to the bpe. */
+static gm_status give_merges(gm_tokenizer *t, const scored_merges *merges) {
+    id_buffer results = { 0 };
+    uint64_t *pairs = memory_array(merges->size + 1, sizeof *pairs);
+    gm_status status = pairs == NULL ? GM_ENOMEM : ids_reserve(&results, merges->size);
+    for (size_t i = 0; i < merges->size && status == GM_OK; i++) {
+        pairs[i] = BPE_PAIR(merges->rows[i].left, merges->rows[i].right);
+        results.data[results.size++] = merges->rows[i].token;
+    }
+    if (status == GM_OK)
+        status = bpe_set_merges(&t->model.bpe, pairs, &results);
+    memory_free(pairs);
+    memory_free(results.data);
+    return status;
+}
+
+static gm_status add_merges(gm_tokenizer *t, const pieces *p, scored_merges *merges) {
+    split_batch batch = { .n = 0 };
+    bool unique = t->vocab.n_strings == p->n;    /* else a string's last id is the one that counts */
+    for (size_t i = 0; i < p->n; i++) {
+        size_t length;
+        const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
+        if (is_text(p, (int32_t)i) && length > 0 && (unique || vocab_find(&t->vocab, text, length) == (int32_t)i))
+            GM_TRY(score_splits(t, p, (int32_t)i, &batch, merges));
+    }
+    GM_TRY(look_up(t, p, &batch, merges));
+    GM_TRY(sort_merges(merges));
+    return give_merges(t, merges);
+}
+
+/* ---- models ---- */
+static gm_status build_bpe(gm_tokenizer *t, const pieces *p) {
+    t->model.kind = MODEL_BPE;
+    t->model.bpe.unknown = p->unknown < 0 ? BPE_NO_UNKNOWN : (int32_t)p->unknown;
+    t->model.bpe.byte_fallback = p->byte_fallback;
+    t->model.bpe.fuse_unknown = true;
+    if (p->kind == PIECES_CHARACTERS)
+        return GM_OK;
+    scored_merges merges = { 0 };
+    gm_status status = add_merges(t, p, &merges);
+    memory_free(merges.rows);
+    return status;
+}
+
+static gm_status build_unigram(gm_tokenizer *t, const pieces *p) {
+    t->model.kind = MODEL_UNIGRAM;
+    t->model.unigram.unknown = p->unknown < 0 ? -1 : (int32_t)p->unknown;
+    t->model.unigram.byte_fallback = p->byte_fallback;
+    for (size_t i = 0; i < p->n; i++)
+        GM_TRY(unigram_add_score(&t->model.unigram, is_text(p, (int32_t)i) ? (double)p->scores[i] : NAN));
+    return GM_OK;
+}
+
+/* ---- around them ---- */
+static const char single_spaces[] =
+    "{\"type\":\"Sequence\",\"normalizers\":["
+    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\A +\"},\"content\":\"\"},"
+    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(?<![ \xE2\x96\x81])[ \xE2\x96\x81]+\\\\z\"},\"content\":\"\"},"
+    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}]}";
+static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"}";
+static const char escape[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}";
+#define UNESCAPE                                                                                        \
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"}," \
+    "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}"
+static const char unescape[] = UNESCAPE "]}";
+static const char unescape_strip[] = UNESCAPE ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}";
+
+static gm_status add_parts(gm_tokenizer *t, const pieces *p) {
+    if (p->charsmap_length > 0) {
+        normalize_step step = { .kind = NORMALIZE_LONGEST };
+        GM_TRY(charsmap_new(p->charsmap, p->charsmap_length, "tokenizer", &step.charsmap));
+        GM_TRY(normalizer_add(&t->normalizer, step));    /* owns the map from here on */
+    }
+    if (p->single_spaces)
+        GM_TRY(component_literal(t, component_normalizer, single_spaces));
+    if (p->add_prefix)
+        GM_TRY(component_literal(t, component_normalizer, prepend));
+    GM_TRY(component_literal(t, component_normalizer, escape));
+    return component_literal(t, component_decoder, p->add_prefix ? unescape_strip : unescape);
+}
+
+gm_status pieces_build(gm_tokenizer *t, const pieces *p) {
+    if (p->unknown >= 0 && (uint64_t)p->unknown >= p->n)
+        return gm_fail(GM_EBADFILE, "tokenizer: the unknown piece is %lld, but there are %zu pieces",
+                       (long long)p->unknown, p->n);
+    GM_TRY(p->kind == PIECES_UNIGRAM ? build_unigram(t, p) : build_bpe(t, p));
+    return add_parts(t, p);
+}
+
+gm_status pieces_add_tokens(gm_tokenizer *t, const pieces *p) {
+    for (size_t i = 0; i < p->n; i++) {
+        size_t length;
+        const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
+        if (p->types[i] != PIECE_UNKNOWN && p->types[i] != PIECE_CONTROL && p->types[i] != PIECE_USER_DEFINED)
+            continue;
+        GM_TRY(tokenizer_add(t, text, length, (added_token){ .special = p->types[i] != PIECE_USER_DEFINED }, false));
+    }
+    return GM_OK;
+}

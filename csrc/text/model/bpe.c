@@ -1,0 +1,426 @@
+/* bpe.c - see bpe.h. */
+#include "text/fast/pieces.h"
+
+#define NO_SYMBOL UINT32_MAX
+
+/* ---- GPT-2's alphabet ---- */
+/* Printable Latin-1 stands for itself; the 68 other bytes follow from U+0100 on, in order. */
+static bool is_printable(unsigned byte) {
+    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+uint32_t alphabet_char(uint8_t byte) {
+    if (is_printable(byte))
+        return byte;
+    if (byte <= 0x20)
+        return 0x100u + byte;
+    return byte == 0xAD ? 0x143 : 0x121u + (byte - 0x7Fu);
+}
+
+int alphabet_byte(uint32_t c) {
+    if (c < 0x100)
+        return is_printable(c) ? (int)c : -1;
+    if (c <= 0x120)
+        return (int)(c - 0x100);
+    if (c == 0x143)
+        return 0xAD;
+    return c < 0x143 ? (int)(c - 0x121 + 0x7F) : -1;
+}
+
+gm_status alphabet_append(const uint8_t *bytes, size_t length, byte_buffer *out) {
+    GM_TRY(bytes_reserve(out, 2 * length));
+    uint8_t *at = out->data + out->size;
+    for (size_t i = 0; i < length; i++) {
+        if (bytes[i] > ' ' && bytes[i] < 0x7F)
+            *at++ = bytes[i];
+        else
+            at += utf8_put(alphabet_char(bytes[i]), at);
+    }
+    out->size = (size_t)(at - out->data);
+    return GM_OK;
+}
+
+gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out) {
+    out->size = 0;
+    return alphabet_append(bytes, length, out);
+}
+
+/* ---- the merge table ---- */
+static void place(bpe *b, uint64_t slot) {
+    uint64_t hash = bpe_hash(slot >> 20 << 20);
+    size_t at = hash >> 3 & (b->n_slots - 1);
+    b->filter[hash >> 3 & (b->n_slots / 4 - 1)] |= (uint8_t)(1 << (hash & 7));
+    while (b->slots[at] != BPE_FREE && b->slots[at] >> 20 != slot >> 20)
+        at = (at + 1) & (b->n_slots - 1);
+    b->slots[at] = slot;
+}
+
+gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
+    enum { AHEAD = 24 };
+    size_t n = results->size, n_slots = 64;
+    if (n > BPE_MOST_MERGES)
+        return gm_fail(GM_EUNSUPPORTED, "tokenizer: more than %u merges are not supported", BPE_MOST_MERGES);
+    while (n_slots < 2 * n)
+        n_slots *= 2;
+    b->slots = memory_table(n_slots * sizeof *b->slots);
+    if (b->slots == NULL)
+        return GM_ENOMEM;
+    b->n_slots = n_slots;
+    b->filter = memory_table(n_slots / 4);
+    if (b->filter == NULL)
+        return GM_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        if (i + AHEAD < n)    /* where it will be put */
+            __builtin_prefetch(&b->slots[bpe_hash(pairs[i + AHEAD]) >> 3 & (n_slots - 1)], 1);
+        place(b, pairs[i] | (i + 1));
+    }
+    b->results = *results;
+    *results = (id_buffer){ 0 };
+    return GM_OK;
+}
+
+#define NO_BYTE (-1)
+/* A token as merges see it: the byte that it is, the bytes that it begins and ends with (what a merge makes, with those
+ * of its parts), each NO_BYTE where it is none; and the least rank of a merge that it takes part in. */
+typedef struct { int16_t byte, first, last; uint32_t least; } token_ends;
+
+static void lower(uint32_t *least, uint32_t rank) { *least = rank < *least ? rank : *least; }
+
+static void lower_part(bpe_pair *pair, int shift, uint32_t rank) {
+    if (rank < (*pair >> shift & BPE_NEVER))
+        *pair = (*pair & ~((bpe_pair)BPE_NEVER << shift)) | (bpe_pair)rank << shift;
+}
+
+/* The byte that the first character of a text is; those of the alphabet take two bytes at most. */
+static int16_t alphabet_first(const char *text, size_t n) {
+    const uint8_t c = (uint8_t)text[0];
+    if (c < 0x80)
+        return (int16_t)alphabet_byte(c);
+    return n > 1 && c >> 5 == 6 ? (int16_t)alphabet_byte((c & 0x1Fu) << 6 | ((uint8_t)text[1] & 0x3F)) : NO_BYTE;
+}
+
+static void find_ends(const bpe *b, const vocab *v, token_ends *ends) {
+    for (size_t id = 0; id < v->n_ids; id++) {
+        size_t n = 0;
+        const char *text = vocab_text(v, (int32_t)id, &n);
+        ends[id] = (token_ends){ NO_BYTE, NO_BYTE, NO_BYTE, BPE_NEVER };
+        if (text == NULL || n == 0)
+            continue;
+        const size_t last = n > 1 && (text[n - 1] & 0x80) ? 2 : 1;
+        ends[id].first = alphabet_first(text, n);
+        ends[id].last = alphabet_first(text + n - last, last);
+    }
+    for (int byte = 0; byte < 256; byte++)
+        if (b->symbols[byte] >= 0)
+            ends[b->symbols[byte]].byte = (int16_t)byte;
+}
+
+/* Fills byte_pairs. A merge with a token that begins or ends with what no byte is called is left out: no bytes ever
+ * become that token. */
+static void pair_bytes(bpe *b, token_ends *ends) {
+    for (int i = 0; i < 256 * 256; i++)
+        b->byte_pairs[i] = BPE_NO_PAIR;
+    for (size_t i = 0; i < b->n_slots; i++) {
+        if (b->slots[i] == BPE_FREE)
+            continue;
+        const uint32_t rank = ((uint32_t)b->slots[i] & BPE_MOST_MERGES) - 1;
+        token_ends *left = &ends[b->slots[i] >> 42], *right = &ends[b->slots[i] >> 20 & ((1 << 22) - 1)];
+        lower(&left->least, rank);
+        lower(&right->least, rank);
+        if (left->last == NO_BYTE || right->first == NO_BYTE)
+            continue;
+        if (left->byte != NO_BYTE && right->byte != NO_BYTE) {
+            bpe_pair *pair = &b->byte_pairs[256 * left->byte + right->byte];
+            *pair = (*pair & ~(bpe_pair)BPE_NEVER) | rank;
+        }
+        if (right->byte != NO_BYTE)
+            lower_part(&b->byte_pairs[256 * left->last + right->byte], PAIR_LEFT, rank);
+        if (left->byte != NO_BYTE)
+            lower_part(&b->byte_pairs[256 * left->byte + right->first], PAIR_RIGHT, rank);
+    }
+    for (int i = 0; i < 256 * 256; i++) {
+        const uint32_t rank = bpe_pair_rank(b->byte_pairs[i]);
+        if (rank != BPE_NEVER && ends[b->results.data[rank]].least <= rank)
+            b->byte_pairs[i] |= PAIR_WAITS;
+    }
+}
+
+static gm_status rank_bytes(bpe *b, const vocab *v) {
+    token_ends *ends = memory_array(v->n_ids + 1, sizeof *ends);
+    b->byte_pairs = memory_array(256 * 256, sizeof *b->byte_pairs);
+    if (b->byte_pairs == NULL || ends == NULL) {
+        memory_free(ends);
+        return GM_ENOMEM;
+    }
+    find_ends(b, v, ends);
+    pair_bytes(b, ends);
+    memory_free(ends);
+    return GM_OK;
+}
+
+gm_status bpe_prepare(bpe *b, const vocab *v) {
+    b->kernels = piece_kernels_get();
+    while (b->n_slots > 0 && b->slots[b->free_slot] != BPE_FREE)
+        b->free_slot++;
+    vocab_find_bytes(v, b->bytes);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint8_t text[4];
+        if (b->byte_level)
+            b->symbols[byte] = vocab_find(v, text, utf8_put(alphabet_char((uint8_t)byte), text));
+        else
+            b->symbols[byte] = byte < 0x80 ? vocab_find(v, &(uint8_t){ (uint8_t)byte }, 1) : -1;
+    }
+    return b->byte_level ? rank_bytes(b, v) : GM_OK;
+}
+
+void bpe_free(bpe *b) {
+    memory_table_free(b->slots, b->n_slots * sizeof *b->slots);
+    memory_table_free(b->filter, b->n_slots / 4);
+    memory_free(b->results.data);
+    memory_free(b->byte_pairs);
+    memory_free(b->prefix);
+    memory_free(b->suffix);
+    *b = (bpe){ 0 };
+}
+
+void bpe_work_free(bpe_work *work) {
+    memory_free(work->symbols);
+    memory_free(work->heap);
+    memory_free(work->alphabet.data);
+}
+
+/* ---- the first symbols ---- */
+static gm_status push_symbol(bpe_work *work, int32_t id, size_t length) {
+    if (work->n_symbols == work->symbol_capacity) {
+        void *symbols = work->symbols;
+        GM_TRY(buffer_grow(&symbols, work->n_symbols, &work->symbol_capacity, 1, sizeof(bpe_symbol)));
+        work->symbols = symbols;
+    }
+    work->symbols[work->n_symbols].id = id;
+    work->symbols[work->n_symbols++].length = (uint32_t)length;
+    return GM_OK;
+}
+
+/* All bytes of a character have tokens: they become symbols. */
+static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, size_t n, bool *done) {
+    *done = false;
+    for (size_t i = 0; i < n; i++)
+        if (b->bytes[bytes[i]] < 0)
+            return GM_OK;
+    for (size_t i = 0; i < n; i++)
+        GM_TRY(push_symbol(work, b->bytes[bytes[i]], 1));
+    *done = true;
+    return GM_OK;
+}
+
+/* The character's text as the vocabulary has it: in the alphabet, with the prefix and the suffix. */
+static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbol, size_t n, bool first, bool last,
+                              const uint8_t **text, size_t *length) {
+    byte_buffer *out = &work->alphabet;
+    uint8_t mapped[4];
+    if (b->byte_level) {
+        n = utf8_put(alphabet_char(*symbol), mapped);
+        symbol = mapped;
+    }
+    out->size = 0;
+    if (!first)
+        GM_TRY(bytes_append(out, b->prefix, b->prefix_length));
+    GM_TRY(bytes_append(out, symbol, n));
+    if (last)
+        GM_TRY(bytes_append(out, b->suffix, b->suffix_length));
+    *text = out->data;
+    *length = out->size;
+    return GM_OK;
+}
+
+/* One symbol per byte or character. A character that has none is its bytes, or unknown, or nothing. An unknown symbol
+ * is held until the next known one, so that neighbours can fuse; byte symbols do not release it (as in the
+ * reference). */
+static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length) {
+    bool affixes = b->prefix_length + b->suffix_length > 0;
+    size_t held = 0;    /* bytes of the unknown symbol */
+    for (size_t at = 0; at < length;) {
+        size_t start = at, n;
+        const uint8_t *text = piece + start;
+        int32_t id;
+        if (b->byte_level || piece[at] < 0x80)
+            at++;
+        else
+            utf8_next(piece, &at);
+        n = at - start;
+        if (affixes)
+            GM_TRY(spell_symbol(b, work, piece + start, at - start, start == 0, at == length, &text, &n));
+        if (!affixes && (b->byte_level || piece[start] < 0x80))
+            id = b->symbols[piece[start]];
+        else
+            id = vocab_find(v, text, n);
+        if (id >= 0) {
+            if (held > 0)
+                GM_TRY(push_symbol(work, b->unknown, held));
+            held = 0;
+            GM_TRY(push_symbol(work, id, at - start));
+            continue;
+        }
+        if (b->byte_fallback) {
+            bool done;
+            if (b->byte_level && !affixes)
+                GM_TRY(spell_symbol(b, work, piece + start, 1, true, false, &text, &n));
+            GM_TRY(push_bytes(b, work, text, n, &done));
+            if (done)
+                continue;
+        }
+        if (b->unknown == BPE_NO_UNKNOWN)
+            continue;
+        if (b->unknown == BPE_MISSING_UNKNOWN)
+            return gm_fail(GM_EVALUE,
+                           "tokenizer: a character has no token, and the unknown token is not in the vocabulary");
+        if (held > 0 && !b->fuse_unknown) {
+            GM_TRY(push_symbol(work, b->unknown, held));
+            held = 0;
+        }
+        held += at - start;
+    }
+    return held > 0 ? push_symbol(work, b->unknown, held) : GM_OK;
+}
+
+/* ---- merging ---- */
+/* Appends one token of the piece; *at is where it begins. */
+static gm_status give(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *at, uint32_t length) {
+    if (spans != NULL)
+        GM_TRY(spans_append(spans, (text_span){ *at, *at + length }));
+    *at += length;
+    return ids_append(out, id);
+}
+
+/* lane holds the symbols; with `bytes`, the bytes that they are. */
+static gm_status merge_short(const bpe *b, const bpe_work *work, merge_lane *lane, bool bytes, id_buffer *out,
+                             span_buffer *spans) {
+    uint32_t at = 0;
+    b->kernels->merge(b, lane, 1, bytes);
+    GM_TRY(ids_reserve(out, lane->n));
+    for (size_t i = 0, k = 0; i < lane->n; i++) {
+        uint32_t length = 0;
+        for (; k < lane->ends[i] && spans != NULL; k++)
+            length += bytes ? 1 : work->symbols[k].length;
+        GM_TRY(give(out, spans, lane->ids[i], &at, length));
+    }
+    return GM_OK;
+}
+
+bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t length) {
+    if (!b->byte_level || length > BPE_SHORT || b->prefix_length + b->suffix_length > 0)
+        return false;
+    int32_t all = 0;
+    for (size_t i = 0; i < length; i++) {
+        all |= b->symbols[piece[i]];
+        lane->ids[i] = piece[i];
+    }
+    lane->n = (uint8_t)length;
+    return all >= 0;
+}
+
+static gm_status heap_push(bpe_work *work, bpe_candidate candidate) {
+    if (work->n_heap == work->heap_capacity) {
+        void *heap = work->heap;
+        GM_TRY(buffer_grow(&heap, work->n_heap, &work->heap_capacity, 1, sizeof(bpe_candidate)));
+        work->heap = heap;
+    }
+    size_t at = work->n_heap++;
+    while (at > 0 && candidate < work->heap[(at - 1) / 4]) {
+        work->heap[at] = work->heap[(at - 1) / 4];
+        at = (at - 1) / 4;
+    }
+    work->heap[at] = candidate;
+    return GM_OK;
+}
+
+static bpe_candidate heap_pop(bpe_work *work) {
+    bpe_candidate *heap = work->heap, top = heap[0], moved = heap[--work->n_heap];
+    size_t n = work->n_heap, at = 0;
+    for (;;) {
+        size_t first = 4 * at + 1, least = first;
+        if (first >= n)
+            break;
+        for (size_t i = first + 1; i < first + 4 && i < n; i++)
+            least = heap[i] < heap[least] ? i : least;
+        if (heap[least] >= moved)
+            break;
+        heap[at] = heap[least];
+        at = least;
+    }
+    heap[at] = moved;
+    return top;
+}
+
+/* The merge of the symbol at `at` with its right neighbour becomes a candidate. */
+static gm_status push_candidate(const bpe *b, bpe_work *work, uint32_t at) {
+    const bpe_symbol *s = work->symbols;
+    if (at == NO_SYMBOL || s[at].next == NO_SYMBOL)
+        return GM_OK;
+    uint32_t rank = bpe_rank(b, s[at].id, s[s[at].next].id);
+    return rank == BPE_NO_RANK ? GM_OK : heap_push(work, (uint64_t)rank << 32 | at);
+}
+
+static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_buffer *spans) {
+    uint32_t at = 0;
+    bpe_symbol *s = work->symbols;
+    size_t n = work->n_symbols;
+    for (size_t i = 0; i < n; i++) {
+        s[i].previous = i == 0 ? NO_SYMBOL : (uint32_t)(i - 1);
+        s[i].next = i + 1 == n ? NO_SYMBOL : (uint32_t)(i + 1);
+    }
+    work->n_heap = 0;
+    for (size_t i = 0; i + 1 < n; i++)
+        GM_TRY(push_candidate(b, work, (uint32_t)i));
+    while (work->n_heap > 0) {
+        bpe_candidate top = heap_pop(work);
+        uint32_t place = (uint32_t)top;
+        bpe_symbol *left = &s[place];
+        if (left->id < 0 || left->next == NO_SYMBOL)
+            continue;
+        /* Entries are not taken out when a neighbour changes: the pair must still give the same token. */
+        bpe_symbol *right = &s[left->next];
+        uint32_t rank = bpe_rank(b, left->id, right->id);
+        if (rank == BPE_NO_RANK || b->results.data[rank] != b->results.data[top >> 32])
+            continue;
+        left->id = b->results.data[rank];
+        left->length += right->length;
+        right->id = -1;
+        left->next = right->next;
+        if (right->next != NO_SYMBOL)
+            s[right->next].previous = place;
+        GM_TRY(push_candidate(b, work, left->previous));
+        GM_TRY(push_candidate(b, work, place));
+    }
+    for (size_t i = 0; i < n; i++)
+        if (s[i].id >= 0)
+            GM_TRY(give(out, spans, s[i].id, &at, s[i].length));
+    return GM_OK;
+}
+
+gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length,
+                     id_buffer *out, span_buffer *spans) {
+    if (b->ignore_merges) {
+        const uint8_t *text = piece;
+        size_t n = length;
+        if (b->byte_level) {
+            GM_TRY(alphabet_text(piece, length, &work->alphabet));
+            text = work->alphabet.data;
+            n = work->alphabet.size;
+        }
+        int32_t id = vocab_find(v, text, n);
+        if (id >= 0)
+            return give(out, spans, id, &(uint32_t){ 0 }, (uint32_t)length);
+    }
+    merge_lane lane;
+    if (bpe_open_lane(b, &lane, piece, length))
+        return merge_short(b, work, &lane, true, out, spans);
+    work->n_symbols = 0;
+    GM_TRY(push_symbols(b, v, work, piece, length));
+    if (work->n_symbols > BPE_SHORT)
+        return merge_long(b, work, out, spans);
+    for (size_t i = 0; i < work->n_symbols; i++)
+        lane.ids[i] = work->symbols[i].id;
+    lane.n = (uint8_t)work->n_symbols;
+    return merge_short(b, work, &lane, false, out, spans);
+}

@@ -1,0 +1,48 @@
+/* normalize.h - the normalizer: a list of steps over a text. */
+#ifndef GOMLX_TEXT_NORMALIZE_H
+#define GOMLX_TEXT_NORMALIZE_H
+#include "text/normalize/charsmap.h"
+#include "text/split/regex.h"
+#include "text/text_view.h"
+
+typedef enum {
+    NORMALIZE_FORM,           /* NFC and its three like */
+    NORMALIZE_PREPEND,
+    NORMALIZE_REPLACE,
+    NORMALIZE_CHARSMAP,
+    NORMALIZE_LONGEST,        /* the same with the longest matches, as SentencePiece does it */
+    NORMALIZE_STRIP,          /* white space, where left and right say */
+    /* Each character by itself: */
+    NORMALIZE_LOWERCASE,
+    NORMALIZE_STRIP_ACCENTS,  /* without marks */
+    NORMALIZE_NMT,
+    NORMALIZE_BYTE_LEVEL,     /* the bytes in GPT-2's alphabet */
+    NORMALIZE_CLEAN,          /* BERT: without control characters, and white space is spaces */
+    NORMALIZE_IDEOGRAPHS,     /* BERT: Chinese characters between spaces */
+    NORMALIZE_NONSPACING,     /* BERT: without nonspacing marks */
+} normalize_kind;
+
+typedef struct {
+    normalize_kind kind;
+    normal_form form;
+    char *from, *to;             /* REPLACE: not empty, and what stands for it; PREPEND: only `to` */
+    size_t from_length, to_length;
+    regex *regex;                /* REPLACE; NULL: `from` is the text itself */
+    charsmap *charsmap;
+    bool left, right;
+} normalize_step;
+
+typedef struct { normalize_step *steps; size_t n_steps, capacity; } normalizer;
+/* Zero-initialise; normalize_work_free. Belongs to one normalizer. */
+typedef struct { text_buffer buffers[2]; regex_work **regexes; size_t n_regexes; } normalize_work;
+
+/* Takes what the step owns (memory.h) in every case. */
+gm_status normalizer_add(normalizer *n, normalize_step step);
+void normalize_step_free(normalize_step *step);
+void normalizer_free(normalizer *n);
+
+/* *view becomes what the normalizer makes of it: it stays as it is where nothing changes, else it lies in work until
+ * the next call. */
+gm_status normalize(const normalizer *n, normalize_work *work, text_view *view);
+void normalize_work_free(normalize_work *work);
+#endif

@@ -1,0 +1,34 @@
+/* postprocess.h - the post-processor: steps that put special tokens around one text or two, and trim offsets. */
+#ifndef GOMLX_TEXT_POSTPROCESS_H
+#define GOMLX_TEXT_POSTPROCESS_H
+#include "text/output/encoding.h"
+
+typedef struct { int32_t id; char *text; size_t length; } named_token;
+/* A sequence of the input (0 or 1), or -1: these tokens. */
+typedef struct { int sequence; int32_t type_id; named_token *tokens; size_t n_tokens; } template_piece;
+typedef struct { template_piece *pieces; size_t n_pieces, capacity; } template;
+
+typedef enum { POST_TEMPLATE, POST_BERT, POST_ROBERTA, POST_BYTE_LEVEL } post_kind;
+typedef struct {
+    post_kind kind;
+    template single, pair;            /* TEMPLATE */
+    named_token cls, sep;             /* BERT, ROBERTA */
+    bool trim_offsets, prefix_space;  /* ROBERTA, BYTE_LEVEL */
+} post_step;
+
+#define POST_MAX_STEPS 16
+typedef struct { post_step steps[POST_MAX_STEPS]; int n_steps; } post_processor;
+
+void post_free(post_processor *p);
+/* Grows a template by a piece, which is zeroed. */
+gm_status template_add(template *t, template_piece **out);
+/* A template with these tokens (n_before, n_after) before and behind each text; takes nothing. */
+gm_status post_surround(post_processor *p, const int32_t *before, size_t n_before, const int32_t *after, size_t n_after);
+/* How many tokens are added to one text or to two. */
+size_t post_added(const post_processor *p, bool pair);
+/* What is put around one text, where it is no more than that: false when the steps do anything else to its ids. */
+gm_status post_simple(const post_processor *p, id_buffer *before, id_buffer *after, bool *simple);
+/* Makes one encoding of the list's one or two, in place; strings gets what tokens are called besides the vocabulary. */
+gm_status post_process(const post_processor *p, const gm_tokenizer *t, encoding_list *list, bool add_special,
+                       byte_buffer *strings);
+#endif
