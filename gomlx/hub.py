@@ -5,10 +5,13 @@ there. Only the files that are needed are fetched, and they are checked against 
 """
 import contextlib
 import glob
+import hashlib
 import json
 import logging
 import os
 import re
+import shutil
+from dataclasses import dataclass, field
 
 NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*?(?<!\.gguf)(?<!\.safetensors))(?::(?P<type>[\w.-]+)|/(?P<file>[^:]+\.gguf))?")
 SPLIT = re.compile(r"-(?P<part>\d{5})-of-(?P<count>\d{5})$")
@@ -189,8 +192,7 @@ def bars(show):
 
 def cached_folder(repo):
     """The newest snapshot of a model in the cache, or None."""
-    from huggingface_hub import constants
-    base = os.path.join(constants.HF_HUB_CACHE, "models--" + repo.replace("/", "--"))
+    base = model_folder(repo)
     try:
         with open(os.path.join(base, "refs", "main"), encoding="ascii") as ref:
             folder = os.path.join(base, "snapshots", ref.read().strip())
@@ -211,35 +213,83 @@ def cached():
     return sorted(found, key=lambda one: (-one["bytes"], one["name"]))
 
 
+def corrupted():
+    """{name: why} of the cached models that huggingface_hub calls corrupted: cached() does not have them."""
+    from huggingface_hub import constants
+    info = cache_info()
+    if info is None:
+        return {}
+    base, readable = os.path.realpath(constants.HF_HUB_CACHE), {str(one.repo_path) for one in info.repos}
+    found = {}
+    for entry in sorted(os.listdir(base)):
+        path = os.path.join(base, entry)
+        if entry.startswith(PREFIX) and path not in readable:
+            named = re.compile(re.escape(path) + r"(?![\w.-])")
+            found[entry[len(PREFIX):].replace("--", "/")] = next(
+                (brief(one) for one in info.warnings if named.search(str(one))), "it cannot be read")
+    return found
+
+
 HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+PREFIX = "models--"                             # of a model's folder in the cache
+
+
+def repo_of(name):
+    """Without the type or the file; names of one part have none."""
+    parts = NAME.fullmatch(name)
+    return parts["repo"] if parts else name
+
+
+def model_folder(repo):
+    from huggingface_hub import constants
+    return os.path.join(constants.HF_HUB_CACHE, PREFIX + repo.replace("/", "--"))
+
+
+@dataclass
+class Verified:
+    """What verify() found of a cached model."""
+    problems: dict[str, str] = field(default_factory=dict)      # {file: what is wrong with it}
+    unchecked: list[str] = field(default_factory=list)          # files that have no hash in the cache
+    files: int = 0
 
 
 def verify(repo, progress=None):
-    """{file: what is wrong with it} of a cached model, {} when nothing is; the hub is not asked. In the cache a file's
-    content is named by its hash: SHA-256 of large files, git's SHA-1 of small ones. repo: a name of the hub, of which all
-    that is cached is read. progress: called with a number from 0 to 1."""
-    import hashlib
-
-    from huggingface_hub import constants
-    repo = NAME.fullmatch(repo)["repo"]
-    base = os.path.join(constants.HF_HUB_CACHE, "models--" + repo.replace("/", "--"))
-    folders = [os.path.join(base, "snapshots", one) for one in sorted(os.listdir(os.path.join(base, "snapshots")))] \
-        if os.path.isdir(os.path.join(base, "snapshots")) else []
-    if not folders:
+    """What is wrong with a cached model; the hub is not asked. In the cache a file's content is named by its hash:
+    SHA-256 of large files, git's SHA-1 of small ones; of copies that are not, nothing can be said. repo: a name of the
+    hub, of which all that is cached is read. progress: called with a number from 0 to 1."""
+    repo = repo_of(repo)
+    base = os.path.join(model_folder(repo), "snapshots")
+    if not os.path.lexists(model_folder(repo)):
         raise FileNotFoundError(f"the cache has no model {repo!r}; 'gomlx models' lists what it has")
-    problems, contents = {}, {}
-    for folder in folders:
-        names = sorted(os.path.relpath(os.path.join(where, one), folder) for where, _, files in os.walk(folder) for one in files)
+    found, contents = Verified(), {}
+    for snapshot in sorted(os.listdir(base)) if os.path.isdir(base) else ():
+        folder = os.path.join(base, snapshot)
+        names = sorted(os.path.relpath(os.path.join(where, one), folder)
+                       for where, _, files in os.walk(folder) for one in files)
         for name in names:
             contents.setdefault(os.path.realpath(os.path.join(folder, name)), name)
-        problems |= {one: "is missing" for one in missing(folder, names)}
+        found.problems |= {one: "is missing" for one in missing(folder, names)}
+        if not names:
+            found.problems[f"snapshots/{snapshot}"] = "is empty"
+    if not contents and not found.problems:
+        found.problems["snapshots"] = "there are none"
+    found.files = len(contents)
+    check_hashes(repo, contents, found, progress)
+    found.problems = dict(sorted(found.problems.items()))
+    return found
+
+
+def check_hashes(repo, contents, found, progress):
+    """contents: {path of a file's content: its name in the model}."""
     sizes = {path: os.path.getsize(path) if os.path.isfile(path) else 0 for path in contents}
     whole, done = max(1, sum(sizes.values())), 0
     for path, name in contents.items():
-        expected, found = os.path.basename(path), None
+        expected = os.path.basename(path)
         if not os.path.isfile(path):
-            problems[name] = "its content is not in the cache"
-        elif HASH.fullmatch(expected):
+            found.problems[name] = "its content is not in the cache"
+        elif not HASH.fullmatch(expected):
+            found.unchecked.append(name)
+        else:
             digest = hashlib.sha256() if len(expected) == 64 else hashlib.sha1(b"blob %d\0" % sizes[path])
             with open(path, "rb") as file:
                 while piece := file.read(1 << 22):
@@ -247,11 +297,9 @@ def verify(repo, progress=None):
                     done += len(piece)
                     if progress is not None:
                         progress(min(1.0, done / whole))
-            found = digest.hexdigest()
-            if found != expected:
-                problems[name] = f"its {digest.name} is {found[:12]}..., expected {expected[:12]}...; remove it with " \
-                    f"'gomlx models rm {repo}' and load it again"
-    return dict(sorted(problems.items()))
+            if (read := digest.hexdigest()) != expected:
+                found.problems[name] = f"its {digest.name} is {read[:12]}..., expected {expected[:12]}...; " \
+                    f"remove it with 'gomlx models rm {repo}' and load it again"
 
 
 def missing(folder, names):
@@ -274,7 +322,7 @@ def missing(folder, names):
 
 
 def remove(repo):
-    """Removes a model from the cache; returns the bytes that this frees."""
+    """Removes a model from the cache, a corrupted one too; returns the bytes that this frees."""
     info = cache_info()
     for one in info.repos if info else ():
         if one.repo_type == "model" and one.repo_id == repo:
@@ -282,7 +330,21 @@ def remove(repo):
             freed = max(strategy.expected_freed_size, one.size_on_disk)
             strategy.execute()
             return freed
+    if repo in corrupted():
+        return remove_folder(model_folder(repo))
     raise FileNotFoundError(f"the cache has no model {repo!r}; 'gomlx models' lists what it has")
+
+
+def remove_folder(path):
+    """Removes a folder, or what stands in its place; returns the bytes of the files in it."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        freed = os.lstat(path).st_size
+        os.remove(path)
+        return freed
+    freed = sum(os.lstat(os.path.join(where, one)).st_size for where, _, files in os.walk(path) for one in files
+                if not os.path.islink(os.path.join(where, one)))
+    shutil.rmtree(path)
+    return freed
 
 
 def cache_info():

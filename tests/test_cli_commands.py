@@ -373,4 +373,5 @@ def test_verifying_what_is_in_no_cache(capfd, tmp_path):
     assert status == 1 and [line.split()[0] for line in out.splitlines()] == ["good", "damaged", "damaged"]
     assert err.count(str(tmp_path)) >= 2
     status, out, _ = run(capfd, "models", "verify", paths[0], "--json")
-    assert status == 0 and json.loads(out) == {"models": [{"name": paths[0], "problems": {}}]}
+    assert status == 0 and json.loads(out) == {"models": [
+        {"name": paths[0], "state": "good", "checked": "headers", "problems": {}, "unchecked": []}]}

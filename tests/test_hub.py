@@ -1,6 +1,7 @@
 """Names of the hub, against a small server on the loopback address: what is fetched, and what is said when it fails."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -170,11 +171,14 @@ def test_what_the_cache_holds_is_verified(server, capfd):
     folder = hub.fetch("org/llama")
     hub.fetch("org/tiny-GGUF:F16")
     told = []
-    assert hub.verify("org/llama", told.append) == hub.verify("org/tiny-GGUF:F16") == {}
+    for found, files in ((hub.verify("org/llama", told.append), 8), (hub.verify("org/tiny-GGUF:F16"), 2)):
+        assert found == hub.Verified({}, [], files)
     assert told == sorted(told) and told[-1] == 1.0
     status = cli.main(["models", "verify", "--json"])
     names = ["fable", "org/llama", "org/tiny-GGUF"]
-    assert status == 0 and json.loads(capfd.readouterr().out)["models"] == [{"name": one, "problems": {}} for one in names]
+    assert status == 0 and json.loads(capfd.readouterr().out)["models"] == [
+        {"name": one, "state": "good", "checked": how, "problems": {}, "unchecked": []}
+        for one, how in zip(names, ("headers", "hashes", "hashes"))]
     weights = os.path.join(folder, "model-00001-of-00002.safetensors")
     with open(os.path.realpath(weights), "r+b") as file:            # one bit, of a file that is as long as it was
         file.seek(100)
@@ -183,7 +187,7 @@ def test_what_the_cache_holds_is_verified(server, capfd):
         file.write(b" ")
     os.remove(os.path.join(folder, "model-00002-of-00002.safetensors"))
     os.remove(os.path.realpath(os.path.join(folder, "tokenizer.json")))
-    found = hub.verify("org/llama")
+    found = hub.verify("org/llama").problems
     assert list(found) == ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "tokenizer.json"]
     assert found["config.json"].startswith("its sha1 is ") and "models rm org/llama" in found["config.json"]
     assert found["model-00001-of-00002.safetensors"].startswith("its sha256 is ")
@@ -191,7 +195,8 @@ def test_what_the_cache_holds_is_verified(server, capfd):
     assert found["tokenizer.json"] == "its content is not in the cache"
     status = cli.main(["models", "verify", "org/llama", "org/tiny-GGUF"])
     out, err = capfd.readouterr()
-    assert status == 1 and out == "damaged  org/llama\ngood     org/tiny-GGUF\n" and err.count("gomlx: org/llama: ") == 4
+    assert status == 1 and states(out) == {"org/llama": "corrupted", "org/tiny-GGUF": "good"}
+    assert err.count("gomlx: org/llama: ") == 5
     with pytest.raises(FileNotFoundError, match="no model 'org/none'"):
         hub.verify("org/none")
 
@@ -199,8 +204,68 @@ def test_what_the_cache_holds_is_verified(server, capfd):
 def test_a_part_of_a_split_model_that_is_not_there(server):
     path = hub.fetch("org/tiny-GGUF:F16")
     os.remove(os.path.join(os.path.dirname(path), "tiny-F16-00002-of-00002.gguf"))
-    assert hub.verify("org/tiny-GGUF") == {"tiny-F16-00002-of-00002.gguf": "is missing"}
+    assert hub.verify("org/tiny-GGUF").problems == {"tiny-F16-00002-of-00002.gguf": "is missing"}
 
+
+def run(capfd, *argv):
+    from gomlx import cli
+    status = cli.main(list(argv))
+    return status, *capfd.readouterr()
+
+
+def states(out):
+    return {line[13:]: line[:13].strip() for line in out.splitlines()}
+
+
+def test_verify_says_what_was_not_checked_and_goes_on(server, capfd):
+    """Copies are not named by their hash; what has no files is not good; an unknown name does not end it."""
+    folder = hub.fetch("org/llama")
+    copied = os.path.join(folder, "config.json")
+    content = os.path.realpath(copied)
+    os.remove(copied)
+    shutil.copy(content, copied)
+    hub.fetch("org/tiny-GGUF:F16")
+    base = os.path.dirname(os.path.dirname(os.path.dirname(folder)))
+    os.makedirs(os.path.join(base, "models--org--empty", "snapshots", "a" * 40))
+    os.makedirs(os.path.join(base, "models--plain", "snapshots", "b" * 40))
+    with open(os.path.join(base, "models--plain", "snapshots", "b" * 40, "x.gguf"), "wb") as file:
+        file.write(b"GGUF")
+    status, out, err = run(capfd, "models", "verify", "org/none", "org/llama", "org/empty", "plain",
+                           "org/tiny-GGUF:F16")
+    assert status == 1 and states(out) == {
+        "org/none": "not found", "org/llama": "part checked", "org/empty": "empty", "plain": "not checked",
+        "org/tiny-GGUF:F16": "good"}
+    assert "org/none: the cache has no model 'org/none'" in err and "org/llama: config.json: not checked: no hash" in err
+    assert f"org/empty: snapshots/{'a' * 40}: is empty" in err
+    assert run(capfd, "models", "verify", "plain", "org/tiny-GGUF")[0] == 0
+    status, out, _ = run(capfd, "models", "verify")
+    assert status == 1 and states(out) == {
+        "fable (headers and lengths)": "good", "org/empty": "empty", "org/llama": "part checked",
+        "org/tiny-GGUF": "good", "plain": "not checked"}
+
+
+def test_what_the_hub_calls_corrupted_is_verified_and_removed(server, capfd):
+    """A content that is gone, and a model without snapshots: huggingface_hub's scan leaves both out."""
+    folder = hub.fetch("org/llama")
+    hub.fetch("org/tiny-GGUF:Q8_0")
+    os.remove(os.path.realpath(os.path.join(folder, "config.json")))
+    base = os.path.dirname(os.path.dirname(os.path.dirname(folder)))
+    os.makedirs(os.path.join(base, "models--org--bare", "blobs"))
+    with open(os.path.join(base, "models--org--bare", "blobs", "0" * 64), "wb") as file:
+        file.write(bytes(700))
+    assert [one["name"] for one in hub.cached()] == ["org/tiny-GGUF"]
+    assert set(hub.corrupted()) == {"org/llama", "org/bare"}
+    status, out, err = run(capfd, "models", "verify")
+    assert status == 1 and states(out) == {"fable (headers and lengths)": "good", "org/bare": "corrupted",
+                                           "org/llama": "corrupted", "org/tiny-GGUF": "good"}
+    assert "org/bare: corrupted: " in err and "org/llama: corrupted: " in err
+    assert "org/llama: config.json: its content is not in the cache" in err
+    status, _, err = run(capfd, "models")
+    assert status == 0 and "corrupted: org/bare: " in err and "gomlx models rm org/llama" in err
+    status, _, err = run(capfd, "models", "rm", "org/none", "org/bare", "org/llama")
+    assert status == 1 and "error: the cache has no model 'org/none'" in err and "removed org/bare, 0.7 kB" in err
+    assert "removed org/llama" in err and hub.corrupted() == {}
+    assert run(capfd, "models", "verify")[0] == 0
 
 @pytest.mark.parametrize("text, is_one", [
     ("org/name", True), ("org/name:Q4_K_M", True), ("org/name/sub/file.gguf", True),

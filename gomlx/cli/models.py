@@ -102,9 +102,9 @@ def models(args):
     from gomlx import hub
     packaged = {"name": loading.PACKAGED, "bytes": os.path.getsize(loading.PACKAGED_FILE),
                 "path": loading.PACKAGED_FILE, "gguf": [os.path.basename(loading.PACKAGED_FILE)]}
-    found = [packaged, *hub.cached()]
+    found, corrupted = [packaged, *hub.cached()], hub.corrupted()
     if args.json:
-        print_json({"models": found})
+        print_json({"models": found, "corrupted": corrupted})
         return 0
     for one in found:
         note = " (in the package)" if one is packaged else ""
@@ -113,44 +113,80 @@ def models(args):
             for file in one["gguf"]:
                 print(f"{'':11}{one['name']}/{file}")
     print(f"{size(sum(one['bytes'] for one in found[1:])):>9}  in the cache")
+    for name, reason in corrupted.items():
+        say(f"corrupted: {name}: {reason}; 'gomlx models rm {name}' removes it")
     return 0
 
 
 def models_remove(args):
     from gomlx import hub
-    freed = {name: hub.remove(name) for name in args.names}
+    freed, failed = {}, {}
+    for name in args.names:
+        try:
+            freed[name] = hub.remove(name)
+        except OSError as error:
+            failed[name] = str(error)
     if args.json:
-        print_json({"removed": freed})
-    else:
-        for name, count in freed.items():
-            say(f"removed {name}, {size(count)}")
-    return 0
+        print_json({"removed": freed, "failed": failed})
+    for name, count in freed.items() if not args.json else ():
+        say(f"removed {name}, {size(count)}")
+    for error in failed.values():
+        say(f"error: {error}")
+    return 1 if failed else 0
+
+
+WRONG = ("damaged", "corrupted", "empty", "not found")
 
 
 def models_verify(args):
     from gomlx import hub
-    names = args.names or [loading.PACKAGED, *(one["name"] for one in hub.cached())]
-    found = [{"name": name, "problems": problems_of(name)} for name in names]
+    corrupted = {} if args.names and all(map(os.path.exists, args.names)) else hub.corrupted()
+    names = args.names or sorted({loading.PACKAGED, *(one["name"] for one in hub.cached()), *corrupted},
+                                 key=lambda one: (one != loading.PACKAGED, one))
+    found = [verified(name, corrupted) for name in names]
     if args.json:
         print_json({"models": found})
     else:
         for one in found:
-            print(f"{'damaged' if one['problems'] else 'good':7}  {one['name']}")
+            note = "" if one["checked"] == "hashes" else " (headers and lengths)"
+            print(f"{one['state']:12} {one['name']}{note}")
             for file, problem in one["problems"].items():
-                say(f"{one['name']}: {file}: {problem}")
-    return 1 if any(one["problems"] for one in found) else 0
+                say(f"{one['name']}: {file}: {problem}" if file else f"{one['name']}: {problem}")
+            for file in one["unchecked"]:
+                say(f"{one['name']}: {file}: not checked: no hash")
+    return 1 if any(one["state"] in WRONG for one in found) else 0
 
 
-def problems_of(name):
-    """{file: what is wrong with it}. A cached model's files are compared with their hashes; of others the headers are read,
-    which say how long the files must be."""
+def verified(name, corrupted):
+    """{"name", "state", "checked": "hashes" or "headers", "problems": {file: what is wrong with it}, "unchecked":
+    [files without a hash]}. A cached model's files are compared with their hashes; of others the headers are read, which
+    say how long the files must be."""
     from gomlx import hub
-    if hub.is_name(name) and not os.path.exists(name):
-        with bars.reporting(True, f"verifying {name}") as report:
-            return hub.verify(name, report)
-    path = loading.locate(name)
+    if name == loading.PACKAGED or os.path.exists(name):
+        return verified_headers(name)
+    one = {"name": name, "state": "good", "checked": "hashes", "problems": {}, "unchecked": []}
     try:
+        with bars.reporting(True, f"verifying {name}") as report:
+            found = hub.verify(name, report)
+    except OSError as error:
+        return one | {"state": "not found", "problems": {"": str(error)}}
+    one |= {"problems": found.problems, "unchecked": found.unchecked}
+    if reason := corrupted.get(hub.repo_of(name)):
+        one["problems"] = {"": f"corrupted: {reason}"} | found.problems
+        one["state"] = "corrupted"
+    elif found.problems:
+        one["state"] = "damaged" if found.files else "empty"
+    elif found.unchecked:
+        one["state"] = "not checked" if len(found.unchecked) == found.files else "part checked"
+    return one
+
+
+def verified_headers(name):
+    path, problems = name, {}
+    try:
+        path = loading.locate(name)
         headers.read(path)
     except (gomlx.Error, OSError, ValueError) as error:
-        return {os.path.basename(path): " ".join(str(error).split())}
-    return {}
+        problems = {os.path.basename(path): " ".join(str(error).split())}
+    return {"name": name, "state": "damaged" if problems else "good", "checked": "headers", "problems": problems,
+            "unchecked": []}
