@@ -6,7 +6,7 @@ import inspect
 import json
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gomlx import _gomlx, arguments, bars, defaults, headers, memory_plan
 from gomlx.bars import Progress
@@ -15,11 +15,21 @@ from gomlx.prompt_cache import PromptCache
 from gomlx.scoring import stated_pooling
 from gomlx.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from gomlx.options import LoadOptions
+
 PACKAGED = "fable"
 PACKAGED_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models", "fable-Q8_0.gguf")
 log = logging.getLogger("gomlx")
 
 
+@overload
+def load(path_or_name: str | os.PathLike[str] | None = None, *, backend: Literal["native"] | None = None,
+         **options: Unpack[LoadOptions]) -> Model: ...
+@overload
+def load(path_or_name: str | os.PathLike[str] | None = None, *, backend: str, **options: Any) -> Model: ...
 def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: int | None = None, dtype: str | None = None,
          kv_dtype: str | _gomlx.Dtype | None = None, activations: str | None = None, threads: int | None = None,
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,

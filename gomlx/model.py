@@ -531,7 +531,7 @@ class Model(Inspectable):
         ids give a list, computed together."""
         return scoring.score(self, text)
 
-    def embed(self, texts: str | Ids | Sequence[str | Ids], pooling: str | None = None,
+    def embed(self, texts: str | Ids | Sequence[str | Ids], pooling: Literal["last", "mean", "cls"] | None = None,
               normalize: bool | None = None) -> _gomlx.array:
         """float32 [hidden] of one text (or token ids), [n, hidden] of several: the last layer's normed output.
 

@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from gomlx._gomlx import Session
+from gomlx._gomlx import Dtype, Session
+from gomlx.bars import Progress
 from gomlx.inspection import Patch, Steer
 from gomlx.parsing import Parser
 from gomlx.probes import Probe, ProbeEvent
+from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling
 
 Message = Mapping[str, Any]
 # Numbers of continuations that are certainly not one: generate() gives a BatchStream for them.
 Several = Literal[2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 32, 64, 128]
+
+
+class LoadOptions(TypedDict, total=False):
+    """Of gomlx.load() with the engine of this package; other backends have options of their own. Types of numbers are
+    any str, for programs that have them in tables."""
+    context_length: int | None
+    dtype: str | None
+    kv_dtype: str | Dtype | None
+    activations: str | None
+    threads: int | None
+    context_policy: Literal["stop", "error", "rotate"] | None
+    parallel: int | None
+    prompt_cache: bool | PromptCache
+    progress: Progress
+    fits: Literal["error", "warn", "ignore"]
 
 
 class SamplingFields(TypedDict, total=False):

@@ -115,6 +115,13 @@ with gomlx.load() as model:
     model.generate("a", max_token=3)
     model.generate("a", n=4).result
     model.logits([1, 2]).nothing
+    model.embed("a", pooling="max")
+gomlx.load(treads=2)
+gomlx.load(fits="maybe")
+gomlx.load("m", kv_dtype=8)
+gomlx.load("m", context_policy="wrap")
+gomlx.load("m", backend="mlx_lm", python="/opt/bin/python")
+gomlx.load("m", fits="error", kv_dtype=mx.float16, dtype="bfloat16", context_policy="rotate", progress=False)
 """
 
 
@@ -131,7 +138,7 @@ def test_a_users_mistakes_are_type_errors(folder, checker):
     (folder / "wrong.py").write_text(WRONG)
     done = checker(folder, "wrong.py")
     found = {int(line) for line in re.findall(r"wrong\.py:(\d+):.*error", done.stdout)}
-    assert found >= {4, 5, 6, 9, 10, 11}, done.stdout + done.stderr
+    assert found >= {4, 5, 6, 9, 10, 11, 12, 13, 14, 15, 16} and not found & {17, 18}, done.stdout + done.stderr
 
 
 def test_the_stubs_themselves_are_sound(folder):
@@ -212,6 +219,8 @@ def keys(kind):
 def test_the_options_are_those_of_the_functions():
     fields = {one for one in inspect.signature(gomlx.Sampling).parameters}
     assert keys(options.SamplingFields) == fields
+    assert keys(options.LoadOptions) == {*inspect.signature(gomlx.load).parameters} - {"path_or_name", "backend",
+                                                                                       "backend_options"}
     for kind, function, own in ((options.GenerateOptions, gomlx.Model.generate, {"prompt", "n", "changes"}),
                                 (options.ChatOptions, gomlx.Model.chat, {"messages", "n", "options"})):
         taken = set(inspect.signature(function).parameters) - own - {"self"}
