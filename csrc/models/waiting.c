@@ -137,25 +137,26 @@ static void undo_packing(gm_loader *l) {
     l->shared_used = l->room;
 }
 
-/* The first pass read all of the files: what is mapped of them goes, so that it is not there beside what is packed. */
-static void forget_files(const gm_loader *l) {
-    for (size_t i = 0; i < l->n_jobs; i++)
-        if (l->jobs[i].waits)
-            checkpoint_done_with(l->checkpoint, l->jobs[i].tensor);
+/* The next matrix is read ahead while this one is packed: memory may have been short since the first pass. */
+static void read_ahead(const gm_loader *l) {
+    for (size_t i = l->at + 1; i < l->n_jobs; i++)
+        if (l->jobs[i].waits) {
+            checkpoint_will_need(l->checkpoint, l->jobs[i].tensor);
+            return;
+        }
 }
 
 gm_status model_pack(const gm_model *m, int64_t deadline_ns, bool continuing) {
     gm_loader *l = m->waiting->loader;
     if (l->packing && !continuing)
         undo_packing(l);
-    if (l->at == 0 && !l->packing)
-        forget_files(l);
     for (; l->at < l->n_jobs; l->at++) {
         job *j = &l->jobs[l->at];
         if (!j->waits)
             continue;
         if (!l->packing) {
             GM_TRY(checkpoint_check_unchanged(l->checkpoint));
+            read_ahead(l);
             GM_TRY(start_packing(l, j, m->threads));
         }
         gm_status status = queue_step(l->queue, deadline_ns);
