@@ -399,6 +399,14 @@ gm_status gm_loader_open(const gm_load_options *options, gm_loader **out);
 gm_status gm_loader_step(gm_loader *loader, int slice_ms, double *progress); /* GM_OK when all weights are in memory, or mapped */
 gm_status gm_loader_finish(gm_loader *loader, gm_model **out);
 void gm_loader_close(gm_loader *loader);
+/* What loading with these options takes, by the headers of the files alone, as a JSON object (gm_buffer_free): the config's
+ * sizes, what each layer is and keeps of a sequence, bytes of the tensors in the files and packed, types of activations and
+ * of the cache, and an estimate of a pass's working memory. What the loader would refuse is refused, but a tensor that is
+ * missing is left out. */
+gm_status gm_describe(const gm_load_options *options, char **json);
+/* How caches keep positions, as a JSON object: the positions of a block, those kept before a window, the copies of a
+ * recurrent state, the rows of a pass, and the bytes of a value by type. */
+gm_status gm_describe_cache(char **json);
 gm_model *gm_model_retain(gm_model *m);
 void gm_model_release(gm_model *m);
 /* Everything known about the model, as a JSON object (from gm_buffer_free's allocator). */

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from gomlx import _gomlx, hub
 
 LISTED = 4096                                   # items of an array of metadata that are kept; of longer ones the count
-# Parts of multimodal checkpoints that no language model loads.
-TOWERS = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector|audio_tower|embed_audio|embed_vision|"
-                    r"vision_embedder|visual|mtp)\.")
 
 
 @dataclass(frozen=True)
@@ -32,11 +29,6 @@ class Header:
     files: list[str]                            # those with weights
     bytes: int                                  # of these files
     tensors: dict[str, Tensor] = field(repr=False)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of the tensors of the language model."""
-        return sum(one.bytes for name, one in self.tensors.items() if not TOWERS.match(name))
 
 
 def read(path: str | os.PathLike[str]) -> Header:

@@ -127,7 +127,7 @@ def check_fit(path, strict, context_length, dtype, kv_dtype, activations):
         kv_dtype = str(kv_dtype).removeprefix("mlx.core.") if kv_dtype is not None else \
             "float32" if activations == "float32" else None
         plan = memory_plan.plan_memory(path, context=context_length, kv_dtype=kv_dtype, dtype=dtype)
-    except (_gomlx.Error, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+    except (_gomlx.Error, OSError, ValueError, TypeError, NotImplementedError) as error:
         log.debug("%s: no memory plan: %s", path, error)        # what is wrong with the file, its loader says better
         return
     if plan.fits or plan.context > plan.context_ceiling:

@@ -65,6 +65,7 @@ ARGUMENTS |= for_reductions | {
     "random.permutation.x": "int | array", "depends.inputs": "array | Sequence[array]",
     "depends.dependencies": "array | Sequence[array]",
     # The engine's own functions and classes.
+    "describe.kv_dtype": "str | Dtype", "describe.dtype": "str | Dtype", "describe.activations": "str",
     "load_model.kv_dtype": "str | Dtype", "load_model.dtype": "str | Dtype", "load_model.activations": "str",
     "load_model.progress": "Callable[[float], object]", "load_model.context_policy": "str",
     "stream.session": "Session", "stream.tokenizer": "Tokenizer", "stream.prompt_ids": "Sequence[int]",
@@ -95,7 +96,7 @@ RESULTS = {
     **dict.fromkeys(("get_active_memory", "get_peak_memory", "get_cache_memory", "get_memory_limit", "set_memory_limit",
                      "set_cache_limit", "set_wired_limit", "get_array_buffer_size", "default_threads"), "int"),
     "isa": "str", "isa_reason": "str", "default_threads_reason": "str", "multiplies_bfloat16": "bool",
-    "load_model": "Model", "stream": "TokenStream", "sample": "list[int]",
+    "load_model": "Model", "describe": "dict[str, Any]", "describe_cache": "dict[str, Any]", "stream": "TokenStream", "sample": "list[int]",
     "minmax": PAIR, "meshgrid": "tuple[array, ...]", "unstack": "tuple[array, ...]",
     **dict.fromkeys(("broadcast_arrays", "split", "divmod", "quantize", "array.split"), "list[array]"),
     "broadcast_shapes": "tuple[int, ...]",

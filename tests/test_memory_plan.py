@@ -8,10 +8,11 @@ import pytest
 
 import gomlx
 import gomlx.core
-from gomlx import doctor, headers, memory_plan
+from gomlx import _gomlx, doctor, memory_plan
 from gomlx.memory_plan import Layer, default_kv_cache_q8_enabled, kv_cache_bytes_per_token, layers_of, plan_memory
 
 GB = 10**9
+W = 561_524 * 4096              # bytes of an embedding, 2.30 GB
 LLAMA_1B = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072}
 GEMMA4 = {"model_type": "gemma4", "text_config": {
@@ -21,10 +22,15 @@ GEMMA4 = {"model_type": "gemma4", "text_config": {
 
 
 def folder(path, config, weight_bytes=0):
-    """A folder whose safetensors file has one tensor; the bytes are a hole in the file."""
+    """A folder whose safetensors file has one tensor, the embedding; the bytes are a hole in the file."""
     path.mkdir(exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config))
-    header = json.dumps({"model.embed_tokens.weight": {"dtype": "BF16", "shape": [1000, weight_bytes // 2000],
+    text = config.get("text_config", config)
+    hidden = text["hidden_size"] if isinstance(text["hidden_size"], int) else 2048
+    rows = weight_bytes // (2 * hidden) or 1000
+    weight_bytes = rows * 2 * hidden
+    text = text | {"vocab_size": rows}
+    (path / "config.json").write_text(json.dumps(config | ({"text_config": text} if "text_config" in config else text)))
+    header = json.dumps({"model.embed_tokens.weight": {"dtype": "BF16", "shape": [rows, hidden],
                                                        "data_offsets": [0, weight_bytes]}}).encode()
     with open(path / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
@@ -33,7 +39,7 @@ def folder(path, config, weight_bytes=0):
 
 
 def layers(tmp_path, config):
-    return layers_of(headers.read(folder(tmp_path / "model", config)))
+    return layers_of(_gomlx.describe(folder(tmp_path / "model", config)))
 
 
 def test_what_the_engine_says():
@@ -52,7 +58,8 @@ def test_what_the_engine_says():
     ({**LLAMA_1B, "model_type": "mistral", "sliding_window": 4096}, [Layer(8, 64, 4096)] * 16),
     ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, [Layer(8, 64)] * 16),
     ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 4096}, [Layer(8, 64)] * 16),
-    ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True}, [Layer(8, 64, 64)] * 16),
+    ({**LLAMA_1B, "model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 9},
+     [*[Layer(8, 64)] * 9, *[Layer(8, 64, 64)] * 7]),
     ({**LLAMA_1B, "model_type": "qwen3", "head_dim": None}, [Layer(8, 128)] * 16),
     ({**LLAMA_1B, "model_type": "gemma2", "num_hidden_layers": 4, "sliding_window": 64},
      [Layer(8, 64, 64), Layer(8, 64)] * 2),
@@ -60,7 +67,9 @@ def test_what_the_engine_says():
      [*[Layer(8, 64, 512)] * 5, Layer(8, 64), Layer(8, 64, 512)]),
     ({**LLAMA_1B, "model_type": "gpt_oss", "num_hidden_layers": 2}, [Layer(8, 64, 128), Layer(8, 64)]),
     ({**LLAMA_1B, "num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 9},
-     [Layer(8, 64), Layer(8, 64, 9)]),
+     [Layer(8, 64)] * 2),                       # Llama has no windows, whatever its config says
+    ({**LLAMA_1B, "model_type": "qwen2", "num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 9,
+      "layer_types": ["full_attention", "sliding_attention"]}, [Layer(8, 64), Layer(8, 64, 9)]),
     (GEMMA4, [*[Layer(1, 256, 512)] * 5, Layer(1, 512), Layer(1, 256, 512), Layer(1, 256, 512),
               *[Layer(1, 256, 512, True)] * 3, Layer(1, 512, 0, True)]),
     ({"model_type": "gemma4_text", **{**GEMMA4["text_config"], "attention_k_eq_v": True, "num_hidden_layers": 1,
@@ -85,10 +94,10 @@ def test_a_layer_in_bytes():
     (4 * GB, 14000, 16000),     # 85 % of it, less 2.3 GB of weights and 50 MB of working memory, at 65536 bytes a token
     (6 * GB, 39000, 43000), (100 * GB, 131072, 131072), (GB // 2, 4096, 4096)])
 def test_the_context_that_fits(tmp_path, budget, least, most):
-    path = folder(tmp_path / "model", {**LLAMA_1B, "torch_dtype": "bfloat16"}, 2_300_000_000)
+    path = folder(tmp_path / "model", {**LLAMA_1B, "torch_dtype": "bfloat16"}, W)
     plan = plan_memory(path, budget=budget, kv_dtype="float32")
     per_token = 16 * 2 * 8 * 64 * 4
-    assert plan.kv_bytes_per_token == per_token and plan.weight_bytes == 2_300_000_000
+    assert plan.kv_bytes_per_token == per_token and plan.weight_bytes == W
     room = int(0.85 * budget) - plan.weight_bytes - plan.working_bytes
     assert plan.context == max(4096, min(131072, room // per_token // 512 * 512))
     assert plan.context % 512 == 0 and plan.fits == (budget > GB)
@@ -107,7 +116,7 @@ def test_the_ceilings(tmp_path):
 
 
 def test_what_does_not_fit_is_said_with_numbers(tmp_path):
-    path = folder(tmp_path / "model", LLAMA_1B, 2_300_000_000)
+    path = folder(tmp_path / "model", LLAMA_1B, W)
     plan = plan_memory(path, budget=2 * GB)
     assert not plan.fits and plan.max_batch == 0
     assert plan.why.startswith("weights 2.30 GB + working memory") and "are more than 2.00 GB (given)" in plan.why
@@ -123,9 +132,9 @@ def test_what_does_not_fit_is_said_with_numbers(tmp_path):
 
 
 def test_dtype_of_weights(tmp_path):
-    path = folder(tmp_path / "model", LLAMA_1B, 1_000_000)
-    assert [plan_memory(path, dtype=one).weight_bytes for one in ("float32", "float16", None)] == [2_000_000, 1_000_000,
-                                                                                                   1_000_000]
+    path = folder(tmp_path / "model", LLAMA_1B, 1_024_000)
+    assert [plan_memory(path, dtype=one).weight_bytes for one in ("float32", "float16", None)] == [2_048_000, 1_024_000,
+                                                                                                   1_024_000]
 
 
 @pytest.mark.parametrize("options, error", [
@@ -137,12 +146,43 @@ def test_wrong_options(options, error):
         plan_memory(**options)
 
 
-@pytest.mark.parametrize("change", [{"num_hidden_layers": "many"}, {"num_hidden_layers": 10**9},
-                                    {"num_attention_heads": None}, {"num_hidden_layers": -1},
-                                    {"hidden_size": [], "head_dim": None}])
-def test_hostile_configs(tmp_path, change):
-    with pytest.raises(ValueError, match="expected a number|layers"):
-        plan_memory(folder(tmp_path / "model", {**LLAMA_1B, **change}))
+@pytest.mark.parametrize("change, words", [
+    ({"num_hidden_layers": "many"}, "num_hidden_layers is no number"), ({"num_hidden_layers": 10**9}, "is 1000000000, expected 1"),
+    ({"num_attention_heads": None}, "num_attention_heads is missing"), ({"num_hidden_layers": -1}, "is -1, expected 1"),
+    ({"hidden_size": [], "head_dim": None}, "hidden_size is 0, expected 1"), ({"model_type": "unheard"}, "\"unheard\" is not supported")])
+def test_hostile_configs(tmp_path, change, words):
+    """The plan's errors are the loader's."""
+    path = folder(tmp_path / "model", {**LLAMA_1B, **change})
+    for ask in (plan_memory, gomlx.load):
+        with pytest.raises((gomlx.Error, ValueError), match=words):
+            ask(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"dtype": "float16", "kv_dtype": "q8_0"},
+                                     {"activations": "float32"}, {"dtype": "bfloat16", "activations": "bfloat16"}])
+@pytest.mark.parametrize("name", ["gemma4", "qwen3_5", "gpt_oss", "qwen3_moe", "fable-gguf/fable-Q4_K_M.gguf"])
+def test_what_is_described_is_what_is_loaded(shared, name, options):
+    path = os.path.join(shared, "data", "models", name)
+    if "gguf" in name and options.get("activations") == "bfloat16":
+        pytest.skip("no matrix of it is in bfloat16")
+    known = _gomlx.describe(path, **options)
+    gc.collect()
+    before = gomlx.core.get_active_memory()
+    model = _gomlx.load_model(path, **options)
+    stream = [token.id for token in _gomlx.stream(model.new_session(), None, [1, 2, 3], temperature=0, max_tokens=4)]
+    info = model.info()
+    assert len(stream) > 1 and {key: known[key] for key in known if key in info and key != "weight_bytes"} == {
+        key: info[key] for key in known if key in info and key != "weight_bytes"}
+    per_token = sum(2 * one["n_kv_heads"] * one["head_dim"] * memory_plan.KV_BYTES[known["kv_dtype"]]
+                    for one in known["layers"] if one["kind"] != "linear" and not one["shared"])
+    assert per_token == info["kv_bytes_per_token"]
+    gc.collect()
+    held = gomlx.core.get_active_memory() - before         # and frequencies; blocks of memory are a little larger
+    assert known["packed_bytes"] <= held < 1.05 * known["packed_bytes"]
+    inside = sum(one["packed_bytes"] for one in known["layers"])
+    tensors = sum(one["packed_bytes"] for one in known["tensors"].values())
+    assert 0 < inside < known["packed_bytes"] == tensors and known["weight_bytes"] > 0
+    model.close()
 
 
 def test_the_rule_for_q8_entries():

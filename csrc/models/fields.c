@@ -28,6 +28,10 @@ bool fields_next(const gm_model *m, field_cursor *c) {
     return false;
 }
 
+bool fields_multiplies(const gm_weight_field *f) {
+    return (f->kind == FIELD_LINEAR || f->kind == FIELD_EXPERTS) && f->rows != DIM_EXPERTS;
+}
+
 /* ---- finding tensors ---- */
 const gm_tensor *fields_find(const gm_loader *l, char name[NAME_BYTES], const char *format, ...) {
     va_list args;
@@ -74,6 +78,8 @@ gm_status fields_refuse_shape(const gm_loader *l, const gm_tensor *t, int ndim, 
 }
 
 gm_status fields_missing(const gm_loader *l, const char *name) {
+    if (l->describes)
+        return GM_OK;
     return gm_fail(GM_EBADFILE, "%s: tensor %s is missing", l->path, name);
 }
 
@@ -101,6 +107,8 @@ gm_status fields_add(gm_loader *l, job j) {
     for (int i = 0; i < 3; i++)
         if (read[i])
             l->used[read[i] - checkpoint_at(l->checkpoint, 0)] = true;
+    j.layer = l->layer;
+    j.multiplies = l->multiplies && j.kind == JOB_PACK;
     l->jobs[l->n_jobs++] = j;
     l->bytes_total += fields_job_bytes(&j);
     return GM_OK;
@@ -287,11 +295,10 @@ static gm_status add_matrix(gm_loader *l, const char *base, gm_linear *linear, j
 }
 
 gm_status fields_need_bias(const gm_loader *l, const gm_linear *linear) {
-    const job *last = &l->jobs[l->n_jobs - 1];
-    if (last->to == &linear->bias)
+    if (l->describes || l->jobs[l->n_jobs - 1].to == &linear->bias)
         return GM_OK;
     return gm_fail(GM_EBADFILE, "%s: there is no bias to tensor %s, expected one as every %s has", l->path,
-                   last->tensor->name, l->model->arch->name);
+                   l->jobs[l->n_jobs - 1].tensor->name, l->model->arch->name);
 }
 
 static gm_status add_linear(gm_loader *l, const field_cursor *c) {
@@ -339,8 +346,12 @@ gm_status fields_list(gm_loader *l) {
         return gm_fail(GM_EBADFILE, "%s: a vocabulary of %lld tokens", l->path, (long long)c->vocab);
     if (c->tied < 0)
         c->tied = !fields_find(l, name, "%s.weight", head);
+    l->layer = -1;
+    l->multiplies = c->tied;
     GM_TRY(add_matrix(l, embed, &m->embedding, (job){0}, c->vocab, c->vocab, c->hidden));
     for (field_cursor at = {0}; fields_next(m, &at);) {
+        l->layer = at.layer;
+        l->multiplies = fields_multiplies(at.field);
         switch (at.field->kind) {
         case FIELD_LINEAR: GM_TRY(add_linear(l, &at)); break;
         case FIELD_EXPERTS: GM_TRY(fields_add_experts(l, &at)); break;
@@ -348,13 +359,16 @@ gm_status fields_list(gm_loader *l) {
         case FIELD_MATRIX: GM_TRY(add_vector(l, &at)); break;
         }
     }
+    l->layer = -1;
+    l->multiplies = true;
     t = is_gguf ? fields_find(l, name, "output_norm.weight") : fields_find(l, name, "%s%snorm.weight", l->prefix,
                                                              *l->prefix ? "." : "");
     if (!t)
-        return fields_missing(l, name);
-    if (!fields_has_shape(t, 1, &c->hidden))
+        GM_TRY(fields_missing(l, name));
+    if (t && !fields_has_shape(t, 1, &c->hidden))
         return fields_refuse_shape(l, t, 1, &c->hidden);
-    GM_TRY(fields_add(l, (job){.tensor = t, .to = &m->norm, .kind = JOB_VECTOR, .rows = c->hidden, .columns = 1}));
+    if (t)
+        GM_TRY(fields_add(l, (job){.tensor = t, .to = &m->norm, .kind = JOB_VECTOR, .rows = c->hidden, .columns = 1}));
     return c->tied ? GM_OK : add_matrix(l, head, &m->head, (job){0}, c->vocab, c->vocab, c->hidden);
 }
 

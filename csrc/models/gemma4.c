@@ -239,8 +239,17 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     return head_apply(s, &pass, x, hidden);
 }
 
+/* Norms after both parts and the inputs of each layer; MLP and experts are side by side. */
+static double inside(const gm_config *c, double mlp, double mixture) {
+    (void)mlp;
+    double widest = 2.0 * (double)c->mlp;
+    widest = mixture > widest ? mixture : widest;
+    return widest + (double)(c->hidden + c->n_layers * c->per_layer_input);
+}
+
 static const char *const types[] = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified", NULL},
                   *const gguf_names[] = {"gemma4", NULL};
 const gm_architecture gemma4_architecture = {
     .name = "gemma4", .gguf = gguf_names, .types = types, .layer_size = sizeof(layer), .globals_size = sizeof(globals),
-    .fields = fields, .globals = global_fields, .configure = configure, .forward = forward};
+    .fields = fields, .globals = global_fields, .configure = configure, .forward = forward,
+    .inside = inside};

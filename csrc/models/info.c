@@ -82,18 +82,47 @@ static bool add_unused(cJSON *o, const gm_loader *l) {
     return ok;
 }
 
-/* "full", "sliding" or "linear" for each layer, when they are not all alike. */
-static bool add_kinds(cJSON *o, const gm_config *c) {
+const char *info_kind(gm_layer_kind kind) {
     static const char *const names[] = {"full", "sliding", "linear"};
+    return names[kind];
+}
+
+/* The kind of each layer, when they are not all alike. */
+static bool add_kinds(cJSON *o, const gm_config *c) {
     bool alike = true, ok = true;
     for (int64_t i = 1; i < c->n_layers; i++)
         alike &= c->layers[i].kind == c->layers[0].kind;
     cJSON *list = alike ? NULL : cJSON_AddArrayToObject(o, "layer_types");
     for (int64_t i = 0; i < c->n_layers && !alike && ok; i++) {
-        cJSON *name = cJSON_CreateString(names[c->layers[i].kind]);
+        cJSON *name = cJSON_CreateString(info_kind(c->layers[i].kind));
         ok = list && name && cJSON_AddItemToArray(list, name);
     }
     return ok;
+}
+
+typedef struct { const char *key; double value; } number;
+
+static bool add_numbers(cJSON *o, const number *numbers, size_t n) {
+    bool ok = true;
+    for (size_t i = 0; i < n && ok; i++)
+        ok = cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value) != NULL;
+    return ok;
+}
+
+static const rope_config *main_rope(const gm_config *c) {
+    return &c->rope[c->rope[ROPE_FULL].dims ? ROPE_FULL : ROPE_SLIDING];
+}
+
+bool info_add_config(cJSON *o, const gm_config *c) {
+    const number numbers[] = {
+        {"vocab_size", (double)c->vocab}, {"hidden_size", (double)c->hidden}, {"n_layers", (double)c->n_layers},
+        {"n_heads", (double)c->n_heads}, {"n_kv_heads", (double)c->n_kv_heads}, {"head_dim", (double)c->head_dim},
+        {"mlp_size", (double)c->mlp}, {"n_experts", (double)c->n_experts},
+        {"n_experts_used", (double)c->n_experts_used},
+        {"context_length", (double)c->context}, {"sliding_window", (double)c->window}, {"rms_norm_eps", c->eps},
+        {"rope_theta", main_rope(c)->theta},
+    };
+    return add_numbers(o, numbers, sizeof numbers / sizeof *numbers);
 }
 
 gm_status make_info(gm_loader *l) {
@@ -101,7 +130,7 @@ gm_status make_info(gm_loader *l) {
     const gm_config *c = &m->config;
     const gguf *g = checkpoint_gguf(l->checkpoint);
     static const char *const ropes[] = {"default", "linear", "llama3", "yarn", "dynamic", "proportional"};
-    const rope_config *rope = &c->rope[c->rope[ROPE_FULL].dims ? ROPE_FULL : ROPE_SLIDING];
+    const rope_config *rope = main_rope(c);
     const bool divided = g && rope->kind == ROPE_DEFAULT && checkpoint_find(l->checkpoint, "rope_freqs.weight");
     int64_t parameters = 0;
     cJSON *o = cJSON_CreateObject();
@@ -117,16 +146,9 @@ gm_status make_info(gm_loader *l) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         ok = ok && cJSON_AddStringToObject(o, texts[i].key, texts[i].value);
     ok = ok && add_types(o, m, &parameters);
-    const struct { const char *key; double value; } numbers[] = {
-        {"parameters", (double)parameters}, {"weight_bytes", (double)m->weight_bytes}, {"vocab_size", (double)c->vocab},
-        {"hidden_size", (double)c->hidden}, {"n_layers", (double)c->n_layers}, {"n_heads", (double)c->n_heads},
-        {"n_kv_heads", (double)c->n_kv_heads}, {"head_dim", (double)c->head_dim}, {"mlp_size", (double)c->mlp},
-        {"n_experts", (double)c->n_experts}, {"n_experts_used", (double)c->n_experts_used},
-        {"context_length", (double)c->context}, {"sliding_window", (double)c->window}, {"rms_norm_eps", c->eps},
-        {"rope_theta", rope->theta}, {"threads", m->threads}, {"kv_bytes_per_token", (double)cache_position_bytes(&m->layout)},
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        ok = ok && cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
+    const number bytes[] = {{"parameters", (double)parameters}, {"weight_bytes", (double)m->weight_bytes}},
+                 made[] = {{"threads", m->threads}, {"kv_bytes_per_token", (double)cache_position_bytes(&m->layout)}};
+    ok = ok && add_numbers(o, bytes, 2) && info_add_config(o, c) && add_numbers(o, made, 2);
     ok = ok && cJSON_AddBoolToObject(o, "tied", c->tied) && add_kinds(o, c) && add_unused(o, l) &&
          (!g || add_metadata(o, g));
     char *text = ok ? cJSON_PrintUnformatted(o) : NULL;

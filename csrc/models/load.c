@@ -101,7 +101,27 @@ static gm_status check_options(const gm_load_options *o) {
     return GM_OK;
 }
 
-gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
+static gm_status open_model(gm_loader *l) {
+    gm_model *m = l->model;
+    const int64_t context = l->options.context_length;
+    GM_TRY(checkpoint_open(l->path, &l->checkpoint));
+    if (!(l->used = memory_zeroed((size_t)checkpoint_count(l->checkpoint) + 1)))
+        return GM_ENOMEM;
+    GM_TRY(read_config(l));
+    if (context > m->config.context)
+        return gm_fail(GM_EVALUE, "load: context_length %lld is more than the model's %lld", (long long)context,
+                       (long long)m->config.context);
+    if (context)
+        m->config.context = context;
+    if (!(m->layers = memory_zeroed((size_t)m->config.n_layers * m->arch->layer_size)))
+        return GM_ENOMEM;
+    if (m->arch->globals && !(m->globals = memory_zeroed(m->arch->globals_size)))
+        return GM_ENOMEM;
+    GM_TRY(fields_list(l));
+    return make_frequencies(l);
+}
+
+gm_status loader_open(const gm_load_options *options, bool describes, gm_loader **out) {
     *out = NULL;
     GM_TRY(gm_init());
     GM_TRY(check_options(options));
@@ -109,39 +129,30 @@ gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
     if (!l)
         return GM_ENOMEM;
     l->options = *options;
+    l->describes = describes;
     l->path = memory_copy_text(options->path, strlen(options->path));
     l->model = memory_zeroed(sizeof *l->model);
     l->queue = queue_new();
     if (l->model)
         atomic_init(&l->model->refs, 1);
-    gm_status status = l->path && l->model && l->queue ? checkpoint_open(l->path, &l->checkpoint) : GM_ENOMEM;
-    if (status == GM_OK && !(l->used = memory_zeroed((size_t)checkpoint_count(l->checkpoint) + 1)))
-        status = GM_ENOMEM;
-    if (status == GM_OK)
-        status = read_config(l);
-    gm_model *m = l->model;
-    if (status == GM_OK) {
-        if (options->context_length > m->config.context)
-            status = gm_fail(GM_EVALUE, "load: context_length %lld is more than the model's %lld",
-                             (long long)options->context_length, (long long)m->config.context);
-        else if (options->context_length)
-            m->config.context = options->context_length;
-    }
-    if (status == GM_OK && !(m->layers = memory_zeroed((size_t)m->config.n_layers * m->arch->layer_size)))
-        status = GM_ENOMEM;
-    if (status == GM_OK && m->arch->globals && !(m->globals = memory_zeroed(m->arch->globals_size)))
-        status = GM_ENOMEM;
-    if (status == GM_OK)
-        status = fields_list(l);
-    if (status == GM_OK)
-        status = make_frequencies(l);
-    if (status == GM_OK)
-        status = fields_check_unused(l);
+    const gm_status status = l->path && l->model && l->queue ? open_model(l) : GM_ENOMEM;
+    if (status != GM_OK)
+        gm_loader_close(l);
+    else
+        *out = l;
+    return status;
+}
+
+gm_status gm_loader_open(const gm_load_options *options, gm_loader **out) {
+    gm_loader *l;
+    *out = NULL;
+    GM_TRY(loader_open(options, false, &l));
+    const gm_status status = fields_check_unused(l);
     if (status != GM_OK) {
         gm_loader_close(l);
         return status;
     }
-    m->threads = options->threads ? options->threads : gm_default_threads();
+    l->model->threads = options->threads ? options->threads : gm_default_threads();
     for (size_t i = 0; i < l->n_jobs; i++)
         l->jobs[i].waits = waiting_can(l, &l->jobs[i]);
     *out = l;
@@ -449,19 +460,29 @@ static void use_activations(gm_model *m, gm_linear *linear, bool int8, bool bf16
     m->bf16 |= linear->bf16;
 }
 
+void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16) {
+    *int8 = o->activations == -1 || o->activations == 1;
+    *bf16 = o->activations == 2 || (o->activations == -1 && gm_multiplies_bfloat16());
+}
+
+int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16) {
+    return o->kv_dtype != -1 ? o->kv_dtype : int8 || bf16 ? GM_FLOAT16 : GM_FLOAT32;
+}
+
 /* What activations the linear layers multiply, what the KV cache holds: the options, or the default of the container and
- * of the processor. A router's choices are not to be rounded. */
+ * of the processor. */
 static gm_status settle(gm_loader *l) {
     gm_model *m = l->model;
     const int option = l->options.activations;
-    const bool int8 = option == -1 || option == 1, bf16 = option == 2 || (option == -1 && gm_multiplies_bfloat16());
+    bool int8, bf16;
+    loader_choose_activations(&l->options, &int8, &bf16);
     if (m->config.tied) {
         m->head = m->embedding;
         gm_retain(m->head.weight);
     }
     for (field_cursor at = {0}; fields_next(m, &at);)
         if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
-            use_activations(m, at.where, int8 && at.field->rows != DIM_EXPERTS, bf16 && at.field->rows != DIM_EXPERTS);
+            use_activations(m, at.where, int8 && fields_multiplies(at.field), bf16 && fields_multiplies(at.field));
     use_activations(m, &m->head, int8, bf16);
     if (option == 2 && !m->bf16)
         return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
@@ -471,8 +492,7 @@ static gm_status settle(gm_loader *l) {
                        "are others", l->path);
     m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
-    return model_lay_out(m, l->options.kv_dtype != -1 ? l->options.kv_dtype
-                                                     : m->int8 || m->bf16 ? GM_FLOAT16 : GM_FLOAT32);
+    return model_lay_out(m, loader_choose_kv(&l->options, m->int8, m->bf16));
 }
 
 gm_status gm_loader_finish(gm_loader *l, gm_model **out) {

@@ -1,6 +1,7 @@
 /* load.h - the inside of a loader: what load.c does job by job, what fields.c lists, what info.c tells. */
 #ifndef GOMLX_MODELS_LOAD_H
 #define GOMLX_MODELS_LOAD_H
+#include <cjson/cJSON.h>
 #include "core/graph.h"
 #include "models/config.h"
 
@@ -28,6 +29,8 @@ typedef struct {
     int n_picks;
     int64_t permuted_heads;      /* > 0: rows of each of so many heads are interleaved in the file */
     int64_t transposed;          /* > 0: the tensor has columns as its rows, so many numbers each */
+    int64_t layer;               /* whose weight it is, -1: the model's own */
+    bool multiplies;             /* a linear layer, which takes the activations of the model; a router's are exact */
     bool waits;                  /* the array has these rows until the model's second pass: waiting.c */
     gm_rows in_rows;
 } job;
@@ -39,6 +42,9 @@ struct gm_loader {
     gm_model *model;
     const char *prefix;          /* of the names in safetensors: "model", "language_model.model" */
     bool centred;                /* FIELD_CENTRED norms are stored without the 1 */
+    bool describes;              /* nothing is to be loaded: what is missing is left out */
+    int64_t layer;               /* of the field being listed */
+    bool multiplies;
     job *jobs;
     size_t n_jobs, capacity, at;
     bool *used;                  /* which tensors of the checkpoint the model is made of */
@@ -54,7 +60,12 @@ struct gm_loader {
     size_t promised;             /* bytes that its matrices in rows will take: waiting.c */
 };
 
-/* load.c, also for waiting.c */
+/* load.c, also for waiting.c and describe.c */
+/* Opens the files, reads the config and lists the jobs. *out NULL on failure. */
+gm_status loader_open(const gm_load_options *options, bool describes, gm_loader **out);
+size_t loader_result_bytes(const gm_loader *l, const job *j);       /* of the array that the job is, or is a part of */
+int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16);          /* the type of the cache's entries */
+void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16);   /* what may be multiplied */
 int loader_format(const gm_loader *l, const job *j);         /* that the job's matrix is packed in */
 size_t loader_result_bytes(const gm_loader *l, const job *j);        /* that the job's array takes */
 /* Room for the matrix of a job, beside those of the jobs behind it that are packed with it. */
@@ -86,6 +97,7 @@ typedef struct {
     bool begun;
 } field_cursor;
 bool fields_next(const gm_model *m, field_cursor *c);
+bool fields_multiplies(const gm_weight_field *f);           /* a linear layer, but not a router: its choices are exact */
 /* "model.layers.3." or "blk.3."; for globals "model." or nothing. */
 void fields_prefix(const gm_loader *l, int64_t layer, char out[NAME_BYTES]);
 /* The first of the field's names that is in the files with this ending; name is it without the ending, or the first of
@@ -116,4 +128,7 @@ gm_status fields_check_unused(const gm_loader *l);
 gm_status model_lay_out(gm_model *m, int kv_type);
 /* info.c */
 gm_status make_info(gm_loader *l);
+/* The config's sizes, for a description and for what is known of a loaded model. */
+bool info_add_config(cJSON *o, const gm_config *c);
+const char *info_kind(gm_layer_kind kind);                  /* "full", "sliding" or "linear" */
 #endif

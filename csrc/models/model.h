@@ -24,6 +24,7 @@ typedef struct {
 } gm_batch;
 
 #define GM_MAX_BATCH 1024        /* sequences in one forward pass */
+#define PASS_ROWS 512            /* rows of one forward pass of a decoder */
 
 /* ---- config ---- */
 typedef enum { LAYER_FULL, LAYER_SLIDING, LAYER_LINEAR } gm_layer_kind;
@@ -152,6 +153,9 @@ struct gm_architecture {
     /* float32 logits [wanted, vocab]; with hidden: the last layer's output instead, for passes that only fill
      * caches. */
     gm_array *(*forward)(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
+    /* Columns of float32 that a row holds inside of a layer at its peak, for estimates: from what the halves of the MLP
+     * and the mixture of experts (0: none) hold. NULL: the mixture's, else the MLP's. */
+    double (*inside)(const gm_config *c, double mlp, double mixture);
 };
 
 #define MODEL(name) extern const gm_architecture name##_architecture;

@@ -196,16 +196,22 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
     return head_apply(s, &pass, x, hidden);
 }
 
+/* The gates of attention; linear attention holds about as much as the halves of an MLP. */
+static double inside(const gm_config *c, double mlp, double mixture) {
+    (void)mlp;
+    return (mixture > 0 ? mixture : 2.0 * (double)c->mlp) + (double)(c->n_heads * c->head_dim);
+}
+
 static const char *const next_types[] = {"qwen3_next", NULL}, *const next_gguf[] = {"qwen3next", NULL},
                   *const dense_types[] = {"qwen3_5", "qwen3_5_text", NULL}, *const dense_gguf[] = {"qwen35", NULL},
                   *const moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL},
                   *const moe_gguf[] = {"qwen35moe", NULL};
 const gm_architecture qwen3_next_architecture = {
     .name = "qwen3_next", .gguf = next_gguf, .types = next_types, .layer_size = sizeof(layer), .fields = next_fields,
-    .configure = configure_next, .forward = forward};
+    .configure = configure_next, .forward = forward, .inside = inside};
 const gm_architecture qwen3_5_architecture = {
     .name = "qwen3_5", .gguf = dense_gguf, .types = dense_types, .layer_size = sizeof(layer),
-    .fields = qwen3_5_fields, .configure = configure_qwen3_5, .forward = forward};
+    .fields = qwen3_5_fields, .configure = configure_qwen3_5, .forward = forward, .inside = inside};
 const gm_architecture qwen3_5_moe_architecture = {
     .name = "qwen3_5_moe", .gguf = moe_gguf, .types = moe_types, .layer_size = sizeof(layer),
-    .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe, .forward = forward};
+    .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe, .forward = forward, .inside = inside};

@@ -7,9 +7,7 @@
 #include "base/checksum.h"
 #include "base/memory.h"
 
-#define CHECKPOINTS 4                /* states kept to fall back to, besides the zeros at the start */
 #define CHECKPOINT_EVERY 256         /* positions, at least, between two of them */
-#define WINDOW_MARGIN GM_KV_BLOCK    /* keys kept before a window, so that a few positions can be trimmed */
 
 /* The memory of a slot: one buffer for each block of keys and values (a part of one that slots like it share), or a
  * single one for both arrays of a state. */
@@ -31,7 +29,7 @@ struct gm_cache {
     int64_t length;                  /* after the last pass */
     bool many_rows;                  /* that pass had several */
     bool has_states;
-    checkpoint checkpoints[CHECKPOINTS];   /* by position */
+    checkpoint checkpoints[CACHE_CHECKPOINTS];   /* by position */
     int n_checkpoints;
 };
 
@@ -40,13 +38,13 @@ static_assert((int)GM_KV_Q8_0 == (int)GM_T_KV_Q8_0, "kernels know the types by n
 
 const char *cache_type_name(int kv_type) { return kv_type == GM_KV_Q8_0 ? "q8_0" : gm_dtype_name((gm_dtype)kv_type); }
 
-static int64_t entry_bytes(int kv_type, int64_t values) {
+int64_t cache_entry_bytes(int kv_type, int64_t values) {
     return kv_type == GM_KV_Q8_0 ? values / 32 * 34 : values * (int64_t)gm_dtype_size((gm_dtype)kv_type);
 }
 
 /* Bytes of a slot's first array (of a block), whole cache lines, and of both. */
 static int64_t first_bytes(const cache_layout *l, const cache_slot *s) {
-    return s->kind == CACHE_KV ? s->n_kv_heads * GM_KV_BLOCK * entry_bytes(l->kv_type, s->head_dim)
+    return s->kind == CACHE_KV ? s->n_kv_heads * GM_KV_BLOCK * cache_entry_bytes(l->kv_type, s->head_dim)
                                : (s->conv_floats * 4 + 63) / 64 * 64;
 }
 static int64_t unit_bytes(const cache_layout *l, const cache_slot *s) {
@@ -57,7 +55,7 @@ int64_t cache_position_bytes(const cache_layout *l) {
     int64_t bytes = 0;
     for (int i = 0; i < l->n_slots; i++)
         if (l->slots[i].kind == CACHE_KV)
-            bytes += 2 * l->slots[i].n_kv_heads * entry_bytes(l->kv_type, l->slots[i].head_dim);
+            bytes += 2 * l->slots[i].n_kv_heads * cache_entry_bytes(l->kv_type, l->slots[i].head_dim);
     return bytes;
 }
 
@@ -155,7 +153,7 @@ static gm_status own_blocks(gm_cache *c, int first, int64_t b, bool keep) {
 static gm_status reserve_blocks(gm_cache *c, int first, int64_t from, int64_t to) {
     const cache_layout *l = c->layout;
     const int64_t end = (to + GM_KV_BLOCK - 1) / GM_KV_BLOCK, window = l->slots[first].window;
-    const int64_t unseen = window > 0 ? from + 1 - window - WINDOW_MARGIN : 0;
+    const int64_t unseen = window > 0 ? from + 1 - window - CACHE_WINDOW_MARGIN : 0;
     for (int i = first; i < l->n_slots; i++) {
         slot_memory *m = &c->slots[i];
         if (!are_alike(&l->slots[first], &l->slots[i]))
@@ -189,7 +187,7 @@ static gm_status keep_checkpoint(gm_cache *c, int64_t position) {
     gm_buffer **states = memory_zeroed((size_t)c->layout->n_slots * sizeof *states);
     if (!states)
         return GM_ENOMEM;
-    if (c->n_checkpoints == CHECKPOINTS)
+    if (c->n_checkpoints == CACHE_CHECKPOINTS)
         drop_checkpoint(c, 0);
     for (int k = 0; k < c->layout->n_slots; k++)
         if (c->layout->slots[k].kind == CACHE_STATE)
@@ -378,7 +376,7 @@ static int64_t positions_in(int64_t block, int64_t length) {
 }
 /* Of one head's keys, or values, of a block. */
 static int64_t tiles_bytes(const cache_layout *l, const cache_slot *s, int64_t positions) {
-    return (positions + GM_KV_LANES - 1) / GM_KV_LANES * entry_bytes(l->kv_type, GM_KV_LANES * s->head_dim);
+    return (positions + GM_KV_LANES - 1) / GM_KV_LANES * cache_entry_bytes(l->kv_type, GM_KV_LANES * s->head_dim);
 }
 
 static int64_t saved_state_bytes(const cache_slot *s) { return (s->conv_floats + s->state_floats) * 4; }
@@ -525,7 +523,7 @@ static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *b
     if (size > INT64_MAX || rest < (int64_t)sizeof(saved_slot) * l->n_slots)
         return gm_fail(GM_EBADFILE, "KV cache: %zu bytes are too few for %d slots", size, l->n_slots);
     memcpy(&want, bytes, sizeof want);
-    const int n_checkpoints = want.n_checkpoints <= CHECKPOINTS && c->has_states ? (int)want.n_checkpoints : 0;
+    const int n_checkpoints = want.n_checkpoints <= CACHE_CHECKPOINTS && c->has_states ? (int)want.n_checkpoints : 0;
     want = head_of(l, length, c->has_states && want.many_rows == 1, n_checkpoints);
     if (memcmp(bytes, &want, sizeof want) != 0)
         return gm_fail(GM_EBADFILE, "KV cache: saved by another version, or of another shape, type or length than %s "

@@ -9,6 +9,9 @@
 #define GOMLX_NN_CACHE_H
 #include "core/array.h"
 
+#define CACHE_CHECKPOINTS 4          /* states kept to fall back to, besides the zeros at the start */
+#define CACHE_WINDOW_MARGIN GM_KV_BLOCK   /* keys kept before a window, so that a few positions can be trimmed */
+
 /* CACHE_KV: keys and values [n_kv_heads, head_dim] of every position, or of those that `window` rows see (0: all).
  * CACHE_STATE: two arrays of floats, zeros before the first position. */
 typedef enum { CACHE_KV, CACHE_STATE } cache_kind;
@@ -26,6 +29,8 @@ typedef struct {
     bool rotate;                 /* or any number of them: every window is at most the context then */
 } cache_layout;
 const char *cache_type_name(int kv_type);          /* "float16", "q8_0" */
+/* Bytes of `values` keys, or values, of one position; of q8_0 a multiple of 32. */
+int64_t cache_entry_bytes(int kv_type, int64_t values);
 /* Bytes of one position in all slots of keys and values. */
 int64_t cache_position_bytes(const cache_layout *layout);
 

@@ -138,6 +138,42 @@ static bool run_loader(const gm_load_options *options, PyObject *progress, gm_mo
     return ok;
 }
 
+/* What JSON of the engine's says; frees it. */
+static PyObject *parsed(char *json) {
+    PyObject *parser = PyImport_ImportModule("json");
+    PyObject *text = PyUnicode_DecodeUTF8(json, (Py_ssize_t)strlen(json), "replace");     /* metadata may be anything */
+    PyObject *value = parser && text ? PyObject_CallMethod(parser, "loads", "O", text) : NULL;
+    Py_XDECREF(text);
+    Py_XDECREF(parser);
+    gm_buffer_free(json);
+    return value;
+}
+
+PyObject *describe_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"describe", 0, 1, 1, {"path", "dtype", "kv_dtype", "activations", NULL}};
+    module_state *state = PyModule_GetState(module);
+    PyObject *v[4], *path;
+    gm_load_options options = {.weight_dtype = -1, .kv_dtype = -1, .activations = -1};
+    char *json = NULL;
+    gm_status status;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_dtype_name(state, v[1], &options.weight_dtype)
+        || !read_kv_dtype(state, v[2], &options.kv_dtype) || !read_activations(v[3], &options.activations)
+        || !PyUnicode_FSConverter(v[0], &path))
+        return NULL;
+    options.path = PyBytes_AsString(path);
+    Py_BEGIN_ALLOW_THREADS
+    status = gm_describe(&options, &json);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(path);
+    return status == GM_OK ? parsed(json) : raise_gm(state);
+}
+
+PyObject *describe_cache(PyObject *module, PyObject *unused) {
+    (void)unused;
+    char *json = NULL;
+    return gm_describe_cache(&json) == GM_OK ? parsed(json) : raise_gm(PyModule_GetState(module));
+}
+
 PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {
         "load_model", 0, 1, 1,
@@ -181,13 +217,7 @@ static PyObject *model_info(PyObject *self, PyObject *unused) {
         return NULL;
     if (gm_model_info(model, &json) != GM_OK)
         return raise_gm(py_model_state(self));
-    PyObject *parser = PyImport_ImportModule("json");
-    PyObject *text = PyUnicode_DecodeUTF8(json, (Py_ssize_t)strlen(json), "replace");     /* metadata may be anything */
-    PyObject *info = parser && text ? PyObject_CallMethod(parser, "loads", "O", text) : NULL;
-    Py_XDECREF(text);
-    Py_XDECREF(parser);
-    gm_buffer_free(json);
-    return info;
+    return parsed(json);
 }
 
 static PyObject *model_weight_names(PyObject *self, PyObject *unused) {

@@ -287,6 +287,11 @@ static PyMethodDef module_functions[] = {
      SIG("load_model(path, *, context_length=0, dtype=None, kv_dtype=None, activations=None, threads=0, progress=None, "
          "context_policy=None)",
          "Loads a model folder or a GGUF file.")},
+    {"describe", FUNCTION(describe_model), FASTCALL,
+     SIG("describe(path, *, dtype=None, kv_dtype=None, activations=None)",
+         "What loading a model folder or a GGUF file takes, by the headers of its files alone: a dict.")},
+    {"describe_cache", describe_cache, METH_NOARGS,
+     SIG("describe_cache()", "How KV caches keep positions: a dict of numbers.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
          "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, **sampling)",

@@ -8,8 +8,6 @@
 #include "run/sample.h"
 #include "run/step.h"
 
-#define PASS_ROWS 512                /* rows of one forward pass */
-
 struct gm_session {
     gm_model *model;
     gm_cache *cache;

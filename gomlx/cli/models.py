@@ -21,7 +21,7 @@ def add(commands):
                         examples=["gomlx plan -m path/to/model --context 32768", "gomlx plan -m org/name:Q4_K_M --budget 8GB --batch 4"])
     made.add_argument("--context", type=int, metavar="N", help="tokens of a sequence (default: what fits)")
     made.add_argument("--kv-dtype", choices=tuple(memory_plan.KV_BYTES), help="of the KV cache")
-    made.add_argument("--dtype", choices=tuple(memory_plan.FLOAT_BYTES), help="of weights that are not quantised")
+    made.add_argument("--dtype", choices=memory_plan.FLOATS, help="of weights that are not quantised")
     made.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
     made.add_argument("--budget", type=byte_count, metavar="BYTES", help="such as 8GB or 512MiB (default: what is "
                       "available)")
