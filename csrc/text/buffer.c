@@ -8,7 +8,7 @@ gm_status buffer_grow(void **data, size_t size, size_t *capacity, size_t more, s
     if (wanted < grown)
         wanted = grown;
     void *block = memory_resize(*data, wanted * item_bytes);
-    if (block == NULL)
+    if (!block)
         return GM_ENOMEM;
     *data = block;
     *capacity = wanted;

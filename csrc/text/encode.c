@@ -20,7 +20,7 @@ static void drop_scratch(encode_work *work) {
 }
 
 void work_free(encode_work *work) {
-    if (work == NULL)
+    if (!work)
         return;
     drop_scratch(work);
     quick_work_free(&work->quick);
@@ -31,18 +31,18 @@ void work_free(encode_work *work) {
 encode_work *work_take(gm_tokenizer *t) {
     for (int i = 0; i < IDLE_WORKS; i++) {
         encode_work *work = atomic_exchange(&t->idle[i], NULL);
-        if (work != NULL)
+        if (work)
             return work;
     }
     encode_work *work = memory_zeroed(sizeof *work);
-    if (work != NULL && piece_cache_new(&work->quick.cache) == GM_OK)
+    if (work && piece_cache_new(&work->quick.cache) == GM_OK)
         return work;
     work_free(work);
     return NULL;
 }
 
 void work_give_back(gm_tokenizer *t, encode_work *work) {
-    if (work == NULL)
+    if (!work)
         return;
     memory_free(work->ids.data);
     work->ids = (id_buffer){ 0 };
@@ -73,7 +73,7 @@ static gm_status name_of(const gm_tokenizer *t, encode_work *work, const text_vi
     *out = OWN_TEXT;
     if (t->model.kind == MODEL_UNIGRAM && id == t->model.unigram.unknown && at.start < at.end)
         return encoding_string(&work->encoding->strings, piece->bytes + at.start, at.end - at.start, out);
-    if (vocab_text(&t->renamed, id, &n) != NULL && (own = vocab_text(&t->vocab, id, &n)) != NULL)
+    if (vocab_text(&t->renamed, id, &n) && (own = vocab_text(&t->vocab, id, &n)))
         return encoding_string(&work->encoding->strings, own, n, out);
     return GM_OK;
 }
@@ -83,7 +83,7 @@ static gm_status name_of(const gm_tokenizer *t, encode_work *work, const text_vi
 static void count_in_alphabet(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
     size_t raw = 0, before = 0, at = 0, n;    /* byte `raw` of the piece begins at `before` in the alphabet */
     for (size_t i = 0; i < work->ids.size; i++) {
-        if (vocab_text(&t->vocab, work->ids.data[i], &n) == NULL || n == 0)
+        if (!vocab_text(&t->vocab, work->ids.data[i], &n) || n == 0)
             continue;
         size_t ends[2] = { at, at + n - 1 };
         for (int k = 0; k < 2; k++) {
@@ -147,9 +147,9 @@ static gm_status encode_by_lengths(gm_tokenizer *t, encode_work *work, const tex
 
 static gm_status encode_segment(gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start) {
     text_view piece;
-    if (t->quick.kind == QUICK_SCANNER && work->encoding == NULL)
+    if (t->quick.kind == QUICK_SCANNER && !work->encoding)
         return quick_encode(&t->quick, &work->quick, &work->model, text->bytes, text->length, &work->ids);
-    if (t->by_lengths && work->encoding != NULL) {
+    if (t->by_lengths && work->encoding) {
         bool done;
         GM_TRY(encode_by_lengths(t, work, text, at_start, &done));
         if (done)
@@ -161,7 +161,7 @@ static gm_status encode_segment(gm_tokenizer *t, encode_work *work, const text_v
         if (status == GM_END)
             return GM_OK;
         GM_TRY(status);
-        if (work->encoding != NULL)
+        if (work->encoding)
             GM_TRY(encode_piece(t, work, &piece));
         else
             GM_TRY(model_encode(&t->model, &t->vocab, &work->model, piece.bytes, piece.length, &work->ids, NULL));
@@ -171,13 +171,13 @@ static gm_status encode_segment(gm_tokenizer *t, encode_work *work, const text_v
 /* An added token, which stands for [start, end) of the text, and is called what is there: spaces that it takes with it
  * too. */
 static gm_status encode_added(const gm_tokenizer *t, encode_work *work, const text_view *text, const added_part *part) {
-    if (work->encoding == NULL)
+    if (!work->encoding)
         return ids_append(&work->ids, part->id);
     const uint8_t *there = text->bytes + part->start;
     size_t length = part->end - part->start, n;
     const char *own = gm_tokenizer_token(t, part->id, &n);
     uint32_t name = OWN_TEXT;
-    if (own == NULL || n != length || memcmp(own, there, n) != 0)
+    if (!own || n != length || memcmp(own, there, n) != 0)
         GM_TRY(encoding_string(&work->encoding->strings, there, length, &name));
     GM_TRY(give(work, part->id, text_origin(text, part->start, part->end), name));
     work->word++;
@@ -186,7 +186,7 @@ static gm_status encode_added(const gm_tokenizer *t, encode_work *work, const te
 
 /* Text between two added tokens of the raw text. */
 static gm_status encode_raw(gm_tokenizer *t, encode_work *work, text_view text, bool at_start) {
-    if (t->quick.kind == QUICK_WORDS && t->normalized_tokens.n_tokens == 0 && work->encoding == NULL)
+    if (t->quick.kind == QUICK_WORDS && t->normalized_tokens.n_tokens == 0 && !work->encoding)
         return quick_encode(&t->quick, &work->quick, &work->model, text.bytes, text.length, &work->ids);
     GM_TRY(normalize(&t->normalizer, &work->normalize, &text));
     added_scan scan;
@@ -232,7 +232,7 @@ static gm_status encode_bytes(const gm_tokenizer *t, encode_work *work, const gm
         if (!text->raw || id < 0)
             return gm_fail(GM_EVALUE, "encode: the text is not UTF-8 at byte %zu%s", i,
                            text->raw ? ", and the vocabulary has no token for that byte" : "");
-        if (work->encoding == NULL)
+        if (!work->encoding)
             GM_TRY(ids_append(&work->ids, id));
         else
             GM_TRY(give(work, id, (text_span){ (uint32_t)i, (uint32_t)i + 1 }, OWN_TEXT));
@@ -250,7 +250,7 @@ static gm_status encode_text(gm_tokenizer *t, encode_work *work, const gm_text *
     work->type_id = type_id;
     work->word = 0;
     work->large = work->large || n > LARGE_TEXT;
-    size_t before = work->encoding == NULL ? 0 : work->encoding->size;
+    size_t before = work->encoding ? work->encoding->size : 0;
     for (size_t at = 0; at < n;) {
         size_t fault = text->valid ? n : at + utf8_check(bytes + at, n - at), end = fault;
         text_view view = { .bytes = bytes + at, .length = fault - at, .origin = (uint32_t)at,
@@ -262,7 +262,7 @@ static gm_status encode_text(gm_tokenizer *t, encode_work *work, const gm_text *
             GM_TRY(encode_bytes(t, work, text, fault, end));
         at = end;
     }
-    if (work->encoding != NULL && !text->raw)
+    if (work->encoding && !text->raw)
         encoding_to_scalars(work->encoding, before, bytes, n);
     return GM_OK;
 }
@@ -280,7 +280,7 @@ static gm_status encode_whole(gm_tokenizer *t, encode_work *work, const gm_text 
         list->data[i]->strings = (byte_buffer){ 0 };
         GM_TRY(status);
     }
-    if (o->truncation != NULL) {
+    if (o->truncation) {
         gm_truncation limit = *o->truncation;
         size_t added = o->add_special ? post_added(&t->post_processor, n == 2) : 0;
         if (added > limit.max_length)
@@ -296,7 +296,7 @@ gm_status tokenizer_pad(const gm_tokenizer *t, gm_encoding *e, size_t length, co
     uint32_t text = OWN_TEXT;
     size_t n;
     const char *own = gm_tokenizer_token(t, how->id, &n);
-    if (how->token != NULL && (own == NULL || n != how->token_length || memcmp(own, how->token, n) != 0))
+    if (how->token && (!own || n != how->token_length || memcmp(own, how->token, n) != 0))
         GM_TRY(encoding_string(&e->strings, how->token, how->token_length, &text));
     return encoding_pad(e, length, how, text);
 }
@@ -309,7 +309,7 @@ gm_status tokenizer_encoding(gm_tokenizer *t, encode_work *work, const gm_text *
     work->ids = (id_buffer){ 0 };
     work->skip_special = !o->parse_special;
     *out = NULL;
-    gm_status status = encode_whole(t, work, (const gm_text *[]){ text, pair }, pair == NULL ? 1 : 2, o, &list,
+    gm_status status = encode_whole(t, work, (const gm_text *[]){ text, pair }, pair ? 2 : 1, o, &list,
                                     &strings);
     memory_free(work->ids.data);
     work->ids = ids;
@@ -319,7 +319,7 @@ gm_status tokenizer_encoding(gm_tokenizer *t, encode_work *work, const gm_text *
         list.data[0] = NULL;
         work->truncated = (*out)->overflowing.size > 0;
         (*out)->strings = strings;
-        if (o->padding != NULL)
+        if (o->padding)
             status = tokenizer_pad(t, *out, padded_length(o->padding, (*out)->size), o->padding);
     } else {
         memory_free(strings.data);
@@ -335,7 +335,7 @@ gm_status tokenizer_encoding(gm_tokenizer *t, encode_work *work, const gm_text *
 gm_status tokenizer_encode(gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
                            const gm_encode_options *o) {
     work->truncated = false;
-    if (pair == NULL && o->truncation == NULL && o->padding == NULL && t->simple) {
+    if (!pair && !o->truncation && !o->padding && t->simple) {
         work->skip_special = !o->parse_special;
         if (text->length > LARGE_TEXT && text->length <= INT32_MAX && work->ids.size == 0) {
             GM_TRY(ids_reserve(&work->ids, text->length / 2));
@@ -362,11 +362,11 @@ gm_status gm_tokenizer_encode(gm_tokenizer *t, const gm_text *text, const gm_tex
     *ids = NULL;
     *count = 0;
     encode_work *work = work_take(t);
-    if (work == NULL)
+    if (!work)
         return GM_ENOMEM;
     gm_status status = tokenizer_encode(t, work, text, pair, o);
     if (status == GM_OK) {
-        if (truncated != NULL)
+        if (truncated)
             *truncated = work->truncated;
         *ids = work->ids.data;
         *count = work->ids.size;
@@ -380,7 +380,7 @@ gm_status gm_tokenizer_encoding(gm_tokenizer *t, const gm_text *text, const gm_t
                                 gm_encoding **out) {
     *out = NULL;
     encode_work *work = work_take(t);
-    if (work == NULL)
+    if (!work)
         return GM_ENOMEM;
     gm_status status = tokenizer_encoding(t, work, text, pair, o, out);
     work_give_back(t, work);

@@ -3,7 +3,7 @@
 
 /* Of a byte that is not at the view's end. */
 static text_span span_at(const text_view *view, size_t at) {
-    if (view->spans != NULL)
+    if (view->spans)
         return view->spans[at];
     while ((view->bytes[at] & 0xC0) == 0x80)
         at--;
@@ -15,7 +15,7 @@ static text_span span_at(const text_view *view, size_t at) {
 text_view text_slice(const text_view *view, size_t start, size_t end) {
     text_view slice = { view->bytes + start, end - start, NULL, 0, view->aligned };
     if (view->aligned && start < view->length) {
-        slice.spans = view->spans == NULL ? NULL : view->spans + start;
+        slice.spans = view->spans ? view->spans + start : NULL;
         slice.origin = span_at(view, start).start;
     }
     return slice;
@@ -94,7 +94,7 @@ gm_status text_replace(text_writer *w, const void *from, size_t from_length, con
     const uint8_t *text = w->in.bytes;
     while (w->at < w->in.length) {
         const uint8_t *found = memmem(text + w->at, w->in.length - w->at, from, from_length);
-        if (found == NULL)
+        if (!found)
             break;
         GM_TRY(text_keep(w, (size_t)(found - text)));
         text_drop(w, (size_t)(found - text) + from_length);

@@ -24,7 +24,7 @@ static inline gm_status spans_append(span_buffer *b, text_span span) {
 
 /* One id of a piece, and unless spans is NULL its bytes in the piece. */
 static inline gm_status token_append(id_buffer *out, span_buffer *spans, int32_t id, size_t start, size_t end) {
-    if (spans != NULL)
+    if (spans)
         GM_TRY(spans_append(spans, (text_span){ (uint32_t)start, (uint32_t)end }));
     return ids_append(out, id);
 }

@@ -3,7 +3,7 @@
 
 gm_tokenizer *tokenizer_new(void) {
     gm_tokenizer *t = memory_zeroed(sizeof *t);
-    if (t != NULL) {
+    if (t) {
         atomic_init(&t->references, 1);
         t->model.bpe.unknown = BPE_NO_UNKNOWN;
     }
@@ -11,13 +11,13 @@ gm_tokenizer *tokenizer_new(void) {
 }
 
 gm_tokenizer *gm_tokenizer_retain(gm_tokenizer *t) {
-    if (t != NULL)
+    if (t)
         atomic_fetch_add_explicit(&t->references, 1, memory_order_relaxed);
     return t;
 }
 
 void gm_tokenizer_release(gm_tokenizer *t) {
-    if (t == NULL || atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel) != 1)
+    if (!t || atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel) != 1)
         return;
     vocab_free(&t->vocab);
     vocab_free(&t->added);
@@ -70,14 +70,14 @@ gm_status tokenizer_add(gm_tokenizer *t, const char *text, size_t length, added_
 static void mark_special(gm_tokenizer *t, const added_set *set) {
     size_t length;
     for (size_t i = 0; i < set->n_tokens; i++)
-        if (set->tokens[i].special && vocab_text(&t->renamed, set->tokens[i].id, &length) == NULL)
+        if (set->tokens[i].special && !vocab_text(&t->renamed, set->tokens[i].id, &length))
             t->special[set->tokens[i].id] = 1;    /* the reference does not know a renamed one again */
 }
 
 gm_status tokenizer_finish(gm_tokenizer *t) {
     t->n_ids = t->vocab.n_ids > t->added.n_ids ? t->vocab.n_ids : t->added.n_ids;
     t->special = memory_zeroed(t->n_ids + 1);
-    if (t->special == NULL)
+    if (!t->special)
         return GM_ENOMEM;
     mark_special(t, &t->raw_tokens);
     mark_special(t, &t->normalized_tokens);
@@ -125,7 +125,7 @@ static gm_status decode_steps(gm_tokenizer *t, const int32_t *ids, size_t count,
     for (size_t i = 0; i < count && status == GM_OK; i++) {
         size_t n;
         const char *token = text_of(t, ids[i], skip_special, &n);
-        if (token != NULL)
+        if (token)
             status = decode_push(&state, token, n, out);
     }
     if (status == GM_OK)
@@ -180,7 +180,7 @@ struct gm_detokenizer {
 
 gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, bool strict, gm_detokenizer **out) {
     *out = memory_zeroed(sizeof **out);
-    if (*out == NULL)
+    if (!*out)
         return GM_ENOMEM;
     (*out)->tokenizer = gm_tokenizer_retain(t);
     (*out)->skip_special = skip_special;
@@ -199,7 +199,7 @@ gm_status gm_detokenizer_push(gm_detokenizer *d, int32_t id, const char **text, 
     size_t n;
     const char *token = text_of(d->tokenizer, id, d->skip_special, &n);
     d->out.size = 0;
-    return give(d, token == NULL ? GM_OK : decode_push(&d->state, token, n, &d->out), text, length);
+    return give(d, token ? decode_push(&d->state, token, n, &d->out) : GM_OK, text, length);
 }
 
 gm_status gm_detokenizer_finish(gm_detokenizer *d, const char **text, size_t *length) {
@@ -208,7 +208,7 @@ gm_status gm_detokenizer_finish(gm_detokenizer *d, const char **text, size_t *le
 }
 
 void gm_detokenizer_free(gm_detokenizer *d) {
-    if (d == NULL)
+    if (!d)
         return;
     gm_tokenizer_release(d->tokenizer);
     decode_free(&d->state);
@@ -222,17 +222,17 @@ int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t) { return (int64_t)t->n_id
 int64_t gm_tokenizer_base_size(const gm_tokenizer *t) {
     int64_t n = (int64_t)t->vocab.n_ids;
     size_t length;
-    while (n > 0 && (vocab_text(&t->vocab, (int32_t)n - 1, &length) == NULL ||
-                     vocab_text(&t->added, (int32_t)n - 1, &length) != NULL))
+    while (n > 0 && (!vocab_text(&t->vocab, (int32_t)n - 1, &length) ||
+                     vocab_text(&t->added, (int32_t)n - 1, &length)))
         n--;
     return n;
 }
 
 const char *gm_tokenizer_token(const gm_tokenizer *t, int32_t id, size_t *length) {
     const char *text = vocab_text(&t->renamed, id, length);
-    if (text == NULL)
+    if (!text)
         text = vocab_text(&t->added, id, length);
-    return text != NULL ? text : vocab_text(&t->vocab, id, length);
+    return text ? text : vocab_text(&t->vocab, id, length);
 }
 
 int32_t gm_tokenizer_id(const gm_tokenizer *t, const char *token, size_t length) {

@@ -25,7 +25,7 @@ extern const piece_kernels piece_kernels_neon __attribute__((weak));
 
 const piece_kernels *piece_kernels_get(void) {
     const gm_kernels *table = kernels_select(NULL);     /* NULL: GOMLX_ISA names one that cannot run */
-    const char *family = table == NULL ? "generic" : table->family;
+    const char *family = table ? table->family : "generic";
 #if defined(__x86_64__)
     if (strcmp(family, "avx512") == 0)
         return &piece_kernels_avx512;
@@ -48,7 +48,7 @@ gm_status piece_cache_new(piece_cache *cache) {
     cache->medium_shift = shift_of(FIRST_MEDIUMS);
     cache->n_mediums = cache->room_mediums = FIRST_MEDIUMS;
     cache->n_longs = FIRST_LONGS;
-    return cache->shorts == NULL || cache->mediums == NULL || cache->longs == NULL ? GM_ENOMEM : GM_OK;
+    return cache->shorts && cache->mediums && cache->longs ? GM_OK : GM_ENOMEM;
 }
 
 void piece_cache_free(piece_cache *cache) {
@@ -229,7 +229,7 @@ static gm_status grow_shorts(piece_cache *cache) {
     }
     size_t room, n_old = cache->n_shorts, n = next_size(n_old, sizeof(short_slot), MOST_SHORTS, &room);
     short_slot *slots = memory_table(room * sizeof *slots), *old = cache->shorts;
-    if (slots == NULL)
+    if (!slots)
         return GM_ENOMEM;
     cache->shorts = slots;
     cache->n_shorts = n;
@@ -286,7 +286,7 @@ static gm_status grow_mediums(piece_cache *cache) {
     }
     size_t room, n_old = cache->n_mediums, n = next_size(n_old, sizeof(medium_slot), MOST_MEDIUMS, &room);
     medium_slot *slots = memory_table(room * sizeof *slots), *old = cache->mediums;
-    if (slots == NULL)
+    if (!slots)
         return GM_ENOMEM;
     cache->mediums = slots;
     cache->n_mediums = n;
@@ -304,7 +304,7 @@ static gm_status grow_longs(piece_cache *cache) {
     size_t n = cache->n_longs < MOST_LONGS ? 2 * cache->n_longs : cache->n_longs;
     long_slot *slots = memory_table(n * sizeof *slots), *old = cache->longs;
     size_t old_bytes = cache->n_longs * sizeof *old, n_old = n > cache->n_longs ? cache->n_longs : 0;
-    if (slots == NULL)
+    if (!slots)
         return GM_ENOMEM;
     cache->longs = slots;
     cache->n_longs = n;

@@ -40,8 +40,8 @@ static bool marks_spaces(const normalizer *n, bool *prefix) {
 static bool cuts_nothing(const pretokenizer *p) {
     for (int i = 0; i < p->n_steps; i++) {
         const pretokenize_step *step = &p->steps[i];
-        if (step->space != NULL || step->scheme != PREFIX_NEVER || step->match != MATCH_TEXT ||
-            memchr(step->text, ' ', step->text_length) == NULL || step->behavior == SPLIT_REMOVED || step->invert)
+        if (step->space || step->scheme != PREFIX_NEVER || step->match != MATCH_TEXT ||
+            !memchr(step->text, ' ', step->text_length) || step->behavior == SPLIT_REMOVED || step->invert)
             return false;
     }
     return !p->byte_level;
@@ -53,7 +53,7 @@ static bool cuts_nothing(const pretokenizer *p) {
 enum { FIRST_CLASS = 7, FIRST_MARKED = 8, FIRST_NONE = 16, N_FIRSTS = 32 };
 
 static void ends_of(const char *text, size_t n, uint8_t *first, uint8_t *last) {
-    bool none = text == NULL || n == 0 || (n == 6 && memcmp(text, "<0x", 3) == 0);    /* <0xNN> stands for a byte */
+    bool none = !text || n == 0 || (n == 6 && memcmp(text, "<0x", 3) == 0);    /* <0xNN> stands for a byte */
     *last = none ? NO_TEXT : (uint8_t)text[n - 1];
     *first = none ? FIRST_NONE : (uint8_t)word_class((uint8_t)text[0]);
     if (!none && n >= MARKER_LENGTH && memcmp(text, marker, MARKER_LENGTH) == 0)
@@ -69,7 +69,7 @@ static bool cuts_by(word_rule *rule, const bool joined[256][N_FIRSTS]) {
             if (last == NO_TEXT || first & FIRST_NONE)
                 return false;
             rule->cuts[word_class((uint8_t)last)][first & FIRST_CLASS] = false;
-            if (!(first & FIRST_MARKED) || memchr(rule->behind, last, rule->n) != NULL)
+            if (!(first & FIRST_MARKED) || memchr(rule->behind, last, rule->n))
                 continue;
             if (rule->n == NO_CUTS)
                 return false;
@@ -83,7 +83,7 @@ static bool cuts_by(word_rule *rule, const bool joined[256][N_FIRSTS]) {
 static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
     bool joined[256][N_FIRSTS] = { { false } }, none;
     uint8_t *firsts = memory_new(2 * v->n_ids + 1), *lasts = firsts + v->n_ids;
-    if (firsts == NULL)
+    if (!firsts)
         return false;
     for (size_t id = 0; id < v->n_ids; id++) {
         size_t n = 0;

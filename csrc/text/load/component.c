@@ -22,9 +22,9 @@ gm_status component_pattern(const json_reader *object, char **text, size_t *leng
         return json_fail(&pattern, "'pattern' is not an object");
     GM_TRY(member_text(&pattern, "Regex", text, length));
     *is_regex = *text != NULL;
-    if (*text == NULL)
+    if (!*text)
         GM_TRY(member_text(&pattern, "String", text, length));
-    if (*text != NULL && *length > 0)
+    if (*text && *length > 0)
         return GM_OK;
     memory_free(*text);
     *text = NULL;
@@ -56,9 +56,9 @@ gm_status component_character(const json_reader *r, const char *key, uint32_t *o
     char *text;
     size_t length, at = 0;
     GM_TRY(member_text(r, key, &text, &length));
-    if (text != NULL && length > 0)
+    if (text && length > 0)
         *out = utf8_next((const uint8_t *)text, &at);
-    bool one = text != NULL && length > 0 && at == length;
+    bool one = text && length > 0 && at == length;
     memory_free(text);
     json_reader copy = *r;
     return one ? GM_OK : json_fail(&copy, "'%s' is not one character", key);

@@ -5,7 +5,7 @@
 static gm_status read_text(const json_reader *r, const char *key, char **out, size_t *length) {
     GM_TRY(member_text(r, key, out, length));
     json_reader copy = *r;
-    return *out != NULL ? GM_OK : json_fail(&copy, "the decoder has no '%s'", key);
+    return *out ? GM_OK : json_fail(&copy, "the decoder has no '%s'", key);
 }
 
 static gm_status read_count(const json_reader *r, const char *key, size_t *out) {

@@ -13,7 +13,7 @@ static gm_status add_form(gm_tokenizer *t, normal_form form) {
 static gm_status read_text(const json_reader *r, const char *key, char **out, size_t *length) {
     GM_TRY(member_text(r, key, out, length));
     json_reader copy = *r;
-    return *out != NULL ? GM_OK : json_fail(&copy, "the normalizer has no '%s'", key);
+    return *out ? GM_OK : json_fail(&copy, "the normalizer has no '%s'", key);
 }
 
 static gm_status read_replace(const json_reader *r, normalize_step *step) {
@@ -27,7 +27,7 @@ static gm_status read_replace(const json_reader *r, normalize_step *step) {
 static int digit64(char c) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const char *found = c == 0 ? NULL : strchr(digits, c);
-    return found == NULL ? -1 : (int)(found - digits);
+    return found ? (int)(found - digits) : -1;
 }
 
 /* In place; false when the text is not base64. */

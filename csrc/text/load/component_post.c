@@ -34,7 +34,7 @@ static gm_status read_tokens(const json_reader *entry, template_piece *piece) {
     if (status != GM_END)
         return status;
     piece->tokens = memory_zeroed((n + 1) * sizeof *piece->tokens);
-    if (piece->tokens == NULL)
+    if (!piece->tokens)
         return GM_ENOMEM;
     while ((status = next_of(&ids, JSON_NUMBER)) == GM_OK)
         GM_TRY(read_id(&ids, &piece->tokens[piece->n_tokens++].id));
@@ -42,7 +42,7 @@ static gm_status read_tokens(const json_reader *entry, template_piece *piece) {
         GM_TRY(next_of(&texts, JSON_STRING) == GM_OK
                ? GM_OK : json_fail(&texts, "a special token has more ids than tokens"));
         piece->tokens[i].text = json_string_new(&texts, &piece->tokens[i].length);
-        if (piece->tokens[i].text == NULL)
+        if (!piece->tokens[i].text)
             return GM_ENOMEM;
     }
     return GM_OK;
@@ -73,7 +73,7 @@ static gm_status read_piece(const json_reader *step, const json_reader *element,
     if (all.type != JSON_OBJECT)
         return json_fail(&all, "the template's special tokens are not what they should be");
     char *text = json_string_new(&name, NULL);
-    if (text == NULL)
+    if (!text)
         return GM_ENOMEM;
     gm_status status = member_find(&all, text, &entry);
     if (status == GM_OK && entry.type != JSON_OBJECT)
@@ -108,7 +108,7 @@ static gm_status read_named(const json_reader *r, const char *key, named_token *
     GM_TRY(member_array(r, key, &array));
     GM_TRY(json_expect(&array, JSON_STRING));
     out->text = json_string_new(&array, &out->length);
-    if (out->text == NULL)
+    if (!out->text)
         return GM_ENOMEM;
     GM_TRY(json_expect(&array, JSON_NUMBER));
     return read_id(&array, &out->id);

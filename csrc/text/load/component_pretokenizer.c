@@ -45,7 +45,7 @@ static gm_status read_byte_level(const json_reader *r, pretokenize_step *step) {
     step->scheme = PREFIX_ALWAYS;
     step->prefix = memory_copy_text(" ", 1);
     step->prefix_length = 1;
-    return step->prefix == NULL ? GM_ENOMEM : GM_OK;
+    return step->prefix ? GM_OK : GM_ENOMEM;
 }
 
 static gm_status read_metaspace(const json_reader *r, pretokenize_step *step) {
@@ -57,14 +57,14 @@ static gm_status read_metaspace(const json_reader *r, pretokenize_step *step) {
     GM_TRY(component_character(r, "replacement", &c));
     step->space_length = utf8_put(c, space);
     step->space = memory_copy_text((const char *)space, step->space_length);
-    if (step->space == NULL)
+    if (!step->space)
         return GM_ENOMEM;
     step->prefix = memory_copy_text(step->space, step->space_length);
     step->text = memory_copy_text(step->space, step->space_length);
     step->prefix_length = step->text_length = step->space_length;
     step->match = split ? MATCH_TEXT : MATCH_NOTHING;
     step->behavior = SPLIT_WITH_NEXT;
-    return step->prefix == NULL || step->text == NULL ? GM_ENOMEM : GM_OK;
+    return step->prefix && step->text ? GM_OK : GM_ENOMEM;
 }
 
 /* Pieces of \w+ or of what is neither that nor white space, which is dropped. */
@@ -82,7 +82,7 @@ static gm_status read_delimiter(const json_reader *r, pretokenize_step *step) {
     step->text = memory_copy_text((const char *)text, step->text_length);
     step->match = MATCH_TEXT;
     step->behavior = SPLIT_REMOVED;
-    return step->text == NULL ? GM_ENOMEM : GM_OK;
+    return step->text ? GM_OK : GM_ENOMEM;
 }
 
 static gm_status read_length(const json_reader *r, pretokenize_step *step) {
@@ -140,12 +140,12 @@ static pretokenize_step *new_step(pretokenizer *p, const char *file) {
 static gm_status add_step(pretokenizer *p, const json_reader *r, const json_reader *type) {
     pretokenize_step *step;
     if (p->byte_level) {    /* the bytes of a ByteLevel that is not the last are characters for those behind it */
-        if ((step = new_step(p, r->name)) == NULL)
+        if (!(step = new_step(p, r->name)))
             return GM_EUNSUPPORTED;
         step->alphabet = true;
         p->byte_level = false;
     }
-    if ((step = new_step(p, r->name)) == NULL)
+    if (!(step = new_step(p, r->name)))
         return GM_EUNSUPPORTED;
     if (json_is(type, "ByteLevel")) {
         p->byte_level = true;
@@ -155,7 +155,7 @@ static gm_status add_step(pretokenizer *p, const json_reader *r, const json_read
         return read_step(r, type, step);
     step->match = MATCH_SPACE;
     step->behavior = SPLIT_REMOVED;
-    if ((step = new_step(p, r->name)) == NULL)
+    if (!(step = new_step(p, r->name)))
         return GM_EUNSUPPORTED;
     step->match = MATCH_PUNCTUATION;
     return GM_OK;

@@ -14,7 +14,7 @@ static bool same(gguf_string a, const char *b) { return a.length == strlen(b) &&
 /* An array of the given kind (strings, or any number); NULL with a message otherwise. */
 static gm_status find_array(const gguf *g, const char *key, bool strings, bool required, const gguf_entry **out) {
     *out = gguf_find(g, key);
-    if (*out == NULL)
+    if (!*out)
         return required ? gm_fail(GM_EBADFILE, "%s: it has no '%s'", gguf_file(g)->path, key) : GM_OK;
     if ((*out)->type == GGUF_ARRAY && ((*out)->item_type == GGUF_STRING) == strings && (*out)->item_type != GGUF_ARRAY)
         return GM_OK;
@@ -33,7 +33,7 @@ static gm_status read_tokens(const gguf *g, gm_tokenizer *t, spelling spell, byt
     if (tokens->count > VOCAB_MAX)
         return gm_fail(GM_EBADFILE, "%s: %llu tokens; at most %d are supported", gguf_file(g)->path,
                        (unsigned long long)tokens->count, VOCAB_MAX);
-    if (types != NULL && types->count != tokens->count)
+    if (types && types->count != tokens->count)
         return gm_fail(GM_EBADFILE, "%s: %llu token types for %llu tokens", gguf_file(g)->path,
                        (unsigned long long)types->count, (unsigned long long)tokens->count);
     GM_TRY(vocab_reserve(&t->vocab, tokens->count, tokens->bytes));
@@ -41,11 +41,11 @@ static gm_status read_tokens(const gguf *g, gm_tokenizer *t, spelling spell, byt
     for (uint64_t i = 0; i < tokens->count; i++) {
         gguf_string s = gguf_next_string(&cursor);
         int64_t type = PIECE_NORMAL;
-        if (types != NULL)
+        if (types)
             GM_TRY(gguf_item_int(types, i, &type));
         if (utf8_check((const uint8_t *)s.text, s.length) != s.length)
             return gm_fail(GM_EBADFILE, "%s: token %llu is not UTF-8", gguf_file(g)->path, (unsigned long long)i);
-        if (spell != NULL)
+        if (spell)
             GM_TRY(spell(scratch, type, &s));
         GM_TRY(vocab_append(&t->vocab, s.text, s.length, (int64_t)i));
     }
@@ -56,7 +56,7 @@ static gm_status read_tokens(const gguf *g, gm_tokenizer *t, spelling spell, byt
 static gm_status read_types(const gguf *g, gm_tokenizer *t) {
     const gguf_entry *types;
     GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
-    for (uint64_t i = 0; types != NULL && i < types->count; i++) {
+    for (uint64_t i = 0; types && i < types->count; i++) {
         int64_t type;
         size_t length;
         GM_TRY(gguf_item_int(types, i, &type));
@@ -100,7 +100,7 @@ static gm_status add_merges(const gguf *g, const gguf_entry *merges, merge_reade
     for (uint64_t i = 0; i < merges->count; i++) {
         gguf_string s = gguf_next_string(&cursor);
         const char *space = s.length > 1 ? memchr(s.text + 1, ' ', s.length - 1) : NULL;
-        if (space == NULL)
+        if (!space)
             return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens with a space between them",
                            gguf_file(g)->path, (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
         size_t left = (size_t)(space - s.text);
@@ -196,7 +196,7 @@ static gm_status read_bert(const gguf *g, gm_tokenizer *t) {
     w->max_chars = 100;
     w->prefix_length = 2;
     w->prefix = memory_copy_text("##", 2);
-    if (w->prefix == NULL)
+    if (!w->prefix)
         return GM_ENOMEM;
     GM_TRY(component_literal(t, component_normalizer, normalize_bert));
     GM_TRY(component_literal(t, component_pretokenizer, "{\"type\":\"BertPreTokenizer\"}"));
@@ -218,7 +218,7 @@ static gm_status read_scores(const gguf *g, gm_tokenizer *t, pieces *p) {
         double score;
         int64_t type = PIECE_NORMAL;
         GM_TRY(gguf_item_float(scores, i, &score));
-        if (types != NULL)
+        if (types)
             GM_TRY(gguf_item_int(types, i, &type));
         GM_TRY(pieces_add(p, (float)score, type == 0 ? PIECE_NORMAL : type));
     }
@@ -228,7 +228,7 @@ static gm_status read_scores(const gguf *g, gm_tokenizer *t, pieces *p) {
 static gm_status read_charsmap(const gguf *g, pieces *p) {
     const gguf_entry *map;
     GM_TRY(find_array(g, "tokenizer.ggml.precompiled_charsmap", false, false, &map));
-    if (map == NULL)
+    if (!map)
         return GM_OK;
     if (map->item_type != GGUF_U8 && map->item_type != GGUF_I8)
         return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.precompiled_charsmap' is not an array of bytes",
@@ -290,7 +290,7 @@ gm_status gm_tokenizer_from_gguf(const char *path, gm_tokenizer **out) {
     gguf *g;
     GM_TRY(gguf_open(path, &g));
     gm_tokenizer *t = tokenizer_new();
-    gm_status status = t == NULL ? GM_ENOMEM : read_file(g, t);
+    gm_status status = t ? read_file(g, t) : GM_ENOMEM;
     gguf_close(g);
     if (status != GM_OK) {
         gm_tokenizer_release(t);

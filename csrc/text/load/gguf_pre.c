@@ -75,7 +75,7 @@ gm_status gguf_pre(gm_tokenizer *t, const char *path, const char *name, size_t l
         i++;
     if (i == N_NAMES)
         return refuse(path, name, length);
-    for (int k = 0; pre.patterns[k] != NULL; k++)
+    for (int k = 0; pre.patterns[k]; k++)
         GM_TRY(add_cut(&t->pretokenizer, pre.patterns[k]));
     t->pretokenizer.byte_level = true;
     t->model.bpe.ignore_merges = pre.ignore_merges;

@@ -30,7 +30,7 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
         GM_TRY(value_bool(&values[SPECIAL], added_keys[SPECIAL], false, &flags.special));
         GM_TRY(value_bool(&values[NORMALIZED], added_keys[NORMALIZED], !flags.special, &normalized));
         GM_TRY(value_text(&values[CONTENT], added_keys[CONTENT], &text, &length));
-        if (text == NULL)
+        if (!text)
             return json_fail(&r, "an added token has no content");
         gm_status added = id < VOCAB_MAX ? tokenizer_add(t, text, length, flags, normalized)
             : json_fail(&r, "added token '%.*s' has id %lld, expected 0 to %d", length < 64 ? (int)length : 64, text,
@@ -115,7 +115,7 @@ gm_status component_literal(gm_tokenizer *t, gm_status (*read)(gm_tokenizer *, c
 gm_status gm_tokenizer_from_json(const char *json, size_t length, const char *name, gm_tokenizer **out) {
     *out = NULL;
     gm_tokenizer *t = tokenizer_new();
-    if (t == NULL)
+    if (!t)
         return GM_ENOMEM;
     json_reader r;
     json_open(&r, json, length, name);

@@ -121,7 +121,7 @@ static gm_status read_merge(merge_reader *m, json_reader *r, byte_buffer *scratc
         if (left.length >= 8 && memcmp(left.text, "#version", 8) == 0)
             return GM_OK;
         const char *space = memchr(left.text, ' ', left.length), *end = left.text + left.length;
-        if (space == NULL || memchr(space + 1, ' ', (size_t)(end - space - 1)) != NULL)
+        if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
             return json_fail(r, "a merge is not two tokens with one space between them");
         left.length = (size_t)(space - left.text);
         right = (vocab_string){ space + 1, (size_t)(end - space - 1) };
@@ -194,7 +194,7 @@ static gm_status setting_text(json_reader *settings, int key, char **out, size_t
     if (r->type != JSON_STRING)
         return json_fail(r, "'%s' is not a string", keys[key]);
     *out = json_string_new(r, length);
-    return *out == NULL ? GM_ENOMEM : GM_OK;
+    return *out ? GM_OK : GM_ENOMEM;
 }
 
 static gm_status expect_setting(json_reader *settings, int key, const json_reader *object) {
@@ -209,7 +209,7 @@ static gm_status find_unknown(const gm_tokenizer *t, json_reader *settings, int3
     size_t length;
     GM_TRY(setting_text(settings, UNK_TOKEN, &text, &length));
     *given = text != NULL;
-    *id = text == NULL ? -1 : vocab_find(&t->vocab, text, length);
+    *id = text ? vocab_find(&t->vocab, text, length) : -1;
     memory_free(text);
     return GM_OK;
 }

@@ -32,7 +32,7 @@ gm_status value_text(json_reader *value, const char *key, char **out, size_t *le
     if (value->type != JSON_STRING)
         return json_fail(value, "'%s' is not a string", key);
     *out = json_string_new(value, length);
-    return *out == NULL ? GM_ENOMEM : GM_OK;
+    return *out ? GM_OK : GM_ENOMEM;
 }
 
 gm_status value_count(json_reader *value, const char *key, int64_t *out) {
@@ -96,7 +96,7 @@ gm_status member_next_all(json_reader *array, json_reader *element, const char *
             i++;
         if (json_next(array) == JSON_ERROR)
             return GM_EBADFILE;
-        if (i < n_keys && values[i].token == NULL)
+        if (i < n_keys && !values[i].token)
             values[i] = *array;
         GM_TRY(json_skip(array));
     }

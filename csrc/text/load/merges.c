@@ -60,7 +60,7 @@ static gm_status look_up(merge_reader *m) {
     if (m->pair_capacity - m->results.size < m->n) {
         size_t usual = 2 * m->vocab->n_ids;    /* files have one or two merges for each token */
         void *pairs = m->pairs;
-        GM_TRY(buffer_grow(&pairs, m->results.size, &m->pair_capacity, m->pairs == NULL ? usual + m->n : m->n,
+        GM_TRY(buffer_grow(&pairs, m->results.size, &m->pair_capacity, m->pairs ? m->n : usual + m->n,
                            sizeof *m->pairs));
         m->pairs = pairs;
         memory_expect(m->pairs, m->pair_capacity * sizeof *m->pairs);

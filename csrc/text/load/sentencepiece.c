@@ -50,7 +50,7 @@ static uint64_t key_of(float score, size_t left_chars, size_t right_chars) {
 /* By the keys, stable: one counting sort for each of their bytes, from the last on. */
 static gm_status sort_merges(scored_merges *merges) {
     scored_merge *from = merges->rows, *to = memory_array(merges->size + 1, sizeof *to);
-    if (to == NULL)
+    if (!to)
         return GM_ENOMEM;
     for (int shift = 0; shift < 64; shift += 8) {
         size_t starts[256] = { 0 }, sum = 0;
@@ -130,7 +130,7 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
 static gm_status give_merges(gm_tokenizer *t, const scored_merges *merges) {
     id_buffer results = { 0 };
     uint64_t *pairs = memory_array(merges->size + 1, sizeof *pairs);
-    gm_status status = pairs == NULL ? GM_ENOMEM : ids_reserve(&results, merges->size);
+    gm_status status = pairs ? ids_reserve(&results, merges->size) : GM_ENOMEM;
     for (size_t i = 0; i < merges->size && status == GM_OK; i++) {
         pairs[i] = BPE_PAIR(merges->rows[i].left, merges->rows[i].right);
         results.data[results.size++] = merges->rows[i].token;

@@ -197,7 +197,7 @@ gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const
                                           bool add_bos, bool add_eos, const char *name, gm_tokenizer **out) {
     *out = NULL;
     gm_tokenizer *t = tokenizer_new();
-    if (t == NULL)
+    if (!t)
         return GM_ENOMEM;
     const uint8_t *bytes = data;
     spm s = { .type = TYPE_UNIGRAM, .bos = 1, .eos = 2, .escape = true,

@@ -63,11 +63,11 @@ gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
     while (n_slots < 2 * n)
         n_slots *= 2;
     b->slots = memory_table(n_slots * sizeof *b->slots);
-    if (b->slots == NULL)
+    if (!b->slots)
         return GM_ENOMEM;
     b->n_slots = n_slots;
     b->filter = memory_table(n_slots / 4);
-    if (b->filter == NULL)
+    if (!b->filter)
         return GM_ENOMEM;
     for (size_t i = 0; i < n; i++) {
         if (i + AHEAD < n)    /* where it will be put */
@@ -104,7 +104,7 @@ static void find_ends(const bpe *b, const vocab *v, token_ends *ends) {
         size_t n = 0;
         const char *text = vocab_text(v, (int32_t)id, &n);
         ends[id] = (token_ends){ NO_BYTE, NO_BYTE, NO_BYTE, BPE_NEVER };
-        if (text == NULL || n == 0)
+        if (!text || n == 0)
             continue;
         const size_t last = n > 1 && (text[n - 1] & 0x80) ? 2 : 1;
         ends[id].first = alphabet_first(text, n);
@@ -148,7 +148,7 @@ static void pair_bytes(bpe *b, token_ends *ends) {
 static gm_status rank_bytes(bpe *b, const vocab *v) {
     token_ends *ends = memory_array(v->n_ids + 1, sizeof *ends);
     b->byte_pairs = memory_array(256 * 256, sizeof *b->byte_pairs);
-    if (b->byte_pairs == NULL || ends == NULL) {
+    if (!b->byte_pairs || !ends) {
         memory_free(ends);
         return GM_ENOMEM;
     }
@@ -286,7 +286,7 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
 /* ---- merging ---- */
 /* Appends one token of the piece; *at is where it begins. */
 static gm_status give(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *at, uint32_t length) {
-    if (spans != NULL)
+    if (spans)
         GM_TRY(spans_append(spans, (text_span){ *at, *at + length }));
     *at += length;
     return ids_append(out, id);
@@ -300,7 +300,7 @@ static gm_status merge_short(const bpe *b, const bpe_work *work, merge_lane *lan
     GM_TRY(ids_reserve(out, lane->n));
     for (size_t i = 0, k = 0; i < lane->n; i++) {
         uint32_t length = 0;
-        for (; k < lane->ends[i] && spans != NULL; k++)
+        for (; k < lane->ends[i] && spans; k++)
             length += bytes ? 1 : work->symbols[k].length;
         GM_TRY(give(out, spans, lane->ids[i], &at, length));
     }

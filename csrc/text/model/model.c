@@ -59,11 +59,11 @@ gm_status model_encode(const model *m, const vocab *v, model_work *work, const u
     if (!m->byte_level)
         return encode_text(m, v, work, piece, length, out, spans);
     byte_buffer *alphabet = &work->alphabet;
-    size_t first = spans == NULL ? 0 : spans->size, at = 0, byte = 0;
+    size_t first = spans ? spans->size : 0, at = 0, byte = 0;
     GM_TRY(alphabet_text(piece, length, alphabet));
     GM_TRY(encode_text(m, v, work, alphabet->data, alphabet->size, out, spans));
     /* Spans of the alphabet's text back to bytes of the piece: those of one piece never go back behind a start. */
-    for (size_t i = first; spans != NULL && i < spans->size; i++) {
+    for (size_t i = first; spans && i < spans->size; i++) {
         text_span *span = &spans->data[i];
         if (span->start < at)
             at = byte = 0;

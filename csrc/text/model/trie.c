@@ -35,7 +35,7 @@ static gm_status draft_strings(draft *d, const vocab *v) {
     for (size_t i = 0; i < v->n_ids; i++) {
         size_t length;
         const char *text = vocab_text(v, (int32_t)i, &length);
-        if (text == NULL || length == 0 || vocab_find(v, text, length) != (int32_t)i)
+        if (!text || length == 0 || vocab_find(v, text, length) != (int32_t)i)
             continue;    /* a hole, or a string whose last id is another one */
         uint32_t node = 0;
         for (size_t at = 0; at < length; at++)
@@ -77,11 +77,11 @@ gm_status trie_build(trie *t, const vocab *v) {
     d.n_nodes = 1;
     gm_status status = draft_strings(&d, v);
     uint32_t *from = status == GM_OK ? memory_array(d.n_nodes, sizeof *from) : NULL;
-    if (from != NULL) {
+    if (from) {
         t->nodes = memory_array(d.n_nodes, sizeof *t->nodes);
         t->labels = memory_new(d.n_nodes);
     }
-    if (from != NULL && t->nodes != NULL && t->labels != NULL)
+    if (from && t->nodes && t->labels)
         lay_out(t, &d, from);
     else if (status == GM_OK)
         status = GM_ENOMEM;

@@ -33,7 +33,7 @@ static inline uint32_t trie_step(const trie *t, uint32_t node, uint8_t byte) {
         return TRIE_NONE;
     }
     const uint8_t *found = memchr(labels, byte, n->n_children);
-    return found == NULL ? TRIE_NONE : (uint32_t)(found - t->labels);
+    return found ? (uint32_t)(found - t->labels) : TRIE_NONE;
 }
 
 /* The node that a text leads to from the root. */

@@ -48,7 +48,7 @@ static inline bool same_text(const vocab *v, int32_t id, const void *text, size_
 
 static gm_status resize_slots(vocab *v, size_t n_slots) {
     vocab_slot *slots = memory_table(n_slots * sizeof *slots);
-    if (slots == NULL)
+    if (!slots)
         return GM_ENOMEM;
     memset(slots, 0xFF, n_slots * sizeof *slots);
     for (size_t i = 0; i < v->n_slots; i++) {

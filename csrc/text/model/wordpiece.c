@@ -44,12 +44,12 @@ gm_status wordpiece_encode(const wordpiece *w, const uint8_t *piece, size_t leng
                            span_buffer *spans) {
     if (is_longer(piece, length, w->max_chars))
         return put_unknown(w, length, out, spans);
-    size_t n_before = out->size, spans_before = spans == NULL ? 0 : spans->size;
+    size_t n_before = out->size, spans_before = spans ? spans->size : 0;
     for (size_t start = 0, end = 0; start < length; start = end) {
         int32_t id = longest_at(w, start == 0 ? TRIE_ROOT : w->inside, piece, length, start, &end);
         if (id < 0) {
             out->size = n_before;
-            if (spans != NULL)
+            if (spans)
                 spans->size = spans_before;
             return put_unknown(w, length, out, spans);
         }

@@ -26,11 +26,11 @@ gm_status charsmap_new(const uint8_t *data, size_t length, const char *name, cha
     if (fault < n_texts)
         return gm_fail(GM_EBADFILE, "%s: the charsmap's texts are not UTF-8 at byte %zu", name, fault);
     charsmap *map = memory_zeroed(sizeof *map);
-    if (map == NULL)
+    if (!map)
         return GM_ENOMEM;
     map->units = memory_array(n_units, sizeof map->units[0]);
     map->texts = memory_copy_text((const char *)texts, n_texts);
-    if (map->units == NULL || map->texts == NULL) {
+    if (!map->units || !map->texts) {
         charsmap_free(map);
         return GM_ENOMEM;
     }
@@ -43,7 +43,7 @@ gm_status charsmap_new(const uint8_t *data, size_t length, const char *name, cha
 }
 
 void charsmap_free(charsmap *map) {
-    if (map == NULL)
+    if (!map)
         return;
     memory_free(map->units);
     memory_free(map->texts);
@@ -128,14 +128,14 @@ gm_status charsmap_write(const charsmap *map, text_writer *w) {
     for (size_t at = 0, end; at < length; at = end) {
         end = grapheme_end(text, length, at);
         const char *found = end - at <= CLUSTER_MOST ? find(map, text + at, end - at, &n) : NULL;
-        if (found != NULL) {
+        if (found) {
             GM_TRY(replace(&last, count(text + at, end - at), (const uint8_t *)found, n));
             continue;
         }
         for (size_t behind = at; at < end; at = behind) {
             uint32_t c = utf8_next(text, &behind);
             found = find(map, text + at, behind - at, &n);
-            GM_TRY(found != NULL ? replace(&last, 1, (const uint8_t *)found, n) : change(&last, c, 0));
+            GM_TRY(found ? replace(&last, 1, (const uint8_t *)found, n) : change(&last, c, 0));
         }
     }
     return release(&last);
@@ -149,14 +149,14 @@ gm_status charsmap_write_longest(const charsmap *map, text_writer *w) {
         const char *found, *best = NULL;
         end = at;
         utf8_next(text, &end);
-        while ((found = find_next(map, text + at, length - at, &walk, &matched, &n)) != NULL) {
+        while ((found = find_next(map, text + at, length - at, &walk, &matched, &n))) {
             if (at + matched < length && (text[at + matched] & 0xC0) == 0x80)
                 continue;    /* half a character: the array is not what it should be */
             best = found;
             n_best = n;
             end = at + matched;
         }
-        if (best == NULL) {
+        if (!best) {
             GM_TRY(text_keep(w, end));
             continue;
         }

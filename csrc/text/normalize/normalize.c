@@ -175,13 +175,13 @@ static gm_status replace_matches(const normalize_step *step, regex_work *matcher
 }
 
 static gm_status regex_for(const normalizer *n, normalize_work *work, size_t i, regex_work **out) {
-    if (work->regexes == NULL) {
+    if (!work->regexes) {
         work->regexes = memory_zeroed(n->n_steps * sizeof work->regexes[0]);
-        if (work->regexes == NULL)
+        if (!work->regexes)
             return GM_ENOMEM;
         work->n_regexes = n->n_steps;
     }
-    if (work->regexes[i] == NULL)
+    if (!work->regexes[i])
         GM_TRY(regex_work_new(n->steps[i].regex, &work->regexes[i]));
     *out = work->regexes[i];
     return GM_OK;
@@ -196,7 +196,7 @@ static bool changes(const normalize_step *step, const text_view *text, size_t *a
     case NORMALIZE_FORM:
         return !unicode_is_normal(step->form, text->bytes, text->length);
     case NORMALIZE_REPLACE:
-        return step->regex != NULL || memmem(text->bytes, text->length, step->from, step->from_length) != NULL;
+        return step->regex || memmem(text->bytes, text->length, step->from, step->from_length);
     case NORMALIZE_PREPEND:
     case NORMALIZE_CHARSMAP:
     case NORMALIZE_LONGEST:
@@ -228,7 +228,7 @@ gm_status normalize(const normalizer *n, normalize_work *work, text_view *view) 
             GM_TRY(text_keep(&w, view->length));
             break;
         case NORMALIZE_REPLACE:
-            if (step->regex == NULL) {
+            if (!step->regex) {
                 GM_TRY(text_replace(&w, step->from, step->from_length, step->to, step->to_length));
             } else {
                 regex_work *matcher;

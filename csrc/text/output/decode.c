@@ -73,7 +73,7 @@ static gm_status replace_all(const void *from, size_t from_length, const void *t
         return bytes_append(out, to, to_length);
     for (;;) {
         const uint8_t *found = length > at ? memmem(text + at, length - at, from, from_length) : NULL;
-        if (found == NULL)
+        if (!found)
             return bytes_append(out, text + at, length - at);
         GM_TRY(bytes_append(out, text + at, (size_t)(found - text) - at));
         GM_TRY(bytes_append(out, to, to_length));
@@ -84,9 +84,9 @@ static gm_status replace_all(const void *from, size_t from_length, const void *t
 /* *text becomes itself with `from` replaced, in a scratch buffer that it does not lie in. */
 static gm_status replace_in(decode_step_state *state, const void *from, size_t from_length, const void *to,
                             size_t to_length, const uint8_t **text, size_t *length) {
-    if (from_length > 0 && (*length == 0 || memmem(*text, *length, from, from_length) == NULL))
+    if (from_length > 0 && (*length == 0 || !memmem(*text, *length, from, from_length)))
         return GM_OK;
-    byte_buffer *changed = &state->scratch[*text != NULL && *text == state->scratch[0].data];
+    byte_buffer *changed = &state->scratch[*text && *text == state->scratch[0].data];
     changed->size = 0;
     GM_TRY(replace_all(from, from_length, to, to_length, *text, *length, changed));
     GM_TRY(bytes_reserve(changed, 1));    /* not NULL */
@@ -101,7 +101,7 @@ static gm_status clean_up(decode_step_state *state, const uint8_t **text, size_t
         { " .", "." }, { " ?", "?" }, { " !", "!" }, { " ,", "," }, { " ' ", "'" }, { " n't", "n't" }, { " 'm", "'m" },
         { " do not", " don't" }, { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" },
     };
-    if (*length == 0 || memchr(*text, ' ', *length) == NULL)
+    if (*length == 0 || !memchr(*text, ' ', *length))
         return GM_OK;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
         GM_TRY(replace_in(state, marks[i].from, strlen(marks[i].from), marks[i].to, strlen(marks[i].to), text,
@@ -150,7 +150,7 @@ static gm_status replace_matches(decode_state *s, size_t i, const uint8_t *text,
     const decode_step *step = &s->decoder->steps[i];
     decode_step_state *state = &s->steps[i];
     regex_walk walk = { 0 };
-    if (state->regex == NULL)
+    if (!state->regex)
         GM_TRY(regex_work_new(step->regex, &state->regex));
     byte_buffer *changed = &state->scratch[0];
     changed->size = 0;
@@ -192,7 +192,7 @@ static gm_status replace_text(decode_state *s, size_t i, const uint8_t *text, si
     size_t at = 0;
     for (;;) {
         const uint8_t *found = length > at ? memmem(text + at, length - at, step->from, step->from_length) : NULL;
-        if (found == NULL)
+        if (!found)
             break;
         GM_TRY(feed(s, i + 1, text + at, (size_t)(found - text) - at, false, out));
         GM_TRY(feed(s, i + 1, step->to, step->to_length, false, out));
@@ -271,7 +271,7 @@ static gm_status suffix(decode_state *s, size_t i, const uint8_t *text, size_t l
     GM_TRY(suffix_release(s, i, false, out));
     const uint8_t *found = step->from_length == 0 ? text
         : length == 0 ? NULL : memmem(text, length, step->from, step->from_length);
-    if (found == NULL)
+    if (!found)
         return feed(s, i + 1, text, length, true, out);
     GM_TRY(feed(s, i + 1, text, (size_t)(found - text), false, out));
     s->steps[i].inside = true;
@@ -401,7 +401,7 @@ static gm_status feed(decode_state *s, size_t i, const void *part, size_t length
         status = metaspace(s, i, text, length, end, out);
         break;
     default:
-        if (step->kind == DECODE_REPLACE && step->regex == NULL) {
+        if (step->kind == DECODE_REPLACE && !step->regex) {
             status = replace_text(s, i, text, length, end, out);
             break;
         }

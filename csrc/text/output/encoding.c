@@ -4,7 +4,7 @@
 gm_encoding *encoding_new(void) { return memory_zeroed(sizeof(gm_encoding)); }
 
 void gm_encoding_free(gm_encoding *e) {
-    if (e == NULL)
+    if (!e)
         return;
     encodings_free(&e->overflowing);
     memory_free(e->tokens);
@@ -21,7 +21,7 @@ void encodings_free(encoding_list *list) {
 }
 
 gm_status encodings_push(encoding_list *list, gm_encoding *e) {
-    if (e == NULL)
+    if (!e)
         return GM_ENOMEM;
     if (list->size == list->capacity) {
         void *data = list->data;
@@ -85,7 +85,7 @@ static gm_status copy_into(gm_encoding *e, const gm_encoding *from) {
 
 gm_encoding *encoding_clone(const gm_encoding *from) {
     gm_encoding *e = encoding_new();
-    if (e == NULL)
+    if (!e)
         return NULL;
     gm_status status = copy_into(e, from);
     for (size_t i = 0; i < from->overflowing.size && status == GM_OK; i++)
@@ -109,7 +109,7 @@ gm_status encoding_string(byte_buffer *strings, const void *text, size_t length,
 /* A copy of the tokens [start, end), which is no sequence of its own. */
 static gm_encoding *part_of(const gm_encoding *e, size_t start, size_t end) {
     gm_encoding *part = encoding_new();
-    if (part != NULL && append(part, e->tokens + start, end - start) == GM_OK)
+    if (part && append(part, e->tokens + start, end - start) == GM_OK)
         return part;
     gm_encoding_free(part);
     return NULL;
@@ -121,7 +121,7 @@ gm_status encoding_truncate(gm_encoding *e, size_t max_length, size_t stride, bo
         return GM_OK;
     if (max_length == 0) {
         gm_encoding *whole = encoding_new();
-        if (whole == NULL)
+        if (!whole)
             return GM_ENOMEM;
         *whole = *e;
         whole->strings = (byte_buffer){ 0 };
@@ -150,7 +150,7 @@ gm_status encoding_truncate(gm_encoding *e, size_t max_length, size_t stride, bo
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 gm_status encodings_truncate(gm_encoding *first, gm_encoding *second, const gm_truncation *how) {
-    size_t limit = how->max_length, n1 = first->size, n2 = second == NULL ? 0 : second->size;
+    size_t limit = how->max_length, n1 = first->size, n2 = second ? second->size : 0;
     if (limit > 0 && n1 + n2 <= limit)
         return GM_OK;
     size_t excess = n1 + n2 - limit;
@@ -158,14 +158,14 @@ gm_status encodings_truncate(gm_encoding *first, gm_encoding *second, const gm_t
         n1 = n2 = 0;
     } else if (how->strategy != GM_TRUNCATE_LONGEST_FIRST) {
         bool is_first = how->strategy == GM_TRUNCATE_ONLY_FIRST;
-        if (!is_first && second == NULL)
+        if (!is_first && !second)
             return gm_fail(GM_EVALUE, "encode: truncation is only_second, but there is no second text");
         size_t *target = is_first ? &n1 : &n2;
         if (*target <= excess)
             return gm_fail(GM_EVALUE, "encode: truncation would have to take %zu tokens off the %s text, which has %zu",
                            excess, is_first ? "first" : "second", *target);
         *target -= excess;
-    } else if (second == NULL) {
+    } else if (!second) {
         n1 = limit;
     } else {
         /* The shorter one stays whole while it fits into a half. */
@@ -180,7 +180,7 @@ gm_status encodings_truncate(gm_encoding *first, gm_encoding *second, const gm_t
         n2 = swapped ? shorter : longer;
     }
     GM_TRY(encoding_truncate(first, n1, how->stride, how->left));
-    return second == NULL ? GM_OK : encoding_truncate(second, n2, how->stride, how->left);
+    return second ? encoding_truncate(second, n2, how->stride, how->left) : GM_OK;
 }
 
 /* ---- padding ---- */
@@ -215,7 +215,7 @@ gm_status encoding_pad(gm_encoding *e, size_t length, const gm_padding *how, uin
 /* ---- joining ---- */
 static gm_status push_joined(encoding_list *list, const gm_encoding *a, const gm_encoding *b) {
     gm_encoding *joined = encoding_clone(a);
-    if (joined != NULL && encoding_join(joined, b) != GM_OK) {
+    if (joined && encoding_join(joined, b) != GM_OK) {
         gm_encoding_free(joined);
         joined = NULL;
     }

@@ -38,7 +38,7 @@ static gm_status add_ids(template *t, const int32_t *ids, size_t n, int32_t type
     GM_TRY(template_add(t, &piece));
     piece->type_id = type_id;
     piece->tokens = memory_zeroed(n * sizeof *piece->tokens);
-    if (piece->tokens == NULL)
+    if (!piece->tokens)
         return GM_ENOMEM;
     for (size_t i = 0; i < n; i++)
         piece->tokens[piece->n_tokens++].id = ids[i];
@@ -121,7 +121,7 @@ static gm_status push_named(const post_call *c, gm_encoding *e, const named_toke
     uint32_t text = OWN_TEXT;
     size_t n = 0;
     const char *own = gm_tokenizer_token(c->tokenizer, token->id, &n);
-    if (token->text != NULL && (own == NULL || n != token->length || memcmp(own, token->text, n) != 0))
+    if (token->text && (!own || n != token->length || memcmp(own, token->text, n) != 0))
         GM_TRY(encoding_string(c->strings, token->text, token->length, &text));
     return encoding_push(e, (gm_token_info){ .id = token->id, .type_id = type_id, .word = -1, .special = true,
                                              .attention = true }, text);
@@ -165,9 +165,9 @@ static gm_status apply_template(const post_call *c, encoding_list *list) {
 static gm_status surround(const post_call *c, gm_encoding *e, const named_token *first, int32_t last_type,
                           int32_t sequence) {
     gm_encoding *made = encoding_new();
-    if (made == NULL)
+    if (!made)
         return GM_ENOMEM;
-    gm_status status = first == NULL ? GM_OK : push_named(c, made, first, 0);
+    gm_status status = first ? push_named(c, made, first, 0) : GM_OK;
     for (size_t i = 0; i < e->size && status == GM_OK; i++)
         status = encoding_push(made, e->tokens[i].info, e->tokens[i].text);
     if (status == GM_OK)
@@ -230,7 +230,7 @@ static void trim_token(const post_call *c, encoding_token *token, bool first) {
         text = (const char *)c->strings->data + token->text + sizeof n;
     }
     const uint8_t *bytes = (const uint8_t *)text;
-    if (text == NULL)
+    if (!text)
         return;
     for (; at < length && is_space(utf8_next(bytes, &at)); leading++)
         ;
@@ -303,7 +303,7 @@ gm_status post_process(const post_processor *p, const gm_tokenizer *t, encoding_
     if (list->size == 1)
         return GM_OK;
     gm_encoding *whole = encoding_new();
-    if (whole == NULL)
+    if (!whole)
         return GM_ENOMEM;
     gm_status status = GM_OK;
     for (size_t i = 0; i < list->size && status == GM_OK; i++)

@@ -3,7 +3,7 @@
 #include "text/tokenizer.h"
 
 void token_bytes_free(token_bytes *b) {
-    if (b == NULL)
+    if (!b)
         return;
     memory_free(b->starts);
     memory_free(b->data);
@@ -14,7 +14,7 @@ static gm_status append_token(const gm_tokenizer *t, int32_t id, byte_buffer *ou
     size_t length = 0, before = out->size;
     const uint8_t *text = (const uint8_t *)gm_tokenizer_token(t, id, &length);
     GM_TRY(bytes_reserve(out, length + TOKEN_BYTES_MARGIN));
-    for (size_t at = 0; text != NULL && at < length;) {
+    for (size_t at = 0; text && at < length;) {
         int byte = alphabet_byte(utf8_next(text, &at));
         if (byte < 0) {
             out->size = before;
@@ -27,12 +27,12 @@ static gm_status append_token(const gm_tokenizer *t, int32_t id, byte_buffer *ou
 
 static token_bytes *make(const gm_tokenizer *t) {
     token_bytes *b = memory_zeroed(sizeof *b);
-    if (b == NULL)
+    if (!b)
         return NULL;
     byte_buffer data = { 0 };
     b->n_ids = t->n_ids;
     b->starts = memory_array(t->n_ids + 1, sizeof *b->starts);
-    gm_status status = b->starts == NULL ? GM_ENOMEM : bytes_reserve(&data, TOKEN_BYTES_MARGIN);
+    gm_status status = b->starts ? bytes_reserve(&data, TOKEN_BYTES_MARGIN) : GM_ENOMEM;
     for (size_t i = 0; i < t->n_ids && status == GM_OK; i++) {
         b->starts[i] = (uint32_t)data.size;
         status = append_token(t, (int32_t)i, &data);
@@ -51,9 +51,9 @@ static token_bytes *make(const gm_tokenizer *t) {
 
 gm_status token_bytes_of(gm_tokenizer *t, const token_bytes **out) {
     token_bytes *b = atomic_load_explicit(&t->bytes, memory_order_acquire);
-    if (b == NULL) {
+    if (!b) {
         b = make(t);
-        if (b == NULL)
+        if (!b)
             return GM_ENOMEM;
         token_bytes *first = NULL;
         if (!atomic_compare_exchange_strong(&t->bytes, &first, b)) {

@@ -32,7 +32,7 @@ gm_status added_insert(added_set *set, const void *text, size_t length, added_to
     if (length == 0)
         return GM_OK;
     uint32_t node = 0;
-    if (set->kernels == NULL)
+    if (!set->kernels)
         set->kernels = piece_kernels_get();
     for (size_t i = 0; i < length; i++)
         if ((node = child_for(set, node, ((const uint8_t *)text)[i])) == 0)

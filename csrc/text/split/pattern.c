@@ -183,7 +183,7 @@ static gm_status read_character(rewriter *r, size_t start, bool inside, uint32_t
         return GM_OK;
     }
     *out = next_scalar(r);
-    bool literal = *out >= 0x80 || strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ", (int)*out) != NULL;
+    bool literal = *out >= 0x80 || strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ", (int)*out);
     return literal && *out != 0 ? GM_OK : refuse(r, start, "is not supported");
 }
 
@@ -205,7 +205,7 @@ static gm_status add_posix(rewriter *r, scalar_set *set) {
         scalar_set members = { 0 };
         gm_status status = GM_OK;
         bool known;
-        for (int k = 0; k < 3 && names[i].parts[k] != NULL && status == GM_OK; k++)
+        for (int k = 0; k < 3 && names[i].parts[k] && status == GM_OK; k++)
             status = property_add(names[i].parts[k], strlen(names[i].parts[k]), true, &members, &known);
         r->at += n + 2;
         return merge(set, &members, negated, status);
@@ -317,7 +317,7 @@ static gm_status rewrite_word_boundary(rewriter *r, bool negated) {
     gm_status status = property_add_word(false, &word);
     set_order(&word);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == GM_OK; i++)
-        status = parts[i] == NULL ? put_set(r, &word, false) : put_text(r, parts[i]);
+        status = parts[i] ? put_text(r, parts[i]) : put_set(r, &word, false);
     set_free(&word);
     return status;
 }

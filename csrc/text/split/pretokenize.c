@@ -25,7 +25,7 @@ scanner pretokenizer_scanner(const pretokenizer *p) {
     scanner found = SCANNER_NONE;
     for (int i = 0; i < p->n_steps; i++) {
         const pretokenize_step *step = &p->steps[i];
-        if (step->space != NULL || step->scheme != PREFIX_NEVER || step->alphabet)
+        if (step->space || step->scheme != PREFIX_NEVER || step->alphabet)
             return SCANNER_NONE;
         if (step->match == MATCH_NOTHING)
             continue;
@@ -63,7 +63,7 @@ static gm_status change_text(split_state *s, const pretokenize_step *step, text_
         GM_TRY(write_alphabet(&w));
         return text_written(&w, text);
     }
-    bool spaces = step->space != NULL && memchr(text->bytes, ' ', text->length) != NULL;
+    bool spaces = step->space && memchr(text->bytes, ' ', text->length);
     bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && s->first);
     if (wants_prefix)    /* which is looked for when the spaces are changed */
         wants_prefix = !(begins_with(text, step->prefix, step->prefix_length) || (spaces && text->bytes[0] == ' '));
@@ -84,7 +84,7 @@ static gm_status state_open(split_state *s, const pretokenize_step *step, const 
     s->text = *text;
     s->first = text->aligned ? text_origin(text, 0, 1).start == 0 : first;
     GM_TRY(change_text(s, step, &s->text));
-    if (step->match == MATCH_REGEX && s->regex == NULL)
+    if (step->match == MATCH_REGEX && !s->regex)
         GM_TRY(regex_work_new(step->regex, &s->regex));
     s->walk = (regex_walk){ 0 };
     s->has_match = s->has_peeked = false;

@@ -32,7 +32,7 @@ static void pcre_free(void *block, void *unused) { (void)unused, memory_free(blo
 
 static gm_status compile(regex *r, const byte_buffer *pattern) {
     pcre2_compile_context *context = pcre2_compile_context_create(r->memory);
-    if (context == NULL)
+    if (!context)
         return GM_ENOMEM;
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
@@ -40,7 +40,7 @@ static gm_status compile(regex *r, const byte_buffer *pattern) {
     r->code = pcre2_compile(pattern->data, pattern->size, PCRE2_UTF | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code,
                             &offset, context);
     pcre2_compile_context_free(context);
-    if (r->code == NULL) {
+    if (!r->code) {
         char why[200];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         return gm_fail(code == OUT_OF_MEMORY ? GM_ENOMEM : GM_EUNSUPPORTED, "tokenizer: pattern '%.300s': %s",
@@ -54,13 +54,13 @@ static gm_status compile(regex *r, const byte_buffer *pattern) {
 gm_status regex_new(const char *pattern, size_t length, regex **out) {
     *out = NULL;
     regex *r = memory_zeroed(sizeof *r);
-    if (r == NULL)
+    if (!r)
         return GM_ENOMEM;
     byte_buffer rewritten = { 0 };
     gm_status status = GM_ENOMEM;
-    if ((r->pattern = memory_copy_text(pattern, length)) != NULL)
+    if ((r->pattern = memory_copy_text(pattern, length)))
         status = pattern_rewrite(pattern, length, &rewritten);
-    if (status == GM_OK && (r->memory = pcre2_general_context_create(pcre_new, pcre_free, NULL)) == NULL)
+    if (status == GM_OK && !(r->memory = pcre2_general_context_create(pcre_new, pcre_free, NULL)))
         status = GM_ENOMEM;
     if (status == GM_OK)
         status = compile(r, &rewritten);
@@ -74,7 +74,7 @@ gm_status regex_new(const char *pattern, size_t length, regex **out) {
 }
 
 void regex_free(regex *r) {
-    if (r == NULL)
+    if (!r)
         return;
     pcre2_code_free(r->code);
     pcre2_general_context_free(r->memory);
@@ -90,12 +90,12 @@ static bool has_jit(void) {
 gm_status regex_work_new(const regex *r, regex_work **out) {
     *out = NULL;
     regex_work *w = memory_zeroed(sizeof *w);
-    if (w == NULL)
+    if (!w)
         return GM_ENOMEM;
     w->match = pcre2_match_data_create(1, r->memory);
     w->context = pcre2_match_context_create(r->memory);
     w->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_MOST, r->memory);
-    if (w->match == NULL || w->context == NULL || (w->stack == NULL && has_jit())) {
+    if (!w->match || !w->context || (!w->stack && has_jit())) {
         regex_work_free(w);
         return gm_fail(GM_ENOMEM, "out of memory: what a pattern needs to run");
     }
@@ -106,7 +106,7 @@ gm_status regex_work_new(const regex *r, regex_work **out) {
 }
 
 void regex_work_free(regex_work *w) {
-    if (w == NULL)
+    if (!w)
         return;
     pcre2_match_data_free(w->match);
     pcre2_match_context_free(w->context);

@@ -147,7 +147,7 @@ static gm_status add_runs(const uint32_t *runs, size_t n, unsigned wanted, scala
 static gm_status add_categories(const char *name, scalar_set *set, bool *known) {
     for (unsigned i = 0; i < COUNT(category_names); i++) {
         const char *category = category_names[i];
-        bool cased = strcmp(name, "lc") == 0 && category[0] == 'L' && strchr("ult", category[1]) != NULL;
+        bool cased = strcmp(name, "lc") == 0 && category[0] == 'L' && strchr("ult", category[1]);
         bool group = tolower((unsigned char)category[0]) == name[0];
         bool fits = group && (name[1] == 0 || strcmp(category + 1, name + 1) == 0);
         if (!fits && !cased)

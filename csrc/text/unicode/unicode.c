@@ -197,7 +197,7 @@ static gm_status run_append(normal_run *run, uint32_t c, int change) {
         GM_TRY(buffer_grow(&chars, run->size, &run->capacity, 1, sizeof(normal_char)));
         run->chars = chars;
         void *sorted = memory_resize(run->sorted, run->capacity * sizeof(normal_char));
-        if (sorted == NULL)
+        if (!sorted)
             return GM_ENOMEM;
         run->sorted = sorted;
     }
@@ -296,7 +296,7 @@ static gm_status run_decompose(normal_run *run, uint32_t c, int change, text_wri
     if (n > 0)
         return GM_OK;
     const uint32_t *parts = decomposition(c);
-    if (parts == NULL)
+    if (!parts)
         return run_push(run, c, change, w);
     GM_TRY(run_decompose(run, parts[0], change, w));    /* at most four deep: a property of the table */
     return parts[1] != 0 ? run_decompose(run, parts[1], 1, w) : GM_OK;
