@@ -18,7 +18,8 @@ static void store(gm_status code, int os_errno, const char *text) {
         return;
     }
     size_t kept = room - 3;
-    while (kept > 0 && ((unsigned char)text[kept] & 0xC0) == 0x80) kept--;
+    while (kept > 0 && ((unsigned char)text[kept] & 0xC0) == 0x80)
+        kept--;
     memcpy(slot.text, text, kept);
     memcpy(slot.text + kept, "...", 4);
 }

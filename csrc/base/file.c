@@ -14,9 +14,11 @@
 /* O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. */
 static gm_status open_regular(const char *path, int *fd, struct stat *st) {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) return gm_fail_errno("cannot open %s", path);
+    if (*fd < 0)
+        return gm_fail_errno("cannot open %s", path);
     int fault = fstat(*fd, st) != 0 ? errno : S_ISDIR(st->st_mode) ? EISDIR : S_ISREG(st->st_mode) ? 0 : ESPIPE;
-    if (fault == 0) return GM_OK;
+    if (fault == 0)
+        return GM_OK;
     close(*fd);
     errno = fault;
     return gm_fail_errno("cannot read %s as a regular file", path);
@@ -57,23 +59,27 @@ gm_status file_check_unchanged(const gm_file *file) {
     struct stat st;
     if (stat(file->path, &st) != 0 || (int64_t)st.st_dev != file->device || (int64_t)st.st_ino != file->inode)
         return GM_OK;
-    if ((size_t)st.st_size == file->size && changed_ns(&st) == file->changed_ns) return GM_OK;
+    if ((size_t)st.st_size == file->size && changed_ns(&st) == file->changed_ns)
+        return GM_OK;
     return gm_fail(GM_ESTATE, "%s was changed since it was opened: load the model again", file->path);
 }
 
 void file_unmap(gm_file *file) {
-    if (file->data) munmap((void *)(uintptr_t)file->data, file->size);
+    if (file->data)
+        munmap((void *)(uintptr_t)file->data, file->size);
     memory_free(file->path);
     *file = (gm_file){ 0 };
 }
 
 /* Advice about [begin, end) of the mapping; advice that is refused changes nothing. */
 static void advise(const gm_file *file, size_t begin, size_t end, int advice) {
-    if (begin < end) madvise((void *)(uintptr_t)(file->data + begin), end - begin, advice);
+    if (begin < end)
+        madvise((void *)(uintptr_t)(file->data + begin), end - begin, advice);
 }
 
 static size_t end_of(const gm_file *file, size_t offset, size_t bytes) {
-    if (offset > file->size) return file->size;
+    if (offset > file->size)
+        return file->size;
     return bytes > file->size - offset ? file->size : offset + bytes;
 }
 
@@ -86,7 +92,8 @@ void file_will_need(const gm_file *file, size_t offset, size_t bytes) {
 /* Only pages that hold nothing else; the file's last page holds nothing else behind its end. */
 void file_done_with(const gm_file *file, size_t offset, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), end = end_of(file, offset, bytes);
-    if (offset > file->size) return;
+    if (offset > file->size)
+        return;
     advise(file, (offset + page - 1) & ~(page - 1), end == file->size ? end : end & ~(page - 1), MADV_DONTNEED);
 }
 
@@ -94,9 +101,12 @@ static gm_status read_all(int fd, const char *path, char *text, size_t size, siz
     *length = 0;
     while (*length < size) {
         ssize_t n = read(fd, text + *length, size - *length);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return gm_fail_errno("cannot read %s", path);
-        if (n == 0) break;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return gm_fail_errno("cannot read %s", path);
+        if (n == 0)
+            break;
         *length += (size_t)n;
     }
     text[*length] = 0;
@@ -122,7 +132,8 @@ gm_status file_read(const char *path, size_t max_bytes, char **text, size_t *len
         return status;
     }
     *text = block;
-    if (length) *length = got;
+    if (length)
+        *length = got;
     return GM_OK;
 }
 
@@ -164,8 +175,10 @@ gm_status file_create(const char *path, gm_file_writer *out) {
 static gm_status write_all(gm_file_writer *w, const uint8_t *bytes, size_t size) {
     while (size) {
         ssize_t n = write(w->fd, bytes, size);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return gm_fail_errno("cannot write %s", w->path);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return gm_fail_errno("cannot write %s", w->path);
         bytes += n;
         size -= (size_t)n;
     }
@@ -177,7 +190,8 @@ gm_status file_write(gm_file_writer *w, const void *bytes, size_t size) {
         GM_TRY(write_all(w, w->buffer, w->used));
         w->used = 0;
     }
-    if (size > WRITER_BUFFER) return write_all(w, bytes, size);
+    if (size > WRITER_BUFFER)
+        return write_all(w, bytes, size);
     memcpy(w->buffer + w->used, bytes, size);
     w->used += size;
     return GM_OK;
@@ -185,7 +199,8 @@ gm_status file_write(gm_file_writer *w, const void *bytes, size_t size) {
 
 gm_status file_commit(gm_file_writer *w) {
     gm_status status = write_all(w, w->buffer, w->used);
-    if (close(w->fd) != 0 && status == GM_OK) status = gm_fail_errno("cannot write %s", w->path);
+    if (close(w->fd) != 0 && status == GM_OK)
+        status = gm_fail_errno("cannot write %s", w->path);
     w->fd = -1;
     if (status == GM_OK && w->temporary[0]) {
         if (rename(w->temporary, w->path) == 0)
@@ -198,8 +213,10 @@ gm_status file_commit(gm_file_writer *w) {
 }
 
 void file_discard(gm_file_writer *w) {
-    if (w->fd >= 0) close(w->fd);
-    if (w->temporary && w->temporary[0]) unlink(w->temporary);
+    if (w->fd >= 0)
+        close(w->fd);
+    if (w->temporary && w->temporary[0])
+        unlink(w->temporary);
     memory_free(w->path);
     memory_free(w->temporary);
     memory_free(w->buffer);

@@ -37,7 +37,8 @@ static gm_status ends_early(const reader *r, const char *what) {
 }
 
 static gm_status read_bytes(reader *r, void *out, size_t bytes, const char *what) {
-    if (bytes > left(r)) return ends_early(r, what);
+    if (bytes > left(r))
+        return ends_early(r, what);
     memcpy(out, r->file->data + r->at, bytes);
     r->at += bytes;
     return GM_OK;
@@ -49,7 +50,8 @@ static gm_status read_u64(reader *r, uint64_t *out, const char *what) { return r
 static gm_status read_string(reader *r, gguf_string *out, const char *what) {
     uint64_t length = 0;
     GM_TRY(read_u64(r, &length, what));
-    if (length > left(r)) return ends_early(r, what);
+    if (length > left(r))
+        return ends_early(r, what);
     *out = (gguf_string){ .text = (const char *)r->file->data + r->at, .length = (size_t)length };
     r->at += (size_t)length;
     return GM_OK;
@@ -111,7 +113,8 @@ static gm_status read_value(reader *r, gguf_entry *e) {
     e->data = r->file->data + start;
     if (item == GGUF_STRING) {
         gguf_string s;
-        for (uint64_t i = 0; i < e->count; i++) GM_TRY(read_string(r, &s, "a string"));
+        for (uint64_t i = 0; i < e->count; i++)
+            GM_TRY(read_string(r, &s, "a string"));
     } else {
         r->at += (size_t)e->count * least;
     }
@@ -127,7 +130,8 @@ static gm_status read_entries(gguf *g, reader *r) {
         GM_TRY(read_kind(r, &e->key, &e->type));
         GM_TRY(read_value(r, e));
         GM_TRY(names_add(&g->keys, e->key.text, e->key.length, i, &earlier));
-        if (earlier >= 0) return gm_fail(GM_EBADFILE, "%s: key %.*s comes twice", g->file.path, SHOWN(e->key));
+        if (earlier >= 0)
+            return gm_fail(GM_EBADFILE, "%s: key %.*s comes twice", g->file.path, SHOWN(e->key));
     }
     return GM_OK;
 }
@@ -140,7 +144,8 @@ static gm_status read_tensor(gguf *g, reader *r, int64_t i) {
     int64_t earlier, values = 1;
     GM_TRY(read_name(r, &t->name, MAX_NAME, "a tensor's name"));
     GM_TRY(names_add(&g->names, t->name.text, t->name.length, i, &earlier));
-    if (earlier >= 0) return gm_fail(GM_EBADFILE, "%s: tensor %.*s comes twice", g->file.path, SHOWN(t->name));
+    if (earlier >= 0)
+        return gm_fail(GM_EBADFILE, "%s: tensor %.*s comes twice", g->file.path, SHOWN(t->name));
     GM_TRY(read_u32(r, &n_dims, "a tensor's dimensions"));
     if (n_dims > 4)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %" PRIu32 " dimensions, expected at most 4", g->file.path,
@@ -165,7 +170,8 @@ static gm_status tensor_bytes(const gguf *g, gguf_tensor *t, const gm_quant_info
     if (row % format->values != 0)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has rows of %" PRId64 " values, expected a multiple of %d for %s",
                        g->file.path, SHOWN(t->name), row, format->values, format->name);
-    for (int d = t->n_dims - 2; d >= 0; d--) blocks *= t->shape[d];   /* the product of all dimensions fits */
+    for (int d = t->n_dims - 2; d >= 0; d--)
+        blocks *= t->shape[d];   /* the product of all dimensions fits */
     if (__builtin_mul_overflow(blocks, (int64_t)format->bytes, &bytes))
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %" PRId64 " blocks of %d bytes, more than can be addressed",
                        g->file.path, SHOWN(t->name), blocks, format->bytes);
@@ -183,12 +189,14 @@ static gm_status place_tensor(gguf *g, int64_t i, size_t section, uint64_t align
     if (offset % alignment != 0)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s is at offset %" PRIu64 ", expected a multiple of %" PRIu64,
                        g->file.path, SHOWN(t->name), offset, alignment);
-    if (blocks) GM_TRY(tensor_bytes(g, t, blocks));
+    if (blocks)
+        GM_TRY(tensor_bytes(g, t, blocks));
     if (offset > room || t->bytes > room - offset)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %zu bytes at offset %" PRIu64
                        ", but there are %zu bytes of tensor data: the file of %zu bytes is cut short",
                        g->file.path, SHOWN(t->name), t->bytes, offset, room, g->file.size);
-    if (blocks) t->data = g->file.data + section + (size_t)offset;
+    if (blocks)
+        t->data = g->file.data + section + (size_t)offset;
     return GM_OK;
 }
 
@@ -199,7 +207,8 @@ static gm_status place_tensors(gguf *g, size_t position) {
         return gm_fail(GM_EBADFILE, "%s: general.alignment is %" PRId64 ", expected a power of two", g->file.path,
                        alignment);
     size_t mask = (size_t)alignment - 1;
-    if (position > SIZE_MAX - mask) return gm_fail(GM_EBADFILE, "%s: too large", g->file.path);
+    if (position > SIZE_MAX - mask)
+        return gm_fail(GM_EBADFILE, "%s: too large", g->file.path);
     for (int64_t i = 0; i < g->n_tensors; i++)
         GM_TRY(place_tensor(g, i, (position + mask) & ~mask, (uint64_t)alignment));
     return GM_OK;
@@ -242,9 +251,11 @@ static gm_status read_file(gguf *g) {
     g->entries = memory_zeroed(n_entries * sizeof(gguf_entry));       /* the counts are bounded by the file's size */
     g->tensors = memory_zeroed(n_tensors * sizeof(gguf_tensor));
     g->offsets = memory_array(n_tensors, sizeof(uint64_t));
-    if (!g->entries || !g->tensors || !g->offsets) return GM_ENOMEM;
+    if (!g->entries || !g->tensors || !g->offsets)
+        return GM_ENOMEM;
     GM_TRY(read_entries(g, &r));
-    for (int64_t i = 0; i < g->n_tensors; i++) GM_TRY(read_tensor(g, &r, i));
+    for (int64_t i = 0; i < g->n_tensors; i++)
+        GM_TRY(read_tensor(g, &r, i));
     GM_TRY(place_tensors(g, r.at));
     memory_free(g->offsets);
     g->offsets = NULL;
@@ -254,9 +265,11 @@ static gm_status read_file(gguf *g) {
 gm_status gguf_open(const char *path, gguf **out) {
     *out = NULL;
     gguf *g = memory_zeroed(sizeof *g);
-    if (!g) return GM_ENOMEM;
+    if (!g)
+        return GM_ENOMEM;
     gm_status status = file_map(path, &g->file);
-    if (status == GM_OK) status = read_file(g);
+    if (status == GM_OK)
+        status = read_file(g);
     if (status != GM_OK) {
         gguf_close(g);
         return status;
@@ -266,7 +279,8 @@ gm_status gguf_open(const char *path, gguf **out) {
 }
 
 void gguf_close(gguf *g) {
-    if (!g) return;
+    if (!g)
+        return;
     names_free(&g->keys);
     names_free(&g->names);
     memory_free(g->entries);
@@ -305,7 +319,8 @@ typedef union {
 static gm_status read_number(const gguf_entry *e, uint64_t i, number *out) {
     size_t bytes = kinds[item_kind(e)].bytes;
     *out = (number){ .u64 = 0 };
-    if (bytes == 0) return wrong_kind(e, "a number");
+    if (bytes == 0)
+        return wrong_kind(e, "a number");
     if (i >= e->count)
         return gm_fail(GM_EINDEX, "GGUF key %.*s has %" PRIu64 " items, item %" PRIu64 " was asked for", SHOWN(e->key),
                        e->count, i);
@@ -353,14 +368,16 @@ gm_status gguf_item_float(const gguf_entry *e, uint64_t i, double *out) {
 static gm_status find_single(const gguf *g, const char *key, const char *expected, const gguf_entry **entry,
                              bool *found) {
     *entry = gguf_find(g, key);
-    if (found) *found = *entry != NULL;
+    if (found)
+        *found = *entry != NULL;
     return *entry && (*entry)->type == GGUF_ARRAY ? wrong_kind(*entry, expected) : GM_OK;
 }
 
 gm_status gguf_get_int(const gguf *g, const char *key, int64_t *out, bool *found) {
     const gguf_entry *e;
     GM_TRY(find_single(g, key, "an integer", &e, found));
-    if (e && e->type == GGUF_BOOL) return wrong_kind(e, "an integer");
+    if (e && e->type == GGUF_BOOL)
+        return wrong_kind(e, "an integer");
     return e ? gguf_item_int(e, 0, out) : GM_OK;
 }
 
@@ -373,8 +390,10 @@ gm_status gguf_get_float(const gguf *g, const char *key, double *out, bool *foun
 gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found) {
     const gguf_entry *e;
     GM_TRY(find_single(g, key, "bool", &e, found));
-    if (!e) return GM_OK;
-    if (e->type != GGUF_BOOL) return wrong_kind(e, "bool");
+    if (!e)
+        return GM_OK;
+    if (e->type != GGUF_BOOL)
+        return wrong_kind(e, "bool");
     *out = *e->data != 0;
     return GM_OK;
 }
@@ -382,8 +401,10 @@ gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found) 
 gm_status gguf_get_string(const gguf *g, const char *key, gguf_string *out, bool *found) {
     const gguf_entry *e;
     GM_TRY(find_single(g, key, "a string", &e, found));
-    if (!e) return GM_OK;
-    if (e->type != GGUF_STRING) return wrong_kind(e, "a string");
+    if (!e)
+        return GM_OK;
+    if (e->type != GGUF_STRING)
+        return wrong_kind(e, "a string");
     const uint8_t *cursor = e->data;
     *out = gguf_next_string(&cursor);
     return GM_OK;

@@ -28,7 +28,8 @@ static json_token fault(json_reader *r, const char *at, const char *what) {
 
 gm_status json_fail(json_reader *r, const char *format, ...) {
     char text[512];
-    if (r->failed) return GM_EBADFILE;
+    if (r->failed)
+        return GM_EBADFILE;
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -57,7 +58,8 @@ static const char *skip_plain(const char *at, const char *end) {
         }
         at += 8;
     }
-    while (at < end && (unsigned char)*at >= 0x20 && (unsigned char)*at < 0x80 && *at != '"' && *at != '\\') at++;
+    while (at < end && (unsigned char)*at >= 0x20 && (unsigned char)*at < 0x80 && *at != '"' && *at != '\\')
+        at++;
     return at;
 }
 
@@ -67,26 +69,33 @@ static bool is_continuation(char c) { return ((unsigned char)c & 0xC0) == 0x80; 
 static size_t utf8_length(const char *at, const char *end) {
     unsigned char lead = (unsigned char)at[0];
     size_t left = (size_t)(end - at);
-    if (lead < 0xC2 || lead > 0xF4 || left < 2 || !is_continuation(at[1])) return 0;
-    if (lead < 0xE0) return 2;
+    if (lead < 0xC2 || lead > 0xF4 || left < 2 || !is_continuation(at[1]))
+        return 0;
+    if (lead < 0xE0)
+        return 2;
     unsigned char second = (unsigned char)at[1];
-    if (left < 3 || !is_continuation(at[2])) return 0;
-    if (lead < 0xF0) return (lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ? 0 : 3;
-    if (left < 4 || !is_continuation(at[3])) return 0;
+    if (left < 3 || !is_continuation(at[2]))
+        return 0;
+    if (lead < 0xF0)
+        return (lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ? 0 : 3;
+    if (left < 4 || !is_continuation(at[3]))
+        return 0;
     return (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F) ? 0 : 4;
 }
 
 /* Four hexadecimal digits, or -1. */
 static int32_t hex4(const char *at, const char *end) {
     int32_t value = 0;
-    if (end - at < 4) return -1;
+    if (end - at < 4)
+        return -1;
     for (int i = 0; i < 4; i++) {
         char c = at[i];
         int digit = c >= '0' && c <= '9'   ? c - '0'
                     : c >= 'a' && c <= 'f' ? c - 'a' + 10
                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                            : -1;
-        if (digit < 0) return -1;
+        if (digit < 0)
+            return -1;
         value = value * 16 + digit;
     }
     return value;
@@ -95,20 +104,26 @@ static int32_t hex4(const char *at, const char *end) {
 /* Length of the escape at the backslash `at`, its character in *code; 0 when it is none. */
 static size_t read_escape(const char *at, const char *end, uint32_t *code) {
     static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-    if (end - at < 2) return 0;
+    if (end - at < 2)
+        return 0;
     if (at[1] != 'u') {
         const char *letter = at[1] ? strchr(letters, at[1]) : NULL;
-        if (!letter) return 0;
+        if (!letter)
+            return 0;
         *code = (unsigned char)meant[letter - letters];
         return 2;
     }
     int32_t first = hex4(at + 2, end);
-    if (first < 0) return 0;
+    if (first < 0)
+        return 0;
     *code = (uint32_t)first;
-    if (first < 0xD800 || first > 0xDFFF) return 6;
-    if (first > 0xDBFF || end - at < 12 || at[6] != '\\' || at[7] != 'u') return 0;
+    if (first < 0xD800 || first > 0xDFFF)
+        return 6;
+    if (first > 0xDBFF || end - at < 12 || at[6] != '\\' || at[7] != 'u')
+        return 0;
     int32_t second = hex4(at + 8, end);
-    if (second < 0xDC00 || second > 0xDFFF) return 0;
+    if (second < 0xDC00 || second > 0xDFFF)
+        return 0;
     *code = 0x10000u + (((uint32_t)first - 0xD800u) << 10) + ((uint32_t)second - 0xDC00u);
     return 12;
 }
@@ -119,7 +134,8 @@ static size_t utf8_write(uint32_t code, char *out) {
         return 1;
     }
     size_t n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--, code >>= 6) out[i] = (char)(0x80 | (code & 0x3F));
+    for (size_t i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (char)(0x80 | (code & 0x3F));
     out[0] = (char)((0xF00 >> n) | code);
     return n;
 }
@@ -131,12 +147,15 @@ static json_token read_string(json_reader *r, json_token type) {
     r->escaped = false;
     for (;;) {
         at = skip_plain(at, r->end);
-        if (at == r->end) return fault(r, r->at, "the text ends inside this string");
-        if (*at == '"') break;
+        if (at == r->end)
+            return fault(r, r->at, "the text ends inside this string");
+        if (*at == '"')
+            break;
         if (*at == '\\') {
             uint32_t code;
             size_t n = read_escape(at, r->end, &code);
-            if (n == 0) return fault(r, at, "an escape that is none, or half a surrogate pair");
+            if (n == 0)
+                return fault(r, at, "an escape that is none, or half a surrogate pair");
             r->escaped = true;
             at += n;
         } else if ((unsigned char)*at < 0x20) {
@@ -144,7 +163,8 @@ static json_token read_string(json_reader *r, json_token type) {
         } else {
             do {
                 size_t n = utf8_length(at, r->end);
-                if (n == 0) return fault(r, at, "bytes that are not UTF-8");
+                if (n == 0)
+                    return fault(r, at, "bytes that are not UTF-8");
                 at += n;
             } while (at < r->end && (unsigned char)*at >= 0x80);
         }
@@ -163,7 +183,8 @@ static size_t next_piece(const char **at, const char *end, char scratch[4], cons
         return utf8_write(code, scratch);
     }
     const char *stop = memchr(*at, '\\', (size_t)(end - *at));
-    if (!stop) stop = end;
+    if (!stop)
+        stop = end;
     size_t n = (size_t)(stop - *at);
     *piece = *at;
     *at = stop;
@@ -174,11 +195,14 @@ bool json_is(const json_reader *r, const char *text) {
     size_t length = strlen(text);
     const char *at = r->token, *end = at + r->token_length, *piece;
     char scratch[4];
-    if (r->type != JSON_KEY && r->type != JSON_STRING) return false;
-    if (!r->escaped) return length == r->token_length && memcmp(at, text, length) == 0;
+    if (r->type != JSON_KEY && r->type != JSON_STRING)
+        return false;
+    if (!r->escaped)
+        return length == r->token_length && memcmp(at, text, length) == 0;
     while (at < end) {
         size_t n = next_piece(&at, end, scratch, &piece);
-        if (n > length || memcmp(piece, text, n) != 0) return false;
+        if (n > length || memcmp(piece, text, n) != 0)
+            return false;
         text += n;
         length -= n;
     }
@@ -189,8 +213,10 @@ size_t json_string_length(const json_reader *r) {
     const char *at = r->token, *end = at + r->token_length, *piece;
     char scratch[4];
     size_t length = 0;
-    if (!r->escaped) return r->token_length;
-    while (at < end) length += next_piece(&at, end, scratch, &piece);
+    if (!r->escaped)
+        return r->token_length;
+    while (at < end)
+        length += next_piece(&at, end, scratch, &piece);
     return length;
 }
 
@@ -211,17 +237,20 @@ void json_string_copy(const json_reader *r, char *out) {
 char *json_string_new(const json_reader *r, size_t *length) {
     size_t n = json_string_length(r);
     char *copy = memory_new(n + 1);
-    if (!copy) return NULL;
+    if (!copy)
+        return NULL;
     json_string_copy(r, copy);
     copy[n] = 0;
-    if (length) *length = n;
+    if (length)
+        *length = n;
     return copy;
 }
 
 /* ---- numbers ---- */
 
 static const char *skip_digits(const char *at, const char *end) {
-    while (at < end && *at >= '0' && *at <= '9') at++;
+    while (at < end && *at >= '0' && *at <= '9')
+        at++;
     return at;
 }
 
@@ -229,21 +258,26 @@ static const char *skip_digits(const char *at, const char *end) {
 static json_token read_number(json_reader *r) {
     const char *at = r->at, *end = r->end, *digits;
     r->token = at;
-    if (*at == '-') at++;
+    if (*at == '-')
+        at++;
     digits = at;
     at = skip_digits(at, end);
-    if (at == digits || (*digits == '0' && at - digits > 1)) return fault(r, r->token, "a number badly written");
+    if (at == digits || (*digits == '0' && at - digits > 1))
+        return fault(r, r->token, "a number badly written");
     if (at < end && *at == '.') {
         digits = at + 1;
         at = skip_digits(digits, end);
-        if (at == digits) return fault(r, r->token, "a number with no digits after its point");
+        if (at == digits)
+            return fault(r, r->token, "a number with no digits after its point");
     }
     if (at < end && (*at == 'e' || *at == 'E')) {
         at++;
-        if (at < end && (*at == '+' || *at == '-')) at++;
+        if (at < end && (*at == '+' || *at == '-'))
+            at++;
         digits = at;
         at = skip_digits(digits, end);
-        if (at == digits) return fault(r, r->token, "a number with no digits in its exponent");
+        if (at == digits)
+            return fault(r, r->token, "a number with no digits in its exponent");
     }
     r->token_length = (size_t)(at - r->token);
     r->at = at;
@@ -252,11 +286,13 @@ static json_token read_number(json_reader *r) {
 
 gm_status json_int(json_reader *r, int64_t *out) {
     const char *at = r->token, *end = at + r->token_length;
-    if (r->type != JSON_NUMBER) return json_fail(r, "expected an integer");
+    if (r->type != JSON_NUMBER)
+        return json_fail(r, "expected an integer");
     bool negative = *at == '-';
     int64_t value = 0;
     for (at += negative; at < end; at++) {
-        if (*at < '0' || *at > '9') return json_fail(r, "a number with a fraction or an exponent, expected an integer");
+        if (*at < '0' || *at > '9')
+            return json_fail(r, "a number with a fraction or an exponent, expected an integer");
         int digit = *at - '0';
         if (__builtin_mul_overflow(value, 10, &value) ||
             __builtin_add_overflow(value, negative ? -digit : digit, &value))
@@ -274,7 +310,8 @@ static bool exact_double(const char *at, const char *end, double *out) {
     uint64_t digits = 0;
     int power = 0;
     bool point = false;
-    if (end - at > 18) return false;   /* so that no sum below can overflow */
+    if (end - at > 18)
+        return false;   /* so that no sum below can overflow */
     for (at += negative; at < end && *at != 'e' && *at != 'E'; at++) {
         if (*at == '.') {
             point = true;
@@ -288,19 +325,23 @@ static bool exact_double(const char *at, const char *end, double *out) {
         int exponent = 0;
         for (at += *at == '-' || *at == '+'; at < end; at++) {
             exponent = exponent * 10 + (*at - '0');
-            if (exponent > 1000) return false;
+            if (exponent > 1000)
+                return false;
         }
         power += down ? -exponent : exponent;
     }
-    if (digits >> 53 || power < -22 || power > 22) return false;
+    if (digits >> 53 || power < -22 || power > 22)
+        return false;
     double value = power < 0 ? (double)digits / powers[-power] : (double)digits * powers[power];
     *out = negative ? -value : value;
     return true;
 }
 
 gm_status json_double(json_reader *r, double *out) {
-    if (r->type != JSON_NUMBER) return json_fail(r, "expected a number");
-    if (exact_double(r->token, r->token + r->token_length, out)) return GM_OK;
+    if (r->type != JSON_NUMBER)
+        return json_fail(r, "expected a number");
+    if (exact_double(r->token, r->token + r->token_length, out))
+        return GM_OK;
     locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);   /* the program's locale may have a decimal comma */
     char *copy = memory_copy_text(r->token, r->token_length);
     if (!copy || !locale) {
@@ -322,7 +363,8 @@ static inline const char *behind_space(const char *at, const char *end) {
         for (uint64_t word; end - at >= 8; at += 8) {
             memcpy(&word, at, 8);
             word ^= 0x2020202020202020u;
-            if (word == 0) continue;
+            if (word == 0)
+                continue;
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
             at += __builtin_ctzll(word) >> 3;
 #endif
@@ -335,7 +377,8 @@ static inline const char *behind_space(const char *at, const char *end) {
 static inline void skip_space(json_reader *r) { r->at = behind_space(r->at, r->end); }
 
 static json_token begin(json_reader *r, json_token type) {
-    if (r->depth == JSON_MAX_DEPTH) return fault(r, r->at, "nested deeper than 128 levels");
+    if (r->depth == JSON_MAX_DEPTH)
+        return fault(r, r->at, "nested deeper than 128 levels");
     r->token = r->at++;
     r->token_length = 1;
     r->stack[r->depth++] = type == JSON_OBJECT ? IN_OBJECT : IN_ARRAY;
@@ -353,7 +396,8 @@ static json_token finish(json_reader *r, json_token type) {
 
 static json_token read_word(json_reader *r, const char *word, json_token type) {
     size_t n = strlen(word);
-    if ((size_t)(r->end - r->at) < n || memcmp(r->at, word, n) != 0) return fault(r, r->at, "expected a value");
+    if ((size_t)(r->end - r->at) < n || memcmp(r->at, word, n) != 0)
+        return fault(r, r->at, "expected a value");
     r->token = r->at;
     r->token_length = n;
     r->at += n;
@@ -361,8 +405,10 @@ static json_token read_word(json_reader *r, const char *word, json_token type) {
 }
 
 static json_token read_value(json_reader *r) {
-    if (r->at == r->end) return fault(r, r->at, "the text ends, expected a value");
-    if (r->depth > 0 && r->stack[r->depth - 1] == AWAITS_VALUE) r->stack[r->depth - 1] = IN_OBJECT;
+    if (r->at == r->end)
+        return fault(r, r->at, "the text ends, expected a value");
+    if (r->depth > 0 && r->stack[r->depth - 1] == AWAITS_VALUE)
+        r->stack[r->depth - 1] = IN_OBJECT;
     r->need_comma = true;
     switch (*r->at) {
     case '{': return begin(r, JSON_OBJECT);
@@ -372,31 +418,39 @@ static json_token read_value(json_reader *r) {
     case 'f': return read_word(r, "false", JSON_FALSE);
     case 'n': return read_word(r, "null", JSON_NULL);
     default:
-        if (*r->at != '-' && (*r->at < '0' || *r->at > '9')) return fault(r, r->at, "expected a value");
+        if (*r->at != '-' && (*r->at < '0' || *r->at > '9'))
+            return fault(r, r->at, "expected a value");
         return read_number(r);
     }
 }
 
 static json_token read_key(json_reader *r) {
-    if (r->at == r->end || *r->at != '"') return fault(r, r->at, "expected a key in quotes");
-    if (read_string(r, JSON_KEY) == JSON_ERROR) return JSON_ERROR;
+    if (r->at == r->end || *r->at != '"')
+        return fault(r, r->at, "expected a key in quotes");
+    if (read_string(r, JSON_KEY) == JSON_ERROR)
+        return JSON_ERROR;
     skip_space(r);
-    if (r->at == r->end || *r->at != ':') return fault(r, r->at, "expected a colon after the key");
+    if (r->at == r->end || *r->at != ':')
+        return fault(r, r->at, "expected a colon after the key");
     r->at++;
     r->stack[r->depth - 1] = AWAITS_VALUE;
     return JSON_KEY;
 }
 
 json_token json_next(json_reader *r) {
-    if (r->failed) return JSON_ERROR;
+    if (r->failed)
+        return JSON_ERROR;
     skip_space(r);
     if (r->depth == 0) {
-        if (!r->need_comma) return read_value(r);
-        if (r->at != r->end) return fault(r, r->at, "text behind the end of the value");
+        if (!r->need_comma)
+            return read_value(r);
+        if (r->at != r->end)
+            return fault(r, r->at, "text behind the end of the value");
         return r->type = JSON_END;
     }
     int state = r->stack[r->depth - 1];
-    if (state == AWAITS_VALUE) return read_value(r);
+    if (state == AWAITS_VALUE)
+        return read_value(r);
     if (r->at < r->end && *r->at == (state == IN_OBJECT ? '}' : ']'))
         return finish(r, state == IN_OBJECT ? JSON_OBJECT_END : JSON_ARRAY_END);
     if (r->need_comma) {
@@ -422,14 +476,16 @@ static inline const char *plain_end(const char *at, const char *end) {
         }
     }
 #endif
-    while (at < end && (unsigned char)*at >= 0x20 && *at != '"' && *at != '\\') at++;
+    while (at < end && (unsigned char)*at >= 0x20 && *at != '"' && *at != '\\')
+        at++;
     return at < end && *at == '"' ? at : NULL;
 }
 
 static bool is_utf8(const char *at, const char *end) {
     while (at < end) {
         size_t n = (unsigned char)*at < 0x80 ? 1 : utf8_length(at, end);
-        if (n == 0) return false;
+        if (n == 0)
+            return false;
         at += n;
     }
     return true;
@@ -443,17 +499,22 @@ static inline bool pass(const char **at, const char *end, char c) {
 
 bool json_plain_count(json_reader *r, json_text *key, int32_t *count) {
     const char *at = r->at, *end = r->end;
-    if (r->failed || r->depth == 0 || r->stack[r->depth - 1] != IN_OBJECT) return false;
-    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '"')) return false;
+    if (r->failed || r->depth == 0 || r->stack[r->depth - 1] != IN_OBJECT)
+        return false;
+    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '"'))
+        return false;
     const char *stop = plain_end(at, end);
-    if (!stop || !is_utf8(at, stop)) return false;
+    if (!stop || !is_utf8(at, stop))
+        return false;
     *key = (json_text){ at, (size_t)(stop - at) };
     at = stop + 1;
-    if (!pass(&at, end, ':')) return false;
+    if (!pass(&at, end, ':'))
+        return false;
     at = behind_space(at, end);
     const char *digits = at;
     int32_t value = 0;
-    while (at < end && at - digits < 9 && *at >= '0' && *at <= '9') value = 10 * value + (*at++ - '0');
+    while (at < end && at - digits < 9 && *at >= '0' && *at <= '9')
+        value = 10 * value + (*at++ - '0');
     /* Behind it stands what no number goes on with. */
     if (at == digits || at == end || (*digits == '0' && at - digits > 1) ||
         !(*at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
@@ -469,16 +530,21 @@ bool json_plain_count(json_reader *r, json_text *key, int32_t *count) {
 
 bool json_plain_pair(json_reader *r, json_text pair[2]) {
     const char *at = r->at, *end = r->end;
-    if (r->failed || r->depth == 0 || r->depth == JSON_MAX_DEPTH || r->stack[r->depth - 1] != IN_ARRAY) return false;
-    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '[')) return false;
+    if (r->failed || r->depth == 0 || r->depth == JSON_MAX_DEPTH || r->stack[r->depth - 1] != IN_ARRAY)
+        return false;
+    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '['))
+        return false;
     for (int i = 0; i < 2; i++) {
-        if ((i > 0 && !pass(&at, end, ',')) || !pass(&at, end, '"')) return false;
+        if ((i > 0 && !pass(&at, end, ',')) || !pass(&at, end, '"'))
+            return false;
         const char *stop = plain_end(at, end);
-        if (!stop) return false;
+        if (!stop)
+            return false;
         pair[i] = (json_text){ at, (size_t)(stop - at) };
         at = stop + 1;
     }
-    if (!pass(&at, end, ']')) return false;
+    if (!pass(&at, end, ']'))
+        return false;
     r->token = at - 1;
     r->token_length = 1;
     r->at = at;
@@ -488,12 +554,15 @@ bool json_plain_pair(json_reader *r, json_text pair[2]) {
 }
 
 gm_status json_skip(json_reader *r) {
-    if (r->failed) return GM_EBADFILE;
-    if (r->type == JSON_KEY) json_next(r);
+    if (r->failed)
+        return GM_EBADFILE;
+    if (r->type == JSON_KEY)
+        json_next(r);
     if (r->type == JSON_OBJECT || r->type == JSON_ARRAY) {
         int outside = r->depth - 1;
         while (r->depth > outside)
-            if (json_next(r) == JSON_ERROR) return GM_EBADFILE;
+            if (json_next(r) == JSON_ERROR)
+                return GM_EBADFILE;
     }
     return r->failed ? GM_EBADFILE : GM_OK;
 }
@@ -516,6 +585,7 @@ static const char *describe(json_token type) {
 
 gm_status json_expect(json_reader *r, json_token type) {
     json_token got = json_next(r);
-    if (got == JSON_ERROR) return GM_EBADFILE;
+    if (got == JSON_ERROR)
+        return GM_EBADFILE;
     return got == type ? GM_OK : json_fail(r, "%s, expected %s", describe(got), describe(type));
 }

@@ -64,16 +64,20 @@ void memory_free(void *block) { free(block); }
 
 char *memory_copy_text(const char *text, size_t length) {
     char *copy = memory_new(length + 1);
-    if (!copy) return NULL;
-    if (length) memcpy(copy, text, length);
+    if (!copy)
+        return NULL;
+    if (length)
+        memcpy(copy, text, length);
     copy[length] = 0;
     return copy;
 }
 
 void *memory_aligned(size_t bytes, size_t alignment) {
     void *block = NULL;
-    if (alignment < sizeof(void *)) alignment = sizeof(void *);
-    if (refused() || posix_memalign(&block, alignment, bytes ? bytes : 1) != 0) return no_memory(bytes);
+    if (alignment < sizeof(void *))
+        alignment = sizeof(void *);
+    if (refused() || posix_memalign(&block, alignment, bytes ? bytes : 1) != 0)
+        return no_memory(bytes);
     return block;
 }
 
@@ -106,7 +110,7 @@ void *memory_table(size_t bytes) {
 void memory_table_free(void *table, size_t bytes) {
     if (bytes < LARGE_PAGE)
         free(table);
-    else if (table != NULL)
+    else if (table)
         munmap(table, page_up(bytes));
 }
 
@@ -130,7 +134,8 @@ void *memory_reserve(size_t bytes) {
 
 int memory_commit(void *base, size_t committed, size_t bytes) {
     size_t begin = page_up(committed), end = page_up(bytes);
-    if (end <= begin) return 0;
+    if (end <= begin)
+        return 0;
     if (refused() || mprotect((char *)base + begin, end - begin, PROT_READ | PROT_WRITE) != 0) {
         no_memory(end - begin);
         return -1;
@@ -139,5 +144,6 @@ int memory_commit(void *base, size_t committed, size_t bytes) {
 }
 
 void memory_unreserve(void *base, size_t bytes) {
-    if (base) munmap(base, page_up(bytes ? bytes : 1));
+    if (base)
+        munmap(base, page_up(bytes ? bytes : 1));
 }
