@@ -35,14 +35,16 @@ struct gm_checkpoint {
 typedef struct { char **items; size_t count, capacity; } text_list;
 
 static void list_free(text_list *l) {
-    for (size_t i = 0; i < l->count; i++) memory_free(l->items[i]);
+    for (size_t i = 0; i < l->count; i++)
+        memory_free(l->items[i]);
     memory_free(l->items);
     *l = (text_list){ 0 };
 }
 
 /* Takes `text`, which is freed on failure; NULL is a failure already told. */
 static gm_status list_take(text_list *l, char *text) {
-    if (!text) return GM_ENOMEM;
+    if (!text)
+        return GM_ENOMEM;
     if (l->count == l->capacity) {
         size_t capacity = l->capacity ? l->capacity * 2 : 16;
         char **wider = memory_resize(l->items, capacity * sizeof *wider);
@@ -62,7 +64,8 @@ static int by_text(const void *a, const void *b) { return strcmp(*(char *const *
 static char *join_path(const char *folder, const char *name) {
     size_t folder_length = strlen(folder), length = strlen(name);
     char *path = memory_new(folder_length + length + 2);
-    if (!path) return NULL;
+    if (!path)
+        return NULL;
     memcpy(path, folder, folder_length);
     path[folder_length] = '/';
     memcpy(path + folder_length + 1, name, length + 1);
@@ -85,7 +88,8 @@ typedef struct { size_t prefix; int part, count; } split_name;   /* part counts 
 static int five_digits(const char *at) {
     int value = 0;
     for (int i = 0; i < 5; i++) {
-        if (at[i] < '0' || at[i] > '9') return -1;
+        if (at[i] < '0' || at[i] > '9')
+            return -1;
         value = value * 10 + (at[i] - '0');
     }
     return value;
@@ -93,12 +97,15 @@ static int five_digits(const char *at) {
 
 static split_name split_of(const char *path, const char *extension) {
     size_t length = strlen(path), tail = SPLIT_LENGTH + strlen(extension);
-    if (length < tail || !ends_with(path, extension)) return (split_name){ 0 };
+    if (length < tail || !ends_with(path, extension))
+        return (split_name){ 0 };
     const char *at = path + length - tail;
     int first = at[0] == '-' ? five_digits(at + 1) : -1;
-    if (first < 1 || memcmp(at + 6, "-of-", 4) != 0) return (split_name){ 0 };
+    if (first < 1 || memcmp(at + 6, "-of-", 4) != 0)
+        return (split_name){ 0 };
     int count = five_digits(at + 10);
-    if (count < first) return (split_name){ 0 };
+    if (count < first)
+        return (split_name){ 0 };
     return (split_name){ .prefix = length - tail, .part = first, .count = count };
 }
 
@@ -106,7 +113,8 @@ static char *split_path(const char *path, split_name split, int number, const ch
     char tail[SPLIT_LENGTH + 32];
     int n = snprintf(tail, sizeof tail, "-%05d-of-%05d%s", number, split.count, extension);
     char *made = memory_new(split.prefix + (size_t)n + 1);
-    if (!made) return NULL;
+    if (!made)
+        return NULL;
     memcpy(made, path, split.prefix);
     memcpy(made + split.prefix, tail, (size_t)n + 1);
     return made;
@@ -132,9 +140,11 @@ static gm_status list_tensor(gm_checkpoint *c, int file, const gm_tensor *t) {
 
 static gm_status list_safetensors(gm_checkpoint *c) {
     size_t count = 0;
-    for (int f = 0; f < c->n_parts; f++) count += (size_t)safetensors_count(c->parts[f].s);
+    for (int f = 0; f < c->n_parts; f++)
+        count += (size_t)safetensors_count(c->parts[f].s);
     c->tensors = memory_array(count, sizeof *c->tensors);
-    if (!c->tensors) return GM_ENOMEM;
+    if (!c->tensors)
+        return GM_ENOMEM;
     for (int f = 0; f < c->n_parts; f++)
         for (int64_t i = 0; i < safetensors_count(c->parts[f].s); i++)
             GM_TRY(list_tensor(c, f, safetensors_at(c->parts[f].s, i)));
@@ -155,7 +165,8 @@ static gm_tensor describe_gguf(const gguf_tensor *from, char **text) {
         t.type = *text;
         *text += 1 + sprintf(*text, "type %" PRId64, from->type);
     }
-    for (int d = 0; d < from->n_dims; d++) t.shape[d] = from->shape[d];
+    for (int d = 0; d < from->n_dims; d++)
+        t.shape[d] = from->shape[d];
     return t;
 }
 
@@ -166,7 +177,8 @@ static gm_status list_gguf(gm_checkpoint *c) {
             text_bytes += GGUF_TEXT_BYTES(gguf_tensor_at(c->parts[f].g, i));
     c->tensors = memory_array(count, sizeof *c->tensors);
     c->text = memory_new(text_bytes);
-    if (!c->tensors || !c->text) return GM_ENOMEM;
+    if (!c->tensors || !c->text)
+        return GM_ENOMEM;
     char *text = c->text;
     for (int f = 0; f < c->n_parts; f++)
         for (int64_t i = 0; i < gguf_n_tensors(c->parts[f].g); i++) {
@@ -189,14 +201,16 @@ static gm_status read_split(const gguf *g, int64_t *number, int64_t *count, int6
 
 static gm_status open_part(gm_checkpoint *c, const char *path, const split_name *split, int i) {
     char *name = split_path(path, *split, i + 1, ".gguf");
-    if (!name) return GM_ENOMEM;
+    if (!name)
+        return GM_ENOMEM;
     gm_status status;
     if (access(name, F_OK) != 0)
         status = gm_fail_errno("part %d of %d of the split model is missing: %s", i + 1, split->count, name);
     else
         status = gguf_open(name, &c->parts[i].g);
     int64_t number, count, tensors;
-    if (status == GM_OK) status = error_in_file(name, read_split(c->parts[i].g, &number, &count, &tensors));
+    if (status == GM_OK)
+        status = error_in_file(name, read_split(c->parts[i].g, &number, &count, &tensors));
     if (status == GM_OK && (number != i || count != split->count))
         status = gm_fail(GM_EBADFILE, "%s: says it is part %" PRId64 " of %" PRId64 ", expected part %d of %d", name,
                          number + 1, count, i + 1, split->count);
@@ -226,7 +240,8 @@ static gm_status open_gguf(gm_checkpoint *c, const char *path) {
         return list_gguf(c);
     }
     gguf_close(given);   /* it is opened again in its place */
-    for (int i = 0; i < c->n_parts; i++) GM_TRY(open_part(c, path, &split, i));
+    for (int i = 0; i < c->n_parts; i++)
+        GM_TRY(open_part(c, path, &split, i));
     GM_TRY(list_gguf(c));
     if (promised >= 0 && promised != c->count)
         return gm_fail(GM_EBADFILE, "%s: split.tensors.count is %" PRId64 ", but the parts hold %" PRId64 " tensors",
@@ -238,9 +253,11 @@ static gm_status open_gguf(gm_checkpoint *c, const char *path) {
 
 static gm_status open_safetensors(gm_checkpoint *c, char *const *paths, size_t count) {
     c->parts = memory_zeroed(count * sizeof *c->parts);
-    if (!c->parts) return GM_ENOMEM;
+    if (!c->parts)
+        return GM_ENOMEM;
     c->n_parts = (int)count;
-    for (size_t i = 0; i < count; i++) GM_TRY(safetensors_open(paths[i], &c->parts[i].s));
+    for (size_t i = 0; i < count; i++)
+        GM_TRY(safetensors_open(paths[i], &c->parts[i].s));
     return list_safetensors(c);
 }
 
@@ -259,8 +276,10 @@ static gm_status read_shard_name(json_reader *r, char **out) {
     size_t length;
     GM_TRY(json_expect(r, JSON_STRING));
     *out = json_string_new(r, &length);
-    if (!*out) return GM_ENOMEM;
-    if (length > 0 && strlen(*out) == length && !strchr(*out, '/') && !strstr(*out, "..")) return GM_OK;
+    if (!*out)
+        return GM_ENOMEM;
+    if (length > 0 && strlen(*out) == length && !strchr(*out, '/') && !strstr(*out, ".."))
+        return GM_OK;
     memory_free(*out);
     return json_fail(r, "a shard named %.*s, expected a file's name with no folder", (int)(length < 200 ? length : 200),
                      r->token);
@@ -282,7 +301,8 @@ static gm_status map_add(weight_map *m, json_reader *r) {
     if (m->tensors.count > m->capacity) {
         size_t capacity = m->tensors.capacity;
         int *wider = memory_resize(m->file_of, capacity * sizeof *wider);
-        if (!wider) return GM_ENOMEM;
+        if (!wider)
+            return GM_ENOMEM;
         m->file_of = wider;
         m->capacity = capacity;
     }
@@ -300,14 +320,18 @@ static gm_status read_index(weight_map *m, const gm_file *index) {
             GM_TRY(json_skip(&r));
             continue;
         }
-        if (found) return json_fail(&r, "weight_map comes twice");
+        if (found)
+            return json_fail(&r, "weight_map comes twice");
         found = true;
         GM_TRY(json_expect(&r, JSON_OBJECT));
-        while (json_next(&r) == JSON_KEY) GM_TRY(map_add(m, &r));
-        if (r.failed) return GM_EBADFILE;
+        while (json_next(&r) == JSON_KEY)
+            GM_TRY(map_add(m, &r));
+        if (r.failed)
+            return GM_EBADFILE;
     }
     GM_TRY(json_expect(&r, JSON_END));
-    if (m->files.count == 0) return gm_fail(GM_EBADFILE, "%s: no weight_map, or an empty one", index->path);
+    if (m->files.count == 0)
+        return gm_fail(GM_EBADFILE, "%s: no weight_map, or an empty one", index->path);
     return GM_OK;
 }
 
@@ -319,7 +343,8 @@ static gm_status open_shards(gm_checkpoint *c, const weight_map *m, const char *
         if (status == GM_OK && access(paths.items[i], F_OK) != 0)
             status = gm_fail_errno("%s names the shard %s, which is missing", index, m->files.items[i]);
     }
-    if (status == GM_OK) status = open_safetensors(c, paths.items, paths.count);
+    if (status == GM_OK)
+        status = open_safetensors(c, paths.items, paths.count);
     list_free(&paths);
     for (size_t i = 0; i < m->tensors.count && status == GM_OK; i++) {
         const gm_tensor *t = checkpoint_find(c, m->tensors.items[i]);
@@ -335,7 +360,8 @@ static gm_status open_index(gm_checkpoint *c, const char *folder, const char *pa
     weight_map map = { 0 };
     GM_TRY(file_map(path, &index));
     gm_status status = read_index(&map, &index);
-    if (status == GM_OK) status = open_shards(c, &map, folder, path);
+    if (status == GM_OK)
+        status = open_shards(c, &map, folder, path);
     map_free(&map);
     file_unmap(&index);
     return status;
@@ -346,21 +372,24 @@ static gm_status open_index(gm_checkpoint *c, const char *folder, const char *pa
 /* Names in the folder that end in `extension`, sorted; hidden files are left out. */
 static gm_status list_folder(const char *folder, const char *extension, text_list *out) {
     DIR *dir = opendir(folder);
-    if (!dir) return gm_fail_errno("cannot read the folder %s", folder);
+    if (!dir)
+        return gm_fail_errno("cannot read the folder %s", folder);
     gm_status status = GM_OK;
     struct dirent *entry;
     while (status == GM_OK && (entry = readdir(dir)))
         if (entry->d_name[0] != '.' && ends_with(entry->d_name, extension))
             status = list_take(out, memory_copy_text(entry->d_name, strlen(entry->d_name)));
     closedir(dir);
-    if (status == GM_OK && out->count) qsort(out->items, out->count, sizeof *out->items, by_text);
+    if (status == GM_OK && out->count)
+        qsort(out->items, out->count, sizeof *out->items, by_text);
     return status;
 }
 
 /* model*.safetensors if there are any, else all but adapters and the vendor's own consolidated files. */
 static void keep_models(text_list *names) {
     bool named = false;
-    for (size_t i = 0; i < names->count; i++) named |= starts_with(names->items[i], "model");
+    for (size_t i = 0; i < names->count; i++)
+        named |= starts_with(names->items[i], "model");
     size_t kept = 0;
     for (size_t i = 0; i < names->count; i++) {
         char *name = names->items[i];
@@ -377,10 +406,12 @@ static void keep_models(text_list *names) {
 static gm_status check_shards(const char *folder, const text_list *names) {
     for (size_t i = 0; i < names->count; i++) {
         split_name split = split_of(names->items[i], ".safetensors");
-        if (split.count == 0) continue;
+        if (split.count == 0)
+            continue;
         int next = split.part % split.count + 1;   /* each checks the one after it, the last the first: none may lack */
         char *wanted = split_path(names->items[i], split, next, ".safetensors");
-        if (!wanted) return GM_ENOMEM;
+        if (!wanted)
+            return GM_ENOMEM;
         bool there = bsearch(&wanted, names->items, names->count, sizeof *names->items, by_text) != NULL;
         gm_status status = GM_OK;
         if (!there) {
@@ -403,7 +434,8 @@ static gm_status choose_gguf(const char *folder, const text_list *names, const c
                memcmp(names->items[i], names->items[0], split.prefix) == 0;
     }
     *out = names->items[0];
-    if (one) return GM_OK;
+    if (one)
+        return GM_OK;
     char text[600];
     size_t used = 0;
     for (size_t i = 0; i < names->count && used < sizeof text; i++)
@@ -416,7 +448,8 @@ static gm_status open_names(gm_checkpoint *c, const char *folder, const text_lis
     gm_status status = check_shards(folder, names);
     for (size_t i = 0; i < names->count && status == GM_OK; i++)
         status = list_take(&paths, join_path(folder, names->items[i]));
-    if (status == GM_OK) status = open_safetensors(c, paths.items, paths.count);
+    if (status == GM_OK)
+        status = open_safetensors(c, paths.items, paths.count);
     list_free(&paths);
     return status;
 }
@@ -436,7 +469,8 @@ static gm_status open_only_gguf(gm_checkpoint *c, const char *folder, const text
 
 static gm_status open_folder(gm_checkpoint *c, const char *folder) {
     char *index = join_path(folder, INDEX_NAME);
-    if (!index) return GM_ENOMEM;
+    if (!index)
+        return GM_ENOMEM;
     if (access(index, F_OK) == 0) {
         gm_status status = open_index(c, folder, index);
         memory_free(index);
@@ -445,12 +479,14 @@ static gm_status open_folder(gm_checkpoint *c, const char *folder) {
     memory_free(index);
     text_list names = { 0 };
     gm_status status = list_folder(folder, ".safetensors", &names);
-    if (status == GM_OK) keep_models(&names);
+    if (status == GM_OK)
+        keep_models(&names);
     if (status == GM_OK && names.count > 0) {
         status = open_names(c, folder, &names);
     } else if (status == GM_OK) {
         status = list_folder(folder, ".gguf", &names);
-        if (status == GM_OK) status = open_only_gguf(c, folder, &names);
+        if (status == GM_OK)
+            status = open_only_gguf(c, folder, &names);
     }
     list_free(&names);
     return status;
@@ -458,9 +494,12 @@ static gm_status open_folder(gm_checkpoint *c, const char *folder) {
 
 static gm_status open_path(gm_checkpoint *c, const char *path) {
     struct stat st;
-    if (stat(path, &st) != 0) return gm_fail_errno("cannot open %s", path);
-    if (S_ISDIR(st.st_mode)) return open_folder(c, path);
-    if (ends_with(path, ".gguf")) return open_gguf(c, path);
+    if (stat(path, &st) != 0)
+        return gm_fail_errno("cannot open %s", path);
+    if (S_ISDIR(st.st_mode))
+        return open_folder(c, path);
+    if (ends_with(path, ".gguf"))
+        return open_gguf(c, path);
     if (!ends_with(path, ".safetensors"))
         return gm_fail(GM_EVALUE, "%s: expected a .gguf file, a .safetensors file or a folder", path);
     char *copy = memory_copy_text(path, strlen(path));
@@ -472,7 +511,8 @@ static gm_status open_path(gm_checkpoint *c, const char *path) {
 gm_status checkpoint_open(const char *path, gm_checkpoint **out) {
     *out = NULL;
     gm_checkpoint *c = memory_zeroed(sizeof *c);
-    if (!c) return GM_ENOMEM;
+    if (!c)
+        return GM_ENOMEM;
     gm_status status = open_path(c, path);
     if (status != GM_OK) {
         checkpoint_close(c);
@@ -483,7 +523,8 @@ gm_status checkpoint_open(const char *path, gm_checkpoint **out) {
 }
 
 void checkpoint_close(gm_checkpoint *c) {
-    if (!c) return;
+    if (!c)
+        return;
     for (int i = 0; c->parts && i < c->n_parts; i++) {
         gguf_close(c->parts[i].g);
         safetensors_close(c->parts[i].s);
@@ -506,15 +547,18 @@ const gm_tensor *checkpoint_find(const gm_checkpoint *c, const char *name) {
 
 void checkpoint_will_need(const gm_checkpoint *c, const gm_tensor *t) {
     const gm_file *file = part_file(c, t->file);
-    if (t->bytes) file_will_need(file, (size_t)(t->data - file->data), t->bytes);
+    if (t->bytes)
+        file_will_need(file, (size_t)(t->data - file->data), t->bytes);
 }
 
 void checkpoint_done_with(const gm_checkpoint *c, const gm_tensor *t) {
     const gm_file *file = part_file(c, t->file);
-    if (t->bytes) file_done_with(file, (size_t)(t->data - file->data), t->bytes);
+    if (t->bytes)
+        file_done_with(file, (size_t)(t->data - file->data), t->bytes);
 }
 
 gm_status checkpoint_check_unchanged(const gm_checkpoint *c) {
-    for (int i = 0; i < c->n_parts; i++) GM_TRY(file_check_unchanged(part_file(c, i)));
+    for (int i = 0; i < c->n_parts; i++)
+        GM_TRY(file_check_unchanged(part_file(c, i)));
     return GM_OK;
 }

@@ -52,9 +52,11 @@ static const char *keep_string(safetensors *s, json_reader *r) {
 static gm_status read_sizes(json_reader *r, int64_t *sizes, int max, int *n) {
     GM_TRY(json_expect(r, JSON_ARRAY));
     for (*n = 0; json_next(r) != JSON_ARRAY_END; (*n)++) {
-        if (*n == max) return json_fail(r, "more than %d numbers", max);
+        if (*n == max)
+            return json_fail(r, "more than %d numbers", max);
         GM_TRY(json_int(r, &sizes[*n]));
-        if (sizes[*n] < 0) return json_fail(r, "a negative size");
+        if (sizes[*n] < 0)
+            return json_fail(r, "a negative size");
     }
     return GM_OK;
 }
@@ -71,7 +73,8 @@ static gm_status check_extent(const safetensors *s, const gm_tensor *t, const in
         if (__builtin_mul_overflow(values, size, &values))
             return gm_fail(GM_EBADFILE, "%s: tensor %s has a shape of more than 2**63 values", s->file.path, t->name);
     }
-    if (bytes_each == 0) return GM_OK;
+    if (bytes_each == 0)
+        return GM_OK;
     if (__builtin_mul_overflow(values * zero, (int64_t)bytes_each, &bytes) || bytes != range[1] - range[0])
         return gm_fail(GM_EBADFILE, "%s: tensor %s has %" PRId64 " bytes, expected %" PRId64 " values of %s",
                        s->file.path, t->name, range[1] - range[0], values * zero, t->type);
@@ -84,14 +87,16 @@ static gm_status read_tensor(safetensors *s, json_reader *r, gm_tensor *t) {
     int64_t range[2] = { 0, 0 };
     *t = (gm_tensor){ .format = -1 };
     t->name = keep_string(s, r);
-    if (!t->name) return GM_EBADFILE;
+    if (!t->name)
+        return GM_EBADFILE;
     GM_TRY(json_expect(r, JSON_OBJECT));
     while (json_next(r) == JSON_KEY) {
         int field = json_is(r, "dtype")          ? DTYPE
                     : json_is(r, "shape")        ? SHAPE
                     : json_is(r, "data_offsets") ? OFFSETS
                                                  : 0;
-        if (seen & field) return json_fail(r, "tensor %s has this field twice", t->name);
+        if (seen & field)
+            return json_fail(r, "tensor %s has this field twice", t->name);
         seen |= field;
         if (field == DTYPE) {
             GM_TRY(json_expect(r, JSON_STRING));
@@ -101,18 +106,22 @@ static gm_status read_tensor(safetensors *s, json_reader *r, gm_tensor *t) {
                     t->format = types[i].format;
                     bytes_each = types[i].bytes;
                 }
-            if (!t->type) t->type = keep_string(s, r);
-            if (!t->type) return GM_EBADFILE;
+            if (!t->type)
+                t->type = keep_string(s, r);
+            if (!t->type)
+                return GM_EBADFILE;
         } else if (field == SHAPE) {
             GM_TRY(read_sizes(r, t->shape, MAX_NDIM, &t->ndim));
         } else if (field == OFFSETS) {
             GM_TRY(read_sizes(r, range, 2, &n));
-            if (n != 2) return json_fail(r, "data_offsets of %d numbers, expected 2", n);
+            if (n != 2)
+                return json_fail(r, "data_offsets of %d numbers, expected 2", n);
         } else {
             GM_TRY(json_skip(r));
         }
     }
-    if (r->failed) return GM_EBADFILE;
+    if (r->failed)
+        return GM_EBADFILE;
     if (seen != (DTYPE | SHAPE | OFFSETS))
         return json_fail(r, "tensor %s has no %s", t->name,
                          !(seen & DTYPE) ? "dtype" : !(seen & SHAPE) ? "shape" : "data_offsets");
@@ -123,10 +132,12 @@ static gm_status read_tensor(safetensors *s, json_reader *r, gm_tensor *t) {
 }
 
 static gm_status make_room(safetensors *s) {
-    if (s->count < s->capacity) return GM_OK;
+    if (s->count < s->capacity)
+        return GM_OK;
     int64_t capacity = s->capacity ? s->capacity * 2 : 64;
     gm_tensor *wider = memory_resize(s->tensors, (size_t)capacity * sizeof *wider);
-    if (!wider) return GM_ENOMEM;
+    if (!wider)
+        return GM_ENOMEM;
     s->tensors = wider;
     s->capacity = capacity;
     return GM_OK;
@@ -134,7 +145,8 @@ static gm_status make_room(safetensors *s) {
 
 static gm_status skip_metadata(json_reader *r) {
     GM_TRY(json_expect(r, JSON_OBJECT));
-    while (json_next(r) == JSON_KEY) GM_TRY(json_expect(r, JSON_STRING));
+    while (json_next(r) == JSON_KEY)
+        GM_TRY(json_expect(r, JSON_STRING));
     return r->failed ? GM_EBADFILE : GM_OK;
 }
 
@@ -160,9 +172,11 @@ static int by_address(const void *a, const void *b) {
 static gm_status check_overlap(const safetensors *s) {
     const gm_tensor **order = memory_array((size_t)s->count, sizeof *order);
     size_t n = 0;
-    if (!order) return GM_ENOMEM;
+    if (!order)
+        return GM_ENOMEM;
     for (int64_t i = 0; i < s->count; i++)
-        if (s->tensors[i].bytes) order[n++] = &s->tensors[i];
+        if (s->tensors[i].bytes)
+            order[n++] = &s->tensors[i];
     qsort(order, n, sizeof *order, by_address);
     gm_status status = GM_OK;
     for (size_t i = 1; i < n && status == GM_OK; i++)
@@ -189,7 +203,8 @@ static gm_status check_names(const safetensors *s) {
 static gm_status read_file(safetensors *s) {
     const gm_file *f = &s->file;
     uint64_t header;
-    if (f->size < 8) return gm_fail(GM_EBADFILE, "%s: %zu bytes, too short for a safetensors file", f->path, f->size);
+    if (f->size < 8)
+        return gm_fail(GM_EBADFILE, "%s: %zu bytes, too short for a safetensors file", f->path, f->size);
     memcpy(&header, f->data, sizeof header);
     if (header >= MAX_HEADER || header > f->size - 8)
         return gm_fail(GM_EBADFILE, "%s: a header of %" PRIu64 " bytes, expected less than %u and inside the file of "
@@ -197,7 +212,8 @@ static gm_status read_file(safetensors *s) {
     s->section = f->data + 8 + header;
     s->section_bytes = f->size - 8 - (size_t)header;
     s->text = memory_new((size_t)header);
-    if (!s->text) return GM_ENOMEM;
+    if (!s->text)
+        return GM_ENOMEM;
     json_reader r;
     json_open(&r, (const char *)f->data + 8, (size_t)header, f->path);
     GM_TRY(read_header(s, &r));
@@ -208,9 +224,11 @@ static gm_status read_file(safetensors *s) {
 gm_status safetensors_open(const char *path, safetensors **out) {
     *out = NULL;
     safetensors *s = memory_zeroed(sizeof *s);
-    if (!s) return GM_ENOMEM;
+    if (!s)
+        return GM_ENOMEM;
     gm_status status = file_map(path, &s->file);
-    if (status == GM_OK) status = read_file(s);
+    if (status == GM_OK)
+        status = read_file(s);
     if (status != GM_OK) {
         safetensors_close(s);
         return status;
@@ -220,7 +238,8 @@ gm_status safetensors_open(const char *path, safetensors **out) {
 }
 
 void safetensors_close(safetensors *s) {
-    if (!s) return;
+    if (!s)
+        return;
     memory_free(s->tensors);
     memory_free(s->text);
     file_unmap(&s->file);
