@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/names.h"
@@ -45,15 +46,9 @@ static void list_free(text_list *l) {
 static gm_status list_take(text_list *l, char *text) {
     if (!text)
         return GM_ENOMEM;
-    if (l->count == l->capacity) {
-        size_t capacity = l->capacity ? l->capacity * 2 : 16;
-        char **wider = memory_resize(l->items, capacity * sizeof *wider);
-        if (!wider) {
-            memory_free(text);
-            return GM_ENOMEM;
-        }
-        l->items = wider;
-        l->capacity = capacity;
+    if (grow_array(&l->items, l->count, &l->capacity, 1, sizeof *l->items) != GM_OK) {
+        memory_free(text);
+        return GM_ENOMEM;
     }
     l->items[l->count++] = text;
     return GM_OK;
@@ -298,15 +293,9 @@ static gm_status map_add(weight_map *m, json_reader *r) {
         GM_TRY(list_take(&m->files, file));
         GM_TRY(names_add(&m->names, file, strlen(file), number, &earlier));
     }
-    if (m->tensors.count > m->capacity) {
-        size_t capacity = m->tensors.capacity;
-        int *wider = memory_resize(m->file_of, capacity * sizeof *wider);
-        if (!wider)
-            return GM_ENOMEM;
-        m->file_of = wider;
-        m->capacity = capacity;
-    }
-    m->file_of[m->tensors.count - 1] = (int)number;
+    const size_t i = m->tensors.count - 1;
+    GM_TRY(grow_array(&m->file_of, i, &m->capacity, 1, sizeof *m->file_of));
+    m->file_of[i] = (int)number;
     return GM_OK;
 }
 

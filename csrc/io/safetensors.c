@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/names.h"
@@ -20,7 +21,8 @@ struct safetensors {
     const uint8_t *section;       /* the first byte behind the header */
     size_t section_bytes;
     gm_tensor *tensors;
-    int64_t count, capacity;
+    int64_t count;
+    size_t capacity;
     char *text;                   /* names and unknown types */
     size_t text_used;
 };
@@ -131,18 +133,6 @@ static gm_status read_tensor(safetensors *s, json_reader *r, gm_tensor *t) {
     return GM_OK;
 }
 
-static gm_status make_room(safetensors *s) {
-    if (s->count < s->capacity)
-        return GM_OK;
-    int64_t capacity = s->capacity ? s->capacity * 2 : 64;
-    gm_tensor *wider = memory_resize(s->tensors, (size_t)capacity * sizeof *wider);
-    if (!wider)
-        return GM_ENOMEM;
-    s->tensors = wider;
-    s->capacity = capacity;
-    return GM_OK;
-}
-
 static gm_status skip_metadata(json_reader *r) {
     GM_TRY(json_expect(r, JSON_OBJECT));
     while (json_next(r) == JSON_KEY)
@@ -157,7 +147,7 @@ static gm_status read_header(safetensors *s, json_reader *r) {
             GM_TRY(skip_metadata(r));
             continue;
         }
-        GM_TRY(make_room(s));
+        GM_TRY(grow_array(&s->tensors, (size_t)s->count, &s->capacity, 1, sizeof *s->tensors));
         GM_TRY(read_tensor(s, r, &s->tensors[s->count]));
         s->count++;
     }

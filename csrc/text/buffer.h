@@ -1,23 +1,16 @@
-/* buffer.h - growing arrays of bytes and of ids. Zero-initialise; free with buffer_free. */
+/* buffer.h - growing arrays of bytes and of ids. Zero-initialise; free `data` with memory_free. */
 #ifndef GOMLX_TEXT_BUFFER_H
 #define GOMLX_TEXT_BUFFER_H
 #include <string.h>
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/memory.h"
 
 typedef struct { uint8_t *data; size_t size, capacity; } byte_buffer;
 typedef struct { int32_t *data; size_t size, capacity; } id_buffer;
 
-/* Makes room for `more` items behind `size`; *data keeps its contents. */
-gm_status buffer_grow(void **data, size_t size, size_t *capacity, size_t more, size_t item_bytes);
-
 static inline gm_status bytes_reserve(byte_buffer *b, size_t more) {
-    if (b->capacity - b->size >= more)
-        return GM_OK;
-    void *data = b->data;
-    GM_TRY(buffer_grow(&data, b->size, &b->capacity, more, 1));
-    b->data = data;
-    return GM_OK;
+    return grow_array(&b->data, b->size, &b->capacity, more, 1);
 }
 
 static inline gm_status bytes_append(byte_buffer *b, const void *bytes, size_t n) {
@@ -29,12 +22,7 @@ static inline gm_status bytes_append(byte_buffer *b, const void *bytes, size_t n
 }
 
 static inline gm_status ids_reserve(id_buffer *b, size_t more) {
-    if (b->capacity - b->size >= more)
-        return GM_OK;
-    void *data = b->data;
-    GM_TRY(buffer_grow(&data, b->size, &b->capacity, more, sizeof(int32_t)));
-    b->data = data;
-    return GM_OK;
+    return grow_array(&b->data, b->size, &b->capacity, more, sizeof *b->data);
 }
 
 static inline gm_status ids_append(id_buffer *b, int32_t id) {

@@ -13,11 +13,7 @@ typedef struct { uint32_t start, end; } text_span;
 typedef struct { text_span *data; size_t size, capacity; } span_buffer;
 
 static inline gm_status spans_append(span_buffer *b, text_span span) {
-    if (b->size == b->capacity) {
-        void *data = b->data;
-        GM_TRY(buffer_grow(&data, b->size, &b->capacity, 1, sizeof(text_span)));
-        b->data = data;
-    }
+    GM_TRY(grow_array(&b->data, b->size, &b->capacity, 1, sizeof *b->data));
     b->data[b->size++] = span;
     return GM_OK;
 }

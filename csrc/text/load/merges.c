@@ -59,10 +59,8 @@ static gm_status look_up(merge_reader *m) {
     int32_t ids[2 * MERGES_BATCH];
     if (m->pair_capacity - m->results.size < m->n) {
         size_t usual = 2 * m->vocab->n_ids;    /* files have one or two merges for each token */
-        void *pairs = m->pairs;
-        GM_TRY(buffer_grow(&pairs, m->results.size, &m->pair_capacity, m->pairs ? m->n : usual + m->n,
+        GM_TRY(grow_array(&m->pairs, m->results.size, &m->pair_capacity, m->pairs ? m->n : usual + m->n,
                            sizeof *m->pairs));
-        m->pairs = pairs;
         memory_expect(m->pairs, m->pair_capacity * sizeof *m->pairs);
     }
     GM_TRY(ids_reserve(&m->results, m->n));

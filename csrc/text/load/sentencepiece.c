@@ -12,16 +12,9 @@ gm_status pieces_add(pieces *p, float score, int64_t type) {
         return gm_fail(GM_EBADFILE, "tokenizer: the score of piece %zu is not a number", p->n);
     if (type < PIECE_NORMAL || type > PIECE_BYTE)
         return gm_fail(GM_EBADFILE, "tokenizer: piece %zu is of type %lld, expected 1 to 6", p->n, (long long)type);
-    if (p->n == p->capacity) {
-        size_t capacity = p->capacity;
-        void *scores = p->scores, *types = p->types;
-        GM_TRY(buffer_grow(&scores, p->n, &capacity, 1, sizeof(float)));
-        p->scores = scores;
-        capacity = p->capacity;
-        GM_TRY(buffer_grow(&types, p->n, &capacity, 1, 1));
-        p->types = types;
-        p->capacity = capacity;
-    }
+    size_t capacity = p->capacity;    /* of both arrays, which grow alike */
+    GM_TRY(grow_array(&p->scores, p->n, &capacity, 1, sizeof *p->scores));
+    GM_TRY(grow_array(&p->types, p->n, &p->capacity, 1, sizeof *p->types));
     p->scores[p->n] = score;
     p->types[p->n++] = (uint8_t)type;
     return GM_OK;
@@ -90,11 +83,7 @@ typedef struct {
 static gm_status look_up(const gm_tokenizer *t, const pieces *p, split_batch *batch, scored_merges *out) {
     int32_t ids[VOCAB_BATCH];
     vocab_find_strings(&t->vocab, batch->texts, 2 * batch->n, ids);
-    if (out->capacity - out->size < batch->n) {
-        void *rows = out->rows;
-        GM_TRY(buffer_grow(&rows, out->size, &out->capacity, batch->n, sizeof(scored_merge)));
-        out->rows = rows;
-    }
+    GM_TRY(grow_array(&out->rows, out->size, &out->capacity, batch->n, sizeof *out->rows));
     for (size_t i = 0; i < batch->n; i++)
         if (is_text(p, ids[2 * i]) && is_text(p, ids[2 * i + 1]))
             out->rows[out->size++] = (scored_merge){ batch->keys[i], batch->tokens[i], ids[2 * i], ids[2 * i + 1] };

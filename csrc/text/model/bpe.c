@@ -191,11 +191,7 @@ void bpe_work_free(bpe_work *work) {
 
 /* ---- the first symbols ---- */
 static gm_status push_symbol(bpe_work *work, int32_t id, size_t length) {
-    if (work->n_symbols == work->symbol_capacity) {
-        void *symbols = work->symbols;
-        GM_TRY(buffer_grow(&symbols, work->n_symbols, &work->symbol_capacity, 1, sizeof(bpe_symbol)));
-        work->symbols = symbols;
-    }
+    GM_TRY(grow_array(&work->symbols, work->n_symbols, &work->symbol_capacity, 1, sizeof *work->symbols));
     work->symbols[work->n_symbols].id = id;
     work->symbols[work->n_symbols++].length = (uint32_t)length;
     return GM_OK;
@@ -320,11 +316,7 @@ bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t 
 }
 
 static gm_status heap_push(bpe_work *work, bpe_candidate candidate) {
-    if (work->n_heap == work->heap_capacity) {
-        void *heap = work->heap;
-        GM_TRY(buffer_grow(&heap, work->n_heap, &work->heap_capacity, 1, sizeof(bpe_candidate)));
-        work->heap = heap;
-    }
+    GM_TRY(grow_array(&work->heap, work->n_heap, &work->heap_capacity, 1, sizeof *work->heap));
     size_t at = work->n_heap++;
     while (at > 0 && candidate < work->heap[(at - 1) / 4]) {
         work->heap[at] = work->heap[(at - 1) / 4];

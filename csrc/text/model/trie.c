@@ -16,12 +16,8 @@ static uint32_t draft_child(draft *d, uint32_t parent, uint8_t byte) {
         node = d->nodes[node].sibling;
     if (node != 0)
         return node;
-    if (d->n_nodes == d->capacity) {
-        void *nodes = d->nodes;
-        if (buffer_grow(&nodes, d->n_nodes, &d->capacity, 1, sizeof(draft_node)) != GM_OK)
-            return 0;
-        d->nodes = nodes;
-    }
+    if (grow_array(&d->nodes, d->n_nodes, &d->capacity, 1, sizeof *d->nodes) != GM_OK)
+        return 0;
     node = (uint32_t)d->n_nodes++;
     d->nodes[node] = (draft_node){ .sibling = parent == 0 ? 0 : d->nodes[parent].child, .id = -1, .byte = byte };
     if (parent == 0)
@@ -71,9 +67,7 @@ static void lay_out(trie *t, const draft *d, uint32_t *from) {
 
 gm_status trie_build(trie *t, const vocab *v) {
     draft d = { 0 };
-    void *nodes = NULL;
-    GM_TRY(buffer_grow(&nodes, 0, &d.capacity, 1, sizeof(draft_node)));
-    d.nodes = nodes;
+    GM_TRY(grow_array(&d.nodes, 0, &d.capacity, 1, sizeof *d.nodes));
     d.n_nodes = 1;
     gm_status status = draft_strings(&d, v);
     uint32_t *from = status == GM_OK ? memory_array(d.n_nodes, sizeof *from) : NULL;

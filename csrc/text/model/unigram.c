@@ -6,11 +6,7 @@
 #define NOT_REACHED UINT32_MAX
 
 gm_status unigram_add_score(unigram *u, double score) {
-    if (u->n_scores == u->score_capacity) {
-        void *scores = u->scores;
-        GM_TRY(buffer_grow(&scores, u->n_scores, &u->score_capacity, 1, sizeof(double)));
-        u->scores = scores;
-    }
+    GM_TRY(grow_array(&u->scores, u->n_scores, &u->score_capacity, 1, sizeof *u->scores));
     u->scores[u->n_scores++] = score;
     return GM_OK;
 }
@@ -92,11 +88,7 @@ static gm_status put_part(const unigram *u, const vocab *v, const uint8_t *piece
 
 gm_status unigram_encode(const unigram *u, const vocab *v, unigram_work *work, const uint8_t *piece, size_t length,
                          id_buffer *out, span_buffer *spans) {
-    if (work->capacity < length + 1) {
-        void *cells = work->cells;
-        GM_TRY(buffer_grow(&cells, 0, &work->capacity, length + 1, sizeof(unigram_cell)));
-        work->cells = cells;
-    }
+    GM_TRY(grow_array(&work->cells, 0, &work->capacity, length + 1, sizeof *work->cells));
     unigram_cell *cells = work->cells;
     GM_TRY(find_best(u, cells, piece, length));
     span_buffer *path = &work->path;

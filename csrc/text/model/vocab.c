@@ -90,11 +90,8 @@ gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id) {
     if (v->blob.size + length > UINT32_MAX / 2)
         return gm_fail(GM_EBADFILE, "tokenizer: the vocabulary's strings are longer than 2 GiB together");
     if ((size_t)id >= v->id_capacity) {
-        void *tokens = v->tokens;
-        size_t before = v->id_capacity;
-        GM_TRY(buffer_grow(&tokens, v->id_capacity, &v->id_capacity, (size_t)id + 1 - v->id_capacity,
-                           sizeof(vocab_token)));
-        v->tokens = tokens;
+        const size_t before = v->id_capacity;
+        GM_TRY(grow_array(&v->tokens, before, &v->id_capacity, (size_t)id + 1 - before, sizeof *v->tokens));
         memset(v->tokens + before, 0xFF, (v->id_capacity - before) * sizeof(vocab_token));
     }
     if (v->tokens[id].length != UINT32_MAX) {

@@ -10,13 +10,9 @@ void normalize_step_free(normalize_step *step) {
 }
 
 gm_status normalizer_add(normalizer *n, normalize_step step) {
-    if (n->n_steps == n->capacity) {
-        void *steps = n->steps;
-        if (buffer_grow(&steps, n->n_steps, &n->capacity, 1, sizeof(normalize_step)) != GM_OK) {
-            normalize_step_free(&step);
-            return GM_ENOMEM;
-        }
-        n->steps = steps;
+    if (grow_array(&n->steps, n->n_steps, &n->capacity, 1, sizeof *n->steps) != GM_OK) {
+        normalize_step_free(&step);
+        return GM_ENOMEM;
     }
     n->steps[n->n_steps++] = step;
     return GM_OK;

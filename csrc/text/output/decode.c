@@ -15,15 +15,9 @@ void decode_step_free(decode_step *step) {
 }
 
 gm_status decoder_add(decoder *d, decode_step step) {
-    gm_status status = GM_OK;
-    if (d->n_steps == DECODE_MAX_STEPS) {
-        status = gm_fail(GM_EUNSUPPORTED, "tokenizer: more than %d decoders in a row", DECODE_MAX_STEPS);
-    } else if (d->n_steps == d->capacity) {
-        void *steps = d->steps;
-        status = buffer_grow(&steps, d->n_steps, &d->capacity, 1, sizeof(decode_step));
-        if (status == GM_OK)
-            d->steps = steps;
-    }
+    gm_status status = d->n_steps == DECODE_MAX_STEPS
+        ? gm_fail(GM_EUNSUPPORTED, "tokenizer: more than %d decoders in a row", DECODE_MAX_STEPS)
+        : grow_array(&d->steps, d->n_steps, &d->capacity, 1, sizeof *d->steps);
     if (status != GM_OK) {
         decode_step_free(&step);
         return status;

@@ -23,25 +23,16 @@ void encodings_free(encoding_list *list) {
 gm_status encodings_push(encoding_list *list, gm_encoding *e) {
     if (!e)
         return GM_ENOMEM;
-    if (list->size == list->capacity) {
-        void *data = list->data;
-        if (buffer_grow(&data, list->size, &list->capacity, 1, sizeof e) != GM_OK) {
-            gm_encoding_free(e);
-            return GM_ENOMEM;
-        }
-        list->data = data;
+    if (grow_array(&list->data, list->size, &list->capacity, 1, sizeof *list->data) != GM_OK) {
+        gm_encoding_free(e);
+        return GM_ENOMEM;
     }
     list->data[list->size++] = e;
     return GM_OK;
 }
 
 static gm_status reserve(gm_encoding *e, size_t more) {
-    if (e->capacity - e->size >= more)
-        return GM_OK;
-    void *tokens = e->tokens;
-    GM_TRY(buffer_grow(&tokens, e->size, &e->capacity, more, sizeof(encoding_token)));
-    e->tokens = tokens;
-    return GM_OK;
+    return grow_array(&e->tokens, e->size, &e->capacity, more, sizeof *e->tokens);
 }
 
 static gm_status append(gm_encoding *e, const encoding_token *tokens, size_t n) {
@@ -60,11 +51,8 @@ gm_status encoding_set_range(gm_encoding *e, int32_t sequence, size_t start, siz
     size_t at = 0;
     while (at < e->n_ranges && e->ranges[at].sequence != sequence)
         at++;
-    if (at == e->range_capacity) {
-        void *ranges = e->ranges;
-        GM_TRY(buffer_grow(&ranges, e->n_ranges, &e->range_capacity, 1, sizeof(sequence_range)));
-        e->ranges = ranges;
-    }
+    if (at == e->n_ranges)
+        GM_TRY(grow_array(&e->ranges, e->n_ranges, &e->range_capacity, 1, sizeof *e->ranges));
     e->ranges[at] = (sequence_range){ sequence, start, end };
     e->n_ranges += at == e->n_ranges;
     return GM_OK;

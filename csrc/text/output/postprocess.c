@@ -21,11 +21,7 @@ void post_free(post_processor *p) {
 }
 
 gm_status template_add(template *t, template_piece **out) {
-    if (t->n_pieces == t->capacity) {
-        void *pieces = t->pieces;
-        GM_TRY(buffer_grow(&pieces, t->n_pieces, &t->capacity, 1, sizeof(template_piece)));
-        t->pieces = pieces;
-    }
+    GM_TRY(grow_array(&t->pieces, t->n_pieces, &t->capacity, 1, sizeof *t->pieces));
     *out = &t->pieces[t->n_pieces++];
     **out = (template_piece){ .sequence = -1 };
     return GM_OK;

@@ -9,12 +9,8 @@ static uint32_t child_for(added_set *set, uint32_t parent, uint8_t byte) {
         node = set->nodes[node].sibling;
     if (node != 0)
         return node;
-    if (set->n_nodes + 1 >= set->node_capacity) {
-        void *nodes = set->nodes;
-        if (buffer_grow(&nodes, set->n_nodes, &set->node_capacity, 2, sizeof(added_node)) != GM_OK)
-            return 0;
-        set->nodes = nodes;
-    }
+    if (grow_array(&set->nodes, set->n_nodes, &set->node_capacity, 2, sizeof *set->nodes) != GM_OK)
+        return 0;
     if (set->n_nodes == 0)
         set->nodes[set->n_nodes++] = (added_node){ .token = -1 };
     node = (uint32_t)set->n_nodes++;
@@ -43,11 +39,7 @@ gm_status added_insert(added_set *set, const void *text, size_t length, added_to
             set->tokens[old] = token;
         return GM_OK;
     }
-    if (set->n_tokens == set->token_capacity) {
-        void *tokens = set->tokens;
-        GM_TRY(buffer_grow(&tokens, set->n_tokens, &set->token_capacity, 1, sizeof(added_token)));
-        set->tokens = tokens;
-    }
+    GM_TRY(grow_array(&set->tokens, set->n_tokens, &set->token_capacity, 1, sizeof *set->tokens));
     set->nodes[node].token = (int32_t)set->n_tokens;
     set->tokens[set->n_tokens++] = token;
     return GM_OK;

@@ -30,11 +30,7 @@ gm_status set_add(scalar_set *set, uint32_t first, uint32_t last) {
         set->data[set->size - 1].last = last;
         return GM_OK;
     }
-    if (set->size == set->capacity) {
-        void *data = set->data;
-        GM_TRY(buffer_grow(&data, set->size, &set->capacity, 1, sizeof(scalar_range)));
-        set->data = data;
-    }
+    GM_TRY(grow_array(&set->data, set->size, &set->capacity, 1, sizeof *set->data));
     set->data[set->size++] = (scalar_range){ first, last };
     return GM_OK;
 }

@@ -192,15 +192,9 @@ typedef struct { normal_char *chars, *sorted; size_t size, capacity; normal_form
 
 /* One starter and the marks behind it, decomposed. */
 static gm_status run_append(normal_run *run, uint32_t c, int change) {
-    if (run->size == run->capacity) {
-        void *chars = run->chars;
-        GM_TRY(buffer_grow(&chars, run->size, &run->capacity, 1, sizeof(normal_char)));
-        run->chars = chars;
-        void *sorted = memory_resize(run->sorted, run->capacity * sizeof(normal_char));
-        if (!sorted)
-            return GM_ENOMEM;
-        run->sorted = sorted;
-    }
+    size_t capacity = run->capacity;    /* of both arrays, which grow alike */
+    GM_TRY(grow_array(&run->sorted, run->size, &capacity, 1, sizeof *run->sorted));
+    GM_TRY(grow_array(&run->chars, run->size, &run->capacity, 1, sizeof *run->chars));
     run->chars[run->size++] = (normal_char){ c, combining_class(c), change };
     return GM_OK;
 }
