@@ -29,6 +29,7 @@ from gomlx.inspection import Patch, Steer, Validation
 from gomlx.loading import load
 from gomlx.memory_plan import MemoryPlan, plan_memory
 from gomlx.model import Model
+from gomlx.options import GenerationOptions
 from gomlx.probes import Probe, ProbeEvent, Recorder
 from gomlx.prompt_cache import PromptCache
 from gomlx.sampling import Sampling, sample, sample_probabilities
@@ -48,7 +49,7 @@ LATER = {"convert": "conversion", "bench": "benchmark", "compare_reports": "benc
          "StateBundle": "state_bundle"}
 MODULES = ("profiling",)        # they are attributes without being imported by name
 __all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel", "GGUFInfo",
-           "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
+           "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
            "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
            "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "compare_reports", "convert",
            "discover", "gguf_info", "load", "plan_memory", "sample", "sample_probabilities"]

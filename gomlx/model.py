@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gomlx import _gomlx, abilities, arguments, chat, notebook, prefixes, scoring
-from gomlx.inspection import Inspectable, Patch, Steer, engine_edits
-from gomlx.options import BATCH, CHAT, CLASSIFY, GENERATE, WARM
+from gomlx.inspection import Inspectable, engine_edits
+from gomlx.options import (BATCH, CHAT, CLASSIFY, GENERATE, WARM, ChatOptions, GenerateOptions, GenerationOptions,
+                           shown_with)
 from gomlx.parsing import Parser, ThinkingBudget, TokenReader, closing_of, detect
-from gomlx.probes import Probe, ProbeEvent, Prober
+from gomlx.probes import Prober
 from gomlx.prompt_cache import PromptCache, common, packed
 from gomlx.sampling import Sampling
 from gomlx.scoring import Classified, Score
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from gomlx._gomlx import Ids
-    from gomlx.options import (BatchOptions, ChatOptions, GenerateOptions, Message, SamplingFields, Several,
-                               Templating)
+    from gomlx.options import BatchOptions, Message, SamplingFields, Several, Templating
     from gomlx.state_bundle import StateBundle
     from gomlx.tokenizer import Tokenizer
 
@@ -34,8 +34,6 @@ log = logging.getLogger("gomlx")
 
 MAX_BATCH = 1024                # streams that are decoded at a time
 MAX_SAMPLES = 1 << 20           # of one prompt
-MAX_TOKENS = 2**63 - 1
-MAX_LOGPROBS = 256
 
 
 class Info(dict[str, Any]):
@@ -81,21 +79,17 @@ class Model(Inspectable):
         })
 
     @overload
-    def generate(self, prompt: str | Ids, *, n: Literal[1] = 1, **options: Unpack[GenerateOptions]) -> TokenStream: ...
+    def generate(self, prompt: str | Ids, *, n: Literal[1] = 1, options: GenerationOptions | None = None,
+                 **changes: Unpack[GenerateOptions]) -> TokenStream: ...
     @overload
-    def generate(self, prompt: str | Ids, *, n: Several, **options: Unpack[GenerateOptions]) -> BatchStream: ...
+    def generate(self, prompt: str | Ids, *, n: Several, options: GenerationOptions | None = None,
+                 **changes: Unpack[GenerateOptions]) -> BatchStream: ...
     @overload
-    def generate(self, prompt: str | Ids, *, n: int,
-                 **options: Unpack[GenerateOptions]) -> TokenStream | BatchStream: ...
-    def generate(self, prompt: str | Ids, *, max_tokens: int | None = None, min_tokens: int = 0,
-                 sampling: Sampling | None = None, seed: int | None = None, stop: str | Sequence[str] | None = None,
-                 stop_ids: Sequence[int] = (), ignore_eos: bool = False, top_logprobs: int = 0,
-                 logits_processors: Sequence[Callable[[memoryview, memoryview], Any]] = (),
-                 session: _gomlx.Session | None = None, append: bool = False, reset: bool = False,
-                 parser: str | Parser | None = None, timeout: float | None = None, prefill: str = "auto", n: int = 1,
-                 steer: Steer | Patch | Sequence[Steer | Patch] = (),
-                 probe: Callable[[ProbeEvent], object] | Probe | None = None, profile: bool = False,
-                 **changes: Any) -> TokenStream | BatchStream:
+    def generate(self, prompt: str | Ids, *, n: int, options: GenerationOptions | None = None,
+                 **changes: Unpack[GenerateOptions]) -> TokenStream | BatchStream: ...
+    @shown_with(GenerateOptions)
+    def generate(self, prompt: str | Ids, *, n: int = 1, options: GenerationOptions | None = None,
+                 **changes: Unpack[GenerateOptions]) -> TokenStream | BatchStream:
         """Continues prompt, a text or token ids; returns a TokenStream.
 
         max_tokens          None goes on to a stop or to the end of the context; 0 computes the prompt, for the session
@@ -121,115 +115,90 @@ class Model(Inspectable):
         reset               what the session has and the prompt has not is forgotten, be it all
         parser              what takes reasoning and calls of tools out of the text, a name of gomlx.parsing.FORMATS or
                             a Parser; None leaves all of it in the answer
+        thinking_budget     after so many tokens of reasoning, as the parser finds it, the model is made to end it and to
+                            answer
         timeout             seconds from this call on, waiting for a slot included; then finish_reason is "timeout"
         prefill             "batched" ("auto") computes the prompt in passes of many tokens, "token" token by token, to
                             the same bits; "validate" first compares the logits after the prompt with those of the
                             exact path (validate()) and leaves the largest difference in the result
         n                   so many continuations of the prompt, which is computed once: a BatchStream. Number i has the
                             seed seed + i
+        options             GenerationOptions made before; what is given by name besides changes them
         steer               gomlx.Steer and gomlx.Patch: activations changed on the way, in prompt and output. Such a
                             generation takes nothing from its session and leaves it empty
         probe               a callable, or a Probe of one: told what goes on in each step (gomlx.probes)
         profile             count and time what the engine does, for result.profile (gomlx.profiling)
         """
         arguments.known("generate", changes, GENERATE)
-        asked = changes | {
-            "max_tokens": max_tokens, "min_tokens": min_tokens, "sampling": sampling, "stop": stop,
-            "stop_ids": stop_ids, "ignore_eos": ignore_eos, "top_logprobs": top_logprobs,
-            "logits_processors": logits_processors, "append": append, "reset": reset, "prefill": prefill, "steer": steer,
-            "probe": probe, "profile": profile}
-
-        def ask():
-            return asked | {"prompt": prompt, "parser": parser if n == 1 else copy.deepcopy(parser)}
-
-        return self._start(ask, n, seed, session, timeout)
-
-    def _start(self, ask, n, seed, session, timeout):
-        """ask(): the arguments of _open(), with a parser that nobody else uses."""
-        deadline = deadline_of(timeout)
         self.error = None
         try:
-            if arguments.whole("n", n, 1, MAX_SAMPLES) != 1:
-                return self._samples(ask, n, draw_seed() if seed is None else seed, session, deadline)
-            made = self._open(**ask(), seed=seed, session=session, deadline=deadline)
+            return self._start(prompt, arguments.whole("n", n, 1, MAX_SAMPLES), options_of(options, changes))
         except Exception as error:
             self.error = error
             raise
-        return TokenStream(made, slots=self._slots, deadline=deadline, on_error=self._set_error)
+
+    def _start(self, prompt, n, options):
+        deadline = deadline_of(options.timeout)
+        if n != 1:
+            return self._samples(prompt, n, options, deadline)
+        return TokenStream(self._open(prompt, options, deadline), slots=self._slots, deadline=deadline,
+                           on_error=self._set_error)
 
     def _set_error(self, error):
         self.error = error
 
-    def _open(self, prompt, *, max_tokens=None, min_tokens=0, sampling=None, seed=None, stop=None, stop_ids=(),
-              ignore_eos=False, top_logprobs=0, logits_processors=(), session=None, append=False, reset=False, parser=None,
-              deadline=None, prefill="auto", steer=(), probe=None, profile=False, **changes):
-        if max_tokens is not None:
-            max_tokens = arguments.whole("max_tokens", max_tokens, 0, MAX_TOKENS)
-        min_tokens = arguments.whole("min_tokens", min_tokens, 0, MAX_TOKENS)
-        ids = self._ids_from(prompt, session, append, reset)
-        top_logprobs = arguments.whole("top_logprobs", top_logprobs, 0, MAX_LOGPROBS)
-        stop_ids = arguments.token_ids("stop_ids", stop_ids)
-        logits_processors = arguments.functions("logits_processors", logits_processors)
-        if not isinstance(steer, Steer | Patch):
-            steer = arguments.several("steer", steer, "gomlx.Steer or gomlx.Patch, one or several")
-        if seed is not None:
-            seed = arguments.whole("seed", seed, 0, 2**64 - 1)
-        if sampling is not None and not isinstance(sampling, Sampling):
-            raise TypeError(f"sampling: expected a gomlx.Sampling, got {type(sampling).__name__}")
-        options = (sampling or self.sampling).replace(**changes).engine_options(self.tokenizer)
-        several = hasattr(stop, "__iter__") and not isinstance(stop, str)
-        stop_texts = list(stop) if several else [] if stop is None else [stop]
-        if not all(isinstance(one, str) for one in stop_texts):
-            raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
-        if isinstance(parser, str):
-            whole = isinstance(prompt, str) and prompt and not append
-            parser = Parser(parser, prompt=prompt if whole else self.tokenizer.decode(ids))
-        if parser is not None and not isinstance(parser, Parser):
-            raise TypeError(f"parser: expected a name or a gomlx.parsing.Parser, got {type(parser).__name__}")
-        reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
-        ends = [] if arguments.flag("ignore_eos", ignore_eos) else self._stop_ids
-        ends = [*ends, *stop_ids, *self._special_ids(stop_texts)]
-        seed = draw_seed() if seed is None else seed
+    def _open(self, prompt, options, deadline):
+        """A generation of one prompt, which begins with its first token."""
+        ids = self._ids_from(prompt, options.session, options.append, options.reset)
+        sampling = options.sampling_of(self.sampling).engine_options(self.tokenizer)
+        parser = self._parser_of(prompt, ids, options)
+        processors = [*options.logits_processors]
+        if options.thinking_budget is not None:
+            processors.append(self._thinking_budget(parser, options.thinking_budget))
+        seed = draw_seed() if options.seed is None else options.seed
         timeout = 0 if deadline is None else max(deadline - time.monotonic(), 1e-9)
-        edits = engine_edits(self, steer, len(ids))
-        difference = None
+        edits = engine_edits(self, options.steer, len(ids))
+        prefill, difference = options.prefill, None
         if prefill == "validate":
-            prefill, difference = "auto", self.validate(ids, (), steer).max_difference
+            prefill, difference = "auto", self.validate(ids, (), options.steer).max_difference
         prober = None
-        if probe is not None:
-            probe = probe if isinstance(probe, Probe) else Probe(arguments.function("probe", probe))
-            prober = Prober(self._engine, self.info["n_layers"], probe, len(ids))
-            logits_processors = [prober, *logits_processors]
-        if session is not None:
-            own = None
-        else:                           # what was steered is kept for nobody
+        if options.probe is not None:
+            prober = Prober(self._engine, self.info["n_layers"], options.probe, len(ids))
+            processors.insert(0, prober)
+        own = None                      # what was steered is kept for nobody
+        if options.session is None:
             own = self._engine.new_session() if edits else self._fresh_session(ids)
         try:
             stream = _gomlx.stream(
-                session or own, self.tokenizer, ids, seed=seed, max_tokens=-1 if max_tokens is None else max_tokens,
-                min_tokens=min_tokens, stop_ids=ends, stop_texts=stop_texts, top_logprobs=top_logprobs,
-                processors=logits_processors, timeout=timeout, prefill=prefill, edits=edits,
-                activations=prober.activations if prober else (), profile=profile, **options)
+                options.session or own, self.tokenizer, ids, seed=seed, min_tokens=options.min_tokens,
+                max_tokens=-1 if options.max_tokens is None else options.max_tokens, stop_ids=self._ends_of(options),
+                stop_texts=options.stop, top_logprobs=options.top_logprobs, processors=processors, timeout=timeout,
+                prefill=prefill, edits=edits, activations=prober.activations if prober else (), profile=options.profile,
+                **sampling)
         except BaseException:
             if own is not None:
                 own.close()
             raise
         if prober is not None:
-            prober.stream, prober.session = stream, session or own
+            prober.stream, prober.session = stream, options.session or own
         keep = None if edits else partial(self._keep_session, ids)
-        return Generation(stream, seed, own, stop_texts, reader, keep, prober, difference)
+        reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
+        return Generation(stream, seed, own, options.stop, reader, keep, prober, difference)
+
+    def _parser_of(self, prompt, ids, options):
+        if not isinstance(options.parser, str):
+            return options.parser
+        whole = isinstance(prompt, str) and prompt and not options.append
+        return Parser(options.parser, prompt=prompt if whole else self.tokenizer.decode(ids))
+
+    def _ends_of(self, options):
+        """The ids that end a stream: the model's own, the caller's, and stop texts that are special tokens."""
+        return [*(() if options.ignore_eos else self._stop_ids), *options.stop_ids, *self._special_ids(options.stop)]
 
     def _ids_from(self, prompt, session, append, reset):
         """The ids of a prompt, from the session's first one on."""
-        append, reset = arguments.flag("append", append), arguments.flag("reset", reset)
         if session is None:
-            if append or reset:
-                raise ValueError(f"{'append' if append else 'reset'}: there is no session")
             return self._prompt_ids(prompt)
-        if append and reset:
-            raise ValueError("append and reset: expected one of both")
-        if not isinstance(session, _gomlx.Session):
-            raise TypeError(f"session: expected a gomlx.Session, got {type(session).__name__}")
         if session.model is not self._engine:
             raise ValueError("the session belongs to another model")
         prompt = prompt if isinstance(prompt, str) else self._prompt_ids(prompt)
@@ -310,22 +279,22 @@ class Model(Inspectable):
         from gomlx.state_bundle import make
         return make(self, session, prompt, sampling, meta)
 
-    def _samples(self, ask, n, seed, session, deadline):
-        seed = arguments.whole("seed", seed, 0, 2**64 - 1)
-        asked = ask()
-        ids = self._ids_from(asked["prompt"], session, asked.get("append", False), asked.get("reset", False))
+    def _samples(self, prompt, n, options, deadline):
+        session, seed = options.session, draw_seed() if options.seed is None else options.seed
+        ids = self._ids_from(prompt, session, options.append, options.reset)
         decoder = self._engine.new_decoder()
         base = session if session is not None else self._fresh_session(ids)
         first = ids if session is not None else ids[:-1]        # a session of the caller's has the prompt afterwards
 
-        def lead():
-            return self._open(first, session=base, reset=True, deadline=deadline, max_tokens=0)
+        def prefill_shared():
+            return self._open(first, GenerationOptions(session=base, reset=True, max_tokens=0), deadline)
 
         def sample(i):
             fork = base.fork()
             try:
-                made = self._open(**ask() | {"prompt": ids, "append": False, "reset": True}, seed=(seed + i) % 2**64,
-                                  session=fork, deadline=deadline)
+                made = self._open(ids, options.replace(
+                    session=fork, append=False, reset=True, seed=(seed + i) % 2**64,
+                    parser=self._parser_of(prompt, ids, options.replace(parser=copy.deepcopy(options.parser)))), deadline)
             except BaseException:
                 fork.close()
                 raise
@@ -333,17 +302,19 @@ class Model(Inspectable):
             return made
 
         return BatchStream(decoder, [partial(sample, i) for i in range(n)], min(n, MAX_BATCH),
-                           lead=lead if first else None, slots=self._slots, deadline=deadline,
+                           lead=prefill_shared if first else None, slots=self._slots, deadline=deadline,
                            on_error=self._set_error, on_close=base.close if session is None else lambda: None)
 
     def generate_batch(self, prompts: Sequence[str | Ids | Sequence[Message]], *,
-                       options: Sequence[Mapping[str, Any] | None] | None = None, batch_size: int = 16,
+                       options: Sequence[Mapping[str, Any] | GenerationOptions | None] | None = None,
+                       batch_size: int = 16,
                        timeout: float | None = None, **common: Unpack[BatchOptions]) -> BatchStream:
         """Continues several prompts together, each to the bits that generate() would give it alone; the weights are
         read once for all. Returns a BatchStream.
 
         prompts     texts, sequences of token ids, or sequences of messages, which go through chat()'s template
-        options     of each prompt its own options of generate() (for messages those of chat()), over the common ones
+        options     of each prompt its own options of generate() (for messages those of chat()), a dict or GenerationOptions,
+                    over the common ones
         batch_size  prompts that are decoded at a time, up to 1024; as one ends the next begins. Each needs memory for
                     its own KV cache
         timeout     seconds from this call on for all of it
@@ -359,17 +330,19 @@ class Model(Inspectable):
             [None] * len(prompts)
         if len(own) != len(prompts):
             raise ValueError(f"options: {len(own)} for {len(prompts)} prompts")
-        own = [arguments.mapping(f"options[{i}]", one) if one is not None else {} for i, one in enumerate(own)]
+        own = [{} if one is None else one.given() if isinstance(one, GenerationOptions) else
+               arguments.mapping(f"options[{i}]", one) for i, one in enumerate(own)]
         batch_size = arguments.whole("batch_size", batch_size, 1, MAX_BATCH)
         deadline = deadline_of(timeout)
 
         def member(i):
-            asked = common | own[i]
-            alone = deadline_of(asked.pop("timeout", None))
-            asked["deadline"] = min((one for one in (deadline, alone) if one is not None), default=None)
-            if isinstance(prompts[i], Sequence) and prompts[i] and isinstance(prompts[i][0], Mapping):
-                return self._open(**self._rendered(prompts[i], **asked), session=asked.get("session"))
-            return self._open(prompts[i], **asked)
+            prompt, asked = prompts[i], common | own[i]
+            if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
+                prompt, made = self._rendered(prompt, **asked)
+            else:
+                made = GenerationOptions(**asked)
+            alone = (deadline, deadline_of(made.timeout))
+            return self._open(prompt, made, min((one for one in alone if one is not None), default=None))
 
         return BatchStream(self._engine.new_decoder(), [partial(member, i) for i in range(len(prompts))], batch_size,
                            slots=self._slots, deadline=deadline, on_error=self._set_error)
@@ -380,24 +353,26 @@ class Model(Inspectable):
         return [i for i in ids if i is not None and i < self.vocab_size and self.tokenizer.is_special(i)]
 
     @overload
-    def chat(self, messages: Sequence[Message], *, n: Literal[1] = 1, **options: Unpack[ChatOptions]) -> TokenStream: ...
+    def chat(self, messages: Sequence[Message], *, n: Literal[1] = 1, options: GenerationOptions | None = None,
+             **changes: Unpack[ChatOptions]) -> TokenStream: ...
     @overload
-    def chat(self, messages: Sequence[Message], *, n: Several, **options: Unpack[ChatOptions]) -> BatchStream: ...
+    def chat(self, messages: Sequence[Message], *, n: Several, options: GenerationOptions | None = None,
+             **changes: Unpack[ChatOptions]) -> BatchStream: ...
     @overload
-    def chat(self, messages: Sequence[Message], *, n: int,
-             **options: Unpack[ChatOptions]) -> TokenStream | BatchStream: ...
-    def chat(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
+    def chat(self, messages: Sequence[Message], *, n: int, options: GenerationOptions | None = None,
+             **changes: Unpack[ChatOptions]) -> TokenStream | BatchStream: ...
+    @shown_with(ChatOptions)
+    def chat(self, messages: Sequence[Message], *, n: int = 1, tools: Sequence[dict[str, Any]] | None = None,
              add_generation_prompt: bool = True, template_args: dict[str, Any] | None = None,
-             enable_thinking: bool | None = None,
-             thinking_budget: int | None = None, chat_format: str | None = None,
-             parser: str | Parser | None = "auto", **options: Any) -> TokenStream | BatchStream:
+             enable_thinking: bool | None = None, chat_format: str | None = None,
+             parser: str | Parser | None = "auto", options: GenerationOptions | None = None,
+             **changes: Unpack[GenerateOptions]) -> TokenStream | BatchStream:
         """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
 
         template_args       further variables for the template
         enable_thinking     the template's switch for reasoning; None is its own default, and a template without one
                             raises ValueError
-        thinking_budget     after so many tokens of reasoning the model is made to end it and to answer; ValueError when
-                            its template knows no reasoning
+        thinking_budget     as in generate(); ValueError when the template knows no reasoning
         tools               as in OpenAI's API; ValueError when the template takes none
         chat_format         a built-in format (gomlx.chat_formats) instead of the model's template
         parser              "auto" takes reasoning and calls of tools out of the text as the template writes them; else as
@@ -407,44 +382,41 @@ class Model(Inspectable):
                             leaves out) is forgotten; where not even the first turn is the session's, they are another
                             conversation, KvStateNotAvailable without reset=True
         append              messages are the new ones alone: their turns come after the session's last answer
-        options             the other ones of generate()
+        options             GenerationOptions made before
+        changes             the other options of generate()
         """
-        arguments.known("chat", options, CHAT)
-        rendered = partial(self._rendered, messages, tools=tools, add_generation_prompt=add_generation_prompt,
-                           template_args=template_args, enable_thinking=enable_thinking,
-                           thinking_budget=thinking_budget, chat_format=chat_format, parser=parser)
-        n, session = arguments.whole("n", options.pop("n", 1), 1, MAX_SAMPLES), options.pop("session", None)
-        if n == 1:
-            asked = rendered(session=session, **options)
-            return self.generate(asked.pop("prompt"), session=session, **asked)
-        seed, timeout = (options.pop(name, None) for name in ("seed", "timeout"))
-        return self._start(partial(rendered, session=session, **options), n, seed, session, timeout)
+        arguments.known("chat", changes, CHAT)
+        if parser == "auto" and options is not None and options.parser is not None:
+            parser = options.parser
+        asked = options.given() | changes if options is not None else changes
+        text, made = self._rendered(messages, **asked | {
+            "tools": tools, "add_generation_prompt": add_generation_prompt, "template_args": template_args,
+            "enable_thinking": enable_thinking, "chat_format": chat_format, "parser": parser})
+        return self.generate(text, n=n, options=made)
 
     def _rendered(self, messages, *, tools=None, add_generation_prompt=True, template_args=None, enable_thinking=None,
-                  thinking_budget=None, chat_format=None, parser="auto", session=None, **options):
-        """The arguments of _open() for messages, but for the session."""
+                  chat_format=None, parser="auto", **options):
+        """(the text of the messages, GenerationOptions) for _open()."""
+        made = GenerationOptions(**options)
         tools = arguments.several("tools", tools, "a list of tools") if tools is not None else None
         render = partial(self._text_of_messages, tools=tools, add_generation_prompt=add_generation_prompt,
                          template_args=template_args, enable_thinking=enable_thinking, chat_format=chat_format)
-        if isinstance(session, _gomlx.Session) and (held := session.ids):
+        if made.session is not None and (held := made.session.ids):
             messages = chat.check_messages(messages)
-            if options.get("append"):
+            if made.append:
                 text = chat.turns_after_an_answer(render, messages)
             else:
                 text = render(messages)
-                if not options.get("reset"):
+                if not made.reset:
                     self._check_conversation(held, messages, text, render)
-                    options["reset"] = True
+                    made = made.replace(reset=True)
         else:
             text = render(messages)
         if parser == "auto":
             parser = detect(self.tokenizer.template_for(tools, chat_format),
                             lambda token: self.tokenizer.token_to_id(token) is not None)
         parser = Parser(parser, tools, text) if isinstance(parser, str) else copy.deepcopy(parser)
-        if thinking_budget is not None:
-            options["logits_processors"] = [*options.get("logits_processors", ()),
-                                            self._thinking_budget(parser, thinking_budget)]
-        return options | {"prompt": text, "parser": parser}
+        return text, made.replace(parser=parser)
 
     def _text_of_messages(self, messages, *, tools=None, add_generation_prompt=True, template_args=None,
                           enable_thinking=None, chat_format=None):
@@ -479,8 +451,8 @@ class Model(Inspectable):
 
     def _thinking_budget(self, parser, budget):
         if parser is None:
-            raise ValueError(f"thinking_budget is {budget}, but this model's template knows no reasoning")
-        budget = arguments.whole("thinking_budget", budget, 0)
+            raise ValueError(f"thinking_budget is {budget}, but this model's template knows no reasoning, and no parser is "
+                             "given that does")
         closing = self.tokenizer.bare(closing_of(parser.format))
         return ThinkingBudget(parser, budget, closing)
 
@@ -597,6 +569,15 @@ class Model(Inspectable):
 
     def _repr_html_(self) -> str:
         return notebook.model(self)
+
+
+def options_of(options, changes):
+    """GenerationOptions of what a function takes."""
+    if options is None:
+        return GenerationOptions(**changes)
+    if not isinstance(options, GenerationOptions):
+        raise TypeError(f"options: expected gomlx.GenerationOptions, got {type(options).__name__}")
+    return options.replace(**changes) if changes else options
 
 
 def deadline_of(timeout):

@@ -549,6 +549,8 @@ with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) a
     assert_type(gomlx.sample(model.logits(ids)[-1], ids, temperature=0.8, seed=3), list[int])
     assert_type(gomlx.sample_probabilities(model.logits(ids)[-1], sampling=gomlx.Sampling(top_p=0.5)), mx.array)
 assert_type(gomlx.Sampling().replace(temperature=0.5), gomlx.Sampling)
+assert_type(gomlx.GenerationOptions(max_tokens=4, temperature=0.7).replace(stop="."), gomlx.GenerationOptions)
+assert_type(gomlx.GenerationOptions(max_tokens=4).max_tokens, int | None)
 assert_type(gomlx.gguf_info(path), gomlx.GGUFInfo)
 assert_type(gomlx.discover(Path(path).parent), list[gomlx.FoundModel])
 assert_type(gomlx.plan_memory(path), gomlx.MemoryPlan)

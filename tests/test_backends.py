@@ -406,8 +406,8 @@ def test_what_only_the_engine_can_do(load):
                  lambda: model.generate_batch(["x"])):
         with pytest.raises(NotImplementedError, match="the backend mlx_lm has no .* backend='native'"):
             call()
-    with pytest.raises(NotImplementedError, match="has no session: use the native backend"):
-        model.generate("x", session=object())
+    with pytest.raises(NotImplementedError, match="has no profile: use the native backend"):
+        model.generate("x", profile=True)
 
 
 @pytest.mark.parametrize("options, error", [

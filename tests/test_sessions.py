@@ -239,7 +239,7 @@ def test_append_adds_to_what_the_session_has(model, session):
     for wrong in ({"append": True}, {"reset": True}):
         with pytest.raises(ValueError, match="there is no session"):
             greedy(model, STORY, **wrong)
-    with pytest.raises(ValueError, match="one of both"):
+    with pytest.raises(ValueError, match="at most one of the two"):
         greedy(model, STORY, session=session, append=True, reset=True)
     with pytest.raises(TypeError, match="session: expected"):
         greedy(model, STORY, session=5)

@@ -1,6 +1,7 @@
 """What type checkers and editors are told: mypy and pyright over a user's programs, signatures, annotations."""
 import glob
 import importlib.util
+import dataclasses
 import inspect
 import json
 import os
@@ -221,9 +222,12 @@ def test_the_options_are_those_of_the_functions():
     assert keys(options.SamplingFields) == fields
     assert keys(options.LoadOptions) == {*inspect.signature(gomlx.load).parameters} - {"path_or_name", "backend",
                                                                                        "backend_options"}
-    for kind, function, own in ((options.GenerateOptions, gomlx.Model.generate, {"prompt", "n", "changes"}),
-                                (options.ChatOptions, gomlx.Model.chat, {"messages", "n", "options"})):
-        taken = set(inspect.signature(function).parameters) - own - {"self"}
-        assert taken <= keys(kind)
-        assert keys(kind) - taken <= fields | keys(options.GenerateOptions)
+    own = {one.name for one in dataclasses.fields(gomlx.GenerationOptions)}
+    assert keys(options.GenerateOptions) == fields | own
+    for kind, function, more in ((options.GenerateOptions, gomlx.Model.generate, {"prompt", "n", "options"}),
+                                 (options.ChatOptions, gomlx.Model.chat, {"messages", "n", "options"})):
+        assert set(inspect.signature(function).parameters) - more - {"self"} == keys(kind)
+        for one in dataclasses.fields(gomlx.GenerationOptions):
+            shown = inspect.signature(function).parameters[one.name].default
+            assert shown == one.default or (one.name, shown) in (("stop", None), ("parser", "auto"))
     assert keys(options.BatchOptions) == keys(options.ChatOptions) - {"timeout"}

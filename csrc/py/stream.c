@@ -174,23 +174,33 @@ static bool read_prefill(PyObject *value, gm_prefill *out) {
     return !value;
 }
 
+/* The arguments of stream() in order. Those up to prompt_ids are required and may be given by position. */
+#define ARGUMENTS(X) \
+    X(session) X(tokenizer) X(prompt_ids) X(max_tokens) X(min_tokens) X(stop_ids) X(stop_texts) X(top_logprobs) \
+    X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile)
+#define INDEX(name) arg_##name,
+#define TEXT(name) #name,
+enum { ARGUMENTS(INDEX) N_ARGUMENTS };
+
 static bool read_request(module_state *state, PyObject *const *v, request *r) {
     gm_generate_options *o = &r->options;
     o->sampling = r->sampling.options;
-    if (!read_ids(v[2], &r->prompt, &r->n_prompt) || (v[3] && !read_count(v[3], "max_tokens", &o->max_tokens))
-        || (v[4] && !read_count(v[4], "min_tokens", &o->min_tokens))
-        || (v[5] && !read_ids(v[5], &r->stop_ids, &o->n_stop_ids)) || (v[6] && !read_stop_texts(v[6], r))
-        || !read_int(v[7], "top_logprobs", &o->top_logprobs)
-        || !read_float(v[9], "timeout", &o->timeout_seconds) || !read_prefill(v[10], &o->prefill)
-        || (v[11] && !edits_read(state, v[11], &r->edits))
-        || (v[12] && !numbers_read(v[12], &r->activations, &r->n_activations)))
+    if (!read_ids(v[arg_prompt_ids], &r->prompt, &r->n_prompt)
+        || (v[arg_max_tokens] && !read_count(v[arg_max_tokens], "max_tokens", &o->max_tokens))
+        || (v[arg_min_tokens] && !read_count(v[arg_min_tokens], "min_tokens", &o->min_tokens))
+        || (v[arg_stop_ids] && !read_ids(v[arg_stop_ids], &r->stop_ids, &o->n_stop_ids))
+        || (v[arg_stop_texts] && !read_stop_texts(v[arg_stop_texts], r))
+        || !read_int(v[arg_top_logprobs], "top_logprobs", &o->top_logprobs)
+        || !read_float(v[arg_timeout], "timeout", &o->timeout_seconds) || !read_prefill(v[arg_prefill], &o->prefill)
+        || (v[arg_edits] && !edits_read(state, v[arg_edits], &r->edits))
+        || (v[arg_activations] && !numbers_read(v[arg_activations], &r->activations, &r->n_activations)))
         return false;
     o->edits = r->edits.edits;
     o->n_edits = r->edits.n;
     o->activations = r->activations;
     o->n_activations = r->n_activations;
     o->stop_ids = r->stop_ids;
-    if (v[8] && !read_processors(v[8], r))
+    if (v[arg_processors] && !read_processors(v[arg_processors], r))
         return false;
     o->hand_out_logits = o->hand_out_logits && o->max_tokens != 0;      /* they are called for tokens */
     return true;
@@ -204,37 +214,34 @@ static bool is_tokenizer(module_state *state, PyObject *value) {
 }
 
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"stream", 0, 3, 7,
-                                  {"session", "tokenizer", "prompt_ids", "max_tokens", "min_tokens", "stop_ids",
-                                   "stop_texts", "top_logprobs", "processors", "timeout", "prefill", "edits",
-                                   "activations", "profile", NULL}};
+    static const signature sig = {"stream", 0, 3, 7, {ARGUMENTS(TEXT) NULL}};
     module_state *state = PyModule_GetState(module);
     bool profiled = false;
-    PyObject *v[14];
+    PyObject *v[N_ARGUMENTS];
     request r = {.prompt = NULL};
     gm_generate_defaults(&r.options);
-    if (!sampling_read(&r.sampling, &sig, args, n, kwnames, v) || !is_tokenizer(state, v[1])) {
+    if (!sampling_read(&r.sampling, &sig, args, n, kwnames, v) || !is_tokenizer(state, v[arg_tokenizer])) {
         request_free(&r);
         return NULL;
     }
-    if (!Py_IS_TYPE(v[0], state->session_type)) {
-        PyErr_Format(PyExc_TypeError, "session must be a Session, not %R", (PyObject *)Py_TYPE(v[0]));
+    if (!Py_IS_TYPE(v[arg_session], state->session_type)) {
+        PyErr_Format(PyExc_TypeError, "session must be a Session, not %R", (PyObject *)Py_TYPE(v[arg_session]));
         request_free(&r);
         return NULL;
     }
     stream_object *stream = NULL;
-    session_object *session = (session_object *)v[0];
-    bool ok = read_request(state, v, &r) && read_bool(v[13], &profiled)
+    session_object *session = (session_object *)v[arg_session];
+    bool ok = read_request(state, v, &r) && read_bool(v[arg_profile], &profiled)
               && (stream = (stream_object *)PyType_GenericAlloc(state->stream_type, 0));
     if (ok && profiled && !(stream->profile = PyMem_Calloc(1, sizeof *stream->profile)))
         ok = PyErr_NoMemory() != NULL;
     /* reading and allocating may run Python code: the session is looked at last */
-    if (ok && (ok = py_session_open(v[0]) != NULL)) {
+    if (ok && (ok = py_session_open(v[arg_session]) != NULL)) {
         r.options.profile = stream->profile;
-        gm_tokenizer *tokenizer = v[1] == Py_None ? NULL : ((tokenizer_object *)v[1])->tokenizer;
+        gm_tokenizer *tokenizer = v[arg_tokenizer] == Py_None ? NULL : ((tokenizer_object *)v[arg_tokenizer])->tokenizer;
         if (gm_stream_open(session->session, tokenizer, r.prompt, r.n_prompt, &r.options, &stream->stream) == GM_OK) {
-            stream->session = Py_NewRef(v[0]);
-            stream->tokenizer = Py_NewRef(v[1]);
+            stream->session = Py_NewRef(v[arg_session]);
+            stream->tokenizer = Py_NewRef(v[arg_tokenizer]);
             stream->processors = r.options.hand_out_logits ? Py_NewRef(r.processors) : NULL;
             stream->n_activations = r.n_activations;
             session->stream = stream;

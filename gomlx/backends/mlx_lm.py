@@ -7,7 +7,6 @@ standard input, and its death is an error that has the end of what it wrote to s
 """
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import selectors
@@ -18,11 +17,12 @@ import threading
 import time
 import weakref
 
-from gomlx import _gomlx, abilities, defaults
-from gomlx.model import Model
+from gomlx import _gomlx, abilities, arguments, defaults
+from gomlx.model import Model, draw_seed, options_of
+from gomlx.options import GENERATE
+from gomlx.parsing import TokenReader
+from gomlx.sampling import FIELDS, Sampling
 from gomlx.streams import Generation, TokenStream
-from gomlx.parsing import Parser, TokenReader
-from gomlx.sampling import Sampling
 from gomlx.tokenizer import Tokenizer
 
 BRIDGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bridge.py")
@@ -42,6 +42,8 @@ print(json.dumps({"mlx_lm": version("mlx-lm"), "mlx": version("mlx")}))
 # The fields of Sampling that mlx-lm has; "samplers" is not among them: the order is its own.
 APPLIED = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "penalty_last_n", "logit_bias",
            "suppress_tokens"}
+# The other options of generate() that it has.
+TAKEN = {"max_tokens", "sampling", "seed", "stop", "stop_ids", "ignore_eos", "parser"}
 KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, FileNotFoundError, MemoryError, NotImplementedError)}
 
 
@@ -356,17 +358,15 @@ class BridgeModel(Model):
             "chat_template": self.tokenizer.chat_template is not None,
         }
 
-    def generate(self, prompt, *, max_tokens=None, sampling=None, seed=None, stop=None, stop_ids=(), ignore_eos=False,
-                 parser=None, **changes) -> TokenStream:
+    def generate(self, prompt, *, n=1, options=None, **changes) -> TokenStream:
         """As Model.generate. Of Sampling, the fields of APPLIED; the samplers' order is mlx-lm's own."""
-        fields = {one.name for one in dataclasses.fields(Sampling)}
-        others = [name for name in changes.keys() - fields if changes[name] not in (None, (), [], 0)]
-        chosen = (sampling or self.sampling).replace(**{name: changes[name] for name in changes.keys() & fields})
-        others += [name for name in fields - APPLIED if getattr(chosen, name) != getattr(Sampling(), name)]
+        arguments.known("generate", changes, GENERATE)
+        made = options_of(options, changes)
+        chosen = made.sampling_of(self.sampling)
+        others = [name for name in made.given() if name not in TAKEN and name not in FIELDS] + (["n"] if n != 1 else [])
+        others += [name for name in FIELDS if name not in APPLIED and getattr(chosen, name) != getattr(Sampling(), name)]
         if others:
             raise NotImplementedError(f"the backend mlx_lm has no {', '.join(sorted(others))}: use the native backend")
-        if max_tokens is not None and max_tokens < 0:
-            raise ValueError(f"max_tokens is {max_tokens}, expected 0 or more, or None for no limit")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(one) for one in prompt]
         if not ids:
             raise ValueError("generate: the prompt has 0 tokens, expected 1 or more")
@@ -377,18 +377,16 @@ class BridgeModel(Model):
             raise error
         if not all(0 <= one < self.tokenizer.vocab_size for one in ids):
             raise ValueError(f"generate: a token id is outside the vocabulary of {self.tokenizer.vocab_size}")
-        stop_texts = [stop] if isinstance(stop, str) else list(stop or ())
-        if not all(isinstance(one, str) and one for one in stop_texts):
-            raise TypeError(f"stop: expected a text or several, got {stop!r:.80}")
-        if isinstance(parser, str):
-            parser = Parser(parser, prompt=prompt if isinstance(prompt, str) else self.tokenizer.decode(ids))
+        if not all(made.stop):
+            raise ValueError("stop: a text is empty")
+        parser = self._parser_of(prompt, ids, made)
         reader = TokenReader(parser, self.tokenizer, ids) if parser is not None else None
-        ends = [*([] if ignore_eos else self._stop_ids), *stop_ids, *self._special_ids(stop_texts)]
-        seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        seed = draw_seed() if made.seed is None else made.seed
         stream = BridgeStream(self._process, self.tokenizer, ids, self._context,
-                              -1 if max_tokens is None else max_tokens, ends, stop_texts, request_of(chosen, seed))
+                              -1 if made.max_tokens is None else made.max_tokens, self._ends_of(made), made.stop,
+                              request_of(chosen, seed))
         self.error = None
-        return TokenStream(Generation(stream, seed, None, stop_texts, reader), on_error=self._set_error)
+        return TokenStream(Generation(stream, seed, None, made.stop, reader), on_error=self._set_error)
 
     @property
     def abilities(self) -> set[str]:
