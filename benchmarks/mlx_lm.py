@@ -124,7 +124,7 @@ def prompt():
 
 def worker(kind, options):
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)                                                   # what libraries print is no answer
+    os.dup2(2, 1)                                                   # what libraries print is not an answer
     library = (Engine if kind == "engine" else MlxLm)(options)
     print(json.dumps(library.version()), file=answers, flush=True)
     for line in sys.stdin:
@@ -271,7 +271,7 @@ def main():
 
     shared = {**prepare(options.folder, options.peers), "tokens": options.tokens, "seconds": options.seconds,
               "lora_layers": options.lora_layers, "lora_tokens": options.lora_tokens}
-    # -P: this folder, which has a file of mlx-lm's name, is no place to import from.
+    # -P: this folder, which has a file of mlx-lm's name, is not a place to import from.
     workers = {"gomlx": Worker([sys.executable, "-P", "-m", "gomlx.mlx"], "mlx-lm", shared)}
     if options.mlx:
         workers["mlx"] = Worker([options.mlx, "-P"], "mlx-lm", shared)

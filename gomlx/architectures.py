@@ -408,4 +408,4 @@ def rope_scaling_of(c, divisors, path):
         if len(divisors) == c["head_dim"] // 2 and \
                 all(abs(a - b) < 1e-4 * b for a, b in zip(rope_divisors(c, scaling), divisors)):
             return scaling
-    raise NotImplementedError(f"{path}: rope_freqs.weight is no table of Llama 3's rope scaling")
+    raise NotImplementedError(f"{path}: rope_freqs.weight is not a table of Llama 3's rope scaling")

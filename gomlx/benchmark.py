@@ -438,7 +438,7 @@ def compare_reports(first: dict[str, Any], second: dict[str, Any]) -> dict[str, 
     ValueError when one is no such report, or they have no run of the same depth and batch."""
     for which, report in (("first", first), ("second", second)):
         if not isinstance(report, Mapping) or report.get("version") != VERSION or not report.get("runs"):
-            raise ValueError(f"the {which} is no report of bench() of version {VERSION}")
+            raise ValueError(f"the {which} is not a report of bench() of version {VERSION}")
     left, right = ({(one["depth"], one["batch"]): one for one in report["runs"]} for report in (first, second))
     runs = []
     for key in left.keys() & right.keys():

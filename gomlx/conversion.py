@@ -22,7 +22,7 @@ DENSE = {"f32": ("F32", 0), "f16": ("F16", 1), "bf16": ("BF16", 32)}
 MLX = {**{f"mlx-{bits}": Grouped("affine", bits, 64) for bits in (2, 3, 4, 5, 6, 8)}, "mxfp4": Grouped("mxfp4", 4, 32),
        "mxfp8": Grouped("mxfp8", 8, 32), "nvfp4": Grouped("nvfp4", 4, 16)}
 TYPES = [*DENSE, *MIXES, *ALIASES, *(name for name in MLX if name not in MIXES)]
-NARROWER = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}      # for rows that are no multiple of 256
+NARROWER = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}      # for rows that are not multiples of 256
 NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 SHARD_BYTES = 5_000_000_000
 COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -86,7 +86,7 @@ def wanted(quantize, is_gguf):
     if name not in DENSE and name not in MIXES and name not in MLX:
         raise ValueError(f"convert: got quantize {quantize!r}, expected one of {', '.join(TYPES)}")
     if is_gguf and name not in DENSE and name not in MIXES:
-        raise ValueError(f"convert: {name} is no type of GGUF files; they have {', '.join([*DENSE, *MIXES])}")
+        raise ValueError(f"convert: {name} is not a type of GGUF files; they have {', '.join([*DENSE, *MIXES])}")
     if not is_gguf and name not in DENSE and name not in MLX:
         raise ValueError(f"convert: {name} is a type of GGUF files: end the destination in .gguf, or choose one of "
                          f"{', '.join([*DENSE, *MLX])}")
@@ -444,7 +444,7 @@ def demand_replaceable(source, destination, is_gguf):
             raise ValueError(f"{destination!r} is in use and cannot be replaced; choose another place")
         found = os.listdir(destination)
         if found and "config.json" not in found:
-            raise FileExistsError(f"{destination!r} is no model's folder (it has no config.json) and is not overwritten")
+            raise FileExistsError(f"{destination!r} is not a model's folder (it has no config.json) and is not overwritten")
         inside = os.path.realpath(destination)
         if os.path.commonpath([inside, os.path.realpath(source)]) == inside:
             raise ValueError(f"the source {source!r} is within {destination!r}, which would be replaced")

@@ -100,7 +100,7 @@ def lists(generation, where, vocab_size):
 
 def stop_ids(tokenizer, *, generation=None, config=None, metadata=None, where=""):
     """{id: [source, ...]} of all ids that end a generation: the union of everything the files name; where: the folder,
-    or the GGUF file. Ids outside the vocabulary cannot come; what is no id is a gomlx.Error."""
+    or the GGUF file. Ids outside the vocabulary cannot come; what is not an id is a gomlx.Error."""
     stops = {}
 
     def add(token_id, source, key=None):

@@ -121,7 +121,7 @@ class finfo:
             raise TypeError(f"finfo: a Dtype is needed, not {type(dtype)!r}")
         self.dtype = _gomlx.float32 if dtype == _gomlx.complex64 else dtype
         if self.dtype not in self._LIMITS:
-            raise ValueError(f"finfo: {_name(dtype)} is no floating-point dtype")
+            raise ValueError(f"finfo: {_name(dtype)} is not a floating-point dtype")
         self.bits, self.max, self.eps, self.smallest_normal = self._LIMITS[self.dtype]
         self.min = -self.max
 
@@ -142,7 +142,7 @@ class iinfo:
         if not isinstance(dtype, Dtype):
             raise TypeError(f"iinfo: a Dtype is needed, not {type(dtype)!r}")
         if not issubdtype(dtype, integer):
-            raise ValueError(f"iinfo: {_name(dtype)} is no integer dtype")
+            raise ValueError(f"iinfo: {_name(dtype)} is not an integer dtype")
         bits = 8 * dtype.size
         signed = dtype in _SIGNED
         self.dtype = dtype

@@ -39,7 +39,7 @@ class _Reader:
         self.longest, self.error = longest, error
 
     def bad(self, what):
-        return self.error(f"{self.name} is no GGUF file: {what}")
+        return self.error(f"{self.name} is not a GGUF file: {what}")
 
     def take(self, n):
         if n > len(self.data) - self.at:
@@ -143,7 +143,7 @@ def read_header(data, name, longest=None, error=mx.Error):
         infos.append((key, shape, r.number("I"), r.number("Q")))
     alignment = metadata.get("general.alignment", (4, None, ALIGNMENT))[2]
     if not isinstance(alignment, int) or alignment < 1:
-        raise r.bad("general.alignment is no number")
+        raise r.bad("general.alignment is not a number")
     start, found = -(-r.at // alignment) * alignment, []
     room = max(len(r.data) - start, 0)
     for key, shape, kind, offset in infos:

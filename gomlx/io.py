@@ -159,7 +159,7 @@ def _npy_layout(read, size, name):
     """(dtype, whether the bytes of elements are in the other order, whether the first axis is the innermost, shape, first
     byte) of an npy file of that size, whose header read(n) gives from its start."""
     def bad(what):
-        return RuntimeError(f"load: {name} is no npy file: {what}")
+        return RuntimeError(f"load: {name} is not an npy file: {what}")
 
     head = read(12)
     if len(head) < 10 or head[:6] != b"\x93NUMPY":
@@ -250,7 +250,7 @@ def _load_npz(file):
         with zipfile.ZipFile(file) as archive:
             return {name.removesuffix(".npy"): _parse_npy(archive.read(name), name) for name in archive.namelist()}
     except (OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"load: {file} is no zip file that can be read: {error}") from error
+        raise ValueError(f"load: {file} is not a zip file that can be read: {error}") from error
 
 
 # ---- safetensors ----
@@ -293,7 +293,7 @@ def safetensors_header(stream, name, any_dtype=False, error=mx.Error):
     """({name: (dtype word, shape, first byte, end)}, metadata) of a stream; every extent lies within it. any_dtype:
     with words that have no dtype here. What is wrong raises `error`."""
     def bad(what):
-        return error(f"{name} is no safetensors file: {what}")
+        return error(f"{name} is not a safetensors file: {what}")
 
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
@@ -305,7 +305,7 @@ def safetensors_header(stream, name, any_dtype=False, error=mx.Error):
         header = json.loads(stream.read(length))
         metadata = header.pop("__metadata__", None) or {}
     except (ValueError, RecursionError, AttributeError, TypeError) as cause:
-        raise bad("its header is no JSON object") from cause
+        raise bad("its header is not a JSON object") from cause
     start, tensors = 8 + length, {}
     for key, entry in header.items():
         try:

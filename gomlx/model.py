@@ -443,7 +443,7 @@ class Model(Inspectable):
         if shared == min(len(held), len(ids)) or not first:
             return
         begin = render([*messages[:at], {**messages[at], "content": chat.ANSWER}, *messages[at + 1:]]).find(chat.ANSWER)
-        rest = self.tokenizer.decode(ids[shared:], False)           # a BOS that is no text stands before it
+        rest = self.tokenizer.decode(ids[shared:], False)           # a BOS that is not text stands before it
         if begin >= 0 and text.startswith(first, begin) and len(text) - len(rest) < begin + len(first):
             raise _gomlx.KvStateNotAvailable(
                 f"the messages are another conversation than the session's: its {len(held)} tokens do not begin with "

@@ -5,7 +5,7 @@
     parser.finish(); parser.parsed.answer, parser.parsed.reasoning, parser.parsed.tool_calls
 
 A Format is a table: in each state, the markers that end it and the state that follows. Text that may be the beginning
-of a marker is held back until it is clear. Nothing is lost: what is no markup is part of a channel, and a call that
+of a marker is held back until it is clear. Nothing is lost: what is not markup is part of a channel, and a call that
 cannot be read keeps its raw text and says why. Source of the formats: the chat templates of the models.
 """
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Parser:
         return parts
 
     def special(self, text: str) -> list[Part]:
-        """A special token came, which the text does not show. One that is no marker is kept inside a call only."""
+        """A special token came, which the text does not show. One that is not a marker is kept inside a call only."""
         parts = self._release()
         if text in self._marks() and self._counts(text):
             self._leave(text, parts)

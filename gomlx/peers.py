@@ -18,7 +18,7 @@ class Peer:
         try:
             self._command = shlex.split(command)
         except ValueError as error:
-            raise ValueError(f"peer {name}: {command!r} is no command: {error}") from None
+            raise ValueError(f"peer {name}: {command!r} is not a command: {error}") from None
         if not self._command:
             raise ValueError(f"peer {name}: there is no program in {command!r}")
         self._fixed = ["-m", os.fspath(path), "-t", str(threads), "-r", "1", "-o", "json"]

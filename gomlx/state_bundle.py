@@ -48,7 +48,7 @@ class StateBundle:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> StateBundle:
-        """gomlx.Error when it is no bundle, of another version, or its cache is damaged or missing."""
+        """gomlx.Error when it is not a bundle, of another version, or its cache is damaged or missing."""
         path = os.fspath(path)
         from gomlx.loading import read_json
         if not os.path.exists(path):

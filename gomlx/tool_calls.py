@@ -27,7 +27,7 @@ class ToolCall:
 
 
 class Unreadable(ValueError):
-    """The text is no call in the notation at hand."""
+    """The text is not a call in the notation at hand."""
 
 
 def schemas(tools: Sequence[dict[str, Any]] | None) -> dict[str, dict]:
@@ -218,7 +218,7 @@ def gemma_value(text, at, depth):
     try:
         return json.loads(token), word.end()
     except ValueError:
-        raise Unreadable(f"{token!r:.40} at {at} is no value") from None
+        raise Unreadable(f"{token!r:.40} at {at} is not a value") from None
 
 
 def gemma_items(text, at, close, depth):

@@ -96,7 +96,7 @@ def take_back(tree, lent):
 
 def become(tree, like, leaves):
     """Makes `tree` what `like` is, with the items of leaves in place of the arrays of `like`: lists and dicts that are
-    there are changed in place and keep what `like` does not have; what is no array stays where there is something."""
+    there are changed in place and keep what `like` does not have; what is not an array stays where there is something."""
     if isinstance(like, array):
         return next(leaves)
     if isinstance(like, dict) and isinstance(tree, dict):

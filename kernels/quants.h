@@ -35,7 +35,7 @@ int quant_affine(int64_t bits, int64_t group, int scale);
 /* GGUF's own name of a type id, known to the engine or not ("IQ4_XS"); NULL when nobody knows it. */
 const char *quant_gguf_name(int64_t gguf_type);
 
-/* Whether weights of the format multiply int8 activations: those of 8-bit floats are no small integers. */
+/* Whether weights of the format multiply int8 activations: those of 8-bit floats are not small integers. */
 static inline bool quant_takes_int8(int format) { return format > GM_QUANT_bf16 && format != GM_QUANT_mxfp8; }
 
 #define GM_DENSE_PANEL 32 /* rows of a packed dense panel */

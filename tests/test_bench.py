@@ -180,7 +180,7 @@ def test_two_reports_side_by_side(model):
     with pytest.raises(ValueError, match="same depth and batch"):
         gomlx.compare_reports(first, other)
     for wrong in ({}, [], {"version": 1}, first | {"runs": []}):
-        with pytest.raises(ValueError, match="second is no report"):
+        with pytest.raises(ValueError, match="second is not a report"):
             gomlx.compare_reports(first, wrong)
 
 

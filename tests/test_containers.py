@@ -154,7 +154,7 @@ def test_mlx_folders_of_mixed_bits_and_groups(folder, tmp_path, case):
 
 @pytest.mark.parametrize("case", ["qwen3_moe", "gemma4, experts", "gpt_oss"])
 def test_experts_that_are_quantised_in_part(folder, tmp_path, case):
-    """Rows of 40, and of 96, are no groups of 64: these matrices stay as they are."""
+    """Rows of 40, and of 96, are not groups of 64: these matrices stay as they are."""
     gomlx.convert(folder(case), tmp_path / "mlx", "mlx-4")
     gomlx.convert(tmp_path / "mlx", tmp_path / "dense", "f32")
     ids = GOLDEN.ids(case)

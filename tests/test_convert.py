@@ -239,7 +239,7 @@ def test_mlx_folders_hold_what_quantize_gives(folder, tmp_path, quantize, bits):
         want = mx.quantize(before[stem + ".weight"], **bits)
         for part, array in zip(("weight", "scales", "biases"), want):
             assert same(after[f"{stem}.{part}"], array), (stem, part)
-    down = "model.layers.0.mlp.down_proj.weight"         # rows of 96 are no groups of 64
+    down = "model.layers.0.mlp.down_proj.weight"         # rows of 96 are not groups of 64
     assert (down.replace("weight", "scales") in after) == (96 % (bits.get("group_size", 32)) == 0)
     assert same(before["model.norm.weight"], after["model.norm.weight"])
 
@@ -352,7 +352,7 @@ def test_gguf_holds_what_quantize_blocks_gives(folder, tmp_path, quantize):
     tensors = {t.name: t for t in gguf.GGUFReader(tmp_path / "x.gguf").tensors}
     for ours, theirs in (("self_attn.v_proj", "attn_v"), ("mlp.down_proj", "ffn_down"), ("mlp.up_proj", "ffn_up")):
         t = tensors[f"blk.1.{theirs}.weight"]
-        assert t.tensor_type.name in ("Q4_0", "Q5_0", "Q5_1", "Q8_0")      # rows of 64 and 96 are no blocks of 256
+        assert t.tensor_type.name in ("Q4_0", "Q5_0", "Q5_1", "Q8_0")      # rows of 64 and 96 are not blocks of 256
         want = mx.fast.quantize_blocks(before[f"model.layers.1.{ours}.weight"], t.tensor_type.name)
         assert np.array_equal(t.data, np.array(want))
     assert tensors["blk.1.attn_norm.weight"].tensor_type.name == "F32"
@@ -552,8 +552,8 @@ def test_what_is_no_model_is_not_replaced(folder, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "link").symlink_to(tmp_path / "home")
     before = left(tmp_path)
-    for origin, name, error, words in ((source, "home", FileExistsError, "no model's folder"),
-                                       (source, "link", FileExistsError, "no model's folder"),
+    for origin, name, error, words in ((source, "home", FileExistsError, "not a model's folder"),
+                                       (source, "link", FileExistsError, "not a model's folder"),
                                        (source, "folder.gguf", IsADirectoryError, "is a folder, expected a .gguf file"),
                                        (source, "pipe", FileExistsError, "is a pipe or a device"),
                                        (tmp_path / "x.gguf", ".", ValueError, "is within .*, which would be replaced"),
@@ -590,7 +590,7 @@ def test_wrong_sources_are_named(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="tokenizer.json"):
         gomlx.convert(source, tmp_path / "x.gguf", "q8_0")
     (source / "model.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(gomlx.Error, match="model.safetensors is no safetensors file"):
+    with pytest.raises(gomlx.Error, match="model.safetensors is not a safetensors file"):
         gomlx.convert(source, tmp_path / "x.gguf", "q8_0")
     assert left(tmp_path) == ["model"]
 
@@ -604,7 +604,7 @@ def test_wrong_mlx_shapes_are_named(folder, tmp_path):
 
 
 def test_wrong_types_are_named(tmp_path):
-    with pytest.raises(ValueError, match="mlx-4 is no type of GGUF files"):
+    with pytest.raises(ValueError, match="mlx-4 is not a type of GGUF files"):
         gomlx.convert(None, tmp_path / "x.gguf", "mlx-4")
     with pytest.raises(ValueError, match="q4_k_m is a type of GGUF files"):
         gomlx.convert(None, tmp_path / "x", "q4_k")
@@ -620,7 +620,7 @@ def test_cut_gguf_files(folder, tmp_path, cut):
     whole = (tmp_path / "x.gguf").read_bytes()
     (tmp_path / "y.gguf").write_bytes(whole[:cut] if cut >= 0 else whole[:-33])
     for destination in ("z.gguf", "z"):
-        with pytest.raises(gomlx.Error, match="y.gguf is no GGUF file"):
+        with pytest.raises(gomlx.Error, match="y.gguf is not a GGUF file"):
             gomlx.convert(tmp_path / "y.gguf", tmp_path / destination)
     assert left(tmp_path) == ["model", "x.gguf", "y.gguf"]
 

@@ -74,9 +74,9 @@ BROKEN = {
     "no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: no such file"),
     "no type": (lambda f: (f / "config.json").write_text("{}"), "model type is not named"),
-    "cut": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 20), "no safetensors file: a header of"),
-    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "no safetensors file"),
-    "no header": (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"[]"), "is no JSON object"),
+    "cut": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 20), "not a safetensors file: a header of"),
+    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "not a safetensors file"),
+    "no header": (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"[]"), "is not a JSON object"),
     "tensor": (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 70) + json.dumps(
         {"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}).ljust(70).encode()), "tensor 'a'"),
     "index": (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x.safetensors"}}'),

@@ -288,7 +288,7 @@ BROKEN = {
         "<|tool_call>call:weather{city:Rome}<tool_call|>",
         "weather",
         None,
-        "'Rome' at 18 is no value",
+        "'Rome' at 18 is not a value",
     ),
     "deep Gemma": ("gemma4", "<|tool_call>call:weather{a:" + "[" * 100000, "weather", None, "nested more than 64"),
     "no call of Gemma": ("gemma4", "<|tool_call>weather<tool_call|>", None, None, "expected call:NAME"),

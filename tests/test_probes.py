@@ -219,7 +219,7 @@ def test_layer_coherence(request, name):
             assert one["update"] == pytest.approx(np.linalg.norm(end - start) / np.linalg.norm(start), rel=1e-3)
             for kind, point in (("key", "k"), ("value", "v")):
                 rows = held(layer, point)
-                # what fills caches only, before recurrent layers' last row, is no pass that a probe sees
+                # what fills caches only, before recurrent layers' last row, is not a pass that a probe sees
                 if rows is None or (name == "qwen3_5" and i == 0):
                     assert one[kind] is None
                 else:

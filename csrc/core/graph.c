@@ -454,7 +454,7 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     *out = NULL;
     for (size_t i = 0; i < count; i++) {
         if (!arrays[i])
-            return gm_fail(GM_EVALUE, "eval: argument %zu is no array", i);
+            return gm_fail(GM_EVALUE, "eval: argument %zu is not an array", i);
         GM_TRY(check_failed(arrays[i]));
         needed |= !gm_array_is_evaluated(arrays[i]);
     }

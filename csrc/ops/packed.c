@@ -281,7 +281,7 @@ static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_
                        "one of them is dense", a, b);
     }
     if (p->type == GM_PACKED && (dense || gate->shape[0] % 32))
-        return gm_fail(GM_ESHAPE, "packed_glu: %lld rows%s are no activations, expected a multiple of 32 of block formats",
+        return gm_fail(GM_ESHAPE, "packed_glu: %lld rows%s are not activations, expected a multiple of 32 of block formats",
                        (long long)gate->shape[0], dense ? " of a dense matrix" : "");
     spec_like(out, x, (gm_dtype)p->type);
     out->shape[1] = gate->shape[0];

@@ -212,7 +212,7 @@ static gm_status check_values(const char *op, const quantized_param *p, const gm
     char text[128];
     shape_text(w->ndim, w->shape, text);
     if (w->shape[w->ndim - 1] % p->group)
-        return gm_fail(GM_ESHAPE, "%s: the last dimension of %s is no multiple of the group size %d", op, text,
+        return gm_fail(GM_ESHAPE, "%s: the last dimension of %s is not a multiple of the group size %d", op, text,
                        p->group);
     return quantized_global(op, p, global);
 }

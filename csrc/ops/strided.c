@@ -120,7 +120,7 @@ static gm_status view_infer(gm_array *const *in, int n_in, const void *param, gm
                        gm_dtype_name((gm_dtype)x->dtype), gm_dtype_name(type));
     int64_t *last = &out->shape[x->ndim - 1];
     if (*last * from % to != 0)
-        return gm_fail(GM_EVALUE, "view: the last axis has %lld bytes, which are no whole items of %s",
+        return gm_fail(GM_EVALUE, "view: the last axis has %lld bytes, which are not whole items of %s",
                        (long long)(*last * from), gm_dtype_name(type));
     *last = *last * from / to;
     return GM_OK;

@@ -113,7 +113,7 @@ static module_state *operator_state(PyObject *a, PyObject *b) {
     return state ? state : state_of(b, py_array_dealloc);
 }
 
-/* An operand that is no number and no array: ValueError, as in MLX, unless its type has the operation's other side. None
+/* An operand that is neither a number nor an array: ValueError, as in MLX, unless its type has the operation's other side. None
  * is TypeError. */
 static PyObject *refuse_operand(module_state *state, PyObject *a, PyObject *b, const operation *op) {
     PyObject *other = py_array_node(state, a) ? b : a, *type = (PyObject *)Py_TYPE(other);

@@ -221,7 +221,7 @@ static void shape_of(const Py_buffer *view, int64_t *shape) {
         shape[i] = view->shape[i];
 }
 
-/* Shape and strides in elements; false when the strides are no whole elements (then shape is right all the same). An
+/* Shape and strides in elements; false when the strides are not whole elements (then shape is right all the same). An
  * exporter of contiguous memory may leave its strides out, as ctypes does. */
 static bool layout_of(const Py_buffer *view, int64_t *shape, int64_t *strides) {
     bool whole = !view->suboffsets;

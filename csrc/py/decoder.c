@@ -188,7 +188,7 @@ static PyMethodDef decoder_methods[] = {
      SIG("add($self, stream, /)", "Takes a stream of the same model in, until its last event.")},
     {"step", decoder_step, METH_NOARGS,
      SIG("step($self)", "(stream, Token) of any of the streams, or (stream, the exception that ended it); None: there "
-                        "are no streams.")},
+                        "are not streams.")},
     {"profile", decoder_profile, METH_NOARGS,
      SIG("profile($self)", "What the forward passes did, all together, that streams with a profile took part in.")},
     {NULL, NULL, 0, NULL},

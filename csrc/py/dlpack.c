@@ -240,7 +240,7 @@ static bool tensor_usable(const dl_tensor *tensor) {
     return dimensions_fit("from_dlpack", tensor->ndim, tensor->shape);
 }
 
-/* The tensor's own memory; of complex128, which is no dtype here, as pairs of float64. Takes i over unless it fails. */
+/* The tensor's own memory; of complex128, which is not a dtype here, as pairs of float64. Takes i over unless it fails. */
 static gm_array *wrap_tensor(gm_scope *scope, const dl_tensor *tensor, import *i) {
     const char *data = (const char *)tensor->data + tensor->byte_offset;
     int64_t shape[GM_MAX_NDIM], strides[GM_MAX_NDIM], expected = 2;

@@ -9,7 +9,7 @@ typedef struct {
     module_state *state;
     PyObject *leaves;              /* the tree's arrays are appended to it */
     bool shapeless;                /* the number of dimensions instead of the shape */
-    bool constants;                /* what is no array belongs to it; else that is passed over */
+    bool constants;                /* what is not an array belongs to it; else that is passed over */
     unsigned char *bytes;
     size_t size, capacity;
 } signer;

@@ -90,7 +90,7 @@ static bool read_array_item(index_key *k, gm_array *index) {
     return true;
 }
 
-/* What can be an index array: arrays, lists, and buffers that are no text and no numbers. */
+/* What can be an index array: arrays, lists, and buffers that are neither text nor numbers. */
 static bool is_array_item(module_state *state, PyObject *item) {
     return py_array_node(state, item) || PyList_Check(item)
         || (PyObject_CheckBuffer(item) && PySequence_Check(item) && !PyBytes_Check(item) && !PyByteArray_Check(item)

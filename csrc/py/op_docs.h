@@ -135,7 +135,7 @@
 #define DOC_view \
     "\n\na       an array\n" \
     "dtype   that its bytes are read as" \
-    "\n\nValueError when the last axis is no whole number of items."
+    "\n\nValueError when the last axis is not a whole number of items."
 #define DOC_as_strided \
     "\n\na         an array, taken row-major\n" \
     "shape     of the result; None: a's\n" \
@@ -449,7 +449,7 @@
 #define DOC_dequantize_blocks \
     "\n\nblocks   uint8 [..., bytes of a row]\n" \
     "format   a name of those above" \
-    "\n\nValueError for another format, or rows that are no whole blocks."
+    "\n\nValueError for another format, or rows that are not whole blocks."
 
 /* ---- quantisation ---- */
 #define FORMAT \

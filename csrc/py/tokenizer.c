@@ -565,7 +565,7 @@ static PyGetSetDef tokenizer_properties[] = {
     {"truncation", get_truncation, NULL, "What the file declares, a dict, or None.", NULL},
     {"padding", get_padding, NULL, "What the file declares, a dict, or None.", NULL},
     {"vocab_size", get_vocab_size, NULL, "The largest id + 1, added tokens included.", NULL},
-    {"base_vocab_size", get_base_size, NULL, "The largest id + 1 of the tokens that are no added ones.", NULL},
+    {"base_vocab_size", get_base_size, NULL, "The largest id + 1 of the tokens that are not added ones.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot tokenizer_slots[] = {

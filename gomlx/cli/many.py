@@ -21,7 +21,7 @@ def add(commands):
                       "ends")
     made.add_argument("--resume", action="store_true", help="go on with OUT.jsonl after an interruption: prompts whose row is "
                       "there are not computed again")
-    made.add_argument("--keep-going", action="store_true", help="a line that is no prompt becomes a row with an error")
+    made.add_argument("--keep-going", action="store_true", help="a line that is not a prompt becomes a row with an error")
     made = commands.add("classify", classify, "Show what comes next after each line, or which label fits.",
                         options.model, options.json,
                         examples=["gomlx classify reviews.txt --label ' good' --label ' bad'"])

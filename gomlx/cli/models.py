@@ -47,7 +47,7 @@ def add(commands):
 def byte_count(text):
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
     if found is None or found[2] not in UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 8GB or 512MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 8GB or 512MiB")
     return int(float(found[1]) * UNITS[found[2]])
 
 

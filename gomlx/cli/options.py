@@ -140,7 +140,7 @@ def read_text(text):
 
 @contextlib.contextmanager
 def decoding(path):
-    """Says of bytes that are no text where they come from."""
+    """Says of bytes that are not text where they come from."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -86,7 +86,7 @@ def masked_cross_entropy(logits: mx.array, targets: mx.array, mask: mx.array, ax
     Targets that it leaves out may be any integers, logits any numbers: they have no part in the gradient either.
     """
     if targets.ndim < logits.ndim and targets.shape == mask.shape:
-        targets = mx.where(mask == 0, 0, targets)          # a number that is no class would be an IndexError
+        targets = mx.where(mask == 0, 0, targets)          # a number that is not a class would be an IndexError
     if logits.ndim == mask.ndim + 1:
         logits = mx.where(mx.expand_dims(mask == 0, axis), 0, logits)          # NaN times no gradient would be NaN
     return masked_mean(cross_entropy(logits, targets, axis=axis, label_smoothing=label_smoothing), mask)

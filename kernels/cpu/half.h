@@ -31,7 +31,7 @@ ALWAYS_INLINE float half_exponent(uint8_t e) {
     return float_from_bits(e < 2 ? (uint32_t)0x200000 << e : (uint32_t)(e - 1) << 23);
 }
 
-/* Four bits of exponent (bias 7), three of mantissa; 0x7f, which is no number, is taken for 480. */
+/* Four bits of exponent (bias 7), three of mantissa; 0x7f, which is not a number, is taken for 480. */
 ALWAYS_INLINE float fp8_load(uint8_t code) {
     return half_to_float((uint16_t)((code & 0x7f) << 7 | (code & 0x80) << 8)) * 256;
 }

@@ -71,7 +71,7 @@ class ALiBi(Module):
     def create_alibi_slope(num_heads: int, dtype: mx.Dtype = mx.float32) -> mx.array:
         """2**(-8 i / n) for n heads, (heads, 1, 1).
 
-        Where n is no power of two: those of the next lower power, then every second one of the next higher.
+        Where n is not a power of two: those of the next lower power, then every second one of the next higher.
         """
         def geometric(n):
             return [2 ** (-8 * (i + 1) / n) for i in range(n)]
