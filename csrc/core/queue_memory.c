@@ -1,0 +1,79 @@
+/* queue_memory.c - memory in stream order: what dies while a queue is recorded is used again by its later launches. */
+#include "core/queue_state.h"
+
+void queue_release(gm_queue *q, bool clear_marks) {
+    for (size_t i = 0; i < q->n_scratch; i++)
+        buffer_release(q->scratch[i]);
+    for (size_t i = 0; i < q->n_free; i++)
+        buffer_release(q->free_[i]);
+    for (size_t i = 0; i < q->n_held; i++) {
+        if (clear_marks)
+            q->held[i]->mark = 0;
+        buffer_release(q->held[i]);
+    }
+    q->n_scratch = q->n_free = q->n_held = 0;
+}
+
+gm_buffer *queue_take(gm_queue *q, size_t bytes) {
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < q->n_free; i++) {
+        size_t have = q->free_[i]->bytes;
+        if (have >= bytes && have <= 2 * bytes + 4096 && (best == SIZE_MAX || have < q->free_[best]->bytes))
+            best = i;
+    }
+    if (best == SIZE_MAX)
+        return buffer_new(bytes);
+    gm_buffer *b = q->free_[best];
+    q->free_[best] = q->free_[--q->n_free];
+    return b;
+}
+
+static void forget_held(gm_queue *q, gm_buffer *b) {
+    for (size_t i = q->n_held; i-- > 0;)
+        if (q->held[i] == b) {
+            q->held[i] = q->held[--q->n_held];
+            break;
+        }
+    b->mark = 0;
+}
+
+void queue_drop(gm_queue *q, gm_buffer *b) {
+    if (!b)
+        return;
+    if (b->mark == q->epoch) {                 /* one reference is ours already */
+        atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel);
+        if (atomic_load(&b->refs) != 1)
+            return;
+        forget_held(q, b);
+    }
+    if (atomic_load(&b->refs) == 1 && b->kind == BUFFER_OWNED && atomic_load(&b->pins) == 0) {
+        q->free_[q->n_free++] = b;             /* queue_room made the place */
+        return;
+    }
+    queue_hold(q, b);
+    atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel);
+}
+
+void queue_hold(gm_queue *q, gm_buffer *b) {
+    if (!b || b->mark == q->epoch)
+        return;
+    b->mark = q->epoch;
+    q->held[q->n_held++] = buffer_retain(b);
+}
+
+gm_status queue_room(gm_queue *q, size_t buffers) {
+    q->room = buffers;
+    GM_TRY(queue_grow((void **)&q->free_, &q->cap_free, q->n_free + q->n_scratch + buffers, sizeof *q->free_));
+    return queue_grow((void **)&q->held, &q->cap_held, q->n_held + q->n_scratch + buffers, sizeof *q->held);
+}
+
+void *queue_scratch(gm_queue *q, size_t bytes) {
+    if (queue_grow((void **)&q->scratch, &q->cap_scratch, q->n_scratch, sizeof *q->scratch) != GM_OK ||
+        queue_room(q, q->room + 1) != GM_OK)
+        return NULL;
+    gm_buffer *b = queue_take(q, bytes);
+    if (!b)
+        return NULL;
+    q->scratch[q->n_scratch++] = b;
+    return queue_writes(q, b) == GM_OK ? b->data : NULL;
+}
