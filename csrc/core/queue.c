@@ -6,6 +6,20 @@
 
 #define ARENA_BLOCK ((size_t)64 << 10)
 
+/* ---- what contracts are given ---- */
+static int recorded_threads(const gm_recorder *r) {
+    (void)r;
+    return engine_threads();
+}
+static bool record_launch(gm_recorder *r, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain,
+                          int flags) {
+    return queue_launch((gm_queue *)r, fn, args, size, n, grain, flags) == GM_OK;
+}
+static void record_scale(gm_recorder *r, const int32_t *factor) { queue_scale((gm_queue *)r, factor); }
+static void record_fence(gm_recorder *r) { queue_fence((gm_queue *)r); }
+static void *record_workspace(gm_recorder *r, size_t bytes) { return queue_scratch((gm_queue *)r, bytes); }
+static void *record_arguments(gm_recorder *r, size_t bytes) { return queue_arena((gm_queue *)r, bytes); }
+
 gm_queue *queue_new(void) {
     static _Atomic uint64_t epochs = 1;
     gm_queue *q = memory_aligned(sizeof *q, 64);
@@ -14,6 +28,9 @@ gm_queue *queue_new(void) {
     memset(q, 0, sizeof *q);
     q->epoch = atomic_fetch_add(&epochs, 1);
     q->next_bit = 1;
+    q->recorder = (gm_recorder){.contracts = &contracts_cpu, .kernels = engine_kernels(), .threads = recorded_threads,
+                                .launch = record_launch, .scale = record_scale, .fence = record_fence,
+                                .workspace = record_workspace, .arguments = record_arguments};
     return q;
 }
 
@@ -61,10 +78,8 @@ void queue_free(gm_queue *q) {
     memory_free(q);
 }
 
-const gm_kernels *queue_kernels(const gm_queue *q) {
-    (void)q;
-    return engine_kernels();
-}
+gm_recorder *queue_recorder(gm_queue *q) { return &q->recorder; }
+const gm_kernels *queue_kernels(const gm_queue *q) { return q->recorder.kernels; }
 
 int64_t queue_length(const gm_queue *q) { return q->count; }
 

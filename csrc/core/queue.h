@@ -8,11 +8,7 @@
 #ifndef GOMLX_CORE_QUEUE_H
 #define GOMLX_CORE_QUEUE_H
 #include "core/array.h"
-
-enum {
-    LAUNCH_FTZ = 1,        /* flush denormals to zero while it runs */
-    LAUNCH_PART = 2,       /* one of several in a row of a node that touch different elements: they run side by side */
-};
+#include "recorder.h"
 
 gm_queue *queue_new(void);
 void queue_free(gm_queue *q);                 /* returns what it holds to the allocator */
@@ -37,6 +33,12 @@ int32_t *queue_flag(gm_queue *q, const char *message);
 gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size);
 /* The node being recorded writes this buffer besides its output. */
 gm_status queue_writes(gm_queue *q, gm_buffer *b);
+
+/* Records what a contract (kernels/contracts.def) makes of these arguments. */
+#define DISPATCH(q, name, n, ...) DISPATCH_ARGS(q, name, n, (&(gm_##name##_args){__VA_ARGS__}))
+#define DISPATCH_ARGS(q, name, n, args)                                                              \
+    (queue_recorder(q)->contracts->name(queue_recorder(q), args, n) ? GM_OK : error_code())
+gm_recorder *queue_recorder(gm_queue *q);
 
 #define LAUNCH(q, name, n, grain, flags, ...)                                                        \
     queue_launch(q, queue_kernels(q)->name, &(gm_##name##_args){__VA_ARGS__}, sizeof(gm_##name##_args), n, grain, flags)

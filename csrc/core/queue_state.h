@@ -40,6 +40,7 @@ typedef struct arena {
 typedef struct { int64_t launch, at, end; uint32_t taken, stage; bool inside; } cursor;
 
 struct gm_queue {
+    gm_recorder recorder;       /* the first member: contracts are given its address */
     launch *launches;
     int64_t count, capacity;
     arena *arenas, *spare;

@@ -161,10 +161,10 @@ static gm_status pad_eval(gm_array *out, gm_queue *q) {
         strides[n++] = x->strides[d];
     }
     int64_t row = shape[n - 1];
-    return LAUNCH(q, pad, row ? out->size / row : 0, row < GRAIN ? GRAIN / (row ? row : 1) : 1, 0,
-                  .out = array_ptr(out), .in = array_ptr(x), .value = array_ptr(value),
-                  .item_bytes = (int)array_item(out), .ndim = n, .shape = shape, .in_shape = inner, .low = low,
-                  .in_strides = strides);
+    return DISPATCH(q, pad, row ? out->size / row : 0,
+                    .out = array_ptr(out), .in = array_ptr(x), .value = array_ptr(value),
+                    .item_bytes = (int)array_item(out), .ndim = n, .shape = shape, .in_shape = inner, .low = low,
+                    .in_strides = strides);
 }
 
 static gm_array *pad_by(gm_scope *s, gm_array *x, gm_array *value, const pad_width *width) {

@@ -22,8 +22,8 @@ static gm_status arange_infer(gm_array *const *in, int n_in, const void *param, 
 static gm_status arange_eval(gm_array *out, gm_queue *q) {
     const arange_param *p = out->param;
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, arange, out->size, GRAIN, 0, .out = array_ptr(out), .type = out->dtype, .start = p->start,
-                  .step = p->step);
+    return DISPATCH(q, arange, out->size, .out = array_ptr(out), .type = out->dtype, .start = p->start,
+                    .step = p->step);
 }
 
 static gm_status arange_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,

@@ -37,9 +37,9 @@ static gm_status launch_region(gm_queue *q, const dynamic_param *p, const gm_arr
     copy.shape = l.shape;
     copy.out_strides = l.strides[0];
     copy.in_strides = l.strides[1];
-    return LAUNCH(q, copy_at, size, GRAIN, 0, .copy = copy, .on_out = on_out, .n_starts = p->n_axes,
-                  .start = array_ptr(start), .start_type = start->dtype,
-                  .start_step = start->ndim ? start->strides[0] : 0, .steps = memory, .limits = memory + p->n_axes);
+    return DISPATCH(q, copy_at, size, .copy = copy, .on_out = on_out, .n_starts = p->n_axes,
+                    .start = array_ptr(start), .start_type = start->dtype,
+                    .start_step = start->ndim ? start->strides[0] : 0, .steps = memory, .limits = memory + p->n_axes);
 }
 
 static gm_status check_start(const char *op, const dynamic_param *p, const gm_array *start) {

@@ -31,25 +31,13 @@ static gm_status unary_infer(gm_array *const *in, int n_in, const void *param, g
     return GM_OK;
 }
 
-/* Functions of a few instructions an element. */
-static bool is_light(gm_unary_op function) {
-    switch (function) {
-    case GM_U_ABS: case GM_U_NEGATIVE: case GM_U_SIGN: case GM_U_SQUARE: case GM_U_SQRT: case GM_U_RSQRT:
-    case GM_U_RECIPROCAL: case GM_U_FLOOR: case GM_U_CEIL: case GM_U_TRUNC: case GM_U_ROUND: case GM_U_LOGICAL_NOT:
-    case GM_U_BITWISE_INVERT: case GM_U_ISNAN: case GM_U_ISINF: case GM_U_ISFINITE: case GM_U_ISPOSINF:
-    case GM_U_ISNEGINF: case GM_U_REAL: case GM_U_IMAG: case GM_U_CONJ: return true;
-    default: return false;
-    }
-}
-
 static gm_status unary_eval(gm_array *out, gm_queue *q) {
     const unary_param *p = out->param;
     const gm_array *x = out->in[0];
     loop l;
     GM_TRY(out->dtype == x->dtype ? array_alloc_like(out, q, 0) : array_alloc(out, q));
     GM_TRY(loop_make(q, x->ndim, x->shape, 1, (const int64_t *const[]){x->strides}, &l));
-    const int64_t grain = is_light((gm_unary_op)p->function) ? GRAIN_LIGHT : GRAIN;
-    return LAUNCH(q, unary, out->size, grain, 0, .out = array_ptr(out), .in = array_ptr(x),
+    return DISPATCH(q, unary, out->size, .out = array_ptr(out), .in = array_ptr(x),
                   .op = (gm_unary_op)p->function, .type = x->dtype, .ndim = l.ndim, .shape = l.shape, .strides = l.strides[0]);
 }
 
@@ -253,11 +241,9 @@ static gm_status binary_eval(gm_array *out, gm_queue *q) {
     else
         GM_TRY(array_alloc(out, q));
     GM_TRY(loop_make(q, out->ndim, out->shape, 2, (const int64_t *const[]){sa, sb}, &l));
-    bool heavy = p->function == GM_B_POWER || p->function == GM_B_REMAINDER || p->function == GM_B_LOGADDEXP
-              || p->function == GM_B_ARCTAN2;
-    return LAUNCH(q, binary, out->size, heavy ? GRAIN : GRAIN_LIGHT, 0, .out = array_ptr(out), .a = pa, .b = pb,
-                  .op = (gm_binary_op)p->function, .type = a->dtype, .ndim = l.ndim, .shape = l.shape,
-                  .a_strides = l.strides[0], .b_strides = l.strides[1]);
+    return DISPATCH(q, binary, out->size, .out = array_ptr(out), .a = pa, .b = pb, .op = (gm_binary_op)p->function,
+                    .type = a->dtype, .ndim = l.ndim, .shape = l.shape, .a_strides = l.strides[0],
+                    .b_strides = l.strides[1]);
 }
 
 /* What reaches operand i of out = function(a, b), in the shape of out; NULL: nothing. */
@@ -395,10 +381,10 @@ static gm_status where_eval(gm_array *out, gm_queue *q) {
     for (int i = 0; i < 3; i++)
         broadcast_strides(out->in[i], out->ndim, strides[i]);
     GM_TRY(loop_make(q, out->ndim, out->shape, 3, (const int64_t *const[]){strides[0], strides[1], strides[2]}, &l));
-    return LAUNCH(q, select, out->size, GRAIN_LIGHT, 0, .out = array_ptr(out), .cond = array_ptr(out->in[0]),
-                  .a = array_ptr(out->in[1]), .b = array_ptr(out->in[2]), .item_bytes = (int)array_item(out),
-                  .ndim = l.ndim, .shape = l.shape, .cond_strides = l.strides[0], .a_strides = l.strides[1],
-                  .b_strides = l.strides[2]);
+    return DISPATCH(q, select, out->size, .out = array_ptr(out), .cond = array_ptr(out->in[0]),
+                    .a = array_ptr(out->in[1]), .b = array_ptr(out->in[2]), .item_bytes = (int)array_item(out),
+                    .ndim = l.ndim, .shape = l.shape, .cond_strides = l.strides[0], .a_strides = l.strides[1],
+                    .b_strides = l.strides[2]);
 }
 
 static void where_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {

@@ -71,7 +71,7 @@ static gm_status fused_eval(gm_array *out, gm_queue *q) {
             donor = i;
     GM_TRY(donor < 0 || a.ndim > 1 ? array_alloc(out, q) : array_alloc_like(out, q, donor));
     a.out = array_ptr(out);
-    return queue_launch(q, queue_kernels(q)->fused, &a, sizeof a, out->size, GRAIN, 0);
+    return DISPATCH_ARGS(q, fused, out->size, &a);
 }
 
 static gm_array *fused_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {

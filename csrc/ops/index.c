@@ -80,8 +80,8 @@ gm_status index_list(gm_queue *q, const char *op, const gm_array *index, int ndi
     broadcast_strides(index, ndim, strides);
     memcpy(strides + ndim, shape, (size_t)ndim * sizeof *shape);
     *one = (gm_positions_index){array_ptr(index), index->dtype, size, 1, strides, fault};
-    GM_TRY(LAUNCH(q, positions, count, GRAIN, 0, .out = list, .n_indices = 1, .ndim = ndim, .indices = one,
-                  .shape = strides + ndim));
+    GM_TRY(DISPATCH(q, positions, count, .out = list, .n_indices = 1, .ndim = ndim, .indices = one,
+                    .shape = strides + ndim));
     queue_fence(q);
     *out = list;
     return GM_OK;
@@ -107,8 +107,8 @@ static gm_status combine(gm_queue *q, const char *op, gm_array *const *index, in
         if (!list[k].fault)
             return error_code();
     }
-    GM_TRY(LAUNCH(q, positions, a->count, GRAIN, 0, .out = out, .n_indices = n, .ndim = shape.ndim, .indices = list,
-                  .shape = memory));
+    GM_TRY(DISPATCH(q, positions, a->count, .out = out, .n_indices = n, .ndim = shape.ndim, .indices = list,
+                    .shape = memory));
     queue_fence(q);
     a->index = out;
     a->index_type = GM_T_I64;
@@ -223,10 +223,8 @@ static gm_status gather_infer(gm_array *const *in, int n_in, const void *param, 
     return index_dense_shape("gather", p, x->ndim, x->shape, &shape, out);
 }
 
-/* Copies go at the speed of memory: pieces are larger than those of arithmetic. */
 static gm_status launch_take(gm_queue *q, const gm_index_args *a) {
-    return queue_launch(q, queue_kernels(q)->take, a, sizeof *a, index_lead_count(a) * a->count,
-                        1 + 4 * GRAIN / a->run, 0);
+    return DISPATCH_ARGS(q, take, index_lead_count(a) * a->count, a);
 }
 
 static gm_status gather_eval(gm_array *out, gm_queue *q) {

@@ -79,15 +79,6 @@ bool dtype_is_inexact(gm_dtype t) { return dtype_is_float(t) || t == GM_COMPLEX6
 bool dtype_is_integer(gm_dtype t) { return t > GM_BOOL && t < GM_FLOAT16; }
 gm_dtype dtype_inexact(gm_dtype t) { return dtype_is_inexact(t) ? t : GM_FLOAT32; }
 
-/* Elements of one piece of a copy. A transposing one goes by bands of 64 rows, so that its tiles are whole. */
-static int64_t copy_grain(const loop *l) {
-    const int last = l->ndim - 1;
-    if (last < 1 || l->shape[last] == 0 || l->strides[1][last - 1] != 1 || l->strides[1][last] == 1)
-        return GRAIN_LIGHT;
-    const int64_t band = 64 * l->shape[last];
-    return GRAIN_LIGHT > band ? GRAIN_LIGHT / band * band : band;
-}
-
 gm_status launch_copies(gm_queue *q, const copy_part *parts, int count) {
     gm_copy_args *copies = queue_arena(q, (size_t)count * sizeof *copies);
     int64_t *starts = queue_arena(q, (size_t)(count + 1) * sizeof *starts);
@@ -106,9 +97,9 @@ gm_status launch_copies(gm_queue *q, const copy_part *parts, int count) {
                                    .in_strides = l.strides[1]};
         starts[k + 1] = starts[k] + size;
         if (count == 1)
-            return queue_launch(q, queue_kernels(q)->copy, copies, sizeof *copies, size, copy_grain(&l), 0);
+            return DISPATCH_ARGS(q, copy, size, copies);
     }
-    return LAUNCH(q, copy_parts, starts[count], GRAIN_LIGHT, 0, .parts = copies, .starts = starts);
+    return DISPATCH(q, copy_parts, starts[count], .parts = copies, .starts = starts);
 }
 
 gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,

@@ -51,9 +51,9 @@ static gm_status random_eval(gm_array *out, gm_queue *q) {
         keys = copy;
     }
     int64_t words = out->size / n_keys;
-    return LAUNCH(q, threefry, n_keys * ((words + 1) / 2), 2048, 0, .out = array_ptr(out), .keys = keys,
-                  .kind = (gm_random_kind)p->kind, .type = p->type, .words = words, .factor = p->factor,
-                  .shift = p->shift);
+    return DISPATCH(q, threefry, n_keys * ((words + 1) / 2), .out = array_ptr(out), .keys = keys,
+                    .kind = (gm_random_kind)p->kind, .type = p->type, .words = words, .factor = p->factor,
+                    .shift = p->shift);
 }
 
 static gm_status random_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
@@ -401,12 +401,8 @@ static gm_status word_order_eval(gm_array *out, gm_queue *q) {
     int64_t n = out->shape[out->ndim - 1];
     const void *words;
     GM_TRY(dense_operand(q, out->in[0], &words));
-    uint32_t *work = queue_scratch(q, (size_t)out->size * sizeof *work + 1);
-    if (!work)
-        return error_code();
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, word_order, n ? out->size / n : 0, 1 + 4096 / (n + 1), 0, .out = array_ptr(out),
-                  .in = words, .work = work, .n = n);
+    return DISPATCH(q, word_order, n ? out->size / n : 0, .out = array_ptr(out), .in = words, .n = n);
 }
 
 static gm_status word_order_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,

@@ -7,8 +7,6 @@
 #include "ops/index.h"
 
 #define FEW 16                        /* updates are few when x has more than so many times their elements */
-#define NARROW 64                     /* with fewer columns, threads share the positions instead, */
-#define FAR (1 << 20)                 /* if these are spread over so many bytes */
 
 static bool is_half(gm_dtype t) { return t == GM_FLOAT16 || t == GM_BFLOAT16; }
 
@@ -36,16 +34,10 @@ static gm_status target(gm_array *out, gm_queue *q, int mode, int64_t updates, g
 
 /* The launch, `offset` elements into the target, and the way back from scratch. */
 static gm_status launch(gm_array *out, gm_queue *q, gm_index_args *a, int64_t offset) {
-    int threads = engine_threads();
     void *from = a->out;
-    a->columns = a->in ? index_lead_count(a) * a->run : 0;     /* nothing to write: none */
-    bool far = a->count >= 4 * GRAIN && a->span * (int64_t)gm_dtype_size((gm_dtype)a->type) >= FAR;
-    a->parts = a->columns < NARROW && far && threads > 1 ? threads : 1;
-    int64_t grain = a->parts > 1 ? a->columns : 1 + 4 * GRAIN / (a->count + 1);
-    if (a->parts == 1 && a->run >= NARROW && grain < NARROW)
-        grain = NARROW;
+    const int64_t columns = a->in ? index_lead_count(a) * a->run : 0;     /* nothing to write: none */
     a->out = (char *)from + offset * (int64_t)gm_dtype_size((gm_dtype)a->type);
-    GM_TRY(queue_launch(q, queue_kernels(q)->scatter, a, sizeof *a, a->parts * a->columns, grain, 0));
+    GM_TRY(DISPATCH_ARGS(q, scatter, columns, a));
     if (from == array_ptr(out))
         return GM_OK;
     queue_fence(q);

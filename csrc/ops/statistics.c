@@ -27,8 +27,8 @@ static gm_status count_infer(gm_array *const *in, int n_in, const void *param, g
 static gm_status count_eval(gm_array *out, gm_queue *q) {
     const count_param *p = out->param;
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, arange, 1, GRAIN, 0, .out = array_ptr(out), .type = out->dtype,
-                  .start = count_along(out->in[0], p->axes), .step = 0);
+    return DISPATCH(q, arange, 1, .out = array_ptr(out), .type = out->dtype,
+                    .start = count_along(out->in[0], p->axes), .step = 0);
 }
 
 static gm_status count_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {

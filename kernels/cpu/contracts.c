@@ -1,0 +1,8 @@
+/* contracts.c - the processor's table of contracts. */
+#include "cpu/launch.h"
+
+const gm_contracts contracts_cpu = {
+#define CONTRACT(name, range, doc) .name = cpu_##name,
+#include "contracts.def"
+#undef CONTRACT
+};
