@@ -38,9 +38,9 @@ static gm_status glu_eval(gm_array *out, gm_queue *q) {
     GM_TRY(float_operand(q, out->in[0], &gate));
     GM_TRY(float_operand(q, out->in[1], &up));
     GM_TRY(array_alloc_like(out, q, 0));
-    return LAUNCH(q, glu, out->shape[0], 1 + 8192 / (dim + 1), 0, .out = array_ptr(out), .gate = gate, .up = up,
-                  .dim = dim, .gate_stride = dim, .up_stride = dim, .kind = (gm_glu_kind)p->kind, .alpha = p->alpha,
-                  .limit = p->limit);
+    return DISPATCH(q, glu, out->shape[0], .out = array_ptr(out), .gate = gate, .up = up,
+                    .dim = dim, .gate_stride = dim, .up_stride = dim, .kind = (gm_glu_kind)p->kind, .alpha = p->alpha,
+                    .limit = p->limit);
 }
 
 static gm_array *times(gm_scope *s, gm_array *x, double factor) {
@@ -111,8 +111,8 @@ static gm_status softcap_eval(gm_array *out, gm_queue *q) {
     const float *x;
     GM_TRY(float_operand(q, out->in[0], &x));
     GM_TRY(array_alloc_like(out, q, 0));
-    return LAUNCH(q, softcap, out->size, GRAIN, 0, .out = array_ptr(out), .x = x,
-                  .cap = ((const softcap_param *)out->param)->cap);
+    return DISPATCH(q, softcap, out->size, .out = array_ptr(out), .x = x,
+                    .cap = ((const softcap_param *)out->param)->cap);
 }
 
 static gm_array *softcap_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {

@@ -36,12 +36,12 @@ static gm_status norm_eval(gm_array *out, gm_queue *q) {
         if (!array_is_none(out->in[i]))
             GM_TRY(dense_operand(q, out->in[i], &parts[i - 1]));
     GM_TRY(array_alloc_like(out, q, IN_X));
-    int64_t rows = dim ? out->size / dim : 0, grain = 1 + 8192 / (dim + 1);
+    const int64_t rows = dim ? out->size / dim : 0;
     if (out->n_in == 2)
-        return LAUNCH(q, rms_norm, rows, grain, 0, .out = array_ptr(out), .x = data, .weight = parts[0],
-                      .type = out->dtype, .x_stride = stride, .dim = dim, .eps = p->eps);
-    return LAUNCH(q, layer_norm, rows, grain, 0, .out = array_ptr(out), .x = data, .weight = parts[0],
-                  .bias = parts[1], .type = out->dtype, .x_stride = stride, .dim = dim, .eps = p->eps);
+        return DISPATCH(q, rms_norm, rows, .out = array_ptr(out), .x = data, .weight = parts[0],
+                        .type = out->dtype, .x_stride = stride, .dim = dim, .eps = p->eps);
+    return DISPATCH(q, layer_norm, rows, .out = array_ptr(out), .x = data, .weight = parts[0],
+                    .bias = parts[1], .type = out->dtype, .x_stride = stride, .dim = dim, .eps = p->eps);
 }
 
 /* ---- by primitive ops, in float32 or wider ---- */

@@ -39,92 +39,16 @@ static gm_status split_axes(gm_queue *q, const gm_array *x, uint64_t axes, loop 
     return loop_make(q, n[1], shape[1], 1, (const int64_t *const[]){strides[1]}, reduced);
 }
 
-static int64_t grain_for(int64_t work) { return work >= GRAIN ? 1 : GRAIN / (work > 0 ? work : 1); }
-
-#define SPLIT_WORK 131072        /* elements of a block, when a reduction to few outputs is cut into blocks */
-#define FEW_OUTPUTS 512
-
-/* What the result of a block is kept in until the blocks are joined. */
-static gm_dtype block_type(gm_reduce_op op, gm_dtype in) {
-    if (op == GM_R_ALL || op == GM_R_ANY)
-        return GM_BOOL;
-    if ((op == GM_R_SUM || op == GM_R_PROD) && dtype_is_float(in))
-        return GM_FLOAT64;           /* what the blocks before bring back into range may be outside of it here */
-    if (in == GM_FLOAT16 || in == GM_BFLOAT16)
-        return GM_FLOAT32;
-    if (dtype_is_inexact(in) || op == GM_R_MAX || op == GM_R_MIN)
-        return in;
-    return in == GM_UINT64 ? GM_UINT64 : GM_INT64;
-}
-
-static gm_status launch_reduce(gm_queue *q, gm_reduce_args a, int64_t outputs, int64_t work) {
-    /* Columns are read in wide strips of rows. */
-    bool columns = a.n_kept && a.kept_strides[a.n_kept - 1] == 1;
-    int64_t light = a.op == GM_R_LOGSUMEXP ? GRAIN : GRAIN_LIGHT;
-    int64_t grain = work >= light ? 1 : light / (work > 0 ? work : 1);
-    int64_t strip = columns ? a.kept_shape[a.n_kept - 1] / 2 : 0;
-    strip = strip > 1024 ? 1024 : strip;
-    return queue_launch(q, queue_kernels(q)->reduce, &a, sizeof a, outputs, grain > strip ? grain : strip, 0);
-}
-
-/* A long reduced axis with few outputs: blocks of it side by side, then their results in order. The blocks follow from
- * the shape alone. */
-static gm_status reduce_blocks(gm_array *out, gm_queue *q, gm_reduce_args a, int64_t block) {
-    int64_t length = a.reduced_shape[0], stride = a.reduced_strides[0], blocks = length / block, rest = length % block;
-    gm_dtype type = block_type(a.op, (gm_dtype)a.in_type);
-    size_t item = gm_dtype_size(type);
-    int64_t *shape = queue_arena(q, (size_t)(2 * (a.n_kept + 1) + 6) * sizeof *shape);
-    char *partial = queue_scratch(q, (size_t)((blocks + 1) * out->size) * item);
-    if (!shape || !partial)
-        return error_code();
-    int64_t *strides = shape + a.n_kept + 1, *lengths = strides + a.n_kept + 1;
-    shape[0] = blocks;
-    strides[0] = stride * block;
-    memcpy(shape + 1, a.kept_shape, (size_t)a.n_kept * sizeof *shape);
-    memcpy(strides + 1, a.kept_strides, (size_t)a.n_kept * sizeof *shape);
-    memcpy(lengths, (int64_t[]){block, rest, blocks + (rest > 0), stride, out->size, 1}, 6 * sizeof *lengths);
-    gm_reduce_args part = a;
-    part.out = partial;
-    part.out_type = (int)type;
-    part.n_kept = a.n_kept + 1;
-    part.kept_shape = shape;
-    part.kept_strides = strides;
-    part.reduced_shape = lengths;
-    GM_TRY(launch_reduce(q, part, blocks * out->size, block));
-    if (rest) {
-        part.out = partial + (size_t)(blocks * out->size) * item;
-        part.in = (const char *)a.in + blocks * block * stride * (int64_t)gm_dtype_size((gm_dtype)a.in_type);
-        part.n_kept = a.n_kept;
-        part.kept_shape = a.kept_shape;
-        part.kept_strides = a.kept_strides;
-        part.reduced_shape = lengths + 1;
-        GM_TRY(launch_reduce(q, part, out->size, rest));
-    }
-    queue_fence(q);
-    return LAUNCH(q, reduce, out->size, grain_for(lengths[2]), 0, .out = a.out, .in = partial, .op = a.op,
-                  .in_type = (int)type, .out_type = a.out_type, .n_kept = 1, .kept_shape = lengths + 4,
-                  .kept_strides = lengths + 5, .n_reduced = 1, .reduced_shape = lengths + 2,
-                  .reduced_strides = lengths + 4);
-}
-
 static gm_status reduce_eval(gm_array *out, gm_queue *q) {
     const reduce_param *p = out->param;
     const gm_array *x = out->in[0];
     loop kept, reduced;
     GM_TRY(array_alloc(out, q));
     GM_TRY(split_axes(q, x, p->axes, &kept, &reduced));
-    gm_reduce_args a = {.out = array_ptr(out), .in = array_ptr(x), .op = (gm_reduce_op)p->function,
-                        .in_type = x->dtype, .out_type = out->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape,
-                        .kept_strides = kept.strides[0], .n_reduced = reduced.ndim, .reduced_shape = reduced.shape,
-                        .reduced_strides = reduced.strides[0]};
-    bool few = a.op == GM_R_LOGSUMEXP || out->size <= FEW_OUTPUTS;
-    if (out->size && few && reduced.ndim == 1 && x->size >= 2 * SPLIT_WORK) {
-        /* A row of logits has the same bits whatever rows are beside it: its blocks follow from its length alone. */
-        int64_t block = a.op == GM_R_LOGSUMEXP ? SPLIT_WORK : SPLIT_WORK / out->size;
-        if (reduced.shape[0] >= 2 * block)
-            return reduce_blocks(out, q, a, block);
-    }
-    return launch_reduce(q, a, out->size, out->size ? x->size / out->size : 1);
+    return DISPATCH(q, reduce, out->size, .out = array_ptr(out), .in = array_ptr(x), .op = (gm_reduce_op)p->function,
+                    .in_type = x->dtype, .out_type = out->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape,
+                    .kept_strides = kept.strides[0], .n_reduced = reduced.ndim, .reduced_shape = reduced.shape,
+                    .reduced_strides = reduced.strides[0]);
 }
 
 /* y, a result of the reduction of x or its cotangent, with the reduced axes kept as 1. */
@@ -317,9 +241,9 @@ static gm_status arg_eval(gm_array *out, gm_queue *q) {
     loop kept, reduced;
     GM_TRY(array_alloc(out, q));
     GM_TRY(split_axes(q, x, (uint64_t)1 << p->axis, &kept, &reduced));
-    return LAUNCH(q, arg_reduce, out->size, grain_for(x->shape[p->axis]), 0, .out = array_ptr(out), .in = array_ptr(x),
-                  .max = p->max != 0, .type = x->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape,
-                  .kept_strides = kept.strides[0], .length = x->shape[p->axis], .stride = x->strides[p->axis]);
+    return DISPATCH(q, arg_reduce, out->size, .out = array_ptr(out), .in = array_ptr(x),
+                    .max = p->max != 0, .type = x->dtype, .n_kept = kept.ndim, .kept_shape = kept.shape,
+                    .kept_strides = kept.strides[0], .length = x->shape[p->axis], .stride = x->strides[p->axis]);
 }
 
 static gm_status arg_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
@@ -388,8 +312,8 @@ static gm_status softmax_eval(gm_array *out, gm_queue *q) {
         queue_fence(q);
         data = array_ptr(out);
     }
-    return LAUNCH(q, softmax, dim ? out->size / dim : 0, grain_for(dim * 8), 0, .out = array_ptr(out), .in = data,
-                  .type = x->dtype, .dim = dim, .in_stride = dim);
+    return DISPATCH(q, softmax, dim ? out->size / dim : 0, .out = array_ptr(out), .in = data,
+                    .type = x->dtype, .dim = dim, .in_stride = dim);
 }
 
 static gm_array *softmax_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {

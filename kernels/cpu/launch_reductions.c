@@ -1,0 +1,112 @@
+/* launch_reductions.c - reductions, of which long ones to few outputs go by blocks, and work on rows. */
+#include <string.h>
+#include "cpu/launch.h"
+
+#define SPLIT_WORK 131072        /* elements of a block, when a reduction to few outputs is cut into blocks */
+#define FEW_OUTPUTS 512
+
+static bool is_float(int type) { return type >= GM_T_F16 && type <= GM_T_F64; }
+
+/* What the result of a block is kept in until the blocks are joined. */
+static int block_type(gm_reduce_op op, int in) {
+    if (op == GM_R_ALL || op == GM_R_ANY)
+        return GM_T_BOOL;
+    if ((op == GM_R_SUM || op == GM_R_PROD) && is_float(in))
+        return GM_T_F64;             /* what the blocks before bring back into range may be outside of it here */
+    if (in == GM_T_F16 || in == GM_T_BF16)
+        return GM_T_F32;
+    if (is_float(in) || in == GM_T_C64 || op == GM_R_MAX || op == GM_R_MIN)
+        return in;
+    return in == GM_T_U64 ? GM_T_U64 : GM_T_I64;
+}
+
+/* work: reduced elements of an output. */
+static bool launch_whole(gm_recorder *r, const gm_reduce_args *a, int64_t outputs, int64_t work) {
+    /* Columns are read in wide strips of rows. */
+    const bool columns = a->n_kept && a->kept_strides[a->n_kept - 1] == 1;
+    const int64_t light = a->op == GM_R_LOGSUMEXP ? GRAIN : GRAIN_LIGHT;
+    const int64_t grain = work >= light ? 1 : light / (work > 0 ? work : 1);
+    int64_t strip = columns ? a->kept_shape[a->n_kept - 1] / 2 : 0;
+    strip = strip > 1024 ? 1024 : strip;
+    return LAUNCH(r, reduce, a, outputs, grain > strip ? grain : strip, 0);
+}
+
+/* A long reduced axis with few outputs: blocks of it side by side, then their results in order. The blocks follow from
+ * the shape alone. */
+static bool launch_blocks(gm_recorder *r, const gm_reduce_args *a, int64_t outputs, int64_t block) {
+    const int64_t length = a->reduced_shape[0], stride = a->reduced_strides[0];
+    const int64_t blocks = length / block, rest = length % block;
+    const int type = block_type(a->op, a->in_type);
+    const int64_t item = type_bytes(type);
+    int64_t *shape = r->arguments(r, (size_t)(2 * (a->n_kept + 1) + 6) * sizeof *shape);
+    char *partial = shape ? r->workspace(r, (size_t)((blocks + 1) * outputs * item)) : NULL;
+    if (!partial)
+        return false;
+    int64_t *strides = shape + a->n_kept + 1, *lengths = strides + a->n_kept + 1;
+    shape[0] = blocks;
+    strides[0] = stride * block;
+    memcpy(shape + 1, a->kept_shape, (size_t)a->n_kept * sizeof *shape);
+    memcpy(strides + 1, a->kept_strides, (size_t)a->n_kept * sizeof *shape);
+    memcpy(lengths, (int64_t[]){block, rest, blocks + (rest > 0), stride, outputs, 1}, 6 * sizeof *lengths);
+    gm_reduce_args part = *a;
+    part.out = partial;
+    part.out_type = type;
+    part.n_kept = a->n_kept + 1;
+    part.kept_shape = shape;
+    part.kept_strides = strides;
+    part.reduced_shape = lengths;
+    if (!launch_whole(r, &part, blocks * outputs, block))
+        return false;
+    if (rest) {
+        part.out = partial + blocks * outputs * item;
+        part.in = (const char *)a->in + blocks * block * stride * type_bytes(a->in_type);
+        part.n_kept = a->n_kept;
+        part.kept_shape = a->kept_shape;
+        part.kept_strides = a->kept_strides;
+        part.reduced_shape = lengths + 1;
+        if (!launch_whole(r, &part, outputs, rest))
+            return false;
+    }
+    r->fence(r);
+    const gm_reduce_args joined = {.out = a->out, .in = partial, .op = a->op, .in_type = type, .out_type = a->out_type,
+                                   .n_kept = 1, .kept_shape = lengths + 4, .kept_strides = lengths + 5, .n_reduced = 1,
+                                   .reduced_shape = lengths + 2, .reduced_strides = lengths + 4};
+    return LAUNCH(r, reduce, &joined, outputs, grain_for(lengths[2]), 0);
+}
+
+bool cpu_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
+    int64_t work = 1;
+    for (int d = 0; d < a->n_reduced; d++)
+        work *= a->reduced_shape[d];
+    const bool few = a->op == GM_R_LOGSUMEXP || n <= FEW_OUTPUTS;
+    if (n && few && a->n_reduced == 1 && n * work >= 2 * SPLIT_WORK) {
+        /* A row of logits has the same bits whatever rows are beside it: its blocks follow from its length alone. */
+        const int64_t block = a->op == GM_R_LOGSUMEXP ? SPLIT_WORK : SPLIT_WORK / n;
+        if (work >= 2 * block)
+            return launch_blocks(r, a, n, block);
+    }
+    return launch_whole(r, a, n, work);
+}
+
+bool cpu_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
+    return LAUNCH(r, arg_reduce, a, n, grain_for(a->length), 0);
+}
+
+/* ---- rows ---- */
+bool cpu_softmax(gm_recorder *r, const gm_softmax_args *a, int64_t n) {
+    return LAUNCH(r, softmax, a, n, grain_for(a->dim * 8), 0);
+}
+
+static int64_t row_grain(int64_t dim) { return 1 + 8192 / (dim + 1); }
+
+bool cpu_rms_norm(gm_recorder *r, const gm_rms_norm_args *a, int64_t n) {
+    return LAUNCH(r, rms_norm, a, n, row_grain(a->dim), 0);
+}
+bool cpu_layer_norm(gm_recorder *r, const gm_layer_norm_args *a, int64_t n) {
+    return LAUNCH(r, layer_norm, a, n, row_grain(a->dim), 0);
+}
+bool cpu_glu(gm_recorder *r, const gm_glu_args *a, int64_t n) { return LAUNCH(r, glu, a, n, row_grain(a->dim), 0); }
+bool cpu_softcap(gm_recorder *r, const gm_softcap_args *a, int64_t n) { return LAUNCH(r, softcap, a, n, GRAIN, 0); }
+bool cpu_route(gm_recorder *r, const gm_route_args *a, int64_t n) {
+    return LAUNCH(r, route, a, n, row_grain(a->experts), 0);
+}
