@@ -17,9 +17,6 @@ static gm_status scan_infer(gm_array *const *in, int n_in, const void *param, gm
     return GM_OK;
 }
 
-#define FEW_ROWS 8             /* rows fewer than that are worked on by blocks when they are long */
-#define LONG_ROW (128 * GM_SCAN_BLOCK)
-
 static gm_status scan_eval(gm_array *out, gm_queue *q) {
     const scan_param *p = out->param;
     const gm_array *x = out->in[0];
@@ -33,27 +30,10 @@ static gm_status scan_eval(gm_array *out, gm_queue *q) {
         queue_fence(q);
         data = array_ptr(out);
     }
-    int64_t length = out->shape[p->axis], inner = out->strides[p->axis], rows = out->size / length / inner;
-    gm_scan_args a = {.out = array_ptr(out), .in = data, .op = p->function, .type = out->dtype,
-                      .reverse = p->reverse != 0, .exclusive = p->exclusive != 0, .length = length, .inner = inner};
-    if (inner > 1) {
-        const int64_t least = GRAIN / length / 64 * 64, threads = engine_threads();
-        int64_t grain = (inner + threads - 1) / threads;             /* columns side by side share their pages */
-        grain = (grain < least ? least : grain) / 64 * 64;
-        return queue_launch(q, queue_kernels(q)->scan_columns, &a, sizeof a, rows * inner, grain < 64 ? 64 : grain, 0);
-    }
-    bool is_float = type == GM_FLOAT32 || type == GM_FLOAT16 || type == GM_BFLOAT16;
-    if (!is_float || rows >= FEW_ROWS || length < LONG_ROW)
-        return queue_launch(q, queue_kernels(q)->scan, &a, sizeof a, rows, length < GRAIN ? GRAIN / length : 1, 0);
-    int64_t blocks = (length + GM_SCAN_BLOCK - 1) / GM_SCAN_BLOCK;
-    a.carry = queue_scratch(q, (size_t)(rows * blocks) * sizeof *a.carry);
-    if (!a.carry)
-        return error_code();
-    GM_TRY(queue_launch(q, queue_kernels(q)->scan_totals, &a, sizeof a, rows * blocks, 8, 0));
-    queue_fence(q);
-    GM_TRY(queue_launch(q, queue_kernels(q)->scan_carries, &a, sizeof a, rows, rows, 0));
-    queue_fence(q);
-    return queue_launch(q, queue_kernels(q)->scan, &a, sizeof a, rows * blocks, 8, 0);
+    const int64_t length = out->shape[p->axis], inner = out->strides[p->axis];
+    return DISPATCH(q, scan, out->size / length / inner, .out = array_ptr(out), .in = data, .op = p->function,
+                    .type = out->dtype, .reverse = p->reverse != 0, .exclusive = p->exclusive != 0, .length = length,
+                    .inner = inner);
 }
 
 static gm_array *scan_by(gm_scope *s, gm_array *x, gm_reduce_op function, int axis, bool reverse, bool exclusive) {

@@ -3,9 +3,6 @@
 #include <string.h>
 #include "ops/ops.h"
 
-#define LONG_ROW 131072            /* from here on all threads work on one row, when there are few */
-#define CHUNK 65536                /* of such a row */
-
 static gm_status same_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     (void)param;
@@ -34,74 +31,21 @@ static const void *side_by_side(gm_queue *q, const gm_array *x) {
     return copy;
 }
 
-/* About log2(n) visits of each element. */
-static int64_t row_grain(int64_t length) { return length < GRAIN / 16 ? GRAIN / 16 / length : 1; }
-
-static int key_bits(gm_dtype type) { return type == GM_BOOL ? 8 : 8 * (int)gm_dtype_size(type); }
-
 /* ---- sort and argsort ---- */
-static gm_status sort_long_row(gm_queue *q, void *out, const void *in, gm_dtype type, int64_t length, bool places) {
-    const gm_kernels *k = queue_kernels(q);
-    gm_radix_args a = {.type = (int)type, .width = places ? 8 : 4, .length = length, .chunk = CHUNK};
-    int64_t chunks = (length + CHUNK - 1) / CHUNK;
-    int total = key_bits(type), digit = 8;
-    char *items = queue_scratch(q, (size_t)(2 * length * a.width));
-    a.counts = items ? queue_scratch(q, (size_t)(chunks << digit) * sizeof *a.counts) : NULL;
-    if (!a.counts)
-        return error_code();
-    char *from = items, *to = items + length * a.width;
-    a.from = in;
-    a.to = from;
-    GM_TRY(queue_launch(q, k->radix_keys, &a, sizeof a, length, CHUNK, 0));
-    for (int done = 0; done < total; done += a.bits) {
-        a.bits = total - done < digit ? total - done : digit;
-        a.shift = done + (places ? 32 : 0);
-        a.from = from;
-        a.to = to;
-        queue_fence(q);
-        GM_TRY(queue_launch(q, k->radix_count, &a, sizeof a, chunks, 1, 0));
-        queue_fence(q);
-        GM_TRY(queue_launch(q, k->radix_offsets, &a, sizeof a, 1, 1, 0));
-        queue_fence(q);
-        GM_TRY(queue_launch(q, k->radix_place, &a, sizeof a, chunks, 1, 0));
-        char *swap = from;
-        from = to;
-        to = swap;
-    }
-    a.from = from;
-    a.to = out;
-    queue_fence(q);
-    return queue_launch(q, k->radix_values, &a, sizeof a, length, CHUNK, 0);
-}
-
 static gm_status sort_rows(gm_array *out, gm_queue *q, bool places) {
     const gm_array *x = out->in[0];
     gm_dtype type = (gm_dtype)x->dtype;
-    int64_t length = x->shape[x->ndim - 1], item = (int64_t)array_item(x);
+    int64_t length = x->shape[x->ndim - 1];
     if (places && length > UINT32_MAX)
         return gm_fail(GM_EVALUE, "argsort: %lld items; places are uint32", (long long)length);
     GM_TRY(places ? array_alloc(out, q) : array_alloc_like(out, q, 0));
     if (x->size == 0)
         return GM_OK;
-    const char *in = side_by_side(q, x);
-    int64_t rows = x->size / length;
+    const void *in = side_by_side(q, x);
     if (!in)
         return error_code();
-    if (rows < 4 && length >= LONG_ROW && length <= UINT32_MAX && item < 8) {
-        char *to = array_ptr(out);
-        for (int64_t r = 0; r < rows; r++) {
-            if (r)
-                queue_fence(q);
-            GM_TRY(sort_long_row(q, to + r * length * (int64_t)array_item(out), in + r * length * item, type, length,
-                                 places));
-        }
-        return GM_OK;
-    }
-    void *scratch = queue_scratch(q, (size_t)x->size * (places || item == 8 ? 16 : 8));
-    if (!scratch)
-        return error_code();
-    return LAUNCH(q, sort, rows, row_grain(length), 0, .out = array_ptr(out), .in = in, .scratch = scratch,
-                  .type = (int)type, .places = places, .length = length);
+    return DISPATCH(q, sort, x->size / length, .out = array_ptr(out), .in = in, .type = (int)type, .places = places,
+                    .length = length);
 }
 
 static gm_status sort_eval(gm_array *out, gm_queue *q) { return sort_rows(out, q, false); }
@@ -157,8 +101,8 @@ static gm_status partition_rows(gm_array *out, gm_queue *q, bool places) {
     const void *in = side_by_side(q, x);
     if (!in)
         return error_code();
-    return LAUNCH(q, partition, x->size / length, row_grain(length), 0, .out = array_ptr(out), .in = in,
-                  .type = x->dtype, .places = places, .length = length, .k = ((const choice_param *)out->param)->k);
+    return DISPATCH(q, partition, x->size / length, .out = array_ptr(out), .in = in,
+                    .type = x->dtype, .places = places, .length = length, .k = ((const choice_param *)out->param)->k);
 }
 
 static gm_status partition_eval(gm_array *out, gm_queue *q) { return partition_rows(out, q, false); }
@@ -227,15 +171,15 @@ static gm_status topk_infer(gm_array *const *in, int n_in, const void *param, gm
 
 static gm_status topk_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
-    int64_t length = x->shape[x->ndim - 1], grain = GRAIN / length;
+    int64_t length = x->shape[x->ndim - 1];
     GM_TRY(array_alloc(out, q));
     if (out->size == 0)
         return GM_OK;
     const void *in = side_by_side(q, x);
     if (!in)
         return error_code();
-    return LAUNCH(q, topk, x->size / length, grain > 0 ? grain : 1, 0, .out = array_ptr(out), .in = in,
-                  .type = x->dtype, .length = length, .k = out->shape[out->ndim - 1]);
+    return DISPATCH(q, topk, x->size / length, .out = array_ptr(out), .in = in,
+                    .type = x->dtype, .length = length, .k = out->shape[out->ndim - 1]);
 }
 
 static void topk_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
@@ -339,9 +283,9 @@ static gm_status search_eval(gm_array *out, gm_queue *q) {
     const void *sorted = side_by_side(q, out->in[0]), *values = sorted ? side_by_side(q, out->in[1]) : NULL;
     if (!values)
         return error_code();
-    return LAUNCH(q, search, out->size, GRAIN / 16, 0, .out = array_ptr(out), .sorted = sorted, .values = values,
-                  .type = out->in[0]->dtype, .right = ((const search_param *)out->param)->right != 0,
-                  .length = out->in[0]->size);
+    return DISPATCH(q, search, out->size, .out = array_ptr(out), .sorted = sorted, .values = values,
+                    .type = out->in[0]->dtype, .right = ((const search_param *)out->param)->right != 0,
+                    .length = out->in[0]->size);
 }
 
 /* A sequence for each of the batch: how many of its elements come before the value. */
