@@ -18,34 +18,11 @@ static gm_status fft_infer(gm_array *const *in, int n_in, const void *param, gm_
     return GM_OK;
 }
 
-/* Factors for passes: fours first, then what is left; false where a prime above 13 is left. */
-static bool factorise(int64_t n, gm_fft_plan *plan) {
-    static const int32_t radices[] = {4, 2, 3, 5, 7, 11, 13};
-    plan->n = n;
-    plan->n_factors = 0;
-    for (size_t i = 0; i < sizeof radices / sizeof *radices; i++)
-        for (; n % radices[i] == 0; n /= radices[i])
-            plan->factors[plan->n_factors++] = radices[i];
-    return n == 1;
-}
-
-static gm_status launch_roots(gm_queue *q, gm_fft_plan *plan) {
-    double *roots = queue_scratch(q, (size_t)plan->n * 2 * sizeof *roots);
-    if (!roots)
-        return error_code();
-    plan->roots = roots;
-    GM_TRY(LAUNCH(q, fft_roots, plan->n, 2048, 0, .roots = roots, .n = plan->n));
-    queue_fence(q);
-    return GM_OK;
-}
-
 static gm_status fft_eval(gm_array *out, gm_queue *q) {
     const fft_param *p = out->param;
     const gm_array *x = out->in[0];
     const float *in = array_ptr(x);
     const int64_t items = x->shape[x->ndim - 1], lines = out->size / out->shape[out->ndim - 1];
-    double *chirp = NULL, *spectrum = NULL, *work = NULL;
-    gm_fft_plan plan = {0};
     GM_TRY(array_alloc(out, q));
     if (out->size == 0)
         return GM_OK;
@@ -60,32 +37,8 @@ static gm_status fft_eval(gm_array *out, gm_queue *q) {
         queue_fence(q);
         in = ordered;
     }
-    bool smooth = factorise(p->n, &plan);
-    if (!smooth) {
-        int64_t m = 1;
-        while (m < 2 * p->n - 1)
-            m *= 2;
-        factorise(m, &plan);
-    }
-    GM_TRY(launch_roots(q, &plan));
-    if (!smooth) {
-        chirp = queue_scratch(q, (size_t)p->n * 2 * sizeof *chirp);
-        spectrum = queue_scratch(q, (size_t)plan.n * 2 * sizeof *spectrum);
-        double *rest = queue_scratch(q, (size_t)plan.n * 2 * sizeof *rest);
-        if (!chirp || !spectrum || !rest)
-            return error_code();
-        GM_TRY(LAUNCH(q, fft_chirp, 1, 1, 0, .chirp = chirp, .spectrum = spectrum, .work = rest, .n = p->n,
-                      .plan = plan));
-        queue_fence(q);
-    }
-    if (!smooth || p->n > GM_FFT_STACK) {
-        work = queue_scratch(q, (size_t)(lines * GM_FFT_WORK(p->n, plan.n)) * sizeof *work);
-        if (!work)
-            return error_code();
-    }
-    return LAUNCH(q, fft, lines, 1 + 2048 / p->n, 0, .out = array_ptr(out), .in = in, .kind = (gm_fft_kind)p->kind,
-                  .inverse = p->inverse, .n = p->n, .in_items = items, .scale = p->scale, .plan = plan, .chirp = chirp,
-                  .spectrum = spectrum, .work = work);
+    return DISPATCH(q, fft, lines, .out = array_ptr(out), .in = in, .kind = (gm_fft_kind)p->kind,
+                    .inverse = p->inverse, .n = p->n, .in_items = items, .scale = p->scale);
 }
 
 static gm_array *transform(gm_scope *s, gm_array *x, gm_fft_kind kind, bool inverse, int64_t n, double scale) {

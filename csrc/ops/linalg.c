@@ -155,8 +155,8 @@ static gm_status lu_eval(gm_array *out, gm_queue *q) {
     GM_TRY(array_alloc(pivots, q));
     GM_TRY(array_alloc(order, q));
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(LAUNCH(q, lu, m.count, matrices_grain(m), 0, .a = a, .pivots = array_ptr(pivots), .order = array_ptr(order),
-                  .rows = m.rows, .cols = m.cols));
+    GM_TRY(DISPATCH(q, lu, m.count, .a = a, .pivots = array_ptr(pivots), .order = array_ptr(order),
+                    .rows = m.rows, .cols = m.cols));
     return matrices_store(q, out, a, false);
 }
 
@@ -215,8 +215,8 @@ static gm_status cholesky_eval(gm_array *out, gm_queue *q) {
     matrices m = matrices_of(out->in[0]);
     double *a;
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(LAUNCH(q, cholesky, m.count, matrices_grain(m), 0, .a = a, .n = m.rows,
-                  .upper = ((const cholesky_param *)out->param)->upper));
+    GM_TRY(DISPATCH(q, cholesky, m.count, .a = a, .n = m.rows,
+                    .upper = ((const cholesky_param *)out->param)->upper));
     return matrices_store(q, out, a, false);
 }
 
@@ -268,8 +268,8 @@ static gm_status qr_eval(gm_array *out, gm_queue *q) {
     if (!factor || !r || !work)
         return error_code();
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(LAUNCH(q, qr, m.count, matrices_grain(m), 0, .a = a, .q = factor, .r = r, .work = work, .rows = m.rows,
-                  .cols = m.cols));
+    GM_TRY(DISPATCH(q, qr, m.count, .a = a, .q = factor, .r = r, .work = work, .rows = m.rows,
+                    .cols = m.cols));
     GM_TRY(matrices_store(q, out, factor, false));
     return matrices_store(q, array_output(out, 1), r, false);
 }

@@ -6,8 +6,6 @@
 /* The last two axes of an array, and how many there are in those before; width 2: complex numbers. */
 typedef struct { int64_t count, rows, cols; int width; } matrices;
 matrices matrices_of(const gm_array *x);
-/* Matrices of one piece of work: small ones go many at a time. */
-static inline int64_t matrices_grain(matrices m) { return 1 + 20000 / (1 + m.rows * m.cols * (m.rows + m.cols)); }
 
 /* float32 or float64 (or complex64), at least two dimensions, square if asked for. */
 gm_status matrices_check(const char *name, const gm_array *x, bool square, bool complex);

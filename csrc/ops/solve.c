@@ -20,8 +20,8 @@ static gm_status launch_solve(gm_queue *q, matrices m, gm_matrix_part part, doub
     uint32_t *pivots = queue_scratch(q, (size_t)(m.count * m.rows) * sizeof *pivots + 1);
     if (!pivots || (checked && !failed))
         return error_code();
-    return LAUNCH(q, linear_solve, m.count, matrices_grain(m), 0, .a = a, .b = b, .pivots = pivots, .n = m.rows,
-                  .cols = cols, .part = part, .identity = identity, .failed = failed);
+    return DISPATCH(q, linear_solve, m.count, .a = a, .b = b, .pivots = pivots, .n = m.rows,
+                    .cols = cols, .part = part, .identity = identity, .failed = failed);
 }
 
 static gm_status inverse_eval(gm_array *out, gm_queue *q) {
@@ -194,8 +194,8 @@ static gm_status determinant_eval(gm_array *out, gm_queue *q) {
     if (!pivots)
         return error_code();
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(LAUNCH(q, determinant, m.count, matrices_grain(m), 0, .a = a, .pivots = pivots, .sign = values[0],
-                  .log_abs = values[1], .value = values[2], .n = m.rows));
+    GM_TRY(DISPATCH(q, determinant, m.count, .a = a, .pivots = pivots, .sign = values[0],
+                    .log_abs = values[1], .value = values[2], .n = m.rows));
     for (int k = 0; k < 3; k++)
         GM_TRY(matrices_store(q, array_output(out, k), values[k], false));
     return GM_OK;
@@ -208,7 +208,7 @@ static gm_status cofactor_eval(gm_array *out, gm_queue *q) {
     if (!to || !work)
         return error_code();
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(LAUNCH(q, cofactor, m.count, matrices_grain(m), 0, .a = a, .out = to, .work = work, .n = m.rows));
+    GM_TRY(DISPATCH(q, cofactor, m.count, .a = a, .out = to, .work = work, .n = m.rows));
     return matrices_store(q, out, to, false);
 }
 

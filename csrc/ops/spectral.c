@@ -40,8 +40,8 @@ static gm_status svd_eval(gm_array *out, gm_queue *q) {
     if (!values || !work || !failed || (vectors && (!ut || !vh)))
         return error_code();
     GM_TRY(matrices_load(q, out->in[0], wide, &a));
-    GM_TRY(LAUNCH(q, svd, m.count, matrices_grain(m), 0, .a = a, .s = values, .ut = ut, .vh = vh, .work = work,
-                  .rows = rows, .cols = cols, .width = (int)w, .failed = failed));
+    GM_TRY(DISPATCH(q, svd, m.count, .a = a, .s = values, .ut = ut, .vh = vh, .work = work,
+                    .rows = rows, .cols = cols, .width = (int)w, .failed = failed));
     if (vectors) {
         GM_TRY(matrices_store(q, out, wide ? vh : ut, true));
         GM_TRY(matrices_store(q, array_output(out, 2), wide ? ut : vh, false));
@@ -113,8 +113,8 @@ static gm_status eigh_eval(gm_array *out, gm_queue *q) {
     if (!values || !work || !failed || (p->vectors && !vectors))
         return error_code();
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(LAUNCH(q, eigh, m.count, matrices_grain(m), 0, .a = a, .values = values, .vectors = vectors, .work = work,
-                  .n = m.rows, .width = m.width, .upper = p->upper, .failed = failed));
+    GM_TRY(DISPATCH(q, eigh, m.count, .a = a, .values = values, .vectors = vectors, .work = work,
+                    .n = m.rows, .width = m.width, .upper = p->upper, .failed = failed));
     if (vectors)
         GM_TRY(matrices_store(q, array_output(out, 1), vectors, true));
     return matrices_store(q, out, values, false);
@@ -209,8 +209,8 @@ static gm_status eig_eval(gm_array *out, gm_queue *q) {
     if (!values || !work || !failed || (wanted && !vectors))
         return error_code();
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(LAUNCH(q, eig, m.count, matrices_grain(m), 0, .a = a, .values = values, .vectors = vectors, .work = work,
-                  .n = m.rows, .width = m.width, .failed = failed));
+    GM_TRY(DISPATCH(q, eig, m.count, .a = a, .values = values, .vectors = vectors, .work = work,
+                    .n = m.rows, .width = m.width, .failed = failed));
     if (wanted)
         GM_TRY(matrices_store(q, array_output(out, 1), vectors, true));
     return matrices_store(q, out, values, false);
