@@ -156,11 +156,11 @@ static gm_status quantize_eval(gm_array *out, gm_queue *q) {
     GM_TRY(contiguous_operand(q, w, (gm_dtype)w->dtype, &values));
     for (int k = 0; k < array_n_out(out); k++)
         GM_TRY(array_alloc(array_output(out, k), q));
-    return LAUNCH(q, group_quantize, w->size / p->group, 1 + GRAIN / 4 / p->group, 0, .weight = array_ptr(out),
-                  .scales = array_ptr(array_output(out, 1)),
-                  .biases = p->mode == GM_AFFINE ? array_ptr(array_output(out, 2)) : NULL, .in = values,
-                  .mode = p->mode, .bits = p->bits, .group = p->group, .in_type = w->dtype,
-                  .global = array_is_none(global) ? NULL : array_ptr(global));
+    return DISPATCH(q, group_quantize, w->size / p->group, .weight = array_ptr(out),
+                    .scales = array_ptr(array_output(out, 1)),
+                    .biases = p->mode == GM_AFFINE ? array_ptr(array_output(out, 2)) : NULL, .in = values,
+                    .mode = p->mode, .bits = p->bits, .group = p->group, .in_type = w->dtype,
+                    .global = array_is_none(global) ? NULL : array_ptr(global));
 }
 
 /* [..., n] as [..., n / group, group]. */
@@ -262,8 +262,8 @@ static gm_status dequantize_eval(gm_array *out, gm_queue *q) {
     gm_grouped from;
     GM_TRY(quantized_matrix(q, p, out->in[0], out->in[1], out->in[2], &from));
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, group_dequantize, out->size / p->group, 1 + GRAIN / 4 / p->group, 0, .from = from,
-                  .out = array_ptr(out), .global = array_is_none(out->in[3]) ? NULL : array_ptr(out->in[3]));
+    return DISPATCH(q, group_dequantize, out->size / p->group, .from = from,
+                    .out = array_ptr(out), .global = array_is_none(out->in[3]) ? NULL : array_ptr(out->in[3]));
 }
 
 /* value = scale * field + bias */
@@ -361,7 +361,7 @@ static gm_status round_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
     const float *global = array_is_none(out->in[1]) ? NULL : array_ptr(out->in[1]);
     const void *values;
-    int64_t groups = x->size / p->group, grain = 1 + GRAIN / 4 / p->group;
+    const int64_t groups = x->size / p->group;
     GM_TRY(contiguous_operand(q, x, (gm_dtype)x->dtype, &values));
     GM_TRY(array_alloc(out, q));
     gm_grouped between = {.mode = p->mode, .bits = p->bits, .group = p->group, .scale_type = x->dtype, .matrices = 1,
@@ -372,10 +372,10 @@ static gm_status round_eval(gm_array *out, gm_queue *q) {
         return error_code();
     between.weight = fields;
     between.scales = scales;
-    GM_TRY(LAUNCH(q, group_quantize, groups, grain, 0, .weight = fields, .scales = scales, .in = values,
-                  .mode = p->mode, .bits = p->bits, .group = p->group, .in_type = x->dtype, .global = global));
+    GM_TRY(DISPATCH(q, group_quantize, groups, .weight = fields, .scales = scales, .in = values,
+                    .mode = p->mode, .bits = p->bits, .group = p->group, .in_type = x->dtype, .global = global));
     queue_fence(q);
-    return LAUNCH(q, group_dequantize, groups, grain, 0, .from = between, .out = array_ptr(out), .global = global);
+    return DISPATCH(q, group_dequantize, groups, .from = between, .out = array_ptr(out), .global = global);
 }
 
 static void round_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
@@ -417,7 +417,7 @@ static gm_status to_fp8_eval(gm_array *out, gm_queue *q) {
     const void *values;
     GM_TRY(contiguous_operand(q, out->in[0], (gm_dtype)out->in[0]->dtype, &values));
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, fp8_encode, out->size, GRAIN, 0, .out = array_ptr(out), .in = values, .type = out->in[0]->dtype);
+    return DISPATCH(q, fp8_encode, out->size, .out = array_ptr(out), .in = values, .type = out->in[0]->dtype);
 }
 
 typedef struct { int32_t type; } from_fp8_param;
@@ -433,7 +433,7 @@ static gm_status from_fp8_eval(gm_array *out, gm_queue *q) {
     const void *codes;
     GM_TRY(contiguous_operand(q, out->in[0], GM_UINT8, &codes));
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, fp8_decode, out->size, GRAIN, 0, .out = array_ptr(out), .in = codes, .type = out->dtype);
+    return DISPATCH(q, fp8_decode, out->size, .out = array_ptr(out), .in = codes, .type = out->dtype);
 }
 
 static gm_status fp8_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {

@@ -6,8 +6,6 @@
 #include "ops/index.h"
 #include "ops/quantized.h"
 
-#define SMALL_PRODUCT 60000      /* multiply-adds that are not worth handing from core to core */
-#define PIECE_PRODUCT 131072     /* of a piece, when one unit of the range has fewer */
 
 static int64_t product(const int64_t *shape, int n) {
     int64_t p = 1;
@@ -76,64 +74,41 @@ static gm_status batch_index(gm_queue *q, const gm_array *out, const gm_array *a
     return GM_OK;
 }
 
-static gm_status prepare_items(gm_array *out, gm_queue *q, gm_group_matmul_args *a) {
+/* *items: of the result; a->tokens rows in each. */
+static gm_status prepare_items(gm_array *out, gm_queue *q, gm_quantized_matmul_args *a, int64_t *items) {
     const gm_array *x = out->in[0], *w = out->in[1];
     a->tokens = rows_of(x);
     a->x_count = product(x->shape, x->ndim - 2);
-    a->items = product(out->shape, out->ndim - 2);
+    *items = product(out->shape, out->ndim - 2);
     if (!array_is_none(out->in[4])) {
         GM_TRY(index_list(q, "gather_qmm", out->in[4], out->ndim - 2, out->shape, a->x_count, &a->x_index));
         return index_list(q, "gather_qmm", out->in[5], out->ndim - 2, out->shape, a->w.matrices, &a->matrix_index);
     }
     if (w->ndim > 2) {
-        GM_TRY(batch_index(q, out, x, a->items, &a->x_index));
-        return batch_index(q, out, w, a->items, &a->matrix_index);
+        GM_TRY(batch_index(q, out, x, *items, &a->x_index));
+        return batch_index(q, out, w, *items, &a->matrix_index);
     }
-    a->tokens *= a->items;                     /* one matrix for all: all rows are one batch */
-    a->x_count = a->items = 1;
+    a->tokens *= *items;                       /* one matrix for all: all rows are one batch */
+    a->x_count = *items = 1;
     return GM_OK;
-}
-
-/* Pieces of a range of n units with `work` multiply-adds each: enough to end together, long enough to be worth it. */
-static int64_t piece(int64_t n, int64_t work) {
-    int64_t most = PIECE_PRODUCT / (work + 1), grain = n / 16 < most ? n / 16 : most;
-    return n * work < SMALL_PRODUCT ? n : grain > 1 ? grain : 1;
 }
 
 static gm_status product_eval(gm_array *out, gm_queue *q) {
     const quantized_param *p = out->param;
-    const gm_kernels *kernels = queue_kernels(q);
     const gm_array *x = out->in[0];
-    gm_group_matmul_args a = {.x_type = x->dtype, .out_type = out->dtype};
+    const gm_dtype type = p->transpose ? (gm_dtype)x->dtype : GM_FLOAT32;
+    gm_quantized_matmul_args a = {.x_type = (int)type, .out_type = out->dtype};
+    int64_t items;
     if (out->size == 0)
         return array_alloc(out, q);
     GM_TRY(quantized_matrix(q, p, out->in[1], out->in[2], out->in[3], &a.w));
-    GM_TRY(prepare_items(out, q, &a));
-    int64_t rows = a.x_count * a.tokens, tokens = a.items * a.tokens;
-    if (p->transpose) {
-        const void *values;
-        int64_t stride = group_arranged(kernels->lanes, p->mode, p->bits, p->group, a.w.k);
-        GM_TRY(contiguous_operand(q, x, (gm_dtype)x->dtype, &values));
-        float *arranged = queue_scratch(q, (size_t)(rows * stride) * sizeof *arranged + 1);
-        if (!arranged)
-            return error_code();
-        GM_TRY(LAUNCH(q, group_arrange, rows, 1 + GRAIN / (a.w.k + 1), 0, .out = arranged, .in = values,
-                      .in_type = x->dtype, .k = a.w.k, .mode = p->mode, .bits = p->bits, .group = p->group));
-        queue_fence(q);
-        a.x = arranged;
-    } else {
-        GM_TRY(float_operand(q, x, &a.x));
-    }
+    GM_TRY(prepare_items(out, q, &a, &items));
+    GM_TRY(contiguous_operand(q, x, type, &a.x));
     GM_TRY(array_alloc(out, q));
     a.out = array_ptr(out);
-    if (p->transpose) {
-        int64_t blocks = (a.w.rows + GM_GROUP_ROWS - 1) / GM_GROUP_ROWS;
-        return queue_launch(q, kernels->group_matmul, &a, sizeof a, blocks,
-                            piece(blocks, GM_GROUP_ROWS * a.w.k * tokens), 0);
-    }
-    int64_t units = group_column_units(kernels->lanes, p->bits, a.w.k, tokens);
-    return queue_launch(q, kernels->group_matmul_columns, &a, sizeof a, units,
-                        piece(units, a.w.rows * (a.w.k * tokens / units + 1)), 0);
+    if (p->transpose)
+        return DISPATCH_ARGS(q, quantized_matmul, items, &a);
+    return DISPATCH_ARGS(q, quantized_matmul_columns, items, &a);
 }
 
 /* ---- gradients ---- */
