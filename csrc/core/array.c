@@ -345,7 +345,7 @@ int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k) {
         return rows * k * (int64_t)gm_dtype_size(type);
     if (format == ARRAY_ACTIVATIONS)
         return (int64_t)act_bytes(rows, k);
-    return kernels_packed_bytes(engine_kernels(), format, rows, k);
+    return contracts_cpu.packed_bytes(engine_kernels(), format, rows, k);
 }
 
 static int64_t array_bytes(const gm_array *a) {

@@ -184,7 +184,7 @@ const gm_kernels *engine_kernels(void) { return engine.kernels; }
 int engine_threads(void) { return atomic_load(&engine.threads); }
 const char *gm_isa(void) { return engine.kernels ? engine.kernels->isa : NULL; }
 const char *gm_isa_reason(void) { return kernels_reason(); }
-bool gm_multiplies_bfloat16(void) { return engine.kernels && engine.kernels->gemm_pairs; }
+bool gm_multiplies_bfloat16(void) { return engine.kernels && contracts_cpu.multiplies_bf16(engine.kernels); }
 int gm_default_threads(void) { return team_default_threads(); }
 const char *gm_default_threads_reason(void) { return team_default_reason(); }
 

@@ -216,7 +216,7 @@ int loader_format(const gm_loader *l, const job *j) {
 /* Bytes of one part of the job's result. */
 static size_t part_bytes(const gm_loader *l, const job *j) {
     if (j->kind == JOB_PACK)
-        return (size_t)kernels_packed_bytes(engine_kernels(), loader_format(l, j), j->rows, j->columns);
+        return (size_t)array_packed_bytes(GM_PACKED, loader_format(l, j), j->rows, j->columns);
     return (size_t)(j->rows * j->columns) * sizeof(float) + 1;
 }
 size_t loader_result_bytes(const gm_loader *l, const job *j) {
@@ -281,10 +281,9 @@ static gm_status record_pack(gm_loader *l, const job *j, int format, const void 
     gm_array *result = make_result(l, j, spec);
     if (!result)
         return error_code();
-    return LAUNCH(l->queue, pack, kernels_panels(engine_kernels(), format, j->rows), 4, 0,
-                  .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part, .in = in,
-                  .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns, .scales = scales,
-                  .biases = biases);
+    return DISPATCH(l->queue, pack, j->rows, .out = (char *)array_ptr(result) + part_bytes(l, j) * (size_t)j->part,
+                    .in = in, .row_map = l->row_map, .format = format, .rows = j->rows, .k = j->columns,
+                    .scales = scales, .biases = biases);
 }
 
 /* MLX's arrays have the groups of a matrix apart. */

@@ -111,9 +111,9 @@ static gm_status start_packing(gm_loader *l, job *j, int threads) {
         return error_code();
     l->room = offset;
     buffer_release(room);        /* l->shared has it too */
-    gm_status status = LAUNCH(l->queue, pack, kernels_panels(engine_kernels(), a->format, j->rows), 4, 0,
-                              .out = (char *)l->shared->data + offset, .in = j->in_rows.data,
-                              .row_map = j->in_rows.map, .format = a->format, .rows = j->rows, .k = j->columns);
+    gm_status status = DISPATCH(l->queue, pack, j->rows, .out = (char *)l->shared->data + offset,
+                                .in = j->in_rows.data, .row_map = j->in_rows.map, .format = a->format,
+                                .rows = j->rows, .k = j->columns);
     queue_end_node(l->queue);
     if (status != GM_OK) {
         queue_reset(l->queue);

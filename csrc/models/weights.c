@@ -20,7 +20,7 @@ static gm_array *unpacked(gm_scope *s, gm_array *w) {
 static gm_array *unpacked_stack(gm_scope *s, gm_array *w) {
     int64_t experts = w->shape[0], rows = w->shape[1], k = w->shape[2];
     gm_spec spec = {.dtype = GM_PACKED, .format = w->format, .ndim = 2, .shape = {rows, k}};
-    int64_t bytes = (int64_t)kernels_packed_bytes(engine_kernels(), w->format, rows, k);
+    int64_t bytes = array_packed_bytes(GM_PACKED, w->format, rows, k);
     gm_array **each = memory_array((size_t)experts, sizeof *each), *joined = NULL;
     for (int64_t e = 0; each && e < experts; e++)
         each[e] = unpacked(s, array_data(s, &spec, w->buf, w->offset + e * bytes));

@@ -49,8 +49,8 @@ static gm_status quantize_eval(gm_array *out, gm_queue *q) {
     const float *x;
     GM_TRY(float_operand(q, out->in[0], &x));
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, block_quantize, out->in[0]->size / gm_quants[format].values, 8, 0, .out = array_ptr(out), .in = x,
-                  .format = format);
+    return DISPATCH(q, block_quantize, out->in[0]->size / gm_quants[format].values, .out = array_ptr(out), .in = x,
+                    .format = format);
 }
 
 static gm_status quantize_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
@@ -95,8 +95,8 @@ static gm_status dequantize_eval(gm_array *out, gm_queue *q) {
     GM_TRY(dense_operand(q, out->in[0], &blocks));
     GM_TRY(array_alloc(out, q));
     const int values = gm_quants[format].values;      /* a block is a row of its own */
-    return LAUNCH(q, dequantize, out->size / values, 1 + GRAIN / values, 0, .out = array_ptr(out), .in = blocks,
-                  .format = format, .k = values);
+    return DISPATCH(q, dequantize, out->size / values, .out = array_ptr(out), .in = blocks,
+                    .format = format, .k = values);
 }
 
 static gm_status dequantize_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,

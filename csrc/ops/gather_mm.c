@@ -57,10 +57,7 @@ static gm_status indices_of(gm_queue *q, const gm_array *index, const gm_array *
     return launch_copy(q, *list, GM_INT32, &one, wide, GM_INT64, &one, 1, &items);
 }
 
-#define PIECE_BYTES (64 << 10)          /* of a matrix of w */
-
 static gm_status gather_mm_eval(gm_array *out, gm_queue *q) {
-    const gm_kernels *kernels = queue_kernels(q);
     const int n = out->ndim;
     const gm_array *a = out->in[IN_A];
     const int64_t rows = out->shape[n - 2], lanes = out->shape[n - 1], k = a->shape[a->ndim - 1];
@@ -77,21 +74,12 @@ static gm_status gather_mm_eval(gm_array *out, gm_queue *q) {
     GM_TRY(indices_of(q, out->in[IN_LHS], out, items, x.count, &lhs));
     GM_TRY(indices_of(q, out->in[IN_RHS], out, items, w.count, &rhs));
     queue_fence(q);
-    const int type = out->dtype;
-    const bool wide = type == GM_FLOAT64 || type == GM_COMPLEX64;
-    gm_gather_gemm_args g = {
-        .product = {.out = array_ptr(out), .x = x.first, .w = w.first, .type = type, .rows = rows, .lanes = lanes,
-                    .k = k, .out_row = lanes, .out_lane = 1, .x_row = x.row, .x_k = x.column,
-                    .w_lane = w.column, .w_k = w.row,
-                    .block_rows = wide ? kernels->gemm_rows / 2 : kernels->gemm_rows},
-        .x_index = lhs, .w_index = rhs, .items = items, .x_matrices = x.count, .w_matrices = w.count,
-        .x_matrix = x.apart, .w_matrix = w.apart};
-    g.product.few = type != GM_COMPLEX64 && (w.column == 1 || w.row == 1);
-    const int64_t panels = kernels_gemm_panels(kernels, type, lanes), most = GM_GEMM_FEW_PANELS / GM_GEMM_FEW;
-    const int64_t share = PIECE_BYTES / (k * kernels_gemm_lanes(kernels, type) * (int64_t)array_item(out) + 1) + 1;
-    g.product.block_panels = share < most ? share : most;
-    const int64_t groups = (panels + g.product.block_panels - 1) / g.product.block_panels;
-    return queue_launch(q, kernels->gather_gemm, &g, sizeof g, w.count * groups, 1, 0);
+    return DISPATCH(q, gather_gemm, items,
+                    .product = {.out = array_ptr(out), .x = x.first, .w = w.first, .type = out->dtype, .rows = rows,
+                                .lanes = lanes, .k = k, .out_row = lanes, .out_lane = 1, .x_row = x.row,
+                                .x_k = x.column, .w_lane = w.column, .w_k = w.row},
+                    .x_index = lhs, .w_index = rhs, .x_matrices = x.count, .w_matrices = w.count, .x_matrix = x.apart,
+                    .w_matrix = w.apart);
 }
 
 /* The matrices of x [..., m, n] chosen by indices into its leading axes taken as one. */

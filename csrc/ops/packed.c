@@ -1,5 +1,4 @@
 /* packed.c - matrices packed into panels, block formats and dense ones alike: embedding, activations, products. */
-#include <assert.h>
 #include "ops/ops.h"
 
 static gm_status check_packed(const char *op, const gm_array *w) {
@@ -34,10 +33,10 @@ static gm_status embedding_eval(gm_array *out, gm_queue *q) {
     const gm_array *w = out->in[0];
     const gm_rows *rows = array_rows(w);
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, embed, out->shape[0], 8, w->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0, .out = array_ptr(out),
-                  .weight = rows ? rows->data : array_ptr(w), .tokens = array_ptr(out->in[1]), .format = w->format,
-                  .rows = w->shape[0], .k = w->shape[1], .scale = ((const embedding_param *)out->param)->scale,
-                  .in_rows = rows != NULL, .row_map = rows ? rows->map : NULL);
+    return DISPATCH(q, embed, out->shape[0], .out = array_ptr(out), .weight = rows ? rows->data : array_ptr(w),
+                    .tokens = array_ptr(out->in[1]), .format = w->format, .rows = w->shape[0], .k = w->shape[1],
+                    .scale = ((const embedding_param *)out->param)->scale, .in_rows = rows != NULL,
+                    .row_map = rows ? rows->map : NULL);
 }
 
 const gm_op packed_embedding_op = {.name = "packed_embedding", .n_in = 2, .n_out = 1, .nondiff = 3,
@@ -66,12 +65,11 @@ static gm_status activations_infer(gm_array *const *in, int n_in, const void *pa
 
 static gm_status activations_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
-    int64_t tokens = x->shape[0], k = x->shape[1], tiles = (tokens + GM_ACT_TILE - 1) / GM_ACT_TILE;
+    const int64_t tokens = x->shape[0], k = x->shape[1];
     const float *data;
     GM_TRY(float_operand(q, x, &data));
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, quantize_act, tiles, 1, LAUNCH_FTZ, .out = array_ptr(out), .x = data, .x_stride = k,
-                  .tokens = tokens, .k = k);
+    return DISPATCH(q, quantize_act, tokens, .out = array_ptr(out), .x = data, .x_stride = k, .tokens = tokens, .k = k);
 }
 
 const gm_op quantize_activations_op = {.name = "quantize_activations", .n_in = 1, .n_out = 1, .nondiff = 1,
@@ -139,118 +137,28 @@ static gm_status product_rows(gm_queue *q, const gm_array *x, const void **data)
     return GM_OK;
 }
 
-static const void *rows_from(const gm_array *x, const void *data, int64_t first) {
-    const int64_t k = x->shape[1];
-    return (const char *)data + (is_int8(x) ? (int64_t)act_bytes(first, k) : first * k * (is_bf16(x) ? 2 : 4));
+static gm_row_form form_of(const gm_array *x) {
+    return is_int8(x) ? GM_FORM_INT8 : is_bf16(x) ? GM_FORM_BF16 : GM_FORM_F32;
 }
 
-/* Tokens go in parts that run side by side: pieces are then some tens of microseconds, so that threads end together,
- * and activations stay in the second-level cache. The parts of a matrix of few rows are half as large. All are whole
- * tiles. */
-#define PART_TOKENS 128
-#define FEW_ROWS 1280
-
-static int64_t part_tokens(int format, int64_t rows) {
-    return (format <= GM_QUANT_bf16 ? GM_DENSE_TOKENS : PART_TOKENS) / (rows < FEW_ROWS ? 2 : 1);
-}
-
-/* A matrix that is not packed yet is packed some rows at a time, which are multiplied while they are in the cache: whole
- * blocks of activations, whatever the panels. */
-#define SLAB_BYTES ((int64_t)512 << 10)
-#define SLAB_UNIT 64
-static_assert(SLAB_UNIT % GM_DENSE_PANEL == 0 && SLAB_UNIT % 32 == 0, "whole panels, whole blocks of activations");
-
-static int64_t row_bytes(const gm_array *w) {
-    return w->shape[1] / gm_quants[w->format].values * gm_quants[w->format].bytes;
-}
-/* Rows that are multiplied at a time, of w and another one of as many rows. */
-static int64_t slab_rows(const gm_array *w, const gm_array *other) {
-    const int64_t all = row_bytes(w) + row_bytes(other) + 1, most = SLAB_BYTES / all / SLAB_UNIT * SLAB_UNIT,
-                  n = most > SLAB_UNIT ? most : SLAB_UNIT;
-    return n > w->shape[0] || (!array_rows(w) && !array_rows(other)) ? w->shape[0] : n;
-}
-/* Room for so many rows of w, or NULL where it is packed. */
-static gm_status slab_room(gm_queue *q, const gm_array *w, int64_t rows, void **room) {
-    *room = array_rows(w) ? queue_scratch(q, (size_t)kernels_packed_bytes(queue_kernels(q), w->format, rows, w->shape[1]))
-                          : NULL;
-    return *room || !array_rows(w) ? GM_OK : error_code();
-}
-static void slab_fence(gm_queue *q, const gm_array *w) {
-    if (array_rows(w))
-        queue_fence(q);
-}
-/* n rows of w from `first` on, packed: where they are, or, between fences, in the room. */
-static gm_status slab_pack(gm_queue *q, const gm_array *w, int64_t first, int64_t n, void *room, const void **packed) {
+static gm_matrix matrix_of(const gm_array *w) {
     const gm_rows *rows = array_rows(w);
-    if (!rows) {
-        *packed = (const char *)array_ptr(w) + first * row_bytes(w);
-        return GM_OK;
-    }
-    *packed = room;
-    return LAUNCH(q, pack, kernels_panels(queue_kernels(q), w->format, n), 1, LAUNCH_PART, .out = room,
-                  .in = (const char *)rows->data + (rows->map ? 0 : first * row_bytes(w)),
-                  .row_map = rows->map ? rows->map + first : NULL, .format = w->format, .rows = n, .k = w->shape[1]);
-}
-
-/* Dense panels keep denormals. */
-static int part_flags(int format, int64_t tokens, int64_t share) {
-    return (tokens > share ? LAUNCH_PART : 0) | (format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0);
-}
-
-/* Panels of a piece of `matrices` that have `panels` each, work: multiply-adds for one of them. At most some
- * microseconds of work, and of memory traffic when there is one token. Within that a matrix is 16 pieces, for its threads
- * to end together; a small one is not worth handing its parts from core to core. Panels of a piece share what is made of
- * many tokens. */
-static int64_t piece_panels(int64_t panels, int64_t work, int64_t tokens, bool rounded, int matrices) {
-    int64_t most = 262144 / work, grain = panels / 16;
-    if (tokens > 1 && most < 4)
-        most = 4;
-    if (grain > most)
-        grain = most;
-    if (grain > 4)
-        grain = grain / 4 * 4;
-    if (rounded && tokens >= 16)
-        return 6 / matrices;
-    if (panels * work < 140000)
-        return panels;
-    return grain < 1 ? 1 : grain;
+    return (gm_matrix){.data = rows ? rows->data : array_ptr(w), .format = w->format, .rows = w->shape[0],
+                       .k = w->shape[1], .in_rows = rows != NULL, .row_map = rows ? rows->map : NULL};
 }
 
 static gm_status product_eval(gm_array *out, gm_queue *q) {
-    const gm_kernels *kernels = queue_kernels(q);
     const gm_array *x = out->in[0], *w = out->in[1], *bias = out->in[2], *residual = out->in[3];
-    const int64_t tokens = x->shape[0], k = w->shape[1], rows = w->shape[0], slab = slab_rows(w, w);
     const float *bias_data = NULL, *residual_data = NULL;
     const void *data;
-    void *room;
     if (!array_is_none(bias))
         GM_TRY(float_operand(q, bias, &bias_data));
     if (!array_is_none(residual))
         GM_TRY(float_operand(q, residual, &residual_data));
     GM_TRY(product_rows(q, x, &data));
     GM_TRY(array_is_none(residual) ? array_alloc(out, q) : array_alloc_like(out, q, 3));
-    GM_TRY(slab_room(q, w, slab, &room));
-    const int64_t work = kernels_panel(kernels, w->format) * k * tokens + 1, share = part_tokens(w->format, rows);
-    const gm_kernel kernel = is_bf16(x)   ? kernels->matmul_bf16
-                             : is_int8(x) ? kernels->matmul_int8 : kernels->matmul_float;
-    for (int64_t row = 0; row < rows; row += slab) {
-        const int64_t n = rows - row < slab ? rows - row : slab, panels = kernels_panels(kernels, w->format, n),
-                      grain = piece_panels(panels, work, tokens, is_bf16(x), 1);
-        const void *weight;
-        slab_fence(q, w);
-        GM_TRY(slab_pack(q, w, row, n, room, &weight));
-        slab_fence(q, w);
-        for (int64_t first = 0; first < tokens; first += share) {
-            const int64_t at = first * rows + row;
-            const gm_matmul_args part = {
-                .out = (float *)array_ptr(out) + at, .out_stride = rows, .x = rows_from(x, data, first),
-                .x_stride = k, .x_bf16 = is_bf16(x), .weight = weight, .format = w->format,
-                .bias = bias_data ? bias_data + row : NULL, .residual = residual_data ? residual_data + at : NULL,
-                .rows = n, .k = k, .tokens = tokens - first < share ? tokens - first : share};
-            GM_TRY(queue_launch(q, kernel, &part, sizeof part, panels, grain, part_flags(w->format, tokens, share)));
-        }
-    }
-    return GM_OK;
+    return DISPATCH(q, packed_matmul, x->shape[0], .out = array_ptr(out), .x = data, .form = form_of(x),
+                    .weight = matrix_of(w), .bias = bias_data, .residual = residual_data);
 }
 
 const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer,
@@ -291,47 +199,13 @@ static gm_status glu_infer(gm_array *const *in, int n_in, const void *param, gm_
 
 static gm_status glu_eval(gm_array *out, gm_queue *q) {
     const glu_param *p = out->param;
-    const gm_kernels *kernels = queue_kernels(q);
-    const gm_array *x = out->in[0], *gate = out->in[1], *up = out->in[2];
-    const int64_t tokens = x->shape[0], k = gate->shape[1], rows = gate->shape[0],
-                  panel = kernels_panel(kernels, gate->format), share = part_tokens(gate->format, rows),
-                  unit = panel < 32 ? 32 / panel : 1, slab = slab_rows(gate, up);
-    const gm_row_form form = p->type == GM_PACKED ? GM_FORM_INT8 : p->type == GM_BFLOAT16 ? GM_FORM_BF16 : GM_FORM_F32;
+    const gm_array *x = out->in[0];
     const void *data;
-    void *room[2];
     GM_TRY(product_rows(q, x, &data));
     GM_TRY(array_alloc(out, q));
-    GM_TRY(slab_room(q, gate, slab, &room[0]));
-    GM_TRY(slab_room(q, up, slab, &room[1]));
-    for (int64_t row = 0; row < rows; row += slab) {
-        const int64_t n = rows - row < slab ? rows - row : slab, panels = kernels_panels(kernels, gate->format, n);
-        const void *gate_weight, *up_weight;
-        int64_t grain = piece_panels(panels, 2 * panel * k * tokens + 1, tokens, is_bf16(x), 2);
-        grain = grain < unit ? unit : grain / unit * unit;       /* whole blocks of activations */
-        slab_fence(q, gate);
-        slab_fence(q, up);
-        GM_TRY(slab_pack(q, gate, row, n, room[0], &gate_weight));
-        GM_TRY(slab_pack(q, up, row, n, room[1], &up_weight));
-        slab_fence(q, gate);
-        slab_fence(q, up);
-        for (int64_t first = 0; first < tokens; first += share) {
-            const gm_matmul_args product = {.x = rows_from(x, data, first), .x_stride = k, .x_bf16 = is_bf16(x),
-                                            .rows = n, .k = k,
-                                            .tokens = tokens - first < share ? tokens - first : share};
-            gm_matmul_glu_args part = {.form = form, .int8 = is_int8(x), .bf16 = is_bf16(x), .gate = product,
-                                       .up = product, .glu.kind = p->gelu ? GM_GLU_GELU : GM_GLU_SILU, .row = row,
-                                       .out_rows = rows};
-            part.gate.weight = gate_weight;
-            part.gate.format = gate->format;
-            part.up.weight = up_weight;
-            part.up.format = up->format;
-            part.out = (char *)array_ptr(out) + (form == GM_FORM_INT8 ? (int64_t)act_bytes(first, rows)
-                                                                      : first * rows * (form == GM_FORM_BF16 ? 2 : 4));
-            GM_TRY(queue_launch(q, kernels->matmul_glu, &part, sizeof part, panels, grain,
-                                part_flags(gate->format, tokens, share)));
-        }
-    }
-    return GM_OK;
+    return DISPATCH(q, packed_glu, x->shape[0], .out = array_ptr(out), .out_form = form_of(out), .x = data,
+                    .form = form_of(x), .gate = matrix_of(out->in[1]), .up = matrix_of(out->in[2]),
+                    .kind = p->gelu ? GM_GLU_GELU : GM_GLU_SILU);
 }
 
 static gm_array *glu_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {

@@ -5,4 +5,6 @@ const gm_contracts contracts_cpu = {
 #define CONTRACT(name, range, doc) .name = cpu_##name,
 #include "contracts.def"
 #undef CONTRACT
+    .packed_bytes = cpu_packed_bytes,
+    .multiplies_bf16 = cpu_multiplies_bf16,
 };

@@ -10,6 +10,8 @@
 #define CONTRACT(name, range, doc) bool cpu_##name(gm_recorder *r, const gm_##name##_args *a, int64_t n);
 #include "contracts.def"
 #undef CONTRACT
+int64_t cpu_packed_bytes(const gm_kernels *kernels, int format, int64_t rows, int64_t k);
+bool cpu_multiplies_bf16(const gm_kernels *kernels);
 
 /* A loop over [0, n) with these arguments, a pointer. */
 #define LAUNCH(r, name, args, n, grain, flags) \

@@ -1,0 +1,187 @@
+/* launch_matrices.c - products with packed matrices: parts of tokens, pieces of panels, rows that are packed on the way. */
+#include <assert.h>
+#include "cpu/launch.h"
+
+/* Dense panels keep denormals: in float16 they are numbers of some size. */
+static int format_flags(int format) { return format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0; }
+
+int64_t cpu_packed_bytes(const gm_kernels *kernels, int format, int64_t rows, int64_t k) {
+    return kernels_packed_bytes(kernels, format, rows, k);
+}
+
+bool cpu_pack(gm_recorder *r, const gm_pack_args *a, int64_t n) {
+    return LAUNCH(r, pack, a, kernels_panels(r->kernels, a->format, n), 4, 0);
+}
+bool cpu_dequantize(gm_recorder *r, const gm_dequantize_args *a, int64_t n) {
+    return LAUNCH(r, dequantize, a, n, 1 + GRAIN / a->k, 0);
+}
+bool cpu_embed(gm_recorder *r, const gm_embed_args *a, int64_t n) {
+    return LAUNCH(r, embed, a, n, 8, format_flags(a->format));
+}
+bool cpu_quantize_act(gm_recorder *r, const gm_quantize_act_args *a, int64_t n) {
+    return LAUNCH(r, quantize_act, a, (n + GM_ACT_TILE - 1) / GM_ACT_TILE, 1, LAUNCH_FTZ);
+}
+
+/* ---- parts of tokens ---- */
+/* They run side by side: pieces are then some tens of microseconds, so that threads end together, and activations stay in
+ * the second-level cache. The parts of a matrix of few rows are half as large. All are whole tiles. */
+#define PART_TOKENS 128
+#define FEW_ROWS 1280
+
+static int64_t part_tokens(const gm_matrix *w) {
+    return (w->format <= GM_QUANT_bf16 ? GM_DENSE_TOKENS : PART_TOKENS) / (w->rows < FEW_ROWS ? 2 : 1);
+}
+
+static int part_flags(int format, int64_t tokens, int64_t share) {
+    return (tokens > share ? LAUNCH_PART : 0) | format_flags(format);
+}
+
+static const void *rows_from(const void *x, gm_row_form form, int64_t k, int64_t first) {
+    return (const char *)x + (form == GM_FORM_INT8 ? (int64_t)act_bytes(first, k)
+                                                   : first * k * (form == GM_FORM_BF16 ? 2 : 4));
+}
+
+/* ---- slabs ---- */
+/* A matrix that is not packed yet is packed some rows at a time, which are multiplied while they are in the cache: whole
+ * blocks of activations, whatever the panels. */
+#define SLAB_BYTES ((int64_t)512 << 10)
+#define SLAB_UNIT 64
+static_assert(SLAB_UNIT % GM_DENSE_PANEL == 0 && SLAB_UNIT % 32 == 0, "whole panels, whole blocks of activations");
+
+static int64_t row_bytes(const gm_matrix *w) { return w->k / gm_quants[w->format].values * gm_quants[w->format].bytes; }
+/* Rows that are multiplied at a time, of w and another one of as many rows. */
+static int64_t slab_rows(const gm_matrix *w, const gm_matrix *other) {
+    const int64_t all = row_bytes(w) + row_bytes(other) + 1, most = SLAB_BYTES / all / SLAB_UNIT * SLAB_UNIT,
+                  n = most > SLAB_UNIT ? most : SLAB_UNIT;
+    return n > w->rows || (!w->in_rows && !other->in_rows) ? w->rows : n;
+}
+/* Where so many rows of w are packed, or NULL where it is packed. */
+static bool slab_workspace(gm_recorder *r, const gm_matrix *w, int64_t rows, void **memory) {
+    *memory = w->in_rows ? r->workspace(r, (size_t)kernels_packed_bytes(r->kernels, w->format, rows, w->k)) : NULL;
+    return *memory || !w->in_rows;
+}
+static void slab_fence(gm_recorder *r, const gm_matrix *w) {
+    if (w->in_rows)
+        r->fence(r);
+}
+/* n rows of w from `first` on, packed: where they are, or, between fences, in the workspace. */
+static bool slab_pack(gm_recorder *r, const gm_matrix *w, int64_t first, int64_t n, void *memory, const void **packed) {
+    if (!w->in_rows) {
+        *packed = (const char *)w->data + first * row_bytes(w);
+        return true;
+    }
+    *packed = memory;
+    const gm_pack_args a = {.out = memory, .in = (const char *)w->data + (w->row_map ? 0 : first * row_bytes(w)),
+                            .row_map = w->row_map ? w->row_map + first : NULL, .format = w->format, .rows = n, .k = w->k};
+    return LAUNCH(r, pack, &a, kernels_panels(r->kernels, w->format, n), 1, LAUNCH_PART);
+}
+
+/* ---- products ---- */
+/* Panels of a piece of `matrices` that have `panels` each, work: multiply-adds for one of them. At most some
+ * microseconds of work, and of memory traffic when there is one token. Within that a matrix is 16 pieces, for its threads
+ * to end together; a small one is not worth handing its parts from core to core. Panels of a piece share what is made of
+ * many tokens. */
+static int64_t piece_panels(int64_t panels, int64_t work, int64_t tokens, bool rounded, int matrices) {
+    int64_t most = 262144 / work, grain = panels / 16;
+    if (tokens > 1 && most < 4)
+        most = 4;
+    if (grain > most)
+        grain = most;
+    if (grain > 4)
+        grain = grain / 4 * 4;
+    if (rounded && tokens >= 16)
+        return 6 / matrices;
+    if (panels * work < 140000)
+        return panels;
+    return grain < 1 ? 1 : grain;
+}
+
+/* Rows row .. row + n of the matrix, which are at `weight`, times all tokens. */
+static bool multiply_slab(gm_recorder *r, const gm_packed_matmul_args *a, int64_t tokens, int64_t row, int64_t n,
+                          const void *weight) {
+    const gm_matrix *w = &a->weight;
+    const gm_kernels *kernels = r->kernels;
+    const bool rounded = a->form == GM_FORM_BF16;
+    const int64_t panels = kernels_panels(kernels, w->format, n), share = part_tokens(w);
+    const int64_t grain = piece_panels(panels, kernels_panel(kernels, w->format) * w->k * tokens + 1, tokens, rounded, 1);
+    const gm_kernel kernel = rounded ? kernels->matmul_bf16
+                             : a->form == GM_FORM_INT8 ? kernels->matmul_int8 : kernels->matmul_float;
+    for (int64_t first = 0; first < tokens; first += share) {
+        const int64_t at = first * w->rows + row;
+        const gm_matmul_args part = {
+            .out = a->out + at, .out_stride = w->rows, .x = rows_from(a->x, a->form, w->k, first), .x_stride = w->k,
+            .x_bf16 = rounded, .weight = weight, .format = w->format, .bias = a->bias ? a->bias + row : NULL,
+            .residual = a->residual ? a->residual + at : NULL, .rows = n, .k = w->k,
+            .tokens = tokens - first < share ? tokens - first : share};
+        if (!r->launch(r, kernel, &part, sizeof part, panels, grain, part_flags(w->format, tokens, share)))
+            return false;
+    }
+    return true;
+}
+
+bool cpu_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n) {
+    const gm_matrix *w = &a->weight;
+    const int64_t slab = slab_rows(w, w);
+    void *memory;
+    if (!slab_workspace(r, w, slab, &memory))
+        return false;
+    for (int64_t row = 0; row < w->rows; row += slab) {
+        const int64_t rows = w->rows - row < slab ? w->rows - row : slab;
+        const void *weight;
+        slab_fence(r, w);
+        if (!slab_pack(r, w, row, rows, memory, &weight))
+            return false;
+        slab_fence(r, w);
+        if (!multiply_slab(r, a, n, row, rows, weight))
+            return false;
+    }
+    return true;
+}
+
+/* weights: rows row .. row + n of gate and up. */
+static bool multiply_glu_slab(gm_recorder *r, const gm_packed_glu_args *a, int64_t tokens, int64_t row, int64_t n,
+                              const void *const *weights) {
+    const gm_matrix *gate = &a->gate;
+    const bool int8 = a->form == GM_FORM_INT8, rounded = a->form == GM_FORM_BF16;
+    const int64_t panel = kernels_panel(r->kernels, gate->format), panels = kernels_panels(r->kernels, gate->format, n);
+    const int64_t k = gate->k, share = part_tokens(gate), unit = panel < 32 ? 32 / panel : 1;
+    int64_t grain = piece_panels(panels, 2 * panel * k * tokens + 1, tokens, rounded, 2);
+    grain = grain < unit ? unit : grain / unit * unit;       /* whole blocks of activations */
+    for (int64_t first = 0; first < tokens; first += share) {
+        const gm_matmul_args product = {.x = rows_from(a->x, a->form, k, first), .x_stride = k, .x_bf16 = rounded,
+                                        .rows = n, .k = k, .tokens = tokens - first < share ? tokens - first : share};
+        gm_matmul_glu_args part = {.out = (void *)rows_from(a->out, a->out_form, gate->rows, first), .form = a->out_form,
+                                   .int8 = int8, .bf16 = rounded, .gate = product, .up = product, .glu.kind = a->kind,
+                                   .row = row, .out_rows = gate->rows};
+        part.gate.weight = weights[0];
+        part.gate.format = gate->format;
+        part.up.weight = weights[1];
+        part.up.format = a->up.format;
+        if (!LAUNCH(r, matmul_glu, &part, panels, grain, part_flags(gate->format, tokens, share)))
+            return false;
+    }
+    return true;
+}
+
+bool cpu_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
+    const gm_matrix *both[2] = {&a->gate, &a->up};
+    const int64_t all = a->gate.rows, slab = slab_rows(both[0], both[1]);
+    const void *weights[2];
+    void *memory[2];
+    for (int i = 0; i < 2; i++)
+        if (!slab_workspace(r, both[i], slab, &memory[i]))
+            return false;
+    for (int64_t row = 0; row < all; row += slab) {
+        const int64_t rows = all - row < slab ? all - row : slab;
+        slab_fence(r, both[0]);
+        slab_fence(r, both[1]);
+        for (int i = 0; i < 2; i++)
+            if (!slab_pack(r, both[i], row, rows, memory[i], &weights[i]))
+                return false;
+        slab_fence(r, both[0]);
+        slab_fence(r, both[1]);
+        if (!multiply_glu_slab(r, a, n, row, rows, weights))
+            return false;
+    }
+    return true;
+}
