@@ -146,6 +146,26 @@ def test_the_binding_uses_only_the_public_header():
     assert not wrong, "\n".join(wrong)
 
 
+# How work is cut, packed and laid out, which is the backend's matter. Where it still stands elsewhere: less of it, never more.
+CUTTING = re.compile(r"\bGRAIN\w*|\w*_FLOPS\b|\bkernels_(?:gemm|panel|packed)\w*|\bgroup_(?:arranged|column_units)\b|"
+                     r"\bGM_(?:GEMM|SDPA_(?!DIM)|GROUP|QUERY_TILE|SCAN_BLOCK|DELTA_ROWS|CONV_CHANNELS|EXPERT_COLUMNS|DENSE)\w*|"
+                     r"->(?:panel_rows|gemm_\w+|act_pairs)\b")
+RECORDING = re.compile(r"\bqueue_(?:kernels|launch)\(|\bLAUNCH\(|\bengine_kernels\(")
+NOT_MOVED = {"csrc/ops/ops.h", "csrc/ops/product.c", "csrc/ops/conv_node.c", "csrc/ops/attention.c", "csrc/ops/recurrent.c"}
+
+
+def test_operations_leave_cutting_to_the_backend():
+    found = {}
+    for path in tracked(".c", ".h"):
+        if folder_of(path) in {"core", "ops", "models", "transform", "nn", "train"}:
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                text = re.sub(r"/\*.*?\*/", " ", file.read(), flags=re.S)
+            names = {*CUTTING.findall(text), *(RECORDING.findall(text) if folder_of(path) != "core" else ())}
+            if names:
+                found[path] = sorted(names)
+    assert found.keys() == NOT_MOVED, found
+
+
 def test_the_top_of_the_house():
     try:
         listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True,

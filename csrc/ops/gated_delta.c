@@ -59,9 +59,9 @@ static gm_status gated_delta_eval(gm_array *out, gm_queue *q) {
     }
     GM_TRY(array_alloc(out, q));
     const int64_t rows = v[0] * v[2] * v[3];
-    return LAUNCH(q, gated_delta, rows, 1 + 65536 / (v[1] * k[3] + 1), 0, .out = array_ptr(out), .q = in[0], .k = in[1],
-                  .v = in[2], .gamma = in[3], .beta = in[4], .state = in[5], .mask = mask, .n_tokens = v[1],
-                  .n_heads = v[2], .n_key_heads = k[2], .n_keys = k[3], .n_values = v[3]);
+    return DISPATCH(q, gated_delta, rows, .out = array_ptr(out), .q = in[0], .k = in[1],
+                    .v = in[2], .gamma = in[3], .beta = in[4], .state = in[5], .mask = mask, .n_tokens = v[1],
+                    .n_heads = v[2], .n_key_heads = k[2], .n_keys = k[3], .n_values = v[3]);
 }
 
 /* x[:, t] of a [B, T, ...] array. */

@@ -39,9 +39,9 @@ static gm_status angles_eval(gm_array *out, gm_queue *q) {
         at = copy;
     }
     GM_TRY(array_alloc(out, q));
-    return LAUNCH(q, rope_angles, out->shape[0], 1 + 2048 / (out->shape[2] + 1), 0, .out = array_ptr(out),
-                  .positions = at, .inv_freq = inv_freq, .half = out->shape[2],
-                  .factor = ((const angles_param *)out->param)->factor);
+    return DISPATCH(q, rope_angles, out->shape[0], .out = array_ptr(out),
+                    .positions = at, .inv_freq = inv_freq, .half = out->shape[2],
+                    .factor = ((const angles_param *)out->param)->factor);
 }
 
 static gm_status angles_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
@@ -128,15 +128,15 @@ static gm_status rope_eval(gm_array *out, gm_queue *q) {
     float *angles = queue_scratch(q, (size_t)(offset->size * steps * p->dims) * sizeof(float));
     if (!angles)
         return error_code();
-    GM_TRY(LAUNCH(q, rope_table, offset->size * steps, 1 + 4096 / half, 0, .out = angles, .offset = start,
-                  .steps = steps, .half = half, .freqs = freqs, .base = p->base, .scale = p->scale,
-                  .inverse = p->inverse != 0));
+    GM_TRY(DISPATCH(q, rope_table, offset->size * steps, .out = angles, .offset = start,
+                    .steps = steps, .half = half, .freqs = freqs, .base = p->base, .scale = p->scale,
+                    .inverse = p->inverse != 0));
     queue_fence(q);
-    return LAUNCH(q, rope, x->shape[0] * heads * steps, 1 + 8192 / x->shape[n - 1], 0, .out = array_ptr(out),
-                  .x = data, .angles = angles, .type = out->dtype, .heads = heads, .steps = steps,
-                  .dim = x->shape[n - 1], .half = half, .batch_stride = strides[0], .head_stride = strides[1],
-                  .step_stride = strides[2], .angle_stride = offset->size == 1 ? 0 : steps * p->dims,
-                  .interleaved = p->traditional != 0);
+    return DISPATCH(q, rope, x->shape[0] * heads * steps, .out = array_ptr(out),
+                    .x = data, .angles = angles, .type = out->dtype, .heads = heads, .steps = steps,
+                    .dim = x->shape[n - 1], .half = half, .batch_stride = strides[0], .head_stride = strides[1],
+                    .step_stride = strides[2], .angle_stride = offset->size == 1 ? 0 : steps * p->dims,
+                    .interleaved = p->traditional != 0);
 }
 
 /* A rotation's transpose is its inverse. */

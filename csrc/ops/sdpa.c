@@ -69,12 +69,10 @@ static gm_status mask_operand(gm_queue *q, const gm_array *mask, gm_sdpa_args *a
 static gm_status sdpa_eval(gm_array *out, gm_queue *q) {
     const sdpa_param *p = out->param;
     gm_array **in = out->in;
-    const gm_kernels *kernels = queue_kernels(q);
     gm_sdpa_args a = {.type = out->dtype, .batches = out->shape[0], .n_heads = out->shape[1],
                       .n_kv_heads = in[IN_K]->shape[1], .queries = out->shape[2], .keys = in[IN_K]->shape[2],
                       .dim = in[IN_Q]->shape[3], .value_dim = out->shape[3], .scale = p->scale,
                       .causal = p->causal != 0};
-    int64_t heads = a.batches * a.n_kv_heads, rows = a.n_heads / a.n_kv_heads * a.queries;
     GM_TRY(rows_operand(q, in[IN_Q], &a.q, a.q_strides));
     GM_TRY(rows_operand(q, in[IN_K], &a.k, a.k_strides));
     GM_TRY(rows_operand(q, in[IN_V], &a.v, a.v_strides));
@@ -84,27 +82,7 @@ static gm_status sdpa_eval(gm_array *out, gm_queue *q) {
         GM_TRY(float_operand(q, in[IN_SINKS], &a.sinks));
     GM_TRY(array_alloc(out, q));
     a.out = array_ptr(out);
-    if (rows <= GM_SDPA_FEW) {
-        int64_t blocks = gm_sdpa_blocks(a.keys);
-        a.partial = queue_scratch(q, (size_t)(heads * rows * blocks * (a.value_dim + 2)) * sizeof(float) + 1);
-        if (!a.partial)
-            return error_code();
-        GM_TRY(queue_launch(q, kernels->sdpa_split, &a, sizeof a, heads * blocks, 1 + 64 / (a.dim + 1), 0));
-        queue_fence(q);
-        return queue_launch(q, kernels->sdpa_merge, &a, sizeof a, heads * rows, 1 + 4096 / (a.value_dim + 1), 0);
-    }
-    int64_t tiles = gm_sdpa_tiles(a.keys), tile = gm_sdpa_tile(a.value_dim);
-    a.packed_k = queue_scratch(q, (size_t)(heads * tiles * GM_SDPA_LANES * a.dim) * sizeof(float) + 1);
-    if (!a.packed_k)
-        return error_code();
-    if (a.type != GM_FLOAT32) {
-        a.packed_v = queue_scratch(q, (size_t)(heads * a.keys * a.value_dim) * sizeof(float) + 1);
-        if (!a.packed_v)
-            return error_code();
-    }
-    GM_TRY(queue_launch(q, kernels->sdpa_pack, &a, sizeof a, heads * tiles, 1 + 512 / (a.dim + 1), 0));
-    queue_fence(q);
-    return queue_launch(q, kernels->sdpa, &a, sizeof a, heads * ((rows + tile - 1) / tile), 1, 0);
+    return DISPATCH_ARGS(q, sdpa, a.batches * a.n_heads * a.queries, &a);
 }
 
 /* K and V are not repeated for the heads that share them: [B, kv, group, T, D] against [B, kv, 1, S, D]. */
