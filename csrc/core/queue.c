@@ -1,6 +1,7 @@
 /* queue.c - recording launches. Invariants in queue.h. */
 #include "core/queue_state.h"
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
 #include "core/graph.h"
 
@@ -123,27 +124,13 @@ int32_t *queue_flag(gm_queue *q, const char *message) {
 gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size) { return add_flag(q, op, size); }
 
 /* ---- hazards ---- */
-gm_status queue_grow(void **items, size_t *capacity, size_t count, size_t item) {
-    if (count < *capacity)
-        return GM_OK;
-    size_t n = *capacity ? *capacity * 2 : 32;
-    while (n <= count)
-        n *= 2;
-    void *p = memory_resize(*items, n * item);
-    if (!p)
-        return error_code();
-    *items = p;
-    *capacity = n;
-    return GM_OK;
-}
-
 static gm_status note(access **list, size_t *count, size_t *capacity, gm_buffer *b, bool solo) {
     for (size_t i = *count; i-- > 0;)
         if ((*list)[i].buf == b) {
             (*list)[i].solo &= solo;
             return GM_OK;
         }
-    GM_TRY(queue_grow((void **)list, capacity, *count, sizeof **list));
+    GM_TRY(grow_array(list, *count, capacity, 1, sizeof **list));
     (*list)[(*count)++] = (access){b, solo};
     return GM_OK;
 }
@@ -181,7 +168,7 @@ static gm_status place_gates(gm_queue *q) {
 gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags) {
     if (n <= 0)
         return GM_OK;
-    GM_TRY(queue_grow((void **)&q->launches, (size_t *)&q->capacity, (size_t)q->count, sizeof *q->launches));
+    GM_TRY(grow_array(&q->launches, (size_t)q->count, (size_t *)&q->capacity, 1, sizeof *q->launches));
     GM_TRY(place_gates(q));
     void *copy = queue_arena(q, size);
     if (!copy)

@@ -1,5 +1,6 @@
 /* queue_memory.c - memory in stream order: what dies while a queue is recorded is used again by its later launches. */
 #include "core/queue_state.h"
+#include "base/grow.h"
 
 void queue_release(gm_queue *q, bool clear_marks) {
     for (size_t i = 0; i < q->n_scratch; i++)
@@ -63,12 +64,12 @@ void queue_hold(gm_queue *q, gm_buffer *b) {
 
 gm_status queue_room(gm_queue *q, size_t buffers) {
     q->room = buffers;
-    GM_TRY(queue_grow((void **)&q->free_, &q->cap_free, q->n_free + q->n_scratch + buffers, sizeof *q->free_));
-    return queue_grow((void **)&q->held, &q->cap_held, q->n_held + q->n_scratch + buffers, sizeof *q->held);
+    GM_TRY(grow_array(&q->free_, q->n_free, &q->cap_free, q->n_scratch + buffers, sizeof *q->free_));
+    return grow_array(&q->held, q->n_held, &q->cap_held, q->n_scratch + buffers, sizeof *q->held);
 }
 
 void *queue_scratch(gm_queue *q, size_t bytes) {
-    if (queue_grow((void **)&q->scratch, &q->cap_scratch, q->n_scratch, sizeof *q->scratch) != GM_OK ||
+    if (grow_array(&q->scratch, q->n_scratch, &q->cap_scratch, 1, sizeof *q->scratch) != GM_OK ||
         queue_room(q, q->room + 1) != GM_OK)
         return NULL;
     gm_buffer *b = queue_take(q, bytes);

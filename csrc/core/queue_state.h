@@ -72,8 +72,6 @@ struct gm_queue {
     _Atomic bool cancelled;
 };
 
-/* Makes place for one item more than `count`. */
-gm_status queue_grow(void **items, size_t *capacity, size_t count, size_t item);
 /* Returns the buffers that the recording holds. Their marks are written under the run lock only: a queue that dies outside
  * it leaves them stale, which its unique epoch makes harmless. */
 void queue_release(gm_queue *q, bool clear_marks);
