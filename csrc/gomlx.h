@@ -99,6 +99,8 @@ typedef struct {
     int64_t stride[3], low[3], high[3], dilation[3], input_dilation[3];
 } gm_conv_sizes;
 
+/* The rows of a forward pass and the caches of their sequences: csrc/ops/batch_state.h. */
+typedef struct gm_batch_state gm_batch_state;
 /* One layer's attention over a slot of the caches. window: keys that a row sees, 0 all; softcap 0: none. */
 typedef struct { int slot, n_heads, n_kv_heads, head_dim, window; float scale, softcap; } gm_attention_spec;
 
@@ -526,14 +528,13 @@ typedef struct gm_session gm_session;
 gm_status gm_session_new(gm_model *m, gm_session **out);
 void gm_session_free(gm_session *s);          /* NULL is fine */
 int64_t gm_session_length(const gm_session *s);      /* ids that are in the cache */
-/* All of them: the prompts and the output of its streams, without stop ids. The last ones may not be in the cache: a token
- * that was drawn is computed when the next one is. Borrowed until the session is used. */
+/* All ids: the prompts and the output of its streams, without stop ids. The last ones may not be in the cache: a sampled
+ * token is computed together with the next one. Borrowed until the session is used. */
 const int32_t *gm_session_ids(const gm_session *s, size_t *n);
-/* Forgets the ids from length on; gm_session_length tells what is left in the cache, which may be less: recurrent layers
- * fall back to states kept now and then, sliding windows to where their keys are all there. What is missing is computed
- * again. */
+/* Drops the ids from `length` on. The cache may keep fewer (gm_session_length): recurrent layers fall back to their last
+ * checkpoint, sliding windows to a position whose keys are all there. What is missing is computed again. */
 gm_status gm_session_truncate(gm_session *s, int64_t length);
-/* The same sequence once more. Nothing is copied before one of both goes on. */
+/* A copy of the sequence. Nothing is copied until either is extended (copy-on-write). */
 gm_status gm_session_fork(gm_session *s, gm_session **out);
 gm_status gm_session_bytes(gm_session *s, int64_t *bytes);    /* memory that it holds; shared with forks: counted in each */
 /* The session as bytes that a model of the same shape and kv_dtype restores, in another process too, bit for bit (states
@@ -548,7 +549,7 @@ typedef struct {
     gm_sampling sampling;
     int64_t max_tokens;           /* -1: until a stop or the end of the context; 0: only the prompt is computed, which
                                    * may fill the context */
-    int64_t min_tokens;           /* stop ids cannot be drawn before so many tokens */
+    int64_t min_tokens;           /* stop ids are forbidden until there are this many tokens */
     const int32_t *stop_ids; size_t n_stop_ids;
     const char *const *stop_texts; size_t n_stop_texts;  /* UTF-8 */
     int32_t top_logprobs;         /* alternatives reported with each token, at most GM_MAX_LOGPROBS */
@@ -556,8 +557,8 @@ typedef struct {
                                    * gm_stream_sample then ends the stream */
     double timeout_seconds;       /* from gm_stream_open on; 0: none */
     gm_prefill prefill;
-    /* Changes on the way, and activations for gm_stream_activation. A stream with either has passes of its own; one
-     * with edits takes nothing from its session and leaves it empty. */
+    /* Edits of activations, and activations for gm_stream_activation. A stream with either has passes of its own; one
+     * with edits reuses nothing of its session and leaves it empty. */
     const gm_edit *edits; size_t n_edits;
     const int64_t *activations; size_t n_activations;
     gm_profile *profile;          /* NULL, or where what its passes did is added; outlives the stream */
@@ -616,7 +617,7 @@ void gm_stream_free(gm_stream *st);           /* the session stays usable */
  * forward passes; each gets the bits that it would get alone. One thread at a time. */
 typedef struct gm_decoder gm_decoder;
 gm_status gm_decoder_new(gm_model *m, gm_decoder **out);
-void gm_decoder_free(gm_decoder *d);          /* the members stay as they are; NULL is fine */
+void gm_decoder_free(gm_decoder *d);          /* its members remain usable; NULL is fine */
 /* The stream, which must live until its last event or gm_stream_free; at most 1024 at a time. */
 gm_status gm_decoder_add(gm_decoder *d, gm_stream *st);
 /* The next event of any member, as gm_stream_next gives it, and whose it is. A failure with *which set is that member's
@@ -625,7 +626,7 @@ gm_status gm_decoder_next(gm_decoder *d, int slice_ms, gm_stream **which, gm_tok
 /* NULL, or where what all passes do is added that have rows of a stream with a profile; outlives the decoder. A pass that
  * has other rows than those that decode is one of prefill. */
 void gm_decoder_set_profile(gm_decoder *d, gm_profile *profile);
-void gm_decoder_pause(gm_decoder *d);         /* gives up the pass under way; it is computed again when asked for */
+void gm_decoder_pause(gm_decoder *d);         /* abandons the current pass; the next call computes it again */
 
 /* ---- scoring: what the model says of given sequences, each in a fresh session ---- */
 typedef enum {

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include "batch.h"
 #include "quants.h"
 
 /* The element types; gomlx.h publishes the same numbers as gm_dtype. */
@@ -537,14 +538,14 @@ typedef struct {                          /* x [batches, heads, steps, dim], the
     bool interleaved;                     /* pairs (2i, 2i+1) instead of (i, i + half); the rest of dim is copied */
 } gm_rope_args;
 
-/* Blocks of the cache, laid out as quants.h says; GM_T_KV_Q8_0 is a kv_type only. k_tables[sequence] is the address of an array of pointers, that of
- * block b of the sequence's keys at b; v_tables the same of its values. What is not used may be anything, NULL too. */
+/* Blocks of the cache are laid out as quants.h says; GM_T_KV_Q8_0 is a kv_type only. Blocks that no row sees may be anything,
+ * NULL too. Sequences, their rows and their caches are those of batch.h. */
 #define GM_T_KV_Q8_0 100
 typedef struct {                          /* half-split pairs; the first 2*half of head_dim turn */
     float *q_out; const float *q, *k, *v, *angles;      /* q, q_out [rows, n_heads, head_dim]; k, v [rows, n_kv_heads, head_dim] */
     int64_t q_stride, k_stride, v_stride;               /* between rows of q, k, v; q_out is contiguous. k NULL: nothing to append */
-    const int64_t *k_tables, *v_tables;                 /* one per sequence */
-    const int32_t *sequence, *position;                 /* per row */
+    const gm_cache_address *keys, *values;              /* of each sequence */
+    const int32_t *sequence, *positions;                /* of each row */
     int kv_type;                                        /* GM_T_F32, GM_T_F16, GM_T_BF16 or GM_T_KV_Q8_0 */
     int64_t n_heads, n_kv_heads, head_dim, half;
 } gm_rope_cache_args;
@@ -554,21 +555,20 @@ typedef struct {                          /* half-split pairs; the first 2*half 
  * o = sum of weight * v in key order; blocks merge in block order. `attention` and split + merge give the same bits. */
 typedef struct {
     float *out; const float *q;                         /* [rows, n_heads, head_dim] */
-    const int64_t *k_tables, *v_tables;
-    const int32_t *sequence, *position;                 /* per row */
+    const gm_cache_address *keys, *values;              /* of each sequence */
+    const int32_t *sequence, *positions;                /* of each row */
     int kv_type;
     int64_t n_heads, n_kv_heads, head_dim;
     int64_t window;                                     /* 0: no window */
     float scale, softcap;                               /* softcap 0: none */
     const float *sinks;                                 /* [n_heads] or NULL */
-    const int32_t *tiles; int64_t n_tiles;              /* attention: pairs {first row, rows <= GM_QUERY_TILE}, one sequence each */
+    const gm_query_tile *tiles;                         /* attention */
     /* split and merge: [rows][n_heads][max_blocks][head_dim + 2]: o, m, l of the blocks from the first that the row sees */
     float *partial; int64_t max_blocks;
     const int32_t *n_blocks;                            /* split: blocks a row may see now, NULL: max_blocks; the range is rows x kv heads x these */
 } gm_attention_args;
 typedef gm_attention_args gm_attention_split_args;
 typedef gm_attention_args gm_attention_merge_args;
-#define GM_QUERY_TILE 16
 
 /* For each token t of a sequence, with S a row of the state [n_keys]: S *= gamma; d = (value - S . k) * beta; S += d * k;
  * out[t] = S . q. A row of out holds the n_tokens outputs and then the last state. Row r is value component r % n_values of
@@ -583,13 +583,12 @@ typedef struct {
     int64_t n_tokens, n_heads, n_key_heads, n_keys, n_values;
 } gm_gated_delta_args;
 
-/* Layers with a state, over rows of sequences: row r is of sequence[r] at position[r]; span s, of one sequence and side by
- * side, are rows first[s] up to first[s + 1]. states: the address of each sequence's state, which is zeros where a span
- * begins at position 0. */
+/* Layers with a state, over rows of sequences (batch.h). A state is taken for zeros where a sequence's first row is at
+ * position 0. */
 typedef struct {                          /* out = silu of a causal convolution of each channel; all float32 */
     float *out; const float *x, *weight;  /* [rows, channels]; weight [channels, taps] */
-    const int64_t *states;                /* [taps - 1, channels]: the rows before, oldest first */
-    const int32_t *sequence, *position, *first;
+    const gm_cache_address *states;       /* of each sequence [taps - 1, channels]: the rows before, oldest first */
+    const int32_t *positions, *first;     /* of each row; of each sequence */
     int64_t channels, taps;
 } gm_cached_conv_args;
 #define GM_CONV_CHANNELS 128              /* of one unit of cached_conv */
@@ -598,8 +597,8 @@ typedef struct {                          /* the rule of gated_delta; all float3
     float *out;                           /* [rows, n_heads, n_values] */
     const float *q, *k, *v;               /* [rows, n_key_heads, n_keys] twice, [rows, n_heads, n_values] */
     const float *decay, *beta;            /* [rows, n_heads] */
-    const int64_t *states;                /* [n_heads, n_values, n_keys] */
-    const int32_t *sequence, *position, *first;
+    const gm_cache_address *states;       /* of each sequence [n_heads, n_values, n_keys] */
+    const int32_t *positions, *first;     /* of each row; of each sequence */
     int64_t n_heads, n_key_heads, n_keys, n_values;
     bool tiled;                           /* head h reads key head h % n_key_heads, else h / (n_heads / n_key_heads) */
 } gm_cached_gated_delta_args;

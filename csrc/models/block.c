@@ -5,7 +5,7 @@
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind) {
     int i = kind == LAYER_SLIDING ? ROPE_SLIDING : ROPE_FULL;
     if (!p->angles[i])
-        p->angles[i] = gm_rope_angles(s, p->batch->positions, p->model->inv_freq[i], p->model->rope_factor[i]);
+        p->angles[i] = gm_rope_angles(s, p->batch->state->positions, p->model->inv_freq[i], p->model->rope_factor[i]);
     return p->angles[i];
 }
 
@@ -33,7 +33,7 @@ static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, gm_array *q, gm_arra
         keys = gm_astype(s, gm_astype(s, keys, (gm_dtype)kv_type), GM_FLOAT32);
     if (!taps_has(taps, i, TAP_ATTENTION_WEIGHTS))
         return q && keys;
-    gm_array *weights = taps_weights(s, q, keys, sinks, p->batch->positions, spec);
+    gm_array *weights = taps_weights(s, q, keys, sinks, p->batch->state->positions, spec);
     return pass_tap(s, p, i, TAP_ATTENTION_WEIGHTS, weights) != NULL;
 }
 
@@ -62,8 +62,7 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
     gm_array *angles = pass_angles(s, p, l->kind), *sinks = w->sinks ? w->sinks : GM_NONE;
     if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, q, k, angles, sinks, &spec))
         return NULL;
-    gm_array *mixed = gm_cached_attention(s, q, k, v, angles, sinks, p->batch->rows, p->batch->tables,
-                                          p->batch->n_sequences, p->batch->spans, &spec);
+    gm_array *mixed = gm_cached_attention(s, q, k, v, angles, sinks, p->batch->state, &spec);
     return pass_tap(s, p, i, TAP_ATTENTION, mixed);
 }
 
@@ -93,7 +92,7 @@ gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, g
 }
 
 gm_array *embed_tokens(gm_scope *s, gm_pass *p) {
-    gm_array *x = linear_embed(s, &p->model->embedding, p->batch->tokens, (float)p->model->config.embedding_scale);
+    gm_array *x = linear_embed(s, &p->model->embedding, p->batch->state->tokens, (float)p->model->config.embedding_scale);
     return pass_tap(s, p, -1, TAP_EMBEDDING, x);
 }
 
@@ -106,9 +105,9 @@ gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden) {
     const gm_config *c = &p->model->config;
     if (hidden)
         return x;
-    if (p->batch->wanted) {
-        x = gm_take(s, x, p->batch->wanted, 0);
-        p->positions = p->batch->taps ? gm_take(s, p->batch->positions, p->batch->wanted, 0) : NULL;
+    if (p->batch->logit_rows) {
+        x = gm_take(s, x, p->batch->logit_rows, 0);
+        p->positions = p->batch->taps ? gm_take(s, p->batch->state->positions, p->batch->logit_rows, 0) : NULL;
     }
     gm_activation out = {.x = gm_rms_norm(s, x, p->model->norm, (float)c->eps)};
     out.x = pass_tap(s, p, -1, TAP_FINAL_NORM, out.x);

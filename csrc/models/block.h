@@ -52,12 +52,12 @@ typedef struct {
     const gm_model *model;
     const gm_batch *batch;
     gm_array *angles[GM_ROPES];
-    gm_array *positions;         /* of the rows wanted, once only these are left */
+    gm_array *positions;         /* of the rows that need logits, once only these are left */
 } gm_pass;
 /* x, or what the pass's edits make of it: taps.h. layer -1: of the model. */
 static inline gm_array *pass_tap(gm_scope *s, gm_pass *p, int64_t layer, gm_tap_point point, gm_array *x) {
     gm_taps *taps = p->batch->taps;
-    return taps ? taps_apply(s, taps, layer, point, x, p->positions ? p->positions : p->batch->positions) : x;
+    return taps ? taps_apply(s, taps, layer, point, x, p->positions ? p->positions : p->batch->state->positions) : x;
 }
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind);
 
@@ -89,6 +89,6 @@ gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights
 gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
 /* The embedding of the pass's tokens, times the config's scale. */
 gm_array *embed_tokens(gm_scope *s, gm_pass *p);
-/* The end of every forward: rows wanted, final norm, head, softcap; or x itself when only caches are filled. */
+/* The end of every forward: rows that need logits, final norm, head, softcap; or x itself when only caches are filled. */
 gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden);
 #endif

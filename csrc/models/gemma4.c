@@ -186,7 +186,7 @@ static gm_array *scaled(gm_scope *s, gm_array *x, double factor) {
 static gm_array *layer_inputs(gm_scope *s, gm_pass *p, gm_array *x) {
     const gm_config *c = &p->model->config;
     const globals *g = (const globals *)(const void *)p->model->globals;
-    gm_array *said = linear_embed(s, &g->embedding, p->batch->tokens, sqrtf((float)c->per_layer_input));
+    gm_array *said = linear_embed(s, &g->embedding, p->batch->state->tokens, sqrtf((float)c->per_layer_input));
     gm_activation in = {.x = scaled(s, x, 1 / sqrt((double)c->hidden))};
     gm_array *made = norm_apply(s, linear_apply(s, &g->projection, &in, GM_NONE), g->norm, c->per_layer_input, c->eps);
     return scaled(s, gm_add(s, made, said), sqrt(0.5));

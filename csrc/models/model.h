@@ -10,17 +10,13 @@
 #include "nn/cache.h"
 #include "nn/linear.h"
 #include "nn/rope.h"
+#include "ops/batch_state.h"
 
-/* The rows of one forward pass: parts of sequences one after another. All arrays are evaluated. */
+/* What a forward pass is recorded for. */
 typedef struct {
-    gm_array *tokens;            /* int32 [n] */
-    gm_array *positions;         /* int32 [n] */
-    gm_array *rows;              /* int32 [2n + 3]: sequence and position of each row, and more (in ops.def) */
-    gm_array *wanted;            /* rows whose logits are asked for [m], or NULL: all */
-    gm_array *tables;            /* int64 [slots, 2, n_sequences]: addresses (nn/cache.h), other ones in each run */
-    const int32_t *spans;        /* rows of each sequence */
-    int n_sequences;
-    gm_taps *taps;               /* what is looked at and changed on the way, or NULL */
+    const gm_batch_state *state; /* its rows and their caches */
+    gm_array *logit_rows;        /* rows that need logits: int32 [m], evaluated; NULL: all */
+    gm_taps *taps;               /* activations that are read and edited, or NULL */
 } gm_batch;
 
 #define GM_MAX_BATCH 1024        /* sequences in one forward pass */
@@ -150,7 +146,7 @@ struct gm_architecture {
     const gm_weight_field *fields, *globals;     /* end with name NULL; globals may be NULL */
     /* Reads what this architecture has, over the class defaults that it sets first: config.h. */
     gm_status (*configure)(const config_source *s, gm_config *c);
-    /* float32 logits [wanted, vocab]; with hidden: the last layer's output instead, for passes that only fill
+    /* float32 logits [logit_rows, vocab]; with hidden: the last layer's output instead, for passes that only fill
      * caches. */
     gm_array *(*forward)(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
     /* Columns of float32 that a row holds inside of a layer at its peak, for estimates: from what the halves of the MLP

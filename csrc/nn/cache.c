@@ -348,11 +348,12 @@ int64_t cache_bytes(const gm_cache *c) {
     return bytes;
 }
 
-void cache_addresses(const gm_cache *c, int slot, void **first, void **second) {
+void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]) {
     const slot_memory *m = &c->slots[slot];
-    const bool blocks = c->layout->slots[slot].kind == CACHE_KV;
-    *first = blocks ? (void *)m->first : m->first[0];
-    *second = blocks ? (void *)m->second : m->second[0];
+    void *const *const memory[2] = {m->first, m->second};
+    for (int i = 0; i < 2; i++)
+        arrays[i] = c->layout->slots[slot].kind == CACHE_KV ? (gm_cache_address){.blocks = memory[i]}
+                                                            : (gm_cache_address){.state = memory[i][0]};
 }
 
 /* ---- as bytes ---- */

@@ -1,22 +1,26 @@
 /* attention.c - softmax(q k^T) v over the caches of sequences; over plain arrays it is in sdpa.c.
  * Source of the block-wise form: Milakov and Gimelshein 2018; Dao et al., FlashAttention, 2022. */
 #include <string.h>
+#include "ops/batch_state.h"
 #include "ops/ops.h"
 
-/* Inputs: q, k, v (k and v GM_NONE: an earlier layer of the pass filled the slot), angles, sinks, rows and tables (as
- * in ops.def), and how many rows each sequence has. The blocks behind the tables are written in place. */
+/* Inputs: q, k, v (k and v GM_NONE: an earlier layer of the pass filled the slot), angles, sinks, and the block of the
+ * batch's state. The caches that it has addresses of are written in place. */
 typedef struct {
-    int32_t n_sequences, one_row_each;
+    gm_batch_shape shape;
+    int32_t kv_type;
+    int64_t max_blocks;
     gm_attention_spec spec;
 } cached_param;
 #define SPEC_FIELD(kind, name) {kind, offsetof(cached_param, spec.name), #name, 1}
-static const gm_field cached_fields[] = {{FIELD_INT, offsetof(cached_param, n_sequences), "n_sequences", 1},
-                                         {FIELD_INT, offsetof(cached_param, one_row_each), "one_row_each", 1},
+static const gm_field cached_fields[] = {{FIELD_INT, offsetof(cached_param, shape), "shape", 4},
+                                         {FIELD_INT, offsetof(cached_param, kv_type), "kv_type", 1},
+                                         {FIELD_INT64, offsetof(cached_param, max_blocks), "max_blocks", 1},
                                          SPEC_FIELD(FIELD_INT, slot), SPEC_FIELD(FIELD_INT, n_heads),
                                          SPEC_FIELD(FIELD_INT, n_kv_heads), SPEC_FIELD(FIELD_INT, head_dim),
                                          SPEC_FIELD(FIELD_INT, window), SPEC_FIELD(FIELD_FLOAT, scale),
                                          SPEC_FIELD(FIELD_FLOAT, softcap), {0}};
-enum { IN_Q, IN_K, IN_V, IN_ANGLES, IN_SINKS, IN_ROWS, IN_TABLES, IN_SPANS, INPUTS };
+enum { IN_Q, IN_K, IN_V, IN_ANGLES, IN_SINKS, IN_BATCH, INPUTS };
 
 static gm_status check_rows(const gm_array *a, const char *name, int64_t n, int64_t width) {
     if (a->dtype == GM_FLOAT32 && a->ndim == 2 && a->shape[0] == n && a->shape[1] == width)
@@ -30,7 +34,7 @@ static gm_status check_rows(const gm_array *a, const char *name, int64_t n, int6
 static gm_status cached_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     const cached_param *p = param;
     const gm_attention_spec *spec = &p->spec;
-    const gm_array *angles = in[IN_ANGLES], *sinks = in[IN_SINKS], *tables = in[IN_TABLES];
+    const gm_array *angles = in[IN_ANGLES], *sinks = in[IN_SINKS];
     int64_t n = in[IN_Q]->ndim == 2 ? in[IN_Q]->shape[0] : -1;
     (void)n_in;
     GM_TRY(check_rows(in[IN_Q], "q", n, (int64_t)spec->n_heads * spec->head_dim));
@@ -40,16 +44,12 @@ static gm_status cached_infer(gm_array *const *in, int n_in, const void *param, 
         GM_TRY(check_rows(in[IN_K], "k", n, (int64_t)spec->n_kv_heads * spec->head_dim));
         GM_TRY(check_rows(in[IN_V], "v", n, (int64_t)spec->n_kv_heads * spec->head_dim));
     }
-    if (in[IN_ROWS]->dtype != GM_INT32 || in[IN_ROWS]->size < 2 * n + ROWS_FIXED ||
-        angles->ndim != 3 || angles->shape[0] != n || 2 * angles->shape[2] > spec->head_dim)
-        return gm_fail(GM_ESHAPE, "cached_attention: rows or angles do not fit %lld rows of %d sequences",
-                       (long long)n, p->n_sequences);
-    if (tables->dtype != GM_INT64 || tables->ndim != 3 || tables->shape[1] != 2 ||
-        tables->shape[2] != p->n_sequences || spec->slot < 0 || spec->slot >= tables->shape[0]) {
+    GM_TRY(batch_state_check("cached_attention", in[IN_BATCH], &p->shape, n, spec->slot));
+    if (angles->ndim != 3 || angles->shape[0] != n || 2 * angles->shape[2] > spec->head_dim) {
         char text[128];
-        array_text(tables, text);
-        return gm_fail(GM_ESHAPE, "cached_attention: tables are %s, expected int64(slots,2,%d) with a slot %d", text,
-                       p->n_sequences, spec->slot);
+        array_text(angles, text);
+        return gm_fail(GM_ESHAPE, "cached_attention: angles are %s, expected float32(%lld,2,half) with half up to %d",
+                       text, (long long)n, spec->head_dim / 2);
     }
     if (!array_is_none(sinks) && (sinks->dtype != GM_FLOAT32 || sinks->ndim != 1 || sinks->shape[0] != spec->n_heads)) {
         char text[128];
@@ -60,20 +60,20 @@ static gm_status cached_infer(gm_array *const *in, int n_in, const void *param, 
     return GM_OK;
 }
 
-/* One query a sequence: the keys are split into blocks, so that long contexts keep all threads busy. */
-static gm_status split_rows(gm_queue *q, gm_attention_args *a, int64_t n, const int32_t *in_use, int64_t room) {
+/* One query for each sequence: the keys are split into blocks, so that long contexts keep all threads busy. */
+static gm_status split_rows(gm_queue *q, gm_attention_args *a, int64_t n, const int32_t *n_blocks, int64_t max_blocks) {
     const gm_kernels *kernels = queue_kernels(q);
     const int64_t window_blocks = a->window / GM_KV_BLOCK + 2;
-    const bool windowed = a->window > 0 && window_blocks < room;
-    a->max_blocks = windowed ? window_blocks : room;
-    a->n_blocks = windowed ? NULL : in_use;
+    const bool windowed = a->window > 0 && window_blocks < max_blocks;
+    a->max_blocks = windowed ? window_blocks : max_blocks;
+    a->n_blocks = windowed ? NULL : n_blocks;
     a->partial = queue_scratch(q, (size_t)(n * a->n_heads * a->max_blocks * (a->head_dim + 2)) * sizeof(float));
     if (!a->partial)
         return error_code();
     GM_TRY(queue_launch(q, kernels->attention_split, a, sizeof *a, n * a->n_kv_heads * (windowed ? window_blocks : 1),
                         1, 0));
     if (!windowed)
-        queue_scale(q, in_use);
+        queue_scale(q, n_blocks);
     queue_fence(q);
     return queue_launch(q, kernels->attention_merge, a, sizeof *a, n * a->n_heads, 1 + 4096 / a->head_dim, 0);
 }
@@ -82,8 +82,7 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
     const cached_param *p = out->param;
     const gm_attention_spec *spec = &p->spec;
     const int64_t n = out->shape[0], q_dim = out->shape[1], kv_dim = (int64_t)spec->n_kv_heads * spec->head_dim;
-    const int32_t *rows = array_ptr(out->in[IN_ROWS]), *spans = array_ptr(out->in[IN_SPANS]);
-    const int64_t *tables = (const int64_t *)array_ptr(out->in[IN_TABLES]) + 2 * spec->slot * (int64_t)p->n_sequences;
+    const gm_batch_view batch = batch_view(array_ptr(out->in[IN_BATCH]), &p->shape);
     const bool append = !array_is_none(out->in[IN_K]), sinks = !array_is_none(out->in[IN_SINKS]);
     const float *qd, *kd = NULL, *vd = NULL, *angles, *sink = NULL;
     GM_TRY(float_operand(q, out->in[IN_Q], &qd));
@@ -95,36 +94,25 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
     if (sinks)
         GM_TRY(float_operand(q, out->in[IN_SINKS], &sink));
     GM_TRY(array_alloc(out, q));
-    float *turned = queue_scratch(q, (size_t)(n * q_dim) * sizeof(float) + 1);
-    if (!turned)
+    float *rotated = queue_scratch(q, (size_t)(n * q_dim) * sizeof(float) + 1);
+    if (!rotated)
         return error_code();
-    gm_attention_args args = {.out = array_ptr(out), .q = turned, .k_tables = tables,
-                              .v_tables = tables + p->n_sequences, .sequence = rows, .position = rows + n,
-                              .kv_type = rows[2 * n + ROWS_KV_TYPE], .n_heads = spec->n_heads,
+    gm_attention_args args = {.out = array_ptr(out), .q = rotated,
+                              .keys = batch_caches(&batch, &p->shape, spec->slot, 0),
+                              .values = batch_caches(&batch, &p->shape, spec->slot, 1), .sequence = batch.sequence,
+                              .positions = batch.positions, .kv_type = p->kv_type, .n_heads = spec->n_heads,
                               .n_kv_heads = spec->n_kv_heads, .head_dim = spec->head_dim, .window = spec->window,
-                              .scale = spec->scale, .softcap = spec->softcap, .sinks = sink};
-    GM_TRY(LAUNCH(q, rope_cache, n, 1 + 8192 / (q_dim + 2 * kv_dim), 0, .q_out = turned, .q = qd, .k = kd, .v = vd,
-                  .angles = angles, .q_stride = q_dim, .k_stride = kv_dim, .v_stride = kv_dim,
-                  .k_tables = args.k_tables, .v_tables = args.v_tables, .sequence = rows, .position = rows + n,
+                              .scale = spec->scale, .softcap = spec->softcap, .sinks = sink, .tiles = batch.tiles};
+    GM_TRY(LAUNCH(q, rope_cache, n, 1 + 8192 / (q_dim + 2 * kv_dim), 0, .q_out = rotated, .q = qd, .k = kd, .v = vd,
+                  .angles = angles, .q_stride = q_dim, .k_stride = kv_dim, .v_stride = kv_dim, .keys = args.keys,
+                  .values = args.values, .sequence = args.sequence, .positions = args.positions,
                   .kv_type = args.kv_type, .n_heads = spec->n_heads, .n_kv_heads = spec->n_kv_heads,
                   .head_dim = spec->head_dim, .half = out->in[IN_ANGLES]->shape[2]));
     queue_fence(q);
-    if (p->one_row_each)
-        return split_rows(q, &args, n, rows + 2 * n + ROWS_BLOCKS, rows[2 * n + ROWS_ROOM]);
-    int64_t n_tiles = 0;
-    for (int i = 0; i < p->n_sequences; i++)
-        n_tiles += (spans[i] + GM_QUERY_TILE - 1) / GM_QUERY_TILE;
-    int32_t *tiles = queue_arena(q, (size_t)(2 * n_tiles) * sizeof *tiles + 1), *t = tiles, first = 0;
-    if (!tiles)
-        return error_code();
-    for (int i = 0; i < p->n_sequences; first += spans[i++])          /* the longest first: threads end together */
-        for (int32_t at = (spans[i] + GM_QUERY_TILE - 1) / GM_QUERY_TILE * GM_QUERY_TILE; (at -= GM_QUERY_TILE) >= 0;) {
-            *t++ = first + at;
-            *t++ = spans[i] - at < GM_QUERY_TILE ? spans[i] - at : GM_QUERY_TILE;
-        }
-    args.tiles = tiles;
-    args.n_tiles = n_tiles;
-    return queue_launch(q, queue_kernels(q)->attention, &args, sizeof args, n_tiles * spec->n_kv_heads, 1, 0);
+    if (p->shape.tiles == 0)
+        return split_rows(q, &args, n, batch.n_blocks, p->max_blocks);
+    return queue_launch(q, queue_kernels(q)->attention, &args, sizeof args,
+                        (int64_t)p->shape.tiles * spec->n_kv_heads, 1, 0);
 }
 
 const gm_op cached_attention_op = {.name = "cached_attention", .n_in = INPUTS, .n_out = 1,
@@ -134,28 +122,16 @@ const gm_op cached_attention_op = {.name = "cached_attention", .n_in = INPUTS, .
                                    .eval = cached_eval, .work = GM_WORK_ATTENTION};
 
 gm_array *gm_cached_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *angles, gm_array *sinks,
-                              gm_array *rows, gm_array *tables, int n_sequences, const int32_t *spans,
-                              const gm_attention_spec *spec) {
+                              const gm_batch_state *batch, const gm_attention_spec *spec) {
     cached_param p;
-    bool one_each = true;
-    int64_t total = 0;
-    if (!q)
-        return NULL;
-    for (int i = 0; i < n_sequences; i++) {
-        one_each &= spans[i] == 1;
-        total += spans[i];
-    }
-    if (n_sequences < 1 || total != q->shape[0])
-        return gm_fail(GM_EVALUE, "cached_attention: spans of %d sequences add up to %lld rows, q has %lld",
-                       n_sequences, (long long)total, (long long)q->shape[0]), NULL;
     if (spec->n_kv_heads < 1 || spec->head_dim < 1 || spec->n_heads < 1 || spec->n_heads % spec->n_kv_heads)
         return gm_fail(GM_EVALUE, "cached_attention: %d heads of %d are not a multiple of %d key/value heads",
                        spec->n_heads, spec->head_dim, spec->n_kv_heads), NULL;
     memset(&p, 0, sizeof p);
-    p.n_sequences = n_sequences;
-    p.one_row_each = one_each;
+    p.shape = batch->shape;
+    p.kv_type = batch->kv_type;
+    p.max_blocks = batch->max_blocks;
     p.spec = *spec;
-    gm_array *span_array = gm_array_from(s, GM_INT32, 1, (int64_t[]){n_sequences}, spans);
-    gm_array *in[INPUTS] = {q, k, v, angles, sinks, rows, tables, span_array};
+    gm_array *in[INPUTS] = {q, k, v, angles, sinks, batch->block};
     return array_node(s, &cached_attention_op, in, INPUTS, &p);
 }

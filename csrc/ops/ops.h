@@ -17,10 +17,6 @@ const gm_op *op_record(const char *name);     /* NULL when there is none */
 #define GRAIN_LIGHT 32768       /* where memory is the limit */
 #define MAX_OPERANDS 4
 
-/* What follows the sequence and the position of each row in the rows of a forward pass (ops.def, cached_attention). What
- * comes after the first is fixed for a plan. */
-enum { ROWS_BLOCKS, ROWS_ROOM, ROWS_KV_TYPE, ROWS_FIXED };
-
 /* Dimensions merged where all operands allow it; memory from the queue's arena. */
 typedef struct {
     int ndim;

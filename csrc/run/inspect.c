@@ -38,7 +38,7 @@ static gm_status check_size(const gm_model *m, int64_t n, const int64_t *wanted,
 static gm_status begin(gm_inspection *in, const int32_t *ids, const int64_t *wanted, size_t n_wanted,
                        const gm_edit *edits, size_t n_edits) {
     const gm_model *m = in->model;
-    const int32_t span = (int32_t)in->n;
+    const int32_t count = (int32_t)in->n;
     bool logits;
     GM_TRY(check_size(m, in->n, wanted, n_wanted, &logits));
     GM_TRY(taps_new(m, wanted, n_wanted, edits, n_edits, &in->taps));
@@ -46,7 +46,7 @@ static gm_status begin(gm_inspection *in, const int32_t *ids, const int64_t *wan
         return error_code();
     memcpy(in->ids, ids, (size_t)in->n * sizeof *ids);
     GM_TRY(cache_new(&m->layout, &in->cache));
-    GM_TRY(step_new_tapped(m, &span, 1, logits ? STEP_ALL : STEP_NONE, in->taps, &in->step));
+    GM_TRY(step_new_tapped(m, &count, 1, logits ? STEP_ALL : STEP_NONE, in->taps, &in->step));
     return step_fill(in->step, 0, in->cache, in->ids, 0);
 }
 
@@ -81,9 +81,9 @@ gm_array *gm_inspect_result(gm_scope *s, const gm_inspection *in, size_t i) {
     if (i >= (size_t)in->taps->n_reads || !gm_model_activation(m, in->taps->reads[i], in->n, &info))
         return gm_fail(GM_EINDEX, "inspect: there is no result %zu", i), NULL;
     if (tap_point(in->taps->reads[i]) == TAP_STATE) {
-        void *conv, *state;
-        cache_addresses(in->cache, m->config.layers[tap_layer(in->taps->reads[i])].slot, &conv, &state);
-        return gm_array_from(s, info.dtype, info.ndim, info.shape, state);
+        gm_cache_address arrays[2];
+        cache_addresses(in->cache, m->config.layers[tap_layer(in->taps->reads[i])].slot, arrays);
+        return gm_array_from(s, info.dtype, info.ndim, info.shape, arrays[1].state);
     }
     const gm_array *read = in->taps->read[i];
     if (!read)

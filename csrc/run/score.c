@@ -25,7 +25,7 @@ struct gm_scoring {
     int64_t item, at;                /* the next row: position `at` of root, or of root * label, number `item` */
     bool at_labels;
     gm_step *step;
-    int32_t spans[SCORE_ROWS];       /* the pass under way: rows of each part, and of which item they are */
+    int32_t counts[SCORE_ROWS];       /* the pass under way: rows of each part, and of which item they are */
     int64_t items[SCORE_ROWS];
     int n_parts;
     int64_t first_at, next, next_at;         /* where its first part begins, and where it ends */
@@ -143,7 +143,7 @@ static gm_status next_pass(gm_scoring *s) {
         if (s->at_labels)
             take = left < SCORE_ROWS ? left : SCORE_ROWS;
         s->items[s->n_parts] = i;
-        s->spans[s->n_parts++] = (int32_t)take;
+        s->counts[s->n_parts++] = (int32_t)take;
         rows += take;
         at += take;
         if (at == item_rows(s, i)) {
@@ -157,7 +157,7 @@ static gm_status next_pass(gm_scoring *s) {
         return GM_END;
     step_free(s->step);
     s->step = NULL;
-    GM_TRY(step_new(s->model, s->spans, s->n_parts, want, &s->step));
+    GM_TRY(step_new(s->model, s->counts, s->n_parts, want, &s->step));
     drop_forks(s, s->at_labels && s->first_at ? 1 : 0);
     for (int p = 0; p < s->n_parts; p++) {
         int64_t from = p == 0 ? s->first_at : 0, k = s->items[p];
@@ -176,8 +176,8 @@ static gm_status next_pass(gm_scoring *s) {
 static void take(gm_scoring *s) {
     const float *rows = step_logits(s->step);
     const int64_t width = s->kind == GM_SCORE_HIDDEN ? s->model->config.hidden : s->model->config.vocab;
-    for (int p = 0, row = 0; p < s->n_parts; row += wanted(s) == STEP_LAST ? 1 : s->spans[p], p++) {
-        int64_t from = p == 0 ? s->first_at : 0, k = s->items[p], n = s->spans[p];
+    for (int p = 0, row = 0; p < s->n_parts; row += wanted(s) == STEP_LAST ? 1 : s->counts[p], p++) {
+        int64_t from = p == 0 ? s->first_at : 0, k = s->items[p], n = s->counts[p];
         const sequence *q = item(s, k);
         bool ends = from + n == item_rows(s, k);
         if (s->at_labels || s->kind == GM_SCORE_LOGPROBS) {

@@ -6,41 +6,27 @@
 
 struct gm_step {
     const gm_model *model;
-    int32_t *spans;
-    int n_parts;
+    gm_batch_state *batch;
     step_output output;
-    gm_array *tokens, *positions, *rows, *tables, *logits, *sums, *best;
+    gm_array *logits, *sums, *best;
     gm_taps *taps;               /* or NULL */
-    gm_phase_profile *profile;   /* of the run under way, or NULL */
+    gm_phase_profile *profile;   /* of the current run, or NULL */
     gm_plan *plan;
-    int32_t n;
-    bool running, packing;       /* a run is under way; the model's matrices are packed before it */
-    bool in_rows;                /* the plan reads them as they were before */
+    bool running, packing;       /* a run is under way; the model's matrices are being packed before it */
+    bool in_rows;                /* the plan reads the matrices as they were before packing */
     int64_t packing_ns;          /* that this took */
 };
-
-static int32_t *ints(const gm_array *a) { return array_ptr(a); }
-static int32_t *fixed(const gm_step *st) { return ints(st->rows) + 2 * st->n; }
 
 static gm_status build(gm_step *st) {
     gm_scope *s = gm_scope_open();
     if (!s)
         return GM_ENOMEM;
-    gm_array *last = NULL, *roots[3] = {NULL};
+    gm_array *roots[3] = {NULL};
     size_t n_roots = 1;
-    if (st->output == STEP_LAST && st->n > st->n_parts) {
-        last = array_new(s, GM_INT32, 1, (int64_t[]){st->n_parts});
-        for (int32_t i = 0, at = 0; last && i < st->n_parts; i++)
-            ints(last)[i] = (at += st->spans[i]) - 1;
-        if (!last) {
-            gm_scope_close(s);
-            return error_code();
-        }
-    }
-    gm_batch batch = {.tokens = st->tokens, .positions = st->positions, .rows = st->rows, .wanted = last,
-                      .tables = st->tables, .spans = st->spans, .n_sequences = st->n_parts, .taps = st->taps};
     const gm_model *m = st->model;
-    bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
+    const bool some = st->output == STEP_LAST && !batch_state_has_single_rows(st->batch);
+    gm_batch batch = {.state = st->batch, .logit_rows = some ? st->batch->last : NULL, .taps = st->taps};
+    const bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
     roots[0] = m->arch->forward(s, m, &batch, !logits);
     if (st->output == STEP_HIDDEN)
         roots[0] = gm_rms_norm(s, roots[0], m->norm, (float)m->config.eps);
@@ -64,41 +50,22 @@ static gm_status build(gm_step *st) {
     return status;
 }
 
-gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_step **out) {
-    return step_new_tapped(m, spans, n_parts, output, NULL, out);
+gm_status step_new(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_step **out) {
+    return step_new_tapped(m, counts, n_sequences, output, NULL, out);
 }
 
-gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_taps *taps,
+gm_status step_new_tapped(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_taps *taps,
                           gm_step **out) {
     *out = NULL;
-    if (n_parts < 1 || n_parts > GM_MAX_BATCH)
-        return gm_fail(GM_EVALUE, "a forward pass of %d sequences: expected 1 to %d", n_parts, GM_MAX_BATCH);
+    if (n_sequences < 1 || n_sequences > GM_MAX_BATCH)
+        return gm_fail(GM_EVALUE, "a forward pass of %d sequences: expected 1 to %d", n_sequences, GM_MAX_BATCH);
     gm_step *st = memory_zeroed(sizeof *st);
-    if (!st || !(st->spans = memory_array((size_t)n_parts, sizeof *spans))) {
-        memory_free(st);
+    if (!st)
         return GM_ENOMEM;
-    }
     st->model = m;
-    st->n_parts = n_parts;
     st->output = output;
     st->taps = taps;
-    memcpy(st->spans, spans, (size_t)n_parts * sizeof *spans);
-    for (int i = 0; i < n_parts; i++)
-        st->n += spans[i];
-    int64_t n = st->n, n_rows = 2 * n + ROWS_FIXED;
-    st->tokens = array_new(NULL, GM_INT32, 1, &n);
-    st->positions = array_new(NULL, GM_INT32, 1, &n);
-    st->rows = array_new(NULL, GM_INT32, 1, &n_rows);
-    st->tables = array_new(NULL, GM_INT64, 3, (int64_t[]){m->layout.n_slots, 2, n_parts});
-    gm_status status = st->tokens && st->positions && st->rows && st->tables ? GM_OK : error_code();
-    if (status == GM_OK) {
-        memset(ints(st->rows), 0, (size_t)n_rows * sizeof(int32_t));
-        for (int32_t i = 0, at = 0; i < n_parts; i++)
-            for (int32_t r = 0; r < spans[i]; r++)
-                ints(st->rows)[at++] = i;
-        fixed(st)[ROWS_KV_TYPE] = m->layout.kv_type;
-        status = build(st);
-    }
+    gm_status status = batch_state_new(counts, n_sequences, m->layout.n_slots, m->layout.kv_type, &st->batch);
     if (status != GM_OK) {
         step_free(st);
         return status;
@@ -118,18 +85,6 @@ static void release_roots(gm_step *st) {
     st->plan = NULL;
 }
 
-/* A plan with room for the key blocks in use, and then some: only passes of one row a sequence need it. */
-static gm_status make_room(gm_step *st) {
-    int32_t *more = fixed(st);
-    if (more[ROWS_BLOCKS] <= more[ROWS_ROOM] || (st->plan && st->n > st->n_parts))
-        return GM_OK;
-    more[ROWS_ROOM] = more[ROWS_BLOCKS] + more[ROWS_BLOCKS] / 2 + 2;
-    if (!st->plan)
-        return GM_OK;
-    release_roots(st);
-    return build(st);
-}
-
 static gm_status capture(gm_step *st) {
     gm_array *own[3] = {st->logits, st->sums, st->best};
     size_t n = st->sums ? 3 : 1;
@@ -147,15 +102,28 @@ static gm_status capture(gm_step *st) {
     return status;
 }
 
-static gm_status start_run(gm_step *st) {
-    GM_TRY(make_room(st));
-    if (st->plan && st->in_rows != model_in_rows(st->model)) {
-        release_roots(st);
-        GM_TRY(build(st));
-    }
-    if (!st->plan)
-        GM_TRY(capture(st));
+/* Whether the plan serves the caches and the model as they are now. Only passes of one row for each sequence depend on
+ * how many blocks of keys there are. */
+static bool plan_fits(const gm_step *st) {
+    const gm_batch_state *b = st->batch;
+    return st->plan && st->in_rows == model_in_rows(st->model)
+           && (!batch_state_has_single_rows(b) || *b->view.n_blocks <= b->max_blocks);
+}
+
+static gm_status make_plan(gm_step *st) {
+    const int64_t blocks = *st->batch->view.n_blocks;
+    release_roots(st);
+    if (blocks > st->batch->max_blocks)
+        st->batch->max_blocks = blocks + blocks / 2 + 2;
+    GM_TRY(build(st));
+    GM_TRY(capture(st));
     st->in_rows = model_in_rows(st->model);
+    return GM_OK;
+}
+
+static gm_status start_run(gm_step *st) {
+    if (!plan_fits(st))
+        GM_TRY(make_plan(st));
     GM_TRY(model_begin_pass(st->model));
     queue_profile(plan_queue(st->plan), st->profile);
     queue_start(plan_queue(st->plan), st->model->threads);
@@ -189,37 +157,24 @@ void step_free(gm_step *st) {
     if (!st)
         return;
     step_abandon(st);
-    gm_release(st->tokens);
-    gm_release(st->positions);
-    gm_release(st->rows);
-    gm_release(st->tables);
     release_roots(st);
-    memory_free(st->spans);
+    batch_state_free(st->batch);
     memory_free(st);
 }
 
-gm_status step_fill(gm_step *st, int part, gm_cache *cache, const int32_t *tokens, int64_t position) {
-    int32_t first = 0, count = st->spans[part];
-    for (int i = 0; i < part; i++)
-        first += st->spans[i];
-    for (int32_t i = 0; i < count; i++) {
+gm_status step_fill(gm_step *st, int sequence, gm_cache *cache, const int32_t *tokens, int64_t position) {
+    const int32_t count = batch_state_count(st->batch, sequence);
+    for (int32_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= st->model->config.vocab)
             return gm_fail(GM_EVALUE, "token id %d is outside the vocabulary of %lld", tokens[i],
                            (long long)st->model->config.vocab);
-        ints(st->tokens)[first + i] = tokens[i];
-        ints(st->positions)[first + i] = (int32_t)(position + i);
-        ints(st->rows)[st->n + first + i] = (int32_t)(position + i);
-    }
     GM_TRY(cache_reserve(cache, position, position + count));
-    int64_t *tables = array_ptr(st->tables);
+    batch_state_set_rows(st->batch, sequence, tokens, position);
     for (int i = 0; i < st->model->layout.n_slots; i++) {
-        void *keys, *values;
-        cache_addresses(cache, i, &keys, &values);
-        tables[2 * i * st->n_parts + part] = (int64_t)(intptr_t)keys;
-        tables[(2 * i + 1) * st->n_parts + part] = (int64_t)(intptr_t)values;
+        gm_cache_address arrays[2];
+        cache_addresses(cache, i, arrays);
+        batch_state_set_cache(st->batch, sequence, i, arrays);
     }
-    int32_t blocks = (int32_t)((position + count + GM_KV_BLOCK - 1) / GM_KV_BLOCK), *used = &fixed(st)[ROWS_BLOCKS];
-    *used = part == 0 || blocks > *used ? blocks : *used;
     return GM_OK;
 }
 

@@ -1,7 +1,7 @@
 /* step.h - one forward pass over rows of sequences, recorded as a plan at its first run and replayed after that.
- *  (1) What changes from run to run (tokens, positions, caches) is in small arrays, never in the plan: it serves any
- *      caches, as long as each sequence has the same number of rows. A plan that has too few key blocks is recorded
- *      again.
+ *  (1) What changes from run to run (tokens, positions, caches) is in the batch's state (ops/batch_state.h), never in
+ *      the plan: it serves any caches, as long as each sequence has the same number of rows. A plan for too few blocks
+ *      of keys is recorded again.
  *  (2) A run goes in slices and holds the run lock from its first slice to its last, also while the model's matrices
  *      are packed before it. */
 #ifndef GOMLX_RUN_STEP_H
@@ -14,18 +14,18 @@
 typedef enum { STEP_LAST, STEP_ALL, STEP_NONE, STEP_HIDDEN } step_output;
 
 typedef struct gm_step gm_step;
-/* spans: rows of each part. */
-gm_status step_new(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_step **out);
-/* The same, looked at and changed on the way; the taps belong to the caller, outlive the step, and hold what its runs
+/* counts: rows of each sequence. */
+gm_status step_new(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_step **out);
+/* The same with activations read and edited; the taps belong to the caller, outlive the step, and hold what its runs
  * read. */
-gm_status step_new_tapped(const gm_model *m, const int32_t *spans, int n_parts, step_output output, gm_taps *taps,
+gm_status step_new_tapped(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_taps *taps,
                           gm_step **out);
 void step_free(gm_step *step);                     /* NULL is fine; abandons a run that is under way */
 bool step_is_running(const gm_step *step);
 void step_abandon(gm_step *step);                  /* the rest of a run that is under way is skipped; NULL is fine */
-/* The sequence of a part, and the tokens of its rows, from this position on; the cache reaches for them here. All parts
- * before each run. */
-gm_status step_fill(gm_step *step, int part, gm_cache *cache, const int32_t *tokens, int64_t position);
+/* The cache of a sequence and the tokens of its rows, from this position on, for which the cache reserves memory. All
+ * sequences in turn, from the first, before each run. */
+gm_status step_fill(gm_step *step, int sequence, gm_cache *cache, const int32_t *tokens, int64_t position);
 /* Where setup_ns, wait_ns and work of the runs from now on are added, or NULL. */
 void step_profile(gm_step *step, gm_phase_profile *profile);
 /* GM_OK when the run is done, GM_AGAIN when the slice is over. slice_ms <= 0: no slices. After any other status the

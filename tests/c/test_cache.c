@@ -28,10 +28,10 @@ static int64_t item_of(int type) { return type == GM_FLOAT32 ? 4 : 2; }
 /* Byte `at` of the entry of a position and head, or NULL where the block is gone. at < DIM * item_of. */
 static uint8_t *entry(const gm_cache *c, const cache_layout *l, int slot, bool keys, int64_t position, int64_t h,
                       int64_t at) {
-    void *tables[2];
-    cache_addresses(c, slot, &tables[0], &tables[1]);
+    gm_cache_address at_slot[2];
+    cache_addresses(c, slot, at_slot);
     const int64_t item = item_of(l->kv_type), in = position % GM_KV_BLOCK, d = at / item;
-    uint8_t *block = ((uint8_t **)tables[keys ? 0 : 1])[position / GM_KV_BLOCK];
+    uint8_t *block = at_slot[keys ? 0 : 1].blocks[position / GM_KV_BLOCK];
     if (!block)
         return NULL;
     block += h * GM_KV_BLOCK * DIM * item;
@@ -53,13 +53,14 @@ static gm_status compute(gm_cache *c, const cache_layout *l, int64_t from, int64
                     }
             continue;
         }
-        void *conv, *state;
-        cache_addresses(c, i, &conv, &state);
+        gm_cache_address at_slot[2];
+        cache_addresses(c, i, at_slot);
+        float *conv = at_slot[0].state, *state = at_slot[1].state;
         for (int64_t p = from; p < to; p++) {
             for (int k = 0; k < CONV; k++)
-                ((float *)conv)[k] += (float)mix(p, k, salt);
+                conv[k] += (float)mix(p, k, salt);
             for (int k = 0; k < STATE; k++)
-                ((float *)state)[k] = ((float *)state)[k] * 0.5f + (float)mix(p, k, salt);
+                state[k] = state[k] * 0.5f + (float)mix(p, k, salt);
         }
     }
     return GM_OK;
@@ -71,7 +72,7 @@ static bool holds(const gm_cache *c, const cache_layout *l, int64_t length, int6
         const cache_slot *s = &l->slots[i];
         if (s->kind == CACHE_STATE) {
             float conv[CONV] = {0}, state[STATE] = {0};
-            void *have[2];
+            gm_cache_address have[2];
             if (length == 0)
                 continue;
             for (int64_t p = 0; p < length; p++) {
@@ -80,8 +81,8 @@ static bool holds(const gm_cache *c, const cache_layout *l, int64_t length, int6
                 for (int k = 0; k < STATE; k++)
                     state[k] = state[k] * 0.5f + (float)mix(p, k, p < fork ? before : after);
             }
-            cache_addresses(c, i, &have[0], &have[1]);
-            if (memcmp(have[0], conv, sizeof conv) != 0 || memcmp(have[1], state, sizeof state) != 0)
+            cache_addresses(c, i, have);
+            if (memcmp(have[0].state, conv, sizeof conv) != 0 || memcmp(have[1].state, state, sizeof state) != 0)
                 return false;
             continue;
         }
@@ -181,9 +182,9 @@ static void test_trim(void) {
     CHECK(compute(c, &l, left, left + 40, 2) == GM_OK && holds(c, &l, left + 40, left, 1, 2));
     /* A pass that did not end: the state in the middle of it is given up. */
     CHECK(cache_reserve(c, left + 40, left + 50) == GM_OK);
-    void *conv, *state;
-    cache_addresses(c, 2, &conv, &state);
-    memset(conv, 0xff, CONV * 4);
+    gm_cache_address at_slot[2];
+    cache_addresses(c, 2, at_slot);
+    memset(at_slot[0].state, 0xff, CONV * 4);
     const int64_t again = cache_trim(c, left + 40);
     CHECK(again == left + 40 && holds(c, &l, again, left, 1, 2));
     CHECK(cache_trim(c, 3) == 0 && compute(c, &l, 0, 20, 3) == GM_OK && holds(c, &l, 20, 0, 0, 3));
@@ -315,15 +316,15 @@ static void test_bytes(void) {
     cache_free(long_one);
     CHECK(cache_new(&q8, &c) == GM_OK && cache_new(&q8, &d) == GM_OK);
     CHECK(cache_reserve(c, 0, 21) == GM_OK && cache_reserve(d, 0, 21) == GM_OK);
-    void *a[2], *b[2];
-    cache_addresses(c, 0, &a[0], &a[1]);
-    cache_addresses(d, 0, &b[0], &b[1]);
+    gm_cache_address a[2], b[2];
+    cache_addresses(c, 0, a);
+    cache_addresses(d, 0, b);
     for (int k = 0; k < 2; k++) {              /* the second tile: five positions of it are there */
         const size_t unit = 16 * 34, head = GM_KV_BLOCK / 16 * unit;
-        memset(*(uint8_t **)a[k], 0x11, HEADS * head);
-        memset(*(uint8_t **)b[k], 0x77, HEADS * head);
+        memset(a[k].blocks[0], 0x11, HEADS * head);
+        memset(b[k].blocks[0], 0x77, HEADS * head);
         for (size_t h = 0; h < HEADS; h++) {
-            uint8_t *to = *(uint8_t **)b[k] + h * head, *from = *(uint8_t **)a[k] + h * head;
+            uint8_t *to = (uint8_t *)b[k].blocks[0] + h * head, *from = (uint8_t *)a[k].blocks[0] + h * head;
             memcpy(to, from, unit + 2 * 5);
             for (size_t j = 0; k == 0 && j < 32; j++)
                 memcpy(to + unit + 32 + 16 * j, from + unit + 32 + 16 * j, 5);

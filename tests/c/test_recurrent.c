@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "check.h"
 #include "core/graph.h"
+#include "ops/batch_state.h"
 
 enum { SEQUENCES = 3, LONGEST = 21 };
 static const int lengths[SEQUENCES] = {LONGEST, 1, 9};
@@ -61,47 +62,47 @@ static void end_layer(layer *l) {
     free(l->out);
 }
 
-/* A pass over spans[s] tokens of sequence s from done[s] on, sequences in descending order of rows; in slot 1 of 2. */
-static gm_status run_pass(layer *l, const int *sequence, int n, const int *done, const int32_t *spans) {
-    int32_t rows[2 * SEQUENCES * LONGEST + 1] = {0};
-    int64_t tables[2 * 2 * SEQUENCES], total = 0, at = 0;
+/* A pass over counts[i] tokens of sequence[i] from done[i] on, in slot 1 of 2. */
+static gm_status run_pass(layer *l, const int *sequence, int n, const int *done, const int32_t *counts) {
+    const int32_t tokens[LONGEST + 1] = {0};
     gm_array *in[5] = {NULL}, *out = NULL;
-    for (int i = 0; i < n; i++)
-        total += spans[i];
-    memset(tables, 0, sizeof tables);
+    gm_batch_state *batch;
+    gm_status status = batch_state_new(counts, n, 2, GM_FLOAT32, &batch);
+    if (status != GM_OK)
+        return status;
     for (int i = 0; i < n; i++) {
-        for (int t = 0; t < spans[i]; t++, at++) {
-            rows[at] = n - 1 - i;                           /* the table's order is not that of the rows */
-            rows[total + at] = done[i] + t;
-        }
-        tables[(2 + !l->taps) * n + n - 1 - i] = (int64_t)(intptr_t)l->states[sequence[i]];
+        gm_cache_address arrays[2] = {{.state = NULL}, {.state = NULL}};
+        arrays[!l->taps].state = l->states[sequence[i]];
+        batch_state_set_rows(batch, i, tokens, done[i]);
+        batch_state_set_cache(batch, i, 1, arrays);
     }
     gm_scope *s = gm_scope_open();
-    if (!s)
+    if (!s) {
+        batch_state_free(batch);
         return GM_ENOMEM;
+    }
+    const int64_t total = batch->shape.rows;
     for (int j = 0; j < l->n_in; j++) {
         float *x = malloc(sizeof *x * (size_t)(total * l->width[j] + 1)), *to = x;
-        for (int i = 0; i < n; i++, to += spans[i - 1] * l->width[j])
+        for (int i = 0; i < n; i++, to += counts[i - 1] * l->width[j])
             memcpy(to, l->in[j] + (sequence[i] * LONGEST + done[i]) * l->width[j],
-                   (size_t)(spans[i] * l->width[j]) * sizeof *x);
+                   (size_t)(counts[i] * l->width[j]) * sizeof *x);
         in[j] = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){total, l->width[j]}, x);
         free(x);
     }
-    gm_array *where = gm_array_from(s, GM_INT32, 1, (int64_t[]){2 * total + 1}, rows);
-    gm_array *table = gm_array_from(s, GM_INT64, 3, (int64_t[]){2, 2, n}, tables);
     if (l->taps) {
         gm_array *weight = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){l->channels, l->taps}, l->weight);
-        out = gm_cached_conv(s, in[0], weight, where, table, 1, n, spans);
+        out = gm_cached_conv(s, in[0], weight, batch, 1);
     } else {
-        out = gm_cached_gated_delta(s, in[0], in[1], in[2], in[3], in[4], where, table, 1, n, spans, l->key_heads,
-                                    l->heads, l->tiled);
+        out = gm_cached_gated_delta(s, in[0], in[1], in[2], in[3], in[4], batch, 1, l->key_heads, l->heads, l->tiled);
     }
-    gm_status status = out ? gm_eval(&out, 1) : GM_ENOMEM;
-    at = 0;
-    for (int i = 0; i < n && status == GM_OK; at += spans[i++])
+    status = out ? gm_eval(&out, 1) : GM_ENOMEM;
+    for (int i = 0; i < n && status == GM_OK; i++)
         memcpy(l->out + (sequence[i] * LONGEST + done[i]) * l->out_width,
-               (float *)gm_array_data(out) + at * l->out_width, (size_t)(spans[i] * l->out_width) * sizeof(float));
+               (float *)gm_array_data(out) + batch->view.first[i] * l->out_width,
+               (size_t)(counts[i] * l->out_width) * sizeof(float));
     gm_scope_close(s);
+    batch_state_free(batch);
     return status;
 }
 
@@ -111,24 +112,24 @@ static bool run_all(layer *l, int chunk, bool together) {
     bool right = true, more = true;
     for (int s = 0; s < SEQUENCES && !together; s++)
         for (; done[s] < lengths[s]; done[s] += chunk) {
-            int32_t span = lengths[s] - done[s] < chunk ? lengths[s] - done[s] : chunk;
-            right &= run_pass(l, &s, 1, &done[s], &span) == GM_OK;
+            int32_t count = lengths[s] - done[s] < chunk ? lengths[s] - done[s] : chunk;
+            right &= run_pass(l, &s, 1, &done[s], &count) == GM_OK;
         }
     while (together && more) {
         int sequence[SEQUENCES], from[SEQUENCES], n = 0;
-        int32_t spans[SEQUENCES];
+        int32_t counts[SEQUENCES];
         for (int s = 0; s < SEQUENCES; s++)
             if (done[s] < lengths[s]) {
                 const int want = s == 2 ? chunk + 1 : chunk, left = lengths[s] - done[s];
                 sequence[n] = s;
                 from[n] = done[s];
-                spans[n++] = left < want ? left : want;
+                counts[n++] = left < want ? left : want;
             }
         more = n > 0;
         if (more)
-            right &= run_pass(l, sequence, n, from, spans) == GM_OK;
+            right &= run_pass(l, sequence, n, from, counts) == GM_OK;
         for (int i = 0; i < n; i++)
-            done[sequence[i]] += spans[i];
+            done[sequence[i]] += counts[i];
     }
     return right;
 }
@@ -250,38 +251,39 @@ static void delta_rules(void) {
 /* What does not fit is refused before anything runs. */
 static void refusals(void) {
     gm_scope *s = gm_scope_open();
-    const int32_t spans[2] = {2, 1}, short_spans[2] = {1, 1}, zeros[9] = {0};
-    const int64_t addresses[8] = {0};
+    gm_batch_state *batch, *small;
     float data[64] = {0};
+    CHECK(batch_state_new((int32_t[]){2, 1}, 2, 2, GM_FLOAT32, &batch) == GM_OK);
+    CHECK(batch_state_new((int32_t[]){1, 1}, 2, 2, GM_FLOAT32, &small) == GM_OK);
     gm_array *x = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){3, 8}, data);
     gm_array *weight = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){8, 4}, data);
-    gm_array *rows = gm_array_from(s, GM_INT32, 1, (int64_t[]){7}, zeros);
-    gm_array *few = gm_array_from(s, GM_INT32, 1, (int64_t[]){5}, zeros);
-    gm_array *tables = gm_array_from(s, GM_INT64, 3, (int64_t[]){2, 2, 2}, addresses);
     gm_array *gates = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){3, 2}, data);
-    CHECK(gm_cached_conv(s, x, weight, rows, tables, 1, 2, spans) != NULL);
-    CHECK(!gm_cached_conv(s, x, weight, rows, tables, 1, 2, short_spans));
-    CHECK_ERROR(GM_EVALUE, GM_EVALUE, "add up to 2 rows, x has 3");
-    CHECK(!gm_cached_conv(s, x, weight, rows, tables, 2, 2, spans));
+    gm_array *line = gm_array_from(s, GM_FLOAT32, 1, (int64_t[]){3}, data);
+    CHECK(gm_cached_conv(s, x, weight, batch, 1) != NULL);
+    CHECK(!gm_cached_conv(s, x, weight, small, 1));
+    CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "batch has 2 rows, x has 3");
+    CHECK(!gm_cached_conv(s, x, weight, batch, 2));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "slot 2");
-    CHECK(!gm_cached_conv(s, x, weight, few, tables, 0, 2, spans));
-    CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "rows int32(5)");
-    CHECK(!gm_cached_conv(s, x, gates, rows, tables, 0, 2, spans));
+    CHECK(!gm_cached_conv(s, line, weight, batch, 0));
+    CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "x is float32(3), expected float32(3,k)");
+    CHECK(!gm_cached_conv(s, x, gates, batch, 0));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "weight is float32(3,2)");
-    CHECK(!gm_cached_conv(s, NULL, weight, rows, tables, 0, 2, spans));
-    CHECK(gm_cached_gated_delta(s, x, x, x, gates, gates, rows, tables, 0, 2, spans, 1, 2, false) != NULL);
-    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, gates, rows, tables, 0, 2, spans, 3, 2, false));
+    CHECK(!gm_cached_conv(s, NULL, weight, batch, 0));
+    CHECK(gm_cached_gated_delta(s, x, x, x, gates, gates, batch, 0, 1, 2, false) != NULL);
+    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, gates, batch, 0, 3, 2, false));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "3 key heads and 2 value heads");
-    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, x, rows, tables, 0, 2, spans, 1, 2, false));
+    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, x, batch, 0, 1, 2, false));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "beta float32(3,8)");
     gm_scope_close(s);
+    batch_state_free(batch);
+    batch_state_free(small);
 }
 
 /* Every allocation made to fail in turn: GM_ENOMEM, and nothing is left behind. */
 static void failures(void) {
     layer l = {.key_heads = 2, .heads = 4, .keys = 8, .values = 17};
     const int sequence[2] = {2, 0}, done[2] = {0};
-    const int32_t spans[2] = {3, 5};
+    const int32_t counts[2] = {3, 5};
     gm_error e;
     start_layer(&l);
     const size_t before = gm_active_memory();
@@ -289,7 +291,7 @@ static void failures(void) {
     long n = 1;
     for (; status != GM_OK && n < 500; n++) {
         memory_fail_at(n);
-        status = run_pass(&l, sequence, 2, done, spans);
+        status = run_pass(&l, sequence, 2, done, counts);
         memory_fail_at(0);
         gm_take_error(&e);
         CHECK((status == GM_OK || (status == GM_ENOMEM && e.code == GM_ENOMEM)) && gm_active_memory() == before);

@@ -573,16 +573,17 @@ static void test_scene(const scene *sc)
         *alone = buffer((size_t)(n * sc->heads * sc->dim) * 4);
     float *out = buffer((size_t)(n * sc->heads * sc->dim) * 4),
         *chunked = buffer((size_t)(n * sc->heads * sc->dim) * 4);
-    int32_t *position = buffer((size_t)n * 4), *sequence = buffer((size_t)n * 4), *tiles = buffer((size_t)n * 8);
+    int32_t *position = buffer((size_t)n * 4), *sequence = buffer((size_t)n * 4);
+    gm_query_tile *tiles = buffer((size_t)n * sizeof *tiles);
     void *keys[2] = { NULL, buffer(cache) }, *values[2] = { NULL, buffer(cache) };
     /* The blocks stand in the tables side by side, those of the sequence that is not used nowhere. */
-    char **blocks_at = buffer((size_t)(2 * blocks) * sizeof *blocks_at);
+    void **blocks_at = buffer((size_t)(2 * blocks) * sizeof *blocks_at);
     for (int64_t b = 0; b < blocks; b++) {
         blocks_at[b] = (char *)keys[1] + b * (int64_t)cache / blocks;
         blocks_at[blocks + b] = (char *)values[1] + b * (int64_t)cache / blocks;
     }
-    const int64_t k_tables[2] = { 0, (int64_t)(intptr_t)blocks_at };
-    const int64_t v_tables[2] = { 0, (int64_t)(intptr_t)(blocks_at + blocks) };
+    const gm_cache_address key_blocks[2] = { { .blocks = NULL }, { .blocks = blocks_at } };
+    const gm_cache_address value_blocks[2] = { { .blocks = NULL }, { .blocks = blocks_at + blocks } };
     for (int64_t i = 0; i < n; i++) position[i] = (int32_t)i, sequence[i] = 1;
     memset(keys[1], 0xff, cache);                           /* NaN in every type: nothing unwritten may be used */
     memset(values[1], 0xff, cache);
@@ -590,42 +591,40 @@ static void test_scene(const scene *sc)
     gm_rope_cache_args append = { .q_out = turned, .q = q, .k = k, .v = v, .angles = angles,
         .q_stride = sc->heads * sc->dim,
                                   .k_stride = sc->kv_heads * sc->dim, .v_stride = sc->kv_heads * sc->dim,
-                                      .k_tables = k_tables,
-                                  .v_tables = v_tables, .sequence = sequence, .position = position, .kv_type = sc->type,
+                                  .keys = key_blocks, .values = value_blocks, .sequence = sequence,
+                                  .positions = position, .kv_type = sc->type,
                                   .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
                                       .half = sc->half };
-    gm_attention_args a = { .out = alone, .q = turned, .k_tables = k_tables, .v_tables = v_tables, .sequence = sequence,
-        .position = position,
+    gm_attention_args a = { .out = alone, .q = turned, .keys = key_blocks, .values = value_blocks,
+                            .sequence = sequence, .positions = position,
                             .kv_type = sc->type, .n_heads = sc->heads, .n_kv_heads = sc->kv_heads, .head_dim = sc->dim,
                             .window = sc->window, .scale = scale, .softcap = sc->softcap,
                                 .sinks = sc->sinks ? sinks : NULL,
                             .tiles = tiles };
     /* Token by token, the cache beyond still NaN. */
+    int64_t n_tiles = 0;
     for (int64_t i = 0; i < n; i++) {
         kernels->rope_cache(&append, i, i + 1);
-        tiles[0] = (int32_t)i, tiles[1] = 1, a.n_tiles = 1;
+        tiles[0] = (gm_query_tile){ (int32_t)i, 1 };
         kernels->attention(&a, 0, sc->kv_heads);
     }
     /* In tiles, kv heads in two ranges. */
-    a.out = out, a.n_tiles = 0;
+    a.out = out;
     for (int64_t i = 0; i < n; i += GM_QUERY_TILE) {
-        tiles[2 * a.n_tiles] = (int32_t)i;
-        tiles[2 * a.n_tiles + 1] = (int32_t)(n - i < GM_QUERY_TILE ? n - i : GM_QUERY_TILE);
-        a.n_tiles++;
+        tiles[n_tiles++] = (gm_query_tile){ (int32_t)i, (int32_t)(n - i < GM_QUERY_TILE ? n - i : GM_QUERY_TILE) };
     }
     kernels->attention(&a, 0, 1);
-    kernels->attention(&a, 1, a.n_tiles * sc->kv_heads);
+    kernels->attention(&a, 1, n_tiles * sc->kv_heads);
     const size_t bytes = (size_t)(n * sc->heads * sc->dim) * 4;
     CHECK(same(out, alone, bytes), "attention: tiles against one by one, type %d dim %d", sc->type, (int)sc->dim);
     /* In tiles of another cut, as a prefill in chunks makes them. */
-    a.out = chunked, a.n_tiles = 0;
+    a.out = chunked, n_tiles = 0;
     for (int64_t i = 0, w; i < n; i += w) {
         w = 1 + i % 13;
         w = w > n - i ? n - i : w;
-        tiles[2 * a.n_tiles] = (int32_t)i, tiles[2 * a.n_tiles + 1] = (int32_t)w;
-        a.n_tiles++;
+        tiles[n_tiles++] = (gm_query_tile){ (int32_t)i, (int32_t)w };
     }
-    kernels->attention(&a, 0, a.n_tiles * sc->kv_heads);
+    kernels->attention(&a, 0, n_tiles * sc->kv_heads);
     CHECK(same(chunked, alone, bytes), "attention: chunks against one by one, type %d dim %d", sc->type, (int)sc->dim);
     /* Split and merged, in two ranges each. */
     int32_t n_blocks = (int32_t)blocks;
