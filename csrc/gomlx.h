@@ -423,8 +423,8 @@ int64_t gm_model_context_length(const gm_model *m);
 int64_t gm_model_hidden_size(const gm_model *m);
 
 /* ---- inspection (csrc/models/taps.h, csrc/run/inspect.c) ----
- * An activation is what a forward pass computes at a point of a layer: csrc/models/taps.def. Those of a model have
- * numbers, of which some stand for nothing. */
+ * An activation is what a forward pass computes at a point of a layer: csrc/models/taps.def. A model numbers its
+ * activations; some numbers are unused. */
 typedef struct {
     char name[64];                /* "layers.3.q" */
     int ndim;
@@ -434,13 +434,13 @@ typedef struct {
     int source;                   /* the layer whose keys and values this one reads; -1: it has no attention */
 } gm_activation_info;
 int64_t gm_model_activations(const gm_model *m);
-/* What number i is for n tokens; false: nothing. */
+/* Describes activation i of n tokens; false where the number is unused. */
 bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_info *out);
-/* A change of an activation at positions [from, to): value added, or put in its place. float32 [width], the
- * activation's size for a token, or [to - from, width]; evaluated. */
+/* A change of an activation at positions [from, to): value is added to it, or replaces it. value: evaluated float32
+ * [width], the activation's size for a token, or [to - from, width]. */
 typedef struct { int64_t activation; bool replaces; gm_array *value; int64_t from, to; } gm_edit;
-/* One forward pass over ids in a fresh sequence, in slices, as loading; then what was asked for. exact: with float32
- * activations and a float32 cache, whatever the model was loaded with. */
+/* One forward pass over ids in a fresh sequence, in slices, as loading; then the requested activations. exact: with
+ * float32 activations and a float32 cache, whatever the model was loaded with. */
 typedef struct gm_inspection gm_inspection;
 gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
                            const gm_edit *edits, size_t n_edits, bool exact, gm_inspection **out);
@@ -458,17 +458,17 @@ typedef enum {
     GM_WORK_ROUTER, GM_WORK_EXPERTS, GM_WORK_MLP, GM_WORK_HEAD, GM_WORK_SAMPLING, GM_WORK_CLASSES,
 } gm_work;
 const char *gm_work_name(gm_work work);       /* "attention_projection" */
-/* pieces: what launches were cut into, for threads to take. barriers: launches that all threads come to only when
- * all before them is done. ns: of the calling thread, thread_ns: of all threads together; waiting is not counted. */
+/* pieces: what launches were cut into, for threads to take. barriers: launches that begin only when all before them are
+ * done. ns: of the calling thread, thread_ns: of all threads together; waiting is not counted. */
 typedef struct { int64_t launches, pieces, barriers, ns, thread_ns; } gm_work_counts;
 #define GM_MAX_WEIGHT_TYPES 16
 typedef struct {
-    int64_t passes, tokens;       /* forward passes, and the rows that they had for this stream (a decoder's: all rows) */
-    int64_t pass_ns;              /* from the choice of rows to the logits */
-    int64_t setup_ns;             /* of these, before the first launch: the graph and its plan, where they are new, and
-                                   * packing the matrices, at the second pass */
-    int64_t wait_ns;              /* of these, for other threads, and for their evaluations to end */
-    int64_t thread_wait_ns;       /* of all threads together, for one another; not within pass_ns */
+    int64_t passes, tokens;       /* forward passes, and their rows of this stream (a decoder's: all rows) */
+    int64_t pass_ns;              /* from choosing the rows to the logits */
+    int64_t setup_ns;             /* of these, before the first launch: building and recording a new plan and, at the
+                                   * second pass, packing the matrices */
+    int64_t wait_ns;              /* of these, waiting for other threads and their evaluations */
+    int64_t thread_wait_ns;       /* of all threads together, waiting for one another; not within pass_ns */
     int64_t sample_calls, sample_ns;                  /* draws from logits */
     gm_work_counts work[GM_WORK_CLASSES];
     /* Bytes of weights read, by type as in gm_model_info, "" after the last. Of experts as many as a pass's pairs may

@@ -1,5 +1,5 @@
-/* batch.h - the state of a forward pass: its tokens, positions and caches, which change from run to run, in one block of
- * memory. The host writes it between two runs, kernels read it as they run, and a plan knows only its address.
+/* batch.h - the state of a forward pass: its tokens, positions and caches, which change from run to run, in one block
+ * of memory. The host writes it between two runs, kernels read it as they run, and a plan knows only its address.
  *  (1) The rows of a pass belong to sequences, one sequence after another, each with one row or more: sequence s has
  *      the rows from first[s] to first[s + 1].
  *  (2) The shape says where in the block everything is. It is a constant of the plan: another shape is another block.

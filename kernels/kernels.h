@@ -541,7 +541,7 @@ typedef struct {                          /* x [batches, heads, steps, dim], the
 /* Blocks of the cache are laid out as quants.h says; GM_T_KV_Q8_0 is a kv_type only. Blocks that no row sees may be anything,
  * NULL too. Sequences, their rows and their caches are those of batch.h. */
 #define GM_T_KV_Q8_0 100
-typedef struct {                          /* half-split pairs; the first 2*half of head_dim turn */
+typedef struct {                          /* half-split pairs; the first 2*half of head_dim are rotated */
     float *q_out; const float *q, *k, *v, *angles;      /* q, q_out [rows, n_heads, head_dim]; k, v [rows, n_kv_heads, head_dim] */
     int64_t q_stride, k_stride, v_stride;               /* between rows of q, k, v; q_out is contiguous. k NULL: nothing to append */
     const gm_cache_address *keys, *values;              /* of each sequence */

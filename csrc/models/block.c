@@ -20,7 +20,7 @@ gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, 
     return gm_reshape(s, gm_rms_norm(s, heads, w, (float)eps), 2, (int64_t[]){n, k});
 }
 
-/* What attention does inside of its op, once more in ops of their own. */
+/* Repeats what attention computes inside its op in separate ops, for taps to read. */
 static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, gm_array *q, gm_array *k, gm_array *angles, gm_array *sinks,
                         const gm_attention_spec *spec) {
     const gm_taps *taps = p->batch->taps;

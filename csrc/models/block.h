@@ -47,7 +47,7 @@ typedef struct {
     {FIELD_VECTOR, offsetof(layer, at), name ".weight", gguf, DIM_HIDDEN, DIM_ONE, 0, centred}
 
 /* ---- the parts ---- */
-/* cos and sin of the pass's positions by kind of layer, made when first asked for. */
+/* cos and sin of the pass's positions by kind of layer, made on first use. */
 typedef struct {
     const gm_model *model;
     const gm_batch *batch;

@@ -67,7 +67,7 @@ bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_
     return true;
 }
 
-/* ---- what is asked for ---- */
+/* ---- requests ---- */
 static gm_status check_edit(const gm_model *m, const gm_edit *e) {
     gm_activation_info info;
     if (!gm_model_activation(m, e->activation, 1, &info))
@@ -201,7 +201,7 @@ gm_array *taps_apply(gm_scope *s, gm_taps *t, int64_t layer, gm_tap_point point,
     return x;
 }
 
-/* ---- attention, looked at ---- */
+/* ---- inside attention ---- */
 static gm_array *part(gm_scope *s, gm_array *x, int64_t from, int64_t to) {
     return gm_slice(s, x, (int64_t[]){0, 0, from}, (int64_t[]){x->shape[0], x->shape[1], to}, (int64_t[]){1, 1, 1});
 }
@@ -210,15 +210,15 @@ gm_array *taps_rotate(gm_scope *s, gm_array *x, gm_array *angles, int64_t head_d
     if (!x || !angles)
         return NULL;
     const int64_t n = x->shape[0], width = x->shape[1], half = angles->shape[2];
-    gm_array *heads = gm_reshape(s, x, 3, (int64_t[]){n, width / head_dim, head_dim}), *turns[2];
+    gm_array *heads = gm_reshape(s, x, 3, (int64_t[]){n, width / head_dim, head_dim}), *cos_sin[2];
     for (int64_t i = 0; i < 2; i++)
-        turns[i] = gm_slice(s, angles, (int64_t[]){0, i, 0}, (int64_t[]){n, i + 1, half}, (int64_t[]){1, 1, 1});
+        cos_sin[i] = gm_slice(s, angles, (int64_t[]){0, i, 0}, (int64_t[]){n, i + 1, half}, (int64_t[]){1, 1, 1});
     if (!heads)
         return NULL;
     gm_array *a = part(s, heads, 0, half), *b = part(s, heads, half, 2 * half);
     gm_array *all[3] = {
-        gm_subtract(s, gm_multiply(s, a, turns[0]), gm_multiply(s, b, turns[1])),
-        gm_add(s, gm_multiply(s, b, turns[0]), gm_multiply(s, a, turns[1])),
+        gm_subtract(s, gm_multiply(s, a, cos_sin[0]), gm_multiply(s, b, cos_sin[1])),
+        gm_add(s, gm_multiply(s, b, cos_sin[0]), gm_multiply(s, a, cos_sin[1])),
         2 * half < head_dim ? part(s, heads, 2 * half, head_dim) : GM_NONE};
     gm_array *joined = gm_concatenate(s, all, 2 * half < head_dim ? 3 : 2, 2);
     return gm_reshape(s, joined, 2, (int64_t[]){n, width});

@@ -1,8 +1,8 @@
-/* taps.h - looking at what a forward pass computes, and changing it, at the points of taps.def.
- *  (1) A forward calls pass_tap (block.h) at each point and goes on with what it returns: without taps, its argument.
- *  (2) What is read becomes one more root of the step. Reading changes no bit of anything else.
- *  (3) An edit is ops of the same step; which rows it concerns is worked out from their positions as it runs. What it
- *      does not concern keeps its bits, and so does what it adds 0 to. */
+/* taps.h - reading and editing what a forward pass computes, at the points of taps.def.
+ *  (1) A forward calls pass_tap (block.h) at each point and uses what it returns: without taps, its argument.
+ *  (2) An activation that is read becomes another root of the step. Reading changes no bit of anything else.
+ *  (3) An edit is ops of the same step, which select its rows by their positions when it runs. Other rows keep their
+ *      bits, and so do rows to which it adds 0. */
 #ifndef GOMLX_MODELS_TAPS_H
 #define GOMLX_MODELS_TAPS_H
 #include "gomlx.h"
@@ -20,11 +20,11 @@ typedef struct {
     int n_reads;
     const gm_edit *edits;        /* in the order in which they are applied; evaluated values */
     int n_edits;
-    gm_array **keys;             /* of each layer, rotated, while a pass is wired that is asked for attention weights */
-    bool rotated;                /* rotated queries and keys, or attention weights, are asked for */
+    gm_array **keys;             /* of each layer, rotated; while the graph of a pass with attention weights is built */
+    bool rotated;                /* rotated queries and keys, or attention weights, are read */
 } gm_taps;
 
-/* Checks what is asked for, of n tokens (0: any number), and copies it, values retained. */
+/* Checks and copies the requested reads and edits; their values are retained. */
 gm_status taps_new(const gm_model *m, const int64_t *reads, size_t n_reads, const gm_edit *edits, size_t n_edits,
                    gm_taps **out);
 void taps_free(gm_taps *t);                        /* NULL is fine */
@@ -35,7 +35,7 @@ gm_array *taps_apply(gm_scope *s, gm_taps *t, int64_t layer, gm_tap_point point,
 static inline int64_t tap_number(int64_t layer, gm_tap_point point) { return (layer + 1) * GM_TAP_POINTS + point; }
 static inline gm_tap_point tap_point(int64_t number) { return (gm_tap_point)(number % GM_TAP_POINTS); }
 static inline int64_t tap_layer(int64_t number) { return number / GM_TAP_POINTS - 1; }
-/* x [n, heads * head_dim], each head turned by angles [n, 2, half] as cached_attention does. */
+/* x [n, heads * head_dim], each head rotated by angles [n, 2, half] as cached_attention does. */
 gm_array *taps_rotate(gm_scope *s, gm_array *x, gm_array *angles, int64_t head_dim);
 /* Softmax weights [heads, n, n] of rotated q and k of one sequence from its beginning. */
 gm_array *taps_weights(gm_scope *s, gm_array *q, gm_array *k, gm_array *sinks, gm_array *positions,

@@ -9,8 +9,8 @@
 
 #define CHECKPOINT_EVERY 256         /* positions, at least, between two of them */
 
-/* The memory of a slot: one buffer for each block of keys and values (a part of one that slots like it share), or a
- * single one for both arrays of a state. */
+/* The memory of a slot: a buffer for each block of keys and values (part of one that similar slots share), or a single
+ * buffer for both arrays of a state. */
 typedef struct {
     gm_buffer **buffers;             /* NULL: freed, or not allocated yet */
     void **first, **second;          /* keys and values of each block; the arrays of a state */
@@ -42,7 +42,7 @@ int64_t cache_entry_bytes(int kv_type, int64_t values) {
     return kv_type == GM_KV_Q8_0 ? values / 32 * 34 : values * (int64_t)gm_dtype_size((gm_dtype)kv_type);
 }
 
-/* Bytes of a slot's first array (of a block), whole cache lines, and of both. */
+/* Bytes of a slot's first array (of one block), in whole cache lines, and of both arrays. */
 static int64_t first_bytes(const cache_layout *l, const cache_slot *s) {
     return s->kind == CACHE_KV ? s->n_kv_heads * GM_KV_BLOCK * cache_entry_bytes(l->kv_type, s->head_dim)
                                : (s->conv_floats * 4 + 63) / 64 * 64;
@@ -84,7 +84,7 @@ static gm_status grow(slot_memory *m, int64_t n) {
 }
 
 /* Takes the reference, or frees what is there (b NULL). */
-static void place(slot_memory *m, int64_t i, gm_buffer *b, int64_t offset) {
+static void put_buffer(slot_memory *m, int64_t i, gm_buffer *b, int64_t offset) {
     buffer_release(m->buffers[i]);
     m->buffers[i] = b;
     m->first[i] = b ? b->data : NULL;
@@ -93,8 +93,8 @@ static void place(slot_memory *m, int64_t i, gm_buffer *b, int64_t offset) {
 
 static bool is_own(const gm_buffer *b) { return b && atomic_load(&b->refs) == 1; }
 
-/* A buffer of the slot's own at place i, which it is about to write, a part of whole (NULL: a buffer by itself); keep:
- * with the contents of what is there. */
+/* Makes buffer i the slot's own before it is written: part of `whole`, or a new buffer where that is NULL. keep: with
+ * the contents of the old one. */
 static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m, int64_t i, bool keep,
                      gm_buffer *whole, int64_t offset) {
     gm_buffer *old = m->buffers[i];
@@ -108,11 +108,11 @@ static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m,
         memcpy(b->data, old->data, (size_t)bytes);
     else if (s->kind == CACHE_STATE)
         memset(b->data, 0, (size_t)bytes);
-    place(m, i, b, first_bytes(l, s));
+    put_buffer(m, i, b, first_bytes(l, s));
     return GM_OK;
 }
 
-/* Slots whose blocks of the same positions come and go together. */
+/* Slots whose blocks of the same positions are allocated and freed together. */
 static bool are_alike(const cache_slot *a, const cache_slot *b) {
     return a->kind == CACHE_KV && b->kind == CACHE_KV && a->window == b->window;
 }
@@ -123,8 +123,8 @@ static int first_like(const cache_layout *l, int slot) {
     return first;
 }
 
-/* Block b of the first slot and of all those like it, of which it is the first: one after another in one buffer, whose
- * pages are large where many small blocks' would not be. */
+/* Makes block b of all slots like `first`, the first of them, their own: adjacent in one buffer, which can have huge
+ * pages where many small blocks could not. */
 static gm_status own_blocks(gm_cache *c, int first, int64_t b, bool keep) {
     const cache_layout *l = c->layout;
     int64_t bytes = 0, offset = 0;
@@ -160,7 +160,7 @@ static gm_status reserve_blocks(gm_cache *c, int first, int64_t from, int64_t to
             continue;
         GM_TRY(grow(m, end));
         for (; m->begin < m->end && (m->begin + 1) * GM_KV_BLOCK <= unseen; m->begin++)
-            place(m, m->begin, NULL, 0);
+            put_buffer(m, m->begin, NULL, 0);
     }
     for (int64_t b = from / GM_KV_BLOCK; b < end; b++)
         GM_TRY(own_blocks(c, first, b, b * GM_KV_BLOCK < from));
@@ -169,7 +169,7 @@ static gm_status reserve_blocks(gm_cache *c, int first, int64_t from, int64_t to
 
 static void clear_slot(slot_memory *m) {
     for (int64_t i = m->begin; i < m->end; i++)
-        place(m, i, NULL, 0);
+        put_buffer(m, i, NULL, 0);
     m->begin = m->end = 0;
 }
 
@@ -324,10 +324,10 @@ int64_t cache_trim(gm_cache *c, int64_t length) {
         if (length == 0) {
             clear_slot(m);
         } else if (s->kind == CACHE_STATE) {
-            place(m, 0, buffer_retain(c->checkpoints[c->n_checkpoints - 1].states[i]), first_bytes(c->layout, s));
+            put_buffer(m, 0, buffer_retain(c->checkpoints[c->n_checkpoints - 1].states[i]), first_bytes(c->layout, s));
         } else {
             for (; m->end * GM_KV_BLOCK >= length + GM_KV_BLOCK; m->end--)
-                place(m, m->end - 1, NULL, 0);
+                put_buffer(m, m->end - 1, NULL, 0);
         }
     }
     c->many_rows = false;
@@ -473,7 +473,7 @@ static gm_status restore_checkpoint(gm_cache *c, const uint8_t **in) {
     checkpoint *to = &c->checkpoints[c->n_checkpoints];
     if (!(to->states = memory_zeroed((size_t)l->n_slots * sizeof *to->states)))
         return GM_ENOMEM;
-    c->n_checkpoints++;                  /* cache_free has it from here on */
+    c->n_checkpoints++;                  /* from here on cache_free frees it */
     memcpy(&to->position, *in, 8);
     *in += 8;
     for (int i = 0; i < l->n_slots; i++) {

@@ -9,13 +9,13 @@ typedef struct {
     bool int8, bf16;             /* multiplies int8 activations, float32 ones rounded to bfloat16 */
 } gm_linear;
 
-/* An input of several linear layers: float32, quantised or rounded once, when the first of them wants it. x NULL: it is
- * there in the form of the only one that reads it. */
+/* An input of several linear layers: float32, and quantised or rounded once, when the first of them needs it. x NULL:
+ * it exists only in the form of the one layer that reads it. */
 typedef struct { gm_array *x, *int8, *bf16; } gm_activation;
 
 /* x @ weight.T + bias + residual; residual may be GM_NONE. */
 gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual);
-/* swiglu, or geglu, of both layers, for `next` alone to read. */
+/* swiglu, or geglu, of both layers, in the form that `next` reads. */
 gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up, gm_activation *x, bool gelu,
                          const gm_linear *next);
 /* Rows of the matrix, by token, times scale: float32 [n, k]. */

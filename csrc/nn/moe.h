@@ -1,19 +1,19 @@
-/* moe.h - the experts of a mixture, dense or quantised: the work of a pass is that of the experts that are chosen, and each
- * of them is read once. A row's values do not depend on what else is in the pass. */
+/* moe.h - a mixture of experts, dense or quantised: a pass computes only the chosen experts and reads each of them
+ * once. A row's values do not depend on what else is in the pass. */
 #ifndef GOMLX_NN_MOE_H
 #define GOMLX_NN_MOE_H
 #include "nn/linear.h"
 
-/* What is between an expert's products; gm_glu_kind by other names. */
+/* An expert's activation function; the values of gm_glu_kind. */
 typedef enum {
     MOE_SWIGLU = GM_GLU_SILU,
     MOE_GEGLU = GM_GLU_GELU,             /* in the tanh form */
     MOE_CLAMPED_SWIGLU = GM_GLU_CLAMPED, /* gpt-oss: alpha, limit */
 } moe_activation;
 
-/* Sum over the k chosen experts of weight * down(act(gate x, up x)): float32 [n, h]. x float32 [n, h], ids int32 [n, k],
- * weights float32 [n, k] as of gm_route. gate, up: stacks of E matrices [I, h], down: of E matrices [h, I]: weight packed
- * [E, rows, k], bias float32 [E, rows] or NULL. alpha and limit count for MOE_CLAMPED_SWIGLU. */
+/* Sum over the k chosen experts of weight * down(act(gate x, up x)): float32 [n, h]. x float32 [n, h]; ids int32 and
+ * weights float32 [n, k] as of gm_route. gate, up: stacks of E matrices [I, h], down: of E matrices [h, I]: weight
+ * packed [E, rows, k], bias float32 [E, rows] or NULL. alpha and limit are of MOE_CLAMPED_SWIGLU alone. */
 gm_array *moe_apply(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, const gm_linear *gate,
                     const gm_linear *up, const gm_linear *down, moe_activation act, float alpha, float limit);
 #endif

@@ -7,7 +7,7 @@ static const double pi = 3.14159265358979323846;
 
 static double yarn_scale(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1; }
 
-/* The (fractional) index whose wavelength turns n times over the original context. */
+/* The (fractional) index that is rotated n times over the original context. */
 static double yarn_index(const rope_config *c, double n) {
     return c->dims * log(c->original_context / (2 * pi * n)) / (2 * log(c->theta));
 }
@@ -38,7 +38,7 @@ void rope_frequencies(const rope_config *c, float *inv_freq, float *factor) {
         double inv = pow(c->theta, -2.0 * i / c->dims);
         switch (c->kind) {
         case ROPE_DEFAULT:
-        case ROPE_DYNAMIC:      /* differs beyond the original context alone */
+        case ROPE_DYNAMIC:      /* differs only beyond the original context */
             break;
         case ROPE_LINEAR:
             inv /= c->factor;

@@ -1,7 +1,7 @@
 /* recurrent.c - layers with a state that is kept from pass to pass: short convolutions and the gated delta rule, over
  * rows of sequences. States are read and written in place, at addresses that the batch's state has when the pass runs.
- * Rows of a sequence are computed in order, rows of a state and sequences in parallel: the same bits however a prompt is
- * cut into passes. Inputs: the block of the batch's state, then the layer's own. */
+ * Rows of a sequence are computed in order, rows of a state and sequences in parallel: the same bits however a prompt
+ * is cut into passes. Inputs: the block of the batch's state, then the layer's own. */
 #include "ops/batch_state.h"
 #include "ops/ops.h"
 
@@ -85,7 +85,8 @@ static gm_status delta_infer(gm_array *const *in, int n_in, const void *param, g
         for (int i = 0; i < 5; i++)
             array_text(in[IN_Q + i], text[i]);
         return gm_fail(GM_ESHAPE, "cached_gated_delta: q %s, k %s, v %s, decay %s and beta %s do not fit %d key heads "
-                       "and %d value heads", text[0], text[1], text[2], text[3], text[4], p->n_key_heads, p->n_value_heads);
+                       "and %d value heads", text[0], text[1], text[2], text[3], text[4], p->n_key_heads,
+                       p->n_value_heads);
     }
     spec_like(out, v, GM_FLOAT32);
     return GM_OK;

@@ -1,4 +1,4 @@
-/* inspect.c - activations of a prompt: one forward pass over all of it, with taps. */
+/* inspect.c - activations of a prompt: one forward pass over the whole prompt, with taps. */
 #include <string.h>
 #include "base/memory.h"
 #include "run/step.h"
@@ -12,7 +12,7 @@ struct gm_inspection {
     gm_step *step;
 };
 
-/* One pass holds everything at once: better a message than a machine that swaps. */
+/* One pass holds all results at once: an error is better than swapping. */
 static gm_status check_size(const gm_model *m, int64_t n, const int64_t *wanted, size_t n_wanted, bool *logits) {
     const double limit = (double)gm_memory_limit();
     double bytes = 0;
@@ -55,10 +55,12 @@ gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int6
     *out = NULL;
     const int64_t context = m->config.context;
     if (n < 1)
-        return gm_fail(GM_EVALUE, "inspect: the prompt has 0 tokens, expected 1 to the context of %lld", (long long)context);
+        return gm_fail(GM_EVALUE, "inspect: the prompt has 0 tokens, expected 1 to the context of %lld",
+                       (long long)context);
     if (n > (size_t)context)
-        return gm_fail_context((int64_t)n, context, "inspect: the prompt has %zu tokens, expected 1 to the context of %lld",
-                               n, (long long)context);
+        return gm_fail_context((int64_t)n, context,
+                               "inspect: the prompt has %zu tokens, expected 1 to the context of %lld", n,
+                               (long long)context);
     gm_inspection *in = memory_zeroed(sizeof *in);
     if (!in)
         return GM_ENOMEM;
@@ -79,7 +81,7 @@ gm_array *gm_inspect_result(gm_scope *s, const gm_inspection *in, size_t i) {
     const gm_model *m = in->model;
     gm_activation_info info;
     if (i >= (size_t)in->taps->n_reads || !gm_model_activation(m, in->taps->reads[i], in->n, &info))
-        return gm_fail(GM_EINDEX, "inspect: there is no result %zu", i), NULL;
+        return gm_fail(GM_EINDEX, "inspect: result %zu does not exist", i), NULL;
     if (tap_point(in->taps->reads[i]) == TAP_STATE) {
         gm_cache_address arrays[2];
         cache_addresses(in->cache, m->config.layers[tap_layer(in->taps->reads[i])].slot, arrays);

@@ -1,7 +1,7 @@
-/* score.c - what a model says of given sequences, without drawing: logits, log probabilities, hidden states; several
- * sequences through one forward pass, in fresh caches.
- *  (1) Roots are computed first, in their order. With labels, each root's cache is kept and forked for each label: a
- *      root is computed once, whatever its labels.
+/* score.c - logits, log probabilities and hidden states of given sequences, without sampling: several sequences in one
+ * forward pass, in fresh caches.
+ *  (1) Roots are computed first, in order. With labels, each root's cache is kept and forked for each label, so that a
+ *      root is computed once for all its labels.
  *  (2) Rows are independent: how sequences are cut into passes changes no bit. */
 #include <math.h>
 #include <string.h>
@@ -18,17 +18,17 @@ struct gm_scoring {
     sequence *roots, *labels;
     int64_t n_roots, n_labels;
     gm_cache **caches;               /* of the roots */
-    gm_cache **forks;                /* of the parts of a pass over labels */
+    gm_cache **forks;                /* of the sequences in a pass over labels */
     gm_array *out;
     double *label_logprobs;          /* [roots, labels] */
     int64_t done;                    /* rows of out that are filled */
-    int64_t item, at;                /* the next row: position `at` of root, or of root * label, number `item` */
+    int64_t item, at;                /* the next row: position `at` of item `item`, a root, or root * label */
     bool at_labels;
     gm_step *step;
-    int32_t counts[SCORE_ROWS];       /* the pass under way: rows of each part, and of which item they are */
+    int32_t counts[SCORE_ROWS];      /* the current pass: rows of each sequence, and the item that it is */
     int64_t items[SCORE_ROWS];
-    int n_parts;
-    int64_t first_at, next, next_at;         /* where its first part begins, and where it ends */
+    int n_sequences;
+    int64_t first_at, next, next_at; /* the position where it begins, the item and position where it ends */
     bool running;
 };
 
@@ -36,10 +36,11 @@ static gm_status copy_sequences(const gm_model *m, const char *what, const gm_sc
     for (size_t i = 0; i < n; i++) {
         const int64_t tokens = (int64_t)from[i].n, context = m->config.context;
         if (tokens < 1)
-            return gm_fail(GM_EVALUE, "%s %zu has 0 tokens, expected 1 to the context of %lld", what, i, (long long)context);
+            return gm_fail(GM_EVALUE, "%s %zu has 0 tokens, expected 1 to the context of %lld", what, i,
+                           (long long)context);
         if (tokens > context && m->context_policy != GM_CONTEXT_ROTATE)
-            return gm_fail_context(tokens, context, "%s %zu has %lld tokens, expected 1 to the context of %lld", what, i,
-                                   (long long)tokens, (long long)context);
+            return gm_fail_context(tokens, context, "%s %zu has %lld tokens, expected 1 to the context of %lld", what,
+                                   i, (long long)tokens, (long long)context);
         if (!(to[i].ids = memory_array(from[i].n, sizeof(int32_t))))
             return error_code();
         to[i].n = (int64_t)from[i].n;
@@ -71,9 +72,10 @@ static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, con
     for (int64_t i = 0; i < s->n_roots; i++) {
         rows += s->kind == GM_SCORE_LAST ? 0 : s->roots[i].n;
         if (longest && s->roots[i].n + longest - 1 > m->config.context && m->context_policy != GM_CONTEXT_ROTATE)
-            return gm_fail_context(s->roots[i].n + longest - 1, m->config.context, "sequence %lld has %lld tokens and leaves no room for a label of %lld in the "
-                           "context of %lld", (long long)i, (long long)s->roots[i].n, (long long)longest,
-                           (long long)m->config.context);
+            return gm_fail_context(s->roots[i].n + longest - 1, m->config.context,
+                                   "sequence %lld has %lld tokens and leaves no room for a label of %lld in the "
+                                   "context of %lld", (long long)i, (long long)s->roots[i].n, (long long)longest,
+                                   (long long)m->config.context);
         GM_TRY(cache_new(&m->layout, &s->caches[i]));
     }
     int64_t width = s->kind == GM_SCORE_HIDDEN ? m->config.hidden : m->config.vocab;
@@ -87,8 +89,7 @@ gm_status gm_score_begin(gm_model *m, gm_score_kind kind, const gm_scored *roots
     if (n_roots < 1 || n_roots > GM_MAX_BATCH)
         return gm_fail(GM_EVALUE, "score: %zu sequences, expected 1 to %d", n_roots, GM_MAX_BATCH);
     if (n_labels && (kind != GM_SCORE_LAST || n_labels > 65536))
-        return gm_fail(GM_EVALUE, "score: %zu labels, expected up to 65536, of sequences whose last logits are asked for",
-                       n_labels);
+        return gm_fail(GM_EVALUE, "score: %zu labels, expected at most 65536, and only with the last logits", n_labels);
     gm_scoring *s = memory_zeroed(sizeof *s);
     if (!s)
         return GM_ENOMEM;
@@ -109,7 +110,7 @@ static int64_t n_items(const gm_scoring *s) { return s->at_labels ? s->n_roots *
 static const sequence *item(const gm_scoring *s, int64_t i) {
     return s->at_labels ? &s->labels[i % s->n_labels] : &s->roots[i];
 }
-/* A label's last token needs no row: nothing comes after it. */
+/* A label's last token needs no row: no token follows it. */
 static int64_t item_rows(const gm_scoring *s, int64_t i) { return item(s, i)->n - s->at_labels; }
 
 static step_output wanted(const gm_scoring *s) {
@@ -123,27 +124,27 @@ static void drop_forks(gm_scoring *s, int from) {
     }
 }
 
-/* The next rows, however many sequences they are parts of; GM_END when there are none. A label is never cut. */
+/* Begins the next pass; GM_END when there are no rows left. A label is never cut. */
 static gm_status next_pass(gm_scoring *s) {
     const step_output want = wanted(s);
     int64_t most = want == STEP_HIDDEN ? SCORE_ROWS : SCORE_FLOATS / s->model->config.vocab;
     int64_t rows = 0, i = s->item, at = s->at;
     most = most < 1 ? 1 : most > SCORE_ROWS ? SCORE_ROWS : most;
-    int64_t most_rows = want == STEP_LAST ? SCORE_ROWS : most, most_parts = want == STEP_LAST ? most : SCORE_ROWS;
-    s->n_parts = 0;
+    int64_t most_rows = want == STEP_LAST ? SCORE_ROWS : most, most_sequences = want == STEP_LAST ? most : SCORE_ROWS;
+    s->n_sequences = 0;
     s->first_at = at;
-    while (i < n_items(s) && rows < most_rows && s->n_parts < most_parts) {
-        int64_t left = item_rows(s, i) - at, room = most_rows - rows, take = left < room ? left : room;
+    while (i < n_items(s) && rows < most_rows && s->n_sequences < most_sequences) {
+        int64_t left = item_rows(s, i) - at, free = most_rows - rows, take = left < free ? left : free;
         if (left == 0) {
             i++;
             continue;
         }
-        if (s->at_labels && take < left && s->n_parts > 0)
+        if (s->at_labels && take < left && s->n_sequences > 0)
             break;
         if (s->at_labels)
             take = left < SCORE_ROWS ? left : SCORE_ROWS;
-        s->items[s->n_parts] = i;
-        s->counts[s->n_parts++] = (int32_t)take;
+        s->items[s->n_sequences] = i;
+        s->counts[s->n_sequences++] = (int32_t)take;
         rows += take;
         at += take;
         if (at == item_rows(s, i)) {
@@ -153,13 +154,13 @@ static gm_status next_pass(gm_scoring *s) {
     }
     s->next = i;
     s->next_at = at;
-    if (s->n_parts == 0)
+    if (s->n_sequences == 0)
         return GM_END;
     step_free(s->step);
     s->step = NULL;
-    GM_TRY(step_new(s->model, s->counts, s->n_parts, want, &s->step));
+    GM_TRY(step_new(s->model, s->counts, s->n_sequences, want, &s->step));
     drop_forks(s, s->at_labels && s->first_at ? 1 : 0);
-    for (int p = 0; p < s->n_parts; p++) {
+    for (int p = 0; p < s->n_sequences; p++) {
         int64_t from = p == 0 ? s->first_at : 0, k = s->items[p];
         gm_cache *cache = s->at_labels ? s->forks[p] : s->caches[k];
         int64_t before = s->at_labels ? s->roots[k / s->n_labels].n : 0;
@@ -172,18 +173,18 @@ static gm_status next_pass(gm_scoring *s) {
     return GM_OK;
 }
 
-/* What the pass gave for the rows of each part. */
+/* Stores the results of the pass. */
 static void take(gm_scoring *s) {
     const float *rows = step_logits(s->step);
     const int64_t width = s->kind == GM_SCORE_HIDDEN ? s->model->config.hidden : s->model->config.vocab;
-    for (int p = 0, row = 0; p < s->n_parts; row += wanted(s) == STEP_LAST ? 1 : s->counts[p], p++) {
+    for (int p = 0, row = 0; p < s->n_sequences; row += wanted(s) == STEP_LAST ? 1 : s->counts[p], p++) {
         int64_t from = p == 0 ? s->first_at : 0, k = s->items[p], n = s->counts[p];
         const sequence *q = item(s, k);
         bool ends = from + n == item_rows(s, k);
         if (s->at_labels || s->kind == GM_SCORE_LOGPROBS) {
             float *out = s->at_labels ? NULL : (float *)array_ptr(s->out) + s->done;
             if (out && from == 0)
-                out[0] = NAN;                            /* nothing stands before the first one */
+                out[0] = NAN;                            /* no token precedes the first one */
             for (int64_t r = 0; r < n && from + r + 1 < q->n; r++) {
                 float logprob = rows[(row + r) * width + q->ids[from + r + 1]] - step_logsumexp(s->step)[row + r];
                 if (out)
@@ -193,7 +194,8 @@ static void take(gm_scoring *s) {
             }
             s->done += s->at_labels ? 0 : n;
         } else if (s->kind != GM_SCORE_LAST) {
-            memcpy((float *)array_ptr(s->out) + s->done * width, rows + row * width, (size_t)(n * width) * sizeof *rows);
+            memcpy((float *)array_ptr(s->out) + s->done * width, rows + row * width,
+                   (size_t)(n * width) * sizeof *rows);
             s->done += n;
         } else if (ends) {
             memcpy((float *)array_ptr(s->out) + k * width, rows + row * width, (size_t)width * sizeof *rows);
@@ -201,7 +203,7 @@ static void take(gm_scoring *s) {
                 s->label_logprobs[k * s->n_labels + i] =
                     (double)(rows[row * width + s->labels[i].ids[0]] - step_logsumexp(s->step)[row]);
         }
-        if (ends && !s->at_labels && !s->n_labels) {     /* nobody goes on from it */
+        if (ends && !s->at_labels && !s->n_labels) {     /* nothing continues it */
             cache_free(s->caches[k]);
             s->caches[k] = NULL;
         }

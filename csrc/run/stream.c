@@ -391,7 +391,7 @@ gm_status gm_stream_logits(const gm_stream *st, gm_pending_logits *out) {
 gm_array *gm_stream_activation(gm_scope *s, const gm_stream *st, size_t i) {
     gm_activation_info info;
     if (!st->taps || i >= (size_t)st->taps->n_reads)
-        return gm_fail(GM_EINDEX, "stream: it has no activation %zu", i), NULL;
+        return gm_fail(GM_EINDEX, "stream: activation %zu was not requested", i), NULL;
     const gm_array *read = st->taps->read[i];
     if (!read || !st->step || st->state == STREAM_LOGITS)
         return gm_fail(GM_ESTATE, "stream: there are no activations before the first token"), NULL;

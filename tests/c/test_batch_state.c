@@ -1,5 +1,5 @@
-/* test_batch_state.c - the state of a forward pass: what its block says, what is refused, and that ops record addresses of
- * its parts without reading them. */
+/* test_batch_state.c - the state of a forward pass: what its block says, what is refused, and that ops record addresses
+ * of its parts without reading them. */
 #include <stdlib.h>
 #include "base/memory.h"
 #include "check.h"
@@ -123,8 +123,8 @@ static bool run(gm_plan *plan) {
     return status == GM_OK;
 }
 
-/* A plan that was recorded while the block could not be read gives the bits of an evaluation with the block filled before,
- * also when it runs again from another position. */
+/* A plan that was recorded while the block could not be read gives the bits of an evaluation with the block filled
+ * before, also when it runs again from another position. */
 static void recorded_unseen(const int32_t *counts) {
     caches seen, unseen;
     gm_batch_state *b;
