@@ -136,58 +136,50 @@ static gm_status read_taps(gm_stream *st, const gm_generate_options *o) {
 
 static bool is_edited(const gm_stream *st) { return st->taps && st->taps->n_edits > 0; }
 
-gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt,
-                         const gm_generate_options *o, gm_stream **out) {
-    int64_t context = s->model->config.context, n = (int64_t)n_prompt, shared = 0;
-    *out = NULL;
+static gm_status check_prompt(const gm_model *m, const int32_t *prompt, int64_t n, const gm_generate_options *o) {
+    const int64_t context = m->config.context;
     if (n == 0)
         return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
-    if (n > context - (o->max_tokens != 0) && s->model->context_policy != GM_CONTEXT_ROTATE)
+    if (n > context - (o->max_tokens != 0) && m->context_policy != GM_CONTEXT_ROTATE)
         return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no room in the context of "
                                "%lld", (long long)n, (long long)context);
     for (int64_t i = 0; i < n; i++)
-        if (prompt[i] < 0 || prompt[i] >= s->model->config.vocab)
+        if (prompt[i] < 0 || prompt[i] >= m->config.vocab)
             return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i],
-                           (long long)s->model->config.vocab);
-    GM_TRY(check_options(o, s->model->config.vocab));
-    if (atomic_exchange(&s->busy, true))
-        return gm_fail(GM_ESTATE, "session: another stream is using it");
-    gm_stream *st = memory_zeroed(sizeof *st);
-    gm_status status = GM_OK;
-    if (!st) {
-        atomic_store(&s->busy, false);
-        return GM_ENOMEM;
-    }
-    st->session = s;
-    buffer_watch_begin(&st->memory);
+                           (long long)m->config.vocab);
+    return GM_OK;
+}
+
+/* How many ids of the prompt are in the session's cache. The last one is computed again: its logits are needed. */
+static int64_t count_shared(const gm_stream *st, const int32_t *prompt, int64_t n) {
+    const gm_session *s = st->session;
+    int64_t shared = 0;
+    while (!is_edited(st) && shared < s->length && shared < n - 1 && s->ids[shared] == prompt[shared])
+        shared++;
+    return shared;
+}
+
+/* Fills a stream that has its session and nothing else. */
+static gm_status start(gm_stream *st, gm_tokenizer *t, const int32_t *prompt, int64_t n, const gm_generate_options *o) {
+    gm_session *s = st->session;
+    const int64_t vocab = s->model->config.vocab;
     if (t)
         st->tokenizer = gm_tokenizer_retain(t);
-    if (status == GM_OK)
-        status = sampler_init(&st->sampler, &o->sampling, s->model->config.vocab, s->model->threads);
-    if (status == GM_OK)
-        status = sampler_accept(&st->sampler, prompt, n, true);
-    if (status == GM_OK && o->top_logprobs) {
-        st->n_top = o->top_logprobs < s->model->config.vocab ? o->top_logprobs : (int32_t)s->model->config.vocab;
-        st->top = memory_array((size_t)st->n_top, sizeof *st->top);
-        status = st->top ? GM_OK : GM_ENOMEM;
+    GM_TRY(sampler_init(&st->sampler, &o->sampling, vocab, s->model->threads));
+    GM_TRY(sampler_accept(&st->sampler, prompt, n, true));
+    if (o->top_logprobs) {
+        st->n_top = o->top_logprobs < vocab ? o->top_logprobs : (int32_t)vocab;
+        if (!(st->top = memory_array((size_t)st->n_top, sizeof *st->top)))
+            return GM_ENOMEM;
     }
-    if (status == GM_OK)
-        status = read_taps(st, o);
-    if (status == GM_OK)
-        status = copy_stops(st, o);
-    if (status == GM_OK && t)
-        status = gm_detokenizer_new(t, true, false, &st->detokenizer);
-    if (status == GM_OK && t)
-        status = read_prompt(st->detokenizer, prompt, n_prompt);
-    while (status == GM_OK && !is_edited(st) && shared < s->length && shared < n - 1 &&
-           s->ids[shared] == prompt[shared])     /* the last one is computed again: its logits are needed */
-        shared++;
-    if (status == GM_OK)
-        status = session_put_ids(s, shared, prompt + shared, n - shared);
-    if (status != GM_OK) {
-        stream_free(st);
-        return status;
+    GM_TRY(read_taps(st, o));
+    GM_TRY(copy_stops(st, o));
+    if (t) {
+        GM_TRY(gm_detokenizer_new(t, true, false, &st->detokenizer));
+        GM_TRY(read_prompt(st->detokenizer, prompt, (size_t)n));
     }
+    const int64_t shared = count_shared(st, prompt, n);
+    GM_TRY(session_put_ids(s, shared, prompt + shared, n - shared));
     st->max_tokens = o->max_tokens;
     st->min_tokens = o->min_tokens;
     st->hand_out = o->hand_out_logits;
@@ -195,9 +187,30 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
     st->prefill = o->prefill;
     if (o->timeout_seconds > 0)
         st->deadline = clock_ns() + (int64_t)(fmin(o->timeout_seconds, 1e9) * 1e9);
-    s->length = shared = cache_trim(s->cache, shared);
-    st->stats = (gm_stream_stats){
-        .prompt_tokens = n, .cached_tokens = shared, .stop_id = -1, .stop_text = -1};
+    s->length = cache_trim(s->cache, shared);
+    st->stats = (gm_stream_stats){.prompt_tokens = n, .cached_tokens = s->length, .stop_id = -1, .stop_text = -1};
+    return GM_OK;
+}
+
+gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, size_t n_prompt,
+                         const gm_generate_options *o, gm_stream **out) {
+    *out = NULL;
+    GM_TRY(check_prompt(s->model, prompt, (int64_t)n_prompt, o));
+    GM_TRY(check_options(o, s->model->config.vocab));
+    if (atomic_exchange(&s->busy, true))
+        return gm_fail(GM_ESTATE, "session: another stream is using it");
+    gm_stream *st = memory_zeroed(sizeof *st);
+    if (!st) {
+        atomic_store(&s->busy, false);
+        return GM_ENOMEM;
+    }
+    st->session = s;
+    buffer_watch_begin(&st->memory);
+    gm_status status = start(st, t, prompt, (int64_t)n_prompt, o);
+    if (status != GM_OK) {
+        stream_free(st);
+        return status;
+    }
     *out = st;
     return GM_OK;
 }
