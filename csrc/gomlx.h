@@ -103,6 +103,8 @@ typedef struct {
 typedef struct gm_batch_state gm_batch_state;
 /* One layer's attention over a slot of the caches. window: keys that a row sees, 0 all; softcap 0: none. */
 typedef struct { int slot, n_heads, n_kv_heads, head_dim, window; float scale, softcap; } gm_attention_spec;
+/* One layer's gated delta rule. tiled: value head h reads key head h % n_key_heads, else h / (heads of each). */
+typedef struct { int slot, n_key_heads, n_value_heads; bool tiled; } gm_delta_spec;
 
 /* ---- ops: one line of ops.def each ---- */
 typedef enum { GM_PAD_CONSTANT, GM_PAD_EDGE, GM_PAD_REFLECT, GM_PAD_SYMMETRIC } gm_pad_mode;

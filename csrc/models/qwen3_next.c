@@ -160,8 +160,9 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
     gm_array *q = scaled(s, norm_apply(s, columns(s, mixed, 0, keys), NULL, c->key_dim, eps), unit * unit);
     gm_array *k = scaled(s, norm_apply(s, columns(s, mixed, keys, keys), NULL, c->key_dim, eps), unit);
     gm_array *v = columns(s, mixed, 2 * keys, values);
-    gm_array *o = gm_cached_gated_delta(s, q, k, v, decay, beta, b->state, slot, (int)c->n_key_heads,
-                                        (int)c->n_value_heads, c->tiled_values);
+    const gm_delta_spec spec = {.slot = slot, .n_key_heads = (int)c->n_key_heads,
+                                .n_value_heads = (int)c->n_value_heads, .tiled = c->tiled_values};
+    gm_array *o = gm_cached_gated_delta(s, q, k, v, decay, beta, b->state, &spec);
     o = pass_tap(s, p, i, TAP_RECURRENT, o);
     gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, c->value_dim, c->eps))};
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &l->out, &out, residual);

@@ -115,10 +115,9 @@ const gm_op cached_gated_delta_op = {.name = "cached_gated_delta", .n_in = IN_X 
                                      .infer = delta_infer, .eval = delta_eval, .work = GM_WORK_RECURRENT};
 
 gm_array *gm_cached_gated_delta(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *decay, gm_array *beta,
-                                const gm_batch_state *batch, int slot, int n_key_heads, int n_value_heads,
-                                bool tiled) {
+                                const gm_batch_state *batch, const gm_delta_spec *spec) {
     gm_array *in[] = {batch->block, q, k, v, decay, beta};
     return array_node(s, &cached_gated_delta_op, in, IN_X + 5,
-                      &(recurrent_param){.shape = batch->shape, .slot = slot, .n_key_heads = n_key_heads,
-                                         .n_value_heads = n_value_heads, .tiled = tiled});
+                      &(recurrent_param){.shape = batch->shape, .slot = spec->slot, .n_key_heads = spec->n_key_heads,
+                                         .n_value_heads = spec->n_value_heads, .tiled = spec->tiled});
 }

@@ -111,7 +111,8 @@ static void build(gm_scope *s, const gm_batch_state *b, gm_array **out) {
     gm_array *angles = gm_reshape(s, noise(s, n, 2 * HALF), 3, (int64_t[]){n, 2, HALF});
     out[0] = gm_cached_attention(s, x, x, x, angles, GM_NONE, b, &spec);
     out[1] = gm_cached_conv(s, conv, noise(s, CHANNELS, TAPS), b, 1);
-    out[2] = gm_cached_gated_delta(s, x, x, x, gates, gates, b, 2, HEADS, HEADS, false);
+    out[2] = gm_cached_gated_delta(s, x, x, x, gates, gates, b,
+                                   &(gm_delta_spec){.slot = 2, .n_key_heads = HEADS, .n_value_heads = HEADS});
 }
 
 static bool run(gm_plan *plan) {

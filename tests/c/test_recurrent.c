@@ -94,7 +94,9 @@ static gm_status run_pass(layer *l, const int *sequence, int n, const int *done,
         gm_array *weight = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){l->channels, l->taps}, l->weight);
         out = gm_cached_conv(s, in[0], weight, batch, 1);
     } else {
-        out = gm_cached_gated_delta(s, in[0], in[1], in[2], in[3], in[4], batch, 1, l->key_heads, l->heads, l->tiled);
+        const gm_delta_spec spec = {
+            .slot = 1, .n_key_heads = l->key_heads, .n_value_heads = l->heads, .tiled = l->tiled};
+        out = gm_cached_gated_delta(s, in[0], in[1], in[2], in[3], in[4], batch, &spec);
     }
     status = out ? gm_eval(&out, 1) : GM_ENOMEM;
     for (int i = 0; i < n && status == GM_OK; i++)
@@ -269,10 +271,11 @@ static void refusals(void) {
     CHECK(!gm_cached_conv(s, x, gates, batch, 0));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "weight is float32(3,2)");
     CHECK(!gm_cached_conv(s, NULL, weight, batch, 0));
-    CHECK(gm_cached_gated_delta(s, x, x, x, gates, gates, batch, 0, 1, 2, false) != NULL);
-    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, gates, batch, 0, 3, 2, false));
+    const gm_delta_spec fits = {.n_key_heads = 1, .n_value_heads = 2}, odd = {.n_key_heads = 3, .n_value_heads = 2};
+    CHECK(gm_cached_gated_delta(s, x, x, x, gates, gates, batch, &fits) != NULL);
+    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, gates, batch, &odd));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "3 key heads and 2 value heads");
-    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, x, batch, 0, 1, 2, false));
+    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, x, batch, &fits));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "beta float32(3,8)");
     gm_scope_close(s);
     batch_state_free(batch);
