@@ -49,6 +49,16 @@ static inline gm_batch_view batch_view(void *block, const gm_batch_shape *s) {
     return v;
 }
 
+/* The tiles of a sequence of `rows` rows, and where to put the next sequence's. */
+static inline int64_t batch_count_tiles(int64_t rows) { return (rows + GM_QUERY_TILE - 1) / GM_QUERY_TILE; }
+static inline gm_query_tile *batch_put_tiles(gm_query_tile *to, int32_t first, int32_t rows) {
+    for (int64_t t = batch_count_tiles(rows); t-- > 0;) {
+        const int32_t at = (int32_t)t * GM_QUERY_TILE, left = rows - at;
+        *to++ = (gm_query_tile){first + at, left < GM_QUERY_TILE ? left : GM_QUERY_TILE};
+    }
+    return to;
+}
+
 static inline int64_t batch_bytes(const gm_batch_shape *s) {
     return (int64_t)2 * s->slots * s->sequences * (int64_t)sizeof(gm_cache_address)
            + ((int64_t)3 * s->rows + 2 * s->sequences + 2) * (int64_t)sizeof(int32_t)

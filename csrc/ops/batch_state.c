@@ -4,15 +4,13 @@
 #include "base/memory.h"
 #include "ops/ops.h"
 
-static int64_t tiles_of(int64_t rows) { return (rows + GM_QUERY_TILE - 1) / GM_QUERY_TILE; }
-
 static gm_status measure(const int32_t *counts, int n_sequences, gm_batch_shape *shape) {
     int64_t rows = 0, tiles = 0;
     for (int i = 0; i < n_sequences; i++) {
         if (counts[i] < 1)
             return gm_fail(GM_EVALUE, "batch: sequence %d has %d rows, expected 1 or more", i, counts[i]);
         rows += counts[i];
-        tiles += tiles_of(counts[i]);
+        tiles += batch_count_tiles(counts[i]);
     }
     if (n_sequences < 1 || rows > INT32_MAX)
         return gm_fail(GM_EVALUE, "batch: %lld rows of %d sequences, expected 1 to %d", (long long)rows, n_sequences,
@@ -28,10 +26,8 @@ static void fill(const gm_batch_shape *s, const gm_batch_view *v, const int32_t 
     int32_t row = 0;
     for (int i = 0; i < s->sequences; i++) {
         v->first[i] = row;
-        for (int64_t t = s->tiles ? tiles_of(counts[i]) : 0; t-- > 0;) {
-            const int32_t at = (int32_t)t * GM_QUERY_TILE, left = counts[i] - at;
-            *tile++ = (gm_query_tile){row + at, left < GM_QUERY_TILE ? left : GM_QUERY_TILE};
-        }
+        if (s->tiles)
+            tile = batch_put_tiles(tile, row, counts[i]);
         for (int32_t end = row + counts[i]; row < end; row++)
             v->sequence[row] = i;
         v->last[i] = row - 1;
