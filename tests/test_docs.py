@@ -49,6 +49,18 @@ def test_the_processor_on_the_page_avoids_a_letter(tmp_path):
     assert len(done.stdout) > 30 and "e" not in done.stdout, done.stderr
 
 
+def test_the_plot_on_the_page_draws_every_head(tmp_path):
+    pytest.importorskip("matplotlib", reason="the plot of the page needs matplotlib")
+    page = read(os.path.join(DOCS, "inspection.md"))
+    [seen] = re.findall(r"```python\n((?:(?!```).)*?want=.*?)```", page, re.S)
+    [plot] = re.findall(r"```py\n(.*?)```", page, re.S)
+    code = seen + plot + "print(len(axes), len(tokens), [axis.get_images()[0].get_array().shape for axis in axes])\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"MPLBACKEND": "Agg"})
+    assert done.stdout.endswith("4 4 [(4, 4), (4, 4), (4, 4), (4, 4)]\n"), done.stderr
+    assert (tmp_path / "attention.png").stat().st_size > 1000
+
+
 def test_an_example_that_fails_is_told_by_its_line(tmp_path):
     (tmp_path / "page.md").write_text("# A page\n\n```python\nx = 1\n```\n\n```python\nprint(x)\nnothing\n```\n")
     done = subprocess.run([sys.executable, "-c", RUN, tmp_path / "page.md"], capture_output=True, text=True)
