@@ -324,7 +324,7 @@ def test_damaged_merges(merges, message, tmp_path):
 
 
 @pytest.mark.parametrize("number, message", [
-    (b"01", "byte 46: a number badly written"), (b"1.0", "byte 46: a number with a fraction"),
+    (b"01", "byte 46: a malformed number"), (b"1.0", "byte 46: a number with a fraction"),
     (b"1e0", "byte 46: a number with"), (b"-1", "-1 of 'b' is outside"), (b"123456789", "123456789 of 'b' is outside"),
     (b"1234567890", "1234567890 of 'b'"), (b"1234567890123456789012", "byte 46: an integer outside of 64 bits"),
     (b"1x", "byte 47: expected a comma or }"), (b"", "byte 46: expected a value"), (b'"1"', "byte 47: a string"),

@@ -1,4 +1,4 @@
-/* checksum.c - see checksum.h. Words are folded in one by one; the multiplier and the shift are those of the finaliser of
+/* checksum.c - see checksum.h. Words are mixed in one by one, with a multiplier and a shift from the finaliser of
  * Stafford's mix 13 (2011). */
 #include "base/checksum.h"
 #include <string.h>

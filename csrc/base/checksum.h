@@ -1,4 +1,4 @@
-/* checksum.h - a number that tells whether bytes are what they were: against accidents, not against design. */
+/* checksum.h - a checksum that detects accidental changes of bytes, not deliberate ones. */
 #ifndef GOMLX_BASE_CHECKSUM_H
 #define GOMLX_BASE_CHECKSUM_H
 #include <stddef.h>

@@ -7,17 +7,17 @@
 
 static _Thread_local gm_error slot;
 
-/* Stores a text that may be too long: it is cut between characters of UTF-8 and ends in "...". */
+/* Stores a text. One that is too long is cut between UTF-8 characters and ends in "...". */
 static void store(gm_status code, int os_errno, const char *text) {
-    size_t length = strlen(text), room = sizeof slot.text - 1;
+    size_t length = strlen(text), most = sizeof slot.text - 1;
     slot.code = code;
     slot.os_errno = os_errno;
     slot.tokens = slot.context = 0;
-    if (length <= room) {
+    if (length <= most) {
         memcpy(slot.text, text, length + 1);
         return;
     }
-    size_t kept = room - 3;
+    size_t kept = most - 3;
     while (kept > 0 && ((unsigned char)text[kept] & 0xC0) == 0x80)
         kept--;
     memcpy(slot.text, text, kept);

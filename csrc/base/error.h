@@ -5,19 +5,19 @@
 #define GOMLX_BASE_ERROR_H
 #include "gomlx.h"
 
-/* Stores {code, text} for this thread and returns code. The text says who, what came, what was expected. */
+/* Stores {code, text} for this thread and returns code. The text says who failed, what came and what was expected. */
 gm_status gm_fail(gm_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* GM_ECONTEXT: so many tokens, where the context holds so many. */
+/* GM_ECONTEXT: there are `tokens` tokens, and the context holds `context`. */
 gm_status gm_fail_context(int64_t tokens, int64_t context, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* The same for a failed system call: appends strerror(errno) and keeps errno for OSError. Returns GM_EFILE. */
 gm_status gm_fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The code in the slot without clearing it; GM_OK when the slot is empty. */
 gm_status error_code(void);
-/* A failure about a file: its text shall begin with the file's name (GM_EBADFILE, GM_EUNSUPPORTED and GM_EMODEL only). Returns
- * status. */
+/* Makes the stored text of GM_EBADFILE, GM_EUNSUPPORTED and GM_EMODEL begin with the file's name, if it does not yet.
+ * Returns status. */
 gm_status error_in_file(const char *file, gm_status status);
-/* Puts a stored failure back into this thread's slot (errors that cross threads). */
+/* Stores a failure of another thread in this thread's slot. */
 void error_restore(gm_status code, int os_errno, const char *text);
 
 #define GM_TRY(call)                      \

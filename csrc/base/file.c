@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. */
+/* O_NONBLOCK: opening a pipe without a writer would block for ever. */
 static gm_status open_regular(const char *path, int *fd, struct stat *st) {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
@@ -71,7 +71,7 @@ void file_unmap(gm_file *file) {
     *file = (gm_file){ 0 };
 }
 
-/* Advice about [begin, end) of the mapping; advice that is refused changes nothing. */
+/* Advises the system about [begin, end) of the mapping. A refusal changes nothing. */
 static void advise(const gm_file *file, size_t begin, size_t end, int advice) {
     if (begin < end)
         madvise((void *)(uintptr_t)(file->data + begin), end - begin, advice);
@@ -83,13 +83,13 @@ static size_t end_of(const gm_file *file, size_t offset, size_t bytes) {
     return bytes > file->size - offset ? file->size : offset + bytes;
 }
 
-/* Whole pages that hold some of the range. */
+/* Advises about every page that overlaps the range. */
 void file_will_need(const gm_file *file, size_t offset, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     advise(file, offset & ~(page - 1), end_of(file, offset, bytes), MADV_WILLNEED);
 }
 
-/* Only pages that hold nothing else; the file's last page holds nothing else behind its end. */
+/* Advises about the pages that hold nothing but the range. The file's last page ends with the file. */
 void file_done_with(const gm_file *file, size_t offset, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), end = end_of(file, offset, bytes);
     if (offset > file->size)
@@ -122,7 +122,7 @@ gm_status file_read(const char *path, size_t max_bytes, char **text, size_t *len
     const size_t size = (size_t)st.st_size;
     if (size > max_bytes) {
         close(fd);
-        return gm_fail(GM_EBADFILE, "%s: %zu bytes, expected at most %zu", path, size, max_bytes);
+        return gm_fail(GM_EBADFILE, "%s: the file has %zu bytes, expected at most %zu", path, size, max_bytes);
     }
     char *block = memory_new(size + 1);
     gm_status status = block ? read_all(fd, path, block, size, &got) : GM_ENOMEM;
@@ -147,10 +147,10 @@ static bool is_special(const char *path) {
 
 gm_status file_create(const char *path, gm_file_writer *out) {
     static _Atomic unsigned count;
-    const size_t room = strlen(path) + 48;
+    const size_t name_bytes = strlen(path) + 48;
     *out = (gm_file_writer){ .fd = -1 };
     out->path = memory_copy_text(path, strlen(path));
-    out->temporary = out->path ? memory_new(room) : NULL;
+    out->temporary = out->path ? memory_new(name_bytes) : NULL;
     out->buffer = out->temporary ? memory_new(WRITER_BUFFER) : NULL;
     if (!out->buffer) {
         file_discard(out);
@@ -160,7 +160,7 @@ gm_status file_create(const char *path, gm_file_writer *out) {
         out->temporary[0] = 0;
         out->fd = open(path, O_WRONLY | O_CLOEXEC);
     } else {
-        snprintf(out->temporary, room, "%s.%ld-%u.part", path, (long)getpid(), atomic_fetch_add(&count, 1));
+        snprintf(out->temporary, name_bytes, "%s.%ld-%u.part", path, (long)getpid(), atomic_fetch_add(&count, 1));
         out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
     if (out->fd < 0) {

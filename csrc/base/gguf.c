@@ -1,6 +1,6 @@
 /* gguf.c - reads a GGUF file's metadata and tensor list.
  *  (1) The reader's position only moves by lengths that were checked against the end of the file.
- *  (2) Counts are checked against the least that their items take, before memory is asked for.
+ *  (2) Counts are checked against the least bytes that their items take, before memory is allocated.
  *  (3) Numbers are read with memcpy: nothing in the file is aligned. Little-endian machines only. */
 #include "base/gguf.h"
 #include <inttypes.h>
@@ -20,7 +20,7 @@ struct gguf {
     gm_file file;
     gguf_entry *entries;
     gguf_tensor *tensors;
-    uint64_t *offsets;            /* of the tensors, relative to the data section, until that is known */
+    uint64_t *offsets;            /* of the tensors in the data section; freed once that is found */
     int64_t n_entries, n_tensors;
     name_table keys, names;
 };
@@ -71,7 +71,7 @@ static gm_status read_name(reader *r, gguf_string *out, size_t max, const char *
 
 /* ---- metadata ---- */
 
-/* Bytes of a value; 0 for those with a length of their own (string, array). */
+/* Bytes of a value; 0 for types whose values have a length of their own (string, array). */
 static const struct { const char *name; size_t bytes; } kinds[] = {
     [GGUF_U8] = { "u8", 1 },   [GGUF_I8] = { "i8", 1 },          [GGUF_U16] = { "u16", 2 },
     [GGUF_I16] = { "i16", 2 }, [GGUF_U32] = { "u32", 4 },        [GGUF_I32] = { "i32", 4 },
@@ -81,7 +81,7 @@ static const struct { const char *name; size_t bytes; } kinds[] = {
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
-/* How a message shows a name of the file: at most 64 bytes of it. */
+/* A name from the file as messages print it: at most 64 bytes. */
 #define SHOWN(s) (int)((s).length < 64 ? (s).length : 64), (s).text
 
 static gm_status read_kind(reader *r, const gguf_string *key, gguf_type *out) {
@@ -131,7 +131,7 @@ static gm_status read_entries(gguf *g, reader *r) {
         GM_TRY(read_value(r, e));
         GM_TRY(names_add(&g->keys, e->key.text, e->key.length, i, &earlier));
         if (earlier >= 0)
-            return gm_fail(GM_EBADFILE, "%s: key %.*s comes twice", g->file.path, SHOWN(e->key));
+            return gm_fail(GM_EBADFILE, "%s: key %.*s appears twice", g->file.path, SHOWN(e->key));
     }
     return GM_OK;
 }
@@ -145,7 +145,7 @@ static gm_status read_tensor(gguf *g, reader *r, int64_t i) {
     GM_TRY(read_name(r, &t->name, MAX_NAME, "a tensor's name"));
     GM_TRY(names_add(&g->names, t->name.text, t->name.length, i, &earlier));
     if (earlier >= 0)
-        return gm_fail(GM_EBADFILE, "%s: tensor %.*s comes twice", g->file.path, SHOWN(t->name));
+        return gm_fail(GM_EBADFILE, "%s: tensor %.*s appears twice", g->file.path, SHOWN(t->name));
     GM_TRY(read_u32(r, &n_dims, "a tensor's dimensions"));
     if (n_dims > 4)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %" PRIu32 " dimensions, expected at most 4", g->file.path,
@@ -153,7 +153,7 @@ static gm_status read_tensor(gguf *g, reader *r, int64_t i) {
     t->n_dims = (int)n_dims;
     for (int d = t->n_dims - 1; d >= 0; d--) {
         GM_TRY(read_bytes(r, &t->shape[d], 8, "a tensor's dimensions"));
-        int64_t size = t->shape[d] ? t->shape[d] : 1;   /* beside a dimension of 0 the others stay bounded too */
+        int64_t size = t->shape[d] ? t->shape[d] : 1;   /* a dimension of 0 does not unbound the others */
         if (size < 0 || __builtin_mul_overflow(values, size, &values))
             return gm_fail(GM_EBADFILE, "%s: tensor %.*s has a dimension of %" PRId64 ", negative or too large",
                            g->file.path, SHOWN(t->name), t->shape[d]);
@@ -164,7 +164,7 @@ static gm_status read_tensor(gguf *g, reader *r, int64_t i) {
     return GM_OK;
 }
 
-/* Bytes of a tensor of a known format, whole rows of whole blocks. */
+/* Computes the bytes of a tensor of a known format: whole rows of whole blocks. */
 static gm_status tensor_bytes(const gguf *g, gguf_tensor *t, const gm_quant_info *format) {
     int64_t row = t->n_dims ? t->shape[t->n_dims - 1] : 1, blocks = row / format->values, bytes;
     if (row % format->values != 0)
@@ -179,11 +179,11 @@ static gm_status tensor_bytes(const gguf *g, gguf_tensor *t, const gm_quant_info
     return GM_OK;
 }
 
-/* Offsets count from the first aligned byte behind the tensor list. */
-static gm_status place_tensor(gguf *g, int64_t i, size_t section, uint64_t alignment) {
+/* Finds a tensor's data. Offsets count from the first aligned byte after the tensor list. */
+static gm_status locate_tensor(gguf *g, int64_t i, size_t section, uint64_t alignment) {
     gguf_tensor *t = &g->tensors[i];
     uint64_t offset = g->offsets[i];
-    size_t room = g->file.size > section ? g->file.size - section : 0;
+    size_t section_bytes = g->file.size > section ? g->file.size - section : 0;
     int format = quant_from_gguf(t->type);
     const gm_quant_info *blocks = format >= 0 ? &gm_quants[format] : NULL;
     if (offset % alignment != 0)
@@ -191,16 +191,16 @@ static gm_status place_tensor(gguf *g, int64_t i, size_t section, uint64_t align
                        g->file.path, SHOWN(t->name), offset, alignment);
     if (blocks)
         GM_TRY(tensor_bytes(g, t, blocks));
-    if (offset > room || t->bytes > room - offset)
+    if (offset > section_bytes || t->bytes > section_bytes - offset)
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %zu bytes at offset %" PRIu64
                        ", but there are %zu bytes of tensor data: the file of %zu bytes is cut short",
-                       g->file.path, SHOWN(t->name), t->bytes, offset, room, g->file.size);
+                       g->file.path, SHOWN(t->name), t->bytes, offset, section_bytes, g->file.size);
     if (blocks)
         t->data = g->file.data + section + (size_t)offset;
     return GM_OK;
 }
 
-static gm_status place_tensors(gguf *g, size_t position) {
+static gm_status locate_tensors(gguf *g, size_t position) {
     int64_t alignment = 32;
     GM_TRY(gguf_get_int(g, "general.alignment", &alignment, NULL));
     if (alignment < 1 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0)
@@ -208,9 +208,10 @@ static gm_status place_tensors(gguf *g, size_t position) {
                        alignment);
     size_t mask = (size_t)alignment - 1;
     if (position > SIZE_MAX - mask)
-        return gm_fail(GM_EBADFILE, "%s: too large", g->file.path);
+        return gm_fail(GM_EBADFILE, "%s: the tensor list ends at byte %zu, too far to be addressed",
+                       g->file.path, position);
     for (int64_t i = 0; i < g->n_tensors; i++)
-        GM_TRY(place_tensor(g, i, (position + mask) & ~mask, (uint64_t)alignment));
+        GM_TRY(locate_tensor(g, i, (position + mask) & ~mask, (uint64_t)alignment));
     return GM_OK;
 }
 
@@ -235,7 +236,7 @@ static gm_status read_header(gguf *g, reader *r) {
                        magic[0], magic[1], magic[2], magic[3]);
     GM_TRY(read_u32(r, &version, "the header"));
     if (version == 1)
-        return gm_fail(GM_EUNSUPPORTED, "%s: GGUF version 1, expected 2 or 3; convert the model anew", g->file.path);
+        return gm_fail(GM_EUNSUPPORTED, "%s: GGUF version 1, expected 2 or 3; convert the model again", g->file.path);
     if (version == 2u << 24 || version == 3u << 24)
         return gm_fail(GM_EUNSUPPORTED, "%s: a big-endian GGUF file, expected little-endian", g->file.path);
     if (version != 2 && version != 3)
@@ -256,7 +257,7 @@ static gm_status read_file(gguf *g) {
     GM_TRY(read_entries(g, &r));
     for (int64_t i = 0; i < g->n_tensors; i++)
         GM_TRY(read_tensor(g, &r, i));
-    GM_TRY(place_tensors(g, r.at));
+    GM_TRY(locate_tensors(g, r.at));
     memory_free(g->offsets);
     g->offsets = NULL;
     return GM_OK;
@@ -322,8 +323,8 @@ static gm_status read_number(const gguf_entry *e, uint64_t i, number *out) {
     if (bytes == 0)
         return wrong_kind(e, "a number");
     if (i >= e->count)
-        return gm_fail(GM_EINDEX, "GGUF key %.*s has %" PRIu64 " items, item %" PRIu64 " was asked for", SHOWN(e->key),
-                       e->count, i);
+        return gm_fail(GM_EINDEX, "GGUF key %.*s has %" PRIu64 " items, but item %" PRIu64 " was requested",
+                       SHOWN(e->key), e->count, i);
     memcpy(out, e->data + i * bytes, bytes);
     return GM_OK;
 }
@@ -351,20 +352,20 @@ gm_status gguf_item_int(const gguf_entry *e, uint64_t i, int64_t *out) {
 
 gm_status gguf_item_float(const gguf_entry *e, uint64_t i, double *out) {
     number n;
-    int64_t whole = 0;
+    int64_t integer = 0;
     GM_TRY(read_number(e, i, &n));
     switch (item_kind(e)) {
     case GGUF_F32: *out = (double)n.f32; return GM_OK;
     case GGUF_F64: *out = n.f64; return GM_OK;
     case GGUF_BOOL: return wrong_kind(e, "a number");
     default:
-        GM_TRY(gguf_item_int(e, i, &whole));
-        *out = (double)whole;
+        GM_TRY(gguf_item_int(e, i, &integer));
+        *out = (double)integer;
         return GM_OK;
     }
 }
 
-/* The entry of a key that holds one value; *entry is NULL when the key is absent. */
+/* Finds the entry of a key that has one value; *entry is NULL when the key is absent. */
 static gm_status find_single(const gguf *g, const char *key, const char *expected, const gguf_entry **entry,
                              bool *found) {
     *entry = gguf_find(g, key);

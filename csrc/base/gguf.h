@@ -1,5 +1,5 @@
-/* gguf.h - a GGUF file (v2, v3, little-endian) opened and checked: metadata and where the tensors are.
- * Every length is checked against the file before it is used. Split files are one gguf each; io/checkpoint joins
+/* gguf.h - a GGUF file (v2, v3, little-endian) opened and checked: its metadata, and its tensors in the mapping.
+ * Every length is checked against the file before it is used. Each part of a split model is a gguf; io/checkpoint joins
  * them. */
 #ifndef GOMLX_BASE_GGUF_H
 #define GOMLX_BASE_GGUF_H
@@ -40,14 +40,14 @@ const gguf_entry *gguf_find(const gguf *g, const char *key);       /* NULL when 
 int64_t gguf_n_tensors(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, int64_t i);
 
-/* Typed reads. `*out` is left as it is when the key is absent (returns GM_OK, *found false); a value of another kind is
- * GM_EBADFILE and names key, kind found and kind expected. found may be NULL. Integers of any width convert when in
- * range. */
+/* Typed reads. When the key is absent, *out stays unchanged (GM_OK, *found false). A value of another type is
+ * GM_EBADFILE, whose text names the key, its type and the expected one. found may be NULL. Integers of any width
+ * convert when they fit. */
 gm_status gguf_get_int(const gguf *g, const char *key, int64_t *out, bool *found);
 gm_status gguf_get_float(const gguf *g, const char *key, double *out, bool *found);
 gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found);
 gm_status gguf_get_string(const gguf *g, const char *key, gguf_string *out, bool *found);
-/* Item i of a numeric array as integer or float; strings of an array one after another (cursor starts as
+/* Item i of a numeric array as integer or float; an array's strings one after another (the cursor begins at
  * entry->data). */
 gm_status gguf_item_int(const gguf_entry *e, uint64_t i, int64_t *out);
 gm_status gguf_item_float(const gguf_entry *e, uint64_t i, double *out);

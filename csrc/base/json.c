@@ -1,5 +1,5 @@
-/* json.c - the pull reader: one pass over the text, RFC 8259 to the letter.
- * Every string is checked when it is met (UTF-8, escapes, surrogate pairs), so that resolving it later cannot fail. */
+/* json.c - the pull reader: one pass over the text, exactly RFC 8259.
+ * Every string is checked when it is read (UTF-8, escapes, surrogate pairs), so that resolving it later cannot fail. */
 #include "base/json.h"
 #include <limits.h>
 #include <locale.h>
@@ -17,9 +17,9 @@ void json_open(json_reader *r, const char *text, size_t length, const char *name
     *r = (json_reader){ .text = text, .at = text, .end = text + length, .name = name };
 }
 
-/* ---- faults ---- */
+/* ---- errors ---- */
 
-static json_token fault(json_reader *r, const char *at, const char *what) {
+static json_token fail_at(json_reader *r, const char *at, const char *what) {
     r->failed = true;
     r->type = JSON_ERROR;
     gm_fail(GM_EBADFILE, "%s: byte %zu: %s", r->name, (size_t)(at - r->text), what);
@@ -34,20 +34,20 @@ gm_status json_fail(json_reader *r, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fault(r, r->token ? r->token : r->at, text);
+    fail_at(r, r->token ? r->token : r->at, text);
     return GM_EBADFILE;
 }
 
 /* ---- strings ---- */
 
-/* Bytes to skip over plain text of a string: none is a quote, a backslash, a control or above 0x7F. */
+/* The first byte of a string that is a quote, a backslash, a control character or above 0x7F. */
 static const char *skip_plain(const char *at, const char *end) {
     const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
     while (end - at >= 8) {
         uint64_t word;
         memcpy(&word, at, 8);
         uint64_t quote = word ^ (ones * '"'), slash = word ^ (ones * '\\');
-        /* The lowest flag set is right; a borrow can only set flags above it. */
+        /* The lowest flag is exact: a borrow sets only flags above it. */
         uint64_t stop = (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | (word - ones * 0x20) | word) & tops;
         if (stop) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -65,7 +65,7 @@ static const char *skip_plain(const char *at, const char *end) {
 
 static bool is_continuation(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
 
-/* Length of the well-formed UTF-8 sequence (not ASCII) at `at`: shortest form, no surrogates. 0 if none. */
+/* Length of the well-formed UTF-8 sequence (not ASCII) at `at`: shortest form, no surrogates. 0 if there is none. */
 static size_t utf8_length(const char *at, const char *end) {
     unsigned char lead = (unsigned char)at[0];
     size_t left = (size_t)(end - at);
@@ -101,7 +101,7 @@ static int32_t hex4(const char *at, const char *end) {
     return value;
 }
 
-/* Length of the escape at the backslash `at`, its character in *code; 0 when it is none. */
+/* Length of the escape at the backslash `at`, with its character in *code; 0 when it is invalid. */
 static size_t read_escape(const char *at, const char *end, uint32_t *code) {
     static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     if (end - at < 2)
@@ -148,23 +148,23 @@ static json_token read_string(json_reader *r, json_token type) {
     for (;;) {
         at = skip_plain(at, r->end);
         if (at == r->end)
-            return fault(r, r->at, "the text ends inside this string");
+            return fail_at(r, r->at, "the text ends inside this string");
         if (*at == '"')
             break;
         if (*at == '\\') {
             uint32_t code;
             size_t n = read_escape(at, r->end, &code);
             if (n == 0)
-                return fault(r, at, "an escape that is none, or half a surrogate pair");
+                return fail_at(r, at, "an invalid escape, or half of a surrogate pair");
             r->escaped = true;
             at += n;
         } else if ((unsigned char)*at < 0x20) {
-            return fault(r, at, "a control character inside a string, expected an escape");
+            return fail_at(r, at, "a control character inside a string, expected an escape");
         } else {
             do {
                 size_t n = utf8_length(at, r->end);
                 if (n == 0)
-                    return fault(r, at, "bytes that are not UTF-8");
+                    return fail_at(r, at, "bytes that are not UTF-8");
                 at += n;
             } while (at < r->end && (unsigned char)*at >= 0x80);
         }
@@ -174,7 +174,7 @@ static json_token read_string(json_reader *r, json_token type) {
     return r->type = type;
 }
 
-/* One resolved piece of the string at *at: a run of plain bytes, or an escape's character in `scratch`. */
+/* Resolves one piece of the string at *at: a run of plain bytes, or an escape's character in `scratch`. */
 static size_t next_piece(const char **at, const char *end, char scratch[4], const char **piece) {
     if (**at == '\\') {
         uint32_t code = 0;
@@ -263,12 +263,12 @@ static json_token read_number(json_reader *r) {
     digits = at;
     at = skip_digits(at, end);
     if (at == digits || (*digits == '0' && at - digits > 1))
-        return fault(r, r->token, "a number badly written");
+        return fail_at(r, r->token, "a malformed number");
     if (at < end && *at == '.') {
         digits = at + 1;
         at = skip_digits(digits, end);
         if (at == digits)
-            return fault(r, r->token, "a number with no digits after its point");
+            return fail_at(r, r->token, "a number without digits after its decimal point");
     }
     if (at < end && (*at == 'e' || *at == 'E')) {
         at++;
@@ -277,7 +277,7 @@ static json_token read_number(json_reader *r) {
         digits = at;
         at = skip_digits(digits, end);
         if (at == digits)
-            return fault(r, r->token, "a number with no digits in its exponent");
+            return fail_at(r, r->token, "a number without digits in its exponent");
     }
     r->token_length = (size_t)(at - r->token);
     r->at = at;
@@ -296,29 +296,29 @@ gm_status json_int(json_reader *r, int64_t *out) {
         int digit = *at - '0';
         if (__builtin_mul_overflow(value, 10, &value) ||
             __builtin_add_overflow(value, negative ? -digit : digit, &value))
-            return json_fail(r, "an integer outside of 64 bits");
+            return json_fail(r, "an integer that does not fit in 64 bits");
     }
     *out = value;
     return GM_OK;
 }
 
-/* Whether the digits and the power of ten are both exact in a double: then one operation rounds correctly. */
+/* False unless the digits and the power of ten are both exact in a double, so that one operation rounds correctly. */
 static bool exact_double(const char *at, const char *end, double *out) {
     static const double powers[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
     bool negative = *at == '-';
     uint64_t digits = 0;
     int power = 0;
-    bool point = false;
+    bool fraction = false;
     if (end - at > 18)
         return false;   /* so that no sum below can overflow */
     for (at += negative; at < end && *at != 'e' && *at != 'E'; at++) {
         if (*at == '.') {
-            point = true;
+            fraction = true;
             continue;
         }
         digits = digits * 10 + (uint64_t)(*at - '0');
-        power -= point;
+        power -= fraction;
     }
     if (at < end) {
         bool down = *++at == '-';
@@ -356,8 +356,8 @@ gm_status json_double(json_reader *r, double *out) {
 
 /* ---- tokens ---- */
 
-/* Files for people's eyes are half indentation: eight spaces at a time. */
-static inline const char *behind_space(const char *at, const char *end) {
+/* Indented files are half spaces, so eight are skipped at a time. */
+static inline const char *after_space(const char *at, const char *end) {
     while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) {
         at++;
         for (uint64_t word; end - at >= 8; at += 8) {
@@ -374,11 +374,11 @@ static inline const char *behind_space(const char *at, const char *end) {
     return at;
 }
 
-static inline void skip_space(json_reader *r) { r->at = behind_space(r->at, r->end); }
+static inline void skip_space(json_reader *r) { r->at = after_space(r->at, r->end); }
 
 static json_token begin(json_reader *r, json_token type) {
     if (r->depth == JSON_MAX_DEPTH)
-        return fault(r, r->at, "nested deeper than 128 levels");
+        return fail_at(r, r->at, "nested deeper than 128 levels");
     r->token = r->at++;
     r->token_length = 1;
     r->stack[r->depth++] = type == JSON_OBJECT ? IN_OBJECT : IN_ARRAY;
@@ -397,7 +397,7 @@ static json_token finish(json_reader *r, json_token type) {
 static json_token read_word(json_reader *r, const char *word, json_token type) {
     size_t n = strlen(word);
     if ((size_t)(r->end - r->at) < n || memcmp(r->at, word, n) != 0)
-        return fault(r, r->at, "expected a value");
+        return fail_at(r, r->at, "expected a value");
     r->token = r->at;
     r->token_length = n;
     r->at += n;
@@ -406,7 +406,7 @@ static json_token read_word(json_reader *r, const char *word, json_token type) {
 
 static json_token read_value(json_reader *r) {
     if (r->at == r->end)
-        return fault(r, r->at, "the text ends, expected a value");
+        return fail_at(r, r->at, "the text ends, expected a value");
     if (r->depth > 0 && r->stack[r->depth - 1] == AWAITS_VALUE)
         r->stack[r->depth - 1] = IN_OBJECT;
     r->need_comma = true;
@@ -419,19 +419,19 @@ static json_token read_value(json_reader *r) {
     case 'n': return read_word(r, "null", JSON_NULL);
     default:
         if (*r->at != '-' && (*r->at < '0' || *r->at > '9'))
-            return fault(r, r->at, "expected a value");
+            return fail_at(r, r->at, "expected a value");
         return read_number(r);
     }
 }
 
 static json_token read_key(json_reader *r) {
     if (r->at == r->end || *r->at != '"')
-        return fault(r, r->at, "expected a key in quotes");
+        return fail_at(r, r->at, "expected a key in quotes");
     if (read_string(r, JSON_KEY) == JSON_ERROR)
         return JSON_ERROR;
     skip_space(r);
     if (r->at == r->end || *r->at != ':')
-        return fault(r, r->at, "expected a colon after the key");
+        return fail_at(r, r->at, "expected a colon after the key");
     r->at++;
     r->stack[r->depth - 1] = AWAITS_VALUE;
     return JSON_KEY;
@@ -445,7 +445,7 @@ json_token json_next(json_reader *r) {
         if (!r->need_comma)
             return read_value(r);
         if (r->at != r->end)
-            return fault(r, r->at, "text behind the end of the value");
+            return fail_at(r, r->at, "text after the end of the value");
         return r->type = JSON_END;
     }
     int state = r->stack[r->depth - 1];
@@ -455,14 +455,15 @@ json_token json_next(json_reader *r) {
         return finish(r, state == IN_OBJECT ? JSON_OBJECT_END : JSON_ARRAY_END);
     if (r->need_comma) {
         if (r->at == r->end || *r->at != ',')
-            return fault(r, r->at, state == IN_OBJECT ? "expected a comma or }" : "expected a comma or ]");
+            return fail_at(r, r->at, state == IN_OBJECT ? "expected a comma or }" : "expected a comma or ]");
         r->at++;
         skip_space(r);
     }
     return state == IN_OBJECT ? read_key(r) : read_value(r);
 }
 
-/* The quote that ends a string whose text begins at `at`; NULL where an escape, a control or the end comes first. */
+/* The quote that ends a string whose text begins at `at`; NULL if an escape, a control character or the end comes
+ * first. */
 static inline const char *plain_end(const char *at, const char *end) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
@@ -471,7 +472,7 @@ static inline const char *plain_end(const char *at, const char *end) {
         uint64_t quote = word ^ (ones * '"'), slash = word ^ (ones * '\\');
         uint64_t stop = (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((word - ones * 0x20) & ~word)) & tops;
         if (stop) {
-            at += __builtin_ctzll(stop) >> 3;    /* the lowest flag is right, as in skip_plain */
+            at += __builtin_ctzll(stop) >> 3;    /* the lowest flag is exact, as in skip_plain */
             return *at == '"' ? at : NULL;
         }
     }
@@ -491,9 +492,9 @@ static bool is_utf8(const char *at, const char *end) {
     return true;
 }
 
-/* Space, then this character: moves behind it. */
-static inline bool pass(const char **at, const char *end, char c) {
-    *at = behind_space(*at, end);
+/* Moves *at past white space and this character; false if another one follows. */
+static inline bool skip_to(const char **at, const char *end, char c) {
+    *at = after_space(*at, end);
     return *at < end && *(*at)++ == c;
 }
 
@@ -501,21 +502,21 @@ bool json_plain_count(json_reader *r, json_text *key, int32_t *count) {
     const char *at = r->at, *end = r->end;
     if (r->failed || r->depth == 0 || r->stack[r->depth - 1] != IN_OBJECT)
         return false;
-    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '"'))
+    if ((r->need_comma && !skip_to(&at, end, ',')) || !skip_to(&at, end, '"'))
         return false;
     const char *stop = plain_end(at, end);
     if (!stop || !is_utf8(at, stop))
         return false;
     *key = (json_text){ at, (size_t)(stop - at) };
     at = stop + 1;
-    if (!pass(&at, end, ':'))
+    if (!skip_to(&at, end, ':'))
         return false;
-    at = behind_space(at, end);
+    at = after_space(at, end);
     const char *digits = at;
     int32_t value = 0;
     while (at < end && at - digits < 9 && *at >= '0' && *at <= '9')
         value = 10 * value + (*at++ - '0');
-    /* Behind it stands what no number goes on with. */
+    /* The next character must be one that cannot continue a number. */
     if (at == digits || at == end || (*digits == '0' && at - digits > 1) ||
         !(*at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
         return false;
@@ -532,10 +533,10 @@ bool json_plain_pair(json_reader *r, json_text pair[2]) {
     const char *at = r->at, *end = r->end;
     if (r->failed || r->depth == 0 || r->depth == JSON_MAX_DEPTH || r->stack[r->depth - 1] != IN_ARRAY)
         return false;
-    if ((r->need_comma && !pass(&at, end, ',')) || !pass(&at, end, '['))
+    if ((r->need_comma && !skip_to(&at, end, ',')) || !skip_to(&at, end, '['))
         return false;
     for (int i = 0; i < 2; i++) {
-        if ((i > 0 && !pass(&at, end, ',')) || !pass(&at, end, '"'))
+        if ((i > 0 && !skip_to(&at, end, ',')) || !skip_to(&at, end, '"'))
             return false;
         const char *stop = plain_end(at, end);
         if (!stop)
@@ -543,7 +544,7 @@ bool json_plain_pair(json_reader *r, json_text pair[2]) {
         pair[i] = (json_text){ at, (size_t)(stop - at) };
         at = stop + 1;
     }
-    if (!pass(&at, end, ']'))
+    if (!skip_to(&at, end, ']'))
         return false;
     r->token = at - 1;
     r->token_length = 1;

@@ -31,11 +31,11 @@ long memory_allocations(void) { return 0; }
 #endif
 
 static void *no_memory(size_t bytes) {
-    gm_fail(GM_ENOMEM, "out of memory: %zu bytes could not be had", bytes);
+    gm_fail(GM_ENOMEM, "out of memory: %zu bytes could not be allocated", bytes);
     return NULL;
 }
 
-/* Zero bytes give a block too: NULL means failure and nothing else. */
+/* A block of zero bytes is not NULL, which means failure and nothing else. */
 void *memory_new(size_t bytes) {
     void *block = refused() ? NULL : malloc(bytes ? bytes : 1);
     return block ? block : no_memory(bytes);
@@ -102,7 +102,7 @@ void *memory_table(size_t bytes) {
         munmap(base, ahead);
     munmap(base + ahead + page_up(bytes), spare - ahead);
 #ifdef MADV_HUGEPAGE
-    madvise(base + ahead, page_up(bytes), MADV_HUGEPAGE);    /* a wish: without it the table works as well */
+    madvise(base + ahead, page_up(bytes), MADV_HUGEPAGE);    /* only faster: a refusal is ignored */
 #endif
     return base + ahead;
 }
@@ -114,7 +114,7 @@ void memory_table_free(void *table, size_t bytes) {
         munmap(table, page_up(bytes));
 }
 
-/* All pages of the block, so that it stays one mapping, which memory_resize can move without a copy. */
+/* Advises about all pages of the block, so that it stays one mapping, which memory_resize can move without a copy. */
 void memory_expect(void *block, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     uintptr_t page = page_up(1), start = (uintptr_t)block & ~(page - 1);

@@ -11,15 +11,15 @@ void *memory_resize(void *block, size_t bytes);            /* realloc; the block
 void  memory_free(void *block);
 char *memory_copy_text(const char *text, size_t length);   /* NUL-terminated copy */
 void *memory_aligned(size_t bytes, size_t alignment);      /* for small tables; free with memory_free */
-/* A table that is looked up all over: zero-filled, and in large pages where the system has them, so that a lookup costs
- * one miss and not two. */
+/* A table for random access: zero-filled, and in large pages where the system has them, so that a lookup costs one miss
+ * and not two. */
 void *memory_table(size_t bytes);
 void  memory_table_free(void *table, size_t bytes);
-/* A block that will be written from end to end: asks for large pages, which cost fewer faults. */
+/* Requests large pages, which cost fewer faults, for a block that will be written from end to end. */
 void  memory_expect(void *block, size_t bytes);
 
-/* Address space reserved without memory behind it; commit makes [0, bytes) usable (page-rounded, never shrinks
- * here). */
+/* Reserves address space without memory; memory_commit makes [0, bytes) usable (rounded up to pages; it never
+ * shrinks). */
 void *memory_reserve(size_t bytes);
 int   memory_commit(void *base, size_t committed, size_t bytes); /* 0 or -1 with the error slot set */
 void  memory_unreserve(void *base, size_t bytes);

@@ -1,4 +1,4 @@
-/* names.c - open addressing with linear probing; nothing is ever removed. */
+/* names.c - open addressing with linear probing; names are never removed. */
 #include "base/names.h"
 #include <string.h>
 #include <sys/random.h>
@@ -23,7 +23,7 @@ static uint64_t hash_name(uint64_t seed, const char *text, size_t length) {
     return mix(hash, 0xD6E8FEB86659FD93u);
 }
 
-/* The name's slot, or the free one where it belongs. */
+/* The name's slot, or the free one to put it in. */
 static name_slot *slot_of(const name_table *t, const char *text, size_t length) {
     for (size_t i = hash_name(t->seed, text, length);; i++) {
         name_slot *slot = &t->slots[i & (t->capacity - 1)];
@@ -32,12 +32,12 @@ static name_slot *slot_of(const name_table *t, const char *text, size_t length) 
     }
 }
 
-static gm_status grow(name_table *t) {
+static gm_status widen(name_table *t) {
     name_table wider = { .capacity = t->capacity ? t->capacity * 2 : 64, .count = t->count, .seed = t->seed };
     if (wider.capacity > SIZE_MAX / sizeof(name_slot))
-        return gm_fail(GM_ENOMEM, "out of memory: %zu names", t->count);
+        return gm_fail(GM_ENOMEM, "out of memory: a table of more than %zu names cannot be addressed", t->count);
     if (!t->slots && getrandom(&wider.seed, sizeof wider.seed, GRND_NONBLOCK) != sizeof wider.seed)
-        wider.seed = (uint64_t)(uintptr_t)t;   /* early at boot: the address is what there is */
+        wider.seed = (uint64_t)(uintptr_t)t;   /* there is no randomness early at boot */
     wider.slots = memory_zeroed(wider.capacity * sizeof(name_slot));
     if (!wider.slots)
         return GM_ENOMEM;
@@ -51,7 +51,7 @@ static gm_status grow(name_table *t) {
 
 gm_status names_add(name_table *t, const char *text, size_t length, int64_t number, int64_t *earlier) {
     if (t->count + 1 > t->capacity / 2)
-        GM_TRY(grow(t));
+        GM_TRY(widen(t));
     name_slot *slot = slot_of(t, text, length);
     *earlier = slot->text ? slot->number : -1;
     if (slot->text)

@@ -1,10 +1,10 @@
 /* team.c - the persistent team of worker threads.
- *  (1) Each worker has a mailbox of its own: `posted` counts the runs it has been given, `claim` is set while a run waits
- *      for it to enter. Who takes the claim back first decides: the worker, and it is inside; or the caller at the join,
- *      who then does not wait for a worker that was too slow to wake. Only who is inside reads the run's description.
- *  (2) Who sleeps says so first and looks again; who posts writes first and then looks for sleepers. Both sides are
- *      sequentially consistent, so no wake is lost.
- *  (3) Spinning is bounded: SPIN_NS, and hardly at all when there are more threads than CPUs to run them. */
+ *  (1) Each worker has its own mailbox: `posted` counts the runs given to it, `claim` is set until the run is entered
+ *      or given up. Worker and join race to clear `claim`. If the worker wins, it takes part; if the join wins, it does
+ *      not wait for a worker that is slow to wake. Only threads that take part read the run's description.
+ *  (2) Sleeper: set `asleep`, recheck `posted`. Poster: store `posted`, check `asleep`. Both are sequentially
+ *      consistent, so no wake-up is lost.
+ *  (3) Spinning is bounded by SPIN_NS, and by CROWDED_SPIN_NS when there are more threads than CPUs. */
 #include "base/team.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -20,10 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS 200000           /* a piece of a long launch, or what lies between two passes of a decoder */
+#define SPIN_NS 200000           /* a piece of a long launch, or the time between two passes of a decoder */
 #define CROWDED_SPIN_NS 1000
 #define WORKER_STACK ((size_t)2 << 20)
-#define MAX_CPUS 8192            /* what the kernel's widest configuration has */
+#define MAX_CPUS 8192            /* the largest configuration of Linux */
 #define SYSFS_CPU "/sys/devices/system/cpu"
 
 typedef struct {
@@ -42,7 +42,7 @@ static struct {
     _Atomic long spin_ns;
     _Atomic bool active, lost;
     int n_workers;                        /* threads made so far in this process */
-    int cpus;                             /* that this process may run on, as of the last time threads were made */
+    int cpus;                             /* that this process may run on, when threads were last made */
 } team;
 
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -71,7 +71,7 @@ static void futex_wake(_Atomic uint32_t *word, int n) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Spins while *word is value; false when the time was up first. */
+/* Spins until *word is not value; false if the time is up first. */
 static bool changes_soon(_Atomic uint32_t *word, uint32_t value) {
     int64_t limit = 0;
     for (;;) {
@@ -111,7 +111,7 @@ uint32_t team_gate_done(team_gate *gate, uint32_t pieces) {
 
 /* ---- workers and runs ---- */
 
-static void *work(void *argument) {
+static void *run_worker(void *argument) {
     int thread = (int)(intptr_t)argument;
     mailbox *box = &team.boxes[thread];
     for (uint32_t seen = 0;; seen++) {
@@ -130,7 +130,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* The child of a fork has the forking thread alone. */
+/* A forked child has only the thread that forked. */
 static void forget_workers(void) {
     for (int i = 0; i < TEAM_MAX_THREADS; i++) {
         atomic_store_explicit(&team.boxes[i].posted, 0, memory_order_relaxed);
@@ -157,7 +157,8 @@ static int allowed_cpus(unsigned long *mask, size_t mask_bytes) {
     return n;
 }
 
-/* Makes workers until there are `wanted`, or no more can be made. Signals belong to the program's own threads. */
+/* Makes workers until there are `wanted` or no more can be made. They block all signals, which are for the program's
+ * own threads. */
 static void make_workers(int wanted) {
     unsigned long mask[MAX_CPUS / (8 * sizeof(unsigned long))];
     pthread_attr_t attributes;
@@ -171,7 +172,7 @@ static void make_workers(int wanted) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (team.n_workers < wanted) {
         pthread_t thread;
-        if (pthread_create(&thread, &attributes, work, (void *)(intptr_t)(team.n_workers + 1)) != 0)
+        if (pthread_create(&thread, &attributes, run_worker, (void *)(intptr_t)(team.n_workers + 1)) != 0)
             break;
         team.n_workers++;
     }
@@ -228,7 +229,7 @@ bool team_lost(void) { return atomic_load_explicit(&team.lost, memory_order_rela
 
 /* ---- how many threads ---- */
 
-/* The first line of a small file of the kernel's; false when it is not there. */
+/* Reads the first line of a small system file; false if it cannot be read. */
 static bool read_line(const char *path, char *line, size_t size) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -259,7 +260,7 @@ static void mark_list(const char *list, unsigned long *mask, size_t mask_bytes) 
     }
 }
 
-/* Cores behind the allowed CPUs: hyperthreads of one core count once. 0 when the kernel does not tell. */
+/* Counts the cores of the allowed CPUs: hyperthreads of one core count once. 0 if the system does not tell. */
 static int physical_cores(const unsigned long *allowed, size_t mask_bytes) {
     unsigned long counted[MAX_CPUS / (8 * sizeof(unsigned long))];
     int cores = 0;
@@ -280,7 +281,7 @@ static int physical_cores(const unsigned long *allowed, size_t mask_bytes) {
     return cores;
 }
 
-/* CPUs' worth of time that one control group's files allow, 0 for no limit. Version 2: "150000 100000". */
+/* The quota of one control group, in CPUs; 0 for no limit. Version 2 has both numbers in a line: "150000 100000". */
 static double quota_of(const char *folder, int version) {
     char path[PATH_MAX + 32], line[64];
     double quota = 0, period = 0;
@@ -304,7 +305,7 @@ static double quota_of(const char *folder, int version) {
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/* The tightest quota from `group` up to the root of its hierarchy: a limit holds for all groups below it. */
+/* The smallest quota from `group` up to the root of its hierarchy: a limit also applies to the groups below it. */
 static double quota_upwards(const char *root, const char *group, int version) {
     char folder[PATH_MAX];
     double least = 0;

@@ -46,7 +46,7 @@ static void test_memory(void) {
     CHECK(memory_array(SIZE_MAX / 2, 3) == NULL);
     CHECK_ERROR(error_code(), GM_ENOMEM, "more than can be addressed");
     CHECK(memory_reserve(SIZE_MAX) == NULL);
-    CHECK_ERROR(error_code(), GM_ENOMEM, "bytes could not be had");
+    CHECK_ERROR(error_code(), GM_ENOMEM, "bytes could not be allocated");
     void *empty = memory_new(0);
     CHECK(empty != NULL);
     memory_free(empty);

@@ -140,7 +140,7 @@ static void test_gguf_reading(uint32_t version) {
     CHECK(s.length == 5 && memcmp(s.text, "three", 5) == 0 && cursor == e->data + e->bytes);
     e = gguf_find(g, "a.numbers");
     CHECK(gguf_item_int(e, 1, &i) == GM_OK && i == -1 && gguf_item_float(e, 0, &d) == GM_OK && d == 1);
-    CHECK_ERROR(gguf_item_int(e, 2, &i), GM_EINDEX, "a.numbers has 2 items, item 2 was asked for");
+    CHECK_ERROR(gguf_item_int(e, 2, &i), GM_EINDEX, "a.numbers has 2 items, but item 2 was requested");
     const gguf_tensor *dense = gguf_tensor_at(g, 0), *packed = gguf_tensor_at(g, 1), *strange = gguf_tensor_at(g, 2);
     CHECK(dense->n_dims == 2 && dense->shape[0] == 2 && dense->shape[1] == 3 && dense->bytes == 24 &&
           dense->data[5] == 5);
@@ -196,7 +196,7 @@ static void test_gguf_refusals(void) {
     gguf_header(&b, 3, UINT64_MAX, 0), refuse_gguf(&b, GM_EBADFILE, "18446744073709551615 tensors");
     gguf_header(&b, 3, 0, 1 << 20), put_zeros(&b, 100), refuse_gguf(&b, GM_EBADFILE, "1048576 metadata entries");
     gguf_header(&b, 3, 0, 2), put_int_entry(&b, "k", 1), put_int_entry(&b, "k", 1);
-    refuse_gguf(&b, GM_EBADFILE, "key k comes twice");
+    refuse_gguf(&b, GM_EBADFILE, "key k appears twice");
     gguf_header(&b, 3, 0, 1), put_int_entry(&b, "", 1), put_zeros(&b, 9),
         refuse_gguf(&b, GM_EBADFILE, "a key at byte 24 has 0 bytes");
     gguf_header(&b, 3, 0, 1), put_u64(&b, 3), put(&b, "a\0b", 3), put_zeros(&b, 9), refuse_gguf(&b, GM_EBADFILE, "NUL");
@@ -216,7 +216,7 @@ static void test_gguf_refusals(void) {
     gguf_header(&b, 3, 0, 1), put_int_entry(&b, "general.alignment", 0), refuse_gguf(&b, GM_EBADFILE, "alignment is 0");
     gguf_header(&b, 3, 2, 0), put_tensor(&b, "t", 0, 0, 1, (int64_t[]){ 1 }),
         put_tensor(&b, "t", 0, 0, 1, (int64_t[]){ 1 });
-    align_to(&b, 32), put_zeros(&b, 64), refuse_gguf(&b, GM_EBADFILE, "tensor t comes twice");
+    align_to(&b, 32), put_zeros(&b, 64), refuse_gguf(&b, GM_EBADFILE, "tensor t appears twice");
     gguf_header(&b, 3, 1, 0),
         put_tensor(&b, "0123456789012345678901234567890123456789012345678901234567890123", 0, 0, 0, NULL);
     align_to(&b, 32), put_zeros(&b, 64), refuse_gguf(&b, GM_EBADFILE, "64 bytes, expected 1 to 63");
@@ -300,26 +300,26 @@ static void test_safetensors_refusals(void) {
     refuse_safetensors("{" TENSOR("x", "F32", "[2]", "[0,8]") "," TENSOR("y", "F32", "[2]", "[4,12]") "}",
                        "x and y overlap");
     refuse_safetensors("{" TENSOR("x", "U8", "[1]", "[0,1]") "," TENSOR("x", "U8", "[1]", "[1,2]") "}",
-                       "tensor x comes twice");
+                       "tensor x appears twice");
     refuse_safetensors("{" TENSOR("x", "F32", "[3]", "[0,8]") "}", "tensor x has 8 bytes, expected 3 values of F32");
-    refuse_safetensors("{" TENSOR("x", "F32", "[5]", "[0,20]") "}", "expected inside of 16 bytes");
-    refuse_safetensors("{" TENSOR("x", "F32", "[1]", "[8,4]") "}", "expected inside of 16 bytes");
+    refuse_safetensors("{" TENSOR("x", "F32", "[5]", "[0,20]") "}", "expected a range inside 16 bytes");
+    refuse_safetensors("{" TENSOR("x", "F32", "[1]", "[8,4]") "}", "expected a range inside 16 bytes");
     refuse_safetensors("{" TENSOR("x", "F32", "[-1]", "[0,4]") "}", "negative size");
     refuse_safetensors("{" TENSOR("x", "F32", "[1.0]", "[0,4]") "}", "expected an integer");
     refuse_safetensors("{" TENSOR("x", "F32", "[4611686018427387904,4]", "[0,0]") "}", "more than 2**63 values");
     refuse_safetensors("{" TENSOR("x", "F32", "[4611686018427387904]", "[0,0]") "}",
                        "expected 4611686018427387904 values");
     refuse_safetensors("{" TENSOR("x", "F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", "more than 8 numbers");
-    refuse_safetensors("{" TENSOR("x", "F32", "[1]", "[0]") "}", "data_offsets of 1 numbers, expected 2");
+    refuse_safetensors("{" TENSOR("x", "F32", "[1]", "[0]") "}", "data_offsets has 1 numbers, expected 2");
     refuse_safetensors("{" TENSOR("x\\u0000y", "F32", "[1]", "[0,4]") "}", "NUL");
     refuse_safetensors("{\"x\":{\"dtype\":\"F32\",\"shape\":[1]}}", "tensor x has no data_offsets");
     refuse_safetensors("{\"x\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", "twice");
     refuse_safetensors("{\"__metadata__\":{\"a\":1}}", "a number, expected a string");
     refuse_safetensors("[]", "an array, expected an object");
-    refuse_safetensors("{} x", "text behind the end");
+    refuse_safetensors("{} x", "text after the end");
     put_u64(&b, 100000000), put_zeros(&b, 100);
     CHECK_ERROR(safetensors_open(write_file("bad.safetensors", b.data, b.size), &s), GM_EBADFILE,
-                "a header of 100000000 bytes");
+                "the header has 100000000 bytes");
     CHECK_ERROR(safetensors_open(write_file("bad.safetensors", b.data, 7), &s), GM_EBADFILE, "too short");
     remove_file("bad.safetensors");
 }
@@ -352,7 +352,7 @@ static int64_t count_folder(void) {
 
 static void test_checkpoint_safetensors(void) {
     gm_checkpoint *c;
-    refuse_folder(GM_EFILE, "no .safetensors and no .gguf");
+    refuse_folder(GM_EFILE, "this folder has no .safetensors and no .gguf");
     write_tensors("other.safetensors", "{" TENSOR("o", "U8", "[1]", "[0,1]") "}", 1);
     write_tensors("adapter_model.safetensors", "{" TENSOR("l", "U8", "[1]", "[0,1]") "}", 1);
     write_tensors("consolidated.safetensors", "{" TENSOR("k", "U8", "[1]", "[0,1]") "}", 1);
@@ -385,9 +385,9 @@ static void test_checkpoint_safetensors(void) {
     write_text(INDEX, "{\"weight_map\":{\"q\":\"../other.safetensors\"}}");
     refuse_folder(GM_EBADFILE, "a shard named ../other.safetensors");
     write_text(INDEX, "{\"weight_map\":{\"q\":\"sub/other.safetensors\"}}");
-    refuse_folder(GM_EBADFILE, "with no folder");
+    refuse_folder(GM_EBADFILE, "in the same folder");
     write_text(INDEX, "{\"weight_map\":{}}");
-    refuse_folder(GM_EBADFILE, "no weight_map");
+    refuse_folder(GM_EBADFILE, "weight_map is missing");
     write_text(INDEX, "{\"weight_map\":{\"q\":1}}");
     refuse_folder(GM_EBADFILE, "a number, expected a string");
     remove_file(INDEX);
@@ -447,7 +447,7 @@ static void test_checkpoint_gguf(void) {
         checkpoint_close(c);
     }
     write_part(3, 1, 3, "z");
-    refuse_folder(GM_EBADFILE, "says it is part 2 of 3, expected part 3 of 3");
+    refuse_folder(GM_EBADFILE, "says that it is part 2 of 3, expected part 3 of 3");
     write_part(3, 2, 3, "y");
     refuse_folder(GM_EBADFILE, "tensor y is in two files");
     rename(path_of("m-00001-of-00003.gguf"), path_of("first.gguf"));
