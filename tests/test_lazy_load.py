@@ -83,7 +83,7 @@ def test_a_file_cut_short_is_an_error_of_the_evaluation(stored, left):
     path, load, _ = stored
     a, other = load(), mx.ones(3) + 1
     os.truncate(path, left)
-    with pytest.raises(RuntimeError, match=rf"{path.name} was cut short since it was opened: it has {left} bytes"):
+    with pytest.raises(RuntimeError, match=rf"{path.name} was cut short after it was opened: it has {left} bytes"):
         mx.eval(other, a * 2)
     assert other.tolist() == [2, 2, 2]
     with pytest.raises(RuntimeError, match="cut short"):

@@ -1,6 +1,6 @@
-/* checkpoint.c - which files make a checkpoint, and one list of their tensors.
- *  (1) All files are of one kind. Every name is there once, whatever file it is in.
- *  (2) What an index or a split file promises must be there: a part that is missing is an error that names it. */
+/* checkpoint.c - finds the files of a checkpoint and lists their tensors.
+ *  (1) All files have one format, and a tensor's name appears in one of them only.
+ *  (2) Every part that an index or a split file lists must exist; the error names the one that is missing. */
 #include "io/checkpoint.h"
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 
 #define INDEX_NAME "model.safetensors.index.json"
 
-typedef struct { gguf *g; safetensors *s; } part;   /* one of the two */
+typedef struct { gguf *g; safetensors *s; } part;   /* the other one is NULL */
 
 struct gm_checkpoint {
     part *parts;
@@ -28,7 +28,7 @@ struct gm_checkpoint {
     gm_tensor *tensors;
     int64_t count;
     name_table names;
-    char *text;                   /* GGUF: names and types with a NUL behind them */
+    char *text;                   /* GGUF: NUL-terminated names and types */
 };
 
 /* ---- lists of texts ---- */
@@ -42,7 +42,7 @@ static void list_free(text_list *l) {
     *l = (text_list){ 0 };
 }
 
-/* Takes `text`, which is freed on failure; NULL is a failure already told. */
+/* Takes ownership of `text`, also on failure; NULL means that allocating it failed. */
 static gm_status list_take(text_list *l, char *text) {
     if (!text)
         return GM_ENOMEM;
@@ -78,7 +78,8 @@ static bool ends_with(const char *text, const char *end) {
 
 #define SPLIT_LENGTH 15   /* "-00001-of-00005" */
 
-typedef struct { size_t prefix; int part, count; } split_name;   /* part counts from 1; count is 0 when not split */
+/* part is 1 to count; count is 0 for a file that is not split. */
+typedef struct { size_t prefix; int part, count; } split_name;
 
 static int five_digits(const char *at) {
     int value = 0;
@@ -146,7 +147,7 @@ static gm_status list_safetensors(gm_checkpoint *c) {
     return GM_OK;
 }
 
-/* Text of a GGUF tensor's name, or of a type id that has no name. */
+/* Bytes of a GGUF tensor's name and of a type id without a name. */
 #define GGUF_TEXT_BYTES(t) ((t)->name.length + 1 + sizeof "type 4294967295")
 
 static gm_tensor describe_gguf(const gguf_tensor *from, char **text) {
@@ -207,8 +208,8 @@ static gm_status open_part(gm_checkpoint *c, const char *path, const split_name 
     if (status == GM_OK)
         status = error_in_file(name, read_split(c->parts[i].g, &number, &count, &tensors));
     if (status == GM_OK && (number != i || count != split->count))
-        status = gm_fail(GM_EBADFILE, "%s: says it is part %" PRId64 " of %" PRId64 ", expected part %d of %d", name,
-                         number + 1, count, i + 1, split->count);
+        status = gm_fail(GM_EBADFILE, "%s: the file says that it is part %" PRId64 " of %" PRId64
+                         ", expected part %d of %d", name, number + 1, count, i + 1, split->count);
     memory_free(name);
     return status;
 }
@@ -222,8 +223,8 @@ static gm_status open_gguf(gm_checkpoint *c, const char *path) {
         status = gm_fail(GM_EBADFILE, "%s: split.count is %" PRId64 ", expected 1 to 99999", path, count);
     split_name split = split_of(path, ".gguf");
     if (status == GM_OK && count > 1 && split.count != count)
-        status = gm_fail(GM_EBADFILE, "%s: one of %" PRId64 " parts, expected a file name such as x-00001-of-%05" PRId64
-                         ".gguf to find the others by", path, count, count);
+        status = gm_fail(GM_EBADFILE, "%s: it is one of %" PRId64 " parts, expected a file name such as x-00001-of-%05"
+                         PRId64 ".gguf, by which the others are found", path, count, count);
     c->n_parts = status == GM_OK ? (int)count : 1;
     c->parts = memory_zeroed((size_t)c->n_parts * sizeof *c->parts);
     if (status != GM_OK || !c->parts) {
@@ -234,7 +235,7 @@ static gm_status open_gguf(gm_checkpoint *c, const char *path) {
         c->parts[0].g = given;
         return list_gguf(c);
     }
-    gguf_close(given);   /* it is opened again in its place */
+    gguf_close(given);   /* it is opened again as one of the parts */
     for (int i = 0; i < c->n_parts; i++)
         GM_TRY(open_part(c, path, &split, i));
     GM_TRY(list_gguf(c));
@@ -256,7 +257,7 @@ static gm_status open_safetensors(gm_checkpoint *c, char *const *paths, size_t c
     return list_safetensors(c);
 }
 
-/* weight_map of an index: each tensor's name, and which of the files it is in. */
+/* The weight_map of an index: each tensor's name and the index of its file. */
 typedef struct { text_list tensors, files; int *file_of; size_t capacity; name_table names; } weight_map;
 
 static void map_free(weight_map *m) {
@@ -266,7 +267,7 @@ static void map_free(weight_map *m) {
     memory_free(m->file_of);
 }
 
-/* A shard lies beside its index and nowhere else. */
+/* A shard is in the folder of its index. */
 static gm_status read_shard_name(json_reader *r, char **out) {
     size_t length;
     GM_TRY(json_expect(r, JSON_STRING));
@@ -276,8 +277,8 @@ static gm_status read_shard_name(json_reader *r, char **out) {
     if (length > 0 && strlen(*out) == length && !strchr(*out, '/') && !strstr(*out, ".."))
         return GM_OK;
     memory_free(*out);
-    return json_fail(r, "a shard named %.*s, expected a file's name with no folder", (int)(length < 200 ? length : 200),
-                     r->token);
+    return json_fail(r, "a shard named %.*s, expected the name of a file in the same folder",
+                     (int)(length < 200 ? length : 200), r->token);
 }
 
 static gm_status map_add(weight_map *m, json_reader *r) {
@@ -310,7 +311,7 @@ static gm_status read_index(weight_map *m, const gm_file *index) {
             continue;
         }
         if (found)
-            return json_fail(&r, "weight_map comes twice");
+            return json_fail(&r, "weight_map appears twice");
         found = true;
         GM_TRY(json_expect(&r, JSON_OBJECT));
         while (json_next(&r) == JSON_KEY)
@@ -320,7 +321,7 @@ static gm_status read_index(weight_map *m, const gm_file *index) {
     }
     GM_TRY(json_expect(&r, JSON_END));
     if (m->files.count == 0)
-        return gm_fail(GM_EBADFILE, "%s: no weight_map, or an empty one", index->path);
+        return gm_fail(GM_EBADFILE, "%s: weight_map is missing or empty", index->path);
     return GM_OK;
 }
 
@@ -358,7 +359,7 @@ static gm_status open_index(gm_checkpoint *c, const char *folder, const char *pa
 
 /* ---- a folder ---- */
 
-/* Names in the folder that end in `extension`, sorted; hidden files are left out. */
+/* Lists the names in the folder that end in `extension`, sorted and without hidden files. */
 static gm_status list_folder(const char *folder, const char *extension, text_list *out) {
     DIR *dir = opendir(folder);
     if (!dir)
@@ -374,7 +375,7 @@ static gm_status list_folder(const char *folder, const char *extension, text_lis
     return status;
 }
 
-/* model*.safetensors if there are any, else all but adapters and the vendor's own consolidated files. */
+/* Keeps model*.safetensors if there are any, else all but adapters and the vendor's consolidated files. */
 static void keep_models(text_list *names) {
     bool named = false;
     for (size_t i = 0; i < names->count; i++)
@@ -391,13 +392,13 @@ static void keep_models(text_list *names) {
     names->count = kept;
 }
 
-/* Shards without an index: all of them must have come. */
+/* Shards without an index must be complete. */
 static gm_status check_shards(const char *folder, const text_list *names) {
     for (size_t i = 0; i < names->count; i++) {
         split_name split = split_of(names->items[i], ".safetensors");
         if (split.count == 0)
             continue;
-        int next = split.part % split.count + 1;   /* each checks the one after it, the last the first: none may lack */
+        int next = split.part % split.count + 1;   /* each checks that the next exists, the last the first */
         char *wanted = split_path(names->items[i], split, next, ".safetensors");
         if (!wanted)
             return GM_ENOMEM;
@@ -405,7 +406,7 @@ static gm_status check_shards(const char *folder, const text_list *names) {
         gm_status status = GM_OK;
         if (!there) {
             errno = ENOENT;
-            status = gm_fail_errno("%s: %s is there, but %s is missing", folder, names->items[i], wanted);
+            status = gm_fail_errno("%s: %s is present, but %s is missing", folder, names->items[i], wanted);
         }
         memory_free(wanted);
         GM_TRY(status);
@@ -413,7 +414,7 @@ static gm_status check_shards(const char *folder, const text_list *names) {
     return GM_OK;
 }
 
-/* One model, in one file or in parts: the file to open. */
+/* Chooses the file to open: the folder must hold one model, in one file or in parts. */
 static gm_status choose_gguf(const char *folder, const text_list *names, const char **out) {
     split_name first = split_of(names->items[0], ".gguf");
     bool one = true;
@@ -429,7 +430,8 @@ static gm_status choose_gguf(const char *folder, const text_list *names, const c
     size_t used = 0;
     for (size_t i = 0; i < names->count && used < sizeof text; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "", names->items[i]);
-    return gm_fail(GM_EVALUE, "%s holds %zu .gguf files, give the path of one: %s", folder, names->count, text);
+    return gm_fail(GM_EVALUE, "%s holds %zu .gguf files, expected one model; give the path of one: %s", folder,
+                   names->count, text);
 }
 
 static gm_status open_names(gm_checkpoint *c, const char *folder, const text_list *names) {
@@ -447,7 +449,7 @@ static gm_status open_only_gguf(gm_checkpoint *c, const char *folder, const text
     const char *name;
     if (names->count == 0) {
         errno = ENOENT;
-        return gm_fail_errno("%s: no .safetensors and no .gguf file in this folder", folder);
+        return gm_fail_errno("%s: this folder has no .safetensors and no .gguf file", folder);
     }
     GM_TRY(choose_gguf(folder, names, &name));
     char *path = join_path(folder, name);

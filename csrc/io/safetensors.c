@@ -1,6 +1,6 @@
-/* safetensors.c - u64 header length, that many bytes of JSON, then the tensors' bytes.
- *  (1) A tensor is handed out only when its bytes are inside the file, as many as its shape takes, and its own:
- *      no two tensors overlap. The size of a type that is not in the table cannot be checked; it is listed anyway.
+/* safetensors.c - the length of the header as u64, the header in JSON, the tensors' bytes.
+ *  (1) A tensor is listed only if its bytes are inside the file, fit its shape and overlap no other tensor. The size of
+ *      a type that is not in the table cannot be checked; such a tensor is listed too.
  *  (2) Names are resolved into one block of the header's size: resolved text is never longer than its quoted form. */
 #include "io/safetensors.h"
 #include <inttypes.h>
@@ -18,7 +18,7 @@
 
 struct safetensors {
     gm_file file;
-    const uint8_t *section;       /* the first byte behind the header */
+    const uint8_t *section;       /* the first byte after the header */
     size_t section_bytes;
     gm_tensor *tensors;
     int64_t count;
@@ -36,7 +36,7 @@ static const struct { const char *name; int bytes, format; } types[] = {
 };
 #define N_TYPES ((int)(sizeof types / sizeof types[0]))
 
-/* The current string, resolved and kept as long as the file is open. A NUL would make two names look like one. */
+/* The current string, resolved and kept until the file is closed. A NUL would make two names look equal. */
 static const char *keep_string(safetensors *s, json_reader *r) {
     char *text = s->text + s->text_used;
     size_t length = json_string_length(r);
@@ -50,12 +50,12 @@ static const char *keep_string(safetensors *s, json_reader *r) {
     return text;
 }
 
-/* The numbers of an array; *n is at most max afterwards. */
+/* Reads the *n <= max numbers of an array. */
 static gm_status read_sizes(json_reader *r, int64_t *sizes, int max, int *n) {
     GM_TRY(json_expect(r, JSON_ARRAY));
     for (*n = 0; json_next(r) != JSON_ARRAY_END; (*n)++) {
         if (*n == max)
-            return json_fail(r, "more than %d numbers", max);
+            return json_fail(r, "an array of more than %d numbers", max);
         GM_TRY(json_int(r, &sizes[*n]));
         if (sizes[*n] < 0)
             return json_fail(r, "a negative size");
@@ -67,10 +67,10 @@ static gm_status check_extent(const safetensors *s, const gm_tensor *t, const in
     int64_t values = 1, zero = 1, bytes;
     if (range[1] < range[0] || (uint64_t)range[1] > s->section_bytes)
         return gm_fail(GM_EBADFILE, "%s: tensor %s has data_offsets [%" PRId64 ", %" PRId64
-                       "], expected inside of %zu bytes of tensor data", s->file.path, t->name, range[0], range[1],
+                       "], expected a range inside %zu bytes of tensor data", s->file.path, t->name, range[0], range[1],
                        s->section_bytes);
     for (int i = 0; i < t->ndim; i++) {
-        int64_t size = t->shape[i] ? t->shape[i] : 1;   /* beside a dimension of 0 the others stay bounded too */
+        int64_t size = t->shape[i] ? t->shape[i] : 1;   /* a dimension of 0 does not unbound the others */
         zero &= t->shape[i] != 0;
         if (__builtin_mul_overflow(values, size, &values))
             return gm_fail(GM_EBADFILE, "%s: tensor %s has a shape of more than 2**63 values", s->file.path, t->name);
@@ -117,7 +117,7 @@ static gm_status read_tensor(safetensors *s, json_reader *r, gm_tensor *t) {
         } else if (field == OFFSETS) {
             GM_TRY(read_sizes(r, range, 2, &n));
             if (n != 2)
-                return json_fail(r, "data_offsets of %d numbers, expected 2", n);
+                return json_fail(r, "data_offsets has %d numbers, expected 2", n);
         } else {
             GM_TRY(json_skip(r));
         }
@@ -184,7 +184,7 @@ static gm_status check_names(const safetensors *s) {
         int64_t earlier = -1;
         status = names_add(&names, s->tensors[i].name, strlen(s->tensors[i].name), i, &earlier);
         if (earlier >= 0)
-            status = gm_fail(GM_EBADFILE, "%s: tensor %s comes twice", s->file.path, s->tensors[i].name);
+            status = gm_fail(GM_EBADFILE, "%s: tensor %s appears twice", s->file.path, s->tensors[i].name);
     }
     names_free(&names);
     return status;
@@ -194,11 +194,12 @@ static gm_status read_file(safetensors *s) {
     const gm_file *f = &s->file;
     uint64_t header;
     if (f->size < 8)
-        return gm_fail(GM_EBADFILE, "%s: %zu bytes, too short for a safetensors file", f->path, f->size);
+        return gm_fail(GM_EBADFILE, "%s: the file has %zu bytes, too few for a safetensors file", f->path, f->size);
     memcpy(&header, f->data, sizeof header);
     if (header >= MAX_HEADER || header > f->size - 8)
-        return gm_fail(GM_EBADFILE, "%s: a header of %" PRIu64 " bytes, expected less than %u and inside the file of "
-                       "%zu bytes; not a safetensors file, or cut short", f->path, header, MAX_HEADER, f->size);
+        return gm_fail(GM_EBADFILE, "%s: the header has %" PRIu64 " bytes, expected less than %u and at most what the "
+                       "file of %zu bytes holds; it is not a safetensors file, or was cut short", f->path, header,
+                       MAX_HEADER, f->size);
     s->section = f->data + 8 + header;
     s->section_bytes = f->size - 8 - (size_t)header;
     s->text = memory_new((size_t)header);

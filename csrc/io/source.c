@@ -1,10 +1,10 @@
-/* source.c - arrays whose values lie in a file and are read when they are evaluated.
- *  (1) The file stays open, by a descriptor of its own, as long as an array is to be read from it; its name plays no part:
- *      a file that is deleted, or replaced by another under its name, gives its values all the same. An array whose
- *      evaluation fails, or is interrupted, is still to be read.
- *  (2) It is read, not mapped: a file that was cut short is an error of the evaluation, not a signal. What another program
- *      changes in place is read as it is then.
- *  (3) Reading is a launch as any other: in pieces, on all threads, outside of all locks, and it can be cancelled. */
+/* source.c - arrays whose values are in a file and are read when they are evaluated.
+ *  (1) The file stays open, by its own descriptor, until every array has been read from it. Its name does not matter:
+ *      a file that is deleted or replaced under its name still gives its values. An array whose evaluation fails or is
+ *      interrupted can be read again.
+ *  (2) The file is read, not mapped: a file that was cut short is an error of the evaluation, not a signal. Bytes that
+ *      another program changes in place are read as they are then.
+ *  (3) Reading is a launch like any other: in pieces, on all threads, outside all locks, and it can be cancelled. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 struct gm_source {
     int fd;
     char *name;                            /* for messages */
-    gm_buffer *shared;                     /* counts who needs the file, launches among them */
+    gm_buffer *shared;                     /* counts the references of arrays and launches */
 };
 
 static void close_source(void *payload) {
@@ -56,7 +56,7 @@ void gm_source_close(gm_source *s) {
 
 /* ---- the op ---- */
 typedef struct {
-    _Atomic(gm_source *) source;           /* NULL once it was read, successfully */
+    _Atomic(gm_source *) source;           /* NULL once the array was read */
     int64_t offset;
     int32_t swapped, unused;
     gm_spec spec;                          /* as many dimensions as there are */
@@ -66,8 +66,8 @@ typedef struct {
     char *out;
     int fd;
     int64_t offset, item;
-    int unit;                              /* bytes that are in the other order, together; 1: none */
-    bool truth;
+    int unit;                              /* bytes of a number to swap; 1: none */
+    bool is_bool;
     int32_t *failed;
 } read_args;
 
@@ -104,7 +104,7 @@ static void read_part(const void *args, int64_t begin, int64_t end) {
     }
     if (a->unit > 1)
         swap_units(out, bytes, a->unit);
-    for (int64_t i = 0; a->truth && i < bytes; i++)       /* a truth is 0 or 1, whatever the file says */
+    for (int64_t i = 0; a->is_bool && i < bytes; i++)     /* any other byte of the file is true */
         out[i] = out[i] != 0;
 }
 
@@ -124,38 +124,38 @@ static gm_status load_eval(gm_array *out, gm_queue *q) {
     if (fstat(source->fd, &st) != 0)
         return gm_fail(GM_ESTATE, "load: %s cannot be read: its size is not known", source->name);
     if (st.st_size < end)
-        return gm_fail(GM_ESTATE, "load: %s was cut short since it was opened: it has %lld bytes, an array ends at %lld",
-                       source->name, (long long)st.st_size, (long long)end);
-    const size_t room = strlen(source->name) + 64;
-    char *message = queue_arena(q, room);
+        return gm_fail(GM_ESTATE, "load: %s was cut short after it was opened: it has %lld bytes, but an array ends "
+                       "at %lld", source->name, (long long)st.st_size, (long long)end);
+    const size_t message_bytes = strlen(source->name) + 64;
+    char *message = queue_arena(q, message_bytes);
     int32_t *failed = message ? queue_flag(q, message) : NULL;
     if (!failed)
         return error_code();
-    snprintf(message, room, "load: %s could not be read to the end of an array", source->name);
+    snprintf(message, message_bytes, "load: %s could not be read to the end of an array", source->name);
     GM_TRY(queue_room(q, 4));
     queue_hold(q, source->shared);
     GM_TRY(array_alloc(out, q));
     if (!out->size)
         return GM_OK;
     const int unit = !p->swapped ? 1 : out->dtype == GM_COMPLEX64 ? 4 : (int)item;
-    return queue_launch(q, read_part, &(read_args){.out = array_ptr(out), .fd = source->fd, .offset = p->offset, .item = item,
-                                                   .unit = unit, .truth = out->dtype == GM_BOOL, .failed = failed},
-                        sizeof(read_args), out->size, PIECE_BYTES / item, 0);
+    const read_args args = {.out = array_ptr(out), .fd = source->fd, .offset = p->offset, .item = item, .unit = unit,
+                            .is_bool = out->dtype == GM_BOOL, .failed = failed};
+    return queue_launch(q, read_part, &args, sizeof args, out->size, PIECE_BYTES / item, 0);
 }
 
 static void load_hold(void *param) { buffer_retain(atomic_load(&((load_param *)param)->source)->shared); }
 
 static void load_drop(void *param) { gm_source_close(atomic_exchange(&((load_param *)param)->source, NULL)); }
 
-static const gm_op load_op = {.name = "load", .n_in = 0, .n_out = 1, .param_size = sizeof(load_param), .infer = load_infer,
-                              .eval = load_eval, .hold = load_hold, .drop = load_drop};
+static const gm_op load_op = {.name = "load", .n_in = 0, .n_out = 1, .param_size = sizeof(load_param),
+                              .infer = load_infer, .eval = load_eval, .hold = load_hold, .drop = load_drop};
 
 gm_array *gm_source_array(gm_scope *s, gm_source *source, gm_dtype type, int ndim, const int64_t *shape, int64_t offset,
                           bool swapped) {
     load_param p;
     if (ndim > GM_MAX_NDIM || type >= GM_DTYPE_COUNT || offset < 0)
-        return gm_fail(GM_EVALUE, "load: %s: an array of %d dimensions at byte %lld", source->name, ndim,
-                       (long long)offset), NULL;
+        return gm_fail(GM_EVALUE, "load: %s: an array of %d dimensions at byte %lld is not supported",
+                       source->name, ndim, (long long)offset), NULL;
     memset(&p, 0, sizeof p);
     atomic_init(&p.source, source);
     p.offset = offset;
@@ -163,5 +163,6 @@ gm_array *gm_source_array(gm_scope *s, gm_source *source, gm_dtype type, int ndi
     p.spec.dtype = type;
     p.spec.ndim = ndim;
     memcpy(p.spec.shape, shape, (size_t)ndim * sizeof *shape);
-    return array_node_sized(s, &load_op, NULL, 0, &p, offsetof(load_param, spec.shape) + (size_t)ndim * sizeof *shape);
+    const size_t param_bytes = offsetof(load_param, spec.shape) + (size_t)ndim * sizeof *shape;
+    return array_node_sized(s, &load_op, NULL, 0, &p, param_bytes);
 }
