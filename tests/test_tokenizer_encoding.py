@@ -274,7 +274,7 @@ def test_a_missing_pair_template_is_an_error():
     alone = template([token("[CLS]"), sequence("A")], [])
     with pytest.raises(ValueError, match="no template for two texts"):
         tok(post_processor=alone)("a", "b")
-    with pytest.raises(ValueError, match="second one in it"):
+    with pytest.raises(ValueError, match="has a second sequence"):
         tok(post_processor=template([sequence("B")], [sequence("A")])).encode("a")
 
 
@@ -292,9 +292,9 @@ def test_truncation():
 
 
 @pytest.mark.parametrize("truncation, message", [
-    ({"max_length": 4, "stride": 2}, "stride 2 is not less than the 2 tokens"),
+    ({"max_length": 4, "stride": 2}, "stride of truncation is 2, expected less than the 2 tokens"),
     (1, "leaves no room for the 2 special ones"),
-    ({"max_length": 4, "strategy": "only_second"}, "no second text"),
+    ({"max_length": 4, "strategy": "only_second"}, "only one text"),
     ({"max_length": -1}, "max_length is -1"), ({}, "max_length"),
     ({"max_length": 4, "length": 2}, "no setting 'length'"), ({"max_length": 4, "strategy": "first"}, "longest_first"),
     ({"max_length": 4, "direction": "up"}, "'left' or 'right'"),

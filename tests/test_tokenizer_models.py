@@ -328,7 +328,7 @@ def test_damaged_merges(merges, message, tmp_path):
     (b"1e0", "byte 46: a number with"), (b"-1", "-1 of 'b' is outside"), (b"123456789", "123456789 of 'b' is outside"),
     (b"1234567890", "1234567890 of 'b'"), (b"1234567890123456789012", "byte 46: an integer outside of 64 bits"),
     (b"1x", "byte 47: expected a comma or }"), (b"", "byte 46: expected a value"), (b'"1"', "byte 47: a string"),
-    (b"1,", "byte 48: expected a key in quotes"), (b"0", "id 0 is given to 'a' and to 'b'")], ids=range(12))
+    (b"1,", "byte 48: expected a key in quotes"), (b"0", "id 0 is used by 'a' and by 'b'")], ids=range(12))
 def test_damaged_ids(number, message, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(b'{"model": {"type": "BPE", "vocab": {"a":0,"b":' + number + b'}, "merges": []}}')

@@ -1,10 +1,10 @@
-/* encode.c - text to ids, and to all that is known about them, through the loaded parts of a tokenizer.
- * Added tokens are cut out of the raw text; what lies between is normalized, cut at the added tokens that live in
- * normalized text, and its pieces go through the model. Then truncation, the post-processor, padding. */
+/* encode.c - text to ids, and to encodings with offsets, through the parts of a tokenizer.
+ * Added tokens are cut out of the raw text. The text between them is normalized and cut at the added tokens of
+ * normalized text, and its pieces go through the model. Truncation, post-processor and padding follow. */
 #include "text/tokenizer.h"
 
-/* ---- works ---- */
-#define LARGE_TEXT (1 << 20)      /* bytes; what such a text needed is not kept, but for what was learned */
+/* ---- workspaces ---- */
+#define LARGE_TEXT (1 << 20)      /* bytes; scratch of a larger text is freed, all but the cache */
 
 static void drop_scratch(encode_work *work) {
     normalize_work_free(&work->normalize);
@@ -57,15 +57,15 @@ void work_give_back(gm_tokenizer *t, encode_work *work) {
 }
 
 /* ---- encoding ---- */
-/* A token that stands for `span` of the original. */
-static gm_status give(encode_work *work, int32_t id, text_span span, uint32_t text) {
+/* Appends a token whose origin is `span`. */
+static gm_status push_token(encode_work *work, int32_t id, text_span span, uint32_t text) {
     return encoding_push(work->encoding, (gm_token_info){
         .id = id, .type_id = work->type_id, .word = work->word, .start = (int32_t)span.start, .end = (int32_t)span.end,
         .attention = true }, text);
 }
 
-/* What the model calls a token, where that is not what the tokenizer does: Unigram calls an unknown one by its text, and
- * an added token may have given its changed name to a token of the model. */
+/* The text of a token of the model, where it differs from the vocabulary's: Unigram gives an unknown token the text
+ * itself, and an added token's renamed text may hide the model's own. */
 static gm_status name_of(const gm_tokenizer *t, encode_work *work, const text_view *piece, int32_t id, text_span at,
                          uint32_t *out) {
     size_t n;
@@ -78,10 +78,10 @@ static gm_status name_of(const gm_tokenizer *t, encode_work *work, const text_vi
     return GM_OK;
 }
 
-/* Bytes without a token were dropped. The reference goes on counting without them, and it counts the bytes of the
- * alphabet's characters: the spans become those of the bytes that lie there. */
+/* Bytes without a token were dropped. The reference counts without them, in bytes of the alphabet's characters: the
+ * spans become those of the bytes at these offsets. */
 static void count_in_alphabet(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
-    size_t raw = 0, before = 0, at = 0, n;    /* byte `raw` of the piece begins at `before` in the alphabet */
+    size_t raw = 0, before = 0, at = 0, n;    /* byte `raw` of the piece is at `before` in the alphabet's text */
     for (size_t i = 0; i < work->ids.size; i++) {
         if (!vocab_text(&t->vocab, work->ids.data[i], &n) || n == 0)
             continue;
@@ -99,7 +99,7 @@ static void count_in_alphabet(const gm_tokenizer *t, encode_work *work, const te
     }
 }
 
-/* One piece of text, with all that is known about its tokens. */
+/* Encodes one piece, with the texts and offsets of its tokens. */
 static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
     work->ids.size = work->spans.size = 0;
     GM_TRY(model_encode(&t->model, &t->vocab, &work->model, piece->bytes, piece->length, &work->ids, &work->spans));
@@ -110,17 +110,17 @@ static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const te
         text_span at = work->spans.data[i];
         uint32_t text = OWN_TEXT;
         int32_t id = work->ids.data[i];
-        if (at.end > piece->length)    /* no span of the reference's either */
+        if (at.end > piece->length)    /* the reference has no span for it either */
             at = (text_span){ 0, 0 };
         GM_TRY(name_of(t, work, piece, id, at, &text));
-        GM_TRY(give(work, id, text_origin(piece, at.start, at.end), text));
+        GM_TRY(push_token(work, id, text_origin(piece, at.start, at.end), text));
     }
     work->word++;
     return GM_OK;
 }
 
-/* A text of a byte-level vocabulary, with all that is known: its ids come the quick way, and since their bytes are all
- * of the text, their lengths tell where they are. Not *done: a byte has no token. */
+/* Encodes a text of a byte-level vocabulary with offsets: the ids come from the fast path, and since their bytes are
+ * those of the text, their lengths give the offsets. *done is false if a byte has no token. */
 static gm_status encode_by_lengths(gm_tokenizer *t, encode_work *work, const text_view *text, bool at_start,
                                    bool *done) {
     const token_bytes *bytes;
@@ -139,7 +139,7 @@ static gm_status encode_by_lengths(gm_tokenizer *t, encode_work *work, const tex
         GM_TRY(status);
         for (size_t at = 0, end; at < piece.length && k < work->ids.size; at = end, k++) {
             end = at + token_length(bytes, work->ids.data[k]);
-            GM_TRY(give(work, work->ids.data[k], text_origin(&piece, at, end), OWN_TEXT));
+            GM_TRY(push_token(work, work->ids.data[k], text_origin(&piece, at, end), OWN_TEXT));
         }
     }
     return GM_OK;
@@ -168,23 +168,22 @@ static gm_status encode_segment(gm_tokenizer *t, encode_work *work, const text_v
     }
 }
 
-/* An added token, which stands for [start, end) of the text, and is called what is there: spaces that it takes with it
- * too. */
+/* Appends the added token of [start, end). Its text is the text's own, with the white space that it strips. */
 static gm_status encode_added(const gm_tokenizer *t, encode_work *work, const text_view *text, const added_part *part) {
     if (!work->encoding)
         return ids_append(&work->ids, part->id);
-    const uint8_t *there = text->bytes + part->start;
+    const uint8_t *matched = text->bytes + part->start;
     size_t length = part->end - part->start, n;
     const char *own = gm_tokenizer_token(t, part->id, &n);
     uint32_t name = OWN_TEXT;
-    if (!own || n != length || memcmp(own, there, n) != 0)
-        GM_TRY(encoding_string(&work->encoding->strings, there, length, &name));
-    GM_TRY(give(work, part->id, text_origin(text, part->start, part->end), name));
+    if (!own || n != length || memcmp(own, matched, n) != 0)
+        GM_TRY(encoding_string(&work->encoding->strings, matched, length, &name));
+    GM_TRY(push_token(work, part->id, text_origin(text, part->start, part->end), name));
     work->word++;
     return GM_OK;
 }
 
-/* Text between two added tokens of the raw text. */
+/* Encodes the text between two added tokens of the raw text. */
 static gm_status encode_raw(gm_tokenizer *t, encode_work *work, text_view text, bool at_start) {
     if (t->quick.kind == QUICK_WORDS && t->normalized_tokens.n_tokens == 0 && !work->encoding)
         return quick_encode(&t->quick, &work->quick, &work->model, text.bytes, text.length, &work->ids);
@@ -203,7 +202,7 @@ static gm_status encode_raw(gm_tokenizer *t, encode_work *work, text_view text, 
     return GM_OK;
 }
 
-/* Text that is UTF-8. */
+/* Encodes text that is UTF-8. */
 static gm_status encode_valid(gm_tokenizer *t, encode_work *work, const text_view *text) {
     added_scan scan;
     added_part part;
@@ -217,7 +216,7 @@ static gm_status encode_valid(gm_tokenizer *t, encode_work *work, const text_vie
     return GM_OK;
 }
 
-/* The token of one byte that is no part of a character, -1 if there is none. */
+/* The token of one byte that is not part of a character; -1 if there is none. */
 static int32_t byte_token(const gm_tokenizer *t, uint8_t byte) {
     static const char digits[] = "0123456789ABCDEF";
     uint8_t text[6] = { '<', '0', 'x', (uint8_t)digits[byte >> 4], (uint8_t)digits[byte & 15], '>' };
@@ -225,7 +224,7 @@ static int32_t byte_token(const gm_tokenizer *t, uint8_t byte) {
     return vocab_find(&t->vocab, text, n);
 }
 
-/* Bytes that are not UTF-8. */
+/* Encodes bytes that are not UTF-8. */
 static gm_status encode_bytes(const gm_tokenizer *t, encode_work *work, const gm_text *text, size_t start, size_t end) {
     for (size_t i = start; i < end; i++) {
         int32_t id = byte_token(t, (uint8_t)text->data[i]);
@@ -235,18 +234,19 @@ static gm_status encode_bytes(const gm_tokenizer *t, encode_work *work, const gm
         if (!work->encoding)
             GM_TRY(ids_append(&work->ids, id));
         else
-            GM_TRY(give(work, id, (text_span){ (uint32_t)i, (uint32_t)i + 1 }, OWN_TEXT));
+            GM_TRY(push_token(work, id, (text_span){ (uint32_t)i, (uint32_t)i + 1 }, OWN_TEXT));
     }
     work->word++;
     return GM_OK;
 }
 
-/* What is valid goes its way, what is not is bytes. */
+/* Valid UTF-8 is encoded as text, the rest byte by byte. */
 static gm_status encode_text(gm_tokenizer *t, encode_work *work, const gm_text *text, int32_t type_id) {
     const uint8_t *bytes = (const uint8_t *)text->data;
     size_t n = text->length;
     if (n > INT32_MAX)
-        return gm_fail(GM_EOVERFLOW, "encode: a text of %zu bytes; at most %d can be encoded at once", n, INT32_MAX);
+        return gm_fail(GM_EOVERFLOW, "encode: the text has %zu bytes, expected at most %d; encode it in parts", n,
+                       INT32_MAX);
     work->type_id = type_id;
     work->word = 0;
     work->large = work->large || n > LARGE_TEXT;
@@ -267,7 +267,7 @@ static gm_status encode_text(gm_tokenizer *t, encode_work *work, const gm_text *
     return GM_OK;
 }
 
-/* The texts' tokens, cut to their length, special ones around them. The list becomes the one encoding. */
+/* Encodes the texts, truncates them and adds special tokens. The list gets the one encoding. */
 static gm_status encode_whole(gm_tokenizer *t, encode_work *work, const gm_text *const *texts, int n,
                               const gm_encode_options *o, encoding_list *list, byte_buffer *strings) {
     for (int i = 0; i < n; i++) {
@@ -284,7 +284,7 @@ static gm_status encode_whole(gm_tokenizer *t, encode_work *work, const gm_text 
         gm_truncation limit = *o->truncation;
         size_t added = o->add_special ? post_added(&t->post_processor, n == 2) : 0;
         if (added > limit.max_length)
-            return gm_fail(GM_EVALUE, "encode: truncation to %zu tokens leaves no room for the %zu special ones",
+            return gm_fail(GM_EVALUE, "encode: truncation to %zu tokens is less than the %zu special tokens",
                            limit.max_length, added);
         limit.max_length -= added;
         GM_TRY(encodings_truncate(list->data[0], n == 2 ? list->data[1] : NULL, &limit));
@@ -305,7 +305,7 @@ gm_status tokenizer_encoding(gm_tokenizer *t, encode_work *work, const gm_text *
                              const gm_encode_options *o, gm_encoding **out) {
     encoding_list list = { 0 };
     byte_buffer strings = { 0 };
-    id_buffer ids = work->ids;    /* may hold results already */
+    id_buffer ids = work->ids;    /* results of earlier texts */
     work->ids = (id_buffer){ 0 };
     work->skip_special = !o->parse_special;
     *out = NULL;

@@ -1,7 +1,7 @@
 /* text_view.c - see text_view.h. */
 #include "text/text_view.h"
 
-/* Of a byte that is not at the view's end. */
+/* The span of a byte before the view's end. */
 static text_span span_at(const text_view *view, size_t at) {
     if (view->spans)
         return view->spans[at];
@@ -23,7 +23,7 @@ text_view text_slice(const text_view *view, size_t start, size_t end) {
 
 text_span text_origin(const text_view *view, size_t start, size_t end) {
     text_span first = span_at(view, start);
-    /* The reference leaves an empty range as it is. */
+    /* The reference does not align an empty range. */
     if (start == end)
         return (text_span){ view->origin + (uint32_t)start, view->origin + (uint32_t)start };
     return (text_span){ first.start, span_at(view, end - 1).end };
@@ -81,8 +81,8 @@ gm_status text_change(text_writer *w, uint32_t c, int change) {
 gm_status text_written(const text_writer *w, text_view *out) {
     text_view view = w->in;
     if (w->out->bytes.size > INT32_MAX)
-        return gm_fail(GM_EOVERFLOW, "encode: the normalizer or the pre-tokenizer makes a text longer than %d bytes",
-                       INT32_MAX);
+        return gm_fail(GM_EOVERFLOW, "encode: normalizing or pre-tokenizing makes the text longer than %d bytes; "
+                       "encode it in parts", INT32_MAX);
     view.bytes = w->out->bytes.data;
     view.length = w->out->bytes.size;
     view.spans = view.aligned ? w->out->spans.data : NULL;

@@ -1,4 +1,4 @@
-/* tokenizer.c - the tokenizer of gomlx.h: its life, its vocabulary, and ids to text. Text to ids: encode.c. */
+/* tokenizer.c - the tokenizer of gomlx.h: creation, vocabulary, and ids to text. Text to ids is in encode.c. */
 #include "text/tokenizer.h"
 
 gm_tokenizer *tokenizer_new(void) {
@@ -47,7 +47,7 @@ gm_status tokenizer_add(gm_tokenizer *t, const char *text, size_t length, added_
         return GM_OK;
     int64_t id = vocab_find(&t->vocab, text, length);
     if (id < 0) {
-        /* The reference counts on from the vocabulary's size, whatever number the file gives. */
+        /* The reference continues from the vocabulary's size, whatever id the file gives. */
         id = (int64_t)t->vocab.n_strings;
         if ((int64_t)t->added.n_ids > id)
             id = (int64_t)t->added.n_ids;
@@ -71,7 +71,7 @@ static void mark_special(gm_tokenizer *t, const added_set *set) {
     size_t length;
     for (size_t i = 0; i < set->n_tokens; i++)
         if (set->tokens[i].special && !vocab_text(&t->renamed, set->tokens[i].id, &length))
-            t->special[set->tokens[i].id] = 1;    /* the reference does not know a renamed one again */
+            t->special[set->tokens[i].id] = 1;    /* the reference does not find renamed ones again */
 }
 
 gm_status tokenizer_finish(gm_tokenizer *t) {
@@ -95,12 +95,12 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
 }
 
 /* ---- decoding ---- */
-/* The id's text, NULL when it has none or is to be skipped. */
+/* The id's text; NULL if it has none or is to be skipped. */
 static const char *text_of(const gm_tokenizer *t, int32_t id, bool skip_special, size_t *length) {
     return skip_special && gm_tokenizer_is_special(t, id) ? NULL : gm_tokenizer_token(t, id, length);
 }
 
-/* The text with U+FFFD for each part that is not UTF-8. */
+/* Replaces each part of the text that is not UTF-8 by U+FFFD. */
 static gm_status make_valid(byte_buffer *text) {
     byte_buffer out = { 0 };
     size_t n = text->size, done = utf8_check(text->data, n);
@@ -117,7 +117,7 @@ static gm_status make_valid(byte_buffer *text) {
     return status;
 }
 
-/* Through the chain of decoders. */
+/* Decodes through the chain of decoders. */
 static gm_status decode_steps(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, byte_buffer *out) {
     decode_state state = { 0 };
     decode_open(&state, &t->decoder, true);
@@ -140,7 +140,7 @@ static gm_status decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count,
     return token_bytes_join(bytes, t, ids, count, skip_special, out);
 }
 
-static gm_status give_text(gm_status status, byte_buffer *out, char **text, size_t *length) {
+static gm_status return_text(gm_status status, byte_buffer *out, char **text, size_t *length) {
     if (status == GM_OK) {
         *text = (char *)out->data;
         *length = out->size;
@@ -156,9 +156,9 @@ gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count,
     *text = NULL;
     *length = 0;
     if (t->decoder.n_steps != 1 || t->decoder.steps[0].kind != DECODE_BYTE_LEVEL)
-        return give_text(decode_steps(t, ids, count, skip_special, &out), &out, text, length);
+        return return_text(decode_steps(t, ids, count, skip_special, &out), &out, text, length);
     gm_status status = decode_bytes(t, ids, count, skip_special, &out);
-    return give_text(status == GM_OK ? make_valid(&out) : status, &out, text, length);
+    return return_text(status == GM_OK ? make_valid(&out) : status, &out, text, length);
 }
 
 gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **bytes,
@@ -167,8 +167,9 @@ gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t 
     *bytes = NULL;
     *length = 0;
     if (!t->model.byte_level)
-        return gm_fail(GM_EUNSUPPORTED, "decode: only tokens of a byte-level vocabulary are bytes");
-    return give_text(decode_bytes(t, ids, count, skip_special, &out), &out, bytes, length);
+        return gm_fail(GM_EUNSUPPORTED, "decode: this vocabulary is not byte-level, so its tokens are not bytes; "
+                       "decode to text instead");
+    return return_text(decode_bytes(t, ids, count, skip_special, &out), &out, bytes, length);
 }
 
 struct gm_detokenizer {
@@ -188,7 +189,7 @@ gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, bool strict, gm
     return GM_OK;
 }
 
-static gm_status give(gm_detokenizer *d, gm_status status, const char **text, size_t *length) {
+static gm_status return_part(gm_detokenizer *d, gm_status status, const char **text, size_t *length) {
     GM_TRY(bytes_reserve(&d->out, 1));    /* never NULL, also when empty */
     *text = (const char *)d->out.data;
     *length = d->out.size;
@@ -199,12 +200,12 @@ gm_status gm_detokenizer_push(gm_detokenizer *d, int32_t id, const char **text, 
     size_t n;
     const char *token = text_of(d->tokenizer, id, d->skip_special, &n);
     d->out.size = 0;
-    return give(d, token ? decode_push(&d->state, token, n, &d->out) : GM_OK, text, length);
+    return return_part(d, token ? decode_push(&d->state, token, n, &d->out) : GM_OK, text, length);
 }
 
 gm_status gm_detokenizer_finish(gm_detokenizer *d, const char **text, size_t *length) {
     d->out.size = 0;
-    return give(d, decode_finish(&d->state, &d->out), text, length);
+    return return_part(d, decode_finish(&d->state, &d->out), text, length);
 }
 
 void gm_detokenizer_free(gm_detokenizer *d) {

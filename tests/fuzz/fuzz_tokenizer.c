@@ -28,7 +28,7 @@ static void check_offsets(gm_tokenizer *t, const gm_text *input, const gm_encode
     gm_encoding_free(e);
 }
 
-/* Without the quick way, the ids are the same. */
+/* Without the fast path, the ids are the same. */
 static void check_general(gm_tokenizer *t, const gm_text *input, const gm_encode_options *options, const int32_t *ids,
                           size_t count) {
     quick_kind kind = t->quick.kind;

@@ -1,8 +1,8 @@
 /* part_pieces.c - the inner loops of pieces.h, compiled once for each instruction set.
- * A split looks at 64 bytes at a time, as bits: which are letters, digits, spaces; where pieces start follows by shifts,
- * and holds for every bit whose rule was seen whole. What a block cannot tell (characters beyond ASCII but for common
- * letters, white space or a piece that runs out of it) is left to scanner_match, one piece at a time; so both give the
- * same pieces. */
+ * A split classifies 64 bytes at a time as bits: letters, digits, spaces and so on. Shifts give the starts of pieces,
+ * which are certain where the block has everything that their rule depends on. What a block cannot decide (characters
+ * beyond ASCII except common letters, white space or a piece that continues after the block) is left to scanner_match,
+ * piece by piece, so that both give the same pieces. */
 #include "text/fast/pieces.h"
 #include "text/unicode/unicode.h"
 
@@ -26,11 +26,11 @@
 #define BLOCK 64
 
 #if HAS_BLOCKS
-/* Bit i of each: what byte i of the block is. */
+/* Bit i of each is the class of byte i of the block. */
 typedef struct { uint64_t letter, digit, graphic, white, newline, space, quote, unknown; } block_bits;
 
-/* The characters beyond ASCII that a block knows to be letters: those of two and three bytes whose second byte lies in
- * a range that the first one gives, for the first bytes of 0xC0.., 0xD0.. and 0xE0..; look_beyond leaves some out. */
+/* The letters beyond ASCII that a block recognises: characters of two and three bytes whose second byte is in a range
+ * that depends on the first one, for first bytes from 0xC0, 0xD0 and 0xE0. classify_beyond excludes some. */
 static const uint8_t second_bytes[2][3][16] = {
     { { 255, 255, 255, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 255, 255, 255, 0xA3, 0x80 },
       { 0x80, 0x80, 255, 255, 255, 255, 255, 0x90, 0xA0, 0x80, 255, 255, 255, 255, 255, 255 },
@@ -41,7 +41,7 @@ static const uint8_t second_bytes[2][3][16] = {
 };
 
 #if defined(KERNELS_avx512)
-static inline block_bits look(const uint8_t *p) {
+static inline block_bits classify(const uint8_t *p) {
     __m512i v = _mm512_loadu_si512(p);
     __m512i letters = _mm512_sub_epi8(_mm512_or_si512(v, _mm512_set1_epi8(0x20)), _mm512_set1_epi8('a'));
     block_bits b;
@@ -91,7 +91,7 @@ static inline uint64_t equal(two_vectors v, char c) {
     return bits_of(_mm256_cmpeq_epi8(v.low, all), _mm256_cmpeq_epi8(v.high, all));
 }
 
-/* Bytes of [first, first + n). */
+/* Bytes in [first, first + n). */
 static inline uint64_t within(two_vectors v, char first, char n) {
     __m256i base = _mm256_set1_epi8(first), most = _mm256_set1_epi8((char)(n - 1));
     __m256i low = _mm256_sub_epi8(v.low, base), high = _mm256_sub_epi8(v.high, base);
@@ -99,7 +99,7 @@ static inline uint64_t within(two_vectors v, char first, char n) {
                    _mm256_cmpeq_epi8(_mm256_min_epu8(high, most), high));
 }
 
-static inline block_bits look(const uint8_t *p) {
+static inline block_bits classify(const uint8_t *p) {
     two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
     __m256i fold = _mm256_set1_epi8(0x20);
     two_vectors folded = { _mm256_or_si256(v.low, fold), _mm256_or_si256(v.high, fold) };
@@ -148,10 +148,10 @@ static inline uint64_t second_in_range(const uint8_t *p) {
 }
 #endif
 
-/* Letters beyond ASCII of a block with two more bytes behind it. A character that the block cuts stays unknown, and so
- * do these within the ranges: the signs of multiplication and division, U+017F (which is an s to contractions) and,
- * among the kana, U+3040, U+3097..30A0 and U+30FB. */
-static inline void look_beyond(const uint8_t *p, block_bits *b) {
+/* Adds the letters beyond ASCII of a block that two more bytes follow. A character that crosses the block's end stays
+ * unknown, and so do some within the ranges: the signs of multiplication and division, U+017F (an s in contractions),
+ * U+3040, U+3097..30A0 and U+30FB. */
+static inline void classify_beyond(const uint8_t *p, block_bits *b) {
     uint64_t lead = second_in_range(p) & b->unknown;
     uint64_t latin = equal_bits(p, 0xC3) & (equal_bits(p + 1, 0x97) | equal_bits(p + 1, 0xB7));
     lead &= ~(latin | (equal_bits(p, 0xC5) & equal_bits(p + 1, 0xBF)));
@@ -169,15 +169,15 @@ static inline void look_beyond(const uint8_t *p, block_bits *b) {
     b->unknown &= ~letters;
 }
 
-/* A piece may start a block where its first character is known. */
+/* A block may begin at a piece whose first character it recognises. */
 static inline bool may_be_known(uint8_t first) {
     return first < 0x80 || (first >= 0xC3 && first < 0xEE && second_bytes[1][(first >> 4) - 12][first & 15] != 0);
 }
 
-/* Bits below the lowest set bit of x; all of them when there is none. */
+/* Bits below the lowest set bit of x; all bits if x is 0. */
 static inline uint64_t below(uint64_t x) { return x == 0 ? ~(uint64_t)0 : (x & -x) - 1; }
 
-/* The length of 's 't 're 've 'm 'll 'd at p, which is followed by a letter; 0 when it is none of them. */
+/* The length of 's 't 're 've 'm 'll 'd at p, where a quote and a letter are; 0 for anything else. */
 static inline unsigned contraction(const uint8_t *p, uint8_t fold) {
     uint8_t a = p[1] | fold, b = p[2] | fold;
     if (a == 's' || a == 't' || a == 'm' || a == 'd')
@@ -185,13 +185,13 @@ static inline unsigned contraction(const uint8_t *p, uint8_t fold) {
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-/* Where pieces start in a block whose bit 0 starts one; bits behind the block's last certain one are not set. */
+/* The starts of pieces in a block that begins with one. Bits after the last certain one are not set. */
 static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
     uint64_t known = below(b.unknown);
     uint64_t white = b.white & known, joins = b.space << 1;
     uint64_t other = known & ~(b.letter | b.digit | b.white);
-    /* White space that runs up to the end may end elsewhere: only its start is known. */
-    uint64_t end = known + 1;    /* 0 when all 64 are known */
+    /* Only the start is certain of white space that reaches the end. */
+    uint64_t end = known + 1;    /* 0 if all 64 are known */
     uint64_t before_end = end == 0 ? (uint64_t)1 << 63 : end >> 1;
     uint64_t certain = known;
     if (white & before_end) {
@@ -199,7 +199,7 @@ static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
         if (not_white == 0)
             return 1;
         unsigned last = 63 - (unsigned)__builtin_clzll(not_white);
-        certain = known & (((uint64_t)4 << last) - 1);    /* up to the run's first */
+        certain = known & (((uint64_t)4 << last) - 1);    /* up to the first of the run */
     }
     uint64_t starts = (white & ~(white << 1)) | (white & ~(white >> 1));
     starts |= b.letter & ~(b.letter << 1) & ~joins;
@@ -214,7 +214,7 @@ static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
         starts &= ~((uint64_t)2 << at);
         starts |= (uint64_t)1 << (at + n) & b.letter;
     }
-    /* A quote further back than that may be a contraction that the block does not show whole. */
+    /* A later quote may begin a contraction that the block does not have in full. */
     uint64_t late = b.quote & other_starts & ~(((uint64_t)1 << 61) - 1);
     return (starts & certain & (below(late) << 1 | 1)) | 1;
 }
@@ -223,7 +223,7 @@ static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single
     uint64_t known = below(b.unknown);
     uint64_t newline = b.newline & known, letter = b.letter & known, digit = b.digit & known;
     uint64_t other = known & ~(letter | digit | b.white);
-    /* New lines right behind others belong to them: a carry runs through each such run and leaves it. */
+    /* New lines right after other characters belong to them: a carry passes through each such run. */
     uint64_t eaten = newline & ~(newline + (newline & other << 1));
     uint64_t white = b.white & known & ~eaten;
     uint64_t plain = white & ~newline;
@@ -235,25 +235,25 @@ static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single
         if (not_white == 0)
             return 1;
         unsigned last = 63 - (unsigned)__builtin_clzll(not_white);
-        /* The run's first starts a piece, unless it is a new line that the last other takes. */
+        /* The first of the run starts a piece, unless it is a new line that belongs to the last character. */
         uint64_t run = (uint64_t)2 << last;
         certain = run & eaten ? run - 1 : (run << 1) - 1;
         certain &= known;
     }
     uint64_t white_starts = white & ~(white << 1);
-    uint64_t behind_newline = plain & (newline & white) << 1;
-    /* White space between two new lines goes with them: such runs are left to the scanner. */
-    uint64_t between = (plain + behind_newline) & ~plain & newline & white;
+    uint64_t after_newline = plain & (newline & white) << 1;
+    /* White space between two new lines belongs to them: such runs are left to the scanner. */
+    uint64_t between = (plain + after_newline) & ~plain & newline & white;
     if (between != 0) {
-        /* The last start in front of the first of them is the last that is certain. */
+        /* The last start before the first of them is the last certain one. */
         uint64_t in_front = white_starts & ((between & -between) - 1);
         if (in_front == 0)
             return 1;
         unsigned at = 63 - (unsigned)__builtin_clzll(in_front);
         certain &= ((uint64_t)2 << at) - 1;
     }
-    uint64_t starts = white_starts | behind_newline | (plain & ~(white >> 1));
-    /* One character of any other kind goes with the letters behind it, if it starts a piece. */
+    uint64_t starts = white_starts | after_newline | (plain & ~(white >> 1));
+    /* One character of any other kind that starts a piece belongs to the letters after it. */
     uint64_t alone = other & ~(other << 1) & ~(other >> 1) & ~(b.space << 1);
     starts |= letter & ~(letter << 1) & ~((plain | alone) << 1);
     uint64_t other_starts = other & ~(other << 1) & ~(b.space << 1);
@@ -274,16 +274,16 @@ static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single
     return (starts & certain & (below(b.quote & other_starts & ~whole) << 1 | 1)) | 1;
 }
 
-/* Writes where the pieces end whose starts are known, from the second start on. */
+/* Writes the ends of pieces: the starts from the second on. */
 static inline size_t put_ends(uint32_t *ends, uint32_t at, uint64_t starts) {
     size_t n = (size_t)__builtin_popcountll(starts);
 #if defined(KERNELS_avx512)
     const __m512i sixteen = _mm512_set1_epi32(16);
-    __m512i places = _mm512_add_epi32(_mm512_set1_epi32((int)at), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
-                                                                                    12, 13, 14, 15));
-    for (int i = 0; i < BLOCK; i += 16, places = _mm512_add_epi32(places, sixteen)) {
+    const __m512i steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i offsets = _mm512_add_epi32(_mm512_set1_epi32((int)at), steps);
+    for (int i = 0; i < BLOCK; i += 16, offsets = _mm512_add_epi32(offsets, sixteen)) {
         unsigned here = (unsigned)(starts >> i & 0xFFFF);
-        _mm512_storeu_si512(ends, _mm512_maskz_compress_epi32((__mmask16)here, places));
+        _mm512_storeu_si512(ends, _mm512_maskz_compress_epi32((__mmask16)here, offsets));
         ends += __builtin_popcount(here);
     }
 #else
@@ -298,9 +298,9 @@ static inline size_t put_ends(uint32_t *ends, uint32_t at, uint64_t starts) {
 
 static inline size_t split_blocks(scanner kind, piece_run *run, size_t at) {
     while (run->n < PIECES_AT_ONCE && at + BLOCK + 2 <= run->length) {
-        block_bits b = look(run->text + at);
+        block_bits b = classify(run->text + at);
         if (b.unknown != 0)
-            look_beyond(run->text + at, &b);
+            classify_beyond(run->text + at, &b);
         uint64_t starts = kind == SCANNER_GPT2 ? starts_gpt2(run->text + at, b)
                                                : starts_cl100k(run->text + at, b, kind != SCANNER_CL100K);
         starts &= ~(uint64_t)1;
@@ -331,7 +331,7 @@ static size_t split(scanner kind, piece_run *run, size_t at) {
 #endif
         size_t end = scanner_match(kind, run->text, run->length, at);
         if (end == at) {
-            /* What no alternative takes is a piece up to the next match. */
+            /* Text that no alternative matches is a piece up to the next match. */
             do {
                 utf8_next(run->text, &end);
             } while (end < run->length && scanner_match(kind, run->text, run->length, end) == end);
@@ -345,7 +345,7 @@ static inline bool starts_word(const word_rule *rule, const uint8_t *text, size_
     if (text[at] != ' ')
         return rule->cuts[word_class(text[at - 1])][word_class(text[at])];
     for (size_t i = 0; i < rule->n; i++)
-        if (text[at - 1] == rule->behind[i])
+        if (text[at - 1] == rule->no_cut_after[i])
             return false;
     return true;
 }
@@ -358,16 +358,16 @@ static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
 #if HAS_BLOCKS
         if (at + BLOCK <= run->length) {
             const uint8_t *block = run->text + at - 1;
-            block_bits b = look(block);
+            block_bits b = classify(block);
             uint64_t of[WORD_CLASSES] = { [WORD_LETTER] = b.letter, [WORD_DIGIT] = b.digit,
                                           [WORD_MARK] = b.graphic & ~(b.letter | b.digit) };
-            uint64_t behind = 0, starts = 0;
+            uint64_t no_cut = 0, starts = 0;
             for (size_t i = 0; i < rule->n; i++)
-                behind |= equal_bits(block, rule->behind[i]);
+                no_cut |= equal_bits(block, rule->no_cut_after[i]);
             for (int left = 0; left < WORD_CLASSES; left++)
                 for (int right = 0; right < WORD_CLASSES; right++)
                     starts |= rule->cuts[left][right] ? of[left] << 1 & of[right] : 0;
-            starts = (starts | (b.space & ~(behind << 1))) & ~(uint64_t)1;    /* bit 0 is the byte before `at` */
+            starts = (starts | (b.space & ~(no_cut << 1))) & ~(uint64_t)1;    /* bit 0 is the byte before `at` */
             size_t n = put_ends(run->ends + run->n, (uint32_t)at - 1, starts);
             run->n += n;
             at += BLOCK - 1;
@@ -384,7 +384,7 @@ static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
 }
 
 /* ---- the cache ---- */
-/* The bytes of a key that are the piece's, by its length. */
+/* Masks of the piece's bytes in a key, by its length. */
 static const uint64_t key_bytes[PIECE_SHORT + 1][2] = {
 #define LOW(n) ((n) < 8 ? ((uint64_t)1 << 8 * ((n) & 7)) - 1 : ~(uint64_t)0)
 #define BYTES(n) { LOW(n), (n) < 8 ? 0 : LOW((n) - 8) }
@@ -392,11 +392,11 @@ static const uint64_t key_bytes[PIECE_SHORT + 1][2] = {
     BYTES(8), BYTES(9), BYTES(10), BYTES(11), BYTES(12), BYTES(13), BYTES(14), BYTES(15),
 };
 
-#define AHEAD 32    /* pieces whose slots are on their way */
+#define AHEAD 32    /* pieces whose slots are prefetched */
 
 typedef struct { uint64_t key[2]; const short_slot *home; } wanted_piece;
 
-/* The bytes of a piece, zeros behind them, its length last. 16 bytes of text are there. */
+/* The key of a short piece: its bytes, zeros, its length. 16 bytes of text must be readable. */
 static inline void load_short(uint64_t key[2], const uint8_t *piece, size_t length) {
     memcpy(key, piece, 16);
     key[0] &= key_bytes[length][0];
@@ -404,7 +404,7 @@ static inline void load_short(uint64_t key[2], const uint8_t *piece, size_t leng
     key[1] |= (uint64_t)length << 56;
 }
 
-/* The same where the text ends before that; texts between added tokens are often no longer than a line. */
+/* The same near the text's end, which is common, because texts between added tokens are often short. */
 static inline void load_last(uint64_t key[2], const uint8_t *piece, size_t length) {
 #if defined(KERNELS_avx512)
     _mm_storeu_si128((__m128i *)key, _mm_maskz_loadu_epi8((__mmask16)_bzhi_u32(0xFFFF, (unsigned)length), piece));
@@ -422,7 +422,7 @@ static inline void load_medium(uint64_t key[4], const uint8_t *piece, size_t len
     key[3] += (uint64_t)16 << 56;
 }
 
-/* Fetches the slots of the next pieces; returns how many. */
+/* Prefetches the slots of the next pieces; returns how many. */
 static inline size_t want(const piece_cache *cache, const piece_run *run, size_t i, wanted_piece *wanted) {
     size_t n = run->n - i < AHEAD ? run->n - i : AHEAD, start = i == 0 ? run->start : run->ends[i - 1];
     for (size_t k = 0; k < n; k++) {
@@ -449,20 +449,20 @@ static inline size_t want(const piece_cache *cache, const piece_run *run, size_t
     return n;
 }
 
-/* A piece that is not in its home. */
+/* Looks up a piece that is not in its home slot. */
 static size_t find_other(piece_cache *cache, const piece_run *run, const wanted_piece *w, size_t i, int32_t *out,
                          size_t more, far_ids *far) {
     size_t start = i == 0 ? run->start : run->ends[i - 1], length = run->ends[i] - start;
     if (w->key[1] != NO_KEY_LENGTH)
         return piece_cache_short(cache, w->key, out, more, far);
     if (length > PIECE_MEDIUM || start + 32 > run->length)
-        return piece_cache_give(cache, run->text + start, length, out, more, far);
+        return piece_cache_find(cache, run->text + start, length, out, more, far);
     uint64_t key[4];
     load_medium(key, run->text + start, length);
     return piece_cache_medium(cache, key, out, more, far);
 }
 
-/* far_copy without a jump for most: how many there are cannot be foreseen. */
+/* far_copy without a branch in most cases, because counts cannot be predicted. */
 static inline void far_bring(const far_ids *far) {
 #if defined(KERNELS_avx512)
     if (__builtin_expect(far->count <= 16, 1)) {
@@ -478,11 +478,11 @@ static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, pie
     wanted_piece wanted[2][AHEAD];
     far_ids far[AHEAD];
     int32_t *first = ids->data + ids->size, *out = first;
-    size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = many_room(run);
-    for (int turn = 0; n > 0; turn ^= 1) {
-        size_t n_next = want(cache, run, i + n, wanted[turn ^ 1]);    /* on their way while these are looked at */
+    size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = many_capacity(run);
+    for (int half = 0; n > 0; half ^= 1) {
+        size_t n_next = want(cache, run, i + n, wanted[half ^ 1]);    /* prefetched meanwhile */
         size_t n_far = 0;
-        for (const wanted_piece *w = wanted[turn], *end = w + n; w < end; w++, i++) {
+        for (const wanted_piece *w = wanted[half], *end = w + n; w < end; w++, i++) {
             const short_slot *slot = w->home;
             if (__builtin_expect(((slot->key[0] ^ w->key[0]) | (slot->key[1] ^ w->key[1])) == 0, 1)) {
                 memcpy(out, slot->ids, sizeof slot->ids);

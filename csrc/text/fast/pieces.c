@@ -7,7 +7,7 @@
 #define MOST_SHORTS ((size_t)1 << 20)     /* 32 MiB */
 #define FIRST_MEDIUMS ((size_t)1 << 10)
 #define MOST_MEDIUMS ((size_t)1 << 18)    /* 16 MiB */
-#define LARGE_TABLE ((size_t)2 << 20)     /* bytes; a larger one has room for all that it may become */
+#define LARGE_TABLE ((size_t)2 << 20)     /* bytes; a larger table gets its largest capacity at once */
 #define FIRST_LONGS ((size_t)1 << 8)
 #define MOST_LONGS ((size_t)1 << 17)      /* 4 MiB */
 #define MOST_MANY ((size_t)1 << 22)
@@ -15,7 +15,7 @@
 
 static unsigned shift_of(size_t n_slots) { return 64 - (unsigned)__builtin_ctzll(n_slots); }
 
-/* A build without an instruction set is without its kernels, which nobody then asks for. */
+/* Weak, because a build may be without an instruction set, whose kernels are then never chosen. */
 extern const piece_kernels piece_kernels_generic;
 #if defined(__x86_64__)
 extern const piece_kernels piece_kernels_avx2 __attribute__((weak)), piece_kernels_avx512 __attribute__((weak));
@@ -43,30 +43,30 @@ gm_status piece_cache_new(piece_cache *cache) {
     cache->shorts = memory_table(FIRST_SHORTS * sizeof(short_slot));
     cache->mediums = memory_table(FIRST_MEDIUMS * sizeof(medium_slot));
     cache->longs = memory_table(FIRST_LONGS * sizeof(long_slot));
-    cache->n_shorts = cache->room_shorts = FIRST_SHORTS;
+    cache->n_shorts = cache->shorts_capacity = FIRST_SHORTS;
     cache->short_shift = shift_of(FIRST_SHORTS);
     cache->medium_shift = shift_of(FIRST_MEDIUMS);
-    cache->n_mediums = cache->room_mediums = FIRST_MEDIUMS;
+    cache->n_mediums = cache->mediums_capacity = FIRST_MEDIUMS;
     cache->n_longs = FIRST_LONGS;
     return cache->shorts && cache->mediums && cache->longs ? GM_OK : GM_ENOMEM;
 }
 
 void piece_cache_free(piece_cache *cache) {
-    memory_table_free(cache->shorts, cache->room_shorts * sizeof(short_slot));
-    memory_table_free(cache->mediums, cache->room_mediums * sizeof(medium_slot));
+    memory_table_free(cache->shorts, cache->shorts_capacity * sizeof(short_slot));
+    memory_table_free(cache->mediums, cache->mediums_capacity * sizeof(medium_slot));
     memory_table_free(cache->longs, cache->n_longs * sizeof(long_slot));
     memory_free(cache->many.data);
     memory_free(cache->texts.data);
     *cache = (piece_cache){ 0 };
 }
 
-/* n <= 16 bytes and zeros behind them. */
+/* Loads n <= 16 bytes, padded with zeros. */
 static void load_padded(uint64_t key[2], const uint8_t *piece, size_t n) {
     key[0] = n < 8 ? short_word(piece, n) : load_bytes(piece, 8);
     key[1] = n > 8 ? load_bytes(piece + n - 8, 8) >> 8 * (16 - n) : 0;
 }
 
-/* Of a short piece two words, of a medium one four. */
+/* The key of a short piece has two words, that of a medium one four. */
 static void key_of(uint64_t *key, size_t words, const uint8_t *piece, size_t length) {
     if (words == 2) {
         load_padded(key, piece, length);
@@ -100,7 +100,7 @@ static uint64_t long_hash(const uint8_t *piece, size_t length) {
     return mix(words[0] ^ hash, words[1]);
 }
 
-/* The piece's slot, or the one where it could be put. */
+/* The piece's slot, or the one to put it in. */
 static long_slot *long_at(const piece_cache *cache, const uint8_t *piece, size_t length, uint64_t hash) {
     size_t at = hash & (cache->n_longs - 1);
     for (int i = 1; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_longs - 1)) {
@@ -112,7 +112,7 @@ static long_slot *long_at(const piece_cache *cache, const uint8_t *piece, size_t
     return &cache->longs[at];
 }
 
-/* ---- looking for a piece ---- */
+/* ---- lookup ---- */
 size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more, far_ids *far) {
     size_t home = short_home(cache, key), at = home;
     for (int i = 0; i < CACHE_PROBES; i++, at = (at + 1) & (cache->n_shorts - 1)) {
@@ -148,7 +148,7 @@ size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32
     return PIECE_NOT_KEPT;
 }
 
-size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more,
+size_t piece_cache_find(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more,
                         far_ids *far) {
     uint64_t key[4];
     far->count = 0;
@@ -169,8 +169,8 @@ size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length,
     return far_find(cache, slot->ids, slot->count, out, more, far) ? slot->count : PIECE_NOT_KEPT;
 }
 
-/* ---- keeping one ---- */
-/* Into the piece's own slot or a free one near its home, else in place of the last looked at. */
+/* ---- insertion ---- */
+/* Puts the slot into the piece's own or a free one near its home, otherwise over the last one probed. */
 static void put_short(piece_cache *cache, const short_slot *slot) {
     short_slot *slots = cache->shorts;
     size_t at = short_home(cache, slot->key);
@@ -181,8 +181,8 @@ static void put_short(piece_cache *cache, const short_slot *slot) {
     slots[at] = *slot;
 }
 
-/* More slots where they are: from the back each entry goes to its new home, which lies behind all that are still to be
- * moved, but for the front ones. */
+/* Widens the table in place: from the back each entry moves to its new home, which is after all entries that are still
+ * to be moved, except those at the front. */
 static void widen_shorts(piece_cache *cache, size_t n_new) {
     short_slot front[2 * CACHE_PROBES], *slots = cache->shorts;
     const size_t n_front = sizeof front / sizeof front[0];
@@ -197,7 +197,7 @@ static void widen_shorts(piece_cache *cache, size_t n_new) {
         if (moved.key[1] == 0)
             continue;
         slots[i] = (short_slot){ 0 };
-        if (short_home(cache, moved.key) > i)    /* else it was too far from its home to be found */
+        if (short_home(cache, moved.key) > i)    /* otherwise it was too far from its home to be found */
             put_short(cache, &moved);
     }
     for (size_t i = 0; i < n_front; i++)
@@ -205,35 +205,35 @@ static void widen_shorts(piece_cache *cache, size_t n_new) {
             put_short(cache, &front[i]);
 }
 
-/* How many slots there are next where there is room: what grows moves seldom. */
-static size_t wider(size_t n, size_t room) { return 4 * n <= room ? 4 * n : room; }
+/* The next number of slots of a table that has spare capacity. */
+static size_t wider(size_t n, size_t capacity) { return 4 * n <= capacity ? 4 * n : capacity; }
 
-/* How many slots there are next, and room for how many. */
-static size_t next_size(size_t n, size_t slot_bytes, size_t most, size_t *room) {
+/* The next number of slots, and the capacity to allocate for them. */
+static size_t next_size(size_t n, size_t slot_bytes, size_t most, size_t *capacity) {
     if (4 * n * slot_bytes < LARGE_TABLE)
-        return *room = 4 * n;
-    *room = most;
+        return *capacity = 4 * n;
+    *capacity = most;
     return LARGE_TABLE / slot_bytes;
 }
 
-/* A larger table, or an empty one when it has its largest size. */
+/* Makes a larger table, or empties one of the largest size. */
 static gm_status grow_shorts(piece_cache *cache) {
     if (cache->n_shorts == MOST_SHORTS) {
         memset(cache->shorts, 0, MOST_SHORTS * sizeof(short_slot));
         cache->shorts_used = 0;
         return GM_OK;
     }
-    if (cache->n_shorts < cache->room_shorts) {
-        widen_shorts(cache, wider(cache->n_shorts, cache->room_shorts));
+    if (cache->n_shorts < cache->shorts_capacity) {
+        widen_shorts(cache, wider(cache->n_shorts, cache->shorts_capacity));
         return GM_OK;
     }
-    size_t room, n_old = cache->n_shorts, n = next_size(n_old, sizeof(short_slot), MOST_SHORTS, &room);
-    short_slot *slots = memory_table(room * sizeof *slots), *old = cache->shorts;
+    size_t capacity, n_old = cache->n_shorts, n = next_size(n_old, sizeof(short_slot), MOST_SHORTS, &capacity);
+    short_slot *slots = memory_table(capacity * sizeof *slots), *old = cache->shorts;
     if (!slots)
         return GM_ENOMEM;
     cache->shorts = slots;
     cache->n_shorts = n;
-    cache->room_shorts = room;
+    cache->shorts_capacity = capacity;
     cache->short_shift = shift_of(n);
     cache->shorts_used = 0;
     for (size_t i = 0; i < n_old; i++)
@@ -280,17 +280,17 @@ static gm_status grow_mediums(piece_cache *cache) {
         cache->mediums_used = 0;
         return GM_OK;
     }
-    if (cache->n_mediums < cache->room_mediums) {
-        widen_mediums(cache, wider(cache->n_mediums, cache->room_mediums));
+    if (cache->n_mediums < cache->mediums_capacity) {
+        widen_mediums(cache, wider(cache->n_mediums, cache->mediums_capacity));
         return GM_OK;
     }
-    size_t room, n_old = cache->n_mediums, n = next_size(n_old, sizeof(medium_slot), MOST_MEDIUMS, &room);
-    medium_slot *slots = memory_table(room * sizeof *slots), *old = cache->mediums;
+    size_t capacity, n_old = cache->n_mediums, n = next_size(n_old, sizeof(medium_slot), MOST_MEDIUMS, &capacity);
+    medium_slot *slots = memory_table(capacity * sizeof *slots), *old = cache->mediums;
     if (!slots)
         return GM_ENOMEM;
     cache->mediums = slots;
     cache->n_mediums = n;
-    cache->room_mediums = room;
+    cache->mediums_capacity = capacity;
     cache->medium_shift = shift_of(n);
     cache->mediums_used = 0;
     for (size_t i = 0; i < n_old; i++)
@@ -337,10 +337,10 @@ static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t leng
     return GM_OK;
 }
 
-/* The ids as a slot holds them: themselves, or where they lie in `many`. */
-static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t room, const int32_t *ids, size_t count,
+/* Puts ids into a slot that has `capacity` of them, or into `many`. */
+static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t capacity, const int32_t *ids, size_t count,
                          uint32_t *code) {
-    if (count <= room) {
+    if (count <= capacity) {
         copy_ids((int32_t *)slot, ids, count);
         *code = (uint32_t)count;
         return GM_OK;
@@ -364,7 +364,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
     }
     uint32_t code;
     if (length <= PIECE_SHORT) {
-        if (5 * cache->shorts_used >= 2 * cache->n_shorts)    /* fuller ones are slower, larger ones cost pages */
+        if (5 * cache->shorts_used >= 2 * cache->n_shorts)    /* fuller is slower, larger needs pages */
             GM_TRY(grow_shorts(cache));
         short_slot slot = { 0 };
         key_of(slot.key, 2, piece, length);

@@ -1,28 +1,28 @@
-/* pieces.h - the quick way through a text of ordinary words: where a known split pattern ends its pieces, and what the
- * pieces' ids were the last time. Compiled for each instruction set (part_pieces.c), chosen at run time.
- *  (1) A piece is known by its bytes alone, so its ids never depend on what stands around it.
- *  (2) A cache only saves work: an entry may vanish at any time, and a text's ids are the same with any cache.
- *  (3) Tables are bounded (MOST_... in pieces.c); a full one is emptied. Lookups look at CACHE_PROBES slots at most, so
- *      a hostile text that makes collisions costs no more than the misses. */
+/* pieces.h - inner loops of the fast path: they find where a known pattern splits a text, and the pieces' ids in a
+ * cache. They are compiled for each instruction set (part_pieces.c) and chosen at run time.
+ *  (1) A piece's bytes alone determine its ids, never the text around it.
+ *  (2) The cache only saves time: an entry may disappear at any time, and the ids are the same with any cache.
+ *  (3) Tables are bounded (MOST_... in pieces.c); a full one is emptied. A lookup probes CACHE_PROBES slots at most, so
+ *      that a hostile text with collisions costs no more than misses. */
 #ifndef GOMLX_TEXT_PIECES_H
 #define GOMLX_TEXT_PIECES_H
 #include "text/model/bpe.h"
 #include "text/split/scanners.h"
 
 #define PIECE_SHORT 15           /* bytes of a key in the first table */
-#define PIECE_MEDIUM 31          /* and in the second */
-#define PIECE_LONG 1024          /* and in the third, which has the text apart; longer pieces are not kept */
+#define PIECE_MEDIUM 31          /* of a key in the second table */
+#define PIECE_LONG 1024          /* of a piece in the third table, which has texts apart; longer ones are not kept */
 #define PIECES_AT_ONCE 4096
-#define MOST_PIECES (PIECES_AT_ONCE + 64)    /* in a run: a block of text is written whole, behind the last one too */
+#define MOST_PIECES (PIECES_AT_ONCE + 64)    /* in a run, which may end a block of text later */
 #define SHORT_IDS 4
 #define MEDIUM_IDS 7
-#define COUNT_SHIFT 24           /* of the last id of a short slot; ids are below VOCAB_MAX */
-#define COUNT_MANY 0xFFu         /* ids[0], ids[1]: where in `many`, and how many */
+#define COUNT_SHIFT 24           /* the count's bits in a short slot's last id; ids are below VOCAB_MAX */
+#define COUNT_MANY 0xFFu         /* ids[0] is an index in `many`, ids[1] the number of ids */
 #define CACHE_PROBES 8
-#define MANY_ROOM (1 << 16)
+#define MANY_CAPACITY (1 << 16)
 
-/* The key is the piece padded with zeros, its last byte the length: 0 is a free slot. A short slot whose ids are in
- * `many` has MANY_KEY in its key, so that who compares keys alone passes by. */
+/* A key is the piece, padded with zeros, with its length in the last byte: 0 is a free slot. A short slot whose ids are
+ * in `many` has MANY_KEY in its key, so that comparing keys alone does not find it. */
 #define MANY_KEY ((uint64_t)0x80 << 56)
 #define NO_KEY_LENGTH ((uint64_t)0x7F << 56)    /* in no slot's key */
 typedef struct { uint64_t key[2]; uint32_t ids[SHORT_IDS]; } short_slot;
@@ -35,19 +35,20 @@ typedef struct {
     medium_slot *mediums;
     long_slot *longs;
     size_t n_shorts, n_mediums, n_longs; /* powers of two */
-    size_t room_shorts, room_mediums;    /* for so many there is address space */
-    unsigned short_shift, medium_shift;  /* a hash by so many bits is a place */
+    size_t shorts_capacity, mediums_capacity;    /* slots that have address space */
+    unsigned short_shift, medium_shift;  /* a hash shifted right by it is an index */
     size_t shorts_used, mediums_used, longs_used;
-    id_buffer many;                      /* ids of pieces that have more than fit in a slot, and of the long ones */
-    byte_buffer texts;                   /* of the long ones */
+    id_buffer many;                      /* ids that do not fit in a slot, and those of long pieces */
+    byte_buffer texts;                   /* of long pieces */
 } piece_cache;
 
 #define NO_CUTS 6
-enum { WORD_LETTER, WORD_DIGIT, WORD_MARK, WORD_CLASSES, WORD_OTHER = WORD_CLASSES };    /* of ASCII; spaces are others */
-/* Pieces start at a space unless one of the bytes `behind` is before it (the space itself is the first of them), and
- * between characters of two classes where cuts says so. */
+/* Classes of ASCII characters; a space is WORD_OTHER. */
+enum { WORD_LETTER, WORD_DIGIT, WORD_MARK, WORD_CLASSES, WORD_OTHER = WORD_CLASSES };
+/* A piece starts at a space, unless a byte of no_cut_after precedes it (the first of these is the space itself), and
+ * between characters of two classes if `cuts` has them. */
 typedef struct {
-    uint8_t behind[NO_CUTS];
+    uint8_t no_cut_after[NO_CUTS];
     size_t n;
     bool cuts[WORD_CLASSES + 1][WORD_CLASSES + 1];
 } word_rule;
@@ -57,7 +58,7 @@ static inline int word_class(uint8_t c) {
            c > ' ' && c < 0x7F ? WORD_MARK : WORD_OTHER;
 }
 
-/* A run over some pieces: pieces i of [first, n) end at ends[i] and begin where i - 1 ended, the first at `start`. */
+/* Successive pieces: piece i ends at ends[i] and begins where piece i - 1 ends, the first one at `start`. */
 typedef struct {
     const uint8_t *text;
     size_t length;
@@ -66,73 +67,73 @@ typedef struct {
     size_t n;
 } piece_run;
 
-/* For how many ids of its pieces there is room beyond MEDIUM_IDS each; a byte is an id at most. */
-static inline size_t many_room(const piece_run *run) {
+/* How many ids of a run's pieces fit beyond MEDIUM_IDS each; a byte is at most one id. */
+static inline size_t many_capacity(const piece_run *run) {
     size_t bytes = run->n == 0 ? 0 : run->ends[run->n - 1] - run->start;
-    return bytes < MANY_ROOM ? bytes : MANY_ROOM;
+    return bytes < MANY_CAPACITY ? bytes : MANY_CAPACITY;
 }
 
-/* A piece whose ids are missing at ids[at]; ids[start, start + count) of another buffer are what they are. */
+/* A piece whose ids are missing at ids[at]; they are [start, start + count) of another buffer. */
 typedef struct { uint32_t piece, at, start, count; } piece_gap;
 
-/* Ids that lie apart, in `many`, and where they belong: they are on their way, and copied when they have come. */
+/* Ids in `many` and their destination: they are prefetched, and copied later. */
 typedef struct { const int32_t *from; int32_t *to; size_t count; } far_ids;
 
-/* One piece whose symbols are merged. */
-#define MERGE_LANES 32
+/* A piece whose symbols are merged side by side with others. */
+#define MERGE_TASKS 32
 typedef struct {
     uint8_t n;                           /* symbols, then ids; at most BPE_SHORT */
     uint8_t padded, at;
     int32_t ids[BPE_SHORT + 1];
-    uint8_t starts[BPE_SHORT + 1];       /* where symbol i begins, in what the lane was given */
-    uint8_t ends[BPE_SHORT];             /* of what the lane was given, how many lie in ids[0..i] */
+    uint8_t starts[BPE_SHORT + 1];       /* where symbol i begins in the task's input */
+    uint8_t ends[BPE_SHORT];             /* how many inputs ids[0..i] have */
     uint32_t keys[BPE_SHORT];            /* keys[i] joins the symbols at i and next[i] */
     uint8_t next[BPE_SHORT + 1], previous[BPE_SHORT + 1];
     uint32_t rank;
-    uint64_t pair_before, pair_behind;   /* the new pairs around a merge, and where their slots are */
-    const uint64_t *home_before, *home_behind;
-} merge_lane;
+    uint64_t pair_before, pair_after;   /* the new pairs around a merge, and their slots */
+    const uint64_t *home_before, *home_after;
+} merge_task;
 
 typedef struct piece_kernels {
-    /* Finds pieces from `at` on, PIECES_AT_ONCE or a few more, or all that the text has. Returns where they end. */
+    /* Finds the pieces from `at`, PIECES_AT_ONCE or a few more, or all of the text. Returns where they end. */
     size_t (*split)(scanner kind, piece_run *run, size_t at);
     size_t (*split_words)(const word_rule *rule, piece_run *run, size_t at);
-    /* Appends the ids of a run's pieces to ids, which has room for MEDIUM_IDS ids a piece and many_room. Returns how
-     * many pieces are not kept or have too many ids: gaps tells which, and where their ids belong. */
+    /* Appends the ids of a run's pieces to ids, which has capacity for MEDIUM_IDS a piece and many_capacity. Returns
+     * the number of gaps: pieces that are not in the cache or have too many ids. */
     size_t (*find)(piece_cache *cache, const piece_run *run, id_buffer *ids, piece_gap *gaps);
-    /* The first byte at or behind `at` that is one of these, or length. */
+    /* The offset of the first of these bytes at or after `at`, or length. */
     size_t (*find_byte)(const uint8_t *text, size_t at, size_t length, const uint8_t *bytes, size_t n_bytes);
-    /* Merges the symbols of each of n_lanes <= MERGE_LANES pieces where they lie. bytes: lanes hold bytes, whose
-     * tokens all exist. */
-    void (*merge)(const bpe *b, merge_lane *lanes, size_t n_lanes, bool bytes);
+    /* Merges the symbols of n_tasks <= MERGE_TASKS pieces in place. bytes: tasks have bytes, all of which have
+     * tokens. */
+    void (*merge)(const bpe *b, merge_task *tasks, size_t n_tasks, bool bytes);
 } piece_kernels;
 
-/* Those of the engine's instruction set. The processor is asked each time: not for every text. */
+/* The kernels of the engine's instruction set. Each call queries the processor, so it is not for every text. */
 const piece_kernels *piece_kernels_get(void);
-/* The piece's bytes as a lane of merge; false when they are not all symbols, or too many. */
-bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t length);
+/* Fills a task with a piece's bytes; false if not all are symbols or there are too many. */
+bool bpe_open_task(const bpe *b, merge_task *task, const uint8_t *piece, size_t length);
 
 gm_status piece_cache_new(piece_cache *cache);
 void piece_cache_free(piece_cache *cache);
-/* The ids of one piece of any length to out, which has room for MEDIUM_IDS and `more`; returns how many,
- * PIECE_NOT_KEPT when it is not kept or has more. Those that lie apart are left to far_copy; far->count is 0 when none
- * do. */
+/* Looks up a piece of any length and writes its ids to out, which has capacity for MEDIUM_IDS and `more`. Returns how
+ * many; PIECE_NOT_KEPT if the cache does not have it or there are more. Ids in `many` are left to far_copy, otherwise
+ * far->count is 0. */
 #define PIECE_NOT_KEPT SIZE_MAX
-size_t piece_cache_give(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more,
+size_t piece_cache_find(piece_cache *cache, const uint8_t *piece, size_t length, int32_t *out, size_t more,
                         far_ids *far);
-/* The same by the piece's key. A short one that is found behind its home changes places with what is there, so that
- * those that are asked for come to lie where they are found at once; what is moved too far from its own home is lost. */
+/* The same by the piece's key. A short piece that is not in its home slot is exchanged with the one there, so that
+ * frequent pieces are found at once; a piece that moves too far from its own home is lost. */
 size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more, far_ids *far);
 size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more, far_ids *far);
 gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
                            size_t count);
 
-/* Says where the ids are; false when there is no room for them. */
+/* Finds ids in `many` and prefetches them; false if they do not fit. */
 static inline bool far_find(const piece_cache *cache, uint32_t at, uint32_t count, int32_t *out, size_t more,
                             far_ids *far) {
     if (count > MEDIUM_IDS + more)
         return false;
-    if (count == 0)                      /* else there may be no data yet */
+    if (count == 0)                      /* data may still be NULL */
         return true;
     *far = (far_ids){ cache->many.data + at, out, count };
     __builtin_prefetch(far->from);
@@ -140,7 +141,7 @@ static inline bool far_find(const piece_cache *cache, uint32_t at, uint32_t coun
     return true;
 }
 
-/* Few of them, mostly. No count: from may be NULL. */
+/* Fast for few ids. from may be NULL if count is 0. */
 static inline void copy_ids(int32_t *to, const int32_t *from, size_t count) {
     if (count < 4) {
         for (size_t i = 0; i < count; i++)
@@ -154,12 +155,12 @@ static inline void copy_ids(int32_t *to, const int32_t *from, size_t count) {
 
 static inline void far_copy(const far_ids *far) { copy_ids(far->to, far->from, far->count); }
 
-/* Its upper bits say where a short piece's slot is. */
+/* The upper bits give a short piece's slot. */
 static inline uint64_t short_hash(const uint64_t key[2]) {
     return key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u;
 }
 
-/* And where a medium one's. */
+/* The same for a medium piece. */
 static inline uint64_t medium_hash(const uint64_t key[4]) {
     return key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u + key[2] * 0xA0761D6478BD642Fu +
            key[3] * 0xE7037ED1A0B428DBu;

@@ -4,7 +4,7 @@
 
 static const char marker[] = "\xE2\x96\x81";    /* U+2581 */
 #define MARKER_LENGTH 3
-#define PIECE_TOGETHER BPE_SHORT    /* bytes of a piece that is merged beside others; a byte is a symbol at most */
+#define PIECE_TOGETHER BPE_SHORT    /* bytes of a piece to merge with others; a byte is at most one symbol */
 
 void quick_work_drop(quick_work *work) {
     memory_free(work->missing.data);
@@ -20,8 +20,8 @@ void quick_work_free(quick_work *work) {
     piece_cache_free(&work->cache);
 }
 
-/* ---- whether there is one ---- */
-/* The normalizer is Replace " " by the marker, with Prepend marker before it or without. */
+/* ---- whether a tokenizer has a fast path ---- */
+/* Whether the normalizer is Replace " " by the marker, possibly after Prepend marker. */
 static bool marks_spaces(const normalizer *n, bool *prefix) {
     for (size_t i = 0; i < n->n_steps; i++) {
         const normalize_step *step = &n->steps[i];
@@ -36,8 +36,8 @@ static bool marks_spaces(const normalizer *n, bool *prefix) {
     return n->n_steps > 0;
 }
 
-/* Its steps look for spaces, of which the normalizer leaves none. */
-static bool cuts_nothing(const pretokenizer *p) {
+/* Whether its steps split at spaces only, which the normalizer has replaced. */
+static bool splits_nothing(const pretokenizer *p) {
     for (int i = 0; i < p->n_steps; i++) {
         const pretokenize_step *step = &p->steps[i];
         if (step->space || step->scheme != PREFIX_NEVER || step->match != MATCH_TEXT ||
@@ -47,20 +47,20 @@ static bool cuts_nothing(const pretokenizer *p) {
     return !p->byte_level;
 }
 
-/* How a token begins and ends, as far as cuts go by it: its last byte, and its first one's class with what it begins
- * with. */
-#define NO_TEXT 0xFF         /* in the place of a last byte; no UTF-8 has it */
+/* What cuts depend on: a token's last byte, and the class of its first byte with whether it begins with the marker. */
+#define NO_TEXT 0xFF         /* instead of a last byte; not in UTF-8 */
 enum { FIRST_CLASS = 7, FIRST_MARKED = 8, FIRST_NONE = 16, N_FIRSTS = 32 };
 
 static void ends_of(const char *text, size_t n, uint8_t *first, uint8_t *last) {
-    bool none = !text || n == 0 || (n == 6 && memcmp(text, "<0x", 3) == 0);    /* <0xNN> stands for a byte */
+    bool none = !text || n == 0 || (n == 6 && memcmp(text, "<0x", 3) == 0);    /* <0xNN> is a byte */
     *last = none ? NO_TEXT : (uint8_t)text[n - 1];
     *first = none ? FIRST_NONE : (uint8_t)word_class((uint8_t)text[0]);
     if (!none && n >= MARKER_LENGTH && memcmp(text, marker, MARKER_LENGTH) == 0)
         *first |= FIRST_MARKED;
 }
 
-/* What merges join: which last byte with which beginning. */
+/* Removes the cuts that a merge spans; joined marks every (last byte, first class) pair of one. False if too few
+ * remain. */
 static bool cuts_by(word_rule *rule, const bool joined[256][N_FIRSTS]) {
     for (int last = 0; last < 256; last++) {
         for (int first = 0; first < N_FIRSTS; first++) {
@@ -69,17 +69,17 @@ static bool cuts_by(word_rule *rule, const bool joined[256][N_FIRSTS]) {
             if (last == NO_TEXT || first & FIRST_NONE)
                 return false;
             rule->cuts[word_class((uint8_t)last)][first & FIRST_CLASS] = false;
-            if (!(first & FIRST_MARKED) || memchr(rule->behind, last, rule->n))
+            if (!(first & FIRST_MARKED) || memchr(rule->no_cut_after, last, rule->n))
                 continue;
             if (rule->n == NO_CUTS)
                 return false;
-            rule->behind[rule->n++] = (uint8_t)last;
+            rule->no_cut_after[rule->n++] = (uint8_t)last;
         }
     }
     return true;
 }
 
-/* Where no merge reaches over; false when that is hardly anywhere. */
+/* Computes the cut points that no merge spans; false if there are almost none. */
 static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
     bool joined[256][N_FIRSTS] = { { false } }, none;
     uint8_t *firsts = memory_new(2 * v->n_ids + 1), *lasts = firsts + v->n_ids;
@@ -90,13 +90,13 @@ static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
         const char *text = vocab_text(v, (int32_t)id, &n);
         ends_of(text, n, &firsts[id], &lasts[id]);
     }
-    for (size_t i = 0; i < b->n_slots; i++) {    /* half of the slots are free, which no processor can guess */
+    for (size_t i = 0; i < b->n_slots; i++) {    /* no branch: half of the slots are free, which cannot be predicted */
         uint64_t slot = b->slots[i];
-        bool *place = &joined[lasts[slot >> 42]][firsts[slot >> 20 & ((1 << 22) - 1)]];
-        *(slot == BPE_FREE ? &none : place) = true;
+        bool *pair = &joined[lasts[slot >> 42]][firsts[slot >> 20 & ((1 << 22) - 1)]];
+        *(slot == BPE_FREE ? &none : pair) = true;
     }
     memory_free(firsts);
-    *rule = (word_rule){ .behind = { ' ', (uint8_t)marker[MARKER_LENGTH - 1] }, .n = 2 };
+    *rule = (word_rule){ .no_cut_after = { ' ', (uint8_t)marker[MARKER_LENGTH - 1] }, .n = 2 };
     for (int left = 0; left < WORD_CLASSES; left++)
         for (int right = 0; right < WORD_CLASSES; right++)
             rule->cuts[left][right] = true;
@@ -114,16 +114,16 @@ void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, c
     bool bytes = m->kind == MODEL_BPE && b->byte_fallback && !b->byte_level && !b->ignore_merges &&
                  b->prefix_length + b->suffix_length == 0;
     for (int i = 0; i < 256 && bytes; i++)
-        bytes = b->bytes[i] >= 0;    /* so nothing is unknown, and unknown neighbours cannot fuse over a cut */
+        bytes = b->bytes[i] >= 0;    /* so nothing is unknown, and no unknown tokens can fuse across a cut */
     way->marker = vocab_find(v, marker, MARKER_LENGTH);
-    if (bytes && way->marker >= 0 && marks_spaces(n, &way->prefix) && cuts_nothing(p) &&
+    if (bytes && way->marker >= 0 && marks_spaces(n, &way->prefix) && splits_nothing(p) &&
         find_cuts(&way->words, b, v))
         way->kind = QUICK_WORDS;
 }
 
-/* ---- pieces that are not known yet ---- */
-/* A word's symbols; false when they are too many. */
-static bool open_word(const quick_way *way, merge_lane *lane, const uint8_t *piece, size_t length) {
+/* ---- pieces that are not in the cache ---- */
+/* Fills a task with a word's symbols; false if there are too many. */
+static bool open_word(const quick_way *way, merge_task *task, const uint8_t *piece, size_t length) {
     const bpe *b = &way->model->bpe;
     size_t n = 0;
     for (size_t at = 0; at < length;) {
@@ -139,12 +139,12 @@ static bool open_word(const quick_way *way, merge_lane *lane, const uint8_t *pie
             id = vocab_find(way->vocab, piece + start, at - start);
         }
         if (id >= 0)
-            lane->ids[n++] = id;
+            task->ids[n++] = id;
         else
             for (; start < at; start++)
-                lane->ids[n++] = b->bytes[piece[start]];
+                task->ids[n++] = b->bytes[piece[start]];
     }
-    lane->n = (uint8_t)n;
+    task->n = (uint8_t)n;
     return true;
 }
 
@@ -154,12 +154,12 @@ static const uint8_t *piece_of(const piece_run *run, size_t i, size_t *length) {
     return run->text + start;
 }
 
-/* The pieces that are whole tokens, in a model that asks for those first: whole[i], else -1. */
+/* Looks up whole pieces, for models that ignore merges then: whole[i] is the token or -1. */
 static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n, int32_t *whole) {
-    vocab_string texts[MERGE_LANES];
+    vocab_string texts[MERGE_TASKS];
     byte_buffer *alphabet = &work->alphabet;
     alphabet->size = 0;
-    GM_TRY(bytes_reserve(alphabet, 2 * PIECE_TOGETHER * MERGE_LANES));    /* it stays where it is */
+    GM_TRY(bytes_reserve(alphabet, 2 * PIECE_TOGETHER * MERGE_TASKS));    /* so that it does not move */
     for (size_t i = 0; i < n; i++) {
         size_t length, first = alphabet->size;
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
@@ -170,46 +170,46 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
     return GM_OK;
 }
 
-/* Fills gaps (at most MERGE_LANES, none longer than PIECE_TOGETHER), their merges side by side; those that cannot go
- * this way stay at NOT_FILLED. */
+/* Fills up to MERGE_TASKS gaps of pieces up to PIECE_TOGETHER bytes, merging them side by side. Pieces that do not fit
+ * in a task stay NOT_FILLED. */
 #define NOT_FILLED UINT32_MAX
-#define SAME_AS (UINT32_MAX - 1)    /* `start` is another gap with the same piece */
+#define SAME_AS (UINT32_MAX - 1)    /* `start` is the index of a gap with the same piece */
 static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n_gaps) {
     const bpe *b = &way->model->bpe;
-    int32_t whole[MERGE_LANES];
-    piece_gap *merged[MERGE_LANES];
+    int32_t whole[MERGE_TASKS];
+    piece_gap *merged[MERGE_TASKS];
     size_t n = 0, length;
     memset(whole, 0xFF, sizeof whole);
     if (b->ignore_merges)
         GM_TRY(find_whole(way, work, gaps, n_gaps, whole));
     for (size_t i = 0; i < n_gaps; i++) {
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
-        merge_lane *lane = &work->lanes[n];
+        merge_task *task = &work->tasks[n];
         if (whole[i] >= 0) {
             gaps[i]->start = (uint32_t)work->missing.size;
             gaps[i]->count = 1;
             GM_TRY(ids_append(&work->missing, whole[i]));
             GM_TRY(piece_cache_keep(&work->cache, piece, length, &whole[i], 1));
-        } else if (way->kind == QUICK_WORDS ? open_word(way, lane, piece, length)
-                                            : bpe_open_lane(b, lane, piece, length)) {
+        } else if (way->kind == QUICK_WORDS ? open_word(way, task, piece, length)
+                                            : bpe_open_task(b, task, piece, length)) {
             merged[n++] = gaps[i];
         }
     }
-    way->kernels->merge(b, work->lanes, n, way->kind == QUICK_SCANNER);
+    way->kernels->merge(b, work->tasks, n, way->kind == QUICK_SCANNER);
     for (size_t i = 0; i < n; i++) {
-        const merge_lane *lane = &work->lanes[i];
+        const merge_task *task = &work->tasks[i];
         const uint8_t *piece = piece_of(&work->run, merged[i]->piece, &length);
         merged[i]->start = (uint32_t)work->missing.size;
-        merged[i]->count = lane->n;
-        GM_TRY(ids_reserve(&work->missing, lane->n));
-        copy_ids(work->missing.data + work->missing.size, lane->ids, lane->n);
-        work->missing.size += lane->n;
-        GM_TRY(piece_cache_keep(&work->cache, piece, length, lane->ids, lane->n));
+        merged[i]->count = task->n;
+        GM_TRY(ids_reserve(&work->missing, task->n));
+        copy_ids(work->missing.data + work->missing.size, task->ids, task->n);
+        work->missing.size += task->n;
+        GM_TRY(piece_cache_keep(&work->cache, piece, length, task->ids, task->n));
     }
     return GM_OK;
 }
 
-/* One piece in the general way. */
+/* Encodes one piece by the general path. */
 static gm_status encode_alone(const quick_way *way, quick_work *work, model_work *scratch, const uint8_t *piece,
                               size_t length, id_buffer *ids) {
     size_t before = ids->size, n = length;
@@ -230,15 +230,15 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
         n = spelled->size;
     }
     GM_TRY(model_encode(way->model, way->vocab, scratch, text, n, ids, NULL));
-    const int32_t *own = ids->size > before ? ids->data + before : NULL;     /* none: there may be no data yet */
+    const int32_t *own = ids->size > before ? ids->data + before : NULL;     /* data may still be NULL */
     return piece_cache_keep(&work->cache, piece, length, own, ids->size - before);
 }
 
-/* A space is three bytes where it is the marker, and each may be an id. */
+/* As a marker a space is three bytes, each of which may be an id. */
 #define MOST_IDS_OF(length) (MARKER_LENGTH * (length))
 
-/* Of a piece's first and last bytes, and of those in the middle of a longer one. */
-static size_t seen_place(const uint8_t *piece, size_t length) {
+/* A hash of a piece's first and last bytes, and of the middle ones of a longer piece. */
+static size_t seen_index(const uint8_t *piece, size_t length) {
     uint64_t first, last, hash;
     if (length >= 8) {
         first = load_bytes(piece, 8);
@@ -253,7 +253,7 @@ static size_t seen_place(const uint8_t *piece, size_t length) {
     hash = (first ^ length << 59) * 0x9E3779B97F4A7C15u + last * 0xD6E8FEB86659FD93u;
     return hash >> 51;
 }
-_Static_assert(SEEN_GAPS == 1 << (64 - 51), "seen_place gives 13 bits");
+_Static_assert(SEEN_GAPS == 1 << (64 - 51), "seen_index gives 13 bits");
 
 static bool same_piece(const uint8_t *a, const uint8_t *b, size_t n) {
     if (n < 8) {
@@ -269,9 +269,9 @@ static bool same_piece(const uint8_t *a, const uint8_t *b, size_t n) {
     return load_bytes(a + n - 8, 8) == load_bytes(b + n - 8, 8);
 }
 
-/* What is new in a text often comes several times at once: of gaps with the same piece, those behind the first become
- * SAME_AS it. Puts the others that are not filled in `order`, of one length side by side: pieces that are merged
- * together then take as many steps. Returns how many. Pieces longer than PIECE_TOGETHER are in neither. */
+/* New pieces often come several times in a run: gaps with the same piece as an earlier one become SAME_AS it. The
+ * others that are not filled are put in `order` by length, because pieces that are merged together should take equally
+ * many steps. Returns how many. Pieces longer than PIECE_TOGETHER are left out. */
 static size_t sort_gaps(quick_work *work, size_t n_gaps) {
     size_t at[PIECE_TOGETHER + 1] = { 0 }, sum = 0, length, other;
     for (size_t i = 0; i < n_gaps; i++) {
@@ -279,7 +279,7 @@ static size_t sort_gaps(quick_work *work, size_t n_gaps) {
         const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
         if (length > PIECE_TOGETHER || gap->count != NOT_FILLED)
             continue;
-        uint16_t *seen = &work->seen[seen_place(piece, length)];
+        uint16_t *seen = &work->seen[seen_index(piece, length)];
         const uint8_t *first = piece_of(&work->run, work->gaps[*seen < i ? *seen : i].piece, &other);
         if (*seen < i && other == length && same_piece(first, piece, length)) {
             gap->count = SAME_AS;
@@ -302,7 +302,7 @@ static size_t sort_gaps(quick_work *work, size_t n_gaps) {
     return sum;
 }
 
-/* The ids of a gap as they are kept, if they are. */
+/* Fills a gap from the cache, if it has the piece. */
 static gm_status fill_known(quick_work *work, piece_gap *gap) {
     size_t length;
     const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
@@ -311,7 +311,7 @@ static gm_status fill_known(quick_work *work, piece_gap *gap) {
         return GM_OK;
     GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
     far_ids far = { 0 };
-    const size_t count = piece_cache_give(&work->cache, piece, length, missing->data + missing->size,
+    const size_t count = piece_cache_find(&work->cache, piece, length, missing->data + missing->size,
                                           MOST_IDS_OF(length), &far);
     far_copy(&far);
     if (count == PIECE_NOT_KEPT)
@@ -322,7 +322,7 @@ static gm_status fill_known(quick_work *work, piece_gap *gap) {
     return GM_OK;
 }
 
-/* The ids of a gap that is left: as they are kept by now, or found in the general way. */
+/* Fills a remaining gap, from the cache or by the general path. */
 static gm_status fill_alone(const quick_way *way, quick_work *work, model_work *scratch, piece_gap *gap) {
     size_t length;
     const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
@@ -335,13 +335,13 @@ static gm_status fill_alone(const quick_way *way, quick_work *work, model_work *
     return GM_OK;
 }
 
-/* Finds the ids of all gaps. */
+/* Fills all gaps. */
 static gm_status fill(const quick_way *way, quick_work *work, model_work *scratch, size_t n_gaps) {
     const model *m = way->model;
     bool together = m->kind == MODEL_BPE && (way->kind == QUICK_WORDS || m->bpe.byte_level) &&
                     (m->bpe.byte_level || !m->bpe.ignore_merges);
-    const bool crowded = many_room(&work->run) == MANY_ROOM;       /* gaps may be pieces that are kept */
-    piece_gap *batch[MERGE_LANES];
+    const bool crowded = many_capacity(&work->run) == MANY_CAPACITY;       /* gaps may be pieces of the cache */
+    piece_gap *batch[MERGE_TASKS];
     work->missing.size = 0;
     for (size_t i = 0; i < n_gaps; i++) {
         work->gaps[i].count = NOT_FILLED;
@@ -351,14 +351,14 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
     size_t n_batch = 0, n = sort_gaps(work, n_gaps);
     for (size_t i = 0; i < n && together; i++) {
         batch[n_batch++] = &work->gaps[work->order[i]];
-        if (n_batch == MERGE_LANES || i + 1 == n) {
+        if (n_batch == MERGE_TASKS || i + 1 == n) {
             GM_TRY(fill_together(way, work, batch, n_batch));
             n_batch = 0;
         }
     }
     for (size_t i = 0; i < n_gaps; i++) {
         piece_gap *gap = &work->gaps[i];
-        if (gap->count == SAME_AS) {     /* one in front of it, which is filled */
+        if (gap->count == SAME_AS) {     /* an earlier gap, which is filled */
             gap->count = work->gaps[gap->start].count;
             gap->start = work->gaps[gap->start].start;
         } else if (gap->count == NOT_FILLED) {
@@ -370,7 +370,7 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
 
 /* ---- encoding ---- */
 static gm_status encode_run(const quick_way *way, quick_work *work, model_work *scratch, id_buffer *ids) {
-    GM_TRY(ids_reserve(ids, MEDIUM_IDS * (work->run.n + 1) + many_room(&work->run)));
+    GM_TRY(ids_reserve(ids, MEDIUM_IDS * (work->run.n + 1) + many_capacity(&work->run)));
     size_t before = ids->size, n_gaps = way->kernels->find(&work->cache, &work->run, ids, work->gaps);
     if (n_gaps == 0)
         return GM_OK;
@@ -381,9 +381,9 @@ static gm_status encode_run(const quick_way *way, quick_work *work, model_work *
         more += work->gaps[i].count;
     GM_TRY(ids_reserve(ids, more));
     int32_t *first = ids->data + before;
-    const int32_t *missing = work->missing.data;                     /* NULL when all gaps are empty */
+    const int32_t *missing = work->missing.data;                     /* NULL if all gaps are empty */
     ids->size += more;
-    /* From the back: what was found moves behind the gaps in front of it. */
+    /* From the back, ids that were found move to after the gaps that precede them. */
     for (size_t i = n_gaps; i-- > 0; found = work->gaps[i].at) {
         const piece_gap *gap = &work->gaps[i];
         memmove(first + gap->at + more, first + gap->at, (found - gap->at) * sizeof *first);
@@ -399,7 +399,7 @@ gm_status quick_encode(const quick_way *way, quick_work *work, model_work *scrat
     piece_run *run = &work->run;
     size_t at = 0;
     if (way->kind == QUICK_WORDS && way->prefix && length > 0) {
-        /* The marker in front is a space in front, for the first word. */
+        /* The marker at the start is a space before the first word. */
         run->text = text;
         run->length = length;
         at = way->kernels->split_words(&way->words, run, 0);

@@ -1,4 +1,4 @@
-/* word.h - a few bytes of a text as a word: the first is the lowest, what is not there is 0. */
+/* word.h - a few bytes of a text as a word: the first byte is the lowest, missing bytes are 0. */
 #ifndef GOMLX_TEXT_WORD_H
 #define GOMLX_TEXT_WORD_H
 #include <stddef.h>
@@ -12,7 +12,7 @@ static inline uint64_t load_bytes(const uint8_t *from, size_t n) {
     return word;
 }
 
-/* n < 8, of which no jump depends but one. */
+/* n < 8. A single branch depends on n. */
 static inline uint64_t short_word(const uint8_t *from, size_t n) {
     if (n >= 4)
         return load_bytes(from, 4) | load_bytes(from + n - 4, 4) << 8 * (n - 4);

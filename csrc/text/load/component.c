@@ -1,12 +1,12 @@
-/* component.c - what the readers of a tokenizer.json's components share. */
+/* component.c - functions that the readers of components share. */
 #include "text/load/component.h"
 
 gm_status component_open(const json_reader *component, const char *what, json_reader *type) {
     json_reader r = *component;
     if (r.type != JSON_OBJECT)
-        return json_fail(&r, "%s is not an object", what);
+        return json_fail(&r, "%s is not an object or null", what);
     GM_TRY(member_find(component, "type", type));
-    return type->type == JSON_STRING ? GM_OK : json_fail(&r, "%s has no type", what);
+    return type->type == JSON_STRING ? GM_OK : json_fail(&r, "%s has no 'type', expected a string", what);
 }
 
 gm_status component_unsupported(const json_reader *type, const char *what) {
@@ -28,7 +28,7 @@ gm_status component_pattern(const json_reader *object, char **text, size_t *leng
         return GM_OK;
     memory_free(*text);
     *text = NULL;
-    return json_fail(&pattern, "'pattern' has neither a String nor a Regex, or an empty one");
+    return json_fail(&pattern, "'pattern' has no String or Regex, or an empty one");
 }
 
 gm_status component_scheme(const json_reader *r, prefix_scheme *out) {

@@ -1,7 +1,7 @@
 /* component_decoder.c - the decoder of a tokenizer.json. */
 #include "text/load/component.h"
 
-/* A text that must be there. */
+/* Reads a required text. */
 static gm_status read_text(const json_reader *r, const char *key, char **out, size_t *length) {
     GM_TRY(member_text(r, key, out, length));
     json_reader copy = *r;

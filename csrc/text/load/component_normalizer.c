@@ -9,7 +9,7 @@ static gm_status add_form(gm_tokenizer *t, normal_form form) {
     return normalizer_add(&t->normalizer, (normalize_step){ .kind = NORMALIZE_FORM, .form = form });
 }
 
-/* A text that must be there. */
+/* Reads a required text. */
 static gm_status read_text(const json_reader *r, const char *key, char **out, size_t *length) {
     GM_TRY(member_text(r, key, out, length));
     json_reader copy = *r;
@@ -30,7 +30,7 @@ static int digit64(char c) {
     return found ? (int)(found - digits) : -1;
 }
 
-/* In place; false when the text is not base64. */
+/* Decodes in place; false if the text is not base64. */
 static bool decode64(char *text, size_t *length) {
     size_t n = *length, size = 0;
     uint8_t *out = (uint8_t *)text;
@@ -62,7 +62,7 @@ static gm_status read_charsmap(const json_reader *r, normalize_step *step) {
     return charsmap_new((const uint8_t *)step->to, length, r->name, &step->charsmap);
 }
 
-/* strip_accents null: as lowercase. */
+/* If strip_accents is null, lowercase decides. */
 static gm_status read_bert(gm_tokenizer *t, const json_reader *r) {
     bool clean, ideographs, lowercase, accents;
     GM_TRY(member_bool(r, "lowercase", true, &lowercase));
@@ -80,7 +80,7 @@ static gm_status read_bert(gm_tokenizer *t, const json_reader *r) {
     return lowercase ? add(t, NORMALIZE_LOWERCASE) : GM_OK;
 }
 
-/* One that has settings of its own. */
+/* Reads a step with settings. */
 static gm_status read_step(const json_reader *r, const json_reader *type, normalize_step *step) {
     if (json_is(type, "Prepend")) {
         step->kind = NORMALIZE_PREPEND;

@@ -1,17 +1,17 @@
-/* component_post.c - what tokenizer.json says of the ids of a whole text: post_processor, truncation, padding. */
+/* component_post.c - the post_processor, truncation and padding of a tokenizer.json. */
 #include "text/load/component.h"
 
 static gm_status read_id(json_reader *r, int32_t *out) {
     int64_t id;
     GM_TRY(json_int(r, &id));
     if (id < 0 || id >= VOCAB_MAX)
-        return json_fail(r, "id %lld is out of range", (long long)id);
+        return json_fail(r, "id %lld is out of range, expected 0 to %d", (long long)id, VOCAB_MAX - 1);
     *out = (int32_t)id;
     return GM_OK;
 }
 
 /* ---- TemplateProcessing ---- */
-/* Gives the next element of an array of strings or numbers; GM_END behind the last. */
+/* Moves to the next element of an array of strings or numbers; GM_END after the last. */
 static gm_status next_of(json_reader *array, json_token wanted) {
     json_token got = json_next(array);
     if (got == JSON_ARRAY_END)
@@ -19,10 +19,10 @@ static gm_status next_of(json_reader *array, json_token wanted) {
     if (got == wanted)
         return GM_OK;
     return got == JSON_ERROR ? GM_EBADFILE
-                             : json_fail(array, "%s was expected", wanted == JSON_NUMBER ? "an id" : "a string");
+                             : json_fail(array, "expected %s", wanted == JSON_NUMBER ? "an id" : "a string");
 }
 
-/* One of the template's special_tokens: its ids and texts. */
+/* Reads one of the template's special_tokens: ids and texts. */
 static gm_status read_tokens(const json_reader *entry, template_piece *piece) {
     json_reader ids, texts, count;
     size_t n = 0;
@@ -40,7 +40,7 @@ static gm_status read_tokens(const json_reader *entry, template_piece *piece) {
         GM_TRY(read_id(&ids, &piece->tokens[piece->n_tokens++].id));
     for (size_t i = 0; texts.type == JSON_ARRAY && i < n; i++) {
         GM_TRY(next_of(&texts, JSON_STRING) == GM_OK
-               ? GM_OK : json_fail(&texts, "a special token has more ids than tokens"));
+               ? GM_OK : json_fail(&texts, "a special token has more 'ids' than 'tokens'"));
         piece->tokens[i].text = json_string_new(&texts, &piece->tokens[i].length);
         if (!piece->tokens[i].text)
             return GM_ENOMEM;
@@ -57,27 +57,27 @@ static gm_status read_piece(const json_reader *step, const json_reader *element,
     GM_TRY(member_find(element, "Sequence", &sequence));
     bool special = token.type == JSON_OBJECT;
     if (!special && sequence.type != JSON_OBJECT)
-        return json_fail(&sequence, "a piece of the template is neither a Sequence nor a SpecialToken");
+        return json_fail(&sequence, "a piece of the template is not a Sequence or a SpecialToken");
     const json_reader *body = special ? &token : &sequence;
     GM_TRY(member_count(body, "type_id", &type_id));
     GM_TRY(member_find(body, "id", &name));
     if (type_id > INT32_MAX || name.type != JSON_STRING)
-        return json_fail(&name, "a piece of the template has no 'id', or its 'type_id' is out of range");
+        return json_fail(&name, "a piece of the template has no 'id', or a 'type_id' above 2147483647");
     piece->type_id = (int32_t)type_id;
     if (!special) {
         piece->sequence = json_is(&name, "A") ? 0 : 1;
         return json_is(&name, "A") || json_is(&name, "B")
-            ? GM_OK : json_fail(&name, "the template has a sequence that is neither A nor B");
+            ? GM_OK : json_fail(&name, "the template's sequence is not A or B");
     }
     GM_TRY(member_find(step, "special_tokens", &all));
     if (all.type != JSON_OBJECT)
-        return json_fail(&all, "the template's special tokens are not what they should be");
+        return json_fail(&all, "'special_tokens' of the template is not an object");
     char *text = json_string_new(&name, NULL);
     if (!text)
         return GM_ENOMEM;
     gm_status status = member_find(&all, text, &entry);
     if (status == GM_OK && entry.type != JSON_OBJECT)
-        status = json_fail(&entry, "the template's token '%.64s' is not described", text);
+        status = json_fail(&entry, "the template's token '%.64s' is missing in 'special_tokens'", text);
     memory_free(text);
     return status == GM_OK ? read_tokens(&entry, piece) : status;
 }
@@ -101,7 +101,7 @@ static gm_status read_template(const json_reader *r, post_step *step) {
     return GM_OK;
 }
 
-/* ---- the others ---- */
+/* ---- the other post-processors ---- */
 /* ["[SEP]", 102] */
 static gm_status read_named(const json_reader *r, const char *key, named_token *out) {
     json_reader array;
@@ -129,7 +129,7 @@ gm_status component_post_processor(gm_tokenizer *t, const json_reader *r) {
     }
     if (p->n_steps == POST_MAX_STEPS)
         return gm_fail(GM_EUNSUPPORTED, "%s: more than %d post_processors in a row", r->name, POST_MAX_STEPS);
-    post_step *step = &p->steps[p->n_steps++];    /* freed with the tokenizer, whatever comes */
+    post_step *step = &p->steps[p->n_steps++];    /* freed with the tokenizer, also after errors */
     if (json_is(&type, "TemplateProcessing")) {
         step->kind = POST_TEMPLATE;
         return read_template(r, step);
@@ -158,7 +158,7 @@ static gm_status read_direction(const json_reader *r, bool *left) {
     *left = value.type == JSON_STRING && json_is(&value, "Left");
     if (*left || (value.type == JSON_STRING && json_is(&value, "Right")))
         return GM_OK;
-    return json_fail(&value, "'direction' is neither Left nor Right");
+    return json_fail(&value, "'direction' is not Left or Right");
 }
 
 static gm_status read_size(const json_reader *r, const char *key, size_t *out) {
@@ -187,7 +187,7 @@ gm_status component_truncation(gm_tokenizer *t, const json_reader *r) {
             return GM_OK;
         }
     }
-    return json_fail(&value, "truncation's 'strategy' is not one of LongestFirst, OnlyFirst, OnlySecond");
+    return json_fail(&value, "'strategy' of truncation is not LongestFirst, OnlyFirst or OnlySecond");
 }
 
 gm_status component_padding(gm_tokenizer *t, const json_reader *r) {
@@ -203,13 +203,13 @@ gm_status component_padding(gm_tokenizer *t, const json_reader *r) {
     if (out->fixed)
         GM_TRY(read_size(&strategy, "Fixed", &out->length));
     else if (strategy.type != JSON_STRING || !json_is(&strategy, "BatchLongest"))
-        return json_fail(&strategy, "padding's 'strategy' is neither BatchLongest nor Fixed");
+        return json_fail(&strategy, "'strategy' of padding is not BatchLongest or Fixed");
     GM_TRY(read_direction(r, &out->left));
     GM_TRY(read_size(r, "pad_to_multiple_of", &out->multiple_of));
     GM_TRY(member_count(r, "pad_id", &id));
     GM_TRY(member_count(r, "pad_type_id", &type_id));
     if (id >= VOCAB_MAX || type_id > INT32_MAX || out->length > INT32_MAX || out->multiple_of > INT32_MAX)
-        return json_fail(&copy, "a number of 'padding' is out of range");
+        return json_fail(&copy, "a number of 'padding' is too large");
     out->id = (int32_t)id;
     out->type_id = (int32_t)type_id;
     memory_free(t->pad_token);

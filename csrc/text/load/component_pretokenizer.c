@@ -1,7 +1,7 @@
 /* component_pretokenizer.c - the pre_tokenizer of a tokenizer.json. */
 #include "text/load/component.h"
 
-/* Absent, it is Isolated: Punctuation's default; the reference has it in every Split. */
+/* The default is Isolated, for Punctuation; the reference requires it of a Split. */
 static gm_status read_behavior(const json_reader *r, pretokenize_step *step) {
     static const char *const names[] = { "Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext" };
     static const split_behavior behaviors[] = { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_CONTIGUOUS, SPLIT_WITH_PREVIOUS,
@@ -15,7 +15,7 @@ static gm_status read_behavior(const json_reader *r, pretokenize_step *step) {
         }
     }
     return value.type == JSON_NULL ? GM_OK : json_fail(&value,
-                     "'behavior' is not one of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
+                     "'behavior' is not Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
 }
 
 static gm_status read_split(const json_reader *r, pretokenize_step *step) {
@@ -67,7 +67,7 @@ static gm_status read_metaspace(const json_reader *r, pretokenize_step *step) {
     return step->prefix && step->text ? GM_OK : GM_ENOMEM;
 }
 
-/* Pieces of \w+ or of what is neither that nor white space, which is dropped. */
+/* Pieces are runs of \w or of other characters; white space is dropped. */
 static void set_words(pretokenize_step *step) {
     step->match = MATCH_WORD;
     step->behavior = SPLIT_REMOVED;
@@ -93,7 +93,7 @@ static gm_status read_length(const json_reader *r, pretokenize_step *step) {
         GM_TRY(member_count(r, "length", &n));
     step->n_chars = (size_t)n;
     step->match = MATCH_LENGTH;
-    return n > 0 ? GM_OK : json_fail(&value, "'length' is 0");
+    return n > 0 ? GM_OK : json_fail(&value, "'length' is 0, expected at least 1");
 }
 
 static gm_status read_step(const json_reader *r, const json_reader *type, pretokenize_step *step) {
@@ -120,7 +120,7 @@ static gm_status read_step(const json_reader *r, const json_reader *type, pretok
         set_words(step);
     } else if (json_is(type, "UnicodeScripts")) {
         step->match = MATCH_SCRIPT;
-        step->behavior = SPLIT_REMOVED;    /* what is of any script in front of all */
+        step->behavior = SPLIT_REMOVED;    /* characters of every script before the first piece */
         step->invert = true;
     } else {
         return component_unsupported(type, "pre_tokenizer");
@@ -128,7 +128,7 @@ static gm_status read_step(const json_reader *r, const json_reader *type, pretok
     return GM_OK;
 }
 
-/* NULL, with a message, when there are too many. It is freed with the tokenizer, whatever comes. */
+/* A new step, freed with the tokenizer; NULL, with an error, if there are too many. */
 static pretokenize_step *new_step(pretokenizer *p, const char *file) {
     if (p->n_steps == PRETOKENIZE_MAX_STEPS) {
         gm_fail(GM_EUNSUPPORTED, "%s: more than %d pre_tokenizers in a row", file, PRETOKENIZE_MAX_STEPS);
@@ -139,7 +139,7 @@ static pretokenize_step *new_step(pretokenizer *p, const char *file) {
 
 static gm_status add_step(pretokenizer *p, const json_reader *r, const json_reader *type) {
     pretokenize_step *step;
-    if (p->byte_level) {    /* the bytes of a ByteLevel that is not the last are characters for those behind it */
+    if (p->byte_level) {    /* the bytes of a ByteLevel are characters for the steps after it */
         if (!(step = new_step(p, r->name)))
             return GM_EUNSUPPORTED;
         step->alphabet = true;

@@ -1,6 +1,6 @@
-/* gguf_file.c - a tokenizer from a GGUF file's metadata, by tokenizer.ggml.model: 'gpt2' (byte-level BPE, cut as
- * tokenizer.ggml.pre says: gguf_pre.c), 'llama' and 't5' (SentencePiece's: sentencepiece.c), 'bert' (WordPiece) and
- * 'gemma4'. */
+/* gguf_file.c - a tokenizer from a GGUF file's metadata, by tokenizer.ggml.model: 'gpt2' (byte-level BPE, split by the
+ * patterns of tokenizer.ggml.pre: gguf_pre.c), 'llama' and 't5' (SentencePiece's: sentencepiece.c), 'bert' (WordPiece)
+ * and 'gemma4'. */
 #include "base/gguf.h"
 #include "text/load/component.h"
 #include "text/load/gguf_pre.h"
@@ -11,18 +11,18 @@
 
 static bool same(gguf_string a, const char *b) { return a.length == strlen(b) && memcmp(a.text, b, a.length) == 0; }
 
-/* An array of the given kind (strings, or any number); NULL with a message otherwise. */
+/* Finds an array of strings, or of any numbers; an optional one may be NULL. */
 static gm_status find_array(const gguf *g, const char *key, bool strings, bool required, const gguf_entry **out) {
     *out = gguf_find(g, key);
     if (!*out)
-        return required ? gm_fail(GM_EBADFILE, "%s: it has no '%s'", gguf_file(g)->path, key) : GM_OK;
+        return required ? gm_fail(GM_EBADFILE, "%s: the file has no '%s'", gguf_file(g)->path, key) : GM_OK;
     if ((*out)->type == GGUF_ARRAY && ((*out)->item_type == GGUF_STRING) == strings && (*out)->item_type != GGUF_ARRAY)
         return GM_OK;
     return gm_fail(GM_EBADFILE, "%s: '%s' is not an array of %s", gguf_file(g)->path, key,
                    strings ? "strings" : "numbers");
 }
 
-/* The next token as the model knows it, in scratch where that is not how the file has it. */
+/* Changes the file's spelling of a token to the model's, in scratch if it must. */
 typedef gm_status (*spelling)(byte_buffer *scratch, int64_t type, gguf_string *token);
 
 /* spell may be NULL. */
@@ -31,10 +31,10 @@ static gm_status read_tokens(const gguf *g, gm_tokenizer *t, spelling spell, byt
     GM_TRY(find_array(g, "tokenizer.ggml.tokens", true, true, &tokens));
     GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
     if (tokens->count > VOCAB_MAX)
-        return gm_fail(GM_EBADFILE, "%s: %llu tokens; at most %d are supported", gguf_file(g)->path,
+        return gm_fail(GM_EBADFILE, "%s: the file has %llu tokens, expected at most %d", gguf_file(g)->path,
                        (unsigned long long)tokens->count, VOCAB_MAX);
     if (types && types->count != tokens->count)
-        return gm_fail(GM_EBADFILE, "%s: %llu token types for %llu tokens", gguf_file(g)->path,
+        return gm_fail(GM_EBADFILE, "%s: the file has %llu token types for %llu tokens", gguf_file(g)->path,
                        (unsigned long long)types->count, (unsigned long long)tokens->count);
     GM_TRY(vocab_reserve(&t->vocab, tokens->count, tokens->bytes));
     const uint8_t *cursor = tokens->data;
@@ -52,7 +52,7 @@ static gm_status read_tokens(const gguf *g, gm_tokenizer *t, spelling spell, byt
     return vocab_index(&t->vocab);
 }
 
-/* Control and user-defined tokens are matched in the text before all else. */
+/* Control, unknown and user-defined tokens are matched in the text first. */
 static gm_status read_types(const gguf *g, gm_tokenizer *t) {
     const gguf_entry *types;
     GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
@@ -69,7 +69,7 @@ static gm_status read_types(const gguf *g, gm_tokenizer *t) {
     return GM_OK;
 }
 
-/* The id under `key` when the flag under `flag_key` (or its default) is set. */
+/* Appends the id under `key` if the flag under `flag_key`, or its default, is set. */
 static gm_status read_end(const gguf *g, const gm_tokenizer *t, const char *flag_key, bool wanted, const char *key,
                           int64_t id, id_buffer *out) {
     bool flag_given, given;
@@ -78,7 +78,7 @@ static gm_status read_end(const gguf *g, const gm_tokenizer *t, const char *flag
     if (!wanted || (id < 0 && !flag_given))
         return GM_OK;
     if (id < 0 || (uint64_t)id >= t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' names none of the %zu tokens", gguf_file(g)->path,
+        return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' is not one of the %zu ids", gguf_file(g)->path,
                        flag_key, key, t->vocab.n_ids);
     return ids_append(out, (int32_t)id);
 }
@@ -89,12 +89,12 @@ static gm_status read_pre(const gguf *g, gm_tokenizer *t, bool *add_bos) {
     bool found;
     GM_TRY(gguf_get_string(g, "tokenizer.ggml.pre", &pre, &found));
     if (!found)
-        return gm_fail(GM_EUNSUPPORTED, "%s: it has no 'tokenizer.ggml.pre', so how text is cut is not known",
-                       gguf_file(g)->path);
+        return gm_fail(GM_EUNSUPPORTED, "%s: the file has no 'tokenizer.ggml.pre', which says how text is split; "
+                       "convert the model again", gguf_file(g)->path);
     return gguf_pre(t, gguf_file(g)->path, pre.text, pre.length, add_bos);
 }
 
-/* "left right": the left part has at least one character, so a space at the very start is part of it. */
+/* "left right". The left part has at least one character, so a leading space belongs to it. */
 static gm_status add_merges(const gguf *g, const gguf_entry *merges, merge_reader *reader) {
     const uint8_t *cursor = merges->data;
     for (uint64_t i = 0; i < merges->count; i++) {
@@ -113,7 +113,8 @@ static gm_status read_merges(const gguf *g, gm_tokenizer *t) {
     const gguf_entry *merges;
     GM_TRY(find_array(g, "tokenizer.ggml.merges", true, true, &merges));
     if (merges->count > UINT32_MAX / 4)
-        return gm_fail(GM_EBADFILE, "%s: %llu merges", gguf_file(g)->path, (unsigned long long)merges->count);
+        return gm_fail(GM_EBADFILE, "%s: the file has %llu merges, expected at most %u", gguf_file(g)->path,
+                       (unsigned long long)merges->count, UINT32_MAX / 4);
     merge_reader reader;
     merges_open(&reader, &t->vocab, &t->model.bpe);
     gm_status status = add_merges(g, merges, &reader);
@@ -133,24 +134,24 @@ static gm_status read_gpt2(const gguf *g, gm_tokenizer *t) {
 }
 
 /* ---- 'gemma4' ---- */
-/* BPE over characters with merges of its own, what tokenizer.json has for this family. */
+/* BPE over characters with merges, as tokenizer.json describes this family. */
 static gm_status read_gemma4(const gguf *g, gm_tokenizer *t) {
     static const char escape[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" MARKER "\"}";
-    static const char cut[] =
+    static const char split[] =
         "{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},\"behavior\":\"MergedWithPrevious\",\"invert\":false}";
     static const char unescape[] =
         "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"" MARKER "\"},"
         "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}";
     int64_t unknown = -1;
     GM_TRY(component_literal(t, component_normalizer, escape));
-    GM_TRY(component_literal(t, component_pretokenizer, cut));
+    GM_TRY(component_literal(t, component_pretokenizer, split));
     GM_TRY(component_literal(t, component_decoder, unescape));
     GM_TRY(read_tokens(g, t, NULL, NULL));
     GM_TRY(read_merges(g, t));
     GM_TRY(read_types(g, t));
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &unknown, NULL));
     if (unknown >= 0 && (uint64_t)unknown >= t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens",
+        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' is %lld, expected less than %zu",
                        gguf_file(g)->path, (long long)unknown, t->vocab.n_ids);
     t->model.bpe.unknown = unknown < 0 ? BPE_NO_UNKNOWN : (int32_t)unknown;
     t->model.bpe.byte_fallback = true;
@@ -160,7 +161,8 @@ static gm_status read_gemma4(const gguf *g, gm_tokenizer *t) {
 }
 
 /* ---- 'bert' ---- */
-/* WordPiece. The file marks the start of a word where the original marks its inside: "\u2581a", "b" for "a", "##b". */
+/* WordPiece. The file marks the first token of a word, the original the others: "\u2581a", "b" instead of "a",
+ * "##b". */
 static gm_status spell_bert(byte_buffer *scratch, int64_t type, gguf_string *token) {
     if (type == PIECE_CONTROL || type == PIECE_UNKNOWN)
         return GM_OK;
@@ -191,7 +193,7 @@ static gm_status read_bert(const gguf *g, gm_tokenizer *t) {
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.bos_token_id", &start, NULL));
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.cls_token_id", &start, NULL));
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.eos_token_id", &end, NULL));
-    GM_TRY(gguf_get_int(g, "tokenizer.ggml.seperator_token_id", &end, NULL));    /* so it is spelled */
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.seperator_token_id", &end, NULL));    /* spelled so */
     w->unknown = unknown >= 0 && (uint64_t)unknown < t->vocab.n_ids ? (int32_t)unknown : -1;
     w->max_chars = 100;
     w->prefix_length = 2;
@@ -212,7 +214,7 @@ static gm_status read_scores(const gguf *g, gm_tokenizer *t, pieces *p) {
     GM_TRY(find_array(g, "tokenizer.ggml.scores", false, true, &scores));
     GM_TRY(find_array(g, "tokenizer.ggml.token_type", false, false, &types));
     if (scores->count != t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: %llu scores for %zu tokens", gguf_file(g)->path,
+        return gm_fail(GM_EBADFILE, "%s: the file has %llu scores for %zu tokens", gguf_file(g)->path,
                        (unsigned long long)scores->count, t->vocab.n_ids);
     for (uint64_t i = 0; i < scores->count; i++) {
         double score;
@@ -245,7 +247,7 @@ static gm_status build_pieces(const gguf *g, gm_tokenizer *t, pieces *p) {
     GM_TRY(gguf_get_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &p->single_spaces, NULL));
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.unknown_token_id", &p->unknown, NULL));
     if (p->unknown < 0 || (uint64_t)p->unknown >= t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' %lld is none of the %zu tokens",
+        return gm_fail(GM_EBADFILE, "%s: 'tokenizer.ggml.unknown_token_id' is %lld, expected less than %zu",
                        gguf_file(g)->path, (long long)p->unknown, t->vocab.n_ids);
     GM_TRY(pieces_build(t, p));
     return pieces_add_tokens(t, p);
@@ -268,7 +270,7 @@ static gm_status read_file(const gguf *g, gm_tokenizer *t) {
     bool found;
     GM_TRY(gguf_get_string(g, "tokenizer.ggml.model", &kind, &found));
     if (!found)
-        return gm_fail(GM_EBADFILE, "%s: it has no tokenizer ('tokenizer.ggml.model')", gguf_file(g)->path);
+        return gm_fail(GM_EBADFILE, "%s: the file has no tokenizer ('tokenizer.ggml.model')", gguf_file(g)->path);
     if (same(kind, "gpt2"))
         GM_TRY(read_gpt2(g, t));
     else if (same(kind, "llama"))
@@ -280,8 +282,8 @@ static gm_status read_file(const gguf *g, gm_tokenizer *t) {
     else if (same(kind, "t5"))
         GM_TRY(read_pieces(g, t, PIECES_UNIGRAM));
     else
-        return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported; known are gpt2, llama, t5, "
-                       "bert and gemma4", gguf_file(g)->path, kind.length < 64 ? (int)kind.length : 64, kind.text);
+        return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported, expected gpt2, llama, t5, "
+                       "bert or gemma4", gguf_file(g)->path, kind.length < 64 ? (int)kind.length : 64, kind.text);
     return tokenizer_finish(t);
 }
 

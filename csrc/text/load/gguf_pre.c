@@ -3,7 +3,7 @@
 #include "text/load/component.h"
 
 enum { PRE_IGNORE_MERGES = 1, PRE_ADD_BOS = 2, PRE_NFC = 4 };
-#define MAX_PATTERNS 7       /* and a NULL behind them */
+#define MAX_PATTERNS 7       /* of a group, with the NULL at the end */
 
 #define SCANNER(name, pattern) static const char pattern_##name[] = pattern;
 #include "text/split/scanners.def"
@@ -34,8 +34,8 @@ static const struct { const char *name; pre_group group; } names[] = {
 };
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
-static gm_status add_cut(pretokenizer *p, const char *pattern) {
-    pretokenize_step *step = &p->steps[p->n_steps++];    /* freed with the tokenizer, whatever comes */
+static gm_status add_split(pretokenizer *p, const char *pattern) {
+    pretokenize_step *step = &p->steps[p->n_steps++];    /* freed with the tokenizer, also after errors */
     step->match = MATCH_SCANNER;
     step->scanner = scanner_for(pattern, strlen(pattern));
     if (step->scanner != SCANNER_NONE)
@@ -62,7 +62,7 @@ static gm_status refuse(const char *path, const char *name, size_t length) {
             status = bytes_append(&known, names[i].name, strlen(names[i].name));
     }
     if (status == GM_OK)
-        status = gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.pre '%.*s' is not supported; known are %.*s", path,
+        status = gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.pre '%.*s' is not supported, expected one of %.*s", path,
                          length < 64 ? (int)length : 64, name, (int)known.size, (const char *)known.data);
     memory_free(known.data);
     return status;
@@ -76,7 +76,7 @@ gm_status gguf_pre(gm_tokenizer *t, const char *path, const char *name, size_t l
     if (i == N_NAMES)
         return refuse(path, name, length);
     for (int k = 0; pre.patterns[k]; k++)
-        GM_TRY(add_cut(&t->pretokenizer, pre.patterns[k]));
+        GM_TRY(add_split(&t->pretokenizer, pre.patterns[k]));
     t->pretokenizer.byte_level = true;
     t->model.bpe.ignore_merges = pre.ignore_merges;
     *add_bos = pre.add_bos;

@@ -1,9 +1,9 @@
-/* gguf_pre.h - what a GGUF file's tokenizer.ggml.pre stands for. */
+/* gguf_pre.h - the pre-tokenizers that a GGUF file names in tokenizer.ggml.pre. */
 #ifndef GOMLX_TEXT_GGUF_PRE_H
 #define GOMLX_TEXT_GGUF_PRE_H
 #include "text/tokenizer.h"
 
-/* Sets the pre-tokenizer, and the normalizer and the model where they hang on it; *add_bos whether texts get the start
- * token where the file does not say. A name that is not known is an error that lists those that are. */
+/* Sets the pre-tokenizer, and what the name implies of normalizer and model. *add_bos: whether texts get the start
+ * token if the file does not say. An unknown name is an error that lists the known ones. */
 gm_status gguf_pre(gm_tokenizer *t, const char *path, const char *name, size_t length, bool *add_bos);
 #endif

@@ -1,5 +1,5 @@
 /* json_file.c - a tokenizer from the text of a tokenizer.json.
- * The model is read where it stands (json_model.c); the places of the small components are noted, and they are read
+ * The model is read at once (json_model.c). The positions of the small components are kept, and they are read
  * afterwards. A setting that is not implemented is an error that names it. */
 #include "text/load/component.h"
 
@@ -8,8 +8,8 @@ enum { ADDED_ID, SINGLE_WORD, LSTRIP, RSTRIP, SPECIAL, NORMALIZED, CONTENT, N_AD
 static const char *const added_keys[N_ADDED] = { "id", "single_word", "lstrip", "rstrip", "special", "normalized",
                                                  "content" };
 
-/* Which id a token gets is the vocabulary's business (tokenizer_add), as in the reference; one that no vocabulary has
- * tells that the file is damaged. */
+/* The vocabulary gives a token its id (tokenizer_add), as in the reference; the file's own id is only checked, because
+ * one out of range means that the file is damaged. */
 static gm_status read_added(gm_tokenizer *t, json_reader *array) {
     if (array->type == JSON_NULL)
         return GM_OK;
@@ -31,7 +31,7 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
         GM_TRY(value_bool(&values[NORMALIZED], added_keys[NORMALIZED], !flags.special, &normalized));
         GM_TRY(value_text(&values[CONTENT], added_keys[CONTENT], &text, &length));
         if (!text)
-            return json_fail(&r, "an added token has no content");
+            return json_fail(&r, "an added token has no 'content'");
         gm_status added = id < VOCAB_MAX ? tokenizer_add(t, text, length, flags, normalized)
             : json_fail(&r, "added token '%.*s' has id %lld, expected 0 to %d", length < 64 ? (int)length : 64, text,
                         (long long)id, VOCAB_MAX - 1);
@@ -46,8 +46,8 @@ enum { NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR, DECODER, ADDED_TOKENS, TRUNCAT
 static const char *const part_keys[] = { "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens",
                                          "truncation", "padding" };
 
-/* A file that says nothing about normalizer, pre_tokenizer and decoder, not even that there is none: then a vocabulary
- * with the token of " the" in GPT-2's alphabet is one of bytes. */
+/* For a file without even a null normalizer, pre_tokenizer or decoder: a vocabulary that has " the" in GPT-2's alphabet
+ * is byte-level. */
 static gm_status guess_parts(gm_tokenizer *t) {
     static const char the[] = "\xC4\xA0the", byte_level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}";
     if (t->model.kind != MODEL_BPE || vocab_find(&t->vocab, the, sizeof the - 1) < 0)
@@ -56,7 +56,7 @@ static gm_status guess_parts(gm_tokenizer *t) {
     return component_literal(t, component_decoder, byte_level);
 }
 
-/* has_model: the file's model is read too; else there must be none. */
+/* has_model: the file's model is read too; otherwise it must not have one. */
 static gm_status read_file(gm_tokenizer *t, json_reader *r, bool has_model) {
     json_reader parts[N_PARTS];
     bool declares = !has_model, model_read = false;
@@ -70,7 +70,7 @@ static gm_status read_file(gm_tokenizer *t, json_reader *r, bool has_model) {
             return GM_EBADFILE;
         if (json_is(&key, "model")) {
             if (model_read || !has_model)
-                return json_fail(r, "there are two models");
+                return json_fail(r, "%s", has_model ? "there are two models" : "there is a model, expected none");
             GM_TRY(component_model(t, r));
             model_read = true;
             continue;
@@ -87,7 +87,7 @@ static gm_status read_file(gm_tokenizer *t, json_reader *r, bool has_model) {
     if (token == JSON_ERROR || json_next(r) == JSON_ERROR)
         return GM_EBADFILE;
     if (has_model && !model_read)
-        return gm_fail(GM_EBADFILE, "%s: it has no 'model'", r->name);
+        return gm_fail(GM_EBADFILE, "%s: the file has no 'model'", r->name);
     if (!declares)
         GM_TRY(guess_parts(t));
     GM_TRY(component_normalizer(t, &parts[NORMALIZER]));

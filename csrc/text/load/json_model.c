@@ -1,11 +1,11 @@
 /* json_model.c - the model of a tokenizer.json: BPE, Unigram, WordPiece or WordLevel.
- * The vocabulary and the merges, which are megabytes, are read where they stand, in one pass if they come in the
- * usual order (type, prefix, vocabulary, merges); the small settings are noted and looked at afterwards. A setting that
- * is not implemented is an error that names it. */
+ * The vocabulary and the merges, which are megabytes, are read in one pass if they come in the usual order (type,
+ * prefix, vocabulary, merges). The positions of the small settings are kept, and they are read afterwards. A setting
+ * that is not implemented is an error that names it. */
 #include "text/load/component.h"
 #include "text/load/merges.h"
 
-/* What stands in the model's object; type JSON_NULL where there is nothing. */
+/* The members of the model's object; type JSON_NULL for an absent one. */
 enum {
     TYPE, DROPOUT, UNK_TOKEN, UNK_ID, PREFIX, SUFFIX, FUSE_UNK, BYTE_FALLBACK, IGNORE_MERGES, MAX_CHARS, VOCAB, MERGES,
     N_SETTINGS
@@ -15,7 +15,7 @@ static const char *const keys[N_SETTINGS] = {
     "byte_fallback", "ignore_merges", "max_input_chars_per_word", "vocab", "merges",
 };
 
-/* The current string or key, not copied where it has no escapes; valid until the next call. */
+/* The current string or key, copied only if it has escapes; valid until the next call. */
 static gm_status text_of(const json_reader *r, byte_buffer *scratch, const char **text, size_t *length) {
     if (!r->escaped) {
         *text = r->token;
@@ -54,8 +54,8 @@ static gm_status read_ids(gm_tokenizer *t, json_reader *r, byte_buffer *scratch)
     return token == JSON_ERROR ? GM_EBADFILE : GM_OK;
 }
 
-/* The current number as the reference reads it: its digits as an integer, then one multiplication or division, which is
- * not always the nearest double. Of two ways to cut a text with the same sum of scores, the last bit decides. */
+/* The current number as the reference reads it: its digits as an integer, then one division, which does not always give
+ * the nearest double. The last bit decides between two ways to split a text whose sums of scores are equal. */
 static gm_status read_score(json_reader *r, double *out) {
     uint64_t digits = 0;
     int64_t exponent = 0;
@@ -64,7 +64,7 @@ static gm_status read_score(json_reader *r, double *out) {
     for (size_t i = 0; i < r->token_length; i++) {
         char c = r->token[i];
         if (c == 'e' || c == 'E')
-            return GM_OK;    /* such a score is nobody's; the nearest double */
+            return GM_OK;    /* no file has such a score: the nearest double */
         fraction |= c == '.';
         if (c < '0' || c > '9')
             continue;
@@ -106,7 +106,7 @@ static gm_status read_scores(gm_tokenizer *t, json_reader *r, byte_buffer *scrat
 
 static gm_status read_vocab(gm_tokenizer *t, json_reader *r, byte_buffer *scratch) {
     if (r->type != JSON_OBJECT && r->type != JSON_ARRAY)
-        return json_fail(r, "'vocab' is neither an object of tokens and ids nor an array of tokens and scores");
+        return json_fail(r, "'vocab' is not an object of tokens and ids or an array of tokens and scores");
     GM_TRY(r->type == JSON_OBJECT ? read_ids(t, r, scratch) : read_scores(t, r, scratch));
     return vocab_index(&t->vocab);
 }
@@ -128,7 +128,7 @@ static gm_status read_merge(merge_reader *m, json_reader *r, byte_buffer *scratc
         return (copied ? merges_copy : merges_add)(m, left, right);
     }
     if (r->type != JSON_ARRAY)
-        return r->type == JSON_ERROR ? GM_EBADFILE : json_fail(r, "a merge is neither a string nor a pair");
+        return r->type == JSON_ERROR ? GM_EBADFILE : json_fail(r, "a merge is not a string or a pair of strings");
     GM_TRY(json_expect(r, JSON_STRING));
     bool copied = r->escaped;
     GM_TRY(text_of(r, first, &left.text, &left.length));
@@ -139,7 +139,7 @@ static gm_status read_merge(merge_reader *m, json_reader *r, byte_buffer *scratc
     return json_expect(r, JSON_ARRAY_END);
 }
 
-/* Quickly: what is not UTF-8 is no token, and is not told from a token that is missing. */
+/* quickly: does not check pairs, so that text that is not UTF-8 is reported as a missing token. */
 static gm_status read_list(gm_tokenizer *t, json_reader *r, byte_buffer *scratch, bool quickly) {
     merge_reader reader;
     byte_buffer first = { 0 };
@@ -172,7 +172,7 @@ static gm_status read_merges(gm_tokenizer *t, json_reader *r, byte_buffer *scrat
         return status;
     gm_take_error(&quick);
     *r = start;
-    return read_list(t, r, scratch, false);    /* finds what is wrong first */
+    return read_list(t, r, scratch, false);    /* reports the first error */
 }
 
 /* ---- settings ---- */
@@ -184,7 +184,7 @@ static gm_status setting_flag(json_reader *settings, int key, bool *out) {
     return json_fail(r, "'%s' is not true or false", keys[key]);
 }
 
-/* A copy, NULL when there is nothing. */
+/* Reads a copy; NULL if the setting is absent. */
 static gm_status setting_text(json_reader *settings, int key, char **out, size_t *length) {
     json_reader *r = &settings[key];
     *out = NULL;
@@ -198,12 +198,12 @@ static gm_status setting_text(json_reader *settings, int key, char **out, size_t
 }
 
 static gm_status expect_setting(json_reader *settings, int key, const json_reader *object) {
-    json_reader place = *object;
-    return settings[key].type != JSON_NULL ? GM_OK : json_fail(&place, "the model has no '%s'", keys[key]);
+    json_reader at = *object;
+    return settings[key].type != JSON_NULL ? GM_OK : json_fail(&at, "the model has no '%s'", keys[key]);
 }
 
-/* The id of unk_token; *given false when there is no such setting. -1 when the vocabulary has not such a token: what a
- * text needs it for is an error then. */
+/* The id of unk_token; *given is false if there is no such setting. -1 if the vocabulary does not have the token: a
+ * text that needs it is an error then. */
 static gm_status find_unknown(const gm_tokenizer *t, json_reader *settings, int32_t *id, bool *given) {
     char *text;
     size_t length;
@@ -214,7 +214,7 @@ static gm_status find_unknown(const gm_tokenizer *t, json_reader *settings, int3
     return GM_OK;
 }
 
-/* Dropout is for training: a tokenizer whose ids are a matter of luck is none. */
+/* Dropout is for training: it makes ids random. */
 static gm_status check_dropout(json_reader *r) {
     double dropout = 0;
     if (r->type != JSON_NULL)
@@ -223,7 +223,7 @@ static gm_status check_dropout(json_reader *r) {
                                           "null or 0", r->name, dropout);
 }
 
-/* ---- the kinds ---- */
+/* ---- the kinds of models ---- */
 static gm_status finish_bpe(gm_tokenizer *t, json_reader *settings) {
     bpe *b = &t->model.bpe;
     int32_t unknown;
@@ -246,7 +246,7 @@ static gm_status finish_unigram(gm_tokenizer *t, json_reader *settings) {
     if (r->type != JSON_NULL) {
         GM_TRY(json_int(r, &unknown));
         if (unknown < 0 || (uint64_t)unknown >= t->vocab.n_ids)
-            return json_fail(r, "'unk_id' %lld is none of the %zu tokens", (long long)unknown, t->vocab.n_ids);
+            return json_fail(r, "'unk_id' is %lld, expected less than %zu", (long long)unknown, t->vocab.n_ids);
     }
     u->unknown = (int32_t)unknown;
     return GM_OK;
@@ -270,15 +270,16 @@ static gm_status finish_wordlevel(gm_tokenizer *t, json_reader *settings, const 
     return find_unknown(t, settings, &t->model.unknown, &given);
 }
 
-/* The model's kind by its name; old files have none, and what they have tells it. */
+/* Finds the model's kind by its name, or in old files, which have none, by its members. */
 static gm_status choose_kind(gm_tokenizer *t, const json_reader *settings, const json_reader *object) {
     static const char *const names[] = { [MODEL_BPE] = "BPE", [MODEL_UNIGRAM] = "Unigram",
                                          [MODEL_WORDPIECE] = "WordPiece", [MODEL_WORDLEVEL] = "WordLevel" };
-    json_reader type = settings[TYPE], place = *object;
+    json_reader type = settings[TYPE], at = *object;
     if (type.type == JSON_NULL) {
         bool scores = settings[VOCAB].type == JSON_ARRAY, merges = settings[MERGES].type != JSON_NULL;
         if (!scores && !merges && settings[UNK_TOKEN].type == JSON_NULL)
-            return json_fail(&place, "the model has no 'type', and is neither BPE, WordPiece, WordLevel nor Unigram");
+            return json_fail(&at, "the model has no 'type', expected one or the members of BPE, WordPiece, WordLevel "
+                                  "or Unigram");
         bool pieces = settings[PREFIX].type != JSON_NULL && settings[MAX_CHARS].type != JSON_NULL;
         t->model.kind = scores ? MODEL_UNIGRAM : merges ? MODEL_BPE : pieces ? MODEL_WORDPIECE : MODEL_WORDLEVEL;
         return GM_OK;
@@ -315,7 +316,7 @@ static gm_status finish_model(gm_tokenizer *t, json_reader *settings, const json
     return finish_wordlevel(t, settings, object);
 }
 
-/* Once the vocabulary is there and it is known whether there is a prefix. */
+/* Call when the vocabulary is read and the prefix, if any, is known. */
 static gm_status read_merges_with(gm_tokenizer *t, json_reader *settings, json_reader *r, byte_buffer *scratch) {
     GM_TRY(setting_text(settings, PREFIX, &t->model.bpe.prefix, &t->model.bpe.prefix_length));
     return read_merges(t, r, scratch);

@@ -73,7 +73,7 @@ static gm_status next_object(json_reader *array) {
     if (token == JSON_ARRAY_END)
         return GM_END;
     if (token != JSON_OBJECT)
-        return token == JSON_ERROR ? GM_EBADFILE : json_fail(array, "an object was expected");
+        return token == JSON_ERROR ? GM_EBADFILE : json_fail(array, "expected an object");
     return GM_OK;
 }
 

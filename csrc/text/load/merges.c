@@ -22,13 +22,13 @@ static size_t rank_of(const merge_reader *m) { return m->results.size + m->n; }
 
 static int shown(size_t length) { return length < 64 ? (int)length : 64; }
 
-/* The right part as it is joined. */
+/* The right part without its prefix. */
 static vocab_string tail_of(const merge_reader *m, vocab_string right) {
     size_t prefix = m->bpe->prefix_length;
     return (vocab_string){ right.text + prefix, right.length - prefix };
 }
 
-/* What the two make; *id -1 when it is no token. */
+/* Looks up the result of a merge; *id is -1 if it is not a token. */
 static gm_status find_joined(const merge_reader *m, vocab_string left, vocab_string right, int32_t *id) {
     byte_buffer text = { 0 };
     right = tail_of(m, right);
@@ -47,18 +47,18 @@ static gm_status fail_merge(const merge_reader *m, size_t i, int32_t left_id, in
     vocab_string left = m->texts[2 * i], right = m->texts[2 * i + 1], rest = tail_of(m, right);
     vocab_string missing = left_id < 0 ? left : right_id < 0 ? right : left;
     bool both = left_id >= 0 && right_id >= 0;
-    int room = 64 - shown(missing.length);
+    int most = 64 - shown(missing.length);
     return gm_fail(GM_EBADFILE, "tokenizer: merge %zu joins '%.*s' and '%.*s', but the vocabulary has no '%.*s%.*s'",
                    m->results.size, shown(left.length), left.text, shown(right.length), right.text,
                    shown(missing.length), missing.text,
-                   !both ? 0 : shown(rest.length) < room ? shown(rest.length) : room, rest.text);
+                   !both ? 0 : shown(rest.length) < most ? shown(rest.length) : most, rest.text);
 }
 
-/* In most files the merges stand in the order of what they make. */
+/* Looks up the batch. In most files the merges are in the order of their results. */
 static gm_status look_up(merge_reader *m) {
     int32_t ids[2 * MERGES_BATCH];
     if (m->pair_capacity - m->results.size < m->n) {
-        size_t usual = 2 * m->vocab->n_ids;    /* files have one or two merges for each token */
+        size_t usual = 2 * m->vocab->n_ids;    /* files have one or two merges per token */
         GM_TRY(grow_array(&m->pairs, m->results.size, &m->pair_capacity, m->pairs ? m->n : usual + m->n,
                            sizeof *m->pairs));
         memory_expect(m->pairs, m->pair_capacity * sizeof *m->pairs);
@@ -83,8 +83,8 @@ static gm_status look_up(merge_reader *m) {
 
 gm_status merges_add(merge_reader *m, vocab_string left, vocab_string right) {
     if (left.length > UINT32_MAX / 8 || right.length > UINT32_MAX / 8)
-        return gm_fail(GM_EBADFILE, "tokenizer: merge %zu has parts of %zu and %zu bytes", rank_of(m), left.length,
-                       right.length);
+        return gm_fail(GM_EBADFILE, "tokenizer: merge %zu has parts of %zu and %zu bytes, expected at most %u",
+                       rank_of(m), left.length, right.length, UINT32_MAX / 8);
     if (right.length < m->bpe->prefix_length)
         return gm_fail(GM_EBADFILE, "tokenizer: merge %zu: its right part '%.*s' is shorter than the "
                        "continuing_subword_prefix '%s'", rank_of(m), (int)right.length, right.text, m->bpe->prefix);
@@ -93,7 +93,7 @@ gm_status merges_add(merge_reader *m, vocab_string left, vocab_string right) {
     return ++m->n == MERGES_BATCH ? look_up(m) : GM_OK;
 }
 
-/* The batch's own texts move to a wider block. */
+/* Moves the batch's copied texts to a larger block. */
 static gm_status widen_blob(merge_reader *m, size_t more) {
     byte_buffer wider = { 0 };
     GM_TRY(bytes_reserve(&wider, 2 * m->blob.size + more));
@@ -110,7 +110,7 @@ static gm_status widen_blob(merge_reader *m, size_t more) {
 }
 
 gm_status merges_copy(merge_reader *m, vocab_string left, vocab_string right) {
-    size_t n = left.length + right.length + 1;    /* an empty text has a place too */
+    size_t n = left.length + right.length + 1;    /* an empty text also has an address */
     if (m->blob.capacity - m->blob.size < n)
         GM_TRY(widen_blob(m, n));
     const char *copy = (const char *)m->blob.data + m->blob.size;

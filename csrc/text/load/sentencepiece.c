@@ -1,11 +1,11 @@
-/* sentencepiece.c - see sentencepiece.h. A BPE model's scores become merges: every way to make a piece of two others is
- * one, the best score first, of equal ones the longer left and then the longer right part; so the engine of bpe.c gives
- * what SentencePiece's own search gives. */
+/* sentencepiece.c - see sentencepiece.h. A BPE model's scores become merges: one for every way to make a piece of two
+ * others, ordered by the best score, then the longer left and the longer right part. So bpe.c gives the ids of
+ * SentencePiece's own search. */
 #include "text/load/sentencepiece.h"
 #include <math.h>
 #include "text/load/component.h"
 
-#define MAX_SPLIT_BYTES 1024        /* of a piece that merges make: trying all its splits costs the square of that */
+#define MAX_SPLIT_BYTES 1024        /* of a merged piece: trying all its splits is quadratic in its length */
 
 gm_status pieces_add(pieces *p, float score, int64_t type) {
     if (isnan(score))
@@ -27,20 +27,20 @@ void pieces_free(pieces *p) {
 }
 
 /* ---- merges ---- */
-/* One way to make a token of two others. The order of the keys is that of the merges: the best score, then the longer
- * left and the longer right part; what they leave open is decided by the vocabulary's order. */
+/* One way to make a token of two others. Keys order them: the best score, then the longer left and the longer right
+ * part. Equal keys stay in the vocabulary's order. */
 typedef struct { uint64_t key; int32_t token, left, right; } scored_merge;
 typedef struct { scored_merge *rows; size_t size, capacity; } scored_merges;
 
 static uint64_t key_of(float score, size_t left_chars, size_t right_chars) {
     uint32_t bits;
-    score += 0.0f;    /* one zero */
+    score += 0.0f;    /* -0 becomes 0 */
     memcpy(&bits, &score, sizeof bits);
-    bits ^= bits >> 31 != 0 ? 0 : 0x7FFFFFFF;    /* the larger the score the smaller */
+    bits ^= bits >> 31 != 0 ? 0 : 0x7FFFFFFF;    /* a larger score has a smaller key */
     return (uint64_t)bits << 32 | (uint64_t)(0xFFFF - left_chars) << 16 | (0xFFFF - right_chars);
 }
 
-/* By the keys, stable: one counting sort for each of their bytes, from the last on. */
+/* Sorts by the keys, stably: a counting sort for each byte, from the lowest. */
 static gm_status sort_merges(scored_merges *merges) {
     scored_merge *from = merges->rows, *to = memory_array(merges->size + 1, sizeof *to);
     if (!to)
@@ -67,12 +67,12 @@ static gm_status sort_merges(scored_merges *merges) {
     return GM_OK;
 }
 
-/* Control, unknown and byte pieces stand for no text: nothing is merged to them or from them. */
+/* Control, unknown and byte pieces have no text: they take part in no merge. */
 static bool is_text(const pieces *p, int32_t id) {
     return id >= 0 && p->types[id] != PIECE_CONTROL && p->types[id] != PIECE_UNKNOWN && p->types[id] != PIECE_BYTE;
 }
 
-/* Splits that wait to be looked up: left and right part of each, one behind the other. */
+/* A batch of splits to look up: texts[2 i] is the left part, texts[2 i + 1] the right one. */
 typedef struct {
     vocab_string texts[VOCAB_BATCH];
     uint64_t keys[VOCAB_BATCH / 2];
@@ -96,7 +96,7 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
     size_t length, chars = 0, left_chars = 0;
     const uint8_t *text = (const uint8_t *)vocab_text(&t->vocab, token, &length);
     if (length > MAX_SPLIT_BYTES)
-        return gm_fail(GM_EUNSUPPORTED, "tokenizer: piece %d has %zu bytes; at most %d are supported with scores",
+        return gm_fail(GM_EUNSUPPORTED, "tokenizer: piece %d has %zu bytes, expected at most %d in a BPE model",
                        token, length, MAX_SPLIT_BYTES);
     for (size_t at = 0; at < length; chars++)
         utf8_next(text, &at);
@@ -115,7 +115,7 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
     }
 }
 
-/* The sorted rows, to the bpe. */
+/* Gives the sorted merges to the bpe. */
 static gm_status give_merges(gm_tokenizer *t, const scored_merges *merges) {
     id_buffer results = { 0 };
     uint64_t *pairs = memory_array(merges->size + 1, sizeof *pairs);
@@ -133,7 +133,7 @@ static gm_status give_merges(gm_tokenizer *t, const scored_merges *merges) {
 
 static gm_status add_merges(gm_tokenizer *t, const pieces *p, scored_merges *merges) {
     split_batch batch = { .n = 0 };
-    bool unique = t->vocab.n_strings == p->n;    /* else a string's last id is the one that counts */
+    bool unique = t->vocab.n_strings == p->n;    /* otherwise a string's last id counts */
     for (size_t i = 0; i < p->n; i++) {
         size_t length;
         const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
@@ -168,7 +168,7 @@ static gm_status build_unigram(gm_tokenizer *t, const pieces *p) {
     return GM_OK;
 }
 
-/* ---- around them ---- */
+/* ---- normalizer and decoder ---- */
 static const char single_spaces[] =
     "{\"type\":\"Sequence\",\"normalizers\":["
     "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\A +\"},\"content\":\"\"},"
@@ -186,7 +186,7 @@ static gm_status add_parts(gm_tokenizer *t, const pieces *p) {
     if (p->charsmap_length > 0) {
         normalize_step step = { .kind = NORMALIZE_LONGEST };
         GM_TRY(charsmap_new(p->charsmap, p->charsmap_length, "tokenizer", &step.charsmap));
-        GM_TRY(normalizer_add(&t->normalizer, step));    /* owns the map from here on */
+        GM_TRY(normalizer_add(&t->normalizer, step));    /* owns the map now */
     }
     if (p->single_spaces)
         GM_TRY(component_literal(t, component_normalizer, single_spaces));
@@ -198,7 +198,7 @@ static gm_status add_parts(gm_tokenizer *t, const pieces *p) {
 
 gm_status pieces_build(gm_tokenizer *t, const pieces *p) {
     if (p->unknown >= 0 && (uint64_t)p->unknown >= p->n)
-        return gm_fail(GM_EBADFILE, "tokenizer: the unknown piece is %lld, but there are %zu pieces",
+        return gm_fail(GM_EBADFILE, "tokenizer: the unknown piece is %lld, expected less than %zu",
                        (long long)p->unknown, p->n);
     GM_TRY(p->kind == PIECES_UNIGRAM ? build_unigram(t, p) : build_bpe(t, p));
     return add_parts(t, p);

@@ -1,6 +1,6 @@
-/* sentencepiece_file.c - a tokenizer from a SentencePiece .model file, a protobuf message (sentencepiece_model.proto): read by
- * hand, every length checked; fields that do not change ids are passed over. What the file does not know (added tokens
- * beyond its pieces, tokens around a text) comes as the parts of a tokenizer.json. */
+/* sentencepiece_file.c - a tokenizer from a SentencePiece .model file, a protobuf message (sentencepiece_model.proto).
+ * Every length is checked; fields that do not change ids are skipped. Added tokens beyond the pieces and tokens around
+ * a text, which the file does not have, come as parts of a tokenizer.json. */
 #include "text/load/component.h"
 #include "text/load/sentencepiece.h"
 
@@ -12,13 +12,13 @@ typedef struct { const uint8_t *start, *at, *end; } message;
 typedef struct {
     uint64_t number;
     int wire;
-    uint64_t value;      /* of varints and fixed ones */
+    uint64_t value;      /* of a varint or a fixed number */
     message bytes;
 } field;
 
 static gm_status fail_message(const message *m, const char *why) {
-    return gm_fail(GM_EBADFILE, "tokenizer: byte %zu: %s; this is no SentencePiece model", (size_t)(m->at - m->start),
-                   why);
+    return gm_fail(GM_EBADFILE, "tokenizer: byte %zu: %s; this is not a SentencePiece model",
+                   (size_t)(m->at - m->start), why);
 }
 
 static gm_status read_varint(message *m, uint64_t *out) {
@@ -43,7 +43,7 @@ static gm_status read_fixed(message *m, int n, uint64_t *out) {
     return GM_OK;
 }
 
-/* The next field; GM_END behind the last. */
+/* Reads the next field; GM_END after the last. */
 static gm_status next_field(message *m, field *f) {
     uint64_t tag, length;
     if (m->at == m->end)
@@ -66,12 +66,12 @@ static gm_status next_field(message *m, field *f) {
         m->at += length;
         return GM_OK;
     default:
-        return fail_message(m, "a field of an unknown kind");
+        return fail_message(m, "a field has an unknown wire type");
     }
 }
 
 static gm_status expect_wire(const message *m, const field *f, int wire) {
-    return f->wire == wire ? GM_OK : fail_message(m, "a field of another kind than expected");
+    return f->wire == wire ? GM_OK : fail_message(m, "a field has the wrong wire type");
 }
 
 static float float_of(uint64_t bits) {
@@ -88,7 +88,7 @@ typedef struct {
     pieces pieces;
     uint64_t type;
     int64_t bos, eos;    /* negative: none */
-    bool suffix;         /* the extra space goes behind the text */
+    bool suffix;         /* the extra space is added after the text */
     bool escape;         /* spaces become U+2581 */
 } spm;
 
@@ -117,7 +117,7 @@ static gm_status read_piece(gm_tokenizer *t, spm *s, message m) {
     if (length == 0 || utf8_check(text, length) != length)
         return gm_fail(GM_EBADFILE, "tokenizer: piece %zu is %s", s->pieces.n, length == 0 ? "empty" : "not UTF-8");
     if (s->pieces.n == VOCAB_MAX)
-        return gm_fail(GM_EBADFILE, "tokenizer: more than %d pieces", VOCAB_MAX);
+        return gm_fail(GM_EBADFILE, "tokenizer: the model has more than %d pieces, which is not supported", VOCAB_MAX);
     GM_TRY(vocab_append(&t->vocab, (const char *)text, length, (int64_t)s->pieces.n));
     return pieces_add(&s->pieces, score, type > INT32_MAX ? INT32_MAX : (int64_t)type);
 }
@@ -172,7 +172,7 @@ static gm_status read_model(gm_tokenizer *t, spm *s, message m) {
     if (status != GM_END)
         return status;
     if (s->pieces.n == 0)
-        return fail_message(&m, "it has no pieces");
+        return fail_message(&m, "the model has no pieces");
     if (s->type == TYPE_WORD || s->suffix || !s->escape)
         return gm_fail(GM_EUNSUPPORTED, "tokenizer: %s is not supported",
                        s->type == TYPE_WORD ? "model_type 'word'"
@@ -185,10 +185,10 @@ static gm_status read_model(gm_tokenizer *t, spm *s, message m) {
 }
 
 /* ---- the file ---- */
-/* A negative id: the model has no such piece. */
+/* Appends an id; a negative one means that the model has no such piece. */
 static gm_status add_end(const gm_tokenizer *t, int64_t id, const char *key, id_buffer *out) {
     if (id >= 0 && (uint64_t)id >= t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "tokenizer: '%s' %lld is none of the %zu pieces", key, (long long)id,
+        return gm_fail(GM_EBADFILE, "tokenizer: '%s' is %lld, expected less than %zu", key, (long long)id,
                        t->vocab.n_ids);
     return id < 0 ? GM_OK : ids_append(out, (int32_t)id);
 }

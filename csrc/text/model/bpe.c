@@ -4,7 +4,7 @@
 #define NO_SYMBOL UINT32_MAX
 
 /* ---- GPT-2's alphabet ---- */
-/* Printable Latin-1 stands for itself; the 68 other bytes follow from U+0100 on, in order. */
+/* Printable Latin-1 represents itself; the 68 other bytes follow from U+0100, in order. */
 static bool is_printable(unsigned byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
@@ -46,7 +46,7 @@ gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out) {
 }
 
 /* ---- the merge table ---- */
-static void place(bpe *b, uint64_t slot) {
+static void insert_merge(bpe *b, uint64_t slot) {
     uint64_t hash = bpe_hash(slot >> 20 << 20);
     size_t at = hash >> 3 & (b->n_slots - 1);
     b->filter[hash >> 3 & (b->n_slots / 4 - 1)] |= (uint8_t)(1 << (hash & 7));
@@ -70,9 +70,9 @@ gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
     if (!b->filter)
         return GM_ENOMEM;
     for (size_t i = 0; i < n; i++) {
-        if (i + AHEAD < n)    /* where it will be put */
+        if (i + AHEAD < n)    /* its future slot */
             __builtin_prefetch(&b->slots[bpe_hash(pairs[i + AHEAD]) >> 3 & (n_slots - 1)], 1);
-        place(b, pairs[i] | (i + 1));
+        insert_merge(b, pairs[i] | (i + 1));
     }
     b->results = *results;
     *results = (id_buffer){ 0 };
@@ -80,8 +80,8 @@ gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
 }
 
 #define NO_BYTE (-1)
-/* A token as merges see it: the byte that it is, the bytes that it begins and ends with (what a merge makes, with those
- * of its parts), each NO_BYTE where it is none; and the least rank of a merge that it takes part in. */
+/* A token in merges: the byte that it is and the bytes that it begins and ends with, NO_BYTE if there is no such byte,
+ * and the least rank of its merges. */
 typedef struct { int16_t byte, first, last; uint32_t least; } token_ends;
 
 static void lower(uint32_t *least, uint32_t rank) { *least = rank < *least ? rank : *least; }
@@ -91,7 +91,7 @@ static void lower_part(bpe_pair *pair, int shift, uint32_t rank) {
         *pair = (*pair & ~((bpe_pair)BPE_NEVER << shift)) | (bpe_pair)rank << shift;
 }
 
-/* The byte that the first character of a text is; those of the alphabet take two bytes at most. */
+/* The byte of a text's first character, which takes two bytes of UTF-8 at most. */
 static int16_t alphabet_first(const char *text, size_t n) {
     const uint8_t c = (uint8_t)text[0];
     if (c < 0x80)
@@ -115,8 +115,8 @@ static void find_ends(const bpe *b, const vocab *v, token_ends *ends) {
             ends[b->symbols[byte]].byte = (int16_t)byte;
 }
 
-/* Fills byte_pairs. A merge with a token that begins or ends with what no byte is called is left out: no bytes ever
- * become that token. */
+/* Fills byte_pairs. Merges of tokens that begin or end with a character outside the alphabet are left out: bytes never
+ * become such tokens. */
 static void pair_bytes(bpe *b, token_ends *ends) {
     for (int i = 0; i < 256 * 256; i++)
         b->byte_pairs[i] = BPE_NO_PAIR;
@@ -197,7 +197,7 @@ static gm_status push_symbol(bpe_work *work, int32_t id, size_t length) {
     return GM_OK;
 }
 
-/* All bytes of a character have tokens: they become symbols. */
+/* The bytes of a character become symbols if all of them have tokens. */
 static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, size_t n, bool *done) {
     *done = false;
     for (size_t i = 0; i < n; i++)
@@ -209,7 +209,7 @@ static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, 
     return GM_OK;
 }
 
-/* The character's text as the vocabulary has it: in the alphabet, with the prefix and the suffix. */
+/* The character's text in the vocabulary: in the alphabet, with prefix and suffix. */
 static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbol, size_t n, bool first, bool last,
                               const uint8_t **text, size_t *length) {
     byte_buffer *out = &work->alphabet;
@@ -229,8 +229,8 @@ static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbo
     return GM_OK;
 }
 
-/* One symbol per byte or character. A character that has none is its bytes, or unknown, or nothing. An unknown symbol
- * is held until the next known one, so that neighbours can fuse; byte symbols do not release it (as in the
+/* One symbol per byte or character. A character without one becomes its bytes, or unknown, or is dropped. An unknown
+ * symbol is held until the next known one, so that adjacent ones can fuse; byte symbols do not release it (as in the
  * reference). */
 static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length) {
     bool affixes = b->prefix_length + b->suffix_length > 0;
@@ -269,7 +269,7 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
             continue;
         if (b->unknown == BPE_MISSING_UNKNOWN)
             return gm_fail(GM_EVALUE,
-                           "tokenizer: a character has no token, and the unknown token is not in the vocabulary");
+                           "tokenizer: a character has no token, and the vocabulary has no unknown token");
         if (held > 0 && !b->fuse_unknown) {
             GM_TRY(push_symbol(work, b->unknown, held));
             held = 0;
@@ -280,38 +280,38 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
 }
 
 /* ---- merging ---- */
-/* Appends one token of the piece; *at is where it begins. */
-static gm_status give(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *at, uint32_t length) {
+/* Appends a token of the piece; *at is its start, and then its end. */
+static gm_status append_token(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *at, uint32_t length) {
     if (spans)
         GM_TRY(spans_append(spans, (text_span){ *at, *at + length }));
     *at += length;
     return ids_append(out, id);
 }
 
-/* lane holds the symbols; with `bytes`, the bytes that they are. */
-static gm_status merge_short(const bpe *b, const bpe_work *work, merge_lane *lane, bool bytes, id_buffer *out,
+/* The task has symbols, or with `bytes` bytes. */
+static gm_status merge_short(const bpe *b, const bpe_work *work, merge_task *task, bool bytes, id_buffer *out,
                              span_buffer *spans) {
     uint32_t at = 0;
-    b->kernels->merge(b, lane, 1, bytes);
-    GM_TRY(ids_reserve(out, lane->n));
-    for (size_t i = 0, k = 0; i < lane->n; i++) {
+    b->kernels->merge(b, task, 1, bytes);
+    GM_TRY(ids_reserve(out, task->n));
+    for (size_t i = 0, k = 0; i < task->n; i++) {
         uint32_t length = 0;
-        for (; k < lane->ends[i] && spans; k++)
+        for (; k < task->ends[i] && spans; k++)
             length += bytes ? 1 : work->symbols[k].length;
-        GM_TRY(give(out, spans, lane->ids[i], &at, length));
+        GM_TRY(append_token(out, spans, task->ids[i], &at, length));
     }
     return GM_OK;
 }
 
-bool bpe_open_lane(const bpe *b, merge_lane *lane, const uint8_t *piece, size_t length) {
+bool bpe_open_task(const bpe *b, merge_task *task, const uint8_t *piece, size_t length) {
     if (!b->byte_level || length > BPE_SHORT || b->prefix_length + b->suffix_length > 0)
         return false;
     int32_t all = 0;
     for (size_t i = 0; i < length; i++) {
         all |= b->symbols[piece[i]];
-        lane->ids[i] = piece[i];
+        task->ids[i] = piece[i];
     }
-    lane->n = (uint8_t)length;
+    task->n = (uint8_t)length;
     return all >= 0;
 }
 
@@ -344,7 +344,7 @@ static bpe_candidate heap_pop(bpe_work *work) {
     return top;
 }
 
-/* The merge of the symbol at `at` with its right neighbour becomes a candidate. */
+/* Pushes the merge of the symbol at `at` with the next one, if there is any. */
 static gm_status push_candidate(const bpe *b, bpe_work *work, uint32_t at) {
     const bpe_symbol *s = work->symbols;
     if (at == NO_SYMBOL || s[at].next == NO_SYMBOL)
@@ -366,11 +366,11 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_b
         GM_TRY(push_candidate(b, work, (uint32_t)i));
     while (work->n_heap > 0) {
         bpe_candidate top = heap_pop(work);
-        uint32_t place = (uint32_t)top;
-        bpe_symbol *left = &s[place];
+        const uint32_t i = (uint32_t)top;
+        bpe_symbol *left = &s[i];
         if (left->id < 0 || left->next == NO_SYMBOL)
             continue;
-        /* Entries are not taken out when a neighbour changes: the pair must still give the same token. */
+        /* Entries stay when a neighbour changes: the pair must still give the same token. */
         bpe_symbol *right = &s[left->next];
         uint32_t rank = bpe_rank(b, left->id, right->id);
         if (rank == BPE_NO_RANK || b->results.data[rank] != b->results.data[top >> 32])
@@ -380,13 +380,13 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_b
         right->id = -1;
         left->next = right->next;
         if (right->next != NO_SYMBOL)
-            s[right->next].previous = place;
+            s[right->next].previous = i;
         GM_TRY(push_candidate(b, work, left->previous));
-        GM_TRY(push_candidate(b, work, place));
+        GM_TRY(push_candidate(b, work, i));
     }
     for (size_t i = 0; i < n; i++)
         if (s[i].id >= 0)
-            GM_TRY(give(out, spans, s[i].id, &at, s[i].length));
+            GM_TRY(append_token(out, spans, s[i].id, &at, s[i].length));
     return GM_OK;
 }
 
@@ -402,17 +402,17 @@ gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t
         }
         int32_t id = vocab_find(v, text, n);
         if (id >= 0)
-            return give(out, spans, id, &(uint32_t){ 0 }, (uint32_t)length);
+            return append_token(out, spans, id, &(uint32_t){ 0 }, (uint32_t)length);
     }
-    merge_lane lane;
-    if (bpe_open_lane(b, &lane, piece, length))
-        return merge_short(b, work, &lane, true, out, spans);
+    merge_task task;
+    if (bpe_open_task(b, &task, piece, length))
+        return merge_short(b, work, &task, true, out, spans);
     work->n_symbols = 0;
     GM_TRY(push_symbols(b, v, work, piece, length));
     if (work->n_symbols > BPE_SHORT)
         return merge_long(b, work, out, spans);
     for (size_t i = 0; i < work->n_symbols; i++)
-        lane.ids[i] = work->symbols[i].id;
-    lane.n = (uint8_t)work->n_symbols;
-    return merge_short(b, work, &lane, false, out, spans);
+        task.ids[i] = work->symbols[i].id;
+    task.n = (uint8_t)work->n_symbols;
+    return merge_short(b, work, &task, false, out, spans);
 }

@@ -34,12 +34,12 @@ static gm_status encode_word(const model *m, const vocab *v, const uint8_t *piec
     if (id < 0)
         id = m->unknown;
     if (id < 0)
-        return gm_fail(GM_EVALUE, "tokenizer: '%.*s' is no word of the vocabulary, which has no unknown token",
+        return gm_fail(GM_EVALUE, "tokenizer: '%.*s' is not in the vocabulary, which has no unknown token",
                        length < 64 ? (int)length : 64, (const char *)piece);
     return token_append(out, spans, id, 0, length);
 }
 
-/* The models but BPE, which knows bytes itself. */
+/* All models but BPE, which handles bytes itself. */
 static gm_status encode_text(const model *m, const vocab *v, model_work *work, const uint8_t *piece, size_t length,
                              id_buffer *out, span_buffer *spans) {
     switch (m->kind) {
@@ -62,7 +62,8 @@ gm_status model_encode(const model *m, const vocab *v, model_work *work, const u
     size_t first = spans ? spans->size : 0, at = 0, byte = 0;
     GM_TRY(alphabet_text(piece, length, alphabet));
     GM_TRY(encode_text(m, v, work, alphabet->data, alphabet->size, out, spans));
-    /* Spans of the alphabet's text back to bytes of the piece: those of one piece never go back behind a start. */
+    /* Converts spans of the alphabet's text to bytes of the piece. They mostly ascend, so the walk seldom starts
+     * again. */
     for (size_t i = first; spans && i < spans->size; i++) {
         text_span *span = &spans->data[i];
         if (span->start < at)

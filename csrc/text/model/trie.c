@@ -4,12 +4,12 @@
 typedef struct { uint32_t child, sibling; int32_t id; uint8_t byte; } draft_node;    /* 0: none */
 
 typedef struct {
-    draft_node *nodes;        /* node 0 is not used: the root's children stand in roots */
+    draft_node *nodes;        /* node 0 is not used: the root's children are in roots */
     size_t n_nodes, capacity;
     uint32_t roots[256];
 } draft;
 
-/* The child of `parent` (0: the root) for this byte, made if there is none; 0 only when memory ran out. */
+/* The child of `parent` (0: the root) for this byte, made if it is missing; 0 only if memory ran out. */
 static uint32_t draft_child(draft *d, uint32_t parent, uint8_t byte) {
     uint32_t node = parent == 0 ? d->roots[byte] : d->nodes[parent].child;
     while (parent != 0 && node != 0 && d->nodes[node].byte != byte)
@@ -32,7 +32,7 @@ static gm_status draft_strings(draft *d, const vocab *v) {
         size_t length;
         const char *text = vocab_text(v, (int32_t)i, &length);
         if (!text || length == 0 || vocab_find(v, text, length) != (int32_t)i)
-            continue;    /* a hole, or a string whose last id is another one */
+            continue;    /* an unused id, or a string with a later id */
         uint32_t node = 0;
         for (size_t at = 0; at < length; at++)
             if ((node = draft_child(d, node, (uint8_t)text[at])) == 0)
@@ -42,7 +42,7 @@ static gm_status draft_strings(draft *d, const vocab *v) {
     return GM_OK;
 }
 
-/* from[i] is the draft of node i: the queue of the breadth-first walk. */
+/* Numbers the nodes breadth first. from[i] is the draft of node i, which makes it the queue. */
 static void lay_out(trie *t, const draft *d, uint32_t *from) {
     uint32_t end = 1;
     for (unsigned byte = 0; byte < 256; byte++) {

@@ -1,6 +1,6 @@
-/* trie.h - a vocabulary's strings as a trie of bytes, for models that look for all tokens at a place in the text.
- *  (1) Built once by trie_build, then only read; every string leads to the id that vocab_find gives for it.
- *  (2) Nodes are numbered breadth first: the children of one lie together, in the order of nothing in particular. */
+/* trie.h - a vocabulary's strings as a trie of bytes, for models that look up all tokens at a position.
+ *  (1) Built once by trie_build and then only read; every string leads to the id that vocab_find gives for it.
+ *  (2) Nodes are numbered breadth first: the children of a node are adjacent, in any order. */
 #ifndef GOMLX_TEXT_TRIE_H
 #define GOMLX_TEXT_TRIE_H
 #include "text/model/vocab.h"
@@ -20,7 +20,7 @@ typedef struct {
 gm_status trie_build(trie *t, const vocab *v);
 void trie_free(trie *t);
 
-/* The node behind `byte`, TRIE_NONE when there is none. */
+/* The child for `byte`; TRIE_NONE if there is none. */
 static inline uint32_t trie_step(const trie *t, uint32_t node, uint8_t byte) {
     if (node == TRIE_ROOT)
         return t->roots[byte];

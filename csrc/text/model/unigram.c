@@ -2,7 +2,7 @@
 #include "text/model/unigram.h"
 #include <math.h>
 
-#define UNKNOWN_PENALTY 10.0    /* an unknown character scores so much less than the worst token */
+#define UNKNOWN_PENALTY 10.0    /* how much less an unknown character scores than the worst token */
 #define NOT_REACHED UINT32_MAX
 
 gm_status unigram_add_score(unigram *u, double score) {
@@ -36,7 +36,7 @@ void unigram_work_free(unigram_work *work) {
     memory_free(work->path.data);
 }
 
-/* A token from `start` to `end` is taken if nothing ends there yet, or only what scores less. */
+/* Takes a token if no other one ends in this cell or its score is better. */
 static bool offer(unigram_cell *cell, double score, size_t start, int32_t id) {
     if (cell->start != NOT_REACHED && !(score > cell->score))
         return false;
@@ -70,7 +70,7 @@ static gm_status find_best(const unigram *u, unigram_cell *cells, const uint8_t 
     return GM_OK;
 }
 
-/* The text of one part of the best path: unknown characters in a row are one part, whose text may still be a token. */
+/* Appends one part of the best path. Adjacent unknown characters are one part, whose text may still be a token. */
 static gm_status put_part(const unigram *u, const vocab *v, const uint8_t *piece, text_span part, id_buffer *out,
                           span_buffer *spans) {
     int32_t id = vocab_find(v, piece + part.start, part.end - part.start);

@@ -16,7 +16,7 @@ static inline uint32_t hash_text(const uint8_t *text, size_t length) {
     return (uint32_t)(h >> 32);
 }
 
-/* Mostly a word or two, for which a call of memcmp is the larger part. */
+/* Most strings are a word or two long, for which a call of memcmp would take longer than comparing. */
 static inline bool same_bytes(const uint8_t *a, const uint8_t *b, size_t n) {
     uint64_t word_a, word_b;
     uint32_t half_a, half_b;
@@ -75,7 +75,7 @@ gm_status vocab_reserve(vocab *v, size_t n, size_t bytes) {
     return n_slots > v->n_slots ? resize_slots(v, n_slots) : GM_OK;
 }
 
-/* Where the string is, or the free slot where it would be. */
+/* The string's slot, or the free slot to put it in. */
 static vocab_slot *slot_of(const vocab *v, uint32_t hash, const void *text, size_t length) {
     size_t at = hash & (v->n_slots - 1);
     while (v->slots[at].id >= 0 && !(v->slots[at].hash == hash && same_text(v, v->slots[at].id, text, length)))
@@ -85,8 +85,8 @@ static vocab_slot *slot_of(const vocab *v, uint32_t hash, const void *text, size
 
 gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id) {
     if (id < 0 || id >= VOCAB_MAX)
-        return gm_fail(GM_EBADFILE, "tokenizer: token id %lld of '%.*s' is outside 0..%d", (long long)id,
-                       length < 64 ? (int)length : 64, text, VOCAB_MAX - 1);
+        return gm_fail(GM_EBADFILE, "tokenizer: token id %lld of '%.*s' is out of range, expected 0 to %d",
+                       (long long)id, length < 64 ? (int)length : 64, text, VOCAB_MAX - 1);
     if (v->blob.size + length > UINT32_MAX / 2)
         return gm_fail(GM_EBADFILE, "tokenizer: the vocabulary's strings are longer than 2 GiB together");
     if ((size_t)id >= v->id_capacity) {
@@ -99,11 +99,11 @@ gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id) {
             return GM_OK;
         size_t old_length = 0;
         const char *old = vocab_text(v, (int32_t)id, &old_length);
-        return gm_fail(GM_EBADFILE, "tokenizer: id %lld is given to '%.*s' and to '%.*s'", (long long)id,
+        return gm_fail(GM_EBADFILE, "tokenizer: id %lld is used by '%.*s' and by '%.*s'", (long long)id,
                        old_length < 64 ? (int)old_length : 64, old, length < 64 ? (int)length : 64, text);
     }
     vocab_token token = { (uint32_t)v->blob.size, (uint32_t)length };
-    GM_TRY(bytes_reserve(&v->blob, length + 1));    /* an empty string has a place too */
+    GM_TRY(bytes_reserve(&v->blob, length + 1));    /* an empty string also has an address */
     GM_TRY(bytes_append(&v->blob, text, length));
     v->tokens[id] = token;
     if ((size_t)id >= v->n_ids)
@@ -123,7 +123,7 @@ gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
     return GM_OK;
 }
 
-/* Blocks of strings: first where they go is fetched, then they are put there. */
+/* Block by block: first prefetches the strings' slots, then fills them. */
 gm_status vocab_index(vocab *v) {
     enum { BLOCK = 64 };
     uint32_t hashes[BLOCK];
@@ -147,7 +147,7 @@ gm_status vocab_index(vocab *v) {
             vocab_slot *slot = slot_of(v, hashes[i], v->blob.data + t->offset, t->length);
             v->n_strings += slot->id < 0;
             v->repeats |= slot->id >= 0;
-            if (slot->id < 0 || v->tokens[slot->id].offset <= t->offset)    /* the blob has them as they came */
+            if (slot->id < 0 || v->tokens[slot->id].offset <= t->offset)    /* the later one of the file counts */
                 *slot = (vocab_slot){ hashes[i], (int32_t)(first + i) };
         }
     }
@@ -186,7 +186,7 @@ void vocab_find_strings(const vocab *v, const vocab_string *strings, size_t n, i
         hashes[i] = hash_text((const uint8_t *)strings[i].text, strings[i].length);
         __builtin_prefetch(&v->slots[hashes[i] & (v->n_slots - 1)]);
     }
-    /* The first slot of that hash is nearly always the string's: its text is fetched before it is compared. */
+    /* The first slot of that hash is nearly always the string's, so its text is prefetched before comparing. */
     for (size_t i = 0; i < n; i++) {
         size_t at = hashes[i] & (v->n_slots - 1);
         while (v->slots[at].id >= 0 && v->slots[at].hash != hashes[i])

@@ -15,7 +15,7 @@ void wordpiece_free(wordpiece *w) {
 
 static gm_status put_unknown(const wordpiece *w, size_t length, id_buffer *out, span_buffer *spans) {
     if (w->unknown < 0)
-        return gm_fail(GM_EVALUE, "tokenizer: a word has no tokens, and the unknown token is not in the vocabulary");
+        return gm_fail(GM_EVALUE, "tokenizer: a word has no tokens, and the vocabulary has no unknown token");
     return token_append(out, spans, w->unknown, 0, length);
 }
 
@@ -26,7 +26,7 @@ static bool is_longer(const uint8_t *piece, size_t length, int64_t max_chars) {
     return chars > max_chars;
 }
 
-/* The longest token at `start`, found from `node` on; -1 if none. */
+/* The longest token at `start`, looked up from `node`; -1 if there is none. */
 static int32_t longest_at(const wordpiece *w, uint32_t node, const uint8_t *piece, size_t length, size_t start,
                           size_t *end) {
     int32_t id = -1;

@@ -1,5 +1,5 @@
-/* wordpiece.h - the WordPiece model: from the left the longest token that fits; behind the first, tokens are looked
- * for with a prefix ("##"). A word that cannot be cut up so is unknown as a whole. */
+/* wordpiece.h - the WordPiece model: from the left the longest token that matches; tokens after the first have a prefix
+ * ("##"). A word that cannot be split so is unknown as a whole. */
 #ifndef GOMLX_TEXT_WORDPIECE_H
 #define GOMLX_TEXT_WORDPIECE_H
 #include "text/text_view.h"
@@ -7,9 +7,9 @@
 
 typedef struct {
     trie trie;
-    char *prefix;              /* of tokens inside a word; may be NULL for none */
+    char *prefix;              /* of tokens inside a word; NULL: none */
     size_t prefix_length;
-    uint32_t inside;           /* the trie's node behind the prefix */
+    uint32_t inside;           /* the trie's node after the prefix */
     int64_t max_chars;         /* of a word; a longer one is unknown */
     int32_t unknown;           /* -1: an unknown word is an error */
 } wordpiece;

@@ -19,9 +19,10 @@ gm_status charsmap_new(const uint8_t *data, size_t length, const char *name, cha
     *out = NULL;
     uint32_t bytes = length >= 4 ? read_u32(data) : 0;
     if (bytes < 4 || bytes > length - 4)
-        return gm_fail(GM_EBADFILE, "%s: a charsmap of %zu bytes, whose array should have %u", name, length, bytes);
+        return gm_fail(GM_EBADFILE, "%s: the charsmap has %zu bytes, expected 4 and an array of %u bytes", name, length,
+                       bytes);
     size_t n_units = bytes / 4;
-    const uint8_t *texts = data + 4 + 4 * n_units;    /* as the reference: what 4 does not divide is text */
+    const uint8_t *texts = data + 4 + 4 * n_units;    /* as in the reference, a remainder of 1 to 3 bytes is text */
     size_t n_texts = length - 4 - 4 * n_units, fault = utf8_check(texts, n_texts);
     if (fault < n_texts)
         return gm_fail(GM_EBADFILE, "%s: the charsmap's texts are not UTF-8 at byte %zu", name, fault);
@@ -50,12 +51,12 @@ void charsmap_free(charsmap *map) {
     memory_free(map);
 }
 
-/* A unit is: bits 0-7 and 31 its label, bit 8 whether a text ends there, bits 10-30 where its children are, in steps of
- * 256 if bit 9 is set. */
+/* Bits of a unit: 0-7 and 31 the label, 8 whether a text ends there, 10-30 the offset of its children, times 256 if bit
+ * 9 is set. */
 static size_t offset_of(uint32_t unit) { return (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6); }
 
-/* The next text of the array that `text` begins with, of more than *matched bytes, and where the array's walk is then
- * (*at; at first offset_of(units[0]) with *matched 0). What stands for it; NULL if there is none. */
+/* Finds the next longer text of the array that `text` begins with, and returns its value of *n bytes, or NULL. *matched
+ * is the length found so far and *at the position in the array: at first 0 and offset_of(units[0]). */
 static const char *find_next(const charsmap *map, const uint8_t *text, size_t length, size_t *at, size_t *matched,
                              size_t *n) {
     for (size_t i = *matched; i < length && text[i] != 0; i++) {
@@ -71,27 +72,27 @@ static const char *find_next(const charsmap *map, const uint8_t *text, size_t le
         size_t start = *at < map->n_units ? map->units[*at] & 0x7FFFFFFF : map->n_texts + 1;
         if (start > map->n_texts || ((uint8_t)map->texts[start] & 0xC0) == 0x80)
             return NULL;
-        *n = strlen(map->texts + start);    /* a NUL is behind the last one, too */
+        *n = strlen(map->texts + start);    /* the last one is NUL-terminated too */
         *matched = i + 1;
         return map->texts + start;
     }
     return NULL;
 }
 
-/* The shortest text of the array counts. */
+/* Finds the shortest text. */
 static const char *find(const charsmap *map, const uint8_t *text, size_t length, size_t *n) {
     size_t at = offset_of(map->units[0]), matched = 0;
     return find_next(map, text, length, &at, &matched, n);
 }
 
-/* The last change waits: one that deletes the characters behind it is told of them afterwards. */
+/* The last change is held back, because deletions after it are added to it. */
 typedef struct { text_writer *w; uint32_t c; int change; bool waits; } pending_change;
 
 static gm_status release(pending_change *last) {
     if (!last->waits)
         return GM_OK;
     last->waits = false;
-    /* Deletions at the start and behind insertions are not told, as in the reference: it may be at its end early. */
+    /* As in the reference, deletions at the start and after insertions are not counted, so the input may end early. */
     bool ended = last->w->at >= last->w->in.length;
     return text_change(last->w, last->c, ended ? 1 : last->change);
 }
@@ -111,7 +112,7 @@ static int count(const uint8_t *text, size_t length) {
     return n;
 }
 
-/* n_old characters become the text: one for one, then inserted ones; of more old than new ones the rest is dropped. */
+/* Replaces n_old characters by the text, one for one. Further new ones are inserted, further old ones are dropped. */
 static gm_status replace(pending_change *last, int n_old, const uint8_t *text, size_t length) {
     int n_new = 0;
     for (size_t at = 0; at < length; n_new++)
@@ -132,9 +133,9 @@ gm_status charsmap_write(const charsmap *map, text_writer *w) {
             GM_TRY(replace(&last, count(text + at, end - at), (const uint8_t *)found, n));
             continue;
         }
-        for (size_t behind = at; at < end; at = behind) {
-            uint32_t c = utf8_next(text, &behind);
-            found = find(map, text + at, behind - at, &n);
+        for (size_t after = at; at < end; at = after) {
+            uint32_t c = utf8_next(text, &after);
+            found = find(map, text + at, after - at, &n);
             GM_TRY(found ? replace(&last, 1, (const uint8_t *)found, n) : change(&last, c, 0));
         }
     }
@@ -151,7 +152,7 @@ gm_status charsmap_write_longest(const charsmap *map, text_writer *w) {
         utf8_next(text, &end);
         while ((found = find_next(map, text + at, length - at, &walk, &matched, &n))) {
             if (at + matched < length && (text[at + matched] & 0xC0) == 0x80)
-                continue;    /* half a character: the array is not what it should be */
+                continue;    /* half a character: the array is damaged */
             best = found;
             n_best = n;
             end = at + matched;

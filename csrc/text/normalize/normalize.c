@@ -33,14 +33,14 @@ void normalize_work_free(normalize_work *work) {
     memory_free(work->regexes);
 }
 
-/* ---- each character by itself ---- */
+/* ---- character by character ---- */
 static bool is_chinese(uint32_t c) {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0xF900 && c <= 0xFAFF) ||
         (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
         (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-/* SentencePiece's rules for machine translation: control characters go, and some that are no White_Space are spaces. */
+/* SentencePiece's rules for machine translation drop control characters and make spaces of further characters. */
 static int nmt(uint32_t c, uint32_t out[4]) {
     switch (c) {
     case '\t':
@@ -73,7 +73,7 @@ static int byte_level(uint32_t c, uint32_t out[4]) {
     return (int)n;
 }
 
-/* What becomes of a character: up to four. */
+/* Writes what the step makes of a character, up to four, and returns how many. */
 static int change_char(normalize_kind kind, uint32_t c, uint32_t out[4]) {
     out[0] = c;
     switch (kind) {
@@ -106,16 +106,16 @@ static int change_char(normalize_kind kind, uint32_t c, uint32_t out[4]) {
     }
 }
 
-/* How many the next character becomes that changes; *at is where it is, *behind its end. *at is the text's end if
- * there is none. */
-static int next_change(normalize_kind kind, const text_view *text, size_t *at, size_t *behind, uint32_t out[4]) {
+/* Finds the next character that changes, from *at to *after, and returns how many characters it becomes. *at is the
+ * text's end if there is none. */
+static int next_change(normalize_kind kind, const text_view *text, size_t *at, size_t *after, uint32_t out[4]) {
     while (*at < text->length) {
-        *behind = *at;
-        uint32_t c = utf8_next(text->bytes, behind);
+        *after = *at;
+        uint32_t c = utf8_next(text->bytes, after);
         int n = change_char(kind, c, out);
         if (n != 1 || out[0] != c)
             return n;
-        *at = *behind;
+        *at = *after;
     }
     return 0;
 }
@@ -123,8 +123,8 @@ static int next_change(normalize_kind kind, const text_view *text, size_t *at, s
 static gm_status write_chars(normalize_kind kind, text_writer *w, size_t at) {
     while (at < w->in.length) {
         uint32_t out[4];
-        size_t behind = at, length = 0;
-        int n = next_change(kind, &w->in, &at, &behind, out);
+        size_t after = at, length = 0;
+        int n = next_change(kind, &w->in, &at, &after, out);
         GM_TRY(text_keep(w, at));
         if (at == w->in.length)
             break;
@@ -132,13 +132,13 @@ static gm_status write_chars(normalize_kind kind, text_writer *w, size_t at) {
         for (int i = 0; i < n; i++)
             length += utf8_put(out[i], bytes + length);
         GM_TRY(text_put(w, bytes, length, at));
-        text_drop(w, behind);
-        at = behind;
+        text_drop(w, after);
+        at = after;
     }
     return GM_OK;
 }
 
-/* ---- the others ---- */
+/* ---- the other steps ---- */
 static text_view strip(const normalize_step *step, const text_view *text) {
     size_t start = 0, end = text->length;
     while (step->left && start < end) {
@@ -183,10 +183,11 @@ static gm_status regex_for(const normalizer *n, normalize_work *work, size_t i, 
     return GM_OK;
 }
 
-/* Whether the step may change the text; *at is where the first character is that does, of those that look at each. */
+/* Whether the step may change the text; *at is the first character that changes, for steps that go character by
+ * character. */
 static bool changes(const normalize_step *step, const text_view *text, size_t *at) {
     uint32_t out[4];
-    size_t behind;
+    size_t after;
     *at = 0;
     switch (step->kind) {
     case NORMALIZE_FORM:
@@ -199,7 +200,7 @@ static bool changes(const normalize_step *step, const text_view *text, size_t *a
     case NORMALIZE_STRIP:
         return true;
     default:
-        next_change(step->kind, text, at, &behind, out);
+        next_change(step->kind, text, at, &after, out);
         return *at < text->length;
     }
 }

@@ -6,26 +6,26 @@
 #include "text/text_view.h"
 
 typedef enum {
-    NORMALIZE_FORM,           /* NFC and its three like */
+    NORMALIZE_FORM,           /* NFC, NFD, NFKC, NFKD */
     NORMALIZE_PREPEND,
     NORMALIZE_REPLACE,
     NORMALIZE_CHARSMAP,
-    NORMALIZE_LONGEST,        /* the same with the longest matches, as SentencePiece does it */
-    NORMALIZE_STRIP,          /* white space, where left and right say */
+    NORMALIZE_LONGEST,        /* a charsmap with the longest matches, as in SentencePiece */
+    NORMALIZE_STRIP,          /* white space, on the left and on the right if set */
     /* Each character by itself: */
     NORMALIZE_LOWERCASE,
-    NORMALIZE_STRIP_ACCENTS,  /* without marks */
+    NORMALIZE_STRIP_ACCENTS,  /* drops marks */
     NORMALIZE_NMT,
     NORMALIZE_BYTE_LEVEL,     /* the bytes in GPT-2's alphabet */
-    NORMALIZE_CLEAN,          /* BERT: without control characters, and white space is spaces */
-    NORMALIZE_IDEOGRAPHS,     /* BERT: Chinese characters between spaces */
-    NORMALIZE_NONSPACING,     /* BERT: without nonspacing marks */
+    NORMALIZE_CLEAN,          /* BERT: drops control characters, and white space becomes spaces */
+    NORMALIZE_IDEOGRAPHS,     /* BERT: puts spaces around Chinese characters */
+    NORMALIZE_NONSPACING,     /* BERT: drops nonspacing marks */
 } normalize_kind;
 
 typedef struct {
     normalize_kind kind;
     normal_form form;
-    char *from, *to;             /* REPLACE: not empty, and what stands for it; PREPEND: only `to` */
+    char *from, *to;             /* REPLACE: non-empty text and its replacement; PREPEND: `to` only */
     size_t from_length, to_length;
     regex *regex;                /* REPLACE; NULL: `from` is the text itself */
     charsmap *charsmap;
@@ -36,13 +36,12 @@ typedef struct { normalize_step *steps; size_t n_steps, capacity; } normalizer;
 /* Zero-initialise; normalize_work_free. Belongs to one normalizer. */
 typedef struct { text_buffer buffers[2]; regex_work **regexes; size_t n_regexes; } normalize_work;
 
-/* Takes what the step owns (memory.h) in every case. */
+/* Takes ownership of the step's memory, also on failure. */
 gm_status normalizer_add(normalizer *n, normalize_step step);
 void normalize_step_free(normalize_step *step);
 void normalizer_free(normalizer *n);
 
-/* *view becomes what the normalizer makes of it: it stays as it is where nothing changes, else it lies in work until
- * the next call. */
+/* Normalizes *view. If anything changes, its bytes are then in work, until the next call. */
 gm_status normalize(const normalizer *n, normalize_work *work, text_view *view);
 void normalize_work_free(normalize_work *work);
 #endif

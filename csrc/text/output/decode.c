@@ -1,10 +1,9 @@
-/* decode.c - see decode.h.
- * feed() hands step i a part of a token; `end` says that the token is whole with it. A step that must see whole tokens
- * collects the parts; most tokens come in one. */
+/* decode.c - see decode.h. feed() passes step i a part of a token; `end` marks the token's last part.
+ * A step that needs whole tokens collects the parts; most tokens come in one. */
 #include "text/model/bpe.h"
 #include "text/output/decode.h"
 
-#define PARTIAL_MOST 256    /* bytes of a Replace's text: a longer one waits for the token's end */
+#define PARTIAL_MOST 256    /* bytes of a Replace's text; a longer one is matched in whole tokens */
 
 static const char replacement[] = "\xEF\xBF\xBD";    /* U+FFFD */
 
@@ -53,7 +52,7 @@ void decode_free(decode_state *s) {
 static gm_status feed(decode_state *s, size_t i, const void *text, size_t length, bool end, byte_buffer *out);
 
 /* ---- whole tokens ---- */
-/* Appends the text with every `from` replaced; an empty one stands before, between and behind all characters. */
+/* Appends the text with every `from` replaced; an empty one matches before, between and after all characters. */
 static gm_status replace_all(const void *from, size_t from_length, const void *to, size_t to_length,
                              const uint8_t *text, size_t length, byte_buffer *out) {
     size_t at = 0;
@@ -75,7 +74,7 @@ static gm_status replace_all(const void *from, size_t from_length, const void *t
     }
 }
 
-/* *text becomes itself with `from` replaced, in a scratch buffer that it does not lie in. */
+/* Replaces `from` in *text, which moves to the scratch buffer that it is not in. */
 static gm_status replace_in(decode_step_state *state, const void *from, size_t from_length, const void *to,
                             size_t to_length, const uint8_t **text, size_t *length) {
     if (from_length > 0 && (*length == 0 || !memmem(*text, *length, from, from_length)))
@@ -89,7 +88,7 @@ static gm_status replace_in(decode_step_state *state, const void *from, size_t f
     return GM_OK;
 }
 
-/* The reference's cleanup of English: in this order. */
+/* The reference's cleanup of English, in this order. */
 static gm_status clean_up(decode_step_state *state, const uint8_t **text, size_t *length) {
     static const struct { const char *from, *to; } marks[] = {
         { " .", "." }, { " ?", "?" }, { " !", "!" }, { " ,", "," }, { " ' ", "'" }, { " n't", "n't" }, { " 'm", "'m" },
@@ -161,7 +160,7 @@ static gm_status replace_matches(decode_state *s, size_t i, const uint8_t *text,
 }
 
 /* ---- parts of tokens ---- */
-/* How much of the text's end could be the start of `from`. */
+/* How many bytes at the text's end may begin a `from`. */
 static size_t partial(const decode_step *step, const uint8_t *text, size_t length) {
     size_t most = step->from_length - 1 < length ? step->from_length - 1 : length;
     if (step->from_length > PARTIAL_MOST)
@@ -199,7 +198,7 @@ static gm_status replace_text(decode_state *s, size_t i, const uint8_t *text, si
     return GM_OK;
 }
 
-/* c's at the end of what came are held back, at most `stop` of them: they are dropped if the token ends there. */
+/* At most `stop` c's at the end of the part are held back, and dropped if the token ends there. */
 static gm_status strip(decode_state *s, size_t i, const uint8_t *text, size_t length, bool end, byte_buffer *out) {
     const decode_step *step = &s->decoder->steps[i];
     decode_step_state *state = &s->steps[i];
@@ -222,7 +221,7 @@ static gm_status strip(decode_state *s, size_t i, const uint8_t *text, size_t le
     }
     uint8_t c[4];
     size_t c_length = utf8_put(step->c, c);
-    bool all = stop == 0;    /* what was held is still at the end */
+    bool all = stop == 0;    /* what is held is still at the token's end */
     size_t n_now = all ? state->n_held + n_last : n_last, n_kept = n_now < step->stop ? n_now : step->stop;
     size_t n_given = all ? n_now - n_kept : state->n_held;
     for (size_t k = 0; k < n_given; k++)
@@ -246,7 +245,7 @@ static gm_status metaspace(decode_state *s, size_t i, const uint8_t *text, size_
     return feed(s, i + 1, text, length, end, out);
 }
 
-/* What stands for a suffix is certain when it is known whether another token comes: the rest of the token waits. */
+/* Passes on what is held from a suffix on. What replaces a suffix depends on whether another token follows. */
 static gm_status suffix_release(decode_state *s, size_t i, bool last, byte_buffer *out) {
     const decode_step *step = &s->decoder->steps[i];
     decode_step_state *state = &s->steps[i];
@@ -273,11 +272,11 @@ static gm_status suffix(decode_state *s, size_t i, const uint8_t *text, size_t l
 }
 
 /* ---- bytes ---- */
-/* Gives out the whole characters at the head of the held bytes; an invalid part is one U+FFFD, or with each_byte one
- * for each of its bytes. */
+/* Passes on the complete characters at the start of the held bytes. An invalid part becomes one U+FFFD, or with
+ * each_byte one for each of its bytes. */
 static gm_status drain(decode_state *s, size_t i, bool each_byte, byte_buffer *out) {
     byte_buffer *held = &s->steps[i].held;
-    size_t at = 0, valid = 0;    /* [valid, at) is good and not given out yet */
+    size_t at = 0, valid = 0;    /* [valid, at) is valid and not passed on yet */
     if (held->size == 0)
         return GM_OK;
     while (at < held->size) {
@@ -299,7 +298,7 @@ static gm_status drain(decode_state *s, size_t i, bool each_byte, byte_buffer *o
     return GM_OK;
 }
 
-/* A byte-level token's bytes; a token with any character outside the alphabet is its own text. */
+/* The bytes of a byte-level token. A token with a character outside the alphabet is its own text. */
 static gm_status byte_level(decode_state *s, size_t i, const uint8_t *text, size_t length, byte_buffer *out) {
     byte_buffer *held = &s->steps[i].held;
     size_t before = held->size;
@@ -323,7 +322,7 @@ static int hex_digit(uint8_t c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The byte of a token <0xNN>, -1 for any other token. The reference's numbers may have a sign: <0x+A> is 10. */
+/* The byte of a token <0xNN>; -1 for any other token. The reference accepts a sign: <0x+A> is 10. */
 static int byte_of(const uint8_t *token, size_t length) {
     if (length != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
         return -1;
@@ -331,11 +330,11 @@ static int byte_of(const uint8_t *token, size_t length) {
     return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
-/* Ends a run of bytes: text if all of it is valid, else U+FFFD for each of its bytes. */
+/* Ends a run of bytes: text if all of it is valid, otherwise one U+FFFD for each byte. */
 static gm_status flush(decode_state *s, size_t i, byte_buffer *out) {
     decode_step_state *state = &s->steps[i];
     size_t n = state->held.size;
-    bool inside = state->inside;    /* a part of the run is given out */
+    bool inside = state->inside;    /* a part of the run was passed on */
     state->held.size = 0;
     state->inside = false;
     if (n > 0 && utf8_check(state->held.data, n) == n)
@@ -360,7 +359,7 @@ static gm_status byte_fallback(decode_state *s, size_t i, const uint8_t *text, s
 }
 
 /* ---- the chain ---- */
-/* Steps that see whole tokens only. */
+/* Feeds a step that needs whole tokens. */
 static gm_status feed_whole(decode_state *s, size_t i, const uint8_t *text, size_t length, byte_buffer *out) {
     switch (s->decoder->steps[i].kind) {
     case DECODE_BYTE_LEVEL:
@@ -414,10 +413,10 @@ static gm_status feed(decode_state *s, size_t i, const void *part, size_t length
     return status;
 }
 
-/* No more tokens come to step i. */
+/* Ends the tokens of step i. */
 static gm_status finish(decode_state *s, size_t i, byte_buffer *out) {
     switch (s->decoder->steps[i].kind) {
-    case DECODE_BYTE_LEVEL:    /* a character that is not whole is one U+FFFD */
+    case DECODE_BYTE_LEVEL:    /* an incomplete character is one U+FFFD */
         return feed(s, i + 1, replacement, s->steps[i].held.size > 0 ? 3 : 0, true, out);
     case DECODE_BYTE_FALLBACK:
         return flush(s, i, out);

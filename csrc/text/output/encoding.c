@@ -63,7 +63,7 @@ void encoding_set_type(gm_encoding *e, int32_t type_id) {
         e->tokens[i].info.type_id = type_id;
 }
 
-/* Tokens and ranges of `from`, not its overflow. */
+/* Copies tokens and ranges of `from`, not its overflow. */
 static gm_status copy_into(gm_encoding *e, const gm_encoding *from) {
     GM_TRY(append(e, from->tokens, from->size));
     for (size_t i = 0; i < from->n_ranges; i++)
@@ -94,7 +94,7 @@ gm_status encoding_string(byte_buffer *strings, const void *text, size_t length,
 }
 
 /* ---- truncation ---- */
-/* A copy of the tokens [start, end), which is no sequence of its own. */
+/* A copy of the tokens [start, end), without ranges. */
 static gm_encoding *part_of(const gm_encoding *e, size_t start, size_t end) {
     gm_encoding *part = encoding_new();
     if (part && append(part, e->tokens + start, end - start) == GM_OK)
@@ -117,12 +117,12 @@ gm_status encoding_truncate(gm_encoding *e, size_t max_length, size_t stride, bo
         return encodings_push(&e->overflowing, whole);
     }
     if (stride >= max_length)
-        return gm_fail(GM_EVALUE, "encode: truncation's stride %zu is not less than the %zu tokens that are kept of a "
-                       "text (special tokens do not count)", stride, max_length);
+        return gm_fail(GM_EVALUE, "encode: the stride of truncation is %zu, expected less than the %zu tokens that are "
+                       "kept of a text, not counting special tokens", stride, max_length);
     size_t step = max_length - stride, first_start = left ? n - max_length : 0;
     encodings_free(&e->overflowing);
     for (size_t skip = step;; skip += step) {
-        /* The parts' far ends stand `skip` from where the text is entered. */
+        /* The part begins `skip` tokens from the start, or from the end if left. */
         size_t start = left ? (n - skip > max_length ? n - skip - max_length : 0) : skip;
         size_t end = left ? n - skip : (n - skip > max_length ? skip + max_length : n);
         GM_TRY(encodings_push(&e->overflowing, part_of(e, start, end)));
@@ -147,16 +147,16 @@ gm_status encodings_truncate(gm_encoding *first, gm_encoding *second, const gm_t
     } else if (how->strategy != GM_TRUNCATE_LONGEST_FIRST) {
         bool is_first = how->strategy == GM_TRUNCATE_ONLY_FIRST;
         if (!is_first && !second)
-            return gm_fail(GM_EVALUE, "encode: truncation is only_second, but there is no second text");
+            return gm_fail(GM_EVALUE, "encode: truncation is only_second, but there is only one text");
         size_t *target = is_first ? &n1 : &n2;
         if (*target <= excess)
-            return gm_fail(GM_EVALUE, "encode: truncation would have to take %zu tokens off the %s text, which has %zu",
+            return gm_fail(GM_EVALUE, "encode: truncation would remove %zu tokens of the %s text, which has %zu",
                            excess, is_first ? "first" : "second", *target);
         *target -= excess;
     } else if (!second) {
         n1 = limit;
     } else {
-        /* The shorter one stays whole while it fits into a half. */
+        /* The shorter text is not truncated while it fits into half the limit. */
         size_t shorter = least(n1, n2), longer;
         longer = shorter > limit ? shorter : limit - shorter > shorter ? limit - shorter : shorter;
         if (shorter + longer > limit) {
@@ -240,10 +240,10 @@ gm_status encoding_join(gm_encoding *e, const gm_encoding *next) {
 }
 
 /* ---- offsets ---- */
-/* Goes from byte to byte; neighbours are near each other. */
+/* A position that moves byte by byte, because successive offsets are close. */
 typedef struct { const uint8_t *text; size_t length, byte, scalar; } scalar_cursor;
 
-/* The number of the scalar that the byte lies in; the text's own number of scalars at its end. */
+/* The index of the scalar that has the byte; at the text's end, the number of scalars. */
 static size_t scalar_at(scalar_cursor *c, size_t byte) {
     for (; c->byte < byte; c->byte++)
         c->scalar += c->byte + 1 >= c->length || (c->text[c->byte + 1] & 0xC0) != 0x80;
@@ -257,11 +257,11 @@ void encoding_to_scalars(gm_encoding *e, size_t from, const uint8_t *text, size_
     for (size_t i = 0; i < length; i++)
         bits |= text[i];
     if (bits < 0x80)
-        return;    /* bytes are scalars */
+        return;    /* each byte is a scalar */
     scalar_cursor cursor = { .text = text, .length = length };
     for (size_t i = from; i < e->size; i++) {
         gm_token_info *info = &e->tokens[i].info;
-        /* The reference has no number for what starts at the text's end: bytes stay. */
+        /* The reference does not convert what starts at the text's end. */
         if ((size_t)info->start >= length || (size_t)info->end > length)
             continue;
         info->start = (int32_t)scalar_at(&cursor, (size_t)info->start);
@@ -269,7 +269,7 @@ void encoding_to_scalars(gm_encoding *e, size_t from, const uint8_t *text, size_
     }
 }
 
-/* ---- what gomlx.h says ---- */
+/* ---- gomlx.h ---- */
 size_t gm_encoding_size(const gm_encoding *e) { return e->size; }
 gm_token_info gm_encoding_token(const gm_encoding *e, size_t i) { return e->tokens[i].info; }
 size_t gm_encoding_overflowing(const gm_encoding *e) { return e->overflowing.size; }
@@ -289,7 +289,7 @@ void gm_encoding_sequences(const gm_encoding *e, int32_t *out) {
     size_t n_sequences = e->n_ranges == 0 ? 1 : e->n_ranges;
     for (size_t i = 0; i < e->size; i++)
         out[i] = -1;
-    /* The reference counts the sequences from 0 on, and takes one that it does not know for the whole. */
+    /* The reference counts sequences from 0, and one without a range is the whole encoding. */
     for (size_t s = 0; s < n_sequences; s++) {
         size_t start = 0, end = e->size;
         for (size_t k = 0; k < e->n_ranges; k++) {

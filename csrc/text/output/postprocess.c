@@ -1,4 +1,4 @@
-/* postprocess.c - see postprocess.h. Each step takes a list of encodings and gives one; at the end they are joined. */
+/* postprocess.c - see postprocess.h. Each step makes a list of encodings from a list; the last list is joined. */
 #include "text/output/postprocess.h"
 
 static void template_free(template *t) {
@@ -134,7 +134,7 @@ static gm_status apply_piece(const post_call *c, const template_piece *piece, en
         return GM_OK;
     }
     if ((size_t)piece->sequence >= in->size)
-        return gm_fail(GM_EVALUE, "encode: the post_processor's template for one text has a second one in it");
+        return gm_fail(GM_EVALUE, "encode: the post_processor's template for one text has a second sequence");
     gm_encoding *e = in->data[piece->sequence];
     encoding_set_type(e, piece->type_id);
     GM_TRY(encoding_set_range(e, piece->sequence, 0, e->size));
@@ -144,7 +144,7 @@ static gm_status apply_piece(const post_call *c, const template_piece *piece, en
 static gm_status apply_template(const post_call *c, encoding_list *list) {
     const template *t = list->size == 2 ? &c->step->pair : &c->step->single;
     if (list->size < 1 || list->size > 2)
-        return gm_fail(GM_EUNSUPPORTED, "encode: a TemplateProcessing behind one that makes %zu parts is not supported",
+        return gm_fail(GM_EUNSUPPORTED, "encode: a TemplateProcessing after one that makes %zu parts is not supported",
                        list->size);
     if (list->size == 2 && t->n_pieces == 0)
         return gm_fail(GM_EVALUE, "encode: this tokenizer's post_processor has no template for two texts");
@@ -157,7 +157,7 @@ static gm_status apply_template(const post_call *c, encoding_list *list) {
     return status;
 }
 
-/* e becomes [first] e [last] (first NULL: nothing), all else of it gone but for its overflow. */
+/* e becomes [first] e [last] (first NULL: none). Only its overflow and strings are kept. */
 static gm_status surround(const post_call *c, gm_encoding *e, const named_token *first, int32_t last_type,
                           int32_t sequence) {
     gm_encoding *made = encoding_new();
@@ -209,7 +209,7 @@ static gm_status apply_roberta(const post_call *c, encoding_list *list) {
     return GM_OK;
 }
 
-/* ---- offsets without spaces ---- */
+/* ---- trimming offsets ---- */
 /* White space, or the alphabet's space. */
 static bool is_space(uint32_t c) { return c == 0x120 || (unicode_class(c) & CLASS_SPACE); }
 
@@ -238,7 +238,7 @@ static void trim_token(const post_call *c, encoding_token *token, bool first) {
     gm_token_info *info = &token->info;
     if (leading > 0) {
         if ((first || info->start == 0) && c->step->prefix_space && leading == 1)
-            leading = 0;    /* a space that was put there is no part of the text; of several none was put there */
+            leading = 0;    /* a single space was inserted, not part of the text */
         info->start = info->start + leading < info->end ? info->start + leading : info->end;
     }
     if (trailing > 0 && info->end >= trailing)
@@ -259,7 +259,7 @@ static void trim_offsets(const post_call *c, encoding_list *list) {
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the whole post-processor ---- */
 static gm_status apply(const post_call *c, encoding_list *list) {
     if (c->step->trim_offsets)
         trim_offsets(c, list);
@@ -278,7 +278,7 @@ static gm_status apply(const post_call *c, encoding_list *list) {
     return GM_OK;
 }
 
-/* What the reference does before the steps. */
+/* Gives sequences their numbers, as the reference does before the steps. */
 static gm_status number_sequences(const post_processor *p, encoding_list *list) {
     if (p->n_steps == 0 && list->size == 1)
         return GM_OK;

@@ -78,7 +78,7 @@ gm_status token_bytes_join(const token_bytes *b, const gm_tokenizer *t, const in
             continue;
         const uint8_t *from = b->data + b->starts[ids[i]];
         if (n <= TOKEN_BYTES_MARGIN)
-            memcpy(to, from, TOKEN_BYTES_MARGIN);    /* one move; what is too much is written over */
+            memcpy(to, from, TOKEN_BYTES_MARGIN);    /* one move; the next token overwrites the excess */
         else
             memcpy(to, from, n);
         to += n;

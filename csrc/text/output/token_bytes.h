@@ -1,10 +1,10 @@
-/* token_bytes.h - what the tokens of a byte-level vocabulary stand for: their bytes, by id, in one block. Made when it
- * is first asked for, then only read. */
+/* token_bytes.h - the bytes of a byte-level vocabulary's tokens, by id, in one block. Made when first needed, then only
+ * read. */
 #ifndef GOMLX_TEXT_TOKEN_BYTES_H
 #define GOMLX_TEXT_TOKEN_BYTES_H
 #include "text/buffer.h"
 
-#define TOKEN_BYTES_MARGIN 16    /* readable behind the last byte */
+#define TOKEN_BYTES_MARGIN 16    /* bytes that can be read after the last one */
 
 typedef struct {
     size_t n_ids;
@@ -16,10 +16,10 @@ static inline uint32_t token_length(const token_bytes *b, int32_t id) {
     return (size_t)(uint32_t)id < b->n_ids ? b->starts[id + 1] - b->starts[id] : 0;
 }
 
-/* As the ByteLevel decoder takes them: a token with any character outside the alphabet is its own text. */
+/* The bytes that the ByteLevel decoder gives: a token with a character outside the alphabet is its own text. */
 gm_status token_bytes_of(gm_tokenizer *t, const token_bytes **out);
 void token_bytes_free(token_bytes *b);
-/* The bytes of ids, one after the other; appended. */
+/* Appends the bytes of ids. */
 gm_status token_bytes_join(const token_bytes *b, const gm_tokenizer *t, const int32_t *ids, size_t count,
                            bool skip_special, byte_buffer *out);
 #endif

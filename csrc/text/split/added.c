@@ -2,7 +2,7 @@
 #include "text/split/added.h"
 #include "text/fast/pieces.h"
 
-/* The child of `parent` for this byte, made if there is none; 0 only when memory ran out. */
+/* The child of `parent` for this byte, made if it is missing; 0 only if memory ran out. */
 static uint32_t child_for(added_set *set, uint32_t parent, uint8_t byte) {
     uint32_t node = parent == 0 ? set->root[byte] : set->nodes[parent].child;
     while (parent != 0 && node != 0 && set->nodes[node].byte != byte)
@@ -55,7 +55,7 @@ void added_open(added_scan *scan, const added_set *set, const uint8_t *text, siz
     *scan = (added_scan){ .set = set, .text = text, .size = size, .skip_special = skip_special };
 }
 
-/* The longest token at `start`, -1 if none. */
+/* The longest token at `start`; -1 if there is none. */
 static int32_t longest_at(const added_scan *scan, size_t start, size_t *end) {
     const added_node *nodes = scan->set->nodes;
     int32_t token = -1;
@@ -81,11 +81,11 @@ static bool word_before(const added_scan *scan, size_t at) {
     return unicode_class(utf8_next(scan->text, &at)) & CLASS_WORD;
 }
 
-static bool word_behind(const added_scan *scan, size_t at) {
+static bool word_after(const added_scan *scan, size_t at) {
     return at < scan->size && (unicode_class(utf8_next(scan->text, &at)) & CLASS_WORD);
 }
 
-#define FEW 8    /* first bytes that are looked for together */
+#define FEW 8    /* first bytes that one vectorised search finds */
 
 static size_t next_first(const added_scan *scan, size_t at) {
     const added_set *set = scan->set;
@@ -116,12 +116,12 @@ bool added_next(added_scan *scan, added_part *part) {
             scan->at++;
             continue;
         }
-        /* A match that is refused is passed over whole: no shorter token is tried in its place. */
+        /* A refused match is skipped as a whole: no shorter token is tried. */
         scan->at = end;
         added_token token = scan->set->tokens[found];
         if (token.special && scan->skip_special)
             continue;
-        if (token.single_word && (word_before(scan, start) || word_behind(scan, end)))
+        if (token.single_word && (word_before(scan, start) || word_after(scan, end)))
             continue;
         while (token.lstrip && start > scan->done) {
             size_t before = utf8_previous(scan->text, start), at = before;
@@ -129,7 +129,7 @@ bool added_next(added_scan *scan, added_part *part) {
                 break;
             start = before;
         }
-        if (token.lstrip && start < scan->done)    /* in white space that the token before took */
+        if (token.lstrip && start < scan->done)    /* the token before took this white space */
             start = scan->done < end ? scan->done : end;
         while (token.rstrip && end < scan->size) {
             size_t at = end;

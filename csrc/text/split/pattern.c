@@ -3,22 +3,22 @@
 #include "text/unicode/property.h"
 #include "text/unicode/unicode.h"
 
-#define MAX_DEPTH 100    /* of groups, and of classes in classes */
-#define MOST_BYTES ((size_t)1 << 24)    /* rewritten: PCRE2 takes far less, and two bytes (\b) may become 60,000 */
+#define MAX_DEPTH 100    /* of nested groups, and of nested classes */
+#define MOST_BYTES ((size_t)1 << 24)    /* of the result: PCRE2 accepts less, and two bytes (\b) may become 60,000 */
 
 typedef struct {
-    size_t atom;         /* where in `out` the group begins */
-    bool caseless;       /* what holds again behind it */
-    int closes;          /* parentheses that it has more in `out` than in the pattern */
+    size_t atom;         /* the group's start in `out` */
+    bool caseless;       /* restored after the group */
+    int closes;          /* additional parentheses to close in `out` */
 } group;
 
 typedef struct {
     const char *text;
     size_t length, at;
     byte_buffer *out;
-    size_t atom;         /* where in `out` the last thing begins that a quantifier would repeat */
+    size_t atom;         /* the start in `out` of what a quantifier would repeat */
     bool has_atom, caseless;
-    uint32_t before;     /* the literal just written, 0 for anything else */
+    uint32_t before;     /* the literal written last; 0 for anything else */
     group groups[MAX_DEPTH];
     int depth;
 } rewriter;
@@ -48,7 +48,7 @@ static gm_status put_scalar(rewriter *r, uint32_t c) {
     return bytes_append(r->out, text, n);
 }
 
-/* The set as a class; one that has nothing cannot be written in brackets. */
+/* Writes the set as a class; brackets cannot be empty. */
 static gm_status put_set(rewriter *r, const scalar_set *set, bool negated) {
     if (set->size == 0)
         return put_text(r, negated ? "[\\x{0}-\\x{10ffff}]" : "(?!)");
@@ -62,7 +62,7 @@ static gm_status put_set(rewriter *r, const scalar_set *set, bool negated) {
 }
 
 /* ---- sets ---- */
-/* Adds a set, or all that is not in it, and empties it. */
+/* Adds a set or its complement, and frees it. */
 static gm_status merge(scalar_set *into, scalar_set *from, bool negated, gm_status status) {
     if (status == GM_OK) {
         set_order(from);
@@ -75,7 +75,7 @@ static gm_status merge(scalar_set *into, scalar_set *from, bool negated, gm_stat
     return status;
 }
 
-/* {name}, {^name}: at the brace. */
+/* Reads {name} or {^name}, at the brace. */
 static gm_status add_property(rewriter *r, size_t start, bool negated, bool in_class, scalar_set *set) {
     if (!starts(r, "{"))
         return refuse(r, start, "has no {name}");
@@ -98,7 +98,7 @@ static gm_status add_property(rewriter *r, size_t start, bool negated, bool in_c
     return merge(set, &members, negated, status);
 }
 
-/* \p \s \d \w \h and their opposites: behind the letter. *found false when c is none of them. */
+/* Reads \p \s \d \w \h or their complements, after the letter. *found is false for any other letter. */
 static gm_status add_class_escape(rewriter *r, size_t start, bool in_class, scalar_set *set, bool *found) {
     char c = r->text[r->at - 1];
     bool known;
@@ -136,7 +136,7 @@ static gm_status add_class_escape(rewriter *r, size_t start, bool in_class, scal
     return merge(set, &members, c < 'a', status);
 }
 
-/* \x41, \x{41}, \u0041: at the digits. */
+/* Reads \x41, \x{41} or \u0041, at the digits. */
 static gm_status read_hex(rewriter *r, size_t start, char kind, uint32_t *out) {
     bool braces = kind == 'x' && starts(r, "{");
     size_t most = kind == 'u' ? 4 : braces ? 8 : 2, n = 0;
@@ -160,7 +160,7 @@ static gm_status read_hex(rewriter *r, size_t start, char kind, uint32_t *out) {
     return GM_OK;
 }
 
-/* An escape that stands for one character: behind the backslash. */
+/* Reads an escape of one character, after the backslash. */
 static gm_status read_character(rewriter *r, size_t start, bool inside, uint32_t *out) {
     static const struct { char name, c; } controls[] = {
         { 'n', '\n' }, { 'r', '\r' }, { 't', '\t' }, { 'f', '\f' }, { 'v', '\v' }, { 'a', '\a' }, { 'e', 0x1B },
@@ -189,7 +189,7 @@ static gm_status read_character(rewriter *r, size_t start, bool inside, uint32_t
 
 static gm_status read_set(rewriter *r, int depth, scalar_set *set, bool *negated);
 
-/* [:alpha:] and its like: at the bracket. */
+/* Reads [:digit:] and the like, at the bracket. */
 static gm_status add_posix(rewriter *r, scalar_set *set) {
     static const struct { const char *name, *parts[3]; } names[] = {
         { "digit", { "Nd" } }, { "space", { "Space" } }, { "word", { "Word" } }, { "punct", { "P", "S" } },
@@ -213,7 +213,7 @@ static gm_status add_posix(rewriter *r, scalar_set *set) {
     return refuse(r, start, "names a class that is not supported");
 }
 
-/* What stands before an && or the end of a class: its union. */
+/* Reads a class up to && or its end: the union of its members. */
 static gm_status read_members(rewriter *r, int depth, scalar_set *set) {
     while (r->at < r->length && !starts(r, "]") && !starts(r, "&&")) {
         size_t start = r->at;
@@ -265,11 +265,11 @@ static gm_status read_members(rewriter *r, int depth, scalar_set *set) {
     return GM_OK;
 }
 
-/* At the bracket; behind the class afterwards. The set is ordered. */
+/* Reads a class, at the bracket, to its end. The set is ordered. */
 static gm_status read_set(rewriter *r, int depth, scalar_set *set, bool *negated) {
     size_t start = r->at++;
     if (depth > MAX_DEPTH)
-        return refuse(r, start, "are too many classes in classes");
+        return refuse(r, start, "is nested too deep");
     *negated = starts(r, "^");
     r->at += *negated;
     if (starts(r, "]"))
@@ -322,8 +322,7 @@ static gm_status rewrite_word_boundary(rewriter *r, bool negated) {
     return status;
 }
 
-/* Whether both cases of the two characters, or of the one, fold into one that has another length: with (?i) Oniguruma
- * takes them for each other. */
+/* Whether the two characters, or c alone, fold into a sequence of another length, which Oniguruma matches with (?i). */
 static bool folds_together(uint32_t before, uint32_t c) {
     uint32_t a = before | 0x20, b = c | 0x20;
     if (before < 0x80 && c < 0x80)
@@ -336,7 +335,7 @@ static bool folds_together(uint32_t before, uint32_t c) {
 static gm_status put_literal(rewriter *r, size_t start, uint32_t c) {
     uint32_t before = r->before;
     if (r->caseless && folds_together(before, c))
-        return refuse(r, start, "is a character of several with (?i), which is not supported");
+        return refuse(r, start, "matches several characters with (?i), which is not supported");
     begin_atom(r);
     r->before = c;
     return put_scalar(r, c);
@@ -359,7 +358,7 @@ static gm_status rewrite_escape(rewriter *r) {
     bool found;
     begin_atom(r);
     gm_status status = add_class_escape(r, start, false, &set, &found);
-    if (status == GM_OK && found) {    /* which is not folded, other than in brackets */
+    if (status == GM_OK && found) {    /* outside brackets a class is not folded */
         set_order(&set);
         status = r->caseless ? put_text(r, "(?-i:") : GM_OK;
         if (status == GM_OK)
@@ -386,8 +385,8 @@ static gm_status open_group(rewriter *r, const char *as) {
     return put_text(r, as);
 }
 
-/* (?im-x) or (?im-x:...): Ruby's i and m, which is PCRE2's s. Without a colon it holds to the end of the group, over
- * alternatives too: a(?i)b|c is a(?i:b|c). */
+/* Rewrites (?im-x) or (?im-x:...); Ruby's m is PCRE2's s. Without a colon it applies to the end of the group,
+ * alternatives included: a(?i)b|c is a(?i:b|c). */
 static gm_status rewrite_options(rewriter *r) {
     size_t start = r->at;
     bool on = true, caseless = r->caseless;
@@ -455,7 +454,7 @@ static gm_status close_group(rewriter *r) {
     return put_text(r, ")");
 }
 
-/* What the last atom, and the quantifiers behind it, are becomes one group. */
+/* Puts the last atom with its quantifiers into a group. */
 static gm_status wrap_atom(rewriter *r) {
     static const char open[] = "(?:";
     GM_TRY(bytes_reserve(r->out, 4));
@@ -482,8 +481,8 @@ static gm_status put_number(rewriter *r, uint32_t n) {
     return bytes_append(r->out, digits + at, sizeof digits - at);
 }
 
-/* {n}, {n,}, {,m}, {n,m}: what is not one of them is text. A + behind it repeats in Ruby's syntax, it does not
- * possess; a ? behind {n} is for the whole. */
+/* Rewrites {n}, {n,}, {,m} or {n,m}; any other brace is text. In Ruby's syntax a + after it repeats and is not
+ * possessive, and a ? after {n} makes the whole optional. */
 static gm_status rewrite_interval(rewriter *r) {
     size_t start = r->at++;
     uint32_t low, high;

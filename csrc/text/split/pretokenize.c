@@ -1,6 +1,6 @@
 /* pretokenize.c - see pretokenize.h.
- *  (1) states[i] holds the piece that step i is cutting; its parts are pieces of step i + 1.
- *  (2) A part's bytes lie in the text, or in the `changed` buffer of the step that changed them. */
+ *  (1) states[i] has the piece that step i is splitting; its parts are pieces of step i + 1.
+ *  (2) A part's bytes are in the text, or in the `changed` buffer of the step that changed them. */
 #include "text/model/bpe.h"
 #include "text/split/pretokenize.h"
 #include "text/unicode/property.h"
@@ -55,7 +55,7 @@ static gm_status write_alphabet(text_writer *w) {
     return GM_OK;
 }
 
-/* Changes the piece as the step says. */
+/* Changes the piece's text as the step requires. */
 static gm_status change_text(split_state *s, const pretokenize_step *step, text_view *text) {
     text_writer w;
     if (step->alphabet) {
@@ -65,7 +65,7 @@ static gm_status change_text(split_state *s, const pretokenize_step *step, text_
     }
     bool spaces = step->space && memchr(text->bytes, ' ', text->length);
     bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && s->first);
-    if (wants_prefix)    /* which is looked for when the spaces are changed */
+    if (wants_prefix)    /* unless the piece has it once the spaces are replaced */
         wants_prefix = !(begins_with(text, step->prefix, step->prefix_length) || (spaces && text->bytes[0] == ' '));
     if (!spaces && !wants_prefix)
         return GM_OK;
@@ -79,7 +79,7 @@ static gm_status change_text(split_state *s, const pretokenize_step *step, text_
     return text_written(&w, text);
 }
 
-/* Step `step` begins to cut a piece, which is not empty. */
+/* Begins to split a non-empty piece. */
 static gm_status state_open(split_state *s, const pretokenize_step *step, const text_view *text, bool first) {
     s->text = *text;
     s->first = text->aligned ? text_origin(text, 0, 1).start == 0 : first;
@@ -91,32 +91,32 @@ static gm_status state_open(split_state *s, const pretokenize_step *step, const 
     return GM_OK;
 }
 
-/* The end of the run that begins at `at` and whose characters fit under the mask as the first one does. */
+/* The end of the run at `at` of characters that have a class of the mask, or have none, as the first one. */
 static size_t class_run(const text_view *text, size_t at, unsigned mask) {
     bool wanted = (unicode_class(utf8_next(text->bytes, &at)) & mask) != 0;
     while (at < text->length) {
-        size_t behind = at;
-        unsigned class = unicode_class(utf8_next(text->bytes, &behind));
+        size_t after = at;
+        unsigned class = unicode_class(utf8_next(text->bytes, &after));
         if (((class & mask) != 0) != wanted || (!wanted && (class & CLASS_SPACE)))
             break;
-        at = behind;
+        at = after;
     }
     return at;
 }
 
 static size_t script_run(const text_view *text, size_t at, unsigned script) {
     while (at < text->length) {
-        size_t behind = at;
-        unsigned next = property_split_script(utf8_next(text->bytes, &behind));
+        size_t after = at;
+        unsigned next = property_split_script(utf8_next(text->bytes, &after));
         if (next != 0 && next != script)
             break;
-        at = behind;
+        at = after;
     }
     return at;
 }
 
-/* The end of the match that starts at `at`, where the character c is and ends at `behind`; `at` itself if none does. */
-static size_t match_here(const pretokenize_step *step, const text_view *text, size_t at, uint32_t c, size_t behind) {
+/* The end of the match at `at`, or `at` if there is none. c is the character at `at`, `after` its end. */
+static size_t match_here(const pretokenize_step *step, const text_view *text, size_t at, uint32_t c, size_t after) {
     bool one = false;
     unsigned script;
     switch (step->match) {
@@ -134,35 +134,35 @@ static size_t match_here(const pretokenize_step *step, const text_view *text, si
     case MATCH_WORD:
         return unicode_class(c) & CLASS_SPACE ? at : class_run(text, at, CLASS_WORD);
     case MATCH_LENGTH:
-        for (size_t n = 1; n < step->n_chars && behind < text->length; n++)
-            utf8_next(text->bytes, &behind);
-        return behind;
+        for (size_t n = 1; n < step->n_chars && after < text->length; n++)
+            utf8_next(text->bytes, &after);
+        return after;
     case MATCH_SCRIPT:
         script = property_split_script(c);
-        return script == 0 ? at : script_run(text, behind, script);
+        return script == 0 ? at : script_run(text, after, script);
     case MATCH_NOTHING:
     case MATCH_REGEX:
     case MATCH_TEXT:
         break;
     }
-    return one ? behind : at;
+    return one ? after : at;
 }
 
 static bool find_here(const pretokenize_step *step, const split_state *s, size_t *start, size_t *end) {
     for (size_t at = s->walk.at; at < s->text.length;) {
-        size_t behind = at;
-        uint32_t c = utf8_next(s->text.bytes, &behind);
-        *end = match_here(step, &s->text, at, c, behind);
+        size_t after = at;
+        uint32_t c = utf8_next(s->text.bytes, &after);
+        *end = match_here(step, &s->text, at, c, after);
         if (*end > at) {
             *start = at;
             return true;
         }
-        at = behind;
+        at = after;
     }
     return false;
 }
 
-/* The next gap or match. GM_END behind the last one. */
+/* Finds the next gap or match; GM_END after the last one. */
 static gm_status next_raw(const pretokenize_step *step, split_state *s, split_part *part) {
     if (s->has_match) {
         s->has_match = false;
@@ -200,7 +200,7 @@ static gm_status next_raw(const pretokenize_step *step, split_state *s, split_pa
     return GM_OK;
 }
 
-/* The next gap or match again, from the one that was looked at if there is one. */
+/* The next gap or match, first the one that was peeked at. */
 static gm_status next_part(const pretokenize_step *step, split_state *s, split_part *part) {
     if (s->has_peeked) {
         s->has_peeked = false;
@@ -212,7 +212,7 @@ static gm_status next_part(const pretokenize_step *step, split_state *s, split_p
     return next_raw(step, s, part);
 }
 
-/* Whether `next` goes into the piece that ends with `last`. */
+/* Whether `next` joins the piece that ends with `last`. */
 static bool joins(split_behavior behavior, split_part last, split_part next) {
     switch (behavior) {
     case SPLIT_CONTIGUOUS:
@@ -228,7 +228,7 @@ static bool joins(split_behavior behavior, split_part last, split_part next) {
     return false;
 }
 
-/* The step's next piece, after its behavior. */
+/* The step's next piece, joined as its behavior requires. */
 static gm_status next_piece(const pretokenize_step *step, split_state *s, size_t *start, size_t *end) {
     split_part part;
     do

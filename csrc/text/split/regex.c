@@ -8,8 +8,8 @@
 #define OUT_OF_MEMORY PCRE2_ERROR_HEAP_FAILED    /* of pcre2_compile */
 #define JIT_STACK_FIRST (32 << 10)
 #define JIT_STACK_MOST (4 << 20)
-/* How much a search may backtrack, and more for each byte of the text: one that needs more is an error, it might not
- * end in a lifetime. */
+/* How much a search may backtrack, and how much more for each byte of the text. A search that needs more is an error:
+ * it could take for ever. */
 #define STEPS_LEAST 200000
 #define STEPS_PER_BYTE 64
 #define HEAP_LIMIT_KIB (64 << 10)
@@ -46,7 +46,7 @@ static gm_status compile(regex *r, const byte_buffer *pattern) {
         return gm_fail(code == OUT_OF_MEMORY ? GM_ENOMEM : GM_EUNSUPPORTED, "tokenizer: pattern '%.300s': %s",
                        r->pattern, why);
     }
-    /* Where there is no JIT the interpreter runs: slower, the same matches. */
+    /* Without a JIT the interpreter finds the same matches, slower. */
     code = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);
     return code == PCRE2_ERROR_NOMEMORY ? gm_fail(GM_ENOMEM, "out of memory: a pattern's machine code") : GM_OK;
 }
@@ -97,7 +97,7 @@ gm_status regex_work_new(const regex *r, regex_work **out) {
     w->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_MOST, r->memory);
     if (!w->match || !w->context || (!w->stack && has_jit())) {
         regex_work_free(w);
-        return gm_fail(GM_ENOMEM, "out of memory: what a pattern needs to run");
+        return gm_fail(GM_ENOMEM, "out of memory: the workspace of a pattern");
     }
     pcre2_jit_stack_assign(w->context, NULL, w->stack);
     pcre2_set_heap_limit(w->context, HEAP_LIMIT_KIB);

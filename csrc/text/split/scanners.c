@@ -1,11 +1,10 @@
-/* scanners.c - see scanners.h. Each function is one alternative of the patterns in scanners.def; the alternatives are
- * tried in the patterns' order, and where a regular expression would backtrack, the code says what the backtracking
- * finds. */
+/* scanners.c - see scanners.h. Each function is one alternative of the patterns in scanners.def. Alternatives are tried
+ * in the patterns' order; where a regular expression would backtrack, the code computes what backtracking finds. */
 #include "text/split/scanners.h"
 #include "text/unicode/unicode.h"
 
 typedef struct { const uint8_t *text; size_t length; } scan_text;
-typedef struct { uint32_t c; unsigned class; size_t end; } scan_char;    /* class 0, end == at: behind the text */
+typedef struct { uint32_t c; unsigned class; size_t end; } scan_char;    /* class 0, end == at: the text's end */
 
 static const struct { const char *pattern; scanner kind; } patterns[] = {
 #define SCANNER(name, pattern) { pattern, SCANNER_##name },
@@ -71,7 +70,7 @@ static size_t contraction(scan_text t, size_t at, bool any_case) {
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+, the first of them only with_newlines. */
 static size_t spaces(scan_text t, size_t at, bool with_newlines) {
-    size_t end = at, last = at, behind_newline = at;
+    size_t end = at, last = at, after_newline = at;
     for (;;) {
         scan_char ch = char_at(t, end);
         if (!(ch.class & CLASS_SPACE))
@@ -79,11 +78,11 @@ static size_t spaces(scan_text t, size_t at, bool with_newlines) {
         last = end;
         end = ch.end;
         if (with_newlines && is_newline(ch.c))
-            behind_newline = end;
+            after_newline = end;
     }
-    if (behind_newline > at)
-        return behind_newline;
-    /* Before a non-space the run gives its last character back, if it has two. */
+    if (after_newline > at)
+        return after_newline;
+    /* Before a non-space, a run of two or more gives back its last character. */
     return end == t.length || last == at ? end : last;
 }
 
@@ -147,8 +146,8 @@ static size_t cl100k(scan_text t, size_t at, int most_digits, unsigned marks) {
     return spaces(t, at, true);
 }
 
-/* [upper]*[lower]+ from here: the uppers run as far as they can, and give back one character that is lower too (a
- * mark, a letter without case) when nothing lower follows. */
+/* [upper]*[lower]+: the uppers run as far as they can; if nothing lower follows, they give back one character that is
+ * also lower (a mark, a letter without case). */
 static size_t uppers_lowers(scan_text t, size_t at) {
     size_t uppers = run_of(t, at, CLASS_UPPER);
     size_t end = run_of(t, uppers, CLASS_LOWER);

@@ -3,11 +3,12 @@
 #include "text/unicode/property.h"
 #include "text/unicode/unicode.h"
 
-/* ORDER GRAPHEME: the labels of tables.py, from 1. */
+/* ORDER GRAPHEME: the labels of tools/unicode_tables.py, from 1. */
 enum { OTHER, CONTROL, CR, LF, EXTEND, JOINER, SPACING, PREPEND, HANGUL_L, HANGUL_V, HANGUL_T, HANGUL_LV, HANGUL_LVT };
 enum { CONJUNCT_CONSONANT = 1, CONJUNCT_LINKER, CONJUNCT_EXTEND };
 
-/* What the cluster so far would take: a pictograph behind one and a joiner, a consonant behind one and a linker. */
+/* The state of a cluster. joined_pictograph: a pictograph and a joiner end it, so it takes another pictograph; linked:
+ * a consonant and a linker end it, so it takes another consonant. */
 typedef struct {
     unsigned last;
     bool pictograph, joined_pictograph, consonant, linked;

@@ -1,4 +1,4 @@
-/* property.c - see property.h. A table of runs has, where one begins, its first scalar << 8 | its label. */
+/* property.c - see property.h. A row of a table of runs is the run's first scalar << 8 | its label. */
 #include <ctype.h>
 #include <stdlib.h>
 #include "text/unicode/property.h"
@@ -8,7 +8,7 @@
 #define LABEL(table, c) label(table, COUNT(table), c)
 
 static unsigned label(const uint32_t *runs, size_t n, uint32_t c) {
-    size_t low = 0, high = n;    /* runs[low] begins at c or before */
+    size_t low = 0, high = n;    /* runs[low] begins at or before c */
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
         if (runs[middle] >> 8 <= c)
@@ -56,7 +56,7 @@ void set_order(scalar_set *set) {
     set->size = n;
 }
 
-/* Adds [first, last] without the surrogates in it. */
+/* Adds [first, last] without surrogates. */
 static gm_status add_scalars(scalar_set *set, uint32_t first, uint32_t last) {
     if (first < 0xD800)
         GM_TRY(set_add(set, first, last < 0xD7FF ? last : 0xD7FF));
@@ -139,7 +139,7 @@ static gm_status add_runs(const uint32_t *runs, size_t n, unsigned wanted, scala
     return GM_OK;
 }
 
-/* A category of two letters, or all those that begin with one. */
+/* Adds a category of two letters, or all categories that begin with a letter. */
 static gm_status add_categories(const char *name, scalar_set *set, bool *known) {
     for (unsigned i = 0; i < COUNT(category_names); i++) {
         const char *category = category_names[i];

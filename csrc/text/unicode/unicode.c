@@ -24,7 +24,7 @@ int unicode_lower(uint32_t c, uint32_t lower[2]) {
     }
     while (low < high) {
         size_t middle = (low + high) / 2;
-        const uint32_t *run = lowercase_runs + 4 * middle;    /* first, last, step, what is added */
+        const uint32_t *run = lowercase_runs + 4 * middle;    /* first, last, step, difference */
         if (c < run[0]) {
             high = middle;
         } else if (c > run[1]) {
@@ -96,7 +96,7 @@ size_t utf8_check(const uint8_t *bytes, size_t n) {
     size_t at = 0;
     while (at < n) {
         at = skip_ascii(bytes, at, n);
-        /* The two plain cases that most text other than ASCII has; the rest is utf8_step's. */
+        /* The two common cases of text beyond ASCII; utf8_step checks all others. */
         while (at + 3 <= n && bytes[at] >= 0x80) {
             uint8_t lead = bytes[at], second = bytes[at + 1];
             if (lead >= 0xC2 && lead < 0xE0 && (second & 0xC0) == 0x80)
@@ -132,7 +132,7 @@ static unsigned combining_class(uint32_t c) {
     return 0;
 }
 
-/* The two parts of c (second 0: only one), or NULL. */
+/* The two parts of c (the second is 0 if there is one), or NULL. */
 static const uint32_t *decomposition(uint32_t c) {
     size_t low = 0, high = ROWS(decompositions);
     while (low < high) {
@@ -148,7 +148,7 @@ static const uint32_t *decomposition(uint32_t c) {
     return NULL;
 }
 
-/* The whole compatibility decomposition of c, where it is not the canonical one; *n 0 otherwise. */
+/* The full compatibility decomposition of c if it differs from the canonical one; otherwise *n is 0. */
 static const uint16_t *compatible(uint32_t c, size_t *n) {
     size_t low = 0, high = sizeof compatible_chars / sizeof compatible_chars[0] - 1;
     while (low < high) {
@@ -190,7 +190,7 @@ static uint32_t composition(uint32_t a, uint32_t b) {
 typedef struct { uint32_t c, combining; int change; } normal_char;    /* change: text_change's */
 typedef struct { normal_char *chars, *sorted; size_t size, capacity; normal_form form; } normal_run;
 
-/* One starter and the marks behind it, decomposed. */
+/* Appends to a run: one starter and the marks after it, decomposed. */
 static gm_status run_append(normal_run *run, uint32_t c, int change) {
     size_t capacity = run->capacity;    /* of both arrays, which grow alike */
     GM_TRY(grow_array(&run->sorted, run->size, &capacity, 1, sizeof *run->sorted));
@@ -199,7 +199,7 @@ static gm_status run_append(normal_run *run, uint32_t c, int change) {
     return GM_OK;
 }
 
-/* Stable order of the marks by combining class. Counting keeps a hostile run of a million marks linear. */
+/* Sorts the marks by combining class, stably. Counting takes linear time even for a million marks. */
 static void run_sort(normal_run *run, size_t first) {
     size_t n = run->size - first;
     normal_char *chars = run->chars + first;
@@ -223,7 +223,7 @@ static void run_sort(normal_run *run, size_t first) {
     memcpy(chars, run->sorted, n * sizeof(normal_char));
 }
 
-/* Orders the run, and composes it where the form does. */
+/* Sorts the run, and composes it if the form does. */
 static void run_close(normal_run *run) {
     if (run->size == 0)
         return;
@@ -236,7 +236,7 @@ static void run_close(normal_run *run) {
     for (size_t i = first; i < run->size; i++) {
         normal_char mark = run->chars[i];
         uint32_t joined = 0;
-        /* A mark is blocked by an earlier one of its class that stayed. */
+        /* An earlier mark of its class that is kept blocks a mark. */
         if (first == 1 && (kept == 1 || last_combining < mark.combining))
             joined = composition(run->chars[0].c, mark.c);
         if (joined != 0) {
@@ -257,10 +257,10 @@ static gm_status run_write(normal_run *run, text_writer *w) {
     return GM_OK;
 }
 
-/* Takes one fully decomposed scalar, closing the run before it where it begins a new one. */
+/* Appends one fully decomposed scalar. One that begins a new run closes the previous one. */
 static gm_status run_push(normal_run *run, uint32_t c, int change, text_writer *w) {
     if (run->size > 0 && combining_class(c) == 0) {
-        /* Two starters compose only when no mark stayed between them. */
+        /* Two starters compose only if no mark is kept between them. */
         run_close(run);
         normal_char *starter = &run->chars[0];
         bool composes = run->form == NORMAL_C || run->form == NORMAL_KC;
@@ -308,7 +308,7 @@ static inline uint64_t nfc_leads(uint64_t word) {
 #undef FROM
 }
 
-/* The first character at or behind `at` that may need a check for NFC. */
+/* The first character at or after `at` that may need a check for NFC. */
 static inline size_t skip_nfc(const uint8_t *text, size_t at, size_t n) {
     uint64_t word;
     for (; at + sizeof word <= n; at += sizeof word) {
@@ -321,8 +321,8 @@ static inline size_t skip_nfc(const uint8_t *text, size_t at, size_t n) {
     return at;
 }
 
-/* The first character at or behind `at` that may not stay as it is; n when there is none. What is no such character is a
- * starter that does not join the one before it. */
+/* The first character at or after `at` that may have to change; n if there is none. Every other character is a starter
+ * that does not compose with the one before it. */
 static size_t find_check(normal_form form, const uint8_t *text, size_t at, size_t n) {
     bool composed = form == NORMAL_C || form == NORMAL_KC;
     unsigned traits = (composed ? 0 : TRAIT_NFD_CHECK) | (form < NORMAL_KC ? 0 : TRAIT_COMPATIBLE);
@@ -333,11 +333,11 @@ static size_t find_check(normal_form form, const uint8_t *text, size_t at, size_
                 at++;
                 continue;
             }
-            size_t behind = at;
-            uint32_t c = utf8_next(text, &behind);
+            size_t after = at;
+            uint32_t c = utf8_next(text, &after);
             if ((traits != 0 && (unicode_trait(c) & traits)) || (composed && (unicode_class(c) & CLASS_NFC_CHECK)))
                 return at;
-            at = behind;
+            at = after;
         }
     }
     return n;
@@ -345,12 +345,12 @@ static size_t find_check(normal_form form, const uint8_t *text, size_t at, size_
 
 bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n) { return find_check(form, text, 0, n) == n; }
 
-/* Only what lies around characters that may change goes through a run: from the one before them to the next that stays. */
+/* Only the characters around those that may change go through a run: from the one before to the next that stays. */
 gm_status unicode_normalize(normal_form form, text_writer *w) {
     normal_run run = { .form = form };
     const uint8_t *text = w->in.bytes;
     size_t n = w->in.length, at = w->at;
-    gm_status status = bytes_reserve(&w->out->bytes, n + n / 16);    /* composing alone makes some texts longer */
+    gm_status status = bytes_reserve(&w->out->bytes, n + n / 16);    /* composing makes some texts longer */
     if (status == GM_OK)
         memory_expect(w->out->bytes.data, w->out->bytes.capacity);
     while (at < n && status == GM_OK) {
