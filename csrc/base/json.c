@@ -584,6 +584,12 @@ static const char *describe(json_token type) {
     }
 }
 
+/* A reader of a member that was not found has the type JSON_NULL too, but not the token. */
+gm_status json_mistyped(json_reader *r, const char *key, const char *expected) {
+    const bool missing = r->type == JSON_NULL && (!r->token || *r->token != 'n');
+    return json_fail(r, "'%s' is %s, expected %s", key, missing ? "missing" : describe(r->type), expected);
+}
+
 gm_status json_expect(json_reader *r, json_token type) {
     json_token got = json_next(r);
     if (got == JSON_ERROR)

@@ -56,6 +56,8 @@ bool json_plain_count(json_reader *r, json_text *key, int32_t *count);
 bool json_plain_pair(json_reader *r, json_text pair[2]);
 /* Reports an error of the caller's (wrong type, missing key) at the current token, as the reader reports its own. */
 gm_status json_fail(json_reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same for a member whose value, the current token, has the wrong type. */
+gm_status json_mistyped(json_reader *r, const char *key, const char *expected);
 /* json_next, then a check of the type. */
 gm_status json_expect(json_reader *r, json_token type);
 #endif

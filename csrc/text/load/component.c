@@ -4,9 +4,9 @@
 gm_status component_open(const json_reader *component, const char *what, json_reader *type) {
     json_reader r = *component;
     if (r.type != JSON_OBJECT)
-        return json_fail(&r, "%s is not an object or null", what);
+        return json_mistyped(&r, what, "an object or null");
     GM_TRY(member_find(component, "type", type));
-    return type->type == JSON_STRING ? GM_OK : json_fail(&r, "%s has no 'type', expected a string", what);
+    return type->type == JSON_STRING ? GM_OK : json_mistyped(type, "type", "a string");
 }
 
 gm_status component_unsupported(const json_reader *type, const char *what) {
@@ -19,7 +19,7 @@ gm_status component_pattern(const json_reader *object, char **text, size_t *leng
     *text = NULL;
     GM_TRY(member_find(object, "pattern", &pattern));
     if (pattern.type != JSON_OBJECT)
-        return json_fail(&pattern, "'pattern' is not an object");
+        return json_mistyped(&pattern, "pattern", "an object with a String or a Regex");
     GM_TRY(member_text(&pattern, "Regex", text, length));
     *is_regex = *text != NULL;
     if (!*text)
@@ -48,7 +48,7 @@ gm_status component_scheme(const json_reader *r, prefix_scheme *out) {
     else if (text && json_is(&value, "never"))
         *out = PREFIX_NEVER;
     else
-        return json_fail(&value, "'prepend_scheme' is not one of always, first, never");
+        return json_fail(&value, "'prepend_scheme' is not always, first or never");
     return GM_OK;
 }
 

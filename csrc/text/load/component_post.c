@@ -71,7 +71,7 @@ static gm_status read_piece(const json_reader *step, const json_reader *element,
     }
     GM_TRY(member_find(step, "special_tokens", &all));
     if (all.type != JSON_OBJECT)
-        return json_fail(&all, "'special_tokens' of the template is not an object");
+        return json_mistyped(&all, "special_tokens", "an object");
     char *text = json_string_new(&name, NULL);
     if (!text)
         return GM_ENOMEM;
@@ -92,7 +92,7 @@ static gm_status read_template(const json_reader *r, post_step *step) {
         if (i == 1 && array.type == JSON_NULL)
             break;
         if (array.type != JSON_ARRAY)
-            return json_fail(&array, "'%s' is not an array", keys[i]);
+            return json_mistyped(&array, keys[i], "an array");
         while ((status = member_next_object(&array, &element)) == GM_OK)
             GM_TRY(read_piece(r, &element, t));
         if (status != GM_END)
@@ -175,7 +175,7 @@ gm_status component_truncation(gm_tokenizer *t, const json_reader *r) {
     if (r->type == JSON_NULL)
         return GM_OK;
     if (r->type != JSON_OBJECT)
-        return json_fail(&copy, "'truncation' is not an object");
+        return json_mistyped(&copy, "truncation", "an object or null");
     GM_TRY(read_size(r, "max_length", &out->max_length));
     GM_TRY(read_size(r, "stride", &out->stride));
     GM_TRY(read_direction(r, &out->left));
@@ -197,7 +197,7 @@ gm_status component_padding(gm_tokenizer *t, const json_reader *r) {
     if (r->type == JSON_NULL)
         return GM_OK;
     if (r->type != JSON_OBJECT)
-        return json_fail(&copy, "'padding' is not an object");
+        return json_mistyped(&copy, "padding", "an object or null");
     GM_TRY(member_find(r, "strategy", &strategy));
     out->fixed = strategy.type == JSON_OBJECT;
     if (out->fixed)

@@ -14,7 +14,7 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
     if (array->type == JSON_NULL)
         return GM_OK;
     if (array->type != JSON_ARRAY)
-        return json_fail(array, "'added_tokens' is not an array");
+        return json_mistyped(array, "added_tokens", "an array");
     json_reader r, values[N_ADDED];
     gm_status status;
     while ((status = member_next_all(array, &r, added_keys, N_ADDED, values)) == GM_OK) {

@@ -106,7 +106,7 @@ static gm_status read_scores(gm_tokenizer *t, json_reader *r, byte_buffer *scrat
 
 static gm_status read_vocab(gm_tokenizer *t, json_reader *r, byte_buffer *scratch) {
     if (r->type != JSON_OBJECT && r->type != JSON_ARRAY)
-        return json_fail(r, "'vocab' is not an object of tokens and ids or an array of tokens and scores");
+        return json_mistyped(r, "vocab", "an object of tokens and ids or an array of tokens and scores");
     GM_TRY(r->type == JSON_OBJECT ? read_ids(t, r, scratch) : read_scores(t, r, scratch));
     return vocab_index(&t->vocab);
 }
@@ -164,7 +164,7 @@ static gm_status read_list(gm_tokenizer *t, json_reader *r, byte_buffer *scratch
 
 static gm_status read_merges(gm_tokenizer *t, json_reader *r, byte_buffer *scratch) {
     if (r->type != JSON_ARRAY)
-        return json_fail(r, "'merges' is not an array");
+        return json_mistyped(r, "merges", "an array");
     json_reader start = *r;
     gm_error quick;
     gm_status status = read_list(t, r, scratch, true);
@@ -177,24 +177,11 @@ static gm_status read_merges(gm_tokenizer *t, json_reader *r, byte_buffer *scrat
 
 /* ---- settings ---- */
 static gm_status setting_flag(json_reader *settings, int key, bool *out) {
-    json_reader *r = &settings[key];
-    *out = r->type == JSON_TRUE;
-    if (r->type == JSON_TRUE || r->type == JSON_FALSE || r->type == JSON_NULL)
-        return GM_OK;
-    return json_fail(r, "'%s' is not true or false", keys[key]);
+    return value_bool(&settings[key], keys[key], false, out);
 }
 
-/* Reads a copy; NULL if the setting is absent. */
 static gm_status setting_text(json_reader *settings, int key, char **out, size_t *length) {
-    json_reader *r = &settings[key];
-    *out = NULL;
-    *length = 0;
-    if (r->type == JSON_NULL)
-        return GM_OK;
-    if (r->type != JSON_STRING)
-        return json_fail(r, "'%s' is not a string", keys[key]);
-    *out = json_string_new(r, length);
-    return *out ? GM_OK : GM_ENOMEM;
+    return value_text(&settings[key], keys[key], out, length);
 }
 
 static gm_status expect_setting(json_reader *settings, int key, const json_reader *object) {
@@ -260,8 +247,7 @@ static gm_status finish_wordpiece(gm_tokenizer *t, json_reader *settings, const 
     GM_TRY(expect_setting(settings, MAX_CHARS, object));
     GM_TRY(find_unknown(t, settings, &w->unknown, &given));
     GM_TRY(setting_text(settings, PREFIX, &w->prefix, &w->prefix_length));
-    GM_TRY(json_int(&settings[MAX_CHARS], &w->max_chars));
-    return w->max_chars >= 0 ? GM_OK : json_fail(&settings[MAX_CHARS], "'%s' is negative", keys[MAX_CHARS]);
+    return value_count(&settings[MAX_CHARS], keys[MAX_CHARS], &w->max_chars);
 }
 
 static gm_status finish_wordlevel(gm_tokenizer *t, json_reader *settings, const json_reader *object) {
@@ -285,7 +271,7 @@ static gm_status choose_kind(gm_tokenizer *t, const json_reader *settings, const
         return GM_OK;
     }
     if (type.type != JSON_STRING)
-        return json_fail(&type, "the model's 'type' is not a string");
+        return json_mistyped(&type, keys[TYPE], "a string");
     for (int kind = MODEL_BPE; kind <= MODEL_WORDLEVEL; kind++) {
         if (json_is(&type, names[kind])) {
             t->model.kind = (model_kind)kind;
@@ -359,7 +345,7 @@ static gm_status read_settings(gm_tokenizer *t, json_reader *r, json_reader *set
 
 gm_status component_model(gm_tokenizer *t, json_reader *r) {
     if (r->type != JSON_OBJECT)
-        return json_fail(r, "'model' is not an object");
+        return json_mistyped(r, "model", "an object");
     json_reader settings[N_SETTINGS];
     for (int i = 0; i < N_SETTINGS; i++)
         settings[i] = (json_reader){ .name = r->name, .type = JSON_NULL };

@@ -18,7 +18,7 @@ gm_status member_find(const json_reader *object, const char *key, json_reader *v
 gm_status value_bool(json_reader *value, const char *key, bool absent, bool *out) {
     *out = absent;
     if (value->type != JSON_TRUE && value->type != JSON_FALSE && value->type != JSON_NULL)
-        return json_fail(value, "'%s' is not true or false", key);
+        return json_mistyped(value, key, "true or false");
     if (value->type != JSON_NULL)
         *out = value->type == JSON_TRUE;
     return GM_OK;
@@ -30,7 +30,7 @@ gm_status value_text(json_reader *value, const char *key, char **out, size_t *le
     if (value->type == JSON_NULL)
         return GM_OK;
     if (value->type != JSON_STRING)
-        return json_fail(value, "'%s' is not a string", key);
+        return json_mistyped(value, key, "a string");
     *out = json_string_new(value, length);
     return *out ? GM_OK : GM_ENOMEM;
 }
@@ -40,9 +40,9 @@ gm_status value_count(json_reader *value, const char *key, int64_t *out) {
     if (value->type == JSON_NULL)
         return GM_OK;
     if (value->type != JSON_NUMBER)
-        return json_fail(value, "'%s' is not a number", key);
+        return json_mistyped(value, key, "an integer");
     GM_TRY(json_int(value, out));
-    return *out < 0 ? json_fail(value, "'%s' is negative", key) : GM_OK;
+    return *out < 0 ? json_fail(value, "'%s' is %lld, expected at least 0", key, (long long)*out) : GM_OK;
 }
 
 gm_status member_bool(const json_reader *object, const char *key, bool absent, bool *out) {
@@ -65,7 +65,7 @@ gm_status member_count(const json_reader *object, const char *key, int64_t *out)
 
 gm_status member_array(const json_reader *object, const char *key, json_reader *array) {
     GM_TRY(member_find(object, key, array));
-    return array->type == JSON_ARRAY ? GM_OK : json_fail(array, "'%s' is not an array", key);
+    return array->type == JSON_ARRAY ? GM_OK : json_mistyped(array, key, "an array");
 }
 
 static gm_status next_object(json_reader *array) {
