@@ -2,6 +2,7 @@
  * Added tokens are cut out of the raw text. The text between them is normalized and cut at the added tokens of
  * normalized text, and its pieces go through the model. Truncation, post-processor and padding follow. */
 #include "text/tokenizer.h"
+#include "text/unicode/alphabet.h"
 
 /* ---- workspaces ---- */
 #define LARGE_TEXT (1 << 20)      /* bytes; scratch of a larger text is freed, all but the cache */

@@ -1,6 +1,7 @@
 /* quick.c - see quick.h. */
 #include "text/fast/quick.h"
 #include "text/fast/word.h"
+#include "text/unicode/alphabet.h"
 
 static const char marker[] = "\xE2\x96\x81";    /* U+2581 */
 #define MARKER_LENGTH 3

@@ -5,8 +5,9 @@
  * determine its ids. */
 #ifndef GOMLX_TEXT_QUICK_H
 #define GOMLX_TEXT_QUICK_H
-#include "text/model/model.h"
 #include "text/fast/pieces.h"
+#include "text/model/model.h"
+#include "text/normalize/normalize.h"
 #include "text/split/pretokenize.h"
 
 typedef enum { QUICK_NOTHING, QUICK_SCANNER, QUICK_WORDS } quick_kind;

@@ -98,10 +98,4 @@ static inline uint32_t bpe_rank(const bpe *b, int32_t left, int32_t right) {
             return ((uint32_t)b->slots[at] & BPE_MOST_MERGES) - 1;
     return BPE_NO_RANK;
 }
-
-/* GPT-2's alphabet: each byte has a printable character. */
-gm_status alphabet_append(const uint8_t *bytes, size_t length, byte_buffer *out);
-gm_status alphabet_text(const uint8_t *bytes, size_t length, byte_buffer *out);    /* overwrites out */
-uint32_t alphabet_char(uint8_t byte);
-int alphabet_byte(uint32_t c);    /* -1 if c is not in it */
 #endif

@@ -1,5 +1,6 @@
 /* model.c - see model.h. */
 #include "text/model/model.h"
+#include "text/unicode/alphabet.h"
 
 gm_status model_prepare(model *m, const vocab *v) {
     switch (m->kind) {

@@ -1,6 +1,6 @@
 /* normalize.c - see normalize.h. */
-#include "text/model/bpe.h"
 #include "text/normalize/normalize.h"
+#include "text/unicode/alphabet.h"
 
 void normalize_step_free(normalize_step *step) {
     memory_free(step->from);

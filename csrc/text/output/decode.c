@@ -1,7 +1,7 @@
 /* decode.c - see decode.h. feed() passes step i a part of a token; `end` marks the token's last part.
  * A step that needs whole tokens collects the parts; most tokens come in one. */
-#include "text/model/bpe.h"
 #include "text/output/decode.h"
+#include "text/unicode/alphabet.h"
 
 #define PARTIAL_MOST 256    /* bytes of a Replace's text; a longer one is matched in whole tokens */
 

@@ -1,6 +1,7 @@
 /* token_bytes.c - see token_bytes.h. */
 #include "text/output/token_bytes.h"
 #include "text/tokenizer.h"
+#include "text/unicode/alphabet.h"
 
 void token_bytes_free(token_bytes *b) {
     if (!b)

@@ -1,8 +1,8 @@
 /* pretokenize.c - see pretokenize.h.
  *  (1) states[i] has the piece that step i is splitting; its parts are pieces of step i + 1.
  *  (2) A part's bytes are in the text, or in the `changed` buffer of the step that changed them. */
-#include "text/model/bpe.h"
 #include "text/split/pretokenize.h"
+#include "text/unicode/alphabet.h"
 #include "text/unicode/property.h"
 
 void pretokenizer_free(pretokenizer *p) {

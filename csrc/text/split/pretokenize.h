@@ -2,9 +2,9 @@
  * Each step splits every piece of the step before it. pretokens_next pulls one piece through all steps. */
 #ifndef GOMLX_TEXT_PRETOKENIZE_H
 #define GOMLX_TEXT_PRETOKENIZE_H
-#include "text/normalize/normalize.h"
 #include "text/split/regex.h"
 #include "text/split/scanners.h"
+#include "text/text_view.h"
 
 #define PRETOKENIZE_MAX_STEPS 16
 
