@@ -1,5 +1,5 @@
 /* test_base.c - csrc/base without the file formats: errors, memory, names, JSON, files, the thread team.
- * Links csrc/base/{error,memory,names,json,file,team}.c. Also meant for -fsanitize=address,undefined and =thread. */
+ * Links csrc/base/{error,memory,grow,names,json,file,team}.c. Also meant for -fsanitize=address,undefined and =thread. */
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/file.h"
+#include "base/grow.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/names.h"
@@ -76,6 +77,39 @@ static void test_memory(void) {
     memory_free(third);
     memory_fail_at(0);
 #endif
+}
+
+static void test_grow(void) {
+    typedef struct { int64_t n; char tag; } item;
+    item *items = NULL;
+    size_t size = 0, capacity = 0, moves = 0;
+    for (; size < 1000; size++) {
+        const size_t before = capacity;
+        CHECK(grow_array(&items, size, &capacity, 1, sizeof *items) == GM_OK && capacity > size);
+        moves += capacity != before;
+        items[size] = (item){ (int64_t)size, 'x' };
+    }
+    bool kept = true;
+    for (size_t i = 0; i < size; i++)
+        kept = kept && items[i].n == (int64_t)i && items[i].tag == 'x';
+    CHECK(kept && moves < 20);    /* by half each time */
+    item *same = items;
+    const size_t full = capacity;
+    CHECK(grow_array(&items, size, &capacity, capacity - size, sizeof *items) == GM_OK && items == same);
+    CHECK_ERROR(grow_array(&items, size, &capacity, SIZE_MAX / 2 / sizeof *items, sizeof *items), GM_ENOMEM,
+                "more than can be addressed");
+    CHECK(items == same && capacity == full);
+    CHECK(grow_array(&items, size, &capacity, 5000, sizeof *items) == GM_OK && capacity >= size + 5000);
+    CHECK(items[999].n == 999);
+#ifdef GOMLX_FAULT_INJECTION
+    const size_t grown = capacity;
+    same = items;
+    memory_fail_at(1);
+    CHECK_ERROR(grow_array(&items, capacity, &capacity, 1, sizeof *items), GM_ENOMEM, "could not be allocated");
+    CHECK(items == same && capacity == grown && items[0].tag == 'x');
+    memory_fail_at(0);
+#endif
+    memory_free(items);
 }
 
 static void test_names(void) {
@@ -243,7 +277,7 @@ static void test_json_values(void) {
     CHECK(json_next(&r) == JSON_NUMBER && json_int(&r, &value) == GM_OK && value == INT64_MAX);
     json_reader fork = r;
     CHECK(json_next(&fork) == JSON_NUMBER);
-    CHECK_ERROR(json_int(&fork, &value), GM_EBADFILE, "outside of 64 bits");
+    CHECK_ERROR(json_int(&fork, &value), GM_EBADFILE, "does not fit in 64 bits");
     json_next(&r);
     fork = r;
     CHECK(json_next(&fork) == JSON_NUMBER);
@@ -464,6 +498,7 @@ static void test_team_fork(void) {
 int main(void) {
     test_error();
     test_memory();
+    test_grow();
     test_names();
     test_json_grammar();
     test_json_values();

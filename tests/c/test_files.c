@@ -320,7 +320,8 @@ static void test_safetensors_refusals(void) {
     put_u64(&b, 100000000), put_zeros(&b, 100);
     CHECK_ERROR(safetensors_open(write_file("bad.safetensors", b.data, b.size), &s), GM_EBADFILE,
                 "the header has 100000000 bytes");
-    CHECK_ERROR(safetensors_open(write_file("bad.safetensors", b.data, 7), &s), GM_EBADFILE, "too short");
+    CHECK_ERROR(safetensors_open(write_file("bad.safetensors", b.data, 7), &s), GM_EBADFILE,
+                "too few for a safetensors file");
     remove_file("bad.safetensors");
 }
 
@@ -431,7 +432,7 @@ static void test_checkpoint_gguf(void) {
         checkpoint_will_need(c, checkpoint_at(c, i)), checkpoint_done_with(c, checkpoint_at(c, i));
     checkpoint_close(c);
     write_file("again.gguf", b.data, b.size);
-    refuse_folder(GM_EVALUE, "2 .gguf files, give the path of one: again.gguf, sample.gguf");
+    refuse_folder(GM_EVALUE, "2 .gguf files, expected one model; give the path of one: again.gguf, sample.gguf");
     remove_file("again.gguf");
     remove_file("sample.gguf");
     write_part(1, 0, 3, "x");

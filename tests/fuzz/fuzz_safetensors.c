@@ -1,5 +1,5 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file: opened, and every tensor's bytes are read.
- * clang -fsanitize=fuzzer,address,undefined with csrc/base/{error,memory,names,json,file}.c, csrc/io/safetensors.c
+ * clang -fsanitize=fuzzer,address,undefined with csrc/base/{error,memory,grow,names,json,file}.c, csrc/io/safetensors.c
  * and kernels/quants.c; seeds: small .safetensors files. */
 #include <string.h>
 #include "io/safetensors.h"

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json, as a GGUF vocabulary and as a SentencePiece model; a tokenizer made
  * of them encodes and decodes a sample and its own file. The first byte chooses: 0 a tokenizer.json, 1 a GGUF file, 2 a
  * SentencePiece model, 3 that with a part of a tokenizer.json, which begins behind the first byte of 255.
- * clang -fsanitize=fuzzer,address,undefined with csrc/base/{error,memory,names,json,file,gguf}.c, all of csrc/text,
+ * clang -fsanitize=fuzzer,address,undefined with all of csrc/base and csrc/text,
  * kernels/quants.c and -lpcre2-8; seeds: small files behind such a byte. */
 #include <stdio.h>
 #include <stdlib.h>
