@@ -340,7 +340,8 @@ def test_damaged_model(model, tmp_path):
 
 
 @pytest.mark.parametrize(("token_id", "message"), [
-    (10**9, "tokenizer.json.*<new>.*1000000000"), (1 << 22, "4194304"), (-1, "negative"), ("3", "'id'"), (1.5, "integer")])
+    (10**9, "tokenizer.json.*<new>.*1000000000"), (1 << 22, "4194304"), (-1, "'id' is -1, expected at least 0"),
+    ("3", "'id' is a string, expected an integer"), (1.5, "integer")])
 def test_added_token_of_an_absurd_id(token_id, message, tmp_path):
     """The number decides nothing, as in the reference, but one that no vocabulary has is no accident."""
     with pytest.raises(gomlx.Error, match=message):

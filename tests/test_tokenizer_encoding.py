@@ -293,7 +293,7 @@ def test_truncation():
 
 @pytest.mark.parametrize("truncation, message", [
     ({"max_length": 4, "stride": 2}, "stride of truncation is 2, expected less than the 2 tokens"),
-    (1, "leaves no room for the 2 special ones"),
+    (1, "truncation to 1 tokens is less than the 2 special tokens"),
     ({"max_length": 4, "strategy": "only_second"}, "only one text"),
     ({"max_length": -1}, "max_length is -1"), ({}, "max_length"),
     ({"max_length": 4, "length": 2}, "no setting 'length'"), ({"max_length": 4, "strategy": "first"}, "longest_first"),

@@ -305,7 +305,7 @@ GOOD = b'["a", "b"], ' * 70
     (GOOD + b'["a", "\xff"]', "byte 920: bytes that are not UTF-8"),
     (GOOD + b'["a", "\xff"], ["a", "c"]', "byte 920: bytes that are not UTF-8"),
     (GOOD + b'["a", "b\n"]', "byte 921: a control character"),
-    (GOOD + b'["a", "b\\x"]', "byte 921: an escape"),
+    (GOOD + b'["a", "b\\x"]', "byte 921: an invalid escape"),
     (GOOD + b'["a", "b", "c"]', "byte 925: a string, expected the end of the array"),
     (GOOD + b'["a"]', "byte 917: the end of the array, expected a string"),
     (GOOD + b'["a" "b"]', "byte 918: expected a comma or ]"),
@@ -325,8 +325,9 @@ def test_damaged_merges(merges, message, tmp_path):
 
 @pytest.mark.parametrize("number, message", [
     (b"01", "byte 46: a malformed number"), (b"1.0", "byte 46: a number with a fraction"),
-    (b"1e0", "byte 46: a number with"), (b"-1", "-1 of 'b' is outside"), (b"123456789", "123456789 of 'b' is outside"),
-    (b"1234567890", "1234567890 of 'b'"), (b"1234567890123456789012", "byte 46: an integer outside of 64 bits"),
+    (b"1e0", "byte 46: a number with"), (b"-1", "-1 of 'b' is out of range, expected 0 to 4194303"),
+    (b"123456789", "123456789 of 'b' is out of range"), (b"1234567890", "1234567890 of 'b'"),
+    (b"1234567890123456789012", "byte 46: an integer that does not fit in 64 bits"),
     (b"1x", "byte 47: expected a comma or }"), (b"", "byte 46: expected a value"), (b'"1"', "byte 47: a string"),
     (b"1,", "byte 48: expected a key in quotes"), (b"0", "id 0 is used by 'a' and by 'b'")], ids=range(12))
 def test_damaged_ids(number, message, tmp_path):
@@ -495,12 +496,12 @@ def test_what_stands_beside_a_model(tmp_path):
     (spm([(b"\xff", 0.0)]), "UTF-8"),
     (spm([("a", float("nan"))]), "not a number"),
     (spm([("a", 0.0, 9)]), "type 9"),
-    (spm([("a", 1)]), "another kind"),
+    (spm([("a", 1)]), "wrong wire type"),
     (spm(SMALL, [(40, 99)]), "99"),
     (spm(SMALL, [(3, 9)]), "model_type 9"),
-    (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "no SentencePiece model"),
-    (b"\x0b\x0c", "unknown kind"),
-    (b"IQ== 0\nIg== 1\n", "no SentencePiece model"),
+    (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "not a SentencePiece model"),
+    (b"\x0b\x0c", "unknown wire type"),
+    (b"IQ== 0\nIg== 1\n", "not a SentencePiece model"),
 ])
 def test_damaged_sentencepiece(data, message, tmp_path):
     with pytest.raises(gomlx.Error, match=message):

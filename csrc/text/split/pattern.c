@@ -269,7 +269,7 @@ static gm_status read_members(rewriter *r, int depth, scalar_set *set) {
 static gm_status read_set(rewriter *r, int depth, scalar_set *set, bool *negated) {
     size_t start = r->at++;
     if (depth > MAX_DEPTH)
-        return refuse(r, start, "is nested too deep");
+        return refuse(r, start, "nests classes too deep");
     *negated = starts(r, "^");
     r->at += *negated;
     if (starts(r, "]"))
