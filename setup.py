@@ -8,6 +8,8 @@ import logging
 import os
 import platform
 import re
+import subprocess
+import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,8 @@ FLAGS = ["-std=c11", *([] if DEBUG else ["-g0"]), "-fvisibility=hidden", "-fno-m
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/fast/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
+# What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for it.
+LOOPS = ["-fvect-cost-model=dynamic", "-funswitch-loops", "-fipa-cp-clone", "-fpeel-loops"]
 # The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags, what
 # Linux calls the features that it needs (as in kernels/cpu/dispatch.c, which says why avx512bf16 asks for VBMI). A set
 # that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left to
@@ -104,14 +108,20 @@ def parts(isas=ISAS, chosen=None):
             if part == "table":
                 defined += [f"-DFROM_{name}={isa if base is None or name in own else base}" for name in names.values()]
             if isa in takers:
-                # Where others are beside it, the generic set is for machines without vectors and for comparison: half the time.
-                flags = ["-O2", *flags] if isa == "generic" and len(takers) > 1 else flags
                 made.append((path, isa, [*defined, *flags]))
     return made
 
 
-def level(source):
-    return "-O3" if source.startswith("kernels") or is_part(source) else "-O2"
+def level(source, isa=None, loops=LOOPS):
+    """How much the compiler optimises. Kernels say themselves what is inlined and unrolled, so that little of -O3 is worth
+    its time and size. Beside other sets the generic one is for old machines and for comparison."""
+    if not is_part(source):
+        return ["-O2"]
+    if isa == "generic" and len(ISAS) > 1:
+        return ["-Os"]
+    if os.path.basename(source) in ("part_matrices.c", "part_reductions.c"):
+        return ["-O3"]
+    return ["-O2", *loops]
 
 
 def version():
@@ -124,13 +134,14 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext):
         self.probe(ext)
+        loops = self.loops()
         compile_one, link = self.compiler._compile, self.compiler.link_shared_object
         with ThreadPoolExecutor(JOBS) as pool:
             jobs, depends = [], list(ext.depends)
 
-            def queue(obj, src, suffix, cc_args, postargs, pp_opts, own=()):
+            def queue(obj, src, suffix, cc_args, postargs, pp_opts, own=(), isa=None):
                 if self.force or newer_group([src, *depends], obj):
-                    flags = [*postargs, level(src), *own]
+                    flags = [*postargs, *level(src, isa, loops), *own]
                     jobs.append(pool.submit(compile_one, obj, src, suffix, cc_args, flags, pp_opts))
 
             macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
@@ -139,7 +150,7 @@ class BuildExt(build_ext):
             for source, isa, flags in parts(*isas_to_build()):
                 obj = os.path.join(self.build_temp, f"{source[:-2]}.{isa}.o")
                 os.makedirs(os.path.dirname(obj), exist_ok=True)
-                queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags)
+                queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags, isa)
                 ext.extra_objects.append(obj)
             sets = ", ".join(sorted(isas_to_build()[1]))
             ext.depends = [*depends, self.stamp(sets, renew=bool(jobs))]
@@ -167,8 +178,16 @@ class BuildExt(build_ext):
                 file.write(sets)
         return path
 
+    def loops(self):
+        """LOOPS where the compiler knows them."""
+        command = [*self.compiler.compiler_so, *LOOPS, "-fsyntax-only", "-x", "c", os.devnull]
+        return LOOPS if subprocess.run(command, capture_output=True).returncode == 0 else []
+
     def probe(self, ext):
         """Stops with the line that installs what is missing, before a hundred compiler messages do."""
+        if sysconfig.get_config_var("Py_GIL_DISABLED"):
+            raise SystemExit("gomlx cannot be built for a free-threaded Python: it uses the limited API, which such Pythons "
+                             "have from 3.15 on. Use a Python with the GIL, from 3.11 on.")
         missing = []
         with tempfile.TemporaryDirectory() as folder:
             for header in ("stddef.h", "Python.h", "cjson/cJSON.h", "pcre2.h"):

@@ -29,8 +29,7 @@ class Cross(Compiler):
                  "-idirafter", "/usr/include"]          # cJSON's and PCRE2's headers are the same for every machine
         super().__init__(ROOT, [COMPILER, *flags], self.build.JOBS)
         with contextlib.chdir(ROOT):
-            # The generic kernels are what others are held against: not worth the optimiser's half minute.
-            self.parts = [(source, isa, [*own, "-O1" if isa == "generic" else self.build.level(source)])
+            self.parts = [(source, isa, [*own, *self.build.level(source, isa)])
                           for source, isa, own in self.build.parts(self.build.ARM) if source.startswith("kernels/")]
 
 
@@ -55,7 +54,7 @@ def programs(cross):
     """{source: program}"""
     if shutil.which(EMULATOR) is None:
         pytest.skip(f"{EMULATOR} is not installed (Debian: qemu-user)")
-    kernels = {**cross.compile(KERNELS, "-O3"), **cross.compile(cross.parts)}
+    kernels = {**cross.compile(KERNELS, "-O2"), **cross.compile(cross.parts)}
     objects = cross.compile(PROGRAMS, "-O2")
     built = {source: os.path.join(cross.folder, os.path.basename(source)[:-2]) for source in PROGRAMS}
     for source, program in built.items():

@@ -96,3 +96,45 @@ def test_a_missing_header_stops_the_build_with_the_line_that_installs_it(tmp_pat
     assert done.returncode != 0
     assert f"{header} not found" in done.stderr
     assert "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev" in done.stderr
+
+
+def test_a_free_threaded_python_stops_the_build_with_a_sentence(tmp_path):
+    """One variable of its configuration stands in for such a Python."""
+    pytest.importorskip("setuptools")
+    program = ("import runpy, sys, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; "
+               "sys.argv = ['setup.py', '-q', 'build_ext', *sys.argv[1:]]; runpy.run_path('setup.py', run_name='__main__')")
+    done = subprocess.run([sys.executable, "-c", program, "--build-temp", str(tmp_path / "temp"), "--build-lib",
+                           str(tmp_path / "lib")], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert "free-threaded" in done.stderr and "from 3.15 on" in done.stderr
+    assert not list((tmp_path).rglob("*.o"))
+
+
+# ---- the check of the whole project says what it left out ----
+def check_functions():
+    """The functions of .ci/run, which begin a line and end with a brace at one."""
+    with open(os.path.join(ROOT, ".ci", "run"), encoding="utf-8") as file:
+        return "".join(re.findall(r"^\w+\(\) \{.*?^\}\n", file.read(), re.M | re.S))
+
+
+@pytest.mark.parametrize("script,status,said", [
+    ("step one true; step two sh -c 'exit 77'; optional three false; optional four true",
+     0, ["not tried: [two] [tests that need three]\n", "all that was tried passed", "not tried: 2\n"]),
+    ("step one true", 0, ["all that was tried passed", "not tried: 0\n"]),
+    ("step one sh -c 'exit 3'; step two sh -c 'exit 77'", 1, ["not tried: [two]\n", "FAILED: [one]\n"])])
+def test_the_whole_check_says_what_was_not_tried(script, status, said):
+    bash = shutil.which("bash") or pytest.skip("bash is not installed")
+    done = subprocess.run([bash, "-uc", f"{check_functions()}\nfailed=() not_tried=()\n{script}\nsummary"],
+                          capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    last = done.stdout[done.stdout.rindex("== "):]
+    assert all(line in last for line in said), done.stdout
+
+
+def test_a_bare_system_without_debootstrap_is_not_tried(tmp_path):
+    bash = shutil.which("bash") or pytest.skip("bash is not installed")
+    for name in ("realpath", "mktemp", "rm"):
+        os.symlink(shutil.which(name), tmp_path / name)
+    done = subprocess.run([bash, "tools/try_wheel_in_bare_system", "gomlx.whl"], cwd=ROOT, capture_output=True, text=True,
+                          env={"PATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (77, "debootstrap is not installed: not tried\n"), done.stderr

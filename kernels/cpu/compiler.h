@@ -1,10 +1,11 @@
-/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through; full unrolling,
+/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through, and none; full unrolling,
  * without which arrays of vectors would live in memory; READ_ANEW; SHUFFLE_2, lanes of two vectors (of the extension's
  * types) by number. */
 #ifndef GOMLX_KERNELS_CPU_COMPILER_H
 #define GOMLX_KERNELS_CPU_COMPILER_H
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define NEVER_INLINE static __attribute__((noinline))
 #if defined(KERNELS_generic)
 #define UNROLL    /* plain C gains little by it, and its files would take minutes to compile */
 #elif defined(__clang__)
