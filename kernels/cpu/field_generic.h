@@ -5,7 +5,7 @@
 
 ALWAYS_INLINE vi windows_load_part(const uint8_t *p, int bits, int64_t n) {
     uint8_t bytes[4 * V_N] = { 0 };
-    vi v;
+    vi v = { 0 };
     memcpy(bytes, p, (size_t)(bits == 3 || bits == 6 ? 3 * n : bits == 5 ? 5 * n / 2 : 4 * n));
     for (int l = 0; l < V_N; l++) {
         const uint8_t *at = bytes + (bits == 3 || bits == 6 ? 3 * l : bits == 5 ? 5 * l / 2 : 4 * l);
