@@ -104,10 +104,39 @@ def shown(value):
         f"{type(value).__name__} {value!r:.80}"
 
 
+# Arguments of transformers, llama-cpp-python, mlx-lm and OpenAI's API: what does the same here, a name or a sentence.
+ELSEWHERE = {
+    "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "n_predict": "max_tokens",
+    "min_new_tokens": "min_tokens", "temp": "temperature", "repeat_penalty": "repetition_penalty",
+    "repeat_last_n": "penalty_last_n", "num_return_sequences": "n", "logprobs": "top_logprobs",
+    "stop_strings": "stop", "stopping_criteria": "stop", "eos_token_id": "stop_ids",
+    "logits_processor": "logits_processors", "past_key_values": "session", "reasoning_effort": "template_args",
+    "model_path": "path_or_name", "pretrained_model_name_or_path": "path_or_name", "torch_dtype": "dtype",
+    "n_ctx": "context_length", "max_seq_len": "context_length", "max_kv_size": "context_length",
+    "n_threads": "threads", "lr": "learning_rate",
+    "do_sample": "temperature=0 takes the likeliest token each time",
+    "stream": "What is returned is a stream: iterate over it, or read() all of it",
+    "streamer": "What is returned is a stream: iterate over it",
+    "sampler": "Samplers are options by name, such as temperature, top_p and top_k",
+    "prompt_cache": "A session of model.session() holds keys and values: session=",
+    "kv_bits": "load(kv_dtype='q8_0') holds keys and values in 8 bits",
+    "echo": "model.score(text) gives the log probabilities of a prompt",
+    "return_tensors": "encode(text, as_arrays=True) gives an array of NumPy",
+} | dict.fromkeys(("n_gpu_layers", "device", "device_map"), "Everything runs on the CPU")
+
+
+def hint(name, names):
+    """What may have been meant by a name that is none of these: a sentence with a space before it, or ""."""
+    here = ELSEWHERE.get(name, "")
+    if " " in here:
+        return f". {here}"
+    near = [here] if here and here in names else difflib.get_close_matches(name, names, 1)
+    return f". Did you mean {near[0]!r}?" if near else ""
+
+
 def unexpected(function, name, names):
     """What TypeError says of a keyword argument that a function does not have."""
-    near = difflib.get_close_matches(name, names, 1)
-    return f"{function}() got an unexpected keyword argument {name!r}" + (f". Did you mean {near[0]!r}?" if near else "")
+    return f"{function}() got an unexpected keyword argument {name!r}" + hint(name, names)
 
 
 def named(function: F) -> F:

@@ -1,7 +1,6 @@
 """load(): a path, a name of the hub or nothing at all becomes a Model."""
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import logging
@@ -79,9 +78,8 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
         wrong = next(iter(backend_options))
-        near = difflib.get_close_matches(wrong, inspect.signature(load).parameters, 1)
-        raise arguments.WrongType(f"load: the native backend has no option {wrong}"
-                                  + (f". Did you mean {near[0]!r}?" if near else ""))
+        names = set(inspect.signature(load).parameters)
+        raise arguments.WrongType(f"load: the native backend has no option {wrong}" + arguments.hint(wrong, names))
     path = locate(path_or_name, show_bars=bars.is_wanted(progress))
     if fits != "ignore":
         check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations)
@@ -182,6 +180,9 @@ def locate(path_or_name, show_bars=False, name="path_or_name"):
     if os.path.isdir(path):
         return gguf_in(path)
     if os.path.isfile(path):
+        if path.endswith((".safetensors", ".json")):
+            folder = os.path.dirname(path) or "."
+            raise _gomlx.Error(f"{path}: one file of a model; expected its folder, {folder!r}, or a .gguf file")
         return path
     if os.path.exists(path):
         raise OSError(f"{path!r} is a pipe or a device, expected a file or a folder")

@@ -9,7 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
-from gomlx import _gomlx, notebook
+from gomlx import _gomlx, arguments, notebook
+
+# What a call takes by keyword, for its error.
+CALL = ("pair", "add_special_tokens", "parse_special", "truncation", "padding", "threads")
 
 
 class Tokenizer(_gomlx.Tokenizer):
@@ -22,7 +25,7 @@ class Tokenizer(_gomlx.Tokenizer):
     A Tokenizer never changes; any number of threads may use it.
 
     chat_template           the template's text, or None
-    bos_token, eos_token, pad_token     texts of these tokens, or None
+    bos_token, eos_token, pad_token     texts of these tokens, or None; bos_token_id, ... their ids
     model_type              what config.json or GGUF's architecture calls the model, or None: see chat_format
     per_layer_inputs        whether the model has them (Gemma 4's small ones), which its built-in chat format asks
     """
@@ -87,6 +90,33 @@ class Tokenizer(_gomlx.Tokenizer):
             raise _gomlx.Error(f"{file}: the tokenizer has {self.vocab_size} ids, expected about as many as {rows_of} "
                                f"{rows}: it is another model's")
 
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of bos_token, or None."""
+        return self._id_of(self.bos_token)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of eos_token, or None; eos_ids names each id that ends a generation."""
+        return self._id_of(self.eos_token)
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The id of pad_token, or None."""
+        return self._id_of(self.pad_token)
+
+    def _id_of(self, token):
+        return self.token_to_id(token) if token is not None else None
+
+    def get_vocab(self) -> dict[str, int]:
+        """{token: id} of the whole vocabulary, the added tokens included."""
+        tokens = map(self.id_to_token, range(self.vocab_size))
+        return {token: i for i, token in enumerate(tokens) if token is not None}
+
+    def __len__(self) -> int:
+        """vocab_size."""
+        return self.vocab_size
+
     def _token_of(self, token_id):
         return self.id_to_token(token_id) if isinstance(token_id, int) and 0 <= token_id < self.vocab_size else None
 
@@ -101,6 +131,7 @@ class Tokenizer(_gomlx.Tokenizer):
                  **options: Any) -> _gomlx.Encoding | list[_gomlx.Encoding]:
         """The Encoding of a text, or of a pair of texts; of a list of texts (and one of pairs) a list of Encodings, made
         on the engine's threads. options: parse_special, truncation, padding as in encode()."""
+        arguments.known("Tokenizer.__call__", options, CALL)
         one = isinstance(text, (str, bytes))
         return (self.encoding if one else self.encoding_batch)(text, pair, add_special_tokens, **options)
 

@@ -178,12 +178,33 @@ def test_models_without_a_cache(capfd, monkeypatch, tmp_path):
         "gomlx: error: the cache has no model 'org/name'; 'gomlx models' lists what it has\n"
 
 
-@pytest.mark.parametrize("argv", [["generate"], ["nothing"], [], ["generate", "x", "--top-k", "many"],
+@pytest.mark.parametrize("argv", [["generate"], ["nothing"], ["--wrong"], ["generate", "x", "y"],
+                                  ["generate", "x", "--top-k", "many"],
                                   ["chat", "--wrong"]])
 def test_wrong_usage_is_status_2(capfd, argv):
     with pytest.raises(SystemExit) as raised:
         cli.main(argv)
     assert raised.value.code == 2 and capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("argv, told", [
+    (["generate", "x", "--tempature", "1"],
+     "gomlx generate: error: there is no option --tempature. Did you mean --temperature?"),
+    (["generate", "--max-new-tokens=3", "x"], "there is no option --max-new-tokens. Did you mean --max-tokens?"),
+    (["chat", "-p", "x"], "gomlx chat: error: there is no option -p. Did you mean the text by itself?"),
+    (["models", "verify", "--jsn"], "gomlx models verify: error: there is no option --jsn. Did you mean --json?"),
+    (["generate", "x", "--xyz"], "there is no option --xyz\n`gomlx help generate` lists what there is\n"),
+    (["tokens", "x", "y"], "gomlx tokens: error: there is no argument after these: y\n")])
+def test_an_option_that_is_not_there_is_told_with_what_may_have_been_meant(capfd, argv, told):
+    with pytest.raises(SystemExit) as raised:
+        cli.main(argv)
+    out, err = capfd.readouterr()
+    assert raised.value.code == 2 and out == "" and told in err and err.count("\n") == 2
+
+
+def test_without_a_command_the_commands_are_listed(capfd):
+    status, out, err = run(capfd)
+    assert status == 0 and err == "" and out == run(capfd, "help")[1] and "  generate " in out
 
 
 def test_an_error_is_one_line_and_status_1(capfd, tmp_path):
@@ -339,7 +360,8 @@ def test_tokens_of_a_conversation_and_of_a_text(capfd, monkeypatch):
     assert counts[0] == 0 and held - 1 <= counts[1] <= held     # the last token's keys are made when it goes on
 
 
-@pytest.mark.parametrize("typed", ["one\\\ntwo\\\nthree\n", '"""\none\ntwo\nthree\n"""\n', '"""\none\ntwo\nthree',
+@pytest.mark.parametrize("typed", ['"""one\ntwo\nthree"""\n', '"""  one\ntwo\nthree """\n',
+                                   "one\\\ntwo\\\nthree\n", '"""\none\ntwo\nthree\n"""\n', '"""\none\ntwo\nthree',
                                    "one\\\ntwo\\\nthree\\"])
 def test_a_question_of_several_lines(capfd, monkeypatch, tmp_path, typed):
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))

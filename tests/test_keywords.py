@@ -7,7 +7,7 @@ import gomlx
 import gomlx.core as mx
 import gomlx.nn as nn
 import gomlx.optimizers as optim
-from gomlx import arguments
+from gomlx import arguments, options
 
 X = mx.array([1.0, 2.0])
 PYTHON = {
@@ -60,6 +60,27 @@ def test_what_takes_any_field_of_sampling_knows_its_names(call, wrong, meant):
 def test_load_names_the_option_that_may_have_been_meant():
     with pytest.raises(TypeError, match="has no option context_len. Did you mean 'context_length'?"):
         gomlx.load(context_len=5)
+
+
+@pytest.mark.parametrize("call, told", [
+    (lambda model: model.generate("a", max_new_tokens=3), r"'max_new_tokens'. Did you mean 'max_tokens'\?"),
+    (lambda model: model.generate("a", temp=0.5), r"'temp'. Did you mean 'temperature'\?"),
+    (lambda model: model.chat("a", do_sample=False), "'do_sample'. temperature=0 takes the likeliest token each time"),
+    (lambda model: model.generate("a", stream=True), r"'stream'. What is returned is a stream: iterate .* read\(\) all"),
+    (lambda model: gomlx.load(n_ctx=512), r"has no option n_ctx. Did you mean 'context_length'\?"),
+    (lambda model: gomlx.load(model_path="x.gguf"), r"has no option model_path. Did you mean 'path_or_name'\?"),
+    (lambda model: gomlx.load(device="cuda"), "has no option device. Everything runs on the CPU"),
+    (lambda model: optim.SGD(lr=0.1), r"'lr'. Did you mean 'learning_rate'\?"),
+    (lambda model: model.tokenizer("a", return_tensors="np"), r"'return_tensors'. encode\(text, as_arrays=True\)")])
+def test_names_of_other_libraries_are_told_with_those_of_this_one(call, told):
+    with gomlx.load() as model, pytest.raises(TypeError, match=told):
+        call(model)
+
+
+def test_what_other_libraries_names_stand_for_is_there():
+    names = {"path_or_name", "context_length", "threads", "dtype", "learning_rate", *options.CHAT, *options.BATCH}
+    assert {one for one in arguments.ELSEWHERE.values() if " " not in one} <= names
+    assert not set(arguments.ELSEWHERE) & options.GENERATE
 
 
 def test_a_name_like_no_other_is_told_alone():

@@ -355,3 +355,10 @@ def test_long_pieces_are_not_quadratic(tmp_path):
     merges = [["a" * 2 ** k, "a" * 2 ** k] for k in range(10)]
     tok = load(tmp_path, model=bpe(tokens, merges))
     assert tok.encode("a" * (1 << 20)) == [10] * 1024
+
+
+def test_names_of_transformers_tokenizers():
+    tok = gomlx.Tokenizer.from_gguf(gomlx.loading.PACKAGED_FILE)
+    assert len(tok) == tok.vocab_size == len(tok.get_vocab())
+    assert all(tok.token_to_id(token) == i for token, i in tok.get_vocab().items())
+    assert (tok.eos_token_id, tok.pad_token_id, tok.bos_token_id) == (2, 0, None) and tok.eos_token == "<|im_end|>"

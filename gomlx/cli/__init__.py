@@ -15,6 +15,7 @@ here.
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
 
@@ -40,7 +41,7 @@ class Commands:
         made = self._subparsers.add_parser(name, help=help_text, description=help_text,
                                            epilog=f"`gomlx help {name}` has examples.",
                                            parents=[one() for one in parents])
-        made.set_defaults(run=run)
+        made.set_defaults(run=run, parser=made)
         made.examples = examples
         return made
 
@@ -48,7 +49,8 @@ class Commands:
 def parser():
     top = argparse.ArgumentParser(prog="gomlx", description="Runs open language models on this machine's CPUs.")
     top.add_argument("--version", action="version", version="gomlx " + gomlx.__version__)
-    commands = Commands(top.add_subparsers(required=True, metavar="COMMAND"))
+    top.set_defaults(run=manual.show, command=[], parser=top)
+    commands = Commands(top.add_subparsers(metavar="COMMAND"))
     for group in GROUPS:
         group.add(commands)
     return top
@@ -75,9 +77,35 @@ def main(argv=None):
             let_go(stream)
 
 
+# Options of other programs: what does the same here.
+ELSEWHERE = {"-c": "--context", "--ctx-size": "--context", "--do-sample": "--temperature"} | dict.fromkeys(
+    ("-p", "--prompt"), "the text by itself")
+
+
+def parsed(argv):
+    """The arguments; wrong usage ends the program, and tells of an option that may have been meant."""
+    top = parser()
+    args, rest = top.parse_known_args(argv)
+    wrong = next((one.partition("=")[0] for one in rest if one.startswith("-") and one != "-"), None)
+    if wrong is None and rest:
+        refuse(args, "there is no argument after these: " + " ".join(rest))
+    if wrong is not None:
+        options = [one for action in args.parser._actions for one in action.option_strings]
+        known = [one[2:].replace("-", "_") for one in options if one.startswith("--")]
+        near = re.search(r"'(\w+)'\?$", arguments.hint(wrong.lstrip("-").replace("-", "_"), known))
+        meant = ELSEWHERE.get(wrong) or ("--" + near[1].replace("_", "-") if near else None)
+        refuse(args, f"there is no option {wrong}" + (f". Did you mean {meant}?" if meant else ""))
+    return args
+
+
+def refuse(args, what):
+    page = args.parser.prog.replace("gomlx", "gomlx help", 1)
+    args.parser.exit(2, f"{args.parser.prog}: error: {what}\n`{page}` lists what there is\n")
+
+
 def run(argv):
     try:
-        args = parser().parse_args(argv)
+        args = parsed(argv)
         sys.stdout.reconfigure(errors="replace")
         status = args.run(args)
     except SystemExit:                          # after --help

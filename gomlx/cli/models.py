@@ -40,7 +40,7 @@ def add(commands):
         action = actions.add_parser(name, help=help_text, description=help_text)
         action.add_argument("names", metavar="NAME", **takes)
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-        action.set_defaults(run=run)
+        action.set_defaults(run=run, parser=action)
         action.examples = examples
 
 

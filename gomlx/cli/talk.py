@@ -20,7 +20,7 @@ HELP = '''\
 /load FILE        go on with a conversation that was written
 /reset            forget the conversation, but not the system message
 /exit             leave, as Ctrl-D does; Ctrl-C stops an answer
-A line that ends in \\ goes on in the next one. Between two lines of """ all lines are one question. //TEXT asks /TEXT.
+A line that ends in \\ goes on in the next one. What stands between """ and """ is one question. //TEXT asks /TEXT.
 '''
 HISTORY = 1000          # lines that are kept for the next conversation
 
@@ -66,12 +66,14 @@ class Conversation:
     def read(self):
         """A question, or a command: one line, or several. EOFError at the end of the input."""
         line = self.read_line("> ").strip()
-        if line == '"""':
-            lines = []
+        if line.startswith('"""'):
+            lines, line = [], line[3:]
             with contextlib.suppress(EOFError):             # an end of the input ends the question too
-                while (line := self.read_line('" ')).strip() != '"""':
+                while not line.rstrip().endswith('"""'):
                     lines.append(line)
-            return "\n".join(lines).strip()
+                    line = ""
+                    line = self.read_line('" ')
+            return "\n".join([*lines, line.rstrip().removesuffix('"""')]).strip()
         lines = []
         with contextlib.suppress(EOFError):
             while line.endswith("\\"):
