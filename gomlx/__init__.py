@@ -38,7 +38,11 @@ from gomlx.tokenizer import Tokenizer
 from gomlx.tool_calls import ToolCall
 
 if TYPE_CHECKING:       # what __getattr__ below imports
+    from gomlx import core as core
+    from gomlx import nn as nn
+    from gomlx import optimizers as optimizers
     from gomlx import profiling as profiling
+    from gomlx import utils as utils
     from gomlx.benchmark import bench, compare_reports
     from gomlx.conversion import convert
     from gomlx.state_bundle import StateBundle
@@ -47,7 +51,7 @@ logging.getLogger("gomlx").addHandler(logging.NullHandler())
 
 LATER = {"convert": "conversion", "bench": "benchmark", "compare_reports": "benchmark",     # few programs need them
          "StateBundle": "state_bundle"}
-MODULES = ("profiling",)        # they are attributes without being imported by name
+MODULES = ("core", "nn", "optimizers", "profiling", "utils")        # attributes without being imported by name
 __all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "Encoding", "Error", "FoundModel", "GGUFInfo",
            "GenerationOptions", "KvStateNotAvailable", "MemoryPlan", "Model", "ModelNotSupported", "Patch", "Probe", "ProbeEvent",
            "PromptCache", "Recorder", "Result", "Sampling", "Session", "StateBundle", "Steer", "Token", "TokenStream",
@@ -64,3 +68,7 @@ def __getattr__(name: str) -> Any:
     if name in LATER:
         return getattr(importlib.import_module("gomlx." + LATER[name]), name)
     raise AttributeError(f"module 'gomlx' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *MODULES, "__doc__", "__file__", "__name__", "__path__"})

@@ -198,7 +198,11 @@ class Inspectable:
             return self.tokenizer.encode_prompt(prompt)
         if isinstance(prompt, (bytes, bytearray, Mapping, Set)) or not hasattr(prompt, "__iter__"):
             raise TypeError(f"{name}: expected a str or token ids, got {arguments.shown(prompt)}")
-        return arguments.token_ids(name, prompt)
+        ids = list(prompt)
+        if ids and isinstance(ids[0], (str, Mapping)):
+            got = "texts, for generate_batch()" if isinstance(ids[0], str) else "messages, for chat()"
+            raise TypeError(f"{name}: expected one str or token ids, got a list of {got}")
+        return arguments.token_ids(name, ids)
 
     def _text_of(self, token):
         return self.tokenizer.decode([token], skip_special_tokens=False)

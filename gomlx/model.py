@@ -353,21 +353,22 @@ class Model(Inspectable):
         return [i for i in ids if i is not None and i < self.vocab_size and self.tokenizer.is_special(i)]
 
     @overload
-    def chat(self, messages: Sequence[Message], *, n: Literal[1] = 1, options: GenerationOptions | None = None,
-             **changes: Unpack[ChatOptions]) -> TokenStream: ...
+    def chat(self, messages: str | Sequence[Message], *, n: Literal[1] = 1,
+             options: GenerationOptions | None = None, **changes: Unpack[ChatOptions]) -> TokenStream: ...
     @overload
-    def chat(self, messages: Sequence[Message], *, n: Several, options: GenerationOptions | None = None,
+    def chat(self, messages: str | Sequence[Message], *, n: Several, options: GenerationOptions | None = None,
              **changes: Unpack[ChatOptions]) -> BatchStream: ...
     @overload
-    def chat(self, messages: Sequence[Message], *, n: int, options: GenerationOptions | None = None,
+    def chat(self, messages: str | Sequence[Message], *, n: int, options: GenerationOptions | None = None,
              **changes: Unpack[ChatOptions]) -> TokenStream | BatchStream: ...
     @shown_with(ChatOptions)
-    def chat(self, messages: Sequence[Message], *, n: int = 1, tools: Sequence[dict[str, Any]] | None = None,
+    def chat(self, messages: str | Sequence[Message], *, n: int = 1, tools: Sequence[dict[str, Any]] | None = None,
              add_generation_prompt: bool = True, template_args: dict[str, Any] | None = None,
              enable_thinking: bool | None = None, chat_format: str | None = None,
              parser: str | Parser | None = "auto", options: GenerationOptions | None = None,
              **changes: Unpack[GenerateOptions]) -> TokenStream | BatchStream:
-        """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template.
+        """Answers messages, a list of {"role": ..., "content": ...}, through the model's own chat template. A text is
+        one message of the user.
 
         template_args       further variables for the template
         enable_thinking     the template's switch for reasoning; None is its own default, and a template without one
@@ -399,6 +400,7 @@ class Model(Inspectable):
         """(the text of the messages, GenerationOptions) for _open()."""
         made = GenerationOptions(**options)
         tools = arguments.several("tools", tools, "a list of tools") if tools is not None else None
+        messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         render = partial(self._text_of_messages, tools=tools, add_generation_prompt=add_generation_prompt,
                          template_args=template_args, enable_thinking=enable_thinking, chat_format=chat_format)
         if made.session is not None and (held := made.session.ids):
@@ -457,17 +459,17 @@ class Model(Inspectable):
         return ThinkingBudget(parser, budget, closing)
 
     @overload
-    def logits(self, ids: Sequence[int]) -> _gomlx.array: ...
+    def logits(self, ids: str | Sequence[int]) -> _gomlx.array: ...
     @overload
-    def logits(self, ids: Sequence[Sequence[int]]) -> list[_gomlx.array]: ...
+    def logits(self, ids: Sequence[str] | Sequence[Sequence[int]]) -> list[_gomlx.array]: ...
     @overload
     def logits(self, ids: Ids) -> Any: ...
     def logits(self, ids: Any) -> _gomlx.array | list[_gomlx.array]:
-        """float32 [n, vocab]: the logits after each of n ids. Several lists of ids give a list of arrays, computed in
-        one batch, with the same bits as one by one."""
-        ids = list(ids)
+        """float32 [n, vocab]: the logits after each of n ids, or of those that encode() gives for a text. Several texts
+        or lists of ids give a list of arrays, computed in one batch, with the same bits as one by one."""
+        ids = self.encode(ids) if isinstance(ids, str) else list(ids)
         if ids and hasattr(ids[0], "__iter__") and getattr(ids[0], "ndim", 1):   # an array's items are arrays: ndim 0
-            return self._engine.logits([list(one) for one in ids])
+            return self._engine.logits([self.encode(one) if isinstance(one, str) else list(one) for one in ids])
         return self._engine.logits([ids])[0]
 
     def classify(self, prompts: Sequence[str | Ids], labels: Sequence[str | int] | None = None,

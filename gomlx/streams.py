@@ -304,17 +304,20 @@ class TokenStream(Stepper[_gomlx.Token]):
             self._lock.release()
 
     def read(self) -> Result:
+        """Reads to the end; returns the result."""
         for _ in self:
             pass
         return self.result
 
     def parts(self) -> Iterator[Part]:
+        """Iterates over Part(channel, text): the text as "reasoning", "answer" and "tool", without markup."""
         for _ in self:
             yield from self._made.parts
             self._made.parts = []
 
     @property
     def channel(self) -> str:
+        """Where the last token's text went: "reasoning", "answer" or "tool"."""
         made = self._made
         if made.reader is None:
             return "answer"
@@ -322,9 +325,15 @@ class TokenStream(Stepper[_gomlx.Token]):
 
     @property
     def result(self) -> Result:
+        """What the stream left; RuntimeError before it has ended."""
         if self._made.result is None:
             raise RuntimeError("the stream has not ended: read it to its end or close it first")
         return self._made.result
+
+    def __repr__(self) -> str:
+        result = self._made.result
+        said = f"ended by {result.finish_reason} after" if result else "not ended, iterate over it or read() it:"
+        return f"<gomlx.TokenStream {said} {len(self._made._ids)} tokens>"
 
     def _repr_html_(self) -> str:
         return notebook.token_stream(self._made._texts, self._made._logprobs, self._made.result)
@@ -475,10 +484,13 @@ class BatchStream(Stepper[tuple[int, _gomlx.Token]]):
         self._leave(self._cut_short(self._results) if all(one.error is None for one in self._results) else None)
 
     def ended(self, index: int) -> Result | None:
+        """The Result of a prompt, or None while it goes on."""
         made = self._made[index]
         return made.result if made is not None else None
 
     def read(self, progress: Progress = True) -> list[Result]:
+        """Reads to the end; returns the results. progress: True shows a bar on a terminal or in a notebook, False
+        none; a callable is called with numbers from 0 to 1."""
         count, ended = len(self._openers), 0
         with bars.reporting(bars.check(progress), "generating", count) as report:
             for _, token in self:
@@ -489,19 +501,27 @@ class BatchStream(Stepper[tuple[int, _gomlx.Token]]):
 
     @property
     def results(self) -> list[Result]:
+        """A Result for each prompt, in their order; RuntimeError before all have ended."""
         if self._results is None:
             raise RuntimeError("the batch has not ended: read it to its end or close it first")
         return self._results
 
     @property
     def stats(self) -> dict[str, Any]:
+        """prompts, prompt_tokens, cached_tokens, generated_tokens, seconds, tokens_per_second: of all together."""
         self.results
         return self._stats
 
     @property
     def profile(self) -> dict[str, Any] | None:
+        """profile=True: what the engine did for all together."""
         self.results
         return self._profile
+
+    def __repr__(self) -> str:
+        results = self._results
+        said = "ended" if results is not None else "not ended, iterate over it or read() it"
+        return f"<gomlx.BatchStream of {len(self._openers)}, {said}>"
 
 
 def rate(count, seconds):

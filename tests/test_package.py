@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import gomlx
-import gomlx.core
+import gomlx.core as mx
 from gomlx import loading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -117,7 +117,7 @@ def test_logits_of_a_batch_are_those_of_each(model):
 
 
 def test_ids_may_be_an_array(model):
-    ids = gomlx.core.array([1, 2, 3])
+    ids = mx.array([1, 2, 3])
     assert model.logits(ids).tolist() == model.logits([1, 2, 3]).tolist()
     assert finish(model.generate(ids, max_tokens=4, seed=1))[1].tokens == \
         finish(model.generate([1, 2, 3], max_tokens=4, seed=1))[1].tokens
@@ -131,6 +131,18 @@ def test_stop_text_is_cut_and_ends_the_stream(model):
     assert "".join(token.text for token in tokens) == result.text
     _, several = finish(model.generate("Once upon a time", max_tokens=60, temperature=0, stop=["never", word]))
     assert several.text == result.text
+
+
+def test_a_text_is_one_message_of_the_user(model):
+    messages = [{"role": "user", "content": "Tell me a story."}]
+    expected = model.chat(messages, max_tokens=20, seed=3).read()
+    assert model.chat("Tell me a story.", max_tokens=20, seed=3).read().tokens == expected.tokens
+    both = model.chat("Tell me a story.", max_tokens=20, seed=3, n=2).read(progress=False)
+    assert both[0].tokens == expected.tokens
+    session = model.session()
+    model.chat("Tell me a story.", max_tokens=5, temperature=0, session=session).read()
+    result = model.chat("And then?", max_tokens=5, temperature=0, session=session, append=True).read()
+    assert result.cached_tokens > 0 and model.decode(session.ids).count("<|im_start|>user") == 2
 
 
 def test_chat_ends_with_the_turn(model):
@@ -210,6 +222,10 @@ def test_wrong_arguments(model):
     for wrong in (b".", [3], [".", None]):
         with pytest.raises(TypeError, match="stop"):
             model.generate("x", stop=wrong)
+    with pytest.raises(TypeError, match=r"prompt: expected one str .*, got a list of texts, for generate_batch\(\)"):
+        model.generate(["x", "y"])
+    with pytest.raises(TypeError, match=r"got a list of messages, for chat\(\)"):
+        model.generate([{"role": "user", "content": "x"}])
 
 
 def test_closing_is_idempotent_and_final():
@@ -231,6 +247,9 @@ def test_paths_that_hold_no_model(tmp_path):
         gomlx.load(tmp_path)
     with pytest.raises(gomlx.Error, match="a.gguf"):
         gomlx.load(tmp_path / "a.gguf")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(gomlx.Error, match=f"one file of a model; expected its folder, '{tmp_path}', or a .gguf file"):
+        gomlx.load(tmp_path / "model.safetensors")
 
 
 def test_a_folder_with_one_gguf_is_that_model(tmp_path):
@@ -299,9 +318,31 @@ def test_what_templates_can_do(shared, name, able):
     assert abilities.of_chat(gomlx.Tokenizer.from_file(os.path.join(shared, "data", "tokenizers", name))) == able
 
 
+def test_streams_say_where_they_are(model):
+    stream = model.generate("Once", max_tokens=3, temperature=0)
+    assert repr(stream) == "<gomlx.TokenStream not ended, iterate over it or read() it: 0 tokens>"
+    stream.read()
+    assert repr(stream) == "<gomlx.TokenStream ended by length after 3 tokens>"
+    batch = model.generate_batch(["Once", "The"], max_tokens=2)
+    assert repr(batch) == "<gomlx.BatchStream of 2, not ended, iterate over it or read() it>"
+    batch.read(progress=False)
+    assert repr(batch) == "<gomlx.BatchStream of 2, ended>"
+
+
+def test_modules_are_attributes_without_being_imported():
+    code = ("import gomlx, sys; assert 'gomlx.nn' not in sys.modules; "
+            "print(gomlx.core.array(1).item(), gomlx.nn.Linear(1, 2).weight.shape, gomlx.optimizers.SGD.__name__, "
+            "gomlx.utils.tree_map.__name__, [one for one in ('Any', 'LATER', 'nn') if one in dir(gomlx)])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 (2, 1) SGD tree_map ['nn']\n"
+
+
 def test_conveniences(model):
     assert model.encode("Once upon") == model.tokenizer.encode_prompt("Once upon")
     assert model.decode(model.encode("Once upon")) == "Once upon"
+    assert mx.array_equal(model.logits("Once upon"), model.logits(model.encode("Once upon")))
+    several = model.logits(["Once upon", "The"])
+    assert [one.shape[0] for one in several] == [2, 1] and mx.array_equal(several[1], model.logits("The"))
     assert model.num_layers == model.info["n_layers"]
     assert (model.info["quant_bits"], model.info["quant_group"], model.info["quant_type"]) == (8, 32, "Q8_0")
 
