@@ -38,6 +38,13 @@ typedef struct {
     gm_glu_kind act; float alpha, limit;
 } gm_experts_args;
 
+/* One row of each sequence, with max_blocks, the blocks that a cache may have, and n_blocks, those that one has now; n:
+ * rows. */
+typedef gm_attention_args gm_attention_rows_args;
+/* Layers with a state, over rows of `sequences`; n: rows. */
+typedef struct { gm_cached_conv_args layer; int64_t sequences; } gm_recurrent_conv_args;
+typedef struct { gm_cached_gated_delta_args layer; int64_t sequences; } gm_recurrent_delta_args;
+
 /* x [items, tokens, k] @ matrix.T of MLX's quantised matrices, chosen as in gm_group_matmul_args; n: items. */
 typedef struct {
     gm_grouped w;

@@ -151,7 +151,7 @@ CUTTING = re.compile(r"\bGRAIN\w*|\w*_FLOPS\b|\bkernels_(?:gemm|panel|packed)\w*
                      r"\bGM_(?:GEMM|SDPA_(?!DIM)|GROUP|QUERY_TILE|SCAN_BLOCK|DELTA_ROWS|CONV_CHANNELS|EXPERT_COLUMNS|DENSE)\w*|"
                      r"->(?:panel_rows|gemm_\w+|act_pairs)\b")
 RECORDING = re.compile(r"\bqueue_(?:kernels|launch)\(|\bLAUNCH\(|\bengine_kernels\(")
-NOT_MOVED = {"csrc/ops/ops.h", "csrc/ops/product.c", "csrc/ops/conv_node.c", "csrc/ops/attention.c", "csrc/ops/recurrent.c"}
+NOT_MOVED = {"csrc/ops/ops.h", "csrc/ops/product.c", "csrc/ops/conv_node.c"}
 
 
 def test_operations_leave_cutting_to_the_backend():

@@ -60,24 +60,6 @@ static gm_status cached_infer(gm_array *const *in, int n_in, const void *param, 
     return GM_OK;
 }
 
-/* One query for each sequence: the keys are split into blocks, so that long contexts keep all threads busy. */
-static gm_status split_rows(gm_queue *q, gm_attention_args *a, int64_t n, const int32_t *n_blocks, int64_t max_blocks) {
-    const gm_kernels *kernels = queue_kernels(q);
-    const int64_t window_blocks = a->window / GM_KV_BLOCK + 2;
-    const bool windowed = a->window > 0 && window_blocks < max_blocks;
-    a->max_blocks = windowed ? window_blocks : max_blocks;
-    a->n_blocks = windowed ? NULL : n_blocks;
-    a->partial = queue_scratch(q, (size_t)(n * a->n_heads * a->max_blocks * (a->head_dim + 2)) * sizeof(float));
-    if (!a->partial)
-        return error_code();
-    GM_TRY(queue_launch(q, kernels->attention_split, a, sizeof *a, n * a->n_kv_heads * (windowed ? window_blocks : 1),
-                        1, 0));
-    if (!windowed)
-        queue_scale(q, n_blocks);
-    queue_fence(q);
-    return queue_launch(q, kernels->attention_merge, a, sizeof *a, n * a->n_heads, 1 + 4096 / a->head_dim, 0);
-}
-
 static gm_status cached_eval(gm_array *out, gm_queue *q) {
     const cached_param *p = out->param;
     const gm_attention_spec *spec = &p->spec;
@@ -103,16 +85,17 @@ static gm_status cached_eval(gm_array *out, gm_queue *q) {
                               .positions = batch.positions, .kv_type = p->kv_type, .n_heads = spec->n_heads,
                               .n_kv_heads = spec->n_kv_heads, .head_dim = spec->head_dim, .window = spec->window,
                               .scale = spec->scale, .softcap = spec->softcap, .sinks = sink, .tiles = batch.tiles};
-    GM_TRY(LAUNCH(q, rope_cache, n, 1 + 8192 / (q_dim + 2 * kv_dim), 0, .q_out = rotated, .q = qd, .k = kd, .v = vd,
-                  .angles = angles, .q_stride = q_dim, .k_stride = kv_dim, .v_stride = kv_dim, .keys = args.keys,
-                  .values = args.values, .sequence = args.sequence, .positions = args.positions,
-                  .kv_type = args.kv_type, .n_heads = spec->n_heads, .n_kv_heads = spec->n_kv_heads,
-                  .head_dim = spec->head_dim, .half = out->in[IN_ANGLES]->shape[2]));
+    GM_TRY(DISPATCH(q, rope_cache, n, .q_out = rotated, .q = qd, .k = kd, .v = vd,
+                    .angles = angles, .q_stride = q_dim, .k_stride = kv_dim, .v_stride = kv_dim, .keys = args.keys,
+                    .values = args.values, .sequence = args.sequence, .positions = args.positions,
+                    .kv_type = args.kv_type, .n_heads = spec->n_heads, .n_kv_heads = spec->n_kv_heads,
+                    .head_dim = spec->head_dim, .half = out->in[IN_ANGLES]->shape[2]));
     queue_fence(q);
-    if (p->shape.tiles == 0)
-        return split_rows(q, &args, n, batch.n_blocks, p->max_blocks);
-    return queue_launch(q, queue_kernels(q)->attention, &args, sizeof args,
-                        (int64_t)p->shape.tiles * spec->n_kv_heads, 1, 0);
+    if (p->shape.tiles)
+        return DISPATCH_ARGS(q, attention, p->shape.tiles, &args);
+    args.max_blocks = p->max_blocks;
+    args.n_blocks = batch.n_blocks;
+    return DISPATCH_ARGS(q, attention_rows, n, &args);
 }
 
 const gm_op cached_attention_op = {.name = "cached_attention", .n_in = INPUTS, .n_out = 1,

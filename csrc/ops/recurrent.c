@@ -45,17 +45,17 @@ static gm_status conv_infer(gm_array *const *in, int n_in, const void *param, gm
 
 static gm_status conv_eval(gm_array *out, gm_queue *q) {
     const recurrent_param *p = out->param;
-    const int64_t channels = out->shape[1], blocks = (channels + GM_CONV_CHANNELS - 1) / GM_CONV_CHANNELS;
     const float *x, *weight;
     const gm_batch_view batch = batch_view(array_ptr(out->in[IN_BATCH]), &p->shape);
     GM_TRY(float_operand(q, out->in[IN_X], &x));
     GM_TRY(float_operand(q, out->in[IN_X + 1], &weight));
     GM_TRY(array_alloc(out, q));
     queue_fence(q);
-    const int64_t n = p->shape.sequences, rows = p->shape.rows / n + 1, taps = out->in[IN_X + 1]->shape[1];
-    return LAUNCH(q, cached_conv, n * blocks, 1 + 32768 / (rows * taps * GM_CONV_CHANNELS), 0, .out = array_ptr(out),
-                  .x = x, .weight = weight, .states = batch_caches(&batch, &p->shape, p->slot, 0),
-                  .positions = batch.positions, .first = batch.first, .channels = channels, .taps = taps);
+    return DISPATCH(q, recurrent_conv, p->shape.rows, .sequences = p->shape.sequences,
+                    .layer = {.out = array_ptr(out), .x = x, .weight = weight,
+                              .states = batch_caches(&batch, &p->shape, p->slot, 0), .positions = batch.positions,
+                              .first = batch.first, .channels = out->shape[1],
+                              .taps = out->in[IN_X + 1]->shape[1]});
 }
 
 const gm_op cached_conv_op = {.name = "cached_conv", .n_in = IN_X + 2, .n_out = 1, .nondiff = UINT32_MAX,
@@ -94,20 +94,19 @@ static gm_status delta_infer(gm_array *const *in, int n_in, const void *param, g
 
 static gm_status delta_eval(gm_array *out, gm_queue *q) {
     const recurrent_param *p = out->param;
-    const int64_t n = p->shape.sequences, heads = p->n_value_heads, values = out->shape[1] / heads;
+    const int64_t heads = p->n_value_heads, values = out->shape[1] / heads;
     const int64_t keys = out->in[IN_Q]->shape[1] / p->n_key_heads;
-    const int64_t blocks = (values + GM_DELTA_ROWS - 1) / GM_DELTA_ROWS, rows = p->shape.rows / n + 1;
     const float *in[5];
     const gm_batch_view batch = batch_view(array_ptr(out->in[IN_BATCH]), &p->shape);
     for (int i = 0; i < 5; i++)
         GM_TRY(float_operand(q, out->in[IN_Q + i], &in[i]));
     GM_TRY(array_alloc(out, q));
     queue_fence(q);
-    return LAUNCH(q, cached_gated_delta, n * heads * blocks, 1 + 65536 / (rows * keys * GM_DELTA_ROWS + 1), 0,
-                  .out = array_ptr(out), .q = in[0], .k = in[1], .v = in[2], .decay = in[3], .beta = in[4],
-                  .states = batch_caches(&batch, &p->shape, p->slot, 1), .positions = batch.positions,
-                  .first = batch.first, .n_heads = heads, .n_key_heads = p->n_key_heads, .n_keys = keys,
-                  .n_values = values, .tiled = p->tiled != 0);
+    return DISPATCH(q, recurrent_delta, p->shape.rows, .sequences = p->shape.sequences,
+                    .layer = {.out = array_ptr(out), .q = in[0], .k = in[1], .v = in[2], .decay = in[3], .beta = in[4],
+                              .states = batch_caches(&batch, &p->shape, p->slot, 1), .positions = batch.positions,
+                              .first = batch.first, .n_heads = heads, .n_key_heads = p->n_key_heads, .n_keys = keys,
+                              .n_values = values, .tiled = p->tiled != 0});
 }
 
 const gm_op cached_gated_delta_op = {.name = "cached_gated_delta", .n_in = IN_X + 5, .n_out = 1, .nondiff = UINT32_MAX,

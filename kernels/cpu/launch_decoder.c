@@ -1,4 +1,4 @@
-/* launch_decoder.c - fused parts of decoders, and attention over plain arrays. */
+/* launch_decoder.c - fused parts of decoders, attention over caches and over plain arrays. */
 #include "cpu/launch.h"
 
 bool cpu_rope_angles(gm_recorder *r, const gm_rope_angles_args *a, int64_t n) {
@@ -11,6 +11,48 @@ bool cpu_rope(gm_recorder *r, const gm_rope_args *a, int64_t n) { return LAUNCH(
 
 bool cpu_gated_delta(gm_recorder *r, const gm_gated_delta_args *a, int64_t n) {
     return LAUNCH(r, gated_delta, a, n, 1 + 65536 / (a->n_tokens * a->n_keys + 1), 0);
+}
+
+/* ---- attention over the caches of sequences ---- */
+bool cpu_rope_cache(gm_recorder *r, const gm_rope_cache_args *a, int64_t n) {
+    return LAUNCH(r, rope_cache, a, n, 1 + 8192 / ((a->n_heads + 2 * a->n_kv_heads) * a->head_dim), 0);
+}
+
+bool cpu_attention(gm_recorder *r, const gm_attention_args *a, int64_t n) {
+    return LAUNCH(r, attention, a, n * a->n_kv_heads, 1, 0);
+}
+
+/* The keys are split into blocks, so that long contexts keep all threads busy. */
+bool cpu_attention_rows(gm_recorder *r, const gm_attention_rows_args *a, int64_t n) {
+    gm_attention_args rows = *a;
+    const int64_t window_blocks = a->window / GM_KV_BLOCK + 2;
+    const bool windowed = a->window > 0 && window_blocks < a->max_blocks;
+    if (windowed) {
+        rows.max_blocks = window_blocks;
+        rows.n_blocks = NULL;
+    }
+    rows.partial = r->workspace(r, (size_t)(n * a->n_heads * rows.max_blocks * (a->head_dim + 2)) * sizeof(float));
+    if (!rows.partial ||
+        !LAUNCH(r, attention_split, &rows, n * a->n_kv_heads * (windowed ? window_blocks : 1), 1, 0))
+        return false;
+    if (!windowed)
+        r->scale(r, a->n_blocks);
+    r->fence(r);
+    return LAUNCH(r, attention_merge, &rows, n * a->n_heads, 1 + 4096 / a->head_dim, 0);
+}
+
+/* ---- layers with a state: rows of several sequences, so many each and one more ---- */
+bool cpu_recurrent_conv(gm_recorder *r, const gm_recurrent_conv_args *a, int64_t n) {
+    const gm_cached_conv_args *conv = &a->layer;
+    const int64_t blocks = (conv->channels + GM_CONV_CHANNELS - 1) / GM_CONV_CHANNELS, rows = n / a->sequences + 1;
+    return LAUNCH(r, cached_conv, conv, a->sequences * blocks, 1 + 32768 / (rows * conv->taps * GM_CONV_CHANNELS), 0);
+}
+
+bool cpu_recurrent_delta(gm_recorder *r, const gm_recurrent_delta_args *a, int64_t n) {
+    const gm_cached_gated_delta_args *delta = &a->layer;
+    const int64_t blocks = (delta->n_values + GM_DELTA_ROWS - 1) / GM_DELTA_ROWS, rows = n / a->sequences + 1;
+    return LAUNCH(r, cached_gated_delta, delta, a->sequences * delta->n_heads * blocks,
+                  1 + 65536 / (rows * delta->n_keys * GM_DELTA_ROWS + 1), 0);
 }
 
 /* ---- attention over plain arrays: kv heads have `rows` queries each ---- */
