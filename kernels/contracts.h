@@ -1,5 +1,5 @@
-/* contracts.h - arguments of contracts (contracts.def) that are not those of one kernel in kernels.h. Where a contract has a
- * kernel's arguments, what that kernel is given as workspace is left 0: the backend fills it in. */
+/* contracts.h - arguments of contracts (contracts.def) that are not those of one kernel in kernels.h. Where a contract
+ * has a kernel's arguments, what that kernel is given as workspace is left 0: the backend fills it in. */
 #ifndef GOMLX_CONTRACTS_H
 #define GOMLX_CONTRACTS_H
 #include "kernels.h"
@@ -24,8 +24,8 @@ typedef struct {                             /* out [tokens, rows] = act(x @ gat
     gm_glu_kind kind;
 } gm_packed_glu_args;
 
-/* out [tokens, out_dim] = the sum over a token's `slots` experts of weight * down(act(gate x) * up x); n: tokens. A stack holds
- * the panels of expert 0, then 1, ...; which product an expert's rows are for is data. */
+/* out [tokens, out_dim] = the sum over a token's `slots` experts of weight * down(act(gate x) * up x); n: tokens. A
+ * stack holds the panels of expert 0, then 1, ...; which product an expert's rows are for is data. */
 typedef struct {
     const void *data; int format;
     const float *bias;                       /* [experts, rows] or NULL */

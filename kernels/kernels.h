@@ -1,4 +1,4 @@
-/* kernels.h - the one interface between csrc and kernels: a table of functions on pointers.
+/* kernels.h - the loops of the processor, a table of functions on pointers, and their arguments, which contracts share.
  *  (1) kernels see no array, allocate nothing and never fail: their callers have checked everything.
  *  (2) A kernel is serial over [begin, end) of its range (kernels.def says of what); the launcher cuts ranges.
  *  (3) Each output element is a fixed tree of operations given by its shape alone, never by the range, the tile,

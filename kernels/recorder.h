@@ -1,8 +1,8 @@
 /* recorder.h - how operations ask a backend for work: by contracts, functions that record what is to run.
- *  (1) An operation says what, and of how much (contracts.def). Into which launches that is cut, in which layouts and over
- *      which workspaces, is the backend's matter, and changes no bit of the result.
- *  (2) A contract reads and writes no element: they may not be there yet, or in another memory. Shapes, strides and lists
- *      among its arguments it may read; they live as long as what is recorded.
+ *  (1) An operation says what, and of how much (contracts.def). Into which launches that is cut, in which layouts
+ *      and over which workspaces, is the backend's matter, and changes no bit of the result.
+ *  (2) A contract reads and writes no element: they may not be there yet, or in another memory. Shapes, strides
+ *      and lists among its arguments it may read; they live as long as what is recorded.
  *  (3) All that a contract needs comes from the recorder: csrc/core/queue.c is the one that there is. */
 #ifndef GOMLX_RECORDER_H
 #define GOMLX_RECORDER_H
@@ -31,9 +31,9 @@ struct gm_recorder {
     int (*threads)(const gm_recorder *r);                  /* that will work on it */
     /* Copies args and records fn over [0, n), in pieces of about `grain`; nothing where n is 0. */
     bool (*launch)(gm_recorder *r, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags);
-    void (*scale)(gm_recorder *r, const int32_t *factor);  /* the range of the last launch is n * *factor when it runs */
+    void (*scale)(gm_recorder *r, const int32_t *factor);  /* the last launch's range is n * *factor when it runs */
     void (*fence)(gm_recorder *r);                         /* launches after this see the results of those before it */
-    void *(*workspace)(gm_recorder *r, size_t bytes);      /* for the operation that is recorded; NULL: the recorder failed */
+    void *(*workspace)(gm_recorder *r, size_t bytes);      /* for this operation; NULL: the recorder failed */
     void *(*arguments)(gm_recorder *r, size_t bytes);      /* lives as long as the launches; NULL likewise */
 };
 #endif

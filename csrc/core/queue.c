@@ -200,7 +200,8 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
     q->multi_since |= !solo;
     q->any_multi |= !solo;
     q->launches[q->count++] = (launch){.fn = fn, .args = copy, .n = n, .grain = grain > 0 ? grain : 1,
-                                       .barrier = barrier, .solo = solo, .ftz = (flags & LAUNCH_FTZ) != 0, .work = q->work};
+                                       .barrier = barrier, .solo = solo, .ftz = (flags & LAUNCH_FTZ) != 0,
+                                       .work = q->work};
     return GM_OK;
 }
 

@@ -26,8 +26,8 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
 void queue_scale(gm_queue *q, const int32_t *factor);
 /* Launches after this see the results of those before it. Needed only between launches of one node. */
 void queue_fence(gm_queue *q);
-/* A word that a kernel sets to 1 where it finds no answer: then the queue's run ends with GM_ESTATE and the message, which
- * lives as long as the launches: a constant, or of queue_arena. NULL with GM_ENOMEM. */
+/* A word that a kernel sets to 1 where it finds no answer: then the queue's run ends with GM_ESTATE and the message,
+ * which lives as long as the launches: a constant, or of queue_arena. NULL with GM_ENOMEM. */
 int32_t *queue_flag(gm_queue *q, const char *message);
 /* The same for an index that is out of range for an axis of `size` items: GM_EINDEX. op is a constant. */
 gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size);
@@ -39,9 +39,6 @@ gm_status queue_writes(gm_queue *q, gm_buffer *b);
 #define DISPATCH_ARGS(q, name, n, args)                                                              \
     (queue_recorder(q)->contracts->name(queue_recorder(q), args, n) ? GM_OK : error_code())
 gm_recorder *queue_recorder(gm_queue *q);
-
-#define LAUNCH(q, name, n, grain, flags, ...)                                                        \
-    queue_launch(q, queue_kernels(q)->name, &(gm_##name##_args){__VA_ARGS__}, sizeof(gm_##name##_args), n, grain, flags)
 
 /* For graph.c */
 /* Drops the launches from `count` on, of a node whose recording failed. Nothing more may be recorded before a reset. */
@@ -61,8 +58,8 @@ void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the
 /* Before the start: where work and wait_ns of the run are added, or NULL. */
 void queue_profile(gm_queue *q, gm_phase_profile *profile);
 void queue_start(gm_queue *q, int n_threads);
-/* GM_OK, GM_AGAIN at the deadline (0: none), what a flag says, or GM_ESTATE in a child forked meanwhile, which has not the other
- * threads. */
+/* GM_OK, GM_AGAIN at the deadline (0: none), what a flag says, or GM_ESTATE in a child forked meanwhile, which has not
+ * the other threads. */
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);
 /* Launches from the first that are known to have run to their end; asked between steps, or after the last one. */
 int64_t queue_ran(const gm_queue *q);

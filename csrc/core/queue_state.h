@@ -1,4 +1,4 @@
-/* queue_state.h - what a queue holds, for those who record it (queue.c, queue_memory.c) and who run it (queue_cpu.c). */
+/* queue_state.h - what a queue holds: for what records it (queue.c, queue_memory.c) and what runs it (queue_cpu.c). */
 #ifndef GOMLX_CORE_QUEUE_STATE_H
 #define GOMLX_CORE_QUEUE_STATE_H
 #include "base/team.h"
@@ -72,7 +72,7 @@ struct gm_queue {
     _Atomic bool cancelled;
 };
 
-/* Returns the buffers that the recording holds. Their marks are written under the run lock only: a queue that dies outside
- * it leaves them stale, which its unique epoch makes harmless. */
+/* Returns the buffers that the recording holds. Their marks are written under the run lock only: a queue that dies
+ * outside it leaves them stale, which its unique epoch makes harmless. */
 void queue_release(gm_queue *q, bool clear_marks);
 #endif

@@ -38,7 +38,8 @@ static gm_status unary_eval(gm_array *out, gm_queue *q) {
     GM_TRY(out->dtype == x->dtype ? array_alloc_like(out, q, 0) : array_alloc(out, q));
     GM_TRY(loop_make(q, x->ndim, x->shape, 1, (const int64_t *const[]){x->strides}, &l));
     return DISPATCH(q, unary, out->size, .out = array_ptr(out), .in = array_ptr(x),
-                  .op = (gm_unary_op)p->function, .type = x->dtype, .ndim = l.ndim, .shape = l.shape, .strides = l.strides[0]);
+                    .op = (gm_unary_op)p->function, .type = x->dtype, .ndim = l.ndim, .shape = l.shape,
+                    .strides = l.strides[0]);
 }
 
 /* c + sign * x**2 */

@@ -1,5 +1,5 @@
-/* launch.h - what the files of the processor's contracts (launch_*.c) share: cpu_NAME records the launches of NAME. They are
- * compiled once; the loops that they name are those of the recorder's instruction set. */
+/* launch.h - what the files of the processor's contracts (launch_*.c) share: cpu_NAME records the launches of NAME.
+ * They are compiled once; the loops that they name are those of the recorder's instruction set. */
 #ifndef GOMLX_KERNELS_CPU_LAUNCH_H
 #define GOMLX_KERNELS_CPU_LAUNCH_H
 #include "recorder.h"

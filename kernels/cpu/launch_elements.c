@@ -32,7 +32,8 @@ bool cpu_unary(gm_recorder *r, const gm_unary_args *a, int64_t n) {
 }
 
 bool cpu_binary(gm_recorder *r, const gm_binary_args *a, int64_t n) {
-    const bool heavy = a->op == GM_B_POWER || a->op == GM_B_REMAINDER || a->op == GM_B_LOGADDEXP || a->op == GM_B_ARCTAN2;
+    const bool heavy = a->op == GM_B_POWER || a->op == GM_B_REMAINDER || a->op == GM_B_LOGADDEXP ||
+                       a->op == GM_B_ARCTAN2;
     return LAUNCH(r, binary, a, n, heavy ? GRAIN : GRAIN_LIGHT, 0);
 }
 
@@ -45,7 +46,9 @@ bool cpu_pad(gm_recorder *r, const gm_pad_args *a, int64_t n) {
 }
 
 /* ---- indices ---- */
-bool cpu_positions(gm_recorder *r, const gm_positions_args *a, int64_t n) { return LAUNCH(r, positions, a, n, GRAIN, 0); }
+bool cpu_positions(gm_recorder *r, const gm_positions_args *a, int64_t n) {
+    return LAUNCH(r, positions, a, n, GRAIN, 0);
+}
 
 /* Copies go at the speed of memory: pieces are larger than those of arithmetic. */
 bool cpu_take(gm_recorder *r, const gm_take_args *a, int64_t n) {

@@ -1,6 +1,6 @@
 /* launch_experts.c - mixtures of experts: pairs of token and expert sorted by expert, products over each one's rows.
- * Which expert has how many rows is found when it runs: launches cover the most that there can be, and kernels share out
- * what there is. Source: Shazeer et al. 2017; sorted as in Gale et al., MegaBlocks, 2022. */
+ * Which expert has how many rows is found when it runs: launches cover the most that there can be, and kernels share
+ * out what there is. Source: Shazeer et al. 2017; sorted as in Gale et al., MegaBlocks, 2022. */
 #include <string.h>
 #include "cpu/launch.h"
 
@@ -21,7 +21,8 @@ static bool sort_pairs(gm_recorder *r, const gm_experts_args *a, int64_t tokens,
     g.order = at += a->experts;
     g.place = at += pairs;
     *out = (sorting){.groups = g, .pairs = pairs, .slots = a->slots, .most = most};
-    const gm_expert_sort_args args = {.groups = g, .ids = a->ids, .counts = counts, .pairs = pairs, .experts = a->experts};
+    const gm_expert_sort_args args = {.groups = g, .ids = a->ids, .counts = counts, .pairs = pairs,
+                                      .experts = a->experts};
     return LAUNCH(r, expert_sort, &args, 1, 1, 0);
 }
 
@@ -29,7 +30,8 @@ static bool sort_pairs(gm_recorder *r, const gm_experts_args *a, int64_t tokens,
 #define PIECE_PRODUCT 262144     /* multiply-adds of a piece at one token: some microseconds, and of memory traffic */
 #define SMALL_PRODUCT 140000     /* what is not worth handing from core to core */
 
-static gm_expert_stack stack_of(gm_recorder *r, const gm_matrix_stack *w, int64_t rows, int64_t k, const void *x, float *out) {
+static gm_expert_stack stack_of(gm_recorder *r, const gm_matrix_stack *w, int64_t rows, int64_t k, const void *x,
+                                float *out) {
     return (gm_expert_stack){.product = {.out = out, .out_stride = rows, .x = x, .x_stride = k, .weight = w->data,
                                          .format = w->format, .bias = w->bias, .rows = rows, .k = k},
                              .matrix_bytes = kernels_packed_bytes(r->kernels, w->format, rows, k),
@@ -61,7 +63,8 @@ static bool multiply(gm_recorder *r, const sorting *sorted, const gm_expert_stac
     }
     a.groups = sorted->groups;
     a.units = units;
-    return LAUNCH(r, expert_matmul, &a, stacks * units, work < SMALL_PRODUCT ? stacks * units : 1, product_flags(first));
+    const int64_t grain = work < SMALL_PRODUCT ? stacks * units : 1;
+    return LAUNCH(r, expert_matmul, &a, stacks * units, grain, product_flags(first));
 }
 
 /* Sorted rows for gate and up, in the forms that they want: float32, int8 activations. */

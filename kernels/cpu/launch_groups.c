@@ -10,8 +10,12 @@ bool cpu_group_quantize(gm_recorder *r, const gm_group_quantize_args *a, int64_t
 bool cpu_group_dequantize(gm_recorder *r, const gm_group_dequantize_args *a, int64_t n) {
     return LAUNCH(r, group_dequantize, a, n, 1 + GRAIN / 4 / a->from.group, 0);
 }
-bool cpu_fp8_encode(gm_recorder *r, const gm_fp8_encode_args *a, int64_t n) { return LAUNCH(r, fp8_encode, a, n, GRAIN, 0); }
-bool cpu_fp8_decode(gm_recorder *r, const gm_fp8_decode_args *a, int64_t n) { return LAUNCH(r, fp8_decode, a, n, GRAIN, 0); }
+bool cpu_fp8_encode(gm_recorder *r, const gm_fp8_encode_args *a, int64_t n) {
+    return LAUNCH(r, fp8_encode, a, n, GRAIN, 0);
+}
+bool cpu_fp8_decode(gm_recorder *r, const gm_fp8_decode_args *a, int64_t n) {
+    return LAUNCH(r, fp8_decode, a, n, GRAIN, 0);
+}
 
 /* ---- products ---- */
 #define SMALL_PRODUCT 60000      /* multiply-adds that are not worth handing from core to core */
@@ -34,8 +38,8 @@ bool cpu_quantized_matmul(gm_recorder *r, const gm_quantized_matmul_args *a, int
     const int64_t rows = a->x_count * a->tokens, blocks = (w->rows + GM_GROUP_ROWS - 1) / GM_GROUP_ROWS;
     const int64_t line = group_arranged(r->kernels->lanes, w->mode, w->bits, w->group, w->k);
     float *arranged = r->workspace(r, (size_t)(rows * line) * sizeof *arranged + 1);
-    const gm_group_arrange_args arrange = {.out = arranged, .in = a->x, .in_type = a->x_type, .k = w->k, .mode = w->mode,
-                                           .bits = w->bits, .group = w->group};
+    const gm_group_arrange_args arrange = {.out = arranged, .in = a->x, .in_type = a->x_type, .k = w->k,
+                                           .mode = w->mode, .bits = w->bits, .group = w->group};
     if (!arranged || !LAUNCH(r, group_arrange, &arrange, rows, 1 + GRAIN / (w->k + 1), 0))
         return false;
     r->fence(r);
@@ -44,7 +48,8 @@ bool cpu_quantized_matmul(gm_recorder *r, const gm_quantized_matmul_args *a, int
 }
 
 bool cpu_quantized_matmul_columns(gm_recorder *r, const gm_quantized_matmul_columns_args *a, int64_t n) {
-    const int64_t k = a->w.k, tokens = n * a->tokens, units = group_column_units(r->kernels->lanes, a->w.bits, k, tokens);
+    const int64_t k = a->w.k, tokens = n * a->tokens;
+    const int64_t units = group_column_units(r->kernels->lanes, a->w.bits, k, tokens);
     const gm_group_matmul_columns_args product = product_of(a, a->x, n);
     return LAUNCH(r, group_matmul_columns, &product, units, piece(units, a->w.rows * (k * tokens / units + 1)), 0);
 }

@@ -1,4 +1,5 @@
-/* launch_matrices.c - products with packed matrices: parts of tokens, pieces of panels, rows that are packed on the way. */
+/* launch_matrices.c - products with packed matrices: parts of tokens, pieces of panels, rows that are packed on the
+ * way. */
 #include <assert.h>
 #include "cpu/launch.h"
 
@@ -23,8 +24,8 @@ bool cpu_quantize_act(gm_recorder *r, const gm_quantize_act_args *a, int64_t n) 
 }
 
 /* ---- parts of tokens ---- */
-/* They run side by side: pieces are then some tens of microseconds, so that threads end together, and activations stay in
- * the second-level cache. The parts of a matrix of few rows are half as large. All are whole tiles. */
+/* They run side by side: pieces are then some tens of microseconds, so that threads end together, and activations stay
+ * in the second-level cache. The parts of a matrix of few rows are half as large. All are whole tiles. */
 #define PART_TOKENS 128
 #define FEW_ROWS 1280
 
@@ -42,8 +43,8 @@ static const void *rows_from(const void *x, gm_row_form form, int64_t k, int64_t
 }
 
 /* ---- slabs ---- */
-/* A matrix that is not packed yet is packed some rows at a time, which are multiplied while they are in the cache: whole
- * blocks of activations, whatever the panels. */
+/* A matrix that is not packed yet is packed some rows at a time, which are multiplied while they are in the cache:
+ * whole blocks of activations, whatever the panels. */
 #define SLAB_BYTES ((int64_t)512 << 10)
 #define SLAB_UNIT 64
 static_assert(SLAB_UNIT % GM_DENSE_PANEL == 0 && SLAB_UNIT % 32 == 0, "whole panels, whole blocks of activations");
@@ -72,15 +73,16 @@ static bool slab_pack(gm_recorder *r, const gm_matrix *w, int64_t first, int64_t
     }
     *packed = memory;
     const gm_pack_args a = {.out = memory, .in = (const char *)w->data + (w->row_map ? 0 : first * row_bytes(w)),
-                            .row_map = w->row_map ? w->row_map + first : NULL, .format = w->format, .rows = n, .k = w->k};
+                            .row_map = w->row_map ? w->row_map + first : NULL, .format = w->format, .rows = n,
+                            .k = w->k};
     return LAUNCH(r, pack, &a, kernels_panels(r->kernels, w->format, n), 1, LAUNCH_PART);
 }
 
 /* ---- products ---- */
 /* Panels of a piece of `matrices` that have `panels` each, work: multiply-adds for one of them. At most some
- * microseconds of work, and of memory traffic when there is one token. Within that a matrix is 16 pieces, for its threads
- * to end together; a small one is not worth handing its parts from core to core. Panels of a piece share what is made of
- * many tokens. */
+ * microseconds of work, and of memory traffic when there is one token. Within that a matrix is 16 pieces, for its
+ * threads to end together; a small one is not worth handing its parts from core to core. Panels of a piece share what
+ * is made of many tokens. */
 static int64_t piece_panels(int64_t panels, int64_t work, int64_t tokens, bool rounded, int matrices) {
     int64_t most = 262144 / work, grain = panels / 16;
     if (tokens > 1 && most < 4)
@@ -103,7 +105,8 @@ static bool multiply_slab(gm_recorder *r, const gm_packed_matmul_args *a, int64_
     const gm_kernels *kernels = r->kernels;
     const bool rounded = a->form == GM_FORM_BF16;
     const int64_t panels = kernels_panels(kernels, w->format, n), share = part_tokens(w);
-    const int64_t grain = piece_panels(panels, kernels_panel(kernels, w->format) * w->k * tokens + 1, tokens, rounded, 1);
+    const int64_t work = kernels_panel(kernels, w->format) * w->k * tokens + 1;
+    const int64_t grain = piece_panels(panels, work, tokens, rounded, 1);
     const gm_kernel kernel = rounded ? kernels->matmul_bf16
                              : a->form == GM_FORM_INT8 ? kernels->matmul_int8 : kernels->matmul_float;
     for (int64_t first = 0; first < tokens; first += share) {
@@ -150,9 +153,9 @@ static bool multiply_glu_slab(gm_recorder *r, const gm_packed_glu_args *a, int64
     for (int64_t first = 0; first < tokens; first += share) {
         const gm_matmul_args product = {.x = rows_from(a->x, a->form, k, first), .x_stride = k, .x_bf16 = rounded,
                                         .rows = n, .k = k, .tokens = tokens - first < share ? tokens - first : share};
-        gm_matmul_glu_args part = {.out = (void *)rows_from(a->out, a->out_form, gate->rows, first), .form = a->out_form,
-                                   .int8 = int8, .bf16 = rounded, .gate = product, .up = product, .glu.kind = a->kind,
-                                   .row = row, .out_rows = gate->rows};
+        gm_matmul_glu_args part = {.out = (void *)rows_from(a->out, a->out_form, gate->rows, first),
+                                   .form = a->out_form, .int8 = int8, .bf16 = rounded, .gate = product,
+                                   .up = product, .glu.kind = a->kind, .row = row, .out_rows = gate->rows};
         part.gate.weight = weights[0];
         part.gate.format = gate->format;
         part.up.weight = weights[1];

@@ -1,4 +1,4 @@
-/* launch_sort.c - sorting, of which a long row is done by all threads, and scans, of which a long row goes by blocks. */
+/* launch_sort.c - sorting, of which all threads do a long row, and scans, of which a long row goes by blocks. */
 #include "cpu/launch.h"
 
 /* ---- running sums ---- */
@@ -90,7 +90,8 @@ bool cpu_sort(gm_recorder *r, const gm_sort_args *a, int64_t n) {
         for (int64_t i = 0; i < n; i++) {
             if (i)
                 r->fence(r);
-            if (!sort_long_row(r, a, (char *)a->out + i * a->length * out_item, (const char *)a->in + i * a->length * item))
+            if (!sort_long_row(r, a, (char *)a->out + i * a->length * out_item,
+                               (const char *)a->in + i * a->length * item))
                 return false;
         }
         return true;
@@ -104,5 +105,7 @@ bool cpu_partition(gm_recorder *r, const gm_partition_args *a, int64_t n) {
     return LAUNCH(r, partition, a, n, row_grain(a->length), 0);
 }
 
-bool cpu_topk(gm_recorder *r, const gm_topk_args *a, int64_t n) { return LAUNCH(r, topk, a, n, grain_for(a->length), 0); }
+bool cpu_topk(gm_recorder *r, const gm_topk_args *a, int64_t n) {
+    return LAUNCH(r, topk, a, n, grain_for(a->length), 0);
+}
 bool cpu_search(gm_recorder *r, const gm_search_args *a, int64_t n) { return LAUNCH(r, search, a, n, GRAIN / 16, 0); }
