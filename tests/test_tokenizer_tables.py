@@ -1,16 +1,16 @@
-"""The committed tables of Unicode (csrc/text/generated) are what tools/unicode_tables.py writes from its facts. Two
-files of facts are test data, the third is what tools/unicode_facts.py learns from Hugging Face's library."""
+"""The committed tables of Unicode (csrc/text/generated) are what tools/unicode_tables.py writes from its facts, files
+of the folder GOMLX_UNICODE_FACTS or of the test data."""
 import importlib.util
 import os
 import pathlib
 import re
-import shutil
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 GENERATED = ROOT / "csrc" / "text" / "generated"
-SHARED = pathlib.Path(os.environ.get("GOMLX_SHARED", ROOT.parent / "shared")) / "data" / "tokenizer-vectors"
+SHARED = pathlib.Path(os.environ.get("GOMLX_SHARED", ROOT.parent / "shared"))
+FACTS = pathlib.Path(os.environ.get("GOMLX_UNICODE_FACTS", SHARED / "data" / "tokenizer-vectors"))
 
 
 def tool(name):
@@ -35,19 +35,14 @@ def test_every_generated_file_names_the_same_facts():
     assert len({hash_in(GENERATED / name) for name in names}) == 1
 
 
-@pytest.mark.slow
 def test_the_script_writes_exactly_the_committed_tables(tmp_path):
     tables = tool("unicode_tables")
-    for name in tables.FACTS[:2]:
-        if not (SHARED / name).exists():
-            pytest.skip(f"no test data: tokenizer-vectors/{name} (set GOMLX_SHARED)")
-        shutil.copy(SHARED / name, tmp_path)
-    pytest.importorskip("tokenizers")
-    pytest.importorskip("regex")
-    tool("unicode_facts").main(tmp_path)
-    facts = [(tmp_path / name).read_bytes() for name in tables.FACTS]
+    for name in tables.FACTS:
+        if not (FACTS / name).exists():
+            pytest.skip(f"no facts: {name} (set GOMLX_UNICODE_FACTS; tools/unicode_facts.py writes the characters)")
+    facts = [(FACTS / name).read_bytes() for name in tables.FACTS]
     if tables.hash_of(facts) != hash_in(GENERATED / "unicode_tables.inc"):
-        pytest.skip("tokenizers, regex or the test data are of another version than the committed tables")
-    tables.main(tmp_path, tmp_path)
+        pytest.skip("the facts are of another version than the committed tables")
+    tables.main(FACTS, tmp_path)
     for path in GENERATED.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name

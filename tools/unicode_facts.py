@@ -1,6 +1,6 @@
 """Queries Hugging Face's library for every scalar value and writes the answers, for tools/unicode_tables.py.
 
-    python tools/unicode_facts.py FOLDER          (needs tokenizers 0.23 and regex; takes half a minute)
+    python tools/unicode_facts.py FOLDER          (needs tokenizers 0.23 and regex; takes minutes)
 
 Writes FOLDER/characters_hf0.23.3.json. Ranges are pairs of first and last scalar. The library shows grapheme clusters
 only through a charsmap; which rule joins a scalar to the one before it comes from the `regex` package, whose Unicode is
