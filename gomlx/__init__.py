@@ -58,7 +58,7 @@ __all__ = ["AxisError", "BatchStream", "Cancelled", "ContextLengthExceeded", "En
            "Tokenizer", "ToolCall", "Validation", "__version__", "backends", "bench", "compare_reports", "convert",
            "discover", "gguf_info", "load", "plan_memory", "sample", "sample_probabilities"]
 
-arguments.name_constructors(globals(), set(__all__) & globals().keys())
+arguments.name_public(globals(), set(__all__) & globals().keys())
 
 
 def __getattr__(name: str) -> Any:
@@ -66,7 +66,9 @@ def __getattr__(name: str) -> Any:
     if name in MODULES:
         return importlib.import_module("gomlx." + name)
     if name in LATER:
-        return getattr(importlib.import_module("gomlx." + LATER[name]), name)
+        module = importlib.import_module("gomlx." + LATER[name])
+        arguments.name_public(vars(module), (name,))
+        return getattr(module, name)
     raise AttributeError(f"module 'gomlx' has no attribute {name!r}")
 
 

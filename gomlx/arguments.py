@@ -1,8 +1,10 @@
 """Checks of arguments, whose errors name the argument, what came and what was expected."""
 from __future__ import annotations
 
+import abc
 import difflib
 import functools
+import inspect
 import numbers
 import operator
 import os
@@ -12,6 +14,8 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+# Of a function that takes any keyword argument, or that begins to run later.
+ANY_NAMES_OR_LATER = inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -142,7 +146,7 @@ def unexpected(function, name, names):
 def named(function: F) -> F:
     """A decorator: where the caller gives a keyword argument that the function does not have, the error names the one
     that may have been meant. From Python 3.13 on the interpreter does."""
-    if sys.version_info >= (3, 13):
+    if sys.version_info >= (3, 13) or function.__code__.co_flags & ANY_NAMES_OR_LATER or hasattr(function, "_names_told"):
         return function
 
     @functools.wraps(function)
@@ -153,19 +157,39 @@ def named(function: F) -> F:
             told = re.fullmatch(r"(.*)\(\) got an unexpected keyword argument '(.*)'", str(error))
             if told is None or error.__traceback__.tb_next is not None:         # it comes from within
                 raise
-            import inspect
             names = [one.name for one in inspect.signature(function).parameters.values() if one.kind not in (
                 one.POSITIONAL_ONLY, one.VAR_POSITIONAL, one.VAR_KEYWORD)]
             raise TypeError(unexpected(told[1], told[2], names)) from None
+    call._names_told = True
     return call
 
 
-def name_constructors(namespace, names):
-    """`named` for the constructors, written in Python, of those of the names that are classes."""
+def name_public(namespace, names=None):
+    """`named` for those of the names of a namespace that are functions written in Python, and for the constructors and
+    public methods of those that are classes. names: None for all that a module without __all__ defines."""
+    if names is None:
+        names = [name for name, value in namespace.items() if not name.startswith("_")
+                 and getattr(value, "__module__", None) == namespace["__name__"]]
     for name in names:
-        constructor = vars(namespace[name]).get("__init__") if isinstance(namespace[name], type) else None
-        if isinstance(constructor, types.FunctionType):
-            namespace[name].__init__ = named(constructor)
+        value = namespace[name]
+        if isinstance(value, types.FunctionType):
+            namespace[name] = made = named(value)
+            home = vars(sys.modules[value.__module__])
+            if home.get(name) is value:                     # pickle wants to find it there
+                home[name] = made
+        elif type(value) in (type, abc.ABCMeta):
+            for one in (value, *value.__mro__[1:]):
+                if one.__module__.startswith("gomlx."):
+                    name_methods(one)
+
+
+def name_methods(kind):
+    for name, member in list(vars(kind).items()):
+        function = getattr(member, "__func__", member)
+        if not isinstance(function, types.FunctionType) or name.startswith("_") and name != "__init__":
+            continue
+        if (made := named(function)) is not function:
+            setattr(kind, name, made if member is function else type(member)(made))
 
 
 def known(function, given, names):

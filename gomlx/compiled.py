@@ -14,7 +14,6 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
-from gomlx.arguments import named
 from gomlx.transforms import need_function, shapeless_tracing, tracing
 from gomlx.trees import become, containers, fill, flatten, hollow, restore, unflatten
 
@@ -107,7 +106,6 @@ class _Compiled(Generic[P, R]):
         return graph, hollow(result), None if self._outputs is None else hollow(self._outputs)
 
 
-@named
 def compile(fun: Callable[P, R], inputs: Any = None, outputs: Any = None,
             shapeless: bool = False) -> _Compiled[P, R]:
     """fun as a graph that is traced once for each structure, dtypes and shapes of its arguments, simplified, and with

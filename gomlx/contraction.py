@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx, dtypes
 from gomlx._gomlx import array
-from gomlx.arguments import named
 
 if TYPE_CHECKING:
     from gomlx._gomlx import StreamOrDevice
@@ -180,7 +179,6 @@ def _product(x, tx, y, ty, keep, sizes):
     return z.reshape([sizes[c] for c in order]), "".join(order)
 
 
-@named
 def einsum(subscripts: str, *operands: array, stream: StreamOrDevice = None) -> array:
     """The sum of products that the subscripts say: "ij,jk->ik" is a matrix product. "..." stands for leading dimensions
     that broadcast; without "->" the output has the subscripts that occur once, in alphabetical order."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from gomlx import _gomlx as mx
 from gomlx import architectures, arguments, bars, gguf_file, io, layouts, loading, vocabulary, weights
-from gomlx.arguments import named
 from gomlx.bars import Progress
 from gomlx.weights import Grouped
 
@@ -30,7 +29,6 @@ COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 ALWAYS_F32 = re.compile(r".*(_norm|ffn_gate_inp|ffn_gate_inp_shexp|ssm_conv1d|attn_sinks|rope_freqs)\.(weight|bias)$")
 
 
-@named
 def convert(source: str | os.PathLike[str], destination: str | os.PathLike[str], quantize: str | None = None, *,
             overwrite: bool = False, progress: Progress = True) -> dict[str, Any]:
     """Writes a model in another container, or with its weights in another form; tokenizer and chat template come along.

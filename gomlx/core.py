@@ -20,6 +20,7 @@ from . import transforms as _transforms
 from ._gomlx import *  # noqa: F403 - its __all__ is the catalogue
 from ._gomlx import __all__ as _catalogue
 from ._gomlx import fast, fft, linalg, random
+from .arguments import name_public as _name_public
 from .compiled import *  # noqa: F403
 from .contraction import *  # noqa: F403
 from .devices import *  # noqa: F403
@@ -48,6 +49,7 @@ _aliases = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "ar
             "empty_like": "zeros_like", "permute_dims": "transpose", "pow": "power"}
 globals().update({alias: globals()[name] for alias, name in _aliases.items()})
 matrix_norm = linalg.norm
+_name_public(vars(_spectrogram), ("stft", "istft"))
 fft.stft, fft.istft = _spectrogram.stft, _spectrogram.istft
 
 # So that `import gomlx.core.random` finds what `gomlx.core.random` is.
@@ -58,3 +60,6 @@ _sys.modules.update({f"{__name__}.{name}": module for name, module in _submodule
 _parts = (_compiled, _contraction, _devices, _dtypes, _evaluation, _exported, _io, _ordered, _printing, _transforms)
 __all__ = sorted({*_catalogue, *_aliases, *_submodules, "e", "euler_gamma", "inf", "matrix_norm", "nan", "newaxis",
                   "pi", *(name for part in _parts for name in part.__all__)})
+for _module, _names in ((globals(), __all__), (vars(cuda), cuda.__all__), (vars(distributed), distributed.__all__),
+                        (vars(metal), metal.__all__)):
+    _name_public(_module, _names)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _gomlx
-from .arguments import named
 
 if TYPE_CHECKING:
     from ._gomlx import Operand, StreamOrDevice
@@ -43,7 +42,6 @@ def is_available(backend: str = "any") -> bool:
     return backend in ("any", "ring")
 
 
-@named
 def init(strict: bool = False, backend: str = "any", *, all_gather_factory: Any = None) -> Group:
     """The group of all processes: this one. With strict it must be of several, which it cannot be."""
     if backend not in _BACKENDS:
@@ -60,31 +58,26 @@ def _identity(name, x, group, stream):
     return x if isinstance(x, _gomlx.array) else _gomlx.array(x)
 
 
-@named
 def all_sum(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The sum over the processes."""
     return _identity("all_sum", x, group, stream)
 
 
-@named
 def all_max(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The maximum over the processes."""
     return _identity("all_max", x, group, stream)
 
 
-@named
 def all_min(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The minimum over the processes."""
     return _identity("all_min", x, group, stream)
 
 
-@named
 def all_gather(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """The arrays of all processes, one behind another along the first axis."""
     return _identity("all_gather", x, group, stream)
 
 
-@named
 def sum_scatter(x: Operand, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """This process's share of the sum over the processes."""
     return _identity("sum_scatter", x, group, stream)
@@ -95,20 +88,17 @@ def _alone(name, x, group, stream):
     raise ValueError(f"{name}: a group of one process has nobody to talk to")
 
 
-@named
 def send(x: Operand, dst: int, *, group: Group | None = None, stream: StreamOrDevice = None) -> _gomlx.array:
     """Sends an array to another process."""
     return _alone("send", x, group, stream)
 
 
-@named
 def recv(shape: Sequence[int], dtype: _gomlx.Dtype, src: int, *, group: Group | None = None,
          stream: StreamOrDevice = None) -> _gomlx.array:
     """Receives an array from another process."""
     return _alone("recv", 0, group, stream)
 
 
-@named
 def recv_like(x: _gomlx.array, src: int, *, group: Group | None = None,
               stream: StreamOrDevice = None) -> _gomlx.array:
     """Receives an array of the shape and dtype of x from another process."""

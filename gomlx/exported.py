@@ -10,7 +10,6 @@ from typing import IO, Any, Literal, overload
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
-from gomlx.arguments import named
 from gomlx.compiled import FUSED, PLAIN, WHOLE
 from gomlx.primitives import steps
 from gomlx.transforms import need_function, shapeless_tracing, tracing
@@ -94,7 +93,6 @@ class FunctionExporter:
             self.close()
 
 
-@named
 def exporter(file: str | os.PathLike[str], fun: Callable[..., Any], *, shapeless: bool = False,
              metadata: str | None = None) -> FunctionExporter:
     """A FunctionExporter, which exports several traces of a function to a file.
@@ -168,7 +166,6 @@ class _Imported:
 def import_function(file: str | os.PathLike[str], return_metadata: Literal[False] = False) -> _Imported: ...
 @overload
 def import_function(file: str | os.PathLike[str], return_metadata: Literal[True]) -> tuple[_Imported, str]: ...
-@named
 def import_function(file: str | os.PathLike[str], return_metadata: bool = False) -> _Imported | tuple[_Imported, str]:
     """The function of a file that export_function wrote: it takes arrays as export_function does, and returns a tuple
     of arrays. With return_metadata a pair: the function, and the text that was saved with it ("" when there was none).

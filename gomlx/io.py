@@ -18,7 +18,6 @@ import zlib
 from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
 from . import _gomlx as mx
-from .arguments import named
 
 if TYPE_CHECKING:
     from ._gomlx import StreamOrDevice
@@ -208,7 +207,6 @@ def _load_npy(file, name):
     return mx.transpose(array) if fortran else array
 
 
-@named
 def save(file: File, arr: mx.array) -> None:
     """Saves the array in .npy format, to a path or a file object."""
     if not isinstance(arr, mx.array):
@@ -255,7 +253,6 @@ def _load_npz(file):
 
 # ---- safetensors ----
 
-@named
 def save_safetensors(file: File, arrays: dict[str, mx.array], metadata: dict[str, str] | None = None) -> None:
     """Saves a dict of arrays, and one of strings, in .safetensors format."""
     if not isinstance(arrays, dict):
@@ -353,7 +350,6 @@ def load(file: File, /, format: Literal["npz", "safetensors", "gguf"], return_me
 @overload
 def load(file: File, /, format: str | None = None, return_metadata: bool = False, *,
          stream: StreamOrDevice = None) -> Any: ...
-@named
 def load(file: File, /, format: str | None = None, return_metadata: bool = False, *,
          stream: StreamOrDevice = None) -> Any:
     """Loads an array, or a dict of arrays, from an npy, npz, safetensors or GGUF file (a path or a file object).
@@ -389,7 +385,6 @@ def load(file: File, /, format: str | None = None, return_metadata: bool = False
     return (arrays, metadata) if return_metadata else arrays
 
 
-@named
 def save_gguf(file: File, arrays: dict[str, mx.array], metadata: dict[str, Any] | None = None) -> None:
     """Saves a dict of arrays, and one of strings, lists of strings and arrays of at most one dimension, as GGUF."""
     from . import gguf_file

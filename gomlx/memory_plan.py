@@ -13,7 +13,6 @@ import os
 from dataclasses import dataclass, field
 
 from gomlx import _gomlx, arguments, notebook
-from gomlx.arguments import named
 
 CONTEXT_CAP = 262144                            # no plan goes beyond it by itself
 CONTEXT_FLOOR = 4096
@@ -82,7 +81,6 @@ class MemoryPlan:
         return notebook.memory_plan(self)
 
 
-@named
 def plan_memory(path: str | os.PathLike[str] | None = None, *, context: int | None = None, kv_dtype: str | None = None,
                 dtype: str | None = None, batch: int = 1, budget: int | None = None) -> MemoryPlan:
     """What loading and running a model takes, from its headers alone.

@@ -34,7 +34,8 @@ def text(value, most=MOST_CHARACTERS) -> str:
 
 
 def box(*parts) -> str:
-    return "<div>" + "".join(parts) + "</div>"
+    """The outermost element. MathJax, versions 2 and 3, leaves it alone: a `$` in a text is a `$`."""
+    return "<div class='tex2jax_ignore mathjax_ignore'>" + "".join(parts) + "</div>"
 
 
 def title(what, *notes) -> str:

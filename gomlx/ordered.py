@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
-from gomlx.arguments import named
 
 if TYPE_CHECKING:
     from gomlx._gomlx import StreamOrDevice
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["median", "unique"]
 
 
-@named
 def median(a: array, /, axis: int | Sequence[int] | None = None, keepdims: bool = False, *,
            stream: StreamOrDevice = None) -> array:
     """The middle value over axes, the mean of both middle ones of an even number; floating point, or complex64 in the
@@ -41,7 +39,6 @@ def median(a: array, /, axis: int | Sequence[int] | None = None, keepdims: bool 
     return out.reshape([1 if i in axes else d for i, d in enumerate(a.shape)]) if keepdims else out
 
 
-@named
 def unique(a: array, /, size: int, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
            fill_value: Any = None, *, stream: StreamOrDevice = None) -> Any:
     """The sorted distinct values of the flattened array: exactly `size` of them, the smallest, padded with fill_value

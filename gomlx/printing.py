@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from . import _gomlx
-from .arguments import named
 
 
 class PrintOptions:
@@ -14,7 +13,6 @@ class PrintOptions:
         self.precision = precision
 
 
-@named
 def set_printoptions(precision: int = -1) -> None:
     """Digits behind the point of the numbers in printed arrays; -1 for six significant ones."""
     _gomlx._set_print_precision(PrintOptions(precision).precision)
@@ -38,7 +36,6 @@ class _PrintOptionsContext:
         set_printoptions(self._kept.pop())
 
 
-@named
 def printoptions(precision: int = -1) -> _PrintOptionsContext:
     """The options for the time of a with statement."""
     return _PrintOptionsContext(precision)

@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gomlx.arguments import name_public
+
 
 def totals(phase: dict[str, Any]) -> dict[str, Any]:
     """launches, pieces, barriers, ns, thread_ns and bytes of all classes of a phase together."""
@@ -69,3 +71,6 @@ def phase_lines(name, phase):
         yield f"  {work:20} {ns / passes / 1e3:10.1f} us {100 * ns / max(busy, 1):5.1f} %{counted}"
     if phase["sample_calls"]:
         yield f"  {'drawing':20} {phase['sample_ns'] / phase['sample_calls'] / 1e3:10.1f} us a token, after the pass"
+
+
+name_public(globals())

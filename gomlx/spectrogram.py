@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
-from gomlx.arguments import named
 
 if TYPE_CHECKING:
     from gomlx._gomlx import StreamOrDevice
@@ -28,7 +27,6 @@ def _sizes(name, n_fft, hop_length, win_length, window):
     return hop, _gomlx.pad(window, (left, n_fft - width - left))
 
 
-@named
 def stft(x: array, n_fft: int = 2048, hop_length: int | None = None, win_length: int | None = None,
          window: array | None = None, center: bool = True, pad_mode: str = "reflect", norm: str = "backward",
          onesided: bool | None = None, stream: StreamOrDevice = None) -> array:
@@ -56,7 +54,6 @@ def stft(x: array, n_fft: int = 2048, hop_length: int | None = None, win_length:
     return out.swapaxes(1, 2).reshape([*x.shape[:-1], out.shape[-1], frames])
 
 
-@named
 def istft(stft_matrix: array, n_fft: int | None = None, hop_length: int | None = None, win_length: int | None = None,
           window: array | None = None, center: bool = True, norm: str = "backward", onesided: bool | None = None,
           length: int | None = None, stream: StreamOrDevice = None) -> array:

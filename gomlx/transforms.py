@@ -13,7 +13,6 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 from gomlx import _gomlx
 from gomlx._gomlx import array
-from gomlx.arguments import named
 from gomlx.dtypes import inexact, issubdtype
 from gomlx.trees import flatten, hollow, lend, take_back, unflatten
 
@@ -106,7 +105,6 @@ def value_and_grad(fun: Callable[Concatenate[array, P], R], argnums: Literal[0] 
 @overload
 def value_and_grad(fun: Callable[P, R], argnums: int | Sequence[int] | None = None,
                    argnames: str | Sequence[str] = ()) -> _Transformed[P, tuple[R, Any]]: ...
-@named
 def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] | None = None,
                    argnames: str | Sequence[str] = ()) -> Any:
     """A function that returns (value of fun, its gradient) with respect to the chosen arguments.
@@ -124,7 +122,6 @@ def grad(fun: Callable[Concatenate[array, P], array], argnums: Literal[0] | None
 @overload
 def grad(fun: Callable[P, array], argnums: int | Sequence[int] | None = None,
          argnames: str | Sequence[str] = ()) -> _Transformed[P, Any]: ...
-@named
 def grad(fun: Callable[..., array], argnums: int | Sequence[int] | None = None,
          argnames: str | Sequence[str] = ()) -> Any:
     """A function that returns the gradient of fun, which returns a scalar array. See value_and_grad."""
@@ -197,7 +194,6 @@ def _run(name, fun, tracers):
     return list(out)
 
 
-@named
 def vjp(fun: Callable[..., array | Sequence[array]], primals: Sequence[array],
         cotangents: Sequence[array]) -> tuple[list[array], list[array]]:
     """(outputs, vector-Jacobian products): lists of arrays. primals and cotangents: lists or tuples of arrays; a
@@ -219,7 +215,6 @@ def vjp(fun: Callable[..., array | Sequence[array]], primals: Sequence[array],
     return outputs, _zeros_where_none(found, traced)
 
 
-@named
 def jvp(fun: Callable[..., array | Sequence[array]], primals: Sequence[array],
         tangents: Sequence[array]) -> tuple[list[array], list[array]]:
     """(outputs, Jacobian-vector products): lists of arrays. A tangent for each primal, of its shape."""
@@ -300,7 +295,6 @@ class _Batches(threading.local):
 _batches = _Batches()
 
 
-@named
 def vmap(fun: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> _Transformed[P, R]:
     """fun over a batch: each array of its arguments has an axis of the batch, or None where it has not. in_axes and
     out_axes: an int, or a tree of ints and None that is a prefix of the arguments (of the one argument, where there is
@@ -479,7 +473,6 @@ def _match(argument, gradient, out):
             _match(item, gradient.get(key) if isinstance(gradient, dict) else None, out)
 
 
-@named
 def checkpoint(fun: Callable[P, R]) -> _Transformed[P, R]:
     """fun, of which only inputs and outputs are kept for the gradient: what lies between is computed again there.
     Arrays that fun captures have no gradient."""

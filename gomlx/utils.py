@@ -8,6 +8,8 @@ from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
+from gomlx.arguments import name_public
+
 __all__ = ["tree_flatten", "tree_map", "tree_map_with_path", "tree_merge", "tree_reduce", "tree_unflatten"]
 
 CONTAINERS = (list, tuple, dict)
@@ -23,19 +25,26 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[..
 
     Each tree of `rest` contains `tree`'s structure, and gives fn one more argument.
     """
+    return mapped(fn, tree, rest, is_leaf)
+
+
+def mapped(fn, tree, rest, is_leaf):
     if is_leaf is not None and is_leaf(tree):
         return fn(tree, *rest)
     if isinstance(tree, (list, tuple)):
-        return rebuild(tree, [tree_map(fn, child, *(r[i] for r in rest), is_leaf=is_leaf)
-                              for i, child in enumerate(tree)])
+        return rebuild(tree, [mapped(fn, child, [r[i] for r in rest], is_leaf) for i, child in enumerate(tree)])
     if isinstance(tree, dict):
-        return {k: tree_map(fn, child, *(r[k] for r in rest), is_leaf=is_leaf) for k, child in tree.items()}
+        return {k: mapped(fn, child, [r[k] for r in rest], is_leaf) for k, child in tree.items()}
     return fn(tree, *rest)
 
 
 def tree_map_with_path(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[..., Any] | None = None,
                        path: Any | None = None) -> Any:
     """tree_map whose fn takes the leaf's path first; `path` is where the tree itself hangs."""
+    return mapped_with_path(fn, tree, rest, is_leaf, path)
+
+
+def mapped_with_path(fn, tree, rest, is_leaf, path):
     if is_leaf is not None and is_leaf(tree):
         return fn(path, tree, *rest)
 
@@ -43,11 +52,10 @@ def tree_map_with_path(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: C
         return f"{path}.{key}" if path else str(key)
 
     if isinstance(tree, (list, tuple)):
-        return rebuild(tree, [tree_map_with_path(fn, child, *(r[i] for r in rest), is_leaf=is_leaf, path=below(i))
+        return rebuild(tree, [mapped_with_path(fn, child, [r[i] for r in rest], is_leaf, below(i))
                               for i, child in enumerate(tree)])
     if isinstance(tree, dict):
-        return {k: tree_map_with_path(fn, child, *(r[k] for r in rest), is_leaf=is_leaf, path=below(k))
-                for k, child in tree.items()}
+        return {k: mapped_with_path(fn, child, [r[k] for r in rest], is_leaf, below(k)) for k, child in tree.items()}
     return fn(path, tree, *rest)
 
 
@@ -114,10 +122,13 @@ def grow(pairs):
 def tree_reduce(fn: Callable[..., Any], tree: Any, initializer: Any = None,
                 is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """fn(accumulated, leaf) over all leaves in order, from `initializer`, or from the first leaf where that is None."""
-    total = initializer
+    return reduced(fn, tree, initializer, is_leaf)
+
+
+def reduced(fn, tree, total, is_leaf):
     if isinstance(tree, CONTAINERS) and (is_leaf is None or not is_leaf(tree)):
         for child in tree.values() if isinstance(tree, dict) else tree:
-            total = tree_reduce(fn, child, total, is_leaf)
+            total = reduced(fn, child, total, is_leaf)
         return total
     return tree if total is None else fn(total, tree)
 
@@ -128,6 +139,10 @@ def tree_merge(tree_a: Any, tree_b: Any, merge_fn: Callable[..., Any] | None = N
     None and empty containers count as nothing there; with nothing in both, merge_fn(None, None) decides, but two empty
     containers of one type stay what they are.
     """
+    return merged(tree_a, tree_b, merge_fn)
+
+
+def merged(tree_a, tree_b, merge_fn):
     a, b = present(tree_a), present(tree_b)
     if a is None and b is None and tree_a is not None and tree_b is not None:
         if isinstance(tree_a, type(tree_b)):
@@ -136,9 +151,9 @@ def tree_merge(tree_a: Any, tree_b: Any, merge_fn: Callable[..., Any] | None = N
     if (a is None) != (b is None):
         return tree_b if a is None else tree_a
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return rebuild(a, [tree_merge(*pair, merge_fn) for pair in zip_longest(a, b)])
+        return rebuild(a, [merged(*pair, merge_fn) for pair in zip_longest(a, b)])
     if isinstance(a, dict) and isinstance(b, dict):
-        return {key: tree_merge(a.get(key), b.get(key), merge_fn) for key in [*a, *(k for k in b if k not in a)]}
+        return {key: merged(a.get(key), b.get(key), merge_fn) for key in [*a, *(k for k in b if k not in a)]}
     if merge_fn is None:
         raise ValueError("Trees contain elements at the same locations but no merge function was provided")
     return merge_fn(a, b)
@@ -147,3 +162,6 @@ def tree_merge(tree_a: Any, tree_b: Any, merge_fn: Callable[..., Any] | None = N
 def present(tree):
     """The tree, or None for an empty container."""
     return None if isinstance(tree, CONTAINERS) and not tree else tree
+
+
+name_public(globals(), __all__)

@@ -360,6 +360,9 @@ def test_help_without_a_command_lists_them_all(capfd):
     assert status == 1 and out == "" and "no command 'models rmm'; there are: rm, verify" in err
     status, _, err = run(capfd, "help", "nothing")
     assert status == 1 and "there are: generate, chat" in err
+    for words, above in ((["generate", "x"], "generate"), (["models", "rm", "x", "y"], "models rm")):
+        status, out, err = run(capfd, "help", *words)
+        assert status == 1 and out == "" and err.endswith(f"'{above} x': '{above}' has no actions\n")
 
 
 def test_verifying_what_is_in_no_cache(capfd, tmp_path):

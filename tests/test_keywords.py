@@ -1,13 +1,18 @@
 """An unknown keyword argument: the error names the function, and the name that may have been meant."""
+import enum
+import inspect
+import pickle
 import re
+import types
 
 import pytest
+from test_types import NAMES
 
 import gomlx
 import gomlx.core as mx
 import gomlx.nn as nn
 import gomlx.optimizers as optim
-from gomlx import arguments, options
+from gomlx import arguments, options, utils
 
 X = mx.array([1.0, 2.0])
 PYTHON = {
@@ -33,6 +38,46 @@ ENGINE = {
     "svd": (lambda: mx.linalg.svd(X, compute_u=True), "compute_u", "compute_uv"),
     "random_normal": (lambda: mx.random.normal(shapes=(2,)), "shapes", "shape"),
     "from_json": (lambda: gomlx.Tokenizer.from_json(jsn=b""), "jsn", "json")}
+
+
+def by_keyword(function):
+    """The last argument that it takes by its name, or None: it has none, takes any name, or is C code of MLX's devices."""
+    try:
+        taken = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    names = [one.name for one in taken if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
+             and one.name not in ("self", "cls")]
+    return names[-1] if names and not any(one.kind is one.VAR_KEYWORD for one in taken) else None
+
+
+def every_function():
+    """(shown name, function) of all that is public, with classes' public methods."""
+    for module, name, value in NAMES:
+        yield f"{module}.{name}", value
+        for method, one in vars(value).items() if isinstance(value, type) else ():
+            one = getattr(one, "__func__", one)
+            if not method.startswith("_") and isinstance(one, types.FunctionType):
+                yield f"{module}.{name}.{method}", one
+
+
+FUNCTIONS = {shown: value for shown, value in every_function() if callable(value) and not isinstance(value, enum.EnumType)
+             and not shown.endswith("_kernel") and by_keyword(value)}
+
+
+@pytest.mark.parametrize("shown", FUNCTIONS)
+def test_every_public_function_knows_its_names(shown):
+    function = FUNCTIONS[shown]
+    meant = by_keyword(function)
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument|has no option") as told:
+        function(**{meant + "x": None})
+    assert f"Did you mean {meant!r}?" in str(told.value)
+
+
+def test_public_functions_can_be_pickled():
+    for function in (mx.einsum, mx.grad, nn.relu, nn.losses.mse_loss, nn.init.constant, optim.cosine_decay,
+                     utils.tree_map, gomlx.plan_memory, gomlx.load):
+        assert pickle.loads(pickle.dumps(function)) is function
 
 
 @pytest.mark.parametrize("function", [*PYTHON, *ENGINE])

@@ -464,3 +464,18 @@ def test_files_of_layers_are_attributes():
     assert {"containers", "convolution", "convolution_transpose", "distributed", "dropout", "embedding", "linear",
             "normalization", "pooling", "positional_encoding", "recurrent", "transformer", "upsample",
             "utils"} <= set(dir(nn))
+
+
+@pytest.mark.parametrize("make, name", [
+    (lambda wrong: nn.Linear(wrong, 3), "Linear: input_dims"), (lambda wrong: nn.Linear(3, wrong), "Linear: output_dims"),
+    (lambda wrong: nn.Bilinear(2, wrong, 3), "Bilinear: input2_dims"),
+    (lambda wrong: nn.Conv2d(wrong, 4, 3), "Conv2d: in_channels"), (lambda wrong: nn.Conv1d(4, wrong, 3), "Conv1d: out_channels"),
+    (lambda wrong: nn.Conv2d(4, 4, 3, groups=wrong), "Conv2d: groups"),
+    (lambda wrong: nn.ConvTranspose1d(wrong, 4, 3), "ConvTranspose1d: in_channels")])
+def test_sizes_of_layers_are_named_where_they_are_wrong(make, name):
+    for wrong in ("2", 2.0, None):
+        with pytest.raises(TypeError, match=f"{name}: expected an integer, got {wrong!r}"):
+            make(wrong)
+    with pytest.raises(ValueError, match=f"{name} is -1, expected [01] or more"):
+        make(-1)
+    make(np.int64(4))

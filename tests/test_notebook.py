@@ -30,7 +30,10 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         assert tag in TAGS, tag
-        assert {name for name, _ in attributes} <= {"style", "title"}, attributes
+        if self._open:
+            assert {name for name, _ in attributes} <= {"style", "title"}, attributes
+        else:                                               # MathJax reads nothing of it
+            assert attributes == [("class", "tex2jax_ignore mathjax_ignore")], attributes
         self.titles += [value for name, value in attributes if name == "title"]
         for name, value in attributes:
             assert name != "style" or not {"url", "<", "expression"} & set(value.replace("(", " ").split()), value

@@ -138,3 +138,29 @@ def test_a_bare_system_without_debootstrap_is_not_tried(tmp_path):
     done = subprocess.run([bash, "tools/try_wheel_in_bare_system", "gomlx.whl"], cwd=ROOT, capture_output=True, text=True,
                           env={"PATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (77, "debootstrap is not installed: not tried\n"), done.stderr
+
+
+# ---- publishing ----
+def publishing_check():
+    """The script of the workflow's step before what was built is published."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    path = os.path.join(ROOT, ".github", "workflows", "wheels.yml")
+    if not os.path.exists(path):
+        pytest.skip("not a checkout")
+    with open(path, encoding="utf-8") as file:
+        steps = yaml.safe_load(file)["jobs"]["publish"]["steps"]
+    publishes = next(i for i, step in enumerate(steps) if "gh-action-pypi-publish" in step.get("uses", ""))
+    return next(step["run"] for step in steps[:publishes] if "run" in step)
+
+
+@pytest.mark.parametrize("files, right", [
+    (["gomlx-1.2.0.tar.gz", "gomlx-1.2.0-cp311-abi3-manylinux_2_28_x86_64.whl"], True),
+    (["gomlx-1.2.0.tar.gz", "gomlx-1.2.1-cp311-abi3-manylinux_2_28_x86_64.whl"], False),
+    (["gomlx-1.2.0.1.tar.gz"], False), (["gomlx-1.2.0rc1-cp311-abi3-any.whl"], False), ([], False)])
+def test_nothing_is_published_under_the_tag_of_another_version(tmp_path, files, right):
+    (tmp_path / "dist").mkdir()
+    for name in files:
+        (tmp_path / "dist" / name).write_bytes(b"")
+    done = subprocess.run(["bash", "-e", "-c", publishing_check()], cwd=tmp_path, capture_output=True, text=True,
+                          env=os.environ | {"GITHUB_REF_NAME": "v1.2.0"})
+    assert (done.returncode == 0) is right and ("another version" in done.stderr) is not right

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gomlx.arguments import name_public
+
 if TYPE_CHECKING:
     from gomlx.model import Model
 
@@ -129,3 +131,6 @@ def default() -> Backend:
         if status.available:
             return get(status.name)
     raise RuntimeError("no backend is available: " + "; ".join(f"{one.name}: {one.why}" for one in statuses))
+
+
+name_public(globals())

@@ -22,8 +22,10 @@ def show(args):
     for i, word in enumerate(args.command):
         below = actions_of(found)
         if word not in below:
-            whole = " ".join(args.command[:i + 1])
-            raise ValueError(f"there is no command {whole!r}; there are: {', '.join(actions_of(top) if i == 0 else below)}")
+            above, whole = " ".join(args.command[:i]), " ".join(args.command[:i + 1])
+            if not below:
+                raise ValueError(f"there is no command {whole!r}: {above!r} has no actions")
+            raise ValueError(f"there is no command {whole!r}; there are: {', '.join(below)}")
         found = below[word]
     print(overview(top) if found is top else page(found))
     return 0

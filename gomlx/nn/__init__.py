@@ -1,5 +1,5 @@
 """Neural networks over gomlx.core, with the names of mlx.nn: modules, layers, losses, initialisers."""
-from gomlx.arguments import name_constructors
+from gomlx.arguments import name_public
 from gomlx.nn import init, layers, losses, utils
 from gomlx.nn.layers import *  # noqa: F403 - its __all__ is the list
 from gomlx.nn.layers import __all__ as _layers
@@ -10,4 +10,4 @@ from gomlx.nn.layers import (
 from gomlx.nn.utils import average_gradients, value_and_grad
 
 __all__ = [*_layers, "average_gradients", "init", "losses", "value_and_grad"]
-name_constructors(vars(layers), _layers)
+name_public(globals(), __all__)

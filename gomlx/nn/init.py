@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 import gomlx.core as mx
+from gomlx.arguments import name_public
 
 
 class Scaled(Protocol):
@@ -131,3 +132,6 @@ def orthogonal(gain: float = 1.0, dtype: mx.Dtype = mx.float32) -> Callable[[mx.
         return (gain * q[:rows, :columns]).astype(dtype)
 
     return initializer
+
+
+name_public(globals())

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 import gomlx.core as mx
 from gomlx._gomlx import AxisError
-from gomlx.arguments import named
+from gomlx.arguments import name_public
 
 Reduction = Literal["none", "mean", "sum"]
 
@@ -46,7 +46,6 @@ def same_shape(first, second, names):
         raise ValueError(f"{names[0]} shape {first.shape} does not match {names[1]} shape {second.shape}.")
 
 
-@named
 def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array | None = None, axis: int = -1,
                   label_smoothing: float = 0.0, reduction: Reduction = "none") -> mx.array:
     """-log softmax(logits) of the target class, or averaged over target probabilities of the logits' shape.
@@ -78,7 +77,6 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array | None 
     return reduce(weighted(mx.logsumexp(logits, axis=axis) - score, weights), reduction)
 
 
-@named
 def masked_cross_entropy(logits: mx.array, targets: mx.array, mask: mx.array, axis: int = -1,
                          label_smoothing: float = 0.0) -> mx.array:
     """The mean of cross_entropy over the positions that `mask` keeps, as masked_mean has it.
@@ -92,7 +90,6 @@ def masked_cross_entropy(logits: mx.array, targets: mx.array, mask: mx.array, ax
     return masked_mean(cross_entropy(logits, targets, axis=axis, label_smoothing=label_smoothing), mask)
 
 
-@named
 def binary_cross_entropy(inputs: mx.array, targets: mx.array, weights: mx.array | None = None,
                          with_logits: bool = True, reduction: Reduction = "mean") -> mx.array:
     """-log of the probability of the binary target.
@@ -109,28 +106,24 @@ def binary_cross_entropy(inputs: mx.array, targets: mx.array, weights: mx.array 
     return reduce(weighted(loss, weights), reduction)
 
 
-@named
 def l1_loss(predictions: mx.array, targets: mx.array, reduction: Reduction = "mean") -> mx.array:
     """|predictions - targets|."""
     same_shape(predictions, targets, ("Predictions", "targets"))
     return reduce(mx.abs(predictions - targets), reduction)
 
 
-@named
 def mse_loss(predictions: mx.array, targets: mx.array, reduction: Reduction = "mean") -> mx.array:
     """(predictions - targets)**2."""
     same_shape(predictions, targets, ("Predictions", "targets"))
     return reduce(mx.square(predictions - targets), reduction)
 
 
-@named
 def nll_loss(inputs: mx.array, targets: mx.array, axis: int = -1, reduction: Reduction = "none") -> mx.array:
     """-inputs at the target class; `inputs` are log probabilities."""
     loss = -mx.take_along_axis(inputs, mx.expand_dims(targets, axis), axis).squeeze(axis)
     return reduce(loss, reduction)
 
 
-@named
 def gaussian_nll_loss(inputs: mx.array, targets: mx.array, vars: mx.array, full: bool = False, eps: float = 1e-6,
                       reduction: Reduction = "mean") -> mx.array:
     """-log of the normal density at the targets, for predicted means `inputs` and variances `vars`, those at least eps.
@@ -146,13 +139,11 @@ def gaussian_nll_loss(inputs: mx.array, targets: mx.array, vars: mx.array, full:
     return reduce(loss, reduction)
 
 
-@named
 def kl_div_loss(inputs: mx.array, targets: mx.array, axis: int = -1, reduction: Reduction = "none") -> mx.array:
     """The divergence of the distribution `inputs` from the distribution `targets`, both log probabilities."""
     return reduce(mx.sum(mx.exp(targets) * (targets - inputs), axis), reduction)
 
 
-@named
 def smooth_l1_loss(predictions: mx.array, targets: mx.array, beta: float = 1.0,
                    reduction: Reduction = "mean") -> mx.array:
     """d**2 / (2 beta) for a difference |d| < beta, |d| - beta / 2 beyond: https://arxiv.org/abs/1504.08083."""
@@ -162,7 +153,6 @@ def smooth_l1_loss(predictions: mx.array, targets: mx.array, beta: float = 1.0,
     return reduce(loss, reduction)
 
 
-@named
 def triplet_loss(anchors: mx.array, positives: mx.array, negatives: mx.array, axis: int = -1, p: int = 2,
                  margin: float = 1.0, eps: float = 1e-6, reduction: Reduction = "none") -> mx.array:
     """max(0, distance to the positive - distance to the negative + margin), in the p-norm.
@@ -175,13 +165,11 @@ def triplet_loss(anchors: mx.array, positives: mx.array, negatives: mx.array, ax
     return reduce(mx.maximum(distance(positives) - distance(negatives) + margin, 0), reduction)
 
 
-@named
 def hinge_loss(inputs: mx.array, targets: mx.array, reduction: Reduction = "none") -> mx.array:
     """max(0, 1 - inputs * targets), for targets of -1 and 1."""
     return reduce(mx.maximum(1 - inputs * targets, 0), reduction)
 
 
-@named
 def huber_loss(inputs: mx.array, targets: mx.array, delta: float = 1.0, reduction: Reduction = "none") -> mx.array:
     """d**2 / 2 for a difference |d| <= delta, delta (|d| - delta / 2) beyond: Huber 1964."""
     distance = mx.abs(inputs - targets)
@@ -189,14 +177,12 @@ def huber_loss(inputs: mx.array, targets: mx.array, delta: float = 1.0, reductio
     return reduce(loss, reduction)
 
 
-@named
 def log_cosh_loss(inputs: mx.array, targets: mx.array, reduction: Reduction = "none") -> mx.array:
     """log(cosh(inputs - targets))."""
     d = inputs - targets
     return reduce(mx.logaddexp(d, -d) - math.log(2), reduction)
 
 
-@named
 def cosine_similarity_loss(x1: mx.array, x2: mx.array, axis: int = 1, eps: float = 1e-8,
                            reduction: Reduction = "none") -> mx.array:
     """The cosine of the angle between x1 and x2; the product of their norms counts as at least eps."""
@@ -204,7 +190,6 @@ def cosine_similarity_loss(x1: mx.array, x2: mx.array, axis: int = 1, eps: float
     return reduce(mx.sum(x1 * x2, axis=axis) / mx.maximum(norms, eps), reduction)
 
 
-@named
 def margin_ranking_loss(inputs1: mx.array, inputs2: mx.array, targets: mx.array, margin: float = 0.0,
                         reduction: Reduction = "none") -> mx.array:
     """max(0, margin - targets * (inputs1 - inputs2)): 1 as target asks for inputs1 to rank higher, -1 for inputs2."""
@@ -212,3 +197,6 @@ def margin_ranking_loss(inputs1: mx.array, inputs2: mx.array, targets: mx.array,
         raise ValueError(f"The shapes of the arguments do not match. The provided shapes are inputs1.shape="
                          f"{inputs1.shape}, inputs2.shape={inputs2.shape}, and targets.shape={targets.shape}.")
     return reduce(mx.maximum(margin - targets * (inputs1 - inputs2), 0), reduction)
+
+
+name_public(globals())

@@ -6,7 +6,6 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import gomlx.core as mx
-from gomlx.arguments import named
 from gomlx.nn.layers.base import Module
 from gomlx.utils import tree_flatten, tree_map, tree_reduce, tree_unflatten
 
@@ -14,7 +13,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@named
 def value_and_grad(model: Module, fn: Callable[P, R]) -> Callable[P, tuple[R, dict[str, Any]]]:
     """A function that returns fn(...) and its gradients with respect to the model's trainable parameters.
 
@@ -58,7 +56,6 @@ def checkpoint(module: Module, fn: Callable[..., Any] | None = None) -> Callable
     return wrapped
 
 
-@named
 def average_gradients(gradients: Any, group: mx.distributed.Group | None = None,
                       all_reduce_size: int = 32 * 1024 * 1024, communication_stream: mx.Stream | None = None) -> Any:
     """The gradients averaged over the processes of the group.

@@ -1,5 +1,5 @@
 """Optimisers and learning rate schedules, with the names of mlx.optimizers."""
-from gomlx.arguments import name_constructors
+from gomlx.arguments import name_public
 from gomlx.optimizers.optimizers import (
     SGD, AdaDelta, Adafactor, Adagrad, Adam, Adamax, AdamW, Lion, MultiOptimizer, Muon, Optimizer, RMSprop,
     clip_grad_norm,
@@ -11,4 +11,4 @@ __all__ = [
     "RMSprop", "SGD", "clip_grad_norm", "cosine_decay", "exponential_decay", "join_schedules", "linear_schedule",
     "step_decay",
 ]
-name_constructors(globals(), __all__)
+name_public(globals(), __all__)

@@ -5,12 +5,19 @@ Those of several operations are compiled: one pass over memory.
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import gomlx.core as mx
+from gomlx.arguments import named
 from gomlx.nn.layers.base import Module
 
-fused = partial(mx.compile, shapeless=True)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def fused(function: F) -> F:
+    return mx.compile(named(function), shapeless=True)
 
 
 def sigmoid(x: mx.array) -> mx.array:

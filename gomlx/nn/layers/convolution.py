@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 
 import gomlx.core as mx
+from gomlx.arguments import whole
 from gomlx.nn.layers.base import Module
 
 Sizes = int | tuple[int, ...]         # for all axes, or for each
@@ -26,15 +27,18 @@ class Convolution(Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
         super().__init__()
-        if in_channels % groups != 0:
-            raise ValueError(f"The number of input channels ({in_channels}) must be divisible by the number of groups "
-                             f"({groups})")
         self._build(in_channels, out_channels, kernel_size, bias, padding=padding, stride=stride, dilation=dilation,
                     groups=groups)
 
     def _build(self, in_channels, out_channels, kernel_size, bias, **options):
         """Makes the parameters and keeps the options: paddings and strides as one number for each axis."""
         groups = options.get("groups", 1)
+        for name, value, least in (("in_channels", in_channels, 1), ("out_channels", out_channels, 0),
+                                   ("groups", groups, 1)):
+            whole(f"{type(self).__name__}: {name}", value, least)
+        if in_channels % groups != 0:
+            raise ValueError(f"The number of input channels ({in_channels}) must be divisible by the number of groups "
+                             f"({groups})")
         kernel = self._per_axis(kernel_size)
         kernel = (kernel,) if self._axes == 1 else kernel
         scale = math.sqrt(groups / (in_channels * math.prod(kernel)))
