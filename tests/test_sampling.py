@@ -167,6 +167,24 @@ def test_greedy_is_greedy_whatever_else_is_set():
     assert gomlx.sample(z) == [min(17, z.argmax())]
 
 
+@pytest.mark.parametrize("vocab", [1, 4095, 4096, 4097, 3 * 4096 + 5, 151_936])
+def test_greedy_is_the_first_of_the_best(vocab):
+    """Of several blocks of candidates; what is not a number is never drawn."""
+    z = np.zeros(vocab, np.float32)
+    assert gomlx.sample(z) == [0]
+    z[::7] = np.nan
+    for best in sorted({0, 1, 4095, 4096, 2 * 4096, vocab // 2, vocab - 1}):
+        if best < vocab:
+            tied = z.copy()
+            tied[best::4096] = 3
+            assert gomlx.sample(tied, n=2) == [best] * 2
+            assert np.flatnonzero(np.asarray(gomlx.sample_probabilities(tied, temperature=0))).tolist() == [best]
+    assert vocab == 1 or gomlx.sample(z, logit_bias={vocab - 1: 1.0}) == [vocab - 1 if (vocab - 1) % 7 else 1]
+    for nothing in (np.full(vocab, -np.inf, np.float32), np.full(vocab, np.nan, np.float32)):
+        with pytest.raises(ValueError, match="no token is left to draw"):
+            gomlx.sample(nothing)
+
+
 def test_temperatures_that_overflow():
     z = logits_of(100)
     for t in (1e-30, 1e-38, 1e-42):

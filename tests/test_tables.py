@@ -1,6 +1,9 @@
 """Arrays in other libraries' tables: pandas takes them as NumPy does, polars through Arrow's C data interface."""
 import gc
 import os
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -58,6 +61,45 @@ def test_views_and_what_is_not_evaluated_yet(polars):
         assert np.array_equal(frame.to_numpy(), np.asarray(made))
     odd = mx.array([float("nan"), float("-inf"), -0.0])
     assert np.array_equal(polars.Series(odd).to_numpy(), np.asarray(odd), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [mx.bool_, mx.uint8, mx.float16, mx.int32, mx.float64], ids=str)
+def test_large_ones_in_every_layout(polars, dtype):
+    """Several of the pieces that tables are copied in, and the last a part of one."""
+    a = values((3000, 301), dtype)
+    for made in (a, a.T, a[::-1, ::2], a[::3], mx.broadcast_to(a[:1], (5000, 301)), a[:, :1], a.reshape(-1)[5:], a[:, 7],
+                 mx.broadcast_to(a[0, 0], (100_000,))):
+        frame = polars.DataFrame(made) if made.ndim == 2 else polars.Series(made)
+        assert np.array_equal(frame.to_numpy(), np.asarray(made))
+
+
+def test_others_run_while_a_large_one_is_copied():
+    a = mx.zeros((1 << 20, 16))[:, ::-1]
+    mx.eval(a)
+    turns, done = [0], threading.Event()
+
+    def run():
+        while not done.is_set():
+            turns[0] += 1
+            time.sleep(0)                                   # the others' turn
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)                             # nobody is made to give way
+    other = threading.Thread(target=run)
+    other.start()
+    try:
+        seen = set()
+        for _ in range(50):
+            before = turns[0]
+            a.__arrow_c_array__()
+            seen.add(turns[0] > before)
+            if True in seen:
+                break
+        assert True in seen
+    finally:
+        done.set()
+        sys.setswitchinterval(interval)
+        other.join()
 
 
 def test_a_table_is_a_copy(polars):

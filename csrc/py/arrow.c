@@ -42,35 +42,65 @@ static void release_column(arrow_array *a) {
     a->release = NULL;
 }
 
-/* Elements that lie `stride` of them apart, one after another; of bool a bit for each, the lowest first. */
-static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64_t stride, gm_dtype type) {
-    size_t size = gm_dtype_size(type);
-    if (n && stride == 1 && type != GM_BOOL) {
-        memcpy(out, in, (size_t)n * size);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const unsigned char *one = in + i * stride * (int64_t)size;
-        if (type == GM_BOOL)
-            out[i / 8] = (unsigned char)(out[i / 8] | (*one != 0) << i % 8);
-        else
-            memcpy(out + (size_t)i * size, one, size);
+/* Items that lie `step` bytes apart, one after another. Inlined, so that the size is a constant. */
+static inline __attribute__((always_inline)) void copy_items(unsigned char *out, const unsigned char *in, int64_t n,
+                                                             int64_t step, size_t size) {
+    for (int64_t i = 0; i < n; i++)
+        memcpy(out + (size_t)i * size, in + i * step, size);
+}
+
+/* A bit for each bool, the lowest first. */
+static void copy_bits(unsigned char *out, const unsigned char *in, int64_t n, int64_t step) {
+    for (int64_t i = 0; i < n; i += 8) {
+        unsigned bits = 0;
+        for (int64_t j = 0; j < 8 && i + j < n; j++)
+            bits |= (unsigned)(in[(i + j) * step] != 0) << j;
+        out[i / 8] = (unsigned char)bits;
     }
 }
 
-static bool fill_column(arrow_array *a, const unsigned char *in, int64_t n, int64_t stride, gm_dtype type) {
-    size_t bytes = type == GM_BOOL ? ((size_t)n + 7) / 8 : (size_t)n * gm_dtype_size(type);
-    size_t rounded = (bytes / ALIGNMENT + 1) * ALIGNMENT;
+static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64_t step, gm_dtype type) {
+    const size_t size = gm_dtype_size(type);
+    if (type == GM_BOOL)
+        copy_bits(out, in, n, step);
+    else if (n && step == (int64_t)size)
+        memcpy(out, in, (size_t)n * size);
+    else if (size == 1)
+        copy_items(out, in, n, step, 1);
+    else if (size == 2)
+        copy_items(out, in, n, step, 2);
+    else if (size == 4)
+        copy_items(out, in, n, step, 4);
+    else
+        copy_items(out, in, n, step, 8);
+}
+
+static size_t column_bytes(gm_dtype type, int64_t n) {
+    return type == GM_BOOL ? ((size_t)n + 7) / 8 : (size_t)n * gm_dtype_size(type);
+}
+
+/* Its items are yet to come. */
+static bool make_column(arrow_array *a, int64_t n, gm_dtype type) {
+    size_t bytes = column_bytes(type, n), rounded = (bytes / ALIGNMENT + 1) * ALIGNMENT;
     column *c = malloc(sizeof *c);
     unsigned char *data = c ? aligned_alloc(ALIGNMENT, rounded) : NULL;
     if (!data) {
         free(c);
         return false;
     }
-    memset(data, 0, rounded);
-    gather(data, in, n, stride, type);
+    memset(data + bytes, 0, rounded - bytes);
     *c = (column){.buffers = {NULL, data}, .data = data};
     *a = (arrow_array){.length = n, .n_buffers = 2, .buffers = c->buffers, .release = release_column, .private_data = c};
+    return true;
+}
+
+static bool fill_column(arrow_array *a, gm_array *node) {
+    gm_dtype type = gm_array_dtype(node);
+    int64_t n = gm_array_shape(node)[0];
+    if (!make_column(a, n, type))
+        return false;
+    gather(((column *)a->private_data)->data, gm_array_data(node), n,
+           gm_array_strides(node)[0] * (int64_t)gm_dtype_size(type), type);
     return true;
 }
 
@@ -103,24 +133,38 @@ static void release_table(arrow_array *a) {
     a->release = NULL;
 }
 
+/* Some rows of all columns at a time, so that a line of memory that holds items of several is read once. */
+static void fill_columns(arrow_array *const *columns, gm_array *node) {
+    enum { TOGETHER = 128 << 10 };
+    const int64_t n = gm_array_shape(node)[0], m = gm_array_shape(node)[1];
+    const gm_dtype type = gm_array_dtype(node);
+    const int64_t size = (int64_t)gm_dtype_size(type), *strides = gm_array_strides(node);
+    const int64_t rows = (TOGETHER / size / (m ? m : 1) / 64 + 1) * 64;              /* whole bytes of bits */
+    for (int64_t begin = 0; begin < n; begin += rows) {
+        const unsigned char *first = (const unsigned char *)gm_array_data(node) + begin * strides[0] * size;
+        const int64_t count = n - begin < rows ? n - begin : rows;
+        for (int64_t i = 0; i < m; i++)
+            gather((unsigned char *)((column *)columns[i]->private_data)->data + column_bytes(type, begin),
+                   first + i * strides[1] * size, count, strides[0] * size, type);
+    }
+}
+
 static bool fill_table(arrow_array *a, gm_array *node) {
     static const void *no_nulls[1];
     int64_t n = gm_array_shape(node)[0], m = gm_array_shape(node)[1];
-    const int64_t *strides = gm_array_strides(node);
-    gm_dtype type = gm_array_dtype(node);
     arrow_array **children = calloc((size_t)m + 1, sizeof *children + sizeof **children);
     if (!children)
         return false;
     *a = (arrow_array){.length = n, .n_buffers = 1, .buffers = no_nulls, .n_children = m, .children = children,
                        .release = release_table};
     for (int64_t i = 0; i < m; i++) {
-        const unsigned char *first = gm_array_data(node);
         children[i] = (arrow_array *)(children + m) + i;
-        if (!fill_column(children[i], n ? first + i * strides[1] * (int64_t)gm_dtype_size(type) : NULL, n, strides[0], type)) {
+        if (!make_column(children[i], n, gm_array_dtype(node))) {
             release_table(a);
             return false;
         }
     }
+    fill_columns(children, node);
     return true;
 }
 
@@ -175,11 +219,21 @@ static PyObject *schema_capsule(gm_dtype type, int ndim, int64_t m) {
     return capsule;
 }
 
+static bool fill(arrow_array *a, gm_array *node) {
+    return gm_array_ndim(node) == 1 ? fill_column(a, node) : fill_table(a, node);
+}
+
 static PyObject *array_capsule(gm_array *node) {
+    enum { LARGE = 64 << 10 };                           /* items: others may run while they are copied */
     arrow_array *a = calloc(1, sizeof *a);
-    bool filled = a && (gm_array_ndim(node) == 1 ? fill_column(a, gm_array_data(node), gm_array_shape(node)[0],
-                                                               gm_array_strides(node)[0], gm_array_dtype(node))
-                                                 : fill_table(a, node));
+    bool filled = false;
+    if (a && gm_array_size(node) >= LARGE) {
+        Py_BEGIN_ALLOW_THREADS
+        filled = fill(a, node);
+        Py_END_ALLOW_THREADS
+    } else if (a) {
+        filled = fill(a, node);
+    }
     PyObject *capsule = filled ? PyCapsule_New(a, ARRAY, array_destroy) : PyErr_NoMemory();
     if (!capsule) {
         if (filled)

@@ -173,12 +173,16 @@ static float logit_at(const gm_candidates *in, int64_t i) {
 }
 static int32_t id_at(const gm_candidates *in, int64_t i) { return in->ids ? in->ids[i] : (int32_t)i; }
 
+/* Only its own block is looked through. */
 int32_t candidates_first_best(gm_candidate_list *c) {
-    const float best = candidates_best(c);
-    for (int64_t b = 0; b < c->blocks; b++)
-        for (int64_t i = b * GM_DRAW_BLOCK; i < b * GM_DRAW_BLOCK + c->in.counts[b]; i++)
-            if (logit_at(&c->in, i) == best)
-                return id_at(&c->in, i);
+    int64_t block = 0;
+    measure(c, GM_DRAW_BEST, 0);
+    for (int64_t b = 1; b < c->blocks; b++)
+        block = c->measured[b].best > c->measured[block].best ? b : block;
+    const float best = c->measured[block].best;
+    for (int64_t i = block * GM_DRAW_BLOCK; best > -INFINITY && i < block * GM_DRAW_BLOCK + c->in.counts[block]; i++)
+        if (logit_at(&c->in, i) == best)
+            return id_at(&c->in, i);
     return -1;
 }
 

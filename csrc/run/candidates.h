@@ -42,7 +42,7 @@ void candidates_changed(gm_candidate_list *c);
 
 /* ---- what they amount to ---- */
 float candidates_best(gm_candidate_list *c);             /* -inf: nothing is left to draw */
-int32_t candidates_first_best(gm_candidate_list *c);
+int32_t candidates_first_best(gm_candidate_list *c);     /* its id; -1: nothing is left to draw */
 /* The sum of weights, relative to the best; *surprise, where not NULL: of weight * (logit - best). */
 double candidates_weigh(gm_candidate_list *c, double *surprise);
 double candidates_deviation(gm_candidate_list *c);       /* of the logits, from their mean; not finite where they are not */

@@ -300,10 +300,8 @@ static gm_status nothing_left(const gm_sampler *s) {
 /* One of the candidates that the chain left, by their weights; greedy: the best. */
 static gm_status pick(gm_sampler *s, uint64_t step, int32_t *id) {
     if (s->options.temperature == 0) {
-        if (!(candidates_best(&s->candidates) > -INFINITY))
-            return nothing_left(s);
         *id = candidates_first_best(&s->candidates);
-        return GM_OK;
+        return *id < 0 ? nothing_left(s) : GM_OK;
     }
     const double total = candidates_weigh(&s->candidates, NULL);
     float weight;
