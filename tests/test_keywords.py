@@ -48,7 +48,9 @@ def by_keyword(function):
         return None
     names = [one.name for one in taken if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
              and one.name not in ("self", "cls")]
-    return names[-1] if names and not any(one.kind is one.VAR_KEYWORD for one in taken) else None
+    code = getattr(inspect.unwrap(function), "__code__", None)     # its signature may show what it takes by any name
+    takes_any = code.co_flags & inspect.CO_VARKEYWORDS if code else any(one.kind is one.VAR_KEYWORD for one in taken)
+    return names[-1] if names and not takes_any else None
 
 
 def every_function():

@@ -139,7 +139,7 @@ static void fill_columns(arrow_array *const *columns, gm_array *node) {
     const int64_t n = gm_array_shape(node)[0], m = gm_array_shape(node)[1];
     const gm_dtype type = gm_array_dtype(node);
     const int64_t size = (int64_t)gm_dtype_size(type), *strides = gm_array_strides(node);
-    const int64_t rows = (TOGETHER / size / (m ? m : 1) / 64 + 1) * 64;              /* whole bytes of bits */
+    const int64_t rows = (TOGETHER / size / (m ? m : 1) / 16 + 1) * 16;              /* whole bytes of bits */
     for (int64_t begin = 0; begin < n; begin += rows) {
         const unsigned char *first = (const unsigned char *)gm_array_data(node) + begin * strides[0] * size;
         const int64_t count = n - begin < rows ? n - begin : rows;
