@@ -568,3 +568,11 @@ def test_no_indices_along_an_axis():
     assert mx.put_along_axis(a, mx.zeros((2, 0)), mx.zeros((2, 0)), axis=1).tolist() == a.tolist()
     with pytest.raises(ValueError, match="integers"):
         mx.take_along_axis(a, mx.array([[1.0], [0.0]]), axis=1)
+
+
+def test_an_axis_of_one_has_no_second_last_item():
+    """MLX reads what lies before the array there; docs/mlx-differences.md says so."""
+    x = mx.arange(6).reshape(1, 6)
+    for use in (lambda: x[-2], lambda: x.T[:, -2], lambda: x[-2:-1][-1], lambda: [x][0][-2, 0]):
+        with pytest.raises(IndexError, match="index -[12] is out of range"):
+            use()
