@@ -411,6 +411,8 @@ gm_status gm_describe(const gm_load_options *options, char **json);
 /* How caches keep positions, as a JSON object: the positions of a block, those kept before a window, the copies of a
  * recurrent state, the rows of a pass, and the bytes of a value by type. */
 gm_status gm_describe_cache(char **json);
+/* The architectures, as a JSON list: names, weights and hyperparameters in both containers (csrc/models/architectures.c). */
+gm_status gm_architectures(char **json);
 gm_model *gm_model_retain(gm_model *m);
 void gm_model_release(gm_model *m);
 /* Everything known about the model, as a JSON object (from gm_buffer_free's allocator). */

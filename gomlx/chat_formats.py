@@ -4,6 +4,9 @@ Each is a Jinja template, rendered as a model's own is. Which one a model gets i
 of turns are tokens of their own. Mistral's first versions and Llama 2 have none; Mistral is told by its model_type, and
 Llama 2, which nothing tells from a base model, only on demand.
 """
+from __future__ import annotations
+
+from gomlx import architectures
 
 # Of Gemma 4 the small ones, which have per-layer inputs, take no empty thought: it would bring them to reason untagged.
 # Gemma and the older Mistral have no system turn: its text goes before the first user's.
@@ -62,7 +65,7 @@ MARKERS = ((("<|start|>", "<|message|>", "<|channel|>"), "harmony"), (("<|turn>"
            (("<｜User｜>", "<｜Assistant｜>"), "deepseek"),
            (("<|im_start|>", "<|im_end|>", "<think>"), "chatml_think"), (("<|im_start|>", "<|im_end|>"), "chatml"),
            (("[INST]", "[/INST]"), "mistral"))
-MODEL_TYPES = {"mistral": "mistral", "ministral": "mistral"}
+MODEL_TYPES = {"ministral": "mistral"}         # of types that only other backends run
 
 
 def choose(has_token, model_type=None):
@@ -70,4 +73,4 @@ def choose(has_token, model_type=None):
     for tokens, name in MARKERS:
         if all(map(has_token, tokens)):
             return name
-    return MODEL_TYPES.get(model_type)
+    return MODEL_TYPES.get(model_type) or architectures.chat_format(model_type)

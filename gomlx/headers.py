@@ -199,8 +199,11 @@ def of_block_type(kind):
     found = re.match(r"(?:I|T)?Q(\d)|(?:MX|NV)FP(\d)", kind or "")
     if found is None:
         return {"bits": None, "group": None, "type": kind}
-    group = 16 if kind == "NVFP4" else 32 if re.fullmatch(r"Q\d_[01]|IQ4_NL|MXFP4", kind) else 256
-    return {"bits": int(found[1] or found[2]), "group": group, "type": kind}
+    from gomlx import gguf_file
+    blocks = {name: values for name, values, _ in gguf_file.TYPES.values()} | {"MXFP8": 32, "NVFP4": 16}
+    if kind not in blocks:
+        raise _gomlx.Error(f"weights in {kind}: there is no such format; known are {', '.join(blocks)}")
+    return {"bits": int(found[1] or found[2]), "group": blocks[kind], "type": kind}
 
 
 def context_length(header: Header) -> int | None:

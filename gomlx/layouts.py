@@ -9,7 +9,7 @@ import re
 
 from gomlx import _gomlx as mx
 from gomlx import weights
-from gomlx.architectures import GATED_DELTA_WHOLE, TOP, rope_divisors, rope_scaling_of
+from gomlx.architectures import rope_divisors, rope_scaling_of
 
 DROPPED = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower|embed_audio|embed_vision|"
                      r"vision_embedder|visual|mtp)\.|.*(rotary_emb|inv_freq|(in|out)put_(min|max)$)")
@@ -19,29 +19,33 @@ LAYER = re.compile(r"(model\.layers\.|blk\.)(\d+)\.(.+)$")
 EXPERT = re.compile(r"(.*experts)\.(\d+)\.((?:gate|up|down)_proj\.(?:weight|bias))$")
 
 
+def parts(name):
+    """(the layer's number as text, or None, and the rest) of a name in either container."""
+    layer = LAYER.match(name)
+    return (layer[2], layer[3]) if layer else (None, name)
+
+
 def gguf_name(arch, name):
     """GGUF's name of a weight, or None."""
-    layer = LAYER.match(name)
-    table, whole = (arch.layer, arch.whole) if layer else (TOP, {})
-    rest = layer[3] if layer else name
-    prefix = f"blk.{layer[2]}." if layer else ""
+    layer, rest = parts(name)
+    linear, whole = (arch.top, arch.top_whole) if layer is None else (arch.layer, arch.whole)
+    prefix = "" if layer is None else f"blk.{layer}."
     if rest in whole:
         return prefix + whole[rest]
     base, _, ending = rest.rpartition(".")
-    return f"{prefix}{table[base]}.{ending}" if base in table and ending in ("weight", "bias") else None
+    return f"{prefix}{linear[base]}.{ending}" if base in linear and ending in ("weight", "bias") else None
 
 
 def hf_name(arch, name):
     """The way back."""
-    layer = LAYER.match(name)
-    table, whole = (arch.layer, arch.whole) if layer else (TOP, {})
-    rest = layer[3] if layer else name
-    prefix = f"model.layers.{layer[2]}." if layer else ""
+    layer, rest = parts(name)
+    linear, whole = (arch.top, arch.top_whole) if layer is None else (arch.layer, arch.whole)
+    prefix = "" if layer is None else f"model.layers.{layer}."
     for ours, theirs in whole.items():
         if theirs == rest:
             return prefix + ours
     base, _, ending = rest.rpartition(".")
-    found = [ours for ours, theirs in table.items() if theirs == base]
+    found = [ours for ours, theirs in linear.items() if theirs == base]
     return f"{prefix}{found[0]}.{ending}" if found and ending in ("weight", "bias") else None
 
 
@@ -68,18 +72,25 @@ def gathered(tensors, arch, c):
             raise mx.Error(f"{each[max(each)].origin}: {len(each)} experts, and one numbered {max(each)}")
         out[f"{prefix}.{rest}"] = weights.stack([each[i] for i in range(len(each))])
     out = dict(pair for name, w in out.items() for pair in apart(name, w, arch, c))
-    if arch.model_type == "gemma4_text":
-        out = gemma4_gathered(out, c)
+    if "num_kv_shared_layers" in arch.keys:
+        out = without_shared(out, c)
+    if arch.gguf_fused:
+        out = with_fused_experts(out)
     demand_shapes(out, c)
-    return unshifted(out, arch) if arch.whole is GATED_DELTA_WHOLE else out
+    return unshifted(out, arch) if arch.recurrent else out
 
 
-def gemma4_gathered(tensors, c):
-    """Without the keys and values of layers that use those of others, and with MLX's gate and up as one."""
-    own = c["num_hidden_layers"] - c["num_kv_shared_layers"]
+def without_shared(tensors, c):
+    """Without the keys and values of layers that use those of others."""
+    own = c["num_hidden_layers"] - c.get("num_kv_shared_layers", 0)
     unused = ("self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm", "self_attn.v_norm")
-    out = {name: w for name, w in tensors.items()
-           if not ((layer := LAYER.match(name)) and int(layer[2]) >= own and layer[3].startswith(unused))}
+    return {name: w for name, w in tensors.items()
+            if not ((layer := LAYER.match(name)) and int(layer[2]) >= own and layer[3].startswith(unused))}
+
+
+def with_fused_experts(tensors):
+    """MLX's gate and up as one."""
+    out = dict(tensors)
     for name in [name for name in out if name.endswith("experts.gate_proj.weight")]:
         both = concatenated(out.pop(name), out.pop(name.replace("gate_proj", "up_proj")))
         out[name.replace("gate_proj", "gate_up_proj")] = both
@@ -112,7 +123,7 @@ def apart(name, w, arch, c):
         return [(f"{stem}.gate_proj.{ending}", w.rows(list(range(0, n, 2)))),
                 (f"{stem}.up_proj.{ending}", w.rows(list(range(1, n, 2))))]
     if stem.endswith("experts") and last in ("gate_up_proj", "down_proj"):
-        if last == "down_proj" or arch.model_type == "gemma4_text":
+        if last == "down_proj" or arch.gguf_fused:
             return [(name + ".weight", w)]
         n = w.shape[-2]
         return [(f"{stem}.gate_proj.weight", w.rows(list(range(n // 2)))),
@@ -149,7 +160,7 @@ def unshifted(tensors, arch):
 
 def is_shifted(arch, name):
     """Whether it is a norm that holds w where GGUF has 1 + w."""
-    return arch.zero_centred and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+    return parts(name)[1] in arch.centred
 
 
 def for_hugging_face(tensors, arch, c):
@@ -176,7 +187,7 @@ def for_hugging_face(tensors, arch, c):
             base = stem.removesuffix(".gate_proj")
             up = tensors[f"{base}.up_proj.{ending}"]
             out[f"{base}.gate_up_proj" + ("_bias" if ending == "bias" else "")] = fused(w, up, arch.experts, ending)
-    if arch.model_type == "qwen3_next":
+    if arch.grouped:
         for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
             stem = name.removesuffix("qkv.weight")
             out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
@@ -228,7 +239,7 @@ def for_mlx(tensors, arch, c):
     """Our weights under the names of mlx-lm."""
     out = {}
     for name, w in tensors.items():
-        if arch.model_type == "gemma4_text" and ".experts." in name:
+        if arch.gguf_fused and ".experts." in name:
             name, n = name.replace(".experts.", ".experts.switch_glu."), w.shape[-2] // 2
             if "gate_up_proj" in name:
                 out[name.replace("gate_up_proj", "gate_proj")] = w.rows(list(range(n)))
@@ -236,13 +247,13 @@ def for_mlx(tensors, arch, c):
                 continue
         elif arch.experts != "interleaved":
             name = name.replace(".experts.", ".switch_mlp.")
-        if arch.whole is GATED_DELTA_WHOLE:
+        if arch.recurrent:
             if name.endswith("conv1d.weight"):
                 w = w.reshaped((w.shape[0], w.shape[-1], 1))
             elif is_shifted(arch, name):
                 w = w.computed(lambda x: x + 1, w.form)
         out[name] = w
-    if arch.model_type == "qwen3_next":
+    if arch.grouped:
         for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
             stem = name.removesuffix("qkv.weight")
             out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
@@ -284,7 +295,7 @@ def from_gguf(tensors, arch, c, path):
             turning = sum(one == 1 for one in w.read()[0].tolist())
             c["rope_parameters"]["full_attention"]["partial_rotary_factor"] = turning / w.shape[0]
             continue
-        if theirs.endswith("ffn_gate_up_exps.weight") and arch.model_type != "gemma4_text":
+        if theirs.endswith("ffn_gate_up_exps.weight") and not arch.gguf_fused:
             base, n = LAYER.match(theirs), w.shape[-2]
             stem = f"model.layers.{base[2]}.mlp.experts."
             out[stem + "gate_proj.weight"] = w.rows(list(range(n // 2)))
@@ -298,9 +309,9 @@ def from_gguf(tensors, arch, c, path):
 
 
 def to_layout(w, name, arch, c):
-    rest = LAYER.match(name)[3] if LAYER.match(name) else name
+    rest = parts(name)[1]
     base = rest.rpartition(".")[0]
-    if arch.permuted and base in ("self_attn.q_proj", "self_attn.k_proj"):
+    if base in arch.permuted:
         return w.rows(pairs_together(w.shape[0], c["head_dim"]))
     if is_shifted(arch, name):
         return w.computed(lambda x: x + 1)
@@ -312,9 +323,9 @@ def to_layout(w, name, arch, c):
 
 
 def from_layout(w, name, arch, c):
-    rest = LAYER.match(name)[3] if LAYER.match(name) else name
+    rest = parts(name)[1]
     base = rest.rpartition(".")[0]
-    if arch.permuted and base in ("self_attn.q_proj", "self_attn.k_proj"):
+    if base in arch.permuted:
         return w.rows(halves_apart(w.shape[0], c["head_dim"]))
     if is_shifted(arch, name):
         return w.computed(lambda x: x - 1)
@@ -332,7 +343,7 @@ def gated_delta_layout(w, rest, base, arch, c, back):
     if base == "linear_attn.conv1d":
         w = w.reshaped((w.shape[0], w.shape[-1]))
     heads = list(range(values))
-    if arch.gguf != "qwen3next":
+    if not arch.grouped:
         heads = [g * (values // keys) + j for j in range(values // keys) for g in range(keys)]
         heads = [heads.index(h) for h in range(values)] if back else heads
     wide = [h * dv + i for h in heads for i in range(dv)]
@@ -340,7 +351,8 @@ def gated_delta_layout(w, rest, base, arch, c, back):
         w = w.rows([*range(flat), *(flat + i for i in wide)])
     elif base == "linear_attn.in_proj_z":
         w = w.rows(wide)
-    elif rest in ("linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight", *GATED_DELTA_WHOLE):
+    elif rest in ("linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight", "linear_attn.A_log",
+                  "linear_attn.dt_bias"):
         w = w.rows(heads)
     elif base == "linear_attn.out_proj" and heads != list(range(values)):
         columns = mx.array(wide, mx.int32)

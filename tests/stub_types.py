@@ -96,7 +96,7 @@ RESULTS = {
     **dict.fromkeys(("get_active_memory", "get_peak_memory", "get_cache_memory", "get_memory_limit", "set_memory_limit",
                      "set_cache_limit", "set_wired_limit", "get_array_buffer_size", "default_threads"), "int"),
     "isa": "str", "isa_reason": "str", "default_threads_reason": "str", "multiplies_bfloat16": "bool",
-    "load_model": "Model", "describe": "dict[str, Any]", "describe_cache": "dict[str, Any]", "stream": "TokenStream", "sample": "list[int]",
+    "load_model": "Model", "describe": "dict[str, Any]", "describe_cache": "dict[str, Any]", "architectures": "list[dict[str, Any]]", "stream": "TokenStream", "sample": "list[int]",
     "minmax": PAIR, "meshgrid": "tuple[array, ...]", "unstack": "tuple[array, ...]",
     **dict.fromkeys(("broadcast_arrays", "split", "divmod", "quantize", "array.split"), "list[array]"),
     "broadcast_shapes": "tuple[int, ...]",

@@ -233,3 +233,13 @@ def test_a_header_with_odd_sizes(tmp_path):
     writer.close()
     info = gomlx.gguf_info(path)
     assert (info.n_heads, info.n_kv_heads, info.head_dim, info.vocab_size) == (None,) * 4
+
+
+def test_groups_of_formats():
+    of = headers.of_block_type
+    assert [of(kind)["group"] for kind in ("Q4_0", "Q8_0", "IQ4_NL", "MXFP4", "MXFP8", "NVFP4", "Q4_K", "IQ1_S", "TQ2_0")] == \
+        [32, 32, 32, 32, 32, 16, 256, 256, 256]
+    assert of("BF16") == {"bits": None, "group": None, "type": "BF16"} and of(None)["type"] is None
+    for unknown in ("Q4_7", "IQ9_K", "MXFP2"):              # not a guess
+        with pytest.raises(gomlx.Error, match=f"weights in {unknown}: there is no such format"):
+            of(unknown)

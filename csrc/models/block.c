@@ -43,14 +43,14 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
     const gm_layer_config *l = &c->layers[i];
     gm_array *q = linear_apply(s, &w->q, x, GM_NONE), *k = GM_NONE, *v = GM_NONE;
     if (w->q_norm)
-        q = norm_apply(s, q, w->q_norm, l->head_dim, c->eps);
+        q = norm_apply(s, q, w->q_norm, w->q_norm->size, c->eps);
     if (l->has & HAS_KV) {
         k = linear_apply(s, &w->k, x, GM_NONE);
         v = w->v.weight ? linear_apply(s, &w->v, x, GM_NONE) : k;
         if (normed_values)
             v = norm_apply(s, v, NULL, l->head_dim, c->eps);
         if (w->k_norm)
-            k = norm_apply(s, k, w->k_norm, l->head_dim, c->eps);
+            k = norm_apply(s, k, w->k_norm, w->k_norm->size, c->eps);
         k = pass_tap(s, p, i, TAP_K, k);
         v = pass_tap(s, p, i, TAP_V, v);
     }

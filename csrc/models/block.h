@@ -6,7 +6,7 @@
 
 typedef struct {
     gm_linear q, k, v, o;
-    gm_array *q_norm, *k_norm, *sinks;       /* NULL: none */
+    gm_array *q_norm, *k_norm, *sinks;       /* NULL: none; norms are of a head, or of all, as wide as they are */
 } attention_weights;
 typedef struct { gm_linear gate, up, down; } mlp_weights;
 typedef struct { gm_linear router, gate, up, down; } expert_weights;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/grow.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "models/source.h"
@@ -105,7 +106,25 @@ static const char *gguf_name(const config_source *s, const char *key, char full[
     return full;
 }
 
+bool config_listens(const config_source *s) { return s->listener != NULL; }
+
+gm_status source_hear(const config_source *s, config_value_kind kind, const char *key, const char *gguf_key,
+                      double usual) {
+    config_listener *l = s->listener;
+    if (!l || !key)
+        return GM_OK;
+    GM_TRY(grow_array(&l->values, l->n, &l->capacity, 1, sizeof *l->values));
+    l->values[l->n++] = (config_value){kind, key, gguf_key, usual};
+    return GM_OK;
+}
+
+gm_status config_pair(const config_source *s, const char *key, const char *gguf_key, double usual) {
+    return source_hear(s, VALUE_PAIR, key, gguf_key, usual);
+}
+
 gm_status config_number(const config_source *s, const char *key, const char *gguf_key, double *out) {
+    if (s->listener)
+        return source_hear(s, VALUE_NUMBER, key, gguf_key, *out);
     char full[160];
     const char *name = gguf_name(s, gguf_key, full);
     const cJSON *v = json_value(s, key);
@@ -115,6 +134,8 @@ gm_status config_number(const config_source *s, const char *key, const char *ggu
 }
 
 gm_status config_int(const config_source *s, const char *key, const char *gguf_key, int64_t *out) {
+    if (s->listener)
+        return source_hear(s, VALUE_INTEGER, key, gguf_key, (double)*out);
     char full[160];
     const char *name = gguf_name(s, gguf_key, full);
     const cJSON *v = json_value(s, key);
@@ -124,6 +145,8 @@ gm_status config_int(const config_source *s, const char *key, const char *gguf_k
 }
 
 gm_status config_flag(const config_source *s, const char *key, const char *gguf_key, bool *out) {
+    if (s->listener)
+        return source_hear(s, VALUE_FLAG, key, gguf_key, *out);
     char full[160];
     const char *name = gguf_name(s, gguf_key, full);
     const cJSON *v = json_value(s, key);
@@ -137,7 +160,7 @@ gm_status config_flag(const config_source *s, const char *key, const char *gguf_
 }
 
 gm_status config_need(const config_source *s, const char *key, const char *gguf_key, int64_t *out) {
-    if (config_has(s, key, gguf_key))
+    if (s->listener || config_has(s, key, gguf_key))
         return config_int(s, key, gguf_key, out);
     if (s->g)
         return gm_fail(GM_EBADFILE, "%s: metadata key %s.%s is missing", s->name, s->arch, gguf_key);
@@ -260,6 +283,16 @@ static gm_status finish(const config_source *s, const gm_architecture *arch, gm_
     GM_TRY(check(s, c));
     assign_slots(c);
     return GM_OK;
+}
+
+gm_status config_listen(const gm_architecture *a, config_listener *out) {
+    const config_source s = {.name = a->name, .listener = out};
+    gm_config c = {0};
+    *out = (config_listener){0};
+    const gm_status status = a->configure(&s, &c);
+    out->centred = c.centred;
+    config_clear(&c);
+    return status;
 }
 
 void config_clear(gm_config *c) {

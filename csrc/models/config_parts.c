@@ -48,14 +48,15 @@ static gm_status read_greatest(const config_source *s, const char *key, const ch
 
 static gm_status read_vocab(const config_source *s, gm_config *c) {
     if (!s->g)
-        return c->vocab ? config_int(s, "vocab_size", NULL, &c->vocab) : config_need(s, "vocab_size", NULL, &c->vocab);
+        return c->vocab ? config_int(s, "vocab_size", "vocab_size", &c->vocab)
+                        : config_need(s, "vocab_size", "vocab_size", &c->vocab);
     const gguf_entry *tokens = gguf_find(s->g, "tokenizer.ggml.tokens");
     c->vocab = tokens ? (int64_t)tokens->count : 0;
     return config_int(s, NULL, "vocab_size", &c->vocab);
 }
 
 static gm_status required(const config_source *s, const char *key, const char *gguf_key, int64_t *out) {
-    if (*out && !config_has(s, key, gguf_key) && !s->g)
+    if (*out && !config_has(s, key, gguf_key) && !s->g && !s->listener)
         return GM_OK;                    /* the class has a default */
     if (!config_has(s, key, gguf_key))
         return config_need(s, key, gguf_key, out);
@@ -84,6 +85,13 @@ static void infer_head_dim(const config_source *s, int64_t n_kv_heads, int64_t *
     const gm_tensor *t = checkpoint_find(s->checkpoint, name);
     if (t && t->ndim == 2 && t->shape[0] >= n_kv_heads && t->shape[0] % n_kv_heads == 0)
         *out = t->shape[0] / n_kv_heads;
+}
+
+/* Any sizes for a source that answers nothing, where the class has no default. */
+static void fill_sizes(gm_config *c) {
+    int64_t *const sizes[] = {&c->vocab, &c->hidden, &c->n_layers, &c->n_heads, &c->n_kv_heads, &c->head_dim, &c->mlp};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        *sizes[i] = *sizes[i] > 0 ? *sizes[i] : 1;
 }
 
 gm_status config_common(const config_source *s, gm_config *c) {
@@ -116,7 +124,8 @@ gm_status config_common(const config_source *s, gm_config *c) {
     if (value_length != head_dim)
         return gm_fail(GM_EUNSUPPORTED, "%s: key_length %lld and value_length %lld differ", s->name,
                        (long long)head_dim, (long long)value_length);
-    if (!c->mlp || config_has(s, "intermediate_size", "feed_forward_length"))
+    GM_TRY(config_pair(s, "head_dim", "attention.value_length", 0));
+    if (!c->mlp || s->listener || config_has(s, "intermediate_size", "feed_forward_length"))
         GM_TRY(required(s, "intermediate_size", "feed_forward_length", &c->mlp));
     GM_TRY(config_int(s, "max_position_embeddings", "context_length", &c->context));
     GM_TRY(config_number(s, "rms_norm_eps", "attention.layer_norm_rms_epsilon", &c->eps));
@@ -131,6 +140,8 @@ gm_status config_common(const config_source *s, gm_config *c) {
     } else {
         c->tied = -1;
     }
+    if (s->listener)
+        fill_sizes(c);
     GM_TRY(source_check_sizes(s, c));
     if (c->embedding_scale == 0)
         c->embedding_scale = 1;
@@ -177,6 +188,8 @@ gm_status config_layer_types(const config_source *s, gm_config *c, int64_t perio
     const gguf_entry *pattern = s->g ? source_entry(s, "attention.sliding_window_pattern") : NULL;
     bool is_list = types || (pattern && pattern->type == GGUF_ARRAY);
     int64_t count = types ? cJSON_GetArraySize(types) : is_list ? (int64_t)pattern->count : c->n_layers;
+    if (s->listener && other == LAYER_SLIDING)
+        s->listener->period = period;
     if (types && !cJSON_IsArray(types))
         return gm_fail(GM_EBADFILE, "%s: layer_types is no list", s->name);
     if (count < c->n_layers)
@@ -259,7 +272,7 @@ static gm_status json_rope(const config_source *s, const gm_config *c, const cha
     GM_TRY(source_object(s, NULL, "rope_parameters", &p));
     GM_TRY(source_object(s, NULL, "rope_scaling", &scaling));
     p = p ? p : scaling;
-    GM_TRY(config_number(s, "rope_theta", NULL, &r->theta));
+    GM_TRY(config_number(s, "rope_theta", "rope.freq_base", &r->theta));
     GM_TRY(config_number(s, "partial_rotary_factor", NULL, &r->partial));
     GM_TRY(check_partial(s, r));
     if (p && layers)
@@ -324,6 +337,8 @@ gm_status config_rope_nested(const config_source *s, const gm_config *c, const c
 }
 
 gm_status config_optional(const config_source *s, const char *key, const char *gguf_key, double *out) {
+    if (s->listener)
+        return source_hear(s, VALUE_OPTIONAL, key, gguf_key, *out);
     if (config_has_null(s, key))
         *out = 0;
     return config_number(s, key, gguf_key, out);
@@ -377,6 +392,8 @@ gm_status config_experts(const config_source *s, gm_config *c) {
 }
 
 gm_status config_activation(const config_source *s, const char *expected) {
+    if (s->listener)
+        s->listener->activation = expected;
     const cJSON *act = s->g ? NULL : source_item(s, "hidden_activation");
     if (!act && !s->g)
         act = source_item(s, "hidden_act");

@@ -43,6 +43,7 @@ static gm_status configure(const config_source *s, gm_config *c, int64_t period,
     if (config_is_gguf(s))
         scalar = c->n_layers == heads_scaled ? (double)(c->hidden / c->n_heads) : (double)c->head_dim;
     GM_TRY(config_number(s, "query_pre_attn_scalar", NULL, &scalar));
+    GM_TRY(config_pair(s, "layers_of_the_largest", NULL, (double)heads_scaled));
     c->attention_scale = 1 / sqrt(scalar);
     return config_optional(s, "final_logit_softcapping", "final_logit_softcapping", &c->final_softcap);
 }
@@ -104,8 +105,8 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 static const char *const gemma2_types[] = {"gemma2", NULL}, *const gemma3_types[] = {"gemma3_text", "gemma3", NULL},
                   *const gemma3_gguf[] = {"gemma3", NULL};
 const gm_architecture gemma2_architecture = {
-    .name = "gemma2", .gguf = gemma2_types, .types = gemma2_types, .layer_size = sizeof(layer),
-    .fields = gemma2_fields, .configure = configure_gemma2, .forward = forward};
+    .name = "gemma2", .class_name = "Gemma2ForCausalLM", .gguf = gemma2_types, .types = gemma2_types,
+    .layer_size = sizeof(layer), .fields = gemma2_fields, .configure = configure_gemma2, .forward = forward};
 const gm_architecture gemma3_architecture = {
-    .name = "gemma3", .gguf = gemma3_gguf, .types = gemma3_types, .layer_size = sizeof(layer),
-    .fields = gemma3_fields, .configure = configure_gemma3, .forward = forward};
+    .name = "gemma3", .class_name = "Gemma3ForCausalLM", .gguf = gemma3_gguf, .types = gemma3_types,
+    .layer_size = sizeof(layer), .fields = gemma3_fields, .configure = configure_gemma3, .forward = forward};

@@ -44,7 +44,7 @@ static const gm_weight_field fields[] = {
     {FIELD_VECTOR, AT(router_scale), "router.scale", "ffn_gate_inp.scale", DIM_HIDDEN, DIM_ONE, HAS_EXPERTS, 0},
     {FIELD_VECTOR, AT(expert_scale), "router.per_expert_scale", "ffn_down_exps.scale", DIM_EXPERTS, DIM_ONE, HAS_EXPERTS,
      0},
-    EXPERT_FIELDS(layer, experts, "experts", 0),
+    EXPERT_FIELDS(layer, experts, "experts", FIELD_FUSED | FIELD_GGUF_FUSED),
     {FIELD_LINEAR, AT(input_gate), "per_layer_input_gate", "inp_gate", DIM_PER_LAYER, DIM_HIDDEN, HAS_PER_LAYER_INPUT,
      0},
     {FIELD_LINEAR, AT(input_projection), "per_layer_projection", "proj", DIM_HIDDEN, DIM_PER_LAYER, HAS_PER_LAYER_INPUT,
@@ -64,6 +64,19 @@ static const gm_weight_field global_fields[] = {
 };
 
 /* ---- config ---- */
+/* What GGUF calls the sizes and bases of both kinds of layers. */
+static gm_status pair_names(const config_source *s) {
+    static const struct { const char *key, *gguf; double usual; } sizes[] = {
+        {"global_head_dim", "attention.key_length", 512}, {"global_head_dim", "attention.value_length", 0},
+        {"head_dim", "attention.key_length_swa", 0}, {"head_dim", "attention.value_length_swa", 0},
+        {"global_head_dim", "rope.dimension_count", 0}, {"head_dim", "rope.dimension_count_swa", 0}};
+    double full = 1e6, sliding = 1e4;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        GM_TRY(config_pair(s, sizes[i].key, sizes[i].gguf, sizes[i].usual));
+    GM_TRY(config_number(s, "rope_theta", "rope.freq_base", &full));
+    return config_number(s, "rope_local_base_freq", "rope.freq_base_swa", &sliding);
+}
+
 /* Heads of full layers: their own size, and with keys as values their own number. */
 static gm_status configure_heads(const config_source *s, gm_config *c) {
     const bool is_gguf = config_is_gguf(s);
@@ -136,6 +149,8 @@ static gm_status configure(const config_source *s, gm_config *c) {
         last->kind = LAYER_FULL;
         last->window = 0;
     }
+    if (config_listens(s))
+        GM_TRY(pair_names(s));
     GM_TRY(configure_heads(s, c));
     GM_TRY(configure_sharing(s, c));
     c->embedding_scale = sqrt((double)c->hidden);
@@ -148,11 +163,12 @@ static gm_status configure(const config_source *s, gm_config *c) {
     GM_TRY(config_int(s, "hidden_size_per_layer_input", "embedding_length_per_layer_input", &c->per_layer_input));
     GM_TRY(config_int(s, "vocab_size_per_layer_input", NULL, &c->per_layer_vocab));
     GM_TRY(config_flag(s, "enable_moe_block", NULL, &experts));
-    if (experts) {
+    if (experts || config_listens(s)) {
         c->normalise_experts = true;
         GM_TRY(config_int(s, "expert_intermediate_size", NULL, &c->expert_mlp));
         GM_TRY(config_int(s, "top_k_experts", NULL, &c->n_experts_used));
         GM_TRY(config_experts(s, c));
+        GM_TRY(config_pair(s, "top_k_experts", "expert_used_count", 0));
     }
     for (int64_t i = 0; i < c->n_layers; i++)
         c->layers[i].has |= HAS_MLP | (c->per_layer_input > 0 ? HAS_PER_LAYER_INPUT : 0);
@@ -250,6 +266,7 @@ static double inside(const gm_config *c, double mlp, double mixture) {
 static const char *const types[] = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified", NULL},
                   *const gguf_names[] = {"gemma4", NULL};
 const gm_architecture gemma4_architecture = {
-    .name = "gemma4", .gguf = gguf_names, .types = types, .layer_size = sizeof(layer), .globals_size = sizeof(globals),
+    .name = "gemma4", .class_name = "Gemma4ForCausalLM", .gguf = gguf_names, .types = types,
+    .layer_size = sizeof(layer), .globals_size = sizeof(globals),
     .fields = fields, .globals = global_fields, .configure = configure, .forward = forward,
     .inside = inside};

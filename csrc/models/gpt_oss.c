@@ -40,6 +40,8 @@ static gm_status configure(const config_source *s, gm_config *c) {
     c->normalise_experts = true;
     GM_TRY(config_int(s, "experts_per_token", NULL, &c->n_experts_used));
     GM_TRY(config_experts(s, c));
+    GM_TRY(config_pair(s, "num_local_experts", "expert_count", 0));
+    GM_TRY(config_pair(s, "intermediate_size", "expert_feed_forward_length", 0));
     c->swiglu_alpha = 1.702;
     c->swiglu_limit = 7;
     GM_TRY(config_number(s, "swiglu_alpha", NULL, &c->swiglu_alpha));
@@ -52,6 +54,7 @@ static gm_status configure(const config_source *s, gm_config *c) {
         r->original_context = 4096;
         r->truncate = false;
     }
+    GM_TRY(config_pair(s, "rope_scaling.truncate", NULL, r->truncate));
     GM_TRY(config_rope(s, c, NULL, r));
     c->rope[ROPE_SLIDING] = *r;
     return GM_OK;
@@ -75,5 +78,6 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 
 static const char *const types[] = {"gpt_oss", NULL}, *const gguf_names[] = {"gpt-oss", NULL};
 const gm_architecture gpt_oss_architecture = {
-    .name = "gpt_oss", .gguf = gguf_names, .types = types, .layer_size = sizeof(layer), .fields = fields,
+    .name = "gpt_oss", .class_name = "GptOssForCausalLM", .gguf = gguf_names, .types = types,
+    .layer_size = sizeof(layer), .fields = fields,
     .configure = configure, .forward = forward};

@@ -38,9 +38,10 @@ static gm_status configure_mistral(const config_source *s, gm_config *c) {
 
 static const char *const llama_types[] = {"llama", NULL}, *const mistral_types[] = {"mistral", NULL};
 const gm_architecture llama_architecture = {
-    .name = "llama", .gguf = llama_types, .types = llama_types, .layer_size = sizeof(dense_layer), .fields = fields,
-    .configure = configure_llama, .forward = dense_forward};
+    .name = "llama", .class_name = "LlamaForCausalLM", .gguf = llama_types, .types = llama_types,
+    .layer_size = sizeof(dense_layer), .fields = fields, .configure = configure_llama, .forward = dense_forward};
 /* GGUF files of Mistral say "llama". */
 const gm_architecture mistral_architecture = {
-    .name = "mistral", .types = mistral_types, .layer_size = sizeof(dense_layer), .fields = fields,
+    .name = "mistral", .class_name = "MistralForCausalLM", .types = mistral_types, .written_as = "llama",
+    .chat = "mistral", .layer_size = sizeof(dense_layer), .fields = fields,
     .configure = configure_mistral, .forward = dense_forward};

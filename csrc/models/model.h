@@ -86,6 +86,8 @@ enum {
     FIELD_GGUF_OPTIONAL = 2048,  /* GGUF does not say which layers have it */
     FIELD_BIASED = 4096,         /* the bias must be there; of attention, unless the config says that there is none */
     FIELD_INTERLEAVED = 1024,    /* of experts: gate and up row by row, the fused dense matrix with its inputs as rows */
+    FIELD_FUSED = 8192,          /* of experts: transformers writes the stack as one, gate over up */
+    FIELD_GGUF_FUSED = 16384,    /* ... and so does llama.cpp */
 };
 typedef enum {
     DIM_ONE, DIM_HIDDEN, DIM_VOCAB, DIM_QUERIES, DIM_KEYS, DIM_HEAD, DIM_HEADS, DIM_MLP, DIM_EXPERTS, DIM_EXPERT_MLP,
@@ -140,8 +142,11 @@ struct gm_model {
 typedef struct config_source config_source;
 struct gm_architecture {
     const char *name;            /* "llama" */
+    const char *class_name;      /* of transformers: "LlamaForCausalLM" */
     const char *const *gguf;     /* general.architecture, NULL-terminated */
-    const char *const *types;    /* model_type of config.json, NULL-terminated */
+    const char *const *types;    /* model_type of config.json, NULL-terminated; the first is the text model's own */
+    const char *written_as;      /* general.architecture of files that conversions write; NULL: gguf[0] */
+    const char *chat;            /* NULL, or the format in gomlx/chat_formats.py, which no token of the vocabulary tells */
     size_t layer_size, globals_size;
     const gm_weight_field *fields, *globals;     /* end with name NULL; globals may be NULL */
     /* Reads what this architecture has, over the class defaults that it sets first: config.h. */

@@ -51,5 +51,6 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 
 static const char *const types[] = {"qwen3_moe", NULL}, *const gguf_names[] = {"qwen3moe", NULL};
 const gm_architecture qwen3_moe_architecture = {
-    .name = "qwen3_moe", .gguf = gguf_names, .types = types, .layer_size = sizeof(layer), .fields = fields,
+    .name = "qwen3_moe", .class_name = "Qwen3MoeForCausalLM", .gguf = gguf_names, .types = types,
+    .layer_size = sizeof(layer), .fields = fields,
     .configure = configure, .forward = forward};

@@ -41,11 +41,11 @@ typedef struct {
      FIELD_NEGATIVE_EXP},                                                                                              \
     {FIELD_VECTOR, AT(norm), "linear_attn.norm.weight", "ssm_norm.weight", DIM_VALUE_HEAD, DIM_ONE, HAS_LINEAR, 0},    \
     {FIELD_LINEAR, AT(out), "linear_attn.out_proj", "ssm_out", DIM_HIDDEN, DIM_VALUES, HAS_LINEAR, 0}
-#define MLPS                                                                                                           \
+#define MLPS(fused)                                                                                                     \
     NORM_FIELD(layer, mlp_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_CENTRED),              \
     MLP_FIELDS(layer, mlp),                                                                                            \
     {FIELD_LINEAR, AT(experts.router), "mlp.gate", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS, 0},           \
-    EXPERT_FIELDS(layer, experts, "mlp.experts", 0),                                                                   \
+    EXPERT_FIELDS(layer, experts, "mlp.experts", fused),                                                               \
     {FIELD_LINEAR, AT(shared.gate), "mlp.shared_expert.gate_proj", "ffn_gate_shexp", DIM_SHARED_MLP, DIM_HIDDEN,       \
      HAS_SHARED_EXPERT, 0},                                                                                            \
     {FIELD_LINEAR, AT(shared.up), "mlp.shared_expert.up_proj", "ffn_up_shexp", DIM_SHARED_MLP, DIM_HIDDEN,             \
@@ -57,14 +57,14 @@ typedef struct {
 
 static const gm_weight_field next_fields[] = {
     ATTENTION,
-    LINEAR_ATTENTION("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba",
-                     "linear_attn.in_proj_ba", "ssm_ba", "ssm_ba"),
-    MLPS, {0}};
+    LINEAR_ATTENTION("linear_attn.in_proj_qkvz|linear_attn.in_proj_qkv",
+                     "linear_attn.in_proj_qkvz|linear_attn.in_proj_z", "linear_attn.in_proj_ba", "linear_attn.in_proj_ba", "ssm_ba", "ssm_ba"),
+    MLPS(0), {0}};
 static const gm_weight_field qwen3_5_fields[] = {
     ATTENTION,
     LINEAR_ATTENTION("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
                      "linear_attn.in_proj_a", "ssm_beta", "ssm_alpha"),
-    MLPS, {0}};
+    MLPS(FIELD_FUSED), {0}};
 
 /* ---- config ---- */
 static gm_status configure(const config_source *s, gm_config *c, bool experts, bool tiled) {
@@ -89,6 +89,8 @@ static gm_status configure(const config_source *s, gm_config *c, bool experts, b
     if (is_gguf && c->n_value_heads > 0 && inner > 0)
         c->value_dim = inner / c->n_value_heads;
     c->tiled_values = tiled && is_gguf;
+    if (tiled)
+        GM_TRY(config_pair(s, "mrope_section", "rope.dimension_sections", 0));
     if (experts) {
         GM_TRY(config_experts(s, c));
         GM_TRY(config_int(s, "shared_expert_intermediate_size", "expert_shared_feed_forward_length", &c->shared_mlp));
@@ -204,15 +206,18 @@ static double inside(const gm_config *c, double mlp, double mixture) {
 }
 
 static const char *const next_types[] = {"qwen3_next", NULL}, *const next_gguf[] = {"qwen3next", NULL},
-                  *const dense_types[] = {"qwen3_5", "qwen3_5_text", NULL}, *const dense_gguf[] = {"qwen35", NULL},
-                  *const moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL},
+                  *const dense_types[] = {"qwen3_5_text", "qwen3_5", NULL}, *const dense_gguf[] = {"qwen35", NULL},
+                  *const moe_types[] = {"qwen3_5_moe_text", "qwen3_5_moe", NULL},
                   *const moe_gguf[] = {"qwen35moe", NULL};
 const gm_architecture qwen3_next_architecture = {
-    .name = "qwen3_next", .gguf = next_gguf, .types = next_types, .layer_size = sizeof(layer), .fields = next_fields,
-    .configure = configure_next, .forward = forward, .inside = inside};
+    .name = "qwen3_next", .class_name = "Qwen3NextForCausalLM", .gguf = next_gguf, .types = next_types,
+    .layer_size = sizeof(layer), .fields = next_fields, .configure = configure_next,
+    .forward = forward, .inside = inside};
 const gm_architecture qwen3_5_architecture = {
-    .name = "qwen3_5", .gguf = dense_gguf, .types = dense_types, .layer_size = sizeof(layer),
-    .fields = qwen3_5_fields, .configure = configure_qwen3_5, .forward = forward, .inside = inside};
+    .name = "qwen3_5", .class_name = "Qwen3_5ForCausalLM", .gguf = dense_gguf, .types = dense_types,
+    .layer_size = sizeof(layer), .fields = qwen3_5_fields, .configure = configure_qwen3_5,
+    .forward = forward, .inside = inside};
 const gm_architecture qwen3_5_moe_architecture = {
-    .name = "qwen3_5_moe", .gguf = moe_gguf, .types = moe_types, .layer_size = sizeof(layer),
-    .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe, .forward = forward, .inside = inside};
+    .name = "qwen3_5_moe", .class_name = "Qwen3_5MoeForCausalLM", .gguf = moe_gguf, .types = moe_types,
+    .layer_size = sizeof(layer), .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe,
+    .forward = forward, .inside = inside};

@@ -174,6 +174,12 @@ PyObject *describe_cache(PyObject *module, PyObject *unused) {
     return gm_describe_cache(&json) == GM_OK ? parsed(json) : raise_gm(PyModule_GetState(module));
 }
 
+PyObject *describe_architectures(PyObject *module, PyObject *unused) {
+    (void)unused;
+    char *json = NULL;
+    return gm_architectures(&json) == GM_OK ? parsed(json) : raise_gm(PyModule_GetState(module));
+}
+
 PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {
         "load_model", 0, 1, 1,

@@ -292,6 +292,8 @@ static PyMethodDef module_functions[] = {
          "What loading a model folder or a GGUF file takes, by the headers of its files alone: a dict.")},
     {"describe_cache", describe_cache, METH_NOARGS,
      SIG("describe_cache()", "How KV caches keep positions: a dict of numbers.")},
+    {"architectures", describe_architectures, METH_NOARGS,
+     SIG("architectures()", "The architectures: a list of dicts with the names of their weights and hyperparameters.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
          "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, **sampling)",
