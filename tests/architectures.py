@@ -138,6 +138,9 @@ CONFIGS = {
     "gpt_oss, close limits": text(GPT_OSS, {"swiglu_limit": 0.75, "swiglu_alpha": 1.2, "attention_bias": False,
                                             "num_experts_per_tok": 1, "layer_types": [FULL, SLIDING, SLIDING],
                                             "rope_parameters": YARN | {"truncate": False}}),
+    "olmo2": text({"model_type": "olmo2"}),
+    "olmo2, one key head": text({"model_type": "olmo2", "num_key_value_heads": 1, "attention_bias": True, "head_dim": 24,
+                                 "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
 }
 
 
@@ -160,6 +163,7 @@ WIDE_CASES = {f"{name}, wide": text(change, {key: value for key, value in WIDE.i
                                      "layer_types": [SLIDING, FULL, SLIDING, FULL], "attention_k_eq_v": True,
                                      "num_global_key_value_heads": 1, "num_kv_shared_layers": 1},
     "gpt_oss": GPT_OSS | {"num_hidden_layers": 2, "rope_parameters": YARN | {"truncate": False}},
+    "olmo2": {"model_type": "olmo2"},
 }.items()}
 CONFIGS |= WIDE_CASES
 
