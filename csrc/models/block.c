@@ -128,15 +128,14 @@ gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
 }
 
 gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x,
-                        gm_activation *route, gm_array *scale, moe_activation act) {
+                        gm_activation *route, gm_array *scale, expert_activation act) {
     const gm_config *c = &p->model->config;
     gm_array *ids = NULL, *weights = NULL, *logits = linear_apply(s, &w->router, route, GM_NONE);
     logits = pass_tap(s, p, i, TAP_ROUTER_LOGITS, logits);
     gm_route(s, logits, (int)c->n_experts_used, c->normalise_experts, scale, &ids, &weights);
     ids = pass_tap(s, p, i, TAP_ROUTER_IDS, ids);
     weights = pass_tap(s, p, i, TAP_ROUTER_WEIGHTS, weights);
-    return moe_apply(s, x, ids, weights, &w->gate, &w->up, &w->down, act, (float)c->swiglu_alpha,
-                     (float)c->swiglu_limit);
+    return moe_apply(s, x, ids, weights, &w->gate, &w->up, &w->down, act.kind, act.alpha, act.limit);
 }
 
 gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {

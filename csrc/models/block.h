@@ -82,9 +82,11 @@ gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, bool ge
 /* The same as what layer i adds to its residual stream. */
 gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, bool gelu,
                      gm_array *residual);
+/* alpha, limit: of MOE_CLAMPED_SWIGLU */
+typedef struct { moe_activation kind; float alpha, limit; } expert_activation;
 /* The experts that the router of layer i chooses for x, weighted; route: what it sees. scale: of each expert, or GM_NONE. */
 gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x,
-                        gm_activation *route, gm_array *scale, moe_activation act);
+                        gm_activation *route, gm_array *scale, expert_activation act);
 /* The forward pass of models whose layers are dense_layers. */
 gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
 /* The embedding of the pass's tokens, times the config's scale. */

@@ -10,6 +10,7 @@
 #include "models/source.h"
 
 #define MAX_SIZE (1 << 26)       /* no dimension of a real model comes near */
+#define MAX_STATE 4096           /* nor one of a recurrent state */
 
 static const gm_architecture *const architectures[] = {
 #define MODEL(name) &name##_architecture,
@@ -218,13 +219,13 @@ static gm_status check_layer(const char *name, const gm_config *c, int64_t i) {
         return gm_fail(GM_EBADFILE, "%s: shared_expert_intermediate_size is %lld, expected 1 to %d", name,
                        (long long)c->shared_mlp, MAX_SIZE);
     if ((l->has & HAS_LINEAR) &&
-        (c->n_key_heads < 1 || c->n_value_heads < 1 || c->n_value_heads % c->n_key_heads || c->key_dim < 1 ||
-         c->value_dim < 1 || c->conv_kernel < 2 || c->conv_kernel > 64 || c->n_value_heads > 4096 ||
-         c->key_dim > 4096 || c->value_dim > 4096))
-        return gm_fail(GM_EBADFILE, "%s: a recurrent layer of %lld key heads of %lld and %lld value heads of %lld with "
-                       "a kernel of %lld; expected a multiple of value heads and a kernel of 2 to 64", name,
-                       (long long)c->n_key_heads, (long long)c->key_dim, (long long)c->n_value_heads,
-                       (long long)c->value_dim, (long long)c->conv_kernel);
+        (l->state_heads < 1 || l->state_heads > MAX_STATE || l->state_key < 1 || l->state_key > MAX_STATE ||
+         l->state_value < 1 || l->state_value > MAX_STATE || l->conv_kernel < 2 || l->conv_kernel > 64 ||
+         l->conv_channels < 1 || l->conv_channels > MAX_SIZE))
+        return gm_fail(GM_EBADFILE, "%s: a recurrent state of %lld heads of %lld by %lld after a convolution of %lld "
+                       "over %lld channels, expected sizes of 1 to %d and a kernel of 2 to 64", name,
+                       (long long)l->state_heads, (long long)l->state_value, (long long)l->state_key,
+                       (long long)l->conv_kernel, (long long)l->conv_channels, MAX_STATE);
     return GM_OK;
 }
 
@@ -240,9 +241,6 @@ static gm_status check(const config_source *s, const gm_config *c) {
     if (!(c->attention_softcap >= 0 && c->final_softcap >= 0))
         return gm_fail(GM_EBADFILE, "%s: softcaps are %g and %g, expected 0 or more", s->name, c->attention_softcap,
                        c->final_softcap);
-    if (c->per_layer_input < 0 || c->per_layer_input > 65536 || c->per_layer_vocab < 0 || c->per_layer_vocab > MAX_SIZE)
-        return gm_fail(GM_EBADFILE, "%s: hidden_size_per_layer_input is %lld of a vocabulary of %lld", s->name,
-                       (long long)c->per_layer_input, (long long)c->per_layer_vocab);
     for (int64_t i = 0; i < c->n_layers; i++)
         GM_TRY(check_layer(s->name, c, i));
     for (int i = 0; i < GM_ROPES; i++)       /* of a kind that no layer is, too: its frequencies are made */
@@ -278,7 +276,14 @@ static void assign_slots(gm_config *c) {
     }
 }
 
+static gm_status make_own(const gm_architecture *arch, gm_config *c) {
+    if (arch->config_size && !(c->own = memory_zeroed(arch->config_size)))
+        return GM_ENOMEM;
+    return GM_OK;
+}
+
 static gm_status finish(const config_source *s, const gm_architecture *arch, gm_config *c) {
+    GM_TRY(make_own(arch, c));
     GM_TRY(arch->configure(s, c));
     GM_TRY(check(s, c));
     assign_slots(c);
@@ -289,7 +294,9 @@ gm_status config_listen(const gm_architecture *a, config_listener *out) {
     const config_source s = {.name = a->name, .listener = out};
     gm_config c = {0};
     *out = (config_listener){0};
-    const gm_status status = a->configure(&s, &c);
+    gm_status status = make_own(a, &c);
+    if (status == GM_OK)
+        status = a->configure(&s, &c);
     out->centred = c.centred;
     config_clear(&c);
     return status;
@@ -297,7 +304,9 @@ gm_status config_listen(const gm_architecture *a, config_listener *out) {
 
 void config_clear(gm_config *c) {
     memory_free(c->layers);
+    memory_free(c->own);
     c->layers = NULL;
+    c->own = NULL;
 }
 
 /* ---- config.json ---- */

@@ -413,8 +413,10 @@ gm_status config_causal(const config_source *s) {
     return GM_OK;
 }
 
-int64_t config_dim(const gm_config *c, const gm_layer_config *l, gm_dim dim) {
-    switch (dim) {
+int64_t config_dim(const gm_config *c, const gm_layer_config *l, int dim) {
+    if (dim >= DIM_OWN)
+        return *(const int64_t *)(const void *)((const char *)c->own + (dim - DIM_OWN));
+    switch ((gm_dim)dim) {
     case DIM_ONE: return 1;
     case DIM_HIDDEN: return c->hidden;
     case DIM_VOCAB: return c->vocab;
@@ -426,14 +428,12 @@ int64_t config_dim(const gm_config *c, const gm_layer_config *l, gm_dim dim) {
     case DIM_EXPERTS: return c->n_experts;
     case DIM_EXPERT_MLP: return c->expert_mlp;
     case DIM_SHARED_MLP: return c->shared_mlp;
-    case DIM_CHANNELS: return 2 * c->n_key_heads * c->key_dim + c->n_value_heads * c->value_dim;
-    case DIM_KERNEL: return c->conv_kernel;
-    case DIM_VALUES: return c->n_value_heads * c->value_dim;
-    case DIM_VALUE_HEADS: return c->n_value_heads;
-    case DIM_VALUE_HEAD: return c->value_dim;
-    case DIM_PER_LAYER: return c->per_layer_input;
-    case DIM_PER_LAYER_ALL: return c->per_layer_input * c->n_layers;
-    case DIM_PER_LAYER_VOCAB: return c->per_layer_vocab;
+    case DIM_CHANNELS: return l->conv_channels;
+    case DIM_KERNEL: return l->conv_kernel;
+    case DIM_VALUES: return l->state_heads * l->state_value;
+    case DIM_VALUE_HEADS: return l->state_heads;
+    case DIM_VALUE_HEAD: return l->state_value;
+    case DIM_OWN: break;
     }
     return 0;
 }

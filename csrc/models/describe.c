@@ -89,8 +89,8 @@ static bool add_layer(cJSON *list, const gm_config *c, int64_t i, const totals *
              add_number(o, "head_dim", l->head_dim) && add_number(o, "window", l->window) &&
              cJSON_AddBoolToObject(o, "shared", l->source != i);
     if (ok && (l->has & HAS_LINEAR))
-        ok = add_number(o, "state_bytes", 4 * (config_dim(c, l, DIM_CHANNELS) * (c->conv_kernel - 1) +
-                                              c->n_value_heads * c->value_dim * c->key_dim));
+        ok = add_number(o, "state_bytes", 4 * ((l->conv_kernel - 1) * l->conv_channels +
+                                              l->state_heads * l->state_value * l->state_key));
     return ok && add_number(o, "packed_bytes", sum->layers[i]);
 }
 

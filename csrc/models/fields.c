@@ -131,40 +131,19 @@ static bool is_matrix(const gm_tensor *t, int64_t rows, int64_t columns, bool fi
     return t->ndim == 2 && n[0] == rows && n[1] == columns;
 }
 
-static bool is_grouped(const char *name) {
-    return strstr(name, "in_proj_qkvz") || strstr(name, "in_proj_ba") || strstr(name, "ssm_in") ||
-           strstr(name, "ssm_ba");
-}
-
 /* The rows of the tensor that the field is made of; their sum is the field's, the tensor has *rows. */
 static void pick_rows(const gm_loader *l, const field_cursor *c, const char *name, int64_t *rows, job *j) {
     const gm_config *config = &l->model->config;
     const uint32_t flags = c->field->flags;
-    int64_t dim = c->config->head_dim, n = *rows, ratio = 1, period;
+    const int64_t dim = c->config->head_dim, n = *rows;
     if ((flags & FIELD_PERMUTED) && checkpoint_gguf(l->checkpoint))
         j->permuted_heads = n / dim;
     if (flags & (FIELD_QUERY | FIELD_GATE)) {
         j->picks[j->n_picks++] = (row_pick){n, dim, 2 * dim, flags & FIELD_GATE ? dim : 0};
         *rows = 2 * n;
     }
-    if (!(flags & (FIELD_GROUPED_QKV | FIELD_GROUPED_Z | FIELD_GROUPED_B | FIELD_GROUPED_A)) || !is_grouped(name))
-        return;
-    ratio = config->n_value_heads / config->n_key_heads;
-    if (flags & (FIELD_GROUPED_B | FIELD_GROUPED_A)) {
-        j->picks[j->n_picks++] = (row_pick){n, ratio, 2 * ratio, flags & FIELD_GROUPED_A ? ratio : 0};
-        *rows = 2 * n;
-        return;
-    }
-    int64_t keys = config->n_key_heads * config->key_dim, wide = ratio * config->value_dim;
-    period = 2 * config->key_dim + 2 * wide;
-    *rows = config->n_key_heads * period;
-    if (flags & FIELD_GROUPED_Z) {
-        j->picks[j->n_picks++] = (row_pick){n, wide, period, 2 * config->key_dim + wide};
-        return;
-    }
-    j->picks[j->n_picks++] = (row_pick){keys, config->key_dim, period, 0};
-    j->picks[j->n_picks++] = (row_pick){keys, config->key_dim, period, config->key_dim};
-    j->picks[j->n_picks++] = (row_pick){config->n_key_heads * wide, wide, period, 2 * config->key_dim};
+    if (flags & FIELD_PICKED)
+        j->n_picks = l->model->arch->pick_rows(config, c->field, name, n, rows, j->picks);
 }
 
 static gm_status add_vector(gm_loader *l, const field_cursor *c) {

@@ -20,6 +20,9 @@ typedef struct {
     gm_linear embedding, projection;         /* inputs of all layers side by side */
     gm_array *norm;
 } globals;
+typedef struct {
+    int64_t per_layer_input, all_inputs, per_layer_vocab;    /* sizes of one layer's input, and of all layers' */
+} gemma4_config;
 
 #define AT(member) offsetof(layer, member)
 static const gm_weight_field fields[] = {
@@ -45,21 +48,21 @@ static const gm_weight_field fields[] = {
     {FIELD_VECTOR, AT(expert_scale), "router.per_expert_scale", "ffn_down_exps.scale", DIM_EXPERTS, DIM_ONE, HAS_EXPERTS,
      0},
     EXPERT_FIELDS(layer, experts, "experts", FIELD_FUSED | FIELD_GGUF_FUSED),
-    {FIELD_LINEAR, AT(input_gate), "per_layer_input_gate", "inp_gate", DIM_PER_LAYER, DIM_HIDDEN, HAS_PER_LAYER_INPUT,
-     0},
-    {FIELD_LINEAR, AT(input_projection), "per_layer_projection", "proj", DIM_HIDDEN, DIM_PER_LAYER, HAS_PER_LAYER_INPUT,
-     0},
+    {FIELD_LINEAR, AT(input_gate), "per_layer_input_gate", "inp_gate", OWN_DIM(gemma4_config, per_layer_input),
+     DIM_HIDDEN, HAS_PER_LAYER_INPUT, 0},
+    {FIELD_LINEAR, AT(input_projection), "per_layer_projection", "proj", DIM_HIDDEN,
+     OWN_DIM(gemma4_config, per_layer_input), HAS_PER_LAYER_INPUT, 0},
     {FIELD_VECTOR, AT(input_norm), "post_per_layer_input_norm.weight", "post_norm.weight", DIM_HIDDEN, DIM_ONE,
      HAS_PER_LAYER_INPUT, 0},
     {0},
 };
 static const gm_weight_field global_fields[] = {
-    {FIELD_LINEAR, offsetof(globals, embedding), "embed_tokens_per_layer", "per_layer_token_embd", DIM_PER_LAYER_VOCAB,
-     DIM_PER_LAYER_ALL, HAS_PER_LAYER_INPUT, 0},
+    {FIELD_LINEAR, offsetof(globals, embedding), "embed_tokens_per_layer", "per_layer_token_embd",
+     OWN_DIM(gemma4_config, per_layer_vocab), OWN_DIM(gemma4_config, all_inputs), HAS_PER_LAYER_INPUT, FIELD_EMBEDDING},
     {FIELD_LINEAR, offsetof(globals, projection), "per_layer_model_projection", "per_layer_model_proj",
-     DIM_PER_LAYER_ALL, DIM_HIDDEN, HAS_PER_LAYER_INPUT, 0},
+     OWN_DIM(gemma4_config, all_inputs), DIM_HIDDEN, HAS_PER_LAYER_INPUT, 0},
     {FIELD_VECTOR, offsetof(globals, norm), "per_layer_projection_norm.weight", "per_layer_proj_norm.weight",
-     DIM_PER_LAYER, DIM_ONE, HAS_PER_LAYER_INPUT, 0},
+     OWN_DIM(gemma4_config, per_layer_input), DIM_ONE, HAS_PER_LAYER_INPUT, 0},
     {0},
 };
 
@@ -126,8 +129,25 @@ static gm_status configure_sharing(const config_source *s, gm_config *c) {
     return GM_OK;
 }
 
+/* The inputs of each layer. */
+static gm_status configure_inputs(const config_source *s, gm_config *c) {
+    gemma4_config *own = c->own;
+    const bool is_gguf = config_is_gguf(s);
+    own->per_layer_input = is_gguf || config_has_null(s, "hidden_size_per_layer_input") ? 0 : 256;
+    own->per_layer_vocab = is_gguf ? c->vocab : 262144;
+    GM_TRY(config_int(s, "hidden_size_per_layer_input", "embedding_length_per_layer_input", &own->per_layer_input));
+    GM_TRY(config_int(s, "vocab_size_per_layer_input", NULL, &own->per_layer_vocab));
+    if (own->per_layer_input < 0 || own->per_layer_input > 65536 || own->per_layer_vocab < 0 ||
+        own->per_layer_vocab > 1 << 26)
+        return gm_fail(GM_EBADFILE, "%s: hidden_size_per_layer_input is %lld of a vocabulary of %lld", config_name(s),
+                       (long long)own->per_layer_input, (long long)own->per_layer_vocab);
+    own->all_inputs = c->n_layers * own->per_layer_input;
+    return GM_OK;
+}
+
 static gm_status configure(const config_source *s, gm_config *c) {
     const bool is_gguf = config_is_gguf(s);
+    const gemma4_config *own = c->own;
     bool experts = is_gguf && config_has(s, NULL, "expert_count");
     c->vocab = 262144;
     c->hidden = 2304;
@@ -158,10 +178,7 @@ static gm_status configure(const config_source *s, gm_config *c) {
     GM_TRY(config_number(s, NULL, "attention.scale", &c->attention_scale));
     c->final_softcap = is_gguf ? 30 : 0;
     GM_TRY(config_optional(s, "final_logit_softcapping", "final_logit_softcapping", &c->final_softcap));
-    c->per_layer_input = is_gguf || config_has_null(s, "hidden_size_per_layer_input") ? 0 : 256;
-    c->per_layer_vocab = is_gguf ? c->vocab : 262144;
-    GM_TRY(config_int(s, "hidden_size_per_layer_input", "embedding_length_per_layer_input", &c->per_layer_input));
-    GM_TRY(config_int(s, "vocab_size_per_layer_input", NULL, &c->per_layer_vocab));
+    GM_TRY(configure_inputs(s, c));
     GM_TRY(config_flag(s, "enable_moe_block", NULL, &experts));
     if (experts || config_listens(s)) {
         c->normalise_experts = true;
@@ -171,7 +188,7 @@ static gm_status configure(const config_source *s, gm_config *c) {
         GM_TRY(config_pair(s, "top_k_experts", "expert_used_count", 0));
     }
     for (int64_t i = 0; i < c->n_layers; i++)
-        c->layers[i].has |= HAS_MLP | (c->per_layer_input > 0 ? HAS_PER_LAYER_INPUT : 0);
+        c->layers[i].has |= HAS_MLP | (own->per_layer_input > 0 ? HAS_PER_LAYER_INPUT : 0);
     rope_config *full = &c->rope[ROPE_FULL], *sliding = &c->rope[ROPE_SLIDING];
     int64_t full_dim = c->head_dim;
     for (int64_t i = 0; i < c->n_layers; i++)
@@ -202,9 +219,10 @@ static gm_array *scaled(gm_scope *s, gm_array *x, double factor) {
 static gm_array *layer_inputs(gm_scope *s, gm_pass *p, gm_array *x) {
     const gm_config *c = &p->model->config;
     const globals *g = (const globals *)(const void *)p->model->globals;
-    gm_array *said = linear_embed(s, &g->embedding, p->batch->state->tokens, sqrtf((float)c->per_layer_input));
+    const int64_t width = ((const gemma4_config *)c->own)->per_layer_input;
+    gm_array *said = linear_embed(s, &g->embedding, p->batch->state->tokens, sqrtf((float)width));
     gm_activation in = {.x = scaled(s, x, 1 / sqrt((double)c->hidden))};
-    gm_array *made = norm_apply(s, linear_apply(s, &g->projection, &in, GM_NONE), g->norm, c->per_layer_input, c->eps);
+    gm_array *made = norm_apply(s, linear_apply(s, &g->projection, &in, GM_NONE), g->norm, width, c->eps);
     return scaled(s, gm_add(s, made, said), sqrt(0.5));
 }
 
@@ -225,15 +243,16 @@ static gm_array *feed(gm_scope *s, gm_pass *p, int64_t i, const layer *l, uint32
         return fed;
     gm_activation route = {.x = scaled(s, gm_rms_norm(s, x, l->router_scale, eps), 1 / sqrt((double)c->hidden))};
     gm_array *chosen = experts_apply(s, p, i, &l->experts, gm_rms_norm(s, x, l->experts_norm, eps), &route,
-                                     l->expert_scale, MOE_GEGLU);
+                                     l->expert_scale, (expert_activation){MOE_GEGLU, 0, 0});
     return gm_add(s, gm_rms_norm(s, fed, l->mlp_own_end_norm, eps), gm_rms_norm(s, chosen, l->experts_end_norm, eps));
 }
 
 static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
     gm_pass pass = {.model = m, .batch = b};
     const gm_config *c = &m->config;
+    const int64_t width = ((const gemma4_config *)c->own)->per_layer_input;
     float eps = (float)c->eps;
-    gm_array *x = embed_tokens(s, &pass), *inputs = c->per_layer_input ? layer_inputs(s, &pass, x) : NULL;
+    gm_array *x = embed_tokens(s, &pass), *inputs = width ? layer_inputs(s, &pass, x) : NULL;
     for (int64_t i = 0; i < c->n_layers; i++) {
         const layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
@@ -247,7 +266,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         if (inputs) {
             gm_activation gate = {.x = x};
             gm_activation said = {.x = gm_geglu(s, linear_apply(s, &l->input_gate, &gate, GM_NONE),
-                                                layer_input(s, inputs, i, c->per_layer_input))};
+                                                layer_input(s, inputs, i, width))};
             x = gm_add(s, x, gm_rms_norm(s, linear_apply(s, &l->input_projection, &said, GM_NONE), l->input_norm, eps));
         }
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, gm_multiply(s, x, l->scalar));
@@ -260,7 +279,7 @@ static double inside(const gm_config *c, double mlp, double mixture) {
     (void)mlp;
     double widest = 2.0 * (double)c->mlp;
     widest = mixture > widest ? mixture : widest;
-    return widest + (double)(c->hidden + c->n_layers * c->per_layer_input);
+    return widest + (double)(c->hidden + ((const gemma4_config *)c->own)->all_inputs);
 }
 
 static const char *const types[] = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified", NULL},
@@ -268,5 +287,6 @@ static const char *const types[] = {"gemma4_text", "gemma4", "gemma4_unified_tex
 const gm_architecture gemma4_architecture = {
     .name = "gemma4", .class_name = "Gemma4ForCausalLM", .gguf = gguf_names, .types = types,
     .layer_size = sizeof(layer), .globals_size = sizeof(globals),
+    .config_size = sizeof(gemma4_config),
     .fields = fields, .globals = global_fields, .configure = configure, .forward = forward,
     .inside = inside};

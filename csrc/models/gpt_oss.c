@@ -10,6 +10,7 @@ typedef struct {
     attention_weights attention;
     expert_weights experts;
 } layer;
+typedef struct { double alpha, limit; } gpt_oss_config;          /* of the clamped SwiGLU */
 
 static const gm_weight_field fields[] = {
     NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
@@ -42,10 +43,10 @@ static gm_status configure(const config_source *s, gm_config *c) {
     GM_TRY(config_experts(s, c));
     GM_TRY(config_pair(s, "num_local_experts", "expert_count", 0));
     GM_TRY(config_pair(s, "intermediate_size", "expert_feed_forward_length", 0));
-    c->swiglu_alpha = 1.702;
-    c->swiglu_limit = 7;
-    GM_TRY(config_number(s, "swiglu_alpha", NULL, &c->swiglu_alpha));
-    GM_TRY(config_number(s, "swiglu_limit", NULL, &c->swiglu_limit));
+    gpt_oss_config *own = c->own;
+    *own = (gpt_oss_config){.alpha = 1.702, .limit = 7};
+    GM_TRY(config_number(s, "swiglu_alpha", NULL, &own->alpha));
+    GM_TRY(config_number(s, "swiglu_limit", NULL, &own->limit));
     rope_config *r = &c->rope[ROPE_FULL];
     *r = rope_defaults(150000);
     if (!config_has(s, "rope_parameters", NULL) && !config_has(s, "rope_scaling", NULL)) {
@@ -62,6 +63,8 @@ static gm_status configure(const config_source *s, gm_config *c) {
 
 static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {
     gm_pass pass = {.model = m, .batch = b};
+    const gpt_oss_config *own = m->config.own;
+    const expert_activation act = {MOE_CLAMPED_SWIGLU, (float)own->alpha, (float)own->limit};
     float eps = (float)m->config.eps;
     gm_array *x = embed_tokens(s, &pass);
     for (int64_t i = 0; i < m->config.n_layers; i++) {
@@ -69,7 +72,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
         x = attention_apply(s, &pass, i, &l->attention, gm_rms_norm(s, x, l->attention_norm, eps), x);
         gm_activation in = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
-        gm_array *fed = experts_apply(s, &pass, i, &l->experts, in.x, &in, GM_NONE, MOE_CLAMPED_SWIGLU);
+        gm_array *fed = experts_apply(s, &pass, i, &l->experts, in.x, &in, GM_NONE, act);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }
@@ -79,5 +82,5 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 static const char *const types[] = {"gpt_oss", NULL}, *const gguf_names[] = {"gpt-oss", NULL};
 const gm_architecture gpt_oss_architecture = {
     .name = "gpt_oss", .class_name = "GptOssForCausalLM", .gguf = gguf_names, .types = types,
-    .layer_size = sizeof(layer), .fields = fields,
+    .layer_size = sizeof(layer), .config_size = sizeof(gpt_oss_config), .fields = fields,
     .configure = configure, .forward = forward};

@@ -439,8 +439,8 @@ gm_status model_lay_out(gm_model *m, int kv_type) {
                                           .window = l->window};
         else if (l->has & HAS_LINEAR)
             slots[l->slot] = (cache_slot){.kind = CACHE_STATE,
-                                          .conv_floats = (c->conv_kernel - 1) * config_dim(c, l, DIM_CHANNELS),
-                                          .state_floats = c->n_value_heads * c->value_dim * c->key_dim};
+                                          .conv_floats = (l->conv_kernel - 1) * l->conv_channels,
+                                          .state_floats = l->state_heads * l->state_value * l->state_key};
     }
     m->layout = (cache_layout){.slots = slots, .n_slots = c->n_slots, .kv_type = kv_type, .context = c->context,
                                .rotate = m->context_policy == GM_CONTEXT_ROTATE};

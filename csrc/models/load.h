@@ -5,10 +5,6 @@
 #include "core/graph.h"
 #include "models/config.h"
 
-/* Some rows of a tensor: row r of these is row r / block * period + offset + r % block of it. */
-typedef struct { int64_t rows, block, period, offset; } row_pick;
-#define MAX_PICKS 3
-
 typedef enum {
     JOB_VECTOR,                  /* numbers to float32 */
     JOB_PACK,                    /* rows of a dense or block format, or of MLX's arrays, to panels */

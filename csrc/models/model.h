@@ -5,6 +5,7 @@
  *      sizes and the layers that have them, which loading, freeing and listing walk. */
 #ifndef GOMLX_MODELS_MODEL_H
 #define GOMLX_MODELS_MODEL_H
+#include <stddef.h>
 #include "io/checkpoint.h"
 #include "models/taps.h"
 #include "nn/cache.h"
@@ -39,6 +40,8 @@ typedef struct {
     gm_layer_kind kind;
     uint32_t has;
     int64_t n_heads, n_kv_heads, head_dim, mlp, window;
+    int64_t state_heads, state_key, state_value;         /* of a recurrent state: heads of matrices, and their sizes */
+    int64_t conv_channels, conv_kernel;                  /* of the short convolution before it */
     int source;                  /* the layer whose keys and values it reads: itself, or an earlier one */
     int slot;                    /* of the cache */
 } gm_layer_config;
@@ -46,6 +49,7 @@ typedef struct {
 enum { MAX_HEAD_DIM = 1024 };
 enum { ROPE_FULL, ROPE_SLIDING, GM_ROPES };      /* rotary embeddings by the kind of layer */
 
+/* What all architectures have, or several of them. */
 typedef struct {
     int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, context, window;
     double eps;
@@ -55,14 +59,11 @@ typedef struct {
     double embedding_scale, attention_scale, attention_softcap, final_softcap;   /* softcaps 0: none */
     int64_t n_experts, n_experts_used, expert_mlp, shared_mlp;
     bool normalise_experts;      /* weights of the experts used add up to 1 */
-    double swiglu_alpha, swiglu_limit;
-    int64_t conv_kernel, n_key_heads, n_value_heads, key_dim, value_dim;         /* recurrent layers */
-    bool tiled_values;           /* value head h reads key head h % n_key_heads, not h / (ratio) */
-    int64_t per_layer_input, per_layer_vocab;
     bool unbiased;               /* attention has no biases although its fields are FIELD_BIASED */
     int64_t n_guessing;          /* layers behind the n_layers that guess further tokens: not loaded */
     gm_layer_config *layers;     /* n_layers */
     int n_slots;
+    void *own;                   /* what this architecture alone has: a struct of its file (arch->config_size) */
 } gm_config;
 
 /* ---- fields ---- */
@@ -79,10 +80,8 @@ enum {
     FIELD_NEGATIVE_EXP = 8,      /* safetensors hold the log of its negative; GGUF holds the value */
     FIELD_QUERY = 16,            /* of each head the first half of twice its rows, */
     FIELD_GATE = 32,             /* ... and the second */
-    FIELD_GROUPED_QKV = 64,      /* of tensors that hold queries, keys, values and gates by key head */
-    FIELD_GROUPED_Z = 128,
-    FIELD_GROUPED_B = 256,       /* of tensors that hold betas and decays by key head */
-    FIELD_GROUPED_A = 512,
+    FIELD_EMBEDDING = 128,       /* of a linear layer: its rows are looked up by tokens */
+    FIELD_PICKED = 64,           /* its rows lie in larger tensors: arch->pick_rows */
     FIELD_GGUF_OPTIONAL = 2048,  /* GGUF does not say which layers have it */
     FIELD_BIASED = 4096,         /* the bias must be there; of attention, unless the config says that there is none */
     FIELD_INTERLEAVED = 1024,    /* of experts: gate and up row by row, the fused dense matrix with its inputs as rows */
@@ -91,16 +90,18 @@ enum {
 };
 typedef enum {
     DIM_ONE, DIM_HIDDEN, DIM_VOCAB, DIM_QUERIES, DIM_KEYS, DIM_HEAD, DIM_HEADS, DIM_MLP, DIM_EXPERTS, DIM_EXPERT_MLP,
-    DIM_SHARED_MLP, DIM_CHANNELS, DIM_KERNEL, DIM_VALUES, DIM_VALUE_HEADS, DIM_VALUE_HEAD, DIM_PER_LAYER,
-    DIM_PER_LAYER_ALL, DIM_PER_LAYER_VOCAB,
+    DIM_SHARED_MLP, DIM_CHANNELS, DIM_KERNEL, DIM_VALUES, DIM_VALUE_HEADS, DIM_VALUE_HEAD,
+    DIM_OWN,                     /* OWN_DIM */
 } gm_dim;
+/* An int64_t of the architecture's own config. */
+#define OWN_DIM(type, member) (DIM_OWN + (int)offsetof(type, member))
 
 /* One weight: where it goes, its names in the containers (of linear layers and experts without .weight), its size. */
 typedef struct {
     gm_weight_kind kind;
     size_t offset;
     const char *name, *gguf;     /* "self_attn.q_proj", "attn_q" */
-    gm_dim rows, columns;
+    int rows, columns;           /* a gm_dim, or an OWN_DIM */
     uint32_t when;               /* HAS_...: what a layer must have */
     uint32_t flags;              /* FIELD_... */
 } gm_weight_field;
@@ -139,6 +140,10 @@ struct gm_model {
     gm_model *base;              /* NULL, or the model whose weights this one computes with exactly: exact.c */
 };
 
+/* Some rows of a tensor: row r of these is row r / block * period + offset + r % block of it. */
+typedef struct { int64_t rows, block, period, offset; } row_pick;
+#define MAX_PICKS 3
+
 typedef struct config_source config_source;
 struct gm_architecture {
     const char *name;            /* "llama" */
@@ -146,14 +151,18 @@ struct gm_architecture {
     const char *const *gguf;     /* general.architecture, NULL-terminated */
     const char *const *types;    /* model_type of config.json, NULL-terminated; the first is the text model's own */
     const char *written_as;      /* general.architecture of files that conversions write; NULL: gguf[0] */
-    const char *chat;            /* NULL, or the format in gomlx/chat_formats.py, which no token of the vocabulary tells */
-    size_t layer_size, globals_size;
+    const char *chat;            /* NULL, or a format of gomlx/chat_formats.py that no token of the vocabulary tells */
+    size_t layer_size, globals_size, config_size;
     const gm_weight_field *fields, *globals;     /* end with name NULL; globals may be NULL */
     /* Reads what this architecture has, over the class defaults that it sets first: config.h. */
     gm_status (*configure)(const config_source *s, gm_config *c);
     /* float32 logits [logit_rows, vocab]; with hidden: the last layer's output instead, for passes that only fill
      * caches. */
     gm_array *(*forward)(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
+    /* Of a FIELD_PICKED field that was found under this name: which of the tensor's rows it is, and how many the tensor
+     * has, *all. Returns the number of picks; 0: all rows as they are. NULL where no field is FIELD_PICKED. */
+    int (*pick_rows)(const gm_config *c, const gm_weight_field *f, const char *name, int64_t rows, int64_t *all,
+                     row_pick picks[MAX_PICKS]);
     /* Columns of float32 that a row holds inside of a layer at its peak, for estimates: from what the halves of the MLP
      * and the mixture of experts (0: none) hold. NULL: the mixture's, else the MLP's. */
     double (*inside)(const gm_config *c, double mlp, double mixture);
@@ -180,5 +189,5 @@ bool model_wants_packing(const gm_model *m);     /* in rows, and a pass has begu
  * GM_AGAIN. Otherwise what is under way is another process's, which this one was forked from, and begins again. */
 gm_status model_pack(const gm_model *m, int64_t deadline_ns, bool continuing);
 void model_cancel_packing(const gm_model *m);
-int64_t config_dim(const gm_config *c, const gm_layer_config *l, gm_dim dim);
+int64_t config_dim(const gm_config *c, const gm_layer_config *l, int dim);
 #endif

@@ -18,6 +18,10 @@ typedef struct {
     gm_linear shared_gate;
     expert_weights experts;
 } layer;
+typedef struct {
+    int64_t n_key_heads, n_value_heads, key_dim, value_dim;      /* of linear attention */
+    bool tiled_values;           /* value head h reads key head h % n_key_heads, not h / (ratio) */
+} delta_config;
 
 #define AT(member) offsetof(layer, member)
 #define ATTENTION                                                                                                      \
@@ -30,10 +34,10 @@ typedef struct {
     {FIELD_LINEAR, AT(attention.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION, 0},     \
     HEAD_NORM_FIELDS(layer, attention, FIELD_CENTRED)
 #define LINEAR_ATTENTION(qkv_names, z_names, b_names, a_names, b_gguf, a_gguf)                                         \
-    {FIELD_LINEAR, AT(qkv), qkv_names, "attn_qkv|ssm_in", DIM_CHANNELS, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_QKV},    \
-    {FIELD_LINEAR, AT(z), z_names, "attn_gate|ssm_in", DIM_VALUES, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_Z},           \
-    {FIELD_LINEAR, AT(b), b_names, b_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_B},                  \
-    {FIELD_LINEAR, AT(a), a_names, a_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_GROUPED_A},                  \
+    {FIELD_LINEAR, AT(qkv), qkv_names, "attn_qkv|ssm_in", DIM_CHANNELS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},    \
+    {FIELD_LINEAR, AT(z), z_names, "attn_gate|ssm_in", DIM_VALUES, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},           \
+    {FIELD_LINEAR, AT(b), b_names, b_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},                  \
+    {FIELD_LINEAR, AT(a), a_names, a_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},                  \
     {FIELD_MATRIX, AT(conv), "linear_attn.conv1d.weight", "ssm_conv1d.weight", DIM_CHANNELS, DIM_KERNEL, HAS_LINEAR,   \
      0},                                                                                                               \
     {FIELD_VECTOR, AT(dt_bias), "linear_attn.dt_bias", "ssm_dt.bias", DIM_VALUE_HEADS, DIM_ONE, HAS_LINEAR, 0},        \
@@ -58,7 +62,8 @@ typedef struct {
 static const gm_weight_field next_fields[] = {
     ATTENTION,
     LINEAR_ATTENTION("linear_attn.in_proj_qkvz|linear_attn.in_proj_qkv",
-                     "linear_attn.in_proj_qkvz|linear_attn.in_proj_z", "linear_attn.in_proj_ba", "linear_attn.in_proj_ba", "ssm_ba", "ssm_ba"),
+                     "linear_attn.in_proj_qkvz|linear_attn.in_proj_z",
+                     "linear_attn.in_proj_ba", "linear_attn.in_proj_ba", "ssm_ba", "ssm_ba"),
     MLPS(0), {0}};
 static const gm_weight_field qwen3_5_fields[] = {
     ATTENTION,
@@ -67,8 +72,41 @@ static const gm_weight_field qwen3_5_fields[] = {
     MLPS(FIELD_FUSED), {0}};
 
 /* ---- config ---- */
+static gm_status configure_linear(const config_source *s, gm_config *c, bool tiled) {
+    delta_config *own = c->own;
+    int64_t kernel = 4, inner = 0;
+    *own = (delta_config){.n_key_heads = 16, .n_value_heads = 32, .key_dim = 128, .value_dim = 128,
+                          .tiled_values = tiled};
+    GM_TRY(config_int(s, "linear_conv_kernel_dim", "ssm.conv_kernel", &kernel));
+    GM_TRY(config_int(s, "linear_num_key_heads", "ssm.group_count", &own->n_key_heads));
+    GM_TRY(config_int(s, "linear_num_value_heads", "ssm.time_step_rank", &own->n_value_heads));
+    GM_TRY(config_int(s, "linear_key_head_dim", "ssm.state_size", &own->key_dim));
+    GM_TRY(config_int(s, "linear_value_head_dim", NULL, &own->value_dim));
+    GM_TRY(config_int(s, NULL, "ssm.inner_size", &inner));
+    if (config_is_gguf(s) && own->n_value_heads > 0 && inner > 0)
+        own->value_dim = inner / own->n_value_heads;
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        gm_layer_config *l = &c->layers[i];
+        if (!(l->has & HAS_LINEAR))
+            continue;
+        if (own->n_key_heads < 1 || own->n_value_heads < 1 || own->n_value_heads % own->n_key_heads ||
+            own->key_dim < 1 || own->value_dim < 1 || kernel < 2 || kernel > 64 || own->n_value_heads > 4096 ||
+            own->key_dim > 4096 || own->value_dim > 4096)
+            return gm_fail(GM_EBADFILE, "%s: a recurrent layer of %lld key heads of %lld and %lld value heads of %lld "
+                           "with a kernel of %lld; expected a multiple of value heads and a kernel of 2 to 64",
+                           config_name(s), (long long)own->n_key_heads, (long long)own->key_dim, (long long)own->n_value_heads,
+                           (long long)own->value_dim, (long long)kernel);
+        l->state_heads = own->n_value_heads;
+        l->state_key = own->key_dim;
+        l->state_value = own->value_dim;
+        l->conv_channels = 2 * own->n_key_heads * own->key_dim + own->n_value_heads * own->value_dim;
+        l->conv_kernel = kernel;
+    }
+    return GM_OK;
+}
+
 static gm_status configure(const config_source *s, gm_config *c, bool experts, bool tiled) {
-    int64_t period = 4, inner = 0;
+    int64_t period = 4;
     const bool is_gguf = config_is_gguf(s);
     c->head_dim = 256;
     c->centred = true;
@@ -76,19 +114,7 @@ static gm_status configure(const config_source *s, gm_config *c, bool experts, b
     GM_TRY(config_common(s, c));
     GM_TRY(config_int(s, "full_attention_interval", "full_attention_interval", &period));
     GM_TRY(config_layer_types(s, c, period, LAYER_LINEAR));
-    c->conv_kernel = 4;
-    c->n_key_heads = 16;
-    c->n_value_heads = 32;
-    c->key_dim = c->value_dim = 128;
-    GM_TRY(config_int(s, "linear_conv_kernel_dim", "ssm.conv_kernel", &c->conv_kernel));
-    GM_TRY(config_int(s, "linear_num_key_heads", "ssm.group_count", &c->n_key_heads));
-    GM_TRY(config_int(s, "linear_num_value_heads", "ssm.time_step_rank", &c->n_value_heads));
-    GM_TRY(config_int(s, "linear_key_head_dim", "ssm.state_size", &c->key_dim));
-    GM_TRY(config_int(s, "linear_value_head_dim", NULL, &c->value_dim));
-    GM_TRY(config_int(s, NULL, "ssm.inner_size", &inner));
-    if (is_gguf && c->n_value_heads > 0 && inner > 0)
-        c->value_dim = inner / c->n_value_heads;
-    c->tiled_values = tiled && is_gguf;
+    GM_TRY(configure_linear(s, c, tiled && is_gguf));
     if (tiled)
         GM_TRY(config_pair(s, "mrope_section", "rope.dimension_sections", 0));
     if (experts) {
@@ -125,6 +151,31 @@ static gm_status configure_qwen3_5_moe(const config_source *s, gm_config *c) {
     return configure(s, c, true, true);
 }
 
+/* Files of Qwen 3-Next have queries, keys, values and gates in one, all four of a key head together; betas and decays
+ * too. */
+static int pick_rows(const gm_config *c, const gm_weight_field *f, const char *name, int64_t rows, int64_t *all,
+                     row_pick picks[MAX_PICKS]) {
+    const delta_config *own = c->own;
+    const int64_t heads = own->n_key_heads, ratio = own->n_value_heads / heads;
+    const int64_t keys = heads * own->key_dim, wide = ratio * own->value_dim, period = 2 * own->key_dim + 2 * wide;
+    if (strstr(name, "in_proj_ba") || strstr(name, "ssm_ba")) {
+        *all = 2 * rows;
+        picks[0] = (row_pick){rows, ratio, 2 * ratio, f->offset == AT(a) ? ratio : 0};
+        return 1;
+    }
+    if (!strstr(name, "in_proj_qkvz") && !strstr(name, "ssm_in"))
+        return 0;
+    *all = heads * period;
+    if (f->offset == AT(z)) {
+        picks[0] = (row_pick){rows, wide, period, 2 * own->key_dim + wide};
+        return 1;
+    }
+    picks[0] = (row_pick){keys, own->key_dim, period, 0};
+    picks[1] = (row_pick){keys, own->key_dim, period, own->key_dim};
+    picks[2] = (row_pick){heads * wide, wide, period, 2 * own->key_dim};
+    return 3;
+}
+
 /* ---- forward ---- */
 static gm_array *scaled(gm_scope *s, gm_array *x, double factor) {
     return gm_multiply(s, x, scalar_array(s, factor, GM_FLOAT32));
@@ -148,10 +199,11 @@ static gm_array *gated_attention(gm_scope *s, gm_pass *p, int64_t i, const layer
 static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_array *x,
                                   gm_array *residual) {
     const gm_config *c = &p->model->config;
+    const delta_config *own = c->own;
     const gm_batch *b = p->batch;
     const int slot = c->layers[i].slot;
-    const int64_t keys = c->n_key_heads * c->key_dim, values = c->n_value_heads * c->value_dim;
-    const double eps = 1e-6 / (double)c->key_dim, unit = 1 / sqrt((double)c->key_dim);
+    const int64_t keys = own->n_key_heads * own->key_dim, values = own->n_value_heads * own->value_dim;
+    const double eps = 1e-6 / (double)own->key_dim, unit = 1 / sqrt((double)own->key_dim);
     gm_activation in = {.x = x};
     gm_array *u = linear_apply(s, &l->qkv, &in, GM_NONE), *z = linear_apply(s, &l->z, &in, GM_NONE);
     gm_array *beta = gm_sigmoid(s, linear_apply(s, &l->b, &in, GM_NONE));
@@ -159,20 +211,20 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
     gm_array *zero = scalar_array(s, 0, GM_FLOAT32);
     gm_array *decay = gm_exp(s, gm_multiply(s, gm_logaddexp(s, step, zero), l->decay));
     gm_array *mixed = gm_cached_conv(s, u, l->conv, b->state, slot);
-    gm_array *q = scaled(s, norm_apply(s, columns(s, mixed, 0, keys), NULL, c->key_dim, eps), unit * unit);
-    gm_array *k = scaled(s, norm_apply(s, columns(s, mixed, keys, keys), NULL, c->key_dim, eps), unit);
+    gm_array *q = scaled(s, norm_apply(s, columns(s, mixed, 0, keys), NULL, own->key_dim, eps), unit * unit);
+    gm_array *k = scaled(s, norm_apply(s, columns(s, mixed, keys, keys), NULL, own->key_dim, eps), unit);
     gm_array *v = columns(s, mixed, 2 * keys, values);
-    const gm_delta_spec spec = {.slot = slot, .n_key_heads = (int)c->n_key_heads,
-                                .n_value_heads = (int)c->n_value_heads, .tiled = c->tiled_values};
+    const gm_delta_spec spec = {.slot = slot, .n_key_heads = (int)own->n_key_heads,
+                                .n_value_heads = (int)own->n_value_heads, .tiled = own->tiled_values};
     gm_array *o = gm_cached_gated_delta(s, q, k, v, decay, beta, b->state, &spec);
     o = pass_tap(s, p, i, TAP_RECURRENT, o);
-    gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, c->value_dim, c->eps))};
+    gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, own->value_dim, c->eps))};
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &l->out, &out, residual);
 }
 
 static gm_array *mixture(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_activation *in, gm_array *x) {
     const uint32_t has = p->model->config.layers[i].has;
-    gm_array *chosen = experts_apply(s, p, i, &l->experts, in->x, in, GM_NONE, MOE_SWIGLU);
+    gm_array *chosen = experts_apply(s, p, i, &l->experts, in->x, in, GM_NONE, (expert_activation){MOE_SWIGLU, 0, 0});
     if (has & HAS_SHARED_EXPERT) {
         gm_array *shared = mlp_apply(s, &l->shared, in, false, GM_NONE);
         gm_array *gate = gm_sigmoid(s, linear_apply(s, &l->shared_gate, in, GM_NONE));
@@ -211,13 +263,16 @@ static const char *const next_types[] = {"qwen3_next", NULL}, *const next_gguf[]
                   *const moe_gguf[] = {"qwen35moe", NULL};
 const gm_architecture qwen3_next_architecture = {
     .name = "qwen3_next", .class_name = "Qwen3NextForCausalLM", .gguf = next_gguf, .types = next_types,
-    .layer_size = sizeof(layer), .fields = next_fields, .configure = configure_next,
+    .layer_size = sizeof(layer), .config_size = sizeof(delta_config), .pick_rows = pick_rows,
+    .fields = next_fields, .configure = configure_next,
     .forward = forward, .inside = inside};
 const gm_architecture qwen3_5_architecture = {
     .name = "qwen3_5", .class_name = "Qwen3_5ForCausalLM", .gguf = dense_gguf, .types = dense_types,
-    .layer_size = sizeof(layer), .fields = qwen3_5_fields, .configure = configure_qwen3_5,
+    .layer_size = sizeof(layer), .config_size = sizeof(delta_config), .pick_rows = pick_rows,
+    .fields = qwen3_5_fields, .configure = configure_qwen3_5,
     .forward = forward, .inside = inside};
 const gm_architecture qwen3_5_moe_architecture = {
     .name = "qwen3_5_moe", .class_name = "Qwen3_5MoeForCausalLM", .gguf = moe_gguf, .types = moe_types,
-    .layer_size = sizeof(layer), .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe,
+    .layer_size = sizeof(layer), .config_size = sizeof(delta_config), .pick_rows = pick_rows,
+    .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe,
     .forward = forward, .inside = inside};

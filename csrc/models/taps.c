@@ -29,9 +29,9 @@ static int64_t width_of(const gm_config *c, const gm_layer_config *l, tap_width 
     case WIDTH_EXPERTS: return c->n_experts;
     case WIDTH_EXPERTS_USED: return c->n_experts_used;
     case WIDTH_VOCAB: return c->vocab;
-    case WIDTH_VALUE_HEADS: return c->n_value_heads;
-    case WIDTH_VALUE: case WIDTH_STATE_VALUE: return c->value_dim;
-    case WIDTH_STATE_KEY: return c->key_dim;
+    case WIDTH_VALUE_HEADS: return l->state_heads;
+    case WIDTH_VALUE: case WIDTH_STATE_VALUE: return l->state_value;
+    case WIDTH_STATE_KEY: return l->state_key;
     }
     return 0;
 }
@@ -57,7 +57,7 @@ bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_
     if (point == TAP_ATTENTION_WEIGHTS)
         out->shape[0] = l->n_heads;
     else if (point == TAP_STATE)
-        out->shape[0] = c->n_value_heads;
+        out->shape[0] = l->state_heads;
     else if (point == TAP_ROUTER_IDS)
         out->dtype = GM_INT32;
     out->shape[1] = width_of(c, l, points[point].first, n);

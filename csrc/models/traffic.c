@@ -7,9 +7,11 @@
 
 /* By what it maps from and to: names differ between families, dimensions do not. */
 static gm_work work_of(const gm_weight_field *f) {
-    const gm_dim dims[2] = {f->rows, f->columns};
+    const int dims[2] = {f->rows, f->columns};
     if (f->kind == FIELD_EXPERTS)
         return GM_WORK_EXPERTS;
+    if (f->flags & FIELD_EMBEDDING)
+        return GM_WORK_EMBEDDING;
     for (int i = 0; i < 2; i++)
         switch (dims[i]) {
         case DIM_QUERIES:
@@ -20,7 +22,6 @@ static gm_work work_of(const gm_weight_field *f) {
         case DIM_CHANNELS:
         case DIM_VALUES:
         case DIM_VALUE_HEADS: return GM_WORK_RECURRENT;
-        case DIM_PER_LAYER_VOCAB: return GM_WORK_EMBEDDING;
         default: break;
         }
     return f->when & HAS_SHARED_EXPERT ? GM_WORK_MLP : GM_WORK_OTHER;
@@ -67,7 +68,7 @@ static int64_t bytes_read(const gm_model *m, const gm_named_weight *w, int64_t r
     if (l == &m->embedding)
         return share(bytes, rows, c->vocab);
     switch (l->weight->work) {
-    case GM_WORK_EMBEDDING: return share(bytes, rows, c->per_layer_vocab);
+    case GM_WORK_EMBEDDING: return share(bytes, rows, l->weight->shape[0]);
     case GM_WORK_EXPERTS: return share(bytes, rows * c->n_experts_used, c->n_experts);
     default: return bytes;
     }

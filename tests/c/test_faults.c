@@ -22,7 +22,7 @@ typedef struct {
     gm_session *fork, *restored;
     uint8_t *saved;
     int32_t *ids;
-    char *info;
+    char *info, *described, *architectures;
     size_t n_ids;
 } run;
 typedef struct { int32_t ids[TOKENS]; char text[256]; float logit; } result;
@@ -54,6 +54,8 @@ static gm_status do_run(run *r, const char *path, result *out) {
     const gm_load_options options = {.path = path, .weight_dtype = -1, .kv_dtype = -1, .activations = -1, .threads = 2};
     gm_generate_options g;
     gm_token token;
+    STEP(gm_describe(&options, &r->described));
+    STEP(gm_architectures(&r->architectures));
     STEP(gm_loader_open(&options, &r->loader));
     STEP(gm_loader_step(r->loader, 0, NULL));
     STEP(gm_loader_finish(r->loader, &r->model));
@@ -120,6 +122,8 @@ static void clear(run *r) {
     free(r->saved);
     gm_buffer_free(r->ids);
     gm_buffer_free(r->info);
+    gm_buffer_free(r->described);
+    gm_buffer_free(r->architectures);
     gm_tokenizer_release(r->tokenizer);
     gm_model_release(r->model);
     gm_loader_close(r->loader);
