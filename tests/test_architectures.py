@@ -121,7 +121,7 @@ def test_defaults_and_traits_are_those_of_the_classes():
     assert ("attention.sliding_window", "u32", "sliding_window") in by_type["mistral"].counts
     assert {name for name, one in by_type.items() if one.recurrent} == {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
     assert {name: one.experts for name, one in by_type.items() if one.experts != "each"} == {
-        "gpt_oss": "interleaved", "gemma4_text": "fused", "qwen3_5_moe_text": "fused"}
+        "gpt_oss": "interleaved", "gemma4_text": "fused", "qwen3_5_text": "fused", "qwen3_5_moe_text": "fused"}
     assert by_type["llama"].permuted == {"self_attn.q_proj", "self_attn.k_proj"} and not by_type["qwen2"].permuted
     assert "input_layernorm.weight" in by_type["gemma2"].centred and not by_type["gemma4_text"].centred
     assert chat_formats.choose(lambda token: False, "mistral") == "mistral"
