@@ -193,6 +193,13 @@ def test_transposed_convolution_is_the_adjoint(n, stride, padding, dilation, out
                                                           ((3, 5, 5, 40), 50, (1, 1), 1),
                                                           ((1, 20, 30, 3), 17, (5, 7), 1),
                                                           ((1, 4, 5, 66), 44, (3, 3), 2),
+                                                          # tiles that go on from tap to tap where the image has them
+                                                          ((2, 7, 41, 40), 70, (3, 3), 1),
+                                                          ((1, 6, 33, 112), 64, (2, 3), 2),
+                                                          # taps of a line by threes, and what is left of them
+                                                          ((1, 7, 27, 64), 64, (2, 4), 64),
+                                                          ((1, 9, 26, 64), 64, (2, 7), 64),
+                                                          ((1, 8, 25, 96), 96, (2, 5), 96),
                                                           # groups of a few channels: 4 and 4, 2 and 4, 8 and 8, 1 and 2
                                                           ((2, 9, 21, 24), 24, (3, 3), 6),
                                                           ((1, 7, 19, 20), 40, (3, 2), 10),
@@ -214,6 +221,22 @@ def test_larger_convolutions(shape, filters, taps, groups, dtype, tolerance):
         assert mx.array_equal(mx.conv2d(turned, w, stride, pad, dilation, groups), got).item()
         alone = mx.conv2d(x[-1:], w, stride, pad, dilation, groups)
         assert mx.array_equal(alone, got[-1:]).item()                                        # a batch gives the bits of one
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("channels, filters, taps, groups",
+                         [(24, 40, (3, 3), 1), (70, 7, (3, 3), 1), (300, 5, (1, 2), 1), (40, 1, (1, 1), 1), (130, 3, (1, 1), 1),
+                          (96, 12, (2, 3), 3), (64, 64, (5, 5), 64), (16, 32, (3, 4), 8)])
+def test_a_convolution_of_a_view_has_the_bits_of_its_copy(channels, filters, taps, groups, dtype):
+    """Whether channels, places or lines lie side by side decides how an image is read, not in which order it is added up."""
+    x = mx.array(f32(2, 18, 34, 2 * channels)).astype(getattr(mx, dtype))
+    w = mx.array(f32(filters, *taps, channels // groups, seed=1)).astype(getattr(mx, dtype))
+    for view in (x[..., :channels], x[:, ::2, :, channels:], x[:, :, 1::2, :channels], x[:, ::-1, ::3, 1:channels + 1],
+                 mx.broadcast_to(x[:1, :1, :, :channels], (2, 18, 34, channels)), x[..., ::2]):
+        for stride, pad, dilation in ((1, 1, 1), (1, 0, 1), (2, 2, 2)):
+            pad = 0 if taps == (1, 1) else pad
+            got = mx.conv2d(view, w, stride, pad, dilation, groups)
+            assert mx.array_equal(got, mx.conv2d(mx.contiguous(view), w, stride, pad, dilation, groups)).item()
 
 
 @pytest.mark.parametrize("case", CASES)

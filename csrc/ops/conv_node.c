@@ -61,10 +61,13 @@ static gm_conv_args geometry(const gm_array *out, const int64_t *x_strides) {
     return g;
 }
 
-static bool is_product(const gm_conv_args *g, const gm_array *x) {
-    bool plain = array_is_contiguous(x);
-    for (int d = 0; d < 3; d++)
-        plain = plain && g->taps[d] == 1 && g->stride[d] == 1 && g->low[d] == 0 && g->out[d] == g->in[d];
+static bool is_product(const gm_array *out) {
+    const gm_array *x = out->in[IN_X], *w = out->in[IN_W];
+    const conv_param *p = out->param;
+    bool plain = true;
+    for (int i = 0; i < out->ndim - 2; i++)
+        plain = plain && w->shape[i + 1] == 1 && p->stride[i] == 1 && p->spread[i] == 1 && p->low[i] == 0 &&
+                out->shape[i + 1] == x->shape[i + 1];
     return plain;
 }
 
@@ -104,7 +107,10 @@ static gm_status conv_eval(gm_array *out, gm_queue *q) {
     GM_TRY(array_alloc(out, q));
     if (out->size == 0)
         return GM_OK;
-    if (x->strides[last] != 1 && x->shape[last] > 1) {
+    /* One filter is a matrix times a vector, which has an order of its own: not the view's, but the shapes' choice. */
+    const bool product_of_matrices = is_product(out), column = product_of_matrices && w->shape[0] == p->groups;
+    const bool contiguous = array_is_contiguous(x);
+    if ((x->strides[last] != 1 && x->shape[last] > 1) || (column && !contiguous)) {
         GM_TRY(dense_operand(q, x, &image));
         shape_strides(x->ndim, x->shape, strides);
     }
@@ -119,7 +125,7 @@ static gm_status conv_eval(gm_array *out, gm_queue *q) {
     g.filters = filters;
     if (are_small(queue_kernels(q), &g, p->groups, (gm_dtype)out->dtype, taps))
         return launch_groups(q, out, &g, weights, k);
-    const bool plain = k == 0 || is_product(&g, x);
+    const bool plain = k == 0 || (product_of_matrices && (contiguous || column));
     return launch_product(q, &(product){
         .type = (gm_dtype)out->dtype, .out = array_ptr(out), .x = image, .w = weights, .rows = out->size / all,
         .lanes = filters, .k = k, .out_row = all, .out_lane = 1, .x_row = x->shape[last], .x_k = 1, .w_lane = k,

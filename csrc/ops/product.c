@@ -286,6 +286,8 @@ gm_status launch_product(gm_queue *q, const product *p) {
     }
     if (a.block_panels > panels)
         a.block_panels = panels;
+    const int64_t blocks_of_panels = (panels + a.block_panels - 1) / a.block_panels;
+    a.block_panels = (panels + blocks_of_panels - 1) / blocks_of_panels;          /* as many in each */
     if (p->image) {
         if (a.rows > block && a.k > 0 && (far || !direct)) {
             GM_TRY(pack_lanes(q, &a));

@@ -175,28 +175,38 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
 }
 
-/* By halves of rows i and 4 + i, so that quarters need not be exchanged but once. */
+/* By halves of rows i and 4 + i, so that quarters need not be exchanged but once. Both halves of a row are read together:
+ * rows a power of two apart push each other out of the cache. Four places and two distances are addresses enough. */
 ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
-    UNROLL for (int h = 0; h < 2; h++) {
-        vf c[2][4];
-        UNROLL for (int g = 0; g < 2; g++) {
-            vf v[4];
-            UNROLL for (int i = 0; i < 4; i++) {
-                const float *at = (const float *)(const void *)(p + (8 * g + i) * stride + 32 * h);
-                const float *far = (const float *)(const void *)(p + (8 * g + 4 + i) * stride + 32 * h);
-                v[i] = _mm512_castps256_ps512(_mm256_loadu_ps(at));
-                v[i] = _mm512_mask_broadcast_f32x8(v[i], 0xff00, _mm256_loadu_ps(far));
-            }
-            UNROLL for (int k = 0; k < 2; k++) {
-                __m512d a = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[0], v[1]) : _mm512_unpacklo_ps(v[0], v[1]));
-                __m512d b = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[2], v[3]) : _mm512_unpacklo_ps(v[2], v[3]));
-                c[g][2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-                c[g][2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    const int64_t far = 4 * stride;
+    vf c[2][2][4];
+    UNROLL for (int g = 0; g < 2; g++) {
+        const char *at[2] = { p, p + far };
+        vf v[2][4];
+        READ_ANEW(at[0]);
+        READ_ANEW(at[1]);
+        p += 2 * far;
+        UNROLL for (int i = 0; i < 4; i++) {
+            UNROLL for (int h = 0; h < 2; h++) {
+                const float *low = (const float *)(const void *)(at[0] + i * stride + 32 * h);
+                const float *high = (const float *)(const void *)(at[1] + i * stride + 32 * h);
+                v[h][i] = _mm512_castps256_ps512(_mm256_loadu_ps(low));
+                v[h][i] = _mm512_mask_broadcast_f32x8(v[h][i], 0xff00, _mm256_loadu_ps(high));
             }
         }
+        UNROLL for (int h = 0; h < 2; h++) {
+            UNROLL for (int k = 0; k < 2; k++) {
+                __m512d a = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[h][0], v[h][1]) : _mm512_unpacklo_ps(v[h][0], v[h][1]));
+                __m512d b = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[h][2], v[h][3]) : _mm512_unpacklo_ps(v[h][2], v[h][3]));
+                c[h][g][2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                c[h][g][2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+            }
+        }
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
         UNROLL for (int i = 0; i < 4; i++) {
-            r[8 * h + i] = _mm512_shuffle_f32x4(c[0][i], c[1][i], 0x88);
-            r[8 * h + 4 + i] = _mm512_shuffle_f32x4(c[0][i], c[1][i], 0xdd);
+            r[8 * h + i] = _mm512_shuffle_f32x4(c[h][0][i], c[h][1][i], 0x88);
+            r[8 * h + 4 + i] = _mm512_shuffle_f32x4(c[h][0][i], c[h][1][i], 0xdd);
         }
     }
 }
