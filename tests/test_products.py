@@ -225,10 +225,10 @@ def test_larger_convolutions(shape, filters, taps, groups, dtype, tolerance):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("channels, filters, taps, groups",
-                         [(24, 40, (3, 3), 1), (70, 7, (3, 3), 1), (300, 5, (1, 2), 1), (40, 1, (1, 1), 1), (130, 3, (1, 1), 1),
-                          (96, 12, (2, 3), 3), (64, 64, (5, 5), 64), (16, 32, (3, 4), 8)])
+                         [(24, 40, (3, 3), 1), (70, 7, (3, 3), 1), (300, 5, (1, 2), 1), (40, 1, (1, 1), 1),
+                          (130, 3, (1, 1), 1), (96, 12, (2, 3), 3), (64, 64, (5, 5), 64), (16, 32, (3, 4), 8)])
 def test_a_convolution_of_a_view_has_the_bits_of_its_copy(channels, filters, taps, groups, dtype):
-    """Whether channels, places or lines lie side by side decides how an image is read, not in which order it is added up."""
+    """Whether channels, places or lines lie side by side decides how an image is read, not the order of adding."""
     x = mx.array(f32(2, 18, 34, 2 * channels)).astype(getattr(mx, dtype))
     w = mx.array(f32(filters, *taps, channels // groups, seed=1)).astype(getattr(mx, dtype))
     for view in (x[..., :channels], x[:, ::2, :, channels:], x[:, :, 1::2, :channels], x[:, ::-1, ::3, 1:channels + 1],

@@ -175,8 +175,8 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
 }
 
-/* By halves of rows i and 4 + i, so that quarters need not be exchanged but once. Both halves of a row are read together:
- * rows a power of two apart push each other out of the cache. Four places and two distances are addresses enough. */
+/* By halves of rows i and 4 + i, so that quarters need not be exchanged but once. Both halves of a row are read
+ * together: rows a power of two apart push each other out of the cache. */
 ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
     const int64_t far = 4 * stride;
     vf c[2][2][4];
@@ -196,8 +196,9 @@ ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
         }
         UNROLL for (int h = 0; h < 2; h++) {
             UNROLL for (int k = 0; k < 2; k++) {
-                __m512d a = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[h][0], v[h][1]) : _mm512_unpacklo_ps(v[h][0], v[h][1]));
-                __m512d b = _mm512_castps_pd(k ? _mm512_unpackhi_ps(v[h][2], v[h][3]) : _mm512_unpacklo_ps(v[h][2], v[h][3]));
+                const vf *in = v[h];
+                __m512d a = _mm512_castps_pd(k ? _mm512_unpackhi_ps(in[0], in[1]) : _mm512_unpacklo_ps(in[0], in[1]));
+                __m512d b = _mm512_castps_pd(k ? _mm512_unpackhi_ps(in[2], in[3]) : _mm512_unpacklo_ps(in[2], in[3]));
                 c[h][g][2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
                 c[h][g][2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
             }
