@@ -1,6 +1,6 @@
-/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through, and none; full
- * unrolling, without which arrays of vectors would live in memory; READ_ANEW; KEPT; SHUFFLE_2, lanes of two vectors (of
- * the extension's types) by number. */
+/* compiler.h - what kernels ask of the compiler beyond C11: inlining that constants pass through, and none; full unrolling,
+ * without which arrays of vectors would live in memory; READ_ANEW; SHUFFLE_2, lanes of two vectors (of the extension's
+ * types) by number. */
 #ifndef GOMLX_KERNELS_CPU_COMPILER_H
 #define GOMLX_KERNELS_CPU_COMPILER_H
 
@@ -15,14 +15,6 @@
 #endif
 /* What p points to is loaded again after this, not kept in registers. */
 #define READ_ANEW(p) __asm__("" : "+r"(p))
-/* A vector that is loaded once and stays in a register: GCC would rather load it again for each use. */
-#if defined(KERNELS_generic)
-#define KEPT(v)
-#elif defined(__aarch64__)
-#define KEPT(v) __asm__("" : "+w"(v))
-#else
-#define KEPT(v) __asm__("" : "+v"(v))
-#endif
 #if defined(__clang__)
 #define SHUFFLE_2(T, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
