@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,9 @@ def median(a: array, /, axis: int | Sequence[int] | None = None, keepdims: bool 
     order of sort. NaN when any is NaN."""
     if not isinstance(a, array):
         raise TypeError(f"median: an array is needed, not {type(a).__name__}")
-    axes = range(a.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+    one = hasattr(axis, "__index__") and getattr(axis, "ndim", 0) == 0
+    axes = range(a.ndim) if axis is None else [axis] if one else axis
+    axes = [operator.index(i) for i in axes]
     for i in axes:
         if not -a.ndim <= i < a.ndim:
             raise _gomlx.AxisError(f"median: axis {i} is out of range for {a.ndim} dimensions")

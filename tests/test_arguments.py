@@ -1,7 +1,9 @@
 """Arguments of the public functions: whatever comes, the error names the argument, and nothing else is raised."""
+import numpy as np
 import pytest
 
 import gomlx
+import gomlx.core as mx
 
 WRONG = {"integer": ["3", b"3", 1.5, float("nan"), True, [], {}, object(), [1]],
          "flag": ["a", 2, 1.5, [], object()],
@@ -82,3 +84,56 @@ def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
         with pytest.raises(PermissionError, match="the folder cannot be written: Permission denied: '.*0'$"):
             gomlx.convert("fable", tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+TWO, ONE, ZERO = mx.array(2), mx.array(1, mx.int64), mx.array(0, mx.uint8)
+INTEGERS = {
+    "pad": lambda two, one, zero: mx.pad(mx.ones((2, 3)), two),
+    "pad a pair": lambda two, one, zero: mx.pad(mx.ones((2, 3)), (two, one)),
+    "roll": lambda two, one, zero: mx.roll(mx.arange(6).reshape(2, 3), two),
+    "roll an axis": lambda two, one, zero: mx.roll(mx.arange(6).reshape(2, 3), one, one),
+    "split": lambda two, one, zero: mx.split(mx.arange(4), two)[1],
+    "tile": lambda two, one, zero: mx.tile(mx.arange(3), two),
+    "tile both": lambda two, one, zero: mx.tile(mx.arange(3), (two, one)),
+    "tensordot": lambda two, one, zero: mx.tensordot(mx.ones((2, 3)), mx.ones((3, 2)), one),
+    "conv1d": lambda two, one, zero: mx.conv1d(mx.ones((1, 8, 1)), mx.ones((1, 2, 1)), two, one),
+    "conv2d": lambda two, one, zero: mx.conv2d(mx.ones((1, 5, 5, 1)), mx.ones((1, 2, 2, 1)), (two, one), zero),
+    "arange": lambda two, one, zero: mx.arange(zero, two, one),
+    "median": lambda two, one, zero: mx.median(mx.arange(6).reshape(2, 3), one),
+    "median of axes": lambda two, one, zero: mx.median(mx.arange(6).reshape(2, 3), [zero, one]),
+    "key": lambda two, one, zero: mx.random.key(two),
+    "zeros": lambda two, one, zero: mx.zeros(two)}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_an_integer_array_without_dimensions_is_an_int(name):
+    got, expected = INTEGERS[name](TWO, ONE, ZERO), INTEGERS[name](2, 1, 0)
+    assert got.shape == expected.shape and got.dtype == expected.dtype and mx.array_equal(got, expected)
+    with pytest.raises((TypeError, ValueError)):
+        INTEGERS[name](mx.array(2.0), mx.array(1.0), mx.array(0.0))
+
+
+def test_a_seed_may_be_an_integer_array():
+    mx.random.seed(mx.array(5))
+    drawn = mx.random.normal((3,))
+    mx.random.seed(np.int64(5))
+    assert mx.array_equal(drawn, mx.random.normal((3,)))
+    for wrong in (5.0, mx.array(5.0), mx.array([5]), "5", None, -1, 2**64):
+        with pytest.raises(TypeError, match="seed: "):
+            mx.random.seed(wrong)
+
+
+def test_arange_of_arrays_that_are_no_integers_is_a_type_error():
+    for wrong in (mx.array(0.5), mx.array([2]), mx.array(True), np.float32(0.5)):
+        for ask in (lambda: mx.arange(wrong), lambda: mx.arange(wrong, 3), lambda: mx.arange(0, 2, wrong)):
+            with pytest.raises(TypeError, match="arange: st"):
+                ask()
+    assert mx.arange(np.int64(3)).tolist() == [0, 1, 2] and mx.arange(0, 1, 0.5).dtype == mx.float32
+
+
+def test_limits_are_integers_of_any_kind():
+    before = mx.set_cache_limit(np.int64(1 << 20))
+    assert mx.set_cache_limit(mx.array(1 << 21)) == 1 << 20 and mx.set_cache_limit(before) == 1 << 21
+    for wrong in (1.5, mx.array(1.5), "1", None, -1, mx.array([1])):
+        with pytest.raises(TypeError, match="limit must be a number of bytes"):
+            mx.set_cache_limit(wrong)

@@ -93,6 +93,19 @@ bool read_int(PyObject *value, const char *what, int *out) {
     return true;
 }
 
+bool read_random_seed(PyObject *value, const char *what, uint64_t *seed) {
+    PyObject *index = is_one_integer(value) ? PyNumber_Index(value) : NULL;
+    if (!index) {
+        PyErr_Format(PyExc_TypeError, "%s: the seed must be an int, not %R", what, (PyObject *)Py_TYPE(value));
+        return false;
+    }
+    *seed = PyLong_AsUnsignedLongLong(index);
+    Py_DECREF(index);
+    if (PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "%s: %R is not an unsigned 64-bit number", what, value);
+    return !PyErr_Occurred();
+}
+
 bool read_float(PyObject *value, const char *what, double *out) {
     if (!value)
         return true;
@@ -131,8 +144,8 @@ static bool read_ints(PyObject *value, const char *what, int *count, int *out) {
     return ok;
 }
 
-/* An int, or an array without dimensions: arrays have __index__ whatever their shape. */
-static bool is_one_integer(PyObject *value) {
+/* Arrays have __index__ whatever their shape. */
+bool is_one_integer(PyObject *value) {
     if (!PyIndex_Check(value) || !PySequence_Check(value))
         return PyIndex_Check(value);
     const bool sized = PySequence_Size(value) >= 0;
@@ -152,7 +165,7 @@ bool read_axes(PyObject *value, int *n_axes, int *axes) {
 }
 
 bool read_shape(PyObject *value, int *ndim, int64_t *shape) {
-    if (PyIndex_Check(value) && !PySequence_Check(value))
+    if (is_one_integer(value))
         return read_shape_items(&value, 1, ndim, shape);
     int dims[GM_MAX_NDIM];
     if (!read_ints(value, "shape", ndim, dims))

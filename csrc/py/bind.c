@@ -103,9 +103,11 @@ static bool read_text(call *c, PyObject *value, const char *what, const char **o
 
 /* int or sequence of ints, each int64: *n = 1 and not a sequence is told by *n = -1 with out[0]. */
 bool read_int64s(PyObject *value, const char *what, int *n, int64_t *out) {
-    if (PyIndex_Check(value) && !PySequence_Check(value)) {
+    if (is_one_integer(value)) {
+        PyObject *index = PyNumber_Index(value);
         *n = -1;
-        out[0] = PyLong_AsLongLong(value);
+        out[0] = index ? PyLong_AsLongLong(index) : 0;
+        Py_XDECREF(index);
         return !PyErr_Occurred();
     }
     PyObject *items = read_sequence(value, what, BIND_INTS);
@@ -167,7 +169,7 @@ static bool read_one(call *c, char kind, PyObject *value, const char *what, va_l
     case 'S': {
         int *ndim = va_arg(*list, int *);
         int64_t *shape = va_arg(*list, int64_t *);
-        if (given && kind == 'S' && PyIndex_Check(value) && !PySequence_Check(value)) {
+        if (given && kind == 'S' && is_one_integer(value)) {
             PyErr_Format(PyExc_TypeError, "%s: %s must be a sequence of ints, not %R", c->function, what,
                          (PyObject *)Py_TYPE(value));
             return false;

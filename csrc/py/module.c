@@ -102,8 +102,10 @@ static PyObject *set_limit(const char *function, PyObject *const *args, Py_ssize
     PyObject *value;
     if (!read_arguments(&sig, args, n, kwnames, &value))
         return NULL;
-    size_t bytes = PyLong_Check(value) ? PyLong_AsSize_t(value) : 0;
-    if (!PyLong_Check(value) || (bytes == (size_t)-1 && PyErr_Occurred())) {
+    PyObject *index = is_one_integer(value) ? PyNumber_Index(value) : NULL;
+    size_t bytes = index ? PyLong_AsSize_t(index) : 0;
+    Py_XDECREF(index);
+    if (!index || (bytes == (size_t)-1 && PyErr_Occurred())) {
         PyErr_Clear();
         PyErr_Format(PyExc_TypeError, "limit must be a number of bytes, not %R", value);
         return NULL;

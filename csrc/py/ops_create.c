@@ -5,13 +5,17 @@
 
 /* The value of an arange bound; widens *type from int32 to int64 to float32 as the numbers ask. */
 static bool read_bound(PyObject *value, const char *what, double *out, gm_dtype *type) {
-    if (!PyFloat_Check(value) && !PyIndex_Check(value)) {
+    const bool real = PyFloat_Check(value);
+    PyObject *number = real ? Py_NewRef(value) : is_one_integer(value) ? PyNumber_Index(value) : NULL;
+    if (!number) {
         PyErr_Format(PyExc_TypeError, "arange: %s must be an int or a float, not %R", what, (PyObject *)Py_TYPE(value));
         return false;
     }
-    if (!read_float(value, what, out))
+    const bool read = read_float(number, what, out);
+    Py_DECREF(number);
+    if (!read)
         return false;
-    if (PyFloat_Check(value))
+    if (real)
         *type = GM_FLOAT32;
     else if (*type == GM_INT32 && (*out > INT32_MAX || *out < INT32_MIN))
         *type = GM_INT64;

@@ -26,7 +26,7 @@ FUNCTION_OF(tensordot) {
     int count = 2, given[2] = {0, 0}, axes[2][GM_MAX_NDIM];
     BIND(tensordot, "AAp", &a, &b, &value);
     bool ok = true;
-    if (!value || PyLong_Check(value)) {
+    if (!value || is_one_integer(value)) {
         ok = read_int(value, "axes", &count);
         if (ok && (count < 0 || count > gm_array_ndim(a) || count > gm_array_ndim(b))) {
             PyErr_Format(PyExc_ValueError, "tensordot: %d axes of arrays with %d and %d dimensions", count,

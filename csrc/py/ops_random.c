@@ -12,16 +12,8 @@ static gm_array *key_of(call *c, gm_array *given) { return random_draw_key(c->st
 FUNCTION_OF(random_key) {
     PyObject *value;
     BIND(random_key, "p", &value);
-    if (!PyLong_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "key: the seed must be an int, not %R", (PyObject *)Py_TYPE(value));
-        return call_finish(&c, NULL);
-    }
-    uint64_t seed = PyLong_AsUnsignedLongLong(value);
-    if (PyErr_Occurred()) {
-        PyErr_Format(PyExc_TypeError, "key: %R is not an unsigned 64-bit number", value);
-        return call_finish(&c, NULL);
-    }
-    return call_finish(&c, gm_random_key(c.scope, seed));
+    uint64_t seed;
+    return call_finish(&c, read_random_seed(value, "key", &seed) ? gm_random_key(c.scope, seed) : NULL);
 }
 
 FUNCTION_OF(random_split) {

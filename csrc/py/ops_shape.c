@@ -203,7 +203,7 @@ FUNCTION_OF(roll) {
     BIND(roll, "Anp", &x, &n_shifts, shifts, &axis);
     if (!read_axes(axis, &n_axes, axes))
         return call_finish(&c, NULL);
-    bool one_shift = n_shifts < 0, one_axis = axis && PyIndex_Check(axis);
+    bool one_shift = n_shifts < 0, one_axis = axis && is_one_integer(axis);
     n_shifts = one_shift ? 1 : n_shifts;
     for (; one_shift && n_shifts < n_axes; n_shifts++)
         shifts[n_shifts] = shifts[0];
@@ -216,10 +216,10 @@ FUNCTION_OF(roll) {
 static bool read_widths(PyObject *value, int ndim, int64_t *low, int64_t *high) {
     int64_t pair[GM_MAX_NDIM];
     int count;
-    bool single = PyIndex_Check(value) && !PySequence_Check(value);
+    bool single = is_one_integer(value);
     PyObject *items = single ? NULL : PySequence_Tuple(value);
     Py_ssize_t n = items ? PyTuple_Size(items) : 0;
-    bool flat = single || (n > 0 && PyIndex_Check(PyTuple_GetItem(items, 0)));
+    bool flat = single || (n > 0 && is_one_integer(PyTuple_GetItem(items, 0)));
     bool ok = single || items;
     for (int d = 0; ok && (d < ndim || (d == 0 && (flat || n))); d++) {
         if (flat && d == 0)

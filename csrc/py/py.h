@@ -65,6 +65,8 @@ bool read_float(PyObject *value, const char *what, double *out);      /* NULL le
 /* A sequence's items (not a set's, a dict's or a text's), at most `most`, as a tuple; NULL with TypeError, or
  * ValueError. */
 PyObject *read_sequence(PyObject *value, const char *what, int most);
+bool read_random_seed(PyObject *value, const char *what, uint64_t *seed);     /* TypeError for what is not a uint64 */
+bool is_one_integer(PyObject *value);       /* an int, or an array without dimensions */
 bool read_axes(PyObject *value, int *n_axes, int *axes); /* None or NULL: n_axes = -1; int; sequence of ints */
 bool read_shape(PyObject *value, int *ndim, int64_t *shape);          /* an int or a sequence of ints within int32 */
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);

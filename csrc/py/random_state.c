@@ -147,15 +147,9 @@ static PyObject *seed(PyObject *module, PyObject *const *args, Py_ssize_t n, PyO
     PyObject *list, *value;
     if (!read_arguments(&sig, args, n, kwnames, &value))
         return NULL;
-    if (!PyLong_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "seed: expected an int, not %R", (PyObject *)Py_TYPE(value));
+    uint64_t number;
+    if (!read_random_seed(value, "seed", &number))
         return NULL;
-    }
-    uint64_t number = PyLong_AsUnsignedLongLong(value);
-    if (PyErr_Occurred()) {
-        PyErr_Format(PyExc_TypeError, "seed: %R is not an unsigned 64-bit number", value);
-        return NULL;
-    }
     if (!(list = thread_list(state)) || !store_seed(state, list, number))
         return NULL;
     Py_RETURN_NONE;
