@@ -539,7 +539,7 @@ class Model(Inspectable):
         """The ids of a prompt: as tokenizer.encode_prompt."""
         return self.tokenizer.encode_prompt(text)
 
-    def decode(self, ids: Ids, skip_special_tokens: bool = False) -> str:
+    def decode(self, ids: int | Ids, skip_special_tokens: bool = False) -> str:
         """The text of ids: as tokenizer.decode."""
         return self.tokenizer.decode(ids, skip_special_tokens)
 

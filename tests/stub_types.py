@@ -81,7 +81,8 @@ ARGUMENTS |= for_reductions | {
     "Model.score.kind": "str", "Model.score.sequences": "Sequence[Sequence[int]]",
     "Model.score.labels": "Sequence[Sequence[int]]", "Model.weight.name": "str",
     "Session.append.text": "str | Ids", "Session.step.ids": "int | Ids", "Session.truncate.length": "int",
-    "Tokenizer.decode.ids": IDS, "Tokenizer.encode.text": "str | bytes", "Tokenizer.encode_batch.texts": "Sequence[str | bytes]",
+    "Tokenizer.decode.ids": "int | " + IDS, "Tokenizer.encode.text": "str | bytes",
+    "Tokenizer.encode_batch.texts": "Sequence[str | bytes]",
     "Tokenizer.encode_batch.pairs": "Sequence[str | bytes]", "Tokenizer.encoding.text": "str | bytes",
     "Tokenizer.encoding.pair": "str | bytes", "Tokenizer.encoding_batch.texts": "Sequence[str | bytes]",
     "Tokenizer.encoding_batch.pairs": "Sequence[str | bytes]", "Tokenizer.from_json.json": "Buffer",
@@ -160,7 +161,8 @@ OVERLOADS = {
         f"bool | int | dict[str, Any] | None = None, padding: bool | dict[str, Any] | None = None, as_arrays: {flag}, "
         f"pairs: Sequence[str | bytes] | None = None, threads: int = 0) -> {result}"
         for flag, result in (("Literal[False] = False", "list[list[int]]"), ("Literal[True]", "list[NDArray[Any]]"))],
-    "Tokenizer.decode": [f"(self, /, ids: {IDS}, skip_special_tokens: bool = False, *, as_bytes: {flag}) -> {result}"
+    "Tokenizer.decode": [f"(self, /, ids: int | {IDS}, skip_special_tokens: bool = False, *, as_bytes: {flag}) "
+                         f"-> {result}"
                          for flag, result in (("Literal[False] = False", "str"), ("Literal[True]", "bytes"))],
     "array.reshape": ["(self, shape: Sequence[int], /, *, stream: StreamOrDevice = None) -> array",
                       "(self, *shape: int, stream: StreamOrDevice = None) -> array"],

@@ -340,6 +340,7 @@ def test_modules_are_attributes_without_being_imported():
 def test_conveniences(model):
     assert model.encode("Once upon") == model.tokenizer.encode_prompt("Once upon")
     assert model.decode(model.encode("Once upon")) == "Once upon"
+    assert model.decode(model.encode("Once")[0]) == "Once"
     assert mx.array_equal(model.logits("Once upon"), model.logits(model.encode("Once upon")))
     several = model.logits(["Once upon", "The"])
     assert [one.shape[0] for one in several] == [2, 1] and mx.array_equal(several[1], model.logits("The"))

@@ -362,3 +362,5 @@ def test_names_of_transformers_tokenizers():
     assert len(tok) == tok.vocab_size == len(tok.get_vocab())
     assert all(tok.token_to_id(token) == i for token, i in tok.get_vocab().items())
     assert (tok.eos_token_id, tok.pad_token_id, tok.bos_token_id) == (2, 0, None) and tok.eos_token == "<|im_end|>"
+    first, *_ = ids = tok.encode("Once upon")
+    assert tok.decode(first) == tok.decode([first]) == "Once" and tok.decode(ids) == "Once upon"

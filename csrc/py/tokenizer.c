@@ -360,8 +360,12 @@ static PyObject *decode(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     bool skip_special = false, as_bytes = false;
     int32_t *ids;
     size_t count, length = 0;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[1], &skip_special) || !read_bool(v[2], &as_bytes)
-        || !read_ids(v[0], &ids, &count))
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_bool(v[1], &skip_special) || !read_bool(v[2], &as_bytes))
+        return NULL;
+    PyObject *several = PyLong_Check(v[0]) ? PyTuple_Pack(1, v[0]) : Py_NewRef(v[0]);       /* one id, or some */
+    bool read = several && read_ids(several, &ids, &count);
+    Py_XDECREF(several);
+    if (!read)
         return NULL;
     char *text = NULL;
     gm_status status;
@@ -548,8 +552,8 @@ static PyMethodDef tokenizer_methods[] = {
      SIG("encoding_batch($self, texts, pairs=None, add_special_tokens=True, parse_special=True, *, truncation=None, "
          "padding=None, threads=0)", "A list of the Encodings of many texts, or pairs.")},
     {"decode", FUNCTION(decode), FASTCALL, SIG("decode($self, ids, skip_special_tokens=False, *, as_bytes=False)",
-         "The text of ids, a sequence of ints or an array of them; what is not UTF-8 becomes U+FFFD. as_bytes: the\n"
-         "bytes that they stand for, in a byte-level vocabulary (NotImplementedError in any other).")},
+         "The text of ids, a sequence of ints, an array of them or one int; what is not UTF-8 becomes U+FFFD.\n"
+         "as_bytes: the bytes that they stand for, in a byte-level vocabulary (NotImplementedError in any other).")},
     {"token_to_id", token_to_id, METH_O,
      SIG("token_to_id($self, token, /)", "The id of a token's own string, or None.")},
     {"id_to_token", id_to_token, METH_O, SIG("id_to_token($self, id, /)", "The token's own string, or None.")},
