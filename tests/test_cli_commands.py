@@ -95,7 +95,7 @@ def test_byte_counts(text, want):
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "8 apples", "1ib"])
 def test_what_is_no_byte_count(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="no number of bytes"):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a number of bytes"):
         models.byte_count(text)
 
 
