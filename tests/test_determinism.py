@@ -13,7 +13,7 @@ from checkpoints import SMALL
 import gomlx
 from gomlx import _gomlx, loading
 
-pytestmark = pytest.mark.isa
+pytestmark = [pytest.mark.isa, pytest.mark.decoding]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))

@@ -98,8 +98,8 @@ def parsers(tmp_path_factory):
         *(f"-I{name}" for name in build.INCLUDES), f"-fsanitize=fuzzer-no-link,{SANITIZE}", "-fno-sanitize-recover=all"],
         build.JOBS)
     sources = [os.path.relpath(path, ROOT) for name in ("base", "text", "io")
-               for path in glob.glob(os.path.join(ROOT, "csrc", name, "*.c")) if not build.is_part(path)
-               and not path.endswith("io/source.c")]                     # which makes arrays of what was parsed
+               for path in glob.glob(os.path.join(ROOT, "csrc", name, "**", "*.c"), recursive=True)
+               if not build.is_part(path) and not path.endswith("io/source.c")]      # which makes arrays of what was parsed
     with contextlib.chdir(ROOT):
         parts = [part for part in build.parts() if part[0].startswith("csrc/")]
     # What knows the processor would have all kernels in the programs.

@@ -14,8 +14,6 @@ from llama_reference import difference
 import gomlx
 from gomlx import _gomlx, core, loading
 
-pytestmark = pytest.mark.isa
-
 EXACT = {"activations": "float32", "kv_dtype": "float32"}
 FLOAT32 = 1e-5
 FILES = ("BF16", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K_M", "Q4_0", "Q4_1", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K",

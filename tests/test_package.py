@@ -333,7 +333,7 @@ def test_modules_are_attributes_without_being_imported():
     code = ("import gomlx, sys; assert 'gomlx.nn' not in sys.modules; "
             "print(gomlx.core.array(1).item(), gomlx.nn.Linear(1, 2).weight.shape, gomlx.optimizers.SGD.__name__, "
             "gomlx.utils.tree_map.__name__, [one for one in ('Any', 'LATER', 'nn') if one in dir(gomlx)])")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1 (2, 1) SGD tree_map ['nn']\n"
 
 

@@ -74,6 +74,8 @@ static gm_status configure_gemma3(const config_source *s, gm_config *c) {
     c->mlp = 9216;
     c->context = 131072;
     GM_TRY(configure(s, c, 6, 62));
+    double unused = 0;      /* conversions carry it; transformers does not apply it in Gemma 3 */
+    GM_TRY(config_optional(s, "attn_logit_softcapping", "attn_logit_softcapping", &unused));
     rope_config *full = &c->rope[ROPE_FULL], *sliding = &c->rope[ROPE_SLIDING];
     *full = rope_defaults(1e6);
     *sliding = rope_defaults(1e4);
