@@ -209,7 +209,7 @@ class GenerationOptions:
         return f"GenerationOptions({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
 
 
-def shown_with(options: Any, *left_out: str) -> Callable[[F], F]:
+def shown_with(options: Any) -> Callable[[F], F]:
     """A decorator for a function with **keywords: its signature names them, as the TypedDict `options` does."""
     defaults = {one.name: one.default for one in dataclasses.fields(GenerationOptions)} | dict.fromkeys(FIELDS) | {
         "stop": None}
@@ -219,7 +219,7 @@ def shown_with(options: Any, *left_out: str) -> Callable[[F], F]:
         own = [one for one in found.parameters.values() if one.kind is not one.VAR_KEYWORD]
         more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=annotation)
                 for name, annotation in inspect.get_annotations(options).items()
-                if name not in found.parameters and name not in left_out]
+                if name not in found.parameters]
         function.__signature__ = found.replace(parameters=[*own, *more])
         return function
     return shown

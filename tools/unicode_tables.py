@@ -45,6 +45,15 @@ def digits():
     return out
 
 
+def table_of(bits):
+    """Of each code point the bits whose sets have it."""
+    table = [0] * 0x110000
+    for bit, chars in enumerate(bits):
+        for c in chars:
+            table[c] |= 1 << bit
+    return table
+
+
 def classes(facts, check):
     of = {name: members(ranges) for name, ranges in facts.items()}
     nd = digits()
@@ -54,11 +63,7 @@ def classes(facts, check):
     bits = [of["L"], of["N"], of["s"], of["M"], of["P"], of["S"],
             of["Lu"] | of["Lt"] | of["Lm"] | of["Lo"] | of["M"], of["Ll"] | of["Lm"] | of["Lo"] | of["M"],
             word, of["N"] | members(NUMERIC_SINCE_17), check, of["Lt"], of["Lm"], nd, of["Han"]]
-    table = [0] * 0x110000
-    for bit, chars in enumerate(bits):
-        for c in chars:
-            table[c] |= 1 << bit
-    return table
+    return table_of(bits)
 
 
 def nfc_check(nfc):
@@ -76,11 +81,7 @@ def traits(facts, nfc):
             members(facts["combining"]), {c for c, _ in facts["lowercase"]},
             members(facts["decomposed"]) | {c for c, _ in nfc["ccc"]}, {c for c, _ in facts["compatible"]},
             members(joins) | members(facts["pictographic"])]
-    table = [0] * 0x110000
-    for bit, chars in enumerate(bits):
-        for c in chars:
-            table[c] |= 1 << bit
-    return table
+    return table_of(bits)
 
 
 def lowercase_runs(facts):
