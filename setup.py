@@ -1,7 +1,7 @@
 """The build of the one extension, gomlx._gomlx; everything that is not about C stands in pyproject.toml.
 
-The parts of the kernels are compiled for each instruction set with that set's own flags, and a set is chosen at run time, so
-the rest of the code keeps to the platform's baseline and one wheel runs on every machine of its architecture.
+The parts of the kernels are compiled for each instruction set with that set's own flags, and a set is chosen at run
+time, so the rest of the code keeps to the platform's baseline and one wheel runs on every machine of its architecture.
 """
 import glob
 import logging
@@ -22,15 +22,20 @@ from setuptools.modified import newer_group
 DEBUG = any(flag.startswith("-g") for flag in os.environ.get("CFLAGS", "").split())     # Python's own ask for it always
 FLAGS = ["-std=c11", *([] if DEBUG else ["-g0"]), "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off",
          "-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
+# What makes the extension smaller, or its compressed form. Nothing unwinds through C; debuggers have -g's own tables.
+# Functions sorted by name stand beside those of the other instruction sets that they are like.
+SMALLER = ["-fno-asynchronous-unwind-tables", "-ffunction-sections"]
+SORTED = ["-Wl,--sort-section=name"]
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/fast/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
-# What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for it.
+# What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for
+# it.
 LOOPS = ["-fvect-cost-model=dynamic", "-funswitch-loops", "-fipa-cp-clone", "-fpeel-loops"]
-# The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags, what
-# Linux calls the features that it needs (as in kernels/cpu/dispatch.c, which says why avx512bf16 asks for VBMI). A set
-# that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left to
-# the set below: a part that is compiled anew adds hundreds of kilobytes.
+# The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags,
+# what Linux calls the features that it needs (as in kernels/cpu/dispatch.c, which says why avx512bf16 asks for VBMI). A
+# set that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left
+# to the set below: a part that is compiled anew adds hundreds of kilobytes.
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 GENERIC = ("generic", None, (), [], "")
@@ -56,9 +61,9 @@ JOBS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 
 
 def isas_to_build():
-    """(sets, names of those that can be chosen) by GOMLX_ISAS: "all", for wheels that others run, or names with commas; unset:
-    the best one that this machine runs. The generic one is always among them. A set that is there only because another builds
-    on it cannot be chosen: just the parts that the other takes from it are compiled."""
+    """(sets, names of those that can be chosen) by GOMLX_ISAS: "all", for wheels that others run, or names with commas;
+    unset: the best one that this machine runs. The generic one is always among them. A set that is there only because
+    another builds on it cannot be chosen: just the parts that the other takes from it are compiled."""
     wanted = os.environ.get("GOMLX_ISAS") or best_here()
     by_name = {one[0]: one for one in ISAS}
     names = set(by_name) if wanted == "all" else {"generic", *(name.strip() for name in wanted.split(","))}
@@ -80,7 +85,8 @@ def best_here():
     if not found:
         return "all"
     here, features = set(found[1].split()), {one[0]: one[4] for one in ISAS}
-    return [name for name, base, _, _, needs in ISAS if here.issuperset(f"{needs} {features.get(base, '')}".split())][-1]
+    return [name for name, base, _, _,
+            needs in ISAS if here.issuperset(f"{needs} {features.get(base, '')}".split())][-1]
 
 
 def files(*patterns):
@@ -113,9 +119,9 @@ def parts(isas=ISAS, chosen=None):
 
 
 def level(source, isa=None, loops=LOOPS):
-    """How much the compiler optimises. Kernels say themselves what is inlined and unrolled, so that little of -O3 is worth
-    its time and size. Beside other sets the generic one is for old machines and for comparison: of it, only products
-    with packed weights keep -O2, which halves the time of a 4-bit model's tokens."""
+    """How much the compiler optimises. Kernels say themselves what is inlined and unrolled, so that little of -O3 is
+    worth its time and size. Beside other sets the generic one is for old machines and for comparison: of it, only
+    products with packed weights keep -O2, which halves the time of a 4-bit model's tokens."""
     if not is_part(source):
         return ["-O2"]
     matrices = os.path.basename(source) == "part_matrices.c"
@@ -187,7 +193,8 @@ class BuildExt(build_ext):
     def probe(self, ext):
         """Stops with the line that installs what is missing, before a hundred compiler messages do."""
         if sysconfig.get_config_var("Py_GIL_DISABLED"):
-            raise SystemExit("gomlx cannot be built for a free-threaded Python: it uses the limited API, which such Pythons "
+            raise SystemExit("gomlx cannot be built for a free-threaded Python: it uses the limited API, which such "
+                             "Pythons "
                              "have from 3.15 on. Use a Python with the GIL, from 3.11 on.")
         missing = []
         with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +220,8 @@ if __name__ == "__main__":
                                         "kernels/**/*.def", "kernels/**/*.inc", *PARTS)],
             include_dirs=INCLUDES,
             define_macros=[("_GNU_SOURCE", None), ("Py_LIMITED_API", "0x030B0000")],
-            extra_compile_args=FLAGS,
+            extra_compile_args=[*FLAGS, *SMALLER],
+            extra_link_args=SORTED,
             libraries=LIBRARIES,
             py_limited_api=True,
         )],

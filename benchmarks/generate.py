@@ -6,9 +6,9 @@
 
 Models have true shapes and random weights (models.py makes them in --folder, once). The peers are llama.cpp's and
 ik_llama.cpp's `llama-bench`, named llama-bench and ik-llama-bench in the folder of --peers, of the environment's
-GOMLX_PEERS, or ../shared/peers beside the repository; each is left out where it is not there. ik_llama.cpp runs with and
-without repacking (-rtr); both peers run with flash attention. --peer names others in their place. An instruction set is
-forced as anywhere, and then compared with a peer that was built for it:
+GOMLX_PEERS, or ../shared/peers beside the repository; each is left out where it is not there. ik_llama.cpp runs with
+and without repacking (-rtr); both peers run with flash attention. --peer names others in their place. An instruction
+set is forced as anywhere, and then compared with a peer that was built for it:
 
     GOMLX_ISA=avx2 python benchmarks/generate.py --models smollm2 --peer "llama.cpp=/tmp/avx2/llama-bench -fa 1"
 
@@ -70,7 +70,7 @@ with gomlx.load(sys.argv[1], threads=int(sys.argv[2])) as model:
 
 
 def run(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command[:2])} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     return done.stdout

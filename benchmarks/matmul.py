@@ -40,7 +40,8 @@ class Peak:
         self.folder = tempfile.TemporaryDirectory()
         self.program = os.path.join(self.folder.name, "fma")
         subprocess.run([os.environ.get("CC", "cc"), "-O3", "-march=native", "-pthread",
-                        f"-DBYTES={next(n for name, n in BYTES.items() if isa.startswith(name))}", os.path.join(HERE, "fma.c"), "-o", self.program], check=True)
+                        f"-DBYTES={next(n for name, n in BYTES.items() if isa.startswith(name))}",
+                        os.path.join(HERE, "fma.c"), "-o", self.program], check=True)
 
     def __call__(self, threads):
         return float(subprocess.run([self.program, str(threads)], check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -103,6 +104,7 @@ def openblas():
     """What NumPy's OpenBLAS says of itself, or None."""
     import ctypes
     import glob
+
     import numpy
     for path in glob.glob(os.path.join(os.path.dirname(numpy.__file__), os.pardir, "numpy.libs", "*openblas*")):
         library = ctypes.CDLL(path)
@@ -191,7 +193,7 @@ def show(records, columns, peak, threads):
 
 def environment(options, threads):
     """What libraries read when they are loaded."""
-    names = {name: threads for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    names = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
     if options.isa:
         names.update(GOMLX_ISA=options.isa, OPENBLAS_CORETYPE=CORES[options.isa])
     if options.isa == "avx2":

@@ -4,16 +4,21 @@
     python benchmarks/ops.py                                  # everything: about ten minutes
     python benchmarks/ops.py --only sort,argsort --sizes 4M --dtypes float32
 
-Peers are mlx[cpu], NumPy and torch, all in this process, with --threads threads where they have any; each is left out
-where it is not installed, cannot do the operation or has not the dtype. In each round every library runs a row once,
-one after the other, for some milliseconds; cells are medians of the rounds, in microseconds for one evaluated call.
-"ratio" is the best peer's time over ours in the same round, the median of the rounds: above 1 we are faster. The last
-lines: the geometric mean of all ratios, the least one, and what one lazy `a + b` on small arrays costs from Python."""
+Peers are mlx[cpu], NumPy and torch, with --threads threads where they have any; each is left out where it is not
+installed, cannot do the operation or has not the dtype. Every library has a process of its own, which stands still
+while the others are measured: pools go on spinning after their work, and would take the processors from the next one.
+In each round every library runs a row once, one after the other, for some milliseconds; cells are medians of the
+rounds with the least and the greatest, in microseconds for one evaluated call. "ratio" is the best peer's time over
+ours in the same round, the median of the rounds: above 1 we are faster. The last lines: the geometric mean of all
+ratios, the least one, and what one lazy `a + b` on small arrays costs from Python."""
 import argparse
+import itertools
 import json
 import math
 import os
+import signal
 import statistics
+import subprocess
 import sys
 import time
 
@@ -24,8 +29,6 @@ SAMPLE = 0.004               # seconds that one sample takes at least
 WARM = 0.003                 # seconds of calls before each sample: caches are filled, sleeping threads and CPUs awake
 SLOW = 0.2                   # a call of so many seconds is sampled three times only,
 ENDLESS = 2.0                # and such a one once
-QUIET = 0.004                # between libraries: so long no thread but this one has worked, or
-PATIENCE = 1.0               # it is not waited for any longer
 
 
 # ---- inputs: float32 arrays are cast to the row's dtype, integers stay ----
@@ -187,6 +190,9 @@ NUMPY_RANDOM = np.random.default_rng(0)
 
 # ---- libraries ----
 
+LIBRARIES = ("gomlx", "mlx", "numpy", "torch")
+
+
 class MLX:
     """gomlx or mlx: a call is evaluated before it counts as done."""
 
@@ -233,41 +239,38 @@ class Torch:
         return lambda: function(self.module, *arguments)
 
 
-def libraries(threads):
-    import gomlx
-    import gomlx.core
-    import gomlx.nn
-    from gomlx import _gomlx
-    _gomlx.set_threads(threads)
-    found = [MLX("gomlx", gomlx.core, f"gomlx {gomlx.__version__} ({_gomlx.isa()})")]
-    try:
+def library(name, threads):
+    """ImportError where it is not installed."""
+    if name == "gomlx":
+        import gomlx
+        import gomlx.core
+        import gomlx.nn
+        from gomlx import _gomlx
+        _gomlx.set_threads(threads)
+        return MLX(name, gomlx.core, f"gomlx {gomlx.__version__} ({_gomlx.isa()})")
+    if name == "mlx":
         import mlx.core
         import mlx.nn
-        found.append(MLX("mlx", mlx.core, f"mlx {mlx.core.__version__}"))
-    except ImportError:
-        pass
-    found.append(NumPy())
-    try:
+        return MLX(name, mlx.core, f"mlx {mlx.core.__version__}")
+    if name == "torch":
         import torch
-        found.append(Torch(torch, threads))
-    except ImportError:
-        pass
-    return found
+        return Torch(torch, threads)
+    return NumPy()
 
 
-# ---- measuring ----
+# ---- within a library's process ----
 
-def prepared(library, what, n, dtype):
+def prepared(lib, what, n, dtype):
     """The row's call in this library, run once; None where it has none."""
-    function = what[library.kind]
+    function = what[lib.kind]
     if function is None:
         return None
     try:
-        call = library.call(function, [library.array(value, dtype) for value in what["inputs"](n)])
+        call = lib.call(function, [lib.array(value, dtype) for value in what["inputs"](n)])
         call()
         return call
     except Exception as error:
-        if library.name == "gomlx":
+        if lib.name == "gomlx":
             raise
         if not isinstance(error, (TypeError, ValueError, RuntimeError, NotImplementedError)):
             raise
@@ -281,43 +284,98 @@ def seconds(call, count):
     return (time.perf_counter() - start) / count
 
 
-def pause():
-    """Until the other threads sleep: pools go on spinning after their work (NumPy's OpenBLAS for a tenth of a second).
-    This one does not: a CPU that was idle is slow at first."""
-    def others():
-        return time.process_time() - time.thread_time()
-
-    give_up = time.perf_counter() + PATIENCE
-    while time.perf_counter() < give_up:
-        before, end = others(), time.perf_counter() + QUIET
-        while time.perf_counter() < end:
-            pass
-        if others() - before < QUIET / 20:
-            return
+def first_seconds(call):
+    """About how long a call takes: the least of three, or one that is endless."""
+    first = seconds(call, 1)
+    return first if first > ENDLESS else min(first, seconds(call, 1), seconds(call, 1))
 
 
-def measure(what, n, dtype, found, repeat):
-    """{library: seconds of one call in each round}, the libraries taking turns; raises what gomlx raises."""
-    calls = {lib.name: call for lib in found if (call := prepared(lib, what, n, dtype)) is not None}
-    once, samples = {}, {}
-    for name, call in calls.items():
-        first = seconds(call, 1)
-        samples[name] = [first]
-        once[name] = first if first > ENDLESS else min(first, seconds(call, 1), seconds(call, 1))
+def sample(call, once):
+    for _ in range(math.ceil(WARM / once)):
+        call()
+    return seconds(call, math.ceil(SAMPLE / once))
+
+
+def serve(name, threads):
+    """Answers a line of JSON on stdin with one on what stdout was; libraries print what they like elsewhere."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(value):
+        print(json.dumps(value), file=answers, flush=True)
+
+    try:
+        lib = library(name, threads)
+    except ImportError:
+        return answer(None)
+    answer(lib.version)
+    call, once = None, 0.0
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["do"] == "sample":
+            answer(sample(call, once))
+        elif request["do"] == "add":
+            a, b = (lib.array(np.ones(8, np.float32), "float32") for _ in range(2))
+            answer(1e9 * seconds(lambda: a + b, 20000))
+        else:
+            try:
+                call = None                            # the memory of the row before
+                call = prepared(lib, ROWS[request["row"]], request["n"], request["dtype"])
+                once = first_seconds(call) if call else None
+                answer({"once": once})
+            except Exception as error:
+                answer({"error": f"{type(error).__name__}: {error}"})
+
+
+# ---- in turns ----
+
+class Worker:
+    """A library in a process of its own, which runs only while it is asked."""
+
+    def __init__(self, name, threads):
+        blas = {variable: str(threads) for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")}
+        self.name = name
+        self.process = subprocess.Popen([sys.executable, __file__, "--serve", name, "--threads", str(threads)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | blas)
+        self.version = self.answer()                   # None: not installed
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} ended with {self.process.wait()}")
+        self.process.send_signal(signal.SIGSTOP)
+        return json.loads(line)
+
+    def ask(self, **request):
+        self.process.send_signal(signal.SIGCONT)
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def measure(row_name, n, dtype, workers, repeat):
+    """{library: seconds of one call in each round}, the libraries taking turns; RuntimeError with what one raised."""
+    once = {}
+    for worker in workers:
+        answer = worker.ask(do="prepare", row=row_name, n=n, dtype=dtype)
+        if "error" in answer:
+            raise RuntimeError(f"{worker.name}: {answer['error']}")
+        if answer["once"] is not None:
+            once[worker] = answer["once"]
+    samples = {worker.name: [] if one <= ENDLESS else [one] for worker, one in once.items()}
     for i in range(repeat):
-        for name, call in calls.items():
-            if once[name] > ENDLESS or (once[name] > SLOW and i >= 3):
-                continue
-            pause()
-            for _ in range(math.ceil(WARM / once[name])):
-                call()
-            samples[name].append(seconds(call, math.ceil(SAMPLE / once[name])))
-    return {name: values[1:] or values for name, values in samples.items()}
+        for worker, one in once.items():
+            if one <= ENDLESS and (one <= SLOW or i < 3):
+                samples[worker.name].append(worker.ask(do="sample"))
+    return samples
 
 
 def ratio_of(samples):
-    """The best peer's time over ours: the median of the rounds, for a shared machine is not the same from round to round.
-    None without a peer."""
+    """The best peer's time over ours: the median of the rounds, for a shared machine is not the same from round to
+    round. None without a peer."""
     peers = {name: values for name, values in samples.items() if name != "gomlx"}
     if not peers:
         return None
@@ -325,20 +383,62 @@ def ratio_of(samples):
     return statistics.median(peer / own for peer, own in zip(peers[best], samples["gomlx"]))
 
 
-def overhead(found, repeat):
+def overhead(workers, repeat):
     """Nanoseconds of `a + b` on arrays of 8, not evaluated where the library is lazy."""
-    operands = {lib.name: [lib.array(np.ones(8, np.float32), "float32") for _ in range(2)] for lib in found}
-    samples = {name: [] for name in operands}
+    samples = {worker.name: [] for worker in workers}
     for _ in range(max(repeat, 5)):
-        for name, (a, b) in operands.items():
-            pause()
-            samples[name].append(1e9 * seconds(lambda: a + b, 20000))
+        for worker in workers:
+            samples[worker.name].append(worker.ask(do="add"))
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
 def text_of(seconds_):
     micro = seconds_ * 1e6
     return f"{micro:.0f}" if micro >= 100 else f"{micro:.1f}" if micro >= 10 else f"{micro:.2f}"
+
+
+def cell(values):
+    if len(values) == 1:
+        return text_of(values[0])
+    return f"{text_of(statistics.median(values))} [{text_of(min(values))}..{text_of(max(values))}]"
+
+
+def table(names, sizes, dtypes, workers, repeat):
+    """Prints a line for each row as it is measured; returns their records."""
+    columns = [worker.name for worker in workers]
+    width = max(map(len, names)) + 1
+    print(f"{'us per call':{width}}{'size':>5}  {'dtype':9}" + "".join(f"{name:>24}" for name in columns) + "   ratio")
+    records = []
+    for name in names:
+        what = ROWS[name]
+        for size, dtype in itertools.product(what["sizes"], what["dtypes"]):
+            if (size and size not in sizes) or dtype not in dtypes:
+                continue
+            head, record = f"{name:{width}}{size:>5}  {dtype:9}", {"row": name, "size": size, "dtype": dtype}
+            records.append(record)
+            try:
+                times = measure(name, SIZES.get(size), dtype, workers, repeat)
+            except RuntimeError as error:
+                record["error"] = str(error)
+                print(f"{head}  {error}", flush=True)
+                continue
+            ratio = ratio_of(times)
+            record |= {"seconds": {name: statistics.median(values) for name, values in times.items()}, "ratio": ratio,
+                       "rounds": times}
+            cells = "".join(f"{cell(times[c]) if c in times else '--':>24}" for c in columns)
+            print(f"{head}{cells}{f'{ratio:8.2f}' if ratio else '      --'}{' <' if ratio and ratio < 0.9 else ''}",
+                  flush=True)
+    return records
+
+
+def summary(records):
+    ratios = [(record["ratio"], record) for record in records if record.get("ratio")]
+    if ratios:
+        least, at = min(ratios, key=lambda pair: pair[0])
+        mean = math.exp(statistics.fmean(math.log(ratio) for ratio, _ in ratios))
+        print(f"\ngeometric mean {mean:.2f} over {len(ratios)} rows; least {least:.2f} "
+              f"({at['row']} {at['size']} {at['dtype']}); {sum(ratio < 0.9 for ratio, _ in ratios)} below 0.9; "
+              f"{sum('error' in record for record in records)} with an error")
 
 
 def main():
@@ -350,51 +450,31 @@ def main():
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", help="a file for the numbers too")
+    parser.add_argument("--serve", choices=LIBRARIES, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        return serve(options.serve, options.threads)
     wanted = options.only.split(",") if options.only else [""]
-    blas = {name: str(options.threads) for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")}
-    if not blas.items() <= os.environ.items():         # read when libraries are loaded, and NumPy is
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **blas})
     names = [name for name in ROWS if any(name.startswith(start) for start in wanted)]
     if not names:
         sys.exit(f"--only {options.only}: no such row; there are {', '.join(ROWS)}")
-    found = libraries(options.threads)
-    columns = [library.name for library in found]
-    width = max(map(len, names)) + 1
-    print(f"{'us per call':{width}}{'size':>5}  {'dtype':9}" + "".join(f"{name:>10}" for name in columns) + "   ratio")
-    records = []
-    for name in names:
-        what = ROWS[name]
-        for size in what["sizes"]:
-            for dtype in what["dtypes"]:
-                if (size and size not in options.sizes.split(",")) or dtype not in options.dtypes.split(","):
-                    continue
-                head = f"{name:{width}}{size:>5}  {dtype:9}"
-                try:
-                    times = measure(what, SIZES.get(size), dtype, found, options.repeat)
-                except Exception as error:
-                    records.append({"row": name, "size": size, "dtype": dtype, "error": repr(error)})
-                    print(f"{head}  {type(error).__name__}: {error}", flush=True)
-                    continue
-                ratio, times = ratio_of(times), {name: statistics.median(values) for name, values in times.items()}
-                records.append({"row": name, "size": size, "dtype": dtype, "seconds": times, "ratio": ratio})
-                cells = "".join(f"{text_of(times[c]) if c in times else '--':>10}" for c in columns)
-                print(f"{head}{cells}{f'{ratio:8.2f}' if ratio else '      --'}{' <' if ratio and ratio < 0.9 else ''}",
-                      flush=True)
-    lazy = overhead(found, options.repeat)
-    ratios = [(record["ratio"], record) for record in records if record.get("ratio")]
-    if ratios:
-        least, at = min(ratios, key=lambda pair: pair[0])
-        mean = math.exp(statistics.fmean(math.log(ratio) for ratio, _ in ratios))
-        print(f"\ngeometric mean {mean:.2f} over {len(ratios)} rows; least {least:.2f} ({at['row']} {at['size']} {at['dtype']}); "
-              f"{sum(ratio < 0.9 for ratio, _ in ratios)} below 0.9; "
-              f"{sum('error' in record for record in records)} with an error")
+    workers = []
+    try:
+        for name in LIBRARIES:
+            workers.append(Worker(name, options.threads))
+        found = [worker for worker in workers if worker.version]
+        records = table(names, options.sizes.split(","), options.dtypes.split(","), found, options.repeat)
+        lazy = overhead(found, options.repeat)
+    finally:
+        for worker in workers:
+            worker.end()
+    summary(records)
     print("a + b of 8, ns: " + ", ".join(f"{name} {value:.0f}" for name, value in lazy.items()))
-    print("versions: " + ", ".join(library.version for library in found) + f"; {options.threads} threads")
+    print("versions: " + ", ".join(worker.version for worker in found) + f"; {options.threads} threads")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as out:
-            json.dump({"records": records, "overhead_ns": lazy, "versions": [lib.version for lib in found]}, out,
-                      indent=1)
+            versions = [worker.version for worker in found]
+            json.dump({"records": records, "overhead_ns": lazy, "versions": versions}, out, indent=1)
 
 
 if __name__ == "__main__":

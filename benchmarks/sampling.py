@@ -4,14 +4,14 @@
     python benchmarks/sampling.py                               # two minutes
     python benchmarks/sampling.py --only all,greedy --vocab 32000 --threads 1 --repeat 25
 
-Both run the same samplers with the same options in the same order on the same logits: those of a model have a few likely
-tokens before a long tail, flat ones differ by hundredths. In each round each library makes --draws draws, one after the
-other; cells are medians of the rounds in milliseconds a draw, with the least and the greatest. "ratio" is theirs over ours
-in the same round, the median of the rounds: above 1 we are faster.
+Both run the same samplers with the same options in the same order on the same logits: those of a model have a few
+likely tokens before a long tail, flat ones differ by hundredths. In each round each library makes --draws draws, one
+after the other; cells are medians of the rounds in milliseconds a draw, with the least and the greatest. "ratio" is
+theirs over ours in the same round, the median of the rounds: above 1 we are faster.
 
-Ours is gomlx.sample(logits, n=draws): all that a generation does for a draw. Theirs is llama_sampler_apply over an array of
-candidates alone: llama.cpp fills that array for every token, too, which is not in the time here. It uses one thread. Where
-it is not installed its columns are empty. "greedy" is the floor: it reads the logits once."""
+Ours is gomlx.sample(logits, n=draws): all that a generation does for a draw. Theirs is llama_sampler_apply over an
+array of candidates alone: llama.cpp fills that array for every token, too, which is not in the time here. It uses one
+thread. Where it is not installed its columns are empty. "greedy" is the floor: it reads the logits once."""
 import argparse
 import ctypes
 import json
@@ -24,7 +24,7 @@ import numpy as np
 import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
-from gomlx.sampling import ORDERS
+from gomlx._generation.sampling import ORDERS
 
 CASES = {
     "greedy": {},
@@ -147,7 +147,7 @@ def cell(values):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab", type=int, default=151_936, help="logits (default: Qwen3's 151936)")
-    parser.add_argument("--order", choices=[name for name in ORDERS], default="transformers",
+    parser.add_argument("--order", choices=list(ORDERS), default="transformers",
                         help="of the samplers, in both libraries")
     parser.add_argument("--only", default=",".join(CASES), help="cases, comma-separated")
     parser.add_argument("--draws", type=int, default=40, help="in a round")

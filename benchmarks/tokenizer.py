@@ -19,8 +19,8 @@ first and later. "ids": whether a library gives ours."""
 import argparse
 import ast
 import ctypes
-import glob
 import gettext
+import glob
 import json
 import mmap
 import os
@@ -270,7 +270,8 @@ def main():
     if not a.json:
         print("# " + ", ".join(f"{name} {version(LIBRARIES[name][0])}" for name in chosen if name != "list"),
               f"threads {a.threads}", sep=", ")
-        print(f"{'tokenizer':14} {'text':13} {'library':12} {'first':>8} {'spread':>12} {'later':>8} {'spread':>12}  ids")
+        print(f"{'tokenizer':14} {'text':13} {'library':12} {'first':>8} {'spread':>12} {'later':>8} {'spread':>12}  "
+              f"ids")
     for folder in a.folders:
         for name, text in texts.items():
             if not text or (a.only and name not in a.only.split(",")):

@@ -74,8 +74,8 @@ void gm_release(gm_array *array);             /* NULL is fine */
 gm_array *gm_array_from(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape, const void *data);
 /* Memory of somebody else, used in place and never written; release(payload) is called when the last view dies.
  * On failure release is not called. Strides may be NULL for contiguous. */
-gm_array *gm_array_wrap(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape, const int64_t *strides,
-                        const void *data, void (*release)(void *payload), void *payload);
+typedef struct { const void *data; const int64_t *strides; void (*release)(void *payload); void *payload; } gm_foreign;
+gm_array *gm_array_wrap(gm_scope *scope, gm_dtype type, int ndim, const int64_t *shape, gm_foreign memory);
 /* An array of the same shape and dtype whose value is gone: evaluating it, or what depends on it, is GM_ESTATE. */
 gm_array *gm_freed(gm_scope *scope, const gm_array *array);
 gm_dtype gm_array_dtype(const gm_array *array);
@@ -103,20 +103,32 @@ typedef struct {
 typedef struct gm_batch_state gm_batch_state;
 /* One layer's attention over a slot of the caches. window: keys that a row sees, 0 all; softcap 0: none. */
 typedef struct { int slot, n_heads, n_kv_heads, head_dim, window; float scale, softcap; } gm_attention_spec;
+typedef struct { gm_array *q, *k, *v, *angles, *sinks; } gm_attention_inputs;
 /* One layer's gated delta rule. tiled: value head h reads key head h % n_key_heads, else h / (heads of each). */
 typedef struct { int slot, n_key_heads, n_value_heads; bool tiled; } gm_delta_spec;
+typedef struct { gm_array *q, *k, *v, *decay, *beta; } gm_delta_inputs;
+/* Indices of n axes together; their own axes come after `place` of the others. */
+typedef struct { gm_array *const *arrays; int n; const int *axes; int place; } gm_indices;
+typedef struct { const int64_t *start, *stop, *step; } gm_region;      /* of each axis */
 
 /* ---- ops: one line of ops.def each ---- */
 typedef enum { GM_PAD_CONSTANT, GM_PAD_EDGE, GM_PAD_REFLECT, GM_PAD_SYMMETRIC } gm_pad_mode;
 #define UNARY(name, doc)  gm_array *gm_##name(gm_scope *scope, gm_array *x);
 #define BINARY(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *a, gm_array *b);
 #define REDUCE(name, doc) gm_array *gm_##name(gm_scope *scope, gm_array *x, int n_axes, const int *axes, bool keepdims);
-#define HAND(name, namespace_, prototype, signature, doc) gm_array *gm_##name prototype;
+#define OP(name, namespace_, result, arguments, doc) gm_array *gm_##name(gm_scope *scope arguments result);
+#define ARG(text, letter, members, defaults, parameters, ...) OPEN parameters
+#define SINGLE
+#define TUPLE(n) , gm_array **outs
+#define PAIR , gm_array **second
+#define LIST_OF_TWO , gm_array **second
+#define HAND(name, namespace_, parameters, text, doc) gm_array *gm_##name parameters;
+#define ENGINE(name, parameters, doc) gm_array *gm_##name parameters;
 #include "ops/ops.def"
-#undef UNARY
-#undef BINARY
-#undef REDUCE
-#undef HAND
+#undef SINGLE
+#undef TUPLE
+#undef PAIR
+#undef LIST_OF_TWO
 
 /* ---- arrays in files ---- */
 /* An open file of whose bytes arrays are made; they are read when they are evaluated. The descriptor is duplicated; name
@@ -152,14 +164,15 @@ gm_status gm_jvp(gm_scope *scope, gm_array *const *outputs, int n_outputs, gm_ar
                  gm_array *const *tangents, int n_primals, gm_array **out_tangents);
 /* The outputs with each traced input replaced by values[i], which has a batch axis in front where batched[i].
  * out_batched[k]: outs[k] has one. */
-gm_status gm_vmap(gm_scope *scope, gm_array *const *outputs, int n_outputs, gm_array *const *inputs,
-                  gm_array *const *values, const bool *batched, int n_inputs, gm_array **outs, bool *out_batched);
+typedef struct { gm_array *const *arrays; int count; } gm_arrays;
+gm_status gm_vmap(gm_scope *scope, gm_arrays outputs, gm_arrays inputs, gm_array *const *values, const bool *batched,
+                  gm_array **outs, bool *out_batched);
 /* Rules of its own for a function that was run already: results[k] is outputs[k], but gradients go by the closure.
  * Callbacks NULL: the graph of outputs is differentiated or batched as usual. They are called while gm_vjp, gm_jvp or
  * gm_vmap run, on that thread, never while evaluating. */
 typedef struct {
-    gm_status (*vjp)(void *payload, gm_scope *scope, gm_array *const *inputs, int n_inputs, gm_array *const *cotangents,
-                     gm_array *const *outputs, int n_outputs, gm_array **grads);
+    gm_status (*vjp)(void *payload, gm_scope *scope, gm_arrays inputs, gm_array *const *cotangents, gm_arrays outputs,
+                     gm_array **grads);
     gm_status (*jvp)(void *payload, gm_scope *scope, gm_array *const *inputs, gm_array *const *tangents, int n_inputs,
                      int n_outputs, gm_array **out_tangents);
     gm_status (*vmap)(void *payload, gm_scope *scope, gm_array *const *inputs, const bool *batched, int n_inputs,
@@ -292,8 +305,9 @@ typedef struct { const char *name; const char *const *patterns; bool nfc, ignore
 bool gm_gguf_pre_type(size_t i, gm_gguf_pre *out);    /* false: there are no more than i */
 /* A SentencePiece .model file's bytes. parts, which may be empty: the text of a tokenizer.json without a model, for added
  * tokens, of which such a file knows only some. add_bos, add_eos: around a text, with the ids that the file gives. */
-gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const char *parts, size_t parts_length,
-                                          bool add_bos, bool add_eos, const char *name, gm_tokenizer **out);
+typedef struct { const char *parts; size_t parts_length; bool add_bos, add_eos; } gm_sentencepiece_options;
+gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const gm_sentencepiece_options *o,
+                                          const char *name, gm_tokenizer **out);
 gm_tokenizer *gm_tokenizer_retain(gm_tokenizer *t);
 void gm_tokenizer_release(gm_tokenizer *t);
 /* Texts are UTF-8, else GM_EVALUE; with raw they may be any bytes: what is not UTF-8 becomes tokens of single bytes,
@@ -343,9 +357,14 @@ void gm_encoding_free(gm_encoding *e);
 /* Many texts (pairs: NULL, or one for each) on several threads, in slices as evaluation is: begin, step until it is not
  * GM_AGAIN, free. What each becomes does not depend on the others nor on the threads, but for padding to the longest.
  * The texts are borrowed until free. A failure is that of the first text that fails, whose number the message tells. */
+typedef struct {
+    const gm_text *texts, *pairs; size_t n;
+    bool encodings;           /* whole encodings; else ids alone */
+    int threads;              /* at most; 0: those of the engine */
+} gm_encode_request;
 typedef struct gm_encode_batch gm_encode_batch;
-gm_status gm_encode_begin(gm_tokenizer *t, const gm_text *texts, const gm_text *pairs, size_t n,
-                          const gm_encode_options *o, bool encodings, int threads, gm_encode_batch **out);
+gm_status gm_encode_begin(gm_tokenizer *t, const gm_encode_request *request, const gm_encode_options *o,
+                          gm_encode_batch **out);
 gm_status gm_encode_step(gm_encode_batch *b, int slice_ms);
 /* Without encodings: the ids, which lie in some blocks. take gives a block away, for gm_buffer_free. */
 typedef struct { size_t block, start, count; bool truncated; } gm_encoded;
@@ -445,14 +464,33 @@ bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_
 typedef struct { int64_t activation; bool replaces; gm_array *value; int64_t from, to; } gm_edit;
 /* One forward pass over ids in a fresh sequence, in slices, as loading; then the requested activations. exact: with
  * float32 activations and a float32 cache, whatever the model was loaded with. */
+typedef struct {
+    const int32_t *ids; size_t n_ids;
+    const int64_t *activations; size_t n_activations;
+    const gm_edit *edits; size_t n_edits;
+    bool exact;
+} gm_inspect_request;
 typedef struct gm_inspection gm_inspection;
-gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
-                           const gm_edit *edits, size_t n_edits, bool exact, gm_inspection **out);
+gm_status gm_inspect_begin(gm_model *m, const gm_inspect_request *request, gm_inspection **out);
 gm_status gm_inspect_step(gm_inspection *inspection, int slice_ms);
 gm_array *gm_inspect_result(gm_scope *scope, const gm_inspection *inspection, size_t i);  /* of activations[i], a copy */
 void gm_inspect_free(gm_inspection *inspection);          /* NULL is fine */
 /* The end of the forward pass alone: final norm, head, softcap of a residual stream float32 [n, hidden]; lazy. */
 gm_array *gm_model_head(gm_scope *scope, gm_model *m, gm_array *x);
+
+/* ---- training: lazy, with gradients to the terms (csrc/models/training.c) ---- */
+typedef struct { const char *layer; gm_array *a, *b; float scale; } gm_adapter_term;   /* layer: "model.layers.0.mlp.up_proj" */
+typedef struct {
+    const int32_t *tokens;                                 /* of all sequences, one after another */
+    const int32_t *lengths; int64_t n_sequences;
+    const gm_adapter_term *terms; size_t n_terms;
+    bool int8;                                             /* linear layers round what they read as decoders do */
+    bool checkpoints;                                      /* backwards, each layer is computed again from its input */
+} gm_training_batch;
+/* The rows after the final norm, float32 [tokens, hidden]. */
+gm_array *gm_model_rows(gm_scope *scope, gm_model *m, const gm_training_batch *batch);
+/* The cross entropy of each row's logits against its target, float32 [n]; gradient: as something to differentiate. */
+gm_array *gm_model_loss(gm_scope *scope, gm_model *m, gm_array *rows, const int32_t *targets, int64_t n, bool gradient);
 
 /* ---- profiles: what forward passes did (csrc/core/queue.c, csrc/run/profile.c) ----
  * Kernel launches are counted and timed by class of work. An op has a class of its own (norms, attention, experts), or that
@@ -517,13 +555,18 @@ typedef struct {
     uint64_t seed;
 } gm_sampling;
 void gm_sampling_defaults(gm_sampling *o);            /* greedy, nothing on */
-/* n draws, number `step` and on, each from these logits, float32 [vocab]; ids are those so far, the first n_prompt of
- * them the prompt's. The ids are not appended; mirostat learns from draw to draw. GM_EVALUE when no token is left. */
-gm_status gm_sample(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids, size_t n_ids,
-                    size_t n_prompt, uint64_t step, int32_t *out, size_t n);
-/* The distribution that draw is made from: out float32 [vocab]. With temperature 0, 1 for one id. */
-gm_status gm_sample_probabilities(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids,
-                                  size_t n_ids, size_t n_prompt, uint64_t step, float *out);
+/* What draw number `step` of a sequence is made from: logits, float32 [vocab], and the ids so far, the first n_prompt of
+ * which are the prompt's. */
+typedef struct {
+    const float *logits; int64_t vocab;
+    const int32_t *ids; size_t n_ids, n_prompt;
+    uint64_t step;
+} gm_draw;
+/* n draws from d->step on, each from these logits. The ids are not appended; mirostat learns from draw to draw.
+ * GM_EVALUE when no token is left. */
+gm_status gm_sample(const gm_sampling *o, const gm_draw *d, int32_t *out, size_t n);
+/* The distribution that the draw is made from: out float32 [vocab]. With temperature 0, 1 for one id. */
+gm_status gm_sample_probabilities(const gm_sampling *o, const gm_draw *d, float *out);
 
 /* ---- sessions and streams (csrc/run): the one decode loop ---- */
 /* A session is one sequence: its ids, and a cache that holds the first of them. Used by one stream at a time (else

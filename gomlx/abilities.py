@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import difflib
 
-from gomlx import _gomlx, arguments, chat, parsing
+from gomlx import _gomlx, parsing
+from gomlx._base import arguments
+from gomlx._generation import chat
 
 ABILITIES = {
     "generate": "generate(): continue a text",
@@ -40,7 +42,8 @@ def of_chat(tokenizer) -> set[str]:
     except _gomlx.Error:
         return set()
     has = {"chat": True, "tools": "tools" in chat.variables(tokenizer.template_for([{}])),
-           "thinking": reasons(tokenizer, template), "thinking_switch": bool(chat.variables(template) & set(chat.THINKING))}
+           "thinking": reasons(tokenizer, template),
+           "thinking_switch": bool(chat.variables(template) & set(chat.THINKING))}
     return {name for name in has if has[name]}
 
 
@@ -51,7 +54,8 @@ def reasons(tokenizer, template):
 
     kind = parsing.detect(template, has_token)
     marks = parsing.FORMATS[kind].marks if kind is not None else {}
-    openings = [mark for state in marks.values() for mark, to in state.items() if to in (parsing.REASONING, parsing.HEADER)]
+    openings = [mark for state in marks.values() for mark, to in state.items()
+                if to in (parsing.REASONING, parsing.HEADER)]
     return any(mark in template or has_token(mark) for mark in openings)
 
 
@@ -59,6 +63,6 @@ def check(name):
     arguments.text("ability", name, "a name")
     if name not in ABILITIES:
         near = difflib.get_close_matches(name, ABILITIES, 3, 0.5)
-        raise ValueError(f"there is no ability {name!r}" + (f"; near it: {', '.join(near)}" if near else "")
-                         + "; there are: " + ", ".join(ABILITIES))
+        raise ValueError(f"unknown ability {name!r}" + (f"; near it: {', '.join(near)}" if near else "")
+                         + "; expected one of " + ", ".join(ABILITIES))
     return name

@@ -2,25 +2,29 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from gomlx import _gomlx, arguments, bars, defaults, headers, memory_plan
-from gomlx.bars import Progress
-from gomlx.model import Model
-from gomlx.prompt_cache import PromptCache
-from gomlx.scoring import stated_pooling
-from gomlx.tokenizer import Tokenizer
+from gomlx import _gomlx, backends
+from gomlx._base import arguments, bars
+from gomlx._base.bars import Progress
+from gomlx._files import headers, memory_plan
+from gomlx._files.locating import PACKAGED as PACKAGED
+from gomlx._files.locating import PACKAGED_FILE as PACKAGED_FILE
+from gomlx._files.locating import locate
+from gomlx._files.reading import read_json
+from gomlx._generation import chat_formats, defaults
+from gomlx._generation.model import Model
+from gomlx._generation.prompt_cache import PromptCache
+from gomlx._generation.scoring import stated_pooling
+from gomlx._generation.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from gomlx.options import LoadOptions
+    from gomlx._generation.options import Activations, Float, KvDtype, LoadOptions
 
-PACKAGED = "fable"
-PACKAGED_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models", "fable-Q8_0.gguf")
 log = logging.getLogger("gomlx")
 
 
@@ -29,8 +33,9 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, backend: Literal
          **options: Unpack[LoadOptions]) -> Model: ...
 @overload
 def load(path_or_name: str | os.PathLike[str] | None = None, *, backend: str, **options: Any) -> Model: ...
-def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: int | None = None, dtype: str | None = None,
-         kv_dtype: str | _gomlx.Dtype | None = None, activations: str | None = None, threads: int | None = None,
+def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: int | None = None,
+         dtype: Float | _gomlx.Dtype | None = None, kv_dtype: KvDtype | _gomlx.Dtype | None = None,
+         activations: Activations | None = None, threads: int | None = None,
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
          progress: Progress = True, backend: str | None = None, fits: str = "warn",
          **backend_options: Any) -> Model:
@@ -44,7 +49,8 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
                     "context", "error" raises ValueError, "rotate" goes on, every layer seeing the last context_length
                     tokens at most.
     dtype           "float32", "float16" or "bfloat16" for weights that are not quantised; as in the file when None.
-    kv_dtype        of the KV cache: "float32", "float16", "bfloat16" or "q8_0" (34 bytes for 32 values; head_dim must be
+    kv_dtype        of the KV cache: "float32", "float16", "bfloat16" or "q8_0" (34 bytes for 32 values; head_dim must
+    be
                     a multiple of 32). When None "float32" with float32 activations, else "float16".
     activations     what products multiply by weights: "float32" (exact), "int8" (fast, with quantised weights of GGUF
                     and MLX, but not of mxfp8), or "bfloat16" (fast, rounded for weights in bfloat16). When None: "int8"
@@ -56,13 +62,15 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
     parallel        generations that may run at a time, each stream from its first token to its last, a batch as one;
                     the others wait, as long as their timeout lets them. None is any number: their forward passes take
                     turns. A thread that reads several streams in turn needs a slot for each.
-    prompt_cache    whether the keys of prompts are kept for later ones that begin alike, or a gomlx.PromptCache that says
+    prompt_cache    whether the keys of prompts are kept for later ones that begin alike, or a gomlx.PromptCache that
+    says
                     how many. Results say in cached_tokens what was not computed again; the bits are the same.
     progress        True shows a bar on a terminal or in a notebook while weights are read, and the hub's while they are
                     fetched; False shows none. A callable is called with numbers from 0 to 1 instead.
-    backend         who runs it, a name of gomlx.backends.names(): "native" (this engine) when None and GOMLX_BACKEND is
+    backend         what runs it, a name of gomlx.backends.names(): "native" (this engine) if None and GOMLX_BACKEND is
                     not set. The others take options of their own, and refuse those above that they do not know.
-    fits            what is done where plan_memory() says that it does not fit the memory that is available: "error" raises
+    fits            what is done where plan_memory() says that it does not fit the memory that is available: "error"
+    raises
                     MemoryError before anything is read, "ignore" does not ask. "warn" (the default) says it in the log,
                     for memory may become free, a context need not be used up, and there may be swap; it raises only
                     where the weights alone are more than all the memory and swap of this machine.
@@ -70,7 +78,6 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
     check_options(context_length, kv_dtype, threads, parallel, prompt_cache, progress, backend, fits)
     backend = backend or os.environ.get("GOMLX_BACKEND") or "native"
     if backend != "native":
-        from gomlx import backends
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
                "threads": threads, "context_policy": context_policy, "parallel": parallel,
                "prompt_cache": None if prompt_cache is True else prompt_cache, "fits": None if fits == "warn" else fits}
@@ -98,7 +105,7 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
             config = read_json(os.path.join(path, "config.json"))
             sampling = defaults.sampling_from_config(generation, generation_file, engine.vocab_size)
             info["sampling_ignored"] = defaults.sampling_ignored_in_config(generation, sampling)
-            describe(tokenizer, config)
+            chat_formats.configure(tokenizer, config)
         else:
             metadata = info.get("metadata", {})
             tokenizer = Tokenizer.from_gguf(path, metadata)
@@ -108,8 +115,8 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
             tokenizer.model_type = metadata.get("general.architecture")
             key = f"{tokenizer.model_type}.embedding_length_per_layer_input"
             tokenizer.per_layer_inputs = bool(metadata.get(key))
-        info |= headers.quantisation_of_loaded(read_json(os.path.join(path, "config.json")) if os.path.isdir(path) else None,
-                                               info["weight_types"])
+        info |= headers.quantisation_of_loaded(read_json(os.path.join(path, "config.json")) if os.path.isdir(path)
+                                               else None, info["weight_types"])
         info["pooling"] = stated_pooling(path, info.get("metadata", {})) or None
         return Model(engine, tokenizer, info, sampling, tokenizer.eos_ids, parallel, prompt_cache)
     except BaseException:
@@ -135,7 +142,8 @@ def check_fit(path, strict, context_length, dtype, kv_dtype, activations):
     whole, source = memory_plan.whole_memory()
     if plan.weight_bytes > whole:
         raise MemoryError(f"{path}: weights {memory_plan.size(plan.weight_bytes)} are more than {source}, "
-                          f"{memory_plan.size(whole)}: a smaller model, or one with fewer bits, is needed (fits='ignore' "
+                          f"{memory_plan.size(whole)}: a smaller model, or one with fewer bits, is needed "
+                          f"(fits='ignore' "
                           "loads it nevertheless)")
     log.warning("%s may not fit: %s", path, plan.why)
 
@@ -153,68 +161,12 @@ def check_options(context_length, kv_dtype, threads, parallel, prompt_cache, pro
     for name, value, most in (("context_length", context_length, 2**31 - 1), ("threads", threads, 256),
                               ("parallel", parallel, 2**31 - 1)):
         if value is not None:
-            arguments.whole(name, value, 1, most)
+            arguments.integer(name, value, 1, most)
     if kv_dtype is not None and not isinstance(kv_dtype, _gomlx.Dtype):
         arguments.one_of("kv_dtype", kv_dtype, ("float32", "float16", "bfloat16", "q8_0"))
     if not isinstance(prompt_cache, (bool, PromptCache)):
-        raise TypeError(f"prompt_cache: expected True, False or a gomlx.PromptCache, got {arguments.shown(prompt_cache)}")
+        raise TypeError(f"prompt_cache: expected True, False or a gomlx.PromptCache, got "
+                        f"{arguments.shown(prompt_cache)}")
     bars.check(progress)
     if backend is not None:
         arguments.text("backend", backend, "a name")
-
-
-def describe(tokenizer, config):
-    """What a config.json tells the built-in chat formats."""
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    tokenizer.model_type = config.get("model_type")
-    tokenizer.per_layer_inputs = bool(text.get("hidden_size_per_layer_input"))
-
-
-def locate(path_or_name, show_bars=False, name="path_or_name"):
-    """The path of a model; name: of the argument. What is neither here nor in the package is fetched from the hub or
-    its cache."""
-    if path_or_name is None or (path_or_name == PACKAGED and not os.path.exists(PACKAGED)):
-        log.info("using %s, the model in the package", PACKAGED)
-        return PACKAGED_FILE
-    path = arguments.path(name, path_or_name)
-    if os.path.isdir(path):
-        return gguf_in(path)
-    if os.path.isfile(path):
-        if path.endswith((".safetensors", ".json")):
-            folder = os.path.dirname(path) or "."
-            raise _gomlx.Error(f"{path}: one file of a model; expected its folder, {folder!r}, or a .gguf file")
-        return path
-    if os.path.exists(path):
-        raise OSError(f"{path!r} is a pipe or a device, expected a file or a folder")
-    from gomlx import hub
-    if not isinstance(path_or_name, str) or not hub.is_name(path_or_name):
-        raise FileNotFoundError(f"no such file or folder: {path!r}; a name of the hub looks like 'org/name' or "
-                                "'org/name:Q4_K_M'")
-    return hub.fetch(path_or_name, show_bars=show_bars)
-
-
-def gguf_in(folder):
-    """The folder itself, or the one GGUF file (of split ones the first) in a folder without a config.json."""
-    if os.path.exists(os.path.join(folder, "config.json")):
-        return folder
-    from gomlx import hub
-    models = hub.gguf_models(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name)))
-    if len(models) == 1:
-        return os.path.join(folder, models[0][0])
-    found = "no config.json and no .gguf file" if not models else \
-        f"no config.json and {len(models)} .gguf files, name one: " + ", ".join(files[0] for files in models)
-    raise FileNotFoundError(f"no model in {folder!r}: {found}")
-
-
-def read_json(path):
-    """The object in a JSON file; {} when there is no such file."""
-    try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read().decode())
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise _gomlx.Error(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise _gomlx.Error(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value

@@ -49,7 +49,7 @@ class Finder(importlib.metadata.DistributionFinder):
 
 
 class Portions:
-    """Where modules of the namespace lie that are not gomlx's: the folders named mlx along sys.path, as it is when asked."""
+    """The folders with modules of the namespace that are not gomlx's: those named mlx along the present sys.path."""
 
     def __iter__(self):
         folders = (os.path.join(entry or os.getcwd(), "mlx") for entry in sys.path if isinstance(entry, str))
@@ -78,7 +78,7 @@ def install() -> None:
     package.__path__ = package.__spec__.submodule_search_locations = Portions()
     modules = {"mlx": package}
     for name, module in list(sys.modules.items()):
-        if name.startswith(("gomlx.core", "gomlx.nn", "gomlx.optimizers", "gomlx.utils")):
+        if name.startswith(("gomlx.core", "gomlx.nn", "gomlx.optimizers", "gomlx.utils")) and "._" not in name:
             modules[name[2:]] = module
     for name, module in vars(gomlx.core).items():
         if isinstance(module, types.ModuleType) and not name.startswith("_"):

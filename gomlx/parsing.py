@@ -1,4 +1,4 @@
-"""What a model writes around its answer, taken apart while it comes: reasoning, the answer, calls of tools.
+"""Separates what a model writes, while it is generated: reasoning, the answer, calls of tools.
 
     parser = Parser("qwen", tools=tools, prompt=rendered)
     for text in stream: for part in parser.feed(text): print(part.channel, part.text)
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gomlx import tool_calls
-from gomlx.tool_calls import ToolCall
+from gomlx._generation import tool_calls
+from gomlx._generation.tool_calls import ToolCall
 
 ANSWER, REASONING, TOOL, HEADER = "answer", "reasoning", "tool", "header"
 
@@ -38,7 +38,7 @@ class Parsed:
 class Format:
     """name          what detect() and the option parser= call it
     marks         {state: {marker: state that follows}}
-    read          (body, raw, schemas) -> [ToolCall], of what stands between a tool's markers
+    read          (body, raw, schemas) -> [ToolCall], of what is between a tool's markers
     leading       markers that count only while the answer is still blank: models write about <think>, too
     start         the state before anything came, for a prompt that says nothing
     bare          a tool's call may come without markers, as the whole answer, if tools were offered
@@ -79,11 +79,11 @@ FORMATS = {name: make(name) for name, make in {
 }.items()}
 FORMATS["mistral"].marks[TOOL]["[TOOL_CALLS]"] = TOOL          # the next call ends this one
 
-# What ends reasoning, where it is more than the first marker that leads to the answer.
+# What ends reasoning, if it is more than the first marker that leads to the answer.
 CLOSINGS = {"think": "</think>\n\n", "qwen": "</think>\n\n", "deepseek": "</think>\n\n",
             "harmony": "<|end|><|start|>assistant<|channel|>final<|message|>"}
 
-# A turn of the assistant begins after the last of these; what a user wrote about markup stands before it.
+# A turn of the assistant begins after the last of these; what a user wrote about markup is before it.
 TURNS = ("<|im_start|>", "<|end_header_id|>", "<｜Assistant｜>", "<|turn>", "[/INST]", "<start_of_turn>")
 # What a chat template's text says about the format: the first that occurs decides.
 SIGNS = (("<|channel|>", "harmony"), ("<|channel>", "gemma4"), ("<|tool_call>", "gemma4"), ("<｜tool▁", "deepseek"),
@@ -92,7 +92,7 @@ SIGNS = (("<|channel|>", "harmony"), ("<|channel>", "gemma4"), ("<|tool_call>", 
 
 
 def detect(template: str, has_token: Callable[[str], bool] = lambda text: False) -> str | None:
-    """The name of the format that a chat template, and then the vocabulary, speak of; None: plain text."""
+    """The name of the format that a chat template, or else the vocabulary, mentions; None for plain text."""
     for sign, name in SIGNS:
         if sign in template:
             return name
@@ -103,7 +103,7 @@ def detect(template: str, has_token: Callable[[str], bool] = lambda text: False)
 
 
 class Parser:
-    """Takes text as it comes; feed(), special() and finish() return what has become clear, as Parts.
+    """Takes text as it comes; feed(), special() and finish() return what has become certain, as Parts.
 
     tools   as the template got them: bare parameters are typed by their schemas, and calls checked against them
     prompt  the rendered prompt: it may end inside a block, as Qwen3.5's and DeepSeek's do
@@ -112,7 +112,7 @@ class Parser:
     def __init__(self, format: str | Format, tools: Sequence[dict[str, Any]] | None = None, prompt: str = "") -> None:
         if isinstance(format, str):
             if format not in FORMATS:
-                raise ValueError(f"parser: there is no format {format!r}; there are: " + ", ".join(FORMATS))
+                raise ValueError(f"parser: unknown format {format!r}; expected one of " + ", ".join(FORMATS))
             format = FORMATS[format]
         self.format = format
         self._tools = tool_calls.schemas(tools)
@@ -152,7 +152,7 @@ class Parser:
     # -------------------------------------------------------------------------------------------------- what comes in
 
     def feed(self, text: str) -> list[Part]:
-        """Parts that are clear after this piece of text."""
+        """The Parts that are certain after this piece of text."""
         parts, held = [], self._held + text
         while True:
             if self._bare and self._blank and self.state == ANSWER and held.lstrip().startswith("{"):
@@ -183,7 +183,7 @@ class Parser:
         return parts
 
     def finish(self) -> list[Part]:
-        """The end: gives out what was held back, and reads a call that was not closed."""
+        """Ends the text: returns what was held back, and reads a call that was not closed."""
         parts = self._release()
         self._finished = True
         if self.state == TOOL:

@@ -1,4 +1,4 @@
-"""Probe events: what goes on in a generation, step by step, told to a callable.
+"""Probe events: a callable is told what happens in a generation, step by step.
 
     recorder = gomlx.Recorder()
     model.generate("Once upon a time", max_tokens=20, probe=recorder).read()
@@ -43,7 +43,7 @@ KINDS = ("cache_pressure", "memory_pressure", "residual_summary", "selected_head
          "router_decision", "logits", "entropy", "token")
 TOP = 8
 HEADS = 4
-TINY = 1e-30                    # in place of a norm of 0
+TINY = 1e-30                    # instead of a norm of 0
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ class ProbeEvent:
 
 @dataclass(frozen=True)
 class Probe:
-    """Who is told, and of which kinds; generate(probe=a callable) is Probe(a callable). The kinds that tell of layers
-    give the generation passes of its own. An exception that sink raises ends the generation."""
+    """What is called, for which kinds of events; generate(probe=a callable) is Probe(a callable). The kinds about
+    layers give the generation passes of its own. An exception that sink raises ends the generation."""
     sink: Callable[[ProbeEvent], object]
     kinds: Sequence[str] = KINDS
 
     def __post_init__(self) -> None:
         for one in self.kinds:
             if one not in KINDS:
-                raise ValueError(f"probe: there is no kind {one!r}; there are {', '.join(KINDS)}")
+                raise ValueError(f"probe: unknown kind {one!r}; expected some of {', '.join(KINDS)}")
 
 
 class Recorder:
@@ -136,7 +136,7 @@ def router_decision(seen, before):
     return {"ids": seen["router_ids"][-1].tolist(), "weights": seen["router_weights"][-1].tolist()}
 
 
-LAYERS = {                      # what tells of a layer, in this order: the activations that it looks at
+LAYERS = {                      # the kinds of events about a layer, in this order: the activations that it looks at
     residual_summary: ("residual",), selected_heads: ("attention",),
     layer_coherence: ("input", "residual", "k", "v", "attention"), router_decision: ("router_ids", "router_weights"),
 }
@@ -158,7 +158,7 @@ class Prober:
         split = [(number, *name.split(".")) for number, name, *_ in engine.activations() if name.startswith("layers.")]
         known = [(number, int(layer), point) for number, _, layer, point in split if point in points]
         self.activations = [number for number, *_ in known]
-        self._places = [place for _, *place in known]
+        self._points = [point for _, *point in known]
         self._before = {}                       # layer -> its activations in the pass before
         self.stream = self.session = None
 
@@ -188,7 +188,7 @@ class Prober:
         if not self.activations:
             return
         seen = {}
-        for (layer, point), array in zip(self._places, self.stream.activations(), strict=True):
+        for (layer, point), array in zip(self._points, self.stream.activations(), strict=True):
             seen.setdefault(layer, {})[point] = array
         for tell in self._told:
             found = [(layer, tell(parts, self._before.get(layer))) for layer, parts in seen.items()]

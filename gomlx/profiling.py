@@ -4,12 +4,13 @@
     result.profile["decode"]["work"]["attention"]["ns"]
     print(gomlx.profiling.summary(result.profile, "story", result.prompt_tokens, result.generated_tokens))
 
-A profile is a dict, JSON as it stands, of two phases, "prefill" and "decode" (passes of one row after the first token):
+A profile is a dict, ready for JSON, of two phases, "prefill" and "decode" (passes of one row after the first token):
 
     passes          forward passes
     tokens          their rows of this prompt's; of a batch's own profile, all rows
     pass_ns         nanoseconds of the passes, from the choice of their rows to their logits
-    setup_ns        of these, before the first kernel: building the graph and recording its plan, where there is none yet;
+    setup_ns        of these, before the first kernel: building the graph and recording its plan, where there is none
+    yet;
                     at a model's second pass, packing its matrices
     wait_ns         of these, spent waiting for other threads and other evaluations
     thread_wait_ns  what all threads together waited for one another; not within pass_ns
@@ -32,7 +33,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gomlx.arguments import name_public
+from gomlx._base.arguments import name_public
 
 
 def totals(phase: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
-from gomlx.arguments import name_public
+from gomlx._base.arguments import name_public
 
 __all__ = ["tree_flatten", "tree_map", "tree_map_with_path", "tree_merge", "tree_reduce", "tree_unflatten"]
 
@@ -107,14 +107,14 @@ def grow(pairs):
         key, _, below = path.partition(".")
         children.setdefault(key, []).append((below, leaf))
     try:
-        places = sorted((int(key), key) for key in children)
+        indexed = sorted((int(key), key) for key in children)
     except ValueError:
-        places = []
-    if len({place for place, _ in places}) < len(children):         # a name among them, or "7" and "007"
+        indexed = []
+    if len({index for index, _ in indexed}) < len(children):         # a name among them, or "7" and "007"
         return {key: grow(below) for key, below in children.items()}
     out = []
-    for place, key in places:
-        out.extend({} for _ in range(place - len(out)))
+    for index, key in indexed:
+        out.extend({} for _ in range(index - len(out)))
         out.append(grow(children[key]))
     return out
 
@@ -134,7 +134,7 @@ def reduced(fn, tree, total, is_leaf):
 
 
 def tree_merge(tree_a: Any, tree_b: Any, merge_fn: Callable[..., Any] | None = None) -> Any:
-    """The tree with the leaves of both; where both have something at one place, merge_fn(a, b) decides.
+    """The tree with the leaves of both; where both have something under one key, merge_fn(a, b) decides.
 
     None and empty containers count as nothing there; with nothing in both, merge_fn(None, None) decides, but two empty
     containers of one type stay what they are.

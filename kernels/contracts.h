@@ -4,6 +4,36 @@
 #define GOMLX_CONTRACTS_H
 #include "kernels.h"
 
+/* out[row][column] = the sum over k of x[row][k] * w[k][column], for every matrix of a batch; with add alpha * that +
+ * beta * add. An element has the same bits whatever the batch, the other rows and the layouts are; one column alone may
+ * be summed in another order than one among others. Strides in elements; one of 0 repeats. n: matrices. */
+typedef struct {
+    void *out; const void *x, *w, *add;      /* add NULL: none */
+    int type;                                /* of all: f16, bf16, f32, f64, c64 (without add) */
+    int64_t rows, columns, k;
+    int64_t out_row, out_column, x_row, x_k, w_k, w_column, add_row, add_column;
+    int ndim; const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides;    /* of the batch */
+    float alpha, beta;
+} gm_product_args;
+
+/* out[item] = x[x_index[item]] @ w[w_index[item]]. `product` says what one item is, without a batch or a term; out's
+ * rows are of all items. n: items. */
+typedef struct {
+    gm_product_args product;
+    const int32_t *x_index, *w_index;                    /* beyond the matrices: the first or the last */
+    int64_t x_matrices, w_matrices, x_matrix, w_matrix;  /* how many; elements from one to the next */
+} gm_gather_product_args;
+
+/* out[place][filter] = the sum over taps and channels of x[place * stride + tap * dilation - low] * w, for images of three
+ * spatial axes, whose items lie `spread` apart with zeros between, and for groups of channels. n: images. */
+typedef struct {
+    void *out; const void *x, *w;            /* out [n, places, groups, filters], w [groups, filters, taps, channels] */
+    int type;                                /* f16, bf16, f32, f64 */
+    int64_t in[3], places[3], taps[3], stride[3], low[3], dilation[3], spread[3];
+    int64_t groups, channels, filters;       /* channels and filters: of a group */
+    int64_t image, steps[3];                 /* of x: elements from one image, item to the next; channels side by side */
+} gm_convolution_args;
+
 /* A matrix of a weight format: packed into the backend's panels, or rows of a file, which are packed on the way. */
 typedef struct {
     const void *data;
@@ -17,6 +47,10 @@ typedef struct {                             /* out [tokens, rows] = x @ weight.
     gm_matrix weight;
     const float *bias, *residual;            /* [rows], [tokens, rows], which may be out itself; or NULL */
 } gm_packed_matmul_args;
+typedef struct {                             /* out [tokens, k] = x [tokens, rows] @ weight; n: tokens */
+    float *out; const float *x;
+    gm_matrix weight;
+} gm_packed_matmul_columns_args;
 typedef struct {                             /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens */
     void *out; gm_row_form out_form;         /* int8: rows is a multiple of 32, and both formats are of blocks */
     const void *x; gm_row_form form;

@@ -1,8 +1,8 @@
 """Writes grids.def from the data in PyPI's gguf:  python kernels/grids.py > kernels/grids.def
 
 The grids are a fact of the file format: which points of a lattice the blocks of IQ1, IQ2 and IQ3 can name. An entry is
-the numbers of its levels, the first value's in the lowest bits: two bits each for grids of eight values, three for grids
-of four."""
+the numbers of its levels, the first value's in the lowest bits: two bits each for grids of eight values, three for
+grids of four."""
 from gguf import quants
 
 GRIDS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S", "IQ3_XXS", "IQ3_S")

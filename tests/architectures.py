@@ -139,7 +139,8 @@ CONFIGS = {
                                             "num_experts_per_tok": 1, "layer_types": [FULL, SLIDING, SLIDING],
                                             "rope_parameters": YARN | {"truncate": False}}),
     "olmo2": text({"model_type": "olmo2"}),
-    "olmo2, one key head": text({"model_type": "olmo2", "num_key_value_heads": 1, "attention_bias": True, "head_dim": 24,
+    "olmo2, one key head": text({"model_type": "olmo2", "num_key_value_heads": 1, "attention_bias": True,
+                                 "head_dim": 24,
                                  "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
 }
 

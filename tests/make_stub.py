@@ -1,18 +1,18 @@
 """Writes the stubs of the extension and of gomlx.core from what they have:  python tests/make_stub.py gomlx
-Without a folder it prints gomlx/_gomlx.pyi. Names, arguments and defaults are the extension's own signatures, types those of
-tests/stub_types.py; tests/test_packaging.py compares the stubs with what stands here."""
+Without a folder it prints gomlx/_gomlx.pyi. Names, arguments and defaults are the extension's own signatures, types
+those of tests/stub_types.py; tests/test_packaging.py compares the stubs with what stands here."""
 import inspect
 import os
-import re
 import sys
 import types
 
+from catalogue import BINARY, UNARY
 from stub_types import ARGUMENTS, COMPARED, OPERAND, OVERLOADS, RESULTS, SPECIAL
 
 NAMESPACES = ("fast", "fft", "linalg", "random")
-# Not the same under every Python, object's own, or put there by gomlx/notebook.py.
-LEFT_OUT = {"__annotations__", "__doc__", "__module__", "__new__", "__getattribute__", "__init__", "__weakref__", "__dict__", "__buffer__",
-            "__release_buffer__", "_repr_html_"}
+# Not the same under every Python, object's own, or put there by gomlx/_base/notebook.py.
+LEFT_OUT = {"__annotations__", "__doc__", "__module__", "__new__", "__getattribute__", "__init__", "__weakref__",
+            "__dict__", "__buffer__", "__release_buffer__", "_repr_html_"}
 MADE = "# Made by tests/make_stub.py from the extension's own signatures.\n"
 HEAD = MADE + '''import os
 from builtins import slice as _slice
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from gomlx.core import fast as fast, fft as fft, linalg as linalg, random as random
-from gomlx.devices import Device, DeviceType, Stream
+from gomlx.core._devices import Device, DeviceType, Stream
 
 class SupportsArray(Protocol):
     def __array__(self) -> Any: ...
@@ -70,14 +70,8 @@ CONSTRUCTORS = {
 }
 
 
-def elementwise():
-    """The names of the rows of ops.def that take numbers for arrays."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    with open(os.path.join(root, "csrc", "ops", "ops.def"), encoding="utf-8") as file:
-        return set(re.findall(r"^(?:UNARY|BINARY)\((\w+),", file.read(), re.M))
-
-
-ELEMENTWISE = elementwise()
+# They take numbers for arrays.
+ELEMENTWISE = {*UNARY, *BINARY}
 
 
 def type_of(owner, argument):
@@ -86,11 +80,13 @@ def type_of(owner, argument):
     bare = owner.split(".")[-1]
     if owner in ELEMENTWISE and argument.name in ("a", "b"):
         return OPERAND
-    keys = [f"{owner}.{argument.name}", f"{bare}.{argument.name}" if owner.startswith("array.") else None, argument.name]
+    keys = [f"{owner}.{argument.name}", f"{bare}.{argument.name}" if owner.startswith("array.") else None,
+            argument.name]
     found = next((ARGUMENTS[key] for key in keys if key in ARGUMENTS), None)
     if found is None:
         found = type(default).__name__ if isinstance(default, (bool, int, float, str)) else "array"
-    return f"{found} | None" if default is None and "None" not in found.split(" | ") and found != "StreamOrDevice" else found
+    optional = default is None and "None" not in found.split(" | ") and found != "StreamOrDevice"
+    return f"{found} | None" if optional else found
 
 
 def parameters(owner, value, first):
@@ -179,7 +175,7 @@ def namespace(name, module):
         if member.startswith("_"):
             continue
         if isinstance(value, types.FunctionType):
-            elsewhere.append(f"from {value.__module__} import {member} as {member}")
+            elsewhere.append(f"from {inspect.unwrap(value).__globals__['__name__']} import {member} as {member}")
         elif callable(value):
             lines.append(function(f"{name}.{member}", value))
         else:
@@ -203,12 +199,13 @@ def core(module):
         lines.append(f"from {source} import (")
         lines += [f"    {name} as {alias}," for alias, name in sorted(names.items())]
         lines.append(")")
-    lines.append("from gomlx.namespace_info import ArrayNamespaceInfo as __array_namespace_info__")
+    lines.append("from gomlx.core._namespace_info import ArrayNamespaceInfo as __array_namespace_info__")
     lines.append("")
     lines.append("from gomlx.core import " + ", ".join(f"{name} as {name}" for name in sorted(module._submodules)))
     lines.append("from gomlx.core.linalg import norm as matrix_norm")
     lines.append("")
-    lines += ["__version__: str", *(f"{name}: float" for name in ("e", "euler_gamma", "inf", "nan", "pi")), "newaxis: None"]
+    lines += ["__version__: str", *(f"{name}: float" for name in ("e", "euler_gamma", "inf", "nan", "pi")),
+              "newaxis: None"]
     lines.append("")
     lines.append("__all__ = [" + ", ".join(f'"{name}"' for name in module.__all__) + "]")
     return "\n".join(lines) + "\n"
@@ -219,9 +216,7 @@ def stubs():
     import gomlx.core
     from gomlx import _gomlx
     made = {"_gomlx.pyi": extension(_gomlx), "core/__init__.pyi": core(gomlx.core)}
-    for name in gomlx.core._submodules:
-        made[f"core/{name}.pyi"] = namespace(name, getattr(gomlx.core, name)) if name in NAMESPACES else \
-            f"{MADE}from gomlx.{name} import *\n"
+    made |= {f"core/{name}.pyi": namespace(name, getattr(gomlx.core, name)) for name in NAMESPACES}
     return made
 
 

@@ -58,11 +58,13 @@ unary: list[Callable[[mx.array], mx.array]] = [
     mx.abs, mx.acos, mx.arccos, mx.arcsin, mx.arcsinh, mx.arctan, mx.arctanh, mx.asin, mx.asinh, mx.atan, mx.atanh,
     mx.ceil, mx.conj, mx.conjugate, mx.cos, mx.cosh, mx.degrees, mx.erf, mx.erfinv, mx.exp, mx.expm1, mx.floor, mx.imag,
     mx.isfinite, mx.isinf, mx.isnan, mx.isneginf, mx.isposinf, mx.log, mx.log10, mx.log1p, mx.log2, mx.logical_not,
-    mx.matrix_transpose, mx.negative, mx.positive, mx.radians, mx.real, mx.reciprocal, mx.rsqrt, mx.sigmoid, mx.sign, mx.sin,
-    mx.sinh, mx.sqrt, mx.square, mx.stop_gradient, mx.tan, mx.tanh, mx.trunc, mx.acosh, mx.arccosh, mx.round, mx.nan_to_num,
-    mx.softmax, mx.sort, mx.argsort, mx.flip, mx.squeeze, mx.transpose, mx.permute_dims, mx.flatten, mx.diff, mx.diag,
-    mx.diagonal, mx.trace, mx.tril, mx.triu, mx.contiguous, mx.zeros_like, mx.ones_like, mx.empty_like, mx.to_fp8,
-    mx.hadamard_transform, mx.median, mx.matrix_norm, mx.fast.gelu, mx.linalg.norm, mx.as_strided]
+    mx.matrix_transpose, mx.negative, mx.positive, mx.radians, mx.real, mx.reciprocal, mx.rsqrt, mx.sigmoid, mx.sign,
+    mx.sin, mx.sinc, mx.sinh, mx.sqrt, mx.square, mx.stop_gradient, mx.tan, mx.tanh, mx.trunc, mx.acosh, mx.arccosh,
+    mx.round,
+    mx.nan_to_num, mx.softmax, mx.sort, mx.argsort, mx.flip, mx.squeeze, mx.transpose, mx.permute_dims, mx.flatten,
+    mx.diff, mx.diag, mx.diagonal, mx.trace, mx.tril, mx.triu, mx.contiguous, mx.zeros_like, mx.ones_like,
+    mx.empty_like, mx.to_fp8, mx.hadamard_transform, mx.median, mx.matrix_norm, mx.fast.gelu, mx.linalg.norm,
+    mx.as_strided]
 for function in unary:
     assert_type(function(a), mx.array)
 binary: list[Callable[[mx.array, mx.array], mx.array]] = [
@@ -73,11 +75,11 @@ binary: list[Callable[[mx.array, mx.array], mx.array]] = [
 for operation in binary:
     assert_type(operation(a, b), mx.array)
 assert_type(mx.bitwise_invert(i), mx.array)
-for operation in (mx.bitwise_and, mx.bitwise_or, mx.bitwise_xor, mx.bitwise_left_shift, mx.bitwise_right_shift, mx.left_shift,
-                  mx.right_shift):
+for operation in (mx.bitwise_and, mx.bitwise_or, mx.bitwise_xor, mx.bitwise_left_shift, mx.bitwise_right_shift,
+                  mx.left_shift, mx.right_shift):
     assert_type(operation(i, i), mx.array)
-reductions: list[Reduction] = [mx.all, mx.any, mx.argmax, mx.argmin, mx.count_nonzero, mx.logsumexp, mx.max, mx.mean, mx.min,
-                               mx.prod, mx.sum, mx.std, mx.var]
+reductions: list[Reduction] = [mx.all, mx.any, mx.argmax, mx.argmin, mx.count_nonzero, mx.logsumexp, mx.max, mx.mean,
+                               mx.min, mx.prod, mx.sum, mx.std, mx.var]
 for reduction in reductions:
     assert_type(reduction(a, axis=1, keepdims=True), mx.array)
 for cumulative in (mx.cummax, mx.cummin, mx.cumprod, mx.cumsum, mx.cumulative_prod, mx.cumulative_sum, mx.logcumsumexp):
@@ -91,8 +93,8 @@ for window in (mx.bartlett, mx.blackman, mx.hamming, mx.hanning):
 one: list[OneTransform] = [mx.fft.fft, mx.fft.ifft, mx.fft.rfft, mx.fft.irfft]
 for transform in one:
     assert_type(transform(a, n=2, axis=-1, norm="ortho"), mx.array)
-many: list[ManyTransforms] = [mx.fft.fft2, mx.fft.ifft2, mx.fft.rfft2, mx.fft.irfft2, mx.fft.fftn, mx.fft.ifftn, mx.fft.rfftn,
-                              mx.fft.irfftn]
+many: list[ManyTransforms] = [mx.fft.fft2, mx.fft.ifft2, mx.fft.rfft2, mx.fft.irfft2, mx.fft.fftn, mx.fft.ifftn,
+                              mx.fft.rfftn, mx.fft.irfftn]
 for transforms in many:
     assert_type(transforms(a, s=[2, 2], axes=[0, 1]), mx.array)
 
@@ -174,8 +176,8 @@ assert_type(mx.from_fp8(mx.to_fp8(a)), mx.array)
 # ---- constants, dtypes, printing ----
 assert_type(mx.e + mx.pi + mx.euler_gamma, float)
 assert mx.inf > 0 and mx.nan != mx.nan and a[mx.newaxis].ndim == 3 and mx.__version__
-for dtype in (mx.bfloat16, mx.bool_, mx.complex64, mx.float16, mx.float32, mx.float64, mx.int16, mx.int32, mx.int64, mx.int8,
-              mx.uint16, mx.uint32, mx.uint64, mx.uint8):
+for dtype in (mx.bfloat16, mx.bool_, mx.complex64, mx.float16, mx.float32, mx.float64, mx.int16, mx.int32, mx.int64,
+              mx.int8, mx.uint16, mx.uint32, mx.uint64, mx.uint8):
     assert_type(dtype, mx.Dtype)
     assert_type(dtype.size, int)
 for category in (mx.complexfloating, mx.floating, mx.generic, mx.inexact, mx.integer, mx.number, mx.signedinteger,
@@ -410,11 +412,12 @@ assert_type(nn.average_gradients(gradients), Any)
 assert_type(net.freeze().train(False), nn.Module)
 activations: list[Callable[[mx.array], mx.array]] = [
     nn.celu, nn.elu, nn.gelu, nn.gelu_approx, nn.gelu_fast_approx, nn.glu, nn.hard_shrink, nn.hard_tanh, nn.hardswish,
-    nn.leaky_relu, nn.log_sigmoid, nn.log_softmax, nn.mish, nn.relu, nn.relu2, nn.relu6, nn.selu, nn.sigmoid, nn.silu, nn.softmax,
-    nn.softmin, nn.softplus, nn.softshrink, nn.softsign, nn.step, nn.tanh,
-    nn.CELU(), nn.ELU(), nn.GELU(), nn.GLU(), nn.HardShrink(), nn.HardTanh(), nn.Hardswish(), nn.LeakyReLU(), nn.LogSigmoid(),
-    nn.LogSoftmax(), nn.Mish(), nn.PReLU(), nn.ReLU(), nn.ReLU2(), nn.ReLU6(), nn.SELU(), nn.SiLU(), nn.Sigmoid(), nn.Softmax(),
-    nn.Softmin(), nn.Softplus(), nn.Softshrink(), nn.Softsign(), nn.Step(), nn.Tanh(), nn.Identity(), nn.Sequential(nn.Linear(2, 3)),
+    nn.leaky_relu, nn.log_sigmoid, nn.log_softmax, nn.mish, nn.relu, nn.relu2, nn.relu6, nn.selu, nn.sigmoid, nn.silu,
+    nn.softmax, nn.softmin, nn.softplus, nn.softshrink, nn.softsign, nn.step, nn.tanh,
+    nn.CELU(), nn.ELU(), nn.GELU(), nn.GLU(), nn.HardShrink(), nn.HardTanh(), nn.Hardswish(), nn.LeakyReLU(),
+    nn.LogSigmoid(), nn.LogSoftmax(), nn.Mish(), nn.PReLU(), nn.ReLU(), nn.ReLU2(), nn.ReLU6(), nn.SELU(), nn.SiLU(),
+    nn.Sigmoid(), nn.Softmax(), nn.Softmin(), nn.Softplus(), nn.Softshrink(), nn.Softsign(), nn.Step(), nn.Tanh(),
+    nn.Identity(), nn.Sequential(nn.Linear(2, 3)),
     nn.Dropout(0.5), nn.LayerNorm(2), nn.RMSNorm(2), nn.GroupNorm(1, 2), nn.BatchNorm(2), nn.Linear(2, 3)]
 for activation in activations:
     assert_type(activation(a), mx.array)
@@ -470,8 +473,8 @@ def sizes(total: int, x: mx.array) -> int:
 
 
 probabilities = mx.softmax(a)
-for two_arrays in (nn.losses.mse_loss, nn.losses.l1_loss, nn.losses.smooth_l1_loss, nn.losses.huber_loss, nn.losses.log_cosh_loss,
-                   nn.losses.hinge_loss, nn.losses.kl_div_loss, nn.losses.binary_cross_entropy,
+for two_arrays in (nn.losses.mse_loss, nn.losses.l1_loss, nn.losses.smooth_l1_loss, nn.losses.huber_loss,
+                   nn.losses.log_cosh_loss, nn.losses.hinge_loss, nn.losses.kl_div_loss, nn.losses.binary_cross_entropy,
                    nn.losses.cosine_similarity_loss):
     measure: Callable[[mx.array, mx.array], mx.array] = two_arrays
     assert_type(measure(probabilities, probabilities), mx.array)
@@ -483,7 +486,8 @@ assert_type(nn.losses.triplet_loss(a, b, a), mx.array)
 assert_type(nn.losses.margin_ranking_loss(a, b, mx.sign(a)), mx.array)
 optimizers: list[optim.Optimizer] = [
     optim.SGD(0.1), optim.AdaDelta(0.1), optim.Adafactor(), optim.Adagrad(0.1), optim.Adamax(0.1), optim.AdamW(0.1),
-    optim.Lion(0.1), optim.Muon(0.1), optim.RMSprop(0.1), optim.MultiOptimizer([optim.SGD(0.1), optim.SGD(0.2)], [everything])]
+    optim.Lion(0.1), optim.Muon(0.1), optim.RMSprop(0.1), optim.MultiOptimizer([optim.SGD(0.1), optim.SGD(0.2)],
+                                                                               [everything])]
 for schedule in (optim.exponential_decay(0.1, 0.9), optim.step_decay(0.1, 0.9, 5), optim.linear_schedule(0.0, 0.1, 5),
                  optim.join_schedules([optim.linear_schedule(0.0, 0.1, 5), optim.cosine_decay(0.1, 5)], [5])):
     scheduled = optim.SGD(schedule)
@@ -519,7 +523,8 @@ with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) a
     for index, token in several:
         assert_type(index, int)
         assert_type(token, gomlx.Token)
-    assert_type(model.generate_batch(["a", ids, [{"role": "user", "content": "Hi"}]], max_tokens=2).read(), list[gomlx.Result])
+    assert_type(model.generate_batch(["a", ids, [{"role": "user", "content": "Hi"}]], max_tokens=2).read(),
+                list[gomlx.Result])
     assert_type(model.chat([{"role": "user", "content": "Hi"}], max_tokens=2, n=1).read(), gomlx.Result)
     assert_type(model.logits(ids), mx.array)
     assert_type(model.logits([ids, ids]), list[mx.array])

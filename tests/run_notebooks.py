@@ -1,7 +1,7 @@
 """Runs the notebooks and writes them with what they show:  python tests/run_notebooks.py [notebooks/NAME.ipynb ...]
 
-What is written has no times, no paths, no messages of standard error and no bars: the same notebook, run twice, differs in
-what was measured and in nothing else. tests/test_notebooks.py runs them too, and writes nothing."""
+What is written has no times, no paths, no messages of standard error and no bars: the same notebook, run twice, differs
+in what was measured and in nothing else. tests/test_notebooks.py runs them too, and writes nothing."""
 import glob
 import os
 import sys
@@ -25,7 +25,8 @@ def executed(path):
     """The notebook, run in an empty folder by this interpreter; an error in a cell is raised."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+        NotebookClient(notebook, timeout=SECONDS, kernel_name="python3",
+                       resources={"metadata": {"path": folder}}).execute()
     return cleaned(notebook)
 
 
@@ -53,7 +54,8 @@ def cleaned(notebook):
 def cleaned_output(output, number):
     if "data" in output:
         output.metadata = nbformat.from_dict({})
-        if len(output.data) > 1:                # what stands beside a picture or a table is for those who cannot show it
+        # what stands beside a picture or a table is for those who cannot show it
+        if len(output.data) > 1:
             output.data.pop("text/plain", None)
     if "execution_count" in output:
         output.execution_count = number

@@ -1,7 +1,7 @@
 """Samplers by their definitions, in NumPy and float64: a candidate that is dropped has the logit -inf."""
 import numpy as np
 
-from gomlx.sampling import ORDERS, Sampling
+from gomlx._generation.sampling import ORDERS, Sampling
 
 
 def softmax(z):

@@ -18,7 +18,8 @@ ARGUMENTS = {
     "arrays": "Iterable[array]", "indices_or_sections": AXES, "constant_values": OPERAND,
     "stride": AXES, "padding": AXES, "dilation": AXES, "kernel_dilation": AXES, "input_dilation": AXES,
     "output_padding": AXES, "norm": "Literal['backward', 'ortho', 'forward'] | None", "s": "Sequence[int]",
-    "UPLO": "Literal['L', 'U']", "vals": OPERAND, "shift": AXES, "reps": AXES, "pad_width": "int | Sequence[int | Sequence[int]]",
+    "UPLO": "Literal['L', 'U']", "vals": OPERAND, "shift": AXES, "reps": AXES,
+    "pad_width": "int | Sequence[int | Sequence[int]]",
     "side": "Literal['left', 'right']", "indexing": "Literal['xy', 'ij']",
     "input_names": "Sequence[str]", "output_names": "Sequence[str]", "compile_options": "Any",
     "add_special_tokens": "bool", "parse_special": "bool", "skip_special_tokens": "bool",
@@ -29,12 +30,14 @@ for_reductions = {f"{name}.axis": AXES for name in (
     "squeeze", "expand_dims", "flip", "roll", "linalg.norm")}
 ARGUMENTS |= for_reductions | {
     **{f"random.{name}.shape": "Sequence[int]" for name in (
-        "bernoulli", "categorical", "gumbel", "laplace", "multivariate_normal", "normal", "randint", "truncated_normal", "uniform")},
+        "bernoulli", "categorical", "gumbel", "laplace", "multivariate_normal", "normal", "randint", "truncated_normal",
+        "uniform")},
     "arange.start": "int | float", "arange.stop": "int | float", "arange.step": "int | float",
     "linspace.start": OPERAND, "linspace.stop": OPERAND, "atleast_1d.arys": "array", "atleast_2d.arys": "array",
     "atleast_3d.arys": "array", "broadcast_arrays.arrays": "array", "meshgrid.arrays": "array",
     "broadcast_shapes.shapes": "Sequence[int]", "as_strided.strides": "Sequence[int]", "take.indices": "int | array",
-    "concatenate.axis": "int | None", "sort.axis": "int | None", "argsort.axis": "int | None", "topk.axis": "int | None",
+    "concatenate.axis": "int | None", "sort.axis": "int | None", "argsort.axis": "int | None",
+    "topk.axis": "int | None",
     "partition.axis": "int | None", "argpartition.axis": "int | None", "take_along_axis.axis": "int | None",
     "slice.slice_size": "Sequence[int]", "where.condition": OPERAND, "where.x": OPERAND, "where.y": OPERAND,
     "reshape.a": OPERAND, "broadcast_to.a": OPERAND, "round.a": OPERAND, "view.a": OPERAND, "nan_to_num.a": OPERAND,
@@ -69,14 +72,17 @@ ARGUMENTS |= for_reductions | {
     "load_model.kv_dtype": "str | Dtype", "load_model.dtype": "str | Dtype", "load_model.activations": "str",
     "load_model.progress": "Callable[[float], object]", "load_model.context_policy": "str",
     "stream.session": "Session", "stream.tokenizer": "Tokenizer", "stream.prompt_ids": "Sequence[int]",
-    "stream.stop_ids": "Sequence[int]", "stream.stop_texts": "Sequence[str]", "stream.processors": "Sequence[Callable[..., Any]]",
+    "stream.stop_ids": "Sequence[int]", "stream.stop_texts": "Sequence[str]",
+    "stream.processors": "Sequence[Callable[..., Any]]",
     "stream.timeout": "float", "stream.edits": "Sequence[Any]", "stream.activations": "Sequence[int]",
     "stream.sampling": "Any", "sample.logits": "Any", "sample.sampling": "Any", "sample.n_prompt": "int",
-    "sample_probabilities.logits": "Any", "sample_probabilities.sampling": "Any", "sample_probabilities.n_prompt": "int",
+    "sample_probabilities.logits": "Any", "sample_probabilities.sampling": "Any",
+    "sample_probabilities.n_prompt": "int",
     "ArrayAt.add.value": OPERAND, "ArrayAt.divide.value": OPERAND, "ArrayAt.maximum.value": OPERAND,
     "ArrayAt.minimum.value": OPERAND, "ArrayAt.multiply.value": OPERAND, "ArrayAt.subtract.value": OPERAND,
     "Decoder.add.stream": "TokenStream", "Detokenizer.push.id": "int", "Model.head.x": "array",
-    "Model.inspect.activations": "Sequence[int]", "Model.inspect.edits": "Sequence[Any]",
+    "Model.rows.lengths": "Sequence[int]", "Model.rows.terms": "Sequence[tuple[str, array, array, float]]",
+    "Model.loss.targets": "Ids", "Model.inspect.activations": "Sequence[int]", "Model.inspect.edits": "Sequence[Any]",
     "Model.logits.sequences": "Sequence[Sequence[int]]", "Model.restore_session.saved": "bytes",
     "Model.score.kind": "str", "Model.score.sequences": "Sequence[Sequence[int]]",
     "Model.score.labels": "Sequence[Sequence[int]]", "Model.weight.name": "str",
@@ -88,7 +94,8 @@ ARGUMENTS |= for_reductions | {
     "Tokenizer.encoding_batch.pairs": "Sequence[str | bytes]", "Tokenizer.from_json.json": "Buffer",
     "Tokenizer.from_sentencepiece.model": "Buffer", "Tokenizer.from_sentencepiece.parts": "Buffer",
     "Tokenizer.id_to_token.id": "int", "Tokenizer.is_special.id": "int", "Tokenizer.token_to_id.token": "str",
-    **{f"Tokenizer.{name}.padding": "bool | dict[str, Any]" for name in ("encode", "encode_batch", "encoding", "encoding_batch")},
+    **{f"Tokenizer.{name}.padding": "bool | dict[str, Any]" for name in ("encode", "encode_batch", "encoding",
+                                                                         "encoding_batch")},
     "array.dim.axis": "int", "array.astype.dtype": "Dtype", "array.view.dtype": "Dtype",
 }
 PAIR, TRIPLE = "tuple[array, array]", "tuple[array, array, array]"
@@ -97,7 +104,8 @@ RESULTS = {
     **dict.fromkeys(("get_active_memory", "get_peak_memory", "get_cache_memory", "get_memory_limit", "set_memory_limit",
                      "set_cache_limit", "set_wired_limit", "get_array_buffer_size", "default_threads"), "int"),
     "isa": "str", "isa_reason": "str", "default_threads_reason": "str", "multiplies_bfloat16": "bool",
-    "load_model": "Model", "describe": "dict[str, Any]", "describe_cache": "dict[str, Any]", "architectures": "list[dict[str, Any]]", "stream": "TokenStream", "sample": "list[int]",
+    "load_model": "Model", "describe": "dict[str, Any]", "describe_cache": "dict[str, Any]",
+    "architectures": "list[dict[str, Any]]", "stream": "TokenStream", "sample": "list[int]",
     "minmax": PAIR, "meshgrid": "tuple[array, ...]", "unstack": "tuple[array, ...]",
     **dict.fromkeys(("broadcast_arrays", "split", "divmod", "quantize", "array.split"), "list[array]"),
     "broadcast_shapes": "tuple[int, ...]",
@@ -112,7 +120,8 @@ RESULTS = {
     "Dtype.__reduce__": "str", "Dtype.name": "str",
     "Encoding.__len__": "int", "Encoding.__repr__": "str", "Encoding.tokens": "list[str]",
     "Encoding.offsets": "list[tuple[int, int]]", "Encoding.overflowing": "list[Encoding]", "Encoding.truncated": "bool",
-    **dict.fromkeys(("Encoding.ids", "Encoding.attention_mask", "Encoding.special_mask", "Encoding.type_ids"), "list[int]"),
+    **dict.fromkeys(("Encoding.ids", "Encoding.attention_mask", "Encoding.special_mask", "Encoding.type_ids"),
+                    "list[int]"),
     "Encoding.sequence_ids": "list[int | None]", "Encoding.word_ids": "list[int | None]",
     "Model.activations": "tuple[tuple[int, str, tuple[int, ...], bool, str], ...]", "Model.close": "None",
     "Model.closed": "bool", "Model.context_length": "int", "Model.info": "dict[str, Any]", "Model.inspect": "Any",
@@ -150,14 +159,20 @@ OVERLOADS = {
                "dtype: Dtype | None = None, *, stream: StreamOrDevice = None) -> array",
                "(*, stop: int | float, step: int | float | None = None, dtype: Dtype | None = None, "
                "stream: StreamOrDevice = None) -> array"],
-    "linalg.svd": ["(a: array, compute_uv: Literal[True] = True, *, stream: StreamOrDevice = None) -> tuple[array, array, array]",
+    "linalg.svd": ["(a: array, compute_uv: Literal[True] = True, *, stream: StreamOrDevice = None) -> tuple[array, "
+                   "array, array]",
                    "(a: array, compute_uv: Literal[False], *, stream: StreamOrDevice = None) -> array",
-                   "(a: array, compute_uv: bool, *, stream: StreamOrDevice = None) -> tuple[array, array, array] | array"],
-    "Tokenizer.encode": [f"(self, /, text: str | bytes, add_special_tokens: bool = True, parse_special: bool = True, *, truncation: "
-                         f"bool | int | dict[str, Any] | None = None, padding: bool | dict[str, Any] | None = None, as_arrays: {flag}) -> {result}"
-                         for flag, result in (("Literal[False] = False", "list[int]"), ("Literal[True]", "NDArray[Any]"))],
+                   "(a: array, compute_uv: bool, *, stream: StreamOrDevice = None) -> tuple[array, array, array] | "
+                   "array"],
+    "Tokenizer.encode": [f"(self, /, text: str | bytes, add_special_tokens: bool = True, parse_special: bool = True, "
+                         f"*, truncation: "
+                         f"bool | int | dict[str, Any] | None = None, padding: bool | dict[str, Any] | None = None, "
+                         f"as_arrays: {flag}) -> {result}"
+                         for flag, result in (("Literal[False] = False", "list[int]"),
+                                              ("Literal[True]", "NDArray[Any]"))],
     "Tokenizer.encode_batch": [
-        f"(self, /, texts: Sequence[str | bytes], add_special_tokens: bool = True, parse_special: bool = True, *, truncation: "
+        f"(self, /, texts: Sequence[str | bytes], add_special_tokens: bool = True, parse_special: bool = True, *, "
+        f"truncation: "
         f"bool | int | dict[str, Any] | None = None, padding: bool | dict[str, Any] | None = None, as_arrays: {flag}, "
         f"pairs: Sequence[str | bytes] | None = None, threads: int = 0) -> {result}"
         for flag, result in (("Literal[False] = False", "list[list[int]]"), ("Literal[True]", "list[NDArray[Any]]"))],
@@ -169,7 +184,7 @@ OVERLOADS = {
     "array.transpose": ["(self, axes: Sequence[int] | None, /, *, stream: StreamOrDevice = None) -> array",
                         "(self, *axes: int, stream: StreamOrDevice = None) -> array"],
 }
-OVERLOADS |= {name: OVERLOADS["atleast_1d"] for name in ("atleast_2d", "atleast_3d")}
+OVERLOADS |= dict.fromkeys(("atleast_2d", "atleast_3d"), OVERLOADS["atleast_1d"])
 
 # Methods that Python calls: (arguments, result).
 BINARY = {f"__{side}{name}__": ("value: Operand, /", "array") for side in ("", "r", "i") for name in (

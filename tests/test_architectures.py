@@ -8,8 +8,10 @@ import pytest
 from architectures import CONFIGS, TOKENS, language
 from llama_reference import difference
 
-from gomlx import _gomlx, chat_formats, layouts
-from gomlx.architectures import known
+from gomlx import _gomlx
+from gomlx._conversion import layouts
+from gomlx._files.architectures import known
+from gomlx._generation import chat_formats
 
 EXACT = {"activations": "float32", "kv_dtype": "float32"}
 # Seen: 3e-7 to 4e-6, and 1e-5 where attention is sharp; transformers is as far from itself in float64.
@@ -110,8 +112,10 @@ def test_names_go_to_gguf_and_back(case):
     arch, = (one for one in known() if CONFIGS[case]["model_type"] in one.types)
     names = [name for name in GOLDEN.shapes[case] if ".experts." not in name and "qkvz" not in name]
     theirs = [layouts.gguf_name(arch, name) for name in names]
-    assert None not in theirs and len(set(theirs)) == len(names) and [layouts.hf_name(arch, name) for name in theirs] == names
-    assert layouts.gguf_name(arch, "model.layers.0.unheard_of.weight") is layouts.hf_name(arch, "blk.0.unheard_of") is None
+    assert None not in theirs and len(set(theirs)) == len(names) and [layouts.hf_name(arch, name)
+                                                                      for name in theirs] == names
+    assert layouts.gguf_name(arch, "model.layers.0.unheard_of.weight") is layouts.hf_name(arch,
+                                                                                          "blk.0.unheard_of") is None
 
 
 def test_defaults_and_traits_are_those_of_the_classes():
@@ -119,7 +123,8 @@ def test_defaults_and_traits_are_those_of_the_classes():
     assert by_type["gemma2"].defaults.items() >= {"head_dim": 256, "sliding_window": 4096, "rms_norm_eps": 1e-6}.items()
     assert by_type["olmo2"].defaults["rms_norm_eps"] == 1e-5 and "sliding_window" not in by_type["llama"].keys
     assert ("attention.sliding_window", "u32", "sliding_window") in by_type["mistral"].counts
-    assert {name for name, one in by_type.items() if one.recurrent} == {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
+    assert {name for name, one in by_type.items() if one.recurrent} == {"qwen3_next", "qwen3_5_text",
+                                                                        "qwen3_5_moe_text"}
     assert {name: one.experts for name, one in by_type.items() if one.experts != "each"} == {
         "gpt_oss": "interleaved", "gemma4_text": "fused", "qwen3_5_text": "fused", "qwen3_5_moe_text": "fused"}
     assert by_type["llama"].permuted == {"self_attn.q_proj", "self_attn.k_proj"} and not by_type["qwen2"].permuted

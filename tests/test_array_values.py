@@ -16,7 +16,8 @@ VIEWS = {"row-major": lambda a: a, "transposed": lambda a: a.T, "reversed": lamb
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("dtype", ["bool_", "uint8", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bool_", "uint8", "int32", "int64", "uint64", "float16", "bfloat16", "float32",
+                                   "float64"])
 def test_flat_lists(dtype, view):
     a = VIEWS[view](mx.array(np.arange(12).reshape(3, 4) - 2 * (dtype[0] != "u"), getattr(mx, dtype)))
     flat = [x for row in a.tolist() for x in row]
@@ -65,7 +66,8 @@ def test_free_gives_memory_back_at_once():
     a.free()
     assert a.shape == (1 << 18,) and a.dtype == mx.float32
     for use in (a.tolist, a.floats, lambda: np.asarray(a), lambda: memoryview(a), lambda: mx.eval(a + 1),
-                lambda: a.sum().item(), lambda: a[0].item(), lambda: a.strides, lambda: np.from_dlpack(a), lambda: bytes(a)):
+                lambda: a.sum().item(), lambda: a[0].item(), lambda: a.strides, lambda: np.from_dlpack(a),
+                lambda: bytes(a)):
         with pytest.raises(RuntimeError, match="freed"):
             use()
     a[:1] = 2

@@ -1,5 +1,5 @@
-"""An axis that an array does not have is one error everywhere: an IndexError and a ValueError, as in NumPy, for programs
-of all versions of MLX expect the one or the other."""
+"""An axis that an array does not have is one error everywhere: an IndexError and a ValueError, as in NumPy, for
+programs of all versions of MLX expect the one or the other."""
 import numpy as np
 import pytest
 
@@ -7,9 +7,9 @@ import gomlx
 import gomlx.core as mx
 
 A, INDEX = mx.ones((2, 3)), mx.zeros((2, 3), mx.int32)
-BY_AXIS = ("sum", "prod", "max", "min", "mean", "var", "std", "all", "any", "logsumexp", "argmax", "argmin", "cumsum", "cumprod",
-           "cummax", "cummin", "logcumsumexp", "sort", "argsort", "squeeze", "flip", "softmax", "median", "count_nonzero",
-           "unstack", "diff", "expand_dims")
+BY_AXIS = ("sum", "prod", "max", "min", "mean", "var", "std", "all", "any", "logsumexp", "argmax", "argmin", "cumsum",
+           "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "squeeze", "flip", "softmax", "median",
+           "count_nonzero", "unstack", "diff", "expand_dims")
 CALLS = {
     **{name: lambda name=name, axis=5: getattr(mx, name)(A, axis=axis) for name in BY_AXIS},
     **{f"{name}, from the end": lambda name=name: CALLS[name](axis=-5) for name in BY_AXIS},

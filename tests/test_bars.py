@@ -10,7 +10,9 @@ import types
 import pytest
 
 import gomlx
-from gomlx import bars, hub, loading
+from gomlx import loading
+from gomlx._base import bars
+from gomlx._files import hub
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -168,7 +170,8 @@ def test_what_is_no_progress(tmp_path, progress):
 
 def test_the_command_line_shows_them_on_a_terminal(tmp_path):
     """On a terminal of its own: the bar on standard error, nothing of it on standard output."""
-    program = "from gomlx import bars, cli; bars.DELAY = 0; raise SystemExit(cli.main(['generate', 'Once', '-n', '2']))"
+    program = ("from gomlx import cli; from gomlx._base import bars; bars.DELAY = 0; "
+               "raise SystemExit(cli.main(['generate', 'Once', '-n', '2']))")
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=theirs, cwd=HERE, text=True)

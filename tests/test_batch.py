@@ -197,7 +197,7 @@ def test_validated_prefill_on_a_session(model):
 def test_metrics(model):
     result = model.generate("Once upon a time", max_tokens=8, ignore_eos=True).read()
     assert result.generated_tokens == 8 and result.prompt_tokens == 4
-    assert 0 < result.prefill_seconds and 0 < result.decode_seconds
+    assert result.prefill_seconds > 0 and result.decode_seconds > 0
     assert result.prefill_seconds + result.decode_seconds <= result.total_seconds
     assert result.decode_tps == pytest.approx(7 / result.decode_seconds)
     assert result.peak_memory_bytes >= result.active_memory_bytes > 0

@@ -260,7 +260,8 @@ def test_command(capsys):
     assert cli.main(arguments) == 0
     said = capsys.readouterr()
     assert "read 20" in said.out and "write 3" in said.out and "tokens/s" in said.err
-    assert cli.main(["bench", "--prompt", "Once upon a time", *arguments[3:], "--no-cache", "--sampling", "model", "--json"]) == 0
+    assert cli.main(["bench", "--prompt", "Once upon a time", *arguments[3:], "--no-cache", "--sampling", "model",
+                     "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["config"]["prompt"] == "Once upon a time" and report["sampling"]["temperature"] == pytest.approx(0.7)
     assert cli.main(["bench", "a", "-m", "b"]) == 1
@@ -301,8 +302,8 @@ def test_command_with_settings_of_the_prompt_cache(capsys):
 
 def test_command_with_peers_and_profile(capsys, fake_peer):
     arguments = ["bench", "--prompt", "20", "--max-tokens", "3", "--repeat", "1", "--depth", "0", "--depth", "5",
-                 "--batch", "1", "--batch", "2", "--no-probes", "--no-cache", "--no-restore", "--no-bundle", "--profile", "--threads", "1",
-                 "--peer", "other=" + fake_peer[0]()]
+                 "--batch", "1", "--batch", "2", "--no-probes", "--no-cache", "--no-restore", "--no-bundle",
+                 "--profile", "--threads", "1", "--peer", "other=" + fake_peer[0]()]
     assert cli.main(arguments) == 0
     said = capsys.readouterr().out
     assert "other reads" in said and "decode: 4 tokens in 2 passes" in said and "counting took" in said

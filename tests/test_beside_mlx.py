@@ -9,12 +9,13 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "fuzz"))
 
-import beside_mlx                                                                           # noqa: E402
-import known_differences                                                                    # noqa: E402
-import programs                                                                             # noqa: E402
+import beside_mlx  # noqa: E402
+import functions  # noqa: E402
+import known_differences  # noqa: E402
+import programs  # noqa: E402
 
-import gomlx.core as mx                                                                     # noqa: E402
-import gomlx.nn as nn                                                                       # noqa: E402
+import gomlx.core as mx  # noqa: E402
+import gomlx.nn as nn  # noqa: E402
 
 
 def array(dtype, *values):
@@ -23,14 +24,14 @@ def array(dtype, *values):
 
 
 def test_programs_are_the_seed_s():
-    first, again = (programs.Grower(5, mx, nn).grow(programs.TABLE, 4) for _ in range(2))
+    first, again = (programs.Grower(5, mx, nn).grow(functions.TABLE, 4) for _ in range(2))
     assert programs.source(first) == programs.source(again) and len(first.steps) >= 1
-    assert programs.source(first) != programs.source(programs.Grower(6, mx, nn).grow(programs.TABLE, 4))
+    assert programs.source(first) != programs.source(programs.Grower(6, mx, nn).grow(functions.TABLE, 4))
 
 
 def test_a_program_runs_from_its_source():
     for seed in range(40):
-        program = programs.Grower(seed, mx, nn).grow(programs.TABLE, 3)
+        program = programs.Grower(seed, mx, nn).grow(functions.TABLE, 3)
         if not program.counts[-1]:
             continue
         names = {"mx": mx, "nn": nn, "math": __import__("math"), "operator": __import__("operator")}
@@ -63,14 +64,16 @@ def test_a_known_difference_has_one_reason():
     program = programs.Program([], [("softmax", (), {})], [1])
     found = beside_mlx.Difference("dtype", "eager", "softmax", ("int32",), "float32 for int32", program)
     assert "softmax of integers" in known_differences.reason(found)
-    assert known_differences.reason(beside_mlx.Difference("dtype", "eager", "softmax", ("float32",), "", program)) is None
+    assert known_differences.reason(beside_mlx.Difference("dtype", "eager", "softmax", ("float32",), "",
+                                                          program)) is None
     reasons = [known.reason for known in known_differences.KNOWN]
     assert len(set(reasons)) == len(reasons)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mlx") is None, reason="MLX is not installed")
 def test_a_few_programs():
-    done = subprocess.run([sys.executable, os.path.join(HERE, "fuzz", "beside_mlx.py"), "--programs", "150", "--seed", "1"],
+    done = subprocess.run([sys.executable, os.path.join(HERE, "fuzz", "beside_mlx.py"), "--programs", "150", "--seed",
+                           "1"],
                           capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 

@@ -26,8 +26,8 @@ def run(program, *arguments, isa=None):
 
 @pytest.fixture(scope="session")
 def runs(request, engine, usable_isas):
-    """{(source, instruction set or None): the future of its run} for the tests that were asked for; as many at a time as
-    there are processors."""
+    """{(source, instruction set or None): the future of its run} for the tests that were asked for; as many at a time
+    as there are processors."""
     asked = [(item.callspec.params["source"], item.callspec.params.get("isa")) for item in request.session.items
              if "runs" in item.fixturenames]
     asked = [(source, isa) for source, isa in asked if isa is None or isa in usable_isas]

@@ -196,7 +196,8 @@ def test_a_saved_session_is_one_models(tmp_path, folders, change):
     """Of the same shapes, but other weights, or other keys from the same ones."""
     _, config, weights = folders["full"]
     changed = {name: value * (0.5 if name == change else 1) for name, value in weights.items()}
-    config = config | ({"rope_theta": 5e5} if change == "rope_theta" else {"rms_norm_eps": 1e-3} if change == "eps" else {})
+    config = config | ({"rope_theta": 5e5} if change == "rope_theta" else {"rms_norm_eps": 1e-3} if change == "eps"
+                       else {})
     checkpoints.save_safetensors(tmp_path / "other", config, changed)
     shutil.copytree(folders["full"][0], tmp_path / "same")
     model, other = load(folders, "full"), _gomlx.load_model(str(tmp_path / "other"))

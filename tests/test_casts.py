@@ -7,14 +7,14 @@ import gomlx.core as mx
 pytestmark = pytest.mark.isa
 
 INTEGERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
-WILD = [0.0, -0.0, 0.9, -0.9, 1.5, -1.5, 127.5, -129.0, 255.0, 300.0, -300.0, 65504.0, 7e4, -7e4, 2.0**31 - 128, 2.0**31, 3e9,
-        -2.0**31, -2.0**31 - 256, -3e9, 5e9, -5e9, 2.0**53, 2.0**63 - 2.0**39, 2.0**63, 1e19, -1e19, 2.0**64, 1e30, -1e30,
-        np.inf, -np.inf, np.nan]
+WILD = [0.0, -0.0, 0.9, -0.9, 1.5, -1.5, 127.5, -129.0, 255.0, 300.0, -300.0, 65504.0, 7e4, -7e4, 2.0**31 - 128,
+        2.0**31, 3e9, -2.0**31, -2.0**31 - 256, -3e9, 5e9, -5e9, 2.0**53, 2.0**63 - 2.0**39, 2.0**63, 1e19, -1e19,
+        2.0**64, 1e30, -1e30, np.inf, -np.inf, np.nan]
 
 
 def converted(x, name):
-    """What x86 makes of a float, and NumPy there: towards zero where the dtype can hold it; else the least int32 or int64; 8
-    and 16 bits are cut from int32, uint32 from int64; uint64 is 0 from 2**64 on, else that int64's bits."""
+    """What x86 makes of a float, and NumPy there: towards zero where the dtype can hold it; else the least int32 or
+    int64; 8 and 16 bits are cut from int32, uint32 from int64; uint64 is 0 from 2**64 on, else that int64's bits."""
     bits = np.iinfo(name).bits
     via = 64 if bits == 64 or name == "uint32" else 32
     whole = int(x) if np.isfinite(x) else None

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import gomlx
-from gomlx import chat, chat_formats, defaults
-from gomlx.tokenizer import Tokenizer
+from gomlx._generation import chat, chat_formats, defaults
+from gomlx._generation.tokenizer import Tokenizer
 
 pytest.importorskip("jinja2")
 HI = [{"role": "user", "content": "hi"}]
@@ -25,7 +25,8 @@ def test_blocks_are_trimmed_as_templates_expect():
 
 def test_names_that_templates_use():
     template = ("{% generation %}{% set a = 1 %}{% endgeneration %}{% for i in range(9) %}{% if i == 2 %}{% continue %}"
-                "{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %} {{ strftime_now('%Y') }} {{ tools | tojson }}")
+                "{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %} {{ strftime_now('%Y') }} {{ tools | tojson "
+                "}}")
     year = str(datetime.date.today().year)
     assert chat.render(template, HI, tools=[{"a": "<é>'&"}]) == f"013 {year} [{{\"a\": \"<é>'&\"}}]"
     assert chat.render("{{ {'b': [1], 'a': 2} | tojson(indent=2, sort_keys=true) }}", HI) == \
@@ -88,7 +89,8 @@ GROWING = "{%% set ns = namespace(s=%s) %%}{%% for i in range(100) %%}{%% set ns
     "{{ strftime_now('%0999999999Y') }}",
     "{% set s = 'x' * 1000000 %}" + "".join(f"{{% set a{i} = s[1:] %}}" for i in range(500)),
     "{% autoescape 'x'|center(10**10) %}{% endautoescape %}",
-    "{% set x %}{% for a in range(1000) %}{% for b in range(1000) %}" + "x" * 100 + "{% endfor %}{% endfor %}{% endset %}",
+    "{% set x %}{% for a in range(1000) %}{% for b in range(1000) %}" + "x" * 100 + "{% endfor %}{% endfor %}{% endset "
+                                                                                    "%}",
     "{% for a in [1] %}" * 25 + "{% endfor %}" * 25, "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "x" * 300000,
 ])
 def test_templates_that_would_exhaust_memory(template):
@@ -101,7 +103,7 @@ def test_templates_that_would_exhaust_memory(template):
 
 @pytest.mark.parametrize("body", ["", "{{ a }}", "{% if a == b %}{% endif %}", "{% set c = a + b %}"])
 def test_templates_that_do_not_end(monkeypatch, body):
-    from gomlx import template_sandbox
+    from gomlx._generation import template_sandbox
     monkeypatch.setattr(template_sandbox, "SECONDS", 0.2)
     loops = "{% for a in range(100000) %}" * 3 + "{% for b in range(9) %}" + body + "{% endfor %}" * 4
     with pytest.raises(gomlx.Error, match="chat template, line 2: .*(computes for more than|makes more than)"):
@@ -116,7 +118,8 @@ def test_the_bounds_grow_with_the_messages():
 
 
 def test_a_text_that_grows_with_each_message():
-    template = "{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = ns.s ~ m.content %}{% endfor %}{{ ns.s }}"
+    template = ("{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = ns.s ~ m.content %}{% endfor %}"
+                "{{ ns.s }}")
     messages = [{"role": "user", "content": "x" * 200}] * 2000          # 400 MB are made, 0.4 MB are in use
     assert chat.render(template, messages) == "x" * 400_000
 
@@ -135,7 +138,8 @@ def test_what_templates_do_is_as_in_jinja():
                 "{% autoescape true %}<{{ '<' ~ '&' }}{% endautoescape %} "
                 "{{ [{'a': 1}, {'a': 2}]|sum(attribute='a') }}")
     assert chat.render(template, [*HI, {"role": "user", "content": "ho"}]) == \
-        "False2True2 3 hi, ho a is   2.0%    7|'y' (2, 1) ['1', '3'] [1, 2] 2.5 a\n  b a&b [[0, 1], [2, 3], [4, 0]]  x ." \
+        "False2True2 3 hi, ho a is   2.0%    7|'y' (2, 1) ['1', '3'] [1, 2] 2.5 a\n  b a&b [[0, 1], [2, 3], [4, 0]]" \
+        "  x ." \
         "<&lt;&amp; 3"
 
 
@@ -358,7 +362,7 @@ def test_the_models_own_template_goes_first(tokenizer):
     tokenizer._templates = {"default": "own"}
     assert tokenizer.apply_chat_template(HI) == "own"
     assert tokenizer.apply_chat_template(HI, chat_format="chatml").startswith("<|im_start|>user")
-    with pytest.raises(ValueError, match="chat_format: there is no 'alpaca'; there are: chatml, "):
+    with pytest.raises(ValueError, match="chat_format: unknown format 'alpaca'; expected one of chatml, "):
         tokenizer.apply_chat_template(HI, chat_format="alpaca")
 
 

@@ -42,7 +42,8 @@ def test_batch(tmp_path, capsys):
         assert results[2]["tokens"] == model.chat(asked[1]["messages"], max_tokens=5, temperature=0).read().tokens
 
 
-@pytest.mark.parametrize("line, words", [("{", "not JSON"), ("[1]", "either"), ('{"prompt": "a", "messages": []}', "either"),
+@pytest.mark.parametrize("line, words", [("{", "not JSON"), ("[1]", "either"),
+                                         ('{"prompt": "a", "messages": []}', "either"),
                                          ("{}", "either"), ('{"messages": []}', "messages: expected a list"),
                                          ('{"messages": "a"}', "messages: expected a list"),
                                          ('{"messages": [5]}', "messages: expected a list"),
@@ -102,7 +103,8 @@ def test_embed(lines, capsys):
 
 
 def test_samples(capsys):
-    out, _ = run(capsys, "generate", "Once upon a time", "--samples", "3", "-n", "6", "--seed", "4", "-t", "1", "--json")
+    out, _ = run(capsys, "generate", "Once upon a time", "--samples", "3", "-n", "6", "--seed", "4", "-t", "1",
+                 "--json")
     found = {one["index"]: one for one in map(json.loads, out)}
     with gomlx.load() as model:
         for index in range(3):
@@ -127,7 +129,8 @@ def rows_of(path):
 
 def prompts_file(tmp_path, n=6):
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": TEXTS[i % 3], "id": f"p{i}", "max_tokens": 3 + i}) + "\n" for i in range(n)),
+    path.write_text("".join(json.dumps({"prompt": TEXTS[i % 3], "id": f"p{i}", "max_tokens": 3 + i}) + "\n"
+                            for i in range(n)),
                     encoding="utf-8")
     return path
 
@@ -137,7 +140,8 @@ def without_times(row):
 
 
 def test_a_batch_goes_on_where_it_was_ended(tmp_path, capsys):
-    """With a last line that is torn at any place: no row is lost, none is there twice, and the others are as they were."""
+    """With a last line that is torn at any place: no row is lost, none is there twice, and the others are as they
+    were."""
     prompts, out = prompts_file(tmp_path), tmp_path / "out.jsonl"
     said, err = run(capsys, "batch", str(prompts), "-t", "0", "-o", str(out))
     assert said == [] and "6 prompts" in err
@@ -203,7 +207,7 @@ def test_output_that_is_not_this_batchs(tmp_path, capsys):
 def test_lines_that_are_no_prompts_become_rows(tmp_path, capsys):
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     prompts.write_text('"Once"\n{\n{"prompt": ""}\n[1]\n"The"\n')
-    for again in range(2):
+    for _ in range(2):
         run(capsys, "batch", str(prompts), "-n", "2", "-o", str(out), "--keep-going", "--resume", status=1)
         rows = {one["line"]: one for one in rows_of(out)}
         assert len(rows_of(out)) == 5

@@ -15,7 +15,8 @@ from llama_reference import difference
 
 import gomlx
 import gomlx.core as mx
-from gomlx import _gomlx, vocabulary
+from gomlx import _gomlx
+from gomlx._conversion import vocabulary
 
 EXACT = {"activations": "float32", "kv_dtype": "float32"}
 FLOAT32 = 2e-5                   # as in test_architectures.py

@@ -1,5 +1,5 @@
-"""A config and weights that contradict each other: whatever would change the result is an error that names the file, and
-the key or the tensor. Weights of towers and copies that nobody reads are none."""
+"""A config and weights that contradict each other: whatever would change the result is an error that names the file,
+and the key or the tensor. Weights of towers and copies that nobody reads are none."""
 import json
 
 import numpy as np
@@ -25,19 +25,19 @@ def save(folder, case, changes=(), without=(), more=()):
 
 
 @pytest.mark.parametrize(("case", "changes", "words"), [
-    ("gemma4", {"rope_parameters": [1]}, ["rope_parameters", "no object"]),
-    ("gemma4", {"rope_parameters": "x"}, ["rope_parameters", "no object"]),
-    ("gemma4", {"rope_parameters": {FULL: 3}}, [FULL, "no object"]),
-    ("gemma4", {"rope_parameters": {SLIDING: [ROPE]}}, [SLIDING, "no object"]),
-    ("gemma3", {"rope_parameters": {FULL: ROPE, SLIDING: 1e4}}, [SLIDING, "no object"]),
-    ("gemma3", {"rope_scaling": 8}, ["rope_scaling", "no object"]),
-    ("gemma4", {"per_layer_config": [1]}, ["per_layer_config", "no object"]),
-    ("gemma4", {"per_layer_config": {"1": 32}}, ["per_layer_config", "no object"]),
+    ("gemma4", {"rope_parameters": [1]}, ["rope_parameters", "not an object"]),
+    ("gemma4", {"rope_parameters": "x"}, ["rope_parameters", "not an object"]),
+    ("gemma4", {"rope_parameters": {FULL: 3}}, [FULL, "not an object"]),
+    ("gemma4", {"rope_parameters": {SLIDING: [ROPE]}}, [SLIDING, "not an object"]),
+    ("gemma3", {"rope_parameters": {FULL: ROPE, SLIDING: 1e4}}, [SLIDING, "not an object"]),
+    ("gemma3", {"rope_scaling": 8}, ["rope_scaling", "not an object"]),
+    ("gemma4", {"per_layer_config": [1]}, ["per_layer_config", "not an object"]),
+    ("gemma4", {"per_layer_config": {"1": 32}}, ["per_layer_config", "not an object"]),
     ("gpt_oss", {"rope_parameters": ROPE | {"truncate": 1}}, ["truncate"]),
-    ("llama", {"text_config": [1]}, ["text_config", "no object"]),
-    ("llama", {"text_config": "x"}, ["text_config", "no object"]),
-    ("llama", {"quantization_config": "gptq"}, ["quantization_config", "no object"]),
-    ("llama", {"quantization": 4}, ["quantization", "no object"]),
+    ("llama", {"text_config": [1]}, ["text_config", "not an object"]),
+    ("llama", {"text_config": "x"}, ["text_config", "not an object"]),
+    ("llama", {"quantization_config": "gptq"}, ["quantization_config", "not an object"]),
+    ("llama", {"quantization": 4}, ["quantization", "not an object"]),
     ("gemma3", {"use_bidirectional_attention": 1}, ["use_bidirectional_attention"]),
     ("qwen3_5", {"partial_rotary_factor": "half"}, ["partial_rotary_factor"]),
     ("qwen3_5", {"partial_rotary_factor": -0.5}, ["partial_rotary_factor", "-0.5"]),

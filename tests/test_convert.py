@@ -8,11 +8,14 @@ import sys
 import gguf
 import numpy as np
 import pytest
+from checkpoints import SMALL, halves, interleaved, random_weights, save_gguf
 
 import gomlx
 import gomlx.core as mx
-from checkpoints import SMALL, halves, interleaved, random_weights, save_gguf
-from gomlx import conversion, vocabulary, weights
+from gomlx._conversion import convert as conversion
+from gomlx._conversion import vocabulary, weights
+from gomlx._files import gguf as gguf_file
+from gomlx._files import writing
 from gomlx.cli.conversion import TYPES as cli_types
 
 H, D, HEADS, KV, MLP, LAYERS, EXPERTS, ROWS = 64, 32, 4, 2, 96, 4, 4, 300
@@ -458,7 +461,7 @@ def test_real_tokenizers_go_to_gguf_and_back(shared, tmp_path, name, model_type,
     header = vocabulary.to_gguf(source, rows, {"model_type": model_type})
     assert header["tokenizer.ggml.model"] == vocabulary.text(kind)
     header["general.architecture"] = vocabulary.text("llama")
-    (tmp_path / "x.gguf").write_bytes(gomlx.conversion.gguf_file.head(header, []))
+    (tmp_path / "x.gguf").write_bytes(gguf_file.head(header, []))
     for file, value in vocabulary.from_gguf(header, "x").items():
         (tmp_path / file).write_text(vocabulary.dump(value))
     story = (pathlib.Path(shared) / "data/text/stories.txt").read_text(encoding="utf-8")[:5000]
@@ -515,7 +518,7 @@ def test_nothing_is_left_when_it_ends_early(folder, tmp_path, monkeypatch, desti
     source = folder("llama")
     count = 0
 
-    def stopped(bytes_of=conversion.io._bytes):
+    def stopped(bytes_of=writing.bytes_of):
         def read(array):
             nonlocal count
             count += 1
@@ -524,7 +527,7 @@ def test_nothing_is_left_when_it_ends_early(folder, tmp_path, monkeypatch, desti
             return bytes_of(array)
         return read
 
-    monkeypatch.setattr(conversion.io, "_bytes", stopped())
+    monkeypatch.setattr(writing, "bytes_of", stopped())
     with pytest.raises(error if isinstance(error, type) else OSError):
         gomlx.convert(source, tmp_path / destination, quantize)
     assert left(tmp_path) == ["model"]
@@ -643,7 +646,8 @@ def test_split_gguf_files(tmp_path):
 # ---- the command ----
 
 def run(*args):
-    return subprocess.run([sys.executable, "-P", "-m", "gomlx", "convert", *map(str, args)], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-P", "-m", "gomlx", "convert", *map(str, args)], capture_output=True,
+                          text=True)
 
 
 def test_command(tmp_path):

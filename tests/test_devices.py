@@ -43,7 +43,8 @@ def test_streams():
     one, other = mx.new_stream(mx.cpu), mx.new_thread_unsafe_stream(mx.default_device())
     local = mx.new_thread_local_stream(mx.cpu)
     assert one != other and one == one and one.device == mx.cpu and hash(one) == hash(one)
-    assert repr(one).startswith("Stream(Device(cpu, 0), ") and repr(local).startswith("ThreadLocalStream(Device(cpu, 0), ")
+    assert repr(one).startswith("Stream(Device(cpu, 0), ") and repr(local).startswith("ThreadLocalStream(Device(cpu, "
+                                                                                      "0), ")
     a = mx.array([1.0, 2.0])
     for stream in (None, one, local, mx.cpu, mx.default_device(), mx.default_stream(mx.cpu)):
         assert mx.add(a, 1, stream=stream).tolist() == [2, 3] and a.sum(stream=stream).item() == 3
@@ -176,7 +177,8 @@ def test_errors_of_async_eval_come_out_of_synchronize(error, make):
     assert str(told.value) == str(plain.value)
     mx.synchronize()                                       # it is told once
     assert good.tolist() == [2, 2]
-    for read in (bad.tolist, lambda: mx.eval(bad), lambda: mx.eval(bad + 1), lambda: mx.synchronize(mx.async_eval(bad))):
+    for read in (bad.tolist, lambda: mx.eval(bad), lambda: mx.eval(bad + 1),
+                 lambda: mx.synchronize(mx.async_eval(bad))):
         with pytest.raises(error) as later:
             read()
         assert str(plain.value) in str(later.value)

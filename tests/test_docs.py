@@ -28,8 +28,10 @@ def read(path):
 
 # What the output of a page must have in it, besides some output.
 SAYS = {
-    "arrays.md": r"right (9[1-9]|100)%", "chat.md": r"(?s)False\n.*I will look.*weather \{'city': 'Oslo', 'days': 2\} None",
-    "generation.md": r"(?s)ended by length, seed 1.*cancelled", "inspection.md": r"layers\.0\.attention_weights \(4, 4, 4\)",
+    "arrays.md": r"right (9[1-9]|100)%",
+    "chat.md": r"(?s)False\n.*I will look.*weather \{'city': 'Oslo', 'days': 2\} None",
+    "generation.md": r"(?s)ended by length, seed 1.*cancelled",
+    "inspection.md": r"layers\.0\.attention_weights \(4, 4, 4\)",
     "models.md": r"'activations': 'float32'", "numerics.md": "True True"}
 
 

@@ -175,10 +175,12 @@ def test_the_array_api_asks_the_namespace():
     info = mx.__array_namespace_info__()
     assert info.capabilities() == {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 10}
     assert info.devices() == (mx.Device(mx.cpu),) and info.default_device() == mx.default_device()
-    assert info.default_dtypes() == {"real floating": mx.float32, "complex floating": mx.complex64, "integral": mx.int32,
+    assert info.default_dtypes() == {"real floating": mx.float32, "complex floating": mx.complex64,
+                                     "integral": mx.int32,
                                      "indexing": mx.int32}
     assert set(info.dtypes()) == {"bool", *SIGNED, *UNSIGNED, "float32", "float64", "complex64"}
     assert all(repr(one) == f"mlx.core.{name}" for name, one in info.dtypes().items())
-    assert info.dtypes(kind=("bool", "real floating")) == {"bool": mx.bool_, "float32": mx.float32, "float64": mx.float64}
+    assert info.dtypes(kind=("bool", "real floating")) == {"bool": mx.bool_, "float32": mx.float32,
+                                                           "float64": mx.float64}
     with pytest.raises(ValueError):
         info.dtypes(kind="bad")

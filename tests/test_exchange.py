@@ -11,7 +11,6 @@ from arrays import NUMPY_DTYPES, name_of, named
 import gomlx
 import gomlx.core as mx
 
-
 # ---- copies and pickles ----
 
 @pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, "bfloat16"])
@@ -76,7 +75,7 @@ def test_hostile_pickles():
 
 # ---- the buffer protocol ----
 
-@pytest.mark.parametrize("dtype", [d for d in NUMPY_DTYPES])
+@pytest.mark.parametrize("dtype", list(NUMPY_DTYPES))
 def test_numpy_shares_memory(dtype):
     a = mx.array(np.arange(12).reshape(3, 4) % 3, named(dtype))
     mx.eval(a)
@@ -184,7 +183,8 @@ def test_dlpack_of_tensors_with_a_gradient():
 def test_dlpack_copies_unless_it_is_asked_to_share():
     x = np.arange(6, dtype=np.float32)
     shared = mx.from_dlpack(x, copy=False)
-    copied = [mx.from_dlpack(x), mx.from_dlpack(x, copy=None), mx.from_dlpack(x, copy=True), mx.from_dlpack(x[::-1])[::-1]]
+    copied = [mx.from_dlpack(x), mx.from_dlpack(x, copy=None), mx.from_dlpack(x, copy=True),
+              mx.from_dlpack(x[::-1])[::-1]]
     x[0] = 9
     assert shared[0].item() == 9 and not np.asarray(shared).flags.writeable       # it is somebody else's
     assert [a[0].item() for a in copied] == [0, 0, 0, 0]
@@ -251,7 +251,8 @@ def test_torch():
 
 def test_buffers_without_strides():
     """ctypes gives a shape and no strides: the memory is contiguous then."""
-    flat, grid, one = (ctypes.c_float * 3)(1, 2, 3), ((ctypes.c_int32 * 3) * 2)((1, 2, 3), (4, 5, 6)), ctypes.c_double(2.5)
+    flat, grid, one = (ctypes.c_float * 3)(1, 2, 3), ((ctypes.c_int32 * 3) * 2)((1, 2, 3),
+                                                                                (4, 5, 6)), ctypes.c_double(2.5)
     for read in (mx.array, mx.asarray):
         assert read(flat).tolist() == [1, 2, 3] and read(flat).dtype == mx.float32
         assert read(grid).tolist() == [[1, 2, 3], [4, 5, 6]] and read(grid).dtype == mx.int32

@@ -250,7 +250,8 @@ def kept(name, *arguments):
     (lambda x: x.sum(), [("Reduce", [2, [0, 1]]), ("Squeeze", [[0, 1]])]),
     (lambda x: x.sum(axis=0, keepdims=True), [("Reduce", [2, [0]])]),
     (lambda x: mx.logsumexp(x, axis=1), kept("LogSumExp")),
-    (lambda x: mx.argmax(x, axis=1), kept("ArgReduce", 1, 1)), (lambda x: mx.argmin(x, axis=1), kept("ArgReduce", 0, 1)),
+    (lambda x: mx.argmax(x, axis=1), kept("ArgReduce", 1, 1)),
+    (lambda x: mx.argmin(x, axis=1), kept("ArgReduce", 0, 1)),
     (lambda x: mx.argmax(x, axis=0, keepdims=True), [("ArgReduce", [1, 0])]),
     (mx.sort, [("Sort", [1])]), (mx.argsort, [("ArgSort", [1])]), (lambda x: mx.softmax(x, -1), [("Softmax", [False])]),
     *[(lambda x, name=name: getattr(mx, name)(x, axis=1), [("Scan", [kind, 1, False, True])])
@@ -267,8 +268,10 @@ def kept(name, *arguments):
     (lambda x: mx.take_along_axis(x, mx.array([[0, 1, 0]]), 0), [("GatherAxis", [0])]),
     (lambda x: x == x, [("Equal", [False])]), (lambda x: mx.expand_dims(x, (0, 2)), [("ExpandDims", [[0, 2]])]),
     (lambda x: x.astype(mx.int32) & x.astype(mx.int32), [("AsType", [mx.int32]), ("BitwiseBinary", [0])]),
-    (lambda x: mx.logaddexp(x, x[:1]), [("Slice", [(0, 0), (1, 3), (1, 1)]), ("Broadcast", [(2, 3)]), ("LogAddExp", [])]),
-    (lambda x: mx.linalg.qr(x, stream=mx.cpu), [("QRF", [])]), (lambda x: mx.linalg.svd(x, stream=mx.cpu), [("SVD", [True])])])
+    (lambda x: mx.logaddexp(x, x[:1]), [("Slice", [(0, 0), (1, 3), (1, 1)]), ("Broadcast", [(2, 3)]),
+                                        ("LogAddExp", [])]),
+    (lambda x: mx.linalg.qr(x, stream=mx.cpu), [("QRF", [])]),
+    (lambda x: mx.linalg.svd(x, stream=mx.cpu), [("SVD", [True])])])
 def test_primitives_have_the_names_and_arguments_of_mlx(f, want):
     assert [(name, arguments) for name, arguments in primitives(f, X) if name != "Full"] == want
 
@@ -299,7 +302,8 @@ def test_dot_names_what_is_compiled_and_marks_the_ends():
                           (lambda x: mx.rsqrt(mx.log2(x)), (X,), ["CompiledLog2Rsqrt"]),
                           (lambda x: -mx.square(x), (X,), ["CompiledSquareNegative"]),
                           (lambda x: mx.exp(x).astype(mx.float16), (X,), ["CompiledExpAsType"]),
-                          (lambda x, y: mx.where(x > y, x, y) * 2, (X, y), ["CompiledBroadcastGreaterSelectBroadcastMultiply"]),
+                          (lambda x, y: mx.where(x > y, x, y) * 2, (X, y),
+                           ["CompiledBroadcastGreaterSelectBroadcastMultiply"]),
                           (lambda x: mx.exp(x * 2).sum(), (X,), ["CompiledBroadcastMultiplyExp", "Sum", "Squeeze"])]:
         assert labels(mx.compile(f)(*args)) == want
         assert labels(o=mx.compile(f)(*args)) == want

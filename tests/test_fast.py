@@ -6,6 +6,7 @@ dtype; attention adds up to a thousand terms.
 """
 import functools
 import math
+
 import numpy as np
 import pytest
 

@@ -1,7 +1,8 @@
 """Fourier transforms against NumPy: every kind of length, axes, cutting and filling up, norms, gradients, batching."""
-import gomlx.core as mx
 import numpy as np
 import pytest
+
+import gomlx.core as mx
 
 pytestmark = pytest.mark.isa
 

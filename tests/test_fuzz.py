@@ -32,6 +32,8 @@ TOKENIZER = {
 
 ISA = """
 #include "kernels.h"
+struct gm_kernels { const char *family; };
+const char *kernels_family(const gm_kernels *table) { return table->family; }
 const gm_kernels *kernels_select(const char **why) {
     static gm_kernels table = { .family = "generic" };
     (void)why;
@@ -95,11 +97,12 @@ def parsers(tmp_path_factory):
     build = load_setup(ROOT)
     compiler = Compiler(ROOT, [
         clang, "-std=c11", "-D_GNU_SOURCE", "-O1", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Itests/fuzz",
-        *(f"-I{name}" for name in build.INCLUDES), f"-fsanitize=fuzzer-no-link,{SANITIZE}", "-fno-sanitize-recover=all"],
-        build.JOBS)
+        *(f"-I{name}" for name in build.INCLUDES), f"-fsanitize=fuzzer-no-link,{SANITIZE}",
+        "-fno-sanitize-recover=all"], build.JOBS)
     sources = [os.path.relpath(path, ROOT) for name in ("base", "text", "io")
                for path in glob.glob(os.path.join(ROOT, "csrc", name, "**", "*.c"), recursive=True)
-               if not build.is_part(path) and not path.endswith("io/source.c")]      # which makes arrays of what was parsed
+               # which makes arrays of what was parsed
+               if not build.is_part(path) and not path.endswith("io/source.c")]
     with contextlib.chdir(ROOT):
         parts = [part for part in build.parts() if part[0].startswith("csrc/")]
     # What knows the processor would have all kernels in the programs.

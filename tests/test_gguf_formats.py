@@ -19,7 +19,8 @@ FLOAT32 = 1e-5
 FILES = ("BF16", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K_M", "Q4_0", "Q4_1", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K",
          "Q8_0")
 FORMATS = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-           "IQ4_XS", "MXFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "Q8_K")
+           "IQ4_XS", "MXFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0",
+           "Q8_K")
 BLOCKS = FORMATS[2:]
 WIDE = SMALL | {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 101, "tie_word_embeddings": False}
 
@@ -130,8 +131,8 @@ def test_rows_have_the_bits_that_they_have_alone(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_memory_is_the_bytes_of_the_file(tmp_path, kind):
-    """What plan and engine say of weights, and what is allocated once they are packed, before the second pass: for them, and
-    some 100 kB for positions."""
+    """What plan and engine say of weights, and what is allocated once they are packed, before the second pass: for
+    them, and some 100 kB for positions."""
     config = WIDE | {"vocab_size": 96, "num_hidden_layers": 4}
     path = tmp_path / "model.gguf"
     checkpoints.save_gguf(path, config, checkpoints.random_weights(config), kind)
@@ -190,16 +191,16 @@ def importance(shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("importance")
     with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
         (folder / "text").write_text(file.read(8000), encoding="utf-8")
-    run_peer(shared, "llama-imatrix", "-m", fable(shared, "BF16"), "-f", folder / "text", "-o", folder / "imatrix.gguf", "-c",
-             "128", "--chunks", "4", "-t", "2")
+    run_peer(shared, "llama-imatrix", "-m", fable(shared, "BF16"), "-f", folder / "text", "-o", folder / "imatrix.gguf",
+             "-c", "128", "--chunks", "4", "-t", "2")
     return folder / "imatrix.gguf"
 
 
 @pytest.mark.parametrize("kind, types", [("Q2_K", {"Q2_K", "Q3_K"}), ("Q3_K_S", {"Q3_K"}), ("Q3_K_L", {"Q3_K", "Q5_K"}),
                                          ("IQ4_NL", {"IQ4_NL"}), ("IQ4_XS", {"IQ4_XS"}), ("TQ1_0", {"TQ1_0"}),
                                          ("TQ2_0", {"TQ2_0"}), ("IQ1_S", {"IQ1_S"}), ("IQ1_M", {"IQ1_M"}),
-                                         ("IQ2_XXS", {"IQ2_XXS"}), ("IQ2_XS", {"IQ2_XS"}), ("IQ2_M", {"IQ2_S", "IQ3_S"}),
-                                         ("IQ3_XXS", {"IQ3_XXS"}), ("IQ3_S", {"IQ3_S"})])
+                                         ("IQ2_XXS", {"IQ2_XXS"}), ("IQ2_XS", {"IQ2_XS"}),
+                                         ("IQ2_M", {"IQ2_S", "IQ3_S"}), ("IQ3_XXS", {"IQ3_XXS"}), ("IQ3_S", {"IQ3_S"})])
 def test_mixtures(request, shared, tmp_path, kind, types):
     path = tmp_path / "model.gguf"
     options = ["--imatrix", request.getfixturevalue("importance")] if kind[:3] in ("IQ1", "IQ2", "IQ3") else []

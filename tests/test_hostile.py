@@ -5,11 +5,12 @@ import os
 import shutil
 import struct
 
-import gomlx
 import numpy as np
 import pytest
 from architectures import CONFIGS, Golden
 from checkpoints import SMALL, random_weights, save_safetensors
+
+import gomlx
 from gomlx import _gomlx
 from gomlx.loading import PACKAGED_FILE
 
@@ -335,7 +336,7 @@ def test_quantised_weights_without_dimensions(folder, name):
     weights["model.layers.0.self_attn.q_proj.scales"] = weight[:, :2]
     weights[f"model.layers.0.self_attn.q_proj.{name}"] = np.float32(1).reshape(())
     save_safetensors(folder, SMALL, weights)
-    refused(folder, "q_proj.weight", "no matrices", kind=gomlx.Error)
+    refused(folder, "q_proj.weight", "not matrices", kind=gomlx.Error)
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -424,7 +425,8 @@ def test_another_models_tokenizer_file(tmp_path, shared):
     folder.chmod(0o755)
     (folder / "tokenizer.json").unlink()
     shutil.copyfile(os.path.join(shared, "data/models/stories260k/tokenizer.json"), folder / "tokenizer.json")
-    with pytest.raises(gomlx.Error, match="tokenizer.json: the tokenizer has 512 ids, .* config.json's vocab_size 2048"):
+    with pytest.raises(gomlx.Error,
+                       match="tokenizer.json: the tokenizer has 512 ids, .* config.json's vocab_size 2048"):
         gomlx.load(folder)
 
 
@@ -544,7 +546,7 @@ def test_eos_ids_that_are_none(folder):
     with gomlx.load(folder) as model:
         assert model.info["stop_ids"] == []
     for value in ('1e9', '"x"', '[null]', 'true', '[[1]]'):
-        (folder / "generation_config.json").write_text('{"eos_token_id": %s}' % value)
+        (folder / "generation_config.json").write_text(f'{{"eos_token_id": {value}}}')
         with pytest.raises(gomlx.Error, match="generation_config.json: eos_token_id is"):
             gomlx.load(folder)
 

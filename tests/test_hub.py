@@ -9,7 +9,7 @@ import pytest
 from hub_server import HubServer
 
 import gomlx
-from gomlx import hub
+from gomlx._files import hub
 
 pytest.importorskip("huggingface_hub", minversion="1.0", reason="older versions fix their settings when imported")
 
@@ -88,7 +88,8 @@ def test_a_split_model_with_a_part_missing_is_refused(server):
 
 
 def test_a_repository_without_a_model(server):
-    with pytest.raises(ValueError, match="neither GGUF files nor config.json with safetensors; it has pytorch_model.bin"):
+    with pytest.raises(ValueError,
+                       match="neither GGUF files nor config.json with safetensors; it has pytorch_model.bin"):
         hub.fetch("org/bin")
 
 
@@ -166,7 +167,8 @@ def test_listing_and_removing(server):
 
 def test_what_the_cache_holds_is_verified(server, capfd):
     from gomlx import cli
-    index = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}).encode()
+    index = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors",
+                                       "b": "model-00002-of-00002.safetensors"}}).encode()
     server.repos["org/llama"] = server.repos["org/llama"] | {"model.safetensors.index.json": index}
     folder = hub.fetch("org/llama")
     hub.fetch("org/tiny-GGUF:F16")
@@ -188,7 +190,8 @@ def test_what_the_cache_holds_is_verified(server, capfd):
     os.remove(os.path.join(folder, "model-00002-of-00002.safetensors"))
     os.remove(os.path.realpath(os.path.join(folder, "tokenizer.json")))
     found = hub.verify("org/llama").problems
-    assert list(found) == ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "tokenizer.json"]
+    assert list(found) == ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                           "tokenizer.json"]
     assert found["config.json"].startswith("its sha1 is ") and "models rm org/llama" in found["config.json"]
     assert found["model-00001-of-00002.safetensors"].startswith("its sha256 is ")
     assert found["model-00002-of-00002.safetensors"] == "is missing"
@@ -235,7 +238,8 @@ def test_verify_says_what_was_not_checked_and_goes_on(server, capfd):
     assert status == 1 and states(out) == {
         "org/none": "not found", "org/llama": "part checked", "org/empty": "empty", "plain": "not checked",
         "org/tiny-GGUF:F16": "good"}
-    assert "org/none: the cache has no model 'org/none'" in err and "org/llama: config.json: not checked: no hash" in err
+    assert "org/none: the cache has no model 'org/none'" in err
+    assert "org/llama: config.json: not checked: no hash" in err
     assert f"org/empty: snapshots/{'a' * 40}: is empty" in err
     assert run(capfd, "models", "verify", "plain", "org/tiny-GGUF")[0] == 0
     status, out, _ = run(capfd, "models", "verify")
@@ -280,7 +284,8 @@ def test_what_a_name_looks_like(text, is_one):
 def test_the_environment_is_honoured(server, tmp_path):
     """Through the command line, in a fresh process: HF_ENDPOINT and HF_HOME."""
     environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-    program = ("import json, sys; from gomlx import hub, cli; hub.fetch('org/tiny-GGUF:Q8_0'); "
+    program = ("import json, sys; from gomlx import cli; from gomlx._files import hub; "
+               "hub.fetch('org/tiny-GGUF:Q8_0'); "
                "sys.exit(cli.main(['models', '--json']))")
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120,
                           cwd=os.path.dirname(os.path.abspath(__file__)))

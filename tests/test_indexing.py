@@ -192,8 +192,8 @@ def out_of_range():
 @pytest.mark.parametrize("name", out_of_range())
 @pytest.mark.parametrize("i", FAR)
 def test_an_index_out_of_range_is_an_index_error(name, i):
-    """Of an int at once (but where it becomes an array first); of an array when it is evaluated. Nothing beside the axis
-    is read or written."""
+    """Of an int at once (but where it becomes an array first); of an array when it is evaluated. Nothing beside the
+    axis is read or written."""
     use = out_of_range()[name]
     if not name.endswith("along_axis") and name != "compiled":
         with pytest.raises(IndexError, match=rf"index {i} is out of range"):
@@ -537,7 +537,8 @@ def test_batching(name):
 
 
 @pytest.mark.parametrize("text", ["x[:2**32]", "x[-2**40:]", "x[:2**31]", "x[::2**32]", "x[-2**31 - 1:]", "x[2**31:]",
-                                  "x[None, :2**40]", "x[5:2**33:-1]", "x.at[:2**32].add(1)", "x.__setitem__(slice(2**32), 7)"])
+                                  "x[None, :2**40]", "x[5:2**33:-1]", "x.at[:2**32].add(1)",
+                                  "x.__setitem__(slice(2**32), 7)"])
 def test_slices_beyond_int32(text):
     x = mx.arange(4)
     with pytest.raises(ValueError, match="32-bit"):

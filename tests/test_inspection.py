@@ -106,7 +106,8 @@ def test_validation_measures_what_rounding_does(packaged, exact):
     """Activations in int8 change logits by half a percent, a cache in float16 by little (shared/data/models)."""
     validation = packaged.validate(PROMPT)
     assert 0.001 < validation.differences["logits"] < 0.05 and 0 < validation.kl < 0.01 and validation.top_1 > 0.8
-    own, expected = (np.asarray(one.inspect(PROMPT, "layers.2.mlp")["layers.2.mlp"], np.float64) for one in (packaged, exact))
+    own, expected = (np.asarray(one.inspect(PROMPT, "layers.2.mlp")["layers.2.mlp"], np.float64)
+                     for one in (packaged, exact))
     relative = np.sqrt(((own - expected) ** 2).sum() / (expected ** 2).sum())
     assert validation.differences["layers.2.mlp"] == pytest.approx(relative, rel=1e-4)
     last = [np.asarray(one.logits(one.tokenizer.encode_prompt(PROMPT)))[-1] for one in (packaged, exact)]
@@ -121,7 +122,7 @@ def test_validation_with_edits(packaged):
     patch = Patch("layers.0.residual", np.linspace(-1, 1, packaged.info["hidden_size"]))
     steered = packaged.validate(PROMPT, ("layers.0.residual",), edits=[patch])
     assert steered.differences["layers.0.residual"] == 0 and steered.differences["logits"] > 0
-    with pytest.raises(ValueError, match="there is no activation"):
+    with pytest.raises(ValueError, match="unknown activation"):
         packaged.validate(PROMPT, "layers.99.mlp")
 
 
@@ -185,11 +186,11 @@ def test_edits_of_several_follow_their_order(packaged):
 
 def test_what_cannot_be_asked_for(packaged):
     width = packaged.activation_names()["embedding"][1]
-    for want, match in (("layers.0.residul", "near it: .*layers.0.residual"), ("layers.99.*", "no activation"),
+    for want, match in (("layers.0.residul", "near it: .*layers.0.residual"), ("layers.99.*", "unknown activation"),
                         (["logits", "embeding"], "near it: embedding")):
         with pytest.raises(ValueError, match=match):
             packaged.inspect(PROMPT, want)
-    for edit, match in ((Steer("layers.0.input", np.ones(3)), r"expected \(%d,\)" % width),
+    for edit, match in ((Steer("layers.0.input", np.ones(3)), rf"expected \({width},\)"),
                         (Patch("layers.0.attention_weights", 0.0), "expected"),
                         (Steer("layers.0.q_rotated", np.ones(packaged.activation_names()["layers.0.q"][1:])), "read"),
                         (Patch("layers.0.input", np.ones((2, width)), positions=[0]), "2 rows for 1 positions"),
@@ -204,7 +205,7 @@ def test_what_cannot_be_asked_for(packaged):
         packaged.inspect([])
     with pytest.raises(ValueError, match="expected 1 to the context"):
         packaged.inspect([1] * (packaged.context_length + 1))
-    with pytest.raises(IndexError, match="no activation"):
+    with pytest.raises(IndexError, match="has no activation"):
         packaged._engine.inspect([1], [10**9])
     with pytest.raises(ValueError, match="closed"), gomlx.load() as closed:
         closed.close()
@@ -328,6 +329,7 @@ def test_the_command(packaged, capfd, tmp_path):
     status, out, _ = run(capfd, PROMPT, "--validate", "--json")
     assert status == 0 and json.loads(out) == vars(packaged.validate(PROMPT))
     status, out, _ = run(capfd, PROMPT, "--validate", "--want", "layers.1.mlp")
-    assert status == 0 and [line.split()[0] for line in out.splitlines()] == ["name", "layers.1.mlp", "logits", "logits"]
+    assert status == 0 and [line.split()[0] for line in out.splitlines()] == ["name", "layers.1.mlp", "logits",
+                                                                              "logits"]
     status, _, err = run(capfd, PROMPT, "--want", "layers.0.residul")
     assert status == 1 and "near it: layers.0.residual" in err

@@ -4,18 +4,14 @@ row fails here until it has a call below, or a reason why it has no derivative.
 
 In float32: both sides are sums of some dozens of products, and agree within a few roundings of the sum of magnitudes.
 """
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from catalogue import ROWS
 
 import gomlx.core as mx
 
 pytestmark = pytest.mark.isa
-
-CATALOGUE = Path(__file__).parent.parent / "csrc" / "ops" / "ops.def"
-ROWS = re.findall(r"^(UNARY|BINARY|REDUCE|HAND)\((\w+), *(?:(\w+),\s*\(gm_scope)?", CATALOGUE.read_text(), re.M)
 
 CONSTANT = "its derivative is zero"
 INTEGERS = "of integers"
@@ -23,12 +19,13 @@ MADE = "made of numbers, not of arrays"
 QUANTISED = "of quantised weights or float8"
 INSIDE = "for code of other devices"
 WITHOUT = {
-    **dict.fromkeys(["sign", "floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not",
-                     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
-                     "logical_xor", "floor_divide", "all", "any", "stop_gradient", "argmax", "argmin", "zeros_like",
-                     "ones_like", "argsort", "argpartition", "searchsorted", "round", "isclose", "allclose",
-                     "array_equal", "count_nonzero", "broadcast_shapes"], CONSTANT),
-    **dict.fromkeys(["bitwise_invert", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"], INTEGERS),
+    **dict.fromkeys(["sign", "floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "isposinf", "isneginf",
+                     "logical_not", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+                     "logical_and", "logical_or", "logical_xor", "floor_divide", "all", "any", "stop_gradient",
+                     "argmax", "argmin", "zeros_like", "ones_like", "argsort", "argpartition", "searchsorted", "round",
+                     "isclose", "allclose", "array_equal", "count_nonzero", "broadcast_shapes"], CONSTANT),
+    **dict.fromkeys(["bitwise_invert", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"],
+                    INTEGERS),
     **dict.fromkeys(["arange", "zeros", "ones", "eye", "identity", "tri", "bartlett", "hanning", "hamming", "blackman",
                      "fftfreq", "rfftfreq"], MADE),
     **dict.fromkeys(["quantize_blocks", "dequantize_blocks", "quantize", "qqmm", "gather_qqmm", "to_fp8", "from_fp8"],
@@ -37,7 +34,8 @@ WITHOUT = {
     "view": "of bytes",
     **dict.fromkeys(["lu", "lu_factor", "qr", "eigh", "eig", "eigvals", "pinv"], "no rule: an error says so"),
 }
-DOMAIN = {"arcsin": (-0.9, 0.9), "arccos": (-0.9, 0.9), "arctanh": (-0.9, 0.9), "erfinv": (-0.8, 0.8), "arccosh": (1.2, 4),
+DOMAIN = {"arcsin": (-0.9, 0.9), "arccos": (-0.9, 0.9), "arctanh": (-0.9, 0.9), "erfinv": (-0.8, 0.8),
+          "arccosh": (1.2, 4),
           "tan": (-1.2, 1.2)}
 
 
@@ -76,8 +74,10 @@ CALLS = {
     "broadcast_arrays": (mx.broadcast_arrays, (3, 1), (2,)),
     "slice": (lambda x: mx.slice(x, at(1), (0,), (2, 3)), (5, 3)),
     "slice_update": (lambda x, y: mx.slice_update(x, y, at(1), (0,)), (5, 3), (2, 3)),
-    "concatenate": (lambda x, y: mx.concatenate([x, y]), (2, 3), (4, 3)), "stack": (lambda x, y: mx.stack([x, y]), (3,), (3,)),
-    "split": (lambda x: mx.split(x, 2), (4, 3)), "unstack": (mx.unstack, (3, 2)), "tile": (lambda x: mx.tile(x, (2, 3)), (2, 2)),
+    "concatenate": (lambda x, y: mx.concatenate([x, y]), (2, 3), (4, 3)),
+    "stack": (lambda x, y: mx.stack([x, y]), (3,), (3,)),
+    "split": (lambda x: mx.split(x, 2), (4, 3)), "unstack": (mx.unstack, (3, 2)),
+    "tile": (lambda x: mx.tile(x, (2, 3)), (2, 2)),
     "repeat": (lambda x: mx.repeat(x, 3, 0), (2, 2)), "pad": (lambda x: mx.pad(x, (2, 9), mode="reflect"), (4,)),
     "flip": (mx.flip, (2, 3)), "roll": (lambda x: mx.roll(x, 2), (5,)),
     "as_strided": (lambda x: mx.as_strided(x, (3, 3), (1, 2)), (9,)), "depends": (mx.depends, (3,), (3,)),
@@ -88,9 +88,11 @@ CALLS = {
     "take": (lambda x: mx.take(x, at(0, 2, 2), 0), (3, 2)),
     "take_along_axis": (lambda x: mx.take_along_axis(x, at([0, 2, 2], [1, 1, 0]), 1), (2, 3)),
     "put_along_axis": (lambda x, y: mx.put_along_axis(x, at([0, 2], [1, 0]), y, 1), (2, 3), (2, 2)),
-    "nan_to_num": (mx.nan_to_num, (5,)), "clip": (lambda x: mx.clip(x, 0.5, 1.5), (9,)), "divmod": (mx.divmod, (5,), (5,)),
+    "nan_to_num": (mx.nan_to_num, (5,)), "clip": (lambda x: mx.clip(x, 0.5, 1.5), (9,)),
+    "divmod": (mx.divmod, (5,), (5,)),
     "var": (mx.var, (5,)), "std": (mx.std, (5,)), "softmax": (lambda x: mx.softmax(x, axis=-1), (3, 5)),
-    "matmul": (mx.matmul, (2, 3, 4), (4, 5)), "addmm": (lambda c, a, b: mx.addmm(c, a, b, 0.5, 2.0), (3, 5), (3, 4), (4, 5)),
+    "matmul": (mx.matmul, (2, 3, 4), (4, 5)), "addmm": (lambda c, a, b: mx.addmm(c, a, b, 0.5, 2.0), (3, 5), (3, 4),
+                                                        (4, 5)),
     "inner": (mx.inner, (3, 4), (4,)), "outer": (mx.outer, (3,), (4,)), "vecdot": (mx.vecdot, (3, 4), (3, 4)),
     "tensordot": (lambda x, y: mx.tensordot(x, y, 1), (2, 3), (3, 4)),
     "gather_mm": (lambda x, y: mx.gather_mm(x, y, rhs_indices=at(0, 2)), (2, 1, 3), (3, 3, 4)),
@@ -99,13 +101,15 @@ CALLS = {
     "hadamard_transform": (mx.hadamard_transform, (2, 8)), "convolve": (mx.convolve, (7,), (3,)),
     "conv_general": (lambda x, w: mx.conv_general(x, w, stride=2, padding=1), (1, 7, 2), (3, 3, 2)),
     "conv1d": (mx.conv1d, (1, 7, 2), (3, 3, 2)), "conv2d": (mx.conv2d, (1, 4, 5, 2), (3, 2, 2, 2)),
-    "conv3d": (mx.conv3d, (1, 3, 3, 3, 2), (2, 2, 2, 2, 2)), "conv_transpose1d": (mx.conv_transpose1d, (1, 5, 2), (3, 3, 2)),
+    "conv3d": (mx.conv3d, (1, 3, 3, 3, 2), (2, 2, 2, 2, 2)), "conv_transpose1d": (mx.conv_transpose1d, (1, 5, 2),
+                                                                                  (3, 3, 2)),
     "conv_transpose2d": (mx.conv_transpose2d, (1, 3, 4, 2), (3, 2, 2, 2)),
     "conv_transpose3d": (mx.conv_transpose3d, (1, 2, 3, 2, 2), (2, 2, 2, 2, 2)),
     "gelu": (mx.fast.gelu, (7,)), "rms_norm": (lambda x, w: mx.fast.rms_norm(x, w, 1e-5), (3, 8), (8,)),
     "layer_norm": (lambda x, w, b: mx.fast.layer_norm(x, w, b, 1e-5), (3, 8), (8,), (8,)),
     "rope": (lambda x: mx.fast.rope(x, 8, traditional=False, base=10000.0, scale=1.0, offset=3), (1, 2, 3, 8)),
-    "scaled_dot_product_attention": (lambda q, k, v: mx.fast.scaled_dot_product_attention(q, k, v, scale=0.5, mask="causal"),
+    "scaled_dot_product_attention": (lambda q, k, v: mx.fast.scaled_dot_product_attention(q, k, v, scale=0.5,
+                                                                                          mask="causal"),
                                      (1, 2, 3, 8), (1, 1, 5, 8), (1, 1, 5, 8)),
     "norm": (mx.linalg.norm, (3, 4)), "cross": (mx.linalg.cross, (2, 3), (2, 3)),
     "cholesky": (lambda x: mx.linalg.cholesky(definite(x)), (3, 3)),
@@ -114,21 +118,26 @@ CALLS = {
     "tri_inv": (lambda x: mx.linalg.tri_inv(mx.tril(x) + mx.eye(3)), (3, 3)),
     "solve": (lambda x, y: mx.linalg.solve(definite(x), y), (3, 3), (3, 2)),
     "solve_triangular": (lambda x, y: mx.linalg.solve_triangular(mx.tril(x) + mx.eye(3), y), (3, 3), (3, 2)),
-    "det": (lambda x: mx.linalg.det(definite(x)), (3, 3)), "slogdet": (lambda x: mx.linalg.slogdet(definite(x))[1], (3, 3)),
+    "det": (lambda x: mx.linalg.det(definite(x)), (3, 3)), "slogdet": (lambda x: mx.linalg.slogdet(definite(x))[1],
+                                                                       (3, 3)),
     "svd": (lambda x: mx.linalg.svd(x, compute_uv=False), (3, 4)),
     "eigvalsh": (lambda x: mx.linalg.eigvalsh(definite(x)), (3, 3)),
-    **{name: (getattr(mx.fft, name), (4, 6)) for name in ("fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "rfft", "rfft2",
-                                                          "rfftn", "fftshift", "ifftshift")},
-    "irfft": (lambda x: mx.fft.irfft(mx.fft.rfft(x)), (4, 6)), "irfft2": (lambda x: mx.fft.irfft2(mx.fft.rfft2(x)), (4, 6)),
+    **{name: (getattr(mx.fft, name), (4, 6)) for name in ("fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "rfft",
+                                                          "rfft2", "rfftn", "fftshift", "ifftshift")},
+    "irfft": (lambda x: mx.fft.irfft(mx.fft.rfft(x)), (4, 6)),
+    "irfft2": (lambda x: mx.fft.irfft2(mx.fft.rfft2(x)), (4, 6)),
     "irfftn": (lambda x: mx.fft.irfftn(mx.fft.rfftn(x)), (4, 6)),
     "cross_entropy": (cross_entropy, (3, 5)),
-    "dequantize": (of_quantized(lambda x, w, s, b: x[:, None] * mx.dequantize(w, s, b, 64, 8)), (2, 64), (8, 1), (8, 1)),
-    "quantized_matmul": (of_quantized(lambda x, w, s, b: mx.quantized_matmul(x, w, s, b, True, 64, 8)), (2, 64), (8, 1), (8, 1)),
-    "gather_qmm": (lambda x: mx.gather_qmm(x, *mx.quantize(mx.ones((3, 8, 64)), 64, 8), rhs_indices=at(0, 2), group_size=64,
-                                           bits=8), (2, 1, 64)),
-    "gated_delta_update": (lambda q, k, v, g, b, s: mx.fast.gated_delta_update(q, k, v, g, b, s), (1, 4, 2, 8), (1, 4, 2, 8),
-                           (1, 4, 2, 8), (1, 4, 2), (1, 4, 2), (1, 2, 8, 8)),
-    "imag": (lambda x: mx.imag(x * at(1 + 2j)), (3,)), "logsumexp": (lambda x: mx.logsumexp(x, axis=1), (3, 5)), "prod": (lambda x: mx.prod(x, axis=1), (3, 5)),
+    "dequantize": (of_quantized(lambda x, w, s, b: x[:, None] * mx.dequantize(w, s, b, 64, 8)), (2, 64), (8, 1),
+                   (8, 1)),
+    "quantized_matmul": (of_quantized(lambda x, w, s, b: mx.quantized_matmul(x, w, s, b, True, 64, 8)), (2, 64), (8, 1),
+                         (8, 1)),
+    "gather_qmm": (lambda x: mx.gather_qmm(x, *mx.quantize(mx.ones((3, 8, 64)), 64, 8), rhs_indices=at(0, 2),
+                                           group_size=64, bits=8), (2, 1, 64)),
+    "gated_delta_update": (lambda q, k, v, g, b, s: mx.fast.gated_delta_update(q, k, v, g, b, s), (1, 4, 2, 8),
+                           (1, 4, 2, 8), (1, 4, 2, 8), (1, 4, 2), (1, 4, 2), (1, 2, 8, 8)),
+    "imag": (lambda x: mx.imag(x * at(1 + 2j)), (3,)), "logsumexp": (lambda x: mx.logsumexp(x, axis=1), (3, 5)),
+    "prod": (lambda x: mx.prod(x, axis=1), (3, 5)),
 }
 for scan in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"):
     for reverse in (False, True):
@@ -136,7 +145,7 @@ for scan in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"):
             CALLS[f"{scan} reverse={reverse} inclusive={inclusive}"] = (
                 lambda x, f=getattr(mx, scan), r=reverse, i=inclusive: f(x, axis=1, reverse=r, inclusive=i), (2, 5, 3))
 for kind, name, space in ROWS:
-    if kind != "HAND" and name not in WITHOUT:
+    if kind != "OP" and name not in WITHOUT:
         CALLS.setdefault(name, (getattr(mx, name), *[(3, 4)] * (2 if kind == "BINARY" else 1)))
     elif space == "random":
         WITHOUT[name] = "of chance"

@@ -12,7 +12,9 @@ import gomlx
 import gomlx.core as mx
 import gomlx.nn as nn
 import gomlx.optimizers as optim
-from gomlx import arguments, options, utils
+from gomlx import utils
+from gomlx._base import arguments
+from gomlx._generation import options
 
 X = mx.array([1.0, 2.0])
 PYTHON = {
@@ -41,7 +43,8 @@ ENGINE = {
 
 
 def by_keyword(function):
-    """The last argument that it takes by its name, or None: it has none, takes any name, or is C code of MLX's devices."""
+    """The last argument that it takes by its name, or None: it has none, takes any name, or is C code of MLX's
+    devices."""
     try:
         taken = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -63,7 +66,8 @@ def every_function():
                 yield f"{module}.{name}.{method}", one
 
 
-FUNCTIONS = {shown: value for shown, value in every_function() if callable(value) and not isinstance(value, enum.EnumType)
+FUNCTIONS = {shown: value for shown, value in every_function() if callable(value)
+             and not isinstance(value, enum.EnumType)
              and not shown.endswith("_kernel") and by_keyword(value)}
 
 
@@ -113,7 +117,8 @@ def test_load_names_the_option_that_may_have_been_meant():
     (lambda model: model.generate("a", max_new_tokens=3), r"'max_new_tokens'. Did you mean 'max_tokens'\?"),
     (lambda model: model.generate("a", temp=0.5), r"'temp'. Did you mean 'temperature'\?"),
     (lambda model: model.chat("a", do_sample=False), "'do_sample'. temperature=0 takes the likeliest token each time"),
-    (lambda model: model.generate("a", stream=True), r"'stream'. What is returned is a stream: iterate .* read\(\) all"),
+    (lambda model: model.generate("a", stream=True),
+     r"'stream'. What is returned is a stream: iterate .* read\(\) all"),
     (lambda model: gomlx.load(n_ctx=512), r"has no option n_ctx. Did you mean 'context_length'\?"),
     (lambda model: gomlx.load(model_path="x.gguf"), r"has no option model_path. Did you mean 'path_or_name'\?"),
     (lambda model: gomlx.load(device="cuda"), "has no option device. Everything runs on the CPU"),

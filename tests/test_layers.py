@@ -465,7 +465,8 @@ def test_masked_losses_divide_by_the_sum_of_the_mask(dtype, tol):
     weights = np.linspace(0, 2, 15, dtype=np.float32).reshape(3, 5)
     close(L.masked_cross_entropy(logits, mx.array(targets), mx.array(weights)), np.average(each, weights=weights), tol)
     close(L.masked_cross_entropy(logits, mx.array(targets), mx.array(mask), label_smoothing=0.2),
-          np.array(L.cross_entropy(logits.astype(mx.float32), mx.array(targets), label_smoothing=0.2))[mask].mean(), tol)
+          np.array(L.cross_entropy(logits.astype(mx.float32), mx.array(targets), label_smoothing=0.2))[mask].mean(),
+          tol)
     gradient = mx.grad(lambda x: L.masked_cross_entropy(x, mx.array(targets), mx.array(mask)))(logits)
     assert (np.array(gradient.astype(mx.float32))[~mask] == 0).all()
     spoiled = mx.where(mx.array(~mask)[..., None], math.nan, logits)

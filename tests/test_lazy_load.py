@@ -1,4 +1,5 @@
-"""Arrays of files that are read when they are evaluated: what they cost, and what becomes of them when the file changes."""
+"""Arrays of files that are read when they are evaluated: what they cost, and what becomes of them when the file
+changes."""
 import gc
 import os
 import signal
@@ -192,8 +193,8 @@ def test_what_is_changed_in_place_is_read_as_it_is_then(stored):
     assert a[-1].item() == values[-1] and b[-1].item() == 5
 
 
-@pytest.mark.parametrize("dtype", ["?", "u1", "i1", ">i2", "<i2", ">u4", ">i8", ">f2", ">f4", "<f4", ">f8", "<f8", ">c8",
-                                   "<c8"])
+@pytest.mark.parametrize("dtype", ["?", "u1", "i1", ">i2", "<i2", ">u4", ">i8", ">f2", ">f4", "<f4", ">f8", "<f8",
+                                   ">c8", "<c8"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npy_of_every_kind(tmp_path, dtype, order):
     values = (np.arange(300 * 700).reshape(300, 700) % 251).astype(dtype)

@@ -1,7 +1,8 @@
 """Linear algebra: against NumPy, and by what defines a factorisation; batches, sizes, dtypes, errors, gradients."""
-import gomlx.core as mx
 import numpy as np
 import pytest
+
+import gomlx.core as mx
 
 pytestmark = pytest.mark.isa
 

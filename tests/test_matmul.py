@@ -97,7 +97,8 @@ def test_matrix_times_vector(dtype):
         check(mx.reshape(got, (3 * m, 1)), x.reshape(3 * m, k), y.reshape(k, 1), dtype)
         turned = mx.contiguous(a.swapaxes(1, 2)).swapaxes(1, 2)
         wide = mx.contiguous(mx.stack([b, b], 1))[:, 0]
-        for again in (turned @ b, a @ wide, mx.stack([a[i] @ b for i in range(3)]), (a @ mx.stack([b] * 3)[..., None])[..., 0]):
+        for again in (turned @ b, a @ wide, mx.stack([a[i] @ b for i in range(3)]),
+                      (a @ mx.stack([b] * 3)[..., None])[..., 0]):
             np.testing.assert_array_equal(bits(mx.contiguous(again)), bits(got))
         for rows in (1, 2, 5):
             np.testing.assert_array_equal(bits(a[0, :rows] @ b), bits(mx.contiguous(got[0, :rows])))
@@ -107,7 +108,6 @@ def test_matrix_times_vector(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_threads_do_not_change_bits(dtype):
-    before = _gomlx.threads() if hasattr(_gomlx, "threads") else 2
     a, b = make((130, 300), dtype)[0], make((300, 170), dtype, 1)[0]
     row, wide = make((1, 300), dtype, 2)[0], make((300, 3000), dtype, 3)[0]
     left, right = make((130, 600), dtype, 4)[0], make((600, 300), dtype, 5)[0]       # more than one slab of k

@@ -8,8 +8,16 @@ import pytest
 
 import gomlx
 import gomlx.core
-from gomlx import _gomlx, doctor, memory_plan
-from gomlx.memory_plan import Layer, default_kv_cache_q8_enabled, kv_cache_bytes_per_token, layers_of, plan_memory
+from gomlx import _gomlx
+from gomlx._base import machine
+from gomlx._files import memory_plan
+from gomlx._files.memory_plan import (
+    Layer,
+    default_kv_cache_q8_enabled,
+    kv_cache_bytes_per_token,
+    layers_of,
+    plan_memory,
+)
 
 GB = 10**9
 W = 561_524 * 4096              # bytes of an embedding, 2.30 GB
@@ -72,8 +80,8 @@ def test_what_the_engine_says():
       "layer_types": ["full_attention", "sliding_attention"]}, [Layer(8, 64), Layer(8, 64, 9)]),
     (GEMMA4, [*[Layer(1, 256, 512)] * 5, Layer(1, 512), Layer(1, 256, 512), Layer(1, 256, 512),
               *[Layer(1, 256, 512, True)] * 3, Layer(1, 512, 0, True)]),
-    ({"model_type": "gemma4_text", **{**GEMMA4["text_config"], "attention_k_eq_v": True, "num_hidden_layers": 1,
-                                      "num_kv_shared_layers": 0, "num_global_key_value_heads": 4}}, [Layer(4, 512)]),
+    ({"model_type": "gemma4_text", **GEMMA4["text_config"], "attention_k_eq_v": True, "num_hidden_layers": 1,
+                                      "num_kv_shared_layers": 0, "num_global_key_value_heads": 4}, [Layer(4, 512)]),
     ({**LLAMA_1B, "model_type": "qwen3_5", "num_hidden_layers": 4, "linear_num_key_heads": 4,
       "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 32},
      [*[Layer(state_bytes=4 * (3 * (2 * 4 * 32 + 8 * 32) + 8 * 32 * 32))] * 3, Layer(8, 64)]),
@@ -147,9 +155,11 @@ def test_wrong_options(options, error):
 
 
 @pytest.mark.parametrize("change, words", [
-    ({"num_hidden_layers": "many"}, "num_hidden_layers is no number"), ({"num_hidden_layers": 10**9}, "is 1000000000, expected 1"),
+    ({"num_hidden_layers": "many"}, "num_hidden_layers is not a number"),
+    ({"num_hidden_layers": 10**9}, "is 1000000000, expected 1"),
     ({"num_attention_heads": None}, "num_attention_heads is missing"), ({"num_hidden_layers": -1}, "is -1, expected 1"),
-    ({"hidden_size": [], "head_dim": None}, "hidden_size is 0, expected 1"), ({"model_type": "unheard"}, "\"unheard\" is not supported")])
+    ({"hidden_size": [], "head_dim": None}, "hidden_size is 0, expected 1"),
+    ({"model_type": "unheard"}, "\"unheard\" is not supported")])
 def test_hostile_configs(tmp_path, change, words):
     """The plan's errors are the loader's."""
     path = folder(tmp_path / "model", {**LLAMA_1B, **change})
@@ -206,8 +216,8 @@ def test_the_rule_for_q8_entries():
 def test_available_memory(monkeypatch, tmp_path, files, want):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(doctor, "cgroup_folders", lambda: [str(tmp_path)])
-    monkeypatch.setattr(doctor, "memory", lambda: {"available bytes": 7000, "cgroup limit bytes": None})
+    monkeypatch.setattr(machine, "cgroup_folders", lambda: [str(tmp_path)])
+    monkeypatch.setattr(machine, "memory", lambda: {"available bytes": 7000, "cgroup limit bytes": None})
     found = memory_plan.available_memory()
     assert found[0] == want[0] and want[1] in found[1]
 
@@ -218,8 +228,8 @@ def test_shared_models(shared):
         assert plan.fits and plan.context == 2048 and plan.kv_bytes > 0
 
 
-@pytest.mark.parametrize("name", ["fable", "llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4",
-                                  "gpt_oss", "qwen3_5", "fable-gguf/fable-Q4_K_M.gguf"])
+@pytest.mark.parametrize("name", ["fable", "llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3",
+                                  "gemma4", "gpt_oss", "qwen3_5", "fable-gguf/fable-Q4_K_M.gguf"])
 def test_the_plan_is_what_is_used(shared, name):
     """Weights, cache and work of a context of 2,048 tokens, against the engine's own count of its peak."""
     from gomlx import core
@@ -268,13 +278,15 @@ def test_load_says_what_does_not_fit_before_it_starts(memory, caplog):
 
 
 def test_load_asks_for_the_context_that_is_wanted(memory, caplog):
-    """A context of the model's own is not counted whole; one that is asked for is, with the entries that it will have."""
+    """A context of the model's own is not counted whole; one that is asked for is, with the entries that it will
+    have."""
     plan = plan_memory(context=2048)
     memory(plan.total_bytes)
     for options in ({"context_length": 2048}, {}):
         gomlx.load(fits="error", **options).close()
     assert plan_memory(context=2048, kv_dtype="float32").total_bytes > plan.total_bytes
-    for options in ({"context_length": 2048, "kv_dtype": "float32"}, {"context_length": 2048, "kv_dtype": gomlx.core.float32},
+    for options in ({"context_length": 2048, "kv_dtype": "float32"},
+                    {"context_length": 2048, "kv_dtype": gomlx.core.float32},
                     {"context_length": 2048, "activations": "float32"}):
         with pytest.raises(MemoryError, match="2048 tokens, float32"):
             gomlx.load(fits="error", **options)
@@ -301,8 +313,8 @@ def test_weights_that_are_not_unpacked_yet_are_not_free(monkeypatch, shared, giv
     plan = plan_memory(path, context=256, budget=GB)
     size, free = plan.weight_bytes, plan.total_bytes + plan.weight_bytes // 2
     taken = gomlx.core.get_active_memory()
-    monkeypatch.setattr(doctor, "cgroup_folders", list)
-    monkeypatch.setattr(doctor, "memory", lambda: {
+    monkeypatch.setattr(machine, "cgroup_folders", list)
+    monkeypatch.setattr(machine, "memory", lambda: {
         "available bytes": free - gomlx.core.get_active_memory() + taken, "cgroup limit bytes": None})
     with gomlx.load(path, context_length=256, fits="error", prompt_cache=False) as model:
         left, source = memory_plan.available_memory()
@@ -333,8 +345,10 @@ def test_the_command_line_says_what_the_log_warns_of(memory, capsys):
     assert "warning" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("limit, want", [(None, 9000 + 2048 * 1024), (5000, 5000 + 2048 * 1024), (10000, 9000 + 2048 * 1024)])
+@pytest.mark.parametrize("limit, want", [(None, 9000 + 2048 * 1024), (5000, 5000 + 2048 * 1024),
+                                         (10000, 9000 + 2048 * 1024)])
 def test_whole_memory(monkeypatch, limit, want):
-    monkeypatch.setattr(doctor, "memory", lambda: {"total bytes": 9000, "available bytes": 1, "cgroup limit bytes": limit})
-    monkeypatch.setattr(doctor, "lines_of", lambda path: ["MemTotal: 9 kB", "SwapTotal:    2048 kB"])
+    monkeypatch.setattr(machine, "memory", lambda: {"total bytes": 9000, "available bytes": 1,
+                                                   "cgroup limit bytes": limit})
+    monkeypatch.setattr(machine, "lines_of", lambda path: ["MemTotal: 9 kB", "SwapTotal:    2048 kB"])
     assert memory_plan.whole_memory()[0] == want

@@ -23,7 +23,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(gomlx.__file__)))
 
 
 def python(*arguments, path=(), variables=None, **options):
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([ROOT, *path]), **(variables or {})}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([ROOT, *path]),
+                   **(variables or {})}
     return subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True,
                           **{"cwd": HERE, **options})     # not the checkout: it would be imported
 
@@ -143,7 +144,8 @@ def ours(tmp_path_factory, shared):
 def theirs(tmp_path_factory, shared):
     if importlib.util.find_spec("mlx.core") is None:
         pytest.skip("MLX is not installed")
-    return run(tmp_path_factory.mktemp("mlx"), shared, variables={"MLX_DISABLE_COMPILE": "1"})      # minutes of a compiler
+    # minutes of a compiler
+    return run(tmp_path_factory.mktemp("mlx"), shared, variables={"MLX_DISABLE_COMPILE": "1"})
 
 
 def apart(got, want):
@@ -237,7 +239,8 @@ for arguments in json.loads(sys.argv[1]):
 
 @needs_mlx_lm
 def test_the_command_line(tmp_path, shared):
-    model, small, adapters = os.path.join(shared, "data", "models", "fable"), tmp_path / "fable-4bit", tmp_path / "adapters"
+    model, small, adapters = os.path.join(shared, "data", "models",
+                                          "fable"), tmp_path / "fable-4bit", tmp_path / "adapters"
     with gomlx.load(model, dtype="float32", activations="float32", kv_dtype="float32") as own:
         start = own.generate(PROMPT, max_tokens=4, temperature=0)
         text = "".join(token.text for token in start)

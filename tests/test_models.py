@@ -11,12 +11,13 @@ from llama_reference import difference
 
 import gomlx
 from gomlx import _gomlx, loading
+from gomlx._files.reading import read_json
 
 pytestmark = [pytest.mark.isa, pytest.mark.decoding]
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
-MODELS = ("fable", "llama3", "mistral", "stories260k", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4", "gpt_oss",
-          "qwen3_5")
+MODELS = ("fable", "llama3", "mistral", "stories260k", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4",
+          "gpt_oss", "qwen3_5")
 LIKE_LLAMA = ("fable", "llama3", "mistral", "stories260k", "qwen2")
 EXACT = {"activations": "float32", "kv_dtype": "float32"}
 # Float32 sums over some hundred terms, rounded some hundred times on the way to the logits: 3e-7 to 2e-6 are seen.
@@ -73,7 +74,7 @@ def test_logits_of_every_position_are_those_of_transformers(shared, name):
         assert difference(got, want) <= FLOAT32
         assert difference(np.asarray(wide.logits(ids)), want) <= FLOAT32
     # The other oracle, which the tests below lean on, agrees too.
-    config, weights = loading.read_json(os.path.join(folder, "config.json")), {
+    config, weights = read_json(os.path.join(folder, "config.json")), {
         key: value.float().numpy() for key, value in oracle.state_dict().items()}
     if name in LIKE_LLAMA:
         assert difference(llama_reference.logits(config, weights, ids), want) <= FLOAT32

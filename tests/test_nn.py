@@ -467,9 +467,11 @@ def test_files_of_layers_are_attributes():
 
 
 @pytest.mark.parametrize("make, name", [
-    (lambda wrong: nn.Linear(wrong, 3), "Linear: input_dims"), (lambda wrong: nn.Linear(3, wrong), "Linear: output_dims"),
+    (lambda wrong: nn.Linear(wrong, 3), "Linear: input_dims"),
+    (lambda wrong: nn.Linear(3, wrong), "Linear: output_dims"),
     (lambda wrong: nn.Bilinear(2, wrong, 3), "Bilinear: input2_dims"),
-    (lambda wrong: nn.Conv2d(wrong, 4, 3), "Conv2d: in_channels"), (lambda wrong: nn.Conv1d(4, wrong, 3), "Conv1d: out_channels"),
+    (lambda wrong: nn.Conv2d(wrong, 4, 3), "Conv2d: in_channels"),
+    (lambda wrong: nn.Conv1d(4, wrong, 3), "Conv1d: out_channels"),
     (lambda wrong: nn.Conv2d(4, 4, 3, groups=wrong), "Conv2d: groups"),
     (lambda wrong: nn.ConvTranspose1d(wrong, 4, 3), "ConvTranspose1d: in_channels")])
 def test_sizes_of_layers_are_named_where_they_are_wrong(make, name):

@@ -6,12 +6,12 @@ import pytest
 
 import gomlx
 import gomlx.core as mx
-from gomlx import notebook
-from gomlx.inspection import LensToken, LogitLens
-from gomlx.model import Info
-from gomlx.scoring import Score
-from gomlx.streams import Result
-from gomlx.tool_calls import ToolCall
+from gomlx._base import notebook
+from gomlx._generation.inspection import LensToken, LogitLens
+from gomlx._generation.model import Info
+from gomlx._generation.scoring import Score
+from gomlx._generation.streams import Result
+from gomlx._generation.tool_calls import ToolCall
 
 TAGS = {"div", "span", "b", "table", "tr", "td", "th", "details", "summary"}
 HOSTILE = "<script>alert(1)</script>'\"><img src=x onerror=alert(1)>&lt;\x1b[31m\u202e</div></td>"
@@ -125,7 +125,8 @@ def test_scores(model):
     score = model.score("Once upon a 🦊 time")
     assert "".join(score.texts) == "Once upon a 🦊 time" and len(score.texts) == len(score.tokens)
     page = shown(score)
-    assert f"perplexity {score.perplexity:.4g}" in page.text and page.titles[0] == "nothing stands before it"
+    assert f"perplexity {score.perplexity:.4g}" in page.text
+    assert page.titles[0] == "the first token: nothing is before it"
     assert "perplexity" not in shown(model.score([5])).text
 
 
@@ -155,7 +156,8 @@ def test_edges_of_arrays(length):
     for shape in ((length,), (length, 2), (2, length)):
         values = mx.arange(100, 100 + length * (1 if len(shape) == 1 else 2)).reshape(shape)
         page = shown(values)
-        assert str(int(values.flatten()[-1].item())) in page.text and ("…" in page.text or "⋮" in page.text) == (length > 9)
+        assert str(int(values.flatten()[-1].item())) in page.text and ("…" in page.text
+                                                                       or "⋮" in page.text) == (length > 9)
 
 
 def test_no_text_becomes_markup(model):
@@ -163,11 +165,12 @@ def test_no_text_becomes_markup(model):
         result(text=HOSTILE, answer=HOSTILE, stop=HOSTILE), result(reasoning=HOSTILE, error=ValueError(HOSTILE)),
         result(tool_calls=[ToolCall(HOSTILE, {HOSTILE: HOSTILE}, HOSTILE), ToolCall(None, None, HOSTILE, HOSTILE)]),
         LogitLens([1], [HOSTILE], [[[LensToken(1, HOSTILE, 0.5)]]]),
-        Score([1, 2], [None, -1.0], -1.0, 2.7, [HOSTILE, HOSTILE]), plan(why=HOSTILE, fits=False, path=HOSTILE, budget_from=HOSTILE),
+        Score([1, 2], [None, -1.0], -1.0, 2.7, [HOSTILE, HOSTILE]),
+        plan(why=HOSTILE, fits=False, path=HOSTILE, budget_from=HOSTILE),
         Info({"path": HOSTILE, HOSTILE: {HOSTILE: HOSTILE, "a": 1, "b": 2, "c": 3, "d": [HOSTILE] * 9}}),
         model.tokenizer(HOSTILE, HOSTILE), model.generate(HOSTILE, max_tokens=1)]
     for one in hostile:
-        assert "<script" not in one._repr_html_() and "\x1b" not in one._repr_html_() and "\u202e" not in one._repr_html_()
+        assert not any(part in one._repr_html_() for part in ("<script", "\x1b", "\u202e"))
         shown(one)
     assert Page(notebook.token_stream([HOSTILE], [-1.0], None)).text.endswith("</div></td>")
     assert Page(notebook.text("a<b>&\"'\x00")).text == "a<b>&\"'\\u0000"
@@ -180,3 +183,36 @@ def test_sizes_are_bounded(model):
     assert "characters more" in shown(result(text="x" * 10**6)).text
     assert len(mx.zeros((3000, 3000))._repr_html_()) < 20_000
     assert len(Info({"metadata": {str(i): "x" * 1000 for i in range(1000)}})._repr_html_()) < 100_000
+    long, calls = "<" * 20_000, [ToolCall("f", {"x": "<" * 30_000}, "raw")] * 2000
+    for one in (result(tool_calls=calls), Score([1] * 5000, [-1.0] * 5000, -1.0, 2.7, [long] * 5000),
+                LogitLens([1] * 50, [long] * 50, [[[LensToken(1, long, 0.5)] * 10] * 50] * 40),
+                Info({f"{i}{long}": {f"{j}{long}": long for j in range(200)} for i in range(200)}),
+                 model.tokenizer("<" * 10**5)):
+        assert len(one._repr_html_()) <= notebook.MOST_HTML + 1000
+        shown(one)
+    assert "too many to show" in shown(result(tool_calls=calls)).text
+    assert "and 900 more" in shown(Info({str(i): 1 for i in range(1000)})).text
+
+
+class Unsayable(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def test_what_has_no_text_is_shown_by_its_type():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "Unsayable: (Unsayable without a text: RuntimeError)" in shown(result(error=Unsayable())).text
+    assert "f((dict without a text: RecursionError))" in shown(result(tool_calls=[ToolCall("f", {"x": deep}, "")])).text
+    assert "(int without a text: ValueError)" in shown(Info({"a": 10**5000, "b": [deep]})).text
+    strange = Score([1, 2, 3], [float("nan"), float("-inf"), None], float("nan"), float("inf"), ["a\ud800", "b", "c"])
+    assert "a\\ud800" in shown(strange).text
+    strange = LogitLens([1], ["\ud800"], [[[LensToken(1, "\ud800", float("nan"))]]])
+    assert "\\ud800" in shown(strange).text
+
+
+def test_a_closed_model_is_shown_as_closed():
+    with gomlx.load() as made:
+        assert "closed" not in shown(made).text
+    assert "the model is closed" in shown(made).text

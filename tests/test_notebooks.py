@@ -1,4 +1,5 @@
-"""The notebooks: each runs from beginning to end in less than a minute, and stands here as run_notebooks.py writes it."""
+"""The notebooks: each runs from beginning to end in less than a minute, and stands here as run_notebooks.py writes
+it."""
 import os
 import re
 
@@ -20,7 +21,8 @@ def read(path):
 
 
 def test_all_of_them_are_there():
-    assert NAMES == ["arrays_and_gradients", "batches_caches_sessions", "inside_a_model", "quickstart", "which_quantisation"]
+    assert NAMES == ["arrays_and_gradients", "batches_caches_sessions", "inside_a_model", "quickstart",
+                     "which_quantisation"]
 
 
 @notebooks
@@ -40,13 +42,15 @@ def kinds(output):
 def test_what_is_kept_is_clean(path):
     kept = read(path)
     nbformat.validate(kept)
-    assert nbformat.writes(run_notebooks.cleaned(read(path))) == nbformat.writes(kept), "python tests/run_notebooks.py writes it"
+    written = nbformat.writes(run_notebooks.cleaned(read(path)))
+    assert written == nbformat.writes(kept), "python tests/run_notebooks.py writes it"
     code = [cell for cell in kept.cells if cell.cell_type == "code"]
     assert code and all(cell.source.strip() for cell in kept.cells) and any(cell.outputs for cell in code)
     assert os.path.getsize(path) < 300_000
     for cell in code:
         for output in cell.outputs:
             assert output.output_type in ("stream", "execute_result", "display_data")
-            text = "".join(value for kind, value in output.get("data", {"": output.get("text")}).items() if kind != "image/png")
+            text = "".join(value for kind, value in output.get("data", {"": output.get("text")}).items()
+                           if kind != "image/png")
             assert not re.search(r"(?<![\w.<])/(?:\w[\w.-]*/)+", text), text       # no path of the machine where it ran
         assert max(map(len, cell.source.splitlines())) <= 110 and not cell.source.lstrip().startswith(("%", "!"))

@@ -1,6 +1,7 @@
 """GenerationOptions: options that are checked once and used by many calls."""
-import gomlx
 import pytest
+
+import gomlx
 from gomlx import GenerationOptions, Sampling
 
 
@@ -49,7 +50,8 @@ def test_given_and_replace():
     ({"parser": 3}, TypeError, "parser"), ({"prefill": "fast"}, ValueError, "prefill is 'fast', expected one of auto"),
     ({"append": True}, ValueError, "append: there is no session"), ({"session": 3}, TypeError, "session"),
     ({"probe": 3}, TypeError, "probe"), ({"steer": 3}, TypeError, "steer"), ({"timeout": 0}, ValueError, "timeout"),
-    ({"sampling": {}}, TypeError, "sampling: expected a gomlx.Sampling, got dict"), ({"min_tokens": None}, TypeError, "min_tokens"),
+    ({"sampling": {}}, TypeError, "sampling: expected a gomlx.Sampling, got dict"),
+    ({"min_tokens": None}, TypeError, "min_tokens"),
     ({"max_token": 3}, TypeError, "Did you mean 'max_tokens'")])
 def test_what_is_wrong_is_said_at_once(options, error, match):
     with pytest.raises(error, match=match):

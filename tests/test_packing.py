@@ -1,5 +1,5 @@
-"""Matrices stay in the mapped file for the model's first pass and are packed before the second: the bits are the same, and
-so is the memory in the end."""
+"""Matrices stay in the mapped file for the model's first pass and are packed before the second: the bits are the same,
+and so is the memory in the end."""
 import contextlib
 import gc
 import os
@@ -75,7 +75,8 @@ def test_the_second_pass_takes_the_memory_and_closes_the_file(wide):
 
 
 def test_weights_are_the_same_before_and_after(wide):
-    names = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"]
+    names = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight",
+             "model.embed_tokens.weight"]
     with loaded(wide) as model:
         before = [np.asarray(model.weight(name)).copy() for name in names]
         for _ in range(2):

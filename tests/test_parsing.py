@@ -5,7 +5,8 @@ import random
 import pytest
 
 import gomlx
-from gomlx import parsing, tool_calls
+from gomlx import parsing
+from gomlx._generation import tool_calls
 from gomlx.parsing import Parser, Part, TokenReader, detect, parse
 
 TOOLS = [
@@ -257,7 +258,7 @@ BROKEN = {
         '<tool_call>{"name": "time", "arguments": {}}</tool_call>',
         "time",
         {},
-        "no tool 'time'; there are: weather",
+        "unknown tool 'time'; expected one of weather",
     ),
     "missing": (
         "qwen",
@@ -368,7 +369,7 @@ def test_the_format_is_told_by_template_and_vocabulary(template, tokens, want):
 
 
 def test_a_format_that_does_not_exist():
-    with pytest.raises(ValueError, match="no format 'xml'; there are: think, qwen"):
+    with pytest.raises(ValueError, match="unknown format 'xml'; expected one of think, qwen"):
         Parser("xml")
 
 
@@ -434,7 +435,7 @@ def test_a_stream_takes_its_text_apart():
             token.text for token in model.generate("Once upon a time", max_tokens=12, temperature=0)
         ]
         assert stream.result.answer == stream.result.text and stream.result.reasoning is None
-        with pytest.raises(ValueError, match="no format"):
+        with pytest.raises(ValueError, match="unknown format"):
             model.generate("x", parser="xml")
 
 
@@ -477,7 +478,7 @@ def test_how_reasoning_is_ended():
 
 def test_the_message_of_a_result():
     """Calls have an id of nine characters (Mistral's template wants that); what could not be read stays text."""
-    result = gomlx.Result(**{name: None for name in gomlx.Result.__dataclass_fields__} | {
+    result = gomlx.Result(**dict.fromkeys(gomlx.Result.__dataclass_fields__) | {
         "answer": "Well.", "reasoning": None,
         "tool_calls": [tool_calls.ToolCall("f", {"a": 1}, "raw"), tool_calls.ToolCall(None, None, "<cut", "cut")]})
     assert result.message == {"role": "assistant", "content": "Well.\n<cut", "tool_calls": [

@@ -123,7 +123,7 @@ def test_what_cannot_be_read_while_generating(model):
     number = next(number for number, name, *_ in model._engine.activations() if name.endswith("attention_weights"))
     with pytest.raises(ValueError, match=r"only with model.inspect\(\), over a whole prompt"):
         gomlx._gomlx.stream(model._engine.new_session(), None, [1], activations=[number])
-    with pytest.raises(ValueError, match="no activation"):
+    with pytest.raises(ValueError, match="unknown activation"):
         model.generate(PROMPT, steer=[Steer("layers.0.nothing", [1.0])])
 
 
@@ -244,7 +244,7 @@ def test_kinds_are_chosen_and_errors_end_the_generation(model):
     recorder = Recorder()
     result(model, probe=Probe(recorder, ["entropy"]))
     assert recorder.counts == {"entropy": 12}
-    with pytest.raises(ValueError, match="no kind 'entropie'"):
+    with pytest.raises(ValueError, match="unknown kind 'entropie'"):
         Probe(recorder, ["entropie"])
 
     def refuse(event):

@@ -82,7 +82,8 @@ def test_products_of_chosen_matrices():
                                               ("float64", 1e-13)])
 @pytest.mark.parametrize("rows", [1, 3, 50])
 def test_chosen_matrices_where_they_lie(rows, dtype, tolerance):
-    """Against NumPy, and the bits of each product alone: by runs of one matrix or not, transposed, of strided stacks."""
+    """Against NumPy, and the bits of each product alone: by runs of one matrix or not, transposed, of strided
+    stacks."""
     a, b = f32(40, rows, 70), f32(5, 70, 45, seed=1)
     a, b = (mx.array(v).astype(getattr(mx, dtype)) for v in (a, b))
     x, y = (np.array(v.astype(mx.float64)) for v in (a, b))
@@ -220,7 +221,8 @@ def test_larger_convolutions(shape, filters, taps, groups, dtype, tolerance):
                                                                   1)               # the same values, channels apart
         assert mx.array_equal(mx.conv2d(turned, w, stride, pad, dilation, groups), got).item()
         alone = mx.conv2d(x[-1:], w, stride, pad, dilation, groups)
-        assert mx.array_equal(alone, got[-1:]).item()                                        # a batch gives the bits of one
+        # a batch gives the bits of one
+        assert mx.array_equal(alone, got[-1:]).item()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
@@ -316,9 +318,10 @@ def test_refusals():
 
 def test_vecdot_broadcasts_no_axis_that_it_sums():
     a = mx.array(f32(2, 3))
-    for b, axis, error in ((mx.zeros((2, 1)), -1, ValueError), (mx.zeros((1, 3)), 0, ValueError), (mx.zeros((3,)), -1, ValueError),
-                           (mx.zeros((4, 2, 3)), 1, ValueError), (mx.zeros((2, 3)), 2, IndexError),
-                           (mx.zeros((5, 3)), -1, ValueError), (mx.array(1.0), -1, ValueError)):
+    for b, axis, error in ((mx.zeros((2, 1)), -1, ValueError), (mx.zeros((1, 3)), 0, ValueError),
+                           (mx.zeros((3,)), -1, ValueError), (mx.zeros((4, 2, 3)), 1, ValueError),
+                           (mx.zeros((2, 3)), 2, IndexError), (mx.zeros((5, 3)), -1, ValueError),
+                           (mx.array(1.0), -1, ValueError)):
         with pytest.raises(error, match="vecdot"):
             mx.vecdot(a, b, axis=axis)
     with pytest.raises(ValueError, match="vecdot"):
@@ -347,7 +350,8 @@ def test_factors_of_zero_take_operands_away(dtype):
             assert got.dtype == dtype and got.tolist() == [[2] * 5] * 3
         assert mx.addmm(mx.ones(shape).astype(dtype), a * nan, b, 0, 2).tolist() == [[2] * 5] * 3
     assert mx.addmm(mx.full((5,), nan), mx.ones((4,)), mx.ones((4, 5)), 1, 0).tolist() == [4] * 5
-    gradients = mx.grad(lambda c, a: mx.addmm(c, a, mx.ones((4, 5)), 1, 0).sum(), argnums=(0, 1))(mx.full((5,), nan), mx.ones((3, 4)))
+    gradients = mx.grad(lambda c, a: mx.addmm(c, a, mx.ones((4, 5)), 1, 0).sum(), argnums=(0, 1))(mx.full((5,), nan),
+                                                                                                  mx.ones((3, 4)))
     assert gradients[0].tolist() == [0] * 5 and gradients[1].tolist() == [[5] * 4] * 3
     with pytest.raises(ValueError, match="addmm"):
         mx.addmm(mx.zeros((2, 5)), mx.ones((3, 4)), mx.ones((4, 5)), 1, 0)

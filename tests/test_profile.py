@@ -68,8 +68,8 @@ def test_counts_are_the_same_every_time_and_for_any_number_of_threads():
 
 
 def test_times_of_all_threads(model):
-    """What other threads do is counted too: with one thread all is the calling thread's own. The bytes of the classes are
-    those of the types."""
+    """What other threads do is counted too: with one thread all is the calling thread's own. The bytes of the classes
+    are those of the types."""
     alone = model.generate(PROMPT * 8, max_tokens=9, temperature=0, profile=True).read().profile
     shared = profile_of(None, threads=2)
     for phase in (*alone.values(), *shared.values()):

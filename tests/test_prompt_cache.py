@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gomlx
-from gomlx.prompt_cache import common, packed
+from gomlx._generation.prompt_cache import common_length, packed
 
 TEXT = "Once upon a time there was a little dog who lived in a big house with a small girl and her mom. " * 30
 
@@ -101,7 +101,7 @@ def test_common_beginnings():
         a = rng.integers(0, 2, rng.integers(0, 12)).tolist()
         b = rng.integers(0, 2, rng.integers(0, 12)).tolist()
         want = len(os.path.commonprefix([a, b]))
-        assert common(packed(a), packed(b)) == want
+        assert common_length(packed(a), packed(b)) == want
 
 
 # ---- state bundles ----
@@ -129,8 +129,8 @@ def test_a_bundle_goes_on_in_another_process(tmp_path):
     known = json.loads(path.read_text())
     assert known["kind"] == "gomlx/state-bundle" and known["version"] == 1 and known["meta"] == {"chapter": 1}
     assert known["prompt"]["token_count"] == 500 and known["model"]["architecture"] == "llama"
-    made = subprocess.run([sys.executable, "-P", "-c", CONTINUE, path, ",".join(map(str, [*ids, 7]))], capture_output=True,
-                          text=True, check=True)
+    made = subprocess.run([sys.executable, "-P", "-c", CONTINUE, path, ",".join(map(str, [*ids, 7]))],
+                          capture_output=True, text=True, check=True)
     assert json.loads(made.stdout) == want.logprobs
 
 
@@ -178,7 +178,7 @@ def test_a_warmed_text_is_taken_whole_whatever_comes_after_it(plain, end):
 
 
 def test_no_continuation_changes_the_ids_that_are_kept(shared):
-    from gomlx.prefixes import of_text
+    from gomlx._generation.prefixes import of_text
     rng = np.random.default_rng(0)
     with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
         text = file.read(100000)
@@ -225,13 +225,15 @@ def test_messages_are_warmed(plain):
         assert plain.chat(asked, max_tokens=1).read().cached_tokens == more
 
 
-@pytest.mark.parametrize("name, takes_tools", [("gemma3", False), ("llama3_2", True), ("qwen3", True), ("mistral_nemo", True)])
+@pytest.mark.parametrize("name, takes_tools", [("gemma3", False), ("llama3_2", True), ("qwen3", True),
+                                               ("mistral_nemo", True)])
 def test_what_conversations_begin_with(shared, name, takes_tools):
     """Templates of real models; Gemma's knows no system turn by itself."""
-    from gomlx.prefixes import of_messages
+    from gomlx._generation.prefixes import of_messages
     tok = gomlx.Tokenizer.from_file(os.path.join(shared, "data", "tokenizers", name))
     for tools in (None, *[TOOLS] * takes_tools):
-        for messages in ([SYSTEM], [], [SYSTEM, {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}],
+        for messages in ([SYSTEM], [], [SYSTEM, {"role": "user", "content": "Hello"},
+                                        {"role": "assistant", "content": "Hi."}],
                          [{"role": "user", "content": "Hello"}]):
             ids = of_messages(tok, functools.partial(tok.apply_chat_template, tools=tools), messages)
             asks = not messages or messages[-1]["role"] != "user"

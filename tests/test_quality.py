@@ -1,7 +1,7 @@
-"""What the fast path costs: int8 activations, or such as are rounded to bfloat16, and a float16 KV cache against float32
-throughout, on the same weights. One int8 scale per 32 values costs 0.0046 (relative RMS of the logits), 0.00006 (mean KL)
-and 99.6 % (the same first choice) on these models, one per 256 costs 0.0084, 0.00019 and 99.3 %: anything that is lossier
-still is seen."""
+"""What the fast path costs: int8 activations, or such as are rounded to bfloat16, and a float16 KV cache against
+float32 throughout, on the same weights. One int8 scale per 32 values costs 0.0046 (relative RMS of the logits), 0.00006
+(mean KL) and 99.6 % (the same first choice) on these models, one per 256 costs 0.0084, 0.00019 and 99.3 %: anything
+that is lossier still is seen."""
 import os
 
 import numpy as np

@@ -3,9 +3,10 @@ import subprocess
 import sys
 import threading
 
-import gomlx.core as mx
 import numpy as np
 import pytest
+
+import gomlx.core as mx
 
 pytestmark = pytest.mark.isa
 

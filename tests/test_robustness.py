@@ -10,10 +10,11 @@ import threading
 import time
 import warnings
 
-import gomlx
-import gomlx.core as mx
 import pytest
 from checkpoints import random_weights, save_safetensors
+
+import gomlx
+import gomlx.core as mx
 from gomlx import _gomlx
 
 PROMPT = "Once upon a time there was a small boat that wanted to see the whole wide sea. "

@@ -1,5 +1,5 @@
-"""Samplers against their definitions (sampling_reference.py), draws against distributions, and what follows from them in
-a generation: processors, log probabilities, seeds."""
+"""Samplers against their definitions (sampling_reference.py), draws against distributions, and what follows from them
+in a generation: processors, log probabilities, seeds."""
 import math
 import threading
 
@@ -10,7 +10,7 @@ import sampling_reference as reference
 import gomlx
 import gomlx.core
 from gomlx import _gomlx
-from gomlx.sampling import ORDERS, Sampling
+from gomlx._generation.sampling import ORDERS, Sampling
 
 DRAWS = 100_000
 
@@ -403,17 +403,18 @@ def test_several_threads_draw_as_one():
 @pytest.mark.parametrize("options, words", [
     ({"temperature": -1}, "temperature is -1, expected 0 or more"), ({"temperature": math.nan}, "temperature"),
     ({"temperature": math.inf}, "temperature"), ({"top_p": 0}, "top_p is 0, expected more than 0"),
-    ({"top_p": 1.1}, "top_p"), ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"typical_p": 0}, "typical_p"), ({"top_k": -1}, "top_k"),
-    ({"top_n_sigma": -1}, "top_n_sigma"), ({"xtc_probability": 2}, "xtc_probability"),
-    ({"xtc_threshold": 0.6}, "xtc_threshold"), ({"dry_multiplier": -1}, "dry_multiplier"), ({"dry_base": 0.5}, "dry_base"),
-    ({"dry_allowed_length": 0}, "dry_allowed_length"), ({"dry_last_n": -2}, "dry_last_n"),
-    ({"penalty_last_n": -2}, "penalty_last_n"), ({"mirostat_tau": -1}, "mirostat_tau"),
-    ({"repetition_penalty": 0}, "repetition_penalty"), ({"frequency_penalty": math.nan}, "frequency_penalty"),
+    ({"top_p": 1.1}, "top_p"), ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"typical_p": 0}, "typical_p"),
+    ({"top_k": -1}, "top_k"), ({"top_n_sigma": -1}, "top_n_sigma"), ({"xtc_probability": 2}, "xtc_probability"),
+    ({"xtc_threshold": 0.6}, "xtc_threshold"), ({"dry_multiplier": -1}, "dry_multiplier"),
+    ({"dry_base": 0.5}, "dry_base"), ({"dry_allowed_length": 0}, "dry_allowed_length"),
+    ({"dry_last_n": -2}, "dry_last_n"), ({"penalty_last_n": -2}, "penalty_last_n"),
+    ({"mirostat_tau": -1}, "mirostat_tau"), ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"frequency_penalty": math.nan}, "frequency_penalty"),
     ({"samplers": "best"}, "samplers is 'best', expected one of transformers"),
     ({"samplers": ["top_k", "sorcery"]}, "no sampler 'sorcery'; there are penalties"),
     ({"samplers": [3]}, "no sampler 3"),
     ({"samplers": ["temperature", "temperature"]}, "twice"),
-    ({"samplers": ["temperature"], "top_k": 5}, "top_k is set, but it is not in the order"),
+    ({"samplers": ["temperature"], "top_k": 5}, "top_k is set, but it is not in the given order"),
     ({"samplers": ["top_k"], "temperature": 0.5}, "temperature is set"),
     ({"samplers": ["temperature"], "presence_penalty": 1}, "penalties is set"),
     ({"samplers": ["mirostat", "temperature"], "mirostat_tau": 3}, "mirostat must be the last"),
@@ -421,7 +422,8 @@ def test_several_threads_draw_as_one():
     ({"logit_bias": {1: math.nan}}, "bias of token 1 is not a number"), ({"suppress_tokens": [-1]}, "suppress_tokens"),
     ({"bad_words": [[1, 4]]}, "bad_words: token id 4"), ({"bad_words": [[]]}, "without a token"),
     ({"seed": -1}, r"seed is -1, expected 0 to 2\*\*64 - 1"), ({"seed": 2**64}, "seed is 18446744073709551616"),
-    ({"ids": [4]}, "token id 4"), ({"ids": [1], "n_prompt": 2}, "a prompt of 2 of the 1"), ({"step": -1}, "step is -1"),
+    ({"ids": [4]}, "token id 4"), ({"ids": [1], "n_prompt": 2}, "n_prompt is 2, expected at most the number of ids, 1"),
+    ({"step": -1}, "step is -1"),
 ])
 def test_what_is_refused(options, words):
     with pytest.raises(ValueError, match=words):

@@ -6,7 +6,7 @@ import pytest
 
 import gomlx
 import gomlx.core as mx
-from gomlx.scoring import stated_pooling
+from gomlx._generation.scoring import stated_pooling
 
 PROMPTS = ["Once upon a time", "The cat", "Tom went to the", "One day, a little girl named Lily found a", "A"]
 
@@ -137,7 +137,7 @@ def test_wrong_arguments(model):
     for labels in ("yes", [], ["a", "a"], [""]):
         with pytest.raises(TypeError if labels == "yes" else ValueError, match="labels"):
             model.classify(["a"], labels=labels)
-    with pytest.raises(ValueError, match="no room for a label"):
+    with pytest.raises(ValueError, match="too few positions for a label"):
         model.classify([[20] * 2040], labels=[" one of the many days that they had in the forest"])
     with pytest.raises(ValueError, match="pooling is 'max'"):
         model.embed("a", pooling="max")

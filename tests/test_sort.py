@@ -189,7 +189,8 @@ def test_scans(name, reverse, inclusive):
                 r.uniform(0.5, 1.5, shape) ** (0.01 if name == "cumprod" else 1)
             if name == "logcumsumexp":
                 n = n * 20 - 10
-            a = mx.array(n, dtype=mx.float64) if dtype == "float64" else mx.array(n.astype(np.float32)).astype(getattr(mx, dtype))
+            a = (mx.array(n, dtype=mx.float64) if dtype == "float64"
+                 else mx.array(n.astype(np.float32)).astype(getattr(mx, dtype)))
             n = numbers(a)
             n = n if dtype != "bfloat16" else n.astype(np.float32)
             got = getattr(mx, name)(a, axis=axis, reverse=reverse, inclusive=inclusive)
@@ -229,17 +230,20 @@ def walk(name, n, seed):
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 @pytest.mark.parametrize("n", [4, 8, 17, 40, 2047, 2049, 4200, 300_000])
 def test_scans_whose_prefixes_are_finite(name, n):
-    """However far the sums and products of parts of a row are out of range: rows, columns, and blocks on all threads."""
+    """However far the sums and products of parts of a row are out of range: rows, columns, and blocks on all
+    threads."""
     x = walk(name, n, 1)
     want = getattr(np, name)(x.astype(np.longdouble))
     assert np.isfinite(want.astype(np.float32)).all()
     forms = {"row": (mx.array(x), {}, 0), "reverse": (mx.array(x[::-1].copy()), {"reverse": True}, 0)}
     if n < 5000:
-        forms |= {"rows": (mx.array(np.tile(x, (9, 1))), {"axis": 1}, 4), "columns": (mx.array(np.tile(x[:, None], 19)), {"axis": 0}, 5)}
+        forms |= {"rows": (mx.array(np.tile(x, (9, 1))), {"axis": 1}, 4),
+                  "columns": (mx.array(np.tile(x[:, None], 19)), {"axis": 0}, 5)}
     for form, (a, options, pick) in forms.items():
         for inclusive in (True, False):
             got = np.array(getattr(mx, name)(a, inclusive=inclusive, **options)).astype("d")
-            got = got[::-1] if form == "reverse" else got[pick] if form == "rows" else got[:, pick] if form == "columns" else got
+            got = (got[::-1] if form == "reverse" else got[pick] if form == "rows"
+                   else got[:, pick] if form == "columns" else got)
             got, wanted = (got, want) if inclusive else (got[1:], want[:-1])
             np.testing.assert_allclose(got, wanted.astype("d"), rtol=3e-7 * n if name == "cumprod" else 0,
                                        atol=1e32 * n**0.5 if name == "cumsum" else 0, err_msg=form)

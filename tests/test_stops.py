@@ -6,7 +6,7 @@ import random
 import pytest
 
 import gomlx
-from gomlx import defaults
+from gomlx._generation import defaults
 
 PROMPT = [50, 60, 70]
 TEXT = ("Once upon a time, a dög named 你好 ran ... ran ran away!\n\nThe end? aabaabaac ababab. 🐶🐶🐱 é e\u0301 naïve "
@@ -186,8 +186,9 @@ def test_lists_in_generation_config():
     ("top_k", -3, "0 .off. or more"), ("top_k", 1.5, "a whole number"), ("top_k", "40", "a whole number"),
     ("min_p", 2, "0 to 1"), ("typical_p", -0.1, "more than 0"), ("repetition_penalty", 0, "more than 0"),
     ("do_sample", "yes", "true or false"), ("do_sample", 1, "true or false"), ("suppress_tokens", [2048], "below 2048"),
-    ("suppress_tokens", {}, "token ids"), ("bad_words_ids", [[5, 2048]], "below 2048"), ("bad_words_ids", "ab", "token ids"),
-    ("eos_token_id", "x", "a token id or a list"), ("eos_token_id", [1, "x"], "a token id"), ("eos_token_id", 1.0, "a token id"),
+    ("suppress_tokens", {}, "token ids"), ("bad_words_ids", [[5, 2048]], "below 2048"),
+    ("bad_words_ids", "ab", "token ids"), ("eos_token_id", "x", "a token id or a list"),
+    ("eos_token_id", [1, "x"], "a token id"), ("eos_token_id", 1.0, "a token id"),
     ("eos_token_id", False, "a token id"), ("eos_token_id", {"a": 1}, "a token id"),
 ])
 def test_what_cannot_be_used_of_generation_config_fails_when_it_is_loaded(shared, tmp_path, key, value, words):

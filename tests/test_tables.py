@@ -10,7 +10,8 @@ import pytest
 
 import gomlx.core as mx
 
-DTYPES = [mx.bool_, mx.int8, mx.int16, mx.int32, mx.int64, mx.uint8, mx.uint16, mx.uint32, mx.uint64, mx.float32, mx.float64]
+DTYPES = [mx.bool_, mx.int8, mx.int16, mx.int32, mx.int64, mx.uint8, mx.uint16, mx.uint32, mx.uint64, mx.float32,
+          mx.float64]
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,8 @@ def test_a_table(pandas, polars, shape, dtype):
 
 def test_views_and_what_is_not_evaluated_yet(polars):
     a = mx.arange(60).reshape(6, 10)
-    for made in (a.T, a[::2, 1::3], a[:, ::-1], mx.broadcast_to(mx.array([1, 2]), (4, 2)), a + 1, a[3], a[:, 4], a[::-1, 2],
-                 mx.broadcast_to(mx.array(True), (17,)), mx.array(5).reshape(1, 1)):
+    for made in (a.T, a[::2, 1::3], a[:, ::-1], mx.broadcast_to(mx.array([1, 2]), (4, 2)), a + 1, a[3], a[:, 4],
+                 a[::-1, 2], mx.broadcast_to(mx.array(True), (17,)), mx.array(5).reshape(1, 1)):
         frame = polars.DataFrame(made) if made.ndim == 2 else polars.Series(made)
         assert np.array_equal(frame.to_numpy(), np.asarray(made))
     odd = mx.array([float("nan"), float("-inf"), -0.0])
@@ -67,8 +68,8 @@ def test_views_and_what_is_not_evaluated_yet(polars):
 def test_large_ones_in_every_layout(polars, dtype):
     """Several of the pieces that tables are copied in, and the last a part of one."""
     a = values((3000, 301), dtype)
-    for made in (a, a.T, a[::-1, ::2], a[::3], mx.broadcast_to(a[:1], (5000, 301)), a[:, :1], a.reshape(-1)[5:], a[:, 7],
-                 mx.broadcast_to(a[0, 0], (100_000,))):
+    for made in (a, a.T, a[::-1, ::2], a[::3], mx.broadcast_to(a[:1], (5000, 301)), a[:, :1], a.reshape(-1)[5:],
+                 a[:, 7], mx.broadcast_to(a[0, 0], (100_000,))):
         frame = polars.DataFrame(made) if made.ndim == 2 else polars.Series(made)
         assert np.array_equal(frame.to_numpy(), np.asarray(made))
 
@@ -113,7 +114,8 @@ def test_a_table_is_a_copy(polars):
 
 
 def test_what_arrow_has_not(polars):
-    for a, error, words in ((mx.ones(3, mx.bfloat16), BufferError, "no bfloat16: astype"), (mx.array([1 + 2j]), BufferError, "complex64"),
+    for a, error, words in ((mx.ones(3, mx.bfloat16), BufferError, "no bfloat16: astype"),
+                            (mx.array([1 + 2j]), BufferError, "complex64"),
                             (mx.array(3), ValueError, "0 axes"), (mx.ones((2, 2, 2)), ValueError, "3 axes")):
         with pytest.raises(error, match=words):
             a.__arrow_c_array__()

@@ -5,10 +5,9 @@ import pathlib
 import struct
 
 import pytest
+from test_tokenizer import bpe, load, streamed, vectors
 
 import gomlx
-
-from test_tokenizer import bpe, load, streamed, vectors
 
 ERRORS = (gomlx.Error,)
 GOLDEN = pathlib.Path(__file__).parent / "golden"

@@ -245,7 +245,8 @@ def test_padding_of_batches_against_the_library():
 
 
 def test_equal_paths_of_unigram_against_the_library():
-    """Scores are numbers as the library reads them, not always the nearest doubles: a last bit decides between paths."""
+    """Scores are numbers as the library reads them, not always the nearest doubles: a last bit decides between
+    paths."""
     tokenizers = pytest.importorskip("tokenizers")
     rng = random.Random(4)
     for _ in range(60):

@@ -43,7 +43,7 @@ def test_unigram_ties_stay_with_the_first_found(tmp_path):
 
 def test_unigram_bytes(tmp_path):
     tokens = ["<unk>", "a", *sorted(BYTES)]
-    tok = load(tmp_path, model=unigram({t: -1.0 for t in tokens}, unk_id=0, byte_fallback=True))
+    tok = load(tmp_path, model=unigram(dict.fromkeys(tokens, -1.0), unk_id=0, byte_fallback=True))
     assert tok.encode("aé") == [1, 2 + 0xC3, 2 + 0xA9]
     some = load(tmp_path, model=unigram({t: -1.0 for t in tokens if t != "<0xA9>"}, unk_id=0, byte_fallback=True))
     assert some.encode("aé") == [1, 0]
@@ -467,7 +467,8 @@ def test_random_text_against_sentencepiece(kind, rule, options, tmp_path):
     rng, model = random.Random(kind), io.BytesIO()
     words = ["the", "of", "hello", "world", "naïve", "日本語", "한국어", "Привет", "1234", "x=y+z;", "don't", "ﬁne",
              "Ａｂｃ"]
-    lines = [" ".join(rng.choice(words) + rng.choice(["", "", rng.choice(words)]) for _ in range(8)) for _ in range(500)]
+    lines = [" ".join(rng.choice(words) + rng.choice(["", "", rng.choice(words)]) for _ in range(8))
+             for _ in range(500)]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=model, vocab_size=500 if options.get("byte_fallback") else 150,
         model_type=kind, normalization_rule_name=rule, hard_vocab_limit=False, minloglevel=2, **options)
@@ -572,7 +573,8 @@ def test_gguf_pre_types_against_the_library(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     rng, alphabet = random.Random(5), list(byte_alphabet().values())
     data = vectors("gguf_pre_types")["pre"]
-    more = ["IMGIMGABZ", "<sentinel:12>", "12345678", " 1 22 333 4444", "a.b,c", "Ünï Cödé", "中文字 한국", "don't DON'T"]
+    more = ["IMGIMGABZ", "<sentinel:12>", "12345678", " 1 22 333 4444", "a.b,c", "Ünï Cödé", "中文字 한국",
+            "don't DON'T"]
     texts = [random_text(rng, more) for _ in range(300)]
     texts = [tokenizers.normalizers.NFC().normalize_str(text) for text in texts]
     tokens, merges = byte_pairs(rng, texts, alphabet)

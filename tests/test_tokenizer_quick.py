@@ -1,6 +1,6 @@
-"""The quick way to ids (csrc/text/fast/quick.c) gives what the general way gives, under the chosen instruction set. A group
-around a pattern makes it one that has no scanner, which takes the general way; of SentencePiece's words, an Encoding
-takes it."""
+"""The quick way to ids (csrc/text/fast/quick.c) gives what the general way gives, under the chosen instruction set. A
+group around a pattern makes it one that has no scanner, which takes the general way; of SentencePiece's words, an
+Encoding takes it."""
 import json
 import random
 

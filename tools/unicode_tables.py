@@ -68,7 +68,7 @@ def classes(facts, check):
 
 def nfc_check(nfc):
     """Characters that a text in NFC may lack: without any of them it is in NFC already."""
-    decomposition = dict((c, parts) for c, parts in nfc["canonical_decomposition"])
+    decomposition = dict(nfc["canonical_decomposition"])
     composed = {c for _, _, c in nfc["composition"]}
     check = {c for c, _ in nfc["ccc"]} | {second for _, second, _ in nfc["composition"]} | members(HANGUL_SECOND)
     return check | {c for c in decomposition if c not in composed}

@@ -2,6 +2,7 @@
 #include "core/array.h"
 #include <stdio.h>
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
 #include "core/graph.h"
 #include "core/queue.h"
@@ -404,15 +405,9 @@ void gm_scope_close(gm_scope *s) {
 gm_array *array_own(gm_scope *s, gm_array *a) {
     if (!a)
         return NULL;
-    if (s->count == s->capacity) {
-        size_t capacity = s->capacity ? s->capacity * 2 : 16;
-        gm_array **items = memory_resize(s->items, capacity * sizeof *items);
-        if (!items) {
-            gm_release(a);
-            return NULL;
-        }
-        s->items = items;
-        s->capacity = capacity;
+    if (grow_array(&s->items, s->count, &s->capacity, 1, sizeof *s->items) != GM_OK) {
+        gm_release(a);
+        return NULL;
     }
     return s->items[s->count++] = a;
 }
@@ -427,8 +422,7 @@ gm_array *gm_array_from(gm_scope *s, gm_dtype type, int ndim, const int64_t *sha
     return a;
 }
 
-gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape, const int64_t *strides,
-                        const void *data, void (*release)(void *), void *payload) {
+gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape, gm_foreign memory) {
     gm_spec spec = {.dtype = type, .ndim = ndim};
     if (ndim > GM_MAX_NDIM)
         return gm_fail(GM_EVALUE, "%d dimensions: at most %d are supported", ndim, GM_MAX_NDIM), NULL;
@@ -436,15 +430,15 @@ gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *sha
         spec.shape[i] = shape[i];
     if (check_spec(&spec) != GM_OK)
         return NULL;
-    gm_buffer *buf = buffer_foreign((void *)(uintptr_t)data, 0, NULL, payload);
+    gm_buffer *buf = buffer_foreign((void *)(uintptr_t)memory.data, 0, NULL, memory.payload);
     if (!buf)
         return NULL;
     gm_array *a = array_data(s, &spec, buf, 0);
-    if (a && strides)
+    if (a && memory.strides)
         for (int i = 0; i < ndim; i++)
-            a->strides[i] = strides[i];
+            a->strides[i] = memory.strides[i];
     if (a)
-        buf->release = release;   /* from here on ours to call */
+        buf->release = memory.release;   /* from here on ours to call */
     buffer_release(buf);
     return a;
 }

@@ -5,7 +5,7 @@
  *      is evaluated while its own trace is under way (core/trace.h) keeps its inputs: the gradient walks them.
  *  (3) refs are atomic; a node's memory is one block: header, in[], extra[], shape, strides, param.
  *  (4) An op of several outputs is one node whose value is output 0; the others are stored in extra[] and read through
- *      nodes of pick_op. Who evaluates it fills array_output(node, k) for every k. */
+ *      nodes of pick_op. Its .eval fills array_output(node, k) for every k. */
 #ifndef GOMLX_CORE_ARRAY_H
 #define GOMLX_CORE_ARRAY_H
 #include <stdatomic.h>
@@ -67,7 +67,7 @@ struct gm_op {
     bool (*is_fixed)(const void *param);   /* whether `fixed` is said of nodes with these parameters; NULL: of all */
     size_t param_size;
     const gm_field *fields;
-    /* Shapes and dtypes: the only place where such an error arises. Inputs may be GM_NONE where the op allows. out has
+    /* Shapes and dtypes: nowhere else does such an error arise. Inputs may be GM_NONE where the op allows. out has
      * n_out specs. */
     gm_status (*infer)(gm_array *const *in, int n_in, const void *param, gm_spec *out);
     /* Takes memory for the outputs (array_alloc, array_share, ...) and launches kernels. */

@@ -1,4 +1,4 @@
-/* buffer.c - the caching allocator behind buffers. Invariants in buffer.h. */
+/* buffer.c - the caching allocator of buffers. Invariants in buffer.h. */
 #include "core/buffer.h"
 #include <pthread.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define ALIGNMENT 64
 /* From MAPPED_BYTES on a block is a mapping of its own: freed, it is the system's again; from HUGE_BYTES on transparent
- * huge pages are asked for. */
+ * huge pages are requested. */
 #define MAPPED_BYTES ((size_t)1 << 20)
 #define HUGE_BYTES ((size_t)4 << 20)
 #define N_BINS 64
@@ -144,7 +144,7 @@ gm_buffer *buffer_new(size_t bytes) {
         return NULL;
     gm_buffer *b = take_cached(size);
     if (b) {
-        size_t more = b->bytes - size;       /* what the block has above what was asked for */
+        size_t more = b->bytes - size;       /* what the block has above what was requested */
         raise_peak(atomic_fetch_add(&pool.active, more) + more);
         atomic_store(&b->refs, 1);
         b->mark = 0;

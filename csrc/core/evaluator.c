@@ -1,6 +1,6 @@
 /* evaluator.c - asynchronous evaluation: one thread that evaluates what it is handed, in order.
  *  (1) A job holds references to its arrays until it is done.
- *  (2) A job that fails leaves its arrays without values: who needs one gets the error, and so does the next who
+ *  (2) A job that fails leaves its arrays without values: a caller that needs one gets the error, and so does the next that
  *      synchronizes, for the first job that failed.
  *  (3) The thread sleeps between jobs and is never joined. A forked child has none, and starts its own. */
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "core/array.h"
 
-#define MOST_JOBS 8            /* who hands in more waits: memory stays bounded when nothing is ever awaited */
+#define MOST_JOBS 8            /* a caller that hands in more waits: memory stays bounded when nothing is ever awaited */
 
 typedef struct job {
     struct job *next;

@@ -1,9 +1,9 @@
 /* graph.c - ordering nodes and evaluating them.
  *  (1) A node is evaluated at most once; its inputs are dropped right after it was recorded; nothing recurses.
  *  (2) buf, in[] and strides of nodes change only under the run lock, which is held by one thread at a time.
- *  (3) Nothing here calls Python; who waits for the run lock has released the GIL.
+ *  (3) Nothing here calls Python; a thread that waits for the run lock has released the GIL.
  *  (4) A node is visible as evaluated when its batch has run: tickets are numbers of recorded nodes, published batch by
- *      batch. A node that dies before its batch has ended is freed then: whoever ends a batch may look at all of it.
+ *      batch. A node that dies before its batch has ended is freed then: the thread that ends a batch may look at all of it.
  *  (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small.
  *  (6) A batch that fails or is cancelled takes no value that it did compute. Of the others, nodes without inputs are
  *      as if they had never been recorded; the rest has lost its inputs, and keeps the cause in place of a value.
@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
+#include "base/grow.h"
 #include "base/memory.h"
 #include "base/team.h"
 #include "core/trace.h"
@@ -40,7 +41,7 @@ static struct {
     /* the run lock */
     pthread_mutex_t mutex;
     pthread_cond_t released;
-    bool held, reserved;            /* reserved: free, but for one of those who wait */
+    bool held, reserved;            /* reserved: free, but for one of the waiting threads */
     int waiting;
     pthread_t owner;
     pthread_mutex_t recording;      /* fork takes it too: nodes and queues are never copied half changed */
@@ -181,8 +182,9 @@ gm_status gm_init(void) {
 }
 
 const gm_kernels *engine_kernels(void) { return engine.kernels; }
+gm_host_loops engine_host_loops(void) { return kernels_host_loops(engine.kernels); }
 int engine_threads(void) { return atomic_load(&engine.threads); }
-const char *gm_isa(void) { return engine.kernels ? engine.kernels->isa : NULL; }
+const char *gm_isa(void) { return engine.kernels ? kernels_isa(engine.kernels) : NULL; }
 const char *gm_isa_reason(void) { return kernels_reason(); }
 bool gm_multiplies_bfloat16(void) { return engine.kernels && contracts_cpu.multiplies_bf16(engine.kernels); }
 int gm_default_threads(void) { return team_default_threads(); }
@@ -208,7 +210,7 @@ static struct timespec time_in(int ms) {
     return until;
 }
 
-/* Until the lock is free, or reserved for who waits; under the mutex. */
+/* Until the lock is free, or reserved for a waiting thread; under the mutex. */
 static gm_status await_run(int slice_ms) {
     const struct timespec until = time_in(slice_ms < 0 ? 0 : slice_ms);
     gm_status status = GM_OK;
@@ -268,26 +270,12 @@ static gm_status check_failed(const gm_array *a) {
 }
 
 /* ---- order ---- */
-static gm_status reserve(void **items, size_t *capacity, size_t count, size_t item) {
-    if (count < *capacity)
-        return GM_OK;
-    size_t n = *capacity ? *capacity * 2 : 256;
-    while (n <= count)
-        n *= 2;
-    void *p = memory_resize(*items, n * item);
-    if (!p)
-        return error_code();
-    *items = p;
-    *capacity = n;
-    return GM_OK;
-}
-
 /* Nodes below root that are not evaluated, inputs before readers, appended to engine.order. */
 static gm_status order_from(gm_array *root, size_t *n_order) {
     size_t depth = 0;
     if (root->mark == engine.epoch || atomic_load(&root->ticket))
         return check_failed(root);
-    GM_TRY(reserve((void **)&engine.stack, &engine.stack_capacity, depth, sizeof *engine.stack));
+    GM_TRY(grow_array(&engine.stack, depth, &engine.stack_capacity, 1, sizeof *engine.stack));
     root->mark = engine.epoch;
     engine.stack[depth++] = (frame){root, 0};
     while (depth) {
@@ -303,11 +291,11 @@ static gm_status order_from(gm_array *root, size_t *n_order) {
             }
             if (in->mark == engine.epoch)
                 continue;
-            GM_TRY(reserve((void **)&engine.stack, &engine.stack_capacity, depth, sizeof *engine.stack));
+            GM_TRY(grow_array(&engine.stack, depth, &engine.stack_capacity, 1, sizeof *engine.stack));
             in->mark = engine.epoch;
             engine.stack[depth++] = (frame){in, 0};
         } else {
-            GM_TRY(reserve((void **)&engine.order, &engine.order_capacity, *n_order, sizeof *engine.order));
+            GM_TRY(grow_array(&engine.order, *n_order, &engine.order_capacity, 1, sizeof *engine.order));
             engine.order[(*n_order)++] = node;
             depth--;
         }
@@ -317,7 +305,7 @@ static gm_status order_from(gm_array *root, size_t *n_order) {
 
 /* ---- recording ---- */
 /* Whether memory that is about to lose an input is now the node's alone: donated to it, or seen by it as a view. */
-static bool passes_on(const gm_array *node, const gm_buffer *buf) {
+static bool node_reuses_buffer(const gm_array *node, const gm_buffer *buf) {
     if (!buf || atomic_load(&buf->refs) != 2)
         return false;
     for (int k = 0; k < 1 + node->n_extra; k++)
@@ -336,7 +324,7 @@ static void drop_input(gm_queue *q, const gm_array *node, gm_array *in) {
         if (last) {
             gm_buffer *buf = o->buf;
             o->buf = NULL;
-            if (passes_on(node, buf))
+            if (node_reuses_buffer(node, buf))
                 buffer_release(buf);           /* held by the queue it could not be donated further */
             else
                 queue_drop(q, buf);
@@ -387,7 +375,7 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
     size_t buffers = (size_t)node->n_in + node->n_extra + 2;
     for (int i = 0; i < node->n_in; i++)
         buffers += node->in[i]->n_extra;
-    GM_TRY(queue_room(q, buffers));
+    GM_TRY(queue_reserve(q, buffers));
     for (int i = 0; i < node->n_in; i++)
         GM_TRY(queue_reads(q, node->in[i]->buf));
     if (keep_inputs)
@@ -420,7 +408,7 @@ static gm_status record_next(gm_run *run) {
     gm_array *node = engine.order[run->at];
     const size_t i = run->at - run->begin;
     uint64_t own;
-    GM_TRY(reserve((void **)&engine.needs, &engine.needs_capacity, i, sizeof *engine.needs));
+    GM_TRY(grow_array(&engine.needs, i, &engine.needs_capacity, 1, sizeof *engine.needs));
     const uint64_t inputs = input_flags(node, run);
     run->sources |= node->op->n_in == 0 && node->op->drop;
     GM_TRY(record(node, engine.queue, engine.ticket, run->tracing && node->trace, &own));
@@ -462,13 +450,12 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
         return GM_OK;
     GM_TRY(run_lock(slice_ms));
     gm_run *run = &engine.run;
-    gm_status status = GM_OK;
+    gm_status status;
     end_abandoned();
     run->n_roots = run->n_order = run->at = run->begin = 0;
     run->executing = run->sources = false;
     run->failure = GM_OK;
-    if (count > 0)
-        status = reserve((void **)&run->roots, &run->roots_capacity, count - 1, sizeof *run->roots);
+    status = grow_array(&run->roots, 0, &run->roots_capacity, count, sizeof *run->roots);
     if (status == GM_OK && !engine.queue && !(engine.queue = queue_new()))
         status = error_code();
     if (status == GM_OK && !engine.spare)
@@ -622,7 +609,7 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     for (size_t i = 0; i < n_order && status == GM_OK; i++)
         status = record(engine.order[i], p->queue, 1, false, &flags);
     if (status == GM_OK)
-        status = queue_room(p->queue, count);
+        status = queue_reserve(p->queue, count);
     for (size_t i = 0; i < count && status == GM_OK; i++)
         queue_hold(p->queue, roots[i]->buf);
     for (size_t i = 0; i < n_inputs; i++)

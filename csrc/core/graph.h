@@ -2,6 +2,7 @@
 #ifndef GOMLX_CORE_GRAPH_H
 #define GOMLX_CORE_GRAPH_H
 #include "core/queue.h"
+#include "host.h"
 
 /* The run lock: one evaluation at a time, threads that wait for it before those that come. Waits at most slice_ms (< 0:
  * for ever); GM_AGAIN when another thread has it. Taking it again on the thread that has it is GM_ESTATE. */
@@ -21,4 +22,5 @@ void plan_free(gm_plan *p);
 gm_queue *plan_queue(gm_plan *p);
 int engine_threads(void);
 const gm_kernels *engine_kernels(void);                /* NULL before gm_init */
+gm_host_loops engine_host_loops(void);
 #endif

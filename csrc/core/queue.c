@@ -80,7 +80,6 @@ void queue_free(gm_queue *q) {
 }
 
 gm_recorder *queue_recorder(gm_queue *q) { return &q->recorder; }
-const gm_kernels *queue_kernels(const gm_queue *q) { return q->recorder.kernels; }
 
 int64_t queue_length(const gm_queue *q) { return q->count; }
 

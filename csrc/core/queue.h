@@ -13,7 +13,6 @@
 gm_queue *queue_new(void);
 void queue_free(gm_queue *q);                 /* returns what it holds to the allocator */
 void queue_reset(gm_queue *q);                /* forgets launches, keeps its own memory; not while running */
-const gm_kernels *queue_kernels(const gm_queue *q);
 int64_t queue_length(const gm_queue *q);      /* launches */
 
 /* Memory that lives as long as the recorded launches; for arguments. NULL with GM_ENOMEM. */
@@ -48,8 +47,8 @@ gm_status queue_reads(gm_queue *q, gm_buffer *b);
  * such node on. */
 uint64_t queue_end_node(gm_queue *q);
 void queue_work(gm_queue *q, uint8_t work);            /* of the launches that follow */
-/* Makes place for `buffers` drops and holds, which then cannot fail. */
-gm_status queue_room(gm_queue *q, size_t buffers);
+/* Reserves capacity for `buffers` drops and holds, which then cannot fail. */
+gm_status queue_reserve(gm_queue *q, size_t buffers);
 gm_buffer *queue_take(gm_queue *q, size_t bytes);      /* a buffer in stream order: from those that died here, or new */
 void queue_drop(gm_queue *q, gm_buffer *b);            /* the recording's reference to b ends here, in stream order */
 void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the launches have run */
@@ -67,5 +66,5 @@ uint64_t queue_raised(const gm_queue *q);               /* the bits of the flags
 void queue_cancel(gm_queue *q);                         /* the rest is skipped; still step to its end */
 void queue_finish(gm_queue *q);
 int64_t clock_ns(void);                                 /* monotonic */
-int64_t coarse_clock_ns(void);                          /* behind clock_ns by a tick at most, and cheaper */
+int64_t coarse_clock_ns(void);                          /* at most a tick later than clock_ns, and cheaper */
 #endif

@@ -63,7 +63,7 @@ static bool is_exhausted(const launch *l) {
     return atomic_load_explicit(&l->next, memory_order_relaxed) >= l->pieces;
 }
 
-/* One thread's time in a run, where somebody asks for it. */
+/* One thread's time in a run, while it is profiled. */
 typedef struct { bool on; int64_t mark, wait, work[GM_WORK_CLASSES]; } stopwatch;
 
 /* The time since the last lap goes to *ns. */
@@ -222,7 +222,7 @@ static void join_stages(gm_queue *q) {
     q->last_stage -= joined;
 }
 
-/* Each gate's count of pieces. queue_launch made the place. */
+/* Each gate's count of pieces. queue_launch has made the capacity. */
 static void close_gates(gm_queue *q) {
     memset(q->gates, 0, ((size_t)q->last_stage + 1) * sizeof *q->gates);
     for (int64_t i = 0; i < q->count; i++) {

@@ -48,7 +48,7 @@ void queue_drop(gm_queue *q, gm_buffer *b) {
         forget_held(q, b);
     }
     if (atomic_load(&b->refs) == 1 && b->kind == BUFFER_OWNED && atomic_load(&b->pins) == 0) {
-        q->free_[q->n_free++] = b;             /* queue_room made the place */
+        q->free_[q->n_free++] = b;             /* queue_reserve has made the capacity */
         return;
     }
     queue_hold(q, b);
@@ -62,15 +62,15 @@ void queue_hold(gm_queue *q, gm_buffer *b) {
     q->held[q->n_held++] = buffer_retain(b);
 }
 
-gm_status queue_room(gm_queue *q, size_t buffers) {
-    q->room = buffers;
+gm_status queue_reserve(gm_queue *q, size_t buffers) {
+    q->reserved = buffers;
     GM_TRY(grow_array(&q->free_, q->n_free, &q->cap_free, q->n_scratch + buffers, sizeof *q->free_));
     return grow_array(&q->held, q->n_held, &q->cap_held, q->n_scratch + buffers, sizeof *q->held);
 }
 
 void *queue_scratch(gm_queue *q, size_t bytes) {
     if (grow_array(&q->scratch, q->n_scratch, &q->cap_scratch, 1, sizeof *q->scratch) != GM_OK ||
-        queue_room(q, q->room + 1) != GM_OK)
+        queue_reserve(q, q->reserved + 1) != GM_OK)
         return NULL;
     gm_buffer *b = queue_take(q, bytes);
     if (!b)

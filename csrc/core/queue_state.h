@@ -14,7 +14,7 @@ typedef struct {
     _Atomic uint32_t next;      /* the first piece that nobody has taken */
     uint32_t stage;             /* of this run: begins when all pieces of the stage before are done */
     bool barrier;               /* what was launched before must be done before this one begins */
-    bool closing;               /* of this run: whoever does the last piece of the stage does this too */
+    bool closing;               /* of this run: the thread that does the last piece of the stage does this too */
     bool solo;                  /* runs on one thread alone: thread 0 unless it is closing */
     bool ftz;
     uint8_t work;               /* a gm_work */
@@ -58,7 +58,7 @@ struct gm_queue {
     uint8_t work;               /* of the node at hand */
     /* memory in stream order */
     gm_buffer **free_, **held, **scratch;
-    size_t n_free, n_held, n_scratch, cap_free, cap_held, cap_scratch, room;
+    size_t n_free, n_held, n_scratch, cap_free, cap_held, cap_scratch, reserved;
     uint64_t epoch;
     /* running */
     team_gate *gates;           /* one for each stage: open when all its pieces are done */

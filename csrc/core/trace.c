@@ -10,7 +10,7 @@ int trace_depth(void) { return depth; }
 bool trace_shapeless(const gm_array *x) { return shapeless > 0 && x->trace; }
 void gm_trace_enter(void) { depth++; }
 
-/* Outside of all traces the numbers may begin again: who walks back from later inputs then looks at more nodes than it
+/* Outside of all traces the numbers may begin again: a walk back from later inputs then looks at more nodes than it
  * needs, no more. */
 void gm_trace_leave(void) {
     if (--depth == 0)

@@ -132,7 +132,7 @@ static gm_status load_eval(gm_array *out, gm_queue *q) {
     if (!failed)
         return error_code();
     snprintf(message, message_bytes, "load: %s could not be read to the end of an array", source->name);
-    GM_TRY(queue_room(q, 4));
+    GM_TRY(queue_reserve(q, 4));
     queue_hold(q, source->shared);
     GM_TRY(array_alloc(out, q));
     if (!out->size)

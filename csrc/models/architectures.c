@@ -14,7 +14,7 @@ static const gm_architecture *const architectures[] = {
 /* The weights of every model besides its tables. */
 static const gm_weight_field common[] = {
     {FIELD_LINEAR, 0, "embed_tokens", "token_embd", DIM_VOCAB, DIM_HIDDEN, 0, 0},
-    {FIELD_VECTOR, 0, "norm.weight", "output_norm.weight", DIM_HIDDEN, DIM_ONE, 0, FIELD_CENTRED},
+    {FIELD_VECTOR, 0, "norm.weight", "output_norm.weight", DIM_HIDDEN, DIM_ONE, 0, FIELD_ONE_PLUS_WEIGHT},
     {0},
 };
 static const gm_weight_field head[] = {
@@ -35,10 +35,10 @@ static bool add_names(cJSON *o, const char *key, const char *prefix, const char 
     return ok;
 }
 
-static bool add_fields(cJSON *list, const char *prefix, const gm_weight_field *fields, bool centred) {
+static bool add_fields(cJSON *list, const char *prefix, const gm_weight_field *fields, bool one_plus_weight) {
     static const char *const kinds[] = {"linear", "vector", "matrix", "experts"};
     static const struct { uint32_t flag; const char *name; } flags[] = {
-        {FIELD_PERMUTED, "permuted"}, {FIELD_CENTRED, "centred"}, {FIELD_INTERLEAVED, "interleaved"},
+        {FIELD_PERMUTED, "permuted"}, {FIELD_ONE_PLUS_WEIGHT, "centred"}, {FIELD_INTERLEAVED, "interleaved"},
         {FIELD_FUSED, "fused"}, {FIELD_GGUF_FUSED, "gguf_fused"}};
     bool ok = true;
     for (const gm_weight_field *f = fields; f && f->name && ok; f++) {
@@ -48,7 +48,8 @@ static bool add_fields(cJSON *list, const char *prefix, const gm_weight_field *f
              cJSON_AddBoolToObject(o, "recurrent", f->when & HAS_LINEAR);
         for (size_t i = 0; i < sizeof flags / sizeof *flags && ok; i++)
             ok = cJSON_AddBoolToObject(o, flags[i].name,
-                                       (f->flags & flags[i].flag) && (centred || flags[i].flag != FIELD_CENTRED));
+                                       (f->flags & flags[i].flag) &&
+                                           (one_plus_weight || flags[i].flag != FIELD_ONE_PLUS_WEIGHT));
     }
     return ok;
 }
@@ -88,8 +89,9 @@ static bool add_architecture(cJSON *all, const gm_architecture *a, const config_
         ok = !texts[i].text || cJSON_AddStringToObject(o, texts[i].key, texts[i].text);
     cJSON *own = ok ? cJSON_AddArrayToObject(o, "globals") : NULL;
     cJSON *layer = own ? cJSON_AddArrayToObject(o, "layer") : NULL;
-    return layer && add_fields(own, "model.", common, heard->centred) && add_fields(own, "", head, false) &&
-           add_fields(own, "model.", a->globals, heard->centred) && add_fields(layer, "", a->fields, heard->centred);
+    return layer && add_fields(own, "model.", common, heard->one_plus_weight) && add_fields(own, "", head, false) &&
+           add_fields(own, "model.", a->globals, heard->one_plus_weight) &&
+           add_fields(layer, "", a->fields, heard->one_plus_weight);
 }
 
 gm_status gm_architectures(char **json) {

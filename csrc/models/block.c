@@ -5,7 +5,7 @@
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind) {
     int i = kind == LAYER_SLIDING ? ROPE_SLIDING : ROPE_FULL;
     if (!p->angles[i])
-        p->angles[i] = gm_rope_angles(s, p->batch->state->positions, p->model->inv_freq[i], p->model->rope_factor[i]);
+        p->angles[i] = gm_rope_angles(s, p->batch->positions, p->model->inv_freq[i], p->model->rope_factor[i]);
     return p->angles[i];
 }
 
@@ -21,20 +21,33 @@ gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, 
 }
 
 /* Repeats what attention computes inside its op in separate ops, for taps to read. */
-static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, gm_array *q, gm_array *k, gm_array *angles, gm_array *sinks,
-                        const gm_attention_spec *spec) {
+static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, const gm_attention_inputs *in, const gm_attention_spec *spec) {
     const gm_taps *taps = p->batch->taps;
     const int source = p->model->config.layers[i].source, kv_type = p->model->layout.kv_type;
-    q = pass_tap(s, p, i, TAP_Q_ROTATED, taps_rotate(s, q, angles, spec->head_dim));
-    if (k && !array_is_none(k))
-        taps->keys[i] = pass_tap(s, p, i, TAP_K_ROTATED, taps_rotate(s, k, angles, spec->head_dim));
+    gm_array *q = pass_tap(s, p, i, TAP_Q_ROTATED, taps_rotate(s, in->q, in->angles, spec->head_dim));
+    if (in->k && !array_is_none(in->k))
+        taps->keys[i] = pass_tap(s, p, i, TAP_K_ROTATED, taps_rotate(s, in->k, in->angles, spec->head_dim));
     gm_array *keys = taps->keys[source];
     if (keys && (kv_type == GM_FLOAT16 || kv_type == GM_BFLOAT16))      /* as they are in the cache */
         keys = gm_astype(s, gm_astype(s, keys, (gm_dtype)kv_type), GM_FLOAT32);
     if (!taps_has(taps, i, TAP_ATTENTION_WEIGHTS))
         return q && keys;
-    gm_array *weights = taps_weights(s, q, keys, sinks, p->batch->state->positions, spec);
+    gm_array *weights = taps_weights(s, q, keys, in->sinks, p->batch->positions, spec);
     return pass_tap(s, p, i, TAP_ATTENTION_WEIGHTS, weights) != NULL;
+}
+
+/* What attention over caches computes, as ops that have gradients. */
+static gm_array *training_attention(gm_scope *s, gm_pass *p, int64_t i, const gm_attention_inputs *in,
+                                    const gm_attention_spec *spec) {
+    const int source = p->model->config.layers[i].source;
+    gm_training_rows *t = p->batch->training;
+    if (!array_is_none(in->k)) {
+        t->keys[i] = gm_rotate_rows(s, in->k, in->angles, spec->head_dim);
+        t->values[i] = in->v;
+    }
+    const gm_attention_inputs rotated = {gm_rotate_rows(s, in->q, in->angles, spec->head_dim), t->keys[source],
+                                         t->values[source], GM_NONE, in->sinks};
+    return gm_sequence_attention(s, &rotated, t->starts, spec);
 }
 
 gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
@@ -60,9 +73,11 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
         .window = (int)p->model->layout.slots[l->slot].window, .scale = (float)c->attention_scale,
         .softcap = (float)c->attention_softcap};
     gm_array *angles = pass_angles(s, p, l->kind), *sinks = w->sinks ? w->sinks : GM_NONE;
-    if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, q, k, angles, sinks, &spec))
+    const gm_attention_inputs in = {q, k, v, angles, sinks};
+    if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, &in, &spec))
         return NULL;
-    gm_array *mixed = gm_cached_attention(s, q, k, v, angles, sinks, p->batch->state, &spec);
+    gm_array *mixed = p->batch->training ? training_attention(s, p, i, &in, &spec)
+                                         : gm_cached_attention(s, &in, p->batch->state, &spec);
     return pass_tap(s, p, i, TAP_ATTENTION, mixed);
 }
 
@@ -92,7 +107,7 @@ gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, g
 }
 
 gm_array *embed_tokens(gm_scope *s, gm_pass *p) {
-    gm_array *x = linear_embed(s, &p->model->embedding, p->batch->state->tokens, (float)p->model->config.embedding_scale);
+    gm_array *x = linear_embed(s, &p->model->embedding, p->batch->tokens, (float)p->model->config.embedding_scale);
     return pass_tap(s, p, -1, TAP_EMBEDDING, x);
 }
 
@@ -107,7 +122,7 @@ gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden) {
         return x;
     if (p->batch->logit_rows) {
         x = gm_take(s, x, p->batch->logit_rows, 0);
-        p->positions = p->batch->taps ? gm_take(s, p->batch->state->positions, p->batch->logit_rows, 0) : NULL;
+        p->positions = p->batch->taps ? gm_take(s, p->batch->positions, p->batch->logit_rows, 0) : NULL;
     }
     gm_activation out = {.x = gm_rms_norm(s, x, p->model->norm, (float)c->eps)};
     out.x = pass_tap(s, p, -1, TAP_FINAL_NORM, out.x);
@@ -127,15 +142,15 @@ gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
     return head_logits(s, m, &out);
 }
 
-gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x,
-                        gm_activation *route, gm_array *scale, expert_activation act) {
+gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, expert_inputs in,
+                        expert_activation act) {
     const gm_config *c = &p->model->config;
-    gm_array *ids = NULL, *weights = NULL, *logits = linear_apply(s, &w->router, route, GM_NONE);
+    gm_array *ids = NULL, *weights = NULL, *logits = linear_apply(s, &w->router, in.route, GM_NONE);
     logits = pass_tap(s, p, i, TAP_ROUTER_LOGITS, logits);
-    gm_route(s, logits, (int)c->n_experts_used, c->normalise_experts, scale, &ids, &weights);
+    gm_route(s, logits, (int)c->n_experts_used, c->normalise_experts, in.scale, &ids, &weights);
     ids = pass_tap(s, p, i, TAP_ROUTER_IDS, ids);
     weights = pass_tap(s, p, i, TAP_ROUTER_WEIGHTS, weights);
-    return moe_apply(s, x, ids, weights, &w->gate, &w->up, &w->down, act.kind, act.alpha, act.limit);
+    return moe_apply(s, in.x, ids, weights, (moe_stacks){&w->gate, &w->up, &w->down}, act);
 }
 
 gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden) {

@@ -3,6 +3,7 @@
 #define GOMLX_MODELS_BLOCK_H
 #include "models/model.h"
 #include "nn/moe.h"
+#include "ops/ops.h"
 
 typedef struct {
     gm_linear q, k, v, o;
@@ -27,11 +28,11 @@ typedef struct {
      v_flags},                                                                                                         \
     {FIELD_LINEAR, offsetof(layer, at.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION,   \
      o_flags}
-#define HEAD_NORM_FIELDS(layer, at, centred)                                                                           \
+#define HEAD_NORM_FIELDS(layer, at, one_plus_weight)                                                                   \
     {FIELD_VECTOR, offsetof(layer, at.q_norm), "self_attn.q_norm.weight", "attn_q_norm.weight", DIM_HEAD, DIM_ONE,     \
-     HAS_ATTENTION, centred},                                                                                          \
+     HAS_ATTENTION, one_plus_weight},                                                                                  \
     {FIELD_VECTOR, offsetof(layer, at.k_norm), "self_attn.k_norm.weight", "attn_k_norm.weight", DIM_HEAD, DIM_ONE,     \
-     HAS_KV, centred}
+     HAS_KV, one_plus_weight}
 #define MLP_FIELDS(layer, at)                                                                                          \
     {FIELD_LINEAR, offsetof(layer, at.gate), "mlp.gate_proj", "ffn_gate", DIM_MLP, DIM_HIDDEN, HAS_MLP, 0},            \
     {FIELD_LINEAR, offsetof(layer, at.up), "mlp.up_proj", "ffn_up", DIM_MLP, DIM_HIDDEN, HAS_MLP, 0},                  \
@@ -43,8 +44,8 @@ typedef struct {
      flags},                                                                                                           \
     {FIELD_EXPERTS, offsetof(layer, at.down), base ".down_proj", "ffn_down_exps", DIM_HIDDEN, DIM_EXPERT_MLP,          \
      HAS_EXPERTS, flags}
-#define NORM_FIELD(layer, at, name, gguf, centred)                                                                     \
-    {FIELD_VECTOR, offsetof(layer, at), name ".weight", gguf, DIM_HIDDEN, DIM_ONE, 0, centred}
+#define NORM_FIELD(layer, at, name, gguf, one_plus_weight)                                                             \
+    {FIELD_VECTOR, offsetof(layer, at), name ".weight", gguf, DIM_HIDDEN, DIM_ONE, 0, one_plus_weight}
 
 /* ---- the parts ---- */
 /* cos and sin of the pass's positions by kind of layer, made on first use. */
@@ -54,10 +55,13 @@ typedef struct {
     gm_array *angles[GM_ROPES];
     gm_array *positions;         /* of the rows that need logits, once only these are left */
 } gm_pass;
-/* x, or what the pass's edits make of it: taps.h. layer -1: of the model. */
+/* x, or what the pass's edits make of it: taps.h. layer -1: of the model. In training, where a layer begins is where
+ * gradients may compute it again. */
 static inline gm_array *pass_tap(gm_scope *s, gm_pass *p, int64_t layer, gm_tap_point point, gm_array *x) {
     gm_taps *taps = p->batch->taps;
-    return taps ? taps_apply(s, taps, layer, point, x, p->positions ? p->positions : p->batch->state->positions) : x;
+    if (p->batch->training && p->batch->training->checkpoints && point == TAP_INPUT)
+        return gm_recompute(s, x, false);
+    return taps ? taps_apply(s, taps, layer, point, x, p->positions ? p->positions : p->batch->positions) : x;
 }
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind);
 
@@ -82,11 +86,11 @@ gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, bool ge
 /* The same as what layer i adds to its residual stream. */
 gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, bool gelu,
                      gm_array *residual);
-/* alpha, limit: of MOE_CLAMPED_SWIGLU */
-typedef struct { moe_activation kind; float alpha, limit; } expert_activation;
-/* The experts that the router of layer i chooses for x, weighted; route: what it sees. scale: of each expert, or GM_NONE. */
-gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, gm_array *x,
-                        gm_activation *route, gm_array *scale, expert_activation act);
+/* x: what the experts see; route: what the router sees; scale: of each expert, or GM_NONE. */
+typedef struct { gm_array *x; gm_activation *route; gm_array *scale; } expert_inputs;
+/* The experts that the router of layer i chooses for x, weighted. */
+gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, expert_inputs in,
+                        expert_activation act);
 /* The forward pass of models whose layers are dense_layers. */
 gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
 /* The embedding of the pass's tokens, times the config's scale. */

@@ -56,7 +56,7 @@ const cJSON *source_item(const config_source *s, const char *key) {
 gm_status source_object(const config_source *s, const cJSON *object, const char *key, const cJSON **out) {
     const cJSON *v = object ? cJSON_GetObjectItemCaseSensitive(object, key) : source_item(s, key);
     *out = cJSON_IsNull(v) ? NULL : v;
-    return !*out || cJSON_IsObject(*out) ? GM_OK : gm_fail(GM_EBADFILE, "%s: %s is no object", s->name, key);
+    return !*out || cJSON_IsObject(*out) ? GM_OK : gm_fail(GM_EBADFILE, "%s: %s is not an object", s->name, key);
 }
 
 const gguf_entry *source_entry(const config_source *s, const char *key) {
@@ -75,7 +75,7 @@ bool config_has_null(const config_source *s, const char *key) {
 
 static gm_status read_real(const config_source *s, const char *key, const cJSON *v, double *out) {
     if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
-        return gm_fail(GM_EBADFILE, "%s: %s is no number", s->name, key);
+        return gm_fail(GM_EBADFILE, "%s: %s is not a number", s->name, key);
     *out = v->valuedouble;
     return GM_OK;
 }
@@ -204,7 +204,7 @@ static gm_status check_layer(const char *name, const gm_config *c, int64_t i) {
             return gm_fail(GM_EBADFILE, "%s: sliding_window is %lld, expected 1 or more", name, (long long)l->window);
         const gm_layer_config *from = &c->layers[l->source];
         if (!(from->has & HAS_KV) || from->n_kv_heads != l->n_kv_heads || from->head_dim != l->head_dim)
-            return gm_fail(GM_EBADFILE, "%s: layer %lld shares the keys of layer %d, which has not such ones", name,
+            return gm_fail(GM_EBADFILE, "%s: layer %lld shares the keys of layer %d, whose heads are not of the same number and size", name,
                            (long long)i, l->source);
     }
     if ((l->has & HAS_MLP) && (l->mlp < 1 || l->mlp > MAX_SIZE))
@@ -297,7 +297,7 @@ gm_status config_listen(const gm_architecture *a, config_listener *out) {
     gm_status status = make_own(a, &c);
     if (status == GM_OK)
         status = a->configure(&s, &c);
-    out->centred = c.centred;
+    out->one_plus_weight = c.one_plus_weight;
     config_clear(&c);
     return status;
 }
@@ -318,7 +318,7 @@ static gm_status refuse_type(const char *name, const char *type, bool is_gguf) {
                    is_gguf ? "folders of safetensors with other ones" : "others");
 }
 
-/* Checkpoints of Qwen and Llama whose config has lost its model_type tell by their tensors. */
+/* Checkpoints of Qwen and Llama whose config has lost its model_type are recognised by their tensors. */
 static const char *guess_type(const gm_checkpoint *checkpoint) {
     bool q_norm = false, q_bias = false, gemma = false;
     for (int64_t i = 0; checkpoint && i < checkpoint_count(checkpoint); i++) {
@@ -346,7 +346,7 @@ static gm_status find_json_architecture(config_source *s, const gm_checkpoint *c
         if (!types[i] || cJSON_IsNull(types[i]))
             continue;
         if (!cJSON_IsString(types[i]))
-            return gm_fail(GM_EBADFILE, "%s: model_type is no text", s->name);
+            return gm_fail(GM_EBADFILE, "%s: model_type is not a string", s->name);
         named = types[i]->valuestring;
         if ((*arch = architecture_find(named, NULL)))
             return GM_OK;

@@ -28,7 +28,7 @@ gm_status config_layer_types(const config_source *s, gm_config *c, int64_t perio
 gm_status config_rope(const config_source *s, const gm_config *c, const char *type, rope_config *r);
 /* The entry of rope_parameters for this type alone: nothing where it is not nested. */
 gm_status config_rope_nested(const config_source *s, const gm_config *c, const char *type, rope_config *r);
-/* A number that null turns off: 0. */
+/* A number; null, which disables it, is 0. */
 gm_status config_optional(const config_source *s, const char *key, const char *gguf, double *out);
 /* head_dim and num_key_value_heads of single layers in per_layer_config; false in *found: there is none. */
 gm_status config_overrides(const config_source *s, gm_config *c, bool *found);
@@ -41,7 +41,7 @@ gm_status config_activation(const config_source *s, const char *expected);
 gm_status config_causal(const config_source *s);
 rope_config rope_defaults(double theta);
 
-/* What configure asks for, in its order, with the class defaults: from a source that answers nothing. */
+/* What configure reads, in its order, with the class defaults: from a source that answers nothing. */
 typedef enum { VALUE_INTEGER, VALUE_NUMBER, VALUE_OPTIONAL, VALUE_FLAG, VALUE_PAIR } config_value_kind;
 typedef struct {
     config_value_kind kind;      /* VALUE_OPTIONAL: null is 0 */
@@ -51,9 +51,9 @@ typedef struct {
 typedef struct {
     config_value *values;
     size_t n, capacity;
-    int64_t period;              /* of so many layers one is full and the others slide, where nothing is said; 0: no */
+    int64_t period;              /* where layer types are not given, every period-th layer is full, the others slide; 0: none */
     const char *activation;      /* hidden_act, or NULL */
-    bool centred;                /* gm_config's */
+    bool one_plus_weight;                /* gm_config's */
 } config_listener;
 /* The caller frees out->values with memory_free, also after an error. */
 gm_status config_listen(const gm_architecture *a, config_listener *out);

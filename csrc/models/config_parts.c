@@ -94,8 +94,23 @@ static void fill_sizes(gm_config *c) {
         *sizes[i] = *sizes[i] > 0 ? *sizes[i] : 1;
 }
 
+/* The layers, which are alike but for what the source gives for each. */
+static gm_status read_layers(const config_source *s, gm_config *c) {
+    c->layers = memory_array((size_t)c->n_layers, sizeof *c->layers);
+    if (!c->layers)
+        return GM_ENOMEM;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        c->layers[i] = (gm_layer_config){
+            .kind = c->window ? LAYER_SLIDING : LAYER_FULL, .has = HAS_ATTENTION | HAS_KV | HAS_V | HAS_MLP,
+            .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .mlp = c->mlp,
+            .window = c->window, .source = (int)i};
+    GM_TRY(read_each(s, c, "num_key_value_heads", "attention.head_count_kv", offsetof(gm_layer_config, n_kv_heads)));
+    GM_TRY(read_each(s, c, "num_attention_heads", "attention.head_count", offsetof(gm_layer_config, n_heads)));
+    return read_each(s, c, "intermediate_size", "feed_forward_length", offsetof(gm_layer_config, mlp));
+}
+
 gm_status config_common(const config_source *s, gm_config *c) {
-    int64_t head_dim = c->head_dim, guessing = 0;
+    int64_t head_dim = c->head_dim, mtp = 0;
     if (c->eps == 0)
         c->eps = s->g ? 1e-5 : 1e-6;
     if (!c->context)
@@ -104,10 +119,10 @@ gm_status config_common(const config_source *s, gm_config *c) {
     GM_TRY(required(s, "hidden_size", "embedding_length", &c->hidden));
     GM_TRY(c->n_layers && !s->g ? config_int(s, "num_hidden_layers", "block_count", &c->n_layers)
                                 : config_need(s, "num_hidden_layers", "block_count", &c->n_layers));
-    GM_TRY(config_int(s, NULL, "nextn_predict_layers", &guessing));
-    if (guessing > 0 && guessing < c->n_layers) {
-        c->n_layers -= guessing;
-        c->n_guessing = guessing;
+    GM_TRY(config_int(s, NULL, "nextn_predict_layers", &mtp));
+    if (mtp > 0 && mtp < c->n_layers) {
+        c->n_layers -= mtp;
+        c->n_mtp_layers = mtp;
     }
     GM_TRY(required(s, "num_attention_heads", "attention.head_count", &c->n_heads));
     int64_t n_kv_heads = c->n_kv_heads && !s->g ? c->n_kv_heads : c->n_heads;
@@ -147,17 +162,7 @@ gm_status config_common(const config_source *s, gm_config *c) {
         c->embedding_scale = 1;
     if (c->attention_scale == 0)
         c->attention_scale = 1 / sqrt((double)c->head_dim);
-    c->layers = memory_array((size_t)c->n_layers, sizeof *c->layers);
-    if (!c->layers)
-        return GM_ENOMEM;
-    for (int64_t i = 0; i < c->n_layers; i++)
-        c->layers[i] = (gm_layer_config){
-            .kind = c->window ? LAYER_SLIDING : LAYER_FULL, .has = HAS_ATTENTION | HAS_KV | HAS_V | HAS_MLP,
-            .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .mlp = c->mlp,
-            .window = c->window, .source = (int)i};
-    GM_TRY(read_each(s, c, "num_key_value_heads", "attention.head_count_kv", offsetof(gm_layer_config, n_kv_heads)));
-    GM_TRY(read_each(s, c, "num_attention_heads", "attention.head_count", offsetof(gm_layer_config, n_heads)));
-    return read_each(s, c, "intermediate_size", "feed_forward_length", offsetof(gm_layer_config, mlp));
+    return read_layers(s, c);
 }
 
 /* ---- kinds of layers ---- */
@@ -191,7 +196,7 @@ gm_status config_layer_types(const config_source *s, gm_config *c, int64_t perio
     if (s->listener && other == LAYER_SLIDING)
         s->listener->period = period;
     if (types && !cJSON_IsArray(types))
-        return gm_fail(GM_EBADFILE, "%s: layer_types is no list", s->name);
+        return gm_fail(GM_EBADFILE, "%s: layer_types is not a list", s->name);
     if (count < c->n_layers)
         return gm_fail(GM_EBADFILE, "%s: %s names %lld of %lld layers", s->name,
                        types ? "layer_types" : "attention.sliding_window_pattern", (long long)count,
@@ -239,7 +244,7 @@ static gm_status json_rope_object(const config_source *s, const gm_config *c, co
     if (!type)
         type = cJSON_GetObjectItemCaseSensitive(p, "type");
     if (type && !cJSON_IsString(type))
-        return gm_fail(GM_EBADFILE, "%s: rope_type is no text", s->name);
+        return gm_fail(GM_EBADFILE, "%s: rope_type is not a string", s->name);
     if (type)
         GM_TRY(rope_type(s->name, type->valuestring, &r->kind));
     const struct { const char *key; double *to; } numbers[] = {
@@ -355,7 +360,7 @@ gm_status config_overrides(const config_source *s, gm_config *c, bool *found) {
         const cJSON *dim = cJSON_GetObjectItemCaseSensitive(item, "head_dim"),
                     *heads = cJSON_GetObjectItemCaseSensitive(item, "num_key_value_heads");
         if (!cJSON_IsObject(item))
-            return gm_fail(GM_EBADFILE, "%s: per_layer_config: layer \"%.60s\" is no object", s->name, item->string);
+            return gm_fail(GM_EBADFILE, "%s: per_layer_config: layer \"%.60s\" is not an object", s->name, item->string);
         if (*end || end == item->string || i < 0 || i >= c->n_layers)
             return gm_fail(GM_EBADFILE, "%s: per_layer_config has layer \"%.60s\" of %lld", s->name, item->string,
                            (long long)c->n_layers);

@@ -15,35 +15,53 @@ static char *copied(const char *from, size_t size, bool *ok) {
     return to;
 }
 
-void model_exact_free(gm_model *exact) {
-    gm_model *base = exact->base;
-    memory_free(exact->layers);
-    memory_free(exact->globals);
-    memory_free((void *)(uintptr_t)exact->layout.slots);
-    memory_free(exact);
+void model_copy_free(gm_model *copy) {
+    gm_model *base = copy->base;
+    memory_free(copy->layers);
+    memory_free(copy->globals);
+    memory_free(copy);
     gm_model_release(base);
 }
 
-gm_model *model_exact(gm_model *m) {
-    gm_model *exact = memory_array(1, sizeof *exact);
-    if (!exact)
+gm_model *model_copy(gm_model *m) {
+    gm_model *copy = memory_array(1, sizeof *copy);
+    if (!copy)
         return NULL;
     bool ok = true;
-    memcpy(exact, m, sizeof *exact);
-    atomic_init(&exact->refs, 1);
-    exact->base = gm_model_retain(m);
-    exact->layers = copied(m->layers, (size_t)m->config.n_layers * m->arch->layer_size, &ok);
-    exact->globals = copied(m->globals, m->arch->globals_size, &ok);
+    memcpy(copy, m, sizeof *copy);
+    atomic_init(&copy->refs, 1);
+    copy->base = gm_model_retain(m);
+    copy->layers = copied(m->layers, (size_t)m->config.n_layers * m->arch->layer_size, &ok);
+    copy->globals = copied(m->globals, m->arch->globals_size, &ok);
+    if (ok)
+        return copy;
+    model_copy_free(copy);
+    return NULL;
+}
+
+void model_use_float32(gm_model *copy) {
+    copy->int8 = copy->bf16 = false;
+    use_float32(&copy->embedding);
+    use_float32(&copy->head);
+    for (field_cursor at = {0}; fields_next(copy, &at);)
+        if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
+            use_float32(at.where);
+}
+
+void model_exact_free(gm_model *exact) {
+    memory_free((void *)(uintptr_t)exact->layout.slots);
+    model_copy_free(exact);
+}
+
+gm_model *model_exact(gm_model *m) {
+    gm_model *exact = model_copy(m);
+    if (!exact)
+        return NULL;
     exact->layout.slots = NULL;
-    if (!ok || model_lay_out(exact, GM_FLOAT32) != GM_OK) {
+    if (model_lay_out(exact, GM_FLOAT32) != GM_OK) {
         model_exact_free(exact);
         return NULL;
     }
-    exact->int8 = exact->bf16 = false;
-    use_float32(&exact->embedding);
-    use_float32(&exact->head);
-    for (field_cursor at = {0}; fields_next(exact, &at);)
-        if (at.field->kind == FIELD_LINEAR || at.field->kind == FIELD_EXPERTS)
-            use_float32(at.where);
+    model_use_float32(exact);
     return exact;
 }

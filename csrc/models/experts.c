@@ -87,18 +87,19 @@ static gm_status add_separate(gm_loader *l, const expert_names *n, gm_linear *li
 }
 
 /* Blocks of 32 4-bit values as 16 bytes, the order that MLX's mode mxfp4 has too. */
-static gm_status add_mxfp4(gm_loader *l, const expert_names *n, const char *fused, gm_linear *linear, job j,
-                           int64_t rows, int64_t source, int64_t columns) {
+static gm_status add_mxfp4(gm_loader *l, const expert_names *n, const char *fused, job j, const stack_size *size) {
     char name[NAME_BYTES];
-    int64_t experts = l->model->config.n_experts, blocks = columns / 32;
     const gm_tensor *w = fields_find(l, name, "%s.%s_blocks", n->base, fused);
     const gm_tensor *scales = fields_find(l, name, "%s.%s_scales", n->base, fused);
-    int64_t want[4] = {experts, source, blocks, 16};
+    int64_t want[4] = {size->experts, size->source, size->columns / 32, 16};
     if (!scales)
         return fields_missing(l, name);
-    if (columns % 32 || !fields_has_shape(w, 4, want) || strcmp(w->type, "U8") != 0)
+    if (size->columns % 32 || !fields_has_shape(w, 4, want) || strcmp(w->type, "U8") != 0)
         return fields_refuse_shape(l, w, 4, want);
-    return fields_add_groups(l, w, scales, NULL, GM_QUANT_mxfp4, linear, &j, experts, rows, source, columns);
+    j.tensor = w;
+    j.scales = scales;
+    j.format = GM_QUANT_mxfp4;
+    return fields_add_groups(l, j, size);
 }
 
 static gm_status add_gguf(gm_loader *l, const field_cursor *c, int64_t rows, int64_t columns) {
@@ -127,8 +128,9 @@ static gm_status add_stack(gm_loader *l, const char *base, const gm_tensor *t, g
                            int64_t columns) {
     char name[NAME_BYTES];
     job j = {0};
+    const stack_size size = {l->model->config.n_experts, rows, rows, columns};
     GM_TRY(fields_find(l, name, "%s.scales", base)
-               ? fields_add_mlx(l, base, linear, &j, l->model->config.n_experts, rows, rows, columns)
+               ? fields_add_mlx(l, base, linear, j, &size)
                : add_stacked(l, t, linear, j, rows, rows, columns));
     return add_stacked_bias(l, fields_find(l, name, "%s.bias", base), linear, j, rows, rows);
 }
@@ -144,7 +146,8 @@ static gm_status add_fused(gm_loader *l, const expert_names *n, gm_linear *linea
         j.picks[j.n_picks++] = interleaved ? (row_pick){rows, 1, 2, n->up}
                                            : (row_pick){rows, rows, 2 * rows, n->up ? rows : 0};
     if (fields_find(l, name, "%s.%s_blocks", n->base, fused)) {
-        GM_TRY(add_mxfp4(l, n, fused, linear, j, rows, source, columns));
+        j.to = &linear->weight;
+        GM_TRY(add_mxfp4(l, n, fused, j, &(stack_size){l->model->config.n_experts, rows, source, columns}));
     } else {
         const gm_tensor *t = fields_find(l, name, "%s.%s", n->base, fused);
         if (!t)

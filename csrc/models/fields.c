@@ -1,9 +1,10 @@
 /* fields.c - from an architecture's tables to the jobs of a loader: which tensor of which container each weight is, and
- * whether it has the shape that the config asks for. Names in a table may be several, separated by |; the first that
+ * whether it has the shape that the config gives. Names in a table may be several, separated by |; the first that
  * is in the files counts. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
 #include "models/load.h"
 #include "ops/ops.h"
@@ -96,14 +97,7 @@ gm_status fields_add(gm_loader *l, job j) {
     if (j.kind == JOB_VECTOR && gm_quants[j.tensor->format].values != 1)
         return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s, expected F32, F16 or BF16", l->path,
                        j.tensor->name, j.tensor->type);
-    if (l->n_jobs == l->capacity) {
-        size_t n = l->capacity ? l->capacity * 2 : 64;
-        job *jobs = memory_resize(l->jobs, n * sizeof *jobs);
-        if (!jobs)
-            return error_code();
-        l->jobs = jobs;
-        l->capacity = n;
-    }
+    GM_TRY(grow_array(&l->jobs, l->n_jobs, &l->capacity, 1, sizeof *l->jobs));
     for (int i = 0; i < 3; i++)
         if (read[i])
             l->used[read[i] - checkpoint_at(l->checkpoint, 0)] = true;
@@ -175,47 +169,39 @@ static gm_status check_part(const gm_loader *l, const gm_tensor *t, int64_t expe
     return fields_has_shape(t, experts ? 3 : 2, want) ? GM_OK : fields_refuse_shape(l, t, experts ? 3 : 2, want);
 }
 
-gm_status fields_add_groups(gm_loader *l, const gm_tensor *w, const gm_tensor *scales, const gm_tensor *biases,
-                            int format, gm_linear *linear, const job *like, int64_t experts, int64_t rows,
-                            int64_t source, int64_t columns) {
-    const int64_t group = format == GM_QUANT_nvfp4 ? 16 : gm_quants[format].values;
-    job j = *like;
-    if (columns % gm_quants[format].values)
+gm_status fields_add_groups(gm_loader *l, job j, const stack_size *size) {
+    const int64_t group = j.format == GM_QUANT_nvfp4 ? 16 : gm_quants[j.format].values;
+    if (size->columns % gm_quants[j.format].values)
         return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s has rows of %lld values, expected a multiple of %d", l->path,
-                       w->name, (long long)columns, gm_quants[format].values);
-    GM_TRY(check_part(l, scales, experts, source, columns / group));
-    if (biases)
-        GM_TRY(check_part(l, biases, experts, source, columns / group));
-    if (biases && biases->format != scales->format)
-        return refuse_type(l, biases, scales->type);
-    if (!biases && strcmp(scales->type, "U8") != 0)
-        return refuse_type(l, scales, "U8");
-    j.tensor = w;
-    j.scales = scales;
-    j.biases = biases;
-    j.format = format;
-    j.to = &linear->weight;
+                       j.tensor->name, (long long)size->columns, gm_quants[j.format].values);
+    GM_TRY(check_part(l, j.scales, size->experts, size->source, size->columns / group));
+    if (j.biases)
+        GM_TRY(check_part(l, j.biases, size->experts, size->source, size->columns / group));
+    if (j.biases && j.biases->format != j.scales->format)
+        return refuse_type(l, j.biases, j.scales->type);
+    if (!j.biases && strcmp(j.scales->type, "U8") != 0)
+        return refuse_type(l, j.scales, "U8");
     j.kind = JOB_PACK;
-    j.rows = rows;
-    j.columns = columns;
-    j.parts = experts;
-    for (j.part = 0; j.part == 0 || j.part < experts; j.part++) {
-        j.first_row = j.part * source;
+    j.rows = size->rows;
+    j.columns = size->columns;
+    j.parts = size->experts;
+    for (j.part = 0; j.part == 0 || j.part < size->experts; j.part++) {
+        j.first_row = j.part * size->source;
         GM_TRY(fields_add(l, j));
     }
     return GM_OK;
 }
 
 /* Bits and group follow from the shapes: what the config says of them is not needed. */
-gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
-                         int64_t rows, int64_t source, int64_t columns) {
+gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, job j, const stack_size *size) {
+    const int64_t columns = size->columns;
     char name[NAME_BYTES];
     const gm_tensor *scales = fields_find(l, name, "%s.scales", base), *biases = fields_find(l, name, "%s.biases", base);
     const gm_tensor *w = fields_find(l, name, "%s.weight", base);
     if (!w)
         return fields_missing(l, name);
     if (w->ndim < 1 || scales->ndim < 1 || w->shape[w->ndim - 1] > INT32_MAX)
-        return gm_fail(GM_EBADFILE, "%s: tensor %s and its scales are no matrices", l->path, w->name);
+        return gm_fail(GM_EBADFILE, "%s: tensor %s and its scales are not matrices", l->path, w->name);
     if (strcmp(w->type, "U32") != 0)
         return refuse_type(l, w, "U32");
     if (biases && (scales->format < 0 || scales->format > GM_QUANT_bf16))
@@ -228,10 +214,15 @@ gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, cons
                      : bits == 4 && group == 32 ? GM_QUANT_mxfp4
                      : bits == 4 && group == 16 ? GM_QUANT_nvfp4 : -1;
     if (format < 0)
-        return gm_fail(GM_EBADFILE, "%s: tensor %s holds %lld values in %lld words with %lld scales: no such format",
+        return gm_fail(GM_EBADFILE, "%s: tensor %s holds %lld values in %lld words with %lld scales: no such format of MLX",
                        l->path, w->name, (long long)columns, (long long)words, (long long)groups);
-    GM_TRY(check_part(l, w, experts, source, words));
-    return fields_add_groups(l, w, scales, biases, format, linear, like, experts, rows, source, columns);
+    GM_TRY(check_part(l, w, size->experts, size->source, words));
+    j.tensor = w;
+    j.scales = scales;
+    j.biases = biases;
+    j.format = format;
+    j.to = &linear->weight;
+    return fields_add_groups(l, j, size);
 }
 
 /* ---- matrices ---- */
@@ -256,7 +247,7 @@ static gm_status add_matrix(gm_loader *l, const char *base, gm_linear *linear, j
                             int64_t columns) {
     char name[NAME_BYTES];
     if (fields_find(l, name, "%s.scales", base)) {
-        GM_TRY(fields_add_mlx(l, base, linear, &j, 0, rows, source, columns));
+        GM_TRY(fields_add_mlx(l, base, linear, j, &(stack_size){0, rows, source, columns}));
         return add_bias(l, base, linear, &j, rows, source);
     }
     const gm_tensor *t = fields_find(l, name, "%s.weight", base);
@@ -313,7 +304,7 @@ gm_status fields_list(gm_loader *l) {
     const bool is_gguf = checkpoint_gguf(l->checkpoint) != NULL;
     char embed[NAME_BYTES], head[NAME_BYTES], name[NAME_BYTES];
     l->prefix = config_prefix(l->checkpoint);
-    l->centred = c->centred && !is_gguf && !holds_one_plus(l);
+    l->one_plus_weight = c->one_plus_weight && !is_gguf && !holds_one_plus(l);
     snprintf(embed, sizeof embed, is_gguf ? "token_embd" : "%s%sembed_tokens", l->prefix, *l->prefix ? "." : "");
     snprintf(head, sizeof head, is_gguf ? "output" : "lm_head");
     if (!is_gguf && !fields_find(l, name, "lm_head.weight") && fields_find(l, name, "language_model.lm_head.weight"))
@@ -322,7 +313,8 @@ gm_status fields_list(gm_loader *l) {
     if (is_gguf && t && t->ndim == 2)      /* the matrix is the truth: token lists may be shorter */
         c->vocab = t->shape[0];
     if (c->vocab < 1 || c->vocab > INT32_MAX)
-        return gm_fail(GM_EBADFILE, "%s: a vocabulary of %lld tokens", l->path, (long long)c->vocab);
+        return gm_fail(GM_EBADFILE, "%s: a vocabulary of %lld tokens, expected 1 to %d", l->path,
+                       (long long)c->vocab, INT32_MAX);
     if (c->tied < 0)
         c->tied = !fields_find(l, name, "%s.weight", head);
     l->layer = -1;
@@ -360,7 +352,7 @@ gm_status fields_adapt(gm_loader *l) {
         return GM_ENOMEM;
     gm_array *one = scalar_array(s, 1, GM_FLOAT32);
     gm_status status = one ? GM_OK : error_code();
-    if (status == GM_OK && l->centred) {
+    if (status == GM_OK && l->one_plus_weight) {
         gm_array *norm = gm_retain(gm_add(s, m->norm, one));
         status = norm ? gm_eval(&norm, 1) : error_code();
         gm_release(m->norm);
@@ -370,7 +362,7 @@ gm_status fields_adapt(gm_loader *l) {
         gm_array **where = at.where, *made = NULL;
         if (at.field->kind != FIELD_VECTOR || !*where)
             continue;
-        if ((at.field->flags & FIELD_CENTRED) && l->centred)
+        if ((at.field->flags & FIELD_ONE_PLUS_WEIGHT) && l->one_plus_weight)
             made = gm_retain(gm_add(s, *where, one));
         else if ((at.field->flags & FIELD_NEGATIVE_EXP) && !checkpoint_gguf(l->checkpoint))
             made = gm_retain(gm_negative(s, gm_exp(s, *where)));
@@ -386,14 +378,7 @@ gm_status fields_adapt(gm_loader *l) {
 
 static gm_status name_weight(gm_model *m, size_t *capacity, const char *name, const char *ending, gm_array **array,
                              gm_linear *linear, int64_t count) {
-    if ((size_t)m->n_weights == *capacity) {
-        size_t n = *capacity ? 2 * *capacity : 64;
-        gm_named_weight *list = memory_resize(m->weights, n * sizeof *list);
-        if (!list)
-            return error_code();
-        m->weights = list;
-        *capacity = n;
-    }
+    GM_TRY(grow_array(&m->weights, (size_t)m->n_weights, capacity, 1, sizeof *m->weights));
     char full[NAME_BYTES];
     snprintf(full, sizeof full, "%.170s%s", name, ending);
     char *copy = memory_copy_text(full, strlen(full));

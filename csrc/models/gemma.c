@@ -1,5 +1,5 @@
 /* gemma.c - Gemma 2 and 3: norms of 1 + w before and after each part, embeddings times sqrt(hidden), GELU gates, windows
- * on most layers. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys and turns sliding layers by a smaller
+ * on most layers. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys and rotates sliding layers by a smaller
  * base; transformers does not read its attn_logit_softcapping. */
 #include <math.h>
 #include <stddef.h>
@@ -14,23 +14,23 @@ typedef struct {
 } layer;
 
 #define SHARED_FIELDS                                                                                                  \
-    NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", FIELD_CENTRED),                           \
+    NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", FIELD_ONE_PLUS_WEIGHT),                   \
     ATTENTION_FIELDS(layer, attention, 0, 0, 0),                                                                       \
-    NORM_FIELD(layer, attention_end_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_CENTRED),    \
-    NORM_FIELD(layer, mlp_norm, "pre_feedforward_layernorm", "ffn_norm.weight", FIELD_CENTRED),                        \
+    NORM_FIELD(layer, attention_end_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_ONE_PLUS_WEIGHT),    \
+    NORM_FIELD(layer, mlp_norm, "pre_feedforward_layernorm", "ffn_norm.weight", FIELD_ONE_PLUS_WEIGHT),                \
     MLP_FIELDS(layer, mlp),                                                                                            \
-    NORM_FIELD(layer, mlp_end_norm, "post_feedforward_layernorm", "post_ffw_norm.weight", FIELD_CENTRED)
+    NORM_FIELD(layer, mlp_end_norm, "post_feedforward_layernorm", "post_ffw_norm.weight", FIELD_ONE_PLUS_WEIGHT)
 
 static const gm_weight_field gemma2_fields[] = {SHARED_FIELDS, {0}};
 static const gm_weight_field gemma3_fields[] = {
-    SHARED_FIELDS, HEAD_NORM_FIELDS(layer, attention, FIELD_CENTRED), {0}};
+    SHARED_FIELDS, HEAD_NORM_FIELDS(layer, attention, FIELD_ONE_PLUS_WEIGHT), {0}};
 
-/* heads_scaled: GGUF does not say the scale; it is 1/sqrt(hidden / n_heads) for the largest model, of so many layers. */
+/* heads_scaled: GGUF does not say the scale; it is 1/sqrt(hidden / n_heads) for the largest model, which has this many layers. */
 static gm_status configure(const config_source *s, gm_config *c, int64_t period, int64_t heads_scaled) {
     double scalar = 256;
     c->head_dim = 256;
     c->tied = 1;
-    c->centred = true;
+    c->one_plus_weight = true;
     c->window = 4096;
     GM_TRY(config_activation(s, "gelu_pytorch_tanh"));
     GM_TRY(config_causal(s));

@@ -1,4 +1,4 @@
-/* gemma4.c - Gemma 4: plain norms before and after each part; full layers with larger heads, of which a part turns, and
+/* gemma4.c - Gemma 4: plain norms before and after each part; full layers with larger heads and partial rotary embedding, and
  * keys that may serve as values; values of RMS 1; scores unscaled; the last layers read the keys of earlier ones; an
  * input of its own for each layer; experts beside the MLP; a scalar after each layer. */
 #include <math.h>
@@ -145,6 +145,28 @@ static gm_status configure_inputs(const config_source *s, gm_config *c) {
     return GM_OK;
 }
 
+static gm_status configure_ropes(const config_source *s, gm_config *c) {
+    rope_config *full = &c->rope[ROPE_FULL], *sliding = &c->rope[ROPE_SLIDING];
+    int64_t full_dim = c->head_dim;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        full_dim = c->layers[i].kind == LAYER_FULL ? c->layers[i].head_dim : full_dim;
+    *full = rope_defaults(1e6);
+    *sliding = rope_defaults(1e4);
+    full->dims = (int)full_dim;
+    sliding->dims = (int)c->layers[0].head_dim;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].kind == LAYER_SLIDING)
+            sliding->dims = (int)c->layers[i].head_dim;
+    if (config_is_gguf(s)) {     /* pairs that are not rotated are in rope_freqs.weight */
+        GM_TRY(config_number(s, NULL, "rope.freq_base", &full->theta));
+        return config_number(s, NULL, "rope.freq_base_swa", &sliding->theta);
+    }
+    full->kind = ROPE_PROPORTIONAL;
+    full->partial = 0.25;
+    GM_TRY(config_rope_nested(s, c, "full_attention", full));
+    return config_rope_nested(s, c, "sliding_attention", sliding);
+}
+
 static gm_status configure(const config_source *s, gm_config *c) {
     const bool is_gguf = config_is_gguf(s);
     const gemma4_config *own = c->own;
@@ -189,25 +211,7 @@ static gm_status configure(const config_source *s, gm_config *c) {
     }
     for (int64_t i = 0; i < c->n_layers; i++)
         c->layers[i].has |= HAS_MLP | (own->per_layer_input > 0 ? HAS_PER_LAYER_INPUT : 0);
-    rope_config *full = &c->rope[ROPE_FULL], *sliding = &c->rope[ROPE_SLIDING];
-    int64_t full_dim = c->head_dim;
-    for (int64_t i = 0; i < c->n_layers; i++)
-        full_dim = c->layers[i].kind == LAYER_FULL ? c->layers[i].head_dim : full_dim;
-    *full = rope_defaults(1e6);
-    *sliding = rope_defaults(1e4);
-    full->dims = (int)full_dim;
-    sliding->dims = (int)c->layers[0].head_dim;
-    for (int64_t i = 0; i < c->n_layers; i++)
-        if (c->layers[i].kind == LAYER_SLIDING)
-            sliding->dims = (int)c->layers[i].head_dim;
-    if (is_gguf) {               /* pairs that do not turn are in rope_freqs.weight */
-        GM_TRY(config_number(s, NULL, "rope.freq_base", &full->theta));
-        return config_number(s, NULL, "rope.freq_base_swa", &sliding->theta);
-    }
-    full->kind = ROPE_PROPORTIONAL;
-    full->partial = 0.25;
-    GM_TRY(config_rope_nested(s, c, "full_attention", full));
-    return config_rope_nested(s, c, "sliding_attention", sliding);
+    return configure_ropes(s, c);
 }
 
 /* ---- forward ---- */
@@ -220,7 +224,7 @@ static gm_array *layer_inputs(gm_scope *s, gm_pass *p, gm_array *x) {
     const gm_config *c = &p->model->config;
     const globals *g = (const globals *)(const void *)p->model->globals;
     const int64_t width = ((const gemma4_config *)c->own)->per_layer_input;
-    gm_array *said = linear_embed(s, &g->embedding, p->batch->state->tokens, sqrtf((float)width));
+    gm_array *said = linear_embed(s, &g->embedding, p->batch->tokens, sqrtf((float)width));
     gm_activation in = {.x = scaled(s, x, 1 / sqrt((double)c->hidden))};
     gm_array *made = norm_apply(s, linear_apply(s, &g->projection, &in, GM_NONE), g->norm, width, c->eps);
     return scaled(s, gm_add(s, made, said), sqrt(0.5));
@@ -242,8 +246,8 @@ static gm_array *feed(gm_scope *s, gm_pass *p, int64_t i, const layer *l, uint32
     if (!(has & HAS_EXPERTS))
         return fed;
     gm_activation route = {.x = scaled(s, gm_rms_norm(s, x, l->router_scale, eps), 1 / sqrt((double)c->hidden))};
-    gm_array *chosen = experts_apply(s, p, i, &l->experts, gm_rms_norm(s, x, l->experts_norm, eps), &route,
-                                     l->expert_scale, (expert_activation){MOE_GEGLU, 0, 0});
+    const expert_inputs to_experts = {gm_rms_norm(s, x, l->experts_norm, eps), &route, l->expert_scale};
+    gm_array *chosen = experts_apply(s, p, i, &l->experts, to_experts, (expert_activation){MOE_GEGLU, 0, 0});
     return gm_add(s, gm_rms_norm(s, fed, l->mlp_own_end_norm, eps), gm_rms_norm(s, chosen, l->experts_end_norm, eps));
 }
 

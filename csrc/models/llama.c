@@ -31,7 +31,7 @@ static gm_status configure(const config_source *s, gm_config *c, int64_t window)
 
 static gm_status configure_llama(const config_source *s, gm_config *c) { return configure(s, c, 0); }
 
-/* A window that is null is none; a missing key stands for 4096. */
+/* A window that is null means none; a missing key means 4096. */
 static gm_status configure_mistral(const config_source *s, gm_config *c) {
     return configure(s, c, config_has_null(s, "sliding_window") ? 0 : 4096);
 }

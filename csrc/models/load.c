@@ -28,7 +28,7 @@ static gm_status divide_frequencies(gm_loader *l, int64_t half, float *freq) {
         if (!(divisor > 0 && isfinite(divisor)))
             return gm_fail(GM_EBADFILE, "%s: rope_freqs.weight[%lld] is %g, expected more than 0", l->path,
                            (long long)i, (double)divisor);
-        /* 1e30 stands for pairs that do not turn */
+        /* 1e30 means pairs that are not rotated */
         freq[i] = divisor > 1e29f ? 0 : (float)(pow(rope->theta, -2.0 * (double)i / rope->dims) / (double)divisor);
     }
     l->used[t - checkpoint_at(l->checkpoint, 0)] = true;
@@ -193,17 +193,17 @@ static gm_status record_copy(gm_loader *l, const job *j, void *out, gm_dtype typ
     if (j->permuted_heads) {
         int64_t dim = j->rows / j->permuted_heads, shape[4] = {j->permuted_heads, 2, dim / 2, k};
         int64_t to[4] = {dim * k, dim / 2 * k, k, 1}, from[4] = {dim * k, k, 2 * k, 1};
-        return launch_copy(l->queue, out, type, to, in, in_type, from, 4, shape);
+        return launch_copy(l->queue, (copy_to){out, type, to}, (copy_from){in, in_type, from}, 4, shape);
     }
     if (!j->n_picks)
-        return launch_copy(l->queue, out, type, (int64_t[]){1}, in, in_type, (int64_t[]){1}, 1,
+        return launch_copy(l->queue, (copy_to){out, type, (int64_t[]){1}}, (copy_from){in, in_type, (int64_t[]){1}}, 1,
                            (int64_t[]){j->rows * k});
     for (int64_t p = 0, at = 0; p < j->n_picks; at += j->picks[p++].rows) {
         const row_pick *pick = &j->picks[p];
         int64_t shape[3] = {pick->rows / pick->block, pick->block, k};
-        GM_TRY(launch_copy(l->queue, (char *)out + at * k * item, type, (int64_t[]){pick->block * k, k, 1},
-                           (const char *)in + pick->offset * k * in_item, in_type,
-                           (int64_t[]){pick->period * k, k, 1}, 3, shape));
+        GM_TRY(launch_copy(l->queue, (copy_to){(char *)out + at * k * item, type, (int64_t[]){pick->block * k, k, 1}},
+                           (copy_from){(const char *)in + pick->offset * k * in_item, in_type,
+                                       (int64_t[]){pick->period * k, k, 1}}, 3, shape));
     }
     return GM_OK;
 }
@@ -223,7 +223,7 @@ size_t loader_result_bytes(const gm_loader *l, const job *j) {
     return (part_bytes(l, j) * (size_t)(j->parts > 1 ? j->parts : 1) + 63) / 64 * 64;
 }
 
-/* Matrices lie one after another, as a pass reads them, in buffers of many: large pages hold them, and what reads ahead
+/* Matrices are stored one after another, as a pass reads them, in buffers of many: large pages hold them, and what reads ahead
  * of one finds the next. Vectors are apart. */
 #define SHARED_BYTES ((size_t)64 << 20)
 gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset) {
@@ -317,7 +317,8 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
         void *dense = queue_scratch(l->queue, (size_t)(shape[0] * shape[1]) * (size_t)gm_quants[format].bytes);
         if (!dense)
             return error_code();
-        GM_TRY(launch_copy(l->queue, dense, dense_dtype(format), to, rows, dense_dtype(t->format), from, 2, shape));
+        GM_TRY(launch_copy(l->queue, (copy_to){dense, dense_dtype(format), to},
+                           (copy_from){rows, dense_dtype(t->format), from}, 2, shape));
         queue_fence(l->queue);
         rows = dense;
     }

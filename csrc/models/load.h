@@ -18,13 +18,13 @@ typedef struct {
     gm_array **to;               /* where the array goes */
     job_kind kind;
     int64_t rows, columns;       /* of one part; a vector has 1 column */
-    int64_t part, parts;         /* the array is a stack of so many, 0: none; this is number part */
+    int64_t part, parts;         /* index of this job's slice in a stack of `parts`; parts 0: not stacked */
     bool apart;                  /* every part has a tensor of its own */
     int64_t first_row;           /* of the tensor: where the part begins */
     row_pick picks[MAX_PICKS];   /* one after another; n_picks 0: all rows as they are */
     int n_picks;
-    int64_t permuted_heads;      /* > 0: rows of each of so many heads are interleaved in the file */
-    int64_t transposed;          /* > 0: the tensor has columns as its rows, so many numbers each */
+    int64_t permuted_heads;      /* > 0: the number of heads, the rows of each of which are interleaved in the file */
+    int64_t transposed;          /* > 0: the tensor has columns as its rows, each of this length */
     int64_t layer;               /* whose weight it is, -1: the model's own */
     bool multiplies;             /* a linear layer, which takes the activations of the model; a router's are exact */
     bool waits;                  /* the array has these rows until the model's second pass: waiting.c */
@@ -37,7 +37,7 @@ struct gm_loader {
     gm_checkpoint *checkpoint;
     gm_model *model;
     const char *prefix;          /* of the names in safetensors: "model", "language_model.model" */
-    bool centred;                /* FIELD_CENTRED norms are stored without the 1 */
+    bool one_plus_weight;                /* FIELD_ONE_PLUS_WEIGHT norms are stored without the 1 */
     bool describes;              /* nothing is to be loaded: what is missing is left out */
     int64_t layer;               /* of the field being listed */
     bool multiplies;
@@ -51,8 +51,8 @@ struct gm_loader {
     size_t shared_used;
     size_t bytes_total, bytes_done;
     gm_buffer *keeper;           /* of the files, for arrays that have their rows in them: waiting.c */
-    bool packing;                /* the queue has the current job, which waited; its room in `shared` */
-    size_t room;
+    bool packing;                /* the queue has the current job, which waited, at `offset` of `shared` */
+    size_t offset;
     size_t promised;             /* bytes that its matrices in rows will take: waiting.c */
 };
 
@@ -64,7 +64,7 @@ int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16);          /
 void loader_choose_activations(const gm_load_options *o, bool *int8, bool *bf16);   /* what may be multiplied */
 int loader_format(const gm_loader *l, const job *j);         /* that the job's matrix is packed in */
 size_t loader_result_bytes(const gm_loader *l, const job *j);        /* that the job's array takes */
-/* Room for the matrix of a job, beside those of the jobs behind it that are packed with it. */
+/* Memory for the matrix of a job, next to those of the jobs after it that are packed with it. */
 gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset);
 /* Which row of the file each row is, in l->row_map; NULL: all as they are. */
 gm_status loader_map_rows(gm_loader *l, const job *j);
@@ -106,14 +106,12 @@ bool fields_has_shape(const gm_tensor *t, int ndim, const int64_t *want);
 gm_status fields_add(gm_loader *l, job j);
 /* All tensors of a job; the bytes that it reads. */
 size_t fields_job_bytes(const job *j);
-/* Fields, scales and, for mode affine, biases, packed in `format`; experts > 0: a stack of so many, each with `source`
- * rows of which `rows` are picked. The shape of the fields was checked. */
-gm_status fields_add_groups(gm_loader *l, const gm_tensor *w, const gm_tensor *scales, const gm_tensor *biases,
-                            int format, gm_linear *linear, const job *like, int64_t experts, int64_t rows,
-                            int64_t source, int64_t columns);
-/* The same of the tensors of base, whose shapes tell the format. */
-gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, const job *like, int64_t experts,
-                         int64_t rows, int64_t source, int64_t columns);
+/* A matrix (experts 0) or a stack of them: a checkpoint has `source` rows of each, of which `rows` are picked. */
+typedef struct { int64_t experts, rows, source, columns; } stack_size;
+/* The job's tensor, whose shape was checked, with its scales and, for mode affine, biases, packed in its format. */
+gm_status fields_add_groups(gm_loader *l, job j, const stack_size *size);
+/* The same of the tensors of base, whose shapes tell the format. The job has the picks only. */
+gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, job j, const stack_size *size);
 /* The bias of this linear layer, or stack, must have been the last job that was added. */
 gm_status fields_need_bias(const gm_loader *l, const gm_linear *linear);
 /* experts.c */

@@ -13,9 +13,18 @@
 #include "nn/rope.h"
 #include "ops/batch_state.h"
 
+/* What a pass for training has in place of caches. */
+typedef struct {
+    gm_array *starts;            /* int32 [sequences + 1]: the first row of each, then how many rows there are */
+    gm_array **keys, **values;   /* [n_layers]: of layers whose keys a later one reads, rotated */
+    bool checkpoints;            /* backwards, each layer is computed again from its input */
+} gm_training_rows;
+
 /* What a forward pass is recorded for. */
 typedef struct {
-    const gm_batch_state *state; /* its rows and their caches */
+    const gm_batch_state *state; /* the caches of its rows, or NULL: for training */
+    gm_training_rows *training;
+    gm_array *tokens, *positions;        /* int32 [n] */
     gm_array *logit_rows;        /* rows that need logits: int32 [m], evaluated; NULL: all */
     gm_taps *taps;               /* activations that are read and edited, or NULL */
 } gm_batch;
@@ -25,7 +34,7 @@ typedef struct {
 
 /* ---- config ---- */
 typedef enum { LAYER_FULL, LAYER_SLIDING, LAYER_LINEAR } gm_layer_kind;
-/* What a layer has; a field of a table is in the layers that have all it asks for. */
+/* What a layer has; a field of a table is in the layers that have all that it requires. */
 enum {
     HAS_ATTENTION = 1,           /* softmax attention */
     HAS_KV = 2,                  /* keys and values of its own */
@@ -54,13 +63,13 @@ typedef struct {
     int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, context, window;
     double eps;
     int tied;                    /* the head is the embedding; -1: so when the checkpoint has no head */
-    bool centred;                /* norms multiply by 1 + w */
+    bool one_plus_weight;                /* norms multiply by 1 + w */
     rope_config rope[GM_ROPES];
     double embedding_scale, attention_scale, attention_softcap, final_softcap;   /* softcaps 0: none */
     int64_t n_experts, n_experts_used, expert_mlp, shared_mlp;
     bool normalise_experts;      /* weights of the experts used add up to 1 */
     bool unbiased;               /* attention has no biases although its fields are FIELD_BIASED */
-    int64_t n_guessing;          /* layers behind the n_layers that guess further tokens: not loaded */
+    int64_t n_mtp_layers;          /* multi-token-prediction layers after the decoder's; not loaded */
     gm_layer_config *layers;     /* n_layers */
     int n_slots;
     void *own;                   /* what this architecture alone has: a struct of its file (arch->config_size) */
@@ -76,12 +85,12 @@ typedef enum {
 enum {
     FIELD_PERMUTED = 1,          /* in GGUF files of arch llama the rows of each head are interleaved */
     FIELD_OPTIONAL = 2,
-    FIELD_CENTRED = 4,           /* a norm that multiplies by 1 + w; GGUF holds 1 + w */
+    FIELD_ONE_PLUS_WEIGHT = 4,           /* a norm that multiplies by 1 + w; GGUF holds 1 + w */
     FIELD_NEGATIVE_EXP = 8,      /* safetensors hold the log of its negative; GGUF holds the value */
     FIELD_QUERY = 16,            /* of each head the first half of twice its rows, */
     FIELD_GATE = 32,             /* ... and the second */
     FIELD_EMBEDDING = 128,       /* of a linear layer: its rows are looked up by tokens */
-    FIELD_PICKED = 64,           /* its rows lie in larger tensors: arch->pick_rows */
+    FIELD_PICKED = 64,           /* its rows are stored in larger tensors: arch->pick_rows */
     FIELD_GGUF_OPTIONAL = 2048,  /* GGUF does not say which layers have it */
     FIELD_BIASED = 4096,         /* the bias must be there; of attention, unless the config says that there is none */
     FIELD_INTERLEAVED = 1024,    /* of experts: gate and up row by row, the fused dense matrix with its inputs as rows */
@@ -134,7 +143,7 @@ struct gm_model {
     gm_context_policy context_policy;
     bool int8, bf16;             /* some layer multiplies such activations */
     int64_t weight_bytes;
-    uint64_t fingerprint;        /* of its weights' names, shapes and some of their bytes, and of what turns its keys */
+    uint64_t fingerprint;        /* of its weights' names, shapes and some of their bytes, and of its RoPE parameters */
     char *info;                  /* JSON object */
     gm_waiting *waiting;         /* what packs its matrices, or NULL: waiting.c */
     gm_model *base;              /* NULL, or the model whose weights this one computes with exactly: exact.c */
@@ -151,7 +160,7 @@ struct gm_architecture {
     const char *const *gguf;     /* general.architecture, NULL-terminated */
     const char *const *types;    /* model_type of config.json, NULL-terminated; the first is the text model's own */
     const char *written_as;      /* general.architecture of files that conversions write; NULL: gguf[0] */
-    const char *chat;            /* NULL, or a format of gomlx/chat_formats.py that no token of the vocabulary tells */
+    const char *chat;            /* NULL, or a format of gomlx/_generation/chat_formats.py that no token of the vocabulary tells */
     size_t layer_size, globals_size, config_size;
     const gm_weight_field *fields, *globals;     /* end with name NULL; globals may be NULL */
     /* Reads what this architecture has, over the class defaults that it sets first: config.h. */
@@ -179,6 +188,11 @@ void architecture_names(char *out, size_t size, bool gguf);
  * alive. NULL: no memory. gm_model_release frees it. */
 gm_model *model_exact(gm_model *m);
 void model_exact_free(gm_model *exact);          /* by gm_model_release alone */
+/* Layers that can be changed over the same weights: a model for one forward pass, which it must outlive. NULL: no
+ * memory. */
+gm_model *model_copy(gm_model *m);
+void model_copy_free(gm_model *copy);
+void model_use_float32(gm_model *copy);          /* no linear layer rounds what it reads */
 
 /* A model is loaded with most of its matrices still in rows, in the mapped files: its first pass packs them piece by piece
  * as it goes, to the same bits, and the second one packs them for good first. All with the run lock held. */

@@ -40,7 +40,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         gm_activation in = {.x = gm_rms_norm(s, x, l->dense.mlp_norm, eps)};
         if (m->config.layers[i].has & HAS_EXPERTS) {
             const expert_activation act = {MOE_SWIGLU, 0, 0};
-            gm_array *fed = experts_apply(s, &pass, i, &l->experts, in.x, &in, GM_NONE, act);
+            gm_array *fed = experts_apply(s, &pass, i, &l->experts, (expert_inputs){in.x, &in, GM_NONE}, act);
             x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         } else {
             x = mlp_output(s, &pass, i, &l->dense.mlp, &in, false, x);

@@ -25,14 +25,14 @@ typedef struct {
 
 #define AT(member) offsetof(layer, member)
 #define ATTENTION                                                                                                      \
-    NORM_FIELD(layer, mixer_norm, "input_layernorm", "attn_norm.weight", FIELD_CENTRED),                               \
+    NORM_FIELD(layer, mixer_norm, "input_layernorm", "attn_norm.weight", FIELD_ONE_PLUS_WEIGHT),                       \
     {FIELD_LINEAR, AT(attention.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION,              \
      FIELD_QUERY},                                                                                                     \
     {FIELD_LINEAR, AT(gate), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION, FIELD_GATE},        \
     {FIELD_LINEAR, AT(attention.k), "self_attn.k_proj", "attn_k", DIM_KEYS, DIM_HIDDEN, HAS_KV, 0},                    \
     {FIELD_LINEAR, AT(attention.v), "self_attn.v_proj", "attn_v", DIM_KEYS, DIM_HIDDEN, HAS_V, 0},                     \
     {FIELD_LINEAR, AT(attention.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION, 0},     \
-    HEAD_NORM_FIELDS(layer, attention, FIELD_CENTRED)
+    HEAD_NORM_FIELDS(layer, attention, FIELD_ONE_PLUS_WEIGHT)
 #define LINEAR_ATTENTION(qkv_names, z_names, b_names, a_names, b_gguf, a_gguf)                                         \
     {FIELD_LINEAR, AT(qkv), qkv_names, "attn_qkv|ssm_in", DIM_CHANNELS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},    \
     {FIELD_LINEAR, AT(z), z_names, "attn_gate|ssm_in", DIM_VALUES, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},           \
@@ -45,8 +45,8 @@ typedef struct {
      FIELD_NEGATIVE_EXP},                                                                                              \
     {FIELD_VECTOR, AT(norm), "linear_attn.norm.weight", "ssm_norm.weight", DIM_VALUE_HEAD, DIM_ONE, HAS_LINEAR, 0},    \
     {FIELD_LINEAR, AT(out), "linear_attn.out_proj", "ssm_out", DIM_HIDDEN, DIM_VALUES, HAS_LINEAR, 0}
-#define MLPS(fused)                                                                                                     \
-    NORM_FIELD(layer, mlp_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_CENTRED),              \
+#define MLPS(fused)                                                                                                    \
+    NORM_FIELD(layer, mlp_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_ONE_PLUS_WEIGHT),      \
     MLP_FIELDS(layer, mlp),                                                                                            \
     {FIELD_LINEAR, AT(experts.router), "mlp.gate", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS, 0},           \
     EXPERT_FIELDS(layer, experts, "mlp.experts", fused),                                                               \
@@ -109,7 +109,7 @@ static gm_status configure(const config_source *s, gm_config *c, bool experts, b
     int64_t period = 4;
     const bool is_gguf = config_is_gguf(s);
     c->head_dim = 256;
-    c->centred = true;
+    c->one_plus_weight = true;
     GM_TRY(config_activation(s, "silu"));
     GM_TRY(config_common(s, c));
     GM_TRY(config_int(s, "full_attention_interval", "full_attention_interval", &period));
@@ -216,7 +216,7 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
     gm_array *v = columns(s, mixed, 2 * keys, values);
     const gm_delta_spec spec = {.slot = slot, .n_key_heads = (int)own->n_key_heads,
                                 .n_value_heads = (int)own->n_value_heads, .tiled = own->tiled_values};
-    gm_array *o = gm_cached_gated_delta(s, q, k, v, decay, beta, b->state, &spec);
+    gm_array *o = gm_cached_gated_delta(s, &(gm_delta_inputs){q, k, v, decay, beta}, b->state, &spec);
     o = pass_tap(s, p, i, TAP_RECURRENT, o);
     gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, own->value_dim, c->eps))};
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &l->out, &out, residual);
@@ -224,7 +224,8 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
 
 static gm_array *mixture(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_activation *in, gm_array *x) {
     const uint32_t has = p->model->config.layers[i].has;
-    gm_array *chosen = experts_apply(s, p, i, &l->experts, in->x, in, GM_NONE, (expert_activation){MOE_SWIGLU, 0, 0});
+    gm_array *chosen = experts_apply(s, p, i, &l->experts, (expert_inputs){in->x, in, GM_NONE},
+                                     (expert_activation){MOE_SWIGLU, 0, 0});
     if (has & HAS_SHARED_EXPERT) {
         gm_array *shared = mlp_apply(s, &l->shared, in, false, GM_NONE);
         gm_array *gate = gm_sigmoid(s, linear_apply(s, &l->shared_gate, in, GM_NONE));

@@ -71,7 +71,8 @@ bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_
 static gm_status check_edit(const gm_model *m, const gm_edit *e) {
     gm_activation_info info;
     if (!gm_model_activation(m, e->activation, 1, &info))
-        return gm_fail(GM_EINDEX, "edit: the model has no activation %lld", (long long)e->activation);
+        return gm_fail(GM_EINDEX, "edit: the model has no activation %lld, expected 0 to %lld",
+                       (long long)e->activation, (long long)gm_model_activations(m) - 1);
     if (!info.editable)
         return gm_fail(GM_EVALUE, "edit: %s can be read, not changed", info.name);
     if (e->from < 0 || e->to < e->from)
@@ -96,10 +97,12 @@ gm_status taps_new(const gm_model *m, const int64_t *reads, size_t n_reads, cons
     *out = NULL;
     gm_activation_info info;
     if (n_reads > INT32_MAX / 2 || n_edits > INT32_MAX / 2)
-        return gm_fail(GM_EVALUE, "inspect: too many activations");
+        return gm_fail(GM_EVALUE, "inspect: got %zu activations and %zu edits, expected at most %d of each",
+                       n_reads, n_edits, INT32_MAX / 2);
     for (size_t i = 0; i < n_reads; i++)
         if (!gm_model_activation(m, reads[i], 1, &info))
-            return gm_fail(GM_EINDEX, "inspect: the model has no activation %lld", (long long)reads[i]);
+            return gm_fail(GM_EINDEX, "inspect: the model has no activation %lld, expected 0 to %lld",
+                           (long long)reads[i], (long long)gm_model_activations(m) - 1);
     for (size_t i = 0; i < n_edits; i++)
         GM_TRY(check_edit(m, &edits[i]));
     gm_taps *t = memory_zeroed(sizeof *t);

@@ -78,7 +78,7 @@ static void add_bytes(gm_phase_profile *pass, const char type[24], gm_work work,
     int at = 0;
     while (at < GM_MAX_WEIGHT_TYPES - 1 && pass->weights[at].type[0] && strcmp(pass->weights[at].type, type) != 0)
         at++;
-    if (!pass->weights[at].type[0])              /* the last place takes what has none of its own */
+    if (!pass->weights[at].type[0])              /* the last entry takes what has none of its own */
         memcpy(pass->weights[at].type, type, sizeof pass->weights[at].type);
     pass->weights[at].bytes += bytes;
     pass->work_bytes[work] += bytes;

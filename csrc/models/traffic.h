@@ -7,6 +7,6 @@
 void traffic_mark(gm_model *m);
 /* "Q4_K", "BF16", of MLX's "affine 4", "NVFP4". */
 void traffic_type(const gm_named_weight *w, char out[24]);
-/* pass->weights, added to, for a pass of so many rows, with logits or without. */
+/* pass->weights, added to, for a pass of n rows, with logits or without. */
 void traffic_of_pass(const gm_model *m, int64_t rows, bool logits, gm_phase_profile *pass);
 #endif

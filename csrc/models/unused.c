@@ -1,11 +1,11 @@
-/* unused.c - tensors that no field took. Those of towers and of layers that guess further tokens are no loss; one that
- * belongs to the layers at hand, or to a part that the config turns off, would have changed the result: an error. */
+/* unused.c - tensors that no field took. Those of towers and of multi-token-prediction layers are not missed; one that
+ * belongs to the decoder's layers, or to something that the config disables, would have changed the result: an error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "models/load.h"
 
-/* What says that a layer has not what a field asks for. */
+/* The key whose value says that a layer lacks what a field requires. */
 static const struct { uint32_t has; const char *key, *gguf; } switches[] = {
     {HAS_PER_LAYER_INPUT, "hidden_size_per_layer_input", "embedding_length_per_layer_input"},
     {HAS_SHARED_EXPERT, "shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
@@ -60,7 +60,7 @@ static int64_t layer_of(const gm_loader *l, const char *name, const char **part)
 }
 
 static gm_status refuse(const gm_loader *l, const char *name, const char *key) {
-    return gm_fail(GM_EBADFILE, "%s: tensor %s is there, but by %s of %s the model has none such", l->path, name, key,
+    return gm_fail(GM_EBADFILE, "%s: got tensor %s, which %s of %s says that the model does not have", l->path, name, key,
                    checkpoint_gguf(l->checkpoint) ? "the metadata" : "config.json");
 }
 
@@ -73,7 +73,7 @@ static gm_status check(const gm_loader *l, const char *name) {
     if (strcmp(name, "lm_head.bias") == 0 || strcmp(name, "output.bias") == 0)
         return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s beside a head that is the embedding is not supported", l->path,
                        name);
-    if (!part || (layer >= 0 && is_dispensable(part)) || (layer >= c->n_layers && layer < c->n_layers + c->n_guessing))
+    if (!part || (layer >= 0 && is_dispensable(part)) || (layer >= c->n_layers && layer < c->n_layers + c->n_mtp_layers))
         return GM_OK;
     if (layer >= c->n_layers)
         return refuse(l, name, is_gguf ? "block_count" : "num_hidden_layers");

@@ -1,7 +1,7 @@
 /* waiting.c - matrices that wait to be packed. Loading leaves them in the mapped files, where the first pass reads them;
  * before the second pass they are packed for good, and the files are closed.
  * That takes the time and the memory that loading would have taken, but not before the first token. Until then the memory
- * counts as promised. Matrices that cannot be read as they lie are packed at once: MLX's arrays, those in another dtype,
+ * counts as promised. Matrices that cannot be read as they are stored are packed at once: MLX's arrays, those in another dtype,
  * stacks of experts. */
 #include <stdatomic.h>
 #include "base/memory.h"
@@ -102,15 +102,15 @@ gm_status model_begin_pass(const gm_model *m) {
 
 bool model_wants_packing(const gm_model *m) { return model_in_rows(m) && m->waiting->begun; }
 
-/* The matrix of the job at hand, whose room is the last that was taken. */
+/* The matrix of the current job, whose memory in `shared` is the last that was taken. */
 static gm_status start_packing(gm_loader *l, job *j, int threads) {
     const gm_array *a = *j->to;
     size_t offset;
-    gm_buffer *room = loader_take_shared(l, j, &offset);
-    if (!room)
+    gm_buffer *memory = loader_take_shared(l, j, &offset);
+    if (!memory)
         return error_code();
-    l->room = offset;
-    buffer_release(room);        /* l->shared has it too */
+    l->offset = offset;
+    buffer_release(memory);      /* l->shared has it too */
     gm_status status = DISPATCH(l->queue, pack, j->rows, .out = (char *)l->shared->data + offset,
                                 .in = j->in_rows.data, .row_map = j->in_rows.map, .format = a->format,
                                 .rows = j->rows, .k = j->columns);
@@ -131,10 +131,10 @@ static void end_packing(gm_loader *l) {
     l->packing = false;
 }
 
-/* What was begun is begun again, in the same room. */
+/* What was begun is begun again, in the same memory. */
 static void undo_packing(gm_loader *l) {
     end_packing(l);
-    l->shared_used = l->room;
+    l->shared_used = l->offset;
 }
 
 /* The next matrix is read ahead while this one is packed: memory may have been short since the first pass. */
@@ -167,7 +167,7 @@ gm_status model_pack(const gm_model *m, int64_t deadline_ns, bool continuing) {
             return status;
         }
         end_packing(l);
-        array_pack(*j->to, l->shared, (int64_t)l->room);
+        array_pack(*j->to, l->shared, (int64_t)l->offset);
         take_off(l, loader_result_bytes(l, j));
         checkpoint_done_with(l->checkpoint, j->tensor);
     }

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 #include "base/checksum.h"
+#include "base/grow.h"
 #include "base/memory.h"
 
 #define CHECKPOINT_EVERY 256         /* positions, at least, between two of them */
@@ -14,7 +15,7 @@
 typedef struct {
     gm_buffer **buffers;             /* NULL: freed, or not allocated yet */
     void **first, **second;          /* keys and values of each block; the arrays of a state */
-    int64_t capacity;                /* of these three */
+    size_t capacity;                 /* of these three, which grow alike */
     int64_t begin, end;              /* allocated blocks */
 } slot_memory;
 
@@ -60,26 +61,20 @@ int64_t cache_position_bytes(const cache_layout *l) {
 }
 
 /* ---- the memory of slots ---- */
-static gm_status grow(slot_memory *m, int64_t n) {
-    if (n <= m->capacity)
+/* Capacity for n blocks. */
+static gm_status reserve(slot_memory *m, int64_t n) {
+    const size_t before = m->capacity;
+    if ((size_t)n <= before)
         return GM_OK;
-    int64_t capacity = n > 2 * m->capacity ? n : 2 * m->capacity;
-    void **first, **second;
-    gm_buffer **buffers = memory_resize(m->buffers, (size_t)capacity * sizeof *buffers);
-    if (!buffers)
-        return GM_ENOMEM;
-    m->buffers = buffers;
-    if (!(first = memory_resize(m->first, (size_t)capacity * sizeof *first)))
-        return GM_ENOMEM;
-    m->first = first;
-    if (!(second = memory_resize(m->second, (size_t)capacity * sizeof *second)))
-        return GM_ENOMEM;
-    m->second = second;
-    for (int64_t i = m->capacity; i < capacity; i++) {
-        buffers[i] = NULL;
-        first[i] = second[i] = NULL;
+    const size_t more = (size_t)n - before;
+    size_t buffers = before, first = before;
+    GM_TRY(grow_array(&m->buffers, before, &buffers, more, sizeof *m->buffers));
+    GM_TRY(grow_array(&m->first, before, &first, more, sizeof *m->first));
+    GM_TRY(grow_array(&m->second, before, &m->capacity, more, sizeof *m->second));
+    for (size_t i = before; i < m->capacity; i++) {
+        m->buffers[i] = NULL;
+        m->first[i] = m->second[i] = NULL;
     }
-    m->capacity = capacity;
     return GM_OK;
 }
 
@@ -158,7 +153,7 @@ static gm_status reserve_blocks(gm_cache *c, int first, int64_t from, int64_t to
         slot_memory *m = &c->slots[i];
         if (!are_alike(&l->slots[first], &l->slots[i]))
             continue;
-        GM_TRY(grow(m, end));
+        GM_TRY(reserve(m, end));
         for (; m->begin < m->end && (m->begin + 1) * GM_KV_BLOCK <= unseen; m->begin++)
             put_buffer(m, m->begin, NULL, 0);
     }
@@ -238,7 +233,7 @@ gm_status cache_fork(const gm_cache *c, gm_cache **out) {
     for (int i = 0; i < c->layout->n_slots; i++) {
         const slot_memory *from = &c->slots[i];
         slot_memory *to = &f->slots[i];
-        if (grow(to, from->end) != GM_OK)
+        if (reserve(to, from->end) != GM_OK)
             goto failed;
         to->begin = from->begin;
         to->end = from->end;
@@ -272,18 +267,18 @@ gm_status cache_reserve(gm_cache *c, int64_t from, int64_t to) {
     const cache_layout *l = c->layout;
     const int64_t most = l->rotate ? INT32_MAX : l->context;
     if (to > most)
-        return gm_fail_context(to, most, "KV cache: %lld positions, the context holds %lld", (long long)to,
-                               (long long)most);
+        return gm_fail_context(to, most, "KV cache: got %lld positions, expected at most the context of %lld",
+                               (long long)to, (long long)most);
     if (from > c->length || (from < c->length && c->has_states))
-        return gm_fail(GM_ESTATE, "KV cache: a pass from position %lld, the sequence has %lld", (long long)from,
-                       (long long)c->length);
+        return gm_fail(GM_ESTATE, "KV cache: a pass from position %lld, expected the sequence's length, %lld",
+                       (long long)from, (long long)c->length);
     if (wants_checkpoint(c, from))
         GM_TRY(keep_checkpoint(c, from));
     for (int i = 0; i < l->n_slots; i++) {
         const cache_slot *s = &l->slots[i];
         slot_memory *m = &c->slots[i];
         if (s->kind == CACHE_STATE) {
-            GM_TRY(grow(m, 1));
+            GM_TRY(reserve(m, 1));
             GM_TRY(own(l, s, m, 0, true, NULL, 0));
             m->end = 1;
         } else if (first_like(l, i) == i) {
@@ -578,7 +573,7 @@ gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_
         slot_memory *m = &c->slots[i];
         saved_slot saved;
         memcpy(&saved, slots + (size_t)i * sizeof saved, sizeof saved);
-        GM_TRY(grow(m, l->slots[i].kind == CACHE_KV ? end : 1));
+        GM_TRY(reserve(m, l->slots[i].kind == CACHE_KV ? end : 1));
         m->begin = m->end = saved.begin;
     }
     for (int i = 0; i < l->n_slots && length > 0; i++) {

@@ -1,7 +1,7 @@
 /* cache.h - what a model keeps of one sequence: keys and values of its positions, states of recurrent layers.
  *  (1) The layout has one slot for each layer that keeps something; layers that share keys and values share a slot. The
  *      model owns the layout, which outlives the caches.
- *  (2) Keys and values lie in blocks of GM_KV_BLOCK positions behind tables of pointers (kernels/quants.h); block b of
+ *  (2) Keys and values are stored in blocks of GM_KV_BLOCK positions, which tables of pointers list (kernels/quants.h); block b of
  *      a sequence holds positions from b * GM_KV_BLOCK on. Blocks and states are reference-counted: a fork shares
  *      them, and a shared one is copied before it is written (copy-on-write).
  *  (3) Blocks that have slid out of the slot's window are freed. */

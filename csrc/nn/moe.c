@@ -4,12 +4,18 @@
 
 static gm_array *or_none(gm_array *a) { return a ? a : GM_NONE; }
 
-gm_array *moe_apply(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, const gm_linear *gate,
-                    const gm_linear *up, const gm_linear *down, moe_activation act, float alpha, float limit) {
-    if (!x || !ids || !weights || !gate->weight || !up->weight || !down->weight)
+gm_array *moe_apply(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, moe_stacks w, expert_activation act) {
+    const gm_linear *const linear[] = {w.gate, w.up, w.down};
+    expert_stacks stacks;
+    for (int i = 0; i < 3; i++) {
+        stacks.matrices[i] = linear[i]->weight;
+        stacks.biases[i] = or_none(linear[i]->bias);
+        stacks.int8[i] = linear[i]->int8;
+        stacks.bf16[i] = linear[i]->bf16;
+        if (!linear[i]->weight)
+            return NULL;
+    }
+    if (!x || !ids || !weights)
         return NULL;
-    return moe_experts(s, x, ids, weights, (gm_array *[]){gate->weight, up->weight, down->weight},
-                       (gm_array *[]){or_none(gate->bias), or_none(up->bias), or_none(down->bias)},
-                       (bool[]){gate->int8, up->int8, down->int8}, (bool[]){gate->bf16, up->bf16, down->bf16},
-                       (gm_glu_kind)act, alpha, limit);
+    return moe_experts(s, x, ids, weights, &stacks, (gm_glu){(gm_glu_kind)act.kind, act.alpha, act.limit});
 }

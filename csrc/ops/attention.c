@@ -104,8 +104,8 @@ const gm_op cached_attention_op = {.name = "cached_attention", .n_in = INPUTS, .
                                    .param_size = sizeof(cached_param), .fields = cached_fields, .infer = cached_infer,
                                    .eval = cached_eval, .work = GM_WORK_ATTENTION};
 
-gm_array *gm_cached_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *angles, gm_array *sinks,
-                              const gm_batch_state *batch, const gm_attention_spec *spec) {
+gm_array *gm_cached_attention(gm_scope *s, const gm_attention_inputs *given, const gm_batch_state *batch,
+                              const gm_attention_spec *spec) {
     cached_param p;
     if (spec->n_kv_heads < 1 || spec->head_dim < 1 || spec->n_heads < 1 || spec->n_heads % spec->n_kv_heads)
         return gm_fail(GM_EVALUE, "cached_attention: %d heads of %d are not a multiple of %d key/value heads",
@@ -115,6 +115,6 @@ gm_array *gm_cached_attention(gm_scope *s, gm_array *q, gm_array *k, gm_array *v
     p.kv_type = batch->kv_type;
     p.max_blocks = batch->max_blocks;
     p.spec = *spec;
-    gm_array *in[INPUTS] = {q, k, v, angles, sinks, batch->block};
+    gm_array *in[INPUTS] = {given->q, given->k, given->v, given->angles, given->sinks, batch->block};
     return array_node(s, &cached_attention_op, in, INPUTS, &p);
 }

@@ -145,3 +145,24 @@ const gm_op stop_gradient_op = {.name = "stop_gradient", .n_in = 1, .n_out = 1, 
                                 .rebuild = stop_rebuild};
 
 gm_array *gm_stop_gradient(gm_scope *s, gm_array *x) { return array_node(s, &stop_gradient_op, &x, 1, NULL); }
+
+/* ---- recompute: the same value, after which a gradient computes again what it reads (transform/grad.c), or, where it
+ * ends, what is kept once more ---- */
+typedef struct { int32_t ends; } recompute_param;
+static const gm_field recompute_fields[] = {{FIELD_INT, offsetof(recompute_param, ends), "ends", 1}, {0}};
+
+static void recompute_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    (void)s;
+    (void)out;
+    (void)in;
+    grad[0] = cots[0];
+}
+
+const gm_op recompute_op = {.name = "recompute", .n_in = 1, .n_out = 1, .param_size = sizeof(recompute_param),
+                            .fields = recompute_fields, .infer = stop_infer, .eval = stop_eval, .vjp = recompute_vjp,
+                            .vmap = vmap_leading};
+
+bool recompute_ends(const gm_array *node) { return ((const recompute_param *)node->param)->ends != 0; }
+gm_array *gm_recompute(gm_scope *s, gm_array *x, bool ends) {
+    return array_node(s, &recompute_op, &x, 1, &(recompute_param){ends});
+}

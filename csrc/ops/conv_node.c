@@ -2,7 +2,6 @@
  * [N, spatial ..., groups * F]. What users call is in conv.c. */
 #include <string.h>
 #include "ops/conv.h"
-#include "ops/product.h"
 
 enum { IN_X, IN_W };
 static const gm_field conv_fields[] = {{FIELD_INT64, offsetof(conv_param, groups), "groups", 1},
@@ -41,60 +40,23 @@ static gm_status conv_infer(gm_array *const *in, int n_in, const void *param, gm
     return GM_OK;
 }
 
-/* Sizes and strides of three spatial axes: those that x has not are of one item. */
-static gm_conv_args geometry(const gm_array *out, const int64_t *x_strides) {
+/* Axes that x has not are of one item. */
+static void set_geometry(gm_convolution_args *c, const gm_array *out, const int64_t *x_strides) {
     const gm_array *x = out->in[IN_X], *w = out->in[IN_W];
     const conv_param *p = out->param;
     const int n = out->ndim - 2;
-    gm_conv_args g = {.channels = w->shape[n + 1], .image = x_strides[0]};
+    c->image = x_strides[0];
     for (int d = 0; d < 3; d++) {
         const int i = d - (3 - n);
-        g.in[d] = i < 0 ? 1 : x->shape[i + 1];
-        g.out[d] = i < 0 ? 1 : out->shape[i + 1];
-        g.taps[d] = i < 0 ? 1 : w->shape[i + 1];
-        g.stride[d] = i < 0 ? 1 : p->stride[i];
-        g.low[d] = i < 0 ? 0 : p->low[i];
-        g.dilation[d] = i < 0 ? 1 : p->dilation[i];
-        g.spread[d] = i < 0 ? 1 : p->spread[i];
-        g.places[d] = i < 0 ? 0 : x_strides[i + 1];
+        c->in[d] = i < 0 ? 1 : x->shape[i + 1];
+        c->places[d] = i < 0 ? 1 : out->shape[i + 1];
+        c->taps[d] = i < 0 ? 1 : w->shape[i + 1];
+        c->stride[d] = i < 0 ? 1 : p->stride[i];
+        c->low[d] = i < 0 ? 0 : p->low[i];
+        c->dilation[d] = i < 0 ? 1 : p->dilation[i];
+        c->spread[d] = i < 0 ? 1 : p->spread[i];
+        c->steps[d] = i < 0 ? 0 : x_strides[i + 1];
     }
-    return g;
-}
-
-static bool is_product(const gm_array *out) {
-    const gm_array *x = out->in[IN_X], *w = out->in[IN_W];
-    const conv_param *p = out->param;
-    bool plain = true;
-    for (int i = 0; i < out->ndim - 2; i++)
-        plain = plain && w->shape[i + 1] == 1 && p->stride[i] == 1 && p->spread[i] == 1 && p->low[i] == 0 &&
-                out->shape[i + 1] == x->shape[i + 1];
-    return plain;
-}
-
-/* Whether groups are so small that filters of several of them are lanes. */
-static bool are_small(const gm_kernels *kernels, const gm_conv_args *g, int64_t groups, gm_dtype type, int64_t taps) {
-    return groups > 1 && type != GM_FLOAT64 && taps > 0 && taps <= GM_CONV_TAPS && g->filters <= kernels->lanes / 2 &&
-           kernels->lanes % g->filters == 0 && g->channels > 0 && g->channels <= g->filters;
-}
-
-#define GROUP_RUN 64                   /* places side by side for which weights are near */
-
-/* Weights as [taps][channels][filters] in float32 for the kernel of small groups. */
-static gm_status launch_groups(gm_queue *q, gm_array *out, gm_conv_args *g, const void *w, int64_t k) {
-    const int64_t lanes = out->shape[out->ndim - 1];
-    const int64_t shape[2] = {lanes, k}, given[2] = {k, 1}, turned[2] = {1, lanes};
-    float *weights = queue_scratch(q, (size_t)(lanes * k) * sizeof *weights);
-    if (!weights)
-        return error_code();
-    GM_TRY(launch_copy(q, weights, GM_FLOAT32, turned, w, (gm_dtype)out->dtype, given, 2, shape));
-    queue_fence(q);
-    g->product.w = weights;
-    g->product.w_k = g->product.lanes = lanes;
-    g->product.k = k;
-    g->product.out_row = lanes;
-    const int64_t places = 1 + 4 * GRAIN / (lanes * k), line = g->out[2];      /* whole lines, or long runs of them */
-    const int64_t grain = line <= GROUP_RUN ? (places + line - 1) / line * line : places < GROUP_RUN ? GROUP_RUN : places;
-    return queue_launch(q, queue_kernels(q)->conv_groups, g, sizeof *g, out->size / lanes, grain, 0);
 }
 
 static gm_status conv_eval(gm_array *out, gm_queue *q) {
@@ -102,35 +64,20 @@ static gm_status conv_eval(gm_array *out, gm_queue *q) {
     const int last = out->ndim - 1;
     const conv_param *p = out->param;
     const void *image = array_ptr(x), *weights;
-    int64_t strides[GM_MAX_NDIM], taps = 1;
+    int64_t strides[GM_MAX_NDIM];
     memcpy(strides, x->strides, (size_t)x->ndim * sizeof *strides);
     GM_TRY(array_alloc(out, q));
     if (out->size == 0)
         return GM_OK;
-    /* One filter is a matrix times a vector, which has an order of its own: not the view's, but the shapes' choice. */
-    const bool product_of_matrices = is_product(out), column = product_of_matrices && w->shape[0] == p->groups;
-    const bool contiguous = array_is_contiguous(x);
-    if ((x->strides[last] != 1 && x->shape[last] > 1) || (column && !contiguous)) {
+    if (x->strides[last] != 1 && x->shape[last] > 1) {
         GM_TRY(dense_operand(q, x, &image));
         shape_strides(x->ndim, x->shape, strides);
     }
     GM_TRY(dense_operand(q, w, &weights));
-    gm_conv_args g = geometry(out, strides);
-    for (int d = 0; d < 3; d++)
-        taps *= g.taps[d];
-    const int64_t filters = w->shape[0] / p->groups, k = taps * g.channels, all = out->shape[last];
-    g.product.type = out->dtype;
-    g.product.out = array_ptr(out);
-    g.product.x = image;
-    g.filters = filters;
-    if (are_small(queue_kernels(q), &g, p->groups, (gm_dtype)out->dtype, taps))
-        return launch_groups(q, out, &g, weights, k);
-    const bool plain = k == 0 || (product_of_matrices && (contiguous || column));
-    return launch_product(q, &(product){
-        .type = (gm_dtype)out->dtype, .out = array_ptr(out), .x = image, .w = weights, .rows = out->size / all,
-        .lanes = filters, .k = k, .out_row = all, .out_lane = 1, .x_row = x->shape[last], .x_k = 1, .w_lane = k,
-        .w_k = 1, .ndim = 1, .shape = &p->groups, .out_batch = &filters, .x_batch = &g.channels,
-        .w_batch = &(int64_t){filters * k}, .image = plain ? NULL : &g});
+    gm_convolution_args c = {.out = array_ptr(out), .x = image, .w = weights, .type = out->dtype, .groups = p->groups,
+                             .channels = w->shape[last], .filters = w->shape[0] / p->groups};
+    set_geometry(&c, out, strides);
+    return DISPATCH_ARGS(q, convolution, out->shape[0], &c);
 }
 
 static gm_array *conv_node(gm_scope *s, gm_array *x, gm_array *w, const conv_param *p) {
@@ -233,12 +180,14 @@ static gm_array *grad_of_dense(gm_scope *s, gm_array *out, gm_array *x, gm_array
     return gm_reshape(s, gm_matmul(s, filter, windows), n + 2, w->shape);
 }
 
+enum { SEPARATE_TAPS = 512 };           /* at most, for this way to a gradient */
+
 /* The same where each channel has a filter of its own: tap by tap, sums over all places, of products that are not
  * rounded to 16 bits. */
 static gm_array *grad_of_separate(gm_scope *s, gm_array *out, gm_array *x, gm_array *w, gm_array *cot, int64_t taps) {
     const conv_param *p = out->param;
     const int n = out->ndim - 2;
-    gm_array *sums[GM_CONV_TAPS];
+    gm_array *sums[SEPARATE_TAPS];
     const gm_dtype type = (gm_dtype)x->dtype, wide = type == GM_FLOAT64 ? type : GM_FLOAT32;
     x = gm_astype(s, padded(s, x, p), wide);
     cot = gm_astype(s, cot, wide);
@@ -291,7 +240,7 @@ static void conv_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
         taps *= here ? w->shape[i + 1] : 1;
     }
     grad[IN_X] = conv_node(s, cot, gm_flip(s, exchanged(s, w, p->groups), n, axes), &to_x);
-    const bool separate = w->shape[n + 1] == 1 && w->shape[0] == p->groups && p->groups > 1 && taps <= GM_CONV_TAPS;
+    const bool separate = w->shape[n + 1] == 1 && w->shape[0] == p->groups && p->groups > 1 && taps <= SEPARATE_TAPS;
     grad[IN_W] = separate ? grad_of_separate(s, out, x, w, cot, taps) : grad_of_dense(s, out, x, w, cot);
 }
 

@@ -84,8 +84,8 @@ static gm_status full_eval(gm_array *out, gm_queue *q) {
     int64_t strides[GM_MAX_NDIM];
     GM_TRY(array_alloc(out, q));
     broadcast_strides(value, out->ndim, strides);
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, array_ptr(value), (gm_dtype)value->dtype,
-                       strides, out->ndim, out->shape);
+    return launch_copy(q, to_array(out), (copy_from){array_ptr(value), (gm_dtype)value->dtype, strides}, out->ndim,
+                       out->shape);
 }
 
 static void full_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {

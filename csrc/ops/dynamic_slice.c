@@ -238,10 +238,9 @@ static gm_status update_infer(gm_array *const *in, int n_in, const void *param, 
 
 static gm_status update_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0], *update = out->in[1];
-    gm_dtype type = (gm_dtype)out->dtype;
     GM_TRY(array_alloc_like(out, q, 0));
     if (out->buf != x->buf) {
-        GM_TRY(launch_copy(q, array_ptr(out), type, out->strides, array_ptr(x), type, x->strides, x->ndim, x->shape));
+        GM_TRY(launch_copy(q, to_array(out), from_array(x), x->ndim, x->shape));
         queue_fence(q);
     }
     return launch_region(q, out->param, out, out->in[2], update->shape,
@@ -284,8 +283,8 @@ static gm_status update_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     }
     for (int i = 0; i <= out->ndim; i++)
         back[plan.order[i]] = i;
-    outs[0] = gm_scatter(s, x, plan.index, plan.n, plan.axes, 0, gm_transpose(s, update, out->ndim + 1, back),
-                         GM_S_UPDATE, begin, end, step);
+    outs[0] = gm_scatter(s, x, (gm_indices){plan.index, plan.n, plan.axes, 0},
+                         gm_transpose(s, update, out->ndim + 1, back), GM_S_UPDATE, &(gm_region){begin, end, step});
     return outs[0] ? GM_OK : error_code();
 }
 

@@ -1,4 +1,5 @@
-/* elementwise.c - unary and binary functions, where, astype. One block for each class; the row says which function.
+/* elementwise.c - unary and binary functions, where, astype. One block for each class; what functions of a class differ
+ * in is in the rows of kernels/unary.def and binary.def, of which this file expands the types and the gradients.
  * Gradients of complex functions: the cotangent times the conjugate of the derivative. */
 #include "ops/ops.h"
 
@@ -14,7 +15,36 @@ static gm_array *constant(gm_scope *s, double value, const gm_array *like) {
 }
 
 /* ---- unary ---- */
-typedef enum { RESULT_SAME, RESULT_FLOAT, RESULT_BOOL, RESULT_REAL } result_rule;
+typedef enum { RESULT_SAME, RESULT_BOOL, RESULT_REAL, RESULT_MODULUS } result_rule;
+/* What becomes of integers and bool: they are taken as they are, or become something else first. */
+typedef enum { TAKES_ALL, TAKES_FLOATS, TAKES_BOOL, TAKES_NUMBERS, TAKES_INTEGERS, TAKES_SHIFTS } type_rule;
+
+#define INTEGERS(value) TAKES_ALL
+#define AS_FLOATS TAKES_FLOATS
+#define AS_BOOL(value) TAKES_BOOL
+#define NO_BOOL(value) TAKES_NUMBERS
+#define ONLY_INTEGERS(value) TAKES_INTEGERS
+#define SHIFTS(value) TAKES_SHIFTS
+#define COMPLEX(value) true
+#define REAL_ONLY false
+#define SAME RESULT_SAME
+#define REAL_PART RESULT_REAL
+#define MODULUS RESULT_MODULUS
+#define ZEROS true
+#define NONE false
+typedef struct { const char *name; result_rule result; type_rule takes; bool complex, still; } unary_row;
+static const unary_row unary_rows[GM_U_COUNT] = {
+#define UNARY_VALUE(name, doc, result, work, floats, doubles, integers, complexes, gradient) \
+    [GM_U_##name] = {#name, result, integers, complexes, false},
+#define UNARY_TEST(name, doc, tangent, floats, doubles, integers, complexes) \
+    [GM_U_##name] = {#name, RESULT_BOOL, integers, true, tangent},
+#include "unary.def"
+};
+#undef SAME
+#undef REAL_PART
+#undef MODULUS
+#undef ZEROS
+#undef NONE
 
 typedef struct { int32_t function; int32_t result; } unary_param;
 static const gm_field unary_fields[] = {{FIELD_INT, offsetof(unary_param, function), "function", 1}, {0}};
@@ -52,149 +82,90 @@ static gm_array *imaginary_unit(gm_scope *s) {
     return gm_array_from(s, GM_COMPLEX64, 0, NULL, (float[2]){0, 1});
 }
 
-/* d function(x) / dx; y is the function's value. NULL: zero everywhere. */
-static gm_array *unary_derivative(gm_scope *s, gm_unary_op function, gm_array *x, gm_array *y) {
+/* One root for each factor of x**2 - 1: their product is on the right branch. */
+static gm_array *arccosh_slope(gm_scope *s, gm_array *x) {
+    gm_array *one = constant(s, 1, x);
+    return gm_multiply(s, gm_rsqrt(s, gm_subtract(s, x, one)), gm_rsqrt(s, gm_add(s, x, one)));
+}
+
+/* The normal distribution, and x times its density. */
+static gm_array *gelu_slope(gm_scope *s, gm_array *x) {
+    gm_array *error = gm_erf(s, gm_multiply(s, x, constant(s, 0.70710678118654752440, x)));
+    gm_array *below = gm_add(s, error, constant(s, 1, x));
+    gm_array *bell = gm_exp(s, gm_multiply(s, constant(s, -0.5, x), gm_square(s, x)));
+    return gm_add(s, gm_multiply(s, constant(s, 0.5, x), below),
+                  gm_multiply(s, gm_multiply(s, constant(s, 0.398942280401432677939946, x), x), bell));
+}
+
+/* (cos(pi x) - y) / x, and near 0, where that cancels, its series: -pi**2 x / 3 times a polynomial in (pi x)**2. */
+static gm_array *sinc_slope(gm_scope *s, gm_array *x, gm_array *y) {
+    static const double series[] = {1, -1.0 / 10, 1.0 / 280, -1.0 / 15120, 1.0 / 1330560, -1.0 / 172972800};
+    gm_array *angle = gm_multiply(s, x, constant(s, 3.14159265358979323846, x)), *square = gm_square(s, angle);
+    gm_array *sum = constant(s, series[5], x);
+    for (int i = 4; i >= 0; i--)
+        sum = gm_add(s, gm_multiply(s, sum, square), constant(s, series[i], x));
+    gm_array *near = gm_multiply(s, gm_multiply(s, x, constant(s, -3.28986813369645287294, x)), sum);
+    gm_array *size = gm_abs(s, x), *is_near = gm_less(s, size, constant(s, 0.25, size));
+    gm_array *divisor = gm_where(s, is_near, constant(s, 1, x), x);
+    return gm_where(s, is_near, near, gm_divide(s, gm_subtract(s, gm_cos(s, angle), y), divisor));
+}
+
+/* What reaches x of cot, where y = function(x). NULL: nothing. */
+#define SLOPE(derivative) chain(s, cot, derivative)
+#define COTANGENT(value) value
+#define CONSTANT NULL
+static gm_array *unary_cotangent(gm_scope *s, gm_unary_op function, gm_array *x, gm_array *y, gm_array *cot) {
     switch (function) {
-    case GM_U_SQUARE: return gm_add(s, x, x);
-    case GM_U_SQRT: return gm_divide(s, constant(s, 0.5, x), y);
-    case GM_U_RSQRT: return gm_divide(s, gm_multiply(s, constant(s, -0.5, x), y), x);
-    case GM_U_RECIPROCAL: return gm_negative(s, gm_square(s, y));
-    case GM_U_EXP: return y;
-    case GM_U_EXPM1: return gm_add(s, y, constant(s, 1, x));
-    case GM_U_LOG: return gm_reciprocal(s, x);
-    case GM_U_LOG2: return gm_divide(s, constant(s, 1.44269504088896340736, x), x);       /* 1 / ln 2 */
-    case GM_U_LOG10: return gm_divide(s, constant(s, 0.434294481903251827651, x), x);     /* 1 / ln 10 */
-    case GM_U_LOG1P: return gm_reciprocal(s, gm_add(s, x, constant(s, 1, x)));
-    case GM_U_SIN: return gm_cos(s, x);
-    case GM_U_COS: return gm_negative(s, gm_sin(s, x));
-    case GM_U_TAN: return plus_square(s, 1, 1, y);
-    case GM_U_ARCSIN: return gm_rsqrt(s, plus_square(s, 1, -1, x));
-    case GM_U_ARCCOS: return gm_negative(s, gm_rsqrt(s, plus_square(s, 1, -1, x)));
-    case GM_U_ARCTAN: return gm_reciprocal(s, plus_square(s, 1, 1, x));
-    case GM_U_SINH: return gm_cosh(s, x);
-    case GM_U_COSH: return gm_sinh(s, x);
-    case GM_U_TANH: return plus_square(s, 1, -1, y);
-    case GM_U_ARCSINH: return gm_rsqrt(s, plus_square(s, 1, 1, x));
-    case GM_U_ARCCOSH: {               /* one root for each factor of x**2 - 1: their product is on the right branch */
-        gm_array *one = constant(s, 1, x);
-        return gm_multiply(s, gm_rsqrt(s, gm_subtract(s, x, one)), gm_rsqrt(s, gm_add(s, x, one)));
+#define UNARY_VALUE(name, doc, result, work, floats, doubles, integers, complexes, gradient) \
+    case GM_U_##name: return gradient;
+#define UNARY_TEST(name, ...) case GM_U_##name: return NULL;
+#include "unary.def"
     }
-    case GM_U_ARCTANH: return gm_reciprocal(s, plus_square(s, 1, -1, x));
-    case GM_U_ERF:                                                                        /* 2 / sqrt(pi) e**-x**2 */
-        return gm_multiply(s, constant(s, 1.12837916709551257390, x), gm_exp(s, gm_negative(s, gm_square(s, x))));
-    case GM_U_ERFINV:                                                                     /* sqrt(pi) / 2 e**y**2 */
-        return gm_multiply(s, constant(s, 0.886226925452758013649, x), gm_exp(s, gm_square(s, y)));
-    case GM_U_SIGMOID: return gm_multiply(s, y, gm_subtract(s, constant(s, 1, x), y));
-    case GM_U_GELU: {                                            /* the normal distribution, and x times its density */
-        gm_array *error = gm_erf(s, gm_multiply(s, x, constant(s, 0.70710678118654752440, x)));
-        gm_array *below = gm_add(s, error, constant(s, 1, x));
-        gm_array *bell = gm_exp(s, gm_multiply(s, constant(s, -0.5, x), gm_square(s, x)));
-        return gm_add(s, gm_multiply(s, constant(s, 0.5, x), below),
-                      gm_multiply(s, gm_multiply(s, constant(s, 0.398942280401432677939946, x), x), bell));
-    }
-    default: return NULL;
-    }
+    return NULL;
 }
 
 static void unary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
-    gm_unary_op function = (gm_unary_op)((const unary_param *)out->param)->function;
-    gm_array *x = in[0], *cot = cots[0], *derivative;
-    bool is_complex = x->dtype == GM_COMPLEX64;
-    switch (function) {
-    case GM_U_ABS: grad[0] = gm_multiply(s, cot, gm_sign(s, x)); break;     /* x / |x|, not its conjugate */
-    case GM_U_NEGATIVE: grad[0] = gm_negative(s, cot); break;
-    case GM_U_CONJ: grad[0] = gm_conjugate(s, cot); break;
-    case GM_U_REAL: grad[0] = gm_astype(s, cot, (gm_dtype)x->dtype); break;
-    case GM_U_IMAG: grad[0] = is_complex ? gm_multiply(s, cot, imaginary_unit(s)) : NULL; break;
-    default:
-        derivative = unary_derivative(s, function, x, out);
-        grad[0] = derivative ? chain(s, cot, derivative) : NULL;
-    }
+    grad[0] = unary_cotangent(s, (gm_unary_op)((const unary_param *)out->param)->function, in[0], out, cots[0]);
 }
 
-/* The name of a function that MLX refuses for complex numbers, else NULL. */
-static const char *not_for_complex(gm_unary_op function) {
-    switch (function) {
-    case GM_U_EXPM1: return "expm1";
-    case GM_U_ERF: return "erf";
-    case GM_U_ERFINV: return "erfinv";
-    case GM_U_SIGMOID: return "sigmoid";
-    case GM_U_GELU: return "gelu";
-    case GM_U_FLOOR: return "floor";
-    case GM_U_CEIL: return "ceil";
-    case GM_U_TRUNC: return "trunc";
-    default: return NULL;
-    }
-}
-
-static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function, result_rule rule) {
-    if (!x)
-        return NULL;
-    if (x->dtype == GM_PACKED)
+/* x as the row takes it; NULL with an error. */
+static gm_array *unary_input(gm_scope *s, gm_array *x, const unary_row *row) {
+    const gm_dtype t = (gm_dtype)x->dtype;
+    if (t == GM_PACKED)
         return gm_fail(GM_EVALUE, "a packed matrix is read by matrix products only; dequantize it first"), NULL;
-    if (x->dtype == GM_COMPLEX64 && not_for_complex(function))
-        return gm_fail(GM_EVALUE, "%s: not defined for complex64", not_for_complex(function)), NULL;
-    if (rule == RESULT_FLOAT)
-        x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
-    return array_node(s, &unary_op, &x, 1, &(unary_param){(int32_t)function, (int32_t)rule});
+    if (t == GM_COMPLEX64 && !row->complex && row->takes != TAKES_INTEGERS)
+        return gm_fail(GM_EVALUE, "%s: not defined for complex64", row->name), NULL;
+    switch (row->takes) {
+    case TAKES_ALL: case TAKES_SHIFTS: return x;
+    case TAKES_FLOATS: return gm_astype(s, x, dtype_inexact(t));
+    case TAKES_BOOL: return gm_astype(s, x, GM_BOOL);
+    case TAKES_NUMBERS:
+        return t != GM_BOOL ? x : (gm_fail(GM_EVALUE, "%s: not defined for bool; use logical_not", row->name), NULL);
+    case TAKES_INTEGERS:
+        return !dtype_is_inexact(t) ? x : (gm_fail(GM_EVALUE, "%s: got %s, expected integers or bool", row->name,
+                                                   gm_dtype_name(t)), NULL);
+    }
+    return x;
 }
 
-#define UNARY_ROWS(X) \
-    X(sign, GM_U_SIGN, RESULT_SAME) X(square, GM_U_SQUARE, RESULT_SAME) \
-    X(sqrt, GM_U_SQRT, RESULT_FLOAT) X(rsqrt, GM_U_RSQRT, RESULT_FLOAT) \
-    X(reciprocal, GM_U_RECIPROCAL, RESULT_FLOAT) X(exp, GM_U_EXP, RESULT_FLOAT) \
-    X(expm1, GM_U_EXPM1, RESULT_FLOAT) X(log, GM_U_LOG, RESULT_FLOAT) \
-    X(log2, GM_U_LOG2, RESULT_FLOAT) X(log10, GM_U_LOG10, RESULT_FLOAT) \
-    X(log1p, GM_U_LOG1P, RESULT_FLOAT) X(sin, GM_U_SIN, RESULT_FLOAT) \
-    X(cos, GM_U_COS, RESULT_FLOAT) X(tan, GM_U_TAN, RESULT_FLOAT) \
-    X(arcsin, GM_U_ARCSIN, RESULT_FLOAT) X(arccos, GM_U_ARCCOS, RESULT_FLOAT) \
-    X(arctan, GM_U_ARCTAN, RESULT_FLOAT) X(sinh, GM_U_SINH, RESULT_FLOAT) \
-    X(cosh, GM_U_COSH, RESULT_FLOAT) X(tanh, GM_U_TANH, RESULT_FLOAT) \
-    X(arcsinh, GM_U_ARCSINH, RESULT_FLOAT) X(arccosh, GM_U_ARCCOSH, RESULT_FLOAT) \
-    X(arctanh, GM_U_ARCTANH, RESULT_FLOAT) X(erf, GM_U_ERF, RESULT_FLOAT) \
-    X(erfinv, GM_U_ERFINV, RESULT_FLOAT) X(sigmoid, GM_U_SIGMOID, RESULT_FLOAT) \
-    X(gelu, GM_U_GELU, RESULT_FLOAT) \
-    X(floor, GM_U_FLOOR, RESULT_SAME) X(ceil, GM_U_CEIL, RESULT_SAME) \
-    X(trunc, GM_U_TRUNC, RESULT_SAME) X(isnan, GM_U_ISNAN, RESULT_BOOL) \
-    X(isinf, GM_U_ISINF, RESULT_BOOL) X(isfinite, GM_U_ISFINITE, RESULT_BOOL) \
-    X(isposinf, GM_U_ISPOSINF, RESULT_BOOL) X(isneginf, GM_U_ISNEGINF, RESULT_BOOL) \
-    X(real, GM_U_REAL, RESULT_REAL) X(imag, GM_U_IMAG, RESULT_REAL) \
-    X(conjugate, GM_U_CONJ, RESULT_SAME)
-#define X(name, id, rule) gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, id, rule); }
-UNARY_ROWS(X)
-#undef X
-
-gm_array *round_even(gm_scope *s, gm_array *x) { return unary(s, x, GM_U_ROUND, RESULT_SAME); }
+static gm_array *unary_node(gm_scope *s, gm_array *x, gm_unary_op function) {
+    const unary_row *row = &unary_rows[function];
+    x = x ? unary_input(s, x, row) : NULL;
+    return x ? array_node(s, &unary_op, &x, 1, &(unary_param){(int32_t)function, (int32_t)row->result}) : NULL;
+}
 
 /* The kernel keeps the type: the modulus of complex64 comes with a zero imaginary part. */
-gm_array *gm_abs(gm_scope *s, gm_array *x) {
-    gm_array *y = unary(s, x, GM_U_ABS, RESULT_SAME);
-    return x && x->dtype == GM_COMPLEX64 ? gm_real(s, y) : y;
+static gm_array *unary(gm_scope *s, gm_array *x, gm_unary_op function) {
+    gm_array *y = unary_node(s, x, function);
+    return y && unary_rows[function].result == RESULT_MODULUS && x->dtype == GM_COMPLEX64 ? gm_real(s, y) : y;
 }
 
-gm_array *gm_negative(gm_scope *s, gm_array *x) {
-    if (x && x->dtype == GM_BOOL)
-        return gm_fail(GM_EVALUE, "negative: not defined for bool; use logical_not"), NULL;
-    return unary(s, x, GM_U_NEGATIVE, RESULT_SAME);
-}
-
-gm_array *gm_logical_not(gm_scope *s, gm_array *x) {
-    return x ? unary(s, gm_astype(s, x, GM_BOOL), GM_U_LOGICAL_NOT, RESULT_BOOL) : NULL;
-}
-
-gm_array *gm_bitwise_invert(gm_scope *s, gm_array *x) {
-    if (x && dtype_is_inexact((gm_dtype)x->dtype))
-        return gm_fail(GM_EVALUE, "bitwise_invert: got %s, expected integers or bool",
-                       gm_dtype_name((gm_dtype)x->dtype)), NULL;
-    return unary(s, x, GM_U_BITWISE_INVERT, RESULT_SAME);
-}
-
-#define X(name, id, rule) [id] = {#name, rule},
-static const struct { const char *name; result_rule rule; } unary_rows[GM_U_COUNT] = {
-    UNARY_ROWS(X) [GM_U_ABS] = {"abs", RESULT_SAME}, [GM_U_NEGATIVE] = {"negative", RESULT_SAME},
-    [GM_U_ROUND] = {"round", RESULT_SAME}, [GM_U_LOGICAL_NOT] = {"logical_not", RESULT_BOOL},
-    [GM_U_BITWISE_INVERT] = {"bitwise_invert", RESULT_SAME}};
-#undef X
+#define UNARY_VALUE(name, ...) gm_array *gm_##name(gm_scope *s, gm_array *x) { return unary(s, x, GM_U_##name); }
+#define UNARY_TEST UNARY_VALUE
+#define UNARY_INNER(...)
+#include "unary.def"
+gm_array *gm_gelu(gm_scope *s, gm_array *x) { return unary(s, x, GM_U_gelu); }
+gm_array *round_even(gm_scope *s, gm_array *x) { return unary(s, x, GM_U_round); }
 
 static const char *unary_title(const void *param) { return unary_rows[((const unary_param *)param)->function].name; }
 
@@ -203,15 +174,12 @@ static gm_status unary_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
     const unary_param *p = param;
     (void)n_in;
     (void)n_out;
-    if (!within(p->function, GM_U_COUNT) || !unary_rows[p->function].name)
+    if (!within(p->function, GM_U_COUNT))
         return rebuild_refuse("unary");
-    return rebuilt(unary(s, in[0], (gm_unary_op)p->function, unary_rows[p->function].rule), outs);
+    return rebuilt(unary_node(s, in[0], (gm_unary_op)p->function), outs);
 }
 
-static bool unary_still(const void *param) {
-    const int32_t f = ((const unary_param *)param)->function;
-    return f == GM_U_ISNAN || f == GM_U_ISPOSINF || f == GM_U_ISNEGINF;
-}
+static bool unary_still(const void *param) { return unary_rows[((const unary_param *)param)->function].still; }
 
 const gm_op unary_op = {.name = "unary", .n_in = 1, .n_out = 1, .param_size = sizeof(unary_param),
                         .fields = unary_fields, .infer = unary_infer, .eval = unary_eval, .vjp = unary_vjp,
@@ -247,35 +215,27 @@ static gm_status binary_eval(gm_array *out, gm_queue *q) {
                     .b_strides = l.strides[1]);
 }
 
+/* a**b ln a; 0**b stays 0. The slope is chosen, not the product: 0 ln 0 would come back in the jvp. */
+static gm_array *power_slope(gm_scope *s, gm_array *a, gm_array *out) {
+    return gm_where(s, gm_equal(s, out, constant(s, 0, out)), constant(s, 0, out),
+                    gm_astype(s, gm_multiply(s, out, gm_log(s, a)), (gm_dtype)out->dtype));
+}
+
+/* x / (a**2 + b**2) */
+static gm_array *over_squares(gm_scope *s, gm_array *x, gm_array *a, gm_array *b) {
+    return gm_divide(s, x, gm_add(s, gm_square(s, a), gm_square(s, b)));
+}
+
 /* What reaches operand i of out = function(a, b), in the shape of out; NULL: nothing. */
 static gm_array *binary_cotangent(gm_scope *s, gm_binary_op function, gm_array *out, gm_array *a, gm_array *b,
                                   gm_array *cot, int i) {
     switch (function) {
-    case GM_B_ADD: return cot;
-    case GM_B_SUBTRACT: return i ? gm_negative(s, cot) : cot;
-    case GM_B_MULTIPLY: return chain(s, cot, i ? a : b);
-    case GM_B_DIVIDE:                                            /* 1 / b, -a / b**2 */
-        return i ? gm_negative(s, chain(s, cot, gm_divide(s, out, b))) : chain(s, cot, gm_reciprocal(s, b));
-    case GM_B_REMAINDER:                                         /* a - floor(a / b) b */
-        return i ? gm_negative(s, gm_multiply(s, cot, gm_floor_divide(s, a, b))) : cot;
-    case GM_B_POWER:                                             /* b a**(b - 1), a**b ln a; 0**b stays 0 */
-        if (i == 0)
-            return chain(s, cot, gm_multiply(s, b, gm_power(s, a, gm_subtract(s, b, constant(s, 1, b)))));
-        /* The slope is chosen, not the product: 0 ln 0 would come back in the transposed map, the jvp. */
-        return chain(s, cot, gm_where(s, gm_equal(s, out, constant(s, 0, out)), constant(s, 0, out),
-                                      gm_astype(s, gm_multiply(s, out, gm_log(s, a)), (gm_dtype)out->dtype)));
-    case GM_B_MAXIMUM:                                           /* of equals the second one gets it */
-        return gm_where(s, i ? gm_less_equal(s, a, b) : gm_greater(s, a, b), cot, constant(s, 0, cot));
-    case GM_B_MINIMUM:
-        return gm_where(s, i ? gm_greater_equal(s, a, b) : gm_less(s, a, b), cot, constant(s, 0, cot));
-    case GM_B_LOGADDEXP:                                         /* e**a / (e**a + e**b) */
-        return chain(s, cot, gm_sigmoid(s, i ? gm_subtract(s, b, a) : gm_subtract(s, a, b)));
-    case GM_B_ARCTAN2: {                                         /* (b, -a) / (a**2 + b**2) */
-        gm_array *slope = gm_divide(s, i ? a : b, gm_add(s, gm_square(s, a), gm_square(s, b)));
-        return gm_multiply(s, cot, i ? gm_negative(s, slope) : slope);
+#define BINARY_VALUE(name, doc, work, floats, doubles, integers, complexes, gradient_a, gradient_b) \
+    case GM_B_##name: return i == 0 ? gradient_a : gradient_b;
+#define BINARY_TEST(name, ...) case GM_B_##name: return NULL;
+#include "binary.def"
     }
-    default: return NULL;
-    }
+    return NULL;
 }
 
 static void binary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
@@ -284,80 +244,57 @@ static void binary_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
         grad[i] = unbroadcast(s, binary_cotangent(s, function, out, in[0], in[1], cots[0], i), in[i]);
 }
 
-typedef enum { OPERANDS_ANY, OPERANDS_FLOAT, OPERANDS_BOOL, OPERANDS_INTEGER, OPERANDS_SHIFT } operand_rule;
+typedef struct { const char *name; type_rule takes; bool truth, complex; } binary_row;
+static const binary_row binary_rows[GM_B_COUNT] = {
+#define BINARY_VALUE(name, doc, work, floats, doubles, integers, complexes, gradient_a, gradient_b) \
+    [GM_B_##name] = {#name, integers, false, complexes},
+#define BINARY_TEST(name, doc, floats, doubles, integers, complexes) [GM_B_##name] = {#name, integers, true, true},
+#include "binary.def"
+};
 
-static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op function, operand_rule rule, bool truth) {
-    const binary_param p = {(int32_t)function, truth};
+static const char *binary_title(const void *param) { return binary_rows[((const binary_param *)param)->function].name; }
+
+static gm_array *binary(gm_scope *s, gm_array *a, gm_array *b, gm_binary_op function) {
+    const binary_row *row = &binary_rows[function];
     if (!a || !b)
         return NULL;
     if (a->dtype == GM_PACKED || b->dtype == GM_PACKED)
         return gm_fail(GM_EVALUE, "a packed matrix is read by matrix products only; dequantize it first"), NULL;
     gm_dtype t = gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype);
-    if (rule == OPERANDS_FLOAT)
+    if (row->takes == TAKES_FLOATS)
         t = dtype_inexact(t);
-    if (rule == OPERANDS_BOOL)
+    if (row->takes == TAKES_BOOL)
         t = GM_BOOL;
-    if (rule >= OPERANDS_INTEGER && dtype_is_inexact(t))
-        return gm_fail(GM_ESTATE, "%s: got %s and %s, expected integers or bool", binary_title(&p),
+    if ((row->takes == TAKES_INTEGERS || row->takes == TAKES_SHIFTS) && dtype_is_inexact(t))
+        return gm_fail(GM_ESTATE, "%s: got %s and %s, expected integers or bool", row->name,
                        gm_dtype_name((gm_dtype)a->dtype), gm_dtype_name((gm_dtype)b->dtype)), NULL;
-    if (t == GM_COMPLEX64 && (function == GM_B_REMAINDER || function == GM_B_ARCTAN2))
-        return gm_fail(GM_EVALUE, "%s: not defined for complex64", binary_title(&p)), NULL;
-    if (t == GM_BOOL && rule == OPERANDS_SHIFT)
+    if (t == GM_COMPLEX64 && !row->complex)
+        return gm_fail(GM_EVALUE, "%s: not defined for complex64", row->name), NULL;
+    if (t == GM_BOOL && row->takes == TAKES_SHIFTS)
         t = GM_UINT8;
     gm_array *in[2] = {gm_astype(s, a, t), gm_astype(s, b, t)};
-    return array_node(s, &binary_op, in, 2, &p);
+    return array_node(s, &binary_op, in, 2, &(binary_param){(int32_t)function, row->truth});
 }
 
-#define BINARY_ROWS(X) \
-    X(add, GM_B_ADD, OPERANDS_ANY, false) \
-    X(subtract, GM_B_SUBTRACT, OPERANDS_ANY, false) \
-    X(multiply, GM_B_MULTIPLY, OPERANDS_ANY, false) \
-    X(divide, GM_B_DIVIDE, OPERANDS_FLOAT, false) \
-    X(floor_divide, GM_B_FLOOR_DIVIDE, OPERANDS_ANY, false) \
-    X(remainder, GM_B_REMAINDER, OPERANDS_ANY, false) \
-    X(power, GM_B_POWER, OPERANDS_ANY, false) \
-    X(maximum, GM_B_MAXIMUM, OPERANDS_ANY, false) \
-    X(minimum, GM_B_MINIMUM, OPERANDS_ANY, false) \
-    X(logaddexp, GM_B_LOGADDEXP, OPERANDS_FLOAT, false) \
-    X(arctan2, GM_B_ARCTAN2, OPERANDS_FLOAT, false) \
-    X(equal, GM_B_EQUAL, OPERANDS_ANY, true) \
-    X(not_equal, GM_B_NOT_EQUAL, OPERANDS_ANY, true) \
-    X(less, GM_B_LESS, OPERANDS_ANY, true) \
-    X(less_equal, GM_B_LESS_EQUAL, OPERANDS_ANY, true) \
-    X(greater, GM_B_GREATER, OPERANDS_ANY, true) \
-    X(greater_equal, GM_B_GREATER_EQUAL, OPERANDS_ANY, true) \
-    X(logical_and, GM_B_LOGICAL_AND, OPERANDS_BOOL, true) \
-    X(logical_or, GM_B_LOGICAL_OR, OPERANDS_BOOL, true) \
-    X(logical_xor, GM_B_LOGICAL_XOR, OPERANDS_BOOL, true) \
-    X(bitwise_and, GM_B_BITWISE_AND, OPERANDS_INTEGER, false) \
-    X(bitwise_or, GM_B_BITWISE_OR, OPERANDS_INTEGER, false) \
-    X(bitwise_xor, GM_B_BITWISE_XOR, OPERANDS_INTEGER, false) \
-    X(left_shift, GM_B_LEFT_SHIFT, OPERANDS_SHIFT, false) \
-    X(right_shift, GM_B_RIGHT_SHIFT, OPERANDS_SHIFT, false)
-#define X(name, id, rule, truth) \
-    gm_array *gm_##name(gm_scope *s, gm_array *a, gm_array *b) { return binary(s, a, b, id, rule, truth); }
-BINARY_ROWS(X)
-#undef X
-
-#define X(name, id, rule, truth) [id] = {#name, rule, truth},
-static const struct { const char *name; operand_rule rule; bool truth; } binary_rows[GM_B_COUNT] = {BINARY_ROWS(X)};
-#undef X
-
-static const char *binary_title(const void *param) { return binary_rows[((const binary_param *)param)->function].name; }
+#define BINARY_VALUE(name, ...) \
+    gm_array *gm_##name(gm_scope *s, gm_array *a, gm_array *b) { return binary(s, a, b, GM_B_##name); }
+#define BINARY_TEST BINARY_VALUE
+#include "binary.def"
 
 static gm_status binary_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
                                 gm_array **outs) {
     const int32_t f = ((const binary_param *)param)->function;
     (void)n_in;
     (void)n_out;
-    if (!within(f, GM_B_COUNT) || !binary_rows[f].name)
+    if (!within(f, GM_B_COUNT))
         return rebuild_refuse("binary");
-    return rebuilt(binary(s, in[0], in[1], (gm_binary_op)f, binary_rows[f].rule, binary_rows[f].truth), outs);
+    return rebuilt(binary(s, in[0], in[1], (gm_binary_op)f), outs);
 }
 
+/* Comparisons; logical operations have no tangent in MLX. */
 static bool binary_still(const void *param) {
-    const int32_t f = ((const binary_param *)param)->function;
-    return f >= GM_B_EQUAL && f <= GM_B_GREATER_EQUAL;
+    const binary_row *row = &binary_rows[((const binary_param *)param)->function];
+    return row->truth && row->takes != TAKES_BOOL;
 }
 
 const gm_op binary_op = {.name = "binary", .n_in = 2, .n_out = 1, .param_size = sizeof(binary_param),
@@ -428,8 +365,7 @@ static gm_status astype_infer(gm_array *const *in, int n_in, const void *param, 
 static gm_status astype_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
     GM_TRY(array_alloc(out, q));
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype,
-                       x->strides, x->ndim, x->shape);
+    return launch_copy(q, to_array(out), from_array(x), x->ndim, x->shape);
 }
 
 static void astype_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {

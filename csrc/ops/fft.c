@@ -32,8 +32,8 @@ static gm_status fft_eval(gm_array *out, gm_queue *q) {
         if (!ordered)
             return error_code();
         shape_strides(x->ndim, x->shape, strides);
-        GM_TRY(launch_copy(q, ordered, (gm_dtype)x->dtype, strides, in, (gm_dtype)x->dtype, x->strides, x->ndim,
-                           x->shape));
+        GM_TRY(launch_copy(q, (copy_to){ordered, (gm_dtype)x->dtype, strides},
+                           (copy_from){in, (gm_dtype)x->dtype, x->strides}, x->ndim, x->shape));
         queue_fence(q);
         in = ordered;
     }
@@ -135,8 +135,11 @@ static gm_array *along(gm_scope *s, gm_array *x, gm_fft_kind kind, bool inverse,
 }
 
 /* n_sizes < 0: the sizes that x has; n_axes < 0: all axes. Of real transforms the last axis is the real one. */
-static gm_array *fftn(gm_scope *s, gm_array *x, bool real, bool inverse, int n_sizes, const int64_t *sizes, int n_axes,
-                      const int *axes, const char *norm) {
+typedef struct { bool real, inverse; const char *norm; } fft_mode;
+
+static gm_array *fftn(gm_scope *s, gm_array *x, fft_mode mode, int n_sizes, const int64_t *sizes, int n_axes,
+                      const int *axes) {
+    const bool real = mode.real, inverse = mode.inverse;
     int64_t n[GM_MAX_NDIM];
     int at[GM_MAX_NDIM];
     if (!x)
@@ -160,18 +163,18 @@ static gm_array *fftn(gm_scope *s, gm_array *x, bool real, bool inverse, int n_s
             return gm_fail(GM_EVALUE, "fft: a length of %lld, expected at least 1", (long long)n[i]), NULL;
     }
     if (real && !inverse && count)
-        x = along(s, x, GM_FFT_FROM_REAL, false, n[count - 1], at[count - 1], norm);
+        x = along(s, x, GM_FFT_FROM_REAL, false, n[count - 1], at[count - 1], mode.norm);
     for (int i = real ? count - 2 : count - 1; i >= 0; i--)
-        x = along(s, x, GM_FFT_COMPLEX, inverse, n[i], at[i], norm);
+        x = along(s, x, GM_FFT_COMPLEX, inverse, n[i], at[i], mode.norm);
     if (real && inverse && count)
-        x = along(s, x, GM_FFT_TO_REAL, true, n[count - 1], at[count - 1], norm);
+        x = along(s, x, GM_FFT_TO_REAL, true, n[count - 1], at[count - 1], mode.norm);
     return x;
 }
 
 #define TRANSFORM(name, real, inverse) \
     gm_array *gm_##name(gm_scope *s, gm_array *x, int n_sizes, const int64_t *sizes, int n_axes, const int *axes, \
                         const char *norm) { \
-        return fftn(s, x, real, inverse, n_sizes, sizes, n_axes, axes, norm); \
+        return fftn(s, x, (fft_mode){real, inverse, norm}, n_sizes, sizes, n_axes, axes); \
     }
 TRANSFORM(fft, false, false)
 TRANSFORM(fft2, false, false)

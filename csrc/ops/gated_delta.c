@@ -52,8 +52,8 @@ static gm_status gated_delta_eval(gm_array *out, gm_queue *q) {
         uint8_t *copy = queue_scratch(q, (size_t)m->size + 1);
         if (!copy)
             return error_code();
-        GM_TRY(launch_copy(q, copy, GM_BOOL, (int64_t[]){m->shape[1], 1}, array_ptr(m), GM_BOOL, m->strides, 2,
-                           m->shape));
+        GM_TRY(launch_copy(q, (copy_to){copy, GM_BOOL, (int64_t[]){m->shape[1], 1}},
+                           (copy_from){array_ptr(m), GM_BOOL, m->strides}, 2, m->shape));
         queue_fence(q);
         mask = copy;
     }

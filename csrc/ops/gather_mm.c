@@ -54,19 +54,19 @@ static gm_status indices_of(gm_queue *q, const gm_array *index, const gm_array *
     GM_TRY(index_list(q, "gather_mm", index, out->ndim - 2, out->shape, count, &wide));
     if (!(*list = queue_scratch(q, (size_t)items * sizeof **list)))
         return error_code();
-    return launch_copy(q, *list, GM_INT32, &one, wide, GM_INT64, &one, 1, &items);
+    return launch_copy(q, (copy_to){*list, GM_INT32, &one}, (copy_from){wide, GM_INT64, &one}, 1, &items);
 }
 
 static gm_status gather_mm_eval(gm_array *out, gm_queue *q) {
     const int n = out->ndim;
     const gm_array *a = out->in[IN_A];
-    const int64_t rows = out->shape[n - 2], lanes = out->shape[n - 1], k = a->shape[a->ndim - 1];
+    const int64_t rows = out->shape[n - 2], columns = out->shape[n - 1], k = a->shape[a->ndim - 1];
     matrices x, w;
     int32_t *lhs, *rhs;
     GM_TRY(array_alloc(out, q));
     if (out->size == 0)
         return GM_OK;
-    const int64_t items = out->size / (rows * lanes);
+    const int64_t items = out->size / (rows * columns);
     GM_TRY(matrices_of(q, a, &x));
     GM_TRY(matrices_of(q, out->in[IN_B], &w));
     if (x.count == 0 || w.count == 0)
@@ -74,10 +74,10 @@ static gm_status gather_mm_eval(gm_array *out, gm_queue *q) {
     GM_TRY(indices_of(q, out->in[IN_LHS], out, items, x.count, &lhs));
     GM_TRY(indices_of(q, out->in[IN_RHS], out, items, w.count, &rhs));
     queue_fence(q);
-    return DISPATCH(q, gather_gemm, items,
+    return DISPATCH(q, gather_product, items,
                     .product = {.out = array_ptr(out), .x = x.first, .w = w.first, .type = out->dtype, .rows = rows,
-                                .lanes = lanes, .k = k, .out_row = lanes, .out_lane = 1, .x_row = x.row,
-                                .x_k = x.column, .w_lane = w.column, .w_k = w.row},
+                                .columns = columns, .k = k, .out_row = columns, .out_column = 1, .x_row = x.row,
+                                .x_k = x.column, .w_k = w.row, .w_column = w.column},
                     .x_index = lhs, .w_index = rhs, .x_matrices = x.count, .w_matrices = w.count, .x_matrix = x.apart,
                     .w_matrix = w.apart);
 }

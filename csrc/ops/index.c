@@ -60,8 +60,8 @@ static gm_status compact(gm_queue *q, const gm_array *index, const void **out) {
     void *copy = queue_scratch(q, (size_t)index->size * array_item(index));
     if (!copy)
         return error_code();
-    GM_TRY(launch_copy(q, copy, (gm_dtype)index->dtype, strides, array_ptr(index), (gm_dtype)index->dtype,
-                       index->strides, index->ndim, index->shape));
+    GM_TRY(launch_copy(q, (copy_to){copy, (gm_dtype)index->dtype, strides}, from_array(index), index->ndim,
+                       index->shape));
     queue_fence(q);
     *out = copy;
     return GM_OK;
@@ -131,10 +131,10 @@ gm_status index_locate(gm_queue *q, const char *op, gm_array *const *index, int 
     return array_is_contiguous(index[0]) ? GM_OK : compact(q, index[0], &a->index);
 }
 
-gm_status index_lay_out(gm_queue *q, int ndim, const int64_t *shape, const int64_t *sparse, const int64_t *dense,
-                        const int64_t *index, bool rows, gm_index_args *a) {
+gm_status index_lay_out(gm_queue *q, int ndim, const int64_t *shape, const int64_t *const strides[3], bool rows,
+                        gm_index_args *a) {
     loop l;
-    GM_TRY(loop_make(q, ndim, shape, 3, (const int64_t *const[]){sparse, dense, index}, &l));
+    GM_TRY(loop_make(q, ndim, shape, 3, strides, &l));
     a->ndim = l.ndim;
     a->shape = l.shape;
     a->sparse_strides = l.strides[0];
@@ -257,7 +257,7 @@ static gm_status gather_eval(gm_array *out, gm_queue *q) {
         steps[k] = x->strides[p->axes[k]];
     }
     GM_TRY(index_locate(q, "array", out->in + 1, p->n_axes, sizes, steps, &a));
-    GM_TRY(index_lay_out(q, n, shape, sparse, dense, none, rows, &a));
+    GM_TRY(index_lay_out(q, n, shape, (const int64_t *const[]){sparse, dense, none}, rows, &a));
     return launch_take(q, &a);
 }
 
@@ -270,8 +270,8 @@ static void gather_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
     int axes[GM_MAX_NDIM];
     for (int k = 0; k < p->n_axes; k++)
         axes[k] = p->axes[k];
-    grad[0] = gm_scatter(s, zeros_like(s, in[0]), in + 1, p->n_axes, axes, p->place, cotangents[0], GM_S_ADD, NULL,
-                         NULL, NULL);
+    grad[0] = gm_scatter(s, zeros_like(s, in[0]), (gm_indices){in + 1, p->n_axes, axes, p->place}, cotangents[0],
+                         GM_S_ADD, NULL);
 }
 
 /* Batched indices get the batch as the first of their dimensions, which goes to the front afterwards; with x batched
@@ -378,7 +378,7 @@ static gm_status along_eval(gm_array *out, gm_queue *q) {
                        .fault = queue_index_flag(q, "take_along_axis", x->shape[axis])};
     if (!a.fault)
         return error_code();
-    GM_TRY(index_lay_out(q, n, shape, sparse, dense, strides, rows, &a));
+    GM_TRY(index_lay_out(q, n, shape, (const int64_t *const[]){sparse, dense, strides}, rows, &a));
     return launch_take(q, &a);
 }
 

@@ -32,9 +32,10 @@ gm_status index_locate(gm_queue *q, const char *op, gm_array *const *index, int 
  * of range INT64_MIN. */
 gm_status index_list(gm_queue *q, const char *op, const gm_array *index, int ndim, const int64_t *shape, int64_t size,
                      const int64_t **out);
-/* The other dimensions; with rows the innermost of them is the run. */
-gm_status index_lay_out(gm_queue *q, int ndim, const int64_t *shape, const int64_t *sparse, const int64_t *dense,
-                        const int64_t *index, bool rows, gm_index_args *a);
+/* The other dimensions, with their strides in the sparse side, the dense side and the indices; with rows the innermost of
+ * them is the run. */
+gm_status index_lay_out(gm_queue *q, int ndim, const int64_t *shape, const int64_t *const strides[3], bool rows,
+                        gm_index_args *a);
 /* Checks x, indices and axis of the ops along an axis; *at is the axis, not negative. */
 gm_status index_along(const char *op, const gm_array *x, const gm_array *index, int axis, int *at);
 int64_t index_lead_count(const gm_index_args *a);

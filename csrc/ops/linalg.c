@@ -18,7 +18,8 @@ double *matrices_scratch(gm_queue *q, int64_t count, int64_t each) {
 
 /* complex64 as twice as many float32 on its last axis: of contiguous memory. */
 static gm_status copy_pairs(gm_queue *q, void *out, gm_dtype out_type, const void *in, gm_dtype in_type, int64_t n) {
-    return launch_copy(q, out, out_type, (int64_t[]){1}, in, in_type, (int64_t[]){1}, 1, (int64_t[]){2 * n});
+    return launch_copy(q, (copy_to){out, out_type, (int64_t[]){1}}, (copy_from){in, in_type, (int64_t[]){1}}, 1,
+                       (int64_t[]){2 * n});
 }
 
 /* Strides of contiguous matrices of the shape, stored with rows and columns exchanged if transposed. */
@@ -38,12 +39,12 @@ gm_status matrices_load(gm_queue *q, const gm_array *x, bool transposed, double 
     if (!*out)
         return error_code();
     if (type != GM_COMPLEX64) {
-        GM_TRY(launch_copy(q, *out, GM_FLOAT64, strides, array_ptr(x), type, x->strides, x->ndim, x->shape));
+        GM_TRY(launch_copy(q, (copy_to){*out, GM_FLOAT64, strides}, from_array(x), x->ndim, x->shape));
     } else {
         void *ordered = queue_scratch(q, (size_t)x->size * array_item(x) + 1);
         if (!ordered)
             return error_code();
-        GM_TRY(launch_copy(q, ordered, type, strides, array_ptr(x), type, x->strides, x->ndim, x->shape));
+        GM_TRY(launch_copy(q, (copy_to){ordered, type, strides}, from_array(x), x->ndim, x->shape));
         queue_fence(q);
         GM_TRY(copy_pairs(q, *out, GM_FLOAT64, ordered, GM_FLOAT32, x->size));
     }
@@ -58,7 +59,8 @@ gm_status matrices_store(gm_queue *q, gm_array *out, const double *from, bool tr
     GM_TRY(array_alloc(out, q));
     queue_fence(q);
     if (type != GM_COMPLEX64)
-        return launch_copy(q, array_ptr(out), type, out->strides, from, GM_FLOAT64, strides, out->ndim, out->shape);
+        return launch_copy(q, (copy_to){array_ptr(out), type, out->strides}, (copy_from){from, GM_FLOAT64, strides},
+                           out->ndim, out->shape);
     if (!transposed)
         return copy_pairs(q, array_ptr(out), GM_FLOAT32, from, GM_FLOAT64, out->size);
     void *ordered = queue_scratch(q, (size_t)out->size * array_item(out) + 1);
@@ -66,7 +68,8 @@ gm_status matrices_store(gm_queue *q, gm_array *out, const double *from, bool tr
         return error_code();
     GM_TRY(copy_pairs(q, ordered, GM_FLOAT32, from, GM_FLOAT64, out->size));
     queue_fence(q);
-    return launch_copy(q, array_ptr(out), type, out->strides, ordered, type, strides, out->ndim, out->shape);
+    return launch_copy(q, (copy_to){array_ptr(out), type, out->strides}, (copy_from){ordered, type, strides}, out->ndim,
+                       out->shape);
 }
 
 gm_status matrices_check(const char *name, const gm_array *x, bool square, bool complex) {
@@ -98,9 +101,8 @@ gm_status vmap_matrices(gm_scope *s, gm_array *out, gm_array *const *in, const b
     return array_nodes(s, out->op, in, 1, out->param, out->param_size, array_n_out(out), outs);
 }
 
-gm_status matrices_rebuild(gm_scope *s, const gm_op *op, gm_array *const *in, bool square, bool complex,
-                           const void *param, int n_out, gm_array **outs) {
-    GM_TRY(matrices_check(op->name, in[0], square, complex));
+gm_status matrices_rebuild(gm_scope *s, const gm_op *op, gm_array *const *in, const void *param, int n_out,
+                           gm_array **outs) {
     return array_nodes(s, op, in, 1, param, (uint32_t)op->param_size, n_out, outs);
 }
 
@@ -163,7 +165,8 @@ static gm_status lu_eval(gm_array *out, gm_queue *q) {
 static gm_status lu_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
                             gm_array **outs) {
     (void)n_in;
-    return matrices_rebuild(s, &lu_op, in, false, false, param, n_out, outs);
+    GM_TRY(matrices_check(lu_op.name, in[0], false, false));
+    return matrices_rebuild(s, &lu_op, in, param, n_out, outs);
 }
 
 /* outputs: L and U in one matrix, row exchanges, row order */
@@ -236,7 +239,8 @@ static void cholesky_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arr
 static gm_status cholesky_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
                                   gm_array **outs) {
     (void)n_in;
-    return matrices_rebuild(s, &cholesky_op, in, true, false, param, n_out, outs);
+    GM_TRY(matrices_check(cholesky_op.name, in[0], true, false));
+    return matrices_rebuild(s, &cholesky_op, in, param, n_out, outs);
 }
 
 const gm_op cholesky_op = {.name = "cholesky", .n_in = 1, .n_out = 1, .param_size = sizeof(cholesky_param),
@@ -277,7 +281,8 @@ static gm_status qr_eval(gm_array *out, gm_queue *q) {
 static gm_status qr_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
                             gm_array **outs) {
     (void)n_in;
-    return matrices_rebuild(s, &qr_op, in, false, false, param, n_out, outs);
+    GM_TRY(matrices_check(qr_op.name, in[0], false, false));
+    return matrices_rebuild(s, &qr_op, in, param, n_out, outs);
 }
 
 const gm_op qr_op = {.name = "qr", .n_in = 1, .n_out = 2, .infer = qr_infer, .eval = qr_eval, .vmap = vmap_matrices,

@@ -19,9 +19,9 @@ double *matrices_scratch(gm_queue *q, int64_t count, int64_t each);
 gm_status matrices_load(gm_queue *q, const gm_array *x, bool transposed, double **out);
 gm_status matrices_store(gm_queue *q, gm_array *out, const double *from, bool transposed);
 
-/* .rebuild of ops with one input, square matrices or any, and without parameters or with those given. */
-gm_status matrices_rebuild(gm_scope *s, const gm_op *op, gm_array *const *in, bool square, bool complex,
-                           const void *param, int n_out, gm_array **outs);
+/* The end of .rebuild of ops with one input, which matrices_check has accepted, with these parameters or NULL. */
+gm_status matrices_rebuild(gm_scope *s, const gm_op *op, gm_array *const *in, const void *param, int n_out,
+                           gm_array **outs);
 /* .vmap of ops with one input */
 gm_status vmap_matrices(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
 

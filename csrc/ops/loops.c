@@ -2,33 +2,17 @@
 #include <math.h>
 #include <string.h>
 #include "ops/ops.h"
+#include "strides.h"
 
 gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides,
                     loop *out) {
-    int64_t dims[GM_MAX_NDIM], steps[MAX_OPERANDS][GM_MAX_NDIM];
-    int n = 0;
-    for (int i = 0; i < ndim; i++) {
-        if (shape[i] == 1)
-            continue;
-        bool merge = n > 0;
-        for (int k = 0; k < n_operands && merge; k++)
-            merge = steps[k][n - 1] == strides[k][i] * shape[i];
-        if (merge) {
-            dims[n - 1] *= shape[i];
-        } else {
-            dims[n++] = shape[i];
-        }
-        for (int k = 0; k < n_operands; k++)
-            steps[k][n - 1] = strides[k][i];
-    }
-    size_t row = (size_t)n * sizeof(int64_t);
-    int64_t *memory = queue_arena(q, row * (size_t)(1 + n_operands) + 1);
+    int64_t *memory = queue_arena(q, (size_t)ndim * (size_t)(1 + n_operands) * sizeof *memory + 1), *steps[MAX_OPERANDS];
     if (!memory)
         return error_code();
-    out->ndim = n;
-    out->shape = memcpy(memory, dims, row);
     for (int k = 0; k < n_operands; k++)
-        out->strides[k] = memcpy(memory + (size_t)(k + 1) * (size_t)n, steps[k], row);
+        out->strides[k] = steps[k] = memory + (ptrdiff_t)(k + 1) * ndim;
+    out->ndim = merge_dimensions(ndim, shape, n_operands, strides, memory, steps);
+    out->shape = memory;
     return GM_OK;
 }
 
@@ -102,9 +86,10 @@ gm_status launch_copies(gm_queue *q, const copy_part *parts, int count) {
     return DISPATCH(q, copy_parts, starts[count], .parts = copies, .starts = starts);
 }
 
-gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,
-                      gm_dtype in_type, const int64_t *in_strides, int ndim, const int64_t *shape) {
-    return launch_copies(q, &(copy_part){out, in, out_type, in_type, ndim, shape, out_strides, in_strides}, 1);
+gm_status launch_copy(gm_queue *q, copy_to out, copy_from in, int ndim, const int64_t *shape) {
+    return launch_copies(q, &(copy_part){.out = out.data, .in = in.data, .out_type = out.type, .in_type = in.type,
+                                         .ndim = ndim, .shape = shape, .out_strides = out.strides,
+                                         .in_strides = in.strides}, 1);
 }
 
 gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {
@@ -117,7 +102,7 @@ gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {
     float *copy = queue_scratch(q, (size_t)a->size * sizeof(float));
     if (!copy)
         return error_code();
-    GM_TRY(launch_copy(q, copy, GM_FLOAT32, strides, array_ptr(a), (gm_dtype)a->dtype, a->strides, a->ndim, a->shape));
+    GM_TRY(launch_copy(q, (copy_to){copy, GM_FLOAT32, strides}, from_array(a), a->ndim, a->shape));
     queue_fence(q);
     *out = copy;
     return GM_OK;
@@ -133,7 +118,7 @@ gm_status dense_operand(gm_queue *q, const gm_array *a, const void **out) {
     void *copy = queue_scratch(q, (size_t)a->size * array_item(a) + 1);
     if (!copy)
         return error_code();
-    GM_TRY(launch_copy(q, copy, type, strides, array_ptr(a), type, a->strides, a->ndim, a->shape));
+    GM_TRY(launch_copy(q, (copy_to){copy, type, strides}, from_array(a), a->ndim, a->shape));
     queue_fence(q);
     *out = copy;
     return GM_OK;

@@ -1,6 +1,6 @@
 /* matmul.c - products of dense matrices: matmul, and addmm, which adds another in the same pass. */
 #include <string.h>
-#include "ops/product.h"
+#include "ops/ops.h"
 
 /* Strides of x's leading axes, all but the last two, as n - 2 axes of the result: 0 where it is repeated. */
 static void matrix_strides(const gm_array *x, int n, int64_t *strides) {
@@ -39,19 +39,24 @@ static gm_status launch(gm_array *out, gm_queue *q, const gm_array *a, const gm_
     matrix_strides(b, n, b_strides);
     if (added)
         broadcast_strides(added, n, added_strides);
-    product p = {
-        .type = (gm_dtype)out->dtype, .out = array_ptr(out), .x = array_ptr(a), .w = array_ptr(b),
-        .rows = a->shape[na - 2], .lanes = b->shape[nb - 1], .k = a->shape[na - 1], .out_row = out->strides[n - 2],
-        .out_lane = 1, .x_row = a->strides[na - 2], .x_k = a->strides[na - 1], .w_lane = b->strides[nb - 1],
-        .w_k = b->strides[nb - 2], .ndim = n - 2, .shape = out->shape, .out_batch = out->strides,
-        .x_batch = a_strides, .w_batch = b_strides, .alpha = alpha, .beta = beta};
+    const int64_t *const batch[4] = {out->strides, a_strides, b_strides, added ? added_strides : out->strides};
+    int64_t matrices = 1;
+    loop l;
+    GM_TRY(loop_make(q, n - 2, out->shape, 4, batch, &l));
+    for (int i = 0; i < l.ndim; i++)
+        matrices *= l.shape[i];
+    gm_product_args p = {
+        .out = array_ptr(out), .x = array_ptr(a), .w = array_ptr(b), .type = out->dtype, .rows = a->shape[na - 2],
+        .columns = b->shape[nb - 1], .k = a->shape[na - 1], .out_row = out->strides[n - 2], .out_column = 1,
+        .x_row = a->strides[na - 2], .x_k = a->strides[na - 1], .w_k = b->strides[nb - 2],
+        .w_column = b->strides[nb - 1], .ndim = l.ndim, .shape = l.shape, .out_strides = l.strides[0],
+        .x_strides = l.strides[1], .w_strides = l.strides[2], .add_strides = l.strides[3], .alpha = alpha, .beta = beta};
     if (added) {
         p.add = array_ptr(added);
         p.add_row = added_strides[n - 2];
-        p.add_lane = added_strides[n - 1];
-        p.add_batch = added_strides;
+        p.add_column = added_strides[n - 1];
     }
-    return launch_product(q, &p);
+    return DISPATCH_ARGS(q, product, matrices, &p);
 }
 
 static gm_status matmul_eval(gm_array *out, gm_queue *q) { return launch(out, q, out->in[0], out->in[1], NULL, 1, 0); }

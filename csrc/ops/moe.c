@@ -162,18 +162,19 @@ const gm_op moe_experts_op = {.name = "moe_experts", .n_in = INPUTS, .n_out = 1,
                               .param_size = sizeof(experts_param), .fields = experts_fields, .infer = experts_infer,
                               .eval = experts_eval, .optional = 7u << IN_BIASES, .work = GM_WORK_EXPERTS};
 
-gm_array *moe_experts(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, gm_array *const *matrices,
-                      gm_array *const *biases, const bool *int8, const bool *bf16, gm_glu_kind act, float alpha,
-                      float limit) {
-    gm_array *in[INPUTS] = {x, ids, weights, matrices[0], matrices[1], matrices[2], biases[0], biases[1], biases[2]};
+gm_array *moe_experts(gm_scope *s, gm_array *x, gm_array *ids, gm_array *weights, const expert_stacks *stacks,
+                      gm_glu act) {
+    gm_array *in[INPUTS] = {x, ids, weights};
     experts_param p;
     memset(&p, 0, sizeof p);
-    p.act = (int32_t)act;
-    p.alpha = alpha;
-    p.limit = limit;
+    p.act = (int32_t)act.kind;
+    p.alpha = act.alpha;
+    p.limit = act.limit;
     for (int i = 0; i < 3; i++) {
-        p.int8[i] = int8[i];
-        p.bf16[i] = bf16[i];
+        in[IN_MATRICES + i] = stacks->matrices[i];
+        in[IN_BIASES + i] = stacks->biases[i];
+        p.int8[i] = stacks->int8[i];
+        p.bf16[i] = stacks->bf16[i];
     }
     return array_node(s, &moe_experts_op, in, INPUTS, &p);
 }

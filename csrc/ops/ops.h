@@ -13,8 +13,6 @@ extern const gm_op *const op_records[];
 extern const int op_record_count;
 const gm_op *op_record(const char *name);     /* NULL when there is none */
 
-#define GRAIN 16384             /* elements of one piece of elementwise work: some microseconds */
-#define GRAIN_LIGHT 32768       /* where memory is the limit */
 #define MAX_OPERANDS 4
 
 /* Dimensions merged where all operands allow it; memory from the queue's arena. */
@@ -58,8 +56,14 @@ typedef struct {
 } copy_part;
 /* Copies to places that do not overlap, as one launch. */
 gm_status launch_copies(gm_queue *q, const copy_part *parts, int count);
-gm_status launch_copy(gm_queue *q, void *out, gm_dtype out_type, const int64_t *out_strides, const void *in,
-                      gm_dtype in_type, const int64_t *in_strides, int ndim, const int64_t *shape);
+/* One copy from element to element of a shape. */
+typedef struct { void *data; gm_dtype type; const int64_t *strides; } copy_to;
+typedef struct { const void *data; gm_dtype type; const int64_t *strides; } copy_from;
+static inline copy_to to_array(const gm_array *a) { return (copy_to){array_ptr(a), (gm_dtype)a->dtype, a->strides}; }
+static inline copy_from from_array(const gm_array *a) {
+    return (copy_from){array_ptr(a), (gm_dtype)a->dtype, a->strides};
+}
+gm_status launch_copy(gm_queue *q, copy_to out, copy_from in, int ndim, const int64_t *shape);
 /* A float32, contiguous, evaluated-in-stream-order pointer to a's elements: a itself or a copy in the node's
  * scratch. */
 gm_status float_operand(gm_queue *q, const gm_array *a, const float **out);
@@ -93,6 +97,7 @@ gm_array *element_count(gm_scope *s, gm_array *x, int n, const int *axes, gm_dty
 bool reshape_is_free(const gm_array *node);
 
 gm_array *round_even(gm_scope *s, gm_array *x);      /* to the nearest integer, halves to even; keeps the dtype */
+bool recompute_ends(const gm_array *node);           /* a node of recompute_op */
 /* 0-d array of a value */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);
 

@@ -72,8 +72,16 @@ static gm_status activations_eval(gm_array *out, gm_queue *q) {
     return DISPATCH(q, quantize_act, tokens, .out = array_ptr(out), .x = data, .x_stride = k, .tokens = tokens, .k = k);
 }
 
-const gm_op quantize_activations_op = {.name = "quantize_activations", .n_in = 1, .n_out = 1, .nondiff = 1,
-                                     .infer = activations_infer, .eval = activations_eval};
+/* Straight through: what is rounded counts as what it was. The cotangent of packed activations is float32. */
+static void activations_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    (void)s;
+    (void)out;
+    (void)in;
+    grad[0] = cots[0];
+}
+
+const gm_op quantize_activations_op = {.name = "quantize_activations", .n_in = 1, .n_out = 1, .infer = activations_infer,
+                                       .eval = activations_eval, .vjp = activations_vjp};
 
 gm_array *gm_quantize_activations(gm_scope *s, gm_array *x) { return array_node(s, &quantize_activations_op, &x, 1, NULL); }
 
@@ -161,12 +169,63 @@ static gm_status product_eval(gm_array *out, gm_queue *q) {
                     .weight = matrix_of(w), .bias = bias_data, .residual = residual_data);
 }
 
+static void product_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    (void)out;
+    grad[0] = gm_packed_matmul_columns(s, cots[0], in[1]);
+    if (in[0]->dtype == GM_BFLOAT16)
+        grad[0] = gm_astype(s, grad[0], GM_BFLOAT16);
+    if (!array_is_none(in[2]))
+        grad[2] = gm_sum(s, cots[0], 1, (int[]){0}, false);
+    if (!array_is_none(in[3]))
+        grad[3] = cots[0];
+}
+
 const gm_op packed_matmul_op = {.name = "packed_matmul", .n_in = 4, .n_out = 1, .nondiff = 2, .infer = product_infer,
-                                 .eval = product_eval};
+                                .eval = product_eval, .vjp = product_vjp};
 
 gm_array *gm_packed_matmul(gm_scope *s, gm_array *x, gm_array *weight, gm_array *bias, gm_array *residual) {
     gm_array *in[4] = {x, weight, bias, residual};
     return array_node(s, &packed_matmul_op, in, 4, NULL);
+}
+
+/* ---- x @ weight ---- */
+static gm_status columns_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const gm_array *x = in[0], *w = in[1];
+    (void)n_in;
+    (void)param;
+    GM_TRY(check_packed("packed_matmul_columns", w));
+    if (x->dtype != GM_FLOAT32 || x->ndim != 2 || w->ndim != 2 || x->shape[1] != w->shape[0]) {
+        char a[128], b[128];
+        array_text(x, a);
+        array_text(w, b);
+        return gm_fail(GM_ESHAPE, "packed_matmul_columns: x is %s and weight %s, expected float32 [n, rows] of the "
+                       "weight's rows", a, b);
+    }
+    spec_like(out, x, GM_FLOAT32);
+    out->shape[1] = w->shape[1];
+    return GM_OK;
+}
+
+static gm_status columns_eval(gm_array *out, gm_queue *q) {
+    const gm_array *x = out->in[0];
+    const float *data;
+    GM_TRY(float_operand(q, x, &data));
+    GM_TRY(array_alloc(out, q));
+    return DISPATCH(q, packed_matmul_columns, x->shape[0], .out = array_ptr(out), .x = data,
+                    .weight = matrix_of(out->in[1]));
+}
+
+static void columns_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    (void)out;
+    grad[0] = gm_packed_matmul(s, cots[0], in[1], GM_NONE, GM_NONE);
+}
+
+const gm_op packed_matmul_columns_op = {.name = "packed_matmul_columns", .n_in = 2, .n_out = 1, .nondiff = 2,
+                                        .infer = columns_infer, .eval = columns_eval, .vjp = columns_vjp};
+
+gm_array *gm_packed_matmul_columns(gm_scope *s, gm_array *x, gm_array *weight) {
+    gm_array *in[2] = {x, weight};
+    return array_node(s, &packed_matmul_columns_op, in, 2, NULL);
 }
 
 /* ---- a gated linear unit over two products ---- */

@@ -99,7 +99,7 @@ gm_status contiguous_operand(gm_queue *q, const gm_array *a, gm_dtype type, cons
     void *copy = queue_scratch(q, (size_t)a->size * gm_dtype_size(type) + 1);
     if (!copy)
         return error_code();
-    GM_TRY(launch_copy(q, copy, type, strides, array_ptr(a), (gm_dtype)a->dtype, a->strides, a->ndim, a->shape));
+    GM_TRY(launch_copy(q, (copy_to){copy, type, strides}, from_array(a), a->ndim, a->shape));
     queue_fence(q);
     *out = copy;
     return GM_OK;
@@ -232,10 +232,10 @@ const gm_op quantize_op = {.name = "quantize", .n_in = 2, .n_out = -1, .nondiff 
                            .rebuild = quantize_rebuild, .optional = 2};
 
 gm_array *gm_quantize(gm_scope *s, gm_array *w, int group_size, int bits, const char *mode, gm_array *global_scale,
-                      gm_array **scales, gm_array **biases) {
+                      gm_array **others) {
     quantized_param p;
     gm_array *outs[3] = {NULL, NULL, GM_NONE};
-    *scales = *biases = NULL;
+    others[0] = others[1] = NULL;
     if (!w || !global_scale || quantized_coding("quantize", mode, group_size, bits, &p) != GM_OK ||
         check_values("quantize", &p, w, global_scale) != GM_OK)
         return NULL;
@@ -243,8 +243,8 @@ gm_array *gm_quantize(gm_scope *s, gm_array *w, int group_size, int bits, const 
     gm_array *in[2] = {wide ? gm_astype(s, w, GM_FLOAT32) : w, global_scale};
     if (array_nodes(s, &quantize_op, in, 2, &p, sizeof p, p.mode == GM_AFFINE ? 3 : 2, outs) != GM_OK)
         return NULL;
-    *scales = wide && p.mode == GM_AFFINE ? gm_astype(s, outs[1], GM_FLOAT64) : outs[1];
-    *biases = wide && p.mode == GM_AFFINE ? gm_astype(s, outs[2], GM_FLOAT64) : outs[2];
+    others[0] = wide && p.mode == GM_AFFINE ? gm_astype(s, outs[1], GM_FLOAT64) : outs[1];
+    others[1] = wide && p.mode == GM_AFFINE ? gm_astype(s, outs[2], GM_FLOAT64) : outs[2];
     return outs[0];
 }
 

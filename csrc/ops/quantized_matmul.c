@@ -139,7 +139,7 @@ static gm_array *add_items(gm_scope *s, gm_array *items, gm_array *index, int64_
     int64_t shape[3] = {count, items->shape[1], items->shape[2]};
     gm_array *flat = gm_reshape(s, index, 1, (int64_t[]){index->size});
     gm_array *zero = gm_full(s, 3, shape, scalar_array(s, 0, (gm_dtype)items->dtype), (gm_dtype)items->dtype);
-    return gm_scatter(s, zero, &flat, 1, (int[]){0}, 0, items, GM_S_ADD, NULL, NULL, NULL);
+    return gm_scatter(s, zero, (gm_indices){&flat, 1, (int[]){0}, 0}, items, GM_S_ADD, NULL);
 }
 
 /* The gradient of the matrix itself, of the shape of its values. */
@@ -396,36 +396,37 @@ gm_array *gm_gather_qmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales,
 /* ---- x quantised too ---- */
 /* The checked operands of qqmm and gather_qqmm: x and, unless it is quantised, w rounded to what the mode can hold, as
  * float32. scales not GM_NONE: w is quantised, and stays as it is. */
-static gm_status rounded_operands(gm_scope *s, const char *op, const quantized_param *p, gm_array **x, gm_array **w,
-                                  gm_array **scales, gm_array *global_x, gm_array *global_w) {
+typedef struct { gm_array *x, *w, *scales, *global_x, *global_w; } rounding;
+
+static gm_status rounded_operands(gm_scope *s, const char *op, const quantized_param *p, rounding *r) {
     gm_array *none = GM_NONE;
-    if (!dtype_is_float((gm_dtype)(*x)->dtype) || (*x)->dtype == GM_FLOAT64)
+    if (!dtype_is_float((gm_dtype)r->x->dtype) || r->x->dtype == GM_FLOAT64)
         return gm_fail(GM_EVALUE, "%s: x is %s, expected float32, float16 or bfloat16", op,
-                       gm_dtype_name((gm_dtype)(*x)->dtype));
+                       gm_dtype_name((gm_dtype)r->x->dtype));
     if (p->mode == GM_AFFINE)
         return gm_fail(GM_EVALUE, "%s: mode affine does not quantise x, expected nvfp4, mxfp8 or mxfp4", op);
-    if (array_is_none(global_x) != array_is_none(global_w))
+    if (array_is_none(r->global_x) != array_is_none(r->global_w))
         return gm_fail(GM_EVALUE, "%s: a global scale came for one of x and w, expected both or neither", op);
-    if (array_is_none(*scales) && (*w)->dtype == GM_UINT32)
+    if (array_is_none(r->scales) && r->w->dtype == GM_UINT32)
         return gm_fail(GM_EVALUE, "%s: w is uint32, so quantised, and needs scales", op);
     GM_TRY(quantized_check(op, p));
-    if ((*w)->dtype == GM_UINT32) {
-        GM_TRY(quantized_operands(s, op, p, *w, scales, &none));
-        if (!left_operand(s, op, p, *x, *w, *scales))
+    if (r->w->dtype == GM_UINT32) {
+        GM_TRY(quantized_operands(s, op, p, r->w, &r->scales, &none));
+        if (!left_operand(s, op, p, r->x, r->w, r->scales))
             return error_code();
-        GM_TRY(quantized_global(op, p, global_w));
+        GM_TRY(quantized_global(op, p, r->global_w));
     } else {
-        *scales = GM_NONE;
-        if ((*x)->shape[(*x)->ndim - 1] != (*w)->shape[(*w)->ndim - 1]) {
+        r->scales = GM_NONE;
+        if (r->x->shape[r->x->ndim - 1] != r->w->shape[r->w->ndim - 1]) {
             char tx[128], tw[128];
-            shape_text((*x)->ndim, (*x)->shape, tx);
-            shape_text((*w)->ndim, (*w)->shape, tw);
+            shape_text(r->x->ndim, r->x->shape, tx);
+            shape_text(r->w->ndim, r->w->shape, tw);
             return gm_fail(GM_ESHAPE, "%s: the last dimensions of x %s and w %s are not the same", op, tx, tw);
         }
-        *w = quantized_round(s, op, p, *w, global_w);
+        r->w = quantized_round(s, op, p, r->w, r->global_w);
     }
-    *x = quantized_round(s, op, p, *x, global_x);
-    return *x && *w ? GM_OK : error_code();
+    r->x = quantized_round(s, op, p, r->x, r->global_x);
+    return r->x && r->w ? GM_OK : error_code();
 }
 
 /* A scale of one item without its dimensions; GM_NONE stays. */
@@ -447,11 +448,12 @@ gm_array *gm_qqmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales, int g
     gm_dtype type = (gm_dtype)x->dtype;
     if (row)
         x = gm_reshape(s, x, 2, (int64_t[]){1, x->shape[0]});
-    if (!x || rounded_operands(s, "qqmm", &p, &x, &w, &scales, global_scale_x, global_scale_w) != GM_OK)
+    rounding r = {x, w, scales, global_scale_x, global_scale_w};
+    if (!x || rounded_operands(s, "qqmm", &p, &r) != GM_OK)
         return NULL;
-    gm_array *in[6] = {x, w, scales, GM_NONE, GM_NONE, GM_NONE}, *out;
-    if (array_is_none(scales))
-        out = gm_matmul(s, x, swapped(s, w));
+    gm_array *in[6] = {r.x, r.w, r.scales, GM_NONE, GM_NONE, GM_NONE}, *out;
+    if (array_is_none(r.scales))
+        out = gm_matmul(s, r.x, swapped(s, r.w));
     else
         out = scaled_items(s, array_node(s, &quantized_matmul_op, in, 6, &p), one_number(s, global_scale_w), NULL);
     if (out && row)
@@ -471,13 +473,15 @@ gm_array *gm_gather_qqmm(gm_scope *s, gm_array *x, gm_array *w, gm_array *scales
                        w->ndim), NULL;
     p.transpose = 1;
     gm_dtype type = (gm_dtype)x->dtype;
+    rounding r = {x, w, scales, global_scale_x, global_scale_w};
     if (item_indices(s, "gather_qqmm", x, w, &lhs_indices, &rhs_indices) != GM_OK ||
-        rounded_operands(s, "gather_qqmm", &p, &x, &w, &scales, global_scale_x, global_scale_w) != GM_OK)
+        rounded_operands(s, "gather_qqmm", &p, &r) != GM_OK)
         return NULL;
-    gm_array *in[6] = {x, w, scales, GM_NONE, lhs_indices, rhs_indices};
-    if (!array_is_none(scales))
+    gm_array *in[6] = {r.x, r.w, r.scales, GM_NONE, lhs_indices, rhs_indices};
+    if (!array_is_none(r.scales))
         return gm_astype(s, scaled_items(s, array_node(s, &quantized_matmul_op, in, 6, &p),
                                          one_number(s, global_scale_w), rhs_indices), type);
-    gm_array *left = gm_take(s, as_items(s, x), lhs_indices, 0), *right = gm_take(s, as_items(s, w), rhs_indices, 0);
+    gm_array *left = gm_take(s, as_items(s, r.x), lhs_indices, 0);
+    gm_array *right = gm_take(s, as_items(s, r.w), rhs_indices, 0);
     return gm_astype(s, gm_matmul(s, left, swapped(s, right)), type);
 }

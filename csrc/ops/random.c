@@ -46,7 +46,8 @@ static gm_status random_eval(gm_array *out, gm_queue *q) {
         if (!copy)
             return error_code();
         shape_strides(key->ndim, key->shape, strides);
-        GM_TRY(launch_copy(q, copy, GM_UINT32, strides, keys, GM_UINT32, key->strides, key->ndim, key->shape));
+        GM_TRY(launch_copy(q, (copy_to){copy, GM_UINT32, strides}, (copy_from){keys, GM_UINT32, key->strides},
+                           key->ndim, key->shape));
         queue_fence(q);
         keys = copy;
     }
@@ -80,9 +81,12 @@ const gm_op random_op = {.name = "random", .n_in = 1, .n_out = 1, .nondiff = 1, 
                          .eval = random_eval, .vmap = random_vmap,
                          .rebuild = random_rebuild};
 
-static gm_array *draw(gm_scope *s, gm_random_kind kind, int ndim, const int64_t *shape, gm_dtype type, float factor,
-                      float shift, gm_array *key) {
-    random_param p = {.kind = (int32_t)kind, .type = (int32_t)type, .factor = factor, .shift = shift, .ndim = ndim};
+/* Values times factor, plus shift. */
+typedef struct { gm_random_kind kind; gm_dtype type; float factor, shift; } drawing;
+
+static gm_array *draw(gm_scope *s, drawing d, int ndim, const int64_t *shape, gm_array *key) {
+    random_param p = {.kind = (int32_t)d.kind, .type = (int32_t)d.type, .factor = d.factor, .shift = d.shift,
+                      .ndim = ndim};
     char text[128];
     if (!key)
         return NULL;
@@ -106,7 +110,7 @@ gm_array *gm_random_key(gm_scope *s, uint64_t seed) {
 }
 
 gm_array *gm_random_split(gm_scope *s, gm_array *key, int num) {
-    return draw(s, GM_RANDOM_BITS, 2, (int64_t[]){num, 2}, GM_UINT32, 1, 0, key);
+    return draw(s, (drawing){GM_RANDOM_BITS, GM_UINT32, 1, 0}, 2, (int64_t[]){num, 2}, key);
 }
 
 /* ---- parameters of distributions ---- */
@@ -158,10 +162,10 @@ static gm_array *uniform(gm_scope *s, gm_array *low, gm_array *high, int ndim, c
                          gm_array *key) {
     float a, b;
     if (is_number(low, &a) && is_number(high, &b) && (type == GM_FLOAT32 || (a == 0 && b == 1)))
-        return draw(s, GM_RANDOM_UNIFORM, ndim, shape, type, b - a, a, key);
+        return draw(s, (drawing){GM_RANDOM_UNIFORM, type, b - a, a}, ndim, shape, key);
     low = gm_astype(s, low, type);
     gm_array *width = gm_subtract(s, gm_astype(s, high, type), low);
-    gm_array *u = draw(s, GM_RANDOM_UNIFORM, ndim, shape, type, 1, 0, key);
+    gm_array *u = draw(s, (drawing){GM_RANDOM_UNIFORM, type, 1, 0}, ndim, shape, key);
     return gm_add(s, gm_multiply(s, width, u), low);
 }
 
@@ -182,7 +186,7 @@ static gm_array *complex_normal(gm_scope *s, int ndim, const int64_t *shape, gm_
         return gm_fail(GM_EVALUE, "normal: %d dimensions of complex values are too many", ndim), NULL;
     memcpy(pairs, shape, (size_t)ndim * sizeof *shape);
     pairs[ndim] = 2;
-    gm_array *z = draw(s, GM_RANDOM_NORMAL, ndim + 1, pairs, GM_FLOAT32, 1, 0, key);
+    gm_array *z = draw(s, (drawing){GM_RANDOM_NORMAL, GM_FLOAT32, 1, 0}, ndim + 1, pairs, key);
     for (int i = 0; i <= ndim; i++)
         step[i] = 1;
     memcpy(stop, pairs, sizeof stop);
@@ -206,17 +210,17 @@ gm_array *gm_random_normal(gm_scope *s, int ndim, const int64_t *shape, gm_dtype
                        gm_dtype_name(type)), NULL;
     bool no_scale = array_is_none(scale), no_loc = array_is_none(loc);
     if (type == GM_FLOAT32 && (no_scale || is_number(scale, &factor)) && (no_loc || is_number(loc, &shift)))
-        return draw(s, GM_RANDOM_NORMAL, ndim, shape, type, root_2(type) * factor, shift, key);
+        return draw(s, (drawing){GM_RANDOM_NORMAL, type, root_2(type) * factor, shift}, ndim, shape, key);
     if (type == GM_COMPLEX64) {
         x = complex_normal(s, ndim, shape, key);
         x = no_scale ? x : gm_multiply(s, x, gm_astype(s, scale, type));
     } else if (type == GM_FLOAT64 || !no_scale) {
         gm_array *root = scalar_array(s, type == GM_FLOAT64 ? 1.41421356237309504880 : (double)root_2(type), type);
         gm_dtype drawn = type == GM_FLOAT64 ? GM_FLOAT32 : type;
-        x = gm_astype(s, draw(s, GM_RANDOM_NORMAL, ndim, shape, drawn, 1, 0, key), type);
+        x = gm_astype(s, draw(s, (drawing){GM_RANDOM_NORMAL, drawn, 1, 0}, ndim, shape, key), type);
         x = gm_multiply(s, x, no_scale ? root : gm_multiply(s, root, gm_astype(s, scale, type)));
     } else {
-        x = draw(s, GM_RANDOM_NORMAL, ndim, shape, type, root_2(type), 0, key);
+        x = draw(s, (drawing){GM_RANDOM_NORMAL, type, root_2(type), 0}, ndim, shape, key);
     }
     return no_loc ? x : gm_add(s, x, gm_astype(s, loc, type));
 }
@@ -277,7 +281,7 @@ gm_array *gm_random_multivariate_normal(gm_scope *s, gm_array *mean, gm_array *c
     memcpy(dims, both.shape, (size_t)both.ndim * sizeof *dims);
     dims[both.ndim] = 1;                                     /* a row for each matrix */
     dims[both.ndim + 1] = n;
-    gm_array *z = draw(s, GM_RANDOM_NORMAL, both.ndim + 2, dims, GM_FLOAT32, root_2(GM_FLOAT32), 0, key);
+    gm_array *z = draw(s, (drawing){GM_RANDOM_NORMAL, GM_FLOAT32, root_2(GM_FLOAT32), 0}, both.ndim + 2, dims, key);
     if (!gm_svd(s, gm_astype(s, cov, GM_FLOAT32), true, parts))
         return NULL;
     memcpy(dims, parts[1]->shape, (size_t)(parts[1]->ndim - 1) * sizeof *dims);
@@ -293,10 +297,10 @@ gm_array *gm_random_multivariate_normal(gm_scope *s, gm_array *mean, gm_array *c
 
 gm_array *gm_random_gumbel(gm_scope *s, int ndim, const int64_t *shape, gm_dtype type, gm_array *key) {
     if (type == GM_FLOAT32)
-        return draw(s, GM_RANDOM_GUMBEL, ndim, shape, type, 1, 0, key);
+        return draw(s, (drawing){GM_RANDOM_GUMBEL, type, 1, 0}, ndim, shape, key);
     if (check_type("gumbel", type) != GM_OK)
         return NULL;
-    gm_array *u = draw(s, GM_RANDOM_UNIFORM, ndim, shape, type, 1, 0, key);
+    gm_array *u = draw(s, (drawing){GM_RANDOM_UNIFORM, type, 1, 0}, ndim, shape, key);
     return gm_negative(s, gm_log(s, gm_negative(s, gm_log(s, u))));
 }
 
@@ -304,7 +308,8 @@ gm_array *gm_random_laplace(gm_scope *s, int ndim, const int64_t *shape, gm_dtyp
                             gm_array *key) {
     if (!dtype_is_float(type))
         return gm_fail(GM_EVALUE, "laplace: got dtype %s, expected real floating point", gm_dtype_name(type)), NULL;
-    gm_array *u = draw(s, GM_RANDOM_UNIFORM, ndim, shape, GM_FLOAT32, 2, -0x1.fffffep-1f, key);   /* of (-1, 1) */
+    const drawing between = {GM_RANDOM_UNIFORM, GM_FLOAT32, 2, -0x1.fffffep-1f};      /* -1 and 1 */
+    gm_array *u = draw(s, between, ndim, shape, key);
     gm_array *x = gm_astype(s, gm_multiply(s, gm_sign(s, u), gm_log1p(s, gm_negative(s, gm_abs(s, u)))), type);
     if (scale != 1)
         x = gm_multiply(s, scalar_array(s, scale, type), x);
@@ -338,7 +343,7 @@ gm_array *gm_random_bernoulli(gm_scope *s, gm_array *p, int ndim, const int64_t 
     } else if (check_fits("bernoulli", p, NULL, ndim, shape) != GM_OK) {
         return NULL;
     }
-    return gm_less(s, draw(s, GM_RANDOM_UNIFORM, ndim, shape, GM_FLOAT32, 1, 0, key), p);
+    return gm_less(s, draw(s, (drawing){GM_RANDOM_UNIFORM, GM_FLOAT32, 1, 0}, ndim, shape, key), p);
 }
 
 /* Draws from the one line of logits that there is: where uniform values of this shape stand in its cumulative sum. A
@@ -347,7 +352,7 @@ static gm_array *draws_of_line(gm_scope *s, gm_array *logits, int ndim, const in
     gm_array *line = gm_astype(s, gm_reshape(s, logits, 1, (int64_t[]){-1}), GM_FLOAT32);
     gm_array *sums = gm_cumsum(s, gm_softmax(s, line, 1, (int[]){0}), 0, false, false, true, GM_FLOAT32);
     gm_array *total = gm_max(s, sums, 1, (int[]){0}, true);
-    gm_array *u = gm_multiply(s, draw(s, GM_RANDOM_UNIFORM, ndim, shape, GM_FLOAT32, 1, 0, key), total);
+    gm_array *u = gm_multiply(s, draw(s, (drawing){GM_RANDOM_UNIFORM, GM_FLOAT32, 1, 0}, ndim, shape, key), total);
     return gm_minimum(s, gm_searchsorted(s, sums, u, true), gm_searchsorted(s, sums, total, false));
 }
 
@@ -421,7 +426,7 @@ gm_array *gm_random_permutation(gm_scope *s, gm_array *x, int n, int axis, gm_ar
     if (!x || (!array_is_none(x) && check_axis("permutation", axis, x->ndim, &axis) != GM_OK))
         return NULL;
     int64_t items = array_is_none(x) ? n : x->shape[axis];
-    gm_array *words = draw(s, GM_RANDOM_BITS, 1, &items, GM_UINT32, 1, 0, key);
+    gm_array *words = draw(s, (drawing){GM_RANDOM_BITS, GM_UINT32, 1, 0}, 1, &items, key);
     gm_array *order = array_node(s, &word_order_op, &words, 1, NULL);
     return array_is_none(x) ? order : gm_take(s, x, order, axis);
 }

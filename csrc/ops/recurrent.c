@@ -113,9 +113,9 @@ const gm_op cached_gated_delta_op = {.name = "cached_gated_delta", .n_in = IN_X 
                                      .param_size = sizeof(recurrent_param), .fields = recurrent_fields,
                                      .infer = delta_infer, .eval = delta_eval, .work = GM_WORK_RECURRENT};
 
-gm_array *gm_cached_gated_delta(gm_scope *s, gm_array *q, gm_array *k, gm_array *v, gm_array *decay, gm_array *beta,
-                                const gm_batch_state *batch, const gm_delta_spec *spec) {
-    gm_array *in[] = {batch->block, q, k, v, decay, beta};
+gm_array *gm_cached_gated_delta(gm_scope *s, const gm_delta_inputs *given, const gm_batch_state *batch,
+                                const gm_delta_spec *spec) {
+    gm_array *in[] = {batch->block, given->q, given->k, given->v, given->decay, given->beta};
     return array_node(s, &cached_gated_delta_op, in, IN_X + 5,
                       &(recurrent_param){.shape = batch->shape, .slot = spec->slot, .n_key_heads = spec->n_key_heads,
                                          .n_value_heads = spec->n_value_heads, .tiled = spec->tiled});

@@ -155,19 +155,18 @@ static bool has_axes(const char *op, const gm_array *x, int n_axes) {
     return true;
 }
 
-static gm_array *reduce(gm_scope *s, const char *name, gm_array *x, int n_axes, const int *axes, bool keepdims,
-                        gm_reduce_op function, gm_dtype out_type) {
-    reduce_param p;
+static reduce_param param_of(gm_reduce_op function, gm_dtype out_type, bool keepdims) {
+    return (reduce_param){.function = (int32_t)function, .out_type = (int32_t)out_type, .keepdims = keepdims};
+}
+
+/* p has all but its axes. */
+static gm_array *reduce(gm_scope *s, const char *name, gm_array *x, int n_axes, const int *axes, reduce_param p) {
     if (!x)
         return NULL;
     if (x->dtype == GM_PACKED)
         return gm_fail(GM_EVALUE, "%s: a packed matrix is read by matrix products only", name), NULL;
-    memset(&p, 0, sizeof p);
     if (axes_mask(name, x, n_axes, axes, &p.axes) != GM_OK)
         return NULL;
-    p.function = (int32_t)function;
-    p.out_type = (int32_t)out_type;
-    p.keepdims = keepdims;
     return array_node(s, &reduce_op, &x, 1, &p);
 }
 
@@ -182,22 +181,23 @@ static gm_dtype sum_type(gm_dtype t) {
 
 /* Over no axes, nothing is summed and the dtype stays. */
 gm_array *gm_sum(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return n == 0 ? x : x ? reduce(s, "sum", x, n, axes, keep, GM_R_SUM, sum_type((gm_dtype)x->dtype)) : NULL;
+    return n == 0 ? x : x ? reduce(s, "sum", x, n, axes, param_of(GM_R_SUM, sum_type((gm_dtype)x->dtype), keep)) : NULL;
 }
 gm_array *gm_prod(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return n == 0 ? x : x ? reduce(s, "prod", x, n, axes, keep, GM_R_PROD, sum_type((gm_dtype)x->dtype)) : NULL;
+    return n == 0 ? x : x ? reduce(s, "prod", x, n, axes, param_of(GM_R_PROD, sum_type((gm_dtype)x->dtype),
+                                                                   keep)) : NULL;
 }
 gm_array *gm_max(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return x ? reduce(s, "max", x, n, axes, keep, GM_R_MAX, (gm_dtype)x->dtype) : NULL;
+    return x ? reduce(s, "max", x, n, axes, param_of(GM_R_MAX, (gm_dtype)x->dtype, keep)) : NULL;
 }
 gm_array *gm_min(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return x ? reduce(s, "min", x, n, axes, keep, GM_R_MIN, (gm_dtype)x->dtype) : NULL;
+    return x ? reduce(s, "min", x, n, axes, param_of(GM_R_MIN, (gm_dtype)x->dtype, keep)) : NULL;
 }
 gm_array *gm_all(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return reduce(s, "all", x, n, axes, keep, GM_R_ALL, GM_BOOL);
+    return reduce(s, "all", x, n, axes, param_of(GM_R_ALL, GM_BOOL, keep));
 }
 gm_array *gm_any(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
-    return reduce(s, "any", x, n, axes, keep, GM_R_ANY, GM_BOOL);
+    return reduce(s, "any", x, n, axes, param_of(GM_R_ANY, GM_BOOL, keep));
 }
 gm_array *gm_logsumexp(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
     if (!x || !has_axes("logsumexp", x, n))
@@ -207,7 +207,7 @@ gm_array *gm_logsumexp(gm_scope *s, gm_array *x, int n, const int *axes, bool ke
         return NULL;
     }
     x = gm_astype(s, x, dtype_inexact((gm_dtype)x->dtype));
-    return x ? reduce(s, "logsumexp", x, n, axes, keep, GM_R_LOGSUMEXP, (gm_dtype)x->dtype) : NULL;
+    return x ? reduce(s, "logsumexp", x, n, axes, param_of(GM_R_LOGSUMEXP, (gm_dtype)x->dtype, keep)) : NULL;
 }
 
 gm_array *gm_minmax(gm_scope *s, gm_array *x, int n, const int *axes, bool keep, gm_array **max) {
@@ -307,8 +307,7 @@ static gm_status softmax_eval(gm_array *out, gm_queue *q) {
     const void *data = array_ptr(x);
     GM_TRY(array_alloc_like(out, q, 0));
     if (!array_is_contiguous(x)) {
-        GM_TRY(launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, data, (gm_dtype)x->dtype, x->strides,
-                           x->ndim, x->shape));
+        GM_TRY(launch_copy(q, to_array(out), (copy_from){data, (gm_dtype)x->dtype, x->strides}, x->ndim, x->shape));
         queue_fence(q);
         data = array_ptr(out);
     }
@@ -357,7 +356,7 @@ gm_array *gm_softmax(gm_scope *s, gm_array *x, int n_axes, const int *axes) {
         return gm_exp(s, gm_subtract(s, x, x));
     if (mask == (uint64_t)1 << (x->ndim - 1) && x->dtype != GM_FLOAT64 && x->dtype != GM_COMPLEX64)
         return array_node(s, &softmax_op, &x, 1, NULL);
-    int list[GM_MAX_NDIM], n = 0;
+    int list[GM_MAX_NDIM] = {0}, n = 0;
     for (int i = 0; i < x->ndim; i++)
         if (mask >> i & 1)
             list[n++] = i;

@@ -34,7 +34,8 @@ static gm_status angles_eval(gm_array *out, gm_queue *q) {
         int32_t *copy = queue_scratch(q, (size_t)positions->size * sizeof *copy);
         if (!copy)
             return error_code();
-        GM_TRY(launch_copy(q, copy, GM_INT32, (int64_t[]){1}, at, GM_INT32, positions->strides, 1, positions->shape));
+        GM_TRY(launch_copy(q, (copy_to){copy, GM_INT32, (int64_t[]){1}}, (copy_from){at, GM_INT32, positions->strides},
+                           1, positions->shape));
         queue_fence(q);
         at = copy;
     }
@@ -58,6 +59,58 @@ const gm_op rope_angles_op = {.name = "rope_angles", .n_in = 2, .n_out = 1, .non
 gm_array *gm_rope_angles(gm_scope *s, gm_array *positions, gm_array *inv_freq, float factor) {
     gm_array *in[2] = {positions, inv_freq};
     return array_node(s, &rope_angles_op, in, 2, &(angles_param){factor});
+}
+
+/* ---- rows [n, heads * head_dim] by angles [n, 2, half]; what lies beyond 2 * half of a head stays ---- */
+typedef struct { int32_t head_dim; } rotate_param;
+static const gm_field rotate_fields[] = {{FIELD_INT, offsetof(rotate_param, head_dim), "head_dim", 1}, {0}};
+
+static gm_status rotate_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const gm_array *x = in[0], *angles = in[1];
+    const int64_t dim = ((const rotate_param *)param)->head_dim;
+    (void)n_in;
+    if (x->dtype != GM_FLOAT32 || x->ndim != 2 || dim < 1 || x->shape[1] % dim || angles->dtype != GM_FLOAT32 ||
+        angles->ndim != 3 || angles->shape[0] != x->shape[0] || angles->shape[1] != 2 || 2 * angles->shape[2] > dim) {
+        char a[128], b[128];
+        array_text(x, a);
+        array_text(angles, b);
+        return gm_fail(GM_ESHAPE, "rotate_rows: x is %s and angles %s, expected float32 [n, heads * %lld] and float32 "
+                       "[n, 2, half]", a, b, (long long)dim);
+    }
+    spec_like(out, x, GM_FLOAT32);
+    return GM_OK;
+}
+
+static gm_status rotate_eval(gm_array *out, gm_queue *q) {
+    const int64_t dim = ((const rotate_param *)out->param)->head_dim, heads = out->shape[1] / dim;
+    const int64_t half = out->in[1]->shape[2];
+    const float *x, *angles;
+    GM_TRY(float_operand(q, out->in[0], &x));
+    GM_TRY(float_operand(q, out->in[1], &angles));
+    GM_TRY(array_alloc(out, q));
+    return DISPATCH(q, rope, out->shape[0] * heads, .out = array_ptr(out), .x = x, .angles = angles, .type = GM_T_F32,
+                    .heads = heads, .steps = 1, .dim = dim, .half = half, .batch_stride = heads * dim,
+                    .head_stride = dim, .step_stride = dim, .angle_stride = 2 * half);
+}
+
+/* A rotation's transpose is the rotation by the angles' negatives. */
+static void rotate_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    static const float signs[2] = {1, -1};
+    const gm_spec spec = {.dtype = GM_FLOAT32, .ndim = 3, .shape = {1, 2, 1}};
+    gm_array *sign = array_new(s, spec.dtype, spec.ndim, spec.shape);
+    if (!sign)
+        return;
+    memcpy(array_ptr(sign), signs, sizeof signs);
+    grad[0] = gm_rotate_rows(s, cots[0], gm_multiply(s, in[1], sign), ((const rotate_param *)out->param)->head_dim);
+}
+
+const gm_op rotate_rows_op = {.name = "rotate_rows", .n_in = 2, .n_out = 1, .nondiff = 2,
+                              .param_size = sizeof(rotate_param), .fields = rotate_fields, .infer = rotate_infer,
+                              .eval = rotate_eval, .vjp = rotate_vjp, .work = GM_WORK_ATTENTION};
+
+gm_array *gm_rotate_rows(gm_scope *s, gm_array *x, gm_array *angles, int head_dim) {
+    gm_array *in[2] = {x, angles};
+    return array_node(s, &rotate_rows_op, in, 2, &(rotate_param){head_dim});
 }
 
 /* ---- rope: x [B, ..., T, D], offset one integer or one for each of B, freqs or none ---- */

@@ -26,7 +26,8 @@ static gm_status scan_eval(gm_array *out, gm_queue *q) {
     if (out->size == 0)
         return GM_OK;
     if (!array_is_contiguous(x)) {
-        GM_TRY(launch_copy(q, array_ptr(out), type, out->strides, data, type, x->strides, x->ndim, x->shape));
+        GM_TRY(launch_copy(q, (copy_to){array_ptr(out), type, out->strides}, (copy_from){data, type, x->strides},
+                           x->ndim, x->shape));
         queue_fence(q);
         data = array_ptr(out);
     }
@@ -175,14 +176,15 @@ const gm_op scan_op = {.name = "scan", .n_in = 1, .n_out = 1, .param_size = size
                        .rebuild = scan_rebuild, .title = scan_title};
 
 /* ---- the ops ---- */
-static gm_array *scan(gm_scope *s, const char *op, gm_array *x, gm_reduce_op function, int axis, bool all, bool reverse,
-                      bool inclusive) {
+typedef struct { int axis; bool all, reverse, inclusive; } scan_order;
+
+static gm_array *scan(gm_scope *s, const char *op, gm_array *x, gm_reduce_op function, scan_order o) {
     int at = 0;
-    if (all)
+    if (o.all)
         x = gm_flatten(s, x, 0, -1);
-    if (!x || (!all && check_axis(op, axis, x->ndim, &at) != GM_OK))
+    if (!x || (!o.all && check_axis(op, o.axis, x->ndim, &at) != GM_OK))
         return NULL;
-    return scan_by(s, x, function, at, reverse, !inclusive);
+    return scan_by(s, x, function, at, o.reverse, !o.inclusive);
 }
 
 static gm_array *cast(gm_scope *s, gm_array *x, gm_dtype type) {
@@ -192,18 +194,18 @@ static gm_array *cast(gm_scope *s, gm_array *x, gm_dtype type) {
 gm_array *gm_cumsum(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive, gm_dtype type) {
     x = cast(s, x, type);
     x = cast(s, x, x && x->dtype == GM_BOOL ? GM_INT32 : GM_DTYPE_COUNT);
-    return scan(s, "cumsum", x, GM_R_SUM, axis, all, reverse, inclusive);
+    return scan(s, "cumsum", x, GM_R_SUM, (scan_order){axis, all, reverse, inclusive});
 }
 gm_array *gm_cumprod(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive, gm_dtype type) {
-    return scan(s, "cumprod", cast(s, x, type), GM_R_PROD, axis, all, reverse, inclusive);
+    return scan(s, "cumprod", cast(s, x, type), GM_R_PROD, (scan_order){axis, all, reverse, inclusive});
 }
 gm_array *gm_cummax(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive) {
-    return scan(s, "cummax", x, GM_R_MAX, axis, all, reverse, inclusive);
+    return scan(s, "cummax", x, GM_R_MAX, (scan_order){axis, all, reverse, inclusive});
 }
 gm_array *gm_cummin(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive) {
-    return scan(s, "cummin", x, GM_R_MIN, axis, all, reverse, inclusive);
+    return scan(s, "cummin", x, GM_R_MIN, (scan_order){axis, all, reverse, inclusive});
 }
 gm_array *gm_logcumsumexp(gm_scope *s, gm_array *x, int axis, bool all, bool reverse, bool inclusive) {
     x = cast(s, x, x ? dtype_inexact((gm_dtype)x->dtype) : GM_DTYPE_COUNT);
-    return scan(s, "logcumsumexp", x, GM_R_LOGSUMEXP, axis, all, reverse, inclusive);
+    return scan(s, "logcumsumexp", x, GM_R_LOGSUMEXP, (scan_order){axis, all, reverse, inclusive});
 }

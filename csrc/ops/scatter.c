@@ -27,7 +27,8 @@ static gm_status target(gm_array *out, gm_queue *q, int mode, int64_t updates, g
     } else if (out->buf == x->buf) {
         return GM_OK;
     }
-    GM_TRY(launch_copy(q, a->out, (gm_dtype)a->type, out->strides, array_ptr(x), type, x->strides, x->ndim, x->shape));
+    GM_TRY(launch_copy(q, (copy_to){a->out, (gm_dtype)a->type, out->strides},
+                       (copy_from){array_ptr(x), type, x->strides}, x->ndim, x->shape));
     queue_fence(q);
     return GM_OK;
 }
@@ -41,8 +42,7 @@ static gm_status launch(gm_array *out, gm_queue *q, gm_index_args *a, int64_t of
     if (from == array_ptr(out))
         return GM_OK;
     queue_fence(q);
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, from, (gm_dtype)a->type, out->strides,
-                       out->ndim, out->shape);
+    return launch_copy(q, to_array(out), (copy_from){from, (gm_dtype)a->type, out->strides}, out->ndim, out->shape);
 }
 
 /* Where updates lie: themselves, or contiguous scratch when the n dimensions from `first` on are not one walk, of
@@ -61,8 +61,8 @@ static gm_status walkable(gm_queue *q, const gm_array *updates, int first, int n
     void *copy = queue_scratch(q, (size_t)updates->size * array_item(updates));
     if (!copy)
         return error_code();
-    GM_TRY(launch_copy(q, copy, (gm_dtype)updates->dtype, strides, array_ptr(updates), (gm_dtype)updates->dtype,
-                       updates->strides, updates->ndim, updates->shape));
+    GM_TRY(launch_copy(q, (copy_to){copy, (gm_dtype)updates->dtype, strides}, from_array(updates), updates->ndim,
+                       updates->shape));
     queue_fence(q);
     *data = copy;
     return GM_OK;
@@ -125,7 +125,7 @@ static gm_status scatter_eval(gm_array *out, gm_queue *q) {
     }
     a.span = p->n_axes == 1 ? sizes[0] * steps[0] : out->size;
     GM_TRY(index_locate(q, "array", out->in + 1, p->n_axes, sizes, steps, &a));
-    GM_TRY(index_lay_out(q, n, shape, sparse, dense, none, rows, &a));
+    GM_TRY(index_lay_out(q, n, shape, (const int64_t *const[]){sparse, dense, none}, rows, &a));
     return launch(out, q, &a, offset);
 }
 
@@ -219,8 +219,9 @@ static gm_status scatter_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
         index[n++] = index_batch(s, out, batch);
         updates = index_move_axis(s, updates, 0, place);
     }
-    outs[0] = gm_scatter(s, batched_input(s, in[0], batched[0], batch), index, n, axes, any ? place : place + 1,
-                         updates, p->mode, start, stop, step);
+    outs[0] = gm_scatter(s, batched_input(s, in[0], batched[0], batch),
+                         (gm_indices){index, n, axes, any ? place : place + 1}, updates, p->mode,
+                         &(gm_region){start, stop, step});
     return outs[0] ? GM_OK : error_code();
 }
 
@@ -238,7 +239,8 @@ static gm_status scatter_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
         stop[i] = p->region[i].stop;
         step[i] = p->region[i].step;
     }
-    return rebuilt(gm_scatter(s, in[0], in + 1, n_in - 2, axes, p->place, in[n_in - 1], p->mode, start, stop, step), outs);
+    return rebuilt(gm_scatter(s, in[0], (gm_indices){in + 1, n_in - 2, axes, p->place}, in[n_in - 1], p->mode,
+                              &(gm_region){start, stop, step}), outs);
 }
 
 static gm_status scatter_refuse(const gm_array *node, int i, bool forward) {
@@ -250,28 +252,29 @@ const gm_op scatter_op = {.name = "scatter", .n_in = -1, .n_out = 1, .fixed = 1,
                           .vmap = scatter_vmap,
                           .rebuild = scatter_rebuild};
 
-gm_array *gm_scatter(gm_scope *s, gm_array *x, gm_array *const *indices, int n, const int *axes, int place,
-                     gm_array *updates, int mode, const int64_t *start, const int64_t *stop, const int64_t *step) {
+gm_array *gm_scatter(gm_scope *s, gm_array *x, gm_indices at, gm_array *updates, int mode, const gm_region *part) {
+    const int n = at.n, place = at.place;
     index_param p;
     gm_array *in[GM_MAX_NDIM + 2] = {x};
     gm_spec region, shape, dense;
     if (!x || !updates)
         return NULL;
     if (n < 1 || n > x->ndim || place < 0 || place > x->ndim - n)
-        return gm_fail(GM_EVALUE, "scatter: %d indices for %d dimensions, placed behind %d", n, x->ndim, place), NULL;
+        return gm_fail(GM_EVALUE, "scatter: %d indices for %d dimensions, placed after %d", n, x->ndim, place), NULL;
     memset(&p, 0, offsetof(index_param, region));
     p.n_axes = n;
     p.place = place;
     p.mode = mode;
     for (int i = 0; i < x->ndim; i++)
-        p.region[i] = start ? (slice_range){start[i], stop[i], step[i]} : (slice_range){0, x->shape[i], 1};
+        p.region[i] = part ? (slice_range){part->start[i], part->stop[i], part->step[i]}
+                           : (slice_range){0, x->shape[i], 1};
     for (int k = 0; k < n; k++) {
-        p.axes[k] = (int8_t)axes[k];
-        p.region[axes[k]] = (slice_range){0, x->shape[axes[k]], 1};
-        if (!(in[1 + k] = indices[k]))
+        p.axes[k] = (int8_t)at.axes[k];
+        p.region[at.axes[k]] = (slice_range){0, x->shape[at.axes[k]], 1};
+        if (!(in[1 + k] = at.arrays[k]))
             return NULL;
     }
-    if (slice_shape(x, p.region, &region) != GM_OK || index_shape("scatter", indices, n, &shape) != GM_OK ||
+    if (slice_shape(x, p.region, &region) != GM_OK || index_shape("scatter", at.arrays, n, &shape) != GM_OK ||
         index_dense_shape("scatter", &p, x->ndim, region.shape, &shape, &dense) != GM_OK)
         return NULL;
     in[n + 1] = gm_broadcast_to(s, gm_astype(s, updates, (gm_dtype)x->dtype), dense.ndim, dense.shape);
@@ -321,7 +324,7 @@ static gm_status along_eval(gm_array *out, gm_queue *q) {
     a.index_step = index->strides[axis];
     if (!(a.fault = queue_index_flag(q, "put_along_axis", a.size)))
         return error_code();
-    GM_TRY(index_lay_out(q, n, shape, sparse, dense, strides, rows, &a));
+    GM_TRY(index_lay_out(q, n, shape, (const int64_t *const[]){sparse, dense, strides}, rows, &a));
     return launch(out, q, &a, 0);
 }
 

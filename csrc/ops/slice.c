@@ -119,15 +119,15 @@ static gm_status update_eval(gm_array *out, gm_queue *q) {
     int64_t strides[GM_MAX_NDIM], offset = 0;
     GM_TRY(array_alloc_like(out, q, 0));
     if (out->buf != x->buf && update->size != out->size) {
-        GM_TRY(launch_copy(q, array_ptr(out), type, out->strides, array_ptr(x), type, x->strides, x->ndim, x->shape));
+        GM_TRY(launch_copy(q, to_array(out), from_array(x), x->ndim, x->shape));
         queue_fence(q);
     }
     for (int i = 0; i < out->ndim; i++) {
         strides[i] = out->strides[i] * range[i].step;
         offset += out->strides[i] * range[i].start;
     }
-    return launch_copy(q, (char *)array_ptr(out) + offset * (int64_t)array_item(out), type, strides,
-                       array_ptr(update), type, update->strides, update->ndim, update->shape);
+    return launch_copy(q, (copy_to){(char *)array_ptr(out) + offset * (int64_t)array_item(out), type, strides},
+                       from_array(update), update->ndim, update->shape);
 }
 
 static void update_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {

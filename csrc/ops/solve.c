@@ -14,14 +14,15 @@ static const gm_field inverse_fields[] = {{FIELD_INT, offsetof(inverse_param, pa
                                           {FIELD_INT, offsetof(inverse_param, checked), "checked", 1}, {0}};
 
 /* Solves with a and b as doubles, b being the identity or given, over b. */
-static gm_status launch_solve(gm_queue *q, matrices m, gm_matrix_part part, double *a, double *b, int64_t cols,
-                              bool identity, bool checked) {
-    int32_t *failed = checked ? queue_flag(q, singular[part]) : NULL;
+typedef struct { double *a, *b; int64_t cols; bool identity, checked; } linear_system;
+
+static gm_status launch_solve(gm_queue *q, matrices m, gm_matrix_part part, linear_system l) {
+    int32_t *failed = l.checked ? queue_flag(q, singular[part]) : NULL;
     uint32_t *pivots = queue_scratch(q, (size_t)(m.count * m.rows) * sizeof *pivots + 1);
-    if (!pivots || (checked && !failed))
+    if (!pivots || (l.checked && !failed))
         return error_code();
-    return DISPATCH(q, linear_solve, m.count, .a = a, .b = b, .pivots = pivots, .n = m.rows,
-                    .cols = cols, .part = part, .identity = identity, .failed = failed);
+    return DISPATCH(q, linear_solve, m.count, .a = l.a, .b = l.b, .pivots = pivots, .n = m.rows, .cols = l.cols,
+                    .part = part, .identity = l.identity, .failed = failed);
 }
 
 static gm_status inverse_eval(gm_array *out, gm_queue *q) {
@@ -31,7 +32,8 @@ static gm_status inverse_eval(gm_array *out, gm_queue *q) {
     if (!b)
         return error_code();
     GM_TRY(matrices_load(q, out->in[0], false, &a));
-    GM_TRY(launch_solve(q, m, (gm_matrix_part)p->part, a, b, m.rows, true, p->checked));
+    GM_TRY(launch_solve(q, m, (gm_matrix_part)p->part,
+                        (linear_system){a, b, m.rows, .identity = true, .checked = p->checked}));
     return matrices_store(q, out, b, false);
 }
 
@@ -53,7 +55,8 @@ static gm_status inverse_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
     (void)n_in;
     if (!within(((const inverse_param *)param)->part, GM_PART_UPPER + 1))
         return rebuild_refuse("inverse");
-    return matrices_rebuild(s, &inverse_op, in, true, false, param, n_out, outs);
+    GM_TRY(matrices_check(inverse_op.name, in[0], true, false));
+    return matrices_rebuild(s, &inverse_op, in, param, n_out, outs);
 }
 
 const gm_op inverse_op = {.name = "inverse", .n_in = 1, .n_out = 1, .param_size = sizeof(inverse_param),
@@ -102,8 +105,8 @@ static gm_status solve_eval(gm_array *out, gm_queue *q) {
     double *a, *b;
     GM_TRY(matrices_load(q, out->in[0], false, &a));
     GM_TRY(matrices_load(q, out->in[1], false, &b));
-    GM_TRY(launch_solve(q, m, (gm_matrix_part)((const solve_param *)out->param)->part, a, b,
-                        out->shape[out->ndim - 1], false, true));
+    GM_TRY(launch_solve(q, m, (gm_matrix_part)((const solve_param *)out->param)->part,
+                        (linear_system){a, b, out->shape[out->ndim - 1], .checked = true}));
     return matrices_store(q, out, b, false);
 }
 
@@ -232,7 +235,8 @@ static gm_array *cofactor_compose(gm_scope *s, gm_array *const *in, int n_in, co
 static gm_status cofactor_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
                                   gm_array **outs) {
     (void)n_in;
-    return matrices_rebuild(s, &cofactor_op, in, true, false, param, n_out, outs);
+    GM_TRY(matrices_check(cofactor_op.name, in[0], true, false));
+    return matrices_rebuild(s, &cofactor_op, in, param, n_out, outs);
 }
 
 const gm_op cofactor_op = {.name = "cofactor", .n_in = 1, .n_out = 1, .infer = matrices_infer_same,
@@ -255,7 +259,8 @@ static void determinant_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_
 static gm_status determinant_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
                                      gm_array **outs) {
     (void)n_in;
-    return matrices_rebuild(s, &determinant_op, in, true, false, param, n_out, outs);
+    GM_TRY(matrices_check(determinant_op.name, in[0], true, false));
+    return matrices_rebuild(s, &determinant_op, in, param, n_out, outs);
 }
 
 /* outputs: sign, logarithm of the absolute value, value */

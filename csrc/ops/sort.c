@@ -24,8 +24,9 @@ static const void *side_by_side(gm_queue *q, const gm_array *x) {
     int64_t strides[GM_MAX_NDIM];
     void *copy = queue_scratch(q, (size_t)x->size * array_item(x));
     shape_strides(x->ndim, x->shape, strides);
-    if (!copy || launch_copy(q, copy, (gm_dtype)x->dtype, strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
-                             x->ndim, x->shape) != GM_OK)
+    if (!copy)
+        return NULL;
+    if (launch_copy(q, (copy_to){copy, (gm_dtype)x->dtype, strides}, from_array(x), x->ndim, x->shape) != GM_OK)
         return NULL;
     queue_fence(q);
     return copy;

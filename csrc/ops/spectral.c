@@ -73,7 +73,8 @@ static gm_status svd_rebuild(gm_scope *s, gm_array *const *in, int n_in, const v
     (void)n_in;
     if (n_out != (((const svd_param *)param)->vectors ? 3 : 1) || !within(((const svd_param *)param)->vectors, 2))
         return rebuild_refuse("svd");
-    return matrices_rebuild(s, &svd_op, in, false, true, param, n_out, outs);
+    GM_TRY(matrices_check(svd_op.name, in[0], false, true));
+    return matrices_rebuild(s, &svd_op, in, param, n_out, outs);
 }
 
 const gm_op svd_op = {.name = "svd", .n_in = 1, .n_out = -1, .param_size = sizeof(svd_param), .fields = svd_fields,
@@ -161,7 +162,8 @@ static gm_status eigh_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
     const eigh_param *p = param;
     if (!within(p->vectors, 2) || !within(p->upper, 2) || n_out != 1 + p->vectors)
         return rebuild_refuse("eigh");
-    return matrices_rebuild(s, &eigh_op, in, true, true, param, n_out, outs);
+    GM_TRY(matrices_check(eigh_op.name, in[0], true, true));
+    return matrices_rebuild(s, &eigh_op, in, param, n_out, outs);
 }
 
 /* outputs: values, vectors; or values alone */
@@ -222,7 +224,8 @@ static gm_status eig_rebuild(gm_scope *s, gm_array *const *in, int n_in, const v
     const eig_param *p = param;
     if (!within(p->vectors, 2) || n_out != 1 + p->vectors)
         return rebuild_refuse("eig");
-    return matrices_rebuild(s, &eig_op, in, true, true, param, n_out, outs);
+    GM_TRY(matrices_check(eig_op.name, in[0], true, true));
+    return matrices_rebuild(s, &eig_op, in, param, n_out, outs);
 }
 
 /* outputs: values, vectors; or values alone */

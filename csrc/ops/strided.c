@@ -53,7 +53,7 @@ static void strided_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arra
     if (!place || !(place = strided(s, place, out->param)))
         return;
     gm_array *flat = gm_zeros(s, 1, &x->size, (gm_dtype)x->dtype);
-    flat = gm_scatter(s, flat, &place, 1, (const int[]){0}, 0, cotangents[0], GM_S_ADD, NULL, NULL, NULL);
+    flat = gm_scatter(s, flat, (gm_indices){&place, 1, (const int[]){0}, 0}, cotangents[0], GM_S_ADD, NULL);
     grad[0] = gm_reshape(s, flat, x->ndim, x->shape);
 }
 
@@ -142,8 +142,7 @@ static gm_status view_eval(gm_array *out, gm_queue *q) {
     }
     shape_strides(x->ndim, x->shape, strides);
     GM_TRY(array_alloc(out, q));
-    return launch_copy(q, array_ptr(out), (gm_dtype)x->dtype, strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
-                       x->ndim, x->shape);
+    return launch_copy(q, (copy_to){array_ptr(out), (gm_dtype)x->dtype, strides}, from_array(x), x->ndim, x->shape);
 }
 
 static gm_array *view_as(gm_scope *s, gm_array *x, gm_dtype type) {

@@ -77,8 +77,7 @@ static gm_status reshape_eval(gm_array *out, gm_queue *q) {
     }
     shape_strides(x->ndim, x->shape, strides);
     GM_TRY(array_alloc(out, q));
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, strides, array_ptr(x), (gm_dtype)x->dtype, x->strides,
-                       x->ndim, x->shape);
+    return launch_copy(q, (copy_to){array_ptr(out), (gm_dtype)out->dtype, strides}, from_array(x), x->ndim, x->shape);
 }
 
 static void reshape_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
@@ -454,8 +453,7 @@ static gm_status contiguous_eval(gm_array *out, gm_queue *q) {
         return GM_OK;
     }
     GM_TRY(array_alloc(out, q));
-    return launch_copy(q, array_ptr(out), (gm_dtype)out->dtype, out->strides, array_ptr(x), (gm_dtype)x->dtype,
-                       x->strides, x->ndim, x->shape);
+    return launch_copy(q, to_array(out), from_array(x), x->ndim, x->shape);
 }
 
 static void contiguous_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,

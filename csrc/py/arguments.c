@@ -10,9 +10,9 @@ static int name_index(const signature *sig, PyObject *name) {
     return -1;
 }
 
-/* gomlx.arguments words the message, which names the argument that may have been meant. */
+/* gomlx._base.arguments words the message, which names the argument that may have been meant. */
 void raise_unexpected(const char *function, PyObject *name, const char *const *names) {
-    PyObject *known = PyList_New(0), *module = PyImport_ImportModule("gomlx.arguments");
+    PyObject *known = PyList_New(0), *module = PyImport_ImportModule("gomlx._base.arguments");
     bool ok = known && module;
     for (int i = 0; ok && names[i]; i++) {
         PyObject *one = PyUnicode_FromString(names[i]);
@@ -201,11 +201,11 @@ bool dimensions_fit(const char *what, int ndim, const int64_t *shape) {
     return true;
 }
 
-/* There is one engine, which all streams share: what is given is only checked, by gomlx.devices. */
+/* There is one engine, which all streams share: what is given is only checked, by gomlx.core._devices. */
 bool read_stream(PyObject *value) {
     if (!value || value == Py_None)
         return true;
-    PyObject *devices = PyImport_ImportModule("gomlx.devices");
+    PyObject *devices = PyImport_ImportModule("gomlx.core._devices");
     PyObject *stream = devices ? PyObject_CallMethod(devices, "_stream", "O", value) : NULL;
     Py_XDECREF(devices);
     Py_XDECREF(stream);

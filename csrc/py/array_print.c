@@ -10,16 +10,8 @@
 typedef struct { char *text; size_t length, capacity; int precision; } writer;
 
 static bool write_bytes(writer *w, const char *text, size_t length) {
-    if (w->length + length > w->capacity) {
-        size_t capacity = 2 * (w->length + length) + 64;
-        char *grown = PyMem_Realloc(w->text, capacity);
-        if (!grown) {
-            PyErr_NoMemory();
-            return false;
-        }
-        w->text = grown;
-        w->capacity = capacity;
-    }
+    if (!py_grow(&w->text, w->length, &w->capacity, length, 1))
+        return false;
     memcpy(w->text + w->length, text, length);
     w->length += length;
     return true;

@@ -124,6 +124,25 @@ bool read_int64s(PyObject *value, const char *what, int *n, int64_t *out) {
     return ok;
 }
 
+/* The kinds that are a number of integers and these: axes (None, int or ints), a shape, sizes. */
+static bool read_integers(call *c, char kind, PyObject *value, const char *what, va_list *list) {
+    const bool given = is_given(value);
+    int *n = va_arg(*list, int *);
+    if (kind == 'x') {
+        int *axes = va_arg(*list, int *);
+        return !value || read_axes(value, n, axes);
+    }
+    int64_t *out = va_arg(*list, int64_t *);
+    if (kind == 'n')
+        return !given || read_int64s(value, what, n, out);
+    if (given && kind == 'S' && is_one_integer(value)) {
+        PyErr_Format(PyExc_TypeError, "%s: %s must be a sequence of ints, not %R", c->function, what,
+                     (PyObject *)Py_TYPE(value));
+        return false;
+    }
+    return !given || read_shape(value, n, out);
+}
+
 static bool read_one(call *c, char kind, PyObject *value, const char *what, va_list *list) {
     bool given = is_given(value);
     switch (kind) {
@@ -161,26 +180,11 @@ static bool read_one(call *c, char kind, PyObject *value, const char *what, va_l
         *all = !given;
         return !given || read_int(value, what, out);
     }
-    case 'x': {                                     /* axes: None, int or ints */
-        int *n = va_arg(*list, int *), *axes = va_arg(*list, int *);
-        return !value || read_axes(value, n, axes);
-    }
+    case 'x':
     case 's':
-    case 'S': {
-        int *ndim = va_arg(*list, int *);
-        int64_t *shape = va_arg(*list, int64_t *);
-        if (given && kind == 'S' && is_one_integer(value)) {
-            PyErr_Format(PyExc_TypeError, "%s: %s must be a sequence of ints, not %R", c->function, what,
-                         (PyObject *)Py_TYPE(value));
-            return false;
-        }
-        return !given || read_shape(value, ndim, shape);
-    }
-    case 'n': {
-        int *n = va_arg(*list, int *);
-        int64_t *out = va_arg(*list, int64_t *);
-        return !given || read_int64s(value, what, n, out);
-    }
+    case 'S':
+    case 'n':
+        return read_integers(c, kind, value, what, list);
     case 'd':
         return read_dtype(c->state, value, va_arg(*list, gm_dtype *));
     case 't': {
@@ -264,47 +268,4 @@ PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, in
     c->list = NULL;
     gm_scope_close(c->scope);
     return result ? result : raise_gm(c->state);
-}
-
-/* ---- wrappers that rows of several families share ---- */
-
-PyObject *wrap_array(const invocation *in, unary_fn fn) {
-    gm_array *x;
-    BIND_IN(in, "A", &x);
-    return call_finish(&c, fn(c.scope, x));
-}
-
-PyObject *wrap_arrays(const invocation *in, binary_fn fn) {
-    gm_array *a, *b;
-    BIND_IN(in, "AA", &a, &b);
-    return call_finish(&c, fn(c.scope, a, b));
-}
-
-PyObject *wrap_axes(const invocation *in, axes_fn fn) {
-    gm_array *x;
-    int n_axes = -1, axes[GM_MAX_NDIM];
-    BIND_IN(in, "Ax", &x, &n_axes, axes);
-    return call_finish(&c, fn(c.scope, x, n_axes, axes));
-}
-
-PyObject *wrap_int(const invocation *in, int_fn fn) {
-    gm_array *x;
-    int k = 0;
-    BIND_IN(in, "Ai", &x, &k);
-    return call_finish(&c, fn(c.scope, x, k));
-}
-
-PyObject *wrap_flag(const invocation *in, flag_fn fn) {
-    gm_array *x;
-    bool flag = false;
-    BIND_IN(in, "Ab", &x, &flag);
-    return call_finish(&c, fn(c.scope, x, flag));
-}
-
-PyObject *wrap_reduction(const invocation *in, reduce_fn fn) {
-    gm_array *x;
-    int n_axes = -1, axes[GM_MAX_NDIM];
-    bool keepdims = false;
-    BIND_IN(in, "Axb", &x, &n_axes, axes, &keepdims);
-    return call_finish(&c, fn(c.scope, x, n_axes, axes, keepdims));
 }

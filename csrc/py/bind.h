@@ -1,9 +1,10 @@
-/* bind.h - how a row of ops.def becomes a Python function: BIND reads the arguments, call_finish gives the result.
+/* bind.h - how arguments of a row of ops.def are read: BIND reads them, call_finish gives the result. The functions of
+ * OP rows, in ops.c, take the letters from the kinds of their arguments; a HAND row has a function like this one:
  *
- *     FUNCTION_OF(partition) {
- *         gm_array *x; int kth = 0, axis = -1; bool flat = false;
- *         BIND(partition, "Aia", &x, &kth, &axis, &flat);
- *         return call_finish(&c, gm_partition(c.scope, x, kth, axis, flat));
+ *     FUNCTION_OF(unflatten) {
+ *         gm_array *x; int axis = 0, ndim = 0; int64_t shape[GM_MAX_NDIM];
+ *         BIND(unflatten, "Ais", &x, &axis, &ndim, shape);
+ *         return call_finish(&c, gm_unflatten(c.scope, x, axis, ndim, shape));
  *     }
  *
  * One letter for each argument of the row's signature, in order ("stream" has none, it is read by its name):
@@ -69,9 +70,9 @@ PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, in
     if (!call_bind(&c, &sig_, #name, op_text_##name, args + n, 0, kwnames, __VA_ARGS__))                               \
         return NULL
 
-/* Rows whose arguments are alike share a wrapper, which is given the call and what the rows differ in:
- *     static PyObject *wrap_place(const invocation *in, place_fn fn) { ... BIND_IN(in, "Aab", ...); ... }
- *     WRAPPED(argmax, wrap_place, gm_argmax) */
+/* HAND rows whose arguments are alike share a wrapper, which is given the call and what the rows differ in:
+ *     static PyObject *wrap_each(const invocation *in, unary_fn fn) { ... BIND_IN(in, "", ...); ... }
+ *     WRAPPED(atleast_1d, wrap_each, gm_atleast_1d) */
 typedef struct {
     PyObject *module, *const *args, *kwnames;
     Py_ssize_t n;
@@ -91,25 +92,11 @@ typedef struct {
     if (!CALL_BIND(in, __VA_ARGS__))                                                                                   \
         return NULL
 
-typedef gm_array *(*axes_fn)(gm_scope *, gm_array *, int, const int *);
-typedef gm_array *(*int_fn)(gm_scope *, gm_array *, int);
-typedef gm_array *(*flag_fn)(gm_scope *, gm_array *, bool);
-PyObject *wrap_array(const invocation *in, unary_fn fn);                   /* "A" */
-PyObject *wrap_arrays(const invocation *in, binary_fn fn);                 /* "AA" */
-PyObject *wrap_axes(const invocation *in, axes_fn fn);                     /* "Ax" */
-PyObject *wrap_int(const invocation *in, int_fn fn);                       /* "Ai", 0 by default */
-PyObject *wrap_flag(const invocation *in, flag_fn fn);                     /* "Ab", false by default */
-PyObject *wrap_reduction(const invocation *in, reduce_fn fn);              /* "Axb" */
-
-/* Of each row: its function op_<name>, and its signature text op_text_<name>. Rows of the namespace engine have
- * none. */
+/* Of each row: its function op_<name>; of a HAND row, its signature text op_text_<name>. Rows ENGINE have none. */
 #define UNARY(name, doc) FUNCTION_OF(name);
 #define BINARY(name, doc) FUNCTION_OF(name);
 #define REDUCE(name, doc) FUNCTION_OF(name);
-#define HAND(name, namespace_, prototype, text, doc) FUNCTION_OF(name); extern const char op_text_##name[];
+#define OP(name, namespace_, result, arguments, doc) FUNCTION_OF(name);
+#define HAND(name, namespace_, parameters, text, doc) FUNCTION_OF(name); extern const char op_text_##name[];
 #include "ops/ops.def"
-#undef UNARY
-#undef BINARY
-#undef REDUCE
-#undef HAND
 #endif

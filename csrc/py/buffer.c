@@ -266,7 +266,7 @@ static gm_array *wrap_view(gm_scope *scope, Py_buffer *view, gm_dtype type) {
     }
     i->link.give_back = import_give_back;
     i->view = *view;
-    gm_array *node = gm_array_wrap(scope, type, view->ndim, shape, strides, view->buf, foreign_push, i);
+    gm_array *node = gm_array_wrap(scope, type, view->ndim, shape, (gm_foreign){view->buf, strides, foreign_push, i});
     if (!node)
         import_give_back(&i->link);
     return node;

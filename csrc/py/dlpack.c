@@ -246,7 +246,8 @@ static gm_array *wrap_tensor(gm_scope *scope, const dl_tensor *tensor, import *i
     int64_t shape[GM_MAX_NDIM], strides[GM_MAX_NDIM], expected = 2;
     int n = tensor->ndim;
     if (!is_complex128(tensor))
-        return gm_array_wrap(scope, dtype_of_tensor(tensor), n, tensor->shape, tensor->strides, data, foreign_push, i);
+        return gm_array_wrap(scope, dtype_of_tensor(tensor), n, tensor->shape,
+                             (gm_foreign){data, tensor->strides, foreign_push, i});
     shape[n] = 2;
     strides[n] = 1;
     for (int d = n - 1; d >= 0; d--) {
@@ -254,7 +255,7 @@ static gm_array *wrap_tensor(gm_scope *scope, const dl_tensor *tensor, import *i
         strides[d] = tensor->strides ? 2 * tensor->strides[d] : expected;
         expected *= shape[d];
     }
-    return gm_array_wrap(scope, GM_FLOAT64, n + 1, shape, strides, data, foreign_push, i);
+    return gm_array_wrap(scope, GM_FLOAT64, n + 1, shape, (gm_foreign){data, strides, foreign_push, i});
 }
 
 /* Pairs of float64 as complex64, computed before their owner may write them again. */

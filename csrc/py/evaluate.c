@@ -70,23 +70,38 @@ bool evaluate_one(module_state *state, gm_array *node) {
     return ok;
 }
 
-/* Few nodes lie in the list itself. */
-typedef struct { gm_array **nodes; size_t count, capacity; gm_array *few[8]; } collected;
+/* A few nodes need no memory from elsewhere: `nodes` is `few` then. */
+#define N_FEW 8
+typedef struct { gm_array **nodes; size_t count, capacity; gm_array *few[N_FEW]; } collected;
+
+static void collected_begin(collected *list) {
+    list->nodes = list->few;
+    list->count = 0;
+    list->capacity = N_FEW;
+}
+
+static void collected_end(collected *list) {
+    for (size_t i = 0; i < list->count; i++)
+        gm_release(list->nodes[i]);
+    if (list->nodes != list->few)
+        PyMem_Free(list->nodes);
+}
+
+static bool leave_few(collected *list) {
+    gm_array **nodes = NULL;
+    size_t capacity = 0;
+    if (!py_grow(&nodes, 0, &capacity, list->count + 1, sizeof *nodes))
+        return false;
+    memcpy(nodes, list->few, list->count * sizeof *nodes);
+    list->nodes = nodes;
+    list->capacity = capacity;
+    return true;
+}
 
 static bool append(collected *list, gm_array *node) {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : sizeof list->few / sizeof *list->few;
-        gm_array **few = list->few, **nodes = few;
-        if (list->capacity && !(nodes = PyMem_Realloc(list->nodes == few ? NULL : list->nodes,
-                                                      capacity * sizeof *nodes))) {
-            PyErr_NoMemory();
-            return false;
-        }
-        if (list->nodes == few)
-            memcpy(nodes, few, list->count * sizeof *nodes);
-        list->nodes = nodes;
-        list->capacity = capacity;
-    }
+    if (list->nodes == list->few ? list->count == N_FEW && !leave_few(list)
+                                 : !py_grow(&list->nodes, list->count, &list->capacity, 1, sizeof *list->nodes))
+        return false;
     list->nodes[list->count++] = gm_retain(node);
     return true;
 }
@@ -122,16 +137,14 @@ static bool collect(module_state *state, PyObject *tree, collected *list) {
 static PyObject *with_trees(PyObject *module, PyObject *const *args, Py_ssize_t n,
                             bool (*fn)(module_state *, gm_array *const *, size_t)) {
     module_state *state = PyModule_GetState(module);
-    collected list = {NULL, 0, 0, {NULL}};
+    collected list;
     bool ok = true;
+    collected_begin(&list);
     for (Py_ssize_t i = 0; ok && i < n; i++)
         ok = collect(state, args[i], &list);
     if (ok && list.count > 0)
         ok = fn(state, list.nodes, list.count);
-    for (size_t i = 0; i < list.count; i++)
-        gm_release(list.nodes[i]);
-    if (list.nodes != list.few)
-        PyMem_Free(list.nodes);
+    collected_end(&list);
     if (!ok)
         return NULL;
     Py_RETURN_NONE;
@@ -165,10 +178,11 @@ PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n
 /* Blocks are few or the arrays many: a set of their addresses, kept by Python. */
 PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
     module_state *state = PyModule_GetState(module);
-    collected list = {NULL, 0, 0, {NULL}};
+    collected list;
     PyObject *seen = PySet_New(NULL);
     size_t total = 0;
     bool ok = seen != NULL;
+    collected_begin(&list);
     for (Py_ssize_t i = 0; ok && i < n; i++)
         ok = collect(state, args[i], &list);
     for (size_t i = 0; ok && i < list.count; i++) {
@@ -188,10 +202,7 @@ PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n)
         }
         Py_XDECREF(address);
     }
-    for (size_t i = 0; i < list.count; i++)
-        gm_release(list.nodes[i]);
-    if (list.nodes != list.few)
-        PyMem_Free(list.nodes);
+    collected_end(&list);
     Py_XDECREF(seen);
     return ok ? PyLong_FromSize_t(total) : NULL;
 }

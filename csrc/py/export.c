@@ -1,4 +1,4 @@
-/* export.c - what gomlx/exported.py stands on: the exporter's file, what was read from one, graphs as Python values. */
+/* export.c - what gomlx/core/_export.py is built on: the exporter's file, what was read from one, graphs as Python values. */
 #include "py/py.h"
 #include <string.h>
 

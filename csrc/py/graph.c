@@ -15,16 +15,8 @@ typedef struct {
 } signer;
 
 static bool put(signer *s, const void *bytes, size_t n) {
-    if (s->size + n > s->capacity) {
-        size_t capacity = 2 * (s->size + n) + 64;
-        unsigned char *grown = PyMem_Realloc(s->bytes, capacity);
-        if (!grown) {
-            PyErr_NoMemory();
-            return false;
-        }
-        s->bytes = grown;
-        s->capacity = capacity;
-    }
+    if (!py_grow(&s->bytes, s->size, &s->capacity, n, 1))
+        return false;
     memcpy(s->bytes + s->size, bytes, n);
     s->size += n;
     return true;

@@ -147,8 +147,8 @@ static gm_array *write_node(module_state *state, gm_scope *scope, gm_array *x, P
     if (!value)
         return NULL;
     if (k.n_arrays)
-        return gm_scatter(scope, x, k.arrays, k.n_arrays, k.array_axes, key_place(&k), value, (int)mode, k.start,
-                          k.stop, k.step);
+        return gm_scatter(scope, x, (gm_indices){k.arrays, k.n_arrays, k.array_axes, key_place(&k)}, value, (int)mode,
+                          &(gm_region){k.start, k.stop, k.step});
     if (mode != WRITE_UPDATE)
         value = write_functions[mode](scope, gm_slice(scope, x, k.start, k.stop, k.step), value);
     return gm_slice_update(scope, x, value, k.start, k.stop, k.step);

@@ -121,11 +121,11 @@ PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, 
     gm_model *model = read ? py_model_open(self) : NULL;
     if (model) {
         gm_model_retain(model);
+        const gm_inspect_request request = {ids, n_ids, numbers, n_numbers, edits.edits, edits.n, exact};
         gm_inspection *inspection = NULL;
         gm_status status;
         Py_BEGIN_ALLOW_THREADS
-        status = gm_inspect_begin(model, ids, n_ids, numbers, n_numbers, edits.edits, edits.n, exact,
-                                  &inspection);
+        status = gm_inspect_begin(model, &request, &inspection);
         Py_END_ALLOW_THREADS
         bool ok = status == GM_OK;
         for (status = GM_AGAIN; ok && status == GM_AGAIN;) {

@@ -11,5 +11,7 @@ void edits_free(edit_list *e);
 bool numbers_read(PyObject *value, int64_t **numbers, size_t *count);
 PyObject *py_model_activations(PyObject *self, PyObject *unused);
 PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);     /* training.c */
+PyObject *py_model_loss(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *py_model_head(PyObject *self, PyObject *value);
 #endif

@@ -459,6 +459,15 @@ static PyMethodDef model_methods[] = {
          "over ids; edits are tuples (number, replaces, array, from, to); exact: with float32 activations and cache.")},
     {"head", py_model_head, METH_O,
      SIG("head($self, x, /)", "The logits of a residual stream float32 [n, hidden], lazy.")},
+    {"rows", FUNCTION(py_model_rows), FASTCALL,
+     SIG("rows($self, ids, lengths, *, terms=(), int8=False, checkpoints=False)",
+         "The rows of sequences after the final norm, float32 [ids, hidden], lazy: ids of all, and how many each has. "
+         "terms: tuples (layer, a [rank, k], b [rows, rank], scale), to which gradients go. int8: linear layers round "
+         "what they read as decoders do. checkpoints: backwards, each layer is computed again from its input.")},
+    {"loss", FUNCTION(py_model_loss), FASTCALL,
+     SIG("loss($self, rows, targets, *, gradient=False)",
+         "The cross entropy of each row's logits against its target id, float32 [n], lazy; gradient: as something to "
+         "differentiate, computed slice by slice with the loss.")},
     {"weight", model_weight, METH_O,
      SIG("weight($self, name, /)",
          "A weight by its Hugging Face name as a lazy float32 array; IndexError when there is none.")},

@@ -1,6 +1,6 @@
-/* op_docs.h - the rest of the docstrings of ops.def, after the line that a row has: DOC_<name> of a HAND row, and what UNARY,
- * BINARY and REDUCE rows share. A blank line, the arguments, one a line, what is returned where the row's line does not tell
- * it, and the errors. `stream` is left out: it is accepted everywhere, and has no effect on a CPU. */
+/* op_docs.h - the rest of the docstrings of ops.def, after the line that a row has: DOC_<name> of an OP or a HAND row, and
+ * what UNARY, BINARY and REDUCE rows share. A blank line, the arguments, one a line, what is returned where the row's line
+ * does not tell it, and the errors. `stream` is left out: it is accepted everywhere, and has no effect on a CPU. */
 #ifndef GOMLX_PY_OP_DOCS_H
 #define GOMLX_PY_OP_DOCS_H
 

@@ -1,20 +1,10 @@
-/* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; a HAND row has
- * its function op_<name> here or in an ops_<family>.c, and nothing else: the table, the docstring and the signature
- * come from the row. */
+/* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; arguments of an
+ * OP row are read by their kinds; a HAND row has its function op_<name> in an ops_<family>.c, and nothing else: the
+ * table, the docstring and the signature come from the row. */
+#include <limits.h>
 #include <string.h>
 #include "py/bind.h"
 #include "py/op_docs.h"
-
-/* The signature texts of the rows. */
-#define UNARY(name, doc)
-#define BINARY(name, doc)
-#define REDUCE(name, doc)
-#define HAND(name, namespace_, prototype, text, doc) const char op_text_##name[] = text;
-#include "ops/ops.def"
-#undef UNARY
-#undef BINARY
-#undef REDUCE
-#undef HAND
 
 static PyObject *finish(PyObject *module, gm_scope *scope, gm_array *node) {
     return py_array_result(PyModule_GetState(module), scope, node);
@@ -74,56 +64,91 @@ static PyObject *call_reduce(PyObject *module, const char *name, reduce_fn fn, P
 #define UNARY(name, doc) FUNCTION_OF(name) { return call_unary(module, #name, gm_##name, args, n, kwnames); }
 #define BINARY(name, doc) FUNCTION_OF(name) { return call_binary(module, #name, gm_##name, args, n, kwnames); }
 #define REDUCE(name, doc) FUNCTION_OF(name) { return call_reduce(module, #name, gm_##name, args, n, kwnames); }
-#define HAND(name, namespace_, prototype, text, doc)
 #include "ops/ops.def"
-#undef UNARY
-#undef BINARY
-#undef REDUCE
-#undef HAND
 
-/* ---- core, by hand ---- */
+/* ---- rows with kinds of arguments: of each a struct of its variables, and functions that fill it and use it ---- */
+#define MOST_OUTPUTS 3
+#define False false
+#define True true
+#define OP(name, namespace_, result, arguments, doc) static const char op_text_##name[] = "(" arguments "stream=None)";
+#define HAND(name, namespace_, parameters, text, doc) const char op_text_##name[] = text;
+#define ARG(text, ...) text
+#include "ops/ops.def"
 
-/* The place of the greatest or least, along one axis or (axis None) in the flattened array. */
-static PyObject *wrap_place(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, int, bool, bool)) {
-    gm_array *x;
-    int axis = 0;
-    bool all = true, keepdims = false;
-    BIND_IN(in, "Aab", &x, &axis, &all, &keepdims);
-    return call_finish(&c, fn(c.scope, x, axis, all, keepdims));
-}
-WRAPPED(argmax, wrap_place, gm_argmax)
-WRAPPED(argmin, wrap_place, gm_argmin)
+#define OP(name, namespace_, result, arguments, doc) static const char letters_##name[] = "" arguments;
+#define ARG(text, letter, ...) letter
+#include "ops/ops.def"
 
-FUNCTION_OF(astype) {
-    gm_array *x;
-    gm_dtype type = GM_DTYPE_COUNT;
-    BIND(astype, "Ad", &x, &type);
-    if (type == GM_DTYPE_COUNT) {
-        PyErr_SetString(PyExc_TypeError, "astype: dtype must be a Dtype such as float32, not None");
-        return call_finish(&c, NULL);
+#define OP(name, namespace_, result, arguments, doc) typedef struct { arguments char end; } given_##name;
+#define ARG(text, letter, members, ...) members
+#include "ops/ops.def"
+
+#define OP(name, namespace_, result, arguments, doc) \
+    static void clear_##name(given_##name *v) { \
+        (void)v; \
+        arguments \
     }
-    return call_finish(&c, gm_astype(c.scope, x, type));
+#define ARG(text, letter, members, defaults, ...) OPEN defaults
+#include "ops/ops.def"
+
+#define OP(name, namespace_, result, arguments, doc) \
+    static bool bind_##name(call *c, bind_signature *sig, given_##name *v, PyObject *const *args, Py_ssize_t n, \
+                            PyObject *kwnames) { \
+        return call_bind(c, sig, #name, op_text_##name, args, n, kwnames, letters_##name arguments); \
+    }
+#define ARG(text, letter, members, defaults, parameters, pointers, values) OPEN pointers
+#include "ops/ops.def"
+
+/* An argument, or the number that stands for it. */
+static gm_array *node_or(call *c, gm_array *given, float number) {
+    return given == GM_NONE ? gm_array_from(c->scope, GM_FLOAT32, 0, NULL, &number) : given;
 }
 
-static PyObject *wrap_shape(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, int, const int64_t *)) {
-    gm_array *x;
-    int ndim = 0;
-    int64_t shape[GM_MAX_NDIM];
-    BIND_IN(in, "Vs", &x, &ndim, shape);
-    return call_finish(&c, fn(c.scope, x, ndim, shape));
+#define SINGLE
+#define TUPLE(n) , outs
+#define PAIR , outs + 1
+#define LIST_OF_TWO , outs + 1
+#define OP(name, namespace_, result, arguments, doc) \
+    static gm_array *run_##name(call *c, const given_##name *v, gm_array **outs) { \
+        (void)v; \
+        (void)outs; \
+        return gm_##name(c->scope arguments result); \
+    }
+#define ARG(text, letter, members, defaults, parameters, pointers, values) OPEN values
+#include "ops/ops.def"
+#undef SINGLE
+#undef TUPLE
+#undef PAIR
+#undef LIST_OF_TWO
+
+/* One result, or several in a tuple or a list. */
+static PyObject *finish_op(call *c, gm_array *first, gm_array **outs, int count, bool as_list) {
+    if (count == 1)
+        return call_finish(c, first);
+    outs[0] = first;
+    return call_finish_many(c, first ? GM_OK : GM_ESTATE, outs, count, as_list);
 }
-WRAPPED(reshape, wrap_shape, gm_reshape)
-WRAPPED(broadcast_to, wrap_shape, gm_broadcast_to)
 
-WRAPPED(transpose, wrap_axes, gm_transpose)
-
-FUNCTION_OF(where) {
-    gm_array *condition, *x, *y;
-    BIND(where, "VW", &condition, &x, &y);
-    return call_finish(&c, gm_where(c.scope, condition, x, y));
-}
-
-WRAPPED(matmul, wrap_arrays, gm_matmul)
+#define SINGLE 1, false
+#define TUPLE(n) n, false
+#define PAIR 2, false
+#define LIST_OF_TWO 2, true
+#define OP(name, namespace_, result, arguments, doc) \
+    FUNCTION_OF(name) { \
+        static bind_signature sig; \
+        call c = {PyModule_GetState(module), NULL, NULL, NULL}; \
+        given_##name v; \
+        gm_array *outs[MOST_OUTPUTS]; \
+        clear_##name(&v); \
+        if (!bind_##name(&c, &sig, &v, args, n, kwnames)) \
+            return NULL; \
+        return finish_op(&c, run_##name(&c, &v, outs), outs, result); \
+    }
+#include "ops/ops.def"
+#undef SINGLE
+#undef TUPLE
+#undef PAIR
+#undef LIST_OF_TWO
 
 /* ---- the table: every row, with the module that it belongs to ---- */
 
@@ -136,15 +161,16 @@ typedef struct {
 #define UNARY(name, doc) ROW(core, name, "(a, /, *, stream=None)", doc DOC_UNARY)
 #define BINARY(name, doc) ROW(core, name, "(a, b, *, stream=None)", doc DOC_BINARY)
 #define REDUCE(name, doc) ROW(core, name, "(a, /, axis=None, keepdims=False, *, stream=None)", doc DOC_REDUCE)
-#define HAND(name, namespace_, prototype, text, doc) HAND_##namespace_(name, text, doc)
-#define HAND_core(name, text, doc) ROW(core, name, text, doc DOC_##name)
-#define HAND_fast(name, text, doc) ROW(fast, name, text, doc DOC_##name)
-#define HAND_linalg(name, text, doc) ROW(linalg, name, text, doc DOC_##name)
-#define HAND_fft(name, text, doc) ROW(fft, name, text, doc DOC_##name)
+#define OP(name, namespace_, result, arguments, doc) ROW_##namespace_(name, "(" arguments "stream=None)", doc)
+#define ARG(text, ...) text
+#define HAND(name, namespace_, parameters, text, doc) ROW_##namespace_(name, text, doc)
+#define ROW_core(name, text, doc) ROW(core, name, text, doc DOC_##name)
+#define ROW_fast(name, text, doc) ROW(fast, name, text, doc DOC_##name)
+#define ROW_linalg(name, text, doc) ROW(linalg, name, text, doc DOC_##name)
+#define ROW_fft(name, text, doc) ROW(fft, name, text, doc DOC_##name)
 /* random_normal is gomlx.core.random.normal */
-#define HAND_random(name, text, doc) {"random", {&#name[sizeof "random"], FUNCTION(op_##name), FASTCALL, \
-                                                 &(#name text "\n--\n\n" doc DOC_##name)[sizeof "random"]}},
-#define HAND_engine(name, text, doc)
+#define ROW_random(name, text, doc) {"random", {&#name[sizeof "random"], FUNCTION(op_##name), FASTCALL, \
+                                                &(#name text "\n--\n\n" doc DOC_##name)[sizeof "random"]}},
 static row rows[] = {
 #include "ops/ops.def"
 };

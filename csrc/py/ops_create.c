@@ -1,5 +1,4 @@
-/* ops_create.c - Python functions that make arrays: ranges, constants, triangles, grids, windows. */
-#include <limits.h>
+/* ops_create.c - Python functions that make arrays: ranges, constants, sequences, grids. */
 #include <string.h>
 #include "py/bind.h"
 
@@ -74,45 +73,6 @@ FUNCTION_OF(full_like) {
     return call_finish(&c, value ? gm_full_like(c.scope, x, value, type) : NULL);
 }
 
-static PyObject *wrap_filled(const invocation *in, gm_array *(*fn)(gm_scope *, int, const int64_t *, gm_dtype)) {
-    int ndim = 0;
-    int64_t shape[GM_MAX_NDIM];
-    gm_dtype type = GM_FLOAT32;
-    BIND_IN(in, "sd", &ndim, shape, &type);
-    return call_finish(&c, fn(c.scope, ndim, shape, type));
-}
-WRAPPED(zeros, wrap_filled, gm_zeros)
-WRAPPED(ones, wrap_filled, gm_ones)
-
-static PyObject *wrap_like(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, gm_dtype)) {
-    gm_array *x;
-    gm_dtype type = GM_DTYPE_COUNT;
-    BIND_IN(in, "Ad", &x, &type);
-    return call_finish(&c, fn(c.scope, x, type));
-}
-WRAPPED(zeros_like, wrap_like, gm_zeros_like)
-WRAPPED(ones_like, wrap_like, gm_ones_like)
-
-/* ---- matrices; m is n unless it is given ---- */
-static PyObject *wrap_matrix(const invocation *in, gm_array *(*fn)(gm_scope *, int, int, int, gm_dtype)) {
-    int rows = 0, columns = INT_MIN, k = 0;
-    gm_dtype type = GM_FLOAT32;
-    BIND_IN(in, "iiid", &rows, &columns, &k, &type);
-    return call_finish(&c, fn(c.scope, rows, columns == INT_MIN ? rows : columns, k, type));
-}
-WRAPPED(eye, wrap_matrix, gm_eye)
-WRAPPED(tri, wrap_matrix, gm_tri)
-
-FUNCTION_OF(identity) {
-    int rows = 0;
-    gm_dtype type = GM_FLOAT32;
-    BIND(identity, "id", &rows, &type);
-    return call_finish(&c, gm_identity(c.scope, rows, type));
-}
-
-WRAPPED(tril, wrap_int, gm_tril)
-WRAPPED(triu, wrap_int, gm_triu)
-
 /* ---- sequences ---- */
 FUNCTION_OF(linspace) {
     PyObject *ends[2];
@@ -142,13 +102,3 @@ FUNCTION_OF(meshgrid) {
     bool ok = gm_meshgrid(c.scope, arrays, (int)n, sparse, rows_first, outs) != NULL;
     return call_finish_many(&c, ok ? GM_OK : GM_EVALUE, outs, (int)n, false);
 }
-
-static PyObject *wrap_window(const invocation *in, gm_array *(*fn)(gm_scope *, int)) {
-    int count = 0;
-    BIND_IN(in, "i", &count);
-    return call_finish(&c, fn(c.scope, count));
-}
-WRAPPED(bartlett, wrap_window, gm_bartlett)
-WRAPPED(hanning, wrap_window, gm_hanning)
-WRAPPED(hamming, wrap_window, gm_hamming)
-WRAPPED(blackman, wrap_window, gm_blackman)

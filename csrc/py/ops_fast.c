@@ -1,26 +1,6 @@
 /* ops_fast.c - Python functions of gomlx.core.fast. */
 #include "py/bind.h"
 
-FUNCTION_OF(gelu) {
-    gm_array *x;
-    BIND(gelu, "A", &x);
-    return call_finish(&c, gm_gelu(c.scope, x));
-}
-
-FUNCTION_OF(rms_norm) {
-    gm_array *x, *weight;
-    double eps = 0;
-    BIND(rms_norm, "AOf", &x, &weight, &eps);
-    return call_finish(&c, gm_rms_norm(c.scope, x, weight, (float)eps));
-}
-
-FUNCTION_OF(layer_norm) {
-    gm_array *x, *weight, *bias;
-    double eps = 0;
-    BIND(layer_norm, "AOOf", &x, &weight, &bias, &eps);
-    return call_finish(&c, gm_layer_norm(c.scope, x, weight, bias, (float)eps));
-}
-
 FUNCTION_OF(rope) {
     gm_array *x, *offset, *freqs, *node = NULL;
     PyObject *base;

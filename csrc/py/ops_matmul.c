@@ -1,24 +1,6 @@
 /* ops_matmul.c - Python functions of matrix and tensor products and of convolutions. */
 #include "py/bind.h"
 
-FUNCTION_OF(addmm) {
-    gm_array *added, *a, *b;
-    double alpha = 1, beta = 1;
-    BIND(addmm, "AAAff", &added, &a, &b, &alpha, &beta);
-    return call_finish(&c, gm_addmm(c.scope, added, a, b, alpha, beta));
-}
-
-WRAPPED(inner, wrap_arrays, gm_inner)
-
-WRAPPED(outer, wrap_arrays, gm_outer)
-
-FUNCTION_OF(vecdot) {
-    gm_array *a, *b;
-    int axis = -1;
-    BIND(vecdot, "AAi", &a, &b, &axis);
-    return call_finish(&c, gm_vecdot(c.scope, a, b, axis));
-}
-
 /* axes: an int n, or a pair of lists. */
 FUNCTION_OF(tensordot) {
     gm_array *a, *b;
@@ -52,26 +34,6 @@ FUNCTION_OF(tensordot) {
         }
     }
     return call_finish(&c, ok ? gm_tensordot(c.scope, a, b, given[0], axes[0], axes[1]) : NULL);
-}
-
-FUNCTION_OF(gather_mm) {
-    gm_array *a, *b, *lhs, *rhs;
-    bool sorted = false;
-    BIND(gather_mm, "AAOOb", &a, &b, &lhs, &rhs, &sorted);
-    return call_finish(&c, gm_gather_mm(c.scope, a, b, lhs, rhs, sorted));
-}
-
-FUNCTION_OF(segmented_mm) {
-    gm_array *a, *b, *segments;
-    BIND(segmented_mm, "AAA", &a, &b, &segments);
-    return call_finish(&c, gm_segmented_mm(c.scope, a, b, segments));
-}
-
-FUNCTION_OF(block_masked_mm) {
-    gm_array *a, *b, *out, *lhs, *rhs;
-    int block = 64;
-    BIND(block_masked_mm, "AAiOOO", &a, &b, &block, &out, &lhs, &rhs);
-    return call_finish(&c, gm_block_masked_mm(c.scope, a, b, block, out, lhs, rhs));
 }
 
 FUNCTION_OF(hadamard_transform) {
@@ -178,10 +140,3 @@ WRAPPED(conv3d, wrap_conv, 3, false)
 WRAPPED(conv_transpose1d, wrap_conv, 1, true)
 WRAPPED(conv_transpose2d, wrap_conv, 2, true)
 WRAPPED(conv_transpose3d, wrap_conv, 3, true)
-
-FUNCTION_OF(convolve) {
-    gm_array *a, *v;
-    const char *mode = "full";
-    BIND(convolve, "AAt", &a, &v, &mode);
-    return call_finish(&c, gm_convolve(c.scope, a, v, mode));
-}

@@ -2,24 +2,6 @@
 #include "py/bind.h"
 #include <string.h>
 
-/* ---- shapes ---- */
-FUNCTION_OF(flatten) {
-    gm_array *x;
-    int start = 0, end = -1;
-    BIND(flatten, "Aii", &x, &start, &end);
-    return call_finish(&c, gm_flatten(c.scope, x, start, end));
-}
-
-FUNCTION_OF(unflatten) {
-    gm_array *x;
-    int axis = 0, ndim = 0;
-    int64_t shape[GM_MAX_NDIM];
-    BIND(unflatten, "Ais", &x, &axis, &ndim, shape);
-    return call_finish(&c, gm_unflatten(c.scope, x, axis, ndim, shape));
-}
-
-WRAPPED(squeeze, wrap_axes, gm_squeeze)
-
 FUNCTION_OF(expand_dims) {
     gm_array *x;
     int n_axes = 0, axes[GM_MAX_NDIM];
@@ -30,17 +12,6 @@ FUNCTION_OF(expand_dims) {
     }
     return call_finish(&c, gm_expand_dims(c.scope, x, n_axes, axes));
 }
-
-WRAPPED(matrix_transpose, wrap_array, gm_matrix_transpose)
-
-static PyObject *wrap_two_axes(const invocation *in, gm_array *(*fn)(gm_scope *, gm_array *, int, int)) {
-    gm_array *x;
-    int axis1 = 0, axis2 = 0;
-    BIND_IN(in, "Aii", &x, &axis1, &axis2);
-    return call_finish(&c, fn(c.scope, x, axis1, axis2));
-}
-WRAPPED(moveaxis, wrap_two_axes, gm_moveaxis)
-WRAPPED(swapaxes, wrap_two_axes, gm_swapaxes)
 
 /* One array for one, a list for several. */
 static PyObject *finish_each(call *c, gm_array **arrays, Py_ssize_t n, gm_array *(*fn)(gm_scope *, gm_array *)) {
@@ -175,15 +146,6 @@ FUNCTION_OF(unstack) {
     return call_finish_many(&c, done ? GM_OK : GM_EVALUE, pieces, done ? (int)count : 0, false);
 }
 
-/* ---- elements in other places ---- */
-FUNCTION_OF(tile) {
-    gm_array *x;
-    int count = 0;
-    int64_t reps[BIND_INTS];
-    BIND(tile, "An", &x, &count, reps);
-    return call_finish(&c, gm_tile(c.scope, x, count < 0 ? 1 : count, reps));
-}
-
 FUNCTION_OF(repeat) {
     gm_array *x;
     int repeats = 0, axis = 0;
@@ -191,8 +153,6 @@ FUNCTION_OF(repeat) {
     BIND(repeat, "Aia", &x, &repeats, &axis, &all);
     return call_finish(&c, gm_repeat(c.scope, x, repeats, axis, all));
 }
-
-WRAPPED(flip, wrap_axes, gm_flip)
 
 /* One shift serves all axes, several shifts of one axis follow each other. */
 FUNCTION_OF(roll) {
@@ -264,40 +224,7 @@ FUNCTION_OF(pad) {
     return call_finish(&c, !value ? NULL : gm_pad(c.scope, x, low, high, (gm_pad_mode)kind, value));
 }
 
-WRAPPED(diag, wrap_int, gm_diag)
-
-FUNCTION_OF(diagonal) {
-    gm_array *x;
-    int offset = 0, axis1 = 0, axis2 = 1;
-    BIND(diagonal, "Aiii", &x, &offset, &axis1, &axis2);
-    return call_finish(&c, gm_diagonal(c.scope, x, offset, axis1, axis2));
-}
-
-FUNCTION_OF(trace) {
-    gm_array *x;
-    int offset = 0, axis1 = 0, axis2 = 1;
-    gm_dtype type = GM_DTYPE_COUNT;
-    BIND(trace, "Aiiid", &x, &offset, &axis1, &axis2, &type);
-    return call_finish(&c, gm_trace(c.scope, x, offset, axis1, axis2, type));
-}
-
-FUNCTION_OF(diff) {
-    gm_array *x;
-    int times = 1, axis = -1;
-    BIND(diff, "Aii", &x, &times, &axis);
-    return call_finish(&c, gm_diff(c.scope, x, times, axis));
-}
-
-WRAPPED(kron, wrap_arrays, gm_kron)
-
 /* ---- memory ---- */
-/* allow_col_major permits another order than rows, it does not ask for it. */
-FUNCTION_OF(contiguous) {
-    gm_array *x;
-    bool allow_col_major = false;
-    BIND(contiguous, "Ab", &x, &allow_col_major);
-    return call_finish(&c, gm_contiguous(c.scope, x));
-}
 
 FUNCTION_OF(as_strided) {
     gm_array *x;
@@ -317,6 +244,17 @@ FUNCTION_OF(as_strided) {
     memcpy(strides, items, (size_t)n_strides * sizeof *strides);
     return call_finish(&c, gm_as_strided(c.scope, x, ndim, whole ? gm_array_shape(x) : shape,
                                          default_strides ? NULL : strides, offset));
+}
+
+FUNCTION_OF(astype) {
+    gm_array *x;
+    gm_dtype type = GM_DTYPE_COUNT;
+    BIND(astype, "Ad", &x, &type);
+    if (type == GM_DTYPE_COUNT) {
+        PyErr_SetString(PyExc_TypeError, "astype: dtype must be a Dtype such as float32, not None");
+        return call_finish(&c, NULL);
+    }
+    return call_finish(&c, gm_astype(c.scope, x, type));
 }
 
 FUNCTION_OF(view) {

@@ -47,6 +47,11 @@ bool py_errors_add(PyObject *module, module_state *state);
 /* Raises the engine's last error, unless an exception is set already. Returns NULL. */
 PyObject *raise_gm(module_state *state);
 
+/* ---- grow.c ---- */
+/* Makes room for `more` items after the first `size` of an array from PyMem, by half of what it has at least. array: the
+ * address of the pointer to the items, NULL at first. False with MemoryError: both stay as they are. */
+bool py_grow(void *array, size_t size, size_t *capacity, size_t more, size_t item_bytes);
+
 /* ---- arguments.c ---- */
 /* How a function takes its arguments. names ends with NULL; required has bit i when names[i] must come. */
 typedef struct {

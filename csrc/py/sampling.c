@@ -304,6 +304,11 @@ static bool read_draw(module_state *state, const signature *sig, PyObject *const
     return ok;
 }
 
+static gm_draw draw_of(const draw_request *r) {
+    return (gm_draw){.logits = gm_array_data(r->logits), .vocab = gm_array_size(r->logits), .ids = r->ids,
+                     .n_ids = r->n_ids, .n_prompt = r->n_prompt, .step = r->step};
+}
+
 PyObject *sample_ids(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {"sample", 0, 2, 1, {"logits", "ids", "n_prompt", "step", "n", NULL}};
     module_state *state = PyModule_GetState(module);
@@ -317,8 +322,8 @@ PyObject *sample_ids(PyObject *module, PyObject *const *args, Py_ssize_t n, PyOb
         PyErr_NoMemory();
     } else {
         Py_BEGIN_ALLOW_THREADS
-        status = gm_sample(&r.sampling.options, gm_array_data(r.logits), gm_array_size(r.logits), r.ids, r.n_ids,
-                           r.n_prompt, r.step, drawn, (size_t)r.n);
+        const gm_draw draw = draw_of(&r);
+        status = gm_sample(&r.sampling.options, &draw, drawn, (size_t)r.n);
         Py_END_ALLOW_THREADS
         list = status == GM_OK ? PyList_New((Py_ssize_t)r.n) : raise_gm(state);
     }
@@ -348,8 +353,8 @@ PyObject *sample_probabilities(PyObject *module, PyObject *const *args, Py_ssize
         PyErr_NoMemory();
     } else {
         Py_BEGIN_ALLOW_THREADS
-        status = gm_sample_probabilities(&r.sampling.options, gm_array_data(r.logits), vocab, r.ids, r.n_ids,
-                                         r.n_prompt, r.step, out);
+        const gm_draw draw = draw_of(&r);
+        status = gm_sample_probabilities(&r.sampling.options, &draw, out);
         Py_END_ALLOW_THREADS
         gm_scope *scope = status == GM_OK ? gm_scope_open() : NULL;
         result = py_array_result(state, scope, scope ? gm_array_from(scope, GM_FLOAT32, 1, &vocab, out) : NULL);

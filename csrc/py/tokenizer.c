@@ -80,11 +80,11 @@ static PyObject *from_sentencepiece(PyObject *class, PyObject *const *args, Py_s
         PyBuffer_Release(&data);
         return NULL;
     }
+    const gm_sentencepiece_options options = {parts.buf, (size_t)parts.len, add_bos, add_eos};
     gm_tokenizer *tokenizer = NULL;
     gm_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = gm_tokenizer_from_sentencepiece(data.buf, (size_t)data.len, parts.buf, (size_t)parts.len, add_bos,
-                                             add_eos, name, &tokenizer);
+    status = gm_tokenizer_from_sentencepiece(data.buf, (size_t)data.len, &options, name, &tokenizer);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&parts);
     PyBuffer_Release(&data);
@@ -310,8 +310,9 @@ static PyObject *encode_many(PyObject *self, PyObject *texts, PyObject *pairs, c
         PyErr_Format(PyExc_ValueError, "%zu texts but %zu pairs", first.n, second.n);
         ok = false;
     }
-    if (ok && gm_encode_begin(tokenizer_of(self), first.texts, has_pairs ? second.texts : NULL, first.n, &a->options,
-                              kind == ROWS_ENCODINGS, threads, &batch) != GM_OK) {
+    const gm_encode_request request = {first.texts, has_pairs ? second.texts : NULL, first.n, kind == ROWS_ENCODINGS,
+                                       threads};
+    if (ok && gm_encode_begin(tokenizer_of(self), &request, &a->options, &batch) != GM_OK) {
         raise_gm(tokenizer_state(self));
         ok = false;
     }

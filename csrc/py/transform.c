@@ -1,5 +1,5 @@
-/* transform.c - what gomlx/transforms.py stands on: lists of arrays in, lists of arrays out. The trees of Python values
- * and the tracing of functions are Python's side; graphs are the engine's. */
+/* transform.c - what gomlx/core/_transforms.py is built on: lists of arrays in, lists of arrays out. The trees of Python
+ * values and the tracing of functions are Python's side; graphs are the engine's. */
 #include "py/py.h"
 
 /* ---- lists of arrays ---- */
@@ -214,9 +214,8 @@ static PyObject *vmap(PyObject *module, PyObject *args) {
         && read_flags(flags, in.count, &batched)) {
         gm_array **out = PyMem_Calloc((size_t)o.count + 1, sizeof *out);
         bool *out_batched = PyMem_Calloc((size_t)o.count + 1, sizeof *out_batched);
-        if (out && out_batched
-            && gm_vmap(scope, o.nodes, (int)o.count, in.nodes, v.nodes, batched, (int)in.count, out, out_batched)
-                   == GM_OK) {
+        const gm_arrays from = {in.nodes, (int)in.count}, to = {o.nodes, (int)o.count};
+        if (out && out_batched && gm_vmap(scope, to, from, v.nodes, batched, out, out_batched) == GM_OK) {
             PyObject *arrays = node_handles(state, out, o.count), *truths = PyList_New(o.count);
             for (Py_ssize_t i = 0; truths && i < o.count; i++)
                 PyList_SetItem(truths, i, PyBool_FromLong(out_batched[i]));
@@ -270,13 +269,13 @@ static gm_status call_python(callables *c, gm_scope *scope, PyObject *fn, PyObje
     return ok ? GM_OK : GM_ESTATE;
 }
 
-static gm_status call_vjp(void *payload, gm_scope *scope, gm_array *const *inputs, int n_inputs,
-                          gm_array *const *cotangents, gm_array *const *outputs, int n_outputs, gm_array **grads) {
+static gm_status call_vjp(void *payload, gm_scope *scope, gm_arrays inputs, gm_array *const *cotangents,
+                          gm_arrays outputs, gm_array **grads) {
     callables *c = payload;
-    PyObject *args = Py_BuildValue("(NNN)", node_handles(c->state, inputs, n_inputs),
-                                   node_handles(c->state, cotangents, n_outputs),
-                                   node_handles(c->state, outputs, n_outputs));
-    return call_python(c, scope, c->vjp, args, n_inputs, grads);
+    PyObject *args = Py_BuildValue("(NNN)", node_handles(c->state, inputs.arrays, inputs.count),
+                                   node_handles(c->state, cotangents, outputs.count),
+                                   node_handles(c->state, outputs.arrays, outputs.count));
+    return call_python(c, scope, c->vjp, args, inputs.count, grads);
 }
 
 static gm_status call_jvp(void *payload, gm_scope *scope, gm_array *const *inputs, gm_array *const *tangents,

@@ -1,6 +1,6 @@
-/* candidates.c - see candidates.h. Who stays is found by selection: a sample says between which two keys the cut is likely to
- * be, a pass over all candidates adds up what is above and puts what lies between side by side, and so on with those, till
- * they are few enough to be sorted. */
+/* candidates.c - see candidates.h. Which candidates stay is found by selection: a sample says between which two keys the
+ * cut is likely to be, a pass over all candidates adds up what is above and puts what is between side by side, and so on
+ * with those, until they are few enough to be sorted. */
 #include "run/candidates.h"
 #include <math.h>
 #include <stdatomic.h>
@@ -17,9 +17,9 @@ enum { FEW = 256 };                      /* that are sorted; also the size of a 
 gm_status candidates_reserve(gm_candidate_list *c, int64_t vocab) {
     if (c->memory)
         return GM_OK;
-    const size_t blocks = (size_t)((vocab + GM_DRAW_BLOCK - 1) / GM_DRAW_BLOCK), places = blocks * GM_DRAW_BLOCK;
+    const size_t blocks = (size_t)((vocab + GM_DRAW_BLOCK - 1) / GM_DRAW_BLOCK), items = blocks * GM_DRAW_BLOCK;
     const size_t bytes = blocks * (sizeof *c->measured + sizeof *c->chosen + GM_DRAW_RUNS * sizeof *c->runs
-                                   + 2 * sizeof(int32_t)) + 2 * places * (sizeof(float) + sizeof(int32_t));
+                                   + 2 * sizeof(int32_t)) + 2 * items * (sizeof(float) + sizeof(int32_t));
     c->memory = memory_new(bytes);
     if (!c->memory)
         return GM_ENOMEM;
@@ -28,10 +28,10 @@ gm_status candidates_reserve(gm_candidate_list *c, int64_t vocab) {
     c->chosen = (gm_draw_chosen *)(c->measured + blocks);
     c->runs = (float *)(c->chosen + blocks);
     c->own.logits = c->runs + blocks * GM_DRAW_RUNS;
-    c->part.logits = c->own.logits + places;
-    c->own.ids = (int32_t *)(c->part.logits + places);
-    c->part.ids = c->own.ids + places;
-    c->own.counts = c->part.ids + places;
+    c->part.logits = c->own.logits + items;
+    c->own.ids = (int32_t *)(c->part.logits + items);
+    c->part.ids = c->own.ids + items;
+    c->own.counts = c->part.ids + items;
     c->part.counts = c->own.counts + blocks;
     return GM_OK;
 }
@@ -87,22 +87,22 @@ static void over_blocks(const gm_candidate_list *c, gm_kernel kernel, const void
 
 static void measure(gm_candidate_list *c, gm_draw_measurement what, float centre) {
     const gm_draw_measure_args a = {c->in, what, c->best, centre, c->measured, c->runs};
-    over_blocks(c, engine_kernels()->draw_measure, &a, c->blocks);
+    over_blocks(c, engine_host_loops().draw_measure, &a, c->blocks);
 }
 
 /* What fits into one block is moved there. Returns how many there are. */
-static int64_t close_up(candidate_room *room, int64_t *blocks) {
+static int64_t close_up(candidate_columns *columns, int64_t *blocks) {
     int64_t n = 0, at = 0;
     for (int64_t b = 0; b < *blocks; b++)
-        n += room->counts[b];
+        n += columns->counts[b];
     if (n > GM_DRAW_BLOCK)
         return n;
-    for (int64_t b = 0; b < *blocks; at += room->counts[b++]) {
-        const size_t count = (size_t)room->counts[b];
-        memmove(room->logits + at, room->logits + b * GM_DRAW_BLOCK, count * sizeof *room->logits);
-        memmove(room->ids + at, room->ids + b * GM_DRAW_BLOCK, count * sizeof *room->ids);
+    for (int64_t b = 0; b < *blocks; at += columns->counts[b++]) {
+        const size_t count = (size_t)columns->counts[b];
+        memmove(columns->logits + at, columns->logits + b * GM_DRAW_BLOCK, count * sizeof *columns->logits);
+        memmove(columns->ids + at, columns->ids + b * GM_DRAW_BLOCK, count * sizeof *columns->ids);
     }
-    room->counts[0] = (int32_t)n;
+    columns->counts[0] = (int32_t)n;
     *blocks = 1;
     return n;
 }
@@ -114,7 +114,7 @@ static void keep(gm_candidate_list *c, gm_draw_choose_args a) {
     a.ids = c->own.ids;
     a.counts = c->own.counts;
     a.out = NULL;
-    over_blocks(c, engine_kernels()->draw_choose, &a, c->blocks);
+    over_blocks(c, engine_host_loops().draw_choose, &a, c->blocks);
     c->n = close_up(&c->own, &c->blocks);
     c->in = (gm_candidates){c->own.logits, c->own.ids, c->own.counts, 0, 1};
 }
@@ -216,7 +216,7 @@ double candidates_deviation(gm_candidate_list *c) {
     return sqrt(squares / count);
 }
 
-/* The first place with which the sum is more than mass, else the last that has more than 0; *before: the sum before it. */
+/* The first index with which the sum is more than mass, else the last that has more than 0; *before: the sum before it. */
 static int64_t place_of(const float *parts, int64_t n, double mass, double *before) {
     double sum = 0;
     int64_t last = -1;
@@ -234,7 +234,7 @@ static int64_t place_of(const float *parts, int64_t n, double mass, double *befo
 
 static void weigh_some(const gm_candidate_list *c, const float *logits, int64_t n, float *out) {
     const gm_draw_weigh_args a = {{.logits = logits, .shift = c->in.shift, .divisor = c->in.divisor}, c->best, out};
-    engine_kernels()->draw_weigh(&a, 0, n);
+    engine_host_loops().draw_weigh(&a, 0, n);
 }
 
 int32_t candidates_reach(gm_candidate_list *c, double mass, float *weight) {
@@ -294,14 +294,14 @@ static int64_t pick(const gm_candidate_list *c, const gm_draw_choose_args *a, in
     if (a->counted)
         return m;
     const gm_draw_weigh_args weigh = {{.logits = raw, .divisor = 1}, c->best, weights};
-    engine_kernels()->draw_weigh(&weigh, 0, m);
+    engine_host_loops().draw_weigh(&weigh, 0, m);
     for (int64_t k = 0; k < m; k++)
         items[k].weight = weights[k];
     return m;
 }
 
 /* Narrows [a->low, a->high] to keys between which the cut is likely to be: all that is below it has `tail`. Counted from the
- * least key, as a sample may well miss the few that have most. Where so many are equal that nothing is gained by it, the
+ * least key, as a sample may well miss the few that have most. Where too many are equal for it to gain anything, the
  * most likely key alone. */
 static void guess(const gm_candidate_list *c, gm_draw_choose_args *a, int64_t n, double tail) {
     item items[FEW];
@@ -325,7 +325,7 @@ static void guess(const gm_candidate_list *c, gm_draw_choose_args *a, int64_t n,
 /* Puts those in [a->low, a->high] into c->part; *n is how many. */
 static gm_draw_chosen narrow(gm_candidate_list *c, const gm_draw_choose_args *a, int64_t *blocks, int64_t *n) {
     gm_draw_chosen sum = {0, 0};
-    over_blocks(c, engine_kernels()->draw_choose, a, *blocks);
+    over_blocks(c, engine_host_loops().draw_choose, a, *blocks);
     for (int64_t b = 0; b < *blocks; b++) {
         sum.mass += c->chosen[b].mass;
         sum.above += c->chosen[b].above;
@@ -349,7 +349,7 @@ static void cut_few(const gm_candidate_list *c, gm_draw_choose_args *a, int64_t 
     a->last_id = items[at].id;
 }
 
-/* The same of any number with equal keys: they stand in the order of their ids. */
+/* The same of any number with equal keys: they are in the order of their ids. */
 static void cut_ties(gm_candidate_list *c, gm_draw_choose_args *a, int64_t blocks, double mass) {
     double sum = 0;
     for (int64_t b = 0; b < blocks; b++)
@@ -357,7 +357,7 @@ static void cut_ties(gm_candidate_list *c, gm_draw_choose_args *a, int64_t block
             float weight = 1;
             if (!a->counted) {
                 const gm_draw_weigh_args weigh = {{.logits = a->in.logits + i, .divisor = 1}, c->best, &weight};
-                engine_kernels()->draw_weigh(&weigh, 0, 1);
+                engine_host_loops().draw_weigh(&weigh, 0, 1);
             }
             a->last_id = id_at(&a->in, i);
             if ((sum += (double)weight) >= mass)

@@ -1,5 +1,5 @@
 /* candidates.h - the ids that may still be drawn, and passes over them on all threads.
- *  (1) They stand in the order of their ids, in blocks whose counts alone change: what a pass drops is closed up within
+ *  (1) They are in the order of their ids, in blocks whose counts alone change: what a pass drops is closed up within
  *      its block, and what fits into one block is moved there. Sums are made block by block and added up in order: any
  *      number of threads gives the same bits.
  *  (2) Nothing is written to the logits that were given: candidates become the owner's own when one is changed or dropped.
@@ -8,14 +8,14 @@
 #ifndef GOMLX_RUN_CANDIDATES_H
 #define GOMLX_RUN_CANDIDATES_H
 #include "gomlx.h"
-#include "kernels.h"
+#include "host.h"
 
-typedef struct { float *logits; int32_t *ids, *counts; } candidate_room;
+typedef struct { float *logits; int32_t *ids, *counts; } candidate_columns;
 
 typedef struct {
     int64_t vocab, n, blocks;
     gm_candidates in;                    /* those that are left: the logits given, or own */
-    candidate_room own, part;            /* part: for the search for a cut */
+    candidate_columns own, part;            /* part: for the search for a cut */
     gm_draw_measured *measured;          /* [blocks], of the last pass */
     gm_draw_chosen *chosen;
     float *runs;
@@ -54,7 +54,7 @@ void candidates_spread(gm_candidate_list *c, double total, float *out);
 
 /* ---- dropping some, never all ---- */
 void candidates_keep_from(gm_candidate_list *c, double least);         /* logits from `least` on, if there is one */
-/* As few as reach so many, by greatest logit, ties to the lower id; or so much of the sum of all weights, total. */
+/* The first `count` by greatest logit, ties to the lower id; or as few as have `mass` of the sum of all weights, total. */
 void candidates_keep_count(gm_candidate_list *c, int64_t count);
 void candidates_keep_mass(gm_candidate_list *c, double total, double mass);
 /* The same by the least |logit - best - centre|. */

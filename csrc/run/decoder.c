@@ -8,6 +8,7 @@
  *  (5) Steps of one row per member are cached by the number of members, so that a plan is recorded once for each. */
 #include "run/decoder.h"
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
 #include "models/traffic.h"
 #include "run/profile.h"
@@ -20,7 +21,8 @@ struct gm_decoder {
     gm_model *model;
     gm_stream **members, **in_pass;  /* in_pass: those with rows in the current pass, in the order of its rows */
     int32_t *row_counts;             /* rows of each of these */
-    int n, capacity, n_in_pass;
+    int n, n_in_pass;
+    size_t capacity;                 /* of these four, which grow alike */
     bool running;
     int64_t started;                 /* when the pass began */
     gm_profile *profile;             /* the caller's, or NULL */
@@ -76,28 +78,24 @@ void gm_decoder_free(gm_decoder *d) {
     memory_free(d);
 }
 
-static bool grow(void *pointer, size_t bytes) {
-    void **memory = pointer, *grown = memory_resize(*memory, bytes);
-    if (grown)
-        *memory = grown;
-    return grown != NULL;
+/* Capacity for one member more. */
+static gm_status reserve_member(gm_decoder *d) {
+    const size_t n = (size_t)d->n;
+    size_t members = d->capacity, in_pass = members, row_counts = members;
+    GM_TRY(grow_array(&d->members, n, &members, 1, sizeof *d->members));
+    GM_TRY(grow_array(&d->in_pass, n, &in_pass, 1, sizeof *d->in_pass));
+    GM_TRY(grow_array(&d->row_counts, n, &row_counts, 1, sizeof *d->row_counts));
+    return grow_array(&d->prefill_row_counts, n, &d->capacity, 1, sizeof *d->prefill_row_counts);
 }
 
 gm_status gm_decoder_add(gm_decoder *d, gm_stream *st) {
     if (st->decoder)
         return gm_fail(GM_ESTATE, "decoder: the stream is already a member of a decoder");
     if (st->session->model != d->model)
-        return gm_fail(GM_EVALUE, "decoder: the stream belongs to another model");
+        return gm_fail(GM_EVALUE, "decoder: the stream belongs to another model than the decoder");
     if (d->n == GM_MAX_BATCH)
         return gm_fail(GM_EVALUE, "decoder: batch is full (%d streams)", GM_MAX_BATCH);
-    if (d->n == d->capacity) {
-        size_t capacity = 2 * (size_t)d->capacity + 4;
-        if (!grow(&d->members, capacity * sizeof *d->members) || !grow(&d->in_pass, capacity * sizeof *d->in_pass)
-            || !grow(&d->row_counts, capacity * sizeof *d->row_counts)
-            || !grow(&d->prefill_row_counts, capacity * sizeof *d->prefill_row_counts))
-            return error_code();
-        d->capacity = (int)capacity;
-    }
+    GM_TRY(reserve_member(d));
     d->members[d->n++] = st;
     st->decoder = d;
     return GM_OK;

@@ -1,6 +1,6 @@
 /* encode_batch.c - many texts to ids on the team of threads.
  *  (1) Texts are handed out in groups of some GROUP_BYTES, long ones first and alone, to whichever thread is free;
- *      where a text's result lies depends on that, what it is does not.
+ *      where a text's result is stored depends on that, what it is does not.
  *  (2) After the first failure only texts before it are still done: the failure is always that of the first bad text.
  *      Its message is had by encoding the text again on the caller's thread.
  *  (3) Between steps nobody works on the batch, and nothing is locked. */
@@ -40,7 +40,7 @@ struct gm_encode_batch {
 };
 
 static size_t bytes_of(const gm_encode_batch *b, size_t i) {
-    return b->texts[i].length + (b->pairs != NULL ? b->pairs[i].length : 0);
+    return b->texts[i].length + (b->pairs ? b->pairs[i].length : 0);
 }
 
 typedef struct { size_t bytes; uint32_t text; } long_text;
@@ -58,7 +58,7 @@ static gm_status put_in_order(gm_encode_batch *b, size_t *total) {
     for (size_t i = 0; i < b->n; i++)
         n_long += bytes_of(b, i) >= LONG_BYTES;
     long_text *longs = memory_array(n_long + 1, sizeof *longs);
-    if (longs == NULL)
+    if (!longs)
         return GM_ENOMEM;
     for (size_t i = 0; i < b->n; i++)
         if (bytes_of(b, i) >= LONG_BYTES)
@@ -83,50 +83,58 @@ static gm_status put_in_order(gm_encode_batch *b, size_t *total) {
     return GM_OK;
 }
 
-gm_status gm_encode_begin(gm_tokenizer *t, const gm_text *texts, const gm_text *pairs, size_t n,
-                          const gm_encode_options *o, bool encodings, int threads, gm_encode_batch **out) {
-    *out = NULL;
-    if (n > UINT32_MAX / 2)
-        return gm_fail(GM_EOVERFLOW, "encode_batch: %zu texts; at most %u can be encoded at once", n, UINT32_MAX / 2);
-    gm_encode_batch *b = memory_zeroed(sizeof *b);
-    if (b == NULL)
-        return GM_ENOMEM;
-    b->tokenizer = gm_tokenizer_retain(t);
-    b->texts = texts;
-    b->pairs = pairs;
-    b->n = n;
+static void take_options(gm_encode_batch *b, const gm_encode_options *o) {
     b->options = *o;
     b->options.padding = NULL;
     b->pads = o->padding != NULL;
     if (b->pads)
         b->padding = *o->padding;
-    if (o->truncation != NULL) {
+    if (o->truncation) {
         b->truncation = *o->truncation;
         b->options.truncation = &b->truncation;
     }
-    b->encodings = encodings;
+}
+
+/* What the threads write to, and a tokenizer's workspace for each of them. */
+static gm_status reserve(gm_encode_batch *b) {
+    b->works = memory_zeroed((size_t)b->threads * sizeof *b->works);
+    b->blocks = memory_zeroed((size_t)b->threads * sizeof *b->blocks);
+    b->results = b->encodings ? NULL : memory_array(b->n + 1, sizeof *b->results);
+    b->made = b->encodings ? memory_zeroed((b->n + 1) * sizeof *b->made) : NULL;
+    if (!b->works || !b->blocks || (b->encodings ? !b->made : !b->results))
+        return GM_ENOMEM;
+    for (int k = 0; k < b->threads; k++)
+        if (!(b->works[k] = work_take(b->tokenizer)))
+            return GM_ENOMEM;
+    return GM_OK;
+}
+
+gm_status gm_encode_begin(gm_tokenizer *t, const gm_encode_request *r, const gm_encode_options *o,
+                          gm_encode_batch **out) {
+    *out = NULL;
+    if (r->n > UINT32_MAX / 2)
+        return gm_fail(GM_EOVERFLOW, "encode_batch: got %zu texts, expected at most %u at once", r->n, UINT32_MAX / 2);
+    gm_encode_batch *b = memory_zeroed(sizeof *b);
+    if (!b)
+        return GM_ENOMEM;
+    b->tokenizer = gm_tokenizer_retain(t);
+    b->texts = r->texts;
+    b->pairs = r->pairs;
+    b->n = r->n;
+    b->encodings = r->encodings;
+    take_options(b, o);
     atomic_init(&b->next, 0);
     atomic_init(&b->failed, SIZE_MAX);
     atomic_init(&b->deadline, 0);
-    b->order = memory_array(n + 1, sizeof *b->order);
-    b->groups = memory_array(n + 1, sizeof *b->groups);
+    b->order = memory_array(b->n + 1, sizeof *b->order);
+    b->groups = memory_array(b->n + 1, sizeof *b->groups);
     size_t total = 0;
-    gm_status status = b->order == NULL || b->groups == NULL ? GM_ENOMEM : put_in_order(b, &total);
-    if (threads <= 0)
-        threads = engine_threads();
-    size_t useful = total / BYTES_PER_THREAD + 1;
+    gm_status status = !b->order || !b->groups ? GM_ENOMEM : put_in_order(b, &total);
+    const int threads = r->threads > 0 ? r->threads : engine_threads();
+    const size_t useful = total / BYTES_PER_THREAD + 1;
     b->threads = (size_t)threads > useful ? (int)useful : threads;
-    if (status == GM_OK) {
-        b->works = memory_zeroed((size_t)b->threads * sizeof *b->works);
-        b->blocks = memory_zeroed((size_t)b->threads * sizeof *b->blocks);
-        b->results = encodings ? NULL : memory_array(n + 1, sizeof *b->results);
-        b->made = encodings ? memory_zeroed((n + 1) * sizeof *b->made) : NULL;
-        if (b->works == NULL || b->blocks == NULL || (encodings ? b->made == NULL : b->results == NULL))
-            status = GM_ENOMEM;
-    }
-    for (int k = 0; k < b->threads && status == GM_OK; k++)
-        if ((b->works[k] = work_take(t)) == NULL)
-            status = GM_ENOMEM;
+    if (status == GM_OK)
+        status = reserve(b);
     if (status != GM_OK) {
         gm_encode_free(b);
         return status;
@@ -136,13 +144,13 @@ gm_status gm_encode_begin(gm_tokenizer *t, const gm_text *texts, const gm_text *
 }
 
 void gm_encode_free(gm_encode_batch *b) {
-    if (b == NULL)
+    if (!b)
         return;
-    for (int k = 0; k < b->threads && b->works != NULL; k++)
+    for (int k = 0; k < b->threads && b->works; k++)
         work_give_back(b->tokenizer, b->works[k]);
-    for (int k = 0; k < b->threads && b->blocks != NULL; k++)
+    for (int k = 0; k < b->threads && b->blocks; k++)
         memory_free(b->blocks[k].data);
-    for (size_t i = 0; i < b->n && b->made != NULL; i++)
+    for (size_t i = 0; i < b->n && b->made; i++)
         gm_encoding_free(b->made[i]);
     memory_free(b->works);
     memory_free(b->blocks);
@@ -156,7 +164,7 @@ void gm_encode_free(gm_encode_batch *b) {
 
 static gm_status encode_one(gm_encode_batch *b, int thread, size_t i) {
     encode_work *work = b->works[thread];
-    const gm_text *pair = b->pairs != NULL ? &b->pairs[i] : NULL;
+    const gm_text *pair = b->pairs ? &b->pairs[i] : NULL;
     if (b->encodings)
         return tokenizer_encoding(b->tokenizer, work, &b->texts[i], pair, &b->options, &b->made[i]);
     size_t start = work->ids.size;
@@ -192,7 +200,7 @@ static gm_status pad_rows(gm_encode_batch *b, size_t length) {
     for (size_t i = 0; i < b->n; i++)
         total += b->results[i].count > length ? b->results[i].count : length;
     int32_t *out = memory_array(total + 1, sizeof *out);
-    if (out == NULL)
+    if (!out)
         return GM_ENOMEM;
     size_t at = 0;
     for (size_t i = 0; i < b->n; i++) {
@@ -275,7 +283,7 @@ gm_encoded gm_encode_result(const gm_encode_batch *b, size_t i) { return b->resu
 
 const int32_t *gm_encode_ids(const gm_encode_batch *b, size_t i) {
     const int32_t *block = b->blocks[b->results[i].block].data;
-    return block == NULL ? NULL : block + b->results[i].start;    /* NULL: no text of the block has any */
+    return block ? block + b->results[i].start : NULL;    /* NULL: no text of the block has any */
 }
 
 gm_encoding *gm_encode_encoding(gm_encode_batch *b, size_t i) {

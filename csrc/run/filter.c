@@ -38,9 +38,9 @@ void filter_top_n_sigma(gm_sampler *s) {
 }
 
 /* "Exclude top choices" (p-e-w, 2024, as in llama.cpp): with the chance xtc_probability, of the candidates that have at
- * least the threshold of the probability, only the least likely one stays. */
-void filter_xtc(gm_sampler *s, uint64_t step) {
-    if (sampler_uniform(~s->options.seed, step) >= (double)s->options.xtc_probability)
+ * least the threshold of the probability, only the least likely one stays. uniform: a random number in [0, 1). */
+void filter_xtc(gm_sampler *s, double uniform) {
+    if (uniform >= (double)s->options.xtc_probability)
         return;
     const double total = candidates_weigh(&s->candidates, NULL);
     if (total > 0)
@@ -49,7 +49,7 @@ void filter_xtc(gm_sampler *s, uint64_t step) {
 }
 
 /* Mirostat 2 (Basu et al., 2021, as in llama.cpp): those whose surprise -log2(p) is within a limit, which each draw
- * moves towards the surprise asked for. */
+ * moves towards the wanted surprise. */
 void filter_mirostat(gm_sampler *s) {
     const double total = candidates_weigh(&s->candidates, NULL), best = (double)candidates_best(&s->candidates);
     if (total > 0 && !isinf(best))

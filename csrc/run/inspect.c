@@ -35,25 +35,24 @@ static gm_status check_size(const gm_model *m, int64_t n, const int64_t *wanted,
     return GM_OK;
 }
 
-static gm_status begin(gm_inspection *in, const int32_t *ids, const int64_t *wanted, size_t n_wanted,
-                       const gm_edit *edits, size_t n_edits) {
+static gm_status begin(gm_inspection *in, const gm_inspect_request *r) {
     const gm_model *m = in->model;
     const int32_t count = (int32_t)in->n;
     bool logits;
-    GM_TRY(check_size(m, in->n, wanted, n_wanted, &logits));
-    GM_TRY(taps_new(m, wanted, n_wanted, edits, n_edits, &in->taps));
+    GM_TRY(check_size(m, in->n, r->activations, r->n_activations, &logits));
+    GM_TRY(taps_new(m, r->activations, r->n_activations, r->edits, r->n_edits, &in->taps));
     if (!(in->ids = memory_array((size_t)in->n, sizeof *in->ids)))
         return error_code();
-    memcpy(in->ids, ids, (size_t)in->n * sizeof *ids);
+    memcpy(in->ids, r->ids, (size_t)in->n * sizeof *in->ids);
     GM_TRY(cache_new(&m->layout, &in->cache));
     GM_TRY(step_new_tapped(m, &count, 1, logits ? STEP_ALL : STEP_NONE, in->taps, &in->step));
     return step_fill(in->step, 0, in->cache, in->ids, 0);
 }
 
-gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int64_t *activations, size_t n_activations,
-                           const gm_edit *edits, size_t n_edits, bool exact, gm_inspection **out) {
+gm_status gm_inspect_begin(gm_model *m, const gm_inspect_request *r, gm_inspection **out) {
     *out = NULL;
     const int64_t context = m->config.context;
+    const size_t n = r->n_ids;
     if (n < 1)
         return gm_fail(GM_EVALUE, "inspect: the prompt has 0 tokens, expected 1 to the context of %lld",
                        (long long)context);
@@ -65,8 +64,8 @@ gm_status gm_inspect_begin(gm_model *m, const int32_t *ids, size_t n, const int6
     if (!in)
         return GM_ENOMEM;
     in->n = (int64_t)n;
-    in->model = exact ? model_exact(m) : gm_model_retain(m);
-    gm_status status = !in->model ? error_code() : begin(in, ids, activations, n_activations, edits, n_edits);
+    in->model = r->exact ? model_exact(m) : gm_model_retain(m);
+    gm_status status = !in->model ? error_code() : begin(in, r);
     if (status != GM_OK) {
         gm_inspect_free(in);
         return status;

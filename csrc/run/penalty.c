@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/memory.h"
 #include "run/sample.h"
 
@@ -98,7 +99,7 @@ void penalty_ban(gm_sampler *s) {
 
 /* ---- dry ---- */
 
-/* How many ids stand after the last breaker among the last n. */
+/* How many ids come after the last breaker among the last n. */
 static int64_t since_breaker(const gm_sampler *s, int64_t n) {
     const gm_sequences *breakers = &s->options.dry_breakers;
     for (int64_t after = 0; after < n; after++) {
@@ -116,7 +117,7 @@ static int64_t since_breaker(const gm_sampler *s, int64_t n) {
     return n;
 }
 
-/* "Don't repeat yourself" (p-e-w, 2024, as in llama.cpp): where the last ids, back to a breaker, stood before already,
+/* "Don't repeat yourself" (p-e-w, 2024, as in llama.cpp): where the last ids, back to a breaker, occurred before already,
  * the id that followed then is made less likely by multiplier * base^(length - allowed_length), length being how many
  * ids agree. */
 gm_status penalty_dry(gm_sampler *s) {
@@ -127,14 +128,7 @@ gm_status penalty_dry(gm_sampler *s) {
     int64_t most = since_breaker(s, n);
     if (most < o->dry_allowed_length)
         return GM_OK;
-    if (s->matches_capacity < n) {
-        int64_t capacity = n + n / 2 + 256;
-        int32_t *grown = memory_resize(s->matches, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return error_code();
-        s->matches = grown;
-        s->matches_capacity = capacity;
-    }
+    GM_TRY(grow_array(&s->matches, 0, &s->matches_capacity, (size_t)n, sizeof *s->matches));
     /* Ids counted from the end: match[i] is how many from i on agree with those from 0 on (the Z function). */
     const int32_t *last = s->history + s->n_history - 1;
     int32_t *match = s->matches;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/memory.h"
 #include "core/graph.h"
 
@@ -124,7 +125,7 @@ static gm_status make_chain(gm_sampler *s, const gm_sampling *o) {
     for (size_t i = 0; i < n; i++) {
         gm_sampler_kind kind = o->order ? o->order[i] : (gm_sampler_kind)i;
         if (named[kind])
-            return gm_fail(GM_EVALUE, "samplers: %s stands there twice", names[kind]);
+            return gm_fail(GM_EVALUE, "samplers: %s is listed twice", names[kind]);
         named[kind] = true;
         if (kind == GM_SAMPLER_MIROSTAT && i + 1 < n && is_on(o, kind))
             return gm_fail(GM_EVALUE, "samplers: mirostat must be the last one, as it looks at what is drawn");
@@ -134,7 +135,7 @@ static gm_status make_chain(gm_sampler *s, const gm_sampling *o) {
     }
     for (int kind = 0; kind < GM_SAMPLER_KINDS; kind++)
         if (!named[kind] && is_on(o, (gm_sampler_kind)kind) && !(kind == GM_SAMPLER_TEMPERATURE && o->temperature == 0))
-            return gm_fail(GM_EVALUE, "samplers: %s is set, but it is not in the order given", names[kind]);
+            return gm_fail(GM_EVALUE, "samplers: %s is set, but it is not in the given order; add it there or leave it unset", names[kind]);
     return GM_OK;
 }
 
@@ -204,14 +205,7 @@ void sampler_clear(gm_sampler *s) {
 }
 
 gm_status sampler_accept(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt) {
-    if (s->n_history + n > s->history_capacity) {
-        int64_t capacity = s->n_history + n + s->n_history / 2 + 256;
-        int32_t *grown = memory_resize(s->history, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return error_code();
-        s->history = grown;
-        s->history_capacity = capacity;
-    }
+    GM_TRY(grow_array(&s->history, (size_t)s->n_history, &s->history_capacity, (size_t)n, sizeof *s->history));
     if (n)
         memcpy(s->history + s->n_history, ids, (size_t)n * sizeof *ids);
     s->n_history += n;
@@ -225,9 +219,8 @@ bool sampler_is_greedy(const gm_sampler *s) {
 }
 
 /* ---- drawing ---- */
-
-/* From (seed, step): two rounds of the splitmix64 finaliser (Steele, Lea and Flood, 2014). */
-double sampler_uniform(uint64_t seed, uint64_t step) {
+/* Uniform in [0, 1), from (seed, step): two rounds of the splitmix64 finaliser (Steele, Lea and Flood, 2014). */
+static double uniform(uint64_t seed, uint64_t step) {
     uint64_t x = seed * 0x9E3779B97F4A7C15u + step;
     for (int round = 0; round < 2; round++) {
         x += 0x9E3779B97F4A7C15u;
@@ -280,7 +273,7 @@ static gm_status run_chain(gm_sampler *s, uint64_t step) {
             filter_typical_p(s);
             break;
         case GM_SAMPLER_XTC:
-            filter_xtc(s, step);
+            filter_xtc(s, uniform(~s->options.seed, step));
             break;
         case GM_SAMPLER_MIROSTAT:
             filter_mirostat(s);
@@ -307,7 +300,7 @@ static gm_status pick(gm_sampler *s, uint64_t step, int32_t *id) {
     float weight;
     if (!(total > 0))
         return nothing_left(s);
-    *id = candidates_reach(&s->candidates, sampler_uniform(s->options.seed, step) * total, &weight);
+    *id = candidates_reach(&s->candidates, uniform(s->options.seed, step) * total, &weight);
     if (s->options.mirostat_tau > 0) {
         const double surprise = log2(total / (double)weight);
         s->surprise_limit -= s->options.mirostat_eta * ((float)surprise - s->options.mirostat_tau);
@@ -344,29 +337,28 @@ void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_l
 }
 
 /* ---- without a model ---- */
-static gm_status open_for(gm_sampler *s, const gm_sampling *o, int64_t vocab, const int32_t *ids, size_t n_ids,
-                          size_t n_prompt) {
-    if (vocab < 1 || vocab > INT32_MAX)
-        return gm_fail(GM_EVALUE, "sample: %lld logits, expected 1 to 2^31 - 1", (long long)vocab);
-    if (n_prompt > n_ids)
-        return gm_fail(GM_EVALUE, "sample: a prompt of %zu of the %zu ids", n_prompt, n_ids);
-    GM_TRY(check_ids("sample", ids, n_ids, vocab));
-    GM_TRY(sampler_init(s, o, vocab, engine_threads()));
-    gm_status status = sampler_accept(s, ids, (int64_t)n_prompt, true);
+static gm_status open_for(gm_sampler *s, const gm_sampling *o, const gm_draw *d) {
+    if (d->vocab < 1 || d->vocab > INT32_MAX)
+        return gm_fail(GM_EVALUE, "sample: got %lld logits, expected 1 to 2^31 - 1", (long long)d->vocab);
+    if (d->n_prompt > d->n_ids)
+        return gm_fail(GM_EVALUE, "sample: n_prompt is %zu, expected at most the number of ids, %zu", d->n_prompt,
+                       d->n_ids);
+    GM_TRY(check_ids("sample", d->ids, d->n_ids, d->vocab));
+    GM_TRY(sampler_init(s, o, d->vocab, engine_threads()));
+    gm_status status = sampler_accept(s, d->ids, (int64_t)d->n_prompt, true);
     if (status == GM_OK)
-        status = sampler_accept(s, ids + n_prompt, (int64_t)(n_ids - n_prompt), false);
+        status = sampler_accept(s, d->ids + d->n_prompt, (int64_t)(d->n_ids - d->n_prompt), false);
     if (status != GM_OK)
         sampler_clear(s);
     return status;
 }
 
-gm_status gm_sample(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids, size_t n_ids,
-                    size_t n_prompt, uint64_t step, int32_t *out, size_t n) {
+gm_status gm_sample(const gm_sampling *o, const gm_draw *d, int32_t *out, size_t n) {
     gm_sampler s;
-    GM_TRY(open_for(&s, o, vocab, ids, n_ids, n_prompt));
+    GM_TRY(open_for(&s, o, d));
     gm_status status = GM_OK;
     for (size_t i = 0; i < n && status == GM_OK; i++)
-        status = sampler_draw(&s, logits, step + i, NULL, 0, &out[i]);
+        status = sampler_draw(&s, d->logits, d->step + i, NULL, 0, &out[i]);
     sampler_clear(&s);
     return status;
 }
@@ -389,11 +381,10 @@ static gm_status spread(gm_sampler *s, const float *logits, uint64_t step, float
     return status;
 }
 
-gm_status gm_sample_probabilities(const gm_sampling *o, const float *logits, int64_t vocab, const int32_t *ids,
-                                  size_t n_ids, size_t n_prompt, uint64_t step, float *out) {
+gm_status gm_sample_probabilities(const gm_sampling *o, const gm_draw *d, float *out) {
     gm_sampler s;
-    GM_TRY(open_for(&s, o, vocab, ids, n_ids, n_prompt));
-    gm_status status = spread(&s, logits, step, out);
+    GM_TRY(open_for(&s, o, d));
+    gm_status status = spread(&s, d->logits, d->step, out);
     sampler_clear(&s);
     return status;
 }

@@ -1,5 +1,5 @@
 /* sample.h - logits become one id: biases, what is forbidden, a chain of samplers as data, a draw.
- *  (1) A sampler belongs to one sequence and knows its ids; there is no state beside it.
+ *  (1) A sampler belongs to one sequence and knows its ids; it has no other state.
  *  (2) After sampler_init the options' arrays are the sampler's own.
  *  (3) Each stage (filter.c, penalty.c) changes logits of the candidates or drops some, never all. */
 #ifndef GOMLX_RUN_SAMPLE_H
@@ -15,14 +15,15 @@ typedef struct {
     int n_chain;
     int64_t vocab;
     int32_t *history;                          /* prompt and output */
-    int64_t n_history, history_capacity;
+    int64_t n_history;
+    size_t history_capacity;
     sample_tally repeated, counted;            /* for the repetition penalty; for frequency and presence */
     int32_t *seen, n_seen;                     /* what a tally has counted, each id once */
     uint8_t *is_seen;                          /* [vocab] */
     int32_t *dry_lengths;                      /* [vocab], zero between draws */
     uint8_t *dry_breaks;                       /* [vocab], 1: the id alone is a breaker */
     int32_t *matches;                          /* dry's work: as long as the history */
-    int64_t matches_capacity;
+    size_t matches_capacity;
     gm_candidate_list candidates;
     float surprise_limit;                      /* mirostat's mu, in bits */
 } gm_sampler;
@@ -36,8 +37,6 @@ bool sampler_is_greedy(const gm_sampler *s);             /* the first greatest l
  * drawn. GM_EVALUE when no id is left. */
 gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden, size_t n_forbidden,
                        int32_t *id);
-/* Uniform in [0, 1), a function of the two numbers. */
-double sampler_uniform(uint64_t seed, uint64_t step);
 /* The k ids with the greatest logits, ties to the lowest id, best first, and their logarithms of probability. */
 void sampler_likeliest(const float *logits, int64_t vocab, float logsumexp, gm_logprob *top, int32_t k);
 
@@ -48,7 +47,7 @@ void filter_top_p(gm_sampler *s);
 void filter_min_p(gm_sampler *s);
 void filter_typical_p(gm_sampler *s);
 void filter_top_n_sigma(gm_sampler *s);
-void filter_xtc(gm_sampler *s, uint64_t step);
+void filter_xtc(gm_sampler *s, double uniform);
 void filter_mirostat(gm_sampler *s);
 
 /* ---- penalty.c: what depends on the ids so far ---- */

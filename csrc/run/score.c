@@ -73,7 +73,7 @@ static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, con
         rows += s->kind == GM_SCORE_LAST ? 0 : s->roots[i].n;
         if (longest && s->roots[i].n + longest - 1 > m->config.context && m->context_policy != GM_CONTEXT_ROTATE)
             return gm_fail_context(s->roots[i].n + longest - 1, m->config.context,
-                                   "sequence %lld has %lld tokens and leaves no room for a label of %lld in the "
+                                   "sequence %lld has %lld tokens and leaves too few positions for a label of %lld in the "
                                    "context of %lld", (long long)i, (long long)s->roots[i].n, (long long)longest,
                                    (long long)m->config.context);
         GM_TRY(cache_new(&m->layout, &s->caches[i]));
@@ -87,9 +87,9 @@ gm_status gm_score_begin(gm_model *m, gm_score_kind kind, const gm_scored *roots
                          const gm_scored *labels, size_t n_labels, gm_scoring **out) {
     *out = NULL;
     if (n_roots < 1 || n_roots > GM_MAX_BATCH)
-        return gm_fail(GM_EVALUE, "score: %zu sequences, expected 1 to %d", n_roots, GM_MAX_BATCH);
+        return gm_fail(GM_EVALUE, "score: got %zu sequences, expected 1 to %d", n_roots, GM_MAX_BATCH);
     if (n_labels && (kind != GM_SCORE_LAST || n_labels > 65536))
-        return gm_fail(GM_EVALUE, "score: %zu labels, expected at most 65536, and only with the last logits", n_labels);
+        return gm_fail(GM_EVALUE, "score: got %zu labels, expected at most 65536, and only with the last logits", n_labels);
     gm_scoring *s = memory_zeroed(sizeof *s);
     if (!s)
         return GM_ENOMEM;

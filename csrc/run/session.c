@@ -6,6 +6,7 @@
  *      int32 padded to whole words; the saved cache. Format 2 had no length: all of its ids are in the cache. */
 #include <string.h>
 #include "base/checksum.h"
+#include "base/grow.h"
 #include "base/memory.h"
 #include "run/stream.h"
 
@@ -43,21 +44,8 @@ const int32_t *gm_session_ids(const gm_session *s, size_t *n) {
     return s->ids;
 }
 
-/* Capacity for n ids. */
-static gm_status reserve(gm_session *s, int64_t n) {
-    if (n <= s->capacity)
-        return GM_OK;
-    const int64_t capacity = n + s->capacity / 2 + 256;
-    int32_t *grown = memory_resize(s->ids, (size_t)capacity * sizeof *grown);
-    if (!grown)
-        return error_code();
-    s->ids = grown;
-    s->capacity = capacity;
-    return GM_OK;
-}
-
 gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n) {
-    GM_TRY(reserve(s, at + n));
+    GM_TRY(grow_array(&s->ids, (size_t)at, &s->capacity, (size_t)n, sizeof *s->ids));
     if (n)
         memcpy(s->ids + at, ids, (size_t)n * sizeof *ids);
     s->n_ids = at + n;
@@ -73,8 +61,8 @@ gm_status gm_session_truncate(gm_session *s, int64_t length) {
     GM_TRY(claim(s));
     gm_status status = GM_OK;
     if (length < 0 || length > s->n_ids) {
-        status = gm_fail(GM_EVALUE, "session: cannot truncate %lld tokens to %lld", (long long)s->n_ids,
-                         (long long)length);
+        status = gm_fail(GM_EVALUE, "session: truncate to %lld tokens, expected 0 to %lld", (long long)length,
+                         (long long)s->n_ids);
     } else {
         s->n_ids = length;
         s->length = cache_trim(s->cache, length);
@@ -159,7 +147,7 @@ static gm_status restore(gm_session *s, const uint8_t *bytes, size_t size) {
     if (length > words[2])
         return gm_fail(GM_EBADFILE, "session: %llu of %lld tokens in its cache", (unsigned long long)length,
                        (long long)n);
-    GM_TRY(reserve(s, n + 1));
+    GM_TRY(grow_array(&s->ids, 0, &s->capacity, (size_t)n + 1, sizeof *s->ids));
     memcpy(s->ids, bytes + begin, (size_t)n * sizeof *s->ids);
     s->n_ids = n;
     for (int64_t i = 0; i < n; i++)

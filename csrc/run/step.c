@@ -25,7 +25,8 @@ static gm_status build(gm_step *st) {
     size_t n_roots = 1;
     const gm_model *m = st->model;
     const bool some = st->output == STEP_LAST && !batch_state_has_single_rows(st->batch);
-    gm_batch batch = {.state = st->batch, .logit_rows = some ? st->batch->last : NULL, .taps = st->taps};
+    gm_batch batch = {.state = st->batch, .tokens = st->batch->tokens, .positions = st->batch->positions,
+                      .logit_rows = some ? st->batch->last : NULL, .taps = st->taps};
     const bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
     roots[0] = m->arch->forward(s, m, &batch, !logits);
     if (st->output == STEP_HIDDEN)
@@ -58,7 +59,7 @@ gm_status step_new_tapped(const gm_model *m, const int32_t *counts, int n_sequen
                           gm_step **out) {
     *out = NULL;
     if (n_sequences < 1 || n_sequences > GM_MAX_BATCH)
-        return gm_fail(GM_EVALUE, "a forward pass of %d sequences: expected 1 to %d", n_sequences, GM_MAX_BATCH);
+        return gm_fail(GM_EVALUE, "a forward pass of %d sequences, expected 1 to %d", n_sequences, GM_MAX_BATCH);
     gm_step *st = memory_zeroed(sizeof *st);
     if (!st)
         return GM_ENOMEM;

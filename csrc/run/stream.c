@@ -5,19 +5,13 @@
 #include "run/stream.h"
 #include <math.h>
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
 #include "run/profile.h"
 
 /* ---- text ---- */
 static gm_status bytes_add(stream_bytes *b, const char *text, size_t n) {
-    if (b->length + n + 1 > b->capacity) {
-        size_t capacity = 2 * (b->length + n) + 64;
-        char *grown = memory_resize(b->text, capacity);
-        if (!grown)
-            return error_code();
-        b->text = grown;
-        b->capacity = capacity;
-    }
+    GM_TRY(grow_array(&b->text, b->length, &b->capacity, n + 1, 1));
     memcpy(b->text + b->length, text, n);
     b->length += n;
     return GM_OK;
@@ -102,10 +96,10 @@ static gm_status copy_stops(gm_stream *st, const gm_generate_options *o) {
         memcpy(st->stop_ids, o->stop_ids, o->n_stop_ids * sizeof *st->stop_ids);
     st->n_stop_ids = o->n_stop_ids;
     if (o->n_stop_texts && !st->tokenizer)
-        return gm_fail(GM_EVALUE, "stop texts need a tokenizer");
+        return gm_fail(GM_EVALUE, "generate: stop texts need a tokenizer; without one, pass stop ids");
     for (size_t i = 0; i < o->n_stop_texts; i++) {
         if (!o->stop_texts[i][0])
-            return gm_fail(GM_EVALUE, "a stop text is empty");
+            return gm_fail(GM_EVALUE, "generate: a stop text is empty, expected one byte or more");
         GM_TRY(bytes_add(&st->stop_texts[st->n_stop_texts++], o->stop_texts[i], strlen(o->stop_texts[i])));
     }
     return GM_OK;
@@ -141,7 +135,7 @@ static gm_status check_prompt(const gm_model *m, const int32_t *prompt, int64_t 
     if (n == 0)
         return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
     if (n > context - (o->max_tokens != 0) && m->context_policy != GM_CONTEXT_ROTATE)
-        return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no room in the context of "
+        return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no position free in the context of "
                                "%lld", (long long)n, (long long)context);
     for (int64_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= m->config.vocab)

@@ -12,7 +12,8 @@ struct gm_session {
     gm_model *model;
     gm_cache *cache;
     int32_t *ids;
-    int64_t n_ids, capacity;
+    int64_t n_ids;
+    size_t capacity;
     _Atomic int64_t length;          /* ids in the cache; other threads may read it while a stream runs */
     gm_decoder *decoder;             /* of its streams that no other decoder has (single.c), or NULL */
     _Atomic bool busy;

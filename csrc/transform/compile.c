@@ -4,6 +4,7 @@
  *  (3) Equal instructions over equal operands are one; nodes with a payload (custom functions) are never merged. */
 #include "transform/compile.h"
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
 
 typedef struct {
@@ -14,7 +15,8 @@ typedef struct {
     int64_t same_size;
     int64_t *constants;            /* the same over constants */
     int64_t constants_size;
-    bool apart;                    /* equal scalars stay two constants: who looks at the graph knows them by name */
+    size_t constants_capacity;     /* of g->constants */
+    bool apart;                    /* equal scalars stay two constants: readers of the graph know them by name */
 } builder;
 
 static uint64_t mix(uint64_t h, uint64_t v) {
@@ -73,20 +75,16 @@ static size_t constant_place(const builder *b, const gm_array *node) {
     return at;
 }
 
-/* The table has twice as many places as there is room for constants. */
-static gm_status grow_constants(builder *b) {
-    gm_graph *g = b->g;
-    int64_t room = b->constants_size ? b->constants_size : 16;
-    int64_t *table = memory_zeroed((size_t)(2 * room) * sizeof *table);
-    gm_array **grown = table ? memory_resize(g->constants, (size_t)room * sizeof *grown) : NULL;
-    if (!grown) {
-        memory_free(table);
+/* At most half of the table is in use. */
+static gm_status grow_table(builder *b) {
+    const gm_graph *g = b->g;
+    const int64_t size = b->constants_size ? 2 * b->constants_size : 32;
+    int64_t *table = memory_zeroed((size_t)size * sizeof *table);
+    if (!table)
         return GM_ENOMEM;
-    }
-    g->constants = grown;
     memory_free(b->constants);
     b->constants = table;
-    b->constants_size = 2 * room;
+    b->constants_size = size;
     for (int64_t i = 0; i < g->n_constants; i++)
         b->constants[constant_place(b, g->constants[i])] = i + 1;
     return GM_OK;
@@ -95,7 +93,8 @@ static gm_status grow_constants(builder *b) {
 static gm_status add_constant(builder *b, gm_array *node, operand *out) {
     gm_graph *g = b->g;
     if (2 * g->n_constants >= b->constants_size)
-        GM_TRY(grow_constants(b));
+        GM_TRY(grow_table(b));
+    GM_TRY(grow_array(&g->constants, (size_t)g->n_constants, &b->constants_capacity, 1, sizeof *g->constants));
     size_t at = constant_place(b, node);
     if (!b->constants[at]) {
         g->constants[g->n_constants] = gm_retain(node);
@@ -161,7 +160,8 @@ static gm_status build(builder *b, gm_array *const *inputs, gm_array *const *out
     if (!b->of_node || !b->same || !g->code || !g->inputs || !g->outputs)
         return GM_ENOMEM;
     if (b->w->count > INT32_MAX / 4)
-        return gm_fail(GM_EUNSUPPORTED, "compile: a graph of %lld nodes", (long long)b->w->count);
+        return gm_fail(GM_EUNSUPPORTED, "compile: a graph of %lld nodes, expected at most %d",
+                       (long long)b->w->count, INT32_MAX / 4);
     for (int i = 0; i < g->n_inputs; i++) {
         g->inputs[i] = gm_retain(inputs[i]);
         b->of_node[walk_find(b->w, inputs[i])] = i;

@@ -66,7 +66,8 @@ static void custom_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
                                : gm_full(s, o->ndim, o->shape, scalar_array(s, 0, GM_FLOAT32), (gm_dtype)o->dtype);
         all[p->n_outputs + k] = in[p->n_inputs + k];
     }
-    if (ruled(c->vjp(c->payload, s, in, p->n_inputs, all, all + p->n_outputs, p->n_outputs, grad)) == GM_OK)
+    if (ruled(c->vjp(c->payload, s, (gm_arrays){in, p->n_inputs}, all, (gm_arrays){all + p->n_outputs, p->n_outputs},
+                     grad)) == GM_OK)
         for (int i = 0; i < p->n_inputs; i++)
             grad[i] = grad[i] ? belonging(s, grad[i], in[i], "vjp", i) : NULL;
     memory_free(all);

@@ -1,4 +1,4 @@
-/* describe.c - a graph shown to those who print it. */
+/* describe.c - a graph as it is printed. */
 #include <string.h>
 #include "transform/compile.h"
 
@@ -10,7 +10,7 @@ gm_array *gm_graph_constant(const gm_graph *g, int64_t k) { return g->constants[
 int64_t gm_graph_instructions(const gm_graph *g) { return g->n_code; }
 const gm_array *gm_graph_result(const gm_graph *g, int64_t i, int k) { return array_output(g->code[i].node, k); }
 
-/* Field k that is shown; NULL behind the last. The function is shown by the title. */
+/* Field k that is shown; NULL after the last. The function is shown by the title. */
 static const gm_field *field_at(const gm_op *op, int k) {
     for (const gm_field *f = op->fields; f && f->name; f++)
         if (!(op->title && strcmp(f->name, "function") == 0) && k-- == 0)
@@ -46,24 +46,24 @@ static size_t item_size(gm_field_kind kind) {
 }
 
 /* How many items of a field a node has: lists are as long as there are dimensions. */
-static int count_items(const gm_array *node, const gm_field *f, size_t room) {
+static int count_items(const gm_array *node, const gm_field *f, size_t capacity) {
     int ndim = node->ndim, count = f->count;
     for (int k = 0; k < node->n_in; k++)
         ndim = node->in[k]->ndim > ndim ? node->in[k]->ndim : ndim;
     if (count >= GM_MAX_NDIM)
         count = count / GM_MAX_NDIM * ndim;
-    return (size_t)count > room ? (int)room : count;
+    return (size_t)count > capacity ? (int)capacity : count;
 }
 
 void gm_graph_parameter(const gm_graph *g, int64_t i, int k, gm_parameter *out) {
     const gm_array *node = g->code[i].node;
     const gm_field *f = field_at(node->op, k);
-    const size_t item = item_size(f->kind), room = node->param_size > f->offset ? node->param_size - f->offset : 0;
+    const size_t item = item_size(f->kind), bytes = node->param_size > f->offset ? node->param_size - f->offset : 0;
     const char *at = (const char *)node->param + f->offset;
     out->name = f->name;
     out->is_list = f->count != 1;
     out->is_real = f->kind == FIELD_FLOAT || f->kind == FIELD_DOUBLE;
-    out->count = count_items(node, f, room / item < 256 ? room / item : 256);
+    out->count = count_items(node, f, bytes / item < 256 ? bytes / item : 256);
     for (int j = 0; j < out->count; j++, at += item) {
         int8_t i8;
         int32_t i32;

@@ -4,6 +4,7 @@
 #include "transform/export.h"
 #include <string.h>
 #include "base/file.h"
+#include "base/grow.h"
 #include "base/memory.h"
 #include "core/graph.h"
 
@@ -75,7 +76,8 @@ struct gm_exporter {
     const gm_op **ops;             /* those that are in the file */
     int n_ops;
     gm_array **constants;
-    int64_t n_constants, constants_capacity;
+    int64_t n_constants;
+    size_t ops_capacity, constants_capacity;
     bytes trace;                   /* the trace at hand */
 };
 
@@ -88,14 +90,7 @@ static gm_status as_state(gm_status status) {
 }
 
 static gm_status put(bytes *b, const void *data, size_t n) {
-    if (n > b->capacity - b->size) {
-        size_t capacity = 2 * (b->size + n) + 256;
-        uint8_t *grown = memory_resize(b->data, capacity);
-        if (!grown)
-            return GM_ENOMEM;
-        b->data = grown;
-        b->capacity = capacity;
-    }
+    GM_TRY(grow_array(&b->data, b->size, &b->capacity, n, 1));
     if (n)
         memcpy(b->data + b->size, data, n);
     b->size += n;
@@ -154,10 +149,7 @@ static gm_status number_of_op(gm_exporter *e, const gm_op *op, uint32_t *out) {
     for (*out = 0; *out < (uint32_t)e->n_ops; ++*out)
         if (e->ops[*out] == op)
             return GM_OK;
-    const gm_op **grown = memory_resize(e->ops, (size_t)(e->n_ops + 1) * sizeof *grown);
-    if (!grown)
-        return GM_ENOMEM;
-    e->ops = grown;
+    GM_TRY(grow_array(&e->ops, (size_t)e->n_ops, &e->ops_capacity, 1, sizeof *e->ops));
     uint64_t layout = export_layout(op);
     GM_TRY(write_head(e, EXPORT_OP, sizeof layout + strlen(op->name)));
     GM_TRY(write_bytes(e, &layout, sizeof layout));
@@ -180,7 +172,7 @@ static gm_status write_constant(gm_exporter *e, const gm_array *a) {
     return status;
 }
 
-/* The elements of the constants as they lie in the file: contiguous, evaluated. */
+/* The elements of the constants as they are stored in the file: contiguous, evaluated. */
 static gm_status gather_constants(gm_scope *s, const gm_graph *g, gm_array **out) {
     for (int64_t i = 0; i < g->n_constants; i++) {
         gm_array *a = g->constants[i];
@@ -202,14 +194,7 @@ static gm_status write_constants(gm_exporter *e, const gm_graph *g, gm_array *co
                 numbers[i] = (int32_t)k;
         if (numbers[i] >= 0 || g->constants[i] == GM_NONE)
             continue;
-        if (e->n_constants == e->constants_capacity) {
-            int64_t capacity = 2 * e->constants_capacity + 16;
-            gm_array **grown = memory_resize(e->constants, (size_t)capacity * sizeof *grown);
-            if (!grown)
-                return GM_ENOMEM;
-            e->constants = grown;
-            e->constants_capacity = capacity;
-        }
+        GM_TRY(grow_array(&e->constants, (size_t)e->n_constants, &e->constants_capacity, 1, sizeof *e->constants));
         GM_TRY(write_constant(e, values[i]));
         numbers[i] = (int32_t)e->n_constants;
         e->constants[e->n_constants++] = gm_retain(g->constants[i]);

@@ -105,7 +105,7 @@ static void forget(instruction *i) {
     *i = (instruction){.node = NULL};
 }
 
-/* The root's place takes the chain; its members' places become empty. */
+/* The root's slot takes the chain; its members' slots become empty. */
 static gm_status put_chain(gm_graph *g, const chain *c, int64_t root) {
     instruction new = {.n_in = c->n_inputs, .n_out = 1, .first_out = g->code[root].first_out, .n_steps = c->n_steps};
     new.in = memory_array((size_t)c->n_inputs + 1, sizeof *new.in);

@@ -1,4 +1,6 @@
-/* grad.c - reverse mode: cotangents carried from outputs to traced inputs, each step as ops. */
+/* grad.c - reverse mode: cotangents carried from outputs to traced inputs, each step as ops.
+ * Nodes of recompute_op cut what is differentiated into segments. What lies in a segment is not kept from forwards to
+ * backwards: when a cotangent arrives there, the segment is made once more from the value at its beginning. */
 #include "base/memory.h"
 #include "transform/walk.h"
 
@@ -35,6 +37,8 @@ typedef struct {
     walk w;
     int64_t *first;                /* slot of each node's output 0 */
     gm_array **slots;              /* cotangents; NULL: none so far */
+    int32_t *segment;              /* of each node, NULL: there is but one; 0: what comes before the first such node */
+    gm_array **again;              /* nodes of segments that were made once more */
 } reverse;
 
 static gm_status accumulate(gm_scope *s, gm_array **slot, gm_array *cotangent) {
@@ -42,10 +46,65 @@ static gm_status accumulate(gm_scope *s, gm_array **slot, gm_array *cotangent) {
     return *slot ? GM_OK : error_code();
 }
 
-/* The place in the walk of an input that the gradient depends on, or -1. */
+/* The index in the walk of an input that the gradient depends on, or -1. */
 static int64_t reached_input(const reverse *r, const gm_array *node, int i) {
     int64_t from = node->in[i] == GM_NONE ? -1 : walk_find(&r->w, node->in[i]);
     return from >= 0 && r->w.reached[from] ? from : -1;
+}
+
+/* ---- segments ---- */
+/* A node is in the latest segment that one of its inputs is in; each node of recompute_op begins one, or ends all. */
+static gm_status find_segments(reverse *r) {
+    int32_t n = 0;
+    for (int64_t i = 0; i < r->w.count; i++)
+        n += r->w.nodes[i]->op == &recompute_op;
+    if (!n)
+        return GM_OK;
+    r->segment = memory_zeroed((size_t)r->w.count * sizeof *r->segment);
+    r->again = memory_zeroed((size_t)r->w.count * sizeof *r->again);
+    if (!r->segment || !r->again)
+        return GM_ENOMEM;
+    n = 0;
+    for (int64_t i = r->w.n_inputs; i < r->w.count; i++) {
+        const gm_array *node = r->w.nodes[i];
+        for (int k = 0; k < node->n_in; k++) {
+            const int64_t from = node->in[k] == GM_NONE ? -1 : walk_find(&r->w, node->in[k]);
+            if (from >= 0 && r->segment[from] > r->segment[i])
+                r->segment[i] = r->segment[from];
+        }
+        if (node->op == &recompute_op)
+            r->segment[i] = recompute_ends(node) ? 0 : ++n;
+    }
+    return GM_OK;
+}
+
+/* Node i over inputs of which those in its segment were made once more. */
+static gm_array *make_again(gm_scope *s, reverse *r, int64_t i, gm_array *cotangent) {
+    gm_array *node = r->w.nodes[i], *after, *made = NULL;
+    if (node->op == &recompute_op)            /* not before its cotangent is there */
+        return gm_depends(s, (gm_array *[]){node, cotangent}, 2, 1, &after);
+    const int n_out = array_n_out(node);
+    gm_array **in = memory_array((size_t)(node->n_in + n_out) + 1, sizeof *in), **outs = in + node->n_in;
+    for (int k = 0; in && k < node->n_in; k++) {
+        const int64_t from = node->in[k] == GM_NONE ? -1 : walk_find(&r->w, node->in[k]);
+        in[k] = from >= 0 && r->segment[from] == r->segment[i] ? r->again[from] : node->in[k];
+    }
+    if (in && node->op == &pick_op)
+        made = array_pick(s, in[0], pick_index(node));
+    else if (in && array_nodes(s, node->op, in, node->n_in, node->param, node->param_size, n_out, outs) == GM_OK)
+        made = outs[0];
+    memory_free(in);
+    return made;
+}
+
+/* The node as it is for its rule: made once more with all of its segment where it is in one. */
+static gm_array *recomputed(gm_scope *s, reverse *r, int64_t at, gm_array *cotangent) {
+    if (!r->segment || !r->segment[at])
+        return r->w.nodes[at];
+    for (int64_t i = r->w.n_inputs; i < r->w.count && !r->again[at]; i++)
+        if (r->segment[i] == r->segment[at] && !(r->again[i] = make_again(s, r, i, cotangent)))
+            return NULL;
+    return r->again[at];
 }
 
 /* Whether a gradient goes back through the node at all; an error where it would go to what has none. */
@@ -58,6 +117,16 @@ static gm_status check_inputs(const reverse *r, const gm_array *node, bool *any)
             GM_TRY(node->op->refuse(node, i, false));
         *any |= !op_is_nondiff(node->op, i);
     }
+    return GM_OK;
+}
+
+static gm_status apply_rule(gm_scope *s, gm_array *node, gm_array *const *cotangents, gm_array **grads) {
+    if (node->op->vjp)
+        node->op->vjp(s, node, node->in, cotangents, grads);
+    else if (node->op->compose)
+        return compose_vjp(s, node, cotangents[0], grads);
+    else
+        return gm_fail(GM_EVALUE, "%s has no gradient", node->op->name);
     return GM_OK;
 }
 
@@ -77,13 +146,11 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
     gm_array **grads = any ? memory_zeroed((size_t)(node->n_in + 1) * sizeof *grads) : NULL;
     if (!grads)
         return any ? GM_ENOMEM : GM_OK;
-    gm_status status = GM_OK;
-    if (node->op->vjp)
-        node->op->vjp(s, node, node->in, cotangents, grads);
-    else if (node->op->compose)
-        status = compose_vjp(s, node, cotangents[0], grads);
-    else
-        status = gm_fail(GM_EVALUE, "%s has no gradient", node->op->name);
+    gm_array *one = cotangents[0];
+    for (int k = 1; k < n_out && !one; k++)
+        one = cotangents[k];
+    gm_array *known = recomputed(s, r, at, one);
+    gm_status status = known ? apply_rule(s, known, cotangents, grads) : error_code();
     if (status == GM_OK)
         status = error_code();
     for (int i = 0; i < node->n_in && status == GM_OK; i++) {
@@ -95,6 +162,11 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
     return status;
 }
 
+/* A cotangent in the dtype of its output; that of packed activations is float32. */
+static gm_array *for_output(gm_scope *s, gm_array *cotangent, const gm_array *output) {
+    return output->dtype == GM_PACKED ? cotangent : gm_astype(s, cotangent, (gm_dtype)output->dtype);
+}
+
 gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotangents, int n_outputs,
                  gm_array *const *primals, int n_primals, gm_array **grads) {
     reverse r = {.first = NULL};
@@ -104,11 +176,12 @@ gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotange
     gm_status status = r.first ? GM_OK : GM_ENOMEM;
     if (status == GM_OK && !(r.slots = memory_zeroed((size_t)(n + 1) * sizeof *r.slots)))
         status = GM_ENOMEM;
+    if (status == GM_OK)
+        status = find_segments(&r);
     for (int k = 0; k < n_outputs && status == GM_OK; k++) {
         int64_t at = walk_find(&r.w, outputs[k]);
         if (at >= 0 && r.w.reached[at] && cotangents[k])
-            status = accumulate(s, r.slots + r.first[at],
-                                gm_astype(s, cotangents[k], (gm_dtype)outputs[k]->dtype));
+            status = accumulate(s, r.slots + r.first[at], for_output(s, cotangents[k], outputs[k]));
     }
     for (int64_t i = r.w.count - 1; i >= r.w.n_inputs && status == GM_OK; i--)
         if (r.w.reached[i])
@@ -117,6 +190,8 @@ gm_status gm_vjp(gm_scope *s, gm_array *const *outputs, gm_array *const *cotange
         grads[p] = r.slots[r.first[walk_find(&r.w, primals[p])]];
     memory_free(r.first);
     memory_free(r.slots);
+    memory_free(r.segment);
+    memory_free(r.again);
     walk_free(&r.w);
     return status;
 }

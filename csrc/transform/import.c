@@ -1,8 +1,9 @@
 /* import.c - functions read back from the file of export.c. The file is from outside: every length is checked before it
  * is used, and each operation is made anew through its .rebuild, which checks what its parameters may be. What is read
- * is a program all the same: it may ask for any amount of memory and work. */
+ * is a program all the same: it may need any amount of memory and work. */
 #include <string.h>
 #include "base/file.h"
+#include "base/grow.h"
 #include "base/memory.h"
 #include "transform/export.h"
 
@@ -35,7 +36,7 @@ static gm_status take_text(reader *r, size_t n, char **out) {
     if (n > r->left)
         return damaged(r, "a text in it ends too early");
     if (memchr(r->at, 0, n))
-        return damaged(r, "a text in it is none");
+        return damaged(r, "a text in it has a zero byte");
     if (!(*out = memory_copy_text((const char *)r->at, n)))
         return GM_ENOMEM;
     r->at += n;
@@ -74,23 +75,13 @@ struct gm_import {
     int64_t n_constants;
     trace *traces;
     int n_traces;
+    size_t ops_capacity, constants_capacity, traces_capacity;
 };
-
-/* Room for one item more; the list doubles at powers of two. */
-static gm_status grow(void **list, int64_t count, size_t item) {
-    if (count & (count - 1))
-        return GM_OK;
-    void *grown = memory_resize(*list, (size_t)(count ? 2 * count : 1) * item);
-    if (!grown)
-        return GM_ENOMEM;
-    *list = grown;
-    return GM_OK;
-}
 
 static gm_status read_op(gm_import *m, reader *r) {
     uint64_t layout = 0;
     char *name;
-    GM_TRY(grow((void **)&m->ops, m->n_ops, sizeof *m->ops));
+    GM_TRY(grow_array(&m->ops, (size_t)m->n_ops, &m->ops_capacity, 1, sizeof *m->ops));
     GM_TRY(take(r, &layout, sizeof layout));
     GM_TRY(take_text(r, r->left, &name));
     const gm_op *op = op_record(name);
@@ -107,14 +98,14 @@ static gm_status read_op(gm_import *m, reader *r) {
 static gm_status read_constant(gm_import *m, reader *r) {
     gm_spec spec;
     int64_t bytes;
-    GM_TRY(grow((void **)&m->constants, m->n_constants, sizeof *m->constants));
+    GM_TRY(grow_array(&m->constants, (size_t)m->n_constants, &m->constants_capacity, 1, sizeof *m->constants));
     GM_TRY(take_shape(r, &spec));
     bytes = (int64_t)gm_dtype_size(spec.dtype);
     for (int i = 0; i < spec.ndim; i++)
         if (__builtin_mul_overflow(bytes, spec.shape[i], &bytes))
             return damaged(r, "a constant in it is larger than it");
     if ((uint64_t)bytes != r->left)
-        return damaged(r, "a constant in it has not the size of its shape");
+        return damaged(r, "a constant in it does not have the size of its shape");
     gm_array *a = gm_array_from(m->scope, spec.dtype, spec.ndim, spec.shape, r->at);
     if (!a)
         return error_code();
@@ -123,17 +114,10 @@ static gm_status read_constant(gm_import *m, reader *r) {
 }
 
 /* ---- traces ---- */
-typedef struct { gm_array **values; int64_t count, capacity; } slots;
+typedef struct { gm_array **values; int64_t count; size_t capacity; } slots;
 
 static gm_status add_value(slots *s, gm_array *a) {
-    if (s->count == s->capacity) {
-        int64_t capacity = 2 * s->capacity + 64;
-        gm_array **grown = memory_resize(s->values, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return GM_ENOMEM;
-        s->values = grown;
-        s->capacity = capacity;
-    }
+    GM_TRY(grow_array(&s->values, (size_t)s->count, &s->capacity, 1, sizeof *s->values));
     s->values[s->count++] = a;
     return GM_OK;
 }
@@ -152,15 +136,20 @@ static gm_status take_operand(const gm_import *m, reader *r, const slots *s, gm_
     return GM_OK;
 }
 
-static gm_status make_node(gm_import *m, reader *r, slots *s, const gm_op *op, gm_array **in, uint32_t n_in,
-                           gm_array **outs, uint32_t n_out, uint32_t param_size) {
+/* The counts that an instruction begins with. */
+typedef struct { uint32_t op, n_in, n_out, param_size; } counts;
+
+/* arrays: of n_in + n_out. */
+static gm_status make_node(gm_import *m, reader *r, slots *s, const gm_op *op, counts c, gm_array **arrays) {
+    const uint32_t n_in = c.n_in, n_out = c.n_out;
+    gm_array **in = arrays, **outs = arrays + n_in;
     for (uint32_t k = 0; k < n_in; k++) {
         GM_TRY(take_operand(m, r, s, &in[k]));
         if (in[k] == GM_NONE && !(k < 32 && op->optional >> k & 1))
             return damaged(r, "an operation in it lacks an input");
     }
     void *param = memory_zeroed(op->param_size + 1);
-    gm_status status = param ? take(r, param, param_size) : GM_ENOMEM;
+    gm_status status = param ? take(r, param, c.param_size) : GM_ENOMEM;
     if (status == GM_OK)
         status = op->rebuild(m->scope, in, (int)n_in, param, (int)n_out, outs);
     memory_free(param);
@@ -170,21 +159,19 @@ static gm_status make_node(gm_import *m, reader *r, slots *s, const gm_op *op, g
 }
 
 static gm_status read_instruction(gm_import *m, reader *r, slots *s) {
-    uint32_t head[4] = {0};
-    GM_TRY(take(r, head, sizeof head));
-    const uint32_t n_in = head[1], n_out = head[2], param_size = head[3];
-    if (head[0] >= (uint32_t)m->n_ops)
+    counts c = {0};
+    GM_TRY(take(r, &c, sizeof c));
+    if (c.op >= (uint32_t)m->n_ops)
         return damaged(r, "an operation in it is not declared");
-    const gm_op *op = m->ops[head[0]];
-    if ((op->n_in >= 0 && n_in != (uint32_t)op->n_in) || (op->n_out >= 0 && n_out != (uint32_t)op->n_out) ||
-        n_out == 0 || n_out > UINT16_MAX || n_in > r->left / sizeof(int32_t) || param_size > op->param_size)
-        return damaged(r, "an operation in it has not its number of operands or parameters");
-    gm_array **in = memory_array((size_t)n_in + n_out, sizeof *in);
-    if (!in)
+    const gm_op *op = m->ops[c.op];
+    if ((op->n_in >= 0 && c.n_in != (uint32_t)op->n_in) || (op->n_out >= 0 && c.n_out != (uint32_t)op->n_out) ||
+        c.n_out == 0 || c.n_out > UINT16_MAX || c.n_in > r->left / sizeof(int32_t) || c.param_size > op->param_size)
+        return damaged(r, "an operation in it has the wrong number of operands or parameters");
+    gm_array **arrays = memory_zeroed(((size_t)c.n_in + c.n_out) * sizeof *arrays);
+    if (!arrays)
         return GM_ENOMEM;
-    memset(in, 0, ((size_t)n_in + n_out) * sizeof *in);
-    gm_status status = make_node(m, r, s, op, in, n_in, in + n_in, n_out, param_size);
-    memory_free(in);
+    gm_status status = make_node(m, r, s, op, c, arrays);
+    memory_free(arrays);
     return status;
 }
 
@@ -230,7 +217,7 @@ static gm_status read_body(gm_import *m, reader *r, slots *s, trace *t) {
 
 static gm_status read_trace(gm_import *m, reader *r) {
     slots s = {NULL, 0, 0};
-    GM_TRY(grow((void **)&m->traces, m->n_traces, sizeof *m->traces));
+    GM_TRY(grow_array(&m->traces, (size_t)m->n_traces, &m->traces_capacity, 1, sizeof *m->traces));
     m->traces[m->n_traces] = (trace){.n_outputs = 0};
     gm_trace_enter();
     gm_status status = read_body(m, r, &s, &m->traces[m->n_traces++]);
@@ -264,7 +251,7 @@ static gm_status check_file(const reader *r) {
     memcpy(end, r->at + r->left - 24, sizeof end);
     memcpy(tail, r->at + r->left - 16, sizeof tail);
     if (end[0] != EXPORT_END || tail[0] != r->left)
-        return damaged(r, "it is cut short or has something behind its end");
+        return damaged(r, "it is cut short or has something after its end");
     export_checksum sum = {0};
     export_sum(&sum, r->at, r->left - 8);
     return export_sum_end(&sum) == tail[1] ? GM_OK : damaged(r, "it is damaged: its checksum is wrong");

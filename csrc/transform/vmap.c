@@ -1,5 +1,5 @@
 /* vmap.c - a traced graph run again over inputs with a batch axis. A node whose inputs have none is run as it is; one
- * with a batched input goes by its op's .vmap, by its composition, or member by member. The batch axis stands in front
+ * with a batched input goes by its op's .vmap, by its composition, or member by member. The batch axis is in front
  * of every intermediate. */
 #include <string.h>
 #include "base/memory.h"
@@ -73,7 +73,8 @@ static gm_status compose_vmap(gm_scope *s, gm_array *node, gm_array *const *in, 
         }
         gm_array *out = node->op->compose(s, traced, node->n_in, node->param);
         gm_trace_leave();
-        status = out ? gm_vmap(s, &out, 1, given, given + node->n_in, flags, n, outs, &out_batched) : error_code();
+        status = !out ? error_code() : gm_vmap(s, (gm_arrays){&out, 1}, (gm_arrays){given, n}, given + node->n_in,
+                                               flags, outs, &out_batched);
         if (status == GM_OK && !out_batched)
             outs[0] = batched_input(s, outs[0], false, batch_size(in, node->n_in, batched));
     }
@@ -124,22 +125,22 @@ static gm_status run_again(gm_scope *s, const walk *w, const int64_t *first, lan
     return status;
 }
 
-gm_status gm_vmap(gm_scope *s, gm_array *const *outputs, int n_outputs, gm_array *const *inputs,
-                  gm_array *const *values, const bool *batched, int n_inputs, gm_array **outs, bool *out_batched) {
+gm_status gm_vmap(gm_scope *s, gm_arrays outputs, gm_arrays inputs, gm_array *const *values, const bool *batched,
+                  gm_array **outs, bool *out_batched) {
     walk w;
-    GM_TRY(walk_make(outputs, n_outputs, inputs, n_inputs, WALK_VALUES, &w));
+    GM_TRY(walk_make(outputs.arrays, outputs.count, inputs.arrays, inputs.count, WALK_VALUES, &w));
     int64_t n, *first = walk_slots(&w, &n);
     gm_status status = first ? GM_OK : GM_ENOMEM;
     lane *lanes = status == GM_OK ? memory_zeroed((size_t)(n + 1) * sizeof *lanes) : NULL;
     if (status == GM_OK && !lanes)
         status = GM_ENOMEM;
-    for (int i = 0; i < n_inputs && status == GM_OK; i++)
-        lanes[first[walk_find(&w, inputs[i])]] = (lane){values[i], batched[i]};
+    for (int i = 0; i < inputs.count && status == GM_OK; i++)
+        lanes[first[walk_find(&w, inputs.arrays[i])]] = (lane){values[i], batched[i]};
     for (int64_t i = w.n_inputs; i < w.count && status == GM_OK; i++)
         status = run_again(s, &w, first, lanes, i);
-    for (int k = 0; k < n_outputs && status == GM_OK; k++) {
-        int64_t at = walk_find(&w, outputs[k]);
-        outs[k] = at < 0 ? outputs[k] : lanes[first[at]].value;
+    for (int k = 0; k < outputs.count && status == GM_OK; k++) {
+        int64_t at = walk_find(&w, outputs.arrays[k]);
+        outs[k] = at < 0 ? outputs.arrays[k] : lanes[first[at]].value;
         out_batched[k] = at >= 0 && lanes[first[at]].batched;
     }
     memory_free(first);

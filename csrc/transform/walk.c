@@ -1,6 +1,7 @@
 /* walk.c - ordering the nodes of a trace. Nothing recurses: graphs are deep. */
 #include "transform/walk.h"
 #include <string.h>
+#include "base/grow.h"
 #include "base/memory.h"
 
 typedef struct { gm_array *node; int next; } frame;
@@ -23,10 +24,6 @@ static gm_status grow_table(walk *w) {
     memory_free(w->table);
     w->table = table;
     w->table_size = size;
-    gm_array **nodes = memory_resize(w->nodes, (size_t)size / 2 * sizeof *nodes);
-    if (!nodes)
-        return GM_ENOMEM;
-    w->nodes = nodes;
     for (int64_t i = 0; i < w->count; i++)
         w->table[slot_of(w, w->nodes[i])] = i + 1;
     return GM_OK;
@@ -35,6 +32,7 @@ static gm_status grow_table(walk *w) {
 static gm_status add(walk *w, gm_array *node) {
     if (2 * (w->count + 1) > w->table_size)
         GM_TRY(grow_table(w));
+    GM_TRY(grow_array(&w->nodes, (size_t)w->count, &w->capacity, 1, sizeof *w->nodes));
     w->nodes[w->count] = node;
     w->table[slot_of(w, node)] = w->count + 1;      /* an empty slot's search ends before it looks at nodes[count] */
     w->count++;
@@ -56,15 +54,8 @@ static gm_status order(walk *w, gm_array *const *outputs, int n_outputs, walk_ki
         for (;;) {
             if (next && next != GM_NONE && walk_find(w, next) < 0 &&
                 (kind == WALK_ALL ? !atomic_load(&next->ticket) : next->trace >= oldest)) {
-                if (depth == capacity) {
-                    capacity = capacity ? 2 * capacity : 256;
-                    frame *grown = memory_resize(stack, capacity * sizeof *stack);
-                    if (!grown) {
-                        status = GM_ENOMEM;
-                        break;
-                    }
-                    stack = grown;
-                }
+                if ((status = grow_array(&stack, depth, &capacity, 1, sizeof *stack)) != GM_OK)
+                    break;
                 stack[depth++] = (frame){next, 0};
             }
             if (!depth)

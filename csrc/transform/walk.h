@@ -1,13 +1,14 @@
-/* walk.h - the part of a graph that lies between traced inputs and outputs, in an order fit for transforms. */
+/* walk.h - the subgraph between traced inputs and outputs, in an order fit for transforms. */
 #ifndef GOMLX_TRANSFORM_WALK_H
 #define GOMLX_TRANSFORM_WALK_H
 #include "ops/ops.h"
 
 typedef struct {
     gm_array **nodes;              /* the traced inputs, then the others, inputs before readers; borrowed */
-    int64_t n_inputs;              /* so many of nodes are the traced inputs, each once */
+    int64_t n_inputs;              /* the first of nodes are the traced inputs, each once */
     bool *reached;                 /* depends on one of the inputs, or (WALK_ALL) is not evaluated */
     int64_t count;
+    size_t capacity;               /* of nodes */
     int64_t *table;                /* open addressing: node to index + 1 */
     int64_t table_size;
 } walk;
@@ -21,6 +22,6 @@ gm_status walk_make(gm_array *const *outputs, int n_outputs, gm_array *const *in
                     walk *out);
 void walk_free(walk *w);
 int64_t walk_find(const walk *w, const gm_array *node);      /* -1: not among them */
-/* Where the outputs of each node begin when those of all nodes stand in a row of *n; memory_free. NULL with GM_ENOMEM. */
+/* Where the outputs of each node begin when those of all nodes are one row of *n; memory_free. NULL with GM_ENOMEM. */
 int64_t *walk_slots(const walk *w, int64_t *n);
 #endif

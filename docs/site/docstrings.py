@@ -1,8 +1,10 @@
 """An extension of griffe, which reads docstrings for mkdocstrings: gomlx's are plain text, made for help(). A line
 "name   what it is" becomes an item of a list, and what Markdown would take for markup is escaped."""
+import ast
 import dataclasses
 import inspect
 import re
+import sys
 
 import griffe
 
@@ -41,12 +43,25 @@ def markdown(docstring):
 def fields(kind):
     """The fields of a dataclass as items of a list, with the comments beside or above them in its source."""
     made, above = [], ""
-    for line in inspect.getsource(kind).split("\n"):
+    for line in source_of(kind).split("\n"):
         field = re.match(r"    (\w+): ([^=#]+?)(?: = .*?)?(?:\s+# *(.*))?$", line)
         if field and field[1] in kind.__dataclass_fields__:
             made.append(f"- `{field[1]}: {field[2]}`" + f": {escaped(field[3] or above)}" * bool(field[3] or above))
         above = (above + " " + line.strip(" #")).strip() if line.strip().startswith("#") else ""
     return "\n".join(made)
+
+
+def source_of(kind):
+    """A class's source. Its __module__ is where users import it from, so all of gomlx's modules are asked."""
+    for name, module in sorted(sys.modules.items()):
+        own = name.startswith("gomlx") and vars(module).get(kind.__name__) is kind
+        if own and (path := inspect.getsourcefile(module)):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            for node in ast.parse(text).body:
+                if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                    return ast.get_source_segment(text, node)
+    raise OSError(f"{kind}: no module of gomlx has its source")
 
 
 class PlainDocstrings(griffe.Extension):
@@ -57,5 +72,6 @@ class PlainDocstrings(griffe.Extension):
             return
         kind = getattr(node, "obj", None)
         obj.docstring.value = markdown(obj.docstring.value)
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__name__ != "Sampling":   # that tells its own
+        # that tells its own
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__name__ != "Sampling":
             obj.docstring.value += "\n\n" + fields(kind)

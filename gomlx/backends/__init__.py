@@ -1,10 +1,10 @@
-"""Who runs a model: gomlx's own engine, mlx-lm in a process of its own, or what another package brings.
+"""What runs a model: gomlx's own engine, mlx-lm in a process of its own, or what another package brings.
 
     gomlx.load("path/to/model", backend="mlx_lm", python="/opt/mlx/bin/python")
     gomlx.backends.available()                          # which there are, and why one cannot be used
 
 A backend is an object with a name, why_not() and load(path_or_name, **options). Packages bring theirs as an entry point
-of the group `gomlx.backends`, name and object (or a callable that makes it); it is imported when it is asked for, and
+of the group `gomlx.backends`, name and object (or a callable that makes it); it is imported when it is needed, and
 one that fails is listed with its error.
 """
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gomlx.arguments import name_public
+import gomlx
+from gomlx._base.arguments import name_public
 
 if TYPE_CHECKING:
-    from gomlx.model import Model
+    from gomlx._generation.model import Model
 
 GROUP = "gomlx.backends"
 PREFERENCE = ("native", "mlx_lm")               # of default(); then others by name
@@ -50,12 +51,11 @@ class Native:
         return None
 
     def load(self, path_or_name: str | os.PathLike[str] | None = None, **options: Any) -> Model:
-        from gomlx import loading
-        return loading.load(path_or_name, backend="native", **options)
+        return gomlx.load(path_or_name, backend="native", **options)
 
 
 def bridge():
-    from gomlx.backends.mlx_lm import MlxLm
+    from gomlx.backends.mlx_lm import MlxLm  # few programs use it, and it imports subprocess and selectors
     return MlxLm()
 
 
@@ -64,7 +64,7 @@ _registered: dict[str, Backend] = {}
 
 
 def register(backend: Backend) -> None:
-    """Adds a backend under its name, in front of built-in ones and entry points."""
+    """Adds a backend under its name, before built-in ones and entry points."""
     for member in ("name", "why_not", "load"):
         if not hasattr(backend, member):
             raise TypeError(f"a backend has name, why_not and load; {type(backend).__name__} has no {member}")
@@ -94,11 +94,11 @@ def get(name: str) -> Backend:
         return BUILT_IN[name]()
     found = entry_points().get(name)
     if found is None:
-        raise ValueError(f"there is no backend {name!r}; there are: " + ", ".join(names()))
+        raise ValueError(f"unknown backend {name!r}; expected one of " + ", ".join(names()))
     try:
         made = found.load()
         made = made if hasattr(made, "load") and not isinstance(made, type) else made()
-    except Exception as error:                  # whatever a stranger's package raises when it is imported
+    except Exception as error:                  # a package may raise anything when it is imported
         raise RuntimeError(f"backend {name!r} of {source_of(found)} cannot be imported: {type(error).__name__}: "
                            f"{error}") from error
     return made
@@ -115,14 +115,14 @@ def available() -> list[Status]:
         source = "registered" if name in _registered else "built in" if name in BUILT_IN else source_of(brought[name])
         try:
             missing = get(name).why_not()
-        except Exception as error:              # the same: a row says so, and the others are still listed
+        except Exception as error:              # the error is shown in its row, and the others are still listed
             missing = str(error) or type(error).__name__
         found.append(Status(name, missing is None, missing or "ready", source))
     return found
 
 
 def default() -> Backend:
-    """The backend that GOMLX_BACKEND names, else the first that is available; RuntimeError says what each lacks."""
+    """The backend that GOMLX_BACKEND names, else the first available one; RuntimeError lists what each one lacks."""
     named = os.environ.get(VARIABLE)
     if named:
         return get(named)

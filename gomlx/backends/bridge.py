@@ -1,8 +1,8 @@
-"""The process behind the backend mlx_lm: one model of mlx-lm, driven by lines of JSON.
+"""The process of the backend mlx_lm: one model of mlx-lm, driven by lines of JSON.
 
-Runs under any Python that has mlx-lm and imports nothing of gomlx, unless gomlx is to stand in for mlx. It computes
+Runs under any Python that has mlx-lm and imports nothing of gomlx, unless gomlx is used as mlx. It computes
 only when asked: each {"do": "next"} has exactly one answer, a token or an end. Between the chunks of a prompt it looks
-whether {"do": "stop"} has come. It ends when its standard input does, so it never outlives who started it.
+whether {"do": "stop"} has come. It ends when its standard input does, so it never outlives the process that started it.
 
     -> {"do": "load", "path": ...}                      <- {"loaded": {...}}
     -> {"do": "generate", "prompt": [...], ...}         (no answer)
@@ -11,7 +11,7 @@ whether {"do": "stop"} has come. It ends when its standard input does, so it nev
     -> {"do": "metrics"}                                <- {"metrics": {...}}
     any                                                 <- {"error": ..., "kind": ...}
 
-A request with a number gets it back in its answer, so that one which nobody waits for any more can be told.
+A request with a number gets it back in its answer, so that an answer that comes too late is recognised.
 """
 import json
 import os
@@ -20,7 +20,7 @@ import sys
 
 
 class Lines:
-    """Lines of standard input, read so that one can look whether another has come."""
+    """Lines of standard input, with a check whether another line has come."""
 
     def __init__(self):
         self.data = b""
@@ -97,10 +97,10 @@ class Bridge:
 
 def main(library, home):
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)                               # what libraries print must not stand between the answers
+    os.dup2(2, 1)                               # what libraries print must not come between the answers
     if library == "gomlx":
         sys.path.append(home)
-        import gomlx.mlx
+        import gomlx.mlx  # the other library's Python need not have gomlx
         gomlx.mlx.install()
     lines = Lines()
     bridge = Bridge(lines)
@@ -110,9 +110,9 @@ def main(library, home):
         request = lines.next()
         try:
             answer = commands[request["do"]](request)
-        except Exception as error:              # all of them are the other side's to raise
+        except Exception as error:              # every error is sent to the other side, which raises it
             bridge.steps = None
-            if request["do"] == "generate":     # which has no answer: the next one says it
+            if request["do"] == "generate":     # generate has no answer: that of the next request carries the error
                 bridge.steps = failing(error)
                 continue
             answer = {"error": str(error) or type(error).__name__, "kind": type(error).__name__}
@@ -128,5 +128,5 @@ def failing(error):
 
 
 if __name__ == "__main__":
-    del sys.path[0]                             # this folder, whose mlx_lm.py is another
+    del sys.path[0]                             # this folder, whose mlx_lm.py is not mlx-lm
     main(*sys.argv[1:])

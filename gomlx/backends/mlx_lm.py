@@ -17,17 +17,21 @@ import threading
 import time
 import weakref
 
-from gomlx import _gomlx, abilities, arguments, defaults
-from gomlx.model import Model, draw_seed, options_of
-from gomlx.options import GENERATE
+from gomlx import _gomlx, abilities
+from gomlx._base import arguments
+from gomlx._files import locating
+from gomlx._files.reading import read_json
+from gomlx._generation import chat_formats, defaults
+from gomlx._generation.model import Model, draw_seed, options_of
+from gomlx._generation.options import GENERATE
+from gomlx._generation.sampling import FIELDS, Sampling
+from gomlx._generation.streams import Generation, TokenStream
+from gomlx._generation.tokenizer import Tokenizer
 from gomlx.parsing import TokenReader
-from gomlx.sampling import FIELDS, Sampling
-from gomlx.streams import Generation, TokenStream
-from gomlx.tokenizer import Tokenizer
 
 BRIDGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bridge.py")
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-VARIABLE = "GOMLX_MLX_PYTHON"                   # the interpreter, where none is given
+VARIABLE = "GOMLX_MLX_PYTHON"                   # names the interpreter if none is given
 OLDEST = (0, 21)                                # of mlx-lm: sample_utils and the progress callback as they are now
 LOAD_SECONDS, TOKEN_SECONDS, PROBE_SECONDS, CLOSE_SECONDS = 1800, 600, 30, 2
 PROBE = """
@@ -76,8 +80,7 @@ class MlxLm:
         missing = self.why_not(python, mlx)
         if missing:
             raise RuntimeError(f"the backend mlx_lm is not available: {missing}")
-        from gomlx import loading
-        path = loading.locate(path_or_name)
+        path = locating.locate(path_or_name)
         if not os.path.isdir(path):
             raise ValueError(f"mlx-lm reads folders with config.json and safetensors, not {path!r}; the native backend "
                              "reads GGUF files")
@@ -113,7 +116,7 @@ def brief(error):
 
 
 class Process:
-    """The bridge as a process. One generation at a time holds `turn`; ask() is called by its thread only."""
+    """The bridge as a process. One generation at a time holds `turn`; request() is called by its thread only."""
 
     def __init__(self, python, library, token_timeout):
         self.turn, self.owner = threading.Lock(), None
@@ -136,13 +139,13 @@ class Process:
         except (BrokenPipeError, OSError):
             raise self.death() from None
 
-    def ask(self, timeout=None, **request):
+    def request(self, timeout=None, **fields):
         """The answer to a request; what the other side raised is raised here."""
         self._number += 1
-        self.send(**request, number=self._number)
+        self.send(**fields, number=self._number)
         until = time.monotonic() + (self._timeout if timeout is None else timeout)
-        while (answer := self.receive(until, request["do"])).get("number") != self._number:
-            pass                                # to a request whose caller was interrupted
+        while (answer := self.receive(until, fields["do"])).get("number") != self._number:
+            pass                                # the answer to a request whose caller was interrupted
         if "error" in answer:
             kind = KINDS.get(answer["kind"])
             raise kind(f"mlx_lm: {answer['error']}") if kind else \
@@ -175,7 +178,7 @@ class Process:
         return answer
 
     def death(self):
-        """The error of a process that is gone."""
+        """The error for a process that has ended."""
         try:
             status = self._process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -214,15 +217,15 @@ def end(process, errors):
 
 
 class BridgeStream:
-    """What gomlx.streams.TokenStream drives: next tokens with their text, cancel, close, stats, no profile."""
+    """What gomlx.TokenStream drives: next tokens with their text, cancel, close, stats, no profile."""
 
     def __init__(self, process, tokenizer, prompt, context, max_tokens, stop_ids, stop_texts, sampling):
-        self._closed = True                     # until it is open
+        self._closed = True                     # until the stream is open
         self._guard = threading.Lock()          # a stop that is sent late must not end the next stream
         self._process, self._context = process, context
         self._stop_ids, self._stop_texts = frozenset(stop_ids), stop_texts
         self._text = tokenizer.stream(skip_special_tokens=True)
-        for token_id in prompt[-4:]:            # the text goes on from the prompt's
+        for token_id in prompt[-4:]:            # the answer's text follows the prompt's
             self._text.push(token_id)
         self._held = ""
         self._max_tokens = max_tokens
@@ -248,7 +251,7 @@ class BridgeStream:
             return self._end("cancelled" if self._cancelled else "length")
         start = time.perf_counter()
         try:
-            answer = self._process.ask(do="next")
+            answer = self._process.request(do="next")
         except BaseException:
             self.close()
             raise
@@ -282,7 +285,7 @@ class BridgeStream:
         return _gomlx.Token((-1, text, float("nan"), "stop" if stopped else finish, ()))
 
     def _release(self, text, finish):
-        """(the text that is clear, whether a stop text came): what may become one is held back until the end."""
+        """(the text that is clear, whether a stop text came): text that may become one is held back until the end."""
         self._held += text
         found = [(self._held.find(stop), i) for i, stop in enumerate(self._stop_texts) if stop in self._held]
         if found:
@@ -316,7 +319,7 @@ class BridgeStream:
         try:
             self._process.send(do="stop")
         except (ValueError, _gomlx.Error):
-            pass                                # the process is gone already: who asks it next is told
+            pass                                # the process has ended already; the next request says so
 
     def stats(self):
         return self._stats
@@ -330,10 +333,9 @@ class BridgeModel(Model):
     NotImplementedError."""
 
     def __init__(self, path, python, library, load_timeout, token_timeout):
-        from gomlx.loading import describe, read_json
         self.tokenizer = Tokenizer.from_file(path)
         config, generation = (read_json(os.path.join(path, name)) for name in ("config.json", "generation_config.json"))
-        describe(self.tokenizer, config)
+        chat_formats.configure(self.tokenizer, config)
         found = defaults.sampling_from_config(generation, os.path.join(path, "generation_config.json"))
         own = {name: value for name, value in found.items() if name in APPLIED}
         self.sampling = Sampling(**own)
@@ -343,7 +345,7 @@ class BridgeModel(Model):
         self._context = text.get("max_position_embeddings") or 1 << 30
         self._process = Process(python, library, token_timeout)
         try:
-            loaded = self._process.ask(load_timeout, do="load", path=path)["loaded"]
+            loaded = self._process.request(load_timeout, do="load", path=path)["loaded"]
         except BaseException:
             self._process.close()
             raise
@@ -364,7 +366,8 @@ class BridgeModel(Model):
         made = options_of(options, changes)
         chosen = made.sampling_of(self.sampling)
         others = [name for name in made.given() if name not in TAKEN and name not in FIELDS] + (["n"] if n != 1 else [])
-        others += [name for name in FIELDS if name not in APPLIED and getattr(chosen, name) != getattr(Sampling(), name)]
+        others += [name for name in FIELDS if name not in APPLIED
+                   and getattr(chosen, name) != getattr(Sampling(), name)]
         if others:
             raise NotImplementedError(f"the backend mlx_lm has no {', '.join(sorted(others))}: use the native backend")
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else [int(one) for one in prompt]
@@ -395,9 +398,9 @@ class BridgeModel(Model):
     def metrics(self) -> dict:
         """Peak and active memory of the process, in bytes. Waits for a generation that runs in another thread."""
         if self._process.owner == threading.get_ident():
-            return self._process.ask(do="metrics")["metrics"]
+            return self._process.request(do="metrics")["metrics"]
         with self._process.turn:
-            return self._process.ask(do="metrics")["metrics"]
+            return self._process.request(do="metrics")["metrics"]
 
     @property
     def _engine(self):

@@ -1,4 +1,4 @@
-"""The command gomlx. Standard output carries only what was asked for; everything else goes to standard error.
+"""The command gomlx. Standard output carries only the result; everything else goes to standard error.
 
 To add a command: a function `run(args)` that returns the exit status, in the file of its group (or a new one, listed in
 GROUPS), and in that file's add() a line
@@ -7,7 +7,7 @@ GROUPS), and in that file's add() a line
                         examples=["gomlx name file.txt"])
     made.add_argument("file", metavar="FILE")
 
-Rules: options that several commands have stand in options.py, once, and mean the same everywhere (-m, --json,
+Rules: options that several commands have are in options.py, once, and mean the same everywhere (-m, --json,
 --backend, -n, ...); a text argument `-` reads standard input; --json prints one object (or one a line where results
 come one by one) and nothing else; long work shows bars.reporting; errors are raised, and become one line and status 1
 here.
@@ -20,7 +20,7 @@ import signal
 import sys
 
 import gomlx
-from gomlx import arguments
+from gomlx._base import arguments
 from gomlx.cli import conversion, generation, inspection, machine, manual, many, models, speed, tokens
 from gomlx.cli.output import say, warnings_said
 
@@ -49,7 +49,7 @@ class Commands:
 def parser():
     top = argparse.ArgumentParser(prog="gomlx", description="Runs open language models on this machine's CPUs.")
     top.add_argument("--version", action="version", version="gomlx " + gomlx.__version__)
-    top.set_defaults(run=manual.show, command=[], parser=top)
+    top.set_defaults(run=manual.show, command=[], parser=top, top=top)
     commands = Commands(top.add_subparsers(metavar="COMMAND"))
     for group in GROUPS:
         group.add(commands)
@@ -77,24 +77,24 @@ def main(argv=None):
             let_go(stream)
 
 
-# Options of other programs: what does the same here.
+# Options of other programs, and what does the same here.
 ELSEWHERE = {"-c": "--context", "--ctx-size": "--context", "--do-sample": "--temperature"} | dict.fromkeys(
     ("-p", "--prompt"), "the text by itself")
 
 
 def parsed(argv):
-    """The arguments; wrong usage ends the program, and tells of an option that may have been meant."""
+    """The parsed arguments; wrong usage ends the program, naming an option that may have been meant."""
     top = parser()
     args, rest = top.parse_known_args(argv)
     wrong = next((one.partition("=")[0] for one in rest if one.startswith("-") and one != "-"), None)
     if wrong is None and rest:
-        refuse(args, "there is no argument after these: " + " ".join(rest))
+        refuse(args, "unexpected arguments: " + " ".join(rest))
     if wrong is not None:
         options = [one for action in args.parser._actions for one in action.option_strings]
         known = [one[2:].replace("-", "_") for one in options if one.startswith("--")]
         near = re.search(r"'(\w+)'\?$", arguments.hint(wrong.lstrip("-").replace("-", "_"), known))
         meant = ELSEWHERE.get(wrong) or ("--" + near[1].replace("_", "-") if near else None)
-        refuse(args, f"there is no option {wrong}" + (f". Did you mean {meant}?" if meant else ""))
+        refuse(args, f"unknown option {wrong}" + (f". Did you mean {meant}?" if meant else ""))
     return args
 
 
@@ -133,8 +133,7 @@ def ended_by_signals():
 
 
 def let_go(stream):
-    """What is left in the buffer of a stream that cannot be written has nowhere to go; Python would complain about it at
-    exit."""
+    """Flushes a stream. One that is broken is pointed at /dev/null, so that Python does not report it at exit."""
     try:
         stream.flush()
     except OSError:

@@ -3,7 +3,7 @@ import gomlx
 from gomlx.cli import options
 from gomlx.cli.output import print_json, say, size
 
-# Those of gomlx.conversion, which is not imported for the sake of other commands.
+# Those of gomlx._conversion.convert, which is not imported for the sake of other commands.
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k",
          "mxfp4", "q4_k", "q5_k", "mlx-2", "mlx-3", "mlx-4", "mlx-5", "mlx-6", "mlx-8", "mxfp8", "nvfp4")
 
@@ -11,7 +11,8 @@ TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k_s",
 def add(commands):
     made = commands.add("convert", convert, "Write a model in another container, or with its weights in another form.",
                         options.json,
-                        examples=["gomlx convert path/to/model model.gguf -q q4_k_m", "gomlx convert model.gguf folder -q mlx-4",
+                        examples=["gomlx convert path/to/model model.gguf -q q4_k_m",
+                                  "gomlx convert model.gguf folder -q mlx-4",
                                   "gomlx convert fable fable-f16.gguf -q f16 --overwrite"])
     made.add_argument("source", help="a folder, a .gguf file, or a name of the Hugging Face hub")
     made.add_argument("destination", help="a file that ends in .gguf, or a folder")

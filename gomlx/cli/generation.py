@@ -14,7 +14,7 @@ def add(commands):
                                   'gomlx generate -m org/name:Q4_K_M "The answer is" -t 0 --stop .',
                                   "cat prompt.txt | gomlx generate - --json"])
     made.add_argument("text", help="the text to continue; - reads standard input")
-    made.add_argument("--samples", type=int, default=1, metavar="N", help="so many continuations of the text, which is "
+    made.add_argument("--samples", type=int, default=1, metavar="N", help="continuations of the text, which is "
                       "computed once")
     made = commands.add("chat", chat, "Answer once, or talk when no text is given.", options.model, options.sampling,
                         options.json,
@@ -24,9 +24,9 @@ def add(commands):
     made.add_argument("--system", metavar="TEXT", help="the system message")
     made.add_argument("--think", action="store_true", default=None, help="reason before answering, where the model can")
     made.add_argument("--no-think", action="store_false", dest="think", help="answer at once")
-    made.add_argument("--thinking-budget", type=int, metavar="N", help="end the reasoning after so many tokens")
-    made.add_argument("--show-reasoning", action="store_true", help="print reasoning also where standard output is no "
-                      "terminal")
+    made.add_argument("--thinking-budget", type=int, metavar="N", help="end the reasoning after this many tokens")
+    made.add_argument("--show-reasoning", action="store_true", help="print reasoning also where standard output is "
+                      "not a terminal")
     made.add_argument("--tools", metavar="FILE", help="a JSON list of the tools that the model may call")
     made.add_argument("--chat-format", metavar="NAME", help="a built-in format instead of the model's template")
 
@@ -41,7 +41,7 @@ def generate(args):
 
 
 def samples(args):
-    """Each continuation when all are done, or as JSON when it is."""
+    """Prints the continuations when all have ended, or as JSON each one as soon as it has."""
     with options.load(args) as model, \
             model.generate(options.read_text(args.text), n=args.samples, **options.sampling_of(args)) as stream:
         for index, token in stream:

@@ -1,4 +1,4 @@
-"""inspect: what a model computes on its way, as statistics, JSON, or arrays in a file, and how exact it is."""
+"""inspect: what a model computes before its logits, as statistics, JSON, or arrays in a file, and how exact it is."""
 import gomlx
 from gomlx import _gomlx as mx
 from gomlx.cli import options
@@ -15,11 +15,12 @@ def add(commands):
                       "'layers.*.residual' (the default), logits; may be given several times")
     made.add_argument("--names", action="store_true", help="list the names of all activations and their shapes")
     made.add_argument("--npz", metavar="FILE", help="write the arrays to a file that NumPy reads")
-    made.add_argument("--lens", action="store_true", help="the likeliest tokens of each layer's residual stream at each "
+    made.add_argument("--lens", action="store_true", help="the likeliest tokens of each layer's residual stream at "
+                                                          "each "
                       "position")
     made.add_argument("--validate", action="store_true", help="how far activations and logits are from the exact path: "
                       "float32 activations and cache over the same weights")
-    made.add_argument("--top", type=int, default=5, metavar="K", help="tokens at each place of the lens (default: 5)")
+    made.add_argument("--top", type=int, default=5, metavar="K", help="tokens at each position (default: 5)")
 
 
 def inspect(args):
@@ -45,7 +46,7 @@ def show_lens(model, text, args):
     lens = model.logit_lens(text, args.top)
     if args.json:
         print_json({"ids": lens.ids, "texts": lens.texts,
-                    "layers": [[[one._asdict() for one in place] for place in layer] for layer in lens.layers]})
+                    "layers": [[[one._asdict() for one in position] for position in layer] for layer in lens.layers]})
         return
     for at, said in enumerate(lens.texts):
         print(f"{at}: after {said!r}")
@@ -61,15 +62,14 @@ def show_validation(model, text, args):
         return
     show_rows(["name", "relative rms"], [[name, f"{value:.3g}"] for name, value in found.differences.items()])
     print(f"logits of the last token: at most {found.max_difference:.3g} apart; mean KL {found.kl:.3g} nats; "
-          f"the same next token in {found.top_1:.1%} of places")
+          f"the same next token in {found.top_1:.1%} of positions")
 
 
 def show_activations(model, text, args):
     found = model.inspect(text, args.want or "layers.*.residual")
     if args.npz:
-        from gomlx.io import savez
         file = args.npz if args.npz.endswith(".npz") else args.npz + ".npz"
-        savez(file, **found)
+        gomlx.core.savez(file, **found)
         say(f"{len(found)} arrays in {file}")
         return
     if args.json:

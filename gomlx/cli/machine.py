@@ -1,6 +1,7 @@
 """This machine and this shell: doctor, backends, completion."""
 import dataclasses
 
+import gomlx
 from gomlx.cli import options
 from gomlx.cli.output import coloured, print_json, show_rows, show_table
 
@@ -8,8 +9,8 @@ from gomlx.cli.output import coloured, print_json, show_rows, show_table
 def add(commands):
     commands.add("doctor", doctor, "Show what was found on this machine, what was chosen, and why.", options.json,
                  examples=["gomlx doctor", "gomlx doctor --json"])
-    commands.add("backends", backends, "List who can run models here, and what the others lack.", options.json,
-                 examples=["gomlx backends"])
+    commands.add("backends", backends, "List the backends that can run models here, and what the others lack.",
+                 options.json, examples=["gomlx backends"])
     made = commands.add("completion", completion, "Print what makes a shell complete gomlx's commands and options.",
                         examples=['eval "$(gomlx completion bash)"', 'eval "$(gomlx completion zsh)"',
                                   "gomlx completion fish > ~/.config/fish/completions/gomlx.fish"])
@@ -17,7 +18,7 @@ def add(commands):
 
 
 def doctor(args):
-    from gomlx.doctor import report
+    from gomlx._tools.doctor import report  # other commands begin without it
     found = report()
     if args.json:
         print_json(found)
@@ -27,10 +28,9 @@ def doctor(args):
 
 
 def backends(args):
-    from gomlx import backends as registry
-    found = registry.available()
+    found = gomlx.backends.available()
     if args.json:
-        print_json({"default": registry.default().name, "backends": [dataclasses.asdict(one) for one in found]})
+        print_json({"default": gomlx.backends.default().name, "backends": [dataclasses.asdict(one) for one in found]})
         return 0
     show_rows(["NAME", "AVAILABLE", "FROM", "WHY"],
               [(one.name, "yes" if one.available else "no", one.source, coloured(one.why, "dim")) for one in found])
@@ -38,6 +38,6 @@ def backends(args):
 
 
 def completion(args):
-    from gomlx.cli import complete, parser
-    print(complete.script(args.shell, parser()), end="")
+    from gomlx.cli import complete  # other commands begin without it
+    print(complete.script(args.shell, args.top), end="")
     return 0

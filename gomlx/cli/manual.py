@@ -5,7 +5,8 @@ import textwrap
 
 from gomlx.cli.output import coloured
 
-STATUS = ("0 when all went well; 1 after an error, which is one line on standard error; 2 for wrong usage; 128 and the signal's "
+STATUS = ("0 when all went well; 1 after an error, which is one line on standard error; 2 for wrong usage; 128 and the "
+          "signal's "
           "number when interrupted.")
 
 
@@ -16,18 +17,16 @@ def add(commands):
 
 
 def show(args):
-    from gomlx.cli import parser
-    top = parser()
-    found = top
+    found = args.top
     for i, word in enumerate(args.command):
         below = actions_of(found)
         if word not in below:
             above, whole = " ".join(args.command[:i]), " ".join(args.command[:i + 1])
             if not below:
-                raise ValueError(f"there is no command {whole!r}: {above!r} has no actions")
-            raise ValueError(f"there is no command {whole!r}; there are: {', '.join(below)}")
+                raise ValueError(f"unknown command {whole!r}: {above!r} has no actions")
+            raise ValueError(f"unknown command {whole!r}; expected one of {', '.join(below)}")
         found = below[word]
-    print(overview(top) if found is top else page(found))
+    print(overview(found) if found is args.top else page(found))
     return 0
 
 
@@ -73,11 +72,13 @@ def page(command):
 def given(action):
     """An argument as a synopsis has it."""
     name = named(action)
-    return {"?": f"[{name}]", "*": f"[{name}]...", "+": f"{name}...", argparse.PARSER: f"[{name}]"}.get(action.nargs, name)
+    return {"?": f"[{name}]", "*": f"[{name}]...", "+": f"{name}...", argparse.PARSER: f"[{name}]"}.get(action.nargs,
+                                                                                                        name)
 
 
 def named(action):
-    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper())
+    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices
+                               else action.dest.upper())
     return " ".join(value) if isinstance(value, tuple) else value
 
 
@@ -92,7 +93,8 @@ def row(action):
 
 def wrapped(text, indent=4):
     width = max(40, min(100, shutil.get_terminal_size((100, 24)).columns))
-    return textwrap.fill(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent, break_on_hyphens=False)
+    return textwrap.fill(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent,
+                         break_on_hyphens=False)
 
 
 def uncapped(text):

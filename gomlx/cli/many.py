@@ -1,9 +1,9 @@
-"""batch, classify, score and embed: what is done with many texts at once."""
+"""batch, classify, score and embed: commands for many texts at once."""
 import json
 import os
 import sys
 
-from gomlx import bars
+from gomlx._base import bars
 from gomlx.cli import options
 from gomlx.cli.output import coloured, json_line, print_json, result_json, say
 
@@ -14,14 +14,18 @@ def add(commands):
                         examples=["gomlx batch prompts.jsonl -n 50 -o answers.jsonl",
                                   "gomlx batch prompts.jsonl -n 50 -o answers.jsonl --resume",
                                   "echo '{\"prompt\": \"Once\"}' | gomlx batch - --json"])
-    made.add_argument("file", metavar="FILE.jsonl", help='lines such as {"prompt": "Once"} or {"messages": [...]}, with '
+    made.add_argument("file", metavar="FILE.jsonl",
+                      help='lines such as {"prompt": "Once"} or {"messages": [...]}, with '
                       'options of their own ("max_tokens", "seed", ...) and an "id"; - reads standard input')
     made.add_argument("--batch", type=int, default=16, metavar="N", help="sequences at once (default: 16)")
-    made.add_argument("-o", "--output", metavar="OUT.jsonl", help="write the results there as JSON lines, each as its prompt "
+    made.add_argument("-o", "--output", metavar="OUT.jsonl", help="write the results there as JSON lines, each as its "
+                                                                  "prompt "
                       "ends")
-    made.add_argument("--resume", action="store_true", help="go on with OUT.jsonl after an interruption: prompts whose row is "
+    made.add_argument("--resume", action="store_true", help="go on with OUT.jsonl after an interruption: prompts whose "
+                                                            "row is "
                       "there are not computed again")
-    made.add_argument("--keep-going", action="store_true", help="a line that is not a prompt becomes a row with an error")
+    made.add_argument("--keep-going", action="store_true", help="a line that is not a prompt becomes a row with an "
+                                                                "error")
     made = commands.add("classify", classify, "Show what comes next after each line, or which label fits.",
                         options.model, options.json,
                         examples=["gomlx classify reviews.txt --label ' good' --label ' bad'"])
@@ -38,8 +42,8 @@ def add(commands):
 
 
 def batch(args):
-    """What comes of each prompt as it ends, with its line's number and id; 1 when any failed, now or in the rows that were
-    there, or was not finished in time."""
+    """Prints the result of each prompt as it ends, with its line's number and id; 1 when any failed, now or in the rows
+    that were there, or was not finished in time."""
     lines, bad = read_prompts(args)
     rows = Rows(args)
     numbers = {number: name for number, (name, _) in lines} | dict.fromkeys(bad)
@@ -60,7 +64,8 @@ def generate_rows(args, lines, rows):
         common = options.sampling_of(args)
         timeout = common.pop("timeout", None)
         own_timeouts = ["timeout" in asked for _, (_, asked) in lines]
-        stream = model.generate_batch([asked.pop("messages" if "messages" in asked else "prompt") for _, (_, asked) in lines],
+        stream = model.generate_batch([asked.pop("messages" if "messages" in asked else "prompt") for _,
+                                       (_, asked) in lines],
                                       options=[asked for _, (_, asked) in lines], batch_size=args.batch,
                                       timeout=timeout, **common)
         shown, late = [False] * len(lines), []
@@ -71,10 +76,10 @@ def generate_rows(args, lines, rows):
             result = stream.ended(index)
             if rows.path is not None and result.finish_reason == "timeout" and not own_timeouts[index]:
                 late.append(number)
-                return                          # --resume shall compute it
+                return                          # left out, so that --resume computes it
             rows.add(number, name, result_json(result))
 
-        aside = rows.path is not None or not sys.stdout.isatty()        # a bar would stand between the rows
+        aside = rows.path is not None or not sys.stdout.isatty()        # a bar would come between the rows
         with stream, bars.reporting(aside, "generating", len(lines)) as report:
             for index, token in stream:
                 if token.finish_reason is not None:
@@ -93,8 +98,8 @@ def generate_rows(args, lines, rows):
 
 
 def read_prompts(args):
-    """([(number, (id, options))], {number: error}) of the file's lines. Without --keep-going the first line that is no
-    prompt is an error before anything is computed."""
+    """([(number, (id, options))], {number: error}) of the file's lines. Without --keep-going the first line that is not
+    a prompt is an error before anything is computed."""
     lines, bad = [], {}
     for number, line in options.read_lines(args.file):
         try:
@@ -110,8 +115,9 @@ BEGINNING = b'{"line": '         # of every row
 
 
 class Rows:
-    """Where batch's rows go: text or JSON to standard output, or JSON lines into a file, each written whole at once. done:
-    {number: id} of the rows that the file had, failed the numbers of those with an error; a last line that a killed batch did not finish is cut off."""
+    """Where batch's rows go: text or JSON to standard output, or JSON lines into a file, each written whole at once.
+    done: {number: id} of the rows that the file had, failed the numbers of those with an error; a last line that a
+    killed batch did not finish is cut off."""
 
     def __init__(self, args):
         self.path, self._json, self._prompts = args.output, args.json, args.file
@@ -140,11 +146,12 @@ class Rows:
                 raise ValueError(f"{self.path}, line {i}: no row of a batch") from None
 
     def has(self, number, names):
-        """Whether a row is there already; ValueError where the file is of other prompts than these. names: {number: id}."""
+        """Whether the file has a row already; ValueError if the file is of other prompts. names: {number: id}."""
         strange = [one for one, name in self.done.items()
                    if one not in names or names[one] != name and not (name is None and one in self.failed)]
         if strange:
-            raise ValueError(f"{self.path}: its row of line {strange[0]} has id {self.done[strange[0]]!r}, which {self._prompts} "
+            raise ValueError(f"{self.path}: its row of line {strange[0]} has id {self.done[strange[0]]!r}, which "
+                             f"{self._prompts} "
                              "has not there: it is another file's")
         return number in self.done
 

@@ -5,7 +5,8 @@ import os
 import re
 
 import gomlx
-from gomlx import bars, headers, loading, memory_plan
+from gomlx._base import bars
+from gomlx._files import headers, hub, locating, memory_plan
 from gomlx.cli import options
 from gomlx.cli.output import print_json, say, show_rows, show_table, size
 
@@ -18,7 +19,8 @@ def add(commands):
                  examples=["gomlx info", "gomlx info -m model.gguf --json"])
     made = commands.add("plan", plan, "Show what memory a model takes, before it is loaded; status 1 when it does not "
                         "fit.", options.source, options.json,
-                        examples=["gomlx plan -m path/to/model --context 32768", "gomlx plan -m org/name:Q4_K_M --budget 8GB --batch 4"])
+                        examples=["gomlx plan -m path/to/model --context 32768",
+                                  "gomlx plan -m org/name:Q4_K_M --budget 8GB --batch 4"])
     made.add_argument("--context", type=int, metavar="N", help="tokens of a sequence (default: what fits)")
     made.add_argument("--kv-dtype", choices=tuple(memory_plan.KV_BYTES), help="of the KV cache")
     made.add_argument("--dtype", choices=memory_plan.FLOATS, help="of weights that are not quantised")
@@ -34,9 +36,12 @@ def add(commands):
     for name, run, help_text, takes, examples in (
             ("rm", models_remove, "Remove models from the cache.", {"nargs": "+", "help": "as gomlx models lists them"},
              ["gomlx models rm org/name"]),
-            ("verify", models_verify, "Read models whole and say what is damaged or missing; status 1 when something is.",
-             {"nargs": "*", "help": "as gomlx models lists them, or a folder or a .gguf file, whose headers and lengths alone can "
-              "be verified (default: all that are cached)"}, ["gomlx models verify", "gomlx models verify org/name model.gguf"])):
+            ("verify", models_verify, "Read models whole and say what is damaged or missing; status 1 when something "
+                                      "is.",
+             {"nargs": "*", "help": "as gomlx models lists them, or a folder or a .gguf file, whose headers and "
+                                    "lengths alone can "
+              "be verified (default: all that are cached)"}, ["gomlx models verify",
+                                                              "gomlx models verify org/name model.gguf"])):
         action = actions.add_parser(name, help=help_text, description=help_text)
         action.add_argument("names", metavar="NAME", **takes)
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
@@ -64,7 +69,7 @@ def info(args):
 
 def plan(args):
     if args.model is None:
-        say(f"using {loading.PACKAGED}, the model in the package")
+        say(f"using {locating.PACKAGED}, the model in the package")
     made = gomlx.plan_memory(args.model, context=args.context, kv_dtype=args.kv_dtype, dtype=args.dtype,
                              batch=args.batch, budget=args.budget)
     values = dataclasses.asdict(made)
@@ -99,9 +104,8 @@ def weights(one):
 
 
 def models(args):
-    from gomlx import hub
-    packaged = {"name": loading.PACKAGED, "bytes": os.path.getsize(loading.PACKAGED_FILE),
-                "path": loading.PACKAGED_FILE, "gguf": [os.path.basename(loading.PACKAGED_FILE)]}
+    packaged = {"name": locating.PACKAGED, "bytes": os.path.getsize(locating.PACKAGED_FILE),
+                "path": locating.PACKAGED_FILE, "gguf": [os.path.basename(locating.PACKAGED_FILE)]}
     found, corrupted = [packaged, *hub.cached()], hub.corrupted()
     if args.json:
         print_json({"models": found, "corrupted": corrupted})
@@ -119,7 +123,6 @@ def models(args):
 
 
 def models_remove(args):
-    from gomlx import hub
     freed, failed = {}, {}
     for name in args.names:
         try:
@@ -139,10 +142,9 @@ WRONG = ("damaged", "corrupted", "empty", "not found")
 
 
 def models_verify(args):
-    from gomlx import hub
     corrupted = {} if args.names and all(map(os.path.exists, args.names)) else hub.corrupted()
-    names = args.names or sorted({loading.PACKAGED, *(one["name"] for one in hub.cached()), *corrupted},
-                                 key=lambda one: (one != loading.PACKAGED, one))
+    names = args.names or sorted({locating.PACKAGED, *(one["name"] for one in hub.cached()), *corrupted},
+                                 key=lambda one: (one != locating.PACKAGED, one))
     found = [verified(name, corrupted) for name in names]
     if args.json:
         print_json({"models": found})
@@ -159,10 +161,9 @@ def models_verify(args):
 
 def verified(name, corrupted):
     """{"name", "state", "checked": "hashes" or "headers", "problems": {file: what is wrong with it}, "unchecked":
-    [files without a hash]}. A cached model's files are compared with their hashes; of others the headers are read, which
-    say how long the files must be."""
-    from gomlx import hub
-    if name == loading.PACKAGED or os.path.exists(name):
+    [files without a hash]}. A cached model's files are compared with their hashes; of others the headers are read,
+    which say how long the files must be."""
+    if name == locating.PACKAGED or os.path.exists(name):
         return verified_headers(name)
     one = {"name": name, "state": "good", "checked": "hashes", "problems": {}, "unchecked": []}
     try:
@@ -184,7 +185,7 @@ def verified(name, corrupted):
 def verified_headers(name):
     path, problems = name, {}
     try:
-        path = loading.locate(name)
+        path = locating.locate(name)
         headers.read(path)
     except (gomlx.Error, OSError, ValueError) as error:
         problems = {os.path.basename(path): " ".join(str(error).split())}

@@ -6,7 +6,7 @@ import json as json_module
 import sys
 
 import gomlx
-from gomlx import loading
+from gomlx._files import locating
 from gomlx.cli.output import say
 
 
@@ -21,7 +21,7 @@ def json():
 
 
 def source():
-    """Which model."""
+    """Options that say which model."""
     made = group()
     made.add_argument("-m", "--model", metavar="MODEL", help="a folder, a .gguf file, or a name of the Hugging Face "
                       "hub: org/name, org/name:Q4_K_M (default: fable, the model in the package)")
@@ -29,9 +29,9 @@ def source():
 
 
 def model():
-    """Which model, and how it is loaded."""
+    """Options that say which model, and how it is loaded."""
     made = source()
-    made.add_argument("--backend", metavar="NAME", help="who runs it (default: native; `gomlx backends` lists them)")
+    made.add_argument("--backend", metavar="NAME", help="what runs it (default: native; `gomlx backends` lists them)")
     made.add_argument("--python", metavar="PATH", help="the interpreter of the backend mlx_lm")
     made.add_argument("--threads", type=int, metavar="N", help="(default: what `gomlx doctor` shows)")
     made.add_argument("--context", type=int, metavar="N", help="tokens of context to hold (default: the model's own)")
@@ -41,17 +41,18 @@ def model():
                       help="of products: int8 with quantised weights (not mxfp8), bfloat16 with weights in it; "
                            "float32 is exact")
     made.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="of weights that are not quantised")
-    made.add_argument("--fits", choices=("error", "warn", "ignore"), default="warn", help="what to do where the memory plan "
+    made.add_argument("--fits", choices=("error", "warn", "ignore"), default="warn",
+                      help="what to do where the memory plan "
                       "says that it does not fit (default: warn)")
     made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
     return made
 
 
 def sampling():
-    """What ends a text, and how tokens are drawn."""
+    """Options that say what ends a text, and how tokens are drawn."""
     made = group()
-    made.add_argument("-n", "--max-tokens", type=int, metavar="N", help="end after so many tokens")
-    made.add_argument("--min-tokens", type=int, default=0, metavar="N", help="do not stop by itself before so many")
+    made.add_argument("-n", "--max-tokens", type=int, metavar="N", help="end after this many tokens")
+    made.add_argument("--min-tokens", type=int, default=0, metavar="N", help="do not stop by itself before this many")
     made.add_argument("--seed", type=int, metavar="N", help="of the draws (default: a new one, shown at the end)")
     made.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be given several times")
     made.add_argument("--stop-id", action="append", type=int, default=[], metavar="ID",
@@ -59,7 +60,7 @@ def sampling():
     made.add_argument("--ignore-eos", action="store_true", help="go on after the model's own stop tokens")
     made.add_argument("--timeout", type=float, metavar="SECONDS", help="end after so long")
     made.add_argument("--top-logprobs", type=int, default=0, metavar="K",
-                      help="with --json, the K likeliest tokens at each place")
+                      help="with --json, the K likeliest tokens at each position")
     made.add_argument("--profile", action="store_true", help="count and time what the engine does")
     add_sampling_flags(made.add_argument_group("sampling", "what is not given is the model's own"))
     return made
@@ -74,7 +75,7 @@ def bias(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS") from None
 
 
-# Fields of Sampling that are several things: the flag of one of them, and how it is read.
+# Fields of Sampling that hold several values: the flag for one of them, and how it is read.
 SEVERAL = {"dry_sequence_breakers": ("--dry-sequence-breaker", str), "bad_words": ("--bad-word", str),
            "suppress_tokens": ("--suppress-token", int), "logit_bias": ("--logit-bias", bias)}
 
@@ -96,7 +97,7 @@ def add_sampling_flags(group):
 
 
 def sampling_fields(args):
-    """Of each field of Sampling what was given, or None."""
+    """The given value of each field of Sampling, or None."""
     changes = {one.name: getattr(args, one.name) for one in dataclasses.fields(gomlx.Sampling)}
     if changes["samplers"] and "," in changes["samplers"]:
         changes["samplers"] = changes["samplers"].split(",")
@@ -114,9 +115,9 @@ def sampling_of(args):
 
 
 def load(args):
-    """The model of options.model."""
+    """Loads the model that options.model names."""
     if args.model is None:
-        say(f"using {loading.PACKAGED}, the model in the package")
+        say(f"using {locating.PACKAGED}, the model in the package")
     others = {"python": args.python} if args.python is not None else {}
     return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy, dtype=args.dtype,
                       kv_dtype=args.kv_dtype, activations=args.activations, threads=args.threads, backend=args.backend,
@@ -125,9 +126,8 @@ def load(args):
 
 def read_lines(path):
     """(number, line) of the lines that are not empty; - is standard input."""
-    with contextlib.nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
-        with decoding(path):
-            yield from ((i, line) for i, line in enumerate(file, 1) if line.strip())
+    with contextlib.nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file, decoding(path):
+        yield from ((i, line) for i, line in enumerate(file, 1) if line.strip())
 
 
 def read_text(text):
@@ -140,11 +140,12 @@ def read_text(text):
 
 @contextlib.contextmanager
 def decoding(path):
-    """Says of bytes that are not text where they come from."""
+    """Names the source of bytes that are not UTF-8 in their error."""
     try:
         yield
     except UnicodeDecodeError as error:
-        raise ValueError(f"{'standard input' if path == '-' else path}: not {error.encoding} text: {error.reason}, byte "
+        raise ValueError(f"{'standard input' if path == '-' else path}: not {error.encoding} text: {error.reason}, "
+                         f"byte "
                          f"{error.object[error.start]:#04x}") from None
 
 

@@ -15,13 +15,13 @@ def say(text):
 
 
 def tell(text):
-    """To standard error; no work fails because nobody hears of it."""
+    """To standard error; no work fails because a message cannot be written."""
     with contextlib.suppress(OSError):
         print(text, end="", file=sys.stderr, flush=True)
 
 
 class Said(logging.Handler):
-    """Says what the library has to warn of."""
+    """Prints what the library logs as a warning."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -46,14 +46,14 @@ def wants_colour():
 
 
 def coloured(text, *names):
-    """The text in colours, where they are wanted."""
+    """The text in colours, if standard output wants them."""
     if not text or not wants_colour():
         return text
     return f"\033[{';'.join(CODES[one] for one in names)}m{text}\033[0m"
 
 
 def json_line(value, ascii_only=True):
-    """JSON as RFC 8259 has it: what is not finite becomes null."""
+    """JSON by RFC 8259: numbers that are not finite become null."""
     try:
         return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
     except ValueError:
@@ -74,7 +74,7 @@ def finite(value):
 
 
 def result_json(result):
-    """A Result as JSON has it: its error as text."""
+    """A Result as a dict for JSON, with its error as text."""
     made = dataclasses.asdict(dataclasses.replace(result, error=None))
     return made | {"error": f"{type(result.error).__name__}: {result.error}" if result.error is not None else None}
 
@@ -96,7 +96,7 @@ def show_table(values, indent=""):
 
 
 def show_rows(titles, rows):
-    """Rows of texts under titles, in columns as wide as they must be; the last one as long as it is."""
+    """Rows of texts under titles, in columns as wide as their texts; the last one is not padded."""
     lines = [titles, *([("-" if one is None else str(one)) for one in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles) - 1)]
     for line in lines:
@@ -105,7 +105,7 @@ def show_rows(titles, rows):
 
 
 def size(count):
-    """Bytes as people read them: 4.4 MB."""
+    """A number of bytes with a unit: 4.4 MB."""
     for unit in ("kB", "MB", "GB"):
         count /= 1000
         if count < 1000:

@@ -6,7 +6,8 @@ import statistics
 import time
 
 import gomlx
-from gomlx import benchmark, profiling
+from gomlx import profiling
+from gomlx._tools import benchmark
 from gomlx.cli import options
 from gomlx.cli.output import print_json, say, show_rows, show_table
 
@@ -81,9 +82,11 @@ def add(commands):
     made.add_argument("--cache", type=cache_setting, action="append", default=[], metavar="NAME=OPTION=VALUE,...",
                       help="compare settings of the prompt cache over conversations that begin alike: --cache "
                       "few=entries=1 --cache short=entries=8,min_tokens=64; options: entries, min_tokens, max_bytes")
-    made.add_argument("--compare", nargs=2, metavar=("FIRST", "SECOND"), help="measure nothing: two reports, files that "
+    made.add_argument("--compare", nargs=2, metavar=("FIRST", "SECOND"),
+                      help="measure nothing: two reports, files that "
                       "--json wrote, side by side")
-    made.add_argument("--sampling", choices=("greedy", "model"), help="how tokens are drawn: greedily (the default), or "
+    made.add_argument("--sampling", choices=("greedy", "model"),
+                      help="how tokens are drawn: greedily (the default), or "
                       "as the model's own settings say; options below are over those")
     made.add_argument("--profile", action="store_true", help="count and time what the engine does")
     for name, what in (("cache", "the prompt cache"), ("restore", "saved sessions"), ("bundle", "state bundles"),
@@ -122,10 +125,11 @@ def bench(args):
     with options.load(args) as model:
         loaded = time.perf_counter() - start
         if args.prompt is None:         # the packaged model's context is short
-            room = model.context_length - max(args.depth or [0]) - (args.max_tokens or 64)
-            changes["prompt"] = max(1, min(512, room))
+            left = model.context_length - max(args.depth or [0]) - (args.max_tokens or 64)
+            changes["prompt"] = max(1, min(512, left))
         with contextlib.ExitStack() as others:
-            peers = dict(args.peer) | {name: others.enter_context(beside(args, settings)) for name, settings in args.against}
+            peers = dict(args.peer) | {name: others.enter_context(beside(args, settings)) for name,
+                                       settings in args.against}
             found = {"load_s": loaded, **gomlx.bench(model, peers=peers, **changes)}
     if args.json:
         print_json(found)
@@ -155,7 +159,8 @@ def show_comparison(found):
 
 def show(found):
     config = found["config"]
-    say(f"{found['model_path']}, {found['threads']} threads, {found['isa']}, loaded in {found['load_s']:.2f} s; medians "
+    say(f"{found['model_path']}, {found['threads']} threads, {found['isa']}, loaded in {found['load_s']:.2f} s; "
+        f"medians "
         f"of {config['repeat']} runs, tokens/s")
     names = list(found.get("peers", ()))
     titles = ["depth", "batch", f"read {found['prompt_tokens']}", f"write {config['generate']}"]

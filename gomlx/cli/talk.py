@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 from gomlx import Error
-from gomlx import chat as templates
+from gomlx._generation import chat as templates
 from gomlx.cli import options
 from gomlx.cli.output import print_json, result_json, say, tell, wants_colour
 
@@ -20,14 +20,14 @@ HELP = '''\
 /load FILE        go on with a conversation that was written
 /reset            forget the conversation, but not the system message
 /exit             leave, as Ctrl-D does; Ctrl-C stops an answer
-A line that ends in \\ goes on in the next one. What stands between """ and """ is one question. //TEXT asks /TEXT.
+A line that ends in \\ continues in the next one. What is between """ and """ is one question. //TEXT asks /TEXT.
 '''
 HISTORY = 1000          # lines that are kept for the next conversation
 
 
 class Conversation:
     """Questions and answers until the input ends. One session holds the conversation, so that each turn computes only
-    what is new; Ctrl-C ends an answer, and the conversation only where nobody types.
+    what is new; Ctrl-C ends an answer, and between answers the conversation.
 
     messages    those before the first question
     show        show(stream, args) prints an answer as it comes
@@ -91,10 +91,10 @@ class Conversation:
             raise EOFError
         return line.removesuffix("\n")
 
-    # ---- doing ----
+    # ---- commands and questions ----
 
     def take(self, text):
-        """Does a command, or asks a question."""
+        """Runs a command, or answers a question."""
         if text.startswith("/") and not text.startswith("//"):
             name, _, rest = text[1:].partition(" ")
             command = COMMANDS.get(name)
@@ -103,7 +103,7 @@ class Conversation:
                 return
             try:
                 command(self, rest.strip())
-            except BrokenPipeError:             # nobody reads what is written: not the command's failure
+            except BrokenPipeError:             # standard output is not read to its end: not the command's failure
                 raise
             except (OSError, ValueError) as error:
                 say(f"error: {' '.join(str(error).split())}")
@@ -137,7 +137,7 @@ class Conversation:
     def system(self, rest):
         has = self.messages[:1] and self.messages[0]["role"] == "system"
         if not rest:
-            say(self.messages[0]["content"] if has else "there is no system message")
+            say(self.messages[0]["content"] if has else "no system message is set")
             return
         self.messages[:1 if has else 0] = [] if rest == "-" else [{"role": "system", "content": rest}]
 
@@ -153,7 +153,7 @@ class Conversation:
     def save(self, rest):
         path = named(rest, "/save")
         if os.path.exists(path):
-            read_messages(path)                 # nothing but a conversation is written over
+            read_messages(path)                 # only a file that holds a conversation is replaced
         folder = os.path.dirname(path) or "."
         if not os.path.isdir(folder):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
@@ -215,21 +215,23 @@ def offers(line, word):
     if line.startswith(("/save ", "/load ")):
         path = glob.escape(os.path.expanduser(word))
         return sorted(one + "/" * os.path.isdir(one) for one in glob.glob(path + "*"))
-    return [f"/{name}" for name in COMMANDS if f"/{name}".startswith(word)] if line.startswith("/") and line == word else []
+    return [f"/{name}" for name in COMMANDS
+            if f"/{name}".startswith(word)] if line.startswith("/") and line == word else []
 
 
 @contextlib.contextmanager
 def history():
-    """input() with line editing, and the lines of earlier conversations, which only their user may read."""
+    """input() with line editing, and the lines of earlier conversations, in a file that only their user may read."""
     try:
         import readline
-    except ImportError:                         # a Python that was built without it
+    except ImportError:                         # this Python was built without readline
         yield
         return
     folder = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "gomlx")
     path = os.path.join(folder, "chat_history")
     readline.set_completer_delims(" ")
-    readline.set_completer(lambda text, number: ([*offers(readline.get_line_buffer(), text), None] + [None] * number)[number])
+    readline.set_completer(lambda text, number: ([*offers(readline.get_line_buffer(), text),
+                                                  None] + [None] * number)[number])
     readline.parse_and_bind("tab: complete")
     readline.set_history_length(HISTORY)
     with contextlib.suppress(OSError):
@@ -237,7 +239,7 @@ def history():
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):      # a home that cannot be written remembers nothing
+        with contextlib.suppress(OSError):      # the home folder cannot be written: nothing is remembered
             os.makedirs(folder, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
             readline.write_history_file(path)

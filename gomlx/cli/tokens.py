@@ -1,10 +1,10 @@
 """tokens: what a model's tokenizer makes of a text."""
 import os
 
-from gomlx import loading
+from gomlx._files import locating
+from gomlx._generation.tokenizer import Tokenizer
 from gomlx.cli import options
 from gomlx.cli.output import print_json, say, wants_colour
-from gomlx.tokenizer import Tokenizer
 
 
 def add(commands):
@@ -18,8 +18,8 @@ def add(commands):
 
 def tokens(args):
     if args.model is None:
-        say(f"using {loading.PACKAGED}, the model in the package")
-    tokenizer = tokenizer_of(loading.locate(args.model))
+        say(f"using {locating.PACKAGED}, the model in the package")
+    tokenizer = tokenizer_of(locating.locate(args.model))
     text = options.read_text(args.text)
     if args.chat:
         text = tokenizer.apply_chat_template([{"role": "user", "content": text}])

@@ -195,6 +195,7 @@ from gomlx._gomlx import (
     sigmoid as sigmoid,
     sign as sign,
     sin as sin,
+    sinc as sinc,
     sinh as sinh,
     slice as slice,
     slice_update as slice_update,
@@ -237,16 +238,12 @@ from gomlx._gomlx import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
-from gomlx.compiled import (
+from gomlx.core._compile import (
     compile as compile,
     disable_compile as disable_compile,
     enable_compile as enable_compile,
 )
-from gomlx.contraction import (
-    einsum as einsum,
-    einsum_path as einsum_path,
-)
-from gomlx.devices import (
+from gomlx.core._devices import (
     Device as Device,
     DeviceType as DeviceType,
     Stream as Stream,
@@ -268,7 +265,7 @@ from gomlx.devices import (
     stream as stream,
     synchronize as synchronize,
 )
-from gomlx.dtypes import (
+from gomlx.core._dtypes import (
     ArrayLike as ArrayLike,
     DtypeCategory as DtypeCategory,
     can_cast as can_cast,
@@ -286,17 +283,21 @@ from gomlx.dtypes import (
     signedinteger as signedinteger,
     unsignedinteger as unsignedinteger,
 )
-from gomlx.evaluation import (
+from gomlx.core._einsum import (
+    einsum as einsum,
+    einsum_path as einsum_path,
+)
+from gomlx.core._evaluation import (
     materialize as materialize,
 )
-from gomlx.exported import (
+from gomlx.core._export import (
     FunctionExporter as FunctionExporter,
     export_function as export_function,
     export_to_dot as export_to_dot,
     exporter as exporter,
     import_function as import_function,
 )
-from gomlx.io import (
+from gomlx.core._io import (
     load as load,
     save as save,
     save_gguf as save_gguf,
@@ -304,18 +305,18 @@ from gomlx.io import (
     savez as savez,
     savez_compressed as savez_compressed,
 )
-from gomlx.ordered import (
-    median as median,
-    unique as unique,
-)
-from gomlx.printing import (
+from gomlx.core._printing import (
     PrintOptions as PrintOptions,
     _PrintOptionsContext as _PrintOptionsContext,
     get_printoptions as get_printoptions,
     printoptions as printoptions,
     set_printoptions as set_printoptions,
 )
-from gomlx.transforms import (
+from gomlx.core._sorting import (
+    median as median,
+    unique as unique,
+)
+from gomlx.core._transforms import (
     checkpoint as checkpoint,
     custom_function as custom_function,
     grad as grad,
@@ -324,7 +325,7 @@ from gomlx.transforms import (
     vjp as vjp,
     vmap as vmap,
 )
-from gomlx.namespace_info import ArrayNamespaceInfo as __array_namespace_info__
+from gomlx.core._namespace_info import ArrayNamespaceInfo as __array_namespace_info__
 
 from gomlx.core import cuda as cuda, distributed as distributed, fast as fast, fft as fft, linalg as linalg, metal as metal, random as random
 from gomlx.core.linalg import norm as matrix_norm
@@ -337,4 +338,4 @@ nan: float
 pi: float
 newaxis: None
 
-__all__ = ["ArrayAt", "ArrayIterator", "ArrayLike", "Device", "DeviceType", "Dtype", "DtypeCategory", "FunctionExporter", "PrintOptions", "Stream", "StreamContext", "ThreadLocalStream", "_PrintOptionsContext", "abs", "acos", "acosh", "add", "addmm", "all", "allclose", "any", "arange", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argpartition", "argsort", "array", "array_equal", "as_strided", "asarray", "asin", "asinh", "astype", "async_eval", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "bartlett", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "blackman", "block_masked_mm", "bool_", "broadcast_arrays", "broadcast_shapes", "broadcast_to", "can_cast", "ceil", "checkpoint", "clear_cache", "clear_streams", "clip", "compile", "complex64", "complexfloating", "concat", "concatenate", "conj", "conjugate", "contiguous", "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolve", "cos", "cosh", "count_nonzero", "cpu", "cuda", "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "custom_function", "default_device", "default_stream", "degrees", "depends", "dequantize", "device_count", "device_info", "diag", "diagonal", "diff", "disable_compile", "distributed", "divide", "divmod", "e", "einsum", "einsum_path", "empty", "empty_like", "enable_compile", "equal", "erf", "erfinv", "euler_gamma", "eval", "exp", "expand_dims", "expm1", "export_function", "export_to_dot", "exporter", "eye", "fast", "fft", "finfo", "flatten", "flip", "float16", "float32", "float64", "floating", "floor", "floor_divide", "from_dlpack", "from_fp8", "full", "full_like", "gather_mm", "gather_qmm", "gather_qqmm", "generic", "get_active_memory", "get_array_buffer_size", "get_cache_memory", "get_memory_limit", "get_peak_memory", "get_printoptions", "gpu", "grad", "greater", "greater_equal", "hadamard_transform", "hamming", "hanning", "identity", "iinfo", "imag", "import_function", "inexact", "inf", "inner", "int16", "int32", "int64", "int8", "integer", "is_available", "isclose", "isdtype", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "issubdtype", "jvp", "kron", "left_shift", "less", "less_equal", "linalg", "linspace", "load", "log", "log10", "log1p", "log2", "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "materialize", "matmul", "matrix_norm", "matrix_transpose", "max", "maximum", "mean", "median", "meshgrid", "metal", "min", "minimum", "minmax", "moveaxis", "multiply", "nan", "nan_to_num", "negative", "new_stream", "new_thread_local_stream", "new_thread_unsafe_stream", "newaxis", "not_equal", "number", "ones", "ones_like", "outer", "pad", "partition", "permute_dims", "pi", "positive", "pow", "power", "printoptions", "prod", "put_along_axis", "qqmm", "quantize", "quantized_matmul", "radians", "random", "real", "reciprocal", "remainder", "repeat", "reset_peak_memory", "reshape", "result_type", "right_shift", "roll", "round", "rsqrt", "save", "save_gguf", "save_safetensors", "savez", "savez_compressed", "searchsorted", "segmented_mm", "set_cache_limit", "set_default_device", "set_default_stream", "set_memory_limit", "set_printoptions", "set_wired_limit", "sigmoid", "sign", "signedinteger", "sin", "sinh", "slice", "slice_update", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "stream", "subtract", "sum", "swapaxes", "synchronize", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "to_fp8", "topk", "trace", "transpose", "tri", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unflatten", "unique", "unsignedinteger", "unstack", "value_and_grad", "var", "vecdot", "view", "vjp", "vmap", "where", "zeros", "zeros_like"]
+__all__ = ["ArrayAt", "ArrayIterator", "ArrayLike", "Device", "DeviceType", "Dtype", "DtypeCategory", "FunctionExporter", "PrintOptions", "Stream", "StreamContext", "ThreadLocalStream", "_PrintOptionsContext", "abs", "acos", "acosh", "add", "addmm", "all", "allclose", "any", "arange", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argpartition", "argsort", "array", "array_equal", "as_strided", "asarray", "asin", "asinh", "astype", "async_eval", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "bartlett", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "blackman", "block_masked_mm", "bool_", "broadcast_arrays", "broadcast_shapes", "broadcast_to", "can_cast", "ceil", "checkpoint", "clear_cache", "clear_streams", "clip", "compile", "complex64", "complexfloating", "concat", "concatenate", "conj", "conjugate", "contiguous", "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolve", "cos", "cosh", "count_nonzero", "cpu", "cuda", "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "custom_function", "default_device", "default_stream", "degrees", "depends", "dequantize", "device_count", "device_info", "diag", "diagonal", "diff", "disable_compile", "distributed", "divide", "divmod", "e", "einsum", "einsum_path", "empty", "empty_like", "enable_compile", "equal", "erf", "erfinv", "euler_gamma", "eval", "exp", "expand_dims", "expm1", "export_function", "export_to_dot", "exporter", "eye", "fast", "fft", "finfo", "flatten", "flip", "float16", "float32", "float64", "floating", "floor", "floor_divide", "from_dlpack", "from_fp8", "full", "full_like", "gather_mm", "gather_qmm", "gather_qqmm", "generic", "get_active_memory", "get_array_buffer_size", "get_cache_memory", "get_memory_limit", "get_peak_memory", "get_printoptions", "gpu", "grad", "greater", "greater_equal", "hadamard_transform", "hamming", "hanning", "identity", "iinfo", "imag", "import_function", "inexact", "inf", "inner", "int16", "int32", "int64", "int8", "integer", "is_available", "isclose", "isdtype", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "issubdtype", "jvp", "kron", "left_shift", "less", "less_equal", "linalg", "linspace", "load", "log", "log10", "log1p", "log2", "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "materialize", "matmul", "matrix_norm", "matrix_transpose", "max", "maximum", "mean", "median", "meshgrid", "metal", "min", "minimum", "minmax", "moveaxis", "multiply", "nan", "nan_to_num", "negative", "new_stream", "new_thread_local_stream", "new_thread_unsafe_stream", "newaxis", "not_equal", "number", "ones", "ones_like", "outer", "pad", "partition", "permute_dims", "pi", "positive", "pow", "power", "printoptions", "prod", "put_along_axis", "qqmm", "quantize", "quantized_matmul", "radians", "random", "real", "reciprocal", "remainder", "repeat", "reset_peak_memory", "reshape", "result_type", "right_shift", "roll", "round", "rsqrt", "save", "save_gguf", "save_safetensors", "savez", "savez_compressed", "searchsorted", "segmented_mm", "set_cache_limit", "set_default_device", "set_default_stream", "set_memory_limit", "set_printoptions", "set_wired_limit", "sigmoid", "sign", "signedinteger", "sin", "sinc", "sinh", "slice", "slice_update", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "stream", "subtract", "sum", "swapaxes", "synchronize", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "to_fp8", "topk", "trace", "transpose", "tri", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unflatten", "unique", "unsignedinteger", "unstack", "value_and_grad", "var", "vecdot", "view", "vjp", "vmap", "where", "zeros", "zeros_like"]

@@ -3,8 +3,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 from gomlx._gomlx import Dtype, Operand, StreamOrDevice, array
-from gomlx.spectrogram import istft as istft
-from gomlx.spectrogram import stft as stft
+from gomlx.core._stft import istft as istft
+from gomlx.core._stft import stft as stft
 
 def fft(a: array, n: int | None = None, axis: int = -1, norm: Literal['backward', 'ortho', 'forward'] | None = 'backward', stream: StreamOrDevice = None) -> array: ...
 def fft2(a: array, s: Sequence[int] | None = None, axes: int | Sequence[int] = (-2, -1), norm: Literal['backward', 'ortho', 'forward'] | None = 'backward', stream: StreamOrDevice = None) -> array: ...

@@ -1,5 +1,5 @@
 """Neural networks over gomlx.core, with the names of mlx.nn: modules, layers, losses, initialisers."""
-from gomlx.arguments import name_public
+from gomlx._base.arguments import name_public
 from gomlx.nn import init, layers, losses, utils
 from gomlx.nn.layers import *  # noqa: F403 - its __all__ is the list
 from gomlx.nn.layers import __all__ as _layers

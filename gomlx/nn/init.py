@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 import gomlx.core as mx
-from gomlx.arguments import name_public
+from gomlx._base.arguments import name_public
 
 
 class Scaled(Protocol):

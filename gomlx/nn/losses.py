@@ -3,8 +3,8 @@ import math
 from typing import Literal, get_args
 
 import gomlx.core as mx
+from gomlx._base.arguments import name_public
 from gomlx._gomlx import AxisError
-from gomlx.arguments import name_public
 
 Reduction = Literal["none", "mean", "sum"]
 

@@ -30,7 +30,7 @@ def value_and_grad(model: Module, fn: Callable[P, R]) -> Callable[P, tuple[R, di
         try:
             return differentiated(parameters, *args, **kwargs)
         finally:
-            model.update(parameters)            # fn may have failed in the middle: no tracer stays behind
+            model.update(parameters)            # fn may have failed in the middle: no tracer is left in it
 
     return wrapped
 

@@ -1,5 +1,5 @@
 """Optimisers and learning rate schedules, with the names of mlx.optimizers."""
-from gomlx.arguments import name_public
+from gomlx._base.arguments import name_public
 from gomlx.optimizers.optimizers import (
     SGD, AdaDelta, Adafactor, Adagrad, Adam, Adamax, AdamW, Lion, MultiOptimizer, Muon, Optimizer, RMSprop,
     clip_grad_norm,

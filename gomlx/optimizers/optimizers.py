@@ -1,7 +1,7 @@
 """Optimisers: each turns parameters and their gradients, two trees, into new parameters.
 
 What an optimiser remembers is its `state`, a tree that mx.compile can capture: "step" and, as an array,
-"learning_rate", beside, for each parameter at its own place, a dict of arrays. Arithmetic is in the gradient's dtype.
+"learning_rate", beside, for each parameter under its own key, a dict of arrays. Arithmetic is in the gradient's dtype.
 """
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ class AdamW(Adam):
 
 
 class Adamax(Adam):
-    """Adam with a decaying maximum of |g| in the place of sqrt(v): https://arxiv.org/abs/1412.6980, section 7."""
+    """Adam with a decaying maximum of |g| instead of sqrt(v): https://arxiv.org/abs/1412.6980, section 7."""
 
     def __init__(self, learning_rate: Rate, betas: list[float] = [0.9, 0.999], eps: float = 1e-8) -> None:
         super().__init__(learning_rate, betas, eps)

@@ -161,6 +161,12 @@ const gm_kernels *kernels_select(const char **why) {
     return NULL;
 }
 
+const char *kernels_isa(const gm_kernels *table) { return table->isa; }
+const char *kernels_family(const gm_kernels *table) { return table->family; }
+gm_host_loops kernels_host_loops(const gm_kernels *table) {
+    return (gm_host_loops){ table->draw_measure, table->draw_choose, table->draw_weigh };
+}
+
 const char *kernels_reason(void) {
     static _Thread_local char text[192];
     const char *isa = forced();

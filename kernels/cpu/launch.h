@@ -2,6 +2,7 @@
  * They are compiled once; the loops that they name are those of the recorder's instruction set. */
 #ifndef GOMLX_KERNELS_CPU_LAUNCH_H
 #define GOMLX_KERNELS_CPU_LAUNCH_H
+#include "cpu/loops.h"
 #include "recorder.h"
 
 #define GRAIN 16384             /* elements of one piece of elementwise work: some microseconds */
@@ -12,6 +13,13 @@
 #undef CONTRACT
 int64_t cpu_packed_bytes(const gm_kernels *kernels, int format, int64_t rows, int64_t k);
 bool cpu_multiplies_bf16(const gm_kernels *kernels);
+
+/* cpu_copy of all elements, with dimensions that may be merged and need not live longer than the call. */
+bool launch_merged_copy(gm_recorder *r, const gm_copy_args *a);
+/* A product as the loops take it, before it is cut. */
+gm_gemm_args gemm_of(const gm_product_args *p);
+/* One whose rows the loop fetches from an image: what a->product says of blocks and layouts is filled in here. */
+bool launch_image_product(gm_recorder *r, gm_conv_args *a);
 
 /* A loop over [0, n) with these arguments, a pointer. */
 #define LAUNCH(r, name, args, n, grain, flags) \

@@ -1,5 +1,6 @@
 /* launch_elements.c - copies, elementwise work, indices, random numbers: pieces of some microseconds. */
 #include "cpu/launch.h"
+#include "strides.h"
 
 /* A transposing copy goes by bands of 64 rows, so that its tiles are whole. */
 bool cpu_copy(gm_recorder *r, const gm_copy_args *a, int64_t n) {
@@ -10,31 +11,57 @@ bool cpu_copy(gm_recorder *r, const gm_copy_args *a, int64_t n) {
     return LAUNCH(r, copy, a, n, GRAIN_LIGHT > band ? GRAIN_LIGHT / band * band : band, 0);
 }
 
+bool launch_merged_copy(gm_recorder *r, const gm_copy_args *a) {
+    const int64_t *const strides[2] = {a->out_strides, a->in_strides};
+    int64_t *dims = r->arguments(r, (size_t)a->ndim * 3 * sizeof *dims + 1), n = 1;
+    if (!dims)
+        return false;
+    int64_t *const steps[2] = {dims + a->ndim, dims + (ptrdiff_t)2 * a->ndim};
+    gm_copy_args copy = *a;
+    copy.ndim = merge_dimensions(a->ndim, a->shape, 2, strides, dims, steps);
+    copy.shape = dims;
+    copy.out_strides = steps[0];
+    copy.in_strides = steps[1];
+    for (int i = 0; i < copy.ndim; i++)
+        n *= dims[i];
+    return cpu_copy(r, &copy, n);
+}
+
 bool cpu_copy_parts(gm_recorder *r, const gm_copy_parts_args *a, int64_t n) {
     return LAUNCH(r, copy_parts, a, n, GRAIN_LIGHT, 0);
 }
 
 bool cpu_copy_at(gm_recorder *r, const gm_copy_at_args *a, int64_t n) { return LAUNCH(r, copy_at, a, n, GRAIN, 0); }
 
-/* Functions of a few instructions an element. */
-static bool is_light(gm_unary_op op) {
+/* Elements of a piece, by the `work` of the rows. */
+#define LIGHT GRAIN_LIGHT
+#define HEAVY GRAIN
+static int64_t unary_grain(gm_unary_op op) {
     switch (op) {
-    case GM_U_ABS: case GM_U_NEGATIVE: case GM_U_SIGN: case GM_U_SQUARE: case GM_U_SQRT: case GM_U_RSQRT:
-    case GM_U_RECIPROCAL: case GM_U_FLOOR: case GM_U_CEIL: case GM_U_TRUNC: case GM_U_ROUND: case GM_U_LOGICAL_NOT:
-    case GM_U_BITWISE_INVERT: case GM_U_ISNAN: case GM_U_ISINF: case GM_U_ISFINITE: case GM_U_ISPOSINF:
-    case GM_U_ISNEGINF: case GM_U_REAL: case GM_U_IMAG: case GM_U_CONJ: return true;
-    default: return false;
+#define UNARY_VALUE(name, doc, result, work, ...) case GM_U_##name: return work;
+#define UNARY_TEST(name, ...) case GM_U_##name: return LIGHT;
+#include "unary.def"
     }
+    return HEAVY;
 }
 
+static int64_t binary_grain(gm_binary_op op) {
+    switch (op) {
+#define BINARY_VALUE(name, doc, work, ...) case GM_B_##name: return work;
+#define BINARY_TEST(name, ...) case GM_B_##name: return LIGHT;
+#include "binary.def"
+    }
+    return HEAVY;
+}
+#undef LIGHT
+#undef HEAVY
+
 bool cpu_unary(gm_recorder *r, const gm_unary_args *a, int64_t n) {
-    return LAUNCH(r, unary, a, n, is_light(a->op) ? GRAIN_LIGHT : GRAIN, 0);
+    return LAUNCH(r, unary, a, n, unary_grain(a->op), 0);
 }
 
 bool cpu_binary(gm_recorder *r, const gm_binary_args *a, int64_t n) {
-    const bool heavy = a->op == GM_B_POWER || a->op == GM_B_REMAINDER || a->op == GM_B_LOGADDEXP ||
-                       a->op == GM_B_ARCTAN2;
-    return LAUNCH(r, binary, a, n, heavy ? GRAIN : GRAIN_LIGHT, 0);
+    return LAUNCH(r, binary, a, n, binary_grain(a->op), 0);
 }
 
 bool cpu_select(gm_recorder *r, const gm_select_args *a, int64_t n) { return LAUNCH(r, select, a, n, GRAIN_LIGHT, 0); }

@@ -141,6 +141,45 @@ bool cpu_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n
     return true;
 }
 
+/* ---- products with the matrix as it stands ---- */
+/* Rows that are unpacked at a time: the fewer, the more often out is read and written; a whole chain of the product. */
+#define COLUMN_ROWS 256
+
+/* out (+)= n of x's columns, from `first` on, times as many rows. */
+static bool multiply_rows(gm_recorder *r, const gm_packed_matmul_columns_args *a, int64_t tokens, int64_t first,
+                          int64_t n, const float *rows) {
+    const int64_t k = a->weight.k;
+    const gm_product_args p = {.out = a->out, .x = a->x + first, .w = rows, .add = first ? a->out : NULL, .type = GM_T_F32,
+                               .rows = tokens, .columns = k, .k = n, .out_row = k, .out_column = 1,
+                               .x_row = a->weight.rows, .x_k = 1, .w_column = 1, .w_k = k, .add_row = k, .add_column = 1,
+                               .alpha = 1, .beta = 1};
+    return cpu_product(r, &p, 1);
+}
+
+bool cpu_packed_matmul_columns(gm_recorder *r, const gm_packed_matmul_columns_args *a, int64_t n) {
+    const gm_matrix *w = &a->weight;
+    const int64_t most = w->rows < COLUMN_ROWS ? w->rows : COLUMN_ROWS;
+    int32_t *ids = r->arguments(r, (size_t)w->rows * sizeof *ids);
+    float *memory = ids ? r->workspace(r, (size_t)(most * w->k) * sizeof *memory) : NULL;
+    if (!memory)
+        return false;
+    for (int64_t i = 0; i < w->rows; i++)
+        ids[i] = (int32_t)i;
+    for (int64_t first = 0; first < w->rows; first += most) {
+        const int64_t rows = w->rows - first < most ? w->rows - first : most;
+        const gm_embed_args unpack = {.out = memory, .weight = w->data, .tokens = ids + first, .format = w->format,
+                                      .rows = w->rows, .k = w->k, .scale = 1, .in_rows = w->in_rows,
+                                      .row_map = w->row_map};
+        r->fence(r);
+        if (!LAUNCH(r, embed, &unpack, rows, 4, format_flags(w->format)))
+            return false;
+        r->fence(r);
+        if (!multiply_rows(r, a, n, first, rows, memory))
+            return false;
+    }
+    return true;
+}
+
 /* weights: rows row .. row + n of gate and up. */
 static bool multiply_glu_slab(gm_recorder *r, const gm_packed_glu_args *a, int64_t tokens, int64_t row, int64_t n,
                               const void *const *weights) {

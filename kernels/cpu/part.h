@@ -1,7 +1,7 @@
 /* part.h - what each part_*.c begins with. A part is compiled once for each instruction set that has its own of it, with
  * that set's flags, KERNELS_SET defined as its name and KERNELS_<family>. Sets of a family share a vocabulary, whose words
  * use what the flags allow. Everything in a part is static, so that no code of one instruction set is shared with another;
- * EXPORT publishes a kernel under the name that tables (part_table.c) know it by. */
+ * exports.h, at the end of the part, publishes its kernels. */
 #ifndef GOMLX_KERNELS_CPU_PART_H
 #define GOMLX_KERNELS_CPU_PART_H
 /* A part need not use all of what the shared files hold. */
@@ -20,6 +20,4 @@
 #include "cpu/dot_neon.h"
 #endif
 #include "cpu/tables.h"
-
-#define EXPORT(name) extern void KERNEL_NAME(name)(const void *, int64_t, int64_t) __attribute__((alias(#name)));
 #endif

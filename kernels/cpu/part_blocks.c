@@ -2,4 +2,5 @@
 #include "cpu/part.h"
 #include "cpu/block_quantize.inc"
 
-EXPORT(block_quantize)
+#define EXPORTS_blocks EXPORTED
+#include "cpu/exports.h"

@@ -2,6 +2,5 @@
 #include "cpu/part.h"
 #include "cpu/draw.inc"
 
-EXPORT(draw_measure)
-EXPORT(draw_choose)
-EXPORT(draw_weigh)
+#define EXPORTS_draw EXPORTED
+#include "cpu/exports.h"

@@ -5,12 +5,5 @@
 #include "cpu/elementwise.inc"
 #include "cpu/fused.inc"
 
-EXPORT(copy)
-EXPORT(pad)
-EXPORT(copy_at)
-EXPORT(copy_parts)
-EXPORT(unary)
-EXPORT(binary)
-EXPORT(select)
-EXPORT(fused)
-EXPORT(arange)
+#define EXPORTS_elements EXPORTED
+#include "cpu/exports.h"

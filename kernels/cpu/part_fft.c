@@ -2,6 +2,5 @@
 #include "cpu/part.h"
 #include "cpu/fft.inc"
 
-EXPORT(fft_roots)
-EXPORT(fft_chirp)
-EXPORT(fft)
+#define EXPORTS_fft EXPORTED
+#include "cpu/exports.h"

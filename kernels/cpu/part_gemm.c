@@ -4,9 +4,5 @@
 #include "cpu/conv.inc"
 #include "cpu/gather_gemm.inc"
 
-EXPORT(gemm_pack)
-EXPORT(gemm_align)
-EXPORT(gemm)
-EXPORT(gather_gemm)
-EXPORT(conv)
-EXPORT(conv_groups)
+#define EXPORTS_gemm EXPORTED
+#include "cpu/exports.h"

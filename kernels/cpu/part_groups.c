@@ -12,10 +12,5 @@
 #include "cpu/groups.inc"
 #include "cpu/group_matmul.inc"
 
-EXPORT(group_quantize)
-EXPORT(group_dequantize)
-EXPORT(group_arrange)
-EXPORT(group_matmul)
-EXPORT(group_matmul_columns)
-EXPORT(fp8_encode)
-EXPORT(fp8_decode)
+#define EXPORTS_groups EXPORTED
+#include "cpu/exports.h"

@@ -2,6 +2,5 @@
 #include "cpu/part.h"
 #include "cpu/index.inc"
 
-EXPORT(positions)
-EXPORT(take)
-EXPORT(scatter)
+#define EXPORTS_index EXPORTED
+#include "cpu/exports.h"

@@ -5,12 +5,5 @@
 #include "cpu/eigen_symmetric.inc"
 #include "cpu/eigen.inc"
 
-EXPORT(lu)
-EXPORT(determinant)
-EXPORT(linear_solve)
-EXPORT(cholesky)
-EXPORT(qr)
-EXPORT(svd)
-EXPORT(cofactor)
-EXPORT(eigh)
-EXPORT(eig)
+#define EXPORTS_linalg EXPORTED
+#include "cpu/exports.h"

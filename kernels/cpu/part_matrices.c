@@ -9,17 +9,5 @@
 #include "cpu/matmul_glu.inc"
 #include "cpu/experts.inc"
 
-EXPORT(pack)
-EXPORT(unpack)
-EXPORT(dequantize)
-EXPORT(embed)
-EXPORT(quantize_act)
-EXPORT(matmul_float)
-EXPORT(matmul_bf16)
-EXPORT(matmul_int8)
-EXPORT(matmul_glu)
-EXPORT(expert_sort)
-EXPORT(expert_gather)
-EXPORT(expert_matmul)
-EXPORT(expert_glu)
-EXPORT(expert_sum)
+#define EXPORTS_matrices EXPORTED
+#include "cpu/exports.h"

@@ -2,5 +2,5 @@
 #include "cpu/part.h"
 #include "cpu/random.inc"
 
-EXPORT(threefry)
-EXPORT(word_order)
+#define EXPORTS_random EXPORTED
+#include "cpu/exports.h"

@@ -8,11 +8,5 @@
 #include "cpu/glu.inc"
 #include "cpu/route.inc"
 
-EXPORT(reduce)
-EXPORT(arg_reduce)
-EXPORT(softmax)
-EXPORT(rms_norm)
-EXPORT(layer_norm)
-EXPORT(glu)
-EXPORT(softcap)
-EXPORT(route)
+#define EXPORTS_reductions EXPORTED
+#include "cpu/exports.h"

@@ -3,16 +3,5 @@
 #include "cpu/scan.inc"
 #include "cpu/select.inc"
 
-EXPORT(scan)
-EXPORT(scan_totals)
-EXPORT(scan_carries)
-EXPORT(scan_columns)
-EXPORT(sort)
-EXPORT(radix_keys)
-EXPORT(radix_count)
-EXPORT(radix_offsets)
-EXPORT(radix_place)
-EXPORT(radix_values)
-EXPORT(partition)
-EXPORT(topk)
-EXPORT(search)
+#define EXPORTS_sort EXPORTED
+#include "cpu/exports.h"

@@ -5,7 +5,7 @@
 
 #define IN_TABLE(name) KERNELS_JOIN(name, KERNELS_JOIN(FROM, PART))
 #define KERNEL(name, range, doc) extern void IN_TABLE(name)(const void *, int64_t, int64_t);
-#include "kernels.def"
+#include "cpu/kernels.def"
 #undef KERNEL
 
 const gm_kernels KERNEL_NAME(kernels) = {
@@ -20,6 +20,6 @@ const gm_kernels KERNEL_NAME(kernels) = {
     .gemm_lanes = GEMM_LANES,
     .gemm_pairs = GEMM_IN_PAIRS,
 #define KERNEL(name, range, doc) .name = IN_TABLE(name),
-#include "kernels.def"
+#include "cpu/kernels.def"
 #undef KERNEL
 };

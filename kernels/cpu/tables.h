@@ -2,7 +2,7 @@
  * of the tables (GOMLX_ISAS in setup.py): the address of one that it lacks is NULL. */
 #ifndef GOMLX_KERNELS_CPU_TABLES_H
 #define GOMLX_KERNELS_CPU_TABLES_H
-#include "kernels.h"
+#include "cpu/loops.h"
 
 extern const gm_kernels kernels_generic;
 extern const gm_kernels kernels_avx2 __attribute__((weak)), kernels_avxvnni __attribute__((weak)),

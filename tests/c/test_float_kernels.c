@@ -6,54 +6,82 @@
 static const int64_t one_stride = 1;
 
 /* ---- unary ---- */
+/* Without a definition here: the kernel's own of doubles, which tests/test_ops.py compares with NumPy. */
+static double unary_in_double(double x, gm_unary_op op)
+{
+    double y;
+    gm_unary_args a = { .out = &y, .in = &x, .op = op, .type = GM_T_F64, .ndim = 1, .shape = &one_stride,
+                        .strides = &one_stride };
+    kernels->unary(&a, 0, 1);
+    return y;
+}
 static double unary_want(double x, gm_unary_op op)
 {
     switch (op) {
-    case GM_U_ABS: return fabs(x);
-    case GM_U_NEGATIVE: return -x;
-    case GM_U_SIGN: return (x > 0) - (x < 0);
-    case GM_U_SQUARE: return x * x;
-    case GM_U_SQRT: return sqrt(x);
-    case GM_U_RSQRT: return 1 / sqrt(x);
-    case GM_U_RECIPROCAL: return 1 / x;
-    case GM_U_EXP: return exp(x);
-    case GM_U_EXPM1: return expm1(x);
-    case GM_U_LOG: return log(x);
-    case GM_U_LOG2: return log2(x);
-    case GM_U_LOG10: return log10(x);
-    case GM_U_LOG1P: return log1p(x);
-    case GM_U_SIN: return sin(x);
-    case GM_U_COS: return cos(x);
-    case GM_U_TAN: return tan(x);
-    case GM_U_ARCSIN: return asin(x);
-    case GM_U_ARCCOS: return acos(x);
-    case GM_U_ARCTAN: return atan(x);
-    case GM_U_SINH: return sinh(x);
-    case GM_U_COSH: return cosh(x);
-    case GM_U_TANH: return tanh(x);
-    case GM_U_ARCSINH: return asinh(x);
-    case GM_U_ARCCOSH: return acosh(x);
-    case GM_U_ARCTANH: return atanh(x);
-    case GM_U_ERF: return erf(x);
-    case GM_U_SIGMOID: return sigmoid(x);
-    case GM_U_GELU: return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
-    case GM_U_FLOOR: return floor(x);
-    case GM_U_CEIL: return ceil(x);
-    case GM_U_TRUNC: return trunc(x);
-    case GM_U_ROUND: return nearbyint(x);
-    case GM_U_LOGICAL_NOT: return x == 0;
-    case GM_U_ISNAN: return x != x;
-    case GM_U_ISINF: return isinf(x) != 0;
-    case GM_U_ISFINITE: return isfinite(x);
-    case GM_U_ISPOSINF: return x == (double)INFINITY;
-    case GM_U_ISNEGINF: return x == -(double)INFINITY;
-    case GM_U_IMAG: return 0;
-    default: return x;
+    case GM_U_abs: return fabs(x);
+    case GM_U_negative: return -x;
+    case GM_U_sign: return (x > 0) - (x < 0);
+    case GM_U_square: return x * x;
+    case GM_U_sqrt: return sqrt(x);
+    case GM_U_rsqrt: return 1 / sqrt(x);
+    case GM_U_reciprocal: return 1 / x;
+    case GM_U_exp: return exp(x);
+    case GM_U_expm1: return expm1(x);
+    case GM_U_log: return log(x);
+    case GM_U_log2: return log2(x);
+    case GM_U_log10: return log10(x);
+    case GM_U_log1p: return log1p(x);
+    case GM_U_sin: return sin(x);
+    case GM_U_cos: return cos(x);
+    case GM_U_tan: return tan(x);
+    case GM_U_arcsin: return asin(x);
+    case GM_U_arccos: return acos(x);
+    case GM_U_arctan: return atan(x);
+    case GM_U_sinh: return sinh(x);
+    case GM_U_cosh: return cosh(x);
+    case GM_U_tanh: return tanh(x);
+    case GM_U_arcsinh: return asinh(x);
+    case GM_U_arccosh: return acosh(x);
+    case GM_U_arctanh: return atanh(x);
+    case GM_U_erf: return erf(x);
+    case GM_U_sigmoid: return sigmoid(x);
+    case GM_U_gelu: return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
+    case GM_U_floor: return floor(x);
+    case GM_U_ceil: return ceil(x);
+    case GM_U_trunc: return trunc(x);
+    case GM_U_round: return nearbyint(x);
+    case GM_U_logical_not: return x == 0;
+    case GM_U_isnan: return x != x;
+    case GM_U_isinf: return isinf(x) != 0;
+    case GM_U_isfinite: return isfinite(x);
+    case GM_U_isposinf: return x == (double)INFINITY;
+    case GM_U_isneginf: return x == -(double)INFINITY;
+    case GM_U_imag: return 0;
+    case GM_U_bitwise_invert: case GM_U_real: case GM_U_conjugate: return x;
+    default: return unary_in_double(x, op);
     }
 }
 static bool unary_is_test(gm_unary_op op)
 {
-    return op == GM_U_LOGICAL_NOT || (op >= GM_U_ISNAN && op <= GM_U_ISNEGINF);
+    switch (op) {
+#define UNARY_VALUE(name, ...) case GM_U_##name: break;
+#define UNARY_TEST(name, ...) case GM_U_##name: return true;
+#include "unary.def"
+    }
+    return false;
+}
+static bool unary_is_of_integers(gm_unary_op op)
+{
+    switch (op) {
+#define AS_FLOATS false
+#define INTEGERS(value) true
+#define NO_BOOL(value) true
+#define ONLY_INTEGERS(value) true
+#define UNARY_VALUE(name, doc, result, work, floats, doubles, integers, ...) case GM_U_##name: return integers;
+#define UNARY_TEST(name, ...) case GM_U_##name: return true;
+#include "unary.def"
+    }
+    return false;
 }
 
 static const double special[] = { 0.0, -0.0, 1, -1, 0.5, 2.5, -2.5, 3.5, (double)INFINITY, -(double)INFINITY,
@@ -66,10 +94,10 @@ static void test_unary(void)
 {
     for (int type = 0; type < GM_T_C64; type++) {
         for (int op = 0; op < GM_U_COUNT; op++) {
-            bool meant_for_ints = op <= GM_U_SQUARE || op >= GM_U_FLOOR;
-            if (!is_float(type) && (!meant_for_ints || op == GM_U_BITWISE_INVERT)) continue;
-            if (is_float(type) && (op == GM_U_BITWISE_INVERT || op == GM_U_ERFINV)) continue;
-            if (type == GM_T_BOOL && (op == GM_U_NEGATIVE || op == GM_U_SQUARE)) continue;
+            bool meant_for_ints = unary_is_of_integers((gm_unary_op)op);
+            if (!is_float(type) && (!meant_for_ints || op == GM_U_bitwise_invert)) continue;
+            if (is_float(type) && (op == GM_U_bitwise_invert || op == GM_U_erfinv)) continue;
+            if (type == GM_T_BOOL && (op == GM_U_negative || op == GM_U_square)) continue;
             int out_type = unary_is_test((gm_unary_op)op) ? GM_T_BOOL : type;
             for (int s = 0; s < N_SIZES; s++) {
                 int64_t n = sizes[s];
@@ -90,7 +118,7 @@ static void test_unary(void)
                         CHECK(got == wrapped, "op %d type %d x %g: %g, want %g", op, type, x, got, wrapped);
                     } else {
                         /* Gelu's two halves cancel below zero. */
-                        bool cancels = op == GM_U_GELU && fabs(got - want) <= 2 * epsilon_of(type) * fabs(x);
+                        bool cancels = op == GM_U_gelu && fabs(got - want) <= 2 * epsilon_of(type) * fabs(x);
                         CHECK(cancels || near_to(got, want, type, type == GM_T_F32 ? 2.5 : 2),
                               "op %d type %d x %.9g: %.9g, want %.9g",
                               op, type, x, got, want);
@@ -105,17 +133,17 @@ static void test_unary(void)
         }
     }
     float y[5] = { 0.5f, -0.999f, 1, 1e-6f, 0.0f }, x[5];
-    gm_unary_args a = { .out = x, .in = y, .op = GM_U_ERFINV, .type = GM_T_F32, .ndim = 1, .shape = (int64_t[]){ 5 },
+    gm_unary_args a = { .out = x, .in = y, .op = GM_U_erfinv, .type = GM_T_F32, .ndim = 1, .shape = (int64_t[]){ 5 },
                         .strides = &one_stride };
     kernels->unary(&a, 0, 5);
     for (int i = 0; i < 5; i++) CHECK(near_to(erf((double)x[i]), (double)y[i], GM_T_F32, 4), "erfinv %g: %g",
         (double)y[i], (double)x[i]);
     float z[4] = { 3, -4, 0.5f, 2 }, part[2];
-    gm_unary_args c = { .out = part, .in = z, .op = GM_U_IMAG, .type = GM_T_C64, .ndim = 1, .shape = (int64_t[]){ 2 },
+    gm_unary_args c = { .out = part, .in = z, .op = GM_U_imag, .type = GM_T_C64, .ndim = 1, .shape = (int64_t[]){ 2 },
                         .strides = &one_stride };
     kernels->unary(&c, 0, 2);
     CHECK(part[0] == -4 && part[1] == 2, "imag");
-    c.op = GM_U_ABS;
+    c.op = GM_U_abs;
     float magnitude[4];
     c.out = magnitude;
     kernels->unary(&c, 0, 2);
@@ -127,44 +155,52 @@ static double binary_want(double a, double b, gm_binary_op op)
 {
     double r;
     switch (op) {
-    case GM_B_ADD: return a + b;
-    case GM_B_SUBTRACT: return a - b;
-    case GM_B_MULTIPLY: return a * b;
-    case GM_B_DIVIDE: return a / b;
-    case GM_B_FLOOR_DIVIDE: return floor(a / b);
-    case GM_B_REMAINDER:
+    case GM_B_add: return a + b;
+    case GM_B_subtract: return a - b;
+    case GM_B_multiply: return a * b;
+    case GM_B_divide: return a / b;
+    case GM_B_floor_divide: return floor(a / b);
+    case GM_B_remainder:
         r = fmod(a, b);
         return r == 0 ? copysign(0, b) : (r < 0) != (b < 0) ? r + b : r;
-    case GM_B_POWER: return pow(a, b);
-    case GM_B_MAXIMUM: return a != a || b != b ? (double)NAN : fmax(a, b);
-    case GM_B_MINIMUM: return a != a || b != b ? (double)NAN : fmin(a, b);
-    case GM_B_LOGADDEXP: return a == b ? a + log(2) : fmax(a, b) + log1p(exp(-fabs(a - b)));
-    case GM_B_ARCTAN2: return atan2(a, b);
-    case GM_B_EQUAL: return a == b;
-    case GM_B_NOT_EQUAL: return a != b;
-    case GM_B_LESS: return a < b;
-    case GM_B_LESS_EQUAL: return a <= b;
-    case GM_B_GREATER: return a > b;
-    case GM_B_GREATER_EQUAL: return a >= b;
-    case GM_B_LOGICAL_AND: return a != 0 && b != 0;
-    case GM_B_LOGICAL_OR: return a != 0 || b != 0;
-    case GM_B_LOGICAL_XOR: return (a != 0) != (b != 0);
-    case GM_B_BITWISE_AND: return (double)((int64_t)a & (int64_t)b);
-    case GM_B_BITWISE_OR: return (double)((int64_t)a | (int64_t)b);
-    case GM_B_BITWISE_XOR: return (double)((int64_t)a ^ (int64_t)b);
-    case GM_B_LEFT_SHIFT: return a * exp2(b);
+    case GM_B_power: return pow(a, b);
+    case GM_B_maximum: return a != a || b != b ? (double)NAN : fmax(a, b);
+    case GM_B_minimum: return a != a || b != b ? (double)NAN : fmin(a, b);
+    case GM_B_logaddexp: return a == b ? a + log(2) : fmax(a, b) + log1p(exp(-fabs(a - b)));
+    case GM_B_arctan2: return atan2(a, b);
+    case GM_B_equal: return a == b;
+    case GM_B_not_equal: return a != b;
+    case GM_B_less: return a < b;
+    case GM_B_less_equal: return a <= b;
+    case GM_B_greater: return a > b;
+    case GM_B_greater_equal: return a >= b;
+    case GM_B_logical_and: return a != 0 && b != 0;
+    case GM_B_logical_or: return a != 0 || b != 0;
+    case GM_B_logical_xor: return (a != 0) != (b != 0);
+    case GM_B_bitwise_and: return (double)((int64_t)a & (int64_t)b);
+    case GM_B_bitwise_or: return (double)((int64_t)a | (int64_t)b);
+    case GM_B_bitwise_xor: return (double)((int64_t)a ^ (int64_t)b);
+    case GM_B_left_shift: return a * exp2(b);
     default: return floor(a / exp2(b));
     }
 }
-static bool binary_is_test(gm_binary_op op) { return op >= GM_B_EQUAL && op <= GM_B_LOGICAL_XOR; }
+static bool binary_is_test(gm_binary_op op)
+{
+    switch (op) {
+#define BINARY_VALUE(name, ...) case GM_B_##name: break;
+#define BINARY_TEST(name, ...) case GM_B_##name: return true;
+#include "binary.def"
+    }
+    return false;
+}
 
 static void test_binary(void)
 {
     for (int type = 0; type < GM_T_C64; type++) {
         for (int op = 0; op < GM_B_COUNT; op++) {
-            bool bits = op >= GM_B_BITWISE_AND, test = binary_is_test((gm_binary_op)op);
-            if (is_float(type) ? bits : op == GM_B_DIVIDE || op == GM_B_LOGADDEXP || op == GM_B_ARCTAN2) continue;
-            if (type == GM_T_BOOL && !test && op != GM_B_BITWISE_AND && op != GM_B_BITWISE_OR) continue;
+            bool bits = op >= GM_B_bitwise_and, test = binary_is_test((gm_binary_op)op);
+            if (is_float(type) ? bits : op == GM_B_divide || op == GM_B_logaddexp || op == GM_B_arctan2) continue;
+            if (type == GM_T_BOOL && !test && op != GM_B_bitwise_and && op != GM_B_bitwise_or) continue;
             int out_type = test ? GM_T_BOOL : type;
             for (int s = 0; s < N_SIZES; s++) {
                 int64_t n = sizes[s];
@@ -175,9 +211,9 @@ static void test_binary(void)
                     if (is_float(type) && n > 100 && i < N_SPECIAL) x = special[i], y = special[i * 5 % N_SPECIAL];
                     if (is_float(type) && i % 4 == 3) y = x;
                     if (!is_float(type)) x = trunc(x), y = trunc(y);
-                    if (!is_float(type) && (op == GM_B_POWER || op >= GM_B_LEFT_SHIFT || type < GM_T_I8)) y = fabs(y);
-                    if (!is_float(type) && type < GM_T_I8) x = fabs(x) + (op == GM_B_SUBTRACT ? 5 : 0);
-                    if (op == GM_B_POWER && !is_float(type)) y = fmin(y, 2);
+                    if (!is_float(type) && (op == GM_B_power || op >= GM_B_left_shift || type < GM_T_I8)) y = fabs(y);
+                    if (!is_float(type) && type < GM_T_I8) x = fabs(x) + (op == GM_B_subtract ? 5 : 0);
+                    if (op == GM_B_power && !is_float(type)) y = fmin(y, 2);
                     put(a, type, i, x);
                     put(b, type, i, y);
                 }
@@ -187,12 +223,12 @@ static void test_binary(void)
                 for (int64_t i = 0; i < n; i++) {
                     double x = get(a, type, i), y = get(b, type, i), want = binary_want(x, y, (gm_binary_op)op);
                     double got = get(out, out_type, i);
-                    if (!is_float(type) && y == 0 && op == GM_B_FLOOR_DIVIDE) want = 0;
-                    if (!is_float(type) && y == 0 && op == GM_B_REMAINDER) want = x;
+                    if (!is_float(type) && y == 0 && op == GM_B_floor_divide) want = 0;
+                    if (!is_float(type) && y == 0 && op == GM_B_remainder) want = x;
                     /* the quotient is rounded before its floor; log1p's argument carries an absolute error */
-                    if (op == GM_B_FLOOR_DIVIDE && type == GM_T_F32) want = floor((double)((float)x / (float)y));
-                    if (op == GM_B_FLOOR_DIVIDE && type < GM_T_F32 && is_float(type) && fabs(got - want) <= 1) continue;
-                    if (op == GM_B_LOGADDEXP && fabs(got - want) < 4e-7) continue;
+                    if (op == GM_B_floor_divide && type == GM_T_F32) want = floor((double)((float)x / (float)y));
+                    if (op == GM_B_floor_divide && type < GM_T_F32 && is_float(type) && fabs(got - want) <= 1) continue;
+                    if (op == GM_B_logaddexp && fabs(got - want) < 4e-7) continue;
                     CHECK(near_to(got, want, is_float(out_type) ? out_type : GM_T_F64, type == GM_T_F32 ? 2 : 1),
                           "op %d type %d (%.9g, %.9g): %.9g, want %.9g", op, type, x, y, got, want);
                 }
@@ -205,18 +241,18 @@ static void test_binary(void)
     }
     int32_t a[6] = { -7, 7, -7, INT32_MIN, 5, 1 }, b[6] = { 2, -2, -2, -1, 40, -1 }, out[6];
     int64_t n = 6;
-    gm_binary_args args = { .out = out, .a = a, .b = b, .op = GM_B_FLOOR_DIVIDE, .type = GM_T_I32, .ndim = 1,
+    gm_binary_args args = { .out = out, .a = a, .b = b, .op = GM_B_floor_divide, .type = GM_T_I32, .ndim = 1,
         .shape = &n,
                             .a_strides = &one_stride, .b_strides = &one_stride };
     kernels->binary(&args, 0, n);
     CHECK(out[0] == -4 && out[1] == -4 && out[2] == 3 && out[3] == INT32_MIN, "integer quotients are rounded down");
-    args.op = GM_B_REMAINDER;
+    args.op = GM_B_remainder;
     kernels->binary(&args, 0, n);
     CHECK(out[0] == 1 && out[1] == -1 && out[2] == -1 && out[3] == 0, "a remainder has the divisor's sign");
-    args.op = GM_B_LEFT_SHIFT;
+    args.op = GM_B_left_shift;
     kernels->binary(&args, 0, n);
     CHECK(out[4] == 5 << 8 && out[5] == INT32_MIN, "shifts by more than the width go modulo it, as x86's");
-    args.op = GM_B_RIGHT_SHIFT;
+    args.op = GM_B_right_shift;
     kernels->binary(&args, 0, n);
     CHECK(out[0] == -2 && out[3] == -1 && out[4] == 0, "right shifts keep the sign");
 }
@@ -261,9 +297,9 @@ static void test_strides(void)
             for (int64_t begin = 0, end; begin < n; begin = end) {
                 end = begin + 1 + (int64_t)(fabs(uniform()) * (double)n);
                 if (end > n) end = n;
-                kernels->binary(&(gm_binary_args){ sum, a, b, GM_B_ADD, GM_T_F32, 3, shape, a_strides, b_strides },
+                kernels->binary(&(gm_binary_args){ sum, a, b, GM_B_add, GM_T_F32, 3, shape, a_strides, b_strides },
                     begin, end);
-                kernels->unary(&(gm_unary_args){ negative, a, GM_U_NEGATIVE, GM_T_F32, 3, shape, a_strides }, begin,
+                kernels->unary(&(gm_unary_args){ negative, a, GM_U_negative, GM_T_F32, 3, shape, a_strides }, begin,
                     end);
                 kernels->select(&(gm_select_args){ chosen, cond, a, b, 4, 3, shape, dense, a_strides, b_strides },
                     begin, end);

@@ -146,7 +146,7 @@ static void test_choices(bool wide) {
         int ndim = c.ndim - c.n + c.n_index, mode = (int)below(GM_S_COUNT);
         gm_array *updates = numbers(s, ndim, c.dense, -9, 9);
         gm_array *read = gm_gather(s, c.x, c.index, c.n, c.axes, c.place);
-        gm_array *written = gm_scatter(s, c.x, c.index, c.n, c.axes, c.place, updates, mode, NULL, NULL, NULL);
+        gm_array *written = gm_scatter(s, c.x, (gm_indices){c.index, c.n, c.axes, c.place}, updates, mode, NULL);
         CHECK(gm_eval(c.index, (size_t)c.n) == GM_OK);
         int64_t dense[8] = {0}, sparse[4], size = gm_array_size(c.x);
         if (!all_inside(&c, ndim)) {
@@ -240,8 +240,8 @@ static gm_array *build(gm_array *x, gm_array *i, gm_array *j) {
     gm_array *read = gm_gather(s, half, both, 2, (int[]){1, 0}, 0);
     gm_array *turned = gm_transpose(s, read, 3, (int[]){1, 0, 2});
     gm_array *indices[2] = {gm_transpose(s, i, 2, (int[]){1, 0}), j};
-    gm_array *added = gm_scatter(s, half, &indices[0], 1, (int[]){0}, 0, gm_sum(s, turned, 2, (int[]){0, 1}, true),
-                                 GM_S_ADD, NULL, NULL, NULL);
+    gm_array *added = gm_scatter(s, half, (gm_indices){&indices[0], 1, (int[]){0}, 0},
+                                 gm_sum(s, turned, 2, (int[]){0, 1}, true), GM_S_ADD, NULL);
     gm_array *along = gm_take_along_axis(s, added, gm_astype(s, gm_abs(s, half), GM_INT32), 1);
     gm_array *root = gm_retain(gm_sum(s, gm_astype(s, along, GM_FLOAT32), 0, NULL, false));
     gm_scope_close(s);

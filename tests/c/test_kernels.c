@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "grids.h"
-#include "kernels.h"
+#include "cpu/loops.h"
 
 static int passed, failed;
 static bool quick;

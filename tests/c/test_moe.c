@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "check.h"
 #include "core/graph.h"
+#include "cpu/loops.h"
 #include "nn/moe.h"
 #include "ops/moe.h"
 
@@ -221,8 +222,9 @@ static gm_array *apply(gm_scope *s, const mixture *m, int64_t n, int64_t k, cons
                        const float *weights) {
     return moe_apply(s, gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, m->gate.k}, x),
                      gm_array_from(s, GM_INT32, 2, (int64_t[]){n, k}, ids),
-                     gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, k}, weights), &m->gate.packed, &m->up.packed,
-                     &m->down.packed, m->act, m->alpha, m->limit);
+                     gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, k}, weights),
+                     (moe_stacks){&m->gate.packed, &m->up.packed, &m->down.packed},
+                     (expert_activation){m->act, m->alpha, m->limit});
 }
 
 static void check_mixture(const mixture *m, int64_t n, int64_t k, routing kind, double tolerance) {
@@ -315,7 +317,8 @@ static void one_plan_for_every_routing(void) {
     gm_array *in[3] = {gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){TOKENS, 256}, x),
                        gm_array_from(s, GM_INT32, 2, (int64_t[]){TOKENS, SLOTS}, ids),
                        gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){TOKENS, SLOTS}, weights)};
-    gm_array *out = moe_apply(s, in[0], in[1], in[2], &m.gate.packed, &m.up.packed, &m.down.packed, m.act, 0, 0);
+    gm_array *out = moe_apply(s, in[0], in[1], in[2], (moe_stacks){&m.gate.packed, &m.up.packed, &m.down.packed},
+                              (expert_activation){m.act, 0, 0});
     gm_plan *plan = NULL;
     gm_retain(in[1]);
     gm_retain(out);
@@ -359,16 +362,21 @@ static void refusals(void) {
     gm_array *w = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){4, 2}, ones);
     gm_array *w3 = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){2, 4}, ones);
     gm_linear wrong = m.down.packed;
-    CHECK(!moe_apply(s, x, i, w3, &m.gate.packed, &m.up.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK(!moe_apply(s, x, i, w3, (moe_stacks){&m.gate.packed, &m.up.packed, &m.down.packed},
+                     (expert_activation){MOE_SWIGLU, 0, 0}));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "weights float32(2,4)");
-    CHECK(!moe_apply(s, x, i, w, &m.gate.packed, &bad.gate.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK(!moe_apply(s, x, i, w, (moe_stacks){&m.gate.packed, &bad.gate.packed, &m.down.packed},
+                     (expert_activation){MOE_SWIGLU, 0, 0}));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "up is Q4_0(2,64,96)");
-    CHECK(!moe_apply(s, x, i, w, &m.gate.packed, &bad.up.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK(!moe_apply(s, x, i, w, (moe_stacks){&m.gate.packed, &bad.up.packed, &m.down.packed},
+                     (expert_activation){MOE_SWIGLU, 0, 0}));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "gate has 64 rows and up 32");
     wrong.int8 = true;
-    CHECK(!moe_apply(s, x, i, w, &m.gate.packed, &m.up.packed, &wrong, MOE_SWIGLU, 0, 0));
+    CHECK(!moe_apply(s, x, i, w, (moe_stacks){&m.gate.packed, &m.up.packed, &wrong},
+                     (expert_activation){MOE_SWIGLU, 0, 0}));
     CHECK_ERROR(GM_EVALUE, GM_EVALUE, "block formats only");
-    CHECK(!moe_apply(s, NULL, i, w, &m.gate.packed, &m.up.packed, &m.down.packed, MOE_SWIGLU, 0, 0));
+    CHECK(!moe_apply(s, NULL, i, w, (moe_stacks){&m.gate.packed, &m.up.packed, &m.down.packed},
+                     (expert_activation){MOE_SWIGLU, 0, 0}));
     /* An id that is none counts as the nearest. */
     gm_array *both[2] = {apply(s, &m, 4, 2, zeros, ids, ones), apply(s, &m, 4, 2, zeros, inside, ones)};
     CHECK(both[0] && both[1] && gm_eval(both, 2) == GM_OK &&

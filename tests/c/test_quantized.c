@@ -79,10 +79,11 @@ static void products(int which, int round) {
     bool transposed = round % 3 != 0;
     int64_t rows = 1 + below(round % 2 ? 70 : 5), k = c->group * (1 + below(round % 2 ? 20 : 3));
     int64_t tokens = below(5) == 0 ? 0 : 1 + below(round % 4 ? 5 : 70), batch = 1 + below(3);
-    gm_array *w = values(s, 3, (int64_t[]){batch, rows, k}), *scales, *biases;
+    gm_array *w = values(s, 3, (int64_t[]){batch, rows, k}), *others[2];
     gm_array *x = values(s, 3, (int64_t[]){batch, tokens, transposed ? k : rows});
     x = round % 2 ? as_view(s, x) : x;
-    gm_array *q = gm_quantize(s, round % 5 ? w : as_view(s, w), c->group, c->bits, c->mode, GM_NONE, &scales, &biases);
+    gm_array *q = gm_quantize(s, round % 5 ? w : as_view(s, w), c->group, c->bits, c->mode, GM_NONE, others);
+    gm_array *const scales = others[0], *const biases = others[1];
     gm_array *dense = gm_dequantize(s, q, scales, biases, c->group, c->bits, c->mode, GM_NONE, GM_FLOAT32);
     gm_array *got = gm_quantized_matmul(s, x, q, scales, biases, transposed, c->group, c->bits, c->mode);
     gm_array *want = gm_matmul(s, x, transposed ? swapped(s, dense) : dense);
@@ -109,10 +110,11 @@ static void products(int which, int round) {
 /* ---- allocations that fail ---- */
 static gm_array *build(gm_array *w, gm_array *x, gm_array *index, const coding *c) {
     gm_scope *s = gm_scope_open();
-    gm_array *scales, *biases, *grads[1], *traced, *root = NULL;
+    gm_array *others[2], *grads[1], *traced, *root = NULL;
     if (!s)
         return NULL;
-    gm_array *q = gm_quantize(s, w, c->group, c->bits, c->mode, GM_NONE, &scales, &biases);
+    gm_array *q = gm_quantize(s, w, c->group, c->bits, c->mode, GM_NONE, others);
+    gm_array *const scales = others[0], *const biases = others[1];
     gm_trace_enter();
     traced = gm_tracer(s, as_view(s, x));
     gm_array *y = gm_quantized_matmul(s, traced, q, scales, biases, true, c->group, c->bits, c->mode);

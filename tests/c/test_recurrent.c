@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "check.h"
 #include "core/graph.h"
+#include "cpu/loops.h"
 #include "ops/batch_state.h"
 
 enum { SEQUENCES = 3, LONGEST = 21 };
@@ -96,7 +97,7 @@ static gm_status run_pass(layer *l, const int *sequence, int n, const int *done,
     } else {
         const gm_delta_spec spec = {
             .slot = 1, .n_key_heads = l->key_heads, .n_value_heads = l->heads, .tiled = l->tiled};
-        out = gm_cached_gated_delta(s, in[0], in[1], in[2], in[3], in[4], batch, &spec);
+        out = gm_cached_gated_delta(s, &(gm_delta_inputs){in[0], in[1], in[2], in[3], in[4]}, batch, &spec);
     }
     status = out ? gm_eval(&out, 1) : GM_ENOMEM;
     for (int i = 0; i < n && status == GM_OK; i++)
@@ -272,10 +273,10 @@ static void refusals(void) {
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "weight is float32(3,2)");
     CHECK(!gm_cached_conv(s, NULL, weight, batch, 0));
     const gm_delta_spec fits = {.n_key_heads = 1, .n_value_heads = 2}, odd = {.n_key_heads = 3, .n_value_heads = 2};
-    CHECK(gm_cached_gated_delta(s, x, x, x, gates, gates, batch, &fits) != NULL);
-    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, gates, batch, &odd));
+    CHECK(gm_cached_gated_delta(s, &(gm_delta_inputs){x, x, x, gates, gates}, batch, &fits) != NULL);
+    CHECK(!gm_cached_gated_delta(s, &(gm_delta_inputs){x, x, x, gates, gates}, batch, &odd));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "3 key heads and 2 value heads");
-    CHECK(!gm_cached_gated_delta(s, x, x, x, gates, x, batch, &fits));
+    CHECK(!gm_cached_gated_delta(s, &(gm_delta_inputs){x, x, x, gates, x}, batch, &fits));
     CHECK_ERROR(GM_ESHAPE, GM_ESHAPE, "beta float32(3,8)");
     gm_scope_close(s);
     batch_state_free(batch);

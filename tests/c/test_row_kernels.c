@@ -424,6 +424,34 @@ static void test_gemm(void)
         free_buffers();
     }
 }
+/* A convolution with its weights packed, which are looked over for what is not finite: then taps out of the image are
+ * passed over, and the bits are those of weights as they lie, which meet zeros. With one that is infinite, too. */
+static void check_packed_conv(gm_conv_args a, float *w)
+{
+    const int type = a.product.type;
+    const int64_t panels = kernels_gemm_panels(kernels, type, a.product.lanes);
+    const int64_t blocks = (a.product.rows + a.product.block_rows - 1) / a.product.block_rows;
+    const int64_t pieces = blocks * ((panels + a.product.block_panels - 1) / a.product.block_panels);
+    const int64_t size = a.product.rows * a.product.lanes;
+    for (int spoiled = 0; spoiled < 2; spoiled++) {
+        if (spoiled) w[a.product.lanes / 2 * a.product.k] = INFINITY;
+        gm_conv_args packed = a;
+        gm_gemm_args pack = a.product;
+        int32_t *const finite = buffer((size_t)panels * sizeof *finite);
+        pack.finite = finite;
+        pack.out = buffer((size_t)kernels_gemm_pack_bytes(kernels, type, a.product.lanes, a.product.k));
+        kernels->gemm_pack(&pack, 0, panels);
+        packed.product.w = pack.out, packed.product.packed = true, packed.product.finite = finite;
+        a.product.out = buffer((size_t)size * 4), packed.product.out = buffer((size_t)size * 4);
+        kernels->conv(&a, 0, pieces);
+        kernels->conv(&packed, 0, pieces);
+        CHECK(same(a.product.out, packed.product.out, (size_t)size * 4), "packed conv of %d channels, spoiled %d",
+              (int)a.channels, spoiled);
+        int64_t found = 0;
+        for (int64_t p = 0; p < panels; p++) found += !finite[p];
+        CHECK(found == spoiled, "%d panels of %d are not finite, spoiled %d", (int)found, (int)panels, spoiled);
+    }
+}
 /* Two axes, `line` taps along the second one; a definition item by item. `few`: so many groups, by their kernel; 0: one, by
  * that of dense filters. */
 static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t line, int64_t stride, int64_t low,
@@ -458,6 +486,13 @@ static void test_conv_case(int type, int64_t channels, int64_t filters, int64_t 
         a.product.block_panels = least(panels, GM_GEMM_PANELS);
         const int64_t blocks = (rows + a.product.block_rows - 1) / a.product.block_rows;
         kernels->conv(&a, 0, blocks * ((panels + a.product.block_panels - 1) / a.product.block_panels));
+        if (type == GM_T_F32) {
+            float *own = buffer((size_t)(filters * k) * 4);
+            memcpy(own, w, (size_t)(filters * k) * 4);
+            gm_conv_args copy = a;
+            copy.product.w = own;
+            check_packed_conv(copy, own);
+        }
     }
     for (int64_t r = 0; r < rows; r++) for (int64_t f = 0; f < filters; f++) {
         double sum = 0, size = 0;
@@ -493,6 +528,7 @@ static void test_conv(void)
         test_conv_case(type, channels, 35, 2, 2, 0, 2, 1, 0);
         test_conv_case(type, channels, 3, 2, 1, 3, 1, 2, 0);
         test_conv_case(type, channels, 3, 3, 2, 4, 1, 1, 0);
+        test_conv_case(type, channels, 70, 3, 1, 1, 1, 1, 0);
         if (type == GM_T_F64) continue;
         test_conv_case(type, channels, channels, 2, 2, 2, 1, 1, channels);
         test_conv_case(type, channels, channels, 2, 1, 1, 1, 1, channels);

@@ -52,7 +52,7 @@ static gm_status encode_many(gm_tokenizer *t, const char *input, size_t length, 
         texts[i] = (gm_text){ input, length / (i + 1), false, false };
     for (int encodings = 0; encodings < 2; encodings++) {
         gm_encode_batch *b;
-        gm_status status = gm_encode_begin(t, texts, NULL, 4, &o, encodings, 2, &b);
+        gm_status status = gm_encode_begin(t, &(gm_encode_request){texts, NULL, 4, encodings, 2}, &o, &b);
         if (status != GM_OK)
             return status;
         while ((status = gm_encode_step(b, 1)) == GM_AGAIN)

@@ -37,9 +37,9 @@ enum { N_FILES = sizeof files / sizeof files[0], LONG_TEXT = 3000 };
 
 static gm_status open_model(const model_file *file, gm_tokenizer **out) {
     static const char parts[] = "{\"added_tokens\":[{\"id\":6,\"content\":\"[y]\"}]}";
+    const gm_sentencepiece_options options = {parts, sizeof parts - 1, false, false};
     return file->is_json ? gm_tokenizer_from_json(file->data, file->length, "test", out)
-                         : gm_tokenizer_from_sentencepiece(file->data, file->length, parts, sizeof parts - 1, false,
-                                                           false, "test", out);
+                         : gm_tokenizer_from_sentencepiece(file->data, file->length, &options, "test", out);
 }
 
 /* The sum of the ids of a short and a long text. */

@@ -27,10 +27,10 @@ static gm_array *values(gm_scope *s, int ndim, const int64_t *shape) {
 }
 
 /* ---- a function with rules of its own: cotangents and tangents doubled ---- */
-static gm_status rule_vjp(void *payload, gm_scope *s, gm_array *const *inputs, int n_inputs,
-                          gm_array *const *cotangents, gm_array *const *outputs, int n_outputs, gm_array **grads) {
-    (void)payload, (void)outputs, (void)n_inputs, (void)n_outputs;
-    grads[0] = gm_add(s, cotangents[0], gm_multiply(s, cotangents[0], inputs[0]));
+static gm_status rule_vjp(void *payload, gm_scope *s, gm_arrays inputs, gm_array *const *cotangents, gm_arrays outputs,
+                          gm_array **grads) {
+    (void)payload, (void)outputs;
+    grads[0] = gm_add(s, cotangents[0], gm_multiply(s, cotangents[0], inputs.arrays[0]));
     return grads[0] ? GM_OK : GM_ENOMEM;
 }
 
@@ -81,7 +81,7 @@ static bool fused_function(gm_scope *s, gm_array *x, gm_array *y, gm_array **out
                               gm_eye(s, COLUMNS, COLUMNS, 0, GM_FLOAT32));
     gm_array *wide = gm_broadcast_to(s, gm_reshape(s, x, 3, (int64_t[]){ROWS, COLUMNS, 1}), 3, wide_shape);
     wide = gm_reshape(s, wide, 2, (int64_t[]){ROWS, 32 * COLUMNS});
-    fields[0] = gm_quantize(s, wide, 32, 4, "affine", GM_NONE, &fields[1], &fields[2]);
+    fields[0] = gm_quantize(s, wide, 32, 4, "affine", GM_NONE, &fields[1]);
     if (!fields[0] || !gm_lu(s, square, lu) || !gm_svd(s, square, true, svd))
         return false;
     parts[0] = gm_rope(s, heads, 4, false, offset, GM_NONE, 100, 1);
@@ -146,7 +146,7 @@ static bool batched(gm_scope *s, gm_array *const *in, gm_array **outs, int *n) {
     gm_trace_enter();
     place = gm_placeholder(s, GM_FLOAT32, 2, shape);
     bool ok = place && function(s, place, in[1], false, made) &&
-              gm_vmap(s, made, 2, &place, &in[2], flags, 1, outs, out_flags) == GM_OK;
+              gm_vmap(s, (gm_arrays){made, 2}, (gm_arrays){&place, 1}, &in[2], flags, outs, out_flags) == GM_OK;
     gm_trace_leave();
     *n = 2;
     return ok;

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import known_differences                                                                    # noqa: E402
-import programs                                                                             # noqa: E402
+import functions  # noqa: E402
+import known_differences  # noqa: E402
+import programs  # noqa: E402
 
 # How often; MLX compiles with a C++ compiler, a second for each: eager programs run compiled on gomlx alone too.
 MODES = {"eager": 40, "compile": 1, "vmap": 20, "vjp": 25, "jvp": 15, "compiled vjp": 1, "vmapped vjp": 10}
@@ -34,8 +35,9 @@ LIMIT = 30                      # seconds for one program
 # Relative, with the reason: both round once per step to the dtype, of functions that are right to a few units of it.
 # float64 too is computed in float32 by many functions of MLX.
 TOLERANCE = {"float16": 4 * 2.0**-10, "bfloat16": 4 * 2.0**-7, "float32": 2e-5, "float64": 2e-6, "complex64": 4e-5}
-SUMS = re.compile(r"fft\.i?r?fft.*|.*matmul|.*conv.*|addmm|inner|vecdot|tensordot|einsum|linalg\..*|sum|mean|var|std|trace"
-                  r"|cumsum|logcumsumexp|fast\..*|median|random\.(normal|gumbel|laplace)|logsumexp|logaddexp|nn\..*|linspace|diff|quantize")
+SUMS = re.compile(r"fft\.i?r?fft.*|.*matmul|.*conv.*|addmm|inner|vecdot|tensordot|einsum|linalg\..*|sum|mean|var|std"
+                  r"|trace|cumsum|logcumsumexp|fast\..*|median|random\.(normal|gumbel|laplace)|logsumexp"
+                  r"|logaddexp|nn\..*|linspace|diff|quantize")
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "complex64": 2.0**-22, "float64": 2.0**-51}
 
 
@@ -217,7 +219,7 @@ def serve(side):
         request, *rest = pickle.loads(sys.stdin.buffer.read(struct.unpack("<Q", head)[0]))
         if request == "grow":
             seed, length, table = rest
-            table = {name: row for name, row in programs.TABLE.items() if table is None or name in table}
+            table = {name: row for name, row in functions.TABLE.items() if table is None or name in table}
             answer = programs.Grower(seed, mx, nn).grow(table, length)
         elif request == "alone":
             answer = alone(mx, nn, *rest)
@@ -277,7 +279,8 @@ class Side:
 
 @dataclass
 class Difference:
-    kind: str                   # value, dtype, shape, count, error, "gomlx raises", "MLX raises", "... crashes"; carried:
+    # value, dtype, shape, count, error, "gomlx raises", "MLX raises", "... crashes"; carried:
+    kind: str
                                 # values of a chain whose every step alone agrees
     mode: str
     op: str                     # the step's name, or those of the chain
@@ -296,8 +299,8 @@ def dtypes_of(program):
 
 
 def far(got, want, dtype, allowance, sums):
-    """Where values differ by more than the tolerance and the allowance. Of sums a part of the tolerance is absolute: terms
-    that cancel leave the rounding of the largest."""
+    """Where values differ by more than the tolerance and the allowance. Of sums a part of the tolerance is absolute:
+    terms that cancel leave the rounding of the largest."""
     if dtype not in TOLERANCE:
         return (got != want) & ~(allowance > 0)
     with np.errstate(all="ignore"):
@@ -309,8 +312,8 @@ def far(got, want, dtype, allowance, sums):
 
 
 def compare(ours, theirs, program=None, spread=None):
-    """(kind, step, detail) of the first difference, or None. program: where each step has its outcomes; transformed ones
-    are sums. spread: other outcomes of ours, of disturbed inputs."""
+    """(kind, step, detail) of the first difference, or None. program: where each step has its outcomes; transformed
+    ones are sums. spread: other outcomes of ours, of disturbed inputs."""
     for at, (mine, yours) in enumerate(zip(ours, theirs)):
         raised = [next((o for o in side if o[0] == "error"), None) for side in (mine, yours)]
         if all(raised):
@@ -375,10 +378,12 @@ class Comparison:
             return "gomlx crashes", 0, str(error)
         failed = [o[1] for o in eager[-1] if o[0] == "error"]
         if failed:
-            return None if compiled[0][0][:2] == ("error", failed[0]) else ("error", 0, f"{compiled[0][0][1]} for {failed[0]}")
+            return None if compiled[0][0][:2] == ("error", failed[0]) else ("error", 0,
+                                                                            f"{compiled[0][0][1]} for {failed[0]}")
         found = compare(compiled, eager, program)
         if found and found[0] == "value":
-            found = compare(compiled, eager, program, [self.gomlx.ask("run", disturbed(program, k), "eager", seed) for k in range(6)])
+            found = compare(compiled, eager, program, [self.gomlx.ask("run", disturbed(program, k), "eager", seed)
+                                                       for k in range(6)])
         return found
 
     def right_by_loop(self, difference, seed):
@@ -422,7 +427,8 @@ class Comparison:
         try:
             program = self.gomlx.ask("grow", seed, length, self.table)
         except Crashed as error:
-            self.unknown.append((number, Difference("gomlx crashes", "growing", "?", (), str(error), programs.Program())))
+            self.unknown.append((number, Difference("gomlx crashes", "growing", "?", (), str(error),
+                                                    programs.Program())))
             return
         if "jvp" in mode or "vjp" in mode:
             ends = program.counts[-1] and differentiable(program)
@@ -472,7 +478,8 @@ def report(comparison, seconds):
     for (kind, mode, op, _), members in sorted(classes.items(), key=lambda item: -len(item[1])):
         number, shortest = min(members, key=lambda member: len(programs.source(member[1].program)))
         print(f"\n{len(members):8}  {kind}, {mode}: {op} of {', '.join(shortest.dtypes)}; program {number}\n"
-              f"{shortest.detail[:300]}\n" + "\n".join(line[:200] for line in programs.source(shortest.program).splitlines()))
+              f"{shortest.detail[:300]}\n" + "\n".join(line[:200]
+                                                       for line in programs.source(shortest.program).splitlines()))
 
 
 def main():

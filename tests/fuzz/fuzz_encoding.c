@@ -129,7 +129,7 @@ static void check_batch(gm_tokenizer *t, const gm_text *text, const gm_encode_op
                               { text->data + half, text->length - half, text->raw, false }, *text };
     enum { N = sizeof texts / sizeof texts[0] };
     gm_encode_batch *batch;
-    CHECK(seen(gm_encode_begin(t, texts, NULL, N, &o, false, 2, &batch)) == GM_OK);
+    CHECK(seen(gm_encode_begin(t, &(gm_encode_request){texts, NULL, N, false, 2}, &o, &batch)) == GM_OK);
     gm_status status = GM_AGAIN;
     while (status == GM_AGAIN)
         status = gm_encode_step(batch, 1000);

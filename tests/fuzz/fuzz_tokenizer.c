@@ -122,7 +122,7 @@ static gm_status load(uint8_t kind, const uint8_t *data, size_t size, gm_tokeniz
         n_parts = size - (size_t)(split - data) - 1;
         size = (size_t)(split - data);
     }
-    return gm_tokenizer_from_sentencepiece(data, size, parts, n_parts, true, true, "fuzz", out);
+    return gm_tokenizer_from_sentencepiece(data, size, &(gm_sentencepiece_options){parts, n_parts, true, true}, "fuzz", out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

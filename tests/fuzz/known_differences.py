@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Known:
     """Which differences a reason explains; a part that is None explains any."""
     reason: str
-    ops: str | None = None              # a regular expression that fits the whole name of the step, or of one in a chain
+    # a regular expression that fits the whole name of the step, or of one in a chain
+    ops: str | None = None
     kinds: tuple | None = None
     modes: str | None = None            # a regular expression, found in the mode
     dtypes: set | None = None           # one of them is among those that the step reads
@@ -30,19 +31,22 @@ INTEGERS = {"bool_", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "in
 HALVES = {"float16", "bfloat16"}
 NOT_FINITE = r"(nan|inf).* (for|at) |for \S*(nan|inf)"
 # What gives truth values or indices.
-DISCRETE = (r"all|any|argmin|argmax|argsort|equal|not_equal|less.*|greater.*|logical_.*|is(nan|inf|finite|posinf|neginf|close)|"
+DISCRETE = (r"all|any|argmin|argmax|argsort|equal|not_equal|less.*|greater.*|logical_.*|"
+            r"is(nan|inf|finite|posinf|neginf|close)|"
             r"allclose|array_equal|searchsorted|count_nonzero|operator\.(eq|ne|lt|le|gt|ge)|random\..*")
 
 KNOWN = [
     Known("MLX ends the process, or hangs: there is nothing to compare with", kinds=("MLX crashes",)),
 
-    Known("each step of a chain agrees alone, and the chain gives to the bit what its steps give: roundings were carried on",
+    Known("each step of a chain agrees alone, and the chain gives to the bit what its steps give: roundings were "
+          "carried on",
           kinds=("carried",)),
 
     # What MLX refuses.
     Known("gomlx has the gradient, tangent or batching rule that MLX lacks", kinds=MLX_RAISES, modes=TRANSFORMED,
           detail=r"[Nn]ot implemented|not yet implemented|Cannot calculate VJP with respect to|Cannot vmap over"
-                 r"|Updates with shape|Type of cotangents does not match|does not support|not supported|Invalid axis \d{4,}"),
+                 r"|Updates with shape|Type of cotangents does not match|does not support|not supported|Invalid axis "
+                 r"\d{4,}"),
     Known("an update may have the shape of what is read, with the 1 of None; MLX refuses it", ops=r"\[\]=|at\..*",
           kinds=MLX_RAISES, detail="Cannot broadcast array of shape"),
     Known("nan_to_num of float64 is refused by MLX", ops="nan_to_num", kinds=MLX_RAISES, dtypes={"float64"}),
@@ -86,7 +90,8 @@ KNOWN = [
     Known("what is before the first of complex extremes is infinite in both parts on MLX, in the real one on gomlx",
           ops="cummax|cummin", kinds=VALUE, dtypes={"complex64"}, detail="inf"),
     Known("infinities and NaN in transforms and complex products: the parts that are NaN differ", kinds=VALUE,
-          ops=r"fft\..*|.*matmul|addmm|inner|vecdot|tensordot|einsum|multiply|divide|operator\.(mul|truediv|pow)|power|prod|cumprod",
+          ops=r"fft\..*|.*matmul|addmm|inner|vecdot|tensordot|einsum|multiply|divide|operator\.(mul|truediv|pow)|"
+              r"power|prod|cumprod",
           detail=NOT_FINITE),
     Known("MLX leaves padding out of a convolution, gomlx multiplies by its zeros: NaN and infinite weights tell",
           kinds=VALUE, ops=r"conv.*", detail=NOT_FINITE),
@@ -119,7 +124,8 @@ KNOWN = [
           modes="vjp|jvp"),
     Known("an array that a function returns twice gets one of its cotangents on MLX, their sum on gomlx",
           ops=r"atleast_\dd|broadcast_arrays|meshgrid|minmax", kinds=VALUE, modes="vjp"),
-    Known("gradients of complex functions are multiplied by the conjugate of the derivative; of MLX's power by the derivative",
+    Known("gradients of complex functions are multiplied by the conjugate of the derivative; of MLX's power by the "
+          "derivative",
           ops=r"power|operator\.pow|at\.multiply|logcumsumexp", kinds=VALUE, modes="vjp|jvp",
           dtypes={"complex64"}),
     Known("arccosh below 1 is NaN and has no gradient; MLX's formula gives one", ops="arccosh", kinds=VALUE,
@@ -147,7 +153,8 @@ KNOWN = [
           kinds=VALUE, modes="vjp|jvp", detail=r"^-?(0\.0|\S+e-0\d) for -?(0\.0|\S+e-0\d|0\.000\d+)"),
     Known("maxima and minima of NaN have no gradient; over no axes MLX has one", ops="max|min", kinds=VALUE,
           modes="vjp|jvp", detail="nan for"),
-    Known("MLX rounds each step of a gradient to half precision, gomlx computes attention, norms and activations in float32",
+    Known("MLX rounds each step of a gradient to half precision, gomlx computes attention, norms and activations in "
+          "float32",
           ops=r"fast\..*|nn\..*|softmax|logsumexp|logcumsumexp|var|std|linalg\.norm|logaddexp|sigmoid|tanh",
           kinds=VALUE, modes="vjp|jvp", dtypes=HALVES),
     Known("gradients of norms where weights are infinite: the parts that are NaN differ",

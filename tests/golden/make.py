@@ -16,8 +16,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE)]
 from checkpoints import dequantised  # noqa: E402
 
-MODELS = ("fable", "llama3", "mistral", "stories260k", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4", "gpt_oss",
-          "qwen3_5")
+MODELS = ("fable", "llama3", "mistral", "stories260k", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4",
+          "gpt_oss", "qwen3_5")
 PROMPTS = ("Once upon a time", "The little dog was sad because")
 TOKENS, NEW = 300, 100
 

@@ -85,5 +85,5 @@ def main():
 
 
 if __name__ == "__main__":
-    assert architectures.HERE == os.path.dirname(HERE)
+    assert os.path.dirname(HERE) == architectures.HERE
     main()

@@ -25,7 +25,7 @@ extern const piece_kernels piece_kernels_neon __attribute__((weak));
 
 const piece_kernels *piece_kernels_get(void) {
     const gm_kernels *table = kernels_select(NULL);     /* NULL: GOMLX_ISA names one that cannot run */
-    const char *family = table ? table->family : "generic";
+    const char *family = table ? kernels_family(table) : "generic";
 #if defined(__x86_64__)
     if (strcmp(family, "avx512") == 0)
         return &piece_kernels_avx512;

@@ -193,8 +193,8 @@ static gm_status add_end(const gm_tokenizer *t, int64_t id, const char *key, id_
     return id < 0 ? GM_OK : ids_append(out, (int32_t)id);
 }
 
-gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const char *parts, size_t parts_length,
-                                          bool add_bos, bool add_eos, const char *name, gm_tokenizer **out) {
+gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const gm_sentencepiece_options *o,
+                                          const char *name, gm_tokenizer **out) {
     *out = NULL;
     gm_tokenizer *t = tokenizer_new();
     if (!t)
@@ -204,13 +204,13 @@ gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const
               .pieces = { .add_prefix = true, .single_spaces = true } };
     gm_status status = length == 0 ? gm_fail(GM_EBADFILE, "%s: the file is empty", name)
                                    : read_model(t, &s, (message){ bytes, bytes, bytes + length });
-    if (status == GM_OK && parts_length > 0)
-        status = component_parts(t, parts, parts_length, name);
+    if (status == GM_OK && o->parts_length > 0)
+        status = component_parts(t, o->parts, o->parts_length, name);
     if (status == GM_OK)
         status = pieces_add_tokens(t, &s.pieces);
-    if (status == GM_OK && add_bos)
+    if (status == GM_OK && o->add_bos)
         status = add_end(t, s.bos, "bos_id", &t->before);
-    if (status == GM_OK && add_eos)
+    if (status == GM_OK && o->add_eos)
         status = add_end(t, s.eos, "eos_id", &t->after);
     if (status == GM_OK)
         status = tokenizer_finish(t);

@@ -168,9 +168,8 @@ static gm_status push_bytes(const bpe *b, bpe_work *work, const uint8_t *bytes, 
     return GM_OK;
 }
 
-/* The character's text in the vocabulary: in the alphabet, with prefix and suffix. */
-static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbol, size_t n, bool first, bool last,
-                              const uint8_t **text, size_t *length) {
+/* Into work->alphabet the character's text in the vocabulary: in the alphabet, with prefix and suffix. */
+static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbol, size_t n, bool first, bool last) {
     byte_buffer *out = &work->alphabet;
     uint8_t mapped[4];
     if (b->byte_level) {
@@ -183,8 +182,6 @@ static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbo
     GM_TRY(bytes_append(out, symbol, n));
     if (last)
         GM_TRY(bytes_append(out, b->suffix, b->suffix_length));
-    *text = out->data;
-    *length = out->size;
     return GM_OK;
 }
 
@@ -203,8 +200,11 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
         else
             utf8_next(piece, &at);
         n = at - start;
-        if (affixes)
-            GM_TRY(spell_symbol(b, work, piece + start, at - start, start == 0, at == length, &text, &n));
+        if (affixes) {
+            GM_TRY(spell_symbol(b, work, piece + start, at - start, start == 0, at == length));
+            text = work->alphabet.data;
+            n = work->alphabet.size;
+        }
         if (!affixes && (b->byte_level || piece[start] < 0x80))
             id = b->symbols[piece[start]];
         else
@@ -218,8 +218,11 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
         }
         if (b->byte_fallback) {
             bool done;
-            if (b->byte_level && !affixes)
-                GM_TRY(spell_symbol(b, work, piece + start, 1, true, false, &text, &n));
+            if (b->byte_level && !affixes) {
+                GM_TRY(spell_symbol(b, work, piece + start, 1, true, false));
+                text = work->alphabet.data;
+                n = work->alphabet.size;
+            }
             GM_TRY(push_bytes(b, work, text, n, &done));
             if (done)
                 continue;

@@ -159,13 +159,12 @@ static text_view strip(const normalize_step *step, const text_view *text) {
 static gm_status replace_matches(const normalize_step *step, regex_work *matcher, text_writer *w) {
     regex_walk walk = { 0 };
     for (;;) {
-        size_t start, end;
-        bool found;
-        GM_TRY(regex_next(step->regex, matcher, w->in.bytes, w->in.length, &walk, &start, &end, &found));
-        GM_TRY(text_keep(w, found ? start : w->in.length));
-        if (!found)
+        regex_match m;
+        GM_TRY(regex_next(step->regex, matcher, w->in.bytes, w->in.length, &walk, &m));
+        GM_TRY(text_keep(w, m.found ? m.start : w->in.length));
+        if (!m.found)
             return GM_OK;
-        text_drop(w, end);
+        text_drop(w, m.end);
         GM_TRY(text_insert(w, step->to, step->to_length));
     }
 }

@@ -148,11 +148,11 @@ static gm_status replace_matches(decode_state *s, size_t i, const uint8_t *text,
     byte_buffer *changed = &state->scratch[0];
     changed->size = 0;
     while (length > 0) {
-        size_t done = walk.last_end, start, end;
-        bool found;
-        GM_TRY(regex_next(step->regex, state->regex, text, length, &walk, &start, &end, &found));
-        GM_TRY(bytes_append(changed, text + done, (found ? start : length) - done));
-        if (!found)
+        size_t done = walk.last_end;
+        regex_match m;
+        GM_TRY(regex_next(step->regex, state->regex, text, length, &walk, &m));
+        GM_TRY(bytes_append(changed, text + done, (m.found ? m.start : length) - done));
+        if (!m.found)
             break;
         GM_TRY(bytes_append(changed, step->to, step->to_length));
     }

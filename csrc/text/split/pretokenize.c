@@ -169,34 +169,34 @@ static gm_status next_raw(const pretokenize_step *step, split_state *s, split_pa
         *part = s->match;
         return GM_OK;
     }
-    size_t start = 0, end = 0, done = s->walk.last_end;
-    bool found = false;
+    const size_t done = s->walk.last_end;
+    regex_match m = {0};
     if (step->match == MATCH_REGEX) {
-        GM_TRY(regex_next(step->regex, s->regex, s->text.bytes, s->text.length, &s->walk, &start, &end, &found));
+        GM_TRY(regex_next(step->regex, s->regex, s->text.bytes, s->text.length, &s->walk, &m));
     } else if (step->match == MATCH_TEXT) {
         const uint8_t *text = s->text.bytes, *hit = memmem(text + done, s->text.length - done, step->text,
                                                            step->text_length);
-        found = hit != NULL;
-        start = found ? (size_t)(hit - text) : 0;
-        end = start + step->text_length;
+        m.found = hit != NULL;
+        m.start = hit ? (size_t)(hit - text) : 0;
+        m.end = m.start + step->text_length;
     } else if (step->match != MATCH_NOTHING) {
-        found = find_here(step, s, &start, &end);
+        m.found = find_here(step, s, &m.start, &m.end);
     }
-    if (!found) {
+    if (!m.found) {
         s->walk.at = s->text.length + 1;
         s->walk.last_end = s->text.length;
         *part = (split_part){ done, s->text.length, step->invert };
         return done < s->text.length ? GM_OK : GM_END;
     }
-    s->walk.at = s->walk.last_end = end;
-    split_part match = { start, end, !step->invert };
-    if (done == start) {
+    s->walk.at = s->walk.last_end = m.end;
+    split_part match = { m.start, m.end, !step->invert };
+    if (done == m.start) {
         *part = match;
         return GM_OK;
     }
     s->match = match;
     s->has_match = true;
-    *part = (split_part){ done, start, step->invert };
+    *part = (split_part){ done, m.start, step->invert };
     return GM_OK;
 }
 

@@ -114,18 +114,17 @@ void regex_work_free(regex_work *w) {
     memory_free(w);
 }
 
-gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_t length, size_t at,
-                       size_t *start, size_t *end, bool *found) {
+gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_t length, size_t at, regex_match *out) {
     uint64_t steps = STEPS_LEAST + (uint64_t)length * STEPS_PER_BYTE;
     pcre2_set_match_limit(w->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     int code = pcre2_match(r->code, text, length, at, PCRE2_NO_UTF_CHECK, w->match, w->context);
     if (code == PCRE2_ERROR_JIT_STACKLIMIT)
         code = pcre2_match(r->code, text, length, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->match, w->context);
-    *found = code >= 0;
+    out->found = code >= 0;
     if (code >= 0) {
         const PCRE2_SIZE *range = pcre2_get_ovector_pointer(w->match);
-        *start = range[0];
-        *end = range[1];
+        out->start = range[0];
+        out->end = range[1];
         return GM_OK;
     }
     if (code == PCRE2_ERROR_NOMATCH)
@@ -137,24 +136,24 @@ gm_status regex_search(const regex *r, regex_work *w, const uint8_t *text, size_
 }
 
 gm_status regex_next(const regex *r, regex_work *w, const uint8_t *text, size_t length, regex_walk *walk,
-                     size_t *start, size_t *end, bool *found) {
+                     regex_match *out) {
     for (;;) {
-        *found = false;
+        out->found = false;
         if (walk->at > length)
             return GM_OK;
-        GM_TRY(regex_search(r, w, text, length, walk->at, start, end, found));
-        if (!*found) {
+        GM_TRY(regex_search(r, w, text, length, walk->at, out));
+        if (!out->found) {
             walk->at = length + 1;
             return GM_OK;
         }
-        if (*start != *end || !walk->has_last || *end != walk->last_end)
+        if (out->start != out->end || !walk->has_last || out->end != walk->last_end)
             break;
         if (walk->at < length)
             utf8_next(text, &walk->at);
         else
             walk->at++;
     }
-    walk->at = walk->last_end = *end;
+    walk->at = walk->last_end = out->end;
     walk->has_last = true;
     return GM_OK;
 }

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import gomlx.core as mx
-from gomlx.arguments import named
+from gomlx._base.arguments import named
 from gomlx.nn.layers.base import Module
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -154,7 +154,7 @@ class Module(dict[str, Any]):
         return self.filter_and_map(self.valid_child_filter, is_leaf_fn=is_leaf)
 
     def update(self, parameters: dict[str, Any], strict: bool = True) -> Module:
-        """Replaces the arrays at the places that the tree `parameters` has; `strict`: all its places must exist."""
+        """Replaces the arrays at the paths that the tree `parameters` has; `strict`: all its paths must exist."""
         replace_arrays(self, parameters, strict)
         return self
 
@@ -165,7 +165,7 @@ class Module(dict[str, Any]):
         return self
 
     def update_modules(self, modules: dict[str, Any], strict: bool = True) -> Module:
-        """Replaces the modules at the places that the tree `modules` has; `strict`: there must be modules."""
+        """Replaces the modules at the paths that the tree `modules` has; `strict`: there must be modules."""
         replace_modules(self, modules, strict)
         return self
 
@@ -270,8 +270,8 @@ def refuse(value):
     raise ValueError(f"Received invalid type: {type(value).__name__}.")
 
 
-def places(target, source, strict, what):
-    """The (key, old, new) of the places of `source` that `target` has; of others, if strict, a ValueError."""
+def matches(target, source, strict, what):
+    """The (key, old, new) of the keys of `source` that `target` has; of others, if strict, a ValueError."""
     if isinstance(source, dict):
         for key, new in source.items():
             if key in target:
@@ -289,7 +289,7 @@ def places(target, source, strict, what):
 
 
 def replace_arrays(target, source, strict):
-    for key, old, new in places(target, source, strict, "parameter"):
+    for key, old, new in matches(target, source, strict, "parameter"):
         if not isinstance(old, mx.array):
             replace_arrays(old, new, strict)
         elif strict and not isinstance(new, mx.array):
@@ -299,7 +299,7 @@ def replace_arrays(target, source, strict):
 
 
 def replace_modules(target, source, strict):
-    for key, old, new in places(target, source, strict, "sub-module"):
+    for key, old, new in matches(target, source, strict, "sub-module"):
         if isinstance(old, Module) and isinstance(new, Module):
             target[key] = new
         elif isinstance(old, (dict, list)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 import gomlx.core as mx
-from gomlx.arguments import whole
+from gomlx._base.arguments import integer
 from gomlx.nn.layers.base import Module
 
 Sizes = int | tuple[int, ...]         # for all axes, or for each
@@ -35,7 +35,7 @@ class Convolution(Module):
         groups = options.get("groups", 1)
         for name, value, least in (("in_channels", in_channels, 1), ("out_channels", out_channels, 0),
                                    ("groups", groups, 1)):
-            whole(f"{type(self).__name__}: {name}", value, least)
+            integer(f"{type(self).__name__}: {name}", value, least)
         if in_channels % groups != 0:
             raise ValueError(f"The number of input channels ({in_channels}) must be divisible by the number of groups "
                              f"({groups})")

@@ -35,11 +35,11 @@ def sum_gradients(group):
 
 
 def cut(weight, segments, axis):
-    """The segments of the weight: so many equal ones, or those between the places given as indices or as fractions."""
+    """The segments of the weight: n equal ones, or those between the given indices or fractions."""
     if isinstance(segments, int):
         return mx.split(weight, segments, axis=axis)
-    if any(isinstance(place, float) for place in segments):
-        segments = [int(place * weight.shape[axis]) if isinstance(place, float) else place for place in segments]
+    if any(isinstance(one, float) for one in segments):
+        segments = [int(one * weight.shape[axis]) if isinstance(one, float) else one for one in segments]
     return mx.split(weight, segments, axis=axis)
 
 

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import gomlx.core as mx
-from gomlx.arguments import whole
+from gomlx._base.arguments import integer
 from gomlx.nn.layers.base import Module
 from gomlx.nn.layers.quantized import QQLinear, QuantizedLinear
 
@@ -25,8 +25,8 @@ class Linear(Module):
 
     def __init__(self, input_dims: int, output_dims: int, bias: bool = True) -> None:
         super().__init__()
-        whole("Linear: input_dims", input_dims, 1)
-        whole("Linear: output_dims", output_dims, 0)
+        integer("Linear: input_dims", input_dims, 1)
+        integer("Linear: output_dims", output_dims, 0)
         scale = math.sqrt(1 / input_dims)
         self.weight = mx.random.uniform(-scale, scale, (output_dims, input_dims))
         if bias:
@@ -56,7 +56,7 @@ class Bilinear(Module):
     def __init__(self, input1_dims: int, input2_dims: int, output_dims: int, bias: bool = True) -> None:
         super().__init__()
         for name, value in (("input1_dims", input1_dims), ("input2_dims", input2_dims), ("output_dims", output_dims)):
-            whole(f"Bilinear: {name}", value, 0 if name == "output_dims" else 1)
+            integer(f"Bilinear: {name}", value, 0 if name == "output_dims" else 1)
         scale = math.sqrt(1 / input1_dims)
         self.weight = mx.random.uniform(-scale, scale, (output_dims, input2_dims, input1_dims))
         if bias:

@@ -1,4 +1,4 @@
-"""Where a token stands: rotations, sinusoids, or biases on attention scores."""
+"""Positions of tokens: rotations, sinusoids, or biases on attention scores."""
 from __future__ import annotations
 
 import math
@@ -40,9 +40,9 @@ class SinusoidalPositionalEncoding(Module):
         if dims <= 0 or dims % 2 != 0:
             raise ValueError(f"[SinusoidalPositionalEncoding] dims must be positive and even but got {dims}.")
         n = dims // 2
-        place = 1 - mx.arange(0, n) / max(n - 1, 1)             # from 1, the highest frequency, to 0
+        fraction = 1 - mx.arange(0, n) / max(n - 1, 1)             # from 1, the highest frequency, to 0
         low, high = math.log(min_freq), math.log(max_freq)
-        self._sigmas = mx.exp(place * (high - low) + low)
+        self._sigmas = mx.exp(fraction * (high - low) + low)
         if full_turns:
             self._sigmas = self._sigmas * (2 * math.pi)
         self.scale = (2 / dims) ** 0.5 if scale is None else scale

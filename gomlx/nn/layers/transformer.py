@@ -49,8 +49,8 @@ class MultiHeadAttention(Module):
     @staticmethod
     def create_additive_causal_mask(N: int, dtype: mx.Dtype = mx.float32) -> mx.array:
         """(N, N): the dtype's least value where the key comes after the query, zero elsewhere."""
-        places = mx.arange(N)
-        return (places[:, None] < places[None]).astype(dtype) * mx.finfo(dtype).min
+        index = mx.arange(N)
+        return (index[:, None] < index[None]).astype(dtype) * mx.finfo(dtype).min
 
 
 class TransformerEncoderLayer(Module):
@@ -131,7 +131,8 @@ class TransformerDecoderLayer(Module):
     def _mlp(self, x):
         return self.linear2(self.dropout3(self.activation(self.linear1(x))))
 
-    def __call__(self, x: mx.array, memory: mx.array, x_mask: mx.array | None, memory_mask: mx.array | None) -> mx.array:
+    def __call__(self, x: mx.array, memory: mx.array, x_mask: mx.array | None,
+                 memory_mask: mx.array | None) -> mx.array:
         if self.norm_first:
             x = x + self._attend(self.ln1(x), x_mask)
             x = x + self._recall(self.ln2(x), memory, memory_mask)
@@ -153,7 +154,8 @@ class TransformerDecoder(Module):
         self.ln = LayerNorm(dims)
         self.checkpoint = checkpoint
 
-    def __call__(self, x: mx.array, memory: mx.array, x_mask: mx.array | None, memory_mask: mx.array | None) -> mx.array:
+    def __call__(self, x: mx.array, memory: mx.array, x_mask: mx.array | None,
+                 memory_mask: mx.array | None) -> mx.array:
         for layer in self.layers:
             x = (checkpointed(layer) if self.checkpoint else layer)(x, memory, x_mask, memory_mask)
         return self.ln(x)

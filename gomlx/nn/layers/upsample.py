@@ -1,6 +1,6 @@
 """Upsampling of the positions of (N, *positions, C), by the nearest value or by linear or cubic interpolation.
 
-Every axis is resampled on its own, each output from a few inputs (taps). Output i of M lies at the input coordinate
+Every axis is resampled on its own, each output from a few inputs (taps). Output i of M is at the input coordinate
 that keeps the two grids' centres together, or, with align_corners, their ends.
 """
 from __future__ import annotations
@@ -56,13 +56,13 @@ def wide_taps(kernel, reach):
         radius = math.ceil(reach / shrink)
         found = []
         for k in range(1 - radius, radius + 1):
-            place = base + k
-            weight = kernel(mx.abs(at - place) * shrink)
-            weight = mx.where((place >= 0) & (place <= n - 1), weight, 0)
-            found.append((mx.clip(place, 0, n - 1).astype(mx.uint32), weight))
+            index = base + k
+            weight = kernel(mx.abs(at - index) * shrink)
+            weight = mx.where((index >= 0) & (index <= n - 1), weight, 0)
+            found.append((mx.clip(index, 0, n - 1).astype(mx.uint32), weight))
         total = sum(weight for _, weight in found)
-        for place, weight in found:
-            yield place, weight / total
+        for index, weight in found:
+            yield index, weight / total
 
     return taps
 
@@ -71,8 +71,8 @@ def interpolate(x, scale_factor, taps: Callable, align_corners=False):
     for axis, scale in enumerate(scale_factor, 1):
         column = [1] * x.ndim
         column[axis] = -1
-        x = sum(mx.take(x, place, axis) * weight.reshape(column)
-                for place, weight in taps(x.shape[axis], scale, align_corners))
+        x = sum(mx.take(x, index, axis) * weight.reshape(column)
+                for index, weight in taps(x.shape[axis], scale, align_corners))
     return x
 
 

@@ -1,0 +1,1 @@
+"""Models in other containers, or with their weights in other forms."""

@@ -1,0 +1,1 @@
+"""From a prompt to tokens: models, sessions and streams, tokenizers, chat templates, sampling."""

@@ -1,0 +1,142 @@
+"""PromptCache: sessions of earlier prompts, of which a new prompt with the same beginning takes a fork.
+
+A hit gives the bits of a cold run: the keys of a beginning do not depend on what comes after it. Forks share memory
+with the entry they come from until one of both goes on.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gomlx import _gomlx
+
+
+WARMED_TOKENS = 16              # of a warmed prompt, in common with another one, are worth a fork
+
+
+@dataclass(frozen=True)
+class PromptCacheStats:
+    """hits and misses count prompts that were looked up: those of at least min_tokens, and shorter ones that hit."""
+    entries: int
+    bytes: int                  # memory of the entries' caches
+    hits: int
+    misses: int
+    hit_tokens: int             # tokens that were not computed again
+    miss_tokens: int
+    restore_seconds: float      # time spent on finding and forking entries
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
+
+
+@dataclass
+class Entry:
+    ids: memoryview             # int32: the tokens whose keys the session holds
+    session: _gomlx.Session
+    pinned: bool = False
+
+
+class PromptCache:
+    """entries, max_bytes: what is kept at most of prompts that were not warmed; the one that was used longest ago goes
+    first. min_tokens: shorter common beginnings are computed anew; of a warmed prompt 16 tokens are enough, or all it
+    has. All methods may be called from any thread."""
+
+    def __init__(self, entries: int = 4, min_tokens: int = 512, max_bytes: int = 1 << 30) -> None:
+        if entries < 0 or min_tokens < 1 or max_bytes < 0:
+            raise ValueError(f"prompt cache: {entries} entries of at least {min_tokens} tokens in {max_bytes} bytes, "
+                             "expected 0 or more of 1 or more in 0 or more")
+        self.max_entries, self.min_tokens, self.max_bytes = entries, min_tokens, max_bytes
+        self._entries: list[Entry] = []          # used longest ago first
+        self._lock = threading.Lock()
+        self._hits = self._misses = self._hit_tokens = self._miss_tokens = 0
+        self._seconds = 0.0
+
+    def take(self, ids: Sequence[int]) -> _gomlx.Session | None:
+        """A fork of the entry that shares the longest beginning with ids, or None."""
+        if len(ids) < self.min_tokens and not self._entries:
+            return None
+        start = time.perf_counter()
+        ids = packed(ids)
+        with self._lock:
+            best, length = None, 0
+            for entry in self._entries:
+                shared = common_length(entry.ids, ids)
+                least = min(self.min_tokens, WARMED_TOKENS, len(entry.ids)) if entry.pinned else self.min_tokens
+                if shared >= least and shared > length:
+                    best, length = entry, shared
+            if best is None:
+                if len(ids) >= self.min_tokens:
+                    self._misses += 1
+                    self._miss_tokens += len(ids)
+                return None
+            self._entries.remove(best)
+            self._entries.append(best)
+            fork = best.session.fork()
+            left = fork.truncate(length)         # recurrent layers and windows may have to go back further
+            if left < 1:
+                fork.close()
+                fork = None
+            self._hits += left >= 1
+            self._misses += left < 1
+            self._hit_tokens += left
+            self._miss_tokens += len(ids) - left
+            self._seconds += time.perf_counter() - start
+            return fork
+
+    def put(self, session: _gomlx.Session, ids: Sequence[int], pinned: bool = False) -> None:
+        """Takes ownership of a session that holds the keys of ids; it is closed if another entry has all of them."""
+        ids = packed(ids)[:session.length]
+        if len(ids) < self.min_tokens and not pinned or not (self.max_entries or pinned):
+            session.close()
+            return
+        with self._lock:
+            for entry in list(self._entries):
+                shared = common_length(entry.ids, ids)
+                if shared == len(ids) and not pinned:            # a longer one is cached already
+                    session.close()
+                    return
+                if shared == len(entry.ids) and not entry.pinned:
+                    self._drop(entry)
+            self._entries.append(Entry(ids, session, pinned))
+            unpinned = [entry for entry in self._entries if not entry.pinned]
+            total = sum(entry.session.nbytes for entry in unpinned)
+            while unpinned and (len(unpinned) > self.max_entries or total > self.max_bytes):
+                oldest = unpinned.pop(0)
+                total -= oldest.session.nbytes
+                self._drop(oldest)
+
+    def clear(self) -> None:
+        with self._lock:
+            for entry in list(self._entries):
+                self._drop(entry)
+
+    def _drop(self, entry):
+        self._entries.remove(entry)
+        entry.session.close()
+
+    @property
+    def stats(self) -> PromptCacheStats:
+        with self._lock:
+            return PromptCacheStats(len(self._entries), sum(entry.session.nbytes for entry in self._entries),
+                                    self._hits, self._misses, self._hit_tokens, self._miss_tokens, self._seconds)
+
+
+def packed(ids) -> memoryview:
+    return ids if isinstance(ids, memoryview) else memoryview(array("i", ids))
+
+
+def common_length(a, b) -> int:
+    """The length of the common beginning of a and b."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:                        # a[:low] is common, a[:high] is not
+        middle = (low + high) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
+    return low

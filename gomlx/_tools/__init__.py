@@ -1,0 +1,1 @@
+"""What measures and reports: bench(), and what gomlx finds on this machine."""

@@ -1,2 +1,0 @@
-# Made by tests/make_stub.py from the extension's own signatures.
-from gomlx.metal import *

@@ -1,0 +1,11 @@
+/* exports.h - what part_X.c ends with, after `#define EXPORTS_X EXPORTED`: the kernels that kernels.def lists for the
+ * part X get the names that tables (part_table.c) know them by. */
+#define EXPORTED , EXPORT
+#define EXPORT(name) extern void KERNEL_NAME(name)(const void *, int64_t, int64_t) __attribute__((alias(#name)));
+#define LEAVE(name)
+/* EXPORT for the part that is defined, LEAVE for all others, of which EXPORTS_... is one word. */
+#define SECOND_(first, second, ...) second
+#define SECOND(...) SECOND_(__VA_ARGS__, LEAVE, )
+#define KERNEL(name, range, doc) SECOND(KERNELS_JOIN(EXPORTS, PART))(name)
+#include "cpu/kernels.def"
+#undef KERNEL
