@@ -180,7 +180,10 @@ def test_rounded_activations_pass_gradients_straight_through(tmp_path, kind, tar
     again, same = mx.value_and_grad(engine_loss(model, sequences, int8=True, checkpoints=True))(p)
     assert again.item() == value.item() and bits(same) == bits(grads)
     plain, want = mx.value_and_grad(engine_loss(model, sequences))(p)
-    assert value.item() != plain.item() and abs(value.item() - plain.item()) < 0.02 * plain.item()
+    if kind == "BF16" and not _gomlx.isa().endswith("bf16"):
+        assert value.item() == plain.item()     # such a set multiplies a bfloat16 matrix by float32 activations
+    else:
+        assert value.item() != plain.item() and abs(value.item() - plain.item()) < 0.02 * plain.item()
     assert all(relative(grads[name][k], want[name][k]) < 0.2 for name in p for k in range(2))
 
 
