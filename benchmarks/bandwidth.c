@@ -12,10 +12,10 @@ typedef uint64_t vector __attribute__((vector_size(64)));
 enum { PASSES = 9, MAX_THREADS = 256 };
 
 static vector *memory;
-static size_t share;                     /* vectors of each thread */
+static size_t share; /* vectors of each thread */
 static pthread_barrier_t barrier;
 static double seconds[PASSES];
-static uint64_t sums[MAX_THREADS];       /* keeps the reads from being optimised away */
+static uint64_t sums[MAX_THREADS]; /* keeps the reads from being optimised away */
 
 static double now(void) {
     struct timespec t;

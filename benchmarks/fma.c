@@ -12,15 +12,15 @@
 enum { PASSES = 30, STEPS = 200000, MAX_THREADS = 256 };
 typedef float vector __attribute__((vector_size(BYTES)));
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-#define ONE(i) + 1
+#define ONE(i) +1
 #define START(i) vector sum##i = factor + (float)(i);
 #define STEP(i) sum##i = sum##i * factor + factor;
-#define ADD(i) + sum##i[0]
+#define ADD(i) +sum##i[0]
 enum { CHAINS = EACH(ONE) };
 
 static pthread_barrier_t barrier;
 static double seconds[PASSES];
-static float sums[MAX_THREADS];          /* keeps the work from being optimised away */
+static float sums[MAX_THREADS]; /* keeps the work from being optimised away */
 
 static double now(void) {
     struct timespec t;

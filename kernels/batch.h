@@ -14,8 +14,8 @@ typedef struct { int32_t rows, sequences, slots, tiles; } gm_batch_shape;
 
 /* Where one of the two arrays of a slot of a sequence's cache is. */
 typedef union {
-    void *const *blocks;                     /* of keys or values: block b has the positions from b * GM_KV_BLOCK on */
-    float *state;                            /* of a recurrent layer */
+    void *const *blocks; /* of keys or values: block b has the positions from b * GM_KV_BLOCK on */
+    float *state;        /* of a recurrent layer */
 } gm_cache_address;
 
 /* Consecutive rows of one sequence, at most GM_QUERY_TILE, which attention takes together. */
@@ -23,12 +23,12 @@ typedef union {
 typedef struct { int32_t first, rows; } gm_query_tile;
 
 typedef struct {
-    gm_cache_address *caches;                /* [slots][2][sequences]: keys, then values; or a state's two arrays */
-    int32_t *tokens, *positions, *sequence;  /* of each row */
-    int32_t *first;                          /* [sequences + 1] */
-    int32_t *last;                           /* [sequences]: the last row of each */
-    int32_t *n_blocks;                       /* one: blocks of keys that the longest sequence has */
-    gm_query_tile *tiles;                    /* of a sequence the last rows first: they take longest */
+    gm_cache_address *caches;               /* [slots][2][sequences]: keys, then values; or a state's two arrays */
+    int32_t *tokens, *positions, *sequence; /* of each row */
+    int32_t *first;                         /* [sequences + 1] */
+    int32_t *last;                          /* [sequences]: the last row of each */
+    int32_t *n_blocks;                      /* one: blocks of keys that the longest sequence has */
+    gm_query_tile *tiles;                   /* of a sequence the last rows first: they take longest */
 } gm_batch_view;
 
 /* The addresses of array 0 or 1 of a slot, one for each sequence. */
@@ -60,8 +60,8 @@ static inline gm_query_tile *batch_put_tiles(gm_query_tile *to, int32_t first, i
 }
 
 static inline int64_t batch_bytes(const gm_batch_shape *s) {
-    return (int64_t)2 * s->slots * s->sequences * (int64_t)sizeof(gm_cache_address)
-           + ((int64_t)3 * s->rows + 2 * s->sequences + 2) * (int64_t)sizeof(int32_t)
-           + s->tiles * (int64_t)sizeof(gm_query_tile);
+    return (int64_t)2 * s->slots * s->sequences * (int64_t)sizeof(gm_cache_address) +
+           ((int64_t)3 * s->rows + 2 * s->sequences + 2) * (int64_t)sizeof(int32_t) +
+           s->tiles * (int64_t)sizeof(gm_query_tile);
 }
 #endif

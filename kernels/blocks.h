@@ -33,15 +33,16 @@ typedef struct { uint8_t hmask[32], qs[64], scales[12], d[2]; } block_q3_k;
  * bits 2 (g % 4) of high[g / 4]; its group is qs[16g..16g + 15]. */
 typedef struct { uint8_t d[2], qs[16]; } block_iq4_nl;
 typedef struct { uint8_t d[2], high[2], low[4], qs[128]; } block_iq4_xs;
-#define IQ4_LEVELS(F) F(-127), F(-104), F(-83), F(-65), F(-49), F(-35), F(-22), F(-10), \
-                      F(1), F(13), F(25), F(38), F(53), F(69), F(89), F(113)
+#define IQ4_LEVELS(F)                                                                                                  \
+    F(-127), F(-104), F(-83), F(-65), F(-49), F(-35), F(-22), F(-10), F(1), F(13), F(25), F(38), F(53), F(69), F(89),  \
+        F(113)
 /* The scale is 2^(e - 127); the levels here are twice those of the format, to be integers. */
 typedef struct { uint8_t e, qs[16]; } block_mxfp4;
-#define FP4_LEVELS(F) F(0), F(1), F(2), F(3), F(4), F(6), F(8), F(12), \
-                      F(0), F(-1), F(-2), F(-3), F(-4), F(-6), F(-8), F(-12)
+#define FP4_LEVELS(F)                                                                                                  \
+    F(0), F(1), F(2), F(3), F(4), F(6), F(8), F(12), F(0), F(-1), F(-2), F(-3), F(-4), F(-6), F(-8), F(-12)
 
-/* Points of a grid (grids.h), of eight values by numbers of 8 to 11 bits, of four by numbers of 8 or 9, and bits that say
- * which values are negative: of eight, seven are in the file, and the last makes their count even. Group g has 32
+/* Points of a grid (grids.h), of eight values by numbers of 8 to 11 bits, of four by numbers of 8 or 9, and bits that
+ * say which values are negative: of eight, seven are in the file, and the last makes their count even. Group g has 32
  * values, a scale is d times an odd number, 2 s + 1.
  * IQ2_XXS: bytes 8g..8g + 3 are points; above them signs from bits 0, 7, 14 and 21 on, and s in the top four bits. */
 typedef struct { uint8_t d[2], qs[64]; } block_iq2_xxs;
@@ -53,16 +54,16 @@ typedef struct { uint8_t d[2], qs[32], signs[32], qh[8], scales[8]; } block_iq2_
 typedef struct { uint8_t d[2], qs[64], signs[32]; } block_iq3_xxs;
 /* Bit j of qh[g] is the highest of point j. */
 typedef struct { uint8_t d[2], qs[64], qh[8], signs[32], scales[4]; } block_iq3_s;
-/* Each value has an eighth added or taken off. Of the two bytes of a group in qh, bits 3j are the highest of point j, bits
- * 12 to 14 s, bit 15 tells to take off. */
+/* Each value has an eighth added or taken off. Of the two bytes of a group in qh, bits 3j are the highest of point j,
+ * bits 12 to 14 s, bit 15 tells to take off. */
 typedef struct { uint8_t d[2], qs[32], qh[16]; } block_iq1_s;
 /* Half a byte of qh is the highest bits of a point, and whether its eighths are taken off. Each two bytes of scales are
  * s of four halves of groups, in three bits, below four bits of d, the lowest first. */
 typedef struct { uint8_t qs[32], qh[16], scales[8]; } block_iq1_m;
 
-/* Values from -1 to 1. Five in a byte: digits to the base of three, the first value's the highest, of 243 that are spread
- * over 256, so that value n is the whole part of three times the byte times 3^n, modulo 256, over 256, less one. Value
- * 32n + l is in qs[l], 160 + 16n + l in qs[32 + l], 240 + 4n + l in qh[l]. */
+/* Values from -1 to 1. Five in a byte: digits to the base of three, the first value's the highest, of 243 that are
+ * spread over 256, so that value n is the whole part of three times the byte times 3^n, modulo 256, over 256, less one.
+ * Value 32n + l is in qs[l], 160 + 16n + l in qs[32 + l], 240 + 4n + l in qh[l]. */
 typedef struct { uint8_t qs[48], qh[4], d[2]; } block_tq1_0;
 /* Where Q2_K has them. */
 typedef struct { uint8_t qs[64], d[2]; } block_tq2_0;

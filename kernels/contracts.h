@@ -8,11 +8,13 @@
  * beta * add. An element has the same bits whatever the batch, the other rows and the layouts are; one column alone may
  * be summed in another order than one among others. Strides in elements; one of 0 repeats. n: matrices. */
 typedef struct {
-    void *out; const void *x, *w, *add;      /* add NULL: none */
-    int type;                                /* of all: f16, bf16, f32, f64, c64 (without add) */
+    void *out;
+    const void *x, *w, *add; /* add NULL: none */
+    int type;                /* of all: f16, bf16, f32, f64, c64 (without add) */
     int64_t rows, columns, k;
     int64_t out_row, out_column, x_row, x_k, w_k, w_column, add_row, add_column;
-    int ndim; const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides;    /* of the batch */
+    int ndim;
+    const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides; /* of the batch */
     float alpha, beta;
 } gm_product_args;
 
@@ -20,18 +22,19 @@ typedef struct {
  * rows are of all items. n: items. */
 typedef struct {
     gm_product_args product;
-    const int32_t *x_index, *w_index;                    /* beyond the matrices: the first or the last */
-    int64_t x_matrices, w_matrices, x_matrix, w_matrix;  /* how many; elements from one to the next */
+    const int32_t *x_index, *w_index;                   /* beyond the matrices: the first or the last */
+    int64_t x_matrices, w_matrices, x_matrix, w_matrix; /* how many; elements from one to the next */
 } gm_gather_product_args;
 
-/* out[place][filter] = the sum over taps and channels of x[place * stride + tap * dilation - low] * w, for images of three
- * spatial axes, whose items lie `spread` apart with zeros between, and for groups of channels. n: images. */
+/* out[place][filter] = the sum over taps and channels of x[place * stride + tap * dilation - low] * w, for images of
+ * three spatial axes, whose items lie `spread` apart with zeros between, and for groups of channels. n: images. */
 typedef struct {
-    void *out; const void *x, *w;            /* out [n, places, groups, filters], w [groups, filters, taps, channels] */
-    int type;                                /* f16, bf16, f32, f64 */
+    void *out;
+    const void *x, *w; /* out [n, places, groups, filters], w [groups, filters, taps, channels] */
+    int type;          /* f16, bf16, f32, f64 */
     int64_t in[3], places[3], taps[3], stride[3], low[3], dilation[3], spread[3];
-    int64_t groups, channels, filters;       /* channels and filters: of a group */
-    int64_t image, steps[3];                 /* of x: elements from one image, item to the next; channels side by side */
+    int64_t groups, channels, filters; /* channels and filters: of a group */
+    int64_t image, steps[3];           /* of x: elements from one image, item to the next; channels side by side */
 } gm_convolution_args;
 
 /* A matrix of a weight format: packed into the backend's panels, or rows of a file, which are packed on the way. */
@@ -39,53 +42,70 @@ typedef struct {
     const void *data;
     int format;
     int64_t rows, k;
-    bool in_rows; const int32_t *row_map;    /* as pack reads it */
+    bool in_rows;
+    const int32_t *row_map; /* as pack reads it */
 } gm_matrix;
-typedef struct {                             /* out [tokens, rows] = x @ weight.T + bias + residual; n: tokens */
-    float *out; const void *x;
-    gm_row_form form;                        /* of x; int8 for block formats but mxfp8, bfloat16 for bfloat16 weights */
+typedef struct { /* out [tokens, rows] = x @ weight.T + bias + residual; n: tokens */
+    float *out;
+    const void *x;
+    gm_row_form form; /* of x; int8 for block formats but mxfp8, bfloat16 for bfloat16 weights */
     gm_matrix weight;
-    const float *bias, *residual;            /* [rows], [tokens, rows], which may be out itself; or NULL */
+    const float *bias, *residual; /* [rows], [tokens, rows], which may be out itself; or NULL */
 } gm_packed_matmul_args;
-typedef struct {                             /* out [tokens, k] = x [tokens, rows] @ weight; n: tokens */
-    float *out; const float *x;
+typedef struct { /* out [tokens, k] = x [tokens, rows] @ weight; n: tokens */
+    float *out;
+    const float *x;
     gm_matrix weight;
 } gm_packed_matmul_columns_args;
-typedef struct {                             /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens */
-    void *out; gm_row_form out_form;         /* int8: rows is a multiple of 32, and both formats are of blocks */
-    const void *x; gm_row_form form;
-    gm_matrix gate, up;                      /* of one size; of one format where one is dense */
+typedef struct { /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens */
+    void *out;
+    gm_row_form out_form; /* int8: rows is a multiple of 32, and both formats are of blocks */
+    const void *x;
+    gm_row_form form;
+    gm_matrix gate, up; /* of one size; of one format where one is dense */
     gm_glu_kind kind;
 } gm_packed_glu_args;
 
 /* out [tokens, out_dim] = the sum over a token's `slots` experts of weight * down(act(gate x) * up x); n: tokens. A
  * stack holds the panels of expert 0, then 1, ...; which product an expert's rows are for is data. */
 typedef struct {
-    const void *data; int format;
-    const float *bias;                       /* [experts, rows] or NULL */
-    gm_row_form form;                        /* what float32 rows become first: rounded for bfloat16 weights */
+    const void *data;
+    int format;
+    const float *bias; /* [experts, rows] or NULL */
+    gm_row_form form;  /* what float32 rows become first: rounded for bfloat16 weights */
 } gm_matrix_stack;
 typedef struct {
-    float *out; const float *x, *weights; const int32_t *ids;    /* ids, weights [tokens, slots] */
-    int64_t slots, experts, dim, inner, out_dim;      /* gate, up [inner, dim], down [out_dim, inner] */
+    float *out;
+    const float *x, *weights;
+    const int32_t *ids;                          /* ids, weights [tokens, slots] */
+    int64_t slots, experts, dim, inner, out_dim; /* gate, up [inner, dim], down [out_dim, inner] */
     gm_matrix_stack gate, up, down;
-    gm_glu_kind act; float alpha, limit;
+    gm_glu_kind act;
+    float alpha, limit;
 } gm_experts_args;
 
 /* One row of each sequence, with max_blocks, the blocks that a cache may have, and n_blocks, those that one has now; n:
  * rows. */
 typedef gm_attention_args gm_attention_rows_args;
 /* Layers with a state, over rows of `sequences`; n: rows. */
-typedef struct { gm_cached_conv_args layer; int64_t sequences; } gm_recurrent_conv_args;
-typedef struct { gm_cached_gated_delta_args layer; int64_t sequences; } gm_recurrent_delta_args;
+typedef struct {
+    gm_cached_conv_args layer;
+    int64_t sequences;
+} gm_recurrent_conv_args;
+typedef struct {
+    gm_cached_gated_delta_args layer;
+    int64_t sequences;
+} gm_recurrent_delta_args;
 
 /* x [items, tokens, k] @ matrix.T of MLX's quantised matrices, chosen as in gm_group_matmul_args; n: items. */
 typedef struct {
     gm_grouped w;
-    const void *x; int x_type;               /* contiguous */
+    const void *x;
+    int x_type; /* contiguous */
     int64_t x_count, tokens;
     const int64_t *x_index, *matrix_index;
-    void *out; int out_type;
+    void *out;
+    int out_type;
 } gm_quantized_matmul_args;
 /* The same @ matrix, for rows of float32; n: items. */
 typedef gm_quantized_matmul_args gm_quantized_matmul_columns_args;

@@ -1,6 +1,6 @@
 /* host.h - loops that the host calls at once, over memory of its own, whatever device the model is on: the draw of a
- * token, in which each pass depends on what the one before it found (csrc/run/candidates.c). They are the processor's, and
- * serial over a range as all of its loops are; cpu/kernels.def says of what. */
+ * token, in which each pass depends on what the one before it found (csrc/run/candidates.c). They are the processor's,
+ * and serial over a range as all of its loops are; cpu/kernels.def says of what. */
 #ifndef GOMLX_KERNELS_HOST_H
 #define GOMLX_KERNELS_HOST_H
 #include "kernels.h"
@@ -10,22 +10,27 @@
  * Its weight is exp(logit - best), 0 below exp(-42): over any vocabulary less than 1e-12 of the mass. Infinite logits
  * that are the best weigh 1. */
 #define GM_DRAW_BLOCK 4096
-#define GM_DRAW_RUN 256          /* elements whose weights have a sum of their own */
+#define GM_DRAW_RUN 256 /* elements whose weights have a sum of their own */
 #define GM_DRAW_RUNS (GM_DRAW_BLOCK / GM_DRAW_RUN)
 typedef struct {
-    const float *logits; const int32_t *ids, *counts;    /* ids NULL: places are ids */
+    const float *logits;
+    const int32_t *ids, *counts; /* ids NULL: places are ids */
     float shift, divisor;
 } gm_candidates;
 /* BEST: the greatest logit. MOMENT: how many are more than -inf, and the sum of those. SQUARES: the sum of (logit -
  * centre)^2 of those. WEIGHTS: runs [blocks][GM_DRAW_RUNS], the sums of weights, and the sum of weight * (logit -
  * best). */
 typedef enum { GM_DRAW_BEST, GM_DRAW_MOMENT, GM_DRAW_SQUARES, GM_DRAW_WEIGHTS } gm_draw_measurement;
-typedef struct { double sum; int32_t count; float best; } gm_draw_measured;
+typedef struct {
+    double sum;
+    int32_t count;
+    float best;
+} gm_draw_measured;
 typedef struct {
     gm_candidates in;
     gm_draw_measurement what;
     float best, centre;
-    gm_draw_measured *out;       /* [blocks] */
+    gm_draw_measured *out; /* [blocks] */
     float *runs;
 } gm_draw_measure_args;
 /* The key of a candidate is its logit; or, typical, -|logit - best - centre - centre_rest|. Those with keys in [low,
@@ -37,10 +42,15 @@ typedef struct {
     bool typical, counted;
     float best, centre, centre_rest, low, high;
     int32_t last_id;
-    float *logits; int32_t *ids, *counts;                /* as in's, and may be the same */
-    gm_draw_chosen *out;         /* [blocks]; NULL: no masses are asked for */
+    float *logits;
+    int32_t *ids, *counts; /* as in's, and may be the same */
+    gm_draw_chosen *out;   /* [blocks]; NULL: no masses are asked for */
 } gm_draw_choose_args;
-typedef struct { gm_candidates in; float best; float *out; } gm_draw_weigh_args;    /* without counts and ids */
+typedef struct {
+    gm_candidates in;
+    float best;
+    float *out;
+} gm_draw_weigh_args; /* without counts and ids */
 
 /* Those of an instruction set. */
 typedef struct { gm_kernel draw_measure, draw_choose, draw_weigh; } gm_host_loops;

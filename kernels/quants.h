@@ -2,10 +2,10 @@
  *
  * A weight matrix [rows, k] in a file is rows of blocks. At load it is packed into panels of panel_rows rows
  * (gm_kernels.panel_rows for block formats, GM_DENSE_PANEL for f32/f16/bf16), each panel one forward stream over k,
- * the same bytes as in the file in another order, padded with zero rows to whole panels. `unpack` gives the file's bytes
- * back bit for bit. The order inside a panel belongs to the instruction set; only kernels look into it.
- * MLX's files hold the groups of a matrix apart, in arrays of fields, scales and biases: a block of such a format is
- * what they hold of one group (of nvfp4 of two), scale first, then bias, then fields. `pack` reads the arrays. */
+ * the same bytes as in the file in another order, padded with zero rows to whole panels. `unpack` gives the file's
+ * bytes back bit for bit. The order inside a panel belongs to the instruction set; only kernels look into it. MLX's
+ * files hold the groups of a matrix apart, in arrays of fields, scales and biases: a block of such a format is what
+ * they hold of one group (of nvfp4 of two), scale first, then bias, then fields. `pack` reads the arrays. */
 #ifndef GOMLX_KERNELS_QUANTS_H
 #define GOMLX_KERNELS_QUANTS_H
 #include <stdbool.h>
@@ -20,11 +20,11 @@ typedef enum {
 } gm_quant;
 
 typedef struct {
-    const char *name;     /* as users and files spell it: "Q4_K" */
-    int values, bytes;    /* per block */
-    int gguf_type;        /* -1: GGUF has no such blocks */
+    const char *name;  /* as users and files spell it: "Q4_K" */
+    int values, bytes; /* per block */
+    int gguf_type;     /* -1: GGUF has no such blocks */
     const char *doc;
-    int bits, scale;      /* of MLX's mode affine, scale: GM_QUANT_f16, _bf16 or _f32; of others 0 */
+    int bits, scale; /* of MLX's mode affine, scale: GM_QUANT_f16, _bf16 or _f32; of others 0 */
 } gm_quant_info;
 
 extern const gm_quant_info gm_quants[GM_QUANT_COUNT];
@@ -38,7 +38,7 @@ const char *quant_gguf_name(int64_t gguf_type);
 /* Whether weights of the format multiply int8 activations: those of 8-bit floats are not small integers. */
 static inline bool quant_takes_int8(int format) { return format > GM_QUANT_bf16 && format != GM_QUANT_mxfp8; }
 
-#define GM_DENSE_PANEL 32 /* rows of a packed dense panel */
+#define GM_DENSE_PANEL 32  /* rows of a packed dense panel */
 #define GM_DENSE_TOKENS 96 /* that are multiplied in one pass over dense weights: a good size of a piece of work */
 
 /* Activations quantised to int8, one scale per 32 values: q = rint(x * 127/amax), scale = amax/127.

@@ -9,31 +9,31 @@
 #include "contracts.h"
 
 enum {
-    LAUNCH_FTZ = 1,        /* flush denormals to zero while it runs */
-    LAUNCH_PART = 2,       /* one of several in a row of a node that touch different elements: they run side by side */
+    LAUNCH_FTZ = 1,  /* flush denormals to zero while it runs */
+    LAUNCH_PART = 2, /* one of several in a row of a node that touch different elements: they run side by side */
 };
 
 typedef struct gm_recorder gm_recorder;
 
 /* n: what the range of the contract counts. False where the recorder has failed, which keeps the cause. */
 typedef struct {
-#define CONTRACT(name, range, doc) bool (*name)(gm_recorder *r, const gm_##name##_args *a, int64_t n);
+#define CONTRACT(name, range, doc) bool (*name)(gm_recorder * r, const gm_##name##_args *a, int64_t n);
 #include "contracts.def"
 #undef CONTRACT
-    int64_t (*packed_bytes)(const gm_kernels *kernels, int format, int64_t rows, int64_t k);   /* of a packed matrix */
-    bool (*multiplies_bf16)(const gm_kernels *kernels);    /* bfloat16 as such, not widened to float32 */
+    int64_t (*packed_bytes)(const gm_kernels *kernels, int format, int64_t rows, int64_t k); /* of a packed matrix */
+    bool (*multiplies_bf16)(const gm_kernels *kernels); /* bfloat16 as such, not widened to float32 */
 } gm_contracts;
 extern const gm_contracts contracts_cpu;
 
 struct gm_recorder {
     const gm_contracts *contracts;
-    const gm_kernels *kernels;                             /* of the processor: the loops of its instruction set */
-    int (*threads)(const gm_recorder *r);                  /* that will work on it */
+    const gm_kernels *kernels;            /* of the processor: the loops of its instruction set */
+    int (*threads)(const gm_recorder *r); /* that will work on it */
     /* Copies args and records fn over [0, n), in pieces of about `grain`; nothing where n is 0. */
     bool (*launch)(gm_recorder *r, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags);
-    void (*scale)(gm_recorder *r, const int32_t *factor);  /* the last launch's range is n * *factor when it runs */
-    void (*fence)(gm_recorder *r);                         /* launches after this see the results of those before it */
-    void *(*workspace)(gm_recorder *r, size_t bytes);      /* for this operation; NULL: the recorder failed */
-    void *(*arguments)(gm_recorder *r, size_t bytes);      /* lives as long as the launches; NULL likewise */
+    void (*scale)(gm_recorder *r, const int32_t *factor); /* the last launch's range is n * *factor when it runs */
+    void (*fence)(gm_recorder *r);                        /* launches after this see the results of those before it */
+    void *(*workspace)(gm_recorder *r, size_t bytes);     /* for this operation; NULL: the recorder failed */
+    void *(*arguments)(gm_recorder *r, size_t bytes);     /* lives as long as the launches; NULL likewise */
 };
 #endif

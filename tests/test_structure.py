@@ -23,9 +23,9 @@ MAY_SEE = {
     "run": FILES_AND_OPS | {"transform", "nn", "models", "train", "text"},
     "py": set(),
 }
-TOP = {".ci", ".github", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md",
-       "SECURITY.md", "benchmarks", "csrc", "docs", "gomlx", "kernels", "notebooks", "pyproject.toml", "setup.py",
-       "tests", "tools"}
+TOP = {".ci", ".clang-format", ".github", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in",
+       "README.md", "SECURITY.md", "benchmarks", "csrc", "docs", "gomlx", "kernels", "notebooks", "pyproject.toml",
+       "setup.py", "tests", "tools"}
 FORBIDDEN = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "vprintf",
              "puts", "putchar", "fprintf", "__fprintf_chk", "vfprintf", "fputs", "fputc", "fwrite", "perror", "stdout",
              "stderr", "signal", "sigaction", "system"}
@@ -112,7 +112,8 @@ def test_decoding_calls_one_way(linked):
 
 
 # Folders with files that call each other, and how many such groups there are. Less of it, never more.
-CALLING_BACK = {"csrc/core": 1, "csrc/models": 3, "csrc/ops": 2, "csrc/text": 1, "csrc/text/fast": 1}
+CALLING_BACK = {"csrc/core": 1, "csrc/models": 3, "csrc/ops/index": 1, "csrc/ops/linalg": 1, "csrc/ops/shape": 1,
+                "csrc/text": 1, "csrc/text/fast": 1}
 
 
 def groups_that_call_back(calls):

@@ -1,4 +1,4 @@
-"""How the files look: what ruff says of the Python, and how long lines are."""
+"""How the files look: what ruff says of the Python, clang-format of the C, and how long lines are."""
 import os
 import re
 import shutil
@@ -9,6 +9,7 @@ import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT = 120
+CLANG_FORMAT = 23               # the major version whose layout the C has; pyproject.toml installs it with the tests
 
 
 def tool(name):
@@ -31,6 +32,25 @@ def test_ruff_finds_nothing():
     said = subprocess.run([tool("ruff"), "check", "--no-cache", "--output-format=concise", "."], cwd=ROOT,
                           capture_output=True, text=True)
     assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_clang_format_finds_nothing():
+    program = tool("clang-format")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    if not re.search(rf"version {CLANG_FORMAT}\.", version):
+        pytest.skip(f"clang-format {CLANG_FORMAT} lays C out as .clang-format means; this is {version.strip()}")
+    paths = [path for path in tracked() if path.endswith((".c", ".h", ".inc"))]
+    said = subprocess.run([program, "--dry-run", "-Werror", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr[:3000]
+
+
+def test_lines_of_c_are_short():
+    long = []
+    for path in tracked():
+        if path.endswith((".c", ".h", ".inc", ".def")):
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                long += [f"{path}:{number}" for number, line in enumerate(file, 1) if len(line.rstrip("\n")) > LIMIT]
+    assert not long, long
 
 
 def code_of_page(text):

@@ -76,6 +76,6 @@ gm_status error_in_file(const char *file, gm_status status) {
 gm_status gm_take_error(gm_error *out) {
     gm_status code = slot.code;
     *out = slot;
-    slot = (gm_error){ .code = GM_OK };
+    slot = (gm_error){.code = GM_OK};
     return code;
 }

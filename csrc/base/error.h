@@ -20,10 +20,10 @@ gm_status error_in_file(const char *file, gm_status status);
 /* Stores a failure of another thread in this thread's slot. */
 void error_restore(gm_status code, int os_errno, const char *text);
 
-#define GM_TRY(call)                      \
-    do {                                  \
-        gm_status status_ = (call);       \
-        if (status_ != GM_OK)             \
-            return status_;               \
+#define GM_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        gm_status status_ = (call);                                                                                    \
+        if (status_ != GM_OK)                                                                                          \
+            return status_;                                                                                            \
     } while (0)
 #endif

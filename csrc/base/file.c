@@ -34,7 +34,7 @@ static int64_t changed_ns(const struct stat *st) {
 gm_status file_map(const char *path, gm_file *out) {
     int fd;
     struct stat st;
-    *out = (gm_file){ 0 };
+    *out = (gm_file){0};
     GM_TRY(open_regular(path, &fd, &st));
     const size_t size = (size_t)st.st_size;
     char *name = memory_copy_text(path, strlen(path));
@@ -50,8 +50,12 @@ gm_status file_map(const char *path, gm_file *out) {
         errno = fault;
         return gm_fail_errno("cannot map %s (%zu bytes)", path, size);
     }
-    *out = (gm_file){ .data = data, .size = size, .path = name, .device = (int64_t)st.st_dev,
-                      .inode = (int64_t)st.st_ino, .changed_ns = changed_ns(&st) };
+    *out = (gm_file){.data = data,
+                     .size = size,
+                     .path = name,
+                     .device = (int64_t)st.st_dev,
+                     .inode = (int64_t)st.st_ino,
+                     .changed_ns = changed_ns(&st)};
     return GM_OK;
 }
 
@@ -68,7 +72,7 @@ void file_unmap(gm_file *file) {
     if (file->data)
         munmap((void *)(uintptr_t)file->data, file->size);
     memory_free(file->path);
-    *file = (gm_file){ 0 };
+    *file = (gm_file){0};
 }
 
 /* Advises the system about [begin, end) of the mapping. A refusal changes nothing. */
@@ -148,7 +152,7 @@ static bool is_special(const char *path) {
 gm_status file_create(const char *path, gm_file_writer *out) {
     static _Atomic unsigned count;
     const size_t name_bytes = strlen(path) + 48;
-    *out = (gm_file_writer){ .fd = -1 };
+    *out = (gm_file_writer){.fd = -1};
     out->path = memory_copy_text(path, strlen(path));
     out->temporary = out->path ? memory_new(name_bytes) : NULL;
     out->buffer = out->temporary ? memory_new(WRITER_BUFFER) : NULL;
@@ -220,5 +224,5 @@ void file_discard(gm_file_writer *w) {
     memory_free(w->path);
     memory_free(w->temporary);
     memory_free(w->buffer);
-    *w = (gm_file_writer){ .fd = -1 };
+    *w = (gm_file_writer){.fd = -1};
 }

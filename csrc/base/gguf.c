@@ -20,14 +20,17 @@ struct gguf {
     gm_file file;
     gguf_entry *entries;
     gguf_tensor *tensors;
-    uint64_t *offsets;            /* of the tensors in the data section; freed once that is found */
+    uint64_t *offsets; /* of the tensors in the data section; freed once that is found */
     int64_t n_entries, n_tensors;
     name_table keys, names;
 };
 
 /* ---- reading ---- */
 
-typedef struct { const gm_file *file; size_t at; } reader;
+typedef struct {
+    const gm_file *file;
+    size_t at;
+} reader;
 
 static size_t left(const reader *r) { return r->file->size - r->at; }
 
@@ -52,7 +55,7 @@ static gm_status read_string(reader *r, gguf_string *out, const char *what) {
     GM_TRY(read_u64(r, &length, what));
     if (length > left(r))
         return ends_early(r, what);
-    *out = (gguf_string){ .text = (const char *)r->file->data + r->at, .length = (size_t)length };
+    *out = (gguf_string){.text = (const char *)r->file->data + r->at, .length = (size_t)length};
     r->at += (size_t)length;
     return GM_OK;
 }
@@ -72,12 +75,14 @@ static gm_status read_name(reader *r, gguf_string *out, size_t max, const char *
 /* ---- metadata ---- */
 
 /* Bytes of a value; 0 for types whose values have a length of their own (string, array). */
-static const struct { const char *name; size_t bytes; } kinds[] = {
-    [GGUF_U8] = { "u8", 1 },   [GGUF_I8] = { "i8", 1 },          [GGUF_U16] = { "u16", 2 },
-    [GGUF_I16] = { "i16", 2 }, [GGUF_U32] = { "u32", 4 },        [GGUF_I32] = { "i32", 4 },
-    [GGUF_F32] = { "f32", 4 }, [GGUF_BOOL] = { "bool", 1 },      [GGUF_STRING] = { "string", 0 },
-    [GGUF_U64] = { "u64", 8 }, [GGUF_ARRAY] = { "array", 0 }, [GGUF_I64] = { "i64", 8 },
-    [GGUF_F64] = { "f64", 8 },
+static const struct {
+    const char *name;
+    size_t bytes;
+} kinds[] = {
+    [GGUF_U8] = {"u8", 1},         [GGUF_I8] = {"i8", 1},   [GGUF_U16] = {"u16", 2},     [GGUF_I16] = {"i16", 2},
+    [GGUF_U32] = {"u32", 4},       [GGUF_I32] = {"i32", 4}, [GGUF_F32] = {"f32", 4},     [GGUF_BOOL] = {"bool", 1},
+    [GGUF_STRING] = {"string", 0}, [GGUF_U64] = {"u64", 8}, [GGUF_ARRAY] = {"array", 0}, [GGUF_I64] = {"i64", 8},
+    [GGUF_F64] = {"f64", 8},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -153,7 +158,7 @@ static gm_status read_tensor(gguf *g, reader *r, int64_t i) {
     t->n_dims = (int)n_dims;
     for (int d = t->n_dims - 1; d >= 0; d--) {
         GM_TRY(read_bytes(r, &t->shape[d], 8, "a tensor's dimensions"));
-        int64_t size = t->shape[d] ? t->shape[d] : 1;   /* a dimension of 0 does not unbound the others */
+        int64_t size = t->shape[d] ? t->shape[d] : 1; /* a dimension of 0 does not unbound the others */
         if (size < 0 || __builtin_mul_overflow(values, size, &values))
             return gm_fail(GM_EBADFILE, "%s: tensor %.*s has a dimension of %" PRId64 ", negative or too large",
                            g->file.path, SHOWN(t->name), t->shape[d]);
@@ -171,7 +176,7 @@ static gm_status tensor_bytes(const gguf *g, gguf_tensor *t, const gm_quant_info
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has rows of %" PRId64 " values, expected a multiple of %d for %s",
                        g->file.path, SHOWN(t->name), row, format->values, format->name);
     for (int d = t->n_dims - 2; d >= 0; d--)
-        blocks *= t->shape[d];   /* the product of all dimensions fits */
+        blocks *= t->shape[d]; /* the product of all dimensions fits */
     if (__builtin_mul_overflow(blocks, (int64_t)format->bytes, &bytes))
         return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %" PRId64 " blocks of %d bytes, more than can be addressed",
                        g->file.path, SHOWN(t->name), blocks, format->bytes);
@@ -192,7 +197,8 @@ static gm_status locate_tensor(gguf *g, int64_t i, size_t section, uint64_t alig
     if (blocks)
         GM_TRY(tensor_bytes(g, t, blocks));
     if (offset > section_bytes || t->bytes > section_bytes - offset)
-        return gm_fail(GM_EBADFILE, "%s: tensor %.*s has %zu bytes at offset %" PRIu64
+        return gm_fail(GM_EBADFILE,
+                       "%s: tensor %.*s has %zu bytes at offset %" PRIu64
                        ", but there are %zu bytes of tensor data: the file of %zu bytes is cut short",
                        g->file.path, SHOWN(t->name), t->bytes, offset, section_bytes, g->file.size);
     if (blocks)
@@ -208,8 +214,8 @@ static gm_status locate_tensors(gguf *g, size_t position) {
                        alignment);
     size_t mask = (size_t)alignment - 1;
     if (position > SIZE_MAX - mask)
-        return gm_fail(GM_EBADFILE, "%s: the tensor list ends at byte %zu, too far to be addressed",
-                       g->file.path, position);
+        return gm_fail(GM_EBADFILE, "%s: the tensor list ends at byte %zu, too far to be addressed", g->file.path,
+                       position);
     for (int64_t i = 0; i < g->n_tensors; i++)
         GM_TRY(locate_tensor(g, i, (position + mask) & ~mask, (uint64_t)alignment));
     return GM_OK;
@@ -246,10 +252,10 @@ static gm_status read_header(gguf *g, reader *r) {
 }
 
 static gm_status read_file(gguf *g) {
-    reader r = { .file = &g->file };
+    reader r = {.file = &g->file};
     GM_TRY(read_header(g, &r));
     size_t n_entries = (size_t)g->n_entries, n_tensors = (size_t)g->n_tensors;
-    g->entries = memory_zeroed(n_entries * sizeof(gguf_entry));       /* the counts are bounded by the file's size */
+    g->entries = memory_zeroed(n_entries * sizeof(gguf_entry)); /* the counts are bounded by the file's size */
     g->tensors = memory_zeroed(n_tensors * sizeof(gguf_tensor));
     g->offsets = memory_array(n_tensors, sizeof(uint64_t));
     if (!g->entries || !g->tensors || !g->offsets)
@@ -313,13 +319,21 @@ static gm_status wrong_kind(const gguf_entry *e, const char *expected) {
 }
 
 typedef union {
-    uint8_t u8; int8_t i8; uint16_t u16; int16_t i16; uint32_t u32; int32_t i32; uint64_t u64; int64_t i64;
-    float f32; double f64;
+    uint8_t u8;
+    int8_t i8;
+    uint16_t u16;
+    int16_t i16;
+    uint32_t u32;
+    int32_t i32;
+    uint64_t u64;
+    int64_t i64;
+    float f32;
+    double f64;
 } number;
 
 static gm_status read_number(const gguf_entry *e, uint64_t i, number *out) {
     size_t bytes = kinds[item_kind(e)].bytes;
-    *out = (number){ .u64 = 0 };
+    *out = (number){.u64 = 0};
     if (bytes == 0)
         return wrong_kind(e, "a number");
     if (i >= e->count)
@@ -414,7 +428,7 @@ gm_status gguf_get_string(const gguf *g, const char *key, gguf_string *out, bool
 gguf_string gguf_next_string(const uint8_t **cursor) {
     uint64_t length;
     memcpy(&length, *cursor, sizeof length);
-    gguf_string s = { .text = (const char *)*cursor + 8, .length = (size_t)length };
+    gguf_string s = {.text = (const char *)*cursor + 8, .length = (size_t)length};
     *cursor += 8 + (size_t)length;
     return s;
 }

@@ -7,26 +7,40 @@
 #include "file.h"
 
 typedef enum {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY,
-    GGUF_U64, GGUF_I64, GGUF_F64,
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
 } gguf_type;
 
-typedef struct { const char *text; size_t length; } gguf_string;   /* borrowed from the mapping, no NUL */
+typedef struct {
+    const char *text;
+    size_t length;
+} gguf_string; /* borrowed from the mapping, no NUL */
 
 typedef struct {
     gguf_string key;
-    gguf_type type, item_type;      /* item_type for arrays */
-    uint64_t count;                 /* items of an array; 1 otherwise */
-    const uint8_t *data;            /* the value, or the array's first item, in the mapping */
+    gguf_type type, item_type; /* item_type for arrays */
+    uint64_t count;            /* items of an array; 1 otherwise */
+    const uint8_t *data;       /* the value, or the array's first item, in the mapping */
     size_t bytes;
 } gguf_entry;
 
 typedef struct {
     gguf_string name;
     int n_dims;
-    int64_t shape[4];               /* row-major order: the contiguous dimension LAST (ne reversed) */
-    int64_t type;                   /* GGUF type id, known or not */
-    const uint8_t *data;            /* NULL when the type is unknown: its size cannot be checked */
+    int64_t shape[4];    /* row-major order: the contiguous dimension LAST (ne reversed) */
+    int64_t type;        /* GGUF type id, known or not */
+    const uint8_t *data; /* NULL when the type is unknown: its size cannot be checked */
     size_t bytes;
 } gguf_tensor;
 
@@ -36,7 +50,7 @@ void gguf_close(gguf *g);
 const gm_file *gguf_file(const gguf *g);
 int64_t gguf_n_entries(const gguf *g);
 const gguf_entry *gguf_entry_at(const gguf *g, int64_t i);
-const gguf_entry *gguf_find(const gguf *g, const char *key);       /* NULL when absent */
+const gguf_entry *gguf_find(const gguf *g, const char *key); /* NULL when absent */
 int64_t gguf_n_tensors(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, int64_t i);
 

@@ -7,8 +7,8 @@
 
 gm_status grow_array_now(void *array, size_t size, size_t *capacity, size_t more, size_t item_bytes) {
     if (more > SIZE_MAX / 2 / item_bytes - size)
-        return gm_fail(GM_ENOMEM, "out of memory: %zu + %zu items of %zu bytes are more than can be addressed",
-                       size, more, item_bytes);
+        return gm_fail(GM_ENOMEM, "out of memory: %zu + %zu items of %zu bytes are more than can be addressed", size,
+                       more, item_bytes);
     const size_t by_half = *capacity + *capacity / 2 + 16, needed = size + more;
     const size_t n = needed < by_half ? by_half : needed;
     void *block;

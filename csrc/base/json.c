@@ -11,10 +11,10 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-enum { IN_ARRAY, IN_OBJECT, AWAITS_VALUE };   /* what json_reader.stack holds */
+enum { IN_ARRAY, IN_OBJECT, AWAITS_VALUE }; /* what json_reader.stack holds */
 
 void json_open(json_reader *r, const char *text, size_t length, const char *name) {
-    *r = (json_reader){ .text = text, .at = text, .end = text + length, .name = name };
+    *r = (json_reader){.text = text, .at = text, .end = text + length, .name = name};
 }
 
 /* ---- errors ---- */
@@ -304,14 +304,14 @@ gm_status json_int(json_reader *r, int64_t *out) {
 
 /* False unless the digits and the power of ten are both exact in a double, so that one operation rounds correctly. */
 static bool exact_double(const char *at, const char *end, double *out) {
-    static const double powers[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-                                     1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     bool negative = *at == '-';
     uint64_t digits = 0;
     int power = 0;
     bool fraction = false;
     if (end - at > 18)
-        return false;   /* so that no sum below can overflow */
+        return false; /* so that no sum below can overflow */
     for (at += negative; at < end && *at != 'e' && *at != 'E'; at++) {
         if (*at == '.') {
             fraction = true;
@@ -342,7 +342,7 @@ gm_status json_double(json_reader *r, double *out) {
         return json_fail(r, "expected a number");
     if (exact_double(r->token, r->token + r->token_length, out))
         return GM_OK;
-    locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);   /* the program's locale may have a decimal comma */
+    locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* the program's locale may have a decimal comma */
     char *copy = memory_copy_text(r->token, r->token_length);
     if (!copy || !locale) {
         memory_free(copy);
@@ -472,7 +472,7 @@ static inline const char *plain_end(const char *at, const char *end) {
         uint64_t quote = word ^ (ones * '"'), slash = word ^ (ones * '\\');
         uint64_t stop = (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((word - ones * 0x20) & ~word)) & tops;
         if (stop) {
-            at += __builtin_ctzll(stop) >> 3;    /* the lowest flag is exact, as in skip_plain */
+            at += __builtin_ctzll(stop) >> 3; /* the lowest flag is exact, as in skip_plain */
             return *at == '"' ? at : NULL;
         }
     }
@@ -507,7 +507,7 @@ bool json_plain_count(json_reader *r, json_text *key, int32_t *count) {
     const char *stop = plain_end(at, end);
     if (!stop || !is_utf8(at, stop))
         return false;
-    *key = (json_text){ at, (size_t)(stop - at) };
+    *key = (json_text){at, (size_t)(stop - at)};
     at = stop + 1;
     if (!skip_to(&at, end, ':'))
         return false;
@@ -541,7 +541,7 @@ bool json_plain_pair(json_reader *r, json_text pair[2]) {
         const char *stop = plain_end(at, end);
         if (!stop)
             return false;
-        pair[i] = (json_text){ at, (size_t)(stop - at) };
+        pair[i] = (json_text){at, (size_t)(stop - at)};
         at = stop + 1;
     }
     if (!skip_to(&at, end, ']'))

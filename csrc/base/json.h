@@ -14,25 +14,37 @@
 #include "gomlx.h"
 
 typedef enum {
-    JSON_ERROR = -1, JSON_END = 0,       /* end of text after one complete value */
-    JSON_OBJECT, JSON_OBJECT_END, JSON_ARRAY, JSON_ARRAY_END,
-    JSON_KEY, JSON_STRING, JSON_NUMBER, JSON_TRUE, JSON_FALSE, JSON_NULL,
+    JSON_ERROR = -1,
+    JSON_END = 0, /* end of text after one complete value */
+    JSON_OBJECT,
+    JSON_OBJECT_END,
+    JSON_ARRAY,
+    JSON_ARRAY_END,
+    JSON_KEY,
+    JSON_STRING,
+    JSON_NUMBER,
+    JSON_TRUE,
+    JSON_FALSE,
+    JSON_NULL,
 } json_token;
 
 #define JSON_MAX_DEPTH 128
 
 typedef struct {
     const char *text, *at, *end, *name;
-    const char *token;        /* start of the current token's text: inside the quotes for strings and keys */
-    size_t token_length;      /* raw length, escapes not resolved */
-    bool escaped;             /* the current string or key has escapes */
-    json_token type;          /* of the current token */
+    const char *token;   /* start of the current token's text: inside the quotes for strings and keys */
+    size_t token_length; /* raw length, escapes not resolved */
+    bool escaped;        /* the current string or key has escapes */
+    json_token type;     /* of the current token */
     int depth;
     uint8_t stack[JSON_MAX_DEPTH]; /* 0: array, 1: object, 2: object after a key */
     bool need_comma, failed;
 } json_reader;
 
-typedef struct { const char *text; size_t length; } json_text;
+typedef struct {
+    const char *text;
+    size_t length;
+} json_text;
 
 void json_open(json_reader *r, const char *text, size_t length, const char *name);
 json_token json_next(json_reader *r);
@@ -46,7 +58,7 @@ size_t json_string_length(const json_reader *r);
 void json_string_copy(const json_reader *r, char *out);
 /* Resolved, NUL-terminated copy from memory.h; *length may be NULL. */
 char *json_string_new(const json_reader *r, size_t *length);
-gm_status json_int(json_reader *r, int64_t *out);     /* the current number, an integer in range */
+gm_status json_int(json_reader *r, int64_t *out); /* the current number, an integer in range */
 gm_status json_double(json_reader *r, double *out);
 /* In an object whose next member is a key without escapes and a number of at most nine digits: reads both. Otherwise
  * false, and nothing is read. */

@@ -9,7 +9,7 @@
 #include "base/error.h"
 
 #ifdef GOMLX_FAULT_INJECTION
-static _Atomic long allocations, failing;   /* counted since memory_fail_at; the one that fails, 0 for none */
+static _Atomic long allocations, failing; /* counted since memory_fail_at; the one that fails, 0 for none */
 
 static int refused(void) {
     long n = atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed) + 1;
@@ -102,7 +102,7 @@ void *memory_table(size_t bytes) {
         munmap(base, ahead);
     munmap(base + ahead + page_up(bytes), spare - ahead);
 #ifdef MADV_HUGEPAGE
-    madvise(base + ahead, page_up(bytes), MADV_HUGEPAGE);    /* only faster: a refusal is ignored */
+    madvise(base + ahead, page_up(bytes), MADV_HUGEPAGE); /* only faster: a refusal is ignored */
 #endif
     return base + ahead;
 }

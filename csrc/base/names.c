@@ -33,11 +33,11 @@ static name_slot *slot_of(const name_table *t, const char *text, size_t length) 
 }
 
 static gm_status widen(name_table *t) {
-    name_table wider = { .capacity = t->capacity ? t->capacity * 2 : 64, .count = t->count, .seed = t->seed };
+    name_table wider = {.capacity = t->capacity ? t->capacity * 2 : 64, .count = t->count, .seed = t->seed};
     if (wider.capacity > SIZE_MAX / sizeof(name_slot))
         return gm_fail(GM_ENOMEM, "out of memory: a table of more than %zu names cannot be addressed", t->count);
     if (!t->slots && getrandom(&wider.seed, sizeof wider.seed, GRND_NONBLOCK) != sizeof wider.seed)
-        wider.seed = (uint64_t)(uintptr_t)t;   /* there is no randomness early at boot */
+        wider.seed = (uint64_t)(uintptr_t)t; /* there is no randomness early at boot */
     wider.slots = memory_zeroed(wider.capacity * sizeof(name_slot));
     if (!wider.slots)
         return GM_ENOMEM;
@@ -56,7 +56,7 @@ gm_status names_add(name_table *t, const char *text, size_t length, int64_t numb
     *earlier = slot->text ? slot->number : -1;
     if (slot->text)
         return GM_OK;
-    *slot = (name_slot){ .text = text, .length = length, .number = number };
+    *slot = (name_slot){.text = text, .length = length, .number = number};
     t->count++;
     return GM_OK;
 }
@@ -70,5 +70,5 @@ int64_t names_find(const name_table *t, const char *text, size_t length) {
 
 void names_free(name_table *t) {
     memory_free(t->slots);
-    *t = (name_table){ 0 };
+    *t = (name_table){0};
 }

@@ -20,10 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS 200000           /* a piece of a long launch, or the time between two passes of a decoder */
+#define SPIN_NS 200000 /* a piece of a long launch, or the time between two passes of a decoder */
 #define CROWDED_SPIN_NS 1000
 #define WORKER_STACK ((size_t)2 << 20)
-#define MAX_CPUS 8192            /* the largest configuration of Linux */
+#define MAX_CPUS 8192 /* the largest configuration of Linux */
 #define SYSFS_CPU "/sys/devices/system/cpu"
 
 typedef struct {
@@ -33,16 +33,16 @@ typedef struct {
 } mailbox;
 
 static struct {
-    mailbox boxes[TEAM_MAX_THREADS];      /* [0] belongs to the caller and stays unused */
-    _Alignas(64) _Atomic uint32_t busy;   /* workers that have not finished the run */
+    mailbox boxes[TEAM_MAX_THREADS];    /* [0] belongs to the caller and stays unused */
+    _Alignas(64) _Atomic uint32_t busy; /* workers that have not finished the run */
     _Atomic uint32_t joiner_asleep;
-    _Alignas(64) team_fn fn;              /* the run */
+    _Alignas(64) team_fn fn; /* the run */
     void *context;
     int n_threads;
     _Atomic long spin_ns;
     _Atomic bool active, lost;
-    int n_workers;                        /* threads made so far in this process */
-    int cpus;                             /* that this process may run on, when threads were last made */
+    int n_workers; /* threads made so far in this process */
+    int cpus;      /* that this process may run on, when threads were last made */
 } team;
 
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -368,11 +368,14 @@ static double cgroup_quota(void) {
     return least;
 }
 
-typedef struct { int threads, affinity, cores; double quota; } thread_limits;
+typedef struct {
+    int threads, affinity, cores;
+    double quota;
+} thread_limits;
 
 static thread_limits find_limits(void) {
     unsigned long mask[MAX_CPUS / (8 * sizeof(unsigned long))];
-    thread_limits l = { .affinity = allowed_cpus(mask, sizeof mask), .quota = cgroup_quota() };
+    thread_limits l = {.affinity = allowed_cpus(mask, sizeof mask), .quota = cgroup_quota()};
     l.cores = physical_cores(mask, sizeof mask);
     l.threads = l.affinity;
     if (l.cores > 0 && l.cores < l.threads)

@@ -21,7 +21,7 @@ const char *team_default_reason(void);
 /* Wakes n_threads - 1 workers into fn(context, 1..n_threads-1, n_threads); returns the number of threads that take
  * part, fewer when threads cannot be made. The caller then runs fn(context, 0, n) itself, in any number of slices,
  * and calls team_join. */
-int  team_start(int n_threads, team_fn fn, void *context);
+int team_start(int n_threads, team_fn fn, void *context);
 void team_join(void);
 /* True in a child that was forked inside a run: the workers are gone, gates no longer wait, and the result is
  * incomplete. The owner of the run must abandon it. Cleared by the next team_start. */
@@ -34,5 +34,5 @@ typedef struct {
     _Atomic uint32_t sleepers;
 } team_gate;
 void team_gate_wait(team_gate *gate);
-uint32_t team_gate_done(team_gate *gate, uint32_t pieces);       /* returns how many are left */
+uint32_t team_gate_done(team_gate *gate, uint32_t pieces); /* returns how many are left */
 #endif

@@ -11,11 +11,14 @@
 gm_array gm_none_array = {.refs = 1, .ticket = 1};
 
 /* ---- dtypes ---- */
-static const struct { const char *name; uint8_t size, kind; } dtypes[GM_DTYPE_COUNT] = {
-    [GM_BOOL] = {"bool", 1, 0},      [GM_UINT8] = {"uint8", 1, 1},     [GM_UINT16] = {"uint16", 2, 1},
-    [GM_UINT32] = {"uint32", 4, 1},  [GM_UINT64] = {"uint64", 8, 1},   [GM_INT8] = {"int8", 1, 2},
-    [GM_INT16] = {"int16", 2, 2},    [GM_INT32] = {"int32", 4, 2},     [GM_INT64] = {"int64", 8, 2},
-    [GM_FLOAT16] = {"float16", 2, 3}, [GM_BFLOAT16] = {"bfloat16", 2, 3}, [GM_FLOAT32] = {"float32", 4, 3},
+static const struct {
+    const char *name;
+    uint8_t size, kind;
+} dtypes[GM_DTYPE_COUNT] = {
+    [GM_BOOL] = {"bool", 1, 0},       [GM_UINT8] = {"uint8", 1, 1},         [GM_UINT16] = {"uint16", 2, 1},
+    [GM_UINT32] = {"uint32", 4, 1},   [GM_UINT64] = {"uint64", 8, 1},       [GM_INT8] = {"int8", 1, 2},
+    [GM_INT16] = {"int16", 2, 2},     [GM_INT32] = {"int32", 4, 2},         [GM_INT64] = {"int64", 8, 2},
+    [GM_FLOAT16] = {"float16", 2, 3}, [GM_BFLOAT16] = {"bfloat16", 2, 3},   [GM_FLOAT32] = {"float32", 4, 3},
     [GM_FLOAT64] = {"float64", 8, 3}, [GM_COMPLEX64] = {"complex64", 8, 4},
 };
 
@@ -42,12 +45,13 @@ gm_dtype gm_promote(gm_dtype a, gm_dtype b) {
         return GM_COMPLEX64;
     if (ka == 3)
         return (a == GM_FLOAT16 && b == GM_BFLOAT16) || (a == GM_BFLOAT16 && b == GM_FLOAT16) ? GM_FLOAT32
-               : dtypes[a].size >= dtypes[b].size ? a : b;
+               : dtypes[a].size >= dtypes[b].size                                             ? a
+                                                                                              : b;
     if (kb == 3 || ka == 0)
         return b;
     if (ka == kb)
         return dtypes[a].size >= dtypes[b].size ? a : b;
-    if (dtypes[b].size > dtypes[a].size)   /* unsigned with a wider signed */
+    if (dtypes[b].size > dtypes[a].size) /* unsigned with a wider signed */
         return b;
     switch (dtypes[a].size) {
     case 1: return GM_INT16;
@@ -175,8 +179,8 @@ gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, in
     return array_own(s, make(&spec, 1, op, in, n_in, param, param_size));
 }
 
-gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
-                      size_t param_size, int n_out, gm_array **outs) {
+gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size,
+                      int n_out, gm_array **outs) {
     GM_TRY(check_inputs(op, in, n_in));
     gm_spec *specs = memory_zeroed((size_t)n_out * sizeof *specs);
     gm_status status = specs ? op->infer(in, n_in, param, specs) : GM_ENOMEM;
@@ -217,8 +221,13 @@ static gm_status pick_eval(gm_array *out, gm_queue *q) {
     return GM_OK;
 }
 
-const gm_op pick_op = {.name = "pick", .n_in = 1, .n_out = 1, .param_size = sizeof(pick_param), .fields = pick_fields,
-                       .infer = pick_infer, .eval = pick_eval};
+const gm_op pick_op = {.name = "pick",
+                       .n_in = 1,
+                       .n_out = 1,
+                       .param_size = sizeof(pick_param),
+                       .fields = pick_fields,
+                       .infer = pick_infer,
+                       .eval = pick_eval};
 
 int pick_index(const gm_array *pick) { return ((const pick_param *)pick->param)->index; }
 
@@ -241,13 +250,14 @@ static gm_status freed_eval(gm_array *out, gm_queue *q) {
     return gm_fail(GM_ESTATE, "array: it was freed, so it has no value");
 }
 
-static const gm_op freed_op = {.name = "freed", .n_in = 0, .n_out = 1, .param_size = sizeof(gm_spec),
-                              .infer = freed_infer, .eval = freed_eval};
+static const gm_op freed_op = {
+    .name = "freed", .n_in = 0, .n_out = 1, .param_size = sizeof(gm_spec), .infer = freed_infer, .eval = freed_eval};
 
 gm_array *gm_freed(gm_scope *s, const gm_array *array) {
     gm_spec spec = {.dtype = (gm_dtype)array->dtype, .format = array->format, .ndim = array->ndim};
     memcpy(spec.shape, array->shape, (size_t)array->ndim * sizeof *array->shape);
-    return array_node_sized(s, &freed_op, NULL, 0, &spec, offsetof(gm_spec, shape) + (size_t)array->ndim * sizeof(int64_t));
+    return array_node_sized(s, &freed_op, NULL, 0, &spec,
+                            offsetof(gm_spec, shape) + (size_t)array->ndim * sizeof(int64_t));
 }
 
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset) {
@@ -396,7 +406,7 @@ gm_scope *gm_scope_open(void) { return memory_zeroed(sizeof(gm_scope)); }
 void gm_scope_close(gm_scope *s) {
     if (!s)
         return;
-    while (s->count)                     /* youngest first: a chain then dies link by link */
+    while (s->count) /* youngest first: a chain then dies link by link */
         gm_release(s->items[--s->count]);
     memory_free(s->items);
     memory_free(s);
@@ -438,7 +448,7 @@ gm_array *gm_array_wrap(gm_scope *s, gm_dtype type, int ndim, const int64_t *sha
         for (int i = 0; i < ndim; i++)
             a->strides[i] = memory.strides[i];
     if (a)
-        buf->release = memory.release;   /* from here on ours to call */
+        buf->release = memory.release; /* from here on ours to call */
     buffer_release(buf);
     return a;
 }

@@ -17,14 +17,14 @@
 typedef struct gm_op gm_op;
 typedef struct gm_queue gm_queue;
 
-#define TICKET_FAILED UINT64_MAX           /* it will never have a value: buf holds the gm_error that says why */
+#define TICKET_FAILED UINT64_MAX /* it will never have a value: buf holds the gm_error that says why */
 
-#define ARRAY_ACTIVATIONS GM_QUANT_COUNT   /* format of packed int8 activations */
+#define ARRAY_ACTIVATIONS GM_QUANT_COUNT /* format of packed int8 activations */
 
 /* What an op's .infer fills in. */
 typedef struct {
     gm_dtype dtype;
-    int format;                            /* GM_PACKED: a gm_quant or ARRAY_ACTIVATIONS */
+    int format; /* GM_PACKED: a gm_quant or ARRAY_ACTIVATIONS */
     int ndim;
     int64_t shape[GM_MAX_NDIM];
 } gm_spec;
@@ -34,37 +34,42 @@ struct gm_array {
     int16_t ndim;
     uint8_t dtype, format;
     uint16_t n_in, n_extra;
-    uint32_t trace;                        /* 0, or the greatest serial of the traced inputs it depends on (trace.h) */
+    uint32_t trace; /* 0, or the greatest serial of the traced inputs it depends on (trace.h) */
     uint32_t param_size;
-    uint8_t work;                          /* a gm_work: of a weight, or of a node that was recorded or says its own */
-    _Atomic uint64_t ticket;               /* 0: not evaluated; TICKET_FAILED; else its number (graph.c) */
-    const gm_op *op;                       /* NULL for data */
+    uint8_t work;            /* a gm_work: of a weight, or of a node that was recorded or says its own */
+    _Atomic uint64_t ticket; /* 0: not evaluated; TICKET_FAILED; else its number (graph.c) */
+    const gm_op *op;         /* NULL for data */
     gm_array **in;
-    gm_array *extra;                       /* outputs 1 .. n_extra: storage only, never in a graph by themselves */
+    gm_array *extra; /* outputs 1 .. n_extra: storage only, never in a graph by themselves */
     gm_buffer *buf;
-    int64_t offset;                        /* bytes from buf->data to element (0, 0, ...) */
+    int64_t offset; /* bytes from buf->data to element (0, 0, ...) */
     int64_t size;
-    int64_t *shape, *strides;              /* strides in elements */
-    void *param;                           /* constant but for what op->drop gives back; of data: see array_rows */
-    uint64_t mark;                         /* the last ordering that visited it; run lock */
-    gm_array *next;                        /* while being freed */
+    int64_t *shape, *strides; /* strides in elements */
+    void *param;              /* constant but for what op->drop gives back; of data: see array_rows */
+    uint64_t mark;            /* the last ordering that visited it; run lock */
+    gm_array *next;           /* while being freed */
 };
 
 /* A field of an op's parameters: for plan keys, common subexpressions, export and printing. */
 typedef enum { FIELD_END, FIELD_INT8, FIELD_INT, FIELD_INT64, FIELD_FLOAT, FIELD_DOUBLE } gm_field_kind;
-typedef struct { gm_field_kind kind; size_t offset; const char *name; int count; } gm_field;
+typedef struct {
+    gm_field_kind kind;
+    size_t offset;
+    const char *name;
+    int count;
+} gm_field;
 
 /* An operation. Parameters are zero-padded plain data, copied into the node. */
 struct gm_op {
     const char *name;
-    int n_in;                              /* -1: any number */
-    int n_out;                             /* outputs: 1 or more; -1: said when a node is made */
-    uint32_t nondiff;                      /* bit i: input i has no gradient */
-    bool constant;                         /* of its nondiff inputs a derivative takes nothing, not even that the value
-                                            * depends on them: they give shapes, or the op is stop_gradient */
-    uint32_t fixed;                        /* bit i: parameters hold sizes of input i, so a shapeless graph wants it as it
-                                            * was traced; FIXED_ALL: the op cannot be in such a graph */
-    bool (*is_fixed)(const void *param);   /* whether `fixed` is said of nodes with these parameters; NULL: of all */
+    int n_in;                            /* -1: any number */
+    int n_out;                           /* outputs: 1 or more; -1: said when a node is made */
+    uint32_t nondiff;                    /* bit i: input i has no gradient */
+    bool constant;                       /* of its nondiff inputs a derivative takes nothing, not even that the value
+                                          * depends on them: they give shapes, or the op is stop_gradient */
+    uint32_t fixed;                      /* bit i: parameters hold sizes of input i, so a shapeless graph wants it as it
+                                          * was traced; FIXED_ALL: the op cannot be in such a graph */
+    bool (*is_fixed)(const void *param); /* whether `fixed` is said of nodes with these parameters; NULL: of all */
     size_t param_size;
     const gm_field *fields;
     /* Shapes and dtypes: nowhere else does such an error arise. Inputs may be GM_NONE where the op allows. out has
@@ -82,7 +87,8 @@ struct gm_op {
     gm_status (*vmap)(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
     /* tangents[i] NULL: constant. Only where the generic way (transform/jvp.c, by vjp twice) will not do. */
     gm_status (*jvp)(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *tangents, gm_array **outs);
-    /* A derivative (forward: a tangent) depends on input i: an error where that cannot be meant, GM_OK where it may be. */
+    /* A derivative (forward: a tangent) depends on input i: an error where that cannot be meant, GM_OK where it may be.
+     */
     gm_status (*refuse)(const gm_array *node, int i, bool forward);
     /* Whether nodes with these parameters have tangents of zeros in the dtype of their inputs' tangents, as in MLX. */
     bool (*still)(const void *param);
@@ -91,10 +97,10 @@ struct gm_op {
     /* The node made anew from inputs and parameters of a file, through the checks that the op's functions make: values
      * may be anything, param has param_size bytes. NULL: the op cannot be exported. */
     gm_status (*rebuild)(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out, gm_array **outs);
-    uint8_t work;                          /* the gm_work that its nodes are; GM_WORK_OTHER: that of their inputs */
-    const char *(*title)(const void *param);      /* what the node does, where op->name does not tell: "exp" */
-    uint32_t optional;                     /* bit i: input i may be GM_NONE (rebuild) */
-    void (*hold)(void *param);             /* a node with a copy of these parameters exists: takes what they hold */
+    uint8_t work;                            /* the gm_work that its nodes are; GM_WORK_OTHER: that of their inputs */
+    const char *(*title)(const void *param); /* what the node does, where op->name does not tell: "exp" */
+    uint32_t optional;                       /* bit i: input i may be GM_NONE (rebuild) */
+    void (*hold)(void *param);               /* a node with a copy of these parameters exists: takes what they hold */
     /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value,
      * for it may be evaluated again before; and when it dies. */
     void (*drop)(void *param);
@@ -109,20 +115,23 @@ gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in
 gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
                            size_t param_size);
 /* A node of several outputs; outs[0 .. n_out) get them. param_size bytes of param. */
-gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
-                      size_t param_size, int n_out, gm_array **outs);
+gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size,
+                      int n_out, gm_array **outs);
 /* The same op and parameters over other inputs; single output. */
 gm_array *array_again(gm_scope *s, const gm_array *node, gm_array *const *in);
 /* Output k of a node of several. */
 gm_array *array_pick(gm_scope *s, gm_array *node, int k);
 extern const gm_op pick_op;
-int pick_index(const gm_array *pick);                 /* which output of in[0] it is */
+int pick_index(const gm_array *pick); /* which output of in[0] it is */
 /* An evaluated, contiguous array over a buffer (retained), `offset` bytes in. s NULL: the caller owns the reference. */
 gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t offset);
-/* A packed matrix [rows, k] that is not packed yet has its rows as a file has them: row r is row map[r] of data, map NULL:
- * row r. Its buffer is empty and keeps the rows alive, until array_pack gives the array the same matrix in panels, under
- * the run lock. */
-typedef struct { const void *data; const int32_t *map; } gm_rows;
+/* A packed matrix [rows, k] that is not packed yet has its rows as a file has them: row r is row map[r] of data, map
+ * NULL: row r. Its buffer is empty and keeps the rows alive, until array_pack gives the array the same matrix in
+ * panels, under the run lock. */
+typedef struct {
+    const void *data;
+    const int32_t *map;
+} gm_rows;
 gm_array *array_in_rows(const gm_spec *spec, gm_rows *rows, gm_buffer *keeper);
 void array_pack(gm_array *a, gm_buffer *buf, int64_t offset);
 static inline const gm_rows *array_rows(const gm_array *a) { return a->op ? NULL : a->param; }
@@ -140,14 +149,14 @@ static inline int array_n_out(const gm_array *node) { return 1 + node->n_extra; 
 static inline bool array_is_none(const gm_array *a) { return a == GM_NONE; }
 static inline size_t array_item(const gm_array *a) { return gm_dtype_size((gm_dtype)a->dtype); }
 static inline void *array_ptr(const gm_array *a) { return a->buf ? (char *)a->buf->data + a->offset : NULL; }
-bool array_is_contiguous(const gm_array *a);          /* row-major without gaps; evaluated or being recorded */
-int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k);   /* of a GM_PACKED array */
-void array_text(const gm_array *a, char out[128]);    /* "float32(2,3)" for messages */
+bool array_is_contiguous(const gm_array *a); /* row-major without gaps; evaluated or being recorded */
+int64_t array_packed_bytes(gm_dtype type, int format, int64_t rows, int64_t k); /* of a GM_PACKED array */
+void array_text(const gm_array *a, char out[128]);                              /* "float32(2,3)" for messages */
 void shape_text(int ndim, const int64_t *shape, char out[128]);
-void shape_strides(int ndim, const int64_t *shape, int64_t *strides);   /* row-major, without gaps */
+void shape_strides(int ndim, const int64_t *shape, int64_t *strides); /* row-major, without gaps */
 
 /* Inside .eval only */
-gm_status array_alloc(gm_array *out, gm_queue *q);                    /* contiguous memory */
+gm_status array_alloc(gm_array *out, gm_queue *q); /* contiguous memory */
 /* in[donor]'s memory when out is its last reader, else array_alloc */
 gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor);
 /* out is a view of in's memory. */

@@ -15,10 +15,10 @@
 
 static struct {
     pthread_mutex_t lock;
-    gm_buffer *bins[N_BINS];           /* free blocks, by rounded-down log2 of their size */
+    gm_buffer *bins[N_BINS]; /* free blocks, by rounded-down log2 of their size */
     size_t cached, cache_limit;
     _Atomic size_t active, peak, limit;
-    buffer_watch *watches;             /* under the lock */
+    buffer_watch *watches; /* under the lock */
     _Atomic int n_watches;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .cache_limit = (size_t)256 << 20, .limit = SIZE_MAX};
 
@@ -144,7 +144,7 @@ gm_buffer *buffer_new(size_t bytes) {
         return NULL;
     gm_buffer *b = take_cached(size);
     if (b) {
-        size_t more = b->bytes - size;       /* what the block has above what was requested */
+        size_t more = b->bytes - size; /* what the block has above what was requested */
         raise_peak(atomic_fetch_add(&pool.active, more) + more);
         atomic_store(&b->refs, 1);
         b->mark = 0;

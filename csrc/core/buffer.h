@@ -12,14 +12,14 @@ typedef enum { BUFFER_OWNED, BUFFER_FOREIGN } buffer_kind;
 
 typedef struct gm_buffer {
     _Atomic int32_t refs;
-    _Atomic int32_t pins;          /* exports: a pinned block is never written by the engine again */
+    _Atomic int32_t pins; /* exports: a pinned block is never written by the engine again */
     buffer_kind kind;
-    size_t bytes;                  /* usable */
+    size_t bytes; /* usable */
     void *data;
-    void (*release)(void *payload);/* BUFFER_FOREIGN */
+    void (*release)(void *payload); /* BUFFER_FOREIGN */
     void *payload;
-    struct gm_buffer *next;        /* on a free list */
-    uint64_t mark;                 /* the batch that holds it already; run lock */
+    struct gm_buffer *next; /* on a free list */
+    uint64_t mark;          /* the batch that holds it already; run lock */
 } gm_buffer;
 
 gm_buffer *buffer_new(size_t bytes);
@@ -29,9 +29,14 @@ gm_buffer *buffer_part(gm_buffer *whole, size_t offset, size_t bytes);
 gm_buffer *buffer_retain(gm_buffer *b);
 void buffer_release(gm_buffer *b);
 
-/* The most memory of the whole process that is active at any time between begin and end. It stays where it is till then. */
-typedef struct buffer_watch { size_t peak; struct buffer_watch *previous, *next; bool watches; } buffer_watch;
+/* The most memory of the whole process that is active at any time between begin and end. It stays where it is till
+ * then. */
+typedef struct buffer_watch {
+    size_t peak;
+    struct buffer_watch *previous, *next;
+    bool watches;
+} buffer_watch;
 void buffer_watch_begin(buffer_watch *w);
-void buffer_watch_end(buffer_watch *w);        /* of one that never began is fine; peak stays */
+void buffer_watch_end(buffer_watch *w); /* of one that never began is fine; peak stays */
 size_t buffer_watch_peak(const buffer_watch *w);
 #endif

@@ -1,8 +1,8 @@
 /* evaluator.c - asynchronous evaluation: one thread that evaluates what it is handed, in order.
  *  (1) A job holds references to its arrays until it is done.
- *  (2) A job that fails leaves its arrays without values: a caller that needs one gets the error, and so does the next that
- *      synchronizes, for the first job that failed.
- *  (3) The thread sleeps between jobs and is never joined. A forked child has none, and starts its own. */
+ *  (2) A job that fails leaves its arrays without values: a caller that needs one gets the error, and so does the next
+ * that synchronizes, for the first job that failed. (3) The thread sleeps between jobs and is never joined. A forked
+ * child has none, and starts its own. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "core/array.h"
 
-#define MOST_JOBS 8            /* a caller that hands in more waits: memory stays bounded when nothing is ever awaited */
+#define MOST_JOBS 8 /* a caller that hands in more waits: memory stays bounded when nothing is ever awaited */
 
 typedef struct job {
     struct job *next;
@@ -22,12 +22,14 @@ static struct {
     pthread_mutex_t mutex;
     pthread_cond_t handed_in, done;
     job *first, *last;
-    int pending;               /* handed in and not done */
-    gm_error failure;          /* of the first job that failed since the last synchronize */
+    int pending;      /* handed in and not done */
+    gm_error failure; /* of the first job that failed since the last synchronize */
     bool started;
     pthread_once_t once;
-} evaluator = {.mutex = PTHREAD_MUTEX_INITIALIZER, .handed_in = PTHREAD_COND_INITIALIZER,
-               .done = PTHREAD_COND_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+} evaluator = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+               .handed_in = PTHREAD_COND_INITIALIZER,
+               .done = PTHREAD_COND_INITIALIZER,
+               .once = PTHREAD_ONCE_INIT};
 
 static void free_job(job *j) {
     for (size_t i = 0; i < j->count; i++)

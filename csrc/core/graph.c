@@ -3,11 +3,11 @@
  *  (2) buf, in[] and strides of nodes change only under the run lock, which is held by one thread at a time.
  *  (3) Nothing here calls Python; a thread that waits for the run lock has released the GIL.
  *  (4) A node is visible as evaluated when its batch has run: tickets are numbers of recorded nodes, published batch by
- *      batch. A node that dies before its batch has ended is freed then: the thread that ends a batch may look at all of it.
- *  (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small.
- *  (6) A batch that fails or is cancelled takes no value that it did compute. Of the others, nodes without inputs are
- *      as if they had never been recorded; the rest has lost its inputs, and keeps the cause in place of a value.
- *  (7) fork waits until nobody records. In the child, what another thread was evaluating counts as interrupted. */
+ *      batch. A node that dies before its batch has ended is freed then: the thread that ends a batch may look at all
+ * of it. (5) Nodes are recorded in batches, so that memory and the time to the first launch stay small. (6) A batch
+ * that fails or is cancelled takes no value that it did compute. Of the others, nodes without inputs are as if they had
+ * never been recorded; the rest has lost its inputs, and keeps the cause in place of a value. (7) fork waits until
+ * nobody records. In the child, what another thread was evaluating counts as interrupted. */
 #include "core/graph.h"
 #include <errno.h>
 #include <pthread.h>
@@ -20,18 +20,24 @@
 
 #define BATCH_LAUNCHES 256
 
-typedef struct { gm_array *node; int next; } frame;
+typedef struct {
+    gm_array *node;
+    int next;
+} frame;
 /* What a node's value waits for: flags that must not be raised, of itself and of all that it is computed from, and the
  * launches up to its own. */
-typedef struct { uint64_t flags; int64_t launches; } needs;
+typedef struct {
+    uint64_t flags;
+    int64_t launches;
+} needs;
 
 struct gm_run {
-    gm_array **roots;               /* kept from run to run */
+    gm_array **roots; /* kept from run to run */
     size_t n_roots, roots_capacity, n_order, at;
-    size_t begin;                   /* of the batch at hand, in the order: its nodes are those before `at` */
-    bool executing, tracing;        /* tracing: begun by a thread that traces; tracers keep their inputs */
-    bool sources;                   /* the batch has nodes without inputs that hold something */
-    gm_status failure;              /* of recording: reported after what was recorded has run */
+    size_t begin;            /* of the batch at hand, in the order: its nodes are those before `at` */
+    bool executing, tracing; /* tracing: begun by a thread that traces; tracers keep their inputs */
+    bool sources;            /* the batch has nodes without inputs that hold something */
+    gm_status failure;       /* of recording: reported after what was recorded has run */
     gm_error error;
 };
 
@@ -41,25 +47,25 @@ static struct {
     /* the run lock */
     pthread_mutex_t mutex;
     pthread_cond_t released;
-    bool held, reserved;            /* reserved: free, but for one of the waiting threads */
+    bool held, reserved; /* reserved: free, but for one of the waiting threads */
     int waiting;
     pthread_t owner;
-    pthread_mutex_t recording;      /* fork takes it too: nodes and queues are never copied half changed */
+    pthread_mutex_t recording; /* fork takes it too: nodes and queues are never copied half changed */
     /* under the run lock */
     gm_run run;
     gm_queue *queue;
     uint64_t epoch;
-    _Atomic uint64_t completed;     /* nodes up to this one have run */
-    uint64_t ticket;                /* of the next node to be recorded */
-    needs *needs;                   /* of the batch's nodes, in their order */
+    _Atomic uint64_t completed; /* nodes up to this one have run */
+    uint64_t ticket;            /* of the next node to be recorded */
+    needs *needs;               /* of the batch's nodes, in their order */
     size_t needs_capacity;
-    _Atomic(gm_array *) dead;       /* nodes that died before their batch had ended */
+    _Atomic(gm_array *) dead; /* nodes that died before their batch had ended */
     frame *stack;
     size_t stack_capacity;
     gm_array **order;
     size_t order_capacity;
-    gm_buffer *spare;               /* for a gm_error, made before a run, so that cancelling cannot fail */
-    bool abandoned;                 /* in a forked child: the run of a thread that is not there */
+    gm_buffer *spare; /* for a gm_error, made before a run, so that cancelling cannot fail */
+    bool abandoned;   /* in a forked child: the run of a thread that is not there */
 } engine = {.mutex = PTHREAD_MUTEX_INITIALIZER, .recording = PTHREAD_MUTEX_INITIALIZER, .completed = 1, .ticket = 2};
 
 static const gm_error cancelled = {.code = GM_OK};
@@ -159,7 +165,7 @@ static void fork_child(void) {
     if (!engine.held || pthread_equal(engine.owner, pthread_self()))
         return;
     engine.held = false;
-    engine.abandoned = true;        /* the next run closes its batch: nothing is released in here */
+    engine.abandoned = true; /* the next run closes its batch: nothing is released in here */
 }
 
 gm_status gm_init(void) {
@@ -232,7 +238,7 @@ gm_status run_lock(int slice_ms) {
     pthread_mutex_lock(&engine.mutex);
     if (engine.held && pthread_equal(engine.owner, pthread_self()))
         status = gm_fail(GM_ESTATE, "an evaluation is under way on this thread already: a signal handler or a progress "
-                         "callback cannot start another");
+                                    "callback cannot start another");
     else if (engine.held || engine.reserved)
         status = slice_ms == 0 ? GM_AGAIN : await_run(slice_ms);
     if (status == GM_OK) {
@@ -325,7 +331,7 @@ static void drop_input(gm_queue *q, const gm_array *node, gm_array *in) {
             gm_buffer *buf = o->buf;
             o->buf = NULL;
             if (node_reuses_buffer(node, buf))
-                buffer_release(buf);           /* held by the queue it could not be donated further */
+                buffer_release(buf); /* held by the queue it could not be donated further */
             else
                 queue_drop(q, buf);
         } else {
@@ -363,7 +369,7 @@ static uint64_t input_flags(const gm_array *node, const gm_run *run) {
     uint64_t flags = 0;
     for (int i = 0; i < node->n_in; i++) {
         const uint64_t ticket = atomic_load_explicit(&node->in[i]->ticket, memory_order_relaxed);
-        if (ticket >= first)           /* GM_NONE's is 1 */
+        if (ticket >= first) /* GM_NONE's is 1 */
             flags |= engine.needs[ticket - first].flags;
     }
     return flags;
@@ -387,16 +393,16 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
     if (status != GM_OK) {
         queue_forget(q, before);
         for (int k = 0; k < array_n_out(node); k++) {
-            queue_drop(q, array_output(node, k)->buf);     /* its memory may be used by launches before it */
+            queue_drop(q, array_output(node, k)->buf); /* its memory may be used by launches before it */
             array_output(node, k)->buf = NULL;
         }
     }
     for (int i = 0; i < node->n_in && (status == GM_OK || keep_inputs); i++)
-        drop_input(q, node, node->in[i]);      /* the guard's reference, or the node's own */
+        drop_input(q, node, node->in[i]); /* the guard's reference, or the node's own */
     GM_TRY(status);
     if (!keep_inputs) {
         node->n_in = 0;
-        if (node->op->drop && node->op->n_in)     /* nothing goes through it any more: a closure may die before it */
+        if (node->op->drop && node->op->n_in) /* nothing goes through it any more: a closure may die before it */
             node->op->drop(node->param);
     }
     atomic_store_explicit(&node->ticket, ticket, memory_order_release);
@@ -567,9 +573,7 @@ gm_status gm_eval(gm_array *const *arrays, size_t count) {
 }
 
 /* ---- plans ---- */
-struct gm_plan {
-    gm_queue *queue;
-};
+struct gm_plan { gm_queue *queue; };
 
 /* What the ordered nodes read and do not make. A reference more each while they are recorded: what would die at its
  * last reader is then neither donated nor reused but held, for the plan's next run reads it again. */

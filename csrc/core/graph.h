@@ -21,6 +21,6 @@ void plan_free(gm_plan *p);
 /* For queue_start, queue_step, queue_finish, with the run lock held. */
 gm_queue *plan_queue(gm_plan *p);
 int engine_threads(void);
-const gm_kernels *engine_kernels(void);                /* NULL before gm_init */
+const gm_kernels *engine_kernels(void); /* NULL before gm_init */
 gm_host_loops engine_host_loops(void);
 #endif

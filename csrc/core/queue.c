@@ -29,9 +29,14 @@ gm_queue *queue_new(void) {
     memset(q, 0, sizeof *q);
     q->epoch = atomic_fetch_add(&epochs, 1);
     q->next_bit = 1;
-    q->recorder = (gm_recorder){.contracts = &contracts_cpu, .kernels = engine_kernels(), .threads = recorded_threads,
-                                .launch = record_launch, .scale = record_scale, .fence = record_fence,
-                                .workspace = record_workspace, .arguments = record_arguments};
+    q->recorder = (gm_recorder){.contracts = &contracts_cpu,
+                                .kernels = engine_kernels(),
+                                .threads = recorded_threads,
+                                .launch = record_launch,
+                                .scale = record_scale,
+                                .fence = record_fence,
+                                .workspace = record_workspace,
+                                .arguments = record_arguments};
     return q;
 }
 
@@ -174,7 +179,7 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
         return error_code();
     memcpy(copy, args, size);
     const bool part = (flags & LAUNCH_PART) != 0, solo = n <= grain && !part;
-    const bool beside = part && q->parts;        /* waits for what the part before it waits for */
+    const bool beside = part && q->parts; /* waits for what the part before it waits for */
     /* A node of many launches (thousands of arrays joined) compares and notes what it touches once. */
     bool again = solo && q->noted && q->noted_reads == q->n_reads && q->noted_writes == q->n_writes;
     bool barrier = (q->fence && (q->multi_since || !solo)) ||
@@ -198,8 +203,13 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
     q->noted_writes = q->n_writes;
     q->multi_since |= !solo;
     q->any_multi |= !solo;
-    q->launches[q->count++] = (launch){.fn = fn, .args = copy, .n = n, .grain = grain > 0 ? grain : 1,
-                                       .barrier = barrier, .solo = solo, .ftz = (flags & LAUNCH_FTZ) != 0,
+    q->launches[q->count++] = (launch){.fn = fn,
+                                       .args = copy,
+                                       .n = n,
+                                       .grain = grain > 0 ? grain : 1,
+                                       .barrier = barrier,
+                                       .solo = solo,
+                                       .ftz = (flags & LAUNCH_FTZ) != 0,
                                        .work = q->work};
     return GM_OK;
 }
@@ -207,8 +217,8 @@ gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size,
 void queue_scale(gm_queue *q, const int32_t *factor) {
     launch *l = &q->launches[q->count - 1];
     l->factor = factor;
-    l->barrier |= l->solo;         /* none was found needed for a launch of thread 0 alone */
-    l->solo = false;               /* how much it will be is not known now */
+    l->barrier |= l->solo; /* none was found needed for a launch of thread 0 alone */
+    l->solo = false;       /* how much it will be is not known now */
     q->any_multi = q->multi_since = true;
     q->noted = false;
     /* These cannot fail: what the launch reads and writes is in the lists already. */

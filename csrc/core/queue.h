@@ -11,9 +11,9 @@
 #include "recorder.h"
 
 gm_queue *queue_new(void);
-void queue_free(gm_queue *q);                 /* returns what it holds to the allocator */
-void queue_reset(gm_queue *q);                /* forgets launches, keeps its own memory; not while running */
-int64_t queue_length(const gm_queue *q);      /* launches */
+void queue_free(gm_queue *q);            /* returns what it holds to the allocator */
+void queue_reset(gm_queue *q);           /* forgets launches, keeps its own memory; not while running */
+int64_t queue_length(const gm_queue *q); /* launches */
 
 /* Memory that lives as long as the recorded launches; for arguments. NULL with GM_ENOMEM. */
 void *queue_arena(gm_queue *q, size_t bytes);
@@ -35,7 +35,7 @@ gm_status queue_writes(gm_queue *q, gm_buffer *b);
 
 /* Records what a contract (kernels/contracts.def) makes of these arguments. */
 #define DISPATCH(q, name, n, ...) DISPATCH_ARGS(q, name, n, (&(gm_##name##_args){__VA_ARGS__}))
-#define DISPATCH_ARGS(q, name, n, args)                                                              \
+#define DISPATCH_ARGS(q, name, n, args)                                                                                \
     (queue_recorder(q)->contracts->name(queue_recorder(q), args, n) ? GM_OK : error_code())
 gm_recorder *queue_recorder(gm_queue *q);
 
@@ -46,12 +46,12 @@ gm_status queue_reads(gm_queue *q, gm_buffer *b);
 /* The node being recorded ends. A bit where it has flags: its own, but that the last bit is shared by all from the 64th
  * such node on. */
 uint64_t queue_end_node(gm_queue *q);
-void queue_work(gm_queue *q, uint8_t work);            /* of the launches that follow */
+void queue_work(gm_queue *q, uint8_t work); /* of the launches that follow */
 /* Reserves capacity for `buffers` drops and holds, which then cannot fail. */
 gm_status queue_reserve(gm_queue *q, size_t buffers);
-gm_buffer *queue_take(gm_queue *q, size_t bytes);      /* a buffer in stream order: from those that died here, or new */
-void queue_drop(gm_queue *q, gm_buffer *b);            /* the recording's reference to b ends here, in stream order */
-void queue_hold(gm_queue *q, gm_buffer *b);            /* keep b alive until the launches have run */
+gm_buffer *queue_take(gm_queue *q, size_t bytes); /* a buffer in stream order: from those that died here, or new */
+void queue_drop(gm_queue *q, gm_buffer *b);       /* the recording's reference to b ends here, in stream order */
+void queue_hold(gm_queue *q, gm_buffer *b);       /* keep b alive until the launches have run */
 
 /* Running: start, step until it is not GM_AGAIN, end. The caller holds the run lock. */
 /* Before the start: where work and wait_ns of the run are added, or NULL. */
@@ -62,9 +62,9 @@ void queue_start(gm_queue *q, int n_threads);
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);
 /* Launches from the first that are known to have run to their end; asked between steps, or after the last one. */
 int64_t queue_ran(const gm_queue *q);
-uint64_t queue_raised(const gm_queue *q);               /* the bits of the flags that are raised */
-void queue_cancel(gm_queue *q);                         /* the rest is skipped; still step to its end */
+uint64_t queue_raised(const gm_queue *q); /* the bits of the flags that are raised */
+void queue_cancel(gm_queue *q);           /* the rest is skipped; still step to its end */
 void queue_finish(gm_queue *q);
-int64_t clock_ns(void);                                 /* monotonic */
-int64_t coarse_clock_ns(void);                          /* at most a tick later than clock_ns, and cheaper */
+int64_t clock_ns(void);        /* monotonic */
+int64_t coarse_clock_ns(void); /* at most a tick later than clock_ns, and cheaper */
 #endif

@@ -6,9 +6,9 @@
 #include <xmmintrin.h>
 #endif
 
-#define MOST_PIECES ((int64_t)1 << 28)     /* of a launch */
-#define MOST_CLOSING 8                     /* launches that close a stage: a deadline waits for them */
-#define CLOSING (1u << 31)                 /* in a gate: what closes the stage is not done */
+#define MOST_PIECES ((int64_t)1 << 28) /* of a launch */
+#define MOST_CLOSING 8                 /* launches that close a stage: a deadline waits for them */
+#define CLOSING (1u << 31)             /* in a gate: what closes the stage is not done */
 
 int64_t clock_ns(void) {
     struct timespec t;
@@ -59,12 +59,13 @@ static bool take(launch *l, int n_threads, cursor *c) {
     return true;
 }
 
-static bool is_exhausted(const launch *l) {
-    return atomic_load_explicit(&l->next, memory_order_relaxed) >= l->pieces;
-}
+static bool is_exhausted(const launch *l) { return atomic_load_explicit(&l->next, memory_order_relaxed) >= l->pieces; }
 
 /* One thread's time in a run, while it is profiled. */
-typedef struct { bool on; int64_t mark, wait, work[GM_WORK_CLASSES]; } stopwatch;
+typedef struct {
+    bool on;
+    int64_t mark, wait, work[GM_WORK_CLASSES];
+} stopwatch;
 
 /* The time since the last lap goes to *ns. */
 static void lap(stopwatch *watch, int64_t *ns) {
@@ -276,7 +277,7 @@ static gm_status flag_failure(const flag *f) {
 gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
     if (q->joined && team_lost())
         return gm_fail(GM_ESTATE, "the process was forked in the middle of this evaluation, which only the parent can "
-                       "finish");
+                                  "finish");
     if (!work(q, 0, q->n_threads, &q->main, deadline_ns))
         return GM_AGAIN;
     for (const flag *f = q->flags; f && !is_cancelled(q); f = f->next)

@@ -41,14 +41,14 @@ static void forget_held(gm_queue *q, gm_buffer *b) {
 void queue_drop(gm_queue *q, gm_buffer *b) {
     if (!b)
         return;
-    if (b->mark == q->epoch) {                 /* one reference is ours already */
+    if (b->mark == q->epoch) { /* one reference is ours already */
         atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel);
         if (atomic_load(&b->refs) != 1)
             return;
         forget_held(q, b);
     }
     if (atomic_load(&b->refs) == 1 && b->kind == BUFFER_OWNED && atomic_load(&b->pins) == 0) {
-        q->free_[q->n_free++] = b;             /* queue_reserve has made the capacity */
+        q->free_[q->n_free++] = b; /* queue_reserve has made the capacity */
         return;
     }
     queue_hold(q, b);

@@ -8,25 +8,28 @@ typedef struct {
     gm_kernel fn;
     const void *args;
     int64_t n, grain;
-    const int32_t *factor;      /* range is n * *factor */
-    int64_t range;              /* of this run */
-    uint32_t pieces;            /* of `grain` indices each, in this run */
-    _Atomic uint32_t next;      /* the first piece that nobody has taken */
-    uint32_t stage;             /* of this run: begins when all pieces of the stage before are done */
-    bool barrier;               /* what was launched before must be done before this one begins */
-    bool closing;               /* of this run: the thread that does the last piece of the stage does this too */
-    bool solo;                  /* runs on one thread alone: thread 0 unless it is closing */
+    const int32_t *factor; /* range is n * *factor */
+    int64_t range;         /* of this run */
+    uint32_t pieces;       /* of `grain` indices each, in this run */
+    _Atomic uint32_t next; /* the first piece that nobody has taken */
+    uint32_t stage;        /* of this run: begins when all pieces of the stage before are done */
+    bool barrier;          /* what was launched before must be done before this one begins */
+    bool closing;          /* of this run: the thread that does the last piece of the stage does this too */
+    bool solo;             /* runs on one thread alone: thread 0 unless it is closing */
     bool ftz;
-    uint8_t work;               /* a gm_work */
+    uint8_t work; /* a gm_work */
 } launch;
 
-typedef struct { gm_buffer *buf; bool solo; } access;
+typedef struct {
+    gm_buffer *buf;
+    bool solo;
+} access;
 
 typedef struct flag {
     struct flag *next;
-    const char *message;        /* of an index: the op's name */
-    int64_t size;               /* of the axis that an index is out of; -1: no index */
-    uint64_t bit;               /* of the node that may raise it */
+    const char *message; /* of an index: the op's name */
+    int64_t size;        /* of the axis that an index is out of; -1: no index */
+    uint64_t bit;        /* of the node that may raise it */
     gm_index_fault fault;
 } flag;
 
@@ -37,38 +40,42 @@ typedef struct arena {
 } arena;
 
 /* stage: the last one whose gate was awaited. A thread may come to a stage at any of its launches. */
-typedef struct { int64_t launch, at, end; uint32_t taken, stage; bool inside; } cursor;
+typedef struct {
+    int64_t launch, at, end;
+    uint32_t taken, stage;
+    bool inside;
+} cursor;
 
 struct gm_queue {
-    gm_recorder recorder;       /* the first member: contracts are given its address */
+    gm_recorder recorder; /* the first member: contracts are given its address */
     launch *launches;
     int64_t count, capacity;
     arena *arenas, *spare;
-    flag *flags;                /* in the arenas */
-    uint64_t next_bit;          /* of the node at hand; the last one is that of all nodes from the 64th on */
-    bool flagged;               /* the node at hand has a flag */
+    flag *flags;       /* in the arenas */
+    uint64_t next_bit; /* of the node at hand; the last one is that of all nodes from the 64th on */
+    bool flagged;      /* the node at hand has a flag */
     /* recording: what the node at hand reads and writes, and what launches since the last barrier did */
     access *reads, *writes, *past_reads, *past_writes;
     size_t n_reads, n_writes, n_past_reads, n_past_writes;
     size_t cap_reads, cap_writes, cap_past_reads, cap_past_writes;
-    size_t noted_reads, noted_writes;    /* of the node's last launch, which is among the past ones */
-    bool noted;                 /* there is one since the last barrier, and it was solo */
-    bool parts;                 /* the node's last launch was a part */
+    size_t noted_reads, noted_writes; /* of the node's last launch, which is among the past ones */
+    bool noted;                       /* there is one since the last barrier, and it was solo */
+    bool parts;                       /* the node's last launch was a part */
     bool fence, multi_since, any_multi;
-    uint8_t work;               /* of the node at hand */
+    uint8_t work; /* of the node at hand */
     /* memory in stream order */
     gm_buffer **free_, **held, **scratch;
     size_t n_free, n_held, n_scratch, cap_free, cap_held, cap_scratch, reserved;
     uint64_t epoch;
     /* running */
-    team_gate *gates;           /* one for each stage: open when all its pieces are done */
+    team_gate *gates; /* one for each stage: open when all its pieces are done */
     int64_t gates_capacity;
     uint32_t last_stage;
     cursor main;
     int n_threads;
     bool joined;
-    gm_phase_profile *profile;  /* NULL: nobody asks. Thread 0 alone writes it, */
-    _Atomic int64_t others_ns[GM_WORK_CLASSES], others_wait_ns;  /* ... the other threads these, once each a run */
+    gm_phase_profile *profile;                                  /* NULL: nobody asks. Thread 0 alone writes it, */
+    _Atomic int64_t others_ns[GM_WORK_CLASSES], others_wait_ns; /* ... the other threads these, once each a run */
     _Atomic bool cancelled;
 };
 

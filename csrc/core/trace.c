@@ -51,8 +51,13 @@ static gm_status trace_vmap(gm_scope *s, gm_array *out, gm_array *const *in, con
     return GM_OK;
 }
 
-const gm_op trace_op = {.name = "trace", .n_in = 1, .n_out = 1, .infer = same_infer, .eval = trace_eval,
-                        .vjp = trace_vjp, .vmap = trace_vmap};
+const gm_op trace_op = {.name = "trace",
+                        .n_in = 1,
+                        .n_out = 1,
+                        .infer = same_infer,
+                        .eval = trace_eval,
+                        .vjp = trace_vjp,
+                        .vmap = trace_vmap};
 
 gm_array *gm_tracer(gm_scope *s, gm_array *x) {
     gm_array *a = array_node(s, &trace_op, &x, 1, NULL);
@@ -74,13 +79,17 @@ static gm_status placeholder_eval(gm_array *out, gm_queue *q) {
     (void)q;
     if (depth > 0)
         return gm_fail(GM_EVALUE, "eval: an array inside a function that is being compiled or vectorised has no value "
-                       "yet; its values cannot be read there");
+                                  "yet; its values cannot be read there");
     return gm_fail(GM_ESTATE, "eval: an array left over from a function that was compiled or vectorised has no value; "
-                   "what the function changes must be among the inputs and outputs that compile is given");
+                              "what the function changes must be among the inputs and outputs that compile is given");
 }
 
-const gm_op placeholder_op = {.name = "placeholder", .n_in = 0, .n_out = 1, .param_size = sizeof(gm_spec),
-                              .infer = placeholder_infer, .eval = placeholder_eval};
+const gm_op placeholder_op = {.name = "placeholder",
+                              .n_in = 0,
+                              .n_out = 1,
+                              .param_size = sizeof(gm_spec),
+                              .infer = placeholder_infer,
+                              .eval = placeholder_eval};
 
 gm_array *gm_placeholder(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape) {
     gm_spec spec;

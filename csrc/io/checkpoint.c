@@ -20,7 +20,10 @@
 
 #define INDEX_NAME "model.safetensors.index.json"
 
-typedef struct { gguf *g; safetensors *s; } part;   /* the other one is NULL */
+typedef struct {
+    gguf *g;
+    safetensors *s;
+} part; /* the other one is NULL */
 
 struct gm_checkpoint {
     part *parts;
@@ -28,18 +31,21 @@ struct gm_checkpoint {
     gm_tensor *tensors;
     int64_t count;
     name_table names;
-    char *text;                   /* GGUF: NUL-terminated names and types */
+    char *text; /* GGUF: NUL-terminated names and types */
 };
 
 /* ---- lists of texts ---- */
 
-typedef struct { char **items; size_t count, capacity; } text_list;
+typedef struct {
+    char **items;
+    size_t count, capacity;
+} text_list;
 
 static void list_free(text_list *l) {
     for (size_t i = 0; i < l->count; i++)
         memory_free(l->items[i]);
     memory_free(l->items);
-    *l = (text_list){ 0 };
+    *l = (text_list){0};
 }
 
 /* Takes ownership of `text`, also on failure; NULL means that allocating it failed. */
@@ -76,10 +82,13 @@ static bool ends_with(const char *text, const char *end) {
 
 /* ---- split files: "x-00001-of-00005.gguf" ---- */
 
-#define SPLIT_LENGTH 15   /* "-00001-of-00005" */
+#define SPLIT_LENGTH 15 /* "-00001-of-00005" */
 
 /* part is 1 to count; count is 0 for a file that is not split. */
-typedef struct { size_t prefix; int part, count; } split_name;
+typedef struct {
+    size_t prefix;
+    int part, count;
+} split_name;
 
 static int five_digits(const char *at) {
     int value = 0;
@@ -94,15 +103,15 @@ static int five_digits(const char *at) {
 static split_name split_of(const char *path, const char *extension) {
     size_t length = strlen(path), tail = SPLIT_LENGTH + strlen(extension);
     if (length < tail || !ends_with(path, extension))
-        return (split_name){ 0 };
+        return (split_name){0};
     const char *at = path + length - tail;
     int first = at[0] == '-' ? five_digits(at + 1) : -1;
     if (first < 1 || memcmp(at + 6, "-of-", 4) != 0)
-        return (split_name){ 0 };
+        return (split_name){0};
     int count = five_digits(at + 10);
     if (count < first)
-        return (split_name){ 0 };
-    return (split_name){ .prefix = length - tail, .part = first, .count = count };
+        return (split_name){0};
+    return (split_name){.prefix = length - tail, .part = first, .count = count};
 }
 
 static char *split_path(const char *path, split_name split, int number, const char *extension) {
@@ -152,8 +161,12 @@ static gm_status list_safetensors(gm_checkpoint *c) {
 
 static gm_tensor describe_gguf(const gguf_tensor *from, char **text) {
     int format = quant_from_gguf(from->type);
-    gm_tensor t = { .name = *text, .type = quant_gguf_name(from->type), .format = format, .ndim = from->n_dims,
-                    .data = from->data, .bytes = from->bytes };
+    gm_tensor t = {.name = *text,
+                   .type = quant_gguf_name(from->type),
+                   .format = format,
+                   .ndim = from->n_dims,
+                   .data = from->data,
+                   .bytes = from->bytes};
     memcpy(*text, from->name.text, from->name.length);
     *text += from->name.length;
     *(*text)++ = 0;
@@ -208,8 +221,9 @@ static gm_status open_part(gm_checkpoint *c, const char *path, const split_name 
     if (status == GM_OK)
         status = error_in_file(name, read_split(c->parts[i].g, &number, &count, &tensors));
     if (status == GM_OK && (number != i || count != split->count))
-        status = gm_fail(GM_EBADFILE, "%s: the file says that it is part %" PRId64 " of %" PRId64
-                         ", expected part %d of %d", name, number + 1, count, i + 1, split->count);
+        status = gm_fail(GM_EBADFILE,
+                         "%s: the file says that it is part %" PRId64 " of %" PRId64 ", expected part %d of %d", name,
+                         number + 1, count, i + 1, split->count);
     memory_free(name);
     return status;
 }
@@ -223,8 +237,10 @@ static gm_status open_gguf(gm_checkpoint *c, const char *path) {
         status = gm_fail(GM_EBADFILE, "%s: split.count is %" PRId64 ", expected 1 to 99999", path, count);
     split_name split = split_of(path, ".gguf");
     if (status == GM_OK && count > 1 && split.count != count)
-        status = gm_fail(GM_EBADFILE, "%s: it is one of %" PRId64 " parts, expected a file name such as x-00001-of-%05"
-                         PRId64 ".gguf, by which the others are found", path, count, count);
+        status = gm_fail(GM_EBADFILE,
+                         "%s: it is one of %" PRId64 " parts, expected a file name such as x-00001-of-%05" PRId64
+                         ".gguf, by which the others are found",
+                         path, count, count);
     c->n_parts = status == GM_OK ? (int)count : 1;
     c->parts = memory_zeroed((size_t)c->n_parts * sizeof *c->parts);
     if (status != GM_OK || !c->parts) {
@@ -235,7 +251,7 @@ static gm_status open_gguf(gm_checkpoint *c, const char *path) {
         c->parts[0].g = given;
         return list_gguf(c);
     }
-    gguf_close(given);   /* it is opened again as one of the parts */
+    gguf_close(given); /* it is opened again as one of the parts */
     for (int i = 0; i < c->n_parts; i++)
         GM_TRY(open_part(c, path, &split, i));
     GM_TRY(list_gguf(c));
@@ -258,7 +274,12 @@ static gm_status open_safetensors(gm_checkpoint *c, char *const *paths, size_t c
 }
 
 /* The weight_map of an index: each tensor's name and the index of its file. */
-typedef struct { text_list tensors, files; int *file_of; size_t capacity; name_table names; } weight_map;
+typedef struct {
+    text_list tensors, files;
+    int *file_of;
+    size_t capacity;
+    name_table names;
+} weight_map;
 
 static void map_free(weight_map *m) {
     names_free(&m->names);
@@ -326,7 +347,7 @@ static gm_status read_index(weight_map *m, const gm_file *index) {
 }
 
 static gm_status open_shards(gm_checkpoint *c, const weight_map *m, const char *folder, const char *index) {
-    text_list paths = { 0 };
+    text_list paths = {0};
     gm_status status = GM_OK;
     for (size_t i = 0; i < m->files.count && status == GM_OK; i++) {
         status = list_take(&paths, join_path(folder, m->files.items[i]));
@@ -347,7 +368,7 @@ static gm_status open_shards(gm_checkpoint *c, const weight_map *m, const char *
 
 static gm_status open_index(gm_checkpoint *c, const char *folder, const char *path) {
     gm_file index;
-    weight_map map = { 0 };
+    weight_map map = {0};
     GM_TRY(file_map(path, &index));
     gm_status status = read_index(&map, &index);
     if (status == GM_OK)
@@ -398,7 +419,7 @@ static gm_status check_shards(const char *folder, const text_list *names) {
         split_name split = split_of(names->items[i], ".safetensors");
         if (split.count == 0)
             continue;
-        int next = split.part % split.count + 1;   /* each checks that the next exists, the last the first */
+        int next = split.part % split.count + 1; /* each checks that the next exists, the last the first */
         char *wanted = split_path(names->items[i], split, next, ".safetensors");
         if (!wanted)
             return GM_ENOMEM;
@@ -435,7 +456,7 @@ static gm_status choose_gguf(const char *folder, const text_list *names, const c
 }
 
 static gm_status open_names(gm_checkpoint *c, const char *folder, const text_list *names) {
-    text_list paths = { 0 };
+    text_list paths = {0};
     gm_status status = check_shards(folder, names);
     for (size_t i = 0; i < names->count && status == GM_OK; i++)
         status = list_take(&paths, join_path(folder, names->items[i]));
@@ -468,7 +489,7 @@ static gm_status open_folder(gm_checkpoint *c, const char *folder) {
         return status;
     }
     memory_free(index);
-    text_list names = { 0 };
+    text_list names = {0};
     gm_status status = list_folder(folder, ".safetensors", &names);
     if (status == GM_OK)
         keep_models(&names);

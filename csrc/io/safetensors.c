@@ -18,21 +18,36 @@
 
 struct safetensors {
     gm_file file;
-    const uint8_t *section;       /* the first byte after the header */
+    const uint8_t *section; /* the first byte after the header */
     size_t section_bytes;
     gm_tensor *tensors;
     int64_t count;
     size_t capacity;
-    char *text;                   /* names and unknown types */
+    char *text; /* names and unknown types */
     size_t text_used;
 };
 
-static const struct { const char *name; int bytes, format; } types[] = {
-    { "F64", 8, -1 },           { "F32", 4, GM_QUANT_f32 }, { "F16", 2, GM_QUANT_f16 }, { "BF16", 2, GM_QUANT_bf16 },
-    { "F8_E4M3", 1, -1 },       { "F8_E5M2", 1, -1 },       { "F8_E8M0", 1, -1 },       { "I64", 8, -1 },
-    { "I32", 4, -1 },           { "I16", 2, -1 },           { "I8", 1, -1 },            { "U64", 8, -1 },
-    { "U32", 4, -1 },           { "U16", 2, -1 },           { "U8", 1, -1 },            { "BOOL", 1, -1 },
-    { "C64", 8, -1 },
+static const struct {
+    const char *name;
+    int bytes, format;
+} types[] = {
+    {"F64", 8, -1},
+    {"F32", 4, GM_QUANT_f32},
+    {"F16", 2, GM_QUANT_f16},
+    {"BF16", 2, GM_QUANT_bf16},
+    {"F8_E4M3", 1, -1},
+    {"F8_E5M2", 1, -1},
+    {"F8_E8M0", 1, -1},
+    {"I64", 8, -1},
+    {"I32", 4, -1},
+    {"I16", 2, -1},
+    {"I8", 1, -1},
+    {"U64", 8, -1},
+    {"U32", 4, -1},
+    {"U16", 2, -1},
+    {"U8", 1, -1},
+    {"BOOL", 1, -1},
+    {"C64", 8, -1},
 };
 #define N_TYPES ((int)(sizeof types / sizeof types[0]))
 
@@ -66,11 +81,12 @@ static gm_status read_sizes(json_reader *r, int64_t *sizes, int max, int *n) {
 static gm_status check_extent(const safetensors *s, const gm_tensor *t, const int64_t range[2], int bytes_each) {
     int64_t values = 1, zero = 1, bytes;
     if (range[1] < range[0] || (uint64_t)range[1] > s->section_bytes)
-        return gm_fail(GM_EBADFILE, "%s: tensor %s has data_offsets [%" PRId64 ", %" PRId64
-                       "], expected a range inside %zu bytes of tensor data", s->file.path, t->name, range[0], range[1],
-                       s->section_bytes);
+        return gm_fail(GM_EBADFILE,
+                       "%s: tensor %s has data_offsets [%" PRId64 ", %" PRId64
+                       "], expected a range inside %zu bytes of tensor data",
+                       s->file.path, t->name, range[0], range[1], s->section_bytes);
     for (int i = 0; i < t->ndim; i++) {
-        int64_t size = t->shape[i] ? t->shape[i] : 1;   /* a dimension of 0 does not unbound the others */
+        int64_t size = t->shape[i] ? t->shape[i] : 1; /* a dimension of 0 does not unbound the others */
         zero &= t->shape[i] != 0;
         if (__builtin_mul_overflow(values, size, &values))
             return gm_fail(GM_EBADFILE, "%s: tensor %s has a shape of more than 2**63 values", s->file.path, t->name);
@@ -86,8 +102,8 @@ static gm_status check_extent(const safetensors *s, const gm_tensor *t, const in
 static gm_status read_tensor(safetensors *s, json_reader *r, gm_tensor *t) {
     enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
     int seen = 0, n = 0, bytes_each = 0;
-    int64_t range[2] = { 0, 0 };
-    *t = (gm_tensor){ .format = -1 };
+    int64_t range[2] = {0, 0};
+    *t = (gm_tensor){.format = -1};
     t->name = keep_string(s, r);
     if (!t->name)
         return GM_EBADFILE;
@@ -126,7 +142,9 @@ static gm_status read_tensor(safetensors *s, json_reader *r, gm_tensor *t) {
         return GM_EBADFILE;
     if (seen != (DTYPE | SHAPE | OFFSETS))
         return json_fail(r, "tensor %s has no %s", t->name,
-                         !(seen & DTYPE) ? "dtype" : !(seen & SHAPE) ? "shape" : "data_offsets");
+                         !(seen & DTYPE)   ? "dtype"
+                         : !(seen & SHAPE) ? "shape"
+                                           : "data_offsets");
     GM_TRY(check_extent(s, t, range, bytes_each));
     t->data = s->section + range[0];
     t->bytes = (size_t)(range[1] - range[0]);
@@ -178,7 +196,7 @@ static gm_status check_overlap(const safetensors *s) {
 }
 
 static gm_status check_names(const safetensors *s) {
-    name_table names = { 0 };
+    name_table names = {0};
     gm_status status = GM_OK;
     for (int64_t i = 0; i < s->count && status == GM_OK; i++) {
         int64_t earlier = -1;
@@ -197,9 +215,10 @@ static gm_status read_file(safetensors *s) {
         return gm_fail(GM_EBADFILE, "%s: the file has %zu bytes, too few for a safetensors file", f->path, f->size);
     memcpy(&header, f->data, sizeof header);
     if (header >= MAX_HEADER || header > f->size - 8)
-        return gm_fail(GM_EBADFILE, "%s: the header has %" PRIu64 " bytes, expected less than %u and at most what the "
-                       "file of %zu bytes holds; it is not a safetensors file, or was cut short", f->path, header,
-                       MAX_HEADER, f->size);
+        return gm_fail(GM_EBADFILE,
+                       "%s: the header has %" PRIu64 " bytes, expected less than %u and at most what the "
+                       "file of %zu bytes holds; it is not a safetensors file, or was cut short",
+                       f->path, header, MAX_HEADER, f->size);
     s->section = f->data + 8 + header;
     s->section_bytes = f->size - 8 - (size_t)header;
     s->text = memory_new((size_t)header);

@@ -18,8 +18,8 @@
 
 struct gm_source {
     int fd;
-    char *name;                            /* for messages */
-    gm_buffer *shared;                     /* counts the references of arrays and launches */
+    char *name;        /* for messages */
+    gm_buffer *shared; /* counts the references of arrays and launches */
 };
 
 static void close_source(void *payload) {
@@ -56,17 +56,17 @@ void gm_source_close(gm_source *s) {
 
 /* ---- the op ---- */
 typedef struct {
-    _Atomic(gm_source *) source;           /* NULL once the array was read */
+    _Atomic(gm_source *) source; /* NULL once the array was read */
     int64_t offset;
     int32_t swapped, unused;
-    gm_spec spec;                          /* as many dimensions as there are */
+    gm_spec spec; /* as many dimensions as there are */
 } load_param;
 
 typedef struct {
     char *out;
     int fd;
     int64_t offset, item;
-    int unit;                              /* bytes of a number to swap; 1: none */
+    int unit; /* bytes of a number to swap; 1: none */
     bool is_bool;
     int32_t *failed;
 } read_args;
@@ -104,7 +104,7 @@ static void read_part(const void *args, int64_t begin, int64_t end) {
     }
     if (a->unit > 1)
         swap_units(out, bytes, a->unit);
-    for (int64_t i = 0; a->is_bool && i < bytes; i++)     /* any other byte of the file is true */
+    for (int64_t i = 0; a->is_bool && i < bytes; i++) /* any other byte of the file is true */
         out[i] = out[i] != 0;
 }
 
@@ -124,8 +124,10 @@ static gm_status load_eval(gm_array *out, gm_queue *q) {
     if (fstat(source->fd, &st) != 0)
         return gm_fail(GM_ESTATE, "load: %s cannot be read: its size is not known", source->name);
     if (st.st_size < end)
-        return gm_fail(GM_ESTATE, "load: %s was cut short after it was opened: it has %lld bytes, but an array ends "
-                       "at %lld", source->name, (long long)st.st_size, (long long)end);
+        return gm_fail(GM_ESTATE,
+                       "load: %s was cut short after it was opened: it has %lld bytes, but an array ends "
+                       "at %lld",
+                       source->name, (long long)st.st_size, (long long)end);
     const size_t message_bytes = strlen(source->name) + 64;
     char *message = queue_arena(q, message_bytes);
     int32_t *failed = message ? queue_flag(q, message) : NULL;
@@ -138,8 +140,13 @@ static gm_status load_eval(gm_array *out, gm_queue *q) {
     if (!out->size)
         return GM_OK;
     const int unit = !p->swapped ? 1 : out->dtype == GM_COMPLEX64 ? 4 : (int)item;
-    const read_args args = {.out = array_ptr(out), .fd = source->fd, .offset = p->offset, .item = item, .unit = unit,
-                            .is_bool = out->dtype == GM_BOOL, .failed = failed};
+    const read_args args = {.out = array_ptr(out),
+                            .fd = source->fd,
+                            .offset = p->offset,
+                            .item = item,
+                            .unit = unit,
+                            .is_bool = out->dtype == GM_BOOL,
+                            .failed = failed};
     return queue_launch(q, read_part, &args, sizeof args, out->size, PIECE_BYTES / item, 0);
 }
 
@@ -147,15 +154,22 @@ static void load_hold(void *param) { buffer_retain(atomic_load(&((load_param *)p
 
 static void load_drop(void *param) { gm_source_close(atomic_exchange(&((load_param *)param)->source, NULL)); }
 
-static const gm_op load_op = {.name = "load", .n_in = 0, .n_out = 1, .param_size = sizeof(load_param),
-                              .infer = load_infer, .eval = load_eval, .hold = load_hold, .drop = load_drop};
+static const gm_op load_op = {.name = "load",
+                              .n_in = 0,
+                              .n_out = 1,
+                              .param_size = sizeof(load_param),
+                              .infer = load_infer,
+                              .eval = load_eval,
+                              .hold = load_hold,
+                              .drop = load_drop};
 
 gm_array *gm_source_array(gm_scope *s, gm_source *source, gm_dtype type, int ndim, const int64_t *shape, int64_t offset,
                           bool swapped) {
     load_param p;
     if (ndim > GM_MAX_NDIM || type >= GM_DTYPE_COUNT || offset < 0)
-        return gm_fail(GM_EVALUE, "load: %s: an array of %d dimensions at byte %lld is not supported",
-                       source->name, ndim, (long long)offset), NULL;
+        return gm_fail(GM_EVALUE, "load: %s: an array of %d dimensions at byte %lld is not supported", source->name,
+                       ndim, (long long)offset),
+               NULL;
     memset(&p, 0, sizeof p);
     atomic_init(&p.source, source);
     p.offset = offset;

@@ -37,9 +37,14 @@ static bool add_names(cJSON *o, const char *key, const char *prefix, const char 
 
 static bool add_fields(cJSON *list, const char *prefix, const gm_weight_field *fields, bool one_plus_weight) {
     static const char *const kinds[] = {"linear", "vector", "matrix", "experts"};
-    static const struct { uint32_t flag; const char *name; } flags[] = {
-        {FIELD_PERMUTED, "permuted"}, {FIELD_ONE_PLUS_WEIGHT, "centred"}, {FIELD_INTERLEAVED, "interleaved"},
-        {FIELD_FUSED, "fused"}, {FIELD_GGUF_FUSED, "gguf_fused"}};
+    static const struct {
+        uint32_t flag;
+        const char *name;
+    } flags[] = {{FIELD_PERMUTED, "permuted"},
+                 {FIELD_ONE_PLUS_WEIGHT, "centred"},
+                 {FIELD_INTERLEAVED, "interleaved"},
+                 {FIELD_FUSED, "fused"},
+                 {FIELD_GGUF_FUSED, "gguf_fused"}};
     bool ok = true;
     for (const gm_weight_field *f = fields; f && f->name && ok; f++) {
         cJSON *o = cJSON_CreateObject();
@@ -80,9 +85,13 @@ static bool add_list(cJSON *o, const char *key, const char *const *names) {
 
 static bool add_architecture(cJSON *all, const gm_architecture *a, const config_listener *heard) {
     cJSON *o = cJSON_CreateObject();
-    const struct { const char *key, *text; } texts[] = {
-        {"name", a->name}, {"class", a->class_name}, {"gguf", a->written_as ? a->written_as : a->gguf[0]},
-        {"chat", a->chat}, {"activation", heard->activation}};
+    const struct {
+        const char *key, *text;
+    } texts[] = {{"name", a->name},
+                 {"class", a->class_name},
+                 {"gguf", a->written_as ? a->written_as : a->gguf[0]},
+                 {"chat", a->chat},
+                 {"activation", heard->activation}};
     bool ok = o && cJSON_AddItemToArray(all, o) && add_list(o, "types", a->types) && add_values(o, heard) &&
               cJSON_AddNumberToObject(o, "period", (double)heard->period);
     for (size_t i = 0; i < sizeof texts / sizeof *texts && ok; i++)

@@ -21,14 +21,15 @@ gm_array *norm_apply(gm_scope *s, gm_array *x, gm_array *weight, int64_t width, 
 }
 
 /* Repeats what attention computes inside its op in separate ops, for taps to read. */
-static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, const gm_attention_inputs *in, const gm_attention_spec *spec) {
+static bool look_inside(gm_scope *s, gm_pass *p, int64_t i, const gm_attention_inputs *in,
+                        const gm_attention_spec *spec) {
     const gm_taps *taps = p->batch->taps;
     const int source = p->model->config.layers[i].source, kv_type = p->model->layout.kv_type;
     gm_array *q = pass_tap(s, p, i, TAP_Q_ROTATED, taps_rotate(s, in->q, in->angles, spec->head_dim));
     if (in->k && !array_is_none(in->k))
         taps->keys[i] = pass_tap(s, p, i, TAP_K_ROTATED, taps_rotate(s, in->k, in->angles, spec->head_dim));
     gm_array *keys = taps->keys[source];
-    if (keys && (kv_type == GM_FLOAT16 || kv_type == GM_BFLOAT16))      /* as they are in the cache */
+    if (keys && (kv_type == GM_FLOAT16 || kv_type == GM_BFLOAT16)) /* as they are in the cache */
         keys = gm_astype(s, gm_astype(s, keys, (gm_dtype)kv_type), GM_FLOAT32);
     if (!taps_has(taps, i, TAP_ATTENTION_WEIGHTS))
         return q && keys;
@@ -68,10 +69,13 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
         v = pass_tap(s, p, i, TAP_V, v);
     }
     q = pass_tap(s, p, i, TAP_Q, q);
-    const gm_attention_spec spec = {
-        .slot = l->slot, .n_heads = (int)l->n_heads, .n_kv_heads = (int)l->n_kv_heads, .head_dim = (int)l->head_dim,
-        .window = (int)p->model->layout.slots[l->slot].window, .scale = (float)c->attention_scale,
-        .softcap = (float)c->attention_softcap};
+    const gm_attention_spec spec = {.slot = l->slot,
+                                    .n_heads = (int)l->n_heads,
+                                    .n_kv_heads = (int)l->n_kv_heads,
+                                    .head_dim = (int)l->head_dim,
+                                    .window = (int)p->model->layout.slots[l->slot].window,
+                                    .scale = (float)c->attention_scale,
+                                    .softcap = (float)c->attention_softcap};
     gm_array *angles = pass_angles(s, p, l->kind), *sinks = w->sinks ? w->sinks : GM_NONE;
     const gm_attention_inputs in = {q, k, v, angles, sinks};
     if (p->batch->taps && p->batch->taps->rotated && !look_inside(s, p, i, &in, &spec))
@@ -136,7 +140,8 @@ gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
         char text[128];
         array_text(x, text);
         return gm_fail(GM_ESHAPE, "head: the residual stream is %s, expected float32(n,%lld)", text,
-                       (long long)m->config.hidden), NULL;
+                       (long long)m->config.hidden),
+               NULL;
     }
     gm_activation out = {.x = gm_rms_norm(s, x, m->norm, (float)m->config.eps)};
     return head_logits(s, m, &out);

@@ -7,7 +7,7 @@
 
 typedef struct {
     gm_linear q, k, v, o;
-    gm_array *q_norm, *k_norm, *sinks;       /* NULL: none; norms are of a head, or of all, as wide as they are */
+    gm_array *q_norm, *k_norm, *sinks; /* NULL: none; norms are of a head, or of all, as wide as they are */
 } attention_weights;
 typedef struct { gm_linear gate, up, down; } mlp_weights;
 typedef struct { gm_linear router, gate, up, down; } expert_weights;
@@ -19,6 +19,7 @@ typedef struct {
 } dense_layer;
 
 /* ---- fields of these, for the table of a layer struct with a member `at` ---- */
+/* clang-format off */
 #define ATTENTION_FIELDS(layer, at, qk_flags, v_flags, o_flags)                                                        \
     {FIELD_LINEAR, offsetof(layer, at.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION,        \
      qk_flags},                                                                                                        \
@@ -46,6 +47,7 @@ typedef struct {
      HAS_EXPERTS, flags}
 #define NORM_FIELD(layer, at, name, gguf, one_plus_weight)                                                             \
     {FIELD_VECTOR, offsetof(layer, at), name ".weight", gguf, DIM_HIDDEN, DIM_ONE, 0, one_plus_weight}
+/* clang-format on */
 
 /* ---- the parts ---- */
 /* cos and sin of the pass's positions by kind of layer, made on first use. */
@@ -53,7 +55,7 @@ typedef struct {
     const gm_model *model;
     const gm_batch *batch;
     gm_array *angles[GM_ROPES];
-    gm_array *positions;         /* of the rows that need logits, once only these are left */
+    gm_array *positions; /* of the rows that need logits, once only these are left */
 } gm_pass;
 /* x, or what the pass's edits make of it: taps.h. layer -1: of the model. In training, where a layer begins is where
  * gradients may compute it again. */
@@ -87,7 +89,11 @@ gm_array *mlp_apply(gm_scope *s, const mlp_weights *w, gm_activation *x, bool ge
 gm_array *mlp_output(gm_scope *s, gm_pass *p, int64_t i, const mlp_weights *w, gm_activation *x, bool gelu,
                      gm_array *residual);
 /* x: what the experts see; route: what the router sees; scale: of each expert, or GM_NONE. */
-typedef struct { gm_array *x; gm_activation *route; gm_array *scale; } expert_inputs;
+typedef struct {
+    gm_array *x;
+    gm_activation *route;
+    gm_array *scale;
+} expert_inputs;
 /* The experts that the router of layer i chooses for x, weighted. */
 gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, expert_inputs in,
                         expert_activation act);
@@ -95,6 +101,7 @@ gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights
 gm_array *dense_forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool hidden);
 /* The embedding of the pass's tokens, times the config's scale. */
 gm_array *embed_tokens(gm_scope *s, gm_pass *p);
-/* The end of every forward: rows that need logits, final norm, head, softcap; or x itself when only caches are filled. */
+/* The end of every forward: rows that need logits, final norm, head, softcap; or x itself when only caches are filled.
+ */
 gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden);
 #endif

@@ -9,8 +9,8 @@
 #include "base/memory.h"
 #include "models/source.h"
 
-#define MAX_SIZE (1 << 26)       /* no dimension of a real model comes near */
-#define MAX_STATE 4096           /* nor one of a recurrent state */
+#define MAX_SIZE (1 << 26) /* no dimension of a real model comes near */
+#define MAX_STATE 4096     /* nor one of a recurrent state */
 
 static const gm_architecture *const architectures[] = {
 #define MODEL(name) &name##_architecture,
@@ -175,18 +175,23 @@ static gm_status check_rope(const char *name, const gm_config *c, const gm_layer
         return gm_fail(GM_EBADFILE, "%s: head_dim is %lld, expected an even number up to %d", name,
                        (long long)l->head_dim, MAX_HEAD_DIM);
     if (!(r->theta > 1 && isfinite(r->theta)) || r->dims < 2 || r->dims > l->head_dim || r->dims % 2)
-        return gm_fail(GM_EBADFILE, "%s: rope theta %g over %d of %lld dimensions, expected more than 1 over an even "
-                       "number of them", name, r->theta, r->dims, (long long)l->head_dim);
+        return gm_fail(GM_EBADFILE,
+                       "%s: rope theta %g over %d of %lld dimensions, expected more than 1 over an even "
+                       "number of them",
+                       name, r->theta, r->dims, (long long)l->head_dim);
     if (r->kind != ROPE_DEFAULT && !(r->factor > 0 && isfinite(r->factor)))
         return gm_fail(GM_EBADFILE, "%s: rope scaling factor is %g, expected more than 0", name, r->factor);
-    if (r->kind == ROPE_LLAMA3 && !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor &&
-                                    r->original_context > 0))
-        return gm_fail(GM_EBADFILE, "%s: rope type llama3 with low_freq_factor %g, high_freq_factor %g, original "
-                       "context %g, expected 0 < low < high", name, r->low_freq_factor, r->high_freq_factor,
-                       r->original_context);
+    if (r->kind == ROPE_LLAMA3 &&
+        !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor && r->original_context > 0))
+        return gm_fail(GM_EBADFILE,
+                       "%s: rope type llama3 with low_freq_factor %g, high_freq_factor %g, original "
+                       "context %g, expected 0 < low < high",
+                       name, r->low_freq_factor, r->high_freq_factor, r->original_context);
     if (r->kind == ROPE_YARN && !(r->original_context > 0 && r->beta_fast > 0 && r->beta_slow > 0))
-        return gm_fail(GM_EBADFILE, "%s: rope type yarn with original context %g, beta_fast %g, beta_slow %g, "
-                       "expected more than 0", name, r->original_context, r->beta_fast, r->beta_slow);
+        return gm_fail(GM_EBADFILE,
+                       "%s: rope type yarn with original context %g, beta_fast %g, beta_slow %g, "
+                       "expected more than 0",
+                       name, r->original_context, r->beta_fast, r->beta_slow);
     return GM_OK;
 }
 
@@ -204,8 +209,10 @@ static gm_status check_layer(const char *name, const gm_config *c, int64_t i) {
             return gm_fail(GM_EBADFILE, "%s: sliding_window is %lld, expected 1 or more", name, (long long)l->window);
         const gm_layer_config *from = &c->layers[l->source];
         if (!(from->has & HAS_KV) || from->n_kv_heads != l->n_kv_heads || from->head_dim != l->head_dim)
-            return gm_fail(GM_EBADFILE, "%s: layer %lld shares the keys of layer %d, whose heads are not of the same number and size", name,
-                           (long long)i, l->source);
+            return gm_fail(
+                GM_EBADFILE,
+                "%s: layer %lld shares the keys of layer %d, whose heads are not of the same number and size", name,
+                (long long)i, l->source);
     }
     if ((l->has & HAS_MLP) && (l->mlp < 1 || l->mlp > MAX_SIZE))
         return gm_fail(GM_EBADFILE, "%s: intermediate_size is %lld, expected 1 to %d", name, (long long)l->mlp,
@@ -222,9 +229,10 @@ static gm_status check_layer(const char *name, const gm_config *c, int64_t i) {
         (l->state_heads < 1 || l->state_heads > MAX_STATE || l->state_key < 1 || l->state_key > MAX_STATE ||
          l->state_value < 1 || l->state_value > MAX_STATE || l->conv_kernel < 2 || l->conv_kernel > 64 ||
          l->conv_channels < 1 || l->conv_channels > MAX_SIZE))
-        return gm_fail(GM_EBADFILE, "%s: a recurrent state of %lld heads of %lld by %lld after a convolution of %lld "
-                       "over %lld channels, expected sizes of 1 to %d and a kernel of 2 to 64", name,
-                       (long long)l->state_heads, (long long)l->state_value, (long long)l->state_key,
+        return gm_fail(GM_EBADFILE,
+                       "%s: a recurrent state of %lld heads of %lld by %lld after a convolution of %lld "
+                       "over %lld channels, expected sizes of 1 to %d and a kernel of 2 to 64",
+                       name, (long long)l->state_heads, (long long)l->state_value, (long long)l->state_key,
                        (long long)l->conv_kernel, (long long)l->conv_channels, MAX_STATE);
     return GM_OK;
 }
@@ -232,8 +240,10 @@ static gm_status check_layer(const char *name, const gm_config *c, int64_t i) {
 static gm_status check(const config_source *s, const gm_config *c) {
     if (!(c->eps >= 0 && c->eps < 1))
         return gm_fail(GM_EBADFILE, "%s: the epsilon of RMSNorm is %g, expected 0 to 1", s->name, c->eps);
-    const struct { const char *what; double value; } positive[] = {
-        {"the embedding's scale", c->embedding_scale}, {"the attention's scale", c->attention_scale}};
+    const struct {
+        const char *what;
+        double value;
+    } positive[] = {{"the embedding's scale", c->embedding_scale}, {"the attention's scale", c->attention_scale}};
     for (size_t i = 0; i < 2; i++)
         if (!(positive[i].value > 0 && isfinite(positive[i].value)))
             return gm_fail(GM_EBADFILE, "%s: %s is %g, expected more than 0", s->name, positive[i].what,
@@ -243,7 +253,7 @@ static gm_status check(const config_source *s, const gm_config *c) {
                        c->final_softcap);
     for (int64_t i = 0; i < c->n_layers; i++)
         GM_TRY(check_layer(s->name, c, i));
-    for (int i = 0; i < GM_ROPES; i++)       /* of a kind that no layer is, too: its frequencies are made */
+    for (int i = 0; i < GM_ROPES; i++) /* of a kind that no layer is, too: its frequencies are made */
         if (c->rope[i].dims < 0 || c->rope[i].dims > MAX_HEAD_DIM)
             return gm_fail(GM_EBADFILE, "%s: rope over %d dimensions, expected up to %d", s->name, c->rope[i].dims,
                            MAX_HEAD_DIM);
@@ -251,11 +261,17 @@ static gm_status check(const config_source *s, const gm_config *c) {
 }
 
 gm_status source_check_sizes(const config_source *s, const gm_config *c) {
-    const struct { const char *key, *gguf; int64_t value; } sizes[] = {
-        {"vocab_size", "vocab_size", c->vocab}, {"hidden_size", "embedding_length", c->hidden},
-        {"num_hidden_layers", "block_count", c->n_layers}, {"num_attention_heads", "attention.head_count", c->n_heads},
+    const struct {
+        const char *key, *gguf;
+        int64_t value;
+    } sizes[] = {
+        {"vocab_size", "vocab_size", c->vocab},
+        {"hidden_size", "embedding_length", c->hidden},
+        {"num_hidden_layers", "block_count", c->n_layers},
+        {"num_attention_heads", "attention.head_count", c->n_heads},
         {"num_key_value_heads", "attention.head_count_kv", c->n_kv_heads},
-        {"head_dim", "attention.key_length", c->head_dim}, {"intermediate_size", "feed_forward_length", c->mlp},
+        {"head_dim", "attention.key_length", c->head_dim},
+        {"intermediate_size", "feed_forward_length", c->mlp},
         {"max_position_embeddings", "context_length", c->context},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -365,8 +381,10 @@ static gm_status check_quantization(const config_source *s) {
     const cJSON *method = q ? cJSON_GetObjectItemCaseSensitive(q, "quant_method") : NULL;
     if (!method || (cJSON_IsString(method) && strcmp(method->valuestring, "mxfp4") == 0))
         return GM_OK;
-    return gm_fail(GM_EMODEL, "%s: weights quantised by \"%.60s\" are not supported; use the original, a GGUF file "
-                   "or an MLX folder", s->name, cJSON_IsString(method) ? method->valuestring : "?");
+    return gm_fail(GM_EMODEL,
+                   "%s: weights quantised by \"%.60s\" are not supported; use the original, a GGUF file "
+                   "or an MLX folder",
+                   s->name, cJSON_IsString(method) ? method->valuestring : "?");
 }
 
 gm_status config_from_json(const char *text, size_t length, const char *name, const gm_checkpoint *checkpoint,

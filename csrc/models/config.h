@@ -6,12 +6,12 @@
 #include "models/model.h"
 
 bool config_is_gguf(const config_source *s);
-const char *config_name(const config_source *s);       /* the file, for messages */
+const char *config_name(const config_source *s); /* the file, for messages */
 bool config_has(const config_source *s, const char *key, const char *gguf);
-bool config_has_null(const config_source *s, const char *key);      /* the key is there, and null */
+bool config_has_null(const config_source *s, const char *key); /* the key is there, and null */
 gm_status config_int(const config_source *s, const char *key, const char *gguf, int64_t *out);
-/* For conversions alone, where the engine has no use for it: the integer `key` of config.json is `gguf` there. Of several
- * pairs with one GGUF name the last one counts. usual: the default; gguf may be NULL. */
+/* For conversions alone, where the engine has no use for it: the integer `key` of config.json is `gguf` there. Of
+ * several pairs with one GGUF name the last one counts. usual: the default; gguf may be NULL. */
 gm_status config_pair(const config_source *s, const char *key, const char *gguf, double usual);
 gm_status config_number(const config_source *s, const char *key, const char *gguf, double *out);
 gm_status config_flag(const config_source *s, const char *key, const char *gguf, bool *out);
@@ -44,20 +44,20 @@ rope_config rope_defaults(double theta);
 /* What configure reads, in its order, with the class defaults: from a source that answers nothing. */
 typedef enum { VALUE_INTEGER, VALUE_NUMBER, VALUE_OPTIONAL, VALUE_FLAG, VALUE_PAIR } config_value_kind;
 typedef struct {
-    config_value_kind kind;      /* VALUE_OPTIONAL: null is 0 */
-    const char *key, *gguf;      /* gguf NULL: it has no name there */
-    double usual;                /* 0: the class has no default, but for flags and VALUE_OPTIONAL */
+    config_value_kind kind; /* VALUE_OPTIONAL: null is 0 */
+    const char *key, *gguf; /* gguf NULL: it has no name there */
+    double usual;           /* 0: the class has no default, but for flags and VALUE_OPTIONAL */
 } config_value;
 typedef struct {
     config_value *values;
     size_t n, capacity;
-    int64_t period;              /* where layer types are not given, every period-th layer is full, the others slide; 0: none */
-    const char *activation;      /* hidden_act, or NULL */
-    bool one_plus_weight;                /* gm_config's */
+    int64_t period; /* where layer types are not given, every period-th layer is full, the others slide; 0: none */
+    const char *activation; /* hidden_act, or NULL */
+    bool one_plus_weight;   /* gm_config's */
 } config_listener;
 /* The caller frees out->values with memory_free, also after an error. */
 gm_status config_listen(const gm_architecture *a, config_listener *out);
-bool config_listens(const config_source *s);     /* nothing is answered: what depends on an answer is asked too */
+bool config_listens(const config_source *s); /* nothing is answered: what depends on an answer is asked too */
 
 /* What the names of the language model's tensors begin with in safetensors: "model", "language_model.model". */
 const char *config_prefix(const gm_checkpoint *c);

@@ -1,4 +1,5 @@
-/* config_parts.c - the parts of configs that architectures share: sizes, kinds of layers, rotary embeddings, experts. */
+/* config_parts.c - the parts of configs that architectures share: sizes, kinds of layers, rotary embeddings, experts.
+ */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -9,8 +10,7 @@
 
 /* ---- sizes ---- */
 /* A number for every layer, or one for all. */
-static gm_status read_each(const config_source *s, gm_config *c, const char *key, const char *gguf_key,
-                           size_t offset) {
+static gm_status read_each(const config_source *s, gm_config *c, const char *key, const char *gguf_key, size_t offset) {
     const cJSON *list = s->g ? NULL : source_item(s, key);
     const gguf_entry *e = s->g ? source_entry(s, gguf_key) : NULL;
     bool is_list = e ? e->type == GGUF_ARRAY : cJSON_IsArray(list);
@@ -57,7 +57,7 @@ static gm_status read_vocab(const config_source *s, gm_config *c) {
 
 static gm_status required(const config_source *s, const char *key, const char *gguf_key, int64_t *out) {
     if (*out && !config_has(s, key, gguf_key) && !s->g && !s->listener)
-        return GM_OK;                    /* the class has a default */
+        return GM_OK; /* the class has a default */
     if (!config_has(s, key, gguf_key))
         return config_need(s, key, gguf_key, out);
     return read_greatest(s, key, gguf_key, out);
@@ -100,10 +100,14 @@ static gm_status read_layers(const config_source *s, gm_config *c) {
     if (!c->layers)
         return GM_ENOMEM;
     for (int64_t i = 0; i < c->n_layers; i++)
-        c->layers[i] = (gm_layer_config){
-            .kind = c->window ? LAYER_SLIDING : LAYER_FULL, .has = HAS_ATTENTION | HAS_KV | HAS_V | HAS_MLP,
-            .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .mlp = c->mlp,
-            .window = c->window, .source = (int)i};
+        c->layers[i] = (gm_layer_config){.kind = c->window ? LAYER_SLIDING : LAYER_FULL,
+                                         .has = HAS_ATTENTION | HAS_KV | HAS_V | HAS_MLP,
+                                         .n_heads = c->n_heads,
+                                         .n_kv_heads = c->n_kv_heads,
+                                         .head_dim = c->head_dim,
+                                         .mlp = c->mlp,
+                                         .window = c->window,
+                                         .source = (int)i};
     GM_TRY(read_each(s, c, "num_key_value_heads", "attention.head_count_kv", offsetof(gm_layer_config, n_kv_heads)));
     GM_TRY(read_each(s, c, "num_attention_heads", "attention.head_count", offsetof(gm_layer_config, n_heads)));
     return read_each(s, c, "intermediate_size", "feed_forward_length", offsetof(gm_layer_config, mlp));
@@ -175,8 +179,10 @@ static gm_status kind_of(const config_source *s, const cJSON *item, gm_layer_kin
     else if (strncmp(text, "full", 4) == 0 || strcmp(text, "attention") == 0)
         *out = LAYER_FULL;
     else
-        return gm_fail(GM_EUNSUPPORTED, "%s: layer_types has \"%.60s\", expected full_attention, sliding_attention or "
-                       "linear_attention", s->name, text);
+        return gm_fail(GM_EUNSUPPORTED,
+                       "%s: layer_types has \"%.60s\", expected full_attention, sliding_attention or "
+                       "linear_attention",
+                       s->name, text);
     return GM_OK;
 }
 
@@ -222,14 +228,25 @@ gm_status config_layer_types(const config_source *s, gm_config *c, int64_t perio
 
 /* ---- rotary embeddings ---- */
 rope_config rope_defaults(double theta) {
-    return (rope_config){.theta = theta, .factor = 1, .low_freq_factor = 1, .high_freq_factor = 4, .beta_fast = 32,
-                         .beta_slow = 1, .partial = 1, .truncate = true};
+    return (rope_config){.theta = theta,
+                         .factor = 1,
+                         .low_freq_factor = 1,
+                         .high_freq_factor = 4,
+                         .beta_fast = 32,
+                         .beta_slow = 1,
+                         .partial = 1,
+                         .truncate = true};
 }
 
 static gm_status rope_type(const char *name, const char *type, rope_kind *out) {
-    static const struct { const char *text; rope_kind kind; } kinds[] = {
-        {"default", ROPE_DEFAULT}, {"none", ROPE_DEFAULT}, {"mrope", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},
-        {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}, {"dynamic", ROPE_DYNAMIC}, {"proportional", ROPE_PROPORTIONAL},
+    static const struct {
+        const char *text;
+        rope_kind kind;
+    } kinds[] = {
+        {"default", ROPE_DEFAULT}, {"none", ROPE_DEFAULT},
+        {"mrope", ROPE_DEFAULT},   {"linear", ROPE_LINEAR},
+        {"llama3", ROPE_LLAMA3},   {"yarn", ROPE_YARN},
+        {"dynamic", ROPE_DYNAMIC}, {"proportional", ROPE_PROPORTIONAL},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].text, type) == 0) {
@@ -247,11 +264,21 @@ static gm_status json_rope_object(const config_source *s, const gm_config *c, co
         return gm_fail(GM_EBADFILE, "%s: rope_type is not a string", s->name);
     if (type)
         GM_TRY(rope_type(s->name, type->valuestring, &r->kind));
-    const struct { const char *key; double *to; } numbers[] = {
-        {"rope_theta", &r->theta}, {"factor", &r->factor}, {"low_freq_factor", &r->low_freq_factor},
-        {"high_freq_factor", &r->high_freq_factor}, {"original_max_position_embeddings", &r->original_context},
-        {"beta_fast", &r->beta_fast}, {"beta_slow", &r->beta_slow}, {"attention_factor", &r->attention_factor},
-        {"mscale", &r->mscale}, {"mscale_all_dim", &r->mscale_all_dim}, {"partial_rotary_factor", &r->partial},
+    const struct {
+        const char *key;
+        double *to;
+    } numbers[] = {
+        {"rope_theta", &r->theta},
+        {"factor", &r->factor},
+        {"low_freq_factor", &r->low_freq_factor},
+        {"high_freq_factor", &r->high_freq_factor},
+        {"original_max_position_embeddings", &r->original_context},
+        {"beta_fast", &r->beta_fast},
+        {"beta_slow", &r->beta_slow},
+        {"attention_factor", &r->attention_factor},
+        {"mscale", &r->mscale},
+        {"mscale_all_dim", &r->mscale_all_dim},
+        {"partial_rotary_factor", &r->partial},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         GM_TRY(source_number(s, p, numbers[i].key, numbers[i].to));
@@ -269,7 +296,8 @@ static gm_status json_rope_object(const config_source *s, const gm_config *c, co
 static gm_status check_partial(const config_source *s, const rope_config *r) {
     if (r->partial > 0 && r->partial <= 1)
         return GM_OK;
-    return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name, r->partial);
+    return gm_fail(GM_EBADFILE, "%s: partial_rotary_factor is %g, expected more than 0 and up to 1", s->name,
+                   r->partial);
 }
 
 static gm_status json_rope(const config_source *s, const gm_config *c, const char *layers, rope_config *r) {
@@ -303,7 +331,7 @@ static gm_status gguf_rope(const config_source *s, rope_config *r) {
         snprintf(type, sizeof type, "%.*s", (int)(text.length < 60 ? text.length : 60), text.text);
         GM_TRY(rope_type(s->name, type, &r->kind));
     }
-    if (attention > 0 && r->kind == ROPE_YARN)       /* llama.cpp multiplies YaRN's own factor by it */
+    if (attention > 0 && r->kind == ROPE_YARN) /* llama.cpp multiplies YaRN's own factor by it */
         r->attention_factor = attention * (r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1);
     return GM_OK;
 }
@@ -360,7 +388,8 @@ gm_status config_overrides(const config_source *s, gm_config *c, bool *found) {
         const cJSON *dim = cJSON_GetObjectItemCaseSensitive(item, "head_dim"),
                     *heads = cJSON_GetObjectItemCaseSensitive(item, "num_key_value_heads");
         if (!cJSON_IsObject(item))
-            return gm_fail(GM_EBADFILE, "%s: per_layer_config: layer \"%.60s\" is not an object", s->name, item->string);
+            return gm_fail(GM_EBADFILE, "%s: per_layer_config: layer \"%.60s\" is not an object", s->name,
+                           item->string);
         if (*end || end == item->string || i < 0 || i >= c->n_layers)
             return gm_fail(GM_EBADFILE, "%s: per_layer_config has layer \"%.60s\" of %lld", s->name, item->string,
                            (long long)c->n_layers);
@@ -383,8 +412,10 @@ gm_status config_experts(const config_source *s, gm_config *c) {
     GM_TRY(config_int(s, "decoder_sparse_step", NULL, &step));
     const cJSON *dense = s->g ? NULL : source_item(s, "mlp_only_layers");
     if (step < 1 || (dense && !cJSON_IsArray(dense)))
-        return gm_fail(GM_EBADFILE, "%s: decoder_sparse_step is %lld and mlp_only_layers %s, expected 1 or more and a "
-                       "list", s->name, (long long)step, dense ? "no list" : "absent");
+        return gm_fail(GM_EBADFILE,
+                       "%s: decoder_sparse_step is %lld and mlp_only_layers %s, expected 1 or more and a "
+                       "list",
+                       s->name, (long long)step, dense ? "no list" : "absent");
     for (i = 0; i < c->n_layers; i++)
         if (c->n_experts > 0 && (i + 1) % step == 0)
             c->layers[i].has = (c->layers[i].has & ~(uint32_t)HAS_MLP) | HAS_EXPERTS;
@@ -413,8 +444,10 @@ gm_status config_causal(const config_source *s) {
     if (both && !cJSON_IsBool(both) && !cJSON_IsString(both))
         return gm_fail(GM_EBADFILE, "%s: use_bidirectional_attention is neither true, false nor a text", s->name);
     if (both && (cJSON_IsTrue(both) || (cJSON_IsString(both) && strcmp(both->valuestring, "all") == 0)))
-        return gm_fail(GM_EUNSUPPORTED, "%s: use_bidirectional_attention is set: an encoder, expected a model that "
-                       "writes text", s->name);
+        return gm_fail(GM_EUNSUPPORTED,
+                       "%s: use_bidirectional_attention is set: an encoder, expected a model that "
+                       "writes text",
+                       s->name);
     return GM_OK;
 }
 

@@ -6,10 +6,10 @@
 
 /* What the jobs add up to. */
 typedef struct {
-    bool int8, bf16;             /* some linear layer multiplies such activations */
+    bool int8, bf16; /* some linear layer multiplies such activations */
     int64_t packed;
-    int64_t *layers;             /* packed bytes of each layer */
-    int64_t *tensors;            /* packed bytes by the checkpoint's tensors: those of a stack are the first one's */
+    int64_t *layers;  /* packed bytes of each layer */
+    int64_t *tensors; /* packed bytes by the checkpoint's tensors: those of a stack are the first one's */
 } totals;
 
 static size_t index_of(const gm_loader *l, const gm_tensor *t) { return (size_t)(t - checkpoint_at(l->checkpoint, 0)); }
@@ -26,7 +26,7 @@ static gm_status add_up(const gm_loader *l, totals *sum) {
         const int format = j->kind == JOB_PACK ? loader_format(l, j) : GM_QUANT_f32;
         sum->int8 |= j->multiplies && int8 && quant_takes_int8(format);
         sum->bf16 |= j->multiplies && bf16 && format == GM_QUANT_bf16;
-        if (j->part)                 /* the first one's is that of the whole stack */
+        if (j->part) /* the first one's is that of the whole stack */
             continue;
         const int64_t bytes = (int64_t)loader_result_bytes(l, j);
         sum->packed += bytes;
@@ -49,11 +49,11 @@ static int64_t weight_bytes(const gm_loader *l, const gm_tensor *t) {
 /* ---- working memory ---- */
 /* Columns of float32 that a row's pass through a layer holds at its peak. That is in the MLP or in attention: the
  * residual stream, its normed form, the inside of the MLP, and queries, keys and values with attention's copies, which
- * are freed only when the layer has run. A mixture has its rows in the order of the experts, once for each expert that a
- * token goes to: the inputs, the halves, the outputs; and the sum of them. */
+ * are freed only when the layer has run. A mixture has its rows in the order of the experts, once for each expert that
+ * a token goes to: the inputs, the halves, the outputs; and the sum of them. */
 static double columns_of(const gm_model *m, const totals *sum) {
     const gm_config *c = &m->config;
-    const double column = sum->int8 ? 9.0 / 32 : sum->bf16 ? 0.5 : 1;        /* int8: nine bytes for eight values */
+    const double column = sum->int8 ? 9.0 / 32 : sum->bf16 ? 0.5 : 1; /* int8: nine bytes for eight values */
     const double hidden = (double)c->hidden, inner = (double)c->expert_mlp, mlp = (double)c->mlp * column;
     double queries = 0, keys = 0, mixture = 0;
     for (int64_t i = 0; i < c->n_layers; i++) {
@@ -89,8 +89,8 @@ static bool add_layer(cJSON *list, const gm_config *c, int64_t i, const totals *
              add_number(o, "head_dim", l->head_dim) && add_number(o, "window", l->window) &&
              cJSON_AddBoolToObject(o, "shared", l->source != i);
     if (ok && (l->has & HAS_LINEAR))
-        ok = add_number(o, "state_bytes", 4 * ((l->conv_kernel - 1) * l->conv_channels +
-                                              l->state_heads * l->state_value * l->state_key));
+        ok = add_number(o, "state_bytes",
+                        4 * ((l->conv_kernel - 1) * l->conv_channels + l->state_heads * l->state_value * l->state_key));
     return ok && add_number(o, "packed_bytes", sum->layers[i]);
 }
 
@@ -161,7 +161,7 @@ gm_status gm_describe_cache(char **json) {
     bool ok = bytes && add_number(o, "block", GM_KV_BLOCK) && add_number(o, "window_margin", CACHE_WINDOW_MARGIN) &&
               add_number(o, "states", CACHE_CHECKPOINTS + 1) && add_number(o, "pass_rows", PASS_ROWS);
     for (size_t i = 0; i < sizeof types / sizeof *types && ok; i++)
-        ok = cJSON_AddNumberToObject(bytes, cache_type_name(types[i]),
-                                     (double)cache_entry_bytes(types[i], 32) / 32) != NULL;
+        ok = cJSON_AddNumberToObject(bytes, cache_type_name(types[i]), (double)cache_entry_bytes(types[i], 32) / 32) !=
+             NULL;
     return printed(o, ok, json);
 }

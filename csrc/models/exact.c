@@ -1,5 +1,5 @@
-/* exact.c - a loaded model once more, to compute exactly with: nothing that its linear layers read is rounded, and its cache
- * is float32. What a validation compares with; the weights are those of the model. */
+/* exact.c - a loaded model once more, to compute exactly with: nothing that its linear layers read is rounded, and its
+ * cache is float32. What a validation compares with; the weights are those of the model. */
 #include <string.h>
 #include "base/memory.h"
 #include "models/load.h"

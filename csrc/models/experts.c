@@ -68,8 +68,12 @@ static gm_status add_stacked_bias(gm_loader *l, const gm_tensor *t, gm_linear *l
 static gm_status add_separate(gm_loader *l, const expert_names *n, gm_linear *linear, int64_t rows, int64_t columns) {
     char name[NAME_BYTES];
     int64_t want[2] = {rows, columns};
-    job j = {.to = &linear->weight, .kind = JOB_PACK, .rows = rows, .columns = columns,
-             .parts = l->model->config.n_experts, .apart = true};
+    job j = {.to = &linear->weight,
+             .kind = JOB_PACK,
+             .rows = rows,
+             .columns = columns,
+             .parts = l->model->config.n_experts,
+             .apart = true};
     const gm_tensor *first = NULL;
     for (j.part = 0; j.part < j.parts; j.part++) {
         if (!(j.tensor = fields_find(l, name, "%s.%lld.%s.weight", n->base, (long long)j.part, n->part)))
@@ -79,8 +83,10 @@ static gm_status add_separate(gm_loader *l, const expert_names *n, gm_linear *li
         first = first ? first : j.tensor;
         if (j.tensor->format != first->format &&
             (l->options.weight_dtype == -1 || j.tensor->format > GM_QUANT_bf16 || first->format > GM_QUANT_bf16))
-            return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s is of type %s and %s of %s, expected one type for all experts, "
-                           "or a dtype to load them in", l->path, j.tensor->name, j.tensor->type, first->name, first->type);
+            return gm_fail(GM_EUNSUPPORTED,
+                           "%s: tensor %s is of type %s and %s of %s, expected one type for all experts, "
+                           "or a dtype to load them in",
+                           l->path, j.tensor->name, j.tensor->type, first->name, first->type);
         GM_TRY(fields_add(l, j));
     }
     return GM_OK;
@@ -107,7 +113,7 @@ static gm_status add_gguf(gm_loader *l, const field_cursor *c, int64_t rows, int
     const gm_tensor *t = fields_find_named(l, c, ".weight", base);
     int64_t source = rows;
     job j = {0};
-    if (!t && !strstr(c->field->gguf, "down")) {          /* gate and up in one */
+    if (!t && !strstr(c->field->gguf, "down")) { /* gate and up in one */
         fields_prefix(l, c->layer, prefix);
         snprintf(base, sizeof base, "%.90sffn_gate_up_exps", prefix);
         t = fields_find(l, name, "%s.weight", base);
@@ -129,9 +135,8 @@ static gm_status add_stack(gm_loader *l, const char *base, const gm_tensor *t, g
     char name[NAME_BYTES];
     job j = {0};
     const stack_size size = {l->model->config.n_experts, rows, rows, columns};
-    GM_TRY(fields_find(l, name, "%s.scales", base)
-               ? fields_add_mlx(l, base, linear, j, &size)
-               : add_stacked(l, t, linear, j, rows, rows, columns));
+    GM_TRY(fields_find(l, name, "%s.scales", base) ? fields_add_mlx(l, base, linear, j, &size)
+                                                   : add_stacked(l, t, linear, j, rows, rows, columns));
     return add_stacked_bias(l, fields_find(l, name, "%s.bias", base), linear, j, rows, rows);
 }
 
@@ -161,15 +166,16 @@ static gm_status add_fused(gm_loader *l, const expert_names *n, gm_linear *linea
 static gm_status add_experts(gm_loader *l, const field_cursor *c) {
     const gm_config *config = &l->model->config;
     int64_t rows = config_dim(config, c->config, c->field->rows),
-        columns = config_dim(config, c->config, c->field->columns);
+            columns = config_dim(config, c->config, c->field->columns);
     char name[NAME_BYTES], base[NAME_BYTES];
     if (checkpoint_gguf(l->checkpoint))
         return add_gguf(l, c, rows, columns);
     const expert_names n = name_experts(l, c);
     if (fields_find(l, name, "%s.0.%s.weight", n.base, n.part))
         return add_separate(l, &n, c->where, rows, columns);
-    const struct { const char *at, *between; } stacks[] = {
-        {n.base, ""}, {n.parent, ".switch_mlp"}, {n.base, ".switch_glu"}};
+    const struct {
+        const char *at, *between;
+    } stacks[] = {{n.base, ""}, {n.parent, ".switch_mlp"}, {n.base, ".switch_glu"}};
     for (int i = 0; i < 3; i++) {
         snprintf(base, sizeof base, "%.90s%s", stacks[i].at, stacks[i].between);
         const gm_tensor *t = fields_find(l, name, "%s.%s.weight", base, n.part);

@@ -196,7 +196,8 @@ gm_status fields_add_groups(gm_loader *l, job j, const stack_size *size) {
 gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, job j, const stack_size *size) {
     const int64_t columns = size->columns;
     char name[NAME_BYTES];
-    const gm_tensor *scales = fields_find(l, name, "%s.scales", base), *biases = fields_find(l, name, "%s.biases", base);
+    const gm_tensor *scales = fields_find(l, name, "%s.scales", base),
+                    *biases = fields_find(l, name, "%s.biases", base);
     const gm_tensor *w = fields_find(l, name, "%s.weight", base);
     if (!w)
         return fields_missing(l, name);
@@ -209,13 +210,16 @@ gm_status fields_add_mlx(gm_loader *l, const char *base, gm_linear *linear, job 
     const int64_t words = w->shape[w->ndim - 1], groups = scales->shape[scales->ndim - 1];
     const int64_t bits = words * 32 / columns, group = groups > 0 ? columns / groups : 0;
     const bool whole = words * 32 % columns == 0 && group > 0 && columns % groups == 0;
-    const int format = !whole ? -1 : biases ? quant_affine(bits, group, scales->format)
-                     : bits == 8 && group == 32 ? GM_QUANT_mxfp8
-                     : bits == 4 && group == 32 ? GM_QUANT_mxfp4
-                     : bits == 4 && group == 16 ? GM_QUANT_nvfp4 : -1;
+    const int format = !whole                     ? -1
+                       : biases                   ? quant_affine(bits, group, scales->format)
+                       : bits == 8 && group == 32 ? GM_QUANT_mxfp8
+                       : bits == 4 && group == 32 ? GM_QUANT_mxfp4
+                       : bits == 4 && group == 16 ? GM_QUANT_nvfp4
+                                                  : -1;
     if (format < 0)
-        return gm_fail(GM_EBADFILE, "%s: tensor %s holds %lld values in %lld words with %lld scales: no such format of MLX",
-                       l->path, w->name, (long long)columns, (long long)words, (long long)groups);
+        return gm_fail(GM_EBADFILE,
+                       "%s: tensor %s holds %lld values in %lld words with %lld scales: no such format of MLX", l->path,
+                       w->name, (long long)columns, (long long)words, (long long)groups);
     GM_TRY(check_part(l, w, size->experts, size->source, words));
     j.tensor = w;
     j.scales = scales;
@@ -310,11 +314,11 @@ gm_status fields_list(gm_loader *l) {
     if (!is_gguf && !fields_find(l, name, "lm_head.weight") && fields_find(l, name, "language_model.lm_head.weight"))
         snprintf(head, sizeof head, "language_model.lm_head");
     const gm_tensor *t = fields_find(l, name, "%s.weight", embed);
-    if (is_gguf && t && t->ndim == 2)      /* the matrix is the truth: token lists may be shorter */
+    if (is_gguf && t && t->ndim == 2) /* the matrix is the truth: token lists may be shorter */
         c->vocab = t->shape[0];
     if (c->vocab < 1 || c->vocab > INT32_MAX)
-        return gm_fail(GM_EBADFILE, "%s: a vocabulary of %lld tokens, expected 1 to %d", l->path,
-                       (long long)c->vocab, INT32_MAX);
+        return gm_fail(GM_EBADFILE, "%s: a vocabulary of %lld tokens, expected 1 to %d", l->path, (long long)c->vocab,
+                       INT32_MAX);
     if (c->tied < 0)
         c->tied = !fields_find(l, name, "%s.weight", head);
     l->layer = -1;
@@ -332,8 +336,8 @@ gm_status fields_list(gm_loader *l) {
     }
     l->layer = -1;
     l->multiplies = true;
-    t = is_gguf ? fields_find(l, name, "output_norm.weight") : fields_find(l, name, "%s%snorm.weight", l->prefix,
-                                                             *l->prefix ? "." : "");
+    t = is_gguf ? fields_find(l, name, "output_norm.weight")
+                : fields_find(l, name, "%s%snorm.weight", l->prefix, *l->prefix ? "." : "");
     if (!t)
         GM_TRY(fields_missing(l, name));
     if (t && !fields_has_shape(t, 1, &c->hidden))

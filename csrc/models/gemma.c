@@ -1,6 +1,6 @@
-/* gemma.c - Gemma 2 and 3: norms of 1 + w before and after each part, embeddings times sqrt(hidden), GELU gates, windows
- * on most layers. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys and rotates sliding layers by a smaller
- * base; transformers does not read its attn_logit_softcapping. */
+/* gemma.c - Gemma 2 and 3: norms of 1 + w before and after each part, embeddings times sqrt(hidden), GELU gates,
+ * windows on most layers. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys and rotates sliding layers by
+ * a smaller base; transformers does not read its attn_logit_softcapping. */
 #include <math.h>
 #include <stddef.h>
 #include "models/block.h"
@@ -15,17 +15,19 @@ typedef struct {
 
 #define SHARED_FIELDS                                                                                                  \
     NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", FIELD_ONE_PLUS_WEIGHT),                   \
-    ATTENTION_FIELDS(layer, attention, 0, 0, 0),                                                                       \
-    NORM_FIELD(layer, attention_end_norm, "post_attention_layernorm", "post_attention_norm.weight", FIELD_ONE_PLUS_WEIGHT),    \
-    NORM_FIELD(layer, mlp_norm, "pre_feedforward_layernorm", "ffn_norm.weight", FIELD_ONE_PLUS_WEIGHT),                \
-    MLP_FIELDS(layer, mlp),                                                                                            \
-    NORM_FIELD(layer, mlp_end_norm, "post_feedforward_layernorm", "post_ffw_norm.weight", FIELD_ONE_PLUS_WEIGHT)
+        ATTENTION_FIELDS(layer, attention, 0, 0, 0),                                                                   \
+        NORM_FIELD(layer, attention_end_norm, "post_attention_layernorm", "post_attention_norm.weight",                \
+                   FIELD_ONE_PLUS_WEIGHT),                                                                             \
+        NORM_FIELD(layer, mlp_norm, "pre_feedforward_layernorm", "ffn_norm.weight", FIELD_ONE_PLUS_WEIGHT),            \
+        MLP_FIELDS(layer, mlp),                                                                                        \
+        NORM_FIELD(layer, mlp_end_norm, "post_feedforward_layernorm", "post_ffw_norm.weight", FIELD_ONE_PLUS_WEIGHT)
 
 static const gm_weight_field gemma2_fields[] = {SHARED_FIELDS, {0}};
 static const gm_weight_field gemma3_fields[] = {
     SHARED_FIELDS, HEAD_NORM_FIELDS(layer, attention, FIELD_ONE_PLUS_WEIGHT), {0}};
 
-/* heads_scaled: GGUF does not say the scale; it is 1/sqrt(hidden / n_heads) for the largest model, which has this many layers. */
+/* heads_scaled: GGUF does not say the scale; it is 1/sqrt(hidden / n_heads) for the largest model, which has this many
+ * layers. */
 static gm_status configure(const config_source *s, gm_config *c, int64_t period, int64_t heads_scaled) {
     double scalar = 256;
     c->head_dim = 256;
@@ -74,7 +76,7 @@ static gm_status configure_gemma3(const config_source *s, gm_config *c) {
     c->mlp = 9216;
     c->context = 131072;
     GM_TRY(configure(s, c, 6, 62));
-    double unused = 0;      /* conversions carry it; transformers does not apply it in Gemma 3 */
+    double unused = 0; /* conversions carry it; transformers does not apply it in Gemma 3 */
     GM_TRY(config_optional(s, "attn_logit_softcapping", "attn_logit_softcapping", &unused));
     rope_config *full = &c->rope[ROPE_FULL], *sliding = &c->rope[ROPE_SLIDING];
     *full = rope_defaults(1e6);
@@ -105,10 +107,20 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 }
 
 static const char *const gemma2_types[] = {"gemma2", NULL}, *const gemma3_types[] = {"gemma3_text", "gemma3", NULL},
-                  *const gemma3_gguf[] = {"gemma3", NULL};
-const gm_architecture gemma2_architecture = {
-    .name = "gemma2", .class_name = "Gemma2ForCausalLM", .gguf = gemma2_types, .types = gemma2_types,
-    .layer_size = sizeof(layer), .fields = gemma2_fields, .configure = configure_gemma2, .forward = forward};
-const gm_architecture gemma3_architecture = {
-    .name = "gemma3", .class_name = "Gemma3ForCausalLM", .gguf = gemma3_gguf, .types = gemma3_types,
-    .layer_size = sizeof(layer), .fields = gemma3_fields, .configure = configure_gemma3, .forward = forward};
+                         *const gemma3_gguf[] = {"gemma3", NULL};
+const gm_architecture gemma2_architecture = {.name = "gemma2",
+                                             .class_name = "Gemma2ForCausalLM",
+                                             .gguf = gemma2_types,
+                                             .types = gemma2_types,
+                                             .layer_size = sizeof(layer),
+                                             .fields = gemma2_fields,
+                                             .configure = configure_gemma2,
+                                             .forward = forward};
+const gm_architecture gemma3_architecture = {.name = "gemma3",
+                                             .class_name = "Gemma3ForCausalLM",
+                                             .gguf = gemma3_gguf,
+                                             .types = gemma3_types,
+                                             .layer_size = sizeof(layer),
+                                             .fields = gemma3_fields,
+                                             .configure = configure_gemma3,
+                                             .forward = forward};

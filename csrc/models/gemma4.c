@@ -1,6 +1,6 @@
-/* gemma4.c - Gemma 4: plain norms before and after each part; full layers with larger heads and partial rotary embedding, and
- * keys that may serve as values; values of RMS 1; scores unscaled; the last layers read the keys of earlier ones; an
- * input of its own for each layer; experts beside the MLP; a scalar after each layer. */
+/* gemma4.c - Gemma 4: plain norms before and after each part; full layers with larger heads and partial rotary
+ * embedding, and keys that may serve as values; values of RMS 1; scores unscaled; the last layers read the keys of
+ * earlier ones; an input of its own for each layer; experts beside the MLP; a scalar after each layer. */
 #include <math.h>
 #include <stddef.h>
 #include "models/block.h"
@@ -17,11 +17,11 @@ typedef struct {
     gm_array *input_norm;
 } layer;
 typedef struct {
-    gm_linear embedding, projection;         /* inputs of all layers side by side */
+    gm_linear embedding, projection; /* inputs of all layers side by side */
     gm_array *norm;
 } globals;
 typedef struct {
-    int64_t per_layer_input, all_inputs, per_layer_vocab;    /* sizes of one layer's input, and of all layers' */
+    int64_t per_layer_input, all_inputs, per_layer_vocab; /* sizes of one layer's input, and of all layers' */
 } gemma4_config;
 
 #define AT(member) offsetof(layer, member)
@@ -45,8 +45,8 @@ static const gm_weight_field fields[] = {
      DIM_ONE, HAS_EXPERTS, 0},
     {FIELD_LINEAR, AT(experts.router), "router.proj", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS, 0},
     {FIELD_VECTOR, AT(router_scale), "router.scale", "ffn_gate_inp.scale", DIM_HIDDEN, DIM_ONE, HAS_EXPERTS, 0},
-    {FIELD_VECTOR, AT(expert_scale), "router.per_expert_scale", "ffn_down_exps.scale", DIM_EXPERTS, DIM_ONE, HAS_EXPERTS,
-     0},
+    {FIELD_VECTOR, AT(expert_scale), "router.per_expert_scale", "ffn_down_exps.scale", DIM_EXPERTS, DIM_ONE,
+     HAS_EXPERTS, 0},
     EXPERT_FIELDS(layer, experts, "experts", FIELD_FUSED | FIELD_GGUF_FUSED),
     {FIELD_LINEAR, AT(input_gate), "per_layer_input_gate", "inp_gate", OWN_DIM(gemma4_config, per_layer_input),
      DIM_HIDDEN, HAS_PER_LAYER_INPUT, 0},
@@ -69,10 +69,12 @@ static const gm_weight_field global_fields[] = {
 /* ---- config ---- */
 /* What GGUF calls the sizes and bases of both kinds of layers. */
 static gm_status pair_names(const config_source *s) {
-    static const struct { const char *key, *gguf; double usual; } sizes[] = {
-        {"global_head_dim", "attention.key_length", 512}, {"global_head_dim", "attention.value_length", 0},
-        {"head_dim", "attention.key_length_swa", 0}, {"head_dim", "attention.value_length_swa", 0},
-        {"global_head_dim", "rope.dimension_count", 0}, {"head_dim", "rope.dimension_count_swa", 0}};
+    static const struct {
+        const char *key, *gguf;
+        double usual;
+    } sizes[] = {{"global_head_dim", "attention.key_length", 512}, {"global_head_dim", "attention.value_length", 0},
+                 {"head_dim", "attention.key_length_swa", 0},      {"head_dim", "attention.value_length_swa", 0},
+                 {"global_head_dim", "rope.dimension_count", 0},   {"head_dim", "rope.dimension_count_swa", 0}};
     double full = 1e6, sliding = 1e4;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         GM_TRY(config_pair(s, sizes[i].key, sizes[i].gguf, sizes[i].usual));
@@ -157,7 +159,7 @@ static gm_status configure_ropes(const config_source *s, gm_config *c) {
     for (int64_t i = 0; i < c->n_layers; i++)
         if (c->layers[i].kind == LAYER_SLIDING)
             sliding->dims = (int)c->layers[i].head_dim;
-    if (config_is_gguf(s)) {     /* pairs that are not rotated are in rope_freqs.weight */
+    if (config_is_gguf(s)) { /* pairs that are not rotated are in rope_freqs.weight */
         GM_TRY(config_number(s, NULL, "rope.freq_base", &full->theta));
         return config_number(s, NULL, "rope.freq_base_swa", &sliding->theta);
     }
@@ -187,7 +189,7 @@ static gm_status configure(const config_source *s, gm_config *c) {
     GM_TRY(config_common(s, c));
     GM_TRY(config_layer_types(s, c, 6, LAYER_SLIDING));
     gm_layer_config *last = &c->layers[c->n_layers - 1];
-    if (last->kind == LAYER_SLIDING && !is_gguf) {       /* as transformers has it */
+    if (last->kind == LAYER_SLIDING && !is_gguf) { /* as transformers has it */
         last->kind = LAYER_FULL;
         last->window = 0;
     }
@@ -233,8 +235,7 @@ static gm_array *layer_inputs(gm_scope *s, gm_pass *p, gm_array *x) {
 static gm_array *layer_input(gm_scope *s, gm_array *all, int64_t i, int64_t width) {
     if (!all)
         return NULL;
-    return gm_slice(s, all, (int64_t[]){0, i * width}, (int64_t[]){all->shape[0], (i + 1) * width},
-                    (int64_t[]){1, 1});
+    return gm_slice(s, all, (int64_t[]){0, i * width}, (int64_t[]){all->shape[0], (i + 1) * width}, (int64_t[]){1, 1});
 }
 
 /* The MLP, and the experts beside it; the router sees x as it is, of RMS 1. */
@@ -269,8 +270,8 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_MLP, fed));
         if (inputs) {
             gm_activation gate = {.x = x};
-            gm_activation said = {.x = gm_geglu(s, linear_apply(s, &l->input_gate, &gate, GM_NONE),
-                                                layer_input(s, inputs, i, width))};
+            gm_activation said = {
+                .x = gm_geglu(s, linear_apply(s, &l->input_gate, &gate, GM_NONE), layer_input(s, inputs, i, width))};
             x = gm_add(s, x, gm_rms_norm(s, linear_apply(s, &l->input_projection, &said, GM_NONE), l->input_norm, eps));
         }
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, gm_multiply(s, x, l->scalar));
@@ -287,10 +288,16 @@ static double inside(const gm_config *c, double mlp, double mixture) {
 }
 
 static const char *const types[] = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified", NULL},
-                  *const gguf_names[] = {"gemma4", NULL};
-const gm_architecture gemma4_architecture = {
-    .name = "gemma4", .class_name = "Gemma4ForCausalLM", .gguf = gguf_names, .types = types,
-    .layer_size = sizeof(layer), .globals_size = sizeof(globals),
-    .config_size = sizeof(gemma4_config),
-    .fields = fields, .globals = global_fields, .configure = configure, .forward = forward,
-    .inside = inside};
+                         *const gguf_names[] = {"gemma4", NULL};
+const gm_architecture gemma4_architecture = {.name = "gemma4",
+                                             .class_name = "Gemma4ForCausalLM",
+                                             .gguf = gguf_names,
+                                             .types = types,
+                                             .layer_size = sizeof(layer),
+                                             .globals_size = sizeof(globals),
+                                             .config_size = sizeof(gemma4_config),
+                                             .fields = fields,
+                                             .globals = global_fields,
+                                             .configure = configure,
+                                             .forward = forward,
+                                             .inside = inside};

@@ -10,7 +10,7 @@ typedef struct {
     attention_weights attention;
     expert_weights experts;
 } layer;
-typedef struct { double alpha, limit; } gpt_oss_config;          /* of the clamped SwiGLU */
+typedef struct { double alpha, limit; } gpt_oss_config; /* of the clamped SwiGLU */
 
 static const gm_weight_field fields[] = {
     NORM_FIELD(layer, attention_norm, "input_layernorm", "attn_norm.weight", 0),
@@ -80,7 +80,12 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 }
 
 static const char *const types[] = {"gpt_oss", NULL}, *const gguf_names[] = {"gpt-oss", NULL};
-const gm_architecture gpt_oss_architecture = {
-    .name = "gpt_oss", .class_name = "GptOssForCausalLM", .gguf = gguf_names, .types = types,
-    .layer_size = sizeof(layer), .config_size = sizeof(gpt_oss_config), .fields = fields,
-    .configure = configure, .forward = forward};
+const gm_architecture gpt_oss_architecture = {.name = "gpt_oss",
+                                              .class_name = "GptOssForCausalLM",
+                                              .gguf = gguf_names,
+                                              .types = types,
+                                              .layer_size = sizeof(layer),
+                                              .config_size = sizeof(gpt_oss_config),
+                                              .fields = fields,
+                                              .configure = configure,
+                                              .forward = forward};

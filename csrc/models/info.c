@@ -7,8 +7,8 @@
 #include "models/traffic.h"
 
 static cJSON *metadata_value(const gguf_entry *e) {
-    static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64",
-                                        "i64", "f64"};
+    static const char *const names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                        "bool", "string", "array", "u64", "i64", "f64"};
     int64_t integer = 0;
     double number = 0;
     if (e->type == GGUF_STRING) {
@@ -100,7 +100,10 @@ static bool add_kinds(cJSON *o, const gm_config *c) {
     return ok;
 }
 
-typedef struct { const char *key; double value; } number;
+typedef struct {
+    const char *key;
+    double value;
+} number;
 
 static bool add_numbers(cJSON *o, const number *numbers, size_t n) {
     bool ok = true;
@@ -115,11 +118,18 @@ static const rope_config *main_rope(const gm_config *c) {
 
 bool info_add_config(cJSON *o, const gm_config *c) {
     const number numbers[] = {
-        {"vocab_size", (double)c->vocab}, {"hidden_size", (double)c->hidden}, {"n_layers", (double)c->n_layers},
-        {"n_heads", (double)c->n_heads}, {"n_kv_heads", (double)c->n_kv_heads}, {"head_dim", (double)c->head_dim},
-        {"mlp_size", (double)c->mlp}, {"n_experts", (double)c->n_experts},
+        {"vocab_size", (double)c->vocab},
+        {"hidden_size", (double)c->hidden},
+        {"n_layers", (double)c->n_layers},
+        {"n_heads", (double)c->n_heads},
+        {"n_kv_heads", (double)c->n_kv_heads},
+        {"head_dim", (double)c->head_dim},
+        {"mlp_size", (double)c->mlp},
+        {"n_experts", (double)c->n_experts},
         {"n_experts_used", (double)c->n_experts_used},
-        {"context_length", (double)c->context}, {"sliding_window", (double)c->window}, {"rms_norm_eps", c->eps},
+        {"context_length", (double)c->context},
+        {"sliding_window", (double)c->window},
+        {"rms_norm_eps", c->eps},
         {"rope_theta", main_rope(c)->theta},
     };
     return add_numbers(o, numbers, sizeof numbers / sizeof *numbers);
@@ -136,11 +146,18 @@ gm_status make_info(gm_loader *l) {
     cJSON *o = cJSON_CreateObject();
     if (!o)
         return gm_fail(GM_ENOMEM, "load: out of memory");
-    const struct { const char *key, *value; } texts[] = {
-        {"path", l->path}, {"architecture", m->arch->name}, {"container", g ? "gguf" : "safetensors"},
+    const struct {
+        const char *key, *value;
+    } texts[] = {
+        {"path", l->path},
+        {"architecture", m->arch->name},
+        {"container", g ? "gguf" : "safetensors"},
         {"rope_type", divided ? "llama3" : ropes[rope->kind]},
-        {"activations", m->int8 ? m->bf16 ? "int8, bfloat16" : "int8" : m->bf16 ? "bfloat16" : "float32"},
-        {"kv_dtype", cache_type_name(m->layout.kv_type)}, {"isa", gm_isa()},
+        {"activations", m->int8   ? m->bf16 ? "int8, bfloat16" : "int8"
+                        : m->bf16 ? "bfloat16"
+                                  : "float32"},
+        {"kv_dtype", cache_type_name(m->layout.kv_type)},
+        {"isa", gm_isa()},
     };
     bool ok = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

@@ -17,8 +17,10 @@ static gm_status configure(const config_source *s, gm_config *c, int64_t window)
     GM_TRY(config_activation(s, "silu"));
     GM_TRY(config_int(s, NULL, "expert_count", &experts));
     if (experts > 0)
-        return gm_fail(GM_EUNSUPPORTED, "%s: mixtures of experts (%lld experts) of architecture llama are not "
-                       "supported", config_name(s), (long long)experts);
+        return gm_fail(GM_EUNSUPPORTED,
+                       "%s: mixtures of experts (%lld experts) of architecture llama are not "
+                       "supported",
+                       config_name(s), (long long)experts);
     c->window = config_is_gguf(s) ? 0 : window;
     if (window || config_is_gguf(s))
         GM_TRY(config_int(s, "sliding_window", "attention.sliding_window", &c->window));
@@ -37,11 +39,21 @@ static gm_status configure_mistral(const config_source *s, gm_config *c) {
 }
 
 static const char *const llama_types[] = {"llama", NULL}, *const mistral_types[] = {"mistral", NULL};
-const gm_architecture llama_architecture = {
-    .name = "llama", .class_name = "LlamaForCausalLM", .gguf = llama_types, .types = llama_types,
-    .layer_size = sizeof(dense_layer), .fields = fields, .configure = configure_llama, .forward = dense_forward};
+const gm_architecture llama_architecture = {.name = "llama",
+                                            .class_name = "LlamaForCausalLM",
+                                            .gguf = llama_types,
+                                            .types = llama_types,
+                                            .layer_size = sizeof(dense_layer),
+                                            .fields = fields,
+                                            .configure = configure_llama,
+                                            .forward = dense_forward};
 /* GGUF files of Mistral say "llama". */
-const gm_architecture mistral_architecture = {
-    .name = "mistral", .class_name = "MistralForCausalLM", .types = mistral_types, .written_as = "llama",
-    .chat = "mistral", .layer_size = sizeof(dense_layer), .fields = fields,
-    .configure = configure_mistral, .forward = dense_forward};
+const gm_architecture mistral_architecture = {.name = "mistral",
+                                              .class_name = "MistralForCausalLM",
+                                              .types = mistral_types,
+                                              .written_as = "llama",
+                                              .chat = "mistral",
+                                              .layer_size = sizeof(dense_layer),
+                                              .fields = fields,
+                                              .configure = configure_mistral,
+                                              .forward = dense_forward};

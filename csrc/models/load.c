@@ -20,8 +20,8 @@ static gm_status divide_frequencies(gm_loader *l, int64_t half, float *freq) {
     if (!t)
         return GM_OK;
     if (t->format != GM_QUANT_f32 || t->ndim != 1 || t->shape[0] != half)
-        return gm_fail(GM_EBADFILE, "%s: tensor rope_freqs.weight is %s of %lld items, expected F32 of %lld",
-                       l->path, t->type, (long long)t->shape[0], (long long)half);
+        return gm_fail(GM_EBADFILE, "%s: tensor rope_freqs.weight is %s of %lld items, expected F32 of %lld", l->path,
+                       t->type, (long long)t->shape[0], (long long)half);
     for (int64_t i = 0; i < half; i++) {
         float divisor;
         memcpy(&divisor, t->data + (size_t)i * sizeof divisor, sizeof divisor);
@@ -40,7 +40,7 @@ static gm_status make_frequencies(gm_loader *l) {
     float freq[MAX_HEAD_DIM / 2];
     for (int i = 0; i < GM_ROPES; i++) {
         int64_t half = m->config.rope[i].dims / 2;
-        if (half < 1)                /* no layer has it */
+        if (half < 1) /* no layer has it */
             continue;
         rope_frequencies(&m->config.rope[i], freq, &m->rope_factor[i]);
         if (i == ROPE_FULL)
@@ -61,7 +61,7 @@ static gm_status read_config(gm_loader *l) {
     struct stat st;
     size_t folder = strlen(l->path), length;
     char *text, *name;
-    if (stat(l->path, &st) == 0 && !S_ISDIR(st.st_mode)) {   /* a .safetensors file: its folder has the config */
+    if (stat(l->path, &st) == 0 && !S_ISDIR(st.st_mode)) { /* a .safetensors file: its folder has the config */
         const char *slash = strrchr(l->path, '/');
         folder = slash ? (size_t)(slash - l->path) : 0;
     }
@@ -90,8 +90,10 @@ static gm_status check_options(const gm_load_options *o) {
     if (o->context_policy < GM_CONTEXT_STOP || o->context_policy > GM_CONTEXT_ROTATE)
         return gm_fail(GM_EVALUE, "load: context_policy is %d, expected a gm_context_policy", (int)o->context_policy);
     if (o->activations < -1 || o->activations > 2)
-        return gm_fail(GM_EVALUE, "load: activations is %d, expected 0 (float32), 1 (int8), 2 (bfloat16) or -1 to "
-                       "choose", o->activations);
+        return gm_fail(GM_EVALUE,
+                       "load: activations is %d, expected 0 (float32), 1 (int8), 2 (bfloat16) or -1 to "
+                       "choose",
+                       o->activations);
     if (o->threads < 0 || o->threads > TEAM_MAX_THREADS)
         return gm_fail(GM_EVALUE, "load: threads is %d, expected 1 to %d, or 0 to choose", o->threads,
                        TEAM_MAX_THREADS);
@@ -201,9 +203,10 @@ static gm_status record_copy(gm_loader *l, const job *j, void *out, gm_dtype typ
     for (int64_t p = 0, at = 0; p < j->n_picks; at += j->picks[p++].rows) {
         const row_pick *pick = &j->picks[p];
         int64_t shape[3] = {pick->rows / pick->block, pick->block, k};
-        GM_TRY(launch_copy(l->queue, (copy_to){(char *)out + at * k * item, type, (int64_t[]){pick->block * k, k, 1}},
-                           (copy_from){(const char *)in + pick->offset * k * in_item, in_type,
-                                       (int64_t[]){pick->period * k, k, 1}}, 3, shape));
+        GM_TRY(launch_copy(
+            l->queue, (copy_to){(char *)out + at * k * item, type, (int64_t[]){pick->block * k, k, 1}},
+            (copy_from){(const char *)in + pick->offset * k * in_item, in_type, (int64_t[]){pick->period * k, k, 1}}, 3,
+            shape));
     }
     return GM_OK;
 }
@@ -223,8 +226,8 @@ size_t loader_result_bytes(const gm_loader *l, const job *j) {
     return (part_bytes(l, j) * (size_t)(j->parts > 1 ? j->parts : 1) + 63) / 64 * 64;
 }
 
-/* Matrices are stored one after another, as a pass reads them, in buffers of many: large pages hold them, and what reads ahead
- * of one finds the next. Vectors are apart. */
+/* Matrices are stored one after another, as a pass reads them, in buffers of many: large pages hold them, and what
+ * reads ahead of one finds the next. Vectors are apart. */
 #define SHARED_BYTES ((size_t)64 << 20)
 gm_buffer *loader_take_shared(gm_loader *l, const job *j, size_t *offset) {
     const size_t bytes = loader_result_bytes(l, j);
@@ -290,7 +293,7 @@ static gm_status record_pack(gm_loader *l, const job *j, int format, const void 
 static gm_status record_groups(gm_loader *l, const job *j) {
     const gm_quant_info *f = &gm_quants[j->format];
     const int64_t bits = f->bits ? f->bits : j->format == GM_QUANT_mxfp8 ? 8 : 4;
-    const int64_t scales = (f->bytes - f->values * bits / 8) / (j->biases ? 2 : 1);      /* bytes of a block */
+    const int64_t scales = (f->bytes - f->values * bits / 8) / (j->biases ? 2 : 1); /* bytes of a block */
     const int64_t first = j->first_row * j->columns, block = first / f->values;
     return record_pack(l, j, j->format, j->tensor->data + first * bits / 8, j->scales->data + block * scales,
                        j->biases ? j->biases->data + block * scales : NULL);
@@ -304,7 +307,7 @@ static gm_status record_matrix(gm_loader *l, const job *j) {
     const int format = loader_format(l, j);
     const int32_t *map = l->row_map;
     const char *rows = (const char *)t->data +
-        j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes;
+                       j->first_row * (j->transposed ? j->transposed : j->columns) / in->values * in->bytes;
     if (format != t->format || j->transposed) {
         int64_t source = j->rows;
         for (int64_t r = 0; map && r < j->rows; r++)
@@ -360,7 +363,7 @@ static gm_status start_job(gm_loader *l) {
     gm_status status = GM_OK;
     add_read_to_fingerprint(l, j);
     if (l->at + 1 < l->n_jobs)
-        for_each_read(l, j + 1, checkpoint_will_need);      /* read ahead while this one is packed */
+        for_each_read(l, j + 1, checkpoint_will_need); /* read ahead while this one is packed */
     if (j->kind == JOB_PACK)
         status = loader_map_rows(l, j);
     if (status == GM_OK)
@@ -432,18 +435,23 @@ gm_status model_lay_out(gm_model *m, int kv_type) {
         const gm_layer_config *l = &c->layers[i];
         if (l->has & HAS_KV && kv_type == GM_KV_Q8_0 && l->head_dim % 32) {
             memory_free(slots);
-            return gm_fail(GM_EVALUE, "load: kv_dtype \"q8_0\" needs heads of whole blocks of 32 values, those of layer "
-                           "%lld have %lld", (long long)i, (long long)l->head_dim);
+            return gm_fail(GM_EVALUE,
+                           "load: kv_dtype \"q8_0\" needs heads of whole blocks of 32 values, those of layer "
+                           "%lld have %lld",
+                           (long long)i, (long long)l->head_dim);
         }
         if (l->has & HAS_KV)
-            slots[l->slot] = (cache_slot){.kind = CACHE_KV, .n_kv_heads = l->n_kv_heads, .head_dim = l->head_dim,
-                                          .window = l->window};
+            slots[l->slot] = (cache_slot){
+                .kind = CACHE_KV, .n_kv_heads = l->n_kv_heads, .head_dim = l->head_dim, .window = l->window};
         else if (l->has & HAS_LINEAR)
             slots[l->slot] = (cache_slot){.kind = CACHE_STATE,
                                           .conv_floats = (l->conv_kernel - 1) * l->conv_channels,
                                           .state_floats = l->state_heads * l->state_value * l->state_key};
     }
-    m->layout = (cache_layout){.slots = slots, .n_slots = c->n_slots, .kv_type = kv_type, .context = c->context,
+    m->layout = (cache_layout){.slots = slots,
+                               .n_slots = c->n_slots,
+                               .kv_type = kv_type,
+                               .context = c->context,
                                .rotate = m->context_policy == GM_CONTEXT_ROTATE};
     for (int i = 0; m->layout.rotate && i < c->n_slots; i++)
         if (slots[i].kind == CACHE_KV && (slots[i].window == 0 || slots[i].window > c->context))
@@ -469,8 +477,8 @@ int loader_choose_kv(const gm_load_options *o, bool int8, bool bf16) {
     return o->kv_dtype != -1 ? o->kv_dtype : int8 || bf16 ? GM_FLOAT16 : GM_FLOAT32;
 }
 
-/* What activations the linear layers multiply, what the KV cache holds: the options, or the default of the container and
- * of the processor. */
+/* What activations the linear layers multiply, what the KV cache holds: the options, or the default of the container
+ * and of the processor. */
 static gm_status settle(gm_loader *l) {
     gm_model *m = l->model;
     const int option = l->options.activations;
@@ -488,8 +496,10 @@ static gm_status settle(gm_loader *l) {
         return gm_fail(GM_EVALUE, "load: activations=\"bfloat16\" needs weights in bfloat16; those of %s are others",
                        l->path);
     if (option == 1 && !m->int8)
-        return gm_fail(GM_EVALUE, "load: activations=\"int8\" needs quantised weights, and not in mxfp8; those of %s "
-                       "are others", l->path);
+        return gm_fail(GM_EVALUE,
+                       "load: activations=\"int8\" needs quantised weights, and not in mxfp8; those of %s "
+                       "are others",
+                       l->path);
     m->weight_bytes = (int64_t)l->bytes_total;
     m->context_policy = l->options.context_policy;
     return model_lay_out(m, loader_choose_kv(&l->options, m->int8, m->bf16));
@@ -577,7 +587,7 @@ void gm_model_release(gm_model *m) {
     config_clear(&m->config);
     memory_free(m->info);
     memory_free(m);
-    gm_clear_cache();     /* blocks of a model's sizes are of use to nobody else */
+    gm_clear_cache(); /* blocks of a model's sizes are of use to nobody else */
 }
 
 int64_t gm_model_vocab_size(const gm_model *m) { return m->config.vocab; }

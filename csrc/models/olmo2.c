@@ -45,6 +45,11 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 }
 
 static const char *const types[] = {"olmo2", NULL};
-const gm_architecture olmo2_architecture = {
-    .name = "olmo2", .class_name = "Olmo2ForCausalLM", .gguf = types, .types = types,
-    .layer_size = sizeof(dense_layer), .fields = fields, .configure = configure, .forward = forward};
+const gm_architecture olmo2_architecture = {.name = "olmo2",
+                                            .class_name = "Olmo2ForCausalLM",
+                                            .gguf = types,
+                                            .types = types,
+                                            .layer_size = sizeof(dense_layer),
+                                            .fields = fields,
+                                            .configure = configure,
+                                            .forward = forward};

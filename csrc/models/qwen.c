@@ -51,9 +51,19 @@ static gm_status configure_qwen3(const config_source *s, gm_config *c) {
 }
 
 static const char *const qwen2_types[] = {"qwen2", NULL}, *const qwen3_types[] = {"qwen3", NULL};
-const gm_architecture qwen2_architecture = {
-    .name = "qwen2", .class_name = "Qwen2ForCausalLM", .gguf = qwen2_types, .types = qwen2_types,
-    .layer_size = sizeof(dense_layer), .fields = qwen2_fields, .configure = configure_qwen2, .forward = dense_forward};
-const gm_architecture qwen3_architecture = {
-    .name = "qwen3", .class_name = "Qwen3ForCausalLM", .gguf = qwen3_types, .types = qwen3_types,
-    .layer_size = sizeof(dense_layer), .fields = qwen3_fields, .configure = configure_qwen3, .forward = dense_forward};
+const gm_architecture qwen2_architecture = {.name = "qwen2",
+                                            .class_name = "Qwen2ForCausalLM",
+                                            .gguf = qwen2_types,
+                                            .types = qwen2_types,
+                                            .layer_size = sizeof(dense_layer),
+                                            .fields = qwen2_fields,
+                                            .configure = configure_qwen2,
+                                            .forward = dense_forward};
+const gm_architecture qwen3_architecture = {.name = "qwen3",
+                                            .class_name = "Qwen3ForCausalLM",
+                                            .gguf = qwen3_types,
+                                            .types = qwen3_types,
+                                            .layer_size = sizeof(dense_layer),
+                                            .fields = qwen3_fields,
+                                            .configure = configure_qwen3,
+                                            .forward = dense_forward};

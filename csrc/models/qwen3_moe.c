@@ -5,7 +5,7 @@
 #include "ops/ops.h"
 
 typedef struct {
-    dense_layer dense;           /* its MLP where the layer has no experts */
+    dense_layer dense; /* its MLP where the layer has no experts */
     expert_weights experts;
 } layer;
 
@@ -15,7 +15,8 @@ static const gm_weight_field fields[] = {
     HEAD_NORM_FIELDS(layer, dense.attention, 0),
     NORM_FIELD(layer, dense.mlp_norm, "post_attention_layernorm", "ffn_norm.weight", 0),
     MLP_FIELDS(layer, dense.mlp),
-    {FIELD_LINEAR, offsetof(layer, experts.router), "mlp.gate", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS, 0},
+    {FIELD_LINEAR, offsetof(layer, experts.router), "mlp.gate", "ffn_gate_inp", DIM_EXPERTS, DIM_HIDDEN, HAS_EXPERTS,
+     0},
     EXPERT_FIELDS(layer, experts, "mlp.experts", 0),
     {0},
 };
@@ -51,7 +52,11 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
 }
 
 static const char *const types[] = {"qwen3_moe", NULL}, *const gguf_names[] = {"qwen3moe", NULL};
-const gm_architecture qwen3_moe_architecture = {
-    .name = "qwen3_moe", .class_name = "Qwen3MoeForCausalLM", .gguf = gguf_names, .types = types,
-    .layer_size = sizeof(layer), .fields = fields,
-    .configure = configure, .forward = forward};
+const gm_architecture qwen3_moe_architecture = {.name = "qwen3_moe",
+                                                .class_name = "Qwen3MoeForCausalLM",
+                                                .gguf = gguf_names,
+                                                .types = types,
+                                                .layer_size = sizeof(layer),
+                                                .fields = fields,
+                                                .configure = configure,
+                                                .forward = forward};

@@ -1,6 +1,6 @@
-/* qwen3_next.c - Qwen 3-Next and Qwen 3.5, dense and with experts: three layers of linear attention (a short convolution
- * and a gated delta rule over a state) to one of gated attention; norms of 1 + w; a shared expert beside the chosen.
- * GGUF files of Qwen 3.5 hold the value heads in tiled order. */
+/* qwen3_next.c - Qwen 3-Next and Qwen 3.5, dense and with experts: three layers of linear attention (a short
+ * convolution and a gated delta rule over a state) to one of gated attention; norms of 1 + w; a shared expert beside
+ * the chosen. GGUF files of Qwen 3.5 hold the value heads in tiled order. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -11,19 +11,20 @@
 typedef struct {
     gm_array *mixer_norm, *mlp_norm;
     attention_weights attention;
-    gm_linear gate;                          /* of the attention */
-    gm_linear qkv, z, b, a, out;             /* linear attention */
+    gm_linear gate;              /* of the attention */
+    gm_linear qkv, z, b, a, out; /* linear attention */
     gm_array *conv, *dt_bias, *decay, *norm;
     mlp_weights mlp, shared;
     gm_linear shared_gate;
     expert_weights experts;
 } layer;
 typedef struct {
-    int64_t n_key_heads, n_value_heads, key_dim, value_dim;      /* of linear attention */
-    bool tiled_values;           /* value head h reads key head h % n_key_heads, not h / (ratio) */
+    int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* of linear attention */
+    bool tiled_values; /* value head h reads key head h % n_key_heads, not h / (ratio) */
 } delta_config;
 
 #define AT(member) offsetof(layer, member)
+/* clang-format off */
 #define ATTENTION                                                                                                      \
     NORM_FIELD(layer, mixer_norm, "input_layernorm", "attn_norm.weight", FIELD_ONE_PLUS_WEIGHT),                       \
     {FIELD_LINEAR, AT(attention.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION,              \
@@ -34,10 +35,10 @@ typedef struct {
     {FIELD_LINEAR, AT(attention.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION, 0},     \
     HEAD_NORM_FIELDS(layer, attention, FIELD_ONE_PLUS_WEIGHT)
 #define LINEAR_ATTENTION(qkv_names, z_names, b_names, a_names, b_gguf, a_gguf)                                         \
-    {FIELD_LINEAR, AT(qkv), qkv_names, "attn_qkv|ssm_in", DIM_CHANNELS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},    \
-    {FIELD_LINEAR, AT(z), z_names, "attn_gate|ssm_in", DIM_VALUES, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},           \
-    {FIELD_LINEAR, AT(b), b_names, b_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},                  \
-    {FIELD_LINEAR, AT(a), a_names, a_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},                  \
+    {FIELD_LINEAR, AT(qkv), qkv_names, "attn_qkv|ssm_in", DIM_CHANNELS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},         \
+    {FIELD_LINEAR, AT(z), z_names, "attn_gate|ssm_in", DIM_VALUES, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},              \
+    {FIELD_LINEAR, AT(b), b_names, b_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},                     \
+    {FIELD_LINEAR, AT(a), a_names, a_gguf, DIM_VALUE_HEADS, DIM_HIDDEN, HAS_LINEAR, FIELD_PICKED},                     \
     {FIELD_MATRIX, AT(conv), "linear_attn.conv1d.weight", "ssm_conv1d.weight", DIM_CHANNELS, DIM_KERNEL, HAS_LINEAR,   \
      0},                                                                                                               \
     {FIELD_VECTOR, AT(dt_bias), "linear_attn.dt_bias", "ssm_dt.bias", DIM_VALUE_HEADS, DIM_ONE, HAS_LINEAR, 0},        \
@@ -58,25 +59,28 @@ typedef struct {
      HAS_SHARED_EXPERT, 0},                                                                                            \
     {FIELD_LINEAR, AT(shared_gate), "mlp.shared_expert_gate", "ffn_gate_inp_shexp", DIM_ONE, DIM_HIDDEN,               \
      HAS_SHARED_EXPERT, 0}
+/* clang-format on */
 
-static const gm_weight_field next_fields[] = {
-    ATTENTION,
-    LINEAR_ATTENTION("linear_attn.in_proj_qkvz|linear_attn.in_proj_qkv",
-                     "linear_attn.in_proj_qkvz|linear_attn.in_proj_z",
-                     "linear_attn.in_proj_ba", "linear_attn.in_proj_ba", "ssm_ba", "ssm_ba"),
-    MLPS(0), {0}};
-static const gm_weight_field qwen3_5_fields[] = {
-    ATTENTION,
-    LINEAR_ATTENTION("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
-                     "linear_attn.in_proj_a", "ssm_beta", "ssm_alpha"),
-    MLPS(FIELD_FUSED), {0}};
+static const gm_weight_field next_fields[] = {ATTENTION,
+                                              LINEAR_ATTENTION("linear_attn.in_proj_qkvz|linear_attn.in_proj_qkv",
+                                                               "linear_attn.in_proj_qkvz|linear_attn.in_proj_z",
+                                                               "linear_attn.in_proj_ba", "linear_attn.in_proj_ba",
+                                                               "ssm_ba", "ssm_ba"),
+                                              MLPS(0),
+                                              {0}};
+static const gm_weight_field qwen3_5_fields[] = {ATTENTION,
+                                                 LINEAR_ATTENTION("linear_attn.in_proj_qkv", "linear_attn.in_proj_z",
+                                                                  "linear_attn.in_proj_b", "linear_attn.in_proj_a",
+                                                                  "ssm_beta", "ssm_alpha"),
+                                                 MLPS(FIELD_FUSED),
+                                                 {0}};
 
 /* ---- config ---- */
 static gm_status configure_linear(const config_source *s, gm_config *c, bool tiled) {
     delta_config *own = c->own;
     int64_t kernel = 4, inner = 0;
-    *own = (delta_config){.n_key_heads = 16, .n_value_heads = 32, .key_dim = 128, .value_dim = 128,
-                          .tiled_values = tiled};
+    *own = (delta_config){
+        .n_key_heads = 16, .n_value_heads = 32, .key_dim = 128, .value_dim = 128, .tiled_values = tiled};
     GM_TRY(config_int(s, "linear_conv_kernel_dim", "ssm.conv_kernel", &kernel));
     GM_TRY(config_int(s, "linear_num_key_heads", "ssm.group_count", &own->n_key_heads));
     GM_TRY(config_int(s, "linear_num_value_heads", "ssm.time_step_rank", &own->n_value_heads));
@@ -92,10 +96,11 @@ static gm_status configure_linear(const config_source *s, gm_config *c, bool til
         if (own->n_key_heads < 1 || own->n_value_heads < 1 || own->n_value_heads % own->n_key_heads ||
             own->key_dim < 1 || own->value_dim < 1 || kernel < 2 || kernel > 64 || own->n_value_heads > 4096 ||
             own->key_dim > 4096 || own->value_dim > 4096)
-            return gm_fail(GM_EBADFILE, "%s: a recurrent layer of %lld key heads of %lld and %lld value heads of %lld "
+            return gm_fail(GM_EBADFILE,
+                           "%s: a recurrent layer of %lld key heads of %lld and %lld value heads of %lld "
                            "with a kernel of %lld; expected a multiple of value heads and a kernel of 2 to 64",
-                           config_name(s), (long long)own->n_key_heads, (long long)own->key_dim, (long long)own->n_value_heads,
-                           (long long)own->value_dim, (long long)kernel);
+                           config_name(s), (long long)own->n_key_heads, (long long)own->key_dim,
+                           (long long)own->n_value_heads, (long long)own->value_dim, (long long)kernel);
         l->state_heads = own->n_value_heads;
         l->state_key = own->key_dim;
         l->state_value = own->value_dim;
@@ -142,7 +147,7 @@ static gm_status configure_next(const config_source *s, gm_config *c) {
 static gm_status configure_qwen3_5(const config_source *s, gm_config *c) { return configure(s, c, false, true); }
 
 static gm_status configure_qwen3_5_moe(const config_source *s, gm_config *c) {
-    c->mlp = 1;                  /* no layer has an MLP of its own */
+    c->mlp = 1; /* no layer has an MLP of its own */
     c->n_experts = config_is_gguf(s) ? 0 : 256;
     c->n_experts_used = 8;
     c->expert_mlp = 512;
@@ -196,8 +201,7 @@ static gm_array *gated_attention(gm_scope *s, gm_pass *p, int64_t i, const layer
 }
 
 /* Queries and keys to length 1 (their RMS over Dk and 1/sqrt(Dk)), queries by another 1/sqrt(Dk). */
-static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_array *x,
-                                  gm_array *residual) {
+static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_array *x, gm_array *residual) {
     const gm_config *c = &p->model->config;
     const delta_config *own = c->own;
     const gm_batch *b = p->batch;
@@ -214,8 +218,10 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
     gm_array *q = scaled(s, norm_apply(s, columns(s, mixed, 0, keys), NULL, own->key_dim, eps), unit * unit);
     gm_array *k = scaled(s, norm_apply(s, columns(s, mixed, keys, keys), NULL, own->key_dim, eps), unit);
     gm_array *v = columns(s, mixed, 2 * keys, values);
-    const gm_delta_spec spec = {.slot = slot, .n_key_heads = (int)own->n_key_heads,
-                                .n_value_heads = (int)own->n_value_heads, .tiled = own->tiled_values};
+    const gm_delta_spec spec = {.slot = slot,
+                                .n_key_heads = (int)own->n_key_heads,
+                                .n_value_heads = (int)own->n_value_heads,
+                                .tiled = own->tiled_values};
     gm_array *o = gm_cached_gated_delta(s, &(gm_delta_inputs){q, k, v, decay, beta}, b->state, &spec);
     o = pass_tap(s, p, i, TAP_RECURRENT, o);
     gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, own->value_dim, c->eps))};
@@ -245,8 +251,7 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         gm_array *in = gm_rms_norm(s, x, l->mixer_norm, eps);
         x = has & HAS_LINEAR ? linear_attention(s, &pass, i, l, in, x) : gated_attention(s, &pass, i, l, in, x);
         gm_activation inner = {.x = gm_rms_norm(s, x, l->mlp_norm, eps)};
-        x = has & HAS_EXPERTS ? mixture(s, &pass, i, l, &inner, x)
-                              : mlp_output(s, &pass, i, &l->mlp, &inner, false, x);
+        x = has & HAS_EXPERTS ? mixture(s, &pass, i, l, &inner, x) : mlp_output(s, &pass, i, &l->mlp, &inner, false, x);
         x = pass_tap(s, &pass, i, TAP_RESIDUAL, x);
     }
     return head_apply(s, &pass, x, hidden);
@@ -259,21 +264,40 @@ static double inside(const gm_config *c, double mlp, double mixture) {
 }
 
 static const char *const next_types[] = {"qwen3_next", NULL}, *const next_gguf[] = {"qwen3next", NULL},
-                  *const dense_types[] = {"qwen3_5_text", "qwen3_5", NULL}, *const dense_gguf[] = {"qwen35", NULL},
-                  *const moe_types[] = {"qwen3_5_moe_text", "qwen3_5_moe", NULL},
-                  *const moe_gguf[] = {"qwen35moe", NULL};
-const gm_architecture qwen3_next_architecture = {
-    .name = "qwen3_next", .class_name = "Qwen3NextForCausalLM", .gguf = next_gguf, .types = next_types,
-    .layer_size = sizeof(layer), .config_size = sizeof(delta_config), .pick_rows = pick_rows,
-    .fields = next_fields, .configure = configure_next,
-    .forward = forward, .inside = inside};
-const gm_architecture qwen3_5_architecture = {
-    .name = "qwen3_5", .class_name = "Qwen3_5ForCausalLM", .gguf = dense_gguf, .types = dense_types,
-    .layer_size = sizeof(layer), .config_size = sizeof(delta_config), .pick_rows = pick_rows,
-    .fields = qwen3_5_fields, .configure = configure_qwen3_5,
-    .forward = forward, .inside = inside};
-const gm_architecture qwen3_5_moe_architecture = {
-    .name = "qwen3_5_moe", .class_name = "Qwen3_5MoeForCausalLM", .gguf = moe_gguf, .types = moe_types,
-    .layer_size = sizeof(layer), .config_size = sizeof(delta_config), .pick_rows = pick_rows,
-    .fields = qwen3_5_fields, .configure = configure_qwen3_5_moe,
-    .forward = forward, .inside = inside};
+                         *const dense_types[] = {"qwen3_5_text", "qwen3_5", NULL},
+                         *const dense_gguf[] = {"qwen35", NULL},
+                         *const moe_types[] = {"qwen3_5_moe_text", "qwen3_5_moe", NULL},
+                         *const moe_gguf[] = {"qwen35moe", NULL};
+const gm_architecture qwen3_next_architecture = {.name = "qwen3_next",
+                                                 .class_name = "Qwen3NextForCausalLM",
+                                                 .gguf = next_gguf,
+                                                 .types = next_types,
+                                                 .layer_size = sizeof(layer),
+                                                 .config_size = sizeof(delta_config),
+                                                 .pick_rows = pick_rows,
+                                                 .fields = next_fields,
+                                                 .configure = configure_next,
+                                                 .forward = forward,
+                                                 .inside = inside};
+const gm_architecture qwen3_5_architecture = {.name = "qwen3_5",
+                                              .class_name = "Qwen3_5ForCausalLM",
+                                              .gguf = dense_gguf,
+                                              .types = dense_types,
+                                              .layer_size = sizeof(layer),
+                                              .config_size = sizeof(delta_config),
+                                              .pick_rows = pick_rows,
+                                              .fields = qwen3_5_fields,
+                                              .configure = configure_qwen3_5,
+                                              .forward = forward,
+                                              .inside = inside};
+const gm_architecture qwen3_5_moe_architecture = {.name = "qwen3_5_moe",
+                                                  .class_name = "Qwen3_5MoeForCausalLM",
+                                                  .gguf = moe_gguf,
+                                                  .types = moe_types,
+                                                  .layer_size = sizeof(layer),
+                                                  .config_size = sizeof(delta_config),
+                                                  .pick_rows = pick_rows,
+                                                  .fields = qwen3_5_fields,
+                                                  .configure = configure_qwen3_5_moe,
+                                                  .forward = forward,
+                                                  .inside = inside};

@@ -8,10 +8,26 @@
 #include "ops/ops.h"
 
 typedef enum {
-    WIDTH_NONE, WIDTH_ROWS, WIDTH_HIDDEN, WIDTH_HEADS, WIDTH_KV_HEADS, WIDTH_HEAD, WIDTH_EXPERTS, WIDTH_EXPERTS_USED,
-    WIDTH_VOCAB, WIDTH_VALUE_HEADS, WIDTH_VALUE, WIDTH_STATE_VALUE, WIDTH_STATE_KEY,
+    WIDTH_NONE,
+    WIDTH_ROWS,
+    WIDTH_HIDDEN,
+    WIDTH_HEADS,
+    WIDTH_KV_HEADS,
+    WIDTH_HEAD,
+    WIDTH_EXPERTS,
+    WIDTH_EXPERTS_USED,
+    WIDTH_VOCAB,
+    WIDTH_VALUE_HEADS,
+    WIDTH_VALUE,
+    WIDTH_STATE_VALUE,
+    WIDTH_STATE_KEY,
 } tap_width;
-static const struct { const char *name; uint32_t has; bool edit; tap_width first, second; } points[] = {
+static const struct {
+    const char *name;
+    uint32_t has;
+    bool edit;
+    tap_width first, second;
+} points[] = {
 #define TAP(point, name, has, edit, first, second) {name, has, edit, WIDTH_##first, WIDTH_##second},
 #include "models/taps.def"
 #undef TAP
@@ -30,7 +46,8 @@ static int64_t width_of(const gm_config *c, const gm_layer_config *l, tap_width 
     case WIDTH_EXPERTS_USED: return c->n_experts_used;
     case WIDTH_VOCAB: return c->vocab;
     case WIDTH_VALUE_HEADS: return l->state_heads;
-    case WIDTH_VALUE: case WIDTH_STATE_VALUE: return l->state_value;
+    case WIDTH_VALUE:
+    case WIDTH_STATE_VALUE: return l->state_value;
     case WIDTH_STATE_KEY: return l->state_key;
     }
     return 0;
@@ -47,8 +64,10 @@ bool gm_model_activation(const gm_model *m, int64_t i, int64_t n, gm_activation_
     const gm_layer_config *l = layer < 0 ? NULL : &c->layers[layer];
     if (!l != (points[point].name[0] != '.') || (l && (l->has & points[point].has) != points[point].has))
         return false;
-    *out = (gm_activation_info){.ndim = points[point].second == WIDTH_NONE ? 2 : 3, .dtype = GM_FLOAT32,
-                                .editable = points[point].edit, .source = -1};
+    *out = (gm_activation_info){.ndim = points[point].second == WIDTH_NONE ? 2 : 3,
+                                .dtype = GM_FLOAT32,
+                                .editable = points[point].edit,
+                                .source = -1};
     if (l)
         snprintf(out->name, sizeof out->name, "layers.%lld%s", (long long)layer, points[point].name);
     else
@@ -86,8 +105,10 @@ static gm_status check_edit(const gm_model *m, const gm_edit *e) {
     if (!fits) {
         char text[128];
         array_text(v, text);
-        return gm_fail(GM_ESHAPE, "edit: the value for %s is %s, expected float32(%lld), or a row of that for each "
-                       "position", info.name, text, (long long)width);
+        return gm_fail(GM_ESHAPE,
+                       "edit: the value for %s is %s, expected float32(%lld), or a row of that for each "
+                       "position",
+                       info.name, text, (long long)width);
     }
     return GM_OK;
 }
@@ -97,8 +118,8 @@ gm_status taps_new(const gm_model *m, const int64_t *reads, size_t n_reads, cons
     *out = NULL;
     gm_activation_info info;
     if (n_reads > INT32_MAX / 2 || n_edits > INT32_MAX / 2)
-        return gm_fail(GM_EVALUE, "inspect: got %zu activations and %zu edits, expected at most %d of each",
-                       n_reads, n_edits, INT32_MAX / 2);
+        return gm_fail(GM_EVALUE, "inspect: got %zu activations and %zu edits, expected at most %d of each", n_reads,
+                       n_edits, INT32_MAX / 2);
     for (size_t i = 0; i < n_reads; i++)
         if (!gm_model_activation(m, reads[i], 1, &info))
             return gm_fail(GM_EINDEX, "inspect: the model has no activation %lld, expected 0 to %lld",
@@ -118,7 +139,11 @@ gm_status taps_new(const gm_model *m, const int64_t *reads, size_t n_reads, cons
         memory_free(keys);
         return error_code();
     }
-    *t = (gm_taps){.reads = numbers, .read = read, .n_reads = (int)n_reads, .edits = copies, .n_edits = (int)n_edits,
+    *t = (gm_taps){.reads = numbers,
+                   .read = read,
+                   .n_reads = (int)n_reads,
+                   .edits = copies,
+                   .n_edits = (int)n_edits,
                    .keys = keys};
     for (size_t i = 0; i < n_reads; i++) {
         const gm_tap_point point = tap_point(reads[i]);
@@ -184,7 +209,7 @@ static gm_array *edit(gm_scope *s, const gm_edit *e, gm_array *x, gm_array *posi
     }
     if (e->replaces)
         return gm_where(s, concerned, value, x);
-    gm_array *counts = gm_not_equal(s, value, scalar_array(s, 0, GM_FLOAT32));       /* -0 + 0 is another bit pattern */
+    gm_array *counts = gm_not_equal(s, value, scalar_array(s, 0, GM_FLOAT32)); /* -0 + 0 is another bit pattern */
     return gm_where(s, gm_logical_and(s, concerned, counts), gm_add(s, x, value), x);
 }
 
@@ -219,10 +244,9 @@ gm_array *taps_rotate(gm_scope *s, gm_array *x, gm_array *angles, int64_t head_d
     if (!heads)
         return NULL;
     gm_array *a = part(s, heads, 0, half), *b = part(s, heads, half, 2 * half);
-    gm_array *all[3] = {
-        gm_subtract(s, gm_multiply(s, a, cos_sin[0]), gm_multiply(s, b, cos_sin[1])),
-        gm_add(s, gm_multiply(s, b, cos_sin[0]), gm_multiply(s, a, cos_sin[1])),
-        2 * half < head_dim ? part(s, heads, 2 * half, head_dim) : GM_NONE};
+    gm_array *all[3] = {gm_subtract(s, gm_multiply(s, a, cos_sin[0]), gm_multiply(s, b, cos_sin[1])),
+                        gm_add(s, gm_multiply(s, b, cos_sin[0]), gm_multiply(s, a, cos_sin[1])),
+                        2 * half < head_dim ? part(s, heads, 2 * half, head_dim) : GM_NONE};
     gm_array *joined = gm_concatenate(s, all, 2 * half < head_dim ? 3 : 2, 2);
     return gm_reshape(s, joined, 2, (int64_t[]){n, width});
 }

@@ -15,20 +15,20 @@ typedef enum {
 } gm_tap_point;
 
 typedef struct {
-    const int64_t *reads;        /* activations, as gm_model_activation numbers them */
-    gm_array **read;             /* what each gave: retained, contiguous; NULL for states */
+    const int64_t *reads; /* activations, as gm_model_activation numbers them */
+    gm_array **read;      /* what each gave: retained, contiguous; NULL for states */
     int n_reads;
-    const gm_edit *edits;        /* in the order in which they are applied; evaluated values */
+    const gm_edit *edits; /* in the order in which they are applied; evaluated values */
     int n_edits;
-    gm_array **keys;             /* of each layer, rotated; while the graph of a pass with attention weights is built */
-    bool rotated;                /* rotated queries and keys, or attention weights, are read */
+    gm_array **keys; /* of each layer, rotated; while the graph of a pass with attention weights is built */
+    bool rotated;    /* rotated queries and keys, or attention weights, are read */
 } gm_taps;
 
 /* Checks and copies the requested reads and edits; their values are retained. */
 gm_status taps_new(const gm_model *m, const int64_t *reads, size_t n_reads, const gm_edit *edits, size_t n_edits,
                    gm_taps **out);
-void taps_free(gm_taps *t);                        /* NULL is fine */
-void taps_release(gm_taps *t);                     /* what was read */
+void taps_free(gm_taps *t);    /* NULL is fine */
+void taps_release(gm_taps *t); /* what was read */
 bool taps_has(const gm_taps *t, int64_t layer, gm_tap_point point);
 /* x [n, width] with the edits of that point, and read. layer -1: of the model. positions int32 [n]. */
 gm_array *taps_apply(gm_scope *s, gm_taps *t, int64_t layer, gm_tap_point point, gm_array *x, gm_array *positions);

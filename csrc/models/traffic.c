@@ -35,7 +35,7 @@ void traffic_mark(gm_model *m) {
                 linear->weight->work = (uint8_t)work_of(at.field);
         }
     m->embedding.weight->work = GM_WORK_EMBEDDING;
-    m->head.weight->work = GM_WORK_HEAD;         /* the same array where they are tied */
+    m->head.weight->work = GM_WORK_HEAD; /* the same array where they are tied */
 }
 
 void traffic_type(const gm_named_weight *w, char out[24]) {
@@ -48,8 +48,8 @@ static int64_t bytes_of(const gm_array *a) {
         return 0;
     int64_t matrices = a->dtype == GM_PACKED && a->ndim == 3 ? a->shape[0] : 1;
     return a->dtype == GM_PACKED
-        ? matrices * array_packed_bytes(GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1])
-        : a->size * (int64_t)array_item(a);
+               ? matrices * array_packed_bytes(GM_PACKED, a->format, a->shape[a->ndim - 2], a->shape[a->ndim - 1])
+               : a->size * (int64_t)array_item(a);
 }
 
 /* The share that is read of what has `all` parts of which at most `most` are chosen. */
@@ -78,7 +78,7 @@ static void add_bytes(gm_phase_profile *pass, const char type[24], gm_work work,
     int at = 0;
     while (at < GM_MAX_WEIGHT_TYPES - 1 && pass->weights[at].type[0] && strcmp(pass->weights[at].type, type) != 0)
         at++;
-    if (!pass->weights[at].type[0])              /* the last entry takes what has none of its own */
+    if (!pass->weights[at].type[0]) /* the last entry takes what has none of its own */
         memcpy(pass->weights[at].type, type, sizeof pass->weights[at].type);
     pass->weights[at].bytes += bytes;
     pass->work_bytes[work] += bytes;
@@ -90,7 +90,10 @@ void traffic_of_pass(const gm_model *m, int64_t rows, bool logits, gm_phase_prof
         const bool embeds = w->linear == &m->embedding;
         char type[24];
         traffic_type(w, type);
-        add_bytes(pass, type, embeds ? GM_WORK_EMBEDDING : w->linear ? (gm_work)w->linear->weight->work : GM_WORK_NORM,
+        add_bytes(pass, type,
+                  embeds      ? GM_WORK_EMBEDDING
+                  : w->linear ? (gm_work)w->linear->weight->work
+                              : GM_WORK_NORM,
                   bytes_read(m, w, rows, logits));
         if (embeds && m->config.tied && logits)
             add_bytes(pass, type, GM_WORK_HEAD, bytes_of(w->linear->weight));

@@ -45,17 +45,19 @@ static gm_status check_term(const gm_model *copy, const gm_adapter_term *t, cons
     if (w->ndim != 2)
         return gm_fail(GM_EUNSUPPORTED, "adapter: %s is a stack of experts, which has no low-rank terms", t->layer);
     if (is_embedding(copy, l))
-        return gm_fail(GM_EUNSUPPORTED, "adapter: %s is an embedding or the head, expected a linear layer of the "
-                       "decoder", t->layer);
+        return gm_fail(GM_EUNSUPPORTED,
+                       "adapter: %s is an embedding or the head, expected a linear layer of the "
+                       "decoder",
+                       t->layer);
     if (a->ndim == 2 && b->ndim == 2 && dtype_is_float((gm_dtype)a->dtype) && dtype_is_float((gm_dtype)b->dtype) &&
         a->shape[0] == b->shape[1] && a->shape[1] == w->shape[1] && b->shape[0] == w->shape[0])
         return GM_OK;
     char ta[128], tb[128];
     array_text(a, ta);
     array_text(b, tb);
-    return gm_fail(GM_ESHAPE, "adapter: a is %s and b %s for %s of [%lld, %lld], expected [rank, %lld] and [%lld, rank]",
-                   ta, tb, t->layer, (long long)w->shape[0], (long long)w->shape[1], (long long)w->shape[1],
-                   (long long)w->shape[0]);
+    return gm_fail(
+        GM_ESHAPE, "adapter: a is %s and b %s for %s of [%lld, %lld], expected [rank, %lld] and [%lld, rank]", ta, tb,
+        t->layer, (long long)w->shape[0], (long long)w->shape[1], (long long)w->shape[1], (long long)w->shape[0]);
 }
 
 /* The terms to their layers, those of a layer side by side in `memory`, which is large enough for all. */
@@ -95,15 +97,17 @@ static gm_status check_batch(const gm_model *m, const gm_training_batch *b, int6
         *rows += b->lengths[i];
     }
     if (*rows > INT32_MAX / 2)
-        return gm_fail(GM_EVALUE, "training: %lld tokens in a pass, expected at most %d", (long long)*rows, INT32_MAX / 2);
+        return gm_fail(GM_EVALUE, "training: %lld tokens in a pass, expected at most %d", (long long)*rows,
+                       INT32_MAX / 2);
     for (int64_t i = 0; i < *rows; i++)
         if (b->tokens[i] < 0 || b->tokens[i] >= m->config.vocab)
             return gm_fail(GM_EVALUE, "training: token id %d is outside the vocabulary of %lld", b->tokens[i],
                            (long long)m->config.vocab);
     for (int64_t i = 0; i < m->config.n_layers; i++)
         if (!(m->config.layers[i].has & HAS_ATTENTION) || m->config.layers[i].has & HAS_EXPERTS)
-            return gm_fail(GM_EUNSUPPORTED, "training: layer %lld of this model is %s, through which no gradient goes yet",
-                           (long long)i, m->config.layers[i].has & HAS_EXPERTS ? "a mixture of experts" : "recurrent");
+            return gm_fail(GM_EUNSUPPORTED,
+                           "training: layer %lld of this model is %s, through which no gradient goes yet", (long long)i,
+                           m->config.layers[i].has & HAS_EXPERTS ? "a mixture of experts" : "recurrent");
     return GM_OK;
 }
 
@@ -124,10 +128,12 @@ static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_ba
     gm_array **kept = memory_zeroed((size_t)layers * 2 * sizeof *kept), *x = NULL;
     if (positions && kept) {
         number_rows(b, positions, positions + rows);
-        gm_training_rows training = {.starts = integers(s, positions + rows, b->n_sequences + 1), .keys = kept,
-                                     .values = kept + layers, .checkpoints = b->checkpoints};
-        const gm_batch batch = {.training = &training, .tokens = integers(s, b->tokens, rows),
-                                .positions = integers(s, positions, rows)};
+        gm_training_rows training = {.starts = integers(s, positions + rows, b->n_sequences + 1),
+                                     .keys = kept,
+                                     .values = kept + layers,
+                                     .checkpoints = b->checkpoints};
+        const gm_batch batch = {
+            .training = &training, .tokens = integers(s, b->tokens, rows), .positions = integers(s, positions, rows)};
         if (training.starts && batch.tokens && batch.positions)
             x = copy->arch->forward(s, copy, &batch, true);
         if (x)
@@ -160,7 +166,7 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
 }
 
 /* ---- the loss ---- */
-#define LOGIT_BYTES ((int64_t)32 << 20)  /* of a slice, as far as its rows are enough; their gradient is as large */
+#define LOGIT_BYTES ((int64_t)32 << 20) /* of a slice, as far as its rows are enough; their gradient is as large */
 #define LEAST_ROWS 64
 #define MOST_ROWS 256
 
@@ -199,16 +205,19 @@ gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const int32_t *ta
         char text[128];
         array_text(x, text);
         return gm_fail(GM_ESHAPE, "loss: rows are %s for %lld targets, expected float32(%lld,%lld)", text, (long long)n,
-                       (long long)n, (long long)m->config.hidden), NULL;
+                       (long long)n, (long long)m->config.hidden),
+               NULL;
     }
     for (int64_t i = 0; i < n; i++)
         if (targets[i] < 0 || targets[i] >= m->config.vocab)
             return gm_fail(GM_EVALUE, "loss: target %d is outside the vocabulary of %lld", targets[i],
-                           (long long)m->config.vocab), NULL;
+                           (long long)m->config.vocab),
+                   NULL;
     int64_t share = LOGIT_BYTES / 4 / m->config.vocab;
     share = share < LEAST_ROWS ? LEAST_ROWS : share > MOST_ROWS ? MOST_ROWS : share;
     const int64_t slices = (n + share - 1) / share;
-    gm_array *ids = integers(s, targets, n), **losses = memory_array((size_t)slices * 2 + 1, sizeof *losses), *all = NULL;
+    gm_array *ids = integers(s, targets, n), **losses = memory_array((size_t)slices * 2 + 1, sizeof *losses),
+             *all = NULL;
     for (int64_t i = 0; ids && losses && i < slices; i++) {
         const int64_t end = (i + 1) * share < n ? (i + 1) * share : n;
         losses[i] = slice_loss(s, m, x, ids, i * share, end, gradient ? &losses[slices + i] : NULL);

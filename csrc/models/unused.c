@@ -1,12 +1,16 @@
 /* unused.c - tensors that no field took. Those of towers and of multi-token-prediction layers are not missed; one that
- * belongs to the decoder's layers, or to something that the config disables, would have changed the result: an error. */
+ * belongs to the decoder's layers, or to something that the config disables, would have changed the result: an error.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "models/load.h"
 
 /* The key whose value says that a layer lacks what a field requires. */
-static const struct { uint32_t has; const char *key, *gguf; } switches[] = {
+static const struct {
+    uint32_t has;
+    const char *key, *gguf;
+} switches[] = {
     {HAS_PER_LAYER_INPUT, "hidden_size_per_layer_input", "embedding_length_per_layer_input"},
     {HAS_SHARED_EXPERT, "shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
     {HAS_EXPERTS, "num_experts, enable_moe_block, decoder_sparse_step or mlp_only_layers", "expert_count"},
@@ -18,8 +22,13 @@ static const struct { uint32_t has; const char *key, *gguf; } switches[] = {
 
 /* Frequencies, which follow from the config, and scales for caches of 8-bit floats, which this engine has not. */
 static bool is_dispensable(const char *part) {
-    static const char *const endings[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
-                                          "rope_freqs.weight", "attn_rot_embd.weight", "k_scale", "v_scale"};
+    static const char *const endings[] = {"rotary_emb.inv_freq",
+                                          "rotary_emb.cos_cached",
+                                          "rotary_emb.sin_cached",
+                                          "rope_freqs.weight",
+                                          "attn_rot_embd.weight",
+                                          "k_scale",
+                                          "v_scale"};
     const size_t length = strlen(part);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         const size_t n = strlen(endings[i]);
@@ -60,8 +69,8 @@ static int64_t layer_of(const gm_loader *l, const char *name, const char **part)
 }
 
 static gm_status refuse(const gm_loader *l, const char *name, const char *key) {
-    return gm_fail(GM_EBADFILE, "%s: got tensor %s, which %s of %s says that the model does not have", l->path, name, key,
-                   checkpoint_gguf(l->checkpoint) ? "the metadata" : "config.json");
+    return gm_fail(GM_EBADFILE, "%s: got tensor %s, which %s of %s says that the model does not have", l->path, name,
+                   key, checkpoint_gguf(l->checkpoint) ? "the metadata" : "config.json");
 }
 
 static gm_status check(const gm_loader *l, const char *name) {
@@ -73,7 +82,8 @@ static gm_status check(const gm_loader *l, const char *name) {
     if (strcmp(name, "lm_head.bias") == 0 || strcmp(name, "output.bias") == 0)
         return gm_fail(GM_EUNSUPPORTED, "%s: tensor %s beside a head that is the embedding is not supported", l->path,
                        name);
-    if (!part || (layer >= 0 && is_dispensable(part)) || (layer >= c->n_layers && layer < c->n_layers + c->n_mtp_layers))
+    if (!part || (layer >= 0 && is_dispensable(part)) ||
+        (layer >= c->n_layers && layer < c->n_layers + c->n_mtp_layers))
         return GM_OK;
     if (layer >= c->n_layers)
         return refuse(l, name, is_gguf ? "block_count" : "num_hidden_layers");
@@ -82,7 +92,7 @@ static gm_status check(const gm_loader *l, const char *name) {
         if (!is_of(part, f, is_gguf))
             continue;
         if ((f->when & (HAS_KV | HAS_V)) && (has & HAS_ATTENTION) && !(has & HAS_KV))
-            return GM_OK;                /* files hold keys of layers that read another's, too */
+            return GM_OK; /* files hold keys of layers that read another's, too */
         if (f->kind == FIELD_EXPERTS && (has & HAS_EXPERTS))
             return refuse(l, name, is_gguf ? "expert_count" : "num_experts");
         for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)

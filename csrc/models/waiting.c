@@ -1,16 +1,16 @@
-/* waiting.c - matrices that wait to be packed. Loading leaves them in the mapped files, where the first pass reads them;
- * before the second pass they are packed for good, and the files are closed.
- * That takes the time and the memory that loading would have taken, but not before the first token. Until then the memory
- * counts as promised. Matrices that cannot be read as they are stored are packed at once: MLX's arrays, those in another dtype,
- * stacks of experts. */
+/* waiting.c - matrices that wait to be packed. Loading leaves them in the mapped files, where the first pass reads
+ * them; before the second pass they are packed for good, and the files are closed. That takes the time and the memory
+ * that loading would have taken, but not before the first token. Until then the memory counts as promised. Matrices
+ * that cannot be read as they are stored are packed at once: MLX's arrays, those in another dtype, stacks of experts.
+ */
 #include <stdatomic.h>
 #include "base/memory.h"
 #include "models/load.h"
 
 struct gm_waiting {
-    gm_loader *loader;           /* with the jobs, the queue and the files alone; NULL: all is packed */
-    gm_buffer *keeper;           /* closes it, after the last array that has its rows there */
-    bool begun;                  /* a pass has read the model */
+    gm_loader *loader; /* with the jobs, the queue and the files alone; NULL: all is packed */
+    gm_buffer *keeper; /* closes it, after the last array that has its rows there */
+    bool begun;        /* a pass has read the model */
 };
 
 static _Atomic size_t promised;
@@ -110,10 +110,9 @@ static gm_status start_packing(gm_loader *l, job *j, int threads) {
     if (!memory)
         return error_code();
     l->offset = offset;
-    buffer_release(memory);      /* l->shared has it too */
-    gm_status status = DISPATCH(l->queue, pack, j->rows, .out = (char *)l->shared->data + offset,
-                                .in = j->in_rows.data, .row_map = j->in_rows.map, .format = a->format,
-                                .rows = j->rows, .k = j->columns);
+    buffer_release(memory); /* l->shared has it too */
+    gm_status status = DISPATCH(l->queue, pack, j->rows, .out = (char *)l->shared->data + offset, .in = j->in_rows.data,
+                                .row_map = j->in_rows.map, .format = a->format, .rows = j->rows, .k = j->columns);
     queue_end_node(l->queue);
     if (status != GM_OK) {
         queue_reset(l->queue);

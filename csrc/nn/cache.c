@@ -8,29 +8,29 @@
 #include "base/grow.h"
 #include "base/memory.h"
 
-#define CHECKPOINT_EVERY 256         /* positions, at least, between two of them */
+#define CHECKPOINT_EVERY 256 /* positions, at least, between two of them */
 
 /* The memory of a slot: a buffer for each block of keys and values (part of one that similar slots share), or a single
  * buffer for both arrays of a state. */
 typedef struct {
-    gm_buffer **buffers;             /* NULL: freed, or not allocated yet */
-    void **first, **second;          /* keys and values of each block; the arrays of a state */
-    size_t capacity;                 /* of these three, which grow alike */
-    int64_t begin, end;              /* allocated blocks */
+    gm_buffer **buffers;    /* NULL: freed, or not allocated yet */
+    void **first, **second; /* keys and values of each block; the arrays of a state */
+    size_t capacity;        /* of these three, which grow alike */
+    int64_t begin, end;     /* allocated blocks */
 } slot_memory;
 
 typedef struct {
-    int64_t position;                /* states before this position */
-    gm_buffer **states;              /* of each slot; NULL for keys and values */
+    int64_t position;   /* states before this position */
+    gm_buffer **states; /* of each slot; NULL for keys and values */
 } checkpoint;
 
 struct gm_cache {
     const cache_layout *layout;
     slot_memory *slots;
-    int64_t length;                  /* after the last pass */
-    bool many_rows;                  /* that pass had several */
+    int64_t length; /* after the last pass */
+    bool many_rows; /* that pass had several */
     bool has_states;
-    checkpoint checkpoints[CACHE_CHECKPOINTS];   /* by position */
+    checkpoint checkpoints[CACHE_CHECKPOINTS]; /* by position */
     int n_checkpoints;
 };
 
@@ -90,8 +90,8 @@ static bool is_own(const gm_buffer *b) { return b && atomic_load(&b->refs) == 1;
 
 /* Makes buffer i the slot's own before it is written: part of `whole`, or a new buffer where that is NULL. keep: with
  * the contents of the old one. */
-static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m, int64_t i, bool keep,
-                     gm_buffer *whole, int64_t offset) {
+static gm_status own(const cache_layout *l, const cache_slot *s, slot_memory *m, int64_t i, bool keep, gm_buffer *whole,
+                     int64_t offset) {
     gm_buffer *old = m->buffers[i];
     if (is_own(old))
         return GM_OK;
@@ -352,17 +352,27 @@ void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]) {
 }
 
 /* ---- as bytes ---- */
-#define MAGIC 0x3230304548434143     /* CACHE002 */
+#define MAGIC 0x3230304548434143 /* CACHE002 */
 typedef struct { uint64_t magic, block, kv_type, n_slots, length, many_rows, n_checkpoints; } head;
 typedef struct { int64_t kind, n_kv_heads, head_dim, window, conv_floats, state_floats, begin; } saved_slot;
 
 static saved_slot describe(const cache_slot *s, int64_t begin) {
     const bool kv = s->kind == CACHE_KV;
-    return (saved_slot){s->kind, kv ? s->n_kv_heads : 0, kv ? s->head_dim : 0, kv ? s->window : 0,
-                        kv ? 0 : s->conv_floats, kv ? 0 : s->state_floats, begin};
+    return (saved_slot){s->kind,
+                        kv ? s->n_kv_heads : 0,
+                        kv ? s->head_dim : 0,
+                        kv ? s->window : 0,
+                        kv ? 0 : s->conv_floats,
+                        kv ? 0 : s->state_floats,
+                        begin};
 }
 static head head_of(const cache_layout *l, int64_t length, bool many_rows, int n_checkpoints) {
-    return (head){MAGIC, GM_KV_BLOCK, (uint64_t)l->kv_type, (uint64_t)l->n_slots, (uint64_t)length, many_rows,
+    return (head){MAGIC,
+                  GM_KV_BLOCK,
+                  (uint64_t)l->kv_type,
+                  (uint64_t)l->n_slots,
+                  (uint64_t)length,
+                  many_rows,
                   (uint64_t)n_checkpoints};
 }
 
@@ -468,7 +478,7 @@ static gm_status restore_checkpoint(gm_cache *c, const uint8_t **in) {
     checkpoint *to = &c->checkpoints[c->n_checkpoints];
     if (!(to->states = memory_zeroed((size_t)l->n_slots * sizeof *to->states)))
         return GM_ENOMEM;
-    c->n_checkpoints++;                  /* from here on cache_free frees it */
+    c->n_checkpoints++; /* from here on cache_free frees it */
     memcpy(&to->position, *in, 8);
     *in += 8;
     for (int i = 0; i < l->n_slots; i++) {
@@ -522,8 +532,10 @@ static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *b
     const int n_checkpoints = want.n_checkpoints <= CACHE_CHECKPOINTS && c->has_states ? (int)want.n_checkpoints : 0;
     want = head_of(l, length, c->has_states && want.many_rows == 1, n_checkpoints);
     if (memcmp(bytes, &want, sizeof want) != 0)
-        return gm_fail(GM_EBADFILE, "KV cache: saved by another version, or of another shape, type or length than %s "
-                       "of %d slots and %lld positions", cache_type_name(l->kv_type), l->n_slots, (long long)length);
+        return gm_fail(GM_EBADFILE,
+                       "KV cache: saved by another version, or of another shape, type or length than %s "
+                       "of %d slots and %lld positions",
+                       cache_type_name(l->kv_type), l->n_slots, (long long)length);
     if (length > (l->rotate ? INT32_MAX : l->context))
         return gm_fail(GM_EBADFILE, "KV cache: saved with %lld positions, the context holds %lld", (long long)length,
                        (long long)l->context);
@@ -558,8 +570,10 @@ static gm_status check_saved(const gm_cache *c, int64_t length, const uint8_t *b
     for (int64_t i = 0, before = 0, position; i < n_checkpoints; i++, before = position) {
         memcpy(&position, at + i * saved_checkpoint_bytes(l), 8);
         if (position <= before || position > length)
-            return gm_fail(GM_EBADFILE, "KV cache: a checkpoint at position %lld, expected one after %lld and up to "
-                           "%lld", (long long)position, (long long)before, (long long)length);
+            return gm_fail(GM_EBADFILE,
+                           "KV cache: a checkpoint at position %lld, expected one after %lld and up to "
+                           "%lld",
+                           (long long)position, (long long)before, (long long)length);
     }
     return GM_OK;
 }

@@ -1,16 +1,16 @@
 /* cache.h - what a model keeps of one sequence: keys and values of its positions, states of recurrent layers.
  *  (1) The layout has one slot for each layer that keeps something; layers that share keys and values share a slot. The
  *      model owns the layout, which outlives the caches.
- *  (2) Keys and values are stored in blocks of GM_KV_BLOCK positions, which tables of pointers list (kernels/quants.h); block b of
- *      a sequence holds positions from b * GM_KV_BLOCK on. Blocks and states are reference-counted: a fork shares
+ *  (2) Keys and values are stored in blocks of GM_KV_BLOCK positions, which tables of pointers list (kernels/quants.h);
+ * block b of a sequence holds positions from b * GM_KV_BLOCK on. Blocks and states are reference-counted: a fork shares
  *      them, and a shared one is copied before it is written (copy-on-write).
  *  (3) Blocks that have slid out of the slot's window are freed. */
 #ifndef GOMLX_NN_CACHE_H
 #define GOMLX_NN_CACHE_H
 #include "core/array.h"
 
-#define CACHE_CHECKPOINTS 4          /* states kept to fall back to, besides the zeros at the start */
-#define CACHE_WINDOW_MARGIN GM_KV_BLOCK   /* keys kept before a window, so that a few positions can be trimmed */
+#define CACHE_CHECKPOINTS 4             /* states kept to fall back to, besides the zeros at the start */
+#define CACHE_WINDOW_MARGIN GM_KV_BLOCK /* keys kept before a window, so that a few positions can be trimmed */
 
 /* CACHE_KV: keys and values [n_kv_heads, head_dim] of every position, or of those that `window` rows see (0: all).
  * CACHE_STATE: two arrays of floats, zeros before the first position. */
@@ -24,11 +24,11 @@ typedef struct {
 typedef struct {
     const cache_slot *slots;
     int n_slots;
-    int kv_type;                 /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16, or GM_KV_Q8_0: then head_dim % 32 is 0 */
-    int64_t context;             /* positions that a sequence may have */
-    bool rotate;                 /* or any number of them: every window is at most the context then */
+    int kv_type;     /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16, or GM_KV_Q8_0: then head_dim % 32 is 0 */
+    int64_t context; /* positions that a sequence may have */
+    bool rotate;     /* or any number of them: every window is at most the context then */
 } cache_layout;
-const char *cache_type_name(int kv_type);          /* "float16", "q8_0" */
+const char *cache_type_name(int kv_type); /* "float16", "q8_0" */
 /* Bytes of `values` keys, or values, of one position; of q8_0 a multiple of 32. */
 int64_t cache_entry_bytes(int kv_type, int64_t values);
 /* Bytes of one position in all slots of keys and values. */
@@ -36,7 +36,7 @@ int64_t cache_position_bytes(const cache_layout *layout);
 
 typedef struct gm_cache gm_cache;
 gm_status cache_new(const cache_layout *layout, gm_cache **out);
-void cache_free(gm_cache *c);    /* NULL is fine */
+void cache_free(gm_cache *c); /* NULL is fine */
 /* A copy of the sequence, which shares all memory until either is extended (copy-on-write). */
 gm_status cache_fork(const gm_cache *c, gm_cache **out);
 /* Reserves memory for positions [from, to), which are about to be computed. from is the sequence's length, or less
@@ -51,7 +51,7 @@ bool cache_has_states(const gm_cache *c);
 size_t cache_save_bytes(const gm_cache *c);
 void cache_save(const gm_cache *c, uint8_t *out);
 gm_status cache_restore(gm_cache *c, int64_t length, const uint8_t *bytes, size_t size);
-int64_t cache_bytes(const gm_cache *c);            /* memory that it holds, shared memory included */
+int64_t cache_bytes(const gm_cache *c); /* memory that it holds, shared memory included */
 /* Where a slot is, for a forward pass: blocks of keys and of values, or the two arrays of a state. Valid until the next
  * call that changes the cache. */
 void cache_addresses(const gm_cache *c, int slot, gm_cache_address arrays[2]);

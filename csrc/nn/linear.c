@@ -36,11 +36,14 @@ gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up
         gm_array *y = linear_apply(s, gate, x, GM_NONE), *z = linear_apply(s, up, x, GM_NONE);
         return (gm_activation){.x = (gelu ? gm_geglu : gm_swiglu)(s, y, z)};
     }
-    const gm_dtype type = next->n_terms ? GM_FLOAT32 : next->int8 && !dense ? GM_PACKED
-                          : next->bf16 ? GM_BFLOAT16 : GM_FLOAT32;
+    const gm_dtype type = next->n_terms          ? GM_FLOAT32
+                          : next->int8 && !dense ? GM_PACKED
+                          : next->bf16           ? GM_BFLOAT16
+                                                 : GM_FLOAT32;
     gm_array *y = gm_packed_glu(s, rows_for(s, gate, x), gate->weight, up->weight, gelu, type);
-    return type == GM_PACKED ? (gm_activation){.int8 = y} : type == GM_BFLOAT16 ? (gm_activation){.bf16 = y}
-                                                                              : (gm_activation){.x = y};
+    return type == GM_PACKED     ? (gm_activation){.int8 = y}
+           : type == GM_BFLOAT16 ? (gm_activation){.bf16 = y}
+                                 : (gm_activation){.x = y};
 }
 
 gm_array *linear_embed(gm_scope *s, const gm_linear *l, gm_array *tokens, float scale) {

@@ -4,13 +4,16 @@
 #include "core/array.h"
 
 /* scale * (x @ a.T) @ b.T, added to what the matrix gives: a [rank, k], b [rows, rank], of one floating-point dtype. */
-typedef struct { gm_array *a, *b; float scale; } gm_low_rank;
+typedef struct {
+    gm_array *a, *b;
+    float scale;
+} gm_low_rank;
 
 typedef struct {
-    gm_array *weight;            /* packed [rows, k]; experts: [E, rows, k] */
-    gm_array *bias;              /* float32 [rows], or NULL */
-    bool int8, bf16;             /* multiplies int8 activations, float32 ones rounded to bfloat16 */
-    const gm_low_rank *terms;    /* n_terms of an adapter: another's memory */
+    gm_array *weight;         /* packed [rows, k]; experts: [E, rows, k] */
+    gm_array *bias;           /* float32 [rows], or NULL */
+    bool int8, bf16;          /* multiplies int8 activations, float32 ones rounded to bfloat16 */
+    const gm_low_rank *terms; /* n_terms of an adapter: another's memory */
     int n_terms;
 } gm_linear;
 

@@ -1,6 +1,6 @@
 /* moe.c - see moe.h. */
 #include "nn/moe.h"
-#include "ops/moe.h"
+#include "ops/layers/moe.h"
 
 static gm_array *or_none(gm_array *a) { return a ? a : GM_NONE; }
 

@@ -38,11 +38,8 @@ void rope_frequencies(const rope_config *c, float *inv_freq, float *factor) {
         double inv = pow(c->theta, -2.0 * i / c->dims);
         switch (c->kind) {
         case ROPE_DEFAULT:
-        case ROPE_DYNAMIC:      /* differs only beyond the original context */
-            break;
-        case ROPE_LINEAR:
-            inv /= c->factor;
-            break;
+        case ROPE_DYNAMIC: /* differs only beyond the original context */ break;
+        case ROPE_LINEAR: inv /= c->factor; break;
         case ROPE_LLAMA3: {
             double wavelength = 2 * pi / inv;
             if (wavelength > c->original_context / c->low_freq_factor) {
@@ -54,9 +51,7 @@ void rope_frequencies(const rope_config *c, float *inv_freq, float *factor) {
             }
             break;
         }
-        case ROPE_PROPORTIONAL:
-            inv = i < (int)(c->partial * half) ? inv / c->factor : 0;
-            break;
+        case ROPE_PROPORTIONAL: inv = i < (int)(c->partial * half) ? inv / c->factor : 0; break;
         case ROPE_YARN: {
             double keep = 1 - fmin(fmax((i - low) / (high - low), 0), 1);
             inv = (1 - keep) * inv / c->factor + keep * inv;

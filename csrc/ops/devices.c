@@ -3,7 +3,7 @@
 
 static gm_array *no_device(gm_scope *s, const char *op, const char *device) {
     (void)s;
-    return gm_fail(GM_ESTATE, "[%s] No %s back-end.", op, device), NULL;      /* in MLX's words */
+    return gm_fail(GM_ESTATE, "[%s] No %s back-end.", op, device), NULL; /* in MLX's words */
 }
 
 gm_array *gm_metal_kernel(gm_scope *s) { return no_device(s, "metal_kernel", "Metal"); }

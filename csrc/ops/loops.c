@@ -6,7 +6,8 @@
 
 gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands, const int64_t *const *strides,
                     loop *out) {
-    int64_t *memory = queue_arena(q, (size_t)ndim * (size_t)(1 + n_operands) * sizeof *memory + 1), *steps[MAX_OPERANDS];
+    int64_t *memory = queue_arena(q, (size_t)ndim * (size_t)(1 + n_operands) * sizeof *memory + 1),
+            *steps[MAX_OPERANDS];
     if (!memory)
         return error_code();
     for (int k = 0; k < n_operands; k++)
@@ -76,8 +77,13 @@ gm_status launch_copies(gm_queue *q, const copy_part *parts, int count) {
         for (int i = 0; i < p->ndim; i++)
             size *= p->shape[i];
         GM_TRY(loop_make(q, p->ndim, p->shape, 2, (const int64_t *const[]){p->out_strides, p->in_strides}, &l));
-        copies[k] = (gm_copy_args){.out = p->out, .in = p->in, .out_type = (int)p->out_type, .in_type = (int)p->in_type,
-                                   .ndim = l.ndim, .shape = l.shape, .out_strides = l.strides[0],
+        copies[k] = (gm_copy_args){.out = p->out,
+                                   .in = p->in,
+                                   .out_type = (int)p->out_type,
+                                   .in_type = (int)p->in_type,
+                                   .ndim = l.ndim,
+                                   .shape = l.shape,
+                                   .out_strides = l.strides[0],
                                    .in_strides = l.strides[1]};
         starts[k + 1] = starts[k] + size;
         if (count == 1)
@@ -87,9 +93,16 @@ gm_status launch_copies(gm_queue *q, const copy_part *parts, int count) {
 }
 
 gm_status launch_copy(gm_queue *q, copy_to out, copy_from in, int ndim, const int64_t *shape) {
-    return launch_copies(q, &(copy_part){.out = out.data, .in = in.data, .out_type = out.type, .in_type = in.type,
-                                         .ndim = ndim, .shape = shape, .out_strides = out.strides,
-                                         .in_strides = in.strides}, 1);
+    return launch_copies(q,
+                         &(copy_part){.out = out.data,
+                                      .in = in.data,
+                                      .out_type = out.type,
+                                      .in_type = in.type,
+                                      .ndim = ndim,
+                                      .shape = shape,
+                                      .out_strides = out.strides,
+                                      .in_strides = in.strides},
+                         1);
 }
 
 gm_status float_operand(gm_queue *q, const gm_array *a, const float **out) {

@@ -11,7 +11,7 @@
 #undef RECORD
 extern const gm_op *const op_records[];
 extern const int op_record_count;
-const gm_op *op_record(const char *name);     /* NULL when there is none */
+const gm_op *op_record(const char *name); /* NULL when there is none */
 
 #define MAX_OPERANDS 4
 
@@ -28,7 +28,7 @@ gm_status loop_make(gm_queue *q, int ndim, const int64_t *shape, int n_operands,
 typedef struct { int64_t start, stop, step; } slice_range;
 /* The shape of x[range], of one range for each axis; GM_EVALUE when it reaches outside. */
 gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out);
-bool slice_is_sane(const slice_range *range, const gm_array *x);      /* of a file: within x, or nothing of it */
+bool slice_is_sane(const slice_range *range, const gm_array *x); /* of a file: within x, or nothing of it */
 
 /* Strides of `a` seen by broadcasting as ndim dimensions; strides has room for them. */
 void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
@@ -40,9 +40,9 @@ void spec_like(gm_spec *out, const gm_array *a, gm_dtype type);
 /* 0 <= axis < ndim, negative ones counted from the end; else GM_EAXIS. */
 gm_status check_axis(const char *op, int axis, int ndim, int *out);
 
-bool dtype_is_float(gm_dtype t);      /* float16, bfloat16, float32, float64 */
-bool dtype_is_inexact(gm_dtype t);    /* those and complex64 */
-bool dtype_is_integer(gm_dtype t);    /* not bool */
+bool dtype_is_float(gm_dtype t);   /* float16, bfloat16, float32, float64 */
+bool dtype_is_inexact(gm_dtype t); /* those and complex64 */
+bool dtype_is_integer(gm_dtype t); /* not bool */
 /* The dtype that a floating-point function computes in: its own, or float32 for integers and bool. */
 gm_dtype dtype_inexact(gm_dtype t);
 
@@ -57,8 +57,16 @@ typedef struct {
 /* Copies to places that do not overlap, as one launch. */
 gm_status launch_copies(gm_queue *q, const copy_part *parts, int count);
 /* One copy from element to element of a shape. */
-typedef struct { void *data; gm_dtype type; const int64_t *strides; } copy_to;
-typedef struct { const void *data; gm_dtype type; const int64_t *strides; } copy_from;
+typedef struct {
+    void *data;
+    gm_dtype type;
+    const int64_t *strides;
+} copy_to;
+typedef struct {
+    const void *data;
+    gm_dtype type;
+    const int64_t *strides;
+} copy_from;
 static inline copy_to to_array(const gm_array *a) { return (copy_to){array_ptr(a), (gm_dtype)a->dtype, a->strides}; }
 static inline copy_from from_array(const gm_array *a) {
     return (copy_from){array_ptr(a), (gm_dtype)a->dtype, a->strides};
@@ -82,8 +90,8 @@ gm_array *elementwise_node(gm_scope *s, const gm_fused_step *step, gm_array *con
 /* A chain of steps over inputs that broadcast against each other. */
 gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs);
 
-/* What the steps of such a node were, each behind what it reads, with broadcast_to for inputs that are smaller. Room for
- * GM_GRAPH_TITLES. */
+/* What the steps of such a node were, each behind what it reads, with broadcast_to for inputs that are smaller. Room
+ * for GM_GRAPH_TITLES. */
 int fused_titles(const gm_array *node, const char **titles);
 
 /* x broadcast to the shape of another array, whatever shape that has when a shapeless function runs again. */
@@ -96,8 +104,8 @@ gm_array *element_count(gm_scope *s, gm_array *x, int n, const int *axes, gm_dty
 /* Whether a reshape node has a dimension of -1, which follows its input's size. */
 bool reshape_is_free(const gm_array *node);
 
-gm_array *round_even(gm_scope *s, gm_array *x);      /* to the nearest integer, halves to even; keeps the dtype */
-bool recompute_ends(const gm_array *node);           /* a node of recompute_op */
+gm_array *round_even(gm_scope *s, gm_array *x); /* to the nearest integer, halves to even; keeps the dtype */
+bool recompute_ends(const gm_array *node);      /* a node of recompute_op */
 /* 0-d array of a value */
 gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);
 
@@ -105,7 +113,7 @@ gm_array *scalar_array(gm_scope *s, double value, gm_dtype type);
 static inline bool within(int64_t value, int64_t count) { return value >= 0 && value < count; }
 /* The end of a .rebuild: its one output. */
 gm_status rebuilt(gm_array *made, gm_array **outs);
-gm_status rebuild_refuse(const char *op);              /* parameters that no function of the op makes */
+gm_status rebuild_refuse(const char *op); /* parameters that no function of the op makes */
 
 /* ---- rules that .vjp and .vmap of many ops share (rules.c) ---- */
 /* A cotangent of a broadcast result brought back to the shape of the operand: summed over the axes that were

@@ -5,18 +5,19 @@
 #include "ops/ops.h"
 
 typedef struct {
-    int32_t kind;                          /* gm_random_kind */
+    int32_t kind; /* gm_random_kind */
     int32_t type;
     float factor, shift;
     int64_t ndim;
-    int64_t shape[GM_MAX_NDIM];            /* of what one key gives */
+    int64_t shape[GM_MAX_NDIM]; /* of what one key gives */
 } random_param;
-static const gm_field random_fields[] = {
-    {FIELD_INT, offsetof(random_param, kind), "kind", 1}, {FIELD_INT, offsetof(random_param, type), "dtype", 1},
-    {FIELD_FLOAT, offsetof(random_param, factor), "factor", 1},
-    {FIELD_FLOAT, offsetof(random_param, shift), "shift", 1},
-    {FIELD_INT64, offsetof(random_param, ndim), "ndim", 1},
-    {FIELD_INT64, offsetof(random_param, shape), "shape", GM_MAX_NDIM}, {0}};
+static const gm_field random_fields[] = {{FIELD_INT, offsetof(random_param, kind), "kind", 1},
+                                         {FIELD_INT, offsetof(random_param, type), "dtype", 1},
+                                         {FIELD_FLOAT, offsetof(random_param, factor), "factor", 1},
+                                         {FIELD_FLOAT, offsetof(random_param, shift), "shift", 1},
+                                         {FIELD_INT64, offsetof(random_param, ndim), "ndim", 1},
+                                         {FIELD_INT64, offsetof(random_param, shape), "shape", GM_MAX_NDIM},
+                                         {0}};
 
 /* keys [..., 2] give [..., shape]. */
 static gm_status random_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
@@ -72,21 +73,32 @@ static gm_status random_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
     bool fits = key->dtype == GM_UINT32 && key->ndim >= 1 && key->shape[key->ndim - 1] == 2 &&
                 within(p->kind, GM_RANDOM_COUNT) && within(p->ndim, GM_MAX_NDIM + 1);
     bool type = p->kind == GM_RANDOM_BITS ? p->type == GM_UINT32
-                : p->type == GM_FLOAT16 || p->type == GM_BFLOAT16 || p->type == GM_FLOAT32;
+                                          : p->type == GM_FLOAT16 || p->type == GM_BFLOAT16 || p->type == GM_FLOAT32;
     return fits && type ? rebuilt(array_node(s, &random_op, in, 1, p), outs) : rebuild_refuse("random");
 }
 
-const gm_op random_op = {.name = "random", .n_in = 1, .n_out = 1, .nondiff = 1, .fixed = FIXED_ALL,
-                         .param_size = sizeof(random_param), .fields = random_fields, .infer = random_infer,
-                         .eval = random_eval, .vmap = random_vmap,
+const gm_op random_op = {.name = "random",
+                         .n_in = 1,
+                         .n_out = 1,
+                         .nondiff = 1,
+                         .fixed = FIXED_ALL,
+                         .param_size = sizeof(random_param),
+                         .fields = random_fields,
+                         .infer = random_infer,
+                         .eval = random_eval,
+                         .vmap = random_vmap,
                          .rebuild = random_rebuild};
 
 /* Values times factor, plus shift. */
-typedef struct { gm_random_kind kind; gm_dtype type; float factor, shift; } drawing;
+typedef struct {
+    gm_random_kind kind;
+    gm_dtype type;
+    float factor, shift;
+} drawing;
 
 static gm_array *draw(gm_scope *s, drawing d, int ndim, const int64_t *shape, gm_array *key) {
-    random_param p = {.kind = (int32_t)d.kind, .type = (int32_t)d.type, .factor = d.factor, .shift = d.shift,
-                      .ndim = ndim};
+    random_param p = {
+        .kind = (int32_t)d.kind, .type = (int32_t)d.type, .factor = d.factor, .shift = d.shift, .ndim = ndim};
     char text[128];
     if (!key)
         return NULL;
@@ -98,8 +110,8 @@ static gm_array *draw(gm_scope *s, drawing d, int ndim, const int64_t *shape, gm
     }
     for (int i = 0; i < ndim; i++)
         if (shape[i] < 0)
-            return gm_fail(GM_EVALUE, "random: dimension %d is %lld: it cannot be negative", i,
-                           (long long)shape[i]), NULL;
+            return gm_fail(GM_EVALUE, "random: dimension %d is %lld: it cannot be negative", i, (long long)shape[i]),
+                   NULL;
     memcpy(p.shape, shape, (size_t)ndim * sizeof *shape);
     return array_node_sized(s, &random_op, &key, 1, &p, offsetof(random_param, shape) + (size_t)ndim * sizeof *shape);
 }
@@ -206,8 +218,8 @@ gm_array *gm_random_normal(gm_scope *s, int ndim, const int64_t *shape, gm_dtype
     if (!loc || !scale)
         return NULL;
     if (!dtype_is_inexact(type))
-        return gm_fail(GM_EVALUE, "normal: got dtype %s, expected floating point or complex64",
-                       gm_dtype_name(type)), NULL;
+        return gm_fail(GM_EVALUE, "normal: got dtype %s, expected floating point or complex64", gm_dtype_name(type)),
+               NULL;
     bool no_scale = array_is_none(scale), no_loc = array_is_none(loc);
     if (type == GM_FLOAT32 && (no_scale || is_number(scale, &factor)) && (no_loc || is_number(loc, &shift)))
         return draw(s, (drawing){GM_RANDOM_NORMAL, type, root_2(type) * factor, shift}, ndim, shape, key);
@@ -231,15 +243,15 @@ gm_array *gm_random_truncated_normal(gm_scope *s, gm_array *lower, gm_array *upp
     if (!lower || !upper)
         return NULL;
     if (!dtype_is_float(type))
-        return gm_fail(GM_EVALUE, "truncated_normal: got dtype %s, expected real floating point",
-                       gm_dtype_name(type)), NULL;
+        return gm_fail(GM_EVALUE, "truncated_normal: got dtype %s, expected real floating point", gm_dtype_name(type)),
+               NULL;
     lower = gm_astype(s, lower, type);
     upper = gm_astype(s, upper, type);
     gm_array *root = scalar_array(s, 1.41421356237309504880, type);
     gm_array *a = gm_erf(s, gm_divide(s, lower, root)), *b = gm_erf(s, gm_divide(s, upper, root));
     if (!a || !b || broadcast_shape("truncated_normal", lower, upper, &both) != GM_OK)
         return NULL;
-    if (ndim < 0) {                                  /* none was asked for */
+    if (ndim < 0) { /* none was asked for */
         ndim = both.ndim;
         shape = both.shape;
     }
@@ -257,8 +269,11 @@ gm_array *gm_random_multivariate_normal(gm_scope *s, gm_array *mean, gm_array *c
     if (type != GM_FLOAT32)
         return gm_fail(GM_EVALUE, "multivariate_normal: got dtype %s, expected float32", gm_dtype_name(type)), NULL;
     if (mean->ndim < 1 || cov->ndim < 2)
-        return gm_fail(GM_EVALUE, "multivariate_normal: mean has %d dimensions, expected at least 1; cov %d, expected "
-                       "at least 2", mean->ndim, cov->ndim), NULL;
+        return gm_fail(GM_EVALUE,
+                       "multivariate_normal: mean has %d dimensions, expected at least 1; cov %d, expected "
+                       "at least 2",
+                       mean->ndim, cov->ndim),
+               NULL;
     int64_t n = mean->shape[mean->ndim - 1], dims[GM_MAX_NDIM + 2];
     if (cov->shape[cov->ndim - 1] != n || cov->shape[cov->ndim - 2] != n) {
         char a[128], b[128];
@@ -279,7 +294,7 @@ gm_array *gm_random_multivariate_normal(gm_scope *s, gm_array *mean, gm_array *c
             return NULL;
     }
     memcpy(dims, both.shape, (size_t)both.ndim * sizeof *dims);
-    dims[both.ndim] = 1;                                     /* a row for each matrix */
+    dims[both.ndim] = 1; /* a row for each matrix */
     dims[both.ndim + 1] = n;
     gm_array *z = draw(s, (drawing){GM_RANDOM_NORMAL, GM_FLOAT32, root_2(GM_FLOAT32), 0}, both.ndim + 2, dims, key);
     if (!gm_svd(s, gm_astype(s, cov, GM_FLOAT32), true, parts))
@@ -308,7 +323,7 @@ gm_array *gm_random_laplace(gm_scope *s, int ndim, const int64_t *shape, gm_dtyp
                             gm_array *key) {
     if (!dtype_is_float(type))
         return gm_fail(GM_EVALUE, "laplace: got dtype %s, expected real floating point", gm_dtype_name(type)), NULL;
-    const drawing between = {GM_RANDOM_UNIFORM, GM_FLOAT32, 2, -0x1.fffffep-1f};      /* -1 and 1 */
+    const drawing between = {GM_RANDOM_UNIFORM, GM_FLOAT32, 2, -0x1.fffffep-1f}; /* -1 and 1 */
     gm_array *u = draw(s, between, ndim, shape, key);
     gm_array *x = gm_astype(s, gm_multiply(s, gm_sign(s, u), gm_log1p(s, gm_negative(s, gm_abs(s, u)))), type);
     if (scale != 1)
@@ -335,9 +350,9 @@ gm_array *gm_random_bernoulli(gm_scope *s, gm_array *p, int ndim, const int64_t 
     if (!p)
         return NULL;
     if (!dtype_is_float((gm_dtype)p->dtype))
-        return gm_fail(GM_EVALUE, "bernoulli: p is %s, expected floating point",
-                       gm_dtype_name((gm_dtype)p->dtype)), NULL;
-    if (ndim < 0) {                                  /* none was asked for */
+        return gm_fail(GM_EVALUE, "bernoulli: p is %s, expected floating point", gm_dtype_name((gm_dtype)p->dtype)),
+               NULL;
+    if (ndim < 0) { /* none was asked for */
         ndim = p->ndim;
         shape = p->shape;
     } else if (check_fits("bernoulli", p, NULL, ndim, shape) != GM_OK) {
@@ -369,7 +384,7 @@ gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndi
     if (rank + 1 > GM_MAX_NDIM || ndim + 1 > GM_MAX_NDIM)
         return gm_fail(GM_EVALUE, "categorical: too many dimensions"), NULL;
     memcpy(dims, logits->shape, (size_t)rank * sizeof *dims);
-    if (n != INT32_MIN) {                            /* a further axis behind the others */
+    if (n != INT32_MIN) { /* a further axis behind the others */
         dims[rank++] = 1;
         logits = gm_reshape(s, logits, rank, dims);
         dims[rank - 1] = n;
@@ -418,8 +433,14 @@ static gm_status word_order_rebuild(gm_scope *s, gm_array *const *in, int n_in, 
                                                          : rebuild_refuse("word_order");
 }
 
-const gm_op word_order_op = {.name = "word_order", .n_in = 1, .n_out = 1, .nondiff = 1, .infer = word_order_infer,
-                             .eval = word_order_eval, .vmap = random_vmap, .rebuild = word_order_rebuild};
+const gm_op word_order_op = {.name = "word_order",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .nondiff = 1,
+                             .infer = word_order_infer,
+                             .eval = word_order_eval,
+                             .vmap = random_vmap,
+                             .rebuild = word_order_rebuild};
 
 /* x GM_NONE: of the numbers below n. */
 gm_array *gm_random_permutation(gm_scope *s, gm_array *x, int n, int axis, gm_array *key) {

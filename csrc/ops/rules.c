@@ -26,8 +26,10 @@ gm_status rebuild_refuse(const char *op) {
 }
 
 gm_status refuse_index(const char *op, bool forward) {
-    return gm_fail(GM_EVALUE, "[%s] Cannot calculate %s with respect to indices. Use stop_gradient on indices to stop "
-                   "gradients from being computed.", op, forward ? "JVP" : "VJP");
+    return gm_fail(GM_EVALUE,
+                   "[%s] Cannot calculate %s with respect to indices. Use stop_gradient on indices to stop "
+                   "gradients from being computed.",
+                   op, forward ? "JVP" : "VJP");
 }
 
 int64_t batch_size(gm_array *const *in, int n_in, const bool *batched) {

@@ -1,5 +1,5 @@
 /* module.c - the extension module gomlx._gomlx: its state, its types, machine and memory functions. */
-#include "py/tokenizer.h"
+#include "py/text/tokenizer.h"
 
 module_state *state_of(PyObject *self, destructor own) {
     PyTypeObject *type = Py_TYPE(self);
@@ -90,10 +90,8 @@ static PyObject *reset_peak_memory(PyObject *module, PyObject *unused) {
 
 static PyObject *clear_cache(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
-    Py_BEGIN_ALLOW_THREADS
-    gm_clear_cache();
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS gm_clear_cache();
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyObject *set_limit(const char *function, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
@@ -118,7 +116,7 @@ static PyObject *get_memory_limit(PyObject *module, PyObject *unused) {
     return PyLong_FromSize_t(gm_memory_limit());
 }
 
-static size_t set_no_limit(size_t bytes) { return (void)bytes, 0; }     /* no memory is wired */
+static size_t set_no_limit(size_t bytes) { return (void)bytes, 0; } /* no memory is wired */
 
 #define SET_LIMIT(name, set)                                                                                           \
     static PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {                  \
@@ -133,11 +131,8 @@ SET_LIMIT(set_wired_limit, set_no_limit)
 static PyObject *synchronize(PyObject *module, PyObject *unused) {
     gm_status status;
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS
-    status = gm_synchronize();
-    Py_END_ALLOW_THREADS
-    if (status != GM_OK)
-        return raise_gm(PyModule_GetState(module));
+    Py_BEGIN_ALLOW_THREADS status = gm_synchronize();
+    Py_END_ALLOW_THREADS if (status != GM_OK) return raise_gm(PyModule_GetState(module));
     Py_RETURN_NONE;
 }
 
@@ -150,8 +145,8 @@ static PyObject *promote(PyObject *module, PyObject *args) {
     module_state *state = PyModule_GetState(module);
     PyObject *a, *b;
     gm_dtype x = GM_DTYPE_COUNT, y = GM_DTYPE_COUNT;
-    if (!PyArg_ParseTuple(args, "O!O!", state->dtype_type, &a, state->dtype_type, &b) || !read_dtype(state, a, &x)
-        || !read_dtype(state, b, &y))
+    if (!PyArg_ParseTuple(args, "O!O!", state->dtype_type, &a, state->dtype_type, &b) || !read_dtype(state, a, &x) ||
+        !read_dtype(state, b, &y))
         return NULL;
     return Py_NewRef(state->dtypes[gm_promote(x, y)]);
 }
@@ -176,7 +171,7 @@ static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t
     gm_scope *scope = gm_scope_open();
     gm_array *node = scope ? node_from_dlpack(state, scope, v[0], copy) : NULL;
     if (node && gm_array_dtype(node) == GM_FLOAT64 && copy)
-        node = gm_astype(scope, node, GM_FLOAT32);         /* as array() does */
+        node = gm_astype(scope, node, GM_FLOAT32); /* as array() does */
     return py_array_result(state, scope, node);
 }
 
@@ -247,9 +242,9 @@ static PyMethodDef core_functions[] = {
     {"async_eval", FUNCTION(async_eval_trees), METH_FASTCALL,
      SIG("async_eval(*trees)", "Starts computing every array in lists, tuples and dicts of arrays, and returns.")},
     {"from_dlpack", FUNCTION(from_dlpack), FASTCALL,
-     SIG("from_dlpack(x, /, *, copy=None)",
-         "An array of any object with DLPack, or of a DLPack capsule, copied; float64 becomes float32. copy=False shares the\n"
-         "memory, in its own dtype: what its owner writes then, the array shows.")},
+     SIG("from_dlpack(x, /, *, copy=None)", "An array of any object with DLPack, or of a DLPack capsule, copied; "
+                                            "float64 becomes float32. copy=False shares the\n"
+                                            "memory, in its own dtype: what its owner writes then, the array shows.")},
     {"asarray", FUNCTION(asarray), FASTCALL,
      SIG("asarray(a, dtype=None, *, copy=None)",
          "An array of anything array() takes; copy=False shares memory or raises.")},
@@ -274,10 +269,12 @@ static PyMethodDef core_functions[] = {
 };
 static PyMethodDef module_functions[] = {
     {"multiplies_bfloat16", multiplies_bfloat16, METH_NOARGS,
-     SIG("multiplies_bfloat16()", "Whether the instruction set in use does: then activations that meet weights in bfloat16 "
+     SIG("multiplies_bfloat16()",
+         "Whether the instruction set in use does: then activations that meet weights in bfloat16 "
          "are rounded to it by default.")},
-    {"isa", isa, METH_NOARGS, SIG("isa()", "The instruction set in use: generic, avx2, avxvnni, avx512, "
-                                       "avx512vnni, avx512bf16, neon or neon_i8mm.")},
+    {"isa", isa, METH_NOARGS,
+     SIG("isa()", "The instruction set in use: generic, avx2, avxvnni, avx512, "
+                  "avx512vnni, avx512bf16, neon or neon_i8mm.")},
     {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
     {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},
     {"default_threads_reason", default_threads_reason, METH_NOARGS, SIG("default_threads_reason()", "Why that many.")},
@@ -298,11 +295,13 @@ static PyMethodDef module_functions[] = {
      SIG("architectures()", "The architectures: a list of dicts with the names of their weights and hyperparameters.")},
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
-         "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, **sampling)",
+         "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, "
+         "**sampling)",
          "Generates from the ids: an iterator of Token. sampling: as in sample().")},
     {"sample", FUNCTION(sample_ids), FASTCALL,
      SIG("sample(logits, ids=(), *, n_prompt=None, step=0, n=1, **sampling)",
-         "n ids drawn from logits [vocab]: draws number step, step + 1, ... after ids, of which the first n_prompt (all) "
+         "n ids drawn from logits [vocab]: draws number step, step + 1, ... after ids, of which the first n_prompt "
+         "(all) "
          "are the prompt's.")},
     {"sample_probabilities", FUNCTION(sample_probabilities), FASTCALL,
      SIG("sample_probabilities(logits, ids=(), *, n_prompt=None, step=0, **sampling)",
@@ -324,22 +323,20 @@ static bool names_add(PyObject *names, const char *name) {
 }
 
 static bool types_add(PyObject *module, module_state *state, PyObject *names) {
-    return (state->array_type = type_add(module, &py_array_spec, true)) && names_add(names, "array")
-        && (state->dtype_type = type_add(module, &py_dtype_spec, true)) && names_add(names, "Dtype")
-        && (state->graph_type = type_add(module, &py_graph_spec, false))
-        && (state->exporter_type = type_add(module, &py_exporter_spec, false))
-        && (state->array_iterator_type = type_add(module, &py_array_iterator_spec, true))
-        && names_add(names, "ArrayIterator")
-        && (state->array_at_type = type_add(module, &py_array_at_spec, true)) && names_add(names, "ArrayAt")
-        && (state->tokenizer_type = type_add(module, &py_tokenizer_spec, true))
-        && (state->detokenizer_type = type_add(module, &py_detokenizer_spec, true))
-        && (state->encoding_type = type_add(module, &py_encoding_spec, true))
-        && (state->ids_type = type_add(module, &py_ids_spec, false))
-        && (state->model_type = type_add(module, &py_model_spec, true))
-        && (state->session_type = type_add(module, &py_session_spec, true))
-        && (state->stream_type = type_add(module, &py_stream_spec, true))
-        && (state->decoder_type = type_add(module, &py_decoder_spec, true))
-        && py_token_type_add(module, state);
+    return (state->array_type = type_add(module, &py_array_spec, true)) && names_add(names, "array") &&
+           (state->dtype_type = type_add(module, &py_dtype_spec, true)) && names_add(names, "Dtype") &&
+           (state->graph_type = type_add(module, &py_graph_spec, false)) &&
+           (state->exporter_type = type_add(module, &py_exporter_spec, false)) &&
+           (state->array_iterator_type = type_add(module, &py_array_iterator_spec, true)) &&
+           names_add(names, "ArrayIterator") && (state->array_at_type = type_add(module, &py_array_at_spec, true)) &&
+           names_add(names, "ArrayAt") && (state->tokenizer_type = type_add(module, &py_tokenizer_spec, true)) &&
+           (state->detokenizer_type = type_add(module, &py_detokenizer_spec, true)) &&
+           (state->encoding_type = type_add(module, &py_encoding_spec, true)) &&
+           (state->ids_type = type_add(module, &py_ids_spec, false)) &&
+           (state->model_type = type_add(module, &py_model_spec, true)) &&
+           (state->session_type = type_add(module, &py_session_spec, true)) &&
+           (state->stream_type = type_add(module, &py_stream_spec, true)) &&
+           (state->decoder_type = type_add(module, &py_decoder_spec, true)) && py_token_type_add(module, state);
 }
 
 static int module_execute(PyObject *module) {
@@ -359,12 +356,12 @@ static int module_execute(PyObject *module) {
         return -1;
     }
     PyObject *names = PyList_New(0);
-    bool ok = names && types_add(module, state, names) && py_dtypes_add(module, state, names) && ops_add(module, names)
-           && PyModule_AddFunctions(module, core_functions) == 0
-           && PyModule_AddFunctions(module, transform_functions) == 0
-           && PyModule_AddFunctions(module, graph_functions) == 0
-           && PyModule_AddFunctions(module, export_functions) == 0
-           && PyModule_AddStringConstant(module, "version", GM_VERSION) == 0;
+    bool ok = names && types_add(module, state, names) && py_dtypes_add(module, state, names) &&
+              ops_add(module, names) && PyModule_AddFunctions(module, core_functions) == 0 &&
+              PyModule_AddFunctions(module, transform_functions) == 0 &&
+              PyModule_AddFunctions(module, graph_functions) == 0 &&
+              PyModule_AddFunctions(module, export_functions) == 0 &&
+              PyModule_AddStringConstant(module, "version", GM_VERSION) == 0;
     for (PyMethodDef *f = core_functions; ok && f->ml_name; f++)
         ok = names_add(names, f->ml_name);
     ok = ok && PyModule_AddObjectRef(module, "__all__", names) == 0;
@@ -416,10 +413,8 @@ static PyModuleDef_Slot module_slots[] = {
     {0, NULL},
 };
 static struct PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT, "gomlx._gomlx", "The engine of gomlx.", sizeof(module_state), module_functions, module_slots,
-    module_traverse, module_clear, module_free,
+    PyModuleDef_HEAD_INIT, "gomlx._gomlx",  "The engine of gomlx.", sizeof(module_state), module_functions,
+    module_slots,          module_traverse, module_clear,           module_free,
 };
 
-PyMODINIT_FUNC PyInit__gomlx(void) {
-    return PyModuleDef_Init(&module_definition);
-}
+PyMODINIT_FUNC PyInit__gomlx(void) { return PyModuleDef_Init(&module_definition); }

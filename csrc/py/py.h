@@ -14,24 +14,27 @@
 #include <Python.h>
 #include "gomlx.h"
 
-#define SLICE_MS 50           /* evaluation, loading, scoring */
-#define STREAM_SLICE_MS 20    /* one step of a token stream */
+#define SLICE_MS 50        /* evaluation, loading, scoring */
+#define STREAM_SLICE_MS 20 /* one step of a token stream */
 
+/* clang-format off */
 #define STATE_TYPES(X)                                                                                                 \
-    X(array) X(graph) X(array_iterator) X(array_at) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream)    \
+    X(array) X(graph) X(array_iterator) X(array_at) X(dtype) X(tokenizer) X(detokenizer) X(model) X(session) X(stream) \
     X(decoder) X(token) X(random_state) X(exporter) X(encoding) X(ids)
+/* clang-format on */
 typedef struct {
 #define X(name) PyTypeObject *name##_type;
     STATE_TYPES(X)
 #undef X
-    PyObject *error;                       /* gomlx.Error */
-    PyObject *axis_error;                  /* gomlx.AxisError */
-    PyObject *context_exceeded, *no_state, *no_model;  /* ContextLengthExceeded, KvStateNotAvailable, ModelNotSupported */
-    PyObject *dtypes[GM_DTYPE_COUNT];      /* one Dtype object each */
-    PyObject *numpy_asarray;               /* NULL until ids are asked for as arrays */
-    gm_array *blank;                       /* what an array is before __init__: empty */
-    int print_precision;                   /* digits behind the point; < 0: six significant ones */
-    uint64_t random_seed;                  /* where each thread's random state begins */
+    PyObject *error;      /* gomlx.Error */
+    PyObject *axis_error; /* gomlx.AxisError */
+    PyObject *context_exceeded, *no_state,
+        *no_model;                    /* ContextLengthExceeded, KvStateNotAvailable, ModelNotSupported */
+    PyObject *dtypes[GM_DTYPE_COUNT]; /* one Dtype object each */
+    PyObject *numpy_asarray;          /* NULL until ids are asked for as arrays */
+    gm_array *blank;                  /* what an array is before __init__: empty */
+    int print_precision;              /* digits behind the point; < 0: six significant ones */
+    uint64_t random_seed;             /* where each thread's random state begins */
 } module_state;
 
 typedef gm_array *(*unary_fn)(gm_scope *, gm_array *);
@@ -48,8 +51,8 @@ bool py_errors_add(PyObject *module, module_state *state);
 PyObject *raise_gm(module_state *state);
 
 /* ---- grow.c ---- */
-/* Makes room for `more` items after the first `size` of an array from PyMem, by half of what it has at least. array: the
- * address of the pointer to the items, NULL at first. False with MemoryError: both stay as they are. */
+/* Makes room for `more` items after the first `size` of an array from PyMem, by half of what it has at least. array:
+ * the address of the pointer to the items, NULL at first. False with MemoryError: both stay as they are. */
 bool py_grow(void *array, size_t size, size_t *capacity, size_t more, size_t item_bytes);
 
 /* ---- arguments.c ---- */
@@ -64,27 +67,31 @@ typedef struct {
 bool read_arguments(const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **values);
 /* TypeError for a keyword argument that the function does not have; names ends with NULL. */
 void raise_unexpected(const char *function, PyObject *name, const char *const *names);
-bool read_bool(PyObject *value, bool *out);                           /* NULL leaves *out */
-bool read_int(PyObject *value, const char *what, int *out);           /* NULL leaves *out */
-bool read_float(PyObject *value, const char *what, double *out);      /* NULL leaves *out */
+bool read_bool(PyObject *value, bool *out);                      /* NULL leaves *out */
+bool read_int(PyObject *value, const char *what, int *out);      /* NULL leaves *out */
+bool read_float(PyObject *value, const char *what, double *out); /* NULL leaves *out */
 /* A sequence's items (not a set's, a dict's or a text's), at most `most`, as a tuple; NULL with TypeError, or
  * ValueError. */
 PyObject *read_sequence(PyObject *value, const char *what, int most);
-bool read_random_seed(PyObject *value, const char *what, uint64_t *seed);     /* TypeError for what is not a uint64 */
-bool is_one_integer(PyObject *value);       /* an int, or an array without dimensions */
-bool read_axes(PyObject *value, int *n_axes, int *axes); /* None or NULL: n_axes = -1; int; sequence of ints */
-bool read_shape(PyObject *value, int *ndim, int64_t *shape);          /* an int or a sequence of ints within int32 */
+bool read_random_seed(PyObject *value, const char *what, uint64_t *seed); /* TypeError for what is not a uint64 */
+bool is_one_integer(PyObject *value);                                     /* an int, or an array without dimensions */
+bool read_axes(PyObject *value, int *n_axes, int *axes);     /* None or NULL: n_axes = -1; int; sequence of ints */
+bool read_shape(PyObject *value, int *ndim, int64_t *shape); /* an int or a sequence of ints within int32 */
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);
 /* The dimensions of somebody else's memory, which int64 holds; OverflowError that names one above int32. */
 bool dimensions_fit(const char *what, int ndim, const int64_t *shape);
-bool read_stream(PyObject *value);            /* None, NULL, a Stream, a Device or a DeviceType */
+bool read_stream(PyObject *value); /* None, NULL, a Stream, a Device or a DeviceType */
 /* Token ids of any sequence of ints; *ids is from PyMem_Malloc. */
 bool read_ids(PyObject *value, int32_t **ids, size_t *count);
 
 /* ---- sampling.c ---- */
 bool read_count(PyObject *value, const char *name, int64_t *out);
 /* The options of sampling that a call names, and the memory behind them. */
-typedef struct { gm_sampling options; void *blocks[12]; int n_blocks; } sampling_arguments;
+typedef struct {
+    gm_sampling options;
+    void *blocks[12];
+    int n_blocks;
+} sampling_arguments;
 /* read_arguments for a function that also takes the options of sampling by name; sampling_free in any case. */
 bool sampling_read(sampling_arguments *a, const signature *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
                    PyObject **values);
@@ -97,14 +104,13 @@ extern PyType_Spec py_dtype_spec;
 bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names);
 bool read_dtype(module_state *state, PyObject *value, gm_dtype *out); /* None and NULL leave *out */
 bool py_dtype_is_inexact(gm_dtype type);
-bool py_dtype_is_integer(gm_dtype type);                                 /* bool is not */
+bool py_dtype_is_integer(gm_dtype type); /* bool is not */
 
 /* ---- array.c: the type ---- */
 /* A mutable handle on a node: in-place operators and item assignment give the handle another node; whoever reads the
  * old one keeps it. node is never NULL. */
 typedef struct {
-    PyObject_HEAD
-    gm_array *node;
+    PyObject_HEAD gm_array *node;
     PyObject *weakrefs;
 } array_object;
 extern PyType_Spec py_array_spec, py_array_iterator_spec;
@@ -118,7 +124,7 @@ PyObject *py_array_handle(PyTypeObject *type, gm_array *node);
 /* The end of every op: keeps the node, closes the scope, makes the handle or raises. */
 PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node);
 
-PyObject *py_array_divide(PyObject *a, PyObject *b);      /* a / b, of which one is an array */
+PyObject *py_array_divide(PyObject *a, PyObject *b); /* a / b, of which one is an array */
 
 /* ---- array_methods.c, array_print.c ---- */
 extern PyMethodDef py_array_methods[];
@@ -154,7 +160,7 @@ gm_array *node_from_buffer(module_state *state, gm_scope *scope, PyObject *objec
 /* The same memory, without a copy; NULL with an exception where that cannot be. */
 gm_array *node_sharing_buffer(gm_scope *scope, PyObject *object);
 PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *py_array_to_numpy(PyObject *self, PyObject *unused);       /* a.numpy() */
+PyObject *py_array_to_numpy(PyObject *self, PyObject *unused); /* a.numpy() */
 
 /* ---- dlpack.c ---- */
 PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
@@ -172,10 +178,10 @@ PyObject *file_arrays(PyObject *module, PyObject *args);
 /* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain does it. */
 typedef struct foreign {
     struct foreign *next;
-    void (*give_back)(struct foreign *);   /* called with the GIL; frees the record */
+    void (*give_back)(struct foreign *); /* called with the GIL; frees the record */
 } foreign;
-void foreign_push(void *record);           /* the release callback of gm_array_wrap */
-void foreign_drain(void);                  /* with the GIL */
+void foreign_push(void *record); /* the release callback of gm_array_wrap */
+void foreign_drain(void);        /* with the GIL */
 
 /* ---- evaluate.c ---- */
 bool evaluate(module_state *state, gm_array *const *nodes, size_t count);
@@ -189,7 +195,10 @@ extern PyMethodDef transform_functions[];
 /* A scope for a transform. What an earlier call left in the error slot is forgotten: a transform looks at the slot
  * after each rule, which gives no status. */
 gm_scope *transform_scope(void);
-typedef struct { gm_array **nodes; Py_ssize_t count; } node_list;     /* PyMem_Free(nodes) */
+typedef struct {
+    gm_array **nodes;
+    Py_ssize_t count;
+} node_list; /* PyMem_Free(nodes) */
 /* The nodes of a list of arrays; with `optional`, None gives NULL. Kept by the scope. */
 bool read_nodes(module_state *state, gm_scope *scope, PyObject *list, bool optional, node_list *out);
 /* A list of new handles; None where there is no node. */
@@ -198,7 +207,7 @@ PyObject *node_handles(module_state *state, gm_array *const *nodes, Py_ssize_t c
 /* ---- graph.c ---- */
 extern PyMethodDef graph_functions[];
 extern PyType_Spec py_graph_spec;
-const gm_graph *py_graph(module_state *state, PyObject *object);     /* NULL without an exception: it is none */
+const gm_graph *py_graph(module_state *state, PyObject *object); /* NULL without an exception: it is none */
 
 /* ---- export.c ---- */
 extern PyMethodDef export_functions[];
@@ -207,31 +216,29 @@ extern PyType_Spec py_exporter_spec;
 /* ---- indexing.c ---- */
 PyObject *py_array_subscript(PyObject *self, PyObject *key);
 int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value);
-PyObject *py_array_at(PyObject *self, void *unused);                 /* x.at */
+PyObject *py_array_at(PyObject *self, void *unused); /* x.at */
 extern PyType_Spec py_array_at_spec;
-gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index);      /* x[index] on the first axis */
+gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index); /* x[index] on the first axis */
 
 /* ---- ops.c ---- */
 bool ops_add(PyObject *module, PyObject *names);
 
 /* ---- random_state.c ---- */
 bool random_state_add(PyObject *module);
-void random_state_renew(module_state *state);  /* after an evaluation that failed; keeps Python's error */
+void random_state_renew(module_state *state); /* after an evaluation that failed; keeps Python's error */
 /* A key to draw with: the one given, or (GM_NONE) one split off the thread's state. */
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 
 /* ---- tokenizer.c, model.c, session.c, stream.c, decoder.c ---- */
 typedef struct {
-    PyObject_HEAD
-    gm_tokenizer *tokenizer;
-    PyObject **numbers;                    /* by id: its int, NULL until it is asked for; NULL until any is */
+    PyObject_HEAD gm_tokenizer *tokenizer;
+    PyObject **numbers; /* by id: its int, NULL until it is asked for; NULL until any is */
 } tokenizer_object;
 struct session_object;
 typedef struct {
-    PyObject_HEAD
-    gm_model *model;                       /* NULL when closed */
-    PyObject *tokenizer;                   /* what Session.append asks for ids; NULL: none */
-    struct session_object *sessions;       /* the open ones: close() ends them too; borrowed */
+    PyObject_HEAD gm_model *model;   /* NULL when closed */
+    PyObject *tokenizer;             /* what Session.append asks for ids; NULL: none */
+    struct session_object *sessions; /* the open ones: close() ends them too; borrowed */
 } model_object;
 extern PyType_Spec py_tokenizer_spec, py_detokenizer_spec, py_model_spec, py_session_spec, py_stream_spec;
 extern PyType_Spec py_decoder_spec;
@@ -246,9 +253,9 @@ PyObject *py_model_restore_session(PyObject *self, PyObject *bytes);
 module_state *py_model_state(PyObject *self);
 /* The C model, borrowed; NULL with ValueError when it is closed. */
 gm_model *py_model_open(PyObject *self);
-void py_session_shut(struct session_object *session);   /* frees the C session now, or as soon as its stream lets go */
+void py_session_shut(struct session_object *session); /* frees the C session now, or as soon as its stream lets go */
 bool py_token_type_add(PyObject *module, module_state *state);
-const char *finish_name(gm_finish finish);            /* NULL for GM_FINISH_NONE */
+const char *finish_name(gm_finish finish); /* NULL for GM_FINISH_NONE */
 
 /* A type of the spec, made for the module, stored in the state, and added under its name when names is not NULL. */
 PyTypeObject *type_add(PyObject *module, PyType_Spec *spec, bool public_name);

@@ -1,6 +1,6 @@
-/* candidates.c - see candidates.h. Which candidates stay is found by selection: a sample says between which two keys the
- * cut is likely to be, a pass over all candidates adds up what is above and puts what is between side by side, and so on
- * with those, until they are few enough to be sorted. */
+/* candidates.c - see candidates.h. Which candidates stay is found by selection: a sample says between which two keys
+ * the cut is likely to be, a pass over all candidates adds up what is above and puts what is between side by side, and
+ * so on with those, until they are few enough to be sorted. */
 #include "run/candidates.h"
 #include <math.h>
 #include <stdatomic.h>
@@ -10,16 +10,17 @@
 #include "base/team.h"
 #include "core/graph.h"
 
-enum { FEW = 256 };                      /* that are sorted; also the size of a sample */
-#define WORTH_THREADS (1 << 16)          /* candidates */
+enum { FEW = 256 };             /* that are sorted; also the size of a sample */
+#define WORTH_THREADS (1 << 16) /* candidates */
 
 /* ---- memory ---- */
 gm_status candidates_reserve(gm_candidate_list *c, int64_t vocab) {
     if (c->memory)
         return GM_OK;
     const size_t blocks = (size_t)((vocab + GM_DRAW_BLOCK - 1) / GM_DRAW_BLOCK), items = blocks * GM_DRAW_BLOCK;
-    const size_t bytes = blocks * (sizeof *c->measured + sizeof *c->chosen + GM_DRAW_RUNS * sizeof *c->runs
-                                   + 2 * sizeof(int32_t)) + 2 * items * (sizeof(float) + sizeof(int32_t));
+    const size_t bytes = blocks * (sizeof *c->measured + sizeof *c->chosen + GM_DRAW_RUNS * sizeof *c->runs +
+                                   2 * sizeof(int32_t)) +
+                         2 * items * (sizeof(float) + sizeof(int32_t));
     c->memory = memory_new(bytes);
     if (!c->memory)
         return GM_ENOMEM;
@@ -52,7 +53,7 @@ void candidates_begin(gm_candidate_list *c, const float *logits) {
     gm_status status = c->threads > 1 && c->n >= WORTH_THREADS ? run_lock(0) : GM_AGAIN;
     c->locked = status == GM_OK;
     if (status == GM_ESTATE)
-        gm_take_error(&unused);          /* an evaluation of this very thread is under way: without the team, then */
+        gm_take_error(&unused); /* an evaluation of this very thread is under way: without the team, then */
 }
 
 void candidates_end(gm_candidate_list *c) {
@@ -62,7 +63,12 @@ void candidates_end(gm_candidate_list *c) {
 }
 
 /* ---- passes ---- */
-typedef struct { gm_kernel kernel; const void *args; _Atomic int64_t next; int64_t blocks; } pass;
+typedef struct {
+    gm_kernel kernel;
+    const void *args;
+    _Atomic int64_t next;
+    int64_t blocks;
+} pass;
 
 static void work(void *context, int thread, int n_threads) {
     pass *p = context;
@@ -216,7 +222,8 @@ double candidates_deviation(gm_candidate_list *c) {
     return sqrt(squares / count);
 }
 
-/* The first index with which the sum is more than mass, else the last that has more than 0; *before: the sum before it. */
+/* The first index with which the sum is more than mass, else the last that has more than 0; *before: the sum before it.
+ */
 static int64_t place_of(const float *parts, int64_t n, double mass, double *before) {
     double sum = 0;
     int64_t last = -1;
@@ -261,7 +268,10 @@ void candidates_spread(gm_candidate_list *c, double total, float *out) {
 }
 
 /* ---- the cut: which key and id is the last that stays ---- */
-typedef struct { float key, weight; int32_t id; } item;
+typedef struct {
+    float key, weight;
+    int32_t id;
+} item;
 
 static bool precedes(const item *a, const item *b) { return a->key > b->key || (a->key == b->key && a->id < b->id); }
 
@@ -289,7 +299,8 @@ static int64_t pick(const gm_candidate_list *c, const gm_draw_choose_args *a, in
         const int64_t i = b * GM_DRAW_BLOCK + wanted - first;
         const float logit = logit_at(&a->in, i);
         raw[k] = logit;
-        items[k] = (item){a->typical ? -fabsf(logit - a->best - a->centre - a->centre_rest) : logit, 1, id_at(&a->in, i)};
+        items[k] = (item){a->typical ? -fabsf(logit - a->best - a->centre - a->centre_rest) : logit, 1,
+                          id_at(&a->in, i)};
     }
     if (a->counted)
         return m;
@@ -300,9 +311,9 @@ static int64_t pick(const gm_candidate_list *c, const gm_draw_choose_args *a, in
     return m;
 }
 
-/* Narrows [a->low, a->high] to keys between which the cut is likely to be: all that is below it has `tail`. Counted from the
- * least key, as a sample may well miss the few that have most. Where too many are equal for it to gain anything, the
- * most likely key alone. */
+/* Narrows [a->low, a->high] to keys between which the cut is likely to be: all that is below it has `tail`. Counted
+ * from the least key, as a sample may well miss the few that have most. Where too many are equal for it to gain
+ * anything, the most likely key alone. */
 static void guess(const gm_candidate_list *c, gm_draw_choose_args *a, int64_t n, double tail) {
     item items[FEW];
     const int64_t m = pick(c, a, n, items);
@@ -340,7 +351,7 @@ static void cut_few(const gm_candidate_list *c, gm_draw_choose_args *a, int64_t 
     double sum = 0;
     const int64_t m = pick(c, a, n, items);
     sort_items(items, m);
-    if (m == 0)                                          /* all have less than that, by a rounding */
+    if (m == 0) /* all have less than that, by a rounding */
         return;
     int64_t at = 0;
     while (at < m - 1 && (sum += (double)items[at].weight) < mass)
@@ -367,8 +378,8 @@ static void cut_ties(gm_candidate_list *c, gm_draw_choose_args *a, int64_t block
 
 /* Keeps as few as have `mass` together, out of total. */
 static void keep_best(gm_candidate_list *c, gm_draw_choose_args a, double total, double mass) {
-    float low = -INFINITY, high = INFINITY;              /* the cut is in here */
-    double above = 0;                                    /* of keys above high */
+    float low = -INFINITY, high = INFINITY; /* the cut is in here */
+    double above = 0;                       /* of keys above high */
     int64_t n = c->n, blocks = c->blocks;
     a.in = c->in;
     a.best = c->best;
@@ -381,7 +392,7 @@ static void keep_best(gm_candidate_list *c, gm_draw_choose_args a, double total,
     for (bool missed = false; missed || (n > FEW && low < high);) {
         a.low = low;
         a.high = high;
-        if (missed) {                                    /* from the beginning, between what is known by now */
+        if (missed) { /* from the beginning, between what is known by now */
             a.in = c->in;
             n = c->n;
             blocks = c->blocks;
@@ -447,8 +458,15 @@ void candidates_drop_from(gm_candidate_list *c, double least) {
     candidates_take(c);
     blocks = c->blocks;
     const gm_draw_choose_args a = {
-        .in = c->in, .counted = true, .low = float_from(least), .high = INFINITY, .last_id = INT32_MAX,
-        .logits = c->part.logits, .ids = c->part.ids, .counts = c->part.counts, .out = c->chosen,
+        .in = c->in,
+        .counted = true,
+        .low = float_from(least),
+        .high = INFINITY,
+        .last_id = INT32_MAX,
+        .logits = c->part.logits,
+        .ids = c->part.ids,
+        .counts = c->part.counts,
+        .out = c->chosen,
     };
     narrow(c, &a, &blocks, &n);
     item last = {INFINITY, 0, -1};

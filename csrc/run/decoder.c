@@ -14,30 +14,30 @@
 #include "run/profile.h"
 
 #define KEPT_STEPS 4
-#define POLL_MS 20                   /* how often a pass is interrupted to check for cancelled and timed-out members */
-#define LOGITS_FLOATS (INT64_C(1) << 24)     /* of one pass with prompts; a decoding pass has as many as it needs */
+#define POLL_MS 20 /* how often a pass is interrupted to check for cancelled and timed-out members */
+#define LOGITS_FLOATS (INT64_C(1) << 24) /* of one pass with prompts; a decoding pass has as many as it needs */
 
 struct gm_decoder {
     gm_model *model;
-    gm_stream **members, **in_pass;  /* in_pass: those with rows in the current pass, in the order of its rows */
-    int32_t *row_counts;             /* rows of each of these */
+    gm_stream **members, **in_pass; /* in_pass: those with rows in the current pass, in the order of its rows */
+    int32_t *row_counts;            /* rows of each of these */
     int n, n_in_pass;
-    size_t capacity;                 /* of these four, which grow alike */
+    size_t capacity; /* of these four, which grow alike */
     bool running;
-    int64_t started;                 /* when the pass began */
-    gm_profile *profile;             /* the caller's, or NULL */
-    bool profiled;                   /* a member of the current pass has a profile */
-    gm_phase_profile pass;           /* the current pass; its traffic of weights is kept from pass to pass, for: */
+    int64_t started;       /* when the pass began */
+    gm_profile *profile;   /* the caller's, or NULL */
+    bool profiled;         /* a member of the current pass has a profile */
+    gm_phase_profile pass; /* the current pass; its traffic of weights is kept from pass to pass, for: */
     int64_t weights_rows;
     bool weights_logits;
-    gm_step *step;                   /* of the current pass, or of the last one */
-    gm_step *kept[KEPT_STEPS];       /* one row per member; most recently used first */
+    gm_step *step;             /* of the current pass, or of the last one */
+    gm_step *kept[KEPT_STEPS]; /* one row per member; most recently used first */
     int kept_rows[KEPT_STEPS];
-    gm_step *prefill;                /* the last step with more rows than members, until decoding begins, */
-    int32_t *prefill_row_counts;     /* ... and what it was made for */
+    gm_step *prefill;            /* the last step with more rows than members, until decoding begins, */
+    int32_t *prefill_row_counts; /* ... and what it was made for */
     int n_prefill_sequences;
     step_output prefill_output;
-    int turn;                        /* index of the next member that may have a pass of its own */
+    int turn; /* index of the next member that may have a pass of its own */
 };
 
 gm_status gm_decoder_new(gm_model *m, gm_decoder **out) {
@@ -190,8 +190,8 @@ static gm_status decode_step(gm_decoder *d) {
 
 static gm_status prefill_step(gm_decoder *d, step_output output) {
     size_t bytes = (size_t)d->n_in_pass * sizeof *d->row_counts;
-    bool same = d->prefill && d->n_prefill_sequences == d->n_in_pass && d->prefill_output == output
-                && memcmp(d->prefill_row_counts, d->row_counts, bytes) == 0;
+    bool same = d->prefill && d->n_prefill_sequences == d->n_in_pass && d->prefill_output == output &&
+                memcmp(d->prefill_row_counts, d->row_counts, bytes) == 0;
     if (!same) {
         drop_prefill_step(d);
         GM_TRY(step_new(d->model, d->row_counts, d->n_in_pass, output, &d->prefill));
@@ -258,8 +258,9 @@ static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     d->started = clock_ns();
     begin_profile(d);
     *failed = d->in_pass[d->n_in_pass - 1];
-    GM_TRY(d->in_pass[0]->taps                ? tapped_step(d)
-           : rows == d->n_in_pass && logits ? decode_step(d) : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
+    GM_TRY(d->in_pass[0]->taps              ? tapped_step(d)
+           : rows == d->n_in_pass && logits ? decode_step(d)
+                                            : prefill_step(d, logits ? STEP_LAST : STEP_NONE));
     for (int i = 0; i < d->n_in_pass; i++) {
         const int32_t *tokens;
         int64_t position;
@@ -340,7 +341,7 @@ static gm_status run_pass(gm_decoder *d, int64_t deadline) {
 static gm_status next_event(gm_decoder *d, gm_stream **which, gm_token *token) {
     for (int i = 0; i < d->n; i++) {
         gm_stream *st = d->members[i];
-        if (st->state == STREAM_DONE) {              /* ended in gm_stream_sample */
+        if (st->state == STREAM_DONE) { /* ended in gm_stream_sample */
             drop_member(d, i--);
             continue;
         }

@@ -3,5 +3,5 @@
 #define GOMLX_RUN_DECODER_H
 #include "run/stream.h"
 
-void decoder_remove(gm_decoder *d, gm_stream *st);       /* abandons a current pass with rows of it */
+void decoder_remove(gm_decoder *d, gm_stream *st); /* abandons a current pass with rows of it */
 #endif

@@ -13,28 +13,28 @@
 #define GROUP_BYTES 16384
 #define GROUP_TEXTS 1024
 #define LONG_BYTES 65536
-#define BYTES_PER_THREAD 32768      /* waking a thread for less costs more than it saves */
+#define BYTES_PER_THREAD 32768 /* waking a thread for less costs more than it saves */
 
-typedef struct { size_t start, end; } text_group;    /* of the order */
+typedef struct { size_t start, end; } text_group; /* of the order */
 
 struct gm_encode_batch {
     gm_tokenizer *tokenizer;
     const gm_text *texts, *pairs;
     size_t n;
     gm_encode_options options;
-    gm_truncation truncation;       /* what options point to */
-    gm_padding padding;             /* done at the end, when the longest is known */
+    gm_truncation truncation; /* what options point to */
+    gm_padding padding;       /* done at the end, when the longest is known */
     bool pads;
     bool encodings;
     int threads;
     uint32_t *order;
     text_group *groups;
     size_t n_groups;
-    _Atomic size_t next;            /* group */
-    _Atomic size_t failed;          /* text; SIZE_MAX for none */
+    _Atomic size_t next;   /* group */
+    _Atomic size_t failed; /* text; SIZE_MAX for none */
     _Atomic int64_t deadline;
-    encode_work **works;            /* by thread */
-    id_buffer *blocks;              /* by thread: what lay in works[k]->ids */
+    encode_work **works; /* by thread */
+    id_buffer *blocks;   /* by thread: what lay in works[k]->ids */
     gm_encoded *results;
     gm_encoding **made;
 };
@@ -43,7 +43,10 @@ static size_t bytes_of(const gm_encode_batch *b, size_t i) {
     return b->texts[i].length + (b->pairs ? b->pairs[i].length : 0);
 }
 
-typedef struct { size_t bytes; uint32_t text; } long_text;
+typedef struct {
+    size_t bytes;
+    uint32_t text;
+} long_text;
 
 static int longest_first(const void *a, const void *b) {
     const long_text *x = a, *y = b;
@@ -62,7 +65,7 @@ static gm_status put_in_order(gm_encode_batch *b, size_t *total) {
         return GM_ENOMEM;
     for (size_t i = 0; i < b->n; i++)
         if (bytes_of(b, i) >= LONG_BYTES)
-            longs[at++] = (long_text){ bytes_of(b, i), (uint32_t)i };
+            longs[at++] = (long_text){bytes_of(b, i), (uint32_t)i};
     qsort(longs, n_long, sizeof *longs, longest_first);
     for (size_t k = 0; k < n_long; k++)
         b->order[k] = longs[k].text;
@@ -76,7 +79,7 @@ static gm_status put_in_order(gm_encode_batch *b, size_t *total) {
         *total += bytes_of(b, b->order[k]);
         if (group < GROUP_BYTES && k + 1 < b->n && k + 1 - first < GROUP_TEXTS)
             continue;
-        b->groups[b->n_groups++] = (text_group){ first, k + 1 };
+        b->groups[b->n_groups++] = (text_group){first, k + 1};
         first = k + 1;
         group = 0;
     }
@@ -169,7 +172,7 @@ static gm_status encode_one(gm_encode_batch *b, int thread, size_t i) {
         return tokenizer_encoding(b->tokenizer, work, &b->texts[i], pair, &b->options, &b->made[i]);
     size_t start = work->ids.size;
     GM_TRY(tokenizer_encode(b->tokenizer, work, &b->texts[i], pair, &b->options));
-    b->results[i] = (gm_encoded){ (size_t)thread, start, work->ids.size - start, work->truncated };
+    b->results[i] = (gm_encoded){(size_t)thread, start, work->ids.size - start, work->truncated};
     return GM_OK;
 }
 
@@ -211,14 +214,14 @@ static gm_status pad_rows(gm_encode_batch *b, size_t length) {
             out[at + (first ? k : r->count + k)] = b->padding.id;
         if (r->count > 0)
             memcpy(out + at + first, b->blocks[r->block].data + r->start, r->count * sizeof *out);
-        *r = (gm_encoded){ 0, at, count, r->truncated };
+        *r = (gm_encoded){0, at, count, r->truncated};
         at += count;
     }
     for (int k = 0; k < b->threads; k++) {
         memory_free(b->blocks[k].data);
-        b->blocks[k] = (id_buffer){ 0 };
+        b->blocks[k] = (id_buffer){0};
     }
-    b->blocks[0] = (id_buffer){ out, at, total + 1 };
+    b->blocks[0] = (id_buffer){out, at, total + 1};
     return GM_OK;
 }
 
@@ -242,13 +245,13 @@ static gm_status finish(gm_encode_batch *b) {
     if (failed < b->n) {
         gm_error cause;
         if (encode_one(b, 0, failed) == GM_OK)
-            return gm_fail(GM_ENOMEM, "text %zu: not enough memory", failed);    /* there was none then */
+            return gm_fail(GM_ENOMEM, "text %zu: not enough memory", failed); /* there was none then */
         gm_status status = gm_take_error(&cause);
         return gm_fail(status, "text %zu: %s", failed, cause.text);
     }
     for (int k = 0; k < b->threads; k++) {
         b->blocks[k] = b->works[k]->ids;
-        b->works[k]->ids = (id_buffer){ 0 };
+        b->works[k]->ids = (id_buffer){0};
     }
     return pad_all(b);
 }
@@ -283,7 +286,7 @@ gm_encoded gm_encode_result(const gm_encode_batch *b, size_t i) { return b->resu
 
 const int32_t *gm_encode_ids(const gm_encode_batch *b, size_t i) {
     const int32_t *block = b->blocks[b->results[i].block].data;
-    return block ? block + b->results[i].start : NULL;    /* NULL: no text of the block has any */
+    return block ? block + b->results[i].start : NULL; /* NULL: no text of the block has any */
 }
 
 gm_encoding *gm_encode_encoding(gm_encode_batch *b, size_t i) {

@@ -26,7 +26,8 @@ void filter_min_p(gm_sampler *s) {
 void filter_typical_p(gm_sampler *s) {
     double below;
     const double total = candidates_weigh(&s->candidates, &below);
-    if (total > 0 && !isinf(candidates_best(&s->candidates)))   /* surprise - entropy is sum(weight * below) / total - below */
+    if (total > 0 &&
+        !isinf(candidates_best(&s->candidates))) /* surprise - entropy is sum(weight * below) / total - below */
         candidates_keep_typical(&s->candidates, below / total, total, (double)s->options.typical_p * total);
 }
 
@@ -44,8 +45,8 @@ void filter_xtc(gm_sampler *s, double uniform) {
         return;
     const double total = candidates_weigh(&s->candidates, NULL);
     if (total > 0)
-        candidates_drop_from(&s->candidates, (double)candidates_best(&s->candidates)
-                                             + log(total * (double)s->options.xtc_threshold));
+        candidates_drop_from(&s->candidates,
+                             (double)candidates_best(&s->candidates) + log(total * (double)s->options.xtc_threshold));
 }
 
 /* Mirostat 2 (Basu et al., 2021, as in llama.cpp): those whose surprise -log2(p) is within a limit, which each draw

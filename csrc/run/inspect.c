@@ -20,7 +20,7 @@ static gm_status check_size(const gm_model *m, int64_t n, const int64_t *wanted,
     *logits = false;
     for (size_t i = 0; i < n_wanted; i++) {
         if (!gm_model_activation(m, wanted[i], n, &info))
-            continue;                    /* taps_new refuses it */
+            continue; /* taps_new refuses it */
         const gm_tap_point point = tap_point(wanted[i]);
         *logits |= point == TAP_LOGITS || point == TAP_FINAL_NORM;
         double floats = (double)info.shape[0] * (double)info.shape[1];
@@ -29,7 +29,8 @@ static gm_status check_size(const gm_model *m, int64_t n, const int64_t *wanted,
     if (*logits)
         bytes += (double)n * (double)m->config.vocab * sizeof(float);
     if (bytes + (double)gm_active_memory() > limit)
-        return gm_fail(GM_ENOMEM, "inspect: the activations of %lld tokens take %.1f GB in one pass, with what is in "
+        return gm_fail(GM_ENOMEM,
+                       "inspect: the activations of %lld tokens take %.1f GB in one pass, with what is in "
                        "use more than the memory limit of %.1f GB; ask for fewer of them, or for a shorter prompt",
                        (long long)n, bytes * 1e-9, limit * 1e-9);
     return GM_OK;

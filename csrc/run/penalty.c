@@ -15,11 +15,10 @@ static bool counts(const gm_sampling *o) { return o->frequency_penalty != 0 || o
 gm_status penalty_reserve(gm_sampler *s) {
     const gm_sampling *o = &s->options;
     size_t vocab = (size_t)s->vocab;
-    if (o->penalty_last_n != 0 && repeats(o)
-        && !(s->repeated.counts = memory_zeroed(vocab * sizeof *s->repeated.counts)))
+    if (o->penalty_last_n != 0 && repeats(o) &&
+        !(s->repeated.counts = memory_zeroed(vocab * sizeof *s->repeated.counts)))
         return GM_ENOMEM;
-    if (o->penalty_last_n != 0 && counts(o)
-        && !(s->counted.counts = memory_zeroed(vocab * sizeof *s->counted.counts)))
+    if (o->penalty_last_n != 0 && counts(o) && !(s->counted.counts = memory_zeroed(vocab * sizeof *s->counted.counts)))
         return GM_ENOMEM;
     if (s->repeated.counts || s->counted.counts) {
         s->seen = memory_array(vocab, sizeof *s->seen);
@@ -90,9 +89,8 @@ void penalty_ban(gm_sampler *s) {
     const int32_t *word = o->bad_words.ids;
     for (size_t i = 0; i < o->bad_words.n; word += o->bad_words.lengths[i++]) {
         int64_t before = (int64_t)o->bad_words.lengths[i] - 1;
-        if (before == 0
-            || (before <= s->n_history
-                && memcmp(word, s->history + s->n_history - before, (size_t)before * sizeof *word) == 0))
+        if (before == 0 || (before <= s->n_history &&
+                            memcmp(word, s->history + s->n_history - before, (size_t)before * sizeof *word) == 0))
             *candidates_at(&s->candidates, word[before]) = -INFINITY;
     }
 }
@@ -109,17 +107,17 @@ static int64_t since_breaker(const gm_sampler *s, int64_t n) {
         const int32_t *ids = breakers->ids;
         for (size_t i = 0; i < breakers->n; ids += breakers->lengths[i++]) {
             int64_t length = (int64_t)breakers->lengths[i];
-            if (length > 1 && length <= end
-                && memcmp(ids, s->history + end - length, (size_t)length * sizeof *ids) == 0)
+            if (length > 1 && length <= end &&
+                memcmp(ids, s->history + end - length, (size_t)length * sizeof *ids) == 0)
                 return after;
         }
     }
     return n;
 }
 
-/* "Don't repeat yourself" (p-e-w, 2024, as in llama.cpp): where the last ids, back to a breaker, occurred before already,
- * the id that followed then is made less likely by multiplier * base^(length - allowed_length), length being how many
- * ids agree. */
+/* "Don't repeat yourself" (p-e-w, 2024, as in llama.cpp): where the last ids, back to a breaker, occurred before
+ * already, the id that followed then is made less likely by multiplier * base^(length - allowed_length), length being
+ * how many ids agree. */
 gm_status penalty_dry(gm_sampler *s) {
     const gm_sampling *o = &s->options;
     int64_t n = s->n_history;
@@ -149,7 +147,7 @@ gm_status penalty_dry(gm_sampler *s) {
         *longest = length > *longest ? length : *longest;
     }
     candidates_take(&s->candidates);
-    for (int64_t i = 1; i < n; i++) {                    /* each id once, as its length is 0 afterwards */
+    for (int64_t i = 1; i < n; i++) { /* each id once, as its length is 0 afterwards */
         const int32_t id = last[1 - i], length = s->dry_lengths[id];
         float *logit = length >= o->dry_allowed_length && !s->dry_breaks[id] ? candidates_at(&s->candidates, id) : NULL;
         if (logit)

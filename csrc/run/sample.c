@@ -9,23 +9,40 @@
 
 /* ---- options ---- */
 static const char *const names[GM_SAMPLER_KINDS] = {
-    [GM_SAMPLER_PENALTIES] = "penalties",     [GM_SAMPLER_DRY] = "dry",
-    [GM_SAMPLER_TOP_N_SIGMA] = "top_n_sigma", [GM_SAMPLER_TEMPERATURE] = "temperature",
-    [GM_SAMPLER_TOP_K] = "top_k",             [GM_SAMPLER_TOP_P] = "top_p",
-    [GM_SAMPLER_MIN_P] = "min_p",             [GM_SAMPLER_TYPICAL_P] = "typical_p",
-    [GM_SAMPLER_XTC] = "xtc",                 [GM_SAMPLER_MIROSTAT] = "mirostat",
+    [GM_SAMPLER_PENALTIES] = "penalties",
+    [GM_SAMPLER_DRY] = "dry",
+    [GM_SAMPLER_TOP_N_SIGMA] = "top_n_sigma",
+    [GM_SAMPLER_TEMPERATURE] = "temperature",
+    [GM_SAMPLER_TOP_K] = "top_k",
+    [GM_SAMPLER_TOP_P] = "top_p",
+    [GM_SAMPLER_MIN_P] = "min_p",
+    [GM_SAMPLER_TYPICAL_P] = "typical_p",
+    [GM_SAMPLER_XTC] = "xtc",
+    [GM_SAMPLER_MIROSTAT] = "mirostat",
 };
 
 const char *gm_sampler_name(gm_sampler_kind kind) { return names[kind]; }
 
 void gm_sampling_defaults(gm_sampling *o) {
     *o = (gm_sampling){
-        .top_p = 1, .typical_p = 1, .xtc_threshold = 0.1f, .dry_base = 1.75f, .dry_allowed_length = 2, .dry_last_n = -1,
-        .mirostat_eta = 0.1f, .repetition_penalty = 1, .penalty_last_n = -1, .repetition_of_prompt = true,
+        .top_p = 1,
+        .typical_p = 1,
+        .xtc_threshold = 0.1f,
+        .dry_base = 1.75f,
+        .dry_allowed_length = 2,
+        .dry_last_n = -1,
+        .mirostat_eta = 0.1f,
+        .repetition_penalty = 1,
+        .penalty_last_n = -1,
+        .repetition_of_prompt = true,
     };
 }
 
-typedef struct { const char *name, *expected; float value, low, high; bool open; } range;   /* open: low is outside */
+typedef struct {
+    const char *name, *expected;
+    float value, low, high;
+    bool open;
+} range; /* open: low is outside */
 
 static gm_status check_numbers(const gm_sampling *o) {
     const float most = 3e38f;
@@ -93,28 +110,18 @@ static gm_status check_lists(const gm_sampling *o, int64_t vocab) {
 static bool is_on(const gm_sampling *o, gm_sampler_kind kind) {
     switch (kind) {
     case GM_SAMPLER_PENALTIES:
-        return o->penalty_last_n != 0
-            && (o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0);
-    case GM_SAMPLER_DRY:
-        return o->dry_multiplier > 0 && o->dry_last_n != 0;
-    case GM_SAMPLER_TOP_N_SIGMA:
-        return o->top_n_sigma > 0;
-    case GM_SAMPLER_TEMPERATURE:
-        return o->temperature != 1;
-    case GM_SAMPLER_TOP_K:
-        return o->top_k > 0;
-    case GM_SAMPLER_TOP_P:
-        return o->top_p < 1;
-    case GM_SAMPLER_MIN_P:
-        return o->min_p > 0;
-    case GM_SAMPLER_TYPICAL_P:
-        return o->typical_p < 1;
-    case GM_SAMPLER_XTC:
-        return o->xtc_probability > 0;
-    case GM_SAMPLER_MIROSTAT:
-        return o->mirostat_tau > 0;
-    case GM_SAMPLER_KINDS:
-        break;
+        return o->penalty_last_n != 0 &&
+               (o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0);
+    case GM_SAMPLER_DRY: return o->dry_multiplier > 0 && o->dry_last_n != 0;
+    case GM_SAMPLER_TOP_N_SIGMA: return o->top_n_sigma > 0;
+    case GM_SAMPLER_TEMPERATURE: return o->temperature != 1;
+    case GM_SAMPLER_TOP_K: return o->top_k > 0;
+    case GM_SAMPLER_TOP_P: return o->top_p < 1;
+    case GM_SAMPLER_MIN_P: return o->min_p > 0;
+    case GM_SAMPLER_TYPICAL_P: return o->typical_p < 1;
+    case GM_SAMPLER_XTC: return o->xtc_probability > 0;
+    case GM_SAMPLER_MIROSTAT: return o->mirostat_tau > 0;
+    case GM_SAMPLER_KINDS: break;
     }
     return false;
 }
@@ -135,7 +142,9 @@ static gm_status make_chain(gm_sampler *s, const gm_sampling *o) {
     }
     for (int kind = 0; kind < GM_SAMPLER_KINDS; kind++)
         if (!named[kind] && is_on(o, (gm_sampler_kind)kind) && !(kind == GM_SAMPLER_TEMPERATURE && o->temperature == 0))
-            return gm_fail(GM_EVALUE, "samplers: %s is set, but it is not in the given order; add it there or leave it unset", names[kind]);
+            return gm_fail(GM_EVALUE,
+                           "samplers: %s is set, but it is not in the given order; add it there or leave it unset",
+                           names[kind]);
     return GM_OK;
 }
 
@@ -192,11 +201,21 @@ gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab, int t
 
 void sampler_clear(gm_sampler *s) {
     void *const owned[] = {
-        (void *)(uintptr_t)s->options.bias_ids,      (void *)(uintptr_t)s->options.biases,
-        (void *)(uintptr_t)s->options.suppressed,    (void *)(uintptr_t)s->options.bad_words.ids,
-        (void *)(uintptr_t)s->options.bad_words.lengths, (void *)(uintptr_t)s->options.dry_breakers.ids,
-        (void *)(uintptr_t)s->options.dry_breakers.lengths, s->history, s->repeated.counts, s->counted.counts,
-        s->dry_lengths, s->dry_breaks, s->matches, s->seen, s->is_seen,
+        (void *)(uintptr_t)s->options.bias_ids,
+        (void *)(uintptr_t)s->options.biases,
+        (void *)(uintptr_t)s->options.suppressed,
+        (void *)(uintptr_t)s->options.bad_words.ids,
+        (void *)(uintptr_t)s->options.bad_words.lengths,
+        (void *)(uintptr_t)s->options.dry_breakers.ids,
+        (void *)(uintptr_t)s->options.dry_breakers.lengths,
+        s->history,
+        s->repeated.counts,
+        s->counted.counts,
+        s->dry_lengths,
+        s->dry_breaks,
+        s->matches,
+        s->seen,
+        s->is_seen,
     };
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         memory_free(owned[i]);
@@ -214,8 +233,8 @@ gm_status sampler_accept(gm_sampler *s, const int32_t *ids, int64_t n, bool prom
 }
 
 bool sampler_is_greedy(const gm_sampler *s) {
-    return s->options.temperature == 0 && s->n_chain == 0 && s->options.n_biases == 0 && s->options.n_suppressed == 0
-        && s->options.bad_words.n == 0;
+    return s->options.temperature == 0 && s->n_chain == 0 && s->options.n_biases == 0 && s->options.n_suppressed == 0 &&
+           s->options.bad_words.n == 0;
 }
 
 /* ---- drawing ---- */
@@ -248,38 +267,17 @@ static void adjust(gm_sampler *s, const int32_t *forbidden, size_t n_forbidden) 
 static gm_status run_chain(gm_sampler *s, uint64_t step) {
     for (int i = 0; i < s->n_chain; i++) {
         switch (s->chain[i]) {
-        case GM_SAMPLER_PENALTIES:
-            penalty_apply(s);
-            break;
-        case GM_SAMPLER_DRY:
-            GM_TRY(penalty_dry(s));
-            break;
-        case GM_SAMPLER_TOP_N_SIGMA:
-            filter_top_n_sigma(s);
-            break;
-        case GM_SAMPLER_TEMPERATURE:
-            filter_temperature(s);
-            break;
-        case GM_SAMPLER_TOP_K:
-            filter_top_k(s);
-            break;
-        case GM_SAMPLER_TOP_P:
-            filter_top_p(s);
-            break;
-        case GM_SAMPLER_MIN_P:
-            filter_min_p(s);
-            break;
-        case GM_SAMPLER_TYPICAL_P:
-            filter_typical_p(s);
-            break;
-        case GM_SAMPLER_XTC:
-            filter_xtc(s, uniform(~s->options.seed, step));
-            break;
-        case GM_SAMPLER_MIROSTAT:
-            filter_mirostat(s);
-            break;
-        case GM_SAMPLER_KINDS:
-            break;
+        case GM_SAMPLER_PENALTIES: penalty_apply(s); break;
+        case GM_SAMPLER_DRY: GM_TRY(penalty_dry(s)); break;
+        case GM_SAMPLER_TOP_N_SIGMA: filter_top_n_sigma(s); break;
+        case GM_SAMPLER_TEMPERATURE: filter_temperature(s); break;
+        case GM_SAMPLER_TOP_K: filter_top_k(s); break;
+        case GM_SAMPLER_TOP_P: filter_top_p(s); break;
+        case GM_SAMPLER_MIN_P: filter_min_p(s); break;
+        case GM_SAMPLER_TYPICAL_P: filter_typical_p(s); break;
+        case GM_SAMPLER_XTC: filter_xtc(s, uniform(~s->options.seed, step)); break;
+        case GM_SAMPLER_MIROSTAT: filter_mirostat(s); break;
+        case GM_SAMPLER_KINDS: break;
         }
     }
     return GM_OK;

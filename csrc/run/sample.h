@@ -7,32 +7,35 @@
 #include "run/candidates.h"
 
 /* How often each id is in a window of the history that ends at its end. */
-typedef struct { int32_t *counts; int64_t begin; } sample_tally;
+typedef struct {
+    int32_t *counts;
+    int64_t begin;
+} sample_tally;
 
 typedef struct {
     gm_sampling options;
-    gm_sampler_kind chain[GM_SAMPLER_KINDS];   /* those that do something, in order */
+    gm_sampler_kind chain[GM_SAMPLER_KINDS]; /* those that do something, in order */
     int n_chain;
     int64_t vocab;
-    int32_t *history;                          /* prompt and output */
+    int32_t *history; /* prompt and output */
     int64_t n_history;
     size_t history_capacity;
-    sample_tally repeated, counted;            /* for the repetition penalty; for frequency and presence */
-    int32_t *seen, n_seen;                     /* what a tally has counted, each id once */
-    uint8_t *is_seen;                          /* [vocab] */
-    int32_t *dry_lengths;                      /* [vocab], zero between draws */
-    uint8_t *dry_breaks;                       /* [vocab], 1: the id alone is a breaker */
-    int32_t *matches;                          /* dry's work: as long as the history */
+    sample_tally repeated, counted; /* for the repetition penalty; for frequency and presence */
+    int32_t *seen, n_seen;          /* what a tally has counted, each id once */
+    uint8_t *is_seen;               /* [vocab] */
+    int32_t *dry_lengths;           /* [vocab], zero between draws */
+    uint8_t *dry_breaks;            /* [vocab], 1: the id alone is a breaker */
+    int32_t *matches;               /* dry's work: as long as the history */
     size_t matches_capacity;
     gm_candidate_list candidates;
-    float surprise_limit;                      /* mirostat's mu, in bits */
+    float surprise_limit; /* mirostat's mu, in bits */
 } gm_sampler;
 
 /* ---- sample.c ---- */
 gm_status sampler_init(gm_sampler *s, const gm_sampling *o, int64_t vocab, int threads);
 void sampler_clear(gm_sampler *s);
-gm_status sampler_accept(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt);   /* appends to the history */
-bool sampler_is_greedy(const gm_sampler *s);             /* the first greatest logit, nothing else */
+gm_status sampler_accept(gm_sampler *s, const int32_t *ids, int64_t n, bool prompt); /* appends to the history */
+bool sampler_is_greedy(const gm_sampler *s); /* the first greatest logit, nothing else */
 /* The id of draw number `step`: the same logits, history, options and step give the same id. forbidden ids are not
  * drawn. GM_EVALUE when no id is left. */
 gm_status sampler_draw(gm_sampler *s, const float *logits, uint64_t step, const int32_t *forbidden, size_t n_forbidden,
@@ -51,9 +54,9 @@ void filter_xtc(gm_sampler *s, double uniform);
 void filter_mirostat(gm_sampler *s);
 
 /* ---- penalty.c: what depends on the ids so far ---- */
-gm_status penalty_reserve(gm_sampler *s);                /* memory for the tallies and dry, where they are on */
-void penalty_accept(gm_sampler *s, int64_t first, bool prompt);       /* history from first on is new */
+gm_status penalty_reserve(gm_sampler *s);                       /* memory for the tallies and dry, where they are on */
+void penalty_accept(gm_sampler *s, int64_t first, bool prompt); /* history from first on is new */
 void penalty_apply(gm_sampler *s);
 gm_status penalty_dry(gm_sampler *s);
-void penalty_ban(gm_sampler *s);                         /* bad words and suppressed ids: -inf */
+void penalty_ban(gm_sampler *s); /* bad words and suppressed ids: -inf */
 #endif

@@ -8,24 +8,27 @@
 #include "base/memory.h"
 #include "run/step.h"
 
-#define SCORE_ROWS 512                       /* rows of one pass */
-#define SCORE_FLOATS (INT64_C(1) << 24)      /* logits of one pass */
+#define SCORE_ROWS 512                  /* rows of one pass */
+#define SCORE_FLOATS (INT64_C(1) << 24) /* logits of one pass */
 
-typedef struct { int32_t *ids; int64_t n; } sequence;
+typedef struct {
+    int32_t *ids;
+    int64_t n;
+} sequence;
 struct gm_scoring {
     gm_model *model;
     gm_score_kind kind;
     sequence *roots, *labels;
     int64_t n_roots, n_labels;
-    gm_cache **caches;               /* of the roots */
-    gm_cache **forks;                /* of the sequences in a pass over labels */
+    gm_cache **caches; /* of the roots */
+    gm_cache **forks;  /* of the sequences in a pass over labels */
     gm_array *out;
-    double *label_logprobs;          /* [roots, labels] */
-    int64_t done;                    /* rows of out that are filled */
-    int64_t item, at;                /* the next row: position `at` of item `item`, a root, or root * label */
+    double *label_logprobs; /* [roots, labels] */
+    int64_t done;           /* rows of out that are filled */
+    int64_t item, at;       /* the next row: position `at` of item `item`, a root, or root * label */
     bool at_labels;
     gm_step *step;
-    int32_t counts[SCORE_ROWS];      /* the current pass: rows of each sequence, and the item that it is */
+    int32_t counts[SCORE_ROWS]; /* the current pass: rows of each sequence, and the item that it is */
     int64_t items[SCORE_ROWS];
     int n_sequences;
     int64_t first_at, next, next_at; /* the position where it begins, the item and position where it ends */
@@ -72,10 +75,11 @@ static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, con
     for (int64_t i = 0; i < s->n_roots; i++) {
         rows += s->kind == GM_SCORE_LAST ? 0 : s->roots[i].n;
         if (longest && s->roots[i].n + longest - 1 > m->config.context && m->context_policy != GM_CONTEXT_ROTATE)
-            return gm_fail_context(s->roots[i].n + longest - 1, m->config.context,
-                                   "sequence %lld has %lld tokens and leaves too few positions for a label of %lld in the "
-                                   "context of %lld", (long long)i, (long long)s->roots[i].n, (long long)longest,
-                                   (long long)m->config.context);
+            return gm_fail_context(
+                s->roots[i].n + longest - 1, m->config.context,
+                "sequence %lld has %lld tokens and leaves too few positions for a label of %lld in the "
+                "context of %lld",
+                (long long)i, (long long)s->roots[i].n, (long long)longest, (long long)m->config.context);
         GM_TRY(cache_new(&m->layout, &s->caches[i]));
     }
     int64_t width = s->kind == GM_SCORE_HIDDEN ? m->config.hidden : m->config.vocab;
@@ -89,7 +93,8 @@ gm_status gm_score_begin(gm_model *m, gm_score_kind kind, const gm_scored *roots
     if (n_roots < 1 || n_roots > GM_MAX_BATCH)
         return gm_fail(GM_EVALUE, "score: got %zu sequences, expected 1 to %d", n_roots, GM_MAX_BATCH);
     if (n_labels && (kind != GM_SCORE_LAST || n_labels > 65536))
-        return gm_fail(GM_EVALUE, "score: got %zu labels, expected at most 65536, and only with the last logits", n_labels);
+        return gm_fail(GM_EVALUE, "score: got %zu labels, expected at most 65536, and only with the last logits",
+                       n_labels);
     gm_scoring *s = memory_zeroed(sizeof *s);
     if (!s)
         return GM_ENOMEM;
@@ -184,7 +189,7 @@ static void take(gm_scoring *s) {
         if (s->at_labels || s->kind == GM_SCORE_LOGPROBS) {
             float *out = s->at_labels ? NULL : (float *)array_ptr(s->out) + s->done;
             if (out && from == 0)
-                out[0] = NAN;                            /* no token precedes the first one */
+                out[0] = NAN; /* no token precedes the first one */
             for (int64_t r = 0; r < n && from + r + 1 < q->n; r++) {
                 float logprob = rows[(row + r) * width + q->ids[from + r + 1]] - step_logsumexp(s->step)[row + r];
                 if (out)
@@ -200,10 +205,10 @@ static void take(gm_scoring *s) {
         } else if (ends) {
             memcpy((float *)array_ptr(s->out) + k * width, rows + row * width, (size_t)width * sizeof *rows);
             for (int64_t i = 0; i < s->n_labels; i++)
-                s->label_logprobs[k * s->n_labels + i] =
-                    (double)(rows[row * width + s->labels[i].ids[0]] - step_logsumexp(s->step)[row]);
+                s->label_logprobs[k * s->n_labels + i] = (double)(rows[row * width + s->labels[i].ids[0]] -
+                                                                  step_logsumexp(s->step)[row]);
         }
-        if (ends && !s->at_labels && !s->n_labels) {     /* nothing continues it */
+        if (ends && !s->at_labels && !s->n_labels) { /* nothing continues it */
             cache_free(s->caches[k]);
             s->caches[k] = NULL;
         }

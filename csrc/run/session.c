@@ -10,9 +10,9 @@
 #include "base/memory.h"
 #include "run/stream.h"
 
-#define MAGIC 0x334e4f4953534d47     /* GMSSION3 */
+#define MAGIC 0x334e4f4953534d47 /* GMSSION3 */
 #define MAGIC_2 0x324e4f4953534d47
-#define MAGIC_1 0x314e4f4953534d47   /* without fingerprint and checkpoints */
+#define MAGIC_1 0x314e4f4953534d47 /* without fingerprint and checkpoints */
 enum { HEAD_WORDS = 5, HEAD_WORDS_2 = 4 };
 
 gm_status gm_session_new(gm_model *m, gm_session **out) {

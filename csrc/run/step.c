@@ -9,12 +9,12 @@ struct gm_step {
     gm_batch_state *batch;
     step_output output;
     gm_array *logits, *sums, *best;
-    gm_taps *taps;               /* or NULL */
-    gm_phase_profile *profile;   /* of the current run, or NULL */
+    gm_taps *taps;             /* or NULL */
+    gm_phase_profile *profile; /* of the current run, or NULL */
     gm_plan *plan;
-    bool running, packing;       /* a run is under way; the model's matrices are being packed before it */
-    bool in_rows;                /* the plan reads the matrices as they were before packing */
-    int64_t packing_ns;          /* that this took */
+    bool running, packing; /* a run is under way; the model's matrices are being packed before it */
+    bool in_rows;          /* the plan reads the matrices as they were before packing */
+    int64_t packing_ns;    /* that this took */
 };
 
 static gm_status build(gm_step *st) {
@@ -25,8 +25,11 @@ static gm_status build(gm_step *st) {
     size_t n_roots = 1;
     const gm_model *m = st->model;
     const bool some = st->output == STEP_LAST && !batch_state_has_single_rows(st->batch);
-    gm_batch batch = {.state = st->batch, .tokens = st->batch->tokens, .positions = st->batch->positions,
-                      .logit_rows = some ? st->batch->last : NULL, .taps = st->taps};
+    gm_batch batch = {.state = st->batch,
+                      .tokens = st->batch->tokens,
+                      .positions = st->batch->positions,
+                      .logit_rows = some ? st->batch->last : NULL,
+                      .taps = st->taps};
     const bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
     roots[0] = m->arch->forward(s, m, &batch, !logits);
     if (st->output == STEP_HIDDEN)
@@ -40,7 +43,7 @@ static gm_status build(gm_step *st) {
             if (roots[i])
                 roots[i]->work = GM_WORK_SAMPLING;
     }
-    gm_scope_close(s);       /* each temporary now dies at its last reader */
+    gm_scope_close(s); /* each temporary now dies at its last reader */
     gm_status status = GM_OK;
     for (size_t i = 0; i < n_roots; i++)
         if (!roots[i])
@@ -96,7 +99,7 @@ static gm_status capture(gm_step *st) {
         return error_code();
     memcpy(roots, own, n * sizeof *own);
     for (int i = 0; i < st->taps->n_reads; i++)
-        if (st->taps->read[i])           /* not a state, nor what comes after a pass that only fills caches */
+        if (st->taps->read[i]) /* not a state, nor what comes after a pass that only fills caches */
             roots[n++] = st->taps->read[i];
     gm_status status = plan_capture(roots, n, &st->plan);
     memory_free(roots);
@@ -107,8 +110,8 @@ static gm_status capture(gm_step *st) {
  * how many blocks of keys there are. */
 static bool plan_fits(const gm_step *st) {
     const gm_batch_state *b = st->batch;
-    return st->plan && st->in_rows == model_in_rows(st->model)
-           && (!batch_state_has_single_rows(b) || *b->view.n_blocks <= b->max_blocks);
+    return st->plan && st->in_rows == model_in_rows(st->model) &&
+           (!batch_state_has_single_rows(b) || *b->view.n_blocks <= b->max_blocks);
 }
 
 static gm_status make_plan(gm_step *st) {
@@ -186,8 +189,7 @@ int64_t step_packing_ns(const gm_step *st) { return st->packing_ns; }
 /* A slice of the packing that comes before the run. With any status but GM_AGAIN it is over. */
 static gm_status pack(gm_step *st, int slice_ms) {
     const int64_t began = clock_ns();
-    gm_status status = model_pack(st->model, slice_ms > 0 ? began + (int64_t)slice_ms * 1000000 : 0,
-                                  st->packing);
+    gm_status status = model_pack(st->model, slice_ms > 0 ? began + (int64_t)slice_ms * 1000000 : 0, st->packing);
     const int64_t took = clock_ns() - began;
     st->packing = status == GM_AGAIN;
     st->packing_ns += took;

@@ -1,9 +1,8 @@
 /* step.h - one forward pass over rows of sequences, recorded as a plan at its first run and replayed after that.
- *  (1) What changes from run to run (tokens, positions, caches) is in the batch's state (ops/batch_state.h), never in
- *      the plan: it serves any caches, as long as each sequence has the same number of rows. A plan for too few blocks
- *      of keys is recorded again.
- *  (2) A run goes in slices and holds the run lock from its first slice to its last, also while the model's matrices
- *      are packed before it. */
+ *  (1) What changes from run to run (tokens, positions, caches) is in the batch's state (ops/layers/batch_state.h),
+ * never in the plan: it serves any caches, as long as each sequence has the same number of rows. A plan for too few
+ * blocks of keys is recorded again. (2) A run goes in slices and holds the run lock from its first slice to its last,
+ * also while the model's matrices are packed before it. */
 #ifndef GOMLX_RUN_STEP_H
 #define GOMLX_RUN_STEP_H
 #include "core/graph.h"
@@ -20,9 +19,9 @@ gm_status step_new(const gm_model *m, const int32_t *counts, int n_sequences, st
  * read. */
 gm_status step_new_tapped(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_taps *taps,
                           gm_step **out);
-void step_free(gm_step *step);                     /* NULL is fine; abandons a run that is under way */
+void step_free(gm_step *step); /* NULL is fine; abandons a run that is under way */
 bool step_is_running(const gm_step *step);
-void step_abandon(gm_step *step);                  /* the rest of a run that is under way is skipped; NULL is fine */
+void step_abandon(gm_step *step); /* the rest of a run that is under way is skipped; NULL is fine */
 /* The cache of a sequence and the tokens of its rows, from this position on, for which the cache reserves memory. All
  * sequences in turn, from the first, before each run. */
 gm_status step_fill(gm_step *step, int sequence, gm_cache *cache, const int32_t *tokens, int64_t position);

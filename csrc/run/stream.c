@@ -26,8 +26,8 @@ static bool find_stop(gm_stream *st, size_t old, size_t *keep) {
         size_t longest = 0;
         for (size_t i = 0; i < st->n_stop_texts; i++) {
             const stream_bytes *stop = &st->stop_texts[i];
-            if (stop->length > longest && stop->length <= end
-                && memcmp(held->text + end - stop->length, stop->text, stop->length) == 0) {
+            if (stop->length > longest && stop->length <= end &&
+                memcmp(held->text + end - stop->length, stop->text, stop->length) == 0) {
                 longest = stop->length;
                 st->stats.stop_text = (int32_t)i;
             }
@@ -123,7 +123,7 @@ static gm_status read_taps(gm_stream *st, const gm_generate_options *o) {
         const gm_tap_point point = tap_point(o->activations[i]);
         if (point == TAP_ATTENTION_WEIGHTS || point == TAP_STATE)
             return gm_fail(GM_EVALUE, "generate: attention weights and recurrent states can be read only with "
-                           "model.inspect(), over a whole prompt");
+                                      "model.inspect(), over a whole prompt");
     }
     return taps_new(m, o->activations, o->n_activations, o->edits, o->n_edits, &st->taps);
 }
@@ -135,8 +135,10 @@ static gm_status check_prompt(const gm_model *m, const int32_t *prompt, int64_t 
     if (n == 0)
         return gm_fail(GM_EVALUE, "generate: the prompt is empty; a model needs at least one token to go on from");
     if (n > context - (o->max_tokens != 0) && m->context_policy != GM_CONTEXT_ROTATE)
-        return gm_fail_context(n, context, "generate: the prompt has %lld tokens and leaves no position free in the context of "
-                               "%lld", (long long)n, (long long)context);
+        return gm_fail_context(n, context,
+                               "generate: the prompt has %lld tokens and leaves no position free in the context of "
+                               "%lld",
+                               (long long)n, (long long)context);
     for (int64_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= m->config.vocab)
             return gm_fail(GM_EVALUE, "generate: token id %d is outside the vocabulary of %lld", prompt[i],
@@ -210,7 +212,7 @@ gm_status gm_stream_open(gm_session *s, gm_tokenizer *t, const int32_t *prompt, 
 }
 
 void stream_free(gm_stream *st) {
-    if (is_edited(st)) {                 /* its cache is of no use to other streams */
+    if (is_edited(st)) { /* its cache is of no use to other streams */
         st->session->n_ids = 0;
         st->session->length = cache_trim(st->session->cache, 0);
     }
@@ -277,7 +279,7 @@ static gm_phase_profile *phase(const gm_stream *st) {
 }
 
 void stream_commit(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
-                 int64_t row) {
+                   int64_t row) {
     gm_session *s = st->session;
     s->length += rows;
     account(st, seconds);
@@ -323,7 +325,7 @@ static gm_status draw(gm_stream *st, const float *logits) {
     size_t n_forbidden = drawn < st->min_tokens ? st->n_stop_ids : 0;
     if (!logits && n_forbidden == 0 && sampler_is_greedy(&st->sampler)) {
         st->token = (int32_t)step_argmax(st->step)[st->row];
-        if (logits_of(st)[st->token] > -INFINITY)        /* else it is NaN or -inf, which the sampler handles */
+        if (logits_of(st)[st->token] > -INFINITY) /* else it is NaN or -inf, which the sampler handles */
             return GM_OK;
     }
     return sampler_draw(&st->sampler, logits ? logits : logits_of(st), (uint64_t)drawn, st->stop_ids, n_forbidden,
@@ -361,10 +363,11 @@ static gm_status take_token(gm_stream *st, const float *logits, gm_token *token)
     token->top = st->top;
     token->n_top = st->n_top;
     GM_TRY(release_text(st, false, &stopped));
-    gm_finish finish = stopped ? GM_FINISH_STOP : st->stats.generated_tokens == st->max_tokens ? GM_FINISH_LENGTH
-                       : is_full(st) && s->model->context_policy == GM_CONTEXT_STOP            ? GM_FINISH_CONTEXT
-                                                                                               : GM_FINISH_NONE;
-    if (finish != GM_FINISH_NONE && !stopped) {      /* text that was held back comes with the last token */
+    gm_finish finish = stopped                                                      ? GM_FINISH_STOP
+                       : st->stats.generated_tokens == st->max_tokens               ? GM_FINISH_LENGTH
+                       : is_full(st) && s->model->context_policy == GM_CONTEXT_STOP ? GM_FINISH_CONTEXT
+                                                                                    : GM_FINISH_NONE;
+    if (finish != GM_FINISH_NONE && !stopped) { /* text that was held back comes with the last token */
         GM_TRY(release_text(st, true, &stopped));
         if (stopped)
             finish = GM_FINISH_STOP;

@@ -14,44 +14,47 @@ struct gm_session {
     int32_t *ids;
     int64_t n_ids;
     size_t capacity;
-    _Atomic int64_t length;          /* ids in the cache; other threads may read it while a stream runs */
-    gm_decoder *decoder;             /* of its streams that no other decoder has (single.c), or NULL */
+    _Atomic int64_t length; /* ids in the cache; other threads may read it while a stream runs */
+    gm_decoder *decoder;    /* of its streams that no other decoder has (single.c), or NULL */
     _Atomic bool busy;
 };
 
-typedef struct { char *text; size_t length, capacity; } stream_bytes;
+typedef struct {
+    char *text;
+    size_t length, capacity;
+} stream_bytes;
 /* It has pending rows; it has logits; the caller has its logits; it has ended. */
 typedef enum { STREAM_ROWS, STREAM_LOGITS, STREAM_WAITING, STREAM_DONE } stream_state;
 
 struct gm_stream {
     gm_session *session;
-    gm_decoder *decoder;             /* the one it is a member of, or NULL */
+    gm_decoder *decoder; /* the one it is a member of, or NULL */
     gm_tokenizer *tokenizer;
     gm_detokenizer *detokenizer;
-    gm_sampler sampler;              /* its history: prompt and output */
+    gm_sampler sampler; /* its history: prompt and output */
     int64_t max_tokens, min_tokens;
     int32_t *stop_ids;
     size_t n_stop_ids;
     stream_bytes *stop_texts;
     size_t n_stop_texts;
-    stream_bytes held;               /* text that may be the beginning of a stop text */
-    stream_bytes out;                /* the text of the current event */
+    stream_bytes held; /* text that may be the beginning of a stop text */
+    stream_bytes out;  /* the text of the current event */
     stream_state state;
-    const gm_step *step;             /* STREAM_LOGITS and STREAM_WAITING: this row of its logits */
+    const gm_step *step; /* STREAM_LOGITS and STREAM_WAITING: this row of its logits */
     int64_t row;
-    int32_t token;                   /* sampled last */
+    int32_t token; /* sampled last */
     gm_logprob *top;
     int32_t n_top;
-    bool decodes;                    /* the prompt has been computed */
-    bool hand_out;                   /* logits are given out before each token */
+    bool decodes;  /* the prompt has been computed */
+    bool hand_out; /* logits are given out before each token */
     gm_prefill prefill;
-    gm_taps *taps;                   /* activations that it reads and edits, or NULL */
-    gm_step *own;                    /* of a stream with taps: the step of its last pass, */
-    int32_t own_rows;                /* ... and its rows */
+    gm_taps *taps;    /* activations that it reads and edits, or NULL */
+    gm_step *own;     /* of a stream with taps: the step of its last pass, */
+    int32_t own_rows; /* ... and its rows */
     gm_stream_stats stats;
     buffer_watch memory;
-    gm_profile *profile;             /* the caller's, or NULL */
-    int64_t deadline;                /* 0: none */
+    gm_profile *profile; /* the caller's, or NULL */
+    int64_t deadline;    /* 0: none */
     _Atomic bool cancelled;
 };
 
@@ -59,7 +62,7 @@ struct gm_stream {
 void session_free(gm_session *s);
 /* Replaces the session's ids from `at` on, whatever the cache holds. */
 gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n);
-void stream_free(gm_stream *st);                   /* it must be in no decoder */
+void stream_free(gm_stream *st); /* it must be in no decoder */
 /* The rows that the next pass may compute for it, at most; 0: none. */
 int64_t stream_pending_rows(const gm_stream *st);
 /* The tokens of its next `rows` rows and the position of the first. */
@@ -67,12 +70,12 @@ gm_status stream_prepare(gm_stream *st, int64_t rows, const int32_t **tokens, in
 /* The rows are computed: row `row` of the logits of `step` belongs to the last of them. pass: the profile of the pass,
  * read only where the stream has a profile. */
 void stream_commit(gm_stream *st, int64_t rows, double seconds, const gm_phase_profile *pass, const gm_step *step,
-                 int64_t row);
+                   int64_t row);
 /* A pass with rows of it did not finish. */
 void stream_rollback(gm_stream *st);
 /* Cancelled or out of time: nothing more is to be computed. */
 bool stream_is_over(const gm_stream *st);
-void stream_begin_event(gm_stream *st, gm_token *token);   /* an event without a token and without text */
+void stream_begin_event(gm_stream *st, gm_token *token); /* an event without a token and without text */
 /* The next event of a stream with logits, or of one that is over, as gm_stream_next gives it. */
 gm_status stream_event(gm_stream *st, gm_token *token);
 #endif

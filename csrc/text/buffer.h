@@ -6,8 +6,14 @@
 #include "base/grow.h"
 #include "base/memory.h"
 
-typedef struct { uint8_t *data; size_t size, capacity; } byte_buffer;
-typedef struct { int32_t *data; size_t size, capacity; } id_buffer;
+typedef struct {
+    uint8_t *data;
+    size_t size, capacity;
+} byte_buffer;
+typedef struct {
+    int32_t *data;
+    size_t size, capacity;
+} id_buffer;
 
 static inline gm_status bytes_reserve(byte_buffer *b, size_t more) {
     return grow_array(&b->data, b->size, &b->capacity, more, 1);

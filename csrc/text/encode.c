@@ -5,7 +5,7 @@
 #include "text/unicode/alphabet.h"
 
 /* ---- workspaces ---- */
-#define LARGE_TEXT (1 << 20)      /* bytes; scratch of a larger text is freed, all but the cache */
+#define LARGE_TEXT (1 << 20) /* bytes; scratch of a larger text is freed, all but the cache */
 
 static void drop_scratch(encode_work *work) {
     normalize_work_free(&work->normalize);
@@ -13,10 +13,10 @@ static void drop_scratch(encode_work *work) {
     model_work_free(&work->model);
     memory_free(work->spans.data);
     quick_work_drop(&work->quick);
-    work->normalize = (normalize_work){ 0 };
-    work->pretokens = (pretoken_scan){ 0 };
-    work->model = (model_work){ 0 };
-    work->spans = (span_buffer){ 0 };
+    work->normalize = (normalize_work){0};
+    work->pretokens = (pretoken_scan){0};
+    work->model = (model_work){0};
+    work->spans = (span_buffer){0};
     work->large = false;
 }
 
@@ -46,7 +46,7 @@ void work_give_back(gm_tokenizer *t, encode_work *work) {
     if (!work)
         return;
     memory_free(work->ids.data);
-    work->ids = (id_buffer){ 0 };
+    work->ids = (id_buffer){0};
     if (work->large)
         drop_scratch(work);
     for (int i = 0; i < IDLE_WORKS; i++) {
@@ -60,9 +60,14 @@ void work_give_back(gm_tokenizer *t, encode_work *work) {
 /* ---- encoding ---- */
 /* Appends a token whose origin is `span`. */
 static gm_status push_token(encode_work *work, int32_t id, text_span span, uint32_t text) {
-    return encoding_push(work->encoding, (gm_token_info){
-        .id = id, .type_id = work->type_id, .word = work->word, .start = (int32_t)span.start, .end = (int32_t)span.end,
-        .attention = true }, text);
+    return encoding_push(work->encoding,
+                         (gm_token_info){.id = id,
+                                         .type_id = work->type_id,
+                                         .word = work->word,
+                                         .start = (int32_t)span.start,
+                                         .end = (int32_t)span.end,
+                                         .attention = true},
+                         text);
 }
 
 /* The text of a token of the model, where it differs from the vocabulary's: Unigram gives an unknown token the text
@@ -82,11 +87,11 @@ static gm_status name_of(const gm_tokenizer *t, encode_work *work, const text_vi
 /* Bytes without a token were dropped. The reference counts without them, in bytes of the alphabet's characters: the
  * spans become those of the bytes at these offsets. */
 static void count_in_alphabet(const gm_tokenizer *t, encode_work *work, const text_view *piece) {
-    size_t raw = 0, before = 0, at = 0, n;    /* byte `raw` of the piece is at `before` in the alphabet's text */
+    size_t raw = 0, before = 0, at = 0, n; /* byte `raw` of the piece is at `before` in the alphabet's text */
     for (size_t i = 0; i < work->ids.size; i++) {
         if (!vocab_text(&t->vocab, work->ids.data[i], &n) || n == 0)
             continue;
-        size_t ends[2] = { at, at + n - 1 };
+        size_t ends[2] = {at, at + n - 1};
         for (int k = 0; k < 2; k++) {
             for (size_t width; raw < piece->length; raw++, before += width) {
                 width = alphabet_char(piece->bytes[raw]) < 0x80 ? 1 : 2;
@@ -95,7 +100,7 @@ static void count_in_alphabet(const gm_tokenizer *t, encode_work *work, const te
             }
             ends[k] = raw;
         }
-        work->spans.data[i] = (text_span){ (uint32_t)ends[0], (uint32_t)ends[1] + 1 };
+        work->spans.data[i] = (text_span){(uint32_t)ends[0], (uint32_t)ends[1] + 1};
         at += n;
     }
 }
@@ -111,8 +116,8 @@ static gm_status encode_piece(const gm_tokenizer *t, encode_work *work, const te
         text_span at = work->spans.data[i];
         uint32_t text = OWN_TEXT;
         int32_t id = work->ids.data[i];
-        if (at.end > piece->length)    /* the reference has no span for it either */
-            at = (text_span){ 0, 0 };
+        if (at.end > piece->length) /* the reference has no span for it either */
+            at = (text_span){0, 0};
         GM_TRY(name_of(t, work, piece, id, at, &text));
         GM_TRY(push_token(work, id, text_origin(piece, at.start, at.end), text));
     }
@@ -220,7 +225,7 @@ static gm_status encode_valid(gm_tokenizer *t, encode_work *work, const text_vie
 /* The token of one byte that is not part of a character; -1 if there is none. */
 static int32_t byte_token(const gm_tokenizer *t, uint8_t byte) {
     static const char digits[] = "0123456789ABCDEF";
-    uint8_t text[6] = { '<', '0', 'x', (uint8_t)digits[byte >> 4], (uint8_t)digits[byte & 15], '>' };
+    uint8_t text[6] = {'<', '0', 'x', (uint8_t)digits[byte >> 4], (uint8_t)digits[byte & 15], '>'};
     size_t n = t->model.byte_level ? utf8_put(alphabet_char(byte), text) : sizeof text;
     return vocab_find(&t->vocab, text, n);
 }
@@ -235,7 +240,7 @@ static gm_status encode_bytes(const gm_tokenizer *t, encode_work *work, const gm
         if (!work->encoding)
             GM_TRY(ids_append(&work->ids, id));
         else
-            GM_TRY(push_token(work, id, (text_span){ (uint32_t)i, (uint32_t)i + 1 }, OWN_TEXT));
+            GM_TRY(push_token(work, id, (text_span){(uint32_t)i, (uint32_t)i + 1}, OWN_TEXT));
     }
     work->word++;
     return GM_OK;
@@ -254,8 +259,10 @@ static gm_status encode_text(gm_tokenizer *t, encode_work *work, const gm_text *
     size_t before = work->encoding ? work->encoding->size : 0;
     for (size_t at = 0; at < n;) {
         size_t fault = text->valid ? n : at + utf8_check(bytes + at, n - at), end = fault;
-        text_view view = { .bytes = bytes + at, .length = fault - at, .origin = (uint32_t)at,
-                           .aligned = work->encoding != NULL || t->pretokenizer.by_origin };
+        text_view view = {.bytes = bytes + at,
+                          .length = fault - at,
+                          .origin = (uint32_t)at,
+                          .aligned = work->encoding != NULL || t->pretokenizer.by_origin};
         GM_TRY(encode_valid(t, work, &view));
         for (int step; end < n && (step = utf8_step(bytes + end, n - end)) <= 0;)
             end = step == 0 ? n : end + (size_t)-step;
@@ -275,10 +282,10 @@ static gm_status encode_whole(gm_tokenizer *t, encode_work *work, const gm_text 
         GM_TRY(encodings_push(list, encoding_new()));
         work->encoding = list->data[i];
         work->encoding->strings = *strings;
-        *strings = (byte_buffer){ 0 };
+        *strings = (byte_buffer){0};
         gm_status status = encode_text(t, work, texts[i], i);
         *strings = list->data[i]->strings;
-        list->data[i]->strings = (byte_buffer){ 0 };
+        list->data[i]->strings = (byte_buffer){0};
         GM_TRY(status);
     }
     if (o->truncation) {
@@ -304,14 +311,13 @@ gm_status tokenizer_pad(const gm_tokenizer *t, gm_encoding *e, size_t length, co
 
 gm_status tokenizer_encoding(gm_tokenizer *t, encode_work *work, const gm_text *text, const gm_text *pair,
                              const gm_encode_options *o, gm_encoding **out) {
-    encoding_list list = { 0 };
-    byte_buffer strings = { 0 };
-    id_buffer ids = work->ids;    /* results of earlier texts */
-    work->ids = (id_buffer){ 0 };
+    encoding_list list = {0};
+    byte_buffer strings = {0};
+    id_buffer ids = work->ids; /* results of earlier texts */
+    work->ids = (id_buffer){0};
     work->skip_special = !o->parse_special;
     *out = NULL;
-    gm_status status = encode_whole(t, work, (const gm_text *[]){ text, pair }, pair ? 2 : 1, o, &list,
-                                    &strings);
+    gm_status status = encode_whole(t, work, (const gm_text *[]){text, pair}, pair ? 2 : 1, o, &list, &strings);
     memory_free(work->ids.data);
     work->ids = ids;
     work->encoding = NULL;
@@ -371,7 +377,7 @@ gm_status gm_tokenizer_encode(gm_tokenizer *t, const gm_text *text, const gm_tex
             *truncated = work->truncated;
         *ids = work->ids.data;
         *count = work->ids.size;
-        work->ids = (id_buffer){ 0 };
+        work->ids = (id_buffer){0};
     }
     work_give_back(t, work);
     return status;

@@ -9,11 +9,11 @@ static text_span span_at(const text_view *view, size_t at) {
         at--;
     size_t end = at;
     utf8_next(view->bytes, &end);
-    return (text_span){ view->origin + (uint32_t)at, view->origin + (uint32_t)end };
+    return (text_span){view->origin + (uint32_t)at, view->origin + (uint32_t)end};
 }
 
 text_view text_slice(const text_view *view, size_t start, size_t end) {
-    text_view slice = { view->bytes + start, end - start, NULL, 0, view->aligned };
+    text_view slice = {view->bytes + start, end - start, NULL, 0, view->aligned};
     if (view->aligned && start < view->length) {
         slice.spans = view->spans ? view->spans + start : NULL;
         slice.origin = span_at(view, start).start;
@@ -25,8 +25,8 @@ text_span text_origin(const text_view *view, size_t start, size_t end) {
     text_span first = span_at(view, start);
     /* The reference does not align an empty range. */
     if (start == end)
-        return (text_span){ view->origin + (uint32_t)start, view->origin + (uint32_t)start };
-    return (text_span){ first.start, span_at(view, end - 1).end };
+        return (text_span){view->origin + (uint32_t)start, view->origin + (uint32_t)start};
+    return (text_span){first.start, span_at(view, end - 1).end};
 }
 
 void text_buffer_free(text_buffer *buffer) {
@@ -35,7 +35,7 @@ void text_buffer_free(text_buffer *buffer) {
 }
 
 void text_write(text_writer *w, const text_view *in, text_buffer *out) {
-    *w = (text_writer){ .in = *in, .out = out };
+    *w = (text_writer){.in = *in, .out = out};
     out->bytes.size = out->spans.size = 0;
 }
 
@@ -64,7 +64,7 @@ gm_status text_put(text_writer *w, const void *bytes, size_t n, size_t like) {
 gm_status text_insert(text_writer *w, const void *bytes, size_t n) {
     if (!w->in.aligned || w->at > 0)
         return text_put(w, bytes, n, w->at - 1);
-    return put(w, bytes, n, (text_span){ w->in.origin, w->in.origin });
+    return put(w, bytes, n, (text_span){w->in.origin, w->in.origin});
 }
 
 gm_status text_change(text_writer *w, uint32_t c, int change) {
@@ -81,8 +81,10 @@ gm_status text_change(text_writer *w, uint32_t c, int change) {
 gm_status text_written(const text_writer *w, text_view *out) {
     text_view view = w->in;
     if (w->out->bytes.size > INT32_MAX)
-        return gm_fail(GM_EOVERFLOW, "encode: normalizing or pre-tokenizing makes the text longer than %d bytes; "
-                       "encode it in parts", INT32_MAX);
+        return gm_fail(GM_EOVERFLOW,
+                       "encode: normalizing or pre-tokenizing makes the text longer than %d bytes; "
+                       "encode it in parts",
+                       INT32_MAX);
     view.bytes = w->out->bytes.data;
     view.length = w->out->bytes.size;
     view.spans = view.aligned ? w->out->spans.data : NULL;

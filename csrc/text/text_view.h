@@ -10,7 +10,10 @@
 #include "text/unicode/unicode.h"
 
 typedef struct { uint32_t start, end; } text_span;
-typedef struct { text_span *data; size_t size, capacity; } span_buffer;
+typedef struct {
+    text_span *data;
+    size_t size, capacity;
+} span_buffer;
 
 static inline gm_status spans_append(span_buffer *b, text_span span) {
     GM_TRY(grow_array(&b->data, b->size, &b->capacity, 1, sizeof *b->data));
@@ -21,7 +24,7 @@ static inline gm_status spans_append(span_buffer *b, text_span span) {
 /* Appends one id of a piece, and its bytes in the piece unless spans is NULL. */
 static inline gm_status token_append(id_buffer *out, span_buffer *spans, int32_t id, size_t start, size_t end) {
     if (spans)
-        GM_TRY(spans_append(spans, (text_span){ (uint32_t)start, (uint32_t)end }));
+        GM_TRY(spans_append(spans, (text_span){(uint32_t)start, (uint32_t)end}));
     return ids_append(out, id);
 }
 
@@ -38,19 +41,22 @@ text_view text_slice(const text_view *view, size_t start, size_t end);
 /* The origin of the bytes [start, end). start < length; the view is aligned. */
 text_span text_origin(const text_view *view, size_t start, size_t end);
 
-typedef struct { byte_buffer bytes; span_buffer spans; } text_buffer;    /* zero-initialise; text_buffer_free */
+typedef struct {
+    byte_buffer bytes;
+    span_buffer spans;
+} text_buffer; /* zero-initialise; text_buffer_free */
 void text_buffer_free(text_buffer *buffer);
 
 /* Every call does what the reference's NormalizedString does: inserted text has the origin of the byte before it. */
 typedef struct text_writer {
     text_view in;
-    size_t at;                   /* in.bytes before it are consumed */
+    size_t at; /* in.bytes before it are consumed */
     text_buffer *out;
 } text_writer;
 
 /* Begins to write. out is emptied; it must not hold `in`. */
 void text_write(text_writer *w, const text_view *in, text_buffer *out);
-gm_status text_keep(text_writer *w, size_t end);                    /* bytes [at, end) as they are */
+gm_status text_keep(text_writer *w, size_t end); /* bytes [at, end) as they are */
 static inline void text_drop(text_writer *w, size_t end) { w->at = end; }
 /* Writes bytes with the origin of the input's byte `like`. */
 gm_status text_put(text_writer *w, const void *bytes, size_t n, size_t like);

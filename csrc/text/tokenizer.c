@@ -56,8 +56,8 @@ gm_status tokenizer_add(gm_tokenizer *t, const char *text, size_t length, added_
     flags.id = (int32_t)id;
     if (!normalized)
         return added_insert(&t->raw_tokens, text, length, flags);
-    normalize_work work = { 0 };
-    text_view view = { .bytes = (const uint8_t *)text, .length = length };
+    normalize_work work = {0};
+    text_view view = {.bytes = (const uint8_t *)text, .length = length};
     gm_status status = normalize(&t->normalizer, &work, &view);
     if (status == GM_OK)
         status = added_insert(&t->normalized_tokens, view.bytes, view.length, flags);
@@ -71,7 +71,7 @@ static void mark_special(gm_tokenizer *t, const added_set *set) {
     size_t length;
     for (size_t i = 0; i < set->n_tokens; i++)
         if (set->tokens[i].special && !vocab_text(&t->renamed, set->tokens[i].id, &length))
-            t->special[set->tokens[i].id] = 1;    /* the reference does not find renamed ones again */
+            t->special[set->tokens[i].id] = 1; /* the reference does not find renamed ones again */
 }
 
 gm_status tokenizer_finish(gm_tokenizer *t) {
@@ -90,7 +90,7 @@ gm_status tokenizer_finish(gm_tokenizer *t) {
     GM_TRY(model_prepare(&t->model, &t->vocab));
     quick_prepare(&t->quick, &t->normalizer, &t->pretokenizer, &t->model, &t->vocab);
     t->by_lengths = t->quick.kind == QUICK_SCANNER && t->model.kind == MODEL_BPE && t->model.byte_level &&
-        t->model.bpe.unknown == BPE_NO_UNKNOWN && t->renamed.n_strings == 0;
+                    t->model.bpe.unknown == BPE_NO_UNKNOWN && t->renamed.n_strings == 0;
     return GM_OK;
 }
 
@@ -102,7 +102,7 @@ static const char *text_of(const gm_tokenizer *t, int32_t id, bool skip_special,
 
 /* Replaces each part of the text that is not UTF-8 by U+FFFD. */
 static gm_status make_valid(byte_buffer *text) {
-    byte_buffer out = { 0 };
+    byte_buffer out = {0};
     size_t n = text->size, done = utf8_check(text->data, n);
     if (done == n)
         return GM_OK;
@@ -119,7 +119,7 @@ static gm_status make_valid(byte_buffer *text) {
 
 /* Decodes through the chain of decoders. */
 static gm_status decode_steps(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, byte_buffer *out) {
-    decode_state state = { 0 };
+    decode_state state = {0};
     decode_open(&state, &t->decoder, true);
     gm_status status = GM_OK;
     for (size_t i = 0; i < count && status == GM_OK; i++) {
@@ -152,7 +152,7 @@ static gm_status return_text(gm_status status, byte_buffer *out, char **text, si
 
 gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **text,
                               size_t *length) {
-    byte_buffer out = { 0 };
+    byte_buffer out = {0};
     *text = NULL;
     *length = 0;
     if (t->decoder.n_steps != 1 || t->decoder.steps[0].kind != DECODE_BYTE_LEVEL)
@@ -163,12 +163,12 @@ gm_status gm_tokenizer_decode(gm_tokenizer *t, const int32_t *ids, size_t count,
 
 gm_status gm_tokenizer_decode_bytes(gm_tokenizer *t, const int32_t *ids, size_t count, bool skip_special, char **bytes,
                                     size_t *length) {
-    byte_buffer out = { 0 };
+    byte_buffer out = {0};
     *bytes = NULL;
     *length = 0;
     if (!t->model.byte_level)
         return gm_fail(GM_EUNSUPPORTED, "decode: this vocabulary is not byte-level, so its tokens are not bytes; "
-                       "decode to text instead");
+                                        "decode to text instead");
     return return_text(decode_bytes(t, ids, count, skip_special, &out), &out, bytes, length);
 }
 
@@ -190,7 +190,7 @@ gm_status gm_detokenizer_new(gm_tokenizer *t, bool skip_special, bool strict, gm
 }
 
 static gm_status return_part(gm_detokenizer *d, gm_status status, const char **text, size_t *length) {
-    GM_TRY(bytes_reserve(&d->out, 1));    /* never NULL, also when empty */
+    GM_TRY(bytes_reserve(&d->out, 1)); /* never NULL, also when empty */
     *text = (const char *)d->out.data;
     *length = d->out.size;
     return status;
@@ -223,8 +223,7 @@ int64_t gm_tokenizer_vocab_size(const gm_tokenizer *t) { return (int64_t)t->n_id
 int64_t gm_tokenizer_base_size(const gm_tokenizer *t) {
     int64_t n = (int64_t)t->vocab.n_ids;
     size_t length;
-    while (n > 0 && (!vocab_text(&t->vocab, (int32_t)n - 1, &length) ||
-                     vocab_text(&t->added, (int32_t)n - 1, &length)))
+    while (n > 0 && (!vocab_text(&t->vocab, (int32_t)n - 1, &length) || vocab_text(&t->added, (int32_t)n - 1, &length)))
         n--;
     return n;
 }

@@ -10,13 +10,13 @@
 typedef struct {
     gm_graph *g;
     const walk *w;
-    operand *of_node;              /* of each node of the walk: its output 0 */
-    int64_t *same;                 /* hash table over instructions: index + 1 */
+    operand *of_node; /* of each node of the walk: its output 0 */
+    int64_t *same;    /* hash table over instructions: index + 1 */
     int64_t same_size;
-    int64_t *constants;            /* the same over constants */
+    int64_t *constants; /* the same over constants */
     int64_t constants_size;
-    size_t constants_capacity;     /* of g->constants */
-    bool apart;                    /* equal scalars stay two constants: readers of the graph know them by name */
+    size_t constants_capacity; /* of g->constants */
+    bool apart;                /* equal scalars stay two constants: readers of the graph know them by name */
 } builder;
 
 static uint64_t mix(uint64_t h, uint64_t v) {
@@ -160,8 +160,8 @@ static gm_status build(builder *b, gm_array *const *inputs, gm_array *const *out
     if (!b->of_node || !b->same || !g->code || !g->inputs || !g->outputs)
         return GM_ENOMEM;
     if (b->w->count > INT32_MAX / 4)
-        return gm_fail(GM_EUNSUPPORTED, "compile: a graph of %lld nodes, expected at most %d",
-                       (long long)b->w->count, INT32_MAX / 4);
+        return gm_fail(GM_EUNSUPPORTED, "compile: a graph of %lld nodes, expected at most %d", (long long)b->w->count,
+                       INT32_MAX / 4);
     for (int i = 0; i < g->n_inputs; i++) {
         g->inputs[i] = gm_retain(inputs[i]);
         b->of_node[walk_find(b->w, inputs[i])] = i;
@@ -285,7 +285,7 @@ gm_status gm_graph_call(gm_scope *s, const gm_graph *g, gm_array *const *inputs,
         status = run_one(s, g, &g->code[i], slots);
     for (int k = 0; k < g->n_outputs && status == GM_OK; k++) {
         outs[k] = value_of(g, slots, g->outputs[k]);
-        if (g->outputs[k] < 0 && !gm_scope_keep(s, outs[k]))      /* a constant outlives the graph */
+        if (g->outputs[k] < 0 && !gm_scope_keep(s, outs[k])) /* a constant outlives the graph */
             status = error_code();
     }
     memory_free(slots);

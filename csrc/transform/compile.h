@@ -7,22 +7,22 @@
 typedef int32_t operand;
 
 typedef struct {
-    gm_array *node;                /* op, parameters and traced shapes; retained. NULL: a fused chain */
+    gm_array *node; /* op, parameters and traced shapes; retained. NULL: a fused chain */
     operand *in;
     int n_in, n_out;
-    int first_out;                 /* slots [first_out, first_out + n_out) */
-    gm_fused_step *steps;          /* of a fused chain */
+    int first_out;        /* slots [first_out, first_out + n_out) */
+    gm_fused_step *steps; /* of a fused chain */
     int n_steps;
 } instruction;
 
 struct gm_graph {
     instruction *code;
     int64_t n_code;
-    gm_array **constants;          /* what does not depend on the inputs; retained */
+    gm_array **constants; /* what does not depend on the inputs; retained */
     int64_t n_constants;
     int64_t n_slots;
     int n_inputs, n_outputs;
-    gm_array **inputs;             /* the traced ones: dtypes and shapes; retained */
+    gm_array **inputs; /* the traced ones: dtypes and shapes; retained */
     operand *outputs;
     bool shapeless;
 };

@@ -4,10 +4,17 @@
 #include "base/memory.h"
 #include "transform/walk.h"
 
-typedef struct { gm_closure closure; _Atomic int32_t refs; } shared;
-typedef struct { _Atomic(shared *) shared; int32_t n_inputs, n_outputs; } custom_param;
+typedef struct {
+    gm_closure closure;
+    _Atomic int32_t refs;
+} shared;
+typedef struct {
+    _Atomic(shared *) shared;
+    int32_t n_inputs, n_outputs;
+} custom_param;
 static const gm_field custom_fields[] = {{FIELD_INT, offsetof(custom_param, n_inputs), "n_inputs", 1},
-                                         {FIELD_INT, offsetof(custom_param, n_outputs), "n_outputs", 1}, {0}};
+                                         {FIELD_INT, offsetof(custom_param, n_outputs), "n_outputs", 1},
+                                         {0}};
 
 static gm_status custom_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
@@ -41,7 +48,8 @@ static gm_array *belonging(gm_scope *s, gm_array *given, const gm_array *like, c
         char tg[128], tl[128];
         shape_text(given->ndim, given->shape, tg);
         shape_text(like->ndim, like->shape, tl);
-        return gm_fail(GM_ESHAPE, "custom function: its %s gave shape %s as number %d, expected %s", rule, tg, at, tl), NULL;
+        return gm_fail(GM_ESHAPE, "custom function: its %s gave shape %s as number %d, expected %s", rule, tg, at, tl),
+               NULL;
     }
     given = gm_astype(s, given, (gm_dtype)like->dtype);
     const bool same = given && given->ndim == like->ndim &&
@@ -99,7 +107,8 @@ static gm_status custom_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
             const gm_array *o = array_output(out, k);
             int64_t shape[GM_MAX_NDIM + 1] = {batch};
             memcpy(shape + 1, o->shape, (size_t)o->ndim * sizeof *shape);
-            const gm_array like = {.ndim = (int16_t)(o->ndim + 1), .dtype = o->dtype, .shape = shape, .size = batch * o->size};
+            const gm_array like = {
+                .ndim = (int16_t)(o->ndim + 1), .dtype = o->dtype, .shape = shape, .size = batch * o->size};
             if (outs[k] && !(outs[k] = belonging(s, outs[k], &like, "vmap", k)))
                 return error_code();
         }
@@ -110,9 +119,7 @@ static gm_status custom_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     return GM_OK;
 }
 
-static void custom_hold(void *param) {
-    atomic_fetch_add(&atomic_load(&((custom_param *)param)->shared)->refs, 1);
-}
+static void custom_hold(void *param) { atomic_fetch_add(&atomic_load(&((custom_param *)param)->shared)->refs, 1); }
 
 static void custom_drop(void *param) {
     shared *sh = atomic_exchange(&((custom_param *)param)->shared, NULL);
@@ -122,9 +129,18 @@ static void custom_drop(void *param) {
     }
 }
 
-const gm_op custom_op = {.name = "custom", .n_in = -1, .n_out = -1, .param_size = sizeof(custom_param),
-                         .fields = custom_fields, .infer = custom_infer, .eval = custom_eval, .vjp = custom_vjp,
-                         .jvp = custom_jvp, .vmap = custom_vmap, .hold = custom_hold, .drop = custom_drop};
+const gm_op custom_op = {.name = "custom",
+                         .n_in = -1,
+                         .n_out = -1,
+                         .param_size = sizeof(custom_param),
+                         .fields = custom_fields,
+                         .infer = custom_infer,
+                         .eval = custom_eval,
+                         .vjp = custom_vjp,
+                         .jvp = custom_jvp,
+                         .vmap = custom_vmap,
+                         .hold = custom_hold,
+                         .drop = custom_drop};
 
 gm_status gm_custom(gm_scope *s, const gm_closure *closure, gm_array *const *inputs, int n_inputs,
                     gm_array *const *outputs, int n_outputs, gm_array **results) {
@@ -146,7 +162,7 @@ gm_status gm_custom(gm_scope *s, const gm_closure *closure, gm_array *const *inp
     memcpy(in, inputs, (size_t)n_inputs * sizeof *in);
     memcpy(in + n_inputs, outputs, (size_t)n_outputs * sizeof *in);
     gm_status status = array_nodes(s, &custom_op, in, n_inputs + n_outputs, &p, sizeof p, n_outputs, results);
-    custom_drop(&p);               /* the reference of this function */
+    custom_drop(&p); /* the reference of this function */
     memory_free(in);
     return status;
 }

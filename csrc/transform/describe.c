@@ -28,8 +28,12 @@ static int count_fields(const gm_op *op) {
 gm_instruction gm_graph_instruction(const gm_graph *g, int64_t i) {
     const instruction *at = &g->code[i];
     const gm_op *op = at->node->op;
-    return (gm_instruction){op->title ? op->title(at->node->param) : op->name, at->n_in, at->n_out, at->first_out, at->in,
-                     count_fields(op)};
+    return (gm_instruction){op->title ? op->title(at->node->param) : op->name,
+                            at->n_in,
+                            at->n_out,
+                            at->first_out,
+                            at->in,
+                            count_fields(op)};
 }
 
 int gm_graph_titles(const gm_graph *g, int64_t i, const char *titles[GM_GRAPH_TITLES]) {
@@ -40,7 +44,8 @@ int gm_graph_titles(const gm_graph *g, int64_t i, const char *titles[GM_GRAPH_TI
 static size_t item_size(gm_field_kind kind) {
     switch (kind) {
     case FIELD_INT8: return 1;
-    case FIELD_INT: case FIELD_FLOAT: return 4;
+    case FIELD_INT:
+    case FIELD_FLOAT: return 4;
     default: return 8;
     }
 }
@@ -69,9 +74,18 @@ void gm_graph_parameter(const gm_graph *g, int64_t i, int k, gm_parameter *out) 
         int32_t i32;
         float f32;
         switch (f->kind) {
-        case FIELD_INT8: memcpy(&i8, at, 1); out->integers[j] = i8; break;
-        case FIELD_INT: memcpy(&i32, at, 4); out->integers[j] = i32; break;
-        case FIELD_FLOAT: memcpy(&f32, at, 4); out->reals[j] = (double)f32; break;
+        case FIELD_INT8:
+            memcpy(&i8, at, 1);
+            out->integers[j] = i8;
+            break;
+        case FIELD_INT:
+            memcpy(&i32, at, 4);
+            out->integers[j] = i32;
+            break;
+        case FIELD_FLOAT:
+            memcpy(&f32, at, 4);
+            out->reals[j] = (double)f32;
+            break;
         case FIELD_DOUBLE: memcpy(&out->reals[j], at, 8); break;
         default: memcpy(&out->integers[j], at, 8);
         }

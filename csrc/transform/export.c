@@ -65,20 +65,23 @@ uint64_t export_layout(const gm_op *op) {
 }
 
 /* ---- writing ---- */
-typedef struct { uint8_t *data; size_t size, capacity; } bytes;
+typedef struct {
+    uint8_t *data;
+    size_t size, capacity;
+} bytes;
 
 struct gm_exporter {
     gm_file_writer file;
     export_checksum sum;
     uint64_t written;
     bool shapeless;
-    bool broken;                   /* something could not be written: the file cannot become whole */
-    const gm_op **ops;             /* those that are in the file */
+    bool broken;       /* something could not be written: the file cannot become whole */
+    const gm_op **ops; /* those that are in the file */
     int n_ops;
     gm_array **constants;
     int64_t n_constants;
     size_t ops_capacity, constants_capacity;
-    bytes trace;                   /* the trace at hand */
+    bytes trace; /* the trace at hand */
 };
 
 /* A file that cannot be written or read is RuntimeError here, as in MLX. */
@@ -216,7 +219,7 @@ static gm_status put_operands(bytes *b, const gm_graph *g, const operand *list, 
 static gm_status check_op(const gm_op *op) {
     if (op == &placeholder_op || op == &trace_op)
         return gm_fail(GM_EVALUE, "export_function: the function uses an array of another function that is being "
-                       "transformed; it must be among the inputs");
+                                  "transformed; it must be among the inputs");
     if (!op->rebuild || op_record(op->name) != op)
         return gm_fail(GM_EVALUE, "export_function: %s cannot be exported", op->name);
     return GM_OK;
@@ -278,7 +281,8 @@ gm_status gm_graph_whole(gm_array *const *inputs, int n_inputs, gm_array *const 
     return status;
 }
 
-/* Arrays that would be read from a file later are read now, and so are constants; *any tells whether there were some. */
+/* Arrays that would be read from a file later are read now, and so are constants; *any tells whether there were some.
+ */
 static gm_status read_sources(const gm_graph *g, bool *any) {
     *any = false;
     for (int64_t i = 0; i < g->n_code; i++) {

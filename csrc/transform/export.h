@@ -14,10 +14,10 @@
 #define EXPORT_VERSION 1u
 
 typedef enum {
-    EXPORT_METADATA = 1,           /* text */
-    EXPORT_OP,                     /* uint64 layout of its parameters, its name */
-    EXPORT_CONSTANT,               /* a shape (below), the elements */
-    EXPORT_TRACE,                  /* counts and items of inputs, code, outputs */
+    EXPORT_METADATA = 1, /* text */
+    EXPORT_OP,           /* uint64 layout of its parameters, its name */
+    EXPORT_CONSTANT,     /* a shape (below), the elements */
+    EXPORT_TRACE,        /* counts and items of inputs, code, outputs */
     EXPORT_END,
 } export_tag;
 /* A shape: uint32 dtype, uint32 ndim, int64 sizes. A trace:
@@ -28,7 +28,11 @@ typedef enum {
  * for an optional input that is absent. */
 #define EXPORT_NONE INT32_MIN
 
-typedef struct { uint64_t state; uint8_t rest[8]; size_t n_rest; } export_checksum;    /* zeroed: of nothing */
+typedef struct {
+    uint64_t state;
+    uint8_t rest[8];
+    size_t n_rest;
+} export_checksum; /* zeroed: of nothing */
 void export_sum(export_checksum *c, const void *bytes, size_t n);
 uint64_t export_sum_end(const export_checksum *c);
 

@@ -7,9 +7,9 @@
 
 typedef struct {
     gm_graph *g;
-    int64_t *maker;                /* of each slot: the instruction, -1 for inputs */
-    int64_t *group;                /* of each instruction: the group that its readers agree on; NONE, MANY */
-    int64_t *size;                 /* of each root's group: members so far */
+    int64_t *maker; /* of each slot: the instruction, -1 for inputs */
+    int64_t *group; /* of each instruction: the group that its readers agree on; NONE, MANY */
+    int64_t *size;  /* of each root's group: members so far */
 } fuser;
 
 enum { NONE = -1, MANY = -2 };
@@ -53,14 +53,14 @@ typedef struct {
     int n_steps;
     operand inputs[GM_FUSED_INPUTS];
     int n_inputs;
-    int64_t member[GM_FUSED_STEPS];   /* the instruction of each step; its result is register number of the step */
+    int64_t member[GM_FUSED_STEPS]; /* the instruction of each step; its result is register number of the step */
 } chain;
 
 static bool chain_operand(const fuser *f, chain *c, int64_t root, operand o, int16_t *out) {
     if (o >= 0 && f->maker[o] >= 0 && f->group[f->maker[o]] == root) {
         for (int k = 0; k < c->n_steps; k++) {
             if (c->member[k] == f->maker[o]) {
-                *out = (int16_t)(GM_FUSED_INPUTS + k);       /* made right when the number of inputs is known */
+                *out = (int16_t)(GM_FUSED_INPUTS + k); /* made right when the number of inputs is known */
                 return true;
             }
         }

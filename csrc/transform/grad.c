@@ -22,8 +22,7 @@ static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, g
         out = node->op->compose(s, traced, node->n_in, node->param);
         gm_trace_leave();
         gm_array **found = memory_array((size_t)n + 1, sizeof *found);
-        status = !out ? error_code() : !found ? GM_ENOMEM
-                 : gm_vjp(s, &out, &cotangent, 1, inner, n, found);
+        status = !out ? error_code() : !found ? GM_ENOMEM : gm_vjp(s, &out, &cotangent, 1, inner, n, found);
         for (int i = 0, k = 0; i < node->n_in && status == GM_OK; i++)
             grads[i] = node->in[i] == GM_NONE || op_is_nondiff(node->op, i) ? NULL : found[k++];
         memory_free(found);
@@ -35,10 +34,10 @@ static gm_status compose_vjp(gm_scope *s, gm_array *node, gm_array *cotangent, g
 
 typedef struct {
     walk w;
-    int64_t *first;                /* slot of each node's output 0 */
-    gm_array **slots;              /* cotangents; NULL: none so far */
-    int32_t *segment;              /* of each node, NULL: there is but one; 0: what comes before the first such node */
-    gm_array **again;              /* nodes of segments that were made once more */
+    int64_t *first;   /* slot of each node's output 0 */
+    gm_array **slots; /* cotangents; NULL: none so far */
+    int32_t *segment; /* of each node, NULL: there is but one; 0: what comes before the first such node */
+    gm_array **again; /* nodes of segments that were made once more */
 } reverse;
 
 static gm_status accumulate(gm_scope *s, gm_array **slot, gm_array *cotangent) {
@@ -81,7 +80,7 @@ static gm_status find_segments(reverse *r) {
 /* Node i over inputs of which those in its segment were made once more. */
 static gm_array *make_again(gm_scope *s, reverse *r, int64_t i, gm_array *cotangent) {
     gm_array *node = r->w.nodes[i], *after, *made = NULL;
-    if (node->op == &recompute_op)            /* not before its cotangent is there */
+    if (node->op == &recompute_op) /* not before its cotangent is there */
         return gm_depends(s, (gm_array *[]){node, cotangent}, 2, 1, &after);
     const int n_out = array_n_out(node);
     gm_array **in = memory_array((size_t)(node->n_in + n_out) + 1, sizeof *in), **outs = in + node->n_in;

@@ -8,7 +8,11 @@
 #include "transform/export.h"
 
 /* ---- bytes, with their end ---- */
-typedef struct { const uint8_t *at; size_t left; const char *path; } reader;
+typedef struct {
+    const uint8_t *at;
+    size_t left;
+    const char *path;
+} reader;
 
 static gm_status damaged(const reader *r, const char *what) {
     return gm_fail(GM_ESTATE, "import_function: %s: %s", r->path, what);
@@ -61,12 +65,12 @@ static gm_status take_shape(reader *r, gm_spec *out) {
 /* ---- what was read ---- */
 typedef struct {
     gm_array **inputs, **outputs;
-    char **names;                  /* NULL: positional */
+    char **names; /* NULL: positional */
     int n_inputs, n_outputs;
 } trace;
 
 struct gm_import {
-    gm_scope *scope;               /* of all arrays */
+    gm_scope *scope; /* of all arrays */
     char *metadata;
     bool shapeless;
     const gm_op **ops;
@@ -87,8 +91,8 @@ static gm_status read_op(gm_import *m, reader *r) {
     const gm_op *op = op_record(name);
     gm_status status = GM_OK;
     if (!op || !op->rebuild || export_layout(op) != layout)
-        status = gm_fail(GM_ESTATE, "import_function: %s: this version of gomlx does not have its operation %.60s", r->path,
-                         name);
+        status = gm_fail(GM_ESTATE, "import_function: %s: this version of gomlx does not have its operation %.60s",
+                         r->path, name);
     memory_free(name);
     if (status == GM_OK)
         m->ops[m->n_ops++] = op;
@@ -114,7 +118,11 @@ static gm_status read_constant(gm_import *m, reader *r) {
 }
 
 /* ---- traces ---- */
-typedef struct { gm_array **values; int64_t count; size_t capacity; } slots;
+typedef struct {
+    gm_array **values;
+    int64_t count;
+    size_t capacity;
+} slots;
 
 static gm_status add_value(slots *s, gm_array *a) {
     GM_TRY(grow_array(&s->values, (size_t)s->count, &s->capacity, 1, sizeof *s->values));
@@ -184,7 +192,7 @@ static gm_status read_inputs(gm_import *m, reader *r, slots *s, trace *t) {
     if (!t->inputs || !t->names)
         return GM_ENOMEM;
     for (uint32_t k = 0; k < n; k++) {
-        t->n_inputs++;             /* first: from here on gm_import_close frees the name */
+        t->n_inputs++; /* first: from here on gm_import_close frees the name */
         GM_TRY(take_shape(r, &spec));
         GM_TRY(take_u32(r, &length));
         if (length)
@@ -229,9 +237,7 @@ static gm_status read_trace(gm_import *m, reader *r) {
 /* ---- the file ---- */
 static gm_status read_section(gm_import *m, uint32_t tag, reader *r) {
     switch (tag) {
-    case EXPORT_METADATA:
-        memory_free(m->metadata);
-        return take_text(r, r->left, &m->metadata);
+    case EXPORT_METADATA: memory_free(m->metadata); return take_text(r, r->left, &m->metadata);
     case EXPORT_OP: return read_op(m, r);
     case EXPORT_CONSTANT: return read_constant(m, r);
     case EXPORT_TRACE: return read_trace(m, r);
@@ -281,7 +287,7 @@ gm_status gm_import_open(const char *path, gm_import **out) {
     gm_file file;
     gm_error e;
     *out = NULL;
-    gm_take_error(&e);             /* what is in the slot from before: .rebuild may look at it */
+    gm_take_error(&e); /* what is in the slot from before: .rebuild may look at it */
     gm_status status = file_map(path, &file);
     if (status == GM_EFILE && gm_take_error(&e) == GM_EFILE)
         return gm_fail(GM_ESTATE, "import_function: %s", e.text);

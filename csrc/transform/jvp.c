@@ -59,9 +59,9 @@ static gm_status transposed(gm_scope *s, gm_array *node, gm_array *const *tangen
 
 typedef struct {
     walk w;
-    int64_t *first;                /* slot of each node's output 0 */
-    gm_array **slots;              /* tangents; NULL: none */
-    uint8_t *still;                /* of nodes without a tangent, the dtype of zeros that they have for one; UNSAID */
+    int64_t *first;   /* slot of each node's output 0 */
+    gm_array **slots; /* tangents; NULL: none */
+    uint8_t *still;   /* of nodes without a tangent, the dtype of zeros that they have for one; UNSAID */
 } forward;
 
 enum { UNSAID = UINT8_MAX };
@@ -74,8 +74,9 @@ static uint8_t still_type(const forward *f, const gm_array *node) {
     for (int i = 0; i < node->n_in; i++) {
         int64_t from = node->in[i] == GM_NONE ? -1 : walk_find(&f->w, node->in[i]);
         const gm_array *tangent = from >= 0 && says ? f->slots[f->first[from]] : NULL;
-        uint8_t one = tangent ? tangent->dtype
-                      : from >= 0 && (says || node->dtype == GM_BOOL) ? f->still[from] : UNSAID;
+        uint8_t one = tangent                                         ? tangent->dtype
+                      : from >= 0 && (says || node->dtype == GM_BOOL) ? f->still[from]
+                                                                      : UNSAID;
         if (one != UNSAID)
             type = type == UNSAID ? one : (uint8_t)gm_promote((gm_dtype)type, (gm_dtype)one);
     }

@@ -90,8 +90,10 @@ static gm_status region_again(const gm_array *node, const gm_array *x, int64_t *
         bool resized = x->shape[i] != old->shape[i];
         bool whole = range[i].start == 0 && range[i].stop == old->shape[i] && range[i].step == 1;
         if (resized && !whole && range[i].stop == old->shape[i])
-            return gm_fail(GM_EVALUE, "%s: the last item of an axis of %lld was traced; for %lld it is not known which "
-                           "is meant", node->op->name, (long long)old->shape[i], (long long)x->shape[i]);
+            return gm_fail(GM_EVALUE,
+                           "%s: the last item of an axis of %lld was traced; for %lld it is not known which "
+                           "is meant",
+                           node->op->name, (long long)old->shape[i], (long long)x->shape[i]);
         start[i] = range[i].start;
         stop[i] = whole ? x->shape[i] : range[i].stop;
         step[i] = range[i].step;

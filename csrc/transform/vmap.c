@@ -5,7 +5,10 @@
 #include "base/memory.h"
 #include "transform/walk.h"
 
-typedef struct { gm_array *value; bool batched; } lane;
+typedef struct {
+    gm_array *value;
+    bool batched;
+} lane;
 
 static gm_array *member(gm_scope *s, gm_array *x, int64_t i) {
     int64_t start[GM_MAX_NDIM] = {i}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM];
@@ -35,8 +38,9 @@ static gm_status one_by_one(gm_scope *s, gm_array *node, gm_array *const *in, co
     gm_array **one = memory_array((size_t)node->n_in + (size_t)n_out, sizeof *one);
     gm_array **rows = memory_array((size_t)batch * (size_t)n_out + 1, sizeof *rows);
     gm_status status = !one || !rows ? GM_ENOMEM
-                       : batch > INT32_MAX ? gm_fail(GM_EVALUE, "vmap of %s: a batch of %lld", node->op->name,
-                                                     (long long)batch) : GM_OK;
+                       : batch > INT32_MAX
+                           ? gm_fail(GM_EVALUE, "vmap of %s: a batch of %lld", node->op->name, (long long)batch)
+                           : GM_OK;
     for (int64_t b = 0; b < batch && status == GM_OK; b++) {
         for (int i = 0; i < node->n_in; i++)
             one[i] = batched[i] ? member(s, in[i], b) : in[i];
@@ -73,8 +77,9 @@ static gm_status compose_vmap(gm_scope *s, gm_array *node, gm_array *const *in, 
         }
         gm_array *out = node->op->compose(s, traced, node->n_in, node->param);
         gm_trace_leave();
-        status = !out ? error_code() : gm_vmap(s, (gm_arrays){&out, 1}, (gm_arrays){given, n}, given + node->n_in,
-                                               flags, outs, &out_batched);
+        status = !out ? error_code()
+                      : gm_vmap(s, (gm_arrays){&out, 1}, (gm_arrays){given, n}, given + node->n_in, flags, outs,
+                                &out_batched);
         if (status == GM_OK && !out_batched)
             outs[0] = batched_input(s, outs[0], false, batch_size(in, node->n_in, batched));
     }

@@ -4,7 +4,10 @@
 #include "base/grow.h"
 #include "base/memory.h"
 
-typedef struct { gm_array *node; int next; } frame;
+typedef struct {
+    gm_array *node;
+    int next;
+} frame;
 
 static size_t slot_of(const walk *w, const gm_array *node) {
     uint64_t h = (uint64_t)(uintptr_t)node * 0x9E3779B97F4A7C15u;
@@ -34,7 +37,7 @@ static gm_status add(walk *w, gm_array *node) {
         GM_TRY(grow_table(w));
     GM_TRY(grow_array(&w->nodes, (size_t)w->count, &w->capacity, 1, sizeof *w->nodes));
     w->nodes[w->count] = node;
-    w->table[slot_of(w, node)] = w->count + 1;      /* an empty slot's search ends before it looks at nodes[count] */
+    w->table[slot_of(w, node)] = w->count + 1; /* an empty slot's search ends before it looks at nodes[count] */
     w->count++;
     return GM_OK;
 }

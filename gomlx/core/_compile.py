@@ -44,7 +44,7 @@ class _Graphs:
         self.by_signature = {}
 
 
-PLAIN, FUSED, WHOLE = range(3)              # what _gomlx._graph makes of a trace: graph_kind of csrc/py/graph.c
+PLAIN, FUSED, WHOLE = range(3)              # what _gomlx._graph makes of a trace: graph_kind of csrc/py/graph/graph.c
 
 _graphs = weakref.WeakValueDictionary()    # by the ids of what a _Compiled holds, so the ids are of living objects
 

@@ -5,14 +5,12 @@
 
 #define LANE(i) 4 * (i), 4 * (i) + 1, 4 * (i) + 2, 4 * (i) + 3
 static const uint8_t chosen_bytes[16][16] = {
-    { LANE(0), LANE(0), LANE(0), LANE(0) }, { LANE(0), LANE(0), LANE(0), LANE(0) },
-    { LANE(1), LANE(0), LANE(0), LANE(0) }, { LANE(0), LANE(1), LANE(0), LANE(0) },
-    { LANE(2), LANE(0), LANE(0), LANE(0) }, { LANE(0), LANE(2), LANE(0), LANE(0) },
-    { LANE(1), LANE(2), LANE(0), LANE(0) }, { LANE(0), LANE(1), LANE(2), LANE(0) },
-    { LANE(3), LANE(0), LANE(0), LANE(0) }, { LANE(0), LANE(3), LANE(0), LANE(0) },
-    { LANE(1), LANE(3), LANE(0), LANE(0) }, { LANE(0), LANE(1), LANE(3), LANE(0) },
-    { LANE(2), LANE(3), LANE(0), LANE(0) }, { LANE(0), LANE(2), LANE(3), LANE(0) },
-    { LANE(1), LANE(2), LANE(3), LANE(0) }, { LANE(0), LANE(1), LANE(2), LANE(3) },
+    {LANE(0), LANE(0), LANE(0), LANE(0)}, {LANE(0), LANE(0), LANE(0), LANE(0)}, {LANE(1), LANE(0), LANE(0), LANE(0)},
+    {LANE(0), LANE(1), LANE(0), LANE(0)}, {LANE(2), LANE(0), LANE(0), LANE(0)}, {LANE(0), LANE(2), LANE(0), LANE(0)},
+    {LANE(1), LANE(2), LANE(0), LANE(0)}, {LANE(0), LANE(1), LANE(2), LANE(0)}, {LANE(3), LANE(0), LANE(0), LANE(0)},
+    {LANE(0), LANE(3), LANE(0), LANE(0)}, {LANE(1), LANE(3), LANE(0), LANE(0)}, {LANE(0), LANE(1), LANE(3), LANE(0)},
+    {LANE(2), LANE(3), LANE(0), LANE(0)}, {LANE(0), LANE(2), LANE(3), LANE(0)}, {LANE(1), LANE(2), LANE(3), LANE(0)},
+    {LANE(0), LANE(1), LANE(2), LANE(3)},
 };
 #undef LANE
 #endif

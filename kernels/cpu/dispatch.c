@@ -15,7 +15,7 @@
 
 typedef struct {
     const char *isa;
-    const gm_kernels *table;     /* NULL: not in this build */
+    const gm_kernels *table; /* NULL: not in this build */
     bool (*usable)(void);
     const char *needs;
 } candidate;
@@ -33,11 +33,11 @@ static uint64_t saved_state(void) {
 }
 
 static unsigned features(void) {
-    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;    /* leaf 1, ecx */
-    const unsigned avx2 = 1u << 5, bmi2 = 1u << 8;                                         /* leaf 7, ebx */
-    const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                     /* F, DQ, BW, VL */
-    const unsigned avx512_vbmi = 1u << 1, avx512_vnni = 1u << 11;                          /* leaf 7, ecx */
-    const unsigned avx_vnni = 1u << 4, avx512_bf16 = 1u << 5;                              /* leaf 7.1, eax */
+    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29; /* leaf 1, ecx */
+    const unsigned avx2 = 1u << 5, bmi2 = 1u << 8;                                      /* leaf 7, ebx */
+    const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                  /* F, DQ, BW, VL */
+    const unsigned avx512_vbmi = 1u << 1, avx512_vnni = 1u << 11;                       /* leaf 7, ecx */
+    const unsigned avx_vnni = 1u << 4, avx512_bf16 = 1u << 5;                           /* leaf 7.1, eax */
     const unsigned base = fma | osxsave | avx | f16c;
     unsigned a, b, c, d, a1 = 0, b7, c7, found = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & base) != base) return 0;
@@ -66,11 +66,11 @@ static bool has_neon(void) {
     return (getauxval(AT_HWCAP) & needed) == needed;
 }
 static bool has_neon_i8mm(void) {
-    const unsigned long needed = 1ul << 13 | 1ul << 14;        /* I8MM and BF16: older headers do not name them */
+    const unsigned long needed = 1ul << 13 | 1ul << 14; /* I8MM and BF16: older headers do not name them */
     return has_neon() && (getauxval(AT_HWCAP2) & needed) == needed;
 }
 #else
-#define has_neon always       /* Apple's, all of which have it; there is no auxiliary vector to ask */
+#define has_neon always /* Apple's, all of which have it; there is no auxiliary vector to ask */
 static bool has_neon_i8mm(void) {
 #if defined(__APPLE__)
     int i8mm = 0, bf16 = 0;
@@ -89,16 +89,16 @@ static bool has_neon_i8mm(void) {
  * one. They run avx512vnni. */
 static const candidate candidates[] = {
 #if defined(__x86_64__)
-    { "avx512bf16", &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI, VBMI and BF16" },
-    { "avx512vnni", &kernels_avx512vnni, has_avx512vnni, "AVX-512 F/BW/DQ/VL and VNNI" },
-    { "avx512", &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL" },
-    { "avxvnni", &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI" },
-    { "avx2", &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2" },
+    {"avx512bf16", &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI, VBMI and BF16"},
+    {"avx512vnni", &kernels_avx512vnni, has_avx512vnni, "AVX-512 F/BW/DQ/VL and VNNI"},
+    {"avx512", &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL"},
+    {"avxvnni", &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI"},
+    {"avx2", &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2"},
 #elif defined(__aarch64__)
-    { "neon_i8mm", &kernels_neon_i8mm, has_neon_i8mm, "NEON, float16 arithmetic, dot products, I8MM and BF16 (Armv8.6)" },
-    { "neon", &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)" },
+    {"neon_i8mm", &kernels_neon_i8mm, has_neon_i8mm, "NEON, float16 arithmetic, dot products, I8MM and BF16 (Armv8.6)"},
+    {"neon", &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)"},
 #endif
-    { "generic", &kernels_generic, always, "nothing" },
+    {"generic", &kernels_generic, always, "nothing"},
 };
 enum { N_CANDIDATES = sizeof candidates / sizeof *candidates };
 
@@ -128,8 +128,7 @@ const char *const *kernels_names(void) {
 #elif defined(__aarch64__)
         "neon_i8mm", "neon",
 #endif
-        "generic", NULL
-    };
+        "generic",    NULL};
     return names;
 }
 
@@ -164,7 +163,7 @@ const gm_kernels *kernels_select(const char **why) {
 const char *kernels_isa(const gm_kernels *table) { return table->isa; }
 const char *kernels_family(const gm_kernels *table) { return table->family; }
 gm_host_loops kernels_host_loops(const gm_kernels *table) {
-    return (gm_host_loops){ table->draw_measure, table->draw_choose, table->draw_weigh };
+    return (gm_host_loops){table->draw_measure, table->draw_choose, table->draw_weigh};
 }
 
 const char *kernels_reason(void) {

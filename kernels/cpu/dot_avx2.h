@@ -14,9 +14,9 @@
 #define DOT_STEP _mm256_dpbusd_epi32
 #endif
 #ifdef DOT_STEP
-#define Q8_BIAS 0x80        /* Q8_0 is packed as value + 128: vpdpbusd wants unsigned weights */
+#define Q8_BIAS 0x80 /* Q8_0 is packed as value + 128: vpdpbusd wants unsigned weights */
 #else
-#define Q8_BIAS 0           /* vpmaddubsw would saturate on unsigned weights of eight bits */
+#define Q8_BIAS 0 /* vpmaddubsw would saturate on unsigned weights of eight bits */
 #endif
 
 typedef __m256i words;
@@ -39,13 +39,15 @@ ALWAYS_INLINE words words_pair(words v, int pair) {
     return _mm256_and_si256(pair ? _mm256_srli_epi16(v, 2 * pair) : v, _mm256_set1_epi8(3));
 }
 ALWAYS_INLINE words words_top(words v, int pair) {
-    const words moved = pair == 0 ? _mm256_slli_epi16(v, 4) : pair == 1 ? _mm256_slli_epi16(v, 2)
-                      : pair == 3 ? _mm256_srli_epi16(v, 2) : v;
+    const words moved = pair == 0   ? _mm256_slli_epi16(v, 4)
+                        : pair == 1 ? _mm256_slli_epi16(v, 2)
+                        : pair == 3 ? _mm256_srli_epi16(v, 2)
+                                    : v;
     return _mm256_and_si256(moved, _mm256_set1_epi8(0x30));
 }
 ALWAYS_INLINE words words_plane(words v, const uint8_t *plane, int what) {
-    const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
-                                            2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3,
+                                            3, 3, 3, 3, 3, 3, 3);
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
     const __m256i bits = _mm256_shuffle_epi8(_mm256_set1_epi32(*(const int32_at *)plane), spread);
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bits, bit), bit);
@@ -57,8 +59,9 @@ ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) {
 ALWAYS_INLINE words words_of(ints v) { return v; }
 ALWAYS_INLINE ints ints_of(words v) { return v; }
 ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
-    const __m256i mine = _mm256_shuffle_epi8(bits, _mm256_broadcastsi128_si256(_mm_add_epi8(
-        _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12), _mm_set1_epi8((char)(j / 2)))));
+    const __m256i mine = _mm256_shuffle_epi8(
+        bits, _mm256_broadcastsi128_si256(_mm_add_epi8(
+                  _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12), _mm_set1_epi8((char)(j / 2)))));
     const __m256i bit = _mm256_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201);
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(mine, bit), bit);
     return _mm256_or_si256(v, _mm256_and_si256(set, _mm256_set1_epi8((char)what)));
@@ -114,9 +117,7 @@ ALWAYS_INLINE floats floats_multiply(floats a, floats b) { return _mm256_mul_ps(
 ALWAYS_INLINE floats floats_multiply_add(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
 ALWAYS_INLINE floats floats_negate(floats v) { return _mm256_sub_ps(_mm256_set1_ps(-0.0f), v); }
 ALWAYS_INLINE floats floats_from_ints(ints v) { return _mm256_cvtepi32_ps(v); }
-ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
-}
+ALWAYS_INLINE floats floats_from_halves(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p)); }
 ALWAYS_INLINE floats floats_from_bfloats(const uint8_t *p) {
     const __m256i v = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
@@ -142,8 +143,8 @@ ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) {
 #ifdef DOT_STEP
 ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
     (void)bits;
-    UNROLL for (int j = 0; j < n_words; j++)
-        UNROLL for (int t = 0; t < n; t++) sum[t] = DOT_STEP(sum[t], weight[j], ints_broadcast(act + 32 * t + 4 * j));
+    UNROLL for (int j = 0; j < n_words; j++) UNROLL
+        for (int t = 0; t < n; t++) sum[t] = DOT_STEP(sum[t], weight[j], ints_broadcast(act + 32 * t + 4 * j));
 }
 #else
 /* Sixteen sums of int16, eight of int32. Not intrinsics: gcc would regroup a long chain of these into a tree that needs
@@ -202,7 +203,8 @@ ALWAYS_INLINE int32_t sum_lanes(__m256i v) {
 ALWAYS_INLINE void round_block(uint8_t *q, const float *x, float factor, int32_t *low, int32_t *high) {
     const __m256 f = _mm256_set1_ps(factor);
     __m256i v[4];
-    UNROLL for (int i = 0; i < 4; i++) v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), f));
+    UNROLL for (int i = 0; i < 4; i++)
+        v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), f));
     *low = sum_lanes(_mm256_add_epi32(v[0], v[1]));
     *high = sum_lanes(_mm256_add_epi32(v[2], v[3]));
     /* Packing works within 128-bit halves: the last step puts the groups of four bytes back in order. */

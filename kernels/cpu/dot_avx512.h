@@ -7,11 +7,11 @@
 #include "cpu/compiler.h"
 
 #define PANEL_ROWS 16
-#define TILE_TOKENS 16      /* tokens whose sums stay in registers; a power of two */
+#define TILE_TOKENS 16 /* tokens whose sums stay in registers; a power of two */
 #ifdef __AVX512VNNI__
-#define Q8_BIAS 0x80        /* Q8_0 is packed as value + 128: vpdpbusd wants unsigned weights */
+#define Q8_BIAS 0x80 /* Q8_0 is packed as value + 128: vpdpbusd wants unsigned weights */
 #else
-#define Q8_BIAS 0           /* vpmaddubsw would saturate on unsigned weights of eight bits */
+#define Q8_BIAS 0 /* vpmaddubsw would saturate on unsigned weights of eight bits */
 #endif
 
 typedef __m512i words;
@@ -32,14 +32,18 @@ ALWAYS_INLINE words words_field(words v, int pair) {
     return _mm512_and_si512(v, _mm512_set1_epi8((char)(3 << 2 * pair)));
 }
 ALWAYS_INLINE words words_pair(words v, int pair) {
-    const words moved = pair == 1 ? _mm512_srli_epi16(v, 2) : pair == 2 ? _mm512_srli_epi16(v, 4)
-                      : pair == 3 ? _mm512_srli_epi16(v, 6) : v;
+    const words moved = pair == 1   ? _mm512_srli_epi16(v, 2)
+                        : pair == 2 ? _mm512_srli_epi16(v, 4)
+                        : pair == 3 ? _mm512_srli_epi16(v, 6)
+                                    : v;
     return _mm512_and_si512(moved, _mm512_set1_epi8(3));
 }
 /* As bits 4 and 5. */
 ALWAYS_INLINE words words_top(words v, int pair) {
-    const words moved = pair == 0 ? _mm512_slli_epi16(v, 4) : pair == 1 ? _mm512_slli_epi16(v, 2)
-                      : pair == 3 ? _mm512_srli_epi16(v, 2) : v;
+    const words moved = pair == 0   ? _mm512_slli_epi16(v, 4)
+                        : pair == 1 ? _mm512_slli_epi16(v, 2)
+                        : pair == 3 ? _mm512_srli_epi16(v, 2)
+                                    : v;
     return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
 }
 /* Adds `what` to the bytes of v whose bit in a plane of PANEL_ROWS * 4 bits is set: a bit that no byte of v has. */
@@ -60,7 +64,8 @@ ALWAYS_INLINE ints ints_of(words v) { return v; }
 /* Byte e of each lane: eight bits of it from bit first + e * step on. */
 ALWAYS_INLINE words bits_of_lanes(words v, int first, int step) {
     uint64_t places = 0;
-    UNROLL for (int i = 0; i < 8; i++) places |= (uint64_t)((first + i % 4 * step + i / 4 * 32) & 63) << 8 * i;
+    UNROLL for (int i = 0; i < 8; i++)
+        places |= (uint64_t)((first + i % 4 * step + i / 4 * 32) & 63) << 8 * i;
     return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)places), v);
 }
 /* Each byte as that byte of a table of 256 << bits, its number's high bits in the bytes of `high`. */
@@ -70,8 +75,8 @@ ALWAYS_INLINE words words_of_table(const uint8_t *table, int bits, words low, wo
     UNROLL for (int i = 0; i < 1 << bits; i++) {
         const uint8_t *part = table + 256 * i;
         const words first = _mm512_permutex2var_epi8(words_load(part), low, words_load(part + 64));
-        found[i] = _mm512_mask_blend_epi8(upper, first, _mm512_permutex2var_epi8(words_load(part + 128), low,
-                                                                                   words_load(part + 192)));
+        found[i] = _mm512_mask_blend_epi8(
+            upper, first, _mm512_permutex2var_epi8(words_load(part + 128), low, words_load(part + 192)));
     }
     UNROLL for (int bit = 0; bit < bits; bit++) {
         const __mmask64 set = _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << bit)));
@@ -82,10 +87,11 @@ ALWAYS_INLINE words words_of_table(const uint8_t *table, int bits, words low, wo
 }
 /* Byte j of each lane of both holds two fields of three bits: byte e of word j is field e of the four. */
 ALWAYS_INLINE void words_of_fields(words a, words b, words *q) {
-    const words ab = _mm512_unpacklo_epi8(a, b), below = _mm512_unpackhi_epi8(a, b);      /* 64 bits a row */
+    const words ab = _mm512_unpacklo_epi8(a, b), below = _mm512_unpackhi_epi8(a, b); /* 64 bits a row */
     UNROLL for (int j = 0; j < 4; j += 2) {
         uint64_t places = 0;
-        UNROLL for (int i = 0; i < 8; i++) places |= (uint64_t)(16 * (j + i / 4) + i % 4 / 2 * 8 + i % 2 * 3) << 8 * i;
+        UNROLL for (int i = 0; i < 8; i++)
+            places |= (uint64_t)(16 * (j + i / 4) + i % 4 / 2 * 8 + i % 2 * 3) << 8 * i;
         const __m512i at = _mm512_set1_epi64((long long)places);
         const __m512 x = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(at, ab));
         const __m512 y = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(at, below));
@@ -101,14 +107,17 @@ ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
     const __m512i mine = bits_of_lanes(bits, 4 * j - __builtin_ctz((unsigned)what), 1);
     return _mm512_or_si512(v, _mm512_and_si512(mine, _mm512_set1_epi8((char)what)));
 #else
-    const __m512i mine = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(_mm_add_epi8(
-        _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12), _mm_set1_epi8((char)(j / 2)))));
+    const __m512i mine = _mm512_shuffle_epi8(
+        bits, _mm512_broadcast_i32x4(_mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12),
+                                                  _mm_set1_epi8((char)(j / 2)))));
     const __mmask64 set = _mm512_test_epi8_mask(mine, _mm512_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201));
     return _mm512_mask_add_epi8(v, set, v, _mm512_set1_epi8((char)what));
 #endif
 }
 /* A word of each row, by number. */
-ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) { return _mm512_i32gather_epi32(number, table, 4); }
+ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) {
+    return _mm512_i32gather_epi32(number, table, 4);
+}
 /* Each byte times three, modulo 256; and over 256, as a whole number. */
 ALWAYS_INLINE words words_triple(words v) { return _mm512_add_epi8(v, _mm512_add_epi8(v, v)); }
 ALWAYS_INLINE words words_third(words v) {
@@ -210,8 +219,8 @@ ALWAYS_INLINE ints dot_step(ints sum, words weight, const uint8_t *act) {
 ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
 #ifdef __AVX512VNNI__
     (void)bits;
-    UNROLL for (int j = 0; j < n_words; j++)
-        UNROLL for (int t = 0; t < n; t++) sum[t] = dot_step(sum[t], weight[j], act + 32 * t + 4 * j);
+    UNROLL for (int j = 0; j < n_words; j++) UNROLL
+        for (int t = 0; t < n; t++) sum[t] = dot_step(sum[t], weight[j], act + 32 * t + 4 * j);
 #else
     /* Sums of pairs in int16, as in dot_avx2.h. */
     const __m512i one = _mm512_set1_epi16(1);
@@ -229,7 +238,8 @@ ALWAYS_INLINE void dot(int bits, ints *sum, const words *weight, int n_words, co
                 pairs[t] = j == first ? p : _mm512_add_epi16(pairs[t], p);
             }
         }
-        UNROLL for (int t = 0; t < n; t++) sum[t] = _mm512_add_epi32(sum[t], _mm512_madd_epi16(pairs[t], one));
+        UNROLL for (int t = 0; t < n; t++)
+            sum[t] = _mm512_add_epi32(sum[t], _mm512_madd_epi16(pairs[t], one));
     }
 #endif
 }

@@ -1,5 +1,5 @@
-/* dot_neon.h - the vocabulary of the quantised kernels (see dot_avx512.h) with panels of four rows. Needs the dot product
- * instructions of Armv8.2; those of int8 matrices where they are there (i8mm) multiply tokens by twos. */
+/* dot_neon.h - the vocabulary of the quantised kernels (see dot_avx512.h) with panels of four rows. Needs the dot
+ * product instructions of Armv8.2; those of int8 matrices where they are there (i8mm) multiply tokens by twos. */
 #ifndef GOMLX_KERNELS_CPU_DOT_NEON_H
 #define GOMLX_KERNELS_CPU_DOT_NEON_H
 #include <arm_neon.h>
@@ -8,8 +8,8 @@
 
 #define PANEL_ROWS 4
 #define TILE_TOKENS 8
-#define Q8_BIAS 0           /* sdot multiplies signed bytes; the weights of the other formats stay below 64 */
-#define SIGNED_TOKENS 4     /* from here on offsets are taken off the weights, not off each token's sum */
+#define Q8_BIAS 0       /* sdot multiplies signed bytes; the weights of the other formats stay below 64 */
+#define SIGNED_TOKENS 4 /* from here on offsets are taken off the weights, not off each token's sum */
 #ifdef __ARM_FEATURE_MATMUL_INT8
 #define ACT_PAIRS 1
 #endif
@@ -51,14 +51,14 @@ ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) { return vqtbl1q
 ALWAYS_INLINE words words_of(ints v) { return vreinterpretq_u8_s32(v); }
 ALWAYS_INLINE ints ints_of(words v) { return vreinterpretq_s32_u8(v); }
 ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
-    static const uint8_t places[16] = { 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12 };
+    static const uint8_t places[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
     const uint8x16_t mine = vqtbl1q_u8(words_of(bits), vaddq_u8(vld1q_u8(places), vdupq_n_u8((uint8_t)(j / 2))));
     const uint8x16_t bit = vreinterpretq_u8_u32(vdupq_n_u32(j % 2 ? 0x80402010u : 0x08040201u));
     return vorrq_u8(v, vandq_u8(vtstq_u8(mine, bit), vdupq_n_u8((uint8_t)what)));
 }
 ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) {
-    const uint32_t found[4] = { table[vgetq_lane_s32(number, 0)], table[vgetq_lane_s32(number, 1)],
-                                table[vgetq_lane_s32(number, 2)], table[vgetq_lane_s32(number, 3)] };
+    const uint32_t found[4] = {table[vgetq_lane_s32(number, 0)], table[vgetq_lane_s32(number, 1)],
+                               table[vgetq_lane_s32(number, 2)], table[vgetq_lane_s32(number, 3)]};
     return vreinterpretq_u8_u32(vld1q_u32(found));
 }
 ALWAYS_INLINE words words_triple(words v) { return vaddq_u8(v, vaddq_u8(v, v)); }
@@ -147,8 +147,9 @@ ALWAYS_INLINE floats floats_from_signed(const uint8_t *p) {
 #ifdef ACT_PAIRS
 /* For two tokens at a time: eight values of two rows times as many of two tokens are one instruction. */
 ALWAYS_INLINE void dot_pairs(ints *sum, const words *weight, int n_words, const uint8_t *act, int n) {
-    int32x4_t even[2], odd[2];             /* rows 0 and 2, 1 and 3, of one token and the next */
-    UNROLL for (int p = 0; p < n / 2; p++) even[p] = odd[p] = vdupq_n_s32(0);
+    int32x4_t even[2], odd[2]; /* rows 0 and 2, 1 and 3, of one token and the next */
+    UNROLL for (int p = 0; p < n / 2; p++)
+        even[p] = odd[p] = vdupq_n_s32(0);
     UNROLL for (int j = 0; j < n_words; j += 2) {
         const int32x4_t w = vreinterpretq_s32_u8(weight[j]), next = vreinterpretq_s32_u8(weight[j + 1]);
         const int8x16_t w_even = vreinterpretq_s8_s32(vtrn1q_s32(w, next));
@@ -194,7 +195,8 @@ ALWAYS_INLINE void prefetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 
 ALWAYS_INLINE uint32_t magnitude_bits(const float *x) {
     uint32x4_t m = vdupq_n_u32(0);
-    UNROLL for (int i = 0; i < 32; i += 4) m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i))));
+    UNROLL for (int i = 0; i < 32; i += 4)
+        m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i))));
     return vmaxvq_u32(m);
 }
 

@@ -11,19 +11,18 @@ ALWAYS_INLINE __m256i field_pair(const uint8_t *low, const uint8_t *high) {
 ALWAYS_INLINE vi windows_load(const uint8_t *p, int bits) {
     if (bits == 3 || bits == 6)
         return _mm256_shuffle_epi8(field_pair(p, p + 8),
-                                   _mm256_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1,
-                                                    4, 5, 6, -1, 7, 8, 9, -1, 10, 11, 12, -1, 13, 14, 15, -1));
+                                   _mm256_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1, 4, 5, 6, -1,
+                                                    7, 8, 9, -1, 10, 11, 12, -1, 13, 14, 15, -1));
     if (bits == 5) {
-        const __m256i dwords = _mm256_shuffle_epi8(field_pair(p, p + 4),
-                                                   _mm256_setr_epi8(0, 1, 2, 3, 2, 3, 4, 5, 5, 6, 7, 8, 7, 8, 9, -1,
-                                                                    6, 7, 8, 9, 8, 9, 10, 11, 11, 12, 13, 14, 13, 14,
-                                                                    15, -1));
+        const __m256i dwords = _mm256_shuffle_epi8(
+            field_pair(p, p + 4), _mm256_setr_epi8(0, 1, 2, 3, 2, 3, 4, 5, 5, 6, 7, 8, 7, 8, 9, -1, 6, 7, 8, 9, 8, 9,
+                                                   10, 11, 11, 12, 13, 14, 13, 14, 15, -1));
         return _mm256_srlv_epi32(dwords, _mm256_set1_epi64x(4ll << 32));
     }
     return _mm256_loadu_si256((const void *)p);
 }
 ALWAYS_INLINE vi windows_load_part(const uint8_t *p, int bits, int64_t n) {
-    uint8_t bytes[32] = { 0 };
+    uint8_t bytes[32] = {0};
     memcpy(bytes, p, (size_t)(bits == 3 || bits == 6 ? 3 * n : bits == 5 ? 5 * n / 2 : 4 * n));
     return windows_load(bytes, bits);
 }
@@ -37,6 +36,13 @@ ALWAYS_INLINE vf fp4_values(vi v) {
     return _mm256_xor_ps(vf_permute(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6), v), sign);
 }
 #define FIELD_HALF_4 0
-ALWAYS_INLINE vi field_halves(vi windows, int f) { (void)f; return windows; }
-ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) { (void)fields; (void)x; return sum; }
+ALWAYS_INLINE vi field_halves(vi windows, int f) {
+    (void)f;
+    return windows;
+}
+ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) {
+    (void)fields;
+    (void)x;
+    return sum;
+}
 #endif

@@ -14,8 +14,8 @@ ALWAYS_INLINE vi field_three_bytes(__m512i v) {
     return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(places, v), _mm512_broadcast_i32x4(bytes));
 }
 ALWAYS_INLINE vi field_twenty_bits(__m512i v) {
-    const __m512i places = _mm512_set_epi16(22, 21, 20, 19, 18, 17, 16, 15, 17, 16, 15, 14, 13, 12, 11, 10,
-                                            12, 11, 10, 9, 8, 7, 6, 5, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i places = _mm512_set_epi16(22, 21, 20, 19, 18, 17, 16, 15, 17, 16, 15, 14, 13, 12, 11, 10, 12, 11, 10,
+                                            9, 8, 7, 6, 5, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m128i bytes = _mm_setr_epi8(0, 1, 2, 3, 2, 3, 4, 5, 5, 6, 7, 8, 7, 8, 9, -1);
     const __m512i dwords = _mm512_shuffle_epi8(_mm512_permutexvar_epi16(places, v), _mm512_broadcast_i32x4(bytes));
     return _mm512_srlv_epi32(dwords, _mm512_set1_epi64(4ll << 32));
@@ -42,18 +42,27 @@ ALWAYS_INLINE vi vi_shift_by(vi v, int n) { return _mm512_srlv_epi32(v, _mm512_s
 ALWAYS_INLINE vf fp4_values(vi v) {
     return vf_permute(_mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6), v);
 }
-/* Fields f and f + 4 of windows of four bits as a pair of bfloat16 a lane, and the sum of products with another pair. */
+/* Fields f and f + 4 of windows of four bits as a pair of bfloat16 a lane, and the sum of products with another pair.
+ */
 #ifndef __AVX512BF16__
 #define FIELD_HALF_4 0
-ALWAYS_INLINE vi field_halves(vi windows, int f) { (void)f; return windows; }
-ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) { (void)fields; (void)x; return sum; }
+ALWAYS_INLINE vi field_halves(vi windows, int f) {
+    (void)f;
+    return windows;
+}
+ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) {
+    (void)fields;
+    (void)x;
+    return sum;
+}
 #else
 #define FIELD_HALF_4 1
 ALWAYS_INLINE vi field_halves(vi windows, int f) {
     /* 0 to 15, and again: the index has five bits, the fifth of which is a neighbour's. */
-    const __m256i numbers = _mm256_setr_epi16(0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
-                                              0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
-    return _mm512_permutexvar_epi16(_mm512_srl_epi16(windows, _mm_cvtsi32_si128(4 * f)), _mm512_broadcast_i64x4(numbers));
+    const __m256i numbers = _mm256_setr_epi16(0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110,
+                                              0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
+    return _mm512_permutexvar_epi16(_mm512_srl_epi16(windows, _mm_cvtsi32_si128(4 * f)),
+                                    _mm512_broadcast_i64x4(numbers));
 }
 ALWAYS_INLINE vf field_halves_dot(vf sum, vi fields, vi x) {
     return _mm512_dpbf16_ps(sum, (__m512bh)fields, (__m512bh)x);

@@ -22,9 +22,7 @@ ALWAYS_INLINE float half_to_float(uint16_t h) {
     return float_from_bits(sign | ((magnitude << 13) + 0x38000000));
 }
 
-ALWAYS_INLINE float half_load(const uint8_t *p) {
-    return half_to_float((uint16_t)(p[0] | p[1] << 8));
-}
+ALWAYS_INLINE float half_load(const uint8_t *p) { return half_to_float((uint16_t)(p[0] | p[1] << 8)); }
 
 /* 2^(e - 128), half of what a scale of one byte says, subnormal for e < 2. */
 ALWAYS_INLINE float half_exponent(uint8_t e) {

@@ -5,8 +5,8 @@
 #include "cpu/loops.h"
 #include "recorder.h"
 
-#define GRAIN 16384             /* elements of one piece of elementwise work: some microseconds */
-#define GRAIN_LIGHT 32768       /* where memory is the limit */
+#define GRAIN 16384       /* elements of one piece of elementwise work: some microseconds */
+#define GRAIN_LIGHT 32768 /* where memory is the limit */
 
 #define CONTRACT(name, range, doc) bool cpu_##name(gm_recorder *r, const gm_##name##_args *a, int64_t n);
 #include "contracts.def"
@@ -22,8 +22,7 @@ gm_gemm_args gemm_of(const gm_product_args *p);
 bool launch_image_product(gm_recorder *r, gm_conv_args *a);
 
 /* A loop over [0, n) with these arguments, a pointer. */
-#define LAUNCH(r, name, args, n, grain, flags) \
-    (r)->launch(r, (r)->kernels->name, args, sizeof *(args), n, grain, flags)
+#define LAUNCH(r, name, args, n, grain, flags) (r)->launch(r, (r)->kernels->name, args, sizeof *(args), n, grain, flags)
 
 static inline int64_t type_bytes(int type) {
     static const int8_t bytes[GM_T_COUNT] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8};

@@ -32,11 +32,9 @@ bool cpu_attention_rows(gm_recorder *r, const gm_attention_rows_args *a, int64_t
         rows.n_blocks = NULL;
     }
     rows.partial = r->workspace(r, (size_t)(n * a->n_heads * rows.max_blocks * (a->head_dim + 2)) * sizeof(float));
-    if (!rows.partial ||
-        !LAUNCH(r, attention_split, &rows, n * a->n_kv_heads * (windowed ? window_blocks : 1), 1, 0))
+    if (!rows.partial || !LAUNCH(r, attention_split, &rows, n * a->n_kv_heads * (windowed ? window_blocks : 1), 1, 0))
         return false;
-    if (!windowed)
-        r->scale(r, a->n_blocks);
+    if (!windowed) r->scale(r, a->n_blocks);
     r->fence(r);
     return LAUNCH(r, attention_merge, &rows, n * a->n_heads, 1 + 4096 / a->head_dim, 0);
 }
@@ -60,8 +58,7 @@ bool cpu_recurrent_delta(gm_recorder *r, const gm_recurrent_delta_args *a, int64
 static bool sdpa_by_blocks(gm_recorder *r, gm_sdpa_args *a, int64_t heads, int64_t rows) {
     const int64_t blocks = gm_sdpa_blocks(a->keys);
     a->partial = r->workspace(r, (size_t)(heads * rows * blocks * (a->value_dim + 2)) * sizeof(float) + 1);
-    if (!a->partial || !LAUNCH(r, sdpa_split, a, heads * blocks, 1 + 64 / (a->dim + 1), 0))
-        return false;
+    if (!a->partial || !LAUNCH(r, sdpa_split, a, heads * blocks, 1 + 64 / (a->dim + 1), 0)) return false;
     r->fence(r);
     return LAUNCH(r, sdpa_merge, a, heads * rows, 1 + 4096 / (a->value_dim + 1), 0);
 }
@@ -70,15 +67,12 @@ static bool sdpa_by_blocks(gm_recorder *r, gm_sdpa_args *a, int64_t heads, int64
 static bool sdpa_by_tiles(gm_recorder *r, gm_sdpa_args *a, int64_t heads, int64_t rows) {
     const int64_t tiles = gm_sdpa_tiles(a->keys), tile = gm_sdpa_tile(a->value_dim);
     a->packed_k = r->workspace(r, (size_t)(heads * tiles * GM_SDPA_LANES * a->dim) * sizeof(float) + 1);
-    if (!a->packed_k)
-        return false;
+    if (!a->packed_k) return false;
     if (a->type != GM_T_F32) {
         a->packed_v = r->workspace(r, (size_t)(heads * a->keys * a->value_dim) * sizeof(float) + 1);
-        if (!a->packed_v)
-            return false;
+        if (!a->packed_v) return false;
     }
-    if (!LAUNCH(r, sdpa_pack, a, heads * tiles, 1 + 512 / (a->dim + 1), 0))
-        return false;
+    if (!LAUNCH(r, sdpa_pack, a, heads * tiles, 1 + 512 / (a->dim + 1), 0)) return false;
     r->fence(r);
     return LAUNCH(r, sdpa, a, heads * ((rows + tile - 1) / tile), 1, 0);
 }

@@ -14,16 +14,14 @@ bool cpu_copy(gm_recorder *r, const gm_copy_args *a, int64_t n) {
 bool launch_merged_copy(gm_recorder *r, const gm_copy_args *a) {
     const int64_t *const strides[2] = {a->out_strides, a->in_strides};
     int64_t *dims = r->arguments(r, (size_t)a->ndim * 3 * sizeof *dims + 1), n = 1;
-    if (!dims)
-        return false;
+    if (!dims) return false;
     int64_t *const steps[2] = {dims + a->ndim, dims + (ptrdiff_t)2 * a->ndim};
     gm_copy_args copy = *a;
     copy.ndim = merge_dimensions(a->ndim, a->shape, 2, strides, dims, steps);
     copy.shape = dims;
     copy.out_strides = steps[0];
     copy.in_strides = steps[1];
-    for (int i = 0; i < copy.ndim; i++)
-        n *= dims[i];
+    for (int i = 0; i < copy.ndim; i++) n *= dims[i];
     return cpu_copy(r, &copy, n);
 }
 
@@ -38,8 +36,10 @@ bool cpu_copy_at(gm_recorder *r, const gm_copy_at_args *a, int64_t n) { return L
 #define HEAVY GRAIN
 static int64_t unary_grain(gm_unary_op op) {
     switch (op) {
-#define UNARY_VALUE(name, doc, result, work, ...) case GM_U_##name: return work;
-#define UNARY_TEST(name, ...) case GM_U_##name: return LIGHT;
+#define UNARY_VALUE(name, doc, result, work, ...)                                                                      \
+    case GM_U_##name: return work;
+#define UNARY_TEST(name, ...)                                                                                          \
+    case GM_U_##name: return LIGHT;
 #include "unary.def"
     }
     return HEAVY;
@@ -47,8 +47,10 @@ static int64_t unary_grain(gm_unary_op op) {
 
 static int64_t binary_grain(gm_binary_op op) {
     switch (op) {
-#define BINARY_VALUE(name, doc, work, ...) case GM_B_##name: return work;
-#define BINARY_TEST(name, ...) case GM_B_##name: return LIGHT;
+#define BINARY_VALUE(name, doc, work, ...)                                                                             \
+    case GM_B_##name: return work;
+#define BINARY_TEST(name, ...)                                                                                         \
+    case GM_B_##name: return LIGHT;
 #include "binary.def"
     }
     return HEAVY;
@@ -82,8 +84,8 @@ bool cpu_take(gm_recorder *r, const gm_take_args *a, int64_t n) {
     return LAUNCH(r, take, a, n, 1 + 4 * GRAIN / a->run, 0);
 }
 
-#define NARROW 64                     /* with fewer columns, threads share the positions instead, */
-#define FAR (1 << 20)                 /* if these are spread over so many bytes */
+#define NARROW 64     /* with fewer columns, threads share the positions instead, */
+#define FAR (1 << 20) /* if these are spread over so many bytes */
 
 bool cpu_scatter(gm_recorder *r, const gm_scatter_args *a, int64_t n) {
     gm_scatter_args parts = *a;
@@ -92,8 +94,7 @@ bool cpu_scatter(gm_recorder *r, const gm_scatter_args *a, int64_t n) {
     parts.columns = n;
     parts.parts = n < NARROW && far && threads > 1 ? threads : 1;
     int64_t grain = parts.parts > 1 ? n : 1 + 4 * GRAIN / (a->count + 1);
-    if (parts.parts == 1 && a->run >= NARROW && grain < NARROW)
-        grain = NARROW;
+    if (parts.parts == 1 && a->run >= NARROW && grain < NARROW) grain = NARROW;
     return LAUNCH(r, scatter, &parts, parts.parts * n, grain, 0);
 }
 

@@ -38,8 +38,8 @@ static int part_flags(int format, int64_t tokens, int64_t share) {
 }
 
 static const void *rows_from(const void *x, gm_row_form form, int64_t k, int64_t first) {
-    return (const char *)x + (form == GM_FORM_INT8 ? (int64_t)act_bytes(first, k)
-                                                   : first * k * (form == GM_FORM_BF16 ? 2 : 4));
+    return (const char *)x +
+           (form == GM_FORM_INT8 ? (int64_t)act_bytes(first, k) : first * k * (form == GM_FORM_BF16 ? 2 : 4));
 }
 
 /* ---- slabs ---- */
@@ -62,8 +62,7 @@ static bool slab_workspace(gm_recorder *r, const gm_matrix *w, int64_t rows, voi
     return *memory || !w->in_rows;
 }
 static void slab_fence(gm_recorder *r, const gm_matrix *w) {
-    if (w->in_rows)
-        r->fence(r);
+    if (w->in_rows) r->fence(r);
 }
 /* n rows of w from `first` on, packed: where they are, or, between fences, in the workspace. */
 static bool slab_pack(gm_recorder *r, const gm_matrix *w, int64_t first, int64_t n, void *memory, const void **packed) {
@@ -72,8 +71,11 @@ static bool slab_pack(gm_recorder *r, const gm_matrix *w, int64_t first, int64_t
         return true;
     }
     *packed = memory;
-    const gm_pack_args a = {.out = memory, .in = (const char *)w->data + (w->row_map ? 0 : first * row_bytes(w)),
-                            .row_map = w->row_map ? w->row_map + first : NULL, .format = w->format, .rows = n,
+    const gm_pack_args a = {.out = memory,
+                            .in = (const char *)w->data + (w->row_map ? 0 : first * row_bytes(w)),
+                            .row_map = w->row_map ? w->row_map + first : NULL,
+                            .format = w->format,
+                            .rows = n,
                             .k = w->k};
     return LAUNCH(r, pack, &a, kernels_panels(r->kernels, w->format, n), 1, LAUNCH_PART);
 }
@@ -85,16 +87,11 @@ static bool slab_pack(gm_recorder *r, const gm_matrix *w, int64_t first, int64_t
  * is made of many tokens. */
 static int64_t piece_panels(int64_t panels, int64_t work, int64_t tokens, bool rounded, int matrices) {
     int64_t most = 262144 / work, grain = panels / 16;
-    if (tokens > 1 && most < 4)
-        most = 4;
-    if (grain > most)
-        grain = most;
-    if (grain > 4)
-        grain = grain / 4 * 4;
-    if (rounded && tokens >= 16)
-        return 6 / matrices;
-    if (panels * work < 140000)
-        return panels;
+    if (tokens > 1 && most < 4) most = 4;
+    if (grain > most) grain = most;
+    if (grain > 4) grain = grain / 4 * 4;
+    if (rounded && tokens >= 16) return 6 / matrices;
+    if (panels * work < 140000) return panels;
     return grain < 1 ? 1 : grain;
 }
 
@@ -107,15 +104,23 @@ static bool multiply_slab(gm_recorder *r, const gm_packed_matmul_args *a, int64_
     const int64_t panels = kernels_panels(kernels, w->format, n), share = part_tokens(w);
     const int64_t work = kernels_panel(kernels, w->format) * w->k * tokens + 1;
     const int64_t grain = piece_panels(panels, work, tokens, rounded, 1);
-    const gm_kernel kernel = rounded ? kernels->matmul_bf16
-                             : a->form == GM_FORM_INT8 ? kernels->matmul_int8 : kernels->matmul_float;
+    const gm_kernel kernel = rounded                   ? kernels->matmul_bf16
+                             : a->form == GM_FORM_INT8 ? kernels->matmul_int8
+                                                       : kernels->matmul_float;
     for (int64_t first = 0; first < tokens; first += share) {
         const int64_t at = first * w->rows + row;
-        const gm_matmul_args part = {
-            .out = a->out + at, .out_stride = w->rows, .x = rows_from(a->x, a->form, w->k, first), .x_stride = w->k,
-            .x_bf16 = rounded, .weight = weight, .format = w->format, .bias = a->bias ? a->bias + row : NULL,
-            .residual = a->residual ? a->residual + at : NULL, .rows = n, .k = w->k,
-            .tokens = tokens - first < share ? tokens - first : share};
+        const gm_matmul_args part = {.out = a->out + at,
+                                     .out_stride = w->rows,
+                                     .x = rows_from(a->x, a->form, w->k, first),
+                                     .x_stride = w->k,
+                                     .x_bf16 = rounded,
+                                     .weight = weight,
+                                     .format = w->format,
+                                     .bias = a->bias ? a->bias + row : NULL,
+                                     .residual = a->residual ? a->residual + at : NULL,
+                                     .rows = n,
+                                     .k = w->k,
+                                     .tokens = tokens - first < share ? tokens - first : share};
         if (!r->launch(r, kernel, &part, sizeof part, panels, grain, part_flags(w->format, tokens, share)))
             return false;
     }
@@ -126,17 +131,14 @@ bool cpu_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n
     const gm_matrix *w = &a->weight;
     const int64_t slab = slab_rows(w, w);
     void *memory;
-    if (!slab_workspace(r, w, slab, &memory))
-        return false;
+    if (!slab_workspace(r, w, slab, &memory)) return false;
     for (int64_t row = 0; row < w->rows; row += slab) {
         const int64_t rows = w->rows - row < slab ? w->rows - row : slab;
         const void *weight;
         slab_fence(r, w);
-        if (!slab_pack(r, w, row, rows, memory, &weight))
-            return false;
+        if (!slab_pack(r, w, row, rows, memory, &weight)) return false;
         slab_fence(r, w);
-        if (!multiply_slab(r, a, n, row, rows, weight))
-            return false;
+        if (!multiply_slab(r, a, n, row, rows, weight)) return false;
     }
     return true;
 }
@@ -149,10 +151,24 @@ bool cpu_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n
 static bool multiply_rows(gm_recorder *r, const gm_packed_matmul_columns_args *a, int64_t tokens, int64_t first,
                           int64_t n, const float *rows) {
     const int64_t k = a->weight.k;
-    const gm_product_args p = {.out = a->out, .x = a->x + first, .w = rows, .add = first ? a->out : NULL, .type = GM_T_F32,
-                               .rows = tokens, .columns = k, .k = n, .out_row = k, .out_column = 1,
-                               .x_row = a->weight.rows, .x_k = 1, .w_column = 1, .w_k = k, .add_row = k, .add_column = 1,
-                               .alpha = 1, .beta = 1};
+    const gm_product_args p = {.out = a->out,
+                               .x = a->x + first,
+                               .w = rows,
+                               .add = first ? a->out : NULL,
+                               .type = GM_T_F32,
+                               .rows = tokens,
+                               .columns = k,
+                               .k = n,
+                               .out_row = k,
+                               .out_column = 1,
+                               .x_row = a->weight.rows,
+                               .x_k = 1,
+                               .w_column = 1,
+                               .w_k = k,
+                               .add_row = k,
+                               .add_column = 1,
+                               .alpha = 1,
+                               .beta = 1};
     return cpu_product(r, &p, 1);
 }
 
@@ -161,21 +177,23 @@ bool cpu_packed_matmul_columns(gm_recorder *r, const gm_packed_matmul_columns_ar
     const int64_t most = w->rows < COLUMN_ROWS ? w->rows : COLUMN_ROWS;
     int32_t *ids = r->arguments(r, (size_t)w->rows * sizeof *ids);
     float *memory = ids ? r->workspace(r, (size_t)(most * w->k) * sizeof *memory) : NULL;
-    if (!memory)
-        return false;
-    for (int64_t i = 0; i < w->rows; i++)
-        ids[i] = (int32_t)i;
+    if (!memory) return false;
+    for (int64_t i = 0; i < w->rows; i++) ids[i] = (int32_t)i;
     for (int64_t first = 0; first < w->rows; first += most) {
         const int64_t rows = w->rows - first < most ? w->rows - first : most;
-        const gm_embed_args unpack = {.out = memory, .weight = w->data, .tokens = ids + first, .format = w->format,
-                                      .rows = w->rows, .k = w->k, .scale = 1, .in_rows = w->in_rows,
+        const gm_embed_args unpack = {.out = memory,
+                                      .weight = w->data,
+                                      .tokens = ids + first,
+                                      .format = w->format,
+                                      .rows = w->rows,
+                                      .k = w->k,
+                                      .scale = 1,
+                                      .in_rows = w->in_rows,
                                       .row_map = w->row_map};
         r->fence(r);
-        if (!LAUNCH(r, embed, &unpack, rows, 4, format_flags(w->format)))
-            return false;
+        if (!LAUNCH(r, embed, &unpack, rows, 4, format_flags(w->format))) return false;
         r->fence(r);
-        if (!multiply_rows(r, a, n, first, rows, memory))
-            return false;
+        if (!multiply_rows(r, a, n, first, rows, memory)) return false;
     }
     return true;
 }
@@ -188,19 +206,28 @@ static bool multiply_glu_slab(gm_recorder *r, const gm_packed_glu_args *a, int64
     const int64_t panel = kernels_panel(r->kernels, gate->format), panels = kernels_panels(r->kernels, gate->format, n);
     const int64_t k = gate->k, share = part_tokens(gate), unit = panel < 32 ? 32 / panel : 1;
     int64_t grain = piece_panels(panels, 2 * panel * k * tokens + 1, tokens, rounded, 2);
-    grain = grain < unit ? unit : grain / unit * unit;       /* whole blocks of activations */
+    grain = grain < unit ? unit : grain / unit * unit; /* whole blocks of activations */
     for (int64_t first = 0; first < tokens; first += share) {
-        const gm_matmul_args product = {.x = rows_from(a->x, a->form, k, first), .x_stride = k, .x_bf16 = rounded,
-                                        .rows = n, .k = k, .tokens = tokens - first < share ? tokens - first : share};
+        const gm_matmul_args product = {.x = rows_from(a->x, a->form, k, first),
+                                        .x_stride = k,
+                                        .x_bf16 = rounded,
+                                        .rows = n,
+                                        .k = k,
+                                        .tokens = tokens - first < share ? tokens - first : share};
         gm_matmul_glu_args part = {.out = (void *)rows_from(a->out, a->out_form, gate->rows, first),
-                                   .form = a->out_form, .int8 = int8, .bf16 = rounded, .gate = product,
-                                   .up = product, .glu.kind = a->kind, .row = row, .out_rows = gate->rows};
+                                   .form = a->out_form,
+                                   .int8 = int8,
+                                   .bf16 = rounded,
+                                   .gate = product,
+                                   .up = product,
+                                   .glu.kind = a->kind,
+                                   .row = row,
+                                   .out_rows = gate->rows};
         part.gate.weight = weights[0];
         part.gate.format = gate->format;
         part.up.weight = weights[1];
         part.up.format = a->up.format;
-        if (!LAUNCH(r, matmul_glu, &part, panels, grain, part_flags(gate->format, tokens, share)))
-            return false;
+        if (!LAUNCH(r, matmul_glu, &part, panels, grain, part_flags(gate->format, tokens, share))) return false;
     }
     return true;
 }
@@ -211,19 +238,16 @@ bool cpu_packed_glu(gm_recorder *r, const gm_packed_glu_args *a, int64_t n) {
     const void *weights[2];
     void *memory[2];
     for (int i = 0; i < 2; i++)
-        if (!slab_workspace(r, both[i], slab, &memory[i]))
-            return false;
+        if (!slab_workspace(r, both[i], slab, &memory[i])) return false;
     for (int64_t row = 0; row < all; row += slab) {
         const int64_t rows = all - row < slab ? all - row : slab;
         slab_fence(r, both[0]);
         slab_fence(r, both[1]);
         for (int i = 0; i < 2; i++)
-            if (!slab_pack(r, both[i], row, rows, memory[i], &weights[i]))
-                return false;
+            if (!slab_pack(r, both[i], row, rows, memory[i], &weights[i])) return false;
         slab_fence(r, both[0]);
         slab_fence(r, both[1]);
-        if (!multiply_glu_slab(r, a, n, row, rows, weights))
-            return false;
+        if (!multiply_glu_slab(r, a, n, row, rows, weights)) return false;
     }
     return true;
 }

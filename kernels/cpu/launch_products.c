@@ -1,31 +1,51 @@
-/* launch_products.c - how dense products are cut: which operand becomes lanes, what is packed first, how large a piece is.
- * None of it changes a bit of the result. */
+/* launch_products.c - how dense products are cut: which operand becomes lanes, what is packed first, how large a piece
+ * is. None of it changes a bit of the result. */
 #include "cpu/launch.h"
 
 bool cpu_multiplies_bf16(const gm_kernels *kernels) { return kernels->gemm_pairs; }
 
-#define PIECE_FLOPS 200000.0          /* some microseconds: not worth another thread below it */
-#define TASK_FLOPS 5e7                /* at most, so that threads end together */
-#define FEW_BYTES (16 << 10)          /* of a matrix for few rows, from which on it is not treated as small */
-#define WHOLE_BYTES (256 << 10)       /* of x, which then stays near while panel after panel goes over all its rows */
-#define NEAR_BYTES (1 << 20)          /* of x: the nearer caches have it */
-#define TURNED_ROWS 64                /* times a vector, from which on rows side by side are read as they lie */
-#define ROOM_ROWS 256                 /* about the least in a block that packs w for itself, if there are so many: twice
-                                         as many where it packs ROOM_LANES */
-#define ROOM_LANES 256                /* at most in it: rows of x are copied once for so many. Half of it where rows are
-                                         fewer: then more of w is fetched while they go over what is packed */
-#define SUM_ROWS 512                  /* at most in a block that adds up elsewhere than in the result */
-#define LEAST_PANELS 2                /* in a block of rows that are copied for its panels */
-#define LEAST_ROWS 192                /* of a block that packs panels as it goes */
-#define DIRECT_BYTES (256 << 10)      /* lanes side by side are read in place while the matrix fits the nearer caches */
+#define PIECE_FLOPS 200000.0    /* some microseconds: not worth another thread below it */
+#define TASK_FLOPS 5e7          /* at most, so that threads end together */
+#define FEW_BYTES (16 << 10)    /* of a matrix for few rows, from which on it is not treated as small */
+#define WHOLE_BYTES (256 << 10) /* of x, which then stays near while panel after panel goes over all its rows */
+#define NEAR_BYTES (1 << 20)    /* of x: the nearer caches have it */
+#define TURNED_ROWS 64          /* times a vector, from which on rows side by side are read as they lie */
+#define ROOM_ROWS                                                                                                      \
+    256 /* about the least in a block that packs w for itself, if there are so many: twice                             \
+           as many where it packs ROOM_LANES */
+#define ROOM_LANES                                                                                                     \
+    256                          /* at most in it: rows of x are copied once for so many. Half of it where rows are    \
+                                    fewer: then more of w is fetched while they go over what is packed */
+#define SUM_ROWS 512             /* at most in a block that adds up elsewhere than in the result */
+#define LEAST_PANELS 2           /* in a block of rows that are copied for its panels */
+#define LEAST_ROWS 192           /* of a block that packs panels as it goes */
+#define DIRECT_BYTES (256 << 10) /* lanes side by side are read in place while the matrix fits the nearer caches */
 
 gm_gemm_args gemm_of(const gm_product_args *p) {
-    return (gm_gemm_args){
-        .out = p->out, .x = p->x, .w = p->w, .add = p->add, .type = p->type, .rows = p->rows, .lanes = p->columns,
-        .k = p->k, .out_row = p->out_row, .out_lane = p->out_column, .x_row = p->x_row, .x_k = p->x_k,
-        .w_lane = p->w_column, .w_k = p->w_k, .add_row = p->add_row, .add_lane = p->add_column, .ndim = p->ndim,
-        .shape = p->shape, .out_strides = p->out_strides, .x_strides = p->x_strides, .w_strides = p->w_strides,
-        .add_strides = p->add_strides, .alpha = p->alpha, .beta = p->beta};
+    return (gm_gemm_args){.out = p->out,
+                          .x = p->x,
+                          .w = p->w,
+                          .add = p->add,
+                          .type = p->type,
+                          .rows = p->rows,
+                          .lanes = p->columns,
+                          .k = p->k,
+                          .out_row = p->out_row,
+                          .out_lane = p->out_column,
+                          .x_row = p->x_row,
+                          .x_k = p->x_k,
+                          .w_lane = p->w_column,
+                          .w_k = p->w_k,
+                          .add_row = p->add_row,
+                          .add_lane = p->add_column,
+                          .ndim = p->ndim,
+                          .shape = p->shape,
+                          .out_strides = p->out_strides,
+                          .x_strides = p->x_strides,
+                          .w_strides = p->w_strides,
+                          .add_strides = p->add_strides,
+                          .alpha = p->alpha,
+                          .beta = p->beta};
 }
 
 /* ---- the operands' roles, and their batch in as few dimensions as can be ---- */
@@ -54,8 +74,7 @@ static void fold_batch_into_rows(gm_gemm_args *a) {
     while (a->ndim > 0) {
         const int d = a->ndim - 1;
         const int64_t n = a->shape[d], rows = a->rows;
-        if (a->w_strides[d] != 0)
-            return;
+        if (a->w_strides[d] != 0) return;
         if (rows != 1 && (a->x_strides[d] != rows * a->x_row || a->out_strides[d] != rows * a->out_row ||
                           (a->add && a->add_strides[d] != rows * a->add_row)))
             return;
@@ -72,15 +91,13 @@ static void fold_batch_into_rows(gm_gemm_args *a) {
 /* column: it is a matrix times a vector, with an order of its own of adding up: launch_column. */
 static void arrange(const gm_recorder *r, gm_gemm_args *a, bool column) {
     fold_batch_into_rows(a);
-    if (column)
-        return;
+    if (column) return;
     swap_sides(a);
     fold_batch_into_rows(a);
     swap_sides(a);
     const int64_t width = kernels_gemm_lanes(r->kernels, a->type);
     /* Not complex numbers: the two terms of an imaginary part would be added the other way round. */
-    if (a->lanes * 4 <= width && a->rows > width && a->type != GM_T_C64)
-        swap_sides(a);
+    if (a->lanes * 4 <= width && a->rows > width && a->type != GM_T_C64) swap_sides(a);
 }
 
 /* ---- operands in other layouts, in workspaces ---- */
@@ -89,8 +106,7 @@ static void arrange(const gm_recorder *r, gm_gemm_args *a, bool column) {
 static int64_t distinct_matrices(gm_recorder *r, const gm_gemm_args *a, const int64_t *strides, gm_gemm_args *distinct,
                                  int64_t **places) {
     int64_t *shape = r->arguments(r, (size_t)(a->ndim + 1) * 3 * sizeof *shape), matrices = 1;
-    if (!shape)
-        return 0;
+    if (!shape) return 0;
     int64_t *steps = shape + a->ndim;
     *places = steps + a->ndim;
     *distinct = *a;
@@ -114,18 +130,14 @@ static bool pack_lanes(gm_recorder *r, gm_gemm_args *a, bool looked) {
     const gm_kernels *kernels = r->kernels;
     gm_gemm_args pack;
     int64_t *places, matrices = distinct_matrices(r, a, a->w_strides, &pack, &places);
-    if (!matrices)
-        return false;
+    if (!matrices) return false;
     pack.out = r->workspace(r, (size_t)(matrices * kernels_gemm_pack_bytes(kernels, a->type, a->lanes, a->k)));
-    if (!pack.out)
-        return false;
+    if (!pack.out) return false;
     const int64_t panels = matrices * kernels_gemm_panels(kernels, a->type, a->lanes);
-    if (looked && !(pack.finite = r->workspace(r, (size_t)panels * sizeof *pack.finite)))
-        return false;
+    if (looked && !(pack.finite = r->workspace(r, (size_t)panels * sizeof *pack.finite))) return false;
     int64_t grain = 1 + GRAIN / (a->k * kernels->gemm_lanes);
     grain = panels >= 64 && grain < 8 ? 8 : grain;
-    if (!LAUNCH(r, gemm_pack, &pack, panels, grain, 0))
-        return false;
+    if (!LAUNCH(r, gemm_pack, &pack, panels, grain, 0)) return false;
     r->fence(r);
     a->w = pack.out;
     a->finite = pack.finite;
@@ -138,11 +150,9 @@ static bool pack_lanes(gm_recorder *r, gm_gemm_args *a, bool looked) {
 static bool align_rows(gm_recorder *r, gm_gemm_args *a) {
     gm_gemm_args align;
     int64_t *places, matrices = distinct_matrices(r, a, a->x_strides, &align, &places);
-    if (!matrices)
-        return false;
+    if (!matrices) return false;
     align.out = r->workspace(r, (size_t)(matrices * kernels_gemm_align_bytes(a->type, a->rows, a->k)));
-    if (!align.out || !LAUNCH(r, gemm_align, &align, matrices * a->rows, 64 + GRAIN / (a->k + 1), 0))
-        return false;
+    if (!align.out || !LAUNCH(r, gemm_align, &align, matrices * a->rows, 64 + GRAIN / (a->k + 1), 0)) return false;
     r->fence(r);
     a->x = align.out;
     a->aligned = true;
@@ -155,13 +165,11 @@ static bool dense_lines(gm_recorder *r, const gm_gemm_args *a, const void **p, i
                         int64_t along, const int64_t **batch) {
     const int ndim = a->ndim + 2;
     int64_t size = lines * a->k;
-    if (along == 1 || a->k <= 1)
-        return true;
+    if (along == 1 || a->k <= 1) return true;
     int64_t *steps = r->arguments(r, (size_t)(a->ndim + 3 * ndim) * sizeof *steps);
-    if (!steps)
-        return false;
+    if (!steps) return false;
     int64_t *shape = steps + a->ndim, *given = shape + ndim, *dense = given + ndim;
-    for (int d = a->ndim - 1; d >= 0; d--) {               /* what the batch repeats is copied once */
+    for (int d = a->ndim - 1; d >= 0; d--) { /* what the batch repeats is copied once */
         shape[d] = (*batch)[d] ? a->shape[d] : 1;
         given[d] = (*batch)[d];
         dense[d] = size;
@@ -175,8 +183,13 @@ static bool dense_lines(gm_recorder *r, const gm_gemm_args *a, const void **p, i
     given[ndim - 1] = along;
     dense[ndim - 1] = 1;
     void *copy = r->workspace(r, (size_t)(size * type_bytes(a->type)));
-    if (!copy || !launch_merged_copy(r, &(gm_copy_args){.out = copy, .in = *p, .out_type = a->type, .in_type = a->type,
-                                                        .ndim = ndim, .shape = shape, .out_strides = dense,
+    if (!copy || !launch_merged_copy(r, &(gm_copy_args){.out = copy,
+                                                        .in = *p,
+                                                        .out_type = a->type,
+                                                        .in_type = a->type,
+                                                        .ndim = ndim,
+                                                        .shape = shape,
+                                                        .out_strides = dense,
                                                         .in_strides = given}))
         return false;
     r->fence(r);
@@ -187,11 +200,10 @@ static bool dense_lines(gm_recorder *r, const gm_gemm_args *a, const void **p, i
 }
 
 /* ---- a matrix times a vector ---- */
-/* Rows of a block of those that are read as they lie: a few where the nearer cache has them; of more, as much of each line
- * of x as there is, for pages are gone over in order. */
+/* Rows of a block of those that are read as they lie: a few where the nearer cache has them; of more, as much of each
+ * line of x as there is, for pages are gone over in order. */
 static int64_t turned_block(const gm_recorder *r, const gm_gemm_args *a) {
-    if (a->k * a->x_k * type_bytes(a->type) <= NEAR_BYTES)
-        return 2 * TURNED_ROWS;
+    if (a->k * a->x_k * type_bytes(a->type) <= NEAR_BYTES) return 2 * TURNED_ROWS;
     const int64_t threads = r->threads(r) > 2 ? r->threads(r) : 2;
     const int64_t share = (a->rows / threads + TURNED_ROWS - 1) / TURNED_ROWS * TURNED_ROWS;
     return share < 4 * TURNED_ROWS ? 4 * TURNED_ROWS : share < 16 * TURNED_ROWS ? share : 16 * TURNED_ROWS;
@@ -200,14 +212,12 @@ static int64_t turned_block(const gm_recorder *r, const gm_gemm_args *a) {
 /* k as lanes. The bits are not those of a column among others, but those of a row among others, and of a batch. */
 static bool launch_column(gm_recorder *r, gm_gemm_args *a, int64_t batches) {
     const int64_t rows = 1 + (int64_t)(PIECE_FLOPS / 10) / (2 * a->k + 1);
-    const bool turned = a->x_row == 1 && a->rows >= TURNED_ROWS;       /* read as it lies, in long runs of rows */
+    const bool turned = a->x_row == 1 && a->rows >= TURNED_ROWS; /* read as it lies, in long runs of rows */
     if (!turned) {
-        if (!dense_lines(r, a, &a->x, a->rows, &a->x_row, a->x_k, &a->x_strides))
-            return false;
+        if (!dense_lines(r, a, &a->x, a->rows, &a->x_row, a->x_k, &a->x_strides)) return false;
         a->x_k = 1;
     }
-    if (!dense_lines(r, a, &a->w, 1, &a->w_lane, a->w_k, &a->w_strides))
-        return false;
+    if (!dense_lines(r, a, &a->w, 1, &a->w_lane, a->w_k, &a->w_strides)) return false;
     a->w_k = 1;
     a->few = true;
     a->block_panels = 1;
@@ -221,22 +231,22 @@ static bool launch_column(gm_recorder *r, gm_gemm_args *a, int64_t batches) {
 /* ---- blocks ---- */
 /* What decides how large they are. */
 typedef struct {
-    double flops, total, task;        /* of one element of out, of all, of a block */
+    double flops, total, task; /* of one element of out, of all, of a block */
     int64_t batches, panels, w_bytes;
-    int64_t block_rows;               /* at most where sums are added up elsewhere than in the result */
-    bool far, packs;                  /* w is not in the nearer caches; is not read as it lies */
+    int64_t block_rows; /* at most where sums are added up elsewhere than in the result */
+    bool far, packs;    /* w is not in the nearer caches; is not read as it lies */
 } measures;
 
 static measures measure(const gm_recorder *r, const gm_gemm_args *a) {
     const gm_kernels *kernels = r->kernels;
     const bool complex = a->type == GM_T_C64, wide = complex || a->type == GM_T_F64;
-    const bool items = a->type == GM_T_F32 || a->type == GM_T_F64;        /* elements are what tiles multiply */
-    measures m = {.flops = (complex ? 8 : 2) * (double)a->k, .batches = 1,
+    const bool items = a->type == GM_T_F32 || a->type == GM_T_F64; /* elements are what tiles multiply */
+    measures m = {.flops = (complex ? 8 : 2) * (double)a->k,
+                  .batches = 1,
                   .panels = kernels_gemm_panels(kernels, a->type, a->lanes),
                   .w_bytes = a->k * a->lanes * type_bytes(a->type),
                   .block_rows = wide ? kernels->gemm_rows / 2 : kernels->gemm_rows};
-    for (int d = 0; d < a->ndim; d++)
-        m.batches *= a->shape[d];
+    for (int d = 0; d < a->ndim; d++) m.batches *= a->shape[d];
     m.total = m.flops * (double)a->rows * (double)a->lanes * (double)m.batches;
     /* A block is a thirty-second of the work, but neither too little to be worth it nor too much to end together. */
     const double task = m.total / 32;
@@ -251,7 +261,8 @@ static void size_blocks(const gm_recorder *r, gm_gemm_args *a, const measures *m
     a->block_rows = a->rows < rows ? a->rows : rows;
     const double panel = m->flops * (double)(a->block_rows * kernels_gemm_lanes(r->kernels, a->type)) + 1;
     a->block_panels = m->task > GM_GEMM_PANELS * panel ? GM_GEMM_PANELS
-                      : m->task < panel ? 1 : (int64_t)(m->task / panel);
+                      : m->task < panel                ? 1
+                                                       : (int64_t)(m->task / panel);
 }
 
 /* Rows enough that packing a panel for them does not count. */
@@ -270,8 +281,7 @@ static void size_few(gm_gemm_args *a, const measures *m) {
 
 /* As many panels in each block. */
 static void even_blocks(gm_gemm_args *a, int64_t panels) {
-    if (a->block_panels > panels)
-        a->block_panels = panels;
+    if (a->block_panels > panels) a->block_panels = panels;
     const int64_t blocks = (panels + a->block_panels - 1) / a->block_panels;
     a->block_panels = (panels + blocks - 1) / blocks;
 }
@@ -290,20 +300,17 @@ static bool make_rooms(gm_recorder *r, gm_gemm_args *a, const measures *m) {
         blocks = groups >= wanted ? 1 : (wanted + groups - 1) / groups;
         const int64_t least = a->block_panels == most ? 2 * ROOM_ROWS : ROOM_ROWS;
         blocks = blocks * least > a->rows ? (a->rows + least - 1) / least : blocks;
-        if (groups * blocks >= wanted || a->block_panels <= LEAST_PANELS)
-            break;
+        if (groups * blocks >= wanted || a->block_panels <= LEAST_PANELS) break;
     }
     a->block_rows = ((a->rows + blocks - 1) / blocks + tile - 1) / tile * tile;
-    if (!in_place && a->block_rows > SUM_ROWS)
-        a->block_rows = SUM_ROWS / tile * tile;
+    if (!in_place && a->block_rows > SUM_ROWS) a->block_rows = SUM_ROWS / tile * tile;
     a->block_rows = a->block_rows < a->rows ? a->block_rows : a->rows;
     gm_gemm_rooms *rooms = &a->rooms;
     rooms->count = threads;
     rooms->bytes = kernels_gemm_room_bytes(kernels, a->type, in_place ? 0 : a->block_rows, a->block_panels);
     rooms->taken = r->arguments(r, (size_t)threads * sizeof *rooms->taken);
     rooms->memory = rooms->taken ? r->workspace(r, (size_t)(threads * rooms->bytes)) : NULL;
-    for (int64_t i = 0; rooms->memory && i < threads; i++)
-        atomic_init(&rooms->taken[i], 0);
+    for (int64_t i = 0; rooms->memory && i < threads; i++) atomic_init(&rooms->taken[i], 0);
     return rooms->memory != NULL;
 }
 
@@ -320,21 +327,17 @@ bool cpu_product(gm_recorder *r, const gm_product_args *p, int64_t n) {
     gm_gemm_args a = gemm_of(p);
     const bool complex = a.type == GM_T_C64, column = p->columns == 1 && !complex;
     arrange(r, &a, column);
-    if (a.rows == 0 || a.lanes == 0 || n == 0)
-        return true;
+    if (a.rows == 0 || a.lanes == 0 || n == 0) return true;
     const measures m = measure(r, &a);
-    if (column)
-        return launch_column(r, &a, m.batches);
+    if (column) return launch_column(r, &a, m.batches);
     const bool whole = kernels_gemm_in_place(r->kernels, &a) && a.rows * a.k * type_bytes(a.type) <= WHOLE_BYTES;
     size_blocks(r, &a, &m, whole ? whole_rows(r, &a, &m) : m.block_rows);
-    a.few = !complex && m.w_bytes >= FEW_BYTES && ((a.rows <= GM_GEMM_FEW && a.w_lane == 1) ||
-                                                   (a.rows <= GM_GEMM_FEW / 2 && a.w_k == 1));
-    if (a.few)
-        size_few(&a, &m);
+    a.few = !complex && m.w_bytes >= FEW_BYTES &&
+            ((a.rows <= GM_GEMM_FEW && a.w_lane == 1) || (a.rows <= GM_GEMM_FEW / 2 && a.w_k == 1));
+    if (a.few) size_few(&a, &m);
     even_blocks(&a, m.panels);
     if (!a.few && m.packs && a.rows > (m.far ? GM_GEMM_FEW : whole ? a.rows : m.block_rows)) {
-        if (!make_rooms(r, &a, &m) || (a.x_k != 1 && m.panels > a.block_panels && !align_rows(r, &a)))
-            return false;
+        if (!make_rooms(r, &a, &m) || (a.x_k != 1 && m.panels > a.block_panels && !align_rows(r, &a))) return false;
     }
     const pieces cut = pieces_of(&a, &m);
     return LAUNCH(r, gemm, &a, cut.count, cut.grain, 0);
@@ -342,24 +345,27 @@ bool cpu_product(gm_recorder *r, const gm_product_args *p, int64_t n) {
 
 bool launch_image_product(gm_recorder *r, gm_conv_args *a) {
     gm_gemm_args *p = &a->product;
-    if (p->rows == 0 || p->lanes == 0)
-        return true;
+    if (p->rows == 0 || p->lanes == 0) return true;
     const measures m = measure(r, p);
     size_blocks(r, p, &m, m.block_rows);
     even_blocks(p, m.panels);
     const bool looked = kernels_conv_has_edges(a) && p->type != GM_T_F64;
-    if (p->rows > m.block_rows && m.packs && !pack_lanes(r, p, looked))
-        return false;
+    if (p->rows > m.block_rows && m.packs && !pack_lanes(r, p, looked)) return false;
     const pieces cut = pieces_of(p, &m);
     return LAUNCH(r, conv, a, cut.count, cut.grain, 0);
 }
 
-#define PIECE_BYTES (64 << 10)          /* of a matrix of w that indices choose */
+#define PIECE_BYTES (64 << 10) /* of a matrix of w that indices choose */
 
 bool cpu_gather_product(gm_recorder *r, const gm_gather_product_args *a, int64_t n) {
     const gm_kernels *kernels = r->kernels;
-    gm_gather_gemm_args g = {.product = gemm_of(&a->product), .x_index = a->x_index, .w_index = a->w_index, .items = n,
-                             .x_matrices = a->x_matrices, .w_matrices = a->w_matrices, .x_matrix = a->x_matrix,
+    gm_gather_gemm_args g = {.product = gemm_of(&a->product),
+                             .x_index = a->x_index,
+                             .w_index = a->w_index,
+                             .items = n,
+                             .x_matrices = a->x_matrices,
+                             .w_matrices = a->w_matrices,
+                             .x_matrix = a->x_matrix,
                              .w_matrix = a->w_matrix};
     gm_gemm_args *p = &g.product;
     const bool wide = p->type == GM_T_F64 || p->type == GM_T_C64;

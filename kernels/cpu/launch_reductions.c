@@ -2,21 +2,18 @@
 #include <string.h>
 #include "cpu/launch.h"
 
-#define SPLIT_WORK 131072        /* elements of a block, when a reduction to few outputs is cut into blocks */
+#define SPLIT_WORK 131072 /* elements of a block, when a reduction to few outputs is cut into blocks */
 #define FEW_OUTPUTS 512
 
 static bool is_float(int type) { return type >= GM_T_F16 && type <= GM_T_F64; }
 
 /* What the result of a block is kept in until the blocks are joined. */
 static int block_type(gm_reduce_op op, int in) {
-    if (op == GM_R_ALL || op == GM_R_ANY)
-        return GM_T_BOOL;
+    if (op == GM_R_ALL || op == GM_R_ANY) return GM_T_BOOL;
     if ((op == GM_R_SUM || op == GM_R_PROD) && is_float(in))
-        return GM_T_F64;             /* what the blocks before bring back into range may be outside of it here */
-    if (in == GM_T_F16 || in == GM_T_BF16)
-        return GM_T_F32;
-    if (is_float(in) || in == GM_T_C64 || op == GM_R_MAX || op == GM_R_MIN)
-        return in;
+        return GM_T_F64; /* what the blocks before bring back into range may be outside of it here */
+    if (in == GM_T_F16 || in == GM_T_BF16) return GM_T_F32;
+    if (is_float(in) || in == GM_T_C64 || op == GM_R_MAX || op == GM_R_MIN) return in;
     return in == GM_T_U64 ? GM_T_U64 : GM_T_I64;
 }
 
@@ -40,8 +37,7 @@ static bool launch_blocks(gm_recorder *r, const gm_reduce_args *a, int64_t outpu
     const int64_t item = type_bytes(type);
     int64_t *shape = r->arguments(r, (size_t)(2 * (a->n_kept + 1) + 6) * sizeof *shape);
     char *partial = shape ? r->workspace(r, (size_t)((blocks + 1) * outputs * item)) : NULL;
-    if (!partial)
-        return false;
+    if (!partial) return false;
     int64_t *strides = shape + a->n_kept + 1, *lengths = strides + a->n_kept + 1;
     shape[0] = blocks;
     strides[0] = stride * block;
@@ -55,8 +51,7 @@ static bool launch_blocks(gm_recorder *r, const gm_reduce_args *a, int64_t outpu
     part.kept_shape = shape;
     part.kept_strides = strides;
     part.reduced_shape = lengths;
-    if (!launch_whole(r, &part, blocks * outputs, block))
-        return false;
+    if (!launch_whole(r, &part, blocks * outputs, block)) return false;
     if (rest) {
         part.out = partial + blocks * outputs * item;
         part.in = (const char *)a->in + blocks * block * stride * type_bytes(a->in_type);
@@ -64,26 +59,31 @@ static bool launch_blocks(gm_recorder *r, const gm_reduce_args *a, int64_t outpu
         part.kept_shape = a->kept_shape;
         part.kept_strides = a->kept_strides;
         part.reduced_shape = lengths + 1;
-        if (!launch_whole(r, &part, outputs, rest))
-            return false;
+        if (!launch_whole(r, &part, outputs, rest)) return false;
     }
     r->fence(r);
-    const gm_reduce_args joined = {.out = a->out, .in = partial, .op = a->op, .in_type = type, .out_type = a->out_type,
-                                   .n_kept = 1, .kept_shape = lengths + 4, .kept_strides = lengths + 5, .n_reduced = 1,
-                                   .reduced_shape = lengths + 2, .reduced_strides = lengths + 4};
+    const gm_reduce_args joined = {.out = a->out,
+                                   .in = partial,
+                                   .op = a->op,
+                                   .in_type = type,
+                                   .out_type = a->out_type,
+                                   .n_kept = 1,
+                                   .kept_shape = lengths + 4,
+                                   .kept_strides = lengths + 5,
+                                   .n_reduced = 1,
+                                   .reduced_shape = lengths + 2,
+                                   .reduced_strides = lengths + 4};
     return LAUNCH(r, reduce, &joined, outputs, grain_for(lengths[2]), 0);
 }
 
 bool cpu_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
     int64_t work = 1;
-    for (int d = 0; d < a->n_reduced; d++)
-        work *= a->reduced_shape[d];
+    for (int d = 0; d < a->n_reduced; d++) work *= a->reduced_shape[d];
     const bool few = a->op == GM_R_LOGSUMEXP || n <= FEW_OUTPUTS;
     if (n && few && a->n_reduced == 1 && n * work >= 2 * SPLIT_WORK) {
         /* A row of logits has the same bits whatever rows are beside it: its blocks follow from its length alone. */
         const int64_t block = a->op == GM_R_LOGSUMEXP ? SPLIT_WORK : SPLIT_WORK / n;
-        if (work >= 2 * block)
-            return launch_blocks(r, a, n, block);
+        if (work >= 2 * block) return launch_blocks(r, a, n, block);
     }
     return launch_whole(r, a, n, work);
 }

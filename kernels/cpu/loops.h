@@ -10,12 +10,12 @@
 #include "kernels.h"
 
 struct gm_kernels {
-    const char *isa, *family;     /* as kernels_isa and kernels_family say */
-    int panel_rows;               /* rows of a panel of the block formats: 4, 8 or 16 */
-    bool act_pairs;               /* int8 activations of two tokens lie side by side, eight values of each (quants.h) */
-    int lanes;                    /* floats in a vector */
-    int gemm_rows, gemm_lanes;    /* rows of a block of dense products, float32 lanes of a panel */
-    bool gemm_pairs;              /* bfloat16 is multiplied in pairs along k, not as float32 */
+    const char *isa, *family;  /* as kernels_isa and kernels_family say */
+    int panel_rows;            /* rows of a panel of the block formats: 4, 8 or 16 */
+    bool act_pairs;            /* int8 activations of two tokens lie side by side, eight values of each (quants.h) */
+    int lanes;                 /* floats in a vector */
+    int gemm_rows, gemm_lanes; /* rows of a block of dense products, float32 lanes of a panel */
+    bool gemm_pairs;           /* bfloat16 is multiplied in pairs along k, not as float32 */
 #define KERNEL(name, range, doc) gm_kernel name;
 #include "cpu/kernels.def"
 #undef KERNEL
@@ -33,8 +33,9 @@ typedef gm_scan_args gm_scan_columns_args;
  * items of elements; for each digit, from the last one, radix_count counts it in each chunk, radix_offsets makes places
  * of the counts, radix_place moves the items; radix_values makes elements, or places, of items. */
 typedef struct {
-    void *to; const void *from;
-    uint32_t *counts;            /* [chunks][1 << bits] */
+    void *to;
+    const void *from;
+    uint32_t *counts; /* [chunks][1 << bits] */
     int type, width, shift, bits;
     int64_t length, chunk;
 } gm_radix_args;
@@ -45,10 +46,14 @@ typedef gm_radix_args gm_radix_place_args;
 typedef gm_radix_args gm_radix_values_args;
 
 /* ---- Fourier transforms ---- */
-typedef struct { double *roots; int64_t n; } gm_fft_roots_args;
+typedef struct {
+    double *roots;
+    int64_t n;
+} gm_fft_roots_args;
 typedef struct {                     /* for other lengths n: plan is of a length m of at least 2 n - 1 */
     double *chirp, *spectrum, *work; /* [2 n], [2 m], [2 m] */
-    int64_t n; gm_fft_plan plan;
+    int64_t n;
+    gm_fft_plan plan;
 } gm_fft_chirp_args;
 #define GM_FFT_STACK 1024
 #define GM_FFT_WORK(n, plan_n) ((n) == (plan_n) ? 4 * (n) : 2 * (n) + 4 * (plan_n))
@@ -60,38 +65,41 @@ typedef struct {                     /* for other lengths n: plan is of a length
  * tiles read x and write out where they are: kernels_gemm_in_place. */
 /* Memory that a thread takes while it works, of kernels_gemm_room_bytes for a block each. */
 typedef struct {
-    _Atomic int32_t *taken;                              /* [count], all 0 before and after a run */
-    char *memory; int64_t count, bytes;
+    _Atomic int32_t *taken; /* [count], all 0 before and after a run */
+    char *memory;
+    int64_t count, bytes;
 } gm_gemm_rooms;
 typedef struct {
-    void *out; const void *x, *w, *add;                  /* add NULL: none */
-    int type;                                            /* of all: f16, bf16, f32, f64, c64 (without add) */
-    bool few;                                            /* for at most GM_GEMM_FEW rows, or one lane; not c64 */
-    bool packed, aligned;                                /* w is what gemm_pack makes, x what gemm_align makes; then
-                                                            their strides of the batch count matrices */
-    int32_t *finite;                                     /* of each panel that gemm_pack packs, of f16, bf16 or f32: none
-                                                            of w's items is infinite or NaN; NULL: unasked */
+    void *out;
+    const void *x, *w, *add; /* add NULL: none */
+    int type;                /* of all: f16, bf16, f32, f64, c64 (without add) */
+    bool few;                /* for at most GM_GEMM_FEW rows, or one lane; not c64 */
+    bool packed, aligned;    /* w is what gemm_pack makes, x what gemm_align makes; then
+                                their strides of the batch count matrices */
+    int32_t *finite;         /* of each panel that gemm_pack packs, of f16, bf16 or f32: none
+                                of w's items is infinite or NaN; NULL: unasked */
     int64_t rows, lanes, k;
     int64_t out_row, out_lane, x_row, x_k, w_lane, w_k, add_row, add_lane;
-    int ndim; const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides;    /* of the batch */
+    int ndim;
+    const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides; /* of the batch */
     int64_t block_rows, block_panels;
-    gm_gemm_rooms rooms;                                 /* as many as threads, or none; not where packed */
+    gm_gemm_rooms rooms; /* as many as threads, or none; not where packed */
     float alpha, beta;
 } gm_gemm_args;
 #define GM_GEMM_FEW 8
-#define GM_GEMM_FEW_PANELS 128                           /* rows * panels, at most, in a block of few; */
-#define GM_GEMM_PANELS 8                                 /* panels in any other */
-#define GM_GEMM_STEPS 128                                /* of k in a chain: gemm_tile.inc */
-#define GM_GEMM_SLAB 512                                 /* of k in a room: gemm_slab.inc */
-typedef gm_gemm_args gm_gemm_pack_args;                  /* out: w's lanes as panels, of all matrices of the batch */
-typedef gm_gemm_args gm_gemm_align_args;                 /* out: x's rows as items, side by side */
+#define GM_GEMM_FEW_PANELS 128           /* rows * panels, at most, in a block of few; */
+#define GM_GEMM_PANELS 8                 /* panels in any other */
+#define GM_GEMM_STEPS 128                /* of k in a chain: gemm_tile.inc */
+#define GM_GEMM_SLAB 512                 /* of k in a room: gemm_slab.inc */
+typedef gm_gemm_args gm_gemm_pack_args;  /* out: w's lanes as panels, of all matrices of the batch */
+typedef gm_gemm_args gm_gemm_align_args; /* out: x's rows as items, side by side */
 
 /* out[item] = x[x_index[item]] @ w[w_index[item]]: product.rows are of one item, out's of all of them; its batch does
  * not count. A piece is block_panels panels of one matrix of w, at most GM_GEMM_FEW_PANELS / GM_GEMM_FEW. */
 typedef struct {
     gm_gemm_args product;
-    const int32_t *x_index, *w_index;                    /* beyond the matrices: the first or the last */
-    int64_t items, x_matrices, w_matrices, x_matrix, w_matrix;      /* how many; elements from one to the next */
+    const int32_t *x_index, *w_index;                          /* beyond the matrices: the first or the last */
+    int64_t items, x_matrices, w_matrices, x_matrix, w_matrix; /* how many; elements from one to the next */
 } gm_gather_gemm_args;
 
 /* out[place][filter] = sum over taps and channels of image[place * stride + tap * dilation - low] * w, for images of
@@ -100,7 +108,7 @@ typedef struct {
 typedef struct {
     gm_gemm_args product;
     int64_t in[3], out[3], taps[3], stride[3], low[3], dilation[3], spread[3];
-    int64_t channels, filters, image, places[3];         /* of a group; elements from one image, place to the next */
+    int64_t channels, filters, image, places[3]; /* of a group; elements from one image, place to the next */
 } gm_conv_args;
 /* product.lanes: filters of all groups; product.w [taps][channels][lanes] float32, w_k apart; f16, bf16, f32. Of a
  * group no more channels than filters, half the table's lanes at most, of which they are a whole part. */
@@ -114,7 +122,7 @@ static inline bool kernels_conv_has_edges(const gm_conv_args *a) {
     }
     return edges;
 }
-#define GM_CONV_TAPS 512                                 /* at most for conv_groups */
+#define GM_CONV_TAPS 512 /* at most for conv_groups */
 
 /* Whether tiles read rows of x as they lie. */
 static inline bool kernels_gemm_reads_rows(bool has_pairs, int type, int64_t rows, int64_t k, int64_t x_row,
@@ -128,8 +136,8 @@ static inline bool kernels_gemm_reads_rows(bool has_pairs, int type, int64_t row
 static inline bool kernels_gemm_in_place(const gm_kernels *t, const gm_gemm_args *a) {
     const int64_t width = t->gemm_lanes / 2;
     return kernels_gemm_reads_rows(t->gemm_pairs, a->type, a->rows, a->k, a->x_row, a->x_k) && a->out_lane == 1 &&
-           !a->add && (a->type == GM_T_F32 || (a->type == GM_T_F64 ? a->lanes % width == 0
-                                                                   : a->k <= 2 * GM_GEMM_STEPS));
+           !a->add &&
+           (a->type == GM_T_F32 || (a->type == GM_T_F64 ? a->lanes % width == 0 : a->k <= 2 * GM_GEMM_STEPS));
 }
 /* Lanes of a panel of gemm_pack; bytes of a packed or aligned matrix, with room for any kind of items. */
 static inline int64_t kernels_gemm_lanes(const gm_kernels *k, int type) {
@@ -164,14 +172,23 @@ static inline int64_t kernels_packed_bytes(const gm_kernels *k, int format, int6
     return kernels_panels(k, format, rows) * kernels_panel(k, format) * (row_values / gm_quants[format].values) *
            gm_quants[format].bytes;
 }
-typedef struct { void *out; const void *in; const int32_t *row_map; int format; int64_t rows, k; } gm_unpack_args;
 typedef struct {
-    float *out; int64_t out_stride;      /* [tokens, rows] */
-    const void *x; int64_t x_stride;     /* float32 rows; matmul_int8: packed activations, stride unused */
-    bool x_bf16;                         /* matmul_bf16: x is bfloat16 rows */
-    const void *weight; int format;
-    const float *bias;                   /* [rows] or NULL */
-    const float *residual;               /* [tokens, rows] with out_stride, added last; may be out itself; NULL */
+    void *out;
+    const void *in;
+    const int32_t *row_map;
+    int format;
+    int64_t rows, k;
+} gm_unpack_args;
+typedef struct {
+    float *out;
+    int64_t out_stride; /* [tokens, rows] */
+    const void *x;
+    int64_t x_stride; /* float32 rows; matmul_int8: packed activations, stride unused */
+    bool x_bf16;      /* matmul_bf16: x is bfloat16 rows */
+    const void *weight;
+    int format;
+    const float *bias;     /* [rows] or NULL */
+    const float *residual; /* [tokens, rows] with out_stride, added last; may be out itself; NULL */
     int64_t rows, k, tokens;
 } gm_matmul_args;
 typedef gm_matmul_args gm_matmul_float_args;
@@ -180,11 +197,12 @@ typedef gm_matmul_args gm_matmul_int8_args;
 /* glu of the products of x with two matrices of one size, which have neither bias nor residual. GM_FORM_INT8: rows is a
  * multiple of 32, and a range begins with a block of activations. */
 typedef struct {
-    void *out; gm_row_form form;             /* [tokens, out_rows]: what the next product reads */
-    bool int8, bf16;                         /* which product: matmul_int8, matmul_bf16, or matmul_float */
-    gm_matmul_args gate, up;                 /* their out is not used; dense ones have one format */
-    gm_glu_args glu;                         /* kind, alpha and limit */
-    int64_t row, out_rows;                   /* values of a row of out; those of gate and up come from `row` on */
+    void *out;
+    gm_row_form form;        /* [tokens, out_rows]: what the next product reads */
+    bool int8, bf16;         /* which product: matmul_int8, matmul_bf16, or matmul_float */
+    gm_matmul_args gate, up; /* their out is not used; dense ones have one format */
+    gm_glu_args glu;         /* kind, alpha and limit */
+    int64_t row, out_rows;   /* values of a row of out; those of gate and up come from `row` on */
 } gm_matmul_glu_args;
 
 /* ---- MLX's quantised matrices ---- */
@@ -193,18 +211,24 @@ typedef struct {
  * and k for group_matmul_columns. */
 typedef struct {
     gm_grouped w;
-    const float *x; int x_type;               /* group_matmul: as group_arrange leaves those of x_type; else float32 */
+    const float *x;
+    int x_type; /* group_matmul: as group_arrange leaves those of x_type; else float32 */
     int64_t x_count, items, tokens;
     const int64_t *x_index, *matrix_index;
-    void *out; int out_type;                  /* f32, f16 or bf16, contiguous */
+    void *out;
+    int out_type; /* f32, f16 or bf16, contiguous */
 } gm_group_matmul_args;
 typedef gm_group_matmul_args gm_group_matmul_columns_args;
 /* Rows of x in the order in which group_matmul reads them; group_arranged() floats for each. */
 typedef struct {
-    float *out; const void *in; int in_type; int64_t k; int mode, bits, group;
+    float *out;
+    const void *in;
+    int in_type;
+    int64_t k;
+    int mode, bits, group;
 } gm_group_arrange_args;
-#define GM_GROUP_ROWS 16                      /* rows of a matrix that are one unit of group_matmul's range */
-#define GM_GROUP_TOKENS 64                    /* tokens of one unit of group_matmul_columns' range */
+#define GM_GROUP_ROWS 16   /* rows of a matrix that are one unit of group_matmul's range */
+#define GM_GROUP_TOKENS 64 /* tokens of one unit of group_matmul_columns' range */
 /* Whole values in a window, the 32 bits or less of a row that one lane takes. */
 static inline int64_t group_fields(int bits) {
     return bits == 1 ? 32 : bits == 2 ? 16 : bits == 3 || bits == 4 ? 8 : 4;
@@ -227,39 +251,58 @@ static inline int64_t group_column_units(int lanes, int bits, int64_t k, int64_t
  * Group g, of *count, has the pairs of expert[g], sorted pairs begin[g] up to begin[g + 1]; owner[i] is the group of
  * sorted pair i. cost[g] is what the groups before g cost in one panel of a matrix. */
 typedef struct {
-    int32_t *order, *place, *owner;          /* [pairs] */
-    int32_t *expert, *begin, *count;         /* [groups], [groups + 1], [1]; groups: the lesser of experts and pairs */
-    int64_t *cost;                           /* [groups + 1] */
+    int32_t *order, *place, *owner;  /* [pairs] */
+    int32_t *expert, *begin, *count; /* [groups], [groups + 1], [1]; groups: the lesser of experts and pairs */
+    int64_t *cost;                   /* [groups + 1] */
 } gm_expert_groups;
-typedef struct {                             /* ids beyond the experts count as the first or the last */
-    gm_expert_groups groups; const int32_t *ids; int32_t *counts;   /* counts [experts]: scratch */
+typedef struct { /* ids beyond the experts count as the first or the last */
+    gm_expert_groups groups;
+    const int32_t *ids;
+    int32_t *counts; /* counts [experts]: scratch */
     int64_t pairs, experts;
 } gm_expert_sort_args;
 /* Rows of `dim` values, sorted: float32, or int8 activations in tiles of one group each. */
 typedef struct {
-    gm_expert_groups groups; void *out; const float *x; int64_t slots, dim; bool int8;
+    gm_expert_groups groups;
+    void *out;
+    const float *x;
+    int64_t slots, dim;
+    bool int8;
 } gm_expert_gather_args;
 typedef struct {
-    gm_expert_groups groups; void *out; gm_glu_args glu; bool int8;
+    gm_expert_groups groups;
+    void *out;
+    gm_glu_args glu;
+    bool int8;
 } gm_expert_glu_args;
 /* Rows of sorted pairs times their group's matrix, for one or two stacks: product has the first matrix and its bias, x
  * and out of all pairs. Units [0, units) are of stack 0, those from there on of stack 1. */
-typedef struct { gm_matmul_args product; int64_t matrix_bytes, panels; bool int8, bf16; } gm_expert_stack;
-typedef struct { gm_expert_groups groups; gm_expert_stack stack[2]; int64_t units; } gm_expert_matmul_args;
-typedef struct {                             /* out[t] = sum over slots, in order, of weights[t][slot] * y[place] */
-    float *out; const float *y, *weights; const int32_t *place;     /* place [pairs] or NULL: y is not sorted */
+typedef struct {
+    gm_matmul_args product;
+    int64_t matrix_bytes, panels;
+    bool int8, bf16;
+} gm_expert_stack;
+typedef struct {
+    gm_expert_groups groups;
+    gm_expert_stack stack[2];
+    int64_t units;
+} gm_expert_matmul_args;
+typedef struct { /* out[t] = sum over slots, in order, of weights[t][slot] * y[place] */
+    float *out;
+    const float *y, *weights;
+    const int32_t *place; /* place [pairs] or NULL: y is not sorted */
     int64_t slots, dim;
 } gm_expert_sum_args;
-#define GM_EXPERT_COLUMNS 512                /* columns of one unit of expert_sum */
+#define GM_EXPERT_COLUMNS 512 /* columns of one unit of expert_sum */
 
 /* ---- attention and layers with a state ---- */
 typedef gm_attention_args gm_attention_split_args;
 typedef gm_attention_args gm_attention_merge_args;
-#define GM_CONV_CHANNELS 128              /* of one unit of cached_conv */
-#define GM_DELTA_ROWS 16                  /* of the state, of one unit of cached_gated_delta */
-#define GM_SDPA_BLOCK 256                               /* keys of a share */
-#define GM_SDPA_LANES 16                                /* packed_k: [batches * n_kv_heads][tile][dim][GM_SDPA_LANES] */
-#define GM_SDPA_FEW 8                                   /* sdpa_split: queries of one kv head, at most */
+#define GM_CONV_CHANNELS 128 /* of one unit of cached_conv */
+#define GM_DELTA_ROWS 16     /* of the state, of one unit of cached_gated_delta */
+#define GM_SDPA_BLOCK 256    /* keys of a share */
+#define GM_SDPA_LANES 16     /* packed_k: [batches * n_kv_heads][tile][dim][GM_SDPA_LANES] */
+#define GM_SDPA_FEW 8        /* sdpa_split: queries of one kv head, at most */
 typedef gm_sdpa_args gm_sdpa_pack_args;
 typedef gm_sdpa_args gm_sdpa_split_args;
 typedef gm_sdpa_args gm_sdpa_merge_args;
@@ -272,8 +315,11 @@ static inline int64_t gm_sdpa_tile(int64_t value_dim) {
 }
 
 /* ---- training ---- */
-#define GM_SEQUENCE_ROWS 96               /* of a tile of sequence_attention */
-typedef struct {                                          /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
-    float *out; const float *heads; int64_t n; int n_heads, n_kv_heads, dim;
+#define GM_SEQUENCE_ROWS 96 /* of a tile of sequence_attention */
+typedef struct {            /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
+    float *out;
+    const float *heads;
+    int64_t n;
+    int n_heads, n_kv_heads, dim;
 } gm_sequence_head_sum_args;
 #endif

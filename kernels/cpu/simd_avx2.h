@@ -45,7 +45,7 @@ ALWAYS_INLINE __m128i vf_to_bf16(vf v) {
     return _mm256_castsi256_si128(h);
 }
 ALWAYS_INLINE __m128i v_load_u16_part(const uint16_t *p, int64_t n) {
-    uint16_t lanes[V_N] = { 0 };
+    uint16_t lanes[V_N] = {0};
     memcpy(lanes, p, (size_t)n * sizeof *p);
     return _mm_loadu_si128((const __m128i *)lanes);
 }
@@ -72,7 +72,8 @@ ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 ALWAYS_INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 ALWAYS_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
-/* vf_fma in c's own register: left to itself, gcc moves the sums of a tile that fills the registers, and some to memory. */
+/* vf_fma in c's own register: left to itself, gcc moves the sums of a tile that fills the registers, and some to
+ * memory. */
 #define V_IN_PLACE 1
 ALWAYS_INLINE vf vf_fma_in_place(vf a, vf b, vf c) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
@@ -139,8 +140,9 @@ ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
 }
 ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
     const __m256i least = _mm256_min_epi32(a, b), most = _mm256_max_epi32(a, b);
-    return bit == 1 ? _mm256_blend_epi32(least, most, 0xaa) : bit == 2 ? _mm256_blend_epi32(least, most, 0xcc)
-                                                            : _mm256_blend_epi32(least, most, 0xf0);
+    return bit == 1   ? _mm256_blend_epi32(least, most, 0xaa)
+           : bit == 2 ? _mm256_blend_epi32(least, most, 0xcc)
+                      : _mm256_blend_epi32(least, most, 0xf0);
 }
 ALWAYS_INLINE vf vf_slide(vf v, vf fill, int n) {
     __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), from = _mm256_sub_epi32(lane, _mm256_set1_epi32(n));
@@ -175,13 +177,14 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
         t[i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x20);
         t[4 + i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x31);
     }
-    UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
+    UNROLL for (int i = 0; i < V_N; i++)
+        r[i] = t[i];
 }
 
 ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
     UNROLL for (int q = 0; q < 2; q++) {
         vf v[4];
-        UNROLL for (int i = 0; i < 4; i++) {               /* rows i and 4 + i: a half of each */
+        UNROLL for (int i = 0; i < 4; i++) { /* rows i and 4 + i: a half of each */
             const float *at = (const float *)(const void *)(p + i * stride + 16 * q);
             const float *far = (const float *)(const void *)(p + (4 + i) * stride + 16 * q);
             v[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at)), _mm_loadu_ps(far), 1);

@@ -5,15 +5,13 @@
  *   _part    the first n lanes (0 <= n <= V_N) of memory; a load fills the others with zeros.
  *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
  *   vf_max, vf_min give b when a or b is NaN.
- *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last lane in all.
- *   vf_permute(v, order)  lane i gets lane order[i] % V_N.
- *   vi_xor_lanes(v, m)  lane i gets lane i ^ m; vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the
- *   greater one.
- *   vm_count  how many lanes are true. vf_store_chosen(p, v, m): the lanes where m is true, side by side from p on, and anything
- *   behind them up to p + V_N; vi_store_chosen the same.
- *   vf_transpose  V_N vectors as the rows of a matrix become its columns; vd_transpose: V_N / 2 vectors of doubles.
- *   vf_load_turned(r, p, stride)  the same of rows in memory, stride bytes apart.
- *   vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
+ *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last
+ * lane in all. vf_permute(v, order)  lane i gets lane order[i] % V_N. vi_xor_lanes(v, m)  lane i gets lane i ^ m;
+ * vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the greater one. vm_count  how many
+ * lanes are true. vf_store_chosen(p, v, m): the lanes where m is true, side by side from p on, and anything behind them
+ * up to p + V_N; vi_store_chosen the same. vf_transpose  V_N vectors as the rows of a matrix become its columns;
+ * vd_transpose: V_N / 2 vectors of doubles. vf_load_turned(r, p, stride)  the same of rows in memory, stride bytes
+ * apart. vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
 #undef _GNU_SOURCE /* kernels are C11 alone; POSIX's select has the name of one */
@@ -117,7 +115,7 @@ ALWAYS_INLINE vm vi_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
 ALWAYS_INLINE vm vi_lt(vi a, vi b) { return _mm512_cmplt_epi32_mask(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr(a, n) _mm512_srai_epi32(a, n)
-ALWAYS_INLINE vi vf_to_vi(vf a) { return _mm512_cvtps_epi32(a); }      /* to nearest */
+ALWAYS_INLINE vi vf_to_vi(vf a) { return _mm512_cvtps_epi32(a); } /* to nearest */
 ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 ALWAYS_INLINE vi vf_bits(vf a) { return _mm512_castps_si512(a); }
 ALWAYS_INLINE vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
@@ -142,7 +140,7 @@ ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
     const __mmask16 low = bit == 1 ? 0x5555 : bit == 2 ? 0x3333 : bit == 4 ? 0x0f0f : 0x00ff;
     return _mm512_mask_min_epi32(_mm512_max_epi32(a, b), low, a, b);
 }
-#define vf_slide(v, fill, n) \
+#define vf_slide(v, fill, n)                                                                                           \
     _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(v), _mm512_castps_si512(fill), 16 - (n)))
 ALWAYS_INLINE vf vf_permute(vf v, vi order) { return _mm512_permutexvar_ps(order, v); }
 ALWAYS_INLINE vf vf_last(vf v) { return _mm512_permutexvar_ps(_mm512_set1_epi32(15), v); }
@@ -172,7 +170,8 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
         t[8 + i] = _mm512_shuffle_f32x4(a, c, 0xdd);
         t[12 + i] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
-    UNROLL for (int i = 0; i < V_N; i++) r[i] = t[i];
+    UNROLL for (int i = 0; i < V_N; i++)
+        r[i] = t[i];
 }
 
 /* By halves of rows i and 4 + i, so that quarters need not be exchanged but once. Both halves of a row are read
@@ -181,7 +180,7 @@ ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
     const int64_t far = 4 * stride;
     vf c[2][2][4];
     UNROLL for (int g = 0; g < 2; g++) {
-        const char *at[2] = { p, p + far };
+        const char *at[2] = {p, p + far};
         vf v[2][4];
         READ_ANEW(at[0]);
         READ_ANEW(at[1]);
@@ -256,9 +255,9 @@ ALWAYS_INLINE void vf_pair_rows(const uint16_t *even, const uint16_t *odd, int64
     const __m512i a = _mm512_maskz_loadu_epi16(m, even);
     const __m512i b = odd ? _mm512_maskz_loadu_epi16(m, odd) : _mm512_setzero_si512();
     const __m512i step = _mm512_set1_epi32(0x00010001);
-    __m512i index = _mm512_or_si512(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                                    _mm512_slli_epi32(_mm512_setr_epi32(32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
-                                                                        44, 45, 46, 47), 16));
+    __m512i index = _mm512_or_si512(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+        _mm512_slli_epi32(_mm512_setr_epi32(32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47), 16));
     out[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
     index = _mm512_add_epi16(index, _mm512_slli_epi16(step, 4));
     out[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));

@@ -15,7 +15,7 @@ ALWAYS_INLINE vf vf_copysign(vf magnitude, vf sign) {
 }
 /* True in the first n lanes. */
 ALWAYS_INLINE vm vm_below(int64_t n) {
-    static const float lane[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    static const float lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return vf_lt(vf_load(lane), vf_set1((float)n));
 }
 /* c0 + x * (c1 + x * (...)) */
@@ -32,8 +32,7 @@ ALWAYS_INLINE vf exp_reduce(vf x, vf *n) {
 }
 /* (e**r - 1 - r) / r**2 */
 ALWAYS_INLINE vf exp_series(vf r) {
-    static const float c[6] = { 0.5f, 0x1.555554p-3f, 0x1.5554e4p-5f, 0x1.11130cp-7f, 0x1.6d527cp-10f,
-                                0x1.9e091ep-13f };
+    static const float c[6] = {0.5f, 0x1.555554p-3f, 0x1.5554e4p-5f, 0x1.11130cp-7f, 0x1.6d527cp-10f, 0x1.9e091ep-13f};
     return vf_poly(r, c, 6);
 }
 /* e**x; 1 ulp. Below -104 zero, above 88.73 infinity. */
@@ -50,15 +49,15 @@ ALWAYS_INLINE vf vf_expm1(vf x) {
     vf p = vf_fma(vf_mul(r, r), exp_series(r), r);
     vf power = vf_scale2(vf_set1(1.0f), vf_min(vf_set1(127.0f), n));
     vf value = vf_fma(power, p, vf_sub(power, vf_set1(1.0f)));
-    vf doubled = vf_scale2(vf_add(p, vf_set1(1.0f)), n);                   /* n = 128: 2^n alone is infinite */
+    vf doubled = vf_scale2(vf_add(p, vf_set1(1.0f)), n); /* n = 128: 2^n alone is infinite */
     value = vf_select(vf_lt(vf_set1(88.0f), limited), doubled, value);
-    return vf_select(vf_eq(x, vf_zero()), x, value);                       /* keeps -0 */
+    return vf_select(vf_eq(x, vf_zero()), x, value); /* keeps -0 */
 }
 
 /* ln(m * 2^e) for m in [sqrt(1/2), sqrt(2)); f = m - 1. */
 ALWAYS_INLINE vf log_series(vf f, vf e) {
-    static const float c[8] = { 0x1.555554p-2f, -0x1.000226p-2f, 0x1.99a01cp-3f, -0x1.547288p-3f, 0x1.22d924p-3f,
-                                -0x1.0d8252p-3f, 0x1.055f54p-3f, -0x1.38cb40p-4f };
+    static const float c[8] = {0x1.555554p-2f, -0x1.000226p-2f, 0x1.99a01cp-3f, -0x1.547288p-3f,
+                               0x1.22d924p-3f, -0x1.0d8252p-3f, 0x1.055f54p-3f, -0x1.38cb40p-4f};
     vf square = vf_mul(f, f);
     vf tail = vf_mul(vf_mul(square, f), vf_poly(f, c, 8));
     tail = vf_fma(e, vf_set1(0x1.7f7d1cp-20f), tail);
@@ -69,7 +68,7 @@ ALWAYS_INLINE vf log_series(vf f, vf e) {
 ALWAYS_INLINE vf log_split(vf x, vf *e) {
     vm tiny = vf_lt(x, vf_set1(FLT_MIN));
     x = vf_select(tiny, vf_mul(x, vf_set1(0x1p24f)), x);
-    vi bits = vi_sub(vf_bits(x), vi_set1(0x3f3504f3));                     /* sqrt(1/2) */
+    vi bits = vi_sub(vf_bits(x), vi_set1(0x3f3504f3)); /* sqrt(1/2) */
     vf exponent = vf_from_vi(vi_shr(bits, 23));
     *e = vf_select(tiny, vf_sub(exponent, vf_set1(24.0f)), exponent);
     vf m = vf_of_bits(vi_add(vi_and(bits, vi_set1(0x007fffff)), vi_set1(0x3f3504f3)));
@@ -100,7 +99,7 @@ ALWAYS_INLINE vf vf_log1p(vf x) {
 ALWAYS_INLINE vf vf_tanh(vf x) {
     vf n, twice = vf_max(vf_set1(-20.0f), vf_mul(vf_abs(x), vf_set1(-2.0f))), r = exp_reduce(twice, &n);
     vf p = vf_fma(vf_mul(r, r), exp_series(r), r), power = vf_scale2(vf_set1(1.0f), n);
-    vf rest = vf_fma(power, p, vf_sub(power, vf_set1(1.0f)));              /* e**-2|x| - 1 */
+    vf rest = vf_fma(power, p, vf_sub(power, vf_set1(1.0f))); /* e**-2|x| - 1 */
     return vf_copysign(vf_div(rest, vf_add(rest, vf_set1(2.0f))), x);
 }
 /* 1 / (1 + e**-x); 2 ulp. */
@@ -110,10 +109,10 @@ ALWAYS_INLINE vf vf_sigmoid(vf x) {
 }
 /* erf x; 2 ulp: an odd polynomial near zero, 1 - e**q(|x|) beyond. */
 ALWAYS_INLINE vf vf_erf(vf x) {
-    static const float near[7] = { 0x1.06eba8p-3f, -0x1.812740p-2f, 0x1.ce2d64p-4f, -0x1.b8013ap-6f, 0x1.544d1cp-8f,
-                                   -0x1.a6373ep-11f, 0x1.503c66p-14f };
-    static const float far[8] = { 0x1.63bca0p-13f, -0x1.21264cp+0f, -0x1.444c7ep-1f, -0x1.bb4b0ep-4f, 0x1.9afafep-6f,
-                                  -0x1.107982p-8f, 0x1.c4a2eep-12f, -0x1.5dd056p-16f };
+    static const float near[7] = {0x1.06eba8p-3f, -0x1.812740p-2f,  0x1.ce2d64p-4f, -0x1.b8013ap-6f,
+                                  0x1.544d1cp-8f, -0x1.a6373ep-11f, 0x1.503c66p-14f};
+    static const float far[8] = {0x1.63bca0p-13f, -0x1.21264cp+0f, -0x1.444c7ep-1f, -0x1.bb4b0ep-4f,
+                                 0x1.9afafep-6f,  -0x1.107982p-8f, 0x1.c4a2eep-12f, -0x1.5dd056p-16f};
     vf magnitude = vf_abs(x), square = vf_mul(x, x);
     vf small = vf_fma(x, vf_poly(square, near, 7), x);
     vf limited = vf_min(vf_set1(4.0f), magnitude);
@@ -123,8 +122,8 @@ ALWAYS_INLINE vf vf_erf(vf x) {
 
 /* erf x within 2**-16 of its size, for results that are rounded to 16 bits: a quotient that reaches 1 at 3.2. */
 ALWAYS_INLINE vf vf_erf_16(vf x) {
-    static const float over[4] = { 0x1.20de0ep+0f, 0x1.3b575ep-3f, 0x1.629008p-5f, 0x1.8b57dcp-11f };
-    static const float under[4] = { 1.0f, 0x1.e11a88p-2f, 0x1.845ee2p-4f, 0x1.31b016p-7f };
+    static const float over[4] = {0x1.20de0ep+0f, 0x1.3b575ep-3f, 0x1.629008p-5f, 0x1.8b57dcp-11f};
+    static const float under[4] = {1.0f, 0x1.e11a88p-2f, 0x1.845ee2p-4f, 0x1.31b016p-7f};
     vf inside = vf_max(vf_set1(-3.2f), vf_min(vf_set1(3.2f), x)), square = vf_mul(inside, inside);
     vf value = vf_div(vf_mul(inside, vf_poly(square, over, 4)), vf_poly(square, under, 4));
     return vf_max(vf_set1(-1.0f), vf_min(vf_set1(1.0f), value));
@@ -133,12 +132,12 @@ ALWAYS_INLINE vf vf_erf_16(vf x) {
 /* The inverse of erf; 3 ulp. x times a polynomial in w = -ln(1 - x**2), or in sqrt(w) towards the ends, as M. Giles
  * has it (Approximating the erfinv function, 2010). 1 gives infinity, beyond 1 NaN. */
 ALWAYS_INLINE vf vf_erfinv(vf x) {
-    static const float middle[10] = { 0x1.805c5ep+0f, 0x1.f91e8ap-3f, -0x1.11c994p-8f, -0x1.4866f8p-10f,
-                                      0x1.ca61ccp-13f, -0x1.4bca9ap-18f, -0x1.d8cdbap-19f, 0x1.ee0c88p-22f,
-                                      0x1.e2dc84p-26f, -0x1.1b80b4p-27f };
-    static const float ends[10] = { 0x1.6a9efcp+1f, 0x1.006dc8p+0f, 0x1.357f96p-7f, -0x1.f49d94p-8f, 0x1.74bcacp-8f,
-                                    -0x1.d6f96ep-9f, 0x1.84f868p-10f, -0x1.fe32c6p-15f, -0x1.435130p-12f,
-                                    0x1.e8e5e4p-14f };
+    static const float middle[10] = {0x1.805c5ep+0f,  0x1.f91e8ap-3f,   -0x1.11c994p-8f,  -0x1.4866f8p-10f,
+                                     0x1.ca61ccp-13f, -0x1.4bca9ap-18f, -0x1.d8cdbap-19f, 0x1.ee0c88p-22f,
+                                     0x1.e2dc84p-26f, -0x1.1b80b4p-27f};
+    static const float ends[10] = {0x1.6a9efcp+1f,   0x1.006dc8p+0f,  0x1.357f96p-7f,  -0x1.f49d94p-8f,
+                                   0x1.74bcacp-8f,   -0x1.d6f96ep-9f, 0x1.84f868p-10f, -0x1.fe32c6p-15f,
+                                   -0x1.435130p-12f, 0x1.e8e5e4p-14f};
     vf one = vf_set1(1.0f), magnitude = vf_abs(x);
     vf w = vf_neg(vf_log(vf_mul(vf_sub(one, magnitude), vf_add(one, magnitude))));
     vf root = vf_sub(vf_sqrt(w), vf_set1(3.0f));
@@ -152,10 +151,10 @@ ALWAYS_INLINE vf vf_erfinv(vf x) {
 /* sin and cos for |x| <= V_SINCOS_LIMIT, 1-2 ulp there; callers take libm beyond. */
 #define V_SINCOS_LIMIT 32768.0f
 ALWAYS_INLINE void vf_sincos(vf x, vf *sine, vf *cosine) {
-    static const float s[4] = { -0x1.555556p-3f, 0x1.111172p-7f, -0x1.a056a2p-13f, 0x1.7b584ep-19f };
-    static const float c[3] = { 0x1.55554ap-5f, -0x1.6c0bbep-10f, 0x1.99b68ap-16f };
-    vf n = vf_rint(vf_mul(x, vf_set1(0x1.45f306p-1f)));                    /* quarter turns */
-    vf r = vf_fnma(n, vf_set1(0x1.92p+0f), x);                             /* pi/2 in four parts, n * part exact */
+    static const float s[4] = {-0x1.555556p-3f, 0x1.111172p-7f, -0x1.a056a2p-13f, 0x1.7b584ep-19f};
+    static const float c[3] = {0x1.55554ap-5f, -0x1.6c0bbep-10f, 0x1.99b68ap-16f};
+    vf n = vf_rint(vf_mul(x, vf_set1(0x1.45f306p-1f))); /* quarter turns */
+    vf r = vf_fnma(n, vf_set1(0x1.92p+0f), x);          /* pi/2 in four parts, n * part exact */
     r = vf_fnma(n, vf_set1(0x1.fbp-12f), r);
     r = vf_fnma(n, vf_set1(0x1.51p-22f), r);
     r = vf_fnma(n, vf_set1(0x1.0b4612p-34f), r);

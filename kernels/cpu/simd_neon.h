@@ -24,7 +24,7 @@ ALWAYS_INLINE vf vf_zero(void) { return vdupq_n_f32(0); }
 ALWAYS_INLINE vf vf_load(const float *p) { return vld1q_f32(p); }
 ALWAYS_INLINE void vf_store(float *p, vf v) { vst1q_f32(p, v); }
 ALWAYS_INLINE vf vf_load_part(const float *p, int64_t n) {
-    float lanes[V_N] = { 0 };
+    float lanes[V_N] = {0};
     memcpy(lanes, p, (size_t)n * sizeof *p);
     return vld1q_f32(lanes);
 }
@@ -48,7 +48,7 @@ ALWAYS_INLINE uint16x4_t v_to_bf16(vf v) {
 }
 #endif
 ALWAYS_INLINE uint16x4_t v_load_u16_part(const uint16_t *p, int64_t n) {
-    uint16_t lanes[V_N] = { 0 };
+    uint16_t lanes[V_N] = {0};
     memcpy(lanes, p, (size_t)n * sizeof *p);
     return vld1_u16(lanes);
 }
@@ -118,7 +118,7 @@ ALWAYS_INLINE vi vf_to_vi(vf a) { return vcvtnq_s32_f32(a); }
 ALWAYS_INLINE vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
 
 ALWAYS_INLINE const uint8_t *v_chosen(vm m) {
-    static const uint32_t bit[V_N] = { 1, 2, 4, 8 };
+    static const uint32_t bit[V_N] = {1, 2, 4, 8};
     return chosen_bytes[vaddvq_u32(vandq_u32(m, vld1q_u32(bit)))];
 }
 ALWAYS_INLINE void vi_store_chosen(int32_t *p, vi v, vm m) {
@@ -135,7 +135,7 @@ ALWAYS_INLINE vi vi_xor_lanes(vi v, int m) {
     return m & 2 ? vextq_s32(pairs, pairs, 2) : pairs;
 }
 ALWAYS_INLINE vi vi_sort_lanes(vi a, vi b, int bit) {
-    const uint32_t odd[4] = { 0, bit & 1 ? ~0u : 0, bit & 2 ? ~0u : 0, ~0u };
+    const uint32_t odd[4] = {0, bit & 1 ? ~0u : 0, bit & 2 ? ~0u : 0, ~0u};
     return vbslq_s32(vld1q_u32(odd), vmaxq_s32(a, b), vminq_s32(a, b));
 }
 #define vf_slide(v, fill, n) vextq_f32(fill, v, 4 - (n))
@@ -162,7 +162,8 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
 ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
-    UNROLL for (int i = 0; i < V_N; i++) r[i] = vf_load((const float *)(const void *)(p + i * stride));
+    UNROLL for (int i = 0; i < V_N; i++)
+        r[i] = vf_load((const float *)(const void *)(p + i * stride));
     vf_transpose(r);
 }
 
@@ -180,8 +181,8 @@ ALWAYS_INLINE void vd_transpose(vd *r) {
 }
 
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
-/* c + (a.low * b.low + a.high * b.high): products are exact, both sums rounded to odd (the last bit is set where a sum is
- * not exact), denormal numbers are zeros, and a NaN is the default one. */
+/* c + (a.low * b.low + a.high * b.high): products are exact, both sums rounded to odd (the last bit is set where a sum
+ * is not exact), denormal numbers are zeros, and a NaN is the default one. */
 #define V_PAIRS 1
 ALWAYS_INLINE vf vf_pairs(vf a, vf b, vf c) {
     return vbfdotq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
@@ -189,7 +190,7 @@ ALWAYS_INLINE vf vf_pairs(vf a, vf b, vf c) {
 ALWAYS_INLINE void vf_store_pairs_bf16(uint16_t *p, vf v) { vf_store_bf16(p, v); }
 ALWAYS_INLINE void vf_store_pairs_bf16_part(uint16_t *p, vf v, int64_t n) { vf_store_bf16_part(p, v, n); }
 ALWAYS_INLINE void vf_pair_rows(const uint16_t *even, const uint16_t *odd, int64_t n, vf *out) {
-    uint16_t part[2][2 * V_N] = { 0 };
+    uint16_t part[2][2 * V_N] = {0};
     if (n < 2 * V_N) {
         memcpy(part[0], even, (size_t)n * 2);
         even = part[0];
@@ -199,8 +200,8 @@ ALWAYS_INLINE void vf_pair_rows(const uint16_t *even, const uint16_t *odd, int64
     out[0] = vreinterpretq_f32_u16(vzip1q_u16(a, b));
     out[1] = vreinterpretq_f32_u16(vzip2q_u16(a, b));
 }
-/* Squares: two rows of two pairs each. vf_squares adds rows of a times rows of b to the 2 x 2 numbers c, pair after pair
- * as vf_pairs does. */
+/* Squares: two rows of two pairs each. vf_squares adds rows of a times rows of b to the 2 x 2 numbers c, pair after
+ * pair as vf_pairs does. */
 #define V_SQUARES 1
 ALWAYS_INLINE vf vf_squares(vf a, vf b, vf c) {
     return vbfmmlaq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));

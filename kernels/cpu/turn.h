@@ -9,10 +9,11 @@ typedef uint64_t lanes_8 __attribute__((vector_size(64)));
 
 /* Rows a[0..8) of eight items each, turned over: three rounds that interleave row i with row i + 4. */
 #define INTERLEAVE(T, a, b) SHUFFLE_2(T, a, b, 0, 8, 1, 9, 2, 10, 3, 11), SHUFFLE_2(T, a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-#define TURN_OVER(T, x)                                                                                                  \
-    UNROLL for (int round = 0; round < 3; round++) {                                                                     \
-        T y[8] = { INTERLEAVE(T, x[0], x[4]), INTERLEAVE(T, x[1], x[5]), INTERLEAVE(T, x[2], x[6]),                      \
-                   INTERLEAVE(T, x[3], x[7]) };                                                                          \
-        UNROLL for (int k = 0; k < 8; k++) x[k] = y[k];                                                                  \
+#define TURN_OVER(T, x)                                                                                                \
+    UNROLL for (int round = 0; round < 3; round++) {                                                                   \
+        T y[8] = {INTERLEAVE(T, x[0], x[4]), INTERLEAVE(T, x[1], x[5]), INTERLEAVE(T, x[2], x[6]),                     \
+                  INTERLEAVE(T, x[3], x[7])};                                                                          \
+        UNROLL for (int k = 0; k < 8; k++)                                                                             \
+            x[k] = y[k];                                                                                               \
     }
 #endif

@@ -1,5 +1,6 @@
 /* test_base.c - csrc/base without the file formats: errors, memory, names, JSON, files, the thread team.
- * Links csrc/base/{error,memory,grow,names,json,file,team}.c. Also meant for -fsanitize=address,undefined and =thread. */
+ * Links csrc/base/{error,memory,grow,names,json,file,team}.c. Also meant for -fsanitize=address,undefined and =thread.
+ */
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
@@ -34,7 +35,8 @@ static void test_error(void) {
     for (int start = 0; start < 3; start++) {
         char text[3001];
         memset(text, 'a', 3);
-        for (int i = start; i + 3 <= 3000; i += 3) memcpy(text + i, "\xE2\x82\xAC", 3);
+        for (int i = start; i + 3 <= 3000; i += 3)
+            memcpy(text + i, "\xE2\x82\xAC", 3);
         text[start + (3000 - start) / 3 * 3] = 0;
         gm_fail(GM_EVALUE, "%s", text);
         gm_take_error(&e);
@@ -80,19 +82,22 @@ static void test_memory(void) {
 }
 
 static void test_grow(void) {
-    typedef struct { int64_t n; char tag; } item;
+    typedef struct {
+        int64_t n;
+        char tag;
+    } item;
     item *items = NULL;
     size_t size = 0, capacity = 0, moves = 0;
     for (; size < 1000; size++) {
         const size_t before = capacity;
         CHECK(grow_array(&items, size, &capacity, 1, sizeof *items) == GM_OK && capacity > size);
         moves += capacity != before;
-        items[size] = (item){ (int64_t)size, 'x' };
+        items[size] = (item){(int64_t)size, 'x'};
     }
     bool kept = true;
     for (size_t i = 0; i < size; i++)
         kept = kept && items[i].n == (int64_t)i && items[i].tag == 'x';
-    CHECK(kept && moves < 20);    /* by half each time */
+    CHECK(kept && moves < 20); /* by half each time */
     item *same = items;
     const size_t full = capacity;
     CHECK(grow_array(&items, size, &capacity, capacity - size, sizeof *items) == GM_OK && items == same);
@@ -115,7 +120,7 @@ static void test_grow(void) {
 static void test_names(void) {
     enum { N = 3000 };
     static char text[N][24];
-    name_table t = { 0 };
+    name_table t = {0};
     int64_t earlier;
     CHECK(names_find(&t, "x", 1) == -1);
     for (int i = 0; i < N; i++) {
@@ -123,7 +128,8 @@ static void test_names(void) {
         CHECK(names_add(&t, text[i], (size_t)n, i, &earlier) == GM_OK && earlier == -1);
     }
     int found = 0;
-    for (int i = 0; i < N; i++) found += names_find(&t, text[i], strlen(text[i])) == i;
+    for (int i = 0; i < N; i++)
+        found += names_find(&t, text[i], strlen(text[i])) == i;
     CHECK(found == N);
     CHECK(names_add(&t, "blk.17.w", 8, 5, &earlier) == GM_OK && earlier == 17);
     CHECK(names_find(&t, "blk.17.w", 8) == 17 && names_find(&t, "blk.17.w", 7) == -1 && names_find(&t, "", 0) == -1);
@@ -138,7 +144,8 @@ static bool accepts(const char *text, size_t length) {
     char *exact = malloc(length ? length : 1); /* so that a sanitizer sees a byte read too far */
     memcpy(exact, text, length);
     json_open(&r, exact, length, "t");
-    do token = json_next(&r);
+    do
+        token = json_next(&r);
     while (token != JSON_END && token != JSON_ERROR);
     bool stays = json_next(&r) == token;
     free(exact);
@@ -226,11 +233,13 @@ static void test_json_grammar(void) {
         "\"0123456\xC3(\"",
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        if (!accepts(good[i], strlen(good[i]))) printf("refused: %s\n", good[i]);
+        if (!accepts(good[i], strlen(good[i])))
+            printf("refused: %s\n", good[i]);
         CHECK(accepts(good[i], strlen(good[i])));
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        if (accepts(bad[i], strlen(bad[i]))) printf("taken: %s\n", bad[i]);
+        if (accepts(bad[i], strlen(bad[i])))
+            printf("taken: %s\n", bad[i]);
         CHECK(!accepts(bad[i], strlen(bad[i])));
     }
     CHECK(!accepts("\"a\0b\"", 5) && !accepts("\"\\\0\"", 4) && !accepts("1\0", 2));
@@ -359,7 +368,8 @@ static void test_file(void) {
     CHECK(file_map(path, &f) == GM_OK && f.size == 0 && f.data == NULL);
     file_will_need(&f, 0, 10);
     file_unmap(&f);
-    for (int i = 0; i < 10000; i++) fputc(i % 251, out);
+    for (int i = 0; i < 10000; i++)
+        fputc(i % 251, out);
     fclose(out);
     CHECK(file_map(path, &f) == GM_OK && f.size == 10000 && f.data[9999] == 9999 % 251);
     file_will_need(&f, 5000, 100);
@@ -368,7 +378,8 @@ static void test_file(void) {
     file_done_with(&f, 100, 9900);
     file_done_with(&f, SIZE_MAX - 5, 9);
     bool same = true;
-    for (int i = 0; i < 10000; i++) same &= f.data[i] == i % 251;
+    for (int i = 0; i < 10000; i++)
+        same &= f.data[i] == i % 251;
     CHECK(same);
     file_unmap(&f);
     CHECK_ERROR(file_read(path, 9999, &text, &length), GM_EBADFILE, "expected at most 9999");
@@ -397,7 +408,8 @@ static void meet(team_gate *gate) {
 }
 
 static void close_gates(team_work *w, int n_threads) {
-    for (int i = 0; i < 2 * TEAM_STEPS; i++) w->gates[i].left = (uint32_t)n_threads;
+    for (int i = 0; i < 2 * TEAM_STEPS; i++)
+        w->gates[i].left = (uint32_t)n_threads;
 }
 
 /* Each step: every thread writes its cell, all meet, every thread reads all cells, all meet again. */
@@ -407,10 +419,12 @@ static void step_together(void *context, int thread, int n_threads) {
     for (int step = 1; step <= TEAM_STEPS; step++) {
         w->written[thread] = step;
         meet(&w->gates[2 * step - 2]);
-        for (int i = 0; i < n_threads; i++) faults += w->written[i] != step;
+        for (int i = 0; i < n_threads; i++)
+            faults += w->written[i] != step;
         meet(&w->gates[2 * step - 1]);
     }
-    if (thread == 0) w->faults += faults;
+    if (thread == 0)
+        w->faults += faults;
     w->arrived += n_threads + (faults ? 1000000 : 0);
 }
 
@@ -423,16 +437,18 @@ static bool run_team(team_work *w, int n_threads) {
     return n == n_threads && w->arrived == n * n && w->faults == 0;
 }
 
-static void nap(long ns) { nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL); }
+static void nap(long ns) { nanosleep(&(struct timespec){.tv_nsec = ns}, NULL); }
 
 static void test_team(void) {
     static team_work w;
     bool all = true;
     for (int i = 0; i < 400; i++) {
         all &= run_team(&w, 2);
-        if (i % 40 == 0) nap(200000); /* long enough for the workers to fall asleep */
+        if (i % 40 == 0)
+            nap(200000); /* long enough for the workers to fall asleep */
     }
-    for (int i = 0; i < 40; i++) all &= run_team(&w, 1 + i % 5);
+    for (int i = 0; i < 40; i++)
+        all &= run_team(&w, 1 + i % 5);
     CHECK(all);
     CHECK(run_team(&w, 1) && !team_lost());
     CHECK(team_default_threads() >= 1 && team_default_threads() <= TEAM_MAX_THREADS);

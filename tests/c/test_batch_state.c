@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "check.h"
 #include "core/graph.h"
-#include "ops/batch_state.h"
+#include "ops/layers/batch_state.h"
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else
@@ -35,7 +35,7 @@ static void layout(void) {
     CHECK(array_ptr(b->tokens) == v->tokens && ((int32_t *)array_ptr(b->tokens))[4] == 7);
     CHECK(array_ptr(b->positions) == v->positions && array_ptr(b->last) == v->last);
     CHECK(b->tokens->size == 44 && b->positions->size == 44 && b->last->size == 3);
-    for (int i = 0; i < 3; i++)                        /* the next run begins anew */
+    for (int i = 0; i < 3; i++) /* the next run begins anew */
         batch_state_set_rows(b, i, tokens, 0);
     CHECK(*v->n_blocks == 1);
     void *blocks[1] = {NULL};
@@ -90,8 +90,7 @@ static void set(gm_batch_state *b, caches *c, int64_t position) {
     const int32_t tokens[MOST] = {0};
     for (int s = 0; s < SEQUENCES; s++) {
         batch_state_set_rows(b, s, tokens, position);
-        batch_state_set_cache(b, s, 0,
-                              (gm_cache_address[2]){{.blocks = c->tables[s][0]}, {.blocks = c->tables[s][1]}});
+        batch_state_set_cache(b, s, 0, (gm_cache_address[2]){{.blocks = c->tables[s][0]}, {.blocks = c->tables[s][1]}});
         batch_state_set_cache(b, s, 1, (gm_cache_address[2]){{.state = c->rows[s]}, {.state = NULL}});
         batch_state_set_cache(b, s, 2, (gm_cache_address[2]){{.state = NULL}, {.state = c->state[s]}});
     }

@@ -13,7 +13,7 @@ static const cache_slot slots[] = {
     {.kind = CACHE_KV, .n_kv_heads = 1, .head_dim = DIM, .window = 300},
     {.kind = CACHE_STATE, .conv_floats = CONV, .state_floats = STATE},
 };
-enum { FULL = 1, WINDOWED = 2, ALL = 3 };     /* how many of the slots a layout has */
+enum { FULL = 1, WINDOWED = 2, ALL = 3 }; /* how many of the slots a layout has */
 static cache_layout layout_of(int n, int type) {
     return (cache_layout){.slots = slots, .n_slots = n, .kv_type = type, .context = CONTEXT};
 }
@@ -267,7 +267,7 @@ static void test_bytes(void) {
     size_t size, again_size;
     for (int i = 0; i < 2; i++) {
         const cache_layout l = layout_of(ALL, types[i]), fewer = layout_of(WINDOWED, types[i]),
-            other = layout_of(ALL, GM_BFLOAT16);
+                           other = layout_of(ALL, GM_BFLOAT16);
         c = filled(&l, &length);
         uint8_t *bytes = saved(c, &size), *again;
         CHECK(restored(&l, length, bytes, size, &r) == GM_OK && holds(r, &l, length, 0, 0, 1));
@@ -319,7 +319,7 @@ static void test_bytes(void) {
     gm_cache_address a[2], b[2];
     cache_addresses(c, 0, a);
     cache_addresses(d, 0, b);
-    for (int k = 0; k < 2; k++) {              /* the second tile: five positions of it are there */
+    for (int k = 0; k < 2; k++) { /* the second tile: five positions of it are there */
         const size_t unit = 16 * 34, head = GM_KV_BLOCK / 16 * unit;
         memset(a[k].blocks[0], 0x11, HEADS * head);
         memset(b[k].blocks[0], 0x77, HEADS * head);
@@ -373,7 +373,7 @@ static void test_alike(void) {
         data += entry_size * (size_t)positions;
     }
     CHECK(data + 8 == size && begins[0] > 0 && begins[1] == 0 && begins[2] == begins[0]);
-    for (int which = 1; which < 4; which++) {          /* one block more: of one slot, of the other, of both */
+    for (int which = 1; which < 4; which++) { /* one block more: of one slot, of the other, of both */
         uint8_t *more = malloc(size + block[0] + block[2]);
         size_t from = 0, to = 0;
         for (int i = 0; i < N; i += 2) {
@@ -419,7 +419,7 @@ static gm_status whole(const cache_layout *l) {
         status = cache_restore(r, 1101, bytes, cache_save_bytes(f));
         free(bytes);
     }
-    if (f && status != GM_OK)                  /* what failed can be given up and done again */
+    if (f && status != GM_OK) /* what failed can be given up and done again */
         CHECK(cache_trim(f, 1100) <= 1100);
     cache_free(c);
     cache_free(f);
@@ -440,7 +440,7 @@ static void test_faults(void) {
         bool failed = gm_take_error(&e);
         CHECK((status == GM_OK) != failed && (status == GM_OK || status == GM_ENOMEM) && gm_active_memory() == before);
     }
-    CHECK(n == 2 || (n > 40 && n < 1000));     /* 2: built without failing allocations */
+    CHECK(n == 2 || (n > 40 && n < 1000)); /* 2: built without failing allocations */
 }
 
 int main(void) {

@@ -25,7 +25,11 @@ typedef struct {
     char *info, *described, *architectures;
     size_t n_ids;
 } run;
-typedef struct { int32_t ids[TOKENS]; char text[256]; float logit; } result;
+typedef struct {
+    int32_t ids[TOKENS];
+    char text[256];
+    float logit;
+} result;
 
 static gm_status open_tokenizer(const char *path, gm_tokenizer **out) {
     struct stat st;
@@ -42,11 +46,11 @@ static gm_status open_tokenizer(const char *path, gm_tokenizer **out) {
     return status;
 }
 
-#define STEP(call)                    \
-    do {                              \
-        gm_status status_ = (call);   \
-        if (status_ != GM_OK)         \
-            return status_;           \
+#define STEP(call)                                                                                                     \
+    do {                                                                                                               \
+        gm_status status_ = (call);                                                                                    \
+        if (status_ != GM_OK)                                                                                          \
+            return status_;                                                                                            \
     } while (0)
 
 static gm_status do_run(run *r, const char *path, result *out) {
@@ -61,8 +65,9 @@ static gm_status do_run(run *r, const char *path, result *out) {
     STEP(gm_loader_finish(r->loader, &r->model));
     STEP(gm_model_info(r->model, &r->info));
     STEP(open_tokenizer(path, &r->tokenizer));
-    STEP(gm_tokenizer_encode(r->tokenizer, &(gm_text){ prompt, sizeof prompt - 1, false, false }, NULL,
-                             &(gm_encode_options){ .add_special = true, .parse_special = true }, &r->ids, &r->n_ids, NULL));
+    STEP(gm_tokenizer_encode(r->tokenizer, &(gm_text){prompt, sizeof prompt - 1, false, false}, NULL,
+                             &(gm_encode_options){.add_special = true, .parse_special = true}, &r->ids, &r->n_ids,
+                             NULL));
     STEP(gm_session_new(r->model, &r->session));
     gm_generate_defaults(&g);
     g.max_tokens = TOKENS;
@@ -235,9 +240,9 @@ static const char *stories(void) {
 int main(void) {
     const char *slow = getenv("GOMLX_FAULTS");
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory_new, .free_fn = memory_free});
-    gm_set_cache_limit(0);       /* each allocation is one: nothing comes from the engine's own lists */
+    gm_set_cache_limit(0); /* each allocation is one: nothing comes from the engine's own lists */
     write_models();
-    fail_each(path_in("tiny.gguf"), 1, 1);      /* most of what is kept is allocated here */
+    fail_each(path_in("tiny.gguf"), 1, 1); /* most of what is kept is allocated here */
     fail_each(folder, 7, 1);
     fail_each_in_a_graph();
     if (stories())

@@ -70,7 +70,8 @@ static void gguf_header(bytes *b, uint32_t version, uint64_t n_tensors, uint64_t
 static void put_tensor(bytes *b, const char *name, uint32_t type, uint64_t offset, int n_dims, const int64_t *ne) {
     put_text(b, name);
     put_u32(b, (uint32_t)n_dims);
-    for (int i = 0; i < n_dims; i++) put_u64(b, (uint64_t)ne[i]);
+    for (int i = 0; i < n_dims; i++)
+        put_u64(b, (uint64_t)ne[i]);
     put_u32(b, type);
     put_u64(b, offset);
 }
@@ -96,11 +97,12 @@ static void sample_gguf(bytes *b, uint32_t version) {
     put_text(b, "a.strings"), put_u32(b, GGUF_ARRAY), put_u32(b, GGUF_STRING), put_u64(b, 3);
     put_text(b, "one"), put_text(b, ""), put_text(b, "three");
     put_text(b, "a.numbers"), put_u32(b, GGUF_ARRAY), put_u32(b, GGUF_I16), put_u64(b, 2), put(b, "\1\0\xFF\xFF", 4);
-    put_tensor(b, "dense", 0, 0, 2, (int64_t[]){ 3, 2 });
-    put_tensor(b, "packed", 8, 64, 3, (int64_t[]){ 64, 2, 1 });
-    put_tensor(b, "strange", 9999, 256, 1, (int64_t[]){ 5 });
+    put_tensor(b, "dense", 0, 0, 2, (int64_t[]){3, 2});
+    put_tensor(b, "packed", 8, 64, 3, (int64_t[]){64, 2, 1});
+    put_tensor(b, "strange", 9999, 256, 1, (int64_t[]){5});
     align_to(b, 64);
-    for (int i = 0; i < 256; i++) put(b, &(uint8_t){ (uint8_t)i }, 1);
+    for (int i = 0; i < 256; i++)
+        put(b, &(uint8_t){(uint8_t)i}, 1);
 }
 
 static void test_gguf_reading(uint32_t version) {
@@ -113,7 +115,8 @@ static void test_gguf_reading(uint32_t version) {
     sample_gguf(&b, version);
     const char *path = write_file("sample.gguf", b.data, b.size);
     CHECK(gguf_open(path, &g) == GM_OK);
-    if (!g) return;
+    if (!g)
+        return;
     CHECK(gguf_n_entries(g) == 9 && gguf_n_tensors(g) == 3 && strcmp(gguf_file(g)->path, path) == 0);
     CHECK(gguf_get_string(g, "general.architecture", &s, NULL) == GM_OK && s.length == 5 &&
           memcmp(s.text, "llama", 5) == 0);
@@ -163,7 +166,8 @@ static void test_gguf_damage(void) {
     for (size_t at = 0; at < b.size; at++) {
         uint8_t was = b.data[at];
         b.data[at] = at % 2 ? 0xFF : (uint8_t)(was ^ 0x81);
-        if (gguf_open(write_file("cut.gguf", b.data, b.size), &g) == GM_OK) gguf_close(g);
+        if (gguf_open(write_file("cut.gguf", b.data, b.size), &g) == GM_OK)
+            gguf_close(g);
         b.data[at] = was;
     }
     gm_error ignored;
@@ -214,24 +218,24 @@ static void test_gguf_refusals(void) {
     gguf_header(&b, 3, 0, 1), put_int_entry(&b, "general.alignment", 24),
         refuse_gguf(&b, GM_EBADFILE, "alignment is 24");
     gguf_header(&b, 3, 0, 1), put_int_entry(&b, "general.alignment", 0), refuse_gguf(&b, GM_EBADFILE, "alignment is 0");
-    gguf_header(&b, 3, 2, 0), put_tensor(&b, "t", 0, 0, 1, (int64_t[]){ 1 }),
-        put_tensor(&b, "t", 0, 0, 1, (int64_t[]){ 1 });
+    gguf_header(&b, 3, 2, 0), put_tensor(&b, "t", 0, 0, 1, (int64_t[]){1}),
+        put_tensor(&b, "t", 0, 0, 1, (int64_t[]){1});
     align_to(&b, 32), put_zeros(&b, 64), refuse_gguf(&b, GM_EBADFILE, "tensor t appears twice");
     gguf_header(&b, 3, 1, 0),
         put_tensor(&b, "0123456789012345678901234567890123456789012345678901234567890123", 0, 0, 0, NULL);
     align_to(&b, 32), put_zeros(&b, 64), refuse_gguf(&b, GM_EBADFILE, "64 bytes, expected 1 to 63");
     const int64_t big = (int64_t)1 << 40;
-    refuse_tensor(0, 0, 5, (int64_t[]){ 1, 1, 1, 1, 1 }, "5 dimensions");
-    refuse_tensor(0, 0, 2, (int64_t[]){ 4, -4 }, "dimension of -4");
-    refuse_tensor(0, 0, 2, (int64_t[]){ big, big }, "too large");
-    refuse_tensor(0, 0, 4, (int64_t[]){ 4, 0, big, big }, "too large");
-    refuse_tensor(0, 0, 1, (int64_t[]){ INT64_MAX }, "more than can be addressed");
-    refuse_tensor(0, 0, 1, (int64_t[]){ 17 }, "68 bytes at offset 0, but there are 64");
-    refuse_tensor(0, 64, 1, (int64_t[]){ 1 }, "4 bytes at offset 64, but there are 64");
-    refuse_tensor(0, UINT64_MAX - 31, 1, (int64_t[]){ 16 }, "but there are 64");
-    refuse_tensor(0, 16, 1, (int64_t[]){ 1 }, "offset 16, expected a multiple of 32");
-    refuse_tensor(8, 0, 1, (int64_t[]){ 33 }, "rows of 33 values, expected a multiple of 32 for Q8_0");
-    refuse_tensor(9999, 96, 1, (int64_t[]){ 1 }, "but there are 64");
+    refuse_tensor(0, 0, 5, (int64_t[]){1, 1, 1, 1, 1}, "5 dimensions");
+    refuse_tensor(0, 0, 2, (int64_t[]){4, -4}, "dimension of -4");
+    refuse_tensor(0, 0, 2, (int64_t[]){big, big}, "too large");
+    refuse_tensor(0, 0, 4, (int64_t[]){4, 0, big, big}, "too large");
+    refuse_tensor(0, 0, 1, (int64_t[]){INT64_MAX}, "more than can be addressed");
+    refuse_tensor(0, 0, 1, (int64_t[]){17}, "68 bytes at offset 0, but there are 64");
+    refuse_tensor(0, 64, 1, (int64_t[]){1}, "4 bytes at offset 64, but there are 64");
+    refuse_tensor(0, UINT64_MAX - 31, 1, (int64_t[]){16}, "but there are 64");
+    refuse_tensor(0, 16, 1, (int64_t[]){1}, "offset 16, expected a multiple of 32");
+    refuse_tensor(8, 0, 1, (int64_t[]){33}, "rows of 33 values, expected a multiple of 32 for Q8_0");
+    refuse_tensor(9999, 96, 1, (int64_t[]){1}, "but there are 64");
 }
 
 /* ---- safetensors ---- */
@@ -239,7 +243,8 @@ static void test_gguf_refusals(void) {
 static void make_safetensors(bytes *b, const char *header, size_t data_bytes) {
     b->size = 0;
     put_text(b, header);
-    for (size_t i = 0; i < data_bytes; i++) put(b, &(uint8_t){ (uint8_t)i }, 1);
+    for (size_t i = 0; i < data_bytes; i++)
+        put(b, &(uint8_t){(uint8_t)i}, 1);
 }
 
 static const char sample_header[] =
@@ -253,7 +258,8 @@ static void test_safetensors_reading(void) {
     safetensors *s;
     make_safetensors(&b, sample_header, 22);
     CHECK(safetensors_open(write_file("sample.safetensors", b.data, b.size), &s) == GM_OK);
-    if (!s) return;
+    if (!s)
+        return;
     CHECK(safetensors_count(s) == 4);
     const gm_tensor *t = safetensors_at(s, 0), *u = safetensors_at(s, 1), *v = safetensors_at(s, 2),
                     *w = safetensors_at(s, 3);
@@ -273,7 +279,8 @@ static void test_safetensors_reading(void) {
     for (size_t at = 0; at < b.size; at++) {
         uint8_t was = b.data[at];
         b.data[at] = at % 2 ? '9' : (uint8_t)(was ^ 0x81);
-        if (safetensors_open(write_file("cut.safetensors", b.data, b.size), &s) == GM_OK) safetensors_close(s);
+        if (safetensors_open(write_file("cut.safetensors", b.data, b.size), &s) == GM_OK)
+            safetensors_close(s);
         b.data[at] = was;
     }
     gm_error ignored;
@@ -295,7 +302,7 @@ static void refuse_safetensors(const char *header, const char *text) {
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":" range "}"
 
 static void test_safetensors_refusals(void) {
-    bytes b = { .size = 0 };
+    bytes b = {.size = 0};
     safetensors *s;
     refuse_safetensors("{" TENSOR("x", "F32", "[2]", "[0,8]") "," TENSOR("y", "F32", "[2]", "[4,12]") "}",
                        "x and y overlap");
@@ -343,7 +350,8 @@ static void refuse_folder(gm_status code, const char *text) {
 
 static int64_t count_folder(void) {
     gm_checkpoint *c;
-    if (checkpoint_open(folder, &c) != GM_OK) return -1;
+    if (checkpoint_open(folder, &c) != GM_OK)
+        return -1;
     int64_t n = checkpoint_count(c);
     checkpoint_close(c);
     return n;
@@ -363,8 +371,7 @@ static void test_checkpoint_safetensors(void) {
     refuse_folder(GM_EFILE, "model-00002-of-00002.safetensors is missing");
     write_tensors("model-00002-of-00002.safetensors",
                   "{" TENSOR("y", "F16", "[2,2]", "[0,8]") "," TENSOR("z", "U8", "[1]", "[8,9]") "}", 9);
-    CHECK(checkpoint_open(folder, &c) == GM_OK && checkpoint_count(c) == 3 &&
-          !checkpoint_gguf(c));
+    CHECK(checkpoint_open(folder, &c) == GM_OK && checkpoint_count(c) == 3 && !checkpoint_gguf(c));
     const gm_tensor *t = checkpoint_find(c, "y");
     CHECK(t && t->file == 1 && t->shape[1] == 2 && t->format == GM_QUANT_f16 && !checkpoint_find(c, "o"));
     checkpoint_will_need(c, t);
@@ -412,7 +419,7 @@ static void write_part(int number, int says, int count, const char *tensor) {
     put_int_entry(&b, "split.no", (uint32_t)says);
     put_int_entry(&b, "split.count", (uint32_t)count);
     put_int_entry(&b, "split.tensors.count", 3);
-    put_tensor(&b, tensor, 0, 0, 1, (int64_t[]){ 8 });
+    put_tensor(&b, tensor, 0, 0, 1, (int64_t[]){8});
     align_to(&b, 32);
     put_zeros(&b, 32);
     snprintf(name, sizeof name, "m-%05d-of-00003.gguf", number);
@@ -481,10 +488,11 @@ static void test_no_memory(void) {
     sample_gguf(&b, 3);
     fail_each(write_file("sample.gguf", b.data, b.size));
     remove_file("sample.gguf");
-    for (int i = 0; i < 3; i++) write_part(i + 1, i, 3, (const char *[]){ "x", "y", "z" }[i]);
+    for (int i = 0; i < 3; i++)
+        write_part(i + 1, i, 3, (const char *[]){"x", "y", "z"}[i]);
     fail_each(folder);
     for (int i = 0; i < 3; i++)
-        remove_file((const char *[]){ "m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf" }[i]);
+        remove_file((const char *[]){"m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"}[i]);
     write_tensors("model-00001-of-00001.safetensors", sample_header, 22);
     fail_each(folder);
     write_text(INDEX, "{\"weight_map\":{\"b\":\"model-00001-of-00001.safetensors\",\"a\\u00e9\":\"model-00001-of-00001."

@@ -37,7 +37,8 @@ static void fused_ops_match_their_compositions(void) {
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++) {
         gm_scope *s = gm_scope_open();
         int64_t shape[2] = {5, dims[d]};
-        gm_array *x = random_array(s, 2, shape, 1), *y = random_array(s, 2, shape, 2), *w = random_array(s, 1, shape + 1, 3);
+        gm_array *x = random_array(s, 2, shape, 1), *y = random_array(s, 2, shape, 2),
+                 *w = random_array(s, 1, shape + 1, 3);
         check_compose(s, gm_rms_norm(s, x, w, 1e-5f), 4e-6);
         check_compose(s, gm_rms_norm(s, x, GM_NONE, 1e-5f), 4e-6);
         check_compose(s, gm_softmax(s, x, 1, (int[]){-1}), 1e-6);
@@ -51,8 +52,9 @@ static void fused_ops_match_their_compositions(void) {
 
 /* One of the units that have no gradient of their own, but a composition. */
 static gm_array *unit(gm_scope *s, int which, gm_array *gate, gm_array *up) {
-    gm_array *y = which == 0 ? gm_geglu(s, gate, up) : which == 1 ? gm_clamped_swiglu(s, gate, up, 1.702f, 0.9f)
-                                                                  : gm_multiply(s, gm_softcap(s, gate, 0.7f), up);
+    gm_array *y = which == 0   ? gm_geglu(s, gate, up)
+                  : which == 1 ? gm_clamped_swiglu(s, gate, up, 1.702f, 0.9f)
+                               : gm_multiply(s, gm_softcap(s, gate, 0.7f), up);
     return gm_sum(s, y, -1, NULL, false);
 }
 
@@ -96,7 +98,7 @@ static void a_long_chain_needs_no_stack(void) {
     }
     CHECK(gm_eval(&x, 1) == GM_OK && *(float *)gm_array_data(x) == 300000);
     gm_release(x);
-    x = gm_retain(one);                       /* and one that is freed without being evaluated */
+    x = gm_retain(one); /* and one that is freed without being evaluated */
     for (int i = 0; i < 300000; i++) {
         gm_scope *inner = gm_scope_open();
         gm_array *next = gm_retain(gm_add(inner, x, one));
@@ -118,7 +120,7 @@ static void temporaries_share_memory(void) {
     gm_reset_peak_memory();
     size_t before = gm_active_memory();
     CHECK(gm_eval(&y, 1) == GM_OK);
-    CHECK(gm_peak_memory() - before <= (size_t)3 << 22);   /* of 100 arrays of 4 MiB */
+    CHECK(gm_peak_memory() - before <= (size_t)3 << 22); /* of 100 arrays of 4 MiB */
     gm_release(x);
     gm_release(y);
 }
@@ -126,10 +128,13 @@ static void temporaries_share_memory(void) {
 static void a_reader_keeps_its_value(void) {
     gm_scope *s = gm_scope_open();
     gm_array *a = gm_add(s, random_array(s, 1, (int64_t[]){1000}, 6), scalar_array(s, 1, GM_FLOAT32));
-    gm_array *all[3] = {gm_exp(s, a), gm_negative(s, a), gm_reshape(s, gm_transpose(s, gm_reshape(s, a, 2, (int64_t[]){10, 100}), -1, NULL), 1, (int64_t[]){-1})};
+    gm_array *all[3] = {
+        gm_exp(s, a), gm_negative(s, a),
+        gm_reshape(s, gm_transpose(s, gm_reshape(s, a, 2, (int64_t[]){10, 100}), -1, NULL), 1, (int64_t[]){-1})};
     CHECK(gm_eval(all, 3) == GM_OK && gm_eval(&a, 1) == GM_OK);
     bool right = true;
-    const float *v = gm_array_data(a), *e = gm_array_data(all[0]), *n = gm_array_data(all[1]), *t = gm_array_data(all[2]);
+    const float *v = gm_array_data(a), *e = gm_array_data(all[0]), *n = gm_array_data(all[1]),
+                *t = gm_array_data(all[2]);
     for (int i = 0; i < 1000; i++)
         right &= fabsf(e[i] - expf(v[i])) < 1e-5f && n[i] == -v[i] && t[(i % 100) * 10 + i / 100] == v[i];
     CHECK(right);
@@ -169,7 +174,7 @@ static void a_plan_keeps_its_constants(void) {
     int64_t shape[1] = {4096};
     gm_array *x = gm_retain(random_array(s, 1, shape, 1)), *constant = random_array(s, 1, shape, 2);
     gm_array *sum = gm_add(s, x, constant), *y = gm_retain(gm_multiply(s, gm_exp(s, sum), gm_square(s, sum)));
-    gm_scope_close(s);                   /* the plan's own is the last reader of the constant */
+    gm_scope_close(s); /* the plan's own is the last reader of the constant */
     gm_plan *plan;
     float first = 0;
     CHECK(run_lock(-1) == GM_OK && plan_capture(&y, 1, &plan) == GM_OK);
@@ -303,7 +308,7 @@ static void what_runs_alone_ends_the_stage_before_it(void) {
         CHECK(queue_launch(q, alone_second, &t, sizeof t, 1, 1, LAUNCH_FTZ) == GM_OK);
         queue_fence(q);
         CHECK(queue_launch(q, read_closed, &t, sizeof t, 8, 1, 0) == GM_OK);
-        if (round % 2) {                                 /* and at the end of the queue */
+        if (round % 2) { /* and at the end of the queue */
             queue_fence(q);
             CHECK(queue_launch(q, alone_second, &t, sizeof t, 1, 1, 0) == GM_OK);
         }
@@ -401,7 +406,7 @@ static void what_was_cancelled_says_so(void) {
     gm_run *run;
     CHECK(gm_eval_begin(&x, 1, -1, &run) == GM_OK);
     CHECK(gm_eval_step(run, 1) == GM_AGAIN);
-    CHECK(gm_eval(&x, 1) == GM_ESTATE);       /* not from within, as a signal handler would */
+    CHECK(gm_eval(&x, 1) == GM_ESTATE); /* not from within, as a signal handler would */
     gm_error e;
     gm_take_error(&e);
     gm_eval_end(run);
@@ -469,7 +474,7 @@ static void an_error_leaves_the_graph_as_it_was(void) {
     CHECK(gm_add(s, x, random_array(s, 1, (int64_t[]){3}, 1)) == NULL);
     gm_error e;
     CHECK(gm_take_error(&e) == GM_ESHAPE && strstr(e.text, "(1048576)") && strstr(e.text, "(3)"));
-    CHECK(gm_exp(s, NULL) == NULL && gm_take_error(&e) == GM_OK);    /* NULL in, NULL out, silently */
+    CHECK(gm_exp(s, NULL) == NULL && gm_take_error(&e) == GM_OK); /* NULL in, NULL out, silently */
     gm_scope_close(s);
 }
 

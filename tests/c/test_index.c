@@ -71,7 +71,7 @@ static void choose(gm_scope *s, choice *c, bool wide, bool astray) {
     for (int k = 0; k < c->n; k++) {
         int64_t size = c->shape[c->axes[k]];
         c->index[k] = numbers(s, c->n_index, c->index_shape, -size - astray, size + astray);
-        if (c->n_index == 2 && below(2) && c->index_shape[0] && c->index_shape[1]) {    /* broadcast, turned */
+        if (c->n_index == 2 && below(2) && c->index_shape[0] && c->index_shape[1]) { /* broadcast, turned */
             int64_t column[2] = {c->index_shape[0], 1};
             gm_array *part = numbers(s, 2, column, -size, size);
             c->index[k] = gm_broadcast_to(s, part, 2, c->index_shape);

@@ -8,7 +8,7 @@
 #include "core/graph.h"
 #include "cpu/loops.h"
 #include "nn/moe.h"
-#include "ops/moe.h"
+#include "ops/layers/moe.h"
 
 static uint32_t below(uint32_t n) {
     static uint64_t state = 88172645463325252u;
@@ -23,8 +23,8 @@ static float noise(void) { return (float)below(1 << 20) / (1 << 19) - 1; }
 typedef struct {
     int format;
     int64_t experts, rows, k;
-    float *values, *bias;                    /* [experts][rows][k], [experts][rows] or NULL */
-    gm_linear packed, *one;                  /* the stack, and each expert as a layer by itself */
+    float *values, *bias;   /* [experts][rows][k], [experts][rows] or NULL */
+    gm_linear packed, *one; /* the stack, and each expert as a layer by itself */
 } stack;
 
 static void to_format(int format, const float *in, int64_t n, void *out) {
@@ -32,8 +32,15 @@ static void to_format(int format, const float *in, int64_t n, void *out) {
     const gm_kernels *k = engine_kernels();
     const int64_t one = 1;
     if (format <= GM_QUANT_bf16)
-        k->copy(&(gm_copy_args){.out = out, .in = in, .out_type = types[format], .in_type = GM_FLOAT32, .ndim = 1,
-                                .shape = &n, .out_strides = &one, .in_strides = &one}, 0, n);
+        k->copy(&(gm_copy_args){.out = out,
+                                .in = in,
+                                .out_type = types[format],
+                                .in_type = GM_FLOAT32,
+                                .ndim = 1,
+                                .shape = &n,
+                                .out_strides = &one,
+                                .in_strides = &one},
+                0, n);
     else
         k->block_quantize(&(gm_block_quantize_args){.out = out, .in = in, .format = format}, 0,
                           n / gm_quants[format].values);
@@ -63,12 +70,25 @@ static void pack_groups(int format, const float *values, int64_t rows, int64_t k
     const int group = format == GM_QUANT_nvfp4 ? 16 : f->values;
     const size_t groups = (size_t)(rows * k / group);
     char *fields = malloc((size_t)(rows * k * bits / 8)), *scales = malloc(groups * 4), *biases = malloc(groups * 4);
-    kernels->group_quantize(&(gm_group_quantize_args){
-        .weight = fields, .scales = scales, .biases = biases, .in = values, .bits = bits, .group = group,
-        .in_type = GM_T_F32,
-        .mode = f->bits ? GM_AFFINE : format == GM_QUANT_nvfp4 ? GM_NVFP4 : GM_MXFP8}, 0, (int64_t)groups);
-    kernels->pack(&(gm_pack_args){.out = out, .in = fields, .format = format, .rows = rows, .k = k, .scales = scales,
-                                  .biases = f->bits ? biases : NULL}, 0, kernels_panels(kernels, format, rows));
+    kernels->group_quantize(&(gm_group_quantize_args){.weight = fields,
+                                                      .scales = scales,
+                                                      .biases = biases,
+                                                      .in = values,
+                                                      .bits = bits,
+                                                      .group = group,
+                                                      .in_type = GM_T_F32,
+                                                      .mode = f->bits                    ? GM_AFFINE
+                                                              : format == GM_QUANT_nvfp4 ? GM_NVFP4
+                                                                                         : GM_MXFP8},
+                            0, (int64_t)groups);
+    kernels->pack(&(gm_pack_args){.out = out,
+                                  .in = fields,
+                                  .format = format,
+                                  .rows = rows,
+                                  .k = k,
+                                  .scales = scales,
+                                  .biases = f->bits ? biases : NULL},
+                  0, kernels_panels(kernels, format, rows));
     free(fields);
     free(scales);
     free(biases);
@@ -78,12 +98,13 @@ static stack make_stack(int format, bool fast, bool biased, int64_t experts, int
     const bool bf16 = fast && format == GM_QUANT_bf16, int8 = fast && quant_takes_int8(format);
     stack t = {.format = format, .experts = experts, .rows = rows, .k = k};
     const gm_kernels *kernels = engine_kernels();
-    const int64_t bytes = kernels_packed_bytes(kernels, format, rows, k), panels = kernels_panels(kernels, format, rows);
-    char *file = malloc((size_t)(rows * k * 4));      /* more than any format takes */
+    const int64_t bytes = kernels_packed_bytes(kernels, format, rows, k),
+                  panels = kernels_panels(kernels, format, rows);
+    char *file = malloc((size_t)(rows * k * 4)); /* more than any format takes */
     t.values = malloc((size_t)(experts * rows * k) * sizeof *t.values);
     t.one = calloc((size_t)experts, sizeof *t.one);
-    t.packed = (gm_linear){.weight = packed_array(&t, 3, (int64_t[]){experts, rows, k}, experts * bytes), .int8 = int8,
-                           .bf16 = bf16};
+    t.packed = (gm_linear){
+        .weight = packed_array(&t, 3, (int64_t[]){experts, rows, k}, experts * bytes), .int8 = int8, .bf16 = bf16};
     for (int64_t e = 0; e < experts; e++) {
         float *values = t.values + e * rows * k;
         for (int64_t i = 0; i < rows * k; i++)
@@ -187,15 +208,16 @@ static gm_array *one_row(gm_scope *s, const mixture *m, int64_t k, const float *
         gm_activation in = {.x = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){1, m->gate.k}, x)}, hidden = {0};
         gm_array *g = linear_apply(s, &m->gate.one[ids[j]], &in, GM_NONE);
         gm_array *u = linear_apply(s, &m->up.one[ids[j]], &in, GM_NONE);
-        hidden.x = m->act == MOE_SWIGLU ? gm_swiglu(s, g, u)
-                 : m->act == MOE_GEGLU ? gm_geglu(s, g, u) : gm_clamped_swiglu(s, g, u, m->alpha, m->limit);
+        hidden.x = m->act == MOE_SWIGLU  ? gm_swiglu(s, g, u)
+                   : m->act == MOE_GEGLU ? gm_geglu(s, g, u)
+                                         : gm_clamped_swiglu(s, g, u, m->alpha, m->limit);
         parts[j] = linear_apply(s, &m->down.one[ids[j]], &hidden, GM_NONE);
         CHECK(parts[j] && gm_eval(&parts[j], 1) == GM_OK);
         memcpy(rows + j * m->down.rows, gm_array_data(parts[j]), (size_t)m->down.rows * sizeof *rows);
     }
     const int64_t columns = m->down.rows, units = (columns + GM_EXPERT_COLUMNS - 1) / GM_EXPERT_COLUMNS;
-    engine_kernels()->expert_sum(&(gm_expert_sum_args){.out = sum, .y = rows, .weights = weights, .slots = k,
-                                                       .dim = columns}, 0, units);
+    engine_kernels()->expert_sum(
+        &(gm_expert_sum_args){.out = sum, .y = rows, .weights = weights, .slots = k, .dim = columns}, 0, units);
     gm_array *out = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){1, columns}, sum);
     free(rows);
     free(sum);
@@ -209,8 +231,9 @@ static void route_rows(routing kind, int64_t n, int64_t k, int64_t experts, int3
         for (int64_t j = 0; j < k; j++) {
             bool again = true;
             while (again) {
-                ids[t * k + j] = (int32_t)(kind == SPREAD ? below((uint32_t)experts)
-                                           : kind == ONE_EXPERT ? experts / 2 : experts - 1 - j % experts);
+                ids[t * k + j] = (int32_t)(kind == SPREAD       ? below((uint32_t)experts)
+                                           : kind == ONE_EXPERT ? experts / 2
+                                                                : experts - 1 - j % experts);
                 again = false;
                 for (int64_t i = 0; i < j && kind == SPREAD && k < experts; i++)
                     again |= ids[t * k + i] == ids[t * k + j];
@@ -246,8 +269,8 @@ static void check_mixture(const mixture *m, int64_t n, int64_t k, routing kind, 
             const double worst = error_of(m, n, k, x, ids, weights, got);
             CHECK(worst <= tolerance);
             if (worst > tolerance)
-                printf("%s fast %d n %d k %d routing %d: %g\n", gm_quants[m->gate.format].name, m->gate.packed.int8 ||
-                       m->gate.packed.bf16, (int)n, (int)k, (int)kind, worst);
+                printf("%s fast %d n %d k %d routing %d: %g\n", gm_quants[m->gate.format].name,
+                       m->gate.packed.int8 || m->gate.packed.bf16, (int)n, (int)k, (int)kind, worst);
         }
         for (int64_t t = 0; got && t < n; t += threads) {
             gm_array *alone = one_row(s, m, k, x + t * h, ids + t * k, weights + t * k);
@@ -271,14 +294,16 @@ static void formats(void) {
     for (int format = 0; format < GM_QUANT_COUNT; format++)
         for (int fast = 0; fast < 1 + (format == GM_QUANT_bf16 || quant_takes_int8(format)); fast++) {
             const int64_t values = gm_quants[format].values, k = values == 1 ? 37 : values == 32 ? 96 : 256;
-            if (gm_quants[format].bits && gm_quants[format].scale != GM_QUANT_f32)      /* read them in other ways */
+            if (gm_quants[format].bits && gm_quants[format].scale != GM_QUANT_f32) /* read them in other ways */
                 continue;
             const int64_t inner = values == 1 ? 45 : k, h = values == 32 ? 160 : k;
             mixture m = {.gate = make_stack(format, fast, format % 2, 5, inner, h),
                          .up = make_stack(format, fast, format % 2, 5, inner, h),
                          .down = make_stack(format, fast, format % 2, 5, 41, inner),
-                         .act = (moe_activation)(format % 3), .alpha = 1.702f, .limit = 0.8f};
-            const double tolerance = fast ? 5e-2 : 2e-5;      /* activations in int8; a row of few levels comes to 4e-2 */
+                         .act = (moe_activation)(format % 3),
+                         .alpha = 1.702f,
+                         .limit = 0.8f};
+            const double tolerance = fast ? 5e-2 : 2e-5; /* activations in int8; a row of few levels comes to 4e-2 */
             for (int kind = 0; kind < ROUTINGS; kind++)
                 check_mixture(&m, kind == SPREAD ? 40 : 19, 2, (routing)kind, tolerance);
             check_mixture(&m, 1, 2, SPREAD, tolerance);
@@ -293,7 +318,8 @@ static void shapes(void) {
         const int64_t n_experts = experts[e];
         mixture m = {.gate = make_stack(GM_QUANT_q4_0, true, true, n_experts, 64, 96),
                      .up = make_stack(GM_QUANT_f16, false, false, n_experts, 64, 96),
-                     .down = make_stack(GM_QUANT_q8_0, e % 2, true, n_experts, 100, 64), .act = MOE_GEGLU};
+                     .down = make_stack(GM_QUANT_q8_0, e % 2, true, n_experts, 100, 64),
+                     .act = MOE_GEGLU};
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
             for (int kind = 0; kind < ROUTINGS; kind++)
                 check_mixture(&m, tokens[t], n_experts < 8 ? (n_experts + 1) / 2 : 8, (routing)kind, 3e-2);

@@ -1,5 +1,5 @@
-/* test_packing.c - the matrices of a loaded model wait in its file: they are packed before the second pass, in slices, and
- * what is given up on the way is done again later. */
+/* test_packing.c - the matrices of a loaded model wait in its file: they are packed before the second pass, in slices,
+ * and what is given up on the way is done again later. */
 #include "tiny_model.h"
 #include "core/graph.h"
 #include "models/model.h"
@@ -43,7 +43,7 @@ static void packing_is_given_up_and_begun_again(const char *path) {
     CHECK(model_begin_pass(model) == GM_OK);
     CHECK(model_wants_packing(model));
     for (int i = 0; i < 5; i++) {
-        gm_status status = model_pack(model, 1, false);  /* a deadline long past: one piece, or one matrix, at a time */
+        gm_status status = model_pack(model, 1, false); /* a deadline long past: one piece, or one matrix, at a time */
         CHECK(status == GM_AGAIN || status == GM_OK);
         if (status == GM_AGAIN)
             model_cancel_packing(model);
@@ -72,8 +72,8 @@ static void a_model_goes_before_it_is_packed(const char *path) {
     gm_scope_close(s);
     CHECK(gm_promised_memory() > 0);
     gm_model_release(model);
-    CHECK(gm_promised_memory() == 0);                    /* though an array keeps the file */
-    CHECK(weight && gm_eval(&weight, 1) == GM_OK);       /* its rows are those of the file still */
+    CHECK(gm_promised_memory() == 0);              /* though an array keeps the file */
+    CHECK(weight && gm_eval(&weight, 1) == GM_OK); /* its rows are those of the file still */
     gm_release(weight);
 }
 

@@ -14,10 +14,13 @@ static int64_t below(int64_t n) {
     return (int64_t)(state % (uint64_t)n);
 }
 
-typedef struct { const char *mode; int group, bits; } coding;
+typedef struct {
+    const char *mode;
+    int group, bits;
+} coding;
 static const coding codings[] = {
-    {"affine", 32, 2}, {"affine", 64, 3}, {"affine", 128, 4}, {"affine", 32, 4}, {"affine", 64, 5}, {"affine", 32, 6},
-    {"affine", 64, 8}, {"mxfp4", 32, 4}, {"mxfp8", 32, 8}, {"nvfp4", 16, 4},
+    {"affine", 32, 2}, {"affine", 64, 3}, {"affine", 128, 4}, {"affine", 32, 4}, {"affine", 64, 5},
+    {"affine", 32, 6}, {"affine", 64, 8}, {"mxfp4", 32, 4},   {"mxfp8", 32, 8},  {"nvfp4", 16, 4},
 };
 #define N_CODINGS ((int)(sizeof codings / sizeof *codings))
 
@@ -139,7 +142,7 @@ static void fail_each(const coding *c) {
     long failures = 0;
     CHECK(gm_eval(inputs, 3) == GM_OK);
     size_t before = gm_active_memory();
-    for (long n = 0; n < 2000; n++) {            /* the first time nothing fails: the value to come to */
+    for (long n = 0; n < 2000; n++) { /* the first time nothing fails: the value to come to */
         memory_fail_at(n);
         gm_array *root = build(w, x, index, c);
         gm_status status = root ? gm_eval(&root, 1) : GM_ENOMEM;

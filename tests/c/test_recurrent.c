@@ -1,12 +1,12 @@
-/* test_recurrent.c - layers with a state kept from pass to pass: against their definitions in double, and bit for bit the
- * same however prompts are cut into passes, alone or together with others, on any number of threads. */
+/* test_recurrent.c - layers with a state kept from pass to pass: against their definitions in double, and bit for bit
+ * the same however prompts are cut into passes, alone or together with others, on any number of threads. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/memory.h"
 #include "check.h"
 #include "core/graph.h"
 #include "cpu/loops.h"
-#include "ops/batch_state.h"
+#include "ops/layers/batch_state.h"
 
 enum { SEQUENCES = 3, LONGEST = 21 };
 static const int lengths[SEQUENCES] = {LONGEST, 1, 9};
@@ -24,13 +24,13 @@ static float *noises(int64_t n, float scale, float shift) {
 }
 
 typedef struct {
-    int channels, taps;                                     /* of a convolution */
-    int key_heads, heads, keys, values;                     /* of a delta rule */
+    int channels, taps;                 /* of a convolution */
+    int key_heads, heads, keys, values; /* of a delta rule */
     bool tiled;
-    float *in[5];                                           /* [sequence][LONGEST][width] */
+    float *in[5]; /* [sequence][LONGEST][width] */
     int64_t width[5], out_width, state_floats;
     int n_in;
-    float *weight, *states[SEQUENCES], *out;                /* out: [sequence][LONGEST][out_width] */
+    float *weight, *states[SEQUENCES], *out; /* out: [sequence][LONGEST][out_width] */
 } layer;
 
 static void start_layer(layer *l) {
@@ -52,7 +52,7 @@ static void start_layer(layer *l) {
                          : noises(SEQUENCES * LONGEST * l->width[i], 0.4f, 0.5f);
     l->out = noises(SEQUENCES * LONGEST * l->out_width, 1, 0);
     for (int s = 0; s < SEQUENCES; s++)
-        l->states[s] = noises(l->state_floats, 1, 0);       /* whatever was there: a sequence begins with zeros */
+        l->states[s] = noises(l->state_floats, 1, 0); /* whatever was there: a sequence begins with zeros */
 }
 static void end_layer(layer *l) {
     for (int i = 0; i < l->n_in; i++)
@@ -187,10 +187,18 @@ static bool same_as_plain(const layer *l) {
     const int64_t wide = LONGEST + l->keys, rows = l->heads * l->values;
     float *out = malloc((size_t)(rows * wide) * sizeof *out);
     bool same = true;
-    engine_kernels()->gated_delta(&(gm_gated_delta_args){
-        .out = out, .q = l->in[0], .k = l->in[1], .v = l->in[2], .gamma = l->in[3], .beta = l->in[4],
-        .n_tokens = LONGEST, .n_heads = l->heads, .n_key_heads = l->key_heads, .n_keys = l->keys,
-        .n_values = l->values}, 0, rows);
+    engine_kernels()->gated_delta(&(gm_gated_delta_args){.out = out,
+                                                         .q = l->in[0],
+                                                         .k = l->in[1],
+                                                         .v = l->in[2],
+                                                         .gamma = l->in[3],
+                                                         .beta = l->in[4],
+                                                         .n_tokens = LONGEST,
+                                                         .n_heads = l->heads,
+                                                         .n_key_heads = l->key_heads,
+                                                         .n_keys = l->keys,
+                                                         .n_values = l->values},
+                                  0, rows);
     for (int64_t r = 0; r < rows; r++) {
         for (int t = 0; t < LONGEST; t++)
             same = same && out[r * wide + t] == l->out[t * l->out_width + r];
@@ -242,9 +250,11 @@ static void convolutions(void) {
 
 static void delta_rules(void) {
     static const layer layers[] = {
-        {.key_heads = 1, .heads = 1, .keys = 1, .values = 1},    {.key_heads = 2, .heads = 4, .keys = 8, .values = 17},
+        {.key_heads = 1, .heads = 1, .keys = 1, .values = 1},
+        {.key_heads = 2, .heads = 4, .keys = 8, .values = 17},
         {.key_heads = 2, .heads = 6, .keys = 33, .values = 16, .tiled = true},
-        {.key_heads = 3, .heads = 3, .keys = 16, .values = 5},   {.key_heads = 2, .heads = 2, .keys = 129, .values = 35},
+        {.key_heads = 3, .heads = 3, .keys = 16, .values = 5},
+        {.key_heads = 2, .heads = 2, .keys = 129, .values = 35},
         {.key_heads = 1, .heads = 2, .keys = 128, .values = 64, .tiled = true},
     };
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)

@@ -57,7 +57,7 @@ static void any_options(gm_sampling *o, gm_sampler_kind *order) {
     o->n_biases = (size_t)below(5);
     for (int i = 0; i < GM_SAMPLER_KINDS; i++)
         order[i] = (gm_sampler_kind)i;
-    for (int i = GM_SAMPLER_KINDS - 2; i > 0; i--) {        /* mirostat stays the last one */
+    for (int i = GM_SAMPLER_KINDS - 2; i > 0; i--) { /* mirostat stays the last one */
         int other = below(i + 1);
         gm_sampler_kind kind = order[i];
         order[i] = order[other];

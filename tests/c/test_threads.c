@@ -7,8 +7,16 @@
 
 enum { TOKENS = 40, EVALUATORS = 8, ROUNDS = 20 };
 
-typedef struct { int32_t ids[TOKENS]; float logprobs[TOKENS]; int count; } output;
-typedef struct { gm_model *model; int32_t first; output out; } reader;
+typedef struct {
+    int32_t ids[TOKENS];
+    float logprobs[TOKENS];
+    int count;
+} output;
+typedef struct {
+    gm_model *model;
+    int32_t first;
+    output out;
+} reader;
 
 static gm_model *load(const char *path) {
     const gm_load_options options = {.path = path, .weight_dtype = -1, .kv_dtype = -1, .activations = -1, .threads = 2};

@@ -18,11 +18,12 @@ static const char json[] =
     "{\"Sequence\":{\"id\":\"A\"}}],"
     "\"pair\":[{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"B\"}}],"
     "\"special_tokens\":{\"<s>\":{\"ids\":[3]}}},"
-    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"b\"},\"content\":\"c\"},"
+    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"b\"},\"content\":"
+    "\"c\"},"
     "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"byte_fallback\":true,\"merges\":[\"a b\",[\"ab\",\"ab\"]],"
     "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<s>\":3,\"?\":4,\"abab\":5,\" \":6,\"<0xC3>\":7,\"<0xA9>\":8}}}";
-static const gm_encode_options all = { .add_special = true, .parse_special = true };
+static const gm_encode_options all = {.add_special = true, .parse_special = true};
 static const char text[] = " abab xb, e\xCC\x81 hi  lo 1234 \xE4\xB8\xAD";
 
 /* Long enough for the heap. */
@@ -33,9 +34,9 @@ static void fill(char *out, size_t n) {
 
 /* Two texts, the first cut into parts, all of them filled up. */
 static gm_status encode_pair(gm_tokenizer *t, const char *input, size_t length, gm_encoding **out) {
-    static const gm_truncation truncation = { .max_length = 9, .stride = 2 };
-    static const gm_padding padding = { .multiple_of = 8, .id = 3, .token = "pad", .token_length = 3 };
-    const gm_text first = { input, length, false }, second = { text, sizeof text - 1, true };
+    static const gm_truncation truncation = {.max_length = 9, .stride = 2};
+    static const gm_padding padding = {.multiple_of = 8, .id = 3, .token = "pad", .token_length = 3};
+    const gm_text first = {input, length, false}, second = {text, sizeof text - 1, true};
     gm_encode_options o = all;
     o.truncation = &truncation;
     o.padding = &padding;
@@ -44,12 +45,12 @@ static gm_status encode_pair(gm_tokenizer *t, const char *input, size_t length, 
 
 /* Ids, and whole encodings, of more texts than one thread is for; rows padded. */
 static gm_status encode_many(gm_tokenizer *t, const char *input, size_t length, size_t *total) {
-    static const gm_padding padding = { .fixed = true, .length = 70, .id = 3 };
+    static const gm_padding padding = {.fixed = true, .length = 70, .id = 3};
     gm_text texts[4];
     gm_encode_options o = all;
     o.padding = &padding;
     for (size_t i = 0; i < 4; i++)
-        texts[i] = (gm_text){ input, length / (i + 1), false, false };
+        texts[i] = (gm_text){input, length / (i + 1), false, false};
     for (int encodings = 0; encodings < 2; encodings++) {
         gm_encode_batch *b;
         gm_status status = gm_encode_begin(t, &(gm_encode_request){texts, NULL, 4, encodings, 2}, &o, &b);
@@ -72,7 +73,7 @@ static gm_status round_trip(gm_tokenizer *t, const char *input, size_t length, c
     const char *part;
     gm_detokenizer *d = NULL;
     *out = NULL;
-    gm_status status = gm_tokenizer_encode(t, &(gm_text){ input, length, false, false }, NULL, &all, &ids, &count, NULL);
+    gm_status status = gm_tokenizer_encode(t, &(gm_text){input, length, false, false}, NULL, &all, &ids, &count, NULL);
     if (status != GM_OK)
         return status;
     status = gm_tokenizer_decode(t, ids, count, false, out, out_length);
@@ -89,17 +90,19 @@ static gm_status round_trip(gm_tokenizer *t, const char *input, size_t length, c
 
 /* The ids are Hugging Face's for the same file. */
 static void test_round_trip(void) {
-    static const int32_t wanted[] = { 3, 6, 5, 6, 2, 4, 6, 7, 8, 6, 4, 4, 9, 6, 4, 4, 4, 4, 6, 4 };
+    static const int32_t wanted[] = {3, 6, 5, 6, 2, 4, 6, 7, 8, 6, 4, 4, 9, 6, 4, 4, 4, 4, 6, 4};
     gm_tokenizer *t;
     int32_t *ids;
     size_t count;
     CHECK(gm_tokenizer_from_json(json, sizeof json - 1, "test", &t) == GM_OK);
-    CHECK(gm_tokenizer_encode(t, &(gm_text){ text, sizeof text - 1, false, false }, NULL, &all, &ids, &count, NULL) == GM_OK);
+    CHECK(gm_tokenizer_encode(t, &(gm_text){text, sizeof text - 1, false, false}, NULL, &all, &ids, &count, NULL) ==
+          GM_OK);
     CHECK(count == sizeof wanted / sizeof wanted[0] && memcmp(ids, wanted, sizeof wanted) == 0);
     gm_buffer_free(ids);
     CHECK(gm_tokenizer_vocab_size(t) == 10);
     CHECK(gm_tokenizer_id(t, "lo", 2) == 9 && gm_tokenizer_is_special(t, 9));
-    CHECK_ERROR(gm_tokenizer_encode(t, &(gm_text){ "ab\xFF", 3, false, false }, NULL, &all, &ids, &count, NULL), GM_EVALUE, "byte 2");
+    CHECK_ERROR(gm_tokenizer_encode(t, &(gm_text){"ab\xFF", 3, false, false}, NULL, &all, &ids, &count, NULL),
+                GM_EVALUE, "byte 2");
     gm_tokenizer_release(t);
 }
 

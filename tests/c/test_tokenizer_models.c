@@ -7,9 +7,11 @@
 #define MARKER "\xE2\x96\x81"
 /* A SentencePiece piece of one character or more with its score -1 and its type. */
 #define PIECE(length, text, type) "\n" length "\n" text "\x15\x00\x00\x80\xBF\x18" type
-#define PIECES                                                                                                  \
-    PIECE("\x0E", "\x05<unk>", "\x02") PIECE("\x0C", "\x03" MARKER, "\x01") PIECE("\x0A", "\x01" "a", "\x01")   \
+/* clang-format off */
+#define PIECES                                                                                                         \
+    PIECE("\x0E", "\x05<unk>", "\x02") PIECE("\x0C", "\x03" MARKER, "\x01") PIECE("\x0A", "\x01" "a", "\x01")          \
     PIECE("\x0A", "\x01" "b", "\x01") PIECE("\x0B", "\x02" "ab", "\x01") PIECE("\x0C", "\x03[x]", "\x04")
+/* clang-format on */
 
 static const char bpe[] =
     "{\"model\":{\"type\":\"BPE\","
@@ -27,11 +29,17 @@ static const char wordlevel[] = "{\"model\":{\"type\":\"WordLevel\",\"unk_token\
 static const char pieces_bpe[] = PIECES "\x12\x04\x18\x02\x28\x00\x1A\x02 \x00";
 static const char pieces_unigram[] = PIECES "\x12\x02\x18\x01";
 
-typedef struct { const char *data; size_t length; bool is_json; } model_file;
+typedef struct {
+    const char *data;
+    size_t length;
+    bool is_json;
+} model_file;
 static const model_file files[] = {
-    { unigram, sizeof unigram - 1, true },     { wordpiece, sizeof wordpiece - 1, true },
-    { wordlevel, sizeof wordlevel - 1, true }, { pieces_bpe, sizeof pieces_bpe - 1, false },
-    { pieces_unigram, sizeof pieces_unigram - 1, false },
+    {unigram, sizeof unigram - 1, true},
+    {wordpiece, sizeof wordpiece - 1, true},
+    {wordlevel, sizeof wordlevel - 1, true},
+    {pieces_bpe, sizeof pieces_bpe - 1, false},
+    {pieces_unigram, sizeof pieces_unigram - 1, false},
 };
 enum { N_FILES = sizeof files / sizeof files[0], LONG_TEXT = 3000 };
 
@@ -53,8 +61,8 @@ static gm_status use_model(const model_file *file, int64_t *sum) {
         text[i] = "abacab\xC3\xA9"[i % 8];
     *sum = 0;
     for (int k = 0; k < 2 && status == GM_OK; k++) {
-        const gm_text input = { text, k == 0 ? 8 : LONG_TEXT, false };
-        const gm_encode_options o = { .add_special = true, .parse_special = true };
+        const gm_text input = {text, k == 0 ? 8 : LONG_TEXT, false};
+        const gm_encode_options o = {.add_special = true, .parse_special = true};
         int32_t *ids = NULL;
         size_t count = 0;
         status = gm_tokenizer_encode(t, &input, NULL, &o, &ids, &count, NULL);

@@ -56,7 +56,7 @@ static gm_array *with_rules(gm_scope *s, gm_array *x) {
 static bool function(gm_scope *s, gm_array *x, gm_array *y, bool rules, gm_array **outs) {
     gm_array *constant = gm_arange(s, 0, COLUMNS, 1, GM_FLOAT32), *row[3];
     gm_array *a = gm_exp(s, gm_multiply(s, x, constant));
-    gm_array *b = gm_matmul(s, gm_transpose(s, a, 2, (int[]){1, 0}), y);                      /* [COLUMNS, COLUMNS] */
+    gm_array *b = gm_matmul(s, gm_transpose(s, a, 2, (int[]){1, 0}), y); /* [COLUMNS, COLUMNS] */
     gm_array *c = gm_softmax(s, gm_add(s, b, gm_sum(s, x, 1, (int[]){0}, true)), 1, (int[]){-1});
     gm_array *d = gm_where(s, gm_greater(s, c, gm_mean(s, c, 1, (int[]){-1}, true)), c, gm_negative(s, c));
     gm_array *part = gm_slice(s, d, (int64_t[]){1, 0}, (int64_t[]){COLUMNS, 4}, (int64_t[]){1, 2});
@@ -159,8 +159,9 @@ static bool traced(gm_scope *s, which f, gm_array **places, gm_array **made) {
     gm_trace_enter();
     places[0] = gm_placeholder(s, GM_FLOAT32, 2, shape);
     places[1] = gm_placeholder(s, GM_FLOAT32, 2, shape);
-    bool ok = places[0] && places[1] && (f == FUSED ? fused_function(s, places[0], places[1], made)
-                                                    : function(s, places[0], places[1], f == WITH_RULES, made));
+    bool ok = places[0] && places[1] &&
+              (f == FUSED ? fused_function(s, places[0], places[1], made)
+                          : function(s, places[0], places[1], f == WITH_RULES, made));
     gm_trace_leave();
     return ok;
 }
@@ -220,7 +221,11 @@ static bool exported_fused(gm_scope *s, gm_array *const *in, gm_array **outs, in
 }
 
 /* ---- faults ---- */
-typedef struct { gm_status status; int n; float sums[MOST]; } result;
+typedef struct {
+    gm_status status;
+    int n;
+    float sums[MOST];
+} result;
 
 static result run(transform t, gm_array *const *in) {
     result r = {GM_ENOMEM, 0, {0}};
@@ -359,9 +364,12 @@ static void survive_programs(gm_array *const *in, int rounds) {
 }
 
 int main(void) {
-    static const struct { const char *name; transform t; } transforms[] = {
-        {"vjp", reverse}, {"jvp", forward}, {"vmap", batched}, {"compile", compiled}, {"shapeless", shapeless},
-        {"fused export", exported_fused}, {"export", exported}};
+    static const struct {
+        const char *name;
+        transform t;
+    } transforms[] = {{"vjp", reverse},      {"jvp", forward},         {"vmap", batched},
+                      {"compile", compiled}, {"shapeless", shapeless}, {"fused export", exported_fused},
+                      {"export", exported}};
     gm_set_cache_limit(0);
     CHECK(gm_init() == GM_OK && mkdtemp(folder));
     snprintf(path, sizeof path, "%s/f", folder);
@@ -378,6 +386,6 @@ int main(void) {
     survive_programs(in, rounds);
     gm_scope_close(s);
     unlink(path);
-    CHECK(rmdir(folder) == 0);       /* nothing else was left in it */
+    CHECK(rmdir(folder) == 0); /* nothing else was left in it */
     return check_summary();
 }

@@ -10,7 +10,10 @@ enum { VOCAB = 300, HIDDEN = 64, LAYERS = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM =
 
 static char folder[] = "/tmp/gomlx-test-XXXXXX";
 
-typedef struct { uint8_t *data; size_t size, capacity; } bytes;
+typedef struct {
+    uint8_t *data;
+    size_t size, capacity;
+} bytes;
 
 static void put(bytes *b, const void *data, size_t size) {
     if (b->size + size > b->capacity) {
@@ -48,7 +51,10 @@ static uint32_t noise(void) {
 }
 
 /* ---- the weights ---- */
-typedef struct { const char *hf, *gguf; int rows, columns; } weight;    /* columns 0: a vector; %d: the layer */
+typedef struct {
+    const char *hf, *gguf;
+    int rows, columns;
+} weight; /* columns 0: a vector; %d: the layer */
 
 static const weight in_layer[] = {
     {"model.layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", HIDDEN, 0},
@@ -93,7 +99,8 @@ static void put_entry(bytes *b, const char *key, uint32_t type) {
 }
 
 static void write_gguf(void) {
-    static const char *const keys[] = {"embedding_length", "block_count", "feed_forward_length", "attention.head_count",
+    static const char *const keys[] = {"embedding_length",        "block_count",
+                                       "feed_forward_length",     "attention.head_count",
                                        "attention.head_count_kv", "context_length"};
     const uint32_t values[] = {HIDDEN, LAYERS, MLP, HEADS, KV_HEADS, 128};
     bytes b = {0};
@@ -148,7 +155,7 @@ static void write_gguf(void) {
         if (!w->columns)
             put_floats(&b, w->rows);
         for (int block = 0; block < w->rows * w->columns / 32; block++) {
-            put(&b, "\x00\x18", 2);          /* float16 0.002 */
+            put(&b, "\x00\x18", 2); /* float16 0.002 */
             for (int k = 0; k < 32; k++)
                 put(&b, &(uint8_t){(uint8_t)noise()}, 1);
         }
@@ -215,13 +222,18 @@ static void write_folder(void) {
         snprintf(text, sizeof text, "\"%s%c\":%d,", c == '"' || c == '\\' ? "\\" : "", c, i);
         put_text(&tokenizer, text);
     }
-    put_text(&tokenizer, "\"\xC4\xA0\":94,\"on\":95,\"\xC4\xA0" "a\":96},\"merges\":[\"o n\",[\"\xC4\xA0\",\"a\"]]}}");
+    put_text(&tokenizer, "\"\xC4\xA0\":94,\"on\":95,\"\xC4\xA0"
+                         "a\":96},\"merges\":[\"o n\",[\"\xC4\xA0\",\"a\"]]}}");
     write_file("tokenizer.json", &tokenizer);
 }
 
 static void remove_models(void) {
-    static const char *const names[] = {"tiny.gguf", "config.json", "tokenizer.json", "model.safetensors.index.json",
-                                        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+    static const char *const names[] = {"tiny.gguf",
+                                        "config.json",
+                                        "tokenizer.json",
+                                        "model.safetensors.index.json",
+                                        "model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unlink(path_in(names[i]));
     CHECK(rmdir(folder) == 0);

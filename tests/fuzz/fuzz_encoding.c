@@ -24,21 +24,33 @@ int64_t clock_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
-gm_status run_lock(int patience_ms) { abort(); return patience_ms ? GM_OK : GM_OK; }
+gm_status run_lock(int patience_ms) {
+    abort();
+    return patience_ms ? GM_OK : GM_OK;
+}
 void run_unlock(void) { abort(); }
 int engine_threads(void) { return 1; }
 
 #define MOST 256
-#define CHECK(what) do { if (!(what)) { fprintf(stderr, "%d: %s\n", __LINE__, #what); abort(); } } while (0)
+#define CHECK(what)                                                                                                    \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            fprintf(stderr, "%d: %s\n", __LINE__, #what);                                                              \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
 /* quick as it was loaded, general without the short cuts. */
-static struct { gm_tokenizer *quick, *general; bool lossless; } loaded[MOST];
+static struct {
+    gm_tokenizer *quick, *general;
+    bool lossless;
+} loaded[MOST];
 static size_t n_loaded;
 
 static gm_tokenizer *load(const char *path) {
     char *text;
     size_t length;
     gm_tokenizer *t;
-    gm_error e = { 0 };
+    gm_error e = {0};
     if (file_read(path, (size_t)1 << 28, &text, &length) != GM_OK ||
         gm_tokenizer_from_json(text, length, path, &t) != GM_OK) {
         gm_take_error(&e);
@@ -105,7 +117,7 @@ static void check_encodings(size_t which, const gm_text *text, const gm_text *pa
     gm_encoding *quick, *general;
     gm_status status = seen(gm_tokenizer_encoding(loaded[which].quick, text, pair, o, &quick));
     CHECK(seen(gm_tokenizer_encoding(loaded[which].general, text, pair, o, &general)) == status);
-    if (status != GM_OK) {    /* a pattern that goes too far */
+    if (status != GM_OK) { /* a pattern that goes too far */
         CHECK(status == GM_EUNSUPPORTED);
         return;
     }
@@ -125,8 +137,8 @@ static void check_batch(gm_tokenizer *t, const gm_text *text, const gm_encode_op
     gm_encode_options o = *options;
     o.padding = NULL;
     size_t half = text->length / 2;
-    const gm_text texts[] = { *text, { text->data, half, text->raw, false },
-                              { text->data + half, text->length - half, text->raw, false }, *text };
+    const gm_text texts[] = {
+        *text, {text->data, half, text->raw, false}, {text->data + half, text->length - half, text->raw, false}, *text};
     enum { N = sizeof texts / sizeof texts[0] };
     gm_encode_batch *batch;
     CHECK(seen(gm_encode_begin(t, &(gm_encode_request){texts, NULL, N, false, 2}, &o, &batch)) == GM_OK);
@@ -188,13 +200,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     size_t which = data[0] % n_loaded;
     uint8_t flags = data[1];
-    const gm_text text = { (const char *)data + 2, size - 2, flags & RAW, false };
-    const gm_text first = { text.data, text.length / 3, flags & RAW, false };
-    const gm_truncation truncation = { .max_length = 6 + size % 5, .stride = size % 3, .left = size % 2 };
-    const gm_padding padding = { .multiple_of = 4, .left = size % 3 == 0, .id = 1, .token = "pad", .token_length = 3 };
-    const gm_encode_options options = { .add_special = flags & ADD_SPECIAL, .parse_special = flags & PARSE_SPECIAL,
-                                        .truncation = flags & TRUNCATE ? &truncation : NULL,
-                                        .padding = flags & PAD ? &padding : NULL };
+    const gm_text text = {(const char *)data + 2, size - 2, flags & RAW, false};
+    const gm_text first = {text.data, text.length / 3, flags & RAW, false};
+    const gm_truncation truncation = {.max_length = 6 + size % 5, .stride = size % 3, .left = size % 2};
+    const gm_padding padding = {.multiple_of = 4, .left = size % 3 == 0, .id = 1, .token = "pad", .token_length = 3};
+    const gm_encode_options options = {.add_special = flags & ADD_SPECIAL,
+                                       .parse_special = flags & PARSE_SPECIAL,
+                                       .truncation = flags & TRUNCATE ? &truncation : NULL,
+                                       .padding = flags & PAD ? &padding : NULL};
     const gm_text *pair = flags & PAIR ? &first : NULL;
     int32_t *ids, *others;
     size_t count, n_others;

@@ -11,7 +11,8 @@ static volatile uint64_t sink;
 static void touch(const void *bytes, size_t n) {
     const uint8_t *at = bytes;
     uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) sum += at[i];
+    for (size_t i = 0; i < n; i++)
+        sum += at[i];
     sink += sum;
 }
 
@@ -30,7 +31,8 @@ static void read_entry(const gguf_entry *e) {
             sink += (uint64_t)whole;
         }
     }
-    if (texts && cursor != e->data + e->bytes) abort();
+    if (texts && cursor != e->data + e->bytes)
+        abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -46,7 +48,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             touch(t->name.text, t->name.length);
             touch(t->data, t->bytes);
         }
-        if (gm_take_error(&e) != GM_OK) abort();
+        if (gm_take_error(&e) != GM_OK)
+            abort();
         gguf_close(g);
     } else if (gm_take_error(&e) == GM_OK || g) {
         abort();

@@ -10,9 +10,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void resolve(json_reader *r) {
     size_t length;
     char *text = json_string_new(r, &length);
-    if (!text) abort();
-    if (length != json_string_length(r) || length > r->token_length) abort();
-    if (!memchr(text, 0, length) && !json_is(r, text)) abort();
+    if (!text)
+        abort();
+    if (length != json_string_length(r) || length > r->token_length)
+        abort();
+    if (!memchr(text, 0, length) && !json_is(r, text))
+        abort();
     memory_free(text);
 }
 
@@ -21,8 +24,10 @@ static void convert(const json_reader *r) {
     json_reader copy = *r;
     int64_t whole;
     double real;
-    if (json_double(&copy, &real) != GM_OK || json_int(&copy, &whole) != GM_OK) return;
-    if (real != (double)whole) abort();
+    if (json_double(&copy, &real) != GM_OK || json_int(&copy, &whole) != GM_OK)
+        return;
+    if (real != (double)whole)
+        abort();
 }
 
 static json_token read_all(const char *text, size_t size, bool skip) {
@@ -30,9 +35,12 @@ static json_token read_all(const char *text, size_t size, bool skip) {
     json_token token;
     json_open(&r, text, size, "fuzz");
     while ((token = json_next(&r)) > JSON_END) {
-        if (token == JSON_KEY || token == JSON_STRING) resolve(&r);
-        if (token == JSON_NUMBER) convert(&r);
-        if (skip && token == JSON_KEY) json_skip(&r);
+        if (token == JSON_KEY || token == JSON_STRING)
+            resolve(&r);
+        if (token == JSON_NUMBER)
+            convert(&r);
+        if (skip && token == JSON_KEY)
+            json_skip(&r);
     }
     return token;
 }
@@ -40,8 +48,10 @@ static json_token read_all(const char *text, size_t size, bool skip) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     gm_error e;
     json_token whole = read_all((const char *)data, size, false), skipped = read_all((const char *)data, size, true);
-    if (whole != skipped) abort();
+    if (whole != skipped)
+        abort();
     gm_status status = gm_take_error(&e);
-    if (whole == JSON_ERROR && status == GM_OK) abort();
+    if (whole == JSON_ERROR && status == GM_OK)
+        abort();
     return 0;
 }

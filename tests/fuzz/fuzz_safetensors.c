@@ -12,7 +12,8 @@ static volatile uint64_t sink;
 static void touch(const void *bytes, size_t n) {
     const uint8_t *at = bytes;
     uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) sum += at[i];
+    for (size_t i = 0; i < n; i++)
+        sum += at[i];
     sink += sum;
 }
 
@@ -28,7 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             touch(t->data, t->bytes);
             total += t->bytes;
         }
-        if (total > size || gm_take_error(&e) != GM_OK) abort();   /* no byte belongs to two tensors */
+        if (total > size || gm_take_error(&e) != GM_OK)
+            abort(); /* no byte belongs to two tensors */
         safetensors_close(s);
     } else if (gm_take_error(&e) == GM_OK || s) {
         abort();

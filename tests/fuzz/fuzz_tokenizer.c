@@ -16,14 +16,17 @@ static void check_offsets(gm_tokenizer *t, const gm_text *input, const gm_encode
                           size_t count) {
     gm_encoding *e;
     gm_error error;
-    if (gm_tokenizer_encoding(t, input, NULL, options, &e) != GM_OK) {    /* a pattern that goes too far */
-        if (gm_take_error(&error) != GM_EUNSUPPORTED) abort();
+    if (gm_tokenizer_encoding(t, input, NULL, options, &e) != GM_OK) { /* a pattern that goes too far */
+        if (gm_take_error(&error) != GM_EUNSUPPORTED)
+            abort();
         return;
     }
-    if (gm_encoding_size(e) != count) abort();
+    if (gm_encoding_size(e) != count)
+        abort();
     for (size_t i = 0; i < count; i++) {
         gm_token_info token = gm_encoding_token(e, i);
-        if (token.id != ids[i] || token.start < 0 || (size_t)token.end > input->length) abort();
+        if (token.id != ids[i] || token.start < 0 || (size_t)token.end > input->length)
+            abort();
     }
     gm_encoding_free(e);
 }
@@ -37,8 +40,10 @@ static void check_general(gm_tokenizer *t, const gm_text *input, const gm_encode
     size_t n_others;
     t->quick.kind = QUICK_NOTHING;
     t->by_lengths = false;
-    if (gm_tokenizer_encode(t, input, NULL, options, &others, &n_others, NULL) != GM_OK) abort();
-    if (n_others != count || (count > 0 && memcmp(ids, others, count * sizeof *ids) != 0)) abort();
+    if (gm_tokenizer_encode(t, input, NULL, options, &others, &n_others, NULL) != GM_OK)
+        abort();
+    if (n_others != count || (count > 0 && memcmp(ids, others, count * sizeof *ids) != 0))
+        abort();
     check_offsets(t, input, options, ids, count);
     gm_buffer_free(others);
     t->quick.kind = kind;
@@ -53,24 +58,29 @@ static void round_trip(gm_tokenizer *t, const char *text, size_t size) {
     const char *part;
     gm_detokenizer *d;
     gm_error e;
-    const gm_text input = { text, size, false, false };
-    const gm_encode_options options = { .add_special = true, .parse_special = true };
+    const gm_text input = {text, size, false, false};
+    const gm_encode_options options = {.add_special = true, .parse_special = true};
     if (gm_tokenizer_encode(t, &input, NULL, &options, &ids, &count, NULL) != GM_OK) {
-        if (gm_take_error(&e) == GM_OK) abort();
+        if (gm_take_error(&e) == GM_OK)
+            abort();
         return;
     }
     check_offsets(t, &input, &options, ids, count);
     check_general(t, &input, &options, ids, count);
-    if (gm_tokenizer_decode(t, ids, count, false, &decoded, &length) != GM_OK) {    /* a pattern that goes too far */
-        if (gm_take_error(&e) != GM_EUNSUPPORTED) abort();
+    if (gm_tokenizer_decode(t, ids, count, false, &decoded, &length) != GM_OK) { /* a pattern that goes too far */
+        if (gm_take_error(&e) != GM_EUNSUPPORTED)
+            abort();
         gm_buffer_free(ids);
         return;
     }
-    if (utf8_check((const uint8_t *)decoded, length) != length) abort();
-    if (gm_detokenizer_new(t, false, false, &d) != GM_OK) abort();
+    if (utf8_check((const uint8_t *)decoded, length) != length)
+        abort();
+    if (gm_detokenizer_new(t, false, false, &d) != GM_OK)
+        abort();
     for (size_t i = 0; i <= count; i++) {
         gm_status status = i < count ? gm_detokenizer_push(d, ids[i], &part, &n) : gm_detokenizer_finish(d, &part, &n);
-        if (status != GM_OK || utf8_check((const uint8_t *)part, n) != n) abort();
+        if (status != GM_OK || utf8_check((const uint8_t *)part, n) != n)
+            abort();
     }
     gm_detokenizer_free(d);
     gm_buffer_free(decoded);
@@ -83,26 +93,30 @@ static void encode_bytes(gm_tokenizer *t, const char *bytes, size_t size) {
     size_t count, length;
     gm_encoding *e;
     gm_error error;
-    const gm_text input = { bytes, size, true, false };
-    const gm_encode_options options = { .parse_special = true };
+    const gm_text input = {bytes, size, true, false};
+    const gm_encode_options options = {.parse_special = true};
     if (gm_tokenizer_encode(t, &input, NULL, &options, &ids, &count, NULL) != GM_OK) {
-        if (gm_take_error(&error) == GM_OK) abort();
+        if (gm_take_error(&error) == GM_OK)
+            abort();
         return;
     }
-    if (gm_tokenizer_encoding(t, &input, NULL, &options, &e) != GM_OK || gm_encoding_size(e) != count) abort();
+    if (gm_tokenizer_encoding(t, &input, NULL, &options, &e) != GM_OK || gm_encoding_size(e) != count)
+        abort();
     for (size_t i = 0; i < count; i++) {
         gm_token_info token = gm_encoding_token(e, i);
-        if (token.id != ids[i] || token.start < 0 || (size_t)token.end > size) abort();
+        if (token.id != ids[i] || token.start < 0 || (size_t)token.end > size)
+            abort();
         gm_encoding_text(e, e, i, t, &length);
     }
     gm_encoding_free(e);
     gm_buffer_free(ids);
-    const gm_truncation truncation = { .max_length = 6 + size % 5, .stride = size % 3, .left = size % 2 };
-    const gm_padding padding = { .multiple_of = 4, .left = size % 3 == 0, .id = 1, .token = "pad", .token_length = 3 };
-    const gm_text first = { bytes, size < 64 ? size : 64, true, false };
-    const gm_encode_options cut = { .add_special = true, .truncation = &truncation, .padding = &padding };
+    const gm_truncation truncation = {.max_length = 6 + size % 5, .stride = size % 3, .left = size % 2};
+    const gm_padding padding = {.multiple_of = 4, .left = size % 3 == 0, .id = 1, .token = "pad", .token_length = 3};
+    const gm_text first = {bytes, size < 64 ? size : 64, true, false};
+    const gm_encode_options cut = {.add_special = true, .truncation = &truncation, .padding = &padding};
     if (gm_tokenizer_encoding(t, &first, &first, &cut, &e) == GM_OK) {
-        if (gm_encoding_size(e) % 4 != 0) abort();
+        if (gm_encoding_size(e) % 4 != 0)
+            abort();
         gm_encoding_free(e);
     } else if (gm_take_error(&error) == GM_OK) {
         abort();
@@ -122,19 +136,22 @@ static gm_status load(uint8_t kind, const uint8_t *data, size_t size, gm_tokeniz
         n_parts = size - (size_t)(split - data) - 1;
         size = (size_t)(split - data);
     }
-    return gm_tokenizer_from_sentencepiece(data, size, &(gm_sentencepiece_options){parts, n_parts, true, true}, "fuzz", out);
+    return gm_tokenizer_from_sentencepiece(data, size, &(gm_sentencepiece_options){parts, n_parts, true, true}, "fuzz",
+                                           out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char sample[] = "Hello  world, it's 12345 \xE4\xB8\xAD\xE6\x96\x87 e\xCC\x81\n <s> <0x41>";
     gm_tokenizer *t;
     gm_error e;
-    if (size == 0) return 0;
+    if (size == 0)
+        return 0;
     uint8_t kind = *data++ % 4;
     size--;
     gm_status status = load(kind, data, size, &t);
     if (status != GM_OK) {
-        if (gm_take_error(&e) != status) abort();
+        if (gm_take_error(&e) != status)
+            abort();
         return 0;
     }
     round_trip(t, sample, sizeof sample - 1);

@@ -32,12 +32,12 @@ typedef struct { uint64_t letter, digit, graphic, white, newline, space, quote, 
 /* The letters beyond ASCII that a block recognises: characters of two and three bytes whose second byte is in a range
  * that depends on the first one, for first bytes from 0xC0, 0xD0 and 0xE0. classify_beyond excludes some. */
 static const uint8_t second_bytes[2][3][16] = {
-    { { 255, 255, 255, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 255, 255, 255, 0xA3, 0x80 },
-      { 0x80, 0x80, 255, 255, 255, 255, 255, 0x90, 0xA0, 0x80, 255, 255, 255, 255, 255, 255 },
-      { 255, 0xB8, 255, 0x81, 0xB8, 0x80, 0x80, 0x80, 0x80, 0x80, 0xB0, 0x80, 0x80, 0x80, 255, 255 } },
-    { { 0, 0, 0, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0, 0, 0, 0xBF, 0xB5 },
-      { 0xBF, 0xBF, 0, 0, 0, 0, 0, 0xAA, 0xBF, 0x8A, 0, 0, 0, 0, 0, 0 },
-      { 0, 0xBB, 0, 0x83, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0x9D, 0, 0 } },
+    {{255, 255, 255, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 255, 255, 255, 0xA3, 0x80},
+     {0x80, 0x80, 255, 255, 255, 255, 255, 0x90, 0xA0, 0x80, 255, 255, 255, 255, 255, 255},
+     {255, 0xB8, 255, 0x81, 0xB8, 0x80, 0x80, 0x80, 0x80, 0x80, 0xB0, 0x80, 0x80, 0x80, 255, 255}},
+    {{0, 0, 0, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0, 0, 0, 0xBF, 0xB5},
+     {0xBF, 0xBF, 0, 0, 0, 0, 0, 0xAA, 0xBF, 0x8A, 0, 0, 0, 0, 0, 0},
+     {0, 0xBB, 0, 0x83, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0xBF, 0x9D, 0, 0}},
 };
 
 #if defined(KERNELS_avx512)
@@ -100,9 +100,9 @@ static inline uint64_t within(two_vectors v, char first, char n) {
 }
 
 static inline block_bits classify(const uint8_t *p) {
-    two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
+    two_vectors v = {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
     __m256i fold = _mm256_set1_epi8(0x20);
-    two_vectors folded = { _mm256_or_si256(v.low, fold), _mm256_or_si256(v.high, fold) };
+    two_vectors folded = {_mm256_or_si256(v.low, fold), _mm256_or_si256(v.high, fold)};
     block_bits b;
     b.unknown = bits_of(v.low, v.high);
     b.letter = within(folded, 'a', 26);
@@ -116,12 +116,12 @@ static inline block_bits classify(const uint8_t *p) {
 }
 
 static inline uint64_t equal_bits(const uint8_t *p, uint8_t byte) {
-    two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
+    two_vectors v = {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
     return equal(v, (char)byte);
 }
 
 static inline uint64_t three_bytes(const uint8_t *p) {
-    two_vectors v = { _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32)) };
+    two_vectors v = {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
     return within(v, (char)0xE0, 0x20);
 }
 
@@ -191,7 +191,7 @@ static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
     uint64_t white = b.white & known, joins = b.space << 1;
     uint64_t other = known & ~(b.letter | b.digit | b.white);
     /* Only the start is certain of white space that reaches the end. */
-    uint64_t end = known + 1;    /* 0 if all 64 are known */
+    uint64_t end = known + 1; /* 0 if all 64 are known */
     uint64_t before_end = end == 0 ? (uint64_t)1 << 63 : end >> 1;
     uint64_t certain = known;
     if (white & before_end) {
@@ -199,7 +199,7 @@ static inline uint64_t starts_gpt2(const uint8_t *p, block_bits b) {
         if (not_white == 0)
             return 1;
         unsigned last = 63 - (unsigned)__builtin_clzll(not_white);
-        certain = known & (((uint64_t)4 << last) - 1);    /* up to the first of the run */
+        certain = known & (((uint64_t)4 << last) - 1); /* up to the first of the run */
     }
     uint64_t starts = (white & ~(white << 1)) | (white & ~(white >> 1));
     starts |= b.letter & ~(b.letter << 1) & ~joins;
@@ -261,7 +261,7 @@ static inline uint64_t starts_cl100k(const uint8_t *p, block_bits b, bool single
     if (single_digits) {
         starts |= digit;
     } else {
-        uint64_t threes = digit & digit << 1 & digit << 2;    /* the last of three digits in a row */
+        uint64_t threes = digit & digit << 1 & digit << 2; /* the last of three digits in a row */
         for (uint64_t first = digit & ~(digit << 1); first != 0; first = first << 3 & digit & threes << 1)
             starts |= first;
     }
@@ -359,15 +359,15 @@ static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
         if (at + BLOCK <= run->length) {
             const uint8_t *block = run->text + at - 1;
             block_bits b = classify(block);
-            uint64_t of[WORD_CLASSES] = { [WORD_LETTER] = b.letter, [WORD_DIGIT] = b.digit,
-                                          [WORD_MARK] = b.graphic & ~(b.letter | b.digit) };
+            uint64_t of[WORD_CLASSES] = {
+                [WORD_LETTER] = b.letter, [WORD_DIGIT] = b.digit, [WORD_MARK] = b.graphic & ~(b.letter | b.digit)};
             uint64_t no_cut = 0, starts = 0;
             for (size_t i = 0; i < rule->n; i++)
                 no_cut |= equal_bits(block, rule->no_cut_after[i]);
             for (int left = 0; left < WORD_CLASSES; left++)
                 for (int right = 0; right < WORD_CLASSES; right++)
                     starts |= rule->cuts[left][right] ? of[left] << 1 & of[right] : 0;
-            starts = (starts | (b.space & ~(no_cut << 1))) & ~(uint64_t)1;    /* bit 0 is the byte before `at` */
+            starts = (starts | (b.space & ~(no_cut << 1))) & ~(uint64_t)1; /* bit 0 is the byte before `at` */
             size_t n = put_ends(run->ends + run->n, (uint32_t)at - 1, starts);
             run->n += n;
             at += BLOCK - 1;
@@ -387,14 +387,17 @@ static size_t split_words(const word_rule *rule, piece_run *run, size_t at) {
 /* Masks of the piece's bytes in a key, by its length. */
 static const uint64_t key_bytes[PIECE_SHORT + 1][2] = {
 #define LOW(n) ((n) < 8 ? ((uint64_t)1 << 8 * ((n) & 7)) - 1 : ~(uint64_t)0)
-#define BYTES(n) { LOW(n), (n) < 8 ? 0 : LOW((n) - 8) }
-    BYTES(0), BYTES(1), BYTES(2), BYTES(3), BYTES(4), BYTES(5), BYTES(6), BYTES(7),
+#define BYTES(n) {LOW(n), (n) < 8 ? 0 : LOW((n) - 8)}
+    BYTES(0), BYTES(1), BYTES(2),  BYTES(3),  BYTES(4),  BYTES(5),  BYTES(6),  BYTES(7),
     BYTES(8), BYTES(9), BYTES(10), BYTES(11), BYTES(12), BYTES(13), BYTES(14), BYTES(15),
 };
 
-#define AHEAD 32    /* pieces whose slots are prefetched */
+#define AHEAD 32 /* pieces whose slots are prefetched */
 
-typedef struct { uint64_t key[2]; const short_slot *home; } wanted_piece;
+typedef struct {
+    uint64_t key[2];
+    const short_slot *home;
+} wanted_piece;
 
 /* The key of a short piece: its bytes, zeros, its length. 16 bytes of text must be readable. */
 static inline void load_short(uint64_t key[2], const uint8_t *piece, size_t length) {
@@ -409,7 +412,7 @@ static inline void load_last(uint64_t key[2], const uint8_t *piece, size_t lengt
 #if defined(KERNELS_avx512)
     _mm_storeu_si128((__m128i *)key, _mm_maskz_loadu_epi8((__mmask16)_bzhi_u32(0xFFFF, (unsigned)length), piece));
 #else
-    uint8_t bytes[16] = { 0 };
+    uint8_t bytes[16] = {0};
     memcpy(bytes, piece, length);
     memcpy(key, bytes, 16);
 #endif
@@ -437,7 +440,7 @@ static inline size_t want(const piece_cache *cache, const piece_run *run, size_t
             w->home = &cache->shorts[short_hash(w->key) >> cache->short_shift];
             __builtin_prefetch(w->home);
         } else {
-            *w = (wanted_piece){ { 0, NO_KEY_LENGTH }, cache->shorts };
+            *w = (wanted_piece){{0, NO_KEY_LENGTH}, cache->shorts};
             if (length <= PIECE_MEDIUM && start + 32 <= run->length) {
                 uint64_t key[4];
                 load_medium(key, piece, length);
@@ -480,7 +483,7 @@ static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, pie
     int32_t *first = ids->data + ids->size, *out = first;
     size_t i = 0, n_gaps = 0, n = want(cache, run, 0, wanted[0]), more = many_capacity(run);
     for (int half = 0; n > 0; half ^= 1) {
-        size_t n_next = want(cache, run, i + n, wanted[half ^ 1]);    /* prefetched meanwhile */
+        size_t n_next = want(cache, run, i + n, wanted[half ^ 1]); /* prefetched meanwhile */
         size_t n_far = 0;
         for (const wanted_piece *w = wanted[half], *end = w + n; w < end; w++, i++) {
             const short_slot *slot = w->home;
@@ -497,7 +500,7 @@ static size_t find(piece_cache *cache, const piece_run *run, id_buffer *ids, pie
             else if (slot->key[1] != 0 || w->key[1] == NO_KEY_LENGTH)
                 count = find_other(cache, run, w, i, out, more, &far[n_far]);
             if (count == PIECE_NOT_KEPT) {
-                gaps[n_gaps++] = (piece_gap){ .piece = (uint32_t)i, .at = (uint32_t)(out - first) };
+                gaps[n_gaps++] = (piece_gap){.piece = (uint32_t)i, .at = (uint32_t)(out - first)};
                 continue;
             }
             n_far += far[n_far].count != 0;
@@ -532,4 +535,4 @@ static size_t find_byte(const uint8_t *text, size_t at, size_t length, const uin
 #include "text/fast/merge.inc"
 
 extern const piece_kernels TABLE;
-const piece_kernels TABLE = { split, split_words, find, find_byte, merge };
+const piece_kernels TABLE = {split, split_words, find, find_byte, merge};

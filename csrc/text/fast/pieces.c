@@ -3,13 +3,13 @@
 #include "text/fast/word.h"
 #include "kernels.h"
 
-#define FIRST_SHORTS ((size_t)1 << 14)     /* 512 KiB */
-#define MOST_SHORTS ((size_t)1 << 20)     /* 32 MiB */
+#define FIRST_SHORTS ((size_t)1 << 14) /* 512 KiB */
+#define MOST_SHORTS ((size_t)1 << 20)  /* 32 MiB */
 #define FIRST_MEDIUMS ((size_t)1 << 10)
-#define MOST_MEDIUMS ((size_t)1 << 18)    /* 16 MiB */
-#define LARGE_TABLE ((size_t)2 << 20)     /* bytes; a larger table gets its largest capacity at once */
+#define MOST_MEDIUMS ((size_t)1 << 18) /* 16 MiB */
+#define LARGE_TABLE ((size_t)2 << 20)  /* bytes; a larger table gets its largest capacity at once */
 #define FIRST_LONGS ((size_t)1 << 8)
-#define MOST_LONGS ((size_t)1 << 17)      /* 4 MiB */
+#define MOST_LONGS ((size_t)1 << 17) /* 4 MiB */
 #define MOST_MANY ((size_t)1 << 22)
 #define MOST_TEXT ((size_t)1 << 24)
 
@@ -24,7 +24,7 @@ extern const piece_kernels piece_kernels_neon __attribute__((weak));
 #endif
 
 const piece_kernels *piece_kernels_get(void) {
-    const gm_kernels *table = kernels_select(NULL);     /* NULL: GOMLX_ISA names one that cannot run */
+    const gm_kernels *table = kernels_select(NULL); /* NULL: GOMLX_ISA names one that cannot run */
     const char *family = table ? kernels_family(table) : "generic";
 #if defined(__x86_64__)
     if (strcmp(family, "avx512") == 0)
@@ -57,7 +57,7 @@ void piece_cache_free(piece_cache *cache) {
     memory_table_free(cache->longs, cache->n_longs * sizeof(long_slot));
     memory_free(cache->many.data);
     memory_free(cache->texts.data);
-    *cache = (piece_cache){ 0 };
+    *cache = (piece_cache){0};
 }
 
 /* Loads n <= 16 bytes, padded with zeros. */
@@ -83,7 +83,7 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 }
 
 static size_t short_home(const piece_cache *cache, const uint64_t key[2]) {
-    return short_hash((const uint64_t[]){ key[0], key[1] & ~MANY_KEY }) >> cache->short_shift;
+    return short_hash((const uint64_t[]){key[0], key[1] & ~MANY_KEY}) >> cache->short_shift;
 }
 
 static size_t medium_home(const piece_cache *cache, const uint64_t key[4]) {
@@ -174,8 +174,8 @@ size_t piece_cache_find(piece_cache *cache, const uint8_t *piece, size_t length,
 static void put_short(piece_cache *cache, const short_slot *slot) {
     short_slot *slots = cache->shorts;
     size_t at = short_home(cache, slot->key);
-    for (int i = 1; i < CACHE_PROBES && slots[at].key[1] != 0 &&
-                    memcmp(slots[at].key, slot->key, sizeof slot->key) != 0; i++)
+    for (int i = 1;
+         i < CACHE_PROBES && slots[at].key[1] != 0 && memcmp(slots[at].key, slot->key, sizeof slot->key) != 0; i++)
         at = (at + 1) & (cache->n_shorts - 1);
     cache->shorts_used += slots[at].key[1] == 0;
     slots[at] = *slot;
@@ -196,8 +196,8 @@ static void widen_shorts(piece_cache *cache, size_t n_new) {
         short_slot moved = slots[i];
         if (moved.key[1] == 0)
             continue;
-        slots[i] = (short_slot){ 0 };
-        if (short_home(cache, moved.key) > i)    /* otherwise it was too far from its home to be found */
+        slots[i] = (short_slot){0};
+        if (short_home(cache, moved.key) > i) /* otherwise it was too far from its home to be found */
             put_short(cache, &moved);
     }
     for (size_t i = 0; i < n_front; i++)
@@ -246,8 +246,8 @@ static gm_status grow_shorts(piece_cache *cache) {
 static void put_medium(piece_cache *cache, const medium_slot *slot) {
     medium_slot *slots = cache->mediums;
     size_t at = medium_home(cache, slot->key);
-    for (int i = 1; i < CACHE_PROBES && slots[at].key[3] != 0 &&
-                    memcmp(slots[at].key, slot->key, sizeof slot->key) != 0; i++)
+    for (int i = 1;
+         i < CACHE_PROBES && slots[at].key[3] != 0 && memcmp(slots[at].key, slot->key, sizeof slot->key) != 0; i++)
         at = (at + 1) & (cache->n_mediums - 1);
     cache->mediums_used += slots[at].key[3] == 0;
     slots[at] = *slot;
@@ -266,7 +266,7 @@ static void widen_mediums(piece_cache *cache, size_t n_new) {
         medium_slot moved = slots[i];
         if (moved.key[3] == 0)
             continue;
-        slots[i] = (medium_slot){ 0 };
+        slots[i] = (medium_slot){0};
         put_medium(cache, &moved);
     }
     for (size_t i = 0; i < n_front; i++)
@@ -324,8 +324,7 @@ static gm_status keep_long(piece_cache *cache, const uint8_t *piece, size_t leng
     if (2 * cache->longs_used >= cache->n_longs)
         GM_TRY(grow_longs(cache));
     uint64_t hash = long_hash(piece, length);
-    long_slot kept = { hash, (uint32_t)cache->texts.size, (uint32_t)length, (uint32_t)cache->many.size,
-                       (uint32_t)count };
+    long_slot kept = {hash, (uint32_t)cache->texts.size, (uint32_t)length, (uint32_t)cache->many.size, (uint32_t)count};
     long_slot *slot = long_at(cache, piece, length, hash);
     GM_TRY(bytes_append(&cache->texts, piece, length));
     GM_TRY(ids_reserve(&cache->many, count));
@@ -354,8 +353,7 @@ static gm_status put_ids(piece_cache *cache, uint32_t *slot, size_t capacity, co
     return GM_OK;
 }
 
-gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
-                           size_t count) {
+gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids, size_t count) {
     if (cache->many.size > MOST_MANY || cache->texts.size > MOST_TEXT) {
         memset(cache->shorts, 0, cache->n_shorts * sizeof(short_slot));
         memset(cache->mediums, 0, cache->n_mediums * sizeof(medium_slot));
@@ -364,9 +362,9 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
     }
     uint32_t code;
     if (length <= PIECE_SHORT) {
-        if (5 * cache->shorts_used >= 2 * cache->n_shorts)    /* fuller is slower, larger needs pages */
+        if (5 * cache->shorts_used >= 2 * cache->n_shorts) /* fuller is slower, larger needs pages */
             GM_TRY(grow_shorts(cache));
-        short_slot slot = { 0 };
+        short_slot slot = {0};
         key_of(slot.key, 2, piece, length);
         GM_TRY(put_ids(cache, slot.ids, SHORT_IDS, ids, count, &code));
         slot.ids[SHORT_IDS - 1] |= code == COUNT_MANY ? 0 : code << COUNT_SHIFT;
@@ -375,7 +373,7 @@ gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t leng
     } else if (length <= PIECE_MEDIUM) {
         if (2 * cache->mediums_used >= cache->n_mediums)
             GM_TRY(grow_mediums(cache));
-        medium_slot slot = { 0 };
+        medium_slot slot = {0};
         key_of(slot.key, 4, piece, length);
         GM_TRY(put_ids(cache, slot.ids, MEDIUM_IDS, ids, count, &code));
         slot.count = code;

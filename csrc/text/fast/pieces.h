@@ -9,37 +9,46 @@
 #include "text/model/bpe.h"
 #include "text/split/scanners.h"
 
-#define PIECE_SHORT 15           /* bytes of a key in the first table */
-#define PIECE_MEDIUM 31          /* of a key in the second table */
-#define PIECE_LONG 1024          /* of a piece in the third table, which has texts apart; longer ones are not kept */
+#define PIECE_SHORT 15  /* bytes of a key in the first table */
+#define PIECE_MEDIUM 31 /* of a key in the second table */
+#define PIECE_LONG 1024 /* of a piece in the third table, which has texts apart; longer ones are not kept */
 #define PIECES_AT_ONCE 4096
-#define MOST_PIECES (PIECES_AT_ONCE + 64)    /* in a run, which may end a block of text later */
+#define MOST_PIECES (PIECES_AT_ONCE + 64) /* in a run, which may end a block of text later */
 #define SHORT_IDS 4
 #define MEDIUM_IDS 7
-#define COUNT_SHIFT 24           /* the count's bits in a short slot's last id; ids are below VOCAB_MAX */
-#define COUNT_MANY 0xFFu         /* ids[0] is an index in `many`, ids[1] the number of ids */
+#define COUNT_SHIFT 24   /* the count's bits in a short slot's last id; ids are below VOCAB_MAX */
+#define COUNT_MANY 0xFFu /* ids[0] is an index in `many`, ids[1] the number of ids */
 #define CACHE_PROBES 8
 #define MANY_CAPACITY (1 << 16)
 
 /* A key is the piece, padded with zeros, with its length in the last byte: 0 is a free slot. A short slot whose ids are
  * in `many` has MANY_KEY in its key, so that comparing keys alone does not find it. */
 #define MANY_KEY ((uint64_t)0x80 << 56)
-#define NO_KEY_LENGTH ((uint64_t)0x7F << 56)    /* in no slot's key */
-typedef struct { uint64_t key[2]; uint32_t ids[SHORT_IDS]; } short_slot;
-typedef struct { uint64_t key[4]; uint32_t ids[MEDIUM_IDS], count; } medium_slot;
+#define NO_KEY_LENGTH ((uint64_t)0x7F << 56) /* in no slot's key */
+typedef struct {
+    uint64_t key[2];
+    uint32_t ids[SHORT_IDS];
+} short_slot;
+typedef struct {
+    uint64_t key[4];
+    uint32_t ids[MEDIUM_IDS], count;
+} medium_slot;
 
-typedef struct { uint64_t hash; uint32_t text, length, ids, count; } long_slot;    /* length 0: free */
+typedef struct {
+    uint64_t hash;
+    uint32_t text, length, ids, count;
+} long_slot; /* length 0: free */
 
 typedef struct {
     short_slot *shorts;
     medium_slot *mediums;
     long_slot *longs;
-    size_t n_shorts, n_mediums, n_longs; /* powers of two */
-    size_t shorts_capacity, mediums_capacity;    /* slots that have address space */
-    unsigned short_shift, medium_shift;  /* a hash shifted right by it is an index */
+    size_t n_shorts, n_mediums, n_longs;      /* powers of two */
+    size_t shorts_capacity, mediums_capacity; /* slots that have address space */
+    unsigned short_shift, medium_shift;       /* a hash shifted right by it is an index */
     size_t shorts_used, mediums_used, longs_used;
-    id_buffer many;                      /* ids that do not fit in a slot, and those of long pieces */
-    byte_buffer texts;                   /* of long pieces */
+    id_buffer many;    /* ids that do not fit in a slot, and those of long pieces */
+    byte_buffer texts; /* of long pieces */
 } piece_cache;
 
 #define NO_CUTS 6
@@ -54,8 +63,10 @@ typedef struct {
 } word_rule;
 
 static inline int word_class(uint8_t c) {
-    return (uint8_t)((c | 0x20) - 'a') < 26 ? WORD_LETTER : (uint8_t)(c - '0') < 10 ? WORD_DIGIT :
-           c > ' ' && c < 0x7F ? WORD_MARK : WORD_OTHER;
+    return (uint8_t)((c | 0x20) - 'a') < 26 ? WORD_LETTER
+           : (uint8_t)(c - '0') < 10        ? WORD_DIGIT
+           : c > ' ' && c < 0x7F            ? WORD_MARK
+                                            : WORD_OTHER;
 }
 
 /* Successive pieces: piece i ends at ends[i] and begins where piece i - 1 ends, the first one at `start`. */
@@ -77,20 +88,24 @@ static inline size_t many_capacity(const piece_run *run) {
 typedef struct { uint32_t piece, at, start, count; } piece_gap;
 
 /* Ids in `many` and their destination: they are prefetched, and copied later. */
-typedef struct { const int32_t *from; int32_t *to; size_t count; } far_ids;
+typedef struct {
+    const int32_t *from;
+    int32_t *to;
+    size_t count;
+} far_ids;
 
 /* A piece whose symbols are merged side by side with others. */
 #define MERGE_TASKS 32
 typedef struct {
-    uint8_t n;                           /* symbols, then ids; at most BPE_SHORT */
+    uint8_t n; /* symbols, then ids; at most BPE_SHORT */
     uint8_t padded, at;
     int32_t ids[BPE_SHORT + 1];
-    uint8_t starts[BPE_SHORT + 1];       /* where symbol i begins in the task's input */
-    uint8_t ends[BPE_SHORT];             /* how many inputs ids[0..i] have */
-    uint32_t keys[BPE_SHORT];            /* keys[i] joins the symbols at i and next[i] */
+    uint8_t starts[BPE_SHORT + 1]; /* where symbol i begins in the task's input */
+    uint8_t ends[BPE_SHORT];       /* how many inputs ids[0..i] have */
+    uint32_t keys[BPE_SHORT];      /* keys[i] joins the symbols at i and next[i] */
     uint8_t next[BPE_SHORT + 1], previous[BPE_SHORT + 1];
     uint32_t rank;
-    uint64_t pair_before, pair_after;   /* the new pairs around a merge, and their slots */
+    uint64_t pair_before, pair_after; /* the new pairs around a merge, and their slots */
     const uint64_t *home_before, *home_after;
 } merge_task;
 
@@ -125,17 +140,16 @@ size_t piece_cache_find(piece_cache *cache, const uint8_t *piece, size_t length,
  * frequent pieces are found at once; a piece that moves too far from its own home is lost. */
 size_t piece_cache_short(piece_cache *cache, const uint64_t key[2], int32_t *out, size_t more, far_ids *far);
 size_t piece_cache_medium(const piece_cache *cache, const uint64_t key[4], int32_t *out, size_t more, far_ids *far);
-gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids,
-                           size_t count);
+gm_status piece_cache_keep(piece_cache *cache, const uint8_t *piece, size_t length, const int32_t *ids, size_t count);
 
 /* Finds ids in `many` and prefetches them; false if they do not fit. */
 static inline bool far_find(const piece_cache *cache, uint32_t at, uint32_t count, int32_t *out, size_t more,
                             far_ids *far) {
     if (count > MEDIUM_IDS + more)
         return false;
-    if (count == 0)                      /* data may still be NULL */
+    if (count == 0) /* data may still be NULL */
         return true;
-    *far = (far_ids){ cache->many.data + at, out, count };
+    *far = (far_ids){cache->many.data + at, out, count};
     __builtin_prefetch(far->from);
     __builtin_prefetch(far->from + count - 1);
     return true;

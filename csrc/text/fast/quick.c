@@ -3,17 +3,17 @@
 #include "text/fast/word.h"
 #include "text/unicode/alphabet.h"
 
-static const char marker[] = "\xE2\x96\x81";    /* U+2581 */
+static const char marker[] = "\xE2\x96\x81"; /* U+2581 */
 #define MARKER_LENGTH 3
-#define PIECE_TOGETHER BPE_SHORT    /* bytes of a piece to merge with others; a byte is at most one symbol */
+#define PIECE_TOGETHER BPE_SHORT /* bytes of a piece to merge with others; a byte is at most one symbol */
 
 void quick_work_drop(quick_work *work) {
     memory_free(work->missing.data);
     memory_free(work->alphabet.data);
     memory_free(work->spelled.data);
     memory_free(work->first.data);
-    work->missing = (id_buffer){ 0 };
-    work->alphabet = work->spelled = work->first = (byte_buffer){ 0 };
+    work->missing = (id_buffer){0};
+    work->alphabet = work->spelled = work->first = (byte_buffer){0};
 }
 
 void quick_work_free(quick_work *work) {
@@ -49,11 +49,11 @@ static bool splits_nothing(const pretokenizer *p) {
 }
 
 /* What cuts depend on: a token's last byte, and the class of its first byte with whether it begins with the marker. */
-#define NO_TEXT 0xFF         /* instead of a last byte; not in UTF-8 */
+#define NO_TEXT 0xFF /* instead of a last byte; not in UTF-8 */
 enum { FIRST_CLASS = 7, FIRST_MARKED = 8, FIRST_NONE = 16, N_FIRSTS = 32 };
 
 static void ends_of(const char *text, size_t n, uint8_t *first, uint8_t *last) {
-    bool none = !text || n == 0 || (n == 6 && memcmp(text, "<0x", 3) == 0);    /* <0xNN> is a byte */
+    bool none = !text || n == 0 || (n == 6 && memcmp(text, "<0x", 3) == 0); /* <0xNN> is a byte */
     *last = none ? NO_TEXT : (uint8_t)text[n - 1];
     *first = none ? FIRST_NONE : (uint8_t)word_class((uint8_t)text[0]);
     if (!none && n >= MARKER_LENGTH && memcmp(text, marker, MARKER_LENGTH) == 0)
@@ -82,7 +82,7 @@ static bool cuts_by(word_rule *rule, const bool joined[256][N_FIRSTS]) {
 
 /* Computes the cut points that no merge spans; false if there are almost none. */
 static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
-    bool joined[256][N_FIRSTS] = { { false } }, none;
+    bool joined[256][N_FIRSTS] = {{false}}, none;
     uint8_t *firsts = memory_new(2 * v->n_ids + 1), *lasts = firsts + v->n_ids;
     if (!firsts)
         return false;
@@ -91,13 +91,13 @@ static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
         const char *text = vocab_text(v, (int32_t)id, &n);
         ends_of(text, n, &firsts[id], &lasts[id]);
     }
-    for (size_t i = 0; i < b->n_slots; i++) {    /* no branch: half of the slots are free, which cannot be predicted */
+    for (size_t i = 0; i < b->n_slots; i++) { /* no branch: half of the slots are free, which cannot be predicted */
         uint64_t slot = b->slots[i];
         bool *pair = &joined[lasts[slot >> 42]][firsts[slot >> 20 & ((1 << 22) - 1)]];
         *(slot == BPE_FREE ? &none : pair) = true;
     }
     memory_free(firsts);
-    *rule = (word_rule){ .no_cut_after = { ' ', (uint8_t)marker[MARKER_LENGTH - 1] }, .n = 2 };
+    *rule = (word_rule){.no_cut_after = {' ', (uint8_t)marker[MARKER_LENGTH - 1]}, .n = 2};
     for (int left = 0; left < WORD_CLASSES; left++)
         for (int right = 0; right < WORD_CLASSES; right++)
             rule->cuts[left][right] = true;
@@ -106,7 +106,7 @@ static bool find_cuts(word_rule *rule, const bpe *b, const vocab *v) {
 
 void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, const model *m, const vocab *v) {
     const bpe *b = &m->bpe;
-    *way = (quick_way){ .kernels = piece_kernels_get(), .model = m, .vocab = v };
+    *way = (quick_way){.kernels = piece_kernels_get(), .model = m, .vocab = v};
     way->scanner = pretokenizer_scanner(p);
     if (way->scanner != SCANNER_NONE) {
         way->kind = QUICK_SCANNER;
@@ -115,10 +115,9 @@ void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, c
     bool bytes = m->kind == MODEL_BPE && b->byte_fallback && !b->byte_level && !b->ignore_merges &&
                  b->prefix_length + b->suffix_length == 0;
     for (int i = 0; i < 256 && bytes; i++)
-        bytes = b->bytes[i] >= 0;    /* so nothing is unknown, and no unknown tokens can fuse across a cut */
+        bytes = b->bytes[i] >= 0; /* so nothing is unknown, and no unknown tokens can fuse across a cut */
     way->marker = vocab_find(v, marker, MARKER_LENGTH);
-    if (bytes && way->marker >= 0 && marks_spaces(n, &way->prefix) && splits_nothing(p) &&
-        find_cuts(&way->words, b, v))
+    if (bytes && way->marker >= 0 && marks_spaces(n, &way->prefix) && splits_nothing(p) && find_cuts(&way->words, b, v))
         way->kind = QUICK_WORDS;
 }
 
@@ -160,12 +159,12 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
     vocab_string texts[MERGE_TASKS];
     byte_buffer *alphabet = &work->alphabet;
     alphabet->size = 0;
-    GM_TRY(bytes_reserve(alphabet, 2 * PIECE_TOGETHER * MERGE_TASKS));    /* so that it does not move */
+    GM_TRY(bytes_reserve(alphabet, 2 * PIECE_TOGETHER * MERGE_TASKS)); /* so that it does not move */
     for (size_t i = 0; i < n; i++) {
         size_t length, first = alphabet->size;
         const uint8_t *piece = piece_of(&work->run, gaps[i]->piece, &length);
         GM_TRY(alphabet_append(piece, length, alphabet));
-        texts[i] = (vocab_string){ (const char *)alphabet->data + first, alphabet->size - first };
+        texts[i] = (vocab_string){(const char *)alphabet->data + first, alphabet->size - first};
     }
     vocab_find_strings(way->vocab, texts, n, whole);
     return GM_OK;
@@ -174,7 +173,7 @@ static gm_status find_whole(const quick_way *way, quick_work *work, piece_gap *c
 /* Fills up to MERGE_TASKS gaps of pieces up to PIECE_TOGETHER bytes, merging them side by side. Pieces that do not fit
  * in a task stay NOT_FILLED. */
 #define NOT_FILLED UINT32_MAX
-#define SAME_AS (UINT32_MAX - 1)    /* `start` is the index of a gap with the same piece */
+#define SAME_AS (UINT32_MAX - 1) /* `start` is the index of a gap with the same piece */
 static gm_status fill_together(const quick_way *way, quick_work *work, piece_gap *const *gaps, size_t n_gaps) {
     const bpe *b = &way->model->bpe;
     int32_t whole[MERGE_TASKS];
@@ -231,7 +230,7 @@ static gm_status encode_alone(const quick_way *way, quick_work *work, model_work
         n = spelled->size;
     }
     GM_TRY(model_encode(way->model, way->vocab, scratch, text, n, ids, NULL));
-    const int32_t *own = ids->size > before ? ids->data + before : NULL;     /* data may still be NULL */
+    const int32_t *own = ids->size > before ? ids->data + before : NULL; /* data may still be NULL */
     return piece_cache_keep(&work->cache, piece, length, own, ids->size - before);
 }
 
@@ -274,7 +273,7 @@ static bool same_piece(const uint8_t *a, const uint8_t *b, size_t n) {
  * others that are not filled are put in `order` by length, because pieces that are merged together should take equally
  * many steps. Returns how many. Pieces longer than PIECE_TOGETHER are left out. */
 static size_t sort_gaps(quick_work *work, size_t n_gaps) {
-    size_t at[PIECE_TOGETHER + 1] = { 0 }, sum = 0, length, other;
+    size_t at[PIECE_TOGETHER + 1] = {0}, sum = 0, length, other;
     for (size_t i = 0; i < n_gaps; i++) {
         piece_gap *gap = &work->gaps[i];
         const uint8_t *piece = piece_of(&work->run, gap->piece, &length);
@@ -311,7 +310,7 @@ static gm_status fill_known(quick_work *work, piece_gap *gap) {
     if (length > PIECE_LONG)
         return GM_OK;
     GM_TRY(ids_reserve(missing, MEDIUM_IDS + MOST_IDS_OF(length)));
-    far_ids far = { 0 };
+    far_ids far = {0};
     const size_t count = piece_cache_find(&work->cache, piece, length, missing->data + missing->size,
                                           MOST_IDS_OF(length), &far);
     far_copy(&far);
@@ -341,7 +340,7 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
     const model *m = way->model;
     bool together = m->kind == MODEL_BPE && (way->kind == QUICK_WORDS || m->bpe.byte_level) &&
                     (m->bpe.byte_level || !m->bpe.ignore_merges);
-    const bool crowded = many_capacity(&work->run) == MANY_CAPACITY;       /* gaps may be pieces of the cache */
+    const bool crowded = many_capacity(&work->run) == MANY_CAPACITY; /* gaps may be pieces of the cache */
     piece_gap *batch[MERGE_TASKS];
     work->missing.size = 0;
     for (size_t i = 0; i < n_gaps; i++) {
@@ -359,7 +358,7 @@ static gm_status fill(const quick_way *way, quick_work *work, model_work *scratc
     }
     for (size_t i = 0; i < n_gaps; i++) {
         piece_gap *gap = &work->gaps[i];
-        if (gap->count == SAME_AS) {     /* an earlier gap, which is filled */
+        if (gap->count == SAME_AS) { /* an earlier gap, which is filled */
             gap->count = work->gaps[gap->start].count;
             gap->start = work->gaps[gap->start].start;
         } else if (gap->count == NOT_FILLED) {
@@ -382,7 +381,7 @@ static gm_status encode_run(const quick_way *way, quick_work *work, model_work *
         more += work->gaps[i].count;
     GM_TRY(ids_reserve(ids, more));
     int32_t *first = ids->data + before;
-    const int32_t *missing = work->missing.data;                     /* NULL if all gaps are empty */
+    const int32_t *missing = work->missing.data; /* NULL if all gaps are empty */
     ids->size += more;
     /* From the back, ids that were found move to after the gaps that precede them. */
     for (size_t i = n_gaps; i-- > 0; found = work->gaps[i].at) {

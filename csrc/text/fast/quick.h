@@ -16,8 +16,8 @@ typedef struct {
     quick_kind kind;
     scanner scanner;
     word_rule words;
-    bool prefix;                 /* a marker precedes the text */
-    int32_t marker;              /* its token */
+    bool prefix;    /* a marker precedes the text */
+    int32_t marker; /* its token */
     const piece_kernels *kernels;
     const model *model;
     const vocab *vocab;
@@ -31,9 +31,9 @@ typedef struct {
     piece_cache cache;
     piece_run run;
     piece_gap gaps[MOST_PIECES];
-    uint16_t order[MOST_PIECES];     /* the gaps to fill, by length */
-    uint16_t seen[SEEN_GAPS];        /* by hash: a gap that may have the same piece, of this run or an older one */
-    id_buffer missing;               /* the ids of the gaps */
+    uint16_t order[MOST_PIECES]; /* the gaps to fill, by length */
+    uint16_t seen[SEEN_GAPS];    /* by hash: a gap that may have the same piece, of this run or an older one */
+    id_buffer missing;           /* the ids of the gaps */
     merge_task tasks[MERGE_TASKS];
     byte_buffer alphabet, spelled, first;
 } quick_work;
@@ -43,6 +43,6 @@ void quick_prepare(quick_way *way, const normalizer *n, const pretokenizer *p, c
 /* Appends the ids of a text between added tokens, normalized for SCANNER, raw for WORDS. */
 gm_status quick_encode(const quick_way *way, quick_work *work, model_work *scratch, const uint8_t *text, size_t length,
                        id_buffer *ids);
-void quick_work_drop(quick_work *work);    /* frees all but the cache */
+void quick_work_drop(quick_work *work); /* frees all but the cache */
 void quick_work_free(quick_work *work);
 #endif

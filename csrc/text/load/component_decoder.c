@@ -84,7 +84,7 @@ gm_status component_decoder(gm_tokenizer *t, const json_reader *r) {
             GM_TRY(component_decoder(t, &element));
         return status == GM_END ? GM_OK : status;
     }
-    decode_step step = { 0 };
+    decode_step step = {0};
     gm_status status = read_step(r, &type, &step);
     if (status != GM_OK) {
         decode_step_free(&step);

@@ -2,11 +2,11 @@
 #include "text/load/component.h"
 
 static gm_status add(gm_tokenizer *t, normalize_kind kind) {
-    return normalizer_add(&t->normalizer, (normalize_step){ .kind = kind });
+    return normalizer_add(&t->normalizer, (normalize_step){.kind = kind});
 }
 
 static gm_status add_form(gm_tokenizer *t, normal_form form) {
-    return normalizer_add(&t->normalizer, (normalize_step){ .kind = NORMALIZE_FORM, .form = form });
+    return normalizer_add(&t->normalizer, (normalize_step){.kind = NORMALIZE_FORM, .form = form});
 }
 
 /* Reads a required text. */
@@ -103,12 +103,23 @@ static gm_status read_step(const json_reader *r, const json_reader *type, normal
 }
 
 gm_status component_normalizer(gm_tokenizer *t, const json_reader *r) {
-    static const struct { const char *name; normal_form form; } forms[] = {
-        { "NFC", NORMAL_C }, { "NFD", NORMAL_D }, { "NFKC", NORMAL_KC }, { "NFKD", NORMAL_KD },
+    static const struct {
+        const char *name;
+        normal_form form;
+    } forms[] = {
+        {"NFC", NORMAL_C},
+        {"NFD", NORMAL_D},
+        {"NFKC", NORMAL_KC},
+        {"NFKD", NORMAL_KD},
     };
-    static const struct { const char *name; normalize_kind kind; } plain[] = {
-        { "Lowercase", NORMALIZE_LOWERCASE }, { "StripAccents", NORMALIZE_STRIP_ACCENTS }, { "Nmt", NORMALIZE_NMT },
-        { "ByteLevel", NORMALIZE_BYTE_LEVEL },
+    static const struct {
+        const char *name;
+        normalize_kind kind;
+    } plain[] = {
+        {"Lowercase", NORMALIZE_LOWERCASE},
+        {"StripAccents", NORMALIZE_STRIP_ACCENTS},
+        {"Nmt", NORMALIZE_NMT},
+        {"ByteLevel", NORMALIZE_BYTE_LEVEL},
     };
     json_reader type, array, element;
     if (r->type == JSON_NULL)
@@ -129,7 +140,7 @@ gm_status component_normalizer(gm_tokenizer *t, const json_reader *r) {
             return add(t, plain[i].kind);
     if (json_is(&type, "BertNormalizer"))
         return read_bert(t, r);
-    normalize_step step = { 0 };
+    normalize_step step = {0};
     gm_status status = read_step(r, &type, &step);
     if (status != GM_OK) {
         normalize_step_free(&step);

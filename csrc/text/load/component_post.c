@@ -40,7 +40,8 @@ static gm_status read_tokens(const json_reader *entry, template_piece *piece) {
         GM_TRY(read_id(&ids, &piece->tokens[piece->n_tokens++].id));
     for (size_t i = 0; texts.type == JSON_ARRAY && i < n; i++) {
         GM_TRY(next_of(&texts, JSON_STRING) == GM_OK
-               ? GM_OK : json_fail(&texts, "a special token has more 'ids' than 'tokens'"));
+                   ? GM_OK
+                   : json_fail(&texts, "a special token has more 'ids' than 'tokens'"));
         piece->tokens[i].text = json_string_new(&texts, &piece->tokens[i].length);
         if (!piece->tokens[i].text)
             return GM_ENOMEM;
@@ -66,8 +67,8 @@ static gm_status read_piece(const json_reader *step, const json_reader *element,
     piece->type_id = (int32_t)type_id;
     if (!special) {
         piece->sequence = json_is(&name, "A") ? 0 : 1;
-        return json_is(&name, "A") || json_is(&name, "B")
-            ? GM_OK : json_fail(&name, "the template's sequence is not A or B");
+        return json_is(&name, "A") || json_is(&name, "B") ? GM_OK
+                                                          : json_fail(&name, "the template's sequence is not A or B");
     }
     GM_TRY(member_find(step, "special_tokens", &all));
     if (all.type != JSON_OBJECT)
@@ -83,7 +84,7 @@ static gm_status read_piece(const json_reader *step, const json_reader *element,
 }
 
 static gm_status read_template(const json_reader *r, post_step *step) {
-    static const char *const keys[] = { "single", "pair" };
+    static const char *const keys[] = {"single", "pair"};
     for (int i = 0; i < 2; i++) {
         template *t = i == 0 ? &step->single : &step->pair;
         json_reader array, element;
@@ -129,7 +130,7 @@ gm_status component_post_processor(gm_tokenizer *t, const json_reader *r) {
     }
     if (p->n_steps == POST_MAX_STEPS)
         return gm_fail(GM_EUNSUPPORTED, "%s: more than %d post_processors in a row", r->name, POST_MAX_STEPS);
-    post_step *step = &p->steps[p->n_steps++];    /* freed with the tokenizer, also after errors */
+    post_step *step = &p->steps[p->n_steps++]; /* freed with the tokenizer, also after errors */
     if (json_is(&type, "TemplateProcessing")) {
         step->kind = POST_TEMPLATE;
         return read_template(r, step);
@@ -169,7 +170,7 @@ static gm_status read_size(const json_reader *r, const char *key, size_t *out) {
 }
 
 gm_status component_truncation(gm_tokenizer *t, const json_reader *r) {
-    static const char *const names[] = { "LongestFirst", "OnlyFirst", "OnlySecond" };
+    static const char *const names[] = {"LongestFirst", "OnlyFirst", "OnlySecond"};
     json_reader value, copy = *r;
     gm_truncation *out = &t->truncation;
     if (r->type == JSON_NULL)

@@ -3,9 +3,9 @@
 
 /* The default is Isolated, for Punctuation; the reference requires it of a Split. */
 static gm_status read_behavior(const json_reader *r, pretokenize_step *step) {
-    static const char *const names[] = { "Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext" };
-    static const split_behavior behaviors[] = { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_CONTIGUOUS, SPLIT_WITH_PREVIOUS,
-                                                SPLIT_WITH_NEXT };
+    static const char *const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
+    static const split_behavior behaviors[] = {SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_CONTIGUOUS, SPLIT_WITH_PREVIOUS,
+                                               SPLIT_WITH_NEXT};
     json_reader value;
     GM_TRY(member_find(r, "behavior", &value));
     for (size_t i = 0; i < sizeof names / sizeof names[0] && value.type == JSON_STRING; i++) {
@@ -14,8 +14,10 @@ static gm_status read_behavior(const json_reader *r, pretokenize_step *step) {
             return GM_OK;
         }
     }
-    return value.type == JSON_NULL ? GM_OK : json_fail(&value,
-                     "'behavior' is not Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
+    return value.type == JSON_NULL
+               ? GM_OK
+               : json_fail(&value,
+                           "'behavior' is not Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext");
 }
 
 static gm_status read_split(const json_reader *r, pretokenize_step *step) {
@@ -120,7 +122,7 @@ static gm_status read_step(const json_reader *r, const json_reader *type, pretok
         set_words(step);
     } else if (json_is(type, "UnicodeScripts")) {
         step->match = MATCH_SCRIPT;
-        step->behavior = SPLIT_REMOVED;    /* characters of every script before the first piece */
+        step->behavior = SPLIT_REMOVED; /* characters of every script before the first piece */
         step->invert = true;
     } else {
         return component_unsupported(type, "pre_tokenizer");
@@ -139,7 +141,7 @@ static pretokenize_step *new_step(pretokenizer *p, const char *file) {
 
 static gm_status add_step(pretokenizer *p, const json_reader *r, const json_reader *type) {
     pretokenize_step *step;
-    if (p->byte_level) {    /* the bytes of a ByteLevel are characters for the steps after it */
+    if (p->byte_level) { /* the bytes of a ByteLevel are characters for the steps after it */
         if (!(step = new_step(p, r->name)))
             return GM_EUNSUPPORTED;
         step->alphabet = true;

@@ -7,7 +7,7 @@
 #include "text/load/merges.h"
 #include "text/load/sentencepiece.h"
 
-#define MARKER "\xE2\x96\x81"       /* U+2581, SentencePiece's space */
+#define MARKER "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
 static bool same(gguf_string a, const char *b) { return a.length == strlen(b) && memcmp(a.text, b, a.length) == 0; }
 
@@ -63,7 +63,7 @@ static gm_status read_types(const gguf *g, gm_tokenizer *t) {
         if (type != PIECE_CONTROL && type != PIECE_USER_DEFINED && type != PIECE_UNKNOWN)
             continue;
         const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
-        added_token flags = { .special = type != PIECE_USER_DEFINED };
+        added_token flags = {.special = type != PIECE_USER_DEFINED};
         GM_TRY(tokenizer_add(t, text, length, flags, false));
     }
     return GM_OK;
@@ -78,19 +78,21 @@ static gm_status read_end(const gguf *g, const gm_tokenizer *t, const char *flag
     if (!wanted || (id < 0 && !flag_given))
         return GM_OK;
     if (id < 0 || (uint64_t)id >= t->vocab.n_ids)
-        return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' is not one of the %zu ids", gguf_file(g)->path,
-                       flag_key, key, t->vocab.n_ids);
+        return gm_fail(GM_EBADFILE, "%s: '%s' is set, but '%s' is not one of the %zu ids", gguf_file(g)->path, flag_key,
+                       key, t->vocab.n_ids);
     return ids_append(out, (int32_t)id);
 }
 
 /* ---- 'gpt2' ---- */
 static gm_status read_pre(const gguf *g, gm_tokenizer *t, bool *add_bos) {
-    gguf_string pre = { 0 };
+    gguf_string pre = {0};
     bool found;
     GM_TRY(gguf_get_string(g, "tokenizer.ggml.pre", &pre, &found));
     if (!found)
-        return gm_fail(GM_EUNSUPPORTED, "%s: the file has no 'tokenizer.ggml.pre', which says how text is split; "
-                       "convert the model again", gguf_file(g)->path);
+        return gm_fail(GM_EUNSUPPORTED,
+                       "%s: the file has no 'tokenizer.ggml.pre', which says how text is split; "
+                       "convert the model again",
+                       gguf_file(g)->path);
     return gguf_pre(t, gguf_file(g)->path, pre.text, pre.length, add_bos);
 }
 
@@ -104,7 +106,7 @@ static gm_status add_merges(const gguf *g, const gguf_entry *merges, merge_reade
             return gm_fail(GM_EBADFILE, "%s: merge %llu, '%.*s', is not two tokens with a space between them",
                            gguf_file(g)->path, (unsigned long long)i, s.length < 64 ? (int)s.length : 64, s.text);
         size_t left = (size_t)(space - s.text);
-        GM_TRY(merges_add(reader, (vocab_string){ s.text, left }, (vocab_string){ space + 1, s.length - left - 1 }));
+        GM_TRY(merges_add(reader, (vocab_string){s.text, left}, (vocab_string){space + 1, s.length - left - 1}));
     }
     return merges_finish(reader);
 }
@@ -174,7 +176,7 @@ static gm_status spell_bert(byte_buffer *scratch, int64_t type, gguf_string *tok
     scratch->size = 0;
     GM_TRY(bytes_append(scratch, "##", 2));
     GM_TRY(bytes_append(scratch, token->text, token->length));
-    *token = (gguf_string){ (const char *)scratch->data, scratch->size };
+    *token = (gguf_string){(const char *)scratch->data, scratch->size};
     return GM_OK;
 }
 
@@ -182,7 +184,7 @@ static gm_status read_bert(const gguf *g, gm_tokenizer *t) {
     static const char normalize_bert[] = "{\"type\":\"BertNormalizer\",\"clean_text\":true,"
                                          "\"handle_chinese_chars\":true,\"strip_accents\":null,\"lowercase\":true}";
     static const char decode_bert[] = "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}";
-    byte_buffer scratch = { 0 };
+    byte_buffer scratch = {0};
     wordpiece *w = &t->model.wordpiece;
     int64_t unknown = 100, start = 101, end = 102;
     gm_status status = read_tokens(g, t, spell_bert, &scratch);
@@ -193,7 +195,7 @@ static gm_status read_bert(const gguf *g, gm_tokenizer *t) {
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.bos_token_id", &start, NULL));
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.cls_token_id", &start, NULL));
     GM_TRY(gguf_get_int(g, "tokenizer.ggml.eos_token_id", &end, NULL));
-    GM_TRY(gguf_get_int(g, "tokenizer.ggml.seperator_token_id", &end, NULL));    /* spelled so */
+    GM_TRY(gguf_get_int(g, "tokenizer.ggml.seperator_token_id", &end, NULL)); /* spelled so */
     w->unknown = unknown >= 0 && (uint64_t)unknown < t->vocab.n_ids ? (int32_t)unknown : -1;
     w->max_chars = 100;
     w->prefix_length = 2;
@@ -255,7 +257,7 @@ static gm_status build_pieces(const gguf *g, gm_tokenizer *t, pieces *p) {
 
 static gm_status read_pieces(const gguf *g, gm_tokenizer *t, pieces_kind kind) {
     bool is_unigram = kind == PIECES_UNIGRAM;
-    pieces p = { .kind = kind, .unknown = is_unigram ? 2 : 0, .byte_fallback = !is_unigram, .add_prefix = true };
+    pieces p = {.kind = kind, .unknown = is_unigram ? 2 : 0, .byte_fallback = !is_unigram, .add_prefix = true};
     GM_TRY(read_tokens(g, t, NULL, NULL));
     gm_status status = build_pieces(g, t, &p);
     pieces_free(&p);
@@ -266,7 +268,7 @@ static gm_status read_pieces(const gguf *g, gm_tokenizer *t, pieces_kind kind) {
 }
 
 static gm_status read_file(const gguf *g, gm_tokenizer *t) {
-    gguf_string kind = { 0 };
+    gguf_string kind = {0};
     bool found;
     GM_TRY(gguf_get_string(g, "tokenizer.ggml.model", &kind, &found));
     if (!found)
@@ -282,8 +284,10 @@ static gm_status read_file(const gguf *g, gm_tokenizer *t) {
     else if (same(kind, "t5"))
         GM_TRY(read_pieces(g, t, PIECES_UNIGRAM));
     else
-        return gm_fail(GM_EUNSUPPORTED, "%s: tokenizer.ggml.model '%.*s' is not supported, expected gpt2, llama, t5, "
-                       "bert or gemma4", gguf_file(g)->path, kind.length < 64 ? (int)kind.length : 64, kind.text);
+        return gm_fail(GM_EUNSUPPORTED,
+                       "%s: tokenizer.ggml.model '%.*s' is not supported, expected gpt2, llama, t5, "
+                       "bert or gemma4",
+                       gguf_file(g)->path, kind.length < 64 ? (int)kind.length : 64, kind.text);
     return tokenizer_finish(t);
 }
 

@@ -3,7 +3,7 @@
 #include "text/load/component.h"
 
 enum { PRE_IGNORE_MERGES = 1, PRE_ADD_BOS = 2, PRE_NFC = 4 };
-#define MAX_PATTERNS 7       /* of a group, with the NULL at the end */
+#define MAX_PATTERNS 7 /* of a group, with the NULL at the end */
 
 #define SCANNER(name, pattern) static const char pattern_##name[] = pattern;
 #include "text/split/scanners.def"
@@ -17,17 +17,23 @@ typedef enum {
 #undef PRE
 } pre_group;
 
-static const struct { int flags; const char *patterns[MAX_PATTERNS]; } groups[] = {
-#define GROUP(name, flags, ...) { flags, { __VA_ARGS__ } },
+static const struct {
+    int flags;
+    const char *patterns[MAX_PATTERNS];
+} groups[] = {
+#define GROUP(name, flags, ...) {flags, {__VA_ARGS__}},
 #define PRE(name, group)
 #include "text/load/gguf_pre.def"
 #undef GROUP
 #undef PRE
 };
 
-static const struct { const char *name; pre_group group; } names[] = {
+static const struct {
+    const char *name;
+    pre_group group;
+} names[] = {
 #define GROUP(name, flags, ...)
-#define PRE(name, group) { name, GROUP_##group },
+#define PRE(name, group) {name, GROUP_##group},
 #include "text/load/gguf_pre.def"
 #undef GROUP
 #undef PRE
@@ -35,7 +41,7 @@ static const struct { const char *name; pre_group group; } names[] = {
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
 static gm_status add_split(pretokenizer *p, const char *pattern) {
-    pretokenize_step *step = &p->steps[p->n_steps++];    /* freed with the tokenizer, also after errors */
+    pretokenize_step *step = &p->steps[p->n_steps++]; /* freed with the tokenizer, also after errors */
     step->match = MATCH_SCANNER;
     step->scanner = scanner_for(pattern, strlen(pattern));
     if (step->scanner != SCANNER_NONE)
@@ -48,13 +54,13 @@ bool gm_gguf_pre_type(size_t i, gm_gguf_pre *out) {
     if (i >= N_NAMES)
         return false;
     int flags = groups[names[i].group].flags;
-    *out = (gm_gguf_pre){ names[i].name, groups[names[i].group].patterns, (flags & PRE_NFC) != 0,
-                          (flags & PRE_IGNORE_MERGES) != 0, (flags & PRE_ADD_BOS) != 0 };
+    *out = (gm_gguf_pre){names[i].name, groups[names[i].group].patterns, (flags & PRE_NFC) != 0,
+                         (flags & PRE_IGNORE_MERGES) != 0, (flags & PRE_ADD_BOS) != 0};
     return true;
 }
 
 static gm_status refuse(const char *path, const char *name, size_t length) {
-    byte_buffer known = { 0 };
+    byte_buffer known = {0};
     gm_status status = GM_OK;
     for (size_t i = 0; i < N_NAMES && status == GM_OK; i++) {
         status = bytes_append(&known, i == 0 ? "" : ", ", i == 0 ? 0 : 2);

@@ -5,8 +5,8 @@
 
 /* ---- added tokens ---- */
 enum { ADDED_ID, SINGLE_WORD, LSTRIP, RSTRIP, SPECIAL, NORMALIZED, CONTENT, N_ADDED };
-static const char *const added_keys[N_ADDED] = { "id", "single_word", "lstrip", "rstrip", "special", "normalized",
-                                                 "content" };
+static const char *const added_keys[N_ADDED] = {"id",      "single_word", "lstrip", "rstrip",
+                                                "special", "normalized",  "content"};
 
 /* The vocabulary gives a token its id (tokenizer_add), as in the reference; the file's own id is only checked, because
  * one out of range means that the file is damaged. */
@@ -18,7 +18,7 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
     json_reader r, values[N_ADDED];
     gm_status status;
     while ((status = member_next_all(array, &r, added_keys, N_ADDED, values)) == GM_OK) {
-        added_token flags = { 0 };
+        added_token flags = {0};
         bool normalized;
         char *text;
         size_t length;
@@ -32,9 +32,10 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
         GM_TRY(value_text(&values[CONTENT], added_keys[CONTENT], &text, &length));
         if (!text)
             return json_fail(&r, "an added token has no 'content'");
-        gm_status added = id < VOCAB_MAX ? tokenizer_add(t, text, length, flags, normalized)
-            : json_fail(&r, "added token '%.*s' has id %lld, expected 0 to %d", length < 64 ? (int)length : 64, text,
-                        (long long)id, VOCAB_MAX - 1);
+        gm_status added = id < VOCAB_MAX
+                              ? tokenizer_add(t, text, length, flags, normalized)
+                              : json_fail(&r, "added token '%.*s' has id %lld, expected 0 to %d",
+                                          length < 64 ? (int)length : 64, text, (long long)id, VOCAB_MAX - 1);
         memory_free(text);
         GM_TRY(added);
     }
@@ -43,8 +44,8 @@ static gm_status read_added(gm_tokenizer *t, json_reader *array) {
 
 /* ---- the file ---- */
 enum { NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR, DECODER, ADDED_TOKENS, TRUNCATION, PADDING, N_PARTS };
-static const char *const part_keys[] = { "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens",
-                                         "truncation", "padding" };
+static const char *const part_keys[] = {"normalizer",   "pre_tokenizer", "post_processor", "decoder",
+                                        "added_tokens", "truncation",    "padding"};
 
 /* For a file without even a null normalizer, pre_tokenizer or decoder: a vocabulary that has " the" in GPT-2's alphabet
  * is byte-level. */
@@ -61,7 +62,7 @@ static gm_status read_file(gm_tokenizer *t, json_reader *r, bool has_model) {
     json_reader parts[N_PARTS];
     bool declares = !has_model, model_read = false;
     for (int i = 0; i < N_PARTS; i++)
-        parts[i] = (json_reader){ .name = r->name, .type = JSON_NULL };
+        parts[i] = (json_reader){.name = r->name, .type = JSON_NULL};
     GM_TRY(json_expect(r, JSON_OBJECT));
     json_token token;
     while ((token = json_next(r)) == JSON_KEY) {

@@ -7,12 +7,33 @@
 
 /* The members of the model's object; type JSON_NULL for an absent one. */
 enum {
-    TYPE, DROPOUT, UNK_TOKEN, UNK_ID, PREFIX, SUFFIX, FUSE_UNK, BYTE_FALLBACK, IGNORE_MERGES, MAX_CHARS, VOCAB, MERGES,
+    TYPE,
+    DROPOUT,
+    UNK_TOKEN,
+    UNK_ID,
+    PREFIX,
+    SUFFIX,
+    FUSE_UNK,
+    BYTE_FALLBACK,
+    IGNORE_MERGES,
+    MAX_CHARS,
+    VOCAB,
+    MERGES,
     N_SETTINGS
 };
 static const char *const keys[N_SETTINGS] = {
-    "type", "dropout", "unk_token", "unk_id", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-    "byte_fallback", "ignore_merges", "max_input_chars_per_word", "vocab", "merges",
+    "type",
+    "dropout",
+    "unk_token",
+    "unk_id",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+    "ignore_merges",
+    "max_input_chars_per_word",
+    "vocab",
+    "merges",
 };
 
 /* The current string or key, copied only if it has escapes; valid until the next call. */
@@ -64,7 +85,7 @@ static gm_status read_score(json_reader *r, double *out) {
     for (size_t i = 0; i < r->token_length; i++) {
         char c = r->token[i];
         if (c == 'e' || c == 'E')
-            return GM_OK;    /* no file has such a score: the nearest double */
+            return GM_OK; /* no file has such a score: the nearest double */
         fraction |= c == '.';
         if (c < '0' || c > '9')
             continue;
@@ -78,7 +99,7 @@ static gm_status read_score(json_reader *r, double *out) {
     }
     double power = 1;
     for (int64_t i = 0; i < exponent; i++)
-        power *= 10;    /* exact: below 10**22 */
+        power *= 10; /* exact: below 10**22 */
     double value = (double)digits / power;
     *out = r->token[0] == '-' ? -value : value;
     return GM_OK;
@@ -124,7 +145,7 @@ static gm_status read_merge(merge_reader *m, json_reader *r, byte_buffer *scratc
         if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
             return json_fail(r, "a merge is not two tokens with one space between them");
         left.length = (size_t)(space - left.text);
-        right = (vocab_string){ space + 1, (size_t)(end - space - 1) };
+        right = (vocab_string){space + 1, (size_t)(end - space - 1)};
         return (copied ? merges_copy : merges_add)(m, left, right);
     }
     if (r->type != JSON_ARRAY)
@@ -142,14 +163,14 @@ static gm_status read_merge(merge_reader *m, json_reader *r, byte_buffer *scratc
 /* quickly: does not check pairs, so that text that is not UTF-8 is reported as a missing token. */
 static gm_status read_list(gm_tokenizer *t, json_reader *r, byte_buffer *scratch, bool quickly) {
     merge_reader reader;
-    byte_buffer first = { 0 };
+    byte_buffer first = {0};
     json_text pair[2];
     gm_status status = GM_OK;
     merges_open(&reader, &t->vocab, &t->model.bpe);
     while (status == GM_OK) {
         if (quickly && json_plain_pair(r, pair))
-            status = merges_add(&reader, (vocab_string){ pair[0].text, pair[0].length },
-                                (vocab_string){ pair[1].text, pair[1].length });
+            status = merges_add(&reader, (vocab_string){pair[0].text, pair[0].length},
+                                (vocab_string){pair[1].text, pair[1].length});
         else if (json_next(r) != JSON_ARRAY_END)
             status = read_merge(&reader, r, scratch, &first);
         else
@@ -172,7 +193,7 @@ static gm_status read_merges(gm_tokenizer *t, json_reader *r, byte_buffer *scrat
         return status;
     gm_take_error(&quick);
     *r = start;
-    return read_list(t, r, scratch, false);    /* reports the first error */
+    return read_list(t, r, scratch, false); /* reports the first error */
 }
 
 /* ---- settings ---- */
@@ -206,8 +227,11 @@ static gm_status check_dropout(json_reader *r) {
     double dropout = 0;
     if (r->type != JSON_NULL)
         GM_TRY(json_double(r, &dropout));
-    return dropout == 0 ? GM_OK : gm_fail(GM_EUNSUPPORTED, "%s: model setting 'dropout' %g is not supported, expected "
-                                          "null or 0", r->name, dropout);
+    return dropout == 0 ? GM_OK
+                        : gm_fail(GM_EUNSUPPORTED,
+                                  "%s: model setting 'dropout' %g is not supported, expected "
+                                  "null or 0",
+                                  r->name, dropout);
 }
 
 /* ---- the kinds of models ---- */
@@ -258,8 +282,10 @@ static gm_status finish_wordlevel(gm_tokenizer *t, json_reader *settings, const 
 
 /* Finds the model's kind by its name, or in old files, which have none, by its members. */
 static gm_status choose_kind(gm_tokenizer *t, const json_reader *settings, const json_reader *object) {
-    static const char *const names[] = { [MODEL_BPE] = "BPE", [MODEL_UNIGRAM] = "Unigram",
-                                         [MODEL_WORDPIECE] = "WordPiece", [MODEL_WORDLEVEL] = "WordLevel" };
+    static const char *const names[] = {[MODEL_BPE] = "BPE",
+                                        [MODEL_UNIGRAM] = "Unigram",
+                                        [MODEL_WORDPIECE] = "WordPiece",
+                                        [MODEL_WORDLEVEL] = "WordLevel"};
     json_reader type = settings[TYPE], at = *object;
     if (type.type == JSON_NULL) {
         bool scores = settings[VOCAB].type == JSON_ARRAY, merges = settings[MERGES].type != JSON_NULL;
@@ -286,18 +312,13 @@ static gm_status finish_model(gm_tokenizer *t, json_reader *settings, const json
     GM_TRY(expect_setting(settings, VOCAB, object));
     bool is_array = t->model.kind == MODEL_UNIGRAM;
     if ((settings[VOCAB].type == JSON_ARRAY) != is_array)
-        return json_fail(&settings[VOCAB], "'vocab' is not an %s", is_array ? "array of tokens and scores"
-                                                                             : "object of tokens and ids");
+        return json_fail(&settings[VOCAB], "'vocab' is not an %s",
+                         is_array ? "array of tokens and scores" : "object of tokens and ids");
     switch (t->model.kind) {
-    case MODEL_BPE:
-        GM_TRY(expect_setting(settings, MERGES, object));
-        return finish_bpe(t, settings);
-    case MODEL_UNIGRAM:
-        return finish_unigram(t, settings);
-    case MODEL_WORDPIECE:
-        return finish_wordpiece(t, settings, object);
-    case MODEL_WORDLEVEL:
-        break;
+    case MODEL_BPE: GM_TRY(expect_setting(settings, MERGES, object)); return finish_bpe(t, settings);
+    case MODEL_UNIGRAM: return finish_unigram(t, settings);
+    case MODEL_WORDPIECE: return finish_wordpiece(t, settings, object);
+    case MODEL_WORDLEVEL: break;
     }
     return finish_wordlevel(t, settings, object);
 }
@@ -326,8 +347,8 @@ static gm_status read_settings(gm_tokenizer *t, json_reader *r, json_reader *set
         const json_reader *type = &settings[TYPE];
         if (key == VOCAB && r->type != JSON_NULL) {
             GM_TRY(read_vocab(t, r, scratch));
-        } else if (key == MERGES && is_given(&settings[VOCAB]) && is_given(&settings[PREFIX])
-                   && type->type == JSON_STRING && json_is(type, "BPE")) {
+        } else if (key == MERGES && is_given(&settings[VOCAB]) && is_given(&settings[PREFIX]) &&
+                   type->type == JSON_STRING && json_is(type, "BPE")) {
             GM_TRY(read_merges_with(t, settings, r, scratch));
             merges_read = true;
         } else if (r->type == JSON_OBJECT || r->type == JSON_ARRAY) {
@@ -348,8 +369,8 @@ gm_status component_model(gm_tokenizer *t, json_reader *r) {
         return json_mistyped(r, "model", "an object");
     json_reader settings[N_SETTINGS];
     for (int i = 0; i < N_SETTINGS; i++)
-        settings[i] = (json_reader){ .name = r->name, .type = JSON_NULL };
-    byte_buffer scratch = { 0 };
+        settings[i] = (json_reader){.name = r->name, .type = JSON_NULL};
+    byte_buffer scratch = {0};
     gm_status status = read_settings(t, r, settings, &scratch);
     memory_free(scratch.data);
     return status;

@@ -88,7 +88,7 @@ gm_status member_next_all(json_reader *array, json_reader *element, const char *
     GM_TRY(next_object(array));
     *element = *array;
     for (int i = 0; i < n_keys; i++)
-        values[i] = (json_reader){ .type = JSON_NULL };
+        values[i] = (json_reader){.type = JSON_NULL};
     json_token token;
     while ((token = json_next(array)) == JSON_KEY) {
         int i = 0;

@@ -9,11 +9,11 @@
 typedef struct {
     const vocab *vocab;
     bpe *bpe;
-    size_t n;                      /* in the batch */
-    vocab_string texts[2 * MERGES_BATCH];    /* of merge i: 2 i left, 2 i + 1 right */
-    byte_buffer blob;              /* copies of the batch's temporary texts */
-    int32_t last;                  /* the result of the merge before the batch */
-    uint64_t *pairs;               /* of the merges before the batch, with their results */
+    size_t n;                             /* in the batch */
+    vocab_string texts[2 * MERGES_BATCH]; /* of merge i: 2 i left, 2 i + 1 right */
+    byte_buffer blob;                     /* copies of the batch's temporary texts */
+    int32_t last;                         /* the result of the merge before the batch */
+    uint64_t *pairs;                      /* of the merges before the batch, with their results */
     size_t pair_capacity;
     id_buffer results;
 } merge_reader;
@@ -25,6 +25,6 @@ void merges_open(merge_reader *m, const vocab *v, bpe *b);
  * merges_copy copies them. */
 gm_status merges_add(merge_reader *m, vocab_string left, vocab_string right);
 gm_status merges_copy(merge_reader *m, vocab_string left, vocab_string right);
-gm_status merges_finish(merge_reader *m);    /* gives the bpe its merges */
+gm_status merges_finish(merge_reader *m); /* gives the bpe its merges */
 void merges_close(merge_reader *m);
 #endif

@@ -5,14 +5,14 @@
 #include <math.h>
 #include "text/load/component.h"
 
-#define MAX_SPLIT_BYTES 1024        /* of a merged piece: trying all its splits is quadratic in its length */
+#define MAX_SPLIT_BYTES 1024 /* of a merged piece: trying all its splits is quadratic in its length */
 
 gm_status pieces_add(pieces *p, float score, int64_t type) {
     if (isnan(score))
         return gm_fail(GM_EBADFILE, "tokenizer: the score of piece %zu is not a number", p->n);
     if (type < PIECE_NORMAL || type > PIECE_BYTE)
         return gm_fail(GM_EBADFILE, "tokenizer: piece %zu is of type %lld, expected 1 to 6", p->n, (long long)type);
-    size_t capacity = p->capacity;    /* of both arrays, which grow alike */
+    size_t capacity = p->capacity; /* of both arrays, which grow alike */
     GM_TRY(grow_array(&p->scores, p->n, &capacity, 1, sizeof *p->scores));
     GM_TRY(grow_array(&p->types, p->n, &p->capacity, 1, sizeof *p->types));
     p->scores[p->n] = score;
@@ -23,20 +23,26 @@ gm_status pieces_add(pieces *p, float score, int64_t type) {
 void pieces_free(pieces *p) {
     memory_free(p->scores);
     memory_free(p->types);
-    *p = (pieces){ 0 };
+    *p = (pieces){0};
 }
 
 /* ---- merges ---- */
 /* One way to make a token of two others. Keys order them: the best score, then the longer left and the longer right
  * part. Equal keys stay in the vocabulary's order. */
-typedef struct { uint64_t key; int32_t token, left, right; } scored_merge;
-typedef struct { scored_merge *rows; size_t size, capacity; } scored_merges;
+typedef struct {
+    uint64_t key;
+    int32_t token, left, right;
+} scored_merge;
+typedef struct {
+    scored_merge *rows;
+    size_t size, capacity;
+} scored_merges;
 
 static uint64_t key_of(float score, size_t left_chars, size_t right_chars) {
     uint32_t bits;
-    score += 0.0f;    /* -0 becomes 0 */
+    score += 0.0f; /* -0 becomes 0 */
     memcpy(&bits, &score, sizeof bits);
-    bits ^= bits >> 31 != 0 ? 0 : 0x7FFFFFFF;    /* a larger score has a smaller key */
+    bits ^= bits >> 31 != 0 ? 0 : 0x7FFFFFFF; /* a larger score has a smaller key */
     return (uint64_t)bits << 32 | (uint64_t)(0xFFFF - left_chars) << 16 | (0xFFFF - right_chars);
 }
 
@@ -46,7 +52,7 @@ static gm_status sort_merges(scored_merges *merges) {
     if (!to)
         return GM_ENOMEM;
     for (int shift = 0; shift < 64; shift += 8) {
-        size_t starts[256] = { 0 }, sum = 0;
+        size_t starts[256] = {0}, sum = 0;
         for (size_t i = 0; i < merges->size; i++)
             starts[from[i].key >> shift & 0xFF]++;
         if (merges->size > 0 && starts[from[0].key >> shift & 0xFF] == merges->size)
@@ -86,7 +92,7 @@ static gm_status look_up(const gm_tokenizer *t, const pieces *p, split_batch *ba
     GM_TRY(grow_array(&out->rows, out->size, &out->capacity, batch->n, sizeof *out->rows));
     for (size_t i = 0; i < batch->n; i++)
         if (is_text(p, ids[2 * i]) && is_text(p, ids[2 * i + 1]))
-            out->rows[out->size++] = (scored_merge){ batch->keys[i], batch->tokens[i], ids[2 * i], ids[2 * i + 1] };
+            out->rows[out->size++] = (scored_merge){batch->keys[i], batch->tokens[i], ids[2 * i], ids[2 * i + 1]};
     batch->n = 0;
     return GM_OK;
 }
@@ -96,8 +102,8 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
     size_t length, chars = 0, left_chars = 0;
     const uint8_t *text = (const uint8_t *)vocab_text(&t->vocab, token, &length);
     if (length > MAX_SPLIT_BYTES)
-        return gm_fail(GM_EUNSUPPORTED, "tokenizer: piece %d has %zu bytes, expected at most %d in a BPE model",
-                       token, length, MAX_SPLIT_BYTES);
+        return gm_fail(GM_EUNSUPPORTED, "tokenizer: piece %d has %zu bytes, expected at most %d in a BPE model", token,
+                       length, MAX_SPLIT_BYTES);
     for (size_t at = 0; at < length; chars++)
         utf8_next(text, &at);
     for (size_t at = 0;;) {
@@ -106,8 +112,8 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
         if (at >= length)
             return GM_OK;
         size_t i = batch->n++;
-        batch->texts[2 * i] = (vocab_string){ (const char *)text, at };
-        batch->texts[2 * i + 1] = (vocab_string){ (const char *)text + at, length - at };
+        batch->texts[2 * i] = (vocab_string){(const char *)text, at};
+        batch->texts[2 * i + 1] = (vocab_string){(const char *)text + at, length - at};
         batch->keys[i] = key_of(p->scores[token], left_chars, chars - left_chars);
         batch->tokens[i] = token;
         if (batch->n == VOCAB_BATCH / 2)
@@ -117,7 +123,7 @@ static gm_status score_splits(const gm_tokenizer *t, const pieces *p, int32_t to
 
 /* Gives the sorted merges to the bpe. */
 static gm_status give_merges(gm_tokenizer *t, const scored_merges *merges) {
-    id_buffer results = { 0 };
+    id_buffer results = {0};
     uint64_t *pairs = memory_array(merges->size + 1, sizeof *pairs);
     gm_status status = pairs ? ids_reserve(&results, merges->size) : GM_ENOMEM;
     for (size_t i = 0; i < merges->size && status == GM_OK; i++) {
@@ -132,8 +138,8 @@ static gm_status give_merges(gm_tokenizer *t, const scored_merges *merges) {
 }
 
 static gm_status add_merges(gm_tokenizer *t, const pieces *p, scored_merges *merges) {
-    split_batch batch = { .n = 0 };
-    bool unique = t->vocab.n_strings == p->n;    /* otherwise a string's last id counts */
+    split_batch batch = {.n = 0};
+    bool unique = t->vocab.n_strings == p->n; /* otherwise a string's last id counts */
     for (size_t i = 0; i < p->n; i++) {
         size_t length;
         const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
@@ -153,7 +159,7 @@ static gm_status build_bpe(gm_tokenizer *t, const pieces *p) {
     t->model.bpe.fuse_unknown = true;
     if (p->kind == PIECES_CHARACTERS)
         return GM_OK;
-    scored_merges merges = { 0 };
+    scored_merges merges = {0};
     gm_status status = add_merges(t, p, &merges);
     memory_free(merges.rows);
     return status;
@@ -176,17 +182,17 @@ static const char single_spaces[] =
     "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}]}";
 static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"}";
 static const char escape[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}";
-#define UNESCAPE                                                                                        \
-    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"}," \
+#define UNESCAPE                                                                                                       \
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"            \
     "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}"
 static const char unescape[] = UNESCAPE "]}";
 static const char unescape_strip[] = UNESCAPE ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}";
 
 static gm_status add_parts(gm_tokenizer *t, const pieces *p) {
     if (p->charsmap_length > 0) {
-        normalize_step step = { .kind = NORMALIZE_LONGEST };
+        normalize_step step = {.kind = NORMALIZE_LONGEST};
         GM_TRY(charsmap_new(p->charsmap, p->charsmap_length, "tokenizer", &step.charsmap));
-        GM_TRY(normalizer_add(&t->normalizer, step));    /* owns the map now */
+        GM_TRY(normalizer_add(&t->normalizer, step)); /* owns the map now */
     }
     if (p->single_spaces)
         GM_TRY(component_literal(t, component_normalizer, single_spaces));
@@ -210,7 +216,7 @@ gm_status pieces_add_tokens(gm_tokenizer *t, const pieces *p) {
         const char *text = vocab_text(&t->vocab, (int32_t)i, &length);
         if (p->types[i] != PIECE_UNKNOWN && p->types[i] != PIECE_CONTROL && p->types[i] != PIECE_USER_DEFINED)
             continue;
-        GM_TRY(tokenizer_add(t, text, length, (added_token){ .special = p->types[i] != PIECE_USER_DEFINED }, false));
+        GM_TRY(tokenizer_add(t, text, length, (added_token){.special = p->types[i] != PIECE_USER_DEFINED}, false));
     }
     return GM_OK;
 }

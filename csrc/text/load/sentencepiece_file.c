@@ -12,7 +12,7 @@ typedef struct { const uint8_t *start, *at, *end; } message;
 typedef struct {
     uint64_t number;
     int wire;
-    uint64_t value;      /* of a varint or a fixed number */
+    uint64_t value; /* of a varint or a fixed number */
     message bytes;
 } field;
 
@@ -52,21 +52,17 @@ static gm_status next_field(message *m, field *f) {
     f->number = tag >> 3;
     f->wire = (int)(tag & 7);
     switch (f->wire) {
-    case WIRE_VARINT:
-        return read_varint(m, &f->value);
-    case WIRE_FIXED64:
-        return read_fixed(m, 8, &f->value);
-    case WIRE_FIXED32:
-        return read_fixed(m, 4, &f->value);
+    case WIRE_VARINT: return read_varint(m, &f->value);
+    case WIRE_FIXED64: return read_fixed(m, 8, &f->value);
+    case WIRE_FIXED32: return read_fixed(m, 4, &f->value);
     case WIRE_BYTES:
         GM_TRY(read_varint(m, &length));
         if (length > (uint64_t)(m->end - m->at))
             return fail_message(m, "a field is longer than the file");
-        f->bytes = (message){ m->start, m->at, m->at + length };
+        f->bytes = (message){m->start, m->at, m->at + length};
         m->at += length;
         return GM_OK;
-    default:
-        return fail_message(m, "a field has an unknown wire type");
+    default: return fail_message(m, "a field has an unknown wire type");
     }
 }
 
@@ -87,9 +83,9 @@ enum { TYPE_UNIGRAM = 1, TYPE_BPE, TYPE_WORD, TYPE_CHAR };
 typedef struct {
     pieces pieces;
     uint64_t type;
-    int64_t bos, eos;    /* negative: none */
-    bool suffix;         /* the extra space is added after the text */
-    bool escape;         /* spaces become U+2581 */
+    int64_t bos, eos; /* negative: none */
+    bool suffix;      /* the extra space is added after the text */
+    bool escape;      /* spaces become U+2581 */
 } spm;
 
 static gm_status read_piece(gm_tokenizer *t, spm *s, message m) {
@@ -152,8 +148,9 @@ static gm_status read_normalizer(spm *s, message m) {
             s->pieces.charsmap_length = (size_t)(f.bytes.end - f.bytes.at);
         } else if (f.number >= 3 && f.number <= 5) {
             GM_TRY(expect_wire(&m, &f, WIRE_VARINT));
-            *(f.number == 3 ? &s->pieces.add_prefix : f.number == 4 ? &s->pieces.single_spaces : &s->escape) =
-                f.value != 0;
+            *(f.number == 3   ? &s->pieces.add_prefix
+              : f.number == 4 ? &s->pieces.single_spaces
+                              : &s->escape) = f.value != 0;
         }
     }
     return status == GM_END ? GM_OK : status;
@@ -166,8 +163,9 @@ static gm_status read_model(gm_tokenizer *t, spm *s, message m) {
         if (f.number < 1 || f.number > 3)
             continue;
         GM_TRY(expect_wire(&m, &f, WIRE_BYTES));
-        GM_TRY(f.number == 1 ? read_piece(t, s, f.bytes)
-               : f.number == 2 ? read_trainer(s, f.bytes) : read_normalizer(s, f.bytes));
+        GM_TRY(f.number == 1   ? read_piece(t, s, f.bytes)
+               : f.number == 2 ? read_trainer(s, f.bytes)
+                               : read_normalizer(s, f.bytes));
     }
     if (status != GM_END)
         return status;
@@ -176,7 +174,8 @@ static gm_status read_model(gm_tokenizer *t, spm *s, message m) {
     if (s->type == TYPE_WORD || s->suffix || !s->escape)
         return gm_fail(GM_EUNSUPPORTED, "tokenizer: %s is not supported",
                        s->type == TYPE_WORD ? "model_type 'word'"
-                       : s->suffix ? "'treat_whitespace_as_suffix'" : "'escape_whitespaces' false");
+                       : s->suffix          ? "'treat_whitespace_as_suffix'"
+                                            : "'escape_whitespaces' false");
     if (s->type < TYPE_UNIGRAM || s->type > TYPE_CHAR)
         return gm_fail(GM_EBADFILE, "tokenizer: model_type %llu, expected 1 to 4", (unsigned long long)s->type);
     s->pieces.kind = s->type == TYPE_UNIGRAM ? PIECES_UNIGRAM : s->type == TYPE_BPE ? PIECES_BPE : PIECES_CHARACTERS;
@@ -200,10 +199,13 @@ gm_status gm_tokenizer_from_sentencepiece(const void *data, size_t length, const
     if (!t)
         return GM_ENOMEM;
     const uint8_t *bytes = data;
-    spm s = { .type = TYPE_UNIGRAM, .bos = 1, .eos = 2, .escape = true,
-              .pieces = { .add_prefix = true, .single_spaces = true } };
+    spm s = {.type = TYPE_UNIGRAM,
+             .bos = 1,
+             .eos = 2,
+             .escape = true,
+             .pieces = {.add_prefix = true, .single_spaces = true}};
     gm_status status = length == 0 ? gm_fail(GM_EBADFILE, "%s: the file is empty", name)
-                                   : read_model(t, &s, (message){ bytes, bytes, bytes + length });
+                                   : read_model(t, &s, (message){bytes, bytes, bytes + length});
     if (status == GM_OK && o->parts_length > 0)
         status = component_parts(t, o->parts, o->parts_length, name);
     if (status == GM_OK)

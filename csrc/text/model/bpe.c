@@ -29,19 +29,22 @@ gm_status bpe_set_merges(bpe *b, const uint64_t *pairs, id_buffer *results) {
     if (!b->filter)
         return GM_ENOMEM;
     for (size_t i = 0; i < n; i++) {
-        if (i + AHEAD < n)    /* its future slot */
+        if (i + AHEAD < n) /* its future slot */
             __builtin_prefetch(&b->slots[bpe_hash(pairs[i + AHEAD]) >> 3 & (n_slots - 1)], 1);
         insert_merge(b, pairs[i] | (i + 1));
     }
     b->results = *results;
-    *results = (id_buffer){ 0 };
+    *results = (id_buffer){0};
     return GM_OK;
 }
 
 #define NO_BYTE (-1)
 /* A token in merges: the byte that it is and the bytes that it begins and ends with, NO_BYTE if there is no such byte,
  * and the least rank of its merges. */
-typedef struct { int16_t byte, first, last; uint32_t least; } token_ends;
+typedef struct {
+    int16_t byte, first, last;
+    uint32_t least;
+} token_ends;
 
 static void lower(uint32_t *least, uint32_t rank) { *least = rank < *least ? rank : *least; }
 
@@ -62,7 +65,7 @@ static void find_ends(const bpe *b, const vocab *v, token_ends *ends) {
     for (size_t id = 0; id < v->n_ids; id++) {
         size_t n = 0;
         const char *text = vocab_text(v, (int32_t)id, &n);
-        ends[id] = (token_ends){ NO_BYTE, NO_BYTE, NO_BYTE, BPE_NEVER };
+        ends[id] = (token_ends){NO_BYTE, NO_BYTE, NO_BYTE, BPE_NEVER};
         if (!text || n == 0)
             continue;
         const size_t last = n > 1 && (text[n - 1] & 0x80) ? 2 : 1;
@@ -127,7 +130,7 @@ gm_status bpe_prepare(bpe *b, const vocab *v) {
         if (b->byte_level)
             b->symbols[byte] = vocab_find(v, text, utf8_put(alphabet_char((uint8_t)byte), text));
         else
-            b->symbols[byte] = byte < 0x80 ? vocab_find(v, &(uint8_t){ (uint8_t)byte }, 1) : -1;
+            b->symbols[byte] = byte < 0x80 ? vocab_find(v, &(uint8_t){(uint8_t)byte}, 1) : -1;
     }
     return b->byte_level ? rank_bytes(b, v) : GM_OK;
 }
@@ -139,7 +142,7 @@ void bpe_free(bpe *b) {
     memory_free(b->byte_pairs);
     memory_free(b->prefix);
     memory_free(b->suffix);
-    *b = (bpe){ 0 };
+    *b = (bpe){0};
 }
 
 void bpe_work_free(bpe_work *work) {
@@ -190,7 +193,7 @@ static gm_status spell_symbol(const bpe *b, bpe_work *work, const uint8_t *symbo
  * reference). */
 static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length) {
     bool affixes = b->prefix_length + b->suffix_length > 0;
-    size_t held = 0;    /* bytes of the unknown symbol */
+    size_t held = 0; /* bytes of the unknown symbol */
     for (size_t at = 0; at < length;) {
         size_t start = at, n;
         const uint8_t *text = piece + start;
@@ -230,8 +233,7 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
         if (b->unknown == BPE_NO_UNKNOWN)
             continue;
         if (b->unknown == BPE_MISSING_UNKNOWN)
-            return gm_fail(GM_EVALUE,
-                           "tokenizer: a character has no token, and the vocabulary has no unknown token");
+            return gm_fail(GM_EVALUE, "tokenizer: a character has no token, and the vocabulary has no unknown token");
         if (held > 0 && !b->fuse_unknown) {
             GM_TRY(push_symbol(work, b->unknown, held));
             held = 0;
@@ -245,7 +247,7 @@ static gm_status push_symbols(const bpe *b, const vocab *v, bpe_work *work, cons
 /* Appends a token of the piece; *at is its start, and then its end. */
 static gm_status append_token(id_buffer *out, span_buffer *spans, int32_t id, uint32_t *at, uint32_t length) {
     if (spans)
-        GM_TRY(spans_append(spans, (text_span){ *at, *at + length }));
+        GM_TRY(spans_append(spans, (text_span){*at, *at + length}));
     *at += length;
     return ids_append(out, id);
 }
@@ -352,8 +354,8 @@ static gm_status merge_long(const bpe *b, bpe_work *work, id_buffer *out, span_b
     return GM_OK;
 }
 
-gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length,
-                     id_buffer *out, span_buffer *spans) {
+gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t *piece, size_t length, id_buffer *out,
+                     span_buffer *spans) {
     if (b->ignore_merges) {
         const uint8_t *text = piece;
         size_t n = length;
@@ -364,7 +366,7 @@ gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t
         }
         int32_t id = vocab_find(v, text, n);
         if (id >= 0)
-            return append_token(out, spans, id, &(uint32_t){ 0 }, (uint32_t)length);
+            return append_token(out, spans, id, &(uint32_t){0}, (uint32_t)length);
     }
     merge_task task;
     if (bpe_open_task(b, &task, piece, length))

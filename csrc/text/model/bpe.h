@@ -9,11 +9,11 @@
 #include "text/model/vocab.h"
 
 #define BPE_NO_UNKNOWN (-1)
-#define BPE_MISSING_UNKNOWN (-2)    /* the file names an unknown token that the vocabulary does not have */
+#define BPE_MISSING_UNKNOWN (-2) /* the file names an unknown token that the vocabulary does not have */
 
 #define BPE_NO_RANK UINT32_MAX
-#define BPE_MOST_MERGES ((1u << 20) - 1)    /* a slot has 20 bits for the rank */
-#define BPE_SHORT 64               /* symbols; longer pieces keep a heap */
+#define BPE_MOST_MERGES ((1u << 20) - 1) /* a slot has 20 bits for the rank */
+#define BPE_SHORT 64                     /* symbols; longer pieces keep a heap */
 
 /* Two adjacent bytes. Three ranks of twenty bits: that of their merge; the least of the merges of the right byte with a
  * preceding token that ends in the left one; the least of the merges of the left byte with a following token that
@@ -42,22 +42,25 @@ typedef struct {
     char *prefix, *suffix; /* of all characters but the first (continuing_subword_prefix), and of the last
                             * one (end_of_word_suffix); NULL: none */
     size_t prefix_length, suffix_length;
-    bool byte_fallback;    /* a character without a token becomes its bytes' <0xNN> tokens */
+    bool byte_fallback; /* a character without a token becomes its bytes' <0xNN> tokens */
     bool fuse_unknown;
     int32_t unknown;
-    uint64_t *slots;       /* left, right and rank in one word (bpe_slot); open addressing, at most half full */
-    size_t n_slots, free_slot;    /* free_slot: one that is free */
-    uint8_t *filter;       /* a bit by a pair's hash, two for each slot: it tells most pairs without a merge, and
-                            * stays in the processor's cache where the slots do not */
-    id_buffer results;     /* by rank: the results of merges */
-    bpe_pair *byte_pairs;  /* byte_level: [256 * left + right]; valid without prefix and suffix */
+    uint64_t *slots;           /* left, right and rank in one word (bpe_slot); open addressing, at most half full */
+    size_t n_slots, free_slot; /* free_slot: one that is free */
+    uint8_t *filter;           /* a bit by a pair's hash, two for each slot: it tells most pairs without a merge, and
+                                * stays in the processor's cache where the slots do not */
+    id_buffer results;         /* by rank: the results of merges */
+    bpe_pair *byte_pairs;      /* byte_level: [256 * left + right]; valid without prefix and suffix */
     const struct piece_kernels *kernels;
-    int32_t symbols[256];  /* by byte: its token (byte_level), or the ASCII character's */
-    int32_t bytes[256];    /* the <0xNN> tokens */
+    int32_t symbols[256]; /* by byte: its token (byte_level), or the ASCII character's */
+    int32_t bytes[256];   /* the <0xNN> tokens */
 } bpe;
 
-typedef struct { int32_t id; uint32_t length, previous, next; } bpe_symbol;    /* id -1: merged away */
-typedef uint64_t bpe_candidate;    /* a merge: its rank in the upper half, its position in the lower one */
+typedef struct {
+    int32_t id;
+    uint32_t length, previous, next;
+} bpe_symbol;                   /* id -1: merged away */
+typedef uint64_t bpe_candidate; /* a merge: its rank in the upper half, its position in the lower one */
 
 typedef struct {
     bpe_symbol *symbols;
@@ -78,7 +81,7 @@ gm_status bpe_encode(const bpe *b, const vocab *v, bpe_work *work, const uint8_t
 void bpe_free(bpe *b);
 void bpe_work_free(bpe_work *work);
 
-#define BPE_FREE 0u          /* not the word of any slot, because ranks are stored plus one */
+#define BPE_FREE 0u /* not the word of any slot, because ranks are stored plus one */
 #define BPE_PAIR(left, right) ((uint64_t)(uint32_t)(left) << 42 | (uint64_t)(uint32_t)(right) << 20)
 
 #define BPE_HASH_FACTOR 0x9E3779B97F4A7C15u

@@ -4,15 +4,10 @@
 
 gm_status model_prepare(model *m, const vocab *v) {
     switch (m->kind) {
-    case MODEL_BPE:
-        m->bpe.byte_level = m->byte_level;
-        return bpe_prepare(&m->bpe, v);
-    case MODEL_UNIGRAM:
-        return unigram_prepare(&m->unigram, v);
-    case MODEL_WORDPIECE:
-        return wordpiece_prepare(&m->wordpiece, v);
-    case MODEL_WORDLEVEL:
-        break;
+    case MODEL_BPE: m->bpe.byte_level = m->byte_level; return bpe_prepare(&m->bpe, v);
+    case MODEL_UNIGRAM: return unigram_prepare(&m->unigram, v);
+    case MODEL_WORDPIECE: return wordpiece_prepare(&m->wordpiece, v);
+    case MODEL_WORDLEVEL: break;
     }
     return GM_OK;
 }
@@ -44,12 +39,9 @@ static gm_status encode_word(const model *m, const vocab *v, const uint8_t *piec
 static gm_status encode_text(const model *m, const vocab *v, model_work *work, const uint8_t *piece, size_t length,
                              id_buffer *out, span_buffer *spans) {
     switch (m->kind) {
-    case MODEL_UNIGRAM:
-        return unigram_encode(&m->unigram, v, &work->unigram, piece, length, out, spans);
-    case MODEL_WORDPIECE:
-        return wordpiece_encode(&m->wordpiece, piece, length, out, spans);
-    default:
-        return encode_word(m, v, piece, length, out, spans);
+    case MODEL_UNIGRAM: return unigram_encode(&m->unigram, v, &work->unigram, piece, length, out, spans);
+    case MODEL_WORDPIECE: return wordpiece_encode(&m->wordpiece, piece, length, out, spans);
+    default: return encode_word(m, v, piece, length, out, spans);
     }
 }
 

@@ -12,11 +12,11 @@ typedef enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL } mode
 
 typedef struct {
     model_kind kind;
-    bool byte_level;             /* the piece's bytes become characters of GPT-2's alphabet */
+    bool byte_level; /* the piece's bytes become characters of GPT-2's alphabet */
     bpe bpe;
     unigram unigram;
     wordpiece wordpiece;
-    int32_t unknown;             /* WORDLEVEL: -1 when the vocabulary has none */
+    int32_t unknown; /* WORDLEVEL: -1 when the vocabulary has none */
 } model;
 
 typedef struct {

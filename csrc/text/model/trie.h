@@ -8,13 +8,16 @@
 #define TRIE_ROOT 0
 #define TRIE_NONE UINT32_MAX
 
-typedef struct { uint32_t first_child, n_children; int32_t id; } trie_node;    /* id -1: no token ends here */
+typedef struct {
+    uint32_t first_child, n_children;
+    int32_t id;
+} trie_node; /* id -1: no token ends here */
 
 typedef struct {
     trie_node *nodes;
-    uint8_t *labels;          /* by node: the byte that leads to it */
+    uint8_t *labels; /* by node: the byte that leads to it */
     uint32_t n_nodes;
-    uint32_t roots[256];      /* the root's children, by byte */
+    uint32_t roots[256]; /* the root's children, by byte */
 } trie;
 
 gm_status trie_build(trie *t, const vocab *v);

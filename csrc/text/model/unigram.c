@@ -2,7 +2,7 @@
 #include "text/model/unigram.h"
 #include <math.h>
 
-#define UNKNOWN_PENALTY 10.0    /* how much less an unknown character scores than the worst token */
+#define UNKNOWN_PENALTY 10.0 /* how much less an unknown character scores than the worst token */
 #define NOT_REACHED UINT32_MAX
 
 gm_status unigram_add_score(unigram *u, double score) {
@@ -28,7 +28,7 @@ gm_status unigram_prepare(unigram *u, const vocab *v) {
 void unigram_free(unigram *u) {
     trie_free(&u->trie);
     memory_free(u->scores);
-    *u = (unigram){ 0 };
+    *u = (unigram){0};
 }
 
 void unigram_work_free(unigram_work *work) {
@@ -40,7 +40,7 @@ void unigram_work_free(unigram_work *work) {
 static bool offer(unigram_cell *cell, double score, size_t start, int32_t id) {
     if (cell->start != NOT_REACHED && !(score > cell->score))
         return false;
-    *cell = (unigram_cell){ score, (uint32_t)start, id };
+    *cell = (unigram_cell){score, (uint32_t)start, id};
     return true;
 }
 
@@ -100,7 +100,7 @@ gm_status unigram_encode(const unigram *u, const vocab *v, unigram_work *work, c
         if (is_unknown && fuses)
             path->data[path->size - 1].start = start;
         else
-            GM_TRY(spans_append(path, (text_span){ start, end }));
+            GM_TRY(spans_append(path, (text_span){start, end}));
         fuses = is_unknown;
         end = start;
     }

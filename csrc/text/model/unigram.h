@@ -8,23 +8,27 @@
 
 typedef struct {
     trie trie;
-    double *scores;            /* by id; NaN: the token has no text */
+    double *scores; /* by id; NaN: the token has no text */
     size_t n_scores, score_capacity;
-    double unknown_score;      /* of a character that is not a token */
-    int32_t unknown;           /* -1: such a character is an error */
-    bool byte_fallback;        /* text without a token becomes its bytes' <0xNN> tokens, if all of them exist */
-    int32_t bytes[256];        /* the <0xNN> tokens */
+    double unknown_score; /* of a character that is not a token */
+    int32_t unknown;      /* -1: such a character is an error */
+    bool byte_fallback;   /* text without a token becomes its bytes' <0xNN> tokens, if all of them exist */
+    int32_t bytes[256];   /* the <0xNN> tokens */
 } unigram;
 
-typedef struct { double score; uint32_t start; int32_t id; } unigram_cell;    /* the best token that ends here */
+typedef struct {
+    double score;
+    uint32_t start;
+    int32_t id;
+} unigram_cell; /* the best token that ends here */
 
 typedef struct {
-    unigram_cell *cells;       /* by byte of the piece: where tokens end */
+    unigram_cell *cells; /* by byte of the piece: where tokens end */
     size_t capacity;
-    span_buffer path;          /* the parts of the best path, from the last to the first */
+    span_buffer path; /* the parts of the best path, from the last to the first */
 } unigram_work;
 
-gm_status unigram_add_score(unigram *u, double score);    /* adds the score of the next id */
+gm_status unigram_add_score(unigram *u, double score); /* adds the score of the next id */
 gm_status unigram_prepare(unigram *u, const vocab *v);
 gm_status unigram_encode(const unigram *u, const vocab *v, unigram_work *work, const uint8_t *piece, size_t length,
                          id_buffer *out, span_buffer *spans);

@@ -31,7 +31,7 @@ static inline bool same_bytes(const uint8_t *a, const uint8_t *b, size_t n) {
         memcpy(&half_b, b + n - 4, 4);
         return half_a == half_b;
     }
-    for (size_t at = 0;; at = at + 16 < n ? at + 8 : n - 8) {    /* the last two overlap */
+    for (size_t at = 0;; at = at + 16 < n ? at + 8 : n - 8) { /* the last two overlap */
         memcpy(&word_a, a + at, 8);
         memcpy(&word_b, b + at, 8);
         if (word_a != word_b)
@@ -102,8 +102,8 @@ gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id) {
         return gm_fail(GM_EBADFILE, "tokenizer: id %lld is used by '%.*s' and by '%.*s'", (long long)id,
                        old_length < 64 ? (int)old_length : 64, old, length < 64 ? (int)length : 64, text);
     }
-    vocab_token token = { (uint32_t)v->blob.size, (uint32_t)length };
-    GM_TRY(bytes_reserve(&v->blob, length + 1));    /* an empty string also has an address */
+    vocab_token token = {(uint32_t)v->blob.size, (uint32_t)length};
+    GM_TRY(bytes_reserve(&v->blob, length + 1)); /* an empty string also has an address */
     GM_TRY(bytes_append(&v->blob, text, length));
     v->tokens[id] = token;
     if ((size_t)id >= v->n_ids)
@@ -119,7 +119,7 @@ gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id) {
     vocab_slot *slot = slot_of(v, hash, text, length);
     v->n_strings += slot->id < 0;
     v->repeats |= slot->id >= 0 && slot->id != id;
-    *slot = (vocab_slot){ hash, (int32_t)id };
+    *slot = (vocab_slot){hash, (int32_t)id};
     return GM_OK;
 }
 
@@ -147,8 +147,8 @@ gm_status vocab_index(vocab *v) {
             vocab_slot *slot = slot_of(v, hashes[i], v->blob.data + t->offset, t->length);
             v->n_strings += slot->id < 0;
             v->repeats |= slot->id >= 0;
-            if (slot->id < 0 || v->tokens[slot->id].offset <= t->offset)    /* the later one of the file counts */
-                *slot = (vocab_slot){ hashes[i], (int32_t)(first + i) };
+            if (slot->id < 0 || v->tokens[slot->id].offset <= t->offset) /* the later one of the file counts */
+                *slot = (vocab_slot){hashes[i], (int32_t)(first + i)};
         }
     }
     return GM_OK;
@@ -206,7 +206,7 @@ void vocab_find_strings(const vocab *v, const vocab_string *strings, size_t n, i
 void vocab_find_bytes(const vocab *v, int32_t ids[256]) {
     static const char digits[] = "0123456789ABCDEF";
     for (unsigned byte = 0; byte < 256; byte++) {
-        char name[] = { '<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>' };
+        char name[] = {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
         ids[byte] = vocab_find(v, name, sizeof name);
     }
 }
@@ -215,5 +215,5 @@ void vocab_free(vocab *v) {
     memory_free(v->blob.data);
     memory_free(v->tokens);
     memory_table_free(v->slots, v->n_slots * sizeof *v->slots);
-    *v = (vocab){ 0 };
+    *v = (vocab){0};
 }

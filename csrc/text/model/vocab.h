@@ -10,17 +10,23 @@
 #define VOCAB_MAX (1 << 22)
 #define VOCAB_BATCH 192
 
-typedef struct { uint32_t offset, length; } vocab_token;    /* length UINT32_MAX: unused id */
-typedef struct { uint32_t hash; int32_t id; } vocab_slot;   /* id -1: free */
-typedef struct { const char *text; size_t length; } vocab_string;
+typedef struct { uint32_t offset, length; } vocab_token; /* length UINT32_MAX: unused id */
+typedef struct {
+    uint32_t hash;
+    int32_t id;
+} vocab_slot; /* id -1: free */
+typedef struct {
+    const char *text;
+    size_t length;
+} vocab_string;
 
 typedef struct {
     byte_buffer blob;
-    vocab_token *tokens;      /* by id */
+    vocab_token *tokens; /* by id */
     size_t n_ids, id_capacity;
-    vocab_slot *slots;        /* open addressing, at most half full */
+    vocab_slot *slots; /* open addressing, at most half full */
     size_t n_slots, n_strings;
-    bool repeats;             /* some string has more than one id */
+    bool repeats; /* some string has more than one id */
 } vocab;
 
 /* Reserves memory for n strings of `bytes` bytes in total, which only saves time. */
@@ -29,8 +35,8 @@ gm_status vocab_add(vocab *v, const char *text, size_t length, int64_t id);
 /* The same for a large vocabulary: add all strings, then call vocab_index once. Until then they cannot be found. */
 gm_status vocab_append(vocab *v, const char *text, size_t length, int64_t id);
 gm_status vocab_index(vocab *v);
-int32_t vocab_find(const vocab *v, const void *text, size_t length);             /* -1 if there is none */
-const char *vocab_text(const vocab *v, int32_t id, size_t *length);             /* NULL for an unused id */
+int32_t vocab_find(const vocab *v, const void *text, size_t length); /* -1 if there is none */
+const char *vocab_text(const vocab *v, int32_t id, size_t *length);  /* NULL for an unused id */
 /* Whether this id's string is the concatenation of the two, and is found under this id. */
 bool vocab_is_joined(const vocab *v, int32_t id, vocab_string left, vocab_string right);
 /* Looks up n <= VOCAB_BATCH strings together, so that cache misses overlap. */

@@ -10,7 +10,7 @@ gm_status wordpiece_prepare(wordpiece *w, const vocab *v) {
 void wordpiece_free(wordpiece *w) {
     trie_free(&w->trie);
     memory_free(w->prefix);
-    *w = (wordpiece){ 0 };
+    *w = (wordpiece){0};
 }
 
 static gm_status put_unknown(const wordpiece *w, size_t length, id_buffer *out, span_buffer *spans) {

@@ -2,13 +2,13 @@
 #include "text/normalize/charsmap.h"
 #include "text/unicode/grapheme.h"
 
-#define CLUSTER_MOST 5    /* bytes of a cluster that is looked up as a whole */
+#define CLUSTER_MOST 5 /* bytes of a cluster that is looked up as a whole */
 
 struct charsmap {
     uint32_t *units;
     size_t n_units;
     char *texts;
-    size_t n_texts;       /* bytes */
+    size_t n_texts; /* bytes */
 };
 
 static uint32_t read_u32(const uint8_t *p) {
@@ -22,7 +22,7 @@ gm_status charsmap_new(const uint8_t *data, size_t length, const char *name, cha
         return gm_fail(GM_EBADFILE, "%s: the charsmap has %zu bytes, expected 4 and an array of %u bytes", name, length,
                        bytes);
     size_t n_units = bytes / 4;
-    const uint8_t *texts = data + 4 + 4 * n_units;    /* as in the reference, a remainder of 1 to 3 bytes is text */
+    const uint8_t *texts = data + 4 + 4 * n_units; /* as in the reference, a remainder of 1 to 3 bytes is text */
     size_t n_texts = length - 4 - 4 * n_units, fault = utf8_check(texts, n_texts);
     if (fault < n_texts)
         return gm_fail(GM_EBADFILE, "%s: the charsmap's texts are not UTF-8 at byte %zu", name, fault);
@@ -72,7 +72,7 @@ static const char *find_next(const charsmap *map, const uint8_t *text, size_t le
         size_t start = *at < map->n_units ? map->units[*at] & 0x7FFFFFFF : map->n_texts + 1;
         if (start > map->n_texts || ((uint8_t)map->texts[start] & 0xC0) == 0x80)
             return NULL;
-        *n = strlen(map->texts + start);    /* the last one is NUL-terminated too */
+        *n = strlen(map->texts + start); /* the last one is NUL-terminated too */
         *matched = i + 1;
         return map->texts + start;
     }
@@ -86,7 +86,12 @@ static const char *find(const charsmap *map, const uint8_t *text, size_t length,
 }
 
 /* The last change is held back, because deletions after it are added to it. */
-typedef struct { text_writer *w; uint32_t c; int change; bool waits; } pending_change;
+typedef struct {
+    text_writer *w;
+    uint32_t c;
+    int change;
+    bool waits;
+} pending_change;
 
 static gm_status release(pending_change *last) {
     if (!last->waits)
@@ -125,7 +130,7 @@ static gm_status replace(pending_change *last, int n_old, const uint8_t *text, s
 gm_status charsmap_write(const charsmap *map, text_writer *w) {
     const uint8_t *text = w->in.bytes;
     size_t length = w->in.length, n;
-    pending_change last = { .w = w };
+    pending_change last = {.w = w};
     for (size_t at = 0, end; at < length; at = end) {
         end = grapheme_end(text, length, at);
         const char *found = end - at <= CLUSTER_MOST ? find(map, text + at, end - at, &n) : NULL;
@@ -152,7 +157,7 @@ gm_status charsmap_write_longest(const charsmap *map, text_writer *w) {
         utf8_next(text, &end);
         while ((found = find_next(map, text + at, length - at, &walk, &matched, &n))) {
             if (at + matched < length && (text[at + matched] & 0xC0) == 0x80)
-                continue;    /* half a character: the array is damaged */
+                continue; /* half a character: the array is damaged */
             best = found;
             n_best = n;
             end = at + matched;

@@ -22,7 +22,7 @@ void normalizer_free(normalizer *n) {
     for (size_t i = 0; i < n->n_steps; i++)
         normalize_step_free(&n->steps[i]);
     memory_free(n->steps);
-    *n = (normalizer){ 0 };
+    *n = (normalizer){0};
 }
 
 void normalize_work_free(normalize_work *work) {
@@ -36,8 +36,8 @@ void normalize_work_free(normalize_work *work) {
 /* ---- character by character ---- */
 static bool is_chinese(uint32_t c) {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0xF900 && c <= 0xFAFF) ||
-        (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
-        (c >= 0x2F800 && c <= 0x2FA1F);
+           (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
+           (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
 /* SentencePiece's rules for machine translation drop control characters and make spaces of further characters. */
@@ -57,11 +57,8 @@ static int nmt(uint32_t c, uint32_t out[4]) {
     case 0x2029:
     case 0x2581:
     case 0xFEFF:
-    case 0xFFFD:
-        out[0] = ' ';
-        return 1;
-    default:
-        return (c >= 1 && c < ' ') || c == 0x7F || c == 0x8F || c == 0x9F ? 0 : 1;
+    case 0xFFFD: out[0] = ' '; return 1;
+    default: return (c >= 1 && c < ' ') || c == 0x7F || c == 0x8F || c == 0x9F ? 0 : 1;
     }
 }
 
@@ -83,21 +80,17 @@ static int change_char(normalize_kind kind, uint32_t c, uint32_t out[4]) {
         else if (unicode_trait(c) & TRAIT_LOWERS)
             return unicode_lower(c, out);
         return 1;
-    case NORMALIZE_STRIP_ACCENTS:
-        return unicode_trait(c) & TRAIT_COMBINING ? 0 : 1;
-    case NORMALIZE_NONSPACING:
-        return unicode_trait(c) & TRAIT_NONSPACING ? 0 : 1;
-    case NORMALIZE_NMT:
-        return nmt(c, out);
-    case NORMALIZE_BYTE_LEVEL:
-        return byte_level(c, out);
+    case NORMALIZE_STRIP_ACCENTS: return unicode_trait(c) & TRAIT_COMBINING ? 0 : 1;
+    case NORMALIZE_NONSPACING: return unicode_trait(c) & TRAIT_NONSPACING ? 0 : 1;
+    case NORMALIZE_NMT: return nmt(c, out);
+    case NORMALIZE_BYTE_LEVEL: return byte_level(c, out);
     case NORMALIZE_CLEAN:
         if (unicode_trait(c) & TRAIT_CONTROL)
             return 0;
         if (unicode_class(c) & CLASS_SPACE)
             out[0] = ' ';
         return 1;
-    default:    /* NORMALIZE_IDEOGRAPHS */
+    default: /* NORMALIZE_IDEOGRAPHS */
         if (!is_chinese(c))
             return 1;
         out[0] = out[2] = ' ';
@@ -157,7 +150,7 @@ static text_view strip(const normalize_step *step, const text_view *text) {
 }
 
 static gm_status replace_matches(const normalize_step *step, regex_work *matcher, text_writer *w) {
-    regex_walk walk = { 0 };
+    regex_walk walk = {0};
     for (;;) {
         regex_match m;
         GM_TRY(regex_next(step->regex, matcher, w->in.bytes, w->in.length, &walk, &m));
@@ -189,18 +182,13 @@ static bool changes(const normalize_step *step, const text_view *text, size_t *a
     size_t after;
     *at = 0;
     switch (step->kind) {
-    case NORMALIZE_FORM:
-        return !unicode_is_normal(step->form, text->bytes, text->length);
-    case NORMALIZE_REPLACE:
-        return step->regex || memmem(text->bytes, text->length, step->from, step->from_length);
+    case NORMALIZE_FORM: return !unicode_is_normal(step->form, text->bytes, text->length);
+    case NORMALIZE_REPLACE: return step->regex || memmem(text->bytes, text->length, step->from, step->from_length);
     case NORMALIZE_PREPEND:
     case NORMALIZE_CHARSMAP:
     case NORMALIZE_LONGEST:
-    case NORMALIZE_STRIP:
-        return true;
-    default:
-        next_change(step->kind, text, at, &after, out);
-        return *at < text->length;
+    case NORMALIZE_STRIP: return true;
+    default: next_change(step->kind, text, at, &after, out); return *at < text->length;
     }
 }
 
@@ -216,9 +204,7 @@ gm_status normalize(const normalizer *n, normalize_work *work, text_view *view) 
         text_writer w;
         text_write(&w, view, &work->buffers[next]);
         switch (step->kind) {
-        case NORMALIZE_FORM:
-            GM_TRY(unicode_normalize(step->form, &w));
-            break;
+        case NORMALIZE_FORM: GM_TRY(unicode_normalize(step->form, &w)); break;
         case NORMALIZE_PREPEND:
             GM_TRY(text_put(&w, step->to, step->to_length, 0));
             GM_TRY(text_keep(&w, view->length));
@@ -232,15 +218,9 @@ gm_status normalize(const normalizer *n, normalize_work *work, text_view *view) 
                 GM_TRY(replace_matches(step, matcher, &w));
             }
             break;
-        case NORMALIZE_CHARSMAP:
-            GM_TRY(charsmap_write(step->charsmap, &w));
-            break;
-        case NORMALIZE_LONGEST:
-            GM_TRY(charsmap_write_longest(step->charsmap, &w));
-            break;
-        default:
-            GM_TRY(write_chars(step->kind, &w, first));
-            break;
+        case NORMALIZE_CHARSMAP: GM_TRY(charsmap_write(step->charsmap, &w)); break;
+        case NORMALIZE_LONGEST: GM_TRY(charsmap_write_longest(step->charsmap, &w)); break;
+        default: GM_TRY(write_chars(step->kind, &w, first)); break;
         }
         GM_TRY(text_written(&w, view));
         next = 1 - next;

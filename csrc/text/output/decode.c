@@ -3,9 +3,9 @@
 #include "text/output/decode.h"
 #include "text/unicode/alphabet.h"
 
-#define PARTIAL_MOST 256    /* bytes of a Replace's text; a longer one is matched in whole tokens */
+#define PARTIAL_MOST 256 /* bytes of a Replace's text; a longer one is matched in whole tokens */
 
-static const char replacement[] = "\xEF\xBF\xBD";    /* U+FFFD */
+static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
 void decode_step_free(decode_step *step) {
     memory_free(step->from);
@@ -15,8 +15,8 @@ void decode_step_free(decode_step *step) {
 
 gm_status decoder_add(decoder *d, decode_step step) {
     gm_status status = d->n_steps == DECODE_MAX_STEPS
-        ? gm_fail(GM_EUNSUPPORTED, "tokenizer: more than %d decoders in a row", DECODE_MAX_STEPS)
-        : grow_array(&d->steps, d->n_steps, &d->capacity, 1, sizeof *d->steps);
+                           ? gm_fail(GM_EUNSUPPORTED, "tokenizer: more than %d decoders in a row", DECODE_MAX_STEPS)
+                           : grow_array(&d->steps, d->n_steps, &d->capacity, 1, sizeof *d->steps);
     if (status != GM_OK) {
         decode_step_free(&step);
         return status;
@@ -30,7 +30,7 @@ void decoder_free(decoder *d) {
     for (size_t i = 0; i < d->n_steps; i++)
         decode_step_free(&d->steps[i]);
     memory_free(d->steps);
-    *d = (decoder){ 0 };
+    *d = (decoder){0};
 }
 
 void decode_open(decode_state *s, const decoder *d, bool hold_runs) {
@@ -82,7 +82,7 @@ static gm_status replace_in(decode_step_state *state, const void *from, size_t f
     byte_buffer *changed = &state->scratch[*text && *text == state->scratch[0].data];
     changed->size = 0;
     GM_TRY(replace_all(from, from_length, to, to_length, *text, *length, changed));
-    GM_TRY(bytes_reserve(changed, 1));    /* not NULL */
+    GM_TRY(bytes_reserve(changed, 1)); /* not NULL */
     *text = changed->data;
     *length = changed->size;
     return GM_OK;
@@ -90,15 +90,16 @@ static gm_status replace_in(decode_step_state *state, const void *from, size_t f
 
 /* The reference's cleanup of English, in this order. */
 static gm_status clean_up(decode_step_state *state, const uint8_t **text, size_t *length) {
-    static const struct { const char *from, *to; } marks[] = {
-        { " .", "." }, { " ?", "?" }, { " !", "!" }, { " ,", "," }, { " ' ", "'" }, { " n't", "n't" }, { " 'm", "'m" },
-        { " do not", " don't" }, { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" },
+    static const struct {
+        const char *from, *to;
+    } marks[] = {
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},    {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
     };
     if (*length == 0 || !memchr(*text, ' ', *length))
         return GM_OK;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
-        GM_TRY(replace_in(state, marks[i].from, strlen(marks[i].from), marks[i].to, strlen(marks[i].to), text,
-                          length));
+        GM_TRY(replace_in(state, marks[i].from, strlen(marks[i].from), marks[i].to, strlen(marks[i].to), text, length));
     return GM_OK;
 }
 
@@ -142,7 +143,7 @@ static gm_status ctc(decode_state *s, size_t i, const uint8_t *text, size_t leng
 static gm_status replace_matches(decode_state *s, size_t i, const uint8_t *text, size_t length, byte_buffer *out) {
     const decode_step *step = &s->decoder->steps[i];
     decode_step_state *state = &s->steps[i];
-    regex_walk walk = { 0 };
+    regex_walk walk = {0};
     if (!state->regex)
         GM_TRY(regex_work_new(step->regex, &state->regex));
     byte_buffer *changed = &state->scratch[0];
@@ -179,7 +180,7 @@ static gm_status replace_text(decode_state *s, size_t i, const uint8_t *text, si
         return feed(s, i + 1, text, length, true, out);
     }
     GM_TRY(bytes_append(&state->held, text, length));
-    GM_TRY(bytes_reserve(&state->held, 1));    /* not NULL */
+    GM_TRY(bytes_reserve(&state->held, 1)); /* not NULL */
     text = state->held.data;
     length = state->held.size;
     size_t at = 0;
@@ -221,7 +222,7 @@ static gm_status strip(decode_state *s, size_t i, const uint8_t *text, size_t le
     }
     uint8_t c[4];
     size_t c_length = utf8_put(step->c, c);
-    bool all = stop == 0;    /* what is held is still at the token's end */
+    bool all = stop == 0; /* what is held is still at the token's end */
     size_t n_now = all ? state->n_held + n_last : n_last, n_kept = n_now < step->stop ? n_now : step->stop;
     size_t n_given = all ? n_now - n_kept : state->n_held;
     for (size_t k = 0; k < n_given; k++)
@@ -234,8 +235,7 @@ static gm_status strip(decode_state *s, size_t i, const uint8_t *text, size_t le
     return feed(s, i + 1, text, stop, true, out);
 }
 
-static gm_status metaspace(decode_state *s, size_t i, const uint8_t *text, size_t length, bool end,
-                           byte_buffer *out) {
+static gm_status metaspace(decode_state *s, size_t i, const uint8_t *text, size_t length, bool end, byte_buffer *out) {
     const decode_step *step = &s->decoder->steps[i];
     decode_step_state *state = &s->steps[i];
     uint8_t c[4];
@@ -263,7 +263,8 @@ static gm_status suffix(decode_state *s, size_t i, const uint8_t *text, size_t l
     const decode_step *step = &s->decoder->steps[i];
     GM_TRY(suffix_release(s, i, false, out));
     const uint8_t *found = step->from_length == 0 ? text
-        : length == 0 ? NULL : memmem(text, length, step->from, step->from_length);
+                           : length == 0          ? NULL
+                                                  : memmem(text, length, step->from, step->from_length);
     if (!found)
         return feed(s, i + 1, text, length, true, out);
     GM_TRY(feed(s, i + 1, text, (size_t)(found - text), false, out));
@@ -276,7 +277,7 @@ static gm_status suffix(decode_state *s, size_t i, const uint8_t *text, size_t l
  * each_byte one for each of its bytes. */
 static gm_status drain(decode_state *s, size_t i, bool each_byte, byte_buffer *out) {
     byte_buffer *held = &s->steps[i].held;
-    size_t at = 0, valid = 0;    /* [valid, at) is valid and not passed on yet */
+    size_t at = 0, valid = 0; /* [valid, at) is valid and not passed on yet */
     if (held->size == 0)
         return GM_OK;
     while (at < held->size) {
@@ -334,7 +335,7 @@ static int byte_of(const uint8_t *token, size_t length) {
 static gm_status flush(decode_state *s, size_t i, byte_buffer *out) {
     decode_step_state *state = &s->steps[i];
     size_t n = state->held.size;
-    bool inside = state->inside;    /* a part of the run was passed on */
+    bool inside = state->inside; /* a part of the run was passed on */
     state->held.size = 0;
     state->inside = false;
     if (n > 0 && utf8_check(state->held.data, n) == n)
@@ -351,7 +352,7 @@ static gm_status byte_fallback(decode_state *s, size_t i, const uint8_t *text, s
         GM_TRY(flush(s, i, out));
         return feed(s, i + 1, text, length, true, out);
     }
-    GM_TRY(bytes_append(&state->held, &(uint8_t){ (uint8_t)byte }, 1));
+    GM_TRY(bytes_append(&state->held, &(uint8_t){(uint8_t)byte}, 1));
     if (s->hold_runs)
         return GM_OK;
     state->inside = true;
@@ -362,18 +363,12 @@ static gm_status byte_fallback(decode_state *s, size_t i, const uint8_t *text, s
 /* Feeds a step that needs whole tokens. */
 static gm_status feed_whole(decode_state *s, size_t i, const uint8_t *text, size_t length, byte_buffer *out) {
     switch (s->decoder->steps[i].kind) {
-    case DECODE_BYTE_LEVEL:
-        return byte_level(s, i, text, length, out);
-    case DECODE_BYTE_FALLBACK:
-        return byte_fallback(s, i, text, length, out);
-    case DECODE_WORDPIECE:
-        return wordpiece(s, i, text, length, out);
-    case DECODE_SUFFIX:
-        return suffix(s, i, text, length, out);
-    case DECODE_CTC:
-        return ctc(s, i, text, length, out);
-    default:
-        return replace_matches(s, i, text, length, out);
+    case DECODE_BYTE_LEVEL: return byte_level(s, i, text, length, out);
+    case DECODE_BYTE_FALLBACK: return byte_fallback(s, i, text, length, out);
+    case DECODE_WORDPIECE: return wordpiece(s, i, text, length, out);
+    case DECODE_SUFFIX: return suffix(s, i, text, length, out);
+    case DECODE_CTC: return ctc(s, i, text, length, out);
+    default: return replace_matches(s, i, text, length, out);
     }
 }
 
@@ -385,14 +380,9 @@ static gm_status feed(decode_state *s, size_t i, const void *part, size_t length
     const uint8_t *text = length > 0 ? part : (const uint8_t *)"";
     gm_status status = GM_OK;
     switch (step->kind) {
-    case DECODE_FUSE:
-        return feed(s, i + 1, text, length, false, out);
-    case DECODE_STRIP:
-        status = strip(s, i, text, length, end, out);
-        break;
-    case DECODE_METASPACE:
-        status = metaspace(s, i, text, length, end, out);
-        break;
+    case DECODE_FUSE: return feed(s, i + 1, text, length, false, out);
+    case DECODE_STRIP: status = strip(s, i, text, length, end, out); break;
+    case DECODE_METASPACE: status = metaspace(s, i, text, length, end, out); break;
     default:
         if (step->kind == DECODE_REPLACE && !step->regex) {
             status = replace_text(s, i, text, length, end, out);
@@ -405,7 +395,7 @@ static gm_status feed(decode_state *s, size_t i, const void *part, size_t length
         }
         if (!end)
             return GM_OK;
-        state->parts.size = 0;    /* the bytes stay until the next part */
+        state->parts.size = 0; /* the bytes stay until the next part */
         status = feed_whole(s, i, text, length, out);
         break;
     }
@@ -416,16 +406,12 @@ static gm_status feed(decode_state *s, size_t i, const void *part, size_t length
 /* Ends the tokens of step i. */
 static gm_status finish(decode_state *s, size_t i, byte_buffer *out) {
     switch (s->decoder->steps[i].kind) {
-    case DECODE_BYTE_LEVEL:    /* an incomplete character is one U+FFFD */
+    case DECODE_BYTE_LEVEL: /* an incomplete character is one U+FFFD */
         return feed(s, i + 1, replacement, s->steps[i].held.size > 0 ? 3 : 0, true, out);
-    case DECODE_BYTE_FALLBACK:
-        return flush(s, i, out);
-    case DECODE_FUSE:
-        return feed(s, i + 1, "", 0, true, out);
-    case DECODE_SUFFIX:
-        return suffix_release(s, i, true, out);
-    default:
-        return GM_OK;
+    case DECODE_BYTE_FALLBACK: return flush(s, i, out);
+    case DECODE_FUSE: return feed(s, i + 1, "", 0, true, out);
+    case DECODE_SUFFIX: return suffix_release(s, i, true, out);
+    default: return GM_OK;
     }
 }
 

@@ -26,7 +26,7 @@ typedef struct {
     decode_kind kind;
     char *from, *to;
     size_t from_length, to_length;
-    regex *regex;         /* REPLACE; NULL: `from` is the text itself */
+    regex *regex; /* REPLACE; NULL: `from` is the text itself */
     uint32_t c;
     size_t start, stop;
     bool drop_first, cleanup;
@@ -35,25 +35,25 @@ typedef struct {
 typedef struct {
     decode_step *steps;
     size_t n_steps, capacity;
-    bool given;           /* there is a decoder, possibly without steps */
+    bool given; /* there is a decoder, possibly without steps */
 } decoder;
 
 typedef struct {
-    byte_buffer parts;    /* of a token that the step needs as a whole */
-    byte_buffer held;     /* bytes that are not certain yet; CTC: the token before */
+    byte_buffer parts; /* of a token that the step needs as a whole */
+    byte_buffer held;  /* bytes that are not certain yet; CTC: the token before */
     byte_buffer scratch[2];
     regex_work *regex;
-    size_t n_tokens;      /* complete tokens so far */
-    size_t n_dropped;     /* STRIP: at the token's start */
-    size_t n_held;        /* STRIP: c's at the end so far */
-    bool inside;          /* STRIP: after the token's leading c's; BYTE_FALLBACK: a part of the run was passed on;
-                           * SUFFIX: a part of the token is held */
+    size_t n_tokens;  /* complete tokens so far */
+    size_t n_dropped; /* STRIP: at the token's start */
+    size_t n_held;    /* STRIP: c's at the end so far */
+    bool inside;      /* STRIP: after the token's leading c's; BYTE_FALLBACK: a part of the run was passed on;
+                       * SUFFIX: a part of the token is held */
 } decode_step_state;
 
 typedef struct {
     const decoder *decoder;
-    bool hold_runs;       /* a run of byte tokens is decoded at its end, as Hugging Face does */
-    bool started;         /* a token was pushed */
+    bool hold_runs; /* a run of byte tokens is decoded at its end, as Hugging Face does */
+    bool started;   /* a token was pushed */
     decode_step_state steps[DECODE_MAX_STEPS];
 } decode_state;
 
@@ -61,7 +61,7 @@ typedef struct {
 gm_status decoder_add(decoder *d, decode_step step);
 void decode_step_free(decode_step *step);
 void decoder_free(decoder *d);
-void decode_open(decode_state *s, const decoder *d, bool hold_runs);    /* of a zeroed struct */
+void decode_open(decode_state *s, const decoder *d, bool hold_runs); /* of a zeroed struct */
 /* Appends the text that is certain after this token, or at the end. The token is valid UTF-8. */
 gm_status decode_push(decode_state *s, const char *token, size_t length, byte_buffer *out);
 gm_status decode_finish(decode_state *s, byte_buffer *out);

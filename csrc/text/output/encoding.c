@@ -17,7 +17,7 @@ void encodings_free(encoding_list *list) {
     for (size_t i = 0; i < list->size; i++)
         gm_encoding_free(list->data[i]);
     memory_free(list->data);
-    *list = (encoding_list){ 0 };
+    *list = (encoding_list){0};
 }
 
 gm_status encodings_push(encoding_list *list, gm_encoding *e) {
@@ -44,7 +44,7 @@ static gm_status append(gm_encoding *e, const encoding_token *tokens, size_t n) 
 }
 
 gm_status encoding_push(gm_encoding *e, gm_token_info info, uint32_t text) {
-    return append(e, &(encoding_token){ info, text }, 1);
+    return append(e, &(encoding_token){info, text}, 1);
 }
 
 gm_status encoding_set_range(gm_encoding *e, int32_t sequence, size_t start, size_t end) {
@@ -53,7 +53,7 @@ gm_status encoding_set_range(gm_encoding *e, int32_t sequence, size_t start, siz
         at++;
     if (at == e->n_ranges)
         GM_TRY(grow_array(&e->ranges, e->n_ranges, &e->range_capacity, 1, sizeof *e->ranges));
-    e->ranges[at] = (sequence_range){ sequence, start, end };
+    e->ranges[at] = (sequence_range){sequence, start, end};
     e->n_ranges += at == e->n_ranges;
     return GM_OK;
 }
@@ -112,13 +112,15 @@ gm_status encoding_truncate(gm_encoding *e, size_t max_length, size_t stride, bo
         if (!whole)
             return GM_ENOMEM;
         *whole = *e;
-        whole->strings = (byte_buffer){ 0 };
-        *e = (gm_encoding){ .strings = e->strings };
+        whole->strings = (byte_buffer){0};
+        *e = (gm_encoding){.strings = e->strings};
         return encodings_push(&e->overflowing, whole);
     }
     if (stride >= max_length)
-        return gm_fail(GM_EVALUE, "encode: the stride of truncation is %zu, expected less than the %zu tokens that are "
-                       "kept of a text, not counting special tokens", stride, max_length);
+        return gm_fail(GM_EVALUE,
+                       "encode: the stride of truncation is %zu, expected less than the %zu tokens that are "
+                       "kept of a text, not counting special tokens",
+                       stride, max_length);
     size_t step = max_length - stride, first_start = left ? n - max_length : 0;
     encodings_free(&e->overflowing);
     for (size_t skip = step;; skip += step) {
@@ -185,7 +187,7 @@ gm_status encoding_pad(gm_encoding *e, size_t length, const gm_padding *how, uin
     if (e->size >= length)
         return GM_OK;
     size_t n = e->size, more = length - n;
-    encoding_token pad = { { .id = how->id, .type_id = how->type_id, .word = -1, .special = true }, text };
+    encoding_token pad = {{.id = how->id, .type_id = how->type_id, .word = -1, .special = true}, text};
     GM_TRY(reserve(e, more));
     if (how->left) {
         memmove(e->tokens + more, e->tokens, n * sizeof *e->tokens);
@@ -222,7 +224,7 @@ static gm_status join_overflowing(const gm_encoding *e, const gm_encoding *next,
 }
 
 gm_status encoding_join(gm_encoding *e, const gm_encoding *next) {
-    encoding_list overflowing = { 0 };
+    encoding_list overflowing = {0};
     size_t before = e->size;
     gm_status status = join_overflowing(e, next, &overflowing);
     if (status == GM_OK)
@@ -241,7 +243,10 @@ gm_status encoding_join(gm_encoding *e, const gm_encoding *next) {
 
 /* ---- offsets ---- */
 /* A position that moves byte by byte, because successive offsets are close. */
-typedef struct { const uint8_t *text; size_t length, byte, scalar; } scalar_cursor;
+typedef struct {
+    const uint8_t *text;
+    size_t length, byte, scalar;
+} scalar_cursor;
 
 /* The index of the scalar that has the byte; at the text's end, the number of scalars. */
 static size_t scalar_at(scalar_cursor *c, size_t byte) {
@@ -257,8 +262,8 @@ void encoding_to_scalars(gm_encoding *e, size_t from, const uint8_t *text, size_
     for (size_t i = 0; i < length; i++)
         bits |= text[i];
     if (bits < 0x80)
-        return;    /* each byte is a scalar */
-    scalar_cursor cursor = { .text = text, .length = length };
+        return; /* each byte is a scalar */
+    scalar_cursor cursor = {.text = text, .length = length};
     for (size_t i = from; i < e->size; i++) {
         gm_token_info *info = &e->tokens[i].info;
         /* The reference does not convert what starts at the text's end. */

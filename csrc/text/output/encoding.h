@@ -10,18 +10,27 @@
 
 #define OWN_TEXT UINT32_MAX
 /* text: the offset in strings of its length and bytes, or OWN_TEXT for the vocabulary's. */
-typedef struct { gm_token_info info; uint32_t text; } encoding_token;
+typedef struct {
+    gm_token_info info;
+    uint32_t text;
+} encoding_token;
 /* Tokens [start, end) belong to a sequence. */
-typedef struct { int32_t sequence; size_t start, end; } sequence_range;
+typedef struct {
+    int32_t sequence;
+    size_t start, end;
+} sequence_range;
 
-typedef struct { gm_encoding **data; size_t size, capacity; } encoding_list;
+typedef struct {
+    gm_encoding **data;
+    size_t size, capacity;
+} encoding_list;
 struct gm_encoding {
     encoding_token *tokens;
     size_t size, capacity;
-    sequence_range *ranges;      /* at most one per sequence */
+    sequence_range *ranges; /* at most one per sequence */
     size_t n_ranges, range_capacity;
     encoding_list overflowing;
-    byte_buffer strings;         /* of the whole encoding; empty in parts */
+    byte_buffer strings; /* of the whole encoding; empty in parts */
 };
 
 gm_encoding *encoding_new(void);

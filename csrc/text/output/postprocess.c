@@ -17,13 +17,13 @@ void post_free(post_processor *p) {
         memory_free(p->steps[i].cls.text);
         memory_free(p->steps[i].sep.text);
     }
-    *p = (post_processor){ 0 };
+    *p = (post_processor){0};
 }
 
 gm_status template_add(template *t, template_piece **out) {
     GM_TRY(grow_array(&t->pieces, t->n_pieces, &t->capacity, 1, sizeof *t->pieces));
     *out = &t->pieces[t->n_pieces++];
-    **out = (template_piece){ .sequence = -1 };
+    **out = (template_piece){.sequence = -1};
     return GM_OK;
 }
 
@@ -119,8 +119,8 @@ static gm_status push_named(const post_call *c, gm_encoding *e, const named_toke
     const char *own = gm_tokenizer_token(c->tokenizer, token->id, &n);
     if (token->text && (!own || n != token->length || memcmp(own, token->text, n) != 0))
         GM_TRY(encoding_string(c->strings, token->text, token->length, &text));
-    return encoding_push(e, (gm_token_info){ .id = token->id, .type_id = type_id, .word = -1, .special = true,
-                                             .attention = true }, text);
+    return encoding_push(
+        e, (gm_token_info){.id = token->id, .type_id = type_id, .word = -1, .special = true, .attention = true}, text);
 }
 
 static gm_status apply_piece(const post_call *c, const template_piece *piece, encoding_list *in, encoding_list *out) {
@@ -148,7 +148,7 @@ static gm_status apply_template(const post_call *c, encoding_list *list) {
                        list->size);
     if (list->size == 2 && t->n_pieces == 0)
         return gm_fail(GM_EVALUE, "encode: this tokenizer's post_processor has no template for two texts");
-    encoding_list out = { 0 };
+    encoding_list out = {0};
     gm_status status = GM_OK;
     for (size_t i = 0; i < t->n_pieces && status == GM_OK; i++)
         status = apply_piece(c, &t->pieces[i], list, &out);
@@ -176,8 +176,8 @@ static gm_status surround(const post_call *c, gm_encoding *e, const named_token 
         *made = old;
         e->overflowing = old.overflowing;
         e->strings = old.strings;
-        made->overflowing = (encoding_list){ 0 };
-        made->strings = (byte_buffer){ 0 };
+        made->overflowing = (encoding_list){0};
+        made->strings = (byte_buffer){0};
     }
     gm_encoding_free(made);
     return status;
@@ -238,7 +238,7 @@ static void trim_token(const post_call *c, encoding_token *token, bool first) {
     gm_token_info *info = &token->info;
     if (leading > 0) {
         if ((first || info->start == 0) && c->step->prefix_space && leading == 1)
-            leading = 0;    /* a single space was inserted, not part of the text */
+            leading = 0; /* a single space was inserted, not part of the text */
         info->start = info->start + leading < info->end ? info->start + leading : info->end;
     }
     if (trailing > 0 && info->end >= trailing)
@@ -264,14 +264,10 @@ static gm_status apply(const post_call *c, encoding_list *list) {
     if (c->step->trim_offsets)
         trim_offsets(c, list);
     switch (c->step->kind) {
-    case POST_TEMPLATE:
-        return apply_template(c, list);
-    case POST_BERT:
-        return apply_bert(c, list);
-    case POST_ROBERTA:
-        return apply_roberta(c, list);
-    case POST_BYTE_LEVEL:
-        break;
+    case POST_TEMPLATE: return apply_template(c, list);
+    case POST_BERT: return apply_bert(c, list);
+    case POST_ROBERTA: return apply_roberta(c, list);
+    case POST_BYTE_LEVEL: break;
     }
     for (size_t i = 0; i < list->size; i++)
         GM_TRY(encoding_set_range(list->data[i], (int32_t)i, 0, list->data[i]->size));
@@ -295,7 +291,7 @@ gm_status post_process(const post_processor *p, const gm_tokenizer *t, encoding_
                        byte_buffer *strings) {
     GM_TRY(number_sequences(p, list));
     for (int i = 0; i < p->n_steps; i++)
-        GM_TRY(apply(&(post_call){ &p->steps[i], t, add_special, strings }, list));
+        GM_TRY(apply(&(post_call){&p->steps[i], t, add_special, strings}, list));
     if (list->size == 1)
         return GM_OK;
     gm_encoding *whole = encoding_new();

@@ -3,21 +3,36 @@
 #define GOMLX_TEXT_POSTPROCESS_H
 #include "text/output/encoding.h"
 
-typedef struct { int32_t id; char *text; size_t length; } named_token;
+typedef struct {
+    int32_t id;
+    char *text;
+    size_t length;
+} named_token;
 /* A sequence of the input (0 or 1), or with -1 these tokens. */
-typedef struct { int sequence; int32_t type_id; named_token *tokens; size_t n_tokens; } template_piece;
-typedef struct { template_piece *pieces; size_t n_pieces, capacity; } template;
+typedef struct {
+    int sequence;
+    int32_t type_id;
+    named_token *tokens;
+    size_t n_tokens;
+} template_piece;
+typedef struct {
+    template_piece *pieces;
+    size_t n_pieces, capacity;
+} template;
 
 typedef enum { POST_TEMPLATE, POST_BERT, POST_ROBERTA, POST_BYTE_LEVEL } post_kind;
 typedef struct {
     post_kind kind;
-    template single, pair;            /* TEMPLATE */
-    named_token cls, sep;             /* BERT, ROBERTA */
-    bool trim_offsets, prefix_space;  /* ROBERTA, BYTE_LEVEL */
+    template single, pair;           /* TEMPLATE */
+    named_token cls, sep;            /* BERT, ROBERTA */
+    bool trim_offsets, prefix_space; /* ROBERTA, BYTE_LEVEL */
 } post_step;
 
 #define POST_MAX_STEPS 16
-typedef struct { post_step steps[POST_MAX_STEPS]; int n_steps; } post_processor;
+typedef struct {
+    post_step steps[POST_MAX_STEPS];
+    int n_steps;
+} post_processor;
 
 void post_free(post_processor *p);
 /* Adds a zeroed piece to a template. */

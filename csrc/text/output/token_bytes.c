@@ -30,7 +30,7 @@ static token_bytes *make(const gm_tokenizer *t) {
     token_bytes *b = memory_zeroed(sizeof *b);
     if (!b)
         return NULL;
-    byte_buffer data = { 0 };
+    byte_buffer data = {0};
     b->n_ids = t->n_ids;
     b->starts = memory_array(t->n_ids + 1, sizeof *b->starts);
     gm_status status = b->starts ? bytes_reserve(&data, TOKEN_BYTES_MARGIN) : GM_ENOMEM;
@@ -58,7 +58,7 @@ gm_status token_bytes_of(gm_tokenizer *t, const token_bytes **out) {
             return GM_ENOMEM;
         token_bytes *first = NULL;
         if (!atomic_compare_exchange_strong(&t->bytes, &first, b)) {
-            token_bytes_free(b);    /* another thread was faster */
+            token_bytes_free(b); /* another thread was faster */
             b = first;
         }
     }
@@ -79,7 +79,7 @@ gm_status token_bytes_join(const token_bytes *b, const gm_tokenizer *t, const in
             continue;
         const uint8_t *from = b->data + b->starts[ids[i]];
         if (n <= TOKEN_BYTES_MARGIN)
-            memcpy(to, from, TOKEN_BYTES_MARGIN);    /* one move; the next token overwrites the excess */
+            memcpy(to, from, TOKEN_BYTES_MARGIN); /* one move; the next token overwrites the excess */
         else
             memcpy(to, from, n);
         to += n;

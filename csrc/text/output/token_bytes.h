@@ -4,11 +4,11 @@
 #define GOMLX_TEXT_TOKEN_BYTES_H
 #include "text/buffer.h"
 
-#define TOKEN_BYTES_MARGIN 16    /* bytes that can be read after the last one */
+#define TOKEN_BYTES_MARGIN 16 /* bytes that can be read after the last one */
 
 typedef struct {
     size_t n_ids;
-    uint32_t *starts;            /* of each id's bytes; starts[n_ids] is the end of all */
+    uint32_t *starts; /* of each id's bytes; starts[n_ids] is the end of all */
     uint8_t *data;
 } token_bytes;
 

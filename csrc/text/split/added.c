@@ -12,9 +12,9 @@ static uint32_t child_for(added_set *set, uint32_t parent, uint8_t byte) {
     if (grow_array(&set->nodes, set->n_nodes, &set->node_capacity, 2, sizeof *set->nodes) != GM_OK)
         return 0;
     if (set->n_nodes == 0)
-        set->nodes[set->n_nodes++] = (added_node){ .token = -1 };
+        set->nodes[set->n_nodes++] = (added_node){.token = -1};
     node = (uint32_t)set->n_nodes++;
-    set->nodes[node] = (added_node){ .sibling = parent == 0 ? 0 : set->nodes[parent].child, .token = -1, .byte = byte };
+    set->nodes[node] = (added_node){.sibling = parent == 0 ? 0 : set->nodes[parent].child, .token = -1, .byte = byte};
     if (parent == 0) {
         set->root[byte] = node;
         set->firsts[set->n_firsts++] = byte;
@@ -48,11 +48,11 @@ gm_status added_insert(added_set *set, const void *text, size_t length, added_to
 void added_free(added_set *set) {
     memory_free(set->tokens);
     memory_free(set->nodes);
-    *set = (added_set){ 0 };
+    *set = (added_set){0};
 }
 
 void added_open(added_scan *scan, const added_set *set, const uint8_t *text, size_t size, bool skip_special) {
-    *scan = (added_scan){ .set = set, .text = text, .size = size, .skip_special = skip_special };
+    *scan = (added_scan){.set = set, .text = text, .size = size, .skip_special = skip_special};
 }
 
 /* The longest token at `start`; -1 if there is none. */
@@ -85,7 +85,7 @@ static bool word_after(const added_scan *scan, size_t at) {
     return at < scan->size && (unicode_class(utf8_next(scan->text, &at)) & CLASS_WORD);
 }
 
-#define FEW 8    /* first bytes that one vectorised search finds */
+#define FEW 8 /* first bytes that one vectorised search finds */
 
 static size_t next_first(const added_scan *scan, size_t at) {
     const added_set *set = scan->set;
@@ -101,7 +101,7 @@ static size_t next_first(const added_scan *scan, size_t at) {
 bool added_next(added_scan *scan, added_part *part) {
     if (scan->pending) {
         scan->pending = false;
-        *part = (added_part){ scan->done, scan->token_end, scan->token.id };
+        *part = (added_part){scan->done, scan->token_end, scan->token.id};
         scan->done = scan->token_end;
         return true;
     }
@@ -129,7 +129,7 @@ bool added_next(added_scan *scan, added_part *part) {
                 break;
             start = before;
         }
-        if (token.lstrip && start < scan->done)    /* the token before took this white space */
+        if (token.lstrip && start < scan->done) /* the token before took this white space */
             start = scan->done < end ? scan->done : end;
         while (token.rstrip && end < scan->size) {
             size_t at = end;
@@ -138,20 +138,20 @@ bool added_next(added_scan *scan, added_part *part) {
             end = at;
         }
         if (scan->done < start) {
-            *part = (added_part){ scan->done, start, -1 };
+            *part = (added_part){scan->done, start, -1};
             scan->done = start;
             scan->token = token;
             scan->token_end = end;
             scan->pending = true;
             return true;
         }
-        *part = (added_part){ start, end, token.id };
+        *part = (added_part){start, end, token.id};
         scan->done = end;
         return true;
     }
     if (scan->done >= scan->size)
         return false;
-    *part = (added_part){ scan->done, scan->size, -1 };
+    *part = (added_part){scan->done, scan->size, -1};
     scan->done = scan->size;
     return true;
 }

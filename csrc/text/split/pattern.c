@@ -3,22 +3,22 @@
 #include "text/unicode/property.h"
 #include "text/unicode/unicode.h"
 
-#define MAX_DEPTH 100    /* of nested groups, and of nested classes */
-#define MOST_BYTES ((size_t)1 << 24)    /* of the result: PCRE2 accepts less, and two bytes (\b) may become 60,000 */
+#define MAX_DEPTH 100                /* of nested groups, and of nested classes */
+#define MOST_BYTES ((size_t)1 << 24) /* of the result: PCRE2 accepts less, and two bytes (\b) may become 60,000 */
 
 typedef struct {
-    size_t atom;         /* the group's start in `out` */
-    bool caseless;       /* restored after the group */
-    int closes;          /* additional parentheses to close in `out` */
+    size_t atom;   /* the group's start in `out` */
+    bool caseless; /* restored after the group */
+    int closes;    /* additional parentheses to close in `out` */
 } group;
 
 typedef struct {
     const char *text;
     size_t length, at;
     byte_buffer *out;
-    size_t atom;         /* the start in `out` of what a quantifier would repeat */
+    size_t atom; /* the start in `out` of what a quantifier would repeat */
     bool has_atom, caseless;
-    uint32_t before;     /* the literal written last; 0 for anything else */
+    uint32_t before; /* the literal written last; 0 for anything else */
     group groups[MAX_DEPTH];
     int depth;
 } rewriter;
@@ -87,7 +87,7 @@ static gm_status add_property(rewriter *r, size_t start, bool negated, bool in_c
     size_t name = r->at;
     while (r->at < r->length && r->text[r->at] != '}')
         r->at++;
-    scalar_set members = { 0 };
+    scalar_set members = {0};
     bool known = false;
     gm_status status = GM_OK;
     if (r->at < r->length)
@@ -102,25 +102,18 @@ static gm_status add_property(rewriter *r, size_t start, bool negated, bool in_c
 static gm_status add_class_escape(rewriter *r, size_t start, bool in_class, scalar_set *set, bool *found) {
     char c = r->text[r->at - 1];
     bool known;
-    scalar_set members = { 0 };
+    scalar_set members = {0};
     gm_status status = GM_OK;
     *found = true;
     switch (c) {
     case 'p':
-    case 'P':
-        return add_property(r, start, c == 'P', in_class, set);
+    case 'P': return add_property(r, start, c == 'P', in_class, set);
     case 's':
-    case 'S':
-        status = property_add_space(&members);
-        break;
+    case 'S': status = property_add_space(&members); break;
     case 'd':
-    case 'D':
-        status = property_add("Nd", 2, in_class, &members, &known);
-        break;
+    case 'D': status = property_add("Nd", 2, in_class, &members, &known); break;
     case 'w':
-    case 'W':
-        status = property_add_word(in_class, &members);
-        break;
+    case 'W': status = property_add_word(in_class, &members); break;
     case 'h':
     case 'H':
         status = set_add(&members, '0', '9');
@@ -129,9 +122,7 @@ static gm_status add_class_escape(rewriter *r, size_t start, bool in_class, scal
         if (status == GM_OK)
             status = set_add(&members, 'a', 'f');
         break;
-    default:
-        *found = false;
-        return GM_OK;
+    default: *found = false; return GM_OK;
     }
     return merge(set, &members, c < 'a', status);
 }
@@ -162,8 +153,10 @@ static gm_status read_hex(rewriter *r, size_t start, char kind, uint32_t *out) {
 
 /* Reads an escape of one character, after the backslash. */
 static gm_status read_character(rewriter *r, size_t start, bool inside, uint32_t *out) {
-    static const struct { char name, c; } controls[] = {
-        { 'n', '\n' }, { 'r', '\r' }, { 't', '\t' }, { 'f', '\f' }, { 'v', '\v' }, { 'a', '\a' }, { 'e', 0x1B },
+    static const struct {
+        char name, c;
+    } controls[] = {
+        {'n', '\n'}, {'r', '\r'}, {'t', '\t'}, {'f', '\f'}, {'v', '\v'}, {'a', '\a'}, {'e', 0x1B},
     };
     char c = r->text[r->at];
     if (c == 'x' || c == 'u') {
@@ -191,9 +184,10 @@ static gm_status read_set(rewriter *r, int depth, scalar_set *set, bool *negated
 
 /* Reads [:digit:] and the like, at the bracket. */
 static gm_status add_posix(rewriter *r, scalar_set *set) {
-    static const struct { const char *name, *parts[3]; } names[] = {
-        { "digit", { "Nd" } }, { "space", { "Space" } }, { "word", { "Word" } }, { "punct", { "P", "S" } },
-        { "cntrl", { "Cc" } },
+    static const struct {
+        const char *name, *parts[3];
+    } names[] = {
+        {"digit", {"Nd"}}, {"space", {"Space"}}, {"word", {"Word"}}, {"punct", {"P", "S"}}, {"cntrl", {"Cc"}},
     };
     size_t start = r->at;
     bool negated = starts(r, "[:^");
@@ -202,7 +196,7 @@ static gm_status add_posix(rewriter *r, scalar_set *set) {
         size_t n = strlen(names[i].name);
         if (!starts(r, names[i].name) || r->length - r->at < n + 2 || memcmp(r->text + r->at + n, ":]", 2) != 0)
             continue;
-        scalar_set members = { 0 };
+        scalar_set members = {0};
         gm_status status = GM_OK;
         bool known;
         for (int k = 0; k < 3 && names[i].parts[k] && status == GM_OK; k++)
@@ -226,7 +220,7 @@ static gm_status read_members(rewriter *r, int depth, scalar_set *set) {
             }
             if (r->caseless)
                 return refuse(r, start, "inside a class is not supported with (?i)");
-            scalar_set inner = { 0 };
+            scalar_set inner = {0};
             bool negated = false;
             gm_status status = read_set(r, depth + 1, &inner, &negated);
             GM_TRY(merge(set, &inner, negated, status));
@@ -279,7 +273,7 @@ static gm_status read_set(rewriter *r, int depth, scalar_set *set, bool *negated
         if (r->caseless)
             return refuse(r, r->at, "is not supported with (?i)");
         r->at += 2;
-        scalar_set right = { 0 };
+        scalar_set right = {0};
         gm_status status = read_members(r, depth, &right);
         if (status == GM_OK)
             status = set_intersect(set, &right);
@@ -300,7 +294,7 @@ static void begin_atom(rewriter *r) {
 }
 
 static gm_status rewrite_brackets(rewriter *r) {
-    scalar_set set = { 0 };
+    scalar_set set = {0};
     bool negated = false;
     begin_atom(r);
     gm_status status = read_set(r, 0, &set, &negated);
@@ -311,9 +305,9 @@ static gm_status rewrite_brackets(rewriter *r) {
 }
 
 static gm_status rewrite_word_boundary(rewriter *r, bool negated) {
-    scalar_set word = { 0 };
-    const char *parts[] = { "(?:(?<=", NULL, negated ? ")(?=" : ")(?!", NULL, ")|(?<!", NULL, negated ? ")(?!" : ")(?=",
-                            NULL, "))" };
+    scalar_set word = {0};
+    const char *parts[] = {
+        "(?:(?<=", NULL, negated ? ")(?=" : ")(?!", NULL, ")|(?<!", NULL, negated ? ")(?!" : ")(?=", NULL, "))"};
     gm_status status = property_add_word(false, &word);
     set_order(&word);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == GM_OK; i++)
@@ -328,8 +322,8 @@ static bool folds_together(uint32_t before, uint32_t c) {
     if (before < 0x80 && c < 0x80)
         return (a == 's' && (b == 's' || b == 't')) || (a == 'f' && (b == 'f' || b == 'i' || b == 'l'));
     return c == 0xDF || c == 0x130 || c == 0x149 || c == 0x1F0 || c == 0x390 || c == 0x3B0 || c == 0x587 ||
-        (c >= 0x300 && c <= 0x36F) || (c >= 0x1E96 && c <= 0x1E9E) || (c >= 0x1F50 && c <= 0x1FFC) ||
-        (c >= 0xFB00 && c <= 0xFB17);
+           (c >= 0x300 && c <= 0x36F) || (c >= 0x1E96 && c <= 0x1E9E) || (c >= 0x1F50 && c <= 0x1FFC) ||
+           (c >= 0xFB00 && c <= 0xFB17);
 }
 
 static gm_status put_literal(rewriter *r, size_t start, uint32_t c) {
@@ -354,11 +348,11 @@ static gm_status rewrite_escape(rewriter *r) {
         begin_atom(r);
         return bytes_append(r->out, r->text + start, 2);
     }
-    scalar_set set = { 0 };
+    scalar_set set = {0};
     bool found;
     begin_atom(r);
     gm_status status = add_class_escape(r, start, false, &set, &found);
-    if (status == GM_OK && found) {    /* outside brackets a class is not folded */
+    if (status == GM_OK && found) { /* outside brackets a class is not folded */
         set_order(&set);
         status = r->caseless ? put_text(r, "(?-i:") : GM_OK;
         if (status == GM_OK)
@@ -379,7 +373,7 @@ static gm_status rewrite_escape(rewriter *r) {
 static gm_status open_group(rewriter *r, const char *as) {
     if (r->depth == MAX_DEPTH)
         return refuse(r, r->at, "is nested too deep");
-    r->groups[r->depth++] = (group){ r->out->size, r->caseless, 0 };
+    r->groups[r->depth++] = (group){r->out->size, r->caseless, 0};
     r->has_atom = false;
     r->before = 0;
     return put_text(r, as);
@@ -424,7 +418,7 @@ static gm_status rewrite_options(rewriter *r) {
 }
 
 static gm_status rewrite_group(rewriter *r) {
-    static const char *const same[] = { "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>" };
+    static const char *const same[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (!starts(r, "(?")) {
         GM_TRY(open_group(r, "("));
         r->at++;
@@ -511,43 +505,33 @@ static gm_status rewrite_next(rewriter *r) {
     size_t start = r->at;
     char c = r->text[r->at];
     switch (c) {
-    case '\\':
-        return rewrite_escape(r);
-    case '[':
-        return rewrite_brackets(r);
-    case '(':
-        return rewrite_group(r);
-    case ')':
-        return close_group(r);
-    case '{':
-        return rewrite_interval(r);
+    case '\\': return rewrite_escape(r);
+    case '[': return rewrite_brackets(r);
+    case '(': return rewrite_group(r);
+    case ')': return close_group(r);
+    case '{': return rewrite_interval(r);
     case '|':
         r->has_atom = false;
         r->before = 0;
         break;
     case '*':
     case '+':
-    case '?':
-        r->before = 0;
-        break;
+    case '?': r->before = 0; break;
     case '.':
     case '^':
-    case '$':
-        begin_atom(r);
-        break;
-    default:
-        return put_literal(r, start, next_scalar(r));
+    case '$': begin_atom(r); break;
+    default: return put_literal(r, start, next_scalar(r));
     }
     r->at++;
     return bytes_append(r->out, &c, 1);
 }
 
 gm_status pattern_rewrite(const char *pattern, size_t length, byte_buffer *out) {
-    rewriter r = { .text = pattern, .length = length, .out = out };
+    rewriter r = {.text = pattern, .length = length, .out = out};
     size_t fault = utf8_check((const uint8_t *)pattern, length);
     if (fault < length)
         return gm_fail(GM_EBADFILE, "tokenizer: a pattern is not UTF-8 at byte %zu", fault);
-    r.depth = 1;    /* the pattern itself */
+    r.depth = 1; /* the pattern itself */
     while (r.at < length) {
         if (out->size > MOST_BYTES)
             return refuse(&r, r.at, "makes it too large");

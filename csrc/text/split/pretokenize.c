@@ -13,7 +13,7 @@ void pretokenizer_free(pretokenizer *p) {
         memory_free(step->text);
         regex_free(step->regex);
     }
-    *p = (pretokenizer){ 0 };
+    *p = (pretokenizer){0};
 }
 
 void pretokenizer_finish(pretokenizer *p, bool text_is_normalized) {
@@ -65,7 +65,7 @@ static gm_status change_text(split_state *s, const pretokenize_step *step, text_
     }
     bool spaces = step->space && memchr(text->bytes, ' ', text->length);
     bool wants_prefix = step->scheme == PREFIX_ALWAYS || (step->scheme == PREFIX_FIRST && s->first);
-    if (wants_prefix)    /* unless the piece has it once the spaces are replaced */
+    if (wants_prefix) /* unless the piece has it once the spaces are replaced */
         wants_prefix = !(begins_with(text, step->prefix, step->prefix_length) || (spaces && text->bytes[0] == ' '));
     if (!spaces && !wants_prefix)
         return GM_OK;
@@ -86,7 +86,7 @@ static gm_status state_open(split_state *s, const pretokenize_step *step, const 
     GM_TRY(change_text(s, step, &s->text));
     if (step->match == MATCH_REGEX && !s->regex)
         GM_TRY(regex_work_new(step->regex, &s->regex));
-    s->walk = (regex_walk){ 0 };
+    s->walk = (regex_walk){0};
     s->has_match = s->has_peeked = false;
     return GM_OK;
 }
@@ -120,30 +120,19 @@ static size_t match_here(const pretokenize_step *step, const text_view *text, si
     bool one = false;
     unsigned script;
     switch (step->match) {
-    case MATCH_SCANNER:
-        return scanner_match(step->scanner, text->bytes, text->length, at);
-    case MATCH_DIGIT:
-        one = (unicode_class(c) & CLASS_NUMERIC) != 0;
-        break;
-    case MATCH_SPACE:
-        one = (unicode_class(c) & CLASS_SPACE) != 0;
-        break;
-    case MATCH_PUNCTUATION:
-        one = (unicode_trait(c) & TRAIT_PUNCTUATION) != 0;
-        break;
-    case MATCH_WORD:
-        return unicode_class(c) & CLASS_SPACE ? at : class_run(text, at, CLASS_WORD);
+    case MATCH_SCANNER: return scanner_match(step->scanner, text->bytes, text->length, at);
+    case MATCH_DIGIT: one = (unicode_class(c) & CLASS_NUMERIC) != 0; break;
+    case MATCH_SPACE: one = (unicode_class(c) & CLASS_SPACE) != 0; break;
+    case MATCH_PUNCTUATION: one = (unicode_trait(c) & TRAIT_PUNCTUATION) != 0; break;
+    case MATCH_WORD: return unicode_class(c) & CLASS_SPACE ? at : class_run(text, at, CLASS_WORD);
     case MATCH_LENGTH:
         for (size_t n = 1; n < step->n_chars && after < text->length; n++)
             utf8_next(text->bytes, &after);
         return after;
-    case MATCH_SCRIPT:
-        script = property_split_script(c);
-        return script == 0 ? at : script_run(text, after, script);
+    case MATCH_SCRIPT: script = property_split_script(c); return script == 0 ? at : script_run(text, after, script);
     case MATCH_NOTHING:
     case MATCH_REGEX:
-    case MATCH_TEXT:
-        break;
+    case MATCH_TEXT: break;
     }
     return one ? after : at;
 }
@@ -174,8 +163,8 @@ static gm_status next_raw(const pretokenize_step *step, split_state *s, split_pa
     if (step->match == MATCH_REGEX) {
         GM_TRY(regex_next(step->regex, s->regex, s->text.bytes, s->text.length, &s->walk, &m));
     } else if (step->match == MATCH_TEXT) {
-        const uint8_t *text = s->text.bytes, *hit = memmem(text + done, s->text.length - done, step->text,
-                                                           step->text_length);
+        const uint8_t *text = s->text.bytes,
+                      *hit = memmem(text + done, s->text.length - done, step->text, step->text_length);
         m.found = hit != NULL;
         m.start = hit ? (size_t)(hit - text) : 0;
         m.end = m.start + step->text_length;
@@ -185,18 +174,18 @@ static gm_status next_raw(const pretokenize_step *step, split_state *s, split_pa
     if (!m.found) {
         s->walk.at = s->text.length + 1;
         s->walk.last_end = s->text.length;
-        *part = (split_part){ done, s->text.length, step->invert };
+        *part = (split_part){done, s->text.length, step->invert};
         return done < s->text.length ? GM_OK : GM_END;
     }
     s->walk.at = s->walk.last_end = m.end;
-    split_part match = { m.start, m.end, !step->invert };
+    split_part match = {m.start, m.end, !step->invert};
     if (done == m.start) {
         *part = match;
         return GM_OK;
     }
     s->match = match;
     s->has_match = true;
-    *part = (split_part){ done, m.start, step->invert };
+    *part = (split_part){done, m.start, step->invert};
     return GM_OK;
 }
 
@@ -215,15 +204,11 @@ static gm_status next_part(const pretokenize_step *step, split_state *s, split_p
 /* Whether `next` joins the piece that ends with `last`. */
 static bool joins(split_behavior behavior, split_part last, split_part next) {
     switch (behavior) {
-    case SPLIT_CONTIGUOUS:
-        return last.is_match == next.is_match;
-    case SPLIT_WITH_PREVIOUS:
-        return !last.is_match && next.is_match;
-    case SPLIT_WITH_NEXT:
-        return last.is_match && !next.is_match;
+    case SPLIT_CONTIGUOUS: return last.is_match == next.is_match;
+    case SPLIT_WITH_PREVIOUS: return !last.is_match && next.is_match;
+    case SPLIT_WITH_NEXT: return last.is_match && !next.is_match;
     case SPLIT_ISOLATED:
-    case SPLIT_REMOVED:
-        break;
+    case SPLIT_REMOVED: break;
     }
     return false;
 }

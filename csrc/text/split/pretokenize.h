@@ -13,12 +13,12 @@ typedef enum {
     MATCH_SCANNER,
     MATCH_REGEX,
     MATCH_TEXT,
-    MATCH_DIGIT,                /* one character, like the next two */
+    MATCH_DIGIT, /* one character, like the next two */
     MATCH_SPACE,
     MATCH_PUNCTUATION,
-    MATCH_WORD,                 /* \w+|[^\w\s]+ */
-    MATCH_LENGTH,               /* n_chars characters, or the rest */
-    MATCH_SCRIPT,               /* a run of one script */
+    MATCH_WORD,   /* \w+|[^\w\s]+ */
+    MATCH_LENGTH, /* n_chars characters, or the rest */
+    MATCH_SCRIPT, /* a run of one script */
 } match_kind;
 /* A match becomes a piece, is dropped, becomes one piece with adjacent matches, or joins the text before or after
  * it. */
@@ -27,36 +27,39 @@ typedef enum { PREFIX_NEVER, PREFIX_FIRST, PREFIX_ALWAYS } prefix_scheme;
 
 /* First the piece's text is changed (alphabet, space, prefix), then it is split. */
 typedef struct {
-    bool alphabet;              /* a ByteLevel before other steps: bytes become characters of GPT-2's alphabet */
-    char *space;                /* Metaspace: what replaces ' '; NULL otherwise */
-    char *prefix;               /* inserted before a piece that does not begin with it; NULL: none */
+    bool alphabet; /* a ByteLevel before other steps: bytes become characters of GPT-2's alphabet */
+    char *space;   /* Metaspace: what replaces ' '; NULL otherwise */
+    char *prefix;  /* inserted before a piece that does not begin with it; NULL: none */
     size_t space_length, prefix_length;
     prefix_scheme scheme;
     match_kind match;
     scanner scanner;
     regex *regex;
-    char *text;                 /* MATCH_TEXT, not empty */
+    char *text; /* MATCH_TEXT, not empty */
     size_t text_length;
-    size_t n_chars;             /* MATCH_LENGTH, not 0 */
+    size_t n_chars; /* MATCH_LENGTH, not 0 */
     split_behavior behavior;
-    bool invert;                /* matches and gaps are exchanged */
+    bool invert; /* matches and gaps are exchanged */
 } pretokenize_step;
 
 typedef struct {
     pretokenize_step steps[PRETOKENIZE_MAX_STEPS];
     int n_steps;
-    bool byte_level;            /* the model's symbols are bytes */
-    bool by_origin;             /* texts must be aligned: the prefix depends on where a piece begins in the input */
+    bool byte_level; /* the model's symbols are bytes */
+    bool by_origin;  /* texts must be aligned: the prefix depends on where a piece begins in the input */
 } pretokenizer;
 
-typedef struct { size_t start, end; bool is_match; } split_part;
+typedef struct {
+    size_t start, end;
+    bool is_match;
+} split_part;
 
 /* One step at work on one piece. */
 typedef struct {
     text_view text;
-    regex_walk walk;                /* walk.last_end: the end of what was returned */
+    regex_walk walk; /* walk.last_end: the end of what was returned */
     bool first, has_match, has_peeked;
-    split_part match, peeked;       /* a match whose gap was returned; a part to return again */
+    split_part match, peeked; /* a match whose gap was returned; a part to return again */
     text_buffer changed;
     regex_work *regex;
 } split_state;
@@ -64,8 +67,8 @@ typedef struct {
 typedef struct {
     const pretokenizer *p;
     split_state states[PRETOKENIZE_MAX_STEPS];
-    int level;                      /* the step that gives the next piece; -1 at the end */
-    text_view whole;                /* the only piece, without steps */
+    int level;       /* the step that gives the next piece; -1 at the end */
+    text_view whole; /* the only piece, without steps */
 } pretoken_scan;
 
 void pretokenizer_free(pretokenizer *p);

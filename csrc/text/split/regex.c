@@ -5,7 +5,7 @@
 #include "text/split/regex.h"
 #include "text/unicode/unicode.h"
 
-#define OUT_OF_MEMORY PCRE2_ERROR_HEAP_FAILED    /* of pcre2_compile */
+#define OUT_OF_MEMORY PCRE2_ERROR_HEAP_FAILED /* of pcre2_compile */
 #define JIT_STACK_FIRST (32 << 10)
 #define JIT_STACK_MOST (4 << 20)
 /* How much a search may backtrack, and how much more for each byte of the text. A search that needs more is an error:
@@ -56,7 +56,7 @@ gm_status regex_new(const char *pattern, size_t length, regex **out) {
     regex *r = memory_zeroed(sizeof *r);
     if (!r)
         return GM_ENOMEM;
-    byte_buffer rewritten = { 0 };
+    byte_buffer rewritten = {0};
     gm_status status = GM_ENOMEM;
     if ((r->pattern = memory_copy_text(pattern, length)))
         status = pattern_rewrite(pattern, length, &rewritten);

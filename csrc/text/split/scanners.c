@@ -3,11 +3,21 @@
 #include "text/split/scanners.h"
 #include "text/unicode/unicode.h"
 
-typedef struct { const uint8_t *text; size_t length; } scan_text;
-typedef struct { uint32_t c; unsigned class; size_t end; } scan_char;    /* class 0, end == at: the text's end */
+typedef struct {
+    const uint8_t *text;
+    size_t length;
+} scan_text;
+typedef struct {
+    uint32_t c;
+    unsigned class;
+    size_t end;
+} scan_char; /* class 0, end == at: the text's end */
 
-static const struct { const char *pattern; scanner kind; } patterns[] = {
-#define SCANNER(name, pattern) { pattern, SCANNER_##name },
+static const struct {
+    const char *pattern;
+    scanner kind;
+} patterns[] = {
+#define SCANNER(name, pattern) {pattern, SCANNER_##name},
 #include "text/split/scanners.def"
 #undef SCANNER
 };
@@ -21,8 +31,8 @@ scanner scanner_for(const char *pattern, size_t length) {
 
 static inline scan_char char_at(scan_text t, size_t at) {
     if (at >= t.length)
-        return (scan_char){ .end = at };
-    scan_char ch = { .end = at };
+        return (scan_char){.end = at};
+    scan_char ch = {.end = at};
     ch.c = utf8_next(t.text, &ch.end);
     ch.class = unicode_class(ch.c);
     return ch;
@@ -222,30 +232,19 @@ static size_t cjk(scan_text t, size_t at) {
 }
 
 size_t scanner_match(scanner kind, const uint8_t *text, size_t length, size_t at) {
-    scan_text t = { text, length };
+    scan_text t = {text, length};
     switch (kind) {
-    case SCANNER_GPT2:
-        return gpt2(t, at);
-    case SCANNER_CL100K:
-        return cl100k(t, at, 3, 0);
-    case SCANNER_QWEN2:
-        return cl100k(t, at, 1, 0);
-    case SCANNER_QWEN35:
-        return cl100k(t, at, 1, CLASS_MARK);
-    case SCANNER_O200K:
-        return o200k(t, at, 3, true);
-    case SCANNER_TEKKEN:
-        return o200k(t, at, 1, false);
-    case SCANNER_NUMBER:
-        return numbers(t, at, 1);
-    case SCANNER_NUMBERS3:
-        return numbers(t, at, 3);
-    case SCANNER_CJK:
-        return cjk(t, at);
-    case SCANNER_DEEPSEEK:
-        return deepseek(t, at);
-    case SCANNER_NONE:
-        break;
+    case SCANNER_GPT2: return gpt2(t, at);
+    case SCANNER_CL100K: return cl100k(t, at, 3, 0);
+    case SCANNER_QWEN2: return cl100k(t, at, 1, 0);
+    case SCANNER_QWEN35: return cl100k(t, at, 1, CLASS_MARK);
+    case SCANNER_O200K: return o200k(t, at, 3, true);
+    case SCANNER_TEKKEN: return o200k(t, at, 1, false);
+    case SCANNER_NUMBER: return numbers(t, at, 1);
+    case SCANNER_NUMBERS3: return numbers(t, at, 3);
+    case SCANNER_CJK: return cjk(t, at);
+    case SCANNER_DEEPSEEK: return deepseek(t, at);
+    case SCANNER_NONE: break;
     }
     return at;
 }

@@ -34,14 +34,11 @@ static bool takes(const cluster *so_far, uint32_t c, unsigned property) {
     switch (property) {
     case CONTROL:
     case CR:
-    case LF:
-        return false;
+    case LF: return false;
     case EXTEND:
     case JOINER:
-    case SPACING:
-        return true;
-    default:
-        break;
+    case SPACING: return true;
+    default: break;
     }
     unsigned last = so_far->last;
     if (last == PREPEND)
@@ -60,7 +57,7 @@ size_t grapheme_end(const uint8_t *text, size_t length, size_t at) {
     uint32_t c = utf8_next(text, &at);
     if (c == '\r' && at < length && text[at] == '\n')
         return at + 1;
-    cluster so_far = { 0 };
+    cluster so_far = {0};
     unsigned property = unicode_trait(c) & TRAIT_CLUSTERS ? property_grapheme(c) : OTHER;
     if (property == CONTROL || c == '\r' || c == '\n')
         return at;

@@ -8,7 +8,7 @@
 #define LABEL(table, c) label(table, COUNT(table), c)
 
 static unsigned label(const uint32_t *runs, size_t n, uint32_t c) {
-    size_t low = 0, high = n;    /* runs[low] begins at or before c */
+    size_t low = 0, high = n; /* runs[low] begins at or before c */
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
         if (runs[middle] >> 8 <= c)
@@ -31,7 +31,7 @@ gm_status set_add(scalar_set *set, uint32_t first, uint32_t last) {
         return GM_OK;
     }
     GM_TRY(grow_array(&set->data, set->size, &set->capacity, 1, sizeof *set->data));
-    set->data[set->size++] = (scalar_range){ first, last };
+    set->data[set->size++] = (scalar_range){first, last};
     return GM_OK;
 }
 
@@ -66,7 +66,7 @@ static gm_status add_scalars(scalar_set *set, uint32_t first, uint32_t last) {
 }
 
 gm_status set_invert(scalar_set *set) {
-    scalar_set out = { 0 };
+    scalar_set out = {0};
     uint32_t next = 0;
     gm_status status = GM_OK;
     for (size_t i = 0; i < set->size && status == GM_OK; i++) {
@@ -82,7 +82,7 @@ gm_status set_invert(scalar_set *set) {
 }
 
 gm_status set_intersect(scalar_set *set, const scalar_set *other) {
-    scalar_set out = { 0 };
+    scalar_set out = {0};
     gm_status status = GM_OK;
     for (size_t i = 0, k = 0; i < set->size && k < other->size && status == GM_OK;) {
         scalar_range a = set->data[i], b = other->data[k];
@@ -101,25 +101,73 @@ gm_status set_intersect(scalar_set *set, const scalar_set *other) {
 
 void set_free(scalar_set *set) {
     memory_free(set->data);
-    *set = (scalar_set){ 0 };
+    *set = (scalar_set){0};
 }
 
 /* ---- names ---- */
-static const struct { const char *name, *of; } long_names[] = {
-    { "letter", "L" }, { "mark", "M" }, { "number", "N" }, { "punctuation", "P" }, { "symbol", "S" },
-    { "separator", "Z" }, { "other", "C" }, { "uppercaseletter", "Lu" }, { "lowercaseletter", "Ll" },
-    { "titlecaseletter", "Lt" }, { "modifierletter", "Lm" }, { "otherletter", "Lo" }, { "nonspacingmark", "Mn" },
-    { "spacingmark", "Mc" }, { "enclosingmark", "Me" }, { "decimalnumber", "Nd" }, { "letternumber", "Nl" },
-    { "othernumber", "No" }, { "connectorpunctuation", "Pc" }, { "dashpunctuation", "Pd" },
-    { "openpunctuation", "Ps" }, { "closepunctuation", "Pe" }, { "initialpunctuation", "Pi" },
-    { "finalpunctuation", "Pf" }, { "otherpunctuation", "Po" }, { "mathsymbol", "Sm" }, { "currencysymbol", "Sc" },
-    { "modifiersymbol", "Sk" }, { "othersymbol", "So" }, { "spaceseparator", "Zs" }, { "lineseparator", "Zl" },
-    { "paragraphseparator", "Zp" }, { "control", "Cc" }, { "format", "Cf" }, { "privateuse", "Co" },
-    { "unassigned", "Cn" }, { "space", "s" }, { "whitespace", "s" }, { "word", "w" }, { "digit", "Nd" },
-    { "punct", "P" }, { "cntrl", "Cc" }, { "hira", "hiragana" }, { "kana", "katakana" }, { "hani", "han" },
-    { "hang", "hangul" }, { "latn", "latin" }, { "cyrl", "cyrillic" }, { "grek", "greek" }, { "arab", "arabic" },
-    { "hebr", "hebrew" }, { "deva", "devanagari" }, { "laoo", "lao" }, { "khmr", "khmer" }, { "mymr", "myanmar" },
-    { "beng", "bengali" }, { "taml", "tamil" }, { "zyyy", "common" }, { "zinh", "inherited" }, { "tibt", "tibetan" },
+static const struct {
+    const char *name, *of;
+} long_names[] = {
+    {"letter", "L"},
+    {"mark", "M"},
+    {"number", "N"},
+    {"punctuation", "P"},
+    {"symbol", "S"},
+    {"separator", "Z"},
+    {"other", "C"},
+    {"uppercaseletter", "Lu"},
+    {"lowercaseletter", "Ll"},
+    {"titlecaseletter", "Lt"},
+    {"modifierletter", "Lm"},
+    {"otherletter", "Lo"},
+    {"nonspacingmark", "Mn"},
+    {"spacingmark", "Mc"},
+    {"enclosingmark", "Me"},
+    {"decimalnumber", "Nd"},
+    {"letternumber", "Nl"},
+    {"othernumber", "No"},
+    {"connectorpunctuation", "Pc"},
+    {"dashpunctuation", "Pd"},
+    {"openpunctuation", "Ps"},
+    {"closepunctuation", "Pe"},
+    {"initialpunctuation", "Pi"},
+    {"finalpunctuation", "Pf"},
+    {"otherpunctuation", "Po"},
+    {"mathsymbol", "Sm"},
+    {"currencysymbol", "Sc"},
+    {"modifiersymbol", "Sk"},
+    {"othersymbol", "So"},
+    {"spaceseparator", "Zs"},
+    {"lineseparator", "Zl"},
+    {"paragraphseparator", "Zp"},
+    {"control", "Cc"},
+    {"format", "Cf"},
+    {"privateuse", "Co"},
+    {"unassigned", "Cn"},
+    {"space", "s"},
+    {"whitespace", "s"},
+    {"word", "w"},
+    {"digit", "Nd"},
+    {"punct", "P"},
+    {"cntrl", "Cc"},
+    {"hira", "hiragana"},
+    {"kana", "katakana"},
+    {"hani", "han"},
+    {"hang", "hangul"},
+    {"latn", "latin"},
+    {"cyrl", "cyrillic"},
+    {"grek", "greek"},
+    {"arab", "arabic"},
+    {"hebr", "hebrew"},
+    {"deva", "devanagari"},
+    {"laoo", "lao"},
+    {"khmr", "khmer"},
+    {"mymr", "myanmar"},
+    {"beng", "bengali"},
+    {"taml", "tamil"},
+    {"zyyy", "common"},
+    {"zinh", "inherited"},
+    {"tibt", "tibetan"},
 };
 
 static bool same(const char *name, const char *table) {
@@ -155,7 +203,7 @@ static gm_status add_categories(const char *name, scalar_set *set, bool *known) 
 }
 
 gm_status property_add_space(scalar_set *set) {
-    static const scalar_range spaces[] = { { 9, 13 }, { 0x85, 0x85 } };
+    static const scalar_range spaces[] = {{9, 13}, {0x85, 0x85}};
     bool known;
     for (size_t i = 0; i < COUNT(spaces); i++)
         GM_TRY(set_add(set, spaces[i].first, spaces[i].last));
@@ -163,7 +211,7 @@ gm_status property_add_space(scalar_set *set) {
 }
 
 gm_status property_add_word(bool in_class, scalar_set *set) {
-    static const char *const parts[] = { "l", "m", "nd", "pc" };
+    static const char *const parts[] = {"l", "m", "nd", "pc"};
     bool known;
     for (size_t i = 0; i < COUNT(parts); i++)
         GM_TRY(add_categories(parts[i], set, &known));

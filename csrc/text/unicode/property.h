@@ -5,7 +5,10 @@
 #include "text/buffer.h"
 
 typedef struct { uint32_t first, last; } scalar_range;
-typedef struct { scalar_range *data; size_t size, capacity; } scalar_set;
+typedef struct {
+    scalar_range *data;
+    size_t size, capacity;
+} scalar_set;
 
 gm_status set_add(scalar_set *set, uint32_t first, uint32_t last);
 /* Sorts the ranges and joins adjacent ones. */
@@ -19,7 +22,7 @@ void set_free(scalar_set *set);
 /* Adds the scalars of \p{name}, a general category or a script; case, spaces, '-' and '_' do not matter. *known is
  * false if it is neither. in_class: in brackets. */
 gm_status property_add(const char *name, size_t length, bool in_class, scalar_set *set, bool *known);
-gm_status property_add_space(scalar_set *set);    /* \s */
+gm_status property_add_space(scalar_set *set); /* \s */
 /* \w, in brackets without the superscripts and fractions of Latin-1. */
 gm_status property_add_word(bool in_class, scalar_set *set);
 

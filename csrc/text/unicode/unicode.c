@@ -24,7 +24,7 @@ int unicode_lower(uint32_t c, uint32_t lower[2]) {
     }
     while (low < high) {
         size_t middle = (low + high) / 2;
-        const uint32_t *run = lowercase_runs + 4 * middle;    /* first, last, step, difference */
+        const uint32_t *run = lowercase_runs + 4 * middle; /* first, last, step, difference */
         if (c < run[0]) {
             high = middle;
         } else if (c > run[1]) {
@@ -187,15 +187,22 @@ static uint32_t composition(uint32_t a, uint32_t b) {
     return 0;
 }
 
-typedef struct { uint32_t c, combining; int change; } normal_char;    /* change: text_change's */
-typedef struct { normal_char *chars, *sorted; size_t size, capacity; normal_form form; } normal_run;
+typedef struct {
+    uint32_t c, combining;
+    int change;
+} normal_char; /* change: text_change's */
+typedef struct {
+    normal_char *chars, *sorted;
+    size_t size, capacity;
+    normal_form form;
+} normal_run;
 
 /* Appends to a run: one starter and the marks after it, decomposed. */
 static gm_status run_append(normal_run *run, uint32_t c, int change) {
-    size_t capacity = run->capacity;    /* of both arrays, which grow alike */
+    size_t capacity = run->capacity; /* of both arrays, which grow alike */
     GM_TRY(grow_array(&run->sorted, run->size, &capacity, 1, sizeof *run->sorted));
     GM_TRY(grow_array(&run->chars, run->size, &run->capacity, 1, sizeof *run->chars));
-    run->chars[run->size++] = (normal_char){ c, combining_class(c), change };
+    run->chars[run->size++] = (normal_char){c, combining_class(c), change};
     return GM_OK;
 }
 
@@ -213,7 +220,7 @@ static void run_sort(normal_run *run, size_t first) {
         }
         return;
     }
-    size_t start[257] = { 0 };
+    size_t start[257] = {0};
     for (size_t i = 0; i < n; i++)
         start[chars[i].combining + 1]++;
     for (int k = 0; k < 256; k++)
@@ -292,7 +299,7 @@ static gm_status run_decompose(normal_run *run, uint32_t c, int change, text_wri
     const uint32_t *parts = decomposition(c);
     if (!parts)
         return run_push(run, c, change, w);
-    GM_TRY(run_decompose(run, parts[0], change, w));    /* at most four deep: a property of the table */
+    GM_TRY(run_decompose(run, parts[0], change, w)); /* at most four deep: a property of the table */
     return parts[1] != 0 ? run_decompose(run, parts[1], 1, w) : GM_OK;
 }
 
@@ -304,7 +311,8 @@ static inline uint64_t nfc_leads(uint64_t word) {
     const uint64_t ones = 0x0101010101010101u, high = 0x80 * ones, low = word & ~high;
 #define FROM(byte) (low + (0x100u - (byte)) * ones)
     return (FROM(0xCC) ^ FROM(0xCF) ^ FROM(0xD2) ^ FROM(0xD3) ^ FROM(0xD6) ^ FROM(0xE4) ^ FROM(0xEA) ^ FROM(0xEB) ^
-            FROM(0xEF)) & word & high;
+            FROM(0xEF)) &
+           word & high;
 #undef FROM
 }
 
@@ -347,10 +355,10 @@ bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n) { return
 
 /* Only the characters around those that may change go through a run: from the one before to the next that stays. */
 gm_status unicode_normalize(normal_form form, text_writer *w) {
-    normal_run run = { .form = form };
+    normal_run run = {.form = form};
     const uint8_t *text = w->in.bytes;
     size_t n = w->in.length, at = w->at;
-    gm_status status = bytes_reserve(&w->out->bytes, n + n / 16);    /* composing makes some texts longer */
+    gm_status status = bytes_reserve(&w->out->bytes, n + n / 16); /* composing makes some texts longer */
     if (status == GM_OK)
         memory_expect(w->out->bytes.data, w->out->bytes.capacity);
     while (at < n && status == GM_OK) {

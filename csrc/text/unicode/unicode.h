@@ -83,7 +83,7 @@ size_t utf8_check(const uint8_t *bytes, size_t n);
 
 typedef enum { NORMAL_C, NORMAL_D, NORMAL_KC, NORMAL_KD } normal_form;
 
-bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n);    /* may be false for text that is */
+bool unicode_is_normal(normal_form form, const uint8_t *text, size_t n); /* may be false for text that is */
 struct text_writer;
 /* Writes the whole input, normalized. */
 gm_status unicode_normalize(normal_form form, struct text_writer *w);

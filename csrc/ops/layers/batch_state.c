@@ -1,0 +1,109 @@
+/* batch_state.c - see batch_state.h. */
+#include "ops/layers/batch_state.h"
+#include <string.h>
+#include "base/memory.h"
+#include "ops/ops.h"
+
+static gm_status measure(const int32_t *counts, int n_sequences, gm_batch_shape *shape) {
+    int64_t rows = 0, tiles = 0;
+    for (int i = 0; i < n_sequences; i++) {
+        if (counts[i] < 1)
+            return gm_fail(GM_EVALUE, "batch: sequence %d has %d rows, expected 1 or more", i, counts[i]);
+        rows += counts[i];
+        tiles += batch_count_tiles(counts[i]);
+    }
+    if (n_sequences < 1 || rows > INT32_MAX)
+        return gm_fail(GM_EVALUE, "batch: %lld rows of %d sequences, expected 1 to %d", (long long)rows, n_sequences,
+                       INT32_MAX);
+    shape->rows = (int32_t)rows;
+    shape->tiles = rows > n_sequences ? (int32_t)tiles : 0;
+    return GM_OK;
+}
+
+/* What stays the same from run to run. */
+static void fill(const gm_batch_shape *s, const gm_batch_view *v, const int32_t *counts) {
+    gm_query_tile *tile = v->tiles;
+    int32_t row = 0;
+    for (int i = 0; i < s->sequences; i++) {
+        v->first[i] = row;
+        if (s->tiles)
+            tile = batch_put_tiles(tile, row, counts[i]);
+        for (int32_t end = row + counts[i]; row < end; row++)
+            v->sequence[row] = i;
+        v->last[i] = row - 1;
+    }
+    v->first[s->sequences] = row;
+}
+
+/* n numbers of the block as an array. */
+static gm_array *part(const gm_batch_state *b, const int32_t *numbers, int64_t n) {
+    const gm_spec spec = {.dtype = GM_INT32, .ndim = 1, .shape = {n}};
+    return array_data(NULL, &spec, b->block->buf, (const char *)numbers - (const char *)b->block->buf->data);
+}
+
+gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, int kv_type, gm_batch_state **out) {
+    gm_batch_shape shape = {.sequences = n_sequences, .slots = n_slots};
+    *out = NULL;
+    GM_TRY(measure(counts, n_sequences, &shape));
+    gm_batch_state *b = memory_zeroed(sizeof *b);
+    const int64_t bytes = batch_bytes(&shape);
+    if (!b || !(b->block = array_new(NULL, GM_UINT8, 1, &bytes))) {
+        memory_free(b);
+        return error_code();
+    }
+    memset(array_ptr(b->block), 0, (size_t)bytes);
+    b->shape = shape;
+    b->kv_type = kv_type;
+    b->view = batch_view(array_ptr(b->block), &shape);
+    fill(&shape, &b->view, counts);
+    b->tokens = part(b, b->view.tokens, shape.rows);
+    b->positions = part(b, b->view.positions, shape.rows);
+    b->last = part(b, b->view.last, shape.sequences);
+    if (!b->tokens || !b->positions || !b->last) {
+        batch_state_free(b);
+        return error_code();
+    }
+    *out = b;
+    return GM_OK;
+}
+
+void batch_state_free(gm_batch_state *b) {
+    if (!b)
+        return;
+    gm_release(b->tokens);
+    gm_release(b->positions);
+    gm_release(b->last);
+    gm_release(b->block);
+    memory_free(b);
+}
+
+void batch_state_set_rows(gm_batch_state *b, int sequence, const int32_t *tokens, int64_t position) {
+    const int32_t first = b->view.first[sequence], n = batch_state_count(b, sequence);
+    for (int32_t i = 0; i < n; i++) {
+        b->view.tokens[first + i] = tokens[i];
+        b->view.positions[first + i] = (int32_t)(position + i);
+    }
+    const int32_t blocks = (int32_t)((position + n + GM_KV_BLOCK - 1) / GM_KV_BLOCK);
+    if (sequence == 0 || blocks > *b->view.n_blocks)
+        *b->view.n_blocks = blocks;
+}
+
+void batch_state_set_cache(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2]) {
+    for (int i = 0; i < 2; i++)
+        batch_caches(&b->view, &b->shape, slot, i)[sequence] = arrays[i];
+}
+
+gm_status batch_state_check(const char *op, const gm_array *block, const gm_batch_shape *shape, int64_t rows,
+                            int slot) {
+    if (block->dtype != GM_UINT8 || block->ndim != 1 || block->size != batch_bytes(shape)) {
+        char text[128];
+        array_text(block, text);
+        return gm_fail(GM_ESHAPE, "%s: the batch state is %s, expected uint8(%lld)", op, text,
+                       (long long)batch_bytes(shape));
+    }
+    if (rows != shape->rows)
+        return gm_fail(GM_ESHAPE, "%s: the batch has %d rows, x has %lld", op, shape->rows, (long long)rows);
+    if (!within(slot, shape->slots))
+        return gm_fail(GM_ESHAPE, "%s: slot %d of caches of %d slots", op, slot, shape->slots);
+    return GM_OK;
+}

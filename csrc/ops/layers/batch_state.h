@@ -1,0 +1,33 @@
+/* batch_state.h - the state of a forward pass (kernels/batch.h), as ops take it.
+ *  (1) Ops record addresses of parts of the block and never read it: its contents are known only when a plan runs.
+ *  (2) What a plan does depend on is beside the block: the shape, the type of the keys and values, and how many blocks
+ *      of keys a sequence may have. Nodes copy these when they are made. */
+#ifndef GOMLX_OPS_BATCH_STATE_H
+#define GOMLX_OPS_BATCH_STATE_H
+#include "core/array.h"
+#include "batch.h"
+
+struct gm_batch_state {
+    gm_batch_shape shape;
+    int kv_type;                         /* GM_FLOAT32, GM_FLOAT16, GM_BFLOAT16 or GM_KV_Q8_0 */
+    int64_t max_blocks;                  /* of keys; only of use where each sequence has a single row */
+    gm_batch_view view;                  /* of the host's block */
+    gm_array *block;                     /* uint8 [batch_bytes] */
+    gm_array *tokens, *positions, *last; /* int32: parts of the block, as inputs of other ops */
+};
+
+/* counts: rows of each sequence, 1 or more. All else is zeros. */
+gm_status batch_state_new(const int32_t *counts, int n_sequences, int n_slots, int kv_type, gm_batch_state **out);
+void batch_state_free(gm_batch_state *b); /* NULL is fine */
+static inline int32_t batch_state_count(const gm_batch_state *b, int sequence) {
+    return b->view.first[sequence + 1] - b->view.first[sequence];
+}
+static inline bool batch_state_has_single_rows(const gm_batch_state *b) { return b->shape.tiles == 0; }
+/* The tokens of a sequence's rows, from a position on. All sequences in turn, from the first, before each run. */
+void batch_state_set_rows(gm_batch_state *b, int sequence, const int32_t *tokens, int64_t position);
+/* The two arrays of a slot of a sequence's cache. */
+void batch_state_set_cache(gm_batch_state *b, int sequence, int slot, const gm_cache_address arrays[2]);
+
+/* For .infer of an op: whether `block` is one of this shape, with `rows` rows and this slot. */
+gm_status batch_state_check(const char *op, const gm_array *block, const gm_batch_shape *shape, int64_t rows, int slot);
+#endif
