@@ -499,6 +499,9 @@ gm_status gm_describe_cache(char **json);
 /* The architectures, as a JSON list: names, weights and hyperparameters in both containers
  * (csrc/models/architectures.c). */
 gm_status gm_architectures(char **json);
+/* The formats of weights that the engine multiplies by, as a JSON list: name, values and bytes of a block, GGUF's id of
+ * the type where it has one (kernels/quants.def). */
+gm_status gm_formats(char **json);
 gm_model *gm_model_retain(gm_model *m);
 void gm_model_release(gm_model *m);
 /* Everything known about the model, as a JSON object (from gm_buffer_free's allocator). */

@@ -165,3 +165,16 @@ gm_status gm_describe_cache(char **json) {
              NULL;
     return printed(o, ok, json);
 }
+
+gm_status gm_formats(char **json) {
+    cJSON *all = cJSON_CreateArray();
+    bool ok = all != NULL;
+    for (size_t i = 0; i < GM_QUANT_COUNT && ok; i++) {
+        const gm_quant_info *format = &gm_quants[i];
+        cJSON *o = cJSON_CreateObject();
+        ok = o && cJSON_AddItemToArray(all, o) && cJSON_AddStringToObject(o, "name", format->name) &&
+             add_number(o, "values", format->values) && add_number(o, "bytes", format->bytes) &&
+             (format->gguf_type < 0 || add_number(o, "gguf", format->gguf_type));
+    }
+    return printed(all, ok, json);
+}

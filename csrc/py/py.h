@@ -246,6 +246,7 @@ PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyOb
 PyObject *describe_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *describe_cache(PyObject *module, PyObject *unused);
 PyObject *describe_architectures(PyObject *module, PyObject *unused);
+PyObject *describe_formats(PyObject *module, PyObject *unused);
 PyObject *open_stream(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *py_model_new_session(PyObject *self, PyObject *unused);
 PyObject *py_model_new_decoder(PyObject *self, PyObject *unused);

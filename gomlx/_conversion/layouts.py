@@ -257,7 +257,7 @@ def for_mlx(tensors, arch, c):
         for name in [name for name in out if name.endswith("in_proj_qkv.weight")]:
             stem = name.removesuffix("qkv.weight")
             out[stem + "qkvz.weight"] = regrouped(out.pop(name), out.pop(stem + "z.weight"), c)
-    if arch.model_type.startswith("qwen3_5"):            # mlx-lm knows them as parts of larger models
+    if "mrope_section" in arch.keys:                     # mlx-lm knows models that read images as parts of these
         return {"language_model." + name: w for name, w in out.items()}
     return out
 
@@ -276,7 +276,7 @@ def for_gguf(tensors, arch, c):
     if scaling.get("rope_type", scaling.get("type")) == "llama3":
         divisors = rope_divisors(c, scaling)
         out["rope_freqs.weight"] = weights.Weight((len(divisors),), "F32", lambda: [mx.array(divisors, mx.float32)])
-    if arch.model_type == "gemma4_text":                 # the frequencies that do not rotate
+    if arch.full_layers_differ:                          # the frequencies that do not rotate
         half = c["global_head_dim"] // 2
         turning = int(c.get("partial_rotary_factor", 0.25) * half)
         out["rope_freqs.weight"] = weights.Weight(
@@ -288,10 +288,10 @@ def from_gguf(tensors, arch, c, path):
     """The weights of a GGUF file under our names, in our layouts; c learns about rope scaling."""
     out = {}
     for theirs, w in tensors.items():
-        if theirs == "rope_freqs.weight" and arch.gguf == "llama":
+        if theirs == "rope_freqs.weight" and not arch.full_layers_differ:
             c["rope_scaling"] = rope_scaling_of(c, w.read()[0].tolist(), path)
             continue
-        if theirs == "rope_freqs.weight" and arch.gguf == "gemma4":
+        if theirs == "rope_freqs.weight":
             turning = sum(one == 1 for one in w.read()[0].tolist())
             c["rope_parameters"]["full_attention"]["partial_rotary_factor"] = turning / w.shape[0]
             continue

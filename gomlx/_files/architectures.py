@@ -37,6 +37,11 @@ class Architecture:
     activation: str = "silu"
     chat: str | None = None
 
+    @property
+    def full_layers_differ(self) -> bool:
+        """Whether full layers have heads, rotary embedding and widths of their own; the last layer is one of them."""
+        return "global_head_dim" in self.keys
+
 
 @functools.cache
 def known() -> list[Architecture]:
@@ -155,8 +160,8 @@ def metadata(arch, c, path):
         sections = sections or [rotary // 2, 0, 0]
         made[f"{arch.gguf}.rope.dimension_sections"] = (gguf.ARRAY, 5, [*sections, 0][:4])
     kinds = layer_kinds(arch, c)
-    if arch.model_type == "gemma4_text":
-        made |= gemma4_lists(c, kinds)
+    if arch.full_layers_differ:
+        made |= lists_by_layer(arch, c, kinds)
     if kinds and not arch.recurrent:
         made[f"{arch.gguf}.attention.sliding_window_pattern"] = (gguf.ARRAY, 7, [k == "s" for k in kinds])
     scaling = c.get("rope_scaling") or {}
@@ -210,16 +215,16 @@ def check_keys(arch, c, path):
             f"{key} {(scaling if '.' in key else c).get(key.rpartition('.')[2])!r}" for key in wrong))
 
 
-def gemma4_lists(c, kinds):
+def lists_by_layer(arch, c, kinds):
     """What differs from layer to layer: heads of keys, and the width of MLPs that share keys and values."""
     made, n = {}, len(kinds)
     full = c.get("num_global_key_value_heads") or c["num_key_value_heads"]
     if full != c["num_key_value_heads"]:
-        made["gemma4.attention.head_count_kv"] = (
+        made[f"{arch.gguf}.attention.head_count_kv"] = (
             gguf.ARRAY, 5, [full if kind == "f" else c["num_key_value_heads"] for kind in kinds])
     if c.get("use_double_wide_mlp") and 0 < c.get("num_kv_shared_layers", 0) < n:
         narrow, wide = n - c["num_kv_shared_layers"], c["num_kv_shared_layers"]
-        made["gemma4.feed_forward_length"] = (
+        made[f"{arch.gguf}.feed_forward_length"] = (
             gguf.ARRAY, 5, narrow * [c["intermediate_size"]] + wide * [2 * c["intermediate_size"]])
     return made
 
@@ -236,11 +241,11 @@ def layer_kinds(arch, c):
     n = c["num_hidden_layers"]
     if isinstance(types, list) and len(types) == n and all(isinstance(t, str) for t in types):
         kinds = "".join(t[0] for t in types)
-        if arch.model_type == "gemma4_text":       # as transformers has it
+        if arch.full_layers_differ:                # as transformers has it
             kinds = kinds[:-1] + "f"
     elif arch.pattern:
         pattern = c.get("sliding_window_pattern") or c.get("_sliding_window_pattern") or arch.pattern
-        forced = n - 1 if arch.model_type == "gemma4_text" else n
+        forced = n - 1 if arch.full_layers_differ else n
         kinds = "".join("f" if (i + 1) % pattern == 0 or i == forced else "s" for i in range(n))
     else:
         return ""
@@ -255,9 +260,10 @@ def of_metadata(header, path):
     if not found:
         raise NotImplementedError(f"{path}: architecture {name!r} cannot be converted; convertible are "
                                   + ", ".join(dict.fromkeys(a.gguf for a in known())))
-    arch = found[1] if name == "llama" and values.get("llama.attention.sliding_window") else found[0]
+    windowed = bool(values.get(f"{name}.attention.sliding_window"))     # some that share a name differ in that alone
+    arch = next((a for a in found if ("sliding_window" in a.keys) == windowed), found[0])
     c = {"architectures": [arch.hf_class], "model_type": arch.model_type}
-    values |= of_gemma4_lists(values)
+    values |= of_lists_by_layer(name, values)
     for suffix, _, key in arch.counts:
         value = values.get(f"{name}.{suffix}")
         if isinstance(value, (int, float)):
@@ -273,7 +279,7 @@ def of_metadata(header, path):
     c.setdefault("head_dim", c["hidden_size"] // c["num_attention_heads"])
     c["hidden_act" if arch.activation == "silu" else "hidden_activation"] = arch.activation
     rotary = values.get(f"{name}.rope.dimension_count", c["head_dim"])
-    if rotary != c["head_dim"] and arch.model_type != "gemma4_text":
+    if rotary != c["head_dim"] and not arch.full_layers_differ:
         c["partial_rotary_factor"] = rotary / c["head_dim"]
     pattern = values.get(f"{name}.attention.sliding_window_pattern")
     if isinstance(pattern, list) and len(pattern) == c["num_hidden_layers"]:
@@ -283,7 +289,7 @@ def of_metadata(header, path):
         c["layer_types"] = ["sliding_attention" if kind == "s" else "full_attention" for kind in kinds]
     if "rope_local_base_freq" in arch.keys:
         c.setdefault("rope_local_base_freq", arch.defaults["rope_local_base_freq"])
-    if arch.model_type == "gemma4_text":
+    if arch.full_layers_differ:
         c |= {"use_double_wide_mlp": "wide" in values, "attention_k_eq_v": "num_global_key_value_heads" in values,
               "enable_moe_block": "num_experts" in c, "vocab_size_per_layer_input": c["vocab_size"]}
         full = {"head_dim": c["global_head_dim"]}
@@ -315,17 +321,17 @@ def of_metadata(header, path):
     return arch, c
 
 
-def of_gemma4_lists(values):
-    """One number for each of gemma4_lists; what the last layers have that the first have not."""
-    made, kinds = {}, values.get("gemma4.attention.sliding_window_pattern")
-    heads, widths = values.get("gemma4.attention.head_count_kv"), values.get("gemma4.feed_forward_length")
+def of_lists_by_layer(name, values):
+    """One number for each of lists_by_layer; what the last layers have that the first have not."""
+    made, kinds = {}, values.get(f"{name}.attention.sliding_window_pattern")
+    heads, widths = values.get(f"{name}.attention.head_count_kv"), values.get(f"{name}.feed_forward_length")
     if isinstance(heads, list) and isinstance(kinds, list) and len(heads) == len(kinds):
         sliding, full = ([h for h, kind in zip(heads, kinds) if bool(kind) == wanted] for wanted in (True, False))
-        made["gemma4.attention.head_count_kv"] = (sliding or full)[0]
+        made[f"{name}.attention.head_count_kv"] = (sliding or full)[0]
         if full and sliding and full[0] != sliding[0]:
             made["num_global_key_value_heads"] = full[0]
     if isinstance(widths, list) and widths:
-        made["gemma4.feed_forward_length"] = widths[0]
+        made[f"{name}.feed_forward_length"] = widths[0]
         made |= {"wide": True} if widths[-1] == 2 * widths[0] else {}
     return made
 

@@ -17,20 +17,16 @@ STRING, ARRAY = 8, 9
 VALUES = {0: ("B", mx.uint8), 1: ("b", mx.int8), 2: ("H", mx.uint16), 3: ("h", mx.int16), 4: ("I", mx.uint32),
           5: ("i", mx.int32), 6: ("f", mx.float32), 7: ("?", mx.bool_), 10: ("Q", mx.uint64), 11: ("q", mx.int64),
           12: ("d", mx.float32)}
-# Types of tensors that are plain elements; blocks of 32 that become triples, with their bytes; what becomes float16.
+# Types of tensors that are plain elements; blocks of 32 that become triples, with their bytes.
 PLAIN = {0: mx.float32, 1: mx.float16, 24: mx.int8, 25: mx.int16, 26: mx.int32, 27: mx.int64, 28: mx.float64,
          30: mx.bfloat16}
 BLOCKS = {2: 18, 3: 20, 8: 34}
-WIDENED = (6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 29, 34, 35, 39)
-# All types: name, values and bytes of a block.
-TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
-         7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
-         12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
-         16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
-         20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
-         24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
-         29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
-         39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36)}
+# All types: name, values and bytes of a block. Those that multiply come from the engine's table (kernels/quants.def);
+# here are the others that files may have.
+_FORMATS = {one["gguf"]: (one["name"], one["values"], one["bytes"]) for one in mx.formats() if "gguf" in one}
+TYPES = _FORMATS | {24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+                    40: ("NVFP4", 64, 36)}
+WIDENED = tuple(kind for kind in sorted(_FORMATS) if kind not in PLAIN and kind not in BLOCKS)    # become float16
 IDS = {name: kind for kind, (name, _, _) in TYPES.items()}
 
 

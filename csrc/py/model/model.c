@@ -169,6 +169,12 @@ PyObject *describe_architectures(PyObject *module, PyObject *unused) {
     return gm_architectures(&json) == GM_OK ? parsed(json) : raise_gm(PyModule_GetState(module));
 }
 
+PyObject *describe_formats(PyObject *module, PyObject *unused) {
+    (void)unused;
+    char *json = NULL;
+    return gm_formats(&json) == GM_OK ? parsed(json) : raise_gm(PyModule_GetState(module));
+}
+
 PyObject *load_model(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {
         "load_model",
