@@ -32,30 +32,28 @@ LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
 # What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for
 # it.
 LOOPS = ["-fvect-cost-model=dynamic", "-funswitch-loops", "-fipa-cp-clone", "-fpeel-loops"]
-# The instruction sets of an architecture: name, the set that it builds on, the parts that it has of its own, flags,
-# what Linux calls the features that it needs (as in kernels/cpu/dispatch.c, which says why avx512bf16 asks for VBMI). A
-# set that builds on none has all parts of the kernels, and the tokenizer's. What an extension does not speed up is left
-# to the set below: a part that is compiled anew adds hundreds of kilobytes.
-AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
-AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
-GENERIC = ("generic", None, (), [], "")
-X86 = (
-    GENERIC,
-    ("avx2", None, (), AVX2, "avx2 fma f16c bmi2"),
-    ("avxvnni", "avx2", ("matrices",), [*AVX2, "-mavxvnni"], "avx_vnni"),
-    ("avx512", None, (), AVX512, "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl"),
-    ("avx512vnni", "avx512", ("matrices",), [*AVX512, "-mavx512vnni"], "avx512_vnni"),
-    ("avx512bf16", "avx512", ("elements", "gemm", "groups", "matrices"),
-     [*AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16"],
-     "avx512_vnni avx512vbmi avx512_bf16"),
-)
-ARM = (
-    GENERIC,
-    ("neon", None, (), ["-march=armv8.2-a+dotprod+fp16"], "asimd fphp asimdhp asimddp"),
-    ("neon_i8mm", "neon", ("gemm", "matrices"), ["-march=armv8.2-a+dotprod+fp16+i8mm+bf16"], "i8mm bf16"),
-)
-ISAS = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}.get(platform.machine().lower(), (GENERIC,))
 
+def read_isas(machine):
+    """The rows of kernels/cpu/isa.def for a machine, as platform.machine names it, the best last: (name, the set that
+    it builds on or None, the parts that it has of its own, flags, names of the features that it needs)."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(folder, "kernels", "cpu", "isa.def"), encoding="utf-8") as file:
+        text = file.read()
+    macro = {"x86_64": "__x86_64__", "amd64": "__x86_64__", "aarch64": "__aarch64__", "arm64": "__aarch64__"}
+    own_rows = re.search(rf"if defined\({macro.get(machine.lower())}\)$(.*?)^#", text, re.M | re.S)
+    text = (own_rows[1] if own_rows else "") + text[text.index("#endif"):]
+    row = re.compile(r'^ISA\((\w+),\s*(\w+),\s*([^,"]*),\s*([^,"]*),\s*"([^"]*)",\s*"[^"]*"\)$', re.M)
+    found = {name: rest for name, *rest in reversed(row.findall(text))}
+    isas = []
+    for name, (family, parts, features, flags) in found.items():
+        base = None if family == name else family
+        _, _, base_needs, base_flags = found.get(base, ("", "", "", ""))
+        own, needs = (re.findall(r"\((\w+)\)", words) for words in (parts, base_needs + features))
+        isas.append((name, base, tuple(own), f"{base_flags} {flags}".split(), needs))
+    return tuple(isas)
+
+
+ISAS = read_isas(platform.machine())
 INSTALL = "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev"
 JOBS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -75,8 +73,7 @@ def isas_to_build():
 
 
 def best_here():
-    """The name of the last set whose features, and those of the set that it builds on, /proc/cpuinfo lists; "all" where
-    nothing can be read."""
+    """The name of the last set whose features /proc/cpuinfo lists; "all" where nothing can be read."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             found = re.search(r"^(?:flags|Features)\s*:(.*)$", file.read(), re.M)
@@ -84,9 +81,8 @@ def best_here():
         found = None
     if not found:
         return "all"
-    here, features = set(found[1].split()), {one[0]: one[4] for one in ISAS}
-    return [name for name, base, _, _,
-            needs in ISAS if here.issuperset(f"{needs} {features.get(base, '')}".split())][-1]
+    here = set(found[1].split())
+    return [name for name, _, _, _, needs in ISAS if here.issuperset(needs)][-1]
 
 
 def files(*patterns):
@@ -109,13 +105,16 @@ def parts(isas=ISAS, chosen=None):
     for path, part in names.items():
         takers = {name if base is None or part == "table" or part in own else base
                   for name, base, own, _, _ in isas if chosen is None or name in chosen}
-        for isa, base, own, flags, _ in isas:
-            defined = [f"-DKERNELS_SET={isa}", f"-DKERNELS_FAMILY={base or isa}", f"-DKERNELS_{base or isa}"]
-            if part == "table":
-                defined += [f"-DFROM_{name}={isa if base is None or name in own else base}" for name in names.values()]
+        for isa, base, _, flags, _ in isas:
             if isa in takers:
+                family = base or isa
+                defined = [f"-DKERNELS_SET={isa}", f"-DKERNELS_FAMILY={family}", f"-DKERNELS_{family}"]
                 made.append((path, isa, [*defined, *flags]))
     return made
+
+
+# What runs while a model is loaded, and for each new shape of a pass: small is better than fast.
+ONCE = ("csrc/io/", "csrc/models/", "csrc/text/load/")
 
 
 def level(source, isa=None, loops=LOOPS):
@@ -123,12 +122,15 @@ def level(source, isa=None, loops=LOOPS):
     worth its time and size. Beside other sets the generic one is for old machines and for comparison: of it, only
     products with packed weights keep -O2, which halves the time of a 4-bit model's tokens."""
     if not is_part(source):
-        return ["-O2"]
+        return ["-Os" if source.startswith(ONCE) else "-O2"]
     matrices = os.path.basename(source) == "part_matrices.c"
     if isa == "generic" and len(ISAS) > 1:
         return ["-O2" if matrices else "-Os"]
-    # Functions begin with a cache line: a loop's speed must not hang on what is linked before it.
-    return [*(["-O3"] if matrices else ["-O2", *loops]), "-falign-functions=64"]
+    # Functions begin with a cache line: a loop's speed must not hang on what is linked before it. Sorts are a quarter
+    # smaller without loops in several forms, packed products by a tenth at -O2 alone; neither is slower.
+    if os.path.basename(source) == "part_sort.c":
+        loops = [flag for flag in loops if flag not in ("-funswitch-loops", "-fpeel-loops")]
+    return ["-O2", *([] if matrices else loops), "-falign-functions=64"]
 
 
 def version():

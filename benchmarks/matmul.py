@@ -16,6 +16,7 @@ with as many threads before and after (the greater of the two)."""
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -39,7 +40,7 @@ class Peak:
     def __init__(self, isa):
         self.folder = tempfile.TemporaryDirectory()
         self.program = os.path.join(self.folder.name, "fma")
-        subprocess.run([os.environ.get("CC", "cc"), "-O3", "-march=native", "-pthread",
+        subprocess.run([*shlex.split(os.environ.get("CC", "cc")), "-O3", "-march=native", "-pthread",
                         f"-DBYTES={next(n for name, n in BYTES.items() if isa.startswith(name))}",
                         os.path.join(HERE, "fma.c"), "-o", self.program], check=True)
 

@@ -30,6 +30,7 @@ ABILITIES = {
     "validate": "validate(), generate(prefill='validate'): against the exact path",
     "probe": "generate(probe=)",
     "profile": "generate(profile=)",
+    "adapters": "load_adapter(), generate(adapter=)",
     "metrics": "metrics(): memory of the backend's process",
 }
 ENGINE = ABILITIES.keys() - {"chat", "tools", "thinking", "thinking_switch", "attention", "metrics"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gomlx import _gomlx, backends
@@ -19,6 +20,7 @@ from gomlx._generation.model import Model
 from gomlx._generation.prompt_cache import PromptCache
 from gomlx._generation.scoring import stated_pooling
 from gomlx._generation.tokenizer import Tokenizer
+from gomlx._training.adapter import Adapter
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -37,7 +39,9 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
          dtype: Float | _gomlx.Dtype | None = None, kv_dtype: KvDtype | _gomlx.Dtype | None = None,
          activations: Activations | None = None, threads: int | None = None,
          context_policy: str | None = None, parallel: int | None = None, prompt_cache: bool | PromptCache = True,
-         progress: Progress = True, backend: str | None = None, fits: str = "warn",
+         progress: Progress = True, backend: str | None = None,
+         adapter_path: str | os.PathLike[str] | Adapter | Sequence[str | os.PathLike[str] | Adapter] | None = None,
+         fits: str = "warn",
          **backend_options: Any) -> Model:
     """Loads a model.
 
@@ -69,6 +73,9 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
                     fetched; False shows none. A callable is called with numbers from 0 to 1 instead.
     backend         what runs it, a name of gomlx.backends.names(): "native" (this engine) if None and GOMLX_BACKEND is
                     not set. The others take options of their own, and refuse those above that they do not know.
+    adapter_path    an adapter's folder or file, an Adapter, or several, that are loaded too and used unless a
+                    generation says otherwise (Model.load_adapter, model.adapter); several add up. Weights are those of
+                    model.adapter.
     fits            what is done where plan_memory() says that it does not fit the memory that is available: "error"
     raises
                     MemoryError before anything is read, "ignore" does not ask. "warn" (the default) says it in the log,
@@ -80,13 +87,15 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
     if backend != "native":
         own = {"context_length": context_length, "dtype": dtype, "kv_dtype": kv_dtype, "activations": activations,
                "threads": threads, "context_policy": context_policy, "parallel": parallel,
-               "prompt_cache": None if prompt_cache is True else prompt_cache, "fits": None if fits == "warn" else fits}
+               "prompt_cache": None if prompt_cache is True else prompt_cache, "fits": None if fits == "warn" else fits,
+               "adapter_path": adapter_path}
         return backends.get(backend).load(path_or_name, **backend_options,
                                           **{name: value for name, value in own.items() if value is not None})
     if backend_options:
         wrong = next(iter(backend_options))
         names = set(inspect.signature(load).parameters)
         raise arguments.WrongType(f"load: the native backend has no option {wrong}" + arguments.hint(wrong, names))
+    adapters = adapter_sources(adapter_path)
     path = locate(path_or_name, show_bars=bars.is_wanted(progress))
     if fits != "ignore":
         check_fit(path, fits == "error", context_length, dtype, kv_dtype, activations)
@@ -118,10 +127,30 @@ def load(path_or_name: str | os.PathLike[str] | None = None, *, context_length: 
         info |= headers.quantisation_of_loaded(read_json(os.path.join(path, "config.json")) if os.path.isdir(path)
                                                else None, info["weight_types"])
         info["pooling"] = stated_pooling(path, info.get("metadata", {})) or None
-        return Model(engine, tokenizer, info, sampling, tokenizer.eos_ids, parallel, prompt_cache)
+        model = Model(engine, tokenizer, info, sampling, tokenizer.eos_ids, parallel, prompt_cache)
+        if adapters:
+            model.adapter = {model.load_adapter(one): 1.0 for one in adapters}
+        return model
     except BaseException:
         engine.close()
         raise
+
+
+def adapter_sources(given):
+    """What load_adapter() takes, each of adapter_path."""
+    what, kinds = "a path, a gomlx.Adapter or a list of them", (str, os.PathLike, Adapter)
+    if given is None:
+        return []
+    if isinstance(given, kinds):
+        return [given]
+    if isinstance(given, Mapping):
+        raise arguments.WrongType(f"adapter_path: expected {what}, got {arguments.shown(given)}: weights are set in "
+                                  "model.adapter")
+    found = arguments.sequence("adapter_path", given, what)
+    for one in found:
+        if not isinstance(one, kinds):
+            raise arguments.WrongType(f"adapter_path: expected {what}, found {arguments.shown(one)}")
+    return found
 
 
 def check_fit(path, strict, context_length, dtype, kv_dtype, activations):

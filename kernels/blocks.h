@@ -1,4 +1,4 @@
-/* blocks.h - how one block of each format lies in a file. Bytes only, so that a block may stand at any address;
+/* blocks.h - how one block of each format is laid out in a file. Bytes only, so that a block may be at any address;
  * every number of two bytes is little-endian. quants.c checks the sizes. */
 #ifndef GOMLX_KERNELS_BLOCKS_H
 #define GOMLX_KERNELS_BLOCKS_H

@@ -26,13 +26,13 @@ typedef struct {
     int64_t x_matrices, w_matrices, x_matrix, w_matrix; /* how many; elements from one to the next */
 } gm_gather_product_args;
 
-/* out[place][filter] = the sum over taps and channels of x[place * stride + tap * dilation - low] * w, for images of
- * three spatial axes, whose items lie `spread` apart with zeros between, and for groups of channels. n: images. */
+/* out[position][filter] = the sum over taps and channels of x[position * stride + tap * dilation - low] * w, for images
+ * of three spatial axes, whose items are `spread` apart with zeros between, and for groups of channels. n: images. */
 typedef struct {
     void *out;
-    const void *x, *w; /* out [n, places, groups, filters], w [groups, filters, taps, channels] */
+    const void *x, *w; /* out [n, positions, groups, filters], w [groups, filters, taps, channels] */
     int type;          /* f16, bf16, f32, f64 */
-    int64_t in[3], places[3], taps[3], stride[3], low[3], dilation[3], spread[3];
+    int64_t in[3], positions[3], taps[3], stride[3], low[3], dilation[3], spread[3];
     int64_t groups, channels, filters; /* channels and filters: of a group */
     int64_t image, steps[3];           /* of x: elements from one image, item to the next; channels side by side */
 } gm_convolution_args;

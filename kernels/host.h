@@ -5,16 +5,16 @@
 #define GOMLX_KERNELS_HOST_H
 #include "kernels.h"
 
-/* Candidates lie in blocks: the first counts[b] of the GM_DRAW_BLOCK elements of block b, in the order of their ids. A
- * logit is (logits[i] - shift) / divisor, and -inf where that is not a number; -inf is a candidate that is never drawn.
- * Its weight is exp(logit - best), 0 below exp(-42): over any vocabulary less than 1e-12 of the mass. Infinite logits
- * that are the best weigh 1. */
+/* Candidates are stored in blocks: the first counts[b] of the GM_DRAW_BLOCK elements of block b, in the order of their
+ * ids. A logit is (logits[i] - shift) / divisor, and -inf where that is not a number; -inf is a candidate that is never
+ * drawn. Its weight is exp(logit - best), 0 below exp(-42): over any vocabulary less than 1e-12 of the mass. Infinite
+ * logits that are the best weigh 1. */
 #define GM_DRAW_BLOCK 4096
 #define GM_DRAW_RUN 256 /* elements whose weights have a sum of their own */
 #define GM_DRAW_RUNS (GM_DRAW_BLOCK / GM_DRAW_RUN)
 typedef struct {
     const float *logits;
-    const int32_t *ids, *counts; /* ids NULL: places are ids */
+    const int32_t *ids, *counts; /* ids NULL: indices are ids */
     float shift, divisor;
 } gm_candidates;
 /* BEST: the greatest logit. MOMENT: how many are more than -inf, and the sum of those. SQUARES: the sum of (logit -
@@ -44,7 +44,7 @@ typedef struct {
     int32_t last_id;
     float *logits;
     int32_t *ids, *counts; /* as in's, and may be the same */
-    gm_draw_chosen *out;   /* [blocks]; NULL: no masses are asked for */
+    gm_draw_chosen *out;   /* [blocks]; NULL: no masses are requested */
 } gm_draw_choose_args;
 typedef struct {
     gm_candidates in;

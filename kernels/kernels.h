@@ -42,7 +42,7 @@ typedef enum {
 #include "binary.def"
 } gm_binary_op;
 
-/* How many there are; no members of the enums, so that compilers tell of a switch that lacks one. */
+/* How many there are; not members of the enums, so that compilers warn of a switch that lacks one. */
 enum {
     GM_U_COUNT = 0
 #define UNARY_VALUE(name, ...) +1
@@ -66,7 +66,7 @@ typedef struct {
     int out_type, in_type, ndim;
     const int64_t *shape, *out_strides, *in_strides;
 } gm_copy_args;
-/* Copies to places that do not overlap, one after another: part k has the elements starts[k] up to starts[k + 1]. */
+/* Copies to regions that do not overlap, one after another: part k has the elements starts[k] up to starts[k + 1]. */
 typedef struct {
     const gm_copy_args *parts;
     const int64_t *starts;
@@ -171,10 +171,10 @@ typedef struct {
 /* Rows of `length` contiguous elements, in ascending order; NaN last, stable. */
 typedef struct {
     void *out;
-    const void *in; /* out: the elements, or with places uint32 */
-    void *scratch;  /* bytes for each element: 8, or 16 for types of 64 bits and with places */
+    const void *in; /* out: the elements, or with indices uint32 */
+    void *scratch;  /* bytes for each element: 8, or 16 for types of 64 bits and with indices */
     int type;
-    bool places;
+    bool indices;
     int64_t length;
 } gm_sort_args;
 
@@ -184,7 +184,7 @@ typedef struct {
     void *out;
     const void *in;
     int type;
-    bool places;
+    bool indices;
     int64_t length, k;
 } gm_partition_args;
 /* The last k elements of partition at length - k; floats of at most 32 bits, k at most GM_TOPK_MOST. */
@@ -211,13 +211,13 @@ typedef struct { /* out contiguous, of `shape`; in, of in_shape, begins at `low`
     const int64_t *shape, *in_shape, *low, *in_strides;
 } gm_pad_args;
 
-/* Where an index that is out of range is told: one of them, when there are several. */
+/* Where an index that is out of range is reported: one of them, when there are several. */
 typedef struct {
     int64_t index;
     int32_t raised;
 } gm_index_fault;
 
-/* Where the elements that several index arrays choose together lie: out[i] is the sum of index * step, or INT64_MIN
+/* Positions of the elements that several index arrays choose together: out[i] is the sum of index * step, or INT64_MIN
  * when one is out of range. Strides are those of the index arrays over their common shape. */
 typedef struct {
     const void *data;
@@ -234,11 +234,11 @@ typedef struct {
 } gm_positions_args;
 
 /* A dense side of shape [lead dimensions][count][run] and a sparse side of which one axis is addressed by an index:
- * element (lead, i, r) lies there at lead . sparse_strides + index(lead, i, r) * step + r * sparse_run. Indices count
+ * element (lead, i, r) of it is at lead . sparse_strides + index(lead, i, r) * step + r * sparse_run. Indices count
  * from the end when negative; size < 0: they are int64 positions already (step 1), INT64_MIN for none. One out of range
- * is told to fault, and then reads zeros (take: out is dense, in is sparse) or is left out (scatter: out is sparse, in
- * is dense); where several meet they come in the order of i. The sparse side is of `type`; in of scatter may be a half
- * float while type is float32. */
+ * is reported in fault, and then reads zeros (take: out is dense, in is sparse) or is left out (scatter: out is sparse,
+ * in is dense); where several meet they come in the order of i. The sparse side is of `type`; in of scatter may be a
+ * half float while type is float32. */
 typedef enum { GM_S_UPDATE, GM_S_ADD, GM_S_MULTIPLY, GM_S_MAX, GM_S_MIN, GM_S_COUNT } gm_scatter_mode;
 typedef struct {
     void *out;
@@ -246,7 +246,7 @@ typedef struct {
     const void *index;
     int type, in_type, index_type, mode; /* mode of scatter: gm_scatter_mode */
     int64_t size, step;
-    gm_index_fault *fault; /* size < 0: NULL, for positions were told of already */
+    gm_index_fault *fault; /* size < 0: NULL, as positions were checked before */
     int ndim;              /* of the lead */
     const int64_t *shape, *sparse_strides, *dense_strides, *index_strides;
     int64_t count, dense_step, index_step;
@@ -448,6 +448,32 @@ typedef struct {
     float eps;
 } gm_layer_norm_args;
 
+/* ---- low-rank terms ---- */
+/* scale * (x @ a.T) @ b of the rows [first, first + rows) of a pass: a [rank, k], b [rank, width]. x @ a.T, times
+ * scale, is [rows, rank] numbers from low[at] on. */
+typedef struct {
+    const void *a, *b;
+    int type; /* of both: f32, f16 or bf16 */
+    float scale;
+    int64_t first, rows, rank, at;
+} gm_low_rank_term;
+typedef struct {
+    float *low;
+    const float *x; /* [rows of the pass, k] */
+    int64_t k;
+    const gm_low_rank_term *terms; /* one at least, each with rows */
+} gm_low_rank_down_args;
+/* n_terms terms of the same rows, from number `term` on, that are added to rows of out [rows of the pass, width]. */
+typedef struct {
+    float *out;
+    int64_t width, first, rows, term, n_terms;
+} gm_low_rank_part;
+typedef struct {
+    const float *low;
+    const gm_low_rank_term *terms;
+    const gm_low_rank_part *parts; /* one at least, each with rows; none of them touches another's */
+} gm_low_rank_up_args;
+
 /* ---- decoder parts: all float32 unless a type says otherwise ---- */
 /* act(gate) * up. GM_GLU_CLAMPED: g = min(gate, limit), u = up within limit of 0: g * sigmoid(alpha g) * (u + 1). */
 typedef enum { GM_GLU_SILU, GM_GLU_GELU /* the tanh form */, GM_GLU_CLAMPED } gm_glu_kind;
@@ -593,6 +619,37 @@ typedef struct {
 } gm_sdpa_args;
 
 /* ---- training ---- */
+/* out [m, k] = so_far (NULL: 0) + the sum over rows of left [m] times right [k]: sequence by sequence, of each chains
+ * of rows that begin with it. */
+typedef struct {
+    float *out;
+    const float *left, *right, *so_far;
+    const int32_t *starts; /* [sequences + 1] */
+    int64_t sequences, m, k;
+} gm_sequence_outer_args;
+#define GM_OUTER_BLOCK 128
+/* All contiguous; kind, alpha and limit as in gm_glu_args. */
+typedef struct {
+    float *dgate, *dup;
+    const float *gate, *up, *grad;
+    gm_glu_kind kind;
+    float alpha, limit;
+} gm_glu_grad_args;
+typedef struct { /* dx may be grad; weight [dim] or NULL */
+    float *dx;
+    const float *x, *weight, *grad;
+    int64_t dim;
+    float eps;
+} gm_rms_norm_grad_args;
+/* loss [rows] = log(sum(exp(logits))) - logits[target] for logits [rows, n]; grad, which may be the logits, or NULL:
+ * what a loss of 1 gives to them, or, softcap not 0, to what they were before it. Targets are below n. */
+typedef struct {
+    float *loss, *grad;
+    const float *logits;
+    const int32_t *targets;
+    int64_t n;
+    float softcap;
+} gm_row_loss_args;
 /* Attention of the rows of sequences over their own rows: row i of a sequence sees its rows up to i, and of them the
  * last `window` (0: all). starts [sequences + 1]: the first row of each, then n. dim: at most GM_SEQUENCE_DIM. */
 #define GM_SEQUENCE_DIM 512
@@ -609,7 +666,7 @@ typedef struct {
 typedef struct {
     gm_sequence_attention_args forward; /* with out and lse as they were computed */
     const float *grad;                  /* the cotangent of out */
-    float *dq, *dk, *dv;                /* of the kernel, dk and dv are [n_heads, n, dim] */
+    float *dq, *dk, *dv;
 } gm_sequence_attention_grad_args;
 
 /* A loop over [begin, end) of what it works on, and a table of them for an instruction set (cpu/loops.h). */

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Leaves dimensions of one item out and merges neighbours where the strides of all operands allow it: returns how many
- * are left. dims and each of steps have room for ndim; they may not be what they are made of. */
+/* Drops dimensions of size 1 and merges neighbours where the strides of all operands allow it: returns how many are
+ * left. dims and each of steps have capacity for ndim, and must not alias the shape and the strides. */
 static inline int merge_dimensions(int ndim, const int64_t *shape, int operands, const int64_t *const *strides,
                                    int64_t *dims, int64_t *const *steps) {
     int n = 0;

@@ -3,8 +3,7 @@ import os
 
 import pytest
 from engine import Engine
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from places import ROOT
 
 
 @pytest.fixture(scope="session")

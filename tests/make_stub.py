@@ -1,13 +1,15 @@
 """Writes the stubs of the extension and of gomlx.core from what they have:  python tests/make_stub.py gomlx
 Without a folder it prints gomlx/_gomlx.pyi. Names, arguments and defaults are the extension's own signatures, types
-those of tests/stub_types.py; tests/test_packaging.py compares the stubs with what stands here."""
+those of tests/support/stub_types.py; tests/project/test_packaging.py compares the stubs with what stands here."""
 import inspect
 import os
 import sys
 import types
 
-from catalogue import BINARY, UNARY
-from stub_types import ARGUMENTS, COMPARED, OPERAND, OVERLOADS, RESULTS, SPECIAL
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+
+from catalogue import BINARY, UNARY  # noqa: E402
+from stub_types import ARGUMENTS, COMPARED, OPERAND, OVERLOADS, RESULTS, SPECIAL  # noqa: E402
 
 NAMESPACES = ("fast", "fft", "linalg", "random")
 # Not the same under every Python, object's own, or put there by gomlx/_base/notebook.py.

@@ -1,7 +1,7 @@
 """Runs the notebooks and writes them with what they show:  python tests/run_notebooks.py [notebooks/NAME.ipynb ...]
 
 What is written has no times, no paths, no messages of standard error and no bars: the same notebook, run twice, differs
-in what was measured and in nothing else. tests/test_notebooks.py runs them too, and writes nothing."""
+in what was measured and in nothing else. tests/project/test_notebooks.py runs them too, and writes nothing."""
 import glob
 import os
 import sys

@@ -5,7 +5,7 @@
 FOLDER holds three files of facts (FACTS below): onig_classes (ranges of \\p{L}, \\p{N}, \\s ... as Hugging Face's regex
 engine defines them, Unicode 16), nfc_tables (its NFC, Unicode 9) and characters, which tools/unicode_facts.py writes.
 What the classes lack is listed here; it was found by querying the same library for every scalar value. Each file begins
-with the hash of the facts, by which tests/test_tokenizer_tables.py knows whether it has the same ones.
+with the hash of the facts, by which tests/text/test_tokenizer_tables.py knows whether it has the same ones.
 """
 import hashlib
 import json

@@ -5,7 +5,8 @@
 #define GOMLX_BASE_ERROR_H
 #include "gomlx.h"
 
-/* Stores {code, text} for this thread and returns code. The text says who failed, what came and what was expected. */
+/* Stores {code, text} for this thread and returns code. The text says what failed, what was got and what was expected.
+ */
 gm_status gm_fail(gm_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* GM_ECONTEXT: there are `tokens` tokens, and the context holds `context`. */
 gm_status gm_fail_context(int64_t tokens, int64_t context, const char *format, ...)

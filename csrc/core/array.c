@@ -375,8 +375,7 @@ gm_status array_alloc(gm_array *out, gm_queue *q) {
     return queue_writes(q, out->buf);
 }
 
-gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor) {
-    gm_array *in = out->in[donor];
+gm_status array_alloc_from(gm_array *out, gm_queue *q, gm_array *in) {
     if (in != GM_NONE && atomic_load(&in->refs) == 1 && in->buf && atomic_load(&in->buf->refs) == 1 &&
         atomic_load(&in->buf->pins) == 0 && in->buf->kind == BUFFER_OWNED && in->size == out->size &&
         array_item(in) == array_item(out) && in->offset == 0 && array_is_contiguous(in)) {
@@ -387,6 +386,8 @@ gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor) {
     }
     return array_alloc(out, q);
 }
+
+gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor) { return array_alloc_from(out, q, out->in[donor]); }
 
 void array_share(gm_array *out, const gm_array *in, const int64_t *strides, int64_t offset_bytes) {
     out->buf = buffer_retain(in->buf);

@@ -159,6 +159,8 @@ void shape_strides(int ndim, const int64_t *shape, int64_t *strides); /* row-maj
 gm_status array_alloc(gm_array *out, gm_queue *q); /* contiguous memory */
 /* in[donor]'s memory when out is its last reader, else array_alloc */
 gm_status array_alloc_like(gm_array *out, gm_queue *q, int donor);
+/* The same for any output of a node: the memory of an input that only this node reads. */
+gm_status array_alloc_from(gm_array *out, gm_queue *q, gm_array *in);
 /* out is a view of in's memory. */
 void array_share(gm_array *out, const gm_array *in, const int64_t *strides, int64_t offset_bytes);
 #endif

@@ -55,12 +55,15 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
                         bool normed_values) {
     const gm_config *c = &p->model->config;
     const gm_layer_config *l = &c->layers[i];
-    gm_array *q = linear_apply(s, &w->q, x, GM_NONE), *k = GM_NONE, *v = GM_NONE;
+    gm_array *given[3], *k = GM_NONE, *v = GM_NONE;
+    const int n = !(l->has & HAS_KV) ? 1 : w->v.weight ? 3 : 2;
+    linear_apply_all(s, (const gm_linear *const[]){&w->q, &w->k, &w->v}, n, x, given);
+    gm_array *q = given[0];
     if (w->q_norm)
         q = norm_apply(s, q, w->q_norm, w->q_norm->size, c->eps);
     if (l->has & HAS_KV) {
-        k = linear_apply(s, &w->k, x, GM_NONE);
-        v = w->v.weight ? linear_apply(s, &w->v, x, GM_NONE) : k;
+        k = given[1];
+        v = given[n - 1];
         if (normed_values)
             v = norm_apply(s, v, NULL, l->head_dim, c->eps);
         if (w->k_norm)

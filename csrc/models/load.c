@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "base/memory.h"
 #include "base/team.h"
+#include "models/adapter.h"
 #include "models/load.h"
 #include "models/traffic.h"
 #include "ops/ops.h"
@@ -137,7 +138,9 @@ gm_status loader_open(const gm_load_options *options, bool describes, gm_loader 
     l->queue = queue_new();
     if (l->model)
         atomic_init(&l->model->refs, 1);
-    const gm_status status = l->path && l->model && l->queue ? open_model(l) : GM_ENOMEM;
+    gm_status status = l->path && l->model && l->queue ? adapters_new(&l->model->adapters) : GM_ENOMEM;
+    if (status == GM_OK)
+        status = open_model(l);
     if (status != GM_OK)
         gm_loader_close(l);
     else
@@ -583,6 +586,7 @@ void gm_model_release(gm_model *m) {
     memory_free(m->layers);
     memory_free(m->globals);
     waiting_free(m->waiting);
+    adapters_free(m->adapters);
     memory_free((void *)(uintptr_t)m->layout.slots);
     config_clear(&m->config);
     memory_free(m->info);

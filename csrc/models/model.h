@@ -160,7 +160,8 @@ struct gm_model {
     uint64_t fingerprint; /* of its weights' names, shapes and some of their bytes, and of its RoPE parameters */
     char *info;           /* JSON object */
     gm_waiting *waiting;  /* what packs its matrices, or NULL: waiting.c */
-    gm_model *base;       /* NULL, or the model whose weights this one computes with exactly: exact.c */
+    struct model_adapters *adapters; /* those that are loaded; of copies the model's own: adapter.c */
+    gm_model *base;                  /* NULL, or the model whose weights this one computes with exactly: exact.c */
 };
 
 /* Some rows of a tensor: row r of these is row r / block * period + offset + r % block of it. */

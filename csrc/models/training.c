@@ -4,77 +4,46 @@
  *  (3) Logits exist for a slice of the rows at a time, together with what their loss gives back. */
 #include <string.h>
 #include "base/memory.h"
+#include "models/adapter.h"
 #include "models/block.h"
 #include "models/load.h"
 #include "ops/ops.h"
 
-/* The layer of the copy that is called this, without ".weight"; NULL: there is none. */
-static gm_linear *find_linear(gm_model *copy, const char *name) {
-    const gm_model *m = copy->base;
-    const size_t length = strlen(name);
-    for (int64_t i = 0; i < m->n_weights; i++) {
-        const gm_named_weight *w = &m->weights[i];
-        if (!w->linear || strncmp(w->name, name, length) != 0 || strcmp(w->name + length, ".weight") != 0)
+static gm_status check_sums(const gm_adapter_term *t) {
+    const gm_array *of[2] = {t->a, t->b}, *sums[2] = {t->sum_a, t->sum_b};
+    for (int i = 0; i < 2; i++) {
+        char text[128];
+        if (!sums[i])
             continue;
-        const char *at = (const char *)w->linear;
-        const size_t size = (size_t)m->config.n_layers * m->arch->layer_size;
-        if (at >= m->layers && at < m->layers + size)
-            return (gm_linear *)(void *)(copy->layers + (at - m->layers));
-        if (m->globals && at >= m->globals && at < m->globals + m->arch->globals_size)
-            return (gm_linear *)(void *)(copy->globals + (at - m->globals));
-        return w->linear == &m->head ? &copy->head : NULL;
+        array_text(sums[i], text);
+        if (of[i]->dtype != GM_FLOAT32 || sums[i]->dtype != GM_FLOAT32 || sums[i]->ndim != 2 ||
+            sums[i]->shape[0] != of[i]->shape[0] || sums[i]->shape[1] != of[i]->shape[1])
+            return gm_fail(GM_ESHAPE,
+                           "adapter: the sum of gradients of %s of %s is %s, expected float32(%lld,%lld), and "
+                           "the matrix in float32",
+                           i ? "b" : "a", t->layer, text, (long long)of[i]->shape[0], (long long)of[i]->shape[1]);
     }
-    return NULL;
-}
-
-/* Whether rows of the layer are looked up by tokens, where no terms are added. */
-static bool is_embedding(const gm_model *copy, const gm_linear *l) {
-    if (l == &copy->embedding || l == &copy->head)
-        return true;
-    for (const gm_weight_field *f = copy->arch->globals; f && f->name; f++)
-        if (f->flags & FIELD_EMBEDDING && (const char *)l == copy->globals + f->offset)
-            return true;
-    return false;
-}
-
-static gm_status check_term(const gm_model *copy, const gm_adapter_term *t, const gm_linear *l) {
-    const gm_array *a = t->a, *b = t->b;
-    if (!l)
-        return gm_fail(GM_EVALUE, "adapter: the model has no linear layer named %s", t->layer);
-    const gm_array *w = l->weight;
-    if (w->ndim != 2)
-        return gm_fail(GM_EUNSUPPORTED, "adapter: %s is a stack of experts, which has no low-rank terms", t->layer);
-    if (is_embedding(copy, l))
-        return gm_fail(GM_EUNSUPPORTED,
-                       "adapter: %s is an embedding or the head, expected a linear layer of the "
-                       "decoder",
-                       t->layer);
-    if (a->ndim == 2 && b->ndim == 2 && dtype_is_float((gm_dtype)a->dtype) && dtype_is_float((gm_dtype)b->dtype) &&
-        a->shape[0] == b->shape[1] && a->shape[1] == w->shape[1] && b->shape[0] == w->shape[0])
-        return GM_OK;
-    char ta[128], tb[128];
-    array_text(a, ta);
-    array_text(b, tb);
-    return gm_fail(
-        GM_ESHAPE, "adapter: a is %s and b %s for %s of [%lld, %lld], expected [rank, %lld] and [%lld, rank]", ta, tb,
-        t->layer, (long long)w->shape[0], (long long)w->shape[1], (long long)w->shape[1], (long long)w->shape[0]);
+    return GM_OK;
 }
 
 /* The terms to their layers, those of a layer side by side in `memory`, which is large enough for all. */
-static gm_status place_terms(gm_model *copy, const gm_training_batch *b, gm_low_rank *memory) {
+static gm_status place_terms(gm_model *copy, const gm_training_batch *b, gm_array *starts, gm_low_rank *memory) {
+    int64_t weight;
     for (size_t i = 0; i < b->n_terms; i++) {
-        gm_linear *l = find_linear(copy, b->terms[i].layer);
-        GM_TRY(check_term(copy, &b->terms[i], l));
-        l->n_terms++;
+        GM_TRY(adapter_find(copy, &b->terms[i], &weight));
+        GM_TRY(check_sums(&b->terms[i]));
+        adapter_layer(copy, weight)->n_terms++;
     }
     for (size_t i = 0, used = 0; i < b->n_terms; i++) {
-        gm_linear *l = find_linear(copy, b->terms[i].layer);
+        GM_TRY(adapter_find(copy, &b->terms[i], &weight));
+        gm_linear *l = adapter_layer(copy, weight);
         if (!l->terms) {
             l->terms = memory + used;
             used += (size_t)l->n_terms;
             l->n_terms = 0;
         }
-        memory[l->terms - memory + l->n_terms++] = (gm_low_rank){b->terms[i].a, b->terms[i].b, b->terms[i].scale};
+        const gm_adapter_term *t = &b->terms[i];
+        memory[l->terms - memory + l->n_terms++] = (gm_low_rank){t->a, t->b, t->scale, starts, t->sum_a, t->sum_b};
     }
     return GM_OK;
 }
@@ -111,53 +80,53 @@ static gm_status check_batch(const gm_model *m, const gm_training_batch *b, int6
     return GM_OK;
 }
 
-/* Positions from 0 in each sequence, and where each begins. */
-static void number_rows(const gm_training_batch *b, int32_t *positions, int32_t *starts) {
-    int32_t at = 0;
+/* Positions from 0 in each sequence, int32 [rows]; where each begins, and then the number of rows, to *starts. */
+static gm_array *number_rows(gm_scope *s, const gm_training_batch *b, int64_t rows, gm_array **starts) {
+    gm_array *positions = array_new(s, GM_INT32, 1, &rows);
+    *starts = array_new(s, GM_INT32, 1, (int64_t[]){b->n_sequences + 1});
+    if (!positions || !*starts)
+        return NULL;
+    int32_t *position = array_ptr(positions), *start = array_ptr(*starts), at = 0;
     for (int64_t i = 0; i < b->n_sequences; i++) {
-        starts[i] = at;
+        start[i] = at;
         for (int32_t j = 0; j < b->lengths[i]; j++)
-            positions[at++] = j;
+            position[at++] = j;
     }
-    starts[b->n_sequences] = at;
+    start[b->n_sequences] = at;
+    return positions;
 }
 
-static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_batch *b, int64_t rows) {
+static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_batch *b, gm_array *positions,
+                         gm_array *starts) {
     const int64_t layers = copy->config.n_layers;
-    int32_t *positions = memory_array((size_t)rows + (size_t)b->n_sequences + 1, sizeof *positions);
     gm_array **kept = memory_zeroed((size_t)layers * 2 * sizeof *kept), *x = NULL;
-    if (positions && kept) {
-        number_rows(b, positions, positions + rows);
-        gm_training_rows training = {.starts = integers(s, positions + rows, b->n_sequences + 1),
-                                     .keys = kept,
-                                     .values = kept + layers,
-                                     .checkpoints = b->checkpoints};
-        const gm_batch batch = {
-            .training = &training, .tokens = integers(s, b->tokens, rows), .positions = integers(s, positions, rows)};
-        if (training.starts && batch.tokens && batch.positions)
-            x = copy->arch->forward(s, copy, &batch, true);
-        if (x)
-            x = gm_rms_norm(s, x, copy->norm, (float)copy->config.eps);
-        if (x && b->checkpoints)
-            x = gm_recompute(s, x, true);
-    }
-    memory_free(positions);
+    gm_training_rows training = {
+        .starts = starts, .keys = kept, .values = kept + layers, .checkpoints = b->checkpoints};
+    const gm_batch batch = {
+        .training = &training, .tokens = integers(s, b->tokens, positions->shape[0]), .positions = positions};
+    if (kept && batch.tokens)
+        x = copy->arch->forward(s, copy, &batch, true);
+    if (x)
+        x = gm_rms_norm(s, x, copy->norm, (float)copy->config.eps);
+    if (x && b->checkpoints)
+        x = gm_recompute(s, x, true);
     memory_free(kept);
     return x;
 }
 
 gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
+    gm_array *starts, *x = NULL;
     int64_t rows;
     if (check_batch(m, b, &rows) != GM_OK)
         return NULL;
-    gm_model *copy = model_copy(m);
+    gm_array *positions = number_rows(s, b, rows, &starts);
+    gm_model *copy = positions ? model_copy(m) : NULL;
     gm_low_rank *terms = copy ? memory_zeroed((b->n_terms + 1) * sizeof *terms) : NULL;
-    gm_array *x = NULL;
     if (terms) {
         if (!b->int8)
             model_use_float32(copy);
-        if (place_terms(copy, b, terms) == GM_OK)
-            x = forward(s, copy, b, rows);
+        if (place_terms(copy, b, starts, terms) == GM_OK)
+            x = forward(s, copy, b, positions, starts);
     }
     memory_free(terms);
     if (copy)
@@ -166,37 +135,39 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
 }
 
 /* ---- the loss ---- */
-#define LOGIT_BYTES ((int64_t)32 << 20) /* of a slice, as far as its rows are enough; their gradient is as large */
+#define LOGIT_BYTES                                                                                                    \
+    ((int64_t)64 << 20) /* of a slice, as far as its rows are enough; their gradient takes their place */
 #define LEAST_ROWS 64
 #define MOST_ROWS 256
 
+/* Logits of the rows; int8: they are rounded as decoders do. */
+static gm_array *head_logits(gm_scope *s, const gm_model *m, gm_array *rows, bool int8) {
+    gm_linear head = m->head;
+    gm_activation x = {.x = rows};
+    head.int8 &= int8;
+    head.bf16 &= int8;
+    gm_array *logits = linear_apply(s, &head, &x, GM_NONE);
+    return m->config.final_softcap > 0 ? gm_softcap(s, logits, (float)m->config.final_softcap) : logits;
+}
+
 /* Cross entropy of rows [first, end) of x, float32 [rows]; with gradient, what it gives back for x to *dx. */
-static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, gm_array *targets, int64_t first, int64_t end,
+static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, gm_array *targets, const int64_t range[2], bool int8,
                             gm_array **dx) {
-    const int64_t n = end - first, vocab = m->config.vocab;
-    gm_array *rows = gm_slice(s, x, (int64_t[]){first, 0}, (int64_t[]){end, x->shape[1]}, (int64_t[]){1, 1});
-    gm_array *target = gm_reshape(s, gm_slice(s, targets, &first, &end, (int64_t[]){1}), 2, (int64_t[]){n, 1});
-    gm_array *logits = gm_packed_matmul(s, rows, m->head.weight, m->head.bias ? m->head.bias : GM_NONE, GM_NONE);
-    if (m->config.final_softcap > 0)
-        logits = gm_softcap(s, logits, (float)m->config.final_softcap);
-    gm_array *sum = gm_logsumexp(s, logits, 1, (int[]){-1}, true);
-    gm_array *loss = gm_reshape(s, gm_subtract(s, sum, gm_take_along_axis(s, logits, target, -1)), 1, &n);
-    if (!dx)
+    gm_array *rows = gm_slice(s, x, (int64_t[]){range[0], 0}, (int64_t[]){range[1], x->shape[1]}, (int64_t[]){1, 1});
+    gm_array *target = gm_slice(s, targets, &range[0], &range[1], (int64_t[]){1}), *d = NULL;
+    gm_array *logits = rows ? head_logits(s, m, rows, int8) : NULL;
+    const float softcap = m->config.final_softcap > 0 ? (float)m->config.final_softcap : 0;
+    gm_array *loss = logits && target ? gm_row_loss(s, logits, target, softcap, dx ? &d : NULL) : NULL;
+    if (!dx || !loss)
         return loss;
-    gm_array *ids = gm_reshape(s, gm_arange(s, 0, (double)vocab, 1, GM_INT32), 2, (int64_t[]){1, vocab});
-    gm_array *hit = gm_astype(s, gm_equal(s, ids, target), GM_FLOAT32);
-    gm_array *d = gm_subtract(s, gm_exp(s, gm_subtract(s, logits, sum)), hit);
-    if (m->config.final_softcap > 0) {
-        gm_array *share = gm_multiply(s, logits, scalar_array(s, 1 / m->config.final_softcap, GM_FLOAT32));
-        d = gm_multiply(s, d, gm_subtract(s, scalar_array(s, 1, GM_FLOAT32), gm_square(s, share)));
-    }
     *dx = gm_packed_matmul_columns(s, d, m->head.weight);
     /* After it, so that the logits of a slice are gone before the next one's are made. */
     gm_array *both[2] = {loss, *dx}, *after = NULL;
-    return loss && *dx && gm_depends(s, both, 2, 1, &after) ? after : NULL;
+    return *dx && gm_depends(s, both, 2, 1, &after) ? after : NULL;
 }
 
-gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const int32_t *targets, int64_t n, bool gradient) {
+gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
+    const int64_t n = targets->n;
     if (!x)
         return NULL;
     if (n < 1)
@@ -209,22 +180,22 @@ gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const int32_t *ta
                NULL;
     }
     for (int64_t i = 0; i < n; i++)
-        if (targets[i] < 0 || targets[i] >= m->config.vocab)
-            return gm_fail(GM_EVALUE, "loss: target %d is outside the vocabulary of %lld", targets[i],
+        if (targets->ids[i] < 0 || targets->ids[i] >= m->config.vocab)
+            return gm_fail(GM_EVALUE, "loss: target %d is outside the vocabulary of %lld", targets->ids[i],
                            (long long)m->config.vocab),
                    NULL;
     int64_t share = LOGIT_BYTES / 4 / m->config.vocab;
     share = share < LEAST_ROWS ? LEAST_ROWS : share > MOST_ROWS ? MOST_ROWS : share;
     const int64_t slices = (n + share - 1) / share;
-    gm_array *ids = integers(s, targets, n), **losses = memory_array((size_t)slices * 2 + 1, sizeof *losses),
-             *all = NULL;
+    gm_array *ids = integers(s, targets->ids, n), **losses = memory_array((size_t)slices * 2 + 1, sizeof *losses);
+    gm_array *all = NULL;
     for (int64_t i = 0; ids && losses && i < slices; i++) {
-        const int64_t end = (i + 1) * share < n ? (i + 1) * share : n;
-        losses[i] = slice_loss(s, m, x, ids, i * share, end, gradient ? &losses[slices + i] : NULL);
+        const int64_t range[2] = {i * share, (i + 1) * share < n ? (i + 1) * share : n};
+        losses[i] = slice_loss(s, m, x, ids, range, targets->int8, targets->gradient ? &losses[slices + i] : NULL);
     }
     if (ids && losses && slices)
         all = gm_concatenate(s, losses, (int)slices, 0);
-    if (all && gradient)
+    if (all && targets->gradient)
         all = gm_with_gradient(s, all, x, gm_concatenate(s, losses + slices, (int)slices, 0));
     memory_free(losses);
     return all;

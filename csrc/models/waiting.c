@@ -184,3 +184,28 @@ void model_cancel_packing(const gm_model *m) {
     queue_step(l->queue, 0);
     undo_packing(l);
 }
+
+gm_status gm_model_pack(gm_model *m, int slice_ms, bool *held) {
+    const bool continuing = *held;
+    if (!m->waiting)
+        return GM_OK;
+    if (!continuing)
+        GM_TRY(run_lock(slice_ms));
+    *held = true;
+    gm_status status = continuing ? GM_OK : model_begin_pass(m);
+    if (status == GM_OK && model_wants_packing(m))
+        status = model_pack(m, clock_ns() + (int64_t)slice_ms * 1000000, continuing);
+    if (status != GM_AGAIN) {
+        *held = false;
+        run_unlock();
+    }
+    return status;
+}
+
+void gm_model_stop_packing(gm_model *m, bool *held) {
+    if (!*held)
+        return;
+    model_cancel_packing(m);
+    *held = false;
+    run_unlock();
+}

@@ -11,32 +11,64 @@ static gm_array *rows_for(gm_scope *s, const gm_linear *l, gm_activation *x) {
     return x->x;
 }
 
-/* y and the low-rank terms of the layer over the same x, in float32. */
-static gm_array *with_terms(gm_scope *s, const gm_linear *l, gm_array *x, gm_array *y) {
-    for (int i = 0; i < l->n_terms && y; i++) {
+/* The low-rank terms of the layer over x, in float32, and what is added to them. */
+static gm_array *terms_of(gm_scope *s, const gm_linear *l, gm_array *x, gm_array *added) {
+    for (int i = 0; i < l->n_terms && added; i++) {
         const gm_low_rank *t = &l->terms[i];
-        gm_array *low = gm_matmul(s, x, gm_transpose(s, gm_astype(s, t->a, GM_FLOAT32), 2, (int[]){1, 0}));
+        gm_array *low = gm_sequence_linear(s, x, gm_astype(s, t->a, GM_FLOAT32), GM_NONE, t->starts,
+                                           t->sum_a ? t->sum_a : GM_NONE);
         low = gm_multiply(s, low, scalar_array(s, (double)t->scale, GM_FLOAT32));
-        y = gm_add(s, y, gm_matmul(s, low, gm_transpose(s, gm_astype(s, t->b, GM_FLOAT32), 2, (int[]){1, 0})));
+        added = gm_sequence_linear(s, low, gm_astype(s, t->b, GM_FLOAT32), added, t->starts,
+                                   t->sum_b ? t->sum_b : GM_NONE);
     }
-    return y;
+    return added;
+}
+
+/* What the matrix and the terms of all rows give. */
+static gm_array *apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
+    gm_array *bias = l->bias ? l->bias : GM_NONE;
+    return gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, terms_of(s, l, x->x, residual));
+}
+
+/* Adds the terms of single rows to what the layers give for x. */
+static void add_row_terms(gm_scope *s, const gm_linear *const *layers, int n, gm_array *x, gm_array **y) {
+    const low_rank_term *terms[LINEAR_MOST];
+    int n_terms[LINEAR_MOST];
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        terms[i] = layers[i]->row_terms;
+        n_terms[i] = layers[i]->n_row_terms;
+        any |= n_terms[i] > 0;
+    }
+    if (any)
+        low_rank_add(s, x, (low_rank_layers){terms, n_terms, n}, y);
+}
+
+void linear_apply_all(gm_scope *s, const gm_linear *const *layers, int n, gm_activation *x, gm_array **y) {
+    for (int i = 0; i < n; i++)
+        y[i] = apply(s, layers[i], x, GM_NONE);
+    add_row_terms(s, layers, n, x->x, y);
 }
 
 gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
-    gm_array *bias = l->bias ? l->bias : GM_NONE;
-    return with_terms(s, l, x->x, gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, residual));
+    gm_array *y = apply(s, l, x, residual);
+    add_row_terms(s, &l, 1, x->x, &y);
+    return y;
 }
+
+static bool has_terms(const gm_linear *l) { return l->n_terms || l->n_row_terms; }
 
 gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up, gm_activation *x, bool gelu,
                          const gm_linear *next) {
     const bool dense = !gate->int8 && (gate->weight->format <= GM_QUANT_bf16 || up->weight->format <= GM_QUANT_bf16);
     const bool alike = gate->int8 == up->int8 && gate->bf16 == up->bf16 &&
                        (!dense || gate->weight->format == up->weight->format);
-    if (gate->bias || up->bias || gate->n_terms || up->n_terms || !alike) {
-        gm_array *y = linear_apply(s, gate, x, GM_NONE), *z = linear_apply(s, up, x, GM_NONE);
-        return (gm_activation){.x = (gelu ? gm_geglu : gm_swiglu)(s, y, z)};
+    if (gate->bias || up->bias || has_terms(gate) || has_terms(up) || !alike) {
+        gm_array *y[2];
+        linear_apply_all(s, (const gm_linear *const[]){gate, up}, 2, x, y);
+        return (gm_activation){.x = (gelu ? gm_geglu : gm_swiglu)(s, y[0], y[1])};
     }
-    const gm_dtype type = next->n_terms          ? GM_FLOAT32
+    const gm_dtype type = has_terms(next)        ? GM_FLOAT32
                           : next->int8 && !dense ? GM_PACKED
                           : next->bf16           ? GM_BFLOAT16
                                                  : GM_FLOAT32;

@@ -1,12 +1,14 @@
 /* linear.h - a linear layer over a packed matrix, dense or quantised. */
 #ifndef GOMLX_NN_LINEAR_H
 #define GOMLX_NN_LINEAR_H
-#include "core/array.h"
+#include "ops/layers/low_rank.h"
 
 /* scale * (x @ a.T) @ b.T, added to what the matrix gives: a [rank, k], b [rows, rank], of one floating-point dtype. */
 typedef struct {
     gm_array *a, *b;
     float scale;
+    gm_array *starts;        /* of the rows' sequences, by which the gradients of a and b are summed in order, */
+    gm_array *sum_a, *sum_b; /* from these on, of float32; or NULL */
 } gm_low_rank;
 
 typedef struct {
@@ -15,6 +17,8 @@ typedef struct {
     bool int8, bf16;          /* multiplies int8 activations, float32 ones rounded to bfloat16 */
     const gm_low_rank *terms; /* n_terms of an adapter: another's memory */
     int n_terms;
+    low_rank_term *row_terms; /* n_row_terms of the adapters that rows of a pass use, without gradients: another's */
+    int n_row_terms;
 } gm_linear;
 
 /* An input of several linear layers: float32, and quantised or rounded once, when the first of them needs it. x NULL:
@@ -23,6 +27,9 @@ typedef struct { gm_array *x, *int8, *bf16; } gm_activation;
 
 /* x @ weight.T + bias + residual; residual may be GM_NONE. */
 gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual);
+/* y[i] = x @ layers[i]->weight.T + bias, of at most LINEAR_MOST layers. */
+#define LINEAR_MOST 3
+void linear_apply_all(gm_scope *s, const gm_linear *const *layers, int n, gm_activation *x, gm_array **y);
 /* swiglu, or geglu, of both layers, in the form that `next` reads. */
 gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up, gm_activation *x, bool gelu,
                          const gm_linear *next);

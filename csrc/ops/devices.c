@@ -1,4 +1,4 @@
-/* devices.c - kernels given as source for a GPU: there is none here that could run them. */
+/* devices.c - kernels given as source for a GPU: calling one raises, because there is no backend that could run it. */
 #include "ops/ops.h"
 
 static gm_array *no_device(gm_scope *s, const char *op, const char *device) {

@@ -52,6 +52,15 @@ void spec_like(gm_spec *out, const gm_array *a, gm_dtype type) {
     memcpy(out->shape, a->shape, (size_t)a->ndim * sizeof(int64_t));
 }
 
+gm_status check_rows(const char *op, const gm_array *a, const char *name, int64_t n, int64_t width) {
+    if (a->dtype == GM_FLOAT32 && a->ndim == 2 && a->shape[0] == n && a->shape[1] == width)
+        return GM_OK;
+    char text[128];
+    array_text(a, text);
+    return gm_fail(GM_ESHAPE, "%s: %s is %s, expected float32(%lld,%lld)", op, name, text, (long long)n,
+                   (long long)width);
+}
+
 gm_status check_axis(const char *op, int axis, int ndim, int *out) {
     if (axis < -ndim || axis >= ndim)
         return gm_fail(GM_EAXIS, "%s: axis %d is out of range for %d dimensions", op, axis, ndim);

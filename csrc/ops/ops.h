@@ -30,11 +30,12 @@ typedef struct { int64_t start, stop, step; } slice_range;
 gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out);
 bool slice_is_sane(const slice_range *range, const gm_array *x); /* of a file: within x, or nothing of it */
 
-/* Strides of `a` seen by broadcasting as ndim dimensions; strides has room for them. */
+/* Strides of `a` seen by broadcasting as ndim dimensions; strides has capacity for ndim. */
 void broadcast_strides(const gm_array *a, int ndim, int64_t *strides);
 /* The common shape of two, as NumPy has it; GM_ESHAPE names op and both. */
 gm_status broadcast_shape(const char *op, const gm_array *a, const gm_array *b, gm_spec *out);
-/* Only whether there is one, for ops that are made of others: their errors say the op that was asked for. */
+/* Only checks that there is one, for ops that are composed of others, so that the error names the op that was called.
+ */
 gm_status broadcast_check(const char *op, const gm_array *a, const gm_array *b);
 void spec_like(gm_spec *out, const gm_array *a, gm_dtype type);
 /* 0 <= axis < ndim, negative ones counted from the end; else GM_EAXIS. */
@@ -43,6 +44,8 @@ gm_status check_axis(const char *op, int axis, int ndim, int *out);
 bool dtype_is_float(gm_dtype t);   /* float16, bfloat16, float32, float64 */
 bool dtype_is_inexact(gm_dtype t); /* those and complex64 */
 bool dtype_is_integer(gm_dtype t); /* not bool */
+/* GM_ESHAPE unless `a`, the op's input of that name, is float32 [n, width]. */
+gm_status check_rows(const char *op, const gm_array *a, const char *name, int64_t n, int64_t width);
 /* The dtype that a floating-point function computes in: its own, or float32 for integers and bool. */
 gm_dtype dtype_inexact(gm_dtype t);
 
@@ -54,7 +57,7 @@ typedef struct {
     int ndim;
     const int64_t *shape, *out_strides, *in_strides;
 } copy_part;
-/* Copies to places that do not overlap, as one launch. */
+/* Copies to regions that do not overlap, as one launch. */
 gm_status launch_copies(gm_queue *q, const copy_part *parts, int count);
 /* One copy from element to element of a shape. */
 typedef struct {
@@ -90,16 +93,16 @@ gm_array *elementwise_node(gm_scope *s, const gm_fused_step *step, gm_array *con
 /* A chain of steps over inputs that broadcast against each other. */
 gm_array *fused_chain(gm_scope *s, const gm_fused_step *steps, int n_steps, gm_array *const *inputs, int n_inputs);
 
-/* What the steps of such a node were, each behind what it reads, with broadcast_to for inputs that are smaller. Room
- * for GM_GRAPH_TITLES. */
+/* The steps of such a node, each after those that it reads, with broadcast_to for smaller inputs. The capacity needed
+ * is GM_GRAPH_TITLES. */
 int fused_titles(const gm_array *node, const char **titles);
 
 /* x broadcast to the shape of another array, whatever shape that has when a shapeless function runs again. */
 gm_array *broadcast_like(gm_scope *s, gm_array *x, gm_array *like);
 /* x broadcast to the shape that the others have together. */
 gm_array *broadcast_with(gm_scope *s, gm_array *x, gm_array *const *others, int n);
-/* How many elements of x lie along the axes (n < 0: all): a float scalar, counted anew when a shapeless function runs
- * again. */
+/* How many elements of x there are along the axes (n < 0: all): a float scalar, counted anew when a shapeless function
+ * runs again. */
 gm_array *element_count(gm_scope *s, gm_array *x, int n, const int *axes, gm_dtype type);
 /* Whether a reshape node has a dimension of -1, which follows its input's size. */
 bool reshape_is_free(const gm_array *node);
@@ -125,7 +128,7 @@ gm_array *batched_input(gm_scope *s, gm_array *in, bool batched, int64_t batch);
 int64_t batch_size(gm_array *const *in, int n_in, const bool *batched);
 /* For .refuse: an index that a derivative depends on, in MLX's words. */
 gm_status refuse_index(const char *op, bool forward);
-/* .vmap of ops whose inputs broadcast against each other (elementwise): ranks are aligned behind the batch axis. */
+/* .vmap of ops whose inputs broadcast against each other (elementwise): ranks are aligned after the batch axis. */
 gm_status vmap_broadcasting(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);
 /* .vmap of ops that treat all leading axes alike, as rows: every input gets the batch axis and the op runs again. */
 gm_status vmap_leading(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs);

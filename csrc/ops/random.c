@@ -145,7 +145,7 @@ static gm_status check_fits(const char *name, const gm_array *a, const gm_array 
     return GM_OK;
 }
 
-/* Whether x is a number that is known now: then the kernel takes it along. */
+/* Whether x is a number that is known now: then it is a parameter of the kernel. */
 static bool is_number(const gm_array *x, float *value) {
     if (x->ndim || gm_array_is_tracer(x) || !gm_array_is_evaluated(x))
         return false;
@@ -251,7 +251,7 @@ gm_array *gm_random_truncated_normal(gm_scope *s, gm_array *lower, gm_array *upp
     gm_array *a = gm_erf(s, gm_divide(s, lower, root)), *b = gm_erf(s, gm_divide(s, upper, root));
     if (!a || !b || broadcast_shape("truncated_normal", lower, upper, &both) != GM_OK)
         return NULL;
-    if (ndim < 0) { /* none was asked for */
+    if (ndim < 0) { /* none was requested */
         ndim = both.ndim;
         shape = both.shape;
     }
@@ -352,7 +352,7 @@ gm_array *gm_random_bernoulli(gm_scope *s, gm_array *p, int ndim, const int64_t 
     if (!dtype_is_float((gm_dtype)p->dtype))
         return gm_fail(GM_EVALUE, "bernoulli: p is %s, expected floating point", gm_dtype_name((gm_dtype)p->dtype)),
                NULL;
-    if (ndim < 0) { /* none was asked for */
+    if (ndim < 0) { /* none was requested */
         ndim = p->ndim;
         shape = p->shape;
     } else if (check_fits("bernoulli", p, NULL, ndim, shape) != GM_OK) {
@@ -361,8 +361,8 @@ gm_array *gm_random_bernoulli(gm_scope *s, gm_array *p, int ndim, const int64_t 
     return gm_less(s, draw(s, (drawing){GM_RANDOM_UNIFORM, GM_FLOAT32, 1, 0}, ndim, shape, key), p);
 }
 
-/* Draws from the one line of logits that there is: where uniform values of this shape stand in its cumulative sum. A
- * place whose probability is zero is never drawn, whatever is rounded. */
+/* Draws from a single line of logits: for each of the uniform values, which have this shape, its insertion index into
+ * the cumulative sum. An index whose probability is zero is never drawn, whatever the rounding. */
 static gm_array *draws_of_line(gm_scope *s, gm_array *logits, int ndim, const int64_t *shape, gm_array *key) {
     gm_array *line = gm_astype(s, gm_reshape(s, logits, 1, (int64_t[]){-1}), GM_FLOAT32);
     gm_array *sums = gm_cumsum(s, gm_softmax(s, line, 1, (int[]){0}), 0, false, false, true, GM_FLOAT32);
@@ -371,7 +371,7 @@ static gm_array *draws_of_line(gm_scope *s, gm_array *logits, int ndim, const in
     return gm_minimum(s, gm_searchsorted(s, sums, u, true), gm_searchsorted(s, sums, total, false));
 }
 
-/* The place of the greatest logit plus noise: one for each line of logits, n of them, or of a shape that the lines
+/* The index of the greatest logit plus noise: one for each line of logits, n of them, or of a shape that the lines
  * broadcast to. Several values of one line are draws_of_line, as in MLX. */
 gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndim, const int64_t *shape, int n,
                                 gm_array *key) {
@@ -384,7 +384,7 @@ gm_array *gm_random_categorical(gm_scope *s, gm_array *logits, int axis, int ndi
     if (rank + 1 > GM_MAX_NDIM || ndim + 1 > GM_MAX_NDIM)
         return gm_fail(GM_EVALUE, "categorical: too many dimensions"), NULL;
     memcpy(dims, logits->shape, (size_t)rank * sizeof *dims);
-    if (n != INT32_MIN) { /* a further axis behind the others */
+    if (n != INT32_MIN) { /* one more axis, after the others */
         dims[rank++] = 1;
         logits = gm_reshape(s, logits, rank, dims);
         dims[rank - 1] = n;

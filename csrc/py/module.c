@@ -298,6 +298,7 @@ static PyMethodDef module_functions[] = {
     {"stream", FUNCTION(open_stream), FASTCALL,
      SIG("stream(session, tokenizer, prompt_ids, *, max_tokens=-1, min_tokens=0, stop_ids=(), stop_texts=(), "
          "top_logprobs=0, processors=(), timeout=0, prefill='auto', edits=(), activations=(), profile=False, "
+         "adapters=(), "
          "**sampling)",
          "Generates from the ids: an iterator of Token. sampling: as in sample().")},
     {"sample", FUNCTION(sample_ids), FASTCALL,

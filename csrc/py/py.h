@@ -2,7 +2,7 @@
  *  (1) py/ sees the engine only through gomlx.h, and Python only through the limited API of 3.11.
  *  (2) All state is in the module; slots find it from the type of self (state_of), module functions from the module.
  *  (3) A function that returns NULL or false has set a Python exception, or left a cause in the engine's error slot;
- *      raise_gm turns either into the exception. No exception is ever replaced on the way.
+ *      raise_gm turns either into the exception. An exception is never replaced on the way.
  *  (4) Whatever may take long runs without the GIL, in slices of at most 50 ms with signals looked at in between.
  *      What it works on is retained first: while the GIL is released, other threads may change any handle. */
 #ifndef GOMLX_PY_PY_H
@@ -31,9 +31,9 @@ typedef struct {
     PyObject *context_exceeded, *no_state,
         *no_model;                    /* ContextLengthExceeded, KvStateNotAvailable, ModelNotSupported */
     PyObject *dtypes[GM_DTYPE_COUNT]; /* one Dtype object each */
-    PyObject *numpy_asarray;          /* NULL until ids are asked for as arrays */
+    PyObject *numpy_asarray;          /* NULL until ids are first returned as arrays */
     gm_array *blank;                  /* what an array is before __init__: empty */
-    int print_precision;              /* digits behind the point; < 0: six significant ones */
+    int print_precision;              /* digits after the point; < 0: six significant ones */
     uint64_t random_seed;             /* where each thread's random state begins */
 } module_state;
 
@@ -51,11 +51,11 @@ bool py_errors_add(PyObject *module, module_state *state);
 PyObject *raise_gm(module_state *state);
 
 /* ---- grow.c ---- */
-/* Makes room for `more` items after the first `size` of an array from PyMem, by half of what it has at least. array:
- * the address of the pointer to the items, NULL at first. False with MemoryError: both stay as they are. */
+/* Ensures capacity for `more` items after the first `size` of an array from PyMem, by half of what it has at least.
+ * array: the address of the pointer to the items, NULL at first. False with MemoryError: both stay as they are. */
 bool py_grow(void *array, size_t size, size_t *capacity, size_t more, size_t item_bytes);
 
-/* ---- arguments.c ---- */
+/* ---- ops/arguments.c ---- */
 /* How a function takes its arguments. names ends with NULL; required has bit i when names[i] must come. */
 typedef struct {
     const char *function;
@@ -78,13 +78,14 @@ bool is_one_integer(PyObject *value);                                     /* an 
 bool read_axes(PyObject *value, int *n_axes, int *axes);     /* None or NULL: n_axes = -1; int; sequence of ints */
 bool read_shape(PyObject *value, int *ndim, int64_t *shape); /* an int or a sequence of ints within int32 */
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);
-/* The dimensions of somebody else's memory, which int64 holds; OverflowError that names one above int32. */
+/* The dimensions of foreign memory, which int64 holds; OverflowError that names one above int32. */
 bool dimensions_fit(const char *what, int ndim, const int64_t *shape);
 bool read_stream(PyObject *value); /* None, NULL, a Stream, a Device or a DeviceType */
 /* Token ids of any sequence of ints; *ids is from PyMem_Malloc. */
 bool read_ids(PyObject *value, int32_t **ids, size_t *count);
+bool read_lengths(PyObject *value, int32_t **lengths, size_t *count); /* of sequences, likewise */
 
-/* ---- sampling.c ---- */
+/* ---- model/sampling.c ---- */
 bool read_count(PyObject *value, const char *name, int64_t *out);
 /* The options of sampling that a call names, and the memory behind them. */
 typedef struct {
@@ -99,16 +100,16 @@ void sampling_free(sampling_arguments *a);
 PyObject *sample_ids(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *sample_probabilities(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
-/* ---- dtype.c ---- */
+/* ---- array/dtype.c ---- */
 extern PyType_Spec py_dtype_spec;
 bool py_dtypes_add(PyObject *module, module_state *state, PyObject *names);
 bool read_dtype(module_state *state, PyObject *value, gm_dtype *out); /* None and NULL leave *out */
 bool py_dtype_is_inexact(gm_dtype type);
 bool py_dtype_is_integer(gm_dtype type); /* bool is not */
 
-/* ---- array.c: the type ---- */
-/* A mutable handle on a node: in-place operators and item assignment give the handle another node; whoever reads the
- * old one keeps it. node is never NULL. */
+/* ---- array/array.c: the type ---- */
+/* A mutable handle on a node: in-place operators and item assignment give the handle another node; readers of the old
+ * one keep it. node is never NULL. */
 typedef struct {
     PyObject_HEAD gm_array *node;
     PyObject *weakrefs;
@@ -126,11 +127,11 @@ PyObject *py_array_result(module_state *state, gm_scope *scope, gm_array *node);
 
 PyObject *py_array_divide(PyObject *a, PyObject *b); /* a / b, of which one is an array */
 
-/* ---- array_methods.c, array_print.c ---- */
+/* ---- array/methods.c, array/print.c ---- */
 extern PyMethodDef py_array_methods[];
 PyObject *py_array_repr(PyObject *self);
 
-/* ---- array_read.c: values back to Python ---- */
+/* ---- array/read.c: values back to Python ---- */
 PyObject *py_array_item(PyObject *self);
 PyObject *py_array_tolist(PyObject *self, PyObject *unused);
 PyObject *py_array_item_method(PyObject *self, PyObject *unused);
@@ -141,7 +142,7 @@ PyObject *py_array_int32s(PyObject *self, PyObject *unused);
 gm_array *readable_node(module_state *state, gm_array *node);
 PyObject *element_at(gm_dtype type, const void *data, int64_t offset);
 
-/* ---- array_convert.c: Python values to nodes ---- */
+/* ---- array/convert.c: Python values to nodes ---- */
 /* What array(value) means, in the scope; GM_DTYPE_COUNT as type: the value's own. Arrays are borrowed from their
  * handle. */
 gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value, gm_dtype type);
@@ -152,7 +153,7 @@ gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *valu
 bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, bool weak, gm_array **x,
                          gm_array **y);
 
-/* ---- buffer.c ---- */
+/* ---- array/buffer.c ---- */
 int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags);
 void py_array_releasebuffer(PyObject *self, Py_buffer *view);
 /* The contents of an object with the buffer protocol, copied. float64 becomes float32 unless type says otherwise. */
@@ -162,19 +163,19 @@ gm_array *node_sharing_buffer(gm_scope *scope, PyObject *object);
 PyObject *py_array_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *py_array_to_numpy(PyObject *self, PyObject *unused); /* a.numpy() */
 
-/* ---- dlpack.c ---- */
+/* ---- array/dlpack.c ---- */
 PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *py_array_dlpack_device(PyObject *self, PyObject *unused);
 gm_array *node_from_dlpack(module_state *state, gm_scope *scope, PyObject *object, bool copy);
 
-/* ---- arrow.c ---- */
+/* ---- array/arrow.c ---- */
 PyObject *py_array_arrow(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
-/* ---- source.c ---- */
+/* ---- text/source.c ---- */
 /* _file_arrays(fd, name, [(dtype, shape, first byte), ...], swapped): a list of arrays that are read when evaluated. */
 PyObject *file_arrays(PyObject *module, PyObject *args);
 
-/* ---- foreign.c: memory of Python objects inside nodes ---- */
+/* ---- array/foreign.c: memory of Python objects inside nodes ---- */
 /* Things to give back under the GIL. A node's release callback, on any thread, only pushes; foreign_drain does it. */
 typedef struct foreign {
     struct foreign *next;
@@ -183,14 +184,14 @@ typedef struct foreign {
 void foreign_push(void *record); /* the release callback of gm_array_wrap */
 void foreign_drain(void);        /* with the GIL */
 
-/* ---- evaluate.c ---- */
+/* ---- graph/evaluate.c ---- */
 bool evaluate(module_state *state, gm_array *const *nodes, size_t count);
 bool evaluate_one(module_state *state, gm_array *node);
 PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 
-/* ---- transform.c ---- */
+/* ---- graph/transform.c ---- */
 extern PyMethodDef transform_functions[];
 /* A scope for a transform. What an earlier call left in the error slot is forgotten: a transform looks at the slot
  * after each rule, which gives no status. */
@@ -204,40 +205,40 @@ bool read_nodes(module_state *state, gm_scope *scope, PyObject *list, bool optio
 /* A list of new handles; None where there is no node. */
 PyObject *node_handles(module_state *state, gm_array *const *nodes, Py_ssize_t count);
 
-/* ---- graph.c ---- */
+/* ---- graph/graph.c ---- */
 extern PyMethodDef graph_functions[];
 extern PyType_Spec py_graph_spec;
 const gm_graph *py_graph(module_state *state, PyObject *object); /* NULL without an exception: it is none */
 
-/* ---- export.c ---- */
+/* ---- graph/export.c ---- */
 extern PyMethodDef export_functions[];
 extern PyType_Spec py_exporter_spec;
 
-/* ---- indexing.c ---- */
+/* ---- array/indexing.c ---- */
 PyObject *py_array_subscript(PyObject *self, PyObject *key);
 int py_array_assign_subscript(PyObject *self, PyObject *key, PyObject *value);
 PyObject *py_array_at(PyObject *self, void *unused); /* x.at */
 extern PyType_Spec py_array_at_spec;
 gm_array *node_row(gm_scope *scope, gm_array *x, int64_t index); /* x[index] on the first axis */
 
-/* ---- ops.c ---- */
+/* ---- ops/ops.c ---- */
 bool ops_add(PyObject *module, PyObject *names);
 
-/* ---- random_state.c ---- */
+/* ---- ops/random_state.c ---- */
 bool random_state_add(PyObject *module);
 void random_state_renew(module_state *state); /* after an evaluation that failed; keeps Python's error */
 /* A key to draw with: the one given, or (GM_NONE) one split off the thread's state. */
 gm_array *random_draw_key(module_state *state, gm_scope *scope, gm_array *key);
 
-/* ---- tokenizer.c, model.c, session.c, stream.c, decoder.c ---- */
+/* ---- text/tokenizer.c, model/model.c, model/session.c, model/stream.c, model/decoder.c ---- */
 typedef struct {
     PyObject_HEAD gm_tokenizer *tokenizer;
-    PyObject **numbers; /* by id: its int, NULL until it is asked for; NULL until any is */
+    PyObject **numbers; /* by id: its int, NULL until it is first used; NULL until any is */
 } tokenizer_object;
 struct session_object;
 typedef struct {
     PyObject_HEAD gm_model *model;   /* NULL when closed */
-    PyObject *tokenizer;             /* what Session.append asks for ids; NULL: none */
+    PyObject *tokenizer;             /* encodes texts for Session.append; NULL: none */
     struct session_object *sessions; /* the open ones: close() ends them too; borrowed */
 } model_object;
 extern PyType_Spec py_tokenizer_spec, py_detokenizer_spec, py_model_spec, py_session_spec, py_stream_spec;

@@ -5,7 +5,8 @@
  *  (2) The next pass begins when no member has unread logits: they live in the step until then.
  *  (3) A pass that does not finish is rolled back for every member with rows in it; they request those rows again.
  *  (4) A member with taps has passes of its own, in turn with those that the others share.
- *  (5) Steps of one row per member are cached by the number of members, so that a plan is recorded once for each. */
+ *  (5) Steps of one row per member are cached by the members' number and adapters, so that a plan is recorded once for
+ *      each. Those with adapters that no member has any more go: they would keep them alive. */
 #include "run/decoder.h"
 #include <string.h>
 #include "base/grow.h"
@@ -20,7 +21,8 @@
 struct gm_decoder {
     gm_model *model;
     gm_stream **members, **in_pass; /* in_pass: those with rows in the current pass, in the order of its rows */
-    int32_t *row_counts;            /* rows of each of these */
+    int32_t *row_counts;            /* rows of each of these, */
+    adapter_mix **mixes;            /* ... and its adapters */
     int n, n_in_pass;
     size_t capacity; /* of these four, which grow alike */
     bool running;
@@ -32,12 +34,9 @@ struct gm_decoder {
     bool weights_logits;
     gm_step *step;             /* of the current pass, or of the last one */
     gm_step *kept[KEPT_STEPS]; /* one row per member; most recently used first */
-    int kept_rows[KEPT_STEPS];
-    gm_step *prefill;            /* the last step with more rows than members, until decoding begins, */
-    int32_t *prefill_row_counts; /* ... and what it was made for */
-    int n_prefill_sequences;
-    step_output prefill_output;
-    int turn; /* index of the next member that may have a pass of its own */
+    gm_step *prefill;          /* the last step with more rows than members, until decoding begins */
+    bool left;                 /* a member with adapters did, since the last pass */
+    int turn;                  /* index of the next member that may have a pass of its own */
 };
 
 gm_status gm_decoder_new(gm_model *m, gm_decoder **out) {
@@ -73,7 +72,7 @@ void gm_decoder_free(gm_decoder *d) {
     memory_free(d->members);
     memory_free(d->in_pass);
     memory_free(d->row_counts);
-    memory_free(d->prefill_row_counts);
+    memory_free(d->mixes);
     gm_model_release(d->model);
     memory_free(d);
 }
@@ -85,7 +84,7 @@ static gm_status reserve_member(gm_decoder *d) {
     GM_TRY(grow_array(&d->members, n, &members, 1, sizeof *d->members));
     GM_TRY(grow_array(&d->in_pass, n, &in_pass, 1, sizeof *d->in_pass));
     GM_TRY(grow_array(&d->row_counts, n, &row_counts, 1, sizeof *d->row_counts));
-    return grow_array(&d->prefill_row_counts, n, &d->capacity, 1, sizeof *d->prefill_row_counts);
+    return grow_array(&d->mixes, n, &d->capacity, 1, sizeof *d->mixes);
 }
 
 gm_status gm_decoder_add(gm_decoder *d, gm_stream *st) {
@@ -109,11 +108,47 @@ static void drop_prefill_step(gm_decoder *d) {
     d->prefill = NULL;
 }
 
+static bool is_stale(const gm_decoder *d, const gm_step *step) {
+    for (int i = 0; i < step_sequences(step); i++) {
+        const adapter_mix *mix = step_mix(step, i);
+        bool wanted = mix == NULL;
+        for (int k = 0; k < d->n && !wanted; k++)
+            wanted = adapter_mix_same(d->members[k]->mix, mix);
+        if (!wanted)
+            return true;
+    }
+    return false;
+}
+
+static void forget_kept(gm_decoder *d, int i) {
+    memmove(d->kept + i, d->kept + i + 1, (size_t)(KEPT_STEPS - 1 - i) * sizeof *d->kept);
+    d->kept[KEPT_STEPS - 1] = NULL;
+}
+
+/* When nobody reads logits of the last pass any more. */
+static void drop_stale_steps(gm_decoder *d) {
+    for (int i = KEPT_STEPS; d->left && i-- > 0;) {
+        gm_step *step = d->kept[i];
+        if (!step || !is_stale(d, step))
+            continue;
+        if (d->step == step)
+            d->step = NULL;
+        forget_kept(d, i);
+        step_free(step);
+    }
+    if (d->left && d->prefill && is_stale(d, d->prefill))
+        drop_prefill_step(d);
+    d->left = false;
+}
+
 static void drop_member(gm_decoder *d, int i) {
+    d->left |= d->members[i]->mix != NULL;
     d->members[i]->decoder = NULL;
     memmove(d->members + i, d->members + i + 1, (size_t)(--d->n - i) * sizeof *d->members);
-    if (d->n == 0)
+    if (d->n == 0) {
         drop_prefill_step(d);
+        drop_stale_steps(d);
+    }
 }
 
 void decoder_remove(gm_decoder *d, gm_stream *st) {
@@ -146,6 +181,23 @@ static bool choose_tapped(gm_decoder *d, int64_t *rows, bool *logits) {
     return false;
 }
 
+/* Members with the same adapters come one after another. */
+static void group_members(gm_decoder *d) {
+    for (int i = 1; i < d->n_in_pass; i++) {
+        gm_stream *st = d->in_pass[i];
+        const int32_t count = d->row_counts[i];
+        int at = i;
+        while (at > 0 && !adapter_mix_same(d->in_pass[at - 1]->mix, st->mix))
+            at--;
+        if (at == 0 || at == i)
+            continue;
+        memmove(d->in_pass + at + 1, d->in_pass + at, (size_t)(i - at) * sizeof *d->in_pass);
+        memmove(d->row_counts + at + 1, d->row_counts + at, (size_t)(i - at) * sizeof *d->row_counts);
+        d->in_pass[at] = st;
+        d->row_counts[at] = count;
+    }
+}
+
 /* Chooses the members of the next pass and their rows; GM_END when no member has rows. */
 static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
     if (choose_tapped(d, rows, logits))
@@ -166,38 +218,40 @@ static gm_status choose(gm_decoder *d, int64_t *rows, bool *logits) {
             *rows += count;
             *logits |= count == asked;
         }
+    group_members(d);
     return d->n_in_pass || choose_tapped(d, rows, logits) ? GM_OK : GM_END;
 }
 
+/* The pass that was chosen. */
+static step_request request_of(gm_decoder *d, step_output output, gm_taps *taps) {
+    for (int i = 0; i < d->n_in_pass; i++)
+        d->mixes[i] = d->in_pass[i]->mix;
+    return (step_request){d->row_counts, d->mixes, d->n_in_pass, output, taps};
+}
+
 static gm_status decode_step(gm_decoder *d) {
-    int n = d->n_in_pass, at = 0;
+    const step_request request = request_of(d, STEP_LAST, NULL);
+    int at = 0;
     drop_prefill_step(d);
-    while (at < KEPT_STEPS - 1 && d->kept[at] && d->kept_rows[at] != n)
+    while (at < KEPT_STEPS - 1 && d->kept[at] && !step_serves(d->kept[at], &request))
         at++;
     gm_step *step = d->kept[at];
-    if (step && d->kept_rows[at] != n) {
+    if (step && !step_serves(step, &request)) {
         step_free(step);
         step = d->kept[at] = NULL;
     }
     if (!step)
-        GM_TRY(step_new(d->model, d->row_counts, n, STEP_LAST, &step));
+        GM_TRY(step_new(d->model, &request, &step));
     memmove(d->kept + 1, d->kept, (size_t)at * sizeof *d->kept);
-    memmove(d->kept_rows + 1, d->kept_rows, (size_t)at * sizeof *d->kept_rows);
     d->kept[0] = d->step = step;
-    d->kept_rows[0] = n;
     return GM_OK;
 }
 
 static gm_status prefill_step(gm_decoder *d, step_output output) {
-    size_t bytes = (size_t)d->n_in_pass * sizeof *d->row_counts;
-    bool same = d->prefill && d->n_prefill_sequences == d->n_in_pass && d->prefill_output == output &&
-                memcmp(d->prefill_row_counts, d->row_counts, bytes) == 0;
-    if (!same) {
+    const step_request request = request_of(d, output, NULL);
+    if (!d->prefill || !step_serves(d->prefill, &request)) {
         drop_prefill_step(d);
-        GM_TRY(step_new(d->model, d->row_counts, d->n_in_pass, output, &d->prefill));
-        memcpy(d->prefill_row_counts, d->row_counts, bytes);
-        d->n_prefill_sequences = d->n_in_pass;
-        d->prefill_output = output;
+        GM_TRY(step_new(d->model, &request, &d->prefill));
     }
     d->step = d->prefill;
     return GM_OK;
@@ -209,8 +263,9 @@ static gm_status tapped_step(gm_decoder *d) {
         step_free(st->own);
         st->own = NULL;
     }
+    const step_request request = request_of(d, STEP_LAST, st->taps);
     if (!st->own)
-        GM_TRY(step_new_tapped(d->model, d->row_counts, 1, STEP_LAST, st->taps, &st->own));
+        GM_TRY(step_new(d->model, &request, &st->own));
     st->own_rows = d->row_counts[0];
     d->step = st->own;
     return GM_OK;
@@ -252,6 +307,7 @@ static void end_profile(gm_decoder *d) {
 static gm_status begin_pass(gm_decoder *d, gm_stream **failed) {
     int64_t rows;
     bool logits;
+    drop_stale_steps(d);
     gm_status status = choose(d, &rows, &logits);
     if (status != GM_OK)
         return status;
@@ -287,9 +343,7 @@ static void discard_step(gm_decoder *d) {
         d->prefill = NULL;
     for (int i = 0; i < KEPT_STEPS; i++)
         if (d->kept[i] == d->step) {
-            memmove(d->kept + i, d->kept + i + 1, (size_t)(KEPT_STEPS - 1 - i) * sizeof *d->kept);
-            memmove(d->kept_rows + i, d->kept_rows + i + 1, (size_t)(KEPT_STEPS - 1 - i) * sizeof *d->kept_rows);
-            d->kept[KEPT_STEPS - 1] = NULL;
+            forget_kept(d, i);
             break;
         }
     step_free(d->step);

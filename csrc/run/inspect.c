@@ -9,6 +9,7 @@ struct gm_inspection {
     int64_t n;
     gm_cache *cache;
     gm_taps *taps;
+    adapter_mix *mix;
     gm_step *step;
 };
 
@@ -46,7 +47,9 @@ static gm_status begin(gm_inspection *in, const gm_inspect_request *r) {
         return error_code();
     memcpy(in->ids, r->ids, (size_t)in->n * sizeof *in->ids);
     GM_TRY(cache_new(&m->layout, &in->cache));
-    GM_TRY(step_new_tapped(m, &count, 1, logits ? STEP_ALL : STEP_NONE, in->taps, &in->step));
+    const step_request request = {&count, &in->mix, 1, logits ? STEP_ALL : STEP_NONE, in->taps};
+    GM_TRY(adapter_mix_new(in->model, r->adapters, r->n_adapters, &in->mix));
+    GM_TRY(step_new(in->model, &request, &in->step));
     return step_fill(in->step, 0, in->cache, in->ids, 0);
 }
 
@@ -97,6 +100,7 @@ void gm_inspect_free(gm_inspection *in) {
     if (!in)
         return;
     step_free(in->step);
+    adapter_mix_release(in->mix);
     taps_free(in->taps);
     cache_free(in->cache);
     memory_free(in->ids);

@@ -27,6 +27,7 @@ struct gm_scoring {
     int64_t done;           /* rows of out that are filled */
     int64_t item, at;       /* the next row: position `at` of item `item`, a root, or root * label */
     bool at_labels;
+    adapter_mix *mix, *mixes[SCORE_ROWS]; /* of all sequences: the same */
     gm_step *step;
     int32_t counts[SCORE_ROWS]; /* the current pass: rows of each sequence, and the item that it is */
     int64_t items[SCORE_ROWS];
@@ -56,8 +57,12 @@ static gm_status copy_sequences(const gm_model *m, const char *what, const gm_sc
     return GM_OK;
 }
 
-static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, const gm_scored *labels, size_t n_labels) {
+static gm_status fill(gm_scoring *s, const gm_score_request *r) {
     gm_model *m = s->model;
+    const size_t n_roots = r->n_sequences, n_labels = r->n_labels;
+    GM_TRY(adapter_mix_new(m, r->adapters, r->n_adapters, &s->mix));
+    for (int i = 0; i < SCORE_ROWS; i++)
+        s->mixes[i] = s->mix;
     s->roots = memory_zeroed(n_roots * sizeof *s->roots);
     s->labels = memory_zeroed((n_labels + 1) * sizeof *s->labels);
     s->caches = memory_zeroed(n_roots * sizeof *s->caches);
@@ -67,8 +72,8 @@ static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, con
         return GM_ENOMEM;
     s->n_roots = (int64_t)n_roots;
     s->n_labels = (int64_t)n_labels;
-    GM_TRY(copy_sequences(m, "sequence", roots, n_roots, s->roots));
-    GM_TRY(copy_sequences(m, "label", labels, n_labels, s->labels));
+    GM_TRY(copy_sequences(m, "sequence", r->sequences, n_roots, s->roots));
+    GM_TRY(copy_sequences(m, "label", r->labels, n_labels, s->labels));
     int64_t rows = s->kind == GM_SCORE_LAST ? s->n_roots : 0, longest = 0;
     for (int64_t i = 0; i < s->n_labels; i++)
         longest = s->labels[i].n > longest ? s->labels[i].n : longest;
@@ -87,20 +92,19 @@ static gm_status fill(gm_scoring *s, const gm_scored *roots, size_t n_roots, con
     return s->out ? GM_OK : error_code();
 }
 
-gm_status gm_score_begin(gm_model *m, gm_score_kind kind, const gm_scored *roots, size_t n_roots,
-                         const gm_scored *labels, size_t n_labels, gm_scoring **out) {
+gm_status gm_score_begin(gm_model *m, const gm_score_request *r, gm_scoring **out) {
     *out = NULL;
-    if (n_roots < 1 || n_roots > GM_MAX_BATCH)
-        return gm_fail(GM_EVALUE, "score: got %zu sequences, expected 1 to %d", n_roots, GM_MAX_BATCH);
-    if (n_labels && (kind != GM_SCORE_LAST || n_labels > 65536))
+    if (r->n_sequences < 1 || r->n_sequences > GM_MAX_BATCH)
+        return gm_fail(GM_EVALUE, "score: got %zu sequences, expected 1 to %d", r->n_sequences, GM_MAX_BATCH);
+    if (r->n_labels && (r->kind != GM_SCORE_LAST || r->n_labels > 65536))
         return gm_fail(GM_EVALUE, "score: got %zu labels, expected at most 65536, and only with the last logits",
-                       n_labels);
+                       r->n_labels);
     gm_scoring *s = memory_zeroed(sizeof *s);
     if (!s)
         return GM_ENOMEM;
     s->model = gm_model_retain(m);
-    s->kind = kind;
-    gm_status status = fill(s, roots, n_roots, labels, n_labels);
+    s->kind = r->kind;
+    gm_status status = fill(s, r);
     if (status != GM_OK) {
         gm_score_free(s);
         return status;
@@ -163,7 +167,8 @@ static gm_status next_pass(gm_scoring *s) {
         return GM_END;
     step_free(s->step);
     s->step = NULL;
-    GM_TRY(step_new(s->model, s->counts, s->n_sequences, want, &s->step));
+    const step_request request = {s->counts, s->mixes, s->n_sequences, want, NULL};
+    GM_TRY(step_new(s->model, &request, &s->step));
     drop_forks(s, s->at_labels && s->first_at ? 1 : 0);
     for (int p = 0; p < s->n_sequences; p++) {
         int64_t from = p == 0 ? s->first_at : 0, k = s->items[p];
@@ -261,6 +266,7 @@ void gm_score_free(gm_scoring *s) {
     memory_free(s->forks);
     memory_free(s->label_logprobs);
     gm_release(s->out);
+    adapter_mix_release(s->mix);
     gm_model_release(s->model);
     memory_free(s);
 }

@@ -2,18 +2,23 @@
  *  (1) The cache holds the first `length` of n_ids ids. A pass that does not finish leaves as many there as before, or
  *      fewer (stream_rollback).
  *  (2) A session is used by one stream at a time, or by one call that copies or truncates it; `busy` is set meanwhile.
- *  (3) Saved, it is the words MAGIC, fingerprint of the model, number of ids, checksum of the ids, length; the ids,
- *      int32 padded to whole words; the saved cache. Format 2 had no length: all of its ids are in the cache. */
+ *  (3) Saved, it is the words MAGIC, fingerprint of the model, number of ids, checksum of what comes between words and
+ *      cache, length, and, with adapters, how many; these (gm_adapter_use); the ids, int32 padded to whole words; the
+ *      saved cache. Without adapters it is format 3. Format 2 had no length: all of its ids are in the cache. */
+#include <assert.h>
+#include <math.h>
 #include <string.h>
 #include "base/checksum.h"
 #include "base/grow.h"
 #include "base/memory.h"
 #include "run/stream.h"
 
-#define MAGIC 0x334e4f4953534d47 /* GMSSION3 */
+#define MAGIC_4 0x344e4f4953534d47 /* GMSSION4 */
+#define MAGIC_3 0x334e4f4953534d47
 #define MAGIC_2 0x324e4f4953534d47
 #define MAGIC_1 0x314e4f4953534d47 /* without fingerprint and checkpoints */
-enum { HEAD_WORDS = 5, HEAD_WORDS_2 = 4 };
+enum { HEAD_WORDS_4 = 6, HEAD_WORDS_3 = 5, HEAD_WORDS_2 = 4 };
+static_assert(sizeof(gm_adapter_use) % 8 == 0, "whole words");
 
 gm_status gm_session_new(gm_model *m, gm_session **out) {
     *out = NULL;
@@ -33,6 +38,7 @@ gm_status gm_session_new(gm_model *m, gm_session **out) {
 void session_free(gm_session *s) {
     cache_free(s->cache);
     memory_free(s->ids);
+    memory_free(s->adapters);
     gm_model_release(s->model);
     memory_free(s);
 }
@@ -42,6 +48,35 @@ int64_t gm_session_length(const gm_session *s) { return s->length; }
 const int32_t *gm_session_ids(const gm_session *s, size_t *n) {
     *n = (size_t)s->n_ids;
     return s->ids;
+}
+
+/* Takes the memory. */
+static void set_adapters(gm_session *s, gm_adapter_use *adapters, size_t n) {
+    memory_free(s->adapters);
+    s->adapters = adapters;
+    s->n_adapters = n;
+}
+
+gm_status session_use_mix(gm_session *s, const adapter_mix *mix) {
+    const size_t n = adapter_mix_uses(mix, NULL);
+    gm_adapter_use *uses = memory_array(n + 1, sizeof *uses);
+    if (!uses)
+        return error_code();
+    adapter_mix_uses(mix, uses);
+    if (s->n_ids > 0 && !adapter_uses_equal(s->adapters, s->n_adapters, uses, n)) {
+        char begun[256], wanted[256];
+        adapter_uses_text(s->adapters, s->n_adapters, begun);
+        adapter_uses_text(uses, n, wanted);
+        memory_free(uses);
+        return gm_fail(GM_ESTATE, "session: it was begun with %s and cannot go on with %s", begun, wanted);
+    }
+    set_adapters(s, uses, n);
+    return GM_OK;
+}
+
+const gm_adapter_use *gm_session_adapters(const gm_session *s, size_t *n) {
+    *n = s->n_adapters;
+    return s->adapters;
 }
 
 gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n) {
@@ -71,6 +106,16 @@ gm_status gm_session_truncate(gm_session *s, int64_t length) {
     return status;
 }
 
+static gm_status copy_adapters(gm_session *to, const gm_adapter_use *adapters, size_t n) {
+    gm_adapter_use *copy = memory_array(n + 1, sizeof *copy);
+    if (!copy)
+        return error_code();
+    if (n)
+        memcpy(copy, adapters, n * sizeof *copy);
+    set_adapters(to, copy, n);
+    return GM_OK;
+}
+
 gm_status gm_session_fork(gm_session *s, gm_session **out) {
     *out = NULL;
     GM_TRY(claim(s));
@@ -78,6 +123,8 @@ gm_status gm_session_fork(gm_session *s, gm_session **out) {
     gm_status status = f ? cache_fork(s->cache, &f->cache) : GM_ENOMEM;
     if (status == GM_OK)
         status = session_put_ids(f, 0, s->ids, s->n_ids);
+    if (status == GM_OK)
+        status = copy_adapters(f, s->adapters, s->n_adapters);
     atomic_store(&s->busy, false);
     if (status == GM_OK) {
         f->length = s->length;
@@ -88,6 +135,7 @@ gm_status gm_session_fork(gm_session *s, gm_session **out) {
     if (f) {
         cache_free(f->cache);
         memory_free(f->ids);
+        memory_free(f->adapters);
         memory_free(f);
     }
     return status;
@@ -103,20 +151,34 @@ gm_status gm_session_bytes(gm_session *s, int64_t *bytes) {
 /* ---- as bytes ---- */
 static size_t id_bytes(int64_t n) { return ((size_t)n * sizeof(int32_t) + 7) / 8 * 8; }
 
+/* Without what is between the members. */
+static void save_use(const gm_adapter_use *use, uint8_t *out) {
+    memcpy(out + offsetof(gm_adapter_use, name), use->name, strlen(use->name));
+    memcpy(out + offsetof(gm_adapter_use, hash), &use->hash, sizeof use->hash);
+    memcpy(out + offsetof(gm_adapter_use, weight), &use->weight, sizeof use->weight);
+}
+
 gm_status gm_session_save(gm_session *s, void *out, size_t *size) {
     GM_TRY(claim(s));
-    const size_t head = HEAD_WORDS * 8 + id_bytes(s->n_ids), all = head + cache_save_bytes(s->cache);
+    const size_t words = s->n_adapters ? HEAD_WORDS_4 : HEAD_WORDS_3, uses = s->n_adapters * sizeof *s->adapters;
+    const size_t head = words * 8 + uses + id_bytes(s->n_ids), all = head + cache_save_bytes(s->cache);
     gm_status status = GM_OK;
     if (out && *size != all) {
         status = gm_fail(GM_ESTATE, "session: %zu bytes to save, it has %zu now", *size, all);
     } else if (out) {
-        uint8_t *to = out, *ids = to + HEAD_WORDS * 8;
-        memset(ids, 0, id_bytes(s->n_ids));
+        uint8_t *to = out, *rest = to + words * 8, *ids = rest + uses;
+        memset(rest, 0, uses + id_bytes(s->n_ids));
+        for (size_t i = 0; i < s->n_adapters; i++)
+            save_use(&s->adapters[i], rest + i * sizeof *s->adapters);
         if (s->n_ids)
             memcpy(ids, s->ids, (size_t)s->n_ids * sizeof *s->ids);
-        const uint64_t words[HEAD_WORDS] = {MAGIC, s->model->fingerprint, (uint64_t)s->n_ids,
-                                            checksum_of(ids, id_bytes(s->n_ids)), (uint64_t)s->length};
-        memcpy(to, words, sizeof words);
+        const uint64_t first[HEAD_WORDS_4] = {s->n_adapters ? MAGIC_4 : MAGIC_3,
+                                              s->model->fingerprint,
+                                              (uint64_t)s->n_ids,
+                                              checksum_of(rest, uses + id_bytes(s->n_ids)),
+                                              (uint64_t)s->length,
+                                              s->n_adapters};
+        memcpy(to, first, words * 8);
         cache_save(s->cache, to + head);
     }
     *size = all;
@@ -124,38 +186,65 @@ gm_status gm_session_save(gm_session *s, void *out, size_t *size) {
     return status;
 }
 
-static gm_status restore(gm_session *s, const uint8_t *bytes, size_t size) {
-    uint64_t words[HEAD_WORDS];
+/* What the words say: where they end, and how many of each there are. */
+typedef struct { size_t begin, uses, ids, length; } saved_sizes;
+
+static gm_status read_words(const gm_session *s, const uint8_t *bytes, size_t size, saved_sizes *out) {
+    uint64_t words[HEAD_WORDS_4];
     if (size < sizeof words)
         return gm_fail(GM_EBADFILE, "session: not a saved session (%zu bytes)", size);
     memcpy(words, bytes, sizeof words);
     if (words[0] == MAGIC_1)
-        return gm_fail(GM_EBADFILE, "session: saved in format 1 of an earlier version, expected format 2 or 3");
-    if (words[0] != MAGIC && words[0] != MAGIC_2)
+        return gm_fail(GM_EBADFILE, "session: saved in format 1 of an earlier version, expected format 2 to 4");
+    if (words[0] != MAGIC_4 && words[0] != MAGIC_3 && words[0] != MAGIC_2)
         return gm_fail(GM_EBADFILE, "session: not a saved session, or one of an unknown version");
     if (words[1] != s->model->fingerprint)
         return gm_fail(GM_EBADFILE, "session: saved with another model's weights (%016llx, this model's are %016llx)",
                        (unsigned long long)words[1], (unsigned long long)s->model->fingerprint);
-    const size_t begin = words[0] == MAGIC ? HEAD_WORDS * 8 : HEAD_WORDS_2 * 8;
-    if (words[2] > (size - begin) / sizeof(int32_t) || id_bytes((int64_t)words[2]) > size - begin)
+    const int n_words = words[0] == MAGIC_4 ? HEAD_WORDS_4 : words[0] == MAGIC_3 ? HEAD_WORDS_3 : HEAD_WORDS_2;
+    const size_t begin = (size_t)n_words * 8, left = size - begin;
+    const uint64_t n_uses = words[0] == MAGIC_4 ? words[5] : 0;
+    if (n_uses > left / sizeof(gm_adapter_use))
+        return gm_fail(GM_EBADFILE, "session: %llu adapters do not fit %zu bytes", (unsigned long long)n_uses, size);
+    const size_t room = left - (size_t)n_uses * sizeof(gm_adapter_use);
+    if (words[2] > room / sizeof(int32_t) || id_bytes((int64_t)words[2]) > room)
         return gm_fail(GM_EBADFILE, "session: %llu tokens do not fit %zu bytes", (unsigned long long)words[2], size);
-    const int64_t n = (int64_t)words[2];
-    const uint64_t length = words[0] == MAGIC ? words[4] : words[2];
-    const size_t head = begin + id_bytes(n);
-    if (checksum_of(bytes + begin, id_bytes(n)) != words[3])
+    *out = (saved_sizes){begin, (size_t)n_uses, (size_t)words[2], words[0] == MAGIC_2 ? words[2] : words[4]};
+    if (checksum_of(bytes + begin, out->uses * sizeof(gm_adapter_use) + id_bytes((int64_t)words[2])) != words[3])
         return gm_fail(GM_EBADFILE, "session: the checksum of its tokens is wrong");
-    if (length > words[2])
-        return gm_fail(GM_EBADFILE, "session: %llu of %lld tokens in its cache", (unsigned long long)length,
-                       (long long)n);
-    GM_TRY(grow_array(&s->ids, 0, &s->capacity, (size_t)n + 1, sizeof *s->ids));
-    memcpy(s->ids, bytes + begin, (size_t)n * sizeof *s->ids);
-    s->n_ids = n;
-    for (int64_t i = 0; i < n; i++)
+    if (out->length > out->ids)
+        return gm_fail(GM_EBADFILE, "session: %zu of %zu tokens in its cache", out->length, out->ids);
+    return GM_OK;
+}
+
+static gm_status restore_adapters(gm_session *s, const uint8_t *bytes, size_t n) {
+    gm_adapter_use *uses = memory_array(n + 1, sizeof *uses);
+    if (!uses)
+        return error_code();
+    if (n)
+        memcpy(uses, bytes, n * sizeof *uses);
+    set_adapters(s, uses, n);
+    for (size_t i = 0; i < n; i++)
+        if (!memchr(uses[i].name, 0, sizeof uses[i].name) || !isfinite(uses[i].weight))
+            return gm_fail(GM_EBADFILE, "session: adapter %zu of %zu has no name, or no weight", i, n);
+    return GM_OK;
+}
+
+static gm_status restore(gm_session *s, const uint8_t *bytes, size_t size) {
+    saved_sizes saved = {0};
+    GM_TRY(read_words(s, bytes, size, &saved));
+    const uint8_t *ids = bytes + saved.begin + saved.uses * sizeof(gm_adapter_use);
+    const uint8_t *cache = ids + id_bytes((int64_t)saved.ids);
+    GM_TRY(restore_adapters(s, bytes + saved.begin, saved.uses));
+    GM_TRY(grow_array(&s->ids, 0, &s->capacity, saved.ids + 1, sizeof *s->ids));
+    memcpy(s->ids, ids, saved.ids * sizeof *s->ids);
+    s->n_ids = (int64_t)saved.ids;
+    for (int64_t i = 0; i < s->n_ids; i++)
         if (s->ids[i] < 0 || s->ids[i] >= s->model->config.vocab)
             return gm_fail(GM_EBADFILE, "session: token id %d is outside the vocabulary of %lld", s->ids[i],
                            (long long)s->model->config.vocab);
-    s->length = (int64_t)length;
-    return cache_restore(s->cache, s->length, bytes + head, size - head);
+    s->length = (int64_t)saved.length;
+    return cache_restore(s->cache, s->length, cache, (size_t)(bytes + size - cache));
 }
 
 gm_status gm_session_restore(gm_model *m, const void *bytes, size_t size, gm_session **out) {

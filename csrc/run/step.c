@@ -5,8 +5,9 @@
 #include "ops/ops.h"
 
 struct gm_step {
-    const gm_model *model;
+    gm_model *model;
     gm_batch_state *batch;
+    adapter_mix **mixes; /* of each sequence; NULL: none has adapters */
     step_output output;
     gm_array *logits, *sums, *best;
     gm_taps *taps;             /* or NULL */
@@ -16,6 +17,38 @@ struct gm_step {
     bool in_rows;          /* the plan reads the matrices as they were before packing */
     int64_t packing_ns;    /* that this took */
 };
+
+/* Rows of neighbours with the same mix are one run. `runs` has capacity for all sequences. */
+static size_t find_runs(const gm_step *st, adapter_run *runs) {
+    size_t n = 0;
+    int64_t row = 0;
+    for (int i = 0; i < st->batch->shape.sequences; i++) {
+        const int64_t rows = batch_state_count(st->batch, i);
+        adapter_mix *mix = st->mixes[i];
+        if (mix && n && runs[n - 1].first + runs[n - 1].rows == row && adapter_mix_same(runs[n - 1].mix, mix))
+            runs[n - 1].rows += rows;
+        else if (mix)
+            runs[n++] = (adapter_run){mix, row, rows};
+        row += rows;
+    }
+    return n;
+}
+
+/* The forward pass with the adapters of its rows. */
+static gm_array *forward(gm_scope *s, gm_step *st, const gm_batch *batch, bool hidden) {
+    const gm_architecture *arch = st->model->arch;
+    adapted_model adapted;
+    gm_array *x = NULL;
+    if (!st->mixes)
+        return arch->forward(s, st->model, batch, hidden);
+    adapter_run *runs = memory_array((size_t)st->batch->shape.sequences, sizeof *runs);
+    if (runs && adapted_open(st->model, runs, find_runs(st, runs), &adapted) == GM_OK) {
+        x = arch->forward(s, adapted.model, batch, hidden);
+        adapted_close(&adapted);
+    }
+    memory_free(runs);
+    return x;
+}
 
 static gm_status build(gm_step *st) {
     gm_scope *s = gm_scope_open();
@@ -31,7 +64,7 @@ static gm_status build(gm_step *st) {
                       .logit_rows = some ? st->batch->last : NULL,
                       .taps = st->taps};
     const bool logits = st->output == STEP_LAST || st->output == STEP_ALL;
-    roots[0] = m->arch->forward(s, m, &batch, !logits);
+    roots[0] = forward(s, st, &batch, !logits);
     if (st->output == STEP_HIDDEN)
         roots[0] = gm_rms_norm(s, roots[0], m->norm, (float)m->config.eps);
     gm_retain(roots[0]);
@@ -54,28 +87,51 @@ static gm_status build(gm_step *st) {
     return status;
 }
 
-gm_status step_new(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_step **out) {
-    return step_new_tapped(m, counts, n_sequences, output, NULL, out);
+/* Keeps the mixes of the sequences, where some have one. */
+static gm_status keep_mixes(gm_step *st, const step_request *r) {
+    bool any = false;
+    for (int i = 0; r->mixes && i < r->n_sequences; i++)
+        any |= r->mixes[i] != NULL;
+    if (!any)
+        return GM_OK;
+    st->mixes = memory_array((size_t)r->n_sequences, sizeof *st->mixes);
+    if (!st->mixes)
+        return error_code();
+    for (int i = 0; i < r->n_sequences; i++)
+        st->mixes[i] = adapter_mix_retain(r->mixes[i]);
+    return GM_OK;
 }
 
-gm_status step_new_tapped(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_taps *taps,
-                          gm_step **out) {
+gm_status step_new(gm_model *m, const step_request *r, gm_step **out) {
     *out = NULL;
-    if (n_sequences < 1 || n_sequences > GM_MAX_BATCH)
-        return gm_fail(GM_EVALUE, "a forward pass of %d sequences, expected 1 to %d", n_sequences, GM_MAX_BATCH);
+    if (r->n_sequences < 1 || r->n_sequences > GM_MAX_BATCH)
+        return gm_fail(GM_EVALUE, "a forward pass of %d sequences, expected 1 to %d", r->n_sequences, GM_MAX_BATCH);
     gm_step *st = memory_zeroed(sizeof *st);
     if (!st)
         return GM_ENOMEM;
     st->model = m;
-    st->output = output;
-    st->taps = taps;
-    gm_status status = batch_state_new(counts, n_sequences, m->layout.n_slots, m->layout.kv_type, &st->batch);
+    st->output = r->output;
+    st->taps = r->taps;
+    gm_status status = batch_state_new(r->counts, r->n_sequences, m->layout.n_slots, m->layout.kv_type, &st->batch);
+    if (status == GM_OK)
+        status = keep_mixes(st, r);
     if (status != GM_OK) {
         step_free(st);
         return status;
     }
     *out = st;
     return GM_OK;
+}
+
+int step_sequences(const gm_step *st) { return st->batch->shape.sequences; }
+const adapter_mix *step_mix(const gm_step *st, int sequence) { return st->mixes ? st->mixes[sequence] : NULL; }
+
+bool step_serves(const gm_step *st, const step_request *r) {
+    bool same = st->batch->shape.sequences == r->n_sequences && st->output == r->output;
+    for (int i = 0; same && i < r->n_sequences; i++)
+        same = batch_state_count(st->batch, i) == r->counts[i] &&
+               adapter_mix_same(step_mix(st, i), r->mixes ? r->mixes[i] : NULL);
+    return same;
 }
 
 static void release_roots(gm_step *st) {
@@ -162,6 +218,9 @@ void step_free(gm_step *st) {
         return;
     step_abandon(st);
     release_roots(st);
+    for (int i = 0; st->mixes && i < st->batch->shape.sequences; i++)
+        adapter_mix_release(st->mixes[i]);
+    memory_free(st->mixes);
     batch_state_free(st->batch);
     memory_free(st);
 }

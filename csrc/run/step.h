@@ -6,20 +6,28 @@
 #ifndef GOMLX_RUN_STEP_H
 #define GOMLX_RUN_STEP_H
 #include "core/graph.h"
-#include "models/model.h"
+#include "models/adapter.h"
 
 /* Which rows get logits: the last row of each sequence, every row, none. HIDDEN: no logits, but the normed output of
  * the last layer for every row. */
 typedef enum { STEP_LAST, STEP_ALL, STEP_NONE, STEP_HIDDEN } step_output;
 
 typedef struct gm_step gm_step;
-/* counts: rows of each sequence. */
-gm_status step_new(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_step **out);
-/* The same with activations read and edited; the taps belong to the caller, outlive the step, and hold what its runs
- * read. */
-gm_status step_new_tapped(const gm_model *m, const int32_t *counts, int n_sequences, step_output output, gm_taps *taps,
-                          gm_step **out);
-void step_free(gm_step *step); /* NULL is fine; abandons a run that is under way */
+/* A pass over counts[i] rows of each sequence, with the adapters of its mix (mixes NULL: none have any). taps NULL, or
+ * activations that are read and edited: they belong to the caller, outlive the step, and hold what its runs read. */
+typedef struct {
+    const int32_t *counts;
+    adapter_mix *const *mixes;
+    int n_sequences;
+    step_output output;
+    gm_taps *taps;
+} step_request;
+gm_status step_new(gm_model *m, const step_request *request, gm_step **out);
+/* Whether the step is of such a pass, apart from its taps. */
+bool step_serves(const gm_step *step, const step_request *request);
+int step_sequences(const gm_step *step);
+const adapter_mix *step_mix(const gm_step *step, int sequence); /* NULL: it has none */
+void step_free(gm_step *step);                                  /* NULL is fine; abandons a run that is under way */
 bool step_is_running(const gm_step *step);
 void step_abandon(gm_step *step); /* the rest of a run that is under way is skipped; NULL is fine */
 /* The cache of a sequence and the tokens of its rows, from this position on, for which the cache reserves memory. All

@@ -159,6 +159,9 @@ static int64_t count_shared(const gm_stream *st, const int32_t *prompt, int64_t 
 static gm_status start(gm_stream *st, gm_tokenizer *t, const int32_t *prompt, int64_t n, const gm_generate_options *o) {
     gm_session *s = st->session;
     const int64_t vocab = s->model->config.vocab;
+    GM_TRY(o->session_adapters ? adapter_mix_like(s->model, s->adapters, s->n_adapters, &st->mix)
+                               : adapter_mix_new(s->model, o->adapters, o->n_adapters, &st->mix));
+    GM_TRY(session_use_mix(s, st->mix));
     if (t)
         st->tokenizer = gm_tokenizer_retain(t);
     GM_TRY(sampler_init(&st->sampler, &o->sampling, vocab, s->model->threads));
@@ -218,6 +221,7 @@ void stream_free(gm_stream *st) {
     }
     buffer_watch_end(&st->memory);
     step_free(st->own);
+    adapter_mix_release(st->mix);
     taps_free(st->taps);
     gm_detokenizer_free(st->detokenizer);
     gm_tokenizer_release(st->tokenizer);

@@ -17,6 +17,8 @@ struct gm_session {
     _Atomic int64_t length; /* ids in the cache; other threads may read it while a stream runs */
     gm_decoder *decoder;    /* of its streams that no other decoder has (single.c), or NULL */
     _Atomic bool busy;
+    gm_adapter_use *adapters; /* n_adapters: what its keys were computed with */
+    size_t n_adapters;
 };
 
 typedef struct {
@@ -31,6 +33,7 @@ struct gm_stream {
     gm_decoder *decoder; /* the one it is a member of, or NULL */
     gm_tokenizer *tokenizer;
     gm_detokenizer *detokenizer;
+    adapter_mix *mix;   /* its adapters, or NULL */
     gm_sampler sampler; /* its history: prompt and output */
     int64_t max_tokens, min_tokens;
     int32_t *stop_ids;
@@ -62,6 +65,9 @@ struct gm_stream {
 void session_free(gm_session *s);
 /* Replaces the session's ids from `at` on, whatever the cache holds. */
 gm_status session_put_ids(gm_session *s, int64_t at, const int32_t *ids, int64_t n);
+/* Its keys are computed with a mix from now on. GM_ESTATE where it has ids whose keys were computed with another one.
+ */
+gm_status session_use_mix(gm_session *s, const adapter_mix *mix);
 void stream_free(gm_stream *st); /* it must be in no decoder */
 /* The rows that the next pass may compute for it, at most; 0: none. */
 int64_t stream_pending_rows(const gm_stream *st);

@@ -243,6 +243,41 @@ def score(made) -> str:
                chips(shown, len(made.tokens)))
 
 
+def training_data(made, shown) -> str:
+    """A Dataset. shown: (row, sequence, what its ids complete) of some sequences; tokens that count are green."""
+    parts = [title("Dataset", f"{len(made)} rows", made.kind, f"{made.tokens} tokens", f"{made.targets} count",
+                   f"{len(made.cut)} too long" if made.cut else None)]
+    for row, one, pieces in shown:
+        seen = [chip(piece["token"] if piece["special"] else piece["text"], f"{piece['id']}", GREEN if counts else BLUE,
+                     0.35 if counts else 0.08)
+                for piece, counts in list(zip(pieces, one.counted))[:MOST_TOKENS]]
+        parts += [prose(row.where, .7), chips(seen, len(one.ids))]
+    return box(*parts)
+
+
+def training_run(made) -> str:
+    """A TrainingRun: how far it is, its last step and its losses as a line."""
+    rows = [("steps", f"{made.step} of {made.steps}"), ("parameters", f"{made.adapter.count:,}")]
+    if made.history:
+        last = made.history[-1]
+        rows += [("loss", f"{made.history[0].loss:.4f} → {last.loss:.4f}"),
+                 ("learning rate", number(last.learning_rate)), ("seconds of a step", number(last.seconds)),
+                 ("peak memory", size(last.peak_memory_bytes))]
+    return box(title("TrainingRun", made.folder), table(rows), sparkline(made.losses))
+
+
+def sparkline(values) -> str:
+    """Numbers as a line, without axes."""
+    values = [one for one in values if math.isfinite(one)][-MOST_TOKENS:]
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    points = " ".join(f"{300 * i / (len(values) - 1):.1f},{58 - 56 * (one - low) / ((high - low) or 1):.1f}"
+                      for i, one in enumerate(values))
+    return (f"<svg width='300' height='60' viewBox='0 0 300 60'><polyline points='{points}' fill='none' "
+            f"stroke='rgb({BLUE})' stroke-width='1.5'/></svg>")
+
+
 def memory_plan(made) -> str:
     """A MemoryPlan: a bar of what it takes, as wide as what there is, or as what it takes where that is more."""
     parts = [("weights", made.weight_bytes, BLUE), ("KV cache", made.kv_bytes, GREEN),

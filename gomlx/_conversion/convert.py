@@ -52,6 +52,23 @@ def convert(source: str | os.PathLike[str], destination: str | os.PathLike[str],
     dequantised, the names of tensors that were quantised in the source and went through float32. Raises ValueError for
     a type that the container has not, FileExistsError, NotImplementedError for architectures that cannot be converted,
     gomlx.Error for files that are not what they should be."""
+    source, destination, kind = prepared(source, destination, quantize, overwrite, progress)
+    is_gguf = destination.endswith(".gguf")
+    read = read_gguf if os.path.isfile(source) else read_folder
+    with bars.reporting(progress, f"writing {os.path.basename(os.path.abspath(destination))}") as report:
+        job = Job(report)
+        if is_gguf:
+            write_gguf(job, destination, *read(source, True, kind), kind)
+            form = "gguf"
+        else:
+            write_folder(job, destination, *read(source, False, kind), kind)
+            form = "mlx" if isinstance(kind, Grouped) else "huggingface"
+    return {"destination": destination, "format": form, "bytes": job.bytes, "types": dict(sorted(job.types.items())),
+            "dequantised": job.dequantised}
+
+
+def prepared(source, destination, quantize, overwrite, progress):
+    """(path of the source, destination, kind) of arguments that are checked before the work begins."""
     destination = arguments.path("destination", destination)
     overwrite = arguments.flag("overwrite", overwrite)
     bars.check(progress)
@@ -67,17 +84,7 @@ def convert(source: str | os.PathLike[str], destination: str | os.PathLike[str],
     folder = os.path.dirname(os.path.abspath(destination))
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder!r} to write to")
-    read = read_gguf if os.path.isfile(source) else read_folder
-    with bars.reporting(progress, f"writing {os.path.basename(os.path.abspath(destination))}") as report:
-        job = Job(report)
-        if is_gguf:
-            write_gguf(job, destination, *read(source, True, kind), kind)
-            form = "gguf"
-        else:
-            write_folder(job, destination, *read(source, False, kind), kind)
-            form = "mlx" if isinstance(kind, Grouped) else "huggingface"
-    return {"destination": destination, "format": form, "bytes": job.bytes, "types": dict(sorted(job.types.items())),
-            "dequantised": job.dequantised}
+    return source, destination, kind
 
 
 def wanted(quantize, is_gguf):
@@ -118,13 +125,18 @@ class Job:
 
 # ---- reading ----
 
-def read_folder(source, to_gguf, kind):
-    """The weights of a folder as the destination names them, its config.json, and the files or metadata beside."""
+def unchanged(tensors, config):
+    return tensors
+
+
+def read_folder(source, to_gguf, kind, change=unchanged):
+    """The weights of a folder as the destination names them, its config.json, and the files or metadata beside.
+    change(tensors, config): what is done to them first, under the names of the folder."""
     path = os.path.join(source, "config.json")
     config = read_json(path)
     if not config:
         raise FileNotFoundError(f"no config.json in {source!r}")
-    tensors = weights.folder_weights(source, config)
+    tensors = change(weights.folder_weights(source, config), config)
     if not to_gguf and kind is None and not any(isinstance(w.form, Grouped) for w in tensors.values()):
         return tensors, config, companions(source)          # a weight that is copied as it is, in any form
     arch, c = architectures.of_config(config, path)
@@ -143,8 +155,9 @@ def read_folder(source, to_gguf, kind):
     return layouts.for_gguf(tensors, arch, c), header
 
 
-def read_gguf(source, to_gguf, kind):
+def read_gguf(source, to_gguf, kind, change=unchanged):
     header, tensors = weights.gguf_weights(source)
+    tensors = change(tensors, header)
     if to_gguf:
         dropped = ("general.alignment", "general.file_type", "general.quantization_version")
         return tensors, {key: value for key, value in header.items()
@@ -296,6 +309,11 @@ def write_folder(job, destination, tensors, config, files, kind):
         config = mlx_type(config) | {"quantization": scheme, "quantization_config": scheme}
     elif not any(isinstance(form, Grouped) for form in forms.values()):
         config = config | {"torch_dtype" if "torch_dtype" in config else "dtype": NAMES[dense]}
+    place_folder(job, destination, tensors, forms, config, files)
+
+
+def place_folder(job, destination, tensors, forms, config, files):
+    """Writes the folder under another name and renames it."""
     shards = sharded({name: stored(name, w, forms[name]) for name, w in tensors.items()})
     job.bytes = sum(size for shard in shards for *_, size in shard)
     job.begin(sum(w.size for w in tensors.values()))
@@ -409,7 +427,7 @@ def write_shards(job, folder, shards, tensors, forms):
         file = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
         kept = {}                                        # scales and biases are kept until they are written
         with open(os.path.join(folder, file), "wb") as stream:
-            is_mlx = any(isinstance(forms[name], Grouped) for *_, name, _, _ in shard)
+            is_mlx = any(isinstance(forms[name], Grouped) or forms[name] == "U32" for *_, name, _, _ in shard)
             stream.write(safetensors.head([(key, word, shape, n) for key, word, shape, _, _, n in shard],
                                              {"format": "mlx" if is_mlx else "pt"}))
             for key, _, _, name, part, size in shard:

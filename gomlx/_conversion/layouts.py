@@ -10,43 +10,11 @@ import re
 from gomlx import _gomlx as mx
 from gomlx._conversion import weights
 from gomlx._files.architectures import rope_divisors, rope_scaling_of
+from gomlx._files.names import LAYER, gguf_name, halves_apart, hf_name, pairs_together, parts, without_prefix
 
 DROPPED = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower|embed_audio|embed_vision|"
                      r"vision_embedder|visual|mtp)\.|.*(rotary_emb|inv_freq|(in|out)put_(min|max)$)")
-PREFIXES = (("model.language_model.", "model."), ("language_model.model.", "model."),
-            ("language_model.lm_head.", "lm_head."), ("language_model.", "model."))
-LAYER = re.compile(r"(model\.layers\.|blk\.)(\d+)\.(.+)$")
 EXPERT = re.compile(r"(.*experts)\.(\d+)\.((?:gate|up|down)_proj\.(?:weight|bias))$")
-
-
-def parts(name):
-    """(the layer's number as text, or None, and the rest) of a name in either container."""
-    layer = LAYER.match(name)
-    return (layer[2], layer[3]) if layer else (None, name)
-
-
-def gguf_name(arch, name):
-    """GGUF's name of a weight, or None."""
-    layer, rest = parts(name)
-    linear, whole = (arch.top, arch.top_whole) if layer is None else (arch.layer, arch.whole)
-    prefix = "" if layer is None else f"blk.{layer}."
-    if rest in whole:
-        return prefix + whole[rest]
-    base, _, ending = rest.rpartition(".")
-    return f"{prefix}{linear[base]}.{ending}" if base in linear and ending in ("weight", "bias") else None
-
-
-def hf_name(arch, name):
-    """The name in Hugging Face folders of a weight of a GGUF file, or None."""
-    layer, rest = parts(name)
-    linear, whole = (arch.top, arch.top_whole) if layer is None else (arch.layer, arch.whole)
-    prefix = "" if layer is None else f"model.layers.{layer}."
-    for ours, theirs in whole.items():
-        if theirs == rest:
-            return prefix + ours
-    base, _, ending = rest.rpartition(".")
-    found = [ours for ours, theirs in linear.items() if theirs == base]
-    return f"{prefix}{found[0]}.{ending}" if found and ending in ("weight", "bias") else None
 
 
 # ---- Hugging Face and MLX folders ----
@@ -55,10 +23,7 @@ def gathered(tensors, arch, c):
     """The weights of a folder under our names: prefixes and towers cut off, experts stacked, gate and up apart."""
     out, experts = {}, {}
     for name, w in tensors.items():
-        for old, new in PREFIXES:
-            if name.startswith(old):
-                name = new + name[len(old):]
-                break
+        name = without_prefix(name)
         if DROPPED.match(name) or name == "lm_head.weight" and c.get("tie_word_embeddings"):
             continue
         name = name.replace(".switch_mlp.", ".experts.").replace(".experts.switch_glu.", ".experts.")
@@ -362,12 +327,3 @@ def gated_delta_layout(w, rest, base, arch, c, back):
     if base == "linear_attn.conv1d" and back:
         return w.reshaped((w.shape[0], 1, w.shape[-1]))
     return w
-
-
-def pairs_together(rows, dim):
-    """For each row of GGUF the row of Hugging Face: of a head, j and j + dim / 2 side by side."""
-    return [h + j + half for h in range(0, rows, dim) for j in range(dim // 2) for half in (0, dim // 2)]
-
-
-def halves_apart(rows, dim):
-    return [h + 2 * j + half for h in range(0, rows, dim) for half in (0, 1) for j in range(dim // 2)]

@@ -221,6 +221,11 @@ def gguf_weight(data, t, path):
 
 def folder_weights(folder, config):
     """{name: Weight} of the safetensors in a folder, as the files name them; a quantised matrix of MLX is one."""
+    return joined(folder_tensors(folder), config, folder)
+
+
+def folder_tensors(folder):
+    """The same, where the weight, scales and biases of a quantised matrix are three."""
     tensors = {}
     for file in headers.weight_files(folder):
         path = os.path.join(folder, file)
@@ -231,7 +236,7 @@ def folder_weights(folder, config):
             if name in tensors:
                 raise mx.Error(f"{path}: tensor {name} is in another file too")
             tensors[name] = tensor_weight(data, name, entry, path)
-    return joined(tensors, config, folder)
+    return tensors
 
 
 def tensor_weight(data, name, entry, path):

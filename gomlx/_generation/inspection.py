@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from gomlx import _gomlx as mx
 from gomlx._base import arguments, notebook
+from gomlx._generation.adapters import AdapterChoice
 
 END = 2**31 - 1                 # larger than any position
 
@@ -114,12 +115,14 @@ class Inspectable:
                 for _, name, shape, _, _ in activations(self)}
 
     def inspect(self, prompt: str | mx.Ids, want: str | Sequence[str] = "layers.*.residual",
-                edits: Steer | Patch | Sequence[Steer | Patch] = (), exact: bool = False) -> dict[str, mx.array]:
+                edits: Steer | Patch | Sequence[Steer | Patch] = (), exact: bool = False,
+                adapter: AdapterChoice = None) -> dict[str, mx.array]:
         """Activations of a prompt, by name in the order of the model: float32 arrays, router_ids int32.
 
         want        names, or one, with or without wildcards; ValueError for one that the model does not have
         edits       Steer and Patch, applied in this order on the way
         exact       with float32 activations and a float32 cache, whatever the model was loaded with
+        adapter     as in generate()
 
         All of it is one forward pass: a prompt whose activations do not fit into memory is MemoryError.
         """
@@ -127,22 +130,22 @@ class Inspectable:
         names = expand([want] if isinstance(want, str) else arguments.sequence("want", want, "names"), known)
         ids = self._prompt_ids(prompt)
         arrays = self._engine.inspect(ids, [known[name] for name in names], edits=engine_edits(self, edits, len(ids)),
-                                      exact=arguments.flag("exact", exact))
+                                      exact=arguments.flag("exact", exact), adapters=self._shares(adapter))
         return dict(zip(names, arrays, strict=True))
 
     def validate(self, prompt: str | mx.Ids, want: str | Sequence[str] = (
             "layers.*.attention_output", "layers.*.mlp", "layers.*.residual"),
-            edits: Steer | Patch | Sequence[Steer | Patch] = ()) -> Validation:
+            edits: Steer | Patch | Sequence[Steer | Patch] = (), adapter: AdapterChoice = None) -> Validation:
         """Compares what this model computes for a prompt with the exact path over the same weights. What differs comes
         from rounding activations and the cache, as `activations` and `kv_dtype` say: with both in float32 it is 0.
 
         want        activations of float32 to compare besides the logits, as in inspect()
-        edits       as in inspect(), in both passes
+        edits, adapter      as in inspect(), in both passes
 
         Logits of all tokens are held for both passes: a prompt for which they do not fit into memory is MemoryError.
         """
         wanted = [want] if isinstance(want, str) else arguments.sequence("want", want, "names")
-        own, exact = (self.inspect(prompt, [*wanted, "logits"], edits, exact) for exact in (False, True))
+        own, exact = (self.inspect(prompt, [*wanted, "logits"], edits, exact, adapter) for exact in (False, True))
         odd = [name for name, value in own.items() if value.dtype != mx.float32]
         if odd:
             raise ValueError(f"want: {odd[0]} is not float32, and cannot be compared")

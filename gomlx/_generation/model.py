@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from gomlx import _gomlx, abilities
 from gomlx._base import arguments, notebook
 from gomlx._generation import chat, prefixes, scoring
+from gomlx._generation.adapters import Adaptable, AdapterChoice
 from gomlx._generation.inspection import Inspectable, engine_edits
 from gomlx._generation.options import (
     BATCH,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from gomlx._generation.state_bundle import StateBundle
     from gomlx._generation.tokenizer import Tokenizer
     from gomlx._gomlx import Ids
+    from gomlx._training.adapter import Adapter
+    from gomlx._training.config import LoRAConfig
 
 __all__ = ["BatchStream", "Model", "Result", "TokenStream"]
 log = logging.getLogger("gomlx")
@@ -54,13 +57,14 @@ class Info(dict[str, Any]):
         return notebook.info(self)
 
 
-class Model(Inspectable):
+class Model(Adaptable, Inspectable):
     """A loaded model; gomlx.load makes it. Any number of threads may use it, each stream in one thread at a time.
 
     info        what is known about it, as a dict; "stop_ids" names each stop id with where it comes from,
                 "sampling_ignored" what its files say about generating that is not applied
     sampling    its own Sampling: what generate() does unless told otherwise
     tokenizer   its Tokenizer
+    adapter     the adapter, or adapters with weights, that generate() uses unless told otherwise; None: none
     prompt_cache    its PromptCache: prompts that begin like an earlier one take that one's keys; .stats, .clear()
     error       the exception that ended the generation that began last; None while there is none. After a timeout it is
                 TimeoutError, after cancel() gomlx.Cancelled, which is never raised. A batch sets it to the last one of
@@ -140,6 +144,9 @@ class Model(Inspectable):
                             generation takes nothing from its session and leaves it empty
         probe               a callable, or a Probe of one: told what goes on in each step (gomlx.probes)
         profile             count and time what the engine does, for result.profile (gomlx.profiling)
+        adapter             the name of one that load_adapter() gave, or {name: weight} of several, which add up; {} is
+                            none, None the model's own choice (model.adapter). A session goes on with the adapters that
+                            it was begun with, else KvStateNotAvailable
         """
         arguments.known("generate", changes, GENERATE)
         self.error = None
@@ -161,6 +168,9 @@ class Model(Inspectable):
 
     def _open(self, prompt, options, deadline):
         """A Generation of one prompt; it starts when its first token is read."""
+        shares = self._shares(options.adapter)
+        if options.session is not None:
+            self._check_session(options.session, shares, options.reset)
         ids = self._ids_from(prompt, options.session, options.append, options.reset)
         sampling = options.sampling_of(self.sampling).engine_options(self.tokenizer)
         parser = self._parser_of(prompt, ids, options)
@@ -172,21 +182,21 @@ class Model(Inspectable):
         edits = engine_edits(self, options.steer, len(ids))
         prefill, difference = options.prefill, None
         if prefill == "validate":
-            prefill, difference = "auto", self.validate(ids, (), options.steer).max_difference
+            prefill, difference = "auto", self.validate(ids, (), options.steer, options.adapter).max_difference
         prober = None
         if options.probe is not None:
             prober = Prober(self._engine, self.info["n_layers"], options.probe, len(ids))
             processors.insert(0, prober)
         own = None                      # a prompt that was steered is not kept for later ones
         if options.session is None:
-            own = self._engine.new_session() if edits else self._fresh_session(ids)
+            own = self._engine.new_session() if edits else self._fresh_session(ids, shares)
         try:
             stream = _gomlx.stream(
                 options.session or own, self.tokenizer, ids, seed=seed, min_tokens=options.min_tokens,
                 max_tokens=-1 if options.max_tokens is None else options.max_tokens, stop_ids=self._ends_of(options),
                 stop_texts=options.stop, top_logprobs=options.top_logprobs, processors=processors, timeout=timeout,
                 prefill=prefill, edits=edits, activations=prober.activations if prober else (), profile=options.profile,
-                **sampling)
+                adapters=shares, **sampling)
         except BaseException:
             if own is not None:
                 own.close()
@@ -237,9 +247,11 @@ class Model(Inspectable):
         held = self.tokenizer.decode(ids[len(start):] if ids[:len(start)] == start else ids, False).rstrip("\ufffd")
         return text.startswith(held) or held.startswith(text)
 
-    def _fresh_session(self, ids):
+    def _fresh_session(self, ids, shares):
         """A session from the prompt cache, or an empty one."""
-        return self.prompt_cache.take(ids) or self._engine.new_session()
+        uses = self._uses(shares)
+        found = self.prompt_cache.take(ids, uses) if uses is not None else None
+        return found or self._engine.new_session()
 
     def _keep_session(self, prompt, session, output):
         if self._engine.closed:
@@ -248,7 +260,8 @@ class Model(Inspectable):
             self.prompt_cache.put(session, [*prompt, *output])
 
     def warm_prompt_cache(self, prefix: str | Ids | None = None, *, messages: Sequence[Message] | None = None,
-                          tools: Sequence[dict[str, Any]] | None = None, **rendering: Unpack[Templating]) -> int:
+                          tools: Sequence[dict[str, Any]] | None = None, adapter: AdapterChoice = None,
+                          **rendering: Unpack[Templating]) -> int:
         """Computes the keys of what prompts will begin with - a system prompt, schemas of tools, a document - and keeps
         them until prompt_cache.clear(): prompts that begin alike compute only what is new, to the same bits. Returns
         the number of tokens that are kept.
@@ -256,6 +269,7 @@ class Model(Inspectable):
         prefix      a text that generate()'s prompts will begin with, or token ids, which are taken as they are
         messages    or what the messages of chat() will begin with, say the system's; with
         tools       as for chat(), also without messages
+        adapter     as for generate(): keys are of use to prompts with the same
         rendering   the other options of chat() that its template sees: template_args, enable_thinking, chat_format
 
         Of a text those tokens are kept that no continuation changes: a space at its end belongs to the next word, and
@@ -278,9 +292,9 @@ class Model(Inspectable):
                         "kept",
                         what)
             return 0
-        session = self._fresh_session(ids)
+        session = self._fresh_session(ids, self._shares(adapter))
         try:
-            self.generate(ids, max_tokens=0, session=session, reset=True).read()
+            self.generate(ids, max_tokens=0, session=session, reset=True, adapter=adapter).read()
         except BaseException:
             session.close()
             raise
@@ -296,13 +310,17 @@ class Model(Inspectable):
 
     def _samples(self, prompt, n, options, deadline):
         session, seed = options.session, draw_seed() if options.seed is None else options.seed
+        shares = self._shares(options.adapter)
+        if session is not None:
+            self._check_session(session, shares, options.reset)
         ids = self._ids_from(prompt, session, options.append, options.reset)
         decoder = self._engine.new_decoder()
-        base = session if session is not None else self._fresh_session(ids)
+        base = session if session is not None else self._fresh_session(ids, shares)
         first = ids if session is not None else ids[:-1]        # the caller's session then holds the prompt
 
         def prefill_shared():
-            return self._open(first, GenerationOptions(session=base, reset=True, max_tokens=0), deadline)
+            alone = GenerationOptions(session=base, reset=True, max_tokens=0, adapter=options.adapter)
+            return self._open(first, alone, deadline)
 
         def sample(i):
             fork = base.fork()
@@ -423,6 +441,7 @@ class Model(Inspectable):
         render = partial(self._text_of_messages, tools=tools, add_generation_prompt=add_generation_prompt,
                          template_args=template_args, enable_thinking=enable_thinking, chat_format=chat_format)
         if made.session is not None and (held := made.session.ids):
+            self._check_session(made.session, self._shares(made.adapter), made.reset)
             messages = chat.check_messages(messages)
             if made.append:
                 text = chat.turns_after_an_answer(render, messages)
@@ -479,22 +498,26 @@ class Model(Inspectable):
         return ThinkingBudget(parser, budget, closing)
 
     @overload
-    def logits(self, ids: str | Sequence[int]) -> _gomlx.array: ...
+    def logits(self, ids: str | Sequence[int], *, adapter: AdapterChoice = None) -> _gomlx.array: ...
     @overload
-    def logits(self, ids: Sequence[str] | Sequence[Sequence[int]]) -> list[_gomlx.array]: ...
+    def logits(self, ids: Sequence[str] | Sequence[Sequence[int]], *, adapter: AdapterChoice = None
+               ) -> list[_gomlx.array]: ...
     @overload
-    def logits(self, ids: Ids) -> Any: ...
-    def logits(self, ids: Any) -> _gomlx.array | list[_gomlx.array]:
+    def logits(self, ids: Ids, *, adapter: AdapterChoice = None) -> Any: ...
+    def logits(self, ids: Any, *, adapter: AdapterChoice = None) -> _gomlx.array | list[_gomlx.array]:
         """float32 [n, vocab]: the logits after each of n ids, or of those that encode() gives for a text. Several texts
-        or lists of ids give a list of arrays, computed in one batch, with the same bits as one by one."""
+        or lists of ids give a list of arrays, computed in one batch, with the same bits as one by one. adapter: as in
+        generate()."""
+        shares = self._shares(adapter)
         ids = self.encode(ids) if isinstance(ids, str) else list(ids)
         if ids and hasattr(ids[0], "__iter__") and getattr(ids[0], "ndim", 1):   # an array's items are arrays: ndim 0
-            return self._engine.logits([self.encode(one) if isinstance(one, str) else list(one) for one in ids])
-        return self._engine.logits([ids])[0]
+            return self._engine.logits([self.encode(one) if isinstance(one, str) else list(one) for one in ids],
+                                       adapters=shares)
+        return self._engine.logits([ids], adapters=shares)[0]
 
     def classify(self, prompts: Sequence[str | Ids], labels: Sequence[str | int] | None = None,
                  return_logits: bool = False, *, sampling: Sampling | None = None, seed: int | None = None,
-                 **changes: Unpack[SamplingFields]) -> Classified:
+                 adapter: AdapterChoice = None, **changes: Unpack[SamplingFields]) -> Classified:
         """What comes next after each prompt (texts or token ids), in passes over all of them without padding: a
         sequence of Classification in their order, with prompt_tokens, seconds and tokens_per_second.
 
@@ -504,6 +527,7 @@ class Model(Inspectable):
         sampling        a Sampling, or any of its fields by name (temperature=0.8): the token is drawn so, as generate()
                         draws its first one; without, it is the likeliest
         seed            of the draws, prompt i has seed + i; None draws one
+        adapter         as in generate()
         """
         arguments.known("classify", changes, CLASSIFY)
         chosen = None
@@ -514,26 +538,28 @@ class Model(Inspectable):
         elif seed is not None:
             raise ValueError("seed: nothing is drawn without sampling")
         seed = draw_seed() if seed is None else arguments.integer("seed", seed, 0, 2**64 - 1)
-        return scoring.classify(self, prompts, labels, return_logits, chosen, seed)
+        return scoring.classify(self, prompts, labels, return_logits, chosen, seed, self._shares(adapter))
 
     @overload
-    def score(self, text: str | Sequence[int]) -> Score: ...
+    def score(self, text: str | Sequence[int], *, adapter: AdapterChoice = None) -> Score: ...
     @overload
-    def score(self, text: Sequence[str] | Sequence[Sequence[int]]) -> list[Score]: ...
-    def score(self, text: Any) -> Score | list[Score]:
+    def score(self, text: Sequence[str] | Sequence[Sequence[int]], *, adapter: AdapterChoice = None
+              ) -> list[Score]: ...
+    def score(self, text: Any, *, adapter: AdapterChoice = None) -> Score | list[Score]:
         """The log probability of each token of a text, or of token ids, after those before it; several texts or lists
-        of ids give a list, computed together."""
-        return scoring.score(self, text)
+        of ids give a list, computed together. adapter: as in generate()."""
+        return scoring.score(self, text, self._shares(adapter))
 
     def embed(self, texts: str | Ids | Sequence[str | Ids], pooling: Literal["last", "mean", "cls"] | None = None,
-              normalize: bool | None = None) -> _gomlx.array:
+              normalize: bool | None = None, *, adapter: AdapterChoice = None) -> _gomlx.array:
         """float32 [hidden] of one text (or token ids), [n, hidden] of several: the last layer's normed output.
 
         pooling     "last" token, "mean" of all tokens, or "cls", the first one; None: as the model states
                     (model.info["pooling"]: 1_Pooling/config.json or GGUF's pooling_type), else "last"
         normalize   to length 1; None: as the model states, else not
+        adapter     as in generate()
         """
-        return scoring.embed(self, texts, pooling, normalize)
+        return scoring.embed(self, texts, pooling, normalize, self._shares(adapter))
 
     def restore_session(self, saved: bytes) -> _gomlx.Session:
         """The session that session.save() made these bytes of, here or in another process: it continues with the same
@@ -543,6 +569,14 @@ class Model(Inspectable):
     def session(self) -> _gomlx.Session:
         """A sequence that several generations share: its KV cache is kept between them."""
         return self._engine.new_session()
+
+    def apply_lora(self, config: LoRAConfig | None = None) -> Adapter:
+        """The gomlx.Adapter that a gomlx.lora.LoRAConfig begins with on this model, quantised or not: its parameters()
+        are in sorted order, .count is how many numbers they are. As B is zeros it changes nothing yet;
+        gomlx.train(model, data, lora=adapter) trains it, and gives another. ValueError for targets that no layer has;
+        it lists those that there are."""
+        from gomlx._training import config as configs  # programs that do not train begin without it
+        return configs.new_adapter(self, configs.LoRAConfig() if config is None else config)
 
     @property
     def abilities(self) -> set[str]:

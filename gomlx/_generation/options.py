@@ -1,20 +1,23 @@
 """The options of generate(), chat() and their like: GenerationOptions holds and checks them, the TypedDicts say to type
-checkers what the functions take by keyword. tests/test_types.py holds both together, and with the fields of
+checkers what the functions take by keyword. tests/project/test_types.py holds both together, and with the fields of
 Sampling."""
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from gomlx._base import arguments
 from gomlx._base.bars import Progress
+from gomlx._generation.adapters import AdapterChoice, checked_choice
 from gomlx._generation.inspection import Patch, Steer
 from gomlx._generation.prompt_cache import PromptCache
 from gomlx._generation.sampling import FIELDS, Sampling
 from gomlx._gomlx import Dtype, Session
+from gomlx._training.adapter import Adapter
 from gomlx.parsing import Parser
 from gomlx.probes import Probe, ProbeEvent
 
@@ -44,6 +47,7 @@ class LoadOptions(TypedDict, total=False):
     parallel: int | None
     prompt_cache: bool | PromptCache
     progress: Progress
+    adapter_path: str | os.PathLike[str] | Adapter | Sequence[str | os.PathLike[str] | Adapter] | None
     fits: Literal["error", "warn", "ignore"]
 
 
@@ -95,6 +99,7 @@ class CommonOptions(SamplingFields, total=False):
     steer: Steer | Patch | Sequence[Steer | Patch]
     probe: Callable[[ProbeEvent], object] | Probe | None
     profile: bool
+    adapter: AdapterChoice
 
 
 class GenerateOptions(CommonOptions, total=False):
@@ -179,6 +184,7 @@ class GenerationOptions:
     steer: Steer | Patch | Sequence[Steer | Patch] = checked((), steering)
     probe: Probe | None = checked(None, one_probe)
     profile: bool = checked(False, arguments.flag)
+    adapter: AdapterChoice = checked(None, checked_choice)
 
     def __init__(self, **options: Unpack[GenerateOptions]) -> None:
         arguments.known("GenerationOptions", options, GenerateOptions.__optional_keys__)
@@ -234,5 +240,5 @@ def shown_with(options: Any) -> Callable[[F], F]:
 GENERATE = {"n", "options", *GenerateOptions.__optional_keys__}
 CHAT = {"n", "options", *ChatOptions.__optional_keys__}
 BATCH = {"options", "batch_size", "timeout", *BatchOptions.__optional_keys__}
-WARM = {"prefix", "messages", "tools", *Templating.__optional_keys__}
-CLASSIFY = {"labels", "return_logits", "sampling", "seed", *SamplingFields.__optional_keys__}
+WARM = {"prefix", "messages", "tools", "adapter", *Templating.__optional_keys__}
+CLASSIFY = {"labels", "return_logits", "sampling", "seed", "adapter", *SamplingFields.__optional_keys__}

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gomlx._generation.adapters import uses_of
+
 if TYPE_CHECKING:
     from gomlx import _gomlx
 
+    Uses = tuple[tuple[int, float], ...]        # hash and weight of each adapter
 
 WARMED_TOKENS = 16              # of a warmed prompt, in common with another one, are worth a fork
 
@@ -39,6 +42,7 @@ class PromptCacheStats:
 class Entry:
     ids: memoryview             # int32: the tokens whose keys the session holds
     session: _gomlx.Session
+    uses: Uses                  # adapters that the keys were computed with
     pinned: bool = False
 
 
@@ -57,8 +61,9 @@ class PromptCache:
         self._hits = self._misses = self._hit_tokens = self._miss_tokens = 0
         self._seconds = 0.0
 
-    def take(self, ids: Sequence[int]) -> _gomlx.Session | None:
-        """A fork of the entry that shares the longest beginning with ids, or None."""
+    def take(self, ids: Sequence[int], uses: Uses = ()) -> _gomlx.Session | None:
+        """A fork of the entry that shares the longest beginning with ids and was computed with the same adapters, or
+        None."""
         if len(ids) < self.min_tokens and not self._entries:
             return None
         start = time.perf_counter()
@@ -68,7 +73,7 @@ class PromptCache:
             for entry in self._entries:
                 shared = common_length(entry.ids, ids)
                 least = min(self.min_tokens, WARMED_TOKENS, len(entry.ids)) if entry.pinned else self.min_tokens
-                if shared >= least and shared > length:
+                if shared >= least and shared > length and entry.uses == uses:
                     best, length = entry, shared
             if best is None:
                 if len(ids) >= self.min_tokens:
@@ -95,15 +100,18 @@ class PromptCache:
         if len(ids) < self.min_tokens and not pinned or not (self.max_entries or pinned):
             session.close()
             return
+        uses = uses_of(session)
         with self._lock:
             for entry in list(self._entries):
                 shared = common_length(entry.ids, ids)
+                if entry.uses != uses:
+                    continue
                 if shared == len(ids) and not pinned:            # a longer one is cached already
                     session.close()
                     return
                 if shared == len(entry.ids) and not entry.pinned:
                     self._drop(entry)
-            self._entries.append(Entry(ids, session, pinned))
+            self._entries.append(Entry(ids, session, uses, pinned))
             unpinned = [entry for entry in self._entries if not entry.pinned]
             total = sum(entry.session.nbytes for entry in unpinned)
             while unpinned and (len(unpinned) > self.max_entries or total > self.max_bytes):
@@ -114,6 +122,12 @@ class PromptCache:
     def clear(self) -> None:
         with self._lock:
             for entry in list(self._entries):
+                self._drop(entry)
+
+    def forget_adapter(self, hashed: int) -> None:
+        """Drops what was computed with an adapter, of this hash."""
+        with self._lock:
+            for entry in [one for one in self._entries if any(known == hashed for known, _ in one.uses)]:
                 self._drop(entry)
 
     def _drop(self, entry):

@@ -67,8 +67,8 @@ def chunks(sequences, most):
     return (sequences[i:i + most] for i in range(0, len(sequences), most))
 
 
-def classify(model, prompts, labels, return_logits, sampling, seed):
-    """sampling: options of the engine, or None for the likeliest token."""
+def classify(model, prompts, labels, return_logits, sampling, seed, adapters):
+    """sampling: options of the engine, or None for the likeliest token. adapters: as the engine takes them."""
     started = time.monotonic()
     arguments.flag("return_logits", return_logits)
     prompts = arguments.sequence("prompts", prompts, "several texts or lists of token ids")
@@ -80,7 +80,7 @@ def classify(model, prompts, labels, return_logits, sampling, seed):
     most = min(1024, max(1, LAST_BYTES // (4 * model.vocab_size)))
     results = []
     for part in chunks(tokens, most):
-        last, sums = model._engine.score("last", part, label_ids)
+        last, sums = model._engine.score("last", part, label_ids, adapters=adapters)
         best, total = mx.argmax(last, axis=-1), mx.logsumexp(last, axis=-1)
         if sampling is not None:
             best = mx.array([mx.sample(last[i], ids, seed=(seed + len(results) + i) % 2**64, **sampling)[0]
@@ -126,11 +126,11 @@ def listed(name, value):
     return ([items], True) if one else (items, False)
 
 
-def score(model, given):
+def score(model, given, adapters):
     items, alone = listed("text", given)
     scores = []
     for part in chunks([ids_of(model, one, "text") for one in items], 1024):
-        for ids, logprobs in zip(part, model._engine.score("logprobs", part), strict=True):
+        for ids, logprobs in zip(part, model._engine.score("logprobs", part, adapters=adapters), strict=True):
             values = logprobs.tolist()[1:]
             total = math.fsum(values)
             perplexity = math.exp(-total / len(values)) if values else None
@@ -138,14 +138,14 @@ def score(model, given):
     return scores[0] if alone else scores
 
 
-def embed(model, given, pooling, normalize):
+def embed(model, given, pooling, normalize, adapters):
     stated = model.info.get("pooling") or {}
     pooling = arguments.one_of("pooling", stated.get("pooling") or "last" if pooling is None else pooling, POOLINGS)
     normalize = bool(stated.get("normalize")) if normalize is None else arguments.flag("normalize", normalize)
     items, alone = listed("texts", given)
     rows = []
     for part in chunks([ids_of(model, one, "texts") for one in items], 256):
-        for hidden in model._engine.score("hidden", part):
+        for hidden in model._engine.score("hidden", part, adapters=adapters):
             row = hidden[-1] if pooling == "last" else hidden[0] if pooling == "cls" else mx.mean(hidden, axis=0)
             rows.append(row)
         mx.eval(rows)

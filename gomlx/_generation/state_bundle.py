@@ -79,6 +79,12 @@ class StateBundle:
                 if ours.get(key) != theirs[key]:
                     raise ValueError(f"the bundle's {what} has {key} {ours.get(key)!r}, this one {theirs[key]!r}")
 
+        loaded = {one["hash"]: name for name, one in model.adapters.items()}
+        there = ", ".join(f"{name!r} ({hashed})" for hashed, name in loaded.items()) or "none"
+        for name, hashed in adapters_of(self.adapter):
+            if hashed not in loaded:
+                raise ValueError(f"the bundle was made with adapter {name!r} ({hashed}); loaded here: {there}")
+
     def restore(self, model: Model) -> _gomlx.Session:
         """The session, in this process: it continues with the same bits as where it was saved."""
         self.check_compatibility(model)
@@ -97,7 +103,7 @@ def make(model, session, prompt="", sampling=None, meta=None) -> StateBundle:
         model=describe_model(model), tokenizer=describe_tokenizer(model),
         prompt={"text": prompt, "hash": sha256(prompt.encode()), "token_count": len(session.ids), "token_offset": 0},
         runtime={"name": "gomlx", "version": _gomlx.version, "isa": model.info["isa"], "platform": platform.platform()},
-        sampler=asdict(sampling or model.sampling), kv=kv, meta=dict(meta or {}))
+        sampler=asdict(sampling or model.sampling), kv=kv, adapter=describe_adapters(session), meta=dict(meta or {}))
 
 
 def describe_model(model) -> dict[str, Any]:
@@ -108,6 +114,20 @@ def describe_model(model) -> dict[str, Any]:
             "vocab_size": info["vocab_size"], "num_layers": info["n_layers"], "hidden_size": info["hidden_size"],
             "quant_type": max(types, key=types.get) if types else None, "context_length": info["context_length"],
             "kv_dtype": info["kv_dtype"], "activations": info["activations"], "hash": weights_hash(info["path"])}
+
+
+def describe_adapters(session) -> dict[str, Any] | None:
+    """What its keys were computed with; None: the model alone."""
+    used = [{"name": name, "hash": f"{hashed:016x}", "weight": weight} for name, hashed, weight in session.adapters]
+    return {"adapters": used} if used else None
+
+
+def adapters_of(known) -> list[tuple[Any, Any]]:
+    """(name, hash) of what describe_adapters() told of; ValueError for anything else."""
+    listed = known.get("adapters") if known is not None else []
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise ValueError(f"the bundle's adapter is {known!r:.80}, expected a list of adapters in it")
+    return [(one.get("name"), one.get("hash")) for one in listed]
 
 
 def describe_tokenizer(model) -> dict[str, Any]:

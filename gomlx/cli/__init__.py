@@ -21,10 +21,22 @@ import sys
 
 import gomlx
 from gomlx._base import arguments
-from gomlx.cli import conversion, generation, inspection, machine, manual, many, models, speed, tokens
+from gomlx.cli import (
+    adapters,
+    conversion,
+    generation,
+    inspection,
+    machine,
+    manual,
+    many,
+    models,
+    speed,
+    tokens,
+    training,
+)
 from gomlx.cli.output import say, warnings_said
 
-GROUPS = (generation, many, inspection, tokens, models, conversion, speed, machine, manual)
+GROUPS = (generation, many, inspection, tokens, models, conversion, training, adapters, speed, machine, manual)
 FAILURES = (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError, OverflowError, ImportError,
             gomlx.Error, arguments.WrongType)
 

@@ -44,6 +44,9 @@ def model():
     made.add_argument("--fits", choices=("error", "warn", "ignore"), default="warn",
                       help="what to do where the memory plan "
                       "says that it does not fit (default: warn)")
+    made.add_argument("--adapter", action="append", metavar="PATH",
+                      help="an adapter's folder or file (PEFT, mlx-lm, GGUF); may be given several times, they add up "
+                      "(train: the one to go on from)")
     made.add_argument("--kv-dtype", choices=("float32", "float16", "bfloat16", "q8_0"), help="of the KV cache")
     return made
 
@@ -119,6 +122,8 @@ def load(args):
     if args.model is None:
         say(f"using {locating.PACKAGED}, the model in the package")
     others = {"python": args.python} if args.python is not None else {}
+    if args.adapter:
+        others["adapter_path"] = args.adapter
     return gomlx.load(args.model, context_length=args.context, context_policy=args.context_policy, dtype=args.dtype,
                       kv_dtype=args.kv_dtype, activations=args.activations, threads=args.threads, backend=args.backend,
                       fits=args.fits, **others)

@@ -13,18 +13,29 @@
 #include <sys/sysctl.h>
 #endif
 
-typedef struct {
-    const char *isa;
-    const gm_kernels *table; /* NULL: not in this build */
-    bool (*usable)(void);
-    const char *needs;
-} candidate;
-
-static bool always(void) { return true; }
+/* A bit for each feature, by the name that Linux has for it. */
+enum {
+    CPU_avx2 = 1 << 0,
+    CPU_fma = 1 << 1,
+    CPU_f16c = 1 << 2,
+    CPU_bmi2 = 1 << 3,
+    CPU_avx_vnni = 1 << 4,
+    CPU_avx512f = 1 << 5,
+    CPU_avx512bw = 1 << 6,
+    CPU_avx512dq = 1 << 7,
+    CPU_avx512vl = 1 << 8,
+    CPU_avx512_vnni = 1 << 9,
+    CPU_avx512vbmi = 1 << 10,
+    CPU_avx512_bf16 = 1 << 11,
+    CPU_asimd = 1 << 12,
+    CPU_fphp = 1 << 13,
+    CPU_asimdhp = 1 << 14,
+    CPU_asimddp = 1 << 15,
+    CPU_i8mm = 1 << 16,
+    CPU_bf16 = 1 << 17,
+};
 
 #if defined(__x86_64__)
-enum { CPU_AVX2 = 1, CPU_AVXVNNI = 2, CPU_AVX512 = 4, CPU_AVX512VNNI = 8, CPU_AVX512BF16 = 16 };
-
 /* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm. */
 static uint64_t saved_state(void) {
     uint32_t low, high;
@@ -33,72 +44,63 @@ static uint64_t saved_state(void) {
 }
 
 static unsigned features(void) {
-    const unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29; /* leaf 1, ecx */
-    const unsigned avx2 = 1u << 5, bmi2 = 1u << 8;                                      /* leaf 7, ebx */
-    const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                  /* F, DQ, BW, VL */
-    const unsigned avx512_vbmi = 1u << 1, avx512_vnni = 1u << 11;                       /* leaf 7, ecx */
-    const unsigned avx_vnni = 1u << 4, avx512_bf16 = 1u << 5;                           /* leaf 7.1, eax */
-    const unsigned base = fma | osxsave | avx | f16c;
-    unsigned a, b, c, d, a1 = 0, b7, c7, found = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & base) != base) return 0;
-    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d)) return 0;
-    if (a >= 1) __get_cpuid_count(7, 1, &a1, &b, &c, &d);
+    enum { LEAF_1_C, LEAF_7_B, LEAF_7_C, LEAF_7_1_A, LEAVES };
+    static const struct {
+        unsigned feature, leaf, bit;
+    } places[] = {
+        {CPU_fma, LEAF_1_C, 12},         {CPU_f16c, LEAF_1_C, 29},      {CPU_avx2, LEAF_7_B, 5},
+        {CPU_bmi2, LEAF_7_B, 8},         {CPU_avx512f, LEAF_7_B, 16},   {CPU_avx512dq, LEAF_7_B, 17},
+        {CPU_avx512bw, LEAF_7_B, 30},    {CPU_avx512vl, LEAF_7_B, 31},  {CPU_avx512vbmi, LEAF_7_C, 1},
+        {CPU_avx512_vnni, LEAF_7_C, 11}, {CPU_avx_vnni, LEAF_7_1_A, 4}, {CPU_avx512_bf16, LEAF_7_1_A, 5},
+    };
+    const unsigned osxsave = 1u << 27, avx = 1u << 28; /* leaf 1, ecx */
+    unsigned a, b, c, d, leaves[LEAVES] = {0}, found = 0;
+    if (!__get_cpuid(1, &a, &b, &leaves[LEAF_1_C], &d) || (leaves[LEAF_1_C] & (osxsave | avx)) != (osxsave | avx))
+        return 0;
     const uint64_t saved = saved_state();
-    if ((saved & 0x6) == 0x6 && (b7 & (avx2 | bmi2)) == (avx2 | bmi2)) found |= CPU_AVX2;
-    if (found && (a1 & avx_vnni)) found |= CPU_AVXVNNI;
-    if (found && (saved & 0xe6) == 0xe6 && (b7 & avx512) == avx512) {
-        found |= CPU_AVX512;
-        if (c7 & avx512_vnni) found |= CPU_AVX512VNNI;
-        if (c7 & avx512_vnni && c7 & avx512_vbmi && a1 & avx512_bf16) found |= CPU_AVX512BF16;
-    }
+    if ((saved & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &leaves[LEAF_7_B], &leaves[LEAF_7_C], &d)) return 0;
+    if (a >= 1) __get_cpuid_count(7, 1, &leaves[LEAF_7_1_A], &b, &c, &d);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (leaves[places[i].leaf] >> places[i].bit & 1) found |= places[i].feature;
+    return (saved & 0xe0) == 0xe0 ? found : found & ~(unsigned)CPU_avx512f;
+}
+#elif defined(__aarch64__) && defined(__linux__)
+static unsigned features(void) {
+    const unsigned long has = getauxval(AT_HWCAP), has2 = getauxval(AT_HWCAP2);
+    const unsigned long i8mm = 1ul << 13, bf16 = 1ul << 14; /* of has2: older headers do not name them */
+    return (has & HWCAP_ASIMD ? CPU_asimd : 0u) | (has & HWCAP_FPHP ? CPU_fphp : 0u) |
+           (has & HWCAP_ASIMDHP ? CPU_asimdhp : 0u) | (has & HWCAP_ASIMDDP ? CPU_asimddp : 0u) |
+           (has2 & i8mm ? CPU_i8mm : 0u) | (has2 & bf16 ? CPU_bf16 : 0u);
+}
+#elif defined(__aarch64__)
+static unsigned features(void) {
+    unsigned found = CPU_asimd | CPU_fphp | CPU_asimdhp | CPU_asimddp; /* all of Apple's have them */
+#if defined(__APPLE__)
+    int has = 0;
+    size_t size = sizeof has;
+    if (!sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, NULL, 0) && has) found |= CPU_i8mm;
+    if (!sysctlbyname("hw.optional.arm.FEAT_BF16", &has, &size, NULL, 0) && has) found |= CPU_bf16;
+#endif
     return found;
 }
-
-static bool has_avx2(void) { return features() & CPU_AVX2; }
-static bool has_avxvnni(void) { return features() & CPU_AVXVNNI; }
-static bool has_avx512(void) { return features() & CPU_AVX512; }
-static bool has_avx512vnni(void) { return features() & CPU_AVX512VNNI; }
-static bool has_avx512bf16(void) { return features() & CPU_AVX512BF16; }
-#elif defined(__aarch64__)
-#if defined(__linux__)
-static bool has_neon(void) {
-    const unsigned long needed = HWCAP_ASIMD | HWCAP_FPHP | HWCAP_ASIMDHP | HWCAP_ASIMDDP;
-    return (getauxval(AT_HWCAP) & needed) == needed;
-}
-static bool has_neon_i8mm(void) {
-    const unsigned long needed = 1ul << 13 | 1ul << 14; /* I8MM and BF16: older headers do not name them */
-    return has_neon() && (getauxval(AT_HWCAP2) & needed) == needed;
-}
 #else
-#define has_neon always /* Apple's, all of which have it; there is no auxiliary vector to ask */
-static bool has_neon_i8mm(void) {
-#if defined(__APPLE__)
-    int i8mm = 0, bf16 = 0;
-    size_t size = sizeof i8mm;
-    if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, NULL, 0)) return false;
-    return !sysctlbyname("hw.optional.arm.FEAT_BF16", &bf16, &size, NULL, 0) && i8mm && bf16;
-#else
-    return false;
-#endif
-}
-#endif
+static unsigned features(void) { return 0; }
 #endif
 
-/* In order of preference. avx512bf16 asks for VBMI, whose table lookups the grids of IQ1, IQ2 and IQ3 are read with: of
- * the processors with BF16 only those of Cooper Lake are without, and a set for them alone would be as large as this
- * one. They run avx512vnni. */
+typedef struct {
+    const char *isa, *family;
+    const gm_kernels *table; /* NULL: not in this build */
+    unsigned needs;          /* beside what the family needs */
+    const char *words;       /* what all of that is */
+} candidate;
+
+/* In order of preference. */
 static const candidate candidates[] = {
-#if defined(__x86_64__)
-    {"avx512bf16", &kernels_avx512bf16, has_avx512bf16, "AVX-512 F/BW/DQ/VL, VNNI, VBMI and BF16"},
-    {"avx512vnni", &kernels_avx512vnni, has_avx512vnni, "AVX-512 F/BW/DQ/VL and VNNI"},
-    {"avx512", &kernels_avx512, has_avx512, "AVX-512 F/BW/DQ/VL"},
-    {"avxvnni", &kernels_avxvnni, has_avxvnni, "AVX2, FMA, F16C, BMI2 and AVX-VNNI"},
-    {"avx2", &kernels_avx2, has_avx2, "AVX2, FMA, F16C and BMI2"},
-#elif defined(__aarch64__)
-    {"neon_i8mm", &kernels_neon_i8mm, has_neon_i8mm, "NEON, float16 arithmetic, dot products, I8MM and BF16 (Armv8.6)"},
-    {"neon", &kernels_neon, has_neon, "NEON, float16 arithmetic and dot products (Armv8.2)"},
-#endif
-    {"generic", &kernels_generic, always, "nothing"},
+#define ISA(set, family, own, needs, flags, words) {#set, #family, &kernels_##set, 0 needs, words},
+#define NEEDS(feature) | CPU_##feature
+#include "cpu/isa.def"
+#undef NEEDS
+#undef ISA
 };
 enum { N_CANDIDATES = sizeof candidates / sizeof *candidates };
 
@@ -108,7 +110,10 @@ static const candidate *find(const char *isa) {
     return NULL;
 }
 
-static bool is_usable(const candidate *c) { return c->table && c->usable(); }
+static bool is_usable(const candidate *c) {
+    const unsigned needs = c->needs | find(c->family)->needs;
+    return c->table && (features() & needs) == needs;
+}
 
 static const char *forced(void) {
     const char *isa = getenv("GOMLX_ISA");
@@ -116,19 +121,17 @@ static const char *forced(void) {
 }
 
 static const candidate *best(void) {
-    const candidate *c = candidates;
+    const candidate *c = candidates; /* the last one, generic, needs nothing and is in every build */
     while (!is_usable(c)) c++;
     return c;
 }
 
 const char *const *kernels_names(void) {
     static const char *const names[] = {
-#if defined(__x86_64__)
-        "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2",
-#elif defined(__aarch64__)
-        "neon_i8mm", "neon",
-#endif
-        "generic",    NULL};
+#define ISA(set, family, own, needs, flags, words) #set,
+#include "cpu/isa.def"
+#undef ISA
+        NULL};
     return names;
 }
 
@@ -155,7 +158,7 @@ const gm_kernels *kernels_select(const char **why) {
     list(sets, sizeof sets, c != NULL);
     if (!c) snprintf(text, sizeof text, "GOMLX_ISA=%.32s is unknown; expected one of%s", isa, sets);
     else if (!c->table) snprintf(text, sizeof text, "GOMLX_ISA=%s is not in this build, which has%s", isa, sets);
-    else snprintf(text, sizeof text, "GOMLX_ISA=%s needs a CPU with %s, which this one lacks", isa, c->needs);
+    else snprintf(text, sizeof text, "GOMLX_ISA=%s needs a CPU with %s, which this one lacks", isa, c->words);
     if (why) *why = text;
     return NULL;
 }
@@ -171,6 +174,6 @@ const char *kernels_reason(void) {
     const char *isa = forced();
     const candidate *c = best();
     if (isa) snprintf(text, sizeof text, "GOMLX_ISA=%.32s, best usable here: %s", isa, c->table->isa);
-    else snprintf(text, sizeof text, "%s: best of this build that runs here, needs %s", c->table->isa, c->needs);
+    else snprintf(text, sizeof text, "%s: best of this build that runs here, needs %s", c->table->isa, c->words);
     return text;
 }

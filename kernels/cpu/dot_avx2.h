@@ -77,9 +77,9 @@ ALWAYS_INLINE words words_third(words v) {
 }
 ALWAYS_INLINE words pairs_load(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p)); }
 ALWAYS_INLINE words pairs_repeat(words v, int h) {
-    const __m128i places = h ? _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
-                             : _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
-    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(places));
+    const __m128i order = h ? _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
+                            : _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(order));
 }
 ALWAYS_INLINE words pairs_broadcast(const int16_t *pair) { return _mm256_set1_epi32(*(const int32_at *)pair); }
 ALWAYS_INLINE words pairs_of(ints low, ints high, int shift) {

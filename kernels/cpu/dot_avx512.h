@@ -63,10 +63,10 @@ ALWAYS_INLINE ints ints_of(words v) { return v; }
 #define BYTE_TABLES 1
 /* Byte e of each lane: eight bits of it from bit first + e * step on. */
 ALWAYS_INLINE words bits_of_lanes(words v, int first, int step) {
-    uint64_t places = 0;
+    uint64_t offsets = 0;
     UNROLL for (int i = 0; i < 8; i++)
-        places |= (uint64_t)((first + i % 4 * step + i / 4 * 32) & 63) << 8 * i;
-    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)places), v);
+        offsets |= (uint64_t)((first + i % 4 * step + i / 4 * 32) & 63) << 8 * i;
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)offsets), v);
 }
 /* Each byte as that byte of a table of 256 << bits, its number's high bits in the bytes of `high`. */
 ALWAYS_INLINE words words_of_table(const uint8_t *table, int bits, words low, words high) {
@@ -89,10 +89,10 @@ ALWAYS_INLINE words words_of_table(const uint8_t *table, int bits, words low, wo
 ALWAYS_INLINE void words_of_fields(words a, words b, words *q) {
     const words ab = _mm512_unpacklo_epi8(a, b), below = _mm512_unpackhi_epi8(a, b); /* 64 bits a row */
     UNROLL for (int j = 0; j < 4; j += 2) {
-        uint64_t places = 0;
+        uint64_t offsets = 0;
         UNROLL for (int i = 0; i < 8; i++)
-            places |= (uint64_t)(16 * (j + i / 4) + i % 4 / 2 * 8 + i % 2 * 3) << 8 * i;
-        const __m512i at = _mm512_set1_epi64((long long)places);
+            offsets |= (uint64_t)(16 * (j + i / 4) + i % 4 / 2 * 8 + i % 2 * 3) << 8 * i;
+        const __m512i at = _mm512_set1_epi64((long long)offsets);
         const __m512 x = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(at, ab));
         const __m512 y = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(at, below));
         const words seven = _mm512_set1_epi8(7);
@@ -118,7 +118,7 @@ ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
 ALWAYS_INLINE words words_gather(const uint32_t *table, ints number) {
     return _mm512_i32gather_epi32(number, table, 4);
 }
-/* Each byte times three, modulo 256; and over 256, as a whole number. */
+/* Each byte times three, modulo 256; and over 256, as an integer. */
 ALWAYS_INLINE words words_triple(words v) { return _mm512_add_epi8(v, _mm512_add_epi8(v, v)); }
 ALWAYS_INLINE words words_third(words v) {
     const words more = _mm512_maskz_set1_epi8(_mm512_cmpgt_epu8_mask(v, _mm512_set1_epi8(85)), 1);
@@ -128,9 +128,9 @@ ALWAYS_INLINE words words_third(words v) {
  * every row; two sums that fit 16 bits after a shift to the right. */
 ALWAYS_INLINE words pairs_load(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p)); }
 ALWAYS_INLINE words pairs_repeat(words v, int h) {
-    const __m128i places = h ? _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
-                             : _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
-    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(places));
+    const __m128i order = h ? _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
+                            : _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(order));
 }
 ALWAYS_INLINE words pairs_broadcast(const int16_t *pair) { return _mm512_set1_epi32(*(const int32_at *)pair); }
 ALWAYS_INLINE words pairs_of(ints low, ints high, int shift) {

@@ -51,8 +51,8 @@ ALWAYS_INLINE words words_lookup(words v, const uint8_t *table) { return vqtbl1q
 ALWAYS_INLINE words words_of(ints v) { return vreinterpretq_u8_s32(v); }
 ALWAYS_INLINE ints ints_of(words v) { return vreinterpretq_s32_u8(v); }
 ALWAYS_INLINE words words_marked(words v, ints bits, int j, int what) {
-    static const uint8_t places[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
-    const uint8x16_t mine = vqtbl1q_u8(words_of(bits), vaddq_u8(vld1q_u8(places), vdupq_n_u8((uint8_t)(j / 2))));
+    static const uint8_t bases[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+    const uint8x16_t mine = vqtbl1q_u8(words_of(bits), vaddq_u8(vld1q_u8(bases), vdupq_n_u8((uint8_t)(j / 2))));
     const uint8x16_t bit = vreinterpretq_u8_u32(vdupq_n_u32(j % 2 ? 0x80402010u : 0x08040201u));
     return vorrq_u8(v, vandq_u8(vtstq_u8(mine, bit), vdupq_n_u8((uint8_t)what)));
 }

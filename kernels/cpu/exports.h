@@ -3,7 +3,7 @@
 #define EXPORTED , EXPORT
 #define EXPORT(name) extern void KERNEL_NAME(name)(const void *, int64_t, int64_t) __attribute__((alias(#name)));
 #define LEAVE(name)
-/* EXPORT for the part that is defined, LEAVE for all others, of which EXPORTS_... is one word. */
+/* EXPORT for the part that is defined, LEAVE for all others, whose EXPORTS_... is not defined as EXPORTED. */
 #define SECOND_(first, second, ...) second
 #define SECOND(...) SECOND_(__VA_ARGS__, LEAVE, )
 #define KERNEL(name, range, doc) SECOND(KERNELS_JOIN(EXPORTS, PART))(name)

@@ -1,7 +1,7 @@
 /* field_avx512.h - the vocabulary of MLX's packed rows on AVX-512. Every field_ header defines the same names.
  *   windows   one window a lane: the next whole values of a row's bit stream, the first in the lowest bits. Those of 3
- *             and 6 bits take 24 bits, those of 5 bits 20, all others 32; what stands above is anything.
- *   _part     of the first n windows; no byte behind them is touched, the other lanes are zero.
+ *             and 6 bits take 24 bits, those of 5 bits 20, all others 32; the bits above are arbitrary.
+ *   _part     of the first n windows; no byte after them is read, the other lanes are zero.
  *   field_halves, field_halves_dot   where FIELD_HALF_4 is not 0. */
 #ifndef GOMLX_KERNELS_CPU_FIELD_H
 #define GOMLX_KERNELS_CPU_FIELD_H
@@ -9,15 +9,15 @@
 #include "cpu/simd_avx512.h"
 
 ALWAYS_INLINE vi field_three_bytes(__m512i v) {
-    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12);
+    const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12);
     const __m128i bytes = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
-    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(places, v), _mm512_broadcast_i32x4(bytes));
+    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(order, v), _mm512_broadcast_i32x4(bytes));
 }
 ALWAYS_INLINE vi field_twenty_bits(__m512i v) {
-    const __m512i places = _mm512_set_epi16(22, 21, 20, 19, 18, 17, 16, 15, 17, 16, 15, 14, 13, 12, 11, 10, 12, 11, 10,
-                                            9, 8, 7, 6, 5, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i order = _mm512_set_epi16(22, 21, 20, 19, 18, 17, 16, 15, 17, 16, 15, 14, 13, 12, 11, 10, 12, 11, 10,
+                                           9, 8, 7, 6, 5, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m128i bytes = _mm_setr_epi8(0, 1, 2, 3, 2, 3, 4, 5, 5, 6, 7, 8, 7, 8, 9, -1);
-    const __m512i dwords = _mm512_shuffle_epi8(_mm512_permutexvar_epi16(places, v), _mm512_broadcast_i32x4(bytes));
+    const __m512i dwords = _mm512_shuffle_epi8(_mm512_permutexvar_epi16(order, v), _mm512_broadcast_i32x4(bytes));
     return _mm512_srlv_epi32(dwords, _mm512_set1_epi64(4ll << 32));
 }
 ALWAYS_INLINE vi windows_of(__m512i v, int bits) {

@@ -39,7 +39,7 @@ bool cpu_attention_rows(gm_recorder *r, const gm_attention_rows_args *a, int64_t
     return LAUNCH(r, attention_merge, &rows, n * a->n_heads, 1 + 4096 / a->head_dim, 0);
 }
 
-/* ---- layers with a state: rows of several sequences, so many each and one more ---- */
+/* ---- layers with a state: rows of several sequences; grains count their mean number, rounded up ---- */
 bool cpu_recurrent_conv(gm_recorder *r, const gm_recurrent_conv_args *a, int64_t n) {
     const gm_cached_conv_args *conv = &a->layer;
     const int64_t blocks = (conv->channels + GM_CONV_CHANNELS - 1) / GM_CONV_CHANNELS, rows = n / a->sequences + 1;
@@ -81,4 +81,35 @@ bool cpu_sdpa(gm_recorder *r, const gm_sdpa_args *a, int64_t n) {
     gm_sdpa_args args = *a;
     const int64_t heads = a->batches * a->n_kv_heads, rows = heads ? n / heads : 0;
     return (rows <= GM_SDPA_FEW ? sdpa_by_blocks : sdpa_by_tiles)(r, &args, heads, rows);
+}
+
+/* ---- low-rank terms ---- */
+/* Pieces of some microseconds: their matrices are read from memory. */
+#define LOW_RANK_WORK 16384
+
+static int64_t low_rank_grain(int64_t work, int64_t rows) {
+    const int64_t block = rows < GM_LOW_RANK_ROWS ? rows : GM_LOW_RANK_ROWS, unit = work * block;
+    return unit < LOW_RANK_WORK ? LOW_RANK_WORK / unit : 1;
+}
+
+bool cpu_low_rank_down(gm_recorder *r, const gm_low_rank_down_args *a, int64_t n) {
+    int64_t units = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        units += low_rank_down_units(&a->terms[i]);
+        most = a->terms[i].rows > most ? a->terms[i].rows : most;
+    }
+    return LAUNCH(r, low_rank_down, a, units, low_rank_grain(GM_LOW_RANK_RANKS * a->k, most), 0);
+}
+
+bool cpu_low_rank_up(gm_recorder *r, const gm_low_rank_up_args *a, int64_t n) {
+    int64_t units = 0, most = 0, ranks = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const gm_low_rank_part *p = &a->parts[i];
+        int64_t all = 0;
+        for (int64_t j = 0; j < p->n_terms; j++) all += a->terms[p->term + j].rank;
+        units += low_rank_up_units(p);
+        ranks = all > ranks ? all : ranks;
+        most = p->rows > most ? p->rows : most;
+    }
+    return LAUNCH(r, low_rank_up, a, units, low_rank_grain(GM_LOW_RANK_COLUMNS * ranks, most), 0);
 }

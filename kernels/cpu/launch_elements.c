@@ -85,7 +85,7 @@ bool cpu_take(gm_recorder *r, const gm_take_args *a, int64_t n) {
 }
 
 #define NARROW 64     /* with fewer columns, threads share the positions instead, */
-#define FAR (1 << 20) /* if these are spread over so many bytes */
+#define FAR (1 << 20) /* if these are spread over at least this many bytes */
 
 bool cpu_scatter(gm_recorder *r, const gm_scatter_args *a, int64_t n) {
     gm_scatter_args parts = *a;

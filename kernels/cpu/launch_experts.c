@@ -1,6 +1,6 @@
 /* launch_experts.c - mixtures of experts: pairs of token and expert sorted by expert, products over each one's rows.
- * Which expert has how many rows is found when it runs: launches cover the most that there can be, and kernels share
- * out what there is. Source: Shazeer et al. 2017; sorted as in Gale et al., MegaBlocks, 2022. */
+ * How many rows an expert has is known only when a launch runs: its range is for the most that is possible, and kernels
+ * divide the actual rows over it. Source: Shazeer et al. 2017; sorted as in Gale et al., MegaBlocks, 2022. */
 #include <string.h>
 #include "cpu/launch.h"
 
@@ -21,7 +21,7 @@ static bool sort_pairs(gm_recorder *r, const gm_experts_args *a, int64_t tokens,
     g.count = at += most + 1;
     int32_t *counts = at += 1;
     g.order = at += a->experts;
-    g.place = at += pairs;
+    g.sorted = at += pairs;
     *out = (sorting){.groups = g, .pairs = pairs, .slots = a->slots, .most = most};
     const gm_expert_sort_args args = {
         .groups = g, .ids = a->ids, .counts = counts, .pairs = pairs, .experts = a->experts};
@@ -30,7 +30,7 @@ static bool sort_pairs(gm_recorder *r, const gm_experts_args *a, int64_t tokens,
 
 /* ---- products ---- */
 #define PIECE_PRODUCT 262144 /* multiply-adds of a piece at one token: some microseconds, and of memory traffic */
-#define SMALL_PRODUCT 140000 /* what is not worth handing from core to core */
+#define SMALL_PRODUCT 140000 /* below this, sharing with another core costs more than it saves */
 
 static gm_expert_stack stack_of(gm_recorder *r, const gm_matrix_stack *w, int64_t rows, int64_t k, const void *x,
                                 float *out) {
@@ -113,7 +113,7 @@ static bool add_up(gm_recorder *r, const gm_experts_args *a, const sorting *sort
     const gm_expert_sum_args args = {.out = a->out,
                                      .y = y,
                                      .weights = a->weights,
-                                     .place = sorted->groups.place,
+                                     .sorted = sorted->groups.sorted,
                                      .slots = a->slots,
                                      .dim = a->out_dim};
     return LAUNCH(r, expert_sum, &args, tokens * blocks, 1 + 16 * 512 / (a->slots * GM_EXPERT_COLUMNS), 0);

@@ -18,7 +18,7 @@ bool cpu_fp8_decode(gm_recorder *r, const gm_fp8_decode_args *a, int64_t n) {
 }
 
 /* ---- products ---- */
-#define SMALL_PRODUCT 60000  /* multiply-adds that are not worth handing from core to core */
+#define SMALL_PRODUCT 60000  /* multiply-adds below which sharing with another core costs more than it saves */
 #define PIECE_PRODUCT 131072 /* of a piece, when one unit of the range has fewer */
 
 /* Pieces of a range of n units with `work` multiply-adds each: enough to end together, long enough to be worth it. */

@@ -144,56 +144,43 @@ bool cpu_packed_matmul(gm_recorder *r, const gm_packed_matmul_args *a, int64_t n
 }
 
 /* ---- products with the matrix as it stands ---- */
-/* Rows that are unpacked at a time: the fewer, the more often out is read and written; a whole chain of the product. */
-#define COLUMN_ROWS 256
+#define COLUMN_SHARE 128  /* rows of x, about, that share what is unpacked, at least */
+#define COLUMN_PIECES 4   /* for each thread, where rows of x are enough */
+#define COLUMN_SLAB 16384 /* rows of the matrix in a launch: pieces of a large one do not take too long */
+static_assert(COLUMN_SLAB % GM_GEMM_STEPS == 0, "whole chains");
 
-/* out (+)= n of x's columns, from `first` on, times as many rows. */
-static bool multiply_rows(gm_recorder *r, const gm_packed_matmul_columns_args *a, int64_t tokens, int64_t first,
-                          int64_t n, const float *rows) {
-    const int64_t k = a->weight.k;
-    const gm_product_args p = {.out = a->out,
-                               .x = a->x + first,
-                               .w = rows,
-                               .add = first ? a->out : NULL,
-                               .type = GM_T_F32,
-                               .rows = tokens,
-                               .columns = k,
-                               .k = n,
-                               .out_row = k,
-                               .out_column = 1,
-                               .x_row = a->weight.rows,
-                               .x_k = 1,
-                               .w_column = 1,
-                               .w_k = k,
-                               .add_row = k,
-                               .add_column = 1,
-                               .alpha = 1,
-                               .beta = 1};
-    return cpu_product(r, &p, 1);
+/* Rows of x in a piece: whole tiles of them. */
+static int64_t column_share(const gm_recorder *r, int64_t k, int64_t tokens) {
+    const int64_t blocks = (k + GM_COLUMN_BLOCK - 1) / GM_COLUMN_BLOCK, tile = r->kernels->gemm_rows / 4;
+    const int64_t wanted = (COLUMN_PIECES * r->threads(r) + blocks - 1) / blocks, most = tokens / COLUMN_SHARE;
+    const int64_t shares = wanted < most ? wanted : most;
+    return shares > 1 ? ((tokens + shares - 1) / shares + tile - 1) / tile * tile : tokens;
 }
 
 bool cpu_packed_matmul_columns(gm_recorder *r, const gm_packed_matmul_columns_args *a, int64_t n) {
     const gm_matrix *w = &a->weight;
-    const int64_t most = w->rows < COLUMN_ROWS ? w->rows : COLUMN_ROWS;
-    int32_t *ids = r->arguments(r, (size_t)w->rows * sizeof *ids);
-    float *memory = ids ? r->workspace(r, (size_t)(most * w->k) * sizeof *memory) : NULL;
-    if (!memory) return false;
-    for (int64_t i = 0; i < w->rows; i++) ids[i] = (int32_t)i;
-    for (int64_t first = 0; first < w->rows; first += most) {
-        const int64_t rows = w->rows - first < most ? w->rows - first : most;
-        const gm_embed_args unpack = {.out = memory,
-                                      .weight = w->data,
-                                      .tokens = ids + first,
-                                      .format = w->format,
-                                      .rows = w->rows,
-                                      .k = w->k,
-                                      .scale = 1,
-                                      .in_rows = w->in_rows,
-                                      .row_map = w->row_map};
-        r->fence(r);
-        if (!LAUNCH(r, embed, &unpack, rows, 4, format_flags(w->format))) return false;
-        r->fence(r);
-        if (!multiply_rows(r, a, n, first, rows, memory)) return false;
+    const int64_t some = slab_rows(w, w) / GM_GEMM_STEPS * GM_GEMM_STEPS;
+    const int64_t slab = !w->in_rows ? COLUMN_SLAB : some ? some : GM_GEMM_STEPS;
+    gm_matmul_columns_args part = {.out = a->out,
+                                   .x_row = w->rows,
+                                   .format = w->format,
+                                   .k = w->k,
+                                   .tokens = n,
+                                   .share = column_share(r, w->k, n),
+                                   .unpack = r->kernels->columns_unpack};
+    const int64_t pieces = (n + part.share - 1) / part.share * ((w->k + GM_COLUMN_BLOCK - 1) / GM_COLUMN_BLOCK);
+    void *memory;
+    if (n == 0 || w->k == 0) return true;
+    if (!slab_workspace(r, w, slab, &memory) || !launch_workspaces(r, GM_COLUMN_WORKSPACE, &part.workspaces))
+        return false;
+    for (int64_t row = 0; row < w->rows; row += slab) {
+        part.rows = w->rows - row < slab ? w->rows - row : slab;
+        part.x = a->x + row;
+        part.onto = row > 0;
+        slab_fence(r, w);
+        if (!slab_pack(r, w, row, part.rows, memory, &part.weight)) return false;
+        if (row > 0 || w->in_rows) r->fence(r);
+        if (!LAUNCH(r, matmul_columns, &part, pieces, 1, format_flags(w->format))) return false;
     }
     return true;
 }

@@ -286,9 +286,18 @@ static void even_blocks(gm_gemm_args *a, int64_t panels) {
     a->block_panels = (panels + blocks - 1) / blocks;
 }
 
+bool launch_workspaces(gm_recorder *r, int64_t bytes, gm_workspaces *workspaces) {
+    const int64_t threads = r->threads(r);
+    *workspaces = (gm_workspaces){.count = threads, .bytes = (bytes + 63) / 64 * 64};
+    workspaces->taken = r->arguments(r, (size_t)threads * sizeof *workspaces->taken);
+    workspaces->memory = workspaces->taken ? r->workspace(r, (size_t)(threads * workspaces->bytes)) : NULL;
+    for (int64_t i = 0; workspaces->memory && i < threads; i++) atomic_init(&workspaces->taken[i], 0);
+    return workspaces->memory != NULL;
+}
+
 /* Blocks so large that w is packed for many rows and x copied for many panels, but enough of them for all threads to
- * end together; and a room for each thread. */
-static bool make_rooms(gm_recorder *r, gm_gemm_args *a, const measures *m) {
+ * end together; and a workspace for each thread. */
+static bool make_workspaces(gm_recorder *r, gm_gemm_args *a, const measures *m) {
     const gm_kernels *kernels = r->kernels;
     const int64_t threads = r->threads(r), tile = kernels->gemm_rows / 4, wanted = threads > 1 ? 8 * threads : 1;
     const bool in_place = a->type == GM_T_F32 && a->out_lane == 1 && !a->add;
@@ -305,13 +314,8 @@ static bool make_rooms(gm_recorder *r, gm_gemm_args *a, const measures *m) {
     a->block_rows = ((a->rows + blocks - 1) / blocks + tile - 1) / tile * tile;
     if (!in_place && a->block_rows > SUM_ROWS) a->block_rows = SUM_ROWS / tile * tile;
     a->block_rows = a->block_rows < a->rows ? a->block_rows : a->rows;
-    gm_gemm_rooms *rooms = &a->rooms;
-    rooms->count = threads;
-    rooms->bytes = kernels_gemm_room_bytes(kernels, a->type, in_place ? 0 : a->block_rows, a->block_panels);
-    rooms->taken = r->arguments(r, (size_t)threads * sizeof *rooms->taken);
-    rooms->memory = rooms->taken ? r->workspace(r, (size_t)(threads * rooms->bytes)) : NULL;
-    for (int64_t i = 0; rooms->memory && i < threads; i++) atomic_init(&rooms->taken[i], 0);
-    return rooms->memory != NULL;
+    const int64_t rows = in_place ? 0 : a->block_rows;
+    return launch_workspaces(r, kernels_gemm_workspace_bytes(kernels, a->type, rows, a->block_panels), &a->workspaces);
 }
 
 typedef struct { int64_t count, grain; } pieces;
@@ -337,7 +341,8 @@ bool cpu_product(gm_recorder *r, const gm_product_args *p, int64_t n) {
     if (a.few) size_few(&a, &m);
     even_blocks(&a, m.panels);
     if (!a.few && m.packs && a.rows > (m.far ? GM_GEMM_FEW : whole ? a.rows : m.block_rows)) {
-        if (!make_rooms(r, &a, &m) || (a.x_k != 1 && m.panels > a.block_panels && !align_rows(r, &a))) return false;
+        if (!make_workspaces(r, &a, &m) || (a.x_k != 1 && m.panels > a.block_panels && !align_rows(r, &a)))
+            return false;
     }
     const pieces cut = pieces_of(&a, &m);
     return LAUNCH(r, gemm, &a, cut.count, cut.grain, 0);

@@ -51,7 +51,7 @@ static bool sort_digit(gm_recorder *r, gm_radix_args *a, const char *from, char 
 }
 
 static bool sort_long_row(gm_recorder *r, const gm_sort_args *row, void *out, const void *in) {
-    gm_radix_args a = {.type = row->type, .width = row->places ? 8 : 4, .length = row->length, .chunk = CHUNK};
+    gm_radix_args a = {.type = row->type, .width = row->indices ? 8 : 4, .length = row->length, .chunk = CHUNK};
     const int64_t chunks = (a.length + CHUNK - 1) / CHUNK;
     const int total = 8 * (int)type_bytes(a.type);
     char *from = r->workspace(r, (size_t)(2 * a.length * a.width));
@@ -63,7 +63,7 @@ static bool sort_long_row(gm_recorder *r, const gm_sort_args *row, void *out, co
     if (!LAUNCH(r, radix_keys, &a, a.length, CHUNK, 0)) return false;
     for (int done = 0; done < total; done += a.bits) {
         a.bits = total - done < DIGIT ? total - done : DIGIT;
-        a.shift = done + (row->places ? 32 : 0);
+        a.shift = done + (row->indices ? 32 : 0);
         if (!sort_digit(r, &a, from, to)) return false;
         char *swap = from;
         from = to;
@@ -76,7 +76,7 @@ static bool sort_long_row(gm_recorder *r, const gm_sort_args *row, void *out, co
 }
 
 bool cpu_sort(gm_recorder *r, const gm_sort_args *a, int64_t n) {
-    const int64_t item = type_bytes(a->type), out_item = a->places ? 4 : item;
+    const int64_t item = type_bytes(a->type), out_item = a->indices ? 4 : item;
     if (n > 0 && n < 4 && a->length >= LONG_ROW && a->length <= UINT32_MAX && item < 8) {
         for (int64_t i = 0; i < n; i++) {
             if (i) r->fence(r);
@@ -87,7 +87,7 @@ bool cpu_sort(gm_recorder *r, const gm_sort_args *a, int64_t n) {
         return true;
     }
     gm_sort_args rows = *a;
-    rows.scratch = r->workspace(r, (size_t)(n * a->length) * (a->places || item == 8 ? 16 : 8));
+    rows.scratch = r->workspace(r, (size_t)(n * a->length) * (a->indices || item == 8 ? 16 : 8));
     return rows.scratch && LAUNCH(r, sort, &rows, n, row_grain(a->length), 0);
 }
 

@@ -12,7 +12,7 @@
 struct gm_kernels {
     const char *isa, *family;  /* as kernels_isa and kernels_family say */
     int panel_rows;            /* rows of a panel of the block formats: 4, 8 or 16 */
-    bool act_pairs;            /* int8 activations of two tokens lie side by side, eight values of each (quants.h) */
+    bool act_pairs;            /* int8 activations of two tokens are interleaved, eight values of each (quants.h) */
     int lanes;                 /* floats in a vector */
     int gemm_rows, gemm_lanes; /* rows of a block of dense products, float32 lanes of a panel */
     bool gemm_pairs;           /* bfloat16 is multiplied in pairs along k, not as float32 */
@@ -20,6 +20,13 @@ struct gm_kernels {
 #include "cpu/kernels.def"
 #undef KERNEL
 };
+
+/* Memory that a thread takes while it works. */
+typedef struct {
+    _Atomic int32_t *taken; /* [count], all 0 before and after a run */
+    char *memory;
+    int64_t count, bytes;
+} gm_workspaces;
 
 /* ---- orders and running sums ---- */
 /* scan (inner 1) goes over rows, or, with carry, over blocks of GM_SCAN_BLOCK elements of rows: then scan_totals and
@@ -29,9 +36,9 @@ typedef gm_scan_args gm_scan_totals_args;
 typedef gm_scan_args gm_scan_carries_args;
 typedef gm_scan_args gm_scan_columns_args;
 
-/* One long row of a type of at most 32 bits. Items: keys (width 4), or keys above places (width 8). radix_keys makes
- * items of elements; for each digit, from the last one, radix_count counts it in each chunk, radix_offsets makes places
- * of the counts, radix_place moves the items; radix_values makes elements, or places, of items. */
+/* One long row of a type of at most 32 bits. Items: keys (width 4), or keys above indices (width 8). radix_keys makes
+ * items of elements; for each digit, from the last one, radix_count counts it in each chunk, radix_offsets makes
+ * positions of the counts, radix_place moves the items; radix_values makes elements, or indices, of items. */
 typedef struct {
     void *to;
     const void *from;
@@ -61,14 +68,8 @@ typedef struct {                     /* for other lengths n: plan is of a length
 /* ---- dense products ---- */
 /* out[row][lane] = sum over k of x[row][k] * w[k][lane] for every matrix of a batch; with add alpha * that + beta *
  * add. One piece of the range is block_rows rows by block_panels panels of one matrix; the bits do not depend on
- * either. block_rows is at most the table's gemm_rows (half of it for f64 and c64), but any number with rooms, or where
- * tiles read x and write out where they are: kernels_gemm_in_place. */
-/* Memory that a thread takes while it works, of kernels_gemm_room_bytes for a block each. */
-typedef struct {
-    _Atomic int32_t *taken; /* [count], all 0 before and after a run */
-    char *memory;
-    int64_t count, bytes;
-} gm_gemm_rooms;
+ * either. block_rows is at most the table's gemm_rows (half of it for f64 and c64), but any number with workspaces,
+ * or where tiles read x and write out where they are: kernels_gemm_in_place. */
 typedef struct {
     void *out;
     const void *x, *w, *add; /* add NULL: none */
@@ -77,20 +78,21 @@ typedef struct {
     bool packed, aligned;    /* w is what gemm_pack makes, x what gemm_align makes; then
                                 their strides of the batch count matrices */
     int32_t *finite;         /* of each panel that gemm_pack packs, of f16, bf16 or f32: none
-                                of w's items is infinite or NaN; NULL: unasked */
+                                of w's items is infinite or NaN; NULL: not needed */
     int64_t rows, lanes, k;
     int64_t out_row, out_lane, x_row, x_k, w_lane, w_k, add_row, add_lane;
     int ndim;
     const int64_t *shape, *out_strides, *x_strides, *w_strides, *add_strides; /* of the batch */
     int64_t block_rows, block_panels;
-    gm_gemm_rooms rooms; /* as many as threads, or none; not where packed */
+    gm_workspaces
+        workspaces; /* as many as threads, or none; not where packed; of kernels_gemm_workspace_bytes for a block */
     float alpha, beta;
 } gm_gemm_args;
 #define GM_GEMM_FEW 8
 #define GM_GEMM_FEW_PANELS 128           /* rows * panels, at most, in a block of few; */
 #define GM_GEMM_PANELS 8                 /* panels in any other */
 #define GM_GEMM_STEPS 128                /* of k in a chain: gemm_tile.inc */
-#define GM_GEMM_SLAB 512                 /* of k in a room: gemm_slab.inc */
+#define GM_GEMM_SLAB 512                 /* of k in a workspace: gemm_slab.inc */
 typedef gm_gemm_args gm_gemm_pack_args;  /* out: w's lanes as panels, of all matrices of the batch */
 typedef gm_gemm_args gm_gemm_align_args; /* out: x's rows as items, side by side */
 
@@ -102,16 +104,16 @@ typedef struct {
     int64_t items, x_matrices, w_matrices, x_matrix, w_matrix; /* how many; elements from one to the next */
 } gm_gather_gemm_args;
 
-/* out[place][filter] = sum over taps and channels of image[place * stride + tap * dilation - low] * w, for images of
- * three spatial axes, whose items lie `spread` apart with zeros between. In `product`, rows are the places of all
+/* out[position][filter] = sum over taps and channels of image[position * stride + tap * dilation - low] * w, for images
+ * of three spatial axes, whose items are `spread` apart with zeros between. In `product`, rows are the positions of all
  * images, x is the image, k = taps * channels, and the batch are groups of channels. */
 typedef struct {
     gm_gemm_args product;
     int64_t in[3], out[3], taps[3], stride[3], low[3], dilation[3], spread[3];
-    int64_t channels, filters, image, places[3]; /* of a group; elements from one image, place to the next */
+    int64_t channels, filters, image, steps[3]; /* of a group; elements from one image, item to the next */
 } gm_conv_args;
 /* product.lanes: filters of all groups; product.w [taps][channels][lanes] float32, w_k apart; f16, bf16, f32. Of a
- * group no more channels than filters, half the table's lanes at most, of which they are a whole part. */
+ * group no more channels than filters, half the table's lanes at most, and a divisor of them. */
 typedef gm_conv_args gm_conv_groups_args;
 /* Whether some tap may fall outside the image, or between its items. */
 static inline bool kernels_conv_has_edges(const gm_conv_args *a) {
@@ -124,7 +126,7 @@ static inline bool kernels_conv_has_edges(const gm_conv_args *a) {
 }
 #define GM_CONV_TAPS 512 /* at most for conv_groups */
 
-/* Whether tiles read rows of x as they lie. */
+/* Whether tiles read rows of x in place. */
 static inline bool kernels_gemm_reads_rows(bool has_pairs, int type, int64_t rows, int64_t k, int64_t x_row,
                                            int64_t x_k) {
     const bool pairs = type == GM_T_BF16 && has_pairs && k % 2 == 0;
@@ -139,7 +141,7 @@ static inline bool kernels_gemm_in_place(const gm_kernels *t, const gm_gemm_args
            !a->add &&
            (a->type == GM_T_F32 || (a->type == GM_T_F64 ? a->lanes % width == 0 : a->k <= 2 * GM_GEMM_STEPS));
 }
-/* Lanes of a panel of gemm_pack; bytes of a packed or aligned matrix, with room for any kind of items. */
+/* Lanes of a panel of gemm_pack; bytes of a packed or aligned matrix, enough for any kind of items. */
 static inline int64_t kernels_gemm_lanes(const gm_kernels *k, int type) {
     return type == GM_T_F64 ? k->gemm_lanes / 2 : k->gemm_lanes;
 }
@@ -151,7 +153,8 @@ static inline int64_t kernels_gemm_pack_bytes(const gm_kernels *k, int type, int
     return kernels_gemm_panels(k, type, lanes) * k->gemm_lanes * 4 * (type == GM_T_C64 ? 2 : 1) * row_values;
 }
 /* Panels of a slab, and sums of all rows. */
-static inline int64_t kernels_gemm_room_bytes(const gm_kernels *k, int type, int64_t block_rows, int64_t block_panels) {
+static inline int64_t kernels_gemm_workspace_bytes(const gm_kernels *k, int type, int64_t block_rows,
+                                                   int64_t block_panels) {
     const int64_t lines = block_rows * (type == GM_T_C64 ? 2 : 1), line = block_panels * k->gemm_lanes * 4;
     return (GM_GEMM_SLAB + lines) * line;
 }
@@ -191,6 +194,29 @@ typedef struct {
     const float *residual; /* [tokens, rows] with out_stride, added last; may be out itself; NULL */
     int64_t rows, k, tokens;
 } gm_matmul_args;
+/* Rows [row, row + rows) of the columns, up to the end of a panel, become panels [GM_GEMM_STEPS][gemm_lanes]. */
+typedef struct {
+    float *slab;
+    const void *weight;
+    int format;
+    int64_t k, row, rows, column, columns;
+} gm_columns_unpack_args;
+/* out [tokens, k] = x [tokens, rows] @ weight, or that more than out has (onto): rows of the matrix that come in
+ * several launches are a multiple of GM_GEMM_STEPS in all but the last. A piece of the range is `share` rows of x by
+ * GM_COLUMN_BLOCK columns; the bits do not depend on it. A workspace has GM_COLUMN_WORKSPACE bytes. */
+typedef struct {
+    float *out;
+    const float *x;
+    int64_t x_row;
+    const void *weight;
+    int format;
+    int64_t rows, k, tokens, share;
+    bool onto;
+    gm_kernel unpack; /* columns_unpack */
+    gm_workspaces workspaces;
+} gm_matmul_columns_args;
+#define GM_COLUMN_BLOCK 256
+#define GM_COLUMN_WORKSPACE (GM_GEMM_STEPS * GM_COLUMN_BLOCK * 4)
 typedef gm_matmul_args gm_matmul_float_args;
 typedef gm_matmul_args gm_matmul_bf16_args;
 typedef gm_matmul_args gm_matmul_int8_args;
@@ -207,8 +233,8 @@ typedef struct {
 
 /* ---- MLX's quantised matrices ---- */
 /* x [items, tokens, n] and matrix [rows, k] give [items, tokens, m]; item i has x number x_index[i] and matrix number
- * matrix_index[i] (both 0 when NULL). One that is not there gives zeros. n and m are k and rows for group_matmul, rows
- * and k for group_matmul_columns. */
+ * matrix_index[i] (both 0 when NULL). One that is out of range gives zeros. n and m are k and rows for group_matmul,
+ * rows and k for group_matmul_columns. */
 typedef struct {
     gm_grouped w;
     const float *x;
@@ -247,11 +273,11 @@ static inline int64_t group_column_units(int lanes, int bits, int64_t k, int64_t
 }
 
 /* ---- mixtures of experts ---- */
-/* Pairs sorted by expert, what expert_sort finds: sorted pair i is pair order[i], and pair p is sorted pair place[p].
+/* Pairs sorted by expert, what expert_sort finds: sorted pair i is pair order[i], and pair p is sorted pair sorted[p].
  * Group g, of *count, has the pairs of expert[g], sorted pairs begin[g] up to begin[g + 1]; owner[i] is the group of
  * sorted pair i. cost[g] is what the groups before g cost in one panel of a matrix. */
 typedef struct {
-    int32_t *order, *place, *owner;  /* [pairs] */
+    int32_t *order, *sorted, *owner; /* [pairs] */
     int32_t *expert, *begin, *count; /* [groups], [groups + 1], [1]; groups: the lesser of experts and pairs */
     int64_t *cost;                   /* [groups + 1] */
 } gm_expert_groups;
@@ -287,10 +313,10 @@ typedef struct {
     gm_expert_stack stack[2];
     int64_t units;
 } gm_expert_matmul_args;
-typedef struct { /* out[t] = sum over slots, in order, of weights[t][slot] * y[place] */
+typedef struct { /* out[t] = sum over slots, in order, of weights[t][slot] * y[sorted] */
     float *out;
     const float *y, *weights;
-    const int32_t *place; /* place [pairs] or NULL: y is not sorted */
+    const int32_t *sorted; /* sorted [pairs] or NULL: y is not sorted */
     int64_t slots, dim;
 } gm_expert_sum_args;
 #define GM_EXPERT_COLUMNS 512 /* columns of one unit of expert_sum */
@@ -314,9 +340,44 @@ static inline int64_t gm_sdpa_tile(int64_t value_dim) {
     return fit < 12 ? 12 : fit > 48 ? 48 : fit;
 }
 
+/* ---- low-rank terms ---- */
+/* What a unit of low_rank_down and low_rank_up is: so many ranks, or columns, for so many rows at most. */
+#define GM_LOW_RANK_ROWS 48
+#define GM_LOW_RANK_RANKS 2
+#define GM_LOW_RANK_COLUMNS 64
+static inline int64_t low_rank_blocks(int64_t rows) { return (rows + GM_LOW_RANK_ROWS - 1) / GM_LOW_RANK_ROWS; }
+static inline int64_t low_rank_strips(int64_t columns) {
+    return (columns + GM_LOW_RANK_COLUMNS - 1) / GM_LOW_RANK_COLUMNS;
+}
+static inline int64_t low_rank_down_units(const gm_low_rank_term *t) {
+    return (t->rank + GM_LOW_RANK_RANKS - 1) / GM_LOW_RANK_RANKS * low_rank_blocks(t->rows);
+}
+static inline int64_t low_rank_up_units(const gm_low_rank_part *p) {
+    return low_rank_strips(p->width) * low_rank_blocks(p->rows);
+}
+
 /* ---- training ---- */
-#define GM_SEQUENCE_ROWS 96 /* of a tile of sequence_attention */
-typedef struct {            /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
+#define GM_SEQUENCE_ROWS 96 /* of a tile of sequence_attention_forward */
+#define GM_SEQUENCE_KEYS 64 /* of a block of sequence_attention_back */
+/* A workspace has the keys and values of a block, a tile's scores and sums, and two numbers of each of its rows. */
+#define GM_SEQUENCE_FORWARD_BYTES                                                                                      \
+    (4 * (2 * GM_SEQUENCE_KEYS * GM_SEQUENCE_DIM + GM_SEQUENCE_ROWS * (GM_SEQUENCE_KEYS + GM_SEQUENCE_DIM + 2)))
+typedef struct {
+    gm_sequence_attention_args forward;
+    gm_workspaces workspaces; /* of GM_SEQUENCE_FORWARD_BYTES */
+} gm_sequence_attention_forward_args;
+/* What keys [first_key, first_key + keys) of each sequence give back, whole blocks: dq is added up over launches, from
+ * the first keys on. dk and dv are [n_heads, n, dim]. */
+typedef struct {
+    gm_sequence_attention_grad_args grad;
+    int64_t first_key, keys;
+    gm_workspaces workspaces; /* of kernels_sequence_workspace_bytes */
+} gm_sequence_attention_back_args;
+static inline int64_t kernels_sequence_workspace_bytes(const gm_kernels *k, int64_t dim) {
+    const int64_t whole = (dim + k->lanes - 1) / k->lanes * k->lanes;
+    return GM_SEQUENCE_KEYS * (8 * whole + 2 * GM_SEQUENCE_KEYS) * 4;
+}
+typedef struct { /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
     float *out;
     const float *heads;
     int64_t n;

@@ -1,5 +1,6 @@
 /* part_decoder.c - fused parts of decoders. See part.h. */
 #include "cpu/part.h"
+#include "cpu/low_rank.inc"
 #include "cpu/rope.inc"
 #include "cpu/attention.inc"
 #include "cpu/sdpa.inc"

@@ -3,6 +3,8 @@
 #include "cpu/gemm.inc"
 #include "cpu/conv.inc"
 #include "cpu/gather_gemm.inc"
+#include "cpu/columns.inc"
+#include "cpu/sequence_outer.inc"
 
 #define EXPORTS_gemm EXPORTED
 #include "cpu/exports.h"

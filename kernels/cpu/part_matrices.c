@@ -5,6 +5,7 @@
 #include "cpu/pack.inc"
 #include "cpu/act.inc"
 #include "cpu/qmatmul.inc"
+#include "cpu/columns_unpack.inc"
 #include "cpu/glu.inc"
 #include "cpu/matmul_glu.inc"
 #include "cpu/experts.inc"

@@ -1,10 +1,38 @@
-/* part_table.c - the table of an instruction set: the kernels of all its parts. Those of a part X come from the set
- * FROM_X, which is this one or one that it builds on (setup.py). */
+/* part_table.c - the table of an instruction set: the kernels of the parts that it has of its own (isa.def), and those
+ * of its family for the others. */
 #include "cpu/part.h"
 #include "cpu/gemm_sizes.h"
 
-#define IN_TABLE(name) KERNELS_JOIN(name, KERNELS_JOIN(FROM, PART))
-#define KERNEL(name, range, doc) extern void IN_TABLE(name)(const void *, int64_t, int64_t);
+/* The parts, as kernels.def has them. */
+enum {
+    BIT_elements = 1 << 0,
+    BIT_reductions = 1 << 1,
+    BIT_sort = 1 << 2,
+    BIT_draw = 1 << 3,
+    BIT_random = 1 << 4,
+    BIT_index = 1 << 5,
+    BIT_fft = 1 << 6,
+    BIT_linalg = 1 << 7,
+    BIT_gemm = 1 << 8,
+    BIT_matrices = 1 << 9,
+    BIT_blocks = 1 << 10,
+    BIT_groups = 1 << 11,
+    BIT_decoder = 1 << 12,
+    BIT_training = 1 << 13,
+};
+enum {
+#define ISA(set, family, own, needs, flags, words) OWN_##set = 0 own,
+#define OWN(part) | BIT_##part
+#include "cpu/isa.def"
+#undef OWN
+#undef ISA
+};
+
+#define IN_FAMILY(name) KERNELS_JOIN(name, KERNELS_FAMILY)
+#define IN_TABLE(name) (KERNELS_JOIN(OWN, KERNELS_SET) & KERNELS_JOIN(BIT, PART) ? KERNEL_NAME(name) : IN_FAMILY(name))
+#define KERNEL(name, range, doc)                                                                                       \
+    extern void KERNEL_NAME(name)(const void *, int64_t, int64_t);                                                     \
+    extern void IN_FAMILY(name)(const void *, int64_t, int64_t);
 #include "cpu/kernels.def"
 #undef KERNEL
 

@@ -181,7 +181,7 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
         r[i] = t[i];
 }
 
-ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+ALWAYS_INLINE void vf_load_transposed(vf *r, const char *p, int64_t stride) {
     UNROLL for (int q = 0; q < 2; q++) {
         vf v[4];
         UNROLL for (int i = 0; i < 4; i++) { /* rows i and 4 + i: a half of each */

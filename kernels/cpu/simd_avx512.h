@@ -4,14 +4,18 @@
  *   V_MASKS  says that _part costs little more than the whole.
  *   _part    the first n lanes (0 <= n <= V_N) of memory; a load fills the others with zeros.
  *   vf_fma   a * b + c, with one rounding where the machine has it; vf_fnma is c - a * b.
- *   vf_max, vf_min give b when a or b is NaN.
- *   vf_slide(v, fill, n)  lanes n places up, the first n from fill, of which all lanes are equal; vf_last: the last
- * lane in all. vf_permute(v, order)  lane i gets lane order[i] % V_N. vi_xor_lanes(v, m)  lane i gets lane i ^ m;
- * vi_sort_lanes(a, b, bit): the lesser one where the lane's bit is clear, else the greater one. vm_count  how many
- * lanes are true. vf_store_chosen(p, v, m): the lanes where m is true, side by side from p on, and anything behind them
- * up to p + V_N; vi_store_chosen the same. vf_transpose  V_N vectors as the rows of a matrix become its columns;
- * vd_transpose: V_N / 2 vectors of doubles. vf_load_turned(r, p, stride)  the same of rows in memory, stride bytes
- * apart. vf_reduce_*  fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
+ *   vf_max, vf_min           give b when a or b is NaN.
+ *   vf_slide(v, fill, n)     lanes moved up by n, the first n from fill, of which all lanes are equal.
+ *   vf_last                  the last lane in all.
+ *   vf_permute(v, order)     lane i gets lane order[i] % V_N.
+ *   vi_xor_lanes(v, m)       lane i gets lane i ^ m.
+ *   vi_sort_lanes(a, b, bit) the lesser one where the lane's bit is clear, else the greater one.
+ *   vm_count                 how many lanes are true.
+ *   vf_store_chosen(p, v, m) the lanes where m is true, side by side from p on, and arbitrary values after them up to
+ *                            p + V_N; vi_store_chosen the same.
+ *   vf_transpose             V_N vectors as the rows of a matrix become its columns; vd_transpose: V_N / 2 vectors of
+ *                            doubles; vf_load_transposed(r, p, stride): of rows in memory, stride bytes apart.
+ *   vf_reduce_*              fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
 #undef _GNU_SOURCE /* kernels are C11 alone; POSIX's select has the name of one */
@@ -176,7 +180,7 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
 
 /* By halves of rows i and 4 + i, so that quarters need not be exchanged but once. Both halves of a row are read
  * together: rows a power of two apart push each other out of the cache. */
-ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+ALWAYS_INLINE void vf_load_transposed(vf *r, const char *p, int64_t stride) {
     const int64_t far = 4 * stride;
     vf c[2][2][4];
     UNROLL for (int g = 0; g < 2; g++) {

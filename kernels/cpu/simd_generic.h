@@ -37,7 +37,7 @@ ALWAYS_INLINE void vf_store_part(float *p, vf v, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = v[i];
 }
 
-/* Exact: the magnitude moves to float32's place and 2^112 mends the exponent, denormals included. */
+/* Exact: the magnitude is shifted to float32's bits and 2^112 corrects the exponent, denormals included. */
 ALWAYS_INLINE vf v_from_f16(vi h) {
     vi magnitude = (h & 0x7fff) << 13, special = (h & 0x7c00) == 0x7c00;
     vf scaled = vf_of_bits(magnitude) * vf_set1(0x1p112f);
@@ -189,7 +189,7 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     for (int i = 0; i < V_N; i++) t[i] = (vf){r[0][i], r[1][i], r[2][i], r[3][i]};
     for (int i = 0; i < V_N; i++) r[i] = t[i];
 }
-ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+ALWAYS_INLINE void vf_load_transposed(vf *r, const char *p, int64_t stride) {
     UNROLL for (int i = 0; i < V_N; i++)
         r[i] = vf_load((const float *)(const void *)(p + i * stride));
     vf_transpose(r);

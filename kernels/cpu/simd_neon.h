@@ -161,7 +161,7 @@ ALWAYS_INLINE void vf_transpose(vf *r) {
     r[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
     r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
-ALWAYS_INLINE void vf_load_turned(vf *r, const char *p, int64_t stride) {
+ALWAYS_INLINE void vf_load_transposed(vf *r, const char *p, int64_t stride) {
     UNROLL for (int i = 0; i < V_N; i++)
         r[i] = vf_load((const float *)(const void *)(p + i * stride));
     vf_transpose(r);

@@ -4,11 +4,9 @@
 #define GOMLX_KERNELS_CPU_TABLES_H
 #include "cpu/loops.h"
 
-extern const gm_kernels kernels_generic;
-extern const gm_kernels kernels_avx2 __attribute__((weak)), kernels_avxvnni __attribute__((weak)),
-    kernels_avx512 __attribute__((weak)), kernels_avx512vnni __attribute__((weak)),
-    kernels_avx512bf16 __attribute__((weak)), kernels_neon __attribute__((weak)),
-    kernels_neon_i8mm __attribute__((weak));
+#define ISA(set, family, own, needs, flags, words) extern const gm_kernels kernels_##set __attribute__((weak));
+#include "cpu/isa.def"
+#undef ISA
 
 #define KERNELS_JOIN_(a, b) a##_##b
 #define KERNELS_JOIN(a, b) KERNELS_JOIN_(a, b)

@@ -1,7 +1,7 @@
 /* test_faults.c - every allocation made to fail in turn: loading, tokenizer, session, stream (prefill and four tokens),
- * logits, and giving all of it back. Each failure is GM_ENOMEM and nothing else, leaves nothing behind (the sanitizer
- * looks at the end; live array memory is compared each time), and the next run is as if nothing had happened.
- * Models: those of tiny_model.h, and stories260k where the folder of test data is. */
+ * logits, all with an adapter, and giving all of it back. Each failure is GM_ENOMEM and nothing else, leaves nothing
+ * behind (the sanitizer looks at the end; live array memory is compared each time), and the next run is as if nothing
+ * had happened. Models: those of tiny_model.h, and stories260k where the folder of test data is. */
 #include <cjson/cJSON.h>
 #include <sys/stat.h>
 #include "base/file.h"
@@ -53,6 +53,21 @@ static gm_status open_tokenizer(const char *path, gm_tokenizer **out) {
             return status_;                                                                                            \
     } while (0)
 
+/* Terms of two layers, of 64 inputs and outputs in all of the models. */
+static gm_status load_adapter(gm_model *m) {
+    static const float numbers[2 * HIDDEN] = {0.5f, -0.25f, 0.125f, [HIDDEN] = 1, [HIDDEN + 3] = -2};
+    gm_scope *s = gm_scope_open();
+    if (!s)
+        return GM_ENOMEM;
+    gm_array *a = gm_array_from(s, GM_FLOAT32, 2, (const int64_t[]){2, HIDDEN}, numbers);
+    gm_array *b = gm_array_from(s, GM_FLOAT32, 2, (const int64_t[]){HIDDEN, 2}, numbers);
+    const gm_adapter_term terms[] = {{"model.layers.0.self_attn.q_proj", a, b, 0.5f},
+                                     {"model.layers.1.self_attn.o_proj", a, b, 2}};
+    const gm_status status = a && b ? gm_model_load_adapter(m, "tuned", terms, 2) : GM_ENOMEM;
+    gm_scope_close(s);
+    return status;
+}
+
 static gm_status do_run(run *r, const char *path, result *out) {
     static const char prompt[] = "Once upon a time, there was a cat and another on";
     const gm_load_options options = {.path = path, .weight_dtype = -1, .kv_dtype = -1, .activations = -1, .threads = 2};
@@ -64,6 +79,7 @@ static gm_status do_run(run *r, const char *path, result *out) {
     STEP(gm_loader_step(r->loader, 0, NULL));
     STEP(gm_loader_finish(r->loader, &r->model));
     STEP(gm_model_info(r->model, &r->info));
+    STEP(load_adapter(r->model));
     STEP(open_tokenizer(path, &r->tokenizer));
     STEP(gm_tokenizer_encode(r->tokenizer, &(gm_text){prompt, sizeof prompt - 1, false, false}, NULL,
                              &(gm_encode_options){.add_special = true, .parse_special = true}, &r->ids, &r->n_ids,
@@ -71,6 +87,8 @@ static gm_status do_run(run *r, const char *path, result *out) {
     STEP(gm_session_new(r->model, &r->session));
     gm_generate_defaults(&g);
     g.max_tokens = TOKENS;
+    g.adapters = (const gm_adapter_share[]){{"tuned", 0.5f}};
+    g.n_adapters = 1;
     g.sampling.temperature = 0.7f;
     g.sampling.top_p = 0.95f;
     g.sampling.repetition_penalty = 1.1f;
@@ -104,7 +122,14 @@ static gm_status do_run(run *r, const char *path, result *out) {
         memcpy(out->text + used, token.text, token.length < room ? token.length : room);
     }
     const gm_scored sequences[] = {{r->ids, r->n_ids}, {r->ids, 3}}, labels[] = {{r->ids, 1}, {r->ids, 4}};
-    STEP(gm_score_begin(r->model, GM_SCORE_LAST, sequences, 2, labels, 2, &r->scoring));
+    const gm_score_request scored = {.kind = GM_SCORE_LAST,
+                                     .sequences = sequences,
+                                     .labels = labels,
+                                     .n_sequences = 2,
+                                     .n_labels = 2,
+                                     .adapters = g.adapters,
+                                     .n_adapters = 1};
+    STEP(gm_score_begin(r->model, &scored, &r->scoring));
     STEP(gm_score_step(r->scoring, 0));
     out->logit = gm_score_data(r->scoring)[7];
     gm_stream_free(r->stream);
@@ -237,16 +262,21 @@ static const char *stories(void) {
     return access(path, R_OK) == 0 ? path : NULL;
 }
 
-int main(void) {
+/* Which allocations there are hardly depends on the instruction set: `quick`, for all but one of them, fails every
+ * seventh. The engine is cold once, so that is when each must fail in the first model; the second has each when it is
+ * warm. GOMLX_FAULTS=all: each one everywhere. */
+int main(int argc, char **argv) {
     const char *slow = getenv("GOMLX_FAULTS");
+    const long often = argc > 1 && strcmp(argv[1], "quick") == 0 ? 7 : 1;
+    const long seldom = slow && strcmp(slow, "all") == 0 ? 1 : 7 * often;
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory_new, .free_fn = memory_free});
     gm_set_cache_limit(0); /* each allocation is one: nothing comes from the engine's own lists */
     write_models();
-    fail_each(path_in("tiny.gguf"), 1, 1); /* most of what is kept is allocated here */
-    fail_each(folder, 7, 1);
+    fail_each(path_in("tiny.gguf"), often, seldom); /* most of what is kept is allocated here */
+    fail_each(folder, seldom, often);
     fail_each_in_a_graph();
     if (stories())
-        fail_each(stories(), 31, slow && strcmp(slow, "all") == 0 ? 1 : 7);
+        fail_each(stories(), seldom == 1 ? 1 : 31 * often, seldom);
     else
         printf("stories260k is not there: set GOMLX_SHARED\n");
     remove_models();

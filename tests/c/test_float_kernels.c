@@ -6,7 +6,7 @@
 static const int64_t one_stride = 1;
 
 /* ---- unary ---- */
-/* Without a definition here: the kernel's own of doubles, which tests/test_ops.py compares with NumPy. */
+/* Without a definition here: the kernel's own of doubles, which tests/core/test_ops.py compares with NumPy. */
 static double unary_in_double(double x, gm_unary_op op) {
     double y;
     gm_unary_args a = {

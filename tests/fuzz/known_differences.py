@@ -1,6 +1,10 @@
 """The differences between gomlx and MLX 0.32.4 that stay, each with its reason: what beside_mlx.py looks up."""
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 
 @dataclass
@@ -13,13 +17,42 @@ class Known:
     modes: str | None = None            # a regular expression, found in the mode
     dtypes: set | None = None           # one of them is among those that the step reads
     detail: str | None = None           # a regular expression, found in the text: "ours for theirs", or an error's
+    holds: Callable | None = None       # of a Difference: whether its numbers are such as the reason makes them
 
     def explains(self, d):
         return ((self.ops is None or any(re.fullmatch(self.ops, op) for op in d.op.split(" > ")))
                 and (self.kinds is None or d.kind in self.kinds)
                 and (self.modes is None or re.search(self.modes, d.mode) is not None)
                 and (self.dtypes is None or bool(self.dtypes & set(d.dtypes)))
-                and (self.detail is None or re.search(self.detail, d.detail) is not None))
+                and (self.detail is None or re.search(self.detail, d.detail) is not None)
+                and (self.holds is None or self.holds(d)))
+
+
+def both(d):
+    """(ours, theirs) of a value that differs; NaN where they are not two real numbers."""
+    found = re.match(r"(\S+) for (\S+) at ", d.detail)
+    try:
+        return (float(found[1]), float(found[2])) if found else (math.nan, math.nan)
+    except ValueError:                  # complex
+        return math.nan, math.nan
+
+
+def reads_nan(d):
+    return any(np.isnan(values).any() for values, _ in d.program.inputs)
+
+
+def near_as_large_values_are_rounded(d):
+    """Within 16 units in the last place of the largest value that is read, relative to theirs: the error of a logarithm
+    is the relative one of what it is of."""
+    ours, theirs = both(d)
+    read = [np.abs(values[np.isfinite(values)]).max(initial=0) for values, _ in d.program.inputs]
+    return abs(ours - theirs) <= 16 * 2.0**-23 * float(max(read, default=0)) * abs(theirs)
+
+
+def within_what_a_sum_adds(d):
+    """log(n) is the most that n values add to the largest of them, which a sum that stalls has."""
+    ours, theirs = both(d)
+    return abs(ours - theirs) <= math.log(max((values.size for values, _ in d.program.inputs), default=0) or 1)
 
 
 # Found by the comparison itself: vmap on gomlx gives what the function gives on each of the batch, and MLX's does not.
@@ -106,6 +139,9 @@ KNOWN = [
           ops=r"fast\.scaled_dot_product_attention|linalg\..*", detail=NOT_FINITE),
     Known("MLX rounds each step to half precision and overflows there; gomlx computes in float32", kinds=VALUE,
           dtypes=HALVES, ops=r"std|var|at\.multiply|sigmoid", modes="eager|compile|vmap"),
+    Known("logcumsumexp of half precision stalls on MLX, which rounds each step to it; gomlx computes in float32",
+          ops="logcumsumexp", kinds=VALUE, modes="^(eager|compile|vmap)$", dtypes=HALVES,
+          holds=within_what_a_sum_adds),
     Known("round of integers beyond float32's goes through floats on MLX", ops="round", kinds=VALUE, dtypes=INTEGERS),
     Known("addmm of two vectors: c of one item makes the result an array of one item on MLX", ops="addmm",
           kinds=GOMLX_RAISES, detail="does not broadcast to the product's shape"),
@@ -128,6 +164,11 @@ KNOWN = [
           "derivative",
           ops=r"power|operator\.pow|at\.multiply|logcumsumexp", kinds=VALUE, modes="vjp|jvp",
           dtypes={"complex64"}),
+    Known("logcumsumexp's gradient of large values: MLX subtracts the result from the cotangent's logarithm, which is "
+          "rounded to the result's last place", ops="logcumsumexp", kinds=VALUE, modes="vjp|jvp", dtypes={"float32"},
+          holds=near_as_large_values_are_rounded),
+    Known("gradients of logcumsumexp at infinities: e**(inf - inf) is 1 on gomlx and NaN on MLX, which loses NaN of "
+          "cotangents", ops="logcumsumexp", kinds=VALUE, modes="vjp|jvp", detail=NOT_FINITE),
     Known("arccosh below 1 is NaN and has no gradient; MLX's formula gives one", ops="arccosh", kinds=VALUE,
           modes="vjp|jvp", detail="nan for"),
     Known("activations at infinities and beyond exp's range: MLX's gradients are NaN", ops=r"nn\..*", kinds=VALUE,
@@ -151,6 +192,8 @@ KNOWN = [
           kinds=VALUE, modes="vjp|jvp", detail=r"for -?0\.0"),
     Known("a quotient's gradient cancels to nothing, or to the rounding of its terms", ops=r"divide|operator\.truediv",
           kinds=VALUE, modes="vjp|jvp", detail=r"^-?(0\.0|\S+e-0\d) for -?(0\.0|\S+e-0\d|0\.000\d+)"),
+    Known("what cummax and cummin give from a NaN on is that NaN, which has their gradient; on MLX others have it, "
+          "or none", ops="cummax|cummin", kinds=VALUE, modes="vjp|jvp", holds=reads_nan),
     Known("maxima and minima of NaN have no gradient; over no axes MLX has one", ops="max|min", kinds=VALUE,
           modes="vjp|jvp", detail="nan for"),
     Known("MLX rounds each step of a gradient to half precision, gomlx computes attention, norms and activations in "

@@ -16,8 +16,7 @@ from safetensors import safe_open
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATH = os.path.join(HERE, "random.npz")
-sys.path[:0] = [os.path.dirname(HERE)]
-import architectures  # noqa: E402
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "support")]
 from architectures import CONFIGS, TOKENS, Golden, prompt, random_weight  # noqa: E402
 from checkpoints import save_safetensors  # noqa: E402
 
@@ -85,5 +84,4 @@ def main():
 
 
 if __name__ == "__main__":
-    assert os.path.dirname(HERE) == architectures.HERE
     main()

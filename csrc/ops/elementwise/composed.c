@@ -20,7 +20,7 @@ gm_array *gm_conj(gm_scope *s, gm_array *x) { return gm_conjugate(s, x); }
 gm_array *gm_degrees(gm_scope *s, gm_array *x) { return scaled(s, x, 57.2957795130823208768); }   /* 180 / pi */
 gm_array *gm_radians(gm_scope *s, gm_array *x) { return scaled(s, x, 0.0174532925199432957692); } /* pi / 180 */
 
-/* Integers have no digits behind the point; digits before it are rounded in float32. */
+/* Integers have no digits after the point; digits before it are rounded in float32. */
 gm_array *gm_round(gm_scope *s, gm_array *x, int decimals) {
     if (!x)
         return NULL;

@@ -16,7 +16,7 @@ static gm_array *constant(gm_scope *s, double value, const gm_array *like) {
 
 /* ---- unary ---- */
 typedef enum { RESULT_SAME, RESULT_BOOL, RESULT_REAL, RESULT_MODULUS } result_rule;
-/* What becomes of integers and bool: they are taken as they are, or become something else first. */
+/* How integers and bool are treated: kept as they are, or converted first. */
 typedef enum { TAKES_ALL, TAKES_FLOATS, TAKES_BOOL, TAKES_NUMBERS, TAKES_INTEGERS, TAKES_SHIFTS } type_rule;
 
 #define INTEGERS(value) TAKES_ALL
@@ -115,7 +115,7 @@ static gm_array *sinc_slope(gm_scope *s, gm_array *x, gm_array *y) {
     return gm_where(s, is_near, near, gm_divide(s, gm_subtract(s, gm_cos(s, angle), y), divisor));
 }
 
-/* What reaches x of cot, where y = function(x). NULL: nothing. */
+/* The cotangent of x from cot, that of y = function(x). NULL: there is none. */
 #define SLOPE(derivative) chain(s, cot, derivative)
 #define COTANGENT(value) value
 #define CONSTANT NULL
@@ -236,7 +236,7 @@ static gm_status binary_eval(gm_array *out, gm_queue *q) {
                     .b_strides = l.strides[1]);
 }
 
-/* a**b ln a; 0**b stays 0. The slope is chosen, not the product: 0 ln 0 would come back in the jvp. */
+/* a**b ln a; 0**b stays 0. The derivative is selected, not the product: 0 ln 0 would come back in the jvp. */
 static gm_array *power_slope(gm_scope *s, gm_array *a, gm_array *out) {
     return gm_where(s, gm_equal(s, out, constant(s, 0, out)), constant(s, 0, out),
                     gm_astype(s, gm_multiply(s, out, gm_log(s, a)), (gm_dtype)out->dtype));
@@ -247,7 +247,7 @@ static gm_array *over_squares(gm_scope *s, gm_array *x, gm_array *a, gm_array *b
     return gm_divide(s, x, gm_add(s, gm_square(s, a), gm_square(s, b)));
 }
 
-/* What reaches operand i of out = function(a, b), in the shape of out; NULL: nothing. */
+/* The cotangent of operand i of out = function(a, b), in the shape of out; NULL: there is none. */
 static gm_array *binary_cotangent(gm_scope *s, gm_binary_op function, gm_array *out, gm_array *a, gm_array *b,
                                   gm_array *cot, int i) {
     switch (function) {

@@ -334,7 +334,7 @@ gm_array *gm_gather(gm_scope *s, gm_array *x, gm_array *const *indices, int n, c
     if (!x)
         return NULL;
     if (n < 1 || n > x->ndim || place < 0 || place > x->ndim - n)
-        return gm_fail(GM_EVALUE, "gather: %d indices for %d dimensions, placed behind %d", n, x->ndim, place), NULL;
+        return gm_fail(GM_EVALUE, "gather: %d indices for %d dimensions, placed after %d", n, x->ndim, place), NULL;
     memset(&p, 0, sizeof p);
     p.n_axes = n;
     p.place = place;
@@ -429,7 +429,7 @@ const gm_op take_along_axis_op = {.name = "take_along_axis",
 
 gm_status index_along(const char *op, const gm_array *x, const gm_array *index, int axis, int *at) {
     GM_TRY(check_axis(op, axis, x->ndim, at));
-    const bool any = index->size == 0; /* no index: of whatever dtype, as array([]) is float32 */
+    const bool any = index->size == 0; /* empty indices may have any dtype, as array([]) is float32 */
     if (x->ndim != index->ndim || !(any || dtype_is_integer((gm_dtype)index->dtype))) {
         char tx[128], ti[128];
         array_text(x, tx);

@@ -1,6 +1,6 @@
 /* index.h - what reading (index.c) and writing (scatter.c) by index arrays share.
  *  (1) An op by index has x, then index arrays, which broadcast to one shape. Index k addresses axes[k] of x; the axes
- *      that no index addresses are kept, and `place` of them stand before the indices' dimensions in the dense side
+ *      that no index addresses are kept, and `place` of them come before the indices' dimensions in the dense side
  *      (the result of gather, the updates of scatter).
  *  (2) Negative indices count from the end. One that is out of range is GM_EINDEX when the node is evaluated: no memory
  *      outside of the axis is ever read or written. */
@@ -20,12 +20,12 @@ typedef struct {
 gm_status index_shape(const char *op, gm_array *const *index, int n, gm_spec *out);
 gm_status index_dense_shape(const char *op, const index_param *p, int ndim, const int64_t *kept, const gm_spec *shape,
                             gm_spec *out);
-/* The axes of parameters from a file; false where x has them not, or not each once. */
+/* The axes of parameters from a file; false where x does not have them, or one appears twice. */
 bool index_read_axes(const index_param *p, const gm_array *x, int *axes);
 bool index_is_kept(const index_param *p, int axis);
 
-/* Parts of the kernels' arguments. Where the indices point to; sizes and steps are those of the axes that they
- * address. */
+/* Parts of the kernels' arguments: the positions that the indices address; sizes and steps are those of the addressed
+ * axes. */
 gm_status index_locate(gm_queue *q, const char *op, gm_array *const *index, int n, const int64_t *sizes,
                        const int64_t *steps, gm_index_args *a);
 /* An index for each item of a shape that `index` broadcasts to, as int64 in scratch: counted from the front, one that

@@ -1,12 +1,12 @@
 /* scatter.c - writing by index arrays: a copy of x (x's own memory when the node is its last reader) in which what the
- * indices choose is replaced, or added to, multiplied, ... Where indices meet, updates come one after another in the
- * order of the indices, however many threads there are. Half floats are summed in float32 where the updates are not
- * few against x. */
+ * indices choose is replaced, or added to, multiplied, ... Where several indices choose one element, its updates come
+ * one after another in the order of the indices, however many threads there are. Half floats are summed in float32
+ * unless the updates are few compared with x. */
 #include <string.h>
 #include "core/graph.h"
 #include "ops/index/index.h"
 
-#define FEW 16 /* updates are few when x has more than so many times their elements */
+#define FEW 16 /* updates are few when x has more than FEW times their elements */
 
 static bool is_half(gm_dtype t) { return t == GM_FLOAT16 || t == GM_BFLOAT16; }
 
@@ -45,8 +45,8 @@ static gm_status launch(gm_array *out, gm_queue *q, gm_index_args *a, int64_t of
     return launch_copy(q, to_array(out), (copy_from){from, (gm_dtype)a->type, out->strides}, out->ndim, out->shape);
 }
 
-/* Where updates lie: themselves, or contiguous scratch when the n dimensions from `first` on are not one walk, of
- * `step`. */
+/* The updates in memory: their own, or contiguous scratch when the n dimensions from `first` on cannot be walked with
+ * one stride, `step`. */
 static gm_status walkable(gm_queue *q, const gm_array *updates, int first, int n, const void **data, int64_t *strides,
                           int64_t *step) {
     loop l;
@@ -166,7 +166,7 @@ static gm_array *zeros(gm_scope *s, const gm_array *like) {
 }
 
 /* Of a product, an update's share is all the others: out / update, or x alone where the update is zero. Of a maximum,
- * whoever is it has the cotangent. */
+ * the elements that are equal to it get the cotangent. */
 static void scatter_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     const index_param *p = out->param;
     gm_array *x = in[0], *updates = in[p->n_axes + 1], *cot = cotangents[0], **to = &grad[p->n_axes + 1];

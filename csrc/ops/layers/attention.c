@@ -26,27 +26,18 @@ static const gm_field cached_fields[] = {{FIELD_INT, offsetof(cached_param, shap
                                          {0}};
 enum { IN_Q, IN_K, IN_V, IN_ANGLES, IN_SINKS, IN_BATCH, INPUTS };
 
-static gm_status check_rows(const gm_array *a, const char *name, int64_t n, int64_t width) {
-    if (a->dtype == GM_FLOAT32 && a->ndim == 2 && a->shape[0] == n && a->shape[1] == width)
-        return GM_OK;
-    char text[128];
-    array_text(a, text);
-    return gm_fail(GM_ESHAPE, "cached_attention: %s is %s, expected float32(%lld,%lld)", name, text, (long long)n,
-                   (long long)width);
-}
-
 static gm_status cached_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     const cached_param *p = param;
     const gm_attention_spec *spec = &p->spec;
     const gm_array *angles = in[IN_ANGLES], *sinks = in[IN_SINKS];
     int64_t n = in[IN_Q]->ndim == 2 ? in[IN_Q]->shape[0] : -1;
     (void)n_in;
-    GM_TRY(check_rows(in[IN_Q], "q", n, (int64_t)spec->n_heads * spec->head_dim));
+    GM_TRY(check_rows("cached_attention", in[IN_Q], "q", n, (int64_t)spec->n_heads * spec->head_dim));
     if (array_is_none(in[IN_K]) != array_is_none(in[IN_V]))
         return gm_fail(GM_EVALUE, "cached_attention: k and v go together, one of them is none");
     if (!array_is_none(in[IN_K])) {
-        GM_TRY(check_rows(in[IN_K], "k", n, (int64_t)spec->n_kv_heads * spec->head_dim));
-        GM_TRY(check_rows(in[IN_V], "v", n, (int64_t)spec->n_kv_heads * spec->head_dim));
+        GM_TRY(check_rows("cached_attention", in[IN_K], "k", n, (int64_t)spec->n_kv_heads * spec->head_dim));
+        GM_TRY(check_rows("cached_attention", in[IN_V], "v", n, (int64_t)spec->n_kv_heads * spec->head_dim));
     }
     GM_TRY(batch_state_check("cached_attention", in[IN_BATCH], &p->shape, n, spec->slot));
     if (angles->ndim != 3 || angles->shape[0] != n || 2 * angles->shape[2] > spec->head_dim) {

@@ -38,6 +38,71 @@ gm_array *gm_cross_entropy(gm_scope *s, gm_array *logits, gm_array *targets) {
     return gm_subtract(s, gm_logsumexp(s, x, 1, (int[]){-1}, false), chosen);
 }
 
+/* ---- the loss of rows of logits, and with it what it gives back to them, which takes their memory ---- */
+typedef struct { float softcap; } row_loss_param;
+static const gm_field row_loss_fields[] = {{FIELD_FLOAT, offsetof(row_loss_param, softcap), "softcap", 1}, {0}};
+
+static gm_status row_loss_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    const gm_array *logits = in[0], *targets = in[1];
+    (void)n_in;
+    (void)param;
+    if (logits->dtype != GM_FLOAT32 || logits->ndim != 2 || targets->dtype != GM_INT32 || targets->ndim != 1 ||
+        targets->shape[0] != logits->shape[0]) {
+        char a[128], b[128];
+        array_text(logits, a);
+        array_text(targets, b);
+        return gm_fail(GM_ESHAPE, "row_loss: logits are %s and targets %s, expected float32 [n, k] and int32 [n]", a,
+                       b);
+    }
+    spec_like(out, targets, GM_FLOAT32);
+    return GM_OK;
+}
+
+/* The gradient comes first: it is what takes the memory of the logits. */
+static gm_status row_loss_grad_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    GM_TRY(row_loss_infer(in, n_in, param, &out[1]));
+    spec_like(&out[0], in[0], GM_FLOAT32);
+    return GM_OK;
+}
+
+static gm_status row_loss_eval(gm_array *out, gm_queue *q) {
+    gm_array *grad = out->n_extra ? out : NULL, *loss = grad ? array_output(out, 1) : out;
+    const gm_array *in = out->in[0];
+    const float *logits;
+    const void *targets;
+    GM_TRY(float_operand(q, in, &logits));
+    GM_TRY(dense_operand(q, out->in[1], &targets));
+    GM_TRY(array_alloc(loss, q));
+    if (grad)
+        GM_TRY(array_alloc_like(grad, q, 0));
+    return DISPATCH(q, row_loss, in->shape[0], .loss = array_ptr(loss), .grad = grad ? array_ptr(grad) : NULL,
+                    .logits = logits, .targets = targets, .n = in->shape[1],
+                    .softcap = ((const row_loss_param *)out->param)->softcap);
+}
+
+#define ROW_LOSS(title, outputs, infers)                                                                               \
+    {.name = title,                                                                                                    \
+     .n_in = 2,                                                                                                        \
+     .n_out = outputs,                                                                                                 \
+     .nondiff = 3,                                                                                                     \
+     .param_size = sizeof(row_loss_param),                                                                             \
+     .fields = row_loss_fields,                                                                                        \
+     .infer = infers,                                                                                                  \
+     .eval = row_loss_eval}
+const gm_op row_loss_op = ROW_LOSS("row_loss", 1, row_loss_infer);
+const gm_op row_loss_grad_op = ROW_LOSS("row_loss_grad", 2, row_loss_grad_infer);
+
+gm_array *gm_row_loss(gm_scope *s, gm_array *logits, gm_array *targets, float softcap, gm_array **grad) {
+    gm_array *in[2] = {logits, targets}, *outs[2];
+    const row_loss_param p = {softcap};
+    if (!grad)
+        return array_node(s, &row_loss_op, in, 2, &p);
+    if (array_nodes(s, &row_loss_grad_op, in, 2, &p, sizeof p, 2, outs) != GM_OK)
+        return NULL;
+    *grad = outs[0];
+    return outs[1];
+}
+
 /* ---- a value of each row whose gradient was computed with it ---- */
 static gm_status given_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     const gm_array *value = in[0], *x = in[1], *dx = in[2];

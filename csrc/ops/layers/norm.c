@@ -69,6 +69,60 @@ static gm_array *norm_compose(gm_scope *s, gm_array *const *in, int n_in, const 
     return gm_astype(s, y, (gm_dtype)in[IN_X]->dtype);
 }
 
+/* ---- the gradient of x in rms_norm, of float32 ---- */
+enum { GRAD_X, GRAD_WEIGHT, GRAD_COTANGENT, GRAD_INPUTS };
+
+static gm_status grad_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    (void)n_in;
+    GM_TRY(norm_infer(in, 2, param, out));
+    for (int i = 0; i < GRAD_INPUTS; i++)
+        if (!array_is_none(in[i]) &&
+            (in[i]->dtype != GM_FLOAT32 || (i == GRAD_COTANGENT && in[i]->size != in[0]->size)))
+            return gm_fail(GM_ESHAPE, "rms_norm_grad: expected float32 arrays, and a cotangent of the shape of x");
+    return GM_OK;
+}
+
+static gm_status grad_eval(gm_array *out, gm_queue *q) {
+    const int64_t dim = out->shape[out->ndim - 1];
+    const float *in[GRAD_INPUTS] = {NULL, NULL, NULL};
+    for (int i = 0; i < GRAD_INPUTS; i++)
+        if (!array_is_none(out->in[i]))
+            GM_TRY(float_operand(q, out->in[i], &in[i]));
+    GM_TRY(array_alloc_like(out, q, GRAD_COTANGENT));
+    return DISPATCH(q, rms_norm_grad, dim ? out->size / dim : 0, .dx = array_ptr(out), .x = in[GRAD_X],
+                    .weight = in[GRAD_WEIGHT], .grad = in[GRAD_COTANGENT], .dim = dim,
+                    .eps = ((const norm_param *)out->param)->eps);
+}
+
+/* With g = cot * weight and r = 1 / sqrt(mean(x**2) + eps): r * (g - x * r**2 * mean(g * x)). */
+static gm_array *grad_compose(gm_scope *s, gm_array *const *in, int n_in, const void *param) {
+    (void)n_in;
+    gm_array *g = array_is_none(in[GRAD_WEIGHT]) ? in[GRAD_COTANGENT]
+                                                 : gm_multiply(s, in[GRAD_COTANGENT], in[GRAD_WEIGHT]);
+    gm_array *inverse = inverse_size(s, in[GRAD_X], ((const norm_param *)param)->eps);
+    gm_array *n = gm_multiply(s, in[GRAD_X], inverse);
+    return gm_multiply(s, gm_subtract(s, g, gm_multiply(s, n, row_mean(s, gm_multiply(s, g, n)))), inverse);
+}
+
+static gm_status grad_rebuild(gm_scope *s, gm_array *const *in, int n_in, const void *param, int n_out,
+                              gm_array **outs) {
+    (void)n_in;
+    (void)n_out;
+    return rebuilt(array_node(s, &rms_norm_grad_op, in, GRAD_INPUTS, param), outs);
+}
+
+const gm_op rms_norm_grad_op = {.name = "rms_norm_grad",
+                                .n_in = GRAD_INPUTS,
+                                .n_out = 1,
+                                .optional = 1u << GRAD_WEIGHT,
+                                .param_size = sizeof(norm_param),
+                                .fields = norm_fields,
+                                .infer = grad_infer,
+                                .eval = grad_eval,
+                                .compose = grad_compose,
+                                .rebuild = grad_rebuild,
+                                .work = GM_WORK_NORM};
+
 /* With n = x / size (rms_norm) or (x - mean) / deviation (layer_norm), y = n * weight + bias, and g = cot * weight:
  * dx = (g - mean(g n) n) / size, layer_norm: less mean(g) / size; dweight = sum(cot n), dbias = sum(cot) over rows. */
 static void norm_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
@@ -82,6 +136,9 @@ static void norm_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *
     if (centered)
         dx = gm_subtract(s, dx, row_mean(s, g));
     grad[IN_X] = gm_astype(s, gm_multiply(s, dx, inverse), (gm_dtype)in[IN_X]->dtype);
+    if (!centered && in[IN_X]->dtype == GM_FLOAT32 && (!weighted || in[IN_WEIGHT]->dtype == GM_FLOAT32))
+        grad[IN_X] = array_node(s, &rms_norm_grad_op, (gm_array *[]){in[IN_X], in[IN_WEIGHT], cots[0]}, GRAD_INPUTS,
+                                out->param);
     if (weighted)
         grad[IN_WEIGHT] = unbroadcast(s, gm_multiply(s, cot, n), in[IN_WEIGHT]);
     if (centered && !array_is_none(in[IN_BIAS]))

@@ -87,7 +87,7 @@ gm_array *gm_norm(gm_scope *s, gm_array *x, const char *name, double p, int n_ax
         if (check_axis("norm", chosen ? axes[i] : i, x->ndim, &all[i]) != GM_OK)
             return NULL;
     if (name && n_axes != 2)
-        return gm_fail(GM_EVALUE, "norm: ord '%s' is of matrices, on two axes; got %d", name, n_axes), NULL;
+        return gm_fail(GM_EVALUE, "norm: ord '%s' needs matrices (two axes), got %d", name, n_axes), NULL;
     if (name) {
         kind = strcmp(name, "nuc") == 0 ? NORM_NUCLEAR : NORM_FROBENIUS;
         if (kind == NORM_FROBENIUS && strcmp(name, "fro") != 0 && strcmp(name, "f") != 0)

@@ -21,7 +21,7 @@ static bool is_matrix(const gm_array *a, int64_t rows, int64_t columns) {
     return a->dtype == GM_FLOAT32 && a->ndim == 2 && a->shape[0] == rows && a->shape[1] == columns;
 }
 
-static gm_status check_rows(const char *op, gm_array *const *in, const recurrent_param *p) {
+static gm_status check_layer(const char *op, gm_array *const *in, const recurrent_param *p) {
     const gm_array *x = in[IN_X];
     if (x->dtype == GM_FLOAT32 && x->ndim == 2)
         return batch_state_check(op, in[IN_BATCH], &p->shape, x->shape[0], p->slot);
@@ -34,7 +34,7 @@ static gm_status check_rows(const char *op, gm_array *const *in, const recurrent
 static gm_status conv_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     const gm_array *x = in[IN_X], *weight = in[IN_X + 1];
-    GM_TRY(check_rows("cached_conv", in, param));
+    GM_TRY(check_layer("cached_conv", in, param));
     if (weight->dtype != GM_FLOAT32 || weight->ndim != 2 || weight->shape[0] != x->shape[1] || weight->shape[1] < 1 ||
         weight->shape[1] > GM_CACHED_TAPS) {
         char text[128];
@@ -86,7 +86,7 @@ enum { IN_Q = IN_X, IN_K, IN_V, IN_DECAY, IN_BETA };
 static gm_status delta_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
     (void)n_in;
     const recurrent_param *p = param;
-    GM_TRY(check_rows("cached_gated_delta", in, p));
+    GM_TRY(check_layer("cached_gated_delta", in, p));
     const int64_t n = in[IN_Q]->shape[0], keys = in[IN_Q]->shape[1];
     const gm_array *v = in[IN_V];
     bool fits = p->n_key_heads > 0 && p->n_value_heads > 0 && p->n_value_heads % p->n_key_heads == 0 &&

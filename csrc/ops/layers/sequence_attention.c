@@ -19,22 +19,13 @@ static const gm_field fields[] = {PARAM_FIELD(FIELD_INT, n_heads),
 enum { IN_Q, IN_K, IN_V, IN_STARTS, IN_SINKS, INPUTS };
 enum { IN_OUT = INPUTS, IN_LSE, IN_GRAD, GRAD_INPUTS };
 
-static gm_status check_rows(const gm_array *a, const char *name, int64_t n, int64_t width) {
-    if (a->dtype == GM_FLOAT32 && a->ndim == 2 && a->shape[0] == n && a->shape[1] == width)
-        return GM_OK;
-    char text[128];
-    array_text(a, text);
-    return gm_fail(GM_ESHAPE, "sequence_attention: %s is %s, expected float32(%lld,%lld)", name, text, (long long)n,
-                   (long long)width);
-}
-
 static gm_status check_inputs(gm_array *const *in, const attention_param *p) {
     const int64_t n = in[IN_Q]->ndim == 2 ? in[IN_Q]->shape[0] : -1, width = (int64_t)p->n_heads * p->head_dim;
     const gm_array *starts = in[IN_STARTS], *sinks = in[IN_SINKS];
     char text[128];
-    GM_TRY(check_rows(in[IN_Q], "q", n, width));
-    GM_TRY(check_rows(in[IN_K], "k", n, (int64_t)p->n_kv_heads * p->head_dim));
-    GM_TRY(check_rows(in[IN_V], "v", n, (int64_t)p->n_kv_heads * p->head_dim));
+    GM_TRY(check_rows("sequence_attention", in[IN_Q], "q", n, width));
+    GM_TRY(check_rows("sequence_attention", in[IN_K], "k", n, (int64_t)p->n_kv_heads * p->head_dim));
+    GM_TRY(check_rows("sequence_attention", in[IN_V], "v", n, (int64_t)p->n_kv_heads * p->head_dim));
     array_text(starts, text);
     if (starts->dtype != GM_INT32 || starts->ndim != 1 || starts->shape[0] < 1)
         return gm_fail(GM_ESHAPE, "sequence_attention: starts are %s, expected int32(sequences + 1)", text);
@@ -88,9 +79,9 @@ static gm_status grad_infer(gm_array *const *in, int n_in, const void *param, gm
     (void)n_in;
     GM_TRY(check_inputs(in, p));
     const int64_t n = in[IN_Q]->shape[0], width = in[IN_Q]->shape[1];
-    GM_TRY(check_rows(in[IN_OUT], "out", n, width));
-    GM_TRY(check_rows(in[IN_LSE], "lse", n, p->n_heads));
-    GM_TRY(check_rows(in[IN_GRAD], "the cotangent", n, width));
+    GM_TRY(check_rows("sequence_attention", in[IN_OUT], "out", n, width));
+    GM_TRY(check_rows("sequence_attention", in[IN_LSE], "lse", n, p->n_heads));
+    GM_TRY(check_rows("sequence_attention", in[IN_GRAD], "the cotangent", n, width));
     for (int i = 0; i < 3; i++)
         spec_like(&out[i], in[i], GM_FLOAT32);
     return GM_OK;

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "ops/ops.h"
 
-/* Of the last axis; lines are cut or filled up with zeros to n items (of a half spectrum, n / 2 + 1). */
+/* Along the last axis; lines are truncated or padded with zeros to n items (of a half spectrum, n / 2 + 1). */
 typedef struct {
     int32_t kind;
     int32_t inverse;
@@ -51,7 +51,7 @@ static gm_array *transform(gm_scope *s, gm_array *x, gm_fft_kind kind, bool inve
     return array_node(s, &fft_op, &x, 1, &(fft_param){(int32_t)kind, inverse, n, scale});
 }
 
-/* The last axis cut or filled up with zeros to n items. */
+/* The last axis truncated or padded with zeros to n items. */
 static gm_array *fitted(gm_scope *s, gm_array *x, int64_t n) {
     int64_t start[GM_MAX_NDIM] = {0}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM];
     if (!x || x->shape[x->ndim - 1] == n)
@@ -69,19 +69,19 @@ static gm_array *fitted(gm_scope *s, gm_array *x, int64_t n) {
     return gm_concatenate(s, (gm_array *[]){x, zeros}, 2, -1);
 }
 
-/* The adjoint: the transform the other way with the same factor. An item of half a spectrum stands for two of the whole
- * one, but the first, and the last where n is even. */
+/* The adjoint: the transform the other way with the same factor. An item of half a spectrum represents two of the whole
+ * one, except the first, and the last where n is even. */
 static void fft_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     const fft_param *p = out->param;
     int64_t items = in[0]->shape[in[0]->ndim - 1];
     gm_array *x;
     if (p->kind == GM_FFT_TO_REAL) {
         x = transform(s, cotangents[0], GM_FFT_FROM_REAL, !p->inverse, p->n, p->scale);
-        gm_array *place = gm_arange(s, 0, (double)(p->n / 2 + 1), 1, GM_INT32), *two = scalar_array(s, 2, GM_FLOAT32);
+        gm_array *index = gm_arange(s, 0, (double)(p->n / 2 + 1), 1, GM_INT32), *two = scalar_array(s, 2, GM_FLOAT32);
         gm_array *one = scalar_array(s, 1, GM_FLOAT32), *zero = scalar_array(s, 0, GM_INT32);
-        gm_array *weights = gm_where(s, gm_equal(s, place, zero), one, two);
+        gm_array *weights = gm_where(s, gm_equal(s, index, zero), one, two);
         if (p->n % 2 == 0)
-            weights = gm_where(s, gm_equal(s, place, scalar_array(s, (double)(p->n / 2), GM_INT32)), one, weights);
+            weights = gm_where(s, gm_equal(s, index, scalar_array(s, (double)(p->n / 2), GM_INT32)), one, weights);
         x = gm_multiply(s, x, weights);
     } else {
         x = transform(s, cotangents[0], GM_FFT_COMPLEX, !p->inverse, p->n, p->scale);
@@ -162,7 +162,7 @@ static gm_array *fftn(gm_scope *s, gm_array *x, fft_mode mode, int n_sizes, cons
     if (!x)
         return NULL;
     if (n_axes < 0 && n_sizes >= 0)
-        return gm_fail(GM_EVALUE, "fft: sizes are given and axes are not"), NULL;
+        return gm_fail(GM_EVALUE, "fft: sizes are given without axes, expected both"), NULL;
     if (n_axes < 0 && x->ndim == 0)
         return gm_fail(GM_EVALUE, "fft: got no dimensions, expected at least one"), NULL;
     if (n_sizes >= 0 && n_sizes != n_axes)
@@ -217,7 +217,7 @@ static gm_array *frequencies(gm_scope *s, int64_t first, int64_t last, int n, do
 static gm_status check_frequencies(const char *name, int n, double d) {
     if (n < 1)
         return gm_fail(GM_EVALUE, "%s: n is %d, expected at least 1", name, n);
-    return d == 0 ? gm_fail(GM_EVALUE, "%s: d is 0", name) : GM_OK;
+    return d == 0 ? gm_fail(GM_EVALUE, "%s: d is 0, expected another number", name) : GM_OK;
 }
 
 gm_array *gm_fftfreq(gm_scope *s, int n, double d) {

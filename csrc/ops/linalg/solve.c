@@ -274,7 +274,7 @@ const gm_op cofactor_op = {.name = "cofactor",
                            .compose = cofactor_compose,
                            .rebuild = cofactor_rebuild};
 
-/* d log|det a| = a'^-1, d det a = cofactors of a; the sign has no slope. */
+/* d log|det a| = a'^-1, d det a = cofactors of a; the sign has no derivative. */
 static void determinant_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
                             gm_array **grad) {
     (void)out;

@@ -27,8 +27,8 @@ static gm_status svd_infer(gm_array *const *in, int n_in, const void *param, gm_
     return GM_OK;
 }
 
-/* The kernel takes at least as many rows as columns: else the transpose, whose factors are the same the other way
- * round. */
+/* The kernel takes at least as many rows as columns: else it gets the transpose, whose factors are the same in reverse
+ * order, each transposed. */
 static gm_status svd_eval(gm_array *out, gm_queue *q) {
     matrices m = matrices_of(out->in[0]);
     bool vectors = ((const svd_param *)out->param)->vectors, wide = m.rows < m.cols;
@@ -52,7 +52,7 @@ static gm_status svd_eval(gm_array *out, gm_queue *q) {
     return matrices_store(q, array_output(out, vectors), values, false);
 }
 
-/* ds = the diagonal of u' da v; vectors have no slope here. */
+/* ds = the diagonal of u' da v; the vectors have no derivative here. */
 static void svd_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     bool vectors = ((const svd_param *)out->param)->vectors;
     gm_array *x = in[0], *outs[3], *ds = cotangents[vectors];
@@ -133,7 +133,7 @@ static gm_status eigh_eval(gm_array *out, gm_queue *q) {
 }
 
 /* d values = the diagonal of v* da v; d v is v times the off-diagonal of that over the differences of the values. For a
- * that are read from one triangle, the slope is that of a symmetric a, shared by both triangles. */
+ * that are read from one triangle, the derivative is that of a symmetric a, shared by the two triangles. */
 static void eigh_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     const eigh_param *p = out->param;
     gm_dtype type = (gm_dtype)in[0]->dtype;

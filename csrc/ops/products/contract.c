@@ -19,7 +19,7 @@ gm_array *gm_tensordot(gm_scope *s, gm_array *a, gm_array *b, int n, const int *
     if (needs_floats("tensordot", type))
         return NULL;
     if (a->ndim + b->ndim - 2 * n > GM_MAX_NDIM)
-        return gm_fail(GM_EVALUE, "tensordot: more than %d dimensions", GM_MAX_NDIM), NULL;
+        return gm_fail(GM_EVALUE, "tensordot: the result has more than %d dimensions", GM_MAX_NDIM), NULL;
     for (int i = 0; i < n; i++) {
         int x, y;
         if (check_axis("tensordot", a_axes[i], a->ndim, &x) != GM_OK ||
@@ -108,7 +108,7 @@ gm_array *gm_segmented_mm(gm_scope *s, gm_array *a, gm_array *b, gm_array *segme
     }
     if (needs_floats("segmented_mm", gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype)))
         return NULL;
-    /* Of each segment the columns of a that are in it, as a mask. */
+    /* A mask for each segment: the columns of a that are in it. */
     int n = segments->ndim;
     int64_t start[GM_MAX_NDIM] = {0}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM], shape[GM_MAX_NDIM + 1];
     for (int i = 0; i < n; i++) {

@@ -11,7 +11,9 @@ static bool repeated(const char *what, int given, int n, int64_t *list) {
         return gm_fail(GM_EVALUE, "conv: %d %s for %d spatial dimensions", given, what, n), false;
     for (int i = 0; i < n; i++)
         if (list[i] < -INT32_MAX || list[i] > INT32_MAX)
-            return gm_fail(GM_EVALUE, "conv: %lld among the %s: more than 32 bits", (long long)list[i], what), false;
+            return gm_fail(GM_EVALUE, "conv: %lld among the %s, expected numbers within int32", (long long)list[i],
+                           what),
+                   false;
     return true;
 }
 
@@ -50,7 +52,7 @@ gm_array *gm_conv_general(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_s
     return conv_checked(s, x, flip ? gm_flip(s, w, n, axes) : w, &p);
 }
 
-/* The transpose of a convolution: the input spread by the stride, the kernel turned round. */
+/* The transpose of a convolution: the input spread by the stride, the kernel reversed. */
 gm_array *gm_conv_transpose(gm_scope *s, gm_array *x, gm_array *w, const gm_conv_sizes *given, int64_t groups) {
     if (!x || !w)
         return NULL;

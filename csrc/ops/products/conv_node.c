@@ -40,7 +40,7 @@ static gm_status conv_infer(gm_array *const *in, int n_in, const void *param, gm
     return GM_OK;
 }
 
-/* Axes that x has not are of one item. */
+/* Axes that x does not have are of size 1. */
 static void set_geometry(gm_convolution_args *c, const gm_array *out, const int64_t *x_strides) {
     const gm_array *x = out->in[IN_X], *w = out->in[IN_W];
     const conv_param *p = out->param;
@@ -49,7 +49,7 @@ static void set_geometry(gm_convolution_args *c, const gm_array *out, const int6
     for (int d = 0; d < 3; d++) {
         const int i = d - (3 - n);
         c->in[d] = i < 0 ? 1 : x->shape[i + 1];
-        c->places[d] = i < 0 ? 1 : out->shape[i + 1];
+        c->positions[d] = i < 0 ? 1 : out->shape[i + 1];
         c->taps[d] = i < 0 ? 1 : w->shape[i + 1];
         c->stride[d] = i < 0 ? 1 : p->stride[i];
         c->low[d] = i < 0 ? 0 : p->low[i];
@@ -155,12 +155,13 @@ static gm_array *padded(gm_scope *s, gm_array *x, const conv_param *p) {
     return gm_pad(s, x, low, high, GM_PAD_CONSTANT, scalar_array(s, 0, x ? (gm_dtype)x->dtype : GM_FLOAT32));
 }
 
-/* The weight's gradient: the cotangents of all places times the windows of the padded input, laid out in memory. */
+/* The weight's gradient: the cotangents of all output positions times the windows of the padded input, laid out in
+ * memory. */
 static gm_array *grad_of_dense(gm_scope *s, gm_array *out, gm_array *x, gm_array *w, gm_array *cot) {
     const conv_param *p = out->param;
     const int n = out->ndim - 2;
     const int64_t channels = w->shape[n + 1], filters = w->shape[0] / p->groups;
-    int64_t own[CONV_AXES + 2], shape[2 * CONV_AXES + 3], strides[2 * CONV_AXES + 3], places = out->shape[0];
+    int64_t own[CONV_AXES + 2], shape[2 * CONV_AXES + 3], strides[2 * CONV_AXES + 3], positions = out->shape[0];
     x = padded(s, x, p);
     if (!x)
         return NULL;
@@ -174,20 +175,20 @@ static gm_array *grad_of_dense(gm_scope *s, gm_array *out, gm_array *x, gm_array
         strides[2 + i] = own[i + 1] * p->stride[i];
         shape[2 + n + i] = w->shape[i + 1];
         strides[2 + n + i] = own[i + 1] * p->dilation[i];
-        places *= out->shape[i + 1];
+        positions *= out->shape[i + 1];
     }
     shape[2 + 2 * n] = channels;
     strides[2 + 2 * n] = 1;
     gm_array *windows = gm_as_strided(s, x, 3 + 2 * n, shape, strides, 0);
-    windows = gm_reshape(s, windows, 3, (int64_t[]){p->groups, places, w->size / w->shape[0]});
-    gm_array *filter = gm_reshape(s, cot, 3, (int64_t[]){places, p->groups, filters});
+    windows = gm_reshape(s, windows, 3, (int64_t[]){p->groups, positions, w->size / w->shape[0]});
+    gm_array *filter = gm_reshape(s, cot, 3, (int64_t[]){positions, p->groups, filters});
     filter = gm_transpose(s, filter, 3, (int[]){1, 2, 0});
     return gm_reshape(s, gm_matmul(s, filter, windows), n + 2, w->shape);
 }
 
 enum { SEPARATE_TAPS = 512 }; /* at most, for this way to a gradient */
 
-/* The same where each channel has a filter of its own: tap by tap, sums over all places, of products that are not
+/* The same where each channel has a filter of its own: tap by tap, sums over all positions, of products that are not
  * rounded to 16 bits. */
 static gm_array *grad_of_separate(gm_scope *s, gm_array *out, gm_array *x, gm_array *w, gm_array *cot, int64_t taps) {
     const conv_param *p = out->param;
@@ -218,9 +219,9 @@ static gm_array *grad_of_separate(gm_scope *s, gm_array *out, gm_array *x, gm_ar
     return gm_astype(s, gm_reshape(s, gm_stack(s, sums, (int)taps, 1), n + 2, w->shape), type);
 }
 
-/* With K taps, I items of x and O of the result along an axis, item p of the spread, padded x meets tap t in place o
- * where p = o * stride + t * dilation. So dx is the cotangents, spread by the stride, under the taps in reverse; every
- * spread-th item is one of x. */
+/* With K taps, I items of x and O of the result along an axis, item p of the spread, padded x meets tap t at output
+ * position o where p = o * stride + t * dilation. So dx is the cotangents, spread by the stride, under the taps in
+ * reverse; every spread-th item is one of x. */
 static void conv_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
     gm_array *x = in[IN_X], *w = in[IN_W], *cot = cotangents[0];
     const conv_param *p = out->param;

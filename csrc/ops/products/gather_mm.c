@@ -17,14 +17,14 @@ static gm_status gather_mm_infer(gm_array *const *in, int n_in, const void *para
     }
     GM_TRY(broadcast_shape("gather_mm", in[IN_LHS], in[IN_RHS], out));
     if (out->ndim + 2 > GM_MAX_NDIM)
-        return gm_fail(GM_EVALUE, "gather_mm: more than %d dimensions", GM_MAX_NDIM);
+        return gm_fail(GM_EVALUE, "gather_mm: the result has more than %d dimensions", GM_MAX_NDIM);
     out->dtype = (gm_dtype)a->dtype;
     out->shape[out->ndim++] = a->shape[a->ndim - 2];
     out->shape[out->ndim++] = b->shape[b->ndim - 1];
     return GM_OK;
 }
 
-/* x's matrices one after the other in memory, as they lie or copied: the first, how many, and how far apart; strides of
+/* x's matrices one after the other in memory, in place or copied: the first, how many, and how far apart; strides of
  * their rows and columns. */
 typedef struct {
     const void *first;
@@ -73,7 +73,7 @@ static gm_status gather_mm_eval(gm_array *out, gm_queue *q) {
     GM_TRY(matrices_of(q, a, &x));
     GM_TRY(matrices_of(q, out->in[IN_B], &w));
     if (x.count == 0 || w.count == 0)
-        return gm_fail(GM_EVALUE, "gather_mm: there are no matrices to choose from");
+        return gm_fail(GM_EVALUE, "gather_mm: got no matrices, expected at least one to choose from");
     GM_TRY(indices_of(q, out->in[IN_LHS], out, items, x.count, &lhs));
     GM_TRY(indices_of(q, out->in[IN_RHS], out, items, w.count, &rhs));
     queue_fence(q);
@@ -156,7 +156,7 @@ gm_array *gm_gather_mm(gm_scope *s, gm_array *a, gm_array *b, gm_array *lhs, gm_
                            gm_dtype_name((gm_dtype)index->dtype)),
                    NULL;
     }
-    if (a->ndim == 1 || b->ndim == 1) { /* vectors are rows and columns that the result has not */
+    if (a->ndim == 1 || b->ndim == 1) { /* vectors become rows or columns, which the result does not have */
         const int at = a->ndim == 1 && b->ndim == 1 ? 2 : 1, axes[2] = {a->ndim == 1 ? -2 : -1, -1};
         a = a->ndim == 1 ? gm_reshape(s, a, 2, (int64_t[]){1, a->size}) : a;
         b = b->ndim == 1 ? gm_reshape(s, b, 2, (int64_t[]){b->size, 1}) : b;

@@ -131,7 +131,7 @@ gm_array *gm_matmul(gm_scope *s, gm_array *a, gm_array *b) {
     if (!a || !b)
         return NULL;
     if (a->dtype == GM_PACKED || b->dtype == GM_PACKED)
-        return gm_fail(GM_EVALUE, "matmul: a packed matrix multiplies through packed_matmul"), NULL;
+        return gm_fail(GM_EVALUE, "matmul: got packed weights, expected dense arrays; dequantize them first"), NULL;
     gm_dtype type = gm_promote((gm_dtype)a->dtype, (gm_dtype)b->dtype);
     if (!dtype_is_inexact(type))
         return gm_fail(GM_EVALUE, "matmul: got %s and %s, expected floating point", gm_dtype_name((gm_dtype)a->dtype),

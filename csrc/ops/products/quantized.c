@@ -185,8 +185,8 @@ static gm_array *in_groups(gm_scope *s, gm_array *x, int group) {
 /* [..., n] as [..., n, 1]. */
 static gm_array *each_group(gm_scope *s, gm_array *x) { return in_groups(s, x, 1); }
 
-/* The bias is the group's value of greatest magnitude, the scale that value over a whole number of steps, which is held
- * fixed; groups whose bias is zero have no such value. */
+/* The bias is the group's value of greatest magnitude; the scale is that value over an integer number of steps, which
+ * is held fixed; groups whose bias is zero have no such value. */
 static void quantize_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
                          gm_array **grad) {
     const quantized_param *p = out->param;

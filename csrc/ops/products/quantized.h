@@ -12,7 +12,7 @@ typedef struct {
 } quantized_param;
 extern const gm_field quantized_fields[];
 
-/* The coding by the mode's name, with its defaults; GM_EVALUE for a mode that is none. */
+/* The coding by the mode's name, with its defaults; GM_EVALUE for an unknown mode. */
 gm_status quantized_coding(const char *op, const char *mode, int group, int bits, quantized_param *out);
 /* Whether there is such a coding; GM_EVALUE says what the mode allows. */
 gm_status quantized_check(const char *op, const quantized_param *p);
@@ -33,7 +33,7 @@ gm_status quantized_matrix(gm_queue *q, const quantized_param *p, const gm_array
                            const gm_array *biases, gm_grouped *out);
 /* a's elements in row-major order as `type`: its own or a copy in the node's scratch. */
 gm_status contiguous_operand(gm_queue *q, const gm_array *a, gm_dtype type, const void **out);
-/* The whole numbers that the fields are, of the scales' dtype. GM_AFFINE. */
+/* The integers in the fields, of the scales' dtype. GM_AFFINE. */
 gm_array *quantized_integers(gm_scope *s, const quantized_param *p, gm_array *w, gm_array *scales);
 /* x as float32, each value the nearest that the coding has; its gradient passes as if there were all. */
 gm_array *quantized_round(gm_scope *s, const char *op, const quantized_param *p, gm_array *x, gm_array *global_scale);

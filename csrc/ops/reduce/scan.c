@@ -52,11 +52,12 @@ static gm_array *extreme_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, cons
     int64_t n = x->shape[p->axis], shape[GM_MAX_NDIM];
     for (int d = 0; d < x->ndim; d++)
         shape[d] = d == p->axis ? n : 1;
-    gm_array *places = gm_reshape(s, gm_arange(s, 0, (double)n, 1, GM_INT32), x->ndim, shape);
+    gm_array *indices = gm_reshape(s, gm_arange(s, 0, (double)n, 1, GM_INT32), x->ndim, shape);
     gm_array *top = scan_by(s, x, (gm_reduce_op)p->function, p->axis, p->reverse, false);
-    /* In the scan's direction places rise (or, reversed, fall): the last one is the greatest (or least) so far. */
+    /* In the scan's direction indices rise (or, reversed, fall): the last one is the greatest (or least) so far. */
     gm_array *none = scalar_array(s, p->reverse ? (double)n : -1, GM_INT32);
-    gm_array *record = gm_where(s, gm_equal(s, x, top), places, none);
+    gm_array *is_record = gm_logical_or(s, gm_equal(s, x, top), gm_isnan(s, x)); /* which stays */
+    gm_array *record = gm_where(s, is_record, indices, none);
     gm_array *source = scan_by(s, record, p->reverse ? GM_R_MIN : GM_R_MAX, p->axis, p->reverse, p->exclusive);
     gm_array *zero = constant(s, 0, x);
     if (p->exclusive) { /* the first output comes from no element */
@@ -70,7 +71,7 @@ static gm_array *extreme_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, cons
 }
 
 /* d y_i / d x_j = y_i / x_j where x_j is not zero. From the first zero on all y are zero, but that zero's own share is
- * the product of the others: y1, the scan with a one in its place. Behind it everything is constant. */
+ * the product of the others: y1, the scan with a one at its index. After it everything is constant. */
 static gm_array *product_vjp(gm_scope *s, gm_array *x, gm_array *y, gm_array *cotangent, const scan_param *p) {
     gm_array *zero = constant(s, 0, x), *one = constant(s, 1, x);
     gm_array *is_zero = gm_equal(s, x, zero);
@@ -85,18 +86,30 @@ static gm_array *product_vjp(gm_scope *s, gm_array *x, gm_array *y, gm_array *co
     return gm_where(s, none, before, gm_where(s, first, others, zero));
 }
 
-/* x moved k places towards the beginning of the axis; behind it zeros, or its last item again. */
-static gm_array *moved(gm_scope *s, gm_array *x, int axis, int64_t k, gm_pad_mode behind) {
-    int64_t start[GM_MAX_NDIM] = {0}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM], low[GM_MAX_NDIM] = {0},
-            high[GM_MAX_NDIM] = {0};
+/* The items of x from index `from` up to `to` along the axis. */
+static gm_array *section(gm_scope *s, gm_array *x, int axis, int64_t from, int64_t to) {
+    int64_t start[GM_MAX_NDIM] = {0}, stop[GM_MAX_NDIM], step[GM_MAX_NDIM];
     if (!x)
         return NULL;
     for (int d = 0; d < x->ndim; d++) {
         stop[d] = x->shape[d];
         step[d] = 1;
     }
-    start[axis] = high[axis] = k;
-    return gm_pad(s, gm_slice(s, x, start, stop, step), low, high, behind, constant(s, 0, x));
+    start[axis] = from;
+    stop[axis] = to;
+    return gm_slice(s, x, start, stop, step);
+}
+
+/* x and k items after it: zeros, or its last item again. */
+static gm_array *continued(gm_scope *s, gm_array *x, int axis, int64_t k, gm_pad_mode fill) {
+    int64_t low[GM_MAX_NDIM] = {0}, high[GM_MAX_NDIM] = {0};
+    high[axis] = k;
+    return x ? gm_pad(s, x, low, high, fill, constant(s, 0, x)) : NULL;
+}
+
+/* x shifted by k towards the beginning of the axis; after it zeros, or its last item again. */
+static gm_array *moved(gm_scope *s, gm_array *x, int axis, int64_t k, gm_pad_mode fill) {
+    return x ? continued(s, section(s, x, axis, k, x->shape[axis]), axis, k, fill) : NULL;
 }
 
 /* e**(a - b) for a <= b; 1 where both are one infinity. */
@@ -112,17 +125,19 @@ static gm_array *exp_difference(gm_scope *s, gm_array *a, gm_array *b) {
 static gm_array *logarithm_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, const scan_param *p) {
     const gm_dtype type = (gm_dtype)x->dtype, wide = type == GM_FLOAT16 || type == GM_BFLOAT16 ? GM_FLOAT32 : type;
     const int axis = p->axis;
-    const int64_t n = x->shape[axis];
-    if (n == 0)
-        return cotangent;
+    const int64_t n = x->shape[axis] - p->exclusive;
+    if (n <= 0) /* of one item the exclusive result is a constant */
+        return gm_zeros(s, x->ndim, x->shape, type);
     x = gm_astype(s, type == GM_COMPLEX64 ? gm_conjugate(s, x) : x, wide);
     gm_array *t = gm_astype(s, cotangent, wide);
     if (p->reverse) {
         x = gm_flip(s, x, 1, &axis);
         t = gm_flip(s, t, 1, &axis);
     }
-    if (p->exclusive) /* output i + 1 is what the inclusive one has at i */
-        t = moved(s, t, axis, 1, GM_PAD_CONSTANT);
+    if (p->exclusive) { /* output i + 1 is what the inclusive one has at i; the last item is in none */
+        t = section(s, t, axis, 1, n + 1);
+        x = section(s, x, axis, 0, n);
+    }
     gm_array *y = x ? scan_by(s, x, GM_R_LOGSUMEXP, axis, false, false) : NULL;
     gm_array *factor = n > 1 ? exp_difference(s, y, moved(s, y, axis, 1, GM_PAD_EDGE)) : NULL;
     for (int64_t k = 1; k < n; k *= 2) {
@@ -131,6 +146,8 @@ static gm_array *logarithm_vjp(gm_scope *s, gm_array *x, gm_array *cotangent, co
     }
     gm_array *nothing = y ? gm_equal(s, y, constant(s, -INFINITY, y)) : NULL;
     gm_array *grad = y ? gm_where(s, nothing, constant(s, 0, x), gm_multiply(s, exp_difference(s, x, y), t)) : NULL;
+    if (p->exclusive)
+        grad = continued(s, grad, axis, 1, GM_PAD_CONSTANT);
     return gm_astype(s, p->reverse ? gm_flip(s, grad, 1, &axis) : grad, type);
 }
 

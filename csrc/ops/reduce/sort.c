@@ -1,5 +1,5 @@
 /* sort.c - sort, argsort, partition, argpartition, topk along the last axis (others are brought there), searchsorted.
- * What is equal stays in order in all of them, so that arg-ops and ops of values agree element by element. */
+ * All of them are stable, so that arg-ops and ops of values agree element by element. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -33,19 +33,20 @@ static const void *side_by_side(gm_queue *q, const gm_array *x) {
 }
 
 /* ---- sort and argsort ---- */
-static gm_status sort_rows(gm_array *out, gm_queue *q, bool places) {
+static gm_status sort_rows(gm_array *out, gm_queue *q, bool indices) {
     const gm_array *x = out->in[0];
     gm_dtype type = (gm_dtype)x->dtype;
     int64_t length = x->shape[x->ndim - 1];
-    if (places && length > UINT32_MAX)
-        return gm_fail(GM_EVALUE, "argsort: %lld items; places are uint32", (long long)length);
-    GM_TRY(places ? array_alloc(out, q) : array_alloc_like(out, q, 0));
+    if (indices && length > UINT32_MAX)
+        return gm_fail(GM_EVALUE, "argsort: rows of %lld items, expected fewer than 2**32 (indices are uint32)",
+                       (long long)length);
+    GM_TRY(indices ? array_alloc(out, q) : array_alloc_like(out, q, 0));
     if (x->size == 0)
         return GM_OK;
     const void *in = side_by_side(q, x);
     if (!in)
         return error_code();
-    return DISPATCH(q, sort, x->size / length, .out = array_ptr(out), .in = in, .type = (int)type, .places = places,
+    return DISPATCH(q, sort, x->size / length, .out = array_ptr(out), .in = in, .type = (int)type, .indices = indices,
                     .length = length);
 }
 
@@ -53,8 +54,8 @@ static gm_status sort_eval(gm_array *out, gm_queue *q) { return sort_rows(out, q
 static gm_status argsort_eval(gm_array *out, gm_queue *q) { return sort_rows(out, q, true); }
 
 /* Cotangents of sorted values go back to where the values came from. */
-static gm_array *scattered(gm_scope *s, gm_array *x, gm_array *places, gm_array *cotangent) {
-    return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), gm_stop_gradient(s, places),
+static gm_array *scattered(gm_scope *s, gm_array *x, gm_array *indices, gm_array *cotangent) {
+    return gm_scatter_along(s, gm_zeros(s, x->ndim, x->shape, (gm_dtype)x->dtype), gm_stop_gradient(s, indices),
                             cotangent, -1, GM_S_ADD);
 }
 
@@ -100,22 +101,23 @@ const gm_op argsort_op = {.name = "argsort",
 typedef struct { int64_t k; } choice_param;
 static const gm_field choice_fields[] = {{FIELD_INT64, offsetof(choice_param, k), "k", 1}, {0}};
 
-/* A row of 64-bit elements is sorted: that is a partition too. */
-static gm_status partition_rows(gm_array *out, gm_queue *q, bool places) {
+/* A row of 64-bit elements is sorted, which partitions it too. */
+static gm_status partition_rows(gm_array *out, gm_queue *q, bool indices) {
     const gm_array *x = out->in[0];
     int64_t length = x->shape[x->ndim - 1];
     if (array_item(x) == 8)
-        return sort_rows(out, q, places);
-    if (places && length > UINT32_MAX)
-        return gm_fail(GM_EVALUE, "argpartition: %lld items; places are uint32", (long long)length);
+        return sort_rows(out, q, indices);
+    if (indices && length > UINT32_MAX)
+        return gm_fail(GM_EVALUE, "argpartition: rows of %lld items, expected fewer than 2**32 (indices are uint32)",
+                       (long long)length);
     GM_TRY(array_alloc(out, q));
     if (x->size == 0)
         return GM_OK;
     const void *in = side_by_side(q, x);
     if (!in)
         return error_code();
-    return DISPATCH(q, partition, x->size / length, .out = array_ptr(out), .in = in, .type = x->dtype, .places = places,
-                    .length = length, .k = ((const choice_param *)out->param)->k);
+    return DISPATCH(q, partition, x->size / length, .out = array_ptr(out), .in = in, .type = x->dtype,
+                    .indices = indices, .length = length, .k = ((const choice_param *)out->param)->k);
 }
 
 static gm_status partition_eval(gm_array *out, gm_queue *q) { return partition_rows(out, q, false); }
@@ -127,8 +129,8 @@ static gm_array *choose(gm_scope *s, const gm_op *op, gm_array *x, int64_t k) {
 
 static void partition_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents,
                           gm_array **grad) {
-    gm_array *places = choose(s, &argpartition_op, in[0], ((const choice_param *)out->param)->k);
-    grad[0] = scattered(s, in[0], places, cotangents[0]);
+    gm_array *indices = choose(s, &argpartition_op, in[0], ((const choice_param *)out->param)->k);
+    grad[0] = scattered(s, in[0], indices, cotangents[0]);
 }
 
 static bool is_choice(const gm_array *x, const void *param) {
@@ -275,7 +277,8 @@ static gm_array *partitioned(gm_scope *s, const gm_op *op, gm_array *x, int kth,
         return NULL;
     int64_t n = x->shape[x->ndim - 1], k = kth < 0 ? kth + n : kth;
     if (k < 0 || k >= n)
-        return gm_fail(GM_EVALUE, "%s: kth %d of %lld items", op->name, kth, (long long)n), NULL;
+        return gm_fail(GM_EVALUE, "%s: kth is %d, expected an index into %lld items", op->name, kth, (long long)n),
+               NULL;
     return bring_back(s, choose(s, op, x, k), at);
 }
 
@@ -293,7 +296,7 @@ gm_array *gm_topk(gm_scope *s, gm_array *x, int k, int axis, bool all) {
         return NULL;
     int64_t n = x->shape[x->ndim - 1];
     if (k < 0 || k > n)
-        return gm_fail(GM_EVALUE, "topk: k %d of %lld items", k, (long long)n), NULL;
+        return gm_fail(GM_EVALUE, "topk: k is %d, expected 0 to %lld", k, (long long)n), NULL;
     gm_array *top = k == n              ? x
                     : k == 0            ? tail(s, x, n)
                     : is_filtered(x, k) ? choose(s, &topk_op, x, k)

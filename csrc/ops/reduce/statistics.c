@@ -86,7 +86,7 @@ gm_array *gm_mean(gm_scope *s, gm_array *x, int n, const int *axes, bool keep) {
     return sum ? gm_astype(s, gm_divide(s, sum, element_count(s, x, n, axes, wide)), type) : NULL;
 }
 
-/* The mean of |x - mean|**2, with count - ddof in place of the count. */
+/* The mean of |x - mean|**2, with count - ddof instead of the count. */
 static gm_array *variance(gm_scope *s, gm_array *x, int n, const int *axes, bool keep, int ddof) {
     if (!x)
         return NULL;

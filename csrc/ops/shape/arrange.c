@@ -1,4 +1,5 @@
-/* arrange.c - elements in other places: flip, roll, tile, repeat, pad, diagonals, differences, Kronecker products. */
+/* arrange.c - elements at other positions: flip, roll, tile, repeat, pad, diagonals, differences, Kronecker products.
+ */
 #include <limits.h>
 #include <string.h>
 #include "ops/ops.h"
@@ -82,7 +83,7 @@ gm_array *gm_roll(gm_scope *s, gm_array *x, int n_shifts, const int64_t *shifts,
     return x;
 }
 
-/* ---- tile and repeat: axes of 1 put between, broadcast, and taken in ---- */
+/* ---- tile and repeat: axes of size 1 are inserted, broadcast, and merged ---- */
 gm_array *gm_tile(gm_scope *s, gm_array *x, int n_reps, const int64_t *reps) {
     if (!x)
         return NULL;
@@ -94,7 +95,8 @@ gm_array *gm_tile(gm_scope *s, gm_array *x, int n_reps, const int64_t *reps) {
         int from = i - (ndim - x->ndim), rep = i - (ndim - n_reps);
         int64_t size = from < 0 ? 1 : x->shape[from], times = rep < 0 ? 1 : reps[rep];
         if (times < 0)
-            return gm_fail(GM_EVALUE, "tile: %lld repetitions of axis %d", (long long)times, i), NULL;
+            return gm_fail(GM_EVALUE, "tile: %lld repetitions of axis %d, expected 0 or more", (long long)times, i),
+                   NULL;
         shape[i] = size * times;
         if (times != 1) {
             between[n] = 1;
@@ -141,7 +143,7 @@ static gm_status pad_infer(gm_array *const *in, int n_in, const void *param, gm_
     return GM_OK;
 }
 
-/* Dimensions at the end without borders, side by side in memory, are taken as one with that before them. */
+/* Trailing dimensions without borders, contiguous in memory, are merged with the one before them. */
 static gm_status pad_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0], *value = out->in[1];
     const pad_width *width = out->param;
@@ -170,7 +172,7 @@ static gm_array *pad_by(gm_scope *s, gm_array *x, gm_array *value, const pad_wid
     return x ? array_node_sized(s, &pad_op, in, 2, width, (size_t)x->ndim * sizeof *width) : NULL;
 }
 
-/* What lies between the borders. */
+/* The region between the borders. */
 static gm_array *unpadded(gm_scope *s, gm_array *x, const pad_width *width) {
     bounds b = whole(x);
     for (int d = 0; d < x->ndim; d++) {
@@ -258,8 +260,8 @@ static gm_array *pad_edge(gm_scope *s, gm_array *x, int axis, int64_t low, int64
     return gm_concatenate(s, parts, count, axis);
 }
 
-/* The axis and its mirror image by turns, for ever, cut where the borders end. skip: 1 when the edge itself is not
- * repeated. */
+/* The axis and its mirror image alternate without end, and are cut where the borders end. skip: 1 when the edge itself
+ * is not repeated. */
 static gm_array *pad_mirrored(gm_scope *s, gm_array *x, int axis, int64_t low, int64_t high, int skip) {
     gm_array *parts[3];
     int count = 0;
@@ -285,8 +287,8 @@ static gm_array *pad_mirrored(gm_scope *s, gm_array *x, int axis, int64_t low, i
     parts[count++] = x;
     if (period > n)
         parts[count++] = flip_axis(s, part_of(s, x, axis, skip, most), axis);
-    gm_array *turns = gm_tile(s, gm_concatenate(s, parts, count, axis), x->ndim, reps);
-    return turns ? part_of(s, turns, axis, first, first + total) : NULL;
+    gm_array *mirrored = gm_tile(s, gm_concatenate(s, parts, count, axis), x->ndim, reps);
+    return mirrored ? part_of(s, mirrored, axis, first, first + total) : NULL;
 }
 
 gm_array *gm_pad(gm_scope *s, gm_array *x, const int64_t *low, const int64_t *high, gm_pad_mode mode, gm_array *value) {
@@ -462,7 +464,7 @@ gm_array *gm_diff(gm_scope *s, gm_array *x, int n, int axis) {
     return x;
 }
 
-/* Axes of a and b by turns, multiplied by broadcasting, each pair taken as one. */
+/* Axes of a and b alternate and are multiplied by broadcasting; then each pair is merged. */
 gm_array *gm_kron(gm_scope *s, gm_array *a, gm_array *b) {
     int64_t shape_a[GM_MAX_NDIM], shape_b[GM_MAX_NDIM], shape[GM_MAX_NDIM];
     if (!a || !b)

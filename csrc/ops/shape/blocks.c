@@ -24,7 +24,7 @@ static gm_status find_format(const char *op, const char *name, int first, blocks
 }
 
 /* x has rows of whole units. */
-static gm_status check_rows(const char *op, const gm_array *x, int unit, const char *what) {
+static gm_status check_units(const char *op, const gm_array *x, int unit, const char *what) {
     if (x->ndim > 0 && x->shape[x->ndim - 1] % unit == 0)
         return GM_OK;
     char text[128];
@@ -81,7 +81,7 @@ gm_array *gm_quantize_blocks(gm_scope *s, gm_array *w, const char *format) {
         return gm_fail(GM_EVALUE, "quantize_blocks: got %s, expected floating point",
                        gm_dtype_name((gm_dtype)w->dtype)),
                NULL;
-    if (check_rows("quantize_blocks", w, gm_quants[p.format].values, "values") != GM_OK)
+    if (check_units("quantize_blocks", w, gm_quants[p.format].values, "values") != GM_OK)
         return NULL;
     w = gm_astype(s, w, GM_FLOAT32);
     return array_node(s, &quantize_blocks_op, &w, 1, &p);
@@ -133,7 +133,7 @@ gm_array *gm_dequantize_blocks(gm_scope *s, gm_array *blocks, const char *format
     if (blocks->dtype != GM_UINT8)
         return gm_fail(GM_EVALUE, "dequantize_blocks: got %s, expected uint8", gm_dtype_name((gm_dtype)blocks->dtype)),
                NULL;
-    if (check_rows("dequantize_blocks", blocks, gm_quants[p.format].bytes, "bytes") != GM_OK)
+    if (check_units("dequantize_blocks", blocks, gm_quants[p.format].bytes, "bytes") != GM_OK)
         return NULL;
     return array_node(s, &dequantize_blocks_op, &blocks, 1, &p);
 }

@@ -1,4 +1,4 @@
-/* create.c - arrays from numbers: arange, full and its kin, eye, triangles, linspace, meshgrid, windows. */
+/* create.c - arrays from numbers: arange, full and similar ones, eye, triangles, linspace, meshgrid, windows. */
 #include <math.h>
 #include <string.h>
 #include "ops/ops.h"
@@ -52,7 +52,7 @@ const gm_op arange_op = {.name = "arange",
                          .eval = arange_eval,
                          .rebuild = arange_rebuild};
 
-/* Whole numbers go from int(start) in steps of int(start + step) - int(start), as in MLX. */
+/* Integers begin at int(start) and advance by int(start + step) - int(start), as in MLX. */
 gm_array *gm_arange(gm_scope *s, double start, double stop, double step, gm_dtype type) {
     arange_param p;
     if (type == GM_BOOL || type >= GM_DTYPE_COUNT)
@@ -187,14 +187,14 @@ gm_array *gm_ones_like(gm_scope *s, gm_array *x, gm_dtype type) {
 }
 
 /* ---- matrices: rows compared with columns ---- */
-static gm_array *places(gm_scope *s, int64_t first, int64_t count) {
+static gm_array *indices(gm_scope *s, int64_t first, int64_t count) {
     return gm_arange(s, (double)first, (double)(first + count), 1, GM_INT32);
 }
 
 /* Rows i + k against columns j, by compare. */
 static gm_array *compared(gm_scope *s, int64_t n, int64_t m, int64_t k,
                           gm_array *(*compare)(gm_scope *, gm_array *, gm_array *)) {
-    return compare(s, gm_expand_dims(s, places(s, k, n), 1, (const int[]){1}), places(s, 0, m));
+    return compare(s, gm_expand_dims(s, indices(s, k, n), 1, (const int[]){1}), indices(s, 0, m));
 }
 
 gm_array *gm_eye(gm_scope *s, int n, int m, int k, gm_dtype type) {
@@ -210,7 +210,7 @@ gm_array *gm_tri(gm_scope *s, int n, int m, int k, gm_dtype type) {
     return t ? gm_astype(s, t, type) : NULL;
 }
 
-/* The same for matrices of whatever size x has when a shapeless function runs again: places are counted. */
+/* The same for matrices of the size that x has when a shapeless function runs again: indices are counted then. */
 static gm_array *compared_again(gm_scope *s, gm_array *x, int k,
                                 gm_array *(*compare)(gm_scope *, gm_array *, gm_array *)) {
     gm_array *ones = gm_ones_like(s, x, GM_INT32);
@@ -252,7 +252,7 @@ gm_array *gm_meshgrid(gm_scope *s, gm_array *const *arrays, int count, bool spar
     if (count > GM_MAX_NDIM)
         return gm_fail(GM_EVALUE, "meshgrid: %d arrays; expected at most %d", count, GM_MAX_NDIM), NULL;
     for (int i = 0; i < count; i++) {
-        int at = !rows_first && count > 1 && i < 2 ? 1 - i : i; /* xy: the first two change places */
+        int at = !rows_first && count > 1 && i < 2 ? 1 - i : i; /* xy: the first two are exchanged */
         int64_t shape[GM_MAX_NDIM];
         if (!arrays[i])
             return NULL;

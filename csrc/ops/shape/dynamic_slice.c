@@ -1,5 +1,5 @@
-/* dynamic_slice.c - a region whose start is an array: read, or replaced. The start is looked at when the kernel runs;
- * a region that would reach outside is moved inside. Of axes that are not named the region begins at 0. */
+/* dynamic_slice.c - a region whose start is an array: read, or replaced. The start is read when the kernel runs; a
+ * region that would reach outside is moved inside. Along axes that are not named the region begins at 0. */
 #include <string.h>
 #include "ops/index/index.h"
 
@@ -74,7 +74,7 @@ static gm_array *region_index(gm_scope *s, const dynamic_param *p, const gm_arra
 typedef struct {
     gm_array *x, *index[GM_MAX_NDIM + 1];
     int n, axes[GM_MAX_NDIM + 1];
-    int order[GM_MAX_NDIM + 1]; /* where each axis of the batched region lies in the dense side */
+    int order[GM_MAX_NDIM + 1]; /* for each axis of the batched region, its axis of the dense side */
 } region_plan;
 
 /* x [batch, ...] and start [batch, n]. */
@@ -108,8 +108,8 @@ static gm_status slice_infer(gm_array *const *in, int n_in, const void *param, g
     spec_like(out, in[0], (gm_dtype)in[0]->dtype);
     for (int i = 0; i < out->ndim; i++) {
         if (p->size[i] < 0 || p->size[i] > in[0]->shape[i])
-            return gm_fail(GM_EVALUE, "slice: %lld elements of dimension %d, which has %lld", (long long)p->size[i], i,
-                           (long long)in[0]->shape[i]);
+            return gm_fail(GM_EVALUE, "slice: %lld elements along dimension %d, expected at most %lld",
+                           (long long)p->size[i], i, (long long)in[0]->shape[i]);
         out->shape[i] = p->size[i];
     }
     return GM_OK;
@@ -295,7 +295,7 @@ static gm_status update_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
     int back[GM_MAX_NDIM + 1];
     plan_region(s, p, out, x, in[2], shape, &plan);
     for (int i = 0; i < out->ndim; i++) {
-        end[i + 1] = shape[i]; /* of an addressed axis not looked at */
+        end[i + 1] = shape[i]; /* not read for an addressed axis */
         step[i + 1] = 1;
     }
     for (int i = 0; i <= out->ndim; i++)
@@ -340,7 +340,7 @@ gm_array *gm_dynamic_slice_update(gm_scope *s, gm_array *x, gm_array *update, gm
     if (!x || !update)
         return NULL;
     update = gm_astype(s, update, (gm_dtype)x->dtype);
-    if (update && update->ndim < x->ndim) { /* axes in front: one place where there is a start, else all */
+    if (update && update->ndim < x->ndim) { /* leading axes: one index where there is a start, else all */
         int64_t shape[GM_MAX_NDIM];
         int lead = x->ndim - update->ndim;
         memcpy(shape, x->shape, (size_t)lead * sizeof *shape);

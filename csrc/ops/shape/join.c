@@ -86,7 +86,7 @@ const gm_op concatenate_op = {.name = "concatenate",
                               .vmap = concatenate_vmap,
                               .rebuild = concatenate_rebuild};
 
-/* A node takes so many inputs only: more are joined in several steps. arrays is used up. */
+/* A node has at most UINT16_MAX inputs: more arrays are joined in several steps, which overwrite `arrays`. */
 static gm_array *join(gm_scope *s, gm_array **arrays, int count, int axis) {
     while (count > UINT16_MAX) {
         int parts = 0;
@@ -103,7 +103,7 @@ static gm_array *join(gm_scope *s, gm_array **arrays, int count, int axis) {
 gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int axis) {
     int at;
     if (count < 1)
-        return gm_fail(GM_EVALUE, "concatenate: no arrays to join"), NULL;
+        return gm_fail(GM_EVALUE, "concatenate: got no arrays, expected at least one"), NULL;
     for (int i = 0; i < count; i++)
         if (!arrays[i])
             return NULL;
@@ -126,7 +126,7 @@ gm_array *gm_concatenate(gm_scope *s, gm_array *const *arrays, int count, int ax
 
 gm_array *gm_stack(gm_scope *s, gm_array *const *arrays, int count, int axis) {
     if (count < 1)
-        return gm_fail(GM_EVALUE, "stack: no arrays to stack"), NULL;
+        return gm_fail(GM_EVALUE, "stack: got no arrays, expected at least one"), NULL;
     gm_array **in = memory_array((size_t)count, sizeof *in), *out = NULL;
     bool ok = in != NULL;
     for (int i = 0; i < count && ok; i++) {
@@ -237,7 +237,7 @@ gm_array *gm_broadcast_arrays(gm_scope *s, gm_array *const *arrays, int count, g
 gm_array *gm_broadcast_shapes(gm_scope *s, int count, const int *ndims, const int64_t *const *shapes) {
     gm_array *value = scalar_array(s, 0, GM_FLOAT32), *all = value;
     if (count < 1)
-        return gm_fail(GM_EVALUE, "broadcast_shapes: no shapes"), NULL;
+        return gm_fail(GM_EVALUE, "broadcast_shapes: got no shapes, expected at least one"), NULL;
     for (int i = 0; i < count && all; i++) {
         gm_array *two[2] = {all, gm_broadcast_to(s, value, ndims[i], shapes[i])};
         all = two[1] ? gm_broadcast_arrays(s, two, 2, two) : NULL;

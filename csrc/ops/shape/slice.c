@@ -10,7 +10,7 @@ gm_status slice_shape(const gm_array *x, const slice_range *range, gm_spec *out)
     for (int i = 0; i < out->ndim; i++) {
         int64_t n = x->shape[i], start = range[i].start, stop = range[i].stop, step = range[i].step, count = 0;
         if (step == 0)
-            return gm_fail(GM_EVALUE, "slice: a step of 0");
+            return gm_fail(GM_EVALUE, "slice: a step is 0, expected a positive or a negative one");
         if (step > 0 && start < stop)
             count = 1 + (stop - 1 - start) / step;
         if (step < 0 && start > stop)
@@ -62,7 +62,7 @@ static void slice_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
     grad[0] = update_by(s, gm_zeros(s, in[0]->ndim, in[0]->shape, (gm_dtype)in[0]->dtype), cotangents[0], out->param);
 }
 
-/* The ranges behind a batch axis that is taken whole. */
+/* The ranges after a batch axis that is taken whole. */
 static void batched_ranges(int ndim, const slice_range *range, int64_t batch, slice_range *out) {
     out[0] = (slice_range){0, batch, 1};
     memcpy(out + 1, range, (size_t)ndim * sizeof *range);

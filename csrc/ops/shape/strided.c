@@ -1,5 +1,5 @@
-/* strided.c - other readings of an array's memory: as_strided by strides of one's own, view by another dtype; depends,
- * which only ties evaluation together. */
+/* strided.c - other readings of an array's memory: as_strided with given strides, view as another dtype; depends, which
+ * only orders evaluation. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -55,15 +55,15 @@ static gm_array *strided(gm_scope *s, gm_array *x, const strided_param *p) {
 
 /* Each element gets the sum over its readings: the same strides read which element it was. */
 static void strided_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cotangents, gm_array **grad) {
-    gm_array *x = in[0], *place = gm_arange(s, 0, (double)x->size, 1, x->size > INT32_MAX ? GM_INT64 : GM_INT32);
-    if (!place || !(place = strided(s, place, out->param)))
+    gm_array *x = in[0], *index = gm_arange(s, 0, (double)x->size, 1, x->size > INT32_MAX ? GM_INT64 : GM_INT32);
+    if (!index || !(index = strided(s, index, out->param)))
         return;
     gm_array *flat = gm_zeros(s, 1, &x->size, (gm_dtype)x->dtype);
-    flat = gm_scatter(s, flat, (gm_indices){&place, 1, (const int[]){0}, 0}, cotangents[0], GM_S_ADD, NULL);
+    flat = gm_scatter(s, flat, (gm_indices){&index, 1, (const int[]){0}, 0}, cotangents[0], GM_S_ADD, NULL);
     grad[0] = gm_reshape(s, flat, x->ndim, x->shape);
 }
 
-/* The batch is an axis more, as far apart as x is long. */
+/* The batch is one more axis, whose stride is the size of x. */
 static gm_status strided_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     const strided_param *p = out->param;
     strided_param all = {.offset = p->offset, .ndim = p->ndim + 1};
@@ -139,7 +139,7 @@ static gm_status view_infer(gm_array *const *in, int n_in, const void *param, gm
     return GM_OK;
 }
 
-/* Other sizes of items need the last axis side by side, and the others at whole items. */
+/* Items of another size need a contiguous last axis, and other strides that are multiples of the new size. */
 static gm_status view_eval(gm_array *out, gm_queue *q) {
     const gm_array *x = out->in[0];
     int64_t from = (int64_t)array_item(x), to = (int64_t)array_item(out), strides[GM_MAX_NDIM];

@@ -1,5 +1,5 @@
-/* view.c - ops that show the same memory otherwise: reshape and its kin, broadcast_to; and contiguous, which does not.
- */
+/* view.c - ops that read the same memory with another shape: reshape and similar ones, broadcast_to; and contiguous,
+ * which copies where it must. */
 #include <string.h>
 #include "base/memory.h"
 #include "ops/ops.h"
@@ -45,8 +45,8 @@ static gm_status reshape_infer(gm_array *const *in, int n_in, const void *param,
     return GM_OK;
 }
 
-/* Strides by which x's memory reads as the shape; false where it cannot without a copy. Both have the same number of
- * elements, more than none. Runs of x's dimensions that lie in memory like one are met by runs of the new shape. */
+/* Strides with which x's memory has the shape; false where that needs a copy. Both have the same number of elements, at
+ * least one. Runs of x's dimensions that are contiguous with each other are matched with runs of the new shape. */
 static bool reshape_strides(const gm_array *x, int ndim, const int64_t *shape, int64_t *strides) {
     int d = x->ndim - 1, i = ndim - 1;
     while (i >= 0 || d >= 0) {
@@ -91,7 +91,7 @@ static void reshape_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arra
     grad[0] = gm_reshape(s, cotangents[0], in[0]->ndim, in[0]->shape);
 }
 
-/* The shape behind a batch axis. */
+/* The shape after a batch axis. */
 static int batched_shape(const gm_array *out, int64_t batch, int64_t *shape) {
     shape[0] = batch;
     memcpy(shape + 1, out->shape, (size_t)out->ndim * sizeof *shape);

@@ -1,4 +1,4 @@
-/* array.c - gomlx.core.array: the handle, its operators and protocols. What a value means is in array_convert.c. */
+/* array.c - gomlx.core.array: the handle, its operators and protocols. What a value means is in convert.c. */
 #include "py/py.h"
 #include <string.h>
 #include <structmember.h>
@@ -103,7 +103,7 @@ static int array_init(PyObject *self, PyObject *args, PyObject *kwargs) {
 
 /* ---- operators ---- */
 
-/* What an operator is called in messages, and the method of the right operand that stands in for it. */
+/* What an operator is called in messages, and the reflected method of the right operand. */
 typedef struct { const char *noun, *reflected; } operation;
 
 /* Which side of a binary operator is the array, and so the state; neither only if Python is confused. */
@@ -423,7 +423,7 @@ static PyObject *get_nbytes(PyObject *self, void *unused) {
     return PyLong_FromLongLong(gm_array_size(node) * (int64_t)gm_dtype_size(gm_array_dtype(node)));
 }
 
-/* Where the elements lie is known once they are there. */
+/* The address of the elements is known only after evaluation. */
 static PyObject *get_strides(PyObject *self, void *unused) {
     (void)unused;
     module_state *state = py_array_state(self);
@@ -485,11 +485,11 @@ static PyMemberDef array_members[] = {
 static PyType_Slot array_slots[] = {
     {Py_tp_doc,
      "array(val, dtype=None)\n--\n\n"
-     "An n-dimensional array, computed when its values are asked for. val: a number, nested lists or tuples, another\n"
+     "An n-dimensional array, computed when its values are needed. val: a number, nested lists or tuples, another\n"
      "array, or anything with the buffer protocol or DLPack; it is copied.\n\n"
      "memoryview(a) and np.asarray(a) are on the array's own memory: writable as long as no other array uses that "
      "memory\n"
-     "(a view such as a.T or a[1:], a broadcast, an array that shares with a stranger), else read-only.\n\n"
+     "(a view such as a.T or a[1:], a broadcast, an array over memory of another library), else read-only.\n\n"
      "An index out of range, read or written, is an IndexError: at once where it is an int, as in a[9], and when it "
      "is\n"
      "evaluated where it is an item of an index array."},

@@ -45,7 +45,7 @@ static void release_column(arrow_array *a) {
     a->release = NULL;
 }
 
-/* Items that lie `step` bytes apart, one after another. Inlined, so that the size is a constant. */
+/* Items that are `step` bytes apart, one after another. Inlined, so that the size is a constant. */
 static inline __attribute__((always_inline)) void copy_items(unsigned char *out, const unsigned char *in, int64_t n,
                                                              int64_t step, size_t size) {
     for (int64_t i = 0; i < n; i++)

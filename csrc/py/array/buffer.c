@@ -17,8 +17,8 @@ static const char *format_of(gm_dtype type) {
     static const char *const formats[GM_DTYPE_COUNT] = {
         [GM_BOOL] = "?",    [GM_UINT8] = "B",   [GM_UINT16] = "H",          [GM_UINT32] = "I",
         [GM_UINT64] = "Q",  [GM_INT8] = "b",    [GM_INT16] = "h",           [GM_INT32] = "i",
-        [GM_INT64] = "q",   [GM_FLOAT16] = "e", [GM_BFLOAT16] = "bfloat16", /* for who asks for bytes alone: struct's
-                                                                               letters know none */
+        [GM_INT64] = "q",   [GM_FLOAT16] = "e", [GM_BFLOAT16] = "bfloat16", /* for requests of plain bytes alone: struct
+                                                                               has no letter for it */
         [GM_FLOAT32] = "f", [GM_FLOAT64] = "d", [GM_COMPLEX64] = "Zf",
     };
     return type < GM_DTYPE_COUNT ? formats[type] : NULL;
@@ -37,7 +37,8 @@ static bool refuse_bfloat16(void) {
     return false;
 }
 
-/* Fills what the view says about the array. false with BufferError when the flags ask for what it is not. */
+/* Fills what the view says about the array. false with BufferError when the flags request what the array cannot give.
+ */
 static bool describe(export *e, Py_buffer *view, int flags, bool writable) {
     static char nothing[16]; /* where empty arrays point */
     gm_array *node = e->node;
@@ -49,7 +50,7 @@ static bool describe(export *e, Py_buffer *view, int flags, bool writable) {
         e->shape[i] = (Py_ssize_t)gm_array_shape(node)[i];
         e->strides[i] = (Py_ssize_t)gm_array_strides(node)[i] * view->itemsize;
         if (e->strides[i] == 0 && e->shape[i] > 1)
-            writable = false; /* broadcast: one element in many places */
+            writable = false; /* broadcast: one element has many indices */
     }
     view->buf = gm_array_data(node) ? gm_array_data(node) : nothing;
     view->len = (Py_ssize_t)gm_array_size(node) * view->itemsize;

@@ -348,10 +348,10 @@ static gm_array *node_from_list(module_state *state, gm_scope *scope, PyObject *
         gm_array *node = node_from_items(state, scope, list, 0);
         return node && type != GM_DTYPE_COUNT ? gm_astype(scope, node, type) : node;
     }
-    if (plan.only_ints && plan.above_int64) { /* small ones among them are no reason to round */
+    if (plan.only_ints && plan.above_int64) { /* small ones among them do not require rounding */
         if (plan.negative && (type == GM_DTYPE_COUNT || py_dtype_is_integer(type))) {
             PyErr_SetString(PyExc_OverflowError,
-                            "array: ints from 2**63 on beside negative ones, which no dtype holds together");
+                            "array: ints of 2**63 and more beside negative ones; no integer dtype holds both");
             return NULL;
         }
         plan.type = plan.negative ? GM_FLOAT64 : GM_UINT64;
@@ -427,7 +427,8 @@ gm_array *node_from_operand(module_state *state, gm_scope *scope, PyObject *valu
     return refuse_value(value);
 }
 
-/* Strangers first: converting them may run Python code, and a node is borrowed from its handle only until that. */
+/* Other objects than arrays first: converting them may run Python code, and a node is borrowed from its handle only
+ * until that. */
 bool nodes_from_operands(module_state *state, gm_scope *scope, PyObject *a, PyObject *b, bool weak, gm_array **x,
                          gm_array **y) {
     gm_array *own_a = py_array_node(state, a), *own_b = py_array_node(state, b);

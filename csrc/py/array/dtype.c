@@ -38,7 +38,7 @@ static PyGetSetDef dtype_properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot dtype_slots[] = {
-    {Py_tp_doc, "Dtype()\n--\n\nThe type of an array's elements: float32, int8, ...; there are no others to be made."},
+    {Py_tp_doc, "Dtype()\n--\n\nThe type of an array's elements: float32, int8, ...; no others can be made."},
     {Py_tp_new, dtype_new},
     {Py_tp_dealloc, dtype_dealloc},
     {Py_tp_repr, dtype_repr},

@@ -1,8 +1,8 @@
 /* foreign.c - Python objects whose memory a node uses.
  *  (1) The engine lets go of a node on any thread, under its lock or without the GIL: the callback only pushes the
  *      record on a lock-free stack and never allocates.
- *  (2) Records are given back with the GIL held: by whoever drains (each array that dies, each evaluation that ends),
- *      or by the interpreter itself, which is asked to when the stack was empty. */
+ *  (2) Records are given back with the GIL held: by the thread that drains (each array that dies, each evaluation that
+ *      ends), or by the interpreter itself, which is asked to when the stack was empty. */
 #include "py/py.h"
 #include <stdatomic.h>
 
@@ -21,7 +21,7 @@ void foreign_push(void *record) {
         entry->next = head;
     } while (!atomic_compare_exchange_weak(&waiting, &head, entry));
     if (!head)
-        Py_AddPendingCall(drain_pending, NULL); /* a full queue is fine: somebody drains soon */
+        Py_AddPendingCall(drain_pending, NULL); /* a full queue is fine: a thread drains it soon */
 }
 
 void foreign_drain(void) {

@@ -57,7 +57,7 @@ static gm_array *refuse_update(const gm_array *value, int ndim, const int64_t *s
 }
 
 /* The value, which broadcasts to the shape of a[key], with the dimensions that the region of x has: those of ints are
- * there, those of None are not, and the arrays' stand where gm_gather puts them. */
+ * there, those of None are not, and the arrays' are where gm_gather puts them. */
 static gm_array *fit_value(gm_scope *scope, const index_key *k, gm_array *value) {
     int ndim, from[GM_MAX_NDIM + 1], n = 0;
     int64_t shape[GM_MAX_NDIM + 1], out[2 * GM_MAX_NDIM];

@@ -120,7 +120,7 @@ static PyObject *method_namespace(PyObject *self, PyObject *const *args, Py_ssiz
     if (!read_arguments(&sig, args, n, kwnames, v))
         return NULL;
     if (v[0] && v[0] != Py_None) {
-        PyErr_SetString(PyExc_ValueError, "__array_namespace__: no api_version can be asked for");
+        PyErr_SetString(PyExc_ValueError, "__array_namespace__: api_version is not supported, expected None");
         return NULL;
     }
     return PyImport_ImportModule("gomlx.core");
@@ -171,8 +171,8 @@ static PyObject *method_dim(PyObject *self, PyObject *const *args, Py_ssize_t n,
 
 typedef PyObject *(*op_function)(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
-/* function(self, ...). With as_list several positional arguments are one tuple, and none is the empty one unless
- * nothing stands for all. */
+/* function(self, ...). With as_list several positional arguments become one tuple; none become None, or for reshape the
+ * empty tuple. */
 static PyObject *call_method(PyObject *self, op_function function, PyObject *const *args, Py_ssize_t n,
                              PyObject *kwnames, bool as_list) {
     PyObject *all[BIND_ARGUMENTS + 1] = {self}, *list = NULL;

@@ -1,5 +1,5 @@
-/* print.c - repr of an array as MLX writes it: six digits, or as many behind the point as set_printoptions says,
- * and the first and last three items of long axes. */
+/* print.c - repr of an array as MLX writes it: six digits, or as many after the point as set_printoptions says, and the
+ * first and last three items of long axes. */
 #include "py/py.h"
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* inspect.c - activations of a Model: what there is, a pass that is looked at, the head on its own. */
+#include "py/model/adapters.h"
 #include "py/model/inspect.h"
 #include <string.h>
 
@@ -106,9 +107,10 @@ static PyObject *results(module_state *state, const gm_inspection *inspection, s
 }
 
 PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"inspect", 0, 2, 3, {"ids", "activations", "edits", "exact", NULL}};
+    static const signature sig = {"inspect", 0, 2, 3, {"ids", "activations", "edits", "exact", "adapters", NULL}};
     module_state *state = py_model_state(self);
-    PyObject *v[4], *list = NULL;
+    PyObject *v[5], *list = NULL;
+    share_list adapters = {NULL, 0, NULL};
     int32_t *ids = NULL;
     int64_t *numbers = NULL;
     size_t n_ids, n_numbers;
@@ -116,11 +118,12 @@ PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, 
     int exact = 0;
     bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[0], &ids, &n_ids) &&
                 numbers_read(v[1], &numbers, &n_numbers) && (!v[2] || edits_read(state, v[2], &edits)) &&
-                (exact = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0;
+                (exact = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 && shares_read(v[4], &adapters);
     gm_model *model = read ? py_model_open(self) : NULL;
     if (model) {
         gm_model_retain(model);
-        const gm_inspect_request request = {ids, n_ids, numbers, n_numbers, edits.edits, edits.n, exact};
+        const gm_inspect_request request = {ids,     n_ids, numbers,      n_numbers, edits.edits,
+                                            edits.n, exact, adapters.all, adapters.n};
         gm_inspection *inspection = NULL;
         gm_status status;
         Py_BEGIN_ALLOW_THREADS status = gm_inspect_begin(model, &request, &inspection);
@@ -135,6 +138,7 @@ PyObject *py_model_inspect(PyObject *self, PyObject *const *args, Py_ssize_t n, 
         Py_END_ALLOW_THREADS
     }
     edits_free(&edits);
+    shares_free(&adapters);
     PyMem_Free(numbers);
     PyMem_Free(ids);
     return list;

@@ -3,6 +3,7 @@
  *      closed holds the C model until it is done.
  *  (2) close() also ends the Model's sessions, so that the memory is given back at once and not when they are
  *      collected. */
+#include "py/model/adapters.h"
 #include "py/model/inspect.h"
 #include <string.h>
 
@@ -382,20 +383,26 @@ static bool read_score_kind(PyObject *value, gm_score_kind *kind) {
     return false;
 }
 
-static PyObject *score(PyObject *self, gm_score_kind kind, PyObject *sequences, PyObject *label_sequences) {
+/* adapters NULL: none. */
+static PyObject *score(PyObject *self, gm_score_kind kind, PyObject *sequences, PyObject *label_sequences,
+                       PyObject *adapters) {
     module_state *state = py_model_state(self);
     batch b = {NULL, 0}, labels = {NULL, 0};
-    bool read = batch_read(sequences, &b) && (!label_sequences || batch_read(label_sequences, &labels));
+    share_list shares = {NULL, 0, NULL};
+    bool read = batch_read(sequences, &b) && (!label_sequences || batch_read(label_sequences, &labels)) &&
+                shares_read(adapters, &shares);
     gm_model *model = read ? py_model_open(self) : NULL;
     if (!model) {
         batch_free(&b);
         batch_free(&labels);
+        shares_free(&shares);
         return NULL;
     }
     gm_model_retain(model);
+    const gm_score_request request = {kind, b.all, labels.all, b.n, labels.n, shares.all, shares.n};
     gm_scoring *scoring = NULL;
     gm_status status;
-    Py_BEGIN_ALLOW_THREADS status = gm_score_begin(model, kind, b.all, b.n, labels.all, labels.n, &scoring);
+    Py_BEGIN_ALLOW_THREADS status = gm_score_begin(model, &request, &scoring);
     Py_END_ALLOW_THREADS bool ok = status == GM_OK;
     for (status = GM_AGAIN; ok && status == GM_AGAIN;) {
         Py_BEGIN_ALLOW_THREADS status = gm_score_step(scoring, SLICE_MS);
@@ -417,20 +424,23 @@ static PyObject *score(PyObject *self, gm_score_kind kind, PyObject *sequences, 
     gm_model_release(model);
     Py_END_ALLOW_THREADS batch_free(&b);
     batch_free(&labels);
+    shares_free(&shares);
     return result;
 }
 
 static PyObject *model_score(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"score", 2, 3, 3, {"kind", "sequences", "labels", NULL}};
-    PyObject *v[3];
+    static const signature sig = {"score", 2, 3, 3, {"kind", "sequences", "labels", "adapters", NULL}};
+    PyObject *v[4];
     gm_score_kind kind;
     if (!read_arguments(&sig, args, n, kwnames, v) || !read_score_kind(v[0], &kind))
         return NULL;
-    return score(self, kind, v[1], v[2]);
+    return score(self, kind, v[1], v[2], v[3]);
 }
 
-static PyObject *model_logits(PyObject *self, PyObject *sequences) {
-    return score(self, GM_SCORE_LOGITS, sequences, NULL);
+static PyObject *model_logits(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    static const signature sig = {"logits", 1, 1, 1, {"sequences", "adapters", NULL}};
+    PyObject *v[2];
+    return read_arguments(&sig, args, n, kwnames, v) ? score(self, GM_SCORE_LOGITS, v[0], NULL, v[1]) : NULL;
 }
 
 #define SIG(text, doc) text "\n--\n\n" doc
@@ -442,10 +452,20 @@ static PyMethodDef model_methods[] = {
     {"restore_session", py_model_restore_session, METH_O,
      SIG("restore_session($self, saved, /)",
          "The Session that Session.save made of it; gomlx.Error when the bytes are damaged or another model's.")},
-    {"logits", model_logits, METH_O,
-     SIG("logits($self, sequences, /)", "For each list of ids a float32 array [n, vocab]: the logits after each id.")},
+    {"logits", FUNCTION(model_logits), FASTCALL,
+     SIG("logits($self, sequences, /, *, adapters=())",
+         "For each list of ids a float32 array [n, vocab]: the logits after each id. adapters: tuples (name, weight), "
+         "which add up, as in score() and inspect().")},
+    {"load_adapter", FUNCTION(py_model_load_adapter), FASTCALL,
+     SIG("load_adapter($self, name, terms, /)",
+         "Copies an adapter's terms, tuples (layer, a [rank, in], b [out, rank], scale), under a name.")},
+    {"unload_adapter", py_model_unload_adapter, METH_O,
+     SIG("unload_adapter($self, name, /)", "Streams that use it go on to their end.")},
+    {"adapters", py_model_adapters, METH_NOARGS,
+     SIG("adapters($self)", "A dict for each that is loaded: name, hash of its content, terms, parameters, bytes, "
+                            "least_rank, most_rank.")},
     {"score", FUNCTION(model_score), FASTCALL,
-     SIG("score($self, kind, sequences, /, labels=())",
+     SIG("score($self, kind, sequences, /, labels=(), *, adapters=())",
          "Of each list of ids a float32 array: 'logits' [n, vocab], 'logprobs' [n] of each id after those "
          "before it, 'hidden' [n, hidden]. 'last': the logits after the last ids [sequences, vocab], and for each "
          "sequence the log probability of each label after it.")},
@@ -453,20 +473,24 @@ static PyMethodDef model_methods[] = {
      SIG("activations($self)", "A tuple (number, name, shape, editable, source) for each activation; -1 stands for the "
                                "number of tokens, source is the layer whose keys it reads.")},
     {"inspect", FUNCTION(py_model_inspect), FASTCALL,
-     SIG("inspect($self, ids, activations, *, edits=(), exact=False)",
+     SIG("inspect($self, ids, activations, *, edits=(), exact=False, adapters=())",
          "The activations with these numbers, of one pass "
          "over ids; edits are tuples (number, replaces, array, from, to); exact: with float32 activations and cache.")},
     {"head", py_model_head, METH_O,
      SIG("head($self, x, /)", "The logits of a residual stream float32 [n, hidden], lazy.")},
     {"rows", FUNCTION(py_model_rows), FASTCALL,
-     SIG("rows($self, ids, lengths, *, terms=(), int8=False, checkpoints=False)",
+     SIG("rows($self, ids, lengths, *, terms=(), int8=False, checkpoints=False, sums=None)",
          "The rows of sequences after the final norm, float32 [ids, hidden], lazy: ids of all, and how many each has. "
          "terms: tuples (layer, a [rank, k], b [rows, rank], scale), to which gradients go. int8: linear layers round "
-         "what they read as decoders do. checkpoints: backwards, each layer is computed again from its input.")},
+         "what they read as decoders do. checkpoints: backwards, each layer is computed again from its input. sums: "
+         "for "
+         "each term None, or gradients (of a, of b) in float32 that those of these rows are added to, sequence by "
+         "sequence: passes over whole sequences in order, each from the gradients of the one before, end with the bits "
+         "of one pass.")},
     {"loss", FUNCTION(py_model_loss), FASTCALL,
-     SIG("loss($self, rows, targets, *, gradient=False)",
+     SIG("loss($self, rows, targets, *, gradient=False, int8=False)",
          "The cross entropy of each row's logits against its target id, float32 [n], lazy; gradient: as something to "
-         "differentiate, computed slice by slice with the loss.")},
+         "differentiate, computed slice by slice with the loss. int8: the head rounds as in rows().")},
     {"weight", model_weight, METH_O,
      SIG("weight($self, name, /)",
          "A weight by its Hugging Face name as a lazy float32 array; IndexError when there is none.")},

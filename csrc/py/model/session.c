@@ -234,6 +234,7 @@ static PyObject *extend(PyObject *self, const int32_t *ids, size_t n, bool logit
     gm_generate_defaults(&options);
     options.max_tokens = 0;
     options.hand_out_logits = logits;
+    options.session_adapters = true;
     gm_status status = GM_ENOMEM;
     if (all) {
         if (n_before)
@@ -329,6 +330,23 @@ static PyObject *session_length(PyObject *self, void *unused) {
     return session ? PyLong_FromLongLong(gm_session_length(session)) : NULL;
 }
 
+static PyObject *session_adapters(PyObject *self, void *unused) {
+    (void)unused;
+    gm_session *session = py_session_open(self);
+    size_t n = 0;
+    if (!session || in_use((session_object *)self))
+        return NULL;
+    const gm_adapter_use *uses = gm_session_adapters(session, &n);
+    gm_adapter_use *copy = PyMem_Malloc((n + 1) * sizeof *copy); /* making a tuple may run a finalizer, as in ids */
+    if (!copy)
+        return PyErr_NoMemory();
+    if (n)
+        memcpy(copy, uses, n * sizeof *copy);
+    PyObject *all = py_adapter_uses(copy, n);
+    PyMem_Free(copy);
+    return all;
+}
+
 static PyObject *session_model(PyObject *self, void *unused) {
     (void)unused;
     return Py_NewRef(((session_object *)self)->model);
@@ -379,6 +397,8 @@ static PyGetSetDef session_properties[] = {
      "may not be in the cache yet: what was drawn last is computed when the sequence goes on.",
      NULL},
     {"nbytes", session_nbytes, NULL, "Bytes of memory that its cache holds; what forks share counts in each.", NULL},
+    {"adapters", session_adapters, NULL,
+     "What its keys were computed with: (name, hash of the content, weight) of each adapter.", NULL},
     {"model", session_model, NULL, "The engine's model that made it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -107,6 +107,7 @@ typedef struct {
     PyObject *texts, *processors;
     const char **stop_texts;
     edit_list edits;
+    share_list adapters;
     int64_t *activations;
     size_t n_activations;
 } request;
@@ -119,6 +120,7 @@ static void request_free(request *r) {
     PyMem_Free(r->stop_texts);
     PyMem_Free(r->activations);
     edits_free(&r->edits);
+    shares_free(&r->adapters);
     Py_XDECREF(r->texts);
 }
 
@@ -176,7 +178,7 @@ static bool read_prefill(PyObject *value, gm_prefill *out) {
 /* clang-format off */
 #define ARGUMENTS(X)                                                                                                   \
     X(session) X(tokenizer) X(prompt_ids) X(max_tokens) X(min_tokens) X(stop_ids) X(stop_texts) X(top_logprobs)        \
-    X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile)
+    X(processors) X(timeout) X(prefill) X(edits) X(activations) X(profile) X(adapters)
 /* clang-format on */
 #define INDEX(name) arg_##name,
 #define TEXT(name) #name,
@@ -193,8 +195,11 @@ static bool read_request(module_state *state, PyObject *const *v, request *r) {
         !read_int(v[arg_top_logprobs], "top_logprobs", &o->top_logprobs) ||
         !read_float(v[arg_timeout], "timeout", &o->timeout_seconds) || !read_prefill(v[arg_prefill], &o->prefill) ||
         (v[arg_edits] && !edits_read(state, v[arg_edits], &r->edits)) ||
-        (v[arg_activations] && !numbers_read(v[arg_activations], &r->activations, &r->n_activations)))
+        (v[arg_activations] && !numbers_read(v[arg_activations], &r->activations, &r->n_activations)) ||
+        !shares_read(v[arg_adapters], &r->adapters))
         return false;
+    o->adapters = r->adapters.all;
+    o->n_adapters = r->adapters.n;
     o->edits = r->edits.edits;
     o->n_edits = r->edits.n;
     o->activations = r->activations;

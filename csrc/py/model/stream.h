@@ -2,6 +2,7 @@
  * Objects hold each other one way: stream -> session -> model, stream -> tokenizer. Back pointers are borrowed. */
 #ifndef GOMLX_PY_STREAM_H
 #define GOMLX_PY_STREAM_H
+#include "py/model/adapters.h"
 #include "py/model/inspect.h"
 
 typedef struct stream_object stream_object;

@@ -233,12 +233,9 @@ static bool read_id_array(PyObject *value, int32_t **ids, size_t *count, bool *i
     return !*is_array || *ids;
 }
 
-bool read_ids(PyObject *value, int32_t **ids, size_t *count) {
+/* one: what the errors call an item. */
+static bool read_numbers(PyObject *value, const char *one, int32_t **ids, size_t *count) {
     bool is_array;
-    if (PyUnicode_Check(value) || PyBytes_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "token ids must be a sequence of ints, not text; encode it first");
-        return false;
-    }
     if (!read_id_array(value, ids, count, &is_array))
         return false;
     if (is_array)
@@ -255,7 +252,7 @@ bool read_ids(PyObject *value, int32_t **ids, size_t *count) {
     }
     for (Py_ssize_t i = 0; i < n; i++) {
         int id;
-        if (!read_int(PyTuple_GetItem(items, i), "token id", &id)) {
+        if (!read_int(PyTuple_GetItem(items, i), one, &id)) {
             PyMem_Free(list);
             Py_DECREF(items);
             return false;
@@ -266,4 +263,18 @@ bool read_ids(PyObject *value, int32_t **ids, size_t *count) {
     *ids = list;
     *count = (size_t)n;
     return true;
+}
+
+bool read_ids(PyObject *value, int32_t **ids, size_t *count) {
+    if (!PyUnicode_Check(value) && !PyBytes_Check(value))
+        return read_numbers(value, "token id", ids, count);
+    PyErr_SetString(PyExc_TypeError, "token ids must be a sequence of ints, not text; encode it first");
+    return false;
+}
+
+bool read_lengths(PyObject *value, int32_t **lengths, size_t *count) {
+    if (!PyUnicode_Check(value) && !PyBytes_Check(value))
+        return read_numbers(value, "length", lengths, count);
+    PyErr_SetString(PyExc_TypeError, "lengths must be a sequence of ints, not text");
+    return false;
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 #include "py/ops/bind.h"
 
-/* The value of an arange bound; widens *type from int32 to int64 to float32 as the numbers ask. */
+/* The value of an arange bound; widens *type from int32 to int64 to float32 as the numbers require. */
 static bool read_bound(PyObject *value, const char *what, double *out, gm_dtype *type) {
     const bool real = PyFloat_Check(value);
     PyObject *number = real ? Py_NewRef(value) : is_one_integer(value) ? PyNumber_Index(value) : NULL;
@@ -34,7 +34,7 @@ FUNCTION_OF(arange)
         return call_finish(&c, NULL);
     }
     if (only_stop && first && PyBool_Check(first) && given == GM_DTYPE_COUNT) {
-        PyErr_SetString(PyExc_ValueError, "arange: up to a bool: its values would have no dtype");
+        PyErr_SetString(PyExc_ValueError, "arange: stop is a bool, expected an int or a float");
         return call_finish(&c, NULL);
     }
     bool ok = only_stop

@@ -16,7 +16,7 @@ FUNCTION_OF(rope)
     return call_finish(&c, node);
 }
 
-/* force_fused asks for what is done in any case. */
+/* force_fused has no effect: attention is fused wherever there is a kernel. */
 FUNCTION_OF(scaled_dot_product_attention)
 {
     gm_array *q, *k, *v, *mask = GM_NONE, *sinks;

@@ -136,7 +136,7 @@
 #define DOC_view                                                                                                       \
     "\n\na       an array\n"                                                                                           \
     "dtype   that its bytes are read as"                                                                               \
-    "\n\nValueError when the last axis is not a whole number of items."
+    "\n\nValueError when the bytes of the last axis are not a multiple of the item size."
 #define DOC_as_strided                                                                                                 \
     "\n\na         an array, taken row-major\n"                                                                        \
     "shape     of the result; None: a's\n"                                                                             \
@@ -153,7 +153,7 @@
     "start_indices   an int array, one for each of axes\n"                                                             \
     "axes            the sliced axes\n"                                                                                \
     "slice_size      the result's shape"                                                                               \
-    "\n\nStarts are kept such that the region lies within a."
+    "\n\nStarts are clamped so that the region is inside a."
 #define DOC_slice_update                                                                                               \
     "\n\na               an array\n"                                                                                   \
     "update          what is written, of its dtype\n"                                                                  \
@@ -292,7 +292,7 @@
     "a_min, a_max   numbers, arrays, or None; ValueError when both are None"
 #define DOC_round                                                                                                      \
     "\n\na          an array; integers stay\n"                                                                         \
-    "decimals   how many; negative ones are places before the point"
+    "decimals   how many; negative ones are digits before the point"
 #define DOC_nan_to_num                                                                                                 \
     "\n\na                an array; integers stay\n"                                                                   \
     "nan              what NaN becomes\n"                                                                              \

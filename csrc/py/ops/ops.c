@@ -1,5 +1,5 @@
 /* ops.c - the Python functions of ops.def. UNARY, BINARY and REDUCE rows share one wrapper per class; arguments of an
- * OP row are read by their kinds; a HAND row has its function op_<name> in an ops_<family>.c, and nothing else: the
+ * OP row are read by their kinds; a HAND row has its function op_<name> in a file of py/ops, and nothing else: the
  * table, the docstring and the signature come from the row. */
 #include <limits.h>
 #include <string.h>
@@ -112,7 +112,7 @@ static PyObject *call_reduce(PyObject *module, const char *name, reduce_fn fn, P
 #define ARG(text, letter, members, defaults, parameters, pointers, values) OPEN pointers
 #include "ops/ops.def"
 
-/* An argument, or the number that stands for it. */
+/* An argument or, where it was not given, the number it defaults to. */
 static gm_array *node_or(call *c, gm_array *given, float number) {
     return given == GM_NONE ? gm_array_from(c->scope, GM_FLOAT32, 0, NULL, &number) : given;
 }

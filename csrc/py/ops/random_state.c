@@ -1,8 +1,8 @@
 /* random_state.c - the key that random functions draw from when none is given: one for each thread, kept in a list of
  * one array. A draw replaces the array in the list; an array that was read from it stays what it was.
  * gomlx.core.random.state is one object for all threads that looks like the list of whichever thread asks, so that a
- * tree of arrays made by one thread (the state of a compiled function) is the right one in every other. It is a list by
- * type, for those who walk trees, and has no items of its own. */
+ * tree of arrays made by one thread (the state of a compiled function) is the right one in every other. Its type is a
+ * list, for code that walks trees, but it has no items of its own. */
 #include "py/py.h"
 #include <time.h>
 

@@ -114,7 +114,7 @@ FUNCTION_OF(stack)
 }
 
 /* Pieces for a result list; freed by the call's end. */
-static gm_array **room_for(call *c, int64_t count) {
+static gm_array **pieces_for(call *c, int64_t count) {
     c->list = PyMem_Malloc(sizeof *c->list * (size_t)(count > 0 ? count : 1));
     if (!c->list)
         PyErr_NoMemory();
@@ -130,10 +130,10 @@ FUNCTION_OF(split)
     bool evenly = count < 0;
     int64_t parts = evenly ? indices[0] : count + 1;
     if (parts > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "split: %lld parts", (long long)parts);
+        PyErr_Format(PyExc_ValueError, "split: %lld parts, expected at most 2147483647", (long long)parts);
         return call_finish(&c, NULL);
     }
-    if (!(pieces = room_for(&c, parts)))
+    if (!(pieces = pieces_for(&c, parts)))
         return call_finish(&c, NULL);
     gm_array *done = evenly ? gm_split_evenly(c.scope, x, (int)parts, axis, pieces)
                             : gm_split(c.scope, x, count, indices, axis, pieces);
@@ -147,7 +147,7 @@ FUNCTION_OF(unstack)
     BIND(unstack, "Ai", &x, &axis);
     int ndim = gm_array_ndim(x), at = axis < 0 ? axis + ndim : axis;
     int64_t count = at >= 0 && at < ndim ? gm_array_shape(x)[at] : 0;
-    if (!(pieces = room_for(&c, count)))
+    if (!(pieces = pieces_for(&c, count)))
         return call_finish(&c, NULL);
     gm_array *done = gm_unstack(c.scope, x, axis, pieces);
     return call_finish_many(&c, done ? GM_OK : GM_EVALUE, pieces, done ? (int)count : 0, false);

@@ -461,7 +461,7 @@ static PyGetSetDef encoding_properties[] = {
     {"ids", get_ids, NULL, "Token ids, a list of n ints.", NULL},
     {"tokens", get_tokens, NULL, "What the vocabulary calls them, a list of n strs.", NULL},
     {"offsets", get_offsets, NULL,
-     "(start, end) of what each token stands for, n pairs: characters of a str, bytes of a bytes; (0, 0) of what was "
+     "(start, end) of each token's text, n pairs: characters of a str, bytes of a bytes; (0, 0) of what was "
      "added.",
      NULL},
     {"special_mask", get_special_mask, NULL, "1 for what was added to the text, padding too, else 0; n ints.", NULL},

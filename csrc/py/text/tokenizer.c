@@ -556,7 +556,7 @@ static PyMethodDef tokenizer_methods[] = {
     {"decode", FUNCTION(decode), FASTCALL,
      SIG("decode($self, ids, skip_special_tokens=False, *, as_bytes=False)",
          "The text of ids, a sequence of ints, an array of them or one int; what is not UTF-8 becomes U+FFFD.\n"
-         "as_bytes: the bytes that they stand for, in a byte-level vocabulary (NotImplementedError in any other).")},
+         "as_bytes: the bytes of the tokens, in a byte-level vocabulary (NotImplementedError in any other).")},
     {"token_to_id", token_to_id, METH_O,
      SIG("token_to_id($self, token, /)", "The id of a token's own string, or None.")},
     {"id_to_token", id_to_token, METH_O, SIG("id_to_token($self, id, /)", "The token's own string, or None.")},

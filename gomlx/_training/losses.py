@@ -1,0 +1,347 @@
+"""What training makes small: functions of log probabilities, and objectives that take rows of data through a model.
+
+Log probabilities of an answer are sums over its tokens, float32 [n] for n rows. Gradients go through what is the
+policy's; what is the reference's (the model without its adapter) or the teacher's has none.
+"""
+from __future__ import annotations
+
+import os
+from array import array as integers
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gomlx.core as mx
+from gomlx._files.reading import read_json
+from gomlx._training.data import Row, Tokens
+
+if TYPE_CHECKING:
+    from gomlx._generation.model import Model
+    from gomlx._training.adapter import Adapter
+
+Sums = Mapping[str, mx.array] | None
+SLICE = 64                      # rows whose logits exist at a time in distillation
+
+
+# ---- formulas ----
+
+def log_sigmoid(x: mx.array) -> mx.array:
+    return -mx.logaddexp(mx.zeros_like(x), -x)
+
+
+def dpo_loss(chosen: mx.array, rejected: mx.array, reference_chosen: mx.array, reference_rejected: mx.array, *,
+             beta: float = 0.1, label_smoothing: float = 0.0) -> mx.array:
+    """float32 [n]: -log sigmoid(beta * ((chosen - rejected) - (reference_chosen - reference_rejected))), with
+    label_smoothing the share of preferences that are the wrong way round: https://arxiv.org/abs/2305.18290."""
+    x = beta * ((chosen - rejected) - (reference_chosen - reference_rejected))
+    return -(1 - label_smoothing) * log_sigmoid(x) - label_smoothing * log_sigmoid(-x)
+
+
+def orpo_loss(chosen: mx.array, rejected: mx.array, *, beta: float = 0.1) -> mx.array:
+    """float32 [n]: -beta * log sigmoid(log odds of chosen - log odds of rejected), which is added to the mean loss of
+    the chosen texts. Both are mean log probabilities of a token: https://arxiv.org/abs/2403.07691."""
+    odds = (chosen - rejected) - (mx.log1p(-mx.exp(chosen)) - mx.log1p(-mx.exp(rejected)))
+    return -beta * log_sigmoid(odds)
+
+
+def kto_loss(policy: mx.array, reference: mx.array, wanted: mx.array, divergence: float, *, beta: float = 0.1,
+             desirable_weight: float = 1.0, undesirable_weight: float = 1.0) -> mx.array:
+    """float32 [n]: weight * (1 - sigmoid(beta * (r - z))) of wanted answers and weight * (1 - sigmoid(beta * (z - r)))
+    of the others, where r is policy - reference and z the divergence: https://arxiv.org/abs/2402.01306."""
+    x = beta * (policy - reference - divergence)
+    return mx.where(wanted, desirable_weight * (1 - mx.sigmoid(x)), undesirable_weight * (1 - mx.sigmoid(-x)))
+
+
+def distillation_loss(student: mx.array, teacher: mx.array, *, temperature: float = 1.0) -> mx.array:
+    """float32 [n] of logits [n, vocab]: temperature**2 * KL(softmax(teacher / temperature) from that of the student):
+    https://arxiv.org/abs/1503.02531."""
+    student, teacher = student / temperature, teacher / temperature
+    p = teacher - mx.logsumexp(teacher, -1, keepdims=True)
+    q = student - mx.logsumexp(student, -1, keepdims=True)
+    return temperature**2 * mx.sum(mx.exp(p) * (p - q), -1)
+
+
+# ---- through a model ----
+
+class Forward:
+    """A model with the terms of an adapter, over ragged sequences: no padding, and no sequence sees another.
+
+    sums    None: there is no gradient. Else gradients by parameter that those of this pass are added to, sequence by
+            sequence, {} being zeros: the passes of a step end with the bits of one
+    """
+
+    def __init__(self, model: Model, adapter: Adapter, int8: bool = False, checkpoints: bool = False) -> None:
+        self.engine = model._engine
+        self.int8, self.checkpoints = int8, checkpoints
+        self.scales = {layer: term.scale for layer, term in adapter.terms.items()}
+
+    def terms(self, parameters: Mapping[str, mx.array] | None) -> list[tuple[str, mx.array, mx.array, float]]:
+        """None: the model alone, the reference."""
+        if parameters is None:
+            return []
+        return [(layer, parameters[f"{layer}.lora_a"], parameters[f"{layer}.lora_b"], scale)
+                for layer, scale in self.scales.items()]
+
+    def rows(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
+        """float32 [tokens that count, hidden]: the rows that the tokens are told from."""
+        ids, places, lengths = integers("i"), [], []
+        for one in sequences:
+            places += [len(ids) + j for j in range(len(one.ids) - 1) if one.counted[j + 1]]
+            ids += one.ids[:-1]                     # nothing is told from the last one
+            lengths.append(len(one.ids) - 1)
+        before = [(sums[f"{layer}.lora_a"], sums[f"{layer}.lora_b"]) for layer in self.scales] if sums else None
+        x = self.engine.rows(ids, lengths, terms=self.terms(parameters), sums=before, int8=self.int8,
+                             checkpoints=self.checkpoints)
+        return x if len(places) == len(ids) else x[mx.array(places, dtype=mx.int32)]
+
+    def losses(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
+        """float32: of each token that counts, minus its log probability."""
+        targets = [one for sequence in sequences for one, counted in zip(sequence.ids, sequence.counted) if counted]
+        return self.engine.loss(self.rows(parameters, sequences, sums), targets, gradient=sums is not None)
+
+    def log_probs(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens],
+                  sums: Sums) -> mx.array:
+        """float32 [sequences]: the log probability of all tokens that count."""
+        return -by_sequence(self.losses(parameters, sequences, sums), sequences)
+
+
+def by_sequence(values: mx.array, sequences: Sequence[Tokens]) -> mx.array:
+    """The sum of each sequence's values: its own bits, whatever is beside it."""
+    made, at = [], 0
+    for one in sequences:
+        made.append(values[at:at + one.targets].sum())
+        at += one.targets
+    return mx.stack(made)
+
+
+def everything(one: Tokens) -> Tokens:
+    """The sequence with all its tokens counted."""
+    return Tokens(one.ids, b"\0" + b"\1" * (len(one.ids) - 1))
+
+
+class Objective:
+    """The loss of rows. A step's loss is the sum of what its passes give, divided by `total` of all its rows."""
+    kinds: tuple[str, ...] = ("text", "completion", "chat")
+    least_rows = 1              # of a step
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+
+    def total(self, rows: Sequence[Row]) -> int:
+        return len(rows)
+
+    def prepare(self, parameters: Mapping[str, mx.array], passes: Sequence[Sequence[Row]]) -> Any:
+        """What is computed before, for all rows of the step, without a gradient."""
+        return None
+
+    def parts(self, parameters: Mapping[str, mx.array], rows: Sequence[Row], first: int, prepared: Any,
+              sums: Sums) -> tuple[mx.array, dict[str, mx.array]]:
+        """(float32 whose sum belongs to the loss, what else is known of each row). first: the number of the first row
+        within the step."""
+        raise NotImplementedError
+
+
+class Sft(Objective):
+    """The mean cross entropy of the tokens that count."""
+
+    def total(self, rows):
+        return sum(row.targets for row in rows)
+
+    def parts(self, parameters, rows, first, prepared, sums):
+        return self.forward.losses(parameters, [row.sequences[0] for row in rows], sums), {}
+
+
+class Preferences(Objective):
+    """The base of losses over pairs: sequences are chosen, rejected, chosen, ..."""
+    kinds = ("preference",)
+
+    def __init__(self, forward: Forward, beta: float = 0.1) -> None:
+        super().__init__(forward)
+        self.beta = beta
+
+    @staticmethod
+    def flat(rows: Sequence[Row]) -> list[Tokens]:
+        return [one for row in rows for one in row.sequences]
+
+
+class Dpo(Preferences):
+    def __init__(self, forward: Forward, beta: float = 0.1, label_smoothing: float = 0.0) -> None:
+        super().__init__(forward, beta)
+        self.label_smoothing = label_smoothing
+
+    def prepare(self, parameters, passes):
+        return reference_of(self.forward, [self.flat(rows) for rows in passes])
+
+    def parts(self, parameters, rows, first, prepared, sums):
+        policy = self.forward.log_probs(parameters, self.flat(rows), sums)
+        reference = prepared[2 * first:2 * (first + len(rows))]
+        rewards = mx.stop_gradient(self.beta * (policy - reference))
+        known = {"accuracy": (rewards[::2] > rewards[1::2]).astype(mx.float32), "margin": rewards[::2] - rewards[1::2],
+                 "chosen_reward": rewards[::2], "rejected_reward": rewards[1::2]}
+        return dpo_loss(policy[::2], policy[1::2], reference[::2], reference[1::2], beta=self.beta,
+                        label_smoothing=self.label_smoothing), known
+
+
+class Orpo(Preferences):
+    """The mean cross entropy of the chosen texts with their prompts, and the odds ratio."""
+
+    def prepare(self, parameters, passes):
+        rows = [row for one in passes for row in one]
+        return len(rows) / sum(len(row.sequences[0].ids) - 1 for row in rows)
+
+    def parts(self, parameters, rows, first, prepared, sums):
+        sequences = [everything(row.sequences[0]) if i == 0 else row.sequences[1] for row in rows for i in (0, 1)]
+        losses, at = self.forward.losses(parameters, sequences, sums), 0
+        means: list[mx.array] = []
+        told: list[mx.array] = []
+        for row, one in zip([row for row in rows for _ in (0, 1)], sequences):
+            mine = losses[at:at + one.targets]
+            at += one.targets
+            if len(told) == len(means) // 2:            # the chosen one, whose prompt does not count here
+                told.append(mine)
+                counted = row.sequences[0].counted[1:]
+                mine = mine if all(counted) else mine[mx.array([i for i, c in enumerate(counted) if c],
+                                                               dtype=mx.int32)]
+            means.append(-mine.mean())
+        logs = mx.stack(means)
+        odds = orpo_loss(logs[::2], logs[1::2], beta=self.beta)
+        known = {"accuracy": mx.stop_gradient(logs[::2] > logs[1::2]).astype(mx.float32)}
+        return mx.concatenate([prepared * mx.concatenate(told), odds]), known
+
+
+class Kto(Objective):
+    """Answers that are wanted or unwanted. The divergence is that of answers to other prompts of the same step, with
+    which the loss is compared; it needs two rows of a step at least."""
+    kinds = ("label",)
+    least_rows = 2
+
+    def __init__(self, forward: Forward, beta: float = 0.1, desirable_weight: float = 1.0,
+                 undesirable_weight: float = 1.0) -> None:
+        super().__init__(forward)
+        self.beta, self.weights = beta, (desirable_weight, undesirable_weight)
+
+    def prepare(self, parameters, passes):
+        rows = [row.sequences[0] for one in passes for row in one]
+        swapped = [other_answer(one, rows[i - 1]) for i, one in enumerate(rows)]
+        at, shifted = 0, []
+        for one in passes:
+            shifted.append(swapped[at:at + len(one)])
+            at += len(one)
+        logs = [(self.forward.log_probs(parameters, part, None) - self.forward.log_probs(None, part, None)).tolist()
+                for part in shifted]
+        divergence = sum(sum(part) for part in logs) / len(rows)
+        return reference_of(self.forward, [[row.sequences[0] for row in one] for one in passes]), max(0.0, divergence)
+
+    def parts(self, parameters, rows, first, prepared, sums):
+        reference, divergence = prepared
+        policy = self.forward.log_probs(parameters, [row.sequences[0] for row in rows], sums)
+        reference = reference[first:first + len(rows)]
+        wanted = mx.array([bool(row.label) for row in rows])
+        losses = kto_loss(policy, reference, wanted, divergence, beta=self.beta, desirable_weight=self.weights[0],
+                          undesirable_weight=self.weights[1])
+        return losses, {"divergence": mx.full((len(rows),), divergence)}
+
+
+def other_answer(one: Tokens, other: Tokens) -> Tokens:
+    """The prompt of a sequence with the answer of another."""
+    ids = one.ids[:one.start] + other.ids[other.start:]
+    return Tokens(ids, bytes(one.start) + other.counted[other.start:])
+
+
+def reference_of(forward, passes):
+    """float32: log probabilities of all sequences by the model alone."""
+    logs = []
+    for one in passes:
+        logs += forward.log_probs(None, one, None).tolist()
+    return mx.array(logs, dtype=mx.float32)
+
+
+class Distillation(Objective):
+    """The mean divergence of the teacher's distributions from the model's, at the tokens that count. Both heads are
+    kept as float32 matrices."""
+
+    def __init__(self, forward: Forward, model: Model, teacher: Model, temperature: float = 1.0) -> None:
+        super().__init__(forward)
+        if teacher.vocab_size != model.vocab_size:
+            raise ValueError(f"teacher: its vocabulary has {teacher.vocab_size} tokens, expected {model.vocab_size}, "
+                             "those of the model that learns")
+        self.temperature, self.teacher = temperature, teacher
+        self.head, self.teacher_head = Head(model), Head(teacher)
+
+    def total(self, rows):
+        return sum(row.targets for row in rows)
+
+    def parts(self, parameters, rows, first, prepared, sums):
+        sequences = [row.sequences[0] for row in rows]
+        student = self.forward.rows(parameters, sequences, sums)
+        teacher = TeacherRows(self.teacher).rows(None, sequences, None)
+
+        def divergence(x, y):
+            return distillation_loss(self.head(x), mx.stop_gradient(self.teacher_head(y)),
+                                     temperature=self.temperature)
+
+        one = mx.checkpoint(divergence) if sums is not None else divergence
+        return mx.concatenate([one(student[at:at + SLICE], teacher[at:at + SLICE])
+                               for at in range(0, student.shape[0], SLICE)]), {}
+
+
+class TeacherRows(Forward):
+    """A model without terms."""
+
+    def __init__(self, model: Model) -> None:
+        self.engine, self.scales, self.int8, self.checkpoints = model._engine, {}, False, False
+
+
+class Head:
+    """Logits of rows, as array operations."""
+
+    def __init__(self, model: Model) -> None:
+        engine = model._engine
+        names = engine.weight_names()
+        name = "lm_head" if "lm_head.weight" in names else "model.embed_tokens"
+        self.weight = engine.weight(f"{name}.weight").astype(mx.float32)
+        self.bias = engine.weight("lm_head.bias") if "lm_head.bias" in names else None
+        self.softcap = final_softcap(model.info)
+        mx.eval(self.weight)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        logits = x @ self.weight.T
+        if self.bias is not None:
+            logits = logits + self.bias
+        return self.softcap * mx.tanh(logits / self.softcap) if self.softcap else logits
+
+
+def final_softcap(info: Mapping[str, Any]) -> float:
+    """What bounds the logits of Gemma 2 and 4; 0: nothing."""
+    if os.path.isdir(info["path"]):
+        config = read_json(os.path.join(info["path"], "config.json"))
+        config = config.get("text_config") or config
+        return float(config.get("final_logit_softcapping") or 0)
+    known = info.get("metadata", {})
+    return float(known.get(f"{known.get('general.architecture')}.final_logit_softcapping") or 0)
+
+
+LOSSES = ("sft", "dpo", "orpo", "kto", "distillation")
+Bound = tuple[str, Callable[[float], bool]]
+POSITIVE: Bound = "more than 0", lambda value: value > 0
+WEIGHT: Bound = "0 or more", lambda value: value >= 0
+SHARE: Bound = "0 to 0.5", lambda value: 0 <= value <= 0.5
+OPTIONS: dict[str, dict[str, Bound]] = {
+    "sft": {}, "dpo": {"beta": POSITIVE, "label_smoothing": SHARE}, "orpo": {"beta": POSITIVE},
+    "kto": {"beta": POSITIVE, "desirable_weight": WEIGHT, "undesirable_weight": WEIGHT},
+    "distillation": {"temperature": POSITIVE}}
+
+
+OBJECTIVES: dict[str, type[Sft] | type[Dpo] | type[Orpo] | type[Kto]] = {"sft": Sft, "dpo": Dpo, "orpo": Orpo,
+                                                                         "kto": Kto}
+
+
+def objective(name: str, forward: Forward, model: Model, teacher: Model | None,
+              options: Mapping[str, float]) -> Objective:
+    """The objective of a name; options are those of Settings, which are checked there."""
+    if (teacher is not None) != (name == "distillation"):
+        raise ValueError("loss='distillation' needs a teacher" if teacher is None else
+                         f"a teacher belongs to loss='distillation', got {name!r}")
+    if name == "distillation":
+        assert teacher is not None
+        return Distillation(forward, model, teacher, **options)
+    return OBJECTIVES[name](forward, **options)

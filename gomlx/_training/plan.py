@@ -1,0 +1,134 @@
+"""What a fine-tuning takes, before a model is loaded: memory by the files' headers, hours by a short measurement."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gomlx.core as mx
+from gomlx import _gomlx
+from gomlx._base import arguments
+from gomlx._files import locating, memory_plan
+from gomlx._training.config import LoRAConfig, check_trained, chosen_layers, lora_config
+from gomlx._training.data import Dataset
+from gomlx._training.losses import OBJECTIVES
+from gomlx._training.order import Order
+from gomlx._training.settings import Settings
+from gomlx._training.steps import check_rows
+
+REACHED = 0.45                  # of the speed of a product of matrices, in a step
+SLICE_BYTES, SLICE_ROWS = 64 << 20, (64, 256)       # of logits that exist at a time: csrc/models/training.c
+OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+OF_OPTIMIZER = {"sgd": 0, "lion": 1, "rmsprop": 1, "adagrad": 1, "muon": 1, "adafactor": 0}     # others: 2
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Estimates: memory is a floor, what a step has to keep; hours are of this machine while it does nothing else."""
+    path: str
+    steps: int
+    tokens_per_step: float      # a mean
+    longest_pass: int           # tokens of it
+    parameters: int             # that are trained
+    weight_bytes: int
+    adapter_bytes: int          # with gradients and the optimiser's state
+    activation_bytes: int       # kept between forward and backward, in the longest pass
+    logit_bytes: int            # of a slice: logits, whose place their gradient takes
+    total_bytes: int
+    available_bytes: int
+    fits: bool
+    flops_per_step: float
+    hours: float
+
+
+def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: LoRAConfig | None = None,
+                  **settings: Any) -> TrainingPlan:
+    """What gomlx.train takes for a model, before it is loaded; the speed is measured for a tenth of a second.
+
+    path        as in gomlx.load
+    data        of load_data()
+    lora        a LoRAConfig; settings: other arguments of gomlx.train by name, but no run, no
+                teacher and no eval_data
+
+    ValueError and NotImplementedError for what gomlx.train refuses, NotImplementedError for distillation, whose teacher
+    is not counted yet."""
+    given, config = settings_of(settings), lora_config(lora)
+    check_trained(config.dropout, config.dora)
+    objective = OBJECTIVES[given.loss]
+    check_rows(data, objective, given)
+    found_path: str = locating.locate(path, name="path")
+    known = _gomlx.describe(found_path, dtype=None, kv_dtype=None)
+    shapes = [matrices(known, one) for one in known["layers"]]
+    order = Order(data, given, objective.least_rows)
+    found = order.passes_of(0)
+    longest = max(sum(row.tokens for row in part) for part in found)
+    steps = order.steps
+    per_step = data.tokens / max(1, -(-len(found) // given.accumulate))
+    named = weights(known, shapes)
+    parameters = sum(config.rank * sum(named[f"{layer}.weight"]) for layer in chosen_layers(config, named))
+    hidden = known["hidden_size"]
+    kept = [kept_floats(hidden, layer) for layer in shapes]
+    activations = longest * 4 * (sum(kept) if not given.checkpoints else
+                                 max(kept) + sum(hidden + 2 * layer["k_proj"][0] for layer in shapes))
+    rows = max(SLICE_ROWS[0], min(SLICE_ROWS[1], SLICE_BYTES // 4 // known["vocab_size"]))
+    logits = 4 * min(rows, longest) * known["vocab_size"]
+    adapter = 4 * parameters * (2 + OF_OPTIMIZER.get(given.optimizer, 2))
+    total = known["weight_bytes"] + adapter + activations + logits
+    available, _ = memory_plan.available_memory()
+    linear = sum(rows * columns for layer in shapes for rows, columns in layer.values())
+    share = data.targets / data.tokens
+    flops = per_step * (2 * linear * (3 if given.checkpoints else 2) + 4 * share * known["vocab_size"] * hidden)
+    hours = steps * flops / (REACHED * measured_flops()) / 3600
+    return TrainingPlan(found_path, steps, per_step, longest, parameters, known["weight_bytes"], adapter, activations,
+                        logits, total, available, total <= available, flops, hours)
+
+
+def matrices(known: dict[str, Any], layer: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """{name: (out, in)} of a layer; of experts those that a token goes through."""
+    hidden, dim = known["hidden_size"], layer.get("head_dim", 0)
+    heads, kv = layer.get("n_heads", 0) * dim, layer.get("n_kv_heads", 0) * dim
+    mlp = known["mlp_size"] * max(1, known["n_experts_used"])
+    return {"q_proj": (heads, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, heads),
+            "gate_proj": (mlp, hidden), "up_proj": (mlp, hidden), "down_proj": (hidden, mlp)}
+
+
+def kept_floats(hidden: int, layer: dict[str, tuple[int, int]]) -> int:
+    """Of a token: the residual stream and its norm twice, queries, keys, values, attention's output, and the
+    feed-forward part's gate, up and product."""
+    return 4 * hidden + 2 * layer["q_proj"][0] + 2 * layer["k_proj"][0] + 3 * layer["gate_proj"][0]
+
+
+def weights(known: dict[str, Any], layers: Sequence[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """{weight: (out, in)} of the matrices that may have terms, by the names of a loaded model."""
+    made = {}
+    for at, layer in enumerate(layers):
+        for name, shape in layer.items():
+            room = "self_attn" if name in OF_ATTENTION else "mlp"
+            if room != "mlp" or not known["n_experts"]:
+                made[f"model.layers.{at}.{room}.{name}.weight"] = shape
+    return made
+
+
+def settings_of(given: dict[str, Any]) -> Settings:
+    """Settings, of which gomlx.train takes these by the same names."""
+    if "teacher" in given or given.get("loss") == "distillation":
+        raise NotImplementedError("plan_training: distillation is not planned yet: its teacher is not counted")
+    names = [one.name for one in dataclasses.fields(Settings)]
+    wrong = next((name for name in given if name not in names), None)
+    if wrong is not None:
+        raise arguments.WrongType(arguments.unexpected("plan_training", wrong, names))
+    return Settings(**given)
+
+
+def measured_flops() -> float:
+    """float32 operations a second of a product of matrices, here and now."""
+    a, b = mx.ones([512, 1024]), mx.ones([1024, 1024])
+    mx.eval(a @ b)
+    started, done = time.perf_counter(), 0
+    while time.perf_counter() - started < 0.1:
+        mx.eval(a @ b)
+        done += 1
+    return done * 2 * 512 * 1024 * 1024 / (time.perf_counter() - started)

@@ -1,0 +1,103 @@
+"""The tests in C: each tests/c/test_*.c is a program over the whole engine, compiled under ASan and UBSan, that prints
+'N passed, N failed'. Programs that start the engine (gm_init) and those of kernels run once for each instruction set of
+this machine."""
+import contextlib
+import glob
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from catalogue import ISAS
+from places import ROOT
+
+pytestmark = pytest.mark.slow
+
+PROGRAMS = sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "tests", "c", "test_*.c")))
+TEXTS = {path: open(os.path.join(ROOT, path), encoding="utf-8").read() for path in PROGRAMS}
+STARTING = [path for path in PROGRAMS if "gm_init(" in TEXTS[path]]
+KERNELS = [path for path in PROGRAMS if re.search("(kernel|packed)_check.h", TEXTS[path])]
+QUICK = [path for path in PROGRAMS if "packed_check.h" in TEXTS[path] or path.endswith("test_faults.c")]
+# What takes long begins first, so that no processor waits for it in the end.
+LONG = ["tests/c/test_faults.c", "tests/c/test_packed_products.c", "tests/c/test_dense_kernels.c"]
+AVXVNNI = ("tests/c/test_packed_products.c", "avxvnni in avx512")
+
+
+def run(program, *arguments, isa=None):
+    environment = os.environ | ({"GOMLX_ISA": isa} if isa else {})
+    return subprocess.run([program, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="session")
+def runs(request, engine, usable_isas):
+    """{(source, instruction set or None): the future of its run} for the tests that were asked for; as many at a time
+    as there are processors."""
+    asked = [(item.callspec.params["source"], item.callspec.params.get("isa")) for item in request.session.items
+             if "runs" in item.fixturenames]
+    asked = [one for one in asked if one[1] in usable_isas or one[1] is None or one == AVXVNNI]
+    asked.sort(key=lambda one: LONG.index(one[0]) if one[0] in LONG else len(LONG))
+    best = next(isa for isa in ISAS if isa in usable_isas)
+    pool = ThreadPoolExecutor(os.cpu_count())
+    built = {source: pool.submit(engine.link, source) for source, _ in asked}
+
+    def start(source, isa):
+        if (source, isa) == AVXVNNI:
+            return run(avxvnni_in_the_encoding_of_avx512(engine), "quick", "avx2")
+        # What the other sets share with the best one is the same source: fewer sizes of every packed format, fewer
+        # allocations that fail.
+        quick = ["quick"] if source in QUICK and isa != best else []
+        if source in KERNELS:
+            return run(built[source].result(), *quick, isa)
+        return run(built[source].result(), *quick, isa=isa)
+
+    yield {one: pool.submit(start, *one) for one in asked}
+    pool.shutdown(cancel_futures=True)
+
+
+def avxvnni_in_the_encoding_of_avx512(engine):
+    """A program in which the products of AVX-VNNI, in the encoding that AVX-512 has for the same registers, take the
+    place of avx2's, which nothing else of the table notices."""
+    source = "kernels/cpu/part_matrices.c"
+    with contextlib.chdir(ROOT):
+        (flags,) = (flags for path, isa, flags in engine.build.parts() if (path, isa) == (source, "avx2"))
+    own = engine.object(source, [*flags, "-mavx512f", "-mavx512vl", "-mavx512vnni"])
+    return engine.link(AVXVNNI[0], objects={**engine.objects, f"{source}@avx2": own}, name="avxvnni_in_avx512")
+
+
+def check(done, least=1):
+    summary = re.search(r"(\d+) passed, (\d+) failed", done.stdout)
+    assert done.returncode == 0 and summary, done.stdout[-4000:] + done.stderr[-4000:]
+    assert int(summary[1]) >= least and summary[2] == "0", done.stdout[-4000:]
+
+
+@pytest.mark.parametrize("source", [path for path in PROGRAMS if path not in STARTING + KERNELS])
+def test_program(runs, source):
+    check(runs[source, None].result())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("source", STARTING + KERNELS)
+def test_program_with_each_instruction_set(runs, engine, usable_isas, source, isa):
+    if isa not in usable_isas:
+        pytest.skip(f"this machine or build cannot run {isa}")
+    # The kernels that a set takes from the one that it builds on are tested with that one: it may have no other.
+    (base,) = (base for name, base, *_ in engine.build.ISAS if name == isa)
+    check(runs[source, isa].result(), least=0 if source in KERNELS and base else 1)
+
+
+@pytest.mark.parametrize("source, isa", [AVXVNNI])
+def test_avxvnni_in_the_encoding_of_avx512(runs, engine, usable_isas, source, isa):
+    """They run on more machines than have AVX-VNNI."""
+    if not {"avx512vnni", "avx2"} <= usable_isas:
+        pytest.skip("this machine has no AVX-512 VNNI, or GOMLX_ISAS leaves out avx2")
+    check(runs[source, isa].result())
+
+
+@pytest.fixture(scope="session")
+def usable_isas(engine, tmp_path_factory):
+    """Those of ISAS with which gm_init succeeds here."""
+    source = tmp_path_factory.mktemp("isa") / "probe_isa.c"
+    source.write_text('#include "gomlx.h"\nint main(void) { return gm_init() == GM_OK ? 0 : 1; }\n')
+    program = engine.link(str(source))
+    return {isa for isa in ISAS if run(program, isa=isa).returncode == 0}

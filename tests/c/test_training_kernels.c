@@ -1,0 +1,292 @@
+/* test_training_kernels.c - the kernels of training in every table that this machine runs: attention of sequences over
+ * their own rows and its gradient, gradients of work on rows, and sums over sequences, against their definitions in
+ * double, and bit for bit against themselves however their work is cut. */
+#include "kernel_check.h"
+
+/* ---- attention ---- */
+typedef struct {
+    int n_heads, n_kv_heads, dim;
+    int64_t window;
+    double softcap;
+    bool sinks;
+} scene;
+
+enum { SEQUENCES = 6 };
+static const int32_t starts[SEQUENCES + 1] = {0, 1, 64, 128, 193, 290, 292};
+enum { ROWS = 292 };
+
+typedef struct { double *out, *lse, *dq, *dk, *dv; } wanted;
+
+/* Row i of a sequence, one head: its output, then what its cotangent gives. */
+static void attend_row(const scene *s, const gm_sequence_attention_args *a, const float *grad, wanted *w, int64_t first,
+                       int64_t i, int head) {
+    const int64_t row = first + i, kv = head / (s->n_heads / s->n_kv_heads), dim = s->dim;
+    const int64_t low = s->window > 0 && i + 1 > s->window ? i + 1 - s->window : 0;
+    const float *q = a->q + (row * s->n_heads + head) * dim, *cot = grad + (row * s->n_heads + head) * dim;
+    double p[ROWS], bent[ROWS], top = a->sinks ? (double)a->sinks[head] : -(double)INFINITY, sum = 0, delta = 0;
+    for (int64_t j = low; j <= i; j++) {
+        const float *k = a->k + ((first + j) * s->n_kv_heads + kv) * dim;
+        double score = 0;
+        for (int64_t d = 0; d < dim; d++)
+            score += (double)q[d] * (double)k[d];
+        score *= (double)a->scale;
+        bent[j] = s->softcap > 0 ? tanh(score / s->softcap) : 0;
+        p[j] = s->softcap > 0 ? s->softcap * bent[j] : score;
+        top = fmax(top, p[j]);
+    }
+    for (int64_t j = low; j <= i; j++)
+        sum += exp(p[j] - top);
+    if (a->sinks)
+        sum += exp((double)a->sinks[head] - top);
+    w->lse[row * s->n_heads + head] = top + log(sum);
+    double *out = w->out + (row * s->n_heads + head) * dim;
+    for (int64_t j = low; j <= i; j++) {
+        p[j] = exp(p[j] - top) / sum;
+        for (int64_t d = 0; d < dim; d++)
+            out[d] += p[j] * (double)a->v[((first + j) * s->n_kv_heads + kv) * dim + d];
+    }
+    for (int64_t d = 0; d < dim; d++)
+        delta += (double)cot[d] * out[d];
+    for (int64_t j = low; j <= i; j++) {
+        const int64_t at = ((first + j) * s->n_kv_heads + kv) * dim;
+        double given = 0;
+        for (int64_t d = 0; d < dim; d++)
+            given += (double)cot[d] * (double)a->v[at + d];
+        const double slope = s->softcap > 0 ? 1 - bent[j] * bent[j] : 1;
+        const double ds = p[j] * (given - delta) * slope * (double)a->scale;
+        for (int64_t d = 0; d < dim; d++) {
+            w->dq[(row * s->n_heads + head) * dim + d] += ds * (double)a->k[at + d];
+            w->dk[at + d] += ds * (double)q[d];
+            w->dv[at + d] += p[j] * (double)cot[d];
+        }
+    }
+}
+
+static double *zeros(int64_t n) {
+    double *x = buffer((size_t)n * sizeof *x);
+    memset(x, 0, (size_t)n * sizeof *x);
+    return x;
+}
+
+static void compare(const char *what, const scene *s, const float *got, const double *want, int64_t n) {
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error = fmax(error, fabs((double)got[i] - want[i]));
+        size = fmax(size, fabs(want[i]));
+    }
+    CHECK(error <= 2e-5 * size, "%s: heads %d of %d, dim %d, window %d, softcap %g, sinks %d: error %g of %g", what,
+          s->n_heads, s->n_kv_heads, s->dim, (int)s->window, s->softcap, s->sinks, error, size);
+}
+
+/* dq, dk and dv, with `keys` of each sequence at a time, tasks from the last to the first. */
+static void back(const gm_sequence_attention_args *a, const float *grad, int64_t keys, float *dq, float *dk,
+                 float *dv) {
+    const int64_t width = (int64_t)a->n_heads * a->dim, bytes = kernels_sequence_workspace_bytes(kernels, a->dim);
+    float *heads[2] = {buffer((size_t)(ROWS * width) * sizeof(float)), buffer((size_t)(ROWS * width) * sizeof(float))};
+    _Atomic int32_t taken = 0;
+    gm_sequence_attention_back_args b = {
+        .grad = {.forward = *a, .grad = grad, .dq = dq, .dk = heads[0], .dv = heads[1]},
+        .keys = keys,
+        .workspaces = {&taken, buffer((size_t)bytes + 64), 1, bytes}};
+    for (; b.first_key < ROWS; b.first_key += keys)
+        for (int64_t task = (int64_t)a->n_heads * SEQUENCES; task-- > 0;)
+            kernels->sequence_attention_back(&b, task, task + 1);
+    CHECK(taken == 0, "the workspace is returned");
+    for (int i = 0; i < 2; i++)
+        kernels->sequence_head_sum(&(gm_sequence_head_sum_args){.out = i ? dv : dk,
+                                                                .heads = heads[i],
+                                                                .n = ROWS,
+                                                                .n_heads = a->n_heads,
+                                                                .n_kv_heads = a->n_kv_heads,
+                                                                .dim = a->dim},
+                                   0, ROWS);
+}
+
+static void test_scene(const scene *s) {
+    const int64_t width = (int64_t)s->n_heads * s->dim, kv_width = (int64_t)s->n_kv_heads * s->dim;
+    const int64_t q_floats = ROWS * width, kv_floats = ROWS * kv_width;
+    float *out = floats(q_floats, 0), *grad = floats(q_floats, 1);
+    gm_sequence_attention_args a = {.out = out,
+                                    .lse = floats(ROWS * s->n_heads, 0),
+                                    .q = floats(q_floats, 2),
+                                    .k = floats(kv_floats, 2),
+                                    .v = floats(kv_floats, 1),
+                                    .starts = starts,
+                                    .n = ROWS,
+                                    .sequences = SEQUENCES,
+                                    .n_heads = s->n_heads,
+                                    .n_kv_heads = s->n_kv_heads,
+                                    .dim = s->dim,
+                                    .window = s->window,
+                                    .scale = (float)(1 / sqrt(s->dim)),
+                                    .softcap = (float)s->softcap,
+                                    .sinks = s->sinks ? floats(s->n_heads, 1) : NULL};
+    wanted w = {zeros(q_floats), zeros(ROWS * s->n_heads), zeros(q_floats), zeros(kv_floats), zeros(kv_floats)};
+    for (int i = 0; i < SEQUENCES; i++)
+        for (int64_t row = 0; row < starts[i + 1] - starts[i]; row++)
+            for (int head = 0; head < s->n_heads; head++)
+                attend_row(s, &a, grad, &w, starts[i], row, head);
+    _Atomic int32_t taken = 0;
+    const gm_sequence_attention_forward_args forward = {
+        a, {&taken, buffer(GM_SEQUENCE_FORWARD_BYTES), 1, GM_SEQUENCE_FORWARD_BYTES}};
+    kernels->sequence_attention_forward(&forward, 0, (ROWS / GM_SEQUENCE_ROWS + SEQUENCES) * s->n_heads);
+    CHECK(taken == 0, "the workspace is returned");
+    compare("out", s, out, w.out, q_floats);
+    compare("lse", s, a.lse, w.lse, ROWS * s->n_heads);
+    float *dq = floats(q_floats, 0), *dk = floats(kv_floats, 0), *dv = floats(kv_floats, 0);
+    float *again[3] = {floats(q_floats, 0), floats(kv_floats, 0), floats(kv_floats, 0)};
+    back(&a, grad, 1024, dq, dk, dv);
+    compare("dq", s, dq, w.dq, q_floats);
+    compare("dk", s, dk, w.dk, kv_floats);
+    compare("dv", s, dv, w.dv, kv_floats);
+    back(&a, grad, GM_SEQUENCE_KEYS, again[0], again[1], again[2]);
+    CHECK(same(dq, again[0], (size_t)q_floats * 4) && same(dk, again[1], (size_t)kv_floats * 4) &&
+              same(dv, again[2], (size_t)kv_floats * 4),
+          "the gradient is the same with few keys at a time");
+    free_buffers();
+}
+static void test_attention(void) {
+    static const scene scenes[] = {{4, 2, 64, 0, 0, false},  {2, 1, 20, 70, 0, true}, {3, 3, 64, 0, 30, false},
+                                   {2, 2, 512, 0, 0, false}, {6, 2, 7, 1, 20, true},  {1, 1, 64, 63, 0, true}};
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i += quick ? 2 : 1)
+        test_scene(&scenes[i]);
+}
+
+/* ---- work on rows ---- */
+static double unit_of(const gm_glu_grad_args *a, double gate, double up) {
+    const double limit = (double)a->limit, g = a->kind == GM_GLU_CLAMPED ? fmin(gate, limit) : gate;
+    if (a->kind == GM_GLU_SILU)
+        return gate * sigmoid(gate) * up;
+    if (a->kind == GM_GLU_GELU)
+        return gate * sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up;
+    return g * sigmoid((double)a->alpha * g) * (fmax(-limit, fmin(limit, up)) + 1);
+}
+static void test_glu_grad(void) {
+    for (int kind = 0; kind < 3; kind++)
+        for (int i = 0; i < N_SIZES; i++) {
+            const int64_t n = sizes[i];
+            gm_glu_grad_args a = {.dgate = floats(n, 0),
+                                  .dup = floats(n, 0),
+                                  .gate = floats(n, 6),
+                                  .up = floats(n, 6),
+                                  .grad = floats(n, 2),
+                                  .kind = (gm_glu_kind[]){GM_GLU_SILU, GM_GLU_GELU, GM_GLU_CLAMPED}[kind],
+                                  .alpha = 1.7f,
+                                  .limit = 3};
+            kernels->glu_grad(&a, 0, n);
+            for (int64_t j = 0; j < n; j++) {
+                const double g = (double)a.gate[j], u = (double)a.up[j], c = (double)a.grad[j], h = 1e-5;
+                if (kind == 2 && (fabs(g - 3) < 1e-3 || fabs(fabs(u) - 3) < 1e-3))
+                    continue;
+                const double dg = c * (unit_of(&a, g + h, u) - unit_of(&a, g - h, u)) / (2 * h);
+                const double du = c * (unit_of(&a, g, u + h) - unit_of(&a, g, u - h)) / (2 * h);
+                CHECK(fabs((double)a.dgate[j] - dg) < 2e-5 * (1 + fabs(dg)), "kind %d: dgate %g, want %g", kind,
+                      (double)a.dgate[j], dg);
+                CHECK(fabs((double)a.dup[j] - du) < 2e-5 * (1 + fabs(du)), "kind %d: dup %g, want %g", kind,
+                      (double)a.dup[j], du);
+            }
+            free_buffers();
+        }
+}
+static void test_rms_norm_grad(void) {
+    for (int i = 1; i < N_SIZES; i++)
+        for (int weighted = 0; weighted < 2; weighted++) {
+            const int64_t n = sizes[i], rows = 3;
+            gm_rms_norm_grad_args a = {.dx = floats(rows * n, 0),
+                                       .x = floats(rows * n, 3),
+                                       .weight = weighted ? floats(n, 1) : NULL,
+                                       .grad = floats(rows * n, 1),
+                                       .dim = n,
+                                       .eps = 1e-5f};
+            kernels->rms_norm_grad(&a, 0, rows);
+            for (int64_t r = 0; r < rows; r++) {
+                const float *x = a.x + r * n, *grad = a.grad + r * n;
+                double square = 0, dot = 0;
+                for (int64_t j = 0; j < n; j++) {
+                    square += (double)x[j] * (double)x[j];
+                    dot += (double)grad[j] * (weighted ? (double)a.weight[j] : 1) * (double)x[j];
+                }
+                const double size = 1 / sqrt(square / (double)n + 1e-5);
+                for (int64_t j = 0; j < n; j++) {
+                    const double g = (double)grad[j] * (weighted ? (double)a.weight[j] : 1);
+                    const double want = size * (g - (double)x[j] * size * size * dot / (double)n);
+                    CHECK(fabs((double)a.dx[r * n + j] - want) < 3e-6 * (1 + size), "n %d: %g, want %g", (int)n,
+                          (double)a.dx[r * n + j], want);
+                }
+            }
+            free_buffers();
+        }
+}
+static void test_row_loss(void) {
+    for (int i = 1; i < N_SIZES; i++)
+        for (int capped = 0; capped < 2; capped++) {
+            const int64_t n = sizes[i], rows = 3;
+            int32_t targets[3] = {0, (int32_t)(n - 1), (int32_t)(n / 2)};
+            float *logits = floats(rows * n, 9), loss[3], again[3], *grad = floats(rows * n, 0);
+            gm_row_loss_args a = {
+                .loss = loss, .grad = grad, .logits = logits, .targets = targets, .n = n, .softcap = capped ? 10 : 0};
+            kernels->row_loss(&a, 0, rows);
+            for (int64_t r = 0; r < rows; r++) {
+                double sum = 0;
+                for (int64_t j = 0; j < n; j++)
+                    sum += exp((double)logits[r * n + j]);
+                CHECK(fabs((double)loss[r] - (log(sum) - (double)logits[r * n + targets[r]])) < 2e-5, "n %d", (int)n);
+                for (int64_t j = 0; j < n; j++) {
+                    const double x = (double)logits[r * n + j], slope = capped ? 1 - x * x / 100 : 1;
+                    const double want = (exp(x) / sum - (j == targets[r])) * slope;
+                    CHECK(fabs((double)grad[r * n + j] - want) < 3e-6, "n %d: %g, want %g", (int)n,
+                          (double)grad[r * n + j], want);
+                }
+            }
+            a.loss = again;
+            a.grad = NULL;
+            kernels->row_loss(&a, 0, rows);
+            CHECK(same(loss, again, sizeof loss), "the loss alone has the same bits");
+            a.grad = logits;
+            kernels->row_loss(&a, 0, rows);
+            CHECK(same(logits, grad, (size_t)(rows * n) * 4), "the gradient may take the place of the logits");
+            free_buffers();
+        }
+}
+
+/* ---- sums over sequences ---- */
+static void test_outer(void) {
+    static const int64_t widths[][2] = {{8, 576}, {1, 1}, {3, 100}, {20, 33}};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const int64_t m = widths[i][0], k = widths[i][1], blocks = (k + GM_OUTER_BLOCK - 1) / GM_OUTER_BLOCK;
+        const float *left = floats(ROWS * m, 1), *right = floats(ROWS * k, 1);
+        float *out = floats(m * k, 0), *part = floats(m * k, 0), *rest = floats(m * k, 0);
+        gm_sequence_outer_args a = {
+            .out = out, .left = left, .right = right, .starts = starts, .sequences = SEQUENCES, .m = m, .k = k};
+        kernels->sequence_outer(&a, 0, blocks);
+        for (int64_t r = 0; r < m; r++)
+            for (int64_t c = 0; c < k; c++) {
+                double want = 0;
+                for (int64_t t = 0; t < ROWS; t++)
+                    want += (double)left[t * m + r] * (double)right[t * k + c];
+                CHECK(fabs((double)out[r * k + c] - want) < 1e-4, "%d x %d: %g, want %g", (int)m, (int)k,
+                      (double)out[r * k + c], want);
+            }
+        for (int64_t cut = 1; cut < SEQUENCES; cut += 2) {
+            a.out = part;
+            a.so_far = NULL;
+            a.starts = starts;
+            a.sequences = cut;
+            kernels->sequence_outer(&a, 0, blocks);
+            a.out = rest;
+            a.so_far = part;
+            a.starts = starts + cut;
+            a.sequences = SEQUENCES - cut;
+            for (int64_t block = blocks; block-- > 0;)
+                kernels->sequence_outer(&a, block, block + 1);
+            CHECK(same(out, rest, (size_t)(m * k) * 4), "%d x %d in two passes, cut at %d", (int)m, (int)k, (int)cut);
+        }
+        free_buffers();
+    }
+}
+
+int main(int argc, char **argv) {
+    return RUN_TESTS(ABOUT(sequence_attention, test_attention), ABOUT(glu_grad, test_glu_grad),
+                     ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(row_loss, test_row_loss),
+                     ABOUT(sequence_outer, test_outer));
+}

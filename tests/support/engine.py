@@ -1,0 +1,148 @@
+"""Compiles the engine for the tests in C and for the structural test, with the tables of setup.py.
+
+Objects are kept between runs, and shared by the processes of pytest-xdist, in build/tests: each under the hash of its
+compiler, its flags and its preprocessed text, so that a change compiles again just what it reaches."""
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+# Checks at each access to memory, which make compiling the vectors of the kernels three times as long; ASan does that
+# work.
+KERNELS_LESS = ["-fno-sanitize=null,alignment,object-size,pointer-overflow"]
+# ASan's own checks as calls: the same checks, in little more than half the time that compiling them in line takes.
+KERNELS_CALLS = ["--param", "asan-instrumentation-with-call-threshold=0"]
+KEPT = 7 * 24 * 3600                    # seconds that an object is kept after its last use
+
+
+class Compiler:
+    """command: a C compiler and its flags. jobs: how many files at a time."""
+
+    def __init__(self, root, command, jobs):
+        self.root, self.command, self.jobs = root, command, jobs
+        self.cache = os.path.join(root, "build", "tests")
+        os.makedirs(self.cache, exist_ok=True)
+        self.version = self.run([command[0], "--version"])
+
+    def compile(self, units, *flags):
+        """{name: object} of units: a source, or (source, instruction set, flags), which is named source@set."""
+        units = [unit if isinstance(unit, tuple) else (unit, "", []) for unit in units]
+        with self.locked(), ThreadPoolExecutor(self.jobs) as pool:
+            objects = pool.map(lambda unit: self.object(unit[0], [*unit[2], *flags]), units)
+            return {f"{source}@{isa}" if isa else source: obj for (source, isa, _), obj in zip(units, objects)}
+
+    def object(self, source, flags):
+        command, path = self.find(source, flags, ".o")
+        if not os.path.exists(path):
+            with self.written(path) as new:
+                self.run([*command, "-c", source, "-o", new])
+        return path
+
+    def warnings(self, units):
+        """What the compiler says of units, (source, flags) each."""
+        def one(source, flags):
+            command, path = self.find(source, flags, ".quiet")
+            if os.path.exists(path):
+                return ""
+            with self.written(path) as new:
+                open(new, "wb").close()                 # -fsyntax-only writes nothing
+                said = subprocess.run([*command, "-c", source, "-o", new], cwd=self.root, capture_output=True).stderr
+                if said:
+                    os.unlink(new)
+            return said.decode(errors="replace")
+
+        with self.locked(), ThreadPoolExecutor(self.jobs) as pool:
+            return "".join(pool.map(lambda unit: one(*unit), units))
+
+    def find(self, source, flags, ending):
+        """(the command without -c, where its result is kept)"""
+        command = [*self.command, *flags]
+        text = self.run([*(flag for flag in command if flag != "-fsyntax-only"), "-E", source], text=False)
+        key = hashlib.sha256("\0".join([self.version, *command, source, ""]).encode() + text).hexdigest()
+        path = os.path.join(self.cache, key + ending)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path)
+        return command, path
+
+    @contextlib.contextmanager
+    def written(self, path):
+        """A name to write to; what is there in the end becomes path."""
+        new = f"{path}.{os.getpid()}.new"
+        try:
+            yield new
+            if os.path.exists(new):
+                os.replace(new, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new)
+
+    @contextlib.contextmanager
+    def locked(self):
+        """One process compiles; the others wait, and find its objects. Objects that nobody uses any more go."""
+        with open(os.path.join(self.cache, "lock"), "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for entry in os.scandir(self.cache):
+                if entry.stat().st_mtime < time.time() - KEPT:
+                    os.unlink(entry)
+            yield
+
+    def run(self, command, text=True):
+        done = subprocess.run(command, cwd=self.root, capture_output=True)
+        assert done.returncode == 0, shlex.join(command) + "\n" + done.stderr.decode(errors="replace")
+        return done.stdout.decode() if text else done.stdout
+
+
+class Engine(Compiler):
+    """objects: {source: object} of csrc (without py) and of the kernels that setup.py would build (GOMLX_ISAS), at -O1
+    under ASan and UBSan. folder: where programs are linked."""
+
+    def __init__(self, root, folder):
+        command, self.folder = shlex.split(os.environ.get("CC", "gcc")), str(folder)
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"no C compiler: {command[0]}")
+        self.build = load_setup(root)
+        self.sanitize = SANITIZE if self.compiles(command, "int main(void) { return 0; }", *SANITIZE) else []
+        flags = [*self.build.FLAGS, "-D_GNU_SOURCE", "-DGOMLX_FAULT_INJECTION", "-g1", "-O1", *self.sanitize]
+        less = KERNELS_LESS if self.sanitize else []
+        if self.sanitize and self.compiles(command, "int main(void) { return 0; }", *SANITIZE, *KERNELS_CALLS):
+            less = [*less, *KERNELS_CALLS]
+        super().__init__(root, [*command, *flags, *(f"-I{name}" for name in self.build.INCLUDES)], self.build.JOBS)
+        with contextlib.chdir(root):
+            sources = [path for path in self.build.sources("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c")
+                       if not path.startswith("csrc/py/")]
+            parts = [(source, isa, [*own, *less]) for source, isa, own in self.build.parts(*self.build.isas_to_build())]
+        # What takes long first: no processor waits for it in the end.
+        self.objects = self.compile([*parts, *sources])
+
+    def compiles(self, command, text, *flags):
+        path = os.path.join(self.folder, "probe.c")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+        return subprocess.run([*command, *flags, path, "-o", path + ".out"], capture_output=True).returncode == 0
+
+    def link(self, source, *flags, objects=None, name=None):
+        """A program of one file and the engine, or other objects in its place; returns its path."""
+        program = os.path.join(self.folder, name or os.path.basename(source)[:-2])
+        obj = self.object(source, flags)
+        libraries = [f"-l{name}" for name in self.build.LIBRARIES]
+        self.run([*self.command, *self.sanitize, obj, *(objects or self.objects).values(), *libraries, "-o", program])
+        return program
+
+
+def load_setup(root):
+    """setup.py as a module: its tables of sources and flags."""
+    spec = importlib.util.spec_from_file_location("gomlx_setup", os.path.join(root, "setup.py"))
+    try:
+        spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    except ImportError as error:
+        pytest.skip(f"setup.py needs setuptools: {error}")
+    return module
