@@ -286,7 +286,7 @@ static void test_outer(void) {
 }
 
 int main(int argc, char **argv) {
-    return RUN_TESTS(ABOUT(sequence_attention, test_attention), ABOUT(glu_grad, test_glu_grad),
+    return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(glu_grad, test_glu_grad),
                      ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(row_loss, test_row_loss),
                      ABOUT(sequence_outer, test_outer));
 }
