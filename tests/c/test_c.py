@@ -18,7 +18,7 @@ PROGRAMS = sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join
 TEXTS = {path: open(os.path.join(ROOT, path), encoding="utf-8").read() for path in PROGRAMS}
 STARTING = [path for path in PROGRAMS if "gm_init(" in TEXTS[path]]
 KERNELS = [path for path in PROGRAMS if re.search("(kernel|packed)_check.h", TEXTS[path])]
-QUICK = [path for path in PROGRAMS if "packed_check.h" in TEXTS[path] or path.endswith("test_faults.c")]
+QUICK = [path for path in PROGRAMS if "packed_check.h" in TEXTS[path] or path.endswith(("test_faults.c", "test_moe.c"))]
 # What takes long begins first, so that no processor waits for it in the end.
 LONG = ["tests/c/test_faults.c", "tests/c/test_packed_products.c", "tests/c/test_dense_kernels.c"]
 AVXVNNI = ("tests/c/test_packed_products.c", "avxvnni in avx512")
