@@ -7,7 +7,8 @@
 A step is forward, backward and Adam for one sequence of --tokens tokens: rank 8 on all seven projections of all layers,
 of a model of a true shape with random weights (models.py; made in --folder once). gomlx reads Q4_K_M; "int8" rounds
 activations as decoders do, "float32" does not. PEFT has the same shape dequantised, in float32 and in bfloat16; mlx-lm
-has MLX's 4 bits in groups of 64, on gomlx.core. Each library measures in a process of its own, one after the other.
+has MLX's 4 bits in groups of 64, on gomlx.core and on the installed mlx, which takes minutes. Each library measures in
+a process of its own, one after the other.
 Seconds are medians with [least..greatest] of --repeat steps after one that warms up. "memory" is the highest resident
 memory of the steps less what was resident before the first one, with the weights: MB. "of peak": operations of the
 step, those of layers that are computed again included, over the time and over what fma.c measured in the same run."""
@@ -25,7 +26,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 RANK, SCALE = 8, 2.0
 PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
                "mlp.up_proj", "mlp.down_proj")
-LIBRARIES = ("gomlx float32", "gomlx int8", "peft float32", "peft bfloat16", "mlx-lm")
+LIBRARIES = ("gomlx float32", "gomlx int8", "peft float32", "peft bfloat16", "mlx-lm gomlx", "mlx-lm mlx")
 
 
 def memory(field):
@@ -158,8 +159,9 @@ def worker(options):
     elif library == "peft":
         step = peft_step(options, kind)
     else:
-        import gomlx.mlx
-        gomlx.mlx.install()
+        if kind == "gomlx":
+            import gomlx.mlx
+            gomlx.mlx.install()
         step = mlx_lm_step(options)
     gc.collect()
     before = memory("VmRSS")
