@@ -19,7 +19,6 @@ typedef struct gm_recorder gm_recorder;
 typedef struct {
 #define CONTRACT(name, range, doc) bool (*name)(gm_recorder * r, const gm_##name##_args *a, int64_t n);
 #include "contracts.def"
-#undef CONTRACT
     int64_t (*packed_bytes)(const gm_kernels *kernels, int format, int64_t rows, int64_t k); /* of a packed matrix */
     bool (*multiplies_bf16)(const gm_kernels *kernels); /* bfloat16 as such, not widened to float32 */
 } gm_contracts;

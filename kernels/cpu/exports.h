@@ -6,6 +6,5 @@
 /* EXPORT for the part that is defined, LEAVE for all others, whose EXPORTS_... is not defined as EXPORTED. */
 #define SECOND_(first, second, ...) second
 #define SECOND(...) SECOND_(__VA_ARGS__, LEAVE, )
-#define KERNEL(name, range, doc) SECOND(KERNELS_JOIN(EXPORTS, PART))(name)
+#define KERNEL(part, name, range, doc) SECOND(EXPORTS_##part)(name)
 #include "cpu/kernels.def"
-#undef KERNEL

@@ -2,15 +2,12 @@
  * They are compiled once; the loops that they name are those of the recorder's instruction set. */
 #ifndef GOMLX_KERNELS_CPU_LAUNCH_H
 #define GOMLX_KERNELS_CPU_LAUNCH_H
+#include "cpu/grains.h"
 #include "cpu/loops.h"
 #include "recorder.h"
 
-#define GRAIN 16384       /* elements of one piece of elementwise work: some microseconds */
-#define GRAIN_LIGHT 32768 /* where memory is the limit */
-
 #define CONTRACT(name, range, doc) bool cpu_##name(gm_recorder *r, const gm_##name##_args *a, int64_t n);
 #include "contracts.def"
-#undef CONTRACT
 int64_t cpu_packed_bytes(const gm_kernels *kernels, int format, int64_t rows, int64_t k);
 bool cpu_multiplies_bf16(const gm_kernels *kernels);
 
@@ -31,6 +28,4 @@ static inline int64_t type_bytes(int type) {
     static const int8_t bytes[GM_T_COUNT] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8};
     return bytes[type];
 }
-/* Pieces of about a grain where one index of the range is so much work. */
-static inline int64_t grain_for(int64_t work) { return work >= GRAIN ? 1 : GRAIN / (work > 0 ? work : 1); }
 #endif

@@ -1,22 +1,7 @@
 /* launch_decoder.c - fused parts of decoders, attention over caches and over plain arrays. */
 #include "cpu/launch.h"
 
-bool cpu_rope_angles(gm_recorder *r, const gm_rope_angles_args *a, int64_t n) {
-    return LAUNCH(r, rope_angles, a, n, 1 + 2048 / (a->half + 1), 0);
-}
-bool cpu_rope_table(gm_recorder *r, const gm_rope_table_args *a, int64_t n) {
-    return LAUNCH(r, rope_table, a, n, 1 + 4096 / a->half, 0);
-}
-bool cpu_rope(gm_recorder *r, const gm_rope_args *a, int64_t n) { return LAUNCH(r, rope, a, n, 1 + 8192 / a->dim, 0); }
-
-bool cpu_gated_delta(gm_recorder *r, const gm_gated_delta_args *a, int64_t n) {
-    return LAUNCH(r, gated_delta, a, n, 1 + 65536 / (a->n_tokens * a->n_keys + 1), 0);
-}
-
 /* ---- attention over the caches of sequences ---- */
-bool cpu_rope_cache(gm_recorder *r, const gm_rope_cache_args *a, int64_t n) {
-    return LAUNCH(r, rope_cache, a, n, 1 + 8192 / ((a->n_heads + 2 * a->n_kv_heads) * a->head_dim), 0);
-}
 
 bool cpu_attention(gm_recorder *r, const gm_attention_args *a, int64_t n) {
     return LAUNCH(r, attention, a, n * a->n_kv_heads, 1, 0);

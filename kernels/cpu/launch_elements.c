@@ -25,16 +25,10 @@ bool launch_merged_copy(gm_recorder *r, const gm_copy_args *a) {
     return cpu_copy(r, &copy, n);
 }
 
-bool cpu_copy_parts(gm_recorder *r, const gm_copy_parts_args *a, int64_t n) {
-    return LAUNCH(r, copy_parts, a, n, GRAIN_LIGHT, 0);
-}
-
-bool cpu_copy_at(gm_recorder *r, const gm_copy_at_args *a, int64_t n) { return LAUNCH(r, copy_at, a, n, GRAIN, 0); }
-
 /* Elements of a piece, by the `work` of the rows. */
 #define LIGHT GRAIN_LIGHT
 #define HEAVY GRAIN
-static int64_t unary_grain(gm_unary_op op) {
+int64_t unary_grain(gm_unary_op op) {
     switch (op) {
 #define UNARY_VALUE(name, doc, result, work, ...)                                                                      \
     case GM_U_##name: return work;
@@ -45,7 +39,7 @@ static int64_t unary_grain(gm_unary_op op) {
     return HEAVY;
 }
 
-static int64_t binary_grain(gm_binary_op op) {
+int64_t binary_grain(gm_binary_op op) {
     switch (op) {
 #define BINARY_VALUE(name, doc, work, ...)                                                                             \
     case GM_B_##name: return work;
@@ -58,31 +52,7 @@ static int64_t binary_grain(gm_binary_op op) {
 #undef LIGHT
 #undef HEAVY
 
-bool cpu_unary(gm_recorder *r, const gm_unary_args *a, int64_t n) {
-    return LAUNCH(r, unary, a, n, unary_grain(a->op), 0);
-}
-
-bool cpu_binary(gm_recorder *r, const gm_binary_args *a, int64_t n) {
-    return LAUNCH(r, binary, a, n, binary_grain(a->op), 0);
-}
-
-bool cpu_select(gm_recorder *r, const gm_select_args *a, int64_t n) { return LAUNCH(r, select, a, n, GRAIN_LIGHT, 0); }
-bool cpu_fused(gm_recorder *r, const gm_fused_args *a, int64_t n) { return LAUNCH(r, fused, a, n, GRAIN, 0); }
-bool cpu_arange(gm_recorder *r, const gm_arange_args *a, int64_t n) { return LAUNCH(r, arange, a, n, GRAIN, 0); }
-
-bool cpu_pad(gm_recorder *r, const gm_pad_args *a, int64_t n) {
-    return LAUNCH(r, pad, a, n, grain_for(a->shape[a->ndim - 1]), 0);
-}
-
 /* ---- indices ---- */
-bool cpu_positions(gm_recorder *r, const gm_positions_args *a, int64_t n) {
-    return LAUNCH(r, positions, a, n, GRAIN, 0);
-}
-
-/* Copies go at the speed of memory: pieces are larger than those of arithmetic. */
-bool cpu_take(gm_recorder *r, const gm_take_args *a, int64_t n) {
-    return LAUNCH(r, take, a, n, 1 + 4 * GRAIN / a->run, 0);
-}
 
 #define NARROW 64     /* with fewer columns, threads share the positions instead, */
 #define FAR (1 << 20) /* if these are spread over at least this many bytes */
@@ -99,7 +69,6 @@ bool cpu_scatter(gm_recorder *r, const gm_scatter_args *a, int64_t n) {
 }
 
 /* ---- random numbers ---- */
-bool cpu_threefry(gm_recorder *r, const gm_threefry_args *a, int64_t n) { return LAUNCH(r, threefry, a, n, 2048, 0); }
 
 bool cpu_word_order(gm_recorder *r, const gm_word_order_args *a, int64_t n) {
     gm_word_order_args order = *a;

@@ -1,22 +1,6 @@
 /* launch_groups.c - formats of files, MLX's quantised matrices, 8-bit floats. */
 #include "cpu/launch.h"
 
-bool cpu_block_quantize(gm_recorder *r, const gm_block_quantize_args *a, int64_t n) {
-    return LAUNCH(r, block_quantize, a, n, 8, 0);
-}
-bool cpu_group_quantize(gm_recorder *r, const gm_group_quantize_args *a, int64_t n) {
-    return LAUNCH(r, group_quantize, a, n, 1 + GRAIN / 4 / a->group, 0);
-}
-bool cpu_group_dequantize(gm_recorder *r, const gm_group_dequantize_args *a, int64_t n) {
-    return LAUNCH(r, group_dequantize, a, n, 1 + GRAIN / 4 / a->from.group, 0);
-}
-bool cpu_fp8_encode(gm_recorder *r, const gm_fp8_encode_args *a, int64_t n) {
-    return LAUNCH(r, fp8_encode, a, n, GRAIN, 0);
-}
-bool cpu_fp8_decode(gm_recorder *r, const gm_fp8_decode_args *a, int64_t n) {
-    return LAUNCH(r, fp8_decode, a, n, GRAIN, 0);
-}
-
 /* ---- products ---- */
 #define SMALL_PRODUCT 60000  /* multiply-adds below which sharing with another core costs more than it saves */
 #define PIECE_PRODUCT 131072 /* of a piece, when one unit of the range has fewer */

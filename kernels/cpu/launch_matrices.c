@@ -13,9 +13,6 @@ int64_t cpu_packed_bytes(const gm_kernels *kernels, int format, int64_t rows, in
 bool cpu_pack(gm_recorder *r, const gm_pack_args *a, int64_t n) {
     return LAUNCH(r, pack, a, kernels_panels(r->kernels, a->format, n), 4, 0);
 }
-bool cpu_dequantize(gm_recorder *r, const gm_dequantize_args *a, int64_t n) {
-    return LAUNCH(r, dequantize, a, n, 1 + GRAIN / a->k, 0);
-}
 bool cpu_embed(gm_recorder *r, const gm_embed_args *a, int64_t n) {
     return LAUNCH(r, embed, a, n, 8, format_flags(a->format));
 }

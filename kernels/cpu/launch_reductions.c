@@ -87,26 +87,3 @@ bool cpu_reduce(gm_recorder *r, const gm_reduce_args *a, int64_t n) {
     }
     return launch_whole(r, a, n, work);
 }
-
-bool cpu_arg_reduce(gm_recorder *r, const gm_arg_reduce_args *a, int64_t n) {
-    return LAUNCH(r, arg_reduce, a, n, grain_for(a->length), 0);
-}
-
-/* ---- rows ---- */
-bool cpu_softmax(gm_recorder *r, const gm_softmax_args *a, int64_t n) {
-    return LAUNCH(r, softmax, a, n, grain_for(a->dim * 8), 0);
-}
-
-static int64_t row_grain(int64_t dim) { return 1 + 8192 / (dim + 1); }
-
-bool cpu_rms_norm(gm_recorder *r, const gm_rms_norm_args *a, int64_t n) {
-    return LAUNCH(r, rms_norm, a, n, row_grain(a->dim), 0);
-}
-bool cpu_layer_norm(gm_recorder *r, const gm_layer_norm_args *a, int64_t n) {
-    return LAUNCH(r, layer_norm, a, n, row_grain(a->dim), 0);
-}
-bool cpu_glu(gm_recorder *r, const gm_glu_args *a, int64_t n) { return LAUNCH(r, glu, a, n, row_grain(a->dim), 0); }
-bool cpu_softcap(gm_recorder *r, const gm_softcap_args *a, int64_t n) { return LAUNCH(r, softcap, a, n, GRAIN, 0); }
-bool cpu_route(gm_recorder *r, const gm_route_args *a, int64_t n) {
-    return LAUNCH(r, route, a, n, row_grain(a->experts), 0);
-}

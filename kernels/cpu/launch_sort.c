@@ -34,9 +34,6 @@ bool cpu_scan(gm_recorder *r, const gm_scan_args *a, int64_t n) {
 #define CHUNK 65536     /* of such a row */
 #define DIGIT 8         /* bits */
 
-/* About log2(n) visits of each element. */
-static int64_t row_grain(int64_t length) { return length < GRAIN / 16 ? GRAIN / 16 / length : 1; }
-
 /* One digit of the items moved from `from` to `to`. */
 static bool sort_digit(gm_recorder *r, gm_radix_args *a, const char *from, char *to) {
     const int64_t chunks = (a->length + CHUNK - 1) / CHUNK;
@@ -88,14 +85,5 @@ bool cpu_sort(gm_recorder *r, const gm_sort_args *a, int64_t n) {
     }
     gm_sort_args rows = *a;
     rows.scratch = r->workspace(r, (size_t)(n * a->length) * (a->indices || item == 8 ? 16 : 8));
-    return rows.scratch && LAUNCH(r, sort, &rows, n, row_grain(a->length), 0);
+    return rows.scratch && LAUNCH(r, sort, &rows, n, sort_grain(a->length), 0);
 }
-
-bool cpu_partition(gm_recorder *r, const gm_partition_args *a, int64_t n) {
-    return LAUNCH(r, partition, a, n, row_grain(a->length), 0);
-}
-
-bool cpu_topk(gm_recorder *r, const gm_topk_args *a, int64_t n) {
-    return LAUNCH(r, topk, a, n, grain_for(a->length), 0);
-}
-bool cpu_search(gm_recorder *r, const gm_search_args *a, int64_t n) { return LAUNCH(r, search, a, n, GRAIN / 16, 0); }

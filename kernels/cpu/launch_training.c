@@ -35,13 +35,6 @@ bool cpu_sequence_attention_grad(gm_recorder *r, const gm_sequence_attention_gra
            head_sum(r, forward, a->dv, back.grad.dv, LAUNCH_PART);
 }
 
-bool cpu_glu_grad(gm_recorder *r, const gm_glu_grad_args *a, int64_t n) { return LAUNCH(r, glu_grad, a, n, GRAIN, 0); }
-bool cpu_rms_norm_grad(gm_recorder *r, const gm_rms_norm_grad_args *a, int64_t n) {
-    return LAUNCH(r, rms_norm_grad, a, n, grain_for(2 * a->dim), 0);
-}
-bool cpu_row_loss(gm_recorder *r, const gm_row_loss_args *a, int64_t n) {
-    return LAUNCH(r, row_loss, a, n, grain_for(8 * a->n), 0);
-}
 bool cpu_sequence_outer(gm_recorder *r, const gm_sequence_outer_args *a, int64_t n) {
     return LAUNCH(r, sequence_outer, a, (n + GM_OUTER_BLOCK - 1) / GM_OUTER_BLOCK, 1, 0);
 }

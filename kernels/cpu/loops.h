@@ -16,9 +16,8 @@ struct gm_kernels {
     int lanes;                 /* floats in a vector */
     int gemm_rows, gemm_lanes; /* rows of a block of dense products, float32 lanes of a panel */
     bool gemm_pairs;           /* bfloat16 is multiplied in pairs along k, not as float32 */
-#define KERNEL(name, range, doc) gm_kernel name;
+#define KERNEL(part, name, range, doc) gm_kernel name;
 #include "cpu/kernels.def"
-#undef KERNEL
 };
 
 /* Memory that a thread takes while it works. */

@@ -29,12 +29,11 @@ enum {
 };
 
 #define IN_FAMILY(name) KERNELS_JOIN(name, KERNELS_FAMILY)
-#define IN_TABLE(name) (KERNELS_JOIN(OWN, KERNELS_SET) & KERNELS_JOIN(BIT, PART) ? KERNEL_NAME(name) : IN_FAMILY(name))
-#define KERNEL(name, range, doc)                                                                                       \
+#define IN_TABLE(part, name) (KERNELS_JOIN(OWN, KERNELS_SET) & BIT_##part ? KERNEL_NAME(name) : IN_FAMILY(name))
+#define KERNEL(part, name, range, doc)                                                                                 \
     extern void KERNEL_NAME(name)(const void *, int64_t, int64_t);                                                     \
     extern void IN_FAMILY(name)(const void *, int64_t, int64_t);
 #include "cpu/kernels.def"
-#undef KERNEL
 
 const gm_kernels KERNEL_NAME(kernels) = {
     .isa = KERNELS_TEXT(KERNELS_SET),
@@ -47,7 +46,6 @@ const gm_kernels KERNEL_NAME(kernels) = {
     .gemm_rows = GEMM_BLOCK_ROWS,
     .gemm_lanes = GEMM_LANES,
     .gemm_pairs = GEMM_IN_PAIRS,
-#define KERNEL(name, range, doc) .name = IN_TABLE(name),
+#define KERNEL(part, name, range, doc) .name = IN_TABLE(part, name),
 #include "cpu/kernels.def"
-#undef KERNEL
 };

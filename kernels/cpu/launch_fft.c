@@ -1,4 +1,4 @@
-/* launch_linalg.c - Fourier transforms with what they need, and linear algebra. */
+/* launch_fft.c - Fourier transforms, with what they need. */
 #include "cpu/launch.h"
 
 /* ---- Fourier transforms ---- */
@@ -48,35 +48,4 @@ bool cpu_fft(gm_recorder *r, const gm_fft_args *a, int64_t n) {
         if (!lines.work) return false;
     }
     return LAUNCH(r, fft, &lines, n, 1 + 2048 / a->n, 0);
-}
-
-/* ---- matrices: small ones go many at a time ---- */
-static int64_t matrices_grain(int64_t rows, int64_t cols) { return 1 + 20000 / (1 + rows * cols * (rows + cols)); }
-
-bool cpu_lu(gm_recorder *r, const gm_lu_args *a, int64_t n) {
-    return LAUNCH(r, lu, a, n, matrices_grain(a->rows, a->cols), 0);
-}
-bool cpu_determinant(gm_recorder *r, const gm_determinant_args *a, int64_t n) {
-    return LAUNCH(r, determinant, a, n, matrices_grain(a->n, a->n), 0);
-}
-bool cpu_linear_solve(gm_recorder *r, const gm_linear_solve_args *a, int64_t n) {
-    return LAUNCH(r, linear_solve, a, n, matrices_grain(a->n, a->n), 0);
-}
-bool cpu_cholesky(gm_recorder *r, const gm_cholesky_args *a, int64_t n) {
-    return LAUNCH(r, cholesky, a, n, matrices_grain(a->n, a->n), 0);
-}
-bool cpu_qr(gm_recorder *r, const gm_qr_args *a, int64_t n) {
-    return LAUNCH(r, qr, a, n, matrices_grain(a->rows, a->cols), 0);
-}
-bool cpu_svd(gm_recorder *r, const gm_svd_args *a, int64_t n) {
-    return LAUNCH(r, svd, a, n, matrices_grain(a->rows, a->cols), 0);
-}
-bool cpu_cofactor(gm_recorder *r, const gm_cofactor_args *a, int64_t n) {
-    return LAUNCH(r, cofactor, a, n, matrices_grain(a->n, a->n), 0);
-}
-bool cpu_eigh(gm_recorder *r, const gm_eigh_args *a, int64_t n) {
-    return LAUNCH(r, eigh, a, n, matrices_grain(a->n, a->n), 0);
-}
-bool cpu_eig(gm_recorder *r, const gm_eig_args *a, int64_t n) {
-    return LAUNCH(r, eig, a, n, matrices_grain(a->n, a->n), 0);
 }
