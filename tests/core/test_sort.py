@@ -372,3 +372,16 @@ def test_bits_do_not_depend_on_threads():
     assert found[0] == found[1] == found[2]
     row = np.array(mx.cumsum(b, 1))[3]
     np.testing.assert_array_equal(row, np.array(mx.cumsum(b[3])))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_logcumsumexp_of_complex_numbers_keeps_nan(at, reverse):
+    """From a NaN on everything is, also where it is the first; but e**(-inf + nan i) is 0."""
+    x = np.array([1 + 1j, 2, -1j, 0.5, 3], "F")
+    x[at] = complex(np.nan, 1)
+    got = np.isnan(np.array(mx.logcumsumexp(mx.array(x), reverse=reverse)))
+    want = np.arange(5) >= at
+    np.testing.assert_array_equal(got, np.arange(5) <= at if reverse else want)
+    x[at] = complex(-np.inf, np.nan)
+    np.testing.assert_allclose(np.array(mx.logcumsumexp(mx.array(x)))[-1], np.log(np.exp(np.delete(x, at)).sum()), 1e-5)

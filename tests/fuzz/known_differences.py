@@ -55,6 +55,26 @@ def within_what_a_sum_adds(d):
     return abs(ours - theirs) <= math.log(max((values.size for values, _ in d.program.inputs), default=0) or 1)
 
 
+def as_exp_of_float32_gives(d):
+    """Theirs is infinite where ours is beyond float32, or both agree to what float32 holds of the exponent."""
+    ours, theirs = both(d)
+    if math.isinf(theirs):
+        return ours > 2.4e38
+    return ours > 0 and theirs > 0 and abs(ours - theirs) <= 2.0**-21 * max(1, abs(math.log(ours))) * theirs
+
+
+def products_pass_denormals(d):
+    """A running product of what is read, along some axis and in one of its directions, is smaller than float32's normal
+    numbers."""
+    for values, _ in d.program.inputs:
+        for lines in [values.reshape(-1)] + [np.moveaxis(values, axis, 0) for axis in range(values.ndim)]:
+            with np.errstate(all="ignore"):
+                products = [np.abs(np.cumprod(one.astype("D"), axis=0)) for one in (lines, lines[::-1])]
+            if any(((0 < p) & (p < 2.0**-126)).any() for p in products):
+                return True
+    return False
+
+
 # Found by the comparison itself: vmap on gomlx gives what the function gives on each of the batch, and MLX's does not.
 LOOP = "MLX's vmap does not give what its function gives on each of the batch"
 
@@ -142,6 +162,12 @@ KNOWN = [
     Known("logcumsumexp of half precision stalls on MLX, which rounds each step to it; gomlx computes in float32",
           ops="logcumsumexp", kinds=VALUE, modes="^(eager|compile|vmap)$", dtypes=HALVES,
           holds=within_what_a_sum_adds),
+    Known("running sums and products of half precision are rounded at each step on MLX, where sums stall; gomlx "
+          "computes in float32", ops="cumsum|cumprod", kinds=VALUE, dtypes=HALVES),
+    Known("exp is infinite above 88.37 on MLX, up to 88.72 it is finite on gomlx", ops="exp", kinds=VALUE,
+          dtypes={"float32", "complex64"}, detail=r"e\+38\S* for \S*inf"),
+    Known("exp of float64 is computed in float32 on MLX: infinite from e**88.37 on, seven digits below", ops="exp",
+          kinds=VALUE, dtypes={"float64"}, holds=as_exp_of_float32_gives),
     Known("round of integers beyond float32's goes through floats on MLX", ops="round", kinds=VALUE, dtypes=INTEGERS),
     Known("addmm of two vectors: c of one item makes the result an array of one item on MLX", ops="addmm",
           kinds=GOMLX_RAISES, detail="does not broadcast to the product's shape"),
@@ -152,6 +178,8 @@ KNOWN = [
           kinds=GOMLX_RAISES, detail="expected as many dimensions"),
     Known("sums and products out of range come back on gomlx; on MLX they stay infinite, or become NaN", kinds=VALUE,
           ops="sum|cumsum|prod|cumprod|mean|trace", detail=NOT_FINITE),
+    Known("products that underflow on their way come back on gomlx; on MLX they stay 0, or have lost digits",
+          kinds=VALUE, ops="prod|cumprod", holds=products_pass_denormals),
 
     # Gradients, tangents, batches.
     Known("divmod's gradient is 0 on MLX; gomlx has that of the remainder", ops="divmod", kinds=VALUE, modes="vjp|jvp"),
