@@ -67,12 +67,12 @@ typedef struct {
     bool tiled;
 } gm_delta_spec;
 typedef struct { gm_array *q, *k, *v, *decay, *beta; } gm_delta_inputs;
-/* Indices of n axes together; their own axes come after `place` of the others. */
+/* Indices of n axes together; their own axes come after `kept_before` of the others. */
 typedef struct {
     gm_array *const *arrays;
     int n;
     const int *axes;
-    int place;
+    int kept_before;
 } gm_indices;
 typedef struct { const int64_t *start, *stop, *step; } gm_region; /* of each axis */
 

@@ -1,1 +1,1 @@
-"""What every room uses: checks of arguments, progress bars, the machine, what notebooks show."""
+"""What every package here uses: checks of arguments, progress bars, the machine, what notebooks show."""

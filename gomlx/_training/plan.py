@@ -106,9 +106,9 @@ def weights(known: dict[str, Any], layers: Sequence[dict[str, tuple[int, int]]])
     made = {}
     for at, layer in enumerate(layers):
         for name, shape in layer.items():
-            room = "self_attn" if name in OF_ATTENTION else "mlp"
-            if room != "mlp" or not known["n_experts"]:
-                made[f"model.layers.{at}.{room}.{name}.weight"] = shape
+            block = "self_attn" if name in OF_ATTENTION else "mlp"
+            if block != "mlp" or not known["n_experts"]:
+                made[f"model.layers.{at}.{block}.{name}.weight"] = shape
     return made
 
 

@@ -18,7 +18,7 @@ gm_gemm_args gemm_of(const gm_product_args *p);
 /* One whose rows the loop fetches from an image: what a->product says of blocks and layouts is filled in here. */
 bool launch_image_product(gm_recorder *r, gm_conv_args *a);
 
-/* Rooms of so many bytes for as many threads as will work. */
+/* One workspace of so many bytes for each thread that will work. */
 bool launch_workspaces(gm_recorder *r, int64_t bytes, gm_workspaces *workspaces);
 
 /* A loop over [0, n) with these arguments, a pointer. */

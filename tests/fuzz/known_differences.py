@@ -70,7 +70,7 @@ def products_pass_denormals(d):
         for lines in [values.reshape(-1)] + [np.moveaxis(values, axis, 0) for axis in range(values.ndim)]:
             with np.errstate(all="ignore"):
                 products = [np.abs(np.cumprod(one.astype("D"), axis=0)) for one in (lines, lines[::-1])]
-            if any(((0 < p) & (p < 2.0**-126)).any() for p in products):
+            if any(((p > 0) & (p < 2.0**-126)).any() for p in products):
                 return True
     return False
 

@@ -40,7 +40,7 @@ gm_status index_dense_shape(const char *op, const index_param *p, int ndim, cons
     if (out->ndim > GM_MAX_NDIM)
         return gm_fail(GM_EVALUE, "%s: %d dimensions: at most %d are supported", op, out->ndim, GM_MAX_NDIM);
     for (int i = 0, n = 0, done = 0; i <= ndim; i++) {
-        if (done == p->place) {
+        if (done == p->kept_before) {
             memcpy(out->shape + n, shape->shape, (size_t)shape->ndim * sizeof *kept);
             n += shape->ndim;
             done++;
@@ -204,7 +204,7 @@ gm_array *index_batch(gm_scope *s, const gm_array *node, int64_t batch) {
 
 /* ---- gather ---- */
 static const gm_field gather_fields[] = {{FIELD_INT, offsetof(index_param, n_axes), "number of axes", 1},
-                                         {FIELD_INT, offsetof(index_param, place), "place", 1},
+                                         {FIELD_INT, offsetof(index_param, kept_before), "kept_before", 1},
                                          {FIELD_INT8, offsetof(index_param, axes), "axes", GM_MAX_NDIM},
                                          {0}};
 
@@ -245,14 +245,14 @@ static gm_status gather_eval(gm_array *out, gm_queue *q) {
             continue;
         shape[n] = x->shape[i];
         sparse[n] = x->strides[i];
-        dense[n] = out->strides[n < p->place ? n : n + n_index];
-        rows |= n >= p->place && shape[n] > 1;
+        dense[n] = out->strides[n < p->kept_before ? n : n + n_index];
+        rows |= n >= p->kept_before && shape[n] > 1;
         n++;
     }
-    for (int i = p->place; i < n; i++)
+    for (int i = p->kept_before; i < n; i++)
         a.dense_step *= shape[i];
     for (int i = 0; i < n_index; i++)
-        a.count *= out->shape[p->place + i];
+        a.count *= out->shape[p->kept_before + i];
     for (int k = 0; k < p->n_axes; k++) {
         sizes[k] = x->shape[p->axes[k]];
         steps[k] = x->strides[p->axes[k]];
@@ -271,7 +271,7 @@ static void gather_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array
     int axes[GM_MAX_NDIM];
     for (int k = 0; k < p->n_axes; k++)
         axes[k] = p->axes[k];
-    grad[0] = gm_scatter(s, zeros_like(s, in[0]), (gm_indices){in + 1, p->n_axes, axes, p->place}, cotangents[0],
+    grad[0] = gm_scatter(s, zeros_like(s, in[0]), (gm_indices){in + 1, p->n_axes, axes, p->kept_before}, cotangents[0],
                          GM_S_ADD, NULL);
 }
 
@@ -288,7 +288,7 @@ static gm_status gather_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
         index[k] = in[1 + k];
     }
     if (!any) {
-        outs[0] = gm_gather(s, in[0], index, n, axes, p->place + 1);
+        outs[0] = gm_gather(s, in[0], index, n, axes, p->kept_before + 1);
         return outs[0] ? GM_OK : error_code();
     }
     index_align(s, out, in, batched, index);
@@ -296,7 +296,7 @@ static gm_status gather_vmap(gm_scope *s, gm_array *out, gm_array *const *in, co
         axes[n] = 0;
         index[n++] = index_batch(s, out, in[0]->shape[0]);
     }
-    outs[0] = index_move_axis(s, gm_gather(s, in[0], index, n, axes, p->place), p->place, 0);
+    outs[0] = index_move_axis(s, gm_gather(s, in[0], index, n, axes, p->kept_before), p->kept_before, 0);
     return outs[0] ? GM_OK : error_code();
 }
 
@@ -307,7 +307,7 @@ static gm_status gather_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
     int axes[GM_MAX_NDIM];
     if (n_in < 2 || p->n_axes != n_in - 1 || !index_read_axes(p, in[0], axes))
         return rebuild_refuse("gather");
-    return rebuilt(gm_gather(s, in[0], in + 1, n_in - 1, axes, p->place), outs);
+    return rebuilt(gm_gather(s, in[0], in + 1, n_in - 1, axes, p->kept_before), outs);
 }
 
 static gm_status gather_refuse(const gm_array *node, int i, bool forward) {
@@ -328,16 +328,17 @@ const gm_op gather_op = {.name = "gather",
                          .vmap = gather_vmap,
                          .rebuild = gather_rebuild};
 
-gm_array *gm_gather(gm_scope *s, gm_array *x, gm_array *const *indices, int n, const int *axes, int place) {
+gm_array *gm_gather(gm_scope *s, gm_array *x, gm_array *const *indices, int n, const int *axes, int kept_before) {
     index_param p;
     gm_array *in[GM_MAX_NDIM + 1] = {x};
     if (!x)
         return NULL;
-    if (n < 1 || n > x->ndim || place < 0 || place > x->ndim - n)
-        return gm_fail(GM_EVALUE, "gather: %d indices for %d dimensions, placed after %d", n, x->ndim, place), NULL;
+    if (n < 1 || n > x->ndim || kept_before < 0 || kept_before > x->ndim - n)
+        return gm_fail(GM_EVALUE, "gather: %d indices for %d dimensions, placed after %d", n, x->ndim, kept_before),
+               NULL;
     memset(&p, 0, sizeof p);
     p.n_axes = n;
-    p.place = place;
+    p.kept_before = kept_before;
     for (int k = 0; k < n; k++) {
         p.axes[k] = (int8_t)axes[k];
         in[1 + k] = indices[k];

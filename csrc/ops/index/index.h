@@ -1,15 +1,14 @@
 /* index.h - what reading (index.c) and writing (scatter.c) by index arrays share.
  *  (1) An op by index has x, then index arrays, which broadcast to one shape. Index k addresses axes[k] of x; the axes
- *      that no index addresses are kept, and `place` of them come before the indices' dimensions in the dense side
- *      (the result of gather, the updates of scatter).
- *  (2) Negative indices count from the end. One that is out of range is GM_EINDEX when the node is evaluated: no memory
- *      outside of the axis is ever read or written. */
+ *      that no index addresses are kept, and `kept_before` of them come before the indices' dimensions in the dense
+ * side (the result of gather, the updates of scatter). (2) Negative indices count from the end. One that is out of
+ * range is GM_EINDEX when the node is evaluated: no memory outside of the axis is ever read or written. */
 #ifndef GOMLX_OPS_INDEX_H
 #define GOMLX_OPS_INDEX_H
 #include "ops/ops.h"
 
 typedef struct {
-    int32_t n_axes, place;
+    int32_t n_axes, kept_before;
     int32_t mode, unused; /* gm_scatter_mode */
     int8_t axes[GM_MAX_NDIM];
     slice_range region[GM_MAX_NDIM]; /* scatter: what it writes to of each axis of x */

@@ -71,7 +71,7 @@ static gm_status walkable(gm_queue *q, const gm_array *updates, int first, int n
 /* ---- scatter ---- */
 static const gm_field scatter_fields[] = {
     {FIELD_INT, offsetof(index_param, n_axes), "number of axes", 1},
-    {FIELD_INT, offsetof(index_param, place), "place", 1},
+    {FIELD_INT, offsetof(index_param, kept_before), "kept_before", 1},
     {FIELD_INT, offsetof(index_param, mode), "mode", 1},
     {FIELD_INT8, offsetof(index_param, axes), "axes", GM_MAX_NDIM},
     {FIELD_INT64, offsetof(index_param, region), "start, stop, step of each axis", 3 * GM_MAX_NDIM},
@@ -107,19 +107,19 @@ static gm_status scatter_eval(gm_array *out, gm_queue *q) {
     GM_TRY(target(out, q, p->mode, updates->size, &a));
     if (!updates->size)
         return launch(out, q, &a, 0);
-    GM_TRY(walkable(q, updates, p->place, n_index, &a.in, walk, &a.dense_step));
+    GM_TRY(walkable(q, updates, p->kept_before, n_index, &a.in, walk, &a.dense_step));
     for (int i = 0; i < out->ndim; i++) {
         offset += p->region[i].start * out->strides[i];
         if (!index_is_kept(p, i))
             continue;
-        dense[n] = walk[n < p->place ? n : n + n_index];
-        shape[n] = updates->shape[n < p->place ? n : n + n_index];
+        dense[n] = walk[n < p->kept_before ? n : n + n_index];
+        shape[n] = updates->shape[n < p->kept_before ? n : n + n_index];
         sparse[n] = out->strides[i] * p->region[i].step;
-        rows |= n >= p->place && shape[n] > 1;
+        rows |= n >= p->kept_before && shape[n] > 1;
         n++;
     }
     for (int i = 0; i < n_index; i++)
-        a.count *= updates->shape[p->place + i];
+        a.count *= updates->shape[p->kept_before + i];
     for (int k = 0; k < p->n_axes; k++) {
         sizes[k] = out->shape[p->axes[k]];
         steps[k] = out->strides[p->axes[k]];
@@ -146,7 +146,7 @@ static gm_array *read_by(gm_scope *s, gm_array *x, gm_array *const *index, const
     int axes[GM_MAX_NDIM];
     for (int k = 0; k < p->n_axes; k++)
         axes[k] = p->axes[k];
-    return gm_gather(s, region_of(s, x, p), index, p->n_axes, axes, p->place);
+    return gm_gather(s, region_of(s, x, p), index, p->n_axes, axes, p->kept_before);
 }
 
 static gm_array *write_by(gm_scope *s, const gm_array *node, gm_array *x, gm_array *const *in, gm_array *updates,
@@ -196,7 +196,7 @@ static void scatter_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_arra
 static gm_status scatter_vmap(gm_scope *s, gm_array *out, gm_array *const *in, const bool *batched, gm_array **outs) {
     const index_param *p = out->param;
     gm_array *index[GM_MAX_NDIM + 1];
-    int n = p->n_axes, place = p->place, axes[GM_MAX_NDIM + 1];
+    int n = p->n_axes, kept_before = p->kept_before, axes[GM_MAX_NDIM + 1];
     int64_t batch = batch_size(in, n + 2, batched), start[GM_MAX_NDIM + 1], stop[GM_MAX_NDIM + 1];
     int64_t step[GM_MAX_NDIM + 1];
     gm_array *updates = batched_input(s, in[n + 1], batched[n + 1], batch);
@@ -218,10 +218,10 @@ static gm_status scatter_vmap(gm_scope *s, gm_array *out, gm_array *const *in, c
         index_align(s, out, in, batched, index);
         axes[n] = 0;
         index[n++] = index_batch(s, out, batch);
-        updates = index_move_axis(s, updates, 0, place);
+        updates = index_move_axis(s, updates, 0, kept_before);
     }
     outs[0] = gm_scatter(s, batched_input(s, in[0], batched[0], batch),
-                         (gm_indices){index, n, axes, any ? place : place + 1}, updates, p->mode,
+                         (gm_indices){index, n, axes, any ? kept_before : kept_before + 1}, updates, p->mode,
                          &(gm_region){start, stop, step});
     return outs[0] ? GM_OK : error_code();
 }
@@ -240,7 +240,7 @@ static gm_status scatter_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
         stop[i] = p->region[i].stop;
         step[i] = p->region[i].step;
     }
-    return rebuilt(gm_scatter(s, in[0], (gm_indices){in + 1, n_in - 2, axes, p->place}, in[n_in - 1], p->mode,
+    return rebuilt(gm_scatter(s, in[0], (gm_indices){in + 1, n_in - 2, axes, p->kept_before}, in[n_in - 1], p->mode,
                               &(gm_region){start, stop, step}),
                    outs);
 }
@@ -263,17 +263,18 @@ const gm_op scatter_op = {.name = "scatter",
                           .rebuild = scatter_rebuild};
 
 gm_array *gm_scatter(gm_scope *s, gm_array *x, gm_indices at, gm_array *updates, int mode, const gm_region *part) {
-    const int n = at.n, place = at.place;
+    const int n = at.n, kept_before = at.kept_before;
     index_param p;
     gm_array *in[GM_MAX_NDIM + 2] = {x};
     gm_spec region, shape, dense;
     if (!x || !updates)
         return NULL;
-    if (n < 1 || n > x->ndim || place < 0 || place > x->ndim - n)
-        return gm_fail(GM_EVALUE, "scatter: %d indices for %d dimensions, placed after %d", n, x->ndim, place), NULL;
+    if (n < 1 || n > x->ndim || kept_before < 0 || kept_before > x->ndim - n)
+        return gm_fail(GM_EVALUE, "scatter: %d indices for %d dimensions, placed after %d", n, x->ndim, kept_before),
+               NULL;
     memset(&p, 0, offsetof(index_param, region));
     p.n_axes = n;
-    p.place = place;
+    p.kept_before = kept_before;
     p.mode = mode;
     for (int i = 0; i < x->ndim; i++)
         p.region[i] = part ? (slice_range){part->start[i], part->stop[i], part->step[i]}
