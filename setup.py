@@ -44,12 +44,12 @@ def read_isas(machine):
     text = (own_rows[1] if own_rows else "") + text[text.index("#endif"):]
     row = re.compile(r'^ISA\((\w+),\s*(\w+),\s*([^,"]*),\s*([^,"]*),\s*"([^"]*)",\s*"[^"]*"\)$', re.M)
     found = {name: rest for name, *rest in reversed(row.findall(text))}
-    isas = []
-    for name, (family, parts, features, flags) in found.items():
-        base = None if family == name else family
-        _, _, base_needs, base_flags = found.get(base, ("", "", "", ""))
-        own, needs = (re.findall(r"\((\w+)\)", words) for words in (parts, base_needs + features))
-        isas.append((name, base, tuple(own), f"{base_flags} {flags}".split(), needs))
+    isas, whole = [], {}
+    for name, (base, parts, features, flags) in found.items():
+        base_flags, base_needs = whole.get(base, ([], []))
+        own, needs = (re.findall(r"\((\w+)\)", words) for words in (parts, features))
+        whole[name] = [*base_flags, *flags.split()], [*base_needs, *needs]
+        isas.append((name, None if base == name else base, tuple(own), *whole[name]))
     return tuple(isas)
 
 
@@ -68,8 +68,17 @@ def isas_to_build():
     if unknown := names - by_name.keys():
         raise SystemExit(f"GOMLX_ISAS={wanted}: {', '.join(sorted(unknown))} unknown; expected all, or some of "
                          f"{', '.join(by_name)}")
-    bases = {by_name[name][1] for name in names}
-    return tuple(one for one in ISAS if one[0] in names | bases), names
+    needed = {one for name in names for one in lineage(name, ISAS)}
+    return tuple(one for one in ISAS if one[0] in needed), names
+
+
+def lineage(name, isas):
+    """The set, the one that it builds on, and so on to its family."""
+    bases = {isa: base for isa, base, *_ in isas}
+    found = [name]
+    while bases[found[-1]]:
+        found.append(bases[found[-1]])
+    return found
 
 
 def best_here():
@@ -101,14 +110,18 @@ def is_part(path):
 def parts(isas=ISAS, chosen=None):
     """(source, instruction set, flags) of each part of the kernels. chosen: as isas_to_build gives it; None: all."""
     names = {path: os.path.basename(path)[len("part_"):-len(".c")] for path in files(*PARTS)}
+    has = {name: own for name, _, own, _, _ in isas}
     made = []
     for path, part in names.items():
-        takers = {name if base is None or part == "table" or part in own else base
-                  for name, base, own, _, _ in isas if chosen is None or name in chosen}
+        takers = set()
+        for name in has if chosen is None else chosen:
+            line = lineage(name, isas)
+            takers.add(name if part == "table" else next((one for one in line if part in has[one]), line[-1]))
         for isa, base, _, flags, _ in isas:
             if isa in takers:
-                family = base or isa
-                defined = [f"-DKERNELS_SET={isa}", f"-DKERNELS_FAMILY={family}", f"-DKERNELS_{family}"]
+                family = lineage(isa, isas)[-1]
+                defined = [f"-DKERNELS_SET={isa}", f"-DKERNELS_BASE={base or isa}", f"-DKERNELS_FAMILY={family}",
+                           f"-DKERNELS_{family}"]
                 made.append((path, isa, [*defined, *flags]))
     return made
 
@@ -143,7 +156,7 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext):
         self.probe(ext)
-        loops = self.loops()
+        loops, (isas, chosen) = self.loops(), self.compilable(*isas_to_build())
         compile_one, link = self.compiler._compile, self.compiler.link_shared_object
         with ThreadPoolExecutor(JOBS) as pool:
             jobs, depends = [], list(ext.depends)
@@ -156,12 +169,12 @@ class BuildExt(build_ext):
             macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
             includes = [f"-I{folder}" for folder in ext.include_dirs]
             ext.extra_objects = []
-            for source, isa, flags in parts(*isas_to_build()):
+            for source, isa, flags in parts(isas, chosen):
                 obj = os.path.join(self.build_temp, f"{source[:-2]}.{isa}.o")
                 os.makedirs(os.path.dirname(obj), exist_ok=True)
                 queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags, isa)
                 ext.extra_objects.append(obj)
-            sets = ", ".join(sorted(isas_to_build()[1]))
+            sets = ", ".join(sorted(chosen))
             ext.depends = [*depends, self.stamp(sets, renew=bool(jobs))]
 
             def link_when_compiled(*args, **kwargs):
@@ -187,10 +200,23 @@ class BuildExt(build_ext):
                 file.write(sets)
         return path
 
+    def knows(self, flags):
+        command = [*self.compiler.compiler_so, *flags, "-fsyntax-only", "-x", "c", os.devnull]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
     def loops(self):
         """LOOPS where the compiler knows them."""
-        command = [*self.compiler.compiler_so, *LOOPS, "-fsyntax-only", "-x", "c", os.devnull]
-        return LOOPS if subprocess.run(command, capture_output=True).returncode == 0 else []
+        return LOOPS if self.knows(LOOPS) else []
+
+    def compilable(self, isas, chosen):
+        """The same, with the set that it builds on in the place of one whose flags the compiler does not know."""
+        chosen = set(chosen)
+        for name, base, _, flags, _ in reversed(isas):
+            if base and name in chosen and not self.knows(flags):
+                self.announce(f"gomlx: the compiler does not know all of {' '.join(flags)}: without {name}",
+                              logging.WARNING)
+                chosen = chosen - {name} | {base}
+        return tuple(one for one in isas if one[0] in {up for name in chosen for up in lineage(name, isas)}), chosen
 
     def probe(self, ext):
         """Stops with the line that installs what is missing, before a hundred compiler messages do."""

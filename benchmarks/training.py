@@ -6,12 +6,13 @@
 
 A step is forward, backward and Adam for one sequence of --tokens tokens: rank 8 on all seven projections of all layers,
 of a model of a true shape with random weights (models.py; made in --folder once). gomlx reads Q4_K_M; "int8" rounds
-activations as decoders do, "float32" does not. PEFT has the same shape dequantised, in float32 and in bfloat16; mlx-lm
-has MLX's 4 bits in groups of 64, on gomlx.core and on the installed mlx, which takes minutes. Each library measures in
-a process of its own, one after the other.
+activations as decoders do, "bfloat16" both factors of products with the model's matrices, "float32" nothing. PEFT has
+the same shape dequantised, in float32 and in bfloat16; mlx-lm has MLX's 4 bits in groups of 64, on gomlx.core and on the
+installed mlx, which takes minutes. Each library measures in a process of its own, one after the other.
 Seconds are medians with [least..greatest] of --repeat steps after one that warms up. "memory" is the highest resident
 memory of the steps less what was resident before the first one, with the weights: MB. "of peak": operations of the
-step, those of layers that are computed again included, over the time and over what fma.c measured in the same run."""
+step, those of layers that are computed again included, over the time and over what fma.c measured in the same run, in
+float32."""
 import argparse
 import gc
 import json
@@ -26,7 +27,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 RANK, SCALE = 8, 2.0
 PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
                "mlp.up_proj", "mlp.down_proj")
-LIBRARIES = ("gomlx float32", "gomlx int8", "peft float32", "peft bfloat16", "mlx-lm gomlx", "mlx-lm mlx")
+LIBRARIES = ("gomlx float32", "gomlx int8", "gomlx bfloat16", "peft float32", "peft bfloat16", "mlx-lm gomlx",
+             "mlx-lm mlx")
 
 
 def memory(field):
@@ -40,13 +42,14 @@ def tokens(n, vocab):
 
 # ---- the libraries: a function that does a step ----
 
-def gomlx_step(options, int8):
+def gomlx_step(options, kind):
     import numpy as np
 
     import gomlx.core as mx
     from gomlx import _gomlx, optimizers
     model = _gomlx.load_model(options["gguf"], threads=options["threads"],
-                              **({} if int8 else {"activations": "float32"}))
+                              **({} if kind == "int8" else {"activations": "float32"}))
+    rounding = {"int8": kind == "int8", "bf16": kind == "bfloat16"}
     rng = np.random.default_rng(0)
     parameters = {}
     for name in model.weight_names():
@@ -60,8 +63,8 @@ def gomlx_step(options, int8):
 
     def loss(p):
         terms = [(name, one["a"], one["b"], SCALE) for name, one in p.items()]
-        rows = model.rows(ids[:-1], [n], terms=terms, int8=int8, checkpoints=options["checkpoints"])
-        return model.loss(rows, ids[1:], gradient=True).mean()
+        rows = model.rows(ids[:-1], [n], terms=terms, checkpoints=options["checkpoints"], **rounding)
+        return model.loss(rows, ids[1:], gradient=True, bf16=rounding["bf16"]).mean()
 
     optimizer = optimizers.Adam(learning_rate=1e-5)
     gradient = mx.value_and_grad(loss)
@@ -155,7 +158,7 @@ def worker(options):
     os.dup2(2, 1)                                                   # what libraries print is not an answer
     library, _, kind = options["library"].partition(" ")
     if library == "gomlx":
-        step = gomlx_step(options, kind == "int8")
+        step = gomlx_step(options, kind)
     elif library == "peft":
         step = peft_step(options, kind)
     else:

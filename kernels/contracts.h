@@ -57,6 +57,16 @@ typedef struct { /* out [tokens, k] = x [tokens, rows] @ weight; n: tokens */
     const float *x;
     gm_matrix weight;
 } gm_packed_matmul_columns_args;
+/* out = x @ weight.T, of [tokens, k], where turned, else x @ weight, of [tokens, rows]; + bias + residual. All of x and
+ * of the weight is rounded to bfloat16, and sums are float32. An element's bits depend on its own row and column of
+ * them alone; n: tokens. */
+typedef struct {
+    float *out;
+    const float *x;
+    gm_matrix weight;
+    bool turned;
+    const float *bias, *residual; /* of a row, and of all of out, which it may be; or NULL */
+} gm_rounded_matmul_args;
 typedef struct { /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens */
     void *out;
     gm_row_form out_form; /* int8: rows is a multiple of 32, and both formats are of blocks */

@@ -143,6 +143,7 @@ typedef struct {
     const gm_adapter_term *terms;
     size_t n_terms;
     bool int8;        /* linear layers round what they read as decoders do */
+    bool bf16;        /* they and their gradients multiply numbers rounded to bfloat16; not beside int8 */
     bool checkpoints; /* backwards, each layer is computed again from its input */
 } gm_training_batch;
 /* Packs the matrices that still wait in files, so that passes read them packed: GM_AGAIN after about slice_ms, to be
@@ -156,6 +157,7 @@ typedef struct {
     int64_t n;
     bool gradient; /* the loss is something to differentiate */
     bool int8;     /* the head rounds what it reads as decoders do */
+    bool bf16;     /* the head multiplies as rows with bf16 do; not beside int8 */
 } gm_row_targets;
 /* The cross entropy of each row's logits against its target, float32 [n]. */
 gm_array *gm_model_loss(gm_scope *scope, gm_model *m, gm_array *rows, const gm_row_targets *targets);

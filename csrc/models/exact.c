@@ -48,6 +48,13 @@ void model_use_float32(gm_model *copy) {
             use_float32(at.where);
 }
 
+void model_use_rounded(gm_model *copy) {
+    model_use_float32(copy);
+    for (field_cursor at = {0}; fields_next(copy, &at);)
+        if (at.field->kind == FIELD_LINEAR)
+            ((gm_linear *)at.where)->rounded = true;
+}
+
 void model_exact_free(gm_model *exact) {
     memory_free((void *)(uintptr_t)exact->layout.slots);
     model_copy_free(exact);

@@ -55,7 +55,13 @@ static gm_array *integers(gm_scope *s, const int32_t *values, int64_t n) {
     return a;
 }
 
+/* Whether products are asked for in one way alone. */
+static gm_status check_products(bool int8, bool bf16) {
+    return int8 && bf16 ? gm_fail(GM_EVALUE, "training: int8 and bf16 at once, expected one of them at most") : GM_OK;
+}
+
 static gm_status check_batch(const gm_model *m, const gm_training_batch *b, int64_t *rows) {
+    GM_TRY(check_products(b->int8, b->bf16));
     *rows = 0;
     if (b->n_sequences < 1)
         return gm_fail(GM_EVALUE, "training: no sequences, expected one at least");
@@ -123,7 +129,9 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
     gm_model *copy = positions ? model_copy(m) : NULL;
     gm_low_rank *terms = copy ? memory_zeroed((b->n_terms + 1) * sizeof *terms) : NULL;
     if (terms) {
-        if (!b->int8)
+        if (b->bf16)
+            model_use_rounded(copy);
+        else if (!b->int8)
             model_use_float32(copy);
         if (place_terms(copy, b, starts, terms) == GM_OK)
             x = forward(s, copy, b, positions, starts);
@@ -140,27 +148,28 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
 #define LEAST_ROWS 64
 #define MOST_ROWS 256
 
-/* Logits of the rows; int8: they are rounded as decoders do. */
-static gm_array *head_logits(gm_scope *s, const gm_model *m, gm_array *rows, bool int8) {
+static gm_array *head_logits(gm_scope *s, const gm_model *m, gm_array *rows, const gm_row_targets *t) {
     gm_linear head = m->head;
     gm_activation x = {.x = rows};
-    head.int8 &= int8;
-    head.bf16 &= int8;
+    head.int8 &= t->int8;
+    head.bf16 &= t->int8;
+    head.rounded = t->bf16;
     gm_array *logits = linear_apply(s, &head, &x, GM_NONE);
     return m->config.final_softcap > 0 ? gm_softcap(s, logits, (float)m->config.final_softcap) : logits;
 }
 
-/* Cross entropy of rows [first, end) of x, float32 [rows]; with gradient, what it gives back for x to *dx. */
-static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, gm_array *targets, const int64_t range[2], bool int8,
-                            gm_array **dx) {
+/* Cross entropy of rows [first, end) of x, float32 [rows], against `targets`, those of t; with gradient, what it gives
+ * back for x to *dx. */
+static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *t, gm_array *targets,
+                            const int64_t range[2], gm_array **dx) {
     gm_array *rows = gm_slice(s, x, (int64_t[]){range[0], 0}, (int64_t[]){range[1], x->shape[1]}, (int64_t[]){1, 1});
     gm_array *target = gm_slice(s, targets, &range[0], &range[1], (int64_t[]){1}), *d = NULL;
-    gm_array *logits = rows ? head_logits(s, m, rows, int8) : NULL;
+    gm_array *logits = rows ? head_logits(s, m, rows, t) : NULL;
     const float softcap = m->config.final_softcap > 0 ? (float)m->config.final_softcap : 0;
     gm_array *loss = logits && target ? gm_row_loss(s, logits, target, softcap, dx ? &d : NULL) : NULL;
     if (!dx || !loss)
         return loss;
-    *dx = gm_packed_matmul_columns(s, d, m->head.weight);
+    *dx = (t->bf16 ? gm_rounded_matmul_columns : gm_packed_matmul_columns)(s, d, m->head.weight);
     /* After it, so that the logits of a slice are gone before the next one's are made. */
     gm_array *both[2] = {loss, *dx}, *after = NULL;
     return *dx && gm_depends(s, both, 2, 1, &after) ? after : NULL;
@@ -169,6 +178,8 @@ static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, gm_array *tar
 gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
     const int64_t n = targets->n;
     if (!x)
+        return NULL;
+    if (check_products(targets->int8, targets->bf16) != GM_OK)
         return NULL;
     if (n < 1)
         return gm_fail(GM_EVALUE, "loss: no targets, expected one at least"), NULL;
@@ -191,7 +202,7 @@ gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targ
     gm_array *all = NULL;
     for (int64_t i = 0; ids && losses && i < slices; i++) {
         const int64_t range[2] = {i * share, (i + 1) * share < n ? (i + 1) * share : n};
-        losses[i] = slice_loss(s, m, x, ids, range, targets->int8, targets->gradient ? &losses[slices + i] : NULL);
+        losses[i] = slice_loss(s, m, x, targets, ids, range, targets->gradient ? &losses[slices + i] : NULL);
     }
     if (ids && losses && slices)
         all = gm_concatenate(s, losses, (int)slices, 0);

@@ -27,6 +27,8 @@ static gm_array *terms_of(gm_scope *s, const gm_linear *l, gm_array *x, gm_array
 /* What the matrix and the terms of all rows give. */
 static gm_array *apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
     gm_array *bias = l->bias ? l->bias : GM_NONE;
+    if (l->rounded)
+        return gm_rounded_matmul(s, x->x, l->weight, bias, terms_of(s, l, x->x, residual));
     return gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, terms_of(s, l, x->x, residual));
 }
 
@@ -63,7 +65,7 @@ gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up
     const bool dense = !gate->int8 && (gate->weight->format <= GM_QUANT_bf16 || up->weight->format <= GM_QUANT_bf16);
     const bool alike = gate->int8 == up->int8 && gate->bf16 == up->bf16 &&
                        (!dense || gate->weight->format == up->weight->format);
-    if (gate->bias || up->bias || has_terms(gate) || has_terms(up) || !alike) {
+    if (gate->bias || up->bias || has_terms(gate) || has_terms(up) || gate->rounded || !alike) {
         gm_array *y[2];
         linear_apply_all(s, (const gm_linear *const[]){gate, up}, 2, x, y);
         return (gm_activation){.x = (gelu ? gm_geglu : gm_swiglu)(s, y[0], y[1])};

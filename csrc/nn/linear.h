@@ -15,6 +15,7 @@ typedef struct {
     gm_array *weight;         /* packed [rows, k]; experts: [E, rows, k] */
     gm_array *bias;           /* float32 [rows], or NULL */
     bool int8, bf16;          /* multiplies int8 activations, float32 ones rounded to bfloat16 */
+    bool rounded;             /* multiplies by itself rounded to bfloat16, whatever its format, and what it reads */
     const gm_low_rank *terms; /* n_terms of an adapter: another's memory */
     int n_terms;
     low_rank_term *row_terms; /* n_row_terms of the adapters that rows of a pass use, without gradients: another's */

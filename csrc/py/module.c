@@ -274,7 +274,7 @@ static PyMethodDef module_functions[] = {
          "are rounded to it by default.")},
     {"isa", isa, METH_NOARGS,
      SIG("isa()", "The instruction set in use: generic, avx2, avxvnni, avx512, "
-                  "avx512vnni, avx512bf16, neon or neon_i8mm.")},
+                  "avx512vnni, avx512bf16, avx512amx, neon or neon_i8mm.")},
     {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
     {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},
     {"default_threads_reason", default_threads_reason, METH_NOARGS, SIG("default_threads_reason()", "Why that many.")},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from array import array as integers
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gomlx.core as mx
 from gomlx._files.reading import read_json
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gomlx._training.adapter import Adapter
 
 Sums = Mapping[str, mx.array] | None
+Products = Literal["exact", "int8", "bf16"]
 SLICE = 64                      # rows whose logits exist at a time in distillation
 
 
@@ -69,9 +70,9 @@ class Forward:
             sequence, {} being zeros: the passes of a step end with the bits of one
     """
 
-    def __init__(self, model: Model, adapter: Adapter, int8: bool = False, checkpoints: bool = False) -> None:
+    def __init__(self, model: Model, adapter: Adapter, products: Products = "exact", checkpoints: bool = False) -> None:
         self.engine = model._engine
-        self.int8, self.checkpoints = int8, checkpoints
+        self.products, self.checkpoints = products, checkpoints
         self.scales = {layer: term.scale for layer, term in adapter.terms.items()}
 
     def terms(self, parameters: Mapping[str, mx.array] | None) -> list[tuple[str, mx.array, mx.array, float]]:
@@ -89,14 +90,15 @@ class Forward:
             ids += one.ids[:-1]                     # nothing is told from the last one
             lengths.append(len(one.ids) - 1)
         before = [(sums[f"{layer}.lora_a"], sums[f"{layer}.lora_b"]) for layer in self.scales] if sums else None
-        x = self.engine.rows(ids, lengths, terms=self.terms(parameters), sums=before, int8=self.int8,
-                             checkpoints=self.checkpoints)
+        x = self.engine.rows(ids, lengths, terms=self.terms(parameters), sums=before,
+                             int8=self.products == "int8", bf16=self.products == "bf16", checkpoints=self.checkpoints)
         return x if len(places) == len(ids) else x[mx.array(places, dtype=mx.int32)]
 
     def losses(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
         """float32: of each token that counts, minus its log probability."""
         targets = [one for sequence in sequences for one, counted in zip(sequence.ids, sequence.counted) if counted]
-        return self.engine.loss(self.rows(parameters, sequences, sums), targets, gradient=sums is not None)
+        return self.engine.loss(self.rows(parameters, sequences, sums), targets, gradient=sums is not None,
+                                bf16=self.products == "bf16")
 
     def log_probs(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens],
                   sums: Sums) -> mx.array:
@@ -288,7 +290,7 @@ class TeacherRows(Forward):
     """A model without terms."""
 
     def __init__(self, model: Model) -> None:
-        self.engine, self.scales, self.int8, self.checkpoints = model._engine, {}, False, False
+        self.engine, self.scales, self.products, self.checkpoints = model._engine, {}, "exact", False
 
 
 class Head:

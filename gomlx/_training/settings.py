@@ -73,7 +73,7 @@ class Settings:
     template: bool = True
     template_args: dict[str, Any] = field(default_factory=dict)
     checkpoints: bool = False
-    forward: Literal["exact", "int8"] = "exact"
+    forward: Literal["exact", "int8", "bf16"] = "exact"
     seed: int = 0
     save_every: int = 10
 
@@ -81,7 +81,7 @@ class Settings:
         arguments.one_of("loss", self.loss, LOSSES)
         arguments.one_of("optimizer", self.optimizer, OPTIMIZERS)
         arguments.one_of("schedule", self.schedule, SCHEDULES)
-        arguments.one_of("forward", self.forward, ("exact", "int8"))
+        arguments.one_of("forward", self.forward, ("exact", "int8", "bf16"))
         for name in ("steps", "batch", "batch_tokens", "accumulate", "eval_every", "patience", "save_every"):
             if getattr(self, name) is not None:
                 arguments.integer(name, getattr(self, name), 1, 2**53)

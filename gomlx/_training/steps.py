@@ -63,7 +63,7 @@ class TrainingRun(Iterator[Step]):
         self.stopped_by: str | None = None
         self._adapter, self._parameters = adapter, adapter.parameters()
         self._folder: RunFolder | None = None
-        run = losses.Forward(model, adapter, settings.forward == "int8", settings.checkpoints)
+        run = losses.Forward(model, adapter, settings.forward, settings.checkpoints)
         self._objective = losses.objective(settings.loss, run, model, teacher, settings.loss_options)
         for rows in (data, evals) if evals is not None else (data,):
             check_rows(rows, self._objective, settings)

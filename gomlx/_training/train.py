@@ -29,7 +29,7 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
           eval_every: int | None = None, patience: int | None = None, mask: Mask = "assistant",
           max_tokens: int = MAX_TOKENS, too_long: Literal["cut", "drop"] = "cut", template: bool = True,
           template_args: Mapping[str, Any] | None = None, checkpoints: bool = False,
-          forward: Literal["exact", "int8"] = "exact", seed: int = 0,
+          forward: Literal["exact", "int8", "bf16"] = "exact", seed: int = 0,
           run: str | os.PathLike[str] | None = None, save_every: int = 10,
           resume: str | os.PathLike[str] | None = None, progress: bars.Progress = True) -> TrainingRun:
     """Fine-tunes a loaded model: low-rank terms on its weights as they are, quantised or not. Returns a TrainingRun, an
@@ -53,7 +53,9 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
     patience        ends the run after so many evaluations that are no better than the best one, whose adapter is kept
     mask, max_tokens, too_long, template, template_args     as in load_data(), and not beside a Dataset
     checkpoints     keep less between forward and backward and compute it again: the same bits in less memory
-    forward         "exact": float32 activations; "int8": rounded as generating has them, faster with quantised weights
+    forward         "exact": float32 activations; "int8": rounded as generating has them, faster with quantised weights;
+                    "bf16": the model's matrices and what they multiply are rounded to bfloat16, forwards and backwards,
+                    and sums are float32: the fastest where the processor has AMX, slow elsewhere
     seed            of the order of rows
     run             a new folder for the state, metrics, the curve and the adapter, saved every save_every steps
     resume          such a folder: the run goes on, to the same bits as if it had not stopped. Settings are the run's

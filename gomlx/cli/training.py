@@ -82,7 +82,8 @@ def add_steps(group):
     group.add_argument("--schedule", choices=("constant", "linear", "cosine"), help="of the rate (default: constant)")
     group.add_argument("--checkpoints", action="store_const", const=True, help="keep less and compute it again: less "
                        "memory, the same bits")
-    group.add_argument("--forward", choices=("exact", "int8"), help="activations of the forward pass (default: exact)")
+    group.add_argument("--forward", choices=("exact", "int8", "bf16"), help="how products with the model's matrices "
+                       "round (default: exact)")
 
 
 def add_terms(group):

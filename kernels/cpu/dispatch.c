@@ -7,6 +7,10 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -33,18 +37,30 @@ enum {
     CPU_asimddp = 1 << 15,
     CPU_i8mm = 1 << 16,
     CPU_bf16 = 1 << 17,
+    CPU_amx_tile = 1 << 18,
+    CPU_amx_bf16 = 1 << 19,
 };
 
 #if defined(__x86_64__)
-/* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm. */
+/* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm, 0x60000 tiles. */
 static uint64_t saved_state(void) {
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
 }
 
+/* Asks the system for tiles, which are large: a process has them from then on, with all of its threads. */
+static bool tiles_allowed(void) {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    const unsigned long ask = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM, which older headers do not name */
+    return syscall(SYS_arch_prctl, ask, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
 static unsigned features(void) {
-    enum { LEAF_1_C, LEAF_7_B, LEAF_7_C, LEAF_7_1_A, LEAVES };
+    enum { LEAF_1_C, LEAF_7_B, LEAF_7_C, LEAF_7_D, LEAF_7_1_A, LEAVES };
     static const struct {
         unsigned feature, leaf, bit;
     } places[] = {
@@ -52,16 +68,19 @@ static unsigned features(void) {
         {CPU_bmi2, LEAF_7_B, 8},         {CPU_avx512f, LEAF_7_B, 16},   {CPU_avx512dq, LEAF_7_B, 17},
         {CPU_avx512bw, LEAF_7_B, 30},    {CPU_avx512vl, LEAF_7_B, 31},  {CPU_avx512vbmi, LEAF_7_C, 1},
         {CPU_avx512_vnni, LEAF_7_C, 11}, {CPU_avx_vnni, LEAF_7_1_A, 4}, {CPU_avx512_bf16, LEAF_7_1_A, 5},
+        {CPU_amx_tile, LEAF_7_D, 24},    {CPU_amx_bf16, LEAF_7_D, 22},
     };
     const unsigned osxsave = 1u << 27, avx = 1u << 28; /* leaf 1, ecx */
     unsigned a, b, c, d, leaves[LEAVES] = {0}, found = 0;
     if (!__get_cpuid(1, &a, &b, &leaves[LEAF_1_C], &d) || (leaves[LEAF_1_C] & (osxsave | avx)) != (osxsave | avx))
         return 0;
     const uint64_t saved = saved_state();
-    if ((saved & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &leaves[LEAF_7_B], &leaves[LEAF_7_C], &d)) return 0;
+    if ((saved & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &leaves[LEAF_7_B], &leaves[LEAF_7_C], &leaves[LEAF_7_D]))
+        return 0;
     if (a >= 1) __get_cpuid_count(7, 1, &leaves[LEAF_7_1_A], &b, &c, &d);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (leaves[places[i].leaf] >> places[i].bit & 1) found |= places[i].feature;
+    if ((saved & 0x60000) != 0x60000) found &= ~(unsigned)CPU_amx_tile;
     return (saved & 0xe0) == 0xe0 ? found : found & ~(unsigned)CPU_avx512f;
 }
 #elif defined(__aarch64__) && defined(__linux__)
@@ -88,15 +107,15 @@ static unsigned features(void) { return 0; }
 #endif
 
 typedef struct {
-    const char *isa, *family;
+    const char *isa, *base;
     const gm_kernels *table; /* NULL: not in this build */
-    unsigned needs;          /* beside what the family needs */
+    unsigned needs;          /* beside what the base needs */
     const char *words;       /* what all of that is */
 } candidate;
 
 /* In order of preference. */
 static const candidate candidates[] = {
-#define ISA(set, family, own, needs, flags, words) {#set, #family, &kernels_##set, 0 needs, words},
+#define ISA(set, base, own, needs, flags, words) {#set, #base, &kernels_##set, 0 needs, words},
 #define NEEDS(feature) | CPU_##feature
 #include "cpu/isa.def"
 #undef NEEDS
@@ -110,9 +129,14 @@ static const candidate *find(const char *isa) {
     return NULL;
 }
 
+static unsigned all_needs(const candidate *c) {
+    const candidate *base = find(c->base);
+    return base == c ? c->needs : c->needs | all_needs(base);
+}
+
 static bool is_usable(const candidate *c) {
-    const unsigned needs = c->needs | find(c->family)->needs;
-    return c->table && (features() & needs) == needs;
+    const unsigned needs = all_needs(c);
+    return c->table && (features() & needs) == needs && (!(needs & CPU_amx_tile) || tiles_allowed());
 }
 
 static const char *forced(void) {
@@ -128,7 +152,7 @@ static const candidate *best(void) {
 
 const char *const *kernels_names(void) {
     static const char *const names[] = {
-#define ISA(set, family, own, needs, flags, words) #set,
+#define ISA(set, base, own, needs, flags, words) #set,
 #include "cpu/isa.def"
 #undef ISA
         NULL};

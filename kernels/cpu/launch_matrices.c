@@ -182,6 +182,57 @@ bool cpu_packed_matmul_columns(gm_recorder *r, const gm_packed_matmul_columns_ar
     return true;
 }
 
+/* ---- products of numbers rounded to bfloat16 ---- */
+#define ROUNDED_SHARE 256 /* rows of x that share what is unpacked, at least */
+
+static int64_t rounded_share(const gm_recorder *r, int64_t width, int64_t tokens) {
+    const int64_t blocks = kernels_tiles(width, GM_ROUNDED_COLUMNS), most = tokens / ROUNDED_SHARE;
+    const int64_t wanted = kernels_tiles(COLUMN_PIECES * r->threads(r), blocks), shares = wanted < most ? wanted : most;
+    const int64_t lines = 2 * GM_TILE_LINES;
+    return shares > 1 ? kernels_tiles(kernels_tiles(tokens, shares), lines) * lines : tokens;
+}
+
+/* x [n, k] as tiles, between fences. */
+static bool rounded_x(gm_recorder *r, const float *x, int64_t x_row, int64_t n, int64_t k, uint16_t *tiles) {
+    const gm_rounded_rows_args a = {tiles, x, x_row, n, k};
+    return LAUNCH(r, rounded_rows, &a, kernels_tiles(n, GM_TILE_LINES), grain_for(GM_TILE_LINES * k), 0);
+}
+
+bool cpu_rounded_matmul(gm_recorder *r, const gm_rounded_matmul_args *a, int64_t n) {
+    const gm_matrix *w = &a->weight;
+    const int64_t some = slab_rows(w, w), slab = !w->in_rows && !a->turned ? COLUMN_SLAB : some;
+    const int64_t width = a->turned ? w->rows : w->k, depth = a->turned ? w->k : slab < w->rows ? slab : w->rows;
+    gm_rounded_product_args part = {.out_row = width,
+                                    .format = w->format,
+                                    .k = w->k,
+                                    .tokens = n,
+                                    .turned = a->turned,
+                                    .unpack = r->kernels->rounded_unpack};
+    uint16_t *tiles = r->workspace(r, (size_t)kernels_rounded_bytes(n, depth));
+    void *memory;
+    if (!tiles || !slab_workspace(r, w, slab, &memory) || !launch_workspaces(r, GM_ROUNDED_WORKSPACE, &part.workspaces))
+        return false;
+    part.x = tiles;
+    if (a->turned && !rounded_x(r, a->x, w->k, n, w->k, tiles)) return false;
+    for (int64_t row = 0; row < w->rows; row += slab) {
+        const int64_t across = a->turned ? row : 0;
+        part.rows = w->rows - row < slab ? w->rows - row : slab;
+        part.out = a->out + across;
+        part.onto = !a->turned && row > 0;
+        part.bias = a->bias ? a->bias + across : NULL;
+        part.residual = a->residual ? a->residual + across : NULL;
+        part.share = rounded_share(r, a->turned ? part.rows : width, n);
+        r->fence(r);
+        if (!a->turned && !rounded_x(r, a->x + row, w->rows, n, part.rows, tiles)) return false;
+        if (!slab_pack(r, w, row, part.rows, memory, &part.weight)) return false;
+        r->fence(r);
+        const int64_t blocks = kernels_tiles(a->turned ? part.rows : width, GM_ROUNDED_COLUMNS);
+        if (!LAUNCH(r, rounded_product, &part, kernels_tiles(n, part.share) * blocks, 1, format_flags(w->format)))
+            return false;
+    }
+    return true;
+}
+
 /* weights: rows row .. row + n of gate and up. */
 static bool multiply_glu_slab(gm_recorder *r, const gm_packed_glu_args *a, int64_t tokens, int64_t row, int64_t n,
                               const void *const *weights) {

@@ -216,6 +216,51 @@ typedef struct {
 } gm_matmul_columns_args;
 #define GM_COLUMN_BLOCK 256
 #define GM_COLUMN_WORKSPACE (GM_GEMM_STEPS * GM_COLUMN_BLOCK * 4)
+/* ---- products of numbers rounded to bfloat16 ---- */
+/* Tiles are 16 rows or columns by 32 values of k: of x [16 rows][32], of a matrix [16 pairs of k][16 columns][2]; one
+ * is filled up with zeros along k. */
+#define GM_TILE_LINES 16
+#define GM_TILE_K 32
+#define GM_TILE_ITEMS (GM_TILE_LINES * GM_TILE_K)
+#define GM_ROUNDED_K 512       /* of a slab: whole blocks of every format */
+#define GM_ROUNDED_COLUMNS 256 /* likewise */
+#define GM_ROUNDED_WORKSPACE (2 * GM_ROUNDED_K * GM_ROUNDED_COLUMNS)
+static inline int64_t kernels_tiles(int64_t n, int64_t of) { return (n + of - 1) / of; }
+/* Bytes of the tiles of x [rows, k]; rows that are filled up are zeros. */
+static inline int64_t kernels_rounded_bytes(int64_t rows, int64_t k) {
+    return kernels_tiles(rows, GM_TILE_LINES) * kernels_tiles(k, GM_TILE_K) * GM_TILE_ITEMS * 2;
+}
+typedef struct { /* out: for each 16 rows of x their tiles along k */
+    uint16_t *out;
+    const float *x;
+    int64_t x_row, rows, k;
+} gm_rounded_rows_args;
+/* Rows [row, row + rows) and columns [column, column + columns) of the matrix as a slab of tiles, for each 16 lines of
+ * the side that is not k GM_ROUNDED_K / GM_TILE_K of them. turned: k are the columns, else the rows. Both begin with a
+ * whole tile, and rows and columns with a block of the format; there are GM_ROUNDED_K of k and GM_ROUNDED_COLUMNS of
+ * the others, or what is left of the matrix. */
+typedef struct {
+    uint16_t *slab;
+    const void *weight;
+    int format;
+    int64_t k, row, rows, column, columns;
+    bool turned;
+} gm_rounded_unpack_args;
+/* out [tokens, rows] = x @ weight.T where turned, else out [tokens, k] = x @ weight, or that more than out has (onto).
+ * A piece of the range is `share` rows of x, whole tiles, by GM_ROUNDED_COLUMNS columns of out; the bits do not depend
+ * on it. A workspace has GM_ROUNDED_WORKSPACE bytes. */
+typedef struct {
+    float *out;
+    int64_t out_row;
+    const uint16_t *x; /* tiles */
+    const void *weight;
+    int format;
+    int64_t rows, k, tokens, share;
+    bool turned, onto;
+    const float *bias, *residual; /* as in the contract */
+    gm_kernel unpack;             /* rounded_unpack */
+    gm_workspaces workspaces;
+} gm_rounded_product_args;
 typedef gm_matmul_args gm_matmul_float_args;
 typedef gm_matmul_args gm_matmul_bf16_args;
 typedef gm_matmul_args gm_matmul_int8_args;

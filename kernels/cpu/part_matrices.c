@@ -6,6 +6,7 @@
 #include "cpu/act.inc"
 #include "cpu/qmatmul.inc"
 #include "cpu/columns_unpack.inc"
+#include "cpu/rounded_unpack.inc"
 #include "cpu/glu.inc"
 #include "cpu/matmul_glu.inc"
 #include "cpu/experts.inc"

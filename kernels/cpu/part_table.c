@@ -1,5 +1,5 @@
 /* part_table.c - the table of an instruction set: the kernels of the parts that it has of its own (isa.def), and those
- * of its family for the others. */
+ * of its base, or of the base's, for the others. */
 #include "cpu/part.h"
 #include "cpu/gemm_sizes.h"
 
@@ -19,19 +19,24 @@ enum {
     BIT_groups = 1 << 11,
     BIT_decoder = 1 << 12,
     BIT_training = 1 << 13,
+    BIT_rounded = 1 << 14,
 };
 enum {
-#define ISA(set, family, own, needs, flags, words) OWN_##set = 0 own,
+#define ISA(set, base, own, needs, flags, words) OWN_##set = 0 own,
 #define OWN(part) | BIT_##part
 #include "cpu/isa.def"
 #undef OWN
 #undef ISA
 };
 
+#define IN_BASE(name) KERNELS_JOIN(name, KERNELS_BASE)
 #define IN_FAMILY(name) KERNELS_JOIN(name, KERNELS_FAMILY)
-#define IN_TABLE(part, name) (KERNELS_JOIN(OWN, KERNELS_SET) & BIT_##part ? KERNEL_NAME(name) : IN_FAMILY(name))
+#define OWNS(set, part) (KERNELS_JOIN(OWN, set) & BIT_##part)
+#define IN_TABLE(part, name)                                                                                           \
+    (OWNS(KERNELS_SET, part) ? KERNEL_NAME(name) : OWNS(KERNELS_BASE, part) ? IN_BASE(name) : IN_FAMILY(name))
 #define KERNEL(part, name, range, doc)                                                                                 \
     extern void KERNEL_NAME(name)(const void *, int64_t, int64_t);                                                     \
+    extern void IN_BASE(name)(const void *, int64_t, int64_t);                                                         \
     extern void IN_FAMILY(name)(const void *, int64_t, int64_t);
 #include "cpu/kernels.def"
 

@@ -44,6 +44,10 @@ ALWAYS_INLINE __m128i vf_to_bf16(vf v) {
     h = _mm256_permute4x64_epi64(_mm256_packus_epi32(h, h), 0xd8);
     return _mm256_castsi256_si128(h);
 }
+ALWAYS_INLINE vi vf_join_bf16(vf low, vf high) {
+    return _mm256_or_si256(_mm256_cvtepu16_epi32(vf_to_bf16(low)),
+                           _mm256_slli_epi32(_mm256_cvtepu16_epi32(vf_to_bf16(high)), 16));
+}
 ALWAYS_INLINE __m128i v_load_u16_part(const uint16_t *p, int64_t n) {
     uint16_t lanes[V_N] = {0};
     memcpy(lanes, p, (size_t)n * sizeof *p);

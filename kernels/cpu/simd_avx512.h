@@ -15,6 +15,7 @@
  *                            p + V_N; vi_store_chosen the same.
  *   vf_transpose             V_N vectors as the rows of a matrix become its columns; vd_transpose: V_N / 2 vectors of
  *                            doubles; vf_load_transposed(r, p, stride): of rows in memory, stride bytes apart.
+ *   vf_join_bf16(low, high)  lanes of two halves: low and high rounded to bfloat16, denormals as zeros or not.
  *   vf_reduce_*              fold halves: lane i with i + V_N/2, then i + V_N/4, ...: one fixed tree. */
 #ifndef GOMLX_SIMD_H
 #define GOMLX_SIMD_H
@@ -56,6 +57,17 @@ ALWAYS_INLINE __m256i vf_to_bf16(vf v) {
     __m512i even = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(0x40));
     return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(even, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet));
+}
+ALWAYS_INLINE vi vf_join_bf16(vf low, vf high) {
+#ifdef __AVX512BF16__
+    const __m512i order = _mm512_or_si512(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+        _mm512_slli_epi32(_mm512_setr_epi32(16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31), 16));
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+#else
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(vf_to_bf16(low)),
+                           _mm512_slli_epi32(_mm512_cvtepu16_epi32(vf_to_bf16(high)), 16));
+#endif
 }
 ALWAYS_INLINE vf vf_load_f16(const uint16_t *p) { return vf_from_f16(_mm256_loadu_si256((const __m256i *)p)); }
 ALWAYS_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_from_bf16(_mm256_loadu_si256((const __m256i *)p)); }

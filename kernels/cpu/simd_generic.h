@@ -62,6 +62,7 @@ ALWAYS_INLINE vi v_to_bf16(vf v) {
     vi rounded = (vi)(((vu)bits + 0x7fff + (vu)(top & 1)) >> 16);
     return (nan & (top | 0x40)) | (~nan & rounded);
 }
+ALWAYS_INLINE vi vf_join_bf16(vf low, vf high) { return (v_to_bf16(low) & 0xffff) | (vi)((vu)v_to_bf16(high) << 16); }
 ALWAYS_INLINE vi v_load_u16(const uint16_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
 ALWAYS_INLINE vi v_load_u16_part(const uint16_t *p, int64_t n) {
     uint16_t lanes[V_N] = {0};

@@ -47,6 +47,9 @@ ALWAYS_INLINE uint16x4_t v_to_bf16(vf v) {
     return vmovn_u32(vbslq_u32(vceqq_f32(v, v), vshrq_n_u32(even, 16), quiet));
 }
 #endif
+ALWAYS_INLINE vi vf_join_bf16(vf low, vf high) {
+    return vreinterpretq_s32_u32(vorrq_u32(vmovl_u16(v_to_bf16(low)), vshlq_n_u32(vmovl_u16(v_to_bf16(high)), 16)));
+}
 ALWAYS_INLINE uint16x4_t v_load_u16_part(const uint16_t *p, int64_t n) {
     uint16_t lanes[V_N] = {0};
     memcpy(lanes, p, (size_t)n * sizeof *p);

@@ -4,7 +4,7 @@
 #define GOMLX_KERNELS_CPU_TABLES_H
 #include "cpu/loops.h"
 
-#define ISA(set, family, own, needs, flags, words) extern const gm_kernels kernels_##set __attribute__((weak));
+#define ISA(set, base, own, needs, flags, words) extern const gm_kernels kernels_##set __attribute__((weak));
 #include "cpu/isa.def"
 #undef ISA
 

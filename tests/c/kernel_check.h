@@ -188,11 +188,16 @@ typedef struct {
 } kernel_test;
 #define ABOUT(kernel, test) {offsetof(gm_kernels, kernel), test}
 
-/* Whether the table has that kernel from the one that it builds on, which runs the test too. */
+/* Whether the table has that kernel from one that it builds on, which comes later and runs the test too. */
 static inline bool is_lent(size_t kernel) {
-    const gm_kernels *family = kernels_get(kernels->family);
-    return family && family != kernels &&
-           same((const char *)family + kernel, (const char *)kernels + kernel, sizeof(gm_kernel));
+    bool later = false;
+    for (const char *const *name = kernels_names(); *name; name++) {
+        const gm_kernels *other = kernels_get(*name);
+        if (later && other && same((const char *)other + kernel, (const char *)kernels + kernel, sizeof(gm_kernel)))
+            return true;
+        later |= other == kernels;
+    }
+    return false;
 }
 
 /* Whether the arguments have the name, or none at all. */

@@ -154,7 +154,8 @@ def test_a_first_step_has_the_loss_of_the_model(exact):
 
 
 @pytest.mark.parametrize("loss, data, options", [
-    ("sft", ROWS, {}), ("sft", ROWS, {"forward": "int8"}), ("sft", ROWS, {"batch_tokens": 120, "accumulate": 2}),
+    ("sft", ROWS, {}), ("sft", ROWS, {"forward": "int8"}), ("sft", ROWS, {"forward": "bf16"}),
+    ("sft", ROWS, {"batch_tokens": 120, "accumulate": 2}),
     ("sft", ROWS, {"lora": lora.LoRAConfig(dtype="bfloat16")}), ("sft", ROWS, {"optimizer": "lion",
                                                                                "learning_rate": 1e-3}),
     ("dpo", PAIRS, {}), ("orpo", PAIRS, {}), ("kto", LABELS, {"batch": 3, "accumulate": 2}),

@@ -68,7 +68,7 @@ def engine_loss(model, sequences, sums=None, reduce=mx.mean, **options):
     def loss(p):
         x = model.rows(ids, lengths, terms=[(name, a, b, SCALE) for name, (a, b) in p.items()],
                        sums=sums and [sums[name] for name in p], **options)
-        return reduce(model.loss(x[mx.array(rows)], targets, gradient=True))
+        return reduce(model.loss(x[mx.array(rows)], targets, gradient=True, bf16=options.get("bf16", False)))
     return loss
 
 
@@ -128,25 +128,64 @@ def bits(tree):
     return {name: (np.asarray(a).tobytes(), np.asarray(b).tobytes()) for name, (a, b) in tree.items()}
 
 
-def test_the_same_bits_recomputed_and_on_any_number_of_threads(case):
+def test_gradients_of_products_in_bfloat16_are_near_those_of_exact_ones(case):
     config, path = case
     model = exact(path)
     sequences, p = texts(config["vocab_size"]), parameters(model)
-    value, want = mx.value_and_grad(engine_loss(model, sequences))(p)
+    want_value, want = mx.value_and_grad(engine_loss(model, sequences))(p)
+    value, grads = mx.value_and_grad(engine_loss(model, sequences, bf16=True))(p)
+    assert 0 < abs(value.item() - want_value.item()) < 2e-3 * want_value.item()
+    for name in p:
+        for k in range(2):
+            assert 0 < relative(grads[name][k], want[name][k]) < 0.05, (name, "ab"[k])
+
+
+def test_a_head_in_bfloat16_rounds_both_factors(case):
+    config, path = case
+    model = exact(path)
+    rows = mx.array(np.random.default_rng(5).normal(size=(70, config["hidden_size"])).astype(np.float32))
+    ids = texts(config["vocab_size"], [70])[0]
+    weight = model.weight("model.embed_tokens.weight").astype(mx.bfloat16).astype(mx.float32)
+    value, grad = mx.value_and_grad(lambda x: model.loss(x, ids, gradient=True, bf16=True).sum())(rows)
+    logits = np.asarray(rows.astype(mx.bfloat16).astype(mx.float32), np.float64) @ np.asarray(weight, np.float64).T
+    chances = np.exp(logits - np.logaddexp.reduce(logits, -1, keepdims=True))
+    want = -np.log(chances[np.arange(70), ids]).sum()
+    assert abs(value.item() - want) < 1e-6 * want
+    chances[np.arange(70), ids] -= 1
+    assert relative(grad, chances @ np.asarray(weight, np.float64)) < 4e-3        # of what goes back one factor more
+
+
+def test_products_are_rounded_in_one_way(tmp_path):
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, SMALL, checkpoints.random_weights(SMALL))
+    model = exact(path)
+    with pytest.raises(ValueError, match="int8 and bf16 at once"):
+        model.rows([1], [1], int8=True, bf16=True)
+    with pytest.raises(ValueError, match="int8 and bf16 at once"):
+        model.loss(mx.zeros((1, 64)), [1], int8=True, bf16=True)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_same_bits_recomputed_and_on_any_number_of_threads(case, bf16):
+    config, path = case
+    model = exact(path)
+    sequences, p = texts(config["vocab_size"]), parameters(model)
+    value, want = mx.value_and_grad(engine_loss(model, sequences, bf16=bf16))(p)
     for threads, options in ((2, {"checkpoints": True}), (1, {}), (3, {"checkpoints": True})):
-        again, grads = mx.value_and_grad(engine_loss(exact(path, threads), sequences, **options))(p)
+        again, grads = mx.value_and_grad(engine_loss(exact(path, threads), sequences, bf16=bf16, **options))(p)
         assert again.item() == value.item() and bits(grads) == bits(want), (threads, options)
 
 
-def test_sums_of_gradients_do_not_depend_on_the_passes_that_sequences_come_in(case):
+@pytest.mark.parametrize("bf16", [False, True])
+def test_sums_of_gradients_do_not_depend_on_the_passes_that_sequences_come_in(case, bf16):
     config, path = case
     model = exact(path)
     sequences, p = texts(config["vocab_size"], [37, 130, 2, 64, 200]), parameters(model)
-    _, want = mx.value_and_grad(engine_loss(model, sequences, reduce=mx.sum))(p)
+    _, want = mx.value_and_grad(engine_loss(model, sequences, reduce=mx.sum, bf16=bf16))(p)
     for cuts in ([1, 2, 3, 4], [2], [4]):
         sums = None
         for begin, end in zip([0, *cuts], [*cuts, len(sequences)]):
-            loss = engine_loss(model, sequences[begin:end], sums=sums, reduce=mx.sum, checkpoints=begin > 0)
+            loss = engine_loss(model, sequences[begin:end], sums=sums, reduce=mx.sum, checkpoints=begin > 0, bf16=bf16)
             _, sums = mx.value_and_grad(loss)(p)
         assert bits(sums) == bits(want), cuts
 
@@ -204,13 +243,14 @@ def test_losses_without_a_gradient_and_in_several_slices(case):
     assert np.asarray(model.loss(rows, ids[1:], gradient=True)).tobytes() == losses.tobytes()
 
 
-def test_a_head_that_waits_in_its_file_gives_the_same_bits(case):
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_head_that_waits_in_its_file_gives_the_same_bits(case, bf16):
     config, path = case
     rows = mx.array(np.random.default_rng(5).normal(size=(70, config["hidden_size"])).astype(np.float32))
     ids = texts(config["vocab_size"], [70])[0]
 
     def found(model):
-        value, grad = mx.value_and_grad(lambda x: model.loss(x, ids, gradient=True).sum())(rows)
+        value, grad = mx.value_and_grad(lambda x: model.loss(x, ids, gradient=True, bf16=bf16).sum())(rows)
         return value.item(), np.asarray(grad).tobytes()
     packed = exact(path)
     packed.rows([1], [1])
@@ -235,7 +275,7 @@ def test_rounded_activations_pass_gradients_straight_through(tmp_path, kind, tar
     again, same = mx.value_and_grad(engine_loss(model, sequences, int8=True, checkpoints=True))(p)
     assert again.item() == value.item() and bits(same) == bits(grads)
     plain, want = mx.value_and_grad(engine_loss(model, sequences))(p)
-    if kind == "BF16" and not _gomlx.isa().endswith("bf16"):
+    if kind == "BF16" and not _gomlx.multiplies_bfloat16():
         assert value.item() == plain.item()     # such a set multiplies a bfloat16 matrix by float32 activations
     else:
         assert value.item() != plain.item() and abs(value.item() - plain.item()) < 0.02 * plain.item()

@@ -1,7 +1,7 @@
 /* packed.c - matrices packed into panels, block formats and dense ones alike: embedding, activations, products. */
-#include "ops/ops.h"
+#include "ops/products/packed.h"
 
-static gm_status check_packed(const char *op, const gm_array *w) {
+gm_status check_packed(const char *op, const gm_array *w) {
     if (w->dtype == GM_PACKED && w->format < GM_QUANT_COUNT)
         return GM_OK;
     char text[128];
@@ -161,7 +161,7 @@ static gm_row_form form_of(const gm_array *x) {
     return is_int8(x) ? GM_FORM_INT8 : is_bf16(x) ? GM_FORM_BF16 : GM_FORM_F32;
 }
 
-static gm_matrix matrix_of(const gm_array *w) {
+gm_matrix matrix_of(const gm_array *w) {
     const gm_rows *rows = array_rows(w);
     return (gm_matrix){.data = rows ? rows->data : array_ptr(w),
                        .format = w->format,

@@ -54,18 +54,20 @@ static bool pack_model(module_state *state, gm_model *model) {
 }
 
 PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"rows", 0, 2, 3, {"ids", "lengths", "terms", "int8", "checkpoints", "sums", NULL}};
+    static const signature sig = {
+        "rows", 0, 2, 3, {"ids", "lengths", "terms", "int8", "bf16", "checkpoints", "sums", NULL}};
     module_state *state = py_model_state(self);
-    PyObject *v[6], *items = NULL, *result = NULL;
+    PyObject *v[7], *items = NULL, *result = NULL;
     int32_t *ids = NULL, *lengths = NULL;
     size_t n_ids, n_lengths;
     term_list terms = {NULL, 0};
-    int int8 = 0, checkpoints = 0;
+    int int8 = 0, bf16 = 0, checkpoints = 0;
     const bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[0], &ids, &n_ids) &&
                       read_lengths(v[1], &lengths, &n_lengths) &&
                       (items = v[2] ? PySequence_Tuple(v[2]) : PyTuple_New(0)) && terms_read(state, items, &terms) &&
                       (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
-                      (checkpoints = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0 && sums_read(state, v[5], &terms);
+                      (bf16 = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0 &&
+                      (checkpoints = v[5] ? PyObject_IsTrue(v[5]) : 0) >= 0 && sums_read(state, v[6], &terms);
     gm_model *open = read ? py_model_open(self) : NULL, *model = open ? gm_model_retain(open) : NULL;
     if (model && pack_model(state, model)) {
         const gm_training_batch batch = {.tokens = ids,
@@ -74,6 +76,7 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
                                          .terms = terms.all,
                                          .n_terms = terms.n,
                                          .int8 = int8,
+                                         .bf16 = bf16,
                                          .checkpoints = checkpoints};
         gm_scope *scope = gm_scope_open();
         const bool fits = scope && check_lengths(&batch, n_ids);
@@ -89,22 +92,22 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
 }
 
 PyObject *py_model_loss(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
-    static const signature sig = {"loss", 0, 2, 3, {"rows", "targets", "gradient", "int8", NULL}};
+    static const signature sig = {"loss", 0, 2, 3, {"rows", "targets", "gradient", "int8", "bf16", NULL}};
     module_state *state = py_model_state(self);
-    PyObject *v[4], *result = NULL;
+    PyObject *v[5], *result = NULL;
     int32_t *targets = NULL;
     size_t n_targets;
-    int gradient = 0, int8 = 0;
+    int gradient = 0, int8 = 0, bf16 = 0;
     const bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[1], &targets, &n_targets) &&
                       (gradient = v[2] ? PyObject_IsTrue(v[2]) : 0) >= 0 &&
-                      (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0;
+                      (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 && (bf16 = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0;
     gm_array *rows = read ? py_array_node(state, v[0]) : NULL;
     if (read && !rows && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError, "loss: expected an array, found %R", (PyObject *)Py_TYPE(v[0]));
     gm_model *model = rows ? py_model_open(self) : NULL;
     if (model) {
         gm_scope *scope = gm_scope_open();
-        const gm_row_targets all = {targets, (int64_t)n_targets, gradient, int8};
+        const gm_row_targets all = {targets, (int64_t)n_targets, gradient, int8, bf16};
         result = py_array_result(state, scope, scope ? gm_model_loss(scope, model, rows, &all) : NULL);
     }
     PyMem_Free(targets);

@@ -1,0 +1,6 @@
+/* part_rounded.c - products of packed matrices of numbers rounded to bfloat16. See part.h. */
+#include "cpu/part.h"
+#include "cpu/rounded.inc"
+
+#define EXPORTS_rounded EXPORTED
+#include "cpu/exports.h"

@@ -1,0 +1,218 @@
+/* test_rounded.c - products of numbers rounded to bfloat16, in every table of kernels that this machine can run: tiles
+ * of every format against a scalar reading of the file's bytes, and products against plain C in the order of
+ * rounded.inc, bit for bit. */
+#include "packed_check.h"
+
+typedef struct {
+    const gm_kernels *t;
+    int format;
+    int64_t rows, k;
+    guarded guard;
+    uint8_t *file, *packed;
+    uint16_t *values; /* [rows, k], what tiles hold */
+} matrix;
+
+static float widened(uint16_t h) {
+    const uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+static uint16_t narrowed(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (fabsf(f) < 0x1p-126f)
+        return (uint16_t)(bits >> 16 & 0x8000);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static double dense_value(const matrix *m, int64_t row, int64_t k) {
+    const int bytes = gm_quants[m->format].bytes;
+    const uint8_t *p = m->file + (row * m->k + k) * bytes;
+    return m->format == GM_QUANT_f16 ? half_value(p) : scale_value(m->format, p);
+}
+static double value_of(const matrix *m, int64_t row, int64_t k) {
+    const gm_quant_info *f = &gm_quants[m->format];
+    double scale, min = 0;
+    int q;
+    if (m->format <= GM_QUANT_bf16)
+        return dense_value(m, row, k);
+    block_value(m->format, m->file + (row * (m->k / f->values) + k / f->values) * f->bytes, (int)(k % f->values),
+                &scale, &q, &min);
+    return scale * q + min;
+}
+
+static matrix matrix_new(const gm_kernels *t, int format, int64_t rows, int64_t k) {
+    matrix m = {.t = t, .format = format, .rows = rows, .k = k};
+    const gm_quant_info *f = &gm_quants[format];
+    m.file = malloc((size_t)(rows * (k / f->values) * f->bytes));
+    m.values = malloc((size_t)(rows * k) * sizeof *m.values);
+    if (format > GM_QUANT_bf16)
+        fill_weights(format, m.file, rows, k, FILL_RANDOM);
+    for (int64_t i = 0; format <= GM_QUANT_bf16 && i < rows * k; i++) {
+        const float v = random_float();
+        uint32_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        if (format == GM_QUANT_f16)
+            bits = 0x2c00 + random_bits() % 0x1000;
+        else if (format == GM_QUANT_bf16)
+            bits >>= 16;
+        memcpy(m.file + i * f->bytes, &bits, (size_t)f->bytes);
+    }
+    m.packed = guarded_new(&m.guard, (size_t)kernels_packed_bytes(t, format, rows, k));
+    t->pack(&(gm_pack_args){.out = m.packed, .in = m.file, .format = format, .rows = rows, .k = k}, 0,
+            kernels_panels(t, format, rows));
+    return m;
+}
+static void matrix_free(matrix *m) {
+    guarded_free(&m->guard);
+    free(m->file), free(m->values);
+}
+
+/* ---- tiles ---- */
+static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* All of the matrix by slabs: its values, or whether those that were found the other way round are the same; zeros
+ * after the last k of a tile. */
+static bool read_tiles(matrix *m, bool turned) {
+    guarded guard;
+    uint16_t *slab = guarded_new(&guard, GM_ROUNDED_WORKSPACE);
+    const int64_t rows = turned ? GM_ROUNDED_COLUMNS : GM_ROUNDED_K,
+                  columns = turned ? GM_ROUNDED_K : GM_ROUNDED_COLUMNS;
+    bool good = true;
+    for (int64_t row = 0; row < m->rows; row += rows)
+        for (int64_t column = 0; column < m->k; column += columns) {
+            const gm_rounded_unpack_args a = {slab,      m->packed,
+                                              m->format, m->k,
+                                              row,       lesser(rows, m->rows - row),
+                                              column,    lesser(columns, m->k - column),
+                                              turned};
+            memset(slab, 0xff, GM_ROUNDED_WORKSPACE);
+            m->t->rounded_unpack(&a, 0, 1);
+            const int64_t depth = turned ? a.columns : a.rows, lines = turned ? a.rows : a.columns;
+            for (int64_t i = 0; i < (depth + GM_TILE_K - 1) / GM_TILE_K * GM_TILE_K; i++)
+                for (int64_t line = 0; line < lines; line++) {
+                    const int64_t tile = line / 16 * (GM_ROUNDED_K / GM_TILE_K) + i / GM_TILE_K;
+                    const uint16_t v = slab[tile * GM_TILE_ITEMS + i % GM_TILE_K / 2 * 32 + line % 16 * 2 + i % 2];
+                    const int64_t r = row + (turned ? line : i), c = column + (turned ? i : line);
+                    if (i >= depth)
+                        good &= v == 0;
+                    else if (turned)
+                        m->values[r * m->k + c] = v;
+                    else
+                        good &= m->values[r * m->k + c] == v;
+                }
+        }
+    guarded_free(&guard);
+    return good;
+}
+
+static bool are_near(const matrix *m) {
+    for (int64_t r = 0; r < m->rows; r++)
+        for (int64_t k = 0; k < m->k; k++) {
+            const double want = value_of(m, r, k), got = (double)widened(m->values[r * m->k + k]);
+            /* a scale times an integer, and a minimum taken away: rounded to float32, to the type of the scales */
+            if (!(fabs(got - want) <= fabs(want) * 0x1.01p-8 + 1e-6) && fabs(want) < 1e38)
+                return false;
+        }
+    return true;
+}
+
+/* ---- products ---- */
+/* As rounded.inc says that sums are ordered. */
+static float sum_of(const matrix *m, bool turned, const float *x, int64_t line, float first) {
+    const int64_t depth = turned ? m->k : m->rows;
+    for (int64_t k = 0; k < depth; k += GM_TILE_K) {
+        float chain[2] = {0, 0};
+        for (int64_t i = k; i < lesser(k + GM_TILE_K, depth); i++) {
+            const float w = widened(m->values[turned ? line * m->k + i : i * m->k + line]);
+            chain[i % 2] = fmaf(widened(narrowed(x[i])), w, chain[i % 2]);
+        }
+        first += chain[0] + chain[1];
+    }
+    return first;
+}
+
+static void check_product(const matrix *m, bool turned, int64_t tokens, int64_t share, bool adds) {
+    const gm_kernels *t = m->t;
+    const int64_t width = turned ? m->rows : m->k, depth = turned ? m->k : m->rows;
+    const int64_t pieces = kernels_tiles(tokens, share) * kernels_tiles(width, GM_ROUNDED_COLUMNS);
+    guarded gx, gt, go, gw;
+    float *x = guarded_new(&gx, (size_t)(tokens * depth) * 4), *out = guarded_new(&go, (size_t)(tokens * width) * 4);
+    float *bias = malloc((size_t)width * 4), *residual = malloc((size_t)(tokens * width) * 4);
+    uint16_t *tiles = guarded_new(&gt, (size_t)kernels_rounded_bytes(tokens, depth));
+    _Atomic int32_t taken = 0;
+    for (int64_t i = 0; i < tokens * depth; i++)
+        x[i] = random_float();
+    for (int64_t i = 0; i < width; i++)
+        bias[i] = random_float();
+    for (int64_t i = 0; i < tokens * width; i++)
+        residual[i] = random_float(), out[i] = NAN;
+    t->rounded_rows(&(gm_rounded_rows_args){tiles, x, depth, tokens, depth}, 0, kernels_tiles(tokens, GM_TILE_LINES));
+    gm_rounded_product_args a = {
+        .out = out,
+        .out_row = width,
+        .x = tiles,
+        .weight = m->packed,
+        .format = m->format,
+        .rows = m->rows,
+        .k = m->k,
+        .tokens = tokens,
+        .share = share,
+        .turned = turned,
+        .bias = adds ? bias : NULL,
+        .residual = adds ? residual : NULL,
+        .unpack = t->rounded_unpack,
+        .workspaces = {&taken, guarded_new(&gw, GM_ROUNDED_WORKSPACE), 1, GM_ROUNDED_WORKSPACE}};
+    for (int64_t piece = pieces; piece-- > 0;)
+        t->rounded_product(&a, piece, piece + 1);
+    bool good = true;
+    for (int64_t i = 0; i < tokens * width; i++) {
+        const float first = adds ? residual[i] + bias[i % width] : 0;
+        const float want = sum_of(m, turned, x + i / width * depth, i % width, first);
+        good &= !memcmp(&want, out + i, 4) || (want == 0 && out[i] == 0);
+    }
+    check(good, turned ? "rounded_product: x @ w.T" : "rounded_product: x @ w", t->isa, m->format, m->rows, m->k,
+          tokens);
+    a.onto = true; /* once more onto the same: with nothing else it is what the sums begin with */
+    memcpy(residual, out, (size_t)(tokens * width) * 4);
+    t->rounded_product(&a, 0, pieces);
+    good = true;
+    for (int64_t i = 0; i < tokens * width; i++) {
+        const float want = sum_of(m, turned, x + i / width * depth, i % width, residual[i]);
+        good &= !memcmp(&want, out + i, 4) || (want == 0 && out[i] == 0);
+    }
+    check(good, "rounded_product: onto", t->isa, m->format, m->rows, m->k, tokens);
+    guarded_free(&gx), guarded_free(&gt), guarded_free(&go), guarded_free(&gw);
+    free(bias), free(residual);
+}
+
+static void test_matrix(const gm_kernels *t, int format, int64_t rows, int64_t k, int64_t tokens, int64_t share) {
+    matrix m = matrix_new(t, format, rows, k);
+    check(read_tiles(&m, true), "rounded_unpack: zeros after the last", t->isa, format, rows, k, 0);
+    check(read_tiles(&m, false), "rounded_unpack: the same both ways", t->isa, format, rows, k, 0);
+    check(are_near(&m), "rounded_unpack: values", t->isa, format, rows, k, 0);
+    for (int turned = 0; turned < 2; turned++)
+        check_product(&m, turned, tokens, share, turned && rows % 2);
+    matrix_free(&m);
+}
+
+static void test_table(const gm_kernels *t) {
+    for (int format = 0; format < GM_QUANT_COUNT; format++) {
+        const int64_t step = gm_quants[format].values;
+        if (quick && has_few_sizes(format))
+            continue;
+        test_matrix(t, format, 1, step < 32 ? 35 : step, 1, 1);
+        test_matrix(t, format, 37, step < 32 ? 77 : 256, 33, 32);
+        if (!quick && !has_few_sizes(format))
+            test_matrix(t, format, 70, 768, 17, 17);
+    }
+    static const int few[] = {GM_QUANT_f32, GM_QUANT_bf16, GM_QUANT_q8_0};
+    for (int i = 0; i < 3; i++) {
+        test_matrix(t, few[i], 545, 32, 49, 49);
+        test_matrix(t, few[i], 16, 544, 64, 32);
+        test_matrix(t, few[i], 289, 288, 3, 3);
+    }
+}
+
+int main(int argc, char **argv) { return run_tables(argc, argv, test_table); }
