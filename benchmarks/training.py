@@ -7,8 +7,8 @@
 A step is forward, backward and Adam for one sequence of --tokens tokens: rank 8 on all seven projections of all layers,
 of a model of a true shape with random weights (models.py; made in --folder once). gomlx reads Q4_K_M; "int8" rounds
 activations as decoders do, "bfloat16" both factors of products with the model's matrices, "float32" nothing. PEFT has
-the same shape dequantised, in float32 and in bfloat16; mlx-lm has MLX's 4 bits in groups of 64, on gomlx.core and on the
-installed mlx, which takes minutes. Each library measures in a process of its own, one after the other.
+the same shape dequantised, in float32 and in bfloat16; mlx-lm has MLX's 4 bits in groups of 64, on gomlx.core and on
+the installed mlx, which takes minutes. Each library measures in a process of its own, one after the other.
 Seconds are medians with [least..greatest] of --repeat steps after one that warms up. "memory" is the highest resident
 memory of the steps less what was resident before the first one, with the weights: MB. "of peak": operations of the
 step, those of layers that are computed again included, over the time and over what fma.c measured in the same run, in
