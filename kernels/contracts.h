@@ -93,6 +93,13 @@ typedef struct {
     gm_glu_kind act;
     float alpha, limit;
 } gm_experts_args;
+/* dx [tokens, dim] and dweights [tokens, slots] for grad, the cotangent of out; gate and up are computed again as
+ * forwards, and rounding counts as what was rounded. n: tokens. */
+typedef struct {
+    gm_experts_args forward; /* without out */
+    const float *grad;
+    float *dx, *dweights;
+} gm_experts_grad_args;
 
 /* One row of each sequence, with max_blocks, the blocks that a cache may have, and n_blocks, those that one has now; n:
  * rows. */

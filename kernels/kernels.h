@@ -669,6 +669,33 @@ typedef struct {
     float *dq, *dk, *dv;
 } gm_sequence_attention_grad_args;
 
+/* The convolution of cached_conv over the rows of sequences, before which there are zeros. */
+typedef struct {
+    float *out;
+    const float *x, *weight; /* [n, channels]; weight [channels, taps] */
+    const int32_t *starts;
+    int64_t sequences, channels, taps;
+} gm_sequence_conv_args;
+typedef struct {
+    gm_sequence_conv_args forward; /* without out */
+    const float *grad;             /* the cotangent of out */
+    float *dx;
+} gm_sequence_conv_grad_args;
+/* The rule of gated_delta over the rows of sequences, each from a state of zeros on. */
+typedef struct {
+    float *out;                /* [n, n_heads, n_values] */
+    const float *q, *k, *v;    /* [n, n_key_heads, n_keys] twice, [n, n_heads, n_values] */
+    const float *decay, *beta; /* [n, n_heads] */
+    const int32_t *starts;
+    int64_t n, sequences, n_heads, n_key_heads, n_keys, n_values;
+    bool tiled; /* head h reads key head h % n_key_heads, else h / (n_heads / n_key_heads) */
+} gm_sequence_delta_args;
+typedef struct {
+    gm_sequence_delta_args forward; /* without out */
+    const float *grad;              /* the cotangent of out */
+    float *dq, *dk, *dv, *ddecay, *dbeta;
+} gm_sequence_delta_grad_args;
+
 /* A loop over [begin, end) of what it works on, and a table of them for an instruction set (cpu/loops.h). */
 typedef void (*gm_kernel)(const void *args, int64_t begin, int64_t end);
 typedef struct gm_kernels gm_kernels;

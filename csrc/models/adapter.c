@@ -24,10 +24,16 @@ struct gm_adapter {
     placed_term terms[]; /* by weight */
 };
 struct model_adapters {
-    pthread_mutex_t lock;
     gm_adapter **all;
     size_t n, capacity;
 };
+
+/* Of the lists of all models: it is held for a look or a change, under it nothing else is locked. fork copies a lock in
+ * whatever state it is in; nobody may hold it at that moment. */
+static pthread_mutex_t lists = PTHREAD_MUTEX_INITIALIZER;
+static void fork_prepare(void) { pthread_mutex_lock(&lists); }
+static void fork_done(void) { pthread_mutex_unlock(&lists); }
+__attribute__((constructor)) static void watch_fork(void) { pthread_atfork(fork_prepare, fork_done, fork_done); }
 
 /* ---- layers by name ---- */
 static const gm_model *loaded(const gm_model *m) {
@@ -82,14 +88,20 @@ static gm_status check_term(const gm_model *m, const gm_adapter_term *t, const g
 
 gm_status adapter_find(const gm_model *m, const gm_adapter_term *t, int64_t *weight) {
     const size_t length = strlen(t->layer);
+    int found = 0;
     m = loaded(m);
     for (int64_t i = 0; i < m->n_weights; i++) {
         const gm_named_weight *w = &m->weights[i];
         if (!w->linear || strncmp(w->name, t->layer, length) != 0 || strcmp(w->name + length, ".weight") != 0)
             continue;
         *weight = i;
-        return check_term(m, t, w->linear);
+        found++;
     }
+    if (found > 1)
+        return gm_fail(GM_EUNSUPPORTED, "adapter: %s is %d layers in one tensor, which have no low-rank terms yet",
+                       t->layer, found);
+    if (found)
+        return check_term(m, t, m->weights[*weight].linear);
     return gm_fail(GM_EVALUE, "adapter: the model has no linear layer named %s", t->layer);
 }
 
@@ -223,10 +235,7 @@ static gm_status fill(const gm_model *m, const gm_adapter_term *terms, size_t n,
 /* ---- those of a model ---- */
 gm_status adapters_new(struct model_adapters **out) {
     *out = memory_zeroed(sizeof **out);
-    if (!*out)
-        return GM_ENOMEM;
-    pthread_mutex_init(&(*out)->lock, NULL);
-    return GM_OK;
+    return *out ? GM_OK : GM_ENOMEM;
 }
 
 void adapters_free(struct model_adapters *adapters) {
@@ -234,7 +243,6 @@ void adapters_free(struct model_adapters *adapters) {
         return;
     for (size_t i = 0; i < adapters->n; i++)
         adapter_release(adapters->all[i]);
-    pthread_mutex_destroy(&adapters->lock);
     memory_free(adapters->all);
     memory_free(adapters);
 }
@@ -248,7 +256,7 @@ static size_t find_name(const struct model_adapters *adapters, const char *name)
 }
 
 static gm_status insert(struct model_adapters *adapters, gm_adapter *a) {
-    pthread_mutex_lock(&adapters->lock);
+    pthread_mutex_lock(&lists);
     gm_status status = GM_OK;
     if (find_name(adapters, a->name) < adapters->n)
         status = gm_fail(GM_EVALUE, "adapter: %s is loaded already; unload it first, or give this one another name",
@@ -257,7 +265,7 @@ static gm_status insert(struct model_adapters *adapters, gm_adapter *a) {
         status = grow_array(&adapters->all, adapters->n, &adapters->capacity, 1, sizeof *adapters->all);
     if (status == GM_OK)
         adapters->all[adapters->n++] = a;
-    pthread_mutex_unlock(&adapters->lock);
+    pthread_mutex_unlock(&lists);
     return status;
 }
 
@@ -300,7 +308,7 @@ gm_status gm_model_unload_adapter(gm_model *m, const char *name) {
     struct model_adapters *adapters = m->adapters;
     gm_adapter *gone = NULL;
     gm_status status = GM_OK;
-    pthread_mutex_lock(&adapters->lock);
+    pthread_mutex_lock(&lists);
     const size_t at = find_name(adapters, name);
     if (at < adapters->n) {
         gone = adapters->all[at];
@@ -308,14 +316,14 @@ gm_status gm_model_unload_adapter(gm_model *m, const char *name) {
     } else {
         status = refuse_name(adapters, name);
     }
-    pthread_mutex_unlock(&adapters->lock);
+    pthread_mutex_unlock(&lists);
     adapter_release(gone);
     return status;
 }
 
 gm_status gm_model_adapter(gm_model *m, size_t i, gm_adapter_info *out) {
     struct model_adapters *adapters = m->adapters;
-    pthread_mutex_lock(&adapters->lock);
+    pthread_mutex_lock(&lists);
     const bool is_there = i < adapters->n;
     if (is_there) {
         const gm_adapter *a = adapters->all[i];
@@ -327,7 +335,7 @@ gm_status gm_model_adapter(gm_model *m, size_t i, gm_adapter_info *out) {
                                  .most_rank = a->most_rank};
         memcpy(out->use.name, a->name, sizeof a->name);
     }
-    pthread_mutex_unlock(&adapters->lock);
+    pthread_mutex_unlock(&lists);
     return is_there ? GM_OK : GM_END;
 }
 
@@ -402,7 +410,7 @@ gm_status adapter_mix_new(gm_model *m, const gm_adapter_share *shares, size_t n,
     adapter_mix *mix = n ? mix_of(n) : NULL;
     if (!mix)
         return n ? GM_ENOMEM : GM_OK;
-    pthread_mutex_lock(&adapters->lock);
+    pthread_mutex_lock(&lists);
     for (size_t i = 0; i < n && status == GM_OK; i++) {
         const size_t at = find_name(adapters, shares[i].name);
         if (at < adapters->n && !is_finite_at(adapters->all[at], shares[i].weight))
@@ -412,7 +420,7 @@ gm_status adapter_mix_new(gm_model *m, const gm_adapter_share *shares, size_t n,
         else
             status = refuse_name(adapters, shares[i].name);
     }
-    pthread_mutex_unlock(&adapters->lock);
+    pthread_mutex_unlock(&lists);
     if (status == GM_OK)
         *out = mix;
     else
@@ -427,7 +435,7 @@ gm_status adapter_mix_like(gm_model *m, const gm_adapter_use *uses, size_t n, ad
     adapter_mix *mix = n ? mix_of(n) : NULL;
     if (!mix)
         return n ? GM_ENOMEM : GM_OK;
-    pthread_mutex_lock(&adapters->lock);
+    pthread_mutex_lock(&lists);
     for (size_t i = 0; i < n && status == GM_OK; i++) {
         size_t at = 0;
         while (at < adapters->n && adapters->all[at]->hash != uses[i].hash)
@@ -437,7 +445,7 @@ gm_status adapter_mix_like(gm_model *m, const gm_adapter_use *uses, size_t n, ad
         else
             status = gm_fail(GM_ESTATE, "adapter: %s, with which the session was begun, is not loaded", uses[i].name);
     }
-    pthread_mutex_unlock(&adapters->lock);
+    pthread_mutex_unlock(&lists);
     if (status == GM_OK)
         *out = mix;
     else

@@ -51,20 +51,32 @@ static gm_array *training_attention(gm_scope *s, gm_pass *p, int64_t i, const gm
     return gm_sequence_attention(s, &rotated, t->starts, spec);
 }
 
+/* One half of each head of x [n, 2 * width]: float32 [n, width]. */
+static gm_array *half_of_heads(gm_scope *s, gm_array *x, int64_t half, int64_t head_dim) {
+    if (!x)
+        return NULL;
+    const int64_t n = x->shape[0], width = x->shape[1] / 2, heads = n * width / head_dim;
+    gm_array *pairs = gm_reshape(s, x, 3, (int64_t[]){heads, 2, head_dim});
+    pairs = gm_slice(s, pairs, (int64_t[]){0, half, 0}, (int64_t[]){heads, half + 1, head_dim}, (int64_t[]){1, 1, 1});
+    return gm_reshape(s, pairs, 2, (int64_t[]){n, width});
+}
+
 gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_activation *x,
-                        bool normed_values) {
+                        attention_form form) {
     const gm_config *c = &p->model->config;
     const gm_layer_config *l = &c->layers[i];
     gm_array *given[3], *k = GM_NONE, *v = GM_NONE;
     const int n = !(l->has & HAS_KV) ? 1 : w->v.weight ? 3 : 2;
     linear_apply_all(s, (const gm_linear *const[]){&w->q, &w->k, &w->v}, n, x, given);
-    gm_array *q = given[0];
+    gm_array *q = form.gate ? half_of_heads(s, given[0], 0, l->head_dim) : given[0];
+    if (form.gate)
+        *form.gate = half_of_heads(s, given[0], 1, l->head_dim);
     if (w->q_norm)
         q = norm_apply(s, q, w->q_norm, w->q_norm->size, c->eps);
     if (l->has & HAS_KV) {
         k = given[1];
         v = given[n - 1];
-        if (normed_values)
+        if (form.normed_values)
             v = norm_apply(s, v, NULL, l->head_dim, c->eps);
         if (w->k_norm)
             k = norm_apply(s, k, w->k_norm, w->k_norm->size, c->eps);
@@ -91,7 +103,7 @@ gm_array *attention_mix(gm_scope *s, gm_pass *p, int64_t i, const attention_weig
 gm_array *attention_apply(gm_scope *s, gm_pass *p, int64_t i, const attention_weights *w, gm_array *x,
                           gm_array *residual) {
     gm_activation in = {.x = x};
-    gm_activation mixed = {.x = attention_mix(s, p, i, w, &in, false)};
+    gm_activation mixed = {.x = attention_mix(s, p, i, w, &in, (attention_form){0})};
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &w->o, &mixed, residual);
 }
 

@@ -459,6 +459,7 @@ int64_t config_dim(const gm_config *c, const gm_layer_config *l, int dim) {
     case DIM_HIDDEN: return c->hidden;
     case DIM_VOCAB: return c->vocab;
     case DIM_QUERIES: return l->n_heads * l->head_dim;
+    case DIM_GATED_QUERIES: return 2 * l->n_heads * l->head_dim;
     case DIM_KEYS: return l->n_kv_heads * l->head_dim;
     case DIM_HEAD: return l->head_dim;
     case DIM_HEADS: return l->n_heads;

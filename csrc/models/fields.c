@@ -129,13 +129,9 @@ static bool is_matrix(const gm_tensor *t, int64_t rows, int64_t columns, bool fi
 static void pick_rows(const gm_loader *l, const field_cursor *c, const char *name, int64_t *rows, job *j) {
     const gm_config *config = &l->model->config;
     const uint32_t flags = c->field->flags;
-    const int64_t dim = c->config->head_dim, n = *rows;
+    const int64_t n = *rows;
     if ((flags & FIELD_PERMUTED) && checkpoint_gguf(l->checkpoint))
-        j->permuted_heads = n / dim;
-    if (flags & (FIELD_QUERY | FIELD_GATE)) {
-        j->picks[j->n_picks++] = (row_pick){n, dim, 2 * dim, flags & FIELD_GATE ? dim : 0};
-        *rows = 2 * n;
-    }
+        j->permuted_heads = n / c->config->head_dim;
     if (flags & FIELD_PICKED)
         j->n_picks = l->model->arch->pick_rows(config, c->field, name, n, rows, j->picks);
 }

@@ -262,7 +262,8 @@ static gm_array *forward(gm_scope *s, const gm_model *m, const gm_batch *b, bool
         const layer *l = model_layer(m, i);
         x = pass_tap(s, &pass, i, TAP_INPUT, x);
         gm_activation in = {.x = gm_rms_norm(s, x, l->attention_norm, eps)};
-        gm_activation mixed = {.x = attention_mix(s, &pass, i, &l->attention, &in, true)};
+        gm_activation mixed = {
+            .x = attention_mix(s, &pass, i, &l->attention, &in, (attention_form){.normed_values = true})};
         gm_array *out = linear_apply(s, &l->attention.o, &mixed, GM_NONE);
         out = gm_rms_norm(s, out, l->attention_end_norm, eps);
         x = gm_add(s, x, pass_tap(s, &pass, i, TAP_ATTENTION_OUTPUT, out));

@@ -87,8 +87,6 @@ enum {
     FIELD_OPTIONAL = 2,
     FIELD_ONE_PLUS_WEIGHT = 4,  /* a norm that multiplies by 1 + w; GGUF holds 1 + w */
     FIELD_NEGATIVE_EXP = 8,     /* safetensors hold the log of its negative; GGUF holds the value */
-    FIELD_QUERY = 16,           /* of each head the first half of twice its rows, */
-    FIELD_GATE = 32,            /* ... and the second */
     FIELD_EMBEDDING = 128,      /* of a linear layer: its rows are looked up by tokens */
     FIELD_PICKED = 64,          /* its rows are stored in larger tensors: arch->pick_rows */
     FIELD_GGUF_OPTIONAL = 2048, /* GGUF does not say which layers have it */
@@ -102,6 +100,7 @@ typedef enum {
     DIM_HIDDEN,
     DIM_VOCAB,
     DIM_QUERIES,
+    DIM_GATED_QUERIES, /* of each head its query, then its gate */
     DIM_KEYS,
     DIM_HEAD,
     DIM_HEADS,

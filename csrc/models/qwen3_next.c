@@ -11,7 +11,6 @@
 typedef struct {
     gm_array *mixer_norm, *mlp_norm;
     attention_weights attention;
-    gm_linear gate;              /* of the attention */
     gm_linear qkv, z, b, a, out; /* linear attention */
     gm_array *conv, *dt_bias, *decay, *norm;
     mlp_weights mlp, shared;
@@ -27,9 +26,7 @@ typedef struct {
 /* clang-format off */
 #define ATTENTION                                                                                                      \
     NORM_FIELD(layer, mixer_norm, "input_layernorm", "attn_norm.weight", FIELD_ONE_PLUS_WEIGHT),                       \
-    {FIELD_LINEAR, AT(attention.q), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION,              \
-     FIELD_QUERY},                                                                                                     \
-    {FIELD_LINEAR, AT(gate), "self_attn.q_proj", "attn_q", DIM_QUERIES, DIM_HIDDEN, HAS_ATTENTION, FIELD_GATE},        \
+    {FIELD_LINEAR, AT(attention.q), "self_attn.q_proj", "attn_q", DIM_GATED_QUERIES, DIM_HIDDEN, HAS_ATTENTION, 0},    \
     {FIELD_LINEAR, AT(attention.k), "self_attn.k_proj", "attn_k", DIM_KEYS, DIM_HIDDEN, HAS_KV, 0},                    \
     {FIELD_LINEAR, AT(attention.v), "self_attn.v_proj", "attn_v", DIM_KEYS, DIM_HIDDEN, HAS_V, 0},                     \
     {FIELD_LINEAR, AT(attention.o), "self_attn.o_proj", "attn_output", DIM_HIDDEN, DIM_QUERIES, HAS_ATTENTION, 0},     \
@@ -194,9 +191,8 @@ static gm_array *columns(gm_scope *s, gm_array *x, int64_t from, int64_t count) 
 
 static gm_array *gated_attention(gm_scope *s, gm_pass *p, int64_t i, const layer *l, gm_array *x, gm_array *residual) {
     gm_activation in = {.x = x};
-    gm_array *mixed = attention_mix(s, p, i, &l->attention, &in, false);
-    gm_array *gate = linear_apply(s, &l->gate, &in, GM_NONE);
-    gm_activation out = {.x = gm_multiply(s, mixed, gm_sigmoid(s, gate))};
+    gm_array *gate, *mixed = attention_mix(s, p, i, &l->attention, &in, (attention_form){.gate = &gate});
+    gm_activation out = {.x = mixed ? gm_multiply(s, mixed, gm_sigmoid(s, gate)) : NULL};
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &l->attention.o, &out, residual);
 }
 
@@ -214,7 +210,8 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
     gm_array *step = gm_add(s, linear_apply(s, &l->a, &in, GM_NONE), l->dt_bias);
     gm_array *zero = scalar_array(s, 0, GM_FLOAT32);
     gm_array *decay = gm_exp(s, gm_multiply(s, gm_logaddexp(s, step, zero), l->decay));
-    gm_array *mixed = gm_cached_conv(s, u, l->conv, b->state, slot);
+    gm_array *starts = b->training ? b->training->starts : NULL;
+    gm_array *mixed = starts ? gm_sequence_conv(s, u, l->conv, starts) : gm_cached_conv(s, u, l->conv, b->state, slot);
     gm_array *q = scaled(s, norm_apply(s, columns(s, mixed, 0, keys), NULL, own->key_dim, eps), unit * unit);
     gm_array *k = scaled(s, norm_apply(s, columns(s, mixed, keys, keys), NULL, own->key_dim, eps), unit);
     gm_array *v = columns(s, mixed, 2 * keys, values);
@@ -222,7 +219,9 @@ static gm_array *linear_attention(gm_scope *s, gm_pass *p, int64_t i, const laye
                                 .n_key_heads = (int)own->n_key_heads,
                                 .n_value_heads = (int)own->n_value_heads,
                                 .tiled = own->tiled_values};
-    gm_array *o = gm_cached_gated_delta(s, &(gm_delta_inputs){q, k, v, decay, beta}, b->state, &spec);
+    const gm_delta_inputs rule = {q, k, v, decay, beta};
+    gm_array *o = starts ? gm_sequence_delta(s, &rule, starts, &spec)
+                         : gm_cached_gated_delta(s, &rule, b->state, &spec);
     o = pass_tap(s, p, i, TAP_RECURRENT, o);
     gm_activation out = {.x = gm_swiglu(s, z, norm_apply(s, o, l->norm, own->value_dim, c->eps))};
     return output_apply(s, p, i, TAP_ATTENTION_OUTPUT, &l->out, &out, residual);

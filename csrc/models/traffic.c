@@ -15,6 +15,7 @@ static gm_work work_of(const gm_weight_field *f) {
     for (int i = 0; i < 2; i++)
         switch (dims[i]) {
         case DIM_QUERIES:
+        case DIM_GATED_QUERIES:
         case DIM_KEYS: return GM_WORK_ATTENTION_PROJECTION;
         case DIM_EXPERTS: return GM_WORK_ROUTER;
         case DIM_MLP:

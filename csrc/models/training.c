@@ -78,11 +78,6 @@ static gm_status check_batch(const gm_model *m, const gm_training_batch *b, int6
         if (b->tokens[i] < 0 || b->tokens[i] >= m->config.vocab)
             return gm_fail(GM_EVALUE, "training: token id %d is outside the vocabulary of %lld", b->tokens[i],
                            (long long)m->config.vocab);
-    for (int64_t i = 0; i < m->config.n_layers; i++)
-        if (!(m->config.layers[i].has & HAS_ATTENTION) || m->config.layers[i].has & HAS_EXPERTS)
-            return gm_fail(GM_EUNSUPPORTED,
-                           "training: layer %lld of this model is %s, through which no gradient goes yet", (long long)i,
-                           m->config.layers[i].has & HAS_EXPERTS ? "a mixture of experts" : "recurrent");
     return GM_OK;
 }
 

@@ -61,6 +61,14 @@ gm_status check_rows(const char *op, const gm_array *a, const char *name, int64_
                    (long long)width);
 }
 
+gm_status check_starts(const char *op, const gm_array *starts) {
+    char text[128];
+    if (starts->dtype == GM_INT32 && starts->ndim == 1 && starts->shape[0] >= 1)
+        return GM_OK;
+    array_text(starts, text);
+    return gm_fail(GM_ESHAPE, "%s: starts are %s, expected int32(sequences + 1)", op, text);
+}
+
 gm_status check_axis(const char *op, int axis, int ndim, int *out) {
     if (axis < -ndim || axis >= ndim)
         return gm_fail(GM_EAXIS, "%s: axis %d is out of range for %d dimensions", op, axis, ndim);

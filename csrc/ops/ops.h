@@ -46,6 +46,8 @@ bool dtype_is_inexact(gm_dtype t); /* those and complex64 */
 bool dtype_is_integer(gm_dtype t); /* not bool */
 /* GM_ESHAPE unless `a`, the op's input of that name, is float32 [n, width]. */
 gm_status check_rows(const char *op, const gm_array *a, const char *name, int64_t n, int64_t width);
+/* GM_ESHAPE unless they are int32 [sequences + 1]: the first row of each sequence, then how many rows there are. */
+gm_status check_starts(const char *op, const gm_array *starts);
 /* The dtype that a floating-point function computes in: its own, or float32 for integers and bool. */
 gm_dtype dtype_inexact(gm_dtype t);
 

@@ -268,6 +268,9 @@ static PyMethodDef core_functions[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef module_functions[] = {
+    {"eval_or_drop", FUNCTION(eval_or_drop_trees), METH_FASTCALL,
+     SIG("eval_or_drop(*trees)", "eval() that a signal whose handler raises ends at once: arrays without a value then "
+                                 "stay so.")},
     {"multiplies_bfloat16", multiplies_bfloat16, METH_NOARGS,
      SIG("multiplies_bfloat16()",
          "Whether the instruction set in use does: then activations that meet weights in bfloat16 "

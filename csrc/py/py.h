@@ -189,6 +189,7 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count);
 bool evaluate_one(module_state *state, gm_array *node);
 PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *eval_or_drop_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 
 /* ---- graph/transform.c ---- */

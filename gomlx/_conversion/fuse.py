@@ -1,6 +1,7 @@
 """fuse(): an adapter added to the weights of the model that it belongs to, tensor by tensor, as a new model."""
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from typing import Any
@@ -132,7 +133,8 @@ class Fusing(convert.Job):
                 self.moved += mx.sum(mx.square(new - old)).item()
             return [new]
 
-        return w.derived(read, form="F32")
+        return dataclasses.replace(w.derived(read, form="F32"),
+                                   check=lambda form, values: checked([values], w.origin, form))
 
     def encoded(self, w, form):
         """A changed weight in the form in which the conversion takes it. form: the source's."""
@@ -148,12 +150,8 @@ class Fusing(convert.Job):
         return w.derived(lambda: self.quantised(w, form, None), form=form)
 
     def dense(self, w, form):
-        """The array of a dense form, which is checked in the one that was asked for, too."""
-        values = w.read()[0]
-        if isinstance(self.kind, str) and self.kind in convert.DENSE and not w.is_vector:
-            asked = convert.DENSE[self.kind][0]
-            checked(weights.encode(asked, values), w.origin, asked)
-        return checked(weights.encode(form, values), w.origin, form)
+        """The array of a dense form."""
+        return checked(weights.encode(form, w.read()[0]), w.origin, form)
 
     def quantised(self, w, form, scales):
         """The arrays of a quantised form; scales: the dtype of MLX's scales and biases."""

@@ -34,12 +34,14 @@ class Grouped:
 class Weight:
     """shape: of the values. form: a key of DENSE or BLOCKS, another word for what can only be copied ("NVFP4", "I32"),
     or Grouped. read(): the arrays of the form; blocks are uint8 [..., bytes of a row]. Rows are along axis -2 of
-    matrices and of stacks of them, along axis -1 of vectors and of stacks of biases (is_bias)."""
+    matrices and of stacks of them, along axis -1 of vectors and of stacks of biases (is_bias). check(form, values):
+    told what it is in another form."""
     shape: tuple
     form: str | Grouped
     read: Callable
     origin: str = ""
     is_bias: bool = False
+    check: Callable | None = None
 
     @property
     def is_vector(self):
@@ -51,7 +53,14 @@ class Weight:
 
     def derived(self, read, shape=None, form=None, is_bias=None):
         return Weight(tuple(self.shape if shape is None else shape), self.form if form is None else form, read,
-                      self.origin, self.is_bias if is_bias is None else is_bias)
+                      self.origin, self.is_bias if is_bias is None else is_bias, self.check)
+
+    def encoded(self, form, values):
+        """The arrays of a form for values of it."""
+        arrays = encode(form, values)
+        if self.check is not None:
+            self.check(form, decode(form, arrays))
+        return arrays
 
     def rows(self, index):
         """The rows that index, a list of ints, names, in its order: bits do not change."""
@@ -166,7 +175,7 @@ def converted(weight, form):
         return mxfp4.mxfp4_of_blocks(arrays[0])
     if isinstance(form, Grouped):
         values = arrays[0] if weight.form in DENSE else decode(weight.form, arrays).astype(mx.bfloat16)
-        return encode(form, values)
+        return weight.encoded(form, values)
     raise ValueError(f"{weight.origin}: {weight.form} to {form} goes by chunks")
 
 
@@ -181,7 +190,7 @@ def chunks(weight, form):
     step = max(1, CHUNK // max(width, 1))
     for first in range(0, rows, step):
         some = [a[first:first + step] for a in flat]
-        out = some if weight.form == form else encode(form, decode(weight.form, some))
+        out = some if weight.form == form else weight.encoded(form, decode(weight.form, some))
         mx.eval(out)
         yield writing.bytes_of(out[0])
 

@@ -1,6 +1,7 @@
 """Adapter: what a fine-tuning adds to a model's weights, whatever file it comes from."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -152,11 +153,13 @@ class Adapter:
 
 
 def shapes_of(model) -> dict[str, tuple[int, ...]]:
-    """{weight: shape} of a model, or of what is already that."""
+    """{weight: shape} of a model, or of what is already that. Without names that several matrices share, which files of
+    Qwen 3-Next hold as one tensor."""
     if isinstance(model, Mapping):
         return dict(model)
     engine = engine_of(model)
-    return {name: engine.weight(name).shape for name in engine.weight_names()}      # lazy: no weight is unpacked
+    names = Counter(engine.weight_names())
+    return {name: engine.weight(name).shape for name, n in names.items() if n == 1}     # lazy: no weight is unpacked
 
 
 def engine_of(model) -> mx.Model:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import gomlx.core as mx
+from gomlx import _gomlx
 from gomlx._files.reading import read_json
 from gomlx._training.data import Row, Tokens
 
@@ -104,6 +105,13 @@ class Forward:
                   sums: Sums) -> mx.array:
         """float32 [sequences]: the log probability of all tokens that count."""
         return -by_sequence(self.losses(parameters, sequences, sums), sequences)
+
+
+def listed(values: mx.array) -> list[float]:
+    """The values, for which a signal is not made to wait."""
+    _gomlx.eval_or_drop(values)
+    found: list[float] = values.tolist()
+    return found
 
 
 def by_sequence(values: mx.array, sequences: Sequence[Tokens]) -> mx.array:
@@ -228,7 +236,7 @@ class Kto(Objective):
         for one in passes:
             shifted.append(swapped[at:at + len(one)])
             at += len(one)
-        logs = [(self.forward.log_probs(parameters, part, None) - self.forward.log_probs(None, part, None)).tolist()
+        logs = [listed(self.forward.log_probs(parameters, part, None) - self.forward.log_probs(None, part, None))
                 for part in shifted]
         divergence = sum(sum(part) for part in logs) / len(rows)
         return reference_of(self.forward, [[row.sequences[0] for row in one] for one in passes]), max(0.0, divergence)
@@ -253,7 +261,7 @@ def reference_of(forward, passes):
     """float32: log probabilities of all sequences by the model alone."""
     logs = []
     for one in passes:
-        logs += forward.log_probs(None, one, None).tolist()
+        logs += listed(forward.log_probs(None, one, None))
     return mx.array(logs, dtype=mx.float32)
 
 

@@ -119,6 +119,7 @@ class TrainingRun(Iterator[Step]):
         prepared = self._objective.prepare(self._parameters, all_parts)
         for part in all_parts:
             values, more = self._objective.parts(self._parameters, part, found, prepared, None)
+            _gomlx.eval_or_drop(values, more)
             total = self._objective.total(part)
             whole.append(math.fsum(values.tolist()))
             weight, found = weight + total, found + len(part)
@@ -218,7 +219,7 @@ class TrainingRun(Iterator[Step]):
             scaled = functools.partial(self._scaled, rows=part, first=first, prepared=prepared, total=total,
                                        sums=gradients)
             (_, parts, more), gradients = mx.value_and_grad(scaled)(self._parameters)
-            mx.eval(parts, [gradients[name] for name in sorted(gradients, key=from_the_end)], more)
+            _gomlx.eval_or_drop(parts, [gradients[name] for name in sorted(gradients, key=from_the_end)], more)
             check_finite(self._step + 1, parts.tolist(), part)
             values += parts.tolist()
             for name, one in more.items():
@@ -236,7 +237,7 @@ class TrainingRun(Iterator[Step]):
         clipped, norm = optimizers.clip_grad_norm(gradients, most)
         self._optimizer.learning_rate = rate
         moved = self._optimizer.apply_gradients(gradients if self.settings.clip is None else clipped, self._parameters)
-        mx.eval(moved, self._optimizer.state, norm)
+        _gomlx.eval_or_drop(moved, self._optimizer.state, norm)
         if not math.isfinite(norm.item()):
             raise _gomlx.Error(f"step {self._step + 1}: the gradient is {norm.item()}; its rows: {named(rows)}")
         if not all_finite(moved):

@@ -108,40 +108,119 @@ static bool join(gm_recorder *r, const gm_experts_args *a, const sorting *sorted
     return LAUNCH(r, expert_glu, &args, sorted->pairs, 1 + 4096 / (a->inner + 1), int8 ? LAUNCH_FTZ : 0);
 }
 
-static bool add_up(gm_recorder *r, const gm_experts_args *a, const sorting *sorted, const float *y, int64_t tokens) {
-    const int64_t blocks = (a->out_dim + GM_EXPERT_COLUMNS - 1) / GM_EXPERT_COLUMNS;
-    const gm_expert_sum_args args = {.out = a->out,
-                                     .y = y,
-                                     .weights = a->weights,
-                                     .sorted = sorted->groups.sorted,
-                                     .slots = a->slots,
-                                     .dim = a->out_dim};
-    return LAUNCH(r, expert_sum, &args, tokens * blocks, 1 + 16 * 512 / (a->slots * GM_EXPERT_COLUMNS), 0);
+/* What the pairs of each token have, added. */
+static bool add_up(gm_recorder *r, const sorting *sorted, const gm_expert_sum_args *sum, int64_t tokens) {
+    const int64_t blocks = (sum->dim + GM_EXPERT_COLUMNS - 1) / GM_EXPERT_COLUMNS;
+    gm_expert_sum_args args = *sum;
+    args.sorted = sorted->groups.sorted;
+    args.slots = sorted->slots;
+    return LAUNCH(r, expert_sum, &args, tokens * blocks, 1 + 16 * 512 / (sorted->slots * GM_EXPERT_COLUMNS), 0);
+}
+
+static float *row_workspace(gm_recorder *r, int64_t rows, int64_t dim) {
+    return r->workspace(r, (size_t)(rows * dim) * sizeof(float) + 1);
+}
+
+/* Gate and up of all pairs, sorted. */
+static bool open_units(gm_recorder *r, const gm_experts_args *a, int64_t tokens, sorting *sorted, float *units[2]) {
+    const void *forms[2] = {NULL, NULL};
+    r->fence(r); /* ids may have been copied */
+    if (!sort_pairs(r, a, tokens, sorted)) return false;
+    r->fence(r);
+    if (!gather_rows(r, a, sorted, forms)) return false;
+    for (int i = 0; i < 2; i++)
+        if (!(units[i] = row_workspace(r, sorted->pairs, a->inner))) return false;
+    const gm_expert_stack in[2] = {
+        stack_of(r, &a->gate, a->inner, a->dim, forms[a->gate.form == GM_FORM_INT8], units[0]),
+        stack_of(r, &a->up, a->inner, a->dim, forms[a->up.form == GM_FORM_INT8], units[1])};
+    const bool alike = product_flags(&in[0]) == product_flags(&in[1]);
+    r->fence(r);
+    if (!multiply(r, sorted, in, alike ? 2 : 1) || (!alike && !multiply(r, sorted, &in[1], 1))) return false;
+    r->fence(r);
+    return true;
 }
 
 bool cpu_experts(gm_recorder *r, const gm_experts_args *a, int64_t n) {
     const bool int8 = a->down.form == GM_FORM_INT8;
-    const void *forms[2] = {NULL, NULL};
     sorting sorted;
-    r->fence(r); /* ids may have been copied */
-    if (!sort_pairs(r, a, n, &sorted)) return false;
-    r->fence(r);
-    if (!gather_rows(r, a, &sorted, forms)) return false;
-    const size_t hidden = (size_t)(sorted.pairs * a->inner) * sizeof(float);
-    float *gate = r->workspace(r, hidden + 1), *up = gate ? r->workspace(r, hidden + 1) : NULL;
-    float *y = up ? r->workspace(r, (size_t)(sorted.pairs * a->out_dim) * sizeof *y + 1) : NULL;
+    float *units[2];
+    if (!open_units(r, a, n, &sorted, units)) return false;
+    float *y = row_workspace(r, sorted.pairs, a->out_dim);
     void *activations = y && int8 ? r->workspace(r, act_bytes(sorted.pairs, a->inner) + 1) : NULL;
     if (!y || (int8 && !activations)) return false;
-    const gm_expert_stack in[2] = {stack_of(r, &a->gate, a->inner, a->dim, forms[a->gate.form == GM_FORM_INT8], gate),
-                                   stack_of(r, &a->up, a->inner, a->dim, forms[a->up.form == GM_FORM_INT8], up)};
-    const gm_expert_stack down = stack_of(r, &a->down, a->out_dim, a->inner, int8 ? activations : gate, y);
-    const bool alike = product_flags(&in[0]) == product_flags(&in[1]);
-    r->fence(r);
-    if (!multiply(r, &sorted, in, alike ? 2 : 1) || (!alike && !multiply(r, &sorted, &in[1], 1))) return false;
-    r->fence(r);
-    if (!join(r, a, &sorted, gate, up, activations)) return false;
+    const gm_expert_stack down = stack_of(r, &a->down, a->out_dim, a->inner, int8 ? activations : units[0], y);
+    if (!join(r, a, &sorted, units[0], units[1], activations)) return false;
     r->fence(r);
     if (!multiply(r, &sorted, &down, 1)) return false;
     r->fence(r);
-    return add_up(r, a, &sorted, y, n);
+    return add_up(r, &sorted, &(gm_expert_sum_args){.out = a->out, .y = y, .weights = a->weights, .dim = a->out_dim},
+                  n);
+}
+
+/* ---- the gradient ---- */
+/* out [pairs, k] = or += x [pairs, rows] times each one's matrix [rows, k] as it stands. */
+static bool multiply_columns(gm_recorder *r, const sorting *sorted, const gm_matrix_stack *w,
+                             const gm_matmul_columns_args *product) {
+    gm_expert_columns_args a = {.groups = sorted->groups,
+                                .product = *product,
+                                .matrix_bytes = kernels_packed_bytes(r->kernels, w->format, product->rows, product->k)};
+    a.product.weight = w->data;
+    a.product.format = w->format;
+    a.product.x_row = product->rows;
+    a.product.unpack = r->kernels->columns_unpack;
+    const int64_t blocks = (product->k + GM_COLUMN_BLOCK - 1) / GM_COLUMN_BLOCK;
+    const bool ok = LAUNCH(r, expert_columns, &a, sorted->most * blocks, 1, w->format > GM_QUANT_bf16 ? LAUNCH_FTZ : 0);
+    r->fence(r);
+    return ok;
+}
+
+/* What the units' outputs give to the weights and, over gate and up, to these. */
+static bool split_units(gm_recorder *r, const gm_experts_grad_args *a, const sorting *sorted, float *const units[2],
+                        const float *given, const float *grad) {
+    const gm_experts_args *f = &a->forward;
+    const gm_expert_glu_grad_args args = {.groups = sorted->groups,
+                                          .glu = {.dgate = units[0],
+                                                  .dup = units[1],
+                                                  .gate = units[0],
+                                                  .up = units[1],
+                                                  .grad = given,
+                                                  .kind = f->act,
+                                                  .alpha = f->alpha,
+                                                  .limit = f->limit},
+                                          .weights = f->weights,
+                                          .grad = grad,
+                                          .bias = f->down.bias,
+                                          .dweights = a->dweights,
+                                          .dim = f->inner,
+                                          .out_dim = f->out_dim};
+    const bool ok = LAUNCH(r, expert_glu_grad, &args, sorted->pairs, grain_for(8 * f->inner), 0);
+    r->fence(r);
+    return ok;
+}
+
+bool cpu_experts_grad(gm_recorder *r, const gm_experts_grad_args *a, int64_t n) {
+    const gm_experts_args *f = &a->forward;
+    sorting sorted;
+    float *units[2];
+    gm_workspaces workspaces;
+    if (!open_units(r, f, n, &sorted, units) || !launch_workspaces(r, GM_COLUMN_WORKSPACE, &workspaces)) return false;
+    float *grad = row_workspace(r, sorted.pairs, f->out_dim);
+    float *given = grad ? row_workspace(r, sorted.pairs, f->inner) : NULL;
+    float *dx = given ? row_workspace(r, sorted.pairs, f->dim) : NULL;
+    if (!dx) return false;
+    const gm_expert_gather_args gather = {
+        .groups = sorted.groups, .out = grad, .x = a->grad, .slots = sorted.slots, .dim = f->out_dim};
+    if (!LAUNCH(r, expert_gather, &gather, sorted.pairs, 1 + 8192 / (f->out_dim + 1), 0)) return false;
+    r->fence(r);
+    gm_matmul_columns_args product = {
+        .out = given, .x = grad, .rows = f->out_dim, .k = f->inner, .workspaces = workspaces};
+    if (!multiply_columns(r, &sorted, &f->down, &product)) return false;
+    if (!split_units(r, a, &sorted, units, given, grad)) return false;
+    const gm_matrix_stack *const stacks[2] = {&f->gate, &f->up};
+    for (int i = 0; i < 2; i++) {
+        product = (gm_matmul_columns_args){
+            .out = dx, .x = units[i], .rows = f->inner, .k = f->dim, .onto = i > 0, .workspaces = workspaces};
+        if (!multiply_columns(r, &sorted, stacks[i], &product)) return false;
+    }
+    return add_up(r, &sorted, &(gm_expert_sum_args){.out = a->dx, .y = dx, .dim = f->dim}, n);
 }

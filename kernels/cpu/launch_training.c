@@ -8,10 +8,13 @@ bool cpu_sequence_attention(gm_recorder *r, const gm_sequence_attention_args *a,
            LAUNCH(r, sequence_attention_forward, &forward, tiles * a->n_heads, 1, 0);
 }
 
-static bool head_sum(gm_recorder *r, const gm_sequence_attention_args *a, float *out, const float *heads, int flags) {
-    const gm_sequence_head_sum_args sum = {
-        .out = out, .heads = heads, .n = a->n, .n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads, .dim = a->dim};
-    return LAUNCH(r, sequence_head_sum, &sum, a->n, 1 + GRAIN_LIGHT / ((int64_t)a->n_heads * a->dim), flags);
+/* `sum` as it is, to out of heads. */
+static bool head_sum(gm_recorder *r, const gm_sequence_head_sum_args *sum, float *out, const float *heads) {
+    gm_sequence_head_sum_args args = *sum;
+    args.out = out;
+    args.heads = heads;
+    return LAUNCH(r, sequence_head_sum, &args, sum->n, 1 + GRAIN_LIGHT / ((int64_t)sum->n_heads * sum->dim),
+                  LAUNCH_PART);
 }
 
 #define BACK_WORK ((int64_t)1 << 28) /* keys x rows x dim of a head in a launch, at most: some tens of milliseconds */
@@ -31,8 +34,52 @@ bool cpu_sequence_attention_grad(gm_recorder *r, const gm_sequence_attention_gra
         if (!LAUNCH(r, sequence_attention_back, &back, forward->sequences * forward->n_heads, 1, 0)) return false;
         r->fence(r);
     }
-    return head_sum(r, forward, a->dk, back.grad.dk, LAUNCH_PART) &&
-           head_sum(r, forward, a->dv, back.grad.dv, LAUNCH_PART);
+    const gm_sequence_head_sum_args sum = {
+        .n = n, .n_heads = forward->n_heads, .n_kv_heads = forward->n_kv_heads, .dim = forward->dim};
+    return head_sum(r, &sum, a->dk, back.grad.dk) && head_sum(r, &sum, a->dv, back.grad.dv);
+}
+
+/* ---- recurrent layers ---- */
+static int64_t conv_units(const gm_sequence_conv_args *a) {
+    return a->sequences * ((a->channels + GM_CONV_CHANNELS - 1) / GM_CONV_CHANNELS);
+}
+bool cpu_sequence_conv(gm_recorder *r, const gm_sequence_conv_args *a, int64_t n) {
+    (void)n;
+    return LAUNCH(r, sequence_conv, a, conv_units(a), 1, 0);
+}
+bool cpu_sequence_conv_grad(gm_recorder *r, const gm_sequence_conv_grad_args *a, int64_t n) {
+    (void)n;
+    return LAUNCH(r, sequence_conv_back, a, conv_units(&a->forward), 1, 0);
+}
+
+bool cpu_sequence_delta(gm_recorder *r, const gm_sequence_delta_args *a, int64_t n) {
+    const int64_t blocks = (a->n_values + GM_DELTA_ROWS - 1) / GM_DELTA_ROWS;
+    gm_sequence_delta_forward_args forward = {.forward = *a};
+    (void)n;
+    return launch_workspaces(r, GM_DELTA_TILE * a->n_keys * (int64_t)sizeof(float), &forward.workspaces) &&
+           LAUNCH(r, sequence_delta_forward, &forward, a->sequences * a->n_heads * blocks, 1, 0);
+}
+
+/* Rows of a state in launches of their own: a piece takes no longer than a sequence's tokens for a few of them. */
+bool cpu_sequence_delta_grad(gm_recorder *r, const gm_sequence_delta_grad_args *a, int64_t n) {
+    const gm_sequence_delta_args *f = &a->forward;
+    const size_t bytes = (size_t)(n * f->n_heads * f->n_keys) * sizeof(float) + 1;
+    gm_sequence_delta_back_args back = {.grad = *a};
+    back.grad.dq = r->workspace(r, bytes);
+    back.grad.dk = back.grad.dq ? r->workspace(r, bytes) : NULL;
+    if (!back.grad.dk ||
+        !launch_workspaces(r, delta_workspace_floats(n, f->n_keys) * (int64_t)sizeof(float), &back.workspaces))
+        return false;
+    for (; back.row < f->n_values; back.row += GM_DELTA_ROWS) {
+        if (!LAUNCH(r, sequence_delta_back, &back, f->sequences * f->n_heads, 1, 0)) return false;
+        r->fence(r);
+    }
+    const gm_sequence_head_sum_args sum = {.n = n,
+                                           .n_heads = (int)f->n_heads,
+                                           .n_kv_heads = (int)f->n_key_heads,
+                                           .dim = (int)f->n_keys,
+                                           .tiled = f->tiled};
+    return head_sum(r, &sum, a->dq, back.grad.dq) && head_sum(r, &sum, a->dk, back.grad.dk);
 }
 
 bool cpu_sequence_outer(gm_recorder *r, const gm_sequence_outer_args *a, int64_t n) {

@@ -357,13 +357,30 @@ typedef struct {
     gm_expert_stack stack[2];
     int64_t units;
 } gm_expert_matmul_args;
-typedef struct { /* out[t] = sum over slots, in order, of weights[t][slot] * y[sorted] */
+typedef struct { /* out[t] = sum over slots, in order, of weights[t][slot] * y[sorted]; weights NULL: ones */
     float *out;
     const float *y, *weights;
     const int32_t *sorted; /* sorted [pairs] or NULL: y is not sorted */
     int64_t slots, dim;
 } gm_expert_sum_args;
 #define GM_EXPERT_COLUMNS 512 /* columns of one unit of expert_sum */
+/* Rows of sorted pairs times their group's matrix as it stands: product has the first matrix, x and out of all pairs.
+ * The range is as many times GM_COLUMN_BLOCK columns as there may be groups. */
+typedef struct {
+    gm_expert_groups groups;
+    gm_matmul_columns_args product;
+    int64_t matrix_bytes;
+} gm_expert_columns_args;
+/* Of rows of sorted pairs: what the unit's output gives to the weight of its pair, and, times that weight, to gate and
+ * up, in whose place it may be. glu.grad is the cotangent of a unit of weight 1, `grad` that of what its expert gives,
+ * whose bias [experts, out_dim] or NULL has a share of the weight too. */
+typedef struct {
+    gm_expert_groups groups;
+    gm_glu_grad_args glu;
+    const float *weights, *grad, *bias;
+    float *dweights; /* as weights, of pairs */
+    int64_t dim, out_dim;
+} gm_expert_glu_grad_args;
 
 /* ---- attention and layers with a state ---- */
 typedef gm_attention_args gm_attention_split_args;
@@ -426,5 +443,25 @@ typedef struct { /* out [n, n_kv_heads, dim], heads [n_heads, n, dim] */
     const float *heads;
     int64_t n;
     int n_heads, n_kv_heads, dim;
+    bool tiled; /* the heads of a group are n_kv_heads apart, else side by side */
 } gm_sequence_head_sum_args;
+typedef gm_sequence_conv_grad_args gm_sequence_conv_back_args;
+#define GM_DELTA_TILE 4   /* rows of a state that go through a sequence together */
+#define GM_DELTA_STEPS 64 /* tokens from one kept state to the next */
+typedef struct {
+    gm_sequence_delta_args forward;
+    gm_workspaces workspaces; /* of a tile's state */
+} gm_sequence_delta_forward_args;
+/* What rows [row, row + GM_DELTA_ROWS) of each state give back. dq and dk are [n_heads, n, n_keys]; they, ddecay and
+ * dbeta are added up over launches, from row 0 on. */
+typedef struct {
+    gm_sequence_delta_grad_args grad;
+    int64_t row;
+    gm_workspaces workspaces; /* of delta_workspace_floats */
+} gm_sequence_delta_back_args;
+/* Of a tile: its state and that state's cotangent, the kept states of n tokens, and of the tokens from one to the next
+ * the states before them and what they change. */
+static inline int64_t delta_workspace_floats(int64_t n, int64_t n_keys) {
+    return GM_DELTA_TILE * (n_keys * (2 + n / GM_DELTA_STEPS + 1 + GM_DELTA_STEPS) + GM_DELTA_STEPS);
+}
 #endif

@@ -1,6 +1,8 @@
-/* part_training.c - attention as training needs it, and gradients of work on rows. See part.h. */
+/* part_training.c - attention and recurrent layers as training needs them, and gradients of work on rows. See part.h.
+ */
 #include "cpu/part.h"
 #include "cpu/sequence_attention.inc"
+#include "cpu/sequence_recurrent.inc"
 #include "cpu/training_rows.inc"
 
 #define EXPORTS_training EXPORTED

@@ -288,6 +288,111 @@ static void check_mixture(const mixture *m, int64_t n, int64_t k, routing kind, 
     free(ids);
 }
 
+/* ---- the gradient ---- */
+/* What the cotangents of out give to x and to the weights. */
+static void differentiate_exactly(const mixture *m, int64_t n, int64_t k, const float *const in[3], const int32_t *ids,
+                                  double *dx, double *dweights) {
+    const float *x = in[0], *weights = in[1], *cotangent = in[2];
+    const int64_t h = m->gate.k, inner = m->gate.rows, rows = m->down.rows;
+    double *row = malloc((size_t)(h + 3 * inner) * sizeof *row), *g = row + h, *u = g + inner, *given = u + inner;
+    memset(dx, 0, (size_t)(n * h) * sizeof *dx);
+    for (int64_t pair = 0; pair < n * k; pair++) {
+        const int64_t t = pair / k, e = ids[pair];
+        const float *cot = cotangent + t * rows;
+        for (int64_t i = 0; i < h; i++)
+            row[i] = (double)x[t * h + i];
+        multiply_exactly(&m->gate, e, row, g);
+        multiply_exactly(&m->up, e, row, u);
+        dweights[pair] = 0;
+        for (int64_t r = 0; r < rows && m->down.bias; r++)
+            dweights[pair] += (double)cot[r] * (double)m->down.bias[e * rows + r];
+        for (int64_t i = 0; i < inner; i++) {
+            const double step = 1e-6;
+            given[i] = 0;
+            for (int64_t r = 0; r < rows; r++)
+                given[i] += (double)cot[r] * (double)m->down.values[(e * rows + r) * inner + i];
+            dweights[pair] += given[i] * activation_of(m, g[i], u[i]);
+            given[i] *= (double)weights[pair] / (2 * step);
+            const double dg = given[i] * (activation_of(m, g[i] + step, u[i]) - activation_of(m, g[i] - step, u[i]));
+            const double du = given[i] * (activation_of(m, g[i], u[i] + step) - activation_of(m, g[i], u[i] - step));
+            for (int64_t j = 0; j < h; j++)
+                dx[t * h + j] += dg * (double)m->gate.values[(e * inner + i) * h + j] +
+                                 du * (double)m->up.values[(e * inner + i) * h + j];
+        }
+    }
+    free(row);
+}
+
+/* Of rows [first, first + n): cotangents of x and weights, evaluated. */
+static bool differentiate(gm_scope *s, const mixture *m, int64_t first, int64_t n, int64_t k, const float *const in[3],
+                          const int32_t *ids, gm_array **grads) {
+    const int64_t widths[3] = {m->gate.k, k, m->down.rows};
+    gm_array *given[3], *primals[2];
+    for (int i = 0; i < 3; i++)
+        given[i] = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){n, widths[i]}, in[i] + first * widths[i]);
+    gm_array *chosen = gm_array_from(s, GM_INT32, 2, (int64_t[]){n, k}, ids + first * k);
+    gm_trace_enter();
+    for (int i = 0; i < 2; i++)
+        primals[i] = gm_tracer(s, given[i]);
+    gm_array *out = moe_apply(s, primals[0], chosen, primals[1],
+                              (moe_stacks){&m->gate.packed, &m->up.packed, &m->down.packed},
+                              (expert_activation){m->act, m->alpha, m->limit});
+    const bool ok = out && gm_vjp(s, &out, &given[2], 1, primals, 2, grads) == GM_OK;
+    gm_trace_leave();
+    return ok && gm_eval(grads, 2) == GM_OK;
+}
+
+static double distance(const float *found, const double *want, int64_t n) {
+    double worst = 0, most = 1e-3;
+    for (int64_t i = 0; i < n; i++) {
+        worst = fmax(worst, fabs((double)found[i] - want[i]));
+        most = fmax(most, fabs(want[i]));
+    }
+    return worst / most;
+}
+
+static void check_gradient(const mixture *m, int64_t n, int64_t k, routing kind, double tolerance) {
+    const int64_t widths[3] = {m->gate.k, k, m->down.rows};
+    float *in[3];
+    double *want[2];
+    int32_t *ids = malloc((size_t)(n * k) * sizeof *ids);
+    for (int i = 0; i < 3; i++) {
+        in[i] = malloc((size_t)(n * widths[i]) * sizeof *in[i]);
+        for (int64_t j = 0; j < n * widths[i]; j++)
+            in[i][j] = noise();
+    }
+    for (int i = 0; i < 2; i++)
+        want[i] = malloc((size_t)(n * widths[i]) * sizeof *want[i]);
+    route_rows(kind, n, k, m->gate.experts, ids);
+    differentiate_exactly(m, n, k, (const float *const *)in, ids, want[0], want[1]);
+    for (int threads = 1; threads <= 3; threads++) {
+        gm_scope *s = gm_scope_open();
+        gm_array *grads[2], *alone[2];
+        CHECK(gm_set_threads(threads) == GM_OK);
+        const bool ok = differentiate(s, m, 0, n, k, (const float *const *)in, ids, grads);
+        CHECK(ok);
+        for (int i = 0; ok && i < 2; i++) {
+            const double error = distance(gm_array_data(grads[i]), want[i], n * widths[i]);
+            CHECK(error <= tolerance);
+            if (error > tolerance)
+                printf("%s n %d k %d routing %d: gradient %d: %g\n", gm_quants[m->gate.format].name, (int)n, (int)k,
+                       (int)kind, i, error);
+        }
+        for (int64_t t = 0; ok && t < n; t += threads) { /* each row's own bits, whatever is beside it */
+            CHECK(differentiate(s, m, t, 1, k, (const float *const *)in, ids, alone));
+            for (int i = 0; i < 2; i++)
+                CHECK(memcmp(gm_array_data(alone[i]), (const float *)gm_array_data(grads[i]) + t * widths[i],
+                             (size_t)widths[i] * sizeof(float)) == 0);
+        }
+        gm_scope_close(s);
+    }
+    for (int i = 0; i < 3; i++)
+        free(in[i]);
+    for (int i = 0; i < 2; i++)
+        free(want[i]);
+    free(ids);
+}
+
 static void free_mixture(mixture *m) {
     free_stack(&m->gate);
     free_stack(&m->up);
@@ -311,6 +416,7 @@ static void formats(bool quick) {
             for (int kind = 0; kind < ROUTINGS; kind++)
                 check_mixture(&m, quick ? 3 : kind == SPREAD ? 40 : 19, 2, (routing)kind, tolerance);
             check_mixture(&m, 1, 2, SPREAD, tolerance);
+            check_gradient(&m, 19, 2, (routing)(format % ROUTINGS), fast ? 0.2 : 1e-4);
             free_mixture(&m);
         }
 }
@@ -327,6 +433,7 @@ static void shapes(void) {
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
             for (int kind = 0; kind < ROUTINGS; kind++)
                 check_mixture(&m, tokens[t], n_experts < 8 ? (n_experts + 1) / 2 : 8, (routing)kind, 3e-2);
+        check_gradient(&m, 33, n_experts < 8 ? (n_experts + 1) / 2 : 8, SPREAD, 0.1);
         free_mixture(&m);
     }
 }

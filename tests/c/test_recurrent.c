@@ -208,6 +208,38 @@ static bool same_as_plain(const layer *l) {
     return same;
 }
 
+/* The ops of training, of all sequences in one pass from their beginnings, give the same bits. */
+static bool same_in_training(const layer *l) {
+    int32_t starts[SEQUENCES + 1] = {0};
+    gm_array *in[5] = {NULL}, *out;
+    for (int i = 0; i < SEQUENCES; i++)
+        starts[i + 1] = starts[i] + lengths[i];
+    const int64_t total = starts[SEQUENCES], count = SEQUENCES + 1;
+    gm_scope *s = gm_scope_open();
+    gm_array *begins = gm_array_from(s, GM_INT32, 1, &count, starts);
+    for (int j = 0; j < l->n_in; j++) {
+        float *x = malloc((size_t)(total * l->width[j]) * sizeof *x);
+        for (int i = 0; i < SEQUENCES; i++)
+            memcpy(x + starts[i] * l->width[j], l->in[j] + i * LONGEST * l->width[j],
+                   (size_t)(lengths[i] * l->width[j]) * sizeof *x);
+        in[j] = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){total, l->width[j]}, x);
+        free(x);
+    }
+    if (l->taps) {
+        gm_array *weight = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){l->channels, l->taps}, l->weight);
+        out = gm_sequence_conv(s, in[0], weight, begins);
+    } else {
+        const gm_delta_spec spec = {.n_key_heads = l->key_heads, .n_value_heads = l->heads, .tiled = l->tiled};
+        out = gm_sequence_delta(s, &(gm_delta_inputs){in[0], in[1], in[2], in[3], in[4]}, begins, &spec);
+    }
+    bool same = out && gm_eval(&out, 1) == GM_OK;
+    for (int i = 0; i < SEQUENCES && same; i++)
+        same = memcmp((float *)gm_array_data(out) + starts[i] * l->out_width, l->out + i * LONGEST * l->out_width,
+                      (size_t)(lengths[i] * l->out_width) * sizeof(float)) == 0;
+    gm_scope_close(s);
+    return same;
+}
+
 static void check_layer(layer l) {
     start_layer(&l);
     const size_t bytes = (size_t)(SEQUENCES * LONGEST * l.out_width) * sizeof *l.out;
@@ -217,6 +249,7 @@ static void check_layer(layer l) {
     CHECK((l.taps ? conv_error(&l) : delta_error(&l)) < 4e-6 * (1 + l.keys / 8));
     if (!l.taps && !l.tiled)
         CHECK(same_as_plain(&l));
+    CHECK(same_in_training(&l));
     memcpy(want, l.out, bytes);
     for (int s = 0; s < SEQUENCES; s++) {
         states[s] = malloc(state_bytes + 1);

@@ -1,6 +1,6 @@
-/* test_training_kernels.c - the kernels of training in every table that this machine runs: attention of sequences over
- * their own rows and its gradient, gradients of work on rows, and sums over sequences, against their definitions in
- * double, and bit for bit against themselves however their work is cut. */
+/* test_training_kernels.c - the kernels of training in every table that this machine runs: attention and recurrent
+ * layers of sequences over their own rows and their gradients, gradients of work on rows, and sums over sequences,
+ * against their definitions in double, and bit for bit against themselves however their work is cut. */
 #include "kernel_check.h"
 
 /* ---- attention ---- */
@@ -152,6 +152,216 @@ static void test_attention(void) {
         test_scene(&scenes[i]);
 }
 
+/* ---- recurrent layers ---- */
+/* A layer's inputs in double, and what its loss is the sum of: cotangents times outputs. */
+typedef struct {
+    int channels, taps;                 /* of a convolution */
+    int heads, key_heads, keys, values; /* of a gated delta rule */
+    bool tiled;
+    double *in[5];
+    int64_t n[5];
+    const float *weight;
+    double *out, *cotangent;
+    int64_t out_width;
+} recurrence;
+
+static double conv_loss(const recurrence *c) {
+    double loss = 0;
+    for (int s = 0; s < SEQUENCES; s++)
+        for (int64_t t = starts[s]; t < starts[s + 1]; t++)
+            for (int ch = 0; ch < c->channels; ch++) {
+                double sum = 0;
+                for (int j = 0; j < c->taps; j++)
+                    if (t - c->taps + 1 + j >= starts[s])
+                        sum += (double)c->weight[ch * c->taps + j] * c->in[0][(t - c->taps + 1 + j) * c->channels + ch];
+                c->out[t * c->channels + ch] = sum * sigmoid(sum);
+                loss += c->out[t * c->channels + ch] * c->cotangent[t * c->channels + ch];
+            }
+    return loss;
+}
+static double delta_loss(const recurrence *c) {
+    double loss = 0, state[160];
+    for (int s = 0; s < SEQUENCES; s++)
+        for (int row = 0; row < c->heads * c->values; row++) {
+            const int head = row / c->values, kv = c->tiled ? head % c->key_heads : head / (c->heads / c->key_heads);
+            memset(state, 0, sizeof state);
+            for (int64_t t = starts[s]; t < starts[s + 1]; t++) {
+                const double *q = c->in[0] + (t * c->key_heads + kv) * c->keys;
+                const double *k = c->in[1] + (t * c->key_heads + kv) * c->keys;
+                const int64_t at = t * c->heads * c->values + row;
+                double memory = 0, out = 0;
+                for (int i = 0; i < c->keys; i++)
+                    memory += (state[i] *= c->in[3][t * c->heads + head]) * k[i];
+                const double change = (c->in[2][at] - memory) * c->in[4][t * c->heads + head];
+                for (int i = 0; i < c->keys; i++)
+                    out += (state[i] += change * k[i]) * q[i];
+                c->out[at] = out;
+                loss += out * c->cotangent[at];
+            }
+        }
+    return loss;
+}
+static double recurrence_loss(const recurrence *c) { return c->taps ? conv_loss(c) : delta_loss(c); }
+
+static double *widened(const float *x, int64_t n) {
+    double *y = zeros(n);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (double)x[i];
+    return y;
+}
+
+/* Forwards, and the derivative of the loss in random directions of each input. */
+static void compare_recurrence(const recurrence *c, const float *out, const float *const *grads, int inputs) {
+    double error = 0;
+    recurrence_loss(c);
+    for (int64_t i = 0; i < ROWS * c->out_width; i++)
+        error = fmax(error, fabs((double)out[i] - c->out[i]));
+    CHECK(error < 2e-5, "%d channels, %d heads of %d keys: error %g", c->channels, c->heads, c->keys, error);
+    for (int k = 0; k < inputs; k++)
+        for (int round = 0; round < 2; round++) {
+            const double step = 1e-4;
+            double found = 0, size = 0, *before = c->in[k], *moved[2] = {zeros(c->n[k]), zeros(c->n[k])}, loss[2];
+            for (int64_t i = 0; i < c->n[k]; i++) {
+                const double direction = uniform();
+                found += direction * (double)grads[k][i];
+                size += fabs(direction * (double)grads[k][i]);
+                moved[0][i] = before[i] + step * direction;
+                moved[1][i] = before[i] - step * direction;
+            }
+            for (int i = 0; i < 2; i++) {
+                recurrence one = *c;
+                one.in[k] = moved[i];
+                loss[i] = recurrence_loss(&one);
+            }
+            const double want = (loss[0] - loss[1]) / (2 * step);
+            CHECK(fabs(found - want) < 2e-5 * size + 1e-6, "input %d of %d channels, %d heads of %d keys: %g, want %g",
+                  k, c->channels, c->heads, c->keys, found, want);
+        }
+}
+
+static void test_sequence_conv(void) {
+    static const int channels[] = {1, 33, 128, 300}, taps[] = {2, 4, GM_CACHED_TAPS};
+    for (int i = 0; i < 12; i++) {
+        const int n = channels[i / 3], k = taps[i % 3];
+        const int64_t units = SEQUENCES * ((n + GM_CONV_CHANNELS - 1) / GM_CONV_CHANNELS);
+        float *x = floats(ROWS * n, 1), *grad = floats(ROWS * n, 1), *out = floats(ROWS * n, 0);
+        float *dx = floats(ROWS * n, 1), *again = floats(ROWS * n, 1);
+        gm_sequence_conv_args a = {.out = out,
+                                   .x = x,
+                                   .weight = floats((int64_t)n * k, 1),
+                                   .starts = starts,
+                                   .sequences = SEQUENCES,
+                                   .channels = n,
+                                   .taps = k};
+        kernels->sequence_conv(&a, 0, units);
+        gm_sequence_conv_grad_args g = {.forward = a, .grad = grad, .dx = dx};
+        kernels->sequence_conv_back(&g, 0, units);
+        const recurrence c = {.channels = n,
+                              .taps = k,
+                              .in = {widened(x, ROWS * n)},
+                              .n = {ROWS * n},
+                              .weight = a.weight,
+                              .out = zeros(ROWS * n),
+                              .cotangent = widened(grad, ROWS * n),
+                              .out_width = n};
+        compare_recurrence(&c, out, (const float *[]){dx}, 1);
+        g.dx = again;
+        for (int64_t unit = units; unit-- > 0;)
+            kernels->sequence_conv_back(&g, unit, unit + 1);
+        CHECK(same(dx, again, (size_t)(ROWS * n) * 4), "the same from the last unit to the first");
+        free_buffers();
+    }
+}
+
+/* All cotangents of a rule; the tasks of a launch from the last to the first. */
+static void delta_back(const gm_sequence_delta_args *a, const float *grad, float *const *to) {
+    const int64_t n = a->n * a->n_heads * a->n_keys, bytes = delta_workspace_floats(a->n, a->n_keys) * 4;
+    float *heads[2] = {floats(n, 1), floats(n, 1)};
+    _Atomic int32_t taken = 0;
+    gm_sequence_delta_back_args b = {
+        .grad =
+            {.forward = *a, .grad = grad, .dq = heads[0], .dk = heads[1], .dv = to[2], .ddecay = to[3], .dbeta = to[4]},
+        .workspaces = {&taken, buffer((size_t)bytes), 1, bytes}};
+    for (; b.row < a->n_values; b.row += GM_DELTA_ROWS)
+        for (int64_t task = a->sequences * a->n_heads; task-- > 0;)
+            kernels->sequence_delta_back(&b, task, task + 1);
+    CHECK(taken == 0, "the workspace is returned");
+    for (int i = 0; i < 2; i++)
+        kernels->sequence_head_sum(&(gm_sequence_head_sum_args){.out = to[i],
+                                                                .heads = heads[i],
+                                                                .n = a->n,
+                                                                .n_heads = (int)a->n_heads,
+                                                                .n_kv_heads = (int)a->n_key_heads,
+                                                                .dim = (int)a->n_keys,
+                                                                .tiled = a->tiled},
+                                   0, a->n);
+}
+
+static void test_rule(recurrence c) {
+    const int64_t keys = (int64_t)c.key_heads * c.keys, values = (int64_t)c.heads * c.values;
+    const int64_t widths[5] = {keys, keys, values, c.heads, c.heads}, state = GM_DELTA_TILE * c.keys * 4;
+    const double size = 1 / sqrt(c.keys);
+    float *in[5], *grads[5], *again[5], *out = floats(ROWS * values, 0), *grad = floats(ROWS * values, 1);
+    _Atomic int32_t taken = 0;
+    for (int i = 0; i < 5; i++) {
+        c.n[i] = ROWS * widths[i];
+        in[i] = floats(c.n[i], i < 2 ? 1.7 * size : i == 2 ? 1 : 0.2);
+        for (int64_t j = 0; i > 2 && j < c.n[i]; j++)
+            in[i][j] += i == 3 ? 0.8f : 0.5f;
+        c.in[i] = widened(in[i], c.n[i]);
+        grads[i] = floats(c.n[i], 1);
+        again[i] = floats(c.n[i], 1);
+    }
+    gm_sequence_delta_forward_args f = {.forward = {.out = out,
+                                                    .q = in[0],
+                                                    .k = in[1],
+                                                    .v = in[2],
+                                                    .decay = in[3],
+                                                    .beta = in[4],
+                                                    .starts = starts,
+                                                    .n = ROWS,
+                                                    .sequences = SEQUENCES,
+                                                    .n_heads = c.heads,
+                                                    .n_key_heads = c.key_heads,
+                                                    .n_keys = c.keys,
+                                                    .n_values = c.values,
+                                                    .tiled = c.tiled},
+                                        .workspaces = {&taken, buffer((size_t)state), 1, state}};
+    kernels->sequence_delta_forward(&f, 0, SEQUENCES * c.heads * ((c.values + GM_DELTA_ROWS - 1) / GM_DELTA_ROWS));
+    CHECK(taken == 0, "the workspace is returned");
+    c.out = zeros(ROWS * values);
+    c.cotangent = widened(grad, ROWS * values);
+    c.out_width = values;
+    delta_back(&f.forward, grad, grads);
+    compare_recurrence(&c, out, (const float *const *)grads, 5);
+    /* A sequence alone gives the same bits. */
+    gm_sequence_delta_args alone = f.forward;
+    const int32_t own[2] = {0, starts[5] - starts[4]};
+    const int64_t first = starts[4], n = own[1];
+    alone.q += first * keys;
+    alone.k += first * keys;
+    alone.v += first * values;
+    alone.decay += first * c.heads;
+    alone.beta += first * c.heads;
+    alone.starts = own;
+    alone.n = n;
+    alone.sequences = 1;
+    delta_back(&alone, grad + first * values, again);
+    for (int i = 0; i < 5; i++)
+        CHECK(same(grads[i] + first * widths[i], again[i], (size_t)(n * widths[i]) * 4), "input %d of one alone", i);
+    free_buffers();
+}
+static void test_sequence_delta(void) {
+    static const recurrence rules[] = {
+        {.key_heads = 1, .heads = 1, .keys = 1, .values = 1},
+        {.key_heads = 2, .heads = 4, .keys = 8, .values = 17},
+        {.key_heads = 2, .heads = 6, .keys = 33, .values = 6, .tiled = true},
+        {.key_heads = 1, .heads = 2, .keys = 128, .values = 35},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i += quick ? 2 : 1)
+        test_rule(rules[i]);
+}
+
 /* ---- work on rows ---- */
 static double unit_of(const gm_glu_grad_args *a, double gate, double up) {
     const double limit = (double)a->limit, g = a->kind == GM_GLU_CLAMPED ? fmin(gate, limit) : gate;
@@ -288,5 +498,6 @@ static void test_outer(void) {
 int main(int argc, char **argv) {
     return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(glu_grad, test_glu_grad),
                      ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(row_loss, test_row_loss),
-                     ABOUT(sequence_outer, test_outer));
+                     ABOUT(sequence_outer, test_outer), ABOUT(sequence_conv, test_sequence_conv),
+                     ABOUT(sequence_delta_forward, test_sequence_delta));
 }

@@ -675,7 +675,20 @@ def test_fuse_refuses_weights_that_are_not_finite(tmp_path, form):
                 gomlx.fuse(base, Adapter({layer: term}), tmp_path / "out.gguf", text=text)
     with pytest.raises(ValueError, match=r"ffn_up\.weight: with the adapter it is not finite in F16"):
         gomlx.fuse(base, Adapter({layer: beyond_half}), tmp_path / "out.gguf", "f16", text=None)
+    for kind in ("q8_0", "q4_k_m", "q4_0"):
+        with pytest.raises(ValueError, match=r"ffn_up\.weight: with the adapter it is not finite in Q"):
+            gomlx.fuse(base, Adapter({layer: beyond_half}), tmp_path / "out.gguf", kind, text=None)
     assert os.listdir(tmp_path) == ["base.gguf"]
+
+
+def test_fuse_refuses_groups_that_are_not_finite(tmp_path):
+    """Values that are, of which the least and the greatest are too far apart for a scale."""
+    base, layer = tmp_path / "base", "model.layers.1.mlp.up_proj"
+    checkpoints.save_safetensors(str(base), BLOCKS, checkpoints.random_weights(BLOCKS))
+    beyond = Adapter({layer: Term(mx.array([[1.0, -1.0] * 128]), mx.full((512, 1), 1e38), 3.0)})
+    with pytest.raises(ValueError, match=r"up_proj\.weight: with the adapter it is not finite in"):
+        gomlx.fuse(base, beyond, tmp_path / "out", "mlx-4", text=None)
+    assert os.listdir(tmp_path) == ["base"]
 
 
 def test_a_divergence_that_is_no_number_is_not_told_as_0(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 
 import gomlx
 import gomlx.core as mx
-from gomlx import lora
+from gomlx import _gomlx, lora
 from gomlx._training.steps import check_finite
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -567,6 +567,50 @@ def test_an_interrupt_leaves_a_run_that_can_be_resumed(model, tmp_path):
     run = gomlx.train(model, ROWS, resume=tmp_path / "run", progress=False)
     assert run.step >= 3 and len(run.history) == run.step
     next(run)
+
+
+def test_an_interrupted_step_leaves_everything_as_it_was(model, monkeypatch):
+    """Wherever in it the signal comes: done again it has the same bits."""
+    whole = train(model, steps=2, batch=4).finish()
+    run, evaluate, seen = train(model, steps=2, batch=4), _gomlx.eval_or_drop, []
+
+    def interrupted(*trees):
+        seen.append(len(seen))
+        if len(seen) in (1, 3, 6):
+            signal.raise_signal(signal.SIGINT)
+        evaluate(*trees)
+
+    monkeypatch.setattr(_gomlx, "eval_or_drop", interrupted)
+    done = 0
+    for _ in range(20):
+        try:
+            next(run)
+        except KeyboardInterrupt:
+            done += 1
+        except StopIteration:
+            break
+    assert done == 3 and run.step == 2 and run.losses == whole.losses and bits(run) == bits(whole)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no interval timers here")
+def test_what_a_signal_ends_has_no_value():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    first = x = mx.ones((1000, 1000)) * 1e-3
+    for _ in range(1000):
+        x = x @ first
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            _gomlx.eval_or_drop([x])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert first[0, 0].item() == np.float32(1e-3)
+    with pytest.raises(RuntimeError, match="its evaluation was interrupted, so it has no value"):
+        mx.eval(x)
 
 
 def test_a_full_disk_leaves_what_was_saved(model, tmp_path):

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from checkpoints import SMALL
 
+import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
+from gomlx._training.adapter import shapes_of
+from gomlx._training.config import linear_layers
 
 pytestmark = pytest.mark.isa
 
@@ -42,7 +45,8 @@ def exact(path, threads=2):
 
 
 def projections(model):
-    return [name[:-len(".weight")] for name in model.weight_names() if name.endswith("proj.weight")]
+    """The linear layers of the decoder that may have terms."""
+    return sorted(linear_layers(shapes_of(model)))
 
 
 def parameters(model, seed=0):
@@ -327,42 +331,135 @@ def test_lengths_have_errors_of_their_own(tmp_path):
         exact(path).rows([1], "1")
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gemma4"])
-def test_gradients_of_pytorch(name, shared):
-    torch = pytest.importorskip("torch")
+# ---- beside PyTorch, on transformers' models ----
+
+DENSE = ["llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gemma4"]
+TRAINED = [*DENSE, "qwen3_moe", "gpt_oss", "qwen3_5"]
+FORMS = {"Q8_0": "q8_0", "Q4_K_M": "q4_k_m", "Q4_0": "q4_0", "MLX 4-bit": "mlx-4", "mxfp4": "mxfp4"}
+
+
+def torch_model(path):
     transformers = pytest.importorskip("transformers")
-    path = os.path.join(shared, "data", "models", name)
+    torch = pytest.importorskip("torch")
+    other = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    other.requires_grad_(False)
+    return torch, other
+
+
+def check_beside_torch(path, torch_path, tolerance):
+    """Loss and gradients of every linear layer's terms. W + scale B A takes the place of W in PyTorch, whose gradient G
+    gives that of A, scale Bt G, and that of B, scale G At: so it goes for routers and whatever else holds a weight."""
+    torch, other = torch_model(torch_path)
     model = exact(path)
     sequences, p = texts(model.vocab_size, [37, 101, 5]), parameters(model)
     value, grads = mx.value_and_grad(engine_loss(model, sequences))(p)
     again, same = mx.value_and_grad(engine_loss(model, sequences, checkpoints=True))(p)
     assert again.item() == value.item() and bits(same) == bits(grads)
-    other = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
-    other.requires_grad_(False)
-    modules, found = dict(other.named_modules()), {}
-
-    def low_rank(a, b):
-        return lambda module, given, out: out + SCALE * (given[0] @ a.T) @ b.T
-
+    theirs, weights = dict(other.named_parameters()), {}
     for layer, (a, b) in p.items():
-        module = modules.get(layer) or modules[layer.replace("model.", "model.language_model.", 1)]
-        found[layer] = [torch.tensor(np.asarray(one), requires_grad=True) for one in (a, b)]
-        module.register_forward_hook(low_rank(*found[layer]))
+        name = layer + ".weight"
+        weights[layer] = theirs.get(name)
+        if weights[layer] is None:
+            weights[layer] = theirs[name.replace("model.", "model.language_model.", 1)]
+        weights[layer].data += SCALE * torch.tensor(np.asarray(b) @ np.asarray(a))
+        weights[layer].requires_grad_(True)
     losses = [torch.nn.functional.cross_entropy(other(torch.tensor([ids])).logits[0, :-1], torch.tensor(ids[1:]),
                                                 reduction="none") for ids in sequences]
     want = torch.cat(losses).mean()
     want.backward()
     assert abs(value.item() - want.item()) < 1e-5 * want.item()
-    for layer in p:
-        for k in range(2):
-            assert relative(grads[layer][k], found[layer][k].grad.numpy()) < 1e-4, (layer, "ab"[k])
+    for layer, (a, b) in p.items():
+        whole = weights[layer].grad.numpy()
+        assert relative(grads[layer][0], SCALE * np.asarray(b).T @ whole) < tolerance, (layer, "a")
+        assert relative(grads[layer][1], SCALE * whole @ np.asarray(a).T) < tolerance, (layer, "b")
 
 
-def test_layers_without_a_gradient_are_refused(shared):
-    path = os.path.join(shared, "data", "models", "qwen3_moe")
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_of_pytorch(name, shared):
+    path = os.path.join(shared, "data", "models", name)
+    check_beside_torch(path, path, 2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_of_pytorch_on_dequantised_weights(name, form, shared, tmp_path):
+    pytest.importorskip("torch")
+    made = str(tmp_path / ("model" if form == "MLX 4-bit" or form == "mxfp4" else "model.gguf"))
+    plain = str(tmp_path / "plain")
+    gomlx.convert(os.path.join(shared, "data", "models", name), made, FORMS[form], progress=False)
+    gomlx.convert(made, plain, "f32", progress=False)
+    check_beside_torch(made, plain, 1e-3)
+
+
+OLMO = {"model_type": "olmo2", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 301, "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e4, "hidden_act": "silu", "tie_word_embeddings": False,
+        "attention_bias": False, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": 2}
+NEXT = {"model_type": "qwen3_next", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 301,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu",
+        "tie_word_embeddings": False, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16,
+        "linear_value_head_dim": 24, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 6,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 40,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "full_attention_interval": 4}
+
+
+@pytest.mark.parametrize("name, config", [("Olmo2", OLMO), ("Qwen3Next", NEXT)])
+def test_gradients_of_pytorch_on_random_models(name, config, tmp_path):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    torch.manual_seed(3)
+    made = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**config)).float()
+    for parameter in made.parameters():
+        if parameter.ndim > 1:
+            parameter.data *= 2                 # as they begin, nothing depends on anything much
+    made.save_pretrained(tmp_path)
+    check_beside_torch(str(tmp_path), str(tmp_path), 2e-4)
+    model = exact(str(tmp_path))                # and they are served
+    terms = [(name, a, b, SCALE) for name, (a, b) in parameters(model).items()]
+    [ids] = texts(model.vocab_size, [40])
+    model.load_adapter("a", terms)
+    found, want = (np.asarray(one) for one in (model.score("hidden", [ids], adapters=[("a", 1.0)])[0],
+                                               model.rows(ids, [len(ids)], terms=terms)))
+    assert np.abs(found - want).max() < 1e-4 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "qwen3_5"])
+def test_experts_and_recurrences_have_the_same_bits_however_they_are_computed(name, shared):
+    path = os.path.join(shared, "data", "models", name)
+    model = exact(path)
+    sequences, p = texts(model.vocab_size, [37, 130, 2, 64, 200]), parameters(model)
+    _, want = mx.value_and_grad(engine_loss(model, sequences, reduce=mx.sum))(p)
+    for threads in (1, 3):
+        _, grads = mx.value_and_grad(engine_loss(exact(path, threads), sequences, reduce=mx.sum))(p)
+        assert bits(grads) == bits(want), threads
+    for cuts in ([1, 2, 3, 4], [2]):
+        sums = None
+        for begin, end in zip([0, *cuts], [*cuts, len(sequences)]):
+            loss = engine_loss(model, sequences[begin:end], sums=sums, reduce=mx.sum, checkpoints=begin > 0)
+            _, sums = mx.value_and_grad(loss)(p)
+        assert bits(sums) == bits(want), cuts
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "qwen3_5"])
+def test_rounded_activations_of_experts_and_recurrences(name, shared, tmp_path):
+    made = str(tmp_path / "model.gguf")
+    gomlx.convert(os.path.join(shared, "data", "models", name), made, "q8_0", progress=False)
+    model = _gomlx.load_model(made)
+    sequences, p = texts(model.vocab_size), parameters(model)
+    _, grads = mx.value_and_grad(engine_loss(model, sequences, int8=True))(p)
+    _, same = mx.value_and_grad(engine_loss(model, sequences, int8=True, checkpoints=True))(p)
+    _, want = mx.value_and_grad(engine_loss(model, sequences))(p)
+    assert bits(same) == bits(grads)
+    assert all(relative(grads[layer][k], want[layer][k]) < 0.2 for layer in p for k in range(2))
+
+
+def test_embeddings_and_heads_have_no_terms(shared):
+    llama = exact(os.path.join(shared, "data", "models", "mistral"))
+    head = llama.weight("lm_head.weight").shape
     with pytest.raises(NotImplementedError, match="embedding or the head"):
-        llama = exact(os.path.join(shared, "data", "models", "mistral"))
-        head = llama.weight("lm_head.weight").shape
         llama.rows([1], [1], terms=[("lm_head", mx.zeros((1, head[1])), mx.zeros((head[0], 1)), 1.0)])
-    with pytest.raises(NotImplementedError, match="a mixture of experts, through which no gradient goes yet"):
-        exact(path).rows([1, 2], [2])
+    experts = exact(os.path.join(shared, "data", "models", "qwen3_moe"))
+    with pytest.raises(NotImplementedError, match="a stack of experts, which has no low-rank terms"):
+        experts.rows([1], [1], terms=[("model.layers.0.mlp.experts.down_proj", mx.zeros((1, 256)), mx.zeros((256, 1)),
+                                       1.0)])

@@ -49,14 +49,38 @@ static gm_status route_eval(gm_array *out, gm_queue *q) {
                     .scale = scale_data, .experts = experts, .k = p->k, .normalise = p->normalise != 0);
 }
 
+static gm_array *row_sum(gm_scope *s, gm_array *x) { return gm_sum(s, x, 1, (int[]){-1}, true); }
+
+/* With p the softmax that weights are of and g = cotangent * scale: d logit = p * (g - sum(p g)), where g is 0 of an
+ * expert that is not chosen. */
+static void route_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    const route_param *p = out->param;
+    gm_array *ids = array_pick(s, out, 0), *g = cots[1];
+    if (!g)
+        return;
+    if (!array_is_none(in[1]))
+        g = gm_multiply(s, g, gm_take(s, in[1], ids, 0));
+    gm_array *none = gm_zeros_like(s, in[0], GM_FLOAT32);
+    if (p->normalise) {
+        gm_array *share = gm_softmax(s, gm_take_along_axis(s, in[0], ids, 1), 1, (int[]){-1});
+        gm_array *own = gm_subtract(s, g, row_sum(s, gm_multiply(s, share, g)));
+        grad[0] = gm_put_along_axis(s, none, ids, gm_multiply(s, share, own), 1);
+        return;
+    }
+    gm_array *all = gm_softmax(s, in[0], 1, (int[]){-1});
+    gm_array *given = gm_multiply(s, gm_take_along_axis(s, all, ids, 1), g);
+    grad[0] = gm_subtract(s, gm_put_along_axis(s, none, ids, given, 1), gm_multiply(s, all, row_sum(s, given)));
+}
+
 const gm_op route_op = {.name = "route",
                         .n_in = 2,
                         .n_out = 2,
-                        .nondiff = 3,
+                        .nondiff = 2,
                         .param_size = sizeof(route_param),
                         .fields = route_fields,
                         .infer = route_infer,
                         .eval = route_eval,
+                        .vjp = route_vjp,
                         .optional = 2,
                         .work = GM_WORK_ROUTER};
 
@@ -151,40 +175,88 @@ static gm_status stack_of(gm_queue *q, const gm_array *node, int i, gm_matrix_st
     return array_is_none(bias) ? GM_OK : float_operand(q, bias, &to->bias);
 }
 
-static gm_status experts_eval(gm_array *out, gm_queue *q) {
-    const experts_param *p = out->param;
-    const gm_array *x = out->in[IN_ROWS], *ids = out->in[IN_IDS], *gate = out->in[IN_MATRICES];
-    gm_experts_args a = {.slots = ids->shape[1],
-                         .experts = gate->shape[0],
-                         .dim = x->shape[1],
-                         .inner = gate->shape[1],
-                         .out_dim = out->shape[1],
-                         .act = (gm_glu_kind)p->act,
-                         .alpha = p->alpha,
-                         .limit = p->limit};
+static gm_status fill_args(gm_queue *q, const gm_array *node, gm_experts_args *a) {
+    const experts_param *p = node->param;
+    const gm_array *x = node->in[IN_ROWS], *ids = node->in[IN_IDS], *gate = node->in[IN_MATRICES];
     const void *id_data;
+    *a = (gm_experts_args){.slots = ids->shape[1],
+                           .experts = gate->shape[0],
+                           .dim = x->shape[1],
+                           .inner = gate->shape[1],
+                           .out_dim = node->in[IN_MATRICES + DOWN]->shape[1],
+                           .act = (gm_glu_kind)p->act,
+                           .alpha = p->alpha,
+                           .limit = p->limit};
+    GM_TRY(float_operand(q, x, &a->x));
+    GM_TRY(float_operand(q, node->in[IN_WEIGHTS], &a->weights));
+    GM_TRY(dense_operand(q, ids, &id_data));
+    a->ids = id_data;
+    GM_TRY(stack_of(q, node, GATE, &a->gate));
+    GM_TRY(stack_of(q, node, UP, &a->up));
+    return stack_of(q, node, DOWN, &a->down);
+}
+
+static gm_status experts_eval(gm_array *out, gm_queue *q) {
+    gm_experts_args a;
     GM_TRY(array_alloc(out, q));
     if (out->size == 0)
         return GM_OK;
-    GM_TRY(float_operand(q, x, &a.x));
-    GM_TRY(float_operand(q, out->in[IN_WEIGHTS], &a.weights));
-    GM_TRY(dense_operand(q, ids, &id_data));
-    GM_TRY(stack_of(q, out, GATE, &a.gate));
-    GM_TRY(stack_of(q, out, UP, &a.up));
-    GM_TRY(stack_of(q, out, DOWN, &a.down));
+    GM_TRY(fill_args(q, out, &a));
     a.out = array_ptr(out);
-    a.ids = id_data;
-    return DISPATCH_ARGS(q, experts, x->shape[0], &a);
+    return DISPATCH_ARGS(q, experts, out->shape[0], &a);
+}
+
+/* ---- the gradient of rows and weights ---- */
+static gm_status grad_infer(gm_array *const *in, int n_in, const void *param, gm_spec *out) {
+    GM_TRY(experts_infer(in, n_in, param, &out[0]));
+    GM_TRY(check_rows("moe_experts_grad", in[INPUTS], "the cotangent", out[0].shape[0], out[0].shape[1]));
+    spec_like(&out[0], in[IN_ROWS], GM_FLOAT32);
+    spec_like(&out[1], in[IN_WEIGHTS], GM_FLOAT32);
+    return GM_OK;
+}
+
+static gm_status grad_eval(gm_array *out, gm_queue *q) {
+    gm_experts_grad_args a;
+    GM_TRY(array_alloc(out, q));
+    GM_TRY(array_alloc(array_output(out, 1), q));
+    if (out->shape[0] == 0)
+        return GM_OK;
+    GM_TRY(fill_args(q, out, &a.forward));
+    GM_TRY(float_operand(q, out->in[INPUTS], &a.grad));
+    a.dx = array_ptr(out);
+    a.dweights = array_ptr(array_output(out, 1));
+    return DISPATCH_ARGS(q, experts_grad, out->shape[0], &a);
+}
+
+const gm_op moe_experts_grad_op = {.name = "moe_experts_grad",
+                                   .n_in = INPUTS + 1,
+                                   .n_out = 2,
+                                   .param_size = sizeof(experts_param),
+                                   .fields = experts_fields,
+                                   .infer = grad_infer,
+                                   .eval = grad_eval,
+                                   .optional = 7u << IN_BIASES,
+                                   .work = GM_WORK_EXPERTS};
+
+static void experts_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array *const *cots, gm_array **grad) {
+    gm_array *all[INPUTS + 1], *found[2];
+    memcpy(all, in, INPUTS * sizeof *all);
+    all[INPUTS] = cots[0];
+    if (array_nodes(s, &moe_experts_grad_op, all, INPUTS + 1, out->param, sizeof(experts_param), 2, found) != GM_OK)
+        return;
+    grad[IN_ROWS] = found[0];
+    grad[IN_WEIGHTS] = found[1];
 }
 
 const gm_op moe_experts_op = {.name = "moe_experts",
                               .n_in = INPUTS,
                               .n_out = 1,
-                              .nondiff = UINT32_MAX,
+                              .nondiff = ~(1u << IN_ROWS | 1u << IN_WEIGHTS),
                               .param_size = sizeof(experts_param),
                               .fields = experts_fields,
                               .infer = experts_infer,
                               .eval = experts_eval,
+                              .vjp = experts_vjp,
                               .optional = 7u << IN_BIASES,
                               .work = GM_WORK_EXPERTS};
 

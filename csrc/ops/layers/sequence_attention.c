@@ -21,14 +21,12 @@ enum { IN_OUT = INPUTS, IN_LSE, IN_GRAD, GRAD_INPUTS };
 
 static gm_status check_inputs(gm_array *const *in, const attention_param *p) {
     const int64_t n = in[IN_Q]->ndim == 2 ? in[IN_Q]->shape[0] : -1, width = (int64_t)p->n_heads * p->head_dim;
-    const gm_array *starts = in[IN_STARTS], *sinks = in[IN_SINKS];
+    const gm_array *sinks = in[IN_SINKS];
     char text[128];
     GM_TRY(check_rows("sequence_attention", in[IN_Q], "q", n, width));
     GM_TRY(check_rows("sequence_attention", in[IN_K], "k", n, (int64_t)p->n_kv_heads * p->head_dim));
     GM_TRY(check_rows("sequence_attention", in[IN_V], "v", n, (int64_t)p->n_kv_heads * p->head_dim));
-    array_text(starts, text);
-    if (starts->dtype != GM_INT32 || starts->ndim != 1 || starts->shape[0] < 1)
-        return gm_fail(GM_ESHAPE, "sequence_attention: starts are %s, expected int32(sequences + 1)", text);
+    GM_TRY(check_starts("sequence_attention", in[IN_STARTS]));
     array_text(sinks, text);
     if (!array_is_none(sinks) && (sinks->dtype != GM_FLOAT32 || sinks->ndim != 1 || sinks->shape[0] != p->n_heads))
         return gm_fail(GM_ESHAPE, "sequence_attention: sinks are %s, expected float32(%d)", text, p->n_heads);

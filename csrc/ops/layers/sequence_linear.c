@@ -6,14 +6,6 @@
 enum { IN_X, IN_W, IN_ADDED, IN_STARTS, IN_SO_FAR, INPUTS };
 enum { OUTER_LEFT, OUTER_RIGHT, OUTER_STARTS, OUTER_SO_FAR, OUTER_INPUTS };
 
-static gm_status check_starts(const char *op, const gm_array *starts) {
-    char text[128];
-    if (starts->dtype == GM_INT32 && starts->ndim == 1 && starts->shape[0] >= 1)
-        return GM_OK;
-    array_text(starts, text);
-    return gm_fail(GM_ESHAPE, "%s: starts are %s, expected int32(sequences + 1)", op, text);
-}
-
 static gm_status check_some_rows(const char *op, const gm_array *a, const char *name) {
     char text[128];
     if (a->dtype == GM_FLOAT32 && a->ndim == 2)

@@ -6,7 +6,8 @@
  * inputs are gone, get their values. What is not done then is cancelled; so is all when a second signal raises. */
 #define GRACE_SLICES 10
 
-bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
+/* most: how many slices of work there are after a signal's handler raised. */
+static bool evaluate_with_grace(module_state *state, gm_array *const *nodes, size_t count, int most) {
     gm_run *run = NULL;
     PyObject *raised = NULL, *value = NULL, *traceback = NULL;
     int grace = 0;
@@ -25,7 +26,7 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
             break;
         if (raises)
             PyErr_Fetch(&raised, &value, &traceback);
-        if (raised && ++grace > GRACE_SLICES)
+        if (raised && ++grace > most)
             break;
         Py_BEGIN_ALLOW_THREADS if (!run) status = gm_eval_begin(nodes, count, SLICE_MS, &run);
         else status = GM_OK;
@@ -55,6 +56,14 @@ bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
     }
     foreign_drain();
     return status == GM_OK && !raised;
+}
+
+bool evaluate(module_state *state, gm_array *const *nodes, size_t count) {
+    return evaluate_with_grace(state, nodes, count, GRACE_SLICES);
+}
+
+static bool evaluate_or_drop(module_state *state, gm_array *const *nodes, size_t count) {
+    return evaluate_with_grace(state, nodes, count, 0);
 }
 
 bool evaluate_one(module_state *state, gm_array *node) {
@@ -152,6 +161,10 @@ static PyObject *with_trees(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
     return with_trees(module, args, n, evaluate);
+}
+
+PyObject *eval_or_drop_trees(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+    return with_trees(module, args, n, evaluate_or_drop);
 }
 
 static bool hand_in(module_state *state, gm_array *const *nodes, size_t count) {
