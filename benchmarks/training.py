@@ -11,7 +11,7 @@ the same shape dequantised, in float32 and in bfloat16; mlx-lm has MLX's 4 bits 
 the installed mlx, which takes minutes. Each library measures in a process of its own, one after the other.
 Seconds are medians with [least..greatest] of --repeat steps after one that warms up. "memory" is the highest resident
 memory of the steps less what was resident before the first one, with the weights: MB. "of peak": operations of the
-step, those of layers that are computed again included, over the time and over what fma.c measured in the same run, in
+step, those of layers that are computed again included, over the time and over what fma.c measured in the same run with
 float32."""
 import argparse
 import gc
@@ -50,6 +50,7 @@ def gomlx_step(options, kind):
     model = _gomlx.load_model(options["gguf"], threads=options["threads"],
                               **({} if kind == "int8" else {"activations": "float32"}))
     rounding = {"int8": kind == "int8", "bf16": kind == "bfloat16"}
+    _gomlx.keep_memory(True)                                        # as gomlx.train() does
     rng = np.random.default_rng(0)
     parameters = {}
     for name in model.weight_names():

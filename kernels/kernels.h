@@ -662,6 +662,7 @@ typedef struct {
     int64_t window;
     float scale, softcap;
     const float *sinks; /* [n_heads] or NULL */
+    bool rounded;       /* both factors of products, to bfloat16 */
 } gm_sequence_attention_args;
 typedef struct {
     gm_sequence_attention_args forward; /* with out and lse as they were computed */

@@ -18,7 +18,9 @@ static struct {
     gm_buffer *bins[N_BINS]; /* free blocks, by rounded-down log2 of their size */
     size_t cached, cache_limit;
     _Atomic size_t active, peak, limit;
-    buffer_watch *watches; /* under the lock */
+    _Atomic int keepers;
+    _Atomic size_t kept_peak; /* of what was active since the first of them */
+    buffer_watch *watches;    /* under the lock */
     _Atomic int n_watches;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .cache_limit = (size_t)256 << 20, .limit = SIZE_MAX};
 
@@ -37,10 +39,16 @@ static size_t round_size(size_t bytes) {
     return (bytes + step - 1) / step * step;
 }
 
-static void raise_peak(size_t now) {
-    size_t peak = atomic_load(&pool.peak);
-    while (now > peak && !atomic_compare_exchange_weak(&pool.peak, &peak, now)) {
+static void raise_to(_Atomic size_t *peak, size_t now) {
+    size_t old = atomic_load(peak);
+    while (now > old && !atomic_compare_exchange_weak(peak, &old, now)) {
     }
+}
+
+static void raise_peak(size_t now) {
+    raise_to(&pool.peak, now);
+    if (atomic_load(&pool.keepers))
+        raise_to(&pool.kept_peak, now);
     if (atomic_load(&pool.n_watches) == 0)
         return;
     pthread_mutex_lock(&pool.lock);
@@ -61,18 +69,19 @@ static gm_status account(size_t bytes) {
     return GM_OK;
 }
 
+/* The smallest that is large enough and not much larger: what is allocated again in the same order finds its own. */
 static gm_buffer *take_cached(size_t bytes) {
-    gm_buffer *found = NULL;
+    gm_buffer **best = NULL, *found = NULL;
     pthread_mutex_lock(&pool.lock);
-    for (int bin = bin_of(bytes); bin < N_BINS && bin <= bin_of(bytes) + 1 && !found; bin++) {
-        for (gm_buffer **at = &pool.bins[bin]; *at; at = &(*at)->next) {
-            if ((*at)->bytes >= bytes && (*at)->bytes <= bytes + bytes / 4 + 4096) {
-                found = *at;
-                *at = found->next;
-                pool.cached -= found->bytes;
-                break;
-            }
-        }
+    for (int bin = bin_of(bytes); bin < N_BINS && bin <= bin_of(bytes) + 1 && !best; bin++)
+        for (gm_buffer **at = &pool.bins[bin]; *at && !(best && (*best)->bytes == bytes); at = &(*at)->next)
+            if ((*at)->bytes >= bytes && (*at)->bytes <= bytes + bytes / 4 + 4096 &&
+                (!best || (*at)->bytes < (*best)->bytes))
+                best = at;
+    if (best) {
+        found = *best;
+        *best = found->next;
+        pool.cached -= found->bytes;
     }
     pthread_mutex_unlock(&pool.lock);
     return found;
@@ -125,6 +134,32 @@ static void trim(size_t keep) {
     }
 }
 
+/* How much may be cached now: for those who keep memory, what was active once beside what is, and an eighth of it more:
+ * blocks that are taken again are not all of the size that is asked for. */
+static size_t cache_room(void) {
+    const size_t active = atomic_load(&pool.active),
+                 most = atomic_load(&pool.keepers) ? atomic_load(&pool.kept_peak) : 0;
+    const size_t whole = most + most / 8, kept = whole > active ? whole - active : 0;
+    return kept > pool.cache_limit ? kept : pool.cache_limit;
+}
+
+/* What is cached goes where it is more than that. */
+static void trim_to_room(void) {
+    pthread_mutex_lock(&pool.lock);
+    const size_t room = cache_room();
+    const bool over = pool.cached > room;
+    pthread_mutex_unlock(&pool.lock);
+    if (over)
+        trim(room);
+}
+
+void gm_keep_memory(bool keep) {
+    if (keep && atomic_fetch_add(&pool.keepers, 1) == 0)
+        atomic_store(&pool.kept_peak, atomic_load(&pool.active));
+    else if (!keep && atomic_fetch_sub(&pool.keepers, 1) == 1)
+        trim_to_room();
+}
+
 static gm_buffer *make(buffer_kind kind, void *data, size_t bytes) {
     gm_buffer *b = memory_zeroed(sizeof *b);
     if (!b)
@@ -150,6 +185,8 @@ gm_buffer *buffer_new(size_t bytes) {
         b->mark = 0;
         return b;
     }
+    if (atomic_load(&pool.keepers))
+        trim_to_room();
     void *data = block_new(size);
     if (!data && gm_cache_memory()) { /* what is cached may be what is missing */
         gm_error ignored;
@@ -201,16 +238,15 @@ void buffer_release(gm_buffer *b) {
         return;
     }
     atomic_fetch_sub(&pool.active, b->bytes);
-    bool keep;
     pthread_mutex_lock(&pool.lock);
-    keep = b->bytes <= pool.cache_limit;
+    const size_t limit = cache_room();
+    const bool keep = b->bytes <= limit;
     if (keep) {
         b->next = pool.bins[bin_of(b->bytes)];
         pool.bins[bin_of(b->bytes)] = b;
         pool.cached += b->bytes;
     }
-    bool over = pool.cached > pool.cache_limit;
-    size_t limit = pool.cache_limit;
+    const bool over = pool.cached > limit;
     pthread_mutex_unlock(&pool.lock);
     if (!keep)
         destroy(b);

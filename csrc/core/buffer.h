@@ -1,7 +1,7 @@
 /* buffer.h - memory of arrays: reference-counted blocks from a caching allocator with limits.
  *  (1) A block's data starts on a 64-byte boundary. refs and pins are atomic; the free lists have their own leaf lock.
  *  (2) Active bytes are those of living blocks, cached bytes those on the free lists; active above the limit is
- *      GM_ENOMEM. */
+ *      GM_ENOMEM. Cached ones are at most the cache's limit, or gm_keep_memory's. */
 #ifndef GOMLX_CORE_BUFFER_H
 #define GOMLX_CORE_BUFFER_H
 #include <stdatomic.h>

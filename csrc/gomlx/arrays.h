@@ -59,6 +59,7 @@ typedef struct gm_batch_state gm_batch_state;
 typedef struct {
     int slot, n_heads, n_kv_heads, head_dim, window;
     float scale, softcap;
+    bool rounded; /* both factors of products, to bfloat16: of rows that train alone */
 } gm_attention_spec;
 typedef struct { gm_array *q, *k, *v, *angles, *sinks; } gm_attention_inputs;
 /* One layer's gated delta rule. tiled: value head h reads key head h % n_key_heads, else h / (heads of each). */

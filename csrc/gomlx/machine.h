@@ -25,6 +25,10 @@ void gm_reset_peak_memory(void);          /* to 0: the next allocation makes it 
 size_t gm_set_memory_limit(size_t bytes); /* returns the old one; an allocation above it is GM_ENOMEM */
 size_t gm_memory_limit(void);
 size_t gm_set_cache_limit(size_t bytes);
+/* From true to false, which are counted, what is freed is kept for reuse beyond that limit, as long as it and what is
+ * active are no more than was active at once in that time, and an eighth: for work that takes the same memory again and
+ * again. */
+void gm_keep_memory(bool keep);
 /* Bytes of the memory behind an evaluated array, which other arrays may share: *identity tells which it is. */
 size_t gm_array_memory(const gm_array *array, const void **identity);
 void gm_clear_cache(void);

@@ -143,7 +143,7 @@ typedef struct {
     const gm_adapter_term *terms;
     size_t n_terms;
     bool int8;        /* linear layers round what they read as decoders do */
-    bool bf16;        /* they and their gradients multiply numbers rounded to bfloat16; not beside int8 */
+    bool bf16;        /* they, attention and gradients multiply numbers rounded to bfloat16; not beside int8 */
     bool checkpoints; /* backwards, each layer is computed again from its input */
 } gm_training_batch;
 /* Packs the matrices that still wait in files, so that passes read them packed: GM_AGAIN after about slice_ms, to be

@@ -48,7 +48,9 @@ static gm_array *training_attention(gm_scope *s, gm_pass *p, int64_t i, const gm
     }
     const gm_attention_inputs rotated = {gm_rotate_rows(s, in->q, in->angles, spec->head_dim), t->keys[source],
                                          t->values[source], GM_NONE, in->sinks};
-    return gm_sequence_attention(s, &rotated, t->starts, spec);
+    gm_attention_spec own = *spec;
+    own.rounded = t->rounded;
+    return gm_sequence_attention(s, &rotated, t->starts, &own);
 }
 
 /* One half of each head of x [n, 2 * width]: float32 [n, width]. */

@@ -18,6 +18,7 @@ typedef struct {
     gm_array *starts;          /* int32 [sequences + 1]: the first row of each, then how many rows there are */
     gm_array **keys, **values; /* [n_layers]: of layers whose keys a later one reads, rotated */
     bool checkpoints;          /* backwards, each layer is computed again from its input */
+    bool rounded;              /* attention's products are, as those of linear layers */
 } gm_training_rows;
 
 /* What a forward pass is recorded for. */

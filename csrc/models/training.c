@@ -102,7 +102,7 @@ static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_ba
     const int64_t layers = copy->config.n_layers;
     gm_array **kept = memory_zeroed((size_t)layers * 2 * sizeof *kept), *x = NULL;
     gm_training_rows training = {
-        .starts = starts, .keys = kept, .values = kept + layers, .checkpoints = b->checkpoints};
+        .starts = starts, .keys = kept, .values = kept + layers, .checkpoints = b->checkpoints, .rounded = b->bf16};
     const gm_batch batch = {
         .training = &training, .tokens = integers(s, b->tokens, positions->shape[0]), .positions = positions};
     if (kept && batch.tokens)
@@ -138,8 +138,10 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
 }
 
 /* ---- the loss ---- */
-#define LOGIT_BYTES                                                                                                    \
-    ((int64_t)64 << 20) /* of a slice, as far as its rows are enough; their gradient takes their place */
+/* Bytes of a slice, as far as its rows are enough; their gradient takes their place. Where products are fast it counts
+ * more that each slice unpacks the head twice. */
+#define LOGIT_BYTES ((int64_t)64 << 20)
+#define ROUNDED_LOGIT_BYTES ((int64_t)160 << 20)
 #define LEAST_ROWS 64
 #define MOST_ROWS 256
 
@@ -190,7 +192,7 @@ gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targ
             return gm_fail(GM_EVALUE, "loss: target %d is outside the vocabulary of %lld", targets->ids[i],
                            (long long)m->config.vocab),
                    NULL;
-    int64_t share = LOGIT_BYTES / 4 / m->config.vocab;
+    int64_t share = (targets->bf16 ? ROUNDED_LOGIT_BYTES : LOGIT_BYTES) / 4 / m->config.vocab;
     share = share < LEAST_ROWS ? LEAST_ROWS : share > MOST_ROWS ? MOST_ROWS : share;
     const int64_t slices = (n + share - 1) / share;
     gm_array *ids = integers(s, targets->ids, n), **losses = memory_array((size_t)slices * 2 + 1, sizeof *losses);

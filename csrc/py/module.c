@@ -94,6 +94,15 @@ static PyObject *clear_cache(PyObject *module, PyObject *unused) {
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
+static PyObject *keep_memory(PyObject *module, PyObject *on) {
+    const int keep = PyObject_IsTrue(on);
+    (void)module;
+    if (keep < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS gm_keep_memory(keep);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
 static PyObject *set_limit(const char *function, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
                            size_t (*set)(size_t)) {
     const signature sig = {function, 0, 1, 1, {"limit", NULL}};
@@ -281,6 +290,10 @@ static PyMethodDef module_functions[] = {
     {"isa_reason", isa_reason, METH_NOARGS, SIG("isa_reason()", "Why that one.")},
     {"default_threads", default_threads, METH_NOARGS, SIG("default_threads()", "Threads unless told otherwise.")},
     {"default_threads_reason", default_threads_reason, METH_NOARGS, SIG("default_threads_reason()", "Why that many.")},
+    {"keep_memory", keep_memory, METH_O,
+     SIG("keep_memory(on, /)",
+         "From True to False, which are counted, freed memory is kept for reuse beyond the cache's limit, but no more "
+         "than was in use at once in that time, and an eighth.")},
     {"get_promised_memory", get_promised_memory, METH_NOARGS,
      SIG("get_promised_memory()", "Bytes that loaded models take before their second pass, not active yet.")},
     {"set_threads", set_threads, METH_O,

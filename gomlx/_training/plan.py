@@ -20,7 +20,8 @@ from gomlx._training.settings import Settings
 from gomlx._training.steps import check_rows
 
 REACHED = 0.45                  # of the speed of a product of matrices, in a step
-SLICE_BYTES, SLICE_ROWS = 64 << 20, (64, 256)       # of logits that exist at a time: csrc/models/training.c
+SLICE_ROWS = 64, 256            # of logits that exist at a time: csrc/models/training.c
+SLICE_BYTES, ROUNDED_SLICE_BYTES = 64 << 20, 160 << 20
 OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 OF_OPTIMIZER = {"sgd": 0, "lion": 1, "rmsprop": 1, "adagrad": 1, "muon": 1, "adafactor": 0}     # others: 2
 
@@ -73,7 +74,8 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     kept = [kept_floats(hidden, layer) for layer in shapes]
     activations = longest * 4 * (sum(kept) if not given.checkpoints else
                                  max(kept) + sum(hidden + 2 * layer["k_proj"][0] for layer in shapes))
-    rows = max(SLICE_ROWS[0], min(SLICE_ROWS[1], SLICE_BYTES // 4 // known["vocab_size"]))
+    slice_bytes = ROUNDED_SLICE_BYTES if given.forward == "bf16" else SLICE_BYTES
+    rows = max(SLICE_ROWS[0], min(SLICE_ROWS[1], slice_bytes // 4 // known["vocab_size"]))
     logits = 4 * min(rows, longest) * known["vocab_size"]
     adapter = 4 * parameters * (2 + OF_OPTIMIZER.get(given.optimizer, 2))
     total = known["weight_bytes"] + adapter + activations + logits

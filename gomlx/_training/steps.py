@@ -13,6 +13,7 @@ import functools
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,7 @@ class TrainingRun(Iterator[Step]):
         self._progress = progress
         self._report: Callable[[float], object] | None = None
         self._begun = False
+        self._kept: weakref.finalize[..., Any] | None = None
 
     # ---- what can be asked ----
 
@@ -145,6 +147,8 @@ class TrainingRun(Iterator[Step]):
         if not self._begun:
             self._report = self._bar.enter_context(bars.reporting(self._progress, "training", self.steps))
             self._begun = True
+            _gomlx.keep_memory(True)                # what a step frees is for the next one
+            self._kept = weakref.finalize(self, _gomlx.keep_memory, False)
         try:
             record = self._advance()
             self._keep(record)
@@ -167,8 +171,10 @@ class TrainingRun(Iterator[Step]):
         self.close()
 
     def close(self) -> None:
-        """Saves what is not saved yet and takes the bar away."""
+        """Saves what is not saved yet, takes the bar away and gives memory back."""
         self._bar.close()
+        if self._kept is not None:
+            self._kept()
         if self._folder is not None and self._saved != self._step:
             self.save()
 

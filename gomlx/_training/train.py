@@ -54,8 +54,9 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
     mask, max_tokens, too_long, template, template_args     as in load_data(), and not beside a Dataset
     checkpoints     keep less between forward and backward and compute it again: the same bits in less memory
     forward         "exact": float32 activations; "int8": rounded as generating has them, faster with quantised weights;
-                    "bf16": the model's matrices and what they multiply are rounded to bfloat16, forwards and backwards,
-                    and sums are float32: the fastest where the processor has AMX, slow elsewhere
+                    "bf16": the model's matrices, what they multiply and both sides of attention's products are rounded
+                    to bfloat16, forwards and backwards, and sums are float32: the fastest where the processor has AMX,
+                    slow elsewhere
     seed            of the order of rows
     run             a new folder for the state, metrics, the curve and the adapter, saved every save_every steps
     resume          such a folder: the run goes on, to the same bits as if it had not stopped. Settings are the run's

@@ -1,9 +1,13 @@
 /* launch_training.c - what training asks for beyond what decoders do. */
 #include "cpu/launch.h"
 
+static gm_kernel multiply_of(const gm_recorder *r, const gm_sequence_attention_args *a) {
+    return a->rounded ? r->kernels->rounded_block : NULL;
+}
+
 bool cpu_sequence_attention(gm_recorder *r, const gm_sequence_attention_args *a, int64_t n) {
     const int64_t tiles = n / GM_SEQUENCE_ROWS + a->sequences; /* at most: where sequences end is data */
-    gm_sequence_attention_forward_args forward = {.forward = *a};
+    gm_sequence_attention_forward_args forward = {.forward = *a, .multiply = multiply_of(r, a)};
     return launch_workspaces(r, GM_SEQUENCE_FORWARD_BYTES, &forward.workspaces) &&
            LAUNCH(r, sequence_attention_forward, &forward, tiles * a->n_heads, 1, 0);
 }
@@ -24,7 +28,8 @@ bool cpu_sequence_attention_grad(gm_recorder *r, const gm_sequence_attention_gra
     const gm_sequence_attention_args *forward = &a->forward;
     const size_t bytes = (size_t)(n * forward->n_heads * forward->dim) * sizeof(float) + 1;
     const int64_t some = BACK_WORK / (n * forward->dim + 1) / GM_SEQUENCE_KEYS * GM_SEQUENCE_KEYS;
-    gm_sequence_attention_back_args back = {.grad = *a, .keys = some ? some : GM_SEQUENCE_KEYS};
+    gm_sequence_attention_back_args back = {
+        .grad = *a, .keys = some ? some : GM_SEQUENCE_KEYS, .multiply = multiply_of(r, forward)};
     back.grad.dk = r->workspace(r, bytes);
     back.grad.dv = back.grad.dk ? r->workspace(r, bytes) : NULL;
     if (!back.grad.dv ||

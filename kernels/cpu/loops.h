@@ -261,6 +261,14 @@ typedef struct {
     gm_kernel unpack;             /* rounded_unpack */
     gm_workspaces workspaces;
 } gm_rounded_product_args;
+/* c [m][n] = a [m][k] b [k][n], or that more: element (row, k) of a is a[row * a_row + k * a_k], one of which is 1.
+ * Rows of b and c are whole vectors, n a multiple of them, m at most GM_SEQUENCE_ROWS. */
+typedef struct {
+    float *c;
+    const float *a, *b;
+    int64_t c_row, a_row, a_k, b_row, m, n, k;
+    bool add;
+} gm_rounded_block_args;
 typedef gm_matmul_args gm_matmul_float_args;
 typedef gm_matmul_args gm_matmul_bf16_args;
 typedef gm_matmul_args gm_matmul_int8_args;
@@ -426,6 +434,7 @@ static inline int64_t low_rank_up_units(const gm_low_rank_part *p) {
 typedef struct {
     gm_sequence_attention_args forward;
     gm_workspaces workspaces; /* of GM_SEQUENCE_FORWARD_BYTES */
+    gm_kernel multiply;       /* rounded_block where products are rounded, else NULL */
 } gm_sequence_attention_forward_args;
 /* What keys [first_key, first_key + keys) of each sequence give back, whole blocks: dq is added up over launches, from
  * the first keys on. dk and dv are [n_heads, n, dim]. */
@@ -433,6 +442,7 @@ typedef struct {
     gm_sequence_attention_grad_args grad;
     int64_t first_key, keys;
     gm_workspaces workspaces; /* of kernels_sequence_workspace_bytes */
+    gm_kernel multiply;       /* as forwards */
 } gm_sequence_attention_back_args;
 static inline int64_t kernels_sequence_workspace_bytes(const gm_kernels *k, int64_t dim) {
     const int64_t whole = (dim + k->lanes - 1) / k->lanes * k->lanes;

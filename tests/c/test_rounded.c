@@ -197,7 +197,50 @@ static void test_matrix(const gm_kernels *t, int format, int64_t rows, int64_t k
     matrix_free(&m);
 }
 
+/* ---- small blocks ---- */
+static void test_block(const gm_kernels *t, int64_t m, int64_t n, int64_t k, bool turned, bool add) {
+    const int64_t a_row = turned ? 1 : k + 3, a_k = turned ? m + 2 : 1, b_row = n + t->lanes, c_row = n + 5;
+    guarded ga, gb, gc;
+    float *a = guarded_new(&ga, (size_t)((m - 1) * a_row + (k - 1) * a_k + 1) * 4);
+    float *b = guarded_new(&gb, (size_t)((k - 1) * b_row + n) * 4);
+    float *c = guarded_new(&gc, (size_t)((m - 1) * c_row + n) * 4), *before = malloc((size_t)(m * c_row) * 4);
+    for (int64_t i = 0; i <= (m - 1) * a_row + (k - 1) * a_k; i++)
+        a[i] = random_float();
+    for (int64_t i = 0; i < (k - 1) * b_row + n; i++)
+        b[i] = random_float();
+    for (int64_t i = 0; i < (m - 1) * c_row + n; i++)
+        before[i] = c[i] = random_float();
+    t->rounded_block(&(gm_rounded_block_args){c, a, b, c_row, a_row, a_k, b_row, m, n, k, add}, 0, 1);
+    bool good = true;
+    for (int64_t i = 0; i < (m - 1) * c_row + n; i++) {
+        const int64_t row = i / c_row, column = i % c_row;
+        float want = add ? before[i] : 0;
+        for (int64_t at = 0; at < k && column < n; at += GM_TILE_K) {
+            float chain[2] = {0, 0};
+            for (int64_t j = at; j < lesser(at + GM_TILE_K, k); j++)
+                chain[j % 2] = fmaf(widened(narrowed(a[row * a_row + j * a_k])),
+                                    widened(narrowed(b[j * b_row + column])), chain[j % 2]);
+            want += chain[0] + chain[1];
+        }
+        good &= column < n ? !memcmp(&want, c + i, 4) || (want == 0 && c[i] == 0) : c[i] == before[i];
+    }
+    check(good, turned ? "rounded_block: columns of a" : "rounded_block", t->isa, 0, m, n, k);
+    guarded_free(&ga), guarded_free(&gb), guarded_free(&gc);
+    free(before);
+}
+static void test_blocks(const gm_kernels *t) {
+    static const int64_t ms[] = {1, 16, 37, 64, 96}, ks[] = {1, 20, 64, 128, 300};
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 5; j++)
+            for (int way = 0; way < 4; way++) {
+                test_block(t, ms[i], 64, ks[j], way % 2, way / 2);
+                test_block(t, ms[i], t->lanes * (1 + j), ks[(i + j) % 5], way % 2, way / 2);
+                test_block(t, ms[i], 192, ks[j], way % 2, way / 2);
+            }
+}
+
 static void test_table(const gm_kernels *t) {
+    test_blocks(t);
     for (int format = 0; format < GM_QUANT_COUNT; format++) {
         const int64_t step = gm_quants[format].values;
         if (quick && has_few_sizes(format))

@@ -663,3 +663,25 @@ def test_steps_of_one_evaluation_work_in_the_memory_of_one_array():
         return x
     size = 4 << 20
     assert size <= peak(chain) < 2.5 * size and size <= peak(filled) < 1.5 * size
+
+
+def test_memory_that_is_taken_again_is_kept_as_long_as_it_is_asked_for():
+    before = mx.set_cache_limit(1 << 20)
+
+    def step():
+        mx.eval(mx.zeros((5 << 20,), mx.float32) + 1)           # twenty megabytes, and what they are made of
+    try:
+        step()
+        assert mx.get_cache_memory() <= 1 << 20
+        _gomlx.keep_memory(True)
+        _gomlx.keep_memory(True)
+        step()
+        kept = mx.get_cache_memory()
+        step()
+        assert 20 << 20 <= mx.get_cache_memory() <= kept + (4 << 20)
+        _gomlx.keep_memory(False)
+        assert mx.get_cache_memory() >= 20 << 20                # another still asks for it
+        _gomlx.keep_memory(False)
+        assert mx.get_cache_memory() <= 1 << 20
+    finally:
+        mx.set_cache_limit(before)

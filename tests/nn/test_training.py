@@ -141,7 +141,7 @@ def test_gradients_of_products_in_bfloat16_are_near_those_of_exact_ones(case):
     assert 0 < abs(value.item() - want_value.item()) < 2e-3 * want_value.item()
     for name in p:
         for k in range(2):
-            assert 0 < relative(grads[name][k], want[name][k]) < 0.05, (name, "ab"[k])
+            assert 0 < relative(grads[name][k], want[name][k]) < 0.1, (name, "ab"[k])
 
 
 def test_a_head_in_bfloat16_rounds_both_factors(case):

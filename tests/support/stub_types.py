@@ -104,7 +104,8 @@ ARGUMENTS |= for_reductions | {
 }
 PAIR, TRIPLE = "tuple[array, array]", "tuple[array, array, array]"
 RESULTS = {
-    "eval": "None", "async_eval": "None", "eval_or_drop": "None", "clear_cache": "None", "reset_peak_memory": "None",
+    "eval": "None", "async_eval": "None", "eval_or_drop": "None", "clear_cache": "None", "keep_memory": "None",
+    "reset_peak_memory": "None",
     "set_threads": "None",
     **dict.fromkeys(("get_active_memory", "get_peak_memory", "get_cache_memory", "get_memory_limit", "set_memory_limit",
                      "set_cache_limit", "set_wired_limit", "get_array_buffer_size", "default_threads"), "int"),

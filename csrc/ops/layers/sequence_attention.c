@@ -5,17 +5,14 @@
 #include "ops/ops.h"
 
 typedef struct {
-    int32_t n_heads, n_kv_heads, head_dim, window;
+    int32_t n_heads, n_kv_heads, head_dim, window, rounded;
     float scale, softcap;
 } attention_param;
 #define PARAM_FIELD(kind, name) {kind, offsetof(attention_param, name), #name, 1}
-static const gm_field fields[] = {PARAM_FIELD(FIELD_INT, n_heads),
-                                  PARAM_FIELD(FIELD_INT, n_kv_heads),
-                                  PARAM_FIELD(FIELD_INT, head_dim),
-                                  PARAM_FIELD(FIELD_INT, window),
-                                  PARAM_FIELD(FIELD_FLOAT, scale),
-                                  PARAM_FIELD(FIELD_FLOAT, softcap),
-                                  {0}};
+static const gm_field fields[] = {PARAM_FIELD(FIELD_INT, n_heads),   PARAM_FIELD(FIELD_INT, n_kv_heads),
+                                  PARAM_FIELD(FIELD_INT, head_dim),  PARAM_FIELD(FIELD_INT, window),
+                                  PARAM_FIELD(FIELD_INT, rounded),   PARAM_FIELD(FIELD_FLOAT, scale),
+                                  PARAM_FIELD(FIELD_FLOAT, softcap), {0}};
 enum { IN_Q, IN_K, IN_V, IN_STARTS, IN_SINKS, INPUTS };
 enum { IN_OUT = INPUTS, IN_LSE, IN_GRAD, GRAD_INPUTS };
 
@@ -52,7 +49,8 @@ static gm_status fill_args(gm_queue *q, gm_array *const *in, const attention_par
                                       .dim = p->head_dim,
                                       .window = p->window,
                                       .scale = p->scale,
-                                      .softcap = p->softcap};
+                                      .softcap = p->softcap,
+                                      .rounded = p->rounded != 0};
     GM_TRY(float_operand(q, in[IN_Q], &a->q));
     GM_TRY(float_operand(q, in[IN_K], &a->k));
     GM_TRY(float_operand(q, in[IN_V], &a->v));
@@ -164,6 +162,7 @@ gm_array *gm_sequence_attention(gm_scope *s, const gm_attention_inputs *given, g
                                .head_dim = spec->head_dim,
                                .window = spec->window,
                                .scale = spec->scale,
-                               .softcap = spec->softcap};
+                               .softcap = spec->softcap,
+                               .rounded = spec->rounded};
     return array_nodes(s, &sequence_attention_op, in, INPUTS, &p, sizeof p, 2, outs) == GM_OK ? outs[0] : NULL;
 }

@@ -482,7 +482,7 @@ static PyMethodDef model_methods[] = {
      SIG("rows($self, ids, lengths, *, terms=(), int8=False, bf16=False, checkpoints=False, sums=None)",
          "The rows of sequences after the final norm, float32 [ids, hidden], lazy: ids of all, and how many each has. "
          "terms: tuples (layer, a [rank, k], b [rows, rank], scale), to which gradients go. int8: linear layers round "
-         "what they read as decoders do. bf16: they, and their gradients, multiply numbers rounded to bfloat16. "
+         "what they read as decoders do. bf16: they, attention, and gradients multiply numbers rounded to bfloat16. "
          "checkpoints: backwards, each layer is computed again from its input. sums: for each term None, or gradients "
          "(of a, of b) in float32 that those of these rows are added to, sequence by "
          "sequence: passes over whole sequences in order, each from the gradients of the one before, end with the bits "
