@@ -10,6 +10,7 @@ import tomllib
 from importlib import metadata
 
 import pytest
+from engine import load_setup
 from places import ROOT
 
 import gomlx
@@ -96,6 +97,34 @@ def test_a_missing_header_stops_the_build_with_the_line_that_installs_it(tmp_pat
     assert done.returncode != 0
     assert f"{header} not found" in done.stderr
     assert "sudo apt-get install gcc python3-dev libcjson-dev libpcre2-dev" in done.stderr
+
+
+def test_a_set_has_each_part_once_its_own_or_that_of_a_set_that_it_builds_on():
+    build = load_setup(ROOT)
+    own = {name: parts for name, _, parts, *_ in build.ISAS}
+    for isa in own:
+        line, found = build.lineage(isa, build.ISAS), {}
+        for source, taken, flags in build.parts(chosen={isa}):
+            assert source not in found and f"-DKERNELS_{line[-1]}" in flags and f"-DKERNELS_SET={taken}" in flags
+            found[source] = taken
+        assert found.keys() == {path for path, _, _ in build.parts()}
+        for source, taken in found.items():
+            part = os.path.basename(source)[len("part_"):-len(".c")]
+            having = [one for one in line if part in own[one]]
+            assert taken == (isa if part == "table" else having[0] if having else line[-1]), source
+
+
+def test_a_set_whose_flags_the_compiler_does_not_know_gives_way_to_the_one_that_it_builds_on():
+    build, said = load_setup(ROOT), []
+    found = [one for one in build.ISAS if one[1]]
+    if not found:
+        pytest.skip("this architecture has no set that builds on another")
+    name, base, _, flags, _ = found[-1]
+    command = object.__new__(build.BuildExt)
+    command.knows, command.announce = lambda given: given != flags, lambda text, level: said.append(text)
+    isas, chosen = command.compilable(build.ISAS, {name, "generic"})
+    assert chosen == {base, "generic"} and {one[0] for one in isas} == {*build.lineage(base, build.ISAS), "generic"}
+    assert name in said[0] and flags[-1] in said[0]
 
 
 def test_a_free_threaded_python_stops_the_build_with_a_sentence(tmp_path):
