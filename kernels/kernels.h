@@ -628,6 +628,17 @@ typedef struct {
     int64_t sequences, m, k;
 } gm_sequence_outer_args;
 #define GM_OUTER_BLOCK 128
+/* out [n, k] = x * factor where a word is `least` or more, else 0. Words of columns 2 c and 2 c + 1 of a sequence's row
+ * t come of the counters t and c by the sequence's key, to whose second word the salt is added. */
+typedef struct {
+    float *out;
+    const float *x;
+    const uint32_t *keys;  /* [sequences, 2] */
+    const int32_t *starts; /* [sequences + 1] */
+    int64_t sequences, k;
+    uint32_t least, salt;
+    float factor;
+} gm_sequence_dropout_args;
 /* All contiguous; kind, alpha and limit as in gm_glu_args. */
 typedef struct {
     float *dgate, *dup;

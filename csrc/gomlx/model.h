@@ -145,6 +145,8 @@ typedef struct {
     bool int8;        /* linear layers round what they read as decoders do */
     bool bf16;        /* they, attention and gradients multiply numbers rounded to bfloat16; not beside int8 */
     bool checkpoints; /* backwards, each layer is computed again from its input */
+    gm_array *keys;   /* uint32 [n_sequences, 2]: by them terms leave a share of what they read out; or NULL */
+    float dropout;
 } gm_training_batch;
 /* Packs the matrices that still wait in files, so that passes read them packed: GM_AGAIN after about slice_ms, to be
  * called on with the same *held (false at first: whether this call's thread has the engine for itself), or stopped. */

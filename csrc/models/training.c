@@ -43,7 +43,15 @@ static gm_status place_terms(gm_model *copy, const gm_training_batch *b, gm_arra
             l->n_terms = 0;
         }
         const gm_adapter_term *t = &b->terms[i];
-        memory[l->terms - memory + l->n_terms++] = (gm_low_rank){t->a, t->b, t->scale, starts, t->sum_a, t->sum_b};
+        memory[l->terms - memory + l->n_terms++] = (gm_low_rank){.a = t->a,
+                                                                 .b = t->b,
+                                                                 .scale = t->scale,
+                                                                 .starts = starts,
+                                                                 .sum_a = t->sum_a,
+                                                                 .sum_b = t->sum_b,
+                                                                 .keys = b->keys,
+                                                                 .dropout = b->dropout,
+                                                                 .salt = (int)weight};
     }
     return GM_OK;
 }

@@ -15,7 +15,8 @@ static gm_array *rows_for(gm_scope *s, const gm_linear *l, gm_activation *x) {
 static gm_array *terms_of(gm_scope *s, const gm_linear *l, gm_array *x, gm_array *added) {
     for (int i = 0; i < l->n_terms && added; i++) {
         const gm_low_rank *t = &l->terms[i];
-        gm_array *low = gm_sequence_linear(s, x, gm_astype(s, t->a, GM_FLOAT32), GM_NONE, t->starts,
+        gm_array *seen = t->keys ? gm_sequence_dropout(s, x, t->dropout, t->salt, t->keys, t->starts) : x;
+        gm_array *low = gm_sequence_linear(s, seen, gm_astype(s, t->a, GM_FLOAT32), GM_NONE, t->starts,
                                            t->sum_a ? t->sum_a : GM_NONE);
         low = gm_multiply(s, low, scalar_array(s, (double)t->scale, GM_FLOAT32));
         added = gm_sequence_linear(s, low, gm_astype(s, t->b, GM_FLOAT32), added, t->starts,

@@ -9,6 +9,9 @@ typedef struct {
     float scale;
     gm_array *starts;        /* of the rows' sequences, by which the gradients of a and b are summed in order, */
     gm_array *sum_a, *sum_b; /* from these on, of float32; or NULL */
+    gm_array *keys;          /* of the sequences: a share of x, drawn by them and the salt, is left out; or NULL */
+    float dropout;
+    int salt;
 } gm_low_rank;
 
 typedef struct {

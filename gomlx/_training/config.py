@@ -29,7 +29,8 @@ class LoRAConfig:
 
     rank        of A and B
     alpha       the scale is alpha / rank, or with rslora alpha / sqrt(rank)
-    dropout     the share of a term's inputs that are left out in training, 0 to less than 1 (not trained yet)
+    dropout     the share of a term's inputs that are left out in training, 0 to less than 1: drawn anew for each
+                step, row and layer
     targets     the layers by the last parts of their names, "q_proj" or "self_attn.q_proj"; "all" is every matrix of
                 every layer of the decoder, but for experts
     layers      which of the decoder's layers: None is all, a number the last so many, several numbers those
@@ -55,7 +56,7 @@ class LoRAConfig:
         arguments.integer("rank", self.rank, 1, 1 << 16)
         arguments.integer("seed", self.seed, 0, 2**64 - 1)
         number("alpha", self.alpha, lambda value: value > 0, "more than 0")
-        number("dropout", self.dropout, lambda value: 0 <= value < 1, "0 or more and less than 1")
+        check_dropout(self.dropout)
         arguments.one_of("dtype", self.dtype, DTYPES)
         arguments.one_of("init", self.init, INITS)
         arguments.flag("rslora", self.rslora)
@@ -106,13 +107,15 @@ def lora_config(lora: Any) -> LoRAConfig:
     return lora
 
 
-def check_trained(dropout: Any, more: bool) -> None:
+def check_trained(more: bool) -> None:
     """NotImplementedError for what is not trained yet. more: than low-rank terms."""
     if more:
         raise NotImplementedError("training: only low-rank terms are trained yet, not magnitudes (DoRA) and not "
                                   "weights as a whole")
-    if dropout:
-        raise NotImplementedError(f"training: dropout {dropout} is not computed yet, expected 0")
+
+
+def check_dropout(value: Any) -> None:
+    number("dropout", value, lambda share: 0 <= share < 1, "0 or more and less than 1")
 
 
 def linear_layers(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, str]]:

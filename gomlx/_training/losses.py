@@ -5,6 +5,7 @@ policy's; what is the reference's (the model without its adapter) or the teacher
 """
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array as integers
 from collections.abc import Callable, Mapping, Sequence
@@ -69,11 +70,13 @@ class Forward:
 
     sums    None: there is no gradient. Else gradients by parameter that those of this pass are added to, sequence by
             sequence, {} being zeros: the passes of a step end with the bits of one
+    draw    what the numbers that a pass with gradients leaves out (dropout) depend on, besides the sequence's tokens
     """
 
     def __init__(self, model: Model, adapter: Adapter, products: Products = "exact", checkpoints: bool = False) -> None:
         self.engine = model._engine
         self.products, self.checkpoints = products, checkpoints
+        self.dropout, self.draw = adapter.meta.get("dropout") or 0.0, ""
         self.scales = {layer: term.scale for layer, term in adapter.terms.items()}
 
     def terms(self, parameters: Mapping[str, mx.array] | None) -> list[tuple[str, mx.array, mx.array, float]]:
@@ -91,9 +94,17 @@ class Forward:
             ids += one.ids[:-1]                     # nothing is told from the last one
             lengths.append(len(one.ids) - 1)
         before = [(sums[f"{layer}.lora_a"], sums[f"{layer}.lora_b"]) for layer in self.scales] if sums else None
+        share = self.dropout if sums is not None else 0.0
         x = self.engine.rows(ids, lengths, terms=self.terms(parameters), sums=before,
-                             int8=self.products == "int8", bf16=self.products == "bf16", checkpoints=self.checkpoints)
+                             int8=self.products == "int8", bf16=self.products == "bf16", checkpoints=self.checkpoints,
+                             dropout=share, keys=self.keys(sequences) if share else None)
         return x if len(places) == len(ids) else x[mx.array(places, dtype=mx.int32)]
+
+    def keys(self, sequences: Sequence[Tokens]) -> mx.array:
+        """uint32 [sequences, 2]: of a sequence's tokens and the draw, so that passes may be cut at will."""
+        drawn = b"".join(hashlib.blake2b(self.draw.encode() + one.ids.tobytes(), digest_size=8).digest()
+                         for one in sequences)
+        return mx.array(memoryview(drawn).cast("I")).reshape(-1, 2)
 
     def losses(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
         """float32: of each token that counts, minus its log probability."""

@@ -57,7 +57,7 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     ValueError and NotImplementedError for what gomlx.train refuses, NotImplementedError for distillation, whose teacher
     is not counted yet."""
     given, config = settings_of(settings), lora_config(lora)
-    check_trained(config.dropout, config.dora)
+    check_trained(config.dora)
     objective = OBJECTIVES[given.loss]
     check_rows(data, objective, given)
     found_path: str = locating.locate(path, name="path")

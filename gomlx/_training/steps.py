@@ -64,8 +64,8 @@ class TrainingRun(Iterator[Step]):
         self.stopped_by: str | None = None
         self._adapter, self._parameters = adapter, adapter.parameters()
         self._folder: RunFolder | None = None
-        run = losses.Forward(model, adapter, settings.forward, settings.checkpoints)
-        self._objective = losses.objective(settings.loss, run, model, teacher, settings.loss_options)
+        self._forward = losses.Forward(model, adapter, settings.forward, settings.checkpoints)
+        self._objective = losses.objective(settings.loss, self._forward, model, teacher, settings.loss_options)
         for rows in (data, evals) if evals is not None else (data,):
             check_rows(rows, self._objective, settings)
         self._optimizer = new_optimizer(settings)
@@ -203,6 +203,7 @@ class TrainingRun(Iterator[Step]):
     def _move(self) -> Step:
         started = time.perf_counter()
         mx.reset_peak_memory()
+        self._forward.draw = f"{self.settings.seed}:{self._step}:"
         parts, self._epoch, self._position = self._order.step(self._epoch, self._position)
         rows = [row for part in parts for row in part]
         total = self._objective.total(rows)

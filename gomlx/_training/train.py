@@ -10,7 +10,7 @@ from gomlx import _gomlx
 from gomlx._base import arguments, bars
 from gomlx._generation.model import Model
 from gomlx._training.adapter import Adapter, Term
-from gomlx._training.config import LoRAConfig, check_trained, lora_config, new_adapter
+from gomlx._training.config import LoRAConfig, check_dropout, check_trained, lora_config, new_adapter
 from gomlx._training.data import MAX_TOKENS, Dataset, Mask
 from gomlx._training.runs import STATE, RunFolder
 from gomlx._training.settings import Loss, Schedule, Settings
@@ -65,7 +65,7 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
     progress        as in load()
 
     ValueError says which row of the data, setting or target is not in order; gomlx.Error names the rows where the loss
-    is not finite; NotImplementedError the layers through which no gradient goes."""
+    is not finite; NotImplementedError what is not trained yet."""
     given = {"loss": loss, "loss_options": dict(loss_options or {}), "steps": steps, "epochs": epochs, "batch": batch,
              "batch_tokens": batch_tokens, "accumulate": accumulate, "optimizer": optimizer,
              "optimizer_options": dict(optimizer_options or {}), "learning_rate": learning_rate, "schedule": schedule,
@@ -168,7 +168,8 @@ def first_adapter(model, lora, folder, state, config):
         adapter = lora if isinstance(lora, Adapter) else new_adapter(model, lora_config(lora))
         adapter.check(model)
     more = bool(adapter.full) or any(term.magnitude is not None for term in adapter.terms.values())
-    check_trained(adapter.meta.get("dropout"), more)
+    check_trained(more)
+    check_dropout(adapter.meta.get("dropout") or 0.0)
     return adapter
 
 

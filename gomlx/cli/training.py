@@ -94,7 +94,7 @@ def add_terms(group):
     group.add_argument("--layers", type=int, metavar="N", help="only the last so many layers of the decoder")
     group.add_argument("--lora-dtype", choices=("float32", "bfloat16"), help="of the terms (default: float32)")
     group.add_argument("--init", choices=("normal", "kaiming", "gaussian"), help="of A (default: normal)")
-    group.add_argument("--dropout", type=float, metavar="X", help="of the terms' inputs (not trained yet)")
+    group.add_argument("--dropout", type=float, metavar="X", help="the share of the terms' inputs that is left out")
     group.add_argument("--rslora", action="store_const", const=True, help="scale by alpha / sqrt(rank)")
     group.add_argument("--dora", action="store_const", const=True, help="with lengths of rows (not trained yet)")
 

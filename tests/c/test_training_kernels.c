@@ -495,9 +495,63 @@ static void test_outer(void) {
     }
 }
 
+/* ---- dropout ---- */
+/* Threefry-2x32 with twenty rounds: the word of a column. */
+static uint32_t word_of(const uint32_t *key, uint32_t salt, uint32_t position, uint32_t column) {
+    static const int distances[8] = {13, 15, 26, 6, 17, 29, 16, 24};
+    const uint32_t k[3] = {key[0], key[1] + salt, key[0] ^ (key[1] + salt) ^ 0x1bd11bdau};
+    uint32_t a = position + k[0], b = column / 2 + k[1];
+    for (uint32_t round = 0; round < 20; round++) {
+        a += b;
+        b = b << distances[round % 8] | b >> (32 - distances[round % 8]);
+        b ^= a;
+        if (round % 4 == 3) {
+            a += k[(round / 4 + 1) % 3];
+            b += k[(round / 4 + 2) % 3] + round / 4 + 1;
+        }
+    }
+    return column % 2 ? b : a;
+}
+static void test_dropout(void) {
+    static const int64_t widths[] = {1, 2, 17, 512, 1031};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const int64_t k = widths[i];
+        uint32_t *keys = buffer(SEQUENCES * 2 * sizeof *keys);
+        float *x = floats(ROWS * k, 1), *out = floats(ROWS * k, 1), *again = floats(ROWS * k, 1);
+        for (int j = 0; j < 2 * SEQUENCES; j++)
+            keys[j] = (uint32_t)(0x9e3779b9u * (uint32_t)(j + 1));
+        gm_sequence_dropout_args a = {.out = out,
+                                      .x = x,
+                                      .keys = keys,
+                                      .starts = starts,
+                                      .sequences = SEQUENCES,
+                                      .k = k,
+                                      .least = 0x40000000,
+                                      .salt = 7,
+                                      .factor = 1 / 0.75f};
+        int64_t kept = 0, wrong = 0;
+        kernels->sequence_dropout(&a, 0, ROWS);
+        for (int s = 0; s < SEQUENCES; s++)
+            for (int64_t row = starts[s]; row < starts[s + 1]; row++)
+                for (int64_t c = 0; c < k; c++) {
+                    const bool keep = word_of(keys + 2 * s, 7, (uint32_t)(row - starts[s]), (uint32_t)c) >= a.least;
+                    wrong += out[row * k + c] != (keep ? x[row * k + c] * a.factor : 0);
+                    kept += keep;
+                }
+        CHECK(wrong == 0, "%d wrong of rows of %d", (int)wrong, (int)k);
+        CHECK(fabs((double)kept / (double)(ROWS * k) - 0.75) < 2.2 / sqrt((double)(ROWS * k)), "%d kept of rows of %d",
+              (int)kept, (int)k);
+        a.out = again;
+        for (int64_t row = ROWS; row-- > 0;)
+            kernels->sequence_dropout(&a, row, row + 1);
+        CHECK(same(out, again, (size_t)(ROWS * k) * 4), "row by row, of %d", (int)k);
+        free_buffers();
+    }
+}
+
 int main(int argc, char **argv) {
     return RUN_TESTS(ABOUT(sequence_attention_forward, test_attention), ABOUT(glu_grad, test_glu_grad),
                      ABOUT(rms_norm_grad, test_rms_norm_grad), ABOUT(row_loss, test_row_loss),
                      ABOUT(sequence_outer, test_outer), ABOUT(sequence_conv, test_sequence_conv),
-                     ABOUT(sequence_delta_forward, test_sequence_delta));
+                     ABOUT(sequence_delta_forward, test_sequence_delta), ABOUT(sequence_dropout, test_dropout));
 }

@@ -194,6 +194,27 @@ def test_a_step_does_not_depend_on_how_it_is_computed(model):
     assert pairs[0].losses == pairs[1].losses and bits(pairs[0]) == bits(pairs[1])
 
 
+def test_dropout_is_drawn_by_row_and_step(model, tmp_path):
+    """However a step is computed, stopped and gone on; and evaluations leave nothing out."""
+    config = lora.LoRAConfig(dropout=0.3)
+    runs = [train(model, steps=3, lora=config, **options).finish() for options in (
+        {"batch": 6}, {"batch": 6, "checkpoints": True}, {"batch": 3, "accumulate": 2}, {"batch": 1, "accumulate": 6})]
+    assert all(run.losses == runs[0].losses and bits(run) == bits(runs[0]) for run in runs)
+    plain = train(model, steps=3, batch=6).finish()
+    assert plain.losses[0] == runs[0].losses[0] and plain.losses[2] != runs[0].losses[2]    # B begins with zeros
+    begun = train(model, steps=3, lora=config, batch=6, run=tmp_path / "run")
+    next(begun)
+    begun.save()
+    again = gomlx.train(model, ROWS, resume=tmp_path / "run", progress=False).finish()
+    assert again.losses == runs[0].losses and bits(again) == bits(runs[0])
+    kept = gomlx.read_adapter(tmp_path / "run" / "adapter", model)
+    assert kept.meta["dropout"] == 0.3
+    assert abs(again.evaluate(ROWS).loss - train(model, lora=gomlx.Adapter(kept.terms), steps=1).evaluate(ROWS).loss) < 1e-6
+    further = gomlx.Adapter(kept.terms, meta=kept.meta | {"dropout": 2})
+    with pytest.raises(ValueError, match="dropout is 2, expected 0 or more and less than 1"):
+        train(model, lora=further)
+
+
 def test_a_step_of_kto_has_two_rows(model):
     data = lora.load_data(LABELS[:5], model)                    # of 5 rows in twos the last step has three
     run = train(model, data, loss="kto", batch=2, epochs=2)
@@ -287,7 +308,7 @@ def test_a_plan_refuses_what_training_refuses(model):
     for config, settings, error, message in (
             ({"targets": ["nope"]}, {}, ValueError, "no layer is called 'nope'; this model has down_proj"),
             ({"layers": 99}, {}, ValueError, "the last 99 of a model that has 6"),
-            ({"dora": True}, {}, NotImplementedError, "DoRA"), ({"dropout": 0.5}, {}, NotImplementedError, "dropout"),
+            ({"dora": True}, {}, NotImplementedError, "DoRA"),
             ({}, {"loss": "distillation"}, NotImplementedError, "distillation is not planned"),
             ({}, {"teacher": model}, NotImplementedError, "distillation is not planned"),
             ({}, {"loss": "dpo"}, ValueError, "needs rows with prompt, chosen and rejected"),
@@ -299,9 +320,29 @@ def test_a_plan_refuses_what_training_refuses(model):
         lora.plan_training(None, data, lora=5)
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_moe", "gpt_oss"])
+def test_adapters_of_other_layers_run_in_peft(name, shared, tmp_path):
+    """Of queries with gates, recurrences and routers: trained here, served here and there."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft")
+    path = os.path.join(shared, "data", "models", name)
+    targets = {"qwen3_5": ["q_proj", "in_proj_qkv", "in_proj_a", "out_proj", "down_proj"]}
+    with gomlx.load(path, activations="float32", kv_dtype="float32") as model:
+        config = lora.LoRAConfig(targets=targets.get(name, ["q_proj", "o_proj"]), dropout=0.1)
+        run = train(model, steps=3, batch=6, lora=config, learning_rate=1e-2, run=tmp_path / "run").finish()
+        assert run.losses[-1] < 0.9 * run.losses[0]
+        ids = model.tokenizer.encode("Once upon a time there was a cat")
+    other = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    other = peft.PeftModel.from_pretrained(other, tmp_path / "run" / "adapter")
+    with torch.no_grad():
+        want = other(torch.tensor([ids])).logits[0].numpy()
+    with gomlx.load(path, activations="float32", kv_dtype="float32",
+                    adapter_path=tmp_path / "run" / "adapter") as model:
+        found = np.asarray(model.logits(ids))
+    assert np.abs(found - want).max() < 1e-4 * np.abs(want).max()
+
+
 def test_what_is_not_computed_yet_is_said(model):
-    with pytest.raises(NotImplementedError, match="dropout"):
-        train(model, lora=lora.LoRAConfig(dropout=0.1))
     with pytest.raises(NotImplementedError, match="DoRA"):
         train(model, lora=lora.LoRAConfig(dora=True))
 

@@ -268,6 +268,51 @@ def test_a_loss_of_no_rows_is_an_error(tmp_path):
         exact(path).loss(mx.zeros((0, 64)), [])
 
 
+def test_what_is_left_out_moves_nothing(tmp_path):
+    """Gradients with dropout beside differences, and what terms read beside numbers that are drawn apart from them."""
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, SMALL, checkpoints.random_weights(SMALL))
+    model = exact(path)
+    sequences, p = texts(SMALL["vocab_size"], [20, 9]), parameters(model)
+    keys = mx.array(np.array([[1, 2], [3, 4]], np.uint32))
+    loss = engine_loss(model, sequences, dropout=0.4, keys=keys)
+    value, grads = mx.value_and_grad(loss)(p)
+    again, same = mx.value_and_grad(engine_loss(model, sequences, dropout=0.4, keys=keys, checkpoints=True))(p)
+    other = engine_loss(model, sequences, dropout=0.4, keys=keys + 1)(p)
+    assert again.item() == value.item() != other.item() and bits(same) == bits(grads)
+    rng = np.random.default_rng(1)
+    for k in range(2):
+        found, moved = 0.0, [{}, {}]
+        for name, pair in p.items():
+            direction = rng.normal(size=pair[k].shape).astype(np.float32) * np.abs(np.asarray(pair[k])).max()
+            found += float((np.asarray(grads[name][k]) * direction).sum())
+            for sign in range(2):
+                changed = pair[k] + mx.array(direction * (1e-2 - 2e-2 * sign))
+                moved[sign][name] = (changed, pair[1]) if k == 0 else (pair[0], changed)
+        want = (loss(moved[0]).item() - loss(moved[1]).item()) / 2e-2
+        assert abs(found - want) < 0.02 * abs(want) + 1e-3, "ab"[k]
+    alone = model.rows(sequences[1], [9], terms=[(name, a, b, SCALE) for name, (a, b) in p.items()], dropout=0.4,
+                       keys=keys[1:])
+    both = model.rows(sum(sequences, []), [20, 9], terms=[(name, a, b, SCALE) for name, (a, b) in p.items()],
+                      dropout=0.4, keys=keys)
+    assert np.asarray(alone).tobytes() == np.asarray(both)[20:].tobytes()
+
+
+@pytest.mark.parametrize("options, error, message", [
+    ({"dropout": 0.5}, TypeError, "dropout: expected keys, an array uint32"),
+    ({"dropout": 1.0, "keys": np.zeros((1, 2), np.uint32)}, ValueError, "dropout: a share of 1, expected 0 or more"),
+    ({"dropout": 0.5, "keys": np.zeros((2, 2), np.uint32)}, ValueError, r"keys are uint32\(2,2\), expected uint32\(1,2\)"),
+    ({"dropout": "x"}, TypeError, "real number"),
+])
+def test_dropout_that_does_not_fit_is_named(tmp_path, options, error, message):
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, SMALL, checkpoints.random_weights(SMALL))
+    given = {name: mx.array(value) if name == "keys" else value for name, value in options.items()}
+    with pytest.raises(error, match=message):
+        exact(path).rows([1], [1], terms=[("model.layers.0.self_attn.q_proj", mx.zeros((3, 64)), mx.zeros((64, 3)),
+                                           1.0)], **given)
+
+
 @pytest.mark.parametrize("kind, targets", [("Q8_0", "qkvogud"), ("Q8_0", "qv"), ("BF16", "qv"), ("Q8_0", "d")])
 def test_rounded_activations_pass_gradients_straight_through(tmp_path, kind, targets):
     path = str(tmp_path / "model.gguf")

@@ -479,14 +479,15 @@ static PyMethodDef model_methods[] = {
     {"head", py_model_head, METH_O,
      SIG("head($self, x, /)", "The logits of a residual stream float32 [n, hidden], lazy.")},
     {"rows", FUNCTION(py_model_rows), FASTCALL,
-     SIG("rows($self, ids, lengths, *, terms=(), int8=False, bf16=False, checkpoints=False, sums=None)",
+     SIG("rows($self, ids, lengths, *, terms=(), int8=False, bf16=False, checkpoints=False, sums=None, "
+         "dropout=0.0, keys=None)",
          "The rows of sequences after the final norm, float32 [ids, hidden], lazy: ids of all, and how many each has. "
          "terms: tuples (layer, a [rank, k], b [rows, rank], scale), to which gradients go. int8: linear layers round "
          "what they read as decoders do. bf16: they, attention, and gradients multiply numbers rounded to bfloat16. "
          "checkpoints: backwards, each layer is computed again from its input. sums: for each term None, or gradients "
          "(of a, of b) in float32 that those of these rows are added to, sequence by "
          "sequence: passes over whole sequences in order, each from the gradients of the one before, end with the bits "
-         "of one pass.")},
+         "of one pass. dropout: the share of what terms read that is left out, drawn by keys, uint32 [sequences, 2].")},
     {"loss", FUNCTION(py_model_loss), FASTCALL,
      SIG("loss($self, rows, targets, *, gradient=False, int8=False, bf16=False)",
          "The cross entropy of each row's logits against its target id, float32 [n], lazy; gradient: as something to "

@@ -29,6 +29,20 @@ static bool sums_read(module_state *state, PyObject *given, term_list *t) {
     return fits;
 }
 
+/* A share, and the keys by which it is drawn; *keys is the caller's, or NULL where nothing is left out. */
+static bool dropout_read(module_state *state, PyObject *share, PyObject *given, double *out, gm_array **keys) {
+    *out = share ? PyFloat_AsDouble(share) : 0;
+    if (PyErr_Occurred())
+        return false;
+    if (*out == 0)
+        return true;
+    gm_array *node = given && given != Py_None ? py_array_node(state, given) : NULL;
+    *keys = node ? gm_retain(node) : NULL;
+    if (!node && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "dropout: expected keys, an array uint32 [sequences, 2]");
+    return node != NULL;
+}
+
 static bool check_lengths(const gm_training_batch *b, size_t n_ids) {
     int64_t total = 0;
     for (int64_t i = 0; i < b->n_sequences; i++)
@@ -55,19 +69,22 @@ static bool pack_model(module_state *state, gm_model *model) {
 
 PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     static const signature sig = {
-        "rows", 0, 2, 3, {"ids", "lengths", "terms", "int8", "bf16", "checkpoints", "sums", NULL}};
+        "rows", 0, 2, 3, {"ids", "lengths", "terms", "int8", "bf16", "checkpoints", "sums", "dropout", "keys", NULL}};
     module_state *state = py_model_state(self);
-    PyObject *v[7], *items = NULL, *result = NULL;
+    PyObject *v[9], *items = NULL, *result = NULL;
     int32_t *ids = NULL, *lengths = NULL;
     size_t n_ids, n_lengths;
     term_list terms = {NULL, 0};
     int int8 = 0, bf16 = 0, checkpoints = 0;
+    double dropout = 0;
+    gm_array *keys = NULL;
     const bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[0], &ids, &n_ids) &&
                       read_lengths(v[1], &lengths, &n_lengths) &&
                       (items = v[2] ? PySequence_Tuple(v[2]) : PyTuple_New(0)) && terms_read(state, items, &terms) &&
                       (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
                       (bf16 = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0 &&
-                      (checkpoints = v[5] ? PyObject_IsTrue(v[5]) : 0) >= 0 && sums_read(state, v[6], &terms);
+                      (checkpoints = v[5] ? PyObject_IsTrue(v[5]) : 0) >= 0 && sums_read(state, v[6], &terms) &&
+                      dropout_read(state, v[7], v[8], &dropout, &keys);
     gm_model *open = read ? py_model_open(self) : NULL, *model = open ? gm_model_retain(open) : NULL;
     if (model && pack_model(state, model)) {
         const gm_training_batch batch = {.tokens = ids,
@@ -77,13 +94,16 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
                                          .n_terms = terms.n,
                                          .int8 = int8,
                                          .bf16 = bf16,
-                                         .checkpoints = checkpoints};
+                                         .checkpoints = checkpoints,
+                                         .keys = keys,
+                                         .dropout = (float)dropout};
         gm_scope *scope = gm_scope_open();
         const bool fits = scope && check_lengths(&batch, n_ids);
         result = py_array_result(state, scope, fits ? gm_model_rows(scope, model, &batch) : NULL);
     }
     if (model)
         gm_model_release(model); /* a signal handler may have closed it */
+    gm_release(keys);
     terms_free(&terms);
     Py_XDECREF(items);
     PyMem_Free(ids);
