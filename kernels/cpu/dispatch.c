@@ -41,14 +41,6 @@ enum {
     CPU_amx_bf16 = 1 << 19,
 };
 
-#if defined(__x86_64__)
-/* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm, 0x60000 tiles. */
-static uint64_t saved_state(void) {
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
-}
-
 /* Asks the system for tiles, which are large: a process has them from then on, with all of its threads. */
 static bool tiles_allowed(void) {
 #if defined(__linux__) && defined(SYS_arch_prctl)
@@ -57,6 +49,14 @@ static bool tiles_allowed(void) {
 #else
     return false;
 #endif
+}
+
+#if defined(__x86_64__)
+/* Registers whose state the operating system saves: 0x6 xmm and ymm, 0xe0 mask registers and zmm, 0x60000 tiles. */
+static uint64_t saved_state(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
 }
 
 static unsigned features(void) {
