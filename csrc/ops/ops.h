@@ -5,10 +5,9 @@
 #include "core/queue.h"
 #include "core/trace.h"
 
-/* The operations themselves, by the names of records.def. */
+/* The operations themselves, by the names of ops.def. */
 #define RECORD(name) extern const gm_op name##_op;
-#include "ops/records.def"
-#undef RECORD
+#include "ops/ops.def"
 extern const gm_op *const op_records[];
 extern const int op_record_count;
 const gm_op *op_record(const char *name); /* NULL when there is none */

@@ -1,11 +1,10 @@
-/* records.c - the table of records.def. */
+/* records.c - the table of operations, of ops.def. */
 #include <string.h>
 #include "ops/ops.h"
 
 const gm_op *const op_records[] = {
 #define RECORD(name) &name##_op,
-#include "ops/records.def"
-#undef RECORD
+#include "ops/ops.def"
 };
 const int op_record_count = (int)(sizeof op_records / sizeof *op_records);
 

@@ -301,7 +301,8 @@ def test_what_is_left_out_moves_nothing(tmp_path):
 @pytest.mark.parametrize("options, error, message", [
     ({"dropout": 0.5}, TypeError, "dropout: expected keys, an array uint32"),
     ({"dropout": 1.0, "keys": np.zeros((1, 2), np.uint32)}, ValueError, "dropout: a share of 1, expected 0 or more"),
-    ({"dropout": 0.5, "keys": np.zeros((2, 2), np.uint32)}, ValueError, r"keys are uint32\(2,2\), expected uint32\(1,2\)"),
+    ({"dropout": 0.5, "keys": np.zeros((2, 2), np.uint32)}, ValueError,
+     r"keys are uint32\(2,2\), expected uint32\(1,2\)"),
     ({"dropout": "x"}, TypeError, "real number"),
 ])
 def test_dropout_that_does_not_fit_is_named(tmp_path, options, error, message):
