@@ -76,7 +76,7 @@ typedef struct { /* out [tokens, rows] = act(x @ gate.T) * (x @ up.T); n: tokens
     gm_glu_kind kind;
 } gm_packed_glu_args;
 
-/* out [tokens, out_dim] = the sum over a token's `slots` experts of weight * down(act(gate x) * up x); n: tokens. A
+/* out [tokens, out_dim] = the sum over a token's `top_k` experts of weight * down(act(gate x) * up x); n: tokens. A
  * stack holds the panels of expert 0, then 1, ...; which product an expert's rows are for is data. */
 typedef struct {
     const void *data;
@@ -87,13 +87,13 @@ typedef struct {
 typedef struct {
     float *out;
     const float *x, *weights;
-    const int32_t *ids;                          /* ids, weights [tokens, slots] */
-    int64_t slots, experts, dim, inner, out_dim; /* gate, up [inner, dim], down [out_dim, inner] */
+    const int32_t *ids;                          /* ids, weights [tokens, top_k] */
+    int64_t top_k, experts, dim, inner, out_dim; /* gate, up [inner, dim], down [out_dim, inner] */
     gm_matrix_stack gate, up, down;
     gm_glu_kind act;
     float alpha, limit;
 } gm_experts_args;
-/* dx [tokens, dim] and dweights [tokens, slots] for grad, the cotangent of out; gate and up are computed again as
+/* dx [tokens, dim] and dweights [tokens, top_k] for grad, the cotangent of out; gate and up are computed again as
  * forwards, and rounding counts as what was rounded. n: tokens. */
 typedef struct {
     gm_experts_args forward; /* without out */

@@ -491,8 +491,7 @@ typedef struct {
     float cap;
 } gm_softcap_args; /* cap * tanh(x / cap) */
 
-/* ---- mixtures of experts: a pair is a token and one of its `slots` chosen experts, number token * slots + slot ----
- */
+/* ---- mixtures of experts: a pair is a token and one of its `top_k` chosen experts, number token * top_k + i */
 #define GM_ROUTE_MOST 64 /* experts of a token, at most */
 typedef struct {         /* ids [rows, k] by descending logit, ties and NaN by rising id */
     int32_t *ids;

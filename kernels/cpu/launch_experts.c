@@ -6,11 +6,11 @@
 
 typedef struct {
     gm_expert_groups groups;
-    int64_t pairs, slots, most;
+    int64_t pairs, top_k, most;
 } sorting; /* most: groups */
 
 static bool sort_pairs(gm_recorder *r, const gm_experts_args *a, int64_t tokens, sorting *out) {
-    const int64_t pairs = tokens * a->slots, most = a->experts < pairs ? a->experts : pairs;
+    const int64_t pairs = tokens * a->top_k, most = a->experts < pairs ? a->experts : pairs;
     const int64_t words = 3 * pairs + a->experts + 2 * most + 2;
     int64_t *cost = r->workspace(r, (size_t)(most + 1) * sizeof *cost + (size_t)words * sizeof(int32_t));
     if (!cost) return false;
@@ -22,7 +22,7 @@ static bool sort_pairs(gm_recorder *r, const gm_experts_args *a, int64_t tokens,
     int32_t *counts = at += 1;
     g.order = at += a->experts;
     g.sorted = at += pairs;
-    *out = (sorting){.groups = g, .pairs = pairs, .slots = a->slots, .most = most};
+    *out = (sorting){.groups = g, .pairs = pairs, .top_k = a->top_k, .most = most};
     const gm_expert_sort_args args = {
         .groups = g, .ids = a->ids, .counts = counts, .pairs = pairs, .experts = a->experts};
     return LAUNCH(r, expert_sort, &args, 1, 1, 0);
@@ -81,7 +81,7 @@ static bool gather_rows(gm_recorder *r, const gm_experts_args *a, const sorting 
         void *to = r->workspace(r, int8 ? act_bytes(sorted->pairs, a->dim)
                                         : (size_t)(sorted->pairs * a->dim) * sizeof(float) + 1);
         const gm_expert_gather_args args = {
-            .groups = sorted->groups, .out = to, .x = a->x, .slots = sorted->slots, .dim = a->dim, .int8 = int8 != 0};
+            .groups = sorted->groups, .out = to, .x = a->x, .top_k = sorted->top_k, .dim = a->dim, .int8 = int8 != 0};
         if (!to || !LAUNCH(r, expert_gather, &args, sorted->pairs, 1 + 8192 / (a->dim + 1), int8 ? LAUNCH_FTZ : 0))
             return false;
         forms[int8] = to;
@@ -113,8 +113,8 @@ static bool add_up(gm_recorder *r, const sorting *sorted, const gm_expert_sum_ar
     const int64_t blocks = (sum->dim + GM_EXPERT_COLUMNS - 1) / GM_EXPERT_COLUMNS;
     gm_expert_sum_args args = *sum;
     args.sorted = sorted->groups.sorted;
-    args.slots = sorted->slots;
-    return LAUNCH(r, expert_sum, &args, tokens * blocks, 1 + 16 * 512 / (sorted->slots * GM_EXPERT_COLUMNS), 0);
+    args.top_k = sorted->top_k;
+    return LAUNCH(r, expert_sum, &args, tokens * blocks, 1 + 16 * 512 / (sorted->top_k * GM_EXPERT_COLUMNS), 0);
 }
 
 static float *row_workspace(gm_recorder *r, int64_t rows, int64_t dim) {
@@ -209,7 +209,7 @@ bool cpu_experts_grad(gm_recorder *r, const gm_experts_grad_args *a, int64_t n) 
     float *dx = given ? row_workspace(r, sorted.pairs, f->dim) : NULL;
     if (!dx) return false;
     const gm_expert_gather_args gather = {
-        .groups = sorted.groups, .out = grad, .x = a->grad, .slots = sorted.slots, .dim = f->out_dim};
+        .groups = sorted.groups, .out = grad, .x = a->grad, .top_k = sorted.top_k, .dim = f->out_dim};
     if (!LAUNCH(r, expert_gather, &gather, sorted.pairs, 1 + 8192 / (f->out_dim + 1), 0)) return false;
     r->fence(r);
     gm_matmul_columns_args product = {

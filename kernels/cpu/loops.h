@@ -344,7 +344,7 @@ typedef struct {
     gm_expert_groups groups;
     void *out;
     const float *x;
-    int64_t slots, dim;
+    int64_t top_k, dim;
     bool int8;
 } gm_expert_gather_args;
 typedef struct {
@@ -365,11 +365,11 @@ typedef struct {
     gm_expert_stack stack[2];
     int64_t units;
 } gm_expert_matmul_args;
-typedef struct { /* out[t] = sum over slots, in order, of weights[t][slot] * y[sorted]; weights NULL: ones */
+typedef struct { /* out[t] = sum over i < top_k, in order, of weights[t][i] * y[sorted]; weights NULL: ones */
     float *out;
     const float *y, *weights;
     const int32_t *sorted; /* sorted [pairs] or NULL: y is not sorted */
-    int64_t slots, dim;
+    int64_t top_k, dim;
 } gm_expert_sum_args;
 #define GM_EXPERT_COLUMNS 512 /* columns of one unit of expert_sum */
 /* Rows of sorted pairs times their group's matrix as it stands: product has the first matrix, x and out of all pairs.

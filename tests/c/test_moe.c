@@ -221,7 +221,7 @@ static gm_array *one_row(gm_scope *s, const mixture *m, int64_t k, const float *
     }
     const int64_t columns = m->down.rows, units = (columns + GM_EXPERT_COLUMNS - 1) / GM_EXPERT_COLUMNS;
     engine_kernels()->expert_sum(
-        &(gm_expert_sum_args){.out = sum, .y = rows, .weights = weights, .slots = k, .dim = columns}, 0, units);
+        &(gm_expert_sum_args){.out = sum, .y = rows, .weights = weights, .top_k = k, .dim = columns}, 0, units);
     gm_array *out = gm_array_from(s, GM_FLOAT32, 2, (int64_t[]){1, columns}, sum);
     free(rows);
     free(sum);

@@ -179,7 +179,7 @@ static gm_status fill_args(gm_queue *q, const gm_array *node, gm_experts_args *a
     const experts_param *p = node->param;
     const gm_array *x = node->in[IN_ROWS], *ids = node->in[IN_IDS], *gate = node->in[IN_MATRICES];
     const void *id_data;
-    *a = (gm_experts_args){.slots = ids->shape[1],
+    *a = (gm_experts_args){.top_k = ids->shape[1],
                            .experts = gate->shape[0],
                            .dim = x->shape[1],
                            .inner = gate->shape[1],
