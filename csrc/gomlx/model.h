@@ -66,8 +66,11 @@ typedef struct {
     const char *layer;
     gm_array *a, *b;
     float scale;
-    gm_array *sum_a, *sum_b; /* in training, float32: the gradients of a and b go on from these; or NULL */
-} gm_adapter_term;           /* layer: "model.layers.0.mlp.up_proj" */
+    /* In training alone, or NULL. magnitude [out]: the length that each row of matrix and term together is brought to;
+     * squares, float32 [out]: the squared lengths of the matrix's rows. Sums: the gradients of a, b and magnitude go on
+     * from these, float32. */
+    gm_array *magnitude, *squares, *sum_a, *sum_b, *sum_magnitude;
+} gm_adapter_term; /* layer: "model.layers.0.mlp.up_proj" */
 /* Copies the terms, under a name of less than GM_ADAPTER_NAME bytes that no other has. Streams may run meanwhile: they
  * wait no longer than for an evaluation. GM_EVALUE: a layer that the model has not; GM_ESHAPE: one of another shape;
  * GM_EUNSUPPORTED: experts, embeddings, the head. */

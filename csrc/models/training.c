@@ -26,8 +26,40 @@ static gm_status check_sums(const gm_adapter_term *t) {
     return GM_OK;
 }
 
+/* Whether an array has one float32, or with `any` one number of a floating-point dtype, for each row of the layer. */
+static gm_status check_of_rows(const gm_adapter_term *t, const gm_array *x, const char *name, bool any) {
+    const bool held = any ? dtype_is_float((gm_dtype)x->dtype) : x->dtype == GM_FLOAT32;
+    if (held && x->ndim == 1 && x->shape[0] == t->b->shape[0])
+        return GM_OK;
+    char text[128];
+    array_text(x, text);
+    return gm_fail(GM_ESHAPE, "adapter: %s of %s is %s, expected %s(%lld)", name, t->layer, text,
+                   any ? "floats " : "float32", (long long)t->b->shape[0]);
+}
+
+/* The length that a term brings rows to, as its layer reads it. */
+static gm_status place_magnitude(gm_scope *s, const gm_adapter_term *t, const gm_linear *l, gm_low_rank *to) {
+    const int64_t column[2] = {t->b->shape[0], 1};
+    if (l->terms[0].magnitude || (t->magnitude && l->n_terms > 1))
+        return gm_fail(GM_EUNSUPPORTED, "adapter: %s has a term with magnitudes and another one", t->layer);
+    if (!t->magnitude)
+        return GM_OK;
+    if (!t->squares)
+        return gm_fail(GM_EVALUE, "adapter: %s has magnitudes, and not the squared lengths of its matrix's rows",
+                       t->layer);
+    GM_TRY(check_of_rows(t, t->magnitude, "the magnitude", true));
+    GM_TRY(check_of_rows(t, t->squares, "the squared lengths", false));
+    if (t->sum_magnitude)
+        GM_TRY(check_of_rows(t, t->sum_magnitude, "the sum of gradients of the magnitude", false));
+    to->squares = t->squares;
+    to->magnitude = gm_reshape(s, gm_astype(s, t->magnitude, GM_FLOAT32), 2, column);
+    to->sum_magnitude = t->sum_magnitude ? gm_reshape(s, t->sum_magnitude, 2, column) : NULL;
+    return to->magnitude && (to->sum_magnitude || !t->sum_magnitude) ? GM_OK : error_code();
+}
+
 /* The terms to their layers, those of a layer side by side in `memory`, which is large enough for all. */
-static gm_status place_terms(gm_model *copy, const gm_training_batch *b, gm_array *starts, gm_low_rank *memory) {
+static gm_status place_terms(gm_scope *s, gm_model *copy, const gm_training_batch *b, gm_array *starts,
+                             gm_low_rank *memory) {
     int64_t weight;
     for (size_t i = 0; i < b->n_terms; i++) {
         GM_TRY(adapter_find(copy, &b->terms[i], &weight));
@@ -43,15 +75,17 @@ static gm_status place_terms(gm_model *copy, const gm_training_batch *b, gm_arra
             l->n_terms = 0;
         }
         const gm_adapter_term *t = &b->terms[i];
-        memory[l->terms - memory + l->n_terms++] = (gm_low_rank){.a = t->a,
-                                                                 .b = t->b,
-                                                                 .scale = t->scale,
-                                                                 .starts = starts,
-                                                                 .sum_a = t->sum_a,
-                                                                 .sum_b = t->sum_b,
-                                                                 .keys = b->keys,
-                                                                 .dropout = b->dropout,
-                                                                 .salt = (int)weight};
+        gm_low_rank *to = &memory[l->terms - memory + l->n_terms++];
+        *to = (gm_low_rank){.a = t->a,
+                            .b = t->b,
+                            .scale = t->scale,
+                            .starts = starts,
+                            .sum_a = t->sum_a,
+                            .sum_b = t->sum_b,
+                            .keys = b->keys,
+                            .dropout = b->dropout,
+                            .salt = (int)weight};
+        GM_TRY(place_magnitude(s, t, l, to));
     }
     return GM_OK;
 }
@@ -136,7 +170,7 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
             model_use_rounded(copy);
         else if (!b->int8)
             model_use_float32(copy);
-        if (place_terms(copy, b, starts, terms) == GM_OK)
+        if (place_terms(s, copy, b, starts, terms) == GM_OK)
             x = forward(s, copy, b, positions, starts);
     }
     memory_free(terms);

@@ -26,11 +26,48 @@ static gm_array *terms_of(gm_scope *s, const gm_linear *l, gm_array *x, gm_array
 }
 
 /* What the matrix and the terms of all rows give. */
-static gm_array *apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
-    gm_array *bias = l->bias ? l->bias : GM_NONE;
+static gm_array *product(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *bias, gm_array *residual) {
     if (l->rounded)
         return gm_rounded_matmul(s, x->x, l->weight, bias, terms_of(s, l, x->x, residual));
     return gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, terms_of(s, l, x->x, residual));
+}
+
+/* 1 over the length of each row of W + scale * b a, float32 [rows]: from the lengths of W's rows w, as |w + scale *
+ * t|^2 is |w|^2 + scale * t . (2 w + scale * t), so that W is read packed. It is no function of what is trained: as
+ * those who proposed it do, gradients take it for a constant. */
+static gm_array *inverse_lengths(gm_scope *s, const gm_linear *l, const gm_low_rank *t) {
+    gm_array *a = gm_stop_gradient(s, gm_astype(s, t->a, GM_FLOAT32));
+    gm_array *b = gm_transpose(s, gm_stop_gradient(s, gm_astype(s, t->b, GM_FLOAT32)), 2, (int[]){1, 0});
+    gm_array *scale = scalar_array(s, (double)t->scale, GM_FLOAT32), *two = scalar_array(s, 2, GM_FLOAT32);
+    if (!a || !b)
+        return NULL;
+    gm_array *across = gm_packed_matmul(s, a, l->weight, GM_NONE, GM_NONE); /* A W^T, [rank, rows] */
+    gm_array *gram = gm_matmul(s, a, gm_transpose(s, a, 2, (int[]){1, 0}));
+    gm_array *inner = gm_add(s, gm_multiply(s, two, across), gm_multiply(s, scale, gm_matmul(s, gram, b)));
+    gm_array *change = gm_multiply(s, scale, gm_sum(s, gm_multiply(s, b, inner), 1, (const int[]){0}, false));
+    return gm_rsqrt(s, gm_add(s, t->squares, change));
+}
+
+/* Each output of matrix and term brought to its magnitude; bias and residual are as they are. */
+static gm_array *brought_to_length(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
+    const gm_low_rank *t = &l->terms[0];
+    gm_array *inverse = inverse_lengths(s, l, t), *y = product(s, l, x, GM_NONE, GM_NONE);
+    if (!inverse || !y)
+        return NULL;
+    gm_array *ones = gm_full(s, 2, (int64_t[]){y->shape[0], 1}, scalar_array(s, 1, GM_FLOAT32), GM_FLOAT32);
+    /* Of every row, so that its gradient is summed sequence by sequence. */
+    gm_array *magnitude = gm_sequence_linear(s, ones, t->magnitude, GM_NONE, t->starts,
+                                             t->sum_magnitude ? t->sum_magnitude : GM_NONE);
+    y = gm_multiply(s, gm_multiply(s, y, inverse), magnitude);
+    if (l->bias)
+        y = gm_add(s, y, l->bias);
+    return array_is_none(residual) ? y : gm_add(s, y, residual);
+}
+
+static gm_array *apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
+    if (l->n_terms && l->terms[0].magnitude)
+        return brought_to_length(s, l, x, residual);
+    return product(s, l, x, l->bias ? l->bias : GM_NONE, residual);
 }
 
 /* Adds the terms of single rows to what the layers give for x. */

@@ -7,9 +7,11 @@
 typedef struct {
     gm_array *a, *b;
     float scale;
-    gm_array *starts;        /* of the rows' sequences, by which the gradients of a and b are summed in order, */
-    gm_array *sum_a, *sum_b; /* from these on, of float32; or NULL */
-    gm_array *keys;          /* of the sequences: a share of x, drawn by them and the salt, is left out; or NULL */
+    gm_array *magnitude; /* float32 [rows, 1]: the length that each row of the sum of matrix and term is brought to; */
+    gm_array *squares;   /* float32 [rows]: the squared length of each row of the matrix; or both are NULL */
+    gm_array *starts;    /* of the rows' sequences, by which the gradients are summed in order, */
+    gm_array *sum_a, *sum_b, *sum_magnitude; /* from these on, of float32; or NULL */
+    gm_array *keys; /* of the sequences: a share of x, drawn by them and the salt, is left out; or NULL */
     float dropout;
     int salt;
 } gm_low_rank;

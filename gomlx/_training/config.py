@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gomlx import _gomlx as mx
 from gomlx._base import arguments
-from gomlx._training.adapter import Adapter, Term, shapes_of
+from gomlx._training.adapter import Adapter, Term, engine_of, shapes_of
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model
@@ -38,7 +38,7 @@ class LoRAConfig:
     init        of A: "normal" is N(0, 1/in) (the variance), "kaiming" uniform within 1/sqrt(in) (as PEFT's and mlx-lm's
                 default), "gaussian" N(0, 1/rank**2) (as PEFT's "gaussian")
     rslora      rank-stabilised: https://arxiv.org/abs/2312.03732
-    dora        with a trained length of each row: https://arxiv.org/abs/2402.09353 (not trained yet)
+    dora        with a trained length of each row of W + scale * B A: https://arxiv.org/abs/2402.09353
     seed        of A: a layer's A depends on the seed and the layer's name alone
     """
     rank: int = 8
@@ -107,13 +107,6 @@ def lora_config(lora: Any) -> LoRAConfig:
     return lora
 
 
-def check_trained(more: bool) -> None:
-    """NotImplementedError for what is not trained yet. more: than low-rank terms."""
-    if more:
-        raise NotImplementedError("training: only low-rank terms are trained yet, not magnitudes (DoRA) and not "
-                                  "weights as a whole")
-
-
 def check_dropout(value: Any) -> None:
     number("dropout", value, lambda share: 0 <= share < 1, "0 or more and less than 1")
 
@@ -172,6 +165,13 @@ def first_a(config: LoRAConfig, layer: str, columns: int) -> mx.array:
     return made.astype(DTYPES[config.dtype])
 
 
+def row_squares(engine: mx.Model, layer: str) -> mx.array:
+    """float32 [out]: the squared length of each row of a layer's matrix, which is unpacked for that."""
+    found = mx.sum(mx.square(engine.weight(layer + ".weight")), 1)
+    mx.eval(found)
+    return found
+
+
 def new_adapter(model: Model | mx.Model, config: LoRAConfig) -> Adapter:
     """The adapter that a config begins with for a model."""
     if not isinstance(config, LoRAConfig):
@@ -179,18 +179,14 @@ def new_adapter(model: Model | mx.Model, config: LoRAConfig) -> Adapter:
     shapes, terms, dtype = shapes_of(model), {}, DTYPES[config.dtype]
     for layer in chosen_layers(config, shapes):
         rows, columns = shapes[layer + ".weight"]
-        magnitude = None
-        if config.dora:
-            engine: Any = getattr(model, "_engine", model)
-            weight = engine.weight(layer + ".weight")
-            magnitude = mx.sqrt(mx.sum(mx.square(weight), 1)).astype(dtype)
+        magnitude = mx.sqrt(row_squares(engine_of(model), layer)).astype(dtype) if config.dora else None
         terms[layer] = Term(first_a(config, layer, columns), mx.zeros([rows, config.rank], dtype), config.scale,
                             magnitude)
-    mx.eval([term.a for term in terms.values()],
-            [term.magnitude for term in terms.values() if term.magnitude is not None])
-    return Adapter(terms, meta={"rank": config.rank, "alpha": config.alpha, "dropout": config.dropout,
+    made = Adapter(terms, meta={"rank": config.rank, "alpha": config.alpha, "dropout": config.dropout,
                                 "rslora": config.rslora, "dora": config.dora,
                                 "targets": sorted({layer.rpartition(".")[2] for layer in terms})})
+    mx.eval(list(made.parameters().values()))
+    return made
 
 
 def with_parameters(adapter: Adapter, parameters: Mapping[str, mx.array]) -> Adapter:

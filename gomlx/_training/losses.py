@@ -6,15 +6,14 @@ policy's; what is the reference's (the model without its adapter) or the teacher
 from __future__ import annotations
 
 import hashlib
-import os
 from array import array as integers
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import gomlx.core as mx
 from gomlx import _gomlx
-from gomlx._files.reading import read_json
-from gomlx._training.data import Row, Tokens
+from gomlx._training.config import row_squares
+from gomlx._training.data import Dataset, Row, Tokens
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model
@@ -78,13 +77,20 @@ class Forward:
         self.products, self.checkpoints = products, checkpoints
         self.dropout, self.draw = adapter.meta.get("dropout") or 0.0, ""
         self.scales = {layer: term.scale for layer, term in adapter.terms.items()}
+        self.squares = {layer: row_squares(self.engine, layer) for layer, term in adapter.terms.items()
+                        if term.magnitude is not None}
 
-    def terms(self, parameters: Mapping[str, mx.array] | None) -> list[tuple[str, mx.array, mx.array, float]]:
-        """None: the model alone, the reference."""
+    def terms(self, parameters: Mapping[str, mx.array] | None) -> list[Any]:
+        """As the engine takes them. None: the model alone, the reference."""
         if parameters is None:
             return []
-        return [(layer, parameters[f"{layer}.lora_a"], parameters[f"{layer}.lora_b"], scale)
+        return [(layer, parameters[f"{layer}.lora_a"], parameters[f"{layer}.lora_b"], scale,
+                 *((parameters[f"{layer}.magnitude"], self.squares[layer]) if layer in self.squares else ()))
                 for layer, scale in self.scales.items()]
+
+    def parts_of(self, layer: str) -> list[str]:
+        """The names of a layer's parameters."""
+        return [f"{layer}.lora_a", f"{layer}.lora_b", *([f"{layer}.magnitude"] if layer in self.squares else [])]
 
     def rows(self, parameters: Mapping[str, mx.array] | None, sequences: Sequence[Tokens], sums: Sums) -> mx.array:
         """float32 [tokens that count, hidden]: the rows that the tokens are told from."""
@@ -93,7 +99,7 @@ class Forward:
             places += [len(ids) + j for j in range(len(one.ids) - 1) if one.counted[j + 1]]
             ids += one.ids[:-1]                     # nothing is told from the last one
             lengths.append(len(one.ids) - 1)
-        before = [(sums[f"{layer}.lora_a"], sums[f"{layer}.lora_b"]) for layer in self.scales] if sums else None
+        before = [tuple(sums[name] for name in self.parts_of(layer)) for layer in self.scales] if sums else None
         share = self.dropout if sums is not None else 0.0
         x = self.engine.rows(ids, lengths, terms=self.terms(parameters), sums=before,
                              int8=self.products == "int8", bf16=self.products == "bf16", checkpoints=self.checkpoints,
@@ -149,6 +155,9 @@ class Objective:
 
     def total(self, rows: Sequence[Row]) -> int:
         return len(rows)
+
+    def check(self, data: Dataset) -> None:
+        """ValueError where the loss cannot be computed for these rows, which are of its kinds."""
 
     def prepare(self, parameters: Mapping[str, mx.array], passes: Sequence[Sequence[Row]]) -> Any:
         """What is computed before, for all rows of the step, without a gradient."""
@@ -276,71 +285,6 @@ def reference_of(forward, passes):
     return mx.array(logs, dtype=mx.float32)
 
 
-class Distillation(Objective):
-    """The mean divergence of the teacher's distributions from the model's, at the tokens that count. Both heads are
-    kept as float32 matrices."""
-
-    def __init__(self, forward: Forward, model: Model, teacher: Model, temperature: float = 1.0) -> None:
-        super().__init__(forward)
-        if teacher.vocab_size != model.vocab_size:
-            raise ValueError(f"teacher: its vocabulary has {teacher.vocab_size} tokens, expected {model.vocab_size}, "
-                             "those of the model that learns")
-        self.temperature, self.teacher = temperature, teacher
-        self.head, self.teacher_head = Head(model), Head(teacher)
-
-    def total(self, rows):
-        return sum(row.targets for row in rows)
-
-    def parts(self, parameters, rows, first, prepared, sums):
-        sequences = [row.sequences[0] for row in rows]
-        student = self.forward.rows(parameters, sequences, sums)
-        teacher = TeacherRows(self.teacher).rows(None, sequences, None)
-
-        def divergence(x, y):
-            return distillation_loss(self.head(x), mx.stop_gradient(self.teacher_head(y)),
-                                     temperature=self.temperature)
-
-        one = mx.checkpoint(divergence) if sums is not None else divergence
-        return mx.concatenate([one(student[at:at + SLICE], teacher[at:at + SLICE])
-                               for at in range(0, student.shape[0], SLICE)]), {}
-
-
-class TeacherRows(Forward):
-    """A model without terms."""
-
-    def __init__(self, model: Model) -> None:
-        self.engine, self.scales, self.products, self.checkpoints = model._engine, {}, "exact", False
-
-
-class Head:
-    """Logits of rows, as array operations."""
-
-    def __init__(self, model: Model) -> None:
-        engine = model._engine
-        names = engine.weight_names()
-        name = "lm_head" if "lm_head.weight" in names else "model.embed_tokens"
-        self.weight = engine.weight(f"{name}.weight").astype(mx.float32)
-        self.bias = engine.weight("lm_head.bias") if "lm_head.bias" in names else None
-        self.softcap = final_softcap(model.info)
-        mx.eval(self.weight)
-
-    def __call__(self, x: mx.array) -> mx.array:
-        logits = x @ self.weight.T
-        if self.bias is not None:
-            logits = logits + self.bias
-        return self.softcap * mx.tanh(logits / self.softcap) if self.softcap else logits
-
-
-def final_softcap(info: Mapping[str, Any]) -> float:
-    """What bounds the logits of Gemma 2 and 4; 0: nothing."""
-    if os.path.isdir(info["path"]):
-        config = read_json(os.path.join(info["path"], "config.json"))
-        config = config.get("text_config") or config
-        return float(config.get("final_logit_softcapping") or 0)
-    known = info.get("metadata", {})
-    return float(known.get(f"{known.get('general.architecture')}.final_logit_softcapping") or 0)
-
-
 LOSSES = ("sft", "dpo", "orpo", "kto", "distillation")
 Bound = tuple[str, Callable[[float], bool]]
 POSITIVE: Bound = "more than 0", lambda value: value > 0
@@ -354,15 +298,3 @@ OPTIONS: dict[str, dict[str, Bound]] = {
 
 OBJECTIVES: dict[str, type[Sft] | type[Dpo] | type[Orpo] | type[Kto]] = {"sft": Sft, "dpo": Dpo, "orpo": Orpo,
                                                                          "kto": Kto}
-
-
-def objective(name: str, forward: Forward, model: Model, teacher: Model | None,
-              options: Mapping[str, float]) -> Objective:
-    """The objective of a name; options are those of Settings, which are checked there."""
-    if (teacher is not None) != (name == "distillation"):
-        raise ValueError("loss='distillation' needs a teacher" if teacher is None else
-                         f"a teacher belongs to loss='distillation', got {name!r}")
-    if name == "distillation":
-        assert teacher is not None
-        return Distillation(forward, model, teacher, **options)
-    return OBJECTIVES[name](forward, **options)

@@ -12,7 +12,7 @@ import gomlx.core as mx
 from gomlx import _gomlx
 from gomlx._base import arguments
 from gomlx._files import locating, memory_plan
-from gomlx._training.config import LoRAConfig, check_trained, chosen_layers, lora_config
+from gomlx._training.config import LoRAConfig, chosen_layers, lora_config
 from gomlx._training.data import Dataset
 from gomlx._training.losses import OBJECTIVES
 from gomlx._training.order import Order
@@ -57,7 +57,6 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     ValueError and NotImplementedError for what gomlx.train refuses, NotImplementedError for distillation, whose teacher
     is not counted yet."""
     given, config = settings_of(settings), lora_config(lora)
-    check_trained(config.dora)
     objective = OBJECTIVES[given.loss]
     check_rows(data, objective, given)
     found_path: str = locating.locate(path, name="path")
@@ -69,7 +68,8 @@ def plan_training(path: str | os.PathLike[str] | None, data: Dataset, *, lora: L
     steps = order.steps
     per_step = data.tokens / max(1, -(-len(found) // given.accumulate))
     named = weights(known, shapes)
-    parameters = sum(config.rank * sum(named[f"{layer}.weight"]) for layer in chosen_layers(config, named))
+    parameters = sum(config.rank * (rows + columns) + rows * config.dora for rows, columns in (
+        named[f"{layer}.weight"] for layer in chosen_layers(config, named)))
     hidden = known["hidden_size"]
     kept = [kept_floats(hidden, layer) for layer in shapes]
     activations = longest * 4 * (sum(kept) if not given.checkpoints else

@@ -5,6 +5,7 @@
     metrics.jsonl       a line for each step
     adapter/            the adapter as other programs read it; best/ that of the best evaluation
     loss.txt, loss.png  the curve
+    tensorboard/, trackio.csv   metrics for other programs, where they are asked for: boards.py
 
 Every file is written under a temporary name, synchronised to the disk and renamed: where writing fails, the one before
 is still there. What resume goes on from is state.safetensors; lines of metrics.jsonl after it are cut.
@@ -81,17 +82,20 @@ class RunFolder:
         return arrays, stored.checked(path, stored.parsed(path, metadata["state"]), stored.STATE_FIELDS)
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Lines of metrics; where they cannot be written, none is."""
-        lines = b"".join(json.dumps(finite(one), allow_nan=False).encode() + b"\n" for one in records)
-        with open(self.file(METRICS), "ab", buffering=0) as file:
+        """Lines of metrics."""
+        self.extend(METRICS, b"".join(json.dumps(finite(one), allow_nan=False).encode() + b"\n" for one in records))
+
+    def extend(self, name: str, data: bytes) -> None:
+        """Bytes at the end of a file; where they cannot be written, none is."""
+        with open(self.file(name), "ab", buffering=0) as file:
             before = file.tell()
             try:
-                if file.write(lines) != len(lines):
+                if file.write(data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except BaseException as error:
                 file.truncate(before)
                 if isinstance(error, OSError):
-                    raise OSError(error.errno, f"cannot write {self.file(METRICS)}: {error.strerror}") from error
+                    raise OSError(error.errno, f"cannot write {self.file(name)}: {error.strerror}") from error
                 raise
 
     def read_metrics(self, last: int) -> list[dict[str, Any]]:

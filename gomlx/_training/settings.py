@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +14,9 @@ from gomlx._training.losses import LOSSES, OPTIONS
 
 Loss = Literal["sft", "dpo", "orpo", "kto", "distillation"]
 Schedule = Literal["constant", "linear", "cosine"]
+Log = Literal["tensorboard", "trackio"]
 MOST_EPOCHS = 1000              # with batch_tokens
+LOGS = ("tensorboard", "trackio")
 SCHEDULES = ("constant", "linear", "cosine")
 OPTIMIZERS = {"adamw": optimizers.AdamW, "adam": optimizers.Adam, "sgd": optimizers.SGD, "lion": optimizers.Lion,
               "adafactor": optimizers.Adafactor, "muon": optimizers.Muon, "rmsprop": optimizers.RMSprop,
@@ -76,6 +79,7 @@ class Settings:
     forward: Literal["exact", "int8", "bf16"] = "exact"
     seed: int = 0
     save_every: int = 10
+    logs: Sequence[Log] = ()
 
     def __post_init__(self) -> None:
         arguments.one_of("loss", self.loss, LOSSES)
@@ -91,6 +95,8 @@ class Settings:
         for name in ("clip", "epochs"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), lambda value: value > 0, "more than 0")
+        logs = arguments.sequence("logs", self.logs, f"names of {', '.join(LOGS)}")
+        object.__setattr__(self, "logs", tuple(arguments.one_of("logs", one, LOGS) for one in logs))
         self._check_rows()
         check_loss_options(self.loss, self.loss_options)
         arguments.mapping("optimizer_options", self.optimizer_options)

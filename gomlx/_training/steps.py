@@ -23,8 +23,10 @@ from gomlx._base import bars, notebook
 from gomlx._files import adapters
 from gomlx._training import losses
 from gomlx._training.adapter import Adapter
+from gomlx._training.boards import Boards
 from gomlx._training.config import with_parameters
 from gomlx._training.data import Dataset, Row, load_data
+from gomlx._training.distillation import Distillation, StoredTeacher
 from gomlx._training.order import Order, passes
 from gomlx._training.runs import STATE, RunFolder, flat_state, tree_state
 from gomlx._training.settings import Evaluation, Settings, Step, new_optimizer
@@ -58,16 +60,18 @@ class TrainingRun(Iterator[Step]):
     """
 
     def __init__(self, model: Model, data: Dataset, evals: Dataset | None, settings: Settings, adapter: Adapter,
-                 teacher: Model | None, progress: bars.Progress) -> None:
+                 teacher: Model | StoredTeacher | None, progress: bars.Progress) -> None:
         self.model, self.data, self.eval_data, self.settings = model, data, evals, settings
         self.history: list[Step] = []
         self.stopped_by: str | None = None
         self._adapter, self._parameters = adapter, adapter.parameters()
         self._folder: RunFolder | None = None
+        self._boards: Boards | None = None
         self._forward = losses.Forward(model, adapter, settings.forward, settings.checkpoints)
-        self._objective = losses.objective(settings.loss, self._forward, model, teacher, settings.loss_options)
+        self._objective = objective(settings.loss, self._forward, model, teacher, settings.loss_options)
         for rows in (data, evals) if evals is not None else (data,):
             check_rows(rows, self._objective, settings)
+            self._objective.check(rows)
         self._optimizer = new_optimizer(settings)
         self._epoch, self._position, self._step = 0, 0, 0
         self._best: float | None = None
@@ -114,6 +118,7 @@ class TrainingRun(Iterator[Step]):
         if rows is None:
             raise ValueError("evaluate: no data: neither given, nor eval_data in train()")
         check_rows(rows, self._objective, self.settings)
+        self._objective.check(rows)
         whole: list[float] = []
         known: dict[str, list[float]] = {}
         found = weight = 0
@@ -267,6 +272,8 @@ class TrainingRun(Iterator[Step]):
         """Before the state: that may be older than they are, never newer."""
         folder.append([dataclasses.asdict(one) for one in self.history[self._written:]])
         self._written = len(self.history)
+        if self._boards is not None:
+            self._boards.show(self.history)
 
     def _compare(self, loss):
         if math.isfinite(loss) and (self._best is None or loss < self._best):
@@ -283,10 +290,10 @@ class TrainingRun(Iterator[Step]):
     def _begin(self, folder, config):
         folder.create({"model": description(self.model), "settings": dataclasses.asdict(self.settings),
                        "adapter": scales_of(self._adapter), **config})
-        self._folder = folder
+        self._folder, self._boards = folder, Boards(folder, self.settings.logs)
 
     def _go_on(self, folder, state):
-        self._folder = folder
+        self._folder, self._boards = folder, Boards(folder, self.settings.logs)
         if state is not None:
             self._take(folder.file(STATE), *state)
         self.history = [Step(**one) for one in folder.read_metrics(self._step)]
@@ -346,6 +353,17 @@ def from_the_end(name: str) -> tuple[int, int]:
     layer = next((int(part) for part in name.split(".") if part.isdigit()), -1)
     kind = next((i for i, part in enumerate(LAST_FIRST) if f".{part}." in name), 0)
     return -layer, kind
+
+
+def objective(name: str, forward: losses.Forward, model: Model, teacher: Model | StoredTeacher | None,
+              options: Mapping[str, float]) -> losses.Objective:
+    """The objective of a name; options are those of Settings, which are checked there."""
+    if (teacher is not None) != (name == "distillation"):
+        raise ValueError("loss='distillation' needs a teacher" if teacher is None else
+                         f"a teacher belongs to loss='distillation', got {name!r}")
+    if teacher is not None:
+        return Distillation(forward, model, teacher, **options)
+    return losses.OBJECTIVES[name](forward, **options)
 
 
 def check_rows(rows: Dataset, objective: losses.Objective | type[losses.Objective], settings: Settings) -> None:

@@ -3,34 +3,36 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from gomlx import _gomlx
 from gomlx._base import arguments, bars
 from gomlx._generation.model import Model
 from gomlx._training.adapter import Adapter, Term
-from gomlx._training.config import LoRAConfig, check_dropout, check_trained, lora_config, new_adapter
+from gomlx._training.config import LoRAConfig, check_dropout, lora_config, new_adapter
 from gomlx._training.data import MAX_TOKENS, Dataset, Mask
+from gomlx._training.distillation import StoredTeacher
 from gomlx._training.runs import STATE, RunFolder
-from gomlx._training.settings import Loss, Schedule, Settings
+from gomlx._training.settings import Log, Loss, Schedule, Settings
 from gomlx._training.steps import Data, TrainingRun, dataset_of
 from gomlx._training.stored import SAME_MODEL
 
-MAY_CHANGE = ("steps", "epochs", "save_every", "progress")     # when a run is resumed
+MAY_CHANGE = ("steps", "epochs", "save_every", "logs", "progress")      # when a run is resumed
 OF_ROWS = ("mask", "max_tokens", "too_long", "template", "template_args")
 
 
 def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter | None = None, loss: Loss = "sft",
-          loss_options: Mapping[str, float] | None = None, teacher: Model | None = None, steps: int | None = None,
-          epochs: float | None = None, batch: int = 4, batch_tokens: int | None = None, accumulate: int = 1,
-          optimizer: str = "adamw", optimizer_options: Mapping[str, Any] | None = None, learning_rate: float = 1e-4,
+          loss_options: Mapping[str, float] | None = None, teacher: Model | str | os.PathLike[str] | None = None,
+          steps: int | None = None, epochs: float | None = None, batch: int = 4, batch_tokens: int | None = None,
+          accumulate: int = 1, optimizer: str = "adamw", optimizer_options: Mapping[str, Any] | None = None,
+          learning_rate: float = 1e-4,
           schedule: Schedule = "constant", warmup: int = 0, clip: float | None = 1.0, eval_data: Data | None = None,
           eval_every: int | None = None, patience: int | None = None, mask: Mask = "assistant",
           max_tokens: int = MAX_TOKENS, too_long: Literal["cut", "drop"] = "cut", template: bool = True,
           template_args: Mapping[str, Any] | None = None, checkpoints: bool = False,
           forward: Literal["exact", "int8", "bf16"] = "exact", seed: int = 0,
-          run: str | os.PathLike[str] | None = None, save_every: int = 10,
+          run: str | os.PathLike[str] | None = None, save_every: int = 10, logs: Sequence[Log] = (),
           resume: str | os.PathLike[str] | None = None, progress: bars.Progress = True) -> TrainingRun:
     """Fine-tunes a loaded model: low-rank terms on its weights as they are, quantised or not. Returns a TrainingRun, an
     iterator of Steps; .finish() does all of them, .adapter is what was learnt.
@@ -39,7 +41,8 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
     lora            a LoRAConfig (LoRAConfig() when None), or an Adapter to go on from; adapters that the model was
                     loaded with, its model.adapter, take no part
     loss            "sft", the mean cross entropy of the tokens that count; "dpo" and "orpo" of preferences; "kto" of
-                    answers with a label; "distillation" from a teacher, a Model with the same vocabulary
+                    answers with a label; "distillation" from a teacher, a Model with the same vocabulary or what
+                    lora.save_teacher() wrote of one
     loss_options    beta (0.1), and for dpo label_smoothing, for kto desirable_weight and undesirable_weight, for
                     distillation temperature
     steps, epochs   how many; one epoch when neither is given
@@ -59,6 +62,8 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
                     slow elsewhere
     seed            of the order of rows
     run             a new folder for the state, metrics, the curve and the adapter, saved every save_every steps
+    logs            of "tensorboard" and "trackio": metrics in that folder as events for TensorBoard, as a table for
+                    trackio.import_csv
     resume          such a folder: the run goes on, to the same bits as if it had not stopped. Settings are the run's
                     own; steps and epochs may be others, data and eval_data must be the same ones (and be given
                     where they have no path). What is given as its default is as if it were not given
@@ -72,12 +77,16 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
              "warmup": warmup, "clip": clip, "eval_every": eval_every, "patience": patience, "mask": mask,
              "max_tokens": max_tokens, "too_long": too_long, "template": bool(template),
              "template_args": dict(template_args or {}), "checkpoints": arguments.flag("checkpoints", checkpoints),
-             "forward": forward, "seed": seed, "save_every": save_every}
-    for name, one in (("model", model), *([("teacher", teacher)] if teacher is not None else [])):
-        if not isinstance(one, Model):
+             "forward": forward, "seed": seed, "save_every": save_every,
+             "logs": tuple(arguments.sequence("logs", logs, "names"))}
+    known = StoredTeacher(teacher) if isinstance(teacher, (str, os.PathLike)) else teacher
+    for name, one in (("model", model), ("teacher", known)):
+        if not isinstance(one, Model) and (name == "model" or not isinstance(one, (StoredTeacher, type(None)))):
             raise arguments.WrongType(f"{name}: expected a gomlx.Model of the backend native, got "
                                       f"{arguments.shown(one)}")
     bars.check(progress)
+    if logs and run is None and resume is None:
+        raise ValueError("logs: need run=, the folder that they are written to")
     folder, state, config = None, None, {}
     if resume is not None:
         if run is not None or lora is not None:
@@ -105,7 +114,7 @@ def train(model: Model, data: Data | None = None, *, lora: LoRAConfig | Adapter 
             raise ValueError(f"resume: {name}: {found.source} has other rows than the run was begun with (a chat "
                              "template with the date of the day makes others each day: template_args)")
     adapter = first_adapter(model, lora, folder, state, config)
-    made = TrainingRun(model, rows, evals, settings, adapter, teacher, progress)
+    made = TrainingRun(model, rows, evals, settings, adapter, known, progress)
     if folder is not None:
         made._go_on(folder, state)
     elif run is not None:
@@ -167,17 +176,22 @@ def first_adapter(model, lora, folder, state, config):
     else:
         adapter = lora if isinstance(lora, Adapter) else new_adapter(model, lora_config(lora))
         adapter.check(model)
-    more = bool(adapter.full) or any(term.magnitude is not None for term in adapter.terms.values())
-    check_trained(more)
+    if adapter.full:
+        raise NotImplementedError("training: the adapter has weights that were trained whole, which are not trained on")
     check_dropout(adapter.meta.get("dropout") or 0.0)
     return adapter
 
 
 def saved_adapter(model, path, arrays, known):
     """The adapter of a run's state."""
+    def magnitude_of(layer):
+        name = f"parameters/{layer}.magnitude"
+        return arrays[name] if known["meta"].get("dora") else arrays.get(name)
+
     try:
         adapter = Adapter({layer: Term(arrays[f"parameters/{layer}.lora_a"], arrays[f"parameters/{layer}.lora_b"],
-                                       scale) for layer, scale in known["scales"].items()}, meta=known["meta"])
+                                       scale, magnitude_of(layer)) for layer, scale in known["scales"].items()},
+                          meta=known["meta"])
         adapter.check(model)
     except KeyError as error:
         raise _gomlx.Error(f"{path}: {error.args[0]} is missing") from None

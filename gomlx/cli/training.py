@@ -17,7 +17,7 @@ LOSSES = ("sft", "dpo", "orpo", "kto", "distillation")
 SHOWN = 20                      # lines about steps, at most, besides evaluations
 # Options that are arguments of gomlx.train by the same name, and those of its LoRAConfig.
 TRAIN = ("loss", "steps", "epochs", "batch", "batch_tokens", "accumulate", "optimizer", "learning_rate", "schedule",
-         "warmup", "clip", "eval_every", "patience", "too_long", "checkpoints", "forward", "save_every",
+         "warmup", "clip", "eval_every", "patience", "too_long", "checkpoints", "forward", "save_every", "logs",
          "seed")
 ROWS = ("mask", "max_tokens", "too_long", "template", "template_args")
 LORA = ("rank", "alpha", "dropout", "layers", "init", "rslora", "dora")
@@ -44,7 +44,7 @@ def add(commands):
                         examples=["gomlx train model.gguf --data chats.jsonl --run my-run --epochs 2",
                                   "gomlx train model.gguf --data chats.jsonl --preview",
                                   "gomlx train model.gguf --data chats.jsonl --targets all --rank 16 --plan",
-                                  "gomlx train org/name --data pairs.jsonl --loss dpo --learning-rate 5e-6",
+                                  "gomlx train org/name --data pairs.jsonl --dpo --learning-rate 5e-6",
                                   "gomlx train --resume my-run"])
     made.add_argument("path", nargs="?", metavar="MODEL", help="the model; the same as -m MODEL")
     made.add_argument("--data", metavar="FILE", help="rows: .jsonl, .json, or a folder with train.jsonl "
@@ -53,6 +53,8 @@ def add(commands):
     made.add_argument("--run", dest="folder", metavar="FOLDER", help="a new folder for the adapter, the state and "
                       "metrics (default: run)")
     made.add_argument("--resume", metavar="FOLDER", help="go on with a run that was stopped, by its own settings")
+    made.add_argument("--logs", type=lambda text: tuple(text.split(",")), metavar="NAMES", help="metrics for other "
+                      "programs, in the folder: tensorboard, trackio, or both with a comma")
     made.add_argument("--plan", action="store_true", help="load nothing: show memory and hours; status 1 when it does "
                       "not fit")
     made.add_argument("--preview", action="store_true", help="load nothing: show the first rows, what counts in green")
@@ -64,8 +66,11 @@ def add(commands):
 def add_steps(group):
     group.add_argument("--loss", choices=LOSSES, help="sft, the cross entropy of answers (the default); dpo or orpo of "
                        "preferences; kto of answers with a label; distillation")
+    for name in ("dpo", "orpo", "kto"):
+        group.add_argument(f"--{name}", dest="loss", action="store_const", const=name,
+                           help=f"the same as --loss {name}")
     group.add_argument("--beta", type=float, metavar="X", help="of dpo, orpo and kto (default: 0.1)")
-    group.add_argument("--teacher", metavar="MODEL", help="of distillation")
+    group.add_argument("--teacher", metavar="MODEL", help="of distillation; or a file of lora.save_teacher()")
     for flag, kind, what in (
             ("--steps", int, "how many"), ("--epochs", float, "how often the rows are gone through (default: 1)"),
             ("--batch", int, "rows of a pass (default: 4)"),
@@ -96,7 +101,7 @@ def add_terms(group):
     group.add_argument("--init", choices=("normal", "kaiming", "gaussian"), help="of A (default: normal)")
     group.add_argument("--dropout", type=float, metavar="X", help="the share of the terms' inputs that is left out")
     group.add_argument("--rslora", action="store_const", const=True, help="scale by alpha / sqrt(rank)")
-    group.add_argument("--dora", action="store_const", const=True, help="with lengths of rows (not trained yet)")
+    group.add_argument("--dora", action="store_const", const=True, help="train the lengths of rows too")
 
 
 def add_rows(group):
@@ -127,7 +132,9 @@ def train(args):
         args.model = gomlx.lora.TrainingRun.config_of(args.resume)["model"]["path"]
     adapters, args.adapter = args.adapter or [], None           # it is trained, and not loaded beside what is trained
     with contextlib.ExitStack() as opened:
-        teacher = opened.enter_context(gomlx.load(args.teacher)) if args.teacher is not None else None
+        teacher = args.teacher
+        if teacher is not None and not teacher.endswith(".safetensors"):
+            teacher = opened.enter_context(gomlx.load(teacher))
         model = opened.enter_context(options.load(args))
         if not isinstance(model, gomlx.Model):
             raise NotImplementedError("train: only the backend native trains")

@@ -34,7 +34,7 @@ def test_a_preview_and_a_plan_load_nothing(capfd, data, monkeypatch):
     assert status == 0 and found["fits"] and found["steps"] == 4 and found["hours"] > 0
     with gomlx.loading.load() as model:
         assert found["parameters"] == model.apply_lora(gomlx.lora.LoRAConfig(targets="all")).count
-    for wrong in (["--targets", "nope"], ["--dora"], ["--loss", "distillation"], ["--loss", "dpo"]):
+    for wrong in (["--targets", "nope"], ["--loss", "distillation"], ["--loss", "dpo"]):
         status, out, err = run(capfd, "train", "--data", data, "--plan", *wrong)
         assert status == 1 and out == "" and err and "Traceback" not in err
     status, out, _ = run(capfd, "train", "--data", data, "--plan")
@@ -48,7 +48,9 @@ def test_a_run_and_its_end(capfd, data, tmp_path):
     assert status == 0 and out.startswith("step 1 of 3  loss ") and "evaluation" in out.splitlines()[-1]
     assert f"the adapter is in {folder}/adapter" in err
     assert gomlx.read_adapter(os.path.join(folder, "adapter")).ranks == [2]
-    status, out, err = run(capfd, "train", "--resume", folder, "--steps", "5", "--json")
+    status, out, err = run(capfd, "train", "--resume", folder, "--steps", "5", "--json", "--logs",
+                           "tensorboard,trackio")
+    assert os.path.exists(os.path.join(folder, "tensorboard")) and os.path.exists(os.path.join(folder, "trackio.csv"))
     steps = [json.loads(line) for line in out.splitlines()]
     assert status == 0 and [one["step"] for one in steps] == [4, 5] and steps[-1]["eval_loss"] > 0
 
@@ -69,6 +71,7 @@ def test_an_adapter_is_gone_on_from(capfd, data, tmp_path):
     (["a", "-m", "b", "--data", "c"], "two models"),
     (["--data", "DATA", "--targets", "qproj", "--run", "RUN"], "no layer is called 'qproj'; this model has down_proj"),
     (["--data", "DATA", "--loss", "dpo", "--run", "RUN"], "needs rows with prompt, chosen and rejected"),
+    (["--data", "DATA", "--dpo", "--run", "RUN"], "loss='dpo' needs rows with prompt, chosen and rejected"),
     (["--resume", "RUN"], "RUN"),
     (["--resume", "RUN", "--rank", "64"], "--rank and --resume: a run goes on as it began"),
     (["--resume", "RUN", "--lora-dtype", "bfloat16"], "--lora-dtype and --resume"),

@@ -371,10 +371,11 @@ def test_fork_in_the_middle_of_a_stream(fable):
     assert rest() == want
 
 
-@pytest.mark.parametrize("what", ["generating", "evaluating", "loading"])
+@pytest.mark.parametrize("what", ["generating", "evaluating", "loading", "adapting"])
 def test_fork_while_another_thread_is(what, fable, big_folder):
     ids, over = fable.tokenizer.encode_prompt(PROMPT), threading.Event()
     want = run(fable._engine, ids, 10)
+    adapter = fable.apply_lora()
     x = mx.broadcast_to(mx.array([[1.0]]), (300, 300)) * 0.01
     mx.eval(x)
 
@@ -384,6 +385,11 @@ def test_fork_while_another_thread_is(what, fable, big_folder):
                 run(fable._engine, ids, 50)
             elif what == "loading":
                 _gomlx.load_model(big_folder, threads=2).close()
+            elif what == "adapting":                    # in which a lock of the lists of adapters is held
+                fable.load_adapter(adapter, "other")
+                for _ in range(100):
+                    assert "other" in fable.adapters
+                fable.unload_adapter("other")
             else:
                 y = x
                 for _ in range(50):
@@ -392,6 +398,9 @@ def test_fork_while_another_thread_is(what, fable, big_folder):
 
     def child():
         lazy = mx.sum(x * 2 + 1)
+        fable.load_adapter(adapter, "its own")
+        list(fable.generate(ids, max_tokens=2, adapter="its own"))
+        fable.unload_adapter("its own")
         return generates_the_same(fable._engine, ids, want) if abs(lazy.item() / 91800 - 1) < 1e-4 else 2
 
     thread = threading.Thread(target=work)

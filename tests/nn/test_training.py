@@ -11,7 +11,7 @@ import gomlx
 import gomlx.core as mx
 from gomlx import _gomlx
 from gomlx._training.adapter import shapes_of
-from gomlx._training.config import linear_layers
+from gomlx._training.config import linear_layers, row_squares
 
 pytestmark = pytest.mark.isa
 
@@ -49,14 +49,22 @@ def projections(model):
     return sorted(linear_layers(shapes_of(model)))
 
 
-def parameters(model, seed=0):
+def parameters(model, seed=0, dora=False):
     rng = np.random.default_rng(seed)
     found = {}
     for name in projections(model):
         rows, columns = model.weight(name + ".weight").shape
         found[name] = (mx.array(rng.normal(0, columns ** -0.5, (RANK, columns)).astype(np.float32)),
                        mx.array(rng.normal(0, 0.05, (rows, RANK)).astype(np.float32)))
+        if dora:
+            lengths = mx.sqrt(row_squares(model, name))
+            found[name] += (lengths * mx.array(rng.uniform(0.8, 1.2, rows).astype(np.float32)),)
     return found
+
+
+def engine_terms(model, p):
+    return [(name, a, b, SCALE, *(one for m in more for one in (m, row_squares(model, name))))
+            for name, (a, b, *more) in p.items()]
 
 
 def texts(vocab, lengths=LENGTHS):
@@ -70,8 +78,7 @@ def engine_loss(model, sequences, sums=None, reduce=mx.mean, **options):
     targets = sum([one[1:] for one in sequences], [])
 
     def loss(p):
-        x = model.rows(ids, lengths, terms=[(name, a, b, SCALE) for name, (a, b) in p.items()],
-                       sums=sums and [sums[name] for name in p], **options)
+        x = model.rows(ids, lengths, terms=engine_terms(model, p), sums=sums and [sums[name] for name in p], **options)
         return reduce(model.loss(x[mx.array(rows)], targets, gradient=True, bf16=options.get("bf16", False)))
     return loss
 
@@ -84,8 +91,11 @@ def array_loss(model, config, sequences):
 
     def loss(p):
         def linear(x, name):
-            a, b = p[name]
-            return x @ weights[name + ".weight"].T + SCALE * (x @ a.T) @ b.T
+            (a, b, *more), w = p[name], weights[name + ".weight"]
+            y = x @ w.T + SCALE * (x @ a.T) @ b.T
+            for m in more:
+                y = y * (m / mx.stop_gradient(mx.sqrt(mx.sum(mx.square(w + SCALE * b @ a), 1))))
+            return y
 
         def hidden(ids):
             x = weights["model.embed_tokens.weight"][mx.array(ids)]
@@ -129,7 +139,33 @@ def test_gradients_are_those_of_the_dequantised_model(case):
 
 
 def bits(tree):
-    return {name: (np.asarray(a).tobytes(), np.asarray(b).tobytes()) for name, (a, b) in tree.items()}
+    return {name: [np.asarray(one).tobytes() for one in arrays] for name, arrays in tree.items()}
+
+
+def test_gradients_of_magnitudes(case):
+    """Beside the dequantised model's; the same bits however they are computed."""
+    config, path = case
+    model = exact(path)
+    sequences, p = texts(config["vocab_size"]), parameters(model, dora=True)
+    value, grads = mx.value_and_grad(engine_loss(model, sequences))(p)
+    want_value, want = mx.value_and_grad(array_loss(model, config, sequences))(p)
+    assert abs(value.item() - want_value.item()) <= 2e-5 * want_value.item()
+    for name in p:
+        assert len(grads[name]) == 3
+        for k in range(3):
+            assert relative(grads[name][k], want[name][k]) < 3e-5, (name, k)
+    again, same = mx.value_and_grad(engine_loss(exact(path, 1), sequences, checkpoints=True))(p)
+    assert again.item() == value.item() and bits(same) == bits(grads)
+    _, want = mx.value_and_grad(engine_loss(model, sequences, reduce=mx.sum))(p)
+    sums = None
+    for begin, end in ((0, 1), (1, 3), (3, 4)):
+        _, sums = mx.value_and_grad(engine_loss(model, sequences[begin:end], sums=sums, reduce=mx.sum))(p)
+    assert bits(sums) == bits(want)
+    for options in ({"int8": True}, {"bf16": True}):
+        if options == {"int8": True} and config["hidden_size"] % 32:
+            continue
+        _, near = mx.value_and_grad(engine_loss(model, sequences, **options))(p)
+        assert all(relative(near[name][k], grads[name][k]) < 0.2 for name in p for k in range(3))
 
 
 def test_gradients_of_products_in_bfloat16_are_near_those_of_exact_ones(case):
@@ -366,6 +402,32 @@ def test_what_does_not_fit_is_named(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         model.rows(given["ids"], given["lengths"],
                    terms=[(given["layer"], mx.array(given["a"]), mx.array(given["b"]), 1.0)])
+
+
+@pytest.mark.parametrize("magnitude, squares, error, message", [
+    (np.ones(63, np.float32), np.ones(64, np.float32), ValueError,
+     r"the magnitude of .*q_proj is float32\(63\), expected floats \(64\)"),
+    (np.ones(64, np.int32), np.ones(64, np.float32), ValueError, r"the magnitude of .*q_proj is int32\(64\)"),
+    (np.ones(64, np.float32), np.ones((64, 1), np.float32), ValueError,
+     r"squared lengths of .*q_proj is float32\(64,1\)"),
+    (np.ones(64, np.float32), None, TypeError,
+     "a, b, magnitude and squares of 'model.layers.0.self_attn.q_proj' are not"),
+])
+def test_magnitudes_that_do_not_fit_are_named(tmp_path, magnitude, squares, error, message):
+    path = str(tmp_path / "model.gguf")
+    checkpoints.save_gguf(path, SMALL, checkpoints.random_weights(SMALL))
+    model = exact(path)
+    term = ("model.layers.0.self_attn.q_proj", mx.zeros((3, 64)), mx.zeros((64, 3)), 1.0, mx.array(magnitude),
+            squares if squares is None else mx.array(squares))
+    with pytest.raises(error, match=message):
+        model.rows([1], [1], terms=[term])
+    good = (*term[:4], mx.ones(64), mx.ones(64))
+    with pytest.raises(NotImplementedError, match="q_proj has a term with magnitudes and another one"):
+        model.rows([1], [1], terms=[good, term[:4]])
+    with pytest.raises(TypeError, match="with magnitudes triples of arrays"):
+        model.rows([1], [1], terms=[good], sums=[(term[1], term[2])])
+    with pytest.raises(TypeError, match=r"expected tuples \(layer, a, b, scale\), found"):
+        model.load_adapter("a", [good])
 
 
 def test_lengths_have_errors_of_their_own(tmp_path):

@@ -575,6 +575,7 @@ with gomlx.load(context_length=512, prompt_cache=gomlx.PromptCache(entries=2)) a
     with tempfile.TemporaryDirectory() as adapter_folder:
         adapter_file = gomlx.save_adapter(model.apply_lora(config), adapter_folder)
         assert_type(gomlx.read_adapter(adapter_file, model), gomlx.Adapter)
+        assert_type(lora.save_teacher(model, learnt, Path(adapter_folder) / "x.safetensors", top=8), str)
     assert_type(lora.plan_training(path, learnt, lora=config, steps=1), lora.TrainingPlan)
     trained = gomlx.train(model, learnt, lora=config, steps=1, progress=False)
     assert_type(trained, lora.TrainingRun)

@@ -9,8 +9,11 @@ void terms_free(term_list *t) {
         PyMem_Free((void *)(uintptr_t)t->all[i].layer);
         gm_release(t->all[i].a);
         gm_release(t->all[i].b);
+        gm_release(t->all[i].magnitude);
+        gm_release(t->all[i].squares);
         gm_release(t->all[i].sum_a);
         gm_release(t->all[i].sum_b);
+        gm_release(t->all[i].sum_magnitude);
     }
     PyMem_Free(t->all);
 }
@@ -36,23 +39,36 @@ static char *text_copy(PyObject *text) {
     return copy;
 }
 
-/* One tuple (layer, a, b, scale). The nodes are retained: __float__ may run anything, and give the arrays others. */
-static bool term_read(module_state *state, PyObject *item, gm_adapter_term *to) {
-    if (!PyTuple_Check(item) || PyTuple_Size(item) != 4) {
-        PyErr_Format(PyExc_TypeError, "terms: expected tuples (layer, a, b, scale), found %R", item);
+/* Arrays of a tuple from `first` on, retained: true when all n of them are arrays. */
+static bool arrays_read(module_state *state, PyObject *tuple, Py_ssize_t first, int n, gm_array **const *to) {
+    for (int i = 0; i < n; i++)
+        if (!(*to[i] = gm_retain(py_array_node(state, PyTuple_GetItem(tuple, first + i)))))
+            return false;
+    return true;
+}
+
+/* One tuple (layer, a, b, scale), with magnitudes perhaps (layer, a, b, scale, magnitude, squares). The nodes are
+ * retained: __float__ may run anything, and give the arrays others. */
+static bool term_read(module_state *state, PyObject *item, bool magnitudes, gm_adapter_term *to) {
+    const Py_ssize_t n = PyTuple_Check(item) ? PyTuple_Size(item) : 0;
+    if (n != 4 && !(magnitudes && n == 6)) {
+        PyErr_Format(PyExc_TypeError, "terms: expected tuples (layer, a, b, scale%s), found %R",
+                     magnitudes ? ") or (layer, a, b, scale, magnitude, squares" : "", item);
         return false;
     }
     to->scale = (float)PyFloat_AsDouble(PyTuple_GetItem(item, 3));
     if (PyErr_Occurred() || !(to->layer = text_copy(PyTuple_GetItem(item, 0))))
         return false;
-    to->a = gm_retain(py_array_node(state, PyTuple_GetItem(item, 1)));
-    to->b = to->a ? gm_retain(py_array_node(state, PyTuple_GetItem(item, 2))) : NULL;
-    if (!to->b && !PyErr_Occurred())
-        PyErr_Format(PyExc_TypeError, "terms: a and b of %R are not both arrays", PyTuple_GetItem(item, 0));
-    return to->b != NULL;
+    if (arrays_read(state, item, 1, 2, (gm_array * *const[]){&to->a, &to->b}) &&
+        (n == 4 || arrays_read(state, item, 4, 2, (gm_array * *const[]){&to->magnitude, &to->squares})))
+        return true;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "terms: a%s of %R are not all arrays",
+                     n == 4 ? " and b" : ", b, magnitude and squares", PyTuple_GetItem(item, 0));
+    return false;
 }
 
-bool terms_read(module_state *state, PyObject *items, term_list *t) {
+bool terms_read(module_state *state, PyObject *items, bool magnitudes, term_list *t) {
     const size_t n = (size_t)PyTuple_Size(items);
     t->all = PyMem_Calloc(n + 1, sizeof *t->all);
     if (!t->all) {
@@ -61,7 +77,7 @@ bool terms_read(module_state *state, PyObject *items, term_list *t) {
     }
     while (t->n < n) {
         const size_t i = t->n++; /* what is read of it is given back, also when it fails */
-        if (!term_read(state, PyTuple_GetItem(items, (Py_ssize_t)i), &t->all[i]))
+        if (!term_read(state, PyTuple_GetItem(items, (Py_ssize_t)i), magnitudes, &t->all[i]))
             return false;
     }
     return true;
@@ -127,7 +143,7 @@ PyObject *py_model_load_adapter(PyObject *self, PyObject *const *args, Py_ssize_
     PyObject *v[2], *items = NULL;
     term_list terms = {NULL, 0};
     const bool read = read_arguments(&sig, args, n, kwnames, v) && (items = PySequence_Tuple(v[1])) &&
-                      terms_read(state, items, &terms);
+                      terms_read(state, items, false, &terms);
     const char *name = read ? name_of(v[0]) : NULL;
     gm_model *model = name ? py_model_open(self) : NULL;
     gm_status status = GM_ESTATE;

@@ -482,10 +482,12 @@ static PyMethodDef model_methods[] = {
      SIG("rows($self, ids, lengths, *, terms=(), int8=False, bf16=False, checkpoints=False, sums=None, "
          "dropout=0.0, keys=None)",
          "The rows of sequences after the final norm, float32 [ids, hidden], lazy: ids of all, and how many each has. "
-         "terms: tuples (layer, a [rank, k], b [rows, rank], scale), to which gradients go. int8: linear layers round "
+         "terms: tuples (layer, a [rank, k], b [rows, rank], scale), or with magnitudes (layer, a, b, scale, magnitude "
+         "[rows], squares [rows] of the lengths of the matrix's rows), to which gradients go. int8: linear layers "
+         "round "
          "what they read as decoders do. bf16: they, attention, and gradients multiply numbers rounded to bfloat16. "
          "checkpoints: backwards, each layer is computed again from its input. sums: for each term None, or gradients "
-         "(of a, of b) in float32 that those of these rows are added to, sequence by "
+         "(of a, of b, of magnitude where there is one) in float32 that those of these rows are added to, sequence by "
          "sequence: passes over whole sequences in order, each from the gradients of the one before, end with the bits "
          "of one pass. dropout: the share of what terms read that is left out, drawn by keys, uint32 [sequences, 2].")},
     {"loss", FUNCTION(py_model_loss), FASTCALL,

@@ -2,7 +2,20 @@
  */
 #include "py/model/adapters.h"
 
-/* Pairs (da, db) of arrays, or None, one for each term. */
+/* (da, db) of a term, with magnitudes (da, db, dm). */
+static bool sum_read(module_state *state, PyObject *sums, gm_adapter_term *to) {
+    gm_array **const all[3] = {&to->sum_a, &to->sum_b, &to->sum_magnitude};
+    const int n = to->magnitude ? 3 : 2;
+    bool fits = PyTuple_Check(sums) && PyTuple_Size(sums) == n;
+    for (int i = 0; fits && i < n; i++)
+        fits = (*all[i] = gm_retain(py_array_node(state, PyTuple_GetItem(sums, i)))) != NULL;
+    if (!fits && !PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "sums: expected None or %s of arrays, found %R",
+                     n == 2 ? "pairs" : "with magnitudes triples", sums);
+    return fits;
+}
+
+/* Sums, or None, one for each term. */
 static bool sums_read(module_state *state, PyObject *given, term_list *t) {
     PyObject *items = given && given != Py_None ? PySequence_Tuple(given) : NULL;
     bool fits = !given || given == Py_None;
@@ -11,19 +24,8 @@ static bool sums_read(module_state *state, PyObject *given, term_list *t) {
     else if (items)
         fits = true;
     for (size_t i = 0; items && fits && i < t->n; i++) {
-        PyObject *pair = PyTuple_GetItem(items, (Py_ssize_t)i);
-        if (pair == Py_None)
-            continue;
-        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-            PyErr_Format(PyExc_TypeError, "sums: expected None or pairs of arrays, found %R", pair);
-            fits = false;
-            continue;
-        }
-        t->all[i].sum_a = gm_retain(py_array_node(state, PyTuple_GetItem(pair, 0)));
-        t->all[i].sum_b = t->all[i].sum_a ? gm_retain(py_array_node(state, PyTuple_GetItem(pair, 1))) : NULL;
-        fits = t->all[i].sum_b != NULL;
-        if (!fits && !PyErr_Occurred())
-            PyErr_Format(PyExc_TypeError, "sums: expected None or pairs of arrays, found %R", pair);
+        PyObject *one = PyTuple_GetItem(items, (Py_ssize_t)i);
+        fits = one == Py_None || sum_read(state, one, &t->all[i]);
     }
     Py_XDECREF(items);
     return fits;
@@ -80,8 +82,8 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     gm_array *keys = NULL;
     const bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[0], &ids, &n_ids) &&
                       read_lengths(v[1], &lengths, &n_lengths) &&
-                      (items = v[2] ? PySequence_Tuple(v[2]) : PyTuple_New(0)) && terms_read(state, items, &terms) &&
-                      (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
+                      (items = v[2] ? PySequence_Tuple(v[2]) : PyTuple_New(0)) &&
+                      terms_read(state, items, true, &terms) && (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
                       (bf16 = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0 &&
                       (checkpoints = v[5] ? PyObject_IsTrue(v[5]) : 0) >= 0 && sums_read(state, v[6], &terms) &&
                       dropout_read(state, v[7], v[8], &dropout, &keys);
