@@ -28,7 +28,7 @@ SMALLER = ["-fno-asynchronous-unwind-tables", "-ffunction-sections"]
 SORTED = ["-Wl,--sort-section=name"]
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/fast/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
-LIBRARIES = ["cjson", "pcre2-8", "pthread", "m"]
+LIBRARIES = ["cjson", "pcre2-8", "pthread", "dl", "m"]
 # What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for
 # it.
 LOOPS = ["-fvect-cost-model=dynamic", "-funswitch-loops", "-fipa-cp-clone", "-fpeel-loops"]

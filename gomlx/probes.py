@@ -206,9 +206,8 @@ class Prober:
                 "max_tokens": self._context, "utilisation": min(held, self._context) / self._context,
                 "rotating": held > self._context})
         if "memory_pressure" in self._kinds:
-            self._tell("memory_pressure", phase, {"active_bytes": mx.get_active_memory(),
-                                                  "peak_bytes": mx.get_peak_memory(),
-                                                  "cache_bytes": mx.get_cache_memory()})
+            active, peak, cached = mx._processor_memory()
+            self._tell("memory_pressure", phase, {"active_bytes": active, "peak_bytes": peak, "cache_bytes": cached})
 
     def _tell_logits(self, logits):
         if not self._kinds & {"logits", "entropy"}:

@@ -15,7 +15,8 @@ enum {
 
 typedef struct gm_recorder gm_recorder;
 
-/* n: what the range of the contract counts. False where the recorder has failed, which keeps the cause. */
+/* n: what the range of the contract counts. False where the recorder has failed, which keeps the cause. NULL in the
+ * table of a device: it has no such kernel, and the operation runs on the processor. */
 typedef struct {
 #define CONTRACT(name, range, doc) bool (*name)(gm_recorder * r, const gm_##name##_args *a, int64_t n);
 #include "contracts.def"
@@ -34,5 +35,7 @@ struct gm_recorder {
     void (*fence)(gm_recorder *r);                        /* launches after this see the results of those before it */
     void *(*workspace)(gm_recorder *r, size_t bytes);     /* for this operation; NULL: the recorder failed */
     void *(*arguments)(gm_recorder *r, size_t bytes);     /* lives as long as the launches; NULL likewise */
+    /* Where kernels read a copy of these bytes of the host, as long as the launches live; NULL likewise. */
+    const void *(*constant)(gm_recorder *r, const void *data, size_t bytes);
 };
 #endif

@@ -1,9 +1,44 @@
-"""What tests share: the optional folder of test data, and the engine compiled once for the tests in C."""
+"""What tests share: the optional folder of test data, the engine compiled once for the tests in C, and the device that
+arrays are on."""
+import fnmatch
 import os
 
 import pytest
 from engine import Engine
 from places import ROOT
+
+# The suite means the same on every machine: GOMLX_TEST_DEVICE=gpu runs it on the GPU, GOMLX_TEST_DEVICE=fake on the
+# fake device (cuda/fake_device.c), anything else on the processor. It is set before gomlx is imported.
+DEVICE = os.environ.get("GOMLX_TEST_DEVICE", "cpu")
+os.environ["GOMLX_DEVICE"] = "cpu" if DEVICE == "cpu" else "cuda"
+if DEVICE == "fake":
+    from fake_device import build_fake_device
+    os.environ["GOMLX_DEVICE_LIBRARY"] = build_fake_device()
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of gpu_differences.py where arrays are on a GPU."""
+    if DEVICE == "cpu":
+        return
+    from gpu_differences import DIFFERENT, SKIPPED
+    for item in items:
+        name = os.path.relpath(item.path, os.path.join(ROOT, "tests")) + "::" + item.nodeid.split("::", 1)[-1]
+        for table, mark in ((SKIPPED, pytest.mark.skip), (DIFFERENT, pytest.mark.xfail)):
+            for pattern, reason in table:
+                if fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")):
+                    item.add_marker(mark(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A test that comes upon what no GPU does is one that differs."""
+    report = yield
+    if DEVICE != "cpu" and call.excinfo is not None and report.failed:
+        from gpu_differences import REFUSALS
+        for text in REFUSALS:
+            if text in str(call.excinfo.value):
+                report.outcome, report.wasxfail = "skipped", text
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/grow.h"
 #include "base/memory.h"
+#include "core/device.h"
 #include "core/graph.h"
 #include "core/queue.h"
 #include "core/trace.h"
@@ -111,6 +112,42 @@ static gm_status check_inputs(const gm_op *op, gm_array *const *in, int n_in) {
     return GM_OK;
 }
 
+static bool has_float64(gm_array *const *in, int n_in, const gm_spec *specs, int n_out) {
+    bool found = false;
+    for (int i = 0; i < n_in; i++)
+        found |= in[i]->dtype == GM_FLOAT64;
+    for (int k = 0; k < n_out; k++)
+        found |= specs[k].dtype == GM_FLOAT64;
+    return found;
+}
+
+/* Of a node that is made while a device is entered. What is packed stays where it is: layouts differ. */
+static gm_status place_on_device(const gm_op *op, gm_array *const *in, int n_in, const gm_spec *specs, int n_out,
+                                 int *number) {
+    for (int i = 0; i < n_in; i++)
+        if (in[i]->dtype == GM_PACKED)
+            *number = in[i]->device;
+    if (*number && op->place == PLACE_REFUSED)
+        return gm_fail(GM_EVALUE, "%s: it has no kernel on the GPU; pass stream=mx.cpu to run it on the processor",
+                       op->name);
+    if (*number && op->place == PLACE_FALLBACK) {
+        device_fell_back(op->name);
+        *number = 0;
+    }
+    if (*number && has_float64(in, n_in, specs, n_out))
+        return gm_fail(GM_EVALUE, "%s: float64 is not supported on the GPU; pass stream=mx.cpu", op->name);
+    return device_get(*number) ? GM_OK : error_code();
+}
+
+static gm_status place(const gm_op *op, gm_array *const *in, int n_in, const gm_spec *specs, int n_out, int *number) {
+    *number = op->place == PLACE_HOST ? 0 : op->place == PLACE_INPUT && n_in ? in[0]->device : device_current();
+    return *number ? place_on_device(op, in, n_in, specs, n_out, number) : GM_OK;
+}
+
+int array_enter(const gm_array *node) {
+    return device_enter(node->op && node->op->place == PLACE_INPUT ? device_current() : node->device);
+}
+
 static gm_array *make(const gm_spec *specs, int n_out, const gm_op *op, gm_array *const *in, int n_in,
                       const void *param, size_t param_size) {
     size_t dims = 0;
@@ -173,10 +210,15 @@ gm_array *array_node(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in
 gm_array *array_node_sized(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param,
                            size_t param_size) {
     gm_spec spec;
+    int number = 0;
     spec.format = 0;
-    if (check_inputs(op, in, n_in) != GM_OK || op->infer(in, n_in, param, &spec) != GM_OK || check_spec(&spec) != GM_OK)
+    if (check_inputs(op, in, n_in) != GM_OK || op->infer(in, n_in, param, &spec) != GM_OK ||
+        check_spec(&spec) != GM_OK || (device_is_possible() && place(op, in, n_in, &spec, 1, &number) != GM_OK))
         return NULL;
-    return array_own(s, make(&spec, 1, op, in, n_in, param, param_size));
+    gm_array *a = make(&spec, 1, op, in, n_in, param, param_size);
+    if (a)
+        a->device = (uint8_t)number;
+    return array_own(s, a);
 }
 
 gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_in, const void *param, size_t param_size,
@@ -184,10 +226,16 @@ gm_status array_nodes(gm_scope *s, const gm_op *op, gm_array *const *in, int n_i
     GM_TRY(check_inputs(op, in, n_in));
     gm_spec *specs = memory_zeroed((size_t)n_out * sizeof *specs);
     gm_status status = specs ? op->infer(in, n_in, param, specs) : GM_ENOMEM;
+    int number = 0;
     for (int k = 0; k < n_out && status == GM_OK; k++)
         status = check_spec(&specs[k]);
+    if (status == GM_OK && device_is_possible())
+        status = place(op, in, n_in, specs, n_out, &number);
     if (status == GM_OK) {
-        outs[0] = array_own(s, make(specs, n_out, op, in, n_in, param, param_size));
+        gm_array *a = make(specs, n_out, op, in, n_in, param, param_size);
+        for (int k = 0; a && k < n_out; k++)
+            array_output(a, k)->device = (uint8_t)number;
+        outs[0] = array_own(s, a);
         for (int k = 1; k < n_out; k++)
             outs[k] = array_pick(s, outs[0], k);
         status = outs[n_out - 1] ? GM_OK : error_code();
@@ -224,6 +272,7 @@ static gm_status pick_eval(gm_array *out, gm_queue *q) {
 const gm_op pick_op = {.name = "pick",
                        .n_in = 1,
                        .n_out = 1,
+                       .place = PLACE_INPUT,
                        .param_size = sizeof(pick_param),
                        .fields = pick_fields,
                        .infer = pick_infer,
@@ -250,8 +299,13 @@ static gm_status freed_eval(gm_array *out, gm_queue *q) {
     return gm_fail(GM_ESTATE, "array: it was freed, so it has no value");
 }
 
-static const gm_op freed_op = {
-    .name = "freed", .n_in = 0, .n_out = 1, .param_size = sizeof(gm_spec), .infer = freed_infer, .eval = freed_eval};
+static const gm_op freed_op = {.name = "freed",
+                               .n_in = 0,
+                               .n_out = 1,
+                               .place = PLACE_HOST,
+                               .param_size = sizeof(gm_spec),
+                               .infer = freed_infer,
+                               .eval = freed_eval};
 
 gm_array *gm_freed(gm_scope *s, const gm_array *array) {
     gm_spec spec = {.dtype = (gm_dtype)array->dtype, .format = array->format, .ndim = array->ndim};
@@ -267,10 +321,28 @@ gm_array *array_data(gm_scope *s, const gm_spec *spec, gm_buffer *buf, int64_t o
     if (!a)
         return NULL;
     a->buf = buffer_retain(buf);
+    a->device = buf ? buf->device : 0;
     a->offset = offset;
     a->param = NULL;
     atomic_store_explicit(&a->ticket, 1, memory_order_release);
     return s ? array_own(s, a) : a;
+}
+
+gm_array *array_moved(const gm_array *a, gm_buffer *buf, int64_t offset) {
+    gm_spec spec = {.dtype = (gm_dtype)a->dtype, .format = a->format, .ndim = a->ndim};
+    memcpy(spec.shape, a->shape, (size_t)a->ndim * sizeof *a->shape);
+    gm_array *moved = array_data(NULL, &spec, buf, offset);
+    if (moved)
+        memcpy(moved->strides, a->strides, (size_t)a->ndim * sizeof *a->strides);
+    return moved;
+}
+
+void array_span(const gm_array *a, int64_t *begin, size_t *bytes) {
+    int64_t low = 0, high = 1;
+    for (int i = 0; i < a->ndim; i++)
+        *(a->strides[i] < 0 ? &low : &high) += (a->shape[i] - 1) * a->strides[i];
+    *begin = a->offset + low * (int64_t)array_item(a);
+    *bytes = a->size ? (size_t)(high - low) * array_item(a) : 0;
 }
 
 gm_array *array_in_rows(const gm_spec *spec, gm_rows *rows, gm_buffer *keeper) {
@@ -377,8 +449,9 @@ gm_status array_alloc(gm_array *out, gm_queue *q) {
 
 gm_status array_alloc_from(gm_array *out, gm_queue *q, gm_array *in) {
     if (in != GM_NONE && atomic_load(&in->refs) == 1 && in->buf && atomic_load(&in->buf->refs) == 1 &&
-        atomic_load(&in->buf->pins) == 0 && in->buf->kind == BUFFER_OWNED && in->size == out->size &&
-        array_item(in) == array_item(out) && in->offset == 0 && array_is_contiguous(in)) {
+        atomic_load(&in->buf->pins) == 0 && in->buf->kind == BUFFER_OWNED && in->buf->device == queue_device(q) &&
+        in->size == out->size && array_item(in) == array_item(out) && in->offset == 0 && array_is_contiguous(in)) {
+        buffer_forget_mirror(in->buf);
         out->buf = buffer_retain(in->buf);
         out->offset = 0;
         shape_strides(out->ndim, out->shape, out->strides);
@@ -468,12 +541,15 @@ const char *gm_array_format(const gm_array *a) {
 
 const char *gm_array_op_name(const gm_array *a) { return a->op ? a->op->name : NULL; }
 
-void *gm_array_data(const gm_array *a) { return gm_array_is_evaluated(a) ? array_ptr(a) : NULL; }
+void *gm_array_data(const gm_array *a) {
+    return gm_array_is_evaluated(a) && a->buf && !a->buf->device ? array_ptr(a) : NULL;
+}
 
 gm_status gm_array_pin(gm_array *a, bool *writable) {
     if (!gm_array_is_evaluated(a) || !a->buf)
         return gm_fail(GM_ESTATE, "array: an export needs an evaluated array");
     atomic_fetch_add(&a->buf->pins, 1);
+    buffer_forget_mirror(a->buf); /* who has it may write */
     if (writable)
         *writable = a->buf->kind == BUFFER_OWNED && atomic_load(&a->refs) == 1 && atomic_load(&a->buf->refs) == 1;
     return GM_OK;

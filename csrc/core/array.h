@@ -37,6 +37,7 @@ struct gm_array {
     uint32_t trace; /* 0, or the greatest serial of the traced inputs it depends on (trace.h) */
     uint32_t param_size;
     uint8_t work;            /* a gm_work: of a weight, or of a node that was recorded or says its own */
+    uint8_t device;          /* where it is, or will be evaluated */
     _Atomic uint64_t ticket; /* 0: not evaluated; TICKET_FAILED; else its number (graph.c) */
     const gm_op *op;         /* NULL for data */
     gm_array **in;
@@ -58,6 +59,15 @@ typedef struct {
     const char *name;
     int count;
 } gm_field;
+
+/* Where nodes of an op are evaluated. */
+typedef enum {
+    PLACE_ANY,      /* on the device that is entered when they are made */
+    PLACE_INPUT,    /* where in[0] is: views */
+    PLACE_HOST,     /* on the processor */
+    PLACE_FALLBACK, /* there, because no other device has it; that is counted */
+    PLACE_REFUSED,  /* there, and another device has to be left for it: an error */
+} gm_place;
 
 /* An operation. Parameters are zero-padded plain data, copied into the node. */
 struct gm_op {
@@ -100,6 +110,8 @@ struct gm_op {
     uint8_t work;                            /* the gm_work that its nodes are; GM_WORK_OTHER: that of their inputs */
     const char *(*title)(const void *param); /* what the node does, where op->name does not tell: "exp" */
     uint32_t optional;                       /* bit i: input i may be GM_NONE (rebuild) */
+    uint8_t place;                           /* a gm_place */
+    bool shares;                             /* not a view, but an output may be the memory of an input */
     void (*hold)(void *param);               /* a node with a copy of these parameters exists: takes what they hold */
     /* It needs that no more: gives it back. Called when a node with inputs was recorded, or one without has its value,
      * for it may be evaluated again before; and when it dies. */
@@ -139,6 +151,14 @@ static inline const gm_rows *array_rows(const gm_array *a) { return a->op ? NULL
 gm_array *array_new(gm_scope *s, gm_dtype type, int ndim, const int64_t *shape);
 /* The scope takes the caller's reference; on failure the array is released and NULL returned. */
 gm_array *array_own(gm_scope *s, gm_array *a);
+
+/* Enters the device on which nodes are made that are for this one, as parts of its gradient. Returns what device_enter
+ * takes, to leave it. A view has no device of its own. */
+int array_enter(const gm_array *node);
+/* An evaluated array of the same shape, strides and dtype over other memory (retained); the caller owns it. */
+gm_array *array_moved(const gm_array *a, gm_buffer *buf, int64_t offset);
+/* The bytes of buf that the elements of an evaluated array span: from *begin on, *bytes of them. */
+void array_span(const gm_array *a, int64_t *begin, size_t *bytes);
 
 /* Frees nodes that nobody refers to, linked by `next`, and what they alone refer to. */
 void array_free(gm_array *dead);

@@ -1,7 +1,11 @@
-/* buffer.h - memory of arrays: reference-counted blocks from a caching allocator with limits.
- *  (1) A block's data starts on a 64-byte boundary. refs and pins are atomic; the free lists have their own leaf lock.
+/* buffer.h - memory of arrays: reference-counted blocks from caching allocators with limits, one for each device.
+ *  (1) A block's data starts on a 64-byte boundary. refs and pins are atomic; the free lists have their own locks,
+ *      after which only a device's lock is taken.
  *  (2) Active bytes are those of living blocks, cached bytes those on the free lists; active above the limit is
- *      GM_ENOMEM. Cached ones are at most the cache's limit, or gm_keep_memory's. */
+ *      GM_ENOMEM. Cached ones are at most the cache's limit, or gm_keep_memory's.
+ *  (3) A block of a device that is free may be handed out at once: whoever writes it next is behind its last reader in
+ *      the device's line of work.
+ *  (4) A mirror has the same bytes on another device. Whoever is about to write a block forgets its mirror before. */
 #ifndef GOMLX_CORE_BUFFER_H
 #define GOMLX_CORE_BUFFER_H
 #include <stdatomic.h>
@@ -14,20 +18,28 @@ typedef struct gm_buffer {
     _Atomic int32_t refs;
     _Atomic int32_t pins; /* exports: a pinned block is never written by the engine again */
     buffer_kind kind;
-    size_t bytes; /* usable */
-    void *data;
+    uint8_t device;
+    size_t bytes;                   /* usable */
+    void *data;                     /* an address of its device */
     void (*release)(void *payload); /* BUFFER_FOREIGN */
     void *payload;
-    struct gm_buffer *next; /* on a free list */
-    uint64_t mark;          /* the batch that holds it already; run lock */
+    _Atomic(struct gm_buffer *) mirror; /* NULL: none */
+    struct gm_buffer *next, *previous;  /* on a free list; of those that have mirrors */
+    uint64_t mark;                      /* the batch that holds it already; run lock */
 } gm_buffer;
 
-gm_buffer *buffer_new(size_t bytes);
+gm_buffer *buffer_new(size_t bytes); /* of the processor */
+gm_buffer *buffer_new_on(int device, size_t bytes);
 gm_buffer *buffer_foreign(void *data, size_t bytes, void (*release)(void *), void *payload);
 /* Bytes [offset, offset + bytes) of another buffer, which lives as long as any part of it. */
 gm_buffer *buffer_part(gm_buffer *whole, size_t offset, size_t bytes);
 gm_buffer *buffer_retain(gm_buffer *b);
 void buffer_release(gm_buffer *b);
+
+/* The mirror on a device, with a reference for the caller; NULL: there is none. */
+gm_buffer *buffer_mirror(gm_buffer *b, int device);
+void buffer_keep_mirror(gm_buffer *b, gm_buffer *mirror); /* retains it; in place of one before */
+void buffer_forget_mirror(gm_buffer *b);
 
 /* The most memory of the whole process that is active at any time between begin and end. It stays where it is till
  * then. */

@@ -16,9 +16,12 @@
 #include "base/grow.h"
 #include "base/memory.h"
 #include "base/team.h"
+#include "core/device.h"
+#include "core/mirror.h"
 #include "core/trace.h"
 
 #define BATCH_LAUNCHES 256
+#define DEVICE_LAUNCHES 4096 /* of a batch on a device, which is recorded while its beginning runs */
 
 typedef struct {
     gm_array *node;
@@ -36,6 +39,8 @@ struct gm_run {
     size_t n_roots, roots_capacity, n_order, at;
     size_t begin;            /* of the batch at hand, in the order: its nodes are those before `at` */
     bool executing, tracing; /* tracing: begun by a thread that traces; tracers keep their inputs */
+    gm_queue *queue;         /* of the batch */
+    int device;              /* its number */
     bool sources;            /* the batch has nodes without inputs that hold something */
     gm_status failure;       /* of recording: reported after what was recorded has run */
     gm_error error;
@@ -53,7 +58,9 @@ static struct {
     pthread_mutex_t recording; /* fork takes it too: nodes and queues are never copied half changed */
     /* under the run lock */
     gm_run run;
-    gm_queue *queue;
+    gm_queue *queues[DEVICE_NUMBERS]; /* made when they are needed */
+    gm_array **kept;                  /* inputs of the node at hand, for which it has mirrors; else NULL */
+    size_t kept_capacity;
     uint64_t epoch;
     _Atomic uint64_t completed; /* nodes up to this one have run */
     uint64_t ticket;            /* of the next node to be recorded */
@@ -108,7 +115,7 @@ static void fail_node(gm_array *node, gm_buffer *cause) {
 /* The batch at hand has run (cause NULL), or failed, or never will (code GM_OK): `ran` launches and what they gave
  * stay. Nodes without inputs give back what evaluation needs once they have their values. */
 static void close_batch(gm_run *run, const gm_error *cause, int64_t ran) {
-    const uint64_t raised = cause ? queue_raised(engine.queue) : 0;
+    const uint64_t raised = cause ? queue_raised(run->queue) : 0;
     gm_buffer *kept = cause ? engine.spare : NULL;
     if (kept) {
         engine.spare = NULL;
@@ -176,7 +183,7 @@ gm_status gm_init(void) {
         const gm_kernels *k = kernels_select(&why);
         if (!k) {
             status = gm_fail(GM_EVALUE, "%s", why ? why : "no instruction set can run here");
-        } else {
+        } else if ((status = device_check_default()) == GM_OK) {
             make_condition();
             pthread_atfork(fork_prepare, fork_parent, fork_child);
             atomic_store(&engine.threads, team_default_threads());
@@ -309,6 +316,38 @@ static gm_status order_from(gm_array *root, size_t *n_order) {
     return GM_OK;
 }
 
+/* A view in memory of the processor of what is there already, or of such views. */
+static bool is_early(const gm_array *node) {
+    const gm_array *in = node->n_in ? node->in[0] : NULL;
+    return in && !node->device && node->op->place == PLACE_INPUT && node->n_in == 1 &&
+           (atomic_load(&in->ticket) || in->mark == engine.epoch);
+}
+
+/* Where devices have nodes in the order, views on the processor that could come first do: between two nodes of a device
+ * they would end its batch. */
+static gm_status put_views_first(size_t n_order) {
+    bool devices = false;
+    size_t views = 0;
+    for (size_t i = 0; i < n_order && device_is_possible(); i++)
+        devices |= engine.order[i]->device != 0;
+    gm_array **rest = devices ? memory_array(n_order, sizeof *rest) : NULL;
+    if (!rest)
+        return devices ? error_code() : GM_OK;
+    engine.epoch++; /* of what comes first */
+    for (size_t i = 0; i < n_order; i++) {
+        gm_array *node = engine.order[i];
+        if (is_early(node)) {
+            node->mark = engine.epoch;
+            engine.order[views++] = node;
+        } else {
+            rest[i - views] = node;
+        }
+    }
+    memcpy(engine.order + views, rest, (n_order - views) * sizeof *rest);
+    memory_free(rest);
+    return GM_OK;
+}
+
 /* ---- recording ---- */
 /* Whether memory that is about to lose an input is now the node's alone: donated to it, or seen by it as a view. */
 static bool node_reuses_buffer(const gm_array *node, const gm_buffer *buf) {
@@ -375,20 +414,59 @@ static uint64_t input_flags(const gm_array *node, const gm_run *run) {
     return flags;
 }
 
+/* ---- inputs that are on another device ---- */
+/* The node's own inputs come back; what stood for them is used no more. */
+static void put_back(gm_array *node, gm_queue *q) {
+    for (int i = 0; i < node->n_in; i++) {
+        gm_array *moved = node->in[i];
+        if (!engine.kept[i])
+            continue;
+        node->in[i] = engine.kept[i];
+        drop_input(q, node, moved);
+    }
+}
+
+/* For the time of .eval inputs are where the queue's launches read them: its addresses are those of one device. */
+static gm_status exchange(gm_array *node, gm_queue *q, bool *any) {
+    const int number = queue_device(q);
+    gm_status status = GM_OK;
+    *any = false;
+    for (int i = 0; i < node->n_in && device_is_possible(); i++)
+        *any |= mirror_is_needed(number, node->in[i]);
+    if (!*any)
+        return GM_OK;
+    GM_TRY(grow_array(&engine.kept, 0, &engine.kept_capacity, node->n_in, sizeof *engine.kept));
+    memset(engine.kept, 0, node->n_in * sizeof *engine.kept);
+    for (int i = 0; i < node->n_in && status == GM_OK; i++) {
+        gm_array *own = node->in[i], *moved;
+        if (!mirror_is_needed(number, own))
+            continue;
+        status = mirror_make(q, own, node->op->shares, &moved);
+        if (status == GM_OK) {
+            engine.kept[i] = own;
+            node->in[i] = moved;
+        }
+    }
+    return status;
+}
+
 /* *flags: those that the node itself may raise. */
 static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_inputs, uint64_t *flags) {
     int64_t before = queue_length(q);
-    size_t buffers = (size_t)node->n_in + node->n_extra + 2;
+    size_t buffers = 3 * (size_t)node->n_in + node->n_extra + 2; /* two for a mirror */
     for (int i = 0; i < node->n_in; i++)
         buffers += node->in[i]->n_extra;
+    bool exchanged;
     GM_TRY(queue_reserve(q, buffers));
-    for (int i = 0; i < node->n_in; i++)
-        GM_TRY(queue_reads(q, node->in[i]->buf));
     if (keep_inputs)
         guard_inputs(node);
     node->work = work_of(node);
     queue_work(q, node->work);
-    gm_status status = node->op->eval(node, q);
+    gm_status status = exchange(node, q, &exchanged);
+    for (int i = 0; i < node->n_in && status == GM_OK; i++)
+        status = queue_reads(q, node->in[i]->buf);
+    if (status == GM_OK)
+        status = node->op->eval(node, q);
     *flags = queue_end_node(q);
     if (status != GM_OK) {
         queue_forget(q, before);
@@ -397,6 +475,8 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
             array_output(node, k)->buf = NULL;
         }
     }
+    if (exchanged)
+        put_back(node, q);
     for (int i = 0; i < node->n_in && (status == GM_OK || keep_inputs); i++)
         drop_input(q, node, node->in[i]); /* the guard's reference, or the node's own */
     GM_TRY(status);
@@ -409,6 +489,16 @@ static gm_status record(gm_array *node, gm_queue *q, uint64_t ticket, bool keep_
     return GM_OK;
 }
 
+/* A node that its device cannot evaluate begins the next batch, of the processor. */
+static gm_status fall_back(gm_array *node) {
+    gm_error ignored;
+    gm_take_error(&ignored);
+    device_fell_back(node->op->name);
+    for (int k = 0; k < array_n_out(node); k++)
+        array_output(node, k)->device = 0;
+    return GM_OK;
+}
+
 /* The next node of the run, into the batch at hand. */
 static gm_status record_next(gm_run *run) {
     gm_array *node = engine.order[run->at];
@@ -417,8 +507,10 @@ static gm_status record_next(gm_run *run) {
     GM_TRY(grow_array(&engine.needs, i, &engine.needs_capacity, 1, sizeof *engine.needs));
     const uint64_t inputs = input_flags(node, run);
     run->sources |= node->op->n_in == 0 && node->op->drop;
-    GM_TRY(record(node, engine.queue, engine.ticket, run->tracing && node->trace, &own));
-    engine.needs[i] = (needs){inputs | own, queue_length(engine.queue)};
+    const gm_status status = record(node, run->queue, engine.ticket, run->tracing && node->trace, &own);
+    if (status != GM_OK)
+        return queue_lacks(run->queue) ? fall_back(node) : status;
+    engine.needs[i] = (needs){inputs | own, queue_length(run->queue)};
     engine.ticket++;
     run->at++;
     return GM_OK;
@@ -441,6 +533,9 @@ static void end_abandoned(void) {
     engine.abandoned = false;
     if (engine.spare)
         close_batch(&engine.run, &cancelled, 0);
+    for (int i = 0; i < DEVICE_NUMBERS; i++)
+        if (engine.queues[i])
+            queue_reset(engine.queues[i]);
 }
 
 gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_run **out) {
@@ -462,15 +557,12 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
     run->executing = run->sources = false;
     run->failure = GM_OK;
     status = grow_array(&run->roots, 0, &run->roots_capacity, count, sizeof *run->roots);
-    if (status == GM_OK && !engine.queue && !(engine.queue = queue_new()))
-        status = error_code();
     if (status == GM_OK && !engine.spare)
         status = make_spare();
     if (status != GM_OK) {
         run_unlock();
         return status;
     }
-    queue_reset(engine.queue);
     run->tracing = trace_depth() > 0;
     engine.epoch++;
     for (size_t i = 0; i < count; i++) {
@@ -478,6 +570,8 @@ gm_status gm_eval_begin(gm_array *const *arrays, size_t count, int slice_ms, gm_
         if (status == GM_OK)
             status = order_from(arrays[i], &run->n_order);
     }
+    if (status == GM_OK)
+        status = put_views_first(run->n_order);
     if (status != GM_OK) {
         gm_eval_end(run);
         return status;
@@ -496,6 +590,8 @@ bool gm_eval_is_small(const gm_run *run) {
         return true;
     for (size_t i = 0; i < run->n_order && i <= FEW_NODES && elements <= FEW_ELEMENTS; i++) {
         const gm_array *node = engine.order[i];
+        if (node->device)
+            return false; /* it is waited for */
         elements += node->size;
         for (int k = 0; k < node->n_in; k++)
             elements += node->in[k] == GM_NONE ? 0 : node->in[k]->size;
@@ -503,18 +599,72 @@ bool gm_eval_is_small(const gm_run *run) {
     return run->n_order <= FEW_NODES && elements <= FEW_ELEMENTS;
 }
 
-static void finish_batch(gm_run *run, const gm_error *cause) {
-    const int64_t ran = queue_ran(engine.queue);
-    if (run->executing && cause == &cancelled) {
-        queue_cancel(engine.queue);
-        queue_step(engine.queue, 0);
+/* Of a batch that is executing, or was recorded and failed. The launches that have run. */
+static int64_t stop_queue(gm_run *run, const gm_error *cause) {
+    gm_queue *q = run->queue;
+    if (run->device) {
+        if (cause)
+            device_finish(q, cause != &cancelled);
+        return device_ran(q);
     }
-    queue_finish(engine.queue);
+    const int64_t ran = queue_ran(q);
+    if (run->executing && cause == &cancelled) {
+        queue_cancel(q);
+        queue_step(q, 0);
+    }
+    queue_finish(q);
+    return ran;
+}
+
+static void finish_batch(gm_run *run, const gm_error *cause) {
+    const int64_t ran = stop_queue(run, cause);
     run->executing = false;
     pthread_mutex_lock(&engine.recording);
     close_batch(run, cause, ran);
-    queue_reset(engine.queue);
+    queue_reset(run->queue);
     pthread_mutex_unlock(&engine.recording);
+}
+
+/* Whether the next node can be recorded into the batch. */
+static bool goes_on(const gm_run *run, int64_t launches) {
+    return run->at < run->n_order && run->failure == GM_OK && queue_length(run->queue) < launches &&
+           engine.order[run->at]->device == run->device;
+}
+
+static void record_up_to(gm_run *run, int64_t launches) {
+    pthread_mutex_lock(&engine.recording);
+    while (goes_on(run, launches)) {
+        run->failure = record_next(run);
+        if (run->failure != GM_OK)
+            gm_take_error(&run->error);
+    }
+    pthread_mutex_unlock(&engine.recording);
+}
+
+static gm_status begin_batch(gm_run *run) {
+    const int number = engine.order[run->at]->device;
+    if (!engine.queues[number] && !(engine.queues[number] = queue_new(number)))
+        return error_code();
+    run->queue = engine.queues[number];
+    run->device = number;
+    record_up_to(run, BATCH_LAUNCHES);
+    if (number)
+        device_start(run->queue);
+    else
+        queue_start(run->queue, engine_threads());
+    run->executing = true;
+    return GM_OK;
+}
+
+/* A device works on what was recorded while more is. */
+static gm_status step_batch(gm_run *run, int64_t deadline) {
+    if (!run->device)
+        return queue_step(run->queue, deadline);
+    while (goes_on(run, DEVICE_LAUNCHES)) {
+        GM_TRY(device_issue(run->queue, deadline));
+        record_up_to(run, queue_length(run->queue) + BATCH_LAUNCHES);
+    }
+    return device_step(run->queue, deadline);
 }
 
 gm_status gm_eval_step(gm_run *run, int slice_ms) {
@@ -529,17 +679,9 @@ gm_status gm_eval_step(gm_run *run, int slice_ms) {
             }
             if (run->at == run->n_order)
                 return GM_OK;
-            pthread_mutex_lock(&engine.recording);
-            while (run->at < run->n_order && queue_length(engine.queue) < BATCH_LAUNCHES && run->failure == GM_OK) {
-                run->failure = record_next(run);
-                if (run->failure != GM_OK)
-                    gm_take_error(&run->error);
-            }
-            pthread_mutex_unlock(&engine.recording);
-            queue_start(engine.queue, engine_threads());
-            run->executing = true;
+            GM_TRY(begin_batch(run));
         }
-        gm_status status = queue_step(engine.queue, deadline);
+        gm_status status = step_batch(run, deadline);
         if (status == GM_AGAIN)
             return GM_AGAIN;
         if (status == GM_OK) {
@@ -593,6 +735,14 @@ static gm_status retain_inputs(size_t n_order, gm_array ***out, size_t *n_out) {
     return GM_OK;
 }
 
+/* What is copied while a plan is recorded would be what all its runs see. */
+static gm_status check_planned(const gm_array *node) {
+    bool here = !node->device;
+    for (int i = 0; i < node->n_in; i++)
+        here &= !node->in[i]->device;
+    return here ? GM_OK : gm_fail(GM_EDEVICE, "%s: plans are of the processor, and this is on a GPU", node->op->name);
+}
+
 gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     *out = NULL;
     gm_plan *p = memory_zeroed(sizeof *p);
@@ -602,7 +752,7 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
     size_t n_order = 0, n_inputs = 0;
     uint64_t flags;
     end_abandoned();
-    p->queue = queue_new();
+    p->queue = queue_new(0);
     gm_status status = p->queue ? GM_OK : error_code();
     pthread_mutex_lock(&engine.recording);
     engine.epoch++;
@@ -610,6 +760,8 @@ gm_status plan_capture(gm_array *const *roots, size_t count, gm_plan **out) {
         status = roots[i] ? order_from(roots[i], &n_order) : error_code();
     if (status == GM_OK)
         status = retain_inputs(n_order, &inputs, &n_inputs);
+    for (size_t i = 0; i < n_order && status == GM_OK; i++)
+        status = check_planned(engine.order[i]);
     for (size_t i = 0; i < n_order && status == GM_OK; i++)
         status = record(engine.order[i], p->queue, 1, false, &flags);
     if (status == GM_OK)

@@ -20,32 +20,47 @@ static void record_scale(gm_recorder *r, const int32_t *factor) { queue_scale((g
 static void record_fence(gm_recorder *r) { queue_fence((gm_queue *)r); }
 static void *record_workspace(gm_recorder *r, size_t bytes) { return queue_scratch((gm_queue *)r, bytes); }
 static void *record_arguments(gm_recorder *r, size_t bytes) { return queue_arena((gm_queue *)r, bytes); }
+static const void *record_constant(gm_recorder *r, const void *data, size_t bytes) {
+    return queue_constant((gm_queue *)r, data, bytes);
+}
 
-gm_queue *queue_new(void) {
+gm_queue *queue_new(int number) {
     static _Atomic uint64_t epochs = 1;
-    gm_queue *q = memory_aligned(sizeof *q, 64);
+    const device *d = device_get(number);
+    gm_queue *q = d ? memory_aligned(sizeof *q, 64) : NULL;
     if (!q)
         return NULL;
     memset(q, 0, sizeof *q);
+    q->device = d;
     q->epoch = atomic_fetch_add(&epochs, 1);
     q->next_bit = 1;
-    q->recorder = (gm_recorder){.contracts = &contracts_cpu,
+    q->recorder = (gm_recorder){.contracts = d->contracts,
                                 .kernels = engine_kernels(),
                                 .threads = recorded_threads,
                                 .launch = record_launch,
                                 .scale = record_scale,
                                 .fence = record_fence,
                                 .workspace = record_workspace,
-                                .arguments = record_arguments};
+                                .arguments = record_arguments,
+                                .constant = record_constant};
     return q;
 }
 
-static void free_arenas(arena *a) {
+/* Those of a device are pinned: its kernels write faults there. */
+static void free_arenas(const gm_queue *q, arena *a) {
     while (a) {
         arena *next = a->next;
-        memory_free(a);
+        if (q->device->calls)
+            device_unpin(q->device, a);
+        else
+            memory_free(a);
         a = next;
     }
+}
+
+static arena *new_arena(const gm_queue *q, size_t bytes) {
+    return q->device->calls ? device_pinned(q->device, sizeof(arena) + bytes)
+                            : memory_aligned(sizeof(arena) + bytes, 64);
 }
 
 void queue_reset(gm_queue *q) {
@@ -63,15 +78,20 @@ void queue_reset(gm_queue *q) {
         a->next = q->spare;
         q->spare = a;
     }
+    q->lacks = false;
+    q->issued = q->done = 0;
+    q->marks[0] = q->marks[1] = 0;
     queue_release(q, true);
+    staging_reset(q);
 }
 
 void queue_free(gm_queue *q) {
     if (!q)
         return;
     queue_release(q, false);
-    free_arenas(q->arenas);
-    free_arenas(q->spare);
+    staging_free(q);
+    free_arenas(q, q->arenas);
+    free_arenas(q, q->spare);
     memory_free(q->launches);
     memory_free(q->gates);
     memory_free(q->reads);
@@ -84,7 +104,14 @@ void queue_free(gm_queue *q) {
     memory_free(q);
 }
 
-gm_recorder *queue_recorder(gm_queue *q) { return &q->recorder; }
+bool queue_lacks(const gm_queue *q) { return q->lacks; }
+
+gm_status queue_lack(gm_queue *q, const char *contract) {
+    q->lacks = true;
+    return gm_fail(GM_EUNSUPPORTED, "%s: gpu %d has no kernel for it", contract, q->device->number - 1);
+}
+
+int queue_device(const gm_queue *q) { return q->device->number; }
 
 int64_t queue_length(const gm_queue *q) { return q->count; }
 
@@ -96,7 +123,7 @@ void *queue_arena(gm_queue *q, size_t bytes) {
             q->spare = a->next;
         } else {
             size_t size = bytes > ARENA_BLOCK ? bytes : ARENA_BLOCK;
-            a = memory_aligned(sizeof *a + size, 64);
+            a = new_arena(q, size);
             if (!a)
                 return NULL;
             a->size = size;
@@ -108,6 +135,18 @@ void *queue_arena(gm_queue *q, size_t bytes) {
     void *p = q->arenas->data + q->arenas->used;
     q->arenas->used += bytes;
     return p;
+}
+
+const void *queue_constant(gm_queue *q, const void *data, size_t bytes) {
+    if (q->device->calls) {
+        gm_buffer *b = queue_staged(q, data, bytes);
+        if (!b || queue_reserve(q, q->reserved + 1) != GM_OK)
+            return buffer_release(b), NULL;
+        queue_drop(q, b);
+        return b->data;
+    }
+    void *copy = queue_arena(q, bytes);
+    return copy ? memcpy(copy, data, bytes) : NULL;
 }
 
 static gm_index_fault *add_flag(gm_queue *q, const char *message, int64_t size) {
@@ -126,6 +165,27 @@ int32_t *queue_flag(gm_queue *q, const char *message) {
 }
 
 gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size) { return add_flag(q, op, size); }
+
+static gm_status flag_failure(const flag *f) {
+    if (f->size < 0)
+        return gm_fail(GM_ESTATE, "%s", f->message);
+    return gm_fail(GM_EINDEX, "%s: index %lld is out of range for an axis with %lld items", f->message,
+                   (long long)f->fault.index, (long long)f->size);
+}
+
+gm_status queue_check(const gm_queue *q) {
+    for (const flag *f = q->flags; f; f = f->next)
+        if (f->fault.raised)
+            return flag_failure(f);
+    return GM_OK;
+}
+
+uint64_t queue_raised(const gm_queue *q) {
+    uint64_t raised = 0;
+    for (const flag *f = q->flags; f; f = f->next)
+        raised |= f->fault.raised ? f->bit : 0;
+    return raised;
+}
 
 /* ---- hazards ---- */
 static gm_status note(access **list, size_t *count, size_t *capacity, gm_buffer *b, bool solo) {
@@ -169,15 +229,22 @@ static gm_status place_gates(gm_queue *q) {
     return GM_OK;
 }
 
+/* Barriers and pieces are the processor's alone. */
+static void add_on_device(gm_queue *q, gm_kernel fn, const void *args, int64_t n) {
+    q->launches[q->count++] = (launch){.fn = fn, .args = args, .n = n, .work = q->work};
+}
+
 gm_status queue_launch(gm_queue *q, gm_kernel fn, const void *args, size_t size, int64_t n, int64_t grain, int flags) {
     if (n <= 0)
         return GM_OK;
     GM_TRY(grow_array(&q->launches, (size_t)q->count, (size_t *)&q->capacity, 1, sizeof *q->launches));
-    GM_TRY(place_gates(q));
     void *copy = queue_arena(q, size);
     if (!copy)
         return error_code();
     memcpy(copy, args, size);
+    if (q->device->calls)
+        return add_on_device(q, fn, copy, n), GM_OK;
+    GM_TRY(place_gates(q));
     const bool part = (flags & LAUNCH_PART) != 0, solo = n <= grain && !part;
     const bool beside = part && q->parts; /* waits for what the part before it waits for */
     /* A node of many launches (thousands of arrays joined) compares and notes what it touches once. */

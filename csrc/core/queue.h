@@ -1,22 +1,29 @@
-/* queue.h - launches recorded in order, and the team that works through them.
+/* queue.h - launches recorded in order for one device, and what works through them: a team of threads, or the device.
  *  (1) Recording computes where barriers are needed from the buffers that launches read and write; kernels between two
  *      barriers run side by side. Memory is stream-ordered: a buffer that dies while recording may be reused by a later
  *      launch of the same queue, by nobody else before the queue has run.
  *  (2) A recorded queue can run any number of times (a plan): nothing in it changes but its counters.
  *  (3) Work is cut by range; threads take pieces as they come, so a thread that is not running holds up nobody. Each
- *      checks for cancellation between pieces. Thread 0 is the caller, in time slices. */
+ *      checks for cancellation between pieces. Thread 0 is the caller, in time slices.
+ *  (4) On a device launches run in their order, each whole: there are no barriers and no pieces. */
 #ifndef GOMLX_CORE_QUEUE_H
 #define GOMLX_CORE_QUEUE_H
 #include "core/array.h"
 #include "recorder.h"
 
-gm_queue *queue_new(void);
+gm_queue *queue_new(int device);         /* NULL with the cause */
 void queue_free(gm_queue *q);            /* returns what it holds to the allocator */
 void queue_reset(gm_queue *q);           /* forgets launches, keeps its own memory; not while running */
 int64_t queue_length(const gm_queue *q); /* launches */
 
-/* Memory that lives as long as the recorded launches; for arguments. NULL with GM_ENOMEM. */
+int queue_device(const gm_queue *q);
+
+/* Memory of the host that lives as long as the recorded launches; for arguments. NULL with GM_ENOMEM. */
 void *queue_arena(gm_queue *q, size_t bytes);
+/* Where launches read a copy of these bytes, as long as they live. NULL with the cause. */
+const void *queue_constant(gm_queue *q, const void *data, size_t bytes);
+/* A buffer of a device with a copy of these bytes of the host, which launches from now on read. */
+gm_buffer *queue_staged(gm_queue *q, const void *data, size_t bytes);
 /* Scratch for the node being recorded: dies with it, in stream order. */
 void *queue_scratch(gm_queue *q, size_t bytes);
 /* Copies args and records fn over [0, n), in pieces of about `grain` (a launch of n <= grain stays on one thread). */
@@ -33,11 +40,16 @@ gm_index_fault *queue_index_flag(gm_queue *q, const char *op, int64_t size);
 /* The node being recorded writes this buffer besides its output. */
 gm_status queue_writes(gm_queue *q, gm_buffer *b);
 
-/* Records what a contract (kernels/contracts.def) makes of these arguments. */
+static inline gm_recorder *queue_recorder(gm_queue *q) { return (gm_recorder *)q; } /* its first member */
+/* Records what a contract (kernels/contracts.def) makes of these arguments. Where the device has none, recording the
+ * node fails, and graph.c puts it on the processor. */
 #define DISPATCH(q, name, n, ...) DISPATCH_ARGS(q, name, n, (&(gm_##name##_args){__VA_ARGS__}))
 #define DISPATCH_ARGS(q, name, n, args)                                                                                \
-    (queue_recorder(q)->contracts->name(queue_recorder(q), args, n) ? GM_OK : error_code())
-gm_recorder *queue_recorder(gm_queue *q);
+    (!queue_recorder(q)->contracts->name                              ? queue_lack(q, #name)                           \
+     : queue_recorder(q)->contracts->name(queue_recorder(q), args, n) ? GM_OK                                          \
+                                                                      : error_code())
+gm_status queue_lack(gm_queue *q, const char *contract); /* GM_EUNSUPPORTED */
+bool queue_lacks(const gm_queue *q);                     /* since its reset */
 
 /* For graph.c */
 /* Drops the launches from `count` on, of a node whose recording failed. Nothing more may be recorded before a reset. */
@@ -62,9 +74,18 @@ void queue_start(gm_queue *q, int n_threads);
 gm_status queue_step(gm_queue *q, int64_t deadline_ns);
 /* Launches from the first that are known to have run to their end; asked between steps, or after the last one. */
 int64_t queue_ran(const gm_queue *q);
+gm_status queue_check(const gm_queue *q); /* what a raised flag says */
 uint64_t queue_raised(const gm_queue *q); /* the bits of the flags that are raised */
 void queue_cancel(gm_queue *q);           /* the rest is skipped; still step to its end */
 void queue_finish(gm_queue *q);
+
+/* The same on a device (device_run.c). What is recorded after an issue is begun by the next one. */
+void device_start(gm_queue *q);
+int64_t device_ran(const gm_queue *q);
+gm_status device_issue(gm_queue *q, int64_t deadline_ns); /* begins what is recorded; GM_AGAIN as queue_step */
+gm_status device_step(gm_queue *q, int64_t deadline_ns);  /* and waits for it */
+/* Waits for what was begun. failed: what it came to is not known. */
+void device_finish(gm_queue *q, bool failed);
 int64_t clock_ns(void);        /* monotonic */
 int64_t coarse_clock_ns(void); /* at most a tick later than clock_ns, and cheaper */
 #endif

@@ -267,23 +267,13 @@ void queue_start(gm_queue *q, int n_threads) {
     q->n_threads = q->joined ? team_start(n_threads, join_in, q) : 1;
 }
 
-static gm_status flag_failure(const flag *f) {
-    if (f->size < 0)
-        return gm_fail(GM_ESTATE, "%s", f->message);
-    return gm_fail(GM_EINDEX, "%s: index %lld is out of range for an axis with %lld items", f->message,
-                   (long long)f->fault.index, (long long)f->size);
-}
-
 gm_status queue_step(gm_queue *q, int64_t deadline_ns) {
     if (q->joined && team_lost())
         return gm_fail(GM_ESTATE, "the process was forked in the middle of this evaluation, which only the parent can "
                                   "finish");
     if (!work(q, 0, q->n_threads, &q->main, deadline_ns))
         return GM_AGAIN;
-    for (const flag *f = q->flags; f && !is_cancelled(q); f = f->next)
-        if (f->fault.raised)
-            return flag_failure(f);
-    return GM_OK;
+    return is_cancelled(q) ? GM_OK : queue_check(q);
 }
 
 int64_t queue_ran(const gm_queue *q) {
@@ -291,13 +281,6 @@ int64_t queue_ran(const gm_queue *q) {
     while (q->n_threads > 1 && q->main.launch < q->count && ran > 0 && q->launches[ran - 1].stage >= q->main.stage)
         ran--;
     return ran;
-}
-
-uint64_t queue_raised(const gm_queue *q) {
-    uint64_t raised = 0;
-    for (const flag *f = q->flags; f; f = f->next)
-        raised |= f->fault.raised ? f->bit : 0;
-    return raised;
 }
 
 void queue_cancel(gm_queue *q) { atomic_store(&q->cancelled, true); }

@@ -2,6 +2,7 @@
 #ifndef GOMLX_CORE_QUEUE_STATE_H
 #define GOMLX_CORE_QUEUE_STATE_H
 #include "base/team.h"
+#include "core/device.h"
 #include "core/queue.h"
 
 typedef struct {
@@ -39,6 +40,14 @@ typedef struct arena {
     _Alignas(64) char data[];
 } arena;
 
+/* Bytes of the host on their way to a device: those from `sent` on are copied before the next launch is begun. */
+typedef struct staging {
+    struct staging *next;
+    gm_buffer *memory; /* of the device; parts of it are buffers of their own, which may outlive the launches */
+    size_t used, sent, size;
+    char *data; /* pinned */
+} staging;
+
 /* stage: the last one whose gate was awaited. A thread may come to a stage at any of its launches. */
 typedef struct {
     int64_t launch, at, end;
@@ -48,6 +57,7 @@ typedef struct {
 
 struct gm_queue {
     gm_recorder recorder; /* the first member: contracts are given its address */
+    const device *device;
     launch *launches;
     int64_t count, capacity;
     arena *arenas, *spare;
@@ -77,9 +87,19 @@ struct gm_queue {
     gm_phase_profile *profile;                                  /* NULL: nobody asks. Thread 0 alone writes it, */
     _Atomic int64_t others_ns[GM_WORK_CLASSES], others_wait_ns; /* ... the other threads these, once each a run */
     _Atomic bool cancelled;
+    /* on a device */
+    bool lacks; /* a contract that a node asked for */
+    staging *staging;
+    int64_t issued, done; /* launches that were begun, and that are known to have run */
+    uint64_t marks[2];    /* after the last launches that were begun, and after those before them; 0: none */
+    int64_t marked[2];    /* how many launches these are after */
 };
 
 /* Returns the buffers that the recording holds. Their marks are written under the run lock only: a queue that dies
  * outside it leaves them stale, which its unique epoch makes harmless. */
 void queue_release(gm_queue *q, bool clear_marks);
+void staging_reset(gm_queue *q); /* its memory may be written again */
+void staging_free(gm_queue *q);
+bool staging_waits(const gm_queue *q);
+gm_status staging_send(gm_queue *q); /* begins the copies of what is not sent */
 #endif

@@ -54,6 +54,7 @@ static gm_status trace_vmap(gm_scope *s, gm_array *out, gm_array *const *in, con
 const gm_op trace_op = {.name = "trace",
                         .n_in = 1,
                         .n_out = 1,
+                        .place = PLACE_INPUT,
                         .infer = same_infer,
                         .eval = trace_eval,
                         .vjp = trace_vjp,

@@ -40,8 +40,11 @@ int64_t gm_array_size(const gm_array *array);
 const char *gm_array_format(const gm_array *array);  /* GM_PACKED: "Q4_0"; else NULL */
 const char *gm_array_op_name(const gm_array *array); /* what makes it; NULL for data */
 bool gm_array_is_evaluated(const gm_array *array);
-/* The elements of an evaluated array, NULL otherwise. Valid while the array is retained. */
+/* The elements of an evaluated array in memory of the host, NULL otherwise. Valid while the array is retained. */
 void *gm_array_data(const gm_array *array);
+/* An evaluated array of the same values in memory of the host: itself where it is there already. scope NULL: the
+ * reference is the caller's. */
+gm_array *gm_array_host(gm_scope *scope, gm_array *array);
 /* Pins the array's buffer for an export (NumPy, DLPack): it is not reused while pinned. *writable tells whether the
  * array is the buffer's only owner. Evaluated arrays only. */
 gm_status gm_array_pin(gm_array *array, bool *writable);

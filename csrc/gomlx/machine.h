@@ -16,7 +16,28 @@ int gm_default_threads(void);
 const char *gm_default_threads_reason(void);
 gm_status gm_set_threads(int n); /* for array evaluation; models have their own number */
 
-/* ---- memory: bytes ---- */
+/* ---- devices: 0 is the processor, 1 + i is GPU i ---- */
+int gm_device_count(const char **why); /* of GPUs; *why: what is to be done where there are none. why may be NULL */
+gm_status gm_device_open(int number);  /* GM_EVALUE: there is none of that number; GM_EDEVICE: it cannot be used */
+int gm_device_current(void);           /* of operations that this thread asks for */
+int gm_device_enter(int number);       /* makes it another one that is open; -1: the process's default. Returns what
+                                        * it was, for going back */
+typedef struct {
+    char name[128], architecture[32], driver[64], kernels[256], libraries[256];
+    size_t memory, free; /* bytes of the card */
+} gm_device_info;
+gm_status gm_device_describe(int number, gm_device_info *out); /* of the processor: nothing */
+/* Operations that a GPU has not and that ran on the processor in its place: the i-th one's name, and how often; NULL
+ * after the last. */
+const char *gm_device_fallback(int i, int64_t *count);
+typedef struct { size_t active, peak, cache, limit, cache_limit; } gm_memory;
+gm_memory gm_device_memory(int number);                     /* all 0 of a device that is not open */
+size_t gm_device_set_limit(int number, size_t bytes);       /* as gm_set_memory_limit */
+size_t gm_device_set_cache_limit(int number, size_t bytes); /* as gm_set_cache_limit */
+void gm_device_reset_peak(int number);
+void gm_device_clear_cache(int number);
+
+/* ---- memory of the processor: bytes ---- */
 size_t gm_active_memory(void);
 size_t gm_peak_memory(void);
 size_t gm_cache_memory(void);

@@ -157,6 +157,7 @@ static void load_drop(void *param) { gm_source_close(atomic_exchange(&((load_par
 static const gm_op load_op = {.name = "load",
                               .n_in = 0,
                               .n_out = 1,
+                              .place = PLACE_HOST,
                               .param_size = sizeof(load_param),
                               .infer = load_infer,
                               .eval = load_eval,

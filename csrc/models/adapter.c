@@ -8,6 +8,7 @@
 #include "base/checksum.h"
 #include "base/grow.h"
 #include "base/memory.h"
+#include "core/device.h"
 #include "ops/ops.h"
 
 typedef struct {
@@ -190,7 +191,8 @@ static gm_status list_terms(gm_scope *s, const gm_model *m, const gm_adapter_ter
 
 /* A copy in memory of its own takes the place of an evaluated array. */
 static gm_status copy_array(gm_scope *s, gm_array **array, uint8_t work) {
-    gm_array *own = gm_array_from(s, (gm_dtype)(*array)->dtype, 2, (*array)->shape, array_ptr(*array));
+    gm_array *host = gm_array_host(s, *array);
+    gm_array *own = host ? gm_array_from(s, (gm_dtype)host->dtype, 2, host->shape, array_ptr(host)) : NULL;
     if (!own)
         return error_code();
     gm_release(*array);
@@ -223,9 +225,11 @@ static gm_status fill(const gm_model *m, const gm_adapter_term *terms, size_t n,
     gm_scope *s = gm_scope_open();
     if (!s)
         return GM_ENOMEM;
+    const int before = device_enter(0); /* where its model is */
     gm_status status = list_terms(s, m, terms, n, a);
     if (status == GM_OK)
         status = compute_terms(s, m, a);
+    device_enter(before);
     gm_scope_close(s);
     if (status == GM_OK)
         sum_up(m, a);

@@ -1,5 +1,6 @@
 /* block.c - see block.h. */
 #include "models/block.h"
+#include "core/device.h"
 #include "ops/ops.h"
 
 gm_array *pass_angles(gm_scope *s, gm_pass *p, gm_layer_kind kind) {
@@ -150,7 +151,7 @@ gm_array *head_apply(gm_scope *s, gm_pass *p, gm_array *x, bool hidden) {
     return pass_tap(s, p, -1, TAP_LOGITS, head_logits(s, p->model, &out));
 }
 
-gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
+static gm_array *apply_head(gm_scope *s, gm_model *m, gm_array *x) {
     if (!x)
         return NULL;
     if (x->dtype != GM_FLOAT32 || x->ndim != 2 || x->shape[1] != m->config.hidden) {
@@ -162,6 +163,13 @@ gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
     }
     gm_activation out = {.x = gm_rms_norm(s, x, m->norm, (float)m->config.eps)};
     return head_logits(s, m, &out);
+}
+
+gm_array *gm_model_head(gm_scope *s, gm_model *m, gm_array *x) {
+    const int before = device_enter(0);
+    x = apply_head(s, m, x);
+    device_enter(before);
+    return x;
 }
 
 gm_array *experts_apply(gm_scope *s, gm_pass *p, int64_t i, const expert_weights *w, expert_inputs in,

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/grow.h"
 #include "base/memory.h"
+#include "core/device.h"
 #include "models/load.h"
 #include "ops/ops.h"
 
@@ -345,7 +346,7 @@ gm_status fields_list(gm_loader *l) {
 
 /* ---- once loaded ---- */
 /* Norms that are stored without their 1, and decays as logs, become what the forward pass multiplies by. */
-gm_status fields_adapt(gm_loader *l) {
+static gm_status adapt(gm_loader *l) {
     gm_model *m = l->model;
     gm_scope *s = gm_scope_open();
     if (!s)
@@ -373,6 +374,13 @@ gm_status fields_adapt(gm_loader *l) {
         *where = made;
     }
     gm_scope_close(s);
+    return status;
+}
+
+gm_status fields_adapt(gm_loader *l) {
+    const int before = device_enter(0); /* as all of a model */
+    const gm_status status = adapt(l);
+    device_enter(before);
     return status;
 }
 

@@ -135,7 +135,7 @@ gm_status loader_open(const gm_load_options *options, bool describes, gm_loader 
     l->describes = describes;
     l->path = memory_copy_text(options->path, strlen(options->path));
     l->model = memory_zeroed(sizeof *l->model);
-    l->queue = queue_new();
+    l->queue = queue_new(0);
     if (l->model)
         atomic_init(&l->model->refs, 1);
     gm_status status = l->path && l->model && l->queue ? adapters_new(&l->model->adapters) : GM_ENOMEM;

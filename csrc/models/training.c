@@ -4,6 +4,7 @@
  *  (3) Logits exist for a slice of the rows at a time, together with what their loss gives back. */
 #include <string.h>
 #include "base/memory.h"
+#include "core/device.h"
 #include "models/adapter.h"
 #include "models/block.h"
 #include "models/load.h"
@@ -157,7 +158,7 @@ static gm_array *forward(gm_scope *s, const gm_model *copy, const gm_training_ba
     return x;
 }
 
-gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
+static gm_array *training_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
     gm_array *starts, *x = NULL;
     int64_t rows;
     if (check_batch(m, b, &rows) != GM_OK)
@@ -176,6 +177,13 @@ gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
     memory_free(terms);
     if (copy)
         model_copy_free(copy);
+    return x;
+}
+
+gm_array *gm_model_rows(gm_scope *s, gm_model *m, const gm_training_batch *b) {
+    const int before = device_enter(0); /* where the model is */
+    gm_array *x = training_rows(s, m, b);
+    device_enter(before);
     return x;
 }
 
@@ -214,7 +222,7 @@ static gm_array *slice_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_
     return *dx && gm_depends(s, both, 2, 1, &after) ? after : NULL;
 }
 
-gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
+static gm_array *training_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
     const int64_t n = targets->n;
     if (!x)
         return NULL;
@@ -249,4 +257,11 @@ gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targ
         all = gm_with_gradient(s, all, x, gm_concatenate(s, losses + slices, (int)slices, 0));
     memory_free(losses);
     return all;
+}
+
+gm_array *gm_model_loss(gm_scope *s, gm_model *m, gm_array *x, const gm_row_targets *targets) {
+    const int before = device_enter(0);
+    x = training_loss(s, m, x, targets);
+    device_enter(before);
+    return x;
 }

@@ -1,6 +1,7 @@
 /* weights.c - a model's weights by name, as float32: what the kernels multiply by, open to be looked at. */
 #include <string.h>
 #include "base/memory.h"
+#include "core/device.h"
 #include "core/graph.h"
 #include "models/model.h"
 #include "ops/ops.h"
@@ -38,7 +39,10 @@ gm_array *gm_model_weight(gm_scope *s, gm_model *m, const char *name) {
         if (w->array)
             return array_own(s, gm_retain(*w->array));
         const gm_linear *l = w->linear;
-        return l->weight->ndim == 3 ? unpacked_stack(s, l->weight) : unpacked(s, l->weight);
+        const int before = device_enter(0); /* where the weight is */
+        gm_array *found = l->weight->ndim == 3 ? unpacked_stack(s, l->weight) : unpacked(s, l->weight);
+        device_enter(before);
+        return found;
     }
     return gm_fail(GM_EINDEX, "the model has no weight named %s", name), NULL;
 }

@@ -1,6 +1,7 @@
 /* loops.c - shapes, strides and checks that the op families share. */
 #include <math.h>
 #include <string.h>
+#include "core/device.h"
 #include "ops/ops.h"
 #include "strides.h"
 
@@ -183,5 +184,10 @@ gm_array *scalar_array(gm_scope *s, double value, gm_dtype type) {
         *(int32_t *)array_ptr(a) = (int32_t)value;
     else
         *(uint8_t *)array_ptr(a) = value != 0;
-    return at_once ? a : gm_astype(s, a, type);
+    if (at_once)
+        return a;
+    const int before = device_enter(0); /* no other device has float64 */
+    a = gm_astype(s, a, type);
+    device_enter(before);
+    return a;
 }

@@ -147,12 +147,13 @@ static gm_status check_fits(const char *name, const gm_array *a, const gm_array 
 
 /* Whether x is a number that is known now: then it is a parameter of the kernel. */
 static bool is_number(const gm_array *x, float *value) {
-    if (x->ndim || gm_array_is_tracer(x) || !gm_array_is_evaluated(x))
+    const void *data = x->ndim || gm_array_is_tracer(x) ? NULL : gm_array_data(x);
+    if (!data)
         return false;
     if (x->dtype == GM_FLOAT32)
-        *value = *(const float *)gm_array_data(x);
+        *value = *(const float *)data;
     else if (x->dtype == GM_INT32)
-        *value = (float)*(const int32_t *)gm_array_data(x);
+        *value = (float)*(const int32_t *)data;
     else
         return false;
     return true;

@@ -60,38 +60,9 @@ static PyObject *set_threads(PyObject *module, PyObject *value) {
     Py_RETURN_NONE;
 }
 
-/* ---- memory ---- */
-
-static PyObject *get_active_memory(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    return PyLong_FromSize_t(gm_active_memory());
-}
-
-static PyObject *get_peak_memory(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    return PyLong_FromSize_t(gm_peak_memory());
-}
-
-static PyObject *get_cache_memory(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    return PyLong_FromSize_t(gm_cache_memory());
-}
-
 static PyObject *get_promised_memory(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyLong_FromSize_t(gm_promised_memory());
-}
-
-static PyObject *reset_peak_memory(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    gm_reset_peak_memory();
-    Py_RETURN_NONE;
-}
-
-static PyObject *clear_cache(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    Py_BEGIN_ALLOW_THREADS gm_clear_cache();
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyObject *keep_memory(PyObject *module, PyObject *on) {
@@ -102,38 +73,6 @@ static PyObject *keep_memory(PyObject *module, PyObject *on) {
     Py_BEGIN_ALLOW_THREADS gm_keep_memory(keep);
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
-
-static PyObject *set_limit(const char *function, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                           size_t (*set)(size_t)) {
-    const signature sig = {function, 0, 1, 1, {"limit", NULL}};
-    PyObject *value;
-    if (!read_arguments(&sig, args, n, kwnames, &value))
-        return NULL;
-    PyObject *index = is_one_integer(value) ? PyNumber_Index(value) : NULL;
-    size_t bytes = index ? PyLong_AsSize_t(index) : 0;
-    Py_XDECREF(index);
-    if (!index || (bytes == (size_t)-1 && PyErr_Occurred())) {
-        PyErr_Clear();
-        PyErr_Format(PyExc_TypeError, "limit must be a number of bytes, not %R", value);
-        return NULL;
-    }
-    return PyLong_FromSize_t(set(bytes));
-}
-
-static PyObject *get_memory_limit(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    return PyLong_FromSize_t(gm_memory_limit());
-}
-
-static size_t set_no_limit(size_t bytes) { return (void)bytes, 0; } /* no memory is wired */
-
-#define SET_LIMIT(name, set)                                                                                           \
-    static PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {                  \
-        return (void)module, set_limit(#name, args, n, kwnames, set);                                                  \
-    }
-SET_LIMIT(set_memory_limit, gm_set_memory_limit)
-SET_LIMIT(set_cache_limit, gm_set_cache_limit)
-SET_LIMIT(set_wired_limit, set_no_limit)
 
 /* ---- for the Python files of the package ---- */
 
@@ -146,8 +85,12 @@ static PyObject *synchronize(PyObject *module, PyObject *unused) {
 }
 
 static PyObject *check_stream(PyObject *module, PyObject *value) {
+    stream_place place;
     (void)module;
-    return read_stream(value) ? Py_NewRef(Py_None) : NULL;
+    if (!place_enter(value, &place))
+        return NULL;
+    place_leave(&place);
+    Py_RETURN_NONE;
 }
 
 static PyObject *promote(PyObject *module, PyObject *args) {
@@ -180,7 +123,7 @@ static PyObject *from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t
     gm_scope *scope = gm_scope_open();
     gm_array *node = scope ? node_from_dlpack(state, scope, v[0], copy) : NULL;
     if (node && gm_array_dtype(node) == GM_FLOAT64 && copy)
-        node = gm_astype(scope, node, GM_FLOAT32); /* as array() does */
+        node = astype_on_host(scope, node, GM_FLOAT32); /* as array() does */
     return py_array_result(state, scope, node);
 }
 
@@ -257,23 +200,8 @@ static PyMethodDef core_functions[] = {
     {"asarray", FUNCTION(asarray), FASTCALL,
      SIG("asarray(a, dtype=None, *, copy=None)",
          "An array of anything array() takes; copy=False shares memory or raises.")},
-    {"get_active_memory", get_active_memory, METH_NOARGS, SIG("get_active_memory()", "Bytes in use by arrays.")},
-    {"get_peak_memory", get_peak_memory, METH_NOARGS,
-     SIG("get_peak_memory()", "The most bytes in use since the last reset.")},
-    {"get_cache_memory", get_cache_memory, METH_NOARGS, SIG("get_cache_memory()", "Bytes kept for reuse.")},
-    {"reset_peak_memory", reset_peak_memory, METH_NOARGS,
-     SIG("reset_peak_memory()", "The peak becomes 0; the next allocation makes it what is in use then.")},
     {"get_array_buffer_size", FUNCTION(memory_of_trees), METH_FASTCALL,
      SIG("get_array_buffer_size(*trees)", "Bytes of the memory behind evaluated arrays, each block counted once.")},
-    {"get_memory_limit", get_memory_limit, METH_NOARGS,
-     SIG("get_memory_limit()", "Bytes above which an allocation fails.")},
-    {"set_memory_limit", FUNCTION(set_memory_limit), FASTCALL,
-     SIG("set_memory_limit(limit)", "Bytes above which an allocation fails; returns the old limit.")},
-    {"set_cache_limit", FUNCTION(set_cache_limit), FASTCALL,
-     SIG("set_cache_limit(limit)", "Bytes that may be kept for reuse; returns the old limit.")},
-    {"set_wired_limit", FUNCTION(set_wired_limit), FASTCALL,
-     SIG("set_wired_limit(limit)", "Nothing: memory is never wired. Returns 0.")},
-    {"clear_cache", clear_cache, METH_NOARGS, SIG("clear_cache()", "Gives memory kept for reuse back to the system.")},
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef module_functions[] = {
@@ -377,11 +305,15 @@ static int module_execute(PyObject *module) {
     PyObject *names = PyList_New(0);
     bool ok = names && types_add(module, state, names) && py_dtypes_add(module, state, names) &&
               ops_add(module, names) && PyModule_AddFunctions(module, core_functions) == 0 &&
+              PyModule_AddFunctions(module, memory_functions) == 0 &&
+              PyModule_AddFunctions(module, device_functions) == 0 &&
               PyModule_AddFunctions(module, transform_functions) == 0 &&
               PyModule_AddFunctions(module, graph_functions) == 0 &&
               PyModule_AddFunctions(module, export_functions) == 0 &&
               PyModule_AddStringConstant(module, "version", GM_VERSION) == 0;
     for (PyMethodDef *f = core_functions; ok && f->ml_name; f++)
+        ok = names_add(names, f->ml_name);
+    for (PyMethodDef *f = memory_functions; ok && f->ml_name; f++)
         ok = names_add(names, f->ml_name);
     ok = ok && PyModule_AddObjectRef(module, "__all__", names) == 0;
     Py_XDECREF(names);

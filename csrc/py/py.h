@@ -80,7 +80,15 @@ bool read_shape(PyObject *value, int *ndim, int64_t *shape); /* an int or a sequ
 bool read_shape_items(PyObject *const *items, Py_ssize_t n, int *ndim, int64_t *shape);
 /* The dimensions of foreign memory, which int64 holds; OverflowError that names one above int32. */
 bool dimensions_fit(const char *what, int ndim, const int64_t *shape);
-bool read_stream(PyObject *value); /* None, NULL, a Stream, a Device or a DeviceType */
+/* None, NULL, a Stream, a Device or a DeviceType: until place_leave, operations are made for it. False: an exception,
+ * and nothing is to be left. */
+typedef struct {
+    bool entered;
+    int before;
+} stream_place;
+bool place_enter(PyObject *value, stream_place *place);
+void place_leave(stream_place *place);          /* once; again it does nothing */
+bool read_device(PyObject *value, int *number); /* None or NULL: where operations are made now */
 /* Token ids of any sequence of ints; *ids is from PyMem_Malloc. */
 bool read_ids(PyObject *value, int32_t **ids, size_t *count);
 bool read_lengths(PyObject *value, int32_t **lengths, size_t *count); /* of sequences, likewise */
@@ -184,6 +192,15 @@ typedef struct foreign {
 void foreign_push(void *record); /* the release callback of gm_array_wrap */
 void foreign_drain(void);        /* with the GIL */
 
+/* ---- array/read.c ---- */
+/* An evaluated node's values in memory of the host: the node itself, borrowed, or an array that *made holds, for
+ * gm_release. NULL with an exception. */
+gm_array *host_node(module_state *state, gm_array *node, gm_array **made);
+
+/* ---- array/convert.c ---- */
+/* What came from Python in a dtype that is on its way to another: no device sees it. */
+gm_array *astype_on_host(gm_scope *scope, gm_array *node, gm_dtype type);
+
 /* ---- graph/evaluate.c ---- */
 bool evaluate(module_state *state, gm_array *const *nodes, size_t count);
 bool evaluate_one(module_state *state, gm_array *node);
@@ -191,6 +208,10 @@ PyObject *eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *memory_of_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *eval_or_drop_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *async_eval_trees(PyObject *module, PyObject *const *args, Py_ssize_t n);
+
+/* ---- device.c ---- */
+extern PyMethodDef memory_functions[]; /* of gomlx.core */
+extern PyMethodDef device_functions[]; /* for gomlx.core._devices */
 
 /* ---- graph/transform.c ---- */
 extern PyMethodDef transform_functions[];

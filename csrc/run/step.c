@@ -2,6 +2,7 @@
 #include "run/step.h"
 #include <string.h>
 #include "base/memory.h"
+#include "core/device.h"
 #include "ops/ops.h"
 
 struct gm_step {
@@ -175,7 +176,10 @@ static gm_status make_plan(gm_step *st) {
     release_roots(st);
     if (blocks > st->batch->max_blocks)
         st->batch->max_blocks = blocks + blocks / 2 + 2;
-    GM_TRY(build(st));
+    const int before = device_enter(0); /* models are on the processor */
+    const gm_status built = build(st);
+    device_enter(before);
+    GM_TRY(built);
     GM_TRY(capture(st));
     st->in_rows = model_in_rows(st->model);
     return GM_OK;

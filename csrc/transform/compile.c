@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/grow.h"
 #include "base/memory.h"
+#include "core/device.h"
 
 typedef struct {
     gm_graph *g;
@@ -25,7 +26,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
 }
 
 static uint64_t hash_of(const instruction *i) {
-    uint64_t h = mix((uint64_t)(uintptr_t)i->node->op, i->node->dtype);
+    uint64_t h = mix((uint64_t)(uintptr_t)i->node->op, (uint64_t)i->node->dtype << 8 | i->node->device);
     for (int k = 0; k < i->n_in; k++)
         h = mix(h, (uint64_t)(uint32_t)i->in[k]);
     const unsigned char *bytes = i->node->param;
@@ -35,8 +36,9 @@ static uint64_t hash_of(const instruction *i) {
 }
 
 static bool equal(const instruction *a, const instruction *b) {
-    return a->node->op == b->node->op && a->n_in == b->n_in && a->n_out == b->n_out &&
-           memcmp(a->in, b->in, (size_t)a->n_in * sizeof *a->in) == 0 && a->node->param_size == b->node->param_size &&
+    return a->node->op == b->node->op && a->node->device == b->node->device && a->n_in == b->n_in &&
+           a->n_out == b->n_out && memcmp(a->in, b->in, (size_t)a->n_in * sizeof *a->in) == 0 &&
+           a->node->param_size == b->node->param_size &&
            (a->node->param_size == 0 || memcmp(a->node->param, b->node->param, a->node->param_size) == 0);
 }
 
@@ -247,12 +249,14 @@ static gm_status run_one(gm_scope *s, const gm_graph *g, const instruction *i, g
         in[k] = value_of(g, slots, i->in[k]);
     gm_status status = GM_OK;
     gm_array **outs = slots + i->first_out;
+    const int before = i->node ? array_enter(i->node) : device_enter(i->device);
     if (!i->node)
         outs[0] = fused_chain(s, i->steps, i->n_steps, in, i->n_in);
     else if (g->shapeless)
         status = compile_reshaped(s, i->node, in, outs);
     else
         status = array_nodes(s, i->node->op, in, i->n_in, i->node->param, i->node->param_size, i->n_out, outs);
+    device_enter(before);
     if (in != few)
         memory_free(in);
     return status == GM_OK && !outs[0] ? error_code() : status;

@@ -13,6 +13,7 @@ typedef struct {
     int first_out;        /* slots [first_out, first_out + n_out) */
     gm_fused_step *steps; /* of a fused chain */
     int n_steps;
+    int device; /* of a fused chain */
 } instruction;
 
 struct gm_graph {

@@ -130,6 +130,7 @@ static void custom_drop(void *param) {
 }
 
 const gm_op custom_op = {.name = "custom",
+                         .shares = true,
                          .n_in = -1,
                          .n_out = -1,
                          .param_size = sizeof(custom_param),

@@ -175,7 +175,7 @@ static gm_status write_constant(gm_exporter *e, const gm_array *a) {
     return status;
 }
 
-/* The elements of the constants as they are stored in the file: contiguous, evaluated. */
+/* The elements of the constants as they are stored in the file: contiguous, evaluated, in memory of the host. */
 static gm_status gather_constants(gm_scope *s, const gm_graph *g, gm_array **out) {
     for (int64_t i = 0; i < g->n_constants; i++) {
         gm_array *a = g->constants[i];
@@ -185,7 +185,11 @@ static gm_status gather_constants(gm_scope *s, const gm_graph *g, gm_array **out
         if (!out[i])
             return error_code();
     }
-    return gm_eval(out, (size_t)g->n_constants);
+    GM_TRY(gm_eval(out, (size_t)g->n_constants));
+    for (int64_t i = 0; i < g->n_constants; i++)
+        if (out[i] != GM_NONE && !(out[i] = gm_array_host(s, out[i])))
+            return error_code();
+    return GM_OK;
 }
 
 /* numbers[i]: of constant i of the graph, in the file. */

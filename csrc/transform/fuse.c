@@ -40,7 +40,7 @@ static void make_groups(fuser *f) {
         int64_t root = f->group[i];
         bool elementwise = is_step(at, &step);
         bool joins = elementwise && root >= 0 && same_shape(at->node, g->code[root].node) &&
-                     f->size[root] < GM_FUSED_REGISTERS;
+                     at->node->device == g->code[root].node->device && f->size[root] < GM_FUSED_REGISTERS;
         f->group[i] = joins ? root : i;
         f->size[f->group[i]]++;
         for (int k = 0; k < at->n_in; k++)
@@ -107,7 +107,11 @@ static void forget(instruction *i) {
 
 /* The root's slot takes the chain; its members' slots become empty. */
 static gm_status put_chain(gm_graph *g, const chain *c, int64_t root) {
-    instruction new = {.n_in = c->n_inputs, .n_out = 1, .first_out = g->code[root].first_out, .n_steps = c->n_steps};
+    instruction new = {.n_in = c->n_inputs,
+                       .n_out = 1,
+                       .first_out = g->code[root].first_out,
+                       .n_steps = c->n_steps,
+                       .device = g->code[root].node->device};
     new.in = memory_array((size_t)c->n_inputs + 1, sizeof *new.in);
     new.steps = memory_array((size_t)c->n_steps, sizeof *new.steps);
     if (!new.in || !new.steps) {

@@ -2,6 +2,7 @@
  * Nodes of recompute_op cut what is differentiated into segments. What lies in a segment is not kept from forwards to
  * backwards: when a cotangent arrives there, the segment is made once more from the value at its beginning. */
 #include "base/memory.h"
+#include "core/device.h"
 #include "transform/walk.h"
 
 /* The gradient of an op that has no .vjp: that of its composition. */
@@ -129,7 +130,7 @@ static gm_status apply_rule(gm_scope *s, gm_array *node, gm_array *const *cotang
     return GM_OK;
 }
 
-static gm_status step(gm_scope *s, reverse *r, int64_t at) {
+static gm_status go_back(gm_scope *s, reverse *r, int64_t at) {
     gm_array *node = r->w.nodes[at], **cotangents = r->slots + r->first[at];
     int n_out = array_n_out(node);
     bool any = false;
@@ -158,6 +159,14 @@ static gm_status step(gm_scope *s, reverse *r, int64_t at) {
             status = accumulate(s, r->slots + r->first[from], grads[i]);
     }
     memory_free(grads);
+    return status;
+}
+
+/* What is made for a node is made where it is. */
+static gm_status step(gm_scope *s, reverse *r, int64_t at) {
+    const int before = array_enter(r->w.nodes[at]);
+    const gm_status status = go_back(s, r, at);
+    device_enter(before);
     return status;
 }
 

@@ -2,6 +2,7 @@
  * u, and the transpose of that map, which is gm_vjp of g, is the jvp. So no op needs a rule of its own. */
 #include <string.h>
 #include "base/memory.h"
+#include "core/device.h"
 #include "transform/walk.h"
 
 /* The tangents of a node's outputs, through its vjp, twice. */
@@ -83,7 +84,7 @@ static uint8_t still_type(const forward *f, const gm_array *node) {
     return type;
 }
 
-static gm_status move(gm_scope *s, const forward *f, int64_t at) {
+static gm_status move_node(gm_scope *s, const forward *f, int64_t at) {
     gm_array *node = f->w.nodes[at];
     if (node->op == &pick_op) {
         int64_t from = walk_find(&f->w, node->in[0]);
@@ -108,6 +109,14 @@ static gm_status move(gm_scope *s, const forward *f, int64_t at) {
     if (status == GM_OK && !f->slots[f->first[at]])
         f->still[at] = still_type(f, node);
     memory_free(tangents);
+    return status;
+}
+
+/* What is made for a node is made where it is. */
+static gm_status move(gm_scope *s, const forward *f, int64_t at) {
+    const int before = array_enter(f->w.nodes[at]);
+    const gm_status status = move_node(s, f, at);
+    device_enter(before);
     return status;
 }
 

@@ -3,6 +3,7 @@
  * of every intermediate. */
 #include <string.h>
 #include "base/memory.h"
+#include "core/device.h"
 #include "transform/walk.h"
 
 typedef struct {
@@ -89,7 +90,7 @@ static gm_status compose_vmap(gm_scope *s, gm_array *node, gm_array *const *in, 
     return status;
 }
 
-static gm_status run_again(gm_scope *s, const walk *w, const int64_t *first, lane *lanes, int64_t at) {
+static gm_status run_node(gm_scope *s, const walk *w, const int64_t *first, lane *lanes, int64_t at) {
     gm_array *node = w->nodes[at];
     if (node->op == &pick_op) {
         int64_t from = walk_find(w, node->in[0]);
@@ -127,6 +128,14 @@ static gm_status run_again(gm_scope *s, const walk *w, const int64_t *first, lan
     }
     memory_free(in);
     memory_free(batched);
+    return status;
+}
+
+/* Where the node was. */
+static gm_status run_again(gm_scope *s, const walk *w, const int64_t *first, lane *lanes, int64_t at) {
+    const int before = array_enter(w->nodes[at]);
+    const gm_status status = run_node(s, w, first, lanes, at);
+    device_enter(before);
     return status;
 }
 

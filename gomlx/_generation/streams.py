@@ -130,7 +130,7 @@ class Generation:
             logprobs=self._logprobs, top_logprobs=self._top_logprobs, error=error,
             prefill_seconds=stats["prefill_seconds"], decode_seconds=stats["decode_seconds"],
             total_seconds=time.monotonic() - self._started, peak_memory_bytes=stats.get("peak_memory_bytes", 0),
-            active_memory_bytes=_gomlx.get_active_memory(),
+            active_memory_bytes=_gomlx._processor_memory()[0],
             prefill_difference=self._prefill_difference,
             profile=self.stream.profile() if self.stream is not None else None, **vars(parsed))
 

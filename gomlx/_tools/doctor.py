@@ -20,8 +20,26 @@ def report():
         "threads": {"chosen": _gomlx.default_threads(), "why": _gomlx.default_threads_reason()},
         "processor": processor(),
         "memory": machine.memory(),
+        "gpu": gpu(),
         "hub": hub(),
     }
+
+
+def gpu():
+    """What GPUs there are, or why there are none; of each what it is, or why it cannot be used."""
+    count, why = _gomlx._device_count()
+    return {"found": count, **({} if count else {"why": why}), "GOMLX_DEVICE": os.environ.get("GOMLX_DEVICE"),
+            **{f"gpu {i}": described(1 + i) for i in range(count)}}
+
+
+def described(number):
+    try:
+        known = _gomlx._describe_device(number)
+    except (_gomlx.Error, ValueError, RuntimeError, MemoryError) as error:
+        return {"why not": str(error)}
+    return {"name": known["device_name"], "architecture": known["architecture"], "memory bytes": known["memory_size"],
+            "free bytes": known["free"], "driver": known["driver"], "kernels": known["kernels"],
+            "libraries": known["libraries"] or None}
 
 
 def package_version(name):

@@ -207,7 +207,7 @@ class TrainingRun(Iterator[Step]):
 
     def _move(self) -> Step:
         started = time.perf_counter()
-        mx.reset_peak_memory()
+        mx.reset_peak_memory(mx.cpu)
         self._forward.draw = f"{self.settings.seed}:{self._step}:"
         parts, self._epoch, self._position = self._order.step(self._epoch, self._position)
         rows = [row for part in parts for row in part]
@@ -219,7 +219,7 @@ class TrainingRun(Iterator[Step]):
         epochs = round(self._order.epochs(self._epoch, self._position), 4)
         return Step(self._step, epochs, math.fsum(values) / total, len(rows),
                     sum(row.tokens for row in rows), sum(row.targets for row in rows), rate, norm,
-                    time.perf_counter() - started, mx.get_peak_memory(), metrics=known)
+                    time.perf_counter() - started, mx.get_peak_memory(mx.cpu), metrics=known)
 
     def _gradients(self, all_parts, total):
         """(gradients of the step, the parts of its loss, the means of what else is known)."""

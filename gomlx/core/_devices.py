@@ -1,7 +1,8 @@
 """Devices and streams with MLX's names.
 
-There is one device, the CPU, and one engine that evaluates everything in order. A stream is a name for it: any thread
-may use any stream, and operations on two streams never run out of order.
+One engine evaluates everything in order, on the CPU and on GPUs. A stream is a name for a device: any thread may use
+any stream, and operations on two streams never run out of order. The engine knows devices by number: 0 is the CPU,
+1 + i GPU i. It looks for GPUs when one is asked for, or when the first operation needs a default device.
 """
 from __future__ import annotations
 
@@ -85,10 +86,11 @@ _numbers, _local_numbers = itertools.count(1), itertools.count()
 
 
 class _Defaults(threading.local):
-    """A thread's default device, and its default stream."""
+    """A thread's default stream of each device that has another one than its first. Its default device is the
+    engine's."""
 
     def __init__(self):
-        self.device, self.stream = Device(cpu), _make_stream(Stream, Device(cpu), 0)
+        self.streams = {}
 
 
 def _make_stream(kind, device, number):
@@ -101,20 +103,31 @@ _defaults = _Defaults()
 
 
 def _device(function, device, usable=True):
-    """The Device that is meant; ValueError unless it is the CPU or unusable ones are allowed."""
+    """The Device that is meant; ValueError or IndexError where it cannot be used, unless unusable ones are allowed."""
     if isinstance(device, DeviceType):
         device = Device(device)
     if not isinstance(device, Device):
         raise TypeError(f"{function}: a Device or a DeviceType is needed, not {type(device)!r}")
-    if usable and device.type is gpu:
-        raise ValueError(f"{function}: there is no gpu backend")
-    if usable and device._index:
+    if usable and device.type is cpu and device._index:
         raise IndexError(f"{function}: there is one cpu, number 0, not {device._index}")
+    if usable and device.type is gpu:
+        count, why = _gomlx._device_count()
+        if count == 0:
+            raise ValueError(f"{function}: there is no gpu backend: {why}")
+        if not 0 <= device._index < count:
+            raise IndexError(f"{function}: there are {count} gpus, counted from 0; there is none of number "
+                             f"{device._index}")
+        _gomlx._open_device(_number(device))
     return device
 
 
+def _number(device):
+    """The engine's number of a device."""
+    return 1 + device._index if device.type is gpu else 0
+
+
 def _stream(stream):
-    """The stream that `stream=` of an operation means; the extension calls this for all but None."""
+    """The stream that `stream=` of an operation means."""
     if isinstance(stream, ThreadLocalStream):
         if not hasattr(stream._own, "stream"):
             stream._own.stream = _make_stream(Stream, stream.device, next(_numbers))
@@ -127,32 +140,51 @@ def _stream(stream):
     return default_stream(stream)
 
 
+def _number_of_stream(stream):
+    """Of its device. The extension asks for every `stream=` but None."""
+    if stream is cpu:
+        return 0
+    return _number(_stream(stream).device)
+
+
+def _number_of_device(device):
+    """The extension asks for every `device=` but None."""
+    return _number(_device("device", device))
+
+
 def default_device() -> Device:
-    """The device that operations run on unless told otherwise."""
-    return _defaults.device
+    """The device that operations run on unless told otherwise: a GPU where there is one; GOMLX_DEVICE=cpu, cuda or
+    cuda:1 decides otherwise."""
+    number = _gomlx._current_device()
+    return Device(gpu, number - 1) if number else Device(cpu)
 
 
 def set_default_device(device: Device | DeviceType) -> None:
     """Makes a device the default of this thread."""
-    _defaults.device = _device("set_default_device", device)
+    _gomlx._use_device(_number(_device("set_default_device", device)))
 
 
 def is_available(device: Device | DeviceType) -> bool:
     """Whether operations can run on the device."""
-    return _device("is_available", device, usable=False) == Device(cpu)
+    device = _device("is_available", device, usable=False)
+    return 0 <= device._index < device_count(device.type)
 
 
 def device_count(device_type: DeviceType) -> int:
     """How many devices of the type there are."""
     if not isinstance(device_type, DeviceType):
         raise TypeError(f"device_count: a DeviceType is needed, not {type(device_type)!r}")
-    return int(device_type is cpu)
+    return _gomlx._device_count()[0] if device_type is gpu else 1
 
 
 def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
-    """What is known about a device: names and sizes."""
-    if d is not None and _device("device_info", d, usable=False).type is gpu:
-        return {}
+    """What is known about a device: names and sizes. Of a GPU also `fallbacks`: operations that it does not have and
+    that ran on the CPU in its place, and how often."""
+    device = default_device() if d is None else _device("device_info", d, usable=False)
+    if device.type is gpu:
+        if not is_available(device):
+            return {}
+        return {**_gomlx._describe_device(_number(device)), "fallbacks": _gomlx._fallbacks()}
     info = {"architecture": platform.machine(), "device_name": platform.processor() or platform.machine()}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -166,15 +198,15 @@ def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
 
 def default_stream(device: Device | DeviceType) -> Stream:
     """The stream of a device that operations use unless told otherwise."""
-    _device("default_stream", device)
-    return _defaults.stream
+    device = _device("default_stream", device)
+    return _defaults.streams.get(device) or _make_stream(Stream, device, 0)
 
 
 def set_default_stream(stream: Stream) -> None:
-    """Makes a stream the default of this thread."""
+    """Makes a stream its device's default in this thread."""
     if type(stream) is not Stream:
         raise TypeError(f"set_default_stream: a Stream is needed, not {type(stream)!r}")
-    _defaults.stream = stream
+    _defaults.streams[stream.device] = stream
 
 
 def new_stream(device: Device | DeviceType) -> Stream:
@@ -196,8 +228,8 @@ def new_thread_local_stream(device: Device | DeviceType) -> ThreadLocalStream:
 
 
 def clear_streams() -> None:
-    """Forgets the streams of this thread: its default stream is the first one again."""
-    _defaults.stream = _make_stream(Stream, Device(cpu), 0)
+    """Forgets the streams of this thread: each device's default stream is its first one again."""
+    _defaults.streams.clear()
 
 
 class StreamContext:
@@ -212,11 +244,17 @@ class StreamContext:
 
     def __enter__(self) -> None:
         stream = _stream(self._meant)
-        self._kept.append((_defaults.device, _defaults.stream))
-        _defaults.device, _defaults.stream = stream.device, stream
+        self._kept.append((_gomlx._current_device(), stream.device, _defaults.streams.get(stream.device)))
+        _gomlx._use_device(_number(stream.device))
+        _defaults.streams[stream.device] = stream
 
     def __exit__(self, *_: object) -> None:
-        _defaults.device, _defaults.stream = self._kept.pop()
+        number, device, stream = self._kept.pop()
+        _gomlx._use_device(number)
+        if stream is None:
+            _defaults.streams.pop(device, None)
+        else:
+            _defaults.streams[device] = stream
 
 
 def stream(s: Stream | Device | DeviceType) -> StreamContext:

@@ -1,9 +1,10 @@
-"""mlx.core.cuda: NVIDIA's GPUs, which this build does not use."""
+"""mlx.core.cuda: whether there are NVIDIA's GPUs."""
+from gomlx import _gomlx
 
 
 def is_available() -> bool:
-    """Whether there is a CUDA device to run on: no."""
-    return False
+    """Whether there is a GPU to run on."""
+    return _gomlx._device_count()[0] > 0
 
 
 __all__ = ["is_available"]

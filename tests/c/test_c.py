@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from catalogue import ISAS
+from fake_device import build_fake_device
 from places import ROOT
 
 pytestmark = pytest.mark.slow
@@ -24,8 +25,9 @@ LONG = ["tests/c/test_faults.c", "tests/c/test_packed_products.c", "tests/c/test
 AVXVNNI = ("tests/c/test_packed_products.c", "avxvnni in avx512")
 
 
-def run(program, *arguments, isa=None):
-    environment = os.environ | ({"GOMLX_ISA": isa} if isa else {})
+def run(program, *arguments, isa=None, device=None):
+    given = {"GOMLX_ISA": isa, "GOMLX_DEVICE_LIBRARY": device}
+    environment = os.environ | {name: value for name, value in given.items() if value}
     return subprocess.run([program, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900)
 
 
@@ -49,7 +51,8 @@ def runs(request, engine, usable_isas):
         quick = ["quick"] if source in QUICK and isa != best else []
         if source in KERNELS:
             return run(built[source].result(), *quick, isa)
-        return run(built[source].result(), *quick, isa=isa)
+        return run(built[source].result(), *quick, isa=isa,
+                   device=build_fake_device() if "GOMLX_DEVICE_LIBRARY" in TEXTS[source] else None)
 
     yield {one: pool.submit(start, *one) for one in asked}
     pool.shutdown(cancel_futures=True)

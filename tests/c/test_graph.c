@@ -210,7 +210,7 @@ static void read_written(const void *args, int64_t begin, int64_t end) {
 static void a_scaled_launch_waits_for_what_it_reads(void) {
     two_steps steps = {0}, *t = &steps;
     const int32_t factor = 64;
-    gm_queue *q = queue_new();
+    gm_queue *q = queue_new(0);
     gm_buffer *b = buffer_new(1);
     CHECK(run_lock(-1) == GM_OK && queue_writes(q, b) == GM_OK);
     CHECK(queue_launch(q, write_slowly, &t, sizeof t, 1, 1, 0) == GM_OK);
@@ -248,7 +248,7 @@ static void read_pieces(const void *args, int64_t begin, int64_t end) {
 static void a_barrier_holds_for_all_that_comes_behind_it(void) {
     for (int round = 0; round < 20; round++) {
         shared_steps steps = {0}, *t = &steps;
-        gm_queue *q = queue_new();
+        gm_queue *q = queue_new(0);
         CHECK(run_lock(-1) == GM_OK);
         CHECK(queue_launch(q, write_pieces, &t, sizeof t, 2, 1, 0) == GM_OK);
         queue_fence(q);
@@ -300,7 +300,7 @@ static void what_runs_alone_ends_the_stage_before_it(void) {
         closed_steps steps = {0}, *t = &steps;
         gm_phase_profile profile;
         memset(&profile, 0, sizeof profile);
-        gm_queue *q = queue_new();
+        gm_queue *q = queue_new(0);
         CHECK(run_lock(-1) == GM_OK);
         CHECK(queue_launch(q, write_closed, &t, sizeof t, 2, 1, 0) == GM_OK);
         queue_fence(q);
@@ -337,7 +337,7 @@ static void parts_of_a_node_do_not_wait_for_each_other(void) {
         shared_steps steps = {0}, *t = &steps;
         gm_phase_profile profile;
         memset(&profile, 0, sizeof profile);
-        gm_queue *q = queue_new();
+        gm_queue *q = queue_new(0);
         gm_buffer *b = buffer_new(1);
         CHECK(run_lock(-1) == GM_OK && queue_writes(q, b) == GM_OK);
         CHECK(queue_launch(q, write_pieces, &t, sizeof t, 2, 1, LAUNCH_PART) == GM_OK);
@@ -370,7 +370,7 @@ static void a_profile_counts_what_ran(void) {
         shared_steps steps = {0}, *t = &steps;
         gm_phase_profile profile;
         memset(&profile, 0, sizeof profile);
-        gm_queue *q = queue_new();
+        gm_queue *q = queue_new(0);
         CHECK(run_lock(-1) == GM_OK);
         queue_work(q, GM_WORK_NORM);
         CHECK(queue_launch(q, write_pieces, &t, sizeof t, 2, 1, 0) == GM_OK);

@@ -13,6 +13,7 @@ ARGUMENTS = {
     "num_samples": "int", "repeats": "int", "source": "int", "destination": "int", "axis1": "int", "axis2": "int",
     "dims": "int", "traditional": "bool", "base": "float", "scale": "float", "eps": "float", "decimals": "int",
     "group_size": "int", "bits": "int", "mode": MODE, "limit": "int", "path": "str | os.PathLike[str]",
+    "device": "Device | DeviceType",
     "atol": "float", "rtol": "float", "alpha": "float", "beta": "float", "d": "float", "seed": "int",
     "trees": TREE, "ids": IDS, "format": "str", "name": "str", "header": "str", "keepdims": "bool",
     "arrays": "Iterable[array]", "indices_or_sections": AXES, "constant_values": OPERAND,

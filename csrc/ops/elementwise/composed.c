@@ -141,6 +141,7 @@ static gm_status stop_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
 }
 
 const gm_op stop_gradient_op = {.name = "stop_gradient",
+                                .place = PLACE_INPUT,
                                 .n_in = 1,
                                 .n_out = 1,
                                 .nondiff = 1,
@@ -165,6 +166,7 @@ static void recompute_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_ar
 }
 
 const gm_op recompute_op = {.name = "recompute",
+                            .place = PLACE_INPUT,
                             .n_in = 1,
                             .n_out = 1,
                             .param_size = sizeof(recompute_param),

@@ -136,6 +136,7 @@ static void given_vjp(gm_scope *s, gm_array *out, gm_array *const *in, gm_array 
 }
 
 const gm_op with_gradient_op = {.name = "with_gradient",
+                                .shares = true,
                                 .n_in = 3,
                                 .n_out = 1,
                                 .nondiff = 5,

@@ -104,6 +104,7 @@ static gm_status fft_rebuild(gm_scope *s, gm_array *const *in, int n_in, const v
 }
 
 const gm_op fft_op = {.name = "fft",
+                      .place = PLACE_FALLBACK,
                       .n_in = 1,
                       .n_out = 1,
                       .param_size = sizeof(fft_param),

@@ -172,6 +172,7 @@ static gm_status lu_rebuild(gm_scope *s, gm_array *const *in, int n_in, const vo
 
 /* outputs: L and U in one matrix, row exchanges, row order */
 const gm_op lu_op = {.name = "lu",
+                     .place = PLACE_REFUSED,
                      .n_in = 1,
                      .n_out = 3,
                      .infer = lu_infer,
@@ -252,6 +253,7 @@ static gm_status cholesky_rebuild(gm_scope *s, gm_array *const *in, int n_in, co
 }
 
 const gm_op cholesky_op = {.name = "cholesky",
+                           .place = PLACE_REFUSED,
                            .n_in = 1,
                            .n_out = 1,
                            .param_size = sizeof(cholesky_param),
@@ -299,6 +301,7 @@ static gm_status qr_rebuild(gm_scope *s, gm_array *const *in, int n_in, const vo
 }
 
 const gm_op qr_op = {.name = "qr",
+                     .place = PLACE_REFUSED,
                      .n_in = 1,
                      .n_out = 2,
                      .infer = qr_infer,

@@ -68,6 +68,7 @@ static gm_status inverse_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
 }
 
 const gm_op inverse_op = {.name = "inverse",
+                          .place = PLACE_REFUSED,
                           .n_in = 1,
                           .n_out = 1,
                           .param_size = sizeof(inverse_param),
@@ -150,6 +151,7 @@ static gm_status solve_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
 }
 
 const gm_op solve_op = {.name = "solve",
+                        .place = PLACE_REFUSED,
                         .n_in = 2,
                         .n_out = 1,
                         .param_size = sizeof(solve_param),
@@ -266,6 +268,7 @@ static gm_status cofactor_rebuild(gm_scope *s, gm_array *const *in, int n_in, co
 }
 
 const gm_op cofactor_op = {.name = "cofactor",
+                           .place = PLACE_REFUSED,
                            .n_in = 1,
                            .n_out = 1,
                            .infer = matrices_infer_same,
@@ -296,6 +299,7 @@ static gm_status determinant_rebuild(gm_scope *s, gm_array *const *in, int n_in,
 
 /* outputs: sign, logarithm of the absolute value, value */
 const gm_op determinant_op = {.name = "determinant",
+                              .place = PLACE_REFUSED,
                               .n_in = 1,
                               .n_out = 3,
                               .infer = determinant_infer,

@@ -81,6 +81,7 @@ static gm_status svd_rebuild(gm_scope *s, gm_array *const *in, int n_in, const v
 }
 
 const gm_op svd_op = {.name = "svd",
+                      .place = PLACE_REFUSED,
                       .n_in = 1,
                       .n_out = -1,
                       .param_size = sizeof(svd_param),
@@ -179,6 +180,7 @@ static gm_status eigh_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
 
 /* outputs: values, vectors; or values alone */
 const gm_op eigh_op = {.name = "eigh",
+                       .place = PLACE_REFUSED,
                        .n_in = 1,
                        .n_out = -1,
                        .param_size = sizeof(eigh_param),
@@ -251,6 +253,7 @@ static gm_status eig_rebuild(gm_scope *s, gm_array *const *in, int n_in, const v
 
 /* outputs: values, vectors; or values alone */
 const gm_op eig_op = {.name = "eig",
+                      .place = PLACE_REFUSED,
                       .n_in = 1,
                       .n_out = -1,
                       .param_size = sizeof(eig_param),

@@ -404,6 +404,7 @@ static gm_status diagonal_rebuild(gm_scope *s, gm_array *const *in, int n_in, co
 }
 
 const gm_op diagonal_op = {.name = "diagonal",
+                           .place = PLACE_INPUT,
                            .n_in = 1,
                            .n_out = 1,
                            .param_size = sizeof(diagonal_param),

@@ -63,6 +63,7 @@ static gm_status quantize_rebuild(gm_scope *s, gm_array *const *in, int n_in, co
 }
 
 const gm_op quantize_blocks_op = {.name = "quantize_blocks",
+                                  .place = PLACE_FALLBACK,
                                   .n_in = 1,
                                   .n_out = 1,
                                   .nondiff = 1,

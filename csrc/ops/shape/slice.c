@@ -84,6 +84,7 @@ static gm_status slice_rebuild(gm_scope *s, gm_array *const *in, int n_in, const
 }
 
 const gm_op slice_op = {.name = "slice",
+                        .place = PLACE_INPUT,
                         .n_in = 1,
                         .n_out = 1,
                         .param_size = GM_MAX_NDIM * sizeof(slice_range),

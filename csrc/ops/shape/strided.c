@@ -89,6 +89,7 @@ static gm_status strided_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
 }
 
 const gm_op as_strided_op = {.name = "as_strided",
+                             .place = PLACE_INPUT,
                              .n_in = 1,
                              .n_out = 1,
                              .fixed = FIXED_ALL,
@@ -178,6 +179,7 @@ static gm_status view_rebuild(gm_scope *s, gm_array *const *in, int n_in, const 
 }
 
 const gm_op view_op = {.name = "view",
+                       .place = PLACE_INPUT,
                        .n_in = 1,
                        .n_out = 1,
                        .param_size = sizeof(view_param),
@@ -241,6 +243,7 @@ static gm_status depends_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
 }
 
 const gm_op depends_op = {.name = "depends",
+                          .shares = true,
                           .n_in = -1,
                           .n_out = -1,
                           .param_size = sizeof(depends_param),

@@ -57,6 +57,7 @@ static gm_status transpose_rebuild(gm_scope *s, gm_array *const *in, int n_in, c
 }
 
 const gm_op transpose_op = {.name = "transpose",
+                            .place = PLACE_INPUT,
                             .n_in = 1,
                             .n_out = 1,
                             .param_size = sizeof(transpose_param),

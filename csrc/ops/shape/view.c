@@ -115,6 +115,7 @@ static gm_status reshape_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
 }
 
 const gm_op reshape_op = {.name = "reshape",
+                          .place = PLACE_INPUT,
                           .n_in = 1,
                           .n_out = 1,
                           .param_size = sizeof(reshape_param),
@@ -180,6 +181,7 @@ static gm_status flatten_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
 }
 
 const gm_op flatten_op = {.name = "flatten",
+                          .place = PLACE_INPUT,
                           .n_in = 1,
                           .n_out = 1,
                           .param_size = sizeof(flatten_param),
@@ -246,6 +248,7 @@ static gm_status unflatten_rebuild(gm_scope *s, gm_array *const *in, int n_in, c
 }
 
 const gm_op unflatten_op = {.name = "unflatten",
+                            .place = PLACE_INPUT,
                             .n_in = 1,
                             .n_out = 1,
                             .param_size = sizeof(unflatten_param),
@@ -302,6 +305,7 @@ static gm_status expand_rebuild(gm_scope *s, gm_array *const *in, int n_in, cons
 }
 
 const gm_op expand_dims_op = {.name = "expand_dims",
+                              .place = PLACE_INPUT,
                               .n_in = 1,
                               .n_out = 1,
                               .param_size = sizeof(axes_param),
@@ -363,6 +367,7 @@ static gm_status squeeze_rebuild(gm_scope *s, gm_array *const *in, int n_in, con
 }
 
 const gm_op squeeze_op = {.name = "squeeze",
+                          .place = PLACE_INPUT,
                           .n_in = 1,
                           .n_out = 1,
                           .param_size = sizeof(axes_param),
@@ -445,6 +450,7 @@ static gm_status broadcast_rebuild(gm_scope *s, gm_array *const *in, int n_in, c
 }
 
 const gm_op broadcast_to_op = {.name = "broadcast_to",
+                               .place = PLACE_INPUT,
                                .n_in = -1,
                                .n_out = 1,
                                .nondiff = ~1u,
@@ -524,6 +530,7 @@ static gm_status contiguous_rebuild(gm_scope *s, gm_array *const *in, int n_in, 
 }
 
 const gm_op contiguous_op = {.name = "contiguous",
+                             .shares = true,
                              .n_in = 1,
                              .n_out = 1,
                              .infer = same_infer,

@@ -274,9 +274,15 @@ PyObject *py_array_arrow(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
         if (!evaluate_one(state, node))
             return NULL;
     bool writable;
-    if (gm_array_pin(node, &writable) != GM_OK)
+    gm_array *made;
+    if (!(node = host_node(state, node, &made)))
+        return NULL;
+    if (gm_array_pin(node, &writable) != GM_OK) {
+        gm_release(made);
         return raise_gm(state);
-    gm_retain(node);
+    }
+    if (!made)
+        gm_retain(node);
     PyObject *schema = schema_capsule(type, ndim, ndim == 2 ? gm_array_shape(node)[1] : 0);
     PyObject *array = schema ? array_capsule(node) : NULL;
     gm_array_unpin(node);

@@ -98,18 +98,23 @@ int py_array_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     if (!node || (gm_array_dtype(node) == GM_BFLOAT16 && (flags & PyBUF_FORMAT) && !refuse_bfloat16()))
         return -1;
     bool writable = false;
+    gm_array *made;
+    if (!(node = host_node(py_array_state(self), node, &made)))
+        return -1;
     export *e = malloc(sizeof *e);
     if (!e) {
+        gm_release(made);
         PyErr_NoMemory();
         return -1;
     }
     if (gm_array_pin(node, &writable) != GM_OK) {
+        gm_release(made);
         free(e);
         raise_gm(py_array_state(self));
         return -1;
     }
-    e->node = gm_retain(node);
-    if (!describe(e, view, flags, writable)) {
+    e->node = made ? made : gm_retain(node);
+    if (!describe(e, view, flags, writable && !made)) { /* what is written to a copy the array would not show */
         gm_array_unpin(node);
         gm_release(node);
         free(e);
@@ -386,9 +391,9 @@ gm_array *node_from_buffer(module_state *state, gm_scope *scope, PyObject *objec
         node = copy_slowly(scope, &view, own);
     } else {
         /* One pass from the foreign memory into our dtype; done before we return, for its owner may write it then. */
-        node = gm_astype(scope, wrap_view(scope, &view, own), type);
+        node = astype_on_host(scope, wrap_view(scope, &view, own), type);
         return node && evaluate_one(state, node) ? node : NULL;
     }
     PyBuffer_Release(&view);
-    return node && own != type ? gm_astype(scope, node, type) : node;
+    return node && own != type ? astype_on_host(scope, node, type) : node;
 }

@@ -113,12 +113,19 @@ static gm_dtype storage(const number *n, gm_dtype type) {
     return n->kind >= REAL && py_dtype_is_integer(type) ? GM_FLOAT64 : type;
 }
 
+gm_array *astype_on_host(gm_scope *scope, gm_array *node, gm_dtype type) {
+    const int before = gm_device_enter(0);
+    node = gm_astype(scope, node, type);
+    gm_device_enter(before);
+    return node;
+}
+
 static gm_array *node_from_number(gm_scope *scope, const number *n, gm_dtype type) {
     char element[16];
     gm_dtype written = storage(n, type);
     write_number(n, written, element);
     gm_array *node = gm_array_from(scope, written, 0, NULL, element);
-    return written == type ? node : gm_astype(scope, node, type);
+    return written == type ? node : astype_on_host(scope, node, type);
 }
 
 /* Whether an int has its value in an integer dtype. */
@@ -282,7 +289,7 @@ static gm_array *node_from_numbers(gm_scope *scope, PyObject *list, const list_p
     if (write_list(list, 0, plan, own, &end))
         node = gm_array_from(scope, own, plan->ndim, plan->shape, data);
     free(data);
-    return node && own != type ? gm_astype(scope, node, type) : node;
+    return node && own != type ? astype_on_host(scope, node, type) : node;
 }
 
 static gm_array *refuse_value(PyObject *value) {
@@ -394,7 +401,8 @@ gm_array *node_from_value(module_state *state, gm_scope *scope, PyObject *value,
         node = node_from_dlpack(state, scope, value, true);
         if (node && type == GM_DTYPE_COUNT && gm_array_dtype(node) == GM_FLOAT64)
             type = GM_FLOAT32;
-        return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? gm_astype(scope, node, type) : node;
+        return node && type != GM_DTYPE_COUNT && type != gm_array_dtype(node) ? astype_on_host(scope, node, type)
+                                                                              : node;
     }
     node = node_from_method(state, scope, value);
     if (!node && !PyErr_Occurred() && !PyType_Check(value) && PyObject_HasAttrString(value, "__array__")) {

@@ -94,17 +94,24 @@ static void fill_tensor(dl_tensor *tensor, export *e) {
                           .strides = e->strides};
 }
 
-/* Pins the node, which the caller has evaluated, and makes the capsule. */
+/* Pins the node, which the caller has evaluated, or its values in memory of the host, and makes the capsule. */
 static PyObject *capsule_from(module_state *state, gm_array *node, bool versioned, bool copied) {
     bool writable = false;
+    gm_array *made;
+    if (!(node = host_node(state, node, &made)))
+        return NULL;
     export *e = malloc(sizeof *e);
-    if (!e)
+    if (!e) {
+        gm_release(made);
         return PyErr_NoMemory();
+    }
     if (gm_array_pin(node, &writable) != GM_OK) {
+        gm_release(made);
         free(e);
         return raise_gm(state);
     }
-    e->node = gm_retain(node);
+    e->node = made ? made : gm_retain(node);
+    writable = writable && !made;
     if (versioned) {
         dl_versioned *m = &e->managed.versioned;
         *m = (dl_versioned){.version = {1, 0},
@@ -134,7 +141,9 @@ static gm_array *copied(module_state *state, gm_scope *scope, gm_array *node) {
     if (contiguous || gm_array_size(node) == 0)
         return gm_array_from(scope, gm_array_dtype(node), gm_array_ndim(node), gm_array_shape(node),
                              gm_array_data(node));
+    const int before = gm_device_enter(0);
     node = gm_contiguous(scope, node);
+    gm_device_enter(before);
     return node && evaluate_one(state, node) ? node : NULL;
 }
 
@@ -165,8 +174,12 @@ PyObject *py_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, P
             return NULL;
     if (!copy)
         return capsule_from(state, node, major >= 1, false);
+    gm_array *made;
+    if (!(node = host_node(state, node, &made)))
+        return NULL;
     gm_scope *scope = gm_scope_open();
     gm_array *fresh = scope ? copied(state, scope, node) : NULL;
+    gm_release(made);
     if (fresh)
         gm_retain(fresh);
     gm_scope_close(scope);
@@ -279,7 +292,7 @@ static gm_array *wrap_tensor(gm_scope *scope, const dl_tensor *tensor, import *i
 
 /* Pairs of float64 as complex64, computed before their owner may write them again. */
 static gm_array *complex_of_pairs(module_state *state, gm_scope *scope, gm_array *pairs) {
-    gm_array *node = gm_view(scope, gm_contiguous(scope, gm_astype(scope, pairs, GM_FLOAT32)), GM_COMPLEX64);
+    gm_array *node = gm_view(scope, gm_contiguous(scope, astype_on_host(scope, pairs, GM_FLOAT32)), GM_COMPLEX64);
     node = gm_reshape(scope, node, gm_array_ndim(pairs) - 1, gm_array_shape(pairs));
     return node && evaluate_one(state, node) ? node : NULL;
 }

@@ -48,7 +48,8 @@ static PyObject *method_reduce(PyObject *self, PyObject *unused) {
     gm_scope *scope = gm_scope_open();
     gm_array *flat = scope ? gm_contiguous(scope, node) : NULL;
     PyObject *result = NULL;
-    if (flat && evaluate_one(state, flat)) {
+    gm_array *made = NULL;
+    if (flat && evaluate_one(state, flat) && (flat = host_node(state, flat, &made))) {
         Py_ssize_t bytes = (Py_ssize_t)(gm_array_size(flat) * (int64_t)gm_dtype_size(gm_array_dtype(flat)));
         PyObject *data = PyBytes_FromStringAndSize(gm_array_data(flat), bytes);
         PyObject *module = PyType_GetModule(state->array_type);
@@ -68,6 +69,7 @@ static PyObject *method_reduce(PyObject *self, PyObject *unused) {
     } else {
         raise_gm(state);
     }
+    gm_release(made);
     gm_scope_close(scope);
     return result;
 }

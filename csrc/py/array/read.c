@@ -2,6 +2,20 @@
 #include "py/py.h"
 #include <string.h>
 
+gm_array *host_node(module_state *state, gm_array *node, gm_array **made) {
+    *made = NULL;
+    if (gm_array_data(node))
+        return node;
+    Py_BEGIN_ALLOW_THREADS *made = gm_array_host(NULL, node);
+    Py_END_ALLOW_THREADS if (!*made) return raise_gm(state), NULL;
+    if (*made != node)
+        return *made;
+    gm_release(node);
+    *made = NULL;
+    return node;
+}
+
+/* In memory of the host. */
 gm_array *readable_node(module_state *state, gm_array *node) {
     gm_dtype type = gm_array_dtype(node);
     if (type == GM_PACKED) {
@@ -22,7 +36,10 @@ gm_array *readable_node(module_state *state, gm_array *node) {
         gm_release(node);
         return NULL;
     }
-    return node;
+    gm_array *made, *host = host_node(state, node, &made);
+    if (host != node)
+        gm_release(node);
+    return host;
 }
 
 #define READ(type) (memcpy(&value.type##_, at, sizeof value.type##_), value.type##_)

@@ -26,10 +26,12 @@ static bool read_edit(module_state *state, PyObject *item, gm_edit *out) {
         return false;
     }
     *out = (gm_edit){.activation = activation, .replaces = replaces, .value = gm_retain(node), .from = from, .to = to};
-    if (evaluate_one(state, out->value))
+    gm_array *made = NULL, *host = evaluate_one(state, out->value) ? host_node(state, out->value, &made) : NULL;
+    if (host == out->value)
         return true;
     gm_release(out->value);
-    return false;
+    out->value = host; /* models are on the processor */
+    return host != NULL;
 }
 
 bool edits_read(module_state *state, PyObject *value, edit_list *out) {

@@ -276,11 +276,13 @@ static gm_array *read_logits(module_state *state, PyObject *value) {
     }
     if (node)
         node = gm_contiguous(scope, node);
-    node = node && evaluate_one(state, node) ? gm_retain(node) : NULL;
+    gm_array *made = NULL, *host = node && evaluate_one(state, node) ? host_node(state, node, &made) : NULL;
+    if (host && !made)
+        gm_retain(host);
     gm_scope_close(scope);
-    if (!node)
+    if (!host)
         raise_gm(state);
-    return node;
+    return host;
 }
 
 static void draw_request_free(draw_request *r) {

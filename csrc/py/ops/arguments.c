@@ -202,15 +202,36 @@ bool dimensions_fit(const char *what, int ndim, const int64_t *shape) {
     return true;
 }
 
-/* There is one engine, which all streams share: what is given is only checked, by gomlx.core._devices. */
-bool read_stream(PyObject *value) {
+/* What a function of gomlx.core._devices, which knows streams and devices, says that the value means: a number. */
+static bool ask_devices(const char *function, PyObject *value, int *number) {
+    PyObject *devices = PyImport_ImportModule("gomlx.core._devices");
+    PyObject *found = devices ? PyObject_CallMethod(devices, function, "O", value) : NULL;
+    *number = found ? (int)PyLong_AsLong(found) : 0;
+    Py_XDECREF(devices);
+    Py_XDECREF(found);
+    return found && !PyErr_Occurred();
+}
+
+bool place_enter(PyObject *value, stream_place *place) {
+    int number;
+    *place = (stream_place){.entered = false};
     if (!value || value == Py_None)
         return true;
-    PyObject *devices = PyImport_ImportModule("gomlx.core._devices");
-    PyObject *stream = devices ? PyObject_CallMethod(devices, "_stream", "O", value) : NULL;
-    Py_XDECREF(devices);
-    Py_XDECREF(stream);
-    return stream != NULL;
+    if (!ask_devices("_number_of_stream", value, &number))
+        return false;
+    *place = (stream_place){.entered = true, .before = gm_device_enter(number)};
+    return true;
+}
+
+void place_leave(stream_place *place) {
+    if (place->entered)
+        gm_device_enter(place->before);
+    place->entered = false;
+}
+
+bool read_device(PyObject *value, int *number) {
+    *number = gm_device_current();
+    return !value || value == Py_None || ask_devices("_number_of_device", value, number);
 }
 
 /* The ids of an array of native int32, of one dimension. *is_array false and true returned: it is something else. */

@@ -200,14 +200,15 @@ bool call_bind(call *c, bind_signature *sig, const char *function, const char *t
     if (!sig->base.function)
         parse(sig, function, text);
     c->function = function;
-    if (!read_arguments(&sig->base, args, n, kwnames, v))
+    if (!read_arguments(&sig->base, args, n, kwnames, v) ||
+        !place_enter(sig->stream >= 0 ? v[sig->stream] : NULL, &c->place))
         return false;
     c->scope = gm_scope_open();
     bool ok = c->scope != NULL;
     va_start(list, kinds);
     for (int i = 0; ok && i < sig->n; i++) {
         if (i == sig->stream) {
-            ok = read_stream(v[i]);
+            continue;
         } else if (*kinds == 'W') { /* two operands, scalars weak to the other */
             gm_array **a = va_arg(list, gm_array **), **b = va_arg(list, gm_array **);
             ok = nodes_from_operands(c->state, c->scope, v[i], v[i + 1], true, a, b);
@@ -240,12 +241,14 @@ bool call_arrays(call *c, PyObject *const *args, Py_ssize_t n, const char *what,
 }
 
 PyObject *call_finish(call *c, gm_array *node) {
+    place_leave(&c->place);
     PyMem_Free(c->list);
     c->list = NULL;
     return py_array_result(c->state, c->scope, node);
 }
 
 PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, int count, bool as_list) {
+    place_leave(&c->place);
     PyObject *result = status == GM_OK ? as_list ? PyList_New(count) : PyTuple_New(count) : NULL;
     for (int i = 0; result && i < count; i++) {
         PyObject *item = nodes[i] ? py_array_handle(c->state->array_type, gm_retain(nodes[i])) : NULL;

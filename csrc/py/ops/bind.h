@@ -42,6 +42,7 @@ typedef struct {
     gm_scope *scope;
     const char *function;
     gm_array **list; /* of an L argument */
+    stream_place place;
 } call;
 
 /* An int (*n is -1) or at most BIND_INTS of them. */
@@ -59,14 +60,14 @@ PyObject *call_finish_many(call *c, gm_status status, gm_array *const *nodes, in
 #define FUNCTION_OF(name) PyObject *op_##name(PyObject *module, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 #define BIND(name, ...)                                                                                                \
     static bind_signature sig_;                                                                                        \
-    call c = {PyModule_GetState(module), NULL, NULL, NULL};                                                            \
+    call c = {.state = PyModule_GetState(module)};                                                                     \
     if (!call_bind(&c, &sig_, #name, op_text_##name, args, n, kwnames, __VA_ARGS__))                                   \
     return NULL
 
 /* The same where the row begins with *arrays: what comes after them, by name. */
 #define BIND_NAMED(name, ...)                                                                                          \
     static bind_signature sig_;                                                                                        \
-    call c = {PyModule_GetState(module), NULL, NULL, NULL};                                                            \
+    call c = {.state = PyModule_GetState(module)};                                                                     \
     if (!call_bind(&c, &sig_, #name, op_text_##name, args + n, 0, kwnames, __VA_ARGS__))                               \
     return NULL
 
@@ -89,7 +90,7 @@ typedef struct {
 #define CALL_BIND(in, ...)                                                                                             \
     call_bind(&c, (in)->sig, (in)->name, (in)->text, (in)->args, (in)->n, (in)->kwnames, __VA_ARGS__)
 #define BIND_IN(in, ...)                                                                                               \
-    call c = {PyModule_GetState((in)->module), NULL, NULL, NULL};                                                      \
+    call c = {.state = PyModule_GetState((in)->module)};                                                               \
     if (!CALL_BIND(in, __VA_ARGS__))                                                                                   \
     return NULL
 

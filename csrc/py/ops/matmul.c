@@ -99,7 +99,7 @@ static const char *const size_names[4] = {"stride", "padding", "dilation", "outp
 /* conv1d to conv_transpose3d: lists of another length than the function's number are a TypeError, as in MLX. conv1d
  * and conv_transpose1d, with plain numbers, take as many as the arrays have, as there too. */
 static PyObject *wrap_conv(const invocation *in, int axes, bool transposed) {
-    call c = {PyModule_GetState(in->module), NULL, NULL, NULL};
+    call c = {.state = PyModule_GetState(in->module)};
     gm_array *x, *w;
     PyObject *lists[4];
     int groups = 1;

@@ -16,11 +16,14 @@ static PyObject *call_unary(PyObject *module, const char *name, unary_fn fn, PyO
                             PyObject *kwnames) {
     const signature sig = {name, 1, 1, 1, {"a", "stream", NULL}};
     PyObject *v[2];
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[1]))
+    stream_place place;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !place_enter(v[1], &place))
         return NULL;
     gm_scope *scope = gm_scope_open();
     gm_array *x = scope ? node_from_operand(PyModule_GetState(module), scope, v[0], GM_DTYPE_COUNT) : NULL;
-    return finish(module, scope, fn(scope, x));
+    x = fn(scope, x);
+    place_leave(&place);
+    return finish(module, scope, x);
 }
 
 static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, PyObject *const *args, Py_ssize_t n,
@@ -30,12 +33,15 @@ static PyObject *call_binary(PyObject *module, const char *name, binary_fn fn, P
     const bool weak = fn != gm_logical_and && fn != gm_logical_or && fn != gm_logical_xor;
     module_state *state = PyModule_GetState(module);
     PyObject *v[3];
+    stream_place place;
     gm_array *x, *y;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[2]))
+    if (!read_arguments(&sig, args, n, kwnames, v) || !place_enter(v[2], &place))
         return NULL;
     gm_scope *scope = gm_scope_open();
     bool ok = scope && nodes_from_operands(state, scope, v[0], v[1], weak, &x, &y);
-    return finish(module, scope, ok ? fn(scope, x, y) : NULL);
+    x = ok ? fn(scope, x, y) : NULL;
+    place_leave(&place);
+    return finish(module, scope, x);
 }
 
 /* The node of an argument that must be an array; NULL with TypeError. */
@@ -53,12 +59,15 @@ static PyObject *call_reduce(PyObject *module, const char *name, reduce_fn fn, P
     PyObject *v[4];
     int n_axes, axes[GM_MAX_NDIM];
     bool keepdims = false;
-    if (!read_arguments(&sig, args, n, kwnames, v) || !read_stream(v[3]) || !read_axes(v[1], &n_axes, axes) ||
-        !read_bool(v[2], &keepdims))
+    stream_place place;
+    if (!read_arguments(&sig, args, n, kwnames, v) || !read_axes(v[1], &n_axes, axes) || !read_bool(v[2], &keepdims) ||
+        !place_enter(v[3], &place))
         return NULL;
     gm_array *x = array_argument(state, v[0], name);
     gm_scope *scope = gm_scope_open();
-    return py_array_result(state, scope, scope ? fn(scope, x, n_axes, axes, keepdims) : NULL);
+    x = scope ? fn(scope, x, n_axes, axes, keepdims) : NULL;
+    place_leave(&place);
+    return py_array_result(state, scope, x);
 }
 
 #define UNARY(name, doc)                                                                                               \
@@ -150,7 +159,7 @@ static PyObject *finish_op(call *c, gm_array *first, gm_array **outs, int count,
     FUNCTION_OF(name)                                                                                                  \
     {                                                                                                                  \
         static bind_signature sig;                                                                                     \
-        call c = {PyModule_GetState(module), NULL, NULL, NULL};                                                        \
+        call c = {.state = PyModule_GetState(module)};                                                                 \
         given_##name v;                                                                                                \
         gm_array *outs[MOST_OUTPUTS];                                                                                  \
         clear_##name(&v);                                                                                              \
