@@ -4,6 +4,7 @@ The parts of the kernels are compiled for each instruction set with that set's o
 time, so the rest of the code keeps to the platform's baseline and one wheel runs on every machine of its architecture.
 """
 import glob
+import importlib.util
 import logging
 import os
 import platform
@@ -26,8 +27,10 @@ FLAGS = ["-std=c11", *([] if DEBUG else ["-g0"]), "-fvisibility=hidden", "-fno-m
 # Functions sorted by name stand beside those of the other instruction sets that they are like.
 SMALLER = ["-fno-asynchronous-unwind-tables", "-ffunction-sections"]
 SORTED = ["-Wl,--sort-section=name"]
+KERNELS = ("kernels/*.c", "kernels/cpu/*.c", "kernels/cuda/*.c")
 PARTS = ("kernels/cpu/part_*.c", "csrc/text/fast/part_*.c")
 INCLUDES = ["csrc", "kernels", "."]
+CUDA = "kernels/cuda/"                  # code of the host alone; that of GPUs is a package of its own, built from there
 LIBRARIES = ["cjson", "pcre2-8", "pthread", "dl", "m"]
 # What shows in measurements of that which GCC adds to -O2 at -O3; other compilers have it at -O2 and other names for
 # it.
@@ -146,6 +149,15 @@ def level(source, isa=None, loops=LOOPS):
     return ["-O2", *([] if matrices else loops), "-falign-functions=64"]
 
 
+def own_flags(source):
+    """What one file is compiled with: the module of GPUs' kernels knows by a digest which ones are of its source."""
+    if source != CUDA + "module.c":
+        return []
+    spec = importlib.util.spec_from_file_location("gomlx_cuda_build", CUDA + "build.py")
+    spec.loader.exec_module(build := importlib.util.module_from_spec(spec))
+    return [f'-DCUDA_DIGEST="{build.digest()}"']
+
+
 def version():
     with open("csrc/gomlx.h", encoding="utf-8") as header:
         return re.search(r'^#define GM_VERSION "([^"]+)"', header.read(), re.M)[1]
@@ -160,10 +172,11 @@ class BuildExt(build_ext):
         compile_one, link = self.compiler._compile, self.compiler.link_shared_object
         with ThreadPoolExecutor(JOBS) as pool:
             jobs, depends = [], list(ext.depends)
+            device_code = files(CUDA + "*.cu*", CUDA + "build.py")
 
             def queue(obj, src, suffix, cc_args, postargs, pp_opts, own=(), isa=None):
-                if self.force or newer_group([src, *depends], obj):
-                    flags = [*postargs, *level(src, isa, loops), *own]
+                if self.force or newer_group([src, *depends, *(device_code if own_flags(src) else [])], obj):
+                    flags = [*postargs, *level(src, isa, loops), *own, *own_flags(src)]
                     jobs.append(pool.submit(compile_one, obj, src, suffix, cc_args, flags, pp_opts))
 
             macros = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in ext.define_macros]
@@ -175,7 +188,7 @@ class BuildExt(build_ext):
                 queue(obj, source, ".c", [*includes, "-c"], ext.extra_compile_args, macros, flags, isa)
                 ext.extra_objects.append(obj)
             sets = ", ".join(sorted(chosen))
-            ext.depends = [*depends, self.stamp(sets, renew=bool(jobs))]
+            ext.depends = [*depends, *device_code, self.stamp(sets, renew=bool(jobs))]
 
             def link_when_compiled(*args, **kwargs):
                 for job in jobs:
@@ -243,7 +256,7 @@ if __name__ == "__main__":
         version=version(),
         ext_modules=[Extension(
             "gomlx._gomlx",
-            sources=sources("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c"),
+            sources=sources("csrc/**/*.c", *KERNELS),
             depends=["setup.py", *files("csrc/**/*.h", "csrc/**/*.def", "csrc/**/*.inc", "kernels/**/*.h",
                                         "kernels/**/*.def", "kernels/**/*.inc", *PARTS)],
             include_dirs=INCLUDES,

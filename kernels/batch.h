@@ -38,7 +38,7 @@ static inline gm_cache_address *batch_caches(const gm_batch_view *v, const gm_ba
 
 static inline gm_batch_view batch_view(void *block, const gm_batch_shape *s) {
     gm_batch_view v;
-    v.caches = block;
+    v.caches = (gm_cache_address *)block;
     v.tokens = (int32_t *)(v.caches + (int64_t)2 * s->slots * s->sequences);
     v.positions = v.tokens + s->rows;
     v.sequence = v.positions + s->rows;

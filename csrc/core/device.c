@@ -46,10 +46,7 @@ static const gm_device_calls *from_library(const char *path, char why[DEVICE_WHY
 static void look(void) {
     const char *path = getenv("GOMLX_DEVICE_LIBRARY");
     devices.looked = true;
-    if (path && *path)
-        devices.calls = from_library(path, devices.why);
-    else
-        snprintf(devices.why, sizeof devices.why, "this build runs on the processor alone");
+    devices.calls = path && *path ? from_library(path, devices.why) : &device_cuda;
     devices.count = devices.calls ? devices.calls->count(devices.why) : 0;
     if (devices.count > DEVICE_NUMBERS - 1)
         devices.count = DEVICE_NUMBERS - 1;

@@ -218,7 +218,7 @@ def test_no_compiler_warns(name):
     compiler = Compiler(ROOT, [name, *build.FLAGS, "-Werror", "-D_GNU_SOURCE", "-DPy_LIMITED_API=0x030B0000",
                                "-isystem", python, *(f"-I{folder}" for folder in build.INCLUDES)], build.JOBS)
     with contextlib.chdir(ROOT):
-        units = [(path, []) for path in tracked(".c") if not build.is_part(path)]
+        units = [(path, build.own_flags(path)) for path in tracked(".c") if not build.is_part(path)]
         units += [(path, own) for path, _, own in build.parts()]
     # Some of gcc's warnings need the optimiser, without which intrinsics are macros that warn; for the kernels, which
     # take it minutes, what it says of the syntax must do.

@@ -117,7 +117,8 @@ class Engine(Compiler):
             less = [*less, *KERNELS_CALLS]
         super().__init__(root, [*command, *flags, *(f"-I{name}" for name in self.build.INCLUDES)], self.build.JOBS)
         with contextlib.chdir(root):
-            sources = [path for path in self.build.sources("csrc/**/*.c", "kernels/*.c", "kernels/cpu/*.c")
+            sources = [(path, "", own) if (own := self.build.own_flags(path)) else path
+                       for path in self.build.sources("csrc/**/*.c", *self.build.KERNELS)
                        if not path.startswith("csrc/py/")]
             parts = [(source, isa, [*own, *less]) for source, isa, own in self.build.parts(*self.build.isas_to_build())]
         # What takes long first: no processor waits for it in the end.

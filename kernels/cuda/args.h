@@ -1,0 +1,296 @@
+/* args.h - the parameters of kernels, as host and device see them. Sizes and strides are in elements. */
+#ifndef GOMLX_CUDA_ARGS_H
+#define GOMLX_CUDA_ARGS_H
+#include "contracts.h"
+
+#define CUDA_DIMS 8 /* of a walk, after merging; the launcher walks over more */
+typedef struct {
+    int64_t count; /* of all elements */
+    int32_t ndim;  /* at least 1 */
+    int64_t shape[CUDA_DIMS];
+} cuda_shape;
+typedef struct { int64_t at[CUDA_DIMS]; } cuda_strides;
+
+/* Threads of a block, and elements that one thread of an elementwise kernel has in flight. */
+#define CUDA_THREADS 256
+#define CUDA_EACH 4
+#define CUDA_FLOAT_EACH(is_light, item) ((is_light) ? 16 / (int)(item) : CUDA_EACH)
+#define CUDA_INT_EACH(item) ((int)(item) == 8 ? 2 : CUDA_EACH)
+/* direct: all that is not one value is side by side and aligned for accesses of 16 bytes. */
+
+typedef struct {
+    void *out;
+    const void *in;
+    int32_t out_type, in_type;
+    bool direct;
+    cuda_shape shape;
+    cuda_strides out_steps, in_steps;
+} cuda_copy_args;
+
+/* A matrix turned: out[b][r][c] = in[b][c][r], in side by side along r. Batches by up to three strides. */
+typedef struct {
+    void *out;
+    const void *in;
+    int64_t rows, columns, out_row, in_column;
+    int32_t ndim;
+    int64_t shape[CUDA_DIMS];
+    cuda_strides out_steps, in_steps;
+} cuda_turn_args;
+
+typedef struct {
+    cuda_copy_args copy;
+    bool on_out;
+    int32_t n_starts, start_type;
+    const void *start;
+    int64_t start_step;
+    int64_t steps[CUDA_DIMS], limits[CUDA_DIMS];
+} cuda_copy_at_args;
+
+typedef struct {
+    void *out;
+    const void *in;
+    int32_t op, type;
+    bool direct;
+    cuda_shape shape;
+    cuda_strides steps;
+} cuda_unary_args;
+
+typedef struct {
+    void *out;
+    const void *a, *b;
+    int32_t op, type;
+    bool direct, a_one, b_one; /* with direct: the operand is one value */
+    cuda_shape shape;
+    cuda_strides a_steps, b_steps;
+} cuda_binary_args;
+
+typedef struct {
+    void *out;
+    const uint8_t *cond;
+    const void *a, *b;
+    int32_t item_bytes;
+    bool direct;
+    cuda_shape shape;
+    cuda_strides cond_steps, a_steps, b_steps;
+} cuda_select_args;
+
+/* Half the registers' number of inputs and steps of gm_fused_args fit 4 KB of parameters; the steps are 16 bytes. */
+typedef struct {
+    void *out;
+    int32_t n_inputs, n_steps, out_type;
+    const void *inputs[GM_FUSED_INPUTS];
+    int16_t input_types[GM_FUSED_INPUTS];
+    bool input_direct[GM_FUSED_INPUTS], input_one[GM_FUSED_INPUTS];
+    cuda_shape shape;
+    cuda_strides steps[GM_FUSED_INPUTS];
+    gm_fused_step program[GM_FUSED_STEPS];
+} cuda_fused_args;
+#define CUDA_FUSED_THREADS 128
+
+typedef struct {
+    void *out;
+    int32_t type;
+    int64_t count;
+    double start, step;
+} cuda_arange_args;
+
+typedef struct {
+    void *out;
+    const void *in, *value;
+    int32_t item_bytes;
+    cuda_shape shape;
+    int64_t in_shape[CUDA_DIMS], low[CUDA_DIMS];
+    cuda_strides in_steps;
+} cuda_pad_args;
+
+typedef struct {
+    float *out;
+    const float *x;
+    int64_t count;
+    float cap;
+} cuda_softcap_args;
+
+/* ---- reductions ---- */
+/* Outputs are over kept, each of `reduced` elements, of which a part is `part` (part 0 up to parts - 1); with more than
+ * one part, partial results [outputs][parts] of 16 bytes go to `partial`, and reduce_parts joins them. */
+typedef struct {
+    void *out;
+    const void *in;
+    void *partial;
+    int32_t op, in_type, out_type;
+    cuda_shape kept, reduced;
+    cuda_strides kept_steps, reduced_steps;
+    int64_t parts, part;
+    bool contiguous; /* reduced is one line side by side */
+} cuda_reduce_args;
+
+typedef struct {
+    uint32_t *out;
+    const void *in;
+    void *partial; /* [outputs][parts] */
+    bool max;
+    int32_t type;
+    cuda_shape kept;
+    cuda_strides kept_steps;
+    int64_t length, stride, parts, part;
+} cuda_arg_reduce_args;
+
+/* Rows of softmax and norms: a warp or a block each. kept: the block's memory holds its rows in float32; lines: rows are
+ * aligned for accesses of 4 items. */
+typedef struct {
+    void *out;
+    const void *x, *weight, *bias;
+    int64_t rows, dim, stride;
+    float eps;
+    bool by_warps, kept, lines;
+} cuda_rows_args;
+
+typedef struct {
+    float *out;
+    const float *gate, *up;
+    int64_t rows, dim, gate_stride, up_stride;
+    int32_t kind;
+    float alpha, limit;
+} cuda_glu_args;
+
+/* ---- orders and running sums ---- */
+/* [rows, length, inner] along length, by chunks; a row of `inner` 1 has chunks of CUDA_SCAN_CHUNK, others fewer. carries:
+ * of 16 bytes, [rows * inner][chunks]: what comes before each chunk. */
+#define CUDA_SCAN_EACH 16
+#define CUDA_SCAN_CHUNK (CUDA_THREADS * CUDA_SCAN_EACH)
+typedef struct {
+    void *out;
+    const void *in;
+    void *carries;
+    int32_t op, type;
+    bool reverse, exclusive, totals; /* totals: only those of chunks, to carries */
+    int64_t rows, length, inner, chunk, chunks;
+} cuda_scan_args;
+
+/* Keys of elements, in whose order they sort (uint64), and the elements' indices. */
+typedef struct {
+    void *out;
+    const void *in;
+    uint64_t *keys, *other_keys;
+    uint32_t *indices, *other_indices;
+    uint32_t *counts; /* [rows][256][chunks] */
+    int32_t type, shift;
+    bool take_indices, one_zero;
+    int64_t rows, length, chunks, k, kept; /* kept: of the end of a row, what goes to out */
+} cuda_sort_args;
+#define CUDA_SORT_SHORT 2048 /* elements of a row that one block sorts in its memory */
+#define CUDA_SORT_CHUNK 4096
+
+typedef struct {
+    uint32_t *out;
+    const void *sorted, *values;
+    int32_t type;
+    bool right;
+    int64_t length, count;
+} cuda_search_args;
+
+typedef struct {
+    void *out;
+    const uint32_t *keys;
+    int32_t kind, type;
+    int64_t words, count;
+    float factor, shift;
+} cuda_threefry_args;
+
+/* ---- indices ---- */
+typedef struct {
+    int64_t *out;
+    const void *index;
+    int32_t type;
+    bool first;
+    int64_t size, step;
+    gm_index_fault *fault;
+    cuda_shape shape;
+    cuda_strides steps;
+} cuda_positions_args;
+
+typedef struct {
+    void *out;
+    const void *in, *index;
+    int32_t type, in_type, index_type, mode;
+    int64_t size, step;
+    gm_index_fault *fault;
+    cuda_shape lead;
+    cuda_strides sparse_steps, dense_steps, index_steps;
+    int64_t count, dense_step, index_step, run, sparse_run, dense_run, index_run;
+    uint64_t *keys; /* scatter: positions [lists][count], `limit` for none; in order, with which element each is */
+    const uint32_t *order;
+    uint64_t limit;
+} cuda_index_args;
+
+/* ---- layers: those of the contract where these hold no pointer to memory of the host ---- */
+typedef struct {
+    void *out;
+    const void *in;
+    int32_t type;
+    int64_t count;
+} cuda_fp8_args;
+#define CUDA_GROUP 128 /* values of a group, at most */
+typedef struct {
+    gm_group_quantize_args to;
+    int64_t count; /* groups */
+} cuda_group_quantize_args;
+typedef struct {
+    void *out;
+    const void *weight, *scales, *biases, *x;
+    const float *global;
+    int32_t mode, bits, group, scale_type, x_type, out_type;
+    int64_t count; /* groups, for group_dequantize */
+    int64_t matrices, rows, k, items, tokens, x_count;
+    const int64_t *x_index, *matrix_index;
+} cuda_group_args;
+typedef struct {
+    float *out;
+    const int32_t *positions;
+    const float *freqs;
+    int64_t rows, steps, half;
+    float factor, base;
+    bool inverse;
+} cuda_rope_angles_args;
+typedef struct {
+    void *out;
+    const void *x;
+    const float *angles;
+    int32_t type;
+    int64_t rows, heads, steps, dim, half, batch_stride, head_stride, step_stride, angle_stride;
+    bool interleaved;
+} cuda_rope_args;
+typedef struct {
+    gm_gated_delta_args layer;
+    int64_t rows;
+} cuda_gated_delta_args;
+typedef gm_recurrent_delta_args cuda_recurrent_delta_args;
+typedef gm_recurrent_conv_args cuda_recurrent_conv_args;
+typedef struct {
+    gm_convolution_args conv;
+    int64_t images;
+} cuda_convolution_args;
+typedef struct { gm_sdpa_args sdpa; } cuda_sdpa_args;
+
+/* ---- training: those of the contract, which hold no pointer to memory of the host ---- */
+typedef struct {
+    gm_glu_grad_args to;
+    int64_t count;
+} cuda_glu_grad_args;
+typedef gm_rms_norm_grad_args cuda_rms_norm_grad_args;
+typedef gm_row_loss_args cuda_row_loss_args;
+
+/* ---- products ---- */
+typedef struct {
+    void *out;
+    const void *x, *w, *add;
+    int32_t type;
+    int64_t rows, columns, k;
+    int64_t out_row, out_column, x_row, x_k, w_k, w_column, add_row, add_column;
+    cuda_shape batch;
+    cuda_strides out_steps, x_steps, w_steps, add_steps;
+    const int32_t *x_index, *w_index; /* gather: batch is one dimension of items */
+    int64_t x_matrices, w_matrices, x_matrix, w_matrix;
+    float alpha, beta;
+} cuda_product_args;
+#endif

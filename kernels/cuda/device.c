@@ -1,0 +1,260 @@
+/* device.c - an NVIDIA GPU as kernels/device.h has it.
+ *  (1) One stream, in the primary context, which other libraries of the process share.
+ *  (2) A mark is an event of a ring: a mark that has left the ring is done when the one in its place is.
+ *  (3) After an error that ends the context the device is lost; `why` keeps the driver's word for it. */
+#include "device.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "cuda/device_state.h"
+
+static _Thread_local gm_device_state *issuing; /* whose launcher runs in this thread */
+static _Thread_local gm_device_result outcome; /* of what it started */
+/* What was found when somebody looked first. */
+#define MOST_DEVICES 64
+static struct {
+    pthread_once_t once;
+    cuda_module kernels;
+    int count, devices[MOST_DEVICES]; /* those that can be used */
+    char why[DEVICE_WHY];
+} found = {.once = PTHREAD_ONCE_INIT};
+
+static bool is_usable(const cuda_driver *driver, int index) {
+    int device = 0, major = 0, minor = 0, error = driver->device_get(&device, index);
+    if (!error) error = driver->device_attribute(&major, DRIVER_MAJOR, device);
+    if (!error) error = driver->device_attribute(&minor, DRIVER_MINOR, device);
+    if (!error && major >= 8) return module_fits(&found.kernels, major, minor, found.why, sizeof found.why);
+    if (error) snprintf(found.why, sizeof found.why, "NVIDIA's driver says nothing of GPU %d", index);
+    else
+        snprintf(found.why, sizeof found.why, "this GPU is of architecture sm_%d%d: sm_80 or newer is needed", major,
+                 minor);
+    return false;
+}
+
+/* What costs least comes first: a driver without kernels is not started. */
+static void look(void) {
+    int all = 0;
+    if (!driver_found(found.why, sizeof found.why) || !module_open(&found.kernels, found.why, sizeof found.why)) return;
+    const cuda_driver *driver = driver_open(found.why, sizeof found.why);
+    if (!driver) return;
+    if (driver->device_count(&all) != DRIVER_SUCCESS || all == 0)
+        snprintf(found.why, sizeof found.why, "NVIDIA's driver finds no GPU");
+    for (int i = 0; i < all && found.count < MOST_DEVICES; i++)
+        if (is_usable(driver, i)) found.devices[found.count++] = i;
+}
+
+static int cuda_count(char why[DEVICE_WHY]) {
+    pthread_once(&found.once, look);
+    if (found.count) return driver_open(why, DEVICE_WHY) ? found.count : 0;
+    memcpy(why, found.why, sizeof found.why);
+    return 0;
+}
+
+/* What an error of the driver means; the reason is kept. */
+static gm_device_result fails(gm_device_state *d, int error, const char *what) {
+    char words[256];
+    if (error == DRIVER_SUCCESS) return DEVICE_OK;
+    driver_says(d->driver, error, words, sizeof words);
+    snprintf(d->why, sizeof d->why, "%s: %s", what, words);
+    if (error == DRIVER_OUT_OF_MEMORY) return DEVICE_MEMORY;
+    const bool sticky = error >= DRIVER_STICKY_FIRST && error <= DRIVER_STICKY_LAST;
+    if (!sticky && error != DRIVER_ECC && error != DRIVER_DEINITIALIZED) return DEVICE_FAILED;
+    atomic_store(&d->lost, true);
+    return DEVICE_LOST;
+}
+static bool is_lost(gm_device_state *d) {
+    if (d->owner == getpid()) return atomic_load(&d->lost);
+    snprintf(d->why, sizeof d->why, DRIVER_FORKED);
+    return true;
+}
+/* The context becomes this thread's. */
+static gm_device_result enter(gm_device_state *d, const char *what) {
+    if (is_lost(d)) return DEVICE_LOST;
+    return fails(d, d->driver->context_set(d->context), what);
+}
+
+static void close_context(gm_device_state *d) {
+    for (int i = 0; i < MARKS && d->events[i]; i++) d->driver->event_destroy(d->events[i]);
+    if (d->stream) d->driver->stream_destroy(d->stream);
+    if (d->context) d->driver->context_release(d->device);
+}
+
+static bool open_context(gm_device_state *d, char why[DEVICE_WHY]) {
+    char words[256];
+    int error = d->driver->device_get(&d->device, found.devices[d->index]);
+    if (!error) error = d->driver->device_attribute(&d->major, DRIVER_MAJOR, d->device);
+    if (!error) error = d->driver->device_attribute(&d->minor, DRIVER_MINOR, d->device);
+    if (!error) error = d->driver->context_retain(&d->context, d->device);
+    if (!error) error = d->driver->context_set(d->context);
+    if (!error) error = d->driver->stream_create(&d->stream, DRIVER_STREAM_NON_BLOCKING);
+    for (int i = 0; i < MARKS && !error; i++) error = d->driver->event_create(&d->events[i], DRIVER_EVENT_NO_TIMING);
+    if (!error) return true;
+    driver_says(d->driver, error, words, sizeof words);
+    snprintf(why, DEVICE_WHY, "GPU %d cannot be used: %s", d->index, words);
+    return false;
+}
+
+static gm_device_result cuda_open(int index, gm_device_state **out, char why[DEVICE_WHY]) {
+    const int count = cuda_count(why);
+    if (count == 0) return DEVICE_FAILED;
+    if (index < 0 || index >= count) {
+        snprintf(why, DEVICE_WHY, "there is no GPU %d: %d found", index, count);
+        return DEVICE_FAILED;
+    }
+    gm_device_state *d = calloc(1, sizeof *d);
+    if (!d) {
+        snprintf(why, DEVICE_WHY, "there is no memory");
+        return DEVICE_MEMORY;
+    }
+    d->driver = driver_open(why, DEVICE_WHY);
+    d->index = index;
+    d->owner = getpid();
+    d->module = found.kernels; /* its parts are loaded in each context */
+    if (!open_context(d, why)) {
+        close_context(d);
+        free(d);
+        return DEVICE_FAILED;
+    }
+    *out = d;
+    return DEVICE_OK;
+}
+
+static void cuda_facts(const gm_device_state *d, gm_device_facts *out) {
+    int version = 0;
+    size_t total = 0;
+    memset(out, 0, sizeof *out);
+    d->driver->device_name(out->name, sizeof out->name, d->device);
+    snprintf(out->architecture, sizeof out->architecture, "sm_%d%d", d->major, d->minor);
+    d->driver->device_memory(&out->memory, d->device);
+    if (d->driver->context_set(d->context) == DRIVER_SUCCESS) d->driver->memory_info(&out->free, &total);
+    d->driver->version(&version);
+    snprintf(out->driver, sizeof out->driver, "CUDA %d.%d", version / 1000, version % 1000 / 10);
+    snprintf(out->kernels, sizeof out->kernels, "%.180s (%s)", d->module.path, d->module.architectures);
+}
+
+static gm_device_result cuda_alloc(gm_device_state *d, size_t bytes, void **out) {
+    driver_pointer at = 0;
+    gm_device_result result = enter(d, "memory");
+    if (result == DEVICE_OK) result = fails(d, d->driver->alloc(&at, bytes ? bytes : 1), "memory");
+    *out = (void *)(uintptr_t)at;
+    return result;
+}
+
+static void cuda_free(gm_device_state *d, void *memory) {
+    if (memory && enter(d, "freeing memory") == DEVICE_OK)
+        fails(d, d->driver->free((driver_pointer)(uintptr_t)memory), "freeing memory");
+}
+
+static void *cuda_pinned(size_t bytes) {
+    char why[DEVICE_WHY];
+    const cuda_driver *driver = driver_open(why, sizeof why);
+    driver_context *current = NULL;
+    void *memory = NULL;
+    if (!driver || driver->context_get(&current)) return NULL;
+    int device = 0; /* memory of the host needs a context, of whichever device */
+    if (!current &&
+        (driver->device_get(&device, 0) || driver->context_retain(&current, device) || driver->context_set(current)))
+        return NULL;
+    return driver->host_alloc(&memory, bytes, DRIVER_HOST_PORTABLE_MAPPED) ? NULL : memory;
+}
+
+static void cuda_unpin(void *memory) {
+    char why[DEVICE_WHY];
+    const cuda_driver *driver = driver_open(why, sizeof why);
+    if (driver && memory) driver->host_free(memory);
+}
+
+static gm_device_result cuda_copy_bytes(gm_device_state *d, void *to, const void *from, size_t bytes) {
+    const gm_device_result result = enter(d, "a copy");
+    if (result != DEVICE_OK || bytes == 0) return result;
+    return fails(d, d->driver->copy((driver_pointer)(uintptr_t)to, (driver_pointer)(uintptr_t)from, bytes, d->stream),
+                 "a copy");
+}
+
+static gm_device_result cuda_launch(gm_device_state *d, gm_kernel fn, const void *args, int64_t n) {
+    outcome = enter(d, "a launch");
+    if (outcome != DEVICE_OK) return outcome;
+    issuing = d;
+    fn(args, 0, n);
+    issuing = NULL;
+    return outcome;
+}
+
+void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params) {
+    gm_device_state *d = issuing;
+    int error;
+    if (outcome != DEVICE_OK || blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return;
+    if (blocks[0] > INT32_MAX || blocks[1] > UINT16_MAX || blocks[2] > UINT16_MAX) {
+        cuda_refuse("an array of this size");
+        return;
+    }
+    driver_function *function = module_function(d->driver, &d->module, kernel, shared, &error);
+    if (function) {
+        void *list[1] = {(void *)(uintptr_t)params};
+        error = d->driver->launch(function, (unsigned)blocks[0], (unsigned)blocks[1], (unsigned)blocks[2],
+                                  (unsigned)threads, 1, 1, (unsigned)shared, d->stream, list, NULL);
+    }
+    outcome = fails(d, error, module_kernel_name(kernel));
+}
+
+void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params) {
+    cuda_start_grid(kernel, (int64_t[]){blocks, 1, 1}, threads, shared, params);
+}
+
+void cuda_refuse(const char *what) {
+    snprintf(issuing->why, sizeof issuing->why, "%s has no kernel on the GPU; pass stream=mx.cpu", what);
+    outcome = DEVICE_FAILED;
+}
+
+static uint64_t cuda_mark(gm_device_state *d) {
+    if (enter(d, "a mark") != DEVICE_OK) return 0;
+    const uint64_t mark = atomic_load(&d->marks) + 1;
+    if (fails(d, d->driver->event_record(d->events[mark % MARKS], d->stream), "a mark") != DEVICE_OK) return 0;
+    atomic_store(&d->marks, mark);
+    return mark;
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Looks for 50 us without a pause, then every 20 us, and from 1 ms on every 100: what is long need not be met at once.
+ */
+static gm_device_result cuda_wait(gm_device_state *d, uint64_t mark, int64_t deadline_ns) {
+    gm_device_result result = enter(d, "waiting");
+    const int64_t start = now_ns();
+    while (result == DEVICE_OK) {
+        const int error = d->driver->event_query(d->events[mark % MARKS]);
+        if (error != DRIVER_NOT_READY) return fails(d, error, "what was running");
+        const int64_t now = now_ns(), waited = now - start;
+        if (now >= deadline_ns) return DEVICE_AGAIN;
+        if (waited > 50000) nanosleep(&(struct timespec){0, waited > 1000000 ? 100000 : 20000}, NULL);
+    }
+    return result;
+}
+
+static const char *cuda_why(const gm_device_state *d) { return d->why; }
+
+extern const gm_contracts contracts_cuda;
+const gm_device_calls device_cuda = {
+    .kind = "cuda",
+    .contracts = &contracts_cuda,
+    .count = cuda_count,
+    .open = cuda_open,
+    .facts = cuda_facts,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .pinned = cuda_pinned,
+    .unpin = cuda_unpin,
+    .copy = cuda_copy_bytes,
+    .launch = cuda_launch,
+    .mark = cuda_mark,
+    .wait = cuda_wait,
+    .why = cuda_why,
+};

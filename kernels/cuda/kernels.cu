@@ -1,0 +1,13 @@
+/* kernels.cu - all parts at once: what tests compile for the host. */
+#include "elements.cu"
+#include "unary.cu"
+#include "binary.cu"
+#include "programs.cu"
+#include "reductions.cu"
+#include "rows.cu"
+#include "scan.cu"
+#include "sort.cu"
+#include "index.cu"
+#include "layers.cu"
+#include "training.cu"
+#include "product.cu"

@@ -1,0 +1,68 @@
+/* launch.h - what the launchers (launch_*.c) share. A contract of this device records one launcher, whose range is the
+ * contract's own; when it is issued, the launcher chooses kernels and starts them. It reads shapes, strides and lists,
+ * and never what pointers to data point to: that is memory of the device. */
+#ifndef GOMLX_CUDA_LAUNCH_H
+#define GOMLX_CUDA_LAUNCH_H
+#include "cuda/args.h"
+#include "device.h"
+
+/* CUDA_first_PART is the number of a part's first kernel. */
+typedef enum {
+#define CUDA_PART(name) CUDA_first_##name, CUDA_before_##name = CUDA_first_##name - 1,
+#define CUDA_KERNEL(name) CUDA_##name,
+#include "cuda/kernels.def"
+    CUDA_KERNELS
+} cuda_kernel;
+
+#define CONTRACT(name, range, doc) bool cuda_##name(gm_recorder *r, const gm_##name##_args *a, int64_t n);
+#include "contracts.def"
+#undef CONTRACT
+
+/* Starts a kernel on the device that issues: blocks of `threads` threads, with `shared` bytes of memory each. Nothing
+ * where there are no blocks, or after something failed; what fails is noted there. */
+void cuda_start(cuda_kernel kernel, int64_t blocks, int threads, size_t shared, const void *params);
+void cuda_start_grid(cuda_kernel kernel, const int64_t blocks[3], int threads, size_t shared, const void *params);
+/* An operation that no launcher has; the device says so at the next call. */
+void cuda_refuse(const char *what);
+
+/* Records launcher `name` for contract arguments. */
+#define CUDA_CONTRACT(name)                                                                                            \
+    bool cuda_##name(gm_recorder *r, const gm_##name##_args *a, int64_t n) {                                           \
+        return r->launch(r, launch_##name, a, sizeof *a, n, 0, 0);                                                     \
+    }
+
+static inline int64_t type_bytes(int type) {
+    static const int8_t bytes[GM_T_COUNT] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8};
+    return bytes[type];
+}
+static inline bool is_float_type(int type) { return type >= GM_T_F16 && type <= GM_T_F32; }
+/* Of kernels that come for 1, 2, 4 and 8 bytes; of those that come for f16, bf16, f32. */
+static inline int size_index(int64_t bytes) { return bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3; }
+static inline int float_index(int type) { return type - GM_T_F16; }
+static inline int64_t blocks_of(int64_t n, int64_t each) { return (n + each - 1) / each; }
+static inline bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
+
+/* Dimensions that operands are walked over together, merged; at most CUDA_DIMS of them are in `shape`, the others are
+ * `outer`: the launcher starts a kernel for each index of those. */
+#define CUDA_OPERANDS 3
+#define CUDA_WALK_DIMS 64
+typedef struct {
+    cuda_shape shape;
+    cuda_strides steps[CUDA_OPERANDS];
+    int outer_ndim;
+    int64_t outer, outer_shape[CUDA_WALK_DIMS], outer_steps[CUDA_OPERANDS][CUDA_WALK_DIMS];
+} cuda_walk;
+/* False where there are no elements. */
+bool walk_of(cuda_walk *w, int ndim, const int64_t *shape, int operands, const int64_t *const *strides);
+/* Offsets of the operands at an outer index. */
+void walk_outer(const cuda_walk *w, int operands, int64_t index, int64_t *offsets);
+/* Whether an operand is side by side, or one value. */
+static inline bool walk_is_line(const cuda_walk *w, int operand) {
+    return w->shape.ndim == 1 && (w->steps[operand].at[0] == 1 || w->shape.shape[0] == 1);
+}
+static inline bool walk_is_one(const cuda_walk *w, int operand) {
+    for (int d = 0; d < w->shape.ndim; d++)
+        if (w->shape.shape[d] > 1 && w->steps[operand].at[d] != 0) return false;
+    return true;
+}
+#endif

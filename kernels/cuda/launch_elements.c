@@ -1,0 +1,320 @@
+/* launch_elements.c - copies, elementwise work, arange, pad, softcap. */
+#include <string.h>
+#include "cuda/launch.h"
+
+static const void *at(const void *p, int64_t elements, int64_t bytes) { return (const char *)p + elements * bytes; }
+static void *at_out(void *p, int64_t elements, int64_t bytes) { return (char *)p + elements * bytes; }
+
+/* Blocks of a kernel of which a thread takes 16 bytes `vectors` times, or CUDA_EACH elements. */
+static int64_t element_blocks(bool direct, int64_t n, int64_t widest, int vectors) {
+    return blocks_of(n, direct ? CUDA_THREADS * (16 / widest) * vectors : CUDA_THREADS * CUDA_EACH);
+}
+
+/* ---- copies ---- */
+/* One of the dimensions but the last is the one along which `in` is side by side: the copy turns matrices of these two.
+ * False where they are too small to gain by it. */
+static bool launch_turn(const gm_copy_args *a, const cuda_walk *w, void *out, const void *in) {
+    const cuda_shape *s = &w->shape;
+    const int last = s->ndim - 1;
+    int row = -1;
+    if (last < 1 || w->steps[0].at[last] != 1 || w->steps[1].at[last] == 1 || w->outer_ndim) return false;
+    for (int d = 0; d < last; d++)
+        if (w->steps[1].at[d] == 1) row = d;
+    if (row < 0 || s->shape[row] < 16 || s->shape[last] < 16) return false;
+    cuda_turn_args p = {.out = out,
+                        .in = in,
+                        .rows = s->shape[row],
+                        .columns = s->shape[last],
+                        .out_row = w->steps[0].at[row],
+                        .in_column = w->steps[1].at[last]};
+    int64_t blocks = blocks_of(p.rows, 32) * blocks_of(p.columns, 32);
+    for (int d = 0; d < last; d++) {
+        if (d == row) continue;
+        p.out_steps.at[p.ndim] = w->steps[0].at[d];
+        p.in_steps.at[p.ndim] = w->steps[1].at[d];
+        blocks *= p.shape[p.ndim++] = s->shape[d];
+    }
+    cuda_start((cuda_kernel)(CUDA_turn_1 + size_index(type_bytes(a->in_type))), blocks, CUDA_THREADS, 0, &p);
+    return true;
+}
+
+static cuda_kernel cast_kernel(int out, int in) {
+    if (in == GM_T_F32 && out == GM_T_F16) return CUDA_cast_f32_f16;
+    if (in == GM_T_F32 && out == GM_T_BF16) return CUDA_cast_f32_bf16;
+    if (in == GM_T_F16 && out == GM_T_F32) return CUDA_cast_f16_f32;
+    if (in == GM_T_BF16 && out == GM_T_F32) return CUDA_cast_bf16_f32;
+    return CUDA_cast_any;
+}
+
+static void copy_walk(const gm_copy_args *a, const cuda_walk *w, void *out, const void *in) {
+    const int64_t out_item = type_bytes(a->out_type), in_item = type_bytes(a->in_type);
+    const bool same = a->out_type == a->in_type;
+    cuda_copy_args p = {out, in, a->out_type, a->in_type, false, w->shape, w->steps[0], w->steps[1]};
+    if (same && launch_turn(a, w, out, in)) return;
+    p.direct = walk_is_line(w, 0) && walk_is_line(w, 1) && is_aligned(out, 16) && is_aligned(in, 16);
+    cuda_kernel kernel = (cuda_kernel)(CUDA_copy_1 + size_index(in_item));
+    if (!same) kernel = p.direct ? cast_kernel(a->out_type, a->in_type) : CUDA_cast_any;
+    const bool direct = p.direct && kernel != CUDA_cast_any;
+    const int64_t widest = out_item > in_item ? out_item : in_item;
+    cuda_start(kernel, element_blocks(direct, w->shape.count, widest, 2), CUDA_THREADS, 0, &p);
+}
+
+static void launch_copy(const void *args, int64_t begin, int64_t end) {
+    const gm_copy_args *a = args;
+    const int64_t *const strides[2] = {a->out_strides, a->in_strides};
+    cuda_walk w;
+    (void)begin;
+    if (end == 0 || !walk_of(&w, a->ndim, a->shape, 2, strides)) return;
+    for (int64_t i = 0; i < w.outer; i++) {
+        int64_t offset[2];
+        walk_outer(&w, 2, i, offset);
+        copy_walk(a, &w, at_out(a->out, offset[0], type_bytes(a->out_type)),
+                  at(a->in, offset[1], type_bytes(a->in_type)));
+    }
+}
+CUDA_CONTRACT(copy)
+
+static void launch_copy_parts(const void *args, int64_t begin, int64_t end) {
+    const gm_copy_parts_args *a = args;
+    for (int k = 0; a->starts[k] < end; k++)
+        launch_copy(&a->parts[k], begin, a->starts[k + 1] - a->starts[k]);
+}
+CUDA_CONTRACT(copy_parts)
+
+static void launch_copy_at(const void *args, int64_t begin, int64_t end) {
+    const gm_copy_at_args *a = args;
+    const gm_copy_args *c = &a->copy;
+    const int64_t *const strides[2] = {c->out_strides, c->in_strides};
+    cuda_walk w;
+    (void)begin;
+    if (end == 0 || !walk_of(&w, c->ndim, c->shape, 2, strides)) return;
+    if (a->n_starts > CUDA_DIMS) {
+        cuda_refuse("a copy at a start of more than 8 dimensions");
+        return;
+    }
+    cuda_copy_at_args p = {.on_out = a->on_out,
+                           .n_starts = a->n_starts,
+                           .start_type = a->start_type,
+                           .start = a->start,
+                           .start_step = a->start_step};
+    memcpy(p.steps, a->steps, (size_t)a->n_starts * sizeof *p.steps);
+    memcpy(p.limits, a->limits, (size_t)a->n_starts * sizeof *p.limits);
+    for (int64_t i = 0; i < w.outer; i++) {
+        int64_t offset[2];
+        walk_outer(&w, 2, i, offset);
+        p.copy = (cuda_copy_args){at_out(c->out, offset[0], type_bytes(c->out_type)),
+                                  at(c->in, offset[1], type_bytes(c->in_type)), c->out_type, c->in_type, false,
+                                  w.shape, w.steps[0], w.steps[1]};
+        cuda_start(CUDA_copy_at, element_blocks(false, w.shape.count, 0, 0), CUDA_THREADS, 0, &p);
+    }
+}
+CUDA_CONTRACT(copy_at)
+
+/* ---- functions of elements ---- */
+static bool is_unary_test(gm_unary_op op) {
+    switch (op) {
+#define UNARY_VALUE(name, ...)                                                                                         \
+    case GM_U_##name: break;
+#define UNARY_TEST(name, ...)                                                                                          \
+    case GM_U_##name: return true;
+#include "unary.def"
+    }
+    return false;
+}
+static bool is_binary_test(gm_binary_op op) {
+    switch (op) {
+#define BINARY_VALUE(name, ...)                                                                                        \
+    case GM_B_##name: break;
+#define BINARY_TEST(name, ...)                                                                                         \
+    case GM_B_##name: return true;
+#include "binary.def"
+    }
+    return false;
+}
+#define SAME false
+#define MODULUS false
+#define REAL_PART true
+static bool is_real_part(gm_unary_op op) {
+    switch (op) {
+#define UNARY_VALUE(name, doc, result, ...)                                                                            \
+    case GM_U_##name: return result;
+#define UNARY_TEST(name, ...)                                                                                          \
+    case GM_U_##name: break;
+#include "unary.def"
+    }
+    return false;
+}
+#undef SAME
+#undef MODULUS
+#undef REAL_PART
+
+/* Elements that one thread of a function's kernel takes, as elements.cu has it. */
+#define LIGHT true
+#define HEAVY false
+static bool unary_is_light(gm_unary_op op) {
+    switch (op) {
+#define UNARY_VALUE(name, doc, result, work, ...)                                                                      \
+    case GM_U_##name: return work;
+#define UNARY_TEST(name, ...)                                                                                          \
+    case GM_U_##name: return LIGHT;
+#include "unary.def"
+    }
+    return false;
+}
+static bool binary_is_light(gm_binary_op op) {
+    switch (op) {
+#define BINARY_VALUE(name, doc, work, ...)                                                                             \
+    case GM_B_##name: return work;
+#define BINARY_TEST(name, ...)                                                                                         \
+    case GM_B_##name: return LIGHT;
+#include "binary.def"
+    }
+    return false;
+}
+#undef LIGHT
+#undef HEAVY
+static int64_t function_blocks(int64_t n, int type, bool light) {
+    const int64_t item = type_bytes(type);
+    if (type == GM_T_C64) return blocks_of(n, CUDA_THREADS);
+    return blocks_of(n, CUDA_THREADS * (is_float_type(type) ? CUDA_FLOAT_EACH(light, item) : CUDA_INT_EACH(item)));
+}
+/* Which of a function's four kernels: kernels.def. */
+static int function_index(int type) {
+    return type == GM_T_F32 ? 0 : type == GM_T_F16 ? 1 : type == GM_T_BF16 ? 2 : 3;
+}
+
+static void launch_unary(const void *args, int64_t begin, int64_t end) {
+    const gm_unary_args *a = args;
+    cuda_walk w;
+    (void)begin;
+    if (end == 0 || !walk_of(&w, a->ndim, a->shape, 1, &a->strides)) return;
+    const bool complex = a->type == GM_T_C64;
+    const int64_t item = type_bytes(a->type);
+    const int64_t out_item = is_unary_test(a->op) ? 1 : complex && is_real_part(a->op) ? 4 : item;
+    const cuda_kernel kernel =
+        complex ? CUDA_unary_complex : (cuda_kernel)(CUDA_unary_abs_f32 + 4 * (int)a->op + function_index(a->type));
+    for (int64_t i = 0; i < w.outer; i++) {
+        int64_t offset;
+        walk_outer(&w, 1, i, &offset);
+        cuda_unary_args p = {at_out(a->out, i * w.shape.count, out_item), at(a->in, offset, item), (int32_t)a->op,
+                             a->type, false, w.shape, w.steps[0]};
+        p.direct = !complex && walk_is_line(&w, 0) && is_aligned(p.out, 16) && is_aligned(p.in, 16);
+        cuda_start(kernel, function_blocks(w.shape.count, a->type, unary_is_light(a->op)), CUDA_THREADS, 0, &p);
+    }
+}
+CUDA_CONTRACT(unary)
+
+static void launch_binary(const void *args, int64_t begin, int64_t end) {
+    const gm_binary_args *a = args;
+    const int64_t *const strides[2] = {a->a_strides, a->b_strides};
+    cuda_walk w;
+    (void)begin;
+    if (end == 0 || !walk_of(&w, a->ndim, a->shape, 2, strides)) return;
+    const bool complex = a->type == GM_T_C64, one_a = walk_is_one(&w, 0), one_b = walk_is_one(&w, 1);
+    const int64_t item = type_bytes(a->type), out_item = is_binary_test(a->op) ? 1 : item;
+    const cuda_kernel kernel =
+        complex ? CUDA_binary_complex : (cuda_kernel)(CUDA_binary_add_f32 + 4 * (int)a->op + function_index(a->type));
+    for (int64_t i = 0; i < w.outer; i++) {
+        int64_t offset[2];
+        walk_outer(&w, 2, i, offset);
+        cuda_binary_args p = {at_out(a->out, i * w.shape.count, out_item), at(a->a, offset[0], item),
+                              at(a->b, offset[1], item), (int32_t)a->op, a->type, false, one_a, one_b, w.shape,
+                              w.steps[0], w.steps[1]};
+        const bool line_a = one_a || (walk_is_line(&w, 0) && is_aligned(p.a, 16));
+        const bool line_b = one_b || (walk_is_line(&w, 1) && is_aligned(p.b, 16));
+        p.direct = !complex && line_a && line_b && is_aligned(p.out, 16);
+        cuda_start(kernel, function_blocks(w.shape.count, a->type, binary_is_light(a->op)), CUDA_THREADS, 0, &p);
+    }
+}
+CUDA_CONTRACT(binary)
+
+static void launch_select(const void *args, int64_t begin, int64_t end) {
+    const gm_select_args *a = args;
+    const int64_t *const strides[3] = {a->cond_strides, a->a_strides, a->b_strides};
+    cuda_walk w;
+    (void)begin;
+    if (end == 0 || !walk_of(&w, a->ndim, a->shape, 3, strides)) return;
+    const int64_t item = a->item_bytes;
+    for (int64_t i = 0; i < w.outer; i++) {
+        int64_t offset[3];
+        walk_outer(&w, 3, i, offset);
+        cuda_select_args p = {at_out(a->out, i * w.shape.count, item), a->cond + offset[0], at(a->a, offset[1], item),
+                              at(a->b, offset[2], item), a->item_bytes, false, w.shape, w.steps[0], w.steps[1],
+                              w.steps[2]};
+        p.direct = is_aligned(p.out, 16) && is_aligned(p.cond, 16) && is_aligned(p.a, 16) && is_aligned(p.b, 16);
+        for (int k = 0; k < 3; k++) p.direct = p.direct && walk_is_line(&w, k);
+        cuda_start((cuda_kernel)(CUDA_select_1 + size_index(item)), element_blocks(p.direct, w.shape.count, item, 1),
+                   CUDA_THREADS, 0, &p);
+    }
+}
+CUDA_CONTRACT(select)
+
+/* A fused chain's dimensions are few and merged already: inputs of it are up to 16, more than a walk takes. */
+static void launch_fused(const void *args, int64_t begin, int64_t end) {
+    const gm_fused_args *a = args;
+    (void)begin;
+    if (end == 0) return;
+    if (a->ndim > CUDA_DIMS) {
+        cuda_refuse("a fused chain of more than 8 dimensions");
+        return;
+    }
+    cuda_fused_args p = {.out = a->out, .n_inputs = a->n_inputs, .n_steps = a->n_steps, .out_type = a->out_type};
+    p.shape.count = end;
+    p.shape.ndim = a->ndim ? a->ndim : 1;
+    p.shape.shape[0] = 1;
+    if (a->ndim) memcpy(p.shape.shape, a->shape, (size_t)a->ndim * sizeof *a->shape);
+    for (int k = 0; k < a->n_inputs; k++) {
+        p.inputs[k] = a->inputs[k];
+        p.input_types[k] = a->input_types[k];
+        p.input_one[k] = true;
+        for (int d = 0; d < a->ndim; d++) {
+            p.steps[k].at[d] = a->strides[k][d];
+            p.input_one[k] = p.input_one[k] && (a->strides[k][d] == 0 || a->shape[d] == 1);
+        }
+        p.input_direct[k] = a->ndim == 1 && a->strides[k][0] == 1;
+    }
+    memcpy(p.program, a->steps, (size_t)a->n_steps * sizeof *a->steps);
+    int registers = 1;
+    for (int k = 0; k < a->n_steps; k++) registers = a->steps[k].out >= registers ? a->steps[k].out + 1 : registers;
+    cuda_start(CUDA_fused, blocks_of(end, CUDA_FUSED_THREADS), CUDA_FUSED_THREADS,
+               (size_t)registers * CUDA_FUSED_THREADS * 8, &p);
+}
+CUDA_CONTRACT(fused)
+
+static void launch_arange(const void *args, int64_t begin, int64_t end) {
+    const gm_arange_args *a = args;
+    const cuda_arange_args p = {a->out, a->type, end, a->start, a->step};
+    (void)begin;
+    cuda_start(CUDA_arange, element_blocks(false, end, 0, 0), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(arange)
+
+static void launch_pad(const void *args, int64_t begin, int64_t end) {
+    const gm_pad_args *a = args;
+    (void)begin;
+    if (end == 0) return;
+    if (a->ndim > CUDA_DIMS) {
+        cuda_refuse("pad of more than 8 dimensions");
+        return;
+    }
+    cuda_pad_args p = {.out = a->out, .in = a->in, .value = a->value, .item_bytes = a->item_bytes};
+    p.shape.ndim = a->ndim;
+    p.shape.count = 1;
+    for (int d = 0; d < a->ndim; d++) {
+        p.shape.count *= p.shape.shape[d] = a->shape[d];
+        p.in_shape[d] = a->in_shape[d];
+        p.low[d] = a->low[d];
+        p.in_steps.at[d] = a->in_strides[d];
+    }
+    cuda_start((cuda_kernel)(CUDA_pad_1 + size_index(a->item_bytes)), element_blocks(false, p.shape.count, 0, 0),
+               CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(pad)
+
+static void launch_softcap(const void *args, int64_t begin, int64_t end) {
+    const gm_softcap_args *a = args;
+    const cuda_softcap_args p = {a->out, a->x, end, a->cap};
+    (void)begin;
+    cuda_start(CUDA_softcap, element_blocks(false, end, 0, 0), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(softcap)

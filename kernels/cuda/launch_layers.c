@@ -1,0 +1,148 @@
+/* launch_layers.c - 8-bit floats, MLX's quantised matrices, rotary positions, recurrences, convolutions, attention. */
+#include "cuda/launch.h"
+
+static int64_t by_threads(int64_t n) { return blocks_of(n, CUDA_THREADS); }
+static int64_t by_warps(int64_t n) { return blocks_of(n, CUDA_THREADS / 32); }
+
+static void launch_fp8_encode(const void *args, int64_t begin, int64_t end) {
+    const gm_fp8_encode_args *a = args;
+    const cuda_fp8_args p = {a->out, a->in, a->type, end};
+    (void)begin;
+    cuda_start(CUDA_fp8_encode, by_threads(end), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(fp8_encode)
+static void launch_fp8_decode(const void *args, int64_t begin, int64_t end) {
+    const gm_fp8_decode_args *a = args;
+    const cuda_fp8_args p = {a->out, a->in, a->type, end};
+    (void)begin;
+    cuda_start(CUDA_fp8_decode, by_threads(end), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(fp8_decode)
+
+/* ---- MLX's quantised matrices ---- */
+static cuda_group_args group_of(const gm_grouped *w) {
+    return (cuda_group_args){.weight = w->weight,
+                             .scales = w->scales,
+                             .biases = w->biases,
+                             .mode = w->mode,
+                             .bits = w->bits,
+                             .group = w->group,
+                             .scale_type = w->scale_type,
+                             .matrices = w->matrices,
+                             .rows = w->rows,
+                             .k = w->k};
+}
+static void launch_group_quantize(const void *args, int64_t begin, int64_t end) {
+    const cuda_group_quantize_args p = {*(const gm_group_quantize_args *)args, end};
+    (void)begin;
+    cuda_start(CUDA_group_quantize, by_warps(end), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(group_quantize)
+static void launch_group_dequantize(const void *args, int64_t begin, int64_t end) {
+    const gm_group_dequantize_args *a = args;
+    cuda_group_args p = group_of(&a->from);
+    (void)begin;
+    p.out = a->out;
+    p.global = a->global;
+    p.count = end;
+    cuda_start(CUDA_group_dequantize, by_threads(end * p.group), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(group_dequantize)
+static cuda_group_args product_of(const gm_quantized_matmul_args *a, int64_t items) {
+    cuda_group_args p = group_of(&a->w);
+    p.out = a->out;
+    p.x = a->x;
+    p.x_type = a->x_type;
+    p.out_type = a->out_type;
+    p.x_count = a->x_count;
+    p.tokens = a->tokens;
+    p.items = items;
+    p.x_index = a->x_index;
+    p.matrix_index = a->matrix_index;
+    return p;
+}
+static void launch_quantized_matmul(const void *args, int64_t begin, int64_t end) {
+    const cuda_group_args p = product_of(args, end);
+    (void)begin;
+    cuda_start(CUDA_quantized_matmul, by_warps(end * p.tokens * p.rows), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(quantized_matmul)
+static void launch_quantized_matmul_columns(const void *args, int64_t begin, int64_t end) {
+    const cuda_group_args p = product_of(args, end);
+    (void)begin;
+    cuda_start(CUDA_quantized_matmul_columns, by_threads(end * p.tokens * p.k), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(quantized_matmul_columns)
+
+/* ---- rotary positions ---- */
+static void launch_rope_angles(const void *args, int64_t begin, int64_t end) {
+    const gm_rope_angles_args *a = args;
+    const cuda_rope_angles_args p = {.out = a->out,
+                                     .positions = a->positions,
+                                     .freqs = a->inv_freq,
+                                     .rows = end,
+                                     .half = a->half,
+                                     .factor = a->factor};
+    (void)begin;
+    cuda_start(CUDA_rope_angles, by_threads(end * a->half), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(rope_angles)
+static void launch_rope_table(const void *args, int64_t begin, int64_t end) {
+    const gm_rope_table_args *a = args;
+    const cuda_rope_angles_args p = {a->out,  a->offset, a->freqs, end,       a->steps,
+                                     a->half, a->scale,  a->base,  a->inverse};
+    (void)begin;
+    cuda_start(CUDA_rope_table, by_threads(end * a->half), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(rope_table)
+static void launch_rope(const void *args, int64_t begin, int64_t end) {
+    const gm_rope_args *a = args;
+    const cuda_rope_args p = {a->out,         a->x,           a->angles,       a->type,       end,
+                              a->heads,       a->steps,       a->dim,          a->half,       a->batch_stride,
+                              a->head_stride, a->step_stride, a->angle_stride, a->interleaved};
+    (void)begin;
+    cuda_start(CUDA_rope, by_threads(end * a->dim), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(rope)
+
+/* ---- recurrences ---- */
+static void launch_gated_delta(const void *args, int64_t begin, int64_t end) {
+    const cuda_gated_delta_args p = {*(const gm_gated_delta_args *)args, end};
+    (void)begin;
+    cuda_start(CUDA_gated_delta, by_warps(end), CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(gated_delta)
+static void launch_recurrent_delta(const void *args, int64_t begin, int64_t end) {
+    const gm_recurrent_delta_args *p = args;
+    (void)begin;
+    if (end > 0)
+        cuda_start(CUDA_recurrent_delta, by_warps(p->sequences * p->layer.n_heads * p->layer.n_values), CUDA_THREADS, 0,
+                   p);
+}
+CUDA_CONTRACT(recurrent_delta)
+static void launch_recurrent_conv(const void *args, int64_t begin, int64_t end) {
+    const gm_recurrent_conv_args *p = args;
+    (void)begin;
+    if (end > 0) cuda_start(CUDA_recurrent_conv, by_threads(p->sequences * p->layer.channels), CUDA_THREADS, 0, p);
+}
+CUDA_CONTRACT(recurrent_conv)
+
+/* ---- convolutions and attention ---- */
+static void launch_convolution(const void *args, int64_t begin, int64_t end) {
+    const cuda_convolution_args p = {*(const gm_convolution_args *)args, end};
+    const gm_convolution_args *c = &p.conv;
+    (void)begin;
+    if (c->type == GM_T_F64) cuda_refuse("a convolution of float64");
+    else
+        cuda_start(CUDA_convolution,
+                   by_threads(end * c->positions[0] * c->positions[1] * c->positions[2] * c->groups * c->filters),
+                   CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(convolution)
+static void launch_sdpa(const void *args, int64_t begin, int64_t end) {
+    const cuda_sdpa_args p = {*(const gm_sdpa_args *)args};
+    const gm_sdpa_args *s = &p.sdpa;
+    (void)begin;
+    if (end > 0) cuda_start(CUDA_sdpa, s->batches * s->n_heads * s->queries, CUDA_THREADS, 0, &p);
+}
+CUDA_CONTRACT(sdpa)

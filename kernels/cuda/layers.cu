@@ -1,0 +1,380 @@
+/* layers.cu - parts of networks: 8-bit floats, MLX's quantised matrices, rotary positions, recurrences, convolutions,
+ * attention over plain arrays. The plain form of each: every result is one thread's, warp's or block's, in an order that
+ * its own shape gives. */
+#include "functions.cuh"
+
+/* ---- 8-bit floats, as groups.inc of the processor has them ---- */
+DEVICE float fp8_value(uint32_t code) {
+    const uint32_t magnitude = code & 127;
+    const float small = (float)magnitude * 0x1p-9f, normal = float_of_bits((magnitude << 20) + (120u << 23));
+    const float x = magnitude == 127 ? float_of_bits(0x7fc00000) : magnitude < 8 ? small : normal;
+    return float_of_bits(bits_of_float(x) | (code & 128) << 24);
+}
+DEVICE uint8_t fp8_code(float x) {
+    const uint32_t sign = bits_of_float(x) >> 31;
+    const float magnitude = vf_min(vf_abs(x), 448.0f);
+    const uint32_t bits = bits_of_float(magnitude), odd = bits >> 20 & 1;
+    const uint32_t normal = ((bits + odd + 0x7ffff) >> 20) - (120 << 3);
+    const uint32_t code = magnitude < 0x1p-6f ? (uint32_t)vf_to_vi(magnitude * 0x1p9f) : normal;
+    return (uint8_t)(code | sign << 7);
+}
+KERNEL(gm_fp8_encode, cuda_fp8_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i < a.count) ((uint8_t *)a.out)[i] = fp8_code(load_float(a.in, i, a.type));
+}
+KERNEL(gm_fp8_decode, cuda_fp8_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i < a.count) store_float(a.out, i, fp8_value(((const uint8_t *)a.in)[i]), a.type);
+}
+
+/* ---- MLX's quantised matrices ---- */
+DEVICE float fp4_value(uint32_t code) {
+    const uint32_t twice = 0xc8643210u >> (code & 7) * 4 & 15; /* of 0, 0.5, 1, 1.5, 2, 3, 4, 6 */
+    const float x = (float)twice * 0.5f;
+    return code & 8 ? -x : x;
+}
+DEVICE uint32_t field_of(const uint8_t *row, int64_t i, int bits) {
+    const int64_t at = i * bits, first = at / 8, last = (at + bits - 1) / 8;
+    const uint32_t pair = row[first] | (uint32_t)row[last] << 8; /* one byte twice where the field is in one */
+    return pair >> at % 8 & ((1u << bits) - 1);
+}
+DEVICE float group_scale(const cuda_group_args &a, const void *scales, int64_t group) {
+    if (a.mode == GM_AFFINE) return load_float(scales, group, a.scale_type);
+    const uint32_t code = ((const uint8_t *)scales)[group];
+    if (a.mode == GM_NVFP4) return fp8_value(code);
+    return code ? float_of_bits(code << 23) : 0x1p-127f;
+}
+/* Field i of a row of fields whose groups begin with number `group`, times its scale, unrounded. */
+DEVICE float weight_of(const cuda_group_args &a, const uint8_t *row, int64_t i, int64_t group) {
+    const uint32_t field = field_of(row, i, a.bits);
+    const int64_t g = group + i / a.group;
+    const float scale = group_scale(a, a.scales, g);
+    if (a.mode == GM_AFFINE) return fmaf((float)field, scale, load_float(a.biases, g, a.scale_type));
+    return (a.bits == 4 ? fp4_value(field) : fp8_value(field)) * scale;
+}
+/* The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; of two the smaller. No negative zero. */
+DEVICE uint32_t fp4_code(float x) {
+    const float magnitude = vf_abs(x);
+    const uint32_t code = (0.25f < magnitude) + (0.75f < magnitude) + (1.25f < magnitude) + (1.75f < magnitude) +
+                          (2.5f < magnitude) + (3.5f < magnitude) + (5.0f < magnitude);
+    return x < 0 && code > 0 ? code + 8 : code;
+}
+/* The least whole power of two that is not below x > 0, as the exponent of a float. */
+DEVICE uint32_t power_above(float x) {
+    const uint32_t bits = bits_of_float(x), exponent = (bits >> 23) + ((bits & 0x7fffff) != 0);
+    return exponent < 254 ? exponent : 254;
+}
+typedef struct { float scale, bias; } affine_steps;
+/* The edge of greater magnitude is met exactly: it is an integer number of steps from zero, or zero is not a step. */
+DEVICE affine_steps affine_of(float least, float greatest, int bits) {
+    const float width = (greatest - least) / (float)((1 << bits) - 1), scale = width > 1e-7f || width != width ? width : 1e-7f;
+    if (bits == 1) return {scale, least};
+    const bool down = vf_abs(least) > vf_abs(greatest);
+    const float edge = down ? least : greatest, step = down ? scale : -scale, steps = rintf(edge / step);
+    return steps == 0 ? affine_steps{step, 0} : affine_steps{edge / steps, edge};
+}
+/* The code of a scale, and the step that it stands for. */
+DEVICE uint32_t float_step(const gm_group_quantize_args &a, float largest, float *step) {
+    const float limit = a.bits == 4 ? 6.0f : 448.0f;
+    if (a.mode == GM_NVFP4) {
+        const float encode = a.global ? 448.0f * 6.0f / *a.global : 1.0f;
+        const uint32_t code = fp8_code(largest / limit * encode);
+        *step = fp8_value(code) / encode;
+        return code;
+    }
+    const float exact = largest / limit, rounded = round_float(exact, a.in_type); /* MLX divides in the type of w */
+    const uint32_t code = largest > 0 ? power_above(rounded > 0 ? rounded : exact) : 127;
+    *step = code ? float_of_bits(code << 23) : 0x1p-127f;
+    return code;
+}
+/* A warp for each group, whose fields meet in the block's memory; a lane then makes every 32nd byte. */
+KERNEL(gm_group_quantize, cuda_group_quantize_args, CUDA_THREADS) {
+    SHARED uint8_t shared[CUDA_THREADS / WARP][CUDA_GROUP];
+    const gm_group_quantize_args &to = a.to;
+    const int64_t g = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
+    const int lane = thread_index() % WARP;
+    uint8_t *fields = shared[thread_index() / WARP];
+    if (g >= a.count) return;
+    float x[CUDA_GROUP / WARP], low = INFINITY, high = -INFINITY;
+    UNROLL for (int i = 0; i < CUDA_GROUP / WARP; i++) {
+        if (lane + i * WARP >= to.group) break;
+        x[i] = load_float(to.in, g * to.group + lane + i * WARP, to.in_type);
+        low = vf_min(x[i], low);
+        high = vf_max(x[i], high);
+    }
+    const float greatest = join_warp(high, [](float p, float q) { return vf_max(p, q); });
+    const float least = -(0.0f - join_warp(low, [](float p, float q) { return vf_min(p, q); }));
+    const bool affine = to.mode == GM_AFFINE;
+    const affine_steps steps = affine ? affine_of(least, greatest, to.bits) : affine_steps{0, 0};
+    float step = 0;
+    const uint32_t code = affine ? 0 : float_step(to, -least > greatest ? -least : greatest, &step);
+    if (lane == 0 && affine) {
+        store_float(to.scales, g, steps.scale, to.in_type);
+        store_float(to.biases, g, steps.bias, to.in_type);
+    } else if (lane == 0) {
+        ((uint8_t *)to.scales)[g] = (uint8_t)code;
+    }
+    const float most = (float)((1 << to.bits) - 1);
+    UNROLL for (int i = 0; i < CUDA_GROUP / WARP; i++) {
+        if (lane + i * WARP >= to.group) break;
+        const float value = step == 0 ? 0.0f : x[i] / step;
+        fields[lane + i * WARP] =
+            affine           ? (uint8_t)vf_min(vf_max(rintf((x[i] - steps.bias) / steps.scale), 0.0f), most)
+            : to.bits == 4 ? (uint8_t)fp4_code(value)
+                           : fp8_code(value);
+    }
+    warp_barrier();
+    const int bytes = to.group * to.bits / 8;
+    for (int b = lane; b < bytes; b += WARP) {
+        uint32_t value = 0;
+        for (int i = 8 * b / to.bits; i * to.bits < 8 * b + 8; i++) { /* fields that reach into the byte */
+            const int shift = i * to.bits - 8 * b;
+            value |= shift < 0 ? (uint32_t)fields[i] >> -shift : (uint32_t)fields[i] << shift;
+        }
+        ((uint8_t *)to.weight)[g * bytes + b] = (uint8_t)value;
+    }
+}
+/* Product and sum are each rounded to the type, as MLX's are. */
+KERNEL(gm_group_dequantize, cuda_group_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i >= a.count * a.group) return;
+    const int64_t g = i / a.group;
+    const uint32_t field = field_of((const uint8_t *)a.weight + g * (a.group * a.bits / 8), i % a.group, a.bits);
+    float scale = group_scale(a, a.scales, g);
+    if (a.mode == GM_AFFINE) {
+        const float product = round_float((float)field * scale, a.scale_type);
+        store_float(a.out, i, product + load_float(a.biases, g, a.scale_type), a.scale_type);
+        return;
+    }
+    if (a.mode == GM_NVFP4 && a.global) scale = scale * (*a.global / (448.0f * 6.0f));
+    ((float *)a.out)[i] = (a.bits == 4 ? fp4_value(field) : fp8_value(field)) * scale;
+}
+DEVICE int64_t chosen(const int64_t *index, int64_t item, int64_t count) {
+    const int64_t i = index ? index[item] : 0, from_end = i < 0 ? i + count : i;
+    return from_end >= 0 && from_end < count ? from_end : -1;
+}
+/* A warp for each element of out: lanes take groups in turn, a group's values in order. */
+KERNEL(gm_quantized_matmul, cuda_group_args, CUDA_THREADS) {
+    const int64_t at = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP, tokens = a.items * a.tokens;
+    const bool real = at < tokens * a.rows;
+    const int64_t token = real ? at / a.rows : 0, row = real ? at % a.rows : 0, item = token / a.tokens;
+    const int64_t x_number = chosen(a.x_index, item, a.x_count), matrix = chosen(a.matrix_index, item, a.matrices);
+    float sum = 0;
+    if (real && x_number >= 0 && matrix >= 0) {
+        const int64_t x = (x_number * a.tokens + token % a.tokens) * a.k, line = matrix * a.rows + row;
+        const uint8_t *fields = (const uint8_t *)a.weight + line * a.k * a.bits / 8;
+        for (int64_t g = thread_index() % WARP; g < a.k / a.group; g += WARP)
+            for (int64_t i = g * a.group; i < (g + 1) * a.group; i++)
+                sum = fmaf(weight_of(a, fields, i, line * (a.k / a.group)), load_float(a.x, x + i, a.x_type), sum);
+    }
+    sum = join_warp(sum, [](float x, float y) { return x + y; });
+    if (real && thread_index() % WARP == 0) store_float(a.out, at, sum, a.out_type);
+}
+KERNEL(gm_quantized_matmul_columns, cuda_group_args, CUDA_THREADS) {
+    const int64_t at = block_index() * CUDA_THREADS + thread_index();
+    if (at >= a.items * a.tokens * a.k) return;
+    const int64_t token = at / a.k, column = at % a.k, item = token / a.tokens;
+    const int64_t x_number = chosen(a.x_index, item, a.x_count), matrix = chosen(a.matrix_index, item, a.matrices);
+    float sum = 0;
+    for (int64_t r = 0; r < a.rows && x_number >= 0 && matrix >= 0; r++) {
+        const int64_t line = matrix * a.rows + r;
+        const uint8_t *fields = (const uint8_t *)a.weight + line * a.k * a.bits / 8;
+        const float x = load_float(a.x, (x_number * a.tokens + token % a.tokens) * a.rows + r, a.x_type);
+        sum = fmaf(weight_of(a, fields, column, line * (a.k / a.group)), x, sum);
+    }
+    store_float(a.out, at, sum, a.out_type);
+}
+
+/* ---- rotary positions ---- */
+KERNEL(gm_rope_angles, cuda_rope_angles_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i >= a.rows * a.half) return;
+    const int64_t row = i / a.half, at = row * 2 * a.half + i % a.half;
+    const float angle = (float)a.positions[row] * a.freqs[i % a.half];
+    a.out[at] = sine_of(angle, true) * a.factor;
+    a.out[at + a.half] = sine_of(angle, false) * a.factor;
+}
+KERNEL(gm_rope_table, cuda_rope_angles_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i >= a.rows * a.half) return;
+    const int64_t row = i / a.half, k = i % a.half, at = row * 2 * a.half + k;
+    const float frequency =
+        a.freqs ? a.factor / a.freqs[k]
+                : (float)(pow((double)a.base, -(double)k / (double)a.half) * (double)a.factor);
+    const float angle = (float)((int64_t)a.positions[row / a.steps] + row % a.steps) * frequency;
+    const float sine = sine_of(angle, false);
+    a.out[at] = sine_of(angle, true);
+    a.out[at + a.half] = a.inverse ? -sine : sine;
+}
+KERNEL(gm_rope, cuda_rope_args, CUDA_THREADS) {
+    const int64_t i = block_index() * CUDA_THREADS + thread_index(), row = i / a.dim, d = i % a.dim;
+    if (row >= a.rows) return;
+    const int64_t step = row % a.steps, head = row / a.steps % a.heads, batch = row / a.steps / a.heads;
+    const int64_t x = batch * a.batch_stride + head * a.head_stride + step * a.step_stride;
+    const float *angles = a.angles + batch * a.angle_stride + step * 2 * a.half;
+    const float own = load_float(a.x, x + d, a.type);
+    if (d >= 2 * a.half) {
+        store_float(a.out, i, own, a.type);
+        return;
+    }
+    const bool second = a.interleaved ? d % 2 == 1 : d >= a.half;
+    const int64_t pair = a.interleaved ? d / 2 : d % a.half;
+    const float other = load_float(a.x, x + (a.interleaved ? d ^ 1 : second ? d - a.half : d + a.half), a.type);
+    const float c = angles[pair], s = angles[a.half + pair];
+    if (a.interleaved) store_float(a.out, i, second ? own * c + other * s : own * c - other * s, a.type);
+    else store_float(a.out, i, second ? fmaf(other, s, own * c) : fmaf(-other, s, own * c), a.type);
+}
+
+/* ---- recurrences ---- */
+/* One token for a row of the state, by a warp: S *= gamma, S += (v - S . k) beta k; S . q. */
+DEVICE float delta_step(float *s, int64_t n, const float *q, const float *k, float v, float gamma, float beta) {
+    const auto add = [](float x, float y) { return x + y; };
+    float sum = 0;
+    for (int64_t i = thread_index() % WARP; i < n; i += WARP) sum = fmaf(s[i] * gamma, k[i], sum);
+    const float change = (v - join_warp(sum, add)) * beta;
+    sum = 0;
+    for (int64_t i = thread_index() % WARP; i < n; i += WARP) {
+        s[i] = fmaf(change, k[i], s[i] * gamma);
+        sum = fmaf(s[i], q[i], sum);
+    }
+    return join_warp(sum, add);
+}
+KERNEL(gm_gated_delta, cuda_gated_delta_args, CUDA_THREADS) {
+    const gm_gated_delta_args &g = a.layer;
+    const int64_t r = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP;
+    if (r >= a.rows) return;
+    const int64_t head = r / g.n_values % g.n_heads, batch = r / g.n_values / g.n_heads;
+    float *out = g.out + r * (g.n_tokens + g.n_keys), *s = out + g.n_tokens;
+    for (int64_t i = thread_index() % WARP; i < g.n_keys; i += WARP) s[i] = g.state ? g.state[r * g.n_keys + i] : 0.0f;
+    for (int64_t t = 0; t < g.n_tokens; t++) {
+        const int64_t token = batch * g.n_tokens + t, at = token * g.n_heads + head;
+        const int64_t key = (token * g.n_key_heads + head / (g.n_heads / g.n_key_heads)) * g.n_keys;
+        float value = 0;
+        if (!g.mask || g.mask[token])
+            value = delta_step(s, g.n_keys, g.q + key, g.k + key, g.v[at * g.n_values + r % g.n_values], g.gamma[at],
+                               g.beta[at]);
+        if (thread_index() % WARP == 0) out[t] = value;
+    }
+}
+KERNEL(gm_recurrent_delta, cuda_recurrent_delta_args, CUDA_THREADS) {
+    const gm_cached_gated_delta_args &g = a.layer;
+    const int64_t unit = block_index() * (CUDA_THREADS / WARP) + thread_index() / WARP, lines = g.n_heads * g.n_values;
+    if (unit >= a.sequences * lines) return;
+    const int64_t sequence = unit / lines, head = unit % lines / g.n_values, value = unit % g.n_values;
+    const int64_t key_head = g.tiled ? head % g.n_key_heads : head / (g.n_heads / g.n_key_heads);
+    const int32_t first = g.first[sequence], end = g.first[sequence + 1];
+    float *s = g.states[sequence].state + (head * g.n_values + value) * g.n_keys;
+    if (g.positions[first] == 0)
+        for (int64_t i = thread_index() % WARP; i < g.n_keys; i += WARP) s[i] = 0;
+    for (int64_t t = first; t < end; t++) {
+        const int64_t at = t * g.n_heads + head, key = (t * g.n_key_heads + key_head) * g.n_keys;
+        const float result = delta_step(s, g.n_keys, g.q + key, g.k + key, g.v[at * g.n_values + value], g.decay[at],
+                                        g.beta[at]);
+        if (thread_index() % WARP == 0) g.out[at * g.n_values + value] = result;
+    }
+}
+KERNEL(gm_recurrent_conv, cuda_recurrent_conv_args, CUDA_THREADS) {
+    const gm_cached_conv_args &c = a.layer;
+    const int64_t unit = block_index() * CUDA_THREADS + thread_index();
+    if (unit >= a.sequences * c.channels) return;
+    const int64_t sequence = unit / c.channels, channel = unit % c.channels, before = c.taps - 1;
+    const int32_t first = c.first[sequence], rows = c.first[sequence + 1] - first;
+    float *state = c.states[sequence].state + channel;
+    const auto row = [&](int64_t t) {
+        return t < 0 ? state[(before + t) * c.channels] : c.x[(first + t) * c.channels + channel];
+    };
+    if (c.positions[first] == 0)
+        for (int64_t i = 0; i < before; i++) state[i * c.channels] = 0;
+    for (int64_t t = 0; t < rows; t++) {
+        float sum = 0;
+        for (int64_t j = 0; j < c.taps; j++) sum = fmaf(row(t - before + j), c.weight[channel * c.taps + j], sum);
+        c.out[(first + t) * c.channels + channel] = sum * vf_sigmoid(sum);
+    }
+    for (int64_t i = 0; i < before; i++) state[i * c.channels] = row(rows - before + i); /* from further on */
+}
+
+/* ---- convolutions: a thread makes one element, over taps, then channels ---- */
+DEVICE int64_t conv_position(const gm_convolution_args &c, int d, int64_t out, int64_t tap) {
+    const int64_t at = out * c.stride[d] + tap * c.dilation[d] - c.low[d], spread = c.spread[d];
+    if (at < 0 || at % spread) return -1;
+    return at / spread < c.in[d] ? at / spread : -1;
+}
+KERNEL(gm_convolution, cuda_convolution_args, CUDA_THREADS) {
+    const gm_convolution_args &c = a.conv;
+    const int64_t positions = c.positions[0] * c.positions[1] * c.positions[2], filters = c.groups * c.filters;
+    const int64_t i = block_index() * CUDA_THREADS + thread_index();
+    if (i >= a.images * positions * filters) return;
+    const int64_t filter = i % filters, position = i / filters % positions, image = i / filters / positions;
+    const int64_t out[3] = {position / (c.positions[1] * c.positions[2]), position / c.positions[2] % c.positions[1],
+                            position % c.positions[2]};
+    const int64_t x = image * c.image + filter / c.filters * c.channels;
+    int64_t w = filter * c.taps[0] * c.taps[1] * c.taps[2] * c.channels;
+    float sum = 0;
+    for (int64_t t0 = 0; t0 < c.taps[0]; t0++)
+        for (int64_t t1 = 0; t1 < c.taps[1]; t1++)
+            for (int64_t t2 = 0; t2 < c.taps[2]; t2++, w += c.channels) {
+                const int64_t at0 = conv_position(c, 0, out[0], t0), at1 = conv_position(c, 1, out[1], t1);
+                const int64_t at2 = conv_position(c, 2, out[2], t2);
+                if (at0 < 0 || at1 < 0 || at2 < 0) continue;
+                const int64_t from = x + at0 * c.steps[0] + at1 * c.steps[1] + at2 * c.steps[2];
+                for (int64_t k = 0; k < c.channels; k++)
+                    sum = fmaf(load_float(c.x, from + k, c.type), load_float(c.w, w + k, c.type), sum);
+            }
+    store_float(c.out, i, sum, c.type);
+}
+
+/* ---- attention over plain arrays: a block for each query, over blocks of 256 keys in order ---- */
+#define LOWEST_SCORE -0x1.fffffep+127f
+DEVICE float masked_score(const gm_sdpa_args &s, float score, int64_t batch, int64_t head, int64_t query, int64_t key) {
+    const int64_t seen = s.causal ? query + 1 + s.keys - s.queries : s.keys;
+    score *= s.scale;
+    if (s.mask) {
+        const int64_t at = batch * s.mask_strides[0] + head * s.mask_strides[1] + query * s.mask_strides[2] +
+                           key * s.mask_strides[3];
+        if (s.mask_type == GM_T_BOOL) score = ((const uint8_t *)s.mask)[at] ? score : LOWEST_SCORE;
+        else score += load_float(s.mask, at, s.mask_type);
+    }
+    return key < seen ? score : LOWEST_SCORE;
+}
+KERNEL(gm_sdpa, cuda_sdpa_args, CUDA_THREADS) {
+    SHARED float q[GM_SDPA_DIM], weight[CUDA_THREADS], shared[CUDA_THREADS / WARP];
+    const gm_sdpa_args &s = a.sdpa;
+    const auto greater = [](float x, float y) { return y != y || y > x ? y : x; };
+    const auto add = [](float x, float y) { return x + y; };
+    const int64_t row = block_index(), query = row % s.queries, head = row / s.queries % s.n_heads;
+    const int64_t batch = row / s.queries / s.n_heads, kv_head = head / (s.n_heads / s.n_kv_heads);
+    const int64_t q_at = batch * s.q_strides[0] + head * s.q_strides[1] + query * s.q_strides[2];
+    const int64_t k_at = batch * s.k_strides[0] + kv_head * s.k_strides[1];
+    const int64_t v_at = batch * s.v_strides[0] + kv_head * s.v_strides[1];
+    float m = s.sinks ? s.sinks[head] : -INFINITY, l = s.sinks ? 1.0f : 0.0f, o[GM_SDPA_DIM / CUDA_THREADS] = {0, 0};
+    for (int64_t d = thread_index(); d < s.dim; d += CUDA_THREADS) q[d] = load_float(s.q, q_at + d, s.type);
+    barrier();
+    for (int64_t first = 0; first < s.keys; first += CUDA_THREADS) {
+        const int64_t key = first + thread_index(), keys = s.keys - first < CUDA_THREADS ? s.keys - first : CUDA_THREADS;
+        float score = -INFINITY;
+        if (key < s.keys) {
+            float dot = 0;
+            for (int64_t d = 0; d < s.dim; d++) dot = fmaf(load_float(s.k, k_at + key * s.k_strides[2] + d, s.type), q[d], dot);
+            score = masked_score(s, dot, batch, head, query, key);
+        }
+        const float top = greater(m, join_block(score, shared, greater));
+        if (top == -INFINITY) continue; /* all are masked by minus infinity: the same for the whole block */
+        const float keep = m == -INFINITY ? 0.0f : vf_exp(m - top), own = vf_exp(score - top);
+        l = l * keep + join_block(key < s.keys ? own : 0.0f, shared, add);
+        m = top;
+        weight[thread_index()] = key < s.keys ? own : 0.0f;
+        barrier();
+        UNROLL for (int i = 0; i < GM_SDPA_DIM / CUDA_THREADS; i++) {
+            const int64_t d = thread_index() + i * CUDA_THREADS;
+            float sum = 0;
+            for (int64_t j = 0; j < keys && d < s.value_dim; j++)
+                sum = fmaf(weight[j], load_float(s.v, v_at + (first + j) * s.v_strides[2] + d, s.type), sum);
+            o[i] = o[i] * keep + sum;
+        }
+        barrier();
+    }
+    UNROLL for (int i = 0; i < GM_SDPA_DIM / CUDA_THREADS; i++) {
+        const int64_t d = thread_index() + i * CUDA_THREADS;
+        if (d < s.value_dim) store_float(s.out, row * s.value_dim + d, s.keys == 0 && !s.sinks ? 0.0f : o[i] / l, s.type);
+    }
+}

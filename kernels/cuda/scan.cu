@@ -1,0 +1,113 @@
+/* scan.cu - cumulative sums, products, extremes and log-sums along one axis of contiguous arrays.
+ * The axis is cut into chunks, by its length alone: first the totals of all chunks, then what comes before each, then the
+ * chunks again. Along the last axis a thread of a block takes CUDA_SCAN_EACH elements in order; along another a thread is
+ * a column. Sums and products of floats are float64, as in reductions. */
+#include "joins.cuh"
+
+/* Which element comes i-th, in elements of a row. */
+DEVICE int64_t scan_at(const cuda_scan_args &a, int64_t i) { return a.reverse ? a.length - 1 - i : i; }
+/* What an exclusive scan has first, where that is not the start as it is stored. */
+DEVICE void store_first(const cuda_scan_args &a, int64_t i) {
+    const int bits = 8 * item_size(a.type);
+    const bool top = a.op == GM_R_MIN;
+    if (a.type == GM_T_C64)
+        ((c64 *)a.out)[i] = c64(a.op == GM_R_SUM ? 0.0f : a.op == GM_R_PROD ? 1.0f : top ? INFINITY : -INFINITY);
+    else if (!is_int_type(a.type)) store_float(a.out, i, top ? INFINITY : -INFINITY, a.type);
+    else if (is_signed_type(a.type)) store_int(a.out, i, (top ? INT64_MAX : INT64_MIN) >> (64 - bits), a.type);
+    else store_int(a.out, i, top ? -1 : 0, a.type);
+}
+template <class J> DEVICE void store_scan(const cuda_scan_args &a, int64_t i, typename J::acc acc, bool first) {
+    const bool sums = a.op == GM_R_SUM || a.op == GM_R_PROD;
+    if (first && (!sums || a.type == GM_T_C64)) store_first(a, i);
+    else J::store(a.out, i, acc, a.type, a.op, a.type);
+}
+/* What the threads before this one of a block have, joined; *total: of all of them. */
+template <class J>
+DEVICE typename J::acc before_thread(const cuda_scan_args &a, typename J::acc own, typename J::acc *shared,
+                                     typename J::acc *total) {
+    typedef typename J::acc acc;
+    const int lane = thread_index() % WARP, warp = thread_index() / WARP;
+    acc through = own;
+    UNROLL for (int by = 1; by < WARP; by *= 2) {
+        const acc other = lane_up(through, by);
+        if (lane >= by) through = J::join(other, through, a.op, a.type);
+    }
+    acc before = lane_up(through, 1);
+    if (lane == 0) before = J::start(a.op, a.type);
+    barrier();
+    if (lane == WARP - 1) shared[warp] = through;
+    barrier();
+    acc warps = J::start(a.op, a.type), all = warps;
+    for (int w = 0; w < thread_count() / WARP; w++) {
+        if (w < warp) warps = J::join(warps, shared[w], a.op, a.type);
+        all = J::join(all, shared[w], a.op, a.type);
+    }
+    *total = all;
+    return J::join(warps, before, a.op, a.type);
+}
+template <class J, class L> DEVICE void scan_rows(const cuda_scan_args &a) {
+    typedef typename J::acc acc;
+    SHARED acc shared[CUDA_THREADS / WARP];
+    decltype(L::load(a.in, 0, 0)) x[CUDA_SCAN_EACH];
+    const int64_t row = block_index() / a.chunks, chunk = block_index() % a.chunks, base = row * a.length;
+    const int64_t first = chunk * CUDA_SCAN_CHUNK + thread_index() * CUDA_SCAN_EACH;
+    acc own = J::start(a.op, a.type), total;
+    UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++)
+        if (first + e < a.length) x[e] = L::load(a.in, base + scan_at(a, first + e), a.type);
+    UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++)
+        if (first + e < a.length) own = J::take(own, x[e], a.op, a.type);
+    acc run = before_thread<J>(a, own, shared, &total);
+    if (a.totals) {
+        if (thread_index() == 0) ((acc *)a.carries)[block_index()] = total;
+        return;
+    }
+    if (a.carries) run = J::join(((const acc *)a.carries)[block_index()], run, a.op, a.type);
+    UNROLL for (int e = 0; e < CUDA_SCAN_EACH; e++) {
+        if (first + e >= a.length) continue;
+        const acc before = run;
+        run = J::take(run, x[e], a.op, a.type);
+        store_scan<J>(a, base + scan_at(a, first + e), a.exclusive ? before : run, a.exclusive && first + e == 0);
+    }
+}
+template <class J, class L> DEVICE void scan_columns(const cuda_scan_args &a) {
+    typedef typename J::acc acc;
+    const int64_t i = block_index() * CUDA_THREADS + thread_index(), columns = a.rows * a.inner;
+    if (i >= columns * a.chunks) return;
+    const int64_t column = i % columns, chunk = i / columns, row = column / a.inner;
+    const int64_t base = row * a.length * a.inner + column % a.inner;
+    const int64_t begin = chunk * a.chunk, end = begin + a.chunk < a.length ? begin + a.chunk : a.length;
+    acc *carry = (acc *)a.carries + column * a.chunks + chunk;
+    acc run = a.carries && !a.totals ? *carry : J::start(a.op, a.type);
+    for (int64_t k = begin; k < end; k++) {
+        const int64_t at = base + scan_at(a, k) * a.inner;
+        const acc before = run;
+        run = J::take(run, L::load(a.in, at, a.type), a.op, a.type);
+        if (!a.totals) store_scan<J>(a, at, a.exclusive ? before : run, a.exclusive && k == 0);
+    }
+    if (a.totals) *carry = run;
+}
+/* The totals of the chunks of a line become what comes before each; a block for each line. */
+template <class J> DEVICE void scan_carries(const cuda_scan_args &a) {
+    typedef typename J::acc acc;
+    SHARED acc shared[CUDA_THREADS / WARP];
+    acc *line = (acc *)a.carries + block_index() * a.chunks, run = J::start(a.op, a.type);
+    for (int64_t first = 0; first < a.chunks; first += CUDA_THREADS) {
+        const int64_t c = first + thread_index();
+        const acc own = c < a.chunks ? line[c] : J::start(a.op, a.type);
+        acc total;
+        const acc before = before_thread<J>(a, own, shared, &total);
+        if (c < a.chunks) line[c] = J::join(run, before, a.op, a.type);
+        run = J::join(run, total, a.op, a.type);
+    }
+}
+#define SCANS(name, J, L)                                                                                              \
+    KERNEL(gm_scan_rows_##name, cuda_scan_args, CUDA_THREADS) { scan_rows<J, L>(a); }                                  \
+    KERNEL(gm_scan_columns_##name, cuda_scan_args, CUDA_THREADS) { scan_columns<J, L>(a); }                            \
+    KERNEL(gm_scan_carries_##name, cuda_scan_args, CUDA_THREADS) { scan_carries<J>(a); }
+SCANS(sum, join_sum, any_floats)
+SCANS(prod, join_prod, any_floats)
+SCANS(max, join_max, any_floats)
+SCANS(min, join_min, any_floats)
+SCANS(logsumexp, join_logsumexp, any_floats)
+SCANS(int, join_int, any_ints)
+SCANS(complex, join_complex, any_complex)

@@ -1,0 +1,244 @@
+"""The host's side of CUDA (kernels/cuda/*.c) over a driver without a card (fake_driver.c), and the kernels as the
+host's compiler makes them (emulate.h). Each test is a process, for a device is chosen once."""
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from fake_driver import build_fake_driver, write_kernels
+from places import ROOT
+
+# For what refuses a GPU no kernel has to be compiled.
+BEGIN = """
+import ctypes, faulthandler, os
+faulthandler.enable()
+import numpy as np
+import gomlx
+import gomlx.core as mx
+fake = ctypes.CDLL(os.environ["GOMLX_CUDA_DRIVER"])
+fake.fake_count.restype = ctypes.c_long
+fake.fake_fail.argtypes = [ctypes.c_char_p, ctypes.c_long]
+
+
+def fails(function, *classes):
+    try:
+        function()
+    except classes as error:
+        return str(error)
+    raise AssertionError(f"none of {classes}")
+
+
+"""
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory):
+    return write_kernels(tmp_path_factory.mktemp("cuda") / "kernels")
+
+
+def environment(driver, kernels, **more):
+    return {**os.environ, "GOMLX_DEVICE_LIBRARY": "", "GOMLX_DEVICE": "", "GOMLX_CUDA_DRIVER": driver,
+            "GOMLX_CUDA_KERNELS": kernels, **more}
+
+
+# ---- what refuses a GPU: the processor goes on, and who asks for the GPU is told why ----
+REFUSED = """if True:
+    import gomlx.core as mx
+    assert mx.default_device() == mx.cpu and mx.arange(3).tolist() == [0, 1, 2]
+    assert mx.device_count(mx.gpu) == 0 and not mx.cuda.is_available()
+    mx.set_default_device(mx.gpu)
+"""
+
+
+def refused(driver, kernels, **more):
+    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, env=environment(driver, kernels, **more),
+                          capture_output=True, text=True, timeout=60)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and "ValueError: set_default_device: there is no gpu backend: " in last, done.stderr
+    return last
+
+
+@pytest.mark.parametrize("changed, said", [
+    ({"GOMLX_CUDA_DRIVER": "/nothing.so"}, "there is no NVIDIA driver: /nothing.so"),
+    ({"GOMLX_CUDA_DRIVER": "libm.so.6"}, "NVIDIA's driver has no cuInit: it is too old; driver 580 or newer is needed"),
+    ({"GOMLX_FAKE_VERSION": "12080"}, "NVIDIA's driver is for CUDA 12.8: driver 580 or newer (CUDA 13.0) is needed"),
+    ({"GOMLX_FAKE_INIT": "100"}, "NVIDIA's driver does not start: "),
+    ({"GOMLX_FAKE_COUNT": "0"}, "NVIDIA's driver finds no GPU"),
+    ({"GOMLX_FAKE_MAJOR": "7"}, "this GPU is of architecture sm_70: sm_80 or newer is needed"),
+    ({"GOMLX_CUDA_KERNELS": "/nothing"}, "the file of kernels /nothing cannot be read"),
+])
+def test_what_refuses_a_gpu(kernels, changed, said):
+    driver = build_fake_driver(kernels=False)
+    assert said in refused(**{"driver": driver, "kernels": kernels, **changed})
+
+
+def test_the_kernels_are_not_installed(kernels):
+    import gomlx
+    if os.path.exists(os.path.join(os.path.dirname(gomlx.__file__), "..", "gomlx_cuda13")):
+        pytest.skip("they are")
+    said = refused(build_fake_driver(kernels=False), "")
+    assert "there are no kernels for NVIDIA GPUs: pip install gomlx-cuda13" in said
+
+
+def test_files_that_are_not_this_engine_s_kernels(tmp_path, kernels):
+    driver, path = build_fake_driver(kernels=False), tmp_path / "kernels"
+    with open(kernels, "rb") as file:
+        good = file.read()
+    path.write_bytes(b"something else")
+    assert "is not a file of kernels" in refused(driver, str(path))
+    path.write_bytes(good[:16] + b"0" * 64 + good[80:])
+    assert "are of another version (000000000000, not " in refused(driver, str(path))
+    path.write_bytes(good[:144] + (1 << 40).to_bytes(8, "little") + good[152:])
+    assert "is cut off" in refused(driver, str(path))
+    said = refused(driver, write_kernels(path, ["sm_80", "sm_120a"]))
+    assert "are for sm_80 sm_120a, this GPU is sm_90" in said and "GOMLX_CUDA_ARCHS=90" in said
+
+
+@pytest.mark.parametrize("architectures, fits", [
+    (["sm_80", "sm_90"], True), (["sm_90a"], True), (["sm_91"], False), (["sm_89"], False), (["sm_100a"], False),
+    (["sm_80", "compute_80"], True), (["compute_100"], False)])
+def test_which_cards_a_file_of_kernels_is_for(tmp_path, architectures, fits):
+    """The card is of capability 9.0."""
+    path = write_kernels(tmp_path / "kernels", architectures)
+    done = subprocess.run([sys.executable, "-c", "import gomlx.core as mx; print(mx.device_count(mx.gpu))"], cwd=ROOT,
+                          env=environment(build_fake_driver(kernels=False), path), capture_output=True, text=True,
+                          timeout=60)
+    assert done.stdout == f"{int(fits)}\n", done.stderr
+
+
+# ---- arrays, on kernels as the host's compiler makes them ----
+@pytest.fixture
+def run(kernels):
+    driver = build_fake_driver()
+
+    def run(program, **more):
+        """What the program prints."""
+        done = subprocess.run([sys.executable, "-c", BEGIN + textwrap.dedent(program)], cwd=ROOT, text=True,
+                              env=environment(driver, kernels, **more), capture_output=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_gpu(run):
+    run("""
+        assert mx.default_device() == mx.Device(mx.gpu, 0) and mx.cuda.is_available()
+        info = mx.device_info()
+        assert info["device_name"] == "a card that is not there" and info["architecture"] == "sm_90"
+        assert info["driver"] == "CUDA 13.0" and info["kernels"].endswith("(sm_90)")
+        x = mx.array(np.arange(12, dtype=np.float32).reshape(3, 4))
+        assert (x @ x.T).sum().item() == float((np.arange(12).reshape(3, 4) @ np.arange(12).reshape(3, 4).T).sum())
+        assert mx.sort(-x, axis=1).tolist()[0] == [-3, -2, -1, 0] and mx.device_info()["fallbacks"] == {}
+    """)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["alloc", "pinned", "copy", "launch", "load"])
+def test_each_call_of_the_driver_fails_in_turn(run, what):
+    """An error that says so, and then all goes on: no value is wrong and nothing is lost."""
+    run(f"""
+        data = np.arange(60 * 60, dtype=np.float32).reshape(60, 60) / 1e3
+        def work():
+            x = mx.array(data)
+            y = mx.tanh(x @ mx.array(data[:, :7]))[::2].sum(axis=0) + 1
+            return y.tolist(), mx.add(y, 1, stream=mx.cpu).tolist()
+        want = np.tanh(data @ data[:, :7])[::2].sum(axis=0) + 1
+        failed = 0
+        for nth in range(1, 25):
+            mx.clear_cache()
+            fake.fake_fail(b"{what}", nth)
+            try:
+                got = work()
+                assert np.allclose(got[0], want, rtol=1e-4)
+            except (gomlx.Error, MemoryError) as error:
+                failed += 1
+                assert "CUDA_ERROR" in str(error) or "pinned" in str(error), error
+            fake.fake_fail(b"{what}", 0)
+            got = work()
+            assert np.allclose(got[0], want, rtol=1e-4) and np.allclose(got[1], want + 1, rtol=1e-4)
+        assert failed
+        mx.clear_cache()
+    """)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what, nth", [("lose", 1), ("lose", 4), ("lose", 9), ("mark", 2)])
+def test_a_card_that_falls_off_the_bus(run, what, nth):
+    """From then on every use of it says so, and the processor goes on."""
+    run(f"""
+        x = mx.ones((1000,)) + 1
+        mx.eval(x)
+        fake.fake_fail(b"{what}", {nth})
+        def use():
+            for _ in range(5):
+                assert (x + 1).sum().item() == 3000
+        for _ in range(3):
+            said = fails(use, gomlx.Error)
+            assert "lost" in said and "CUDA_ERROR" in said, said
+        assert mx.add(mx.array([1, 2]), 1, stream=mx.cpu).tolist() == [2, 3]
+        mx.clear_cache()
+    """)
+
+
+@pytest.mark.slow
+def test_a_fork_and_the_end_of_the_process(run):
+    """The child has no GPU, and says so; what was begun and not waited for stops nobody."""
+    run("""
+        x = mx.ones((1000,)) + 1
+        mx.eval(x)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                said = fails(lambda: (x + 1).sum().item(), RuntimeError)
+                y = mx.add(mx.array([1, 2]), 1, stream=mx.cpu).tolist()
+                os._exit(0 if "forked" in said and y == [2, 3] else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert (x + 1).sum().item() == 3000
+        mx.async_eval(*(mx.exp(x + i) for i in range(50)))
+    """)
+
+
+# A meaningful part of the array tests; the whole suite runs so by GOMLX_TEST_DEVICE=gpu and the variables above.
+@pytest.mark.slow
+@pytest.mark.parametrize("tests", [
+    ["tests/core/test_ops_by_hand.py", "tests/core/test_indexing.py", "tests/core/test_sort.py"],
+    ["tests/core/test_fast.py", "tests/core/test_random.py", "tests/core/test_quantized.py", "tests/core/test_blocks.py"],
+], ids=["arrays", "layers"])
+def test_the_suite_on_the_kernels(kernels, tests):
+    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=short"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, text=True, timeout=900,
+                          env=environment(build_fake_driver(), kernels, GOMLX_TEST_DEVICE="gpu"), capture_output=True)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+# ---- programs in C, under sanitizers ----
+@pytest.fixture(scope="module")
+def program(engine, kernels):
+    """Runs a program of tests/cuda/*.c and gives how many checks passed."""
+    driver = build_fake_driver(*engine.sanitize)
+
+    def run(name, *arguments):
+        done = subprocess.run([engine.link(f"tests/cuda/{name}.c", "-Itests/cuda"), *arguments], cwd=ROOT, text=True,
+                              env=environment(driver, kernels), capture_output=True, timeout=900)
+        summary = re.search(r"(\d+) passed, (\d+) failed$", done.stdout.strip())
+        assert done.returncode == 0 and summary and summary[2] == "0", done.stdout[-4000:] + done.stderr[-4000:]
+        return int(summary[1])
+
+    return run
+
+
+@pytest.mark.slow
+def test_every_contract_equals_the_processor_s(program):
+    assert program("test_kernels", "3") > 1900
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost_at", ["", "1", "2", "3", "4", "5", "6", "7", "8", "12"])
+def test_the_calls_of_a_device(program, lost_at):
+    assert program("test_device", *([lost_at] if lost_at else [])) >= 7

@@ -1,0 +1,52 @@
+"""Builds the fake driver (tests/cuda/fake_driver.c), which GOMLX_CUDA_DRIVER names in the place of NVIDIA's, with the
+GPU's kernels as the host's compiler makes them (tests/cuda/emulate.h), and the file of kernels that goes with it."""
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+
+import pytest
+from engine import Compiler, load_setup
+from places import ROOT
+
+FLAGS = ["-O1", "-g0", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
+CPLUSPLUS = ["-std=gnu++17", "-DGOMLX_EMULATED", "-Itests/cuda", "-Ikernels/cuda", "-Ikernels", "-x", "c++"]
+
+
+def load_build():
+    """kernels/cuda/build.py as a module."""
+    spec = importlib.util.spec_from_file_location("cuda_build", os.path.join(ROOT, "kernels", "cuda", "build.py"))
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    return module
+
+
+def build_fake_driver(*flags, kernels=True):
+    """The library's path. flags: those of sanitizers. Without kernels it has all but something to launch, and needs no
+    C++."""
+    cc, cxx = shlex.split(os.environ.get("CC", "gcc")), shlex.split(os.environ.get("CXX", "g++"))
+    if platform.machine() != "x86_64":
+        pytest.skip("the emulation of a GPU changes stacks as x86-64 does")
+    for command in (cc, cxx) if kernels else (cc,):
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"no compiler: {command[0]}")
+    jobs = load_setup(ROOT).JOBS
+    compiler = Compiler(ROOT, [*cc, *FLAGS, *flags], jobs)
+    objects = list(compiler.compile(["tests/cuda/fake_driver.c"]).values())
+    linker = cc
+    if kernels:
+        parts = [f"kernels/cuda/{part}.cu" for part in load_build().parts()]
+        compiler, linker = Compiler(ROOT, [*cxx, *FLAGS, *flags, *CPLUSPLUS], jobs), cxx
+        objects += compiler.compile([*parts, "tests/cuda/fibers.cpp"]).values()
+    _, path = compiler.find("tests/cuda/fake_driver.c", sorted(objects), ".so")
+    if not os.path.exists(path):
+        with compiler.locked(), compiler.written(path) as new:
+            compiler.run([*linker, "-shared", *flags, *objects, "-Wl,-z,defs", "-ldl", "-o", new])
+    return path
+
+
+def write_kernels(path, architectures=("sm_90",)):
+    """A file of kernels with nothing in it: those of the fake driver are its own."""
+    build = load_build()
+    build.write(str(path), list(architectures), [b""] * len(build.parts()))
+    return str(path)
