@@ -821,6 +821,6 @@ def test_the_curve_of_peft(name, steps, dora, shared, record_property):
                 want.append(loss.item())
             epoch += 1
         run.finish()
-    record_property("largest difference", np.abs(np.array(run.losses) / want[:steps] - 1).max())
+    record_property("largest difference", float(np.abs(np.array(run.losses) / want[:steps] - 1).max()))
     np.testing.assert_allclose(run.losses, want[:steps], rtol=0.01)
     assert run.losses[-1] < 0.7 * run.losses[0]
