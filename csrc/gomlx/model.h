@@ -66,8 +66,8 @@ typedef struct {
     const char *layer;
     gm_array *a, *b;
     float scale;
-    /* In training alone, or NULL. magnitude [out]: the length that each row of matrix and term together is brought to;
-     * squares, float32 [out]: the squared lengths of the matrix's rows. Sums: the gradients of a, b and magnitude go on
+    /* Or NULL. magnitude [out]: the length that each row of matrix and term together is brought to; squares, float32
+     * [out]: the squared lengths of the matrix's rows. Sums, in training: the gradients of a, b and magnitude go on
      * from these, float32. */
     gm_array *magnitude, *squares, *sum_a, *sum_b, *sum_magnitude;
 } gm_adapter_term; /* layer: "model.layers.0.mlp.up_proj" */

@@ -12,8 +12,9 @@
 #include "ops/ops.h"
 
 typedef struct {
-    int64_t weight;  /* the number of the layer's matrix */
-    gm_array *a, *b; /* [rank, k] and [rank, rows] */
+    int64_t weight;    /* the number of the layer's matrix */
+    gm_array *a, *b;   /* [rank, k] and [rank, rows] */
+    gm_array *stretch; /* float32 [rows]: how much longer than it is each row of the matrix becomes; or NULL */
     float scale;
 } placed_term;
 struct gm_adapter {
@@ -114,6 +115,27 @@ gm_linear *adapter_layer(gm_model *copy, int64_t weight) {
     return (gm_linear *)(void *)((global ? copy->globals : copy->layers) + offset);
 }
 
+/* Whether an array has one float32, or with `any` one number of a floating-point dtype, for each row of the layer. */
+static gm_status check_of_rows(const gm_adapter_term *t, const gm_array *x, const char *name, bool any) {
+    const bool held = any ? dtype_is_float((gm_dtype)x->dtype) : x->dtype == GM_FLOAT32;
+    if (held && x->ndim == 1 && x->shape[0] == t->b->shape[0])
+        return GM_OK;
+    char text[128];
+    array_text(x, text);
+    return gm_fail(GM_ESHAPE, "adapter: %s of %s is %s, expected %s(%lld)", name, t->layer, text,
+                   any ? "floats " : "float32", (long long)t->b->shape[0]);
+}
+
+gm_status adapter_check_magnitude(const gm_adapter_term *t) {
+    if (!t->squares)
+        return gm_fail(GM_EVALUE, "adapter: %s has magnitudes, and not the squared lengths of its matrix's rows",
+                       t->layer);
+    GM_TRY(check_of_rows(t, t->magnitude, "the magnitude", true));
+    GM_TRY(check_of_rows(t, t->squares, "the squared lengths", false));
+    return t->sum_magnitude ? check_of_rows(t, t->sum_magnitude, "the sum of gradients of the magnitude", false)
+                            : GM_OK;
+}
+
 /* ---- loading ---- */
 static void adapter_release(gm_adapter *a) {
     if (!a || atomic_fetch_sub(&a->refs, 1) != 1)
@@ -121,6 +143,7 @@ static void adapter_release(gm_adapter *a) {
     for (size_t i = 0; i < a->n; i++) {
         gm_release(a->terms[i].a);
         gm_release(a->terms[i].b);
+        gm_release(a->terms[i].stretch);
     }
     memory_free(a);
 }
@@ -134,7 +157,7 @@ static gm_adapter *adapter_retain(gm_adapter *a) {
 static gm_dtype kept_dtype(const gm_adapter_term *t) {
     const gm_dtype type = (gm_dtype)t->a->dtype;
     const bool read = type == GM_FLOAT16 || type == GM_BFLOAT16;
-    return t->b->dtype == t->a->dtype && read ? type : GM_FLOAT32;
+    return t->b->dtype == t->a->dtype && read && !t->magnitude ? type : GM_FLOAT32;
 }
 
 static uint64_t mixed(uint64_t hash, const void *bytes, size_t n) {
@@ -155,8 +178,10 @@ static void sum_up(const gm_model *m, gm_adapter *a) {
         a->hash = mixed(a->hash, &t->scale, sizeof t->scale);
         a->hash = mixed(a->hash, array_ptr(t->a), array_bytes(t->a));
         a->hash = mixed(a->hash, array_ptr(t->b), array_bytes(t->b));
-        a->bytes += (int64_t)(array_bytes(t->a) + array_bytes(t->b));
-        a->parameters += t->a->size + t->b->size;
+        if (t->stretch)
+            a->hash = mixed(a->hash, array_ptr(t->stretch), array_bytes(t->stretch));
+        a->bytes += (int64_t)(array_bytes(t->a) + array_bytes(t->b) + (t->stretch ? array_bytes(t->stretch) : 0));
+        a->parameters += t->a->size + t->b->size + (t->stretch ? t->stretch->size : 0);
         a->least_rank = i == 0 || rank < a->least_rank ? rank : a->least_rank;
         a->most_rank = rank > a->most_rank ? rank : a->most_rank;
     }
@@ -170,6 +195,19 @@ static void insert_term(gm_adapter *a, placed_term term) {
     a->terms[at] = term;
 }
 
+/* What brings rows to their magnitudes: each output of b is longer by its factor, the matrix's own by the factor
+ * less 1. */
+static gm_status bring_to_length(gm_scope *s, const gm_model *m, const gm_adapter_term *t, int64_t weight,
+                                 gm_array **turned, gm_array **stretch) {
+    GM_TRY(adapter_check_magnitude(t));
+    const gm_low_rank term = {.a = t->a, .b = t->b, .scale = t->scale, .squares = t->squares};
+    gm_array *factor = gm_multiply(s, gm_astype(s, t->magnitude, GM_FLOAT32),
+                                   linear_inverse_lengths(s, m->weights[weight].linear->weight, &term));
+    *turned = gm_multiply(s, *turned, factor);
+    *stretch = gm_subtract(s, factor, scalar_array(s, 1, GM_FLOAT32));
+    return *turned && *stretch ? GM_OK : error_code();
+}
+
 /* The terms in their places, a and b's transpose still to be computed. */
 static gm_status list_terms(gm_scope *s, const gm_model *m, const gm_adapter_term *terms, size_t n, gm_adapter *a) {
     for (size_t i = 0; i < n; i++) {
@@ -177,13 +215,16 @@ static gm_status list_terms(gm_scope *s, const gm_model *m, const gm_adapter_ter
         const gm_dtype type = kept_dtype(t);
         placed_term term = {.scale = t->scale};
         GM_TRY(adapter_find(m, t, &term.weight));
-        gm_array *turned = gm_transpose(s, gm_astype(s, t->b, type), 2, (int[]){1, 0});
+        gm_array *turned = gm_transpose(s, gm_astype(s, t->b, type), 2, (int[]){1, 0}), *stretch = NULL;
+        if (t->magnitude)
+            GM_TRY(bring_to_length(s, m, t, term.weight, &turned, &stretch));
         term.a = gm_contiguous(s, gm_astype(s, t->a, type));
         term.b = gm_contiguous(s, turned);
         if (!term.a || !term.b)
             return error_code();
         gm_retain(term.a);
         gm_retain(term.b);
+        term.stretch = gm_retain(stretch);
         insert_term(a, term);
     }
     return GM_OK;
@@ -192,7 +233,7 @@ static gm_status list_terms(gm_scope *s, const gm_model *m, const gm_adapter_ter
 /* A copy in memory of its own takes the place of an evaluated array. */
 static gm_status copy_array(gm_scope *s, gm_array **array, uint8_t work) {
     gm_array *host = gm_array_host(s, *array);
-    gm_array *own = host ? gm_array_from(s, (gm_dtype)host->dtype, 2, host->shape, array_ptr(host)) : NULL;
+    gm_array *own = host ? gm_array_from(s, (gm_dtype)host->dtype, host->ndim, host->shape, array_ptr(host)) : NULL;
     if (!own)
         return error_code();
     gm_release(*array);
@@ -203,20 +244,25 @@ static gm_status copy_array(gm_scope *s, gm_array **array, uint8_t work) {
 
 /* Everything in one evaluation: it may have to wait for a pass. */
 static gm_status compute_terms(gm_scope *s, const gm_model *m, gm_adapter *a) {
-    gm_array **all = memory_array(2 * a->n, sizeof *all);
+    gm_array **all = memory_array(3 * a->n, sizeof *all);
+    size_t n = 0;
     if (!all)
         return error_code();
     for (size_t i = 0; i < a->n; i++) {
-        all[2 * i] = a->terms[i].a;
-        all[2 * i + 1] = a->terms[i].b;
+        all[n++] = a->terms[i].a;
+        all[n++] = a->terms[i].b;
+        if (a->terms[i].stretch)
+            all[n++] = a->terms[i].stretch;
     }
-    gm_status status = gm_eval(all, 2 * a->n);
+    gm_status status = gm_eval(all, n);
     memory_free(all);
     for (size_t i = 0; i < a->n && status == GM_OK; i++) {
         const uint8_t work = m->weights[a->terms[i].weight].linear->weight->work;
         status = copy_array(s, &a->terms[i].a, work);
         if (status == GM_OK)
             status = copy_array(s, &a->terms[i].b, work);
+        if (status == GM_OK && a->terms[i].stretch)
+            status = copy_array(s, &a->terms[i].stretch, work);
     }
     return status;
 }
@@ -495,8 +541,13 @@ static size_t place(gm_model *copy, const adapter_run *runs, size_t n_runs, bool
                 const placed_term *t = &one->adapter->terms[j];
                 gm_linear *l = adapter_layer(copy, t->weight);
                 if (counted)
-                    l->row_terms[l->n_row_terms] = (low_rank_term){t->a, t->b, t->scale * one->weight, runs[r].first,
-                                                                   runs[r].rows};
+                    l->row_terms[l->n_row_terms] = (low_rank_term){.a = t->a,
+                                                                   .b = t->b,
+                                                                   .stretch = t->stretch,
+                                                                   .scale = t->scale * one->weight,
+                                                                   .share = one->weight,
+                                                                   .first = runs[r].first,
+                                                                   .rows = runs[r].rows};
                 l->n_row_terms++;
             }
         }

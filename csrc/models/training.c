@@ -27,17 +27,6 @@ static gm_status check_sums(const gm_adapter_term *t) {
     return GM_OK;
 }
 
-/* Whether an array has one float32, or with `any` one number of a floating-point dtype, for each row of the layer. */
-static gm_status check_of_rows(const gm_adapter_term *t, const gm_array *x, const char *name, bool any) {
-    const bool held = any ? dtype_is_float((gm_dtype)x->dtype) : x->dtype == GM_FLOAT32;
-    if (held && x->ndim == 1 && x->shape[0] == t->b->shape[0])
-        return GM_OK;
-    char text[128];
-    array_text(x, text);
-    return gm_fail(GM_ESHAPE, "adapter: %s of %s is %s, expected %s(%lld)", name, t->layer, text,
-                   any ? "floats " : "float32", (long long)t->b->shape[0]);
-}
-
 /* The length that a term brings rows to, as its layer reads it. */
 static gm_status place_magnitude(gm_scope *s, const gm_adapter_term *t, const gm_linear *l, gm_low_rank *to) {
     const int64_t column[2] = {t->b->shape[0], 1};
@@ -45,13 +34,7 @@ static gm_status place_magnitude(gm_scope *s, const gm_adapter_term *t, const gm
         return gm_fail(GM_EUNSUPPORTED, "adapter: %s has a term with magnitudes and another one", t->layer);
     if (!t->magnitude)
         return GM_OK;
-    if (!t->squares)
-        return gm_fail(GM_EVALUE, "adapter: %s has magnitudes, and not the squared lengths of its matrix's rows",
-                       t->layer);
-    GM_TRY(check_of_rows(t, t->magnitude, "the magnitude", true));
-    GM_TRY(check_of_rows(t, t->squares, "the squared lengths", false));
-    if (t->sum_magnitude)
-        GM_TRY(check_of_rows(t, t->sum_magnitude, "the sum of gradients of the magnitude", false));
+    GM_TRY(adapter_check_magnitude(t));
     to->squares = t->squares;
     to->magnitude = gm_reshape(s, gm_astype(s, t->magnitude, GM_FLOAT32), 2, column);
     to->sum_magnitude = t->sum_magnitude ? gm_reshape(s, t->sum_magnitude, 2, column) : NULL;

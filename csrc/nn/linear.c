@@ -32,16 +32,15 @@ static gm_array *product(gm_scope *s, const gm_linear *l, gm_activation *x, gm_a
     return gm_packed_matmul(s, rows_for(s, l, x), l->weight, bias, terms_of(s, l, x->x, residual));
 }
 
-/* 1 over the length of each row of W + scale * b a, float32 [rows]: from the lengths of W's rows w, as |w + scale *
- * t|^2 is |w|^2 + scale * t . (2 w + scale * t), so that W is read packed. It is no function of what is trained: as
- * those who proposed it do, gradients take it for a constant. */
-static gm_array *inverse_lengths(gm_scope *s, const gm_linear *l, const gm_low_rank *t) {
+/* From the lengths of W's rows w, as |w + scale * t|^2 is |w|^2 + scale * t . (2 w + scale * t), so that W is read
+ * packed. It is no function of what is trained: as those who proposed it do, gradients take it for a constant. */
+gm_array *linear_inverse_lengths(gm_scope *s, gm_array *weight, const gm_low_rank *t) {
     gm_array *a = gm_stop_gradient(s, gm_astype(s, t->a, GM_FLOAT32));
     gm_array *b = gm_transpose(s, gm_stop_gradient(s, gm_astype(s, t->b, GM_FLOAT32)), 2, (int[]){1, 0});
     gm_array *scale = scalar_array(s, (double)t->scale, GM_FLOAT32), *two = scalar_array(s, 2, GM_FLOAT32);
     if (!a || !b)
         return NULL;
-    gm_array *across = gm_packed_matmul(s, a, l->weight, GM_NONE, GM_NONE); /* A W^T, [rank, rows] */
+    gm_array *across = gm_packed_matmul(s, a, weight, GM_NONE, GM_NONE); /* A W^T, [rank, rows] */
     gm_array *gram = gm_matmul(s, a, gm_transpose(s, a, 2, (int[]){1, 0}));
     gm_array *inner = gm_add(s, gm_multiply(s, two, across), gm_multiply(s, scale, gm_matmul(s, gram, b)));
     gm_array *change = gm_multiply(s, scale, gm_sum(s, gm_multiply(s, b, inner), 1, (const int[]){0}, false));
@@ -51,7 +50,7 @@ static gm_array *inverse_lengths(gm_scope *s, const gm_linear *l, const gm_low_r
 /* Each output of matrix and term brought to its magnitude; bias and residual are as they are. */
 static gm_array *brought_to_length(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
     const gm_low_rank *t = &l->terms[0];
-    gm_array *inverse = inverse_lengths(s, l, t), *y = product(s, l, x, GM_NONE, GM_NONE);
+    gm_array *inverse = linear_inverse_lengths(s, l->weight, t), *y = product(s, l, x, GM_NONE, GM_NONE);
     if (!inverse || !y)
         return NULL;
     gm_array *ones = gm_full(s, 2, (int64_t[]){y->shape[0], 1}, scalar_array(s, 1, GM_FLOAT32), GM_FLOAT32);
@@ -70,6 +69,44 @@ static gm_array *apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_arr
     return product(s, l, x, l->bias ? l->bias : GM_NONE, residual);
 }
 
+/* The sum of the stretches of n terms of the same rows, float32 [width]; NULL after a failure. */
+static gm_array *stretch_of(gm_scope *s, const low_rank_term *terms, int n) {
+    gm_array *sum = GM_NONE;
+    for (int i = 0; i < n && sum; i++) {
+        if (!terms[i].stretch)
+            continue;
+        gm_array *one = gm_multiply(s, terms[i].stretch, scalar_array(s, (double)terms[i].share, GM_FLOAT32));
+        sum = array_is_none(sum) ? one : gm_add(s, sum, one);
+    }
+    return sum;
+}
+
+/* y with the stretch of n terms of the same rows: of what the matrix alone gave, bias and residual are as they are. */
+static gm_array *stretched(gm_scope *s, const gm_linear *l, gm_array *y, gm_array *residual, const low_rank_term *terms,
+                           int n) {
+    const int64_t start[2] = {terms->first, 0}, stop[2] = {terms->first + terms->rows, y->shape[1]}, step[2] = {1, 1};
+    gm_array *stretch = stretch_of(s, terms, n);
+    if (!stretch || array_is_none(stretch))
+        return stretch ? y : NULL;
+    gm_array *rows = gm_slice(s, y, start, stop, step), *alone = rows;
+    if (!array_is_none(residual))
+        alone = gm_subtract(s, alone, gm_slice(s, residual, start, stop, step));
+    if (l->bias)
+        alone = gm_subtract(s, alone, l->bias);
+    rows = gm_add(s, rows, gm_multiply(s, alone, stretch));
+    return terms->rows == y->shape[0] ? rows : gm_slice_update(s, y, rows, start, stop, step);
+}
+
+/* y with the lengths that terms of single rows of the pass bring matrix and term to. */
+static gm_array *brought_by_row_terms(gm_scope *s, const gm_linear *l, gm_array *y, gm_array *residual) {
+    for (int i = 0, end; i < l->n_row_terms && y; i = end) {
+        for (end = i + 1; end < l->n_row_terms && l->row_terms[end].first == l->row_terms[i].first;)
+            end++;
+        y = stretched(s, l, y, residual, &l->row_terms[i], end - i);
+    }
+    return y;
+}
+
 /* Adds the terms of single rows to what the layers give for x. */
 static void add_row_terms(gm_scope *s, const gm_linear *const *layers, int n, gm_array *x, gm_array **y) {
     const low_rank_term *terms[LINEAR_MOST];
@@ -86,12 +123,12 @@ static void add_row_terms(gm_scope *s, const gm_linear *const *layers, int n, gm
 
 void linear_apply_all(gm_scope *s, const gm_linear *const *layers, int n, gm_activation *x, gm_array **y) {
     for (int i = 0; i < n; i++)
-        y[i] = apply(s, layers[i], x, GM_NONE);
+        y[i] = brought_by_row_terms(s, layers[i], apply(s, layers[i], x, GM_NONE), GM_NONE);
     add_row_terms(s, layers, n, x->x, y);
 }
 
 gm_array *linear_apply(gm_scope *s, const gm_linear *l, gm_activation *x, gm_array *residual) {
-    gm_array *y = apply(s, l, x, residual);
+    gm_array *y = brought_by_row_terms(s, l, apply(s, l, x, residual), residual);
     add_row_terms(s, &l, 1, x->x, &y);
     return y;
 }

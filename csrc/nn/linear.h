@@ -42,5 +42,7 @@ gm_activation linear_glu(gm_scope *s, const gm_linear *gate, const gm_linear *up
 /* Rows of the matrix, by token, times scale: float32 [n, k]. */
 gm_array *linear_embed(gm_scope *s, const gm_linear *l, gm_array *tokens, float scale);
 int64_t linear_rows(const gm_linear *l);
+/* 1 over the length of each row of W + scale * b a, float32 [rows], from the squared lengths of W's rows; lazy. */
+gm_array *linear_inverse_lengths(gm_scope *s, gm_array *weight, const gm_low_rank *term);
 void linear_clear(gm_linear *l);
 #endif

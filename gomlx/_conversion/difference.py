@@ -16,12 +16,12 @@ TOKENS = 128
 def between(source, adapter, fused, text):
     """{"kl": nats for a token, or None, "why_no_kl": None or the reason}."""
     try:
-        terms = adapter.engine_terms()
+        adapter.check_served()
         tokenizer = Tokenizer.from_gguf(source) if os.path.isfile(source) else Tokenizer.from_file(source)
         ids = tokenizer.encode(text)[:TOKENS]
         if len(ids) < 2:
             raise ValueError("the text has fewer than two tokens")
-        p, q = log_probabilities(source, ids, terms), log_probabilities(fused, ids, ())
+        p, q = log_probabilities(source, ids, adapter), log_probabilities(fused, ids, None)
     except (mx.Error, MemoryError, NotImplementedError, OSError, RuntimeError, ValueError) as error:
         return {"kl": None, "why_no_kl": str(error)}            # the result is there, and is as it should be
     kl = mx.mean(mx.sum(mx.exp(p) * (p - q), axis=-1)).item()
@@ -30,13 +30,13 @@ def between(source, adapter, fused, text):
     return {"kl": max(0.0, kl), "why_no_kl": None}              # rounding may leave it below 0
 
 
-def log_probabilities(path, ids, terms):
-    """float32 [ids, vocab] of a model with terms beside its weights."""
+def log_probabilities(path, ids, adapter):
+    """float32 [ids, vocab] of a model with an adapter, or None, beside its weights."""
     engine = mx.load_model(path, activations="float32", kv_dtype="float32")
     try:
-        if terms:
-            engine.load_adapter("adapter", terms)
-        logits = engine.logits([ids], adapters=[("adapter", 1.0)] if terms else [])[0]
+        if adapter is not None:
+            engine.load_adapter("adapter", adapter.engine_terms(engine))
+        logits = engine.logits([ids], adapters=[] if adapter is None else [("adapter", 1.0)])[0]
     finally:
         engine.close()
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -36,7 +36,7 @@ class Adaptable:
 
         Raises ValueError where it does not fit the model (the error names the tensor and both shapes), has numbers that
         are not finite, or the name is taken; NotImplementedError for what cannot be served: terms of experts and
-        embeddings, weights that replace the model's, magnitudes (DoRA)."""
+        embeddings, weights that replace the model's."""
         if isinstance(source, (str, os.PathLike)):
             from gomlx._files.adapters import read_adapter  # the readers of four forms, which few programs need
             path = arguments.path("source", source)
@@ -46,7 +46,7 @@ class Adaptable:
                 raise TypeError(f"source: expected a path or a gomlx.Adapter, got {arguments.shown(source)}")
             adapter, stem = source, "adapter"
             adapter.check_finite()
-        terms = adapter.engine_terms()
+        terms = adapter.engine_terms(self._engine)
         if name is not None:
             self._engine.load_adapter(arguments.text("name", name, "a name"), terms)
             return name

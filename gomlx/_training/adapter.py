@@ -17,6 +17,10 @@ MOST_SCALE = 1e30               # as in files: what is multiplied by it stays wi
 LISTED = 8                      # names in an error
 
 
+# A term as the engine takes it: layer, a, b, scale; with magnitudes these and the squared lengths of its matrix's rows.
+EngineTerm = tuple[str, mx.array, mx.array, float] | tuple[str, mx.array, mx.array, float, mx.array, mx.array]
+
+
 @dataclass(frozen=True)
 class Term:
     """scale * (x @ a.T) @ b.T, added to what a linear layer of `in` inputs and `out` outputs gives."""
@@ -97,19 +101,22 @@ class Adapter:
         """The ranks of its terms, each once."""
         return sorted({term.rank for term in self.terms.values()})
 
-    def engine_terms(self) -> list[tuple[str, mx.array, mx.array, float]]:
-        """The terms as the engine takes them. NotImplementedError for what it does not serve."""
+    def engine_terms(self, model: Model | mx.Model | None = None) -> list[EngineTerm]:
+        """The terms as the engine takes them. model: the one that they are for, which magnitudes need.
+        NotImplementedError for what it does not serve."""
         self.check_served()
-        return [(layer, term.a, term.b, term.scale) for layer, term in self.terms.items()]
+        if any(term.magnitude is not None for term in self.terms.values()):
+            if model is None:
+                raise TypeError("engine_terms() needs the model for an adapter with magnitudes (DoRA)")
+            self.check(model)
+        return [(layer, term.a, term.b, term.scale) if term.magnitude is None else
+                (layer, term.a, term.b, term.scale, term.magnitude, row_squares(engine_of(model), layer))
+                for layer, term in self.terms.items()]
 
     def check_served(self) -> None:
-        """NotImplementedError where the adapter has more than low-rank terms."""
+        """NotImplementedError where the adapter has more than terms."""
         if self.full:
             raise NotImplementedError(f"the adapter replaces {len(self.full)} weights ({listed(list(self.full))}): "
-                                      "fuse it into the model (gomlx.fuse) to run it")
-        scaled = [layer for layer, term in self.terms.items() if term.magnitude is not None]
-        if scaled:
-            raise NotImplementedError(f"the adapter has magnitudes (DoRA) for {len(scaled)} layers ({listed(scaled)}): "
                                       "fuse it into the model (gomlx.fuse) to run it")
 
     def check(self, model: Model | mx.Model | Mapping[str, tuple[int, ...]]) -> None:
@@ -168,6 +175,13 @@ def engine_of(model) -> mx.Model:
     if not isinstance(engine, mx.Model):
         raise arguments.WrongType(f"model: expected a loaded model or {{weight: shape}}, got {arguments.shown(model)}")
     return engine
+
+
+def row_squares(engine: mx.Model, layer: str) -> mx.array:
+    """float32 [out]: the squared length of each row of a layer's matrix, which is unpacked for that."""
+    found = mx.sum(mx.square(engine.weight(layer + ".weight")), 1)
+    mx.eval(found)
+    return found
 
 
 def unknown(what, name, names):

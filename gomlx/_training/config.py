@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gomlx import _gomlx as mx
 from gomlx._base import arguments
-from gomlx._training.adapter import Adapter, Term, engine_of, shapes_of
+from gomlx._training.adapter import Adapter, Term, engine_of, row_squares, shapes_of
 
 if TYPE_CHECKING:
     from gomlx._generation.model import Model
@@ -163,13 +163,6 @@ def first_a(config: LoRAConfig, layer: str, columns: int) -> mx.array:
         deviation = 1 / math.sqrt(columns) if config.init == "normal" else 1 / config.rank
         made = mx.random.normal(shape, dtype=mx.float32, scale=deviation, key=key)
     return made.astype(DTYPES[config.dtype])
-
-
-def row_squares(engine: mx.Model, layer: str) -> mx.array:
-    """float32 [out]: the squared length of each row of a layer's matrix, which is unpacked for that."""
-    found = mx.sum(mx.square(engine.weight(layer + ".weight")), 1)
-    mx.eval(found)
-    return found
 
 
 def new_adapter(model: Model | mx.Model, config: LoRAConfig) -> Adapter:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import gomlx.core as mx
 from gomlx import _gomlx
-from gomlx._training.config import row_squares
+from gomlx._training.adapter import row_squares
 from gomlx._training.data import Dataset, Row, Tokens
 
 if TYPE_CHECKING:

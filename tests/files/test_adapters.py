@@ -1,11 +1,16 @@
 """Adapters as files in four forms, against those that PEFT and mlx-lm write and read, and models with one in their
 weights."""
+import contextlib
+import functools
 import json
 import math
 import os
+import socket
 import struct
 import subprocess
 import sys
+import time
+import urllib.request
 
 import checkpoints
 import gguf
@@ -118,8 +123,9 @@ def test_what_does_not_fit_a_model_is_named(engine):
         Adapter({}, {"model.norm.weight": mx.zeros(3)}).check(engine)
     with pytest.raises(NotImplementedError, match="replaces 1 weights.*fuse"):
         Adapter({}, {"model.norm.weight": mx.zeros(64)}).engine_terms()
-    with pytest.raises(NotImplementedError, match="DoRA.*fuse"):
+    with pytest.raises(TypeError, match="needs the model for an adapter with magnitudes"):
         adapter_for(engine, dora=True).engine_terms()
+    assert len(adapter_for(engine, dora=True).engine_terms(engine)[0]) == 6
 
 
 @pytest.mark.parametrize("arguments, said", [
@@ -294,7 +300,7 @@ def test_saving_leaves_nothing_half_written(engine, tmp_path, monkeypatch):
 
     monkeypatch.setattr(forms, "write", write)
     for target, form in ((path, "peft"), (tmp_path / "new", "mlx-lm"), (tmp_path / "x.gguf", "gguf")):
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=f"cannot write {target}: No space left on device; what was there is unch"):
             gomlx.save_adapter(second, target, form, model=engine)
     monkeypatch.undo()
     assert sorted(os.listdir(tmp_path)) == ["peft"]
@@ -651,13 +657,14 @@ def test_fuse_compares_the_result_with_the_parts(tmp_path):
                                                               "q8.gguf"]
 
 
+@pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
 @pytest.mark.parametrize("name", ["qwen3_moe", "gemma4", "gpt_oss"])
-def test_what_is_served_beside_a_model_is_what_is_fused(shared, tmp_path, name):
+def test_what_is_served_beside_a_model_is_what_is_fused(shared, tmp_path, name, dora):
     """In other architectures, and by way of the other container."""
     source = os.path.join(shared, "data", "models", name)
     if not os.path.isdir(source):
         pytest.skip(f"no {name} in the test data")
-    adapter = adapter_for(exact(source), scale=0.5, chosen=lambda layer: ".self_attn." in layer)
+    adapter = adapter_for(exact(source), scale=0.5, chosen=lambda layer: ".self_attn." in layer, dora=dora)
     for out in ("out", "out.gguf"):
         assert gomlx.fuse(source, adapter, tmp_path / out, "f32")["kl"] < 1e-6
 
@@ -807,10 +814,14 @@ def test_adapters_of_peft_and_for_peft(oracles, tmp_path, name, case):
     adapter = gomlx.read_adapter(tmp_path / "theirs", exact(oracles[name]))
     gomlx.fuse(oracles[name], adapter, tmp_path / "fused", text=None)
     np.testing.assert_allclose(logits(tmp_path / "fused"), want, rtol=1e-4, atol=1e-4)
-    if case not in ("dora", "saved"):           # what the engine adds beside the weights
+    if case != "saved":                         # what the engine adds beside the weights, in training and in serving
         engine = exact(oracles[name])
-        rows = np.asarray(engine.rows(IDS, [len(IDS)], terms=adapter.engine_terms()))
+        terms = adapter.engine_terms(engine)
+        rows = np.asarray(engine.rows(IDS, [len(IDS)], terms=terms))
         np.testing.assert_allclose(rows @ np.asarray(engine.weight("lm_head.weight")).T, want, rtol=1e-4, atol=1e-4)
+        engine.load_adapter("theirs", terms)
+        np.testing.assert_allclose(np.asarray(engine.logits([IDS], adapters=[("theirs", 1.0)])[0]), want, rtol=1e-4,
+                                   atol=1e-4)
     gomlx.save_adapter(adapter, tmp_path / "ours", model=exact(oracles[name]))
     again = peft.PeftModel.from_pretrained(load(oracles[name], dtype=torch.float32), tmp_path / "ours").eval()
     np.testing.assert_allclose(their_logits(again), want, rtol=1e-5, atol=1e-5)
@@ -872,11 +883,17 @@ def test_adapters_of_mlx_lm_and_for_mlx_lm(folder, engine, tmp_path):
 
 # ---- llama.cpp ----
 
+def llama_cpp(shared, name):
+    """The path of one of its programs, and the environment that it runs in."""
+    program = os.path.join(shared, "peers", name)
+    if not os.path.exists(program) or "avx512_bf16" not in open("/proc/cpuinfo").read():
+        pytest.skip(f"no {name} that runs on this machine in the test data")
+    return program, os.environ | {"LD_LIBRARY_PATH": os.path.dirname(program)}
+
+
 def test_llama_cpp_reads_our_gguf(shared, tmp_path):
     """Its perplexity with an adapter is that of the model with the adapter in its weights."""
-    program = os.path.join(shared, "peers", "llama-perplexity")
-    if not os.path.exists(program) or "avx512_bf16" not in open("/proc/cpuinfo").read():
-        pytest.skip("no llama-perplexity that runs on this machine in the test data")
+    program, environment = llama_cpp(shared, "llama-perplexity")
     with gomlx.load("fable") as model:
         path = saved(adapter_for(model._engine, scale=3.0), tmp_path, "gguf", model)
     gomlx.convert("fable", tmp_path / "base.gguf", "f32")
@@ -886,8 +903,54 @@ def test_llama_cpp_reads_our_gguf(shared, tmp_path):
 
     def perplexity(*arguments):
         done = subprocess.run([program, "-f", text, "-c", "128", "-t", "2", "-m", *arguments], capture_output=True,
-                              text=True, timeout=120, env=os.environ | {"LD_LIBRARY_PATH": os.path.dirname(program)})
+                              text=True, timeout=120, env=environment)
         return float((done.stdout + done.stderr).split("PPL = ")[1].split()[0])
 
     apart, together = perplexity(tmp_path / "base.gguf", "--lora", path), perplexity(tmp_path / "fused.gguf")
     assert abs(apart - together) < 2e-3 * together and abs(together - perplexity(tmp_path / "base.gguf")) > 0.01
+
+
+def greedy_texts(program, environment, base, adapter, prompts, log):
+    """What llama-server writes after lists of ids, with an adapter."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with open(log, "w") as output, subprocess.Popen(
+            [program, "-m", base, "--lora", adapter, "-t", "1", "-c", "512", "-np", "1", "--host", "127.0.0.1",
+             "--port", port], env=environment, stdout=output, stderr=output) as server:
+        try:
+            ask = functools.partial(urllib.request.urlopen, timeout=60)
+            for _ in range(600):
+                with contextlib.suppress(OSError):              # it does not listen yet, or says that it loads
+                    ask(f"http://127.0.0.1:{port}/health").close()
+                    break
+                assert server.poll() is None, log.read_text()[-2000:]
+                time.sleep(0.1)
+            texts = []
+            for ids in prompts:
+                question = json.dumps({"prompt": ids, "n_predict": 40, "temperature": 0}).encode()
+                with ask(urllib.request.Request(f"http://127.0.0.1:{port}/completion", question,
+                                                {"Content-Type": "application/json"})) as answer:
+                    texts.append(json.load(answer)["content"])
+            return texts
+        finally:
+            server.terminate()
+
+
+def test_llama_cpp_writes_the_same_text_with_our_gguf(shared, tmp_path):
+    """Of an adapter that was trained here, beside a model in float32."""
+    program, environment = llama_cpp(shared, "llama-server")
+    base, adapter = tmp_path / "base.gguf", tmp_path / "adapter.gguf"
+    gomlx.convert("fable", base, "f32", progress=False)
+    rows = [{"prompt": f"Tell me about number {i}.", "completion": f"The number {i} met a cat."} for i in range(8)]
+    with gomlx.load(base, activations="float32", kv_dtype="float32") as model:
+        run = gomlx.train(model, rows, lora=gomlx.lora.LoRAConfig(targets="all"), steps=8, batch=8, learning_rate=5e-3,
+                          progress=False).finish()
+        gomlx.save_adapter(run.adapter, adapter, "gguf", model=model)
+        prompts = [model.tokenizer.encode_prompt(text) for text in ("Tell me about number 3.", "Once upon", "The cat")]
+        options = {"max_tokens": 40, "temperature": 0}
+        plain = [model.generate(ids, **options).read().text for ids in prompts]
+        model.load_adapter(adapter, "learnt")
+        ours = [model.generate(ids, adapter="learnt", **options).read().text for ids in prompts]
+    assert ours != plain
+    assert greedy_texts(program, environment, base, adapter, prompts, tmp_path / "log") == ours

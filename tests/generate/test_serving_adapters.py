@@ -12,6 +12,7 @@ from checkpoints import SMALL
 import gomlx
 import gomlx.core as mx
 from gomlx import Adapter, PromptCache, Term, _gomlx, cli
+from gomlx._training.adapter import row_squares
 
 ODD = SMALL | {"hidden_size": 100, "intermediate_size": 150, "vocab_size": 301, "num_attention_heads": 6,
                "head_dim": 20}
@@ -30,6 +31,7 @@ TARGETS = {                 # what the adapters of a batch are on, and their ran
     "down": (("down_proj",), 1),
     "gate": (("gate_proj", "o_proj"), 7),
     "large": (("k_proj", "up_proj"), 33),
+    "lengths": (("q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"), 5),       # with magnitudes
 }
 DTYPES = {"down": mx.bfloat16, "gate": mx.float16}
 
@@ -58,6 +60,7 @@ def load(path, activations, threads=2):
 def terms(model, name, seed=0):
     """Of every layer that the name of TARGETS means, of a size that changes answers."""
     targets, rank = TARGETS[name]
+    lengths = name == "lengths"
     rng, dtype, made = np.random.default_rng([seed, rank]), DTYPES.get(name, mx.float32), []
     for weight in model.weight_names():
         layer = weight.removesuffix(".weight")
@@ -68,6 +71,9 @@ def terms(model, name, seed=0):
         a = mx.array(rng.normal(0, columns ** -0.5, (rank, columns)).astype(np.float32)).astype(dtype)
         b = mx.array(rng.normal(0, 0.3 * rank ** -0.5, (rows, rank)).astype(np.float32)).astype(dtype)
         made.append((layer, a, b, 1.5))
+        if lengths:
+            squares = row_squares(model, layer)
+            made[-1] += (mx.sqrt(squares) * mx.array(rng.uniform(0.6, 1.4, rows).astype(np.float32)), squares)
     return made
 
 
@@ -80,9 +86,13 @@ def fused(path, folder, config, shares):
     base = load(path, "float32")
     weights = {name: np.array(base.weight(name)) for name in base.weight_names()}
     for parts, weight in shares:
-        for layer, a, b, scale in parts:
+        for layer, a, b, scale, *lengths in parts:
             a, b = (np.array(x.astype(mx.float32)).astype(np.float64) for x in (a, b))
-            weights[layer + ".weight"] = weights[layer + ".weight"] + weight * scale * (b @ a)
+            old = np.array(base.weight(layer + ".weight")).astype(np.float64)
+            new = old + scale * (b @ a)
+            for magnitude in lengths[:1]:
+                new *= np.array(magnitude)[:, None] / np.linalg.norm(new, axis=1, keepdims=True)
+            weights[layer + ".weight"] = weights[layer + ".weight"] + weight * (new - old)
     out = str(folder / "fused.gguf")
     checkpoints.save_gguf(out, config, {name: value.astype(np.float32) for name, value in weights.items()}, "F32")
     return load(out, "float32")
@@ -90,7 +100,8 @@ def fused(path, folder, config, shares):
 
 @pytest.mark.isa
 @pytest.mark.parametrize("name", ["f32", "bf16 exact", "Q4_K exact"])
-@pytest.mark.parametrize("mix", [{"all": 1.0}, {"down": 1.0}, {"attention": 0.7, "large": -0.3, "gate": 1.0}])
+@pytest.mark.parametrize("mix", [{"all": 1.0}, {"down": 1.0}, {"attention": 0.7, "large": -0.3, "gate": 1.0},
+                                 {"lengths": 1.0}, {"lengths": 0.6, "all": 0.4}])
 def test_logits_are_those_of_the_fused_model(paths, tmp_path, name, mix):
     model, made = load(paths(name), "float32"), {}
     for one in mix:
@@ -131,7 +142,7 @@ def alone(engine, i, member):
 MEMBERS = [         # (rows of the prompt, shares, tokens)
     (1, [], 9), (40, [("all", 1.0)], 6), (3, [("attention", 1.0)], 9), (600, [("all", 1.0)], 4),
     (5, [("down", 1.0)], 9), (17, [("gate", 1.0)], 3), (2, [("large", 1.0)], 9),
-    (49, [("large", 0.5), ("all", 0.5)], 9)]
+    (49, [("large", 0.5), ("all", 0.5)], 9), (12, [("lengths", 1.0)], 9), (30, [("lengths", 0.5), ("gate", 1.0)], 7)]
 
 
 def members():
@@ -435,8 +446,8 @@ def test_what_cannot_be_served_is_refused(fable):
     layer = "model.layers.0.mlp.up_proj"
     rows, columns = fable._engine.weight(layer + ".weight").shape
     a, b = mx.zeros((2, columns)), mx.zeros((rows, 2))
-    with pytest.raises(NotImplementedError, match="magnitudes"):
-        fable.load_adapter(Adapter({layer: Term(a, b, 1.0, mx.ones((rows,)))}))
+    with pytest.raises(ValueError, match="no layer 'model.layers.9.mlp.up_proj'"):
+        fable.load_adapter(Adapter({"model.layers.9.mlp.up_proj": Term(a, b, 1.0, mx.ones((rows,)))}))
     with pytest.raises(NotImplementedError, match="replaces 1 weights"):
         fable.load_adapter(Adapter({layer: Term(a, b, 1.0)}, {"model.norm.weight": mx.ones((columns,))}))
     with pytest.raises(TypeError, match="expected a path or a gomlx.Adapter"):

@@ -783,14 +783,19 @@ def test_what_notebooks_and_terminals_show(model):
 @pytest.mark.parametrize("name, steps, dora", [
     ("fable", 20, False), ("fable", 20, True), *(pytest.param(name, 200, dora, marks=pytest.mark.slow)
                                                  for name in ("fable", "qwen3") for dora in (False, True))])
-def test_the_curve_of_peft(name, steps, dora, shared, record_property):
+def test_the_curve_of_peft(name, steps, dora, shared):
     torch = pytest.importorskip("torch")
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
     torch.set_num_threads(1)                                # these models are small
-    path = os.path.join(shared, "data", "models", name)
+    path, texts = os.path.join(shared, "data", "models", name), ROWS
+    if steps > 20:                                          # each row once, in letters that the model knows little of
+        with open(os.path.join(shared, "data", "text", "stories.txt"), encoding="utf-8") as file:
+            lines = [line.strip().upper()[:100] for line in file]
+        texts = [{"text": line} for line in lines if len(line) == 100][:3 * steps]
+        assert len(texts) == 3 * steps
     with gomlx.load(path) as model:
-        rows = lora.load_data(ROWS, model)
+        rows = lora.load_data(texts, model)
         config = lora.LoRAConfig(rank=4, alpha=8, targets="all", dora=dora)
         run = train(model, rows, lora=config, batch=3, steps=steps, learning_rate=2e-3, clip=1.0)
         base = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
@@ -821,6 +826,5 @@ def test_the_curve_of_peft(name, steps, dora, shared, record_property):
                 want.append(loss.item())
             epoch += 1
         run.finish()
-    record_property("largest difference", float(np.abs(np.array(run.losses) / want[:steps] - 1).max()))
     np.testing.assert_allclose(run.losses, want[:steps], rtol=0.01)
-    assert run.losses[-1] < 0.7 * run.losses[0]
+    assert np.mean(run.losses[-10:]) < 0.8 * run.losses[0]

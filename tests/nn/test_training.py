@@ -426,8 +426,8 @@ def test_magnitudes_that_do_not_fit_are_named(tmp_path, magnitude, squares, erro
         model.rows([1], [1], terms=[good, term[:4]])
     with pytest.raises(TypeError, match="with magnitudes triples of arrays"):
         model.rows([1], [1], terms=[good], sums=[(term[1], term[2])])
-    with pytest.raises(TypeError, match=r"expected tuples \(layer, a, b, scale\), found"):
-        model.load_adapter("a", [good])
+    with pytest.raises(error, match=message):
+        model.load_adapter("a", [term])
 
 
 def test_lengths_have_errors_of_their_own(tmp_path):

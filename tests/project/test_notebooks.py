@@ -21,8 +21,8 @@ def read(path):
 
 
 def test_all_of_them_are_there():
-    assert NAMES == ["arrays_and_gradients", "batches_caches_sessions", "fine_tuning", "inside_a_model",
-                     "quickstart", "which_quantisation"]
+    assert NAMES == ["arrays_and_gradients", "batches_caches_sessions", "fine_tuning", "from_nothing",
+                     "inside_a_model", "quickstart", "which_quantisation"]
 
 
 @notebooks

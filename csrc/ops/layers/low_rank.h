@@ -4,10 +4,11 @@
 #include "core/array.h"
 
 /* scale * (x @ a.T) @ b for the rows [first, first + rows): a [rank, k], b [rank, width], both of float32, float16 or
- * bfloat16. */
+ * bfloat16. stretch, float32 [width], or NULL: share * stretch times what the matrix alone gives is added too, not by
+ * these ops (nn/linear.c). */
 typedef struct {
-    gm_array *a, *b;
-    float scale;
+    gm_array *a, *b, *stretch;
+    float scale, share;
     int64_t first, rows;
 } low_rank_term;
 

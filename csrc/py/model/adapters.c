@@ -49,11 +49,10 @@ static bool arrays_read(module_state *state, PyObject *tuple, Py_ssize_t first, 
 
 /* One tuple (layer, a, b, scale), with magnitudes perhaps (layer, a, b, scale, magnitude, squares). The nodes are
  * retained: __float__ may run anything, and give the arrays others. */
-static bool term_read(module_state *state, PyObject *item, bool magnitudes, gm_adapter_term *to) {
+static bool term_read(module_state *state, PyObject *item, gm_adapter_term *to) {
     const Py_ssize_t n = PyTuple_Check(item) ? PyTuple_Size(item) : 0;
-    if (n != 4 && !(magnitudes && n == 6)) {
-        PyErr_Format(PyExc_TypeError, "terms: expected tuples (layer, a, b, scale%s), found %R",
-                     magnitudes ? ") or (layer, a, b, scale, magnitude, squares" : "", item);
+    if (n != 4 && n != 6) {
+        PyErr_Format(PyExc_TypeError, "terms: expected tuples (layer, a, b, scale), found %R", item);
         return false;
     }
     to->scale = (float)PyFloat_AsDouble(PyTuple_GetItem(item, 3));
@@ -68,7 +67,7 @@ static bool term_read(module_state *state, PyObject *item, bool magnitudes, gm_a
     return false;
 }
 
-bool terms_read(module_state *state, PyObject *items, bool magnitudes, term_list *t) {
+bool terms_read(module_state *state, PyObject *items, term_list *t) {
     const size_t n = (size_t)PyTuple_Size(items);
     t->all = PyMem_Calloc(n + 1, sizeof *t->all);
     if (!t->all) {
@@ -77,7 +76,7 @@ bool terms_read(module_state *state, PyObject *items, bool magnitudes, term_list
     }
     while (t->n < n) {
         const size_t i = t->n++; /* what is read of it is given back, also when it fails */
-        if (!term_read(state, PyTuple_GetItem(items, (Py_ssize_t)i), magnitudes, &t->all[i]))
+        if (!term_read(state, PyTuple_GetItem(items, (Py_ssize_t)i), &t->all[i]))
             return false;
     }
     return true;
@@ -143,7 +142,7 @@ PyObject *py_model_load_adapter(PyObject *self, PyObject *const *args, Py_ssize_
     PyObject *v[2], *items = NULL;
     term_list terms = {NULL, 0};
     const bool read = read_arguments(&sig, args, n, kwnames, v) && (items = PySequence_Tuple(v[1])) &&
-                      terms_read(state, items, false, &terms);
+                      terms_read(state, items, &terms);
     const char *name = read ? name_of(v[0]) : NULL;
     gm_model *model = name ? py_model_open(self) : NULL;
     gm_status status = GM_ESTATE;

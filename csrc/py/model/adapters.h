@@ -7,9 +7,9 @@ typedef struct {
     gm_adapter_term *all;
     size_t n;
 } term_list;
-/* A tuple of tuples (layer, a [rank, in], b [out, rank], scale); the arrays are retained. With magnitudes also (layer,
- * a, b, scale, magnitude [out], squares [out]). Also after a failure it is to be freed. */
-bool terms_read(module_state *state, PyObject *items, bool magnitudes, term_list *t);
+/* A tuple of tuples (layer, a [rank, in], b [out, rank], scale), or with magnitudes (layer, a, b, scale, magnitude
+ * [out], squares [out]); the arrays are retained. Also after a failure it is to be freed. */
+bool terms_read(module_state *state, PyObject *items, term_list *t);
 void terms_free(term_list *t);
 
 /* What a generation uses: names are those of the objects in `items`. */

@@ -457,8 +457,9 @@ static PyMethodDef model_methods[] = {
          "For each list of ids a float32 array [n, vocab]: the logits after each id. adapters: tuples (name, weight), "
          "which add up, as in score() and inspect().")},
     {"load_adapter", FUNCTION(py_model_load_adapter), FASTCALL,
-     SIG("load_adapter($self, name, terms, /)",
-         "Copies an adapter's terms, tuples (layer, a [rank, in], b [out, rank], scale), under a name.")},
+     SIG("load_adapter($self, name, terms, /)", "Copies an adapter's terms, tuples (layer, a [rank, in], b [out, "
+                                                "rank], scale), under a name; with magnitudes as "
+                                                "in rows().")},
     {"unload_adapter", py_model_unload_adapter, METH_O,
      SIG("unload_adapter($self, name, /)", "Streams that use it go on to their end.")},
     {"adapters", py_model_adapters, METH_NOARGS,

@@ -82,8 +82,8 @@ PyObject *py_model_rows(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     gm_array *keys = NULL;
     const bool read = read_arguments(&sig, args, n, kwnames, v) && read_ids(v[0], &ids, &n_ids) &&
                       read_lengths(v[1], &lengths, &n_lengths) &&
-                      (items = v[2] ? PySequence_Tuple(v[2]) : PyTuple_New(0)) &&
-                      terms_read(state, items, true, &terms) && (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
+                      (items = v[2] ? PySequence_Tuple(v[2]) : PyTuple_New(0)) && terms_read(state, items, &terms) &&
+                      (int8 = v[3] ? PyObject_IsTrue(v[3]) : 0) >= 0 &&
                       (bf16 = v[4] ? PyObject_IsTrue(v[4]) : 0) >= 0 &&
                       (checkpoints = v[5] ? PyObject_IsTrue(v[5]) : 0) >= 0 && sums_read(state, v[6], &terms) &&
                       dropout_read(state, v[7], v[8], &dropout, &keys);

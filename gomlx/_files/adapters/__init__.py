@@ -178,7 +178,7 @@ def save_adapter(adapter: Adapter, path: str | os.PathLike[str], form: Form = "p
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path!r} is a folder, expected a file")
     folder, name = os.path.split(os.path.abspath(path))
-    with shared.temporary_folder(folder, name) as temporary:
+    with shared.temporary_folder(path, folder) as temporary:
         shared.write(os.path.join(temporary, name), gguf_form.contents(adapter, base))
         os.replace(os.path.join(temporary, name), path)
     return path

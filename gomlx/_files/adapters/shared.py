@@ -269,7 +269,7 @@ def save_folder(folder, contents: Mapping[str, Iterator[bytes]]) -> None:
     exists = os.path.isdir(folder)
     if not exists and os.path.lexists(folder):
         raise NotADirectoryError(f"{folder!r} is not a folder")
-    with temporary_folder(folder if exists else os.path.dirname(folder), os.path.basename(folder)) as temporary:
+    with temporary_folder(folder, folder if exists else os.path.dirname(folder)) as temporary:
         for name, parts in contents.items():
             write(os.path.join(temporary, name), parts)
         if exists:
@@ -281,12 +281,19 @@ def save_folder(folder, contents: Mapping[str, Iterator[bytes]]) -> None:
 
 
 @contextmanager
-def temporary_folder(parent, name):
+def temporary_folder(destination, parent):
+    """A folder in parent, which is gone after the block; what cannot be written there is told of the destination."""
     if not os.path.isdir(parent):
         raise FileNotFoundError(f"no folder {parent!r} to write to")
-    made = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
+    made = ""
     try:
+        made = tempfile.mkdtemp(prefix=f".{os.path.basename(destination)}.", dir=parent)
         yield made
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, made) and os.path.dirname(error.filename) != made:
+            raise
+        raise type(error)(error.errno, f"cannot write {destination}: {error.strerror}; what was there is unchanged") \
+            from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
